@@ -1,0 +1,3 @@
+//! Durable usage: records, their way to SQLite, and the questions asked of them.
+
+#![forbid(unsafe_code)]

@@ -1,0 +1,3 @@
+//! Who may reach what: pure functions of facts and now.
+
+#![forbid(unsafe_code)]

@@ -1,0 +1,3 @@
+//! Tollgate: a metered egress gateway.
+
+fn main() {}

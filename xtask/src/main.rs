@@ -1,0 +1,3 @@
+//! Automation: tidy, services, docs.
+
+fn main() {}
