@@ -1,0 +1,86 @@
+//! The clock: the only file of the project that reads time.
+//!
+//! Promises: [`monotonic`] never goes back and ignores changes of the wall clock; deadlines are made
+//! of it. [`wall`] is for records that people read. Leaves to others: what a deadline means.
+
+use std::ops::Add;
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+
+const NANOS_PER_SECOND: u64 = 1_000_000_000;
+
+/// A point on the monotonic clock, in nanoseconds since some fixed event in the past (on Linux: boot).
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct Nanos(pub u64);
+
+impl Nanos {
+    /// Later than every other point: a deadline that never comes.
+    pub const NEVER: Nanos = Nanos(u64::MAX);
+
+    /// The time that has passed since `earlier`; zero if `earlier` is later.
+    pub fn since(self, earlier: Nanos) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl Add<Duration> for Nanos {
+    type Output = Nanos;
+
+    /// The point `span` later; [`Nanos::NEVER`] where that is beyond the clock's end (584 years).
+    fn add(self, span: Duration) -> Nanos {
+        let span = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
+        Nanos(self.0.saturating_add(span))
+    }
+}
+
+/// A point in wall-clock time, in nanoseconds since 1970-01-01T00:00:00Z.
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct WallNanos(pub u64);
+
+/// The monotonic clock now (`CLOCK_MONOTONIC`).
+pub fn monotonic() -> Nanos {
+    Nanos(read(ClockId::Monotonic))
+}
+
+/// The wall clock now (`CLOCK_REALTIME`). It may step either way at any time.
+pub fn wall() -> WallNanos {
+    WallNanos(read(ClockId::Realtime))
+}
+
+fn read(clock: ClockId) -> u64 {
+    let time = clock_gettime(clock);
+    // Negative only before 1970 or before boot: clamped, so that a broken clock is a wrong record
+    // and not a panic on the data plane.
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    let nanos = u64::try_from(time.tv_nsec).unwrap_or(0);
+    seconds.saturating_mul(NANOS_PER_SECOND).saturating_add(nanos)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn monotonic_never_goes_back() {
+        let mut last = monotonic();
+        for _ in 0..10_000 {
+            let now = monotonic();
+            assert!(now >= last);
+            last = now;
+        }
+    }
+
+    #[test]
+    fn arithmetic_saturates_instead_of_wrapping() {
+        assert_eq!(Nanos(5).since(Nanos(7)), Duration::ZERO);
+        assert_eq!(Nanos(7) + Duration::MAX, Nanos::NEVER);
+        assert_eq!(Nanos(7) + Duration::from_nanos(3), Nanos(10));
+    }
+
+    #[test]
+    fn wall_clock_is_of_this_century() {
+        let year_2020 = 1_577_836_800 * NANOS_PER_SECOND;
+        assert!(wall().0 > year_2020);
+    }
+}

@@ -1,0 +1,199 @@
+//! A thin epoll: readiness of descriptors, per source level or edge triggered.
+//!
+//! Promises: tokens are 64 bits and come back unchanged; timeouts are nanoseconds (`epoll_pwait2`,
+//! Linux 5.11); a signal never shows as an error. Leaves to others: what a token means, and how stale
+//! ones are told from live ones (see `engine`'s sources).
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::buffer::spare_capacity;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::{EventfdFlags, Timespec, eventfd};
+
+/// How a source reports readiness.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Trigger {
+    /// Both directions, once per change: for streams, which are read and written until they would block.
+    EdgeReadWrite,
+    /// Incoming only, as long as there is something: for listeners and wake-up descriptors.
+    LevelRead,
+    /// As [`Trigger::LevelRead`], but one of several epolls that watch the same socket is woken, not all
+    /// (`EPOLLEXCLUSIVE`, Linux 4.5).
+    LevelReadExclusive,
+}
+
+impl Trigger {
+    fn flags(self) -> EventFlags {
+        match self {
+            // RDHUP is not asked for: an edge-triggered reader finds the end of the stream by reading.
+            Trigger::EdgeReadWrite => EventFlags::IN | EventFlags::OUT | EventFlags::ET,
+            Trigger::LevelRead => EventFlags::IN,
+            Trigger::LevelReadExclusive => EventFlags::IN | EventFlags::EXCLUSIVE,
+        }
+    }
+}
+
+/// What a source is ready for.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Readiness {
+    /// A read would not block: bytes, the end of the stream or an error wait there.
+    pub readable: bool,
+    /// A write would not block, or would fail at once.
+    pub writable: bool,
+}
+
+/// One event: a source's token and what it is ready for.
+#[derive(Clone, Copy, Debug)]
+pub struct Event {
+    /// The token given to [`Epoll::add`].
+    pub token: u64,
+    /// What the source is ready for.
+    pub readiness: Readiness,
+}
+
+/// An epoll instance.
+#[derive(Debug)]
+pub struct Epoll(OwnedFd);
+
+impl Epoll {
+    /// A new instance, closed on exec.
+    ///
+    /// # Errors
+    /// `EMFILE`, `ENFILE` or `ENOMEM` of `epoll_create1`.
+    pub fn new() -> io::Result<Epoll> {
+        Ok(Epoll(epoll::create(epoll::CreateFlags::CLOEXEC)?))
+    }
+
+    /// Watches `source`. A source that is already ready gives an event at the next wait, edge-triggered
+    /// ones too. Closing the descriptor ends the watch, provided it was not duplicated.
+    ///
+    /// # Errors
+    /// `ENOSPC` at `fs.epoll.max_user_watches`, `ENOMEM`.
+    pub fn add(&self, source: impl AsFd, token: u64, trigger: Trigger) -> io::Result<()> {
+        Ok(epoll::add(&self.0, source, EventData::new_u64(token), trigger.flags())?)
+    }
+
+    /// Ends the watch of `source`.
+    ///
+    /// # Errors
+    /// `ENOENT` if it is not watched.
+    pub fn delete(&self, source: impl AsFd) -> io::Result<()> {
+        Ok(epoll::delete(&self.0, source)?)
+    }
+
+    /// Waits until a source is ready or `timeout` has passed (`None`: for ever), then fills `events`.
+    /// A signal ends the wait early with no events.
+    ///
+    /// # Errors
+    /// None that the caller can cause.
+    pub fn wait(&self, events: &mut Events, timeout: Option<Duration>) -> io::Result<()> {
+        events.list.clear();
+        let timeout = timeout.map(|span| Timespec {
+            tv_sec: i64::try_from(span.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(span.subsec_nanos()),
+        });
+        match epoll::wait(&self.0, spare_capacity(&mut events.list), timeout.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// Room for the events of one wait.
+pub struct Events {
+    list: Vec<epoll::Event>,
+}
+
+impl Events {
+    /// Room for `capacity` events; more stay in the kernel until the next wait.
+    pub fn with_capacity(capacity: usize) -> Events {
+        Events { list: Vec::with_capacity(capacity) }
+    }
+
+    /// The events of the last wait.
+    pub fn iter(&self) -> impl Iterator<Item = Event> + '_ {
+        self.list.iter().map(|event| {
+            let (flags, data) = (event.flags, event.data);
+            let broken = EventFlags::ERR | EventFlags::HUP;
+            Event {
+                token: data.u64(),
+                readiness: Readiness {
+                    readable: flags.intersects(EventFlags::IN | broken),
+                    writable: flags.intersects(EventFlags::OUT | broken),
+                },
+            }
+        })
+    }
+}
+
+/// A descriptor by which another thread ends this thread's wait.
+#[derive(Debug)]
+pub struct WakeUp(OwnedFd);
+
+impl WakeUp {
+    /// A new one (`eventfd`), not signalled.
+    ///
+    /// # Errors
+    /// `EMFILE`, `ENFILE` or `ENOMEM`.
+    pub fn new() -> io::Result<WakeUp> {
+        Ok(WakeUp(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
+    }
+
+    /// Ends the wait that watches this descriptor, or the next one.
+    pub fn signal(&self) {
+        // The only failure is a counter near 2^64 signals: then the reader has been woken already.
+        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+    }
+
+    /// Takes all signals, so that a level-triggered watch falls silent.
+    pub fn clear(&self) {
+        // It fails only when there was no signal, which is what the caller wants.
+        let _ = rustix::io::read(&self.0, &mut [0u8; 8]);
+    }
+}
+
+impl AsFd for WakeUp {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signal_wakes_until_it_is_cleared() {
+        let (epoll, wake_up) = (Epoll::new().unwrap(), WakeUp::new().unwrap());
+        let mut events = Events::with_capacity(4);
+        epoll.add(&wake_up, 0xdead_beef_0000_0001, Trigger::LevelRead).unwrap();
+        epoll.wait(&mut events, Some(Duration::ZERO)).unwrap();
+        assert_eq!(events.iter().count(), 0);
+
+        wake_up.signal();
+        wake_up.signal();
+        for _ in 0..2 {
+            epoll.wait(&mut events, None).unwrap();
+            let event = events.iter().next().expect("a level-triggered source stays ready");
+            assert_eq!(event.token, 0xdead_beef_0000_0001);
+            assert!(event.readiness.readable);
+        }
+        wake_up.clear();
+        epoll.wait(&mut events, Some(Duration::from_nanos(1))).unwrap();
+        assert_eq!(events.iter().count(), 0);
+    }
+
+    #[test]
+    fn deleting_ends_the_watch() {
+        let (epoll, wake_up) = (Epoll::new().unwrap(), WakeUp::new().unwrap());
+        let mut events = Events::with_capacity(4);
+        epoll.add(&wake_up, 1, Trigger::LevelRead).unwrap();
+        wake_up.signal();
+        epoll.delete(&wake_up).unwrap();
+        epoll.wait(&mut events, Some(Duration::ZERO)).unwrap();
+        assert_eq!(events.iter().count(), 0);
+        assert!(epoll.delete(&wake_up).is_err());
+    }
+}

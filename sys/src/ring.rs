@@ -1,0 +1,255 @@
+//! A ring with one producer and one consumer.
+//!
+//! Promises: [`Producer::push`] and [`Consumer::drain`] are wait-free: no lock, no loop that depends on
+//! the other end, no system call; a full ring says so at once and takes nothing. Values arrive in the
+//! order of their pushes, each once. Leaves to others: what to do when full, and waking a
+//! consumer that sleeps (see `parking.rs`).
+//!
+//! Shared state, and its rules (the code cites them):
+//!
+//! ```text
+//!            taken                pushed
+//!              |                    |
+//!   slots  . . [n] [n+1] ... [m-1]  . . .       value n lies in slot n & (capacity - 1)
+//!              '-- the consumer's --'  '-- the producer's: [m, taken + capacity)
+//! ```
+//!
+//! 1. `pushed` is stored by the producer alone, `taken` by the consumer alone; both count values since
+//!    the start and wrap. `taken <= pushed <= taken + capacity`.
+//! 2. The producer touches a slot only while it lies outside `[taken, pushed)`, the consumer only while
+//!    it lies inside. Each end keeps its own last sight of the other's counter, which can only be too
+//!    low, so that the common case reads no cache line that the other end writes.
+
+use std::error::Error;
+use std::fmt;
+use std::mem::MaybeUninit;
+use std::sync::Arc;
+
+use crate::sync::UnsafeCell;
+use crate::sync::atomic::{AtomicUsize, Ordering};
+
+/// Makes a ring for `capacity` values, and returns its two ends.
+///
+/// Panics unless `capacity` is a power of two.
+pub fn ring<T: Copy + Send>(capacity: usize) -> (Producer<T>, Consumer<T>) {
+    assert!(capacity.is_power_of_two(), "a ring's capacity is a power of two, and {capacity} is none");
+    let slots = (0..capacity).map(|_| UnsafeCell::new(MaybeUninit::uninit())).collect();
+    let shared =
+        Arc::new(Shared { pushed: Padded(AtomicUsize::new(0)), taken: Padded(AtomicUsize::new(0)), slots });
+    let producer = Producer { shared: Arc::clone(&shared), pushed: 0, taken_seen: 0 };
+    (producer, Consumer { shared, taken: 0, pushed_seen: 0 })
+}
+
+/// The ring had no free slot: the value was not taken, and stays with the caller.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Full;
+
+impl fmt::Display for Full {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("the ring is full")
+    }
+}
+
+impl Error for Full {}
+
+/// The end that puts values in.
+pub struct Producer<T> {
+    shared: Arc<Shared<T>>,
+    /// Equal to the shared counter, which only this end stores.
+    pushed: usize,
+    /// `taken` when last read. taken_seen <= taken (rule 2)
+    taken_seen: usize,
+}
+
+impl<T: Copy + Send> Producer<T> {
+    /// Puts a copy of `value` in, or changes nothing if the ring is [`Full`].
+    pub fn push(&mut self, value: &T) -> Result<(), Full> {
+        let capacity = self.shared.slots.len();
+        if self.pushed.wrapping_sub(self.taken_seen) == capacity {
+            // Acquire pairs with the Release of `taken` in `drain`: the consumer has read the slots
+            // below it before we write them anew.
+            self.taken_seen = self.shared.taken.0.load(Ordering::Acquire);
+            if self.pushed.wrapping_sub(self.taken_seen) == capacity {
+                return Err(Full);
+            }
+        }
+        self.shared.slot(self.pushed).with_mut(|slot| {
+            // SAFETY: `pushed - taken < capacity`, so the slot lies outside `[taken, pushed)` and is
+            // the producer's (rule 2); `&mut self` makes this the only producer. The pointer comes
+            // from the cell, hence it is valid and aligned.
+            unsafe { (*slot).write(*value) };
+        });
+        self.pushed = self.pushed.wrapping_add(1);
+        // Release pairs with the Acquire of `pushed` in `Consumer::look`: who sees the counter sees
+        // the value.
+        self.shared.pushed.0.store(self.pushed, Ordering::Release);
+        Ok(())
+    }
+}
+
+/// The end that takes values out.
+pub struct Consumer<T> {
+    shared: Arc<Shared<T>>,
+    /// Equal to the shared counter, which only this end stores.
+    taken: usize,
+    /// `pushed` when last read. pushed_seen <= pushed (rule 2)
+    pushed_seen: usize,
+}
+
+impl<T: Copy + Send> Consumer<T> {
+    /// Shows at most `max` values to `each`, oldest first, takes them out, and returns their number.
+    ///
+    /// If `each` panics, nothing has been taken out: the next drain shows the same values again.
+    pub fn drain(&mut self, max: usize, mut each: impl FnMut(&T)) -> usize {
+        let mut waiting = self.pushed_seen.wrapping_sub(self.taken);
+        if waiting < max {
+            self.pushed_seen = self.look();
+            waiting = self.pushed_seen.wrapping_sub(self.taken);
+        }
+        let count = waiting.min(max);
+        for offset in 0..count {
+            self.shared.slot(self.taken.wrapping_add(offset)).with(|slot| {
+                // SAFETY: the slot lies in `[taken, pushed)`, so it is the consumer's (rule 2) and
+                // the producer has initialised it; `&mut self` makes this the only consumer, and the
+                // reference ends with the call, before `taken` moves.
+                each(unsafe { (*slot).assume_init_ref() });
+            });
+        }
+        self.taken = self.taken.wrapping_add(count);
+        // Release pairs with the Acquire of `taken` in `push`: our reads are over before the producer
+        // writes these slots anew.
+        self.shared.taken.0.store(self.taken, Ordering::Release);
+        count
+    }
+
+    /// The number of values that wait. The producer may push more at any time.
+    pub fn len(&self) -> usize {
+        self.look().wrapping_sub(self.taken)
+    }
+
+    /// Whether nothing waits. The producer may push right after.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn look(&self) -> usize {
+        // Acquire pairs with the Release of `pushed` in `push`.
+        self.shared.pushed.0.load(Ordering::Acquire)
+    }
+}
+
+struct Shared<T> {
+    pushed: Padded<AtomicUsize>,
+    taken: Padded<AtomicUsize>,
+    slots: Box<[UnsafeCell<MaybeUninit<T>>]>,
+}
+
+impl<T> Shared<T> {
+    fn slot(&self, index: usize) -> &UnsafeCell<MaybeUninit<T>> {
+        // The length is a power of two, so the mask also holds across the counters' wrap.
+        &self.slots[index & (self.slots.len() - 1)]
+    }
+}
+
+// SAFETY: the cells are the only part that is not `Sync` by itself. `Producer` and `Consumer` are the
+// only users, one of each exists, and rule 2 keeps them on different slots; values cross threads,
+// hence `T: Send`. No reference to a `T` is given to two threads.
+unsafe impl<T: Send> Sync for Shared<T> {}
+
+/// Alone on its cache line, and on the neighbour that x86-64 prefetches with it.
+#[repr(align(128))]
+struct Padded<T>(T);
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn drained(consumer: &mut Consumer<u32>, max: usize) -> Vec<u32> {
+        let mut values = Vec::new();
+        let count = consumer.drain(max, |value| values.push(*value));
+        assert_eq!(count, values.len());
+        values
+    }
+
+    #[test]
+    fn full_refuses_and_keeps_what_it_has() {
+        for capacity in [1, 2, 4, 64] {
+            let (mut producer, mut consumer) = ring(capacity);
+            let expected: Vec<u32> = (0..capacity as u32).collect();
+            expected.iter().for_each(|value| producer.push(value).expect("there is room"));
+            assert_eq!(producer.push(&99), Err(Full));
+            assert_eq!(consumer.len(), capacity);
+            assert_eq!(drained(&mut consumer, usize::MAX), expected);
+            assert!(consumer.is_empty());
+            assert_eq!(producer.push(&100), Ok(()));
+            assert_eq!(drained(&mut consumer, usize::MAX), [100]);
+        }
+    }
+
+    #[test]
+    fn drain_stops_at_its_bound() {
+        let (mut producer, mut consumer) = ring(8);
+        (0..5).for_each(|value| producer.push(&value).expect("there is room"));
+        assert_eq!(drained(&mut consumer, 0), []);
+        assert_eq!(drained(&mut consumer, 2), [0, 1]);
+        assert_eq!(drained(&mut consumer, 2), [2, 3]);
+        assert_eq!(drained(&mut consumer, 2), [4]);
+        assert_eq!(drained(&mut consumer, 2), []);
+    }
+
+    #[test]
+    fn counters_wrap() {
+        let (mut producer, mut consumer) = ring(4);
+        let start = usize::MAX - 5;
+        producer.shared.pushed.0.store(start, Ordering::Relaxed);
+        producer.shared.taken.0.store(start, Ordering::Relaxed);
+        (producer.pushed, producer.taken_seen) = (start, start);
+        (consumer.taken, consumer.pushed_seen) = (start, start);
+        for round in 0..6 {
+            (0..4).for_each(|n| producer.push(&(round * 4 + n)).expect("there is room"));
+            assert_eq!(producer.push(&99), Err(Full));
+            let expected: Vec<u32> = (0..4).map(|n| round * 4 + n).collect();
+            assert_eq!(drained(&mut consumer, usize::MAX), expected);
+        }
+    }
+
+    #[test]
+    fn a_panicking_reader_loses_nothing() {
+        let (mut producer, mut consumer) = ring(4);
+        (0..3).for_each(|value| producer.push(&value).expect("there is room"));
+        let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            consumer.drain(usize::MAX, |value| assert_ne!(*value, 1));
+        }));
+        assert!(panicked.is_err());
+        assert_eq!(drained(&mut consumer, usize::MAX), [0, 1, 2]);
+    }
+
+    #[test]
+    #[should_panic(expected = "power of two")]
+    fn odd_capacities_are_refused() {
+        ring::<u32>(3);
+    }
+
+    #[test]
+    fn nothing_is_lost_torn_or_reordered_between_threads() {
+        const VALUES: u64 = 200_000;
+        let (mut producer, mut consumer) = ring::<[u64; 8]>(64);
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                for value in 0..VALUES {
+                    while producer.push(&[value; 8]).is_err() {
+                        std::thread::yield_now();
+                    }
+                }
+            });
+            let mut next = 0;
+            while next < VALUES {
+                consumer.drain(48, |value| {
+                    assert_eq!(*value, [next; 8]);
+                    next += 1;
+                });
+            }
+        });
+        assert!(consumer.is_empty());
+    }
+}

@@ -1,0 +1,366 @@
+//! TCP sockets that never block.
+//!
+//! Promises: every socket made here is non-blocking and closed on exec; a send never raises SIGPIPE.
+//! Leaves to others: waiting (`epoll`), and what the bytes mean.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, sockopt};
+
+const FLAGS: SocketFlags = SocketFlags::NONBLOCK.union(SocketFlags::CLOEXEC);
+
+/// How far a connection attempt has come.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Connect {
+    /// The handshake is complete.
+    Established,
+    /// The peer has not answered; the socket becomes writable when it has, or when the attempt failed.
+    InProgress,
+}
+
+/// A TCP stream.
+#[derive(Debug)]
+pub struct Socket(OwnedFd);
+
+impl Socket {
+    /// A new socket that has begun to connect to `address`.
+    ///
+    /// # Errors
+    /// What `socket` and `connect` refuse at once: `EMFILE`, `ENETUNREACH`, `EADDRNOTAVAIL` when no local
+    /// port is left, `EACCES`.
+    pub fn connect(address: SocketAddr) -> io::Result<(Socket, Connect)> {
+        let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let socket = Socket(net::socket_with(family, SocketType::STREAM, FLAGS, None)?);
+        let state = socket.continue_connect(address)?;
+        Ok((socket, state))
+    }
+
+    /// Asks again how the attempt of [`Socket::connect`] stands.
+    ///
+    /// # Errors
+    /// Why the attempt failed: `ECONNREFUSED`, `ETIMEDOUT`, `EHOSTUNREACH`, `ENETUNREACH`.
+    pub fn continue_connect(&self, address: SocketAddr) -> io::Result<Connect> {
+        use rustix::io::Errno;
+        match net::connect(&self.0, &address) {
+            Ok(()) | Err(Errno::ISCONN) => Ok(Connect::Established),
+            // EINTR leaves the attempt going on, as a non-blocking connect does.
+            Err(Errno::INPROGRESS | Errno::ALREADY | Errno::INTR) => Ok(Connect::InProgress),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Reads what has arrived, up to the size of `buffer`. Zero is the end of the stream.
+    ///
+    /// # Errors
+    /// `WouldBlock` when nothing has arrived; `ConnectionReset` and the like when the peer is gone.
+    pub fn recv(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        retry(|| net::recv(&self.0, &mut *buffer, RecvFlags::empty()).map(|(taken, _)| taken))
+    }
+
+    /// Reads what has arrived into the room that `buffer` has left, without growing it.
+    ///
+    /// # Errors
+    /// As [`Socket::recv`].
+    pub fn recv_into_spare(&self, buffer: &mut Vec<u8>) -> io::Result<usize> {
+        retry(|| {
+            let spare = rustix::buffer::spare_capacity(buffer);
+            net::recv(&self.0, spare, RecvFlags::empty()).map(|(taken, _)| taken)
+        })
+    }
+
+    /// Sends from `bytes`; returns how many the kernel took.
+    ///
+    /// # Errors
+    /// `WouldBlock` when the send buffer is full or the socket is not connected yet; `BrokenPipe` and
+    /// `ConnectionReset` when the peer is gone.
+    pub fn send(&self, bytes: &[u8]) -> io::Result<usize> {
+        retry(|| net::send(&self.0, bytes, SendFlags::NOSIGNAL))
+    }
+
+    /// Ends our direction: the peer reads the end of the stream after what was sent.
+    ///
+    /// # Errors
+    /// `ENOTCONN` when the peer is gone already.
+    pub fn shutdown_write(&self) -> io::Result<()> {
+        Ok(net::shutdown(&self.0, Shutdown::Write)?)
+    }
+
+    /// Closes with RST in place of FIN, and drops what was not sent.
+    pub fn reset(self) {
+        // If it fails the socket is closed with FIN instead, which is all that is left to do.
+        let _ = sockopt::set_socket_linger(&self.0, Some(Duration::ZERO));
+    }
+
+    /// Sends small writes at once (`TCP_NODELAY`).
+    ///
+    /// # Errors
+    /// `ENOTCONN` or `EINVAL` on a dead socket.
+    pub fn set_nodelay(&self) -> io::Result<()> {
+        Ok(sockopt::set_tcp_nodelay(&self.0, true)?)
+    }
+
+    /// The error that waits on the socket, if any; taking it clears it.
+    ///
+    /// # Errors
+    /// None on a socket.
+    pub fn take_error(&self) -> io::Result<Option<io::Error>> {
+        Ok(sockopt::socket_error(&self.0)?.err().map(io::Error::from))
+    }
+
+    /// The address on this side.
+    ///
+    /// # Errors
+    /// `ENOBUFS`.
+    pub fn local(&self) -> io::Result<SocketAddr> {
+        to_std(net::getsockname(&self.0)?)
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// How a listening socket is made.
+#[derive(Clone, Copy, Debug)]
+pub struct ListenOptions {
+    /// Several sockets may listen on the same address, and the kernel spreads connections over them.
+    pub reuse_port: bool,
+    /// Connections that may wait to be accepted; the kernel lowers it to `net.core.somaxconn`.
+    pub backlog: u32,
+}
+
+/// Why accept gave no connection, each reason of accept(2) on purpose. All leave the listener usable.
+#[derive(Debug)]
+pub enum Refusal {
+    /// Nobody waits.
+    Empty,
+    /// The connection that was next is gone or forbidden (`ECONNABORTED`, `EPERM` of a firewall, and network
+    /// errors that Linux hands over from it); the one after it may be fine.
+    ThisConnection(io::Error),
+    /// Descriptors or memory are used up (`EMFILE`, `ENFILE`, `ENOBUFS`, `ENOMEM`): the connection stays
+    /// queued, and the next call would fail as well.
+    Exhausted(io::Error),
+}
+
+/// A TCP socket that listens.
+#[derive(Debug)]
+pub struct Listener(OwnedFd);
+
+impl Listener {
+    /// Listens on `address`. Accepted sockets inherit `TCP_NODELAY` and keepalive from it.
+    ///
+    /// # Errors
+    /// `EADDRINUSE`, `EACCES` for a port below 1024, `EADDRNOTAVAIL`.
+    pub fn bind(address: SocketAddr, options: ListenOptions) -> io::Result<Listener> {
+        let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let socket = net::socket_with(family, SocketType::STREAM, FLAGS, None)?;
+        sockopt::set_socket_reuseaddr(&socket, true)?;
+        if options.reuse_port {
+            sockopt::set_socket_reuseport(&socket, true)?;
+        }
+        if address.is_ipv6() {
+            // `[::]` and `0.0.0.0` are two listeners in the configuration, so they must not clash here.
+            sockopt::set_ipv6_v6only(&socket, true)?;
+        }
+        sockopt::set_tcp_nodelay(&socket, true)?;
+        sockopt::set_socket_keepalive(&socket, true)?;
+        net::bind(&socket, &address)?;
+        net::listen(&socket, i32::try_from(options.backlog).unwrap_or(i32::MAX))?;
+        Ok(Listener(socket))
+    }
+
+    /// Takes the next connection that waits.
+    ///
+    /// # Errors
+    /// [`Refusal`] says whether it makes sense to call again.
+    pub fn accept(&self) -> Result<(Socket, SocketAddr), Refusal> {
+        use rustix::io::Errno;
+        loop {
+            let refused = match net::acceptfrom_with(&self.0, FLAGS) {
+                Ok((socket, Some(peer))) => {
+                    let peer = to_std(peer).map_err(Refusal::ThisConnection)?;
+                    return Ok((Socket(socket), peer));
+                }
+                Ok((_, None)) => Refusal::ThisConnection(io::ErrorKind::AddrNotAvailable.into()),
+                Err(Errno::INTR) => continue,
+                Err(Errno::AGAIN) => Refusal::Empty,
+                Err(errno @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {
+                    Refusal::Exhausted(errno.into())
+                }
+                Err(errno) => Refusal::ThisConnection(errno.into()),
+            };
+            return Err(refused);
+        }
+    }
+
+    /// Lets no further connection queue up, while those that wait can still be accepted: the step before
+    /// closing a listener without resetting anybody.
+    ///
+    /// # Errors
+    /// None on a listening socket.
+    pub fn stop_queueing(&self) -> io::Result<()> {
+        Ok(net::listen(&self.0, 0)?)
+    }
+
+    /// A second descriptor of the same listening socket.
+    ///
+    /// # Errors
+    /// `EMFILE`.
+    pub fn try_clone(&self) -> io::Result<Listener> {
+        Ok(Listener(self.0.try_clone()?))
+    }
+
+    /// The address listened on, with the port that the kernel chose if port 0 was asked for.
+    ///
+    /// # Errors
+    /// `ENOBUFS`.
+    pub fn local(&self) -> io::Result<SocketAddr> {
+        to_std(net::getsockname(&self.0)?)
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// The addresses of this machine's interfaces, each once.
+///
+/// # Errors
+/// `ENOMEM`, or `EMFILE` for the netlink socket behind `getifaddrs`.
+pub fn local_addresses() -> io::Result<Vec<IpAddr>> {
+    let mut first: *mut libc::ifaddrs = std::ptr::null_mut();
+    // SAFETY: `first` is a valid place for the list's head; the list is freed below, once.
+    if unsafe { libc::getifaddrs(&mut first) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let mut addresses = Vec::new();
+    let mut next = first;
+    while !next.is_null() {
+        // SAFETY: `next` is a node of the list that getifaddrs made and that is not freed yet.
+        let node = unsafe { &*next };
+        // SAFETY: an interface address is null or points to a sockaddr of its own family's size.
+        if let Some(address) = unsafe { ip_of(node.ifa_addr) } {
+            addresses.push(address);
+        }
+        next = node.ifa_next;
+    }
+    // SAFETY: `first` came from getifaddrs and nothing borrowed from the list is left.
+    unsafe { libc::freeifaddrs(first) };
+    addresses.sort_unstable();
+    addresses.dedup();
+    Ok(addresses)
+}
+
+/// # Safety
+/// `address` is null or points to a socket address that is as long as its family says.
+unsafe fn ip_of(address: *const libc::sockaddr) -> Option<IpAddr> {
+    if address.is_null() {
+        return None;
+    }
+    // SAFETY: not null, and every socket address begins with its family (the caller's promise).
+    match i32::from(unsafe { (*address).sa_family }) {
+        libc::AF_INET => {
+            // SAFETY: the family says that a sockaddr_in is there; read_unaligned asks for no alignment.
+            let v4 = unsafe { address.cast::<libc::sockaddr_in>().read_unaligned() };
+            Some(IpAddr::V4(Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr))))
+        }
+        libc::AF_INET6 => {
+            // SAFETY: as above, for sockaddr_in6.
+            let v6 = unsafe { address.cast::<libc::sockaddr_in6>().read_unaligned() };
+            Some(IpAddr::V6(Ipv6Addr::from(v6.sin6_addr.s6_addr)))
+        }
+        _ => None,
+    }
+}
+
+fn to_std(address: net::SocketAddrAny) -> io::Result<SocketAddr> {
+    Ok(SocketAddr::try_from(address)?)
+}
+
+fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> io::Result<T> {
+    loop {
+        match call() {
+            Err(rustix::io::Errno::INTR) => {}
+            other => return Ok(other?),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LISTEN: ListenOptions = ListenOptions { reuse_port: false, backlog: 16 };
+
+    fn pair() -> (Socket, Socket) {
+        let listener = Listener::bind("127.0.0.1:0".parse().unwrap(), LISTEN).unwrap();
+        let address = listener.local().unwrap();
+        let (client, _) = Socket::connect(address).unwrap();
+        while client.continue_connect(address).unwrap() == Connect::InProgress {}
+        let (server, peer) = listener.accept().unwrap();
+        assert_eq!(peer, client.local().unwrap());
+        (client, server)
+    }
+
+    #[test]
+    fn bytes_arrive_and_the_end_is_zero() {
+        let (client, server) = pair();
+        let mut buffer = [0; 16];
+        assert_eq!(server.recv(&mut buffer).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        assert_eq!(client.send(b"hello").unwrap(), 5);
+        client.shutdown_write().unwrap();
+        assert_eq!(server.recv(&mut buffer).unwrap(), 5);
+        assert_eq!(server.recv(&mut buffer).unwrap(), 0);
+    }
+
+    #[test]
+    fn spare_room_is_filled_and_not_grown() {
+        let (client, server) = pair();
+        client.send(b"0123456789").unwrap();
+        let mut buffer = Vec::with_capacity(4);
+        let capacity = buffer.capacity();
+        assert_eq!(server.recv_into_spare(&mut buffer).unwrap(), capacity.min(10));
+        assert_eq!(buffer.capacity(), capacity);
+    }
+
+    #[test]
+    fn reset_reaches_the_peer_and_a_send_to_it_is_no_signal() {
+        let (client, server) = pair();
+        client.reset();
+        let error = server.recv(&mut [0; 1]).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+        assert_eq!(server.send(b"x").unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+    }
+
+    #[test]
+    fn refusal_shows_on_the_second_look_at_the_latest() {
+        let address = {
+            let listener = Listener::bind("127.0.0.1:0".parse().unwrap(), LISTEN).unwrap();
+            listener.local().unwrap()
+        };
+        let outcome = Socket::connect(address).and_then(|(socket, _)| socket.continue_connect(address));
+        assert_eq!(outcome.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+    }
+
+    #[test]
+    fn two_sockets_share_a_port_only_when_both_agree() {
+        let shared = ListenOptions { reuse_port: true, backlog: 16 };
+        let first = Listener::bind("127.0.0.1:0".parse().unwrap(), shared).unwrap();
+        let address = first.local().unwrap();
+        assert!(Listener::bind(address, shared).is_ok());
+        assert_eq!(Listener::bind(address, LISTEN).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+    }
+
+    #[test]
+    fn loopback_is_among_the_local_addresses() {
+        let addresses = local_addresses().unwrap();
+        assert!(addresses.contains(&IpAddr::V4(Ipv4Addr::LOCALHOST)), "{addresses:?}");
+    }
+}

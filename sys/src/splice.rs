@@ -1,0 +1,107 @@
+//! Pipes, and moving a stream's pages through them without copying (`splice(2)`).
+//!
+//! Promises: a [`Pipe`] knows how many bytes it holds, so that "would block" can be told apart: an empty
+//! pipe means that the source has nothing, a filled one that the pipe may be full. Leaves to others:
+//! when splicing pays (`gateway`'s relay) and how many pipes there may be.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_getpipe_size, fcntl_setpipe_size, pipe_with, splice};
+
+const MOVE: SpliceFlags = SpliceFlags::MOVE.union(SpliceFlags::NONBLOCK);
+
+/// A pipe and the count of bytes in it.
+#[derive(Debug)]
+pub struct Pipe {
+    reader: OwnedFd,
+    writer: OwnedFd,
+    capacity: u32,
+    /// 0 <= held <= capacity
+    held: u32,
+}
+
+impl Pipe {
+    /// A new, empty pipe of about `capacity` bytes. The kernel may give less: a process that is not
+    /// privileged gets 8 KiB once its user holds `fs.pipe-user-pages-soft` pages (see `pipe(7)`).
+    ///
+    /// # Errors
+    /// `EMFILE` or `ENFILE`.
+    pub fn new(capacity: u32) -> io::Result<Pipe> {
+        let (reader, writer) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+        // Refused above `fs.pipe-max-size` or the user's page limit; the default size then has to do.
+        let _ = fcntl_setpipe_size(&writer, capacity as usize);
+        let capacity = u32::try_from(fcntl_getpipe_size(&writer)?).unwrap_or(u32::MAX);
+        Ok(Pipe { reader, writer, capacity, held: 0 })
+    }
+
+    /// The bytes that fit, as the kernel says: an upper bound, since each page slot may be filled partly.
+    pub fn capacity(&self) -> u32 {
+        self.capacity
+    }
+
+    /// The bytes inside.
+    pub fn held(&self) -> u32 {
+        self.held
+    }
+
+    /// Moves bytes from the stream `source` into the pipe; returns how many. Zero is the stream's end.
+    ///
+    /// # Errors
+    /// `WouldBlock` when the source has nothing or the pipe is full; the stream's own errors.
+    pub fn fill_from(&mut self, source: impl AsFd) -> io::Result<usize> {
+        let room = self.capacity as usize;
+        let moved = retry(|| splice(&source, None, &self.writer, None, room, MOVE))?;
+        self.held += u32::try_from(moved).expect("no more is moved than was asked for");
+        Ok(moved)
+    }
+
+    /// Moves bytes from the pipe into the stream `sink`; returns how many.
+    ///
+    /// # Errors
+    /// `WouldBlock` when the sink takes nothing; the stream's own errors.
+    pub fn drain_to(&mut self, sink: impl AsFd) -> io::Result<usize> {
+        let held = self.held as usize;
+        let moved = retry(|| splice(&self.reader, None, &sink, None, held, MOVE))?;
+        self.held -= u32::try_from(moved).expect("no more is moved than was asked for");
+        Ok(moved)
+    }
+}
+
+fn retry(mut call: impl FnMut() -> rustix::io::Result<usize>) -> io::Result<usize> {
+    loop {
+        match call() {
+            Err(rustix::io::Errno::INTR) => {}
+            other => return Ok(other?),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn moves_bytes_and_knows_what_it_holds() {
+        let (mut source, source_end) = UnixStream::pair().unwrap();
+        let (sink_end, mut sink) = UnixStream::pair().unwrap();
+        source_end.set_nonblocking(true).unwrap();
+        let mut pipe = Pipe::new(64 * 1024).unwrap();
+        assert!(pipe.capacity() >= 4096);
+        assert_eq!(pipe.fill_from(&source_end).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+
+        source.write_all(b"through the pipe").unwrap();
+        assert_eq!(pipe.fill_from(&source_end).unwrap(), 16);
+        assert_eq!(pipe.held(), 16);
+        assert_eq!(pipe.drain_to(&sink_end).unwrap(), 16);
+        assert_eq!(pipe.held(), 0);
+        let mut arrived = [0; 16];
+        sink.read_exact(&mut arrived).unwrap();
+        assert_eq!(&arrived, b"through the pipe");
+
+        drop(source);
+        assert_eq!(pipe.fill_from(&source_end).unwrap(), 0);
+    }
+}
