@@ -1,0 +1,33 @@
+//! `exclusive`: one socket that every thread watches with EPOLLEXCLUSIVE; one of them is woken.
+
+use std::io;
+use std::net::SocketAddr;
+
+use sys::epoll::Trigger;
+use sys::socket::{ListenOptions, Listener};
+
+use super::Strategy;
+
+/// Takes few connections at once: what one thread leaves, an idle one picks up.
+pub(super) struct Exclusive;
+
+impl Strategy for Exclusive {
+    fn name(&self) -> &'static str {
+        "exclusive"
+    }
+
+    fn listen(&self, address: SocketAddr, backlog: u32, threads: usize) -> io::Result<Vec<Listener>> {
+        let first = Listener::bind(address, ListenOptions { reuse_port: false, backlog })?;
+        let mut listeners = (1..threads).map(|_| first.try_clone()).collect::<io::Result<Vec<_>>>()?;
+        listeners.push(first);
+        Ok(listeners)
+    }
+
+    fn trigger(&self) -> Trigger {
+        Trigger::LevelReadExclusive
+    }
+
+    fn accepts_per_wake_max(&self) -> u32 {
+        4
+    }
+}

@@ -1,0 +1,35 @@
+//! `reuse_port`: a socket per thread, the kernel picks one by a hash of the addresses and ports.
+
+use std::io;
+use std::net::SocketAddr;
+
+use sys::epoll::Trigger;
+use sys::socket::{ListenOptions, Listener};
+
+use super::Strategy;
+
+/// No thread ever touches another's queue, so it is free to take many connections at once.
+pub(super) struct ReusePort;
+
+impl Strategy for ReusePort {
+    fn name(&self) -> &'static str {
+        "reuse_port"
+    }
+
+    fn listen(&self, address: SocketAddr, backlog: u32, threads: usize) -> io::Result<Vec<Listener>> {
+        let first = Listener::bind(address, ListenOptions { reuse_port: true, backlog })?;
+        // Where the port was 0 the others must join the port that the first one got.
+        let address = first.local()?;
+        let others =
+            (1..threads).map(|_| Listener::bind(address, ListenOptions { reuse_port: true, backlog }));
+        std::iter::once(Ok(first)).chain(others).collect()
+    }
+
+    fn trigger(&self) -> Trigger {
+        Trigger::LevelRead
+    }
+
+    fn accepts_per_wake_max(&self) -> u32 {
+        64
+    }
+}

@@ -1,0 +1,298 @@
+//! A small executor for the tasks of one thread: futures of one type in a bounded slab.
+//!
+//! Promises: a wake allocates nothing and takes no lock: it sets a bit, from any thread; waking twice
+//! before the poll polls once; a slot's memory is reused, so a steady state allocates nothing; a panic ends
+//! the task that caused it and no other. Leaves to others: sleeping (`reactor`), and what tasks do.
+//!
+//! ```text
+//!   summary  [ . . 1 . ... ]    bit w: word w has a runnable task
+//!   words    [ .1...1.. ][ ]    bit t of word w: task 64 w + t is to be polled
+//! ```
+//!
+//! The waker sets the word's bit, then the summary's; the executor clears the summary, then the word. A
+//! waker that is descheduled between the two delays its own wake and nobody else's.
+
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+
+use crate::inbox::Parking;
+
+/// The most tasks that one executor can hold: a summary word of 64 words of 64 bits.
+pub const TASKS_MAX: usize = 64 * 64;
+
+/// Which tasks are to be polled; shared with the wakers.
+#[derive(Debug)]
+struct Runnable {
+    summary: AtomicU64,
+    words: [AtomicU64; 64],
+    parking: Arc<Parking>,
+}
+
+impl Runnable {
+    fn insert(&self, index: u32) {
+        let (word, bit) = (index / 64, index % 64);
+        // Release pairs with the Acquire of `take`: what was done before the wake is seen by the poll.
+        self.words[word as usize].fetch_or(1 << bit, Ordering::Release);
+        self.summary.fetch_or(1 << word, Ordering::Release);
+        self.parking.wake();
+    }
+
+    fn is_empty(&self) -> bool {
+        self.summary.load(Ordering::Acquire) == 0
+    }
+
+    /// The indexes of all runnable tasks, each taken off the set.
+    fn take(&self, mut each: impl FnMut(u32)) {
+        let mut words = self.summary.swap(0, Ordering::Acquire);
+        while words != 0 {
+            let word = words.trailing_zeros();
+            words &= words - 1;
+            let mut bits = self.words[word as usize].swap(0, Ordering::Acquire);
+            while bits != 0 {
+                each(word * 64 + bits.trailing_zeros());
+                bits &= bits - 1;
+            }
+        }
+    }
+}
+
+/// One per slot, made once: cloning a waker is a reference count.
+struct TaskWaker {
+    index: u32,
+    runnable: Arc<Runnable>,
+}
+
+impl Wake for TaskWaker {
+    fn wake(self: Arc<Self>) {
+        self.runnable.insert(self.index);
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.runnable.insert(self.index);
+    }
+}
+
+struct Slot<F> {
+    /// Allocated with the slot and kept: a new tenant is written into the same place.
+    future: Pin<Box<Option<F>>>,
+    waker: Waker,
+}
+
+/// What a run of the tasks came to.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Run {
+    /// Tasks polled.
+    pub polled: u32,
+    /// Tasks that ended by a panic.
+    pub panicked: u32,
+}
+
+/// See the file's header.
+pub struct Executor<F> {
+    slots: Vec<Slot<F>>,
+    free: Vec<u32>,
+    runnable: Arc<Runnable>,
+    tasks_max: usize,
+}
+
+impl<F: Future<Output = ()>> Executor<F> {
+    /// An executor for at most `tasks_max` tasks at a time, at most [`TASKS_MAX`]. Wakes from other threads
+    /// end the sleep of the thread that owns `parking`.
+    pub fn new(tasks_max: usize, parking: Arc<Parking>) -> Executor<F> {
+        assert!(tasks_max <= TASKS_MAX, "the runnable set has {TASKS_MAX} bits");
+        let words = [const { AtomicU64::new(0) }; 64];
+        let runnable = Arc::new(Runnable { summary: AtomicU64::new(0), words, parking });
+        Executor { slots: Vec::new(), free: Vec::new(), runnable, tasks_max }
+    }
+
+    /// How many tasks live.
+    pub fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// Whether no task lives.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether every slot is taken.
+    pub fn is_full(&self) -> bool {
+        self.len() == self.tasks_max
+    }
+
+    /// Whether a task waits to be polled.
+    pub fn has_runnable(&self) -> bool {
+        !self.runnable.is_empty()
+    }
+
+    /// Takes in a task; it is polled by the next [`Executor::run`].
+    ///
+    /// # Errors
+    /// Gives the future back when all slots are taken.
+    pub fn spawn(&mut self, future: F) -> Result<(), F> {
+        if self.is_full() {
+            return Err(future);
+        }
+        let index = self.free.pop().unwrap_or_else(|| self.grow());
+        self.slots[index as usize].future.set(Some(future));
+        self.runnable.insert(index);
+        Ok(())
+    }
+
+    /// Polls every task that was woken. A task that wakes itself is polled by the next run, not by this.
+    pub fn run(&mut self) -> Run {
+        let mut run = Run::default();
+        let runnable = Arc::clone(&self.runnable);
+        runnable.take(|index| {
+            run.polled += 1;
+            run.panicked += u32::from(!self.poll(index));
+        });
+        run
+    }
+
+    /// Drops every task where it stands.
+    pub fn clear(&mut self) {
+        for index in 0..self.slots.len() {
+            if self.slots[index].future.is_some() {
+                self.slots[index].future.set(None);
+                self.free.push(u32::try_from(index).expect("at most TASKS_MAX slots"));
+            }
+        }
+    }
+
+    /// Polls one task; false if it panicked.
+    fn poll(&mut self, index: u32) -> bool {
+        let slot = &mut self.slots[index as usize];
+        // A wake may outlive the task it was for; then the slot is empty, or its next tenant is polled
+        // once more than needed, which a future must bear.
+        let Some(future) = slot.future.as_mut().as_pin_mut() else { return true };
+        let mut context = Context::from_waker(&slot.waker);
+        let polled = catch_unwind(AssertUnwindSafe(|| future.poll(&mut context)));
+        if matches!(polled, Ok(Poll::Pending)) {
+            return true;
+        }
+        // What the task held is released by its drop, which may panic as well.
+        let dropped = catch_unwind(AssertUnwindSafe(|| slot.future.set(None)));
+        self.free.push(index);
+        polled.is_ok() && dropped.is_ok()
+    }
+
+    fn grow(&mut self) -> u32 {
+        let index = u32::try_from(self.slots.len()).expect("at most TASKS_MAX slots");
+        let waker = Arc::new(TaskWaker { index, runnable: Arc::clone(&self.runnable) });
+        self.slots.push(Slot { future: Box::pin(None), waker: Waker::from(waker) });
+        index
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+    use std::future::poll_fn;
+    use std::rc::Rc;
+
+    type Task = Pin<Box<dyn Future<Output = ()>>>;
+
+    fn executor(tasks_max: usize) -> Executor<Task> {
+        Executor::new(tasks_max, Arc::new(Parking::new().unwrap()))
+    }
+
+    /// A task that counts its polls and ends when `last` is reached.
+    fn counting(polls: &Rc<Cell<u32>>, last: u32, waker: &Rc<Cell<Option<Waker>>>) -> Task {
+        let (polls, waker) = (polls.clone(), waker.clone());
+        Box::pin(poll_fn(move |context| {
+            polls.set(polls.get() + 1);
+            waker.set(Some(context.waker().clone()));
+            if polls.get() == last { Poll::Ready(()) } else { Poll::Pending }
+        }))
+    }
+
+    #[test]
+    fn polls_once_for_many_wakes_and_reuses_the_slot() {
+        let (polls, waker) = (Rc::default(), Rc::default());
+        let mut executor = executor(1);
+        executor.spawn(counting(&polls, 2, &waker)).ok().unwrap();
+        assert!(executor.spawn(Box::pin(async {})).is_err(), "the bound holds");
+        assert_eq!(executor.run(), Run { polled: 1, panicked: 0 });
+        assert_eq!(executor.run(), Run::default(), "nothing woke it");
+
+        let woken = waker.take().unwrap();
+        woken.wake_by_ref();
+        woken.wake_by_ref();
+        assert_eq!(executor.run().polled, 1);
+        assert!(executor.is_empty());
+
+        woken.wake();
+        assert_eq!(executor.run(), Run { polled: 1, panicked: 0 }, "a late wake finds an empty slot");
+        executor.spawn(Box::pin(async {})).ok().unwrap();
+        assert_eq!(executor.slots.len(), 1);
+        executor.run();
+        assert!(executor.is_empty());
+    }
+
+    #[test]
+    fn a_panic_ends_its_task_only() {
+        let held = Rc::new(());
+        let mut executor = executor(8);
+        let inside = held.clone();
+        let bad = async move {
+            let _inside = inside;
+            std::panic::panic_any("planted");
+        };
+        executor.spawn(Box::pin(bad)).ok().unwrap();
+        let (polls, waker) = (Rc::default(), Rc::default());
+        executor.spawn(counting(&polls, 2, &waker)).ok().unwrap();
+        assert_eq!(executor.run(), Run { polled: 2, panicked: 1 });
+        assert_eq!(Rc::strong_count(&held), 1, "what the task held was released");
+        waker.take().unwrap().wake();
+        assert_eq!(executor.run(), Run { polled: 1, panicked: 0 });
+        assert!(executor.is_empty());
+    }
+
+    #[test]
+    fn wakes_arrive_from_other_threads() {
+        const TASKS: usize = TASKS_MAX;
+        let mut executor = executor(TASKS);
+        let wakers: Rc<std::cell::RefCell<Vec<Waker>>> = Rc::default();
+        let left = Rc::new(Cell::new(TASKS));
+        for _ in 0..TASKS {
+            let (wakers, left, mut first) = (wakers.clone(), left.clone(), true);
+            let task = poll_fn(move |context| {
+                if std::mem::take(&mut first) {
+                    wakers.borrow_mut().push(context.waker().clone());
+                    return Poll::Pending;
+                }
+                left.set(left.get() - 1);
+                Poll::Ready(())
+            });
+            executor.spawn(Box::pin(task)).ok().unwrap();
+        }
+        executor.run();
+        let wakers = wakers.take();
+        std::thread::scope(|scope| {
+            for part in wakers.chunks(TASKS / 4) {
+                scope.spawn(move || part.iter().for_each(Waker::wake_by_ref));
+            }
+            while left.get() > 0 {
+                executor.run();
+            }
+        });
+        assert!(executor.is_empty());
+    }
+
+    #[test]
+    fn clearing_drops_what_waits() {
+        let (polls, waker) = (Rc::default(), Rc::default());
+        let mut executor = executor(2);
+        executor.spawn(counting(&polls, 9, &waker)).ok().unwrap();
+        executor.run();
+        executor.clear();
+        assert!(executor.is_empty());
+        assert_eq!(Rc::strong_count(&polls), 1);
+    }
+}

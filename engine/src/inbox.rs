@@ -1,0 +1,105 @@
+//! Inboxes: how any thread hands a message to one reactor thread.
+//!
+//! Promises: a sender never waits and never makes the receiver wait, wherever it is descheduled; the wake
+//! is a system call only when the receiver sleeps. Leaves to others: a bound: only the control side sends
+//! here, a message per change of configuration, and task wakes travel as bits (`executor`).
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use sys::epoll::WakeUp;
+use sys::parking::ParkFlag;
+use sys::stack::Stack;
+
+/// A thread's sleep and the means to end it.
+#[derive(Debug)]
+pub struct Parking {
+    flag: ParkFlag,
+    wake_up: WakeUp,
+}
+
+impl Parking {
+    /// The parking of a thread that is awake.
+    ///
+    /// # Errors
+    /// `EMFILE`, `ENFILE`.
+    pub fn new() -> io::Result<Parking> {
+        Ok(Parking { flag: ParkFlag::new(), wake_up: WakeUp::new()? })
+    }
+
+    /// Ends the thread's sleep, if it sleeps.
+    pub fn wake(&self) {
+        if self.flag.must_wake() {
+            self.wake_up.signal();
+        }
+    }
+
+    /// Says that the thread will sleep unless its next look finds work.
+    pub(crate) fn announce(&self) {
+        self.flag.announce();
+    }
+
+    /// Says that the thread is awake.
+    pub(crate) fn retract(&self) {
+        self.flag.retract();
+    }
+
+    /// Takes the signals that ended the sleep.
+    pub(crate) fn clear(&self) {
+        self.wake_up.clear();
+    }
+}
+
+impl AsFd for Parking {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.wake_up.as_fd()
+    }
+}
+
+struct Shared<M> {
+    messages: Stack<M>,
+    parking: Arc<Parking>,
+}
+
+/// The receiving end, kept by the reactor's thread.
+pub struct Inbox<M>(Arc<Shared<M>>);
+
+impl<M> Inbox<M> {
+    /// An empty inbox of the thread that owns `parking`.
+    pub fn new(parking: Arc<Parking>) -> Inbox<M> {
+        Inbox(Arc::new(Shared { messages: Stack::new(), parking }))
+    }
+
+    /// A sender for other threads.
+    pub fn address(&self) -> Address<M> {
+        Address(Arc::clone(&self.0))
+    }
+
+    /// Whether nothing waits.
+    pub fn is_empty(&self) -> bool {
+        self.0.messages.is_empty()
+    }
+
+    /// Takes all messages, oldest first.
+    pub fn take(&self) -> impl Iterator<Item = M> + use<M> {
+        self.0.messages.take()
+    }
+}
+
+/// A sending end.
+pub struct Address<M>(Arc<Shared<M>>);
+
+impl<M> Address<M> {
+    /// Hands `message` over.
+    pub fn send(&self, message: M) {
+        self.0.messages.push(message);
+        self.0.parking.wake();
+    }
+}
+
+impl<M> Clone for Address<M> {
+    fn clone(&self) -> Self {
+        Address(Arc::clone(&self.0))
+    }
+}

@@ -1,0 +1,99 @@
+//! TCP streams as futures of one reactor's tasks.
+//!
+//! Promises: each operation tries the system call first; a socket is registered with the reactor at most
+//! once, when it would block for the first time, and may then be handed over to a state machine without
+//! another system call. Leaves to others: deadlines (`timer`), buffers.
+
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use sys::socket::{Connect, Socket};
+
+use crate::reactor::{Reactor, Watch};
+use crate::slab::Key;
+
+/// A TCP stream that a task reads and writes.
+pub struct TcpStream {
+    socket: Socket,
+    watch: Watch,
+}
+
+impl TcpStream {
+    /// A stream over a connected socket.
+    pub fn new(reactor: &Rc<Reactor>, socket: Socket) -> TcpStream {
+        TcpStream { socket, watch: Watch::new(reactor) }
+    }
+
+    /// Connects to `address`.
+    ///
+    /// # Errors
+    /// Why the attempt failed: `ECONNREFUSED`, `ETIMEDOUT`, `EHOSTUNREACH`, `ENETUNREACH`, `EADDRNOTAVAIL`
+    /// when no local port is left, `EMFILE`.
+    pub async fn connect(reactor: &Rc<Reactor>, address: SocketAddr) -> io::Result<TcpStream> {
+        let (socket, state) = Socket::connect(address)?;
+        let stream = TcpStream::new(reactor, socket);
+        if state == Connect::InProgress {
+            // The first look comes at once: to a peer on this host the handshake is complete by now,
+            // and then no event is needed.
+            poll_fn(|context| {
+                stream.poll_io(context, |socket| match socket.continue_connect(address)? {
+                    Connect::Established => Ok(()),
+                    Connect::InProgress => Err(io::ErrorKind::WouldBlock.into()),
+                })
+            })
+            .await?;
+        }
+        Ok(stream)
+    }
+
+    /// Reads into the room that `buffer` has left; returns how many bytes arrived, zero at the stream's end.
+    ///
+    /// # Errors
+    /// The stream's own: `ConnectionReset` and the like.
+    pub async fn read(&self, buffer: &mut Vec<u8>) -> io::Result<usize> {
+        assert!(buffer.len() < buffer.capacity(), "without room a read could not be told from the end");
+        poll_fn(|context| self.poll_io(context, |socket| socket.recv_into_spare(buffer))).await
+    }
+
+    /// Writes all of `bytes`.
+    ///
+    /// # Errors
+    /// The stream's own: `BrokenPipe`, `ConnectionReset`.
+    pub async fn write_all(&self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            let sent = poll_fn(|context| self.poll_io(context, |socket| socket.send(bytes))).await?;
+            bytes = &bytes[sent..];
+        }
+        Ok(())
+    }
+
+    /// The socket.
+    pub fn socket(&self) -> &Socket {
+        &self.socket
+    }
+
+    /// Takes the stream apart: the socket, and its registration if it ever would have blocked.
+    pub fn into_parts(self) -> (Socket, Option<Key>) {
+        (self.socket, self.watch.into_key())
+    }
+
+    fn poll_io<T>(
+        &self,
+        context: &Context<'_>,
+        mut operation: impl FnMut(&Socket) -> io::Result<T>,
+    ) -> Poll<io::Result<T>> {
+        match operation(&self.socket) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                // A source that became ready between the call and the registration reports that at once.
+                match self.watch.wait(&self.socket, context.waker()) {
+                    Ok(()) => Poll::Pending,
+                    Err(error) => Poll::Ready(Err(error)),
+                }
+            }
+            result => Poll::Ready(result),
+        }
+    }
+}

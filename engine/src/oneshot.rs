@@ -1,0 +1,131 @@
+//! One value from any thread to one task.
+//!
+//! Promises: the receiver's poll is wait-free: a sender that is descheduled midway delays its value and
+//! blocks nobody; a sender that goes away without a value is an error, not silence. Leaves to others: who
+//! runs the work.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll};
+
+use atomic_waker::AtomicWaker;
+
+struct Shared<T> {
+    value: OnceLock<T>,
+    /// Set when the sender is gone, after `value` if there is one.
+    closed: AtomicBool,
+    waker: AtomicWaker,
+}
+
+/// The sender went away without a value: its job panicked or was dropped at shutdown.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Lost;
+
+impl std::fmt::Display for Lost {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str("the work was dropped before it gave a result")
+    }
+}
+
+impl std::error::Error for Lost {}
+
+/// A connected pair.
+pub fn channel<T>() -> (Sender<T>, Receiver<T>) {
+    let shared = Arc::new(Shared {
+        value: OnceLock::new(),
+        closed: AtomicBool::new(false),
+        waker: AtomicWaker::new(),
+    });
+    (Sender(Arc::clone(&shared)), Receiver(shared))
+}
+
+/// Gives the value.
+pub struct Sender<T>(Arc<Shared<T>>);
+
+impl<T> Sender<T> {
+    /// Gives `value` and wakes the receiver.
+    pub fn send(self, value: T) {
+        // This sender is the only one and is consumed, so the cell is empty.
+        let _ = self.0.value.set(value);
+    }
+}
+
+impl<T> Drop for Sender<T> {
+    fn drop(&mut self) {
+        // Release pairs with the Acquire in `poll`: who sees `closed` sees the value, if there is one.
+        self.0.closed.store(true, Ordering::Release);
+        self.0.waker.wake();
+    }
+}
+
+/// Awaits the value.
+pub struct Receiver<T>(Arc<Shared<T>>);
+
+impl<T: Clone> Receiver<T> {
+    fn outcome(&self) -> Option<Result<T, Lost>> {
+        if !self.0.closed.load(Ordering::Acquire) {
+            return None;
+        }
+        Some(self.0.value.get().cloned().ok_or(Lost))
+    }
+}
+
+/// The value is cloned out, not moved: the sender may still be about to leave, and waiting for it would
+/// be waiting for another thread.
+impl<T: Clone> Future for Receiver<T> {
+    type Output = Result<T, Lost>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        if let Some(outcome) = self.outcome() {
+            return Poll::Ready(outcome);
+        }
+        self.0.waker.register(context.waker());
+        // The value may have come between the look and the registration.
+        self.outcome().map_or(Poll::Pending, Poll::Ready)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::pin::pin;
+    use std::task::Wake;
+
+    struct Thread(std::thread::Thread);
+
+    impl Wake for Thread {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+
+    fn block_on<F: Future>(future: F) -> F::Output {
+        let waker = Arc::new(Thread(std::thread::current())).into();
+        let mut future = pin!(future);
+        loop {
+            match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+                Poll::Ready(value) => return value,
+                Poll::Pending => std::thread::park(),
+            }
+        }
+    }
+
+    #[test]
+    fn the_value_arrives_from_another_thread() {
+        for round in 0..1_000 {
+            let (sender, receiver) = channel();
+            let thread = std::thread::spawn(move || sender.send(round));
+            assert_eq!(block_on(receiver), Ok(round));
+            thread.join().unwrap();
+        }
+    }
+
+    #[test]
+    fn a_sender_that_goes_away_is_an_error() {
+        let (sender, receiver) = channel::<u8>();
+        drop(sender);
+        assert_eq!(block_on(receiver), Err(Lost));
+    }
+}

@@ -1,0 +1,243 @@
+//! The reactor: what one thread sleeps for and who is told when it wakes.
+//!
+//! Promises: one system call per turn, and it sleeps exactly until the next event, timer, wake or message;
+//! time is read once per turn; an event or timer of something that is gone reaches nobody, because keys
+//! carry generations. Leaves to others: running tasks (`executor`), and what a [`Tag`] stands for.
+//!
+//! Whoever waits is either a task, which is woken, or a [`Tag`], which the loop's owner is handed as a
+//! [`Wake`]: state machines need no future, no waker and no allocation.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::os::fd::AsFd;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::Duration;
+
+use sys::clock::{self, Nanos};
+use sys::epoll::{Epoll, Events, Readiness, Trigger};
+
+use crate::inbox::Parking;
+use crate::slab::{Key, Slab};
+use crate::stats::ReactorStats;
+use crate::timer::wheel::{TimerId, Wheel};
+
+/// Events taken from the kernel in one turn.
+const EVENTS_PER_TURN_MAX: usize = 256;
+
+/// The token of the parking's descriptor; no source can have it, its index would be 2^32 - 1.
+const PARKING_TOKEN: u64 = u64::MAX;
+
+/// A word by which the loop's owner knows what woke: it is handed back as it was given.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct Tag(pub u32);
+
+/// Who waits for a source or a timer.
+#[derive(Clone, Debug)]
+pub enum Waiter {
+    /// A task; it is polled.
+    Task(Waker),
+    /// Something of the loop's owner.
+    Tag(Tag),
+}
+
+/// What the loop's owner has to see to.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Wake {
+    /// A source is ready.
+    Ready(Tag, Readiness),
+    /// A timer is due.
+    Due(Tag),
+}
+
+/// See the file's header.
+pub struct Reactor {
+    epoll: Epoll,
+    parking: Arc<Parking>,
+    events: RefCell<Events>,
+    sources: RefCell<Slab<Waiter>>,
+    wheel: RefCell<Wheel<Waiter>>,
+    now: Cell<Nanos>,
+    stats: Arc<ReactorStats>,
+}
+
+impl Reactor {
+    /// A reactor for the calling thread, counting into `stats`.
+    ///
+    /// # Errors
+    /// `EMFILE`, `ENFILE`, `ENOMEM`.
+    pub fn new(parking: Arc<Parking>, stats: Arc<ReactorStats>) -> io::Result<Rc<Reactor>> {
+        let epoll = Epoll::new()?;
+        epoll.add(&*parking, PARKING_TOKEN, Trigger::LevelRead)?;
+        let now = clock::monotonic();
+        Ok(Rc::new(Reactor {
+            epoll,
+            parking,
+            events: RefCell::new(Events::with_capacity(EVENTS_PER_TURN_MAX)),
+            sources: RefCell::default(),
+            wheel: RefCell::new(Wheel::new(now)),
+            now: Cell::new(now),
+            stats,
+        }))
+    }
+
+    /// The time at which this turn began.
+    pub fn now(&self) -> Nanos {
+        self.now.get()
+    }
+
+    /// What this thread counts about itself.
+    pub fn stats(&self) -> &ReactorStats {
+        &self.stats
+    }
+
+    /// Sleeps until something happens, wakes tasks, and puts what concerns the owner into `wakes`.
+    ///
+    /// `is_idle` is asked once the thread has said that it will sleep: it must look at everything that
+    /// other threads may have handed over. If it answers false the turn only looks, without sleeping.
+    ///
+    /// # Errors
+    /// None that the caller can cause.
+    pub fn turn(&self, wakes: &mut Vec<Wake>, is_idle: impl FnOnce() -> bool) -> io::Result<()> {
+        self.parking.announce();
+        let timeout = if is_idle() { self.until_next_timer() } else { Some(Duration::ZERO) };
+        let events = &mut *self.events.borrow_mut();
+        let waited = self.epoll.wait(events, timeout);
+        self.parking.retract();
+        waited?;
+        self.now.set(clock::monotonic());
+        self.stats.turns.add(1);
+        self.collect_events(events, wakes);
+        self.collect_timers(wakes);
+        Ok(())
+    }
+
+    /// Watches `source` for `waiter`.
+    ///
+    /// # Errors
+    /// `ENOSPC` at `fs.epoll.max_user_watches`, `ENOMEM`.
+    pub fn watch(&self, source: impl AsFd, trigger: Trigger, waiter: Waiter) -> io::Result<Key> {
+        let key = self.sources.borrow_mut().insert(waiter);
+        let added = self.epoll.add(source, key.to_bits(), trigger);
+        if added.is_err() {
+            self.forget(key);
+        }
+        added.map(|()| key)
+    }
+
+    /// From now on `waiter` is who waits for the source, without a system call. Whatever the source
+    /// reported before is not reported again: the new waiter has to try first.
+    pub fn hand_over(&self, key: Key, waiter: Waiter) {
+        if let Some(current) = self.sources.borrow_mut().get_mut(key) {
+            *current = waiter;
+        }
+    }
+
+    /// Makes the task of `waker` the one who waits, if it is not already.
+    pub fn wait_with(&self, key: Key, waker: &Waker) {
+        match self.sources.borrow_mut().get_mut(key) {
+            Some(Waiter::Task(current)) if current.will_wake(waker) => {}
+            Some(waiter) => *waiter = Waiter::Task(waker.clone()),
+            None => {}
+        }
+    }
+
+    /// Nobody waits for the source any more; its descriptor is about to be closed.
+    pub fn forget(&self, key: Key) {
+        self.sources.borrow_mut().remove(key);
+    }
+
+    /// As [`Reactor::forget`], for a descriptor that stays open.
+    ///
+    /// # Errors
+    /// `ENOENT` if it is not watched.
+    pub fn unwatch(&self, source: impl AsFd, key: Key) -> io::Result<()> {
+        self.forget(key);
+        self.epoll.delete(source)
+    }
+
+    /// Arms a timer. It is never early, and late by at most a tick of 1.05 ms and a turn.
+    pub fn arm(&self, when: Nanos, waiter: Waiter) -> TimerId {
+        self.wheel.borrow_mut().arm(when, waiter)
+    }
+
+    /// Takes a timer back; one that was due already is ignored.
+    pub fn cancel(&self, timer: TimerId) {
+        self.wheel.borrow_mut().cancel(timer);
+    }
+
+    /// Sources watched and timers armed, for tests and metrics.
+    pub fn load(&self) -> (usize, usize) {
+        (self.sources.borrow().len(), self.wheel.borrow().armed())
+    }
+
+    fn until_next_timer(&self) -> Option<Duration> {
+        let next = self.wheel.borrow().next()?;
+        Some(next.since(clock::monotonic()))
+    }
+
+    fn collect_events(&self, events: &Events, wakes: &mut Vec<Wake>) {
+        let sources = self.sources.borrow();
+        for event in events.iter() {
+            self.stats.events.add(1);
+            if event.token == PARKING_TOKEN {
+                self.parking.clear();
+                continue;
+            }
+            match sources.get(Key::from_bits(event.token)) {
+                Some(Waiter::Task(waker)) => waker.wake_by_ref(),
+                Some(Waiter::Tag(tag)) => wakes.push(Wake::Ready(*tag, event.readiness)),
+                None => self.stats.stale_events.add(1),
+            }
+        }
+    }
+
+    fn collect_timers(&self, wakes: &mut Vec<Wake>) {
+        let mut wheel = self.wheel.borrow_mut();
+        while let Some(waiter) = wheel.pop_due(self.now.get()) {
+            self.stats.timers.add(1);
+            match waiter {
+                Waiter::Task(waker) => waker.wake(),
+                Waiter::Tag(tag) => wakes.push(Wake::Due(tag)),
+            }
+        }
+    }
+}
+
+/// A task's registration of one source, made when the source first would block and ended by the drop.
+pub(crate) struct Watch {
+    reactor: Rc<Reactor>,
+    key: Cell<Option<Key>>,
+}
+
+impl Watch {
+    pub(crate) fn new(reactor: &Rc<Reactor>) -> Watch {
+        Watch { reactor: Rc::clone(reactor), key: Cell::new(None) }
+    }
+
+    /// Has the task of `waker` polled when `source` becomes ready, edge triggered.
+    pub(crate) fn wait(&self, source: impl AsFd, waker: &Waker) -> io::Result<()> {
+        match self.key.get() {
+            Some(key) => self.reactor.wait_with(key, waker),
+            None => {
+                let waiter = Waiter::Task(waker.clone());
+                self.key.set(Some(self.reactor.watch(source, Trigger::EdgeReadWrite, waiter)?));
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives the registration away, if there is one.
+    pub(crate) fn into_key(self) -> Option<Key> {
+        self.key.take()
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        if let Some(key) = self.key.take() {
+            self.reactor.forget(key);
+        }
+    }
+}
