@@ -57,6 +57,12 @@ impl<T> Slab<T> {
         self.len() == 0
     }
 
+    /// The slot that the next [`Slab::insert`] will fill.
+    pub fn next_index(&self) -> u32 {
+        let beyond = u32::try_from(self.slots.len()).expect("owners bound their slabs far below 2^32");
+        self.free.last().copied().unwrap_or(beyond)
+    }
+
     /// Puts `value` into a free slot.
     pub fn insert(&mut self, value: T) -> Key {
         if let Some(index) = self.free.pop() {

@@ -1,3 +1,64 @@
-//! Who may reach what: pure functions of facts and now.
+//! Who may reach what: pure functions of facts, without sockets, clock, files or randomness.
+//!
+//! A [`Policy`] is compiled once from users, sets of destinations and our own listeners by a [`Builder`],
+//! then read by all threads. Each flow asks it twice: [`Policy::judge_name`] before the name is resolved,
+//! [`Policy::judge_address`] for each address that may be dialled.
+//!
+//! # How a decision is made
+//!
+//! 1. **Default deny.** What no allow rule admits is denied.
+//! 2. **Deny beats allow.** A deny rule that holds the name or the address decides, however wide it is and
+//!    however narrow an allow rule. Classes do not matter to deny rules. A network in a deny rule also holds
+//!    the IPv6 addresses that carry an address of it (NAT64, 6to4, Teredo, IPv4-compatible).
+//! 3. **Names match on label borders.** `x` is `x`; `*.x` is any depth below `x` and not `x`. Names are
+//!    compared in one canonical spelling; any other is refused before a rule is asked.
+//! 4. **Names are for names.** A literal address is judged by rules for addresses and networks alone, in
+//!    allow lists and in deny lists. An IPv4-mapped IPv6 address is the IPv4 address.
+//! 5. **Both must allow.** A rule by name admits the addresses to which the name resolves only if their
+//!    class allows it:
+//!
+//!    | class of the address | rule by name | rule by name, set of class internal | network rule |
+//!    |---|---|---|---|
+//!    | public | yes | yes | yes |
+//!    | private, CGNAT, loopback | no | yes | if all of the network is non-public |
+//!    | link-local, reserved | no | no | if all of the network is non-public |
+//!    | metadata service | no | no | if it is exactly this one address |
+//!    | multicast, broadcast, unspecified | no | no | no |
+//!    | our own listener | no | no | no |
+//!
+//!    So `0.0.0.0/0` and `::/0` open public addresses and nothing else, `10.0.0.0/8` opens private ones,
+//!    `127.0.0.1:5432` opens one loopback port, `169.254.0.0/16` opens no metadata service. A rule for an
+//!    address is a network rule. An IPv6 network holds IPv6 addresses only, an IPv4 network IPv4 ones.
+//! 6. **A name may be admitted by its address.** Where no rule by name admits a resolved address, a network
+//!    rule may. A name that matches no rule is resolved only if the user has a network rule for the port:
+//!    otherwise the question itself could carry data out.
+//! 7. **The narrowest rule is the one reported and billed**: a rule by name before a network rule, the
+//!    longest name, the longest prefix, then the user's own rules before his sets, then the order written.
+//! 8. **The bill follows the rule.** A flow counts as what the rule's set was declared to be; without a
+//!    declaration a public address is external and any other internal.
+//!
+//! An address that carries another one inside it has the class of what it carries (see [`mod@address`]).
+//! Every address of an answer is judged by itself: in a mixed answer only the admitted ones may be dialled.
+//!
+//! What this crate cannot know: aliases (CNAME) on the way to an address, and NAT64 prefixes that a network
+//! cut out of its own global space; such a prefix belongs into a deny rule.
 
 #![forbid(unsafe_code)]
+
+pub mod address;
+mod builder;
+mod decide;
+pub mod host;
+mod list;
+mod own;
+mod ranges;
+pub mod rules;
+mod verdict;
+
+pub use address::{AddressClass, classify};
+pub use builder::{BuildError, Builder, ListKind, Mistake, Owner, Place, SetClass};
+pub use decide::{NameMatch, NameVerdict, Policy, UserIndex};
+pub use host::Host;
+pub use list::RULES_MAX;
+pub use rules::{Rule, RuleError};
+pub use verdict::{BillingClass, Outcome, Reason, RuleId, Verdict, Wanted};

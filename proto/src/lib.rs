@@ -1,3 +1,87 @@
-//! Wire formats without I/O or clock: SOCKS5, HTTP CONNECT, targets.
+//! Wire formats without I/O: bytes in, decisions and bytes out; no socket, clock, file or random source.
+//! Promises: nothing panics on what a peer sends, a message split at any byte gives the same result as the
+//! whole, and secrets never appear in `Debug` output. Leaves to others: who may go where (`policy`), reading,
+//! writing and deadlines (`gateway`).
+//!
+//! ```text
+//!                first byte
+//!  client ----> [detect] --+--> socks5        greeting, user_password, request -> Target
+//!                          +--> http_connect  HeadScanner, parse_request       -> Connect { Target, .. }
+//!                                             basic_credentials                -> Credentials
+//!  client <---- write_* ------- both          replies and denials, whole, ready to send
+//! ```
+//!
+//! `target` is where both protocols meet: a destination is parsed once, strictly, and travels as a
+//! [`target::Target`]. A forwarder of plain HTTP requests will be one more module beside `http_connect`.
 
 #![forbid(unsafe_code)]
+
+pub mod credentials;
+pub mod http_connect;
+pub mod limits;
+pub mod socks5;
+pub mod target;
+
+/// What a client speaks, told from the first byte that it sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// An HTTP request: every method of RFC 9110 begins with an upper-case letter.
+    Http,
+    /// A SOCKS5 greeting (RFC 1928): version byte 5.
+    Socks5,
+    /// A SOCKS4 request: recognised, not served. Answer [`socks5::SOCKS4_REFUSED`] and close.
+    Socks4,
+    /// A TLS handshake record: recognised, not served in the clear. Answer an HTTP 400 and close.
+    Tls,
+}
+
+impl Protocol {
+    /// One sentence that says what to change, for a protocol that is recognised but not served.
+    pub fn hint(self) -> Option<&'static str> {
+        match self {
+            Self::Http | Self::Socks5 => None,
+            Self::Socks4 => Some("the client speaks SOCKS4; set it to SOCKS5 (curl: socks5h://)"),
+            Self::Tls => {
+                Some("the client speaks TLS to a plain port; set its proxy URL to http://, not https://")
+            }
+        }
+    }
+}
+
+/// Tells the protocol from a connection's first byte; `None` for a byte with which nothing we know begins.
+pub fn detect(first_byte: u8) -> Option<Protocol> {
+    match first_byte {
+        b'A'..=b'Z' => Some(Protocol::Http),
+        0x05 => Some(Protocol::Socks5),
+        0x04 => Some(Protocol::Socks4),
+        0x16 => Some(Protocol::Tls),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_first_byte_is_told_apart() {
+        for byte in 0..=u8::MAX {
+            let expected = match byte {
+                5 => Some(Protocol::Socks5),
+                4 => Some(Protocol::Socks4),
+                22 => Some(Protocol::Tls),
+                65..=90 => Some(Protocol::Http),
+                _ => None,
+            };
+            assert_eq!(detect(byte), expected, "first byte {byte:#04x}");
+        }
+    }
+
+    #[test]
+    fn only_what_is_not_served_carries_a_hint() {
+        assert_eq!(Protocol::Http.hint(), None);
+        assert_eq!(Protocol::Socks5.hint(), None);
+        assert!(Protocol::Socks4.hint().is_some_and(|hint| hint.contains("SOCKS5")));
+        assert!(Protocol::Tls.hint().is_some_and(|hint| hint.contains("http://")));
+    }
+}

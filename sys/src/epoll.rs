@@ -27,8 +27,11 @@ pub enum Trigger {
 impl Trigger {
     fn flags(self) -> EventFlags {
         match self {
-            // RDHUP is not asked for: an edge-triggered reader finds the end of the stream by reading.
-            Trigger::EdgeReadWrite => EventFlags::IN | EventFlags::OUT | EventFlags::ET,
+            // RDHUP tells that the peer has ended its direction, so that a read which gets less than it
+            // asked for need not be repeated to find that out (epoll(7), question 9).
+            Trigger::EdgeReadWrite => {
+                EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET
+            }
             Trigger::LevelRead => EventFlags::IN,
             Trigger::LevelReadExclusive => EventFlags::IN | EventFlags::EXCLUSIVE,
         }
@@ -42,6 +45,8 @@ pub struct Readiness {
     pub readable: bool,
     /// A write would not block, or would fail at once.
     pub writable: bool,
+    /// The stream's end or an error waits behind the bytes: only a read until then takes it.
+    pub ended: bool,
 }
 
 /// One event: a source's token and what it is ready for.
@@ -122,6 +127,7 @@ impl Events {
                 readiness: Readiness {
                     readable: flags.intersects(EventFlags::IN | broken),
                     writable: flags.intersects(EventFlags::OUT | broken),
+                    ended: flags.intersects(EventFlags::RDHUP | broken),
                 },
             }
         })

@@ -16,8 +16,6 @@ const MOVE: SpliceFlags = SpliceFlags::MOVE.union(SpliceFlags::NONBLOCK);
 pub struct Pipe {
     reader: OwnedFd,
     writer: OwnedFd,
-    capacity: u32,
-    /// 0 <= held <= capacity
     held: u32,
 }
 
@@ -31,13 +29,16 @@ impl Pipe {
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         // Refused above `fs.pipe-max-size` or the user's page limit; the default size then has to do.
         let _ = fcntl_setpipe_size(&writer, capacity as usize);
-        let capacity = u32::try_from(fcntl_getpipe_size(&writer)?).unwrap_or(u32::MAX);
-        Ok(Pipe { reader, writer, capacity, held: 0 })
+        Ok(Pipe { reader, writer, held: 0 })
     }
 
-    /// The bytes that fit, as the kernel says: an upper bound, since each page slot may be filled partly.
-    pub fn capacity(&self) -> u32 {
-        self.capacity
+    /// The size that the kernel gave the pipe, in bytes: its slots times the page size. A slot may be
+    /// filled partly, or hold a large page of the network's, so the bytes that fit are fewer or more.
+    ///
+    /// # Errors
+    /// None on a pipe.
+    pub fn capacity(&self) -> io::Result<usize> {
+        Ok(fcntl_getpipe_size(&self.writer)?)
     }
 
     /// The bytes inside.
@@ -45,13 +46,13 @@ impl Pipe {
         self.held
     }
 
-    /// Moves bytes from the stream `source` into the pipe; returns how many. Zero is the stream's end.
+    /// Moves up to `bytes_max` bytes from the stream `source` into the pipe; returns how many. Zero is the
+    /// stream's end.
     ///
     /// # Errors
     /// `WouldBlock` when the source has nothing or the pipe is full; the stream's own errors.
-    pub fn fill_from(&mut self, source: impl AsFd) -> io::Result<usize> {
-        let room = self.capacity as usize;
-        let moved = retry(|| splice(&source, None, &self.writer, None, room, MOVE))?;
+    pub fn fill_from(&mut self, source: impl AsFd, bytes_max: usize) -> io::Result<usize> {
+        let moved = retry(|| splice(&source, None, &self.writer, None, bytes_max, MOVE))?;
         self.held += u32::try_from(moved).expect("no more is moved than was asked for");
         Ok(moved)
     }
@@ -89,11 +90,11 @@ mod tests {
         let (sink_end, mut sink) = UnixStream::pair().unwrap();
         source_end.set_nonblocking(true).unwrap();
         let mut pipe = Pipe::new(64 * 1024).unwrap();
-        assert!(pipe.capacity() >= 4096);
-        assert_eq!(pipe.fill_from(&source_end).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        assert!(pipe.capacity().unwrap() >= 4096);
+        assert_eq!(pipe.fill_from(&source_end, 4096).unwrap_err().kind(), io::ErrorKind::WouldBlock);
 
         source.write_all(b"through the pipe").unwrap();
-        assert_eq!(pipe.fill_from(&source_end).unwrap(), 16);
+        assert_eq!(pipe.fill_from(&source_end, 4096).unwrap(), 16);
         assert_eq!(pipe.held(), 16);
         assert_eq!(pipe.drain_to(&sink_end).unwrap(), 16);
         assert_eq!(pipe.held(), 0);
@@ -102,6 +103,6 @@ mod tests {
         assert_eq!(&arrived, b"through the pipe");
 
         drop(source);
-        assert_eq!(pipe.fill_from(&source_end).unwrap(), 0);
+        assert_eq!(pipe.fill_from(&source_end, 4096).unwrap(), 0);
     }
 }

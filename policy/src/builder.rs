@@ -1,0 +1,306 @@
+//! The builder: from parsed sets, users and listeners to a compiled policy, or to every mistake at once.
+//!
+//! Promises: each set is compiled once and shared by all users who refer to it; a user's index is the
+//! position in which he was given. Leaves to others: reading files and passwords, and telling the
+//! operator the line of a mistake (the place says which set or user and which rule).
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::SocketAddr;
+
+use thiserror::Error;
+
+use crate::decide::{Policy, User};
+use crate::list::{List, RULES_MAX};
+use crate::own::OwnAddresses;
+use crate::rules::{self, Rule};
+use crate::verdict::BillingClass;
+
+/// What an operator declares a set to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SetClass {
+    /// What a company restricts: its rules by name open private, CGNAT and loopback addresses too, and its
+    /// flows count as internal.
+    Internal,
+    /// What a company pays for: its flows count as external, whatever their address.
+    External,
+}
+
+impl From<SetClass> for BillingClass {
+    fn from(class: SetClass) -> Self {
+        match class {
+            SetClass::Internal => Self::Internal,
+            SetClass::External => Self::External,
+        }
+    }
+}
+
+/// Collects what a policy is made of.
+#[derive(Debug, Default)]
+pub struct Builder {
+    sets: Vec<GivenSet>,
+    users: Vec<GivenUser>,
+    own: Vec<SocketAddr>,
+}
+
+#[derive(Debug)]
+struct GivenSet {
+    name: String,
+    class: Option<SetClass>,
+    rules: Vec<Rule>,
+}
+
+#[derive(Debug)]
+struct GivenUser {
+    name: String,
+    allow: Vec<Rule>,
+    deny: Vec<Rule>,
+}
+
+impl Builder {
+    /// A policy without sets, users or listeners.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a set. Without a class its rules by name open public addresses only, and each flow counts by
+    /// its address. A set holds no references to other sets.
+    pub fn set(&mut self, name: impl Into<String>, class: Option<SetClass>, rules: Vec<Rule>) -> &mut Self {
+        self.sets.push(GivenSet { name: name.into(), class, rules });
+        self
+    }
+
+    /// Adds a user with his own rules and references to sets.
+    pub fn user(&mut self, name: impl Into<String>, allow: Vec<Rule>, deny: Vec<Rule>) -> &mut Self {
+        self.users.push(GivenUser { name: name.into(), allow, deny });
+        self
+    }
+
+    /// Adds addresses on which this gateway listens. For a listener on a wildcard address the caller gives
+    /// the addresses of all interfaces; the wildcard itself may be given too, and closes all of loopback.
+    pub fn own(&mut self, listeners: Vec<SocketAddr>) -> &mut Self {
+        self.own.extend(listeners);
+        self
+    }
+
+    /// Compiles the policy, or says all that is wrong.
+    pub fn build(self) -> Result<Policy, Vec<BuildError>> {
+        let errors = self.mistakes();
+        if !errors.is_empty() {
+            return Err(errors);
+        }
+        let by_set: BTreeMap<&str, u32> = self.sets.iter().map(|set| set.name.as_str()).zip(0..).collect();
+        let mut lists: Vec<List> = Vec::with_capacity(self.sets.len() + self.users.len());
+        lists.extend(
+            self.sets.iter().map(|set| List::compile(&format!("@{}", set.name), set.class, &set.rules)),
+        );
+        let mut users = Vec::with_capacity(self.users.len());
+        for user in &self.users {
+            let allow = add_lists(&mut lists, &by_set, &user.name, ListKind::Allow, &user.allow);
+            let deny = add_lists(&mut lists, &by_set, &user.name, ListKind::Deny, &user.deny);
+            users.push(User { name: user.name.as_str().into(), allow, deny });
+        }
+        Ok(Policy::new(lists.into(), users.into(), OwnAddresses::new(&self.own)))
+    }
+
+    fn mistakes(&self) -> Vec<BuildError> {
+        let mut errors = Vec::new();
+        let mut sets: BTreeMap<&str, ()> = BTreeMap::new();
+        for set in &self.sets {
+            let place = |rule| Place { owner: Owner::Set(set.name.clone()), rule };
+            check_name(&set.name, sets.insert(&set.name, ()).is_none(), place(None), &mut errors);
+            check_length(&set.rules, place(None), &mut errors);
+            for (index, reference) in references(&set.rules) {
+                let mistake = Mistake::NestedSet { reference: reference.into() };
+                errors.push(BuildError { place: place(Some((ListKind::Set, index))), mistake });
+            }
+        }
+        let mut users: BTreeMap<&str, ()> = BTreeMap::new();
+        for user in &self.users {
+            let place = |rule| Place { owner: Owner::User(user.name.clone()), rule };
+            check_name(&user.name, users.insert(&user.name, ()).is_none(), place(None), &mut errors);
+            for (kind, rules) in [(ListKind::Allow, &user.allow), (ListKind::Deny, &user.deny)] {
+                check_length(rules, place(None), &mut errors);
+                for (index, reference) in references(rules).filter(|(_, name)| !sets.contains_key(name)) {
+                    let mistake =
+                        Mistake::UnknownSet { reference: reference.into(), known: known_sets(&sets) };
+                    errors.push(BuildError { place: place(Some((kind, index))), mistake });
+                }
+            }
+        }
+        errors
+    }
+}
+
+/// Why a policy cannot be built.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{place}: {mistake}")]
+pub struct BuildError {
+    /// Where the mistake is.
+    pub place: Place,
+    /// What it is.
+    pub mistake: Mistake,
+}
+
+/// Where in the configuration a mistake is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Whose rules they are.
+    pub owner: Owner,
+    /// The list and the rule's position in it, if one rule is at fault.
+    pub rule: Option<(ListKind, usize)>,
+}
+
+/// Who holds a list of rules.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// The set of this name.
+    Set(String),
+    /// The user of this name.
+    User(String),
+}
+
+/// Which list of its owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ListKind {
+    /// The rules of a set.
+    Set,
+    /// What a user may reach.
+    Allow,
+    /// What a user may not reach.
+    Deny,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.owner {
+            Owner::Set(name) => write!(formatter, "set {name:?}")?,
+            Owner::User(name) => write!(formatter, "user {name:?}")?,
+        }
+        match self.rule {
+            None => Ok(()),
+            Some((ListKind::Set, index)) => write!(formatter, ", rule {index}"),
+            Some((ListKind::Allow, index)) => write!(formatter, ", allow rule {index}"),
+            Some((ListKind::Deny, index)) => write!(formatter, ", deny rule {index}"),
+        }
+    }
+}
+
+/// What is wrong with a policy, and what to do about it.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[allow(missing_docs, reason = "each variant's text is its documentation")]
+pub enum Mistake {
+    #[error(
+        "the name is not usable; \
+         write 1 to 64 letters, digits and . _ - + @, beginning with a letter, a digit or _"
+    )]
+    Name,
+    #[error("the name is given twice; rename one of the two")]
+    Duplicate,
+    #[error("there is no set {reference:?}; {known}")]
+    UnknownSet { reference: Box<str>, known: String },
+    #[error("a set cannot refer to the set {reference:?}; write that set's rules out, or refer to both")]
+    NestedSet { reference: Box<str> },
+    #[error("{count} rules in one list; at most {RULES_MAX} are possible")]
+    TooManyRules { count: usize },
+}
+
+/// A user's own rules become one list, if he has any; after it come the sets that he refers to, each once.
+fn add_lists(
+    lists: &mut Vec<List>,
+    by_set: &BTreeMap<&str, u32>,
+    user: &str,
+    kind: ListKind,
+    rules: &[Rule],
+) -> Box<[u32]> {
+    let mut used = Vec::new();
+    if rules.iter().any(|rule| rule.set_reference().is_none()) {
+        let list = if kind == ListKind::Deny { "deny" } else { "allow" };
+        used.push(u32::try_from(lists.len()).expect("fewer lists than memory has bytes / 64"));
+        lists.push(List::compile(&format!("user:{user}/{list}"), None, rules));
+    }
+    for (_, reference) in references(rules) {
+        let set = by_set[reference];
+        if !used.contains(&set) {
+            used.push(set);
+        }
+    }
+    used.into()
+}
+
+fn references(rules: &[Rule]) -> impl Iterator<Item = (usize, &str)> {
+    rules.iter().enumerate().filter_map(|(index, rule)| Some((index, rule.set_reference()?)))
+}
+
+fn check_name(name: &str, is_new: bool, place: Place, errors: &mut Vec<BuildError>) {
+    if !rules::is_label_name(name) {
+        errors.push(BuildError { place, mistake: Mistake::Name });
+    } else if !is_new {
+        errors.push(BuildError { place, mistake: Mistake::Duplicate });
+    }
+}
+
+fn check_length(rules: &[Rule], place: Place, errors: &mut Vec<BuildError>) {
+    if rules.len() > RULES_MAX {
+        errors.push(BuildError { place, mistake: Mistake::TooManyRules { count: rules.len() } });
+    }
+}
+
+/// The sets that there are, for a text; a long list is cut.
+fn known_sets(sets: &BTreeMap<&str, ()>) -> String {
+    const SHOWN_MAX: usize = 8;
+    if sets.is_empty() {
+        return "no set is defined".to_owned();
+    }
+    let shown: Vec<_> = sets.keys().take(SHOWN_MAX).copied().collect();
+    let more = if sets.len() > SHOWN_MAX { ", ..." } else { "" };
+    format!("the sets are {}{more}", shown.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Builder, SetClass};
+    use crate::rules::Rule;
+
+    fn rules(texts: &[&str]) -> Vec<Rule> {
+        texts.iter().map(|text| Rule::parse(text).expect("a rule")).collect()
+    }
+
+    #[test]
+    fn a_set_is_compiled_once_for_all_users() {
+        let mut builder = Builder::new();
+        builder.set("corp", Some(SetClass::Internal), rules(&["*.corp", "10.0.0.0/8"]));
+        for number in 0..100 {
+            builder.user(format!("plain{number}"), rules(&["@corp", "@corp"]), rules(&["@corp"]));
+            builder.user(format!("own{number}"), rules(&["@corp", "github.com"]), Vec::new());
+        }
+        let policy = builder.build().expect("no mistakes");
+        let counts = |name: &str| policy.list_counts(policy.user(name).expect("a user"));
+        let all = 1 + 100; // the set, and the users with rules of their own
+        assert_eq!(counts("plain7"), (all, 1));
+        assert_eq!(counts("own7"), (all, 2));
+    }
+
+    #[test]
+    fn users_keep_the_order_in_which_they_were_given() {
+        let mut builder = Builder::new();
+        let names = ["zoe", "adam", "mia", "Adam", "ad"];
+        for name in names {
+            builder.user(name, Vec::new(), Vec::new());
+        }
+        let policy = builder.build().expect("no mistakes");
+        for (position, name) in names.into_iter().enumerate() {
+            let user = policy.user(name).expect("a known user");
+            assert_eq!((user.as_usize(), policy.user_name(user)), (position, name));
+        }
+        for unknown in ["", "a", "zoe ", "ZOE", "zz"] {
+            assert_eq!(policy.user(unknown), None, "{unknown}");
+        }
+    }
+
+    #[test]
+    fn nobody_is_nobody() {
+        let policy = Builder::new().build().expect("no mistakes");
+        assert_eq!(policy.user("me"), None);
+    }
+}

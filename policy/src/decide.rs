@@ -1,0 +1,309 @@
+//! The compiled policy and its two questions: may this name be resolved, and may this address be dialled?
+//!
+//! Promises: a decision reads memory that nobody writes, allocates nothing, takes no lock, and always
+//! says why and by which rule. Leaves to others: parsing the target (`proto`), resolving the name and
+//! dialling exactly the address that was judged (`gateway`). The crate's head numbers the rules of decision.
+
+use std::net::IpAddr;
+
+use crate::address::{self, AddressClass};
+use crate::builder::SetClass;
+use crate::host::{self, Host, Suffix, Suffixes};
+use crate::list::{List, NetworkRule};
+use crate::own::OwnAddresses;
+use crate::verdict::{BillingClass, Outcome, Reason, RuleId, Verdict, Wanted};
+
+/// Everything that decides, immutable. Replaced as a whole when the configuration changes; the ids and
+/// indexes that it gives are valid for it alone.
+#[derive(Debug)]
+pub struct Policy {
+    /// The sets in the order given, then the users' own lists.
+    lists: Box<[List]>,
+    users: Box<[User]>,
+    /// Indexes of `users`, sorted by their names.
+    by_name: Box<[u32]>,
+    own: OwnAddresses,
+}
+
+/// A user: lists of rules in the order in which they are asked, his own first.
+#[derive(Debug)]
+pub(crate) struct User {
+    pub(crate) name: Box<str>,
+    pub(crate) allow: Box<[u32]>,
+    pub(crate) deny: Box<[u32]>,
+}
+
+/// A user of this policy: his position among the users given to the builder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct UserIndex(u32);
+
+impl UserIndex {
+    /// The position, for tables beside the policy.
+    pub const fn as_usize(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// What can be said before the name is resolved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NameVerdict {
+    /// Denied already; the name need not, and should not, be resolved.
+    Denied(Verdict),
+    /// The address decides, see [`Policy::judge_address`].
+    Judged(NameMatch),
+}
+
+/// The allow rules that a name matched.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NameMatch {
+    /// The user wrote an address.
+    is_literal: bool,
+    /// The rule that admits public addresses.
+    rule: Option<RuleId>,
+    /// The rule from an internal set, which admits inner addresses too.
+    internal_rule: Option<RuleId>,
+    /// A rule that would match on another port.
+    other_port: Option<RuleId>,
+}
+
+impl Policy {
+    pub(crate) fn new(lists: Box<[List]>, users: Box<[User]>, own: OwnAddresses) -> Self {
+        let mut by_name: Vec<u32> = (0..).take(users.len()).collect();
+        by_name.sort_unstable_by_key(|index| &users[*index as usize].name);
+        Self { lists, users, by_name: by_name.into(), own }
+    }
+
+    /// The user of this name.
+    pub fn user(&self, name: &str) -> Option<UserIndex> {
+        let found = self.by_name.binary_search_by(|index| (*self.users[*index as usize].name).cmp(name));
+        found.ok().map(|at| UserIndex(self.by_name[at]))
+    }
+
+    /// A user's name.
+    ///
+    /// # Panics
+    /// If the index is from another policy with more users.
+    pub fn user_name(&self, user: UserIndex) -> &str {
+        &self.users[user.as_usize()].name
+    }
+
+    /// A rule as a person finds it in the configuration: `user:ci/allow[0] github.com:443` or
+    /// `@corp[1] 10.20.0.0/16`. Printable ASCII without quotes.
+    ///
+    /// # Panics
+    /// If the id is from another policy with more rules.
+    pub fn rule_text(&self, rule: RuleId) -> &str {
+        self.lists[rule.list as usize].text(rule.index)
+    }
+
+    /// The class of an address, with the gateway's own listeners known.
+    pub fn address_class(&self, address: IpAddr, port: u16) -> AddressClass {
+        let address = address.to_canonical();
+        if self.own.hold(address, port) { AddressClass::Ours } else { address::classify(address) }
+    }
+
+    /// Judges what the user asked for, before anything is resolved. For an address this is the whole
+    /// judgement, and [`Policy::judge_address`] will only repeat it.
+    ///
+    /// # Panics
+    /// If the index is from another policy with more users.
+    pub fn judge_name(&self, user: UserIndex, host: Host<'_>, port: u16) -> NameVerdict {
+        let user = &self.users[user.as_usize()];
+        match host {
+            Host::Name(name) => self.judge_host_name(user, name, port),
+            Host::Address(address) => {
+                let literal = NameMatch { is_literal: true, ..NameMatch::default() };
+                let verdict = self.judge(user, &literal, address, port);
+                if verdict.is_allowed() { NameVerdict::Judged(literal) } else { NameVerdict::Denied(verdict) }
+            }
+        }
+    }
+
+    /// Judges an address to which the judged name resolved, or the address that was asked for. Only an
+    /// address that was allowed here may be dialled, on this port and for this user.
+    ///
+    /// # Panics
+    /// If the index is from another policy with more users.
+    pub fn judge_address(&self, user: UserIndex, name: &NameVerdict, address: IpAddr, port: u16) -> Verdict {
+        match name {
+            NameVerdict::Denied(verdict) => *verdict,
+            NameVerdict::Judged(names) => self.judge(&self.users[user.as_usize()], names, address, port),
+        }
+    }
+
+    fn judge_host_name(&self, user: &User, name: &str, port: u16) -> NameVerdict {
+        let deny = |reason, rule| {
+            NameVerdict::Denied(Verdict {
+                outcome: Outcome::Deny,
+                reason,
+                rule,
+                class: BillingClass::External,
+            })
+        };
+        if !host::is_canonical(name) {
+            return deny(Reason::MalformedName, None);
+        }
+        let mut allowed = NameMatch::default();
+        let mut denied = NameMatch::default();
+        for suffix in Suffixes::of(name) {
+            self.match_suffix(&user.deny, &suffix, port, &mut denied);
+            self.match_suffix(&user.allow, &suffix, port, &mut allowed);
+        }
+        if denied.rule.is_some() {
+            return deny(Reason::DeniedByRule, denied.rule);
+        }
+        let address_may_decide = || user.allow.iter().any(|list| self.list(*list).has_network_rule_for(port));
+        if allowed.rule.is_some() || address_may_decide() {
+            return NameVerdict::Judged(allowed);
+        }
+        deny(Reason::NoRule(allowed.wanted()), allowed.other_port)
+    }
+
+    /// Notes the rules for one suffix. A longer suffix comes later and outdoes a shorter one; for one suffix
+    /// the first list counts.
+    fn match_suffix(&self, lists: &[u32], suffix: &Suffix<'_>, port: u16, found: &mut NameMatch) {
+        let mut here = NameMatch::default();
+        for &list in lists {
+            let List { names, class, .. } = self.list(list);
+            for rule in names.rules_at(suffix).filter(|rule| rule.is_below != suffix.is_whole) {
+                let id = RuleId { list, index: rule.index };
+                if !rule.ports.contains(port) {
+                    here.other_port = here.other_port.or(Some(id));
+                    continue;
+                }
+                here.rule = here.rule.or(Some(id));
+                if *class == Some(SetClass::Internal) {
+                    here.internal_rule = here.internal_rule.or(Some(id));
+                }
+            }
+        }
+        found.rule = here.rule.or(found.rule);
+        found.internal_rule = here.internal_rule.or(found.internal_rule);
+        found.other_port = here.other_port.or(found.other_port);
+    }
+
+    fn judge(&self, user: &User, names: &NameMatch, address: IpAddr, port: u16) -> Verdict {
+        let address = address.to_canonical();
+        let class = self.address_class(address, port);
+        let deny = |reason, rule| Verdict {
+            outcome: Outcome::Deny,
+            reason,
+            rule,
+            class: BillingClass::of_address(class),
+        };
+        match class {
+            AddressClass::Ours => return deny(Reason::OwnAddress, None),
+            AddressClass::Multicast | AddressClass::Unspecified => {
+                return deny(Reason::AddressForbidden(class), None);
+            }
+            _ => {}
+        }
+        if let Some(rule) = self.denied_network(user, address, port) {
+            return deny(Reason::DeniedByRule, Some(rule));
+        }
+        if let Some(rule) = names.admitting(class) {
+            return self.allow(rule, class);
+        }
+        let networks = self.match_networks(&user.allow, address, port, |rule| rule.opens(class, address));
+        if let Some((rule, _)) = networks.rule {
+            return self.allow(rule, class);
+        }
+        let without_length = |found: Option<(RuleId, u8)>| found.map(|(rule, _)| rule);
+        if let Some(rule) = names.rule.or(without_length(networks.closed)) {
+            return deny(Reason::AddressForbidden(class), Some(rule));
+        }
+        match names.other_port.or(without_length(networks.other_port)) {
+            Some(rule) => deny(Reason::NoRule(Wanted::Port), Some(rule)),
+            None => deny(Reason::NoRule(names.wanted()), None),
+        }
+    }
+
+    fn allow(&self, rule: RuleId, class: AddressClass) -> Verdict {
+        let by_set = self.list(rule.list).class.map(BillingClass::from);
+        let class = by_set.unwrap_or(BillingClass::of_address(class));
+        Verdict { outcome: Outcome::Allow, reason: Reason::Allowed, rule: Some(rule), class }
+    }
+
+    /// The deny rule for this address, or for an IPv4 address that it carries.
+    fn denied_network(&self, user: &User, address: IpAddr, port: u16) -> Option<RuleId> {
+        let denied = |address| Some(self.match_networks(&user.deny, address, port, |_| true).rule?.0);
+        if user.deny.is_empty() {
+            return None;
+        }
+        denied(address).or_else(|| match address {
+            IpAddr::V4(_) => None,
+            IpAddr::V6(carrier) => address::embedded(carrier).find_map(|carried| denied(carried.into())),
+        })
+    }
+
+    /// The narrowest rules that hold this address; of equally narrow ones the first list's.
+    fn match_networks(
+        &self,
+        lists: &[u32],
+        address: IpAddr,
+        port: u16,
+        opens: impl Fn(&NetworkRule) -> bool,
+    ) -> NetworkMatch {
+        let mut found = NetworkMatch::default();
+        for &list in lists {
+            for rule in self.list(list).network_rules(address) {
+                let narrowest = match (opens(rule), rule.ports.contains(port)) {
+                    (true, true) => &mut found.rule,
+                    (true, false) => &mut found.other_port,
+                    (false, true) => &mut found.closed,
+                    (false, false) => continue,
+                };
+                if narrowest.is_none_or(|(_, length)| length < rule.length) {
+                    *narrowest = Some((RuleId { list, index: rule.index }, rule.length));
+                }
+            }
+        }
+        found
+    }
+
+    /// The number of all lists, and of those that a user's allow list is made of.
+    #[cfg(test)]
+    pub(crate) fn list_counts(&self, user: UserIndex) -> (usize, usize) {
+        (self.lists.len(), self.users[user.as_usize()].allow.len())
+    }
+
+    fn list(&self, index: u32) -> &List {
+        &self.lists[index as usize]
+    }
+}
+
+/// The network rules that an address matched, each with the length of its prefix.
+#[derive(Default)]
+struct NetworkMatch {
+    /// The rule that opens it.
+    rule: Option<(RuleId, u8)>,
+    /// A rule that holds it without opening an address of its class.
+    closed: Option<(RuleId, u8)>,
+    /// A rule that would open it on another port.
+    other_port: Option<(RuleId, u8)>,
+}
+
+impl NameMatch {
+    /// The rule by name that opens an address of this class.
+    fn admitting(&self, class: AddressClass) -> Option<RuleId> {
+        match class {
+            AddressClass::Public => self.rule,
+            AddressClass::Private | AddressClass::Cgnat | AddressClass::Loopback => self.internal_rule,
+            AddressClass::LinkLocal
+            | AddressClass::Reserved
+            | AddressClass::Metadata
+            | AddressClass::Multicast
+            | AddressClass::Unspecified
+            | AddressClass::Ours => None,
+        }
+    }
+
+    /// The rule that is missing where nothing matched.
+    fn wanted(&self) -> Wanted {
+        match self {
+            Self { other_port: Some(_), .. } => Wanted::Port,
+            Self { is_literal: true, .. } => Wanted::Network,
+            _ => Wanted::NameOrNetwork,
+        }
+    }
+}

@@ -1,0 +1,284 @@
+//! Host names: strict names for rules, and the table that finds all rules for a name's suffixes.
+//!
+//! Promises: a name in a rule is lower-case ASCII (international names are converted here, once, when
+//! the configuration is read), has no trailing dot, and cannot be read as an address by anybody. A
+//! lookup walks the name's labels from the right, extends one hash at each label border, and compares
+//! the bytes before it believes a hash; it allocates nothing. Leaves to others: what a rule allows
+//! (`list.rs`, `decide.rs`) and parsing names from the wire (crate `proto`).
+//!
+//! ```text
+//! api.eu.example.com
+//!               com     probe "com"                  for rules *.com
+//!       example.com     probe "example.com"          for rules *.example.com
+//!    eu.example.com     probe "eu.example.com"       for rules *.eu.example.com
+//! api.eu.example.com    probe "api.eu.example.com"   for rules api.eu.example.com
+//! ```
+
+use std::net::IpAddr;
+
+use idna::uts46::{AsciiDenyList, DnsLength, Hyphens, Uts46};
+
+use crate::rules::{PortRange, RuleError};
+
+/// Longest name in bytes, without the trailing dot (RFC 1035 section 2.3.4: 255 on the wire).
+pub const NAME_BYTES_MAX: usize = 253;
+
+/// Longest label in bytes (RFC 1035 section 2.3.4).
+pub const LABEL_BYTES_MAX: usize = 63;
+
+/// What a user asks for: a name, or an address that he wrote himself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Host<'a> {
+    /// A name in its canonical form: lower-case letters, digits, `-` and `_`, without a trailing dot.
+    /// Anything else is refused as malformed.
+    Name(&'a str),
+    /// A literal address. It is judged by address rules only.
+    Address(IpAddr),
+}
+
+/// Brings a name from a rule into its canonical form.
+pub(crate) fn canonical_name(text: &str) -> Result<Box<str>, RuleError> {
+    let ascii = to_ascii(text)?;
+    if let Some(found) = ascii.chars().find(|found| !is_name_byte(*found as u8) && *found != '.') {
+        return Err(RuleError::unexpected(found));
+    }
+    if ascii.bytes().all(|byte| byte == b'.') {
+        return Err(RuleError::HostMissing);
+    }
+    if ascii.starts_with('.') {
+        return Err(RuleError::LeadingDot { name: ascii.trim_start_matches('.').into() });
+    }
+    if ascii.ends_with('.') {
+        return Err(RuleError::TrailingDot { name: ascii.trim_end_matches('.').into() });
+    }
+    if ascii.split('.').any(str::is_empty) {
+        return Err(RuleError::EmptyLabel);
+    }
+    if let Some(label) = ascii.split('.').find(|label| label.len() > LABEL_BYTES_MAX) {
+        return Err(RuleError::LabelTooLong { bytes: label.len() });
+    }
+    if ascii.split('.').any(|label| label.starts_with('-') || label.ends_with('-')) {
+        return Err(RuleError::Hyphen);
+    }
+    if ascii.len() > NAME_BYTES_MAX {
+        return Err(RuleError::NameTooLong { bytes: ascii.len() });
+    }
+    if ends_in_a_number(&ascii) {
+        return Err(RuleError::AmbiguousAddress { text: ascii.into() });
+    }
+    Ok(ascii.into())
+}
+
+/// Whether a name has the only spelling that the tables know. A deny rule would miss other spellings, so
+/// they are refused before any rule is asked.
+pub(crate) fn is_canonical(name: &str) -> bool {
+    name.len() <= NAME_BYTES_MAX
+        && name
+            .as_bytes()
+            .split(|byte| *byte == b'.')
+            .all(|label| !label.is_empty() && label.iter().all(|byte| is_name_byte(*byte)))
+}
+
+/// Non-ASCII labels become A-labels; labels that claim to be A-labels are checked to be such.
+fn to_ascii(text: &str) -> Result<String, RuleError> {
+    let lower = text.to_ascii_lowercase();
+    if text.is_ascii() && !lower.split('.').any(|label| label.starts_with("xn--")) {
+        return Ok(lower);
+    }
+    // Characters and lengths are checked afterwards, with texts of our own.
+    Uts46::new()
+        .to_ascii(text.as_bytes(), AsciiDenyList::EMPTY, Hyphens::Allow, DnsLength::Ignore)
+        .map(String::from)
+        .map_err(|_| RuleError::NotInternational)
+}
+
+const fn is_name_byte(byte: u8) -> bool {
+    matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_')
+}
+
+/// Whether some program could read this name as an IPv4 address (`127.1`, `0x7f.1`, `2130706433`): the test
+/// is that of the WHATWG URL Standard, "ends in a number".
+fn ends_in_a_number(name: &str) -> bool {
+    let label = name.rsplit('.').next().unwrap_or(name);
+    let is_hex = |digits: &str| digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+    label.bytes().all(|byte| byte.is_ascii_digit()) || label.strip_prefix("0x").is_some_and(is_hex)
+}
+
+/// One suffix of a name that begins at a label border, with the hash of its bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Suffix<'a> {
+    bytes: &'a [u8],
+    hash: u64,
+    /// Whether this is the whole name: then exact rules count, else the rules for all below it.
+    pub(crate) is_whole: bool,
+}
+
+/// Walks the suffixes of a canonical name, shortest first.
+pub(crate) struct Suffixes<'a> {
+    name: &'a [u8],
+    /// Bytes that are not yet in the hash, counted from the left; none after the last suffix.
+    unread: Option<usize>,
+    hash: u64,
+}
+
+impl<'a> Suffixes<'a> {
+    pub(crate) fn of(name: &'a str) -> Self {
+        Self { name: name.as_bytes(), unread: Some(name.len()), hash: HASH_START }
+    }
+}
+
+impl<'a> Iterator for Suffixes<'a> {
+    type Item = Suffix<'a>;
+
+    fn next(&mut self) -> Option<Suffix<'a>> {
+        let unread = &self.name[..self.unread?];
+        let label_bytes = unread.iter().rev().take_while(|byte| **byte != b'.').count();
+        let start = unread.len() - label_bytes;
+        self.hash = unread[start..].iter().rev().fold(self.hash, |hash, byte| mix(hash, *byte));
+        let suffix = Suffix { bytes: &self.name[start..], hash: self.hash, is_whole: start == 0 };
+        self.unread = start.checked_sub(1);
+        self.hash = mix(self.hash, b'.');
+        Some(suffix)
+    }
+}
+
+/// FNV-1a over the bytes from the right. The table holds the operator's own names and compares bytes, so a
+/// hostile name can waste a comparison but neither match nor make a chain grow.
+const HASH_START: u64 = 0xcbf2_9ce4_8422_2325;
+
+const fn mix(hash: u64, byte: u8) -> u64 {
+    (hash ^ byte as u64).wrapping_mul(0x0000_0100_0000_01b3)
+}
+
+/// A rule by name as the table keeps it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NameRule {
+    pub(crate) ports: PortRange,
+    /// `*.x` rather than `x`.
+    pub(crate) is_below: bool,
+    /// The rule's position in its list.
+    pub(crate) index: u32,
+}
+
+/// From names to their rules: open addressing over hashes, at most half full. A name and its rules lie
+/// together, so that a lookup among many names touches two places in memory, and one where it finds nothing.
+#[derive(Debug, Default)]
+pub(crate) struct NameTable {
+    /// A power of two of slots, or none for an empty table.
+    slots: Box<[Slot]>,
+    /// For each name its length (one byte), its bytes, the number of its rules (four bytes), and the rules.
+    records: Box<[u8]>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    /// The low bits of the spread hash, so that most foreign records are passed without a look at them.
+    tag: u32,
+    /// Where the record begins.
+    record: u32,
+}
+
+const FREE: Slot = Slot { tag: 0, record: u32::MAX };
+
+/// Bytes of a record besides its name and rules.
+const RECORD_FRAME_BYTES: usize = 5;
+
+/// Bytes of a record at most, if its name has one rule; a further rule of the name adds less.
+pub(crate) const RECORD_BYTES_MAX: usize = RECORD_FRAME_BYTES + NAME_BYTES_MAX + NameRule::BYTES;
+
+const _: () = assert!(NAME_BYTES_MAX <= u8::MAX as usize);
+
+impl NameTable {
+    /// Builds the table. Rules for one name keep their order.
+    pub(crate) fn build(mut given: Vec<(Box<str>, NameRule)>) -> Self {
+        given.sort_by(|left, right| left.0.cmp(&right.0));
+        let by_name = || given.chunk_by(|left, right| left.0 == right.0);
+        if given.is_empty() {
+            return Self::default();
+        }
+        let mut slots = vec![FREE; (by_name().count() * 2).next_power_of_two()];
+        let mut records = Vec::new();
+        for same_name in by_name() {
+            let name = same_name[0].0.as_bytes();
+            let hash = name.iter().rev().fold(HASH_START, |hash, byte| mix(hash, *byte));
+            let (mut at, tag) = place(hash, slots.len());
+            while slots[at].record != FREE.record {
+                at = (at + 1) & (slots.len() - 1);
+            }
+            slots[at] = Slot { tag, record: number_of_32_bits(records.len()) };
+            records
+                .push(u8::try_from(name.len()).expect("a canonical name has at most NAME_BYTES_MAX bytes"));
+            records.extend_from_slice(name);
+            records.extend_from_slice(&number_of_32_bits(same_name.len()).to_le_bytes());
+            records.extend(same_name.iter().flat_map(|(_, rule)| rule.to_bytes()));
+        }
+        Self { slots: slots.into(), records: records.into() }
+    }
+
+    /// The rules whose name is this suffix, exact ones and those for all below it.
+    pub(crate) fn rules_at(&self, suffix: &Suffix<'_>) -> impl Iterator<Item = NameRule> {
+        let (rules, _) = self.record(suffix).unwrap_or_default().as_chunks();
+        rules.iter().map(NameRule::from_bytes)
+    }
+
+    /// The bytes of the rules for a suffix.
+    fn record(&self, suffix: &Suffix<'_>) -> Option<&[u8]> {
+        if self.slots.is_empty() {
+            return None;
+        }
+        let (mut at, tag) = place(suffix.hash, self.slots.len());
+        loop {
+            let slot = self.slots[at];
+            if slot.record == FREE.record {
+                return None;
+            }
+            if slot.tag == tag {
+                let (length, rest) = self.records[slot.record as usize..].split_first()?;
+                let (name, rest) = rest.split_at_checked(usize::from(*length))?;
+                if name == suffix.bytes {
+                    let (count, rest) = rest.split_first_chunk()?;
+                    return rest.get(..u32::from_le_bytes(*count) as usize * NameRule::BYTES);
+                }
+            }
+            at = (at + 1) & (self.slots.len() - 1);
+        }
+    }
+}
+
+impl NameRule {
+    /// Bytes of a rule in a record: first port, last port, position, and whether it is for all below.
+    const BYTES: usize = 9;
+
+    fn to_bytes(self) -> [u8; Self::BYTES] {
+        let [first_low, first_high] = self.ports.first.to_le_bytes();
+        let [last_low, last_high] = self.ports.last.to_le_bytes();
+        let [index0, index1, index2, index3] = self.index.to_le_bytes();
+        [first_low, first_high, last_low, last_high, index0, index1, index2, index3, self.is_below.into()]
+    }
+
+    fn from_bytes(bytes: &[u8; Self::BYTES]) -> Self {
+        let [first_low, first_high, last_low, last_high, index0, index1, index2, index3, is_below] = *bytes;
+        Self {
+            ports: PortRange {
+                first: u16::from_le_bytes([first_low, first_high]),
+                last: u16::from_le_bytes([last_low, last_high]),
+            },
+            index: u32::from_le_bytes([index0, index1, index2, index3]),
+            is_below: is_below != 0,
+        }
+    }
+}
+
+/// Where a hash looks first among this many slots (a power of two, at least two), and its tag. FNV's high
+/// bits are weak for short names, so the hash is spread first.
+const fn place(hash: u64, slots: usize) -> (usize, u32) {
+    let spread = hash.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    ((spread >> (64 - slots.trailing_zeros())) as usize, spread as u32)
+}
+
+fn number_of_32_bits(length: usize) -> u32 {
+    u32::try_from(length).expect("RULES_MAX keeps a list's tables within 4 GiB")
+}
+
+#[cfg(test)]
+mod tests;

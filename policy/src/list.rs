@@ -1,0 +1,188 @@
+//! A compiled list of rules: a user's allow or deny list, or a set that many users share.
+//!
+//! Promises: built once, then only read; a set is compiled once however many users refer to it; lookups
+//! allocate nothing. Leaves to others: which of several matching rules decides (`decide.rs`), and the
+//! references to sets among a user's rules (`builder.rs` turns them into further lists).
+
+use std::fmt::Write as _;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use crate::address::{self, AddressClass};
+use crate::builder::SetClass;
+use crate::host::{NAME_BYTES_MAX, NameRule, NameTable, RECORD_BYTES_MAX};
+use crate::ranges::{Key, RangeTable};
+use crate::rules::{LABEL_NAME_BYTES_MAX, PortRange, Rule, RuleTarget};
+
+/// Rules in one list. Texts and names are addressed by 32 bits within a list.
+pub const RULES_MAX: usize = 1 << 23;
+
+/// Longest text of a rule: `user:NAME/allow[INDEX] `, then `*.NAME:PORT-PORT`.
+const TEXT_BYTES_MAX: usize = 5 + LABEL_NAME_BYTES_MAX + 6 + 10 + 1 + 2 + NAME_BYTES_MAX + 12;
+
+const _: () = assert!(RULES_MAX * TEXT_BYTES_MAX <= u32::MAX as usize);
+const _: () = assert!(RULES_MAX * RECORD_BYTES_MAX < u32::MAX as usize);
+
+/// One list, ready for lookups.
+#[derive(Debug)]
+pub(crate) struct List {
+    /// The class that the operator gave the set.
+    pub(crate) class: Option<SetClass>,
+    pub(crate) names: NameTable,
+    v4: Networks<u32>,
+    v6: Networks<u128>,
+    /// The ports on which some network rule speaks: sorted, merged.
+    network_ports: Box<[PortRange]>,
+    texts: Box<str>,
+    /// Where each rule's text ends in `texts`.
+    text_ends: Box<[u32]>,
+}
+
+impl List {
+    /// Compiles the rules of a list; references to sets only get their text. `label` begins each text.
+    pub(crate) fn compile(label: &str, class: Option<SetClass>, rules: &[Rule]) -> Self {
+        assert!(rules.len() <= RULES_MAX, "the builder refuses longer lists");
+        let mut names = Vec::new();
+        let mut v4 = Vec::new();
+        let mut v6 = Vec::new();
+        let mut network_ports = Vec::new();
+        for (index, rule) in (0..).zip(rules) {
+            let ports = rule.ports;
+            match &rule.target {
+                RuleTarget::Name(name) => {
+                    names.push((name.clone(), NameRule { ports, is_below: false, index }))
+                }
+                RuleTarget::Below(name) => {
+                    names.push((name.clone(), NameRule { ports, is_below: true, index }))
+                }
+                RuleTarget::Network(network) => {
+                    network_ports.push(ports);
+                    let opens_non_public = address::lies_in_non_public(*network);
+                    let rule = NetworkRule { ports, index, length: network.prefix_len(), opens_non_public };
+                    match network {
+                        IpNet::V4(net) => v4.push((net.network().to_bits(), net.broadcast().to_bits(), rule)),
+                        IpNet::V6(net) => v6.push((net.network().to_bits(), net.broadcast().to_bits(), rule)),
+                    }
+                }
+                RuleTarget::Set(_) => {}
+            }
+        }
+        let (texts, text_ends) = write_texts(label, rules);
+        Self {
+            class,
+            names: NameTable::build(names),
+            v4: Networks::build(v4),
+            v6: Networks::build(v6),
+            network_ports: merge(network_ports),
+            texts,
+            text_ends,
+        }
+    }
+
+    /// The rules whose network holds this address, whatever their ports: narrowest network first, then in
+    /// the order of the list. The address is not IPv4-mapped.
+    pub(crate) fn network_rules(&self, address: IpAddr) -> impl Iterator<Item = &NetworkRule> {
+        let (v4, v6) = match address {
+            IpAddr::V4(address) => (Some(self.v4.rules_holding(address.to_bits())), None),
+            IpAddr::V6(address) => (None, Some(self.v6.rules_holding(address.to_bits()))),
+        };
+        v4.into_iter().flatten().chain(v6.into_iter().flatten())
+    }
+
+    /// Whether some network rule speaks about this port, so that an address could still decide.
+    pub(crate) fn has_network_rule_for(&self, port: u16) -> bool {
+        let at = self.network_ports.partition_point(|ports| ports.last < port);
+        self.network_ports.get(at).is_some_and(|ports| ports.contains(port))
+    }
+
+    /// The text of the rule at this position.
+    pub(crate) fn text(&self, index: u32) -> &str {
+        let index = index as usize;
+        let start = index.checked_sub(1).map_or(0, |before| self.text_ends[before]);
+        &self.texts[start as usize..self.text_ends[index] as usize]
+    }
+}
+
+/// A rule for a network or an address.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NetworkRule {
+    pub(crate) ports: PortRange,
+    /// The rule's position in its list.
+    pub(crate) index: u32,
+    /// Bits of the network's prefix.
+    pub(crate) length: u8,
+    /// Whether no address of the network is public.
+    opens_non_public: bool,
+}
+
+impl NetworkRule {
+    /// Whether this rule may open an address of this class that lies in its network.
+    pub(crate) fn opens(&self, class: AddressClass, address: IpAddr) -> bool {
+        use AddressClass::{
+            Cgnat, LinkLocal, Loopback, Metadata, Multicast, Ours, Private, Public, Reserved, Unspecified,
+        };
+        match class {
+            Public => true,
+            Private | Cgnat | Loopback | LinkLocal | Reserved => self.opens_non_public,
+            Metadata => self.length == if address.is_ipv4() { 32 } else { 128 },
+            Multicast | Unspecified | Ours => false,
+        }
+    }
+}
+
+/// The network rules of one address family.
+#[derive(Debug)]
+struct Networks<K> {
+    table: RangeTable<K>,
+    /// Where each network's rules end in `rules`.
+    rule_ends: Box<[u32]>,
+    rules: Box<[NetworkRule]>,
+}
+
+impl<K: Key> Networks<K> {
+    fn build(mut given: Vec<(K, K, NetworkRule)>) -> Self {
+        given.sort_by_key(|(first, last, rule)| (*first, std::cmp::Reverse(*last), rule.index));
+        let same_network =
+            |left: &(K, K, NetworkRule), right: &(K, K, NetworkRule)| (left.0, left.1) == (right.0, right.1);
+        let mut networks = Vec::new();
+        let mut rule_ends = Vec::new();
+        let mut rules = Vec::with_capacity(given.len());
+        for network in given.chunk_by(same_network) {
+            networks.push((network[0].0, network[0].1));
+            rules.extend(network.iter().map(|(_, _, rule)| *rule));
+            rule_ends.push(u32::try_from(rules.len()).expect("RULES_MAX fits 32 bits"));
+        }
+        Self { table: RangeTable::build(&networks), rule_ends: rule_ends.into(), rules: rules.into() }
+    }
+
+    fn rules_holding(&self, address: K) -> impl Iterator<Item = &NetworkRule> {
+        self.table.holding(address).flat_map(|network| {
+            let start = network.checked_sub(1).map_or(0, |before| self.rule_ends[before]);
+            &self.rules[start as usize..self.rule_ends[network] as usize]
+        })
+    }
+}
+
+fn write_texts(label: &str, rules: &[Rule]) -> (Box<str>, Box<[u32]>) {
+    let mut texts = String::new();
+    let mut ends = Vec::with_capacity(rules.len());
+    for (index, rule) in rules.iter().enumerate() {
+        write!(texts, "{label}[{index}] {rule}").expect("writing to a String cannot fail");
+        ends.push(u32::try_from(texts.len()).expect("RULES_MAX keeps all texts within 4 GiB"));
+    }
+    (texts.into(), ends.into())
+}
+
+/// Sorts port ranges and joins those that overlap.
+fn merge(mut ranges: Vec<PortRange>) -> Box<[PortRange]> {
+    ranges.sort_unstable_by_key(|range| range.first);
+    ranges.dedup_by(|next, kept| {
+        let overlaps = next.first <= kept.last;
+        if overlaps {
+            kept.last = kept.last.max(next.last);
+        }
+        overlaps
+    });
+    ranges.into()
+}

@@ -1,0 +1,163 @@
+//! The range table against two oracles: a prefix trie of another make, and a walk over all networks.
+
+use std::collections::BTreeSet;
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use ipnet::{Ipv4Net, Ipv6Net};
+use prefix_trie::PrefixMap;
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::test_runner::{Config, RngSeed};
+
+use super::RangeTable;
+
+fn config() -> Config {
+    Config { cases: 512, rng_seed: RngSeed::Fixed(7), failure_persistence: None, ..Config::default() }
+}
+
+/// Sorts, drops duplicates and builds; ids are positions in the returned networks.
+fn table_v4(networks: &[Ipv4Net]) -> (Vec<Ipv4Net>, RangeTable<u32>) {
+    let mut networks: Vec<_> = networks.iter().map(Ipv4Net::trunc).collect();
+    networks.sort_by_key(|net| (net.network(), net.prefix_len()));
+    networks.dedup();
+    let ends: Vec<_> =
+        networks.iter().map(|net| (net.network().to_bits(), net.broadcast().to_bits())).collect();
+    let table = RangeTable::build(&ends);
+    (networks, table)
+}
+
+fn table_v6(networks: &[Ipv6Net]) -> (Vec<Ipv6Net>, RangeTable<u128>) {
+    let mut networks: Vec<_> = networks.iter().map(Ipv6Net::trunc).collect();
+    networks.sort_by_key(|net| (net.network(), net.prefix_len()));
+    networks.dedup();
+    let ends: Vec<_> =
+        networks.iter().map(|net| (net.network().to_bits(), net.broadcast().to_bits())).collect();
+    let table = RangeTable::build(&ends);
+    (networks, table)
+}
+
+/// Looks one address up and writes the networks that hold it, narrowest first.
+fn check(networks: &[&str], address: &str, expected: &str) {
+    let parsed: Vec<Ipv4Net> = networks.iter().map(|net| net.parse().expect("a network")).collect();
+    let (networks, table) = table_v4(&parsed);
+    let address: Ipv4Addr = address.parse().expect("an address");
+    let found: Vec<_> = table.holding(address.to_bits()).map(|id| networks[id].to_string()).collect();
+    assert_eq!(found.join(" "), expected, "{address} in {networks:?}");
+}
+
+#[test]
+fn an_empty_table_holds_nothing() {
+    check(&[], "0.0.0.0", "");
+    check(&[], "255.255.255.255", "");
+}
+
+#[test]
+fn nested_networks_are_found_narrowest_first() {
+    let networks = ["10.0.0.0/8", "10.20.0.0/16", "10.20.30.0/24", "10.20.30.40/32"];
+    check(&networks, "9.255.255.255", "");
+    check(&networks, "10.0.0.0", "10.0.0.0/8");
+    check(&networks, "10.20.0.0", "10.20.0.0/16 10.0.0.0/8");
+    check(&networks, "10.20.30.39", "10.20.30.0/24 10.20.0.0/16 10.0.0.0/8");
+    check(&networks, "10.20.30.40", "10.20.30.40/32 10.20.30.0/24 10.20.0.0/16 10.0.0.0/8");
+    check(&networks, "10.20.30.41", "10.20.30.0/24 10.20.0.0/16 10.0.0.0/8");
+    check(&networks, "10.20.31.0", "10.20.0.0/16 10.0.0.0/8");
+    check(&networks, "10.21.0.0", "10.0.0.0/8");
+    check(&networks, "11.0.0.0", "");
+}
+
+#[test]
+fn networks_that_begin_or_end_together_keep_their_borders() {
+    let networks = ["0.0.0.0/0", "0.0.0.0/8", "0.0.0.0/32", "255.0.0.0/8", "255.255.255.255/32"];
+    check(&networks, "0.0.0.0", "0.0.0.0/32 0.0.0.0/8 0.0.0.0/0");
+    check(&networks, "0.0.0.1", "0.0.0.0/8 0.0.0.0/0");
+    check(&networks, "1.0.0.0", "0.0.0.0/0");
+    check(&networks, "254.255.255.255", "0.0.0.0/0");
+    check(&networks, "255.255.255.254", "255.0.0.0/8 0.0.0.0/0");
+    check(&networks, "255.255.255.255", "255.255.255.255/32 255.0.0.0/8 0.0.0.0/0");
+}
+
+#[test]
+fn neighbours_do_not_run_together() {
+    let networks = ["10.0.0.0/25", "10.0.0.128/25", "10.0.1.0/24"];
+    check(&networks, "10.0.0.127", "10.0.0.0/25");
+    check(&networks, "10.0.0.128", "10.0.0.128/25");
+    check(&networks, "10.0.1.0", "10.0.1.0/24");
+    check(&networks, "10.0.2.0", "");
+}
+
+/// Addresses that are dense enough to nest: few distinct bits, in few places.
+fn dense_v4() -> impl Strategy<Value = u32> {
+    prop_oneof![
+        any::<u32>(),
+        (0_u32..4, 0_u32..4, 0_u32..16).prop_map(|(high, middle, low)| high << 30 | middle << 20 | low),
+        Just(u32::MAX),
+        Just(0),
+    ]
+}
+
+fn dense_v6() -> impl Strategy<Value = u128> {
+    prop_oneof![
+        any::<u128>(),
+        (0_u128..4, 0_u128..4, 0_u128..16).prop_map(|(high, middle, low)| high << 126 | middle << 60 | low),
+        Just(u128::MAX),
+        Just(0),
+    ]
+}
+
+proptest! {
+    #![proptest_config(config())]
+
+    #[test]
+    fn agrees_with_the_trie_and_with_a_walk_on_ipv4(
+        given in vec((dense_v4(), 0_u8..=32), 0..60),
+        others in vec(dense_v4(), 0..20),
+    ) {
+        let given: Vec<_> = given.into_iter()
+            .map(|(bits, length)| Ipv4Net::new(bits.into(), length).expect("a length up to 32"))
+            .collect();
+        let (networks, table) = table_v4(&given);
+        let trie: PrefixMap<Ipv4Net, usize> = networks.iter().copied().zip(0..).collect();
+        let edges = networks.iter().flat_map(|net| {
+            let (first, last) = (net.network().to_bits(), net.broadcast().to_bits());
+            [first, last, first.wrapping_sub(1), last.wrapping_add(1)]
+        });
+        for bits in edges.chain(others).collect::<BTreeSet<u32>>() {
+            let address = Ipv4Addr::from_bits(bits);
+            let found: Vec<usize> = table.holding(bits).collect();
+            let mut walked: Vec<usize> =
+                (0..networks.len()).filter(|id| networks[*id].contains(&address)).collect();
+            walked.sort_by_key(|id| std::cmp::Reverse(networks[*id].prefix_len()));
+            prop_assert_eq!(&found, &walked, "{}", address);
+            let mut covering: Vec<usize> = trie.cover(&address.into()).map(|(_, id)| *id).collect();
+            covering.reverse();
+            prop_assert_eq!(&found, &covering, "{}", address);
+        }
+    }
+
+    #[test]
+    fn agrees_with_the_trie_and_with_a_walk_on_ipv6(
+        given in vec((dense_v6(), 0_u8..=128), 0..60),
+        others in vec(dense_v6(), 0..20),
+    ) {
+        let given: Vec<_> = given.into_iter()
+            .map(|(bits, length)| Ipv6Net::new(bits.into(), length).expect("a length up to 128"))
+            .collect();
+        let (networks, table) = table_v6(&given);
+        let trie: PrefixMap<Ipv6Net, usize> = networks.iter().copied().zip(0..).collect();
+        let edges = networks.iter().flat_map(|net| {
+            let (first, last) = (net.network().to_bits(), net.broadcast().to_bits());
+            [first, last, first.wrapping_sub(1), last.wrapping_add(1)]
+        });
+        for bits in edges.chain(others).collect::<BTreeSet<u128>>() {
+            let address = Ipv6Addr::from_bits(bits);
+            let found: Vec<usize> = table.holding(bits).collect();
+            let mut walked: Vec<usize> =
+                (0..networks.len()).filter(|id| networks[*id].contains(&address)).collect();
+            walked.sort_by_key(|id| std::cmp::Reverse(networks[*id].prefix_len()));
+            prop_assert_eq!(&found, &walked, "{}", address);
+            let mut covering: Vec<usize> = trie.cover(&address.into()).map(|(_, id)| *id).collect();
+            covering.reverse();
+            prop_assert_eq!(&found, &covering, "{}", address);
+        }
+    }
+}

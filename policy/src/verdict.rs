@@ -1,0 +1,180 @@
+//! Verdicts: what a decision says, to the gateway, to the person who asked and to the bill.
+//!
+//! Promises: every verdict carries its reason, and the rule if one spoke; a reason has one sentence for a
+//! person and one code for logs and metrics. Leaves to others: how a verdict is reached (`decide.rs`) and
+//! which status code or reply it becomes (`gateway`).
+
+use std::fmt;
+
+use crate::address::AddressClass;
+
+/// What was decided about one user, host, port and, once resolved, address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// Whether the flow may go on.
+    pub outcome: Outcome,
+    /// Why.
+    pub reason: Reason,
+    /// The rule that allowed or denied; for a denial without a denying rule, the rule that came nearest.
+    pub rule: Option<RuleId>,
+    /// What the flow counts as: the class of the set that allowed it, else external for a public address
+    /// and internal for any other.
+    pub class: BillingClass,
+}
+
+impl Verdict {
+    /// Whether the outcome is [`Outcome::Allow`].
+    pub fn is_allowed(&self) -> bool {
+        self.outcome == Outcome::Allow
+    }
+}
+
+/// Whether a flow may go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Outcome {
+    /// It may.
+    Allow,
+    /// It may not.
+    Deny,
+}
+
+/// A rule of the policy that gave the verdict; the policy has its text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RuleId {
+    pub(crate) list: u32,
+    /// The rule's position in its list.
+    pub(crate) index: u32,
+}
+
+/// What a flow counts as on the bill.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum BillingClass {
+    /// Traffic that a company pays for.
+    External,
+    /// Traffic inside a company.
+    Internal,
+}
+
+impl BillingClass {
+    /// The class as logs, reports and queries write it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::External => "external",
+            Self::Internal => "internal",
+        }
+    }
+
+    /// The class of an address for which no set names one.
+    pub(crate) fn of_address(class: AddressClass) -> Self {
+        if class == AddressClass::Public { Self::External } else { Self::Internal }
+    }
+}
+
+impl fmt::Display for BillingClass {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.as_str())
+    }
+}
+
+/// Why a verdict is what it is. `Display` is one sentence for the person whose flow it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Reason {
+    /// A rule allows it.
+    Allowed,
+    /// A deny rule holds the name or the address; no allow rule can outdo it.
+    DeniedByRule,
+    /// No rule allows it; this kind of rule would be needed.
+    NoRule(Wanted),
+    /// An allow rule holds the name or the address, but does not open an address of this class.
+    AddressForbidden(AddressClass),
+    /// The gateway itself listens there.
+    OwnAddress,
+    /// The name is not in canonical form, so that no rule could be trusted to see it.
+    MalformedName,
+}
+
+/// The rule that would have been needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Wanted {
+    /// A rule by name, or a network rule that holds the address.
+    NameOrNetwork,
+    /// A rule for an address or a network: the user wrote an address, for which names do not count.
+    Network,
+    /// A rule for this port: the host is allowed on another one.
+    Port,
+}
+
+impl Reason {
+    /// The reason as logs and metrics write it, in snake case. These names do not change.
+    pub const fn code(self) -> &'static str {
+        match self {
+            Self::Allowed => "allowed",
+            Self::DeniedByRule => "denied_by_rule",
+            Self::NoRule(Wanted::NameOrNetwork | Wanted::Network) => "no_rule",
+            Self::NoRule(Wanted::Port) => "no_rule_for_port",
+            Self::AddressForbidden(class) => match class {
+                AddressClass::Public => "public_address",
+                AddressClass::Private => "private_address",
+                AddressClass::Cgnat => "cgnat_address",
+                AddressClass::Loopback => "loopback_address",
+                AddressClass::LinkLocal => "link_local_address",
+                AddressClass::Reserved => "reserved_address",
+                AddressClass::Metadata => "metadata_address",
+                AddressClass::Multicast => "multicast_address",
+                AddressClass::Unspecified => "unspecified_address",
+                AddressClass::Ours => "own_address",
+            },
+            Self::OwnAddress => "own_address",
+            Self::MalformedName => "malformed_name",
+        }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Allowed => "A rule allows this destination.",
+            Self::DeniedByRule => "A deny rule forbids this destination.",
+            Self::NoRule(Wanted::NameOrNetwork) => {
+                "No rule allows this destination; \
+                 a rule for its name, or a network rule that holds its address, would be needed."
+            }
+            Self::NoRule(Wanted::Network) => {
+                "No rule allows this address; a rule for the address or its network would be needed, \
+                 because rules by name do not apply to an address."
+            }
+            Self::NoRule(Wanted::Port) => "This destination is allowed on another port, but not on this one.",
+            Self::AddressForbidden(class) => return write_forbidden(*class, formatter),
+            Self::OwnAddress => "This address is the gateway's own; no rule opens it.",
+            Self::MalformedName => "The name is not a plain host name; no rule can apply to it.",
+        })
+    }
+}
+
+fn write_forbidden(class: AddressClass, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+    use AddressClass::{
+        Cgnat, LinkLocal, Loopback, Metadata, Multicast, Ours, Private, Public, Reserved, Unspecified,
+    };
+    let place = match class {
+        Public => "a public address",
+        Private => "a private address",
+        Cgnat => "a carrier-grade NAT address",
+        Loopback => "a loopback address",
+        LinkLocal => "a link-local address",
+        Reserved => "a reserved address",
+        Metadata => "a cloud metadata or host service",
+        Multicast => "a multicast or broadcast address",
+        Unspecified => "an unspecified address",
+        Ours => "the gateway's own address",
+    };
+    let remedy = match class {
+        Public | Private | Cgnat | Loopback => {
+            "a rule by name in a set of class internal, or a network rule that lies wholly in \
+             non-public space, would open it"
+        }
+        LinkLocal | Reserved => "only a network rule that lies wholly in non-public space would open it",
+        Metadata => "only a rule for exactly this address would open it",
+        Multicast | Unspecified | Ours => "no rule opens it",
+    };
+    write!(formatter, "The destination is {place}; {remedy}.")
+}

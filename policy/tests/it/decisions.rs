@@ -1,0 +1,159 @@
+//! Whole decisions, as tables.
+//!
+//! ```text
+//! set NAME [internal|external] = RULE...
+//! own ADDRESS:PORT...
+//! user NAME allow = RULE...
+//! user NAME deny = RULE...
+//! NAME TARGET => resolve                          the name may be resolved
+//! NAME TARGET => deny CODE RULE                   denied without resolving
+//! NAME TARGET [ADDRESS] => allow CLASS RULE       the verdict on this resolved address
+//! NAME TARGET [ADDRESS] => deny CODE RULE
+//! ```
+//!
+//! A target is `host:port`; a host that reads as an address is one. `-` stands for no rule. A line with an
+//! address whose name is denied already answers `unresolved: ` and the denial. `==` begins another policy.
+
+use std::net::{IpAddr, SocketAddr};
+
+use policy::{Builder, Host, NameVerdict, Outcome, Policy, Rule, SetClass, Verdict};
+
+use crate::table;
+
+fn check(file: &str) {
+    table::check(file, |case, context| {
+        let policy = build(context).unwrap_or_else(|errors| panic!("{file}: {errors}"));
+        decide(&policy, case)
+    });
+}
+
+#[test]
+fn names_match_on_label_borders() {
+    check("decisions-names.txt");
+}
+
+#[test]
+fn both_the_name_and_the_address_must_be_allowed() {
+    check("decisions-both-must-allow.txt");
+}
+
+#[test]
+fn deny_beats_allow() {
+    check("decisions-deny.txt");
+}
+
+#[test]
+fn addresses_are_judged_by_networks() {
+    check("decisions-addresses.txt");
+}
+
+#[test]
+fn nobody_is_tunnelled_into_the_gateway() {
+    check("decisions-own.txt");
+}
+
+#[test]
+fn the_bill_follows_the_rule() {
+    check("decisions-billing.txt");
+}
+
+#[test]
+fn mistakes_in_sets_and_users_are_all_told() {
+    table::check("build-errors.txt", |case, context| {
+        let mut lines = context.to_vec();
+        lines.extend(case.split("; ").map(str::to_owned));
+        build(&lines).map_or_else(|errors| errors, |_| "fine".to_owned())
+    });
+}
+
+/// Reads the lines that make a policy; on mistakes, their texts joined by ` | `.
+fn build(lines: &[String]) -> Result<Policy, String> {
+    let mut builder = Builder::new();
+    let mut users: Vec<(&str, Vec<Rule>, Vec<Rule>)> = Vec::new();
+    for line in lines {
+        let (head, rules) = line.split_once('=').unwrap_or((line, ""));
+        let words: Vec<&str> = head.split_whitespace().collect();
+        match words[..] {
+            ["set", name] => {
+                builder.set(name, None, parse(rules));
+            }
+            ["set", name, "internal"] => {
+                builder.set(name, Some(SetClass::Internal), parse(rules));
+            }
+            ["set", name, "external"] => {
+                builder.set(name, Some(SetClass::External), parse(rules));
+            }
+            ["own", ref listeners @ ..] => {
+                let own = listeners.iter().map(|text| text.parse::<SocketAddr>().expect("a listener"));
+                builder.own(own.collect());
+            }
+            ["user", name, list] => {
+                let (allow, deny) = match list {
+                    "allow" => (parse(rules), Vec::new()),
+                    "deny" => (Vec::new(), parse(rules)),
+                    "again" => {
+                        users.push((name, Vec::new(), Vec::new()));
+                        continue;
+                    }
+                    other => panic!("{other} is no list"),
+                };
+                match users.iter_mut().find(|(known, ..)| *known == name) {
+                    Some(user) => {
+                        user.1.extend(allow);
+                        user.2.extend(deny);
+                    }
+                    None => users.push((name, allow, deny)),
+                }
+            }
+            _ => panic!("what is {line}?"),
+        }
+    }
+    for (name, allow, deny) in users {
+        builder.user(name, allow, deny);
+    }
+    builder.build().map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>().join(" | "))
+}
+
+fn parse(rules: &str) -> Vec<Rule> {
+    rules
+        .split_whitespace()
+        .map(|rule| Rule::parse(rule).unwrap_or_else(|error| panic!("{rule}: {error}")))
+        .collect()
+}
+
+fn decide(policy: &Policy, case: &str) -> String {
+    let words: Vec<&str> = case.split_whitespace().collect();
+    let (user, target, resolved) = match words[..] {
+        [user, target] => (user, target, None),
+        [user, target, address] => (user, target, Some(address.trim_matches(['[', ']']))),
+        _ => panic!("{case} is no case"),
+    };
+    let target = table::unescape(target);
+    let user = policy.user(user).expect("a user of the policy");
+    let (host, port) = target.rsplit_once(':').expect("a host and a port");
+    let port = port.parse().expect("a port");
+    let literal = host.trim_matches(['[', ']']).parse::<IpAddr>().ok();
+    let name = policy.judge_name(user, literal.map_or(Host::Name(host), Host::Address), port);
+    let resolved = resolved.map(|address| address.parse().expect("a resolved address")).or(literal);
+    match (name, resolved) {
+        (NameVerdict::Denied(verdict), Some(_)) if literal.is_none() => {
+            format!("unresolved: {}", show(policy, &verdict))
+        }
+        (NameVerdict::Denied(verdict), _) => show(policy, &verdict),
+        (NameVerdict::Judged(_), None) => "resolve".to_owned(),
+        (NameVerdict::Judged(_), Some(address)) => {
+            show(policy, &policy.judge_address(user, &name, address, port))
+        }
+    }
+}
+
+fn show(policy: &Policy, verdict: &Verdict) -> String {
+    let rule = verdict.rule.map_or("-", |rule| policy.rule_text(rule));
+    match verdict.outcome {
+        Outcome::Allow => {
+            assert_eq!(verdict.reason.code(), "allowed");
+            format!("allow {} {rule}", verdict.class)
+        }
+        Outcome::Deny => format!("deny {} {rule}", verdict.reason.code()),
+    }
+}

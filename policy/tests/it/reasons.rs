@@ -1,0 +1,45 @@
+//! What people and programs read: every reason's code and sentence, as a table.
+
+use policy::{AddressClass, Reason, Wanted};
+
+use crate::table;
+
+const REASONS: [Reason; 16] = [
+    Reason::Allowed,
+    Reason::DeniedByRule,
+    Reason::NoRule(Wanted::NameOrNetwork),
+    Reason::NoRule(Wanted::Network),
+    Reason::NoRule(Wanted::Port),
+    Reason::AddressForbidden(AddressClass::Public),
+    Reason::AddressForbidden(AddressClass::Private),
+    Reason::AddressForbidden(AddressClass::Cgnat),
+    Reason::AddressForbidden(AddressClass::Loopback),
+    Reason::AddressForbidden(AddressClass::LinkLocal),
+    Reason::AddressForbidden(AddressClass::Reserved),
+    Reason::AddressForbidden(AddressClass::Metadata),
+    Reason::AddressForbidden(AddressClass::Multicast),
+    Reason::AddressForbidden(AddressClass::Unspecified),
+    Reason::OwnAddress,
+    Reason::MalformedName,
+];
+
+#[test]
+fn every_reason_has_a_code_and_a_sentence() {
+    table::check("reasons.txt", |name, _| {
+        let reason = REASONS.iter().find(|reason| format!("{reason:?}") == name).expect("a reason");
+        format!("{}: {reason}", reason.code())
+    });
+}
+
+/// Sentences go into response bodies and header parameters.
+#[test]
+fn sentences_are_plain() {
+    for reason in REASONS {
+        let sentence = reason.to_string();
+        assert!(sentence.is_ascii() && !sentence.contains(['"', '\\']), "{sentence}");
+        assert!(
+            sentence.ends_with('.') && sentence.starts_with(|first: char| first.is_ascii_uppercase()),
+            "{sentence}"
+        );
+    }
+}

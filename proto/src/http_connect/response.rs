@@ -1,0 +1,230 @@
+//! What a proxy answers: the tunnel's 200, or a denial that says why.
+//! Promises: one complete response per call; no text from a rule, a user or a client can add a header, end
+//! one, or break out of a quoted string. Leaves to others: which status and which words.
+
+use std::io::Write;
+
+/// A refusal, in words for a person and in headers for a program.
+#[derive(Clone, Copy, Debug)]
+pub struct Denial<'a> {
+    /// The HTTP status, 400 to 599.
+    pub status: u16,
+    /// A few words behind the status; see [`reason_phrase`] for the customary ones.
+    pub title: &'a str,
+    /// One sentence for a person.
+    pub reason: &'a str,
+    /// The error type for `Proxy-Status`, one of [`proxy_error`].
+    pub proxy_status_error: Option<&'a str>,
+    /// The rule that decided.
+    pub rule: Option<&'a str>,
+    /// The id under which the log knows this request.
+    pub request_id: &'a str,
+    /// When to try again, in seconds.
+    pub retry_after_s: Option<u32>,
+    /// The realm for which credentials are asked; with status 407 only.
+    pub challenge: Option<&'a str>,
+    /// Whether the body is JSON rather than text.
+    pub json: bool,
+}
+
+/// Error types of RFC 9209, section 2.3, that a gateway has use for.
+pub mod proxy_error {
+    /// The name took too long to resolve.
+    pub const DNS_TIMEOUT: &str = "dns_timeout";
+    /// The name could not be resolved.
+    pub const DNS_ERROR: &str = "dns_error";
+    /// The next hop is not available, for want of our own resources too.
+    pub const DESTINATION_UNAVAILABLE: &str = "destination_unavailable";
+    /// The address is forbidden by configuration.
+    pub const DESTINATION_IP_PROHIBITED: &str = "destination_ip_prohibited";
+    /// There is no route to the address.
+    pub const DESTINATION_IP_UNROUTABLE: &str = "destination_ip_unroutable";
+    /// The destination refused the connection.
+    pub const CONNECTION_REFUSED: &str = "connection_refused";
+    /// The destination closed the connection while it was being opened.
+    pub const CONNECTION_TERMINATED: &str = "connection_terminated";
+    /// The connection took too long to open.
+    pub const CONNECTION_TIMEOUT: &str = "connection_timeout";
+    /// The client holds as many connections as it may.
+    pub const CONNECTION_LIMIT_REACHED: &str = "connection_limit_reached";
+    /// The request itself is faulty.
+    pub const HTTP_REQUEST_ERROR: &str = "http_request_error";
+    /// Policy refuses the request.
+    pub const HTTP_REQUEST_DENIED: &str = "http_request_denied";
+    /// The proxy answers by itself, without having tried the next hop.
+    pub const PROXY_INTERNAL_RESPONSE: &str = "proxy_internal_response";
+    /// The proxy failed.
+    pub const PROXY_INTERNAL_ERROR: &str = "proxy_internal_error";
+    /// The request would come back to the proxy itself.
+    pub const PROXY_LOOP_DETECTED: &str = "proxy_loop_detected";
+}
+
+/// Appends the answer that opens a tunnel. It has no body and no framing headers (RFC 9110, section 9.3.6).
+pub fn write_established(out: &mut Vec<u8>) {
+    out.extend_from_slice(b"HTTP/1.1 200 Connection established\r\n\r\n");
+}
+
+/// Appends a complete response that refuses a request and closes the connection.
+pub fn write_denial(out: &mut Vec<u8>, denial: &Denial<'_>) {
+    assert!((400..600).contains(&denial.status), "a denial is an error: {}", denial.status);
+    let body = if denial.json { json_body(denial) } else { text_body(denial) };
+    push_number(out, "HTTP/1.1 ", denial.status.into());
+    out.push(b' ');
+    push_visible(out, denial.title);
+    let media = if denial.json { "application/json" } else { "text/plain; charset=utf-8" };
+    push(out, "\r\nContent-Type: ");
+    push(out, media);
+    push_number(out, "\r\nContent-Length: ", body.len());
+    push(out, "\r\nConnection: close\r\nCache-Control: no-store\r\n");
+    push_proxy_status(out, denial);
+    push(out, "X-Request-Id: ");
+    push_visible(out, denial.request_id);
+    push(out, "\r\n");
+    if let Some(seconds) = denial.retry_after_s {
+        push_number(out, "Retry-After: ", seconds as usize);
+        push(out, "\r\n");
+    }
+    if let Some(realm) = denial.challenge {
+        push(out, "Proxy-Authenticate: Basic realm=\"");
+        push_quoted(out, realm);
+        push(out, "\", charset=\"UTF-8\"\r\n");
+    }
+    if denial.status == 405 {
+        // RFC 9110, section 15.5.6: a 405 must name what is allowed.
+        push(out, "Allow: CONNECT\r\n");
+    }
+    push(out, "\r\n");
+    out.extend_from_slice(&body);
+}
+
+/// The customary words for each status that the gateway uses; empty for any other.
+pub fn reason_phrase(status: u16) -> &'static str {
+    match status {
+        200 => "OK",
+        400 => "Bad Request",
+        403 => "Forbidden",
+        405 => "Method Not Allowed",
+        407 => "Proxy Authentication Required",
+        408 => "Request Timeout",
+        421 => "Misdirected Request",
+        429 => "Too Many Requests",
+        431 => "Request Header Fields Too Large",
+        500 => "Internal Server Error",
+        501 => "Not Implemented",
+        502 => "Bad Gateway",
+        503 => "Service Unavailable",
+        504 => "Gateway Timeout",
+        505 => "HTTP Version Not Supported",
+        508 => "Loop Detected",
+        _ => "",
+    }
+}
+
+/// RFC 9209: a list member named after the proxy, whose parameters say what happened.
+fn push_proxy_status(out: &mut Vec<u8>, denial: &Denial<'_>) {
+    push(out, "Proxy-Status: tollgate");
+    if let Some(error) = denial.proxy_status_error {
+        push(out, "; error=");
+        push_token(out, error);
+    }
+    if let Some(rule) = denial.rule {
+        push(out, "; details=\"");
+        push_quoted(out, rule);
+        push(out, "\"");
+    }
+    push(out, "\r\n");
+}
+
+fn text_body(denial: &Denial<'_>) -> Vec<u8> {
+    let mut body = Vec::with_capacity(256);
+    push_number(&mut body, "", denial.status.into());
+    push(&mut body, " ");
+    push_line(&mut body, "", denial.title);
+    push_line(&mut body, "", denial.reason);
+    if let Some(rule) = denial.rule {
+        push_line(&mut body, "rule: ", rule);
+    }
+    push_line(&mut body, "request id: ", denial.request_id);
+    body
+}
+
+fn json_body(denial: &Denial<'_>) -> Vec<u8> {
+    let mut body = Vec::with_capacity(256);
+    push_number(&mut body, "{\"status\":", denial.status.into());
+    push_member(&mut body, "title", denial.title);
+    push_member(&mut body, "reason", denial.reason);
+    if let Some(error) = denial.proxy_status_error {
+        push_member(&mut body, "error", error);
+    }
+    if let Some(rule) = denial.rule {
+        push_member(&mut body, "rule", rule);
+    }
+    push_member(&mut body, "request_id", denial.request_id);
+    if let Some(seconds) = denial.retry_after_s {
+        push_number(&mut body, ",\"retry_after_s\":", seconds as usize);
+    }
+    push(&mut body, "}\n");
+    body
+}
+
+fn push(out: &mut Vec<u8>, text: &str) {
+    out.extend_from_slice(text.as_bytes());
+}
+
+fn push_number(out: &mut Vec<u8>, before: &str, number: usize) {
+    write!(out, "{before}{number}").expect("a vector takes every write");
+}
+
+/// One line of a text body: controls become spaces, so that no text looks like two lines.
+fn push_line(out: &mut Vec<u8>, before: &str, text: &str) {
+    push(out, before);
+    let mut buffer = [0; 4];
+    for character in text.chars().map(|character| if character.is_control() { ' ' } else { character }) {
+        push(out, character.encode_utf8(&mut buffer));
+    }
+    out.push(b'\n');
+}
+
+/// Text inside a header: bytes other than visible ASCII and the space are percent-encoded.
+fn push_visible(out: &mut Vec<u8>, text: &str) {
+    for &byte in text.as_bytes() {
+        push_visible_byte(out, byte);
+    }
+}
+
+/// The inside of an sf-string (RFC 8941, section 3.3.3): quotes and backslashes escaped, only visible ASCII.
+fn push_quoted(out: &mut Vec<u8>, text: &str) {
+    for &byte in text.as_bytes() {
+        if matches!(byte, b'"' | b'\\') {
+            out.push(b'\\');
+        }
+        push_visible_byte(out, byte);
+    }
+}
+
+fn push_visible_byte(out: &mut Vec<u8>, byte: u8) {
+    match byte {
+        b' '..=b'~' => out.push(byte),
+        _ => write!(out, "%{byte:02x}").expect("a vector takes every write"),
+    }
+}
+
+/// An sf-token (RFC 8941, section 3.3.4); bytes that none may hold are left out.
+fn push_token(out: &mut Vec<u8>, text: &str) {
+    out.extend(text.bytes().filter(|byte| byte.is_ascii_alphanumeric() || b"_-.".contains(byte)));
+}
+
+/// `,"name":"text"` with the escapes of RFC 8259, section 7.
+fn push_member(out: &mut Vec<u8>, name: &str, text: &str) {
+    push(out, ",\"");
+    push(out, name);
+    push(out, "\":\"");
+    for &byte in text.as_bytes() {
+        match byte {
+            b'"' | b'\\' => out.extend_from_slice(&[b'\\', byte]),
+            0..0x20 => write!(out, "\\u{byte:04x}").expect("a vector takes every write"),
+            _ => out.push(byte),
+        }
+    }
+    out.push(b'"');
+}

@@ -1,0 +1,36 @@
+//! The bounds of what a peer may send us, by name; each parser refuses what exceeds them.
+//! Leaves to others: how long a peer may take to send it (deadlines are the gateway's).
+
+/// Bytes of an HTTP request head, its closing empty line included. The customary bound of web servers;
+/// browsers and git send well under 1 KiB to a proxy.
+pub const HEAD_BYTES_MAX: usize = 8 * 1024;
+
+/// Header lines in one request head.
+pub const HEADERS_MAX: usize = 64;
+
+/// Bytes of a host name without a trailing dot (RFC 1035, section 3.1: 255 on the wire).
+pub const NAME_BYTES_MAX: usize = 253;
+
+/// Bytes of one label of a host name (RFC 1035, section 2.3.4).
+pub const LABEL_BYTES_MAX: usize = 63;
+
+/// Bytes of a user name. What one length byte of RFC 1929 can say; HTTP gets the same bound, so that every
+/// credential works over both protocols.
+pub const USER_BYTES_MAX: usize = 255;
+
+/// Bytes of a password or token; see [`USER_BYTES_MAX`].
+pub const SECRET_BYTES_MAX: usize = 255;
+
+/// Bytes of the longest message in a SOCKS5 handshake: the user and password of RFC 1929.
+pub const SOCKS5_MESSAGE_BYTES_MAX: usize = 3 + USER_BYTES_MAX + SECRET_BYTES_MAX;
+
+const LENGTH_BYTE_MAX: usize = u8::MAX as usize;
+const SOCKS5_GREETING_BYTES_MAX: usize = 2 + LENGTH_BYTE_MAX;
+const SOCKS5_REQUEST_BYTES_MAX: usize = 4 + 1 + LENGTH_BYTE_MAX + 2;
+
+const _: () = assert!(NAME_BYTES_MAX <= LENGTH_BYTE_MAX);
+const _: () = assert!(USER_BYTES_MAX <= LENGTH_BYTE_MAX && SECRET_BYTES_MAX <= LENGTH_BYTE_MAX);
+const _: () = assert!(SOCKS5_MESSAGE_BYTES_MAX >= SOCKS5_GREETING_BYTES_MAX);
+const _: () = assert!(SOCKS5_MESSAGE_BYTES_MAX >= SOCKS5_REQUEST_BYTES_MAX);
+// Whoever reads a handshake into one buffer sizes it by the head.
+const _: () = assert!(HEAD_BYTES_MAX >= SOCKS5_MESSAGE_BYTES_MAX);

@@ -1,0 +1,331 @@
+//! The destination a client asks for: a strict host and port, parsed once and carried from then on.
+//! Promises: a [`Name`] is lower-case, made of plain labels, and never an address in disguise; an address has
+//! one spelling (IPv4 inside IPv6 becomes IPv4). Leaves to others: whether one may go there, and what a name
+//! resolves to.
+
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::num::NonZeroU16;
+use std::str;
+
+use crate::limits::{LABEL_BYTES_MAX, NAME_BYTES_MAX};
+use crate::socks5::Reply;
+
+/// Where a client wants to go. `Display` writes it as an authority again: `host:port`, `[v6]:port`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Target {
+    /// The host as asked for, normalised.
+    pub host: Host,
+    /// The port as asked for; there is no port 0.
+    pub port: NonZeroU16,
+}
+
+impl Target {
+    /// Parses an authority without user information (RFC 9110, section 9.3.6): `name:port`, `v4:port`,
+    /// `[v6]:port`. The port is required.
+    pub fn parse_authority(text: &[u8]) -> Result<Self, TargetError> {
+        parse_authority(text).map_err(|error| explain_authority(text, error))
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.host {
+            Host::Address(IpAddr::V6(address)) => write!(formatter, "[{address}]:{}", self.port),
+            host => write!(formatter, "{host}:{}", self.port),
+        }
+    }
+}
+
+/// A host as asked for: a name still to be resolved, or an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[expect(clippy::large_enum_variant, reason = "inline on purpose: a host is copied without allocating")]
+pub enum Host {
+    /// A host name; see [`Name`] for what it promises.
+    Name(Name),
+    /// An address; the parsers never yield an IPv4-mapped IPv6 address.
+    Address(IpAddr),
+}
+
+impl Host {
+    /// Parses a host without a port: a name, four decimal numbers, or an IPv6 address with or without
+    /// brackets.
+    pub fn parse(text: &[u8]) -> Result<Self, TargetError> {
+        if let Some(inside) = text.strip_prefix(b"[") {
+            return parse_bracketed(inside.strip_suffix(b"]").ok_or(TargetError::BracketNotClosed)?);
+        }
+        if text.contains(&b':') {
+            return parse_ipv6(text).ok_or(TargetError::NotIpv6);
+        }
+        parse_name_or_ipv4(text)
+    }
+}
+
+impl From<IpAddr> for Host {
+    /// Normalises: an IPv4-mapped IPv6 address becomes the IPv4 address that it means.
+    fn from(address: IpAddr) -> Self {
+        Self::Address(address.to_canonical())
+    }
+}
+
+impl fmt::Display for Host {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Name(name) => name.fmt(formatter),
+            Self::Address(address) => address.fmt(formatter),
+        }
+    }
+}
+
+/// A host name in one spelling: 1 to 253 bytes of `a-z 0-9 - _` in labels of 1 to 63 bytes, no trailing dot,
+/// no label that begins or ends with `-`, and a last label that no IPv4 parser would take for a number.
+///
+/// International names must arrive as A-labels (`xn--...`), which are matched as bytes and not decoded here.
+#[derive(Clone, Copy)]
+pub struct Name {
+    /// The first `length` bytes are the name; the rest is zero.
+    bytes: [u8; NAME_BYTES_MAX],
+    /// 1 <= length <= NAME_BYTES_MAX
+    length: u8,
+}
+
+impl Name {
+    /// Parses and lowers the case of a name; an address in any spelling is an error.
+    pub fn parse(text: &[u8]) -> Result<Self, TargetError> {
+        match text {
+            [] => return Err(TargetError::HostEmpty),
+            [.., b'.'] => return Err(TargetError::TrailingDot),
+            _ if text.len() > NAME_BYTES_MAX => return Err(TargetError::NameTooLong),
+            _ => {}
+        }
+        let mut bytes = [0; NAME_BYTES_MAX];
+        for (lower, &byte) in bytes.iter_mut().zip(text) {
+            *lower = lower_case(byte)?;
+        }
+        let lowered = &bytes[..text.len()];
+        let mut last_label = lowered;
+        for label in lowered.split(|&byte| byte == b'.') {
+            check_label(label)?;
+            last_label = label;
+        }
+        if is_ipv4_number(last_label) {
+            return Err(TargetError::AmbiguousAddress);
+        }
+        Ok(Self { bytes, length: text.len() as u8 })
+    }
+
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        str::from_utf8(self.as_bytes()).expect("a name holds ASCII only: parse let nothing else through")
+    }
+
+    /// The name as bytes, all of them ASCII.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.length)]
+    }
+}
+
+impl PartialEq for Name {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_bytes() == other.as_bytes()
+    }
+}
+
+impl Eq for Name {}
+
+impl Hash for Name {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.as_bytes().hash(state);
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(self.as_str())
+    }
+}
+
+impl fmt::Debug for Name {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self.as_str(), formatter)
+    }
+}
+
+/// Why a destination was refused; always the client's doing. The texts name what to change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TargetError {
+    /// There is no host at all.
+    #[error("the host is empty")]
+    HostEmpty,
+    /// A name of more than 253 bytes.
+    #[error("the host name is longer than {NAME_BYTES_MAX} bytes")]
+    NameTooLong,
+    /// A label of more than 63 bytes.
+    #[error("a label of the host name is longer than {LABEL_BYTES_MAX} bytes")]
+    LabelTooLong,
+    /// Two dots in a row, or a dot at the beginning.
+    #[error("the host name has an empty label: remove the extra dot")]
+    LabelEmpty,
+    /// A label that begins or ends with `-`.
+    #[error("a label of the host name begins or ends with a hyphen")]
+    LabelHyphen,
+    /// `example.com.`: the same host as without the dot, and therefore a second spelling for it.
+    #[error("the host name ends with a dot: remove it")]
+    TrailingDot,
+    /// A byte that no host name holds: NUL, controls, spaces, `%`, `/` and the like.
+    #[error("the host name holds the byte '{}': only letters, digits, '-', '_' and '.' may stand there",
+        .0.escape_ascii())]
+    ByteForbidden(u8),
+    /// A byte above 127.
+    #[error("the host name is not ASCII: send an international name in its xn-- form")]
+    NotAscii,
+    /// `0177.0.0.1`, `127.1`, `2130706433`, `0x7f.1`: parsers disagree on what these mean.
+    #[error(
+        "the host looks like an IPv4 address in an unusual spelling: \
+         write four decimal numbers without leading zeros"
+    )]
+    AmbiguousAddress,
+    /// Brackets around something that is not an IPv6 address, or a `:` in something that is not one.
+    #[error(
+        "the host is not a valid IPv6 address, and only such an address may stand in brackets or hold ':'"
+    )]
+    NotIpv6,
+    /// `[fe80::1%eth0]`: a zone means something on the client's machine only.
+    #[error("the IPv6 address carries a zone: remove the part from '%' on")]
+    ZoneForbidden,
+    /// `[::1` without its closing bracket.
+    #[error("the '[' before the IPv6 address is never closed")]
+    BracketNotClosed,
+    /// `::1:443`: where the address ends is anybody's guess.
+    #[error("an IPv6 address with a port needs brackets: [address]:port")]
+    BracketsMissing,
+    /// An authority without a port.
+    #[error("the port is missing: write host:port")]
+    PortMissing,
+    /// Port 0, 65536, -1, +443, 0443, 443x, or empty.
+    #[error("the port must be a number from 1 to 65535 without sign, spaces or leading zeros")]
+    PortInvalid,
+    /// `user@host:port`.
+    #[error(
+        "the destination holds '@': write host:port alone, and credentials where the proxy asks for them"
+    )]
+    UserForbidden,
+    /// `https://host/` where an authority belongs.
+    #[error("the destination must be host:port, not a URL or a path")]
+    NotAuthority,
+}
+
+impl TargetError {
+    /// The HTTP status for a CONNECT to such a target: 400, malformed.
+    pub fn status(&self) -> u16 {
+        400
+    }
+
+    /// The SOCKS5 reply for a request with such a target. RFC 1928 has no reply for a malformed address; 08
+    /// is the nearest that clients know not to retry.
+    pub fn reply(&self) -> Reply {
+        Reply::AddressTypeNotSupported
+    }
+}
+
+fn parse_authority(text: &[u8]) -> Result<Target, TargetError> {
+    if let Some(rest) = text.strip_prefix(b"[") {
+        let end = rest.iter().position(|&byte| byte == b']').ok_or(TargetError::BracketNotClosed)?;
+        let host = parse_bracketed(&rest[..end])?;
+        let port = match &rest[end + 1..] {
+            [] => return Err(TargetError::PortMissing),
+            [b':', port @ ..] => parse_port(port)?,
+            _ => return Err(TargetError::PortInvalid),
+        };
+        return Ok(Target { host, port });
+    }
+    let colon = text.iter().rposition(|&byte| byte == b':').ok_or(TargetError::PortMissing)?;
+    let (host, port) = (&text[..colon], &text[colon + 1..]);
+    if host.contains(&b':') {
+        return Err(TargetError::BracketsMissing);
+    }
+    Ok(Target { host: parse_name_or_ipv4(host)?, port: parse_port(port)? })
+}
+
+/// A URL or user information trips over whatever rule comes first; this says what it really was.
+fn explain_authority(text: &[u8], error: TargetError) -> TargetError {
+    if text.contains(&b'/') {
+        return TargetError::NotAuthority;
+    }
+    if text.contains(&b'@') {
+        return TargetError::UserForbidden;
+    }
+    error
+}
+
+/// Decimal digits only: `str::parse` alone would take a sign and leading zeros.
+fn parse_port(text: &[u8]) -> Result<NonZeroU16, TargetError> {
+    if text.is_empty() || text.len() > 5 || text[0] == b'0' {
+        return Err(TargetError::PortInvalid);
+    }
+    let mut port = 0u32;
+    for &byte in text {
+        if !byte.is_ascii_digit() {
+            return Err(TargetError::PortInvalid);
+        }
+        port = port * 10 + u32::from(byte - b'0');
+    }
+    u16::try_from(port).ok().and_then(NonZeroU16::new).ok_or(TargetError::PortInvalid)
+}
+
+fn parse_bracketed(inside: &[u8]) -> Result<Host, TargetError> {
+    parse_ipv6(inside).ok_or(if inside.contains(&b'%') {
+        TargetError::ZoneForbidden
+    } else {
+        TargetError::NotIpv6
+    })
+}
+
+fn parse_ipv6(text: &[u8]) -> Option<Host> {
+    let address: Ipv6Addr = str::from_utf8(text).ok()?.parse().ok()?;
+    Some(Host::from(IpAddr::V6(address)))
+}
+
+/// Whatever looks like a number to any IPv4 parser must be one that all parsers read alike.
+fn parse_name_or_ipv4(text: &[u8]) -> Result<Host, TargetError> {
+    match Name::parse(text) {
+        Ok(name) => Ok(Host::Name(name)),
+        Err(TargetError::AmbiguousAddress) => parse_ipv4(text).ok_or(TargetError::AmbiguousAddress),
+        Err(error) => Err(error),
+    }
+}
+
+/// The standard library's parser is the strict one: four decimal parts, no leading zeros.
+fn parse_ipv4(text: &[u8]) -> Option<Host> {
+    let address: Ipv4Addr = str::from_utf8(text).ok()?.parse().ok()?;
+    Some(Host::Address(IpAddr::V4(address)))
+}
+
+fn lower_case(byte: u8) -> Result<u8, TargetError> {
+    match byte {
+        b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' => Ok(byte),
+        b'A'..=b'Z' => Ok(byte.to_ascii_lowercase()),
+        b'@' => Err(TargetError::UserForbidden),
+        0x80.. => Err(TargetError::NotAscii),
+        _ => Err(TargetError::ByteForbidden(byte)),
+    }
+}
+
+fn check_label(label: &[u8]) -> Result<(), TargetError> {
+    match label {
+        [] => Err(TargetError::LabelEmpty),
+        _ if label.len() > LABEL_BYTES_MAX => Err(TargetError::LabelTooLong),
+        [b'-', ..] | [.., b'-'] => Err(TargetError::LabelHyphen),
+        _ => Ok(()),
+    }
+}
+
+/// The test of the WHATWG URL standard ("ends in a number"): `inet_aton` and its relatives take a host for an
+/// IPv4 address only if its last part is decimal, octal or `0x` hexadecimal.
+fn is_ipv4_number(label: &[u8]) -> bool {
+    match label.strip_prefix(b"0x") {
+        Some(digits) => digits.iter().all(u8::is_ascii_hexdigit),
+        None => label.iter().all(u8::is_ascii_digit),
+    }
+}

@@ -1,0 +1,18 @@
+//! The parsers and writers driven through the crate's public face: tables of good and bad inputs, heads and
+//! messages split at every byte, and properties compared with simple models. Leaves coverage-guided search to
+//! the fuzz targets.
+
+mod basic;
+mod head;
+mod request;
+mod request_model;
+mod response;
+mod socks5;
+mod target;
+
+use proptest::test_runner::{Config, RngSeed};
+
+/// The same cases on every run and every machine.
+fn seeded(cases: u32) -> Config {
+    Config { cases, rng_seed: RngSeed::Fixed(0x7011_6a7e), failure_persistence: None, ..Config::default() }
+}

@@ -1,0 +1,333 @@
+//! Request heads: what is accepted, and every bad one with its status and error.
+
+use proto::http_connect::{HeadScanner, Request, RequestError, UriForm, parse_request};
+use proto::limits::HEADERS_MAX;
+
+/// One line that says all of a result that matters.
+fn render(result: &Result<Request<'_>, RequestError>) -> String {
+    match result {
+        Ok(Request::Connect(connect)) => {
+            let authorization = connect.authorization.map(|value| value.escape_ascii().to_string());
+            let json = if connect.accepts_json { " json" } else { "" };
+            format!("connect {} {}{json}", connect.target, authorization.unwrap_or("-".to_owned()))
+        }
+        Ok(other @ Request::Other { method, uri_form, accepts_json }) => {
+            let refusal = other.refusal().expect("only CONNECT is served");
+            let json = if *accepts_json { " json" } else { "" };
+            format!("other {method} {uri_form:?} {} {refusal:?}{json}", refusal.status())
+        }
+        Err(error) => format!("{} {error:?}", error.status()),
+    }
+}
+
+/// Delivers the head at every split, with other bytes behind it, and compares each result.
+#[track_caller]
+fn check(head: &str, expected: &str) {
+    let followed = [head.as_bytes(), b"\x16\x03\x01"].concat();
+    for cut in 0..=followed.len() {
+        let mut scanner = HeadScanner::default();
+        let early = scanner.find(&followed[..cut]).expect("the head is small");
+        let length = early.or_else(|| scanner.find(&followed).expect("the head is small"));
+        let length = length.unwrap_or_else(|| panic!("no end found in {head:?}"));
+        assert_eq!(length, head.len(), "{head:?} cut at {cut}");
+    }
+    let result = parse_request(head.as_bytes());
+    assert_eq!(render(&result), expected, "{head:?}");
+    if let Ok(request @ Request::Connect(_)) = &result {
+        assert_eq!(request.refusal(), None);
+    }
+}
+
+/// A CONNECT with the given header lines.
+#[track_caller]
+fn check_headers(headers: &str, expected: &str) {
+    check(&format!("CONNECT a.example:443 HTTP/1.1\r\n{headers}\r\n"), expected);
+}
+
+const ACCEPTED: &str = "connect a.example:443 -";
+
+#[test]
+fn what_real_clients_send_is_accepted() {
+    check(
+        "CONNECT api.github.com:443 HTTP/1.1\r\nHost: api.github.com:443\r\n\
+         Proxy-Authorization: Basic bWU6eA==\r\nUser-Agent: curl/8.5.0\r\n\
+         Proxy-Connection: Keep-Alive\r\n\r\n",
+        "connect api.github.com:443 Basic bWU6eA==",
+    );
+    check("CONNECT a.example:22 HTTP/1.0\r\n\r\n", "connect a.example:22 -");
+    check(
+        "CONNECT www.example.com:443 HTTP/1.0\r\nUser-Agent: Mozilla/4.0\r\nProxy-Connection: Keep-Alive\r\n\
+         Content-Length: 0\r\nHost: www.example.com\r\nPragma: no-cache\r\n\r\n",
+        "connect www.example.com:443 -",
+    );
+    check(
+        "CONNECT [2001:db8::1]:443 HTTP/1.1\r\nHost: [2001:db8::1]:443\r\n\r\n",
+        "connect [2001:db8::1]:443 -",
+    );
+    check("CONNECT 10.0.0.1:5432 HTTP/1.1\r\nHost:10.0.0.1:5432\r\n\r\n", "connect 10.0.0.1:5432 -");
+}
+
+#[test]
+fn request_lines_are_strict() {
+    let malformed = "400 RequestLineMalformed";
+    for (line, expected) in [
+        ("CONNECT  a.example:443 HTTP/1.1", malformed),
+        ("CONNECT a.example:443  HTTP/1.1", malformed),
+        ("CONNECT a.example:443 HTTP/1.1 ", malformed),
+        (" CONNECT a.example:443 HTTP/1.1", malformed),
+        ("CONNECT\ta.example:443\tHTTP/1.1", malformed),
+        ("CONNECT a.example:443 http/1.1", malformed),
+        ("CONNECT a.example:443 HTTP/1.10", "505 VersionUnsupported"),
+        ("CONNECT a.example:443 HTTP/1.2", "505 VersionUnsupported"),
+        ("CONNECT a.example:443 HTTP/1.1x", "505 VersionUnsupported"),
+        ("CONNECT HTTP/1.1", "400 VersionMissing"),
+        ("CONNECT a.example:443", "400 VersionMissing"),
+        ("GET /", "400 VersionMissing"),
+        ("CONNECT", malformed),
+        ("C(NNECT a.example:443 HTTP/1.1", malformed),
+        ("CONNECT a.example:443\0 HTTP/1.1", malformed),
+        ("CONNECT evil\0.a.example:443 HTTP/1.1", malformed),
+        ("CONNECT a.example:443\r HTTP/1.1", "400 CarriageReturnBare"),
+        ("CONNECT a.example:443 HTTP/0.9", "505 VersionUnsupported"),
+        ("CONNECT a.example:443 HTTP/2.0", "505 VersionUnsupported"),
+        ("CONNECT a.example:443 HTTP/3", "505 VersionUnsupported"),
+        ("PRI * HTTP/2.0", "505 VersionUnsupported"),
+        ("", "400 RequestLineEmpty"),
+    ] {
+        check(&format!("{line}\r\n{}", if line.is_empty() { "" } else { "\r\n" }), expected);
+    }
+}
+
+#[test]
+fn targets_are_strict() {
+    for (target, expected) in [
+        ("a.example", "400 Target(PortMissing)"),
+        ("a.example:0", "400 Target(PortInvalid)"),
+        ("a.example:65536", "400 Target(PortInvalid)"),
+        ("a.example:-1", "400 Target(PortInvalid)"),
+        ("a.example:443x", "400 Target(PortInvalid)"),
+        ("a.example:0443", "400 Target(PortInvalid)"),
+        ("a.example.:443", "400 Target(TrailingDot)"),
+        ("0177.0.0.1:443", "400 Target(AmbiguousAddress)"),
+        ("2130706433:443", "400 Target(AmbiguousAddress)"),
+        ("[example.com]:443", "400 Target(NotIpv6)"),
+        ("[fe80::1%25eth0]:443", "400 Target(ZoneForbidden)"),
+        ("ok@evil.example:443", "400 Target(UserForbidden)"),
+        ("http://a.example:443/", "400 Target(NotAuthority)"),
+        ("/", "400 Target(NotAuthority)"),
+        ("*", "400 Target(PortMissing)"),
+        ("evil%2ea.example:443", "400 Target(ByteForbidden(37))"),
+        ("b\u{fc}cher.example:443", "400 Target(NotAscii)"),
+        ("A.EXAMPLE:443", ACCEPTED),
+        ("[::ffff:127.0.0.1]:443", "connect 127.0.0.1:443 -"),
+    ] {
+        check(&format!("CONNECT {target} HTTP/1.1\r\n\r\n"), expected);
+    }
+}
+
+#[test]
+fn lines_end_in_crlf_and_are_never_folded() {
+    check("CONNECT a.example:443 HTTP/1.1\n\n", "400 LineFeedBare");
+    check("CONNECT a.example:443 HTTP/1.1\r\n\n", "400 LineFeedBare");
+    check("CONNECT a.example:443 HTTP/1.1\n\r\n", "400 LineFeedBare");
+    check("\n", "400 LineFeedBare");
+    check_headers("Host: a.example\n", "400 LineFeedBare");
+    check_headers("X: 1\nHost: a.example\r\n", "400 LineFeedBare");
+    check_headers("X: 1\rHost: a.example\r\n", "400 CarriageReturnBare");
+    check_headers("X: 1\r\r\n", "400 CarriageReturnBare");
+    check_headers("X: 1\r\n folded\r\n", "400 HeaderFolded");
+    check_headers("X: 1\r\n\tfolded\r\n", "400 HeaderFolded");
+    check_headers(" X: 1\r\n", "400 HeaderFolded");
+    check_headers(" \r\n", "400 HeaderFolded");
+}
+
+#[test]
+fn header_names_and_values_are_strict() {
+    for name in
+        ["Content-Length ", "Host ", "Host\t", "", "Ho st", "H\0st", "H\u{f6}st", "Host(", "X\"Y", "\x7f"]
+    {
+        check_headers(&format!("{name}: a.example\r\n"), "400 HeaderNameMalformed");
+    }
+    check_headers("no colon at all\r\n", "400 HeaderNameMalformed");
+    for value in ["a\0b", "a\x01b", "a\x7fb", "\x0b"] {
+        check_headers(&format!("X: {value}\r\n"), "400 HeaderValueMalformed");
+    }
+    check_headers("X: tab\tand obs-text \u{fc} are harmless\r\n", ACCEPTED);
+    check_headers("X:\r\nY: \r\n", ACCEPTED);
+}
+
+#[test]
+fn a_connect_has_no_body() {
+    for header in [
+        "Content-Length: 1",
+        "Content-Length: +0",
+        "Content-Length: 00",
+        "Content-Length: -0",
+        "Content-Length: 0, 0",
+        "Content-Length: 0x0",
+        "Content-Length: 18446744073709551616",
+        "Content-Length:",
+        "content-LENGTH: 5",
+        "Transfer-Encoding: chunked",
+        "Transfer-Encoding: identity",
+        "Transfer-Encoding:",
+        "transfer-encoding: xchunked\r\nContent-Length: 0",
+    ] {
+        check_headers(&format!("{header}\r\n"), "400 BodyForbidden");
+    }
+    check_headers("Content-Length: 0\r\n", ACCEPTED);
+    check_headers("Content-Length: 0\r\nContent-Length: 0\r\n", "400 HeaderRepeated(\"Content-Length\")");
+    check_headers("Content-Length: 0\r\nContent-Length: 5\r\n", "400 HeaderRepeated(\"Content-Length\")");
+    check_headers(
+        "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n",
+        "400 HeaderRepeated(\"Transfer-Encoding\")",
+    );
+}
+
+#[test]
+fn host_agrees_with_the_target() {
+    for host in ["a.example:443", "A.Example:443", "a.example", "A.EXAMPLE"] {
+        check_headers(&format!("Host: {host}\r\n"), ACCEPTED);
+    }
+    for host in [
+        "",
+        "b.example:443",
+        "b.example",
+        "a.example:80",
+        "a.example:",
+        "a.example:0443",
+        "a.example.:443",
+        "a.example, b.example",
+        "ok@a.example:443",
+        "a.example:443/",
+        "[a.example]:443",
+        "http://a.example:443",
+    ] {
+        check_headers(&format!("Host: {host}\r\n"), "400 HostDisagrees");
+    }
+    check_headers("Host: a.example\r\nHost: a.example\r\n", "400 HeaderRepeated(\"Host\")");
+    check_headers("Host: a.example\r\nhost: b.example\r\n", "400 HeaderRepeated(\"Host\")");
+    check("CONNECT [::1]:443 HTTP/1.1\r\nHost: [0:0::1]:443\r\n\r\n", "connect [::1]:443 -");
+    check("CONNECT [::1]:443 HTTP/1.1\r\nHost: [::1]\r\n\r\n", "connect [::1]:443 -");
+    check("CONNECT [::1]:443 HTTP/1.1\r\nHost: [::2]:443\r\n\r\n", "400 HostDisagrees");
+    check("CONNECT [::ffff:10.0.0.1]:443 HTTP/1.1\r\nHost: 10.0.0.1:443\r\n\r\n", "connect 10.0.0.1:443 -");
+}
+
+#[test]
+fn credentials_are_passed_on_once_and_never_printed() {
+    check_headers("proxy-authorization: Basic eA==\r\n", "connect a.example:443 Basic eA==");
+    check_headers("Authorization: Basic eA==\r\n", ACCEPTED);
+    check_headers(
+        "Proxy-Authorization: Basic eA==\r\nProxy-Authorization: Basic eQ==\r\n",
+        "400 HeaderRepeated(\"Proxy-Authorization\")",
+    );
+    let head = b"CONNECT a.example:443 HTTP/1.1\r\nProxy-Authorization: Basic c2VjcmV0\r\n\r\n";
+    let debug = format!("{:?}", parse_request(head));
+    assert!(debug.contains("authorization: Some(..)") && !debug.contains("c2VjcmV0"), "{debug}");
+    // Byte slices print as lists of numbers.
+    assert!(!debug.contains("66, 97, 115"), "{debug}");
+}
+
+#[test]
+fn headers_are_counted() {
+    check_headers(&"X: 1\r\n".repeat(HEADERS_MAX), ACCEPTED);
+    check_headers(&"X: 1\r\n".repeat(HEADERS_MAX + 1), "431 TooManyHeaders");
+}
+
+#[test]
+fn json_is_given_to_those_who_ask_for_it() {
+    let json = "connect a.example:443 - json";
+    for (accept, expected) in [
+        ("application/json", json),
+        ("Application/JSON", json),
+        ("text/html, application/json;q=0.9, */*;q=0.1", json),
+        ("application/json ; charset=utf-8", json),
+        ("application/json;q=0.001", json),
+        ("application/json;q=0", ACCEPTED),
+        ("application/json; Q=0.000", ACCEPTED),
+        ("application/jsonx", ACCEPTED),
+        ("*/*", ACCEPTED),
+        ("", ACCEPTED),
+    ] {
+        check_headers(&format!("Accept: {accept}\r\n"), expected);
+    }
+    check_headers("Accept: text/html\r\nAccept: application/json\r\n", json);
+    check_headers("Accent: application/json\r\n", ACCEPTED);
+}
+
+#[test]
+fn other_requests_are_refused_with_their_reason() {
+    for (line, expected) in [
+        ("GET http://a.example/", "other GET Absolute 501 NotForwarded"),
+        ("POST http://ok@evil.example/", "other POST Absolute 501 NotForwarded"),
+        ("PROPFIND http://a.example/", "other PROPFIND Absolute 501 NotForwarded"),
+        ("GET /", "other GET Origin 400 NotProxyRequest"),
+        ("GET /metrics?x=http://y", "other GET Origin 400 NotProxyRequest"),
+        ("OPTIONS *", "other OPTIONS Asterisk 405 MethodNotAllowed"),
+        ("OPTIONS /", "other OPTIONS Origin 400 NotProxyRequest"),
+        ("TRACE http://a.example/", "other TRACE Absolute 405 MethodNotAllowed"),
+        ("TRACE /", "other TRACE Origin 405 MethodNotAllowed"),
+        ("BREW /pot", "other BREW Origin 501 MethodUnknown"),
+        ("connect a.example:443", "other connect Authority 501 MethodUnknown"),
+        ("CONNECTX a.example:443", "other CONNECTX Authority 501 MethodUnknown"),
+        ("GET a.example:443", "other GET Authority 400 AuthorityWithoutConnect"),
+    ] {
+        check(&format!("{line} HTTP/1.1\r\nHost: a.example\r\n\r\n"), expected);
+    }
+    check(
+        "GET http://a.example/ HTTP/1.1\r\nAccept: application/json\r\nContent-Length: 5\r\n\r\n",
+        "other GET Absolute 501 NotForwarded json",
+    );
+    check("GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", "400 HeaderRepeated(\"Host\")");
+}
+
+#[test]
+fn forms_are_told_apart() {
+    let form = |uri: &str| {
+        let head = format!("GET {uri} HTTP/1.1\r\n\r\n");
+        match parse_request(head.as_bytes()) {
+            Ok(Request::Other { uri_form, .. }) => uri_form,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(form("/a://b"), UriForm::Origin);
+    assert_eq!(form("ftp://a"), UriForm::Absolute);
+    assert_eq!(form("**"), UriForm::Authority);
+    assert_eq!(form("*"), UriForm::Asterisk);
+}
+
+#[test]
+fn only_exactly_one_head_is_parsed() {
+    for bytes in [
+        "",
+        "C",
+        "CONNECT a.example:443 HTTP/1.1\r\n",
+        "CONNECT a.example:443 HTTP/1.1\r\n\r\nx",
+        "CONNECT a.example:443 HTTP/1.1\r\n\r\nCONNECT b.example:443 HTTP/1.1\r\n\r\n",
+    ] {
+        assert_eq!(parse_request(bytes.as_bytes()).err(), Some(RequestError::NotOneHead), "{bytes:?}");
+    }
+    assert_eq!(RequestError::NotOneHead.status(), 500);
+}
+
+#[test]
+fn errors_name_what_to_do_and_their_proxy_status() {
+    for (error, status, proxy_status, part) in [
+        (RequestError::NotForwarded, 501, "proxy_internal_response", "use an https:// URL"),
+        (RequestError::NotProxyRequest, 400, "http_request_error", "this is a proxy"),
+        (RequestError::VersionUnsupported, 505, "proxy_internal_response", "send HTTP/1.1"),
+        (RequestError::HeaderRepeated("Host"), 400, "http_request_error", "more than one Host header"),
+        (RequestError::NotOneHead, 500, "proxy_internal_error", "the gateway"),
+        (proto::http_connect::HeadTooLarge.into(), 431, "http_request_error", "longer than 8192 bytes"),
+        (
+            proto::target::TargetError::TrailingDot.into(),
+            400,
+            "http_request_error",
+            "ends with a dot: remove it",
+        ),
+    ] {
+        assert_eq!(error.status(), status, "{error:?}");
+        assert_eq!(error.proxy_status_error(), proxy_status, "{error:?}");
+        assert!(error.to_string().contains(part), "{error}");
+    }
+}
