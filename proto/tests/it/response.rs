@@ -165,7 +165,8 @@ proptest! {
     #[test]
     fn any_text_makes_one_well_formed_response(
         title in any::<String>(), reason in any::<String>(), rule in any::<String>(), id in any::<String>(),
-        error in "[ -~\r\n]{0,12}", challenge in proptest::option::of("[ -~\r\n]{0,12}"), json in any::<bool>(),
+        error in "[ -~\r\n]{0,12}", challenge in proptest::option::of("[ -~\r\n]{0,12}"),
+        json in any::<bool>(),
     ) {
         let denial = Denial {
             title: &title, reason: &reason, proxy_status_error: Some(&error), rule: Some(&rule),

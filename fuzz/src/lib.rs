@@ -1,0 +1,129 @@
+//! What must hold for every input, one function per fuzz target; each panics where a promise is broken.
+//! Leaves to others: the search for such inputs (`fuzz_targets`), and known bad ones (the crates' own tests).
+
+#![forbid(unsafe_code)]
+
+use std::fmt::Debug;
+
+use proto::http_connect::{HeadScanner, Request, basic_credentials, parse_request};
+use proto::limits::{HEAD_BYTES_MAX, HEADERS_MAX};
+use proto::socks5::{self, Socks5Error};
+use proto::target::{Host, Target};
+
+/// A target that is accepted is written back to itself, and its name is never an address.
+pub fn target(data: &[u8]) {
+    if let Ok(target) = Target::parse_authority(data) {
+        assert_target(&target);
+        assert_eq!(Target::parse_authority(target.to_string().as_bytes()), Ok(target));
+    }
+    if let Ok(host) = Host::parse(data) {
+        assert_host(&host);
+        assert_eq!(Host::parse(host.to_string().as_bytes()), Ok(host));
+    }
+}
+
+/// A head has one end however it arrives, and what is accepted is read by `httparse` in the same way.
+///
+/// The first byte of the input says where the delivery is split.
+pub fn http_connect(data: &[u8]) {
+    let Some((&split, buffer)) = data.split_first() else { return };
+    let _ = basic_credentials(buffer);
+    let whole = HeadScanner::default().find(buffer);
+    let mut scanner = HeadScanner::default();
+    let in_pieces = match scanner.find(&buffer[..buffer.len().min(split.into())]) {
+        Ok(None) => scanner.find(buffer),
+        early => early,
+    };
+    assert_eq!(whole, in_pieces);
+    assert_eq!(whole.ok().flatten(), naive_end(buffer));
+    let Ok(Some(length)) = whole else { return };
+    let head = &buffer[..length];
+    if let Ok(request) = parse_request(head) {
+        assert_same_reading(head, &request);
+    }
+}
+
+/// A message never takes more than there is, and a prefix never contradicts the whole.
+pub fn socks5(data: &[u8]) {
+    assert_incremental(data, socks5::greeting);
+    assert_incremental(data, |buffer| {
+        let parsed = socks5::user_password(buffer)?;
+        Ok(parsed
+            .map(|(credentials, length)| ((credentials.user, credentials.secret.expose().to_vec()), length)))
+    });
+    assert_incremental(data, socks5::request);
+    if let Ok(Some((target, _))) = socks5::request(data) {
+        assert_target(&target);
+    }
+}
+
+/// Where the first empty line of a head within its bound ends.
+fn naive_end(buffer: &[u8]) -> Option<usize> {
+    (1..=buffer.len().min(HEAD_BYTES_MAX)).find(|&end| {
+        let head = &buffer[..end];
+        matches!(head, b"\n" | b"\r\n") || head.ends_with(b"\n\n") || head.ends_with(b"\n\r\n")
+    })
+}
+
+fn assert_target(target: &Target) {
+    assert_host(&target.host);
+}
+
+fn assert_host(host: &Host) {
+    match host {
+        Host::Address(address) => assert_eq!(*address, address.to_canonical()),
+        Host::Name(name) => {
+            let name = name.as_str();
+            assert!((1..=253).contains(&name.len()));
+            assert!(name.bytes().all(|byte| byte.is_ascii_lowercase() || b"0123456789-_.".contains(&byte)));
+            assert!(name.split('.').all(|label| (1..=63).contains(&label.len())));
+            let last_label = name.rsplit('.').next().expect("a name has a label");
+            let digits = last_label.strip_prefix("0x");
+            assert!(!last_label.bytes().all(|byte| byte.is_ascii_digit()));
+            assert!(!digits.is_some_and(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit())));
+        }
+    }
+}
+
+fn assert_same_reading(head: &[u8], request: &Request<'_>) {
+    let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+    let mut oracle = httparse::Request::new(&mut headers);
+    assert_eq!(oracle.parse(head), Ok(httparse::Status::Complete(head.len())));
+    assert!(!head.split(|&byte| byte == b'\n').rev().skip(1).any(|line| !line.ends_with(b"\r")));
+    let named =
+        |name: &str| oracle.headers.iter().filter(|header| header.name.eq_ignore_ascii_case(name)).count();
+    assert!(named("Host") <= 1);
+    match request {
+        Request::Connect(connect) => {
+            assert_target(&connect.target);
+            assert_eq!(oracle.method, Some("CONNECT"));
+            assert_eq!(named("Transfer-Encoding"), 0);
+            assert_eq!(named("Proxy-Authorization"), usize::from(connect.authorization.is_some()));
+            let authority = oracle.path.expect("a complete request has a target");
+            assert_eq!(Target::parse_authority(authority.as_bytes()), Ok(connect.target));
+        }
+        Request::Other { method, .. } => {
+            assert_eq!(oracle.method, Some(*method));
+            assert!(request.refusal().is_some_and(|error| error.status() >= 400));
+        }
+    }
+}
+
+fn assert_incremental<T: PartialEq + Debug>(
+    data: &[u8],
+    parse: impl Fn(&[u8]) -> Result<Option<(T, usize)>, Socks5Error>,
+) {
+    let whole = parse(data);
+    if let Ok(Some((_, length))) = &whole {
+        assert!(*length <= data.len());
+        assert_eq!(parse(&data[..*length]), whole);
+        assert_eq!(parse(&data[..*length - 1]), Ok(None));
+    }
+    let half = parse(&data[..data.len() / 2]);
+    assert!(half == Ok(None) || half == whole);
+    if let Err(error) = whole {
+        let mut refusal = Vec::new();
+        error.write_refusal(&mut refusal);
+        assert!(refusal.is_empty() == matches!(error, Socks5Error::GreetingVersion(_)));
+    }
+}
