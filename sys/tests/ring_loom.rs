@@ -1,5 +1,5 @@
-//! The ring, and the sleep of its consumer, under loom: every interleaving, and every reordering that the memory model
-//! permits, of small programs whose capacity is so low that the edges are near.
+//! The ring, and the sleep of its consumer, under loom: every interleaving of a few preemptions, and every
+//! reordering that the memory model permits, of programs so small that the ring's edges are near.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p sys --release --test ring_loom`
 

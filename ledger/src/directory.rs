@@ -1,0 +1,114 @@
+//! The ledger's directory: made if it is missing, owned by one process at a time, and its file names.
+//!
+//! Promises: while a [`Lock`] lives, no other process has one for the same directory, and the kernel
+//! ends it with the process, however that dies. Leaves to others: what the files hold.
+
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use crate::OpenError;
+
+/// Where the database of the ledger in `directory` lies.
+pub(crate) fn database(directory: &Path) -> PathBuf {
+    directory.join("ledger.db")
+}
+
+/// The ownership of a ledger's directory, kept as `flock` on a file in it.
+#[derive(Debug)]
+pub(crate) struct Lock {
+    /// Closing it ends the ownership.
+    _file: File,
+}
+
+impl Lock {
+    /// Makes `directory` if it is missing, readable by this user alone, and takes ownership of it.
+    pub(crate) fn acquire(directory: &Path) -> Result<Self, OpenError> {
+        let failed = |cause| OpenError::Directory { directory: directory.to_owned(), cause };
+        make(directory).map_err(failed)?;
+        let mut file = open_private(&directory.join("LOCK")).map_err(failed)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                return Err(OpenError::Locked { directory: directory.to_owned(), holder: holder(file) });
+            }
+            Err(TryLockError::Error(cause)) => return Err(failed(cause)),
+        }
+        // For people only: the lock is the kernel's, so a stale number misleads no program.
+        file.set_len(0).and_then(|()| write!(file, "{}", std::process::id())).map_err(failed)?;
+        Ok(Self { _file: file })
+    }
+}
+
+/// Makes the database's file, readable by this user alone, and sees to it that its name outlives a power
+/// failure. SQLite gives its other files the mode of this one.
+pub(crate) fn make_database(directory: &Path) -> Result<PathBuf, OpenError> {
+    let path = database(directory);
+    open_private(&path)
+        .and_then(|_| File::open(directory)?.sync_all())
+        .map_err(|cause| OpenError::Directory { directory: directory.to_owned(), cause })?;
+    Ok(path)
+}
+
+fn make(directory: &Path) -> io::Result<()> {
+    if directory.is_dir() {
+        return Ok(());
+    }
+    DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+    match directory.parent() {
+        Some(parent) if parent != Path::new("") => File::open(parent)?.sync_all(),
+        _ => File::open(".")?.sync_all(),
+    }
+}
+
+fn open_private(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
+}
+
+fn holder(file: File) -> String {
+    let mut text = String::new();
+    match file.take(20).read_to_string(&mut text) {
+        Ok(_) if !text.is_empty() => format!("process {text}"),
+        _ => "another process".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use super::*;
+
+    #[test]
+    fn the_second_owner_is_refused_with_directory_and_holder() {
+        let parent = tempfile::tempdir().unwrap();
+        let directory = parent.path().join("a/b");
+        let lock = Lock::acquire(&directory).unwrap();
+        let refusal = Lock::acquire(&directory).unwrap_err().to_string();
+        assert!(refusal.contains(directory.to_str().unwrap()), "{refusal}");
+        assert!(refusal.contains(&format!("process {}", std::process::id())), "{refusal}");
+        drop(lock);
+        Lock::acquire(&directory).unwrap();
+    }
+
+    #[test]
+    fn what_is_made_is_private() {
+        let parent = tempfile::tempdir().unwrap();
+        let directory = parent.path().join("data");
+        let _lock = Lock::acquire(&directory).unwrap();
+        let database = make_database(&directory).unwrap();
+        let mode = |path: &Path| path.metadata().unwrap().mode() & 0o777;
+        assert_eq!(mode(&directory), 0o700);
+        assert_eq!(mode(&database), 0o600);
+    }
+
+    #[test]
+    fn a_file_in_the_way_is_named() {
+        let parent = tempfile::tempdir().unwrap();
+        let path = parent.path().join("data");
+        std::fs::write(&path, "").unwrap();
+        let refusal = Lock::acquire(&path).unwrap_err();
+        assert!(matches!(&refusal, OpenError::Directory { directory, .. } if *directory == path));
+    }
+}

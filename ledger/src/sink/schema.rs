@@ -1,0 +1,277 @@
+//! The database's schema: the list of migrations, and what tells our file from any other.
+//!
+//! Promises: a migration is applied once, in one transaction, in the order of the list; a file that is not
+//! ours, comes from a newer version, or was made by other migrations than these is refused untouched.
+//! Leaves to others: settings of a connection that the file does not keep.
+//!
+//! A released migration is never edited: its checksum is in the databases that it made. Append.
+
+use std::path::Path;
+
+use rusqlite::{Connection, TransactionBehavior, params};
+use sys::clock;
+use thiserror::Error;
+
+use super::sqlite::integer;
+
+/// "Toll": what SQLite's header of our files says (`PRAGMA application_id`).
+const APPLICATION_ID: i32 = 0x546f_6c6c;
+
+/// The oldest SQLite that may touch a ledger: in WAL mode, 3.7.0 to 3.51.2 may corrupt the file when a
+/// log is reset while another connection checkpoints.
+const SQLITE_VERSION_MIN: i32 = 3_051_003;
+
+/// Each step to the next `user_version`.
+pub(crate) const MIGRATIONS: &[&str] = &[
+    // `source` has one row per run of the gateway: an epoch, and how far its records have come. `sealed_ns`
+    // is null if the run was not ended in order. `flow` has no index: one costs two thirds of the inserts.
+    "CREATE TABLE source (
+         epoch       INTEGER PRIMARY KEY,
+         started_ns  INTEGER NOT NULL,
+         sealed_ns   INTEGER,
+         applied_lsn INTEGER NOT NULL
+     ) STRICT;
+     CREATE TABLE flow (
+         id          BLOB    NOT NULL,
+         opened_ns   INTEGER NOT NULL,
+         closed_ns   INTEGER NOT NULL,
+         user        TEXT    NOT NULL,
+         host        TEXT    NOT NULL,
+         port        INTEGER NOT NULL,
+         address     TEXT,
+         client      TEXT    NOT NULL,
+         class       TEXT    NOT NULL,
+         protocol    TEXT    NOT NULL,
+         rule        TEXT    NOT NULL,
+         reason      TEXT    NOT NULL,
+         cut         INTEGER NOT NULL,
+         client_rx   INTEGER NOT NULL,
+         upstream_tx INTEGER NOT NULL,
+         upstream_rx INTEGER NOT NULL,
+         client_tx   INTEGER NOT NULL,
+         up          INTEGER NOT NULL GENERATED ALWAYS AS (upstream_tx) VIRTUAL,
+         down        INTEGER NOT NULL GENERATED ALWAYS AS (client_tx) VIRTUAL
+     ) STRICT;",
+];
+
+/// Why a database is not one that this program can use.
+#[derive(Debug, Error)]
+pub enum SchemaError {
+    /// The SQLite that was linked is too old.
+    #[error("SQLite {found} may corrupt a database in WAL mode; 3.51.3 is the oldest that may be used")]
+    SqliteTooOld {
+        /// The version that was linked.
+        found: &'static str,
+    },
+    /// Somebody else's file.
+    #[error("{path} is a database, and not one of Tollgate's")]
+    Foreign {
+        /// The file.
+        path: String,
+    },
+    /// Written by a later version of the program.
+    #[error("{path} has schema version {found}, and this program knows {known}: use a newer program")]
+    TooNew {
+        /// The file.
+        path: String,
+        /// Its schema version.
+        found: usize,
+        /// Ours.
+        known: usize,
+    },
+    /// Written by an earlier version of the program, by a reader that may not migrate it.
+    #[error("{path} has schema version {found} of {known}: start `tollgate serve` once to migrate it")]
+    TooOld {
+        /// The file.
+        path: String,
+        /// Its schema version.
+        found: usize,
+        /// Ours.
+        known: usize,
+    },
+    /// The file was made by a migration of the same number and other content.
+    #[error("{path} was made by another migration {version} than this program has")]
+    Changed {
+        /// The file.
+        path: String,
+        /// The migration.
+        version: i64,
+    },
+    /// SQLite could not do it.
+    #[error("{path}: {cause}")]
+    Sqlite {
+        /// The file.
+        path: String,
+        /// What SQLite said.
+        cause: rusqlite::Error,
+    },
+}
+
+/// Brings the database at `path` to the last of `migrations`, from nothing if need be.
+pub(crate) fn migrate(
+    connection: &mut Connection,
+    path: &Path,
+    migrations: &[&str],
+) -> Result<(), SchemaError> {
+    let failed = |cause| sqlite(path, cause);
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
+    if is_blank(&transaction).map_err(failed)? {
+        let make = "CREATE TABLE migration (
+                        version    INTEGER PRIMARY KEY,
+                        checksum   INTEGER NOT NULL,
+                        applied_ns INTEGER NOT NULL
+                    ) STRICT;";
+        transaction.execute_batch(make).map_err(failed)?;
+        transaction.pragma_update(None, "application_id", APPLICATION_ID).map_err(failed)?;
+    }
+    let found = version(&transaction, path, migrations)?;
+    for (sql, version) in migrations.iter().zip(1_i64..).skip(found) {
+        apply(&transaction, sql, version).map_err(failed)?;
+    }
+    transaction.commit().map_err(failed)
+}
+
+/// Checks that the database at `path` has exactly the last version, as a reader needs it.
+pub(crate) fn check(connection: &Connection, path: &Path) -> Result<(), SchemaError> {
+    let found = version(connection, path, MIGRATIONS)?;
+    match MIGRATIONS.len() {
+        known if found < known => Err(SchemaError::TooOld { path: text(path), found, known }),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses to go on with a SQLite that may corrupt the file.
+pub(crate) fn check_sqlite() -> Result<(), SchemaError> {
+    if rusqlite::version_number() < SQLITE_VERSION_MIN {
+        return Err(SchemaError::SqliteTooOld { found: rusqlite::version() });
+    }
+    Ok(())
+}
+
+pub(crate) fn sqlite(path: &Path, cause: rusqlite::Error) -> SchemaError {
+    SchemaError::Sqlite { path: text(path), cause }
+}
+
+/// The number of migrations that the database has seen, all of which are the first of `migrations`.
+fn version(connection: &Connection, path: &Path, migrations: &[&str]) -> Result<usize, SchemaError> {
+    let failed = |cause| sqlite(path, cause);
+    let pragma = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0)).map_err(failed);
+    if pragma("application_id")? != i64::from(APPLICATION_ID) {
+        return Err(SchemaError::Foreign { path: text(path) });
+    }
+    let found = usize::try_from(pragma("user_version")?).unwrap_or(usize::MAX);
+    let known = migrations.len();
+    if found > known {
+        return Err(SchemaError::TooNew { path: text(path), found, known });
+    }
+    for (sql, version) in migrations.iter().zip(1_i64..).take(found) {
+        let query = "SELECT checksum FROM migration WHERE version = ?1";
+        let seen: i64 = connection.query_row(query, [version], |row| row.get(0)).map_err(failed)?;
+        if seen != checksum(sql) {
+            return Err(SchemaError::Changed { path: text(path), version });
+        }
+    }
+    Ok(found)
+}
+
+fn apply(connection: &Connection, sql: &str, version: i64) -> rusqlite::Result<()> {
+    connection.execute_batch(sql)?;
+    connection.execute(
+        "INSERT INTO migration VALUES (?1, ?2, ?3)",
+        params![version, checksum(sql), integer(clock::wall().0)],
+    )?;
+    connection.pragma_update(None, "user_version", version)
+}
+
+/// Whether nobody has put anything into the file yet.
+pub(crate) fn is_blank(connection: &Connection) -> rusqlite::Result<bool> {
+    let query = "SELECT count(*) FROM sqlite_schema";
+    let objects: i64 = connection.query_row(query, [], |row| row.get(0))?;
+    let application: i64 = connection.pragma_query_value(None, "application_id", |row| row.get(0))?;
+    Ok(objects == 0 && application == 0)
+}
+
+/// FNV-1a, 64 bits: enough to notice an edit, and it never changes.
+fn checksum(sql: &str) -> i64 {
+    let start = 0xcbf2_9ce4_8422_2325_u64;
+    let hash = sql.bytes().fold(start, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
+    hash.cast_signed()
+}
+
+fn text(path: &Path) -> String {
+    path.display().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FIRST: &str = "CREATE TABLE a (x INTEGER) STRICT;";
+    const SECOND: &str = "ALTER TABLE a ADD COLUMN y TEXT; INSERT INTO a VALUES (1, 'two');";
+
+    fn run(connection: &mut Connection, migrations: &[&str]) -> Result<usize, String> {
+        let path = Path::new("test.db");
+        migrate(connection, path, migrations)
+            .and_then(|()| version(connection, path, migrations))
+            .map_err(|error| error.to_string())
+    }
+
+    fn check_refused(connection: &mut Connection, migrations: &[&str], expected: &str) {
+        let before: i64 = connection.pragma_query_value(None, "schema_version", |row| row.get(0)).unwrap();
+        let error = run(connection, migrations).unwrap_err();
+        assert!(error.contains(expected), "{error}");
+        let after: i64 = connection.pragma_query_value(None, "schema_version", |row| row.get(0)).unwrap();
+        assert_eq!(before, after, "a refused file is left as it was");
+    }
+
+    #[test]
+    fn each_migration_runs_once() {
+        let mut connection = Connection::open_in_memory().unwrap();
+        assert_eq!(run(&mut connection, &[FIRST]), Ok(1));
+        assert_eq!(run(&mut connection, &[FIRST]), Ok(1));
+        assert_eq!(run(&mut connection, &[FIRST, SECOND]), Ok(2));
+        assert_eq!(run(&mut connection, &[FIRST, SECOND]), Ok(2));
+        let rows: i64 = connection.query_row("SELECT count(*) FROM a", [], |row| row.get(0)).unwrap();
+        assert_eq!(rows, 1);
+    }
+
+    #[test]
+    fn a_failing_migration_leaves_no_trace() {
+        let mut connection = Connection::open_in_memory().unwrap();
+        run(&mut connection, &[FIRST]).unwrap();
+        check_refused(&mut connection, &[FIRST, "CREATE TABLE b (x INTEGER); nonsense"], "nonsense");
+        assert_eq!(run(&mut connection, &[FIRST, SECOND]), Ok(2));
+    }
+
+    #[test]
+    fn files_of_others_are_refused() {
+        let mut connection = Connection::open_in_memory().unwrap();
+        connection.execute_batch("CREATE TABLE theirs (x)").unwrap();
+        check_refused(&mut connection, &[FIRST], "not one of Tollgate's");
+        let mut connection = Connection::open_in_memory().unwrap();
+        connection.pragma_update(None, "application_id", 7).unwrap();
+        check_refused(&mut connection, &[FIRST], "not one of Tollgate's");
+    }
+
+    #[test]
+    fn other_histories_are_refused() {
+        let mut connection = Connection::open_in_memory().unwrap();
+        run(&mut connection, &[FIRST, SECOND]).unwrap();
+        check_refused(&mut connection, &[FIRST], "version 2, and this program knows 1");
+        check_refused(&mut connection, &[SECOND, FIRST], "another migration 1");
+    }
+
+    #[test]
+    fn the_linked_sqlite_is_new_enough() {
+        check_sqlite().unwrap();
+    }
+
+    /// The checksum of what has been released must stay what it is in the databases out there.
+    #[test]
+    fn released_migrations_are_unchanged() {
+        let checksums: Vec<i64> = MIGRATIONS.iter().map(|sql| checksum(sql)).collect();
+        assert_eq!(checksums, RELEASED);
+    }
+
+    const RELEASED: [i64; 1] = [6_035_242_367_202_163_837];
+}
