@@ -1,0 +1,242 @@
+//! The configuration: from texts to what the data plane runs by, or to every error at once.
+//!
+//! Promises: a [`Config`] holds together: names are resolved, bounds are kept, its users and its policy belong
+//! to each other; loading changes nothing. Leaves to others: what settings there are (`settings.rs`),
+//! creating users (`users.rs`), and applying a configuration (`reload.rs`).
+//!
+//! ```text
+//! source.rs     texts               --config, ./tollgate.toml, users.d/*.toml, --allow
+//!    |
+//! written.rs    typed tables        with read.rs (walks the TOML tree) and value.rs (types of values)
+//!    |
+//! listeners.rs, people.rs           what the tables mean together
+//!    |
+//! Config, or ConfigErrors           report.rs renders them, secrets.rs stars secrets out
+//! ```
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use policy::Policy;
+use policy::rules::Rule;
+
+pub use listeners::{Ingress, Listener};
+pub use people::User;
+pub use read::{Optional, Placed};
+pub use report::{ConfigErrors, Finding, Findings, Place, Severity};
+pub use value::NameServer;
+
+use crate::settings::{Accept, Admin, Auth, Dns, DnsMode, Ledger, Limits, Log, LogTarget, Threads, Timeouts};
+use crate::users::USERS_DIRECTORY;
+use report::{Diagnostic, Report, Source};
+use written::Written;
+
+mod listeners;
+mod people;
+pub(crate) mod read;
+pub(crate) mod report;
+mod secrets;
+mod source;
+pub(crate) mod value;
+mod written;
+
+/// The user that the first start without a configuration makes, and to whom `serve --allow` gives.
+pub const FIRST_USER: &str = "me";
+
+/// What a load starts from.
+#[derive(Clone, Debug, Default)]
+pub struct Given {
+    /// The file that was asked for; without one it is `./tollgate.toml` if that exists, else the embedded
+    /// defaults.
+    pub path: Option<PathBuf>,
+    /// Destinations for the user [`FIRST_USER`] besides those written.
+    pub allow: Vec<String>,
+    /// The machine that it is for.
+    pub machine: Machine,
+    /// A user file that is not written yet, or not written like this: its path and its text.
+    pub draft: Option<(PathBuf, String)>,
+}
+
+/// What must be known of a machine to tell its own addresses.
+#[derive(Clone, Debug, Default)]
+pub struct Machine {
+    /// The addresses of all interfaces: what a wildcard listener stands for.
+    pub addresses: Vec<IpAddr>,
+    /// Sockets that this process listens on already, with the ports that the kernel chose.
+    pub bound: Vec<SocketAddr>,
+}
+
+/// Where a configuration comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// This file.
+    File(PathBuf),
+    /// No file: the defaults.
+    Embedded,
+}
+
+/// A whole configuration.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where it comes from.
+    pub origin: Origin,
+    /// Where user files stand, or will.
+    pub users_directory: PathBuf,
+    /// At least one; no two on one address.
+    pub listeners: Vec<Listener>,
+    /// Health and metrics.
+    pub admin: Admin,
+    /// How connections reach the threads.
+    pub accept: Accept,
+    /// Threads.
+    pub threads: Threads,
+    /// How much at once.
+    pub limits: Limits,
+    /// Deadlines.
+    pub timeouts: Timeouts,
+    /// Name resolution.
+    pub dns: Dns,
+    /// The record; its directory as the process can open it.
+    pub ledger: Ledger,
+    /// The log; its file as the process can open it.
+    pub log: Log,
+    /// How clients prove who they are.
+    pub auth: Auth,
+    /// In the order of the policy: `users[i].index.as_usize() == i`.
+    pub users: Vec<User>,
+    /// Who may go where.
+    pub policy: Arc<Policy>,
+    /// What is allowed but can hardly be meant.
+    pub warnings: Findings,
+}
+
+impl Config {
+    /// Reads and checks a configuration.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it, at once.
+    pub fn load(given: &Given) -> Result<Config, ConfigErrors> {
+        let mut report = Report::default();
+        let mut gathered = source::gather(given, &Ledger::default().directory, &mut report);
+        let mut written = written::read(&gathered, &mut report);
+        add_allowed(given, &mut written, &mut gathered.sources, &mut report);
+        listeners::check(&written, &mut report);
+        people::check(&written, &mut report);
+        check_agreement(&written, &mut report);
+        warn_of_other_users(&gathered.origin, &written, &gathered.users_directory, &mut report);
+        let own = listeners::own_addresses(&written, &given.machine);
+        let policy = people::policy(&written, own, &mut report);
+        let findings = |diagnostics| Findings::new(&gathered.sources, diagnostics, &report.secrets);
+        match policy {
+            Some(policy) if report.errors.is_empty() => {
+                let warnings = findings(report.warnings);
+                Ok(assemble(gathered.origin, gathered.users_directory, written, policy, warnings))
+            }
+            _ => Err(ConfigErrors(findings(report.errors))),
+        }
+    }
+
+    /// The user of this name.
+    pub fn user(&self, name: &str) -> Option<&User> {
+        self.policy.user(name).map(|index| &self.users[index.as_usize()])
+    }
+}
+
+fn assemble(
+    origin: Origin,
+    users_directory: PathBuf,
+    written: Written,
+    policy: Arc<Policy>,
+    warnings: Findings,
+) -> Config {
+    let base = base_directory(&origin);
+    let listeners = listeners::resolve(&written, &policy);
+    let ledger = Ledger { directory: base.join(&written.ledger.directory) };
+    let log = Log {
+        to: match &written.log.to {
+            LogTarget::Stderr => LogTarget::Stderr,
+            LogTarget::File(path) => LogTarget::File(base.join(path)),
+        },
+    };
+    Config {
+        users_directory,
+        listeners,
+        admin: written.admin.clone(),
+        accept: written.accept.clone(),
+        threads: written.threads.clone(),
+        limits: written.limits.clone(),
+        timeouts: written.timeouts.clone(),
+        dns: written.dns.clone(),
+        ledger,
+        log,
+        auth: written.auth.clone(),
+        users: people::resolve(written, &policy),
+        policy,
+        warnings,
+        origin,
+    }
+}
+
+/// Where relative paths start.
+fn base_directory(origin: &Origin) -> PathBuf {
+    match origin {
+        Origin::File(path) => path.parent().map_or(PathBuf::new(), Path::to_path_buf),
+        Origin::Embedded => PathBuf::new(),
+    }
+}
+
+/// Gives the destinations of `serve --allow` to the first user. Each is a text of its own, so that an error
+/// can point into it.
+fn add_allowed(given: &Given, written: &mut Written, sources: &mut Vec<Source>, report: &mut Report) {
+    for text in &given.allow {
+        sources.push(Source { name: "--allow".into(), text: text.clone() });
+        let place = Place::new(sources.len() - 1, 0..text.len());
+        let rule = match Rule::parse(text) {
+            Ok(rule) => Placed { value: rule, place },
+            Err(error) => {
+                let title = "wrong destination for `--allow`";
+                report.error(Diagnostic::at(&place, title).label(error.to_string()));
+                continue;
+            }
+        };
+        match written.users.iter_mut().find(|user| *user.name == *FIRST_USER) {
+            Some(user) => user.table.allow.push(rule),
+            None => {
+                report.error(Diagnostic::at(&rule.place, format!("there is no user `{FIRST_USER}`")).help(
+                    format!("`--allow` adds a destination to `{FIRST_USER}`; edit the user who is meant"),
+                ))
+            }
+        }
+    }
+}
+
+/// Settings of different lines that contradict each other.
+fn check_agreement(written: &Written, report: &mut Report) {
+    let dns = &written.dns;
+    if dns.mode == DnsMode::System
+        && let Some(server) = dns.servers.first()
+    {
+        let title = "`servers` is for `mode = \"builtin\"` only";
+        report.error(Diagnostic::at(&server.place, title).help("the system resolver has its own"));
+    }
+    if let Some(place) = &written.dns_place
+        && dns.ttl_min > dns.ttl_max
+    {
+        report.error(Diagnostic::at(place, "`ttl_min` is greater than `ttl_max`"));
+    }
+}
+
+/// Users who were made before there was a configuration file are not read any more; that is a trap.
+fn warn_of_other_users(origin: &Origin, written: &Written, users_directory: &Path, report: &mut Report) {
+    let orphaned = base_directory(origin).join(&written.ledger.directory).join(USERS_DIRECTORY);
+    let files = source::user_files(&orphaned).unwrap_or_default();
+    if !files.is_empty() && orphaned != users_directory {
+        let title = format!("the user files in {} are not read", orphaned.display());
+        let help = format!("with a configuration file they belong into {}", users_directory.display());
+        report.warning(Diagnostic::general(title).help(help));
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,165 @@
+//! Listeners: where clients are served, and which of our own addresses nobody may be led to.
+//!
+//! Promises: no two listeners ask for the same connections; a forward listener has its destination and its
+//! user. Leaves to others: opening the sockets.
+
+use std::collections::HashSet;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use policy::{Policy, UserIndex};
+use proto::target::Target;
+
+use super::Machine;
+use super::read::{Optional, Placed, nearest};
+use super::report::{Diagnostic, Place, Report};
+use super::written::Written;
+use crate::settings::{Admin, ListenerKind, ListenerTable};
+use crate::users::UserName;
+
+/// Most listeners: each costs every reactor thread a socket.
+const LISTENERS_MAX: usize = 256;
+
+/// Where a configuration without listeners serves.
+const DEFAULT_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 3128);
+
+/// A port that Tollgate listens on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Listener {
+    /// Address and port; no other listener has the same. Port 0 lets the kernel choose.
+    pub address: SocketAddr,
+    /// What is spoken there.
+    pub ingress: Ingress,
+}
+
+/// What is spoken at a listener.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Ingress {
+    /// HTTP CONNECT or SOCKS5, told apart by the first byte.
+    Mixed,
+    /// HTTP CONNECT.
+    Http,
+    /// SOCKS5.
+    Socks5,
+    /// Nothing: every connection leads to one destination.
+    Forward {
+        /// The destination.
+        to: Target,
+        /// Whose rules hold, and who is billed. An index of this configuration's policy.
+        user: UserIndex,
+    },
+}
+
+/// Complains about listeners that cannot be, or not side by side.
+pub(super) fn check(written: &Written, report: &mut Report) {
+    let names: HashSet<&str> = written.users.iter().map(|user| &*user.name).collect();
+    for listener in &written.listeners {
+        check_forward(listener, &names, report);
+    }
+    if let Some(listener) = written.listeners.get(LISTENERS_MAX) {
+        let title = format!("more than {LISTENERS_MAX} listeners");
+        report.error(Diagnostic::at(&listener.address.place, title));
+    }
+    for (at, listener) in written.listeners.iter().enumerate() {
+        let address = &listener.address;
+        if let Some(earlier) = written.listeners[..at].iter().find(|l| collide(*l.address, **address)) {
+            let title = format!("two listeners on {}", **address);
+            let diagnostic = Diagnostic::at(&address.place, title).label("it takes the same connections");
+            report.error(diagnostic.other(&earlier.address.place, "as this one"));
+        } else if collide(written.admin.address, **address) {
+            let title = format!("a listener on the address of [admin], {}", written.admin.address);
+            report.error(Diagnostic::at(&address.place, title));
+        }
+    }
+}
+
+/// The listeners, once [`check`] and the policy are content.
+pub(super) fn resolve(written: &Written, policy: &Policy) -> Vec<Listener> {
+    if written.listeners.is_empty() {
+        return vec![Listener { address: DEFAULT_ADDRESS, ingress: Ingress::Mixed }];
+    }
+    let resolve = |table: &ListenerTable| {
+        let ingress = match table.kind {
+            ListenerKind::Mixed => Ingress::Mixed,
+            ListenerKind::Http => Ingress::Http,
+            ListenerKind::Socks5 => Ingress::Socks5,
+            ListenerKind::Forward => {
+                let to = table.to.written().expect("`check` refused a forward listener without `to`");
+                let user = table.user.written().and_then(|user| policy.user(user));
+                let user = user.expect("`check` refused a forward listener without a known user");
+                Ingress::Forward { to: to.value.clone(), user }
+            }
+        };
+        Listener { address: *table.address, ingress }
+    };
+    written.listeners.iter().map(resolve).collect()
+}
+
+/// Every address that is ours: of the listeners, of the admin side, and of sockets that are already open.
+/// A wildcard stands for itself and for all addresses of the machine.
+pub(super) fn own_addresses(written: &Written, machine: &Machine) -> Vec<SocketAddr> {
+    let Admin { address: admin } = written.admin;
+    let mut listeners: Vec<SocketAddr> = written.listeners.iter().map(|listener| *listener.address).collect();
+    if listeners.is_empty() {
+        listeners.push(DEFAULT_ADDRESS);
+    }
+    let mut own = Vec::new();
+    for address in listeners.into_iter().chain([admin]).chain(machine.bound.iter().copied()) {
+        own.push(address);
+        if address.ip().is_unspecified() {
+            // `::` takes IPv4 connections too unless the kernel is told otherwise.
+            let all = machine.addresses.iter().filter(|local| address.is_ipv6() || local.is_ipv4());
+            own.extend(all.map(|&local| SocketAddr::new(local, address.port())));
+        }
+    }
+    own.sort();
+    own.dedup();
+    own
+}
+
+fn check_forward(listener: &ListenerTable, users: &HashSet<&str>, report: &mut Report) {
+    let forward = listener.kind == ListenerKind::Forward;
+    let address = &listener.address.place;
+    let only_forward = |place: &Place, name: &str| {
+        let title = format!("`{name}` is for listeners of kind \"forward\" only");
+        Diagnostic::at(place, title)
+    };
+    match &listener.to {
+        Optional::Absent if forward => report.error(
+            Diagnostic::at(address, "a forward listener needs `to`")
+                .help("write `to = \"HOST:PORT\"`, the destination of its connections"),
+        ),
+        Optional::Written(to) if !forward => report.error(only_forward(&to.place, "to")),
+        _ => {}
+    }
+    match &listener.user {
+        Optional::Absent if forward => report.error(
+            Diagnostic::at(address, "a forward listener needs `user`")
+                .help("write `user = \"NAME\"`: whose rules hold, and who is billed"),
+        ),
+        Optional::Written(user) if !forward => report.error(only_forward(&user.place, "user")),
+        Optional::Written(user) if !users.contains(&*user.value) => report.error(no_user(user, users)),
+        _ => {}
+    }
+}
+
+fn no_user(user: &Placed<UserName>, users: &HashSet<&str>) -> Diagnostic {
+    let diagnostic = Diagnostic::at(&user.place, format!("there is no user `{}`", user.value));
+    let names: Vec<&str> = users.iter().copied().collect();
+    match nearest(&user.value, &names) {
+        Some(name) => diagnostic.help(format!("did you mean `{name}`?")),
+        None => diagnostic.help(format!("`tollgate user add {}` makes one", user.value)),
+    }
+}
+
+/// Whether two sockets would take each other's connections. Ports that the kernel chooses never do.
+fn collide(a: SocketAddr, b: SocketAddr) -> bool {
+    let (a, b) = (canonical(a), canonical(b));
+    let takes = |wild: IpAddr, other: IpAddr| wild.is_unspecified() && (wild.is_ipv6() || other.is_ipv4());
+    a.port() == b.port()
+        && a.port() != 0
+        && (a.ip() == b.ip() || takes(a.ip(), b.ip()) || takes(b.ip(), a.ip()))
+}
+
+fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
+}

@@ -1,0 +1,225 @@
+//! Users and destinations: from their tables to users who can be recognised and a policy that judges them.
+//!
+//! Promises: a name means one user, and so does a source address; every set that a rule refers to exists.
+//! Leaves to others: the meaning of rules (crate `policy`) and recognising users (`auth.rs`).
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use policy::rules::Rule;
+use policy::{BuildError, Builder, ListKind, Mistake, Owner, Policy, SetClass, UserIndex};
+
+use super::read::{Placed, suggest};
+use super::report::{Diagnostic, Place, Report};
+use super::written::{Written, WrittenDestination, WrittenUser};
+use crate::settings::DestinationClass;
+use crate::users::{Credential, PasswordHash, TokenHash, UserName};
+
+/// Most users: each costs every reactor thread an account.
+const USERS_MAX: usize = 100_000;
+
+/// Somebody whose flows are admitted and billed.
+#[derive(Clone, Debug)]
+pub struct User {
+    /// The name.
+    pub name: UserName,
+    /// The user in this configuration's policy; as a number, the position in [`super::Config::users`].
+    pub index: UserIndex,
+    /// A password or token; none for who is known by the source address, or by a forward listener, alone.
+    pub credential: Option<Credential>,
+    /// Source networks: no address is in networks of two users.
+    pub from: Vec<IpNet>,
+    /// Destinations allowed, as rules print themselves.
+    pub allow: Vec<String>,
+    /// Destinations denied.
+    pub deny: Vec<String>,
+    /// Most connections at the same time.
+    pub connections_max: u32,
+    /// Whether the user is refused whatever he presents.
+    pub disabled: bool,
+    /// The user file; none for a user of the configuration itself.
+    pub file: Option<PathBuf>,
+}
+
+/// Complains about users who cannot be told apart, or not be recognised at all.
+pub(super) fn check(written: &Written, report: &mut Report) {
+    let mut seen: HashMap<&str, &WrittenUser> = HashMap::new();
+    for user in &written.users {
+        match seen.get(&*user.name) {
+            None => _ = seen.insert(&user.name, user),
+            Some(first) => report.error(
+                Diagnostic::at(name_place(user), format!("two users are called `{}`", user.name))
+                    .other(name_place(first), "the first is here"),
+            ),
+        }
+        if let (Some(password), Some(token)) = (user.table.password.written(), user.table.token.written()) {
+            let title = format!("user `{}` has a password and a token", user.name);
+            report.error(
+                Diagnostic::at(&token.place, title)
+                    .other(&password.place, "one of the two must go")
+                    .help("a second user with the same rules can have the other"),
+            );
+        }
+    }
+    if let Some(user) = written.users.get(USERS_MAX) {
+        report.error(Diagnostic::at(&user.place, format!("more than {USERS_MAX} users")));
+    }
+    check_sources(&written.users, report);
+    warn(written, report);
+}
+
+/// The policy, or complaints.
+pub(super) fn policy(written: &Written, own: Vec<SocketAddr>, report: &mut Report) -> Option<Arc<Policy>> {
+    let mut builder = Builder::new();
+    builder.own(own);
+    for WrittenDestination { name, place, table } in &written.destinations {
+        if table.to.is_empty() {
+            let title = format!("the destinations of `{name}` are empty");
+            report.error(Diagnostic::at(place, title).help("write them as `to = [\"HOST:PORT\", ...]`"));
+        }
+        let class = table.class.written().map(|class| match class.value {
+            DestinationClass::Internal => SetClass::Internal,
+            DestinationClass::External => SetClass::External,
+        });
+        builder.set(name, class, rules(&table.to));
+    }
+    let mut by_name: HashMap<&str, &WrittenUser> = HashMap::new();
+    for user in &written.users {
+        // A second user of the same name was complained about already.
+        if let Entry::Vacant(vacant) = by_name.entry(&user.name) {
+            vacant.insert(user);
+            builder.user(&*user.name, rules(&user.table.allow), rules(&user.table.deny));
+        }
+    }
+    let built = builder.build().map_err(|mistakes| {
+        let places = Places { written, users: &by_name };
+        mistakes.iter().for_each(|mistake| report.error(places.diagnostic(mistake)));
+    });
+    built.ok().map(Arc::new)
+}
+
+/// The users, once [`check`] is content, in the order of the policy.
+pub(super) fn resolve(written: Written, policy: &Policy) -> Vec<User> {
+    let connections_default = written.limits.connections_per_user;
+    let texts = |rules: &[Placed<Rule>]| rules.iter().map(|rule| rule.value.to_string()).collect();
+    let resolve = |WrittenUser { name, table, file, .. }: WrittenUser| User {
+        index: policy.user(&name).expect("the policy was built from these users"),
+        credential: credential(table.password.into_value(), table.token.into_value()),
+        from: table.from.iter().map(|network| network.value).collect(),
+        allow: texts(&table.allow),
+        deny: texts(&table.deny),
+        connections_max: table.connections.into_value().unwrap_or(connections_default),
+        disabled: table.disabled,
+        name,
+        file,
+    };
+    written.users.into_iter().map(resolve).collect()
+}
+
+fn credential(password: Option<PasswordHash>, token: Option<TokenHash>) -> Option<Credential> {
+    password.map(Credential::Password).or(token.map(Credential::Token))
+}
+
+fn rules(placed: &[Placed<Rule>]) -> Vec<Rule> {
+    placed.iter().map(|rule| rule.value.clone()).collect()
+}
+
+fn name_place(user: &WrittenUser) -> &Place {
+    user.table.name.written().map_or(&user.place, |name| &name.place)
+}
+
+/// An address must not be in networks of two users. Networks are nested or apart, so in their order only the
+/// enclosing ones need to be kept.
+fn check_sources(users: &[WrittenUser], report: &mut Report) {
+    let mut networks: Vec<(&Placed<IpNet>, &WrittenUser)> =
+        users.iter().flat_map(|user| user.table.from.iter().map(move |network| (network, user))).collect();
+    networks.sort_by_key(|(network, _)| (network.network(), network.prefix_len()));
+    let mut enclosing: Vec<(&Placed<IpNet>, &WrittenUser)> = Vec::new();
+    for (network, user) in networks {
+        while enclosing.last().is_some_and(|(outer, _)| !outer.contains(&network.value)) {
+            enclosing.pop();
+        }
+        if let Some((outer, other)) = enclosing.iter().rev().find(|(_, other)| other.name != user.name) {
+            let title = format!("`from` of users `{}` and `{}` overlap", other.name, user.name);
+            report.error(
+                Diagnostic::at(&network.place, title)
+                    .label(format!("who comes from {} could be either", network.value))
+                    .other(&outer.place, format!("`{}`", other.name)),
+            );
+        }
+        enclosing.push((network, user));
+    }
+}
+
+/// What is allowed but can hardly be meant.
+fn warn(written: &Written, report: &mut Report) {
+    let forwarded: Vec<&UserName> = written
+        .listeners
+        .iter()
+        .filter_map(|listener| listener.user.written())
+        .map(|user| &user.value)
+        .collect();
+    for user in &written.users {
+        let table = &user.table;
+        let credential = table.password.written().is_some() || table.token.written().is_some();
+        let known = credential || !table.from.is_empty();
+        if !known && !forwarded.contains(&&user.name) {
+            let title = format!("nobody can be user `{}`", user.name);
+            let help = "it has no `password`, no `token`, no `from`, and no listener forwards for it";
+            report.warning(Diagnostic::at(name_place(user), title).help(help));
+        }
+        if table.allow.is_empty() {
+            let title = format!("user `{}` may go nowhere: `allow` is empty", user.name);
+            report.warning(Diagnostic::at(name_place(user), title));
+        }
+    }
+}
+
+/// Finds the place of a policy's mistake.
+struct Places<'a> {
+    written: &'a Written,
+    users: &'a HashMap<&'a str, &'a WrittenUser>,
+}
+
+impl Places<'_> {
+    fn diagnostic(&self, BuildError { place, mistake }: &BuildError) -> Diagnostic {
+        let at = self.place(&place.owner, place.rule);
+        match mistake {
+            Mistake::UnknownSet { reference, .. } => {
+                let sets: Vec<&str> = self.written.destinations.iter().map(|set| set.name.as_str()).collect();
+                let diagnostic = Diagnostic::at(at, format!("there is no set `@{reference}`"));
+                match sets.is_empty() {
+                    true => diagnostic.help(format!("write a table [destinations.{reference}]")),
+                    false => suggest(diagnostic, reference, &sets),
+                }
+            }
+            other => {
+                // The texts say what is wrong and, after a semicolon, what to do.
+                let text = other.to_string();
+                let (title, help) = text.split_once("; ").unwrap_or((&text, ""));
+                let diagnostic = Diagnostic::at(at, title);
+                if help.is_empty() { diagnostic } else { diagnostic.help(help) }
+            }
+        }
+    }
+
+    fn place(&self, owner: &Owner, rule: Option<(ListKind, usize)>) -> &Place {
+        match owner {
+            Owner::Set(name) => {
+                let set = self.written.destinations.iter().find(|set| set.name == *name);
+                let set = set.expect("the policy knows no other sets");
+                rule.and_then(|(_, index)| set.table.to.get(index)).map_or(&set.place, |rule| &rule.place)
+            }
+            Owner::User(name) => {
+                let user = self.users[name.as_str()];
+                let list = |kind| if kind == ListKind::Deny { &user.table.deny } else { &user.table.allow };
+                let rule = rule.and_then(|(kind, index)| list(kind).get(index));
+                rule.map_or(name_place(user), |rule| &rule.place)
+            }
+        }
+    }
+}

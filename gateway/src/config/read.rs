@@ -1,0 +1,294 @@
+//! Walks the spanned TOML tree: from a written table to the typed values of its settings.
+//!
+//! Promises: one wrong value never hides another; each complaint stands at the value, or at the key, or at
+//! the table that lacks it; unknown keys are complaints. Leaves to others: what settings there are
+//! (`settings.rs`) and what their values mean together (`config.rs`).
+
+use std::ops::{Deref, Range};
+
+use toml::Spanned;
+use toml::de::{DeString, DeTable, DeValue};
+
+use super::report::{Diagnostic, Place, Report};
+use crate::settings::{self, Setting, Table};
+
+/// How far a misspelt key may be from the one that is suggested (Damerau-Levenshtein).
+const SUGGESTION_DISTANCE_MAX: usize = 3;
+
+/// A value that remembers where it was written.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Placed<T> {
+    /// What was written.
+    pub value: T,
+    pub(crate) place: Place,
+}
+
+impl<T> Deref for Placed<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+/// The value of a setting that may be left out.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Optional<T> {
+    /// It is left out.
+    Absent,
+    /// It is there, and was complained about.
+    Wrong,
+    /// It is there.
+    Written(Placed<T>),
+}
+
+impl<T> Optional<T> {
+    /// The value, if it is there.
+    pub fn written(&self) -> Option<&Placed<T>> {
+        match self {
+            Optional::Written(placed) => Some(placed),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn into_value(self) -> Option<T> {
+        match self {
+            Optional::Written(placed) => Some(placed.value),
+            _ => None,
+        }
+    }
+}
+
+/// A written table.
+pub(crate) struct Section<'a> {
+    entries: Option<&'a DeTable<'a>>,
+    /// Where complaints about what is missing point to.
+    place: Place,
+}
+
+impl<'a> Section<'a> {
+    pub(crate) fn new(entries: &'a DeTable<'a>, place: Place) -> Section<'a> {
+        Section { entries: Some(entries), place }
+    }
+
+    /// A table in which nothing is written: every setting has its default.
+    pub(crate) fn empty() -> Section<'a> {
+        Section { entries: None, place: Place::new(0, 0..0) }
+    }
+
+    pub(crate) fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// The written keys, each with its value.
+    pub(crate) fn entries(
+        &self,
+    ) -> impl Iterator<Item = (&'a Spanned<DeString<'a>>, &'a Spanned<DeValue<'a>>)> {
+        self.entries.into_iter().flatten()
+    }
+
+    /// The value of one setting of `table`: as written, else its default; `None` once it has been
+    /// complained about and there is no default to go on with.
+    pub(crate) fn value<T: Read>(&self, table: &Table, name: &str, report: &mut Report) -> Option<T> {
+        let setting = table.setting(name).expect("the macro asks for the settings that it declares");
+        let Some(value) = self.entries.and_then(|entries| entries.get(name)) else {
+            return self.default(table, setting, report);
+        };
+        let place = self.place_of(value.span());
+        if T::SECRET {
+            report.secrets.push(place.clone());
+        }
+        T::read(value.get_ref(), &place, setting, report).or_else(|| T::default(setting))
+    }
+
+    /// Complains about every key that `table` does not know.
+    pub(crate) fn refuse_unknown(&self, table: &Table, report: &mut Report) {
+        let names: Vec<&str> = table.settings.iter().map(|setting| setting.name).collect();
+        for (key, value) in self.entries() {
+            if names.contains(&key.get_ref().as_ref()) {
+                continue;
+            }
+            let meant = nearest(key.get_ref(), &names).and_then(|name| table.setting(name));
+            // Where secrets are kept, a misspelt key may well hold one.
+            if table.settings.iter().any(|setting| setting.secret) && meant.is_none_or(|near| near.secret) {
+                report.secrets.push(self.place_of(value.span()));
+            }
+            let title = format!("unknown key `{}` in {}", key.get_ref(), table.header);
+            let diagnostic = Diagnostic::at(&self.place_of(key.span()), title);
+            report.error(match elsewhere(key.get_ref(), table) {
+                _ if meant.is_some() => suggest(diagnostic, key.get_ref(), &names),
+                Some(homes) => diagnostic.help(format!("`{}` belongs in {homes}", key.get_ref())),
+                None => suggest(diagnostic, key.get_ref(), &names),
+            });
+        }
+    }
+
+    pub(crate) fn place_of(&self, span: Range<usize>) -> Place {
+        Place::new(self.place.source, span)
+    }
+
+    fn default<T: Read>(&self, table: &Table, setting: &Setting, report: &mut Report) -> Option<T> {
+        let default = T::default(setting);
+        if default.is_none() {
+            let title = format!("{} lacks `{}`", table.header, setting.name);
+            let label = format!("write `{} = ...`: {}", setting.name, setting.kind);
+            report.error(Diagnostic::at(&self.place, title).label(label));
+        }
+        default
+    }
+}
+
+/// Adds to a complaint about an unknown word what may have been meant.
+pub(crate) fn suggest(diagnostic: Diagnostic, word: &str, known: &[&str]) -> Diagnostic {
+    match nearest(word, known) {
+        Some(name) => diagnostic.help(format!("did you mean `{name}`?")),
+        None if known.is_empty() => diagnostic,
+        None => diagnostic.help(format!("there is {}", listed(known))),
+    }
+}
+
+/// The known word that is closest to `word`, if it is close at all.
+pub(crate) fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
+    let distance = |name: &&str| strsim::damerau_levenshtein(word, name);
+    let close = |name: &&str| distance(name) <= SUGGESTION_DISTANCE_MAX.min(name.len() / 2);
+    known.iter().copied().filter(close).min_by_key(distance)
+}
+
+/// The other tables that have a setting of this name.
+fn elsewhere(name: &str, table: &Table) -> Option<String> {
+    let others = settings::TABLES.iter().filter(|other| other.header != table.header);
+    let homes: Vec<_> =
+        others.filter(|other| other.setting(name).is_some()).map(|other| other.header).collect();
+    (!homes.is_empty()).then(|| homes.join(" or "))
+}
+
+/// The words for a person; a long list is cut.
+fn listed(names: &[&str]) -> String {
+    const SHOWN_MAX: usize = 12;
+    let shown: Vec<String> = names.iter().take(SHOWN_MAX).map(|name| format!("`{name}`")).collect();
+    let more = if names.len() > SHOWN_MAX { ", ..." } else { "" };
+    shown.join(", ") + more
+}
+
+/// A table of settings, as `settings.rs` declares it.
+pub(crate) trait FromTable: Sized {
+    /// The declarations.
+    const TABLE: &'static Table;
+
+    /// Reads a table, complains about every mistake in it, and takes defaults where it can.
+    fn read(section: &Section<'_>, report: &mut Report) -> Option<Self>;
+}
+
+/// A type that a setting can have.
+pub(crate) trait Read: Sized {
+    /// What to write, in words.
+    const KIND: &'static str;
+    /// Whether the value must never be shown.
+    const SECRET: bool = false;
+    /// Whether it is a list of these.
+    const LIST: bool = false;
+
+    /// Reads a written value, or complains.
+    fn read(value: &DeValue<'_>, place: &Place, setting: &Setting, report: &mut Report) -> Option<Self>;
+
+    /// What holds when nothing is written; `None` where something must be.
+    fn default(setting: &Setting) -> Option<Self>;
+}
+
+/// A type whose value is one TOML string, number or boolean.
+pub(crate) trait Scalar: Sized {
+    /// What to write, in words.
+    const KIND: &'static str;
+    /// Whether the value must never be shown.
+    const SECRET: bool = false;
+
+    /// Reads a value within the setting's bounds, or says what is wrong with it.
+    fn parse(value: &DeValue<'_>, setting: &Setting) -> Result<Self, String>;
+}
+
+impl<T: Scalar> Read for T {
+    const KIND: &'static str = T::KIND;
+    const SECRET: bool = T::SECRET;
+
+    fn read(value: &DeValue<'_>, place: &Place, setting: &Setting, report: &mut Report) -> Option<T> {
+        scalar(value, place, setting, report)
+    }
+
+    fn default(setting: &Setting) -> Option<T> {
+        let written = DeValue::parse(setting.default).ok()?;
+        T::parse(written.get_ref(), setting).ok()
+    }
+}
+
+impl<T: Scalar> Read for Placed<T> {
+    const KIND: &'static str = T::KIND;
+    const SECRET: bool = T::SECRET;
+
+    fn read(value: &DeValue<'_>, place: &Place, setting: &Setting, report: &mut Report) -> Option<Self> {
+        let value = scalar(value, place, setting, report)?;
+        Some(Placed { value, place: place.clone() })
+    }
+
+    fn default(_: &Setting) -> Option<Self> {
+        None
+    }
+}
+
+impl<T: Scalar> Read for Optional<T> {
+    const KIND: &'static str = T::KIND;
+    const SECRET: bool = T::SECRET;
+
+    fn read(value: &DeValue<'_>, place: &Place, setting: &Setting, report: &mut Report) -> Option<Self> {
+        Some(Placed::read(value, place, setting, report).map_or(Optional::Wrong, Optional::Written))
+    }
+
+    fn default(_: &Setting) -> Option<Self> {
+        Some(Optional::Absent)
+    }
+}
+
+impl<T: Scalar> Read for Vec<Placed<T>> {
+    const KIND: &'static str = T::KIND;
+    const LIST: bool = true;
+    const SECRET: bool = T::SECRET;
+
+    fn read(value: &DeValue<'_>, place: &Place, setting: &Setting, report: &mut Report) -> Option<Self> {
+        let Some(items) = value.as_array() else {
+            let label = format!("expected a list, each {}; found {}", setting.kind, found(value));
+            report.error(complaint(place, setting).label(label));
+            return None;
+        };
+        let item = |item: &Spanned<DeValue<'_>>| {
+            let place = Place::new(place.source, item.span());
+            Placed::read(item.get_ref(), &place, setting, report)
+        };
+        Some(items.iter().filter_map(item).collect())
+    }
+
+    fn default(_: &Setting) -> Option<Self> {
+        Some(Vec::new())
+    }
+}
+
+/// What was written, for a complaint that something else was expected.
+pub(crate) fn found(value: &DeValue<'_>) -> String {
+    match value {
+        DeValue::Integer(_) => "an integer".into(),
+        DeValue::Array(_) => "a list".into(),
+        other => format!("a {}", other.type_str()),
+    }
+}
+
+fn scalar<T: Scalar>(
+    value: &DeValue<'_>,
+    place: &Place,
+    setting: &Setting,
+    report: &mut Report,
+) -> Option<T> {
+    let complain = |reason| report.error(complaint(place, setting).label(reason));
+    T::parse(value, setting).map_err(complain).ok()
+}
+
+fn complaint(place: &Place, setting: &Setting) -> Diagnostic {
+    Diagnostic::at(place, format!("wrong value for `{}`", setting.name))
+}

@@ -1,0 +1,239 @@
+//! Diagnostics: what is wrong in the configuration, where it stands, and how to put it right.
+//!
+//! Promises: every complaint is kept and rendered with file, line and column; what may be a secret is shown
+//! as stars, whatever is wrong around it. Leaves to others: finding the mistakes.
+
+use std::fmt;
+use std::ops::Range;
+
+use annotate_snippets::{Annotation, AnnotationKind, Element, Level, Renderer, Snippet};
+
+use super::secrets::{secret_assignments, starred};
+
+/// Diagnostics that are shown; a file that is no configuration at all would fill the screen.
+const SHOWN_MAX: usize = 50;
+
+/// One text that configuration was read from.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Source {
+    /// How people call it: the path as it was given, or the option.
+    pub(crate) name: String,
+    pub(crate) text: String,
+}
+
+/// Where something stands: a source, and the bytes in it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// Index into the sources of one load.
+    pub(crate) source: usize,
+    pub(crate) start: usize,
+    pub(crate) end: usize,
+}
+
+impl Place {
+    pub(crate) fn new(source: usize, span: Range<usize>) -> Place {
+        Place { source, start: span.start, end: span.end }
+    }
+}
+
+/// One complaint.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Diagnostic {
+    pub(crate) title: String,
+    pub(crate) place: Option<Place>,
+    /// What to say under the marked text; may be empty.
+    pub(crate) label: String,
+    /// A second place that explains the first.
+    pub(crate) other: Option<(Place, String)>,
+    pub(crate) help: Option<String>,
+}
+
+impl Diagnostic {
+    /// A complaint without a place: a file that cannot be read.
+    pub(crate) fn general(title: impl Into<String>) -> Diagnostic {
+        Diagnostic { title: title.into(), place: None, label: String::new(), other: None, help: None }
+    }
+
+    pub(crate) fn at(place: &Place, title: impl Into<String>) -> Diagnostic {
+        Diagnostic { place: Some(place.clone()), ..Diagnostic::general(title) }
+    }
+
+    pub(crate) fn label(mut self, label: impl Into<String>) -> Diagnostic {
+        self.label = label.into();
+        self
+    }
+
+    pub(crate) fn other(mut self, place: &Place, label: impl Into<String>) -> Diagnostic {
+        self.other = Some((place.clone(), label.into()));
+        self
+    }
+
+    pub(crate) fn help(mut self, help: impl Into<String>) -> Diagnostic {
+        self.help = Some(help.into());
+        self
+    }
+}
+
+/// What a load collects while it reads.
+#[derive(Debug, Default)]
+pub(crate) struct Report {
+    pub(crate) errors: Vec<Diagnostic>,
+    pub(crate) warnings: Vec<Diagnostic>,
+    /// Values that must not be shown.
+    pub(crate) secrets: Vec<Place>,
+}
+
+impl Report {
+    pub(crate) fn error(&mut self, diagnostic: Diagnostic) {
+        self.errors.push(diagnostic);
+    }
+
+    pub(crate) fn warning(&mut self, diagnostic: Diagnostic) {
+        self.warnings.push(diagnostic);
+    }
+}
+
+/// Diagnostics with the texts that they point into, ready to be shown.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Findings {
+    sources: Vec<Source>,
+    diagnostics: Vec<Diagnostic>,
+}
+
+/// One finding for a program to read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// The file, or the option, that it stands in; none when it concerns no text.
+    pub file: Option<String>,
+    /// Line, from 1.
+    pub line: Option<usize>,
+    /// Column in characters, from 1.
+    pub column: Option<usize>,
+    /// What is wrong.
+    pub message: String,
+    /// What is expected there.
+    pub detail: Option<String>,
+    /// How to put it right.
+    pub help: Option<String>,
+}
+
+impl Findings {
+    /// Puts the diagnostics into the order of the texts and hides what is secret.
+    pub(crate) fn new(sources: &[Source], mut diagnostics: Vec<Diagnostic>, secrets: &[Place]) -> Findings {
+        diagnostics.sort_by(|a, b| a.place.cmp(&b.place));
+        let hidden = |(index, source): (usize, &Source)| {
+            let mut spans: Vec<Range<usize>> = secret_assignments(&source.text);
+            spans.extend(secrets.iter().filter(|place| place.source == index).map(|at| at.start..at.end));
+            Source { name: source.name.clone(), text: starred(&source.text, &spans) }
+        };
+        Findings { sources: sources.iter().enumerate().map(hidden).collect(), diagnostics }
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.diagnostics.len()
+    }
+
+    /// Whether there is nothing to say.
+    pub fn is_empty(&self) -> bool {
+        self.diagnostics.is_empty()
+    }
+
+    /// The findings one by one, in the order of the texts.
+    pub fn iter(&self) -> impl Iterator<Item = Finding> {
+        self.diagnostics.iter().map(|diagnostic| {
+            let position = diagnostic.place.as_ref().map(|place| self.position(place));
+            Finding {
+                file: diagnostic.place.as_ref().map(|place| self.sources[place.source].name.clone()),
+                line: position.map(|(line, _)| line),
+                column: position.map(|(_, column)| column),
+                message: diagnostic.title.clone(),
+                detail: Some(diagnostic.label.clone()).filter(|label| !label.is_empty()),
+                help: diagnostic.help.clone(),
+            }
+        })
+    }
+
+    /// The text for a person, as errors or as warnings, with colours for a terminal if wished.
+    pub fn render(&self, severity: Severity, styled: bool) -> String {
+        let renderer = if styled { Renderer::styled() } else { Renderer::plain() };
+        let shown = self.diagnostics.iter().take(SHOWN_MAX);
+        let mut text =
+            shown.map(|each| self.render_one(each, &renderer, severity)).collect::<Vec<_>>().join("\n\n");
+        if let Some(rest) = self.len().checked_sub(SHOWN_MAX).filter(|&rest| rest > 0) {
+            text.push_str(&format!("\n\nand {rest} more"));
+        }
+        text
+    }
+
+    fn render_one(&self, diagnostic: &Diagnostic, renderer: &Renderer, severity: Severity) -> String {
+        let level = match severity {
+            Severity::Error => Level::ERROR,
+            Severity::Warning => Level::WARNING,
+        };
+        let mut group = level.primary_title(diagnostic.title.as_str()).elements(self.snippets(diagnostic));
+        if let Some(help) = &diagnostic.help {
+            group = group.element(Level::HELP.message(help.as_str()));
+        }
+        renderer.render(&[group])
+    }
+
+    fn snippets<'a>(&'a self, of: &'a Diagnostic) -> Vec<Element<'a>> {
+        let Some(place) = &of.place else { return Vec::new() };
+        let mut first = self.snippet(place, AnnotationKind::Primary, &of.label);
+        match &of.other {
+            None => vec![first.into()],
+            Some((other, label)) if other.source == place.source => {
+                first = first.annotation(annotation(other, AnnotationKind::Context, label));
+                vec![first.into()]
+            }
+            Some((other, label)) => {
+                vec![first.into(), self.snippet(other, AnnotationKind::Context, label).into()]
+            }
+        }
+    }
+
+    fn snippet<'a>(
+        &'a self,
+        place: &Place,
+        kind: AnnotationKind,
+        label: &'a str,
+    ) -> Snippet<'a, Annotation<'a>> {
+        let source = &self.sources[place.source];
+        Snippet::source(source.text.as_str())
+            .path(source.name.as_str())
+            .annotation(annotation(place, kind, label))
+    }
+
+    /// Line and column of a place, both from 1, the column in characters.
+    fn position(&self, place: &Place) -> (usize, usize) {
+        let before = &self.sources[place.source].text[..place.start];
+        let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
+        (before.matches('\n').count() + 1, before[line_start..].chars().count() + 1)
+    }
+}
+
+/// How much a finding weighs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Severity {
+    /// The configuration is not used.
+    Error,
+    /// It is used, but probably not what was meant.
+    Warning,
+}
+
+/// Everything that is wrong with a configuration.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ConfigErrors(pub Findings);
+
+impl fmt::Display for ConfigErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.render(Severity::Error, false))
+    }
+}
+
+impl std::error::Error for ConfigErrors {}
+
+fn annotation<'a>(place: &Place, kind: AnnotationKind, label: &'a str) -> Annotation<'a> {
+    kind.span(place.start..place.end).label((!label.is_empty()).then_some(label))
+}

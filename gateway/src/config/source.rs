@@ -1,0 +1,144 @@
+//! Finds and reads the texts of a configuration: the file, and the user files beside it.
+//!
+//! Promises: bounded reads of regular files only; each text has the name that people know it by. Leaves to
+//! others: what the texts say.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use super::report::{Diagnostic, Report, Source};
+use super::{Given, Origin};
+use crate::users::{NameError, USERS_DIRECTORY, UserName};
+
+/// The file that is read when none is named, if it exists.
+pub(super) const DEFAULT_FILE: &str = "tollgate.toml";
+
+/// Longest configuration file in bytes: some hundred thousand rules.
+const FILE_BYTES_MAX: u64 = 64 << 20;
+
+/// Longest user file in bytes.
+const USER_FILE_BYTES_MAX: u64 = 1 << 20;
+
+const _: () = assert!(USER_FILE_BYTES_MAX <= FILE_BYTES_MAX);
+
+/// What a load reads.
+pub(super) struct Gathered {
+    pub(super) origin: Origin,
+    pub(super) users_directory: PathBuf,
+    pub(super) sources: Vec<Source>,
+    /// Index of the configuration file among the sources, if there is one.
+    pub(super) main: Option<usize>,
+    /// The user files: name, path, index among the sources.
+    pub(super) users: Vec<(UserName, PathBuf, usize)>,
+}
+
+/// Reads every text, and complains about those that cannot be read.
+pub(super) fn gather(given: &Given, default_data: &Path, report: &mut Report) -> Gathered {
+    let origin = origin(given);
+    let users_directory = match &origin {
+        Origin::File(path) => path.parent().unwrap_or(Path::new("")).join(USERS_DIRECTORY),
+        Origin::Embedded => default_data.join(USERS_DIRECTORY),
+    };
+    let mut gathered =
+        Gathered { origin, users_directory, sources: Vec::new(), main: None, users: Vec::new() };
+    if let Origin::File(path) = &gathered.origin {
+        match read_bounded(path, FILE_BYTES_MAX) {
+            Ok(text) => gathered.main = Some(add(&mut gathered.sources, path, text)),
+            Err(error) => report.error(unreadable(path, &error)),
+        }
+    }
+    gathered.read_users(given.draft.as_ref(), report);
+    gathered
+}
+
+impl Gathered {
+    fn read_users(&mut self, draft: Option<&(PathBuf, String)>, report: &mut Report) {
+        let mut paths = match user_files(&self.users_directory) {
+            Ok(paths) => paths,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            Err(error) => return report.error(unreadable(&self.users_directory, &error)),
+        };
+        if let Some((path, _)) = draft.filter(|(path, _)| !paths.contains(path)) {
+            paths.push(path.clone());
+        }
+        for path in paths {
+            let name = match user_name(&path) {
+                Ok(name) => name,
+                Err(error) => {
+                    let title = format!("{} does not bear a user's name", path.display());
+                    report.error(Diagnostic::general(title).help(error.to_string()));
+                    continue;
+                }
+            };
+            let text = match draft {
+                Some((draft, text)) if *draft == path => Ok(text.clone()),
+                _ => read_bounded(&path, USER_FILE_BYTES_MAX),
+            };
+            match text {
+                Ok(text) => {
+                    let index = add(&mut self.sources, &path, text);
+                    self.users.push((name, path, index));
+                }
+                Err(error) => report.error(unreadable(&path, &error)),
+            }
+        }
+    }
+}
+
+/// The user files in a directory, by name: what ends with `.toml` and is not hidden, as the leavings of
+/// editors are.
+pub(super) fn user_files(directory: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut paths = Vec::new();
+    for entry in fs::read_dir(directory)? {
+        let path = entry?.path();
+        let hidden = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
+        if path.extension() == Some(OsStr::new("toml")) && !hidden {
+            paths.push(path);
+        }
+    }
+    paths.sort();
+    Ok(paths)
+}
+
+fn origin(given: &Given) -> Origin {
+    match &given.path {
+        Some(path) => Origin::File(path.clone()),
+        None if Path::new(DEFAULT_FILE).exists() => Origin::File(DEFAULT_FILE.into()),
+        None => Origin::Embedded,
+    }
+}
+
+fn user_name(path: &Path) -> Result<UserName, NameError> {
+    path.file_stem().unwrap_or_default().to_string_lossy().parse()
+}
+
+fn add(sources: &mut Vec<Source>, path: &Path, text: String) -> usize {
+    sources.push(Source { name: path.display().to_string(), text });
+    sources.len() - 1
+}
+
+fn read_bounded(path: &Path, bytes_max: u64) -> io::Result<String> {
+    // Asked before opening: to open a pipe would wait for its writer.
+    if !fs::metadata(path)?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
+    }
+    let mut bytes = Vec::new();
+    File::open(path)?.take(bytes_max + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > bytes_max {
+        let text = format!("it is longer than {bytes_max} bytes");
+        return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let line = 1 + error.as_bytes()[..error.utf8_error().valid_up_to()]
+            .iter()
+            .filter(|&&byte| byte == b'\n')
+            .count();
+        io::Error::new(io::ErrorKind::InvalidData, format!("line {line} is not UTF-8 text"))
+    })
+}
+
+fn unreadable(path: &Path, error: &io::Error) -> Diagnostic {
+    Diagnostic::general(format!("cannot read {}: {error}", path.display()))
+}

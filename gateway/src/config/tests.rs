@@ -1,0 +1,259 @@
+//! What each mistake in a configuration looks like to the person who made it, and what a good one means.
+//!
+//! Each directory of `testdata/config` holds a wrong configuration and, in `expected.txt`, all that is said
+//! about it. `UPDATE=1 cargo test -p gateway config` writes the expectations; read the difference.
+
+use std::fs;
+use std::time::Duration;
+
+use policy::{AddressClass, Host};
+use tempfile::TempDir;
+
+use super::*;
+use crate::settings::{AcceptStrategy, LogTarget};
+
+const CASES: &str = "testdata/config";
+
+#[test]
+fn every_mistake_is_explained() {
+    let mut cases: Vec<_> = fs::read_dir(CASES).unwrap().map(|case| case.unwrap().path()).collect();
+    cases.sort();
+    assert!(cases.len() >= 11, "the cases are gone");
+    let wrong = cases.iter().filter(|case| !explains(case)).count();
+    assert_eq!(wrong, 0, "see above");
+}
+
+/// Whether a wrong configuration is explained as expected; if not, prints both.
+fn explains(case: &Path) -> bool {
+    let given = Given { path: Some(case.join("tollgate.toml")), ..Given::default() };
+    let errors = Config::load(&given).expect_err("each case is wrong").to_string();
+    let rendered = errors.replace(&format!("{}/", case.display()), "") + "\n";
+    let path = case.join("expected.txt");
+    if std::env::var_os("UPDATE").is_some() {
+        fs::write(&path, &rendered).unwrap();
+    }
+    let expected = fs::read_to_string(&path).unwrap_or_default();
+    if rendered != expected {
+        println!("{}\n--- rendered\n{rendered}--- expected\n{expected}", case.display());
+    }
+    rendered == expected
+}
+
+/// Files in a directory of their own.
+struct Files(TempDir);
+
+impl Files {
+    fn new(files: &[(&str, &str)]) -> Files {
+        let directory = tempfile::tempdir().unwrap();
+        for (name, text) in files {
+            let path = directory.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        Files(directory)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn given(&self) -> Given {
+        Given { path: Some(self.path("tollgate.toml")), ..Given::default() }
+    }
+
+    #[track_caller]
+    fn load(&self) -> Config {
+        Config::load(&self.given()).unwrap_or_else(|errors| panic!("{errors}"))
+    }
+}
+
+const TWO_USERS: &str = r#"
+[[listener]]
+address = "127.0.0.1:3128"
+[[listener]]
+address = "127.0.0.1:15432"
+kind = "forward"
+to = "db.corp:5432"
+user = "ci"
+[timeouts]
+idle = "1h"
+lifetime = "30d"
+[limits]
+connections_per_user = 7
+[accept]
+strategy = "exclusive"
+[dns]
+servers = ["192.0.2.53", "[2001:db8::53]:5353"]
+[log]
+to = "tollgate.log"
+[destinations.corp]
+to = ["*.corp:5432"]
+class = "internal"
+[[user]]
+name = "ci"
+from = ["10.1.0.0/16"]
+allow = ["@corp", "Example.COM:443"]
+connections = 500
+"#;
+
+#[test]
+fn a_configuration_means_what_it_says() {
+    let files = Files::new(&[("tollgate.toml", TWO_USERS), ("users.d/ann.toml", "allow = [\"a.example\"]")]);
+    let config = files.load();
+    assert_eq!(config.origin, Origin::File(files.path("tollgate.toml")));
+    assert_eq!(config.users_directory, files.path("users.d"));
+    assert_eq!(config.ledger.directory, files.path("tollgate-data"));
+    assert_eq!(config.log.to, LogTarget::File(files.path("tollgate.log")));
+    assert_eq!(config.timeouts.idle, Duration::from_secs(3600));
+    assert_eq!(config.timeouts.lifetime, Some(Duration::from_secs(30 * 86_400)));
+    assert_eq!(config.timeouts.greeting, Duration::from_secs(10), "a default");
+    assert_eq!(config.accept.strategy, AcceptStrategy::Exclusive);
+    let servers = ["192.0.2.53:53".parse().unwrap(), "[2001:db8::53]:5353".parse().unwrap()];
+    assert_eq!(config.dns.server_addresses(), servers);
+
+    let names: Vec<&str> = config.users.iter().map(|user| &*user.name).collect();
+    assert_eq!(names, ["ci", "ann"]);
+    for (position, user) in config.users.iter().enumerate() {
+        assert_eq!(user.index.as_usize(), position);
+        assert_eq!(config.user(&user.name).unwrap().name, user.name);
+    }
+    let [ci, ann] = &config.users[..] else { panic!("two users") };
+    assert_eq!((ci.connections_max, ann.connections_max), (500, 7));
+    assert_eq!(ci.from, ["10.1.0.0/16".parse().unwrap()]);
+    assert_eq!(ci.allow, ["@corp", "example.com:443"]);
+    assert_eq!((&ci.file, &ann.file), (&None, &Some(files.path("users.d/ann.toml"))));
+    assert!(config.user("nobody").is_none());
+
+    let to = proto::target::Target::parse_authority(b"db.corp:5432").unwrap();
+    let ingresses: Vec<&Ingress> = config.listeners.iter().map(|listener| &listener.ingress).collect();
+    assert_eq!(ingresses, [&Ingress::Mixed, &Ingress::Forward { to, user: ci.index }]);
+}
+
+#[test]
+fn without_a_file_the_defaults_hold() {
+    let config = Config::load(&Given::default()).unwrap();
+    assert_eq!(config.origin, Origin::Embedded);
+    assert_eq!(config.users_directory, Path::new("tollgate-data/users.d"));
+    let listener = Listener { address: "127.0.0.1:3128".parse().unwrap(), ingress: Ingress::Mixed };
+    assert_eq!(config.listeners, [listener]);
+    assert_eq!(config.admin.address, "127.0.0.1:9128".parse().unwrap());
+    assert!(config.users.is_empty() && config.warnings.is_empty());
+}
+
+#[test]
+fn a_wildcard_listener_makes_every_address_ours() {
+    let files = Files::new(&[("tollgate.toml", "[[listener]]\naddress = \"0.0.0.0:3128\"\n")]);
+    let machine = Machine {
+        addresses: vec!["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()],
+        bound: vec!["127.0.0.1:40000".parse().unwrap()],
+    };
+    let config = Config::load(&Given { machine, ..files.given() }).unwrap();
+    let ours = |text: &str| {
+        let address: SocketAddr = text.parse().unwrap();
+        config.policy.address_class(address.ip(), address.port()) == AddressClass::Ours
+    };
+    for address in ["192.0.2.1:3128", "127.0.0.1:3128", "127.0.0.1:9128", "127.0.0.1:40000"] {
+        assert!(ours(address), "{address}");
+    }
+    for address in ["192.0.2.1:3129", "192.0.2.2:3128", "127.0.0.1:40001", "[2001:db8::1]:3128"] {
+        assert!(!ours(address), "{address}");
+    }
+}
+
+#[test]
+fn destinations_of_the_command_line_go_to_the_first_user() {
+    let files = Files::new(&[("tollgate.toml", ""), ("users.d/me.toml", ""), ("users.d/you.toml", "")]);
+    let allow = vec!["a.example:443".to_owned()];
+    let config = Config::load(&Given { allow, ..files.given() }).unwrap();
+    let may = |user: &str| {
+        let user = config.user(user).unwrap();
+        matches!(
+            config.policy.judge_name(user.index, Host::Name("a.example"), 443),
+            policy::NameVerdict::Judged(_)
+        )
+    };
+    assert!(may("me") && !may("you"));
+
+    let allow = vec!["https://a.example".to_owned()];
+    let errors = Config::load(&Given { allow, ..files.given() }).unwrap_err().to_string();
+    assert!(errors.starts_with("error: wrong destination for `--allow`\n --> --allow:1:1\n"), "{errors}");
+
+    let files = Files::new(&[("tollgate.toml", "")]);
+    let allow = vec!["a.example".to_owned()];
+    let errors = Config::load(&Given { allow, ..files.given() }).unwrap_err().to_string();
+    assert!(errors.starts_with("error: there is no user `me`\n"), "{errors}");
+}
+
+#[test]
+fn a_draft_is_checked_as_if_it_were_written() {
+    let files = Files::new(&[("tollgate.toml", ""), ("users.d/ci.toml", "from = [\"10.0.0.0/8\"]")]);
+    let draft = |name: &str, text: &str| {
+        let draft = Some((files.path("users.d").join(name), text.to_owned()));
+        Config::load(&Given { draft, ..files.given() })
+    };
+    let config = draft("new.toml", "from = [\"192.0.2.0/24\"]").unwrap();
+    assert!(config.user("new").is_some() && config.user("ci").is_some());
+    let errors = draft("new.toml", "from = [\"10.1.0.0/16\"]").unwrap_err().to_string();
+    assert!(errors.starts_with("error: `from` of users `ci` and `new` overlap\n"), "{errors}");
+    let config = draft("ci.toml", "from = [\"10.1.0.0/16\"]").unwrap();
+    assert_eq!(
+        config.user("ci").unwrap().from,
+        ["10.1.0.0/16".parse().unwrap()],
+        "the draft replaces the file"
+    );
+    assert!(!files.path("users.d/new.toml").exists());
+}
+
+#[test]
+fn what_can_hardly_be_meant_is_a_warning() {
+    let files = Files::new(&[
+        ("tollgate.toml", "[[user]]\nname = \"ci\"\n"),
+        ("tollgate-data/users.d/me.toml", "allow = [\"a.example\"]"),
+    ]);
+    let warnings: Vec<String> = files.load().warnings.iter().map(|warning| warning.message).collect();
+    let orphaned =
+        format!("the user files in {} are not read", files.path("tollgate-data/users.d").display());
+    assert_eq!(
+        warnings,
+        [orphaned.as_str(), "nobody can be user `ci`", "user `ci` may go nowhere: `allow` is empty",]
+    );
+}
+
+#[test]
+fn findings_have_positions_for_programs() {
+    let files =
+        Files::new(&[("tollgate.toml", "# \u{e9}\n[limits]\nx = 1 # \u{e9}\nconnections = \"\u{e9}\"")]);
+    let ConfigErrors(findings) = Config::load(&files.given()).unwrap_err();
+    let file = Some(files.path("tollgate.toml").display().to_string());
+    let positions: Vec<_> =
+        findings.iter().map(|finding| (finding.file, finding.line, finding.column)).collect();
+    assert_eq!(positions, [(file.clone(), Some(3), Some(1)), (file, Some(4), Some(15))]);
+}
+
+#[test]
+fn a_flood_of_errors_is_cut() {
+    let text: String = (0..200).map(|n| format!("key{n} = 1\n")).collect();
+    let files = Files::new(&[("tollgate.toml", &text)]);
+    let ConfigErrors(findings) = Config::load(&files.given()).unwrap_err();
+    assert_eq!(findings.len(), 200);
+    let rendered = findings.render(Severity::Error, false);
+    assert!(rendered.ends_with("\n\nand 150 more"), "{rendered}");
+}
+
+#[test]
+fn a_dangling_link_and_a_pipe_are_errors_and_block_nothing() {
+    let files = Files::new(&[("tollgate.toml", ""), ("users.d/real.toml", "")]);
+    std::os::unix::fs::symlink("nowhere", files.path("users.d/link.toml")).unwrap();
+    std::os::unix::fs::symlink("real.toml", files.path("users.d/good.toml")).unwrap();
+    std::os::unix::fs::symlink("/dev/zero", files.path("users.d/zero.toml")).unwrap();
+    let ConfigErrors(findings) = Config::load(&files.given()).unwrap_err();
+    let messages: Vec<String> = findings.iter().map(|finding| finding.message).collect();
+    let directory = files.path("users.d").display().to_string();
+    assert_eq!(
+        messages,
+        [
+            format!("cannot read {directory}/link.toml: No such file or directory (os error 2)"),
+            format!("cannot read {directory}/zero.toml: it is not a regular file"),
+        ]
+    );
+}

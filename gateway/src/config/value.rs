@@ -1,0 +1,303 @@
+//! The types that a setting's value can have, and how each is written.
+//!
+//! Promises: a text that is accepted has one meaning, and an error says what to write instead. Leaves to
+//! others: which setting has which type (`settings.rs`), and where it was written (`read.rs`).
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ipnet::IpNet;
+use policy::rules::Rule;
+use proto::target::Target;
+use toml::de::DeValue;
+
+use super::read::{Scalar, found};
+use crate::settings::Setting;
+use crate::users::{CredentialError, NameError, PasswordHash, TokenHash, UserName};
+
+/// Port of name servers that are given without one (RFC 1035 section 4.2).
+const DNS_PORT: u16 = 53;
+
+/// Longest path or other free text in a setting, in bytes.
+const TEXT_BYTES_MAX: usize = 4096;
+
+/// Declares an enumeration whose values are written as words.
+macro_rules! choice {
+    ($(#[$about:meta])* $name:ident { $($(#[$text:meta])* $variant:ident = $word:literal,)+ }) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum $name { $($(#[$text])* $variant,)+ }
+
+        impl $name {
+            /// The word for it.
+            pub fn as_str(self) -> &'static str {
+                match self { $($name::$variant => $word,)+ }
+            }
+        }
+
+        impl Scalar for $name {
+            const KIND: &'static str = $crate::config::value::choice!(@words $($word)+);
+
+            fn parse(value: &DeValue<'_>, _: &Setting) -> Result<$name, String> {
+                let wrong = |found: String| format!("expected {}; found {found}", <$name as Scalar>::KIND);
+                match value.as_str() {
+                    $(Some($word) => Ok($name::$variant),)+
+                    Some(other) => Err(wrong(format!("\"{other}\""))),
+                    None => Err(wrong(found(value))),
+                }
+            }
+        }
+    };
+    (@words $first:literal $($more:literal)*) => { concat!("\"", $first, "\"", $(" or \"", $more, "\""),*) };
+}
+pub(crate) use choice;
+
+impl Scalar for u32 {
+    const KIND: &'static str = "a number";
+
+    fn parse(value: &DeValue<'_>, setting: &Setting) -> Result<u32, String> {
+        let number = number(value)?;
+        if let Some((low, high)) = setting.bounds() {
+            let bound = |text| DeValue::parse(text).ok().and_then(|bound| self::number(bound.get_ref()).ok());
+            if bound(low) > Some(number) || bound(high) < Some(number) {
+                return Err(out_of_bounds(low, high));
+            }
+        }
+        u32::try_from(number).map_err(|_| format!("expected a number up to {}", u32::MAX))
+    }
+}
+
+fn number(value: &DeValue<'_>) -> Result<i64, String> {
+    let integer = value.as_integer().ok_or_else(|| format!("expected a number; found {}", found(value)))?;
+    let parsed = i64::from_str_radix(integer.as_str(), integer.radix());
+    parsed.map_err(|_| "this number is too large".into())
+}
+
+impl Scalar for bool {
+    const KIND: &'static str = "true or false";
+
+    fn parse(value: &DeValue<'_>, _: &Setting) -> Result<bool, String> {
+        value.as_bool().ok_or_else(|| format!("expected true or false; found {}", found(value)))
+    }
+}
+
+const DURATION: &str = "a duration such as \"10s\" (units: ms, s, m, h, d)";
+
+impl Scalar for Duration {
+    const KIND: &'static str = "a duration";
+
+    fn parse(value: &DeValue<'_>, setting: &Setting) -> Result<Duration, String> {
+        let text = value.as_str().ok_or_else(|| format!("expected {DURATION}; found {}", found(value)))?;
+        let duration = duration(text).ok_or_else(|| format!("expected {DURATION}"))?;
+        if let Some((low, high)) = setting.bounds() {
+            let bound = |text: &str| self::duration(text.trim_matches('"'));
+            if bound(low) > Some(duration) || bound(high) < Some(duration) {
+                return Err(out_of_bounds(low, high));
+            }
+        }
+        Ok(duration)
+    }
+}
+
+/// A duration that may be left unlimited: `"none"`.
+impl Scalar for Option<Duration> {
+    const KIND: &'static str = "a duration or \"none\"";
+
+    fn parse(value: &DeValue<'_>, setting: &Setting) -> Result<Option<Duration>, String> {
+        match value.as_str() {
+            Some("none") => Ok(None),
+            _ => Duration::parse(value, setting).map(Some).map_err(|error| format!("{error}, or \"none\"")),
+        }
+    }
+}
+
+/// A whole number with its unit (ms, s, m, h or d); `None` if it is none, or too large for a u64 of
+/// milliseconds.
+pub fn duration(text: &str) -> Option<Duration> {
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = text.split_at(digits);
+    let unit_ms: u64 = match unit {
+        "ms" => 1,
+        "s" => 1_000,
+        "m" => 60 * 1_000,
+        "h" => 60 * 60 * 1_000,
+        "d" => 24 * 60 * 60 * 1_000,
+        _ => return None,
+    };
+    number.parse::<u64>().ok()?.checked_mul(unit_ms).map(Duration::from_millis)
+}
+
+fn out_of_bounds(low: &str, high: &str) -> String {
+    format!("out of bounds: from {low} to {high}")
+}
+
+/// The text of a string value, within bounds.
+fn text<'a>(value: &'a DeValue<'_>, kind: &str) -> Result<&'a str, String> {
+    let text = value.as_str().ok_or_else(|| format!("expected {kind}, in quotes; found {}", found(value)))?;
+    match text {
+        "" => Err(format!("expected {kind}; found an empty text")),
+        text if text.len() > TEXT_BYTES_MAX => Err(format!("longer than {TEXT_BYTES_MAX} bytes")),
+        text => Ok(text),
+    }
+}
+
+/// Implements [`Scalar`] for a type that is written as a string.
+macro_rules! textual {
+    ($($type:ty: $kind:literal $(secret $secret:literal)? => $parse:expr;)+) => {$(
+        impl Scalar for $type {
+            const KIND: &'static str = $kind;
+            $(const SECRET: bool = $secret;)?
+
+            fn parse(value: &DeValue<'_>, _: &Setting) -> Result<$type, String> {
+                let parse: fn(&str) -> Result<$type, String> = $parse;
+                parse(text(value, $kind)?)
+            }
+        }
+    )+};
+}
+
+textual! {
+    SocketAddr: "an address with a port" => socket_address;
+    NameServer: "an IP address, with or without a port" => name_server;
+    IpNet: "a network such as \"10.1.0.0/16\"" => network;
+    Rule: "a destination" => |text| Rule::parse(text).map_err(|error| error.to_string());
+    Target: "HOST:PORT" => |text| Target::parse_authority(text.as_bytes()).map_err(|error| error.to_string());
+    UserName: "a user's name" => |text| text.parse().map_err(|error: NameError| error.to_string());
+    PasswordHash: "an argon2id hash" secret true => |text| text.parse().map_err(credential_error);
+    TokenHash: "a token's hash" secret true => |text| text.parse().map_err(credential_error);
+    PathBuf: "a path" => path;
+    LogTarget: "\"stderr\" or a path" => log_target;
+    Realm: "a text" => realm;
+}
+
+/// A DNS server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NameServer(pub SocketAddr);
+
+/// Where the log goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LogTarget {
+    /// Standard error.
+    Stderr,
+    /// A file, appended to, opened again on USR1.
+    File(PathBuf),
+}
+
+/// A realm as a `Proxy-Authenticate` header can quote it without escapes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Realm(Box<str>);
+
+impl Realm {
+    /// The text, without quotes.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Realm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+fn socket_address(text: &str) -> Result<SocketAddr, String> {
+    let hint = "expected ADDRESS:PORT, such as \"127.0.0.1:3128\" or \"[::1]:3128\"";
+    text.parse().map_err(|_| match text.rsplit_once(':') {
+        Some(("", _)) => format!("{hint}; for all addresses write \"0.0.0.0{text}\" or \"[::]{text}\""),
+        Some(("localhost", port)) => format!("{hint}; a name is no address: write \"127.0.0.1:{port}\""),
+        _ => hint.to_owned(),
+    })
+}
+
+fn name_server(text: &str) -> Result<NameServer, String> {
+    let address = text.parse::<IpAddr>().map(|address| SocketAddr::new(address, DNS_PORT));
+    let server = address.or_else(|_| text.parse::<SocketAddr>());
+    server
+        .map(NameServer)
+        .map_err(|_| "expected an IP address, such as \"192.0.2.53\" or \"[::1]:5353\"".into())
+}
+
+/// A network, or an address as the network of itself alone, as `from` takes them.
+///
+/// # Errors
+/// What to write instead.
+pub fn network(text: &str) -> Result<IpNet, String> {
+    let network: IpNet = text
+        .parse()
+        .or_else(|_| text.parse::<IpAddr>().map(IpNet::from))
+        .map_err(|_| "expected a network such as \"10.1.0.0/16\", or an address")?;
+    if network != network.trunc() {
+        return Err(format!("this network has bits set beyond its length: write \"{}\"", network.trunc()));
+    }
+    match network {
+        IpNet::V6(mapped) if mapped.network().to_ipv4_mapped().is_some() => {
+            Err("clients never have such an address: write the IPv4 network".into())
+        }
+        network => Ok(network),
+    }
+}
+
+fn path(text: &str) -> Result<PathBuf, String> {
+    match text.contains('\0') {
+        true => Err("a path cannot hold NUL".into()),
+        false => Ok(PathBuf::from(text)),
+    }
+}
+
+fn log_target(text: &str) -> Result<LogTarget, String> {
+    match text {
+        "stderr" => Ok(LogTarget::Stderr),
+        other => path(other).map(LogTarget::File),
+    }
+}
+
+fn realm(text: &str) -> Result<Realm, String> {
+    const REALM_BYTES_MAX: usize = 64;
+    let plain = |c: char| (c.is_ascii_graphic() || c == ' ') && !matches!(c, '"' | '\\');
+    match text.len() <= REALM_BYTES_MAX && text.chars().all(plain) {
+        true => Ok(Realm(text.into())),
+        false => Err(format!("expected at most {REALM_BYTES_MAX} printable ASCII characters, no quotes")),
+    }
+}
+
+fn credential_error(error: CredentialError) -> String {
+    error.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_have_units() {
+        for (text, ms) in [("0s", 0), ("250ms", 250), ("10s", 10_000), ("15m", 900_000), ("2h", 7_200_000)] {
+            assert_eq!(duration(text), Some(Duration::from_millis(ms)), "{text}");
+        }
+        assert_eq!(duration("365d"), Some(Duration::from_secs(365 * 86_400)));
+        for bad in ["", "10", "s", "10 s", "-1s", "+1s", "1.5s", "1h30m", "10S", "99999999999999999999s"] {
+            assert_eq!(duration(bad), None, "{bad:?}");
+        }
+        assert_eq!(duration(&format!("{}d", u64::MAX)), None, "overflow is no duration");
+    }
+
+    #[test]
+    fn texts_are_checked() {
+        assert_eq!(name_server("192.0.2.53").unwrap().0, "192.0.2.53:53".parse().unwrap());
+        assert_eq!(name_server("::1").unwrap().0, "[::1]:53".parse().unwrap());
+        assert_eq!(name_server("[::1]:5353").unwrap().0, "[::1]:5353".parse().unwrap());
+        assert!(name_server("dns.example").is_err());
+        assert_eq!(network("10.1.2.3").unwrap(), "10.1.2.3/32".parse().unwrap());
+        assert_eq!(
+            network("10.1.2.3/16").unwrap_err(),
+            "this network has bits set beyond its length: write \"10.1.0.0/16\""
+        );
+        assert!(socket_address(":3128").unwrap_err().ends_with("write \"0.0.0.0:3128\" or \"[::]:3128\""));
+        assert!(socket_address("localhost:1").unwrap_err().ends_with("write \"127.0.0.1:1\""));
+        assert!(socket_address("127.0.0.1:65536").is_err());
+        assert!(realm("a \"b\"").is_err() && realm("a\r\nX: b").is_err());
+        assert_eq!(log_target("stderr"), Ok(LogTarget::Stderr));
+        assert!(path("a\0b").is_err());
+    }
+}

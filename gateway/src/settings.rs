@@ -1,0 +1,417 @@
+//! Every setting, declared once: name, type, default, bounds and text.
+//!
+//! Promises: the typed tables, the parser's checks, `tollgate check --settings` and `docs/settings.md` all
+//! come from the declarations in this file; a default is written as a user would write it, and read by
+//! the same code. Leaves to others: reading (`config/read.rs`) and what settings mean together (`config.rs`).
+
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ipnet::IpNet;
+use policy::rules::Rule;
+use proto::target::Target;
+use toml::de::DeValue;
+
+use crate::config::read::{FromTable, Optional, Placed, Read, Scalar, Section, found};
+use crate::config::report::Report;
+pub use crate::config::value::{LogTarget, Realm, duration, network};
+use crate::config::value::{NameServer, choice};
+use crate::users::{PasswordHash, TokenHash, UserName};
+
+/// A table of the configuration and what may stand in it.
+#[derive(Debug)]
+pub struct Table {
+    /// As it is written: `[limits]`, or `[[user]]` for one that may be repeated.
+    pub header: &'static str,
+    /// What the table is about; paragraphs are lines.
+    pub text: &'static [&'static str],
+    /// Its settings.
+    pub settings: &'static [Setting],
+}
+
+impl Table {
+    /// The setting of this name.
+    pub fn setting(&self, name: &str) -> Option<&Setting> {
+        self.settings.iter().find(|setting| setting.name == name)
+    }
+}
+
+/// One setting.
+#[derive(Debug)]
+pub struct Setting {
+    /// Its key.
+    pub name: &'static str,
+    /// What to write, in words.
+    pub kind: &'static str,
+    /// Whether it is a list of these.
+    pub list: bool,
+    /// Whether its value is never shown.
+    pub secret: bool,
+    /// The default as TOML; `required` and `none` are no TOML and mean what they say.
+    pub default: &'static str,
+    bounds: &'static [&'static str],
+    text: &'static [&'static str],
+}
+
+impl Setting {
+    /// The least and the greatest value, as TOML.
+    pub fn bounds(&self) -> Option<(&'static str, &'static str)> {
+        match self.bounds {
+            [low, high] => Some((low, high)),
+            _ => None,
+        }
+    }
+
+    /// What it does.
+    pub fn text(&self) -> String {
+        joined(self.text)
+    }
+}
+
+/// Declares tables of settings: for each a struct with one field per setting, how it is read, and its
+/// [`Table`]. A setting is `name: type = default, low ..= high;`, default and bounds as TOML.
+macro_rules! settings {
+    ($(
+        $(#[doc = $about:literal])+
+        $header:literal $table:ident {
+            $($(#[doc = $text:literal])+ $name:ident: $type:ty = $default:tt $(, $low:literal ..= $high:literal)?;)+
+        }
+    )+) => {
+        $(
+            $(#[doc = $about])+
+            #[derive(Clone, Debug, PartialEq)]
+            pub struct $table {
+                $($(#[doc = $text])+ pub $name: $type,)+
+            }
+
+            impl FromTable for $table {
+                const TABLE: &'static Table = &Table {
+                    header: $header,
+                    text: &[$($about),+],
+                    settings: &[$(Setting {
+                        name: stringify!($name),
+                        kind: <$type as Read>::KIND,
+                        list: <$type as Read>::LIST,
+                        secret: <$type as Read>::SECRET,
+                        default: stringify!($default),
+                        bounds: &[$(stringify!($low), stringify!($high))?],
+                        text: &[$($text),+],
+                    }),+],
+                };
+
+                fn read(section: &Section<'_>, report: &mut Report) -> Option<$table> {
+                    section.refuse_unknown(Self::TABLE, report);
+                    $(let $name = section.value(Self::TABLE, stringify!($name), report);)+
+                    Some($table { $($name: $name?),+ })
+                }
+            }
+        )+
+
+        /// Every table there is.
+        pub const TABLES: &[&Table] = &[$($table::TABLE),+];
+    };
+}
+
+settings! {
+    /// A port that Tollgate listens on. Without any `[[listener]]` there is one: `mixed` on `127.0.0.1:3128`.
+    "[[listener]]" ListenerTable {
+        /// Address and port. Port 0 lets the kernel choose one, which `serve` prints.
+        address: Placed<SocketAddr> = required;
+        /// What is spoken there. `mixed` tells HTTP CONNECT and SOCKS5 apart by the first byte; `forward`
+        /// speaks nothing and leads every connection to one destination, billed to one user.
+        kind: ListenerKind = "mixed";
+        /// The destination of a `forward` listener, `HOST:PORT`.
+        to: Optional<Target> = none;
+        /// The user to whom a `forward` listener's flows are billed, and whose rules hold.
+        user: Optional<UserName> = none;
+    }
+
+    /// Health and metrics, over plain HTTP and without a password: keep it on a private address.
+    "[admin]" Admin {
+        /// Address and port of `/healthz`, `/readyz` and `/metrics`.
+        address: SocketAddr = "127.0.0.1:9128";
+    }
+
+    /// How connections reach the reactor threads.
+    "[accept]" Accept {
+        /// `reuse_port` gives each thread its own socket, between which the kernel spreads new connections;
+        /// `exclusive` lets all threads wait on one socket and wakes one for each connection.
+        strategy: AcceptStrategy = "reuse_port";
+        /// Connections that may wait in the kernel for each listening socket; `net.core.somaxconn` bounds it.
+        backlog: u32 = 4096, 1 ..= 65535;
+    }
+
+    /// Threads that serve. Hashing, names, ledger, log and admin have their own.
+    "[threads]" Threads {
+        /// Reactor threads; 0 is one for each CPU that the process may use.
+        reactors: u32 = 0, 0 ..= 256;
+    }
+
+    /// How much at once. Each limit that is reached refuses what is new and leaves what is there alone.
+    "[limits]" Limits {
+        /// Client connections at the same time. A tunnel takes two descriptors; `tollgate doctor` tells whether
+        /// this machine carries them.
+        connections: u32 = 10_000, 1 ..= 1_000_000;
+        /// Connections of these that may be between accept and tunnel at the same time.
+        handshakes: u32 = 2_000, 1 ..= 100_000;
+        /// Connections at the same time for each user without a `connections` of their own.
+        connections_per_user: u32 = 1_000, 1 ..= 1_000_000;
+    }
+
+    /// Deadlines. Durations are written with their unit: ms, s, m, h or d.
+    "[timeouts]" Timeouts {
+        /// From accept to the complete request of the client, authentication included.
+        greeting: Duration = "10s", "100ms" ..= "10m";
+        /// For reaching the destination, over all its addresses together.
+        connect: Duration = "10s", "100ms" ..= "10m";
+        /// A tunnel without a byte in either direction ends after this.
+        idle: Duration = "15m", "1s" ..= "30d";
+        /// A tunnel with one direction closed ends after this long without a byte in the other.
+        half_closed: Duration = "1m", "1s" ..= "30d";
+        /// A tunnel ends after this in any case.
+        lifetime: Option<Duration> = "none", "1s" ..= "365d";
+        /// How long a stopping `serve` waits for its tunnels to end by themselves.
+        drain: Duration = "30s", "0s" ..= "1d";
+    }
+
+    /// Name resolution.
+    "[dns]" Dns {
+        /// `builtin` reads `/etc/hosts`, asks the name servers itself, and keeps answers as long as they say;
+        /// `system` asks the C library (nsswitch, search domains), which does not say how long.
+        mode: DnsMode = "builtin";
+        /// Name servers, for `builtin`; an empty list means those of `/etc/resolv.conf`.
+        servers: Vec<Placed<NameServer>> = [];
+        /// For the answer to one lookup.
+        timeout: Duration = "5s", "100ms" ..= "1m";
+        /// Names that are remembered, existing or not, for `builtin`.
+        cache_entries: u32 = 16_384, 1 ..= 1_000_000;
+        /// An answer is kept at least this long, whatever it says.
+        ttl_min: Duration = "1s", "0s" ..= "1h";
+        /// An answer is kept at most this long, whatever it says.
+        ttl_max: Duration = "1h", "1s" ..= "7d";
+        /// The answer that there is no such name is kept at most this long.
+        ttl_negative_max: Duration = "1m", "0s" ..= "1h";
+    }
+
+    /// The record of who used what.
+    "[ledger]" Ledger {
+        /// Where it is kept; a relative path starts at the configuration file's directory. One `serve` at a
+        /// time may use it.
+        directory: PathBuf = "tollgate-data";
+    }
+
+    /// The log: one line for each decision and one for each flow's end. It may drop lines and counts them; the
+    /// ledger never does.
+    "[log]" Log {
+        /// `stderr`, or a file, which SIGUSR1 opens again after a rotation; a relative path starts at the
+        /// configuration file's directory.
+        to: LogTarget = "stderr";
+    }
+
+    /// How clients prove who they are.
+    "[auth]" Auth {
+        /// What a browser shows when it asks for the password.
+        realm: Realm = "tollgate";
+        /// Password checks that may wait for the one that is running (some 50 ms each); beyond this a client
+        /// gets 503.
+        hash_queue: u32 = 64, 1 ..= 4096;
+        /// Credentials found right that each reactor thread remembers, so that they are not hashed again.
+        cache_entries: u32 = 4096, 0 ..= 1_000_000;
+        /// How long it remembers them. A reload forgets all.
+        cache_ttl: Duration = "10m", "1s" ..= "1d";
+        /// Wrong credentials in a minute from one source address, before more are refused without a look.
+        failures_per_minute: u32 = 20, 1 ..= 100_000;
+    }
+
+    /// A named set of destinations, for `allow` and `deny` as `@NAME`.
+    "[destinations.NAME]" DestinationTable {
+        /// Its destinations: `host:port`, `host:low-high`, `host` for any port, `*.host` for any depth below it
+        /// and not itself, `[v6]:port`, `network:port`.
+        to: Vec<Placed<Rule>> = [];
+        /// `internal` lets the set's names lead to private addresses and takes its flows out of what is billed;
+        /// `external` bills them. Without it the address decides.
+        class: Optional<DestinationClass> = none;
+    }
+
+    /// A user: a person, an app, a job. Instead of a `[[user]]` table, a file `users.d/NAME.toml` may hold the
+    /// settings of one user; the file's name is the user's name. `tollgate user add` writes such files.
+    "[[user]]" UserTable {
+        /// The name: a-z, 0-9, `.`, `_` and `-`, at most 64 characters.
+        name: Optional<UserName> = none;
+        /// The argon2id hash of a password, as `tollgate user passwd` makes it.
+        password: Optional<PasswordHash> = none;
+        /// The hash of a token, as `tollgate user add --token` makes it. Instead of a password.
+        token: Optional<TokenHash> = none;
+        /// Networks whose connections are this user's without any credential.
+        from: Vec<Placed<IpNet>> = [];
+        /// Where the user may go: destinations as in `[destinations.NAME]`, and `@NAME` for such a set. What
+        /// nothing allows is denied.
+        allow: Vec<Placed<Rule>> = [];
+        /// Where the user may not go, whatever is allowed.
+        deny: Vec<Placed<Rule>> = [];
+        /// Connections at the same time; without it `connections_per_user` of `[limits]` holds.
+        connections: Optional<u32> = none, 1 ..= 1_000_000;
+        /// Refuses the user, and keeps the name taken.
+        disabled: bool = false;
+    }
+}
+
+impl Dns {
+    /// The name servers to ask; none means those of `/etc/resolv.conf`.
+    pub fn server_addresses(&self) -> Vec<SocketAddr> {
+        self.servers.iter().map(|server| server.0).collect()
+    }
+}
+
+/// Tables in which every setting has a default.
+macro_rules! defaults {
+    ($($table:ident)+) => {$(
+        impl Default for $table {
+            fn default() -> $table {
+                let mut report = Report::default();
+                $table::read(&Section::empty(), &mut report).expect("every setting of this table has a default")
+            }
+        }
+    )+};
+}
+defaults! { Admin Accept Threads Limits Timeouts Dns Ledger Log Auth }
+
+choice! {
+    /// What is spoken at a listener.
+    ListenerKind {
+        /// HTTP CONNECT or SOCKS5.
+        Mixed = "mixed",
+        /// HTTP CONNECT only.
+        Http = "http",
+        /// SOCKS5 only.
+        Socks5 = "socks5",
+        /// Nothing: every connection leads to one destination.
+        Forward = "forward",
+    }
+}
+
+choice! {
+    /// How connections reach the reactor threads.
+    AcceptStrategy {
+        /// One listening socket for each thread.
+        ReusePort = "reuse_port",
+        /// One listening socket for all, `EPOLLEXCLUSIVE`.
+        Exclusive = "exclusive",
+    }
+}
+
+choice! {
+    /// Who resolves names.
+    DnsMode {
+        /// The resolver of this program.
+        Builtin = "builtin",
+        /// `getaddrinfo` of the C library.
+        System = "system",
+    }
+}
+
+choice! {
+    /// What a set of destinations is to the company.
+    DestinationClass {
+        /// Its own services: restricted, not billed.
+        Internal = "internal",
+        /// Other networks: billed.
+        External = "external",
+    }
+}
+
+/// `docs/settings.md`.
+pub fn markdown() -> String {
+    let mut page = String::from(INTRODUCTION);
+    for table in TABLES {
+        let _ = write!(page, "\n## {}\n\n{}\n\n", table.header, joined(table.text));
+        page.push_str("| setting | write | default | bounds |   |\n|---|---|---|---|---|\n");
+        for setting in table.settings {
+            let list = if setting.list { "a list, each " } else { "" };
+            let bounds = setting.bounds().map_or(String::new(), |(low, high)| format!("`{low}` to `{high}`"));
+            let _ = writeln!(
+                page,
+                "| `{}` | {list}{} | {} | {bounds} | {} |",
+                setting.name,
+                setting.kind,
+                shown_default(setting),
+                setting.text(),
+            );
+        }
+    }
+    page
+}
+
+const INTRODUCTION: &str = "\
+# Settings
+
+Tollgate reads one TOML file, `--config FILE`, else `./tollgate.toml` if there is one, and the users in
+`users.d/*.toml` beside it. Without a file every setting has its default, and users are kept in
+`tollgate-data/users.d`. Every key that is not listed here is an error. `tollgate check` reports all errors at once.
+
+This page is generated from `gateway/src/settings.rs`; `tollgate check --settings` prints it.
+";
+
+fn shown_default(setting: &Setting) -> String {
+    match setting.default {
+        word @ ("required" | "none") => word.to_owned(),
+        toml => format!("`{toml}`"),
+    }
+}
+
+/// The lines of a doc comment as one paragraph.
+fn joined(lines: &[&str]) -> String {
+    lines.iter().map(|line| line.trim()).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_default_reads_as_written() {
+        let limits = Limits::default();
+        assert_eq!((limits.connections, limits.handshakes), (10_000, 2_000));
+        let timeouts = Timeouts::default();
+        assert_eq!(timeouts.greeting, Duration::from_secs(10));
+        assert_eq!(timeouts.lifetime, None);
+        assert_eq!(Accept::default().strategy, AcceptStrategy::ReusePort);
+        assert_eq!(Admin::default().address, "127.0.0.1:9128".parse().unwrap());
+        assert_eq!(Ledger::default().directory, PathBuf::from("tollgate-data"));
+        assert_eq!(Log::default().to, LogTarget::Stderr);
+        assert_eq!(Auth::default().realm.to_string(), "tollgate");
+        assert_eq!(Threads::default().reactors, 0);
+        assert!(Dns::default().servers.is_empty());
+    }
+
+    #[test]
+    fn bounds_are_in_order_and_enclose_the_default() {
+        for setting in TABLES.iter().flat_map(|table| table.settings) {
+            let Some((low, high)) = setting.bounds() else { continue };
+            // Each bound must itself be a value of the setting.
+            let value = |text| DeValue::parse(text).unwrap().into_inner();
+            for text in [low, high, setting.default] {
+                let within = match setting.default.starts_with('"') {
+                    true => Option::<Duration>::parse(&value(text), setting).is_ok(),
+                    false => text == "none" || u32::parse(&value(text), setting).is_ok(),
+                };
+                assert!(within, "{} = {text}", setting.name);
+            }
+        }
+    }
+
+    #[test]
+    fn the_page_is_up_to_date() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/settings.md");
+        if std::env::var_os("UPDATE").is_some() {
+            std::fs::write(path, markdown()).unwrap();
+        }
+        let page = std::fs::read_to_string(path).unwrap_or_default();
+        assert!(
+            page == markdown(),
+            "docs/settings.md is out of date: UPDATE=1 cargo test -p gateway settings"
+        );
+    }
+}

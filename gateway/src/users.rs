@@ -1,0 +1,328 @@
+//! Users as they are kept: their names, their credentials, and one file for each in `users.d`.
+//!
+//! Promises: a name that is safe in a path, a log line and a header; files that appear whole or not at all,
+//! readable by their owner only; an edit keeps the rest of a file as its author wrote it. Leaves to others:
+//! whether a file's settings make sense (`config.rs`) and checking credentials on the way (`auth.rs`).
+
+use std::fmt;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::ops::Deref;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, fchown};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use toml::de::DeTable;
+
+pub use credential::{
+    Credential, CredentialError, PASSWORD_BYTES_MAX, PASSWORD_BYTES_MIN, PasswordHash, TokenHash,
+    generate_password, generate_token, random,
+};
+
+pub use first::{FirstStartError, FirstUser, first_start};
+
+mod credential;
+mod first;
+
+/// Longest user name in bytes; ledger records and live slots have this much room.
+pub const USER_NAME_BYTES_MAX: usize = 64;
+
+/// The directory of user files: beside the configuration, else in the data directory.
+pub const USERS_DIRECTORY: &str = "users.d";
+
+/// A user's name: `[a-z0-9][a-z0-9._-]{0,63}`.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct UserName(Box<str>);
+
+impl FromStr for UserName {
+    type Err = NameError;
+
+    fn from_str(text: &str) -> Result<UserName, NameError> {
+        let first = text.bytes().next().ok_or(NameError::Empty)?;
+        if text.len() > USER_NAME_BYTES_MAX {
+            return Err(NameError::TooLong);
+        }
+        let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+        match text.chars().find(|&c| !(c.is_ascii() && (plain(c as u8) || "._-".contains(c)))) {
+            Some(character) => Err(NameError::Character(character)),
+            None if !plain(first) => Err(NameError::First(char::from(first))),
+            None => Ok(UserName(text.into())),
+        }
+    }
+}
+
+impl Deref for UserName {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for UserName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+impl fmt::Debug for UserName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}
+
+/// Why a text is no user name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NameError {
+    /// Nothing at all.
+    #[error("a user name cannot be empty")]
+    Empty,
+    /// More than [`USER_NAME_BYTES_MAX`] bytes.
+    #[error("a user name has at most {USER_NAME_BYTES_MAX} characters")]
+    TooLong,
+    /// A character that has no place in it.
+    #[error("a user name consists of a-z, 0-9, '.', '_' and '-'; {0:?} is none of them")]
+    Character(char),
+    /// A dot, hyphen or underscore at the beginning.
+    #[error("a user name begins with a letter or a digit, not with {0:?}")]
+    First(char),
+}
+
+/// What a user file says; the settings are those of `[[user]]`.
+#[derive(Clone, Debug, Default)]
+pub struct UserFile {
+    /// A password or token; none for a user who is known by the source address alone.
+    pub credential: Option<Credential>,
+    /// Source networks.
+    pub from: Vec<String>,
+    /// Destinations allowed.
+    pub allow: Vec<String>,
+    /// Destinations denied.
+    pub deny: Vec<String>,
+    /// Cap on connections at the same time.
+    pub connections: Option<u32>,
+}
+
+impl UserFile {
+    /// The file's text.
+    pub fn to_toml(&self) -> String {
+        let mut text = String::from(
+            "# A user of Tollgate. The name of the file is the user's name; the settings are those of\n\
+             # [[user]], without its header. After a change, send SIGHUP to a running `tollgate serve`.\n",
+        );
+        let mut line = |key: &str, value: &str| text.push_str(&format!("{key} = {value}\n"));
+        if let Some(credential) = &self.credential {
+            line(credential.key(), &quoted(&credential.to_text()));
+        }
+        for (key, list) in [("from", &self.from), ("allow", &self.allow), ("deny", &self.deny)] {
+            if !list.is_empty() {
+                let items: Vec<String> = list.iter().map(|item| quoted(item)).collect();
+                line(key, &format!("[{}]", items.join(", ")));
+            }
+        }
+        if let Some(connections) = self.connections {
+            line("connections", &connections.to_string());
+        }
+        text
+    }
+}
+
+/// Where the file of a user stands.
+pub fn path_of(users_directory: &Path, name: &UserName) -> PathBuf {
+    users_directory.join(format!("{name}.toml"))
+}
+
+/// Makes a user's file, and its directory (mode 0700) if there is none.
+///
+/// # Errors
+/// [`io::ErrorKind::AlreadyExists`] if there is such a file: it is left as it is.
+pub fn create(users_directory: &Path, name: &UserName, text: &str) -> io::Result<PathBuf> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(users_directory)?;
+    let path = path_of(users_directory, name);
+    write_whole(&path, text, |temporary| {
+        // Unlike a rename, a link never takes the place of a file that somebody else just made.
+        fs::hard_link(temporary, &path)?;
+        fs::remove_file(temporary)
+    })?;
+    Ok(path)
+}
+
+/// Puts a new text in the place of a user's file.
+///
+/// # Errors
+/// Whatever the file system says; the old file stands then.
+pub fn replace(path: &Path, text: &str) -> io::Result<()> {
+    write_whole(path, text, |temporary| fs::rename(temporary, path))
+}
+
+/// Whether and where an edit belongs into a file.
+#[derive(Clone, Copy, Debug)]
+pub enum Edit<'a> {
+    /// Set this key to this value, as TOML writes it.
+    Set(&'a str, &'a str),
+    /// Take this key out.
+    Remove(&'a str),
+}
+
+/// The text of a user file with some keys changed; comments, order and all else stay.
+///
+/// # Errors
+/// The text is no TOML.
+pub fn edited(text: &str, edits: &[Edit<'_>]) -> Result<String, toml::de::Error> {
+    let mut text = text.to_owned();
+    for edit in edits {
+        let (Edit::Set(key, _) | Edit::Remove(key)) = *edit;
+        let span = {
+            let table = DeTable::parse(&text)?;
+            let entry = table.get_ref().get_key_value(key);
+            entry.map(|(key, value)| key.span().start..value.span().end)
+        };
+        match (*edit, span) {
+            (Edit::Set(key, value), Some(span)) => text.replace_range(span, &format!("{key} = {value}")),
+            (Edit::Set(key, value), None) => {
+                if !text.is_empty() && !text.ends_with('\n') {
+                    text.push('\n');
+                }
+                text.push_str(&format!("{key} = {value}\n"));
+            }
+            (Edit::Remove(_), Some(span)) => remove_entry(&mut text, span),
+            (Edit::Remove(_), None) => {}
+        }
+    }
+    Ok(text)
+}
+
+/// A TOML basic string.
+pub fn quoted(text: &str) -> String {
+    let mut quoted = String::from("\"");
+    for character in text.chars() {
+        match character {
+            '"' | '\\' => quoted.extend(['\\', character]),
+            control if control.is_control() => quoted.push_str(&format!("\\u{:04X}", u32::from(control))),
+            other => quoted.push(other),
+        }
+    }
+    quoted.push('"');
+    quoted
+}
+
+/// Takes an entry out, and its line too if nothing else stands there.
+fn remove_entry(text: &mut String, span: std::ops::Range<usize>) {
+    let line_end = text[span.end..].find('\n').map_or(text.len(), |newline| span.end + newline + 1);
+    let alone = text[span.end..line_end].trim().is_empty();
+    text.replace_range(span.start..if alone { line_end } else { span.end }, "");
+}
+
+/// Writes beside `path`, syncs, hands the temporary file to `publish`, and syncs the directory: after a power
+/// cut there is the old file or the new one.
+fn write_whole(path: &Path, text: &str, publish: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
+    let directory = path.parent().unwrap_or(Path::new("."));
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    // The name does not end with `.toml`, so that a load passes over a leftover.
+    let temporary = directory.join(format!(".{name}.{}", random(8)?.as_str()));
+    let written = write_temporary(&temporary, directory, text).and_then(|()| publish(&temporary));
+    if written.is_err() {
+        // The first error is the one to report; the leftover is harmless.
+        let _ = fs::remove_file(&temporary);
+    }
+    written?;
+    File::open(directory)?.sync_all()
+}
+
+fn write_temporary(temporary: &Path, directory: &Path, text: &str) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(temporary)?;
+    file.write_all(text.as_bytes())?;
+    // What root writes for a service must be readable by the service, who owns the directory.
+    let owner = fs::metadata(directory)?;
+    if file.metadata()?.uid() != owner.uid() {
+        fchown(&file, Some(owner.uid()), Some(owner.gid()))?;
+    }
+    file.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn names_are_strict() {
+        let long = "a".repeat(USER_NAME_BYTES_MAX + 1);
+        for good in ["a", "0", "ci", "a.b_c-d", "9-lives", &long[1..]] {
+            assert_eq!(good.parse::<UserName>().unwrap().to_string(), good);
+        }
+        for (bad, error) in [
+            ("", NameError::Empty),
+            (&long, NameError::TooLong),
+            ("Ci", NameError::Character('C')),
+            ("a b", NameError::Character(' ')),
+            ("a/b", NameError::Character('/')),
+            ("a\0b", NameError::Character('\0')),
+            ("a:b", NameError::Character(':')),
+            ("é", NameError::Character('é')),
+            ("..", NameError::First('.')),
+            (".a", NameError::First('.')),
+            ("-a", NameError::First('-')),
+        ] {
+            assert_eq!(bad.parse::<UserName>().unwrap_err(), error, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_file_is_created_once_and_for_its_owner_only() {
+        let directory = tempfile::tempdir().unwrap();
+        let users = directory.path().join("data/users.d");
+        let name: UserName = "ci".parse().unwrap();
+        let path = create(&users, &name, "a = 1\n").unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(fs::metadata(&users).unwrap().permissions().mode() & 0o777, 0o700);
+
+        let error = create(&users, &name, "a = 2\n").unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(fs::read_to_string(&path).unwrap(), "a = 1\n");
+
+        replace(&path, "a = 3\n").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "a = 3\n");
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        // Neither success nor failure leaves anything behind.
+        assert_eq!(fs::read_dir(&users).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn edits_keep_the_rest() {
+        #[track_caller]
+        fn check(text: &str, edits: &[Edit<'_>], expected: &str) {
+            assert_eq!(edited(text, edits).unwrap(), expected);
+        }
+        let text = "# mine\ntoken = \"x\" # old\nallow = [\n  \"a\",\n]\n";
+        check(text, &[Edit::Set("disabled", "true")], &format!("{text}disabled = true\n"));
+        check("a = 1", &[Edit::Set("b", "2")], "a = 1\nb = 2\n");
+        check(
+            text,
+            &[Edit::Remove("token"), Edit::Set("password", "\"y\"")],
+            "# mine\n # old\nallow = [\n  \"a\",\n]\npassword = \"y\"\n",
+        );
+        check("token = \"x\"  \nb = 1\n", &[Edit::Remove("token")], "b = 1\n");
+        check("b=1\n", &[Edit::Set("b", "2"), Edit::Remove("c")], "b = 2\n");
+        check("", &[Edit::Set("b", "2")], "b = 2\n");
+        assert!(edited("b = ", &[Edit::Remove("b")]).is_err());
+    }
+
+    #[test]
+    fn a_written_file_reads_back() {
+        let file = UserFile {
+            credential: None,
+            from: vec!["10.1.0.0/16".into()],
+            allow: vec!["a\"b\\c\n".into(), "@github".into()],
+            deny: vec![],
+            connections: Some(5),
+        };
+        let text = file.to_toml();
+        let table = DeTable::parse(&text).unwrap();
+        let allow = table.get_ref().get("allow").unwrap().get_ref().as_array().unwrap();
+        assert_eq!(allow[0].get_ref().as_str(), Some("a\"b\\c\n"));
+        assert!(table.get_ref().get("deny").is_none());
+        assert!(text.ends_with("connections = 5\n"));
+    }
+}

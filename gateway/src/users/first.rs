@@ -1,0 +1,123 @@
+//! The first start: a gateway that nobody configured gets one user, so that it can be tried at once.
+//!
+//! Promises: only where there is neither a configuration file nor any user; the password is made here and
+//! exists nowhere else. Leaves to others: telling it, and loading the configuration again.
+
+use std::io;
+use std::path::PathBuf;
+
+use thiserror::Error;
+use zeroize::Zeroizing;
+
+use super::{Credential, CredentialError, PasswordHash, UserFile, UserName, create, generate_password};
+use crate::config::{Config, ConfigErrors, FIRST_USER, Given, Origin};
+
+/// What the first user may reach: public addresses, which is all that such wide networks open, on the ports
+/// of the web.
+const FIRST_ALLOW: [&str; 4] = ["0.0.0.0/0:80", "0.0.0.0/0:443", "[::/0]:80", "[::/0]:443"];
+
+/// The user that the first start made.
+#[derive(Debug)]
+pub struct FirstUser {
+    /// The name.
+    pub name: UserName,
+    /// The password, to be shown once.
+    pub password: Zeroizing<String>,
+    /// The user file.
+    pub path: PathBuf,
+}
+
+/// Makes the first user if there is no configuration file and no user; else changes nothing.
+///
+/// # Errors
+/// The configuration is wrong, or the file cannot be made.
+pub fn first_start(given: &Given) -> Result<Option<FirstUser>, FirstStartError> {
+    // `--allow` is for a user who may not exist yet.
+    let config = Config::load(&Given { allow: Vec::new(), ..given.clone() })?;
+    if config.origin != Origin::Embedded || !config.users.is_empty() {
+        return Ok(None);
+    }
+    let name: UserName = FIRST_USER.parse().expect("the name of the first user is a user name");
+    let password = generate_password()?;
+    let file = UserFile {
+        credential: Some(Credential::Password(PasswordHash::make(&password)?)),
+        allow: FIRST_ALLOW.map(str::to_owned).to_vec(),
+        ..UserFile::default()
+    };
+    let written = create(&config.users_directory, &name, &file.to_toml());
+    let path = written
+        .map_err(|error| FirstStartError::Write { directory: config.users_directory.clone(), error })?;
+    Ok(Some(FirstUser { name, password, path }))
+}
+
+/// Why there is no first user.
+#[derive(Debug, Error)]
+pub enum FirstStartError {
+    /// See the errors.
+    #[error(transparent)]
+    Config(#[from] ConfigErrors),
+    /// No password could be made.
+    #[error(transparent)]
+    Credential(#[from] CredentialError),
+    /// The file cannot be made.
+    #[error("cannot make a user in {}: {error}", directory.display())]
+    Write {
+        /// Where.
+        directory: PathBuf,
+        /// Why not.
+        #[source]
+        error: io::Error,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use policy::{Host, NameVerdict};
+
+    use super::*;
+
+    #[test]
+    fn the_first_user_reaches_the_public_web_only() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("tollgate.toml");
+        std::fs::write(&path, "").unwrap();
+        let file = UserFile { allow: FIRST_ALLOW.map(str::to_owned).to_vec(), ..UserFile::default() };
+        let draft = Some((directory.path().join("users.d/me.toml"), file.to_toml()));
+        let config = Config::load(&Given { path: Some(path), draft, ..Given::default() }).unwrap();
+        let me = config.user(FIRST_USER).unwrap().index;
+        let may = |address: &str, port: u16| {
+            let address: IpAddr = address.parse().unwrap();
+            let name = config.policy.judge_name(me, Host::Name("a.example"), port);
+            let by_name = config.policy.judge_address(me, &name, address, port).is_allowed();
+            let literal = config.policy.judge_name(me, Host::Address(address), port);
+            assert_eq!(by_name, matches!(literal, NameVerdict::Judged(_)), "{address}:{port}");
+            by_name
+        };
+        for (address, port) in [("93.184.215.14", 443), ("93.184.215.14", 80), ("2606:2800:21f::1", 443)] {
+            assert!(may(address, port), "{address}:{port}");
+        }
+        for (address, port) in [
+            ("93.184.215.14", 22),
+            ("93.184.215.14", 8443),
+            ("10.0.0.1", 443),
+            ("127.0.0.1", 80),
+            ("169.254.169.254", 80),
+            ("::1", 443),
+            ("fd00::1", 443),
+            ("::ffff:10.0.0.1", 443),
+        ] {
+            assert!(!may(address, port), "{address}:{port}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_made_beside_a_configuration_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("tollgate.toml");
+        std::fs::write(&path, "").unwrap();
+        assert!(first_start(&Given { path: Some(path), ..Given::default() }).unwrap().is_none());
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
+    }
+}
