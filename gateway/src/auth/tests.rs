@@ -1,0 +1,301 @@
+//! Authentication with a hashing thread that stops on demand: who gets in, and what each answer costs.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::mpsc;
+use std::task::{Context, Waker};
+
+use argon2::{Algorithm, Argon2, Params, Version};
+use engine::pool::{Pool, PoolSettings};
+use password_hash::PasswordHasher;
+
+use super::*;
+use crate::config::{Config, Given};
+use crate::resolve::tests::block_on;
+use crate::users::TokenHash;
+
+const CLIENT: &str = "192.0.2.1";
+const TOKEN: &str = "tgt_0123456789abcdefghjkmnpqrs";
+
+/// The line of a password, hashed as cheaply as argon2 permits.
+fn password(password: &str) -> String {
+    let argon2 = Argon2::new(Algorithm::Argon2id, Version::V0x13, Params::new(8, 1, 1, None).unwrap());
+    format!("password = \"{}\"\n", argon2.hash_password(password.as_bytes()).unwrap())
+}
+
+fn token() -> String {
+    format!("token = \"{}\"\n", TokenHash::make(TOKEN).unwrap().to_text())
+}
+
+/// A table of one user.
+fn user(name: &str, settings: &str) -> String {
+    format!("[[user]]\nname = \"{name}\"\nallow = [\"example.com:443\"]\n{settings}\n")
+}
+
+fn snapshot(text: &str) -> Snapshot {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("tollgate.toml");
+    std::fs::write(&path, text).unwrap();
+    Snapshot::first(Config::load(&Given { path: Some(path), ..Given::default() }).unwrap())
+}
+
+/// An authenticator with its hashing thread.
+struct House {
+    snapshot: Snapshot,
+    pool: Pool,
+    authenticator: Authenticator,
+}
+
+type Verify<'a> = Pin<Box<dyn Future<Output = Result<UserIndex, AuthError>> + 'a>>;
+
+impl House {
+    fn new(text: &str) -> House {
+        let snapshot = snapshot(text);
+        let settings = &snapshot.config.auth;
+        let queue_max = settings.hash_queue as usize;
+        let pool = Pool::start(PoolSettings { name: "hash", threads: 1, queue_max, niceness: 0 }).unwrap();
+        let shared = Arc::new(AuthShared::new(pool.clone(), settings).unwrap());
+        let authenticator = Authenticator::new(shared, &snapshot);
+        House { snapshot, pool, authenticator }
+    }
+
+    /// The hashing thread stops until something is sent.
+    fn stop_hashing(&self) -> mpsc::Sender<()> {
+        let (go, gate) = mpsc::channel::<()>();
+        let (stopped, is_stopped) = mpsc::channel();
+        let job = self.pool.run(move || {
+            stopped.send(()).unwrap();
+            // Ends as well when the test is over.
+            let _ = gate.recv();
+        });
+        assert!(job.is_ok());
+        is_stopped.recv().unwrap();
+        go
+    }
+
+    /// A client whose check is not done yet.
+    fn begin<'a>(&'a self, user: &str, secret: &str, source: &str) -> Verify<'a> {
+        let mut verify = self.verify(user, secret, source);
+        assert!(verify.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        verify
+    }
+
+    fn verify<'a>(&'a self, user: &str, secret: &str, source: &str) -> Verify<'a> {
+        let credentials = Credentials::new(user.as_bytes(), secret.as_bytes()).unwrap();
+        let source = source.parse().unwrap();
+        Box::pin(async move { self.authenticator.verify(&self.snapshot, &credentials, source).await })
+    }
+
+    /// The outcome in a word: the user's name, or the error.
+    fn show(&self, outcome: Result<UserIndex, AuthError>) -> String {
+        match outcome {
+            Ok(user) => self.snapshot.config.users[user.as_usize()].name.to_string(),
+            Err(error) => format!("{error:?}"),
+        }
+    }
+
+    #[track_caller]
+    fn check(&self, user: &str, secret: &str, expected: &str) {
+        assert_eq!(self.show(block_on(self.verify(user, secret, CLIENT))), expected, "{user}");
+    }
+
+    /// Checks that the hashing thread has done so far, memo look-ups included.
+    fn done(&self) -> u64 {
+        // What came before this job is counted when it runs.
+        let (count, counted) = mpsc::channel();
+        let pool = self.pool.clone();
+        assert!(self.pool.run(move || count.send(pool.stats().finished).unwrap()).is_ok());
+        counted.recv().unwrap()
+    }
+}
+
+#[test]
+fn who_gets_in() {
+    let house = House::new(
+        &[
+            user("ann", &password("open sesame")),
+            user("bob", &(password("correct horse") + "disabled = true\n")),
+            user("ci", &token()),
+            user("old", &(token() + "disabled = true\n")),
+            user("door", "from = [\"10.0.0.0/8\"]\n"),
+        ]
+        .concat(),
+    );
+    house.check("ann", "open sesame", "ann");
+    house.check("ann", "open sesam", "Wrong");
+    house.check("ann", "open sesamee", "Wrong");
+    house.check("ann", "correct horse", "Wrong");
+    house.check("ANN", "open sesame", "Wrong");
+    house.check("bob", "correct horse", "Disabled");
+    house.check("bob", "open sesame", "Wrong");
+    house.check("ci", TOKEN, "ci");
+    house.check("ci", &TOKEN[1..], "Wrong");
+    house.check("old", TOKEN, "Disabled");
+    house.check("ann", TOKEN, "Wrong");
+    house.check("door", TOKEN, "Wrong");
+    house.check("eve", "open sesame", "Wrong");
+    house.check("eve", "open sesame", "Wrong");
+    house.check("ann", &"a".repeat(255), "Wrong");
+}
+
+#[test]
+fn what_was_right_is_remembered_until_a_reload_or_a_new_password() {
+    let mut house = House::new(&user("ann", &password("open sesame")));
+    let done = house.done();
+    (0..10).for_each(|_| house.check("ann", "open sesame", "ann"));
+    assert_eq!(house.done(), done + 2, "one check, and the counting one");
+    house.authenticator.replace(&house.snapshot);
+    (0..10).for_each(|_| house.check("ann", "open sesame", "ann"));
+    assert_eq!(house.done(), done + 4);
+    house.snapshot = snapshot(&user("ann", &password("correct horse")));
+    house.check("ann", "open sesame", "Wrong");
+    house.check("ann", "correct horse", "ann");
+    house.snapshot = snapshot(&user("ann", &(password("correct horse") + "disabled = true\n")));
+    house.check("ann", "correct horse", "Disabled");
+}
+
+#[test]
+fn nothing_is_remembered_where_the_settings_say_so() {
+    let house =
+        House::new(&("[auth]\ncache_entries = 0\n".to_owned() + &user("ann", &password("open sesame"))));
+    (0..10).for_each(|_| house.check("ann", "open sesame", "ann"));
+    assert_eq!(house.done(), 10);
+}
+
+#[test]
+fn every_wrong_answer_costs_a_check() {
+    let house = House::new(&[user("ann", &password("open sesame")), user("ci", &token())].concat());
+    for (checks, name) in (1..).zip(["ann", "ci", "eve"]) {
+        house.check(name, "wrong", "Wrong");
+        assert_eq!(house.done() + 1, 2 * checks, "{name}");
+    }
+    // Where nobody has a password there is nothing to tell apart.
+    let house = House::new(&user("ci", &token()));
+    house.check("ci", "wrong", "Wrong");
+    house.check("eve", "wrong", "Wrong");
+    assert_eq!(house.done(), 0);
+}
+
+#[test]
+fn clients_with_the_same_credentials_share_a_check() {
+    let house = House::new(&user("ann", &password("open sesame")));
+    for secret in ["open sesame", "wrong"] {
+        let go = house.stop_hashing();
+        let clients: Vec<_> = (0..10).map(|n| house.begin("ann", secret, &format!("192.0.2.{n}"))).collect();
+        assert_eq!(house.pool.stats().queued, 1);
+        go.send(()).unwrap();
+        let expected = if secret == "wrong" { "Wrong" } else { "ann" };
+        for client in clients {
+            assert_eq!(house.show(block_on(client)), expected);
+        }
+    }
+}
+
+#[test]
+fn clients_outlive_the_one_they_waited_behind() {
+    let house = House::new(&user("ann", &password("open sesame")));
+    let go = house.stop_hashing();
+    let first = house.begin("ann", "open sesame", CLIENT);
+    let others = [(); 3].map(|()| house.begin("ann", "open sesame", CLIENT));
+    drop(first);
+    go.send(()).unwrap();
+    for other in others {
+        assert_eq!(house.show(block_on(other)), "ann");
+    }
+    assert!(house.authenticator.flights.borrow().is_empty());
+}
+
+#[test]
+fn a_failure_counts_for_every_client_and_even_if_it_left() {
+    let text = "[auth]\nfailures_per_minute = 2\n".to_owned() + &user("ann", &password("open sesame"));
+    let house = House::new(&text);
+    let go = house.stop_hashing();
+    drop(house.begin("ann", "wrong", CLIENT));
+    drop(house.begin("ann", "also wrong", CLIENT));
+    let [first, second, third] = [(); 3].map(|()| house.begin("ann", "wrong again", "192.0.2.2"));
+    go.send(()).unwrap();
+    assert_eq!([first, second, third].map(|client| house.show(block_on(client))), ["Wrong"; 3]);
+    house.done();
+    for source in [CLIENT, "192.0.2.2"] {
+        let outcome = block_on(house.verify("ann", "open sesame", source));
+        let Err(AuthError::Throttled { retry_after_s }) = outcome else { panic!("{outcome:?}") };
+        assert!((1..=60).contains(&retry_after_s), "{retry_after_s}");
+    }
+    assert_eq!(house.show(block_on(house.verify("ann", "open sesame", "192.0.2.3"))), "ann");
+}
+
+#[test]
+fn a_token_gets_in_from_a_throttled_source() {
+    let text = "[auth]\nfailures_per_minute = 1\n".to_owned() + &user("ci", &token());
+    let house = House::new(&text);
+    house.check("ci", "wrong", "Wrong");
+    assert!(matches!(block_on(house.verify("ci", "wrong", CLIENT)), Err(AuthError::Throttled { .. })));
+    house.check("ci", TOKEN, "ci");
+}
+
+#[test]
+fn a_full_queue_is_overload_and_one_source_fills_half_of_it() {
+    let text = "[auth]\nhash_queue = 4\n".to_owned() + &user("ann", &password("open sesame"));
+    let house = House::new(&text);
+    let go = house.stop_hashing();
+    let mut clients = vec![house.begin("ann", "a", CLIENT), house.begin("ann", "b", CLIENT)];
+    assert_eq!(block_on(house.verify("ann", "c", CLIENT)), Err(AuthError::Overloaded));
+    clients.push(house.begin("ann", "c", "192.0.2.2"));
+    clients.push(house.begin("ann", "d", "192.0.2.3"));
+    assert_eq!(block_on(house.verify("ann", "open sesame", "192.0.2.4")), Err(AuthError::Overloaded));
+    go.send(()).unwrap();
+    for client in clients {
+        assert_eq!(block_on(client), Err(AuthError::Wrong));
+    }
+    house.done();
+    house.check("ann", "open sesame", "ann");
+}
+
+/// The user to whom an address belongs.
+#[track_caller]
+fn check_source(house: &House, source: &str, expected: &str) {
+    let user = house.authenticator.from_source(&house.snapshot, source.parse().unwrap());
+    let name = user.map_or("", |user| &house.snapshot.config.users[user.as_usize()].name);
+    assert_eq!(name, expected, "{source}");
+}
+
+#[test]
+fn source_addresses() {
+    let house = House::new(
+        &[
+            user("b", "from = [\"10.1.0.0/16\", \"10.1.7.0/24\", \"10.1.255.255/32\", \"192.0.2.7/32\"]\n"),
+            user("a", "from = [\"10.2.0.0/16\", \"2001:db8::/32\"]\n"),
+            user("c", "from = [\"10.0.255.255/32\", \"2001:db9::1/128\"]\ndisabled = true\n"),
+            user("d", "from = [\"255.255.255.255/32\", \"::/128\"]\n"),
+        ]
+        .concat(),
+    );
+    for (source, expected) in [
+        ("10.0.255.254", ""),
+        ("10.0.255.255", ""),
+        ("10.1.0.0", "b"),
+        ("10.1.7.255", "b"),
+        ("10.1.8.0", "b"),
+        ("10.1.255.255", "b"),
+        ("::ffff:10.1.0.1", "b"),
+        ("10.2.0.0", "a"),
+        ("10.2.255.255", "a"),
+        ("10.3.0.0", ""),
+        ("0.0.0.0", ""),
+        ("192.0.2.7", "b"),
+        ("192.0.2.8", ""),
+        ("255.255.255.255", "d"),
+        ("::", "d"),
+        ("::1", ""),
+        ("2001:db7:ffff:ffff:ffff:ffff:ffff:ffff", ""),
+        ("2001:db8::", "a"),
+        ("2001:db8:ffff:ffff:ffff:ffff:ffff:ffff", "a"),
+        ("2001:db9::", ""),
+        ("2001:db9::1", ""),
+    ] {
+        check_source(&house, source, expected);
+    }
+    check_source(&House::new(&user("x", "from = [\"0.0.0.0/0\"]\n")), "203.0.113.9", "x");
+    check_source(&House::new(&user("x", "from = [\"0.0.0.0/0\"]\n")), "2001:db8::1", "");
+    check_source(&House::new(&user("x", &token())), "203.0.113.9", "");
+}

@@ -1,0 +1,261 @@
+//! Names to addresses, away from the reactors: one DNS thread for all, and a cache per reactor thread.
+//!
+//! Promises: asking never blocks and an answer arrives by the deadline or is [`ResolveError::Timeout`]; a
+//! name in flight is asked once however many wait for it; a slow name or server holds up no other; everything
+//! has a bound, and beyond it the answer is [`ResolveError::Overloaded`]; names are absolute (no search
+//! domains in builtin mode); `localhost` is loopback and never leaves the machine (RFC 6761 section 6.3).
+//! Leaves to others: strict parsing of the name (`proto::target`), which addresses may be dialled (`policy`),
+//! and their order (`dial`).
+//!
+//! ```text
+//!   reactor thread                     DNS thread (tokio, current thread)
+//!   cache.rs: known? -> answer         desk.rs: in flight? -> wait with the others
+//!       | no                               | no
+//!       +--- bounded channel -------->     +- builtin.rs: hosts.rs, cache, servers of server.rs
+//!       <--- engine::oneshot ---------     +- system.rs:  getaddrinfo on a pool of threads
+//! ```
+
+mod builtin;
+mod cache;
+mod desk;
+mod hosts;
+mod server;
+mod system;
+#[cfg(test)]
+pub(crate) mod tests;
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
+use std::thread;
+use std::time::Duration;
+
+use engine::oneshot;
+use tokio::sync::mpsc;
+
+pub use cache::ResolveCache;
+
+/// Addresses that an answer carries; a name with more of them loses the rest.
+pub const ADDRESSES_MAX: usize = 16;
+/// Names asked about at the same time. Each may hold some eight sockets while servers are silent.
+pub const NAMES_IN_FLIGHT_MAX: usize = 256;
+/// Lookups that wait for a name in flight, all names together.
+pub const WAITERS_MAX: usize = 16_384;
+/// Requests on their way to the DNS thread, which takes them without waiting for anything.
+const REQUESTS_MAX: usize = 4_096;
+/// How long a failure is remembered, so that a client's retries do not become queries (RFC 9520 section 3.2
+/// wants at least one second).
+const FAILURE_TTL: Duration = Duration::from_secs(1);
+/// How long `localhost` is remembered; it never changes.
+const LOCALHOST_TTL: Duration = Duration::from_secs(3600);
+
+const _: () = assert!(ADDRESSES_MAX <= crate::limits::DIAL_ADDRESSES_MAX);
+
+/// Who finds the addresses.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum ResolveMode {
+    /// Our own client: the hosts file, then the DNS servers.
+    Builtin,
+    /// The system's `getaddrinfo`, with all that `nsswitch.conf` and search domains bring.
+    System,
+}
+
+/// What a resolver is made of.
+#[derive(Clone, Debug)]
+pub struct ResolveSettings {
+    /// Who finds the addresses.
+    pub mode: ResolveMode,
+    /// DNS servers in order of preference; none: those of `resolv_conf`. Builtin mode only.
+    pub servers: Vec<SocketAddr>,
+    /// After this long a lookup ends with [`ResolveError::Timeout`].
+    pub deadline: Duration,
+    /// How long a lookup that has addresses of one family waits for the other's. Builtin mode only.
+    pub family_wait: Duration,
+    /// After this long a silent server gets company: the next one is asked too. Builtin mode only.
+    pub server_wait: Duration,
+    /// An answer counts as valid at least this long, whatever its records say.
+    pub ttl_min: Duration,
+    /// An answer counts as valid at most this long.
+    pub ttl_max: Duration,
+    /// That a name does not exist is believed at most this long.
+    pub negative_ttl_max: Duration,
+    /// Names that the DNS thread remembers, existing or not. Builtin mode only.
+    pub cache_entries_max: usize,
+    /// The hosts file, usually `/etc/hosts`. Builtin mode only.
+    pub hosts: PathBuf,
+    /// Where to find the servers, usually `/etc/resolv.conf`. Builtin mode only.
+    pub resolv_conf: PathBuf,
+    /// Calls of `getaddrinfo` at a time; at least 1. System mode only.
+    pub system_threads: usize,
+}
+
+impl Default for ResolveSettings {
+    fn default() -> Self {
+        Self {
+            mode: ResolveMode::Builtin,
+            servers: Vec::new(),
+            deadline: Duration::from_secs(5),
+            // RFC 8305 section 3, "Resolution Delay".
+            family_wait: Duration::from_millis(50),
+            // Longer than most recursive lookups take, so that a healthy server is rarely doubled.
+            server_wait: Duration::from_millis(400),
+            ttl_min: Duration::from_secs(1),
+            ttl_max: Duration::from_secs(3600),
+            negative_ttl_max: Duration::from_secs(60),
+            cache_entries_max: 16_384,
+            hosts: "/etc/hosts".into(),
+            resolv_conf: "/etc/resolv.conf".into(),
+            system_threads: 4,
+        }
+    }
+}
+
+/// The addresses of a name.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Answer {
+    addresses: [IpAddr; ADDRESSES_MAX],
+    count: u8,
+    /// For how much longer they are valid.
+    pub ttl: Duration,
+}
+
+impl Answer {
+    /// At least one address, none twice: those of IPv6 first, each family in its server's order. An
+    /// IPv4-mapped address is given as the IPv4 address that it is.
+    pub fn addresses(&self) -> &[IpAddr] {
+        &self.addresses[..usize::from(self.count)]
+    }
+
+    /// Of more than [`ADDRESSES_MAX`] addresses each family keeps its first, and at least half of the
+    /// places if it can fill them. `None` if there is no address at all.
+    fn of(v6: &[IpAddr], v4: &[IpAddr], ttl: Duration) -> Option<Answer> {
+        let v6_max = ADDRESSES_MAX - v4.len().min(ADDRESSES_MAX / 2);
+        let mut answer =
+            Answer { addresses: [IpAddr::V4(Ipv4Addr::UNSPECIFIED); ADDRESSES_MAX], count: 0, ttl };
+        for address in v6.iter().take(v6_max).chain(v4).map(IpAddr::to_canonical) {
+            let count = answer.addresses().len();
+            if count < ADDRESSES_MAX && !answer.addresses().contains(&address) {
+                answer.addresses[count] = address;
+                answer.count += 1;
+            }
+        }
+        (answer.count > 0).then_some(answer)
+    }
+}
+
+/// Why there is no answer.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum ResolveError {
+    /// The name does not exist or has no address.
+    #[error("the name does not exist or has no address")]
+    NotFound,
+    /// Nobody answered in time.
+    #[error("no DNS answer in time")]
+    Timeout,
+    /// The servers answered with an error, or could not be asked.
+    #[error("DNS failed: {0}")]
+    Failed(Box<str>),
+    /// Too many names are being asked about.
+    #[error("too many DNS lookups at a time")]
+    Overloaded,
+}
+
+/// What comes back from the DNS thread.
+#[derive(Clone, Debug)]
+struct Reply {
+    result: Result<Answer, ResolveError>,
+    /// For how much longer the result may be repeated without asking again; may be zero.
+    keep: Duration,
+}
+
+impl Reply {
+    fn found(answer: Answer) -> Reply {
+        Reply { keep: answer.ttl, result: Ok(answer) }
+    }
+
+    fn not_found(keep: Duration) -> Reply {
+        Reply { result: Err(ResolveError::NotFound), keep }
+    }
+
+    fn failed(error: ResolveError) -> Reply {
+        Reply { result: Err(error), keep: FAILURE_TTL }
+    }
+
+    fn overloaded() -> Reply {
+        Reply { result: Err(ResolveError::Overloaded), keep: Duration::ZERO }
+    }
+}
+
+/// One lookup on its way to the DNS thread.
+struct Request {
+    name: Box<str>,
+    reply: oneshot::Sender<Reply>,
+}
+
+/// A handle for asking; see the file's header.
+#[derive(Clone)]
+pub struct Resolver(mpsc::Sender<Request>);
+
+impl Resolver {
+    /// Starts the DNS thread. It ends when the returned [`DnsThread`] is dropped; lookups in flight and
+    /// later ones then fail.
+    ///
+    /// # Errors
+    /// No thread or no descriptor is to be had. Unreachable servers and missing files are no errors here.
+    pub fn start(settings: ResolveSettings) -> io::Result<(Resolver, DnsThread)> {
+        match settings.mode {
+            ResolveMode::Builtin => desk::start(builtin::Builtin::new(settings)),
+            ResolveMode::System => desk::start(system::System::new(settings)?),
+        }
+    }
+
+    /// The addresses of `name`: lower-case A-labels without a trailing dot, as `proto::target::Name` has it.
+    ///
+    /// # Errors
+    /// See [`ResolveError`].
+    pub async fn lookup(&self, name: &str) -> Result<Answer, ResolveError> {
+        self.ask(name).await.result
+    }
+
+    async fn ask(&self, name: &str) -> Reply {
+        if is_localhost(name) {
+            return Reply::found(localhost());
+        }
+        let (reply, receiver) = oneshot::channel();
+        // Lock-free and never waiting: this is the only step that runs on a reactor thread.
+        match self.0.try_send(Request { name: name.into(), reply }) {
+            Ok(()) => receiver.await.unwrap_or_else(|oneshot::Lost| ended()),
+            Err(mpsc::error::TrySendError::Full(_)) => Reply::overloaded(),
+            Err(mpsc::error::TrySendError::Closed(_)) => ended(),
+        }
+    }
+}
+
+/// Owns the DNS thread: dropping it ends the thread and waits for that.
+pub struct DnsThread {
+    stop: Option<tokio::sync::oneshot::Sender<()>>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+impl Drop for DnsThread {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread was reported when it happened; lookups have failed since.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn ended() -> Reply {
+    Reply::failed(ResolveError::Failed("the resolver has ended".into()))
+}
+
+fn is_localhost(name: &str) -> bool {
+    name.strip_suffix("localhost").is_some_and(|before| before.is_empty() || before.ends_with('.'))
+}
+
+fn localhost() -> Answer {
+    Answer::of(&[Ipv6Addr::LOCALHOST.into()], &[Ipv4Addr::LOCALHOST.into()], LOCALHOST_TTL)
+        .expect("two addresses are given")
+}

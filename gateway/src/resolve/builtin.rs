@@ -1,0 +1,217 @@
+//! Our own lookups: the hosts file first, then both families of the name from the DNS servers.
+//!
+//! Promises: names are absolute; addresses of one family wait only a moment for the other's, which go on
+//! to the cache when they come late; edits of hosts and resolv.conf are seen within [`FILES_SPAN`]. Leaves to
+//! others: the servers (`server.rs`) and who waits for the answer (`desk.rs`).
+
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use hickory_resolver::Hosts;
+use hickory_resolver::proto::rr::{Name, RecordType};
+use sys::clock::{Nanos, monotonic};
+use tokio::time::timeout;
+
+use super::desk::{Backend, Settled};
+use super::hosts::{WatchedFile, hosts_answer, parse_hosts, parse_servers};
+use super::server::{Found, Missing, Servers};
+use super::{Answer, Reply, ResolveError, ResolveSettings};
+
+/// How often the files are looked at, at most.
+const FILES_SPAN: Duration = Duration::from_secs(5);
+/// An answer that lacks a family because its servers failed is asked for again after this long.
+const PARTIAL_TTL: Duration = Duration::from_secs(5);
+
+/// See the file's header.
+pub(super) struct Builtin {
+    settings: ResolveSettings,
+    hosts_file: WatchedFile,
+    resolv_conf: WatchedFile,
+    /// When the files were looked at.
+    looked: Nanos,
+    hosts: Arc<Hosts>,
+    servers: Arc<Servers>,
+}
+
+impl Builtin {
+    /// Reads the files. A file that is missing counts as empty.
+    pub(super) fn new(settings: ResolveSettings) -> Builtin {
+        let mut hosts_file = WatchedFile::new(settings.hosts.clone());
+        let mut resolv_conf = WatchedFile::new(settings.resolv_conf.clone());
+        let found = parse_servers(&resolv_conf.change().unwrap_or_default());
+        let servers = if settings.servers.is_empty() { &found } else { &settings.servers };
+        Builtin {
+            hosts: Arc::new(parse_hosts(&hosts_file.change().unwrap_or_default())),
+            servers: Arc::new(Servers::new(servers, &settings)),
+            hosts_file,
+            resolv_conf,
+            looked: monotonic(),
+            settings,
+        }
+    }
+
+    /// Looks at the files if that was not done lately.
+    fn refresh(&mut self, now: Nanos) {
+        if now.since(self.looked) < FILES_SPAN {
+            return;
+        }
+        self.looked = now;
+        if let Some(text) = self.hosts_file.change() {
+            self.hosts = Arc::new(parse_hosts(&text));
+        }
+        if let Some(text) = self.resolv_conf.change()
+            && self.settings.servers.is_empty()
+        {
+            let servers = parse_servers(&text);
+            // The same servers keep their caches.
+            if !self.servers.are(&servers) {
+                self.servers = Arc::new(Servers::new(&servers, &self.settings));
+            }
+        }
+    }
+}
+
+impl Backend for Builtin {
+    fn lookup(&mut self, name: Arc<str>) -> impl Future<Output = Settled> + Send + 'static {
+        self.refresh(monotonic());
+        let (hosts, servers) = (Arc::clone(&self.hosts), Arc::clone(&self.servers));
+        let family_wait = self.settings.family_wait;
+        async move {
+            let Some(name) = absolute(&name) else {
+                let error = ResolveError::Failed("not a name of the DNS".into());
+                return Settled { reply: Reply::failed(error), rest: None };
+            };
+            match hosts_answer(&hosts, &name) {
+                Some(answer) => Settled { reply: Reply::found(answer), rest: None },
+                None => both_families(name, servers, family_wait).await,
+            }
+        }
+    }
+}
+
+/// The name as it stands, with the root after it.
+fn absolute(name: &str) -> Option<Name> {
+    let mut name = Name::from_ascii(name).ok()?;
+    name.set_fqdn(true);
+    Some(name)
+}
+
+type Family = Result<Found, Missing>;
+
+async fn both_families(name: Name, servers: Arc<Servers>, family_wait: Duration) -> Settled {
+    let mut v6 = Box::pin(Arc::clone(&servers).query(name.clone(), RecordType::AAAA));
+    let mut v4 = Box::pin(servers.query(name, RecordType::A));
+    let first = poll_fn(|context| match v6.as_mut().poll(context) {
+        Poll::Ready(family) => Poll::Ready(First::V6(family)),
+        Poll::Pending => v4.as_mut().poll(context).map(First::V4),
+    });
+    match first.await {
+        First::V6(v6) => {
+            let (v4, rest) = second_family(&v6, v4, family_wait).await;
+            Settled { reply: combine(v6, v4), rest }
+        }
+        First::V4(v4) => {
+            let (v6, rest) = second_family(&v4, v6, family_wait).await;
+            Settled { reply: combine(v6, v4), rest }
+        }
+    }
+}
+
+enum First {
+    V6(Family),
+    V4(Family),
+}
+
+/// The other family, and what is left of asking for it. It is waited for in full where the first family has
+/// nothing, since then all hangs on it; this holds for names that do not exist too, because there are servers
+/// that deny a name when asked for addresses of IPv6 (RFC 4074 section 4.2).
+async fn second_family<F>(
+    first: &Family,
+    mut second: Pin<Box<F>>,
+    wait: Duration,
+) -> (Family, Option<super::desk::Rest>)
+where
+    F: Future<Output = Family> + Send + 'static,
+{
+    if first.is_err() {
+        return (second.await, None);
+    }
+    match timeout(wait, &mut second).await {
+        Ok(family) => (family, None),
+        // It goes on, so that the answer is in the cache when it is asked for again.
+        Err(_elapsed) => (Err(Missing::Timeout), Some(Box::pin(async { drop(second.await) }))),
+    }
+}
+
+fn combine(v6: Family, v4: Family) -> Reply {
+    match (v6, v4) {
+        (Ok(v6), Ok(v4)) => answer(&v6, &v4, v6.ttl.min(v4.ttl)),
+        (Ok(v6), Err(missing)) => answer(&v6, &Found::NONE, one_family_ttl(&v6, &missing)),
+        (Err(missing), Ok(v4)) => answer(&Found::NONE, &v4, one_family_ttl(&v4, &missing)),
+        (Err(Missing::NoRecords(v6)), Err(Missing::NoRecords(v4))) => Reply::not_found(v6.min(v4)),
+        (Err(Missing::Failed(text)), Err(_)) | (Err(_), Err(Missing::Failed(text))) => {
+            Reply::failed(ResolveError::Failed(text))
+        }
+        (Err(_), Err(_)) => Reply::failed(ResolveError::Timeout),
+    }
+}
+
+fn one_family_ttl(found: &Found, missing: &Missing) -> Duration {
+    match missing {
+        Missing::NoRecords(_) => found.ttl,
+        Missing::Timeout | Missing::Failed(_) => found.ttl.min(PARTIAL_TTL),
+    }
+}
+
+fn answer(v6: &Found, v4: &Found, ttl: Duration) -> Reply {
+    Reply::found(Answer::of(&v6.addresses, &v4.addresses, ttl).expect("a found family has an address"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    /// The addresses that the hosts file gives `name` after a look at `now`.
+    fn looked_up(builtin: &mut Builtin, name: &str, now: Nanos) -> String {
+        builtin.refresh(now);
+        let answer = hosts_answer(&builtin.hosts, &absolute(name).unwrap());
+        answer.iter().flat_map(|a| a.addresses()).map(ToString::to_string).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn edits_are_seen_after_the_span() {
+        let directory = tempfile::tempdir().unwrap();
+        let [hosts, resolv_conf] = ["hosts", "resolv.conf"].map(|name| directory.path().join(name));
+        fs::write(&hosts, "10.0.0.5 db\n").unwrap();
+        fs::write(&resolv_conf, "nameserver 10.0.0.2\n").unwrap();
+        let settings =
+            ResolveSettings { hosts: hosts.clone(), resolv_conf: resolv_conf.clone(), ..Default::default() };
+        let mut builtin = Builtin::new(settings);
+        let start = builtin.looked;
+        assert_eq!(looked_up(&mut builtin, "db", start), "10.0.0.5");
+        let servers = Arc::clone(&builtin.servers);
+
+        fs::write(&hosts, "10.0.0.55 db\n").unwrap();
+        assert_eq!(looked_up(&mut builtin, "db", start), "10.0.0.5", "not looked at again so soon");
+        assert_eq!(looked_up(&mut builtin, "db", start + FILES_SPAN), "10.0.0.55");
+        assert!(Arc::ptr_eq(&servers, &builtin.servers), "unchanged servers keep their caches");
+
+        fs::write(&resolv_conf, "# by hand\nnameserver 10.0.0.2\n").unwrap();
+        builtin.refresh(start + FILES_SPAN * 2);
+        assert!(Arc::ptr_eq(&servers, &builtin.servers), "unchanged servers keep their caches");
+        fs::write(&resolv_conf, "nameserver 10.0.0.33\n").unwrap();
+        builtin.refresh(start + FILES_SPAN * 3);
+        assert!(builtin.servers.are(&["10.0.0.33:53".parse().unwrap()]));
+    }
+
+    #[test]
+    fn configured_servers_go_before_resolv_conf() {
+        let servers = vec!["192.0.2.53:5353".parse().unwrap()];
+        let settings = ResolveSettings { servers: servers.clone(), ..Default::default() };
+        assert!(Builtin::new(settings).servers.are(&servers));
+    }
+}

@@ -1,0 +1,86 @@
+//! The resolver's front on a reactor thread: a hot name costs no hop to another thread.
+//!
+//! Promises: bounded ([`NAMES_MAX`]); repeats a reply only for as long as it is valid, and its TTL counts
+//! down meanwhile; failures are repeated for a moment, overload never. Leaves to others: the asking
+//! ([`Resolver`]).
+
+use std::cell::{Cell, RefCell};
+use std::hash::{BuildHasher, RandomState};
+use std::time::Duration;
+
+use sys::clock::{Nanos, monotonic};
+
+use super::{Answer, Reply, ResolveError, Resolver};
+use crate::expiring::Expiring;
+
+/// Names that a thread remembers. An existing one takes some 400 bytes.
+const NAMES_MAX: usize = 2_048;
+
+/// See the file's header. One per reactor thread, shared by its tasks.
+pub struct ResolveCache {
+    resolver: Resolver,
+    /// Clients choose the names, so the hash is keyed.
+    key: RandomState,
+    names: RefCell<Expiring<Box<str>, Kept>>,
+    hits: Cell<u64>,
+    misses: Cell<u64>,
+}
+
+/// A reply and the end of its validity.
+struct Kept {
+    // Boxed: most places of the table are empty or hold a failure.
+    result: Result<Box<Answer>, ResolveError>,
+    expires: Nanos,
+}
+
+impl ResolveCache {
+    /// An empty cache before `resolver`.
+    pub fn new(resolver: Resolver) -> ResolveCache {
+        ResolveCache {
+            resolver,
+            key: RandomState::new(),
+            names: RefCell::new(Expiring::with_places(NAMES_MAX)),
+            hits: Cell::new(0),
+            misses: Cell::new(0),
+        }
+    }
+
+    /// As [`Resolver::lookup`], from memory where it is there.
+    ///
+    /// # Errors
+    /// See [`ResolveError`].
+    pub async fn lookup(&self, name: &str) -> Result<Answer, ResolveError> {
+        if let Some(result) = self.known(name, monotonic()) {
+            self.hits.set(self.hits.get() + 1);
+            return result;
+        }
+        self.misses.set(self.misses.get() + 1);
+        let reply = self.resolver.ask(name).await;
+        self.learn(name, &reply, monotonic());
+        reply.result
+    }
+
+    /// Lookups that were answered from memory, and those that were not.
+    pub fn hits_and_misses(&self) -> (u64, u64) {
+        (self.hits.get(), self.misses.get())
+    }
+
+    /// What is remembered of `name`, with the TTL that is left at `now`.
+    pub(super) fn known(&self, name: &str, now: Nanos) -> Option<Result<Answer, ResolveError>> {
+        let names = self.names.borrow();
+        let kept = names.value(self.key.hash_one(name), |key| **key == *name, now)?;
+        Some(match &kept.result {
+            Ok(answer) => Ok(Answer { ttl: kept.expires.since(now), ..**answer }),
+            Err(error) => Err(error.clone()),
+        })
+    }
+
+    pub(super) fn learn(&self, name: &str, reply: &Reply, now: Nanos) {
+        if reply.keep == Duration::ZERO {
+            return;
+        }
+        let expires = now + reply.keep;
+        let kept = Kept { result: reply.result.clone().map(Box::new), expires };
+        self.names.borrow_mut().insert(self.key.hash_one(name), name.into(), kept, expires);
+    }
+}

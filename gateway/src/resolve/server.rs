@@ -1,0 +1,172 @@
+//! The DNS servers: which one is asked, and what its answer means.
+//!
+//! Promises: the preferred server is asked first; an error moves on to the next at once, silence after a
+//! moment, while the first may still answer; whoever answers is preferred from then on. Truncated answers are
+//! fetched again by TCP, answers are cached within the bounds of the settings (both by hickory, one client
+//! per server). Leaves to others: the two families of a name, and the hosts file.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use hickory_resolver::TokioResolver;
+use hickory_resolver::config::{ConnectionConfig, NameServerConfig, ResolveHosts, ResolverConfig};
+use hickory_resolver::lookup::Lookup;
+use hickory_resolver::net::runtime::TokioRuntimeProvider;
+use hickory_resolver::net::{DnsError, NetError};
+use hickory_resolver::proto::op::ResponseCode;
+use hickory_resolver::proto::rr::{Name, RecordType};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::{FAILURE_TTL, ResolveSettings};
+
+/// Addresses of one family.
+#[derive(Debug)]
+pub(super) struct Found {
+    pub(super) addresses: Vec<IpAddr>,
+    pub(super) ttl: Duration,
+}
+
+impl Found {
+    /// No address; for a family that is missing beside one that is not.
+    pub(super) const NONE: Found = Found { addresses: Vec::new(), ttl: Duration::ZERO };
+}
+
+/// Why there are none.
+#[derive(Debug)]
+pub(super) enum Missing {
+    /// There are no such records, or no such name; this holds for so long.
+    NoRecords(Duration),
+    Timeout,
+    Failed(Box<str>),
+}
+
+/// See the file's header.
+pub(super) struct Servers {
+    clients: Vec<(SocketAddr, TokioResolver)>,
+    /// Index into `clients`.
+    preferred: AtomicUsize,
+    limits: Limits,
+}
+
+#[derive(Clone, Copy)]
+struct Limits {
+    deadline: Duration,
+    server_wait: Duration,
+    ttl_min: Duration,
+    ttl_max: Duration,
+    negative_ttl_max: Duration,
+}
+
+impl Servers {
+    /// Clients for `addresses`, of which there is at least one. Nothing is sent yet.
+    pub(super) fn new(addresses: &[SocketAddr], settings: &ResolveSettings) -> Servers {
+        assert!(!addresses.is_empty(), "resolv.conf without servers stands for the local one");
+        let limits = Limits {
+            deadline: settings.deadline,
+            server_wait: settings.server_wait,
+            ttl_min: settings.ttl_min,
+            ttl_max: settings.ttl_max.max(settings.ttl_min),
+            negative_ttl_max: settings.negative_ttl_max.max(FAILURE_TTL),
+        };
+        let client = |address: &SocketAddr| (*address, client(*address, limits, settings.cache_entries_max));
+        Servers { clients: addresses.iter().map(client).collect(), preferred: AtomicUsize::new(0), limits }
+    }
+
+    /// Whether these are the servers.
+    pub(super) fn are(&self, addresses: &[SocketAddr]) -> bool {
+        self.clients.iter().map(|(address, _)| address).eq(addresses)
+    }
+
+    /// The addresses of `name` in one family (`A` or `AAAA`), by the deadline.
+    pub(super) async fn query(self: Arc<Self>, name: Name, family: RecordType) -> Result<Found, Missing> {
+        timeout(self.limits.deadline, self.query_in_turn(name, family)).await.unwrap_or(Err(Missing::Timeout))
+    }
+
+    async fn query_in_turn(&self, name: Name, family: RecordType) -> Result<Found, Missing> {
+        let preferred = self.preferred.load(Ordering::Relaxed);
+        let mut turn = (0..self.clients.len()).map(|n| (preferred + n) % self.clients.len()).peekable();
+        // Dropping the set gives up on all who have not answered.
+        let mut asked = JoinSet::new();
+        let mut missing = Missing::Timeout;
+        loop {
+            if let Some(server) = turn.next() {
+                let client = self.clients[server].1.clone();
+                let name = name.clone();
+                asked.spawn(async move { (server, client.lookup(name, family).await) });
+            }
+            let patience = if turn.peek().is_some() { self.limits.server_wait } else { self.limits.deadline };
+            let (server, result) = match timeout(patience, asked.join_next()).await {
+                Err(_elapsed) => continue,
+                Ok(None) => return Err(missing),
+                Ok(Some(Err(_panic))) => {
+                    missing = Missing::Failed("the DNS client panicked".into());
+                    continue;
+                }
+                Ok(Some(Ok(answer))) => answer,
+            };
+            match self.found(server, result) {
+                Err(failure @ (Missing::Failed(_) | Missing::Timeout)) => missing = failure,
+                answer => {
+                    self.preferred.store(server, Ordering::Relaxed);
+                    return answer;
+                }
+            }
+        }
+    }
+
+    fn found(&self, server: usize, result: Result<Lookup, NetError>) -> Result<Found, Missing> {
+        let Limits { ttl_min, ttl_max, .. } = self.limits;
+        let lookup = result.map_err(|error| self.missing(server, error))?;
+        let records = lookup.answers();
+        let addresses: Vec<_> = records.iter().filter_map(|record| record.data.ip_addr()).collect();
+        if addresses.is_empty() {
+            return Err(Missing::NoRecords(FAILURE_TTL));
+        }
+        // The chain of aliases is as short-lived as its shortest link.
+        let ttl_s = records.iter().map(|record| record.ttl).min().unwrap_or(0);
+        Ok(Found { addresses, ttl: Duration::from_secs(ttl_s.into()).clamp(ttl_min, ttl_max) })
+    }
+
+    fn missing(&self, server: usize, error: NetError) -> Missing {
+        let address = self.clients[server].0;
+        match error {
+            NetError::Timeout => Missing::Timeout,
+            NetError::Dns(DnsError::NoRecordsFound(no)) => match no.response_code {
+                ResponseCode::NXDomain | ResponseCode::NoError => {
+                    let ttl = Duration::from_secs(no.negative_ttl.unwrap_or(0).into());
+                    Missing::NoRecords(ttl.clamp(FAILURE_TTL, self.limits.negative_ttl_max))
+                }
+                code => Missing::Failed(format!("{address} answered {code}").into()),
+            },
+            NetError::Dns(DnsError::ResponseCode(code)) => {
+                Missing::Failed(format!("{address} answered {code}").into())
+            }
+            error => Missing::Failed(format!("{address}: {error}").into()),
+        }
+    }
+}
+
+/// A client for one server; its cache holds two answers per name, one for each family.
+fn client(address: SocketAddr, limits: Limits, names_max: usize) -> TokioResolver {
+    let connections = [ConnectionConfig::udp(), ConnectionConfig::tcp()].map(|mut connection| {
+        connection.port = address.port();
+        connection
+    });
+    let server = NameServerConfig::new(address.ip(), true, connections.into());
+    let config = ResolverConfig::from_name_servers(vec![server]);
+    let mut client = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default());
+    let options = client.options_mut();
+    options.timeout = limits.deadline;
+    // Repeats over UDP within the deadline are no attempts; those would repeat errors.
+    options.attempts = 0;
+    options.cache_size = 2 * names_max as u64;
+    options.use_hosts_file = ResolveHosts::Never;
+    options.positive_min_ttl = Some(limits.ttl_min);
+    options.positive_max_ttl = Some(limits.ttl_max);
+    options.negative_min_ttl = Some(FAILURE_TTL);
+    options.negative_max_ttl = Some(limits.negative_ttl_max);
+    client.build().expect("a client fails to build only over its TLS, and there is none")
+}

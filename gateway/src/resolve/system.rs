@@ -1,0 +1,110 @@
+//! The system's lookups: `getaddrinfo` on a pool of threads, for machines whose names come from elsewhere
+//! than DNS (LDAP, mDNS, a container runtime).
+//!
+//! Promises: a call that hangs holds one thread of the pool and not more, however many ask for its name; the
+//! deadline holds for those who wait, not for the call, which nobody can stop. Leaves to others: caching;
+//! since `getaddrinfo` tells no TTL, its results are repeated for [`SYSTEM_TTL`]. Search domains apply, as
+//! everywhere else on the machine.
+
+use std::future::Future;
+use std::io;
+use std::net::{IpAddr, ToSocketAddrs};
+use std::sync::Arc;
+use std::time::Duration;
+
+use engine::pool::{Pool, PoolSettings};
+use tokio::time::timeout;
+
+use super::desk::{Backend, Settled};
+use super::{Answer, NAMES_IN_FLIGHT_MAX, Reply, ResolveError, ResolveSettings};
+
+/// How long a result is repeated, within the bounds of the settings.
+const SYSTEM_TTL: Duration = Duration::from_secs(30);
+
+type GetAddressInfo = dyn Fn(&str) -> io::Result<Vec<IpAddr>> + Send + Sync;
+
+/// See the file's header.
+pub(super) struct System {
+    pool: Pool,
+    get_address_info: Arc<GetAddressInfo>,
+    deadline: Duration,
+    ttl: Duration,
+    negative_ttl: Duration,
+}
+
+impl System {
+    /// Starts the pool.
+    pub(super) fn new(settings: ResolveSettings) -> io::Result<System> {
+        System::with(settings, |name| Ok((name, 0).to_socket_addrs()?.map(|found| found.ip()).collect()))
+    }
+
+    /// As [`System::new`], with another source than the system.
+    pub(super) fn with(
+        settings: ResolveSettings,
+        get_address_info: impl Fn(&str) -> io::Result<Vec<IpAddr>> + Send + Sync + 'static,
+    ) -> io::Result<System> {
+        // The desk bounds the names, so the queue never fills before it does.
+        let pool = PoolSettings {
+            name: "getaddrinfo",
+            threads: settings.system_threads,
+            queue_max: NAMES_IN_FLIGHT_MAX,
+            niceness: 0,
+        };
+        Ok(System {
+            pool: Pool::start(pool)?,
+            get_address_info: Arc::new(get_address_info),
+            deadline: settings.deadline,
+            ttl: SYSTEM_TTL.min(settings.ttl_max).max(settings.ttl_min),
+            negative_ttl: SYSTEM_TTL.min(settings.negative_ttl_max),
+        })
+    }
+}
+
+impl Backend for System {
+    fn lookup(&mut self, name: Arc<str>) -> impl Future<Output = Settled> + Send + 'static {
+        let (get_address_info, ttl, negative_ttl) =
+            (Arc::clone(&self.get_address_info), self.ttl, self.negative_ttl);
+        let call = self.pool.run(move || reply(get_address_info(&name), ttl, negative_ttl));
+        let deadline = self.deadline;
+        async move {
+            let Ok(mut call) = call else {
+                return Settled { reply: Reply::overloaded(), rest: None };
+            };
+            match timeout(deadline, &mut call).await {
+                Ok(Ok(reply)) => Settled { reply, rest: None },
+                Ok(Err(lost)) => {
+                    let error = ResolveError::Failed(lost.to_string().into());
+                    Settled { reply: Reply::failed(error), rest: None }
+                }
+                Err(_elapsed) => {
+                    let rest = Box::pin(async { drop(call.await) });
+                    Settled { reply: Reply::failed(ResolveError::Timeout), rest: Some(rest) }
+                }
+            }
+        }
+    }
+}
+
+fn reply(found: io::Result<Vec<IpAddr>>, ttl: Duration, negative_ttl: Duration) -> Reply {
+    match found {
+        Ok(addresses) => {
+            let (v4, v6): (Vec<_>, Vec<_>) = addresses.into_iter().partition(|address| address.is_ipv4());
+            Answer::of(&v6, &v4, ttl).map_or_else(|| Reply::not_found(negative_ttl), Reply::found)
+        }
+        Err(error) if says_not_found(&error) => Reply::not_found(negative_ttl),
+        Err(error) => Reply::failed(ResolveError::Failed(error.to_string().into())),
+    }
+}
+
+/// Whether the error is `EAI_NONAME` or `EAI_NODATA`. The standard library keeps only the C library's text:
+/// glibc's two, musl's two; neither is translated in a process that never calls `setlocale`.
+fn says_not_found(error: &io::Error) -> bool {
+    const TEXTS: [&str; 4] = [
+        "Name or service not known",
+        "No address associated with hostname",
+        "Name does not resolve",
+        "Name has no usable address",
+    ];
+    let text = error.to_string();
+    TEXTS.iter().any(|not_found| text.contains(not_found))
+}

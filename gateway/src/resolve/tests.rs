@@ -1,0 +1,449 @@
+//! Resolution against name servers on loopback: what is asked, how often, and what comes back.
+
+mod name_server;
+
+use std::future::Future;
+use std::net::{IpAddr, Ipv4Addr};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use hickory_resolver::proto::rr::RecordType;
+use sys::clock::Nanos;
+
+use self::name_server::{Act, Asked, Gate, NameServer, addresses};
+use super::desk::{self, Backend, Settled};
+use super::system::System;
+use super::*;
+
+/// Longer than any test runs: what waits this long waits for ever.
+const AGES: Duration = Duration::from_secs(600);
+
+/// Runs a future of this thread to its end.
+pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
+    struct Unpark(thread::Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut future = pin!(future);
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(value) => return value,
+            Poll::Pending => thread::park(),
+        }
+    }
+}
+
+/// Settings that hang on no clock and no file of this machine.
+fn settings(servers: &[&NameServer]) -> ResolveSettings {
+    ResolveSettings {
+        servers: servers.iter().map(|server| server.address).collect(),
+        deadline: AGES,
+        family_wait: AGES,
+        server_wait: AGES,
+        hosts: "/nonexistent/hosts".into(),
+        resolv_conf: "/nonexistent/resolv.conf".into(),
+        ..ResolveSettings::default()
+    }
+}
+
+fn start(settings: ResolveSettings) -> (Resolver, DnsThread) {
+    Resolver::start(settings).unwrap()
+}
+
+/// An answer as `ttl address address`, an error as its text.
+fn show(result: Result<Answer, ResolveError>) -> String {
+    match result {
+        Ok(answer) => {
+            let addresses = answer.addresses().iter().map(ToString::to_string);
+            let words: Vec<_> = [answer.ttl.as_secs().to_string()].into_iter().chain(addresses).collect();
+            words.join(" ")
+        }
+        Err(error) => error.to_string(),
+    }
+}
+
+const NOT_FOUND: &str = "the name does not exist or has no address";
+const TIMEOUT: &str = "no DNS answer in time";
+const OVERLOADED: &str = "too many DNS lookups at a time";
+const ENDED: &str = "DNS failed: the resolver has ended";
+
+fn look_up(resolver: &Resolver, name: &str) -> String {
+    show(block_on(resolver.lookup(name)))
+}
+
+/// A script that answers by family.
+fn by_family(v4: fn() -> Act, v6: fn() -> Act) -> impl Fn(&Asked) -> Act {
+    move |asked| if asked.family == RecordType::A { v4() } else { v6() }
+}
+
+/// What a name server with this script makes of `db.test`, looked up twice, and all that it was asked.
+#[track_caller]
+fn check(v4: fn() -> Act, v6: fn() -> Act, expected: &str, asked: &[&str]) {
+    let server = NameServer::start(by_family(v4, v6));
+    let (resolver, _thread) = start(settings(&[&server]));
+    assert_eq!(look_up(&resolver, "db.test"), expected);
+    // The TTL may have counted down by now.
+    let without_ttl = |text: &str| text.trim_start_matches(|c: char| c.is_ascii_digit()).to_owned();
+    assert_eq!(without_ttl(&look_up(&resolver, "db.test")), without_ttl(expected), "the second time");
+    assert_eq!(server.asked(), asked);
+}
+
+/// What a name server with this script makes of `db.test`, looked up once.
+#[track_caller]
+fn check_once(v4: fn() -> Act, v6: fn() -> Act, expected: &str) {
+    let server = NameServer::start(by_family(v4, v6));
+    let (resolver, _thread) = start(settings(&[&server]));
+    assert_eq!(look_up(&resolver, "db.test"), expected);
+}
+
+const BOTH: &[&str] = &["A db.test.", "AAAA db.test."];
+
+#[test]
+fn both_families_are_found_and_remembered() {
+    let v4 = || addresses(&["192.0.2.1", "192.0.2.2"]);
+    check(v4, || addresses(&["2001:db8::1"]), "300 2001:db8::1 192.0.2.1 192.0.2.2", BOTH);
+    check(v4, || Act::NoData(60), "300 192.0.2.1 192.0.2.2", BOTH);
+    check(|| Act::NoData(60), || addresses(&["2001:db8::1"]), "300 2001:db8::1", BOTH);
+    // There are servers that deny a name when they are asked for its addresses of IPv6.
+    check(v4, || Act::NxDomain(60), "300 192.0.2.1 192.0.2.2", BOTH);
+    check(v4, || addresses(&["::ffff:192.0.2.1"]), "300 192.0.2.1 192.0.2.2", BOTH);
+}
+
+#[test]
+fn what_is_missing_is_remembered() {
+    check(|| Act::NxDomain(60), || Act::NxDomain(60), NOT_FOUND, BOTH);
+    check(|| Act::NoData(60), || Act::NoData(60), NOT_FOUND, BOTH);
+}
+
+#[test]
+fn ttls_are_those_of_the_shortest_record_within_bounds() {
+    let alias = || Act::Alias("db.corp.", 20, Box::new(addresses(&["192.0.2.1"])));
+    check_once(alias, || Act::NoData(60), "20 192.0.2.1");
+    fn for_seconds(ttl: u32) -> Act {
+        Act::Addresses(ttl, vec![[192, 0, 2, 1].into()])
+    }
+    check_once(|| for_seconds(40), || addresses(&["2001:db8::1"]), "40 2001:db8::1 192.0.2.1");
+    check_once(|| for_seconds(0), || Act::NoData(60), "1 192.0.2.1");
+    check_once(|| for_seconds(u32::MAX), || Act::NoData(60), "3600 192.0.2.1");
+}
+
+#[test]
+fn a_truncated_answer_is_fetched_by_tcp() {
+    let script = |asked: &Asked| match (asked.family, asked.tcp) {
+        (RecordType::A, false) => Act::Truncated,
+        (RecordType::A, true) => addresses(&["192.0.2.1"]),
+        _ => Act::NoData(60),
+    };
+    let server = NameServer::start(script);
+    let (resolver, _thread) = start(settings(&[&server]));
+    assert_eq!(look_up(&resolver, "db.test"), "300 192.0.2.1");
+    assert_eq!(server.asked(), ["A db.test.", "A db.test. tcp", "AAAA db.test."]);
+}
+
+#[test]
+fn a_forged_answer_is_passed_over() {
+    let forged = || Act::Forged([6, 6, 6, 6].into(), Box::new(addresses(&["192.0.2.1"])));
+    check(forged, || Act::NoData(60), "300 192.0.2.1", BOTH);
+}
+
+#[test]
+fn of_many_addresses_each_family_keeps_some() {
+    let many_v4 = || Act::Addresses(300, (0..40).map(|n| IpAddr::from([192, 0, 2, n])).collect());
+    let v4 = |count: u8| (0..count).map(|n| format!(" 192.0.2.{n}")).collect::<String>();
+    check(many_v4, || Act::NoData(60), &format!("300{}", v4(16)), BOTH);
+    let few = || addresses(&["2001:db8::a", "2001:db8::b"]);
+    check(many_v4, few, &format!("300 2001:db8::a 2001:db8::b{}", v4(14)), BOTH);
+    let many_v6 = || Act::Addresses(300, (0..20).map(|n| [0x2001, 0xdb8, 0, 0, 0, 0, 1, n].into()).collect());
+    let v6 = (0..8).map(|n| format!(" 2001:db8::1:{n}")).collect::<String>();
+    check(many_v4, many_v6, &format!("300{v6}{}", v4(8)), BOTH);
+}
+
+#[test]
+fn a_loop_of_aliases_ends() {
+    let script = |asked: &Asked| match &*asked.name {
+        "a.test." => Act::Alias("b.test.", 300, Box::new(Act::NoData(60))),
+        _ => Act::Alias("a.test.", 300, Box::new(Act::NoData(60))),
+    };
+    let server = NameServer::start(script);
+    let (resolver, _thread) = start(settings(&[&server]));
+    assert_eq!(look_up(&resolver, "a.test"), NOT_FOUND);
+}
+
+#[test]
+fn errors_of_a_server_are_told() {
+    let server = NameServer::start(|_| Act::ServFail);
+    let (resolver, _thread) = start(settings(&[&server]));
+    let expected = format!("DNS failed: {} answered Server Failure", server.address);
+    assert_eq!(look_up(&resolver, "db.test"), expected);
+}
+
+#[test]
+fn silence_ends_at_the_deadline() {
+    let server = NameServer::start(|_| Act::Silence);
+    let (resolver, _thread) =
+        start(ResolveSettings { deadline: Duration::from_millis(50), ..settings(&[&server]) });
+    assert_eq!(look_up(&resolver, "db.test"), TIMEOUT);
+}
+
+#[test]
+fn a_failing_server_gives_way_and_stays_behind() {
+    let failing = NameServer::start(|_| Act::ServFail);
+    let healthy = NameServer::start(by_family(|| addresses(&["192.0.2.1"]), || Act::NoData(60)));
+    let (resolver, _thread) = start(settings(&[&failing, &healthy]));
+    assert_eq!(look_up(&resolver, "a.test"), "300 192.0.2.1");
+    assert_eq!(look_up(&resolver, "b.test"), "300 192.0.2.1");
+    assert_eq!(failing.asked(), ["A a.test.", "AAAA a.test."]);
+    assert_eq!(healthy.asked(), ["A a.test.", "A b.test.", "AAAA a.test.", "AAAA b.test."]);
+}
+
+#[test]
+fn a_silent_server_gets_company() {
+    let silent = NameServer::start(|_| Act::Silence);
+    let healthy = NameServer::start(by_family(|| addresses(&["192.0.2.1"]), || Act::NoData(60)));
+    let settings =
+        ResolveSettings { server_wait: Duration::from_millis(20), ..settings(&[&silent, &healthy]) };
+    let (resolver, _thread) = start(settings);
+    assert_eq!(look_up(&resolver, "db.test"), "300 192.0.2.1");
+    assert_eq!(healthy.asked(), BOTH);
+}
+
+#[test]
+fn a_slow_family_does_not_hold_up_the_other_and_is_not_lost() {
+    let gate = Gate::default();
+    let held = gate.clone();
+    let server = NameServer::start(move |asked| match asked.family {
+        RecordType::A => addresses(&["192.0.2.1"]),
+        _ => Act::Hold(held.clone(), Box::new(addresses(&["2001:db8::1"]))),
+    });
+    let (resolver, _thread) =
+        start(ResolveSettings { family_wait: Duration::from_millis(1), ..settings(&[&server]) });
+    // The answer without the slow family is short-lived, and repeated while that is on its way.
+    assert_eq!(look_up(&resolver, "db.test"), "5 192.0.2.1");
+    assert_eq!(look_up(&resolver, "db.test"), "5 192.0.2.1");
+    gate.open();
+    let complete = loop {
+        let text = look_up(&resolver, "db.test");
+        if text != "5 192.0.2.1" {
+            break text;
+        }
+    };
+    assert!(complete.ends_with(" 2001:db8::1 192.0.2.1"), "{complete}");
+    assert_eq!(server.asked(), BOTH);
+}
+
+#[test]
+fn a_name_in_flight_is_asked_once_and_holds_up_no_other() {
+    let gate = Gate::default();
+    let held = gate.clone();
+    let server = NameServer::start(move |asked| match &*asked.name {
+        "slow.test." => Act::Hold(held.clone(), Box::new(Act::ServFail)),
+        _ => addresses(&["192.0.2.1"]),
+    });
+    let (resolver, _thread) = start(settings(&[&server]));
+    let mut lookups: Vec<_> = (0..100).map(|_| Box::pin(resolver.lookup("slow.test"))).collect();
+    for lookup in &mut lookups {
+        assert!(lookup.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    }
+    // Requests are taken in order, so by now the desk has all hundred. The failure is not cached there: had
+    // any of them not joined, the server would be asked again.
+    assert_eq!(look_up(&resolver, "quick.test"), "300 192.0.2.1");
+    gate.open();
+    for lookup in lookups {
+        assert!(show(block_on(lookup)).ends_with("answered Server Failure"));
+    }
+    let slow: Vec<_> = server.asked().into_iter().filter(|asked| asked.contains("slow")).collect();
+    assert_eq!(slow, ["A slow.test.", "AAAA slow.test."]);
+}
+
+#[test]
+fn localhost_and_the_hosts_file_ask_nobody() {
+    let directory = tempfile::tempdir().unwrap();
+    let hosts = directory.path().join("hosts");
+    std::fs::write(&hosts, "10.0.0.5 db\n10.0.0.6 localhost\n").unwrap();
+    let server = NameServer::start(|_| addresses(&["192.0.2.1"]));
+    let (resolver, _thread) = start(ResolveSettings { hosts, ..settings(&[&server]) });
+    assert_eq!(look_up(&resolver, "localhost"), "3600 ::1 127.0.0.1");
+    assert_eq!(look_up(&resolver, "db.localhost"), "3600 ::1 127.0.0.1");
+    assert_eq!(look_up(&resolver, "db"), "5 10.0.0.5");
+    assert_eq!(server.asked(), [""; 0]);
+    assert_eq!(look_up(&resolver, "notlocalhost"), "300 192.0.2.1");
+    assert_eq!(
+        server.asked(),
+        ["A notlocalhost.", "AAAA notlocalhost."],
+        "absolute, without a search domain"
+    );
+    assert_eq!(look_up(&resolver, "_sip.my-host.test"), "300 192.0.2.1");
+}
+
+/// A backend whose lookups do as their names say.
+struct Odd {
+    gate: tokio::sync::watch::Receiver<bool>,
+    started: Arc<AtomicU32>,
+}
+
+impl Backend for Odd {
+    fn lookup(&mut self, name: Arc<str>) -> impl Future<Output = Settled> + Send + 'static {
+        let mut gate = self.gate.clone();
+        self.started.fetch_add(1, Ordering::Relaxed);
+        async move {
+            if name.starts_with("panic") {
+                std::panic::panic_any("planted");
+            }
+            if name.starts_with("hang") {
+                let _ = gate.wait_for(|open| *open).await;
+            }
+            let answer = Answer::of(&[], &[Ipv4Addr::new(192, 0, 2, 1).into()], AGES).unwrap();
+            Settled { reply: Reply::found(answer), rest: None }
+        }
+    }
+}
+
+/// A resolver with the odd backend, its gate, and the count of lookups.
+fn odd() -> (Resolver, DnsThread, tokio::sync::watch::Sender<bool>, Arc<AtomicU32>) {
+    let (open, gate) = tokio::sync::watch::channel(false);
+    let started = Arc::new(AtomicU32::new(0));
+    let (resolver, thread) = desk::start(Odd { gate, started: Arc::clone(&started) }).unwrap();
+    (resolver, thread, open, started)
+}
+
+type Lookup<'a> = Pin<Box<dyn Future<Output = Result<Answer, ResolveError>> + 'a>>;
+
+/// Sends a lookup on its way.
+fn ask<'a>(resolver: &'a Resolver, name: &'a str) -> Lookup<'a> {
+    let mut lookup: Lookup<'a> = Box::pin(resolver.lookup(name));
+    assert!(lookup.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    lookup
+}
+
+#[test]
+fn a_panic_ends_one_lookup() {
+    let (resolver, _thread, _open, _) = odd();
+    assert_eq!(look_up(&resolver, "panic.test"), "DNS failed: the lookup panicked");
+    assert_eq!(look_up(&resolver, "db.test"), "600 192.0.2.1");
+    assert_eq!(look_up(&resolver, "panic.test"), "DNS failed: the lookup panicked");
+}
+
+#[test]
+fn names_and_waiters_are_bounded() {
+    let (resolver, _thread, open, started) = odd();
+    let names: Vec<_> = (0..NAMES_IN_FLIGHT_MAX).map(|n| format!("hang{n}.test")).collect();
+    let mut lookups: Vec<_> = names.iter().map(|name| ask(&resolver, name)).collect();
+    assert_eq!(look_up(&resolver, "db.test"), OVERLOADED, "one name too many");
+    while lookups.len() < WAITERS_MAX {
+        lookups.push(ask(&resolver, "hang0.test"));
+        // The channel is shorter than what the desk holds: let it take what was sent.
+        if lookups.len() % 1_000 == 0 {
+            look_up(&resolver, "db.test");
+        }
+    }
+    assert_eq!(look_up(&resolver, "hang0.test"), OVERLOADED, "one waiter too many");
+    open.send(true).unwrap();
+    for lookup in lookups {
+        assert_eq!(show(block_on(lookup)), "600 192.0.2.1");
+    }
+    assert_eq!(look_up(&resolver, "db.test"), "600 192.0.2.1");
+    assert_eq!(started.load(Ordering::Relaxed), NAMES_IN_FLIGHT_MAX as u32 + 1);
+}
+
+#[test]
+fn lookups_end_with_the_thread() {
+    let (resolver, thread, _open, _) = odd();
+    let lookup = ask(&resolver, "hang.test");
+    drop(thread);
+    assert_eq!(show(block_on(lookup)), ENDED);
+    assert_eq!(look_up(&resolver, "db.test"), ENDED);
+    assert_eq!(look_up(&resolver, "localhost"), "3600 ::1 127.0.0.1");
+}
+
+#[test]
+fn the_thread_ends_with_the_last_handle() {
+    let (resolver, mut owner, _open, _) = odd();
+    drop(resolver);
+    owner.thread.take().unwrap().join().unwrap();
+}
+
+/// What the system's lookup gives for `found`.
+#[track_caller]
+fn check_system(found: fn() -> io::Result<Vec<IpAddr>>, expected: &str) {
+    let system = System::with(settings(&[]), move |_| found()).unwrap();
+    let (resolver, _thread) = desk::start(system).unwrap();
+    assert_eq!(look_up(&resolver, "db.test"), expected);
+}
+
+#[test]
+fn what_getaddrinfo_says() {
+    check_system(
+        || Ok(vec![[192, 0, 2, 1].into(), "2001:db8::1".parse().unwrap(), [192, 0, 2, 1].into()]),
+        "30 2001:db8::1 192.0.2.1",
+    );
+    check_system(|| Ok(vec![]), NOT_FOUND);
+    fn fail(text: &str) -> io::Result<Vec<IpAddr>> {
+        Err(io::Error::other(format!("failed to lookup address information: {text}")))
+    }
+    check_system(|| fail("Name or service not known"), NOT_FOUND);
+    check_system(|| fail("Name does not resolve"), NOT_FOUND);
+    check_system(
+        || fail("Temporary failure in name resolution"),
+        "DNS failed: failed to lookup address information: Temporary failure in name resolution",
+    );
+    check_system(
+        || std::panic::panic_any("planted"),
+        "DNS failed: the work was dropped before it gave a result",
+    );
+}
+
+#[test]
+fn a_call_that_hangs_holds_one_thread_of_the_pool() {
+    let gate = Gate::default();
+    let (held, calls) = (gate.clone(), Arc::new(AtomicU32::new(0)));
+    let counted = Arc::clone(&calls);
+    let settings = ResolveSettings { deadline: Duration::from_millis(20), ..settings(&[]) };
+    let system = System::with(settings, move |name| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        if name == "hang.test" {
+            held.pass();
+        }
+        Ok(vec![[192, 0, 2, 1].into()])
+    });
+    let (resolver, _thread) = desk::start(system.unwrap()).unwrap();
+    for _ in 0..100 {
+        assert_eq!(look_up(&resolver, "hang.test"), TIMEOUT);
+    }
+    assert_eq!(calls.load(Ordering::Relaxed), 1);
+    gate.open();
+    while look_up(&resolver, "hang.test") == TIMEOUT {}
+    assert_eq!(look_up(&resolver, "hang.test"), "30 192.0.2.1");
+}
+
+#[test]
+fn the_front_repeats_replies_for_as_long_as_they_hold() {
+    let (resolver, _thread, _open, started) = odd();
+    let cache = ResolveCache::new(resolver);
+    let second = |n: u64| Nanos(n * 1_000_000_000);
+    let known = |name, now| cache.known(name, now).map_or("unknown".into(), show);
+    let answer = Answer::of(&[], &[[192, 0, 2, 1].into()], Duration::from_secs(60)).unwrap();
+    cache.learn("db.test", &Reply::found(answer), second(100));
+    cache.learn("none.test", &Reply::not_found(Duration::from_secs(10)), second(100));
+    cache.learn("slow.test", &Reply::failed(ResolveError::Timeout), second(100));
+    cache.learn("busy.test", &Reply::overloaded(), second(100));
+    assert_eq!(known("db.test", second(100)), "60 192.0.2.1");
+    assert_eq!(known("db.test", second(159)), "1 192.0.2.1");
+    assert_eq!(known("db.test", second(160)), "unknown");
+    assert_eq!(known("none.test", second(109)), NOT_FOUND);
+    assert_eq!(known("none.test", second(110)), "unknown");
+    assert_eq!(known("slow.test", second(100)), TIMEOUT);
+    assert_eq!(known("slow.test", second(101)), "unknown");
+    assert_eq!(known("busy.test", second(100)), "unknown");
+    // And through the front door: the second lookup goes no further than the cache.
+    for _ in 0..2 {
+        assert!(show(block_on(cache.lookup("other.test"))).ends_with(" 192.0.2.1"));
+    }
+    assert_eq!(started.load(Ordering::Relaxed), 1);
+    assert_eq!(cache.hits_and_misses(), (1, 1));
+}

@@ -1,0 +1,181 @@
+//! A DNS server on loopback for tests: UDP and TCP on one port, answers by script, every query on record.
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread;
+
+use hickory_resolver::proto::op::{Message, OpCode, ResponseCode};
+use hickory_resolver::proto::rr::rdata::{CNAME, SOA};
+use hickory_resolver::proto::rr::{Name, RData, Record, RecordType};
+
+/// What the server does with a query.
+pub(super) enum Act {
+    /// Addresses of the asked family, all with one TTL in seconds.
+    Addresses(u32, Vec<IpAddr>),
+    /// An alias: where it points, its TTL, and what is there.
+    Alias(&'static str, u32, Box<Act>),
+    /// The name exists, but not so; its zone says for how many seconds.
+    NoData(u32),
+    NxDomain(u32),
+    ServFail,
+    /// Come back by TCP.
+    Truncated,
+    /// A forged answer with a wrong id and this address comes first.
+    Forged(IpAddr, Box<Act>),
+    Silence,
+    /// Once the gate is open.
+    Hold(Gate, Box<Act>),
+}
+
+/// Addresses with a TTL of 300 seconds.
+pub(super) fn addresses(list: &[&str]) -> Act {
+    Act::Addresses(300, list.iter().map(|text| text.parse().unwrap()).collect())
+}
+
+/// What some queries wait for.
+#[derive(Clone, Default)]
+pub(super) struct Gate(Arc<(Mutex<bool>, Condvar)>);
+
+impl Gate {
+    pub(super) fn open(&self) {
+        *self.0.0.lock().unwrap() = true;
+        self.0.1.notify_all();
+    }
+
+    pub(super) fn pass(&self) {
+        drop(self.0.1.wait_while(self.0.0.lock().unwrap(), |open| !*open).unwrap());
+    }
+}
+
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) struct Asked {
+    /// Repeats of a query have its id.
+    id: u16,
+    pub(super) name: String,
+    pub(super) family: RecordType,
+    pub(super) tcp: bool,
+}
+
+type Script = dyn Fn(&Asked) -> Act + Send + Sync;
+
+#[derive(Clone)]
+pub(super) struct NameServer {
+    pub(super) address: SocketAddr,
+    asked: Arc<Mutex<Vec<Asked>>>,
+    script: Arc<Script>,
+}
+
+impl NameServer {
+    /// Answers by `script`; its threads live as long as the test process.
+    pub(super) fn start(script: impl Fn(&Asked) -> Act + Send + Sync + 'static) -> NameServer {
+        let (udp, tcp) = loop {
+            let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
+            // The same port may be taken for TCP.
+            if let Ok(tcp) = TcpListener::bind(udp.local_addr().unwrap()) {
+                break (udp, tcp);
+            }
+        };
+        let address = udp.local_addr().unwrap();
+        let server = NameServer { address, asked: Arc::default(), script: Arc::new(script) };
+        let (by_udp, by_tcp) = (server.clone(), server.clone());
+        thread::spawn(move || by_udp.serve_udp(&udp));
+        thread::spawn(move || tcp.incoming().for_each(|stream| by_tcp.serve_tcp(stream.unwrap())));
+        server
+    }
+
+    /// The queries so far, without repeats, as `A db.test tcp`, sorted.
+    pub(super) fn asked(&self) -> Vec<String> {
+        let mut asked = self.asked.lock().unwrap().clone();
+        asked.sort_by_key(|asked| (asked.id, asked.tcp));
+        asked.dedup();
+        let text =
+            |asked: &Asked| format!("{} {}{}", asked.family, asked.name, if asked.tcp { " tcp" } else { "" });
+        let mut texts: Vec<_> = asked.iter().map(text).collect();
+        texts.sort();
+        texts
+    }
+
+    fn serve_udp(&self, socket: &UdpSocket) {
+        let mut buffer = [0; 4096];
+        loop {
+            let (count, client) = socket.recv_from(&mut buffer).unwrap();
+            let socket = socket.try_clone().unwrap();
+            self.answer(&buffer[..count], false, move |answer| {
+                socket.send_to(answer, client).unwrap();
+            });
+        }
+    }
+
+    fn serve_tcp(&self, mut stream: std::net::TcpStream) {
+        let mut length = [0; 2];
+        while stream.read_exact(&mut length).is_ok() {
+            let mut query = vec![0; usize::from(u16::from_be_bytes(length))];
+            stream.read_exact(&mut query).unwrap();
+            let mut stream = stream.try_clone().unwrap();
+            self.answer(&query, true, move |answer| {
+                let length = u16::try_from(answer.len()).unwrap();
+                stream.write_all(&[&length.to_be_bytes(), answer].concat()).unwrap();
+            });
+        }
+    }
+
+    /// On a thread of its own, since some queries are held.
+    fn answer(&self, query: &[u8], tcp: bool, mut send: impl FnMut(&[u8]) + Send + 'static) {
+        let query = Message::from_vec(query).unwrap();
+        let question = query.queries[0].clone();
+        let asked = Asked {
+            id: query.metadata.id,
+            name: question.name().to_string(),
+            family: question.query_type(),
+            tcp,
+        };
+        self.asked.lock().unwrap().push(asked.clone());
+        let act = (self.script)(&asked);
+        thread::spawn(move || {
+            let mut answer = Message::response(query.metadata.id, OpCode::Query);
+            answer.metadata.recursion_available = true;
+            answer.add_query(question.clone());
+            perform(act, question.name().clone(), answer, &mut send);
+        });
+    }
+}
+
+fn perform(act: Act, owner: Name, mut answer: Message, send: &mut impl FnMut(&[u8])) {
+    match act {
+        Act::Silence => return,
+        Act::Hold(gate, act) => {
+            gate.pass();
+            return perform(*act, owner, answer, send);
+        }
+        Act::Alias(target, ttl, act) => {
+            let target = Name::from_ascii(target).unwrap();
+            answer.add_answer(Record::from_rdata(owner, ttl, RData::CNAME(CNAME(target.clone()))));
+            return perform(*act, target, answer, send);
+        }
+        Act::Forged(address, act) => {
+            let mut forged = answer.clone();
+            forged.metadata.id ^= 1;
+            perform(Act::Addresses(300, vec![address]), owner.clone(), forged, send);
+            return perform(*act, owner, answer, send);
+        }
+        Act::Addresses(ttl, addresses) => {
+            let record = |address: IpAddr| Record::from_rdata(owner.clone(), ttl, RData::from(address));
+            answer.add_answers(addresses.into_iter().map(record));
+        }
+        Act::NoData(ttl) => drop(answer.add_authority(authority(ttl))),
+        Act::NxDomain(ttl) => {
+            answer.metadata.response_code = ResponseCode::NXDomain;
+            answer.add_authority(authority(ttl));
+        }
+        Act::ServFail => answer.metadata.response_code = ResponseCode::ServFail,
+        Act::Truncated => answer.metadata.truncation = true,
+    }
+    send(&answer.to_vec().unwrap());
+}
+
+/// The zone's own record, which says for how many seconds a name may be believed to be missing.
+fn authority(ttl: u32) -> Record {
+    let zone = Name::from_ascii("test.").unwrap();
+    Record::from_rdata(zone.clone(), ttl, RData::SOA(SOA::new(zone.clone(), zone, 1, 60, 60, 60, ttl)))
+}
