@@ -1,0 +1,210 @@
+//! The log: one decision line and one close line per flow, and what the control side has to say, as JSON
+//! lines on standard error or in a file.
+//!
+//! Promises: [`LogInlet::push`] never waits and makes a system call only to wake a log thread that sleeps; a
+//! line is never torn and holds nothing but printable ASCII, whatever a client sent; an event that finds no
+//! room is dropped and counted, and a line says so; a destination that fails is tried again and stops nobody.
+//! Leaves to others: what is billed (crate `ledger`): the log may lose lines, the ledger may not.
+//!
+//! ```text
+//!   reactor thread --ring of events--.
+//!   reactor thread --ring of events---+--> log thread: lines (line.rs) --> one write per batch (writer.rs)
+//!   control side   --queue of lines--'
+//! ```
+//!
+//! After a batch the log thread naps instead of waiting to be woken, so that under load nobody ever pays for
+//! a wake-up; it sleeps until woken only once a nap has brought nothing.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread::{self, Thread};
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, Sender, bounded};
+use ledger::record::{Protocol, Record};
+use sys::clock::{self, WallNanos};
+use sys::parking::ParkFlag;
+use sys::ring::{self, Consumer, Producer};
+
+use crate::settings::LogTarget;
+use crate::stats::{Stats, WorkerStats};
+
+mod line;
+mod writer;
+
+pub use line::{Level, Value};
+
+use line::LineWriter;
+use writer::{LogThread, Output};
+
+/// Events of one reactor thread that wait for the log thread: with a nap of 10 ms, 100,000 a second. More
+/// would only be memory: each slot is used in turn, however few events wait.
+const RING_EVENTS: usize = 1024;
+/// Bounds a slot of the ring.
+const EVENT_BYTES_MAX: usize = 640;
+/// Lines of the control side that wait for the log thread.
+const SAID_LINES_MAX: usize = 256;
+/// How long [`Log::close`] waits for a destination that takes nothing: a reader of our standard error who
+/// stopped reading must not keep the process from ending.
+const CLOSE_SPAN_MAX: Duration = Duration::from_secs(5);
+
+const _: () = assert!(size_of::<Event>() <= EVENT_BYTES_MAX);
+const _: () = assert!(RING_EVENTS.is_power_of_two());
+
+/// What a line tells of a flow.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum EventKind {
+    /// The flow was admitted, or turned away.
+    Decision,
+    /// The flow ended.
+    Close,
+}
+
+impl EventKind {
+    fn as_str(self) -> &'static str {
+        match self {
+            EventKind::Decision => "decision",
+            EventKind::Close => "close",
+        }
+    }
+}
+
+/// One line of the log, before it is text.
+#[derive(Clone, Copy)]
+pub struct Event {
+    /// What it tells.
+    pub kind: EventKind,
+    /// When it happened.
+    pub at: WallNanos,
+    /// The flow, as far as it is known; empty texts, port 0 and a missing address are left out of the line.
+    pub record: Record,
+    /// What the client speaks, once that is known; the record's own word is not looked at.
+    pub protocol: Option<Protocol>,
+    /// The listener that took the connection.
+    pub listener: SocketAddr,
+    /// Whether the flow was admitted.
+    pub allowed: bool,
+    /// Why: a code in snake case.
+    pub reason: &'static str,
+    /// How long the lookup of the name took, in microseconds, if there was one.
+    pub dns_us: Option<u32>,
+    /// How long it took to reach the destination, in microseconds, if that was tried.
+    pub connect_us: Option<u32>,
+}
+
+/// The control side's handle; see the file's header. Dropping it closes the log.
+pub struct Log {
+    shared: Arc<Shared>,
+    said: Sender<Box<[u8]>>,
+    stats: Arc<Stats>,
+    /// Disconnected once the log thread has ended. Taken by the first [`Log::close`].
+    ended: Mutex<Option<Receiver<()>>>,
+}
+
+impl Log {
+    /// Opens the destination, starts the log thread, and returns an inlet for each of `stats.workers`, in
+    /// their order.
+    ///
+    /// # Errors
+    /// The file cannot be opened or made (with mode 0640), or no thread can be started.
+    pub fn start(target: &LogTarget, stats: &Arc<Stats>) -> io::Result<(Log, Vec<LogInlet>)> {
+        let output = Output::open(target)?;
+        let shared = Arc::new(Shared::default());
+        let (said, lines) = bounded(SAID_LINES_MAX);
+        let (alive, ended) = bounded(0);
+        let (inlets, rings) = stats.workers.iter().map(|worker| inlet(&shared, worker)).unzip();
+        let mut log_thread = LogThread::new(Arc::clone(&shared), rings, lines, output, Arc::clone(stats));
+        let handle = thread::Builder::new().name("log".into()).spawn(move || {
+            log_thread.run();
+            drop(alive);
+        })?;
+        shared.thread.set(handle.thread().clone()).expect("only this function sets it");
+        let log = Log { shared, said, stats: Arc::clone(stats), ended: Mutex::new(Some(ended)) };
+        Ok((log, inlets))
+    }
+
+    /// Puts a message of the control side into the log. Texts and values may be anybody's; the fields'
+    /// names are ours. While [`SAID_LINES_MAX`] lines wait, further ones are dropped and counted.
+    pub fn say(&self, level: Level, text: &str, fields: &[(&'static str, Value<'_>)]) {
+        let mut line = Vec::new();
+        LineWriter::default().message(&mut line, clock::wall(), level, text, fields);
+        if self.said.try_send(line.into()).is_err() {
+            self.stats.log_messages_dropped.fetch_add(1, Ordering::Relaxed);
+        }
+        self.shared.wake();
+    }
+
+    /// Opens the file anew, after a rotation has renamed it. If that fails the old file stays in use, and a
+    /// line says so. Nothing happens where the log goes to standard error.
+    pub fn reopen(&self) {
+        self.shared.reopen.store(true, Ordering::Relaxed);
+        self.shared.wake();
+    }
+
+    /// Writes what waits and ends the log thread. What is pushed later is dropped.
+    ///
+    /// Returns after at most [`CLOSE_SPAN_MAX`], even if the destination takes nothing.
+    pub fn close(&self) {
+        let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(ended) = ended else { return };
+        // Release pairs with the Acquire in `writer`: what was pushed before is seen by its last look.
+        self.shared.closing.store(true, Ordering::Release);
+        self.shared.wake();
+        // Nothing is ever sent: it ends by the thread's end, or by the time-out.
+        let _ = ended.recv_timeout(CLOSE_SPAN_MAX);
+    }
+}
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// A reactor thread's way into the log.
+pub struct LogInlet {
+    shared: Arc<Shared>,
+    ring: Producer<Event>,
+    stats: Arc<WorkerStats>,
+}
+
+impl LogInlet {
+    /// Hands `event` to the log thread, or drops and counts it if [`RING_EVENTS`] of this thread wait.
+    pub fn push(&mut self, event: &Event) {
+        if self.ring.push(event).is_err() {
+            self.stats.log_dropped.add(1);
+        }
+        if self.shared.parked.must_wake() {
+            self.shared.wake();
+        }
+    }
+}
+
+/// What the log thread shares with those who feed it.
+#[derive(Default)]
+struct Shared {
+    /// Whether the log thread sleeps until it is woken.
+    parked: ParkFlag,
+    thread: OnceLock<Thread>,
+    reopen: AtomicBool,
+    closing: AtomicBool,
+}
+
+impl Shared {
+    /// Ends the log thread's sleep, or its next one.
+    fn wake(&self) {
+        if let Some(thread) = self.thread.get() {
+            thread.unpark();
+        }
+    }
+}
+
+fn inlet(shared: &Arc<Shared>, stats: &Arc<WorkerStats>) -> (LogInlet, Consumer<Event>) {
+    let (ring, consumer) = ring::ring(RING_EVENTS);
+    (LogInlet { shared: Arc::clone(shared), ring, stats: Arc::clone(stats) }, consumer)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,467 @@
+//! The log from push to file: what lines look like, and what happens when lines cannot go where they should.
+
+use std::fs;
+use std::io::Read as _;
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _, symlink};
+use std::path::Path;
+use std::time::Instant;
+
+use ledger::record::{Class, CloseReason, Flow, Legs};
+use proptest::prelude::*;
+use serde_json::{Value as Json, json};
+
+use super::writer::Flushed;
+use super::*;
+
+/// 2026-11-21T13:40:00.123Z
+const AT: WallNanos = WallNanos(1_795_268_400_123_456_789);
+/// Far beyond any pause of a loaded machine: only a test that fails waits for it.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn event(kind: EventKind) -> Event {
+    Event {
+        kind,
+        at: AT,
+        record: Record::new(&FLOW),
+        protocol: Some(Protocol::HttpConnect),
+        listener: "127.0.0.1:3128".parse().unwrap(),
+        allowed: true,
+        reason: "allowed",
+        dns_us: Some(1_234),
+        connect_us: Some(20_005),
+    }
+}
+
+const FLOW: Flow<'_> = Flow {
+    id: 0x1f,
+    opened: WallNanos(AT.0 - 1_500_042_000),
+    closed: AT,
+    user: "ci",
+    host: "github.com",
+    port: 443,
+    address: Some(IpAddr::V4(Ipv4Addr::new(140, 82, 121, 3))),
+    client: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 40_312),
+    class: Class::External,
+    protocol: Protocol::HttpConnect,
+    rule: "user:ci/allow[0] github.com:443",
+    reason: CloseReason::UpstreamClosed,
+    legs: Legs { client_rx: 1, upstream_tx: 2, upstream_rx: 3, client_tx: 4 },
+};
+
+/// The decision line's event of a flow with this text.
+fn told(user: &str, host: &str, rule: &str) -> Event {
+    Event { record: Record::new(&Flow { user, host, rule, ..FLOW }), ..event(EventKind::Decision) }
+}
+
+fn line_of(event: &Event) -> String {
+    let mut out = Vec::new();
+    LineWriter::default().event(&mut out, event);
+    String::from_utf8(out).expect("lines are ASCII")
+}
+
+#[track_caller]
+fn check(event: &Event, expected: &str) {
+    let expected: String = expected.lines().map(str::trim_start).collect();
+    assert_eq!(line_of(event), expected + "\n");
+}
+
+#[test]
+fn a_decision_says_who_may_go_where_and_why() {
+    check(
+        &event(EventKind::Decision),
+        r#"{"id":"0000000000000000000000000000001f","ts":"2026-11-21T13:40:00.123Z","event":"decision",
+        "user":"ci","listener":"127.0.0.1:3128","protocol":"http_connect","client_addr":"127.0.0.1:40312",
+        "requested_host":"github.com","requested_port":443,"resolved_ip":"140.82.121.3",
+        "rule":"user:ci/allow[0] github.com:443","decision":"allow","reason":"allowed",
+        "dns_ms":1.234,"connect_ms":20.005}"#,
+    );
+}
+
+#[test]
+fn a_close_adds_how_long_how_much_and_how_it_ended() {
+    check(
+        &event(EventKind::Close),
+        r#"{"id":"0000000000000000000000000000001f","ts":"2026-11-21T13:40:00.123Z","event":"close",
+        "user":"ci","listener":"127.0.0.1:3128","protocol":"http_connect","client_addr":"127.0.0.1:40312",
+        "requested_host":"github.com","requested_port":443,"resolved_ip":"140.82.121.3",
+        "rule":"user:ci/allow[0] github.com:443","decision":"allow","reason":"allowed",
+        "dns_ms":1.234,"connect_ms":20.005,"duration_ms":1500.042,"close_reason":"upstream_closed",
+        "client_rx":1,"upstream_tx":2,"upstream_rx":3,"client_tx":4}"#,
+    );
+}
+
+#[test]
+fn what_is_not_known_is_left_out() {
+    let early = Event {
+        record: Record::new(&Flow { user: "", host: "", rule: "", port: 0, address: None, ..FLOW }),
+        protocol: None,
+        listener: "[::1]:3128".parse().unwrap(),
+        allowed: false,
+        reason: "greeting_timeout",
+        dns_us: None,
+        connect_us: None,
+        ..event(EventKind::Decision)
+    };
+    check(
+        &early,
+        r#"{"id":"0000000000000000000000000000001f","ts":"2026-11-21T13:40:00.123Z","event":"decision",
+        "listener":"[::1]:3128","client_addr":"127.0.0.1:40312",
+        "decision":"deny","reason":"greeting_timeout"}"#,
+    );
+}
+
+#[test]
+fn a_clock_that_was_set_back_makes_no_negative_duration() {
+    let record = Record::new(&Flow { opened: WallNanos(AT.0 + 1), ..FLOW });
+    assert!(line_of(&Event { record, ..event(EventKind::Close) }).contains(r#""duration_ms":0.000,"#));
+}
+
+#[test]
+fn times_are_right_across_days_and_leap_years() {
+    let mut lines = LineWriter::default();
+    // From `date -u -d @SECONDS`.
+    let cases = [
+        (0, "1970-01-01T00:00:00.000Z"),
+        (999_999, "1970-01-01T00:00:00.000Z"),
+        (1_000_000, "1970-01-01T00:00:00.001Z"),
+        (951_782_399_999_999_999, "2000-02-28T23:59:59.999Z"),
+        (951_782_400_000_000_000, "2000-02-29T00:00:00.000Z"),
+        (1_709_251_199_050_000_000, "2024-02-29T23:59:59.050Z"),
+        (4_107_542_400_000_000_000, "2100-03-01T00:00:00.000Z"),
+        (u64::MAX, "2554-07-21T23:34:33.709Z"),
+    ];
+    for (nanos, expected) in cases {
+        let mut out = Vec::new();
+        lines.dropped(&mut out, WallNanos(nanos), 7);
+        let expected = format!("{{\"ts\":\"{expected}\",\"event\":\"log_dropped\",\"count\":7}}\n");
+        assert_eq!(String::from_utf8(out).unwrap(), expected);
+    }
+}
+
+#[test]
+fn hostile_names_stay_inside_their_string() {
+    let cases = [
+        (r#"a","user":"root"#, r#"a\",\"user\":\"root"#),
+        ("back\\slash\\", r"back\\slash\\"),
+        ("two\nlines\r\n", r"two\u000alines\u000d\u000a"),
+        ("\0\u{1b}[2J\u{7f}", r"\u0000\u001b[2J\u007f"),
+        ("\u{9b}31m", r"\u009b31m"),
+        ("evil\u{202e}moc.elgoog", r"evil\u202emoc.elgoog"),
+        ("\u{2028}\u{feff}é", r"\u2028\ufeff\u00e9"),
+        ("\u{1f980}", r"\ud83e\udd80"),
+        ("</script><!--", "</script><!--"),
+    ];
+    for (text, escaped) in cases {
+        let line = line_of(&told(text, text, text));
+        for name in ["user", "requested_host", "rule"] {
+            assert!(line.contains(&format!("\"{name}\":\"{escaped}\",")), "{name} in {line}");
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn every_text_comes_back_from_its_line(
+        user in text(64),
+        host in text(253),
+        rule in text(64),
+    ) {
+        let line = line_of(&told(&user, &host, &rule));
+        let body = line.strip_suffix('\n').expect("a line ends");
+        prop_assert!(body.bytes().all(|byte| matches!(byte, b' '..=b'~')), "{body:?}");
+        let parsed: Json = serde_json::from_str(body).expect("a line is JSON");
+        let field = |name: &str| parsed.get(name).and_then(Json::as_str).unwrap_or_default().to_owned();
+        prop_assert_eq!(field("user"), user);
+        prop_assert_eq!(field("requested_host"), host);
+        prop_assert_eq!(field("rule"), rule);
+    }
+}
+
+/// Any text that a record takes whole.
+fn text(bytes_max: usize) -> impl Strategy<Value = String> {
+    any::<String>().prop_map(move |mut text| {
+        text.truncate((0..=bytes_max).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0));
+        text
+    })
+}
+
+/// A log into `directory/log`, and what it counts.
+fn start(directory: &Path, workers: usize) -> (Log, Vec<LogInlet>, Arc<Stats>) {
+    let stats = Stats::new("0.0.0", AT, workers, Vec::new());
+    let (log, inlets) = Log::start(&LogTarget::File(directory.join("log")), &stats).unwrap();
+    (log, inlets, stats)
+}
+
+fn numbered(flow: usize) -> Event {
+    Event { record: Record::new(&Flow { id: flow as u128, ..FLOW }), ..event(EventKind::Decision) }
+}
+
+/// The flow numbers in the file, in order, and its other lines.
+fn read(path: &Path) -> (Vec<usize>, Vec<Json>) {
+    let text = fs::read_to_string(path).unwrap();
+    assert!(text.is_empty() || text.ends_with('\n'), "the last line is whole");
+    let (mut flows, mut others) = (Vec::new(), Vec::new());
+    for line in text.lines() {
+        let line: Json = serde_json::from_str(line).expect("each line is an object");
+        match line.get("id").and_then(Json::as_str) {
+            Some(id) => flows.push(usize::from_str_radix(id, 16).unwrap()),
+            None => others.push(line),
+        }
+    }
+    (flows, others)
+}
+
+#[track_caller]
+fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < PATIENCE, "{what} never happened");
+        thread::yield_now();
+    }
+}
+
+#[test]
+fn closing_writes_all_that_was_pushed_in_each_threads_order() {
+    let directory = tempfile::tempdir().unwrap();
+    let (log, mut inlets, stats) = start(directory.path(), 2);
+    for flow in 0..RING_EVENTS {
+        inlets[flow % 2].push(&numbered(flow));
+    }
+    log.close();
+    let (flows, others) = read(&directory.path().join("log"));
+    let of = |parity| flows.iter().copied().filter(|flow| flow % 2 == parity).collect::<Vec<_>>();
+    assert_eq!(of(0), (0..RING_EVENTS).step_by(2).collect::<Vec<_>>());
+    assert_eq!(of(1), (1..RING_EVENTS).step_by(2).collect::<Vec<_>>());
+    assert_eq!((others, stats.log_dropped()), (Vec::new(), 0));
+}
+
+#[test]
+fn a_sleeping_log_thread_is_woken() {
+    let directory = tempfile::tempdir().unwrap();
+    let (_log, mut inlets, _) = start(directory.path(), 1);
+    let path = directory.path().join("log");
+    for flow in 0..3 {
+        // Long enough for a nap to bring nothing; were it too short, the test would only prove less.
+        thread::sleep(5 * writer::NAP);
+        inlets[0].push(&numbered(flow));
+        wait_until("a line", || read_lines(&path) == flow + 1);
+    }
+}
+
+fn read_lines(path: &Path) -> usize {
+    fs::read(path).unwrap_or_default().iter().filter(|byte| **byte == b'\n').count()
+}
+
+#[test]
+fn messages_are_lines_too() {
+    let directory = tempfile::tempdir().unwrap();
+    let (log, _, _) = start(directory.path(), 1);
+    let fields = [("users", 3.into()), ("file", "a\nb".into()), ("kept", true.into())];
+    log.say(Level::Warning, "reload refused", &fields);
+    log.close();
+    let (_, mut others) = read(&directory.path().join("log"));
+    let mut message = others.remove(0);
+    let ts = message.as_object_mut().unwrap().remove("ts").unwrap();
+    assert_eq!(ts.as_str().unwrap().len(), AT_TEXT.len());
+    let expected = json!({
+        "event": "message", "level": "warning", "text": "reload refused",
+        "users": 3, "file": "a\nb", "kept": true,
+    });
+    assert_eq!(message, expected);
+}
+
+const AT_TEXT: &str = "2026-11-21T13:40:00.123Z";
+
+/// A log thread that does only what the test tells it to.
+struct Still {
+    thread: LogThread,
+    inlets: Vec<LogInlet>,
+    said: Sender<Box<[u8]>>,
+    stats: Arc<Stats>,
+}
+
+impl Still {
+    /// Writes all that waits.
+    fn drain(&mut self) {
+        loop {
+            self.thread.collect();
+            let is_last = self.thread.pending.is_empty();
+            assert_eq!(self.thread.flush(), Flushed::All);
+            if is_last {
+                break;
+            }
+        }
+    }
+}
+
+fn still(output: Output) -> Still {
+    let stats = Stats::new("0.0.0", AT, 1, Vec::new());
+    let shared = Arc::new(Shared::default());
+    let (inlets, rings) = stats.workers.iter().map(|worker| inlet(&shared, worker)).unzip();
+    let (said, lines) = bounded(SAID_LINES_MAX);
+    let thread = LogThread::new(shared, rings, lines, output, Arc::clone(&stats));
+    Still { thread, inlets, said, stats }
+}
+
+#[test]
+fn events_beyond_the_ring_are_dropped_counted_and_told_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("log");
+    let mut still = still(Output::open(&LogTarget::File(path.clone())).unwrap());
+    for flow in 0..RING_EVENTS + 3 {
+        still.inlets[0].push(&numbered(flow));
+    }
+    assert_eq!(still.stats.workers[0].log_dropped.value(), 3);
+    still.drain();
+    let (flows, others) = read(&path);
+    assert_eq!(flows, (0..RING_EVENTS).collect::<Vec<_>>());
+    assert_eq!(
+        (others.len(), &others[0]["event"], &others[0]["count"]),
+        (1, &json!("log_dropped"), &json!(3))
+    );
+    // The second line of this kind counts from the first one on, whoever lost the lines.
+    still.stats.workers[0].log_dropped.add(2);
+    still.stats.log_messages_dropped.fetch_add(1, Ordering::Relaxed);
+    still.drain();
+    let (_, others) = read(&path);
+    assert_eq!((others.len(), &others[1]["count"]), (2, &json!(3)));
+}
+
+#[test]
+fn messages_beyond_their_queue_are_counted() {
+    let directory = tempfile::tempdir().unwrap();
+    let still = still(Output::open(&LogTarget::File(directory.path().join("log"))).unwrap());
+    let Still { thread, said, stats, .. } = still;
+    let log = Log { shared: Arc::default(), said, stats: Arc::clone(&stats), ended: Mutex::new(None) };
+    (0..SAID_LINES_MAX + 2).for_each(|_| log.say(Level::Info, "again", &[]));
+    assert_eq!((stats.log_dropped(), thread.said.len()), (2, SAID_LINES_MAX));
+}
+
+#[test]
+fn a_destination_that_takes_a_part_gets_the_rest_later() {
+    let (mut reader, pipe) = io::pipe().unwrap();
+    let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&pipe));
+    // Opened anew, so that only this end does not block.
+    const O_NONBLOCK: i32 = 0o4000;
+    let file = fs::OpenOptions::new().write(true).custom_flags(O_NONBLOCK).open(path).unwrap();
+    let mut still = still(Output { file, path: None });
+    drop(pipe);
+    for flow in 0..RING_EVENTS {
+        still.inlets[0].push(&numbered(flow));
+    }
+    still.thread.collect();
+    assert_eq!(still.thread.flush(), Flushed::Blocked, "a pipe holds less than a batch");
+    let copy = thread::spawn(move || {
+        let mut text = String::new();
+        reader.read_to_string(&mut text).unwrap();
+        text
+    });
+    // The end of the log waits for the reader, and closes the pipe behind the last line.
+    still.thread.finish();
+    drop(still);
+    let text = copy.join().unwrap();
+    let ids = text.lines().map(|line| serde_json::from_str::<Json>(line).unwrap()["id"].take());
+    let expected = (0..RING_EVENTS).map(|flow| Json::from(format!("{flow:032x}")));
+    assert!(ids.eq(expected), "each line once, whole, in order");
+}
+
+#[test]
+fn a_full_disk_stops_nobody_and_nothing_is_lost_while_there_is_room_to_wait() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("log");
+    symlink("/dev/full", &path).unwrap();
+    let (log, mut inlets, stats) = start(directory.path(), 1);
+    inlets[0].push(&numbered(0));
+    wait_until("a failed write", || stats.log_write_errors.load(Ordering::Relaxed) > 0);
+    inlets[0].push(&numbered(1));
+    fs::remove_file(&path).unwrap();
+    log.reopen();
+    wait_until("the line that waited", || read_lines(&path) > 0);
+    inlets[0].push(&numbered(2));
+    log.close();
+    assert_eq!(read(&path), (vec![0, 1, 2], Vec::new()));
+}
+
+#[test]
+fn a_disk_that_stays_full_keeps_a_bounded_rest_and_lets_the_log_close() {
+    let directory = tempfile::tempdir().unwrap();
+    symlink("/dev/full", directory.path().join("log")).unwrap();
+    let (log, mut inlets, stats) = start(directory.path(), 1);
+    // More than batch and ring together hold: who pushes never waits, and something has to go.
+    (0..4 * RING_EVENTS).for_each(|flow| inlets[0].push(&numbered(flow)));
+    assert!(stats.log_dropped() > 0);
+    log.close();
+}
+
+#[test]
+fn a_rotated_file_keeps_its_lines_and_a_new_one_takes_over() {
+    let directory = tempfile::tempdir().unwrap();
+    let (log, mut inlets, _) = start(directory.path(), 1);
+    let (path, rotated) = (directory.path().join("log"), directory.path().join("log.1"));
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o137, 0, "no more than 0640");
+    inlets[0].push(&numbered(1));
+    wait_until("the first line", || read_lines(&path) == 1);
+    fs::rename(&path, &rotated).unwrap();
+    inlets[0].push(&numbered(2));
+    wait_until("a line in the renamed file", || read_lines(&rotated) == 2);
+    log.reopen();
+    wait_until("a new file", || path.exists());
+    inlets[0].push(&numbered(3));
+    log.close();
+    assert_eq!((read(&rotated), read(&path)), ((vec![1, 2], vec![]), (vec![3], vec![])));
+}
+
+#[test]
+fn a_file_that_cannot_be_opened_anew_leaves_the_old_one_in_use() {
+    let directory = tempfile::tempdir().unwrap();
+    let folder = directory.path().join("folder");
+    fs::create_dir(&folder).unwrap();
+    let (log, mut inlets, stats) = start(&folder, 1);
+    let moved = directory.path().join("moved");
+    fs::rename(&folder, &moved).unwrap();
+    log.reopen();
+    wait_until("a complaint", || read_lines(&moved.join("log")) == 1);
+    assert_eq!(stats.log_write_errors.load(Ordering::Relaxed), 1);
+    inlets[0].push(&numbered(1));
+    log.close();
+    let (flows, others) = read(&moved.join("log"));
+    assert_eq!((flows, &others[0]["level"]), (vec![1], &json!("warning")));
+}
+
+#[test]
+fn a_line_that_was_cut_goes_whole_into_the_next_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("log");
+    let mut still = still(Output::open(&LogTarget::File(path.clone())).unwrap());
+    (0..3).for_each(|flow| still.inlets[0].push(&numbered(flow)));
+    still.thread.collect();
+    // As a disk does it that fills up in the middle of the second line.
+    still.thread.written = line_of(&numbered(0)).len() + 40;
+    fs::rename(&path, directory.path().join("log.1")).unwrap();
+    still.thread.open_again().unwrap();
+    assert_eq!(still.thread.flush(), Flushed::All);
+    assert_eq!(read(&path).0, [1, 2]);
+}
+
+#[test]
+fn a_file_that_is_still_the_same_is_continued_where_it_was_cut() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("log");
+    let mut still = still(Output::open(&LogTarget::File(path.clone())).unwrap());
+    (0..3).for_each(|flow| still.inlets[0].push(&numbered(flow)));
+    still.thread.collect();
+    let cut = line_of(&numbered(0)).len() + 40;
+    fs::write(&path, &still.thread.pending[..cut]).unwrap();
+    still.thread.written = cut;
+    still.thread.open_again().unwrap();
+    assert_eq!(still.thread.flush(), Flushed::All);
+    assert_eq!(read(&path).0, [0, 1, 2]);
+}
+
+#[test]
+fn a_log_that_cannot_be_opened_at_all_is_an_error_with_its_path() {
+    let stats = Stats::new("0.0.0", AT, 1, Vec::new());
+    let error = Log::start(&LogTarget::File("/nowhere/log".into()), &stats).err().unwrap();
+    assert!(error.to_string().starts_with("/nowhere/log: "), "{error}");
+}

@@ -1,0 +1,294 @@
+//! The log thread: takes what waits, writes it in batches, and lives with destinations that fail.
+//!
+//! Promises: one write per batch; what could not be written stays and is tried again, so that no line is torn
+//! or told twice; while it waits, at most [`BATCH_BYTES_MAX`] and one turn's lines are kept, and the rings
+//! fill up. Leaves to others: counting what finds a ring full (`log.rs`), and how lines look (`line.rs`).
+
+use std::fmt;
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind, Write as _};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::Duration;
+
+use crossbeam_channel::Receiver;
+use sys::clock;
+use sys::ring::Consumer;
+
+use super::line::{Level, LineWriter, Value};
+use super::{Event, Shared};
+use crate::settings::LogTarget;
+use crate::stats::Stats;
+
+/// How long the log thread lets events gather while there is traffic. A line is at most that late.
+pub(super) const NAP: Duration = Duration::from_millis(10);
+/// After how long a destination that failed is tried again.
+const RETRY_SPAN: Duration = Duration::from_secs(1);
+/// Text gathered for one write: some 600 lines. A batch that is full is not followed by a nap.
+const BATCH_BYTES_MAX: usize = 256 * 1024;
+/// Events taken from one ring before the next ring has its turn.
+const TURN_EVENTS_MAX: usize = 64;
+/// At the end, how many naps a destination may take that takes nothing for the moment.
+const LAST_NAPS_MAX: usize = 100;
+/// A new log file may be read by its group and by nobody else: it tells who went where.
+const FILE_MODE: u32 = 0o640;
+
+/// See the file's header.
+pub(super) struct LogThread {
+    shared: Arc<Shared>,
+    /// One for each reactor thread.
+    rings: Vec<Consumer<Event>>,
+    pub(super) said: Receiver<Box<[u8]>>,
+    output: Output,
+    stats: Arc<Stats>,
+    lines: LineWriter,
+    /// Whole lines, of which `pending[..written]` is in the destination already.
+    pub(super) pending: Vec<u8>,
+    pub(super) written: usize,
+    /// Dropped lines that a line has told of. <= the count of dropped lines
+    dropped_told: u64,
+    /// The last write failed, and standard error was told so.
+    failing: bool,
+}
+
+/// How a flush ended.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Flushed {
+    /// Nothing is left.
+    All,
+    /// The destination takes nothing more for the moment (a pipe that does not block).
+    Blocked,
+    /// It failed.
+    Failed,
+}
+
+impl LogThread {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        rings: Vec<Consumer<Event>>,
+        said: Receiver<Box<[u8]>>,
+        output: Output,
+        stats: Arc<Stats>,
+    ) -> LogThread {
+        LogThread {
+            shared,
+            rings,
+            said,
+            output,
+            stats,
+            lines: LineWriter::default(),
+            pending: Vec::new(),
+            written: 0,
+            dropped_told: 0,
+            failing: false,
+        }
+    }
+
+    /// Works until the log is closed.
+    pub(super) fn run(&mut self) {
+        // Acquire pairs with the Release in `Log::close`.
+        while !self.shared.closing.load(Ordering::Acquire) {
+            if self.shared.reopen.swap(false, Ordering::Relaxed) {
+                self.reopen();
+            }
+            self.collect();
+            let gathered = self.pending.len();
+            match self.flush() {
+                Flushed::All if gathered == 0 => self.sleep(),
+                Flushed::All if gathered >= BATCH_BYTES_MAX => {}
+                Flushed::All | Flushed::Blocked => thread::park_timeout(NAP),
+                Flushed::Failed => self.rest_and_reopen(),
+            }
+        }
+        self.finish();
+    }
+
+    /// Makes lines of what waits, until the batch is full.
+    pub(super) fn collect(&mut self) {
+        let LogThread { rings, said, lines, pending, .. } = self;
+        while pending.len() < BATCH_BYTES_MAX {
+            let mut count = 0;
+            for ring in &mut *rings {
+                count += ring.drain(TURN_EVENTS_MAX, |event| lines.event(pending, event));
+            }
+            if let Ok(line) = said.try_recv() {
+                pending.extend_from_slice(&line);
+                count += 1;
+            }
+            if count == 0 {
+                break;
+            }
+        }
+        if pending.len() < BATCH_BYTES_MAX {
+            self.tell_dropped();
+        }
+    }
+
+    fn tell_dropped(&mut self) {
+        let dropped = self.stats.log_dropped();
+        if dropped > self.dropped_told {
+            self.lines.dropped(&mut self.pending, clock::wall(), dropped - self.dropped_told);
+            self.dropped_told = dropped;
+        }
+    }
+
+    /// Writes what is pending, as far as the destination takes it.
+    pub(super) fn flush(&mut self) -> Flushed {
+        while self.written < self.pending.len() {
+            match self.output.file.write(&self.pending[self.written..]) {
+                Ok(0) => return self.failed(&ErrorKind::WriteZero.into()),
+                Ok(count) => self.written += count,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Flushed::Blocked,
+                Err(error) => return self.failed(&error),
+            }
+        }
+        if !self.pending.is_empty() {
+            self.failing = false;
+        }
+        self.pending.clear();
+        self.written = 0;
+        Flushed::All
+    }
+
+    fn failed(&mut self, error: &io::Error) -> Flushed {
+        self.stats.log_write_errors.fetch_add(1, Ordering::Relaxed);
+        if !self.failing {
+            self.failing = true;
+            self.output.complain(format_args!(
+                "cannot be written: {error}; once too many lines wait, some are lost"
+            ));
+        }
+        Flushed::Failed
+    }
+
+    /// Sleeps until somebody wakes us, unless something waits already.
+    fn sleep(&self) {
+        self.shared.parked.announce();
+        if self.is_idle() {
+            thread::park();
+        }
+        self.shared.parked.retract();
+    }
+
+    fn is_idle(&self) -> bool {
+        // Relaxed: whoever sets a flag wakes us afterwards, and a wake-up before the park ends the park.
+        let asked = self.shared.closing.load(Ordering::Relaxed) || self.shared.reopen.load(Ordering::Relaxed);
+        !asked
+            && self.said.is_empty()
+            && self.rings.iter().all(Consumer::is_empty)
+            && self.stats.log_dropped() == self.dropped_told
+    }
+
+    /// A file may have come back under its name: the disk was mounted anew, or somebody made room.
+    fn rest_and_reopen(&mut self) {
+        thread::park_timeout(RETRY_SPAN);
+        // An error is no news: that the destination fails was said, and the next write counts it.
+        let _ = self.open_again();
+    }
+
+    fn reopen(&mut self) {
+        if let Err(error) = self.open_again() {
+            self.stats.log_write_errors.fetch_add(1, Ordering::Relaxed);
+            self.output.complain(format_args!("cannot be opened anew: {error}; the old one stays in use"));
+            let error = error.to_string();
+            let fields = [("error", Value::Text(&error))];
+            let text = "the log file cannot be opened anew";
+            self.lines.message(&mut self.pending, clock::wall(), Level::Warning, text, &fields);
+        }
+    }
+
+    pub(super) fn open_again(&mut self) -> io::Result<()> {
+        if self.output.reopen()? {
+            // The line of which the old file has the beginning goes whole into the new one.
+            let line_start = self.pending[..self.written].iter().rposition(|byte| *byte == b'\n');
+            self.written = line_start.map_or(0, |at| at + 1);
+        }
+        Ok(())
+    }
+
+    /// Writes what waits now. What is pushed from here on is nobody's: a producer that goes on must not keep
+    /// us here.
+    pub(super) fn finish(&mut self) {
+        let mut lost = 0;
+        for index in 0..self.rings.len() {
+            let LogThread { rings, lines, pending, .. } = self;
+            let waiting = rings[index].len();
+            rings[index].drain(waiting, |event| lines.event(pending, event));
+            lost += self.flush_or_give_up();
+        }
+        for line in self.said.try_iter().take(self.said.len()) {
+            self.pending.extend_from_slice(&line);
+        }
+        self.tell_dropped();
+        lost += self.flush_or_give_up();
+        if lost > 0 {
+            self.output.complain(format_args!("did not take the last {lost} lines"));
+        }
+    }
+
+    /// Returns how many lines were given up.
+    fn flush_or_give_up(&mut self) -> usize {
+        for _ in 0..LAST_NAPS_MAX {
+            match self.flush() {
+                Flushed::All => return 0,
+                Flushed::Blocked => thread::park_timeout(NAP),
+                Flushed::Failed => break,
+            }
+        }
+        let lost = self.pending[self.written..].iter().filter(|byte| **byte == b'\n').count();
+        self.pending.clear();
+        self.written = 0;
+        lost
+    }
+}
+
+/// Where lines go.
+pub(super) struct Output {
+    pub(super) file: File,
+    /// None is standard error.
+    pub(super) path: Option<PathBuf>,
+}
+
+impl Output {
+    pub(super) fn open(target: &LogTarget) -> io::Result<Output> {
+        match target {
+            LogTarget::File(path) => {
+                let named =
+                    |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+                Ok(Output { file: append_to(path).map_err(named)?, path: Some(path.clone()) })
+            }
+            // A descriptor of our own: std's handle has a lock, and a thread that panics would wait for it
+            // while we wait for the reader.
+            LogTarget::Stderr => {
+                let file = File::from(io::stderr().as_fd().try_clone_to_owned()?);
+                Ok(Output { file, path: None })
+            }
+        }
+    }
+
+    /// Opens the path again. Returns whether that is another file now; the old one is let go.
+    fn reopen(&mut self) -> io::Result<bool> {
+        let Some(path) = &self.path else { return Ok(false) };
+        let file = append_to(path)?;
+        let identity = |file: &File| file.metadata().map(|it| (it.dev(), it.ino()));
+        let is_another = identity(&file)? != identity(&self.file)?;
+        self.file = file;
+        Ok(is_another)
+    }
+
+    /// Says on standard error what the log itself cannot say.
+    fn complain(&self, what: fmt::Arguments<'_>) {
+        let Some(path) = &self.path else { return };
+        // If nobody hears that either, the counters remain.
+        let _ = writeln!(io::stderr(), "tollgate: the log {}: {what}", path.display());
+    }
+}
+
+fn append_to(path: &Path) -> io::Result<File> {
+    OpenOptions::new().append(true).create(true).mode(FILE_MODE).open(path)
+}

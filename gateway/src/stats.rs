@@ -1,0 +1,452 @@
+//! What the gateway counts: one [`WorkerStats`] per reactor thread, and [`Stats`] over all of them.
+//!
+//! Promises: each counter has one writing thread and costs it a load and a store; readers see values that
+//! were true a moment ago, each by itself: two counters may disagree by what happens in between. Totals only
+//! grow. Leaves to others: names for the outside (crate `admin`), and what is billed (crate `ledger`).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use engine::pool::Pool;
+use engine::stats::{Counter, ReactorStats};
+use ledger::record::{CloseReason, Protocol};
+use policy::Reason;
+use sys::clock::WallNanos;
+
+/// The whole process: what its threads count, and what the control side says about it.
+pub struct Stats {
+    /// The program's version.
+    pub version: &'static str,
+    /// When the process started.
+    pub started: WallNanos,
+    /// One for each reactor thread.
+    pub workers: Vec<Arc<WorkerStats>>,
+    /// The job pools, each with the name that metrics show.
+    pub pools: Vec<(&'static str, Pool)>,
+    /// How the configuration was reloaded.
+    pub reloads: Reloads,
+    /// Failed writes to the log's destination, and failed attempts to open it.
+    pub log_write_errors: AtomicU64,
+    /// Messages of the control side that found the log's queue full.
+    pub log_messages_dropped: AtomicU64,
+    ready: AtomicBool,
+    draining: AtomicBool,
+}
+
+impl Stats {
+    /// Zeroes, for `workers` reactor threads. The gateway is not ready yet.
+    pub fn new(
+        version: &'static str,
+        started: WallNanos,
+        workers: usize,
+        pools: Vec<(&'static str, Pool)>,
+    ) -> Arc<Stats> {
+        Arc::new(Stats {
+            version,
+            started,
+            workers: (0..workers).map(|_| Arc::default()).collect(),
+            pools,
+            reloads: Reloads::default(),
+            log_write_errors: AtomicU64::new(0),
+            log_messages_dropped: AtomicU64::new(0),
+            ready: AtomicBool::new(false),
+            draining: AtomicBool::new(false),
+        })
+    }
+
+    /// The sum of one number over all threads.
+    pub fn sum(&self, number: impl Fn(&WorkerStats) -> u64) -> u64 {
+        self.workers.iter().map(|worker| number(worker)).sum()
+    }
+
+    /// Lines that the log lost because their queue was full.
+    pub fn log_dropped(&self) -> u64 {
+        let messages = self.log_messages_dropped.load(Ordering::Relaxed);
+        self.sum(|worker| worker.log_dropped.value()) + messages
+    }
+
+    /// Says that every listener is bound and served.
+    pub fn mark_ready(&self) {
+        // Relaxed, here and below: each flag is told for itself, and no other memory hangs on it.
+        self.ready.store(true, Ordering::Relaxed);
+    }
+
+    /// Says that the gateway is on its way out: it takes no new work for long.
+    pub fn mark_draining(&self) {
+        self.draining.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether every listener is bound and served.
+    pub fn is_ready(&self) -> bool {
+        self.ready.load(Ordering::Relaxed)
+    }
+
+    /// Whether the gateway is on its way out.
+    pub fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+}
+
+/// How often the configuration was reloaded, and how that went. Written by the control side alone.
+#[derive(Debug)]
+pub struct Reloads {
+    succeeded: AtomicU64,
+    failed: AtomicU64,
+    last_succeeded: AtomicBool,
+    last_success: AtomicU64,
+}
+
+impl Reloads {
+    /// Counts a reload that took effect, or the first load, at `now`.
+    pub fn succeeded(&self, now: WallNanos) {
+        self.succeeded.fetch_add(1, Ordering::Relaxed);
+        self.last_success.store(now.0, Ordering::Relaxed);
+        self.last_succeeded.store(true, Ordering::Relaxed);
+    }
+
+    /// Counts a reload that was refused: the old configuration stays.
+    pub fn failed(&self) {
+        self.failed.fetch_add(1, Ordering::Relaxed);
+        self.last_succeeded.store(false, Ordering::Relaxed);
+    }
+
+    /// How many took effect, and how many were refused.
+    pub fn counts(&self) -> (u64, u64) {
+        (self.succeeded.load(Ordering::Relaxed), self.failed.load(Ordering::Relaxed))
+    }
+
+    /// Whether what runs is what the files said at the last attempt.
+    pub fn last_succeeded(&self) -> bool {
+        self.last_succeeded.load(Ordering::Relaxed)
+    }
+
+    /// When the configuration that runs was loaded; the epoch if none was.
+    pub fn last_success(&self) -> WallNanos {
+        WallNanos(self.last_success.load(Ordering::Relaxed))
+    }
+}
+
+impl Default for Reloads {
+    /// Nothing was loaded yet, and nothing refused.
+    fn default() -> Reloads {
+        Reloads {
+            succeeded: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
+            last_succeeded: AtomicBool::new(true),
+            last_success: AtomicU64::new(0),
+        }
+    }
+}
+
+/// What one reactor thread counts. Only that thread may write; it has its cache lines for itself.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub struct WorkerStats {
+    /// What the thread's reactor counts about itself.
+    pub reactor: Arc<ReactorStats>,
+    /// Client connections between accept and relay, now.
+    pub handshakes_active: Counter,
+    /// Bytes of the flows, by leg.
+    pub bytes: LegBytes,
+    /// Directions of relays that went over from copying to splicing.
+    pub splice_promotions: Counter,
+    /// Pipes made for splicing.
+    pub pipes_created: Counter,
+    /// Pipes that exist now, in use or cached.
+    pub pipes_held: Counter,
+    /// Log events that found their ring full.
+    pub log_dropped: Counter,
+    /// Times a closed flow found the ledger's ring full.
+    pub ledger_full: Counter,
+    /// Closed flows that wait for a place in the ledger's ring, now.
+    pub ledger_waiting: Counter,
+    /// How long the lookups of names took that were not in the cache.
+    pub dns: Durations,
+    /// How long it took to reach the destination, over all its addresses together.
+    pub connect: Durations,
+    opened: [Counter; PROTOCOLS.len()],
+    closed: [Counter; CLOSE_REASONS.len()],
+    denied: [Counter; Denied::ALL.len()],
+    flows_active: Counter,
+}
+
+impl WorkerStats {
+    /// Counts a flow whose relay begins.
+    pub fn opened(&self, protocol: Protocol) {
+        self.opened[protocol as usize - 1].add(1);
+        self.flows_active.add(1);
+    }
+
+    /// Counts the end of a flow that was counted by [`WorkerStats::opened`].
+    pub fn closed(&self, reason: CloseReason) {
+        self.closed[reason as usize - 1].add(1);
+        self.flows_active.sub(1);
+    }
+
+    /// Counts a connection that never became a flow.
+    pub fn denied(&self, why: Denied) {
+        self.denied[why as usize].add(1);
+    }
+
+    /// Flows relayed now.
+    pub fn flows_active(&self) -> u64 {
+        self.flows_active.value()
+    }
+
+    /// Flows of `protocol` whose relay began.
+    pub fn opened_count(&self, protocol: Protocol) -> u64 {
+        self.opened[protocol as usize - 1].value()
+    }
+
+    /// Flows that ended for `reason`.
+    pub fn closed_count(&self, reason: CloseReason) -> u64 {
+        self.closed[reason as usize - 1].value()
+    }
+
+    /// Connections that never became flows, because of `why`.
+    pub fn denied_count(&self, why: Denied) -> u64 {
+        self.denied[why as usize].value()
+    }
+}
+
+/// Lists the variants of an enum of the ledger's, whose numbers begin at 1 and index our counters. A variant
+/// that is missing here does not compile, nor does one out of its place.
+macro_rules! listed {
+    ($(#[doc = $text:literal])+ $list:ident: $enum:ident { $($variant:ident)+ }) => {
+        $(#[doc = $text])+
+        pub const $list: &[$enum] = &[$($enum::$variant),+];
+
+        const _: fn($enum) = |variant| match variant {
+            $($enum::$variant => {})+
+        };
+        const _: () = {
+            let mut index = 0;
+            while index < $list.len() {
+                assert!($list[index] as usize == index + 1);
+                index += 1;
+            }
+        };
+    };
+}
+
+listed! {
+    /// Every protocol, in the order of their numbers.
+    PROTOCOLS: Protocol { HttpConnect Socks5 Forward }
+}
+
+listed! {
+    /// Every reason for a flow's end, in the order of their numbers.
+    CLOSE_REASONS: CloseReason {
+        ClientClosed UpstreamClosed ClientReset UpstreamReset IdleTimeout HalfClosedTimeout LifetimeTimeout
+        ResolveFailed DialFailed DialTimeout PolicyChanged Drained Overload Fault
+    }
+}
+
+/// Bytes by leg: which connection, and whether we took them in (`rx`) or the kernel took them from us (`tx`).
+///
+/// For a tunnel this is the payload after our own handshake; our greetings and refusals are not in it.
+#[derive(Debug, Default)]
+pub struct LegBytes {
+    /// Read from clients.
+    pub client_rx: Counter,
+    /// Taken by the kernel toward upstreams: what is billed as up.
+    pub upstream_tx: Counter,
+    /// Read from upstreams.
+    pub upstream_rx: Counter,
+    /// Taken by the kernel toward clients: what is billed as down.
+    pub client_tx: Counter,
+}
+
+/// Declares why connections are turned away: the variants, their list, and the names that metrics and log
+/// show.
+macro_rules! denied {
+    ($($(#[doc = $text:literal])+ $variant:ident = $name:literal,)+) => {
+        /// Why a connection did not become a flow.
+        #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+        pub enum Denied {
+            $($(#[doc = $text])+ $variant,)+
+        }
+
+        impl Denied {
+            /// Every reason, in the order of their numbers.
+            pub const ALL: &[Denied] = &[$(Denied::$variant),+];
+
+            /// The name that metrics and log show.
+            pub const fn as_str(self) -> &'static str {
+                match self {
+                    $(Denied::$variant => $name,)+
+                }
+            }
+        }
+    };
+}
+
+denied! {
+    /// No credentials, wrong ones, or those of a disabled user.
+    Unauthenticated = "unauthenticated",
+    /// Too many failed credentials from the source: not looked at.
+    Throttled = "throttled",
+    /// Nothing allows the destination to the user.
+    NoRule = "no_rule",
+    /// A `deny` rule names the destination.
+    DeniedByRule = "denied_by_rule",
+    /// What the name resolved to, or the address asked for, is not public, and no rule unlocks it.
+    AddressForbidden = "address_forbidden",
+    /// The destination is the gateway itself.
+    OwnAddress = "own_address",
+    /// The user has as many connections as he may.
+    ConnectionCap = "connection_cap",
+    /// What the client sent is no request of a protocol that is spoken at this listener.
+    Malformed = "malformed",
+    /// A well-formed request for something that the gateway does not do.
+    Unsupported = "unsupported",
+    /// The request was not complete at the greeting deadline.
+    GreetingTimeout = "greeting_timeout",
+    /// The client went away, or failed, before it was answered.
+    ClientGone = "client_gone",
+    /// The name does not resolve, or not in time.
+    Dns = "dns",
+    /// The destination refused the connection.
+    ConnectRefused = "connect_refused",
+    /// The destination did not answer in time.
+    ConnectTimeout = "connect_timeout",
+    /// No way leads to the destination.
+    Unreachable = "unreachable",
+    /// A bound of the gateway's own is reached: handshakes, connections, descriptors, jobs or the ledger.
+    Overload = "overload",
+    /// A failure that is the gateway's own fault.
+    Internal = "internal",
+}
+
+impl Denied {
+    /// The counter for a decision of the policy; none if it allows.
+    pub const fn by_policy(reason: Reason) -> Option<Denied> {
+        match reason {
+            Reason::Allowed => None,
+            Reason::DeniedByRule => Some(Denied::DeniedByRule),
+            Reason::NoRule(_) => Some(Denied::NoRule),
+            Reason::AddressForbidden(_) => Some(Denied::AddressForbidden),
+            Reason::OwnAddress => Some(Denied::OwnAddress),
+            Reason::MalformedName => Some(Denied::Malformed),
+        }
+    }
+}
+
+/// The spans by which [`Durations`] sorts, in microseconds.
+pub const DURATION_BOUNDS_US: [u64; 13] = [
+    1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000, 5_000_000,
+    10_000_000,
+];
+
+/// How long something took, sorted by [`DURATION_BOUNDS_US`].
+#[derive(Debug, Default)]
+pub struct Durations {
+    /// One for each bound, for what took at most that long and longer than the bound before; the last for
+    /// what took longer than all bounds.
+    buckets: [Counter; DURATION_BOUNDS_US.len() + 1],
+    sum_us: Counter,
+}
+
+impl Durations {
+    /// Counts something that took `span`.
+    pub fn add(&self, span: Duration) {
+        let span_us = u64::try_from(span.as_micros()).unwrap_or(u64::MAX);
+        self.buckets[DURATION_BOUNDS_US.partition_point(|bound| *bound < span_us)].add(1);
+        self.sum_us.add(span_us);
+    }
+
+    /// The count of each bucket; the last is for what took longer than every bound.
+    pub fn buckets(&self) -> [u64; DURATION_BOUNDS_US.len() + 1] {
+        std::array::from_fn(|index| self.buckets[index].value())
+    }
+
+    /// All spans together, in microseconds.
+    pub fn sum_us(&self) -> u64 {
+        self.sum_us.value()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flow_is_active_from_opened_to_closed_and_counted_by_kind() {
+        let stats = WorkerStats::default();
+        let (protocol, reason) = (Protocol::Forward, CloseReason::Fault);
+        stats.opened(protocol);
+        stats.opened(protocol);
+        stats.closed(reason);
+        assert_eq!(
+            (stats.flows_active(), stats.opened_count(protocol), stats.closed_count(reason)),
+            (1, 2, 1)
+        );
+        assert_eq!(stats.opened_count(Protocol::Socks5), 0);
+        assert_eq!(stats.closed_count(CloseReason::Overload), 0);
+    }
+
+    #[test]
+    fn each_reason_has_its_own_counter_and_its_own_name() {
+        let stats = WorkerStats::default();
+        for (index, why) in Denied::ALL.iter().enumerate() {
+            (0..=index).for_each(|_| stats.denied(*why));
+        }
+        for (index, why) in Denied::ALL.iter().enumerate() {
+            assert_eq!(stats.denied_count(*why), index as u64 + 1, "{why:?}");
+        }
+        let mut names: Vec<_> = Denied::ALL.iter().map(|why| why.as_str()).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), Denied::ALL.len());
+    }
+
+    #[test]
+    fn a_span_falls_into_the_first_bucket_whose_bound_it_does_not_exceed() {
+        let cases = [
+            (Duration::ZERO, 0),
+            (Duration::from_micros(1_000), 0),
+            (Duration::from_micros(1_001), 1),
+            (Duration::from_secs(10), 12),
+            (Duration::from_micros(10_000_001), 13),
+            (Duration::MAX, 13),
+        ];
+        for (span, expected) in cases {
+            let durations = Durations::default();
+            durations.add(span);
+            let buckets = durations.buckets();
+            assert_eq!(buckets.iter().position(|count| *count == 1), Some(expected), "{span:?}");
+            assert_eq!(buckets.iter().sum::<u64>(), 1, "{span:?}");
+        }
+        let durations = Durations::default();
+        durations.add(Duration::from_millis(3));
+        durations.add(Duration::from_micros(7));
+        assert_eq!(durations.sum_us(), 3_007);
+    }
+
+    #[test]
+    fn a_refused_reload_is_told_until_one_takes_effect() {
+        let reloads = Reloads::default();
+        assert!(reloads.last_succeeded());
+        reloads.succeeded(WallNanos(5));
+        reloads.failed();
+        assert_eq!(
+            (reloads.counts(), reloads.last_succeeded(), reloads.last_success()),
+            ((1, 1), false, WallNanos(5))
+        );
+        reloads.succeeded(WallNanos(9));
+        assert_eq!(
+            (reloads.counts(), reloads.last_succeeded(), reloads.last_success()),
+            ((2, 1), true, WallNanos(9))
+        );
+    }
+
+    #[test]
+    fn sums_run_over_all_workers() {
+        let stats = Stats::new("0.0.0", WallNanos(0), 3, Vec::new());
+        for (index, worker) in stats.workers.iter().enumerate() {
+            worker.bytes.client_rx.add(10u64.pow(index as u32));
+        }
+        assert_eq!(stats.sum(|worker| worker.bytes.client_rx.value()), 111);
+    }
+}
