@@ -1,3 +1,40 @@
 //! The data plane: admits, relays, times and meters flows.
+//!
+//! Promises: a reactor thread never waits for another thread, a file or a name server; every connection takes
+//! the path of `connection.rs`, whatever it speaks. Leaves to others: signals and commands (`tollgate`), health
+//! and metrics (`admin`), what is allowed (`policy`), what bytes mean (`proto`), what is kept (`ledger`).
+//!
+//! ```text
+//!   control side    settings -> config -> snapshot -> server: reload, drain
+//!                                                       | orders
+//!   reactor thread  worker: accept -> connection -> relay -> meter --ring--> ledger
+//!                             client  auth  resolve  dial      |      --ring--> log
+//!                             refusal (in the client's words)  account (shared, atomic)
+//! ```
 
 #![forbid(unsafe_code)]
+
+pub mod account;
+pub mod auth;
+mod client;
+pub mod config;
+mod connection;
+mod dial;
+pub mod drain;
+mod expiring;
+pub mod limits;
+mod local;
+pub mod log;
+mod meter;
+mod refusal;
+mod relay;
+pub mod reload;
+pub mod resolve;
+pub mod server;
+pub mod settings;
+mod snapshot;
+pub mod stats;
+pub mod throttle;
+pub mod users;
+mod wake;
+mod worker;

@@ -1,0 +1,160 @@
+//! Dialling: the first of a target's checked addresses that answers (Happy Eyeballs, RFC 8305).
+//!
+//! Promises: only addresses that were given are dialled; the families take turns, an attempt that is slow
+//! gets company after [`ATTEMPT_DELAY`], one that fails is followed at once; who loses is closed. Leaves to
+//! others: resolving (`resolve`), and which addresses may be dialled (`policy`).
+
+use std::future::{Future, poll_fn};
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
+
+use engine::net::TcpStream;
+use engine::reactor::Reactor;
+use engine::timer::within;
+use sys::clock::Nanos;
+
+use crate::limits::DIAL_ADDRESSES_MAX;
+
+/// How long an attempt stays alone: the "Connection Attempt Delay" that RFC 8305 section 5 recommends.
+pub(crate) const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
+
+/// Why no address was reached.
+#[derive(Debug)]
+pub(crate) enum DialError {
+    /// The destination answered that nobody listens.
+    Refused,
+    /// Nobody answered in time.
+    Timeout,
+    /// There is no way to the destination.
+    Unreachable,
+    /// We have no port, descriptor or memory left to dial with.
+    Exhausted,
+    /// Something else.
+    Failed(io::Error),
+}
+
+impl From<io::Error> for DialError {
+    fn from(error: io::Error) -> DialError {
+        match error.kind() {
+            io::ErrorKind::ConnectionRefused => DialError::Refused,
+            io::ErrorKind::TimedOut => DialError::Timeout,
+            io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => DialError::Unreachable,
+            // EADDRNOTAVAIL of a connect means that no local port is left.
+            io::ErrorKind::AddrNotAvailable | io::ErrorKind::OutOfMemory => DialError::Exhausted,
+            // EMFILE and ENFILE have no kind of their own.
+            _ if matches!(error.raw_os_error(), Some(23 | 24)) => DialError::Exhausted,
+            _ => DialError::Failed(error),
+        }
+    }
+}
+
+/// Connects to the first of `addresses` that answers before `deadline`.
+///
+/// # Errors
+/// Why the last attempt failed, or [`DialError::Timeout`].
+pub(crate) async fn dial(
+    reactor: &Rc<Reactor>,
+    addresses: &[SocketAddr],
+    deadline: Nanos,
+) -> Result<(TcpStream, SocketAddr), DialError> {
+    assert!(addresses.len() <= DIAL_ADDRESSES_MAX, "the resolver bounds its answers");
+    match addresses {
+        [] => Err(DialError::Unreachable),
+        // By far the commonest case needs no race and no allocation.
+        &[address] => match within(reactor, deadline, TcpStream::connect(reactor, address)).await {
+            Ok(Ok(stream)) => Ok((stream, address)),
+            Ok(Err(error)) => Err(error.into()),
+            Err(_) => Err(DialError::Timeout),
+        },
+        several => race(reactor, &alternate(several), deadline).await,
+    }
+}
+
+type Attempt = Pin<Box<dyn Future<Output = (io::Result<TcpStream>, SocketAddr)>>>;
+
+async fn race(
+    reactor: &Rc<Reactor>,
+    addresses: &[SocketAddr],
+    deadline: Nanos,
+) -> Result<(TcpStream, SocketAddr), DialError> {
+    let mut untried = addresses.iter().copied();
+    let mut attempts: Vec<Attempt> = Vec::new();
+    let mut failure = DialError::Timeout;
+    loop {
+        if let Some(address) = untried.next() {
+            attempts.push(attempt(reactor, address));
+        }
+        if attempts.is_empty() {
+            return Err(failure);
+        }
+        let company = if untried.len() > 0 { reactor.now() + ATTEMPT_DELAY } else { Nanos::NEVER };
+        match within(reactor, company.min(deadline), first_finished(&mut attempts)).await {
+            Ok((Ok(stream), address)) => return Ok((stream, address)),
+            Ok((Err(error), _)) => failure = error.into(),
+            Err(_) if reactor.now() >= deadline => return Err(DialError::Timeout),
+            Err(_) => {}
+        }
+    }
+}
+
+fn attempt(reactor: &Rc<Reactor>, address: SocketAddr) -> Attempt {
+    let reactor = Rc::clone(reactor);
+    Box::pin(async move { (TcpStream::connect(&reactor, address).await, address) })
+}
+
+/// Awaits the first attempt to finish, and takes it out.
+async fn first_finished(attempts: &mut Vec<Attempt>) -> (io::Result<TcpStream>, SocketAddr) {
+    poll_fn(|context| {
+        for index in 0..attempts.len() {
+            if let Poll::Ready(outcome) = attempts[index].as_mut().poll(context) {
+                drop(attempts.swap_remove(index));
+                return Poll::Ready(outcome);
+            }
+        }
+        Poll::Pending
+    })
+    .await
+}
+
+/// The addresses with the families taking turns, the first address's family first (RFC 8305 section 4).
+fn alternate(addresses: &[SocketAddr]) -> Vec<SocketAddr> {
+    let first_is_v6 = addresses[0].is_ipv6();
+    let mut preferred = addresses.iter().filter(|address| address.is_ipv6() == first_is_v6);
+    let mut others = addresses.iter().filter(|address| address.is_ipv6() != first_is_v6);
+    let mut ordered = Vec::with_capacity(addresses.len());
+    while ordered.len() < addresses.len() {
+        ordered.extend(preferred.next());
+        ordered.extend(others.next());
+    }
+    ordered
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn families_take_turns() {
+        let check = |addresses: &[&str], expected: &[&str]| {
+            let parse =
+                |list: &[&str]| -> Vec<SocketAddr> { list.iter().map(|a| a.parse().unwrap()).collect() };
+            assert_eq!(alternate(&parse(addresses)), parse(expected));
+        };
+        check(&["1.1.1.1:1"], &["1.1.1.1:1"]);
+        check(&["[::1]:1", "[::2]:1", "1.1.1.1:1"], &["[::1]:1", "1.1.1.1:1", "[::2]:1"]);
+        check(&["1.1.1.1:1", "1.1.1.2:1", "[::1]:1"], &["1.1.1.1:1", "[::1]:1", "1.1.1.2:1"]);
+    }
+
+    #[test]
+    fn used_up_resources_are_told_from_a_bad_destination() {
+        let exhausted = |code| matches!(io::Error::from_raw_os_error(code).into(), DialError::Exhausted);
+        // EADDRNOTAVAIL, EMFILE, ENFILE, ENOMEM; ECONNREFUSED is none.
+        assert!([99, 24, 23, 12].into_iter().all(exhausted));
+        assert!(!exhausted(111));
+        assert!(matches!(io::Error::from_raw_os_error(111).into(), DialError::Refused));
+    }
+}

@@ -1,0 +1,62 @@
+//! The end of a gateway: no new connections, time for the open ones, then nothing is lost.
+//!
+//! Promises: readiness turns false first; connections that were queued are served; every record reaches the
+//! ledger and the ledger is durable before [`Gateway::drain`] returns. Leaves to others: who asks for it and
+//! when patience ends (`tollgate`).
+
+use std::time::Duration;
+
+use ledger::{LedgerError, Summary};
+use sys::clock;
+
+use crate::server::Gateway;
+use crate::worker::Order;
+
+/// How often the drain looks whether the threads have ended.
+const LOOK: Duration = Duration::from_millis(20);
+
+impl Gateway {
+    /// Lets open connections end for at most `patience`, cuts off the rest, and closes the ledger. `hurry` is
+    /// asked now and then, and ends the patience when it answers true; it is expected to sleep for the span
+    /// that it is given.
+    ///
+    /// # Errors
+    /// What the ledger could not store.
+    pub fn drain(
+        self,
+        patience: Duration,
+        mut hurry: impl FnMut(Duration) -> bool,
+    ) -> Result<Summary, LedgerError> {
+        self.stats.mark_draining();
+        for worker in &self.workers {
+            worker.orders.send(Order::Drain);
+        }
+        let deadline = clock::monotonic() + patience;
+        while self.is_running() && clock::monotonic() < deadline {
+            if hurry(LOOK) {
+                break;
+            }
+        }
+        for worker in &self.workers {
+            worker.orders.send(Order::Stop);
+        }
+        let Gateway { workers, ledger, log, dns, .. } = self;
+        for worker in workers {
+            // A thread that panicked has ended the process already.
+            let _ = worker.thread.join();
+        }
+        drop(dns);
+        let summary = ledger.close();
+        log.close();
+        summary
+    }
+
+    /// Connections that are not ended yet: those in their handshakes, and relays.
+    pub fn connections(&self) -> u64 {
+        self.stats.sum(|worker| worker.handshakes_active.value() + worker.flows_active())
+    }
+
+    fn is_running(&self) -> bool {
+        self.workers.iter().any(|worker| !worker.thread.is_finished())
+    }
+}

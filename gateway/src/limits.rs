@@ -1,0 +1,53 @@
+//! The gateway's bounds, each with a name, and their relations checked when the program is compiled.
+//!
+//! What an operator may choose is in `settings`; here is what the design needs.
+
+/// Bytes that a thread's relays read into at a time. Below 16 KiB system calls dominate; above 64 KiB
+/// nothing is gained (relay CPU per GB: 0.35 s at 16 KiB, 0.23 s at 64 KiB).
+pub const SCRATCH_BYTES: usize = 64 * 1024;
+
+/// Bytes that one relay moves in a direction before others get their turn: about 0.1 ms of copying.
+pub const TURN_BYTES_MAX: usize = 256 * 1024;
+
+/// Bytes asked of one splice call.
+pub const SPLICE_BYTES_MAX: usize = 256 * 1024;
+
+/// The size of a pipe: 64 slots of a page each.
+pub const PIPE_BYTES: u32 = 256 * 1024;
+
+/// Pipes of one thread, two descriptors each.
+pub const PIPES_PER_THREAD_MAX: usize = 64;
+
+/// Buffers for slow sinks that a thread keeps when they are empty.
+pub const PENDING_CACHED_MAX: usize = 16;
+
+/// Connections of one thread whose request is not answered yet; more wait in the listener's queue.
+pub const HANDSHAKES_PER_THREAD_MAX: usize = 4096;
+
+/// Room for what a client sends before its tunnel stands: the longest message and what may follow it.
+pub const GREETING_BYTES_MAX: usize = 16 * 1024;
+
+/// First room for a greeting. A CONNECT head of a browser has 200 to 500 bytes.
+pub const GREETING_BYTES_FIRST: usize = 1024;
+
+/// Greeting buffers that a thread keeps when their connections are done with them.
+pub const GREETINGS_CACHED_MAX: usize = 64;
+
+/// Addresses of one name that are tried.
+pub const DIAL_ADDRESSES_MAX: usize = 16;
+
+/// Flows that a thread may hold open in its table.
+pub const FLOWS_PER_THREAD_MAX: usize = 1 << 20;
+
+/// Records in the ring between a thread and the ledger: 2 MiB, a second of 4,000 closes.
+pub const LEDGER_RING_RECORDS: usize = 4096;
+
+/// Bytes of a refused client that are read and dropped, so that it can read our answer before a reset.
+pub const LINGER_BYTES_MAX: usize = 256 * 1024;
+
+const _: () = assert!(TURN_BYTES_MAX >= SCRATCH_BYTES);
+const _: () = assert!(GREETING_BYTES_MAX >= proto::limits::HEAD_BYTES_MAX);
+const _: () = assert!(GREETING_BYTES_MAX >= proto::limits::SOCKS5_MESSAGE_BYTES_MAX);
+const _: () = assert!(GREETING_BYTES_FIRST <= GREETING_BYTES_MAX);
+const _: () = assert!(HANDSHAKES_PER_THREAD_MAX <= engine::executor::TASKS_MAX);
+const _: () = assert!(FLOWS_PER_THREAD_MAX <= crate::wake::INDEXES);

@@ -1,0 +1,120 @@
+//! What the tasks of one reactor thread share.
+//!
+//! Promises: nothing here is seen by another thread, so nothing is locked; borrows last no longer than a
+//! statement and never across an await. Leaves to others: what is shared between threads (`snapshot`,
+//! `account`).
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use engine::reactor::Reactor;
+use sys::clock::WallNanos;
+
+use crate::auth::Authenticator;
+use crate::limits::{GREETING_BYTES_FIRST, GREETINGS_CACHED_MAX};
+use crate::meter::Meter;
+use crate::relay::Relays;
+use crate::resolve::ResolveCache;
+use crate::snapshot::Snapshot;
+use crate::stats::WorkerStats;
+
+/// See the file's header.
+pub(crate) struct Local {
+    pub(crate) reactor: Rc<Reactor>,
+    pub(crate) authenticator: Authenticator,
+    pub(crate) names: ResolveCache,
+    pub(crate) relays: RefCell<Relays>,
+    pub(crate) meter: RefCell<Meter>,
+    pub(crate) stats: Arc<WorkerStats>,
+    pub(crate) flow_ids: FlowIds,
+    pub(crate) greetings: Greetings,
+    pub(crate) snapshot: RefCell<Rc<Arc<Snapshot>>>,
+}
+
+impl Local {
+    /// What new connections run by. The count that is cloned is this thread's own.
+    pub(crate) fn snapshot(&self) -> Rc<Arc<Snapshot>> {
+        Rc::clone(&self.snapshot.borrow())
+    }
+}
+
+/// Makes flow ids: unique without coordination, and in the order of time.
+///
+/// 48 bits of milliseconds since 1970, 32 of the process, 16 of the thread, 32 of a counter.
+pub(crate) struct FlowIds {
+    process: u32,
+    thread: u16,
+    count: Cell<u32>,
+}
+
+impl FlowIds {
+    /// The ids of thread number `thread` of the process that drew the random number `process`.
+    pub(crate) fn new(process: u32, thread: u16) -> FlowIds {
+        FlowIds { process, thread, count: Cell::new(0) }
+    }
+
+    /// The id of something that happened at `now`.
+    pub(crate) fn next(&self, now: WallNanos) -> u128 {
+        const NANOS_PER_MS: u64 = 1_000_000;
+        let ms = now.0 / NANOS_PER_MS;
+        let count = self.count.get();
+        self.count.set(count.wrapping_add(1));
+        u128::from(ms) << 80
+            | u128::from(self.process) << 48
+            | u128::from(self.thread) << 32
+            | u128::from(count)
+    }
+}
+
+/// Greeting buffers, kept when their connections are done with them.
+#[derive(Default)]
+pub(crate) struct Greetings(RefCell<Vec<Vec<u8>>>);
+
+impl Greetings {
+    /// An empty buffer.
+    pub(crate) fn take(&self) -> Vec<u8> {
+        self.0.borrow_mut().pop().unwrap_or_else(|| Vec::with_capacity(GREETING_BYTES_FIRST))
+    }
+
+    /// Keeps a buffer for the next connection, its contents overwritten: they may have held a password.
+    pub(crate) fn put(&self, mut buffer: Vec<u8>) {
+        zeroize::Zeroize::zeroize(&mut buffer);
+        let mut kept = self.0.borrow_mut();
+        // One that has grown for an unusual client is not worth keeping.
+        if kept.len() < GREETINGS_CACHED_MAX && (1..=GREETING_BYTES_FIRST).contains(&buffer.capacity()) {
+            kept.push(buffer);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_differ_and_do_not_go_back() {
+        let (first, second) = (FlowIds::new(7, 0), FlowIds::new(7, 1));
+        let mut last = 0;
+        for _ in 0..1000 {
+            let now = WallNanos(1_800_000_000_000_000_000);
+            let (id, other) = (first.next(now), second.next(now));
+            assert_ne!(id, other);
+            assert!(id > last);
+            last = id;
+        }
+        assert_eq!(last >> 48 & 0xffff_ffff, 7);
+    }
+
+    #[test]
+    fn a_kept_buffer_forgets_what_it_held() {
+        let greetings = Greetings::default();
+        let mut buffer = greetings.take();
+        buffer.extend_from_slice(b"secret");
+        greetings.put(buffer);
+        let buffer = greetings.take();
+        assert!(buffer.is_empty() && buffer.capacity() == GREETING_BYTES_FIRST);
+        greetings.put(Vec::with_capacity(10 * GREETING_BYTES_FIRST));
+        assert_eq!(greetings.take().capacity(), GREETING_BYTES_FIRST);
+    }
+}

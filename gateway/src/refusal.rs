@@ -1,0 +1,207 @@
+//! Refusals: why a connection does not become a flow, in the words of each protocol.
+//!
+//! Promises: one place decides status, SOCKS5 reply, `Proxy-Status` and log code together, so that no ingress
+//! kind tells another story; 407 is for missing or wrong credentials only. Leaves to others: the bytes
+//! (crate `proto`).
+
+use std::borrow::Cow;
+
+use policy::{AddressClass, Policy, Reason, Verdict};
+use proto::http_connect::{RequestError, proxy_error};
+use proto::socks5::{Reply, Socks5Error};
+
+use crate::auth::AuthError;
+use crate::dial::DialError;
+use crate::resolve::ResolveError;
+use crate::stats::Denied;
+
+/// See the file's header.
+#[derive(Debug)]
+pub(crate) struct Refusal {
+    /// How it is counted, and its code in the log where the policy has no finer one.
+    pub denied: Denied,
+    /// The code in the log.
+    pub code: &'static str,
+    /// The HTTP status.
+    pub status: u16,
+    /// The SOCKS5 reply.
+    pub reply: Reply,
+    /// The error type of `Proxy-Status`.
+    pub proxy_status: &'static str,
+    /// One sentence for the person whose connection it was.
+    pub text: Cow<'static, str>,
+    /// The rule that decided, if one did.
+    pub rule: Option<Box<str>>,
+    /// When to try again, in seconds.
+    pub retry_after_s: Option<u32>,
+}
+
+impl Refusal {
+    fn new(
+        denied: Denied,
+        (status, reply): (u16, Reply),
+        proxy_status: &'static str,
+        text: impl Into<Cow<'static, str>>,
+    ) -> Refusal {
+        let (code, text) = (denied.as_str(), text.into());
+        Refusal { denied, code, status, reply, proxy_status, text, rule: None, retry_after_s: None }
+    }
+
+    /// No credentials, where some are needed.
+    pub(crate) fn credentials_missing() -> Refusal {
+        let text = "This gateway wants a user and a password or token.";
+        Refusal::new(
+            Denied::Unauthenticated,
+            (407, Reply::NotAllowed),
+            proxy_error::HTTP_REQUEST_DENIED,
+            text,
+        )
+    }
+
+    /// Credentials that are malformed, which are as good as wrong ones.
+    pub(crate) fn credentials_malformed(error: &dyn std::error::Error) -> Refusal {
+        Refusal { text: format!("{error}.").into(), ..Refusal::credentials_missing() }
+    }
+
+    /// The policy's verdict.
+    pub(crate) fn policy(policy: &Policy, verdict: &Verdict) -> Refusal {
+        let proxy_status = match verdict.reason {
+            Reason::OwnAddress | Reason::AddressForbidden(AddressClass::Ours) => {
+                proxy_error::PROXY_LOOP_DETECTED
+            }
+            Reason::AddressForbidden(_) => proxy_error::DESTINATION_IP_PROHIBITED,
+            _ => proxy_error::HTTP_REQUEST_DENIED,
+        };
+        let denied = Denied::by_policy(verdict.reason).unwrap_or(Denied::Internal);
+        let text = verdict.reason.to_string();
+        let mut refusal = Refusal::new(denied, (403, Reply::NotAllowed), proxy_status, text);
+        refusal.code = verdict.reason.code();
+        refusal.rule = verdict.rule.map(|rule| policy.rule_text(rule).into());
+        refusal
+    }
+
+    /// The user has as many connections as he may.
+    pub(crate) fn connection_cap() -> Refusal {
+        let text = "The user has as many connections open as he may.";
+        let proxy_status = proxy_error::CONNECTION_LIMIT_REACHED;
+        let refusal = Refusal::new(Denied::ConnectionCap, (429, Reply::NotAllowed), proxy_status, text);
+        Refusal { retry_after_s: Some(1), ..refusal }
+    }
+
+    /// A bound of the gateway's own is reached.
+    pub(crate) fn overload(what: &'static str) -> Refusal {
+        let answer = (503, Reply::GeneralFailure);
+        let refusal = Refusal::new(Denied::Overload, answer, proxy_error::PROXY_INTERNAL_RESPONSE, what);
+        Refusal { retry_after_s: Some(1), ..refusal }
+    }
+
+    /// The request was not complete in time.
+    pub(crate) fn greeting_timeout() -> Refusal {
+        let text = "The request was not complete in time.";
+        let answer = (408, Reply::GeneralFailure);
+        Refusal::new(Denied::GreetingTimeout, answer, proxy_error::HTTP_REQUEST_ERROR, text)
+    }
+
+    /// What the client sent is not spoken here.
+    pub(crate) fn not_spoken(hint: &'static str) -> Refusal {
+        let answer = (400, Reply::GeneralFailure);
+        Refusal::new(Denied::Malformed, answer, proxy_error::HTTP_REQUEST_ERROR, hint)
+    }
+}
+
+impl From<RequestError> for Refusal {
+    fn from(error: RequestError) -> Refusal {
+        let status = error.status();
+        let denied = if matches!(status, 405 | 501) { Denied::Unsupported } else { Denied::Malformed };
+        let answer = (status, Reply::GeneralFailure);
+        Refusal::new(denied, answer, error.proxy_status_error(), format!("{error}."))
+    }
+}
+
+impl From<Socks5Error> for Refusal {
+    fn from(error: Socks5Error) -> Refusal {
+        let denied = match error.reply() {
+            Reply::CommandNotSupported => Denied::Unsupported,
+            _ => Denied::Malformed,
+        };
+        Refusal::new(denied, (400, error.reply()), proxy_error::HTTP_REQUEST_ERROR, format!("{error}."))
+    }
+}
+
+impl From<AuthError> for Refusal {
+    fn from(error: AuthError) -> Refusal {
+        let denied = proxy_error::HTTP_REQUEST_DENIED;
+        match error {
+            // A disabled user is told no more than one who mistyped.
+            AuthError::Wrong | AuthError::Disabled => {
+                let text = "The user or the password is wrong.";
+                Refusal { text: text.into(), ..Refusal::credentials_missing() }
+            }
+            AuthError::Throttled { retry_after_s } => {
+                let text = "Too many wrong passwords came from this address.";
+                let refusal = Refusal::new(Denied::Throttled, (429, Reply::NotAllowed), denied, text);
+                Refusal { retry_after_s: Some(retry_after_s), ..refusal }
+            }
+            AuthError::Overloaded => Refusal::overload("Too many passwords are being checked."),
+        }
+    }
+}
+
+impl From<ResolveError> for Refusal {
+    fn from(error: ResolveError) -> Refusal {
+        let (answer, proxy_status) = match error {
+            ResolveError::NotFound | ResolveError::Failed(_) => {
+                ((502, Reply::HostUnreachable), proxy_error::DNS_ERROR)
+            }
+            ResolveError::Timeout => ((504, Reply::HostUnreachable), proxy_error::DNS_TIMEOUT),
+            ResolveError::Overloaded => return Refusal::overload("Too many names are being looked up."),
+        };
+        Refusal::new(
+            Denied::Dns,
+            answer,
+            proxy_status,
+            format!("The destination's name cannot be used: {error}."),
+        )
+    }
+}
+
+impl From<DialError> for Refusal {
+    fn from(error: DialError) -> Refusal {
+        let refusal = |denied, answer, proxy_status, text: &str| {
+            Refusal::new(denied, answer, proxy_status, format!("The destination {text}."))
+        };
+        match error {
+            DialError::Refused => {
+                let proxy_status = proxy_error::CONNECTION_REFUSED;
+                let answer = (502, Reply::ConnectionRefused);
+                refusal(Denied::ConnectRefused, answer, proxy_status, "refused the connection")
+            }
+            DialError::Timeout => {
+                let proxy_status = proxy_error::CONNECTION_TIMEOUT;
+                refusal(
+                    Denied::ConnectTimeout,
+                    (504, Reply::TtlExpired),
+                    proxy_status,
+                    "did not answer in time",
+                )
+            }
+            DialError::Unreachable => {
+                let proxy_status = proxy_error::DESTINATION_IP_UNROUTABLE;
+                refusal(
+                    Denied::Unreachable,
+                    (502, Reply::NetworkUnreachable),
+                    proxy_status,
+                    "cannot be reached",
+                )
+            }
+            DialError::Exhausted => {
+                Refusal::overload("The gateway has no port or descriptor left to dial with.")
+            }
+            DialError::Failed(error) => {
+                let proxy_status = proxy_error::CONNECTION_TERMINATED;
+                let text = format!("cannot be reached: {error}");
+                refusal(Denied::Unreachable, (502, Reply::GeneralFailure), proxy_status, &text)
+            }
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! A relay: two connected sockets, and bytes that go from each to the other until both have ended.
+//!
+//! Promises: what is billed is what outgoing calls returned; one direction may end while the other goes on
+//! (half-close), and a reset is passed on as a reset; a slow receiver stops its sender, because nothing is
+//! read while something waits to be written; an idle relay owns no buffer and no pipe. Leaves to others:
+//! who may open one (`connection`), the loop that runs it (`relay/table.rs`), the record (`meter`).
+//!
+//! ```text
+//!   client --- client_rx --> [ up: scratch | pending | pipe ] --- upstream_tx --> upstream
+//!   client <-- client_tx --- [ down:   the same             ] <-- upstream_rx --- upstream
+//! ```
+//!
+//! A relay is a hand-written state machine and not a future, since a future never shrinks: a connection
+//! that idles for hours keeps the 128 bytes below.
+
+mod copy;
+mod splice;
+mod table;
+
+use engine::slab::Key;
+use engine::timer::wheel::TimerId;
+use ledger::record::{CloseReason, Legs};
+use sys::clock::Nanos;
+use sys::epoll::Readiness;
+use sys::socket::Socket;
+use sys::splice::Pipe;
+
+pub(crate) use copy::Pending;
+pub(crate) use table::{RelayDeadlines, Relays};
+
+use crate::limits::TURN_BYTES_MAX;
+
+/// One end of a relay: a socket and its registration with the reactor.
+#[derive(Debug)]
+pub(crate) struct End {
+    pub(crate) socket: Socket,
+    pub(crate) source: Key,
+}
+
+/// See the file's header.
+#[derive(Debug)]
+pub(crate) struct Relay {
+    client: End,
+    upstream: End,
+    up: Direction,
+    down: Direction,
+    /// The flow that is billed.
+    flow: Key,
+    timer: Option<TimerId>,
+    /// When bytes last moved.
+    moved_at: Nanos,
+    /// Whether it waits in the table's queue to be run.
+    queued: bool,
+}
+
+const _: () = assert!(size_of::<Relay>() <= 128, "nine thousand of these idle in the memory promised");
+
+/// Bytes on their way from a source to a sink. At most one of `pending` and `pipe` holds bytes.
+#[derive(Debug)]
+struct Direction {
+    /// Bytes that were read and that the sink did not take.
+    pending: Option<Box<Pending>>,
+    /// The way of a fast stream; borrowed while bytes move.
+    pipe: Option<Box<Pipe>>,
+    /// The source may have bytes, or its end: true until a read would block.
+    readable: bool,
+    /// The sink may take bytes: true until a write would block.
+    writable: bool,
+    /// The source's end, or an error, may wait behind its bytes.
+    end_waits: bool,
+    state: State,
+    /// Recent reads that filled the whole buffer; 0 <= streak <= copy::STREAK_MAX.
+    streak: u8,
+    /// Writes so far, as far as they matter for TCP_NODELAY: 0, 1 or 2.
+    writes: u8,
+}
+
+/// How far a direction has come.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum State {
+    /// The source is open.
+    Flowing,
+    /// The source has ended; what was read is still to be written.
+    Flushing,
+    /// The sink was told of the end.
+    Ended,
+}
+
+/// Which end of a direction failed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Failure {
+    /// It cannot be read.
+    Source,
+    /// It cannot be written.
+    Sink,
+}
+
+/// What a run of a relay came to.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    /// It waits for its sockets.
+    Waits,
+    /// Its budget is spent; it has more to do.
+    Yields,
+    /// It is over: both directions have ended, or a socket failed.
+    Over(CloseReason),
+}
+
+/// What the relays of a thread share while one of them runs.
+pub(crate) struct Tools {
+    /// Where every copying relay reads into.
+    scratch: Box<[u8]>,
+    pending: copy::PendingCache,
+    pipes: splice::PipeCache,
+}
+
+impl Direction {
+    fn new() -> Direction {
+        Direction {
+            pending: None,
+            pipe: None,
+            readable: true,
+            writable: true,
+            end_waits: false,
+            state: State::Flowing,
+            streak: 0,
+            writes: 0,
+        }
+    }
+
+    /// Moves up to `budget` bytes; leaves in `budget` what was not spent. `received` and `sent` count what
+    /// the calls returned.
+    fn pump(
+        &mut self,
+        (source, sink): (&Socket, &Socket),
+        (received, sent): (&mut u64, &mut u64),
+        other: State,
+        budget: &mut usize,
+        tools: &mut Tools,
+    ) -> Result<(), Failure> {
+        while *budget > 0 {
+            if self.holds_bytes() {
+                if !self.writable {
+                    break;
+                }
+                *sent += self.write(sink, budget, tools)?;
+            } else if self.state == State::Flushing {
+                // Where the other direction has ended too, the close that follows sends the FIN.
+                if other != State::Ended {
+                    // It fails when the peer is gone already, and then needs not be told.
+                    let _ = sink.shutdown_write();
+                }
+                self.state = State::Ended;
+            } else if self.state == State::Ended || !self.readable {
+                break;
+            } else if self.is_fast() {
+                *received += self.fill_pipe(source, tools)?;
+            } else {
+                let (read, written) = self.copy(source, sink, budget, tools)?;
+                *received += read;
+                *sent += written;
+            }
+        }
+        if !self.holds_bytes() {
+            self.return_pipe(tools);
+        }
+        Ok(())
+    }
+
+    fn holds_bytes(&self) -> bool {
+        self.pending.is_some() || self.pipe.as_ref().is_some_and(|pipe| pipe.held() > 0)
+    }
+
+    /// Writes what is held; returns how many bytes the sink took.
+    fn write(&mut self, sink: &Socket, budget: &mut usize, tools: &mut Tools) -> Result<u64, Failure> {
+        if self.pending.is_some() {
+            self.write_pending(sink, budget, tools)
+        } else {
+            self.drain_pipe(sink, budget)
+        }
+    }
+
+    /// Notes the readiness of the source.
+    fn source_ready(&mut self, readiness: Readiness) {
+        self.readable |= readiness.readable;
+        self.end_waits |= readiness.ended;
+    }
+
+    /// Notes that a read would block: whatever comes next is reported by an event.
+    fn source_empty(&mut self) {
+        self.readable = false;
+        self.end_waits = false;
+    }
+
+    /// Notes the end of the source.
+    fn source_ended(&mut self) {
+        self.readable = false;
+        self.state = State::Flushing;
+    }
+
+    /// Whether a run would find something to do.
+    fn can_move(&self) -> bool {
+        match self.state {
+            State::Ended => false,
+            State::Flushing => self.writable || !self.holds_bytes(),
+            State::Flowing if self.holds_bytes() => self.writable,
+            State::Flowing => self.readable,
+        }
+    }
+}
+
+impl Relay {
+    /// What the sockets reported before is not known here, so each is read until it would block.
+    fn new(client: End, upstream: End, flow: Key, now: Nanos) -> Relay {
+        let (up, down) = (Direction::new(), Direction::new());
+        Relay { client, upstream, up, down, flow, timer: None, moved_at: now, queued: false }
+    }
+
+    /// Moves bytes in both directions, up to the budget of a turn, and counts them in `legs`.
+    fn run(&mut self, legs: &mut Legs, tools: &mut Tools) -> Outcome {
+        let mut budget = TURN_BYTES_MAX;
+        let (client, upstream) = (&self.client.socket, &self.upstream.socket);
+        let counts = (&mut legs.client_rx, &mut legs.upstream_tx);
+        match self.up.pump((client, upstream), counts, self.down.state, &mut budget, tools) {
+            Err(Failure::Source) => return Outcome::Over(CloseReason::ClientReset),
+            Err(Failure::Sink) => return Outcome::Over(CloseReason::UpstreamReset),
+            Ok(()) => {}
+        }
+        // A direction that spends all leaves the other its own half, so that acknowledgements of a fast
+        // download do not wait for the upload to pause.
+        budget = budget.max(TURN_BYTES_MAX / 2);
+        let client_was_first = self.up.state == State::Ended && self.down.state != State::Ended;
+        let counts = (&mut legs.upstream_rx, &mut legs.client_tx);
+        match self.down.pump((upstream, client), counts, self.up.state, &mut budget, tools) {
+            Err(Failure::Source) => return Outcome::Over(CloseReason::UpstreamReset),
+            Err(Failure::Sink) => return Outcome::Over(CloseReason::ClientReset),
+            Ok(()) => {}
+        }
+        match (self.up.state, self.down.state) {
+            (State::Ended, State::Ended) if client_was_first => Outcome::Over(CloseReason::ClientClosed),
+            (State::Ended, State::Ended) => Outcome::Over(CloseReason::UpstreamClosed),
+            _ if self.up.can_move() || self.down.can_move() => Outcome::Yields,
+            _ => Outcome::Waits,
+        }
+    }
+
+    fn client_ready(&mut self, readiness: Readiness) {
+        self.up.source_ready(readiness);
+        self.down.writable |= readiness.writable;
+    }
+
+    fn upstream_ready(&mut self, readiness: Readiness) {
+        self.down.source_ready(readiness);
+        self.up.writable |= readiness.writable;
+    }
+
+    /// Whether one direction has ended and the other has not.
+    fn is_half_closed(&self) -> bool {
+        (self.up.state == State::Ended) != (self.down.state == State::Ended)
+    }
+}

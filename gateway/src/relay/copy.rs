@@ -1,0 +1,142 @@
+//! Relaying by copying: from the source into the thread's scratch buffer and at once to the sink.
+//!
+//! Promises: bytes that the sink takes at once are never stored; what it does not take moves to a buffer
+//! that belongs to the relay until it is written, and nothing is read meanwhile. Leaves to others: fast
+//! streams, which `splice` carries.
+
+use std::io::ErrorKind;
+
+use sys::socket::Socket;
+
+use super::{Direction, Failure, Tools};
+use crate::limits::{PENDING_CACHED_MAX, SCRATCH_BYTES};
+
+/// Full reads in a row that make a stream a fast one.
+pub(super) const STREAK_MAX: u8 = 2;
+
+/// Bytes that were read and not yet written.
+#[derive(Debug, Default)]
+pub(crate) struct Pending {
+    bytes: Vec<u8>,
+    /// 0 <= written <= bytes.len()
+    written: usize,
+}
+
+impl Pending {
+    /// Bytes that arrived before the relay began, such as what a client sent right behind its request.
+    pub(crate) fn new(bytes: Vec<u8>) -> Box<Pending> {
+        Box::new(Pending { bytes, written: 0 })
+    }
+
+    /// How many bytes wait.
+    pub(super) fn len(&self) -> usize {
+        self.bytes.len() - self.written
+    }
+}
+
+/// Empty buffers of a thread, kept for the next sink that is slow.
+#[derive(Debug, Default)]
+pub(super) struct PendingCache(Vec<Box<Pending>>);
+
+impl PendingCache {
+    fn take(&mut self, bytes: &[u8]) -> Box<Pending> {
+        let mut pending = self.0.pop().unwrap_or_default();
+        pending.bytes.clear();
+        pending.bytes.extend_from_slice(bytes);
+        pending.written = 0;
+        pending
+    }
+
+    pub(super) fn put(&mut self, pending: Box<Pending>) {
+        if self.0.len() < PENDING_CACHED_MAX {
+            self.0.push(pending);
+        }
+    }
+}
+
+impl Direction {
+    /// Reads once and writes what was read; returns both counts.
+    pub(super) fn copy(
+        &mut self,
+        source: &Socket,
+        sink: &Socket,
+        budget: &mut usize,
+        tools: &mut Tools,
+    ) -> Result<(u64, u64), Failure> {
+        let read = match source.recv(&mut tools.scratch) {
+            Ok(0) => {
+                self.source_ended();
+                return Ok((0, 0));
+            }
+            Ok(read) => read,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                self.source_empty();
+                return Ok((0, 0));
+            }
+            Err(_) => return Err(Failure::Source),
+        };
+        *budget = budget.saturating_sub(read);
+        if read == SCRATCH_BYTES {
+            self.streak = (self.streak + 1).min(STREAK_MAX);
+        } else {
+            self.streak = 0;
+            // Less than asked for: the source is empty, unless its end waits, which only a read can take.
+            self.readable = self.end_waits;
+        }
+        let written = self.send(sink, &tools.scratch[..read])?;
+        if written < read {
+            self.pending = Some(tools.pending.take(&tools.scratch[written..read]));
+        }
+        Ok((read as u64, written as u64))
+    }
+
+    /// Writes what an earlier write left.
+    pub(super) fn write_pending(
+        &mut self,
+        sink: &Socket,
+        budget: &mut usize,
+        tools: &mut Tools,
+    ) -> Result<u64, Failure> {
+        let Some(mut pending) = self.pending.take() else { return Ok(0) };
+        let written = self.send(sink, &pending.bytes[pending.written..])?;
+        *budget = budget.saturating_sub(written);
+        pending.written += written;
+        if pending.written < pending.bytes.len() {
+            self.pending = Some(pending);
+        } else {
+            tools.pending.put(pending);
+        }
+        Ok(written as u64)
+    }
+
+    fn send(&mut self, sink: &Socket, bytes: &[u8]) -> Result<usize, Failure> {
+        if !self.writable {
+            return Ok(0);
+        }
+        match sink.send(bytes) {
+            Ok(written) => {
+                // The kernel takes less than all only when its buffer is full.
+                self.writable = written == bytes.len();
+                self.note_write(sink);
+                Ok(written)
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                self.writable = false;
+                Ok(0)
+            }
+            Err(_) => Err(Failure::Sink),
+        }
+    }
+
+    /// Switches Nagle's algorithm off at the second write: it never delays the first, and a connection of
+    /// one request then saves the call. (Accepted sockets inherit it from the listener and lose nothing.)
+    fn note_write(&mut self, sink: &Socket) {
+        if self.writes < 2 {
+            self.writes += 1;
+            if self.writes == 2 {
+                // A socket that refuses it is dead, which the next read or write will tell.
+                let _ = sink.set_nodelay();
+            }
+        }
+    }
+}

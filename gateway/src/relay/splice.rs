@@ -1,0 +1,123 @@
+//! Relaying by splicing: a fast stream's pages go through a pipe and are never copied.
+//!
+//! Promises: a pipe is borrowed while bytes move and goes back to the thread's cache as soon as it is empty
+//! and the source has nothing; a thread holds at most [`PIPES_PER_THREAD_MAX`]; without a pipe the stream is
+//! copied. Leaves to others: streams of small messages, for which copying is cheaper.
+//!
+//! Splicing costs 0.10-0.14 s of CPU per GB where copying costs 0.23-0.35 s, if segments are of 1.4 KB or
+//! more; for 200-byte writes it costs twice as much as copying, so a stream has to prove itself first.
+
+use std::io::ErrorKind;
+
+use sys::socket::Socket;
+use sys::splice::Pipe;
+
+use super::copy::STREAK_MAX;
+use super::{Direction, Failure, Tools};
+use crate::limits::{PIPE_BYTES, PIPES_PER_THREAD_MAX, SPLICE_BYTES_MAX};
+
+/// A wake of the source that brings less than this speaks against splicing.
+const FAST_BYTES_MIN: usize = 4 * 1024;
+
+/// The empty pipes of a thread, and the count of all its pipes.
+#[derive(Debug, Default)]
+pub(super) struct PipeCache {
+    empty: Vec<Box<Pipe>>,
+    /// Pipes in the cache and on loan. 0 <= held <= PIPES_PER_THREAD_MAX
+    held: usize,
+    /// Pipes made so far.
+    pub(super) created: u64,
+    /// Times a stream went over from copying to splicing.
+    pub(super) promotions: u64,
+}
+
+impl PipeCache {
+    fn take(&mut self) -> Option<Box<Pipe>> {
+        if let Some(pipe) = self.empty.pop() {
+            return Some(pipe);
+        }
+        if self.held == PIPES_PER_THREAD_MAX {
+            return None;
+        }
+        // Fails when descriptors are used up: then the stream is copied.
+        let pipe = Pipe::new(PIPE_BYTES).ok()?;
+        self.held += 1;
+        self.created += 1;
+        Some(Box::new(pipe))
+    }
+
+    /// Takes a pipe back; one with bytes inside is closed, its next borrower must not get them.
+    fn put(&mut self, pipe: Box<Pipe>) {
+        if pipe.held() == 0 {
+            self.empty.push(pipe);
+        } else {
+            self.held -= 1;
+        }
+    }
+
+    /// Pipes that exist, in the cache or on loan.
+    pub(super) fn held(&self) -> usize {
+        self.held
+    }
+}
+
+impl Direction {
+    /// Whether the stream has proved to be fast.
+    pub(super) fn is_fast(&self) -> bool {
+        self.streak == STREAK_MAX
+    }
+
+    /// Moves bytes from the source into a pipe; returns how many.
+    pub(super) fn fill_pipe(&mut self, source: &Socket, tools: &mut Tools) -> Result<u64, Failure> {
+        if self.pipe.is_none() {
+            self.pipe = tools.pipes.take();
+            tools.pipes.promotions += u64::from(self.pipe.is_some());
+        }
+        let Some(pipe) = self.pipe.as_mut() else {
+            // All pipes are lent out: prove yourself again by copying.
+            self.streak = 0;
+            return Ok(0);
+        };
+        match pipe.fill_from(source, SPLICE_BYTES_MAX) {
+            Ok(0) => {
+                self.source_ended();
+                Ok(0)
+            }
+            Ok(moved) => {
+                if moved < FAST_BYTES_MIN {
+                    self.streak = 0;
+                }
+                Ok(moved as u64)
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                // The pipe is empty whenever it is filled, so it is the source that has nothing.
+                self.source_empty();
+                Ok(0)
+            }
+            Err(_) => Err(Failure::Source),
+        }
+    }
+
+    /// Moves bytes from the pipe to the sink; returns how many.
+    pub(super) fn drain_pipe(&mut self, sink: &Socket, budget: &mut usize) -> Result<u64, Failure> {
+        let Some(pipe) = self.pipe.as_mut() else { return Ok(0) };
+        match pipe.drain_to(sink) {
+            Ok(moved) => {
+                *budget = budget.saturating_sub(moved);
+                Ok(moved as u64)
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                self.writable = false;
+                Ok(0)
+            }
+            Err(_) => Err(Failure::Sink),
+        }
+    }
+
+    /// Gives the pipe back.
+    pub(super) fn return_pipe(&mut self, tools: &mut Tools) {
+        if let Some(pipe) = self.pipe.take() {
+            tools.pipes.put(pipe);
+        }
+    }
+}

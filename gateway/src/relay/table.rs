@@ -1,0 +1,252 @@
+//! The relays of one thread: their slab, their queue, their deadlines and their ends.
+//!
+//! Promises: a relay that has bytes to move is run once per turn, in the order of asking, so that a fast
+//! stream waits for all others; deadlines are re-armed lazily: activity is one store, and a timer that
+//! comes early looks at it. Leaves to others: the flow's record and its way to the ledger (`meter`).
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::time::Duration;
+
+use engine::reactor::{Reactor, Waiter};
+use engine::slab::{Key, Slab};
+use ledger::record::{CloseReason, Legs};
+use sys::clock::Nanos;
+use sys::epoll::{Readiness, Trigger};
+use sys::socket::Socket;
+
+use super::{End, Outcome, Pending, Relay, Tools};
+use crate::limits::SCRATCH_BYTES;
+use crate::meter::Meter;
+use crate::stats::{LegBytes, WorkerStats};
+use crate::wake::{Side, Subject};
+
+/// How long a relay may be silent, and how long it may live.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RelayDeadlines {
+    /// Without a byte in either direction.
+    pub idle: Duration,
+    /// Without a byte after one direction has ended.
+    pub half_closed: Duration,
+    /// Altogether, from the accept.
+    pub lifetime: Option<Duration>,
+}
+
+/// A socket on its way into a relay, with its registration if it has one.
+pub(super) type Part = (Socket, Option<Key>);
+
+/// See the file's header.
+pub(crate) struct Relays {
+    reactor: Rc<Reactor>,
+    slab: Slab<Relay>,
+    queue: VecDeque<Key>,
+    tools: Tools,
+    deadlines: RelayDeadlines,
+}
+
+impl Relays {
+    /// An empty table on the thread of `reactor`.
+    pub(crate) fn new(reactor: &Rc<Reactor>, deadlines: RelayDeadlines) -> Relays {
+        let scratch = vec![0; SCRATCH_BYTES].into_boxed_slice();
+        let tools = Tools { scratch, pending: Default::default(), pipes: Default::default() };
+        Relays { reactor: Rc::clone(reactor), slab: Slab::new(), queue: VecDeque::new(), tools, deadlines }
+    }
+
+    /// Whether a relay waits to be run.
+    pub(crate) fn has_queued(&self) -> bool {
+        !self.queue.is_empty()
+    }
+
+    /// From now on these deadlines count, for live relays when their timers next come.
+    pub(crate) fn set_deadlines(&mut self, deadlines: RelayDeadlines) {
+        self.deadlines = deadlines;
+    }
+
+    /// Begins a relay between two connected sockets; it is run this turn. `early` is what the client sent
+    /// behind its request. If a socket cannot be registered the flow is closed with that reason.
+    pub(crate) fn start(
+        &mut self,
+        client: Part,
+        upstream: Part,
+        early: Option<Box<Pending>>,
+        flow: Key,
+        meter: &mut Meter,
+    ) {
+        // The key is known before the relay is, so that the registrations can carry it.
+        let index = self.slab.next_index();
+        let registered = self.register(client, index, Side::Client).and_then(|client| {
+            match self.register(upstream, index, Side::Upstream) {
+                Ok(upstream) => Ok((client, upstream)),
+                Err(error) => {
+                    self.reactor.forget(client.source);
+                    Err(error)
+                }
+            }
+        });
+        let Ok((client, upstream)) = registered else {
+            meter.close(flow, CloseReason::Overload);
+            return;
+        };
+        let mut relay = Relay::new(client, upstream, flow, self.reactor.now());
+        if let (Some(pending), Some(legs)) = (early, meter.legs_mut(flow)) {
+            legs.client_rx += pending.len() as u64;
+            relay.up.pending = Some(pending);
+        }
+        let first_look = self.reactor.now() + self.deadlines.shortest();
+        relay.timer = Some(self.reactor.arm(first_look, Waiter::Tag(Subject::RelayTimer(index).tag())));
+        relay.queued = true;
+        let key = self.slab.insert(relay);
+        assert_eq!(key.index(), index, "the slab gives the slot that it announced");
+        self.queue.push_back(key);
+    }
+
+    /// Notes that a socket of relay `index` is ready, and queues the relay if it has something to do.
+    pub(crate) fn ready(&mut self, index: u32, side: Side, readiness: Readiness) {
+        let Some((key, relay)) = self.slab.at(index) else { return };
+        match side {
+            Side::Client => relay.client_ready(readiness),
+            Side::Upstream => relay.upstream_ready(readiness),
+        }
+        if !relay.queued && (relay.up.can_move() || relay.down.can_move()) {
+            relay.queued = true;
+            self.queue.push_back(key);
+        }
+    }
+
+    /// Runs every relay that is queued now, each once.
+    pub(crate) fn run(&mut self, meter: &mut Meter, stats: &WorkerStats) {
+        for _ in 0..self.queue.len() {
+            let Some(key) = self.queue.pop_front() else { break };
+            self.run_one(key, meter, &stats.bytes);
+        }
+        stats.pipes_held.set(self.tools.pipes.held() as u64);
+        stats.pipes_created.set(self.tools.pipes.created);
+        stats.splice_promotions.set(self.tools.pipes.promotions);
+    }
+
+    /// Looks at the deadlines of relay `index`, whose timer was due.
+    pub(crate) fn due(&mut self, index: u32, meter: &mut Meter) {
+        let Some((key, relay)) = self.slab.at(index) else { return };
+        relay.timer = None;
+        let opened = meter.opened(relay.flow);
+        let (deadline, reason) = self.deadlines.next(relay, opened);
+        if deadline <= self.reactor.now() {
+            self.close(key, reason, meter);
+        } else {
+            let waiter = Waiter::Tag(Subject::RelayTimer(index).tag());
+            relay.timer = Some(self.reactor.arm(deadline, waiter));
+        }
+    }
+
+    /// Ends every relay for which `condemned` has a reason, with a reset to both sides.
+    pub(crate) fn close_where(
+        &mut self,
+        meter: &mut Meter,
+        condemned: impl Fn(&Meter, Key) -> Option<CloseReason>,
+    ) {
+        let keys: Vec<Key> = self.slab.keys().collect();
+        for key in keys {
+            let flow = self.slab.get(key).map(|relay| relay.flow);
+            if let Some(reason) = flow.and_then(|flow| condemned(meter, flow)) {
+                self.close(key, reason, meter);
+            }
+        }
+    }
+
+    fn run_one(&mut self, key: Key, meter: &mut Meter, bytes: &LegBytes) {
+        let Some(relay) = self.slab.get_mut(key) else { return };
+        relay.queued = false;
+        let legs = meter.legs_mut(relay.flow).expect("a relay's flow is open until the relay closes it");
+        let before = *legs;
+        let was_half_closed = relay.is_half_closed();
+        let outcome = relay.run(legs, &mut self.tools);
+        if *legs != before {
+            relay.moved_at = self.reactor.now();
+            count(bytes, &before, legs);
+        }
+        match outcome {
+            Outcome::Waits => {
+                if relay.is_half_closed() && !was_half_closed {
+                    self.hasten(key);
+                }
+            }
+            Outcome::Yields => {
+                relay.queued = true;
+                self.queue.push_back(key);
+            }
+            Outcome::Over(reason) => self.close(key, reason, meter),
+        }
+    }
+
+    /// Arms the timer anew, for a relay whose deadline has come nearer.
+    fn hasten(&mut self, key: Key) {
+        let Some(relay) = self.slab.get_mut(key) else { return };
+        if let Some(timer) = relay.timer.take() {
+            self.reactor.cancel(timer);
+        }
+        let deadline = self.reactor.now() + self.deadlines.half_closed.min(self.deadlines.idle);
+        relay.timer = Some(self.reactor.arm(deadline, Waiter::Tag(Subject::RelayTimer(key.index()).tag())));
+    }
+
+    /// Ends a relay: with FIN where both directions have ended, with RST in any other case, so that neither
+    /// side takes a broken stream for a whole one.
+    fn close(&mut self, key: Key, reason: CloseReason, meter: &mut Meter) {
+        let Some(mut relay) = self.slab.remove(key) else { return };
+        for direction in [&mut relay.up, &mut relay.down] {
+            direction.return_pipe(&mut self.tools);
+            if let Some(pending) = direction.pending.take() {
+                self.tools.pending.put(pending);
+            }
+        }
+        if let Some(timer) = relay.timer {
+            self.reactor.cancel(timer);
+        }
+        for end in [relay.client, relay.upstream] {
+            self.reactor.forget(end.source);
+            if !matches!(reason, CloseReason::ClientClosed | CloseReason::UpstreamClosed) {
+                end.socket.reset();
+            }
+        }
+        meter.close(relay.flow, reason);
+    }
+
+    fn register(&self, (socket, source): Part, index: u32, side: Side) -> std::io::Result<End> {
+        let waiter = Waiter::Tag(Subject::Relay(index, side).tag());
+        let source = match source {
+            Some(source) => {
+                self.reactor.hand_over(source, waiter);
+                source
+            }
+            None => self.reactor.watch(&socket, Trigger::EdgeReadWrite, waiter)?,
+        };
+        Ok(End { socket, source })
+    }
+}
+
+impl RelayDeadlines {
+    fn shortest(&self) -> Duration {
+        self.lifetime.map_or(self.idle, |lifetime| lifetime.min(self.idle))
+    }
+
+    /// The first deadline of a relay whose flow was opened at `opened`, and the reason if it has passed.
+    fn next(&self, relay: &Relay, opened: Nanos) -> (Nanos, CloseReason) {
+        let silent = if relay.is_half_closed() { self.half_closed.min(self.idle) } else { self.idle };
+        let silent_until = relay.moved_at + silent;
+        let ends_at = self.lifetime.map_or(Nanos::NEVER, |lifetime| opened + lifetime);
+        if ends_at < silent_until {
+            (ends_at, CloseReason::LifetimeTimeout)
+        } else if relay.is_half_closed() {
+            (silent_until, CloseReason::HalfClosedTimeout)
+        } else {
+            (silent_until, CloseReason::IdleTimeout)
+        }
+    }
+}
+
+/// Adds what moved between two looks at a flow to the thread's totals.
+fn count(bytes: &LegBytes, before: &Legs, after: &Legs) {
+    bytes.client_rx.add(after.client_rx - before.client_rx);
+    bytes.upstream_tx.add(after.upstream_tx - before.upstream_tx);
+    bytes.upstream_rx.add(after.upstream_rx - before.upstream_rx);
+    bytes.client_tx.add(after.client_tx - before.client_tx);
+}

@@ -1,0 +1,93 @@
+//! Reloading: a new configuration put in the place of the one that runs.
+//!
+//! Promises: all or nothing: a listener that cannot be opened leaves everything as it was; connections, queued
+//! ones too, are never lost to a reload, except those of users who are gone. Leaves to others: reading and
+//! checking the new configuration (`config`).
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use sys::clock;
+
+use crate::config::Config;
+use crate::server::{Gateway, Listening, StartError, listen};
+use crate::worker::Order;
+
+/// What a reload changed.
+#[derive(Debug, Default)]
+pub struct Changes {
+    /// Listeners that were added, as configured.
+    pub added: Vec<SocketAddr>,
+    /// Listeners that were retired.
+    pub removed: Vec<SocketAddr>,
+    /// Tables whose changes take effect with the next start only.
+    pub needs_restart: Vec<&'static str>,
+}
+
+impl Gateway {
+    /// Puts `config` in place of the configuration that runs.
+    ///
+    /// # Errors
+    /// A new listener cannot be opened; the old configuration stays in every respect.
+    pub fn reload(&mut self, config: Config) -> Result<Changes, StartError> {
+        self.free_retired();
+        let added = self.listen_on_new(&config)?;
+        let removed: Vec<SocketAddr> = {
+            let stays = |address: &SocketAddr| config.listeners.iter().any(|l| l.address == *address);
+            self.listening.keys().copied().filter(|address| !stays(address)).collect()
+        };
+        let changes = Changes {
+            added: added.iter().map(|listening| listening.configured).collect(),
+            removed: removed.clone(),
+            needs_restart: needs_restart(self.config(), &config),
+        };
+        let next = Arc::new(self.snapshot.next(config));
+        self.retired.push(std::mem::replace(&mut self.snapshot, next));
+        self.reconfigure(added, &removed);
+        self.stats.reloads.succeeded(clock::wall());
+        Ok(changes)
+    }
+
+    fn listen_on_new(&self, config: &Config) -> Result<Vec<Listening>, StartError> {
+        let listeners = config.listeners.iter().map(|listener| listener.address);
+        let new = listeners.filter(|address| !self.listening.contains_key(address));
+        new.map(|address| listen(config, address, self.strategy, self.workers.len())).collect()
+    }
+
+    /// Orders every thread to run by the current snapshot, each with its own socket of every new listener.
+    pub(crate) fn reconfigure(&mut self, added: Vec<Listening>, removed: &[SocketAddr]) {
+        let mut added_by_thread: Vec<Vec<_>> = self.workers.iter().map(|_| Vec::new()).collect();
+        for address in removed {
+            self.listening.remove(address);
+        }
+        for Listening { configured, bound, sockets } in added {
+            self.listening.insert(configured, bound);
+            for (added, socket) in added_by_thread.iter_mut().zip(sockets) {
+                added.push((configured, socket));
+            }
+        }
+        for (worker, added) in self.workers.iter().zip(added_by_thread) {
+            let snapshot = Arc::clone(&self.snapshot);
+            worker.orders.send(Order::Reconfigure { snapshot, added, removed: removed.to_vec() });
+        }
+    }
+
+    /// Frees the snapshots that no thread holds any more.
+    fn free_retired(&mut self) {
+        self.retired.retain(|snapshot| Arc::strong_count(snapshot) > 1);
+    }
+}
+
+fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
+    let changed = [
+        ("[admin]", old.admin != new.admin),
+        ("[accept]", old.accept != new.accept),
+        ("[threads]", old.threads != new.threads),
+        ("[dns]", old.dns != new.dns),
+        ("[ledger]", old.ledger != new.ledger),
+        ("[log]", old.log != new.log),
+        ("[auth]", old.auth != new.auth),
+        ("[limits] handshakes", old.limits.handshakes != new.limits.handshakes),
+    ];
+    changed.into_iter().filter(|(_, changed)| *changed).map(|(table, _)| table).collect()
+}

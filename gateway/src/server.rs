@@ -1,0 +1,298 @@
+//! The gateway as the control side sees it: started, reloaded, drained.
+//!
+//! Promises: it starts whole or not at all, with an error that names what failed; old configurations are
+//! freed here and not on a reactor thread. Leaves to others: signals and the command line (`tollgate`), what
+//! the threads do (`worker`), changing a running gateway (`reload`), ending it (`drain`).
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::{Arc, mpsc};
+use std::thread::{self, JoinHandle};
+
+use engine::accept::{self, Strategy};
+use engine::executor::Executor;
+use engine::inbox::{Address, Inbox, Parking};
+use engine::pool::{Pool, PoolSettings};
+use engine::reactor::Reactor;
+use ledger::{Inlet, Ledger, OpenError};
+use sys::clock;
+use sys::socket::Listener;
+
+use crate::auth::{AuthShared, Authenticator};
+use crate::config::Config;
+use crate::connection;
+use crate::limits::HANDSHAKES_PER_THREAD_MAX;
+use crate::local::{FlowIds, Local};
+use crate::log::{Log, LogInlet};
+use crate::meter::Meter;
+use crate::relay::{RelayDeadlines, Relays};
+use crate::resolve::{DnsThread, ResolveCache, ResolveMode, ResolveSettings, Resolver};
+use crate::settings::{Dns, DnsMode};
+use crate::snapshot::Snapshot;
+use crate::stats::Stats;
+use crate::worker::{Order, Worker};
+
+/// The niceness of password hashing: it may take what the reactors leave.
+const HASH_NICENESS: i32 = 10;
+
+/// Why a gateway could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// A listener's address cannot be listened on.
+    #[error("cannot listen on {address}: {error}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// What the kernel said.
+        error: io::Error,
+    },
+    /// The log's destination cannot be opened.
+    #[error("cannot open the log: {0}")]
+    Log(io::Error),
+    /// The ledger cannot be opened.
+    #[error("cannot open the ledger: {0}")]
+    Ledger(OpenError),
+    /// A thread or one of its descriptors is not to be had.
+    #[error("cannot start a thread: {0}")]
+    Thread(io::Error),
+}
+
+/// A running gateway.
+pub struct Gateway {
+    pub(crate) snapshot: Arc<Snapshot>,
+    /// Snapshots that threads may still hold; each is freed here once the last of them has let go.
+    pub(crate) retired: Vec<Arc<Snapshot>>,
+    pub(crate) strategy: &'static dyn Strategy,
+    pub(crate) workers: Vec<Handle>,
+    /// Configured to bound address of every live listener.
+    pub(crate) listening: BTreeMap<SocketAddr, SocketAddr>,
+    pub(crate) ledger: Ledger,
+    pub(crate) log: Arc<Log>,
+    pub(crate) stats: Arc<Stats>,
+    pub(crate) dns: DnsThread,
+}
+
+/// A reactor thread and the way to order it.
+pub(crate) struct Handle {
+    pub(crate) orders: Address<Order>,
+    pub(crate) thread: JoinHandle<()>,
+}
+
+/// What a thread is given to start with.
+struct Parts {
+    number: u16,
+    parking: Arc<Parking>,
+    inbox: Inbox<Order>,
+    snapshot: Arc<Snapshot>,
+    stats: Arc<Stats>,
+    inlet: Inlet,
+    log: LogInlet,
+    auth: Arc<AuthShared>,
+    resolver: Resolver,
+    strategy: &'static dyn Strategy,
+    process: u32,
+    handshakes_max: usize,
+}
+
+impl Gateway {
+    /// Starts every thread and listens on every address.
+    ///
+    /// # Errors
+    /// See [`StartError`]; nothing is left running.
+    pub fn start(config: Config, version: &'static str) -> Result<Gateway, StartError> {
+        let strategy = accept::strategy(config.accept.strategy.as_str())
+            .expect("the settings offer the strategies that there are");
+        let threads = reactors(&config);
+        // First what others may hold: an address or a ledger in use should be told before anything starts.
+        let listeners = listen_on_all(&config, strategy, threads)?;
+        let (ledger, inlets) = Ledger::open(&config.ledger.directory, threads).map_err(StartError::Ledger)?;
+        let hashing = hashing_pool(&config).map_err(StartError::Thread)?;
+        let pools = vec![("hash", hashing.clone())];
+        let stats = Stats::new(version, clock::wall(), threads, pools);
+        let (log, log_inlets) = Log::start(&config.log.to, &stats).map_err(StartError::Log)?;
+        let (resolver, dns) = Resolver::start(resolve_settings(&config.dns)).map_err(StartError::Thread)?;
+        let auth = Arc::new(AuthShared::new(hashing, &config.auth).map_err(StartError::Thread)?);
+        let process = random_u32().map_err(StartError::Thread)?;
+        let handshakes_max =
+            (config.limits.handshakes as usize).div_ceil(threads).min(HANDSHAKES_PER_THREAD_MAX);
+        let snapshot = Arc::new(Snapshot::first(config));
+        let mut workers = Vec::new();
+        for (number, (inlet, log)) in (0..).zip(inlets.into_iter().zip(log_inlets)) {
+            let parking = Arc::new(Parking::new().map_err(StartError::Thread)?);
+            let inbox = Inbox::new(Arc::clone(&parking));
+            workers.push(spawn(Parts {
+                number,
+                parking,
+                inbox,
+                snapshot: Arc::clone(&snapshot),
+                stats: Arc::clone(&stats),
+                inlet,
+                log,
+                auth: Arc::clone(&auth),
+                resolver: resolver.clone(),
+                strategy,
+                process,
+                handshakes_max,
+            })?);
+        }
+        stats.reloads.succeeded(clock::wall());
+        let mut gateway = Gateway {
+            snapshot,
+            retired: Vec::new(),
+            strategy,
+            workers,
+            listening: BTreeMap::new(),
+            ledger,
+            log: Arc::new(log),
+            stats,
+            dns,
+        };
+        gateway.reconfigure(listeners, &[]);
+        gateway.stats.mark_ready();
+        Ok(gateway)
+    }
+
+    /// The addresses listened on: as configured, and with the port that the kernel chose.
+    pub fn listening(&self) -> &BTreeMap<SocketAddr, SocketAddr> {
+        &self.listening
+    }
+
+    /// The configuration that runs.
+    pub fn config(&self) -> &Config {
+        &self.snapshot.config
+    }
+
+    /// What is counted.
+    pub fn stats(&self) -> &Arc<Stats> {
+        &self.stats
+    }
+
+    /// The log.
+    pub fn log(&self) -> &Arc<Log> {
+        &self.log
+    }
+
+    /// The ledger.
+    pub fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+}
+
+/// An address that is listened on, with a socket for each thread.
+pub(crate) struct Listening {
+    pub(crate) configured: SocketAddr,
+    pub(crate) bound: SocketAddr,
+    pub(crate) sockets: Vec<Listener>,
+}
+
+/// Listens on one address for all threads.
+pub(crate) fn listen(
+    config: &Config,
+    address: SocketAddr,
+    strategy: &dyn Strategy,
+    threads: usize,
+) -> Result<Listening, StartError> {
+    let failed = |error| StartError::Listen { address, error };
+    let sockets = strategy.listen(address, config.accept.backlog, threads).map_err(failed)?;
+    let bound = sockets[0].local().map_err(failed)?;
+    Ok(Listening { configured: address, bound, sockets })
+}
+
+fn listen_on_all(
+    config: &Config,
+    strategy: &dyn Strategy,
+    threads: usize,
+) -> Result<Vec<Listening>, StartError> {
+    let addresses = config.listeners.iter().map(|listener| listener.address);
+    addresses.map(|address| listen(config, address, strategy, threads)).collect()
+}
+
+fn spawn(parts: Parts) -> Result<Handle, StartError> {
+    let orders = parts.inbox.address();
+    let (report, started) = mpsc::sync_channel(1);
+    let name = format!("reactor-{}", parts.number);
+    let body = move || {
+        // A panic here is a failed assertion about what we own, not about what a peer sent: tasks contain
+        // theirs. The process ends, and what the ledger has is what is billed.
+        let _guard = AbortOnPanic;
+        match build(parts) {
+            Ok(run) => {
+                let _ = report.send(Ok(()));
+                run();
+            }
+            Err(error) => drop(report.send(Err(error))),
+        }
+    };
+    let thread = thread::Builder::new().name(name).spawn(body).map_err(StartError::Thread)?;
+    let outcome = started.recv().expect("the thread reports before it does anything else");
+    outcome.map_err(StartError::Thread)?;
+    Ok(Handle { orders, thread })
+}
+
+/// Builds a worker on its own thread and returns how to run it.
+fn build(parts: Parts) -> io::Result<impl FnOnce()> {
+    let Parts { number, parking, inbox, snapshot, stats, inlet, log, auth, resolver, .. } = parts;
+    let stats = &stats.workers[usize::from(number)];
+    let reactor = Reactor::new(Arc::clone(&parking), Arc::clone(&stats.reactor))?;
+    let deadlines = RelayDeadlines::from(&snapshot.config.timeouts);
+    let local = Rc::new(Local {
+        relays: Relays::new(&reactor, deadlines).into(),
+        meter: Meter::new(&reactor, inlet, log, stats).into(),
+        authenticator: Authenticator::new(auth, &snapshot),
+        names: ResolveCache::new(resolver),
+        stats: Arc::clone(stats),
+        flow_ids: FlowIds::new(parts.process, number),
+        greetings: Default::default(),
+        snapshot: Rc::new(snapshot).into(),
+        reactor,
+    });
+    let executor = Executor::new(parts.handshakes_max, parking);
+    let worker = Worker::new(&local, inbox, executor, connection::serve, parts.strategy);
+    Ok(move || worker.run().expect("a reactor's own descriptors do not fail"))
+}
+
+struct AbortOnPanic;
+
+impl Drop for AbortOnPanic {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            std::process::abort();
+        }
+    }
+}
+
+fn reactors(config: &Config) -> usize {
+    match config.threads.reactors {
+        0 => sys::limits::cpus(),
+        count => count as usize,
+    }
+}
+
+fn hashing_pool(config: &Config) -> io::Result<Pool> {
+    let queue_max = config.auth.hash_queue as usize;
+    // One thread is the one permit: argon2 takes 19 MiB and 50 ms, and must not take a second CPU.
+    Pool::start(PoolSettings { name: "hash", threads: 1, queue_max, niceness: HASH_NICENESS })
+}
+
+fn resolve_settings(dns: &Dns) -> ResolveSettings {
+    let mode = match dns.mode {
+        DnsMode::Builtin => ResolveMode::Builtin,
+        DnsMode::System => ResolveMode::System,
+    };
+    ResolveSettings {
+        mode,
+        servers: dns.server_addresses(),
+        deadline: dns.timeout,
+        ttl_min: dns.ttl_min,
+        ttl_max: dns.ttl_max,
+        negative_ttl_max: dns.ttl_negative_max,
+        cache_entries_max: dns.cache_entries as usize,
+        ..ResolveSettings::default()
+    }
+}
+
+fn random_u32() -> io::Result<u32> {
+    getrandom::u32().map_err(io::Error::other)
+}

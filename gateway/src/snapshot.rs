@@ -1,0 +1,76 @@
+//! A snapshot: one loaded configuration with the accounts of its users, as every thread reads it.
+//!
+//! Promises: immutable but for the accounts' atomics; a connection keeps the snapshot that it was accepted
+//! under until its relay begins, so indexes of one configuration never meet another's tables. Leaves to
+//! others: loading (`config`), swapping (`server`).
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use policy::UserIndex;
+
+use crate::account::Account;
+use crate::auth::Roster;
+use crate::config::Config;
+
+/// See the file's header.
+#[derive(Debug)]
+pub struct Snapshot {
+    /// The configuration.
+    pub config: Config,
+    /// In the order of `config.users`.
+    accounts: Vec<Arc<Account>>,
+    /// What all users together may have open.
+    pub everybody: Arc<Account>,
+    /// By what `auth` recognises clients.
+    pub(crate) roster: Roster,
+}
+
+impl Snapshot {
+    /// The first snapshot of a process.
+    pub fn first(config: Config) -> Snapshot {
+        Snapshot::with_accounts(config, &HashMap::new(), Arc::new(Account::new("", 0)))
+    }
+
+    /// The snapshot after this one: users who stay keep their accounts, so that what they have open counts
+    /// on; users who are gone or disabled are revoked.
+    pub fn next(&self, config: Config) -> Snapshot {
+        let known: HashMap<&str, &Arc<Account>> =
+            self.accounts.iter().map(|account| (account.name(), account)).collect();
+        let next = Snapshot::with_accounts(config, &known, Arc::clone(&self.everybody));
+        for (name, account) in known {
+            if next.config.user(name).is_none() {
+                account.set_revoked(true);
+            }
+        }
+        next
+    }
+
+    /// The account of a user.
+    ///
+    /// # Panics
+    /// If the index is from another configuration with more users.
+    pub fn account(&self, user: UserIndex) -> &Arc<Account> {
+        &self.accounts[user.as_usize()]
+    }
+
+    fn with_accounts(
+        config: Config,
+        known: &HashMap<&str, &Arc<Account>>,
+        everybody: Arc<Account>,
+    ) -> Snapshot {
+        everybody.set_connections_max(config.limits.connections);
+        let accounts = config.users.iter().map(|user| {
+            let account = known.get(&*user.name).map_or_else(
+                || Arc::new(Account::new(&user.name, user.connections_max)),
+                |account| Arc::clone(account),
+            );
+            account.set_connections_max(user.connections_max);
+            account.set_revoked(user.disabled);
+            account
+        });
+        let accounts = accounts.collect();
+        let roster = Roster::new(&config.users);
+        Snapshot { config, accounts, everybody, roster }
+    }
+}

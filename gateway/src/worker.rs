@@ -1,0 +1,261 @@
+//! A reactor thread: its listeners, its handshakes, its relays, and the loop that turns them.
+//!
+//! Promises: one turn looks at everything that woke, in a fixed order, and sleeps only when nothing is left
+//! to do; a new configuration takes effect between two turns. Leaves to others: what a connection does
+//! (`connection`), and deciding what to order (`server`).
+//!
+//! ```text
+//!   turn:  sleep -> wakes: listeners accept, relays note readiness, timers
+//!                -> orders of the control side
+//!                -> handshakes that were woken
+//!                -> relays that have bytes to move, each once
+//! ```
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use engine::accept::{Acceptor, Strategy};
+use engine::executor::Executor;
+use engine::inbox::Inbox;
+use engine::reactor::{Reactor, Wake};
+use ledger::record::CloseReason;
+use sys::socket::{Listener, Socket};
+
+use crate::client::Arrival;
+use crate::local::Local;
+use crate::relay::RelayDeadlines;
+use crate::settings::Timeouts;
+use crate::snapshot::Snapshot;
+use crate::wake::Subject;
+
+/// What the control side may order.
+pub(crate) enum Order {
+    /// Run by this snapshot from now on, serve these listeners too, and retire those.
+    Reconfigure { snapshot: Arc<Snapshot>, added: Vec<(SocketAddr, Listener)>, removed: Vec<SocketAddr> },
+    /// Take nothing new; end when what is open has ended.
+    Drain,
+    /// Cut everything off and end.
+    Stop,
+}
+
+/// A listening address of this thread.
+struct Door {
+    /// The address as configured: port 0 stays 0. It is the listener's name.
+    configured: SocketAddr,
+    /// The address with the port that the kernel chose.
+    bound: SocketAddr,
+    /// The listener's position in the snapshot's configuration.
+    position: usize,
+    acceptor: Acceptor,
+}
+
+/// See the file's header.
+pub(crate) struct Worker<F> {
+    reactor: Rc<Reactor>,
+    local: Rc<Local>,
+    inbox: Inbox<Order>,
+    executor: Executor<F>,
+    /// Makes the task of a connection.
+    serve: fn(Rc<Local>, Arrival) -> F,
+    strategy: &'static dyn Strategy,
+    /// A door's place is its number in wakes; the place of a retired one is used again.
+    doors: Vec<Option<Door>>,
+    /// Connections that were accepted while no task was free: those of retired listeners.
+    arrivals: VecDeque<Arrival>,
+    draining: bool,
+    stopping: bool,
+}
+
+impl<F: Future<Output = ()>> Worker<F> {
+    /// A worker without listeners.
+    pub(crate) fn new(
+        local: &Rc<Local>,
+        inbox: Inbox<Order>,
+        executor: Executor<F>,
+        serve: fn(Rc<Local>, Arrival) -> F,
+        strategy: &'static dyn Strategy,
+    ) -> Worker<F> {
+        Worker {
+            reactor: Rc::clone(&local.reactor),
+            local: Rc::clone(local),
+            inbox,
+            executor,
+            serve,
+            strategy,
+            doors: Vec::new(),
+            arrivals: VecDeque::new(),
+            draining: false,
+            stopping: false,
+        }
+    }
+
+    /// Runs until drained or stopped.
+    ///
+    /// # Errors
+    /// The reactor's own: none that can be lived with.
+    pub(crate) fn run(mut self) -> std::io::Result<()> {
+        let mut wakes = Vec::new();
+        while !self.has_ended() {
+            self.reactor.turn(&mut wakes, || self.is_idle())?;
+            for wake in wakes.drain(..) {
+                self.handle(wake);
+            }
+            for order in self.inbox.take() {
+                self.obey(order);
+            }
+            self.run_tasks();
+            self.local.relays.borrow_mut().run(&mut self.local.meter.borrow_mut(), &self.local.stats);
+        }
+        Ok(())
+    }
+
+    fn is_idle(&self) -> bool {
+        self.inbox.is_empty()
+            && !self.executor.has_runnable()
+            && !self.local.relays.borrow().has_queued()
+            && (self.arrivals.is_empty() || self.executor.is_full())
+    }
+
+    fn has_ended(&self) -> bool {
+        let nothing_open = self.executor.is_empty() && self.arrivals.is_empty();
+        (self.draining || self.stopping) && nothing_open && self.local.meter.borrow().is_settled()
+    }
+
+    fn handle(&mut self, wake: Wake) {
+        let local = Rc::clone(&self.local);
+        match wake {
+            Wake::Ready(tag, readiness) => match Subject::of(tag) {
+                Subject::Relay(index, side) => local.relays.borrow_mut().ready(index, side, readiness),
+                Subject::Listener(number) => self.accept(number),
+                Subject::RelayTimer(_) | Subject::LedgerRetry => unreachable!("timers are not sources"),
+            },
+            Wake::Due(tag) => match Subject::of(tag) {
+                Subject::RelayTimer(index) => {
+                    local.relays.borrow_mut().due(index, &mut local.meter.borrow_mut());
+                }
+                Subject::Listener(number) => self.accept(number),
+                Subject::LedgerRetry => local.meter.borrow_mut().retry(),
+                Subject::Relay(..) => unreachable!("a relay's sockets are not timers"),
+            },
+        }
+    }
+
+    fn accept(&mut self, number: u32) {
+        let snapshot = self.local.snapshot();
+        let Some(Some(door)) = self.doors.get_mut(number as usize) else { return };
+        let (listener, address) = (door.position, door.bound);
+        let (executor, local, serve) = (&mut self.executor, &self.local, self.serve);
+        let accepted = |socket, peer| {
+            let snapshot = Rc::clone(&snapshot);
+            let arrival = Arrival { socket, peer: canonical(peer), snapshot, listener, address };
+            let spawned = executor.spawn(serve(Rc::clone(local), arrival));
+            assert!(spawned.is_ok(), "an acceptor is held before the last task is taken");
+            !executor.is_full()
+        };
+        // It fails when the watch cannot be renewed for want of memory: the next resume tries again.
+        let _ = door.acceptor.accept(accepted);
+    }
+
+    fn run_tasks(&mut self) {
+        while !self.executor.is_full() {
+            let Some(arrival) = self.arrivals.pop_front() else { break };
+            let spawned = self.executor.spawn((self.serve)(Rc::clone(&self.local), arrival));
+            assert!(spawned.is_ok(), "there was place");
+        }
+        let run = self.executor.run();
+        self.reactor.stats().panics.add(u64::from(run.panicked));
+        self.local.stats.handshakes_active.set(self.executor.len() as u64);
+        if !self.executor.is_full() {
+            for door in self.doors.iter_mut().flatten() {
+                // As in `accept`.
+                let _ = door.acceptor.resume();
+            }
+        }
+    }
+
+    fn obey(&mut self, order: Order) {
+        match order {
+            Order::Reconfigure { snapshot, added, removed } => self.reconfigure(snapshot, added, &removed),
+            Order::Drain => {
+                self.draining = true;
+                self.retire(|_| true);
+            }
+            Order::Stop => {
+                self.stopping = true;
+                self.retire(|_| true);
+                self.arrivals.clear();
+                self.executor.clear();
+                let mut meter = self.local.meter.borrow_mut();
+                self.local.relays.borrow_mut().close_where(&mut meter, |_, _| Some(CloseReason::Drained));
+            }
+        }
+    }
+
+    fn reconfigure(
+        &mut self,
+        snapshot: Arc<Snapshot>,
+        added: Vec<(SocketAddr, Listener)>,
+        removed: &[SocketAddr],
+    ) {
+        // Who waits at a listener that goes is still served, by the configuration that had it.
+        self.retire(|door| removed.contains(&door.configured));
+        self.local.relays.borrow_mut().set_deadlines(RelayDeadlines::from(&snapshot.config.timeouts));
+        self.local.snapshot.replace(Rc::new(Arc::clone(&snapshot)));
+        for (configured, listener) in added {
+            self.open(configured, listener);
+        }
+        for door in self.doors.iter_mut().flatten() {
+            let listeners = &snapshot.config.listeners;
+            let position = listeners.iter().position(|listener| listener.address == door.configured);
+            door.position = position.expect("a listener that is not removed is in the configuration");
+        }
+        self.local.authenticator.replace(&snapshot);
+        let mut meter = self.local.meter.borrow_mut();
+        self.local.relays.borrow_mut().close_where(&mut meter, |meter, flow| {
+            let revoked = meter.account(flow).is_some_and(|account| account.is_revoked());
+            revoked.then_some(CloseReason::PolicyChanged)
+        });
+    }
+
+    fn open(&mut self, configured: SocketAddr, listener: Listener) {
+        let free = self.doors.iter().position(Option::is_none);
+        let number = free.unwrap_or(self.doors.len());
+        let tag = Subject::Listener(u32::try_from(number).expect("listeners are few")).tag();
+        let bound = listener.local().unwrap_or(configured);
+        // Failing means that the kernel has no memory for one more watch; other threads may still serve it.
+        let Ok(acceptor) = Acceptor::new(&self.reactor, listener, self.strategy, tag) else { return };
+        let door = Some(Door { configured, bound, position: 0, acceptor });
+        match free {
+            Some(number) => self.doors[number] = door,
+            None => self.doors.push(door),
+        }
+    }
+
+    fn retire(&mut self, goes: impl Fn(&Door) -> bool) {
+        let snapshot = self.local.snapshot();
+        for place in &mut self.doors {
+            let Some(door) = place.take_if(|door| goes(door)) else { continue };
+            let (listener, address) = (door.position, door.bound);
+            let arrivals = &mut self.arrivals;
+            door.acceptor.retire(|socket: Socket, peer| {
+                let snapshot = Rc::clone(&snapshot);
+                arrivals.push_back(Arrival { socket, peer: canonical(peer), snapshot, listener, address });
+            });
+        }
+    }
+}
+
+impl From<&Timeouts> for RelayDeadlines {
+    fn from(timeouts: &Timeouts) -> RelayDeadlines {
+        let Timeouts { idle, half_closed, lifetime, .. } = *timeouts;
+        RelayDeadlines { idle, half_closed, lifetime }
+    }
+}
+
+/// A peer's address without the IPv6 clothes that a dual-stack socket puts on an IPv4 one.
+fn canonical(peer: SocketAddr) -> SocketAddr {
+    SocketAddr::new(peer.ip().to_canonical(), peer.port())
+}
