@@ -1,3 +1,95 @@
-//! The control side: health and metrics on a thread of its own.
+//! The control side's ear: health, readiness, version and metrics over HTTP, on a thread of its own.
+//!
+//! Promises: it answers while every reactor is stuck, and nothing that its clients do reaches a reactor: it
+//! reads counters and never waits for whoever writes them; connections, heads and their time are bounded.
+//! Leaves to others: who may reach its address: it asks for no password and tells nothing but figures.
+//!
+//! ```text
+//!   lib.rs   the thread: bind, start, stop        http.rs     connections and their bounds
+//!   api.rs   what each path answers               metrics.rs  counters as Prometheus reads them
+//! ```
 
 #![forbid(unsafe_code)]
+
+mod api;
+mod http;
+mod metrics;
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+use axum::Router;
+use gateway::stats::Stats;
+use ledger::Status;
+use tokio::runtime::Builder;
+use tokio::sync::watch;
+
+use crate::http::{BOUNDS, Bounds};
+
+/// Binds `address` and answers there from a new thread. `ledger` tells how the ledger is doing, and is called
+/// for each question about it.
+///
+/// # Errors
+/// The address cannot be bound; the error names it. Or no thread or descriptor is left.
+pub fn start(
+    address: SocketAddr,
+    stats: Arc<Stats>,
+    ledger: Box<dyn Fn() -> Status + Send + Sync>,
+) -> io::Result<Admin> {
+    start_within(BOUNDS, address, api::routes(stats, ledger))
+}
+
+/// The running admin side. Dropping it stops it.
+#[derive(Debug)]
+pub struct Admin {
+    address: SocketAddr,
+    /// Dropped to stop.
+    stop: Option<watch::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Admin {
+    /// The address that it answers at: as asked for, with the port that the kernel chose if that was 0.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Closes the listener, lets answers that are under way end for a moment, and ends the thread.
+    ///
+    /// To move to another address, start a second one there first.
+    pub fn stop(self) {}
+}
+
+impl Drop for Admin {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread was told by the panic hook, and there is nothing left to stop.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn start_within(bounds: Bounds, address: SocketAddr, routes: Router) -> io::Result<Admin> {
+    let named =
+        |error: io::Error| io::Error::new(error.kind(), format!("the admin address {address}: {error}"));
+    let listener = TcpListener::bind(address).map_err(named)?;
+    listener.set_nonblocking(true)?;
+    let address = listener.local_addr()?;
+    // Made here, so that what it lacks is an error of this call and not of the thread.
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    let listener = {
+        let _context = runtime.enter();
+        tokio::net::TcpListener::from_std(listener)?
+    };
+    let (stop, stopped) = watch::channel(());
+    let thread = thread::Builder::new()
+        .name("admin".into())
+        .spawn(move || runtime.block_on(http::serve(listener, routes, bounds, stopped)))?;
+    Ok(Admin { address, stop: Some(stop), thread: Some(thread) })
+}
+
+#[cfg(test)]
+mod tests;

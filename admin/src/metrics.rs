@@ -1,0 +1,311 @@
+//! The counters as Prometheus reads them, in the OpenMetrics text format.
+//!
+//! Promises: every name begins with `tollgate_`, but for those that Prometheus keeps for any process; labels
+//! have few values, known beforehand: no user and no host. Leaves to others: counting (`gateway::stats`).
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use gateway::stats::{CLOSE_REASONS, DURATION_BOUNDS_US, Denied, Durations, PROTOCOLS, Stats, WorkerStats};
+use ledger::Status;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{
+    DescriptorEncoder, EncodeGaugeValue, EncodeLabelValue, MetricEncoder, NoLabelSet,
+};
+use prometheus_client::metrics::MetricType;
+
+/// Where figures come from.
+pub(crate) struct Figures {
+    pub(crate) stats: Arc<Stats>,
+    pub(crate) ledger: Box<dyn Fn() -> Status + Send + Sync>,
+}
+
+impl fmt::Debug for Figures {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Figures").finish_non_exhaustive()
+    }
+}
+
+impl Collector for Figures {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let mut page = Page(encoder);
+        self.flows(&mut page)?;
+        self.threads(&mut page)?;
+        self.log_and_ledger(&mut page)?;
+        self.control(&mut page)?;
+        process(&mut page, &self.stats)
+    }
+}
+
+impl Figures {
+    fn flows(&self, page: &mut Page<'_>) -> fmt::Result {
+        let sum = |number: &dyn Fn(&WorkerStats) -> u64| self.stats.sum(number);
+        page.counters(
+            "tollgate_connections",
+            "Flows whose relay began, by what the client spoke",
+            PROTOCOLS.iter().map(|it| ([("protocol", it.as_str())], sum(&|worker| worker.opened_count(*it)))),
+        )?;
+        page.counters(
+            "tollgate_closed",
+            "Flows that ended, by how",
+            CLOSE_REASONS
+                .iter()
+                .map(|it| ([("reason", it.as_str())], sum(&|worker| worker.closed_count(*it)))),
+        )?;
+        page.counters(
+            "tollgate_denied",
+            "Connections that never became flows, by why",
+            Denied::ALL.iter().map(|it| ([("reason", it.as_str())], sum(&|worker| worker.denied_count(*it)))),
+        )?;
+        let legs = [
+            (("client", "rx"), sum(&|worker| worker.bytes.client_rx.value())),
+            (("upstream", "tx"), sum(&|worker| worker.bytes.upstream_tx.value())),
+            (("upstream", "rx"), sum(&|worker| worker.bytes.upstream_rx.value())),
+            (("client", "tx"), sum(&|worker| worker.bytes.client_tx.value())),
+        ];
+        page.counters(
+            "tollgate_bytes",
+            "Payload bytes of flows; upstream tx is billed as up, client tx as down",
+            legs.map(|((leg, direction), bytes)| ([("leg", leg), ("direction", direction)], bytes)),
+        )?;
+        page.gauge("tollgate_connections_active", "Flows relayed now", sum(&WorkerStats::flows_active))?;
+        page.gauge(
+            "tollgate_handshakes_active",
+            "Client connections between accept and relay now",
+            sum(&|worker| worker.handshakes_active.value()),
+        )?;
+        page.durations(
+            "tollgate_dns_duration_seconds",
+            "How long lookups of names took that were not in the cache",
+            self.stats.workers.iter().map(|worker| &worker.dns),
+        )?;
+        page.durations(
+            "tollgate_connect_duration_seconds",
+            "How long it took to reach destinations, over all their addresses together",
+            self.stats.workers.iter().map(|worker| &worker.connect),
+        )
+    }
+
+    fn threads(&self, page: &mut Page<'_>) -> fmt::Result {
+        let each = |number: fn(&WorkerStats) -> u64| {
+            let workers = self.stats.workers.iter().enumerate();
+            workers.map(move |(index, worker)| ([("worker", index.to_string())], number(worker)))
+        };
+        page.gauges(
+            "tollgate_worker_connections",
+            "Flows relayed now, by thread",
+            each(WorkerStats::flows_active),
+        )?;
+        page.counters("tollgate_accepted", "Connections accepted", each(|it| it.reactor.accepts.value()))?;
+        page.counters(
+            "tollgate_accept_errors",
+            "Accepts that failed because descriptors or memory were used up",
+            each(|it| it.reactor.accepts_exhausted.value()),
+        )?;
+        page.counters(
+            "tollgate_reactor_turns",
+            "Turns of the reactors' loops",
+            each(|it| it.reactor.turns.value()),
+        )?;
+        page.counters(
+            "tollgate_reactor_events",
+            "Events from the kernel",
+            each(|it| it.reactor.events.value()),
+        )?;
+        page.counters(
+            "tollgate_task_panics",
+            "Flows that a panic ended",
+            each(|it| it.reactor.panics.value()),
+        )?;
+        let sum = |number: fn(&WorkerStats) -> u64| self.stats.sum(number);
+        page.counter(
+            "tollgate_splice_promotions",
+            "Directions of flows that went over from copying to splicing",
+            sum(|it| it.splice_promotions.value()),
+        )?;
+        page.counter(
+            "tollgate_pipes_created",
+            "Pipes made for splicing",
+            sum(|it| it.pipes_created.value()),
+        )?;
+        page.gauge("tollgate_pipes_held", "Pipes that exist now", sum(|it| it.pipes_held.value()))
+    }
+
+    fn log_and_ledger(&self, page: &mut Page<'_>) -> fmt::Result {
+        let stats = &self.stats;
+        page.counter(
+            "tollgate_log_dropped",
+            "Log lines lost because they came too fast",
+            stats.log_dropped(),
+        )?;
+        page.counter(
+            "tollgate_log_write_errors",
+            "Failed attempts to write or open the log",
+            stats.log_write_errors.load(Ordering::Relaxed),
+        )?;
+        let ledger = (self.ledger)();
+        page.counter("tollgate_ledger_records", "Flows that the ledger made visible", ledger.records)?;
+        page.counter("tollgate_ledger_batches", "Transactions that did so", ledger.batches)?;
+        page.gauge(
+            "tollgate_ledger_lag_seconds",
+            "No ended flow has waited longer than this to become visible",
+            ledger.lag.as_secs_f64(),
+        )?;
+        page.gauge(
+            "tollgate_ledger_unflushed_records",
+            "Ended flows that wait because the ledger fails or is slow",
+            ledger.waiting + stats.sum(|it| it.ledger_waiting.value()),
+        )?;
+        page.gauge(
+            "tollgate_ledger_failing",
+            "Whether the ledger cannot be written at present",
+            u64::from(ledger.failing.is_some()),
+        )?;
+        page.counter(
+            "tollgate_ledger_full",
+            "Times an ended flow found the way to the ledger full, and waited",
+            stats.sum(|it| it.ledger_full.value()),
+        )
+    }
+
+    fn control(&self, page: &mut Page<'_>) -> fmt::Result {
+        let stats = &self.stats;
+        page.info("tollgate_build", "The program", [("version", stats.version)])?;
+        page.gauge("tollgate_ready", "Whether every listener is bound", u64::from(stats.is_ready()))?;
+        page.gauge("tollgate_draining", "Whether the gateway is stopping", u64::from(stats.is_draining()))?;
+        let (succeeded, failed) = stats.reloads.counts();
+        page.counters(
+            "tollgate_config_reloads",
+            "Loads of the configuration, the first included",
+            [([("outcome", "success")], succeeded), ([("outcome", "failure")], failed)],
+        )?;
+        page.gauge(
+            "tollgate_config_reload_success",
+            "Whether what runs is what the files said at the last load",
+            u64::from(stats.reloads.last_succeeded()),
+        )?;
+        page.gauge(
+            "tollgate_config_reload_success_timestamp_seconds",
+            "When the configuration that runs was loaded",
+            seconds(stats.reloads.last_success().0),
+        )?;
+        let pools: Vec<_> =
+            stats.pools.iter().map(|(name, pool)| ([("pool", *name)], pool.stats())).collect();
+        page.gauges(
+            "tollgate_pool_queued",
+            "Jobs that wait",
+            pools.iter().map(|(name, it)| (*name, it.queued as u64)),
+        )?;
+        page.counters(
+            "tollgate_pool_finished",
+            "Jobs that were run",
+            pools.iter().map(|(name, it)| (*name, it.finished)),
+        )?;
+        page.counters(
+            "tollgate_pool_refused",
+            "Jobs that were refused because too many waited",
+            pools.iter().map(|(name, it)| (*name, it.refused)),
+        )?;
+        page.counters(
+            "tollgate_pool_panics",
+            "Jobs that panicked",
+            pools.iter().map(|(name, it)| (*name, it.panicked)),
+        )
+    }
+}
+
+/// What Prometheus asks of any process, under the names that it gave.
+fn process(page: &mut Page<'_>, stats: &Stats) -> fmt::Result {
+    page.gauge("process_start_time_seconds", "When the process started", seconds(stats.started.0))?;
+    page.gauge("process_max_fds", "Descriptors that the process may hold", sys::limits::descriptors().0)?;
+    // Counting them takes a descriptor. Where none is left, the figure is missing and the rest is there.
+    match sys::limits::descriptors_open() {
+        Ok(count) => page.gauge("process_open_fds", "Descriptors that the process holds", count),
+        Err(_) => Ok(()),
+    }
+}
+
+fn seconds(nanos: u64) -> f64 {
+    nanos as f64 / 1e9
+}
+
+/// The page that is being written.
+struct Page<'a>(DescriptorEncoder<'a>);
+
+impl Page<'_> {
+    fn begin(
+        &mut self,
+        name: &'static str,
+        help: &str,
+        kind: MetricType,
+    ) -> Result<MetricEncoder<'_>, fmt::Error> {
+        self.0.encode_descriptor(name, help, None, kind)
+    }
+
+    /// A total that only grows. Its name gets the suffix `_total`.
+    fn counter(&mut self, name: &'static str, help: &str, value: u64) -> fmt::Result {
+        self.begin(name, help, MetricType::Counter)?.encode_counter::<NoLabelSet, _, u64>(&value, None)
+    }
+
+    /// One total for each set of labels.
+    fn counters<V: EncodeLabelValue, const N: usize>(
+        &mut self,
+        name: &'static str,
+        help: &str,
+        rows: impl IntoIterator<Item = ([(&'static str, V); N], u64)>,
+    ) -> fmt::Result {
+        let mut metric = self.begin(name, help, MetricType::Counter)?;
+        rows.into_iter().try_for_each(|(labels, value)| {
+            metric.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&value, None)
+        })
+    }
+
+    /// A figure that goes up and down.
+    fn gauge(&mut self, name: &'static str, help: &str, value: impl EncodeGaugeValue) -> fmt::Result {
+        self.begin(name, help, MetricType::Gauge)?.encode_gauge(&value)
+    }
+
+    /// One such figure for each set of labels.
+    fn gauges<V: EncodeLabelValue, const N: usize>(
+        &mut self,
+        name: &'static str,
+        help: &str,
+        rows: impl IntoIterator<Item = ([(&'static str, V); N], u64)>,
+    ) -> fmt::Result {
+        let mut metric = self.begin(name, help, MetricType::Gauge)?;
+        rows.into_iter().try_for_each(|(labels, value)| metric.encode_family(&labels)?.encode_gauge(&value))
+    }
+
+    /// Facts that are no figures. Its name gets the suffix `_info`.
+    fn info<const N: usize>(
+        &mut self,
+        name: &'static str,
+        help: &str,
+        labels: [(&'static str, &'static str); N],
+    ) -> fmt::Result {
+        self.begin(name, help, MetricType::Info)?.encode_info(&labels)
+    }
+
+    /// How long something took, of all threads together.
+    fn durations<'s>(
+        &mut self,
+        name: &'static str,
+        help: &str,
+        threads: impl Iterator<Item = &'s Durations>,
+    ) -> fmt::Result {
+        let bounds =
+            DURATION_BOUNDS_US.map(|bound_us| bound_us as f64 / 1e6).into_iter().chain([f64::INFINITY]);
+        let mut buckets: Vec<(f64, u64)> = bounds.map(|bound| (bound, 0)).collect();
+        let mut sum_us = 0;
+        for durations in threads {
+            sum_us += durations.sum_us();
+            for (bucket, count) in buckets.iter_mut().zip(durations.buckets()) {
+                bucket.1 += count;
+            }
+        }
+        let count = buckets.iter().map(|(_, count)| count).sum();
+        let mut metric = self.begin(name, help, MetricType::Histogram)?;
+        metric.encode_histogram::<NoLabelSet>(sum_us as f64 / 1e6, count, &buckets, None)
+    }
+}

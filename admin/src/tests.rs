@@ -1,0 +1,415 @@
+//! The admin side over real sockets: raw requests in, raw answers out.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use engine::pool::{Pool, PoolSettings};
+use gateway::stats::{CLOSE_REASONS, Denied, PROTOCOLS};
+use sys::clock::WallNanos;
+
+use super::*;
+use crate::http::{HEAD_BYTES_MAX, HEAD_FIELDS_MAX};
+
+/// Only a test that fails waits for it.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Two places, and heads that must come soon.
+const HASTY: Bounds = Bounds {
+    connections_max: 2,
+    head_span_max: Duration::from_millis(100),
+    life_span_max: PATIENCE,
+    ..BOUNDS
+};
+/// Connections that live for a moment.
+const BRIEF: Bounds = Bounds {
+    head_span_max: PATIENCE,
+    life_span_max: Duration::from_millis(200),
+    farewell_span_max: Duration::from_millis(50),
+    ..BOUNDS
+};
+
+/// A running admin side, and what it reads.
+struct Fixture {
+    admin: Admin,
+    stats: Arc<Stats>,
+    ledger: Arc<Mutex<Status>>,
+}
+
+fn fixture(bounds: Bounds) -> Fixture {
+    let settings = PoolSettings { name: "jobs", threads: 1, queue_max: 1, niceness: 0 };
+    let pools = vec![("jobs", Pool::start(settings).unwrap())];
+    let stats = Stats::new("1.2.3", WallNanos(1_700_000_000_500_000_000), 2, pools);
+    let rest = Status { records: 0, batches: 0, waiting: 0, lag: Duration::ZERO, failing: None };
+    let ledger = Arc::new(Mutex::new(rest));
+    let told = Arc::clone(&ledger);
+    let routes = api::routes(Arc::clone(&stats), Box::new(move || told.lock().unwrap().clone()));
+    let admin = start_within(bounds, "127.0.0.1:0".parse().unwrap(), routes).unwrap();
+    Fixture { admin, stats, ledger }
+}
+
+impl Fixture {
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.admin.address()).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        stream
+    }
+
+    /// Sends `request` and returns all that comes back before the connection ends.
+    fn ask(&self, request: &[u8]) -> String {
+        let mut stream = self.connect();
+        // What is refused early may be closed before all of it is sent.
+        let _ = stream.write_all(request);
+        until_closed(&mut stream)
+    }
+
+    fn get(&self, path: &str) -> (u16, String) {
+        let answer = self
+            .ask(format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n").as_bytes());
+        let (head, body) = answer.split_once("\r\n\r\n").expect("an answer has a head");
+        (status(head), body.to_owned())
+    }
+}
+
+/// Whatever comes before the end; a reset is an end too.
+fn until_closed(stream: &mut TcpStream) -> String {
+    let (mut text, mut buffer) = (Vec::new(), [0; 4096]);
+    loop {
+        match stream.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(count) => text.extend_from_slice(&buffer[..count]),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => break,
+            Err(error) => panic!("still open: {error}"),
+        }
+    }
+    String::from_utf8(text).unwrap()
+}
+
+fn status(answer: &str) -> u16 {
+    answer.strip_prefix("HTTP/1.").and_then(|rest| rest.get(2..5)?.parse().ok()).unwrap_or(0)
+}
+
+#[test]
+fn requests_get_the_status_that_they_deserve() {
+    let fixture = fixture(BOUNDS);
+    let check = |request: &str, expected: u16| {
+        let answer = fixture.ask(request.replace('\n', "\r\n").as_bytes());
+        assert_eq!(status(&answer), expected, "{request:?} was answered {answer:?}");
+    };
+    let with = |host: &str| format!("GET /healthz HTTP/1.1\nHost: {host}\nConnection: close\n\n");
+    for host in
+        ["127.0.0.1", "127.0.0.1:9128", "10.0.0.7:1", "[::1]", "[fe80::1]:9128", "localhost", "LocalHost:80"]
+    {
+        check(&with(host), 200);
+    }
+    for host in [
+        "evil.example",
+        "evil.example:9128",
+        "127.0.0.1.evil.example",
+        "localhost.evil.example",
+        "127.1",
+        "2130706433",
+        "localhost.",
+        "metrics",
+    ] {
+        check(&with(host), 421);
+    }
+    for host in [
+        "",
+        "a b",
+        "a@127.0.0.1",
+        "127.0.0.1/x",
+        "127.0.0.1\nHost: 127.0.0.1",
+        "127.0.0.1\nHost: evil.example",
+    ] {
+        check(&with(host), 400);
+    }
+    check("GET /healthz HTTP/1.1\nConnection: close\n\n", 400);
+    check("GET /healthz HTTP/1.0\n\n", 200);
+    check("GET /healthz HTTP/1.0\nHost: evil.example\n\n", 421);
+    check("GET http://127.0.0.1/healthz HTTP/1.1\nHost: 127.0.0.1\nConnection: close\n\n", 200);
+    check("GET http://evil.example/healthz HTTP/1.1\nHost: 127.0.0.1\nConnection: close\n\n", 421);
+    for method in ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "BREW"] {
+        check(
+            &format!("{method} /healthz HTTP/1.1\nHost: 127.0.0.1\nConnection: close\nContent-Length: 0\n\n"),
+            405,
+        );
+    }
+    check("CONNECT 127.0.0.1:22 HTTP/1.1\nHost: 127.0.0.1:22\nConnection: close\n\n", 405);
+    for path in ["/", "/metric", "/metrics/", "/../etc/passwd", "/%2e%2e/"] {
+        check(&format!("GET {path} HTTP/1.1\nHost: 127.0.0.1\nConnection: close\n\n"), 404);
+    }
+}
+
+#[test]
+fn what_is_not_http_or_too_large_is_refused_and_closed() {
+    let fixture = fixture(BOUNDS);
+    let check = |request: &[u8], expected: &[u16]| {
+        let answer = fixture.ask(request);
+        assert!(expected.contains(&status(&answer)), "{answer:?}");
+    };
+    let long = "x".repeat(2 * HEAD_BYTES_MAX);
+    check(format!("GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nX: {long}\r\n\r\n").as_bytes(), &[431]);
+    check(format!("GET /{long} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n").as_bytes(), &[414, 431]);
+    let fields = "X: y\r\n".repeat(HEAD_FIELDS_MAX + 1);
+    check(format!("GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n{fields}\r\n").as_bytes(), &[431]);
+    check(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &[0, 400, 505]);
+    check(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", &[0, 400]);
+    check(b"\x05\x01\x00\r\n\r\n", &[0, 400]);
+    assert_eq!(fixture.get("/healthz").0, 200);
+}
+
+#[test]
+fn answers_carry_what_keeps_caches_and_browsers_from_guessing() {
+    let fixture = fixture(BOUNDS);
+    let request = "HEAD /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n";
+    let answer = fixture.ask(request.as_bytes()).to_ascii_lowercase();
+    assert!(answer.ends_with("\r\n\r\n"), "an answer to HEAD has no body: {answer}");
+    let expected = [
+        "http/1.1 200 ok",
+        "content-length: 3",
+        "cache-control: no-store",
+        "x-content-type-options: nosniff",
+        "content-type: text/plain; charset=utf-8",
+    ];
+    for field in expected {
+        assert!(answer.lines().any(|line| line == field), "{field} in {answer}");
+    }
+    let answer = fixture.ask(b"POST / HTTP/1.0\r\n\r\n").to_ascii_lowercase();
+    assert!(answer.contains("\r\nallow: get, head\r\n"), "{answer}");
+}
+
+#[test]
+fn a_connection_serves_one_request_after_the_other() {
+    let fixture = fixture(BOUNDS);
+    let mut stream = fixture.connect();
+    let request = "GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    for _ in 0..3 {
+        stream.write_all(request.as_bytes()).unwrap();
+        let (mut answer, mut byte) = (String::new(), [0]);
+        while !answer.ends_with("tollgate 1.2.3\n") {
+            stream.read_exact(&mut byte).unwrap();
+            answer.push(byte[0].into());
+        }
+        assert_eq!(status(&answer), 200);
+    }
+}
+
+#[test]
+fn readiness_follows_listeners_ledger_and_drain_and_health_does_not() {
+    let fixture = fixture(BOUNDS);
+    assert_eq!(fixture.get("/readyz"), (503, "the listeners are not bound yet\n".into()));
+    fixture.stats.mark_ready();
+    assert_eq!(fixture.get("/readyz"), (200, "ready\n".into()));
+    fixture.ledger.lock().unwrap().failing = Some("disk I/O error".into());
+    assert_eq!(fixture.get("/readyz"), (503, "the ledger cannot be written: disk I/O error\n".into()));
+    fixture.stats.mark_draining();
+    let both = "draining\nthe ledger cannot be written: disk I/O error\n";
+    assert_eq!(fixture.get("/readyz"), (503, both.into()));
+    assert_eq!(fixture.get("/healthz"), (200, "ok\n".into()));
+}
+
+#[test]
+fn silent_and_slow_clients_lose_their_places_to_the_next() {
+    let fixture = fixture(HASTY);
+    let mut silent = fixture.connect();
+    let mut slow = fixture.connect();
+    slow.write_all(b"GET /healthz HTTP/1.1\r\nHo").unwrap();
+    // Both places are taken: this one waits until one of them is free again.
+    assert_eq!(fixture.get("/healthz"), (200, "ok\n".into()));
+    assert_eq!((status(&until_closed(&mut silent)), status(&until_closed(&mut slow))), (0, 0));
+}
+
+#[test]
+fn a_client_that_drips_its_head_is_cut_off() {
+    let fixture = fixture(HASTY);
+    let mut stream = fixture.connect();
+    stream.write_all(b"GET /healthz HTTP/1.1\r\nX: ").unwrap();
+    let is_cut = (0..HEAD_BYTES_MAX / 2).any(|_| {
+        thread::sleep(Duration::from_millis(1));
+        stream.write_all(b"x").is_err()
+    });
+    assert!(is_cut);
+}
+
+#[test]
+fn a_connection_ends_with_its_time() {
+    let fixture = fixture(BRIEF);
+    assert_eq!(until_closed(&mut fixture.connect()), "");
+}
+
+#[test]
+fn a_client_that_asks_on_and_never_reads_is_cut_off() {
+    let fixture = fixture(BRIEF);
+    let mut stream = fixture.connect();
+    let request = "GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".repeat(100);
+    // Ends only because the other side does: a stalled one would end in the write's time-out.
+    let error = loop {
+        if let Err(error) = stream.write_all(request.as_bytes()) {
+            break error;
+        }
+    };
+    assert!(!matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut), "{error}");
+}
+
+#[test]
+fn stopping_ends_connections_and_frees_the_address() {
+    let fixture = fixture(BOUNDS);
+    let mut idle = fixture.connect();
+    assert_eq!(fixture.get("/healthz").0, 200);
+    let address = fixture.admin.address();
+    fixture.admin.stop();
+    assert_eq!(until_closed(&mut idle), "");
+    assert_eq!(TcpStream::connect(address).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+}
+
+#[test]
+fn an_address_in_use_is_an_error_that_names_it() {
+    let fixture = fixture(BOUNDS);
+    let (address, ledger) = (fixture.admin.address(), Arc::clone(&fixture.ledger));
+    let second = start(address, Arc::clone(&fixture.stats), Box::new(move || ledger.lock().unwrap().clone()));
+    let error = second.unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+    assert!(error.to_string().starts_with(&format!("the admin address {address}: ")), "{error}");
+}
+
+/// The page's samples, by name and labels as written.
+fn samples(page: &str) -> BTreeMap<&str, f64> {
+    let lines = page.lines().filter(|line| !line.starts_with('#'));
+    let parsed = lines.map(|line| {
+        let (name, value) = line.rsplit_once(' ').expect("a sample has a value");
+        (name, value.parse().expect("the value is a number"))
+    });
+    let samples: Vec<_> = parsed.collect();
+    let count = samples.len();
+    let samples: BTreeMap<_, _> = samples.into_iter().collect();
+    assert_eq!(samples.len(), count, "no sample stands there twice");
+    samples
+}
+
+#[test]
+fn metrics_say_what_was_counted() {
+    let fixture = fixture(BOUNDS);
+    let mut expected = BTreeMap::new();
+    // Each counter gets a value of its own, so that none can be taken for another.
+    let mut next = 1;
+    let mut fresh = |name: String| {
+        next += 1;
+        assert_eq!(expected.insert(name, next), None);
+        next
+    };
+    let worker = &fixture.stats.workers[1];
+    for protocol in PROTOCOLS {
+        let count = fresh(format!("tollgate_connections_total{{protocol=\"{}\"}}", protocol.as_str()));
+        (0..count).for_each(|_| worker.opened(*protocol));
+    }
+    for why in Denied::ALL {
+        let count = fresh(format!("tollgate_denied_total{{reason=\"{}\"}}", why.as_str()));
+        (0..count).for_each(|_| worker.denied(*why));
+    }
+    worker.bytes.client_rx.add(fresh("tollgate_bytes_total{leg=\"client\",direction=\"rx\"}".into()));
+    worker.bytes.upstream_tx.add(fresh("tollgate_bytes_total{leg=\"upstream\",direction=\"tx\"}".into()));
+    worker.bytes.upstream_rx.add(fresh("tollgate_bytes_total{leg=\"upstream\",direction=\"rx\"}".into()));
+    worker.bytes.client_tx.add(fresh("tollgate_bytes_total{leg=\"client\",direction=\"tx\"}".into()));
+    worker.handshakes_active.set(fresh("tollgate_handshakes_active".into()));
+    worker.splice_promotions.add(fresh("tollgate_splice_promotions_total".into()));
+    worker.pipes_created.add(fresh("tollgate_pipes_created_total".into()));
+    worker.pipes_held.set(fresh("tollgate_pipes_held".into()));
+    worker.log_dropped.add(fresh("tollgate_log_dropped_total".into()));
+    worker.ledger_full.add(fresh("tollgate_ledger_full_total".into()));
+    worker.reactor.accepts.add(fresh("tollgate_accepted_total{worker=\"1\"}".into()));
+    worker.reactor.accepts_exhausted.add(fresh("tollgate_accept_errors_total{worker=\"1\"}".into()));
+    worker.reactor.turns.add(fresh("tollgate_reactor_turns_total{worker=\"1\"}".into()));
+    worker.reactor.events.add(fresh("tollgate_reactor_events_total{worker=\"1\"}".into()));
+    worker.reactor.panics.add(fresh("tollgate_task_panics_total{worker=\"1\"}".into()));
+    let errors = fresh("tollgate_log_write_errors_total".into());
+    fixture.stats.log_write_errors.store(errors, std::sync::atomic::Ordering::Relaxed);
+    let mut ledger = fixture.ledger.lock().unwrap();
+    ledger.records = fresh("tollgate_ledger_records_total".into());
+    ledger.batches = fresh("tollgate_ledger_batches_total".into());
+    ledger.waiting = fresh("tollgate_ledger_unflushed_records".into());
+    ledger.lag = Duration::from_secs(fresh("tollgate_ledger_lag_seconds".into()));
+    drop(ledger);
+
+    let (_, page) = fixture.get("/metrics");
+    let samples = samples(&page);
+    for (name, value) in &expected {
+        assert_eq!(samples.get(name.as_str()), Some(&(*value as f64)), "{name} in\n{page}");
+    }
+}
+
+#[test]
+fn gauges_flags_and_spans_are_told_too() {
+    let fixture = fixture(BOUNDS);
+    let [first, second] = &fixture.stats.workers[..] else { panic!("there are two workers") };
+    (0..5).for_each(|_| first.opened(PROTOCOLS[0]));
+    (0..7).for_each(|_| second.opened(PROTOCOLS[0]));
+    CLOSE_REASONS.iter().take(3).for_each(|reason| second.closed(*reason));
+    first.dns.add(Duration::from_micros(900));
+    second.dns.add(Duration::from_millis(30));
+    second.dns.add(Duration::from_secs(11));
+    fixture.stats.mark_ready();
+    fixture.stats.reloads.succeeded(WallNanos(1_700_000_001_000_000_000));
+    fixture.stats.reloads.failed();
+    fixture.ledger.lock().unwrap().failing = Some("full".into());
+    second.ledger_waiting.set(2);
+
+    let (_, page) = fixture.get("/metrics");
+    let samples = samples(&page);
+    let cases = [
+        ("tollgate_connections_active", 9.0),
+        ("tollgate_worker_connections{worker=\"0\"}", 5.0),
+        ("tollgate_worker_connections{worker=\"1\"}", 4.0),
+        ("tollgate_closed_total{reason=\"client_closed\"}", 1.0),
+        ("tollgate_closed_total{reason=\"fault\"}", 0.0),
+        ("tollgate_dns_duration_seconds_bucket{le=\"0.001\"}", 1.0),
+        ("tollgate_dns_duration_seconds_bucket{le=\"0.025\"}", 1.0),
+        ("tollgate_dns_duration_seconds_bucket{le=\"0.05\"}", 2.0),
+        ("tollgate_dns_duration_seconds_bucket{le=\"10.0\"}", 2.0),
+        ("tollgate_dns_duration_seconds_bucket{le=\"+Inf\"}", 3.0),
+        ("tollgate_dns_duration_seconds_count", 3.0),
+        ("tollgate_dns_duration_seconds_sum", 11.0309),
+        ("tollgate_connect_duration_seconds_count", 0.0),
+        ("tollgate_ready", 1.0),
+        ("tollgate_draining", 0.0),
+        ("tollgate_config_reloads_total{outcome=\"success\"}", 1.0),
+        ("tollgate_config_reloads_total{outcome=\"failure\"}", 1.0),
+        ("tollgate_config_reload_success", 0.0),
+        ("tollgate_config_reload_success_timestamp_seconds", 1_700_000_001.0),
+        ("tollgate_ledger_failing", 1.0),
+        ("tollgate_ledger_unflushed_records", 2.0),
+        ("tollgate_pool_queued{pool=\"jobs\"}", 0.0),
+        ("tollgate_pool_finished_total{pool=\"jobs\"}", 0.0),
+        ("tollgate_build_info{version=\"1.2.3\"}", 1.0),
+        ("process_start_time_seconds", 1_700_000_000.5),
+    ];
+    for (name, value) in cases {
+        assert_eq!(samples.get(name), Some(&value), "{name} in\n{page}");
+    }
+    assert!(samples["process_open_fds"] >= 1.0 && samples["process_open_fds"] <= samples["process_max_fds"]);
+}
+
+#[test]
+fn the_page_is_openmetrics_with_our_names_and_few_labels() {
+    let fixture = fixture(BOUNDS);
+    let request = "GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n";
+    let answer = fixture.ask(request.as_bytes());
+    let (head, page) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(
+        head.contains("content-type: application/openmetrics-text; version=1.0.0; charset=utf-8"),
+        "{head}"
+    );
+    assert!(page.ends_with("# EOF\n"));
+    for name in samples(page).keys() {
+        assert!(name.starts_with("tollgate_") || name.starts_with("process_"), "{name}");
+        let labels = name.split_once('{').map_or("", |(_, labels)| labels);
+        for label in labels.trim_end_matches('}').split(',').filter(|label| !label.is_empty()) {
+            let label = label.split_once('=').unwrap().0;
+            let known =
+                ["protocol", "reason", "leg", "direction", "worker", "outcome", "pool", "version", "le"];
+            assert!(known.contains(&label), "{name}");
+        }
+    }
+}
