@@ -1,3 +1,92 @@
-//! Tollgate: a metered egress gateway.
+//! Tollgate: a metered egress gateway. This is its command line.
+//!
+//! Promises: exit codes 0 fine, 1 failed, 2 wrong usage, 78 wrong configuration; a reader that goes away is no
+//! error. Leaves to others: each command's work (`commands/`).
 
-fn main() {}
+#![forbid(unsafe_code)]
+
+use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use gateway::config::{ConfigErrors, Severity};
+use gateway::users::FirstStartError;
+
+use commands::{Context, EXIT_CONFIGURATION, check, doctor, explain, serve, usage, user};
+
+mod commands;
+
+/// A metered egress gateway: who may go where, and who used how much.
+#[derive(Parser)]
+#[command(name = "tollgate", version, after_help = EXIT_CODES)]
+struct CommandLine {
+    /// Configuration file; without it ./tollgate.toml if there is one, else built-in defaults.
+    #[arg(long, short, global = true, value_name = "FILE")]
+    config: Option<PathBuf>,
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXIT_CODES: &str = "Exit codes: 0 fine, 1 failed, 2 wrong usage, 78 wrong configuration.";
+
+#[derive(Subcommand)]
+enum Command {
+    /// Serve: admit, relay and record, until SIGTERM or Ctrl-C.
+    Serve(serve::Options),
+    /// Check the configuration and report every error in it.
+    Check(check::Options),
+    /// Add, list, disable users, or change their passwords.
+    #[command(subcommand)]
+    User(user::Command),
+    /// Show who used how much.
+    Usage(usage::Options),
+    /// Explain what the gateway would decide for a user and a destination, and why. Exit code 0 if it would
+    /// allow, 1 if it would deny.
+    Explain(explain::Options),
+    /// Check whether this machine carries the configured load.
+    Doctor(doctor::Options),
+}
+
+fn main() -> ExitCode {
+    let CommandLine { config, command } = CommandLine::parse();
+    dispatch(config, command).unwrap_or_else(|error| failed(&error))
+}
+
+fn dispatch(config: Option<PathBuf>, command: Command) -> anyhow::Result<ExitCode> {
+    let context = Context { config };
+    match command {
+        Command::Serve(options) => serve::run(&context, options),
+        Command::Check(options) => check::run(&context, &options),
+        Command::User(command) => user::run(&context, &command),
+        Command::Usage(options) => usage::run(&context, &options),
+        Command::Explain(options) => explain::run(&context, &options),
+        Command::Doctor(options) => doctor::run(&context, &options),
+    }
+}
+
+/// Tells what went wrong, and gives the exit code for it.
+fn failed(error: &anyhow::Error) -> ExitCode {
+    if error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
+        return ExitCode::SUCCESS;
+    }
+    let (text, code) = match config_errors(error) {
+        Some(ConfigErrors(findings)) => (findings.render(Severity::Error, styled()), EXIT_CONFIGURATION),
+        None => (format!("tollgate: {error:#}"), 1),
+    };
+    // With standard error gone there is nobody left to tell.
+    let _ = writeln!(io::stderr(), "{text}");
+    ExitCode::from(code)
+}
+
+fn config_errors(error: &anyhow::Error) -> Option<&ConfigErrors> {
+    error.downcast_ref().or_else(|| match error.downcast_ref() {
+        Some(FirstStartError::Config(errors)) => Some(errors),
+        _ => None,
+    })
+}
+
+/// Whether standard error shows colours (see no-color.org).
+fn styled() -> bool {
+    io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}

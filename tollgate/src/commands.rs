@@ -1,0 +1,64 @@
+//! What the commands share: how they find the configuration and how they print.
+//!
+//! Leaves to others: one file per command.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use comfy_table::{CellAlignment, Table, presets};
+use gateway::config::{Config, Given, Machine};
+use serde_json::Value;
+
+pub(crate) mod check;
+pub(crate) mod doctor;
+pub(crate) mod explain;
+pub(crate) mod serve;
+pub(crate) mod usage;
+pub(crate) mod user;
+
+/// The exit code for a wrong configuration: EX_CONFIG of sysexits.h.
+pub(crate) const EXIT_CONFIGURATION: u8 = 78;
+
+/// What was given before the command.
+pub(crate) struct Context {
+    /// `--config`.
+    pub(crate) config: Option<PathBuf>,
+}
+
+impl Context {
+    /// What a load starts from on this machine.
+    pub(crate) fn given(&self) -> io::Result<Given> {
+        let machine = Machine { addresses: sys::socket::local_addresses()?, bound: Vec::new() };
+        Ok(Given { path: self.config.clone(), machine, ..Given::default() })
+    }
+
+    /// The configuration.
+    pub(crate) fn load(&self) -> anyhow::Result<Config> {
+        Ok(Config::load(&self.given()?)?)
+    }
+}
+
+/// Prints to standard output. Unlike `println!` a reader that goes away is an error here, which `main` forgives.
+pub(crate) fn print(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()
+}
+
+/// Prints for a program.
+pub(crate) fn print_json(value: &Value) -> io::Result<()> {
+    print(&format!("{value:#}\n"))
+}
+
+/// A table without lines; `numbers` are the columns to align to the right.
+pub(crate) fn table(header: &[&str], rows: Vec<Vec<String>>, numbers: &[usize]) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_header(header.to_vec()).add_rows(rows);
+    for &column in numbers {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    let lines = table.lines().map(|line| line.trim_end().to_owned() + "\n");
+    lines.collect()
+}

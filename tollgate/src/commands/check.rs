@@ -1,0 +1,74 @@
+//! `tollgate check`: is the configuration right?
+//!
+//! Promises: every error and every warning at once, each with its place; changes nothing. Leaves to others:
+//! the checks (`gateway::config`).
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use clap::Args;
+use gateway::config::{Config, ConfigErrors, Finding, Findings, Origin, Severity};
+use gateway::settings;
+use serde_json::{Value, json};
+
+use super::{Context, EXIT_CONFIGURATION, print, print_json};
+use crate::styled;
+
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Print the findings for a program.
+    #[arg(long)]
+    json: bool,
+    /// Print every setting with its type, default and bounds, and check nothing.
+    #[arg(long, conflicts_with = "json")]
+    settings: bool,
+}
+
+pub(crate) fn run(context: &Context, options: &Options) -> anyhow::Result<ExitCode> {
+    if options.settings {
+        print(&settings::markdown())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let loaded = Config::load(&context.given()?);
+    if options.json {
+        let (code, errors, warnings) = match &loaded {
+            Ok(config) => (0, Vec::new(), list(&config.warnings)),
+            Err(ConfigErrors(errors)) => (EXIT_CONFIGURATION, list(errors), Vec::new()),
+        };
+        print_json(&json!({ "ok": loaded.is_ok(), "errors": errors, "warnings": warnings }))?;
+        return Ok(ExitCode::from(code));
+    }
+    let config = loaded?;
+    if !config.warnings.is_empty() {
+        writeln!(io::stderr(), "{}\n", config.warnings.render(Severity::Warning, styled()))?;
+    }
+    print(&summary(&config))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn summary(config: &Config) -> String {
+    let origin = match &config.origin {
+        Origin::File(path) => path.display().to_string(),
+        Origin::Embedded => "no configuration file, built-in defaults".to_owned(),
+    };
+    let listeners: Vec<String> = config.listeners.iter().map(|each| each.address.to_string()).collect();
+    let users = match config.users.len() {
+        1 => "1 user".to_owned(),
+        count => format!("{count} users"),
+    };
+    format!("{origin}: fine; {users}, listening on {}\n", listeners.join(", "))
+}
+
+fn list(findings: &Findings) -> Vec<Value> {
+    let finding = |finding: Finding| {
+        json!({
+            "file": finding.file,
+            "line": finding.line,
+            "column": finding.column,
+            "message": finding.message,
+            "detail": finding.detail,
+            "help": finding.help,
+        })
+    };
+    findings.iter().map(finding).collect()
+}

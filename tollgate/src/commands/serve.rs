@@ -1,0 +1,169 @@
+//! `tollgate serve`: the gateway in the foreground, and the signals that move it.
+//!
+//! Promises: HUP puts a new configuration in place or leaves everything as it was; TERM and Ctrl-C drain, a
+//! second one ends the patience; what is printed at the start is all that a newcomer needs. Leaves to others:
+//! everything that happens on the way of a connection (`gateway`).
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
+
+use admin::Admin;
+use anyhow::Context as _;
+use gateway::config::{Config, Given, Ingress};
+use gateway::log::{Level, Value};
+use gateway::server::Gateway;
+use gateway::users::{FirstUser, first_start};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1};
+use signal_hook::iterator::Signals;
+
+use super::Context;
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// What the command line says.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    /// Let the first user `me` reach DEST too, for this run: HOST:PORT, NETWORK:PORT or the like.
+    #[arg(long, value_name = "DEST")]
+    allow: Vec<String>,
+}
+
+/// Runs until a signal ends it.
+pub(crate) fn run(context: &Context, options: Options) -> anyhow::Result<ExitCode> {
+    let signals =
+        Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1]).context("cannot watch signals")?;
+    // The limit of 1,024 that many systems start with is 500 tunnels.
+    let _ = sys::limits::raise_descriptors();
+    let mut given = Given { allow: options.allow, ..context.given()? };
+    let first = first_start(&given)?;
+    let mut gateway = Gateway::start(Config::load(&given)?, VERSION)?;
+    know_bound_addresses(&mut gateway, &mut given)?;
+    let watch = gateway.ledger().watch();
+    let (address, stats) = (gateway.config().admin.address, gateway.stats().clone());
+    let admin = admin::start(address, stats, Box::new(move || watch.status()))?;
+    // Whoever started us may not read what we say; that is no reason to stop.
+    let _ = greet(&gateway, &admin, first.as_ref());
+    let signals = watched(signals);
+    serve_signals(&mut gateway, &given, &signals);
+    end(gateway, admin, &signals)
+}
+
+/// Signals as a channel, so that they can be awaited with a time limit.
+fn watched(mut signals: Signals) -> Receiver<i32> {
+    let (sender, receiver) = mpsc::channel();
+    // The thread lives as long as the process: a signal is delivered whenever it comes.
+    thread::spawn(move || signals.forever().try_for_each(|signal| sender.send(signal)));
+    receiver
+}
+
+/// Obeys signals until one asks for the end.
+fn serve_signals(gateway: &mut Gateway, given: &Given, signals: &Receiver<i32>) {
+    loop {
+        match signals.recv() {
+            Ok(SIGHUP) => reload(gateway, given),
+            Ok(SIGUSR1) => gateway.log().reopen(),
+            Ok(_) | Err(_) => return,
+        }
+    }
+}
+
+fn reload(gateway: &mut Gateway, given: &Given) {
+    let log = gateway.log().clone();
+    let outcome = Config::load(given)
+        .map_err(|errors| errors.to_string())
+        .and_then(|config| gateway.reload(config).map_err(|error| error.to_string()));
+    match outcome {
+        Ok(changes) => {
+            let (added, removed) = (list(&changes.added), list(&changes.removed));
+            let restart = changes.needs_restart.join(" ");
+            log.say(
+                Level::Info,
+                "configuration reloaded",
+                &[
+                    ("listeners_added", Value::Text(&added)),
+                    ("listeners_removed", Value::Text(&removed)),
+                    ("needs_restart", Value::Text(&restart)),
+                ],
+            );
+            if !restart.is_empty() {
+                eprintln!("reloaded; these take effect with the next start: {restart}");
+            }
+        }
+        Err(error) => {
+            gateway.stats().reloads.failed();
+            log.say(
+                Level::Error,
+                "reload refused, the old configuration stays",
+                &[("error", Value::Text(&error))],
+            );
+            eprintln!("reload refused, the old configuration stays:\n{error}");
+        }
+    }
+}
+
+/// Where the kernel chose a port, the policy has to learn it: nobody may be led to our own listeners.
+fn know_bound_addresses(gateway: &mut Gateway, given: &mut Given) -> anyhow::Result<()> {
+    if gateway.listening().keys().any(|configured| configured.port() == 0) {
+        given.machine.bound = gateway.listening().values().copied().collect();
+        gateway.reload(Config::load(given)?)?;
+    }
+    Ok(())
+}
+
+fn end(gateway: Gateway, admin: Admin, signals: &Receiver<i32>) -> anyhow::Result<ExitCode> {
+    let patience = gateway.config().timeouts.drain;
+    eprintln!(
+        "draining {} connections for at most {} s; a second signal ends the patience",
+        gateway.connections(),
+        patience.as_secs()
+    );
+    // Any signal now means haste; a HUP has nothing left to change.
+    let hurry = |span: Duration| !matches!(signals.recv_timeout(span), Err(RecvTimeoutError::Timeout));
+    let summary = gateway.drain(patience, hurry).context("the ledger could not be closed")?;
+    admin.stop();
+    eprintln!("stopped; {} flows are in the ledger since the start", summary.records);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn greet(gateway: &Gateway, admin: &Admin, first: Option<&FirstUser>) -> std::io::Result<()> {
+    let mut out = std::io::stdout().lock();
+    let config = gateway.config();
+    writeln!(out, "tollgate {VERSION}")?;
+    for listener in &config.listeners {
+        let bound = gateway.listening()[&listener.address];
+        match &listener.ingress {
+            Ingress::Mixed => writeln!(out, "  HTTP CONNECT and SOCKS5 on {bound}")?,
+            Ingress::Http => writeln!(out, "  HTTP CONNECT on {bound}")?,
+            Ingress::Socks5 => writeln!(out, "  SOCKS5 on {bound}")?,
+            Ingress::Forward { to, user } => {
+                let user = config.policy.user_name(*user);
+                writeln!(out, "  {bound} leads to {to}, billed to {user}")?;
+            }
+        }
+    }
+    writeln!(out, "  health and metrics on http://{}/metrics", admin.address())?;
+    writeln!(out, "  ledger in {}: {PROMISE}", config.ledger.directory.display())?;
+    if let Some(first) = first {
+        let proxy = gateway.listening().values().copied().next().unwrap_or(config.admin.address);
+        greet_first(&mut out, first, proxy)?;
+    }
+    out.flush()
+}
+
+/// What holds today, in a user's words.
+const PROMISE: &str = "exact after a graceful stop (not yet after kill -9)";
+
+fn greet_first(out: &mut impl Write, first: &FirstUser, proxy: SocketAddr) -> std::io::Result<()> {
+    let FirstUser { name, password, path } = first;
+    writeln!(out, "\nMade the user `{name}` ({}). The password is shown this once. Try:", path.display())?;
+    writeln!(out, "\n  curl -x http://{name}:{}@{proxy} https://example.com/\n", password.as_str())?;
+    writeln!(out, "and then: tollgate usage")
+}
+
+fn list(addresses: &[SocketAddr]) -> String {
+    addresses.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(" ")
+}

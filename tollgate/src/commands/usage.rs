@@ -1,0 +1,269 @@
+//! `tollgate usage`: who used how much, from the ledger.
+//!
+//! Promises: exact bytes for programs (`--json`, `--csv`), decimal units for people; works while `serve` runs.
+//! Leaves to others: the sums (`ledger::query`).
+
+use std::process::ExitCode;
+use std::str::FromStr;
+
+use clap::{Args, ValueEnum};
+use gateway::settings::duration;
+use gateway::users::UserName;
+use jiff::civil::Date;
+use jiff::tz::TimeZone;
+use jiff::{Timestamp, ToSpan};
+use ledger::query::{Filter, GroupBy, Row, Usage};
+use serde_json::{Value, json};
+use sys::clock::{self, WallNanos};
+
+use super::{Context, print, print_json, table};
+
+#[derive(Args)]
+pub(crate) struct Options {
+    /// What makes one row.
+    #[arg(long, value_enum, default_value_t = By::User)]
+    by: By,
+    /// Flows that ended at this moment or later: a day (2026-01-31, UTC), a moment (2026-01-31T12:00:00Z), or
+    /// how long ago (36h).
+    #[arg(long, value_name = "WHEN")]
+    since: Option<When>,
+    /// Flows that ended before this moment; a day counts to its end.
+    #[arg(long, value_name = "WHEN")]
+    until: Option<When>,
+    /// Flows of this user.
+    #[arg(long, value_name = "NAME")]
+    user: Option<UserName>,
+    /// Print exact bytes for a program.
+    #[arg(long, conflicts_with = "csv")]
+    json: bool,
+    /// Print exact bytes for a spreadsheet (RFC 4180). A text that a spreadsheet would run as a formula, one
+    /// that begins with = + - @, a tab or a carriage return, gets an apostrophe before it.
+    #[arg(long)]
+    csv: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum By {
+    User,
+    Host,
+    Class,
+    Day,
+}
+
+impl By {
+    fn group(self) -> GroupBy {
+        match self {
+            By::User => GroupBy::User,
+            By::Host => GroupBy::Host,
+            By::Class => GroupBy::Class,
+            By::Day => GroupBy::Day,
+        }
+    }
+
+    fn as_str(self) -> &'static str {
+        match self {
+            By::User => "user",
+            By::Host => "host",
+            By::Class => "class",
+            By::Day => "day",
+        }
+    }
+}
+
+pub(crate) fn run(context: &Context, options: &Options) -> anyhow::Result<ExitCode> {
+    let config = context.load()?;
+    let now = clock::wall();
+    let filter = Filter {
+        since: options.since.map(|when| when.beginning(now)),
+        until: options.until.map(|when| when.end(now)),
+        user: options.user.as_ref().map(|user| user.to_string()),
+        ..Filter::default()
+    };
+    let usage = Usage::open(&config.ledger.directory)?;
+    let rows = usage.rows(&filter, options.by.group())?;
+    let total = usage.total(&filter)?;
+    if options.json {
+        print_json(&as_json(options.by, &rows, &total))?;
+    } else if options.csv {
+        print(&as_csv(options.by, &rows))?;
+    } else {
+        print(&as_table(options.by, &rows, &total))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A moment as people write it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum When {
+    Moment(WallNanos),
+    Day(Date),
+    Ago(std::time::Duration),
+}
+
+impl FromStr for When {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<When, String> {
+        if let Some(ago) = duration(text) {
+            return Ok(When::Ago(ago));
+        }
+        // A date alone would also parse from the front of a moment.
+        if text.len() == "2026-01-31".len()
+            && let Ok(day) = text.parse::<Date>()
+        {
+            return Ok(When::Day(day));
+        }
+        let moment = text.parse::<Timestamp>().ok().and_then(nanos);
+        moment.map(When::Moment).ok_or_else(|| {
+            "expected a day such as 2026-01-31, a moment such as 2026-01-31T12:00:00Z, or how long ago such as \
+             36h"
+            .into()
+        })
+    }
+}
+
+impl When {
+    /// The moment, or the beginning of the day.
+    fn beginning(self, now: WallNanos) -> WallNanos {
+        match self {
+            When::Moment(moment) => moment,
+            When::Day(day) => midnight(day),
+            When::Ago(ago) => {
+                WallNanos(now.0.saturating_sub(u64::try_from(ago.as_nanos()).unwrap_or(u64::MAX)))
+            }
+        }
+    }
+
+    /// The moment, or the end of the day.
+    fn end(self, now: WallNanos) -> WallNanos {
+        match self {
+            When::Day(day) => day.checked_add(1.day()).map_or(WallNanos(u64::MAX), midnight),
+            other => other.beginning(now),
+        }
+    }
+}
+
+/// The beginning of a day in UTC; what lies before 1970 is the beginning of 1970.
+fn midnight(day: Date) -> WallNanos {
+    let moment = day.to_zoned(TimeZone::UTC).ok().and_then(|moment| nanos(moment.timestamp()));
+    moment.unwrap_or(WallNanos(0))
+}
+
+/// Nanoseconds since 1970; none before it, or after 2554.
+fn nanos(moment: Timestamp) -> Option<WallNanos> {
+    u64::try_from(moment.as_nanosecond()).ok().map(WallNanos)
+}
+
+fn as_table(by: By, rows: &[Row], total: &Row) -> String {
+    let row = |row: &Row| {
+        let both = row.up.saturating_add(row.down);
+        vec![row.key.clone(), row.flows.to_string(), bytes(row.up), bytes(row.down), bytes(both)]
+    };
+    let rows = rows.iter().chain([total]).map(row).collect();
+    table(&[by.as_str(), "flows", "up", "down", "both"], rows, &[1, 2, 3, 4])
+}
+
+fn as_json(by: By, rows: &[Row], total: &Row) -> Value {
+    let sums = |row: &Row| json!({ "flows": row.flows, "up": row.up, "down": row.down });
+    let row = |row: &Row| {
+        let mut value = sums(row);
+        value[by.as_str()] = json!(row.key);
+        value
+    };
+    json!({ "by": by.as_str(), "rows": rows.iter().map(row).collect::<Vec<_>>(), "total": sums(total) })
+}
+
+fn as_csv(by: By, rows: &[Row]) -> String {
+    let mut text = format!("{},flows,up,down\r\n", by.as_str());
+    for Row { key, flows, up, down } in rows {
+        text.push_str(&format!("{},{flows},{up},{down}\r\n", field(key)));
+    }
+    text
+}
+
+/// A text as a CSV field that no spreadsheet takes for a formula.
+fn field(text: &str) -> String {
+    let formula = text.starts_with(['=', '+', '-', '@', '\t', '\r']);
+    let text = format!("{}{text}", if formula { "'" } else { "" });
+    match text.contains(['"', ',', '\r', '\n']) {
+        true => format!("\"{}\"", text.replace('"', "\"\"")),
+        false => text,
+    }
+}
+
+/// Bytes in decimal units, three digits: `1.23 GB` is 1,230,000,000 bytes.
+fn bytes(count: u64) -> String {
+    const UNITS: [&str; 7] = ["B", "kB", "MB", "GB", "TB", "PB", "EB"];
+    // In thousandths, so that 999,999 bytes do not become "1000 kB" by rounding.
+    let mut value = count as f64;
+    let mut unit = 0;
+    while value >= 999.5 && unit + 1 < UNITS.len() {
+        value /= 1000.0;
+        unit += 1;
+    }
+    let digits = match value {
+        _ if unit == 0 => 0,
+        value if value >= 99.95 => 0,
+        value if value >= 9.995 => 1,
+        _ => 2,
+    };
+    format!("{value:.digits$} {}", UNITS[unit])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_have_decimal_units() {
+        for (count, text) in [
+            (0, "0 B"),
+            (999, "999 B"),
+            (1_000, "1.00 kB"),
+            (1_234, "1.23 kB"),
+            (9_994, "9.99 kB"),
+            (9_996, "10.0 kB"),
+            (99_940, "99.9 kB"),
+            (99_960, "100 kB"),
+            (999_499, "999 kB"),
+            (999_500, "1.00 MB"),
+            (1_230_000_000, "1.23 GB"),
+            (u64::MAX, "18.4 EB"),
+        ] {
+            assert_eq!(bytes(count), text, "{count}");
+        }
+    }
+
+    #[test]
+    fn fields_are_quoted_and_disarmed() {
+        for (text, shown) in [
+            ("ci", "ci"),
+            ("", ""),
+            ("a,b", "\"a,b\""),
+            ("a\"b", "\"a\"\"b\""),
+            ("a\r\nb", "\"a\r\nb\""),
+            ("=1+1", "'=1+1"),
+            ("@sum(a)", "'@sum(a)"),
+            ("-2,3", "\"'-2,3\""),
+            ("\tx", "'\tx"),
+        ] {
+            assert_eq!(field(text), shown, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn moments_are_read() {
+        let now = WallNanos(10_000_000_000_000);
+        let day: When = "1970-01-02".parse().unwrap();
+        assert_eq!(day.beginning(now), WallNanos(86_400_000_000_000));
+        assert_eq!(day.end(now), WallNanos(2 * 86_400_000_000_000));
+        let moment: When = "1970-01-01T01:00:00+01:00".parse().unwrap();
+        assert_eq!((moment.beginning(now), moment.end(now)), (WallNanos(0), WallNanos(0)));
+        let ago: When = "1h".parse().unwrap();
+        assert_eq!(ago.end(now), WallNanos(6_400_000_000_000));
+        assert_eq!("1000d".parse::<When>().unwrap().beginning(now), WallNanos(0));
+        for bad in ["", "yesterday", "2026-02-30", "2026-1-1", "1969-12-31T00:00:00Z", "12:00", "-1h"] {
+            assert!(bad.parse::<When>().is_err(), "{bad:?}");
+        }
+    }
+}

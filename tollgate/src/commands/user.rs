@@ -1,0 +1,309 @@
+//! `tollgate user`: users and their files.
+//!
+//! Promises: a file is written only if the configuration is right with it; a secret is printed once, when it
+//! is made, and kept as a hash only. Leaves to others: the files (`gateway::users`), the checks
+//! (`gateway::config`), and telling a running `serve` (SIGHUP).
+
+use std::io::{self, BufRead, IsTerminal, Read};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context as _, bail};
+use clap::{Args, Subcommand};
+use gateway::config::{Config, ConfigErrors, Given, Ingress, Origin, User};
+use gateway::users::{
+    self, Credential, Edit, PASSWORD_BYTES_MAX, PasswordHash, TokenHash, UserFile, UserName,
+};
+use ipnet::IpNet;
+use policy::rules::Rule;
+use serde_json::{Value, json};
+use zeroize::Zeroizing;
+
+use super::{Context, print, print_json, table};
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Add a user. Without --password-stdin, --token or --from a password is made and printed once.
+    Add(AddOptions),
+    /// List the users.
+    List {
+        /// Print for a program.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Refuse a user from now on, and keep the name taken.
+    Disable {
+        /// The user.
+        name: UserName,
+    },
+    /// Give a user a new password or token. Without options a password is made and printed once.
+    Passwd {
+        /// The user.
+        name: UserName,
+        #[command(flatten)]
+        secret: SecretOptions,
+        /// Print for a program.
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(Args)]
+pub(crate) struct AddOptions {
+    /// The user: a-z, 0-9, '.', '_' and '-'.
+    name: UserName,
+    /// A destination that the user may reach: HOST:PORT, *.HOST, NETWORK:PORT, @SET. May be repeated.
+    #[arg(long, value_name = "DEST")]
+    allow: Vec<Rule>,
+    /// A destination that the user may not reach, whatever is allowed. May be repeated.
+    #[arg(long, value_name = "DEST")]
+    deny: Vec<Rule>,
+    /// A network whose connections are this user's without credentials. May be repeated.
+    #[arg(long, value_name = "CIDR", value_parser = gateway::settings::network)]
+    from: Vec<IpNet>,
+    /// Connections that the user may have at the same time.
+    #[arg(long, value_name = "N")]
+    connections: Option<u32>,
+    #[command(flatten)]
+    secret: SecretOptions,
+    /// Print for a program.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args)]
+#[group(multiple = false)]
+pub(crate) struct SecretOptions {
+    /// Read the password from standard input: one line.
+    #[arg(long)]
+    password_stdin: bool,
+    /// Make a token, for a program, instead of a password.
+    #[arg(long)]
+    token: bool,
+}
+
+pub(crate) fn run(context: &Context, command: &Command) -> anyhow::Result<ExitCode> {
+    match command {
+        Command::Add(options) => add(context, options)?,
+        Command::List { json } => list(&context.load()?, *json)?,
+        Command::Disable { name } => disable(context, name)?,
+        Command::Passwd { name, secret, json } => passwd(context, name, secret, *json)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn add(context: &Context, options: &AddOptions) -> anyhow::Result<()> {
+    let given = context.given()?;
+    let config = Config::load(&given)?;
+    let name = &options.name;
+    if let Some(user) = config.user(name) {
+        bail!("user `{name}` exists, in {}", place_of(&config, user));
+    }
+    let wants_secret = options.secret.password_stdin || options.secret.token || options.from.is_empty();
+    let secret = wants_secret.then(|| Secret::make(&options.secret)).transpose()?;
+    let texts = |rules: &[Rule]| rules.iter().map(Rule::to_string).collect();
+    let file = UserFile {
+        credential: secret.as_ref().map(|secret| secret.credential.clone()),
+        from: options.from.iter().map(IpNet::to_string).collect(),
+        allow: texts(&options.allow),
+        deny: texts(&options.deny),
+        connections: options.connections,
+    };
+    let path = users::path_of(&config.users_directory, name);
+    check_draft(given, &path, &file.to_toml())?;
+    users::create(&config.users_directory, name, &file.to_toml())
+        .with_context(|| format!("cannot write {}", path.display()))?;
+    tell(&config, name, &path, secret.as_ref(), options.json)?;
+    Ok(())
+}
+
+fn passwd(context: &Context, name: &UserName, options: &SecretOptions, json: bool) -> anyhow::Result<()> {
+    let given = context.given()?;
+    let config = Config::load(&given)?;
+    let user = known(&config, name)?;
+    let secret = Secret::make(options)?;
+    let key = secret.credential.key();
+    let hash = users::quoted(&secret.credential.to_text());
+    let Some(path) = &user.file else {
+        let place = place_of(&config, user);
+        let mut lines =
+            secret.shown.as_ref().map_or(String::new(), |secret| format!("{key}: {}\n", secret.as_str()));
+        lines
+            .push_str(&format!("Put this into the [[user]] table of `{name}` in {place}:\n{key} = {hash}\n"));
+        return Ok(print(&lines)?);
+    };
+    let other = if key == "password" { "token" } else { "password" };
+    change(given, path, &[Edit::Remove(other), Edit::Set(key, &hash)])?;
+    tell(&config, name, path, Some(&secret), json)?;
+    Ok(())
+}
+
+fn disable(context: &Context, name: &UserName) -> anyhow::Result<()> {
+    let given = context.given()?;
+    let config = Config::load(&given)?;
+    let user = known(&config, name)?;
+    let Some(path) = &user.file else {
+        bail!("user `{name}` stands in {}: write `disabled = true` there", place_of(&config, user));
+    };
+    change(given, path, &[Edit::Set("disabled", "true")])?;
+    let text = format!("user {name} is disabled, in {}\n{PICKED_UP}", path.display());
+    Ok(print(&text)?)
+}
+
+fn list(config: &Config, json: bool) -> anyhow::Result<()> {
+    if json {
+        let users: Vec<Value> = config.users.iter().map(|user| user_json(config, user)).collect();
+        return Ok(print_json(&json!(users))?);
+    }
+    let row = |user: &User| {
+        vec![
+            user.name.to_string(),
+            if user.disabled { "disabled" } else { "active" }.to_owned(),
+            known_by(user).join(", "),
+            user.connections_max.to_string(),
+            listed(&user.allow),
+            listed(&user.deny),
+            place_of(config, user),
+        ]
+    };
+    let header = ["user", "state", "known by", "connections", "allow", "deny", "file"];
+    let rows = config.users.iter().map(row).collect();
+    Ok(print(&table(&header, rows, &[3]))?)
+}
+
+/// A new secret: what is kept of it, and what is shown once, unless its owner chose it.
+struct Secret {
+    credential: Credential,
+    shown: Option<Zeroizing<String>>,
+}
+
+impl Secret {
+    fn make(options: &SecretOptions) -> anyhow::Result<Secret> {
+        if options.token {
+            let token = users::generate_token()?;
+            let credential = Credential::Token(TokenHash::make(&token)?);
+            return Ok(Secret { credential, shown: Some(token) });
+        }
+        if options.password_stdin {
+            let password = read_password(io::stdin().lock(), io::stdin().is_terminal())?;
+            let credential = Credential::Password(PasswordHash::make(&password)?);
+            return Ok(Secret { credential, shown: None });
+        }
+        let password = users::generate_password()?;
+        let credential = Credential::Password(PasswordHash::make(&password)?);
+        Ok(Secret { credential, shown: Some(password) })
+    }
+}
+
+/// One line; what follows it is a mistake, except at a terminal.
+fn read_password(mut input: impl BufRead, terminal: bool) -> anyhow::Result<Zeroizing<String>> {
+    // Of the final size from the start, so that growing leaves no copy behind.
+    let mut line = Zeroizing::new(Vec::with_capacity(PASSWORD_BYTES_MAX + 3));
+    (&mut input).take(PASSWORD_BYTES_MAX as u64 + 2).read_until(b'\n', &mut line)?;
+    if !terminal && line.ends_with(b"\n") && input.read(&mut [0])? > 0 {
+        bail!("standard input holds more than the one line of a password");
+    }
+    let text = std::str::from_utf8(&line).context("the password is not UTF-8 text")?;
+    let text = text.strip_suffix('\n').map_or(text, |text| text.strip_suffix('\r').unwrap_or(text));
+    Ok(Zeroizing::new(text.to_owned()))
+}
+
+fn known<'a>(config: &'a Config, name: &UserName) -> anyhow::Result<&'a User> {
+    config.user(name).with_context(|| format!("there is no user `{name}`"))
+}
+
+/// Edits a user file, if the configuration is right with the edit.
+fn change(given: Given, path: &Path, edits: &[Edit<'_>]) -> anyhow::Result<()> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let text = users::edited(&text, edits)?;
+    check_draft(given, path, &text)?;
+    users::replace(path, &text).with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// The configuration was right before, so what is wrong now is the command's doing: exit code 1, not 78.
+fn check_draft(given: Given, path: &Path, text: &str) -> anyhow::Result<()> {
+    let draft = Some((path.to_owned(), text.to_owned()));
+    match Config::load(&Given { draft, ..given }) {
+        Ok(_) => Ok(()),
+        Err(ConfigErrors(findings)) => {
+            let errors = findings.render(gateway::config::Severity::Error, false);
+            bail!("nothing was written, for this would be wrong:\n{errors}")
+        }
+    }
+}
+
+const PICKED_UP: &str = "A running `tollgate serve` takes this up on SIGHUP: kill -HUP $(pidof tollgate)\n";
+
+/// Tells what was written, and the secret, which nobody can tell later.
+fn tell(
+    config: &Config,
+    name: &UserName,
+    path: &Path,
+    secret: Option<&Secret>,
+    json: bool,
+) -> io::Result<()> {
+    let shown = secret.and_then(|secret| Some((secret.credential.key(), secret.shown.as_ref()?)));
+    if json {
+        let mut value = json!({ "user": &**name, "file": path.display().to_string() });
+        if let Some((key, secret)) = shown {
+            value[key] = json!(secret.as_str());
+        }
+        return print_json(&value);
+    }
+    let mut text = format!("user {name}, in {}\n", path.display());
+    if let Some((key, secret)) = shown {
+        text.push_str(&format!("{key}: {} (shown this once; only its hash is kept)\n", secret.as_str()));
+        if let Some(address) = proxy_address(config) {
+            text.push_str(&format!("proxy: http://{name}:{}@{address}\n", secret.as_str()));
+        }
+    }
+    text.push_str(PICKED_UP);
+    print(&text)
+}
+
+/// Where a client on this machine would find the gateway.
+fn proxy_address(config: &Config) -> Option<String> {
+    let spoken = |ingress: &Ingress| matches!(ingress, Ingress::Mixed | Ingress::Http);
+    let listener = config.listeners.iter().find(|listener| spoken(&listener.ingress))?;
+    let mut address = listener.address;
+    if address.ip().is_unspecified() {
+        address.set_ip(std::net::Ipv4Addr::LOCALHOST.into());
+    }
+    Some(address.to_string())
+}
+
+fn user_json(config: &Config, user: &User) -> Value {
+    json!({
+        "user": &*user.name,
+        "disabled": user.disabled,
+        "credential": user.credential.as_ref().map(Credential::key),
+        "from": user.from.iter().map(IpNet::to_string).collect::<Vec<_>>(),
+        "allow": user.allow,
+        "deny": user.deny,
+        "connections": user.connections_max,
+        "file": place_of(config, user),
+    })
+}
+
+fn known_by(user: &User) -> Vec<String> {
+    let credential = user.credential.iter().map(|credential| credential.key().to_owned());
+    credential.chain(user.from.iter().map(IpNet::to_string)).collect()
+}
+
+/// The first rules of a list, and how many more there are.
+fn listed(rules: &[String]) -> String {
+    const SHOWN_MAX: usize = 3;
+    match rules.len().checked_sub(SHOWN_MAX) {
+        Some(rest @ 1..) => format!("{} and {rest} more", rules[..SHOWN_MAX].join(", ")),
+        _ => rules.join(", "),
+    }
+}
+
+/// The file in which a user stands.
+fn place_of(config: &Config, user: &User) -> String {
+    let path: Option<&PathBuf> = user.file.as_ref().or(match &config.origin {
+        Origin::File(path) => Some(path),
+        Origin::Embedded => None,
+    });
+    path.map_or(String::new(), |path| path.display().to_string())
+}

@@ -1,0 +1,128 @@
+//! `tollgate check`.
+
+use serde_json::json;
+
+use super::{Room, check_runs};
+
+#[test]
+fn a_good_configuration_is_fine_wherever_it_is() {
+    let room = Room::new(&[
+        ("etc/mine.toml", "[[listener]]\naddress = \"127.0.0.1:4000\"\n"),
+        ("etc/users.d/ci.toml", "from = [\"10.0.0.0/8\"]\nallow = [\"a.example:443\"]\n"),
+    ]);
+    let fine = "etc/mine.toml: fine; 1 user, listening on 127.0.0.1:4000\n";
+    let embedded = "no configuration file, built-in defaults: fine; 0 users, listening on 127.0.0.1:3128\n";
+    check_runs(
+        &room,
+        &[
+            ("check --config etc/mine.toml", 0, fine),
+            ("--config etc/mine.toml check", 0, fine),
+            ("check", 0, embedded),
+        ],
+    );
+    room.write("tollgate.toml", "");
+    assert_eq!(room.run("check").out, "tollgate.toml: fine; 0 users, listening on 127.0.0.1:3128\n");
+}
+
+#[test]
+fn every_error_is_told_with_code_78() {
+    let room = Room::new(&[
+        ("tollgate.toml", "[limits]\nconnections = 0\n[timeouts]\nidel = \"5m\"\n"),
+        ("users.d/ci.toml", "allow = [\"@corp\"]\n"),
+    ]);
+    let run = room.run("check");
+    assert_eq!((run.code, run.out.as_str()), (78, ""));
+    let expected = "\
+error: wrong value for `connections`
+ --> tollgate.toml:2:15
+  |
+2 | connections = 0
+  |               ^ out of bounds: from 1 to 1_000_000
+
+error: unknown key `idel` in [timeouts]
+ --> tollgate.toml:4:1
+  |
+4 | idel = \"5m\"
+  | ^^^^
+  |
+  = help: did you mean `idle`?
+
+error: there is no set `@corp`
+ --> users.d/ci.toml:1:10
+  |
+1 | allow = [\"@corp\"]
+  |          ^^^^^^^
+  |
+  = help: write a table [destinations.corp]
+";
+    assert_eq!(run.err, expected);
+}
+
+#[test]
+fn findings_are_told_to_programs() {
+    let room = Room::new(&[("tollgate.toml", "[limits]\nconnections = 0\n")]);
+    let error = json!({
+        "file": "tollgate.toml",
+        "line": 2,
+        "column": 15,
+        "message": "wrong value for `connections`",
+        "detail": "out of bounds: from 1 to 1_000_000",
+        "help": null,
+    });
+    let expected = json!({ "ok": false, "errors": [error], "warnings": [] });
+    assert_eq!(room.json("check --json"), (78, expected));
+
+    room.write("tollgate.toml", "[[user]]\nname = \"ci\"\nallow = [\"a.example\"]\n");
+    let warning = json!({
+        "file": "tollgate.toml",
+        "line": 2,
+        "column": 8,
+        "message": "nobody can be user `ci`",
+        "detail": null,
+        "help": "it has no `password`, no `token`, no `from`, and no listener forwards for it",
+    });
+    let expected = json!({ "ok": true, "errors": [], "warnings": [warning] });
+    assert_eq!(room.json("check --json"), (0, expected));
+}
+
+#[test]
+fn every_command_refuses_a_wrong_configuration() {
+    let room = Room::new(&[("tollgate.toml", "[limits]\nconnections = 0\n")]);
+    for line in [
+        "check",
+        "user list",
+        "user add ci",
+        "user disable ci",
+        "user passwd ci",
+        "usage",
+        "doctor",
+        "doctor --json",
+    ] {
+        let run = room.run(line);
+        assert_eq!((run.code, run.out.as_str()), (78, ""), "{line}");
+        assert!(run.err.starts_with("error: wrong value for `connections`\n"), "{line}: {}", run.err);
+    }
+    check_runs(
+        &room,
+        &[
+            ("explain --user ci --to a.example:443", 78, "wrong value for `connections`"),
+            ("check --config missing.toml", 78, "cannot read missing.toml: No such file or directory"),
+            ("check --config /", 78, "cannot read /: it is not a regular file"),
+        ],
+    );
+}
+
+#[test]
+fn the_settings_are_those_of_the_documentation() {
+    let page = include_str!("../../../docs/settings.md");
+    let run = Room::new(&[]).run("check --settings");
+    assert_eq!((run.code, run.out.as_str()), (0, page));
+}
+
+#[test]
+fn the_example_is_fine() {
+    let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/tollgate.toml");
+    let run = Room::new(&[]).run(&format!("check --config {example}"));
+    assert_eq!(run.code, 0, "{}", run.err);
+    assert_eq!(run.err, "", "an example gives no cause for warnings");
+}

@@ -1,0 +1,109 @@
+//! `tollgate explain`.
+
+use serde_json::json;
+
+use super::{Room, check_runs};
+
+const CONFIGURATION: &str = r#"
+[destinations.github]
+to = ["github.com:443", "*.github.com:443"]
+[destinations.corp]
+to = ["*.corp:5432", "10.20.0.0/16"]
+class = "internal"
+[[user]]
+name = "ci"
+from = ["10.1.0.0/16"]
+allow = ["@github", "@corp"]
+deny = ["gist.github.com"]
+[[user]]
+name = "gone"
+from = ["10.2.0.0/16"]
+allow = ["@github"]
+disabled = true
+"#;
+
+#[test]
+fn decisions_are_explained() {
+    let room = Room::new(&[("tollgate.toml", CONFIGURATION)]);
+    check_runs(
+        &room,
+        &[
+            (
+                "explain --user ci --to api.github.com:443 --address 192.30.255.113",
+                0,
+                "ALLOW: A rule allows this destination. [@github[1] *.github.com:443]",
+            ),
+            // A private address behind an allowed public name.
+            (
+                "explain --user ci --to api.github.com:443 --address 10.0.0.1",
+                1,
+                "DENY: The destination is a private address;",
+            ),
+            // In a mixed answer only what is admitted may be dialled.
+            (
+                "explain --user ci --to api.github.com:443 --address 10.0.0.1 --address 192.30.255.113",
+                0,
+                "ALLOW: A rule allows this destination.",
+            ),
+            ("explain --user ci --to db.corp:5432 --address 10.9.9.9", 0, "Counts as internal."),
+            ("explain --user ci --to 10.20.1.1:22", 0, "[@corp[1] 10.20.0.0/16]"),
+            ("explain --user ci --to gist.github.com:443", 1, "DENY: A deny rule forbids this destination."),
+            ("explain --user ci --to github.com:22", 1, "allowed on another port"),
+            ("explain --user ci --to [2001:db8::1]:443", 1, "DENY: No rule allows this address"),
+            ("explain --user ci --to [::ffff:10.20.1.1]:22", 0, "10.20.1.1"),
+            ("explain --user ci --to 127.0.0.1:3128", 1, "DENY: This address is the gateway's own"),
+            (
+                "explain --user gone --to github.com:443 --address 192.30.255.113",
+                1,
+                "DENY: The user is disabled",
+            ),
+            ("explain --user cu --to github.com:443", 1, "there is no user `cu`"),
+            // RFC 6761: there is no such name, whatever resolver is asked.
+            ("explain --user ci --to x.github.com.invalid:443", 1, "No rule allows this destination"),
+        ],
+    );
+}
+
+#[test]
+fn every_step_is_shown() {
+    let room = Room::new(&[("tollgate.toml", CONFIGURATION)]);
+    let run =
+        room.run("explain --user ci --to api.github.com:443 --address 192.30.255.113 --address 127.0.0.1");
+    let expected = "\
+ user            ci
+ destination     api.github.com:443
+ name            may be resolved; each address is judged
+ 192.30.255.113  public. A rule allows this destination. [@github[1] *.github.com:443] Counts as external.
+";
+    assert!(run.out.starts_with(expected), "{}", run.out);
+}
+
+#[test]
+fn programs_read_the_same() {
+    let room = Room::new(&[("tollgate.toml", CONFIGURATION)]);
+    let (code, value) = room.json("explain --user ci --to db.corp:5432 --address 10.9.9.9 --json");
+    let rule = "@corp[0] *.corp:5432";
+    let reason = "A rule allows this destination.";
+    let expected = json!({
+        "user": "ci",
+        "host": "db.corp",
+        "port": 5432,
+        "name": null,
+        "addresses": [{
+            "address": "10.9.9.9",
+            "address_class": "private",
+            "allowed": true,
+            "class": "internal",
+            "code": "allowed",
+            "reason": reason,
+            "rule": rule,
+        }],
+        "decision": { "allowed": true, "code": "allowed", "reason": reason, "rule": rule },
+    });
+    assert_eq!((code, value), (0, expected));
+
+    let (code, value) = room.json("explain --user ci --to gist.github.com:443 --json");
+    assert_eq!((code, &value["addresses"]), (1, &json!([])));
+    assert_eq!(value["name"], value["decision"]);
+    assert_eq!(value["decision"]["rule"], "user:ci/deny[0] gist.github.com");
+}

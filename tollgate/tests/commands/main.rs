@@ -1,0 +1,159 @@
+//! Drives the built executable: each command as a user runs it, in a directory of its own.
+//! Leaves to others: `serve` and what goes through it.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use tempfile::TempDir;
+
+mod check;
+mod doctor;
+mod explain;
+mod usage;
+mod user;
+
+/// A directory to run in.
+struct Room(TempDir);
+
+/// What a run left behind.
+struct Run {
+    code: i32,
+    out: String,
+    err: String,
+}
+
+impl Room {
+    fn new(files: &[(&str, &str)]) -> Room {
+        let room = Room(tempfile::tempdir().unwrap());
+        for (name, text) in files {
+            room.write(name, text);
+        }
+        room
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn read(&self, name: &str) -> String {
+        fs::read_to_string(self.path(name)).unwrap()
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        let path = self.path(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    fn command(&self, line: &str) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        command.args(line.split_whitespace()).current_dir(self.0.path()).env_remove("NO_COLOR");
+        command
+    }
+
+    /// Runs `tollgate` with the words of `line`.
+    fn run(&self, line: &str) -> Run {
+        self.run_with(line, b"")
+    }
+
+    fn run_with(&self, line: &str, input: &[u8]) -> Run {
+        let mut command = self.command(line);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        // Whether it reads all of its input is its own business.
+        let _ = child.stdin.take().unwrap().write_all(input);
+        let output = child.wait_with_output().unwrap();
+        Run {
+            code: output.status.code().expect("no signal ends it"),
+            out: String::from_utf8(output.stdout).unwrap(),
+            err: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+
+    fn json(&self, line: &str) -> (i32, serde_json::Value) {
+        let Run { code, out, err } = self.run(line);
+        let value = serde_json::from_str(&out).unwrap_or_else(|error| panic!("{line}: {error}\n{out}{err}"));
+        (code, value)
+    }
+}
+
+/// Runs each line and compares the exit code and a part of what is said, on whichever stream.
+#[track_caller]
+fn check_runs(room: &Room, cases: &[(&str, i32, &str)]) {
+    for (line, code, part) in cases {
+        let run = room.run(line);
+        let said = format!("{}{}", run.out, run.err);
+        assert_eq!(run.code, *code, "tollgate {line}\n{said}");
+        assert!(said.contains(part), "tollgate {line}\n--- said\n{said}--- expected\n{part}");
+    }
+}
+
+fn mode(path: &Path) -> u32 {
+    use std::os::unix::fs::PermissionsExt;
+    fs::metadata(path).unwrap().permissions().mode() & 0o777
+}
+
+#[test]
+fn wrong_usage_is_code_2() {
+    let room = Room::new(&[]);
+    check_runs(
+        &room,
+        &[
+            ("", 2, "Usage: tollgate"),
+            ("sreve", 2, "unrecognized subcommand 'sreve'"),
+            ("check --colour", 2, "unexpected argument '--colour'"),
+            ("check --json --settings", 2, "cannot be used with"),
+            ("usage --by month", 2, "invalid value 'month' for '--by <BY>'"),
+            ("usage --json --csv", 2, "cannot be used with"),
+            ("usage --since yesterday", 2, "expected a day such as 2026-01-31"),
+            ("usage --user Ci", 2, "a user name consists of"),
+            ("explain --user ci", 2, "--to <HOST:PORT>"),
+            ("explain --user ci --to db.corp", 2, "the port is missing"),
+            ("explain --user ci --to db.corp:0", 2, "the port must be a number from 1 to 65535"),
+            ("explain --user ci --to 0177.0.0.1:80", 2, "unusual spelling"),
+            ("explain --user ci --to a:1 --address localhost", 2, "invalid IP address syntax"),
+            ("user add Ci", 2, "a user name consists of"),
+            ("user add ../ci", 2, "a user name consists of"),
+            ("user add ci --allow https://a.example", 2, "leave out https://"),
+            ("user add ci --from 10.1.2.3/16", 2, "10.1.0.0/16"),
+            ("user add ci --token --password-stdin", 2, "cannot be used with"),
+            ("user add ci --connections many", 2, "invalid digit"),
+            ("user", 2, "Usage: tollgate user"),
+        ],
+    );
+}
+
+#[test]
+fn help_and_version_are_code_0() {
+    let room = Room::new(&[]);
+    check_runs(
+        &room,
+        &[
+            ("--version", 0, concat!("tollgate ", env!("CARGO_PKG_VERSION"))),
+            ("--help", 0, "Exit codes: 0 fine, 1 failed, 2 wrong usage, 78 wrong configuration."),
+            ("user --help", 0, "disable"),
+            ("help explain", 0, "--to <HOST:PORT>"),
+        ],
+    );
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    let room = Room::new(&[]);
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let output = room.command("check --settings").stdout(writer).output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+}
+
+#[test]
+fn a_full_disk_is_an_error() {
+    let room = Room::new(&[]);
+    let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let output = room.command("check --settings").stdout(full).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("No space left on device"));
+}

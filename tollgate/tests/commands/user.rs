@@ -1,0 +1,192 @@
+//! `tollgate user`.
+
+use std::fs;
+
+use gateway::users::{PasswordHash, TokenHash};
+
+use super::{Room, check_runs, mode};
+
+/// The value of a key in a user file that `tollgate` wrote.
+fn value(text: &str, key: &str) -> String {
+    let line = text.lines().find_map(|line| line.strip_prefix(&format!("{key} = "))).expect(key);
+    line.trim_matches('"').to_owned()
+}
+
+/// The word after a label in what was printed.
+fn told(out: &str, label: &str) -> String {
+    let line = out.lines().find_map(|line| line.strip_prefix(label)).expect(label);
+    line.split_whitespace().next().unwrap().to_owned()
+}
+
+#[test]
+fn a_password_is_made_and_told_once() {
+    let room = Room::new(&[]);
+    let run = room.run("user add ci --allow GitHub.com:443 --allow *.github.com:443 --deny 192.0.2.0/24");
+    assert_eq!(run.code, 0, "{}", run.err);
+    let password = told(&run.out, "password: ");
+    let expected = format!(
+        "user ci, in tollgate-data/users.d/ci.toml\n\
+         password: {password} (shown this once; only its hash is kept)\n\
+         proxy: http://ci:{password}@127.0.0.1:3128\n\
+         A running `tollgate serve` takes this up on SIGHUP: kill -HUP $(pidof tollgate)\n"
+    );
+    assert_eq!(run.out, expected);
+
+    let path = room.path("tollgate-data/users.d/ci.toml");
+    assert_eq!((mode(&path), mode(path.parent().unwrap())), (0o600, 0o700));
+    let text = room.read("tollgate-data/users.d/ci.toml");
+    assert!(!text.contains(&password));
+    let hash: PasswordHash = value(&text, "password").parse().unwrap();
+    assert!(hash.verify(password.as_bytes()));
+    assert_eq!(value(&text, "allow"), "[\"github.com:443\", \"*.github.com:443\"]");
+    assert_eq!(value(&text, "deny"), "[\"192.0.2.0/24\"]");
+    check_runs(
+        &room,
+        &[("check", 0, "1 user"), ("user add ci", 1, "user `ci` exists, in tollgate-data/users.d/ci.toml")],
+    );
+}
+
+#[test]
+fn a_password_may_be_given() {
+    let room = Room::new(&[("tollgate.toml", "")]);
+    let run = room.run_with("user add ci --allow a.example --password-stdin", b"correct horse\r\n");
+    assert_eq!(run.code, 0, "{}", run.err);
+    assert!(!run.out.contains("correct horse"), "what its owner chose is not told: {}", run.out);
+    let hash: PasswordHash = value(&room.read("users.d/ci.toml"), "password").parse().unwrap();
+    assert!(hash.verify(b"correct horse"));
+}
+
+#[test]
+fn bad_passwords_are_refused() {
+    let room = Room::new(&[("tollgate.toml", "")]);
+    let long = vec![b'a'; 256];
+    for (input, said) in [
+        (&b""[..], "a password has 8 to 255 bytes"),
+        (b"short\n", "a password has 8 to 255 bytes"),
+        (&long, "a password has 8 to 255 bytes"),
+        (b"correct horse\nbattery staple\n", "more than the one line of a password"),
+        (b"correct\0horse\n", "no control characters"),
+        (b"correct \xff horse\n", "not UTF-8"),
+    ] {
+        let run = room.run_with("user add ci --allow a.example --password-stdin", input);
+        assert_eq!((run.code, run.out.as_str()), (1, ""), "{said}");
+        assert!(run.err.contains(said), "{}", run.err);
+    }
+    assert!(!room.path("users.d").exists(), "nothing was written");
+}
+
+#[test]
+fn a_token_is_made_and_told_once() {
+    let room = Room::new(&[("tollgate.toml", "[[listener]]\naddress = \"0.0.0.0:4000\"\n")]);
+    let (code, told) = room.json("user add ci --allow a.example --token --json");
+    assert_eq!((code, &told["user"], &told["file"]), (0, &"ci".into(), &"users.d/ci.toml".into()));
+    let token = told["token"].as_str().unwrap();
+    assert!(token.starts_with("tgt_"));
+    let hash: TokenHash = value(&room.read("users.d/ci.toml"), "token").parse().unwrap();
+    assert!(hash.verify(token.as_bytes()));
+    let run = room.run("user passwd ci --token");
+    assert!(run.out.contains("@127.0.0.1:4000\n"), "a wildcard is no address for a client: {}", run.out);
+    let hash: TokenHash = value(&room.read("users.d/ci.toml"), "token").parse().unwrap();
+    assert!(!hash.verify(token.as_bytes()), "the old token is gone");
+}
+
+#[test]
+fn a_source_address_needs_no_secret() {
+    let room = Room::new(&[("tollgate.toml", "")]);
+    let run = room.run("user add ci --allow a.example --from 10.1.0.0/16 --from 192.0.2.7 --connections 50");
+    assert_eq!(run.code, 0, "{}", run.err);
+    assert!(!run.out.contains("password") && !run.out.contains("token"), "{}", run.out);
+    let text = room.read("users.d/ci.toml");
+    assert_eq!(value(&text, "from"), "[\"10.1.0.0/16\", \"192.0.2.7/32\"]");
+    assert_eq!(value(&text, "connections"), "50");
+    assert!(!text.contains("password") && !text.contains("token"));
+}
+
+#[test]
+fn what_would_be_wrong_is_not_written() {
+    let room = Room::new(&[
+        ("tollgate.toml", "[destinations.corp]\nto = [\"db.corp:5432\"]\n"),
+        ("users.d/apps.toml", "from = [\"10.0.0.0/8\"]\nallow = [\"@corp\"]\n"),
+    ]);
+    check_runs(
+        &room,
+        &[
+            ("user add ci --allow @crop", 1, "did you mean `corp`?"),
+            ("user add ci --allow @corp --from 10.1.0.0/16", 1, "`from` of users `apps` and `ci` overlap"),
+            ("user add ci --allow @corp --connections 0", 1, "out of bounds: from 1 to 1_000_000"),
+        ],
+    );
+    assert_eq!(fs::read_dir(room.path("users.d")).unwrap().count(), 1);
+}
+
+#[test]
+fn an_edit_keeps_what_a_person_wrote() {
+    let text = "# For the build machines, see the wiki.\n\
+                token = \"blake2b:KEY:HASH\" # made in May\n\
+                allow = [\n  \"a.example\", # the mirror\n]\n";
+    let token = TokenHash::make("tgt_old").unwrap().to_text();
+    let text = text.replace("blake2b:KEY:HASH", &token);
+    let room = Room::new(&[("tollgate.toml", ""), ("users.d/ci.toml", &text)]);
+    let run = room.run("user disable ci");
+    assert_eq!(run.code, 0, "{}", run.err);
+    assert!(run.out.starts_with("user ci is disabled, in users.d/ci.toml\n"), "{}", run.out);
+    assert_eq!(room.read("users.d/ci.toml"), format!("{text}disabled = true\n"));
+    check_runs(&room, &[("user disable ci", 0, ""), ("user list", 0, "disabled")]);
+    assert_eq!(room.read("users.d/ci.toml"), format!("{text}disabled = true\n"), "twice is once");
+
+    let run = room.run("user passwd ci");
+    assert_eq!(run.code, 0, "{}", run.err);
+    let edited = room.read("users.d/ci.toml");
+    let hash: PasswordHash = value(&edited, "password").parse().unwrap();
+    assert!(hash.verify(told(&run.out, "password: ").as_bytes()));
+    assert!(!edited.contains("blake2b"), "the token went");
+    assert!(
+        edited.contains("see the wiki")
+            && edited.contains("# the mirror")
+            && edited.contains("disabled = true")
+    );
+    assert_eq!(mode(&room.path("users.d/ci.toml")), 0o600);
+}
+
+#[test]
+fn a_user_of_the_configuration_is_left_to_its_author() {
+    let text = "[[user]]\nname = \"ci\"\nfrom = [\"10.0.0.0/8\"]\nallow = [\"a.example\"]\n";
+    let room = Room::new(&[("tollgate.toml", text)]);
+    check_runs(
+        &room,
+        &[
+            ("user add ci", 1, "user `ci` exists, in tollgate.toml"),
+            ("user disable ci", 1, "user `ci` stands in tollgate.toml: write `disabled = true` there"),
+            ("user disable cu", 1, "there is no user `cu`"),
+            ("user passwd cu", 1, "there is no user `cu`"),
+        ],
+    );
+    let run = room.run("user passwd ci");
+    assert_eq!(run.code, 0, "{}", run.err);
+    let hash: PasswordHash = value(&run.out, "password").parse().unwrap();
+    assert!(hash.verify(told(&run.out, "password: ").as_bytes()));
+    assert_eq!(room.read("tollgate.toml"), text);
+}
+
+#[test]
+fn users_are_listed() {
+    let room = Room::new(&[
+        ("tollgate.toml", "[[user]]\nname = \"ci\"\nfrom = [\"10.0.0.0/8\"]\nallow = [\"a.example\"]\n"),
+        (
+            "users.d/ann.toml",
+            "allow = [\"a.example\", \"b.example\", \"c.example\", \"d.example\"]\ndisabled = true\n",
+        ),
+    ]);
+    let expected = "\
+ user  state     known by    connections  allow                                       deny  file
+ ci    active    10.0.0.0/8         1000  a.example                                         tollgate.toml
+ ann   disabled                     1000  a.example, b.example, c.example and 1 more        users.d/ann.toml
+";
+    assert_eq!(room.run("user list").out, expected);
+    let (code, users) = room.json("user list --json");
+    assert_eq!(code, 0);
+    assert_eq!(users[1]["allow"].as_array().unwrap().len(), 4);
+    assert_eq!(users[0]["from"], serde_json::json!(["10.0.0.0/8"]));
+    assert_eq!((&users[0]["disabled"], &users[1]["disabled"]), (&false.into(), &true.into()));
+    assert!(!users.to_string().contains("argon2"), "hashes are not listed");
+}
