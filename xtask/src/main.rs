@@ -1,3 +1,50 @@
-//! Automation: tidy, services, docs.
+//! Automation, all of it in Rust: `cargo xtask tidy | services | deny`.
+//! Promises: each command says on one line what went wrong and what to do. Leaves the order of a full
+//! run to `.ci/run`.
 
-fn main() {}
+#![forbid(unsafe_code)]
+
+mod deny;
+mod services;
+mod tidy;
+
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+const USAGE: &str = "\
+usage: cargo xtask COMMAND
+  tidy                         check the house rules over every file that is, or would be, committed
+  services [--rivals|--stop]   install and start what the ignored tests talk to; --rivals only installs
+                               the proxies that the lab compares with; --stop ends what was started
+  deny                         check licences, bans and sources of all dependencies against deny.toml";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let outcome = match arguments[..] {
+        ["tidy"] => tidy::run(&root()),
+        ["services"] => services::start(&root()),
+        ["services", "--rivals"] => services::install_rivals(),
+        ["services", "--stop"] => services::stop(&root()),
+        ["deny"] => deny::run(&root()),
+        _ => {
+            eprintln!("{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask {}: {error:#}", arguments.join(" "));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The workspace's root: the folder above this crate's own.
+fn root() -> PathBuf {
+    let crate_directory = Path::new(env!("CARGO_MANIFEST_DIR"));
+    crate_directory.parent().expect("xtask lies inside the workspace").to_owned()
+}

@@ -1,0 +1,96 @@
+//! deny.toml, read into what `deny` enforces.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, bail};
+use toml::de::{DeTable, DeValue};
+
+/// The settings that vary. Those that `FIXED` lists must stand in the file as they are enforced.
+pub(super) struct Config {
+    pub(super) targets: Vec<String>,
+    pub(super) licences: Vec<String>,
+    /// By crate, what to use instead.
+    pub(super) banned: BTreeMap<String, String>,
+    /// `name@version` of what may stand beside another version of itself.
+    pub(super) skipped: Vec<String>,
+}
+
+/// What is enforced in one way only; the file says so, for its readers and for cargo-deny.
+const FIXED: [(&str, &str, &str); 7] = [
+    ("graph", "all-features", "true"),
+    ("licenses", "unused-allowed-license", "deny"),
+    ("bans", "multiple-versions", "deny"),
+    ("bans", "wildcards", "deny"),
+    ("bans", "allow-wildcard-paths", "true"),
+    ("sources", "unknown-registry", "deny"),
+    ("sources", "unknown-git", "deny"),
+];
+
+const LISTS: [(&str, &str); 4] =
+    [("graph", "targets"), ("licenses", "allow"), ("bans", "deny"), ("bans", "skip")];
+
+impl Config {
+    /// Reads the file's text, and refuses what would not be enforced.
+    pub(super) fn parse(text: &str) -> Result<Config> {
+        let file = DeTable::parse(text)?.into_inner();
+        refuse_unknown(&file)?;
+        for (section, key, enforced) in FIXED {
+            let found = value(&file, section, key)?;
+            if scalar(found).as_deref() != Some(enforced) {
+                bail!("[{section}] {key}: only `{enforced}` is enforced here");
+            }
+        }
+        let pairs = |key: &str, second: &str| -> Result<Vec<(String, String)>> {
+            let tables = list(&file, "bans", key)?;
+            let pair = |table: &DeValue<'_>| Some((field(table, "crate")?, field(table, second)?));
+            let pairs: Option<Vec<_>> = tables.into_iter().map(pair).collect();
+            pairs.with_context(|| format!("[bans] {key}: each needs `crate` and `{second}`"))
+        };
+        Ok(Config {
+            targets: texts(&file, "graph", "targets")?,
+            licences: texts(&file, "licenses", "allow")?,
+            banned: pairs("deny", "use-instead")?.into_iter().collect(),
+            skipped: pairs("skip", "reason")?.into_iter().map(|(name, _)| name).collect(),
+        })
+    }
+}
+
+fn refuse_unknown(file: &DeTable<'_>) -> Result<()> {
+    for (section, table) in file {
+        let section = section.get_ref().as_ref();
+        let table = table.get_ref().as_table().with_context(|| format!("{section} is not a section"))?;
+        for key in table.keys().map(|key| key.get_ref().as_ref()) {
+            let is_known = FIXED.iter().any(|(s, k, _)| (*s, *k) == (section, key));
+            if !is_known && !LISTS.contains(&(section, key)) {
+                bail!("[{section}] {key} is enforced by nobody here: teach xtask's deny, or remove it");
+            }
+        }
+    }
+    Ok(())
+}
+
+fn value<'a>(file: &'a DeTable<'_>, section: &str, key: &str) -> Result<&'a DeValue<'a>> {
+    let table = file.get(section).and_then(|table| table.get_ref().as_table());
+    let value =
+        table.and_then(|table| table.get(key)).with_context(|| format!("[{section}] {key} is missing"))?;
+    Ok(value.get_ref())
+}
+
+fn list<'a>(file: &'a DeTable<'_>, section: &str, key: &str) -> Result<Vec<&'a DeValue<'a>>> {
+    let array = value(file, section, key)?.as_array();
+    let array = array.with_context(|| format!("[{section}] {key} is not a list"))?;
+    Ok(array.iter().map(|item| item.get_ref()).collect())
+}
+
+fn texts(file: &DeTable<'_>, section: &str, key: &str) -> Result<Vec<String>> {
+    let texts: Option<Vec<String>> = list(file, section, key)?.into_iter().map(scalar).collect();
+    texts.with_context(|| format!("[{section}] {key}: each item is a text"))
+}
+
+fn field(table: &DeValue<'_>, key: &str) -> Option<String> {
+    scalar(table.as_table()?.get(key)?.get_ref())
+}
+
+fn scalar(value: &DeValue<'_>) -> Option<String> {
+    value.as_str().map(str::to_owned).or_else(|| value.as_bool().map(|value| value.to_string()))
+}

@@ -1,0 +1,80 @@
+//! Every package that some build of the workspace takes part of, as `cargo metadata` tells it.
+
+use std::{collections::BTreeMap, fmt, path::Path, process::Command};
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use super::config::Config;
+
+/// A package and what is asked of it. Shown as `name@version`.
+pub(super) struct Package {
+    pub(super) name: String,
+    pub(super) version: String,
+    pub(super) licence: Option<String>,
+    /// Where cargo got it from; none for the workspace's own.
+    pub(super) source: Option<String>,
+    /// Its dependencies on any version at all of something that has versions.
+    pub(super) wildcards: Vec<String>,
+}
+
+impl fmt::Display for Package {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}@{}", self.name, self.version)
+    }
+}
+
+/// The packages of all features on all targets of the configuration, each once.
+pub(super) fn of_workspace(root: &Path, config: &Config) -> Result<Vec<Package>> {
+    let mut packages = BTreeMap::new();
+    for target in &config.targets {
+        for package in of_target(root, target)? {
+            packages.insert(package.to_string(), package);
+        }
+    }
+    Ok(packages.into_values().collect())
+}
+
+/// The packages in the output of `cargo metadata`.
+pub(super) fn parse(metadata: &str) -> Result<Vec<Package>> {
+    let metadata: Value = serde_json::from_str(metadata)?;
+    let packages = metadata["packages"].as_array().context("no packages in the metadata")?;
+    packages.iter().map(package).collect::<Option<Vec<_>>>().context("a package without name or version")
+}
+
+fn of_target(root: &Path, target: &str) -> Result<Vec<Package>> {
+    let mut command = Command::new(env!("CARGO"));
+    command.args([
+        "metadata",
+        "--format-version=1",
+        "--locked",
+        "--all-features",
+        "--filter-platform",
+        target,
+    ]);
+    let output = command.current_dir(root).output().context("running cargo metadata")?;
+    if !output.status.success() {
+        bail!("cargo metadata: {}", String::from_utf8_lossy(&output.stderr).trim_end());
+    }
+    parse(&String::from_utf8(output.stdout)?)
+}
+
+fn package(value: &Value) -> Option<Package> {
+    let text = |key: &str| value[key].as_str().map(str::to_owned);
+    Some(Package {
+        name: text("name")?,
+        version: text("version")?,
+        licence: text("license"),
+        source: text("source"),
+        wildcards: wildcards(value),
+    })
+}
+
+fn wildcards(package: &Value) -> Vec<String> {
+    let dependencies = package["dependencies"].as_array().into_iter().flatten();
+    let is_wild = |dependency: &&Value| dependency["req"] == "*" && dependency["path"].is_null();
+    dependencies
+        .filter(is_wild)
+        .filter_map(|dependency| Some(dependency["name"].as_str()?.to_owned()))
+        .collect()
+}

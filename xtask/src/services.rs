@@ -1,0 +1,131 @@
+//! Real peers for the ignored tests: a web and git server over TLS, sshd, PostgreSQL, Redis, iperf3.
+//! Promises: everything listens on loopback only, a second run changes nothing and is quick, and
+//! `target/services.env` (lines of KEY=VALUE, see `endpoints`) tells a test where each peer is.
+//! Leaves to others: the rivals' configurations (lab) and every test (tollgate/tests).
+//!
+//! State lies in `target/services/<name>/`: configuration, `log`, and `pid` while the service runs.
+
+mod daemon;
+mod git;
+mod iperf;
+mod packages;
+mod postgres;
+mod redis;
+mod ssh;
+mod tool;
+mod web;
+
+use std::{
+    fs,
+    net::TcpListener,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result, bail};
+use daemon::Daemon;
+
+/// The folder of one service, and the port on 127.0.0.1 that it listens on.
+struct Place {
+    directory: PathBuf,
+    port: u16,
+}
+
+impl Place {
+    /// A path inside the service's folder, as text for a configuration or a command line.
+    fn path(&self, name: &str) -> String {
+        self.directory.join(name).display().to_string()
+    }
+}
+
+/// How a service is known, prepared and started.
+struct Service {
+    name: &'static str,
+    /// The port that it takes when it is free, else one of the next few; all lie below the range from
+    /// which the kernel picks ports for outgoing connections.
+    port: u16,
+    /// Writes what the service needs into its folder and returns how to start it.
+    prepare: fn(&Place) -> Result<Daemon>,
+    /// What tests must know to reach it.
+    endpoints: fn(&Place) -> Result<Endpoints>,
+}
+
+type Endpoints = Vec<(&'static str, String)>;
+
+/// Ports tried upward from a service's own before giving up.
+const PORT_TRIES_MAX: u16 = 20;
+
+/// In the order of their start: `web` asks `git` for its port.
+const SERVICES: [Service; 6] = [
+    Service { name: "git", port: 26418, prepare: git::prepare, endpoints: git::endpoints },
+    Service { name: "web", port: 26443, prepare: web::prepare, endpoints: web::endpoints },
+    Service { name: "ssh", port: 26022, prepare: ssh::prepare, endpoints: ssh::endpoints },
+    Service { name: "postgres", port: 26432, prepare: postgres::prepare, endpoints: postgres::endpoints },
+    Service { name: "redis", port: 26379, prepare: redis::prepare, endpoints: redis::endpoints },
+    Service { name: "iperf", port: 26201, prepare: iperf::prepare, endpoints: iperf::endpoints },
+];
+
+/// Installs what is missing, starts what is not running, and writes `target/services.env`.
+pub(crate) fn start(root: &Path) -> Result<()> {
+    packages::install(&packages::PEERS).context("installing the test peers")?;
+    let mut lines = String::new();
+    for service in &SERVICES {
+        let place = start_one(service, root).with_context(|| format!("starting {}", service.name))?;
+        println!("{:<10} 127.0.0.1:{}", service.name, place.port);
+        for (key, value) in (service.endpoints)(&place)? {
+            lines.push_str(&format!("{key}={value}\n"));
+        }
+    }
+    let path = environment_file(root);
+    fs::write(&path, lines).with_context(|| format!("writing {}", path.display()))?;
+    println!("written: {}", path.display());
+    Ok(())
+}
+
+/// Installs the proxies that the lab compares with; starts none of them.
+pub(crate) fn install_rivals() -> Result<()> {
+    packages::install(&packages::RIVALS).context("installing the rivals")
+}
+
+/// Ends what `start` started, and removes the environment file so that no test trusts it.
+pub(crate) fn stop(root: &Path) -> Result<()> {
+    for service in &SERVICES {
+        let directory = directory(service, root);
+        if daemon::stop(&directory).with_context(|| format!("stopping {}", service.name))? {
+            println!("{:<10} stopped", service.name);
+        }
+    }
+    postgres::remove_cluster(&root.join("target/services/postgres"))?;
+    match fs::remove_file(environment_file(root)) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
+fn start_one(service: &Service, root: &Path) -> Result<Place> {
+    let directory = directory(service, root);
+    if let Some(port) = daemon::running(&directory)? {
+        return Ok(Place { directory, port });
+    }
+    fs::create_dir_all(&directory)?;
+    let place = Place { port: free_port(service.port)?, directory };
+    let daemon = (service.prepare)(&place)?;
+    daemon::start(daemon, &place)?;
+    Ok(place)
+}
+
+fn free_port(first: u16) -> Result<u16> {
+    for port in first..first + PORT_TRIES_MAX {
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return Ok(port);
+        }
+    }
+    bail!("ports {first} to {} are all taken: free one", first + PORT_TRIES_MAX - 1)
+}
+
+fn directory(service: &Service, root: &Path) -> PathBuf {
+    root.join("target/services").join(service.name)
+}
+
+fn environment_file(root: &Path) -> PathBuf {
+    root.join("target/services.env")
+}

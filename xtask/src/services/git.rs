@@ -1,0 +1,53 @@
+//! git's smart HTTP backend behind FastCGI, with one sample repository; `web` puts TLS in front.
+
+use std::{
+    fs::{self, File},
+    io::{self, Read},
+    path::Path,
+    process::Command,
+};
+
+use anyhow::{Context, Result};
+
+use super::{Endpoints, Place, daemon::Daemon, tool};
+
+/// How much a clone carries.
+const CONTENT_BYTES: u64 = 1 << 20;
+
+/// Makes the sample repository once, and wraps git-http-backend for a web server.
+pub(super) fn prepare(place: &Place) -> Result<Daemon> {
+    if !Path::new(&place.path("projects/sample.git")).exists() {
+        make_sample(place).context("making the sample repository")?;
+    }
+    let mut command = Command::new("/usr/sbin/fcgiwrap");
+    command.args(["-s", &format!("tcp:127.0.0.1:{}", place.port)]);
+    Ok(Daemon::new(command))
+}
+
+/// The commit that a clone must arrive at.
+pub(super) fn endpoints(place: &Place) -> Result<Endpoints> {
+    let commit = git(&["-C", &place.path("projects/sample.git"), "rev-parse", "HEAD"])?;
+    Ok(vec![("GIT_COMMIT", commit.trim().to_owned())])
+}
+
+fn make_sample(place: &Place) -> Result<()> {
+    let draft = place.path("projects/draft.git");
+    fs::create_dir_all(&draft)?;
+    // Random, so that compression leaves something to carry.
+    let content = place.path("content");
+    io::copy(&mut File::open("/dev/urandom")?.take(CONTENT_BYTES), &mut File::create(&content)?)?;
+    let in_draft = |arguments: &[&str]| git(&[&["-C", &draft], arguments].concat());
+    git(&["init", "--quiet", "--bare", "--initial-branch=main", &draft])?;
+    let blob = in_draft(&["hash-object", "-w", &content])?;
+    in_draft(&["update-index", "--add", "--cacheinfo", &format!("100644,{},content", blob.trim())])?;
+    let tree = in_draft(&["write-tree"])?;
+    let identity = ["-c", "user.name=Sample", "-c", "user.email=sample@example.com"];
+    let commit = in_draft(&[&identity[..], &["commit-tree", "-m", "A sample", tree.trim()]].concat())?;
+    in_draft(&["update-ref", "refs/heads/main", commit.trim()])?;
+    // Renamed last, so that a run that was cut short leaves no half-made sample.
+    Ok(fs::rename(&draft, place.path("projects/sample.git"))?)
+}
+
+fn git(arguments: &[&str]) -> Result<String> {
+    tool::run(Command::new("git").args(arguments))
+}

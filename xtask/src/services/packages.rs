@@ -1,0 +1,134 @@
+//! Debian packages: installs what is missing, with apt-get.
+//! Promises: quick when all is there; no package's own daemon is started by its installation; one line
+//! names the packages to install by hand where apt-get cannot be used. Leaves versions to Debian.
+
+use std::{
+    fs,
+    io::ErrorKind,
+    os::unix::fs::PermissionsExt,
+    path::Path,
+    process::{Command, Stdio},
+};
+
+use anyhow::{Context, Result, bail};
+
+use super::tool;
+
+/// A package, and a file of it that shows that it is installed. Where the version is part of the path,
+/// the folder that holds the versions stands for it.
+pub(super) struct Package {
+    name: &'static str,
+    witness: &'static str,
+    /// Not every Debian release has it: go without where it is unknown.
+    optional: bool,
+}
+
+const fn package(name: &'static str, witness: &'static str) -> Package {
+    Package { name, witness, optional: false }
+}
+
+/// What the ignored tests run, or talk to.
+pub(super) const PEERS: [Package; 11] = [
+    package("chromium", "/usr/bin/chromium"),
+    package("curl", "/usr/bin/curl"),
+    package("fcgiwrap", "/usr/sbin/fcgiwrap"),
+    package("git", "/usr/lib/git-core/git-http-backend"),
+    package("iperf3", "/usr/bin/iperf3"),
+    package("ncat", "/usr/bin/ncat"),
+    package("nginx", "/usr/sbin/nginx"),
+    package("openssh-server", "/usr/sbin/sshd"),
+    package("openssl", "/usr/bin/openssl"),
+    package("postgresql", "/usr/lib/postgresql"),
+    package("redis-server", "/usr/bin/redis-server"),
+];
+
+/// The proxies that the lab compares with.
+pub(super) const RIVALS: [Package; 8] = [
+    Package { name: "3proxy", witness: "/usr/bin/3proxy", optional: true },
+    package("dante-server", "/usr/sbin/danted"),
+    package("haproxy", "/usr/sbin/haproxy"),
+    package("libnginx-mod-stream", "/usr/lib/nginx/modules/ngx_stream_module.so"),
+    package("microsocks", "/usr/bin/microsocks"),
+    package("nginx", "/usr/sbin/nginx"),
+    package("squid", "/usr/sbin/squid"),
+    package("tinyproxy", "/usr/bin/tinyproxy"),
+];
+
+/// Installs those of `packages` that are missing.
+pub(super) fn install(packages: &[Package]) -> Result<()> {
+    let missing: Vec<&Package> = packages.iter().filter(|p| !Path::new(p.witness).exists()).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let names: Vec<&str> = missing.iter().map(|package| package.name).collect();
+    if !rustix::process::geteuid().is_root() || !Path::new("/usr/bin/apt-get").exists() {
+        bail!("missing: {0}; install them, on Debian by `apt-get install {0}` as root", names.join(" "));
+    }
+    let _no_daemons = NoDaemons::declare()?;
+    // The package lists may be absent or too old to name files that still exist: fetch them at need only.
+    if install_known(&missing).is_ok() {
+        return Ok(());
+    }
+    println!("updating the package lists");
+    tool::run(&mut apt_get(&["update"]))?;
+    install_known(&missing)
+}
+
+fn install_known(missing: &[&Package]) -> Result<()> {
+    let (known, unknown): (Vec<&Package>, Vec<&Package>) =
+        missing.iter().copied().partition(|package| !package.optional || is_known(package));
+    for package in unknown {
+        println!("{} is not in this Debian: going without", package.name);
+    }
+    let names: Vec<&str> = known.iter().map(|package| package.name).collect();
+    if names.is_empty() {
+        return Ok(());
+    }
+    println!("installing {}", names.join(" "));
+    tool::run(&mut apt_get(&[&["install", "--yes", "--no-install-recommends"], &names[..]].concat()))?;
+    Ok(())
+}
+
+fn is_known(package: &Package) -> bool {
+    let mut command = Command::new("apt-cache");
+    command.args(["show", "--quiet", package.name]).stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
+}
+
+fn apt_get(arguments: &[&str]) -> Command {
+    let mut command = Command::new("apt-get");
+    command.arg("--quiet=2").args(arguments).env("DEBIAN_FRONTEND", "noninteractive");
+    command
+}
+
+/// While it lives, Debian's maintainer scripts start no daemon (deb-systemd-invoke(1), invoke-rc.d(8)).
+/// A policy that the machine's owner has set is left alone.
+struct NoDaemons {
+    ours: bool,
+}
+
+const POLICY: &str = "/usr/sbin/policy-rc.d";
+
+impl NoDaemons {
+    fn declare() -> Result<NoDaemons> {
+        let script = "#!/bin/sh\n# Forbids every action: see invoke-rc.d(8), exit code 101.\nexit 101\n";
+        match fs::File::create_new(POLICY) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => return Ok(NoDaemons { ours: false }),
+            created => drop(created.with_context(|| format!("creating {POLICY}"))?),
+        }
+        let guard = NoDaemons { ours: true };
+        fs::write(POLICY, script)?;
+        fs::set_permissions(POLICY, fs::Permissions::from_mode(0o755))?;
+        Ok(guard)
+    }
+}
+
+impl Drop for NoDaemons {
+    fn drop(&mut self) {
+        if self.ours
+            && let Err(error) = fs::remove_file(POLICY)
+        {
+            eprintln!("remove {POLICY} by hand, it keeps every daemon from starting: {error}");
+        }
+    }
+}

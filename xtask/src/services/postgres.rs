@@ -1,0 +1,118 @@
+//! PostgreSQL with a cluster of its own; the role `postgres` needs no password on loopback.
+//! PostgreSQL refuses to run as root: then the account of Debian's package runs it, and the cluster lies in
+//! the system's temporary folder, since that account may not be able to enter the workspace.
+
+use std::{
+    fs,
+    os::unix::{fs::chown, process::CommandExt},
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context, Result, anyhow, bail};
+use rustix::process::Signal;
+
+use super::{Endpoints, Place, daemon::Daemon, tool};
+
+/// A file in the service's folder that names the cluster's folder, where that is another one.
+const OUTSIDE_NOTE: &str = "cluster-path";
+
+/// Makes the cluster once.
+pub(super) fn prepare(place: &Place) -> Result<Daemon> {
+    let programs = programs()?;
+    let account = Account::to_run_as()?;
+    let cluster = cluster(place, &account)?;
+    if !cluster.join("PG_VERSION").exists() {
+        let mut initdb = account.command(&programs.join("initdb"));
+        initdb.args(["--auth=trust", "--username=postgres", "--encoding=UTF8", "--no-sync", "--pgdata"]);
+        tool::run(initdb.arg(&cluster))?;
+    }
+    let mut command = account.command(&programs.join("postgres"));
+    command.arg("-D").arg(&cluster).args(["-p", &place.port.to_string()]);
+    command.args(["-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=", "-c", "fsync=off"]);
+    // SIGINT is the fast shutdown: it does not wait for clients to leave.
+    Ok(Daemon { command, ready, stop_signal: Signal::INT })
+}
+
+/// For `psql -h 127.0.0.1`.
+pub(super) fn endpoints(place: &Place) -> Result<Endpoints> {
+    Ok(vec![
+        ("POSTGRES_PORT", place.port.to_string()),
+        ("POSTGRES_USER", "postgres".to_owned()),
+        ("POSTGRES_DATABASE", "postgres".to_owned()),
+    ])
+}
+
+/// Removes the cluster that `prepare` made outside the service's folder, if it did.
+pub(super) fn remove_cluster(directory: &Path) -> Result<()> {
+    let note = directory.join(OUTSIDE_NOTE);
+    let Ok(path) = fs::read_to_string(&note) else { return Ok(()) };
+    if Path::new(&path).exists() {
+        fs::remove_dir_all(&path).with_context(|| format!("removing {path}"))?;
+    }
+    Ok(fs::remove_file(note)?)
+}
+
+/// The server accepts connections before it answers queries.
+fn ready(place: &Place) -> bool {
+    let mut command = Command::new("pg_isready");
+    command.args(["--quiet", "--host=127.0.0.1", &format!("--port={}", place.port)]);
+    command.status().is_ok_and(|status| status.success())
+}
+
+/// Debian keeps the server's programs by major version, outside PATH: the newest is taken.
+fn programs() -> Result<PathBuf> {
+    let versions = fs::read_dir("/usr/lib/postgresql").context("looking for PostgreSQL's programs")?;
+    let newest = versions
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok())
+        .filter(|version| Path::new(&format!("/usr/lib/postgresql/{version}/bin/initdb")).exists())
+        .max()
+        .ok_or_else(|| anyhow!("no server below /usr/lib/postgresql: install `postgresql`"))?;
+    Ok(PathBuf::from(format!("/usr/lib/postgresql/{newest}/bin")))
+}
+
+fn cluster(place: &Place, account: &Account) -> Result<PathBuf> {
+    let Account::Other { user, group } = *account else { return Ok(place.directory.join("cluster")) };
+    let note = place.directory.join(OUTSIDE_NOTE);
+    if let Ok(path) = fs::read_to_string(&note)
+        && Path::new(&path).exists()
+    {
+        return Ok(PathBuf::from(path));
+    }
+    let path = std::env::temp_dir().join(format!("tollgate-postgres-{}", std::process::id()));
+    fs::create_dir(&path).with_context(|| format!("creating {}", path.display()))?;
+    chown(&path, Some(user), Some(group))?;
+    fs::write(note, path.as_os_str().as_encoded_bytes())?;
+    Ok(path)
+}
+
+/// Who runs the server.
+enum Account {
+    Own,
+    Other { user: u32, group: u32 },
+}
+
+impl Account {
+    fn to_run_as() -> Result<Account> {
+        if !rustix::process::geteuid().is_root() {
+            return Ok(Account::Own);
+        }
+        let accounts = fs::read_to_string("/etc/passwd")?;
+        let line = accounts.lines().find_map(|line| line.strip_prefix("postgres:"));
+        let fields: Vec<&str> = line.context("no account `postgres` in /etc/passwd")?.split(':').collect();
+        let [_, user, group, ..] = fields[..] else {
+            bail!("/etc/passwd: the line of `postgres` is damaged")
+        };
+        Ok(Account::Other { user: user.parse()?, group: group.parse()? })
+    }
+
+    /// Started in `/`: the account may not be able to enter the current folder.
+    fn command(&self, program: &Path) -> Command {
+        let mut command = Command::new(program);
+        command.current_dir("/");
+        if let Account::Other { user, group } = *self {
+            command.uid(user).gid(group);
+        }
+        command
+    }
+}

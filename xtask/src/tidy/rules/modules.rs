@@ -1,0 +1,47 @@
+//! How files and modules are called, and that each file is somebody's module.
+
+use std::collections::BTreeSet;
+
+use crate::tidy::{Finding, tree::Tree};
+
+/// Names that say nothing of what is inside, so that everything ends up inside.
+const EMPTY_NAMES: [&str; 9] =
+    ["common", "helper", "helpers", "manager", "managers", "service", "types", "util", "utils"];
+
+/// A module is named by the noun that it holds.
+pub(super) fn name(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for source in &tree.sources {
+        let stem = source.path.strip_suffix(".rs").unwrap_or(&source.path);
+        for part in stem.split('/').filter(|part| EMPTY_NAMES.contains(part)) {
+            findings.push(Finding::new(&source.path, 1, says_nothing(part)));
+        }
+        if stem.ends_with("/mod") {
+            let text =
+                "`mod.rs`: name the file after its folder and put it beside it, `accept.rs` by `accept/`";
+            findings.push(Finding::new(&source.path, 1, text));
+        }
+        for module in source.modules.iter().filter(|module| EMPTY_NAMES.contains(&module.name.as_str())) {
+            findings.push(Finding::new(&source.path, module.line, says_nothing(&module.name)));
+        }
+    }
+    findings
+}
+
+/// The compiler is silent about a file that no `mod` line names.
+pub(super) fn dead_file(tree: &Tree) -> Vec<Finding> {
+    let mut declared = BTreeSet::new();
+    for source in &tree.sources {
+        for module in source.modules.iter().filter(|module| !module.is_inline) {
+            declared.insert(format!("{}/{}.rs", source.module_directory(), module.name));
+        }
+    }
+    let is_dead = |path: &str| !declared.contains(path);
+    let dead = tree.sources.iter().filter(|source| !source.is_crate_root() && is_dead(&source.path));
+    dead.map(|source| Finding::new(&source.path, 1, "no `mod` names this file: name it, or delete it"))
+        .collect()
+}
+
+fn says_nothing(name: &str) -> String {
+    format!("`{name}` says nothing: name it by the noun that it holds; if no noun fits, split it otherwise")
+}

@@ -1,0 +1,79 @@
+//! What a file looks like from afar: its opening, and the lengths that let it be read.
+
+use crate::tidy::{Finding, source::Source, tree::Tree};
+
+/// A function fits a screen.
+const FUNCTION_LINES_MAX: usize = 70;
+/// A file is read in one sitting; tests do not count.
+const FILE_LINES_MAX: usize = 600;
+/// Two files fit side by side. For code and scripts; prose is wrapped where it is shown.
+const LINE_CHARACTERS_MAX: usize = 110;
+
+/// Whatever the other rules say of a file, they say of what a parser made of it.
+pub(super) fn parses(tree: &Tree) -> Vec<Finding> {
+    tree.unparsed.iter().map(|finding| Finding::new(&finding.path, finding.line, &finding.text)).collect()
+}
+
+/// The first line says what the file is.
+pub(super) fn header(tree: &Tree) -> Vec<Finding> {
+    let opens_well = |text: &str| text.strip_prefix("//! ").is_some_and(|rest| !rest.trim_start().is_empty());
+    let text = "open with `//!` and one sentence: what this is, what it promises, what it leaves to others";
+    let bare = tree.sources.iter().filter(|source| !opens_well(&source.text));
+    bare.map(|source| Finding::new(&source.path, 1, text)).collect()
+}
+
+/// Lines outside tests are bounded per file.
+pub(super) fn file_length(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for source in &tree.sources {
+        let line_count = source.text.lines().count();
+        let product_count = (1..=line_count).filter(|line| !source.is_test_line(*line)).count();
+        if product_count > FILE_LINES_MAX {
+            let text = format!(
+                "{product_count} lines outside tests, at most {FILE_LINES_MAX}: give its second noun a file"
+            );
+            findings.push(Finding::new(&source.path, 1, text));
+        }
+    }
+    findings
+}
+
+/// Lines per function are bounded, outside tests.
+pub(super) fn function_length(tree: &Tree) -> Vec<Finding> {
+    tree.sources.iter().flat_map(long_functions).collect()
+}
+
+fn long_functions(source: &Source) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for function in &source.functions {
+        let (start, line_count) = (*function.lines.start(), function.lines.clone().count());
+        if line_count > FUNCTION_LINES_MAX && !source.is_test_line(start) {
+            let name = &function.name;
+            let text = format!(
+                "`{name}` has {line_count} lines, at most {FUNCTION_LINES_MAX}: \
+                 leave the decisions here, move the plain work into leaves"
+            );
+            findings.push(Finding::new(&source.path, start, text));
+        }
+    }
+    findings
+}
+
+/// Characters per line are bounded, but for a row of a table in the docs, which cannot be broken.
+pub(super) fn line_length(tree: &Tree) -> Vec<Finding> {
+    let is_checked = |path: &str| path.ends_with(".rs") || path.ends_with(".sh") || path.starts_with(".ci/");
+    let is_row =
+        |line: &str| line.trim_start().starts_with("//! |") || line.trim_start().starts_with("/// |");
+    let mut findings = Vec::new();
+    for file in tree.files.iter().filter(|file| is_checked(&file.path)) {
+        for (index, line) in file.text.lines().enumerate().filter(|(_, line)| !is_row(line)) {
+            let character_count = line.chars().count();
+            if character_count > LINE_CHARACTERS_MAX {
+                let text =
+                    format!("{character_count} characters, at most {LINE_CHARACTERS_MAX}: break the line");
+                findings.push(Finding::new(&file.path, index + 1, text));
+            }
+        }
+    }
+    findings
+}

@@ -1,0 +1,72 @@
+//! Where `unsafe` may stand, and what must stand beside it.
+
+use crate::tidy::{Finding, source::Source, tree::Tree};
+
+/// The one crate that holds unsafe code.
+const FLOOR: &str = "sys";
+
+/// How far above an `unsafe` its statement and the comment on it may begin.
+const REASON_LINES_MAX: usize = 12;
+
+/// Only `sys` holds unsafe code, tests included.
+pub(super) fn place(tree: &Tree) -> Vec<Finding> {
+    let text = "`unsafe` outside `sys`: give `sys` a safe function for it, and call that";
+    let others = tree.sources.iter().filter(|source| source.crate_name() != FLOOR);
+    others
+        .flat_map(|source| unsafe_lines(source).map(|line| Finding::new(&source.path, line, text)))
+        .collect()
+}
+
+/// The root of every other crate lets the compiler say the same.
+pub(super) fn forbidden(tree: &Tree) -> Vec<Finding> {
+    let is_root = |source: &&Source| {
+        source.path.ends_with("/src/lib.rs")
+            || source.path.ends_with("/src/main.rs")
+            || source.path.contains("/src/bin/")
+    };
+    let roots = tree.sources.iter().filter(is_root).filter(|source| source.crate_name() != FLOOR);
+    let open = roots.filter(|source| source.first_attribute.as_deref() != Some("forbid(unsafe_code)"));
+    let text = "write `#![forbid(unsafe_code)]` right after the header, before any other attribute";
+    open.map(|source| Finding::new(&source.path, 1, text)).collect()
+}
+
+/// Each unsafe block, implementation and function says why it is sound.
+pub(super) fn reason(tree: &Tree) -> Vec<Finding> {
+    let text = "say above it, in a comment `// SAFETY:`, which fact makes this sound and who upholds it \
+                (for an `unsafe fn`, in its docs under `# Safety`, what a caller must uphold)";
+    let mut findings = Vec::new();
+    for source in &tree.sources {
+        let lines: Vec<&str> = source.text.lines().collect();
+        let unexplained = unsafe_lines(source).filter(|line| !is_explained(&lines[..*line]));
+        findings.extend(unexplained.map(|line| Finding::new(&source.path, line, text)));
+    }
+    findings
+}
+
+fn unsafe_lines(source: &Source) -> impl Iterator<Item = usize> {
+    source.tokens.iter().filter(|token| token.text == "unsafe").map(|token| token.line)
+}
+
+/// Whether the last of `lines` carries a reason: on itself, or in the comments and attributes directly
+/// above the statement that it belongs to.
+fn is_explained(lines: &[&str]) -> bool {
+    let (last, above) = lines.split_last().expect("a token stands on a line");
+    if gives_reason(last) {
+        return true;
+    }
+    for line in above.iter().rev().take(REASON_LINES_MAX).map(|line| line.trim()) {
+        if gives_reason(line) {
+            return true;
+        }
+        let ends_statement = line.is_empty() || line.ends_with([';', '{', '}', ',']);
+        if ends_statement && !line.starts_with("//") {
+            return false;
+        }
+    }
+    false
+}
+
+fn gives_reason(line: &str) -> bool {
+    let reason = line.split_once("// SAFETY:").map(|(_, reason)| reason.trim());
+    reason.is_some_and(|reason| !reason.is_empty()) || line.starts_with("/// # Safety")
+}

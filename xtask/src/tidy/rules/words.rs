@@ -1,0 +1,94 @@
+//! What no committed text may hold, of whatever language.
+
+use crate::tidy::{Finding, tree::Tree};
+
+// Each word is written in two parts, or this file would break its own rules.
+const POSTPONED: [&str; 3] = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("X", "XX")];
+const MACHINE_PATHS: [&str; 4] =
+    [concat!("/ro", "ot/"), concat!("/ho", "me/"), concat!("/wo", "rk/"), concat!("/Us", "ers/")];
+const REGISTRY_HOSTS: [&str; 8] = [
+    concat!("crates", ".io"),
+    concat!("pypi", ".org"),
+    concat!("pythonhosted", ".org"),
+    concat!("registry.npmjs", ".org"),
+    concat!("deb.debian", ".org"),
+    concat!("security.debian", ".org"),
+    concat!("proxy.golang", ".org"),
+    concat!("repo.maven", ".apache"),
+];
+
+/// Folders of test inputs, which are what they are to the last byte.
+const DATA_FOLDERS: [&str; 2] = ["seeds", "testdata"];
+
+/// Written by cargo, which spells the registry out.
+const LOCK_FILE: &str = "Cargo.lock";
+
+/// No line ends in blanks or a carriage return, and the last one ends.
+pub(super) fn whitespace(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let is_data = |path: &str| path.split('/').any(|part| DATA_FOLDERS.contains(&part));
+    for file in tree.files.iter().filter(|file| !is_data(&file.path)) {
+        for (index, line) in file.text.split('\n').enumerate() {
+            if line.ends_with([' ', '\t', '\r']) {
+                findings.push(Finding::new(
+                    &file.path,
+                    index + 1,
+                    "remove the blanks at the end of the line",
+                ));
+            }
+        }
+        if !file.text.is_empty() && !file.text.ends_with('\n') {
+            let line = file.text.lines().count();
+            findings.push(Finding::new(&file.path, line, "end the last line with a line feed"));
+        }
+    }
+    findings
+}
+
+/// The tree holds what is done; what is to be done stands in the tracker.
+pub(super) fn postponed_work(tree: &Tree) -> Vec<Finding> {
+    find(tree, &POSTPONED, is_word, "do it now, or leave it out and open an issue")
+}
+
+/// Nothing depends on where one machine keeps its files.
+pub(super) fn machine_path(tree: &Tree) -> Vec<Finding> {
+    let begins_path = |before: Option<char>, _: Option<char>| !before.is_some_and(is_path_character);
+    find(tree, &MACHINE_PATHS, begins_path, "a path of one machine: make it relative, or ask the environment")
+}
+
+/// Which mirror serves the packages is each machine's own setting.
+pub(super) fn registry_host(tree: &Tree) -> Vec<Finding> {
+    find(tree, &REGISTRY_HOSTS, is_word, "a registry's host: leave it to the machine's own client settings")
+}
+
+/// Each line that holds one of `needles` where `fits` agrees with the characters before and after it.
+fn find(
+    tree: &Tree,
+    needles: &[&str],
+    fits: fn(Option<char>, Option<char>) -> bool,
+    instead: &str,
+) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for file in tree.files.iter().filter(|file| file.path.rsplit('/').next() != Some(LOCK_FILE)) {
+        for (index, line) in file.text.lines().enumerate() {
+            for needle in needles {
+                let stands = |(at, _): (usize, &str)| {
+                    fits(line[..at].chars().next_back(), line[at + needle.len()..].chars().next())
+                };
+                if line.match_indices(needle).any(stands) {
+                    findings.push(Finding::new(&file.path, index + 1, format!("`{needle}`: {instead}")));
+                }
+            }
+        }
+    }
+    findings
+}
+
+fn is_word(before: Option<char>, after: Option<char>) -> bool {
+    let continues = |character: Option<char>| character.is_some_and(|it| it.is_alphanumeric() || it == '_');
+    !continues(before) && !continues(after)
+}
+
+fn is_path_character(character: char) -> bool {
+    character.is_alphanumeric() || matches!(character, '.' | '_' | '-' | '}')
+}

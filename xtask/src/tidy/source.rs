@@ -1,0 +1,219 @@
+//! One Rust file, parsed: its tokens, its functions and modules, and which of its lines are tests.
+
+use std::ops::RangeInclusive;
+
+use syn::{
+    Attribute, ImplItemFn, Item, ItemFn, ItemMod, ItemUse, Meta, Signature, Token, TraitItemFn, UseTree,
+    punctuated::Punctuated, spanned::Spanned, visit::Visit,
+};
+
+use super::tokens::{self, Token as Lexeme};
+
+/// A parsed file. Lines are counted from 1.
+pub(super) struct Source {
+    pub(super) path: String,
+    pub(super) text: String,
+    pub(super) tokens: Vec<Lexeme>,
+    /// Each path that a `use` with braces names, spelled out: `use a::{b, c}` gives `a::b` and `a::c`.
+    pub(super) uses: Vec<Vec<Lexeme>>,
+    pub(super) functions: Vec<Function>,
+    pub(super) modules: Vec<Module>,
+    /// The name of the first inner attribute's lint group and lint, such as `forbid(unsafe_code)`.
+    pub(super) first_attribute: Option<String>,
+    /// The whole file is built for tests only.
+    pub(super) is_test: bool,
+    test_lines: Vec<RangeInclusive<usize>>,
+}
+
+/// A function with a body.
+pub(super) struct Function {
+    pub(super) name: String,
+    /// From its `fn` to its last brace.
+    pub(super) lines: RangeInclusive<usize>,
+}
+
+/// A module declared here.
+pub(super) struct Module {
+    pub(super) name: String,
+    pub(super) line: usize,
+    pub(super) is_inline: bool,
+    pub(super) is_test: bool,
+}
+
+impl Source {
+    /// Parses a file, or says where that failed.
+    pub(super) fn parse(path: &str, text: &str) -> Result<Source, (usize, String)> {
+        let syntax = syn::parse_file(text)
+            .map_err(|error| (error.span().start().line, format!("does not parse: {error}")))?;
+        let tokens = tokens::lex(text).expect("what syn has parsed has been lexed");
+        let mut seen = Outline::default();
+        seen.visit_file(&syntax);
+        Ok(Source {
+            path: path.to_owned(),
+            text: text.to_owned(),
+            tokens,
+            uses: seen.uses,
+            functions: seen.functions,
+            modules: seen.modules,
+            first_attribute: syntax.attrs.iter().find_map(lint_attribute),
+            is_test: is_test_path(path),
+            test_lines: seen.test_lines,
+        })
+    }
+
+    /// The crate, or other top folder, that the file belongs to.
+    pub(super) fn crate_name(&self) -> &str {
+        self.path.split('/').next().expect("a split yields at least one part")
+    }
+
+    /// Whether that line is built for tests only.
+    pub(super) fn is_test_line(&self, line: usize) -> bool {
+        self.is_test || self.test_lines.iter().any(|lines| lines.contains(&line))
+    }
+
+    /// The folder in which the modules declared here have their files.
+    pub(super) fn module_directory(&self) -> &str {
+        let stem = self.path.strip_suffix(".rs").unwrap_or(&self.path);
+        let (directory, name) = stem.rsplit_once('/').unwrap_or(("", stem));
+        let is_root = matches!(name, "lib" | "main") || is_target_directory(directory);
+        if is_root { directory } else { stem }
+    }
+
+    /// Whether the file is where a crate begins: no other file declares it.
+    pub(super) fn is_crate_root(&self) -> bool {
+        let (directory, name) = self.path.rsplit_once('/').unwrap_or(("", &self.path));
+        matches!(name, "lib.rs" | "main.rs" | "build.rs") || is_target_directory(directory)
+    }
+}
+
+/// Folders in which cargo takes each file for a crate of its own.
+fn is_target_directory(directory: &str) -> bool {
+    let last = directory.rsplit('/').next().expect("a split yields at least one part");
+    matches!(last, "bin" | "examples" | "benches" | "fuzz_targets")
+        || (last == "tests" && !directory.contains("/src/"))
+}
+
+fn is_test_path(path: &str) -> bool {
+    path.split('/').any(|part| matches!(part, "tests" | "tests.rs" | "benches" | "fuzz"))
+}
+
+fn lint_attribute(attribute: &Attribute) -> Option<String> {
+    match &attribute.meta {
+        Meta::List(list) => Some(format!("{}({})", list.path.get_ident()?, list.tokens)),
+        _ => None,
+    }
+}
+
+/// Gathers what the rules ask of a file.
+#[derive(Default)]
+struct Outline {
+    uses: Vec<Vec<Lexeme>>,
+    functions: Vec<Function>,
+    modules: Vec<Module>,
+    test_lines: Vec<RangeInclusive<usize>>,
+}
+
+impl Outline {
+    fn note_function(&mut self, signature: &Signature, last_line: usize) {
+        let lines = signature.fn_token.span.start().line..=last_line;
+        self.functions.push(Function { name: signature.ident.to_string(), lines });
+    }
+
+    fn note_if_test(&mut self, attributes: &[Attribute], item: &impl Spanned) {
+        if attributes.iter().any(is_test_attribute) {
+            let span = item.span();
+            self.test_lines.push(span.start().line..=span.end().line);
+        }
+    }
+}
+
+impl<'ast> Visit<'ast> for Outline {
+    fn visit_item(&mut self, item: &'ast Item) {
+        match item {
+            Item::Fn(it) => self.note_if_test(&it.attrs, it),
+            Item::Impl(it) => self.note_if_test(&it.attrs, it),
+            Item::Mod(it) => self.note_if_test(&it.attrs, it),
+            Item::Struct(it) => self.note_if_test(&it.attrs, it),
+            Item::Use(it) => self.note_if_test(&it.attrs, it),
+            _ => {}
+        }
+        syn::visit::visit_item(self, item);
+    }
+
+    fn visit_item_fn(&mut self, item: &'ast ItemFn) {
+        self.note_function(&item.sig, item.block.brace_token.span.close().start().line);
+        syn::visit::visit_item_fn(self, item);
+    }
+
+    fn visit_impl_item_fn(&mut self, item: &'ast ImplItemFn) {
+        self.note_if_test(&item.attrs, item);
+        self.note_function(&item.sig, item.block.brace_token.span.close().start().line);
+        syn::visit::visit_impl_item_fn(self, item);
+    }
+
+    fn visit_trait_item_fn(&mut self, item: &'ast TraitItemFn) {
+        if let Some(block) = &item.default {
+            self.note_function(&item.sig, block.brace_token.span.close().start().line);
+        }
+        syn::visit::visit_trait_item_fn(self, item);
+    }
+
+    fn visit_item_mod(&mut self, item: &'ast ItemMod) {
+        self.modules.push(Module {
+            name: item.ident.to_string(),
+            line: item.ident.span().start().line,
+            is_inline: item.content.is_some(),
+            is_test: item.attrs.iter().any(is_test_attribute),
+        });
+        syn::visit::visit_item_mod(self, item);
+    }
+
+    fn visit_item_use(&mut self, item: &'ast ItemUse) {
+        spell_out(&item.tree, &mut Vec::new(), &mut self.uses);
+    }
+}
+
+fn is_test_attribute(attribute: &Attribute) -> bool {
+    match &attribute.meta {
+        Meta::Path(path) => path.is_ident("test"),
+        Meta::List(list) if list.path.is_ident("cfg") => {
+            list.parse_args::<Meta>().is_ok_and(|condition| requires_test(&condition))
+        }
+        _ => false,
+    }
+}
+
+/// Whether the condition holds in test builds only; `loom` models are tests too.
+fn requires_test(condition: &Meta) -> bool {
+    let parts = |list: &syn::MetaList| {
+        list.parse_args_with(Punctuated::<Meta, Token![,]>::parse_terminated).unwrap_or_default()
+    };
+    match condition {
+        Meta::Path(path) => path.is_ident("test") || path.is_ident("loom"),
+        Meta::List(list) if list.path.is_ident("all") => parts(list).iter().any(requires_test),
+        Meta::List(list) if list.path.is_ident("any") => {
+            let parts = parts(list);
+            !parts.is_empty() && parts.iter().all(requires_test)
+        }
+        _ => false,
+    }
+}
+
+fn spell_out(tree: &UseTree, prefix: &mut Vec<Lexeme>, uses: &mut Vec<Vec<Lexeme>>) {
+    let lexeme = |ident: &syn::Ident| Lexeme { text: ident.to_string(), line: ident.span().start().line };
+    let leaf = |ident: &syn::Ident, prefix: &[Lexeme]| [prefix, &[lexeme(ident)]].concat();
+    match tree {
+        UseTree::Path(path) => {
+            let length = prefix.len();
+            let first = lexeme(&path.ident);
+            let colon = Lexeme { text: ":".to_owned(), line: first.line };
+            prefix.extend([first, colon.clone(), colon]);
+            spell_out(&path.tree, prefix, uses);
+            prefix.truncate(length);
+        }
+        UseTree::Group(group) => group.items.iter().for_each(|item| spell_out(item, prefix, uses)),
+        UseTree::Name(name) => uses.push(leaf(&name.ident, prefix)),
+        UseTree::Rename(rename) => uses.push(leaf(&rename.ident, prefix)),
+        UseTree::Glob(_) => uses.push(prefix.clone()),
+    }
+}

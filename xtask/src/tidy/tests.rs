@@ -1,0 +1,60 @@
+//! Planted violations: each rule finds what it forbids, and nothing in what it allows.
+
+mod cases;
+
+use std::collections::BTreeSet;
+
+use super::{
+    rules::{RULES, calls::BANS},
+    tree::{File, Tree},
+};
+use cases::cases;
+
+/// What one rule finds in the given files: for each finding, its place and the start of its text.
+struct Case {
+    rule: &'static str,
+    files: Vec<(&'static str, String)>,
+    finds: Vec<&'static str>,
+}
+
+#[test]
+fn each_rule_finds_what_it_forbids_and_nothing_else() {
+    for Case { rule, files, finds } in cases() {
+        let found = find(rule, &files);
+        let agrees = found.len() == finds.len()
+            && found.iter().zip(&finds).all(|(found, expected)| found.starts_with(expected));
+        assert!(agrees, "{rule} over {files:#?}\nfinds  {found:#?}\nwanted {finds:#?}");
+    }
+}
+
+#[test]
+fn each_rule_has_a_planted_violation() {
+    let cases = cases();
+    let planted: BTreeSet<&str> =
+        cases.iter().filter(|case| !case.finds.is_empty()).map(|case| case.rule).collect();
+    let bare: Vec<&str> = RULES.iter().map(|rule| rule.name).filter(|name| !planted.contains(name)).collect();
+    assert!(bare.is_empty(), "rules without a planted violation: {bare:?}");
+}
+
+#[test]
+fn each_banned_call_is_found_in_code_and_not_in_tests() {
+    for ban in &BANS {
+        for (path, pattern) in ban.patterns.iter().map(|pattern| ("/src/planted.rs", pattern)) {
+            let path: &'static str = String::leak(ban.crates[0].to_owned() + path);
+            let rest = if pattern.ends_with('<') { "u8>()" } else { "" };
+            let call = format!("inside_a_macro! {{ x {pattern}{rest} }}");
+            let code = format!("//! Planted.\n{call}\n#[cfg(test)]\nmod tests {{\n    {call}\n}}\n");
+            let found = find("banned_call", &[(path, code)]);
+            let expected = format!("{path}:2: `{pattern}`: ");
+            assert!(found.iter().any(|finding| finding.starts_with(&expected)), "{pattern}: {found:?}");
+            assert!(found.iter().all(|finding| finding.contains(".rs:2: ")), "{pattern}: {found:?}");
+        }
+    }
+}
+
+fn find(rule: &str, files: &[(&str, String)]) -> Vec<String> {
+    let files = files.iter().map(|(path, text)| File { path: (*path).to_owned(), text: text.clone() });
+    let tree = Tree::of(files.collect());
+    let rule = RULES.iter().find(|candidate| candidate.name == rule).expect("the case names a rule");
+    (rule.check)(&tree).iter().map(ToString::to_string).collect()
+}

@@ -1,0 +1,281 @@
+//! The planted violations, and beside each what comes close and is allowed.
+//! Rust that breaks a rule is harmless in a literal, where the rules on code see one token. The rules on
+//! text see it: their words are written in two parts.
+
+use super::Case;
+
+pub(super) fn cases() -> Vec<Case> {
+    [shape(), text(), names(), calls(), unsafe_code(), lint_reasons(), manifests()]
+        .into_iter()
+        .flatten()
+        .collect()
+}
+
+fn case(rule: &'static str, files: &[(&'static str, &str)], finds: &[&'static str]) -> Case {
+    let files = files.iter().map(|(path, text)| (*path, (*text).to_owned())).collect();
+    Case { rule, files, finds: finds.to_vec() }
+}
+
+/// One file of the engine.
+fn code(rule: &'static str, text: &str, finds: &[&'static str]) -> Case {
+    case(rule, &[("engine/src/a.rs", text)], finds)
+}
+
+fn shape() -> Vec<Case> {
+    let function = |lines: usize| format!("//! A.\nfn long() {{\n{}}}\n", "    step();\n".repeat(lines - 2));
+    let test_function = function(100).replace("fn", "#[test]\nfn");
+    let file = |lines: usize| {
+        let tests = "#[cfg(test)]\nmod tests {\n\n\n\n}\n";
+        format!("//! A.\n{}{tests}", "const N: u8 = 0;\n".repeat(lines - 1))
+    };
+    let line = |characters: usize| format!("//! {}\n", "é".repeat(characters - 4));
+    let row = format!("//! | {} |\n", "x".repeat(120));
+    vec![
+        code("parses", "//! A.\nfn broken( {\n", &["engine/src/a.rs:"]),
+        code("header", "//! What it is.\n", &[]),
+        code("header", "use std::io;\n", &["engine/src/a.rs:1: open with `//!`"]),
+        code("header", "\n//! Late.\n", &["engine/src/a.rs:1: open"]),
+        code("header", "//!\n//! Late.\n", &["engine/src/a.rs:1: open"]),
+        code("function_length", &function(70), &[]),
+        code("function_length", &function(71), &["engine/src/a.rs:2: `long` has 71 lines, at most 70"]),
+        code("function_length", &test_function, &[]),
+        case("function_length", &[("engine/tests/a.rs", &function(71))], &[]),
+        code("file_length", &file(600), &[]),
+        code("file_length", &file(601), &["engine/src/a.rs:1: 601 lines outside tests, at most 600"]),
+        code("line_length", &line(110), &[]),
+        code("line_length", &line(111), &["engine/src/a.rs:1: 111 characters, at most 110"]),
+        code("line_length", &row, &[]),
+        case("line_length", &[("README.md", &line(200)), ("Cargo.toml", &line(200))], &[]),
+    ]
+}
+
+fn text() -> Vec<Case> {
+    let postponed =
+        concat!("One.\nTO", "DO: two, fix", "me\nFIX", "ME three\nmy_TO", "DO_list TO", "DOS noTO", "DO\n");
+    let paths = concat!("see /ho", "me/me, not example/ho", "me/ nor $x{y}/ho", "me/\n(/ro", "ot/x)\n");
+    let hosts = concat!("https://index.crates", ".io/x\nmy-crates", ".ion\n");
+    vec![
+        case(
+            "whitespace",
+            &[("a.md", "One.\nTwo. \n\t\nThree.\r\n"), ("b.md", "No end"), ("empty.md", "")],
+            &["a.md:2: remove", "a.md:3: remove", "a.md:4: remove", "b.md:1: end the last line"],
+        ),
+        case("whitespace", &[("fuzz/seeds/a", "x \r\n "), ("policy/testdata/b", "x ")], &[]),
+        case("postponed_work", &[("a.md", postponed)], &["a.md:2: `TO", "a.md:3: `FIX"]),
+        case("machine_path", &[("a.md", paths)], &["a.md:1: `/ho", "a.md:2: `/ro"]),
+        case(
+            "registry_host",
+            &[("a.md", hosts), ("Cargo.lock", hosts), ("fuzz/Cargo.lock", hosts)],
+            &["a.md:1: `crates"],
+        ),
+    ]
+}
+
+fn names() -> Vec<Case> {
+    let declares = "//! A.\nmod used;\n#[cfg(test)]\nmod tests;\nmod inline {}\n";
+    vec![
+        case(
+            "module_name",
+            &[("engine/src/utils.rs", "//! A.\n"), ("engine/src/common/pool.rs", "//! A.\n")],
+            &["engine/src/utils.rs:1: `utils` says nothing", "engine/src/common/pool.rs:1: `common` says"],
+        ),
+        case(
+            "module_name",
+            &[("engine/src/accept/mod.rs", "//! A.\nmod types {}\nmod r#typesetter;\n")],
+            &["engine/src/accept/mod.rs:1: `mod.rs`", "engine/src/accept/mod.rs:2: `types` says nothing"],
+        ),
+        case(
+            "dead_file",
+            &[
+                ("engine/src/lib.rs", declares),
+                ("engine/src/used.rs", declares),
+                ("engine/src/used/used.rs", "//! A.\n"),
+                ("engine/src/used/tests.rs", "//! A.\n"),
+                ("engine/src/used/inline.rs", "//! A.\n"),
+                ("engine/src/tests.rs", "//! A.\n"),
+                ("engine/tests/it.rs", "//! A.\n"),
+                ("engine/tests/it/case.rs", "//! A.\n"),
+            ],
+            &["engine/src/used/inline.rs:1: no `mod`", "engine/tests/it/case.rs:1: no `mod`"],
+        ),
+        // A cargo target in the form of a folder begins at its `main.rs`.
+        case(
+            "dead_file",
+            &[
+                ("tollgate/tests/it/main.rs", "//! A.\nmod curl;\n"),
+                ("tollgate/tests/it/curl.rs", "//! A.\n"),
+            ],
+            &[],
+        ),
+    ]
+}
+
+fn calls() -> Vec<Case> {
+    let clock = "//! A.\nfn f() {\n    Instant\n        ::now();\n}\n";
+    let words = "//! A: Instant::now().\n// .unwrap()\nconst S: &str = \"Instant::now() .unwrap()\";\n";
+    let not_tests =
+        "//! A.\n#[cfg(not(test))]\nfn f() { x.unwrap() }\n#[cfg(any(test, unix))]\nfn g() { x.unwrap() }\n";
+    let tests = r"//! A.
+#[cfg(all(test, unix))]
+mod t { fn f() { x.unwrap() } }
+#[test]
+fn g() { x.unwrap() }
+impl A {
+    #[cfg(test)]
+    fn f() { x.unwrap() }
+}
+#[cfg(loom)]
+mod l { fn f() { x.unwrap() } }
+";
+    vec![
+        code("banned_call", clock, &["engine/src/a.rs:3: `Instant::now`: only `sys::clock` reads time"]),
+        case("banned_call", &[("sys/src/clock.rs", clock), ("lab/src/a.rs", clock)], &[]),
+        code("banned_call", words, &[]),
+        code("banned_call", not_tests, &["engine/src/a.rs:3: `.unwrap()`", "engine/src/a.rs:5: `.unwrap()`"]),
+        code("banned_call", tests, &[]),
+        // A module that is declared for tests makes its file, and what lies below it, tests.
+        case(
+            "banned_call",
+            &[
+                ("engine/src/lib.rs", "//! A.\n#[cfg(test)]\nmod model;\n"),
+                ("engine/src/model.rs", "//! A.\nmod part;\nfn f() { x.unwrap() }\n"),
+                ("engine/src/model/part.rs", "//! A.\nfn f() { x.unwrap() }\n"),
+                ("engine/src/models.rs", "//! A.\nfn f() { x.unwrap() }\n"),
+            ],
+            &["engine/src/models.rs:2: `.unwrap()`"],
+        ),
+        // An import in braces is as good as the whole path.
+        case(
+            "banned_call",
+            &[("proto/src/a.rs", "//! A.\nuse std::{\n    fmt,\n    fs::{self, File},\n};\n")],
+            &["proto/src/a.rs:2: `std::fs`: `proto` and `policy` are pure"],
+        ),
+    ]
+}
+
+fn unsafe_code() -> Vec<Case> {
+    let unexplained =
+        "//! A.\nfn f() {\n    // SAFETY: of another statement.\n    g();\n    unsafe { h() }\n}\n";
+    let empty = "//! A.\nfn f() {\n    // SAFETY:\n    unsafe { h() }\n}\n";
+    let explained = r"//! A.
+// SAFETY: the pointer is owned.
+unsafe impl Send for A {}
+/// Does.
+///
+/// # Safety
+/// The caller owns it.
+#[inline]
+pub unsafe fn g() {}
+fn f() {
+    // SAFETY: it is open,
+    // and stays so.
+    let x = longer
+        .call(unsafe { h() });
+}
+";
+    let forbids = "//! A.\n\n#![forbid(unsafe_code)]\n#![allow(dead_code)]\n";
+    vec![
+        case(
+            "unsafe_place",
+            &[
+                ("lab/src/a.rs", "//! A: unsafe.\n// unsafe\nfn f() { unsafe { g() } }\n"),
+                ("sys/src/a.rs", explained),
+            ],
+            &["lab/src/a.rs:3: `unsafe` outside `sys`"],
+        ),
+        case(
+            "unsafe_place",
+            &[("engine/tests/a.rs", "//! A.\nunsafe fn f() {}\n")],
+            &["engine/tests/a.rs:2: `unsafe`"],
+        ),
+        case("unsafe_forbidden", &[("engine/src/lib.rs", forbids), ("sys/src/lib.rs", "//! A.\n")], &[]),
+        case(
+            "unsafe_forbidden",
+            &[
+                ("engine/src/lib.rs", "//! A.\n#![allow(dead_code)]\n#![forbid(unsafe_code)]\n"),
+                ("lab/src/main.rs", "//! A.\n"),
+                ("lab/src/load.rs", "//! A.\n"),
+            ],
+            &["engine/src/lib.rs:1: write `#![forbid(unsafe_code)]`", "lab/src/main.rs:1: write"],
+        ),
+        case("unsafe_reason", &[("sys/src/a.rs", explained)], &[]),
+        case("unsafe_reason", &[("sys/src/a.rs", unexplained)], &["sys/src/a.rs:5: say above it"]),
+        case("unsafe_reason", &[("sys/src/a.rs", empty)], &["sys/src/a.rs:4: say above it"]),
+    ]
+}
+
+fn lint_reasons() -> Vec<Case> {
+    vec![
+        code(
+            "lint_reason",
+            "//! A.\n\n#[allow(dead_code)]\nfn f() {}\n",
+            &["engine/src/a.rs:3: an exception without"],
+        ),
+        code("lint_reason", "//! A.\n#![expect(dead_code)]\n", &["engine/src/a.rs:2: an exception"]),
+        code(
+            "lint_reason",
+            "//! A.\n/// Docs.\n#[allow(dead_code)]\nfn f() {}\n",
+            &["engine/src/a.rs:3: an"],
+        ),
+        code("lint_reason", "//! A.\n#[expect(dead_code, reason = \"used by loom\")]\nfn f() {}\n", &[]),
+        code("lint_reason", "//! A.\n// Used by loom.\n#[allow(dead_code)]\nfn f() {}\n", &[]),
+        code("lint_reason", "//! A.\n#[allow(dead_code)] // Used by loom.\nfn f() {}\n", &[]),
+    ]
+}
+
+fn manifests() -> Vec<Case> {
+    let workspace = "[workspace.dependencies]\nsys = { path = \"sys\" }\nlibc = \"1\"\ntoml = \"1\"\n";
+    vec![
+        case(
+            "crate_arrows",
+            &[("engine/Cargo.toml", "[dependencies]\nsys = {}\nlibc = {}\n[dev-dependencies]\nproto = {}\n")],
+            &["engine/Cargo.toml:5: `engine` must not know `proto`"],
+        ),
+        case(
+            "crate_arrows",
+            &[("sys/Cargo.toml", "[target.'cfg(unix)'.dependencies]\nengine = { path = \"../engine\" }\n")],
+            &["sys/Cargo.toml:2: `sys` must not know `engine`"],
+        ),
+        case(
+            "crate_arrows",
+            &[("extra/Cargo.toml", ""), ("fuzz/Cargo.toml", "")],
+            &["extra/Cargo.toml:1: `extra` is not drawn"],
+        ),
+        case(
+            "pure_crates",
+            &[(
+                "policy/Cargo.toml",
+                "[dependencies]\nipnet = \"2\"\ntokio = \"1\"\n[dev-dependencies]\nlibc = \"1\"\n",
+            )],
+            &["policy/Cargo.toml:3: `tokio` touches the world"],
+        ),
+        case(
+            "dead_dependency",
+            &[
+                ("Cargo.toml", workspace),
+                (
+                    "lab/Cargo.toml",
+                    "[dependencies]\nsys.workspace = true\nlibc.workspace = true\nserde-x = \"1\"\n",
+                ),
+                ("lab/src/a.rs", "//! A: libc.\nfn f() { sys::f(\"libc\", serde_x::g()) }\n"),
+                ("sys/src/a.rs", "//! A.\nuse libc::c_int;\n"),
+            ],
+            &[
+                "lab/Cargo.toml:3: no code of this crate names `libc`",
+                "Cargo.toml:4: no crate depends on `toml`",
+            ],
+        ),
+        case("architecture", &[("Cargo.toml", workspace)], &[]),
+        case(
+            "architecture",
+            &[("Cargo.toml", workspace), ("ARCHITECTURE.md", "- `libc`: for the gaps. Not toml-edit.\n")],
+            &["Cargo.toml:4: `toml` has no line in ARCHITECTURE.md"],
+        ),
+        case("architecture", &[("ARCHITECTURE.md", &"A line.\n".repeat(250))], &[]),
+        case(
+            "architecture",
+            &[("ARCHITECTURE.md", &"A line.\n".repeat(251))],
+            &["ARCHITECTURE.md:251: 251 lines"],
+        ),
+    ]
+}

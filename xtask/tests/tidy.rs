@@ -1,0 +1,9 @@
+//! The house rules hold over this checkout: `cargo test` finds what `cargo xtask tidy` finds.
+
+use std::process::Command;
+
+#[test]
+fn the_tree_is_tidy() {
+    let output = Command::new(env!("CARGO_BIN_EXE_xtask")).arg("tidy").output().expect("xtask was built");
+    assert!(output.status.success(), "\n{}", String::from_utf8_lossy(&output.stderr));
+}
