@@ -1,3 +1,110 @@
-//! The lab: proves the engine's claims beside the naive ways and the rivals.
+//! The lab: proves the engine's claims beside the naive ways and the rivals. One command per experiment;
+//! each prints a short table, writes JSON and a page with plots on request, and says what it could not
+//! decide. Leaves to others: what the figures mean for a reader (`docs/performance.md`).
 
-fn main() {}
+#![forbid(unsafe_code)]
+
+mod agent;
+mod child;
+mod load;
+mod machine;
+mod measure;
+mod progress;
+mod relay;
+mod report;
+mod statistics;
+mod verdict;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::{Parser, Subcommand};
+
+use crate::report::Report;
+use crate::verdict::Outcome;
+
+/// Proves the engine's claims beside the naive ways and the rivals
+///
+/// Exits with 0 when no promise was found broken, with 1 when one was or the experiment failed, with 130 when
+/// interrupted.
+#[derive(Parser, Debug)]
+#[command(name = "lab", version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    /// Tollgate beside HAProxy and nginx stream: short connections, streams, idle tunnels, small messages
+    Relay {
+        #[command(flatten)]
+        options: relay::Options,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// A process of the load, at the word of another lab
+    #[command(hide = true)]
+    Agent,
+    /// Becomes another program, on terms
+    #[command(hide = true)]
+    Launch(child::Launch),
+}
+
+/// Where a report goes besides the terminal.
+#[derive(clap::Args, Debug)]
+struct Output {
+    /// Write the report as JSON, every run in it
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Write the report as one page with plots
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+}
+
+/// What a shell reports for a program that Ctrl-C ended.
+const INTERRUPTED: u8 = 130;
+
+fn main() -> ExitCode {
+    match run(&Arguments::parse().command) {
+        Ok(code) => code,
+        Err(_) if child::interrupted() => {
+            eprintln!("lab: interrupted");
+            ExitCode::from(INTERRUPTED)
+        }
+        Err(error) => {
+            eprintln!("lab: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: &Command) -> Result<ExitCode> {
+    match command {
+        Command::Relay { options, output } => {
+            child::end_children_on_signals()?;
+            tell(&relay::run(options)?, output)
+        }
+        Command::Agent => agent::obey().map(|()| ExitCode::SUCCESS),
+        Command::Launch(terms) => child::launch(terms).map(|()| ExitCode::SUCCESS),
+    }
+}
+
+fn tell(report: &Report, output: &Output) -> Result<ExitCode> {
+    print!("{}", report::print(report));
+    if let Some(file) = &output.json {
+        let document = serde_json::to_string_pretty(&report::document(report))?;
+        write(file, &(document + "\n"))?;
+    }
+    if let Some(file) = &output.html {
+        write(file, &report::page(report))?;
+    }
+    let is_broken = report.verdicts.iter().any(|verdict| verdict.outcome == Outcome::Fails);
+    Ok(if is_broken { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn write(file: &Path, text: &str) -> Result<()> {
+    fs::write(file, text).with_context(|| format!("writing {}", file.display()))
+}

@@ -1,0 +1,113 @@
+//! The load: servers behind a relay and clients in front of it, sharing no code with the engine they
+//! measure. Promises: loopback only; every run is bounded in connections and in time; few threads and few
+//! system calls, so that the relay and not the load is what saturates. Leaves to others: running each in
+//! its own process (`agent.rs`).
+
+pub(crate) mod idle;
+pub(crate) mod pingpong;
+pub(crate) mod serve;
+pub(crate) mod short;
+pub(crate) mod stream;
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+
+/// The payload of a short connection's request.
+pub(crate) const REQUEST_BYTES: usize = 100;
+
+/// The payload of the reply, after which the server closes, as HTTP/1.0 does.
+pub(crate) const REPLY_BYTES: usize = 200;
+
+/// One ping-pong message, the size of a small RPC or a key stroke's echo.
+pub(crate) const MESSAGE_BYTES: usize = 200;
+
+/// One write of a stream.
+const CHUNK_BYTES: usize = 256 * 1024;
+
+/// How long any single wait of a client or server may last before the connection counts as failed.
+const WAIT_MAX: Duration = Duration::from_secs(10);
+
+// A message is sent by one call and echoed from one buffer.
+const _: () = assert!(MESSAGE_BYTES <= CHUNK_BYTES && REPLY_BYTES <= CHUNK_BYTES);
+
+/// What a server does with its connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// Takes one request, sends one reply, closes.
+    Reply,
+    /// Sends back what it receives.
+    Echo,
+    /// Streams for as long as the client orders.
+    Source,
+    /// Swallows a stream, then says how long it was.
+    Sink,
+}
+
+/// Which way a stream flows, seen from the client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    /// Client to server.
+    Up,
+    /// Server to client.
+    Down,
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, text: &mut fmt::Formatter<'_>) -> fmt::Result {
+        text.write_str(match self {
+            Self::Reply => "reply",
+            Self::Echo => "echo",
+            Self::Source => "source",
+            Self::Sink => "sink",
+        })
+    }
+}
+
+impl FromStr for Role {
+    type Err = anyhow::Error;
+
+    fn from_str(word: &str) -> Result<Self> {
+        Ok(match word {
+            "reply" => Self::Reply,
+            "echo" => Self::Echo,
+            "source" => Self::Source,
+            "sink" => Self::Sink,
+            _ => bail!("no server is called {word}"),
+        })
+    }
+}
+
+impl fmt::Display for Direction {
+    fn fmt(&self, text: &mut fmt::Formatter<'_>) -> fmt::Result {
+        text.write_str(match self {
+            Self::Up => "up",
+            Self::Down => "down",
+        })
+    }
+}
+
+impl FromStr for Direction {
+    type Err = anyhow::Error;
+
+    fn from_str(word: &str) -> Result<Self> {
+        Ok(match word {
+            "up" => Self::Up,
+            "down" => Self::Down,
+            _ => bail!("no direction is called {word}"),
+        })
+    }
+}
+
+/// An empty histogram of latencies in nanoseconds, up to a minute, to three digits.
+fn latencies() -> hdrhistogram::Histogram<u64> {
+    hdrhistogram::Histogram::new_with_bounds(1, 60_000_000_000, 3)
+        .expect("these bounds are constant and valid")
+}
+
+/// A duration in nanoseconds; those above 580 years saturate.
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}

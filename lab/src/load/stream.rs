@@ -1,0 +1,92 @@
+//! One bulk stream through a relay. Promises: the receiving side throws the bytes away inside the kernel
+//! (`MSG_TRUNC`, tcp(7)), so that it costs less than any relay; both ends' counts are reported.
+//! Leaves to others: comparing the counts.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
+use serde_json::{Value, json};
+
+use super::{CHUNK_BYTES, Direction, WAIT_MAX, nanoseconds};
+
+/// What one receiving call may throw away; a pipe's or a socket buffer's whole content.
+const SWALLOW_BYTES_MAX: usize = 1024 * 1024;
+
+/// Streams for `time` and answers `bytes` and `elapsed_ns`, from the connection's start to the last byte's
+/// arrival.
+///
+/// # Errors
+/// The connection failed or stalled.
+pub(crate) fn run(to: SocketAddr, direction: Direction, time: Duration) -> Result<Value> {
+    let started = Instant::now();
+    let mut stream = TcpStream::connect_timeout(&to, WAIT_MAX).context("connecting")?;
+    stream.set_read_timeout(Some(WAIT_MAX))?;
+    stream.set_write_timeout(Some(WAIT_MAX))?;
+    let bytes = match direction {
+        Direction::Down => down(&mut stream, time).context("receiving")?,
+        Direction::Up => up(&mut stream, time).context("sending")?,
+    };
+    Ok(json!({ "bytes": bytes, "elapsed_ns": nanoseconds(started.elapsed()) }))
+}
+
+/// Receives until the peer's end, and returns how much it was.
+///
+/// # Errors
+/// The connection failed or stalled.
+pub(super) fn swallow(stream: &TcpStream) -> std::io::Result<u64> {
+    let mut buffer = vec![0; SWALLOW_BYTES_MAX];
+    let mut received = 0;
+    loop {
+        match rustix::net::recv(stream, &mut buffer[..], RecvFlags::TRUNC) {
+            Ok((_, 0)) => return Ok(received),
+            Ok((_, count)) => received += count as u64,
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+fn down(stream: &mut TcpStream, time: Duration) -> std::io::Result<u64> {
+    let milliseconds = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    stream.write_all(&milliseconds.to_be_bytes())?;
+    swallow(stream)
+}
+
+/// Sends for `time`, and returns what the peer says that it received.
+fn up(stream: &mut TcpStream, time: Duration) -> std::io::Result<u64> {
+    let chunk = vec![b'u'; CHUNK_BYTES];
+    let started = Instant::now();
+    while started.elapsed() < time {
+        stream.write_all(&chunk)?;
+    }
+    stream.shutdown(Shutdown::Write)?;
+    let mut count = [0; 8];
+    stream.read_exact(&mut count)?;
+    Ok(u64::from_be_bytes(count))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Role, serve};
+    use super::*;
+
+    #[test]
+    fn both_directions_arrive_whole() {
+        for (role, direction) in [(Role::Source, Direction::Down), (Role::Sink, Direction::Up)] {
+            let server = serve::start(role).expect("loopback listens");
+            let answer = run(server, direction, Duration::from_millis(20)).expect("loopback streams");
+            let bytes = answer["bytes"].as_u64().expect("the answer counts bytes");
+            let totals = serve::totals();
+            let counted = match direction {
+                Direction::Down => &totals["sent_bytes"],
+                Direction::Up => &totals["received_bytes"],
+            };
+            assert!(bytes > 0);
+            assert_eq!(counted.as_u64(), Some(bytes), "{direction}");
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! What the machine is, and whether it left the experiment alone: facts for the record, and a watch over
+//! each run. Promises: a run during which others used the CPUs, or the hypervisor took them, is marked as
+//! contaminated. Leaves to others: what a marked run may still be used for.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use serde_json::{Map, Value, json};
+
+use crate::measure::{self, CpuReading, TICKS_PER_S};
+
+/// The share of the machine that processes outside the experiment may use before a run is marked. The
+/// experiment's own share is known by the nanosecond, but the machine's only by sampled ticks, so a few
+/// percent are noise.
+const FOREIGN_SHARE_MAX: f64 = 0.05;
+
+/// The share that the hypervisor may withhold before a run is marked.
+const STEAL_SHARE_MAX: f64 = 0.02;
+
+/// Fewer ticks than this on all CPUs together resolve no share worth judging.
+const TICKS_MIN: u64 = 50;
+
+/// Facts that do not change during an experiment, by name.
+pub(crate) fn facts(descriptors_max: u64) -> Map<String, Value> {
+    let mut facts = Map::new();
+    let mut put = |name: &str, value: Value| drop(facts.insert(name.to_owned(), value));
+    put("kernel", text("/proc/sys/kernel/osrelease"));
+    put("cpu_model", json!(cpu_model(&fs::read_to_string("/proc/cpuinfo").unwrap_or_default())));
+    put("cpus", json!(allowed_cpus().len()));
+    put("smt", json!(number("/sys/devices/system/cpu/smt/active").map(|active| active == 1)));
+    put("memory_bytes", json!(memory_bytes(&fs::read_to_string("/proc/meminfo").unwrap_or_default())));
+    put("sched_autogroup_enabled", json!(number("/proc/sys/kernel/sched_autogroup_enabled")));
+    put("clock_source", text("/sys/devices/system/clocksource/clocksource0/current_clocksource"));
+    put("limits", limits(descriptors_max));
+    put("load_average_1_min_before", json!(first_number("/proc/loadavg")));
+    put("cpu_pressure_some_10_s_percent_before", json!(cpu_pressure_percent()));
+    facts
+}
+
+/// The CPUs that this process may use.
+pub(crate) fn allowed_cpus() -> Vec<usize> {
+    let Ok(set) = rustix::thread::sched_getaffinity(None) else { return vec![0] };
+    (0..rustix::thread::CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect()
+}
+
+/// Whether this process may raise its priority above the usual.
+pub(crate) fn may_raise_priority() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+fn limits(descriptors_max: u64) -> Value {
+    json!({
+        "descriptors_max": descriptors_max,
+        "somaxconn": number("/proc/sys/net/core/somaxconn"),
+        "ip_local_port_range": text("/proc/sys/net/ipv4/ip_local_port_range"),
+        "tcp_max_tw_buckets": number("/proc/sys/net/ipv4/tcp_max_tw_buckets"),
+        "tcp_tw_reuse": number("/proc/sys/net/ipv4/tcp_tw_reuse"),
+        "pipe_user_pages_soft": number("/proc/sys/fs/pipe-user-pages-soft"),
+    })
+}
+
+/// Looks at the machine from the beginning of a run to its end.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    machine: Ticks,
+    ours: CpuReading,
+    started: Instant,
+}
+
+/// What a watch saw.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Sighting {
+    /// Share of all CPUs used by processes that are not the experiment's.
+    pub(crate) foreign_share: f64,
+    /// Share of all CPUs withheld by the hypervisor.
+    pub(crate) steal_share: f64,
+    /// Why the run is contaminated, one sentence each; empty when it is not.
+    pub(crate) marks: Vec<String>,
+}
+
+impl Watch {
+    /// Begins to look.
+    pub(crate) fn start() -> Self {
+        Self { machine: Ticks::now(), ours: own_cpu(), started: Instant::now() }
+    }
+
+    /// Says what happened since the start. Processes that the experiment ended meanwhile count as foreign, so
+    /// none may end during a watch.
+    pub(crate) fn finish(self) -> Sighting {
+        let ours = own_cpu().whole_since(&self.ours);
+        sighting(&Ticks::now().since(&self.machine), ours, self.started.elapsed())
+    }
+}
+
+fn own_cpu() -> CpuReading {
+    CpuReading::of(&measure::family(std::process::id() as i32))
+}
+
+fn sighting(ticks: &Ticks, ours: Duration, elapsed: Duration) -> Sighting {
+    let all = ticks.busy + ticks.idle + ticks.steal;
+    if all < TICKS_MIN || elapsed.is_zero() {
+        return Sighting::default();
+    }
+    let own_ticks = ours.as_secs_f64() * TICKS_PER_S as f64;
+    let foreign_share = ((ticks.busy as f64 - own_ticks) / all as f64).max(0.0);
+    let steal_share = ticks.steal as f64 / all as f64;
+    let mut marks = Vec::new();
+    if foreign_share > FOREIGN_SHARE_MAX {
+        marks.push(format!("other processes used {:.0} % of the CPUs", foreign_share * 100.0));
+    }
+    if steal_share > STEAL_SHARE_MAX {
+        marks.push(format!("the hypervisor withheld {:.0} % of the CPUs", steal_share * 100.0));
+    }
+    Sighting { foreign_share, steal_share, marks }
+}
+
+/// CPU time of the whole machine in ticks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Ticks {
+    busy: u64,
+    idle: u64,
+    steal: u64,
+}
+
+impl Ticks {
+    fn now() -> Self {
+        let text = fs::read_to_string("/proc/stat").unwrap_or_default();
+        parse_ticks(&text).unwrap_or_default()
+    }
+
+    fn since(&self, earlier: &Self) -> Self {
+        Self {
+            busy: self.busy.saturating_sub(earlier.busy),
+            idle: self.idle.saturating_sub(earlier.idle),
+            steal: self.steal.saturating_sub(earlier.steal),
+        }
+    }
+}
+
+/// The first line of `/proc/stat` (proc(5)): user, nice, system, idle, iowait, irq, softirq, steal. The
+/// guest's times that follow are part of the user's.
+fn parse_ticks(text: &str) -> Option<Ticks> {
+    let fields: Vec<u64> = text
+        .lines()
+        .find_map(|line| line.strip_prefix("cpu "))?
+        .split_whitespace()
+        .map_while(|field| field.parse().ok())
+        .collect();
+    let [user, nice, system, idle, iowait, irq, softirq, steal, ..] = *fields.as_slice() else { return None };
+    Some(Ticks { busy: user + nice + system + irq + softirq, idle: idle + iowait, steal })
+}
+
+fn cpu_model(cpuinfo: &str) -> Option<String> {
+    let line = cpuinfo.lines().find(|line| line.starts_with("model name"))?;
+    Some(line.split_once(':')?.1.trim().to_owned())
+}
+
+fn memory_bytes(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
+}
+
+fn cpu_pressure_percent() -> Option<f64> {
+    parse_pressure_percent(&fs::read_to_string("/proc/pressure/cpu").ok()?)
+}
+
+fn parse_pressure_percent(text: &str) -> Option<f64> {
+    let some = text.lines().find(|line| line.starts_with("some "))?;
+    some.split_whitespace().find_map(|word| word.strip_prefix("avg10="))?.parse().ok()
+}
+
+fn text(path: &str) -> Value {
+    json!(fs::read_to_string(path).ok().map(|text| text.trim().replace('\t', " ")))
+}
+
+fn number(path: &str) -> Option<u64> {
+    fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+fn first_number(path: &str) -> Option<f64> {
+    fs::read_to_string(path).ok()?.split_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_machines_ticks_are_sorted_into_busy_idle_and_stolen() {
+        let text = "cpu  10 1 5 200 8 0 2 4 3 0\ncpu0 5 0 2 100 4 0 1 2 1 0\n";
+        assert_eq!(parse_ticks(text), Some(Ticks { busy: 18, idle: 208, steal: 4 }));
+        assert_eq!(parse_ticks("cpu0 1 2 3\n"), None);
+        assert_eq!(parse_ticks("cpu  1 2 3\n"), None);
+    }
+
+    #[test]
+    fn foreign_work_and_steal_mark_a_run() {
+        let check = |busy, steal, ours_ms, expected: &[&str]| {
+            let ticks = Ticks { busy, idle: 400 - busy - steal, steal };
+            let seen = sighting(&ticks, Duration::from_millis(ours_ms), Duration::from_secs(2));
+            assert_eq!(seen.marks, expected, "busy {busy}, steal {steal}, ours {ours_ms} ms");
+        };
+        check(300, 0, 2_990, &[]);
+        check(300, 0, 3_100, &[]);
+        check(300, 0, 2_500, &["other processes used 12 % of the CPUs"]);
+        check(300, 40, 3_000, &["the hypervisor withheld 10 % of the CPUs"]);
+    }
+
+    #[test]
+    fn a_run_too_short_for_ticks_is_not_judged() {
+        let ticks = Ticks { busy: 20, idle: 0, steal: 20 };
+        assert_eq!(sighting(&ticks, Duration::ZERO, Duration::from_millis(200)), Sighting::default());
+    }
+
+    #[test]
+    fn proc_files_are_read() {
+        let pressure = "some avg10=1.37 avg60=0.78 avg300=0.93 total=12025543\nfull avg10=0.00 total=0\n";
+        assert_eq!(parse_pressure_percent(pressure), Some(1.37));
+        assert_eq!(memory_bytes("MemTotal:       24683260 kB\nMemFree: 1 kB\n"), Some(24_683_260 * 1024));
+        assert_eq!(
+            cpu_model("processor\t: 0\nmodel name\t: A CPU @ 2 GHz\n"),
+            Some("A CPU @ 2 GHz".to_owned())
+        );
+        assert_eq!(cpu_model(""), None);
+    }
+}

@@ -1,0 +1,207 @@
+//! What processes cost: CPU time by thread in nanoseconds, memory as proportional set size.
+//! Promises: figures come from `/proc` only, so the measured process takes no part in it.
+//! Leaves to others: when to look, and which thread belongs to which plane.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+/// Linux reports `/proc/PID/stat` times in this many ticks a second on every architecture (`USER_HZ`).
+pub(crate) const TICKS_PER_S: u64 = 100;
+
+/// The CPU time of some processes at one moment, thread by thread.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct CpuReading {
+    threads: BTreeMap<(i32, i32), Thread>,
+    /// Whole processes including threads that are gone, at the resolution of a tick.
+    ticks: BTreeMap<i32, u64>,
+}
+
+/// One thread: its name, and the time it has run so far.
+#[derive(Clone, Debug)]
+pub(crate) struct Thread {
+    pub(crate) process: i32,
+    pub(crate) name: String,
+    ran_ns: u64,
+}
+
+impl CpuReading {
+    /// Reads all threads of `processes`; those that have gone meanwhile are left out.
+    pub(crate) fn of(processes: &[i32]) -> Self {
+        let mut reading = Self::default();
+        for &process in processes {
+            reading.add(process);
+        }
+        reading
+    }
+
+    fn add(&mut self, process: i32) {
+        let Some(status) = read_stat(process) else { return };
+        self.ticks.insert(process, status.ticks);
+        let Ok(tasks) = fs::read_dir(format!("/proc/{process}/task")) else { return };
+        for task in tasks.flatten() {
+            let Some(id) = task.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+            let Ok(schedstat) = fs::read_to_string(task.path().join("schedstat")) else { continue };
+            let Some(ran_ns) = parse_schedstat(&schedstat) else { continue };
+            let name = fs::read_to_string(task.path().join("comm")).unwrap_or_default();
+            let thread = Thread { process, name: name.trim_end().to_owned(), ran_ns };
+            self.threads.insert((process, id), thread);
+        }
+    }
+
+    /// CPU time that the threads chosen by `counts` used since `earlier`. A thread that ended in between is
+    /// missing here; `whole_since` has it.
+    pub(crate) fn since(&self, earlier: &Self, counts: impl Fn(&Thread) -> bool) -> Duration {
+        let ran = |(key, thread): (&(i32, i32), &Thread)| {
+            let before = earlier.threads.get(key).map_or(0, |thread| thread.ran_ns);
+            thread.ran_ns.saturating_sub(before)
+        };
+        let chosen = self.threads.iter().filter(|(_, thread)| counts(thread));
+        Duration::from_nanos(chosen.map(ran).sum())
+    }
+
+    /// CPU time that the processes used since `earlier`, in nanoseconds where every thread lived through, at
+    /// the resolution of a tick where one ended in between.
+    pub(crate) fn whole_since(&self, earlier: &Self) -> Duration {
+        let processes: BTreeSet<i32> = self.ticks.keys().copied().collect();
+        processes.into_iter().map(|process| self.process_since(earlier, process)).sum()
+    }
+
+    fn process_since(&self, earlier: &Self, process: i32) -> Duration {
+        let by_threads = self.since(earlier, |thread| thread.process == process);
+        let lost_one = earlier.threads.keys().any(|key| key.0 == process && !self.threads.contains_key(key));
+        if !lost_one {
+            return by_threads;
+        }
+        let before = earlier.ticks.get(&process).copied().unwrap_or(0);
+        let ticks = self.ticks[&process].saturating_sub(before);
+        by_threads.max(Duration::from_millis(ticks * 1000 / TICKS_PER_S))
+    }
+}
+
+/// The process and everything descended from it, the process first.
+pub(crate) fn family(root: i32) -> Vec<i32> {
+    let parents: Vec<(i32, i32)> = all_processes()
+        .into_iter()
+        .filter_map(|process| read_stat(process).map(|status| (process, status.parent)))
+        .collect();
+    let mut family = vec![root];
+    let mut next = 0;
+    while let Some(&parent) = family.get(next) {
+        family.extend(parents.iter().filter(|entry| entry.1 == parent).map(|entry| entry.0));
+        next += 1;
+    }
+    family
+}
+
+/// The proportional set size of all `processes` in bytes: private pages, and the share of each in what they
+/// map together, shared memory and tmpfs included.
+///
+/// # Errors
+/// A process that has ended, or whose memory map may not be read.
+pub(crate) fn memory_bytes(processes: &[i32]) -> Result<u64> {
+    let mut bytes = 0;
+    for process in processes {
+        let path = format!("/proc/{process}/smaps_rollup");
+        let text = fs::read_to_string(&path).with_context(|| format!("reading {path}"))?;
+        bytes += parse_pss_bytes(&text).with_context(|| format!("{path} has no Pss line"))?;
+    }
+    Ok(bytes)
+}
+
+struct Status {
+    parent: i32,
+    ticks: u64,
+}
+
+fn all_processes() -> Vec<i32> {
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
+fn read_stat(process: i32) -> Option<Status> {
+    parse_stat(&fs::read_to_string(format!("/proc/{process}/stat")).ok()?)
+}
+
+/// Fields of `/proc/PID/stat` (proc(5)): 4 is the parent, 14 and 15 are user and system ticks. The name in
+/// field 2 may hold spaces and parentheses, so fields are counted from its last `)`.
+fn parse_stat(text: &str) -> Option<Status> {
+    let after_name = text.get(text.rfind(')')? + 1..)?;
+    let fields: Vec<&str> = after_name.split_whitespace().collect();
+    let user: u64 = fields.get(11)?.parse().ok()?;
+    let system: u64 = fields.get(12)?.parse().ok()?;
+    Some(Status { parent: fields.get(1)?.parse().ok()?, ticks: user + system })
+}
+
+/// The first field of `/proc/PID/task/TID/schedstat` is the time spent on a CPU in nanoseconds.
+fn parse_schedstat(text: &str) -> Option<u64> {
+    text.split_whitespace().next()?.parse().ok()
+}
+
+fn parse_pss_bytes(rollup: &str) -> Option<u64> {
+    let line = rollup.lines().find_map(|line| line.strip_prefix("Pss:"))?;
+    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kibibytes * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stat_survives_odd_names() {
+        let line = "812 (a) b (c) S 77 812 812 0 -1 4194560 1201 0 0 0 250 50 0 0 20 0 3 0 1 2 3";
+        let status = parse_stat(line).expect("the line is whole");
+        assert_eq!((status.parent, status.ticks), (77, 300));
+        assert!(parse_stat("812 (cut) S 77").is_none());
+    }
+
+    #[test]
+    fn schedstat_begins_with_the_time_run() {
+        assert_eq!(parse_schedstat("110560 17 3\n"), Some(110_560));
+        assert_eq!(parse_schedstat(""), None);
+    }
+
+    #[test]
+    fn pss_is_the_total_and_not_one_of_its_parts() {
+        let rollup =
+            "55d5-7ffc ---p 00000000 00:00 0 [rollup]\nRss:  1648 kB\nPss:   329 kB\nPss_Dirty: 112 kB\n";
+        assert_eq!(parse_pss_bytes(rollup), Some(329 * 1024));
+        assert_eq!(parse_pss_bytes("Rss: 12 kB\nPss_Anon: 3 kB\n"), None);
+    }
+
+    fn reading(threads: &[(i32, i32, &str, u64)], ticks: &[(i32, u64)]) -> CpuReading {
+        let thread = |&(process, id, name, ran_ns): &(i32, i32, &str, u64)| {
+            ((process, id), Thread { process, name: name.to_owned(), ran_ns })
+        };
+        CpuReading { threads: threads.iter().map(thread).collect(), ticks: ticks.iter().copied().collect() }
+    }
+
+    #[test]
+    fn planes_are_told_apart_by_thread() {
+        let before = reading(&[(1, 1, "main", 100), (1, 2, "reactor-0", 1_000)], &[(1, 0)]);
+        let after = reading(&[(1, 1, "main", 150), (1, 2, "reactor-0", 4_000), (1, 3, "late", 7)], &[(1, 0)]);
+        let plane = after.since(&before, |thread| thread.name.starts_with("reactor-"));
+        assert_eq!(plane, Duration::from_nanos(3_000));
+        assert_eq!(after.whole_since(&before), Duration::from_nanos(3_057));
+    }
+
+    #[test]
+    fn a_thread_that_ended_is_found_in_the_ticks() {
+        let before = reading(&[(1, 1, "main", 0), (1, 2, "pool-0", 5_000_000)], &[(1, 10)]);
+        let after = reading(&[(1, 1, "main", 2_000_000)], &[(1, 40)]);
+        assert_eq!(after.whole_since(&before), Duration::from_millis(300));
+    }
+
+    #[test]
+    fn this_process_is_measurable() {
+        let own = std::process::id() as i32;
+        assert_eq!(family(own).first(), Some(&own));
+        assert!(memory_bytes(&[own]).expect("own memory is readable") > 0);
+        let reading = CpuReading::of(&[own]);
+        assert!(reading.threads.keys().any(|key| key.0 == own));
+        assert!(CpuReading::of(&[i32::MAX]).threads.is_empty());
+    }
+}

@@ -1,0 +1,47 @@
+//! Progress on standard error: a bar on a terminal, a line per step elsewhere.
+//! Promises: standard output stays free for the report.
+
+use std::io::IsTerminal;
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// How far the experiment has come.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    bar: ProgressBar,
+    is_terminal: bool,
+}
+
+impl Progress {
+    /// Expects so many steps.
+    pub(crate) fn new(steps: u64) -> Self {
+        let bar = ProgressBar::new(steps);
+        let template = "{bar:30} {pos}/{len}  {elapsed}  {wide_msg}";
+        bar.set_style(ProgressStyle::with_template(template).expect("the template is constant and valid"));
+        Self { bar, is_terminal: std::io::stderr().is_terminal() }
+    }
+
+    /// Says what begins now.
+    pub(crate) fn begin(&self, step: String) {
+        if !self.is_terminal {
+            let (position, length) = (self.bar.position() + 1, self.bar.length().unwrap_or(0));
+            eprintln!("{position:3}/{length} {:4} s  {step}", self.bar.elapsed().as_secs());
+        }
+        self.bar.set_message(step);
+    }
+
+    /// The step that began is done.
+    pub(crate) fn end(&self) {
+        self.bar.inc(1);
+    }
+
+    /// More steps than expected.
+    pub(crate) fn expect_more(&self, steps: u64) {
+        self.bar.inc_length(steps);
+    }
+
+    /// All is done.
+    pub(crate) fn finish(&self) {
+        self.bar.finish_and_clear();
+    }
+}

@@ -1,0 +1,350 @@
+//! `lab relay`: Tollgate beside HAProxy and nginx stream, and beside nothing, on the same work in the same
+//! minutes. Four parts: short connections, one bulk stream each way, idle tunnels, small messages beside a
+//! stream. Promises: everything stays on loopback, is bounded in count and time, and is gone afterwards.
+//! Leaves to others: what is said about the figures (`report.rs`) and decided from them
+//! (`relay/verdicts.rs`).
+//!
+//! ```text
+//!   client agent --> relay (Tollgate | HAProxy | nginx | none) --> server agents
+//!                      |  CPU, memory, log lines: read from /proc and its files by the lab
+//! ```
+
+mod bulk;
+mod configuration;
+mod ends;
+mod idle;
+mod pingpong;
+mod rivals;
+mod rounds;
+mod short;
+mod traced;
+mod verdicts;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::builder::RangedI64ValueParser;
+use tempfile::TempDir;
+
+use self::ends::Ends;
+use self::rivals::{Contender, Kind, Running, Setting};
+use self::rounds::{Outcome, Rounds, Subject};
+use crate::agent::Agent;
+use crate::child::{self, Terms};
+use crate::machine;
+use crate::progress::Progress;
+use crate::report::{Report, Skipped};
+
+/// Disturbed rounds that are repeated, in each part.
+const EXTRA_ROUNDS_MAX: usize = 2;
+
+/// Memory hardly varies, so fewer runs tell as much.
+const IDLE_ROUNDS_MAX: usize = 3;
+
+/// More would need descriptors that the load's own processes may not have.
+const CONNECTIONS_MAX: i64 = 1_000_000;
+const ROUNDS_MAX: i64 = 100;
+
+/// How much better than usual the ends of small messages are scheduled, where that is allowed.
+const INSTRUMENT_NICENESS: i32 = -10;
+
+/// What `lab relay` may be told.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Options {
+    /// The tollgate executable [default: the one beside this lab]
+    #[arg(long, value_name = "PATH")]
+    tollgate: Option<PathBuf>,
+    /// The whole work: 50,000 short connections and seven rounds
+    #[arg(long)]
+    long: bool,
+    /// Only these parts, with commas between them
+    #[arg(long, value_delimiter = ',', value_name = "PART")]
+    only: Vec<Part>,
+    /// Leave these relays out, with commas between them
+    #[arg(long, value_delimiter = ',', value_name = "RELAY")]
+    without: Vec<Kind>,
+    /// Rounds of each part [default: 5, with --long 7]
+    #[arg(long, value_name = "COUNT", value_parser = up_to(ROUNDS_MAX))]
+    rounds: Option<u32>,
+    /// Short connections in each run [default: 20,000, with --long 50,000]
+    #[arg(long, value_name = "COUNT", value_parser = up_to(CONNECTIONS_MAX))]
+    connections: Option<u32>,
+}
+
+/// A count from 1 to `most`.
+fn up_to(most: i64) -> RangedI64ValueParser<u32> {
+    RangedI64ValueParser::new().range(1..=most)
+}
+
+/// A part of the experiment.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    /// Short connections: rate, CPU time, latency
+    Short,
+    /// One stream each way: rate, CPU time, splicing
+    Bulk,
+    /// Idle tunnels: memory
+    Idle,
+    /// Small messages, alone and beside a stream: latency
+    Pingpong,
+}
+
+/// How much of everything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Effort {
+    rounds: usize,
+    connections: u32,
+    concurrency: u32,
+    stream: Duration,
+    ping: Duration,
+}
+
+impl Effort {
+    fn of(options: &Options) -> Self {
+        let (rounds, connections, stream_ms, ping_ms) =
+            if options.long { (7, 50_000, 4_000, 6_000) } else { (5, 20_000, 1_500, 2_000) };
+        Self {
+            rounds: options.rounds.map_or(rounds, |rounds| rounds as usize),
+            connections: options.connections.unwrap_or(connections),
+            concurrency: 500,
+            stream: Duration::from_millis(stream_ms),
+            ping: Duration::from_millis(ping_ms),
+        }
+    }
+}
+
+/// Runs the experiment.
+///
+/// # Errors
+/// The lab itself could not work, or the user interrupted it; a relay that fails is left out of the report
+/// instead.
+pub(crate) fn run(options: &Options) -> Result<Report> {
+    let descriptors_max = child::raise_descriptor_limit();
+    let (contenders, skipped) = rivals::find(options.tollgate.as_deref(), &options.without);
+    let mut machine = machine::facts(descriptors_max);
+    for contender in contenders.iter().filter(|contender| contender.kind != Kind::Direct) {
+        machine.insert(format!("{}_version", contender.kind.name()), contender.version.clone().into());
+    }
+    let mut report = Report {
+        experiment: "relay",
+        machine,
+        rows: Vec::new(),
+        verdicts: Vec::new(),
+        left_out: Vec::new(),
+        skipped,
+        warnings: warnings(&contenders),
+    };
+    let effort = Effort::of(options);
+    let parts = [Part::Short, Part::Bulk, Part::Idle, Part::Pingpong];
+    let chosen = parts.into_iter().filter(|part| options.only.is_empty() || options.only.contains(part));
+    let chosen: Vec<Part> = chosen.collect();
+    let progress = Progress::new(steps(&chosen, &contenders, &effort));
+    let directory = TempDir::with_prefix("lab-").context("making a temporary directory")?;
+    let mut bench = Bench { contenders, effort, progress, directory, next_port: ends::first_port() };
+    for part in chosen {
+        let outcome = bench.part(part)?;
+        report.rows.extend(outcome.rows);
+        report.skipped.extend(outcome.failed);
+    }
+    bench.progress.finish();
+    verdicts::judge(&mut report);
+    if let Some(warning) = report.warnings.first() {
+        let verdicts = std::mem::take(&mut report.verdicts);
+        report.verdicts = verdicts.into_iter().map(|verdict| verdict.undecided_because(warning)).collect();
+    }
+    Ok(report)
+}
+
+fn steps(parts: &[Part], contenders: &[Contender], effort: &Effort) -> u64 {
+    let of = |part: &Part| match part {
+        Part::Idle => {
+            contenders.iter().filter(|contender| contender.kind != Kind::Direct).count()
+                * effort.rounds.min(IDLE_ROUNDS_MAX)
+        }
+        Part::Short | Part::Bulk | Part::Pingpong => contenders.len() * effort.rounds,
+    };
+    parts.iter().map(of).sum::<usize>() as u64
+}
+
+/// What makes every figure of this run weak.
+fn warnings(contenders: &[Contender]) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if cfg!(debug_assertions) {
+        warnings.push("the lab is a build without optimisation".to_owned());
+    }
+    if contenders.iter().any(Contender::is_unoptimised) {
+        warnings.push("tollgate is a build without optimisation".to_owned());
+    }
+    warnings
+}
+
+/// What all parts share.
+struct Bench {
+    contenders: Vec<Contender>,
+    effort: Effort,
+    progress: Progress,
+    directory: TempDir,
+    next_port: u16,
+}
+
+/// The load's processes; they end with it.
+struct Load {
+    /// Replies, sources and sinks.
+    server: Agent,
+    /// Only echoes, so nothing is asked of it once it serves.
+    _echo: Agent,
+    client: Agent,
+    upstream: Ends,
+}
+
+impl Load {
+    fn start(terms: &Terms, instrument: &Terms) -> Result<Self> {
+        let mut server = Agent::start(terms)?;
+        let mut echo = Agent::start(instrument)?;
+        let client = Agent::start(terms)?;
+        let upstream = Ends::serve(&mut server, &mut echo)?;
+        Ok(Self { server, _echo: echo, client, upstream })
+    }
+}
+
+impl Subject for Running {
+    fn name(&self) -> &'static str {
+        self.kind.name()
+    }
+}
+
+/// A relay that is started for each run, and ends with the next one's start or its own drop.
+struct Anew {
+    contender: Contender,
+    running: Option<Running>,
+}
+
+impl Subject for Anew {
+    fn name(&self) -> &'static str {
+        self.contender.kind.name()
+    }
+}
+
+impl Bench {
+    fn part(&mut self, part: Part) -> Result<Outcome> {
+        match part {
+            Part::Short => self.short(),
+            Part::Bulk => self.bulk(),
+            Part::Idle => self.idle(),
+            Part::Pingpong => self.pingpong(),
+        }
+    }
+
+    fn short(&mut self) -> Result<Outcome> {
+        let mut load = Load::start(&Terms::default(), &Terms::default())?;
+        let (mut relays, failed) =
+            self.start_all(&load.upstream, machine::allowed_cpus().len(), &Terms::default())?;
+        let effort = self.effort;
+        let outcome = self.rounds("short connections").run(&mut relays, &self.progress, |relay| {
+            Ok(vec![(short::PART, short::run(relay, &mut load.client, &effort)?)])
+        })?;
+        Ok(outcome.with_failed(failed))
+    }
+
+    fn bulk(&mut self) -> Result<Outcome> {
+        let mut load = Load::start(&Terms::default(), &Terms::default())?;
+        let (mut relays, mut failed) =
+            self.start_all(&load.upstream, machine::allowed_cpus().len(), &Terms::default())?;
+        let effort = self.effort;
+        let rounds = self.rounds("one stream each way");
+        let outcome = rounds.run(&mut relays, &self.progress, |relay| {
+            bulk::run(relay, &mut load.client, &mut load.server, &effort)
+        })?;
+        let traced = self.traced(relays, &mut load.client)?;
+        failed.extend(traced.failed);
+        let mut outcome = outcome.with_failed(failed);
+        outcome.rows.extend(traced.rows);
+        Ok(outcome)
+    }
+
+    /// One traced stream each way through each relay.
+    fn traced(&mut self, relays: Vec<Running>, client: &mut Agent) -> Result<Outcome> {
+        if !traced::is_possible() {
+            let reason = "strace is not installed".to_owned();
+            let skipped = Skipped { name: "counting spliced bytes from outside".to_owned(), reason };
+            return Ok(Outcome::default().with_failed(vec![skipped]));
+        }
+        let mut relays: Vec<Running> =
+            relays.into_iter().filter(|relay| relay.kind != Kind::Direct).collect();
+        self.progress.expect_more(relays.len() as u64);
+        let rounds = Rounds { what: "a traced stream each way", wanted: 1, extra_max: 0, watched: false };
+        let directory = self.directory.path();
+        rounds.run(&mut relays, &self.progress, |relay| traced::run(relay, client, directory))
+    }
+
+    fn idle(&mut self) -> Result<Outcome> {
+        let mut load = Load::start(&Terms::default(), &Terms::default())?;
+        let relays = self.contenders.iter().filter(|contender| contender.kind != Kind::Direct);
+        let mut relays: Vec<Anew> =
+            relays.map(|contender| Anew { contender: contender.clone(), running: None }).collect();
+        let wanted = self.effort.rounds.min(IDLE_ROUNDS_MAX);
+        let rounds = Rounds { what: "idle tunnels", wanted, extra_max: 0, watched: false };
+        let (directory, next_port) = (self.directory.path(), &mut self.next_port);
+        let mut starts = 0;
+        rounds.run(&mut relays, &self.progress, |relay| {
+            starts += 1;
+            let setting = Setting {
+                upstream: &load.upstream,
+                threads: machine::allowed_cpus().len(),
+                terms: &Terms::default(),
+                directory: &directory.join(format!("idle-{starts}")),
+            };
+            let running = Running::start(&relay.contender, &setting, next_port)?;
+            let running = relay.running.insert(running);
+            let cases = idle::run(running, &mut load.client);
+            relay.running = None;
+            cases
+        })
+    }
+
+    fn pingpong(&mut self) -> Result<Outcome> {
+        let cpus = machine::allowed_cpus();
+        let (relay_cpu, others) = cpus.split_last().context("a process may use at least one CPU")?;
+        let others = if others.is_empty() { cpus.clone() } else { others.to_vec() };
+        let niceness = if machine::may_raise_priority() { INSTRUMENT_NICENESS } else { 0 };
+        let terms = Terms { cpus: others.clone(), niceness: 0 };
+        let instrument = Terms { cpus: others, niceness };
+        let mut load = Load::start(&terms, &instrument)?;
+        let mut pinger = Agent::start(&instrument)?;
+        let relay_terms = Terms { cpus: vec![*relay_cpu], niceness: 0 };
+        let (mut relays, failed) = self.start_all(&load.upstream, 1, &relay_terms)?;
+        let effort = self.effort;
+        let outcome = self.rounds("small messages").run(&mut relays, &self.progress, |relay| {
+            pingpong::run(relay, &mut pinger, &mut load.client, &effort)
+        })?;
+        Ok(outcome.with_failed(failed))
+    }
+
+    fn rounds(&self, what: &'static str) -> Rounds {
+        Rounds { what, wanted: self.effort.rounds, extra_max: EXTRA_ROUNDS_MAX, watched: true }
+    }
+
+    /// Starts every relay; one that does not start is set aside with its reason.
+    fn start_all(
+        &mut self,
+        upstream: &Ends,
+        threads: usize,
+        terms: &Terms,
+    ) -> Result<(Vec<Running>, Vec<Skipped>)> {
+        let (mut relays, mut failed) = (Vec::new(), Vec::new());
+        for contender in &self.contenders {
+            let directory = TempDir::new_in(self.directory.path())?.keep();
+            let setting = Setting { upstream, threads, terms, directory: &directory };
+            match Running::start(contender, &setting, &mut self.next_port) {
+                Ok(relay) => relays.push(relay),
+                Err(error) => {
+                    child::fail_if_interrupted()?;
+                    let name = contender.kind.name().to_owned();
+                    failed.push(Skipped { name, reason: format!("{error:#}") });
+                }
+            }
+        }
+        Ok((relays, failed))
+    }
+}

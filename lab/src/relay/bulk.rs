@@ -1,0 +1,71 @@
+//! One bulk stream through each relay, down and up: rate, and the relay's CPU time for a gigabyte.
+//! Promises: the bytes that one end counted are those that the other counted, or the run fails.
+
+use anyhow::{Result, ensure};
+
+use super::Effort;
+use super::rivals::{Kind, Running};
+use super::short::{figure, settled};
+use crate::agent::{Agent, Command};
+use crate::load::Direction;
+use crate::report::Numbers;
+
+/// The parts, with the direction of each.
+pub(super) const PARTS: [(&str, Direction); 2] = [("bulk-down", Direction::Down), ("bulk-up", Direction::Up)];
+
+/// One stream in each direction through one relay.
+///
+/// # Errors
+/// The load or the relay failed, or bytes were lost.
+pub(super) fn run(
+    relay: &mut Running,
+    client: &mut Agent,
+    server: &mut Agent,
+    effort: &Effort,
+) -> Result<Vec<(&'static str, Numbers)>> {
+    PARTS
+        .into_iter()
+        .map(|(part, direction)| Ok((part, one(relay, client, server, direction, effort)?)))
+        .collect()
+}
+
+fn one(
+    relay: &mut Running,
+    client: &mut Agent,
+    server: &mut Agent,
+    direction: Direction,
+    effort: &Effort,
+) -> Result<Numbers> {
+    let totals = server.ask(&Command::Totals)?;
+    let spliced = relay.spliced_bytes()?;
+    let before = relay.cpu();
+    let to = relay.ends.stream(direction);
+    let answer = client.ask(&Command::Stream { to, direction, time: effort.stream })?;
+    let after = settled(relay, 0)?;
+    ensure!(relay.is_alive(), "it ended under the stream");
+    let bytes = figure(&answer, "bytes")?;
+    let counted =
+        counted_bytes(&server.ask(&Command::Totals)?, direction)? - counted_bytes(&totals, direction)?;
+    ensure!(bytes == counted, "{direction}: one end counted {bytes} bytes and the other {counted}");
+    let mut numbers = vec![("gbit_per_s", bytes * 8.0 / figure(&answer, "elapsed_ns")?)];
+    if relay.kind != Kind::Direct {
+        let gigabytes = bytes / 1e9;
+        let data_plane = after.since(&before, |thread| relay.is_data_plane(thread));
+        numbers.push(("process_cpu_s_per_gb", after.whole_since(&before).as_secs_f64() / gigabytes));
+        numbers.push(("data_plane_cpu_s_per_gb", data_plane.as_secs_f64() / gigabytes));
+    }
+    if let (Some(before), Some(after)) = (spliced, relay.spliced_bytes()?) {
+        numbers.push(("own_count_spliced_share", after.saturating_sub(before) as f64 / bytes));
+    }
+    Ok(numbers)
+}
+
+fn counted_bytes(totals: &serde_json::Value, direction: Direction) -> Result<f64> {
+    figure(
+        totals,
+        match direction {
+            Direction::Down => "sent_bytes",
+            Direction::Up => "received_bytes",
+        },
+    )
+}

@@ -1,0 +1,128 @@
+//! The four ends of a setting: where the short connections, the echoes and the streams of either direction
+//! go. Promises: the listeners of a relay and the servers behind it are paired by position.
+
+use std::net::{SocketAddr, TcpListener};
+
+use anyhow::{Context, Result};
+
+use crate::agent::Agent;
+use crate::load::{Direction, Role};
+
+/// Ports below the kernel's usual range for outgoing connections, so that none of 50,000 of those takes one
+/// that a relay is about to listen on.
+const PORTS: std::ops::Range<u16> = 20_000..32_000;
+
+/// One address for each kind of load.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Ends {
+    addresses: [SocketAddr; 4],
+}
+
+impl Ends {
+    /// What each end is called, by position.
+    pub(crate) const NAMES: [&'static str; 4] = ["reply", "echo", "source", "sink"];
+
+    const ROLES: [Role; 4] = [Role::Reply, Role::Echo, Role::Source, Role::Sink];
+
+    /// The ends in the order of `NAMES`.
+    pub(crate) fn new(addresses: [SocketAddr; 4]) -> Self {
+        Self { addresses }
+    }
+
+    /// Starts the four servers, the echo in an agent of its own so that streams do not delay it.
+    ///
+    /// # Errors
+    /// An agent could not listen.
+    pub(crate) fn serve(server: &mut Agent, echo: &mut Agent) -> Result<Self> {
+        let mut serve = |role| if role == Role::Echo { echo.serve(role) } else { server.serve(role) };
+        let [reply, echo, source, sink] = Self::ROLES;
+        Ok(Self { addresses: [serve(reply)?, serve(echo)?, serve(source)?, serve(sink)?] })
+    }
+
+    /// Whether the end of this name carries bulk streams.
+    pub(crate) fn is_stream(name: &str) -> bool {
+        matches!(name, "source" | "sink")
+    }
+
+    /// Each of these beside the other's that has the same position.
+    pub(crate) fn pairs<'a>(
+        &'a self,
+        other: &'a Self,
+    ) -> impl Iterator<Item = (SocketAddr, SocketAddr)> + 'a {
+        self.addresses.into_iter().zip(other.addresses)
+    }
+
+    pub(crate) fn all(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    pub(crate) fn reply(&self) -> SocketAddr {
+        self.addresses[0]
+    }
+
+    pub(crate) fn echo(&self) -> SocketAddr {
+        self.addresses[1]
+    }
+
+    /// Where a stream of this direction goes.
+    pub(crate) fn stream(&self, direction: Direction) -> SocketAddr {
+        match direction {
+            Direction::Down => self.addresses[2],
+            Direction::Up => self.addresses[3],
+        }
+    }
+}
+
+/// Five ports that nobody listens on now, different from those given by earlier calls: four ends and one to
+/// spare.
+///
+/// # Errors
+/// The whole range is taken.
+pub(crate) fn free_ports(next: &mut u16) -> Result<(Ends, SocketAddr)> {
+    let mut free = || {
+        for _ in PORTS {
+            let port = if PORTS.contains(next) { *next } else { PORTS.start };
+            *next = port + 1;
+            let address = SocketAddr::from(([127, 0, 0, 1], port));
+            if TcpListener::bind(address).is_ok() {
+                return Some(address);
+            }
+        }
+        None
+    };
+    let mut one = || free().context("no port is free for a relay to listen on");
+    Ok((Ends::new([one()?, one()?, one()?, one()?]), one()?))
+}
+
+/// Where to look for the first free port; spread by process, so that two labs seldom meet.
+pub(crate) fn first_port() -> u16 {
+    let width = u32::from(PORTS.end - PORTS.start);
+    let offset = std::process::id().wrapping_mul(97) % width;
+    PORTS.start + u16::try_from(offset).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_are_never_given_twice() {
+        let mut next = PORTS.end - 3;
+        let (first, spare) = free_ports(&mut next).expect("some ports are free");
+        let (second, _) = free_ports(&mut next).expect("some ports are free");
+        let mut ports: Vec<u16> = first.all().iter().chain(second.all()).map(SocketAddr::port).collect();
+        ports.push(spare.port());
+        ports.sort_unstable();
+        ports.dedup();
+        assert_eq!(ports.len(), 9);
+        assert!(ports.iter().all(|port| PORTS.contains(port)));
+    }
+
+    #[test]
+    fn a_stream_goes_where_its_direction_says() {
+        let end = |port| SocketAddr::from(([127, 0, 0, 1], port));
+        let ends = Ends::new([end(1), end(2), end(3), end(4)]);
+        assert_eq!((ends.reply(), ends.echo()), (end(1), end(2)));
+        assert_eq!((ends.stream(Direction::Down), ends.stream(Direction::Up)), (end(3), end(4)));
+    }
+}

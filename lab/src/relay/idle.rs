@@ -1,0 +1,60 @@
+//! What an idle tunnel costs each relay in memory: the growth of its proportional set size, shared memory
+//! and tmpfs included, the kernel's own memory not. Promises: every tunnel was open when memory was read,
+//! and still carried bytes afterwards; each run starts the relay anew.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+
+use super::rivals::Running;
+use super::short::{figure, settled};
+use crate::agent::{Agent, Command};
+use crate::child;
+use crate::measure;
+use crate::report::Numbers;
+
+/// The counts of open tunnels at which memory is read, and what the part is called then.
+pub(super) const COUNTS: [(u32, &str); 3] =
+    [(1_000, "idle-1000"), (5_000, "idle-5000"), (9_000, "idle-9000")];
+
+// Every relay is configured for this many, and the ready probe's tunnel may linger beside them.
+const _: () = assert!(COUNTS[2].0 < super::configuration::TUNNELS_MAX);
+
+/// How long tunnels are idle before memory is read, so that what a relay holds for handshakes can go.
+const REST: Duration = Duration::from_millis(500);
+
+/// One run of one freshly started relay.
+///
+/// # Errors
+/// A tunnel failed, or the relay's memory cannot be read.
+pub(super) fn run(relay: &Running, client: &mut Agent) -> Result<Vec<(&'static str, Numbers)>> {
+    let cases = grow(relay, client);
+    // Also after a failure, or the next relay would be measured with this one's tunnels.
+    client.ask(&Command::Release)?;
+    cases
+}
+
+fn grow(relay: &Running, client: &mut Agent) -> Result<Vec<(&'static str, Numbers)>> {
+    let to = relay.ends.echo();
+    let before = at_rest_bytes(relay)?;
+    let mut cases = Vec::new();
+    for (tunnels, part) in COUNTS {
+        client.ask(&Command::Hold { to, tunnels })?;
+        let with = at_rest_bytes(relay)?;
+        let grown = with as f64 - before as f64;
+        let numbers = vec![
+            ("pss_bytes_per_tunnel", grown / f64::from(tunnels)),
+            ("pss_mb_without_tunnels", before as f64 / 1e6),
+        ];
+        cases.push((part, numbers));
+    }
+    let touched = client.ask(&Command::Touch)?;
+    ensure!(figure(&touched, "lost")? == 0.0, "of {} tunnels some were lost: {touched}", COUNTS[2].0);
+    Ok(cases)
+}
+
+fn at_rest_bytes(relay: &Running) -> Result<u64> {
+    settled(relay, 0)?;
+    child::pause(REST)?;
+    measure::memory_bytes(&relay.processes())
+}

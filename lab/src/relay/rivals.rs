@@ -1,0 +1,335 @@
+//! The relays that compete: which are installed, how one is started and ended, which threads are its data
+//! plane, and what it can prove about its own work. Promises: a relay counts as running once bytes came
+//! back through it. Leaves to others: how it is configured (`configuration.rs`) and what it is asked to do.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::configuration::{self, Plan};
+use super::ends::Ends;
+use crate::child::{self, Child, Terms};
+use crate::measure::{self, CpuReading, Thread};
+use crate::report::Skipped;
+
+/// How long a relay may take until it forwards.
+const READY_MS_MAX: u64 = 10_000;
+
+/// How long a single answer may take while waiting for it.
+const PROBE: Duration = Duration::from_millis(500);
+
+/// Where nginx modules lie, as Debian and its descendants, then others, install them.
+const NGINX_MODULES: [&str; 3] =
+    ["/usr/lib/nginx/modules", "/usr/lib64/nginx/modules", "/usr/share/nginx/modules"];
+
+/// What connections go through.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Nothing: what the machine and the load can do without a relay
+    Direct,
+    /// The gateway itself
+    Tollgate,
+    /// HAProxy in TCP mode
+    Haproxy,
+    /// nginx with its stream module
+    Nginx,
+}
+
+impl Kind {
+    /// The name in tables and files.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Direct => "direct",
+            Self::Tollgate => "tollgate",
+            Self::Haproxy => "haproxy",
+            Self::Nginx => "nginx",
+        }
+    }
+}
+
+/// An installed relay.
+#[derive(Clone, Debug)]
+pub(crate) struct Contender {
+    pub(crate) kind: Kind,
+    pub(crate) version: String,
+    program: PathBuf,
+    /// nginx's stream module, where it is not built in.
+    module: Option<PathBuf>,
+}
+
+impl Contender {
+    /// Whether it lies where Cargo puts builds without optimisation.
+    pub(crate) fn is_unoptimised(&self) -> bool {
+        self.kind == Kind::Tollgate && self.program.components().any(|part| part.as_os_str() == "debug")
+    }
+}
+
+/// Finds the relays that can compete here, and says why the others cannot or, being among `without`, must
+/// not. `tollgate` defaults to the executable beside this one.
+pub(crate) fn find(tollgate: Option<&Path>, without: &[Kind]) -> (Vec<Contender>, Vec<Skipped>) {
+    let (mut found, mut skipped) = (Vec::new(), Vec::new());
+    for kind in [Kind::Direct, Kind::Tollgate, Kind::Haproxy, Kind::Nginx] {
+        match find_one(kind, tollgate, without) {
+            Ok(contender) => found.push(contender),
+            Err(error) => {
+                skipped.push(Skipped { name: kind.name().to_owned(), reason: format!("{error:#}") });
+            }
+        }
+    }
+    (found, skipped)
+}
+
+fn find_one(kind: Kind, tollgate: Option<&Path>, without: &[Kind]) -> Result<Contender> {
+    ensure!(!without.contains(&kind), "it was not wanted");
+    match kind {
+        Kind::Direct => Ok(Contender { kind, version: String::new(), program: PathBuf::new(), module: None }),
+        Kind::Tollgate => find_tollgate(tollgate),
+        Kind::Haproxy => find_haproxy(),
+        Kind::Nginx => find_nginx(),
+    }
+}
+
+fn find_tollgate(path: Option<&Path>) -> Result<Contender> {
+    let program = match path {
+        Some(path) => path.to_owned(),
+        None => std::env::current_exe()?.with_file_name("tollgate"),
+    };
+    if !program.is_file() {
+        bail!("there is no {}: build it with `cargo build --release`", program.display());
+    }
+    let version = first_line(Command::new(&program).arg("--version"))?;
+    Ok(Contender { kind: Kind::Tollgate, version, program, module: None })
+}
+
+fn find_haproxy() -> Result<Contender> {
+    let program = on_path("haproxy")?;
+    let version = first_line(Command::new(&program).arg("-v"))?;
+    Ok(Contender { kind: Kind::Haproxy, version, program, module: None })
+}
+
+fn find_nginx() -> Result<Contender> {
+    let program = on_path("nginx")?;
+    let output = Command::new(&program).arg("-V").output()?;
+    let built_with = String::from_utf8_lossy(&output.stderr).into_owned();
+    let version = built_with.lines().next().unwrap_or_default().to_owned();
+    let words: Vec<&str> = built_with.split_whitespace().collect();
+    if words.contains(&"--with-stream") {
+        return Ok(Contender { kind: Kind::Nginx, version, program, module: None });
+    }
+    let module = NGINX_MODULES.map(|folder| Path::new(folder).join("ngx_stream_module.so"));
+    let module = module.into_iter().find(|module| module.is_file());
+    let module = module.context("nginx is installed without its stream module (libnginx-mod-stream)")?;
+    Ok(Contender { kind: Kind::Nginx, version, program, module: Some(module) })
+}
+
+/// Administrators' programs are often not on a user's path.
+fn on_path(name: &str) -> Result<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let usual = ["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from);
+    let candidates = std::env::split_paths(&path).chain(usual).map(|folder| folder.join(name));
+    candidates.into_iter().find(|program| program.is_file()).context("it is not installed")
+}
+
+fn first_line(command: &mut Command) -> Result<String> {
+    let output = command.output().with_context(|| format!("running {command:?}"))?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    Ok(text.lines().next().unwrap_or_default().trim().to_owned())
+}
+
+/// A relay that forwards, or nothing in its place; ends when dropped.
+#[derive(Debug)]
+pub(crate) struct Running {
+    pub(crate) kind: Kind,
+    /// Where clients connect.
+    pub(crate) ends: Ends,
+    child: Option<Child>,
+    directory: PathBuf,
+}
+
+/// Where a relay is to run and for what.
+#[derive(Debug)]
+pub(crate) struct Setting<'a> {
+    pub(crate) upstream: &'a Ends,
+    pub(crate) threads: usize,
+    pub(crate) terms: &'a Terms,
+    /// A directory of its own.
+    pub(crate) directory: &'a Path,
+}
+
+impl Running {
+    /// Starts a relay and waits until an echo came back through it.
+    ///
+    /// # Errors
+    /// It could not be started or did not forward in time; the message ends with what it said.
+    pub(crate) fn start(contender: &Contender, setting: &Setting<'_>, next_port: &mut u16) -> Result<Self> {
+        let directory = setting.directory.to_owned();
+        if contender.kind == Kind::Direct {
+            return Ok(Self { kind: Kind::Direct, ends: setting.upstream.clone(), child: None, directory });
+        }
+        fs::create_dir_all(&directory)?;
+        let (listen, admin) = super::ends::free_ports(next_port)?;
+        let plan = Plan {
+            listen: &listen,
+            upstream: setting.upstream,
+            admin,
+            threads: setting.threads,
+            directory: &directory,
+        };
+        let (configuration, arguments) = command_line(contender, &plan);
+        fs::write(configuration_file(&directory), configuration)?;
+        let arguments: Vec<_> = arguments.into_iter().map(Into::into).collect();
+        let output = output_file(&directory);
+        let child = Child::start(&contender.program, &arguments, setting.terms, &output)?;
+        let mut running = Self { kind: contender.kind, ends: listen, child: Some(child), directory };
+        let ready = running.wait_until_ready();
+        ready.with_context(|| format!("{}: {}", contender.kind.name(), tail(&output)))?;
+        Ok(running)
+    }
+
+    fn wait_until_ready(&mut self) -> Result<()> {
+        let deadline = Instant::now() + Duration::from_millis(READY_MS_MAX);
+        loop {
+            if echoes(self.ends.echo()).is_ok() {
+                return Ok(());
+            }
+            if !self.is_alive() {
+                bail!("it ended at once");
+            }
+            if Instant::now() > deadline {
+                bail!("it did not forward within {READY_MS_MAX} ms");
+            }
+            child::pause(Duration::from_millis(20))?;
+        }
+    }
+
+    /// Whether it still runs.
+    pub(crate) fn is_alive(&mut self) -> bool {
+        self.child.as_mut().is_none_or(Child::is_alive)
+    }
+
+    /// The processes that it consists of; none for a direct connection.
+    pub(crate) fn processes(&self) -> Vec<i32> {
+        self.child.as_ref().map_or_else(Vec::new, |child| measure::family(child.id()))
+    }
+
+    /// The CPU time of all its threads so far.
+    pub(crate) fn cpu(&self) -> CpuReading {
+        CpuReading::of(&self.processes())
+    }
+
+    /// Whether a thread moves connections: Tollgate's reactors, nginx's workers, every thread of HAProxy.
+    pub(crate) fn is_data_plane(&self, thread: &Thread) -> bool {
+        let main = self.child.as_ref().map(Child::id);
+        match self.kind {
+            Kind::Direct => false,
+            Kind::Tollgate => thread.name.starts_with("reactor-"),
+            Kind::Haproxy => true,
+            Kind::Nginx => Some(thread.process) != main,
+        }
+    }
+
+    /// Lines that it has logged so far.
+    ///
+    /// # Errors
+    /// The log cannot be read.
+    pub(crate) fn log_lines(&self) -> Result<u64> {
+        let log = match self.kind {
+            Kind::Direct => return Ok(0),
+            Kind::Haproxy => output_file(&self.directory),
+            Kind::Tollgate | Kind::Nginx => self.directory.join("connections.log"),
+        };
+        let bytes = fs::read(&log).with_context(|| format!("reading {}", log.display()))?;
+        Ok(bytes.iter().filter(|&&byte| byte == b'\n').count() as u64)
+    }
+
+    /// Bytes that it says it has spliced, where it keeps such a count.
+    ///
+    /// # Errors
+    /// Its statistics cannot be read.
+    pub(crate) fn spliced_bytes(&self) -> Result<Option<u64>> {
+        if self.kind != Kind::Haproxy {
+            return Ok(None);
+        }
+        let mut socket = UnixStream::connect(self.directory.join("stats.sock"))?;
+        socket.set_read_timeout(Some(PROBE))?;
+        socket.write_all(b"show info\n")?;
+        let mut text = String::new();
+        socket.read_to_string(&mut text)?;
+        Ok(parse_spliced_bytes(&text))
+    }
+}
+
+/// The configuration's text, and the arguments that point to its file.
+fn command_line(contender: &Contender, plan: &Plan<'_>) -> (String, Vec<String>) {
+    let file = configuration_file(plan.directory).display().to_string();
+    let word = str::to_owned;
+    match contender.kind {
+        Kind::Direct => (String::new(), Vec::new()),
+        Kind::Tollgate => (configuration::tollgate(plan), vec![word("serve"), word("--config"), file]),
+        Kind::Haproxy => (configuration::haproxy(plan), vec![word("-f"), file]),
+        Kind::Nginx => {
+            let errors = plan.directory.join("error.log").display().to_string();
+            let prefix = plan.directory.display().to_string();
+            let arguments = vec![word("-p"), prefix, word("-e"), errors, word("-c"), file];
+            (configuration::nginx(plan, contender.module.as_deref()), arguments)
+        }
+    }
+}
+
+fn configuration_file(directory: &Path) -> PathBuf {
+    directory.join("configuration")
+}
+
+fn output_file(directory: &Path) -> PathBuf {
+    directory.join("output.log")
+}
+
+fn echoes(address: SocketAddr) -> std::io::Result<()> {
+    let mut stream = TcpStream::connect_timeout(&address, PROBE)?;
+    stream.set_read_timeout(Some(PROBE))?;
+    stream.write_all(b"?")?;
+    stream.read_exact(&mut [0])
+}
+
+/// The end of what a relay said, for an error message.
+fn tail(file: &Path) -> String {
+    let text = fs::read_to_string(file).unwrap_or_default();
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(5)..].join(" | ")
+}
+
+/// HAProxy's `show info`. The name was misspelt as `TotalSplicdedBytesOut` until 2.7.
+fn parse_spliced_bytes(text: &str) -> Option<u64> {
+    let line = text.lines().find(|line| line.starts_with("TotalSpli"))?;
+    line.split_once(':')?.1.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn haproxys_count_is_found_under_either_spelling() {
+        for name in ["TotalSplicdedBytesOut", "TotalSplicedBytesOut"] {
+            let text = format!("Name: HAProxy\nTotalBytesOut: 7\n{name}: 4096\nBytesOutRate: 1\n");
+            assert_eq!(parse_spliced_bytes(&text), Some(4_096));
+        }
+        assert_eq!(parse_spliced_bytes("TotalBytesOut: 7\n"), None);
+    }
+
+    #[test]
+    fn a_missing_tollgate_is_skipped_with_the_remedy() {
+        let without = [Kind::Haproxy, Kind::Nginx];
+        let (found, skipped) = find(Some(Path::new("/nonexistent/tollgate")), &without);
+        assert_eq!(found.iter().map(|contender| contender.kind).collect::<Vec<_>>(), [Kind::Direct]);
+        assert_eq!(skipped[0].name, "tollgate");
+        assert!(skipped[0].reason.contains("cargo build --release"), "{}", skipped[0].reason);
+        assert_eq!(skipped[2], Skipped { name: "nginx".to_owned(), reason: "it was not wanted".to_owned() });
+    }
+}

@@ -1,0 +1,269 @@
+//! The promises that `lab relay` checks. Promises: the names are fixed; one that this run cannot pass is
+//! left out with the reason. Leaves to others: when an interval decides (`verdict.rs`).
+
+use super::rivals::Kind;
+use super::{bulk, pingpong, short};
+use crate::report::{Report, Sample, Skipped};
+use crate::verdict::{Outcome, Target, Verdict, best_rival, paired_ratios};
+
+/// A rival must have spliced this share of its bytes, or it was not the rival that the promise is about.
+const SPLICED_SHARE_MIN: f64 = 0.9;
+
+/// What the later, full form of the experiment will check.
+const NOT_YET: [(&str, &str); 2] = [
+    ("accounting", "instructions with accounting on and off are not counted by this form of the experiment"),
+    ("growth", "the cost of a connection beside 100 and 9,000 open ones is not measured by this form"),
+];
+
+/// Why a verdict is left out, or the verdict.
+type Judged = Result<Verdict, (&'static str, String)>;
+
+/// Judges all promises, or says why not.
+pub(super) fn judge(report: &mut Report) {
+    let judged = [short_cpu, short_rate, bulk_cpu, bulk_rate, idle_memory, pingpong_p99, pingpong_stream_p99]
+        .map(|judge| judge(report));
+    for verdict in judged {
+        match verdict {
+            Ok(verdict) => report.verdicts.push(verdict),
+            Err((name, reason)) => report.left_out.push(Skipped { name: name.to_owned(), reason }),
+        }
+    }
+    let later = NOT_YET.map(|(name, reason)| Skipped { name: name.to_owned(), reason: reason.to_owned() });
+    report.left_out.extend(later);
+}
+
+fn short_cpu(report: &Report) -> Judged {
+    let number = "process_cpu_us_per_connection";
+    against_better("short-cpu", report, short::PART, number, Target::AtMost(1.0))
+}
+
+fn short_rate(report: &Report) -> Judged {
+    against_better("short-rate", report, short::PART, "connections_per_s", Target::AtLeast(1.05))
+}
+
+fn bulk_cpu(report: &Report) -> Judged {
+    let number = "process_cpu_s_per_gb";
+    against_splicing("bulk-cpu", report, number, Target::AtMost(1.0))
+}
+
+fn bulk_rate(report: &Report) -> Judged {
+    against_splicing("bulk-rate", report, "gbit_per_s", Target::AtLeast(1.0))
+}
+
+fn idle_memory(report: &Report) -> Judged {
+    let name = "idle-memory";
+    let values = ours(name, report, "idle-9000", "pss_bytes_per_tunnel")?;
+    let about = "bytes of PSS for each of 9,000 idle tunnels";
+    Verdict::on_worst(name, Target::AtMost(1_024.0), &values, about).ok_or_else(|| nothing(name))
+}
+
+fn pingpong_p99(report: &Report) -> Judged {
+    let part = pingpong::ALONE;
+    against_better("pingpong-p99", report, part, "latency_p99_ms", Target::AtMost(1.0))
+}
+
+fn pingpong_stream_p99(report: &Report) -> Judged {
+    let name = "pingpong-stream-p99";
+    let lost = ours(name, report, pingpong::BESIDE_STREAM, "lost_messages")?;
+    let values = ours(name, report, pingpong::BESIDE_STREAM, "latency_p99_ms")?;
+    let about = "ms beside a saturating stream on the same thread";
+    let verdict =
+        Verdict::on_median(name, Target::AtMost(5.0), &values, about).ok_or_else(|| nothing(name))?;
+    if lost.iter().any(|lost| lost.value > 0.0) {
+        return Ok(verdict.undecided_because("messages were lost"));
+    }
+    Ok(verdict)
+}
+
+/// Our values of a number.
+fn ours(
+    name: &'static str,
+    report: &Report,
+    part: &str,
+    number: &str,
+) -> Result<Vec<Sample>, (&'static str, String)> {
+    let row = report.row(part, Kind::Tollgate.name()).ok_or_else(|| nothing(name))?;
+    Ok(row.samples(number).into_iter().map(|sample| sample.1).collect())
+}
+
+/// Our number as a share of the better of HAProxy's and nginx's.
+fn against_better(
+    name: &'static str,
+    report: &Report,
+    part: &'static str,
+    number: &str,
+    target: Target,
+) -> Judged {
+    let ours = report.row(part, Kind::Tollgate.name()).ok_or_else(|| nothing(name))?;
+    let rivals = [Kind::Haproxy.name(), Kind::Nginx.name()];
+    let best = best_rival(report, part, number, target, &rivals)
+        .ok_or((name, "neither haproxy nor nginx was measured".to_owned()))?;
+    let about = format!("{number} as a share of {}'s", best.subject);
+    let ratios = paired_ratios(ours, best, number);
+    Verdict::on_median(name, target, &ratios, &about).ok_or_else(|| unpaired(name))
+}
+
+/// Our number as a share of HAProxy's, in the direction that is worse for us; undecided where HAProxy did
+/// not splice.
+fn against_splicing(name: &'static str, report: &Report, number: &str, target: Target) -> Judged {
+    let mut verdicts = Vec::new();
+    for (part, _) in bulk::PARTS {
+        let ours = report.row(part, Kind::Tollgate.name()).ok_or_else(|| nothing(name))?;
+        let rival =
+            report.row(part, Kind::Haproxy.name()).ok_or((name, "haproxy was not measured".to_owned()))?;
+        let about = format!("{part}: {number} as a share of haproxy's, splicing");
+        let verdict = Verdict::on_median(name, target, &paired_ratios(ours, rival, number), &about)
+            .ok_or_else(|| unpaired(name))?;
+        let spliced = rival.median("own_count_spliced_share").unwrap_or(0.0);
+        verdicts.push(if spliced < SPLICED_SHARE_MIN {
+            verdict.undecided_because(&format!("haproxy spliced only {:.0} %", spliced * 100.0))
+        } else {
+            verdict
+        });
+    }
+    verdicts.into_iter().reduce(|one, other| worse(target, one, other)).ok_or_else(|| nothing(name))
+}
+
+/// The verdict that leaves less room for doubt in our favour.
+fn worse(target: Target, one: Verdict, other: Verdict) -> Verdict {
+    let rank = |verdict: &Verdict| match verdict.outcome {
+        Outcome::Holds => 0,
+        Outcome::Undecided => 1,
+        Outcome::Fails => 2,
+    };
+    let other_is_worse = (rank(&other), target.is_worse(other.value, one.value))
+        > (rank(&one), !target.is_worse(other.value, one.value));
+    if other_is_worse { other } else { one }
+}
+
+fn nothing(name: &'static str) -> (&'static str, String) {
+    (name, "tollgate was not measured".to_owned())
+}
+
+fn unpaired(name: &'static str) -> (&'static str, String) {
+    (name, "the two never ran in one round".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::{Numbers, Row, Run};
+
+    fn row(part: &'static str, subject: &str, values: [&[f64]; 5], names: &[&'static str]) -> Row {
+        let numbers =
+            |values: &[f64]| -> Numbers { names.iter().copied().zip(values.iter().copied()).collect() };
+        let runs = values.into_iter().enumerate().map(|(round, values)| Run {
+            round,
+            marks: Vec::new(),
+            numbers: numbers(values),
+        });
+        Row { part, subject: subject.to_owned(), runs: runs.collect() }
+    }
+
+    fn judged(rows: Vec<Row>) -> Report {
+        let mut report = Report {
+            experiment: "relay",
+            machine: serde_json::Map::new(),
+            rows,
+            verdicts: Vec::new(),
+            left_out: Vec::new(),
+            skipped: Vec::new(),
+            warnings: Vec::new(),
+        };
+        judge(&mut report);
+        report
+    }
+
+    fn short_row(subject: &str, cpu_us: f64, rate: f64) -> Row {
+        let names = ["process_cpu_us_per_connection", "connections_per_s"];
+        row("short", subject, [&[cpu_us, rate]; 5], &names)
+    }
+
+    fn bulk_rows(subject: &str, down_s: f64, up_s: f64, spliced: f64) -> [Row; 2] {
+        let names = ["process_cpu_s_per_gb", "gbit_per_s", "own_count_spliced_share"];
+        [
+            row("bulk-down", subject, [&[down_s, 10.0, spliced]; 5], &names),
+            row("bulk-up", subject, [&[up_s, 10.0, spliced]; 5], &names),
+        ]
+    }
+
+    fn outcome(report: &Report, name: &str) -> Option<(f64, Outcome)> {
+        let verdict = report.verdicts.iter().find(|verdict| verdict.name == name)?;
+        Some((verdict.value, verdict.outcome))
+    }
+
+    #[test]
+    fn every_promise_is_judged_or_left_out_with_a_reason() {
+        let names = |report: &Report| {
+            let judged = report.verdicts.iter().map(|verdict| verdict.name.to_owned());
+            let mut names: Vec<String> =
+                judged.chain(report.left_out.iter().map(|left_out| left_out.name.clone())).collect();
+            names.sort();
+            names
+        };
+        let expected = [
+            "accounting",
+            "bulk-cpu",
+            "bulk-rate",
+            "growth",
+            "idle-memory",
+            "pingpong-p99",
+            "pingpong-stream-p99",
+            "short-cpu",
+            "short-rate",
+        ];
+        assert_eq!(names(&judged(Vec::new())), expected);
+        assert_eq!(
+            names(&judged(vec![short_row("tollgate", 1.0, 1.0), short_row("nginx", 1.0, 1.0)])),
+            expected
+        );
+    }
+
+    #[test]
+    fn short_connections_are_compared_with_the_better_rival() {
+        let rows = vec![
+            short_row("direct", 0.0, 20_000.0),
+            short_row("tollgate", 60.0, 12_000.0),
+            short_row("haproxy", 80.0, 10_000.0),
+            short_row("nginx", 75.0, 16_000.0),
+        ];
+        let report = judged(rows);
+        assert_eq!(outcome(&report, "short-cpu"), Some((0.8, Outcome::Holds)));
+        assert_eq!(outcome(&report, "short-rate"), Some((0.75, Outcome::Fails)));
+    }
+
+    #[test]
+    fn bulk_is_judged_by_its_worse_direction() {
+        let rows =
+            bulk_rows("tollgate", 0.1, 0.3, 0.0).into_iter().chain(bulk_rows("haproxy", 0.2, 0.2, 1.0));
+        let report = judged(rows.collect());
+        assert_eq!(outcome(&report, "bulk-cpu").map(|it| it.1), Some(Outcome::Fails));
+        let verdict =
+            report.verdicts.iter().find(|verdict| verdict.name == "bulk-cpu").expect("it was judged");
+        assert!(verdict.note.starts_with("bulk-up"), "{}", verdict.note);
+    }
+
+    #[test]
+    fn a_rival_that_copies_decides_nothing() {
+        let rows =
+            bulk_rows("tollgate", 0.1, 0.1, 0.0).into_iter().chain(bulk_rows("haproxy", 0.8, 0.8, 0.1));
+        let report = judged(rows.collect());
+        assert_eq!(outcome(&report, "bulk-cpu").map(|it| it.1), Some(Outcome::Undecided));
+    }
+
+    #[test]
+    fn idle_memory_is_judged_by_its_worst_run() {
+        let names = ["pss_bytes_per_tunnel"];
+        let check = |worst: f64, expected| {
+            let rows = vec![row(
+                "idle-9000",
+                "tollgate",
+                [&[700.0], &[700.0], &[worst], &[700.0], &[700.0]],
+                &names,
+            )];
+            assert_eq!(outcome(&judged(rows), "idle-memory").map(|it| it.1), Some(expected));
+        };
+        check(1_000.0, Outcome::Holds);
+        check(1_100.0, Outcome::Undecided);
+    }
+}

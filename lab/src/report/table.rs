@@ -1,0 +1,123 @@
+//! The report on a terminal: a small table per part, then the verdicts.
+//! Promises: fits 120 columns. Leaves to others: the raw runs (JSON) and the plots (HTML).
+
+use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
+
+use super::{Report, Row, digits, names_of};
+use crate::statistics;
+use crate::verdict::Verdict;
+
+const WIDTH_COLUMNS: u16 = 120;
+
+/// The whole report as text.
+pub(crate) fn print(report: &Report) -> String {
+    let mut text = String::new();
+    for (part, rows) in report.parts() {
+        text.push_str(&format!("\n{part}: median [min-max]\n{}\n", part_table(&rows).trim_fmt()));
+    }
+    if !report.verdicts.is_empty() {
+        text.push_str(&format!("\nVerdicts\n{}\n", verdict_table(&report.verdicts).trim_fmt()));
+    }
+    text.push('\n');
+    for left_out in &report.left_out {
+        text.push_str(&format!("left out {}: {}\n", left_out.name, left_out.reason));
+    }
+    for skipped in &report.skipped {
+        text.push_str(&format!("skipped {}: {}\n", skipped.name, skipped.reason));
+    }
+    for warning in &report.warnings {
+        text.push_str(&format!("warning: {warning}\n"));
+    }
+    for (count, mark) in marks(&report.rows) {
+        text.push_str(&format!("contaminated: {count} runs: {mark}\n"));
+    }
+    text
+}
+
+fn part_table(rows: &[&Row]) -> Table {
+    let mut table = empty();
+    let subjects = rows.iter().map(|row| Cell::new(&row.subject).set_alignment(CellAlignment::Right));
+    table.set_header(std::iter::once(Cell::new("")).chain(subjects));
+    for name in names_of(rows) {
+        let cells = rows.iter().map(|row| Cell::new(cell(row, name)).set_alignment(CellAlignment::Right));
+        table.add_row(std::iter::once(Cell::new(name)).chain(cells));
+    }
+    table
+}
+
+fn cell(row: &Row, name: &str) -> String {
+    let Some(summary) = statistics::summary(&row.series(name)) else { return String::new() };
+    if summary.min == summary.max {
+        return digits(summary.median);
+    }
+    format!("{} [{}-{}]", digits(summary.median), digits(summary.min), digits(summary.max))
+}
+
+fn verdict_table(verdicts: &[Verdict]) -> Table {
+    let mut table = empty();
+    table.set_header(["verdict", "value", "interval", "target", "result", "because"]);
+    for verdict in verdicts {
+        let interval = verdict
+            .interval
+            .map_or_else(String::new, |range| format!("{}-{}", digits(range.low), digits(range.high)));
+        let value = digits(verdict.value);
+        let target = verdict.target.to_string();
+        let result = verdict.outcome.as_str().to_owned();
+        table.add_row([verdict.name.to_owned(), value, interval, target, result, verdict.note.clone()]);
+    }
+    table
+}
+
+fn empty() -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
+    table.set_width(WIDTH_COLUMNS);
+    table
+}
+
+/// Each kind of mark once with the number of runs that bear it; figures in it are those of its first run.
+fn marks(rows: &[Row]) -> Vec<(usize, &str)> {
+    let mut kinds: Vec<(usize, String, &str)> = Vec::new();
+    for mark in rows.iter().flat_map(|row| &row.runs).flat_map(|run| &run.marks) {
+        let kind: String = mark.chars().filter(|letter| !letter.is_ascii_digit()).collect();
+        match kinds.iter_mut().find(|known| known.1 == kind) {
+            Some(known) => known.0 += 1,
+            None => kinds.push((1, kind, mark)),
+        }
+    }
+    kinds.into_iter().map(|(count, _, mark)| (count, mark)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::sample;
+    use super::*;
+
+    #[test]
+    fn everything_that_matters_is_on_the_terminal() {
+        let text = print(&sample());
+        for expected in [
+            "short: median [min-max]",
+            "connections_per_s",
+            "13,000 [12,000-14,000]",
+            "11,528 [11,000-12,055]",
+            "short-cpu",
+            "<= 1.00",
+            "undecided",
+            "left out growth: not yet",
+            "skipped nginx: it is not installed",
+            "warning: an unoptimised build",
+            "contaminated: 1 runs: busy <others>",
+        ] {
+            assert!(text.contains(expected), "{expected:?} is missing from:\n{text}");
+        }
+    }
+
+    #[test]
+    fn marks_that_differ_in_figures_are_one_kind() {
+        let mut rows = sample().rows;
+        rows[0].runs[0].marks = vec!["others used 12 %".to_owned()];
+        rows[0].runs[1].marks = vec!["others used 7 %".to_owned()];
+        assert_eq!(marks(&rows), [(2, "others used 12 %")]);
+    }
+}
