@@ -1,8 +1,8 @@
 //! Connections of the admin side: how many, how long, and how large a head they may send.
 //!
-//! Promises: whatever a client sends, or does not, it holds one of [`Bounds::connections_max`] places for a bounded
-//! time; when all are taken, new connections wait in the kernel's queue. Leaves to others: what is answered
-//! (`api.rs`), and parsing (hyper).
+//! Promises: whatever a client sends, or does not, it holds one of [`Bounds::connections_max`] places for a
+//! bounded time; when all are taken, new connections wait in the kernel's queue. Leaves to others: what is
+//! answered (`api.rs`), and parsing (hyper).
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use tokio::time::{sleep, timeout};
 pub(crate) struct Bounds {
     /// Connections at the same time: a few scrapers, probes, and people.
     pub(crate) connections_max: usize,
-    /// For a request's head, counted from the moment at which one may begin; so it also ends idle connections.
+    /// For a request's head, counted from the moment at which one may begin: it ends idle connections too.
     pub(crate) head_span_max: Duration,
     /// For a connection, whatever goes on: a client that does not read its answers goes with it.
     pub(crate) life_span_max: Duration,

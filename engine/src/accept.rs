@@ -116,7 +116,23 @@ impl Acceptor {
         Ok(())
     }
 
-    /// Goes on after `accepted` had no place for another connection.
+    /// Takes nothing until [`Acceptor::resume`]: the owner has no place for a connection.
+    ///
+    /// # Errors
+    /// None on a listener that is watched.
+    pub fn hold(&mut self) -> io::Result<()> {
+        match self.state {
+            State::Watching(_) => self.stop_watching(State::Held),
+            State::Resting(timer) => {
+                self.reactor.cancel(timer);
+                self.state = State::Held;
+                Ok(())
+            }
+            State::Held => Ok(()),
+        }
+    }
+
+    /// Goes on after [`Acceptor::hold`], or after `accepted` had no place for another connection.
     ///
     /// # Errors
     /// As [`Reactor::watch`].

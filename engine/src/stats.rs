@@ -37,8 +37,9 @@ impl Counter {
     }
 }
 
-/// What one reactor thread counts about itself.
+/// What one reactor thread counts about itself. It has its cache lines for itself.
 #[derive(Debug, Default)]
+#[repr(align(128))]
 pub struct ReactorStats {
     /// Turns of the loop.
     pub turns: Counter,

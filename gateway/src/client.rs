@@ -6,7 +6,6 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
 use engine::net::TcpStream;
@@ -25,7 +24,7 @@ use crate::limits::{GREETING_BYTES_MAX, LINGER_BYTES_MAX};
 use crate::local::Local;
 use crate::log::{Event, EventKind};
 use crate::refusal::Refusal;
-use crate::snapshot::Snapshot;
+use crate::snapshot::{Current, Snapshot};
 use crate::stats::Denied;
 
 /// How long a refused client may take to read the answer before it is cut off.
@@ -38,7 +37,7 @@ pub(crate) struct Arrival {
     /// Who connected.
     pub peer: SocketAddr,
     /// What the connection runs by.
-    pub snapshot: Rc<Arc<Snapshot>>,
+    pub snapshot: Rc<Current>,
     /// The listener's position in the snapshot's configuration.
     pub listener: usize,
     /// The listener's address, with the port that the kernel chose.
@@ -116,7 +115,7 @@ pub(crate) struct Decided<'a> {
 /// An arrival without its socket.
 pub(crate) struct Facts {
     pub(crate) peer: SocketAddr,
-    pub(crate) snapshot: Rc<Arc<Snapshot>>,
+    pub(crate) snapshot: Rc<Current>,
     pub(crate) listener: usize,
     pub(crate) address: SocketAddr,
 }

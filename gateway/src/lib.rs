@@ -1,8 +1,9 @@
 //! The data plane: admits, relays, times and meters flows.
 //!
-//! Promises: a reactor thread never waits for another thread, a file or a name server; every connection takes
-//! the path of `connection.rs`, whatever it speaks. Leaves to others: signals and commands (`tollgate`), health
-//! and metrics (`admin`), what is allowed (`policy`), what bytes mean (`proto`), what is kept (`ledger`).
+//! Promises: a reactor thread never waits for another thread, a file or a name server; every connection
+//! takes the path of `connection.rs`, whatever it speaks. Leaves to others: signals and commands
+//! (`tollgate`), health and metrics (`admin`), what is allowed (`policy`), what bytes mean (`proto`), what is
+//! kept (`ledger`).
 //!
 //! ```text
 //!   control side    settings -> config -> snapshot -> server: reload, drain

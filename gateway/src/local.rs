@@ -16,7 +16,7 @@ use crate::limits::{GREETING_BYTES_FIRST, GREETINGS_CACHED_MAX};
 use crate::meter::Meter;
 use crate::relay::Relays;
 use crate::resolve::ResolveCache;
-use crate::snapshot::Snapshot;
+use crate::snapshot::Current;
 use crate::stats::WorkerStats;
 
 /// See the file's header.
@@ -29,12 +29,12 @@ pub(crate) struct Local {
     pub(crate) stats: Arc<WorkerStats>,
     pub(crate) flow_ids: FlowIds,
     pub(crate) greetings: Greetings,
-    pub(crate) snapshot: RefCell<Rc<Arc<Snapshot>>>,
+    pub(crate) snapshot: RefCell<Rc<Current>>,
 }
 
 impl Local {
-    /// What new connections run by. The count that is cloned is this thread's own.
-    pub(crate) fn snapshot(&self) -> Rc<Arc<Snapshot>> {
+    /// What new connections run by.
+    pub(crate) fn snapshot(&self) -> Rc<Current> {
         Rc::clone(&self.snapshot.borrow())
     }
 }

@@ -112,6 +112,8 @@ pub(crate) struct Tools {
     scratch: Box<[u8]>,
     pending: copy::PendingCache,
     pipes: splice::PipeCache,
+    /// Times a direction went over from copying to splicing.
+    promotions: u64,
 }
 
 impl Direction {

@@ -1,8 +1,8 @@
 //! Reloading: a new configuration put in the place of the one that runs.
 //!
-//! Promises: all or nothing: a listener that cannot be opened leaves everything as it was; connections, queued
-//! ones too, are never lost to a reload, except those of users who are gone. Leaves to others: reading and
-//! checking the new configuration (`config`).
+//! Promises: all or nothing: a listener that cannot be opened leaves everything as it was; connections,
+//! queued ones too, are never lost to a reload, except those of users who are gone. Leaves to others: reading
+//! and checking the new configuration (`config`).
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -30,7 +30,7 @@ use crate::meter::Meter;
 use crate::relay::{RelayDeadlines, Relays};
 use crate::resolve::{DnsThread, ResolveCache, ResolveMode, ResolveSettings, Resolver};
 use crate::settings::{Dns, DnsMode};
-use crate::snapshot::Snapshot;
+use crate::snapshot::{Current, Snapshot};
 use crate::stats::Stats;
 use crate::worker::{Order, Worker};
 
@@ -238,14 +238,14 @@ fn build(parts: Parts) -> io::Result<impl FnOnce()> {
     let reactor = Reactor::new(Arc::clone(&parking), Arc::clone(&stats.reactor))?;
     let deadlines = RelayDeadlines::from(&snapshot.config.timeouts);
     let local = Rc::new(Local {
-        relays: Relays::new(&reactor, deadlines).into(),
+        relays: Relays::new(&reactor, deadlines, stats).into(),
         meter: Meter::new(&reactor, inlet, log, stats).into(),
         authenticator: Authenticator::new(auth, &snapshot),
         names: ResolveCache::new(resolver),
         stats: Arc::clone(stats),
         flow_ids: FlowIds::new(parts.process, number),
         greetings: Default::default(),
-        snapshot: Rc::new(snapshot).into(),
+        snapshot: Rc::new(Current(snapshot)).into(),
         reactor,
     });
     let executor = Executor::new(parts.handshakes_max, parking);

@@ -153,7 +153,7 @@ settings! {
     "[limits]" Limits {
         /// Client connections at the same time. A tunnel takes two descriptors; `tollgate doctor` tells whether
         /// this machine carries them.
-        connections: u32 = 10_000, 1 ..= 1_000_000;
+        connections: u32 = 9_000, 1 ..= 1_000_000;
         /// Connections of these that may be between accept and tunnel at the same time.
         handshakes: u32 = 2_000, 1 ..= 100_000;
         /// Connections at the same time for each user without a `connections` of their own.
@@ -373,7 +373,7 @@ mod tests {
     #[test]
     fn every_default_reads_as_written() {
         let limits = Limits::default();
-        assert_eq!((limits.connections, limits.handshakes), (10_000, 2_000));
+        assert_eq!((limits.connections, limits.handshakes), (9_000, 2_000));
         let timeouts = Timeouts::default();
         assert_eq!(timeouts.greeting, Duration::from_secs(10));
         assert_eq!(timeouts.lifetime, None);

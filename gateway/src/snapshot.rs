@@ -5,6 +5,7 @@
 //! others: loading (`config`), swapping (`server`).
 
 use std::collections::HashMap;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use policy::UserIndex;
@@ -12,6 +13,19 @@ use policy::UserIndex;
 use crate::account::Account;
 use crate::auth::Roster;
 use crate::config::Config;
+
+/// A thread's hold on its snapshot: handed out to connections by a count that is the thread's own, since a
+/// count that all threads share would be a cache line that all threads fight for.
+#[derive(Debug)]
+pub(crate) struct Current(pub(crate) Arc<Snapshot>);
+
+impl Deref for Current {
+    type Target = Snapshot;
+
+    fn deref(&self) -> &Snapshot {
+        &self.0
+    }
+}
 
 /// See the file's header.
 #[derive(Debug)]

@@ -290,7 +290,7 @@ denied! {
     /// Nothing allows the destination to the user.
     NoRule = "no_rule",
     /// A `deny` rule names the destination.
-    DeniedByRule = "denied_by_rule",
+    ByRule = "denied_by_rule",
     /// What the name resolved to, or the address asked for, is not public, and no rule unlocks it.
     AddressForbidden = "address_forbidden",
     /// The destination is the gateway itself.
@@ -324,7 +324,7 @@ impl Denied {
     pub const fn by_policy(reason: Reason) -> Option<Denied> {
         match reason {
             Reason::Allowed => None,
-            Reason::DeniedByRule => Some(Denied::DeniedByRule),
+            Reason::DeniedByRule => Some(Denied::ByRule),
             Reason::NoRule(_) => Some(Denied::NoRule),
             Reason::AddressForbidden(_) => Some(Denied::AddressForbidden),
             Reason::OwnAddress => Some(Denied::OwnAddress),

@@ -28,7 +28,7 @@ use crate::client::Arrival;
 use crate::local::Local;
 use crate::relay::RelayDeadlines;
 use crate::settings::Timeouts;
-use crate::snapshot::Snapshot;
+use crate::snapshot::{Current, Snapshot};
 use crate::wake::Subject;
 
 /// What the control side may order.
@@ -107,7 +107,7 @@ impl<F: Future<Output = ()>> Worker<F> {
                 self.obey(order);
             }
             self.run_tasks();
-            self.local.relays.borrow_mut().run(&mut self.local.meter.borrow_mut(), &self.local.stats);
+            self.local.relays.borrow_mut().run(&mut self.local.meter.borrow_mut());
         }
         Ok(())
     }
@@ -146,6 +146,11 @@ impl<F: Future<Output = ()>> Worker<F> {
     fn accept(&mut self, number: u32) {
         let snapshot = self.local.snapshot();
         let Some(Some(door)) = self.doors.get_mut(number as usize) else { return };
+        if self.executor.is_full() {
+            // Another listener took the last task. It cannot fail for a listener that has just woken us.
+            let _ = door.acceptor.hold();
+            return;
+        }
         let (listener, address) = (door.position, door.bound);
         let (executor, local, serve) = (&mut self.executor, &self.local, self.serve);
         let accepted = |socket, peer| {
@@ -203,7 +208,7 @@ impl<F: Future<Output = ()>> Worker<F> {
         // Who waits at a listener that goes is still served, by the configuration that had it.
         self.retire(|door| removed.contains(&door.configured));
         self.local.relays.borrow_mut().set_deadlines(RelayDeadlines::from(&snapshot.config.timeouts));
-        self.local.snapshot.replace(Rc::new(Arc::clone(&snapshot)));
+        self.local.snapshot.replace(Rc::new(Current(Arc::clone(&snapshot))));
         for (configured, listener) in added {
             self.open(configured, listener);
         }

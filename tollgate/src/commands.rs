@@ -53,12 +53,17 @@ pub(crate) fn print_json(value: &Value) -> io::Result<()> {
 /// A table without lines; `numbers` are the columns to align to the right.
 pub(crate) fn table(header: &[&str], rows: Vec<Vec<String>>, numbers: &[usize]) -> String {
     let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_header(header.to_vec()).add_rows(rows);
-    for &column in numbers {
-        if let Some(column) = table.column_mut(column) {
+    table.load_style(presets::NOTHING).add_rows(rows);
+    if !header.is_empty() {
+        table.set_header(header.to_vec());
+    }
+    for (at, column) in table.column_iter_mut().enumerate() {
+        if at == 0 {
+            column.set_padding((0, 1));
+        }
+        if numbers.contains(&at) {
             column.set_cell_alignment(CellAlignment::Right);
         }
     }
-    let lines = table.lines().map(|line| line.trim_end().to_owned() + "\n");
-    lines.collect()
+    table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }

@@ -85,6 +85,9 @@ fn a_thread_without_place_is_not_woken_until_it_resumes() {
         while worker.turn(2) {}
         assert_eq!(worker.taken.len(), 2, "{}: it falls silent with one still queued", strategy.name());
         worker.acceptor.resume().unwrap();
+        worker.acceptor.hold().unwrap();
+        assert!(!worker.turn(9), "{}: held by its owner it is as silent", strategy.name());
+        worker.acceptor.resume().unwrap();
         while worker.turn(9) {}
         assert_eq!(worker.taken.len(), 3, "{}", strategy.name());
     });

@@ -33,6 +33,7 @@ pub struct Listener {
 
 /// What is spoken at a listener.
 #[derive(Clone, Debug, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "listeners are few")]
 pub enum Ingress {
     /// HTTP CONNECT or SOCKS5, told apart by the first byte.
     Mixed,
@@ -86,7 +87,7 @@ pub(super) fn resolve(written: &Written, policy: &Policy) -> Vec<Listener> {
                 let to = table.to.written().expect("`check` refused a forward listener without `to`");
                 let user = table.user.written().and_then(|user| policy.user(user));
                 let user = user.expect("`check` refused a forward listener without a known user");
-                Ingress::Forward { to: to.value.clone(), user }
+                Ingress::Forward { to: to.value, user }
             }
         };
         Listener { address: *table.address, ingress }

@@ -65,7 +65,8 @@ impl From<bool> for Value<'_> {
     }
 }
 
-/// Writes lines, and remembers the text of the last second: calendar arithmetic is the dearest part of a line.
+/// Writes lines, and remembers the text of the last second: calendar arithmetic would be the dearest part of
+/// a line.
 #[derive(Default)]
 pub(super) struct LineWriter {
     second: u64,

@@ -36,6 +36,7 @@ impl Pending {
 
 /// Empty buffers of a thread, kept for the next sink that is slow.
 #[derive(Debug, Default)]
+#[expect(clippy::vec_box, reason = "the boxes move to relays and back, so that a relay stays small")]
 pub(super) struct PendingCache(Vec<Box<Pending>>);
 
 impl PendingCache {
@@ -77,7 +78,8 @@ impl Direction {
         };
         *budget = budget.saturating_sub(read);
         if read == SCRATCH_BYTES {
-            self.streak = (self.streak + 1).min(STREAK_MAX);
+            self.streak += 1;
+            tools.promotions += u64::from(self.is_fast());
         } else {
             self.streak = 0;
             // Less than asked for: the source is empty, unless its end waits, which only a read can take.

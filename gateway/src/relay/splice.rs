@@ -21,14 +21,13 @@ const FAST_BYTES_MIN: usize = 4 * 1024;
 
 /// The empty pipes of a thread, and the count of all its pipes.
 #[derive(Debug, Default)]
+#[expect(clippy::vec_box, reason = "the boxes move to relays and back, so that a relay stays small")]
 pub(super) struct PipeCache {
     empty: Vec<Box<Pipe>>,
     /// Pipes in the cache and on loan. 0 <= held <= PIPES_PER_THREAD_MAX
     held: usize,
     /// Pipes made so far.
     pub(super) created: u64,
-    /// Times a stream went over from copying to splicing.
-    pub(super) promotions: u64,
 }
 
 impl PipeCache {
@@ -71,7 +70,6 @@ impl Direction {
     pub(super) fn fill_pipe(&mut self, source: &Socket, tools: &mut Tools) -> Result<u64, Failure> {
         if self.pipe.is_none() {
             self.pipe = tools.pipes.take();
-            tools.pipes.promotions += u64::from(self.pipe.is_some());
         }
         let Some(pipe) = self.pipe.as_mut() else {
             // All pipes are lent out: prove yourself again by copying.

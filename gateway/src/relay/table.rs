@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use engine::reactor::{Reactor, Waiter};
@@ -42,14 +43,16 @@ pub(crate) struct Relays {
     queue: VecDeque<Key>,
     tools: Tools,
     deadlines: RelayDeadlines,
+    stats: Arc<WorkerStats>,
 }
 
 impl Relays {
     /// An empty table on the thread of `reactor`.
-    pub(crate) fn new(reactor: &Rc<Reactor>, deadlines: RelayDeadlines) -> Relays {
+    pub(crate) fn new(reactor: &Rc<Reactor>, deadlines: RelayDeadlines, stats: &Arc<WorkerStats>) -> Relays {
         let scratch = vec![0; SCRATCH_BYTES].into_boxed_slice();
-        let tools = Tools { scratch, pending: Default::default(), pipes: Default::default() };
-        Relays { reactor: Rc::clone(reactor), slab: Slab::new(), queue: VecDeque::new(), tools, deadlines }
+        let tools = Tools { scratch, pending: Default::default(), pipes: Default::default(), promotions: 0 };
+        let (reactor, stats) = (Rc::clone(reactor), Arc::clone(stats));
+        Relays { reactor, slab: Slab::new(), queue: VecDeque::new(), tools, deadlines, stats }
     }
 
     /// Whether a relay waits to be run.
@@ -90,6 +93,7 @@ impl Relays {
         let mut relay = Relay::new(client, upstream, flow, self.reactor.now());
         if let (Some(pending), Some(legs)) = (early, meter.legs_mut(flow)) {
             legs.client_rx += pending.len() as u64;
+            self.stats.bytes.client_rx.add(pending.len() as u64);
             relay.up.pending = Some(pending);
         }
         let first_look = self.reactor.now() + self.deadlines.shortest();
@@ -114,14 +118,15 @@ impl Relays {
     }
 
     /// Runs every relay that is queued now, each once.
-    pub(crate) fn run(&mut self, meter: &mut Meter, stats: &WorkerStats) {
+    pub(crate) fn run(&mut self, meter: &mut Meter) {
         for _ in 0..self.queue.len() {
             let Some(key) = self.queue.pop_front() else { break };
-            self.run_one(key, meter, &stats.bytes);
+            self.run_one(key, meter);
         }
+        let stats = &self.stats;
         stats.pipes_held.set(self.tools.pipes.held() as u64);
         stats.pipes_created.set(self.tools.pipes.created);
-        stats.splice_promotions.set(self.tools.pipes.promotions);
+        stats.splice_promotions.set(self.tools.promotions);
     }
 
     /// Looks at the deadlines of relay `index`, whose timer was due.
@@ -153,7 +158,7 @@ impl Relays {
         }
     }
 
-    fn run_one(&mut self, key: Key, meter: &mut Meter, bytes: &LegBytes) {
+    fn run_one(&mut self, key: Key, meter: &mut Meter) {
         let Some(relay) = self.slab.get_mut(key) else { return };
         relay.queued = false;
         let legs = meter.legs_mut(relay.flow).expect("a relay's flow is open until the relay closes it");
@@ -162,7 +167,7 @@ impl Relays {
         let outcome = relay.run(legs, &mut self.tools);
         if *legs != before {
             relay.moved_at = self.reactor.now();
-            count(bytes, &before, legs);
+            count(&self.stats.bytes, &before, legs);
         }
         match outcome {
             Outcome::Waits => {

@@ -238,6 +238,22 @@ fn a_slow_family_does_not_hold_up_the_other_and_is_not_lost() {
 }
 
 #[test]
+fn a_family_on_which_all_hangs_is_waited_for() {
+    let gate = Gate::default();
+    let held = gate.clone();
+    let server = NameServer::start(move |asked| match asked.family {
+        RecordType::A => Act::NxDomain(60),
+        _ => Act::Hold(held.clone(), Box::new(addresses(&["2001:db8::1"]))),
+    });
+    let (resolver, _thread) = start(ResolveSettings { family_wait: Duration::ZERO, ..settings(&[&server]) });
+    let lookup = ask(&resolver, "db.test");
+    // Gives a lookup that does not wait the time to show it; one that waits ends the same whenever this ends.
+    thread::sleep(Duration::from_millis(50));
+    gate.open();
+    assert_eq!(show(block_on(lookup)), "300 2001:db8::1");
+}
+
+#[test]
 fn a_name_in_flight_is_asked_once_and_holds_up_no_other() {
     let gate = Gate::default();
     let held = gate.clone();

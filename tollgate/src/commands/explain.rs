@@ -104,7 +104,7 @@ impl<'a> Explanation<'a> {
 
     fn decision(&self) -> Decision {
         if self.user.disabled {
-            let reason = "The user is disabled: whatever he presents is refused.".to_owned();
+            let reason = "The user is disabled: every credential is refused.".to_owned();
             return Decision { allowed: false, code: "unauthenticated", reason, rule: None };
         }
         if let NameVerdict::Denied(verdict) = &self.name {

@@ -7,7 +7,7 @@
 use std::io::Write;
 use std::net::SocketAddr;
 use std::process::ExitCode;
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::Duration;
 
@@ -54,7 +54,8 @@ pub(crate) fn run(context: &Context, options: Options) -> anyhow::Result<ExitCod
 
 /// Signals as a channel, so that they can be awaited with a time limit.
 fn watched(mut signals: Signals) -> Receiver<i32> {
-    let (sender, receiver) = mpsc::channel();
+    // Signals that arrive faster than they are obeyed wait in the kernel, where equal ones become one.
+    let (sender, receiver) = mpsc::sync_channel(1);
     // The thread lives as long as the process: a signal is delivered whenever it comes.
     thread::spawn(move || signals.forever().try_for_each(|signal| sender.send(signal)));
     receiver
@@ -121,8 +122,7 @@ fn end(gateway: Gateway, admin: Admin, signals: &Receiver<i32>) -> anyhow::Resul
         gateway.connections(),
         patience.as_secs()
     );
-    // Any signal now means haste; a HUP has nothing left to change.
-    let hurry = |span: Duration| !matches!(signals.recv_timeout(span), Err(RecvTimeoutError::Timeout));
+    let hurry = |span: Duration| matches!(signals.recv_timeout(span), Ok(SIGTERM | SIGINT | SIGQUIT));
     let summary = gateway.drain(patience, hurry).context("the ledger could not be closed")?;
     admin.stop();
     eprintln!("stopped; {} flows are in the ledger since the start", summary.records);
