@@ -1,8 +1,8 @@
 //! The configuration: from texts to what the data plane runs by, or to every error at once.
 //!
-//! Promises: a [`Config`] holds together: names are resolved, bounds are kept, its users and its policy belong
-//! to each other; loading changes nothing. Leaves to others: what settings there are (`settings.rs`),
-//! creating users (`users.rs`), and applying a configuration (`reload.rs`).
+//! Promises: a [`Config`] holds together: bounds are kept, what refers to a name finds it, its users and its
+//! policy belong to each other; loading changes nothing. Leaves to others: what settings there are
+//! (`settings.rs`), creating users (`users.rs`), and applying a configuration (`reload.rs`).
 //!
 //! ```text
 //! source.rs     texts               --config, ./tollgate.toml, users.d/*.toml, --allow

@@ -149,19 +149,23 @@ impl From<AuthError> for Refusal {
 
 impl From<ResolveError> for Refusal {
     fn from(error: ResolveError) -> Refusal {
-        let (answer, proxy_status) = match error {
-            ResolveError::NotFound | ResolveError::Failed(_) => {
-                ((502, Reply::HostUnreachable), proxy_error::DNS_ERROR)
+        // Which of our name servers said what is not for clients to know.
+        let (answer, proxy_status, text) = match error {
+            ResolveError::NotFound => {
+                let text = "The destination's name does not exist or has no address.";
+                ((502, Reply::HostUnreachable), proxy_error::DNS_ERROR, text)
             }
-            ResolveError::Timeout => ((504, Reply::HostUnreachable), proxy_error::DNS_TIMEOUT),
+            ResolveError::Failed(_) => {
+                let text = "The destination's name could not be looked up.";
+                ((502, Reply::HostUnreachable), proxy_error::DNS_ERROR, text)
+            }
+            ResolveError::Timeout => {
+                let text = "The destination's name was not found in time.";
+                ((504, Reply::HostUnreachable), proxy_error::DNS_TIMEOUT, text)
+            }
             ResolveError::Overloaded => return Refusal::overload("Too many names are being looked up."),
         };
-        Refusal::new(
-            Denied::Dns,
-            answer,
-            proxy_status,
-            format!("The destination's name cannot be used: {error}."),
-        )
+        Refusal::new(Denied::Dns, answer, proxy_status, text)
     }
 }
 

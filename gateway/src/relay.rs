@@ -35,6 +35,8 @@ use crate::limits::TURN_BYTES_MAX;
 pub(crate) struct End {
     pub(crate) socket: Socket,
     pub(crate) source: Key,
+    /// Whether somebody else waited for the socket before, and may have been told of its end.
+    pub(crate) was_watched: bool,
 }
 
 /// See the file's header.
@@ -117,13 +119,13 @@ pub(crate) struct Tools {
 }
 
 impl Direction {
-    fn new() -> Direction {
+    fn new(source: &End) -> Direction {
         Direction {
             pending: None,
             pipe: None,
             readable: true,
             writable: true,
-            end_waits: false,
+            end_waits: source.was_watched,
             state: State::Flowing,
             streak: 0,
             writes: 0,
@@ -212,9 +214,8 @@ impl Direction {
 }
 
 impl Relay {
-    /// What the sockets reported before is not known here, so each is read until it would block.
     fn new(client: End, upstream: End, flow: Key, now: Nanos) -> Relay {
-        let (up, down) = (Direction::new(), Direction::new());
+        let (up, down) = (Direction::new(&client), Direction::new(&upstream));
         Relay { client, upstream, up, down, flow, timer: None, moved_at: now, queued: false }
     }
 

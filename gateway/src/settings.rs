@@ -76,7 +76,10 @@ macro_rules! settings {
     ($(
         $(#[doc = $about:literal])+
         $header:literal $table:ident {
-            $($(#[doc = $text:literal])+ $name:ident: $type:ty = $default:tt $(, $low:literal ..= $high:literal)?;)+
+            $(
+                $(#[doc = $text:literal])+
+                $name:ident: $type:ty = $default:tt $(, $low:literal ..= $high:literal)?;
+            )+
         }
     )+) => {
         $(
@@ -151,8 +154,8 @@ settings! {
 
     /// How much at once. Each limit that is reached refuses what is new and leaves what is there alone.
     "[limits]" Limits {
-        /// Client connections at the same time. A tunnel takes two descriptors; `tollgate doctor` tells whether
-        /// this machine carries them.
+        /// Client connections at the same time. A tunnel takes two descriptors; `tollgate doctor` tells
+        /// whether this machine carries them.
         connections: u32 = 9_000, 1 ..= 1_000_000;
         /// Connections of these that may be between accept and tunnel at the same time.
         handshakes: u32 = 2_000, 1 ..= 100_000;
@@ -202,8 +205,8 @@ settings! {
         directory: PathBuf = "tollgate-data";
     }
 
-    /// The log: one line for each decision and one for each flow's end. It may drop lines and counts them; the
-    /// ledger never does.
+    /// The log: one line for each decision and one for each flow's end. It may drop lines and counts them;
+    /// the ledger never does.
     "[log]" Log {
         /// `stderr`, or a file, which SIGUSR1 opens again after a rotation; a relative path starts at the
         /// configuration file's directory.
@@ -227,16 +230,16 @@ settings! {
 
     /// A named set of destinations, for `allow` and `deny` as `@NAME`.
     "[destinations.NAME]" DestinationTable {
-        /// Its destinations: `host:port`, `host:low-high`, `host` for any port, `*.host` for any depth below it
-        /// and not itself, `[v6]:port`, `network:port`.
+        /// Its destinations: `host:port`, `host:low-high`, `host` for any port, `*.host` for any depth below
+        /// it and not itself, `[v6]:port`, `network:port`.
         to: Vec<Placed<Rule>> = [];
-        /// `internal` lets the set's names lead to private addresses and takes its flows out of what is billed;
-        /// `external` bills them. Without it the address decides.
+        /// `internal` lets the set's names lead to private addresses and takes its flows out of what is
+        /// billed; `external` bills them. Without it the address decides.
         class: Optional<DestinationClass> = none;
     }
 
-    /// A user: a person, an app, a job. Instead of a `[[user]]` table, a file `users.d/NAME.toml` may hold the
-    /// settings of one user; the file's name is the user's name. `tollgate user add` writes such files.
+    /// A user: a person, an app, a job. Instead of a `[[user]]` table, a file `users.d/NAME.toml` may hold
+    /// the settings of one user; the file's name is the user's name. `tollgate user add` writes such files.
     "[[user]]" UserTable {
         /// The name: a-z, 0-9, `.`, `_` and `-`, at most 64 characters.
         name: Optional<UserName> = none;
@@ -271,7 +274,8 @@ macro_rules! defaults {
         impl Default for $table {
             fn default() -> $table {
                 let mut report = Report::default();
-                $table::read(&Section::empty(), &mut report).expect("every setting of this table has a default")
+                let table = $table::read(&Section::empty(), &mut report);
+                table.expect("every setting of this table has a default")
             }
         }
     )+};
@@ -349,7 +353,8 @@ const INTRODUCTION: &str = "\
 
 Tollgate reads one TOML file, `--config FILE`, else `./tollgate.toml` if there is one, and the users in
 `users.d/*.toml` beside it. Without a file every setting has its default, and users are kept in
-`tollgate-data/users.d`. Every key that is not listed here is an error. `tollgate check` reports all errors at once.
+`tollgate-data/users.d`. Every key that is not listed here is an error. `tollgate check` reports all errors
+at once.
 
 This page is generated from `gateway/src/settings.rs`; `tollgate check --settings` prints it.
 ";

@@ -29,9 +29,7 @@ impl Trigger {
         match self {
             // RDHUP tells that the peer has ended its direction, so that a read which gets less than it
             // asked for need not be repeated to find that out (epoll(7), question 9).
-            Trigger::EdgeReadWrite => {
-                EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET
-            }
+            Trigger::EdgeReadWrite => EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET,
             Trigger::LevelRead => EventFlags::IN,
             Trigger::LevelReadExclusive => EventFlags::IN | EventFlags::EXCLUSIVE,
         }

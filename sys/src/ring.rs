@@ -23,21 +23,32 @@
 use std::error::Error;
 use std::fmt;
 use std::mem::MaybeUninit;
+use std::ptr;
 use std::sync::Arc;
 
 use crate::sync::UnsafeCell;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 
-/// Makes a ring for `capacity` values, and returns its two ends.
+/// Makes a ring for `capacity` values, and returns its two ends. Its memory is touched here, so that no push
+/// ever waits for the kernel to find a page.
 ///
 /// Panics unless `capacity` is a power of two.
 pub fn ring<T: Copy + Send>(capacity: usize) -> (Producer<T>, Consumer<T>) {
     assert!(capacity.is_power_of_two(), "a ring's capacity is a power of two, and {capacity} is none");
-    let slots = (0..capacity).map(|_| UnsafeCell::new(MaybeUninit::uninit())).collect();
+    let slots = (0..capacity).map(|_| UnsafeCell::new(touched())).collect();
     let shared =
         Arc::new(Shared { pushed: Padded(AtomicUsize::new(0)), taken: Padded(AtomicUsize::new(0)), slots });
     let producer = Producer { shared: Arc::clone(&shared), pushed: 0, taken_seen: 0 };
     (producer, Consumer { shared, taken: 0, pushed_seen: 0 })
+}
+
+/// Room for a value whose bytes have been written to, with something other than zero: zeroes could come from
+/// the allocator as pages that do not exist yet.
+fn touched<T>() -> MaybeUninit<T> {
+    let mut room = MaybeUninit::uninit();
+    // SAFETY: the pointer is to one `MaybeUninit<T>`, which may hold any bytes.
+    unsafe { ptr::from_mut(&mut room).write_bytes(0xa5, 1) };
+    room
 }
 
 /// The ring had no free slot: the value was not taken, and stays with the caller.

@@ -38,7 +38,8 @@ impl Context {
     }
 }
 
-/// Prints to standard output. Unlike `println!` a reader that goes away is an error here, which `main` forgives.
+/// Prints to standard output. Unlike `println!` a reader that goes away is an error here, and `main`
+/// forgives it.
 pub(crate) fn print(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())?;

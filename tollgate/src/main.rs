@@ -1,7 +1,7 @@
 //! Tollgate: a metered egress gateway. This is its command line.
 //!
-//! Promises: exit codes 0 fine, 1 failed, 2 wrong usage, 78 wrong configuration; a reader that goes away is no
-//! error. Leaves to others: each command's work (`commands/`).
+//! Promises: exit codes 0 fine, 1 failed, 2 wrong usage, 78 wrong configuration; a reader that goes away is
+//! no error. Leaves to others: each command's work (`commands/`).
 
 #![forbid(unsafe_code)]
 

@@ -257,3 +257,64 @@ fn a_dangling_link_and_a_pipe_are_errors_and_block_nothing() {
         ]
     );
 }
+
+/// What broken configurations are made of.
+const PIECES: [&str; 40] = [
+    "[",
+    "]",
+    "[[",
+    "]]",
+    "{",
+    "}",
+    "=",
+    ",",
+    ".",
+    "#",
+    "\"",
+    "'",
+    "\"\"\"",
+    "'''",
+    "\\",
+    "\n",
+    "\r\n",
+    "\r",
+    "\t",
+    " ",
+    "\0",
+    "\u{feff}",
+    "\u{e9}",
+    "\u{1f980}",
+    "[[user]]\n",
+    "[[listener]]\n",
+    "[limits]\n",
+    "[destinations.a]\n",
+    "name",
+    "password",
+    "token",
+    "allow",
+    "to",
+    "connections",
+    "\"@a\"",
+    "\"10.0.0.0/8\"",
+    "1",
+    "9999999999999999999999",
+    "true",
+    "2026-01-01",
+];
+
+proptest::proptest! {
+    /// Whatever the text, it is refused with words and not with a panic, and every place lies in it.
+    #[test]
+    fn no_text_is_too_broken_to_be_explained(pieces in proptest::collection::vec(0..PIECES.len(), 0..40)) {
+        let text: String = pieces.into_iter().map(|piece| PIECES[piece]).collect();
+        let files = Files::new(&[("tollgate.toml", &text)]);
+        let draft = Some((files.path("users.d/ci.toml"), text.clone()));
+        if let Err(errors) = Config::load(&Given { draft, ..files.given() }) {
+            proptest::prop_assert!(!errors.to_string().is_empty());
+            for finding in errors.0.iter() {
+                let lines = text.split('\n').count();
+                proptest::prop_assert!(finding.line.is_none_or(|line| 1 <= line && line <= lines));
+            }
+        }
+    }
+}

@@ -217,6 +217,7 @@ impl Relays {
 
     fn register(&self, (socket, source): Part, index: u32, side: Side) -> std::io::Result<End> {
         let waiter = Waiter::Tag(Subject::Relay(index, side).tag());
+        let was_watched = source.is_some();
         let source = match source {
             Some(source) => {
                 self.reactor.hand_over(source, waiter);
@@ -224,7 +225,7 @@ impl Relays {
             }
             None => self.reactor.watch(&socket, Trigger::EdgeReadWrite, waiter)?,
         };
-        Ok(End { socket, source })
+        Ok(End { socket, source, was_watched })
     }
 }
 

@@ -1,7 +1,7 @@
 //! `tollgate usage`: who used how much, from the ledger.
 //!
-//! Promises: exact bytes for programs (`--json`, `--csv`), decimal units for people; works while `serve` runs.
-//! Leaves to others: the sums (`ledger::query`).
+//! Promises: exact bytes for programs (`--json`, `--csv`), decimal units for people; works while `serve`
+//! runs. Leaves to others: the sums (`ledger::query`).
 
 use std::process::ExitCode;
 use std::str::FromStr;
@@ -115,9 +115,9 @@ impl FromStr for When {
         }
         let moment = text.parse::<Timestamp>().ok().and_then(nanos);
         moment.map(When::Moment).ok_or_else(|| {
-            "expected a day such as 2026-01-31, a moment such as 2026-01-31T12:00:00Z, or how long ago such as \
-             36h"
-            .into()
+            "expected a day such as 2026-01-31, a moment such as 2026-01-31T12:00:00Z, \
+             or how long ago such as 36h"
+                .into()
         })
     }
 }

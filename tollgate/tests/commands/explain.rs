@@ -48,7 +48,7 @@ fn decisions_are_explained() {
             ("explain --user ci --to db.corp:5432 --address 10.9.9.9", 0, "Counts as internal."),
             ("explain --user ci --to 10.20.1.1:22", 0, "[@corp[1] 10.20.0.0/16]"),
             ("explain --user ci --to gist.github.com:443", 1, "DENY: A deny rule forbids this destination."),
-            ("explain --user ci --to github.com:22", 1, "allowed on another port"),
+            ("explain --user ci --to github.com:22 --address 192.30.255.113", 1, "allowed on another port"),
             ("explain --user ci --to [2001:db8::1]:443", 1, "DENY: No rule allows this address"),
             ("explain --user ci --to [::ffff:10.20.1.1]:22", 0, "10.20.1.1"),
             ("explain --user ci --to 127.0.0.1:3128", 1, "DENY: This address is the gateway's own"),
@@ -59,7 +59,11 @@ fn decisions_are_explained() {
             ),
             ("explain --user cu --to github.com:443", 1, "there is no user `cu`"),
             // RFC 6761: there is no such name, whatever resolver is asked.
-            ("explain --user ci --to x.github.com.invalid:443", 1, "No rule allows this destination"),
+            (
+                "explain --user ci --to x.github.com.invalid:443",
+                1,
+                "DENY: The destination's name cannot be used",
+            ),
         ],
     );
 }
@@ -70,10 +74,10 @@ fn every_step_is_shown() {
     let run =
         room.run("explain --user ci --to api.github.com:443 --address 192.30.255.113 --address 127.0.0.1");
     let expected = "\
- user            ci
- destination     api.github.com:443
- name            may be resolved; each address is judged
- 192.30.255.113  public. A rule allows this destination. [@github[1] *.github.com:443] Counts as external.
+user            ci
+destination     api.github.com:443
+name            may be resolved; each address is judged
+192.30.255.113  public. A rule allows this destination. [@github[1] *.github.com:443] Counts as external.
 ";
     assert!(run.out.starts_with(expected), "{}", run.out);
 }

@@ -54,18 +54,18 @@ fn some() -> Room {
 fn usage_is_grouped_for_people() {
     let room = some();
     let by_user = "\
- user   flows       up     down     both
- ci         2  1.23 GB  45.6 kB  1.23 GB
- ann        2    100 B    201 B    301 B
- total      4  1.23 GB  45.8 kB  1.23 GB
+user   flows       up     down     both
+ci         2  1.23 GB  45.6 kB  1.23 GB
+ann        2    100 B    201 B    301 B
+total      4  1.23 GB  45.8 kB  1.23 GB
 ";
     assert_eq!(room.run("usage").out, by_user);
     let by_day = "\
- day         flows       up     down     both
- 2025-12-31      1      5 B      7 B     12 B
- 2026-01-01      2  1.23 GB  45.8 kB  1.23 GB
- 2026-01-02      1      0 B      1 B      1 B
- total           4  1.23 GB  45.8 kB  1.23 GB
+day         flows       up     down     both
+2025-12-31      1      5 B      7 B     12 B
+2026-01-01      2  1.23 GB  45.8 kB  1.23 GB
+2026-01-02      1      0 B      1 B      1 B
+total           4  1.23 GB  45.8 kB  1.23 GB
 ";
     assert_eq!(room.run("usage --by day").out, by_day);
     check_runs(&room, &[("usage --by host", 0, "db.corp"), ("usage --by class", 0, "internal")]);
@@ -106,7 +106,7 @@ fn usage_is_of_a_span_and_a_user() {
     check(&room, "--since 2026-01-01T01:00:00+01:00", 3);
     check(&room, "--user nobody", 0);
     check(&room, "--since 36500d", 4);
-    let none = " user   flows   up  down  both\n total      0  0 B   0 B   0 B\n";
+    let none = "user   flows   up  down  both\ntotal      0  0 B   0 B   0 B\n";
     assert_eq!(room.run("usage --user nobody").out, none);
 }
 

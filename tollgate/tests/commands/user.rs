@@ -178,9 +178,9 @@ fn users_are_listed() {
         ),
     ]);
     let expected = "\
- user  state     known by    connections  allow                                       deny  file
- ci    active    10.0.0.0/8         1000  a.example                                         tollgate.toml
- ann   disabled                     1000  a.example, b.example, c.example and 1 more        users.d/ann.toml
+user  state     known by    connections  allow                                       deny  file
+ci    active    10.0.0.0/8         1000  a.example                                         tollgate.toml
+ann   disabled                     1000  a.example, b.example, c.example and 1 more        users.d/ann.toml
 ";
     assert_eq!(room.run("user list").out, expected);
     let (code, users) = room.json("user list --json");
