@@ -96,6 +96,15 @@ pub(crate) fn family(root: i32) -> Vec<i32> {
     family
 }
 
+/// The processes whose names begin so, kernel threads among them.
+pub(crate) fn named(prefix: &str) -> Vec<i32> {
+    let is_named = |&process: &i32| {
+        let name = fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
+        name.starts_with(prefix)
+    };
+    all_processes().into_iter().filter(is_named).collect()
+}
+
 /// The proportional set size of all `processes` in bytes: private pages, and the share of each in what they
 /// map together, shared memory and tmpfs included.
 ///
@@ -203,5 +212,7 @@ mod tests {
         let reading = CpuReading::of(&[own]);
         assert!(reading.threads.keys().any(|key| key.0 == own));
         assert!(CpuReading::of(&[i32::MAX]).threads.is_empty());
+        let name = fs::read_to_string("/proc/self/comm").expect("a process may read its name");
+        assert!(named(name.trim_end()).contains(&own));
     }
 }

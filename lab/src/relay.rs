@@ -9,6 +9,7 @@
 //!                      |  CPU, memory, log lines: read from /proc and its files by the lab
 //! ```
 
+mod billing;
 mod bulk;
 mod configuration;
 mod ends;
@@ -148,6 +149,7 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
         report.skipped.extend(outcome.failed);
     }
     bench.progress.finish();
+    report.warnings.extend(billing::warning(&report.rows));
     verdicts::judge(&mut report);
     if let Some(warning) = report.warnings.first() {
         let verdicts = std::mem::take(&mut report.verdicts);
@@ -241,10 +243,22 @@ impl Bench {
         let (mut relays, failed) =
             self.start_all(&load.upstream, machine::allowed_cpus().len(), &Terms::default())?;
         let effort = self.effort;
+        let before = billing::billed(&relays);
         let outcome = self.rounds("short connections").run(&mut relays, &self.progress, |relay| {
             Ok(vec![(short::PART, short::run(relay, &mut load.client, &effort)?)])
         })?;
-        Ok(outcome.with_failed(failed))
+        let mut outcome = outcome.with_failed(failed);
+        match (before, billing::billed(&relays)) {
+            (Ok(Some(before)), Ok(Some(after))) => {
+                outcome.rows.extend(billing::row(before, after, &outcome.rows, effort.connections));
+            }
+            (Err(error), _) | (_, Err(error)) => {
+                let reason = format!("{error:#}");
+                outcome.failed.push(Skipped { name: billing::PART.to_owned(), reason });
+            }
+            _ => {}
+        }
+        Ok(outcome)
     }
 
     fn bulk(&mut self) -> Result<Outcome> {

@@ -20,6 +20,10 @@ pub(super) const COUNTS: [(u32, &str); 3] =
 // Every relay is configured for this many, and the ready probe's tunnel may linger beside them.
 const _: () = assert!(COUNTS[2].0 < super::configuration::TUNNELS_MAX);
 
+/// Tunnels that are opened and closed first, so that the pages of the program itself are not charged to
+/// tunnels.
+const WARM_UP: u32 = 16;
+
 /// How long tunnels are idle before memory is read, so that what a relay holds for handshakes can go.
 const REST: Duration = Duration::from_millis(500);
 
@@ -36,16 +40,20 @@ pub(super) fn run(relay: &Running, client: &mut Agent) -> Result<Vec<(&'static s
 
 fn grow(relay: &Running, client: &mut Agent) -> Result<Vec<(&'static str, Numbers)>> {
     let to = relay.ends.echo();
-    let before = at_rest_bytes(relay)?;
+    client.ask(&Command::Hold { to, tunnels: WARM_UP })?;
+    client.ask(&Command::Release)?;
+    let without = at_rest_bytes(relay)?;
+    let mut last = (0, without);
     let mut cases = Vec::new();
     for (tunnels, part) in COUNTS {
         client.ask(&Command::Hold { to, tunnels })?;
         let with = at_rest_bytes(relay)?;
-        let grown = with as f64 - before as f64;
         let numbers = vec![
-            ("pss_bytes_per_tunnel", grown / f64::from(tunnels)),
-            ("pss_mb_without_tunnels", before as f64 / 1e6),
+            ("pss_bytes_per_tunnel", (with - without) / f64::from(tunnels)),
+            ("pss_bytes_per_further_tunnel", (with - last.1) / f64::from(tunnels - last.0)),
+            ("pss_mb_without_tunnels", without / 1e6),
         ];
+        last = (tunnels, with);
         cases.push((part, numbers));
     }
     let touched = client.ask(&Command::Touch)?;
@@ -53,8 +61,8 @@ fn grow(relay: &Running, client: &mut Agent) -> Result<Vec<(&'static str, Number
     Ok(cases)
 }
 
-fn at_rest_bytes(relay: &Running) -> Result<u64> {
+fn at_rest_bytes(relay: &Running) -> Result<f64> {
     settled(relay, 0)?;
     child::pause(REST)?;
-    measure::memory_bytes(&relay.processes())
+    Ok(measure::memory_bytes(&relay.processes())? as f64)
 }

@@ -149,6 +149,7 @@ pub(crate) struct Running {
     /// Where clients connect.
     pub(crate) ends: Ends,
     child: Option<Child>,
+    program: PathBuf,
     directory: PathBuf,
 }
 
@@ -169,8 +170,15 @@ impl Running {
     /// It could not be started or did not forward in time; the message ends with what it said.
     pub(crate) fn start(contender: &Contender, setting: &Setting<'_>, next_port: &mut u16) -> Result<Self> {
         let directory = setting.directory.to_owned();
+        let mut running = Self {
+            kind: contender.kind,
+            ends: setting.upstream.clone(),
+            child: None,
+            program: contender.program.clone(),
+            directory: directory.clone(),
+        };
         if contender.kind == Kind::Direct {
-            return Ok(Self { kind: Kind::Direct, ends: setting.upstream.clone(), child: None, directory });
+            return Ok(running);
         }
         fs::create_dir_all(&directory)?;
         let (listen, admin) = super::ends::free_ports(next_port)?;
@@ -185,8 +193,8 @@ impl Running {
         fs::write(configuration_file(&directory), configuration)?;
         let arguments: Vec<_> = arguments.into_iter().map(Into::into).collect();
         let output = output_file(&directory);
-        let child = Child::start(&contender.program, &arguments, setting.terms, &output)?;
-        let mut running = Self { kind: contender.kind, ends: listen, child: Some(child), directory };
+        running.child = Some(Child::start(&contender.program, &arguments, setting.terms, &output)?);
+        running.ends = listen;
         let ready = running.wait_until_ready();
         ready.with_context(|| format!("{}: {}", contender.kind.name(), tail(&output)))?;
         Ok(running)
@@ -211,6 +219,11 @@ impl Running {
     /// Whether it still runs.
     pub(crate) fn is_alive(&mut self) -> bool {
         self.child.as_mut().is_none_or(Child::is_alive)
+    }
+
+    /// The program that knows what was billed, and the configuration that leads it to the ledger.
+    pub(crate) fn ledger(&self) -> Option<(&Path, PathBuf)> {
+        (self.kind == Kind::Tollgate).then(|| (self.program.as_path(), configuration_file(&self.directory)))
     }
 
     /// The processes that it consists of; none for a direct connection.

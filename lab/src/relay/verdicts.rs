@@ -97,7 +97,7 @@ fn against_better(
     let ours = report.row(part, Kind::Tollgate.name()).ok_or_else(|| nothing(name))?;
     let rivals = [Kind::Haproxy.name(), Kind::Nginx.name()];
     let best = best_rival(report, part, number, target, &rivals)
-        .ok_or((name, "neither haproxy nor nginx was measured".to_owned()))?;
+        .ok_or((name, "neither haproxy nor nginx was measured in this part of the work".to_owned()))?;
     let about = format!("{number} as a share of {}'s", best.subject);
     let ratios = paired_ratios(ours, best, number);
     Verdict::on_median(name, target, &ratios, &about).ok_or_else(|| unpaired(name))
@@ -137,7 +137,7 @@ fn worse(target: Target, one: Verdict, other: Verdict) -> Verdict {
 }
 
 fn nothing(name: &'static str) -> (&'static str, String) {
-    (name, "tollgate was not measured".to_owned())
+    (name, "tollgate was not measured in this part of the work".to_owned())
 }
 
 fn unpaired(name: &'static str) -> (&'static str, String) {
