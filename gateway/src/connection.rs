@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use engine::net::TcpStream;
 use engine::timer::within;
-use ledger::record::{Class, Protocol, Record};
+use ledger::record::{Class, CloseReason, Protocol, Record};
 use policy::{BillingClass, NameVerdict, UserIndex, Verdict};
 use proto::target::Host;
 use sys::clock;
@@ -71,6 +71,10 @@ async fn establish(client: &mut Client) -> Result<Way, End> {
     let (upstream, address) = dial(&reactor, &candidates, dial_by).await.map_err(Refusal::from)?;
     let took = clock::monotonic().since(began);
     client.local.stats.connect.add(took);
+    if seats[0].account().is_revoked() {
+        // He was removed while we dialled: too late to be cut off with his relays, too early to have one.
+        return Err(Refusal::revoked().into());
+    }
 
     let record = record_of(client, &admitted, address);
     within(&reactor, asked_by.max(dial_by), answer_established(client, &upstream))
@@ -191,6 +195,12 @@ fn begin_relay(client: Client, way: Way) {
     let (local, stream, early) = client.into_parts();
     let mut meter = local.meter.borrow_mut();
     let flow = meter.open(opening);
+    if meter.account(flow).is_some_and(|account| account.is_revoked()) {
+        // Removed while the answer was on its way. He is cut off as a moment later he would have been.
+        meter.close(flow, CloseReason::PolicyChanged);
+        stream.into_parts().0.reset();
+        return;
+    }
     let early = early.map(Pending::new);
     local.relays.borrow_mut().start(stream.into_parts(), way.upstream.into_parts(), early, flow, &mut meter);
 }

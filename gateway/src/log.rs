@@ -39,7 +39,7 @@ pub use line::{Level, Value};
 use line::LineWriter;
 use writer::{LogThread, Output};
 
-/// Events of one reactor thread that wait for the log thread: with a nap of 10 ms, 100,000 a second. More
+/// Events of one reactor thread that wait for the log thread: with a nap of 25 ms, 40,000 a second. More
 /// would only be memory: each slot is used in turn, however few events wait.
 const RING_EVENTS: usize = 1024;
 /// Bounds a slot of the ring.

@@ -80,6 +80,17 @@ impl Refusal {
         refusal
     }
 
+    /// The user was removed or disabled while he was being connected.
+    pub(crate) fn revoked() -> Refusal {
+        let text = "The user was removed or disabled.";
+        Refusal::new(
+            Denied::Unauthenticated,
+            (403, Reply::NotAllowed),
+            proxy_error::HTTP_REQUEST_DENIED,
+            text,
+        )
+    }
+
     /// The user has as many connections as he may.
     pub(crate) fn connection_cap() -> Refusal {
         let text = "The user has as many connections open as he may.";

@@ -31,7 +31,8 @@ pub enum Protocol {
     Socks5,
     /// A SOCKS4 request: recognised, not served. Answer [`socks5::SOCKS4_REFUSED`] and close.
     Socks4,
-    /// A TLS handshake record: recognised, not served in the clear. Answer an HTTP 400 and close.
+    /// A TLS handshake record: recognised, not served in the clear. Close; nothing that we could say in the
+    /// clear would be shown by a TLS client.
     Tls,
 }
 

@@ -60,7 +60,7 @@ pub(super) fn check(written: &Written, report: &mut Report) {
         let title = format!("more than {LISTENERS_MAX} listeners");
         report.error(Diagnostic::at(&listener.address.place, title));
     }
-    for (at, listener) in written.listeners.iter().enumerate() {
+    for (at, listener) in written.listeners.iter().enumerate().take(LISTENERS_MAX) {
         let address = &listener.address;
         if let Some(earlier) = written.listeners[..at].iter().find(|l| collide(*l.address, **address)) {
             let title = format!("two listeners on {}", **address);

@@ -25,7 +25,7 @@ use crate::settings::LogTarget;
 use crate::stats::Stats;
 
 /// How long the log thread lets events gather while there is traffic. A line is at most that late.
-pub(super) const NAP: Duration = Duration::from_millis(10);
+pub(super) const NAP: Duration = Duration::from_millis(25);
 /// After how long a destination that failed is tried again.
 const RETRY_SPAN: Duration = Duration::from_secs(1);
 /// Text gathered for one write: some 600 lines. A batch that is full is not followed by a nap.

@@ -172,7 +172,7 @@ impl Relays {
         match outcome {
             Outcome::Waits => {
                 if relay.is_half_closed() && !was_half_closed {
-                    self.hasten(key);
+                    self.hasten(key, meter);
                 }
             }
             Outcome::Yields => {
@@ -184,12 +184,12 @@ impl Relays {
     }
 
     /// Arms the timer anew, for a relay whose deadline has come nearer.
-    fn hasten(&mut self, key: Key) {
+    fn hasten(&mut self, key: Key, meter: &Meter) {
         let Some(relay) = self.slab.get_mut(key) else { return };
         if let Some(timer) = relay.timer.take() {
             self.reactor.cancel(timer);
         }
-        let deadline = self.reactor.now() + self.deadlines.half_closed.min(self.deadlines.idle);
+        let (deadline, _) = self.deadlines.next(relay, meter.opened(relay.flow));
         relay.timer = Some(self.reactor.arm(deadline, Waiter::Tag(Subject::RelayTimer(key.index()).tag())));
     }
 
