@@ -1,0 +1,327 @@
+//! Denials: who is refused what, in the words of each protocol, with the rule that decided; and who is let
+//! in.
+
+use std::io::Write;
+use std::net::{Ipv4Addr, Shutdown};
+
+use crate::harness::{Gateway, Room, eventually};
+use crate::peers::{
+    Answer, Destination, ask, ask_socks, check_echo, connect_from, connect_request, pattern, read_all,
+    read_answer, read_exactly, read_reply, silent_destination, socks_request, tunnel,
+};
+
+/// What a policy denies: the user, the destination, the error of `Proxy-Status`, and the rule if one decided.
+type Denied<'a> = (Ipv4Addr, String, &'a str, Option<&'a str>);
+
+const FIRST: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 1);
+const SECOND: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
+const THIRD: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 3);
+
+/// Asks from `source` by HTTP.
+fn ask_from(gateway: &Gateway, source: Ipv4Addr, target: &str) -> Answer {
+    let mut stream = connect_from(source, gateway.listeners[0]);
+    stream.write_all(connect_request(target).as_bytes()).unwrap();
+    read_answer(&mut stream)
+}
+
+/// Asks from `source` by SOCKS5 without authentication.
+fn ask_socks_from(gateway: &Gateway, source: Ipv4Addr, target: &str) -> u8 {
+    let (host, port) = target.rsplit_once(':').unwrap();
+    let mut stream = connect_from(source, gateway.listeners[0]);
+    let request = socks_request(host.trim_matches(['[', ']']), port.parse().unwrap());
+    stream.write_all(&[&[5, 1, 0][..], &request].concat()).unwrap();
+    assert_eq!(read_exactly(&mut stream, 2), [5, 0]);
+    read_reply(&mut stream)
+}
+
+#[track_caller]
+fn check_denied(gateway: &Gateway, (source, target, error, rule): &Denied<'_>) {
+    let answer = ask_from(gateway, *source, target);
+    assert_eq!(answer.status, 403, "{target}: {answer:?}");
+    let proxy_status = match rule {
+        Some(rule) => format!("\r\nProxy-Status: tollgate; error={error}; details=\"{rule}\"\r\n"),
+        None => format!("\r\nProxy-Status: tollgate; error={error}\r\n"),
+    };
+    assert!(answer.head.contains(&proxy_status), "{target}: expected{proxy_status}{answer:?}");
+    assert!(answer.head.contains("\r\nX-Request-Id: "), "{answer:?}");
+    assert!(!answer.head.contains("Proxy-Authenticate"), "no password helps: {answer:?}");
+    assert_eq!(ask_socks_from(gateway, *source, target), 2, "{target}");
+}
+
+#[test]
+fn the_policy_denies_with_its_reason_and_its_rule() {
+    let canary = Destination::echo();
+    let port = canary.address.port();
+    let gateway = Gateway::start(&format!(
+        r#"
+[[user]]
+name = "wide"
+from = ["127.0.0.1/32"]
+allow = ["0.0.0.0/0", "[::1]:1", "localhost"]
+[[user]]
+name = "narrow"
+from = ["127.0.0.2/32"]
+allow = ["127.0.0.0/8", "@internal"]
+deny = ["127.0.0.1:{port}", "127.9.0.0/16", "[::1]"]
+[[user]]
+name = "named"
+from = ["127.0.0.3/32"]
+allow = ["*.example:443", "example.com:443"]
+deny = ["no.example"]
+[destinations.internal]
+to = ["localhost"]
+class = "internal"
+"#
+    ));
+    let (denied, prohibited, looped) =
+        ("http_request_denied", "destination_ip_prohibited", "proxy_loop_detected");
+    let first_deny = format!("user:narrow/deny[0] 127.0.0.1:{port}");
+    let everything = Some("user:wide/allow[0] 0.0.0.0/0");
+    let cases: Vec<Denied<'_>> = vec![
+        (FIRST, canary.address.to_string(), prohibited, everything),
+        (FIRST, "10.0.0.1:443".into(), prohibited, everything),
+        (FIRST, "169.254.169.254:80".into(), prohibited, everything),
+        (FIRST, "0.0.0.0:443".into(), prohibited, None),
+        (FIRST, "224.0.0.1:443".into(), prohibited, None),
+        (FIRST, format!("[::ffff:127.0.0.1]:{port}"), prohibited, everything),
+        (FIRST, format!("localhost:{port}"), prohibited, Some("user:wide/allow[2] localhost")),
+        (THIRD, "nowhere.test:443".into(), denied, None),
+        (THIRD, "example:443".into(), denied, None),
+        (THIRD, "a.example:80".into(), denied, Some("user:named/allow[0] *.example:443")),
+        (THIRD, "no.example:443".into(), denied, Some("user:named/deny[0] no.example")),
+        (THIRD, canary.address.to_string(), denied, None),
+        (FIRST, "[2001:db8::1]:443".into(), denied, None),
+        (SECOND, canary.address.to_string(), denied, Some(&first_deny)),
+        (SECOND, format!("localhost:{port}"), denied, Some("user:narrow/deny[2] [::1]")),
+        (SECOND, "127.9.1.2:80".into(), denied, Some("user:narrow/deny[1] 127.9.0.0/16")),
+        (THIRD, "example.com:80".into(), denied, Some("user:named/allow[1] example.com:443")),
+        (THIRD, "notexample.com:443".into(), denied, None),
+        (SECOND, gateway.listeners[0].to_string(), looped, None),
+        (SECOND, gateway.admin.to_string(), looped, None),
+    ];
+    for case in &cases {
+        check_denied(&gateway, case);
+    }
+    assert_eq!(canary.accepted(), 0, "nothing that was denied was reached");
+}
+
+#[test]
+fn an_internal_set_admits_what_it_names() {
+    let destination = Destination::echo();
+    let mut gateway = Gateway::local("");
+    check_echo(&mut tunnel(&gateway, format!("localhost:{}", destination.address.port())), b"inside");
+    gateway.stop();
+    assert!(gateway.run("usage --by class --json", b"").contains("\"internal\""));
+}
+
+#[test]
+fn a_denial_is_json_for_who_accepts_json() {
+    let gateway = Gateway::local("");
+    let request = "CONNECT 192.0.2.1:443 HTTP/1.1\r\nAccept: application/json\r\n\r\n";
+    let (_, answer) = ask(&gateway, request);
+    let body: serde_json::Value = serde_json::from_str(&answer.body).unwrap();
+    assert_eq!((answer.status, body["error"].as_str()), (403, Some("http_request_denied")));
+    let id = body["request_id"].as_str().unwrap();
+    let line = gateway.logged("the decision", |line| line["id"] == id);
+    assert_eq!((line["decision"].as_str(), line["reason"].as_str()), (Some("deny"), Some("no_rule")));
+    assert_eq!(line["user"], "me");
+}
+
+#[test]
+fn the_connection_cap_is_429_and_a_place_comes_back_with_each_close() {
+    let destination = Destination::echo();
+    let gateway = Gateway::local("[limits]\nconnections_per_user = 2\n");
+    let request = connect_request(&destination.address.to_string());
+    for _ in 0..3 {
+        let first = tunnel(&gateway, destination.address);
+        let second = tunnel(&gateway, destination.address);
+        let (_, answer) = ask(&gateway, &request);
+        assert_eq!(answer.status, 429, "{answer:?}");
+        assert!(answer.head.contains("\r\nRetry-After: 1\r\n"), "{answer:?}");
+        assert!(answer.head.contains("error=connection_limit_reached"), "{answer:?}");
+        let (_, reply) = ask_socks(&gateway, &socks_request("127.0.0.1", destination.address.port()));
+        assert_eq!(reply, 2);
+        drop(first);
+        eventually("a place is free", || ask(&gateway, &request).1.status == 200);
+        drop(second);
+        gateway.await_metric("tollgate_connections_active", 0.0);
+    }
+}
+
+#[test]
+fn the_gateways_own_cap_is_503() {
+    let destination = Destination::echo();
+    let gateway = Gateway::local("[limits]\nconnections = 1\nhandshakes = 1\n");
+    let held = tunnel(&gateway, destination.address);
+    let request = connect_request(&destination.address.to_string());
+    assert_eq!(ask(&gateway, &request).1.status, 503);
+    assert_eq!(ask_socks(&gateway, &socks_request("127.0.0.1", destination.address.port())).1, 1);
+    drop(held);
+    eventually("the place is free", || ask(&gateway, &request).1.status == 200);
+}
+
+#[test]
+fn what_cannot_be_reached_is_told_in_kind() {
+    let gateway = Gateway::local("[timeouts]\nconnect = \"300ms\"\n");
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (silent, _held) = silent_destination();
+    let silent = silent.local_addr().unwrap();
+    let cases = [(closed, 502, "connection_refused", 5), (silent, 504, "connection_timeout", 6)];
+    for (target, status, error, reply) in cases {
+        let (_, answer) = ask(&gateway, connect_request(&target.to_string()));
+        assert_eq!(answer.status, status, "{answer:?}");
+        assert!(answer.head.contains(&format!("error={error}")), "{answer:?}");
+        assert_eq!(ask_socks(&gateway, &socks_request("127.0.0.1", target.port())).1, reply, "{error}");
+    }
+}
+
+/// A request with Basic credentials, as `encoded` is.
+fn with_credentials(target: &str, encoded: &str) -> String {
+    format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\nProxy-Authorization: {encoded}\r\n\r\n")
+}
+
+fn basic(user: &str, secret: &str) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let pair = format!("{user}:{secret}");
+    let mut encoded = String::from("Basic ");
+    for chunk in pair.as_bytes().chunks(3) {
+        let bits = chunk.iter().chain([&0; 2]).take(3).fold(0, |bits, &byte| bits << 8 | usize::from(byte));
+        let digit = |place: usize| char::from(DIGITS[bits >> (18 - 6 * place) & 63]);
+        encoded.extend((0..4).map(|place| if place <= chunk.len() { digit(place) } else { '=' }));
+    }
+    encoded
+}
+
+/// The statuses of a greeting that offers user and password: method, verdict.
+fn socks_login(gateway: &Gateway, user: &str, secret: &str) -> (Vec<u8>, Vec<u8>) {
+    let mut stream = gateway.connect();
+    stream.write_all(&[5, 1, 2]).unwrap();
+    let method = read_exactly(&mut stream, 2);
+    let length = |text: &str| u8::try_from(text.len()).unwrap();
+    let mut login = vec![1, length(user)];
+    login.extend(user.as_bytes());
+    login.push(length(secret));
+    login.extend(secret.as_bytes());
+    stream.write_all(&login).unwrap();
+    (method, read_exactly(&mut stream, 2))
+}
+
+#[test]
+fn passwords_and_tokens_open_and_all_else_is_407() {
+    let room = Room::new("[destinations.here]\nto = [\"127.0.0.0/8\"]\n");
+    room.run("user add ann --allow @here --password-stdin", b"correct horse\n");
+    room.run("user add gone --allow @here --password-stdin", b"correct horse\n");
+    room.run("user disable gone", b"");
+    let made = room.run("user add bot --allow @here --token --json", b"");
+    let token =
+        serde_json::from_str::<serde_json::Value>(&made).unwrap()["token"].as_str().unwrap().to_owned();
+    let gateway = Gateway::start_in(room);
+    let destination = Destination::echo();
+    let target = destination.address.to_string();
+
+    for (user, secret) in [("ann", "correct horse"), ("bot", token.as_str()), ("ann", "correct horse")] {
+        let (mut stream, answer) = ask(&gateway, with_credentials(&target, &basic(user, secret)));
+        assert_eq!(answer.status, 200, "{user}: {answer:?}");
+        check_echo(&mut stream, b"authenticated");
+        assert_eq!(socks_login(&gateway, user, secret), (vec![5, 2], vec![1, 0]), "{user}");
+    }
+    let wrong = [
+        basic("ann", "wrong"),
+        basic("gone", "correct horse"),
+        basic("nobody", "correct horse"),
+        basic("ann", &token),
+        basic("bot", "correct horse"),
+        basic("ann", ""),
+        "Basic %%%".into(),
+        "Basic YW5u".into(),
+        "Bearer abc".into(),
+        "Basic".into(),
+    ];
+    let requests = wrong.iter().map(|encoded| with_credentials(&target, encoded));
+    for request in requests.chain([connect_request(&target)]) {
+        let (_, answer) = ask(&gateway, &request);
+        assert_eq!(answer.status, 407, "{request}{answer:?}");
+        assert!(
+            answer.head.contains("\r\nProxy-Authenticate: Basic realm=\"tollgate\", charset=\"UTF-8\"\r\n"),
+            "{answer:?}"
+        );
+    }
+    for (user, secret) in [("ann", "wrong"), ("gone", "correct horse"), ("nobody", "correct horse")] {
+        assert_eq!(socks_login(&gateway, user, secret), (vec![5, 2], vec![1, 1]), "{user}");
+    }
+    let mut stream = gateway.connect();
+    stream.write_all(&[5, 1, 0]).unwrap();
+    assert_eq!(read_all(&mut stream), [5, 0xff], "without authentication nobody is let in");
+    assert_eq!(destination.accepted(), 3, "only who authenticated by HTTP and asked");
+    let logged = std::fs::read_to_string(gateway.path("log.jsonl")).unwrap() + &gateway.errors();
+    assert!(!logged.contains("correct horse") && !logged.contains(&token), "no secret is in the log");
+}
+
+#[test]
+fn wrong_passwords_from_one_source_are_throttled() {
+    let room = Room::new("[auth]\nfailures_per_minute = 3\n");
+    room.run("user add ann --allow 127.0.0.0/8 --password-stdin", b"correct horse\n");
+    let gateway = Gateway::start_in(room);
+    let request = with_credentials("127.0.0.1:9", &basic("ann", "wrong"));
+    let mut statuses: Vec<u16> = (0..6).map(|_| ask(&gateway, &request).1.status).collect();
+    statuses.dedup();
+    assert_eq!(statuses, [407, 429], "first a look, then none");
+    let answer = ask(&gateway, with_credentials("127.0.0.1:9", &basic("ann", "correct horse"))).1;
+    assert!(answer.status == 429 && answer.head.contains("Retry-After: "), "{answer:?}");
+}
+
+#[test]
+fn what_is_not_served_gets_a_text_that_says_what_to_do() {
+    let gateway = Gateway::local("");
+    let cases: &[(&str, u16, &str)] = &[
+        ("GET http://example.com/ HTTP/1.1\r\nHost: example.com\r\n\r\n", 501, "use an https:// URL"),
+        ("POST http://example.com/ HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc", 501, "curl: -p"),
+        ("GET / HTTP/1.1\r\nHost: gateway\r\n\r\n", 400, "this is a proxy, not a web server"),
+        ("OPTIONS * HTTP/1.1\r\n\r\n", 405, "only CONNECT is served"),
+        ("TRACE / HTTP/1.1\r\n\r\n", 405, "only CONNECT is served"),
+        ("BREW /pot HTTP/1.1\r\n\r\n", 501, "only CONNECT is served"),
+        ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505, "HTTP/1.1"),
+    ];
+    for (request, status, part) in cases {
+        let (_, answer) = ask(&gateway, request);
+        assert_eq!(answer.status, *status, "{request}{answer:?}");
+        assert!(answer.body.contains(part), "{request}{answer:?}");
+    }
+    assert_eq!(ask_socks(&gateway, &[5, 2, 0, 1, 127, 0, 0, 1, 0, 9]).1, 7, "BIND");
+    assert_eq!(ask_socks(&gateway, &[5, 3, 0, 1, 127, 0, 0, 1, 0, 9]).1, 7, "UDP ASSOCIATE");
+    assert_eq!(ask_socks(&gateway, &[5, 1, 0, 2, 127, 0, 0, 1, 0, 9]).1, 8, "an unknown address type");
+}
+
+const LISTENERS: &str = r#"
+[[listener]]
+address = "127.0.0.2:0"
+kind = "http"
+[[listener]]
+address = "127.0.0.3:0"
+kind = "socks5"
+"#;
+
+/// Says `bytes` to a listener, ends, and returns what it answers up to its end.
+fn said(gateway: &Gateway, listener: usize, bytes: &[u8]) -> Vec<u8> {
+    let mut stream = connect_from(FIRST, gateway.listeners[listener]);
+    stream.write_all(bytes).unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    read_all(&mut stream)
+}
+
+#[test]
+fn other_protocols_are_turned_away() {
+    let gateway = Gateway::local(LISTENERS);
+    let client_hello = [&[0x16, 3, 1, 0, 200, 1, 0, 0, 196, 3, 3][..], &pattern(5, 190)].concat();
+    let socks4 = [4, 1, 0, 80, 127, 0, 0, 1, 0];
+    for listener in 0..3 {
+        assert_eq!(said(&gateway, listener, &client_hello), b"", "TLS at {listener}");
+        assert_eq!(said(&gateway, listener, &socks4), [0, 91, 0, 0, 0, 0, 0, 0], "SOCKS4 at {listener}");
+        assert_eq!(said(&gateway, listener, b"\0\xff\xfe garbage \r\n\r\n"), b"", "garbage at {listener}");
+    }
+    assert_eq!(said(&gateway, 1, &[5, 1, 0]), b"", "SOCKS5 where only HTTP is spoken");
+    let answer = String::from_utf8(said(&gateway, 2, connect_request("127.0.0.1:9").as_bytes())).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 400 "), "HTTP where only SOCKS5 is spoken: {answer}");
+    assert!(answer.contains("This listener speaks SOCKS5"), "{answer}");
+    gateway.await_metric("tollgate_handshakes_active", 0.0);
+}

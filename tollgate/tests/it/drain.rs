@@ -1,0 +1,75 @@
+//! The end: what is open may finish, nothing new is taken, and every flow is in the ledger.
+
+use std::net::TcpStream;
+
+use rustix::process::Signal;
+
+use crate::harness::{Gateway, eventually};
+use crate::peers::{Destination, check_echo, check_ended, tunnel};
+
+#[test]
+fn a_drain_lets_tunnels_finish_and_takes_nothing_new() {
+    for signal in [Signal::TERM, Signal::INT] {
+        let destination = Destination::echo();
+        let mut gateway = Gateway::local("");
+        for _ in 0..5 {
+            check_echo(&mut tunnel(&gateway, destination.address), b"over before");
+        }
+        let mut live = tunnel(&gateway, destination.address);
+        let mut pending = gateway.connect();
+        gateway.signal(signal);
+        eventually("nothing new is taken", || TcpStream::connect(gateway.listeners[0]).is_err());
+        for _ in 0..3 {
+            check_echo(&mut live, b"goes on");
+        }
+        // A connection that was there before may still ask.
+        let request = crate::peers::connect_request(&destination.address.to_string());
+        std::io::Write::write_all(&mut pending, request.as_bytes()).unwrap();
+        assert_eq!(crate::peers::read_answer(&mut pending).status, 200);
+        drop((live, pending));
+        assert_eq!(gateway.wait(), 0, "{}", gateway.errors());
+        assert!(gateway.errors().contains("stopped; 7 flows are in the ledger"), "{}", gateway.errors());
+        assert_eq!(gateway.usage(), (7, 5 * 11 + 3 * 7, 5 * 11 + 3 * 7));
+    }
+}
+
+#[test]
+fn a_second_signal_cuts_what_is_open() {
+    let destination = Destination::echo();
+    let mut gateway = Gateway::local("");
+    let mut live = tunnel(&gateway, destination.address);
+    check_echo(&mut live, b"counted");
+    gateway.signal(Signal::TERM);
+    eventually("it drains", || TcpStream::connect(gateway.listeners[0]).is_err());
+    check_echo(&mut live, b"counted");
+    gateway.signal(Signal::TERM);
+    check_ended(&mut live, true);
+    assert_eq!(gateway.wait(), 0, "{}", gateway.errors());
+    gateway.check_closed(live.local_addr().unwrap(), "drained");
+    assert_eq!(gateway.usage(), (1, 14, 14));
+}
+
+#[test]
+fn patience_ends_by_itself() {
+    let destination = Destination::echo();
+    let mut gateway = Gateway::local("[timeouts]\ndrain = \"200ms\"\n");
+    let mut live = tunnel(&gateway, destination.address);
+    check_echo(&mut live, b"counted");
+    let _asking = gateway.connect();
+    gateway.stop();
+    check_ended(&mut live, true);
+    gateway.check_closed(live.local_addr().unwrap(), "drained");
+    assert_eq!(gateway.usage(), (1, 7, 7));
+}
+
+#[test]
+fn a_second_start_goes_on_with_the_same_ledger() {
+    let destination = Destination::echo();
+    let mut gateway = Gateway::local("");
+    check_echo(&mut tunnel(&gateway, destination.address), b"first");
+    gateway.stop();
+    let mut gateway = gateway.restart();
+    check_echo(&mut tunnel(&gateway, destination.address), b"second");
+    gateway.stop();
+    assert_eq!(gateway.usage(), (2, 11, 11));
+}

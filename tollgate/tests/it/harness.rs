@@ -1,0 +1,277 @@
+//! A gateway as a process: started with a configuration in a directory of its own, asked, signalled, and read
+//! from outside: its first lines, its log, its metrics and its ledger.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// How long anything may take that is sure to happen. Only a failure waits this long.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What every configuration begins with: one listener for both protocols, its port chosen by the kernel.
+const HEAD: &str = r#"
+[[listener]]
+address = "127.0.0.1:0"
+[admin]
+address = "127.0.0.1:0"
+[threads]
+reactors = 2
+[log]
+to = "log.jsonl"
+"#;
+
+/// A user who is known by his address and may reach this machine, by address and as `localhost`.
+pub(crate) const LOCAL_USER: &str = r#"
+[[user]]
+name = "me"
+from = ["127.0.0.1/32"]
+allow = ["127.0.0.0/8", "[::1]", "@here"]
+[destinations.here]
+to = ["localhost"]
+class = "internal"
+"#;
+
+/// A running `tollgate serve`; killed when dropped.
+pub(crate) struct Gateway {
+    room: TempDir,
+    child: Child,
+    /// The listeners, in the order of the configuration.
+    pub(crate) listeners: Vec<SocketAddr>,
+    pub(crate) admin: SocketAddr,
+}
+
+impl Gateway {
+    /// Starts with [`LOCAL_USER`] and `extra` lines of configuration.
+    pub(crate) fn local(extra: &str) -> Gateway {
+        Gateway::start(&format!("{LOCAL_USER}{extra}"))
+    }
+
+    /// Starts with `extra` lines of configuration behind the head that all have.
+    pub(crate) fn start(extra: &str) -> Gateway {
+        Gateway::start_in(Room::new(extra))
+    }
+
+    /// Starts in a prepared room.
+    pub(crate) fn start_in(room: Room) -> Gateway {
+        Gateway::start_by(Command::new(env!("CARGO_BIN_EXE_tollgate")), room)
+    }
+
+    /// Starts by `command`: the executable, or what runs it with the arguments that follow.
+    pub(crate) fn start_by(mut command: Command, Room(room): Room) -> Gateway {
+        let errors = fs::File::create(room.path().join("stderr.txt")).unwrap();
+        command.args(["serve", "--config"]).arg(room.path().join("tollgate.toml"));
+        command.current_dir(room.path()).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(errors);
+        let mut child = command.spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let (mut listeners, mut admin) = (Vec::new(), None);
+        for line in lines.by_ref().map_while(Result::ok) {
+            if let Some((_, url)) = line.split_once("http://") {
+                admin = url.strip_suffix("/metrics").and_then(|address| address.parse().ok());
+            } else if line.starts_with("  ledger in") {
+                break;
+            } else {
+                listeners.extend(line.split_whitespace().find_map(|word| word.parse::<SocketAddr>().ok()));
+            }
+        }
+        let Some(admin) = admin else {
+            panic!("it did not start: {}", fs::read_to_string(room.path().join("stderr.txt")).unwrap());
+        };
+        Gateway { room, child, listeners, admin }
+    }
+
+    /// Starts it again, after it has ended, on what it left.
+    pub(crate) fn restart(mut self) -> Gateway {
+        let room = std::mem::replace(&mut self.room, tempfile::tempdir().unwrap());
+        Gateway::start_in(Room(room))
+    }
+
+    /// A connection to the first listener.
+    pub(crate) fn connect(&self) -> TcpStream {
+        patient(TcpStream::connect(self.listeners[0]).unwrap())
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.room.path().join(name)
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        let pid = Pid::from_child(&self.child);
+        kill_process(pid, signal).unwrap();
+    }
+
+    /// Writes the configuration anew and asks for a reload.
+    pub(crate) fn ask_reload(&self, extra: &str) {
+        write_configuration(self.room.path(), extra);
+        self.signal(Signal::HUP);
+    }
+
+    /// Reloads with `extra` in place of what stood behind the head, and awaits that the log tells of it.
+    pub(crate) fn reload(&self, extra: &str) {
+        let told = |log: &[Value]| log.iter().filter(|line| line["text"] == "configuration reloaded").count();
+        let before = told(&self.log());
+        self.ask_reload(extra);
+        eventually("the log tells of the reload", || told(&self.log()) > before);
+    }
+
+    /// Awaits the end by itself; returns the exit code.
+    pub(crate) fn wait(&mut self) -> i32 {
+        let mut code = None;
+        eventually("the process ends", || {
+            code = self.child.try_wait().unwrap().map(|status| status.code().expect("no signal ends it"));
+            code.is_some()
+        });
+        code.unwrap()
+    }
+
+    /// Ends it in order, all connections being closed or to be closed now.
+    pub(crate) fn stop(&mut self) {
+        self.signal(Signal::TERM);
+        assert_eq!(self.wait(), 0, "{}", self.errors());
+    }
+
+    /// The lines of the log that are whole.
+    pub(crate) fn log(&self) -> Vec<Value> {
+        let text = fs::read_to_string(self.path("log.jsonl")).unwrap_or_default();
+        let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+        whole.lines().map(|line| serde_json::from_str(line).expect("a line is an object")).collect()
+    }
+
+    /// The first line of the log, now or later, of which `wanted` holds.
+    pub(crate) fn logged(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+        let mut found = None;
+        eventually(what, || {
+            found = self.log().into_iter().find(|line| wanted(line));
+            found.is_some()
+        });
+        found.unwrap()
+    }
+
+    /// The close line of the flow of this client.
+    pub(crate) fn closed(&self, client: SocketAddr) -> Value {
+        let client = client.to_string();
+        self.logged("the log has the close", |line| {
+            line["event"] == "close" && line["client_addr"] == client.as_str()
+        })
+    }
+
+    /// How the flow of this client ended.
+    #[track_caller]
+    pub(crate) fn check_closed(&self, client: SocketAddr, reason: &str) {
+        assert_eq!(self.closed(client)["close_reason"], reason);
+    }
+
+    /// What it wrote to standard error.
+    pub(crate) fn errors(&self) -> String {
+        fs::read_to_string(self.path("stderr.txt")).unwrap_or_default()
+    }
+
+    /// The sum of a metric over its labels. `None` while nobody answers.
+    pub(crate) fn metric(&self, name: &str) -> Option<f64> {
+        let mut stream = patient(TcpStream::connect(self.admin).ok()?);
+        let request = format!("GET /metrics HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", self.admin);
+        stream.write_all(request.as_bytes()).ok()?;
+        let mut page = String::new();
+        stream.read_to_string(&mut page).ok()?;
+        let sample = |line: &str| {
+            let (key, value) = line.rsplit_once(' ')?;
+            (key.split('{').next() == Some(name)).then(|| value.parse::<f64>().ok())?
+        };
+        let samples: Vec<f64> = page.lines().filter_map(sample).collect();
+        (!samples.is_empty()).then(|| samples.iter().sum())
+    }
+
+    /// Awaits that a metric has this value.
+    pub(crate) fn await_metric(&self, name: &str, value: f64) {
+        eventually(&format!("{name} becomes {value}"), || self.metric(name) == Some(value));
+    }
+
+    /// Runs `tollgate` with the words of `line` on the same configuration; returns what it printed.
+    pub(crate) fn run(&self, line: &str, input: &[u8]) -> String {
+        run_in(self.room.path(), line, input)
+    }
+
+    /// The ledger's totals: flows, bytes up, bytes down.
+    pub(crate) fn usage(&self) -> (u64, u64, u64) {
+        let usage: Value = serde_json::from_str(&self.run("usage --json", b"")).unwrap();
+        let total = |key: &str| usage["total"][key].as_u64().unwrap();
+        (total("flows"), total("up"), total("down"))
+    }
+
+    /// Descriptors that the process holds.
+    pub(crate) fn descriptors(&self) -> usize {
+        fs::read_dir(format!("/proc/{}/fd", self.pid())).unwrap().count()
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            let log = fs::read_to_string(self.path("log.jsonl")).unwrap_or_default();
+            let last: Vec<&str> = log.lines().rev().take(20).collect();
+            eprintln!("--- stderr of the gateway\n{}--- its last log lines, latest first", self.errors());
+            eprintln!("{}", last.join("\n"));
+        }
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A directory with a configuration, before the gateway starts in it.
+pub(crate) struct Room(TempDir);
+
+impl Room {
+    pub(crate) fn new(extra: &str) -> Room {
+        let room = tempfile::tempdir().unwrap();
+        write_configuration(room.path(), extra);
+        Room(room)
+    }
+
+    /// Runs `tollgate` with the words of `line`; returns what it printed.
+    pub(crate) fn run(&self, line: &str, input: &[u8]) -> String {
+        run_in(self.0.path(), line, input)
+    }
+}
+
+/// Waits until `holds`, looking often.
+#[track_caller]
+pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < deadline, "never happened: {what}");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// The stream, made to fail a test instead of hanging it.
+pub(crate) fn patient(stream: TcpStream) -> TcpStream {
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+fn write_configuration(room: &Path, extra: &str) {
+    fs::write(room.join("tollgate.toml"), format!("{HEAD}{extra}")).unwrap();
+}
+
+fn run_in(room: &Path, line: &str, input: &[u8]) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    command.args(line.split_whitespace()).arg("--config").arg(room.join("tollgate.toml")).current_dir(room);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(input).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "tollgate {line}");
+    String::from_utf8(output.stdout).unwrap()
+}

@@ -1,0 +1,15 @@
+//! Drives the built `tollgate serve` as clients, destinations and an operator meet it: every test has its own
+//! process, directory and ports, on loopback alone.
+//!
+//! Promises: nothing here depends on how long something takes; what is awaited has a limit that only a
+//! failure reaches. Leaves to others: the other commands (`tests/commands`).
+
+mod bad_inputs;
+mod deadlines;
+mod denials;
+mod drain;
+mod harness;
+mod peers;
+mod reload;
+mod storms;
+mod tunnels;

@@ -1,0 +1,218 @@
+//! Both ends of a tunnel: clients that ask in HTTP or SOCKS5, and destinations that count who reaches them.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+use rustix::net::{AddressFamily, SocketType, sockopt};
+
+use crate::harness::{Gateway, patient};
+
+/// An answer in HTTP.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) head: String,
+    /// Empty for 200: what follows belongs to the tunnel.
+    pub(crate) body: String,
+}
+
+/// A CONNECT request without credentials.
+pub(crate) fn connect_request(target: &str) -> String {
+    format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n")
+}
+
+/// Sends a request in HTTP and reads the answer.
+pub(crate) fn ask(gateway: &Gateway, request: impl AsRef<[u8]>) -> (TcpStream, Answer) {
+    let mut stream = gateway.connect();
+    stream.write_all(request.as_ref()).unwrap();
+    let answer = read_answer(&mut stream);
+    (stream, answer)
+}
+
+/// Reads an answer; for anything but 200 to the end of the connection.
+pub(crate) fn read_answer(stream: &mut TcpStream) -> Answer {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        assert_eq!(stream.read(&mut byte).unwrap(), 1, "the answer ends in {:?}", head.escape_ascii());
+        head.push(byte[0]);
+    }
+    let head = String::from_utf8(head).unwrap();
+    let status = head[9..12].parse().unwrap();
+    let mut body = String::new();
+    if status != 200 {
+        stream.read_to_string(&mut body).unwrap();
+    }
+    Answer { status, head, body }
+}
+
+/// A tunnel to `target` by HTTP CONNECT.
+pub(crate) fn tunnel(gateway: &Gateway, target: impl ToString) -> TcpStream {
+    let (stream, answer) = ask(gateway, connect_request(&target.to_string()));
+    assert_eq!(answer.status, 200, "{answer:?}");
+    stream
+}
+
+/// A SOCKS5 request for `host`, an address or a name.
+pub(crate) fn socks_request(host: &str, port: u16) -> Vec<u8> {
+    let mut request = vec![5, 1, 0];
+    match host.parse() {
+        Ok(IpAddr::V4(address)) => {
+            request.push(1);
+            request.extend(address.octets());
+        }
+        Ok(IpAddr::V6(address)) => {
+            request.push(4);
+            request.extend(address.octets());
+        }
+        Err(_) => {
+            request.extend([3, u8::try_from(host.len()).unwrap()]);
+            request.extend(host.as_bytes());
+        }
+    }
+    request.extend(port.to_be_bytes());
+    request
+}
+
+/// Sends a greeting without authentication and `request`, and reads the reply code.
+pub(crate) fn ask_socks(gateway: &Gateway, request: &[u8]) -> (TcpStream, u8) {
+    let mut stream = gateway.connect();
+    stream.write_all(&[5, 1, 0]).unwrap();
+    assert_eq!(read_exactly(&mut stream, 2), [5, 0], "the method is chosen");
+    stream.write_all(request).unwrap();
+    let reply = read_reply(&mut stream);
+    (stream, reply)
+}
+
+/// Reads the reply to a SOCKS5 request, whole; returns its code.
+pub(crate) fn read_reply(stream: &mut TcpStream) -> u8 {
+    let head = read_exactly(stream, 4);
+    assert_eq!((head[0], head[2]), (5, 0), "{head:?}");
+    read_exactly(stream, if head[3] == 4 { 18 } else { 6 });
+    head[1]
+}
+
+pub(crate) fn read_exactly(stream: &mut TcpStream, count: usize) -> Vec<u8> {
+    let mut bytes = vec![0; count];
+    stream.read_exact(&mut bytes).unwrap();
+    bytes
+}
+
+/// Everything up to the end of the stream.
+pub(crate) fn read_all(stream: &mut TcpStream) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).unwrap();
+    bytes
+}
+
+/// Sends some bytes and expects them back.
+#[track_caller]
+pub(crate) fn check_echo(stream: &mut TcpStream, bytes: &[u8]) {
+    stream.write_all(bytes).unwrap();
+    assert_eq!(read_exactly(stream, bytes.len()), bytes);
+}
+
+/// Expects that the peer has ended: in order, or by a reset where `reset`.
+#[track_caller]
+pub(crate) fn check_ended(stream: &mut TcpStream, reset: bool) {
+    match stream.read(&mut [0; 16]) {
+        Ok(count) => assert_eq!((count, reset), (0, false), "bytes read, and whether a reset was expected"),
+        Err(error) => {
+            assert!(reset && error.kind() == ErrorKind::ConnectionReset, "{error}, reset expected: {reset}");
+        }
+    }
+}
+
+/// Closes with a reset instead of an end.
+pub(crate) fn reset(stream: TcpStream) {
+    sockopt::set_socket_linger(&stream, Some(std::time::Duration::ZERO)).unwrap();
+}
+
+/// A connection from a chosen address of this machine.
+pub(crate) fn connect_from(source: Ipv4Addr, to: SocketAddr) -> TcpStream {
+    let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    rustix::net::bind(&socket, &SocketAddr::from((source, 0))).unwrap();
+    rustix::net::connect(&socket, &to).unwrap();
+    patient(TcpStream::from(socket))
+}
+
+/// A listener whose queue is full: connections to it are not answered. Those that fill it are held.
+pub(crate) fn silent_destination() -> (TcpListener, Vec<TcpStream>) {
+    let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    rustix::net::bind(&socket, &SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
+    rustix::net::listen(&socket, 0).unwrap();
+    let listener = TcpListener::from(socket);
+    let address = listener.local_addr().unwrap();
+    let second = std::time::Duration::from_millis(500);
+    let held = std::iter::from_fn(|| TcpStream::connect_timeout(&address, second).ok()).collect();
+    (listener, held)
+}
+
+/// A destination that serves each connection on a thread of its own, and counts them.
+pub(crate) struct Destination {
+    pub(crate) address: SocketAddr,
+    accepted: Arc<AtomicU64>,
+}
+
+impl Destination {
+    /// Serves with `serve` on 127.0.0.1.
+    pub(crate) fn start(serve: impl Fn(TcpStream) + Send + Sync + 'static) -> Destination {
+        Destination::on(TcpListener::bind("127.0.0.1:0").unwrap(), serve)
+    }
+
+    /// Serves with `serve` at `listener`.
+    pub(crate) fn on(
+        listener: TcpListener,
+        serve: impl Fn(TcpStream) + Send + Sync + 'static,
+    ) -> Destination {
+        let address = listener.local_addr().unwrap();
+        let accepted = Arc::new(AtomicU64::new(0));
+        let (counter, serve) = (Arc::clone(&accepted), Arc::new(serve));
+        // It lives as long as the test's process.
+        thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                counter.fetch_add(1, Ordering::SeqCst);
+                let serve = Arc::clone(&serve);
+                thread::spawn(move || serve(patient(stream)));
+            }
+        });
+        Destination { address, accepted }
+    }
+
+    /// Sends back what it receives.
+    pub(crate) fn echo() -> Destination {
+        Destination::start(echo)
+    }
+
+    /// Connections so far.
+    pub(crate) fn accepted(&self) -> u64 {
+        self.accepted.load(Ordering::SeqCst)
+    }
+}
+
+/// Sends back what it receives, to the end.
+pub(crate) fn echo(mut stream: TcpStream) {
+    let mut buffer = vec![0; 16 * 1024];
+    // A client that resets, or that has read enough, ends it too.
+    while let Ok(count @ 1..) = stream.read(&mut buffer) {
+        if stream.write_all(&buffer[..count]).is_err() {
+            return;
+        }
+    }
+    let _ = stream.shutdown(Shutdown::Write);
+}
+
+/// Bytes that no other seed or place has by chance.
+pub(crate) fn pattern(seed: u64, count: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let words = std::iter::from_fn(move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        Some(state.to_le_bytes())
+    });
+    words.flatten().take(count).collect()
+}

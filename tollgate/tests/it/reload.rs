@@ -1,0 +1,251 @@
+//! Reloads: what changes takes effect for new connections, what is wrong changes nothing, and nobody who is
+//! not meant loses a connection.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::harness::{Gateway, LOCAL_USER, eventually, patient};
+use crate::peers::{
+    Destination, ask, check_echo, check_ended, connect_from, connect_request, read_answer,
+    silent_destination, tunnel,
+};
+
+const FIRST: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 1);
+const SECOND: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
+
+/// A user who is known by one address and may reach this machine.
+fn user(name: &str, from: Ipv4Addr) -> String {
+    format!("[[user]]\nname = \"{name}\"\nfrom = [\"{from}/32\"]\nallow = [\"127.0.0.0/8\"]\n")
+}
+
+fn status(gateway: &Gateway, source: Ipv4Addr, target: SocketAddr) -> u16 {
+    let mut stream = connect_from(source, gateway.listeners[0]);
+    stream.write_all(connect_request(&target.to_string()).as_bytes()).unwrap();
+    read_answer(&mut stream).status
+}
+
+/// A tunnel of the user at `source`.
+fn tunnel_from(gateway: &Gateway, source: Ipv4Addr, target: SocketAddr) -> TcpStream {
+    let mut stream = connect_from(source, gateway.listeners[0]);
+    stream.write_all(connect_request(&target.to_string()).as_bytes()).unwrap();
+    assert_eq!(read_answer(&mut stream).status, 200);
+    stream
+}
+
+/// An address of this machine with a port that nobody has.
+fn free_address() -> SocketAddr {
+    TcpListener::bind("127.0.0.4:0").unwrap().local_addr().unwrap()
+}
+
+fn listener(address: SocketAddr) -> String {
+    format!("[[listener]]\naddress = \"{address}\"\n")
+}
+
+#[test]
+fn users_and_rules_change_for_new_connections() {
+    let destination = Destination::echo();
+    let (first, second) = (user("first", FIRST), user("second", SECOND));
+    let gateway = Gateway::start(&first);
+    assert_eq!(status(&gateway, SECOND, destination.address), 407, "not known yet");
+    let mut old = tunnel_from(&gateway, FIRST, destination.address);
+
+    gateway.reload(&format!("{first}{second}"));
+    eventually("the new user is let in", || status(&gateway, SECOND, destination.address) == 200);
+
+    let denied = first.replace("allow", "deny = [\"127.0.0.1\"]\nallow");
+    gateway.reload(&format!("{denied}{second}"));
+    eventually("the new rule denies", || status(&gateway, FIRST, destination.address) == 403);
+    check_echo(&mut old, b"a rule is for new connections");
+
+    gateway.reload(&format!("{first}connections = 1\n"));
+    eventually("the new cap holds", || status(&gateway, FIRST, destination.address) == 429);
+    eventually("the second user is gone", || status(&gateway, SECOND, destination.address) == 407);
+    check_echo(&mut old, b"still here");
+}
+
+#[test]
+fn a_removed_users_tunnels_are_cut_and_no_others() {
+    let destination = Destination::echo();
+    let (first, second) = (user("first", FIRST), user("second", SECOND));
+    for without_first in [second.clone(), format!("{first}disabled = true\n{second}")] {
+        let gateway = Gateway::start(&format!("{first}{second}"));
+        let mut goes = tunnel_from(&gateway, FIRST, destination.address);
+        let mut stays = tunnel_from(&gateway, SECOND, destination.address);
+        check_echo(&mut goes, b"both");
+        check_echo(&mut stays, b"live");
+        gateway.reload(&without_first);
+        check_ended(&mut goes, true);
+        gateway.check_closed(goes.local_addr().unwrap(), "policy_changed");
+        check_echo(&mut stays, b"lives on");
+    }
+}
+
+#[test]
+fn a_user_who_is_removed_while_he_is_connected_through_gets_no_tunnel() {
+    let (silent, held) = silent_destination();
+    let target = silent.local_addr().unwrap();
+    let (first, second) = (user("first", FIRST), user("second", SECOND));
+    let gateway = Gateway::start(&format!("{first}{second}"));
+    let mut client = connect_from(FIRST, gateway.listeners[0]);
+    client.write_all(connect_request(&target.to_string()).as_bytes()).unwrap();
+    gateway.await_metric("tollgate_handshakes_active", 1.0);
+    // The connection is being dialled as soon as the gateway has looked at the request; the answer to
+    // another one on each thread shows that it has.
+    for _ in 0..8 {
+        assert_eq!(status(&gateway, SECOND, "127.0.0.1:1".parse().unwrap()), 502);
+    }
+    gateway.reload(&second);
+    eventually("the reload has taken effect", || status(&gateway, FIRST, target) == 407);
+    // Now there is room for the connection, at the kernel's next attempt.
+    thread::spawn(move || silent.incoming().map_while(Result::ok).for_each(std::mem::forget));
+    let mut said = [0; 12];
+    // However it ends, it does not stay open.
+    if let Ok(count) = client.read(&mut said) {
+        assert!(!said[..count].ends_with(b" 504"), "the destination was reached after all");
+        if said[..count].ends_with(b" 200") {
+            let rest = client.read_to_end(&mut Vec::new()).map_err(|error| error.kind());
+            assert_eq!(rest, Err(ErrorKind::ConnectionReset));
+        }
+    }
+    gateway.await_metric("tollgate_connections_active", 0.0);
+    drop(held);
+}
+
+#[test]
+fn a_wrong_configuration_changes_nothing() {
+    let destination = Destination::echo();
+    let mut gateway = Gateway::local("");
+    let mut old = tunnel(&gateway, destination.address);
+    let taken = destination.address;
+    let wrong = [
+        "[timeouts]\nidle = \"soon\"\n".to_owned(),
+        "colour = \"red\"\n[[".to_owned(),
+        "[[user]]\nname = \"x\"\nallow = [\"@missing\"]\n".to_owned(),
+        // A listener that cannot be opened is found out later than the rest.
+        format!("{LOCAL_USER}[limits]\nconnections_per_user = 1\n{}", listener(taken)),
+    ];
+    for (count, extra) in wrong.iter().enumerate() {
+        gateway.ask_reload(extra);
+        let refused = |line: &&serde_json::Value| {
+            line["text"] == "reload refused, the old configuration stays" && line["level"] == "error"
+        };
+        eventually("it is told", || gateway.log().iter().filter(refused).count() == count + 1);
+        assert!(gateway.errors().contains("reload refused"), "{}", gateway.errors());
+        check_echo(&mut old, b"the old one lives");
+        check_echo(&mut tunnel(&gateway, destination.address), b"and new ones are served");
+    }
+    gateway.await_metric("tollgate_config_reload_success", 0.0);
+    gateway.reload(LOCAL_USER);
+    gateway.await_metric("tollgate_config_reload_success", 1.0);
+    drop(old);
+    gateway.stop();
+}
+
+#[test]
+fn listeners_come_and_go_without_losing_a_connection() {
+    let destination = Destination::echo();
+    let added = free_address();
+    let gateway = Gateway::local("");
+    let request = connect_request(&destination.address.to_string());
+    let open = || {
+        let mut stream = patient(TcpStream::connect(added)?);
+        stream.write_all(request.as_bytes())?;
+        std::io::Result::Ok(stream)
+    };
+    for _ in 0..3 {
+        assert!(TcpStream::connect(added).is_err(), "nobody listens yet");
+        gateway.reload(&format!("{LOCAL_USER}{}", listener(added)));
+        eventually("somebody listens", || TcpStream::connect(added).is_ok());
+        let mut live = open().unwrap();
+        assert_eq!(read_answer(&mut live).status, 200);
+        let mut asking = patient(TcpStream::connect(added).unwrap());
+        asking.write_all(&request.as_bytes()[..10]).unwrap();
+
+        gateway.ask_reload(LOCAL_USER);
+        // Whoever got through to the listener is served, to the last one.
+        let mut served = 0;
+        while let Ok(mut stream) = open() {
+            assert_eq!(read_answer(&mut stream).status, 200, "after {served}");
+            check_echo(&mut stream, b"served");
+            served += 1;
+        }
+        check_echo(&mut live, b"the listener is gone, the tunnel is not");
+        asking.write_all(&request.as_bytes()[10..]).unwrap();
+        assert_eq!(read_answer(&mut asking).status, 200);
+        check_echo(&mut asking, b"nor is the handshake");
+    }
+}
+
+#[test]
+fn a_port_that_the_kernel_chose_at_a_reload_is_our_own_too() {
+    let gateway = Gateway::local("");
+    // An address that no other test uses, so that the kernel's table tells the port.
+    gateway.reload(&format!("{LOCAL_USER}{}", listener("127.0.0.77:0".parse().unwrap())));
+    let mut port = 0;
+    eventually("somebody listens", || {
+        let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+        let found = table.split_whitespace().find_map(|word| word.strip_prefix("4D00007F:"));
+        port = found.map_or(0, |digits| u16::from_str_radix(digits, 16).unwrap());
+        port != 0
+    });
+    let (_, answer) = ask(&gateway, connect_request(&format!("127.0.0.77:{port}")));
+    assert!(answer.status == 403 && answer.head.contains("proxy_loop_detected"), "{answer:?}");
+}
+
+#[test]
+fn reloads_under_a_stream_of_connections_lose_none() {
+    const RELOADS: usize = 20;
+    let destination = Destination::echo();
+    let added = free_address();
+    let mut gateway = Gateway::local("");
+    let (address, request) = (gateway.listeners[0], connect_request(&destination.address.to_string()));
+    let (done, served) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let clients: Vec<_> = (0..4)
+        .map(|_| {
+            let (done, served, request) = (Arc::clone(&done), Arc::clone(&served), request.clone());
+            thread::spawn(move || {
+                while !done.load(Ordering::Relaxed) {
+                    let mut stream = patient(TcpStream::connect(address).unwrap());
+                    stream.write_all(request.as_bytes()).unwrap();
+                    assert_eq!(read_answer(&mut stream).status, 200);
+                    check_echo(&mut stream, b"12345678");
+                    served.fetch_add(1, Ordering::Relaxed);
+                }
+            })
+        })
+        .collect();
+    for round in 0..RELOADS {
+        let extra = if round % 2 == 0 { listener(added) } else { String::new() };
+        gateway.reload(&format!("{LOCAL_USER}{extra}"));
+        let before = served.load(Ordering::Relaxed);
+        eventually("connections go on", || served.load(Ordering::Relaxed) > before + 4);
+    }
+    done.store(true, Ordering::Relaxed);
+    for client in clients {
+        client.join().unwrap();
+    }
+    gateway.stop();
+    let served = served.load(Ordering::Relaxed);
+    assert_eq!(gateway.usage(), (served, 8 * served, 8 * served));
+}
+
+#[test]
+fn shorter_deadlines_reach_tunnels_that_are_open_later() {
+    let destination = Destination::echo();
+    let gateway = Gateway::local("");
+    gateway.reload(&format!("{LOCAL_USER}[timeouts]\nidle = \"1s\"\n"));
+    eventually("a new tunnel ends by the new deadline", || {
+        let (stream, _) = ask(&gateway, connect_request(&destination.address.to_string()));
+        stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        let mut stream = stream;
+        stream.read(&mut [0]).is_err_and(|error| error.kind() == ErrorKind::ConnectionReset)
+    });
+    gateway.signal(Signal::USR1);
+    check_echo(&mut tunnel(&gateway, destination.address), b"the log is opened anew, and nothing else");
+}

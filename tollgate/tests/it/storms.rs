@@ -1,0 +1,120 @@
+//! Storms: after many connections of every kind nothing stays behind, and where descriptors are used up the
+//! gateway waits quietly and recovers.
+
+use std::io::Write;
+use std::net::{Shutdown, TcpStream};
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::harness::{Gateway, LOCAL_USER, Room, eventually, patient};
+use crate::peers::{Destination, check_echo, connect_request, read_answer, reset, tunnel};
+
+const THREADS: usize = 4;
+
+/// One connection of a storm; what it does depends on its number.
+fn storm(number: usize, gateway: &Gateway, destination: &Destination) {
+    let request = connect_request(&destination.address.to_string());
+    let mut stream = gateway.connect();
+    let open = |stream: &mut TcpStream| {
+        stream.write_all(request.as_bytes()).unwrap();
+        assert_eq!(read_answer(stream).status, 200);
+    };
+    match number % 8 {
+        // Says nothing.
+        0 => {}
+        1 => reset(stream),
+        // Leaves in the middle of its request.
+        2 => stream.write_all(&request.as_bytes()[..20]).unwrap(),
+        // Leaves before the answer.
+        3 => {
+            stream.write_all(request.as_bytes()).unwrap();
+            reset(stream);
+        }
+        4 => {
+            open(&mut stream);
+            check_echo(&mut stream, b"and goes");
+        }
+        5 => {
+            open(&mut stream);
+            stream.write_all(b"not read to the end").unwrap();
+            reset(stream);
+        }
+        6 => {
+            open(&mut stream);
+            stream.shutdown(Shutdown::Write).unwrap();
+            assert_eq!(crate::peers::read_all(&mut stream), b"");
+        }
+        // Is refused.
+        _ => {
+            stream.write_all(b"CONNECT 192.0.2.1:443 HTTP/1.1\r\n\r\n").unwrap();
+            assert_eq!(read_answer(&mut stream).status, 403);
+        }
+    }
+}
+
+/// `count` connections from some threads.
+fn storms(count: usize, gateway: &Gateway, destination: &Destination) {
+    thread::scope(|scope| {
+        for first in 0..THREADS {
+            scope.spawn(move || {
+                (first..count).step_by(THREADS).for_each(|number| storm(number, gateway, destination));
+            });
+        }
+    });
+    gateway.await_metric("tollgate_connections_active", 0.0);
+    gateway.await_metric("tollgate_handshakes_active", 0.0);
+}
+
+#[test]
+fn after_a_storm_every_descriptor_is_back() {
+    let destination = Destination::echo();
+    let mut gateway = Gateway::local("");
+    // What is made at first use and kept is there before the count.
+    storms(64, &gateway, &destination);
+    let before = gateway.descriptors();
+    storms(2_000, &gateway, &destination);
+    eventually("descriptors are back", || gateway.descriptors() <= before);
+    assert_eq!(gateway.metric("tollgate_task_panics_total"), Some(0.0));
+    let opened = gateway.metric("tollgate_connections_total").unwrap();
+    assert_eq!(gateway.metric("tollgate_closed_total"), Some(opened));
+    gateway.stop();
+    assert_eq!(gateway.usage().0, opened as u64, "every flow is in the ledger, once");
+}
+
+#[test]
+fn without_descriptors_it_rests_and_recovers() {
+    const DESCRIPTORS: usize = 96;
+    /// How long an acceptor rests at least when descriptors are used up.
+    const REST: Duration = Duration::from_millis(20);
+    const REACTORS: u32 = 2;
+
+    let mut limited = Command::new("sh");
+    let script = format!("ulimit -n {DESCRIPTORS}; exec \"$0\" \"$@\"");
+    limited.args(["-c", &script, env!("CARGO_BIN_EXE_tollgate")]);
+    let room =
+        Room::new(&format!("{LOCAL_USER}[timeouts]\ngreeting = \"10m\"\n[limits]\nconnections = 1000\n"));
+    let began = Instant::now();
+    let mut gateway = Gateway::start_by(limited, room);
+    let destination = Destination::echo();
+    let mut live = tunnel(&gateway, destination.address);
+    let errors_before = gateway.metric("tollgate_accept_errors_total").unwrap();
+    assert_eq!(errors_before, 0.0);
+
+    let crowd: Vec<TcpStream> =
+        (0..2 * DESCRIPTORS).map(|_| patient(TcpStream::connect(gateway.listeners[0]).unwrap())).collect();
+    eventually("descriptors are used up", || gateway.descriptors() >= DESCRIPTORS);
+    thread::sleep(50 * REST);
+    check_echo(&mut live, b"what is open goes on");
+    drop(crowd);
+
+    eventually("descriptors are back", || gateway.descriptors() < DESCRIPTORS / 2);
+    check_echo(&mut tunnel(&gateway, destination.address), b"and new ones are served");
+    eventually("the admin side answers again", || gateway.metric("tollgate_accept_errors_total").is_some());
+    let errors = gateway.metric("tollgate_accept_errors_total").unwrap();
+    let rests_max = (began.elapsed().as_micros() / REST.as_micros() + 1) as f64 * f64::from(REACTORS);
+    assert!(errors > 0.0 && errors <= rests_max, "{errors} failed accepts, at most {rests_max} if it rests");
+    drop(live);
+    gateway.stop();
+    assert_eq!(gateway.usage().0, 2);
+}

@@ -1,0 +1,242 @@
+//! Tunnels that stand: bytes arrive as they were sent, in both directions and to the last one; ends and
+//! resets are passed on; and what is billed is what the peers counted.
+
+use std::io::Write;
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::mpsc;
+use std::thread;
+
+use crate::harness::{Gateway, eventually};
+use crate::peers::{
+    Destination, ask_socks, check_echo, check_ended, connect_request, echo, pattern, read_all, read_answer,
+    read_exactly, read_reply, reset, socks_request, tunnel,
+};
+
+const UP: usize = 7_654_321;
+const DOWN: usize = 5_432_109;
+
+/// How a client opens its tunnel.
+const WAYS: [Way; 5] = [
+    |gateway, to| tunnel(gateway, to.address),
+    |gateway, to| tunnel(gateway, format!("localhost:{}", to.address.port())),
+    |gateway, to| open_socks(gateway, "127.0.0.1", to),
+    |gateway, to| open_socks(gateway, "LocalHost", to),
+    |gateway, to| open_socks(gateway, "::ffff:127.0.0.1", to),
+];
+
+type Way = fn(&Gateway, &Destination) -> TcpStream;
+
+fn open_socks(gateway: &Gateway, host: &str, to: &Destination) -> TcpStream {
+    let (stream, reply) = ask_socks(gateway, &socks_request(host, to.address.port()));
+    assert_eq!(reply, 0, "{host}");
+    stream
+}
+
+/// A gateway with a `forward` listener that leads to `to`; it is the second one.
+fn forwarding(to: &Destination) -> Gateway {
+    Gateway::local(&format!(
+        "[[listener]]\naddress = \"127.0.0.2:0\"\nkind = \"forward\"\nto = \"{}\"\nuser = \"me\"\n",
+        to.address
+    ))
+}
+
+/// Sends the pattern of one seed and ends, and meanwhile expects that of another, to its end.
+fn exchange(mut stream: TcpStream, send: (u64, usize), expect: (u64, usize)) {
+    let mut sender = stream.try_clone().unwrap();
+    let sending = thread::spawn(move || {
+        sender.write_all(&pattern(send.0, send.1)).unwrap();
+        sender.shutdown(Shutdown::Write).unwrap();
+    });
+    let received = read_all(&mut stream);
+    assert_eq!(received.len(), expect.1);
+    assert!(received == pattern(expect.0, expect.1), "the bytes are those that were sent, in their order");
+    sending.join().unwrap();
+}
+
+/// A destination that exchanges patterns and tells when it is done; a failure there is a failure here.
+fn exchanging() -> (Destination, mpsc::Receiver<()>) {
+    let (done, dones) = mpsc::channel();
+    let destination = Destination::start(move |stream| {
+        exchange(stream, (2, DOWN), (1, UP));
+        done.send(()).unwrap();
+    });
+    (destination, dones)
+}
+
+#[test]
+fn megabytes_go_both_ways_at_once_and_are_billed_to_the_byte() {
+    let (destination, dones) = exchanging();
+    let mut gateway = forwarding(&destination);
+    for way in WAYS {
+        exchange(way(&gateway, &destination), (1, UP), (2, DOWN));
+        dones.recv().unwrap();
+    }
+    exchange(TcpStream::connect(gateway.listeners[1]).unwrap(), (1, UP), (2, DOWN));
+    dones.recv().unwrap();
+    gateway.stop();
+    let flows = WAYS.len() as u64 + 1;
+    assert_eq!(gateway.usage(), (flows, flows * UP as u64, flows * DOWN as u64));
+}
+
+#[test]
+fn ipv6_destinations_are_reached() {
+    // Where the machine has no IPv6 there is nothing to see.
+    let Ok(listener) = TcpListener::bind("[::1]:0") else { return };
+    let destination = Destination::on(listener, echo);
+    let mut gateway = Gateway::local("");
+    check_echo(&mut tunnel(&gateway, destination.address), b"by CONNECT");
+    check_echo(&mut open_socks(&gateway, "::1", &destination), b"by SOCKS5");
+    gateway.stop();
+    assert_eq!(gateway.usage(), (2, 19, 19));
+}
+
+#[test]
+fn each_side_may_end_first_and_still_hear_the_other() {
+    let destination = Destination::start(|mut stream| {
+        // The first byte says who ends first.
+        if read_exactly(&mut stream, 1) == b"c" {
+            let heard = read_all(&mut stream);
+            stream.write_all(&heard).unwrap();
+        } else {
+            stream.write_all(b"said first").unwrap();
+            stream.shutdown(Shutdown::Write).unwrap();
+            assert_eq!(read_all(&mut stream), b"said last");
+        }
+    });
+    let gateway = Gateway::local("");
+
+    let mut client = tunnel(&gateway, destination.address);
+    client.write_all(b"call and be heard").unwrap();
+    client.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(read_all(&mut client), b"all and be heard");
+    gateway.check_closed(client.local_addr().unwrap(), "client_closed");
+
+    let mut client = tunnel(&gateway, destination.address);
+    client.write_all(b"u").unwrap();
+    assert_eq!(read_all(&mut client), b"said first");
+    client.write_all(b"said last").unwrap();
+    client.shutdown(Shutdown::Write).unwrap();
+    gateway.check_closed(client.local_addr().unwrap(), "upstream_closed");
+}
+
+#[test]
+fn bytes_behind_the_request_are_relayed_after_the_answer() {
+    let destination = Destination::echo();
+    let mut gateway = Gateway::local("");
+    let early = pattern(3, 12_000);
+    let port = destination.address.port();
+
+    let mut client = gateway.connect();
+    let request = connect_request(&destination.address.to_string());
+    client.write_all(&[request.as_bytes(), &early].concat()).unwrap();
+    assert_eq!(read_answer(&mut client).status, 200);
+    assert!(read_exactly(&mut client, early.len()) == early);
+    drop(client);
+
+    // A client that does not wait for any answer.
+    let mut client = gateway.connect();
+    client.write_all(&[&[5, 1, 0][..], &socks_request("127.0.0.1", port), &early].concat()).unwrap();
+    assert_eq!(read_exactly(&mut client, 2), [5, 0]);
+    assert_eq!(read_reply(&mut client), 0);
+    assert!(read_exactly(&mut client, early.len()) == early);
+    drop(client);
+
+    gateway.stop();
+    assert_eq!(gateway.usage(), (2, 24_000, 24_000), "requests and answers are not billed");
+}
+
+#[test]
+fn a_reset_is_passed_on_as_a_reset() {
+    let (tell, told) = mpsc::channel();
+    let destination = Destination::start(move |mut stream| {
+        if read_exactly(&mut stream, 1) == b"r" {
+            reset(stream);
+        } else {
+            stream.write_all(b"!").unwrap();
+            tell.send(std::io::Read::read(&mut stream, &mut [0]).map_err(|error| error.kind())).unwrap();
+        }
+    });
+    let gateway = Gateway::local("");
+
+    let mut client = tunnel(&gateway, destination.address);
+    client.write_all(b"r").unwrap();
+    check_ended(&mut client, true);
+    gateway.check_closed(client.local_addr().unwrap(), "upstream_reset");
+
+    let mut client = tunnel(&gateway, destination.address);
+    let address = client.local_addr().unwrap();
+    client.write_all(b"x").unwrap();
+    read_exactly(&mut client, 1);
+    reset(client);
+    assert_eq!(told.recv().unwrap(), Err(std::io::ErrorKind::ConnectionReset));
+    gateway.check_closed(address, "client_reset");
+}
+
+#[test]
+fn a_destination_that_speaks_first_is_heard() {
+    let destination = Destination::start(|mut stream| {
+        stream.write_all(b"220 ready\r\n").unwrap();
+        echo(stream);
+    });
+    let gateway = forwarding(&destination);
+    let forward = TcpStream::connect(gateway.listeners[1]).unwrap();
+    for mut client in WAYS.iter().map(|way| way(&gateway, &destination)).chain([forward]) {
+        assert_eq!(read_exactly(&mut client, 11), b"220 ready\r\n");
+        check_echo(&mut client, b"and goes on");
+    }
+}
+
+#[test]
+fn requests_may_come_a_byte_at_a_time() {
+    let destination = Destination::echo();
+    let gateway = Gateway::local("");
+    let one_by_one = |stream: &mut TcpStream, bytes: &[u8]| {
+        stream.set_nodelay(true).unwrap();
+        for byte in bytes {
+            stream.write_all(&[*byte]).unwrap();
+        }
+    };
+
+    let mut client = gateway.connect();
+    one_by_one(&mut client, connect_request(&destination.address.to_string()).as_bytes());
+    assert_eq!(read_answer(&mut client).status, 200);
+    check_echo(&mut client, b"by CONNECT");
+
+    let mut client = gateway.connect();
+    one_by_one(&mut client, &[5, 1, 0]);
+    assert_eq!(read_exactly(&mut client, 2), [5, 0]);
+    one_by_one(&mut client, &socks_request("localhost", destination.address.port()));
+    assert_eq!(read_reply(&mut client), 0);
+    check_echo(&mut client, b"by SOCKS5");
+}
+
+#[test]
+fn a_receiver_that_does_not_read_stops_its_sender_and_loses_nothing() {
+    let (go, may_read) = mpsc::channel::<()>();
+    let may_read = std::sync::Mutex::new(may_read);
+    let (tell, told) = mpsc::channel();
+    let destination = Destination::start(move |mut stream| {
+        may_read.lock().unwrap().recv().unwrap();
+        tell.send(read_all(&mut stream)).unwrap();
+    });
+    let gateway = Gateway::local("");
+    let mut client = tunnel(&gateway, destination.address);
+    let sent = pattern(4, 24_000_000);
+    client.set_nonblocking(true).unwrap();
+    let mut count = 0;
+    // Full is when nothing more was taken for as long as the gateway needs to settle.
+    let mut full = 0;
+    eventually("the sender is stopped", || {
+        match client.write(&sent[count..]) {
+            Ok(taken) => (count, full) = (count + taken, 0),
+            Err(_) => full += 1,
+        }
+        full > 20
+    });
+    assert!(count < sent.len(), "the gateway does not store what nobody reads");
+    client.set_nonblocking(false).unwrap();
+    go.send(()).unwrap();
+    client.write_all(&sent[count..]).unwrap();
+    client.shutdown(Shutdown::Write).unwrap();
+    assert!(told.recv().unwrap() == sent);
+}

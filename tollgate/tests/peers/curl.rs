@@ -1,0 +1,137 @@
+//! curl: pages through every kind of tunnel, and every denial as its user sees it.
+
+use std::net::TcpListener;
+
+use super::gateway::{Gateway, Stopped};
+use super::services::{Said, run, service};
+
+/// `ci` may reach the page, and a port where nothing listens; `outsider` may reach the same names, but not as
+/// an internal set, and "everything".
+fn start(closed: u16) -> Gateway {
+    let web = service("WEB_PORT");
+    let configuration = format!(
+        r#"
+[[listener]]
+address = "127.0.0.1:0"
+[destinations.local]
+to = ["localhost:{web}", "127.0.0.1:{closed}"]
+class = "internal"
+"#
+    );
+    let name = format!("localhost:{web}");
+    Gateway::start_with_users(
+        &configuration,
+        &[
+            ("ci", "right-one", &["--allow", "@local", "--deny", "denied.example:443"]),
+            ("outsider", "right-one", &["--allow", &name, "--allow", "0.0.0.0/0"]),
+        ],
+    )
+}
+
+/// Runs curl with the words of `line`, in which `PROXY` and `PAGE` stand for an address and a URL.
+fn curl(gateway: &Gateway, line: &str) -> Said {
+    let (proxy, page) = (gateway.listeners[0].to_string(), service("PAGE_URL"));
+    let line = line.replace("PROXY", &proxy).replace("PAGE", &page);
+    let certificate = service("WEB_CERTIFICATE");
+    let mut arguments = vec!["-q", "--silent", "--show-error", "--max-time", "60", "--cacert", &certificate];
+    arguments.extend(line.split(' '));
+    run("curl", &arguments)
+}
+
+fn a_closed_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+#[test]
+#[ignore = "needs web, curl: cargo xtask services"]
+fn pages_come_through_every_kind_of_tunnel() {
+    let gateway = start(a_closed_port());
+    let direct = curl(&gateway, "PAGE").success();
+    for line in [
+        "-p -x http://ci:right-one@PROXY PAGE",
+        "--proxy http://PROXY --proxy-user ci:right-one PAGE",
+        "--proxy http://PROXY --proxy-user ci:right-one --proxy-anyauth PAGE",
+        "--socks5-hostname PROXY --proxy-user ci:right-one PAGE",
+        "-x socks5h://ci:right-one@PROXY PAGE",
+    ] {
+        let page = curl(&gateway, line).success();
+        assert_eq!(page, direct, "curl {line}");
+    }
+    let stopped = gateway.stop();
+    let usage = stopped.usage("ci");
+    assert_eq!(usage.flows, 5);
+    assert!(usage.down > 5 * direct.len() as u64, "{usage:?}");
+}
+
+#[test]
+#[ignore = "needs web, curl: cargo xtask services"]
+fn denials_tell_what_to_do() {
+    let closed = a_closed_port();
+    let gateway = start(closed);
+    let check = |line: &str, expected: &[&str]| {
+        let said = curl(&gateway, &format!("-v -p {line}"));
+        assert_ne!(said.code, Some(0), "curl {line} succeeded");
+        for part in expected {
+            assert!(said.err.contains(part), "curl {line}\n--- expected\n{part}\n--- said\n{}", said.err);
+        }
+    };
+    let challenge = "< Proxy-Authenticate: Basic realm=\"tollgate\"";
+    check("-x http://PROXY PAGE", &["< HTTP/1.1 407 ", challenge, "< X-Request-Id: "]);
+    check("-x http://ci:wrong-one@PROXY PAGE", &["< HTTP/1.1 407 ", challenge]);
+    check("-x http://nobody:right-one@PROXY PAGE", &["< HTTP/1.1 407 ", challenge]);
+    check(
+        "-x http://ci:right-one@PROXY https://denied.example/",
+        &[
+            "< HTTP/1.1 403 ",
+            "< Proxy-Status: tollgate; error=http_request_denied; ",
+            "; details=\"user:ci/deny[0] denied.example:443\"",
+        ],
+    );
+    let unknown = ["< HTTP/1.1 403 ", "< Proxy-Status: tollgate; error=http_request_denied"];
+    check("-x http://ci:right-one@PROXY https://unknown.example/", &unknown);
+    // A private address behind an allowed public name, and one that only "everything" names.
+    let prohibited = ["< HTTP/1.1 403 ", "< Proxy-Status: tollgate; error=destination_ip_prohibited"];
+    check("-x http://outsider:right-one@PROXY PAGE", &prohibited);
+    check("-x http://outsider:right-one@PROXY https://127.0.0.1:1/", &prohibited);
+    check("-x http://outsider:right-one@PROXY https://169.254.169.254/", &prohibited);
+    check("-x http://outsider:right-one@PROXY https://[::ffff:127.0.0.1]:1/", &prohibited);
+    let refused = ["< HTTP/1.1 502 ", "< Proxy-Status: tollgate; error=connection_refused"];
+    check(&format!("-x http://ci:right-one@PROXY https://127.0.0.1:{closed}/"), &refused);
+    nothing_was_billed(gateway.stop());
+}
+
+fn nothing_was_billed(stopped: Stopped) {
+    for user in ["ci", "outsider"] {
+        assert_eq!(stopped.usage(user).flows, 0, "{user}");
+    }
+    let decisions = stopped.log("decision");
+    assert!(
+        decisions.len() >= 10 && decisions.iter().all(|line| line["decision"] == "deny"),
+        "{decisions:#?}"
+    );
+}
+
+#[test]
+#[ignore = "needs curl: cargo xtask services"]
+fn socks5_denials_are_told_in_kind() {
+    let closed = a_closed_port();
+    let gateway = start(closed);
+    // 97 is CURLE_PROXY; the reply's number is that of RFC 1928.
+    for (line, text) in [
+        ("-x socks5h://PROXY PAGE", "No authentication method was acceptable"),
+        ("-x socks5h://ci:wrong-one@PROXY PAGE", "User was rejected by the SOCKS5 server"),
+        ("-x socks5h://ci:right-one@PROXY https://denied.example/", "(2)"),
+        ("-x socks5h://outsider:right-one@PROXY PAGE", "(2)"),
+        (&format!("-x socks5h://ci:right-one@PROXY https://127.0.0.1:{closed}/"), "(5)"),
+    ] {
+        let said = curl(&gateway, line);
+        assert_eq!(said.code, Some(97), "curl {line}: {}", said.err);
+        assert!(said.err.contains(text), "curl {line}: {}", said.err);
+    }
+    nothing_is_missing(&gateway.stop());
+}
+
+fn nothing_is_missing(stopped: &Stopped) {
+    assert_eq!(stopped.log("decision").len(), 5, "{:#?}", stopped.log("decision"));
+    assert_eq!(stopped.usage("ci").flows, 0);
+}

@@ -1,0 +1,76 @@
+//! Where the servers are that `cargo xtask services` has started, and how programs are run against them.
+
+use std::ffi::OsStr;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+
+/// The value that `target/services.env` gives to `key`.
+pub(crate) fn service(key: &str) -> String {
+    let path = environment_file();
+    let text = std::fs::read_to_string(&path)
+        .unwrap_or_else(|error| panic!("{}: {error}; run `cargo xtask services`", path.display()));
+    let value = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
+    value.unwrap_or_else(|| panic!("{} has no {key}", path.display())).to_owned()
+}
+
+fn environment_file() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("target/services.env")
+}
+
+/// What a program said, and how it ended.
+pub(crate) struct Said {
+    pub(crate) code: Option<i32>,
+    pub(crate) out: Vec<u8>,
+    pub(crate) err: String,
+}
+
+impl Said {
+    /// Standard output of a program that succeeded.
+    #[track_caller]
+    pub(crate) fn success(self) -> Vec<u8> {
+        assert_eq!(self.code, Some(0), "{}{}", String::from_utf8_lossy(&self.out), self.err);
+        self.out
+    }
+
+    /// The same as text, without white space at its ends.
+    #[track_caller]
+    pub(crate) fn text(self) -> String {
+        String::from_utf8(self.success()).expect("it writes UTF-8").trim().to_owned()
+    }
+}
+
+/// Runs `program` without input.
+pub(crate) fn run<S: AsRef<OsStr>>(program: &str, arguments: &[S]) -> Said {
+    run_with(program, arguments, b"")
+}
+
+/// Runs `program`, which reads `input`. Nothing in the environment leads it to, or around, another proxy,
+/// and no configuration of the user's reaches it.
+pub(crate) fn run_with<S: AsRef<OsStr>>(program: &str, arguments: &[S], input: &[u8]) -> Said {
+    let mut command = Command::new(program);
+    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    for name in ["http_proxy", "https_proxy", "all_proxy", "no_proxy", "git_ssl_cainfo"] {
+        command.env_remove(name).env_remove(name.to_ascii_uppercase());
+    }
+    for (name, value) in [
+        ("LC_ALL", "C.UTF-8"),
+        ("GIT_CONFIG_GLOBAL", "/dev/null"),
+        ("GIT_CONFIG_NOSYSTEM", "1"),
+        ("GIT_TERMINAL_PROMPT", "0"),
+        ("PSQLRC", "/dev/null"),
+        ("REDISCLI_RCFILE", "/dev/null"),
+    ] {
+        command.env(name, value);
+    }
+    let mut child = command.spawn().unwrap_or_else(|error| panic!("{program}: {error}"));
+    let mut stdin = child.stdin.take().expect("it was piped");
+    let output = thread::scope(|scope| {
+        // Beside reading, since both sides may be larger than a pipe. Whether it reads all is its business.
+        scope.spawn(move || drop(stdin.write_all(input)));
+        child.wait_with_output().unwrap()
+    });
+    let err = String::from_utf8_lossy(&output.stderr).into_owned();
+    Said { code: output.status.code(), out: output.stdout, err }
+}
