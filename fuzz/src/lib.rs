@@ -5,6 +5,7 @@
 
 use std::fmt::Debug;
 
+use policy::Rule;
 use proto::http_connect::{HeadScanner, Request, basic_credentials, parse_request};
 use proto::limits::{HEAD_BYTES_MAX, HEADERS_MAX};
 use proto::socks5::{self, Socks5Error};
@@ -106,6 +107,15 @@ fn assert_same_reading(head: &[u8], request: &Request<'_>) {
             assert_eq!(oracle.method, Some(*method));
             assert!(request.refusal().is_some_and(|error| error.status() >= 400));
         }
+    }
+}
+
+/// Rules of the configuration: what is accepted prints itself in a form that is the same rule.
+pub fn rule(data: &[u8]) {
+    let Ok(text) = str::from_utf8(data) else { return };
+    match Rule::parse(text) {
+        Ok(rule) => assert_eq!(Rule::parse(&rule.to_string()), Ok(rule)),
+        Err(error) => assert!(!error.to_string().is_empty()),
     }
 }
 
