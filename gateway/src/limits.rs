@@ -39,13 +39,11 @@ pub const DIAL_ADDRESSES_MAX: usize = 16;
 /// Flows that a thread may hold open in its table.
 pub const FLOWS_PER_THREAD_MAX: usize = 1 << 20;
 
-/// Records in the ring between a thread and the ledger: 2 MiB, a second of 4,000 closes.
-pub const LEDGER_RING_RECORDS: usize = 4096;
-
 /// Bytes of a refused client that are read and dropped, so that it can read our answer before a reset.
 pub const LINGER_BYTES_MAX: usize = 256 * 1024;
 
 const _: () = assert!(TURN_BYTES_MAX >= SCRATCH_BYTES);
+const _: () = assert!(DIAL_ADDRESSES_MAX >= crate::resolve::ADDRESSES_MAX);
 const _: () = assert!(GREETING_BYTES_MAX >= proto::limits::HEAD_BYTES_MAX);
 const _: () = assert!(GREETING_BYTES_MAX >= proto::limits::SOCKS5_MESSAGE_BYTES_MAX);
 const _: () = assert!(GREETING_BYTES_FIRST <= GREETING_BYTES_MAX);
