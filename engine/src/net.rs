@@ -10,10 +10,9 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use sys::socket::{Connect, Socket};
+use sys::socket::{Connect, FirstWord, Socket};
 
-use crate::reactor::{Reactor, Watch};
-use crate::slab::Key;
+use crate::reactor::{Interest, Reactor, Registration, Watch};
 
 /// A TCP stream that a task reads and writes.
 pub struct TcpStream {
@@ -27,19 +26,23 @@ impl TcpStream {
         TcpStream { socket, watch: Watch::new(reactor) }
     }
 
-    /// Connects to `address`.
+    /// Connects to `address`, of which `first_word` says how its conversation begins.
     ///
     /// # Errors
     /// Why the attempt failed: `ECONNREFUSED`, `ETIMEDOUT`, `EHOSTUNREACH`, `ENETUNREACH`, `EADDRNOTAVAIL`
     /// when no local port is left, `EMFILE`.
-    pub async fn connect(reactor: &Rc<Reactor>, address: SocketAddr) -> io::Result<TcpStream> {
-        let (socket, state) = Socket::connect(address)?;
+    pub async fn connect(
+        reactor: &Rc<Reactor>,
+        address: SocketAddr,
+        first_word: FirstWord,
+    ) -> io::Result<TcpStream> {
+        let (socket, state) = Socket::connect(address, first_word)?;
         let stream = TcpStream::new(reactor, socket);
         if state == Connect::InProgress {
             // The first look comes at once: to a peer on this host the handshake is complete by now,
             // and then no event is needed.
             poll_fn(|context| {
-                stream.poll_io(context, |socket| match socket.continue_connect(address)? {
+                stream.poll_io(context, Interest::Write, |socket| match socket.continue_connect(address)? {
                     Connect::Established => Ok(()),
                     Connect::InProgress => Err(io::ErrorKind::WouldBlock.into()),
                 })
@@ -55,7 +58,20 @@ impl TcpStream {
     /// The stream's own: `ConnectionReset` and the like.
     pub async fn read(&self, buffer: &mut Vec<u8>) -> io::Result<usize> {
         assert!(buffer.len() < buffer.capacity(), "without room a read could not be told from the end");
-        poll_fn(|context| self.poll_io(context, |socket| socket.recv_into_spare(buffer))).await
+        poll_fn(|context| self.poll_io(context, Interest::Read, |socket| socket.recv_into_spare(buffer)))
+            .await
+    }
+
+    /// As [`TcpStream::read`], of what has arrived already: `None` if that is nothing.
+    ///
+    /// # Errors
+    /// As [`TcpStream::read`].
+    pub fn read_now(&self, buffer: &mut Vec<u8>) -> io::Result<Option<usize>> {
+        match self.socket.recv_into_spare(buffer) {
+            Ok(read) => Ok(Some(read)),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// Writes all of `bytes`.
@@ -64,7 +80,8 @@ impl TcpStream {
     /// The stream's own: `BrokenPipe`, `ConnectionReset`.
     pub async fn write_all(&self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
-            let sent = poll_fn(|context| self.poll_io(context, |socket| socket.send(bytes))).await?;
+            let send = |socket: &Socket| socket.send(bytes);
+            let sent = poll_fn(|context| self.poll_io(context, Interest::Write, send)).await?;
             bytes = &bytes[sent..];
         }
         Ok(())
@@ -76,19 +93,20 @@ impl TcpStream {
     }
 
     /// Takes the stream apart: the socket, and its registration if it ever would have blocked.
-    pub fn into_parts(self) -> (Socket, Option<Key>) {
-        (self.socket, self.watch.into_key())
+    pub fn into_parts(self) -> (Socket, Option<Registration>) {
+        (self.socket, self.watch.into_registration())
     }
 
     fn poll_io<T>(
         &self,
         context: &Context<'_>,
+        interest: Interest,
         mut operation: impl FnMut(&Socket) -> io::Result<T>,
     ) -> Poll<io::Result<T>> {
         match operation(&self.socket) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 // A source that became ready between the call and the registration reports that at once.
-                match self.watch.wait(&self.socket, context.waker()) {
+                match self.watch.wait(&self.socket, interest, context.waker()) {
                     Ok(()) => Poll::Pending,
                     Err(error) => Poll::Ready(Err(error)),
                 }

@@ -126,6 +126,14 @@ impl Reactor {
         added.map(|()| key)
     }
 
+    /// Changes what a watched `source` reports. One that is ready for it already reports that at once.
+    ///
+    /// # Errors
+    /// `ENOENT` if it is not watched.
+    pub fn rewatch(&self, source: impl AsFd, key: Key, trigger: Trigger) -> io::Result<()> {
+        self.epoll.modify(source, key.to_bits(), trigger)
+    }
+
     /// From now on `waiter` is who waits for the source, without a system call. Whatever the source
     /// reported before is not reported again: the new waiter has to try first.
     pub fn hand_over(&self, key: Key, waiter: Waiter) {
@@ -205,39 +213,64 @@ impl Reactor {
     }
 }
 
+/// A stream's registration: its key, and what it reports.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Registration {
+    /// The key by which the reactor knows the source.
+    pub key: Key,
+    /// What the source reports: [`Trigger::EdgeRead`] until a write would block.
+    pub trigger: Trigger,
+}
+
+/// What a task waits for.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Interest {
+    Read,
+    Write,
+}
+
 /// A task's registration of one source, made when the source first would block and ended by the drop.
 pub(crate) struct Watch {
     reactor: Rc<Reactor>,
-    key: Cell<Option<Key>>,
+    registration: Cell<Option<Registration>>,
 }
 
 impl Watch {
     pub(crate) fn new(reactor: &Rc<Reactor>) -> Watch {
-        Watch { reactor: Rc::clone(reactor), key: Cell::new(None) }
+        Watch { reactor: Rc::clone(reactor), registration: Cell::new(None) }
     }
 
     /// Has the task of `waker` polled when `source` becomes ready, edge triggered.
-    pub(crate) fn wait(&self, source: impl AsFd, waker: &Waker) -> io::Result<()> {
-        match self.key.get() {
-            Some(key) => self.reactor.wait_with(key, waker),
-            None => {
-                let waiter = Waiter::Task(waker.clone());
-                self.key.set(Some(self.reactor.watch(source, Trigger::EdgeReadWrite, waiter)?));
+    pub(crate) fn wait(&self, source: impl AsFd, interest: Interest, waker: &Waker) -> io::Result<()> {
+        let trigger = match interest {
+            Interest::Read => Trigger::EdgeRead,
+            Interest::Write => Trigger::EdgeReadWrite,
+        };
+        let key = match self.registration.get() {
+            None => self.reactor.watch(source, trigger, Waiter::Task(waker.clone()))?,
+            Some(Registration { key, trigger: current }) => {
+                self.reactor.wait_with(key, waker);
+                if current == trigger || current == Trigger::EdgeReadWrite {
+                    return Ok(());
+                }
+                self.reactor.rewatch(source, key, trigger)?;
+                key
             }
-        }
+        };
+        self.registration.set(Some(Registration { key, trigger }));
         Ok(())
     }
 
     /// Gives the registration away, if there is one.
-    pub(crate) fn into_key(self) -> Option<Key> {
-        self.key.take()
+    pub(crate) fn into_registration(self) -> Option<Registration> {
+        self.registration.take()
     }
 }
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        if let Some(key) = self.key.take() {
-            self.reactor.forget(key);
+        if let Some(registration) = self.registration.take() {
+            self.reactor.forget(registration.key);
         }
     }
 }

@@ -178,6 +178,14 @@ impl Client {
         }
     }
 
+    /// Takes what has arrived already, if it is anything. The stream's end stays for the relay.
+    ///
+    /// # Errors
+    /// [`End::Left`] at the stream's failure.
+    pub(crate) fn fill_now(&mut self) -> Result<(), End> {
+        self.stream.read_now(&mut self.buffer).map(drop).map_err(|_| End::Left)
+    }
+
     /// Sends `bytes`.
     ///
     /// # Errors

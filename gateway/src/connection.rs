@@ -18,6 +18,7 @@ use ledger::record::{Class, CloseReason, Protocol, Record};
 use policy::{BillingClass, NameVerdict, UserIndex, Verdict};
 use proto::target::Host;
 use sys::clock;
+use sys::socket::FirstWord;
 
 use crate::account::Seat;
 use crate::client::{Arrival, Asked, Client, Decided, End, Speaks};
@@ -68,7 +69,9 @@ async fn establish(client: &mut Client) -> Result<Way, End> {
     let began = clock::monotonic();
     let dial_by = reactor.now() + timeouts.connect;
     let candidates: Vec<SocketAddr> = admitted.addresses.iter().map(|(address, _)| *address).collect();
-    let (upstream, address) = dial(&reactor, &candidates, dial_by).await.map_err(Refusal::from)?;
+    let first_word = first_word(client)?;
+    let dialled = dial(&reactor, &candidates, first_word, dial_by).await;
+    let (upstream, address) = dialled.map_err(Refusal::from)?;
     let took = clock::monotonic().since(began);
     client.local.stats.connect.add(took);
     if seats[0].account().is_revoked() {
@@ -81,6 +84,15 @@ async fn establish(client: &mut Client) -> Result<Way, End> {
         .await
         .map_err(|_| End::Left)??;
     Ok(Way { upstream, record, seats, dns_us: admitted.dns_us, connect_us: micros(took) })
+}
+
+/// Who will speak first to the destination. A client that is answered waits for that; one at a `forward`
+/// listener may have spoken by now, and what it said goes ahead of the relay.
+fn first_word(client: &mut Client) -> Result<FirstWord, End> {
+    if client.protocol == Some(Protocol::Forward) {
+        client.fill_now()?;
+    }
+    Ok(if client.unread().is_empty() { FirstWord::Unknown } else { FirstWord::Ours })
 }
 
 /// Awaits what the client wants, and learns who it is.

@@ -16,6 +16,7 @@ use engine::net::TcpStream;
 use engine::reactor::Reactor;
 use engine::timer::within;
 use sys::clock::Nanos;
+use sys::socket::FirstWord;
 
 use crate::limits::DIAL_ADDRESSES_MAX;
 
@@ -59,18 +60,22 @@ impl From<io::Error> for DialError {
 pub(crate) async fn dial(
     reactor: &Rc<Reactor>,
     addresses: &[SocketAddr],
+    first_word: FirstWord,
     deadline: Nanos,
 ) -> Result<(TcpStream, SocketAddr), DialError> {
     assert!(addresses.len() <= DIAL_ADDRESSES_MAX, "the resolver bounds its answers");
     match addresses {
         [] => Err(DialError::Unreachable),
         // By far the commonest case needs no race and no allocation.
-        &[address] => match within(reactor, deadline, TcpStream::connect(reactor, address)).await {
-            Ok(Ok(stream)) => Ok((stream, address)),
-            Ok(Err(error)) => Err(error.into()),
-            Err(_) => Err(DialError::Timeout),
-        },
-        several => race(reactor, &alternate(several), deadline).await,
+        &[address] => {
+            let connect = TcpStream::connect(reactor, address, first_word);
+            match within(reactor, deadline, connect).await {
+                Ok(Ok(stream)) => Ok((stream, address)),
+                Ok(Err(error)) => Err(error.into()),
+                Err(_) => Err(DialError::Timeout),
+            }
+        }
+        several => race(reactor, &alternate(several), first_word, deadline).await,
     }
 }
 
@@ -79,6 +84,7 @@ type Attempt = Pin<Box<dyn Future<Output = (io::Result<TcpStream>, SocketAddr)>>
 async fn race(
     reactor: &Rc<Reactor>,
     addresses: &[SocketAddr],
+    first_word: FirstWord,
     deadline: Nanos,
 ) -> Result<(TcpStream, SocketAddr), DialError> {
     let mut untried = addresses.iter().copied();
@@ -86,7 +92,7 @@ async fn race(
     let mut failure = DialError::Timeout;
     loop {
         if let Some(address) = untried.next() {
-            attempts.push(attempt(reactor, address));
+            attempts.push(attempt(reactor, address, first_word));
         }
         if attempts.is_empty() {
             return Err(failure);
@@ -101,9 +107,9 @@ async fn race(
     }
 }
 
-fn attempt(reactor: &Rc<Reactor>, address: SocketAddr) -> Attempt {
+fn attempt(reactor: &Rc<Reactor>, address: SocketAddr, first_word: FirstWord) -> Attempt {
     let reactor = Rc::clone(reactor);
-    Box::pin(async move { (TcpStream::connect(&reactor, address).await, address) })
+    Box::pin(async move { (TcpStream::connect(&reactor, address, first_word).await, address) })
 }
 
 /// Awaits the first attempt to finish, and takes it out.

@@ -17,11 +17,14 @@ mod copy;
 mod splice;
 mod table;
 
+use std::io;
+
+use engine::reactor::{Reactor, Registration};
 use engine::slab::Key;
 use engine::timer::wheel::TimerId;
 use ledger::record::{CloseReason, Legs};
 use sys::clock::Nanos;
-use sys::epoll::Readiness;
+use sys::epoll::{Readiness, Tail, Trigger};
 use sys::socket::Socket;
 use sys::splice::Pipe;
 
@@ -33,10 +36,8 @@ use crate::limits::TURN_BYTES_MAX;
 /// One end of a relay: a socket and its registration with the reactor.
 #[derive(Debug)]
 pub(crate) struct End {
-    pub(crate) socket: Socket,
-    pub(crate) source: Key,
-    /// Whether somebody else waited for the socket before, and may have been told of its end.
-    pub(crate) was_watched: bool,
+    socket: Socket,
+    registration: Registration,
 }
 
 /// See the file's header.
@@ -68,8 +69,8 @@ struct Direction {
     readable: bool,
     /// The sink may take bytes: true until a write would block.
     writable: bool,
-    /// The source's end, or an error, may wait behind its bytes.
-    end_waits: bool,
+    /// What waits behind the source's bytes.
+    tail: Tail,
     state: State,
     /// Recent reads that filled the whole buffer; 0 <= streak <= copy::STREAK_MAX.
     streak: u8,
@@ -118,14 +119,26 @@ pub(crate) struct Tools {
     promotions: u64,
 }
 
+impl End {
+    /// Most sockets never need it, so it is asked for when a write first would block, and then for good.
+    fn report_room(&mut self, reactor: &Reactor) -> io::Result<()> {
+        if self.registration.trigger != Trigger::EdgeReadWrite {
+            reactor.rewatch(&self.socket, self.registration.key, Trigger::EdgeReadWrite)?;
+            self.registration.trigger = Trigger::EdgeReadWrite;
+        }
+        Ok(())
+    }
+}
+
 impl Direction {
-    fn new(source: &End) -> Direction {
+    /// Somebody else may have waited for the source before, and been told what is not told again.
+    fn new(source_was_watched: bool) -> Direction {
         Direction {
             pending: None,
             pipe: None,
-            readable: true,
+            readable: source_was_watched,
             writable: true,
-            end_waits: source.was_watched,
+            tail: if source_was_watched { Tail::Unclear } else { Tail::Open },
             state: State::Flowing,
             streak: 0,
             writes: 0,
@@ -187,13 +200,13 @@ impl Direction {
     /// Notes the readiness of the source.
     fn source_ready(&mut self, readiness: Readiness) {
         self.readable |= readiness.readable;
-        self.end_waits |= readiness.ended;
+        self.tail = self.tail.max(readiness.tail);
     }
 
     /// Notes that a read would block: whatever comes next is reported by an event.
     fn source_empty(&mut self) {
         self.readable = false;
-        self.end_waits = false;
+        self.tail = Tail::Open;
     }
 
     /// Notes the end of the source.
@@ -214,8 +227,7 @@ impl Direction {
 }
 
 impl Relay {
-    fn new(client: End, upstream: End, flow: Key, now: Nanos) -> Relay {
-        let (up, down) = (Direction::new(&client), Direction::new(&upstream));
+    fn new(client: End, upstream: End, (up, down): (Direction, Direction), flow: Key, now: Nanos) -> Relay {
         Relay { client, upstream, up, down, flow, timer: None, moved_at: now, queued: false }
     }
 
@@ -245,6 +257,16 @@ impl Relay {
             _ if self.up.can_move() || self.down.can_move() => Outcome::Yields,
             _ => Outcome::Waits,
         }
+    }
+
+    /// Has the sockets that took less than they were given report when they take more.
+    fn await_room(&mut self, reactor: &Reactor) -> io::Result<()> {
+        for (direction, sink) in [(&self.up, &mut self.upstream), (&self.down, &mut self.client)] {
+            if !direction.writable {
+                sink.report_room(reactor)?;
+            }
+        }
+        Ok(())
     }
 
     fn client_ready(&mut self, readiness: Readiness) {

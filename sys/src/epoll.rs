@@ -15,7 +15,10 @@ use rustix::event::{EventfdFlags, Timespec, eventfd};
 /// How a source reports readiness.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Trigger {
-    /// Both directions, once per change: for streams, which are read and written until they would block.
+    /// Incoming only, once per change: for streams that are read until they would block. A connected socket
+    /// can almost always be written, so asking for that as well brings an event that nobody needs.
+    EdgeRead,
+    /// Both directions, once per change: for streams that would block when they were last written.
     EdgeReadWrite,
     /// Incoming only, as long as there is something: for listeners and wake-up descriptors.
     LevelRead,
@@ -26,10 +29,13 @@ pub enum Trigger {
 
 impl Trigger {
     fn flags(self) -> EventFlags {
+        // RDHUP tells that the peer has ended its direction, so that a read which gets less than it asked
+        // for need not be repeated to find that out (epoll(7), question 9), and PRI when it must be.
+        const STREAM: EventFlags =
+            EventFlags::IN.union(EventFlags::RDHUP).union(EventFlags::PRI).union(EventFlags::ET);
         match self {
-            // RDHUP tells that the peer has ended its direction, so that a read which gets less than it
-            // asked for need not be repeated to find that out (epoll(7), question 9).
-            Trigger::EdgeReadWrite => EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET,
+            Trigger::EdgeRead => STREAM,
+            Trigger::EdgeReadWrite => STREAM | EventFlags::OUT,
             Trigger::LevelRead => EventFlags::IN,
             Trigger::LevelReadExclusive => EventFlags::IN | EventFlags::EXCLUSIVE,
         }
@@ -43,8 +49,21 @@ pub struct Readiness {
     pub readable: bool,
     /// A write would not block, or would fail at once.
     pub writable: bool,
-    /// The stream's end or an error waits behind the bytes: only a read until then takes it.
-    pub ended: bool,
+    /// What waits behind the bytes.
+    pub tail: Tail,
+}
+
+/// What waits behind the bytes that have arrived. What is worse is greater: a later event may add to an
+/// earlier one, and never takes it back.
+#[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
+pub enum Tail {
+    /// Nothing yet.
+    #[default]
+    Open,
+    /// The stream's end, and nothing else: a read that gets less than it asked for has taken the last byte.
+    Ended,
+    /// Something that only reading on tells: an error, or an urgent byte, at which reads stop short.
+    Unclear,
 }
 
 /// One event: a source's token and what it is ready for.
@@ -76,6 +95,14 @@ impl Epoll {
     /// `ENOSPC` at `fs.epoll.max_user_watches`, `ENOMEM`.
     pub fn add(&self, source: impl AsFd, token: u64, trigger: Trigger) -> io::Result<()> {
         Ok(epoll::add(&self.0, source, EventData::new_u64(token), trigger.flags())?)
+    }
+
+    /// Changes how `source` reports. One that is ready for what is newly asked reports that at the next wait.
+    ///
+    /// # Errors
+    /// `ENOENT` if it is not watched.
+    pub fn modify(&self, source: impl AsFd, token: u64, trigger: Trigger) -> io::Result<()> {
+        Ok(epoll::modify(&self.0, source, EventData::new_u64(token), trigger.flags())?)
     }
 
     /// Ends the watch of `source`.
@@ -119,16 +146,29 @@ impl Events {
     pub fn iter(&self) -> impl Iterator<Item = Event> + '_ {
         self.list.iter().map(|event| {
             let (flags, data) = (event.flags, event.data);
-            let broken = EventFlags::ERR | EventFlags::HUP;
-            Event {
-                token: data.u64(),
-                readiness: Readiness {
-                    readable: flags.intersects(EventFlags::IN | broken),
-                    writable: flags.intersects(EventFlags::OUT | broken),
-                    ended: flags.intersects(EventFlags::RDHUP | broken),
-                },
-            }
+            Event { token: data.u64(), readiness: Readiness::of(flags) }
         })
+    }
+}
+
+impl Readiness {
+    fn of(flags: EventFlags) -> Readiness {
+        let broken = EventFlags::ERR | EventFlags::HUP;
+        // HUP without an error means that both directions have ended, which RDHUP says of the one read.
+        let tail = if flags.intersects(EventFlags::ERR | EventFlags::PRI) {
+            Tail::Unclear
+        } else if flags.contains(EventFlags::RDHUP) {
+            Tail::Ended
+        } else if flags.contains(EventFlags::HUP) {
+            Tail::Unclear
+        } else {
+            Tail::Open
+        };
+        Readiness {
+            readable: flags.intersects(EventFlags::IN | EventFlags::RDHUP | EventFlags::PRI | broken),
+            writable: flags.intersects(EventFlags::OUT | broken),
+            tail,
+        }
     }
 }
 

@@ -21,6 +21,16 @@ pub enum Connect {
     InProgress,
 }
 
+/// Who sends first on a connection that we open, as far as that is known.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum FirstWord {
+    /// We do, as soon as it stands: then the last ACK of the handshake waits for those bytes and rides on
+    /// them, which saves a packet. If they fail to come it is sent by the kernel's timer, 40 ms later.
+    Ours,
+    /// Nobody knows: a server may greet first, and must not wait for a delayed ACK.
+    Unknown,
+}
+
 /// A TCP stream.
 #[derive(Debug)]
 pub struct Socket(OwnedFd);
@@ -31,9 +41,12 @@ impl Socket {
     /// # Errors
     /// What `socket` and `connect` refuse at once: `EMFILE`, `ENETUNREACH`, `EADDRNOTAVAIL` when no local
     /// port is left, `EACCES`.
-    pub fn connect(address: SocketAddr) -> io::Result<(Socket, Connect)> {
+    pub fn connect(address: SocketAddr, first_word: FirstWord) -> io::Result<(Socket, Connect)> {
         let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let socket = Socket(net::socket_with(family, SocketType::STREAM, FLAGS, None)?);
+        if first_word == FirstWord::Ours {
+            sockopt::set_tcp_quickack(&socket.0, false)?;
+        }
         let state = socket.continue_connect(address)?;
         Ok((socket, state))
     }
@@ -78,6 +91,15 @@ impl Socket {
     /// `ConnectionReset` when the peer is gone.
     pub fn send(&self, bytes: &[u8]) -> io::Result<usize> {
         retry(|| net::send(&self.0, bytes, SendFlags::NOSIGNAL))
+    }
+
+    /// As [`Socket::send`], where more bytes or the end of our direction follow at once: a last partial packet
+    /// waits for them (`MSG_MORE`), so that the end costs no packet of its own.
+    ///
+    /// # Errors
+    /// As [`Socket::send`].
+    pub fn send_before_more(&self, bytes: &[u8]) -> io::Result<usize> {
+        retry(|| net::send(&self.0, bytes, SendFlags::NOSIGNAL | SendFlags::MORE))
     }
 
     /// Ends our direction: the peer reads the end of the stream after what was sent.
@@ -302,7 +324,7 @@ mod tests {
     fn pair() -> (Socket, Socket) {
         let listener = Listener::bind("127.0.0.1:0".parse().unwrap(), LISTEN).unwrap();
         let address = listener.local().unwrap();
-        let (client, _) = Socket::connect(address).unwrap();
+        let (client, _) = Socket::connect(address, FirstWord::Unknown).unwrap();
         while client.continue_connect(address).unwrap() == Connect::InProgress {}
         let (server, peer) = listener.accept().unwrap();
         assert_eq!(peer, client.local().unwrap());
@@ -345,7 +367,8 @@ mod tests {
             let listener = Listener::bind("127.0.0.1:0".parse().unwrap(), LISTEN).unwrap();
             listener.local().unwrap()
         };
-        let outcome = Socket::connect(address).and_then(|(socket, _)| socket.continue_connect(address));
+        let outcome = Socket::connect(address, FirstWord::Ours)
+            .and_then(|(socket, _)| socket.continue_connect(address));
         assert_eq!(outcome.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
     }
 

@@ -6,9 +6,10 @@
 
 use std::io::ErrorKind;
 
+use sys::epoll::Tail;
 use sys::socket::Socket;
 
-use super::{Direction, Failure, Tools};
+use super::{Direction, Failure, State, Tools};
 use crate::limits::{PENDING_CACHED_MAX, SCRATCH_BYTES};
 
 /// Full reads in a row that make a stream a fast one.
@@ -82,8 +83,12 @@ impl Direction {
             tools.promotions += u64::from(self.is_fast());
         } else {
             self.streak = 0;
-            // Less than asked for: the source is empty, unless its end waits, which only a read can take.
-            self.readable = self.end_waits;
+            // Less than asked for: the source is empty for now, or for good.
+            match self.tail {
+                Tail::Open => self.readable = false,
+                Tail::Ended => self.source_ended(),
+                Tail::Unclear => {}
+            }
         }
         let written = self.send(sink, &tools.scratch[..read])?;
         if written < read {
@@ -115,7 +120,12 @@ impl Direction {
         if !self.writable {
             return Ok(0);
         }
-        match sink.send(bytes) {
+        let sent = match self.state {
+            // The end follows at once: it goes in the same packet.
+            State::Flushing => sink.send_before_more(bytes),
+            State::Flowing | State::Ended => sink.send(bytes),
+        };
+        match sent {
             Ok(written) => {
                 // The kernel takes less than all only when its buffer is full.
                 self.writable = written == bytes.len();

@@ -5,18 +5,19 @@
 //! comes early looks at it. Leaves to others: the flow's record and its way to the ledger (`meter`).
 
 use std::collections::VecDeque;
+use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use engine::reactor::{Reactor, Waiter};
+use engine::reactor::{Reactor, Registration, Waiter};
 use engine::slab::{Key, Slab};
 use ledger::record::{CloseReason, Legs};
 use sys::clock::Nanos;
 use sys::epoll::{Readiness, Trigger};
 use sys::socket::Socket;
 
-use super::{End, Outcome, Pending, Relay, Tools};
+use super::{Direction, End, Outcome, Pending, Relay, Tools};
 use crate::limits::SCRATCH_BYTES;
 use crate::meter::Meter;
 use crate::stats::{LegBytes, WorkerStats};
@@ -34,7 +35,7 @@ pub(crate) struct RelayDeadlines {
 }
 
 /// A socket on its way into a relay, with its registration if it has one.
-pub(super) type Part = (Socket, Option<Key>);
+pub(super) type Part = (Socket, Option<Registration>);
 
 /// See the file's header.
 pub(crate) struct Relays {
@@ -75,13 +76,14 @@ impl Relays {
         flow: Key,
         meter: &mut Meter,
     ) {
+        let directions = (Direction::new(client.1.is_some()), Direction::new(upstream.1.is_some()));
         // The key is known before the relay is, so that the registrations can carry it.
         let index = self.slab.next_index();
         let registered = self.register(client, index, Side::Client).and_then(|client| {
             match self.register(upstream, index, Side::Upstream) {
                 Ok(upstream) => Ok((client, upstream)),
                 Err(error) => {
-                    self.reactor.forget(client.source);
+                    self.reactor.forget(client.registration.key);
                     Err(error)
                 }
             }
@@ -90,7 +92,7 @@ impl Relays {
             meter.close(flow, CloseReason::Overload);
             return;
         };
-        let mut relay = Relay::new(client, upstream, flow, self.reactor.now());
+        let mut relay = Relay::new(client, upstream, directions, flow, self.reactor.now());
         if let (Some(pending), Some(legs)) = (early, meter.legs_mut(flow)) {
             legs.client_rx += pending.len() as u64;
             self.stats.bytes.client_rx.add(pending.len() as u64);
@@ -164,10 +166,13 @@ impl Relays {
         let legs = meter.legs_mut(relay.flow).expect("a relay's flow is open until the relay closes it");
         let before = *legs;
         let was_half_closed = relay.is_half_closed();
-        let outcome = relay.run(legs, &mut self.tools);
+        let mut outcome = relay.run(legs, &mut self.tools);
         if *legs != before {
             relay.moved_at = self.reactor.now();
             count(&self.stats.bytes, &before, legs);
+        }
+        if !matches!(outcome, Outcome::Over(_)) && relay.await_room(&self.reactor).is_err() {
+            outcome = Outcome::Over(CloseReason::Fault);
         }
         match outcome {
             Outcome::Waits => {
@@ -207,7 +212,7 @@ impl Relays {
             self.reactor.cancel(timer);
         }
         for end in [relay.client, relay.upstream] {
-            self.reactor.forget(end.source);
+            self.reactor.forget(end.registration.key);
             if !matches!(reason, CloseReason::ClientClosed | CloseReason::UpstreamClosed) {
                 end.socket.reset();
             }
@@ -215,17 +220,19 @@ impl Relays {
         meter.close(relay.flow, reason);
     }
 
-    fn register(&self, (socket, source): Part, index: u32, side: Side) -> std::io::Result<End> {
+    fn register(&self, (socket, registration): Part, index: u32, side: Side) -> io::Result<End> {
         let waiter = Waiter::Tag(Subject::Relay(index, side).tag());
-        let was_watched = source.is_some();
-        let source = match source {
-            Some(source) => {
-                self.reactor.hand_over(source, waiter);
-                source
+        let registration = match registration {
+            Some(registration) => {
+                self.reactor.hand_over(registration.key, waiter);
+                registration
             }
-            None => self.reactor.watch(&socket, Trigger::EdgeReadWrite, waiter)?,
+            None => {
+                let trigger = Trigger::EdgeRead;
+                Registration { key: self.reactor.watch(&socket, trigger, waiter)?, trigger }
+            }
         };
-        Ok(End { socket, source, was_watched })
+        Ok(End { socket, registration })
     }
 }
 

@@ -6,7 +6,9 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::mpsc;
 use std::thread;
 
-use crate::harness::{Gateway, eventually};
+use rustix::net::SendFlags;
+
+use crate::harness::{Gateway, eventually, patient};
 use crate::peers::{
     Destination, ask_socks, check_echo, check_ended, connect_request, echo, pattern, read_all, read_answer,
     read_exactly, read_reply, reset, socks_request, tunnel,
@@ -170,6 +172,50 @@ fn a_reset_is_passed_on_as_a_reset() {
     reset(client);
     assert_eq!(told.recv().unwrap(), Err(std::io::ErrorKind::ConnectionReset));
     gateway.check_closed(address, "client_reset");
+}
+
+#[test]
+fn an_urgent_byte_is_dropped_and_nothing_behind_it() {
+    let (tell, told) = mpsc::channel();
+    let destination = Destination::start(move |mut stream| tell.send(read_all(&mut stream)).unwrap());
+    let mut gateway = forwarding(&destination);
+    // Reads stop short at the mark of such a byte, which must not be taken for the end that waits behind.
+    let send = |mut stream: TcpStream| {
+        stream.write_all(b"before").unwrap();
+        rustix::net::send(&stream, b"!", SendFlags::OOB).unwrap();
+        stream.write_all(b"behind").unwrap();
+        stream.shutdown(Shutdown::Write).unwrap();
+        assert_eq!(read_all(&mut stream), b"");
+        assert_eq!(told.recv().unwrap(), b"beforebehind");
+    };
+    for way in WAYS {
+        send(way(&gateway, &destination));
+    }
+    send(TcpStream::connect(gateway.listeners[1]).unwrap());
+    gateway.stop();
+    assert_eq!(gateway.usage(), (6, 72, 0));
+}
+
+#[test]
+fn a_client_that_asked_and_ended_before_it_was_accepted_is_served() {
+    let destination = Destination::start(|mut stream| {
+        let heard = read_all(&mut stream);
+        stream.write_all(&heard).unwrap();
+    });
+    let mut gateway = forwarding(&destination);
+    let sent = pattern(5, 100_000);
+    let mut clients: Vec<TcpStream> =
+        (0..50).map(|_| patient(TcpStream::connect(gateway.listeners[1]).unwrap())).collect();
+    for (number, client) in clients.iter_mut().enumerate() {
+        client.write_all(&sent[..number * 2_000]).unwrap();
+        client.shutdown(Shutdown::Write).unwrap();
+    }
+    for (number, mut client) in clients.into_iter().enumerate() {
+        assert!(read_all(&mut client) == sent[..number * 2_000]);
+    }
+    gateway.stop();
+    let bytes = (0..50).map(|number| number * 2_000).sum();
+    assert_eq!(gateway.usage(), (50, bytes, bytes));
 }
 
 #[test]
