@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::harness::{Gateway, LOCAL_USER, eventually, patient};
+use crate::harness::{Gateway, LOCAL_USER, STRATEGIES, eventually, patient};
 use crate::peers::{
     Destination, ask, check_echo, check_ended, connect_from, connect_request, read_answer,
     silent_destination, tunnel,
@@ -199,11 +199,16 @@ fn a_port_that_the_kernel_chose_at_a_reload_is_our_own_too() {
 }
 
 #[test]
-fn reloads_under_a_stream_of_connections_lose_none() {
-    const RELOADS: usize = 20;
+fn a_hundred_reloads_under_a_stream_of_connections_lose_none() {
+    for strategy in STRATEGIES {
+        reloads_lose_no_connection(100, strategy);
+    }
+}
+
+fn reloads_lose_no_connection(reloads: usize, strategy: &str) {
     let destination = Destination::echo();
     let added = free_address();
-    let mut gateway = Gateway::local("");
+    let mut gateway = Gateway::local(strategy);
     let (address, request) = (gateway.listeners[0], connect_request(&destination.address.to_string()));
     let (done, served) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let clients: Vec<_> = (0..4)
@@ -220,9 +225,9 @@ fn reloads_under_a_stream_of_connections_lose_none() {
             })
         })
         .collect();
-    for round in 0..RELOADS {
+    for round in 0..reloads {
         let extra = if round % 2 == 0 { listener(added) } else { String::new() };
-        gateway.reload(&format!("{LOCAL_USER}{extra}"));
+        gateway.reload(&format!("{LOCAL_USER}{strategy}{extra}"));
         let before = served.load(Ordering::Relaxed);
         eventually("connections go on", || served.load(Ordering::Relaxed) > before + 4);
     }

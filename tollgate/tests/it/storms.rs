@@ -7,7 +7,7 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::harness::{Gateway, LOCAL_USER, Room, eventually, patient};
+use crate::harness::{Gateway, LOCAL_USER, Room, STRATEGIES, eventually, patient};
 use crate::peers::{Destination, check_echo, connect_request, read_answer, reset, tunnel};
 
 const THREADS: usize = 4;
@@ -68,8 +68,12 @@ fn storms(count: usize, gateway: &Gateway, destination: &Destination) {
 
 #[test]
 fn after_a_storm_every_descriptor_is_back() {
+    STRATEGIES.iter().for_each(|strategy| weather_a_storm(strategy));
+}
+
+fn weather_a_storm(strategy: &str) {
     let destination = Destination::echo();
-    let mut gateway = Gateway::local("");
+    let mut gateway = Gateway::local(strategy);
     // What is made at first use and kept is there before the count.
     storms(64, &gateway, &destination);
     let before = gateway.descriptors();
