@@ -171,8 +171,10 @@ fn take_seats(client: &Client, user: UserIndex) -> Result<[Seat; 2], End> {
     let Some(everybody) = snapshot.everybody.seat() else {
         return Err(Refusal::overload("The gateway has as many connections open as it may.").into());
     };
-    let Some(own) = snapshot.account(user).seat() else {
-        return Err(Refusal::connection_cap().into());
+    let account = snapshot.account(user);
+    let Some(own) = account.seat() else {
+        let refusal = if account.is_revoked() { Refusal::revoked() } else { Refusal::connection_cap() };
+        return Err(refusal.into());
     };
     if !client.local.meter.borrow().has_room() {
         return Err(Refusal::overload("The ledger is behind: no further flow can be recorded.").into());

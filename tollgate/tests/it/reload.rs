@@ -87,6 +87,26 @@ fn a_removed_users_tunnels_are_cut_and_no_others() {
 }
 
 #[test]
+fn a_user_who_is_removed_while_he_asks_is_told_so() {
+    let destination = Destination::echo();
+    let (first, second) = (user("first", FIRST), user("second", SECOND));
+    let gateway = Gateway::start(&format!("{first}{second}"));
+    let request = connect_request(&destination.address.to_string());
+    let (begun, rest) = request.split_at(20);
+    let mut client = connect_from(FIRST, gateway.listeners[0]);
+    client.write_all(begun.as_bytes()).unwrap();
+    // Connections of one thread are taken in turn, so that when later ones have been served this one was read.
+    for _ in 0..8 {
+        assert_eq!(status(&gateway, SECOND, destination.address), 200);
+    }
+    gateway.reload(&second);
+    eventually("the reload has taken effect", || status(&gateway, FIRST, destination.address) == 407);
+    client.write_all(rest.as_bytes()).unwrap();
+    let answer = read_answer(&mut client);
+    assert!(answer.status == 403 && answer.body.contains("removed"), "{answer:?}");
+}
+
+#[test]
 fn a_user_who_is_removed_while_he_is_connected_through_gets_no_tunnel() {
     let (silent, held) = silent_destination();
     let target = silent.local_addr().unwrap();
