@@ -11,29 +11,9 @@ use std::net::SocketAddr;
 use thiserror::Error;
 
 use crate::decide::{Policy, User};
-use crate::list::{List, RULES_MAX};
+use crate::list::{List, RULES_MAX, SetClass};
 use crate::own::OwnAddresses;
 use crate::rules::{self, Rule};
-use crate::verdict::BillingClass;
-
-/// What an operator declares a set to be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum SetClass {
-    /// What a company restricts: its rules by name open private, CGNAT and loopback addresses too, and its
-    /// flows count as internal.
-    Internal,
-    /// What a company pays for: its flows count as external, whatever their address.
-    External,
-}
-
-impl From<SetClass> for BillingClass {
-    fn from(class: SetClass) -> Self {
-        match class {
-            SetClass::Internal => Self::Internal,
-            SetClass::External => Self::External,
-        }
-    }
-}
 
 /// Collects what a policy is made of.
 #[derive(Debug, Default)]
@@ -259,7 +239,8 @@ fn known_sets(sets: &BTreeMap<&str, ()>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Builder, SetClass};
+    use super::Builder;
+    use crate::list::SetClass;
     use crate::rules::Rule;
 
     fn rules(texts: &[&str]) -> Vec<Rule> {

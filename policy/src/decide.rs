@@ -7,9 +7,8 @@
 use std::net::IpAddr;
 
 use crate::address::{self, AddressClass};
-use crate::builder::SetClass;
 use crate::host::{self, Host, Suffix, Suffixes};
-use crate::list::{List, NetworkRule};
+use crate::list::{List, NetworkRule, SetClass};
 use crate::own::OwnAddresses;
 use crate::verdict::{BillingClass, Outcome, Reason, RuleId, Verdict, Wanted};
 

@@ -56,9 +56,9 @@ pub mod rules;
 mod verdict;
 
 pub use address::{AddressClass, classify};
-pub use builder::{BuildError, Builder, ListKind, Mistake, Owner, Place, SetClass};
+pub use builder::{BuildError, Builder, ListKind, Mistake, Owner, Place};
 pub use decide::{NameMatch, NameVerdict, Policy, UserIndex};
 pub use host::Host;
-pub use list::RULES_MAX;
+pub use list::{RULES_MAX, SetClass};
 pub use rules::{Rule, RuleError};
 pub use verdict::{BillingClass, Outcome, Reason, RuleId, Verdict, Wanted};

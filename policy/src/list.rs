@@ -10,10 +10,10 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use crate::address::{self, AddressClass};
-use crate::builder::SetClass;
 use crate::host::{NAME_BYTES_MAX, NameRule, NameTable, RECORD_BYTES_MAX};
 use crate::ranges::{Key, RangeTable};
 use crate::rules::{LABEL_NAME_BYTES_MAX, PortRange, Rule, RuleTarget};
+use crate::verdict::BillingClass;
 
 /// Rules in one list. Texts and names are addressed by 32 bits within a list.
 pub const RULES_MAX: usize = 1 << 23;
@@ -23,6 +23,25 @@ const TEXT_BYTES_MAX: usize = 5 + LABEL_NAME_BYTES_MAX + 6 + 10 + 1 + 2 + NAME_B
 
 const _: () = assert!(RULES_MAX * TEXT_BYTES_MAX <= u32::MAX as usize);
 const _: () = assert!(RULES_MAX * RECORD_BYTES_MAX < u32::MAX as usize);
+
+/// What an operator declares a set to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SetClass {
+    /// What a company restricts: its rules by name open private, CGNAT and loopback addresses too, and its
+    /// flows count as internal.
+    Internal,
+    /// What a company pays for: its flows count as external, whatever their address.
+    External,
+}
+
+impl From<SetClass> for BillingClass {
+    fn from(class: SetClass) -> Self {
+        match class {
+            SetClass::Internal => Self::Internal,
+            SetClass::External => Self::External,
+        }
+    }
+}
 
 /// One list, ready for lookups.
 #[derive(Debug)]

@@ -104,6 +104,29 @@ fn dense_v6() -> impl Strategy<Value = u128> {
     ]
 }
 
+/// Compares the table with a walk over all networks and with a trie, at every border and at `$others`.
+macro_rules! check_agreement {
+    ($networks:expr, $table:expr, $others:expr, $net:ty, $address:ty) => {{
+        let (networks, table): (Vec<$net>, _) = ($networks, $table);
+        let trie: PrefixMap<$net, usize> = networks.iter().copied().zip(0..).collect();
+        let edges = networks.iter().flat_map(|net| {
+            let (first, last) = (net.network().to_bits(), net.broadcast().to_bits());
+            [first, last, first.wrapping_sub(1), last.wrapping_add(1)]
+        });
+        for bits in edges.chain($others).collect::<BTreeSet<_>>() {
+            let address = <$address>::from_bits(bits);
+            let found: Vec<usize> = table.holding(bits).collect();
+            let mut walked: Vec<usize> =
+                (0..networks.len()).filter(|id| networks[*id].contains(&address)).collect();
+            walked.sort_by_key(|id| std::cmp::Reverse(networks[*id].prefix_len()));
+            prop_assert_eq!(&found, &walked, "{}", address);
+            let mut covering: Vec<usize> = trie.cover(&address.into()).map(|(_, id)| *id).collect();
+            covering.reverse();
+            prop_assert_eq!(&found, &covering, "{}", address);
+        }
+    }};
+}
+
 proptest! {
     #![proptest_config(config())]
 
@@ -116,22 +139,7 @@ proptest! {
             .map(|(bits, length)| Ipv4Net::new(bits.into(), length).expect("a length up to 32"))
             .collect();
         let (networks, table) = table_v4(&given);
-        let trie: PrefixMap<Ipv4Net, usize> = networks.iter().copied().zip(0..).collect();
-        let edges = networks.iter().flat_map(|net| {
-            let (first, last) = (net.network().to_bits(), net.broadcast().to_bits());
-            [first, last, first.wrapping_sub(1), last.wrapping_add(1)]
-        });
-        for bits in edges.chain(others).collect::<BTreeSet<u32>>() {
-            let address = Ipv4Addr::from_bits(bits);
-            let found: Vec<usize> = table.holding(bits).collect();
-            let mut walked: Vec<usize> =
-                (0..networks.len()).filter(|id| networks[*id].contains(&address)).collect();
-            walked.sort_by_key(|id| std::cmp::Reverse(networks[*id].prefix_len()));
-            prop_assert_eq!(&found, &walked, "{}", address);
-            let mut covering: Vec<usize> = trie.cover(&address.into()).map(|(_, id)| *id).collect();
-            covering.reverse();
-            prop_assert_eq!(&found, &covering, "{}", address);
-        }
+        check_agreement!(networks, table, others, Ipv4Net, Ipv4Addr);
     }
 
     #[test]
@@ -143,21 +151,6 @@ proptest! {
             .map(|(bits, length)| Ipv6Net::new(bits.into(), length).expect("a length up to 128"))
             .collect();
         let (networks, table) = table_v6(&given);
-        let trie: PrefixMap<Ipv6Net, usize> = networks.iter().copied().zip(0..).collect();
-        let edges = networks.iter().flat_map(|net| {
-            let (first, last) = (net.network().to_bits(), net.broadcast().to_bits());
-            [first, last, first.wrapping_sub(1), last.wrapping_add(1)]
-        });
-        for bits in edges.chain(others).collect::<BTreeSet<u128>>() {
-            let address = Ipv6Addr::from_bits(bits);
-            let found: Vec<usize> = table.holding(bits).collect();
-            let mut walked: Vec<usize> =
-                (0..networks.len()).filter(|id| networks[*id].contains(&address)).collect();
-            walked.sort_by_key(|id| std::cmp::Reverse(networks[*id].prefix_len()));
-            prop_assert_eq!(&found, &walked, "{}", address);
-            let mut covering: Vec<usize> = trie.cover(&address.into()).map(|(_, id)| *id).collect();
-            covering.reverse();
-            prop_assert_eq!(&found, &covering, "{}", address);
-        }
+        check_agreement!(networks, table, others, Ipv6Net, Ipv6Addr);
     }
 }
