@@ -12,8 +12,7 @@ use thiserror::Error;
 
 use crate::directory;
 use crate::limits::READER_BUSY_MAX;
-use crate::sink::schema::{self, SchemaError};
-use crate::sink::sqlite::integer;
+use crate::sink::schema::{self, SchemaError, integer};
 
 /// A ledger's usage as of the moment of its opening.
 #[derive(Debug)]

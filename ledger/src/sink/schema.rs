@@ -12,8 +12,6 @@ use rusqlite::{Connection, TransactionBehavior, params};
 use sys::clock;
 use thiserror::Error;
 
-use super::sqlite::integer;
-
 /// "Toll": what SQLite's header of our files says (`PRAGMA application_id`).
 const APPLICATION_ID: i32 = 0x546f_6c6c;
 
@@ -172,6 +170,12 @@ fn version(connection: &Connection, path: &Path, migrations: &[&str]) -> Result<
         }
     }
     Ok(found)
+}
+
+/// A count as SQLite keeps it. What exceeds 2^63 - 1 can only be the work of a fault; it is stored as that
+/// number, so that one such record cannot hold up all that follow.
+pub(crate) fn integer(count: u64) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
 }
 
 fn apply(connection: &Connection, sql: &str, version: i64) -> rusqlite::Result<()> {

@@ -12,7 +12,7 @@ use std::path::Path;
 use rusqlite::{Connection, ErrorCode, OpenFlags, Row, Statement, TransactionBehavior, ffi, params};
 use sys::clock;
 
-use super::schema::{self, MIGRATIONS, SchemaError};
+use super::schema::{self, MIGRATIONS, SchemaError, integer};
 use super::{Sink, SinkError};
 use crate::limits::WRITER_BUSY_MAX;
 use crate::record::Record;
@@ -89,12 +89,6 @@ impl From<rusqlite::Error> for SinkError {
         let unsynced = [ffi::SQLITE_IOERR_FSYNC, ffi::SQLITE_IOERR_DIR_FSYNC].contains(&cause.extended_code);
         if damaged || unsynced { Self::Final(text) } else { Self::Passing(text) }
     }
-}
-
-/// A count as SQLite keeps it. What exceeds 2^63 - 1 can only be the work of a fault; it is stored as that
-/// number, so that one such record cannot hold up all that follow.
-pub(crate) fn integer(count: u64) -> i64 {
-    i64::try_from(count).unwrap_or(i64::MAX)
 }
 
 const INSERT: &str = "INSERT INTO flow (id, opened_ns, closed_ns, user, host, port, address, client, class,
