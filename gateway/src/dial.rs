@@ -18,7 +18,7 @@ use engine::timer::within;
 use sys::clock::Nanos;
 use sys::socket::FirstWord;
 
-use crate::limits::DIAL_ADDRESSES_MAX;
+use crate::limits::ADDRESSES_MAX;
 
 /// How long an attempt stays alone: the "Connection Attempt Delay" that RFC 8305 section 5 recommends.
 pub(crate) const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
@@ -63,7 +63,7 @@ pub(crate) async fn dial(
     first_word: FirstWord,
     deadline: Nanos,
 ) -> Result<(TcpStream, SocketAddr), DialError> {
-    assert!(addresses.len() <= DIAL_ADDRESSES_MAX, "the resolver bounds its answers");
+    assert!(addresses.len() <= ADDRESSES_MAX, "the resolver bounds its answers");
     match addresses {
         [] => Err(DialError::Unreachable),
         // By far the commonest case needs no race and no allocation.

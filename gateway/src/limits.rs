@@ -33,8 +33,8 @@ pub const GREETING_BYTES_FIRST: usize = 1024;
 /// Greeting buffers that a thread keeps when their connections are done with them.
 pub const GREETINGS_CACHED_MAX: usize = 64;
 
-/// Addresses of one name that are tried.
-pub const DIAL_ADDRESSES_MAX: usize = 16;
+/// Addresses of one name that are kept and tried; a name with more of them loses the rest.
+pub const ADDRESSES_MAX: usize = 16;
 
 /// Flows that a thread may hold open in its table.
 pub const FLOWS_PER_THREAD_MAX: usize = 1 << 20;
@@ -43,7 +43,6 @@ pub const FLOWS_PER_THREAD_MAX: usize = 1 << 20;
 pub const LINGER_BYTES_MAX: usize = 256 * 1024;
 
 const _: () = assert!(TURN_BYTES_MAX >= SCRATCH_BYTES);
-const _: () = assert!(DIAL_ADDRESSES_MAX >= crate::resolve::ADDRESSES_MAX);
 const _: () = assert!(GREETING_BYTES_MAX >= proto::limits::HEAD_BYTES_MAX);
 const _: () = assert!(GREETING_BYTES_MAX >= proto::limits::SOCKS5_MESSAGE_BYTES_MAX);
 const _: () = assert!(GREETING_BYTES_FIRST <= GREETING_BYTES_MAX);

@@ -35,8 +35,8 @@ use tokio::sync::mpsc;
 
 pub use cache::ResolveCache;
 
-/// Addresses that an answer carries; a name with more of them loses the rest.
-pub const ADDRESSES_MAX: usize = 16;
+use crate::limits::ADDRESSES_MAX;
+
 /// Names asked about at the same time. Each may hold some eight sockets while servers are silent.
 pub const NAMES_IN_FLIGHT_MAX: usize = 256;
 /// Lookups that wait for a name in flight, all names together.
@@ -48,8 +48,6 @@ const REQUESTS_MAX: usize = 4_096;
 const FAILURE_TTL: Duration = Duration::from_secs(1);
 /// How long `localhost` is remembered; it never changes.
 const LOCALHOST_TTL: Duration = Duration::from_secs(3600);
-
-const _: () = assert!(ADDRESSES_MAX <= crate::limits::DIAL_ADDRESSES_MAX);
 
 /// Who finds the addresses.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
