@@ -209,8 +209,8 @@ fn socks_login(gateway: &Gateway, user: &str, secret: &str) -> (Vec<u8>, Vec<u8>
 #[test]
 fn passwords_and_tokens_open_and_all_else_is_407() {
     let room = Room::new("[destinations.here]\nto = [\"127.0.0.0/8\"]\n");
-    room.run("user add ann --allow @here --password-stdin", b"correct horse\n");
-    room.run("user add gone --allow @here --password-stdin", b"correct horse\n");
+    room.add_user("ann", "correct horse", "--allow @here");
+    room.add_user("gone", "correct horse", "--allow @here");
     room.run("user disable gone", b"");
     let made = room.run("user add bot --allow @here --token --json", b"");
     let token =
@@ -260,7 +260,7 @@ fn passwords_and_tokens_open_and_all_else_is_407() {
 #[test]
 fn wrong_passwords_from_one_source_are_throttled() {
     let room = Room::new("[auth]\nfailures_per_minute = 3\n");
-    room.run("user add ann --allow 127.0.0.0/8 --password-stdin", b"correct horse\n");
+    room.add_user("ann", "correct horse", "--allow 127.0.0.0/8");
     let gateway = Gateway::start_in(room);
     let request = with_credentials("127.0.0.1:9", &basic("ann", "wrong"));
     let mut statuses: Vec<u16> = (0..6).map(|_| ask(&gateway, &request).1.status).collect();

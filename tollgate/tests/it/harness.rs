@@ -1,6 +1,7 @@
 //! A gateway as a process: started with a configuration in a directory of its own, asked, signalled, and read
 //! from outside: its first lines, its log, its metrics and its ledger.
 
+use std::fmt::Display;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -22,11 +23,15 @@ const HEAD: &str = r#"
 address = "127.0.0.1:0"
 [admin]
 address = "127.0.0.1:0"
-[threads]
-reactors = 2
 [log]
 to = "log.jsonl"
 "#;
+
+/// What suffices where tests run side by side; a configuration that has its own `[threads]` goes without.
+const FEW_THREADS: &str = "[threads]\nreactors = 2\n";
+
+/// Lines of configuration for as many reactors as a user has who sets nothing: one for each CPU.
+pub(crate) const EVERY_CPU: &str = "[threads]\nreactors = 0\n";
 
 /// A user who is known by his address and may reach this machine, by address and as `localhost`.
 pub(crate) const LOCAL_USER: &str = r#"
@@ -56,6 +61,11 @@ impl Gateway {
     /// Starts with [`LOCAL_USER`] and `extra` lines of configuration.
     pub(crate) fn local(extra: &str) -> Gateway {
         Gateway::start(&format!("{LOCAL_USER}{extra}"))
+    }
+
+    /// Starts with [`LOCAL_USER`], a `forward` listener that leads him to `to`, the second one, and `extra`.
+    pub(crate) fn forwarding(to: impl Display, extra: &str) -> Gateway {
+        Gateway::local(&format!("{}{extra}", forward("127.0.0.2:0", to, "me")))
     }
 
     /// Starts with `extra` lines of configuration behind the head that all have.
@@ -147,6 +157,8 @@ impl Gateway {
     pub(crate) fn stop(&mut self) {
         self.signal(Signal::TERM);
         assert_eq!(self.wait(), 0, "{}", self.errors());
+        let log = fs::read_to_string(self.path("log.jsonl")).unwrap();
+        assert!(log.ends_with('\n'), "the last line of the log is whole");
     }
 
     /// The lines of the log that are whole.
@@ -164,6 +176,11 @@ impl Gateway {
             found.is_some()
         });
         found.unwrap()
+    }
+
+    /// All lines of the log about this event.
+    pub(crate) fn events(&self, event: &str) -> Vec<Value> {
+        self.log().into_iter().filter(|line| line["event"] == event).collect()
     }
 
     /// The close line of the flow of this client.
@@ -212,14 +229,40 @@ impl Gateway {
 
     /// The ledger's totals: flows, bytes up, bytes down.
     pub(crate) fn usage(&self) -> (u64, u64, u64) {
-        let usage: Value = serde_json::from_str(&self.run("usage --json", b"")).unwrap();
+        self.totals("usage --json")
+    }
+
+    /// The same of one user.
+    pub(crate) fn usage_of(&self, user: &str) -> (u64, u64, u64) {
+        self.totals(&format!("usage --json --user {user}"))
+    }
+
+    fn totals(&self, line: &str) -> (u64, u64, u64) {
+        let usage: Value = serde_json::from_str(&self.run(line, b"")).unwrap();
         let total = |key: &str| usage["total"][key].as_u64().unwrap();
         (total("flows"), total("up"), total("down"))
     }
 
     /// Descriptors that the process holds.
     pub(crate) fn descriptors(&self) -> usize {
-        fs::read_dir(format!("/proc/{}/fd", self.pid())).unwrap().count()
+        fs::read_dir(self.process_file("fd")).unwrap().count()
+    }
+
+    /// Threads that the process has.
+    pub(crate) fn threads(&self) -> usize {
+        fs::read_dir(self.process_file("task")).unwrap().count()
+    }
+
+    /// Memory that is the process's own: the proportional set size (proc(5), `smaps_rollup`).
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        let text = fs::read_to_string(self.process_file("smaps_rollup")).unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix("Pss:")).expect("the kernel tells it");
+        let kilobytes: u64 = line.trim().trim_end_matches(" kB").parse().expect("a number of kB");
+        kilobytes * 1024
+    }
+
+    fn process_file(&self, name: &str) -> String {
+        format!("/proc/{}/{name}", self.pid())
     }
 }
 
@@ -247,10 +290,21 @@ impl Room {
         Room(room)
     }
 
+    /// Adds a user who has this password, with further options of `tollgate user add`.
+    pub(crate) fn add_user(&self, name: &str, password: &str, options: &str) {
+        let line = format!("user add {name} {options} --password-stdin");
+        self.run(&line, format!("{password}\n").as_bytes());
+    }
+
     /// Runs `tollgate` with the words of `line`; returns what it printed.
     pub(crate) fn run(&self, line: &str, input: &[u8]) -> String {
         run_in(self.0.path(), line, input)
     }
+}
+
+/// A `forward` listener at `address` that leads `user` to `to`, as lines of configuration.
+pub(crate) fn forward(address: &str, to: impl Display, user: &str) -> String {
+    format!("[[listener]]\naddress = \"{address}\"\nkind = \"forward\"\nto = \"{to}\"\nuser = \"{user}\"\n")
 }
 
 /// Waits until `holds`, looking often.
@@ -271,7 +325,8 @@ pub(crate) fn patient(stream: TcpStream) -> TcpStream {
 }
 
 fn write_configuration(room: &Path, extra: &str) {
-    fs::write(room.join("tollgate.toml"), format!("{HEAD}{extra}")).unwrap();
+    let threads = if extra.contains("[threads]") { "" } else { FEW_THREADS };
+    fs::write(room.join("tollgate.toml"), format!("{HEAD}{threads}{extra}")).unwrap();
 }
 
 fn run_in(room: &Path, line: &str, input: &[u8]) -> String {

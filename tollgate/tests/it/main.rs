@@ -2,7 +2,8 @@
 //! process, directory and ports, on loopback alone.
 //!
 //! Promises: nothing here depends on how long something takes; what is awaited has a limit that only a
-//! failure reaches. Leaves to others: the other commands (`tests/commands`).
+//! failure reaches. What needs more than this executable, or the whole machine, is `#[ignore]`d and lies in
+//! `programs` and `heavy`. Leaves to others: the other commands (`tests/commands`).
 
 mod bad_inputs;
 mod deadlines;

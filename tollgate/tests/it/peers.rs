@@ -41,6 +41,7 @@ pub(crate) fn read_answer(stream: &mut TcpStream) -> Answer {
         head.push(byte[0]);
     }
     let head = String::from_utf8(head).unwrap();
+    assert!(head.starts_with("HTTP/1.1 "), "{head}");
     let status = head[9..12].parse().unwrap();
     let mut body = String::new();
     if status != 200 {
@@ -79,12 +80,44 @@ pub(crate) fn socks_request(host: &str, port: u16) -> Vec<u8> {
 
 /// Sends a greeting without authentication and `request`, and reads the reply code.
 pub(crate) fn ask_socks(gateway: &Gateway, request: &[u8]) -> (TcpStream, u8) {
+    let mut stream = send_socks(gateway, request);
+    let reply = read_reply(&mut stream);
+    (stream, reply)
+}
+
+fn send_socks(gateway: &Gateway, request: &[u8]) -> TcpStream {
     let mut stream = gateway.connect();
     stream.write_all(&[5, 1, 0]).unwrap();
     assert_eq!(read_exactly(&mut stream, 2), [5, 0], "the method is chosen");
     stream.write_all(request).unwrap();
-    let reply = read_reply(&mut stream);
-    (stream, reply)
+    stream
+}
+
+/// How a client opens its tunnel to an IPv4 destination; with the host that it asks for, if it asks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Way {
+    /// By the gateway's second listener, which is a `forward` to the destination.
+    Forward,
+    /// By HTTP CONNECT.
+    Connect(&'static str),
+    /// By SOCKS5 without authentication.
+    Socks5(&'static str),
+}
+
+impl Way {
+    /// Opens a tunnel to `to`, and awaits the answer where there is one.
+    pub(crate) fn open(self, gateway: &Gateway, to: SocketAddr) -> TcpStream {
+        match self {
+            Way::Forward => patient(TcpStream::connect(gateway.listeners[1]).unwrap()),
+            Way::Connect(host) => tunnel(gateway, format!("{host}:{}", to.port())),
+            Way::Socks5(host) => {
+                let mut stream = send_socks(gateway, &socks_request(host, to.port()));
+                // The address that the gateway dialled from is one of IPv4 too.
+                assert_eq!(read_exactly(&mut stream, 10)[..4], [5, 0, 0, 1], "{host}");
+                stream
+            }
+        }
+    }
 }
 
 /// Reads the reply to a SOCKS5 request, whole; returns its code.

@@ -1,13 +1,35 @@
-//! Drives the built executable with real programs.
-//! Promises: each test starts a gateway of its own in a folder of its own, and what the gateway billed is
-//! compared with what the programs did. Leaves to others: the servers, which `cargo xtask services` starts.
+//! Real programs, each told of the gateway in the way that its manual says.
+//! Promises: what the gateway billed is compared with what the programs did; it has as many threads as a
+//! user's. Leaves to others: the servers, which `cargo xtask services` starts.
+
+use crate::harness::{EVERY_CPU, Gateway, Room};
 
 mod browser;
 mod curl;
-pub(crate) mod gateway;
 mod git;
 mod iperf;
 mod postgres;
 mod redis;
 mod services;
 mod ssh;
+
+/// A gateway that leads `me` to the server at `port`, and where it does so: host and port, as words of a
+/// command line.
+fn forwarding(port: &str) -> (Gateway, [String; 2]) {
+    let gateway = Gateway::forwarding(format!("127.0.0.1:{port}"), EVERY_CPU);
+    let place = gateway.listeners[1];
+    (gateway, [place.ip().to_string(), place.port().to_string()])
+}
+
+/// A directory with a configuration whose set `@local` has `destinations`.
+fn room(destinations: &[String]) -> Room {
+    // TOML writes strings, and arrays of them, as Rust does.
+    Room::new(&format!("{EVERY_CPU}[destinations.local]\nto = {destinations:?}\nclass = \"internal\"\n"))
+}
+
+/// A gateway that lets `ci`, by the password `right-one`, go to `destination`.
+fn gateway_to(destination: String) -> Gateway {
+    let room = room(&[destination]);
+    room.add_user("ci", "right-one", "--allow @local");
+    Gateway::start_in(room)
+}

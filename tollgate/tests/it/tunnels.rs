@@ -8,39 +8,23 @@ use std::thread;
 
 use rustix::net::SendFlags;
 
-use crate::harness::{Gateway, eventually, patient};
+use crate::harness::{Gateway, eventually};
 use crate::peers::{
-    Destination, ask_socks, check_echo, check_ended, connect_request, echo, pattern, read_all, read_answer,
-    read_exactly, read_reply, reset, socks_request, tunnel,
+    Destination, Way, ask_socks, check_echo, check_ended, connect_request, echo, pattern, read_all,
+    read_answer, read_exactly, read_reply, reset, socks_request, tunnel,
 };
 
 const UP: usize = 7_654_321;
 const DOWN: usize = 5_432_109;
 
-/// How a client opens its tunnel.
-const WAYS: [Way; 5] = [
-    |gateway, to| tunnel(gateway, to.address),
-    |gateway, to| tunnel(gateway, format!("localhost:{}", to.address.port())),
-    |gateway, to| open_socks(gateway, "127.0.0.1", to),
-    |gateway, to| open_socks(gateway, "LocalHost", to),
-    |gateway, to| open_socks(gateway, "::ffff:127.0.0.1", to),
+const WAYS: [Way; 6] = [
+    Way::Forward,
+    Way::Connect("127.0.0.1"),
+    Way::Connect("localhost"),
+    Way::Socks5("127.0.0.1"),
+    Way::Socks5("LocalHost"),
+    Way::Socks5("::ffff:127.0.0.1"),
 ];
-
-type Way = fn(&Gateway, &Destination) -> TcpStream;
-
-fn open_socks(gateway: &Gateway, host: &str, to: &Destination) -> TcpStream {
-    let (stream, reply) = ask_socks(gateway, &socks_request(host, to.address.port()));
-    assert_eq!(reply, 0, "{host}");
-    stream
-}
-
-/// A gateway with a `forward` listener that leads to `to`; it is the second one.
-fn forwarding(to: &Destination) -> Gateway {
-    Gateway::local(&format!(
-        "[[listener]]\naddress = \"127.0.0.2:0\"\nkind = \"forward\"\nto = \"{}\"\nuser = \"me\"\n",
-        to.address
-    ))
-}
 
 /// Sends the pattern of one seed and ends, and meanwhile expects that of another, to its end.
 fn exchange(mut stream: TcpStream, send: (u64, usize), expect: (u64, usize)) {
@@ -68,15 +52,13 @@ fn exchanging() -> (Destination, mpsc::Receiver<()>) {
 #[test]
 fn megabytes_go_both_ways_at_once_and_are_billed_to_the_byte() {
     let (destination, dones) = exchanging();
-    let mut gateway = forwarding(&destination);
+    let mut gateway = Gateway::forwarding(destination.address, "");
     for way in WAYS {
-        exchange(way(&gateway, &destination), (1, UP), (2, DOWN));
+        exchange(way.open(&gateway, destination.address), (1, UP), (2, DOWN));
         dones.recv().unwrap();
     }
-    exchange(TcpStream::connect(gateway.listeners[1]).unwrap(), (1, UP), (2, DOWN));
-    dones.recv().unwrap();
     gateway.stop();
-    let flows = WAYS.len() as u64 + 1;
+    let flows = WAYS.len() as u64;
     assert_eq!(gateway.usage(), (flows, flows * UP as u64, flows * DOWN as u64));
 }
 
@@ -87,7 +69,9 @@ fn ipv6_destinations_are_reached() {
     let destination = Destination::on(listener, echo);
     let mut gateway = Gateway::local("");
     check_echo(&mut tunnel(&gateway, destination.address), b"by CONNECT");
-    check_echo(&mut open_socks(&gateway, "::1", &destination), b"by SOCKS5");
+    let (mut stream, reply) = ask_socks(&gateway, &socks_request("::1", destination.address.port()));
+    assert_eq!(reply, 0);
+    check_echo(&mut stream, b"by SOCKS5");
     gateway.stop();
     assert_eq!(gateway.usage(), (2, 19, 19));
 }
@@ -178,20 +162,17 @@ fn a_reset_is_passed_on_as_a_reset() {
 fn an_urgent_byte_is_dropped_and_nothing_behind_it() {
     let (tell, told) = mpsc::channel();
     let destination = Destination::start(move |mut stream| tell.send(read_all(&mut stream)).unwrap());
-    let mut gateway = forwarding(&destination);
+    let mut gateway = Gateway::forwarding(destination.address, "");
     // Reads stop short at the mark of such a byte, which must not be taken for the end that waits behind.
-    let send = |mut stream: TcpStream| {
+    for way in WAYS {
+        let mut stream = way.open(&gateway, destination.address);
         stream.write_all(b"before").unwrap();
         rustix::net::send(&stream, b"!", SendFlags::OOB).unwrap();
         stream.write_all(b"behind").unwrap();
         stream.shutdown(Shutdown::Write).unwrap();
-        assert_eq!(read_all(&mut stream), b"");
-        assert_eq!(told.recv().unwrap(), b"beforebehind");
-    };
-    for way in WAYS {
-        send(way(&gateway, &destination));
+        assert_eq!(read_all(&mut stream), b"", "{way:?}");
+        assert_eq!(told.recv().unwrap(), b"beforebehind", "{way:?}");
     }
-    send(TcpStream::connect(gateway.listeners[1]).unwrap());
     gateway.stop();
     assert_eq!(gateway.usage(), (6, 72, 0));
 }
@@ -202,10 +183,10 @@ fn a_client_that_asked_and_ended_before_it_was_accepted_is_served() {
         let heard = read_all(&mut stream);
         stream.write_all(&heard).unwrap();
     });
-    let mut gateway = forwarding(&destination);
+    let mut gateway = Gateway::forwarding(destination.address, "");
     let sent = pattern(5, 100_000);
     let mut clients: Vec<TcpStream> =
-        (0..50).map(|_| patient(TcpStream::connect(gateway.listeners[1]).unwrap())).collect();
+        (0..50).map(|_| Way::Forward.open(&gateway, destination.address)).collect();
     for (number, client) in clients.iter_mut().enumerate() {
         client.write_all(&sent[..number * 2_000]).unwrap();
         client.shutdown(Shutdown::Write).unwrap();
@@ -224,9 +205,9 @@ fn a_destination_that_speaks_first_is_heard() {
         stream.write_all(b"220 ready\r\n").unwrap();
         echo(stream);
     });
-    let gateway = forwarding(&destination);
-    let forward = TcpStream::connect(gateway.listeners[1]).unwrap();
-    for mut client in WAYS.iter().map(|way| way(&gateway, &destination)).chain([forward]) {
+    let gateway = Gateway::forwarding(destination.address, "");
+    for way in WAYS {
+        let mut client = way.open(&gateway, destination.address);
         assert_eq!(read_exactly(&mut client, 11), b"220 ready\r\n");
         check_echo(&mut client, b"and goes on");
     }

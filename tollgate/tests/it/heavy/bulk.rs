@@ -5,11 +5,12 @@
 //! number of buffers or pages: whatever a relay might lose, repeat or swap shifts a stripe.
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::thread;
 
-use super::gateway::{Gateway, Usage};
-use super::tunnel::{Way, open};
+use super::{CONNECT, SOCKS5};
+use crate::harness::{EVERY_CPU, Gateway};
+use crate::peers::{Way, pattern};
 
 /// In each direction.
 const BYTES: u64 = 10_000_000_000;
@@ -25,21 +26,20 @@ fn ten_gigabytes_each_way_through_forward() {
 #[test]
 #[ignore = "takes a minute or more: cargo xtask services"]
 fn ten_gigabytes_each_way_through_connect() {
-    check_bulk(Way::Connect);
+    check_bulk(CONNECT);
 }
 
 #[test]
 #[ignore = "takes a minute or more: cargo xtask services"]
 fn ten_gigabytes_each_way_through_socks5() {
-    check_bulk(Way::Socks5);
+    check_bulk(SOCKS5);
 }
 
 fn check_bulk(way: Way) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let server = listener.local_addr().unwrap();
-    let gateway = start(server);
-    let by = gateway.listeners[usize::from(matches!(way, Way::Forward))];
-    let client = open(way, by, server);
+    let mut gateway = Gateway::forwarding(server, EVERY_CPU);
+    let client = way.open(&gateway, server);
     let (upstream, _) = listener.accept().unwrap();
     let [up, down] = thread::scope(|scope| {
         let sources = [(&client, 1), (&upstream, 2)];
@@ -51,25 +51,8 @@ fn check_bulk(way: Way) {
         sent
     });
     assert_eq!([up, down], [bytes(); 2]);
-    assert_eq!(gateway.stop().usage("ci"), Usage { flows: 1, up, down }, "{way:?}");
-}
-
-fn start(server: SocketAddr) -> Gateway {
-    Gateway::start(&format!(
-        r#"
-[[listener]]
-address = "127.0.0.1:0"
-[[listener]]
-address = "127.0.0.2:0"
-kind = "forward"
-to = "{server}"
-user = "ci"
-[[user]]
-name = "ci"
-from = ["127.0.0.0/8"]
-allow = ["{server}"]
-"#
-    ))
+    gateway.stop();
+    assert_eq!(gateway.usage_of("me"), (1, up, down), "{way:?}");
 }
 
 /// Fewer for somebody who looks for a fault: `BULK_BYTES` in the environment.
@@ -78,8 +61,8 @@ fn bytes() -> u64 {
 }
 
 /// Sends the whole stream and its end; returns how many bytes the socket took.
-fn send(mut stream: &TcpStream, kind: u8) -> u64 {
-    let mut stripe = stripe(kind);
+fn send(mut stream: &TcpStream, kind: u64) -> u64 {
+    let mut stripe = pattern(kind, STRIPE_BYTES);
     let mut sent = 0;
     for (number, length) in stripes() {
         stripe[..NUMBER_BYTES].copy_from_slice(&number.to_le_bytes());
@@ -91,8 +74,8 @@ fn send(mut stream: &TcpStream, kind: u8) -> u64 {
 }
 
 /// Receives up to the stream's end and compares; returns how many bytes the socket gave.
-fn receive(mut stream: &TcpStream, kind: u8) -> u64 {
-    let mut expected = stripe(kind);
+fn receive(mut stream: &TcpStream, kind: u64) -> u64 {
+    let mut expected = pattern(kind, STRIPE_BYTES);
     let mut stripe = vec![0; STRIPE_BYTES];
     let mut received = 0;
     for (number, length) in stripes() {
@@ -109,17 +92,4 @@ fn stripes() -> impl Iterator<Item = (u64, usize)> {
     let bytes = bytes();
     let stripe = STRIPE_BYTES as u64;
     (0..bytes.div_ceil(stripe)).map(move |number| (number, (bytes - number * stripe).min(stripe) as usize))
-}
-
-/// Bytes without a period, other ones for each kind; the place of the number is still empty.
-fn stripe(kind: u8) -> Vec<u8> {
-    let mut state = 0x9e37_79b9_7f4a_7c15 ^ u64::from(kind);
-    let mut next = || {
-        // Marsaglia's xorshift64.
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state as u8
-    };
-    (0..STRIPE_BYTES).map(|_| next()).collect()
 }

@@ -5,8 +5,9 @@ use std::net::{TcpListener, TcpStream};
 use std::thread;
 use std::time::Duration;
 
-use super::gateway::{Gateway, Usage};
-use super::tunnel::{Way, open};
+use super::{CONNECT, SOCKS5};
+use crate::harness::{EVERY_CPU, Gateway, eventually};
+use crate::peers::{Way, read_exactly};
 
 const TUNNELS: usize = 9_000;
 /// The rings have a size of their own, whatever the number of tunnels; this is more than they hold.
@@ -21,7 +22,7 @@ fn nine_thousand_idle_tunnels_cost_a_kibibyte_each() {
     // Both ends of both connections: this process holds as many as the gateway.
     sys::limits::raise_descriptors().unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let gateway = start(&listener);
+    let mut gateway = start(&listener);
     let cold_bytes = gateway.memory_bytes();
     // One after the other, so that the slots of the rings to ledger and log have been used.
     (0..WARM_UP_TUNNELS).for_each(|_| drop(open_all(&gateway, &listener, 1)));
@@ -41,9 +42,10 @@ fn nine_thousand_idle_tunnels_cost_a_kibibyte_each() {
     for mut upstream in upstreams {
         assert_eq!(upstream.read(&mut [0]).unwrap(), 0, "the client's end was passed on");
     }
-    gateway.settles("descriptors", before.descriptors, Gateway::descriptors);
+    eventually("descriptors are back", || gateway.descriptors() == before.descriptors);
+    gateway.stop();
     let flows = (WARM_UP_TUNNELS + TUNNELS) as u64;
-    assert_eq!(gateway.stop().usage("ci"), Usage { flows, up: flows, down: flows });
+    assert_eq!(gateway.usage_of("me"), (flows, flows, flows));
 }
 
 #[derive(Debug)]
@@ -61,38 +63,16 @@ impl Figures {
 }
 
 fn start(listener: &TcpListener) -> Gateway {
-    let server = listener.local_addr().unwrap();
-    Gateway::start(&format!(
-        r#"
-[[listener]]
-address = "127.0.0.1:0"
-[[listener]]
-address = "127.0.0.2:0"
-kind = "forward"
-to = "{server}"
-user = "ci"
-[[user]]
-name = "ci"
-from = ["127.0.0.0/8"]
-allow = ["{server}"]
-connections = 20_000
-[limits]
-connections = 20_000
-"#
-    ))
+    let limits = "[limits]\nconnections = 20_000\nconnections_per_user = 20_000\n";
+    Gateway::forwarding(listener.local_addr().unwrap(), &format!("{EVERY_CPU}{limits}"))
 }
 
 /// Opens tunnels by all kinds of ingress, one after the other; a byte goes through each and comes back.
 fn open_all(gateway: &Gateway, listener: &TcpListener, tunnels: usize) -> (Vec<TcpStream>, Vec<TcpStream>) {
-    let (mixed, forward) = (gateway.listeners[0], gateway.listeners[1]);
     let server = listener.local_addr().unwrap();
     let pair = |number: usize| {
-        let (way, by) = match number % 3 {
-            0 => (Way::Forward, forward),
-            1 => (Way::Connect, mixed),
-            _ => (Way::Socks5, mixed),
-        };
-        let mut client = open(way, by, server);
+        let way = [Way::Forward, CONNECT, SOCKS5][number % 3];
+        let mut client = way.open(gateway, server);
         let (mut upstream, _) = listener.accept().unwrap();
         pass_byte(&mut client, &mut upstream);
         pass_byte(&mut upstream, &mut client);
@@ -103,7 +83,5 @@ fn open_all(gateway: &Gateway, listener: &TcpListener, tunnels: usize) -> (Vec<T
 
 fn pass_byte(from: &mut TcpStream, to: &mut TcpStream) {
     from.write_all(b"b").unwrap();
-    let mut read = [0];
-    to.read_exact(&mut read).unwrap();
-    assert_eq!(read, *b"b");
+    assert_eq!(read_exactly(to, 1), b"b");
 }

@@ -1,25 +1,13 @@
 //! A browser that is told of nothing but `--proxy-server`.
 
-use super::gateway::Gateway;
 use super::services::{run, service};
+use crate::harness::{EVERY_CPU, Gateway};
 
 #[test]
 #[ignore = "needs web, chromium: cargo xtask services"]
 fn chromium_renders_a_page_through_connect() {
     let web: u16 = service("WEB_PORT").parse().expect("a port");
-    let gateway = Gateway::start(&format!(
-        r#"
-[[listener]]
-address = "127.0.0.1:0"
-[destinations.local]
-to = ["localhost:{web}"]
-class = "internal"
-[[user]]
-name = "ci"
-from = ["127.0.0.0/8"]
-allow = ["@local"]
-"#
-    ));
+    let mut gateway = Gateway::local(EVERY_CPU);
     let profile = tempfile::tempdir().unwrap();
     let proxy = format!("--proxy-server=http://{}", gateway.listeners[0]);
     let profile = format!("--user-data-dir={}", profile.path().display());
@@ -45,13 +33,13 @@ allow = ["@local"]
     let document = run("chromium", &arguments).text();
     assert!(document.contains(&service("PAGE_TEXT")), "{document}");
 
-    let stopped = gateway.stop();
-    let usage = stopped.usage("ci");
-    assert!(usage.flows >= 1 && usage.down > 0, "{usage:?}");
-    let decisions = stopped.log("decision");
+    gateway.stop();
+    let (flows, up, down) = gateway.usage_of("me");
+    assert!(flows >= 1 && down > 0, "{flows} {up} {down}");
+    let decisions = gateway.events("decision");
     let to_page = decisions
         .iter()
-        .find(|line| line["decision"] == "allow" && line["requested_port"] == web && line["user"] == "ci");
+        .find(|line| line["decision"] == "allow" && line["requested_port"] == web && line["user"] == "me");
     let line = to_page.unwrap_or_else(|| panic!("{decisions:#?}"));
     assert_eq!((&line["requested_host"], &line["protocol"]), (&"localhost".into(), &"http_connect".into()));
 }

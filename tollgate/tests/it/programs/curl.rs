@@ -2,30 +2,18 @@
 
 use std::net::TcpListener;
 
-use super::gateway::{Gateway, Stopped};
+use super::room;
 use super::services::{Said, run, service};
+use crate::harness::Gateway;
 
 /// `ci` may reach the page, and a port where nothing listens; `outsider` may reach the same names, but not as
 /// an internal set, and "everything".
 fn start(closed: u16) -> Gateway {
     let web = service("WEB_PORT");
-    let configuration = format!(
-        r#"
-[[listener]]
-address = "127.0.0.1:0"
-[destinations.local]
-to = ["localhost:{web}", "127.0.0.1:{closed}"]
-class = "internal"
-"#
-    );
-    let name = format!("localhost:{web}");
-    Gateway::start_with_users(
-        &configuration,
-        &[
-            ("ci", "right-one", &["--allow", "@local", "--deny", "denied.example:443"]),
-            ("outsider", "right-one", &["--allow", &name, "--allow", "0.0.0.0/0"]),
-        ],
-    )
+    let room = room(&[format!("localhost:{web}"), format!("127.0.0.1:{closed}")]);
+    room.add_user("ci", "right-one", "--allow @local --deny denied.example:443");
+    room.add_user("outsider", "right-one", &format!("--allow localhost:{web} --allow 0.0.0.0/0"));
+    Gateway::start_in(room)
 }
 
 /// Runs curl with the words of `line`, in which `PROXY` and `PAGE` stand for an address and a URL.
@@ -45,7 +33,7 @@ fn a_closed_port() -> u16 {
 #[test]
 #[ignore = "needs web, curl: cargo xtask services"]
 fn pages_come_through_every_kind_of_tunnel() {
-    let gateway = start(a_closed_port());
+    let mut gateway = start(a_closed_port());
     let direct = curl(&gateway, "PAGE").success();
     for line in [
         "-p -x http://ci:right-one@PROXY PAGE",
@@ -57,17 +45,17 @@ fn pages_come_through_every_kind_of_tunnel() {
         let page = curl(&gateway, line).success();
         assert_eq!(page, direct, "curl {line}");
     }
-    let stopped = gateway.stop();
-    let usage = stopped.usage("ci");
-    assert_eq!(usage.flows, 5);
-    assert!(usage.down > 5 * direct.len() as u64, "{usage:?}");
+    gateway.stop();
+    let (flows, up, down) = gateway.usage_of("ci");
+    assert_eq!(flows, 5);
+    assert!(down > 5 * direct.len() as u64, "{up} {down}");
 }
 
 #[test]
 #[ignore = "needs web, curl: cargo xtask services"]
 fn denials_tell_what_to_do() {
     let closed = a_closed_port();
-    let gateway = start(closed);
+    let mut gateway = start(closed);
     let check = |line: &str, expected: &[&str]| {
         let said = curl(&gateway, &format!("-v -p {line}"));
         assert_ne!(said.code, Some(0), "curl {line} succeeded");
@@ -97,14 +85,11 @@ fn denials_tell_what_to_do() {
     check("-x http://outsider:right-one@PROXY https://[::ffff:127.0.0.1]:1/", &prohibited);
     let refused = ["< HTTP/1.1 502 ", "< Proxy-Status: tollgate; error=connection_refused"];
     check(&format!("-x http://ci:right-one@PROXY https://127.0.0.1:{closed}/"), &refused);
-    nothing_was_billed(gateway.stop());
-}
-
-fn nothing_was_billed(stopped: Stopped) {
+    gateway.stop();
     for user in ["ci", "outsider"] {
-        assert_eq!(stopped.usage(user).flows, 0, "{user}");
+        assert_eq!(gateway.usage_of(user).0, 0, "{user}");
     }
-    let decisions = stopped.log("decision");
+    let decisions = gateway.events("decision");
     assert!(
         decisions.len() >= 10 && decisions.iter().all(|line| line["decision"] == "deny"),
         "{decisions:#?}"
@@ -115,7 +100,7 @@ fn nothing_was_billed(stopped: Stopped) {
 #[ignore = "needs curl: cargo xtask services"]
 fn socks5_denials_are_told_in_kind() {
     let closed = a_closed_port();
-    let gateway = start(closed);
+    let mut gateway = start(closed);
     // 97 is CURLE_PROXY; the reply's number is that of RFC 1928.
     for (line, text) in [
         ("-x socks5h://PROXY PAGE", "No authentication method was acceptable"),
@@ -128,10 +113,8 @@ fn socks5_denials_are_told_in_kind() {
         assert_eq!(said.code, Some(97), "curl {line}: {}", said.err);
         assert!(said.err.contains(text), "curl {line}: {}", said.err);
     }
-    nothing_is_missing(&gateway.stop());
-}
-
-fn nothing_is_missing(stopped: &Stopped) {
-    assert_eq!(stopped.log("decision").len(), 5, "{:#?}", stopped.log("decision"));
-    assert_eq!(stopped.usage("ci").flows, 0);
+    gateway.stop();
+    let decisions = gateway.events("decision");
+    assert_eq!(decisions.len(), 5, "{decisions:#?}");
+    assert_eq!(gateway.usage_of("ci").0, 0);
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::gateway::Gateway;
+use super::forwarding;
 use super::services::{run_with, service};
 
 const VALUES: usize = 100_000;
@@ -10,22 +10,9 @@ const VALUES: usize = 100_000;
 #[test]
 #[ignore = "needs redis: cargo xtask services"]
 fn commands_and_a_mass_insert_come_through_forward() {
-    let server = service("REDIS_PORT");
-    let gateway = Gateway::start(&format!(
-        r#"
-[[listener]]
-address = "127.0.0.1:0"
-kind = "forward"
-to = "127.0.0.1:{server}"
-user = "ci"
-[[user]]
-name = "ci"
-allow = ["127.0.0.1:{server}"]
-"#
-    ));
-    let port = gateway.listeners[0].port().to_string();
+    let (mut gateway, [host, port]) = forwarding(&service("REDIS_PORT"));
     let redis = |words: &[&str], input: &str| {
-        let place = ["-h", "127.0.0.1", "-p", &port];
+        let place = ["-h", &host, "-p", &port];
         run_with("redis-cli", &[&place[..], words].concat(), input.as_bytes()).text()
     };
     // Of this run only: the server keeps its data from one run to the next.
@@ -40,9 +27,10 @@ allow = ["127.0.0.1:{server}"]
     assert!(redis(&["lrange", &key, "0", "-1"], "") == values, "other values came back");
     assert_eq!(redis(&["del", &key], ""), "1");
 
-    let usage = gateway.stop().usage("ci");
-    assert_eq!(usage.flows, 6);
-    assert!(usage.up > inserts.len() as u64 && usage.down > values.len() as u64, "{usage:?}");
+    gateway.stop();
+    let (flows, up, down) = gateway.usage_of("me");
+    assert_eq!(flows, 6);
+    assert!(up > inserts.len() as u64 && down > values.len() as u64, "{up} {down}");
 }
 
 /// Commands in Redis's own protocol that append to a list, and the list's lines in the end.

@@ -1,22 +1,14 @@
 //! ssh with a `ProxyCommand`: a command, and bytes in both directions at once.
 
-use super::gateway::Gateway;
+use super::gateway_to;
 use super::services::{run_with, service};
+use crate::peers::pattern;
 
 const BYTES: usize = 8_000_000;
 
 fn check_session(proxy_type: &str) {
     let port = service("SSH_PORT");
-    let configuration = format!(
-        r#"
-[[listener]]
-address = "127.0.0.1:0"
-[destinations.local]
-to = ["127.0.0.1:{port}"]
-class = "internal"
-"#
-    );
-    let gateway = Gateway::start_with_users(&configuration, &[("ci", "right-one", &["--allow", "@local"])]);
+    let mut gateway = gateway_to(format!("127.0.0.1:{port}"));
     let proxy = gateway.listeners[0];
     let options = [
         format!(
@@ -36,20 +28,16 @@ class = "internal"
 
     let session = |remote: &str, input: &[u8]| run_with("ssh", &[&arguments[..], &[remote]].concat(), input);
     assert_eq!(session("echo here", b"").text(), "here");
-    let sent = bytes();
+    let sent = pattern(6, BYTES);
     // Compared whole on the way back; the sum shows what arrived there.
     let echoed = session("cat", &sent).success();
     assert!(echoed == sent, "{} of {} bytes came back, or other ones", echoed.len(), sent.len());
     assert_eq!(session("cksum", &sent).text(), run_with::<&str>("cksum", &[], &sent).text());
 
-    let usage = gateway.stop().usage("ci");
-    assert_eq!(usage.flows, 3);
-    assert!(usage.up >= 2 * BYTES as u64 && usage.down >= BYTES as u64, "{usage:?}");
-}
-
-/// Words that count: no two stretches are alike.
-fn bytes() -> Vec<u8> {
-    (0..BYTES as u64 / 8).flat_map(|word| word.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()).collect()
+    gateway.stop();
+    let (flows, up, down) = gateway.usage_of("ci");
+    assert_eq!(flows, 3);
+    assert!(up >= 2 * BYTES as u64 && down >= BYTES as u64, "{up} {down}");
 }
 
 #[test]
