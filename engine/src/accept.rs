@@ -18,7 +18,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use sys::epoll::Trigger;
-use sys::socket::{Listener, Refusal, Socket};
+use sys::socket::{AcceptError, Listener, Socket};
 
 use crate::reactor::{Reactor, Tag, Waiter};
 use crate::slab::Key;
@@ -104,12 +104,12 @@ impl Acceptor {
                         return self.stop_watching(State::Held);
                     }
                 }
-                Err(Refusal::Empty) => {
+                Err(AcceptError::Empty) => {
                     self.reactor.stats().accepts_empty.add(1);
                     return Ok(());
                 }
-                Err(Refusal::ThisConnection(_)) => {}
-                Err(Refusal::Exhausted(_)) => return self.rest(),
+                Err(AcceptError::ThisConnection(_)) => {}
+                Err(AcceptError::Exhausted(_)) => return self.rest(),
             }
         }
         // More may wait. The watch is level triggered, so it reports that at the next turn.

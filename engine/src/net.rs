@@ -42,9 +42,11 @@ impl TcpStream {
             // The first look comes at once: to a peer on this host the handshake is complete by now,
             // and then no event is needed.
             poll_fn(|context| {
-                stream.poll_io(context, Interest::Write, |socket| match socket.continue_connect(address)? {
-                    Connect::Established => Ok(()),
-                    Connect::InProgress => Err(io::ErrorKind::WouldBlock.into()),
+                stream.poll_io(context, Interest::ReadWrite, |socket| {
+                    match socket.continue_connect(address)? {
+                        Connect::Established => Ok(()),
+                        Connect::InProgress => Err(io::ErrorKind::WouldBlock.into()),
+                    }
                 })
             })
             .await?;
@@ -81,7 +83,7 @@ impl TcpStream {
     pub async fn write_all(&self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             let send = |socket: &Socket| socket.send(bytes);
-            let sent = poll_fn(|context| self.poll_io(context, Interest::Write, send)).await?;
+            let sent = poll_fn(|context| self.poll_io(context, Interest::ReadWrite, send)).await?;
             bytes = &bytes[sent..];
         }
         Ok(())
@@ -90,6 +92,11 @@ impl TcpStream {
     /// The socket.
     pub fn socket(&self) -> &Socket {
         &self.socket
+    }
+
+    /// Closes with RST in place of FIN, and drops what was not sent.
+    pub fn reset(self) {
+        self.socket.reset();
     }
 
     /// Takes the stream apart: the socket, and its registration if it ever would have blocked.

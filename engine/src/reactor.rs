@@ -213,52 +213,82 @@ impl Reactor {
     }
 }
 
-/// A stream's registration: its key, and what it reports.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+/// A stream's registration, edge triggered. Readiness to write is asked for when a write first would block,
+/// and then for good: a connected socket can nearly always be written.
+#[derive(Debug, Eq, PartialEq)]
+#[must_use = "a registration that is not forgotten keeps its place"]
 pub struct Registration {
-    /// The key by which the reactor knows the source.
-    pub key: Key,
-    /// What the source reports: [`Trigger::EdgeRead`] until a write would block.
-    pub trigger: Trigger,
+    key: Key,
+    reports_room: bool,
 }
 
-/// What a task waits for.
+/// What is waited for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Interest {
+pub enum Interest {
+    /// Bytes, the end of the stream, or an error.
     Read,
-    Write,
+    /// As well, that a write would not block.
+    ReadWrite,
+}
+
+impl Registration {
+    /// Has `source` watched for `waiter`.
+    ///
+    /// # Errors
+    /// As [`Reactor::watch`].
+    pub fn new(
+        reactor: &Reactor,
+        source: impl AsFd,
+        interest: Interest,
+        waiter: Waiter,
+    ) -> io::Result<Registration> {
+        let reports_room = interest == Interest::ReadWrite;
+        let trigger = if reports_room { Trigger::EdgeReadWrite } else { Trigger::EdgeRead };
+        Ok(Registration { key: reactor.watch(source, trigger, waiter)?, reports_room })
+    }
+
+    /// The key by which the reactor knows the source.
+    pub fn key(&self) -> Key {
+        self.key
+    }
+
+    /// From now on `source` also reports when a write would not block; if that is so already, at once.
+    ///
+    /// # Errors
+    /// As [`Reactor::rewatch`].
+    pub fn report_room(&mut self, reactor: &Reactor, source: impl AsFd) -> io::Result<()> {
+        if !self.reports_room {
+            reactor.rewatch(source, self.key, Trigger::EdgeReadWrite)?;
+            self.reports_room = true;
+        }
+        Ok(())
+    }
 }
 
 /// A task's registration of one source, made when the source first would block and ended by the drop.
 pub(crate) struct Watch {
     reactor: Rc<Reactor>,
-    registration: Cell<Option<Registration>>,
+    registration: RefCell<Option<Registration>>,
 }
 
 impl Watch {
     pub(crate) fn new(reactor: &Rc<Reactor>) -> Watch {
-        Watch { reactor: Rc::clone(reactor), registration: Cell::new(None) }
+        Watch { reactor: Rc::clone(reactor), registration: RefCell::default() }
     }
 
     /// Has the task of `waker` polled when `source` becomes ready, edge triggered.
     pub(crate) fn wait(&self, source: impl AsFd, interest: Interest, waker: &Waker) -> io::Result<()> {
-        let trigger = match interest {
-            Interest::Read => Trigger::EdgeRead,
-            Interest::Write => Trigger::EdgeReadWrite,
+        let mut registration = self.registration.borrow_mut();
+        let Some(registered) = registration.as_mut() else {
+            let waiter = Waiter::Task(waker.clone());
+            *registration = Some(Registration::new(&self.reactor, source, interest, waiter)?);
+            return Ok(());
         };
-        let key = match self.registration.get() {
-            None => self.reactor.watch(source, trigger, Waiter::Task(waker.clone()))?,
-            Some(Registration { key, trigger: current }) => {
-                self.reactor.wait_with(key, waker);
-                if current == trigger || current == Trigger::EdgeReadWrite {
-                    return Ok(());
-                }
-                self.reactor.rewatch(source, key, trigger)?;
-                key
-            }
-        };
-        self.registration.set(Some(Registration { key, trigger }));
-        Ok(())
+        self.reactor.wait_with(registered.key, waker);
+        match interest {
+            Interest::Read => Ok(()),
+            Interest::ReadWrite => registered.report_room(&self.reactor, source),
+        }
     }
 
     /// Gives the registration away, if there is one.

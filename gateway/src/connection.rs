@@ -212,7 +212,7 @@ fn begin_relay(client: Client, way: Way) {
     if meter.account(flow).is_some_and(|account| account.is_revoked()) {
         // Removed while the answer was on its way. He is cut off as a moment later he would have been.
         meter.close(flow, CloseReason::PolicyChanged);
-        stream.into_parts().0.reset();
+        stream.reset();
         return;
     }
     let early = early.map(Pending::new);

@@ -24,7 +24,7 @@ use engine::slab::Key;
 use engine::timer::wheel::TimerId;
 use ledger::record::{CloseReason, Legs};
 use sys::clock::Nanos;
-use sys::epoll::{Readiness, Tail, Trigger};
+use sys::epoll::{Readiness, Tail};
 use sys::socket::Socket;
 use sys::splice::Pipe;
 
@@ -33,9 +33,9 @@ pub(crate) use table::{RelayDeadlines, Relays};
 
 use crate::limits::TURN_BYTES_MAX;
 
-/// One end of a relay: a socket and its registration with the reactor.
+/// One side of a relay: a socket and its registration with the reactor.
 #[derive(Debug)]
-pub(crate) struct End {
+struct Peer {
     socket: Socket,
     registration: Registration,
 }
@@ -43,8 +43,8 @@ pub(crate) struct End {
 /// See the file's header.
 #[derive(Debug)]
 pub(crate) struct Relay {
-    client: End,
-    upstream: End,
+    client: Peer,
+    upstream: Peer,
     up: Direction,
     down: Direction,
     /// The flow that is billed.
@@ -119,39 +119,50 @@ pub(crate) struct Tools {
     promotions: u64,
 }
 
-impl End {
-    /// Most sockets never need it, so it is asked for when a write first would block, and then for good.
-    fn report_room(&mut self, reactor: &Reactor) -> io::Result<()> {
-        if self.registration.trigger != Trigger::EdgeReadWrite {
-            reactor.rewatch(&self.socket, self.registration.key, Trigger::EdgeReadWrite)?;
-            self.registration.trigger = Trigger::EdgeReadWrite;
-        }
-        Ok(())
-    }
+/// The sockets of a direction, and what is counted of them, while it runs.
+struct Lane<'r> {
+    source: &'r Socket,
+    sink: &'r Socket,
+    /// Bytes that calls took from the source.
+    received: &'r mut u64,
+    /// Bytes that calls took toward the sink.
+    sent: &'r mut u64,
+}
+
+/// How the sink is told that the source has ended.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum EndBy {
+    /// By a FIN of its own: the other direction goes on.
+    Shutdown,
+    /// By the close that follows, of whichever kind.
+    Close,
 }
 
 impl Direction {
-    /// Somebody else may have waited for the source before, and been told what is not told again.
-    fn new(source_was_watched: bool) -> Direction {
+    /// A direction whose source is watched from now on: an event tells all.
+    fn fresh() -> Direction {
         Direction {
             pending: None,
             pipe: None,
-            readable: source_was_watched,
+            readable: false,
             writable: true,
-            tail: if source_was_watched { Tail::Unclear } else { Tail::Open },
+            tail: Tail::Open,
             state: State::Flowing,
             streak: 0,
             writes: 0,
         }
     }
 
-    /// Moves up to `budget` bytes; leaves in `budget` what was not spent. `received` and `sent` count what
-    /// the calls returned.
+    /// A direction whose source somebody else watched, and was told what is not told again.
+    fn taken_over() -> Direction {
+        Direction { readable: true, tail: Tail::Unclear, ..Direction::fresh() }
+    }
+
+    /// Moves up to `budget` bytes; leaves in `budget` what was not spent.
     fn pump(
         &mut self,
-        (source, sink): (&Socket, &Socket),
-        (received, sent): (&mut u64, &mut u64),
-        other: State,
+        lane: Lane<'_>,
+        end_by: EndBy,
         budget: &mut usize,
         tools: &mut Tools,
     ) -> Result<(), Failure> {
@@ -160,22 +171,22 @@ impl Direction {
                 if !self.writable {
                     break;
                 }
-                *sent += self.write(sink, budget, tools)?;
+                *lane.sent += self.write(lane.sink, budget, tools)?;
             } else if self.state == State::Flushing {
-                // Where the other direction has ended too, the close that follows sends the FIN.
-                if other != State::Ended {
+                if end_by == EndBy::Shutdown {
                     // It fails when the peer is gone already, and then needs not be told.
-                    let _ = sink.shutdown_write();
+                    let _ = lane.sink.shutdown_write();
                 }
                 self.state = State::Ended;
             } else if self.state == State::Ended || !self.readable {
                 break;
-            } else if self.is_fast() {
-                *received += self.fill_pipe(source, tools)?;
+            } else if self.is_fast() && self.tail != Tail::Urgent {
+                *lane.received += self.fill_pipe(lane.source, tools)?;
             } else {
-                let (read, written) = self.copy(source, sink, budget, tools)?;
-                *received += read;
-                *sent += written;
+                let read = self.read(lane.source, tools)?;
+                *lane.received += read as u64;
+                *lane.sent += self.pass_on(read, lane.sink, tools)?;
+                *budget = budget.saturating_sub(read);
             }
         }
         if !self.holds_bytes() {
@@ -215,6 +226,11 @@ impl Direction {
         self.state = State::Flushing;
     }
 
+    /// How the other direction's sink is told of its end, as far as this direction stands.
+    fn other_ends_by(&self) -> EndBy {
+        if self.state == State::Ended { EndBy::Close } else { EndBy::Shutdown }
+    }
+
     /// Whether a run would find something to do.
     fn can_move(&self) -> bool {
         match self.state {
@@ -227,26 +243,36 @@ impl Direction {
 }
 
 impl Relay {
-    fn new(client: End, upstream: End, (up, down): (Direction, Direction), flow: Key, now: Nanos) -> Relay {
+    /// Each peer comes with the direction of which it is the source.
+    fn new(
+        (client, up): (Peer, Direction),
+        (upstream, down): (Peer, Direction),
+        flow: Key,
+        now: Nanos,
+    ) -> Relay {
         Relay { client, upstream, up, down, flow, timer: None, moved_at: now, queued: false }
     }
 
     /// Moves bytes in both directions, up to the budget of a turn, and counts them in `legs`.
     fn run(&mut self, legs: &mut Legs, tools: &mut Tools) -> Outcome {
         let mut budget = TURN_BYTES_MAX;
-        let (client, upstream) = (&self.client.socket, &self.upstream.socket);
-        let counts = (&mut legs.client_rx, &mut legs.upstream_tx);
-        match self.up.pump((client, upstream), counts, self.down.state, &mut budget, tools) {
+        match self.pump_up(legs, &mut budget, tools) {
             Err(Failure::Source) => return Outcome::Over(CloseReason::ClientReset),
-            Err(Failure::Sink) => return Outcome::Over(CloseReason::UpstreamReset),
+            Err(Failure::Sink) => {
+                // What the destination said before it broke is the client's, as far as he takes it now: many
+                // a server answers "413" and resets the rest of an upload. Its end is not: the rest is lost.
+                // No event may have told of it yet.
+                self.down.readable = true;
+                let _ = self.pump_down(legs, EndBy::Close, &mut { usize::MAX }, tools);
+                return Outcome::Over(CloseReason::UpstreamReset);
+            }
             Ok(()) => {}
         }
         // A direction that spends all leaves the other its own half, so that acknowledgements of a fast
         // download do not wait for the upload to pause.
         budget = budget.max(TURN_BYTES_MAX / 2);
         let client_was_first = self.up.state == State::Ended && self.down.state != State::Ended;
-        let counts = (&mut legs.upstream_rx, &mut legs.client_tx);
-        match self.down.pump((upstream, client), counts, self.up.state, &mut budget, tools) {
+        match self.pump_down(legs, self.up.other_ends_by(), &mut budget, tools) {
             Err(Failure::Source) => return Outcome::Over(CloseReason::UpstreamReset),
             Err(Failure::Sink) => return Outcome::Over(CloseReason::ClientReset),
             Ok(()) => {}
@@ -255,15 +281,45 @@ impl Relay {
             (State::Ended, State::Ended) if client_was_first => Outcome::Over(CloseReason::ClientClosed),
             (State::Ended, State::Ended) => Outcome::Over(CloseReason::UpstreamClosed),
             _ if self.up.can_move() || self.down.can_move() => Outcome::Yields,
+            _ if self.client_is_lost() => Outcome::Over(CloseReason::ClientReset),
             _ => Outcome::Waits,
         }
+    }
+
+    fn pump_up(&mut self, legs: &mut Legs, budget: &mut usize, tools: &mut Tools) -> Result<(), Failure> {
+        let (source, sink) = (&self.client.socket, &self.upstream.socket);
+        let lane = Lane { source, sink, received: &mut legs.client_rx, sent: &mut legs.upstream_tx };
+        self.up.pump(lane, self.down.other_ends_by(), budget, tools)
+    }
+
+    fn pump_down(
+        &mut self,
+        legs: &mut Legs,
+        end_by: EndBy,
+        budget: &mut usize,
+        tools: &mut Tools,
+    ) -> Result<(), Failure> {
+        let (source, sink) = (&self.upstream.socket, &self.client.socket);
+        let lane = Lane { source, sink, received: &mut legs.upstream_rx, sent: &mut legs.client_tx };
+        self.down.pump(lane, end_by, budget, tools)
+    }
+
+    /// Whether there is something to do.
+    fn can_run(&self) -> bool {
+        self.up.can_move() || self.down.can_move() || self.client_is_lost()
+    }
+
+    /// Whether the client's connection has failed. Where no direction can move nobody would find that out: a
+    /// destination that takes nothing and says nothing would hold the relay until its deadline.
+    fn client_is_lost(&self) -> bool {
+        self.up.tail == Tail::Broken
     }
 
     /// Has the sockets that took less than they were given report when they take more.
     fn await_room(&mut self, reactor: &Reactor) -> io::Result<()> {
         for (direction, sink) in [(&self.up, &mut self.upstream), (&self.down, &mut self.client)] {
             if !direction.writable {
-                sink.report_room(reactor)?;
+                sink.registration.report_room(reactor, &sink.socket)?;
             }
         }
         Ok(())

@@ -207,7 +207,6 @@ impl<F: Future<Output = ()>> Worker<F> {
     ) {
         // Who waits at a listener that goes is still served, by the configuration that had it.
         self.retire(|door| removed.contains(&door.configured));
-        self.local.relays.borrow_mut().set_deadlines(RelayDeadlines::from(&snapshot.config.timeouts));
         self.local.snapshot.replace(Rc::new(Current(Arc::clone(&snapshot))));
         for (configured, listener) in added {
             self.open(configured, listener);
@@ -218,8 +217,9 @@ impl<F: Future<Output = ()>> Worker<F> {
             door.position = position.expect("a listener that is not removed is in the configuration");
         }
         self.local.authenticator.replace(&snapshot);
-        let mut meter = self.local.meter.borrow_mut();
-        self.local.relays.borrow_mut().close_where(&mut meter, |meter, flow| {
+        let (mut relays, mut meter) = (self.local.relays.borrow_mut(), self.local.meter.borrow_mut());
+        relays.set_deadlines(RelayDeadlines::from(&snapshot.config.timeouts), &meter);
+        relays.close_where(&mut meter, |meter, flow| {
             let revoked = meter.account(flow).is_some_and(|account| account.is_revoked());
             revoked.then_some(CloseReason::PolicyChanged)
         });

@@ -62,8 +62,12 @@ pub enum Tail {
     Open,
     /// The stream's end, and nothing else: a read that gets less than it asked for has taken the last byte.
     Ended,
-    /// Something that only reading on tells: an error, or an urgent byte, at which reads stop short.
+    /// Something that only reading on tells.
     Unclear,
+    /// An urgent byte, at which reads stop short; `splice` does not come past it.
+    Urgent,
+    /// The connection has failed, by a reset for instance: the bytes can be read, and then the error.
+    Broken,
 }
 
 /// One event: a source's token and what it is ready for.
@@ -155,8 +159,10 @@ impl Readiness {
     fn of(flags: EventFlags) -> Readiness {
         let broken = EventFlags::ERR | EventFlags::HUP;
         // HUP without an error means that both directions have ended, which RDHUP says of the one read.
-        let tail = if flags.intersects(EventFlags::ERR | EventFlags::PRI) {
-            Tail::Unclear
+        let tail = if flags.contains(EventFlags::ERR) {
+            Tail::Broken
+        } else if flags.contains(EventFlags::PRI) {
+            Tail::Urgent
         } else if flags.contains(EventFlags::RDHUP) {
             Tail::Ended
         } else if flags.contains(EventFlags::HUP) {
@@ -207,6 +213,19 @@ impl AsFd for WakeUp {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_tail_is_as_bad_as_the_worst_that_is_told() {
+        let tail = |flags| Readiness::of(flags).tail;
+        let end = EventFlags::IN | EventFlags::RDHUP;
+        assert_eq!(tail(EventFlags::IN | EventFlags::OUT), Tail::Open);
+        assert_eq!(tail(end), Tail::Ended);
+        assert_eq!(tail(end | EventFlags::HUP), Tail::Ended);
+        assert_eq!(tail(end | EventFlags::PRI), Tail::Urgent);
+        assert_eq!(tail(end | EventFlags::PRI | EventFlags::HUP | EventFlags::ERR), Tail::Broken);
+        let sorted = [Tail::Open, Tail::Ended, Tail::Unclear, Tail::Urgent, Tail::Broken];
+        assert!(sorted.is_sorted(), "an end that was told never hides what is worse");
+    }
 
     #[test]
     fn a_signal_wakes_until_it_is_cleared() {

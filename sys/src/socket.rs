@@ -25,7 +25,7 @@ pub enum Connect {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum FirstWord {
     /// We do, as soon as it stands: then the last ACK of the handshake waits for those bytes and rides on
-    /// them, which saves a packet. If they fail to come it is sent by the kernel's timer, 40 ms later.
+    /// them, which saves a packet. If they fail to come it is sent by the kernel's timer, 200 ms later.
     Ours,
     /// Nobody knows: a server may greet first, and must not wait for a delayed ACK.
     Unknown,
@@ -45,7 +45,8 @@ impl Socket {
         let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let socket = Socket(net::socket_with(family, SocketType::STREAM, FLAGS, None)?);
         if first_word == FirstWord::Ours {
-            sockopt::set_tcp_quickack(&socket.0, false)?;
+            // A hint: without it there is a packet more.
+            let _ = sockopt::set_tcp_quickack(&socket.0, false);
         }
         let state = socket.continue_connect(address)?;
         Ok((socket, state))
@@ -93,8 +94,8 @@ impl Socket {
         retry(|| net::send(&self.0, bytes, SendFlags::NOSIGNAL))
     }
 
-    /// As [`Socket::send`], where more bytes or the end of our direction follow at once: a last partial packet
-    /// waits for them (`MSG_MORE`), so that the end costs no packet of its own.
+    /// As [`Socket::send`], where more bytes or the end of our direction follow at once: a last partial
+    /// packet waits for them (`MSG_MORE`), so that the end costs no packet of its own.
     ///
     /// # Errors
     /// As [`Socket::send`].
@@ -158,7 +159,7 @@ pub struct ListenOptions {
 
 /// Why accept gave no connection, each reason of accept(2) on purpose. All leave the listener usable.
 #[derive(Debug)]
-pub enum Refusal {
+pub enum AcceptError {
     /// Nobody waits.
     Empty,
     /// The connection that was next is gone or forbidden (`ECONNABORTED`, `EPERM` of a firewall, and network
@@ -199,22 +200,22 @@ impl Listener {
     /// Takes the next connection that waits.
     ///
     /// # Errors
-    /// [`Refusal`] says whether it makes sense to call again.
-    pub fn accept(&self) -> Result<(Socket, SocketAddr), Refusal> {
+    /// [`AcceptError`] says whether it makes sense to call again.
+    pub fn accept(&self) -> Result<(Socket, SocketAddr), AcceptError> {
         use rustix::io::Errno;
         loop {
             let refused = match net::acceptfrom_with(&self.0, FLAGS) {
                 Ok((socket, Some(peer))) => {
-                    let peer = to_std(peer).map_err(Refusal::ThisConnection)?;
+                    let peer = to_std(peer).map_err(AcceptError::ThisConnection)?;
                     return Ok((Socket(socket), peer));
                 }
-                Ok((_, None)) => Refusal::ThisConnection(io::ErrorKind::AddrNotAvailable.into()),
+                Ok((_, None)) => AcceptError::ThisConnection(io::ErrorKind::AddrNotAvailable.into()),
                 Err(Errno::INTR) => continue,
-                Err(Errno::AGAIN) => Refusal::Empty,
+                Err(Errno::AGAIN) => AcceptError::Empty,
                 Err(errno @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {
-                    Refusal::Exhausted(errno.into())
+                    AcceptError::Exhausted(errno.into())
                 }
-                Err(errno) => Refusal::ThisConnection(errno.into()),
+                Err(errno) => AcceptError::ThisConnection(errno.into()),
             };
             return Err(refused);
         }

@@ -57,27 +57,20 @@ impl PendingCache {
 }
 
 impl Direction {
-    /// Reads once and writes what was read; returns both counts.
-    pub(super) fn copy(
-        &mut self,
-        source: &Socket,
-        sink: &Socket,
-        budget: &mut usize,
-        tools: &mut Tools,
-    ) -> Result<(u64, u64), Failure> {
+    /// Reads once into the scratch buffer; returns how many bytes lie there.
+    pub(super) fn read(&mut self, source: &Socket, tools: &mut Tools) -> Result<usize, Failure> {
         let read = match source.recv(&mut tools.scratch) {
             Ok(0) => {
                 self.source_ended();
-                return Ok((0, 0));
+                return Ok(0);
             }
             Ok(read) => read,
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 self.source_empty();
-                return Ok((0, 0));
+                return Ok(0);
             }
             Err(_) => return Err(Failure::Source),
         };
-        *budget = budget.saturating_sub(read);
         if read == SCRATCH_BYTES {
             self.streak += 1;
             tools.promotions += u64::from(self.is_fast());
@@ -87,14 +80,23 @@ impl Direction {
             match self.tail {
                 Tail::Open => self.readable = false,
                 Tail::Ended => self.source_ended(),
-                Tail::Unclear => {}
+                Tail::Unclear | Tail::Urgent | Tail::Broken => {}
             }
+        }
+        Ok(read)
+    }
+
+    /// Writes the `read` bytes in the scratch buffer, and keeps what the sink does not take; returns how many
+    /// it took.
+    pub(super) fn pass_on(&mut self, read: usize, sink: &Socket, tools: &mut Tools) -> Result<u64, Failure> {
+        if read == 0 {
+            return Ok(0);
         }
         let written = self.send(sink, &tools.scratch[..read])?;
         if written < read {
             self.pending = Some(tools.pending.take(&tools.scratch[written..read]));
         }
-        Ok((read as u64, written as u64))
+        Ok(written as u64)
     }
 
     /// Writes what an earlier write left.
@@ -145,7 +147,8 @@ impl Direction {
     fn note_write(&mut self, sink: &Socket) {
         if self.writes < 2 {
             self.writes += 1;
-            if self.writes == 2 {
+            // Where the end follows there is no further write, and the option would send these bytes at once.
+            if self.writes == 2 && self.state == State::Flowing {
                 // A socket that refuses it is dead, which the next read or write will tell.
                 let _ = sink.set_nodelay();
             }

@@ -78,7 +78,8 @@ impl Direction {
         };
         match pipe.fill_from(source, SPLICE_BYTES_MAX) {
             Ok(0) => {
-                self.source_ended();
+                // The end, or an urgent byte with the end somewhere behind it: a read tells which.
+                self.streak = 0;
                 Ok(0)
             }
             Ok(moved) => {

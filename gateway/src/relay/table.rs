@@ -10,14 +10,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use engine::reactor::{Reactor, Registration, Waiter};
+use engine::reactor::{Interest, Reactor, Registration, Waiter};
 use engine::slab::{Key, Slab};
 use ledger::record::{CloseReason, Legs};
 use sys::clock::Nanos;
-use sys::epoll::{Readiness, Trigger};
+use sys::epoll::Readiness;
 use sys::socket::Socket;
 
-use super::{Direction, End, Outcome, Pending, Relay, Tools};
+use super::{Direction, Outcome, Peer, Pending, Relay, Tools};
 use crate::limits::SCRATCH_BYTES;
 use crate::meter::Meter;
 use crate::stats::{LegBytes, WorkerStats};
@@ -30,7 +30,7 @@ pub(crate) struct RelayDeadlines {
     pub idle: Duration,
     /// Without a byte after one direction has ended.
     pub half_closed: Duration,
-    /// Altogether, from the accept.
+    /// Altogether, from the start of the relay.
     pub lifetime: Option<Duration>,
 }
 
@@ -61,9 +61,16 @@ impl Relays {
         !self.queue.is_empty()
     }
 
-    /// From now on these deadlines count, for live relays when their timers next come.
-    pub(crate) fn set_deadlines(&mut self, deadlines: RelayDeadlines) {
+    /// From now on these deadlines count, for live relays too.
+    pub(crate) fn set_deadlines(&mut self, deadlines: RelayDeadlines, meter: &Meter) {
+        let come_nearer = deadlines.shortest() < self.deadlines.shortest()
+            || deadlines.half_closed < self.deadlines.half_closed;
         self.deadlines = deadlines;
+        // Later ones are found when the timers come, as always.
+        if come_nearer {
+            let keys: Vec<Key> = self.slab.keys().collect();
+            keys.into_iter().for_each(|key| self.hasten(key, meter));
+        }
     }
 
     /// Begins a relay between two connected sockets; it is run this turn. `early` is what the client sent
@@ -76,23 +83,20 @@ impl Relays {
         flow: Key,
         meter: &mut Meter,
     ) {
-        let directions = (Direction::new(client.1.is_some()), Direction::new(upstream.1.is_some()));
         // The key is known before the relay is, so that the registrations can carry it.
         let index = self.slab.next_index();
-        let registered = self.register(client, index, Side::Client).and_then(|client| {
-            match self.register(upstream, index, Side::Upstream) {
-                Ok(upstream) => Ok((client, upstream)),
-                Err(error) => {
-                    self.reactor.forget(client.registration.key);
-                    Err(error)
-                }
+        let client = self.register(client, index, Side::Client);
+        let upstream = self.register(upstream, index, Side::Upstream);
+        let (client, upstream) = match (client, upstream) {
+            (Ok(client), Ok(upstream)) => (client, upstream),
+            // The kernel has no memory for a watch.
+            (client, upstream) => {
+                [client, upstream].into_iter().flatten().for_each(|(peer, _direction)| self.reset(peer));
+                meter.close(flow, CloseReason::Overload);
+                return;
             }
-        });
-        let Ok((client, upstream)) = registered else {
-            meter.close(flow, CloseReason::Overload);
-            return;
         };
-        let mut relay = Relay::new(client, upstream, directions, flow, self.reactor.now());
+        let mut relay = Relay::new(client, upstream, flow, self.reactor.now());
         if let (Some(pending), Some(legs)) = (early, meter.legs_mut(flow)) {
             legs.client_rx += pending.len() as u64;
             self.stats.bytes.client_rx.add(pending.len() as u64);
@@ -113,7 +117,7 @@ impl Relays {
             Side::Client => relay.client_ready(readiness),
             Side::Upstream => relay.upstream_ready(readiness),
         }
-        if !relay.queued && (relay.up.can_move() || relay.down.can_move()) {
+        if !relay.queued && relay.can_run() {
             relay.queued = true;
             self.queue.push_back(key);
         }
@@ -174,17 +178,17 @@ impl Relays {
         if !matches!(outcome, Outcome::Over(_)) && relay.await_room(&self.reactor).is_err() {
             outcome = Outcome::Over(CloseReason::Fault);
         }
+        let came_nearer = relay.is_half_closed() && !was_half_closed;
         match outcome {
-            Outcome::Waits => {
-                if relay.is_half_closed() && !was_half_closed {
-                    self.hasten(key, meter);
-                }
-            }
+            Outcome::Waits => {}
             Outcome::Yields => {
                 relay.queued = true;
                 self.queue.push_back(key);
             }
-            Outcome::Over(reason) => self.close(key, reason, meter),
+            Outcome::Over(reason) => return self.close(key, reason, meter),
+        }
+        if came_nearer {
+            self.hasten(key, meter);
         }
     }
 
@@ -211,28 +215,42 @@ impl Relays {
         if let Some(timer) = relay.timer {
             self.reactor.cancel(timer);
         }
-        for end in [relay.client, relay.upstream] {
-            self.reactor.forget(end.registration.key);
-            if !matches!(reason, CloseReason::ClientClosed | CloseReason::UpstreamClosed) {
-                end.socket.reset();
+        let in_order = matches!(reason, CloseReason::ClientClosed | CloseReason::UpstreamClosed);
+        for peer in [relay.client, relay.upstream] {
+            if in_order {
+                self.reactor.forget(peer.registration.key());
+            } else {
+                self.reset(peer);
             }
         }
         meter.close(relay.flow, reason);
     }
 
-    fn register(&self, (socket, registration): Part, index: u32, side: Side) -> io::Result<End> {
+    fn reset(&self, peer: Peer) {
+        self.reactor.forget(peer.registration.key());
+        peer.socket.reset();
+    }
+
+    /// Makes a part one side of relay `index`, with the direction of which it is the source. A socket that
+    /// cannot be registered is reset.
+    fn register(
+        &self,
+        (socket, registration): Part,
+        index: u32,
+        side: Side,
+    ) -> io::Result<(Peer, Direction)> {
         let waiter = Waiter::Tag(Subject::Relay(index, side).tag());
-        let registration = match registration {
-            Some(registration) => {
-                self.reactor.hand_over(registration.key, waiter);
-                registration
+        if let Some(registration) = registration {
+            self.reactor.hand_over(registration.key(), waiter);
+            return Ok((Peer { socket, registration }, Direction::taken_over()));
+        }
+        match Registration::new(&self.reactor, &socket, Interest::Read, waiter) {
+            Ok(registration) => Ok((Peer { socket, registration }, Direction::fresh())),
+            Err(error) => {
+                socket.reset();
+                Err(error)
             }
-            None => {
-                let trigger = Trigger::EdgeRead;
-                Registration { key: self.reactor.watch(&socket, trigger, waiter)?, trigger }
-            }
-        };
-        Ok(End { socket, registration })
+        }
     }
 }
 

@@ -5,8 +5,8 @@ use std::net::{Shutdown, TcpStream};
 
 use crate::harness::Gateway;
 use crate::peers::{
-    Destination, check_echo, check_ended, connect_request, read_all, read_answer, read_exactly, read_reply,
-    socks_request, tunnel,
+    Destination, check_echo, check_ended, connect_request, pattern, read_all, read_answer, read_exactly,
+    read_reply, socks_request, tunnel,
 };
 
 #[test]
@@ -109,6 +109,21 @@ fn a_tunnel_that_the_client_half_closed_ends() {
         client.shutdown(Shutdown::Write).unwrap();
         check_ended(client, true);
     });
+}
+
+#[test]
+fn a_tunnel_that_the_client_half_closed_under_load_ends() {
+    const DOWN: usize = 30_000_000;
+    let destination = Destination::start(|mut stream| {
+        stream.write_all(&pattern(9, DOWN)).unwrap();
+        std::thread::park();
+    });
+    let gateway = Gateway::local("[timeouts]\nhalf_closed = \"1s\"\n");
+    let mut client = tunnel(&gateway, destination.address);
+    read_exactly(&mut client, DOWN / 2);
+    client.shutdown(Shutdown::Write).unwrap();
+    read_exactly(&mut client, DOWN / 2);
+    gateway.check_closed(client.local_addr().unwrap(), "half_closed_timeout");
 }
 
 #[test]

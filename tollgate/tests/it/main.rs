@@ -6,6 +6,7 @@
 //! `programs` and `heavy`. Leaves to others: the other commands (`tests/commands`).
 
 mod bad_inputs;
+mod breaks;
 mod deadlines;
 mod denials;
 mod drain;

@@ -95,7 +95,7 @@ fn a_user_who_is_removed_while_he_asks_is_told_so() {
     let (begun, rest) = request.split_at(20);
     let mut client = connect_from(FIRST, gateway.listeners[0]);
     client.write_all(begun.as_bytes()).unwrap();
-    // Connections of one thread are taken in turn, so that when later ones have been served this one was read.
+    // Connections of one thread are taken in turn: when later ones have been served this one was read.
     for _ in 0..8 {
         assert_eq!(status(&gateway, SECOND, destination.address), 200);
     }

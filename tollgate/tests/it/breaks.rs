@@ -1,0 +1,83 @@
+//! Tunnels that break: a reset is passed on as a reset, what was said before it is not lost, and nobody holds
+//! a tunnel whose other end is gone.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::sync::{Mutex, mpsc};
+use std::thread;
+
+use crate::harness::{Gateway, eventually};
+use crate::peers::{Destination, check_ended, pattern, read_exactly, reset, tunnel};
+
+/// More than the sockets on the way store.
+const TOO_MUCH: usize = 24_000_000;
+
+#[test]
+fn a_reset_is_passed_on_as_a_reset() {
+    let (tell, told) = mpsc::channel();
+    let destination = Destination::start(move |mut stream| {
+        if read_exactly(&mut stream, 1) == b"r" {
+            reset(stream);
+        } else {
+            stream.write_all(b"!").unwrap();
+            tell.send(stream.read(&mut [0]).map_err(|error| error.kind())).unwrap();
+        }
+    });
+    let gateway = Gateway::local("");
+
+    let mut client = tunnel(&gateway, destination.address);
+    client.write_all(b"r").unwrap();
+    check_ended(&mut client, true);
+    gateway.check_closed(client.local_addr().unwrap(), "upstream_reset");
+
+    let mut client = tunnel(&gateway, destination.address);
+    let address = client.local_addr().unwrap();
+    client.write_all(b"x").unwrap();
+    read_exactly(&mut client, 1);
+    reset(client);
+    assert_eq!(told.recv().unwrap(), Err(ErrorKind::ConnectionReset));
+    gateway.check_closed(address, "client_reset");
+}
+
+#[test]
+fn an_answer_before_the_reset_of_an_upload_is_heard() {
+    const ANSWER: &[u8] = b"HTTP/1.1 413 Content Too Large\r\n\r\n";
+    let destination = Destination::start(|mut stream| {
+        read_exactly(&mut stream, 1_000_000);
+        stream.write_all(ANSWER).unwrap();
+        // Closing with bytes unread is a reset.
+    });
+    let gateway = Gateway::local("");
+    for _ in 0..20 {
+        let mut client = tunnel(&gateway, destination.address);
+        let mut sender = client.try_clone().unwrap();
+        let upload = thread::spawn(move || sender.write_all(&pattern(6, TOO_MUCH)).unwrap_err().kind());
+        assert_eq!(read_exactly(&mut client, ANSWER.len()), ANSWER);
+        assert!(matches!(upload.join().unwrap(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe));
+    }
+}
+
+/// Writes until nothing more is taken for as long as the gateway needs to settle.
+fn fill(client: &mut TcpStream) {
+    let bytes = pattern(7, 1_000_000);
+    client.set_nonblocking(true).unwrap();
+    let mut full = 0;
+    eventually("the sender is stopped", || {
+        full = if client.write(&bytes).is_ok() { 0 } else { full + 1 };
+        full > 20
+    });
+}
+
+#[test]
+fn a_client_that_is_gone_holds_no_tunnel_to_a_destination_that_takes_nothing() {
+    let (go, may_end) = mpsc::channel::<()>();
+    let may_end = Mutex::new(may_end);
+    let destination = Destination::start(move |_stream| may_end.lock().unwrap().recv().unwrap_or_default());
+    let gateway = Gateway::local("");
+    let mut client = tunnel(&gateway, destination.address);
+    let address = client.local_addr().unwrap();
+    fill(&mut client);
+    reset(client);
+    gateway.check_closed(address, "client_reset");
+    drop(go);
+}
