@@ -28,17 +28,58 @@ use tokio::sync::watch;
 
 use crate::http::{BOUNDS, Bounds};
 
-/// Binds `address` and answers there from a new thread. `ledger` tells how the ledger is doing, and is called
-/// for each question about it.
+/// Listens on `address`; nobody answers yet. Whoever connects waits.
 ///
 /// # Errors
-/// The address cannot be bound; the error names it. Or no thread or descriptor is left.
-pub fn start(
+/// The address cannot be bound; the error names it.
+pub fn bind(address: SocketAddr) -> io::Result<Bound> {
+    let named =
+        |error: io::Error| io::Error::new(error.kind(), format!("the admin address {address}: {error}"));
+    let listener = TcpListener::bind(address).map_err(named)?;
+    listener.set_nonblocking(true)?;
+    Ok(Bound { address: listener.local_addr()?, listener })
+}
+
+/// The admin side's address, taken.
+#[derive(Debug)]
+pub struct Bound {
     address: SocketAddr,
-    stats: Arc<Stats>,
-    ledger: Box<dyn Fn() -> Status + Send + Sync>,
-) -> io::Result<Admin> {
-    start_within(BOUNDS, address, api::routes(stats, ledger))
+    listener: TcpListener,
+}
+
+impl Bound {
+    /// The address: as asked for, with the port that the kernel chose if that was 0.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Answers from a new thread. `ledger` tells how the ledger is doing, and is called for each question
+    /// about it.
+    ///
+    /// # Errors
+    /// No thread or descriptor is left.
+    pub fn start(
+        self,
+        stats: Arc<Stats>,
+        ledger: Box<dyn Fn() -> Status + Send + Sync>,
+    ) -> io::Result<Admin> {
+        self.start_within(BOUNDS, api::routes(stats, ledger))
+    }
+
+    fn start_within(self, bounds: Bounds, routes: Router) -> io::Result<Admin> {
+        let Bound { address, listener } = self;
+        // Made here, so that what it lacks is an error of this call and not of the thread.
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let listener = {
+            let _context = runtime.enter();
+            tokio::net::TcpListener::from_std(listener)?
+        };
+        let (stop, stopped) = watch::channel(());
+        let thread = thread::Builder::new()
+            .name("admin".into())
+            .spawn(move || runtime.block_on(http::serve(listener, routes, bounds, stopped)))?;
+        Ok(Admin { address, stop: Some(stop), thread: Some(thread) })
+    }
 }
 
 /// The running admin side. Dropping it stops it.
@@ -70,25 +111,6 @@ impl Drop for Admin {
             let _ = thread.join();
         }
     }
-}
-
-fn start_within(bounds: Bounds, address: SocketAddr, routes: Router) -> io::Result<Admin> {
-    let named =
-        |error: io::Error| io::Error::new(error.kind(), format!("the admin address {address}: {error}"));
-    let listener = TcpListener::bind(address).map_err(named)?;
-    listener.set_nonblocking(true)?;
-    let address = listener.local_addr()?;
-    // Made here, so that what it lacks is an error of this call and not of the thread.
-    let runtime = Builder::new_current_thread().enable_all().build()?;
-    let listener = {
-        let _context = runtime.enter();
-        tokio::net::TcpListener::from_std(listener)?
-    };
-    let (stop, stopped) = watch::channel(());
-    let thread = thread::Builder::new()
-        .name("admin".into())
-        .spawn(move || runtime.block_on(http::serve(listener, routes, bounds, stopped)))?;
-    Ok(Admin { address, stop: Some(stop), thread: Some(thread) })
 }
 
 #[cfg(test)]

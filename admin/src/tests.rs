@@ -45,7 +45,7 @@ fn fixture(bounds: Bounds) -> Fixture {
     let ledger = Arc::new(Mutex::new(rest));
     let told = Arc::clone(&ledger);
     let routes = api::routes(Arc::clone(&stats), Box::new(move || told.lock().unwrap().clone()));
-    let admin = start_within(bounds, "127.0.0.1:0".parse().unwrap(), routes).unwrap();
+    let admin = bind("127.0.0.1:0".parse().unwrap()).unwrap().start_within(bounds, routes).unwrap();
     Fixture { admin, stats, ledger }
 }
 
@@ -268,9 +268,8 @@ fn stopping_ends_connections_and_frees_the_address() {
 #[test]
 fn an_address_in_use_is_an_error_that_names_it() {
     let fixture = fixture(BOUNDS);
-    let (address, ledger) = (fixture.admin.address(), Arc::clone(&fixture.ledger));
-    let second = start(address, Arc::clone(&fixture.stats), Box::new(move || ledger.lock().unwrap().clone()));
-    let error = second.unwrap_err();
+    let address = fixture.admin.address();
+    let error = bind(address).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
     assert!(error.to_string().starts_with(&format!("the admin address {address}: ")), "{error}");
 }

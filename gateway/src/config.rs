@@ -16,7 +16,6 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use policy::Policy;
 use policy::rules::Rule;
@@ -52,19 +51,10 @@ pub struct Given {
     pub path: Option<PathBuf>,
     /// Destinations for the user [`FIRST_USER`] besides those written.
     pub allow: Vec<String>,
-    /// The machine that it is for.
-    pub machine: Machine,
+    /// The addresses of this machine's interfaces: what a wildcard listener stands for.
+    pub local_addresses: Vec<IpAddr>,
     /// A user file that is not written yet, or not written like this: its path and its text.
     pub draft: Option<(PathBuf, String)>,
-}
-
-/// What must be known of a machine to tell its own addresses.
-#[derive(Clone, Debug, Default)]
-pub struct Machine {
-    /// The addresses of all interfaces: what a wildcard listener stands for.
-    pub addresses: Vec<IpAddr>,
-    /// Sockets that this process listens on already, with the ports that the kernel chose.
-    pub bound: Vec<SocketAddr>,
 }
 
 /// Where a configuration comes from.
@@ -77,7 +67,7 @@ pub enum Origin {
 }
 
 /// A whole configuration.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Config {
     /// Where it comes from.
     pub origin: Origin,
@@ -106,7 +96,9 @@ pub struct Config {
     /// In the order of the policy: `users[i].index.as_usize() == i`.
     pub users: Vec<User>,
     /// Who may go where.
-    pub policy: Arc<Policy>,
+    pub policy: Policy,
+    /// As in [`Given`].
+    local_addresses: Vec<IpAddr>,
     /// What is allowed but can hardly be meant.
     pub warnings: Findings,
 }
@@ -125,16 +117,27 @@ impl Config {
         people::check(&written, &mut report);
         check_agreement(&written, &mut report);
         warn_of_other_users(&gathered.origin, &written, &gathered.users_directory, &mut report);
-        let own = listeners::own_addresses(&written, &given.machine);
-        let policy = people::policy(&written, own, &mut report);
+        let policy = people::policy(&written, &mut report);
         let findings = |diagnostics| Findings::new(&gathered.sources, diagnostics, &report.secrets);
         match policy {
             Some(policy) if report.errors.is_empty() => {
                 let warnings = findings(report.warnings);
-                Ok(assemble(gathered.origin, gathered.users_directory, written, policy, warnings))
+                let mut config =
+                    assemble(gathered.origin, gathered.users_directory, written, policy, warnings);
+                config.local_addresses.clone_from(&given.local_addresses);
+                config.own_also([]);
+                Ok(config)
             }
             _ => Err(ConfigErrors(findings(report.errors))),
         }
+    }
+
+    /// Besides the addresses that are configured, makes those of `open` sockets ours: with ports that the
+    /// kernel chose, or opened by an earlier configuration.
+    pub(crate) fn own_also(&mut self, open: impl IntoIterator<Item = SocketAddr>) {
+        let configured = self.listeners.iter().map(|listener| listener.address).chain([self.admin.address]);
+        let own = listeners::own_addresses(configured.chain(open), &self.local_addresses);
+        self.policy.set_own(&own);
     }
 
     /// The user of this name.
@@ -147,7 +150,7 @@ fn assemble(
     origin: Origin,
     users_directory: PathBuf,
     written: Written,
-    policy: Arc<Policy>,
+    policy: Policy,
     warnings: Findings,
 ) -> Config {
     let base = base_directory(&origin);
@@ -173,6 +176,7 @@ fn assemble(
         auth: written.auth.clone(),
         users: people::resolve(written, &policy),
         policy,
+        local_addresses: Vec::new(),
         warnings,
         origin,
     }

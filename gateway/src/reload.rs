@@ -29,7 +29,7 @@ impl Gateway {
     ///
     /// # Errors
     /// A new listener cannot be opened; the old configuration stays in every respect.
-    pub fn reload(&mut self, config: Config) -> Result<Changes, StartError> {
+    pub fn reload(&mut self, mut config: Config) -> Result<Changes, StartError> {
         self.free_retired();
         let added = self.listen_on_new(&config)?;
         let removed: Vec<SocketAddr> = {
@@ -41,6 +41,9 @@ impl Gateway {
             removed: removed.clone(),
             needs_restart: needs_restart(self.config(), &config),
         };
+        let stay = self.listening.iter().filter(|(configured, _)| !removed.contains(configured));
+        let open = stay.map(|(_, bound)| *bound).chain(added.iter().map(|listening| listening.bound));
+        config.own_also(open.chain([self.admin]));
         let next = Arc::new(self.snapshot.next(config));
         self.retired.push(std::mem::replace(&mut self.snapshot, next));
         self.reconfigure(added, &removed);
@@ -86,7 +89,7 @@ fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
         ("[dns]", old.dns != new.dns),
         ("[ledger]", old.ledger != new.ledger),
         ("[log]", old.log != new.log),
-        ("[auth]", old.auth != new.auth),
+        ("[auth] hash_queue", old.auth.hash_queue != new.auth.hash_queue),
         ("[limits] handshakes", old.limits.handshakes != new.limits.handshakes),
     ];
     changed.into_iter().filter(|(_, changed)| *changed).map(|(table, _)| table).collect()

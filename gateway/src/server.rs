@@ -68,6 +68,8 @@ pub struct Gateway {
     pub(crate) workers: Vec<Handle>,
     /// Configured to bound address of every live listener.
     pub(crate) listening: BTreeMap<SocketAddr, SocketAddr>,
+    /// Where the admin side listens.
+    pub(crate) admin: SocketAddr,
     pub(crate) ledger: Ledger,
     pub(crate) log: Arc<Log>,
     pub(crate) stats: Arc<Stats>,
@@ -97,16 +99,22 @@ struct Parts {
 }
 
 impl Gateway {
-    /// Starts every thread and listens on every address.
+    /// Starts every thread and listens on every address. `admin` is where the admin side listens, to which
+    /// nobody may be led either.
     ///
     /// # Errors
     /// See [`StartError`]; nothing is left running.
-    pub fn start(config: Config, version: &'static str) -> Result<Gateway, StartError> {
+    pub fn start(
+        mut config: Config,
+        admin: SocketAddr,
+        version: &'static str,
+    ) -> Result<Gateway, StartError> {
         let strategy = accept::strategy(config.accept.strategy.as_str())
             .expect("the settings offer the strategies that there are");
         let threads = reactors(&config);
         // First what others may hold: an address or a ledger in use should be told before anything starts.
         let listeners = listen_on_all(&config, strategy, threads)?;
+        config.own_also(listeners.iter().map(|listening| listening.bound).chain([admin]));
         let (ledger, inlets) = Ledger::open(&config.ledger.directory, threads).map_err(StartError::Ledger)?;
         let hashing = hashing_pool(&config).map_err(StartError::Thread)?;
         let pools = vec![("hash", hashing.clone())];
@@ -144,6 +152,7 @@ impl Gateway {
             strategy,
             workers,
             listening: BTreeMap::new(),
+            admin,
             ledger,
             log: Arc::new(log),
             stats,

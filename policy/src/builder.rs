@@ -6,7 +6,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::net::SocketAddr;
 
 use thiserror::Error;
 
@@ -20,7 +19,6 @@ use crate::rules::{self, Rule};
 pub struct Builder {
     sets: Vec<GivenSet>,
     users: Vec<GivenUser>,
-    own: Vec<SocketAddr>,
 }
 
 #[derive(Debug)]
@@ -56,13 +54,6 @@ impl Builder {
         self
     }
 
-    /// Adds addresses on which this gateway listens. For a listener on a wildcard address the caller gives
-    /// the addresses of all interfaces; the wildcard itself may be given too, and closes all of loopback.
-    pub fn own(&mut self, listeners: Vec<SocketAddr>) -> &mut Self {
-        self.own.extend(listeners);
-        self
-    }
-
     /// Compiles the policy, or says all that is wrong.
     pub fn build(self) -> Result<Policy, Vec<BuildError>> {
         let errors = self.mistakes();
@@ -80,7 +71,7 @@ impl Builder {
             let deny = add_lists(&mut lists, &by_set, &user.name, ListKind::Deny, &user.deny);
             users.push(User { name: user.name.as_str().into(), allow, deny });
         }
-        Ok(Policy::new(lists.into(), users.into(), OwnAddresses::new(&self.own)))
+        Ok(Policy::new(lists.into(), users.into(), OwnAddresses::default()))
     }
 
     fn mistakes(&self) -> Vec<BuildError> {

@@ -4,7 +4,7 @@
 //! says why and by which rule. Leaves to others: parsing the target (`proto`), resolving the name and
 //! dialling exactly the address that was judged (`gateway`). The crate's head numbers the rules of decision.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use crate::address::{self, AddressClass};
 use crate::host::{self, Host, Suffix, Suffixes};
@@ -70,6 +70,13 @@ impl Policy {
         let mut by_name: Vec<u32> = (0..).take(users.len()).collect();
         by_name.sort_unstable_by_key(|index| &users[*index as usize].name);
         Self { lists, users, by_name: by_name.into(), own }
+    }
+
+    /// Sets the addresses on which this gateway listens: nobody is led there. For a listener on a wildcard
+    /// address the caller gives the addresses of all interfaces; the wildcard itself may be given too, and
+    /// closes all of loopback.
+    pub fn set_own(&mut self, listeners: &[SocketAddr]) {
+        self.own = OwnAddresses::new(listeners);
     }
 
     /// The user of this name.

@@ -9,7 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 use crate::address::{self, AddressClass};
 
 /// The listeners' addresses and ports.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct OwnAddresses {
     /// Sorted, without IPv4-mapped addresses.
     exact: Box<[(IpAddr, u16)]>,

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use comfy_table::{CellAlignment, Table, presets};
-use gateway::config::{Config, Given, Machine};
+use gateway::config::{Config, Given};
 use serde_json::Value;
 
 pub(crate) mod check;
@@ -28,8 +28,8 @@ pub(crate) struct Context {
 impl Context {
     /// What a load starts from on this machine.
     pub(crate) fn given(&self) -> io::Result<Given> {
-        let machine = Machine { addresses: sys::socket::local_addresses()?, bound: Vec::new() };
-        Ok(Given { path: self.config.clone(), machine, ..Given::default() })
+        let local_addresses = sys::socket::local_addresses()?;
+        Ok(Given { path: self.config.clone(), local_addresses, ..Given::default() })
     }
 
     /// The configuration.

@@ -9,11 +9,10 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use policy::{Policy, UserIndex};
 use proto::target::Target;
 
-use super::Machine;
 use super::read::{Optional, Placed, nearest};
 use super::report::{Diagnostic, Place, Report};
 use super::written::Written;
-use crate::settings::{Admin, ListenerKind, ListenerTable};
+use crate::settings::{ListenerKind, ListenerTable};
 use crate::users::UserName;
 
 /// Most listeners: each costs every reactor thread a socket.
@@ -95,20 +94,15 @@ pub(super) fn resolve(written: &Written, policy: &Policy) -> Vec<Listener> {
     written.listeners.iter().map(resolve).collect()
 }
 
-/// Every address that is ours: of the listeners, of the admin side, and of sockets that are already open.
-/// A wildcard stands for itself and for all addresses of the machine.
-pub(super) fn own_addresses(written: &Written, machine: &Machine) -> Vec<SocketAddr> {
-    let Admin { address: admin } = written.admin;
-    let mut listeners: Vec<SocketAddr> = written.listeners.iter().map(|listener| *listener.address).collect();
-    if listeners.is_empty() {
-        listeners.push(DEFAULT_ADDRESS);
-    }
+/// Every address at which a connection reaches a socket of `open`. A wildcard stands for itself and for all
+/// addresses of this machine, the `locals`.
+pub(super) fn own_addresses(open: impl Iterator<Item = SocketAddr>, locals: &[IpAddr]) -> Vec<SocketAddr> {
     let mut own = Vec::new();
-    for address in listeners.into_iter().chain([admin]).chain(machine.bound.iter().copied()) {
+    for address in open {
         own.push(address);
         if address.ip().is_unspecified() {
             // `::` takes IPv4 connections too unless the kernel is told otherwise.
-            let all = machine.addresses.iter().filter(|local| address.is_ipv6() || local.is_ipv4());
+            let all = locals.iter().filter(|local| address.is_ipv6() || local.is_ipv4());
             own.extend(all.map(|&local| SocketAddr::new(local, address.port())));
         }
     }

@@ -5,9 +5,7 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use ipnet::IpNet;
 use policy::rules::Rule;
@@ -73,9 +71,8 @@ pub(super) fn check(written: &Written, report: &mut Report) {
 }
 
 /// The policy, or complaints.
-pub(super) fn policy(written: &Written, own: Vec<SocketAddr>, report: &mut Report) -> Option<Arc<Policy>> {
+pub(super) fn policy(written: &Written, report: &mut Report) -> Option<Policy> {
     let mut builder = Builder::new();
-    builder.own(own);
     for WrittenDestination { name, place, table } in &written.destinations {
         if table.to.is_empty() {
             let title = format!("the destinations of `{name}` are empty");
@@ -99,7 +96,7 @@ pub(super) fn policy(written: &Written, own: Vec<SocketAddr>, report: &mut Repor
         let places = Places { written, users: &by_name };
         mistakes.iter().for_each(|mistake| report.error(places.diagnostic(mistake)));
     });
-    built.ok().map(Arc::new)
+    built.ok()
 }
 
 /// The users, once [`check`] is content, in the order of the policy.

@@ -143,11 +143,9 @@ fn without_a_file_the_defaults_hold() {
 #[test]
 fn a_wildcard_listener_makes_every_address_ours() {
     let files = Files::new(&[("tollgate.toml", "[[listener]]\naddress = \"0.0.0.0:3128\"\n")]);
-    let machine = Machine {
-        addresses: vec!["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()],
-        bound: vec!["127.0.0.1:40000".parse().unwrap()],
-    };
-    let config = Config::load(&Given { machine, ..files.given() }).unwrap();
+    let local_addresses = vec!["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()];
+    let mut config = Config::load(&Given { local_addresses, ..files.given() }).unwrap();
+    config.own_also(["127.0.0.1:40000".parse().unwrap()]);
     let ours = |text: &str| {
         let address: SocketAddr = text.parse().unwrap();
         config.policy.address_class(address.ip(), address.port()) == AddressClass::Ours

@@ -69,6 +69,7 @@ fn mistakes_in_sets_and_users_are_all_told() {
 /// Reads the lines that make a policy; on mistakes, their texts joined by ` | `.
 fn build(lines: &[String]) -> Result<Policy, String> {
     let mut builder = Builder::new();
+    let mut own: Vec<SocketAddr> = Vec::new();
     let mut users: Vec<(&str, Vec<Rule>, Vec<Rule>)> = Vec::new();
     for line in lines {
         let (head, rules) = line.split_once('=').unwrap_or((line, ""));
@@ -84,8 +85,7 @@ fn build(lines: &[String]) -> Result<Policy, String> {
                 builder.set(name, Some(SetClass::External), parse(rules));
             }
             ["own", ref listeners @ ..] => {
-                let own = listeners.iter().map(|text| text.parse::<SocketAddr>().expect("a listener"));
-                builder.own(own.collect());
+                own.extend(listeners.iter().map(|text| text.parse::<SocketAddr>().expect("a listener")));
             }
             ["user", name, list] => {
                 let (allow, deny) = match list {
@@ -111,7 +111,11 @@ fn build(lines: &[String]) -> Result<Policy, String> {
     for (name, allow, deny) in users {
         builder.user(name, allow, deny);
     }
-    builder.build().map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>().join(" | "))
+    let built = builder.build();
+    let mut policy =
+        built.map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>().join(" | "))?;
+    policy.set_own(&own);
+    Ok(policy)
 }
 
 fn parse(rules: &str) -> Vec<Rule> {

@@ -126,8 +126,10 @@ impl World {
         for (number, (class, rules)) in self.sets.iter().enumerate() {
             builder.set(format!("set{number}"), *class, parse(rules));
         }
-        builder.user("ci", parse(&self.allow), parse(&self.deny)).own(self.own.clone());
-        builder.build().expect("the model's policy has no mistakes")
+        builder.user("ci", parse(&self.allow), parse(&self.deny));
+        let mut policy = builder.build().expect("the model's policy has no mistakes");
+        policy.set_own(&self.own);
+        policy
     }
 
     fn is_own(&self, address: IpAddr, port: u16) -> bool {

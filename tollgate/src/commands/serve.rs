@@ -40,15 +40,15 @@ pub(crate) fn run(context: &Context, options: Options) -> anyhow::Result<ExitCod
     let _ = sys::limits::raise_descriptors();
     let mut given = Given { allow: options.allow, ..context.given()? };
     let first = first_start(&given)?;
-    let mut gateway = Gateway::start(Config::load(&given)?, VERSION)?;
+    let config = Config::load(&given)?;
+    let admin = admin::bind(config.admin.address)?;
+    let mut gateway = Gateway::start(config, admin.address(), VERSION)?;
     let watch = gateway.ledger().watch();
-    let (address, stats) = (gateway.config().admin.address, gateway.stats().clone());
-    let admin = admin::start(address, stats, Box::new(move || watch.status()))?;
-    learn_own_addresses(&mut gateway, &mut given, admin.address())?;
+    let admin = admin.start(gateway.stats().clone(), Box::new(move || watch.status()))?;
     // Whoever started us may not read what we say; that is no reason to stop.
     let _ = greet(&gateway, &admin, first.as_ref());
     let signals = watched(signals);
-    serve_signals(&mut gateway, &mut given, admin.address(), &signals);
+    serve_signals(&mut gateway, &mut given, &signals);
     end(gateway, admin, &signals)
 }
 
@@ -62,25 +62,24 @@ fn watched(mut signals: Signals) -> Receiver<i32> {
 }
 
 /// Obeys signals until one asks for the end.
-fn serve_signals(gateway: &mut Gateway, given: &mut Given, admin: SocketAddr, signals: &Receiver<i32>) {
+fn serve_signals(gateway: &mut Gateway, given: &mut Given, signals: &Receiver<i32>) {
     loop {
         match signals.recv() {
-            Ok(SIGHUP) => reload(gateway, given, admin),
+            Ok(SIGHUP) => reload(gateway, given),
             Ok(SIGUSR1) => gateway.log().reopen(),
             Ok(_) | Err(_) => return,
         }
     }
 }
 
-fn reload(gateway: &mut Gateway, given: &mut Given, admin: SocketAddr) {
+fn reload(gateway: &mut Gateway, given: &mut Given) {
     let log = gateway.log().clone();
+    if let Ok(addresses) = sys::socket::local_addresses() {
+        given.local_addresses = addresses;
+    }
     let outcome = Config::load(given)
         .map_err(|errors| errors.to_string())
-        .and_then(|config| gateway.reload(config).map_err(|error| error.to_string()))
-        .and_then(|changes| match learn_own_addresses(gateway, given, admin) {
-            Ok(()) => Ok(changes),
-            Err(error) => Err(format!("{error:#}")),
-        });
+        .and_then(|config| gateway.reload(config).map_err(|error| error.to_string()));
     match outcome {
         Ok(changes) => {
             let (added, removed) = (list(&changes.added), list(&changes.removed));
@@ -108,20 +107,6 @@ fn reload(gateway: &mut Gateway, given: &mut Given, admin: SocketAddr) {
             eprintln!("reload refused, the old configuration stays:\n{error}");
         }
     }
-}
-
-/// Where the kernel chose a port, the policy has to learn it: nobody may be led to our own listeners.
-fn learn_own_addresses(gateway: &mut Gateway, given: &mut Given, admin: SocketAddr) -> anyhow::Result<()> {
-    let configured = gateway.listening().keys().chain([&gateway.config().admin.address]);
-    let bound = match configured.into_iter().any(|address| address.port() == 0) {
-        true => gateway.listening().values().copied().chain([admin]).collect(),
-        false => Vec::new(),
-    };
-    if given.machine.bound != bound {
-        given.machine.bound = bound;
-        gateway.reload(Config::load(given)?)?;
-    }
-    Ok(())
 }
 
 fn end(gateway: Gateway, admin: Admin, signals: &Receiver<i32>) -> anyhow::Result<ExitCode> {
