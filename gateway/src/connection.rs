@@ -28,6 +28,10 @@ use crate::local::Local;
 use crate::meter::Opening;
 use crate::refusal::Refusal;
 use crate::relay::Pending;
+use crate::resolve::ResolveError;
+
+/// How much longer than planned an answer of the DNS thread may take.
+const DNS_GRACE: Duration = Duration::from_secs(1);
 
 /// A way that stands: all that a relay needs besides the client.
 struct Way {
@@ -150,7 +154,10 @@ async fn admit(client: &Client, asked: &Asked) -> Result<Admitted, End> {
         Host::Address(address) => vec![judge(address)],
         Host::Name(name) => {
             let began = clock::monotonic();
-            let answer = client.local.names.lookup(name.as_str()).await.map_err(Refusal::from)?;
+            let local = &client.local;
+            let answer_by = local.reactor.now() + local.names.deadline() + DNS_GRACE;
+            let lookup = within(&local.reactor, answer_by, local.names.lookup(name.as_str())).await;
+            let answer = lookup.unwrap_or(Err(ResolveError::Timeout)).map_err(Refusal::from)?;
             let took = clock::monotonic().since(began);
             client.local.stats.dns.add(took);
             dns_us = Some(micros(took));

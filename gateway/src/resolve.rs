@@ -192,7 +192,10 @@ struct Request {
 
 /// A handle for asking; see the file's header.
 #[derive(Clone)]
-pub struct Resolver(mpsc::Sender<Request>);
+pub struct Resolver {
+    requests: mpsc::Sender<Request>,
+    deadline: Duration,
+}
 
 impl Resolver {
     /// Starts the DNS thread. It ends when the returned [`DnsThread`] is dropped; lookups in flight and
@@ -201,10 +204,17 @@ impl Resolver {
     /// # Errors
     /// No thread or no descriptor is to be had. Unreachable servers and missing files are no errors here.
     pub fn start(settings: ResolveSettings) -> io::Result<(Resolver, DnsThread)> {
+        let deadline = settings.deadline;
         match settings.mode {
-            ResolveMode::Builtin => desk::start(builtin::Builtin::new(settings)),
-            ResolveMode::System => desk::start(system::System::new(settings)?),
+            ResolveMode::Builtin => desk::start(builtin::Builtin::new(settings), deadline),
+            ResolveMode::System => desk::start(system::System::new(settings)?, deadline),
         }
+    }
+
+    /// How long a lookup may take by all that is planned. The DNS thread reads files as well, and a file
+    /// system that hangs holds it up: who must not hang with it sets a deadline of its own beyond this.
+    pub fn deadline(&self) -> Duration {
+        self.deadline
     }
 
     /// The addresses of `name`: lower-case A-labels without a trailing dot, as `proto::target::Name` has it.
@@ -221,7 +231,7 @@ impl Resolver {
         }
         let (reply, receiver) = oneshot::channel();
         // Lock-free and never waiting: this is the only step that runs on a reactor thread.
-        match self.0.try_send(Request { name: name.into(), reply }) {
+        match self.requests.try_send(Request { name: name.into(), reply }) {
             Ok(()) => receiver.await.unwrap_or_else(|oneshot::Lost| ended()),
             Err(mpsc::error::TrySendError::Full(_)) => Reply::overloaded(),
             Err(mpsc::error::TrySendError::Closed(_)) => ended(),

@@ -239,7 +239,7 @@ listed! {
     /// Every reason for a flow's end, in the order of their numbers.
     CLOSE_REASONS: CloseReason {
         ClientClosed UpstreamClosed ClientReset UpstreamReset IdleTimeout HalfClosedTimeout LifetimeTimeout
-        ResolveFailed DialFailed DialTimeout PolicyChanged Drained Overload Fault
+        PolicyChanged Drained Overload Fault
     }
 }
 

@@ -179,9 +179,9 @@ impl fmt::Debug for Record {
 pub struct Flow<'a> {
     /// Unique for ever; ids that grow with time keep the database compact.
     pub id: u128,
-    /// When the request was admitted.
+    /// When its connection was accepted.
     pub opened: WallNanos,
-    /// When the last byte was counted. Usage is billed to the UTC day of this moment.
+    /// When it was closed. Usage is billed to the UTC day of this moment.
     pub closed: WallNanos,
     /// The user's name, at most [`USER_BYTES_MAX`] bytes.
     pub user: &'a str,
@@ -279,20 +279,14 @@ pub enum CloseReason {
     HalfClosedTimeout = 6,
     /// The flow reached the longest life that is permitted.
     LifetimeTimeout = 7,
-    /// The name did not resolve.
-    ResolveFailed = 8,
-    /// Every address refused or could not be reached.
-    DialFailed = 9,
-    /// No address answered in time.
-    DialTimeout = 10,
     /// A new configuration no longer permits the flow.
-    PolicyChanged = 11,
+    PolicyChanged = 8,
     /// The gateway stopped, and the flow had not ended by itself in time.
-    Drained = 12,
+    Drained = 9,
     /// The gateway ran out of something of its own.
-    Overload = 13,
+    Overload = 10,
     /// A fault in the gateway.
-    Fault = 14,
+    Fault = 11,
 }
 
 impl CloseReason {
@@ -306,9 +300,6 @@ impl CloseReason {
             Self::IdleTimeout => "idle_timeout",
             Self::HalfClosedTimeout => "half_closed_timeout",
             Self::LifetimeTimeout => "lifetime_timeout",
-            Self::ResolveFailed => "resolve_failed",
-            Self::DialFailed => "dial_failed",
-            Self::DialTimeout => "dial_timeout",
             Self::PolicyChanged => "policy_changed",
             Self::Drained => "drained",
             Self::Overload => "overload",

@@ -125,14 +125,6 @@ impl Socket {
         Ok(sockopt::set_tcp_nodelay(&self.0, true)?)
     }
 
-    /// The error that waits on the socket, if any; taking it clears it.
-    ///
-    /// # Errors
-    /// None on a socket.
-    pub fn take_error(&self) -> io::Result<Option<io::Error>> {
-        Ok(sockopt::socket_error(&self.0)?.err().map(io::Error::from))
-    }
-
     /// The address on this side.
     ///
     /// # Errors

@@ -4,7 +4,7 @@
 //! down meanwhile; failures are repeated for a moment, overload never. Leaves to others: the asking
 //! ([`Resolver`]).
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
@@ -22,8 +22,6 @@ pub struct ResolveCache {
     /// Clients choose the names, so the hash is keyed.
     key: RandomState,
     names: RefCell<Expiring<Box<str>, Kept>>,
-    hits: Cell<u64>,
-    misses: Cell<u64>,
 }
 
 /// A reply and the end of its validity.
@@ -40,8 +38,6 @@ impl ResolveCache {
             resolver,
             key: RandomState::new(),
             names: RefCell::new(Expiring::with_places(NAMES_MAX)),
-            hits: Cell::new(0),
-            misses: Cell::new(0),
         }
     }
 
@@ -51,18 +47,16 @@ impl ResolveCache {
     /// See [`ResolveError`].
     pub async fn lookup(&self, name: &str) -> Result<Answer, ResolveError> {
         if let Some(result) = self.known(name, monotonic()) {
-            self.hits.set(self.hits.get() + 1);
             return result;
         }
-        self.misses.set(self.misses.get() + 1);
         let reply = self.resolver.ask(name).await;
         self.learn(name, &reply, monotonic());
         reply.result
     }
 
-    /// Lookups that were answered from memory, and those that were not.
-    pub fn hits_and_misses(&self) -> (u64, u64) {
-        (self.hits.get(), self.misses.get())
+    /// As [`Resolver::deadline`].
+    pub fn deadline(&self) -> Duration {
+        self.resolver.deadline()
     }
 
     /// What is remembered of `name`, with the TTL that is left at `now`.

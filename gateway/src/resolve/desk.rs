@@ -20,6 +20,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::thread;
+use std::time::Duration;
 
 use engine::oneshot;
 use tokio::runtime;
@@ -46,8 +47,8 @@ pub(super) trait Backend: Send + 'static {
     fn lookup(&mut self, name: Arc<str>) -> impl Future<Output = Settled> + Send + 'static;
 }
 
-/// Starts the DNS thread with `backend`.
-pub(super) fn start(backend: impl Backend) -> io::Result<(Resolver, DnsThread)> {
+/// Starts the DNS thread with `backend`, whose lookups settle within `deadline`.
+pub(super) fn start(backend: impl Backend, deadline: Duration) -> io::Result<(Resolver, DnsThread)> {
     let runtime = runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
     let (requests, inlet) = mpsc::channel(REQUESTS_MAX);
     let (stop, stopped) = tokio::sync::oneshot::channel();
@@ -62,7 +63,7 @@ pub(super) fn start(backend: impl Backend) -> io::Result<(Resolver, DnsThread)> 
     };
     // The desk is the runtime's main future, which a sender wakes without touching the run queue's lock.
     let thread = thread::Builder::new().name("dns".into()).spawn(move || runtime.block_on(desk.serve()))?;
-    Ok((Resolver(requests), DnsThread { stop: Some(stop), thread: Some(thread) }))
+    Ok((Resolver { requests, deadline }, DnsThread { stop: Some(stop), thread: Some(thread) }))
 }
 
 struct Desk<B> {

@@ -324,7 +324,8 @@ impl Backend for Odd {
 fn odd() -> (Resolver, DnsThread, tokio::sync::watch::Sender<bool>, Arc<AtomicU32>) {
     let (open, gate) = tokio::sync::watch::channel(false);
     let started = Arc::new(AtomicU32::new(0));
-    let (resolver, thread) = desk::start(Odd { gate, started: Arc::clone(&started) }).unwrap();
+    let (resolver, thread) =
+        desk::start(Odd { gate, started: Arc::clone(&started) }, Duration::from_secs(5)).unwrap();
     (resolver, thread, open, started)
 }
 
@@ -388,7 +389,7 @@ fn the_thread_ends_with_the_last_handle() {
 #[track_caller]
 fn check_system(found: fn() -> io::Result<Vec<IpAddr>>, expected: &str) {
     let system = System::with(settings(&[]), move |_| found()).unwrap();
-    let (resolver, _thread) = desk::start(system).unwrap();
+    let (resolver, _thread) = desk::start(system, Duration::from_secs(5)).unwrap();
     assert_eq!(look_up(&resolver, "db.test"), expected);
 }
 
@@ -427,7 +428,7 @@ fn a_call_that_hangs_holds_one_thread_of_the_pool() {
         }
         Ok(vec![[192, 0, 2, 1].into()])
     });
-    let (resolver, _thread) = desk::start(system.unwrap()).unwrap();
+    let (resolver, _thread) = desk::start(system.unwrap(), Duration::from_secs(5)).unwrap();
     for _ in 0..100 {
         assert_eq!(look_up(&resolver, "hang.test"), TIMEOUT);
     }
@@ -461,5 +462,4 @@ fn the_front_repeats_replies_for_as_long_as_they_hold() {
         assert!(show(block_on(cache.lookup("other.test"))).ends_with(" 192.0.2.1"));
     }
     assert_eq!(started.load(Ordering::Relaxed), 1);
-    assert_eq!(cache.hits_and_misses(), (1, 1));
 }
