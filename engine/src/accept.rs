@@ -28,6 +28,9 @@ use crate::timer::wheel::TimerId;
 /// nothing, short enough that a freed descriptor is found before a client gives up.
 const REST: Duration = Duration::from_millis(20);
 
+/// The longest queue that a listener can have: the largest backlog that settings and kernel know.
+const QUEUE_MAX: u32 = 65_535;
+
 /// A way to spread an address's connections over threads. An implementation decides how sockets are made
 /// and watched, and how many connections a thread takes per wake; the rest is the same for all.
 pub trait Strategy: Send + Sync {
@@ -91,99 +94,119 @@ impl Acceptor {
 
     /// Takes connections that wait, as many as the strategy lets a thread take at a time, while `accepted`
     /// answers that there is place for another. To be called when a wake with this acceptor's tag comes.
-    ///
-    /// # Errors
-    /// As [`Reactor::watch`], when the watch has to be renewed.
-    pub fn accept(&mut self, mut accepted: impl FnMut(Socket, SocketAddr) -> bool) -> io::Result<()> {
-        self.watch()?;
+    pub fn accept(&mut self, mut accepted: impl FnMut(Socket, SocketAddr) -> bool) {
+        self.watch();
         for _ in 0..self.strategy.accepts_per_wake_max() {
-            match self.listener.accept() {
-                Ok((socket, peer)) => {
-                    self.reactor.stats().accepts.add(1);
+            match self.next() {
+                Next::Connection(socket, peer) => {
                     if !accepted(socket, peer) {
-                        return self.stop_watching(State::Held);
+                        return self.set(State::Held);
                     }
                 }
-                Err(AcceptError::Empty) => {
+                Next::None => {
                     self.reactor.stats().accepts_empty.add(1);
-                    return Ok(());
+                    return;
                 }
-                Err(AcceptError::ThisConnection(_)) => {}
-                Err(AcceptError::Exhausted(_)) => return self.rest(),
+                Next::Gone => {}
+                Next::Later => return self.rest(),
             }
         }
         // More may wait. The watch is level triggered, so it reports that at the next turn.
-        Ok(())
     }
 
     /// Takes nothing until [`Acceptor::resume`]: the owner has no place for a connection.
-    ///
-    /// # Errors
-    /// None on a listener that is watched.
-    pub fn hold(&mut self) -> io::Result<()> {
-        match self.state {
-            State::Watching(_) => self.stop_watching(State::Held),
-            State::Resting(timer) => {
-                self.reactor.cancel(timer);
-                self.state = State::Held;
-                Ok(())
-            }
-            State::Held => Ok(()),
-        }
+    pub fn hold(&mut self) {
+        self.set(State::Held);
     }
 
     /// Goes on after [`Acceptor::hold`], or after `accepted` had no place for another connection.
-    ///
-    /// # Errors
-    /// As [`Reactor::watch`].
-    pub fn resume(&mut self) -> io::Result<()> {
-        if matches!(self.state, State::Held) { self.watch() } else { Ok(()) }
+    pub fn resume(&mut self) {
+        if matches!(self.state, State::Held) {
+            self.watch();
+        }
     }
 
-    /// Retires the listener: lets nobody queue up any more, hands those who wait to `accepted`, and closes.
+    /// Retires the listener: lets nobody queue up any more, hands those who wait to `accepted`, and answers
+    /// whether that was all, so that the acceptor may be dropped. If it was not, because descriptors are used
+    /// up, it is to be called again at the next wake with this acceptor's tag.
+    ///
     /// Where several threads share the socket, each of them takes part and the last one closes it.
-    pub fn retire(self, mut accepted: impl FnMut(Socket, SocketAddr)) {
-        // Both can fail only for a socket that does not listen, which then has nobody waiting either.
+    pub fn retire(&mut self, mut accepted: impl FnMut(Socket, SocketAddr)) -> bool {
+        // It can fail only for a socket that does not listen, which then has nobody waiting either.
         let _ = self.listener.stop_queueing();
-        while let Ok((socket, peer)) = self.listener.accept() {
-            self.reactor.stats().accepts.add(1);
-            accepted(socket, peer);
+        for _ in 0..QUEUE_MAX {
+            match self.next() {
+                Next::Connection(socket, peer) => accepted(socket, peer),
+                Next::None => break,
+                Next::Gone => {}
+                Next::Later => {
+                    self.rest();
+                    return false;
+                }
+            }
         }
-        match self.state {
+        self.set(State::Held);
+        true
+    }
+
+    fn next(&self) -> Next {
+        match self.listener.accept() {
+            Ok((socket, peer)) => {
+                self.reactor.stats().accepts.add(1);
+                Next::Connection(socket, peer)
+            }
+            Err(AcceptError::Empty) => Next::None,
+            Err(AcceptError::ThisConnection(_)) => Next::Gone,
+            Err(AcceptError::Exhausted(_)) => {
+                self.reactor.stats().accepts_exhausted.add(1);
+                Next::Later
+            }
+        }
+    }
+
+    fn watch(&mut self) {
+        if let State::Watching(_) = self.state {
+            return;
+        }
+        match self.reactor.watch(&self.listener, self.strategy.trigger(), Waiter::Tag(self.tag)) {
+            Ok(key) => self.set(State::Watching(key)),
+            // The kernel has no memory for it.
+            Err(_) => self.rest(),
+        }
+    }
+
+    /// Ends the watch until a timer is due: a connection that cannot be taken stays queued, and a
+    /// level-triggered watch would report it for ever.
+    fn rest(&mut self) {
+        let timer = self.reactor.arm(self.reactor.now() + REST, Waiter::Tag(self.tag));
+        self.set(State::Resting(timer));
+    }
+
+    fn set(&mut self, state: State) {
+        match std::mem::replace(&mut self.state, state) {
+            // It fails only for a socket that is not watched.
             State::Watching(key) => drop(self.reactor.unwatch(&self.listener, key)),
             State::Resting(timer) => self.reactor.cancel(timer),
             State::Held => {}
         }
     }
+}
 
-    fn watch(&mut self) -> io::Result<()> {
-        if let State::Watching(_) = self.state {
-            return Ok(());
-        }
-        if let State::Resting(timer) = self.state {
-            self.reactor.cancel(timer);
-        }
-        // Held first: should the watch fail, the owner's next resume tries again.
-        self.state = State::Held;
-        let key = self.reactor.watch(&self.listener, self.strategy.trigger(), Waiter::Tag(self.tag))?;
-        self.state = State::Watching(key);
-        Ok(())
+impl Drop for Acceptor {
+    fn drop(&mut self) {
+        self.set(State::Held);
     }
+}
 
-    fn rest(&mut self) -> io::Result<()> {
-        self.reactor.stats().accepts_exhausted.add(1);
-        // The connection stays queued and a level-triggered watch would report it for ever, so the
-        // watch ends until the timer.
-        let timer = self.reactor.arm(self.reactor.now() + REST, Waiter::Tag(self.tag));
-        self.stop_watching(State::Resting(timer))
-    }
-
-    fn stop_watching(&mut self, state: State) -> io::Result<()> {
-        match std::mem::replace(&mut self.state, state) {
-            State::Watching(key) => self.reactor.unwatch(&self.listener, key),
-            State::Resting(_) | State::Held => Ok(()),
-        }
-    }
+/// What one accept gave.
+enum Next {
+    Connection(Socket, SocketAddr),
+    /// Nobody waits.
+    None,
+    /// The connection that was next is gone.
+    Gone,
+    /// Nothing can be taken now, though somebody waits.
+    Later,
 }
 
 #[cfg(test)]

@@ -81,9 +81,14 @@ impl Authenticator {
         Authenticator { shared, remembered, flights: RefCell::default() }
     }
 
-    /// Forgets what it remembers, and remembers by the settings of `snapshot` from now on.
-    pub fn replace(&self, snapshot: &Snapshot) {
-        self.remembered.replace(Remembered::new(&snapshot.config.auth));
+    /// Remembers by the settings of `snapshot` from now on. What it knows stays, unless they are others: a
+    /// credential that changed has another key, and a user who is gone is not asked for it.
+    pub fn adopt(&self, snapshot: &Snapshot) {
+        let new = &snapshot.config.auth;
+        let mut remembered = self.remembered.borrow_mut();
+        if (remembered.entries_max, remembered.ttl) != (new.cache_entries as usize, new.cache_ttl) {
+            *remembered = Remembered::new(new);
+        }
     }
 
     /// The user to whom the address belongs; a disabled user's addresses are nobody's.
@@ -211,10 +216,11 @@ impl Drop for Flight<'_> {
 }
 
 /// What a thread remembers of passwords that were right: keyed hashes over user, stored hash and secret. With
-/// a new password the old one is thus forgotten, whatever `replace` does.
+/// a new password the old one is thus forgotten.
 struct Remembered {
     /// None if the settings want nothing remembered.
     keys: Option<Expiring<Mac, ()>>,
+    entries_max: usize,
     ttl: Duration,
 }
 
@@ -223,6 +229,7 @@ impl Remembered {
         let entries_max = settings.cache_entries as usize;
         Remembered {
             keys: (entries_max > 0).then(|| Expiring::with_places(entries_max)),
+            entries_max,
             ttl: settings.cache_ttl,
         }
     }

@@ -17,7 +17,7 @@ use ledger::record::{CloseReason, Legs, Protocol, Record};
 use sys::clock::{self, Nanos, WallNanos};
 
 use crate::account::{Account, Seat};
-use crate::limits::FLOWS_PER_THREAD_MAX;
+use crate::limits::{FLOWS_PER_THREAD_MAX, RECORDS_WAITING_MAX};
 use crate::log::{Event, EventKind, LogInlet};
 use crate::stats::WorkerStats;
 use crate::wake::Subject;
@@ -43,7 +43,8 @@ pub(crate) struct Opening {
     pub connect_us: Option<u32>,
 }
 
-struct Flow {
+/// A flow that is open, or has ended and waits for the ledger.
+struct OpenFlow {
     record: Record,
     protocol: Protocol,
     legs: Legs,
@@ -56,7 +57,7 @@ struct Flow {
 /// See the file's header.
 pub(crate) struct Meter {
     reactor: Rc<Reactor>,
-    flows: Slab<Flow>,
+    flows: Slab<OpenFlow>,
     /// Flows that have ended and whose records found the ring full, oldest first.
     waiting: VecDeque<Key>,
     inlet: Inlet,
@@ -79,7 +80,7 @@ impl Meter {
 
     /// Whether another flow may be opened.
     pub(crate) fn has_room(&self) -> bool {
-        self.flows.len() < FLOWS_PER_THREAD_MAX
+        self.flows.len() < FLOWS_PER_THREAD_MAX && self.waiting.len() < RECORDS_WAITING_MAX
     }
 
     /// Opens a flow: its decision is logged, from now on bytes may be counted.
@@ -98,7 +99,7 @@ impl Meter {
             connect_us,
         });
         let (seats, opened, legs) = (Some(seats), self.reactor.now(), Legs::default());
-        self.flows.insert(Flow { record, protocol, legs, seats, opened, listener })
+        self.flows.insert(OpenFlow { record, protocol, legs, seats, opened, listener })
     }
 
     /// Logs a decision against a connection, which thereby never becomes a flow.

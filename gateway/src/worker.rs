@@ -22,7 +22,7 @@ use engine::executor::Executor;
 use engine::inbox::Inbox;
 use engine::reactor::{Reactor, Wake};
 use ledger::record::CloseReason;
-use sys::socket::{Listener, Socket};
+use sys::socket::Listener;
 
 use crate::client::Arrival;
 use crate::local::Local;
@@ -39,6 +39,8 @@ pub(crate) enum Order {
     Drain,
     /// Cut everything off and end.
     Stop,
+    /// End, even with records that the ledger has not taken.
+    Abandon,
 }
 
 /// A listening address of this thread.
@@ -50,6 +52,8 @@ struct Door {
     /// The listener's position in the snapshot's configuration.
     position: usize,
     acceptor: Acceptor,
+    /// What those who still wait are served by, once the listener is retired.
+    retired: Option<Rc<Current>>,
 }
 
 /// See the file's header.
@@ -66,7 +70,8 @@ pub(crate) struct Worker<F> {
     /// Connections that were accepted while no task was free: those of retired listeners.
     arrivals: VecDeque<Arrival>,
     draining: bool,
-    stopping: bool,
+    /// Records that the ledger has not taken are given up.
+    abandoned: bool,
 }
 
 impl<F: Future<Output = ()>> Worker<F> {
@@ -88,7 +93,7 @@ impl<F: Future<Output = ()>> Worker<F> {
             doors: Vec::new(),
             arrivals: VecDeque::new(),
             draining: false,
-            stopping: false,
+            abandoned: false,
         }
     }
 
@@ -120,8 +125,9 @@ impl<F: Future<Output = ()>> Worker<F> {
     }
 
     fn has_ended(&self) -> bool {
-        let nothing_open = self.executor.is_empty() && self.arrivals.is_empty();
-        (self.draining || self.stopping) && nothing_open && self.local.meter.borrow().is_settled()
+        let nothing_waits = self.arrivals.is_empty() && self.doors.iter().all(Option::is_none);
+        let is_over = self.abandoned || self.local.meter.borrow().is_settled();
+        self.draining && nothing_waits && self.executor.is_empty() && is_over
     }
 
     fn handle(&mut self, wake: Wake) {
@@ -146,22 +152,23 @@ impl<F: Future<Output = ()>> Worker<F> {
     fn accept(&mut self, number: u32) {
         let snapshot = self.local.snapshot();
         let Some(Some(door)) = self.doors.get_mut(number as usize) else { return };
+        if door.retired.is_some() {
+            return self.empty(number as usize);
+        }
         if self.executor.is_full() {
-            // Another listener took the last task. It cannot fail for a listener that has just woken us.
-            let _ = door.acceptor.hold();
+            // Another listener took the last task.
+            door.acceptor.hold();
             return;
         }
         let (listener, address) = (door.position, door.bound);
         let (executor, local, serve) = (&mut self.executor, &self.local, self.serve);
-        let accepted = |socket, peer| {
+        door.acceptor.accept(|socket, peer| {
             let snapshot = Rc::clone(&snapshot);
             let arrival = Arrival { socket, peer: canonical(peer), snapshot, listener, address };
             let spawned = executor.spawn(serve(Rc::clone(local), arrival));
             assert!(spawned.is_ok(), "an acceptor is held before the last task is taken");
             !executor.is_full()
-        };
-        // It fails when the watch cannot be renewed for want of memory: the next resume tries again.
-        let _ = door.acceptor.accept(accepted);
+        });
     }
 
     fn run_tasks(&mut self) {
@@ -174,10 +181,7 @@ impl<F: Future<Output = ()>> Worker<F> {
         self.reactor.stats().panics.add(u64::from(run.panicked));
         self.local.stats.handshakes_active.set(self.executor.len() as u64);
         if !self.executor.is_full() {
-            for door in self.doors.iter_mut().flatten() {
-                // As in `accept`.
-                let _ = door.acceptor.resume();
-            }
+            self.doors.iter_mut().flatten().for_each(|door| door.acceptor.resume());
         }
     }
 
@@ -189,13 +193,14 @@ impl<F: Future<Output = ()>> Worker<F> {
                 self.retire(|_| true);
             }
             Order::Stop => {
-                self.stopping = true;
-                self.retire(|_| true);
+                self.draining = true;
+                self.doors.clear();
                 self.arrivals.clear();
                 self.executor.clear();
                 let mut meter = self.local.meter.borrow_mut();
                 self.local.relays.borrow_mut().close_where(&mut meter, |_, _| Some(CloseReason::Drained));
             }
+            Order::Abandon => self.abandoned = true,
         }
     }
 
@@ -211,12 +216,12 @@ impl<F: Future<Output = ()>> Worker<F> {
         for (configured, listener) in added {
             self.open(configured, listener);
         }
-        for door in self.doors.iter_mut().flatten() {
+        for door in self.doors.iter_mut().flatten().filter(|door| door.retired.is_none()) {
             let listeners = &snapshot.config.listeners;
             let position = listeners.iter().position(|listener| listener.address == door.configured);
             door.position = position.expect("a listener that is not removed is in the configuration");
         }
-        self.local.authenticator.replace(&snapshot);
+        self.local.authenticator.adopt(&snapshot);
         let (mut relays, mut meter) = (self.local.relays.borrow_mut(), self.local.meter.borrow_mut());
         relays.set_deadlines(RelayDeadlines::from(&snapshot.config.timeouts), &meter);
         relays.close_where(&mut meter, |meter, flow| {
@@ -232,7 +237,7 @@ impl<F: Future<Output = ()>> Worker<F> {
         let bound = listener.local().unwrap_or(configured);
         // Failing means that the kernel has no memory for one more watch; other threads may still serve it.
         let Ok(acceptor) = Acceptor::new(&self.reactor, listener, self.strategy, tag) else { return };
-        let door = Some(Door { configured, bound, position: 0, acceptor });
+        let door = Some(Door { configured, bound, position: 0, acceptor, retired: None });
         match free {
             Some(number) => self.doors[number] = door,
             None => self.doors.push(door),
@@ -240,15 +245,27 @@ impl<F: Future<Output = ()>> Worker<F> {
     }
 
     fn retire(&mut self, goes: impl Fn(&Door) -> bool) {
-        let snapshot = self.local.snapshot();
-        for place in &mut self.doors {
-            let Some(door) = place.take_if(|door| goes(door)) else { continue };
-            let (listener, address) = (door.position, door.bound);
-            let arrivals = &mut self.arrivals;
-            door.acceptor.retire(|socket: Socket, peer| {
-                let snapshot = Rc::clone(&snapshot);
-                arrivals.push_back(Arrival { socket, peer: canonical(peer), snapshot, listener, address });
-            });
+        for number in 0..self.doors.len() {
+            let Some(door) = &mut self.doors[number] else { continue };
+            if door.retired.is_none() && goes(door) {
+                door.retired = Some(self.local.snapshot());
+                self.empty(number);
+            }
+        }
+    }
+
+    /// Takes in those who wait at a retired door, and removes it when that was all.
+    fn empty(&mut self, number: usize) {
+        let Some(mut door) = self.doors[number].take() else { return };
+        let Some(snapshot) = door.retired.clone() else { return };
+        let (listener, address) = (door.position, door.bound);
+        let arrivals = &mut self.arrivals;
+        let is_empty = door.acceptor.retire(|socket, peer| {
+            let snapshot = Rc::clone(&snapshot);
+            arrivals.push_back(Arrival { socket, peer: canonical(peer), snapshot, listener, address });
+        });
+        if !is_empty {
+            self.doors[number] = Some(door);
         }
     }
 }

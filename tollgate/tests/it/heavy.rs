@@ -7,6 +7,7 @@ use crate::peers::Way;
 mod bulk;
 mod idle;
 mod storm;
+mod stuck;
 
 const CONNECT: Way = Way::Connect("127.0.0.1");
 const SOCKS5: Way = Way::Socks5("127.0.0.1");
