@@ -17,6 +17,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
+use sys::clock::Nanos;
 use sys::epoll::Trigger;
 use sys::socket::{AcceptError, Listener, Socket};
 
@@ -28,8 +29,12 @@ use crate::timer::wheel::TimerId;
 /// nothing, short enough that a freed descriptor is found before a client gives up.
 const REST: Duration = Duration::from_millis(20);
 
-/// The longest queue that a listener can have: the largest backlog that settings and kernel know.
-const QUEUE_MAX: u32 = 65_535;
+/// Connections that a retired listener hands over at a time.
+const RETIRE_ACCEPTS_MAX: u32 = 4_096;
+
+/// How long a retired listener stays for the last packet of handshakes that have begun: longer than most
+/// round trips.
+const LAST_ACKS: Duration = Duration::from_millis(200);
 
 /// A way to spread an address's connections over threads. An implementation decides how sockets are made
 /// and watched, and how many connections a thread takes per wake; the rest is the same for all.
@@ -65,6 +70,8 @@ pub struct Acceptor {
     strategy: &'static dyn Strategy,
     tag: Tag,
     state: State,
+    /// When it may be closed, once it is retired.
+    closes_at: Option<Nanos>,
 }
 
 /// When the acceptor looks for connections again.
@@ -89,7 +96,8 @@ impl Acceptor {
         tag: Tag,
     ) -> io::Result<Acceptor> {
         let key = reactor.watch(&listener, strategy.trigger(), Waiter::Tag(tag))?;
-        Ok(Acceptor { reactor: Rc::clone(reactor), listener, strategy, tag, state: State::Watching(key) })
+        let (reactor, state) = (Rc::clone(reactor), State::Watching(key));
+        Ok(Acceptor { reactor, listener, strategy, tag, state, closes_at: None })
     }
 
     /// Takes connections that wait, as many as the strategy lets a thread take at a time, while `accepted`
@@ -126,27 +134,35 @@ impl Acceptor {
         }
     }
 
-    /// Retires the listener: lets nobody queue up any more, hands those who wait to `accepted`, and answers
-    /// whether that was all, so that the acceptor may be dropped. If it was not, because descriptors are used
-    /// up, it is to be called again at the next wake with this acceptor's tag.
+    /// Retires the listener: nobody can begin a connection any more, and those who wait are handed to
+    /// `accepted`. Answers whether that was all, so that the acceptor may be dropped. If it was not, it is to
+    /// be called again at the next wake with this acceptor's tag: handshakes that are under way have
+    /// [`LAST_ACKS`] to complete, and descriptors may be used up.
     ///
     /// Where several threads share the socket, each of them takes part and the last one closes it.
     pub fn retire(&mut self, mut accepted: impl FnMut(Socket, SocketAddr)) -> bool {
-        // It can fail only for a socket that does not listen, which then has nobody waiting either.
-        let _ = self.listener.stop_queueing();
-        for _ in 0..QUEUE_MAX {
+        let closes_at = *self.closes_at.get_or_insert_with(|| {
+            // Without memory for it who comes at the last moment is reset by the close.
+            let _ = self.listener.stop_queueing();
+            self.reactor.now() + LAST_ACKS
+        });
+        for _ in 0..RETIRE_ACCEPTS_MAX {
             match self.next() {
                 Next::Connection(socket, peer) => accepted(socket, peer),
-                Next::None => break,
                 Next::Gone => {}
-                Next::Later => {
-                    self.rest();
+                Next::None if self.reactor.now() < closes_at => {
+                    self.rest_until(closes_at);
                     return false;
                 }
+                Next::None => {
+                    self.set(State::Held);
+                    return true;
+                }
+                Next::Later => break,
             }
         }
-        self.set(State::Held);
-        true
+        self.rest();
+        false
     }
 
     fn next(&self) -> Next {
@@ -175,10 +191,14 @@ impl Acceptor {
         }
     }
 
-    /// Ends the watch until a timer is due: a connection that cannot be taken stays queued, and a
-    /// level-triggered watch would report it for ever.
+    /// Ends the watch for a while: a connection that cannot be taken stays queued, and a level-triggered
+    /// watch would report it for ever.
     fn rest(&mut self) {
-        let timer = self.reactor.arm(self.reactor.now() + REST, Waiter::Tag(self.tag));
+        self.rest_until(self.reactor.now() + REST);
+    }
+
+    fn rest_until(&mut self, end: Nanos) {
+        let timer = self.reactor.arm(end, Waiter::Tag(self.tag));
         self.set(State::Resting(timer));
     }
 

@@ -5,7 +5,7 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, sockopt};
@@ -111,8 +111,11 @@ impl Socket {
         Ok(net::shutdown(&self.0, Shutdown::Write)?)
     }
 
-    /// Closes with RST in place of FIN, and drops what was not sent.
+    /// Closes with RST in place of FIN, and drops what was not sent; but for what waits for more
+    /// ([`Socket::send_before_more`]), which goes first.
     pub fn reset(self) {
+        // Setting the option pushes. If it fails the connection is gone.
+        let _ = self.set_nodelay();
         // If it fails the socket is closed with FIN instead, which is all that is left to do.
         let _ = sockopt::set_socket_linger(&self.0, Some(Duration::ZERO));
     }
@@ -213,13 +216,37 @@ impl Listener {
         }
     }
 
-    /// Lets no further connection queue up, while those that wait can still be accepted: the step before
-    /// closing a listener without resetting anybody.
+    /// Lets nobody begin a connection any more, while those that wait can be accepted, and those whose
+    /// handshake is under way complete it: the step before closing a listener without resetting anybody. Who
+    /// comes later gets no answer, tries again after a second, and then finds what is there by that time.
     ///
     /// # Errors
-    /// None on a listening socket.
+    /// `ENOMEM`.
     pub fn stop_queueing(&self) -> io::Result<()> {
-        Ok(net::listen(&self.0, 0)?)
+        // A classic BPF program over the TCP header: load the byte of the flags; where SYN is set keep 0
+        // bytes of the packet, which drops it, and else all. (A backlog of zero would still queue one.)
+        const FLAGS_OFFSET: u32 = 13;
+        const SYN: u32 = 0x02;
+        let step = |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf, k };
+        let mut program = [
+            step(libc::BPF_LD | libc::BPF_B | libc::BPF_ABS, 0, 0, FLAGS_OFFSET),
+            step(libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K, 0, 1, SYN),
+            step(libc::BPF_RET | libc::BPF_K, 0, 0, 0),
+            step(libc::BPF_RET | libc::BPF_K, 0, 0, u32::MAX),
+        ];
+        let program = libc::sock_fprog { len: program.len() as libc::c_ushort, filter: program.as_mut_ptr() };
+        // SAFETY: the option's value is a `sock_fprog` of that size; it points to as many instructions as it
+        // says, which live until the call returns and which the kernel copies.
+        let outcome = unsafe {
+            libc::setsockopt(
+                self.0.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_ATTACH_FILTER,
+                (&raw const program).cast(),
+                size_of::<libc::sock_fprog>() as libc::socklen_t,
+            )
+        };
+        if outcome == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
     /// A second descriptor of the same listening socket.
@@ -352,6 +379,30 @@ mod tests {
         let error = server.recv(&mut [0; 1]).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
         assert_eq!(server.send(b"x").unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+    }
+
+    #[test]
+    fn a_listener_that_stops_queueing_keeps_who_waits_and_takes_nobody_else() {
+        let listener = Listener::bind("127.0.0.1:0".parse().unwrap(), LISTEN).unwrap();
+        let address = listener.local().unwrap();
+        let (waits, _) = Socket::connect(address, FirstWord::Unknown).unwrap();
+        listener.stop_queueing().unwrap();
+        let (late, state) = Socket::connect(address, FirstWord::Unknown).unwrap();
+        assert_eq!(state, Connect::InProgress);
+        let (_accepted, peer) = listener.accept().unwrap();
+        assert_eq!(peer, waits.local().unwrap());
+        assert!(matches!(listener.accept(), Err(AcceptError::Empty)));
+        assert_eq!(late.continue_connect(address).unwrap(), Connect::InProgress, "nobody answered");
+    }
+
+    #[test]
+    fn what_waits_for_more_is_sent_before_a_reset() {
+        let (client, server) = pair();
+        assert_eq!(client.send_before_more(b"last words").unwrap(), 10);
+        client.reset();
+        let mut buffer = [0; 16];
+        assert_eq!(server.recv(&mut buffer).unwrap(), 10);
+        assert_eq!(server.recv(&mut buffer).unwrap_err().kind(), io::ErrorKind::ConnectionReset);
     }
 
     #[test]

@@ -38,7 +38,7 @@ impl Pipe {
     }
 
     /// Moves up to `bytes_max` bytes from the stream `source` into the pipe; returns how many. Zero is the
-    /// stream's end.
+    /// stream's end, or the end behind an urgent byte, past which splice does not come: a read tells which.
     ///
     /// # Errors
     /// `WouldBlock` when the source has nothing or the pipe is full; the stream's own errors.

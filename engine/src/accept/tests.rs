@@ -98,10 +98,31 @@ fn retiring_hands_over_everybody_who_waited() {
         let clients: Vec<_> = (0..50).map(|_| TcpStream::connect(address).unwrap()).collect();
         let mut taken = Vec::new();
         for mut worker in workers {
-            assert!(worker.acceptor.retire(|socket, _| taken.push(socket)));
+            while !worker.acceptor.retire(|socket, _| taken.push(socket)) {
+                worker.reactor.turn(&mut Vec::new(), || true).unwrap();
+            }
             assert_eq!(worker.reactor.load(), (0, 0), "{}: nothing stays registered", strategy.name());
         }
         assert_eq!(taken.len(), clients.len(), "{}", strategy.name());
         assert!(TcpStream::connect(address).is_err(), "{}: the port is free again", strategy.name());
+    });
+}
+
+#[test]
+fn who_comes_while_a_listener_retires_waits_for_what_comes_next() {
+    each_strategy(|strategy| {
+        let mut listener = strategy.listen("127.0.0.1:0".parse().unwrap(), 128, 1).unwrap();
+        let mut worker = Worker::new(strategy, listener.remove(0));
+        let address = worker.acceptor.listener.local().unwrap();
+        assert!(!worker.acceptor.retire(|_, _| panic!("nobody waits")), "{}", strategy.name());
+        // Its first packet is dropped. By the second, a second later, somebody else listens there.
+        let client = std::thread::spawn(move || TcpStream::connect(address).unwrap().peer_addr().unwrap());
+        while !worker.acceptor.retire(|_, _| panic!("nobody can come any more")) {
+            worker.reactor.turn(&mut Vec::new(), || true).unwrap();
+        }
+        drop(worker);
+        let next = strategy.listen(address, 128, 1).unwrap();
+        assert_eq!(client.join().unwrap(), address, "{}", strategy.name());
+        drop(next);
     });
 }

@@ -63,8 +63,7 @@ impl Relays {
 
     /// From now on these deadlines count, for live relays too.
     pub(crate) fn set_deadlines(&mut self, deadlines: RelayDeadlines, meter: &Meter) {
-        let come_nearer = deadlines.shortest() < self.deadlines.shortest()
-            || deadlines.half_closed < self.deadlines.half_closed;
+        let come_nearer = deadlines.come_before(&self.deadlines);
         self.deadlines = deadlines;
         // Later ones are found when the timers come, as always.
         if come_nearer {
@@ -257,6 +256,12 @@ impl Relays {
 impl RelayDeadlines {
     fn shortest(&self) -> Duration {
         self.lifetime.map_or(self.idle, |lifetime| lifetime.min(self.idle))
+    }
+
+    /// Whether some relay's deadline is nearer by these than by `others`.
+    fn come_before(&self, others: &RelayDeadlines) -> bool {
+        let lifetime = |deadlines: &RelayDeadlines| deadlines.lifetime.unwrap_or(Duration::MAX);
+        self.idle < others.idle || self.half_closed < others.half_closed || lifetime(self) < lifetime(others)
     }
 
     /// The first deadline of a relay whose flow was opened at `opened`, and the reason if it has passed.
