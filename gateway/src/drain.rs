@@ -10,19 +10,20 @@ use ledger::{LedgerError, Summary};
 use sys::clock;
 
 use crate::server::Gateway;
+use crate::stats::Stats;
 use crate::worker::Order;
 
 /// How often the drain looks whether the threads have ended.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// How long records may wait for a ledger that takes none, once everything else has ended. A disk that is
-/// full or broken must not keep the process from saying so.
+/// How long records wait for a ledger that takes none of them, once everything else has ended. A disk that
+/// is full or broken must not keep the process from saying so.
 const LEDGER_PATIENCE: Duration = Duration::from_secs(10);
 
 impl Gateway {
     /// Lets open connections end for at most `patience`, cuts off the rest, and closes the ledger. `hurry` is
-    /// asked now and then, and ends the patience when it answers true; it is expected to sleep for the span
-    /// that it is given.
+    /// asked now and then, and ends the patience when it answers true, also that with a ledger which fails;
+    /// it is expected to sleep for the span that it is given.
     ///
     /// # Errors
     /// What the ledger could not store.
@@ -33,9 +34,10 @@ impl Gateway {
     ) -> Result<Summary, LedgerError> {
         self.stats.mark_draining();
         self.order(|| Order::Drain);
-        self.await_end(patience, &mut hurry);
+        let deadline = clock::monotonic() + patience;
+        while self.is_running() && clock::monotonic() < deadline && !hurry(LOOK) {}
         self.order(|| Order::Stop);
-        self.await_end(LEDGER_PATIENCE, &mut hurry);
+        self.await_ledger(hurry);
         self.order(|| Order::Abandon);
         let Gateway { workers, ledger, log, dns, stats, .. } = self;
         for worker in workers {
@@ -45,7 +47,7 @@ impl Gateway {
         drop(dns);
         let summary = ledger.close();
         log.close();
-        match stats.sum(|worker| worker.ledger_waiting.value()) {
+        match records_waiting(&stats) {
             0 => summary,
             abandoned => Err(with_abandoned(summary, abandoned)),
         }
@@ -55,11 +57,18 @@ impl Gateway {
         self.workers.iter().for_each(|worker| worker.orders.send(order()));
     }
 
-    /// Waits until all threads have ended, but not beyond `patience`.
-    fn await_end(&self, patience: Duration, hurry: &mut impl FnMut(Duration) -> bool) {
-        let deadline = clock::monotonic() + patience;
-        while self.is_running() && clock::monotonic() < deadline {
-            if hurry(LOOK) {
+    /// Waits until the ledger has taken the last record, or has failed to take any for too long.
+    fn await_ledger(&self, mut hurry: impl FnMut(Duration) -> bool) {
+        let mut waiting = u64::MAX;
+        let mut deadline = clock::monotonic();
+        while self.is_running() {
+            let now = clock::monotonic();
+            if records_waiting(&self.stats) < waiting {
+                waiting = records_waiting(&self.stats);
+                deadline = now + LEDGER_PATIENCE;
+            }
+            let is_failing = self.ledger.status().failing.is_some();
+            if now >= deadline || (hurry(LOOK) && is_failing) {
                 break;
             }
         }
@@ -73,6 +82,11 @@ impl Gateway {
     fn is_running(&self) -> bool {
         self.workers.iter().any(|worker| !worker.thread.is_finished())
     }
+}
+
+/// Records that found no room on their way to the ledger.
+fn records_waiting(stats: &Stats) -> u64 {
+    stats.sum(|worker| worker.ledger_waiting.value())
 }
 
 /// The ledger's outcome, when `abandoned` records never reached it.

@@ -4,14 +4,24 @@
 //! queued ones too, are never lost to a reload, except those of users who are gone. Leaves to others: reading
 //! and checking the new configuration (`config`).
 
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
 
 use sys::clock;
 
 use crate::config::Config;
 use crate::server::{Gateway, Listening, StartError, listen};
 use crate::worker::Order;
+
+/// How long a reload waits for an address in use: a listener that was removed stays for a moment, for
+/// handshakes that are under way.
+const ADDRESS_PATIENCE: Duration = Duration::from_secs(1);
+
+/// How often it looks meanwhile.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// What a reload changed.
 #[derive(Debug, Default)]
@@ -54,7 +64,22 @@ impl Gateway {
     fn listen_on_new(&self, config: &Config) -> Result<Vec<Listening>, StartError> {
         let listeners = config.listeners.iter().map(|listener| listener.address);
         let new = listeners.filter(|address| !self.listening.contains_key(address));
-        new.map(|address| listen(config, address, self.strategy, self.workers.len())).collect()
+        new.map(|address| self.listen_patiently(config, address)).collect()
+    }
+
+    /// Listens on an address, which an earlier reload may just have removed.
+    fn listen_patiently(&self, config: &Config, address: SocketAddr) -> Result<Listening, StartError> {
+        let deadline = clock::monotonic() + ADDRESS_PATIENCE;
+        loop {
+            match listen(config, address, self.strategy, self.workers.len()) {
+                Err(StartError::Listen { error, .. })
+                    if error.kind() == ErrorKind::AddrInUse && clock::monotonic() < deadline =>
+                {
+                    thread::sleep(LOOK);
+                }
+                outcome => return outcome,
+            }
+        }
     }
 
     /// Orders every thread to run by the current snapshot, each with its own socket of every new listener.

@@ -222,7 +222,7 @@ settings! {
         hash_queue: u32 = 64, 1 ..= 4096;
         /// Credentials found right that each reactor thread remembers, so that they are not hashed again.
         cache_entries: u32 = 4096, 0 ..= 1_000_000;
-        /// How long it remembers them. A reload forgets all.
+        /// How long it remembers them. A reload that changes this, or `cache_entries`, forgets all.
         cache_ttl: Duration = "10m", "1s" ..= "1d";
         /// Wrong credentials in a minute from one source address, before more are refused without a look.
         failures_per_minute: u32 = 20, 1 ..= 100_000;

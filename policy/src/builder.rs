@@ -1,4 +1,4 @@
-//! The builder: from parsed sets, users and listeners to a compiled policy, or to every mistake at once.
+//! The builder: from parsed sets and users to a compiled policy, or to every mistake at once.
 //!
 //! Promises: each set is compiled once and shared by all users who refer to it; a user's index is the
 //! position in which he was given. Leaves to others: reading files and passwords, and telling the
@@ -36,7 +36,7 @@ struct GivenUser {
 }
 
 impl Builder {
-    /// A policy without sets, users or listeners.
+    /// A policy without sets or users.
     pub fn new() -> Self {
         Self::default()
     }

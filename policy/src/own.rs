@@ -2,7 +2,7 @@
 //!
 //! Promises: an address that reaches one of our listeners is known as ours in every spelling, and a
 //! listener on a wildcard address is ours on every loopback and unspecified address too. Leaves to others:
-//! which addresses the machine's interfaces have (the caller expands wildcards before it builds the policy).
+//! which addresses the machine's interfaces have (the caller expands wildcards).
 
 use std::net::{IpAddr, SocketAddr};
 
