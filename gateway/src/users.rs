@@ -15,7 +15,7 @@ use std::str::FromStr;
 use toml::de::DeTable;
 
 pub use credential::{
-    Credential, CredentialError, PASSWORD_BYTES_MAX, PASSWORD_BYTES_MIN, PasswordHash, TokenHash,
+    Credential, CredentialError, HashMemory, PASSWORD_BYTES_MAX, PASSWORD_BYTES_MIN, PasswordHash, TokenHash,
     generate_password, generate_token, random,
 };
 

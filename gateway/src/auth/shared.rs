@@ -19,7 +19,7 @@ use zeroize::Zeroizing;
 use crate::expiring::Expiring;
 use crate::settings::Auth;
 use crate::throttle::Throttle;
-use crate::users::PasswordHash;
+use crate::users::{HashMemory, PasswordHash};
 
 /// A keyed hash over a user's name, his stored hash and a secret. The key is random per process and leaves it
 /// never, so it says nothing about the secret.
@@ -37,8 +37,9 @@ pub struct AuthShared {
     /// Checks of one source that may wait or run.
     per_source_max: u32,
     throttle: Arc<Throttle>,
-    /// Locked by the hashing thread only.
+    /// Locked by the hashing thread only, as is the next.
     memo: Mutex<Expiring<Mac, ()>>,
+    memory: Mutex<HashMemory>,
 }
 
 /// A password to check.
@@ -66,6 +67,7 @@ impl AuthShared {
             per_source_max: settings.hash_queue.div_ceil(2),
             throttle: Arc::new(Throttle::new()),
             memo: Mutex::new(Expiring::with_places(MEMO_ENTRIES)),
+            memory: Mutex::default(),
         })
     }
 
@@ -102,7 +104,9 @@ impl AuthShared {
             return true;
         }
         // The hash is made for a decoy too: that is what a decoy is for.
-        let right = check.hash.verify(&check.secret) && !check.is_decoy;
+        let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        let right = check.hash.verify_in(&mut memory, &check.secret) && !check.is_decoy;
+        drop(memory);
         let now = monotonic();
         match right {
             true => self.memo().insert(hash_of(&check.key), check.key, (), now + MEMO_TTL),
