@@ -12,6 +12,7 @@ use thiserror::Error;
 
 use crate::directory;
 use crate::limits::READER_BUSY_MAX;
+use crate::record::Class;
 use crate::sink::schema::{self, SchemaError, integer};
 
 /// A ledger's usage as of the moment of its opening.
@@ -61,11 +62,13 @@ impl Usage {
         let sql = format!(
             "SELECT {key}, count(*), ifnull(sum(up), 0), ifnull(sum(down), 0) FROM flow
              WHERE (?1 IS NULL OR closed_ns >= ?1) AND (?2 IS NULL OR closed_ns < ?2)
-               AND (?3 IS NULL OR user = ?3) AND (?4 IS NULL OR host = ?4) {rest}"
+               AND (?3 IS NULL OR user = ?3) AND (?4 IS NULL OR host = ?4)
+               AND (?5 IS NULL OR class = ?5) {rest}"
         );
         let mut statement = self.connection.prepare(&sql)?;
         let moment = |moment: Option<WallNanos>| moment.map(|moment| integer(moment.0));
-        let parameters = params![moment(filter.since), moment(filter.until), filter.user, filter.host];
+        let class = filter.class.map(Class::as_str);
+        let parameters = params![moment(filter.since), moment(filter.until), filter.user, filter.host, class];
         let rows = statement.query_map(parameters, row)?.collect::<Result<_, _>>()?;
         Ok(rows)
     }
@@ -82,6 +85,8 @@ pub struct Filter {
     pub user: Option<String>,
     /// Flows to this host, as it was requested.
     pub host: Option<String>,
+    /// Flows of this class.
+    pub class: Option<Class>,
 }
 
 /// What makes one row of several flows.

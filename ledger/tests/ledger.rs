@@ -96,6 +96,8 @@ fn usage_is_grouped_filtered_and_ordered() {
     check(directory, &ann, GroupBy::Host, &["db.corp 1 500 7", "github.com 1 4 40"]);
     let github = Filter { host: Some("github.com".to_owned()), ..all.clone() };
     check(directory, &github, GroupBy::User, &["ann 1 4 40", "ci 2 3 30"]);
+    let outside = Filter { class: Some(Class::External), ..all.clone() };
+    check(directory, &outside, GroupBy::User, &["ann 1 4 40", "bob 1 40 4", "ci 2 3 30"]);
     let nobody = Filter { user: Some("ci' OR 1".to_owned()), ..all };
     check(directory, &nobody, GroupBy::User, &[]);
 }

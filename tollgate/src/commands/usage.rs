@@ -13,6 +13,7 @@ use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, ToSpan};
 use ledger::query::{Filter, GroupBy, Row, Usage};
+use ledger::record::Class;
 use serde_json::{Value, json};
 use sys::clock::{self, WallNanos};
 
@@ -33,6 +34,12 @@ pub(crate) struct Options {
     /// Flows of this user.
     #[arg(long, value_name = "NAME")]
     user: Option<UserName>,
+    /// Flows to this host, as it was requested.
+    #[arg(long, value_name = "HOST")]
+    host: Option<String>,
+    /// Flows of this class: the outside, or a company's own services.
+    #[arg(long, value_enum)]
+    class: Option<OfClass>,
     /// Print exact bytes for a program.
     #[arg(long, conflicts_with = "csv")]
     json: bool,
@@ -48,6 +55,21 @@ enum By {
     Host,
     Class,
     Day,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum OfClass {
+    External,
+    Internal,
+}
+
+impl From<OfClass> for Class {
+    fn from(class: OfClass) -> Class {
+        match class {
+            OfClass::External => Class::External,
+            OfClass::Internal => Class::Internal,
+        }
+    }
 }
 
 impl By {
@@ -77,7 +99,8 @@ pub(crate) fn run(context: &Context, options: &Options) -> anyhow::Result<ExitCo
         since: options.since.map(|when| when.beginning(now)),
         until: options.until.map(|when| when.end(now)),
         user: options.user.as_ref().map(|user| user.to_string()),
-        ..Filter::default()
+        host: options.host.clone(),
+        class: options.class.map(Class::from),
     };
     let usage = Usage::open(&config.ledger.directory)?;
     let rows = usage.rows(&filter, options.by.group())?;

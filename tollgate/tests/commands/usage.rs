@@ -91,7 +91,7 @@ fn usage_is_exact_for_programs() {
 }
 
 #[test]
-fn usage_is_of_a_span_and_a_user() {
+fn usage_is_of_a_span_a_user_a_host_and_a_class() {
     let room = some();
     #[track_caller]
     fn check(room: &Room, options: &str, flows: u64) {
@@ -105,6 +105,9 @@ fn usage_is_of_a_span_and_a_user() {
     check(&room, "--until 2026-01-01T00:00:00Z", 1);
     check(&room, "--since 2026-01-01T01:00:00+01:00", 3);
     check(&room, "--user nobody", 0);
+    check(&room, "--class external", 3);
+    check(&room, "--class internal --user ann", 1);
+    check(&room, "--host github.com", 2);
     check(&room, "--since 36500d", 4);
     let none = "user   flows   up  down  both\ntotal      0  0 B   0 B   0 B\n";
     assert_eq!(room.run("usage --user nobody").out, none);
