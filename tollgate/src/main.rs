@@ -16,6 +16,7 @@ use gateway::users::FirstStartError;
 use commands::{Context, EXIT_CONFIGURATION, check, doctor, explain, serve, usage, user};
 
 mod commands;
+mod voice;
 
 /// A metered egress gateway: who may go where, and who used how much.
 #[derive(Parser)]

@@ -7,7 +7,7 @@
 use std::io::Write;
 use std::net::SocketAddr;
 use std::process::ExitCode;
-use std::sync::mpsc::{self, Receiver};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
@@ -21,8 +21,12 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
 use super::Context;
+use crate::voice::Voice;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// How often it looks whether the ledger fails.
+const LEDGER_LOOK: Duration = Duration::from_secs(1);
 
 /// What the command line says.
 #[derive(Debug, clap::Args)]
@@ -40,16 +44,28 @@ pub(crate) fn run(context: &Context, options: Options) -> anyhow::Result<ExitCod
     let _ = sys::limits::raise_descriptors();
     let mut given = Given { allow: options.allow, ..context.given()? };
     let first = first_start(&given)?;
-    let config = Config::load(&given)?;
-    let admin = admin::bind(config.admin.address)?;
-    let mut gateway = Gateway::start(config, admin.address(), VERSION)?;
-    let watch = gateway.ledger().watch();
-    let admin = admin.start(gateway.stats().clone(), Box::new(move || watch.status()))?;
+    let started = start(&given);
+    if let (Err(_), Some(first)) = (&started, &first) {
+        // Its password was never shown: the next start makes the user anew.
+        let _ = std::fs::remove_file(&first.path);
+    }
+    let (mut gateway, admin) = started?;
     // Whoever started us may not read what we say; that is no reason to stop.
     let _ = greet(&gateway, &admin, first.as_ref());
-    let signals = watched(signals);
-    serve_signals(&mut gateway, &mut given, &signals);
-    end(gateway, admin, &signals)
+    let (signals, voice) = (watched(signals), Voice::new());
+    serve_signals(&mut gateway, &mut given, &signals, &voice);
+    let ended = end(gateway, admin, &signals, &voice);
+    voice.finish();
+    ended
+}
+
+fn start(given: &Given) -> anyhow::Result<(Gateway, Admin)> {
+    let config = Config::load(given)?;
+    let admin = admin::bind(config.admin.address)?;
+    let gateway = Gateway::start(config, admin.address(), VERSION)?;
+    let watch = gateway.ledger().watch();
+    let admin = admin.start(gateway.stats().clone(), Box::new(move || watch.status()))?;
+    Ok((gateway, admin))
 }
 
 /// Signals as a channel, so that they can be awaited with a time limit.
@@ -62,17 +78,39 @@ fn watched(mut signals: Signals) -> Receiver<i32> {
 }
 
 /// Obeys signals until one asks for the end.
-fn serve_signals(gateway: &mut Gateway, given: &mut Given, signals: &Receiver<i32>) {
+fn serve_signals(gateway: &mut Gateway, given: &mut Given, signals: &Receiver<i32>, voice: &Voice) {
+    let mut was_failing = false;
     loop {
-        match signals.recv() {
-            Ok(SIGHUP) => reload(gateway, given),
+        match signals.recv_timeout(LEDGER_LOOK) {
+            Ok(SIGHUP) => reload(gateway, given, voice),
             Ok(SIGUSR1) => gateway.log().reopen(),
-            Ok(_) | Err(_) => return,
+            Ok(_) | Err(RecvTimeoutError::Disconnected) => return,
+            Err(RecvTimeoutError::Timeout) => {}
         }
+        was_failing = tell_of_ledger(gateway, was_failing, voice);
     }
 }
 
-fn reload(gateway: &mut Gateway, given: &mut Given) {
+/// Says when the ledger has begun to fail, and when it has recovered; returns whether it fails.
+fn tell_of_ledger(gateway: &Gateway, was_failing: bool, voice: &Voice) -> bool {
+    let status = gateway.ledger().status();
+    match &status.failing {
+        Some(cause) if !was_failing => {
+            let text = "the ledger cannot be written: records wait in memory";
+            gateway.log().say(Level::Error, text, &[("cause", Value::Text(cause))]);
+            voice.say(format!("{text}: {cause}"));
+        }
+        None if was_failing => {
+            let text = "the ledger is written again";
+            gateway.log().say(Level::Info, text, &[]);
+            voice.say(text.to_owned());
+        }
+        _ => {}
+    }
+    status.failing.is_some()
+}
+
+fn reload(gateway: &mut Gateway, given: &mut Given, voice: &Voice) {
     let log = gateway.log().clone();
     if let Ok(addresses) = sys::socket::local_addresses() {
         given.local_addresses = addresses;
@@ -94,7 +132,7 @@ fn reload(gateway: &mut Gateway, given: &mut Given) {
                 ],
             );
             if !restart.is_empty() {
-                eprintln!("reloaded; these take effect with the next start: {restart}");
+                voice.say(format!("reloaded; these take effect with the next start: {restart}"));
             }
         }
         Err(error) => {
@@ -104,22 +142,22 @@ fn reload(gateway: &mut Gateway, given: &mut Given) {
                 "reload refused, the old configuration stays",
                 &[("error", Value::Text(&error))],
             );
-            eprintln!("reload refused, the old configuration stays:\n{error}");
+            voice.say(format!("reload refused, the old configuration stays:\n{error}"));
         }
     }
 }
 
-fn end(gateway: Gateway, admin: Admin, signals: &Receiver<i32>) -> anyhow::Result<ExitCode> {
+fn end(gateway: Gateway, admin: Admin, signals: &Receiver<i32>, voice: &Voice) -> anyhow::Result<ExitCode> {
     let patience = gateway.config().timeouts.drain;
-    eprintln!(
+    voice.say(format!(
         "draining {} connections for at most {} s; a second signal ends the patience",
         gateway.connections(),
         patience.as_secs()
-    );
+    ));
     let hurry = |span: Duration| matches!(signals.recv_timeout(span), Ok(SIGTERM | SIGINT | SIGQUIT));
     let summary = gateway.drain(patience, hurry).context("the ledger could not be closed")?;
     admin.stop();
-    eprintln!("stopped; {} flows are in the ledger since the start", summary.records);
+    voice.say(format!("stopped; {} flows are in the ledger since the start", summary.records));
     Ok(ExitCode::SUCCESS)
 }
 

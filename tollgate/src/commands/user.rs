@@ -31,7 +31,7 @@ pub(crate) enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Refuse a user from now on, and keep the name taken.
+    /// Refuse a user from the next reload on, cut off what he has open, and keep the name taken.
     Disable {
         /// The user.
         name: UserName,

@@ -1,10 +1,11 @@
 //! The end: what is open may finish, nothing new is taken, and every flow is in the ledger.
 
 use std::net::TcpStream;
+use std::process::Command;
 
 use rustix::process::Signal;
 
-use crate::harness::{Gateway, eventually};
+use crate::harness::{Gateway, LOCAL_USER, Room, eventually};
 use crate::peers::{Destination, check_echo, check_ended, tunnel};
 
 #[test]
@@ -60,6 +61,28 @@ fn patience_ends_by_itself() {
     check_ended(&mut live, true);
     gateway.check_closed(live.local_addr().unwrap(), "drained");
     assert_eq!(gateway.usage(), (1, 7, 7));
+}
+
+#[test]
+fn a_reader_of_standard_error_who_is_gone_takes_nothing_along() {
+    // As with `serve 2>&1 | tee`, when tee has died: what is said meets EPIPE.
+    let mut command = Command::new("sh");
+    command.args(["-c", "mkfifo gone && { : <gone & } && exec \"$0\" \"$@\" 2>gone"]);
+    command.arg(env!("CARGO_BIN_EXE_tollgate"));
+    let mut gateway = Gateway::start_by(command, Room::new(LOCAL_USER));
+    let destination = Destination::echo();
+    let mut live = tunnel(&gateway, destination.address);
+    check_echo(&mut live, b"counted");
+    gateway.ask_reload("[nonsense]\n");
+    gateway.logged("the reload is refused", |line| line["level"] == "error");
+    check_echo(&mut live, b"counted");
+    gateway.reload(LOCAL_USER);
+    for _ in 0..2 {
+        gateway.signal(Signal::TERM);
+        eventually("it drains", || TcpStream::connect(gateway.listeners[0]).is_err());
+    }
+    assert_eq!(gateway.wait(), 0);
+    assert_eq!(gateway.usage(), (1, 14, 14));
 }
 
 #[test]
