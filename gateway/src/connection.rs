@@ -157,9 +157,9 @@ async fn admit(client: &Client, asked: &Asked) -> Result<Admitted, End> {
             let local = &client.local;
             let answer_by = local.reactor.now() + local.names.deadline() + DNS_GRACE;
             let lookup = within(&local.reactor, answer_by, local.names.lookup(name.as_str())).await;
-            let answer = lookup.unwrap_or(Err(ResolveError::Timeout)).map_err(Refusal::from)?;
             let took = clock::monotonic().since(began);
             client.local.stats.dns.add(took);
+            let answer = lookup.unwrap_or(Err(ResolveError::Timeout)).map_err(Refusal::from)?;
             dns_us = Some(micros(took));
             answer.addresses().iter().map(judge).collect()
         }

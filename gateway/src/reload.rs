@@ -14,6 +14,7 @@ use sys::clock;
 
 use crate::config::Config;
 use crate::server::{Gateway, Listening, StartError, listen};
+use crate::settings::{Accept, Admin, Dns, Ledger, Log, Threads};
 use crate::worker::Order;
 
 /// How long a reload waits for an address in use: a listener that was removed stays for a moment, for
@@ -30,7 +31,7 @@ pub struct Changes {
     pub added: Vec<SocketAddr>,
     /// Listeners that were retired.
     pub removed: Vec<SocketAddr>,
-    /// Tables whose changes take effect with the next start only.
+    /// Tables and settings that differ from what the process started with, and take effect with a start only.
     pub needs_restart: Vec<&'static str>,
 }
 
@@ -49,7 +50,7 @@ impl Gateway {
         let changes = Changes {
             added: added.iter().map(|listening| listening.configured).collect(),
             removed: removed.clone(),
-            needs_restart: needs_restart(self.config(), &config),
+            needs_restart: self.fixed.differing(&config),
         };
         let stay = self.listening.iter().filter(|(configured, _)| !removed.contains(configured));
         let open = stay.map(|(_, bound)| *bound).chain(added.iter().map(|listening| listening.bound));
@@ -106,16 +107,46 @@ impl Gateway {
     }
 }
 
-fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
-    let changed = [
-        ("[admin]", old.admin != new.admin),
-        ("[accept]", old.accept != new.accept),
-        ("[threads]", old.threads != new.threads),
-        ("[dns]", old.dns != new.dns),
-        ("[ledger]", old.ledger != new.ledger),
-        ("[log]", old.log != new.log),
-        ("[auth] hash_queue", old.auth.hash_queue != new.auth.hash_queue),
-        ("[limits] handshakes", old.limits.handshakes != new.limits.handshakes),
-    ];
-    changed.into_iter().filter(|(_, changed)| *changed).map(|(table, _)| table).collect()
+/// Settings that take effect with a start only.
+#[derive(Debug)]
+pub(crate) struct Fixed {
+    admin: Admin,
+    accept: Accept,
+    threads: Threads,
+    dns: Dns,
+    ledger: Ledger,
+    log: Log,
+    hash_queue: u32,
+    handshakes: u32,
+}
+
+impl Fixed {
+    /// Those of `config`.
+    pub(crate) fn of(config: &Config) -> Fixed {
+        Fixed {
+            admin: config.admin.clone(),
+            accept: config.accept.clone(),
+            threads: config.threads.clone(),
+            dns: config.dns.clone(),
+            ledger: config.ledger.clone(),
+            log: config.log.clone(),
+            hash_queue: config.auth.hash_queue,
+            handshakes: config.limits.handshakes,
+        }
+    }
+
+    /// The tables and settings in which `config` differs.
+    fn differing(&self, config: &Config) -> Vec<&'static str> {
+        let changed = [
+            ("[admin]", self.admin != config.admin),
+            ("[accept]", self.accept != config.accept),
+            ("[threads]", self.threads != config.threads),
+            ("[dns]", self.dns != config.dns),
+            ("[ledger]", self.ledger != config.ledger),
+            ("[log]", self.log != config.log),
+            ("[auth] hash_queue", self.hash_queue != config.auth.hash_queue),
+            ("[limits] handshakes", self.handshakes != config.limits.handshakes),
+        ];
+        changed.into_iter().filter(|(_, changed)| *changed).map(|(table, _)| table).collect()
+    }
 }

@@ -28,6 +28,7 @@ use crate::local::{FlowIds, Local};
 use crate::log::{Log, LogInlet};
 use crate::meter::Meter;
 use crate::relay::{RelayDeadlines, Relays};
+use crate::reload::Fixed;
 use crate::resolve::{DnsThread, ResolveCache, ResolveMode, ResolveSettings, Resolver};
 use crate::settings::{Dns, DnsMode};
 use crate::snapshot::{Current, Snapshot};
@@ -70,6 +71,8 @@ pub struct Gateway {
     pub(crate) listening: BTreeMap<SocketAddr, SocketAddr>,
     /// Where the admin side listens.
     pub(crate) admin: SocketAddr,
+    /// What the process started with and keeps.
+    pub(crate) fixed: Fixed,
     pub(crate) ledger: Ledger,
     pub(crate) log: Arc<Log>,
     pub(crate) stats: Arc<Stats>,
@@ -125,6 +128,7 @@ impl Gateway {
         let process = random_u32().map_err(StartError::Thread)?;
         let handshakes_max =
             (config.limits.handshakes as usize).div_ceil(threads).min(HANDSHAKES_PER_THREAD_MAX);
+        let fixed = Fixed::of(&config);
         let snapshot = Arc::new(Snapshot::first(config));
         let mut workers = Vec::new();
         for (number, (inlet, log)) in (0..).zip(inlets.into_iter().zip(log_inlets)) {
@@ -153,6 +157,7 @@ impl Gateway {
             workers,
             listening: BTreeMap::new(),
             admin,
+            fixed,
             ledger,
             log: Arc::new(log),
             stats,

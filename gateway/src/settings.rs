@@ -120,7 +120,8 @@ macro_rules! settings {
 settings! {
     /// A port that Tollgate listens on. Without any `[[listener]]` there is one: `mixed` on `127.0.0.1:3128`.
     "[[listener]]" ListenerTable {
-        /// Address and port. Port 0 lets the kernel choose one, which `serve` prints.
+        /// Address and port. `[::]` takes IPv6 only: for both families have a listener on `0.0.0.0` too. Port
+        /// 0 lets the kernel choose one, which `serve` prints.
         address: Placed<SocketAddr> = required;
         /// What is spoken there. `mixed` tells HTTP CONNECT and SOCKS5 apart by the first byte; `forward`
         /// speaks nothing and leads every connection to one destination, billed to one user.
@@ -233,8 +234,8 @@ settings! {
         /// Its destinations: `host:port`, `host:low-high`, `host` for any port, `*.host` for any depth below
         /// it and not itself, `[v6]:port`, `network:port`.
         to: Vec<Placed<Rule>> = [];
-        /// `internal` lets the set's names lead to private addresses and takes its flows out of what is
-        /// billed; `external` bills them. Without it the address decides.
+        /// `internal` lets the set's names lead to private addresses, and its flows are metered apart; those of
+        /// an `external` one count as external. Without it the address decides.
         class: Optional<DestinationClass> = none;
     }
 

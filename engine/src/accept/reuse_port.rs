@@ -17,6 +17,11 @@ impl Strategy for ReusePort {
     }
 
     fn listen(&self, address: SocketAddr, backlog: u32, threads: usize) -> io::Result<Vec<Listener>> {
+        // Alone at first: with the option another process of ours may listen there already, and the kernel
+        // would deal our clients out between the two.
+        if address.port() != 0 {
+            drop(Listener::bind(address, ListenOptions { reuse_port: false, backlog })?);
+        }
         let first = Listener::bind(address, ListenOptions { reuse_port: true, backlog })?;
         // Where the port was 0 the others must join the port that the first one got.
         let address = first.local()?;

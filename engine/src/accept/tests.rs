@@ -126,3 +126,13 @@ fn who_comes_while_a_listener_retires_waits_for_what_comes_next() {
         drop(next);
     });
 }
+
+#[test]
+fn an_address_that_somebody_has_is_refused() {
+    each_strategy(|strategy| {
+        let first = strategy.listen("127.0.0.1:0".parse().unwrap(), 128, THREADS).unwrap();
+        let address = first[0].local().unwrap();
+        let error = strategy.listen(address, 128, THREADS).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AddrInUse, "{}", strategy.name());
+    });
+}

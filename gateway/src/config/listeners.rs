@@ -146,13 +146,14 @@ fn no_user(user: &Placed<UserName>, users: &HashSet<&str>) -> Diagnostic {
     }
 }
 
-/// Whether two sockets would take each other's connections. Ports that the kernel chooses never do.
+/// Whether two sockets would take each other's connections. Ports that the kernel chooses never do, and a
+/// wildcard takes its own family only.
 fn collide(a: SocketAddr, b: SocketAddr) -> bool {
     let (a, b) = (canonical(a), canonical(b));
-    let takes = |wild: IpAddr, other: IpAddr| wild.is_unspecified() && (wild.is_ipv6() || other.is_ipv4());
+    let is_wild = |address: SocketAddr| address.ip().is_unspecified();
     a.port() == b.port()
         && a.port() != 0
-        && (a.ip() == b.ip() || takes(a.ip(), b.ip()) || takes(b.ip(), a.ip()))
+        && (a.ip() == b.ip() || (a.is_ipv4() == b.is_ipv4() && (is_wild(a) || is_wild(b))))
 }
 
 fn canonical(address: SocketAddr) -> SocketAddr {
