@@ -234,8 +234,8 @@ settings! {
         /// Its destinations: `host:port`, `host:low-high`, `host` for any port, `*.host` for any depth below
         /// it and not itself, `[v6]:port`, `network:port`.
         to: Vec<Placed<Rule>> = [];
-        /// `internal` lets the set's names lead to private addresses, and its flows are metered apart; those of
-        /// an `external` one count as external. Without it the address decides.
+        /// `internal` lets the set's names lead to private addresses, and its flows are metered apart; those
+        /// of an `external` one count as external. Without it the address decides.
         class: Optional<DestinationClass> = none;
     }
 

@@ -85,8 +85,8 @@ impl Credential {
     }
 }
 
-/// Working memory of argon2. Who checks many passwords keeps it: taken from the allocator anew for each, 19 MiB
-/// at a time left its heap in pieces, and the process with 130 MB.
+/// Working memory of argon2. Who checks many passwords keeps it: taken from the allocator anew for each,
+/// 19 MiB at a time left its heap in pieces, and the process with 130 MB.
 #[derive(Default)]
 pub struct HashMemory(Vec<argon2::Block>);
 
