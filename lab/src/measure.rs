@@ -62,8 +62,8 @@ impl CpuReading {
         Duration::from_nanos(chosen.map(ran).sum())
     }
 
-    /// CPU time that the processes used since `earlier`, in nanoseconds where every thread lived through, at
-    /// the resolution of a tick where one ended in between.
+    /// CPU time that the processes used since `earlier`: in nanoseconds where every thread lived through, at
+    /// the resolution of a tick where one ended in between, also one that began in between.
     pub(crate) fn whole_since(&self, earlier: &Self) -> Duration {
         let processes: BTreeSet<i32> = self.ticks.keys().copied().collect();
         processes.into_iter().map(|process| self.process_since(earlier, process)).sum()
@@ -71,13 +71,13 @@ impl CpuReading {
 
     fn process_since(&self, earlier: &Self, process: i32) -> Duration {
         let by_threads = self.since(earlier, |thread| thread.process == process);
-        let lost_one = earlier.threads.keys().any(|key| key.0 == process && !self.threads.contains_key(key));
-        if !lost_one {
-            return by_threads;
-        }
         let before = earlier.ticks.get(&process).copied().unwrap_or(0);
         let ticks = self.ticks[&process].saturating_sub(before);
-        by_threads.max(Duration::from_millis(ticks * 1000 / TICKS_PER_S))
+        // The ticks hold what threads used that are gone. Both ends of the span are rounded to a tick, so
+        // what they have more than the threads counts from two of them on.
+        let by_ticks = Duration::from_millis(ticks * 1000 / TICKS_PER_S);
+        let rounding = Duration::from_millis(2 * 1000 / TICKS_PER_S);
+        if by_ticks > by_threads + rounding { by_ticks } else { by_threads }
     }
 }
 
