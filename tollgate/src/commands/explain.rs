@@ -136,7 +136,7 @@ impl<'a> Explanation<'a> {
 
     fn text(&self) -> String {
         let name = match &self.name {
-            NameVerdict::Denied(verdict) => self.sentence(verdict),
+            NameVerdict::Denied(_) => "denied: it is not resolved".into(),
             NameVerdict::Judged(_) if matches!(self.target.host, Host::Address(_)) => {
                 "an address: rules by name do not count".into()
             }
