@@ -61,8 +61,13 @@ fn an_answer_before_the_reset_of_an_upload_is_heard() {
         thread::scope(|scope| {
             let upload = scope.spawn(|| sender.write_all(&[round]).and_then(|()| sender.write_all(&body)));
             assert_eq!(read_exactly(&mut client, ANSWER.len()), ANSWER, "round {round}");
-            let broken = upload.join().unwrap().unwrap_err().kind();
-            assert!(matches!(broken, ErrorKind::ConnectionReset | ErrorKind::BrokenPipe), "{broken}");
+            match upload.join().unwrap() {
+                Err(error) => {
+                    assert!(matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe));
+                }
+                // Who reads all that is there may have read it all.
+                Ok(()) => assert!(round.is_multiple_of(2), "bytes that nobody read were taken"),
+            }
         });
     }
 }
