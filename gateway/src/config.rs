@@ -122,9 +122,8 @@ impl Config {
         match policy {
             Some(policy) if report.errors.is_empty() => {
                 let warnings = findings(report.warnings);
-                let mut config =
-                    assemble(gathered.origin, gathered.users_directory, written, policy, warnings);
-                config.local_addresses.clone_from(&given.local_addresses);
+                let (origin, users_directory) = (gathered.origin, gathered.users_directory);
+                let mut config = assemble(given, origin, users_directory, written, policy, warnings);
                 config.own_also([]);
                 Ok(config)
             }
@@ -147,6 +146,7 @@ impl Config {
 }
 
 fn assemble(
+    given: &Given,
     origin: Origin,
     users_directory: PathBuf,
     written: Written,
@@ -176,7 +176,7 @@ fn assemble(
         auth: written.auth.clone(),
         users: people::resolve(written, &policy),
         policy,
-        local_addresses: Vec::new(),
+        local_addresses: given.local_addresses.clone(),
         warnings,
         origin,
     }

@@ -101,7 +101,7 @@ pub(super) fn own_addresses(open: impl Iterator<Item = SocketAddr>, locals: &[Ip
     for address in open {
         own.push(address);
         if address.ip().is_unspecified() {
-            // `::` takes IPv4 connections too unless the kernel is told otherwise.
+            // Of our sockets that of the admin side takes IPv4 connections at `::` too.
             let all = locals.iter().filter(|local| address.is_ipv6() || local.is_ipv4());
             own.extend(all.map(|&local| SocketAddr::new(local, address.port())));
         }
