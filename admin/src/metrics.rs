@@ -146,6 +146,14 @@ impl Figures {
         )?;
         let ledger = (self.ledger)();
         page.counter("tollgate_ledger_records", "Flows that the ledger made visible", ledger.records)?;
+        page.gauge("tollgate_ledger_appended_lsn", "Number of the journal's last entry", ledger.appended)?;
+        page.gauge("tollgate_ledger_durable_lsn", "Number up to which all is durable", ledger.durable)?;
+        page.gauge("tollgate_ledger_applied_lsn", "Number up to which all is visible", ledger.applied)?;
+        page.counter(
+            "tollgate_ledger_damaged_slots",
+            "Slots of the live table found damaged",
+            ledger.damaged,
+        )?;
         page.counter("tollgate_ledger_batches", "Transactions that did so", ledger.batches)?;
         page.gauge(
             "tollgate_ledger_lag_seconds",
@@ -154,8 +162,8 @@ impl Figures {
         )?;
         page.gauge(
             "tollgate_ledger_unflushed_records",
-            "Ended flows that wait because the ledger fails or is slow",
-            ledger.waiting + stats.sum(|it| it.ledger_waiting.value()),
+            "Ended flows that are not journaled yet",
+            ledger.waiting,
         )?;
         page.gauge(
             "tollgate_ledger_failing",
@@ -164,7 +172,7 @@ impl Figures {
         )?;
         page.counter(
             "tollgate_ledger_full",
-            "Times an ended flow found the way to the ledger full, and waited",
+            "Flows refused because the live table was full or the journal failed",
             stats.sum(|it| it.ledger_full.value()),
         )
     }

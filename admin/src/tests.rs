@@ -41,8 +41,7 @@ fn fixture(bounds: Bounds) -> Fixture {
     let settings = PoolSettings { name: "jobs", threads: 1, queue_max: 1, niceness: 0 };
     let pools = vec![("jobs", Pool::start(settings).unwrap())];
     let stats = Stats::new("1.2.3", WallNanos(1_700_000_000_500_000_000), 2, pools);
-    let rest = Status { records: 0, batches: 0, waiting: 0, lag: Duration::ZERO, failing: None };
-    let ledger = Arc::new(Mutex::new(rest));
+    let ledger = Arc::new(Mutex::new(Status::default()));
     let told = Arc::clone(&ledger);
     let routes = api::routes(Arc::clone(&stats), Box::new(move || told.lock().unwrap().clone()));
     let admin = bind("127.0.0.1:0".parse().unwrap()).unwrap().start_within(bounds, routes).unwrap();
@@ -329,6 +328,10 @@ fn metrics_say_what_was_counted() {
     ledger.records = fresh("tollgate_ledger_records_total".into());
     ledger.batches = fresh("tollgate_ledger_batches_total".into());
     ledger.waiting = fresh("tollgate_ledger_unflushed_records".into());
+    ledger.appended = fresh("tollgate_ledger_appended_lsn".into());
+    ledger.durable = fresh("tollgate_ledger_durable_lsn".into());
+    ledger.applied = fresh("tollgate_ledger_applied_lsn".into());
+    ledger.damaged = fresh("tollgate_ledger_damaged_slots_total".into());
     ledger.lag = Duration::from_secs(fresh("tollgate_ledger_lag_seconds".into()));
     drop(ledger);
 
@@ -353,7 +356,7 @@ fn gauges_flags_and_spans_are_told_too() {
     fixture.stats.reloads.succeeded(WallNanos(1_700_000_001_000_000_000));
     fixture.stats.reloads.failed();
     fixture.ledger.lock().unwrap().failing = Some("full".into());
-    second.ledger_waiting.set(2);
+    fixture.ledger.lock().unwrap().waiting = 2;
 
     let (_, page) = fixture.get("/metrics");
     let samples = samples(&page);

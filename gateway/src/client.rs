@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use engine::net::TcpStream;
 use engine::timer::within;
-use ledger::record::{Class, CloseReason, Flow, Legs, Protocol, Record};
+use ledger::record::{Class, CloseReason, Flow, Legs, Protocol, Record, Uncertain};
 use policy::UserIndex;
 use proto::http_connect::{Denial, reason_phrase, write_denial};
 use proto::socks5;
@@ -239,6 +239,7 @@ impl Client {
             rule: decided.rule,
             reason: CloseReason::Fault,
             legs: Legs::default(),
+            uncertain: Uncertain { up: 0, down: 0 },
         })
     }
 

@@ -53,6 +53,9 @@ pub struct Given {
     pub allow: Vec<String>,
     /// The addresses of this machine's interfaces: what a wildcard listener stands for.
     pub local_addresses: Vec<IpAddr>,
+    /// The directory that systemd made for this run (`$RUNTIME_DIRECTORY`): where the live table is put,
+    /// unless it is configured.
+    pub runtime_directory: Option<PathBuf>,
     /// A user file that is not written yet, or not written like this: its path and its text.
     pub draft: Option<(PathBuf, String)>,
 }
@@ -155,7 +158,14 @@ fn assemble(
 ) -> Config {
     let base = base_directory(&origin);
     let listeners = listeners::resolve(&written, &policy);
-    let ledger = Ledger { directory: base.join(&written.ledger.directory) };
+    let ledger = Ledger {
+        directory: base.join(&written.ledger.directory),
+        live_table: match &written.ledger.live_table {
+            Some(path) => Some(base.join(path)),
+            None => given.runtime_directory.clone(),
+        },
+        ..written.ledger
+    };
     let log = Log {
         to: match &written.log.to {
             LogTarget::Stderr => LogTarget::Stderr,

@@ -29,6 +29,7 @@ use crate::meter::Opening;
 use crate::refusal::Refusal;
 use crate::relay::Pending;
 use crate::resolve::ResolveError;
+use crate::stats::Denied;
 
 /// How much longer than planned an answer of the DNS thread may take.
 const DNS_GRACE: Duration = Duration::from_secs(1);
@@ -183,7 +184,7 @@ fn take_seats(client: &Client, user: UserIndex) -> Result<[Seat; 2], End> {
         let refusal = if account.is_revoked() { Refusal::revoked() } else { Refusal::connection_cap() };
         return Err(refusal.into());
     };
-    if !client.local.meter.borrow().has_room() {
+    if !client.local.meter.borrow_mut().has_room() {
         return Err(Refusal::overload("The ledger is behind: no further flow can be recorded.").into());
     }
     Ok([own, everybody])
@@ -215,7 +216,12 @@ fn begin_relay(client: Client, way: Way) {
     };
     let (local, stream, early) = client.into_parts();
     let mut meter = local.meter.borrow_mut();
-    let flow = meter.open(opening);
+    let Some(flow) = meter.open(opening) else {
+        // The last slot went while the answer was on its way. What it said cannot be taken back.
+        local.stats.denied(Denied::Overload);
+        stream.reset();
+        return;
+    };
     if meter.account(flow).is_some_and(|account| account.is_revoked()) {
         // Removed while the answer was on its way. He is cut off as a moment later he would have been.
         meter.close(flow, CloseReason::PolicyChanged);

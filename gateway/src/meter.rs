@@ -1,29 +1,24 @@
-//! The meter: the open flows of one thread, their records, and their way to the ledger and the log.
+//! The meter: the open flows of one thread, their slots in the live table, and what the log is told of them.
 //!
-//! Promises: a flow that was opened is closed exactly once, and its record reaches the ledger however full
-//! the ring is: it waits in its slot and is handed over later; nothing here waits. Leaves to others: counting
-//! (`relay` adds to the record what calls returned), and durability (crate `ledger`).
+//! Promises: a flow that was opened is closed exactly once, and from then on its slot is the ledger's;
+//! nothing here waits. Leaves to others: counting (`relay` makes its calls inside the tally), and
+//! durability (crate `ledger`).
 
-use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
-use engine::reactor::{Reactor, Waiter};
+use engine::reactor::Reactor;
 use engine::slab::{Key, Slab};
-use ledger::Inlet;
-use ledger::record::{CloseReason, Legs, Protocol, Record};
+use ledger::live_table::Tally;
+use ledger::record::{CloseReason, Protocol, Record};
+use ledger::{Inlet, LiveFlow};
 use sys::clock::{self, Nanos, WallNanos};
 
 use crate::account::{Account, Seat};
-use crate::limits::{FLOWS_PER_THREAD_MAX, RECORDS_WAITING_MAX};
+use crate::limits::FLOWS_PER_THREAD_MAX;
 use crate::log::{Event, EventKind, LogInlet};
 use crate::stats::WorkerStats;
-use crate::wake::Subject;
-
-/// How long a record that found the ring full waits before it tries again.
-const RETRY: Duration = Duration::from_millis(5);
 
 /// What is known of a flow when it opens.
 pub(crate) struct Opening {
@@ -43,13 +38,11 @@ pub(crate) struct Opening {
     pub connect_us: Option<u32>,
 }
 
-/// A flow that is open, or has ended and waits for the ledger.
+/// A flow that is open.
 struct OpenFlow {
-    record: Record,
+    live: LiveFlow,
     protocol: Protocol,
-    legs: Legs,
-    /// None once the flow has ended: an ended flow takes no place, however long its record waits.
-    seats: Option<[Seat; 2]>,
+    seats: [Seat; 2],
     opened: Nanos,
     listener: SocketAddr,
 }
@@ -58,8 +51,6 @@ struct OpenFlow {
 pub(crate) struct Meter {
     reactor: Rc<Reactor>,
     flows: Slab<OpenFlow>,
-    /// Flows that have ended and whose records found the ring full, oldest first.
-    waiting: VecDeque<Key>,
     inlet: Inlet,
     log: LogInlet,
     stats: Arc<WorkerStats>,
@@ -68,24 +59,26 @@ pub(crate) struct Meter {
 impl Meter {
     /// A meter without flows.
     pub(crate) fn new(reactor: &Rc<Reactor>, inlet: Inlet, log: LogInlet, stats: &Arc<WorkerStats>) -> Meter {
-        Meter {
-            reactor: Rc::clone(reactor),
-            flows: Slab::new(),
-            waiting: VecDeque::new(),
-            inlet,
-            log,
-            stats: Arc::clone(stats),
+        Meter { reactor: Rc::clone(reactor), flows: Slab::new(), inlet, log, stats: Arc::clone(stats) }
+    }
+
+    /// Whether another flow may be opened: not while the ledger can journal nothing, nor without a free slot.
+    pub(crate) fn has_room(&mut self) -> bool {
+        let has_room = self.flows.len() < FLOWS_PER_THREAD_MAX && self.inlet.has_room();
+        if !has_room {
+            self.stats.ledger_full.add(1);
         }
+        has_room
     }
 
-    /// Whether another flow may be opened.
-    pub(crate) fn has_room(&self) -> bool {
-        self.flows.len() < FLOWS_PER_THREAD_MAX && self.waiting.len() < RECORDS_WAITING_MAX
-    }
-
-    /// Opens a flow: its decision is logged, from now on bytes may be counted.
-    pub(crate) fn open(&mut self, opening: Opening) -> Key {
+    /// Opens a flow: its decision is logged, from now on bytes may be counted. `None` if the live table is
+    /// full, although there was room when it was last asked.
+    pub(crate) fn open(&mut self, opening: Opening) -> Option<Key> {
         let Opening { record, at, protocol, seats, listener, dns_us, connect_us } = opening;
+        let Some(live) = self.inlet.open(record.identity()) else {
+            self.stats.ledger_full.add(1);
+            return None;
+        };
         self.stats.opened(protocol);
         self.log.push(&Event {
             kind: EventKind::Decision,
@@ -98,8 +91,8 @@ impl Meter {
             dns_us,
             connect_us,
         });
-        let (seats, opened, legs) = (Some(seats), self.reactor.now(), Legs::default());
-        self.flows.insert(OpenFlow { record, protocol, legs, seats, opened, listener })
+        let opened = self.reactor.now();
+        Some(self.flows.insert(OpenFlow { live, protocol, seats, opened, listener }))
     }
 
     /// Logs a decision against a connection, which thereby never becomes a flow.
@@ -108,8 +101,16 @@ impl Meter {
     }
 
     /// The counts of an open flow.
-    pub(crate) fn legs_mut(&mut self, flow: Key) -> Option<&mut Legs> {
-        self.flows.get_mut(flow).map(|flow| &mut flow.legs)
+    pub(crate) fn tally(&mut self, flow: Key) -> Option<Tally<'_>> {
+        let Meter { flows, inlet, .. } = self;
+        flows.get_mut(flow).map(|flow| inlet.tally(&mut flow.live))
+    }
+
+    /// Notes that an open flow has counted something.
+    pub(crate) fn counted(&mut self, flow: Key) {
+        if let Some(flow) = self.flows.get_mut(flow) {
+            self.inlet.counted(&mut flow.live);
+        }
     }
 
     /// When a flow was opened; [`Nanos::NEVER`] if there is no such flow.
@@ -119,65 +120,34 @@ impl Meter {
 
     /// The account of an open flow.
     pub(crate) fn account(&self, flow: Key) -> Option<&Arc<Account>> {
-        let [user, _] = self.flows.get(flow)?.seats.as_ref()?;
+        let [user, _] = &self.flows.get(flow)?.seats;
         Some(user.account())
     }
 
-    /// Closes a flow: it gives its places back, its end is logged, and its record goes to the ledger.
+    /// Closes a flow: it gives its places back, its end is logged, and its slot is the ledger's.
     pub(crate) fn close(&mut self, key: Key, reason: CloseReason) {
-        let Some(flow) = self.flows.get_mut(key) else { return };
-        assert!(flow.seats.take().is_some(), "a flow ends once");
+        let Some(flow) = self.flows.remove(key) else { return };
         let at = clock::wall();
-        flow.record.close(at, reason, flow.legs);
         self.stats.closed(reason);
-        self.log.push(&Event {
-            kind: EventKind::Close,
-            at,
-            record: flow.record,
-            protocol: Some(flow.protocol),
-            listener: flow.listener,
-            allowed: true,
-            reason: reason.as_str(),
-            dns_us: None,
-            connect_us: None,
-        });
-        // Those who wait go first, so that records arrive in the order of their ends.
-        if self.waiting.is_empty() && self.inlet.push(&flow.record).is_ok() {
-            self.flows.remove(key);
-        } else {
-            self.stats.ledger_full.add(1);
-            self.wait(key);
+        // A damaged slot has no identity any more; the ledger tells of it.
+        if let Some(record) = self.inlet.record(&flow.live, at, reason) {
+            self.log.push(&Event {
+                kind: EventKind::Close,
+                at,
+                record,
+                protocol: Some(flow.protocol),
+                listener: flow.listener,
+                allowed: true,
+                reason: reason.as_str(),
+                dns_us: None,
+                connect_us: None,
+            });
         }
+        self.inlet.close(flow.live, at, reason);
     }
 
-    /// Hands over records that found the ring full before.
-    pub(crate) fn retry(&mut self) {
-        while let Some(&key) = self.waiting.front() {
-            let flow = self.flows.get(key).expect("a flow that waits keeps its slot");
-            if self.inlet.push(&flow.record).is_err() {
-                self.arm_retry();
-                break;
-            }
-            self.flows.remove(key);
-            self.waiting.pop_front();
-        }
-        self.stats.ledger_waiting.set(self.waiting.len() as u64);
-    }
-
-    /// Whether every flow has ended and every record was handed over.
+    /// Whether every flow has ended.
     pub(crate) fn is_settled(&self) -> bool {
         self.flows.is_empty()
-    }
-
-    fn wait(&mut self, key: Key) {
-        if self.waiting.is_empty() {
-            self.arm_retry();
-        }
-        self.waiting.push_back(key);
-        self.stats.ledger_waiting.set(self.waiting.len() as u64);
-    }
-
-    fn arm_retry(&self) {
-        self.reactor.arm(self.reactor.now() + RETRY, Waiter::Tag(Subject::LedgerRetry.tag()));
     }
 }

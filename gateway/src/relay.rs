@@ -22,7 +22,8 @@ use std::io;
 use engine::reactor::{Reactor, Registration};
 use engine::slab::Key;
 use engine::timer::wheel::TimerId;
-use ledger::record::{CloseReason, Legs};
+use ledger::live_table::{Received, Sent, Tally};
+use ledger::record::CloseReason;
 use sys::clock::Nanos;
 use sys::epoll::{Readiness, Tail};
 use sys::socket::Socket;
@@ -123,10 +124,10 @@ pub(crate) struct Tools {
 struct Lane<'r> {
     source: &'r Socket,
     sink: &'r Socket,
-    /// Bytes that calls took from the source.
-    received: &'r mut u64,
-    /// Bytes that calls took toward the sink.
-    sent: &'r mut u64,
+    /// Counts what calls took from the source.
+    received: Received<'r>,
+    /// Counts what calls took toward the sink, each call before and behind it.
+    sent: Sent<'r>,
 }
 
 /// How the sink is told that the source has ended.
@@ -161,7 +162,7 @@ impl Direction {
     /// Moves up to `budget` bytes; leaves in `budget` what was not spent.
     fn pump(
         &mut self,
-        lane: Lane<'_>,
+        mut lane: Lane<'_>,
         end_by: EndBy,
         budget: &mut usize,
         tools: &mut Tools,
@@ -171,7 +172,7 @@ impl Direction {
                 if !self.writable {
                     break;
                 }
-                *lane.sent += self.write(lane.sink, budget, tools)?;
+                self.write(&mut lane, budget, tools)?;
             } else if self.state == State::Flushing {
                 if end_by == EndBy::Shutdown {
                     // It fails when the peer is gone already, and then needs not be told.
@@ -181,11 +182,12 @@ impl Direction {
             } else if self.state == State::Ended || !self.readable {
                 break;
             } else if self.is_fast() && self.tail != Tail::Urgent {
-                *lane.received += self.fill_pipe(lane.source, tools)?;
+                let moved = self.fill_pipe(lane.source, tools)?;
+                lane.received.add(moved);
             } else {
                 let read = self.read(lane.source, tools)?;
-                *lane.received += read as u64;
-                *lane.sent += self.pass_on(read, lane.sink, tools)?;
+                lane.received.add(read);
+                self.pass_on(read, &mut lane, tools)?;
                 *budget = budget.saturating_sub(read);
             }
         }
@@ -199,12 +201,12 @@ impl Direction {
         self.pending.is_some() || self.pipe.as_ref().is_some_and(|pipe| pipe.held() > 0)
     }
 
-    /// Writes what is held; returns how many bytes the sink took.
-    fn write(&mut self, sink: &Socket, budget: &mut usize, tools: &mut Tools) -> Result<u64, Failure> {
+    /// Writes what is held.
+    fn write(&mut self, lane: &mut Lane<'_>, budget: &mut usize, tools: &mut Tools) -> Result<(), Failure> {
         if self.pending.is_some() {
-            self.write_pending(sink, budget, tools)
+            self.write_pending(lane, budget, tools)
         } else {
-            self.drain_pipe(sink, budget)
+            self.drain_pipe(lane, budget)
         }
     }
 
@@ -253,17 +255,17 @@ impl Relay {
         Relay { client, upstream, up, down, flow, timer: None, moved_at: now, queued: false }
     }
 
-    /// Moves bytes in both directions, up to the budget of a turn, and counts them in `legs`.
-    fn run(&mut self, legs: &mut Legs, tools: &mut Tools) -> Outcome {
+    /// Moves bytes in both directions, up to the budget of a turn, and counts them in `tally`.
+    fn run(&mut self, tally: &mut Tally<'_>, tools: &mut Tools) -> Outcome {
         let mut budget = TURN_BYTES_MAX;
-        match self.pump_up(legs, &mut budget, tools) {
+        match self.pump_up(tally, &mut budget, tools) {
             Err(Failure::Source) => return Outcome::Over(CloseReason::ClientReset),
             Err(Failure::Sink) => {
                 // What the destination said before it broke is the client's, as far as he takes it now: many
                 // a server answers "413" and resets the rest of an upload. Its end is not: the rest is lost.
                 // No event may have told of it yet.
                 self.down.readable = true;
-                let _ = self.pump_down(legs, EndBy::Close, &mut { usize::MAX }, tools);
+                let _ = self.pump_down(tally, EndBy::Close, &mut { usize::MAX }, tools);
                 return Outcome::Over(CloseReason::UpstreamReset);
             }
             Ok(()) => {}
@@ -272,7 +274,7 @@ impl Relay {
         // download do not wait for the upload to pause.
         budget = budget.max(TURN_BYTES_MAX / 2);
         let client_was_first = self.up.state == State::Ended && self.down.state != State::Ended;
-        match self.pump_down(legs, self.up.other_ends_by(), &mut budget, tools) {
+        match self.pump_down(tally, self.up.other_ends_by(), &mut budget, tools) {
             Err(Failure::Source) => return Outcome::Over(CloseReason::UpstreamReset),
             Err(Failure::Sink) => return Outcome::Over(CloseReason::ClientReset),
             Ok(()) => {}
@@ -286,21 +288,26 @@ impl Relay {
         }
     }
 
-    fn pump_up(&mut self, legs: &mut Legs, budget: &mut usize, tools: &mut Tools) -> Result<(), Failure> {
-        let (source, sink) = (&self.client.socket, &self.upstream.socket);
-        let lane = Lane { source, sink, received: &mut legs.client_rx, sent: &mut legs.upstream_tx };
+    fn pump_up(
+        &mut self,
+        tally: &mut Tally<'_>,
+        budget: &mut usize,
+        tools: &mut Tools,
+    ) -> Result<(), Failure> {
+        let (received, sent) = tally.up();
+        let lane = Lane { source: &self.client.socket, sink: &self.upstream.socket, received, sent };
         self.up.pump(lane, self.down.other_ends_by(), budget, tools)
     }
 
     fn pump_down(
         &mut self,
-        legs: &mut Legs,
+        tally: &mut Tally<'_>,
         end_by: EndBy,
         budget: &mut usize,
         tools: &mut Tools,
     ) -> Result<(), Failure> {
-        let (source, sink) = (&self.upstream.socket, &self.client.socket);
-        let lane = Lane { source, sink, received: &mut legs.upstream_rx, sent: &mut legs.client_tx };
+        let (received, sent) = tally.down();
+        let lane = Lane { source: &self.upstream.socket, sink: &self.client.socket, received, sent };
         self.down.pump(lane, end_by, budget, tools)
     }
 

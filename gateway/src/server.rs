@@ -16,21 +16,23 @@ use engine::executor::Executor;
 use engine::inbox::{Address, Inbox, Parking};
 use engine::pool::{Pool, PoolSettings};
 use engine::reactor::Reactor;
-use ledger::{Inlet, Ledger, OpenError};
+use ledger::{Durability, Inlet, Ledger, OpenError, OpenSettings};
 use sys::clock;
 use sys::socket::Listener;
 
 use crate::auth::{AuthShared, Authenticator};
 use crate::config::Config;
 use crate::connection;
-use crate::limits::HANDSHAKES_PER_THREAD_MAX;
+use crate::limits::{
+    CLOSES_PER_SECOND_MAX, FLOWS_PER_THREAD_MAX, HANDSHAKES_PER_THREAD_MAX, STALL_SECONDS_MAX,
+};
 use crate::local::{FlowIds, Local};
 use crate::log::{Log, LogInlet};
 use crate::meter::Meter;
 use crate::relay::{RelayDeadlines, Relays};
 use crate::reload::Fixed;
 use crate::resolve::{DnsThread, ResolveCache, ResolveMode, ResolveSettings, Resolver};
-use crate::settings::{Dns, DnsMode};
+use crate::settings::{self, Dns, DnsMode};
 use crate::snapshot::{Current, Snapshot};
 use crate::stats::Stats;
 use crate::worker::{Order, Worker};
@@ -118,7 +120,8 @@ impl Gateway {
         // First what others may hold: an address or a ledger in use should be told before anything starts.
         let listeners = listen_on_all(&config, strategy, threads)?;
         config.own_also(listeners.iter().map(|listening| listening.bound).chain([admin]));
-        let (ledger, inlets) = Ledger::open(&config.ledger.directory, threads).map_err(StartError::Ledger)?;
+        let (ledger, inlets) =
+            Ledger::open(&ledger_settings(&config, threads)).map_err(StartError::Ledger)?;
         let hashing = hashing_pool(&config).map_err(StartError::Thread)?;
         let pools = vec![("hash", hashing.clone())];
         let stats = Stats::new(version, clock::wall(), threads, pools);
@@ -282,6 +285,38 @@ fn reactors(config: &Config) -> usize {
         0 => sys::limits::cpus(),
         count => count as usize,
     }
+}
+
+/// Segments that a journal needs room for: one that is written, a spare, and some that wait for the database.
+const SEGMENTS_MIN: u64 = 4;
+
+/// What a segment's size is rounded to.
+const SEGMENT_BLOCK_BYTES: u64 = 4096;
+
+/// How the ledger is opened for `threads` reactor threads.
+fn ledger_settings(config: &Config, threads: usize) -> OpenSettings {
+    let settings::Ledger { directory, durability, live_table, segment, journal_max, detail_months, .. } =
+        &config.ledger;
+    let segment_bytes = segment.0 / SEGMENT_BLOCK_BYTES * SEGMENT_BLOCK_BYTES;
+    OpenSettings {
+        durability: match durability {
+            settings::Durability::Delayed => Durability::Delayed,
+            settings::Durability::Sync => Durability::Sync,
+        },
+        live_table: live_table.clone(),
+        segment_bytes,
+        journal_bytes_max: journal_max.0.max(SEGMENTS_MIN * segment_bytes),
+        detail_months: *detail_months,
+        ..OpenSettings::new(directory, threads, slots(config.limits.connections as usize, threads))
+    }
+}
+
+/// Slots of the live table for each of `threads`: for open flows, of which a thread may well have twice its
+/// share and a thousand more, and for closed ones while the journal stalls.
+fn slots(connections: usize, threads: usize) -> u32 {
+    let open = connections.min(2 * connections / threads + 1024);
+    let slots = (open + CLOSES_PER_SECOND_MAX * STALL_SECONDS_MAX).min(FLOWS_PER_THREAD_MAX);
+    u32::try_from(slots).expect("the bound fits")
 }
 
 fn hashing_pool(config: &Config) -> io::Result<Pool> {

@@ -16,7 +16,7 @@ use toml::de::DeValue;
 
 use crate::config::read::{FromTable, Optional, Placed, Read, Scalar, Section, found};
 use crate::config::report::Report;
-pub use crate::config::value::{LogTarget, Realm, duration, network};
+pub use crate::config::value::{ByteSize, LogTarget, Realm, duration, network};
 use crate::config::value::{NameServer, choice};
 use crate::users::{PasswordHash, TokenHash, UserName};
 
@@ -204,6 +204,24 @@ settings! {
         /// Where it is kept; a relative path starts at the configuration file's directory. One `serve` at a
         /// time may use it.
         directory: PathBuf = "tollgate-data";
+        /// When an ended flow is safe from a power failure. `delayed`: 10 ms and a sync of the disk after its
+        /// end; `sync`: before its place in the live table is free. Either way no flow waits for the disk,
+        /// and a process that is killed loses nothing.
+        durability: Durability = "delayed";
+        /// A directory for the live table, on a tmpfs that outlives the process. `auto` takes systemd's
+        /// `RuntimeDirectory`, else `/dev/shm`, else the ledger's own directory.
+        live_table: Option<PathBuf> = "auto";
+        /// The size of a file of the journal. Two or three of them exist at a time.
+        segment: ByteSize = "64MiB", "256KiB" ..= "1GiB";
+        /// The journal's size at most, but never less than four segments. It is reached only if the
+        /// database cannot be written for long; then new flows are refused until it can.
+        journal_max: ByteSize = "4GiB", "8MiB" ..= "1024GiB";
+        /// What happens when the journal cannot be written, to any file. Open flows go on and are counted in
+        /// the live table. `refuse`: new ones get 503 until it can be written; `drain`: the process drains
+        /// and ends, for somebody else to take over.
+        on_failure: OnFailure = "refuse";
+        /// Months of which each flow is kept; of older ones, the sums by user, class, hour and day.
+        detail_months: u32 = 13, 1 ..= 1200;
     }
 
     /// The log: one line for each decision and one for each flow's end. It may drop lines and counts them;
@@ -308,6 +326,26 @@ choice! {
 }
 
 choice! {
+    /// When an ended flow is safe from a power failure.
+    Durability {
+        /// 10 ms and a sync after its end.
+        Delayed = "delayed",
+        /// Before its slot is free.
+        Sync = "sync",
+    }
+}
+
+choice! {
+    /// What happens when the journal cannot be written.
+    OnFailure {
+        /// New flows are refused.
+        Refuse = "refuse",
+        /// The process drains and ends.
+        Drain = "drain",
+    }
+}
+
+choice! {
     /// Who resolves names.
     DnsMode {
         /// The resolver of this program.
@@ -400,7 +438,10 @@ mod tests {
             let value = |text| DeValue::parse(text).unwrap().into_inner();
             for text in [low, high, setting.default] {
                 let within = match setting.default.starts_with('"') {
-                    true => Option::<Duration>::parse(&value(text), setting).is_ok(),
+                    true => {
+                        Option::<Duration>::parse(&value(text), setting).is_ok()
+                            || ByteSize::parse(&value(text), setting).is_ok()
+                    }
                     false => text == "none" || u32::parse(&value(text), setting).is_ok(),
                 };
                 assert!(within, "{} = {text}", setting.name);

@@ -157,10 +157,8 @@ pub struct WorkerStats {
     pub pipes_held: Counter,
     /// Log events that found their ring full.
     pub log_dropped: Counter,
-    /// Times a closed flow found the ledger's ring full.
+    /// Flows that were refused because the live table was full or the journal failed.
     pub ledger_full: Counter,
-    /// Closed flows that wait for a place in the ledger's ring, now.
-    pub ledger_waiting: Counter,
     /// How long the lookups of names took that were not in the cache.
     pub dns: Durations,
     /// How long it took to reach the destination, over all its addresses together.
@@ -239,7 +237,7 @@ listed! {
     /// Every reason for a flow's end, in the order of their numbers.
     CLOSE_REASONS: CloseReason {
         ClientClosed UpstreamClosed ClientReset UpstreamReset IdleTimeout HalfClosedTimeout LifetimeTimeout
-        PolicyChanged Drained Overload Fault
+        PolicyChanged Drained Overload Fault Killed Lost
     }
 }
 

@@ -22,8 +22,6 @@ pub(crate) enum Subject {
     Relay(u32, Side),
     /// The relay in that slot is to look at its deadlines.
     RelayTimer(u32),
-    /// Closed flows wait for room in the ledger's ring: try again.
-    LedgerRetry,
 }
 
 /// How many different indexes a subject can carry.
@@ -40,7 +38,6 @@ impl Subject {
             Subject::Relay(index, Side::Client) => (1, index),
             Subject::Relay(index, Side::Upstream) => (2, index),
             Subject::RelayTimer(index) => (3, index),
-            Subject::LedgerRetry => (4, 0),
         };
         assert!(index <= INDEX_MASK, "tables are bounded below 2^{INDEX_BITS}");
         Tag(kind << INDEX_BITS | index)
@@ -53,8 +50,7 @@ impl Subject {
             0 => Subject::Listener(index),
             1 => Subject::Relay(index, Side::Client),
             2 => Subject::Relay(index, Side::Upstream),
-            3 => Subject::RelayTimer(index),
-            _ => Subject::LedgerRetry,
+            _ => Subject::RelayTimer(index),
         }
     }
 }
@@ -71,7 +67,6 @@ mod tests {
                 Subject::Relay(index, Side::Client),
                 Subject::Relay(index, Side::Upstream),
                 Subject::RelayTimer(index),
-                Subject::LedgerRetry,
             ] {
                 assert_eq!(Subject::of(subject.tag()), subject);
             }

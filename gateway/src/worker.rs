@@ -39,8 +39,6 @@ pub(crate) enum Order {
     Drain,
     /// Cut everything off and end.
     Stop,
-    /// End, even with records that the ledger has not taken.
-    Abandon,
 }
 
 /// A listening address of this thread.
@@ -70,8 +68,6 @@ pub(crate) struct Worker<F> {
     /// Connections that were accepted while no task was free: those of retired listeners.
     arrivals: VecDeque<Arrival>,
     draining: bool,
-    /// Records that the ledger has not taken are given up.
-    abandoned: bool,
 }
 
 impl<F: Future<Output = ()>> Worker<F> {
@@ -93,7 +89,6 @@ impl<F: Future<Output = ()>> Worker<F> {
             doors: Vec::new(),
             arrivals: VecDeque::new(),
             draining: false,
-            abandoned: false,
         }
     }
 
@@ -126,7 +121,7 @@ impl<F: Future<Output = ()>> Worker<F> {
 
     fn has_ended(&self) -> bool {
         let nothing_waits = self.arrivals.is_empty() && self.doors.iter().all(Option::is_none);
-        let is_over = self.abandoned || self.local.meter.borrow().is_settled();
+        let is_over = self.local.meter.borrow().is_settled();
         self.draining && nothing_waits && self.executor.is_empty() && is_over
     }
 
@@ -136,14 +131,13 @@ impl<F: Future<Output = ()>> Worker<F> {
             Wake::Ready(tag, readiness) => match Subject::of(tag) {
                 Subject::Relay(index, side) => local.relays.borrow_mut().ready(index, side, readiness),
                 Subject::Listener(number) => self.accept(number),
-                Subject::RelayTimer(_) | Subject::LedgerRetry => unreachable!("timers are not sources"),
+                Subject::RelayTimer(_) => unreachable!("timers are not sources"),
             },
             Wake::Due(tag) => match Subject::of(tag) {
                 Subject::RelayTimer(index) => {
                     local.relays.borrow_mut().due(index, &mut local.meter.borrow_mut());
                 }
                 Subject::Listener(number) => self.accept(number),
-                Subject::LedgerRetry => local.meter.borrow_mut().retry(),
                 Subject::Relay(..) => unreachable!("a relay's sockets are not timers"),
             },
         }
@@ -200,7 +194,6 @@ impl<F: Future<Output = ()>> Worker<F> {
                 let mut meter = self.local.meter.borrow_mut();
                 self.local.relays.borrow_mut().close_where(&mut meter, |_, _| Some(CloseReason::Drained));
             }
-            Order::Abandon => self.abandoned = true,
         }
     }
 

@@ -1,223 +1,215 @@
-//! The ledger thread: it empties the rings into one transaction after another.
+//! The applier: it brings what is durable in the journal into the sink, one transaction after another.
 //!
-//! Promises: each accepted record reaches the sink once and keeps its number through every retry; while
-//! the sink fails, at most one batch waits here and the rest in the rings. Leaves to others: what a batch
-//! does (the sink).
-//!
-//! ```text
-//!   all rings --collect--> batch --apply--> sink        one turn; while there is traffic, a nap, then
-//!                            ^        |                 the next: what gathered meanwhile is its batch
-//!                            '-retry--'
-//! ```
+//! Promises: the sink never knows what the journal could forget; each entry reaches it in the order of its
+//! number, and again from where the sink has come to after any failure; segments of the journal are let go
+//! only when the sink has all of them on stable storage. Leaves to others: what a batch does (the sink).
 
-use std::mem;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use sys::clock::{self, Nanos};
+use sys::crash::point;
+use thiserror::Error;
 
-use crate::inlet::Outlet;
+use crate::entry::Entry;
+use crate::journal::Shared as Journal;
+use crate::journal::reader::{ReadError, Reader};
 use crate::limits::{
-    BATCH_RECORDS_MAX, CHECKPOINT_PAUSE_MAX, CHECKPOINT_RECORDS_MAX, CLOSE_ATTEMPTS_MAX, NAP,
-    NAP_RECORDS_MAX, RETRY_PAUSE_MAX, RETRY_PAUSE_MIN,
+    APPLY_PAUSE, BATCH_ENTRIES_MAX, CHECKPOINT_ENTRIES_MAX, CHECKPOINT_PAUSE_MAX, CLOSE_ATTEMPTS_MAX,
+    RETRY_PAUSE_MAX, RETRY_PAUSE_MIN,
 };
-use crate::record::Record;
 use crate::sink::{Sink, SinkError};
-use crate::status::Shared;
-use crate::{LedgerError, Summary};
+use crate::status::{Shared, Stage};
+use crate::storage::Storage;
 
-/// The state of the ledger thread.
-pub(crate) struct Applier<S> {
-    sink: S,
-    outlets: Vec<Outlet>,
+/// See the file's header.
+pub(crate) struct Applier<S: Storage, K> {
+    sink: K,
+    journal: Arc<Journal<S>>,
+    reader: Reader<S>,
     shared: Arc<Shared>,
-    /// Taken from the rings and not applied. 0 <= len <= BATCH_RECORDS_MAX
-    batch: Vec<Record>,
-    /// The number of the batch's first record.
+    /// Read and not applied, all of one run.
+    batch: Vec<Entry>,
+    epoch: u32,
     first_lsn: u64,
-    /// The outlet to empty first: each turn another, so that none starves when batches are full.
-    turn_of: usize,
-    /// Records applied since the last complete checkpoint.
+    /// A frame that was read and belongs to the next run.
+    next: Option<(u32, Vec<Entry>)>,
+    /// Entries applied since the last complete checkpoint.
     unchecked: u64,
     checked_at: Nanos,
-    /// The pause before the next attempt, if this one fails.
     retry_pause: Duration,
 }
 
-/// What to do after a turn.
-enum Next {
-    /// There is much traffic: look again at once.
-    Turn,
-    Pause(Duration),
-    /// Nothing waits for anything: sleep until a push.
-    Sleep,
+/// Why a turn came to nothing.
+#[derive(Debug, Error)]
+enum ApplyError {
+    #[error(transparent)]
+    Sink(#[from] SinkError),
+    #[error(transparent)]
+    Read(#[from] ReadError),
 }
 
-impl<S: Sink> Applier<S> {
-    pub(crate) fn new(sink: S, outlets: Vec<Outlet>, shared: Arc<Shared>) -> Self {
+impl ApplyError {
+    fn is_final(&self) -> bool {
+        matches!(self, ApplyError::Sink(SinkError::Final(_)) | ApplyError::Read(ReadError::Damaged { .. }))
+    }
+}
+
+impl<S: Storage, K: Sink> Applier<S, K> {
+    /// An applier for `sink`, which has come to entry `applied`.
+    pub(crate) fn new(sink: K, journal: Arc<Journal<S>>, applied: u64, shared: Arc<Shared>) -> Self {
+        let reader = Reader::new(Arc::clone(&journal), applied + 1);
+        let first_lsn = reader.next_lsn();
         Self {
             sink,
-            outlets,
+            journal,
+            reader,
             shared,
-            batch: Vec::with_capacity(BATCH_RECORDS_MAX),
-            first_lsn: 1,
-            turn_of: 0,
-            unchecked: 0,
+            batch: Vec::new(),
+            epoch: 0,
+            first_lsn,
+            next: None,
+            unchecked: 1,
             checked_at: clock::monotonic(),
             retry_pause: RETRY_PAUSE_MIN,
         }
     }
 
     /// Works until the ledger is closed, and then finishes.
-    pub(crate) fn run(mut self) -> Result<Summary, LedgerError> {
-        while !self.shared.is_closing() {
+    pub(crate) fn run(mut self) -> Result<(), String> {
+        while !self.shared.has_reached(Stage::Applying) {
             match self.turn() {
-                Ok(Next::Turn) => {}
-                Ok(Next::Pause(pause)) => thread::park_timeout(pause),
-                Ok(Next::Sleep) => self.sleep(),
-                Err(SinkError::Passing(_)) => thread::park_timeout(self.longer_pause()),
-                Err(error @ SinkError::Final(_)) => return self.wait_and_give_up(error),
+                Ok(0) if self.unchecked == 0 => self.sleep(),
+                // A full batch: there is more.
+                Ok(BATCH_ENTRIES_MAX..) => {}
+                Ok(_) => thread::park_timeout(APPLY_PAUSE),
+                Err(error) if error.is_final() => return self.give_up(&error),
+                Err(_) => thread::park_timeout(self.longer_pause()),
             }
         }
         self.finish()
     }
 
-    fn turn(&mut self) -> Result<Next, SinkError> {
-        let started = clock::monotonic();
-        self.collect();
-        let moved = self.batch.len();
-        let result = self.apply().and_then(|()| self.checkpoint_if_due(started));
-        self.report(&result);
-        result?;
-        if moved < BATCH_RECORDS_MAX {
-            self.shared.caught_up(started);
+    /// Applies what has become durable; returns the number of entries.
+    fn turn(&mut self) -> Result<usize, ApplyError> {
+        let outcome = self.collect().and_then(|()| self.apply());
+        let outcome = outcome.and_then(|applied| self.checkpoint_if_due().map(|()| applied));
+        match &outcome {
+            Ok(_) => {
+                self.retry_pause = RETRY_PAUSE_MIN;
+                self.shared.sink_works();
+            }
+            Err(error) => self.shared.sink_failed(&error.to_string()),
         }
-        Ok(match moved {
-            NAP_RECORDS_MAX.. => Next::Turn,
-            0 if self.unchecked == 0 => Next::Sleep,
-            _ => Next::Pause(NAP),
-        })
+        outcome
     }
 
-    fn collect(&mut self) {
-        let count = self.outlets.len();
-        for offset in 0..count {
-            self.outlets[(self.turn_of + offset) % count].drain_into(&mut self.batch, BATCH_RECORDS_MAX);
-        }
-        self.turn_of = (self.turn_of + 1) % count.max(1);
+    /// A turn, for a simulation.
+    #[cfg(any(test, feature = "simulation"))]
+    pub(crate) fn step(&mut self) -> Result<(), String> {
+        self.turn().map(drop).map_err(|error| error.to_string())
     }
 
-    fn apply(&mut self) -> Result<(), SinkError> {
-        if self.batch.is_empty() {
-            return Ok(());
+    /// Reads frames until the batch is full, or of another run than what comes next.
+    fn collect(&mut self) -> Result<(), ApplyError> {
+        while self.batch.len() < BATCH_ENTRIES_MAX {
+            let (epoch, mut entries) = match self.next.take() {
+                Some(next) => next,
+                None => {
+                    let mut entries = Vec::new();
+                    match self.reader.read(&mut entries)? {
+                        Some(epoch) => (epoch, entries),
+                        None => break,
+                    }
+                }
+            };
+            if epoch != self.epoch && !self.batch.is_empty() {
+                self.next = Some((epoch, entries));
+                break;
+            }
+            self.epoch = epoch;
+            self.batch.append(&mut entries);
         }
-        self.sink.apply(self.first_lsn, &self.batch)?;
-        let count = self.batch.len() as u64;
-        self.batch.clear();
-        self.first_lsn += count;
-        self.unchecked += count;
-        self.shared.applied(count);
         Ok(())
     }
 
-    fn checkpoint_if_due(&mut self, now: Nanos) -> Result<(), SinkError> {
-        let due = self.unchecked >= CHECKPOINT_RECORDS_MAX
+    fn apply(&mut self) -> Result<usize, ApplyError> {
+        if self.batch.is_empty() {
+            return Ok(0);
+        }
+        point("apply.before");
+        self.sink.apply(self.epoch, self.first_lsn, &self.batch)?;
+        point("apply.committed");
+        let count = self.batch.len();
+        let flows = self.batch.iter().filter(|entry| matches!(entry, Entry::Final(_))).count();
+        self.batch.clear();
+        self.first_lsn += count as u64;
+        self.unchecked += count as u64;
+        self.shared.applied(self.first_lsn - 1, flows as u64);
+        Ok(count)
+    }
+
+    fn checkpoint_if_due(&mut self) -> Result<(), ApplyError> {
+        let now = clock::monotonic();
+        let due = self.unchecked >= CHECKPOINT_ENTRIES_MAX
             || (self.unchecked > 0 && now.since(self.checked_at) >= CHECKPOINT_PAUSE_MAX);
         if due {
-            let complete = self.sink.checkpoint()?;
+            let stable = self.sink.checkpoint()?;
+            self.journal.release(stable);
             self.checked_at = clock::monotonic();
             // Kept from zero while a reader is in the way, so that the next second tries again.
-            self.unchecked = if complete { 0 } else { 1 };
+            self.unchecked = u64::from(stable + 1 < self.first_lsn);
         }
         Ok(())
     }
 
     fn sleep(&mut self) {
-        self.shared.parking.announce();
-        if self.outlets.iter().all(Outlet::is_empty) && !self.shared.is_closing() {
-            self.shared.caught_up(Nanos::NEVER);
+        self.shared.applying.announce();
+        if self.journal.durable() < self.first_lsn && !self.shared.has_reached(Stage::Applying) {
+            if self.journal.appended() < self.first_lsn {
+                self.shared.rests();
+            }
             thread::park();
-            self.shared.caught_up(clock::monotonic());
-            // The first record after a rest waits for its checkpoint as long as every other.
+            // The first entry after a rest waits for its checkpoint as long as every other.
             self.checked_at = clock::monotonic();
         }
-        self.shared.parking.retract();
+        self.shared.applying.retract();
     }
 
-    /// Everything that was accepted goes to the sink and to stable storage, or the number of those that
-    /// could not be written is told.
-    fn finish(mut self) -> Result<Summary, LedgerError> {
-        self.shut();
-        for _ in 1..CLOSE_ATTEMPTS_MAX {
-            match self.finish_once() {
-                Ok(summary) => return Ok(summary),
-                Err(error @ SinkError::Final(_)) => return Err(self.unwritten(error)),
-                Err(SinkError::Passing(_)) => thread::sleep(self.longer_pause()),
-            }
-        }
-        self.finish_once().map_err(|error| self.unwritten(error))
-    }
-
-    fn finish_once(&mut self) -> Result<Summary, SinkError> {
-        let result = self.empty().and_then(|()| self.sink.seal());
-        self.report(&result);
-        result?;
-        self.shared.caught_up(Nanos::NEVER);
-        Ok(Summary { records: self.shared.records(), batches: self.shared.batches() })
-    }
-
-    fn empty(&mut self) -> Result<(), SinkError> {
+    /// Applies everything that is durable and brings it to stable storage. What cannot be applied is in the
+    /// journal, and the next start applies it.
+    fn finish(mut self) -> Result<(), String> {
+        let mut attempts = 1;
         loop {
-            self.collect();
-            if self.batch.is_empty() {
-                return Ok(());
+            match self.finish_once() {
+                Ok(()) => return Ok(()),
+                Err(error) if error.is_final() || attempts == CLOSE_ATTEMPTS_MAX => {
+                    self.shared.sink_failed(&error.to_string());
+                    return Err(error.to_string());
+                }
+                Err(_) => thread::sleep(self.longer_pause()),
             }
-            self.apply()?;
+            attempts += 1;
         }
     }
 
-    fn shut(&self) {
-        for outlet in &self.outlets {
-            while !outlet.shut() {
-                thread::yield_now();
-            }
-        }
+    fn finish_once(&mut self) -> Result<(), ApplyError> {
+        while !self.shared.has_reached(Stage::Leaving) && self.turn()? > 0 {}
+        Ok(self.sink.seal()?)
     }
 
-    /// The sink must not be touched again: what waits stays where it is, and who pushes is refused once
-    /// the ring is full.
-    fn wait_and_give_up(self, error: SinkError) -> Result<Summary, LedgerError> {
-        while !self.shared.is_closing() {
+    /// The sink must not be touched again: entries stay in the journal.
+    fn give_up(self, error: &ApplyError) -> Result<(), String> {
+        self.shared.sink_failed(&error.to_string());
+        while !self.shared.has_reached(Stage::Applying) {
             thread::park();
         }
-        self.shut();
-        Err(self.unwritten(error))
-    }
-
-    fn report<T>(&mut self, result: &Result<T, SinkError>) {
-        match result {
-            Ok(_) => {
-                self.retry_pause = RETRY_PAUSE_MIN;
-                self.shared.recovered();
-            }
-            Err(error) => self.shared.failed(error.to_string(), self.waiting()),
-        }
-    }
-
-    fn unwritten(&self, error: SinkError) -> LedgerError {
-        LedgerError::Unwritten { records: self.waiting(), cause: error.to_string() }
-    }
-
-    fn waiting(&self) -> u64 {
-        (self.batch.len() + self.outlets.iter().map(Outlet::len).sum::<usize>()) as u64
+        Err(error.to_string())
     }
 
     fn longer_pause(&mut self) -> Duration {
         let longer = (self.retry_pause * 2).min(RETRY_PAUSE_MAX);
-        mem::replace(&mut self.retry_pause, longer)
+        std::mem::replace(&mut self.retry_pause, longer)
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -3,7 +3,7 @@
 //! Promises: while a [`Lock`] lives, no other process has one for the same directory, and the kernel
 //! ends it with the process, however that dies. Leaves to others: what the files hold.
 
-use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -41,15 +41,51 @@ impl Lock {
     }
 }
 
-/// Makes the database's file, readable by this user alone, and sees to it that its name outlives a power
-/// failure. SQLite gives its other files the mode of this one.
-pub(crate) fn make_database(directory: &Path) -> Result<PathBuf, OpenError> {
-    let path = database(directory);
-    open_private(&path)
-        .and_then(|_| File::open(directory)?.sync_all())
-        .map_err(|cause| OpenError::Directory { directory: directory.to_owned(), cause })?;
+/// Where the journal of the ledger in `directory` lies.
+pub(crate) fn journal(directory: &Path) -> PathBuf {
+    directory.join("journal")
+}
+
+/// Makes the journal's directory if it is missing.
+pub(crate) fn make_journal(directory: &Path) -> Result<PathBuf, OpenError> {
+    let path = journal(directory);
+    make(&path).map_err(|cause| OpenError::Directory { directory: path.clone(), cause })?;
     Ok(path)
 }
+
+/// The number by which the gateway of this directory is known for ever: in its journal, its database, and the
+/// name of its live table. Made at the first start; `None` if there was no start yet.
+pub(crate) fn gateway(directory: &Path) -> Result<Option<u32>, OpenError> {
+    let path = directory.join(IDENTITY);
+    let failed = |cause| OpenError::Directory { directory: path.clone(), cause };
+    match fs::read_to_string(&path) {
+        Ok(text) => {
+            let number =
+                text.trim().strip_prefix("gateway ").and_then(|hex| u32::from_str_radix(hex, 16).ok());
+            let damaged = || io::Error::other("it should say `gateway` and eight hexadecimal digits");
+            number.map(Some).ok_or_else(|| failed(damaged()))
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(failed(error)),
+    }
+}
+
+/// Makes `number` the gateway of this directory.
+pub(crate) fn set_gateway(directory: &Path, number: u32) -> Result<(), OpenError> {
+    let path = directory.join(IDENTITY);
+    let unnamed = path.with_extension("new");
+    let written = open_private(&unnamed)
+        .and_then(|mut file| {
+            file.set_len(0)?;
+            writeln!(file, "gateway {number:08x}")?;
+            file.sync_all()
+        })
+        .and_then(|()| fs::rename(&unnamed, &path))
+        .and_then(|()| File::open(directory)?.sync_all());
+    written.map_err(|cause| OpenError::Directory { directory: path, cause })
+}
+
+const IDENTITY: &str = "identity";
 
 fn make(directory: &Path) -> io::Result<()> {
     if directory.is_dir() {
@@ -97,10 +133,9 @@ mod tests {
         let parent = tempfile::tempdir().unwrap();
         let directory = parent.path().join("data");
         let _lock = Lock::acquire(&directory).unwrap();
-        let database = make_database(&directory).unwrap();
         let mode = |path: &Path| path.metadata().unwrap().mode() & 0o777;
         assert_eq!(mode(&directory), 0o700);
-        assert_eq!(mode(&database), 0o600);
+        assert_eq!(mode(&directory.join("LOCK")), 0o600);
     }
 
     #[test]

@@ -1,143 +1,244 @@
-//! The way into the ledger: an [`Inlet`] for a data-plane thread, an [`Outlet`] for the ledger thread.
+//! The way into the ledger: an [`Inlet`] for a data-plane thread, an [`Outlet`] for the committer.
 //!
-//! Promises: a push never blocks and makes no system call unless the ledger thread sleeps; a record whose
-//! push returned `Ok` is drained, even if the ledger closes at that moment; one that was refused is the
-//! caller's as before. Leaves to others: keeping a refused record, and the order in which outlets are
-//! emptied.
+//! Promises: opening, counting and closing a flow never block, take no lock and make no system call unless
+//! the committer sleeps; a closed flow waits in its slot until it is journaled, however long that takes.
+//! Leaves to others: what is counted (the gateway's relay), where it goes (`commit`).
 //!
-//! Between the two ends stands a door, so that closing is exact:
-//!
-//! ```text
-//!             enter                        shut
-//!   Busy <-------------> Open --------------------------> Shut
-//!          leave (both the inlet's)   (the outlet's)
-//! ```
-//!
-//! A push happens while the door is `Busy`; the outlet shuts it only from `Open`. So when it is shut, each
-//! push either lies in the ring or was refused.
+//! The rings between the two ends are hints: what they point at is in the live table, and would be found
+//! there without them. The ring of closed slots has as many places as there are slots, so it is never full;
+//! the ring of flows that want an interim may be, and then they ask again with their next bytes.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::Thread;
 
-use sys::ring::{Consumer, Full, Producer, ring};
+use sys::clock::WallNanos;
+use sys::crash::point;
+use sys::ring::{Consumer, Producer, ring};
 
-use crate::record::Record;
+use crate::limits::{INTERIM_BYTES, INTERIM_HINTS};
+use crate::live_table::{Region, State, Tally};
+use crate::record::{CloseReason, Identity, Legs, Record};
 use crate::status::Shared;
 
-/// A data-plane thread's end: it takes records.
+/// A data-plane thread's end: its slots of the live table.
 pub struct Inlet {
-    producer: Producer<Record>,
-    door: Arc<Door>,
+    region: Region,
+    /// Slots that are free and were used before, the last one freed on top.
+    free: Vec<u32>,
+    /// Slots that are the committer's, in the order of their closing, which is the order in which it frees.
+    closing: VecDeque<u32>,
+    /// Flows open now.
+    live: u32,
+    closed: Producer<u32>,
+    interims: Producer<u32>,
+    seen: Arc<Seen>,
     shared: Arc<Shared>,
-    ledger: Thread,
+    committer: Thread,
+}
+
+/// What the two ends see of each other, besides the rings.
+#[derive(Debug, Default)]
+struct Seen {
+    /// Slots below this number were used. Only grows, by the inlet.
+    used: AtomicU32,
+    /// Flows open now.
+    live: AtomicU32,
+}
+
+/// An open flow: its slot, and its counts.
+#[derive(Debug)]
+pub struct LiveFlow {
+    slot: u32,
+    generation: u64,
+    legs: Legs,
+    /// The bytes sent both ways at which it wants its next interim.
+    interim_at: u64,
 }
 
 impl Inlet {
-    /// Hands over a copy of `record`, or refuses it because the ledger has fallen behind or is closed.
-    /// The caller keeps a refused record, and tries again later: nothing may be lost here.
-    pub fn push(&mut self, record: &Record) -> Result<(), Full> {
-        if !self.door.enter() {
-            return Err(Full);
+    /// Whether another flow can be opened.
+    pub fn has_room(&mut self) -> bool {
+        self.reclaim();
+        !self.free.is_empty() || self.seen.used.load(Ordering::Relaxed) < self.region.slots()
+    }
+
+    /// Takes a slot for a flow that begins; `None` if all are taken: by open flows, or by closed ones that
+    /// the journal does not take.
+    pub fn open(&mut self, identity: &Identity) -> Option<LiveFlow> {
+        self.reclaim();
+        let slot = self.free.pop().or_else(|| self.fresh())?;
+        let (state, generation) = self.region.slot(slot).state()?;
+        assert_eq!(state, State::Free, "a slot that was given back is free");
+        self.region.slot(slot).open(identity, generation);
+        self.live += 1;
+        self.seen.live.store(self.live, Ordering::Relaxed);
+        if self.live == 1 {
+            // It looks at open flows now and then, as long as there are any.
+            self.wake();
         }
-        let pushed = self.producer.push(record);
-        self.door.leave();
-        if pushed.is_ok() && self.shared.parking.must_wake() {
-            self.ledger.unpark();
+        Some(LiveFlow { slot, generation, legs: Legs::default(), interim_at: INTERIM_BYTES })
+    }
+
+    /// The counts of an open flow.
+    pub fn tally<'a>(&'a self, flow: &'a mut LiveFlow) -> Tally<'a> {
+        self.region.slot(flow.slot).tally(&mut flow.legs)
+    }
+
+    /// Asks for an interim if the flow has moved enough since its last one.
+    pub fn counted(&mut self, flow: &mut LiveFlow) {
+        let moved = flow.legs.upstream_tx + flow.legs.client_tx;
+        if moved >= flow.interim_at {
+            flow.interim_at = moved + INTERIM_BYTES;
+            if self.interims.push(&flow.slot).is_ok() {
+                self.wake();
+            }
         }
-        pushed
+    }
+
+    /// The record of an open flow, as if it were closed now.
+    pub fn record(&self, flow: &LiveFlow, at: WallNanos, reason: CloseReason) -> Option<Record> {
+        let identity = self.region.slot(flow.slot).identity().ok()?;
+        Some(Record::of(identity, at, reason, flow.legs))
+    }
+
+    /// Ends a flow. From here on it is the committer's to journal and to free.
+    pub fn close(&mut self, flow: LiveFlow, at: WallNanos, reason: CloseReason) {
+        self.region.slot(flow.slot).close(flow.generation, at, reason);
+        point("table.closing");
+        self.live -= 1;
+        self.seen.live.store(self.live, Ordering::Relaxed);
+        self.closing.push_back(flow.slot);
+        self.closed.push(&flow.slot).expect("the ring has a place for every slot");
+        self.wake();
+    }
+
+    /// Closed flows that are not journaled yet, as far as was looked.
+    pub fn waiting(&mut self) -> usize {
+        self.reclaim();
+        self.closing.len()
+    }
+
+    /// Takes back slots that were freed, some at a time: an open takes one.
+    fn reclaim(&mut self) {
+        for _ in 0..RECLAIMED_AT_ONCE {
+            let Some(&slot) = self.closing.front() else { break };
+            if !matches!(self.region.slot(slot).state(), Some((State::Free, _))) {
+                break;
+            }
+            self.closing.pop_front();
+            self.free.push(slot);
+        }
+    }
+
+    fn fresh(&mut self) -> Option<u32> {
+        let slot = self.seen.used.load(Ordering::Relaxed);
+        (slot < self.region.slots()).then(|| {
+            self.seen.used.store(slot + 1, Ordering::Release);
+            slot
+        })
+    }
+
+    fn wake(&self) {
+        if self.shared.parking.must_wake() {
+            self.committer.unpark();
+        }
     }
 }
 
-/// The ledger thread's end.
+/// More than one, so that a thread which opened nothing for a while catches up.
+const RECLAIMED_AT_ONCE: usize = 4;
+
+impl LiveFlow {
+    /// What was counted so far.
+    pub fn legs(&self) -> &Legs {
+        &self.legs
+    }
+}
+
+/// The committer's end.
 pub(crate) struct Outlet {
-    consumer: Consumer<Record>,
-    door: Arc<Door>,
+    region: Region,
+    closed: Consumer<u32>,
+    interims: Consumer<u32>,
+    seen: Arc<Seen>,
 }
 
 impl Outlet {
-    /// Moves records to the end of `batch` until that holds `records_max`, or none is left.
-    pub(crate) fn drain_into(&mut self, batch: &mut Vec<Record>, records_max: usize) {
-        let room = records_max.saturating_sub(batch.len());
-        self.consumer.drain(room, |record| batch.push(*record));
+    /// The slots.
+    pub(crate) fn region(&self) -> &Region {
+        &self.region
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.consumer.len()
+    /// Takes at most `max` slots that were closed.
+    pub(crate) fn take_closed(&mut self, max: usize, mut each: impl FnMut(&Region, u32)) -> usize {
+        let region = &self.region;
+        self.closed.drain(max, |slot| each(region, *slot))
     }
 
+    /// Takes at most `max` slots whose flows want an interim.
+    pub(crate) fn take_interims(&mut self, max: usize, mut each: impl FnMut(&Region, u32)) -> usize {
+        let region = &self.region;
+        self.interims.drain(max, |slot| each(region, *slot))
+    }
+
+    /// Slots below this number were used.
+    pub(crate) fn used(&self) -> u32 {
+        self.seen.used.load(Ordering::Acquire)
+    }
+
+    /// Whether a flow is open.
+    pub(crate) fn has_live(&self) -> bool {
+        self.seen.live.load(Ordering::Relaxed) > 0
+    }
+
+    /// Whether no hint waits.
     pub(crate) fn is_empty(&self) -> bool {
-        self.consumer.is_empty()
+        self.closed.is_empty() && self.interims.is_empty()
     }
 
-    /// Ends the inlet: afterwards every accepted record is in the ring, and none is accepted any more.
-    /// `false` if the inlet is in the middle of a push: ask again.
-    pub(crate) fn shut(&self) -> bool {
-        self.door.shut()
+    /// Closed slots that wait.
+    pub(crate) fn waiting(&self) -> usize {
+        self.closed.len()
     }
 }
 
-/// An outlet, and the inlet that is complete once the ledger thread exists.
-pub(crate) fn pair(records: usize) -> (Outlet, UnboundInlet) {
-    let (producer, consumer) = ring(records);
-    let door = Arc::new(Door(AtomicU8::new(OPEN)));
-    (Outlet { consumer, door: Arc::clone(&door) }, UnboundInlet { producer, door })
+/// The two ends for `region`; the inlet is complete once the committer's thread exists.
+pub(crate) fn pair(region: &Region) -> (Outlet, UnboundInlet) {
+    let (closed, closed_out) = ring((region.slots() as usize).next_power_of_two());
+    let (interims, interims_out) = ring(INTERIM_HINTS);
+    let seen = Arc::new(Seen::default());
+    let outlet = Outlet {
+        region: region.clone(),
+        closed: closed_out,
+        interims: interims_out,
+        seen: Arc::clone(&seen),
+    };
+    (outlet, UnboundInlet { region: region.clone(), closed, interims, seen })
 }
 
 /// An inlet that does not know yet whom to wake.
 pub(crate) struct UnboundInlet {
-    producer: Producer<Record>,
-    door: Arc<Door>,
+    region: Region,
+    closed: Producer<u32>,
+    interims: Producer<u32>,
+    seen: Arc<Seen>,
 }
 
 impl UnboundInlet {
-    pub(crate) fn bind(self, shared: &Arc<Shared>, ledger: &Thread) -> Inlet {
-        let Self { producer, door } = self;
-        Inlet { producer, door, shared: Arc::clone(shared), ledger: ledger.clone() }
-    }
-}
-
-const OPEN: u8 = 0;
-const BUSY: u8 = 1;
-const SHUT: u8 = 2;
-
-/// See the file's header.
-struct Door(AtomicU8);
-
-impl Door {
-    fn enter(&self) -> bool {
-        // Acquire keeps the push behind it. It fails only where the door is shut: `&mut Inlet` means
-        // that no second push is under way.
-        self.0.compare_exchange(OPEN, BUSY, Ordering::Acquire, Ordering::Relaxed).is_ok()
-    }
-
-    fn leave(&self) {
-        // A plain store is enough, as nobody changes a busy door. Release pairs with the Acquire of
-        // `shut`: who shuts the door sees the push.
-        self.0.store(OPEN, Ordering::Release);
-    }
-
-    fn shut(&self) -> bool {
-        // Acquire pairs with the Release of `leave`.
-        match self.0.compare_exchange(OPEN, SHUT, Ordering::Acquire, Ordering::Relaxed) {
-            Ok(_) => true,
-            Err(state) => state == SHUT,
+    pub(crate) fn bind(self, shared: &Arc<Shared>, committer: &Thread) -> Inlet {
+        let Self { region, closed, interims, seen } = self;
+        Inlet {
+            region,
+            free: Vec::new(),
+            closing: VecDeque::new(),
+            live: 0,
+            closed,
+            interims,
+            seen,
+            shared: Arc::clone(shared),
+            committer: committer.clone(),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_busy_door_is_not_shut_and_a_shut_one_not_entered() {
-        let door = Door(AtomicU8::new(OPEN));
-        assert!(door.enter());
-        assert!(!door.shut());
-        door.leave();
-        assert!(door.shut());
-        assert!(door.shut(), "shutting is idempotent");
-        assert!(!door.enter());
     }
 }

@@ -1,96 +1,93 @@
 //! Durable usage: what flows through is recorded here, once, and here one asks for it.
 //!
-//! Promises: handing a record over never blocks and never loses it: either it was taken, or the caller
-//! still has it; every record taken is one row, also across failures of the database; after a successful
-//! [`Ledger::close`] all of them are on the disk. Leaves to others: what is counted, and keeping a record
-//! until it was taken.
+//! Promises: counting, opening and closing a flow never block; a byte that was counted is billed once, also
+//! if the process is killed at any instruction; what a power failure may cost is bounded. Leaves to others:
+//! what is counted.
 //!
 //! ```text
-//!   reactor threads                    the ledger thread               any process
-//!   Inlet --ring--.
-//!   Inlet --ring--+--> Outlets -> Applier -> Sink (SQLite) -> ledger.db -> query::Usage
-//!   Inlet --ring--'                  |
-//!                                    '-> Watch::status
+//!   reactor threads          ledger-commit      ledger-flush     ledger-apply          any process
+//!   Inlet: live table --hints--> Committer --> journal (sync) --> Applier --> SQLite --> query::Usage
+//!             ^                      |                               |
+//!             '---- slots freed -----'             segments let go --'
 //! ```
 //!
-//! `record.rs` is what travels, `inlet.rs` how, `apply.rs` the thread, `sink.rs` the seam at which stores
-//! attach, `query.rs` the questions.
+//! `record.rs` is what is known of a flow, `live_table.rs` where it stands while it lives, `inlet.rs` how
+//! it gets there, `commit.rs` and `flush.rs` how it gets into the journal (`journal.rs`, on a
+//! `storage.rs`), `apply.rs` from there to a store (`sink.rs`), `recover.rs` what a start does first,
+//! `query.rs` the questions. `docs/ledger-format.md` has every byte, and every way to die.
 
 #![forbid(unsafe_code)]
 
 mod apply;
+pub mod backup;
+mod commit;
 mod directory;
+pub mod entry;
+mod flush;
 mod inlet;
+mod journal;
 pub mod limits;
+pub mod live_table;
+mod open;
 pub mod query;
 pub mod record;
+mod recover;
+pub mod repair;
+#[cfg(any(test, feature = "simulation"))]
+pub mod simulation;
 mod sink;
 mod status;
+mod storage;
+pub mod verify;
 
-use std::io;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
 use thiserror::Error;
 
-use crate::apply::Applier;
-use crate::directory::Lock;
-pub use crate::inlet::Inlet;
-use crate::limits::RING_RECORDS;
-use crate::sink::Sink;
+use crate::commit::Unfinished;
+pub use crate::inlet::{Inlet, LiveFlow};
+use crate::live_table::LiveTable;
+pub use crate::live_table::place::Medium;
+use crate::open::Held;
+pub use crate::open::{OpenError, OpenSettings, Promise};
+pub use crate::recover::{Damage, RecoverError, Recovery};
 pub use crate::sink::schema::SchemaError;
-use crate::sink::sqlite::SqliteSink;
-use crate::status::Shared;
-pub use crate::status::{Status, Watch};
-pub use sys::ring::Full;
+pub use crate::status::{Progress, Status, Watch};
+use crate::status::{Shared, Stage};
 
-/// An open ledger: the owner of its directory and of the ledger thread.
+/// When an ended flow is safe.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Durability {
+    /// Its entry is in the journal at once, and durable within [`limits::SYNC_PAUSE`] and a sync.
+    #[default]
+    Delayed,
+    /// Its slot is free only when its entry is durable.
+    Sync,
+}
+
+/// An open ledger: the owner of its directory, its live table and its threads.
 ///
-/// Dropping it closes it, and loses the result; see [`Ledger::close`].
+/// Dropping it journals every flow that has ended, and leaves it to the next start to apply them; see
+/// [`Ledger::close`].
 pub struct Ledger {
     shared: Arc<Shared>,
-    /// `None` once it was asked to end.
-    thread: Option<JoinHandle<Result<Summary, LedgerError>>>,
+    promise: Promise,
+    recovery: Recovery,
+    /// `None` once they were asked to end.
+    threads: Option<Threads>,
+}
+
+/// The threads, in the order in which they end.
+struct Threads {
+    committer: JoinHandle<Result<LiveTable, Unfinished>>,
+    flusher: JoinHandle<()>,
+    applier: JoinHandle<Result<(), String>>,
+    /// What is let go of when they have ended.
+    held: Held,
 }
 
 impl Ledger {
-    /// Opens the ledger in `directory`, which is made if it is missing, and starts the ledger thread.
-    ///
-    /// Returns as many inlets as asked for: one for each thread that closes flows.
-    pub fn open(directory: &Path, inlets: usize) -> Result<(Self, Vec<Inlet>), OpenError> {
-        let lock = Lock::acquire(directory)?;
-        let path = directory::make_database(directory)?;
-        let sink = SqliteSink::open(&path)?;
-        Self::start(sink, lock, inlets, RING_RECORDS)
-    }
-
-    /// The running ledger over `sink`. `guard` is dropped after the sink, and before `close` returns.
-    fn start<S: Sink + 'static>(
-        sink: S,
-        guard: impl Send + 'static,
-        inlets: usize,
-        ring_records: usize,
-    ) -> Result<(Self, Vec<Inlet>), OpenError> {
-        let shared = Arc::new(Shared::new());
-        let (outlets, unbound): (Vec<_>, Vec<_>) = (0..inlets).map(|_| inlet::pair(ring_records)).unzip();
-        let applier = Applier::new(sink, outlets, Arc::clone(&shared));
-        let thread = thread::Builder::new()
-            .name("ledger".to_owned())
-            .spawn({
-                let alarm = PanicAlarm(Arc::clone(&shared));
-                move || {
-                    let _alarm = alarm;
-                    let result = applier.run();
-                    drop(guard);
-                    result
-                }
-            })
-            .map_err(OpenError::Thread)?;
-        let inlets = unbound.into_iter().map(|inlet| inlet.bind(&shared, thread.thread())).collect();
-        Ok((Self { shared, thread: Some(thread) }, inlets))
-    }
-
     /// How the ledger is doing.
     pub fn status(&self) -> Status {
         self.watch().status()
@@ -101,35 +98,65 @@ impl Ledger {
         Watch(Arc::clone(&self.shared))
     }
 
-    /// Refuses further records, writes every one that was taken, brings all to the disk and ends the
-    /// ledger thread. If the database fails all the while, gives up after some seconds and tells how many
-    /// records were not written.
-    pub fn close(mut self) -> Result<Summary, LedgerError> {
-        self.stop().expect("only `close` and `drop` stop the thread, and both consume the ledger")
+    /// What holds on this machine.
+    pub fn promise(&self) -> &Promise {
+        &self.promise
     }
 
-    fn stop(&mut self) -> Option<Result<Summary, LedgerError>> {
-        let thread = self.thread.take()?;
-        self.shared.close();
-        thread.thread().unpark();
-        Some(thread.join().unwrap_or(Err(LedgerError::Panicked)))
+    /// What the start found.
+    pub fn recovery(&self) -> &Recovery {
+        &self.recovery
+    }
+
+    /// Journals every flow that has ended, applies all, brings it to the disk, and ends the threads; to be
+    /// called when no thread uses an inlet any more. Flows that are open then, and those that a failing
+    /// disk did not take within some seconds, stay in the live table for the next start.
+    ///
+    /// # Errors
+    /// Something is not where it should be; the error says where it is.
+    pub fn close(mut self) -> Result<Summary, LedgerError> {
+        self.stop(Stage::Applying)
+            .expect("only `close` and `drop` stop the threads, and both consume the ledger")
+    }
+
+    /// Ends the threads; the applier does what `last` says.
+    fn stop(&mut self, last: Stage) -> Option<Result<Summary, LedgerError>> {
+        let Threads { committer, flusher, applier, held } = self.threads.take()?;
+        self.shared.enter(Stage::Committing);
+        committer.thread().unpark();
+        let committed = committer.join();
+        self.shared.enter(last);
+        flusher.thread().unpark();
+        applier.thread().unpark();
+        let flushed = flusher.join();
+        let applied = applier.join();
+        let (Ok(committed), Ok(()), Ok(applied)) = (committed, flushed, applied) else {
+            return Some(Err(LedgerError::Panicked));
+        };
+        let unjournaled = |Unfinished { flows, cause }| LedgerError::Unjournaled { flows, cause };
+        let committed = committed.map(|table| held.let_go(&table)).map_err(unjournaled);
+        let applied = applied.map_err(|cause| LedgerError::Unapplied { cause });
+        Some(committed.and(applied).map(|()| self.summary()))
+    }
+
+    fn summary(&self) -> Summary {
+        Summary { records: self.shared.records(), batches: self.shared.batches() }
     }
 }
 
 impl Drop for Ledger {
     fn drop(&mut self) {
-        self.stop();
+        self.stop(Stage::Leaving);
     }
 }
 
-/// Tells those who watch that the thread which holds it panicked, and that nobody writes any more.
+/// Tells those who watch that the thread which holds it panicked, and that it works no more.
 struct PanicAlarm(Arc<Shared>);
 
 impl Drop for PanicAlarm {
     fn drop(&mut self) {
         if thread::panicking() {
-            self.0
-                .failed("the ledger thread panicked; nothing more is written until a restart".to_owned(), 0);
+            self.0.journal_failed("a thread of the ledger panicked; nothing more is written until a restart");
         }
     }
 }
@@ -137,51 +164,33 @@ impl Drop for PanicAlarm {
 /// What a ledger did between opening and closing.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Summary {
-    /// Records written.
+    /// Flows made visible.
     pub records: u64,
-    /// Transactions that wrote them.
+    /// Transactions that did so.
     pub batches: u64,
-}
-
-/// Why a ledger could not be opened.
-#[derive(Debug, Error)]
-pub enum OpenError {
-    /// Another process, or this one, has it open.
-    #[error("the ledger in {} is in use by {holder}", directory.display())]
-    Locked {
-        /// The ledger's directory.
-        directory: PathBuf,
-        /// Who has it, as far as that is known.
-        holder: String,
-    },
-    /// The directory or a file in it cannot be made or opened.
-    #[error("the ledger's directory {}: {cause}", directory.display())]
-    Directory {
-        /// The ledger's directory.
-        directory: PathBuf,
-        /// What the system said.
-        cause: io::Error,
-    },
-    /// The database cannot be used.
-    #[error(transparent)]
-    Schema(#[from] SchemaError),
-    /// The ledger thread cannot be started.
-    #[error("the ledger thread: {0}")]
-    Thread(io::Error),
 }
 
 /// Why a ledger was not closed in order.
 #[derive(Clone, Debug, Error, Eq, PartialEq)]
 pub enum LedgerError {
-    /// The database failed to the end. What was written before is safe.
-    #[error("{records} records could not be written or brought to the disk: {cause}")]
-    Unwritten {
-        /// Records taken and not written. With 0, all were written, and the last sync failed.
-        records: u64,
+    /// The journal failed to the end.
+    #[error(
+        "{flows} ended flows could not be journaled: {cause}. They are in the live table, and the next start \
+         journals them unless the machine restarts before"
+    )]
+    Unjournaled {
+        /// Flows that have ended.
+        flows: u64,
+        /// What the disk said last.
+        cause: String,
+    },
+    /// The database failed to the end.
+    #[error("{cause}. What is not in the database is in the journal, and the next start brings it there")]
+    Unapplied {
         /// What the database said last.
         cause: String,
     },
-    /// The ledger thread ended by a fault of its own.
-    #[error("the ledger thread panicked")]
+    /// A thread ended by a fault of its own.
+    #[error("a thread of the ledger panicked; what it did not write is in the live table or the journal")]
     Panicked,
 }

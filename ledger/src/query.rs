@@ -3,83 +3,161 @@
 //! Promises: reads only, also while a gateway writes, and never blocks it; all answers of one [`Usage`]
 //! are of one moment, so that rows and totals agree. Leaves to others: how an answer looks, and closing
 //! a [`Usage`] soon, since the write-ahead log cannot be emptied past it.
+//!
+//! Bytes count at the moment at which they were counted, as exactly as that is known: what a flow had moved
+//! in hours before its last one at the last nanosecond of each, the rest when it closed, and that of a flow
+//! which goes on at its last count. So sums over whole hours are the same from details and from rollups.
+//!
+//! ```text
+//!   hosts asked for?  -- yes --> details of each month in the window, and flows that go on
+//!          '-- no --> whole hours: rollups;  what is left at the window's ends: details
+//! ```
 
+mod details;
+mod flows;
+mod rollups;
+
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use rusqlite::{Connection, OpenFlags, Row as SqlRow, params};
+use rusqlite::{Connection, OpenFlags, Row as SqlRow};
 use sys::clock::WallNanos;
 use thiserror::Error;
 
 use crate::directory;
 use crate::limits::READER_BUSY_MAX;
 use crate::record::Class;
-use crate::sink::schema::{self, SchemaError, integer};
+use crate::sink::month::Month;
+use crate::sink::schema::{self, LEDGER, MONTH, Migration, SchemaError, integer};
+
+pub use flows::FlowRow;
 
 /// A ledger's usage as of the moment of its opening.
 #[derive(Debug)]
 pub struct Usage {
-    connection: Connection,
+    pub(crate) directory: PathBuf,
+    pub(crate) connection: Connection,
+    /// How far each gateway's entries had come.
+    pub(crate) applied: Vec<(i64, i64)>,
 }
 
 impl Usage {
     /// Opens the ledger in `directory` for reading, whether or not a gateway has it open.
     pub fn open(directory: &Path) -> Result<Self, QueryError> {
+        let absent = || QueryError::Absent { directory: directory.to_owned() };
         let path = directory::database(directory);
-        if !path.is_file() {
-            return Err(QueryError::Absent { directory: directory.to_owned() });
-        }
-        let failed = |cause| schema::sqlite(&path, cause);
-        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let connection = Connection::open_with_flags(&path, flags).map_err(failed)?;
-        connection.busy_timeout(READER_BUSY_MAX).map_err(failed)?;
-        // The first read in the transaction fixes what all others see.
-        connection.execute_batch("BEGIN").map_err(failed)?;
-        if schema::is_blank(&connection).map_err(failed)? {
-            return Err(QueryError::Absent { directory: directory.to_owned() });
-        }
-        schema::check(&connection, &path)?;
-        Ok(Self { connection })
+        let connection = open(&path, LEDGER)?.ok_or_else(absent)?;
+        let applied = applied(&connection).map_err(|cause| schema::sqlite(&path, cause))?;
+        Ok(Self { directory: directory.to_owned(), connection, applied })
     }
 
-    /// The usage that `filter` admits, one row for each group: most bytes first, or days in their order.
-    pub fn rows(&self, filter: &Filter, group: GroupBy) -> Result<Vec<Row>, QueryError> {
-        let (key, order) = match group {
-            GroupBy::User => ("user", MOST_BYTES_FIRST),
-            GroupBy::Host => ("host", MOST_BYTES_FIRST),
-            GroupBy::Class => ("class", MOST_BYTES_FIRST),
-            GroupBy::Day => ("date(closed_ns / 1000000000, 'unixepoch')", "1"),
-        };
-        self.ask(key, &format!("GROUP BY 1 ORDER BY {order}"), filter)
+    /// The number of the last entry of gateway `gateway` that it has.
+    pub(crate) fn applied_lsn(&self, gateway: u32) -> u64 {
+        let found = self.applied.iter().find(|(number, _)| *number == i64::from(gateway));
+        found.map_or(0, |(_, lsn)| lsn.cast_unsigned())
+    }
+
+    /// The usage that `filter` admits, one row for each group: most bytes first, or in the order of time.
+    pub fn rows(&self, filter: &Filter, group: GroupBy) -> Result<Answer, QueryError> {
+        let mut groups = Groups::default();
+        let missing = self.ask(filter, Some(group), &mut groups)?;
+        let mut rows = groups.finish()?;
+        if !group.is_time() {
+            let bytes = |row: &Row| u128::from(row.up) + u128::from(row.down);
+            // Stable: equal sums keep the order of their keys, so that the answer is the same each time.
+            rows.sort_by_key(|row| std::cmp::Reverse(bytes(row)));
+        }
+        Ok(Answer { rows, missing: missing.into_iter().map(|month| month.to_string()).collect() })
     }
 
     /// The sum of all usage that `filter` admits, under the key `total`.
     pub fn total(&self, filter: &Filter) -> Result<Row, QueryError> {
-        let mut rows = self.ask("'total'", "", filter)?;
-        Ok(rows.pop().expect("a sum without groups has one row"))
+        let mut groups = Groups::default();
+        self.ask(filter, None, &mut groups)?;
+        let none = || Row { key: TOTAL.to_owned(), ..Row::default() };
+        Ok(groups.finish()?.pop().unwrap_or_else(none))
     }
 
-    fn ask(&self, key: &str, rest: &str, filter: &Filter) -> Result<Vec<Row>, QueryError> {
-        let sql = format!(
-            "SELECT {key}, count(*), ifnull(sum(up), 0), ifnull(sum(down), 0) FROM flow
-             WHERE (?1 IS NULL OR closed_ns >= ?1) AND (?2 IS NULL OR closed_ns < ?2)
-               AND (?3 IS NULL OR user = ?3) AND (?4 IS NULL OR host = ?4)
-               AND (?5 IS NULL OR class = ?5) {rest}"
-        );
-        let mut statement = self.connection.prepare(&sql)?;
-        let moment = |moment: Option<WallNanos>| moment.map(|moment| integer(moment.0));
-        let class = filter.class.map(Class::as_str);
-        let parameters = params![moment(filter.since), moment(filter.until), filter.user, filter.host, class];
-        let rows = statement.query_map(parameters, row)?.collect::<Result<_, _>>()?;
-        Ok(rows)
+    /// Adds up what `filter` admits; the months whose details would be needed and are gone.
+    fn ask(
+        &self,
+        filter: &Filter,
+        group: Option<GroupBy>,
+        groups: &mut Groups,
+    ) -> Result<Vec<Month>, QueryError> {
+        let window = filter.window();
+        if filter.host.is_some() || group == Some(GroupBy::Host) {
+            return self.add_details(filter, group, window, groups);
+        }
+        let Some(hours) = window.whole_hours() else {
+            return self.add_details(filter, group, window, groups);
+        };
+        self.add_rollups(filter, group, hours, groups)?;
+        let mut missing = Vec::new();
+        for rest in window.without(hours) {
+            missing.extend(self.add_details(filter, group, rest, groups)?);
+        }
+        missing.dedup();
+        Ok(missing)
     }
+
+    /// The month's file at our moment; `None` if there is none. What it has beyond that moment is told by
+    /// [`Usage::is_visible`].
+    pub(crate) fn month(&self, month: Month) -> Result<Option<Connection>, QueryError> {
+        open(&month.path(&self.directory), MONTH)
+    }
+
+    /// The condition on a row of a month's file that `ledger.db` has come to it: a month commits first.
+    pub(crate) fn is_visible(&self) -> String {
+        let gateways: String =
+            self.applied.iter().map(|(gateway, lsn)| format!("WHEN {gateway} THEN {lsn} ")).collect();
+        // Gateway 0 stands for rows that no entry brought.
+        format!("lsn <= CASE gateway WHEN 0 THEN lsn {gateways} ELSE -1 END")
+    }
+
+    /// The months that have had a file, and whether it lacks what it had.
+    pub(crate) fn months(&self) -> Result<BTreeMap<Month, bool>, QueryError> {
+        let mut select = self.connection.prepare("SELECT month, max(dropped) FROM month GROUP BY month")?;
+        let rows = select.query_map([], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, bool>(1)?)))?;
+        let rows: Vec<_> = rows.collect::<rusqlite::Result<_>>()?;
+        Ok(rows.into_iter().filter_map(|(month, gone)| Some((Month::numbered(month)?, gone))).collect())
+    }
+}
+
+/// Opens a database for reading, in a transaction, so that all that is read is of one moment; `None` if it is
+/// absent or has nothing in it yet.
+fn open(path: &Path, migrations: &[Migration]) -> Result<Option<Connection>, QueryError> {
+    if !path.is_file() {
+        return Ok(None);
+    }
+    let failed = |cause| schema::sqlite(path, cause);
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = match Connection::open_with_flags(path, flags) {
+        // Removed since we looked.
+        Err(_) if !path.is_file() => return Ok(None),
+        opened => opened.map_err(failed)?,
+    };
+    connection.busy_timeout(READER_BUSY_MAX).map_err(failed)?;
+    // The first read in the transaction fixes what all others see.
+    connection.execute_batch("BEGIN").map_err(failed)?;
+    if schema::is_blank(&connection).map_err(failed)? {
+        return Ok(None);
+    }
+    schema::check(&connection, path, migrations)?;
+    Ok(Some(connection))
+}
+
+fn applied(connection: &Connection) -> rusqlite::Result<Vec<(i64, i64)>> {
+    let mut select = connection.prepare("SELECT gateway, applied_lsn FROM source ORDER BY gateway")?;
+    select.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
 }
 
 /// Which flows count. The default admits all.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Filter {
-    /// Flows closed at this moment or later.
+    /// What was counted at this moment or later.
     pub since: Option<WallNanos>,
-    /// Flows closed before this moment.
+    /// What was counted before this moment.
     pub until: Option<WallNanos>,
     /// Flows of this user.
     pub user: Option<String>,
@@ -87,6 +165,22 @@ pub struct Filter {
     pub host: Option<String>,
     /// Flows of this class.
     pub class: Option<Class>,
+}
+
+impl Filter {
+    fn window(&self) -> Window {
+        let since_ns = self.since.map_or(0, |moment| integer(moment.0));
+        // The database has no later moment than this one, which is counted where there is no `until`.
+        let last_ns = self.until.map_or(i64::MAX, |moment| integer(moment.0) - 1);
+        Window { since_ns, last_ns }
+    }
+}
+
+/// A span of time, both ends included; empty if the last is before the first.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+struct Window {
+    since_ns: i64,
+    last_ns: i64,
 }
 
 /// What makes one row of several flows.
@@ -98,21 +192,47 @@ pub enum GroupBy {
     Host,
     /// `external` or `internal`.
     Class,
-    /// The UTC day on which the flow closed, as `2026-01-31`.
+    /// The UTC hour in which the bytes were counted, as `2026-01-31T23:00Z`.
+    Hour,
+    /// The UTC day in which the bytes were counted, as `2026-01-31`.
     Day,
+    /// The UTC month in which the bytes were counted, as `2026-01`.
+    Month,
+}
+
+impl GroupBy {
+    fn is_time(self) -> bool {
+        matches!(self, Self::Hour | Self::Day | Self::Month)
+    }
+}
+
+/// Usage by group.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Answer {
+    /// The groups.
+    pub rows: Vec<Row>,
+    /// The months, as `2026-01`, of which the flows one by one are no longer kept and would be needed for a
+    /// complete answer. Empty if nothing is missing.
+    pub missing: Vec<String>,
 }
 
 /// The usage of one group.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Row {
     /// What the flows have in common.
     pub key: String,
-    /// Their number.
+    /// How many closed.
     pub flows: u64,
+    /// How many more go on.
+    pub live: u64,
     /// Bytes toward the upstream.
     pub up: u64,
     /// Bytes toward the client.
     pub down: u64,
+    /// Bytes toward the upstream of which is not known whether they were sent; not in `up`.
+    pub uncertain_up: u64,
+    /// Bytes toward the client of which is not known whether they were sent; not in `down`.
+    pub uncertain_down: u64,
 }
 
 /// Why a question has no answer.
@@ -124,18 +244,57 @@ pub enum QueryError {
         /// Where it was looked for.
         directory: PathBuf,
     },
-    /// The database cannot be used.
+    /// A database cannot be used.
     #[error(transparent)]
     Schema(#[from] SchemaError),
-    /// SQLite could not do it. A sum of 2^63 bytes or more is such a failure too, never a wrong number.
+    /// SQLite could not do it.
     #[error("the ledger could not be read: {0}")]
     Sqlite(#[from] rusqlite::Error),
+    /// A sum of 2^63 - 1 or more is never told as a wrong number.
+    #[error("the ledger could not be read: integer overflow")]
+    TooMuch,
 }
 
-/// Equal sums in the order of their keys, so that the answer is the same each time.
-const MOST_BYTES_FIRST: &str = "sum(up) + sum(down) DESC, 1";
+const TOTAL: &str = "total";
 
-fn row(row: &SqlRow<'_>) -> rusqlite::Result<Row> {
-    let count = |index| row.get::<_, i64>(index).map(|count| u64::try_from(count).unwrap_or(0));
-    Ok(Row { key: row.get(0)?, flows: count(1)?, up: count(2)?, down: count(3)? })
+/// Sums by key: flows, live, up, down, uncertain up, uncertain down.
+#[derive(Default)]
+struct Groups(BTreeMap<String, [i64; 6]>);
+
+impl Groups {
+    /// Adds a row whose columns are the key and the sums.
+    fn add(&mut self, row: &SqlRow<'_>) -> Result<(), QueryError> {
+        let sums = self.0.entry(row.get(0)?).or_default();
+        for (index, sum) in sums.iter_mut().enumerate() {
+            *sum = sum.checked_add(row.get(index + 1)?).ok_or(QueryError::TooMuch)?;
+        }
+        Ok(())
+    }
+
+    fn finish(self) -> Result<Vec<Row>, QueryError> {
+        self.0.into_iter().map(|(key, sums)| row(key, sums)).collect()
+    }
+}
+
+fn row(key: String, sums: [i64; 6]) -> Result<Row, QueryError> {
+    // What the largest number stands for may be more.
+    if sums.contains(&i64::MAX) {
+        return Err(QueryError::TooMuch);
+    }
+    let [flows, live, up, down, uncertain_up, uncertain_down] = sums.map(i64::cast_unsigned);
+    Ok(Row { key, flows, live, up, down, uncertain_up, uncertain_down })
+}
+
+/// The expression of a row's key, of columns `user`, `host` and `class`, and of a moment in nanoseconds.
+fn key(group: Option<GroupBy>, moment_ns: &str) -> String {
+    let time = |format: &str| format!("strftime('{format}', {moment_ns} / 1000000000, 'unixepoch')");
+    match group {
+        None => format!("'{TOTAL}'"),
+        Some(GroupBy::User) => "user".to_owned(),
+        Some(GroupBy::Host) => "host".to_owned(),
+        Some(GroupBy::Class) => "class".to_owned(),
+        Some(GroupBy::Hour) => time("%Y-%m-%dT%H:00Z"),
+        Some(GroupBy::Day) => time("%Y-%m-%d"),
+        Some(GroupBy::Month) => time("%Y-%m"),
+    }
 }

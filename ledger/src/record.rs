@@ -1,170 +1,248 @@
-//! The record of one flow: 512 bytes that a data-plane thread fills and the ledger makes durable.
+//! The record of one flow: what is known of it when it begins, and what it came to.
 //!
-//! Promises: fixed size and layout, no pointer and no padding, text that is always valid UTF-8.
-//! Leaves to others: what the counts mean (the gateway's meter), where the record goes (the sink).
+//! Promises: fixed size, no pointer, text that is always valid UTF-8; what came out of memory or a file is
+//! checked before it is a record. Leaves to others: what the counts mean (the gateway's meter), where the
+//! record lies while the flow lives (`live_table`), where it goes (`journal`, `sink`).
 //!
-//! | offset | bytes | field                                                                     |
-//! |-------:|------:|---------------------------------------------------------------------------|
-//! |      0 |    16 | flow id, u128                                                             |
-//! |     16 |     8 | opened, nanoseconds since the Unix epoch, u64                             |
-//! |     24 |     8 | closed, likewise                                                          |
-//! |     32 |     8 | `client_rx`: payload bytes received from the client, u64                  |
-//! |     40 |     8 | `upstream_tx`: bytes the kernel took toward the upstream, billed as `up`  |
-//! |     48 |     8 | `upstream_rx`: payload bytes received from the upstream                   |
-//! |     56 |     8 | `client_tx`: bytes the kernel took toward the client, billed as `down`    |
-//! |     64 |    16 | address dialled, IPv6 or IPv4-mapped; zero if flag 1 is not set           |
-//! |     80 |    16 | address of the client, likewise                                           |
-//! |     96 |     2 | port asked for and dialled, u16                                           |
-//! |     98 |     2 | port of the client, u16                                                   |
-//! |    100 |     1 | class                                                                     |
-//! |    101 |     1 | protocol                                                                  |
-//! |    102 |     1 | close reason                                                              |
-//! |    103 |     1 | flags: 1 dialled, 2 user cut, 4 rule cut, 8 host cut                      |
-//! |    104 |     1 | bytes of user                                                             |
-//! |    105 |     1 | bytes of rule                                                             |
-//! |    106 |     1 | bytes of host                                                             |
-//! |    107 |    21 | zero                                                                      |
-//! |    128 |    64 | user, UTF-8, then zeros                                                   |
-//! |    192 |    64 | rule, likewise                                                            |
-//! |    256 |   253 | host as requested, likewise                                               |
-//! |    509 |     3 | zero                                                                      |
+//! An [`Identity`] is packed once, when the flow begins; the live table and the journal hold its bytes as
+//! they are. Numbers are little-endian:
 //!
-//! Numbers lie in the machine's byte order: a record does not leave the process in this form.
+//! | offset | bytes | field                                                                       |
+//! |-------:|------:|-----------------------------------------------------------------------------|
+//! |      0 |    16 | flow id                                                                     |
+//! |     16 |     8 | opened, nanoseconds since the Unix epoch                                    |
+//! |     24 |     2 | port asked for and dialled                                                  |
+//! |     26 |     2 | port of the client                                                          |
+//! |     28 |     1 | class                                                                       |
+//! |     29 |     1 | protocol                                                                    |
+//! |     30 |     1 | flags: 1 dialled, 2 user cut, 4 rule cut, 8 host cut                        |
+//! |     31 |     1 | bytes of the client's address: 4 or 16                                      |
+//! |     32 |     1 | bytes of the address dialled: 0 if it never came to that, 4 or 16           |
+//! |     33 |     1 | bytes of user                                                               |
+//! |     34 |     1 | bytes of rule                                                               |
+//! |     35 |     1 | bytes of host                                                               |
+//! |     36 |     . | address of the client, address dialled, user, rule, host, one after another |
 
 use std::fmt;
-use std::mem::offset_of;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 
 use sys::clock::WallNanos;
+use thiserror::Error;
 
-use crate::limits::{HOST_BYTES_MAX, RULE_BYTES_MAX, USER_BYTES_MAX};
+use crate::limits::{HOST_BYTES_MAX, IDENTITY_BYTES_MAX, RULE_BYTES_MAX, USER_BYTES_MAX};
 
-/// The size of a record, in bytes.
-pub const RECORD_BYTES: usize = 512;
+/// Bytes of an identity before its addresses and texts.
+const FIXED_BYTES: usize = 36;
 
-/// One flow, packed. See the file's header.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub struct Record {
-    flow: u128,
-    opened_ns: u64,
-    closed_ns: u64,
-    client_rx: u64,
-    upstream_tx: u64,
-    upstream_rx: u64,
-    client_tx: u64,
-    address: [u8; 16],
-    client_address: [u8; 16],
-    port: u16,
-    client_port: u16,
-    class: Class,
-    protocol: Protocol,
-    reason: CloseReason,
-    flags: u8,
-    user_bytes: u8,
-    rule_bytes: u8,
-    host_bytes: u8,
-    zero: [u8; 21],
-    user: [u8; USER_BYTES_MAX],
-    rule: [u8; RULE_BYTES_MAX],
-    host: [u8; HOST_BYTES_MAX],
-    zero_end: [u8; 3],
-}
+const _: () = assert!(
+    FIXED_BYTES + 16 + 16 + USER_BYTES_MAX + RULE_BYTES_MAX + HOST_BYTES_MAX <= IDENTITY_BYTES_MAX,
+    "the longest identity fits"
+);
 
-const _: () = assert!(size_of::<Record>() == RECORD_BYTES);
-const _: () = assert!(offset_of!(Record, opened_ns) == 16 && offset_of!(Record, closed_ns) == 24);
-const _: () = assert!(offset_of!(Record, client_rx) == 32 && offset_of!(Record, upstream_tx) == 40);
-const _: () = assert!(offset_of!(Record, upstream_rx) == 48 && offset_of!(Record, client_tx) == 56);
-const _: () = assert!(offset_of!(Record, address) == 64 && offset_of!(Record, client_address) == 80);
-const _: () = assert!(offset_of!(Record, port) == 96 && offset_of!(Record, client_port) == 98);
-const _: () = assert!(offset_of!(Record, class) == 100 && offset_of!(Record, protocol) == 101);
-const _: () = assert!(offset_of!(Record, reason) == 102 && offset_of!(Record, flags) == 103);
-const _: () = assert!(offset_of!(Record, user_bytes) == 104 && offset_of!(Record, rule_bytes) == 105);
-const _: () = assert!(offset_of!(Record, host_bytes) == 106 && offset_of!(Record, zero) == 107);
-const _: () = assert!(offset_of!(Record, user) == 128 && offset_of!(Record, rule) == 192);
-const _: () = assert!(offset_of!(Record, host) == 256 && offset_of!(Record, zero_end) == 509);
-
-const DIALLED: u8 = 1;
 const USER_CUT: u8 = 2;
 const RULE_CUT: u8 = 4;
 const HOST_CUT: u8 = 8;
 
-impl Record {
-    /// Packs `flow`. Text beyond its bound is cut on a character's border, and flagged.
-    pub fn new(flow: &Flow<'_>) -> Self {
-        let (user, user_bytes, user_cut) = packed(flow.user);
-        let (rule, rule_bytes, rule_cut) = packed(flow.rule);
-        let (host, host_bytes, host_cut) = packed(flow.host);
+/// What is known of a flow from its beginning on, packed. See the file's header.
+#[derive(Clone, Copy, Eq, PartialEq)]
+pub struct Identity {
+    /// 0 < length <= IDENTITY_BYTES_MAX
+    length: u16,
+    /// Zero from `length` on.
+    bytes: [u8; IDENTITY_BYTES_MAX],
+}
+
+/// Bytes that are not an identity.
+#[derive(Clone, Copy, Debug, Eq, Error, PartialEq)]
+#[error("{0}")]
+pub struct Malformed(pub(crate) &'static str);
+
+impl Identity {
+    /// Packs what `flow` says of its beginning. Text beyond its bound is cut on a character's border, and
+    /// flagged.
+    pub fn new(flow: &Flow<'_>) -> Identity {
+        let user = cut(flow.user, USER_BYTES_MAX);
+        let rule = cut(flow.rule, RULE_BYTES_MAX);
+        let host = cut(flow.host, HOST_BYTES_MAX);
         let flag = |set: bool, bit: u8| if set { bit } else { 0 };
-        let mut record = Self {
-            flow: flow.id,
-            opened_ns: flow.opened.0,
-            closed_ns: 0,
-            client_rx: 0,
-            upstream_tx: 0,
-            upstream_rx: 0,
-            client_tx: 0,
-            address: flow.address.map_or([0; 16], octets),
-            client_address: octets(flow.client.ip()),
-            port: flow.port,
-            client_port: flow.client.port(),
-            class: flow.class,
-            protocol: flow.protocol,
-            reason: flow.reason,
-            flags: flag(flow.address.is_some(), DIALLED)
-                | flag(user_cut, USER_CUT)
-                | flag(rule_cut, RULE_CUT)
-                | flag(host_cut, HOST_CUT),
-            user_bytes,
-            rule_bytes,
-            host_bytes,
-            zero: [0; 21],
-            user,
-            rule,
-            host,
-            zero_end: [0; 3],
-        };
-        record.close(flow.closed, flow.reason, flow.legs);
-        record
+        let flags = flag(user.len() < flow.user.len(), USER_CUT)
+            | flag(rule.len() < flow.rule.len(), RULE_CUT)
+            | flag(host.len() < flow.host.len(), HOST_CUT);
+        let (client, client_bytes) = octets(Some(flow.client.ip()));
+        let (address, address_bytes) = octets(flow.address);
+        let length = |bytes: usize| u8::try_from(bytes).expect("every text is at most 253 bytes long");
+        let mut identity = Identity { length: 0, bytes: [0; IDENTITY_BYTES_MAX] };
+        identity.put(&flow.id.to_le_bytes());
+        identity.put(&flow.opened.0.to_le_bytes());
+        identity.put(&flow.port.to_le_bytes());
+        identity.put(&flow.client.port().to_le_bytes());
+        identity.put(&[flow.class as u8, flow.protocol as u8, flags]);
+        identity.put(&[length(client_bytes), length(address_bytes)]);
+        identity.put(&[length(user.len()), length(rule.len()), length(host.len())]);
+        identity.put(&client[..client_bytes]);
+        identity.put(&address[..address_bytes]);
+        identity.put(user.as_bytes());
+        identity.put(rule.as_bytes());
+        identity.put(host.as_bytes());
+        identity
     }
 
-    /// Sets what only the flow's end tells, so that a record packed early need not be packed again.
-    pub fn close(&mut self, closed: WallNanos, reason: CloseReason, legs: Legs) {
-        self.closed_ns = closed.0;
-        self.reason = reason;
-        self.client_rx = legs.client_rx;
-        self.upstream_tx = legs.upstream_tx;
-        self.upstream_rx = legs.upstream_rx;
-        self.client_tx = legs.client_tx;
-    }
-
-    /// What the record says. Addresses come back in canonical form: IPv4-mapped ones as IPv4.
-    pub fn flow(&self) -> Flow<'_> {
-        Flow {
-            id: self.flow,
-            opened: WallNanos(self.opened_ns),
-            closed: WallNanos(self.closed_ns),
-            user: unpacked(&self.user, self.user_bytes),
-            host: unpacked(&self.host, self.host_bytes),
-            port: self.port,
-            address: (self.flags & DIALLED != 0).then(|| address(self.address)),
-            client: SocketAddr::new(address(self.client_address), self.client_port),
-            class: self.class,
-            protocol: self.protocol,
-            rule: unpacked(&self.rule, self.rule_bytes),
-            reason: self.reason,
-            legs: Legs {
-                client_rx: self.client_rx,
-                upstream_tx: self.upstream_tx,
-                upstream_rx: self.upstream_rx,
-                client_tx: self.client_tx,
-            },
+    /// The identity in `bytes`, all of which it must fill.
+    pub fn parse(bytes: &[u8]) -> Result<Identity, Malformed> {
+        if bytes.len() < FIXED_BYTES || bytes.len() > IDENTITY_BYTES_MAX {
+            return Err(Malformed("an identity of an impossible length"));
         }
+        let mut identity = Identity { length: 0, bytes: [0; IDENTITY_BYTES_MAX] };
+        identity.put(bytes);
+        identity.unpack().map(|_| identity)
+    }
+
+    /// The packed form.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.length)]
+    }
+
+    /// The packed form with the zeros behind it.
+    pub(crate) fn padded(&self) -> &[u8; IDENTITY_BYTES_MAX] {
+        &self.bytes
+    }
+
+    /// The flow's id.
+    pub fn id(&self) -> u128 {
+        u128::from_le_bytes(self.array(0))
     }
 
     /// Whether the user's, the rule's or the host's text was cut.
     pub fn is_cut(&self) -> bool {
-        self.flags & (USER_CUT | RULE_CUT | HOST_CUT) != 0
+        self.bytes[30] & (USER_CUT | RULE_CUT | HOST_CUT) != 0
+    }
+
+    fn put(&mut self, bytes: &[u8]) {
+        let start = usize::from(self.length);
+        self.bytes[start..start + bytes.len()].copy_from_slice(bytes);
+        self.length += u16::try_from(bytes.len()).expect("an identity is shorter than 64 KiB");
+    }
+
+    fn array<const N: usize>(&self, at: usize) -> [u8; N] {
+        *self.bytes[at..].first_chunk().expect("fixed fields lie within the identity")
+    }
+
+    /// The flow that begins so, without an end.
+    fn unpack(&self) -> Result<Flow<'_>, Malformed> {
+        let [class, protocol, _flags, client_bytes, address_bytes, user_bytes, rule_bytes, host_bytes] =
+            self.array(28);
+        let mut rest = Rest(&self.bytes()[FIXED_BYTES..]);
+        let client = rest.address(client_bytes)?.ok_or(Malformed("a flow without a client"))?;
+        let address = rest.address(address_bytes)?;
+        let (user, rule, host) = (rest.text(user_bytes)?, rest.text(rule_bytes)?, rest.text(host_bytes)?);
+        if !rest.0.is_empty() {
+            return Err(Malformed("an identity with bytes behind its end"));
+        }
+        Ok(Flow {
+            id: self.id(),
+            opened: WallNanos(u64::from_le_bytes(self.array(16))),
+            closed: WallNanos(0),
+            user,
+            host,
+            port: u16::from_le_bytes(self.array(24)),
+            address,
+            client: SocketAddr::new(client, u16::from_le_bytes(self.array(26))),
+            class: Class::of(class).ok_or(Malformed("an unknown class"))?,
+            protocol: Protocol::of(protocol).ok_or(Malformed("an unknown protocol"))?,
+            rule,
+            reason: CloseReason::Fault,
+            legs: Legs::default(),
+            uncertain: Uncertain::default(),
+        })
+    }
+}
+
+impl fmt::Debug for Identity {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_tuple("Identity").field(&self.unpack()).finish()
+    }
+}
+
+/// What is left of an identity while it is read.
+struct Rest<'a>(&'a [u8]);
+
+impl<'a> Rest<'a> {
+    fn take(&mut self, bytes: u8) -> Result<&'a [u8], Malformed> {
+        let (taken, rest) = self
+            .0
+            .split_at_checked(usize::from(bytes))
+            .ok_or(Malformed("an identity that ends too early"))?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    fn address(&mut self, bytes: u8) -> Result<Option<IpAddr>, Malformed> {
+        let taken = self.take(bytes)?;
+        if let Ok(octets) = <[u8; 4]>::try_from(taken) {
+            return Ok(Some(octets.into()));
+        }
+        match <[u8; 16]>::try_from(taken) {
+            Ok(octets) => Ok(Some(octets.into())),
+            Err(_) if taken.is_empty() => Ok(None),
+            Err(_) => Err(Malformed("an address of neither 4 nor 16 bytes")),
+        }
+    }
+
+    fn text(&mut self, bytes: u8) -> Result<&'a str, Malformed> {
+        str::from_utf8(self.take(bytes)?).map_err(|_| Malformed("a text that is not UTF-8"))
+    }
+}
+
+/// A flow and what it has come to: at its end, or while it goes on.
+#[derive(Clone, Copy, Eq, PartialEq)]
+pub struct Record {
+    identity: Identity,
+    /// When it was closed, or counted.
+    at: WallNanos,
+    /// Why it was closed.
+    reason: CloseReason,
+    legs: Legs,
+    uncertain: Uncertain,
+}
+
+const _: () = assert!(size_of::<Record>() <= 512, "what is handed from thread to thread stays small");
+
+impl Record {
+    /// Packs `flow`.
+    pub fn new(flow: &Flow<'_>) -> Record {
+        Record {
+            identity: Identity::new(flow),
+            at: flow.closed,
+            reason: flow.reason,
+            legs: flow.legs,
+            uncertain: flow.uncertain,
+        }
+    }
+
+    /// The record of the flow `identity`, as of `at`.
+    pub fn of(identity: Identity, at: WallNanos, reason: CloseReason, legs: Legs) -> Record {
+        Record { identity, at, reason, legs, uncertain: Uncertain { up: 0, down: 0 } }
+    }
+
+    /// Sets what only the flow's end tells, so that a record packed early need not be packed again.
+    pub fn close(&mut self, closed: WallNanos, reason: CloseReason, legs: Legs) {
+        (self.at, self.reason, self.legs) = (closed, reason, legs);
+    }
+
+    /// The same, with bytes of which is not known whether they were sent.
+    pub fn with_uncertain(self, uncertain: Uncertain) -> Record {
+        Record { uncertain, ..self }
+    }
+
+    /// What the record says. Addresses come back in canonical form: IPv4-mapped ones as IPv4.
+    pub fn flow(&self) -> Flow<'_> {
+        let begun = self.identity.unpack().expect("an identity is checked when it is made");
+        Flow { closed: self.at, reason: self.reason, legs: self.legs, uncertain: self.uncertain, ..begun }
+    }
+
+    /// How the flow began.
+    pub fn identity(&self) -> &Identity {
+        &self.identity
     }
 }
 
@@ -203,6 +281,8 @@ pub struct Flow<'a> {
     pub reason: CloseReason,
     /// What was counted.
     pub legs: Legs,
+    /// What may have been sent besides, and is not billed.
+    pub uncertain: Uncertain,
 }
 
 /// Payload bytes of one flow, by leg: what was received from, and taken by the kernel toward, each end.
@@ -218,6 +298,16 @@ pub struct Legs {
     pub client_tx: u64,
 }
 
+/// Bytes that a call was given when the process was killed: whether the kernel took them is not known. At
+/// most one call of each thread can be so.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Uncertain {
+    /// Toward the upstream.
+    pub up: u32,
+    /// Toward the client.
+    pub down: u32,
+}
+
 /// How a destination is billed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
@@ -229,6 +319,10 @@ pub enum Class {
 }
 
 impl Class {
+    fn of(number: u8) -> Option<Class> {
+        [Self::External, Self::Internal].into_iter().find(|class| *class as u8 == number)
+    }
+
     /// The word in the database and in reports.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -251,6 +345,11 @@ pub enum Protocol {
 }
 
 impl Protocol {
+    fn of(number: u8) -> Option<Protocol> {
+        let all = [Self::HttpConnect, Self::Socks5, Self::Forward];
+        all.into_iter().find(|protocol| *protocol as u8 == number)
+    }
+
     /// The word in the database and in reports.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -287,9 +386,35 @@ pub enum CloseReason {
     Overload = 10,
     /// A fault in the gateway.
     Fault = 11,
+    /// The gateway was killed. The flow is billed to the last byte that the live table counted.
+    Killed = 12,
+    /// The machine stopped, or took the live table with it. The flow is billed as it was last journaled.
+    Lost = 13,
 }
 
 impl CloseReason {
+    /// Every reason, in the order of their numbers.
+    pub const ALL: [CloseReason; 13] = [
+        Self::ClientClosed,
+        Self::UpstreamClosed,
+        Self::ClientReset,
+        Self::UpstreamReset,
+        Self::IdleTimeout,
+        Self::HalfClosedTimeout,
+        Self::LifetimeTimeout,
+        Self::PolicyChanged,
+        Self::Drained,
+        Self::Overload,
+        Self::Fault,
+        Self::Killed,
+        Self::Lost,
+    ];
+
+    /// The reason with this number.
+    pub(crate) fn of(number: u8) -> Option<CloseReason> {
+        Self::ALL.into_iter().find(|reason| *reason as u8 == number)
+    }
+
     /// The word in the database and in reports.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -304,36 +429,34 @@ impl CloseReason {
             Self::Drained => "drained",
             Self::Overload => "overload",
             Self::Fault => "fault",
+            Self::Killed => "killed",
+            Self::Lost => "lost",
         }
     }
 }
 
-/// The text in a field of `N` bytes, its length there, and whether it was cut.
-fn packed<const N: usize>(text: &str) -> ([u8; N], u8, bool) {
-    let kept = &text[..text.floor_char_boundary(N)];
-    let mut field = [0; N];
-    field[..kept.len()].copy_from_slice(kept.as_bytes());
-    let bytes = u8::try_from(kept.len()).expect("every field is at most 253 bytes long");
-    (field, bytes, kept.len() < text.len())
+/// The longest part of `text` that fits into `bytes_max` and ends on a character's border.
+fn cut(text: &str, bytes_max: usize) -> &str {
+    &text[..text.floor_char_boundary(bytes_max)]
 }
 
-fn unpacked(field: &[u8], bytes: u8) -> &str {
-    str::from_utf8(&field[..usize::from(bytes)]).expect("fields are filled from a str, cut on a border")
-}
-
-fn octets(address: IpAddr) -> [u8; 16] {
-    match address {
-        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
-        IpAddr::V6(address) => address.octets(),
+/// An address in its canonical form, and how many of the bytes it takes.
+fn octets(address: Option<IpAddr>) -> ([u8; 16], usize) {
+    let mut octets = [0; 16];
+    match address.map(|address| address.to_canonical()) {
+        None => (octets, 0),
+        Some(IpAddr::V4(address)) => {
+            octets[..4].copy_from_slice(&address.octets());
+            (octets, 4)
+        }
+        Some(IpAddr::V6(address)) => (address.octets(), 16),
     }
-}
-
-fn address(octets: [u8; 16]) -> IpAddr {
-    IpAddr::V6(Ipv6Addr::from(octets)).to_canonical()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv6Addr;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -352,6 +475,7 @@ mod tests {
         rule: "user:ci/allow[0] example.com:443",
         reason: CloseReason::ClientReset,
         legs: Legs { client_rx: 1, upstream_tx: 2, upstream_rx: 3, client_tx: u64::MAX },
+        uncertain: Uncertain { up: 1, down: 0 },
     };
 
     #[test]
@@ -361,7 +485,7 @@ mod tests {
             let flow = Flow { address, ..FLOW };
             let record = Record::new(&flow);
             assert_eq!(record.flow(), flow);
-            assert!(!record.is_cut());
+            assert!(!record.identity().is_cut());
         }
     }
 
@@ -385,7 +509,7 @@ mod tests {
         let check = |host: &str, expected_bytes: usize| {
             let record = Record::new(&Flow { host, ..FLOW });
             assert_eq!(record.flow().host, &host[..expected_bytes]);
-            assert_eq!(record.is_cut(), expected_bytes < host.len());
+            assert_eq!(record.identity().is_cut(), expected_bytes < host.len());
         };
         check("", 0);
         check("a\0b", 3);
@@ -394,13 +518,48 @@ mod tests {
         check(&format!("{}é", "x".repeat(252)), 252);
         check(&format!("{}𝄞", "x".repeat(250)), 250);
         check(&format!("{}𝄞", "x".repeat(249)), 253);
-        let long = Flow { user: &"u".repeat(65), rule: &"r".repeat(64), ..FLOW };
+        let long = Flow { user: &"u".repeat(65), rule: &"r".repeat(RULE_BYTES_MAX), ..FLOW };
         let record = Record::new(&long);
         assert_eq!(record.flow(), Flow { user: &long.user[..64], ..long });
-        assert!(record.is_cut());
+        assert!(record.identity().is_cut());
+    }
+
+    #[test]
+    fn bytes_from_elsewhere_are_checked() {
+        let identity = Identity::new(&Flow { address: Some("2001:db8::1".parse().unwrap()), ..FLOW });
+        let bytes = identity.bytes();
+        assert_eq!(Identity::parse(bytes), Ok(identity));
+        for length in 0..bytes.len() {
+            assert!(Identity::parse(&bytes[..length]).is_err(), "{length} bytes of {}", bytes.len());
+        }
+        assert!(Identity::parse(&[bytes, &[0]].concat()).is_err());
+        for (at, wrong) in [(28, 0), (28, 3), (29, 0), (29, 9), (31, 0), (31, 5), (32, 1), (33, 200)] {
+            let mut changed = bytes.to_vec();
+            changed[at] = wrong;
+            assert!(Identity::parse(&changed).is_err(), "{wrong} at {at}");
+        }
+        let mut changed = bytes.to_vec();
+        *changed.last_mut().unwrap() = 0xff;
+        assert_eq!(Identity::parse(&changed), Err(Malformed("a text that is not UTF-8")));
+    }
+
+    #[test]
+    fn reasons_are_listed_by_their_numbers() {
+        for (reason, number) in CloseReason::ALL.into_iter().zip(1..) {
+            assert_eq!((reason as u8, CloseReason::of(number)), (number, Some(reason)));
+        }
+        assert_eq!(CloseReason::of(0), None);
+        assert_eq!(CloseReason::of(14), None);
     }
 
     proptest! {
+        #[test]
+        fn any_bytes_are_parsed_or_refused(bytes: Vec<u8>) {
+            if let Ok(identity) = Identity::parse(&bytes) {
+                prop_assert_eq!(identity.bytes(), &bytes[..]);
+            }
+        }
+
         #[test]
         fn any_text_survives_up_to_its_bound(user: String, host: String, rule: String) {
             let record = Record::new(&Flow { user: &user, host: &host, rule: &rule, ..FLOW });

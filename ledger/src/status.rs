@@ -1,29 +1,54 @@
-//! How the ledger is doing: written by its thread, read by any.
+//! How the ledger is doing: written by its threads, read by any.
 //!
-//! Promises: reading never waits for the database; only the text of a failure is behind a lock, which is
-//! held for a copy. Leaves to others: what to make of it (readiness, metrics).
+//! Promises: reading never waits for a disk; only texts and marks are behind locks, which are held for a
+//! copy. Leaves to others: what to make of it (readiness, metrics).
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::Thread;
 use std::time::Duration;
 
 use sys::clock::{self, Nanos};
 use sys::parking::ParkFlag;
 
+use crate::limits::LAG_MARKS_MAX;
+
 /// What [`Watch::status`] found.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Status {
-    /// Records made visible since the ledger was opened.
+    /// Ended flows made visible since the ledger was opened.
     pub records: u64,
     /// Transactions that did so.
     pub batches: u64,
-    /// Records that wait because the database fails, at its last attempt. 0 unless `failing`.
+    /// Ended flows that are not journaled yet, when it was last looked.
     pub waiting: u64,
-    /// No accepted record has waited longer than this to become visible. Zero while the ledger rests.
+    /// No flow that ended has waited longer than this to become visible. Zero while the ledger rests.
     pub lag: Duration,
-    /// Why nothing can be written at present, for the log; `None` if all is well. Nothing is lost: what
-    /// was accepted waits, and the inlets refuse when they are full.
+    /// The number of the last entry in the journal.
+    pub appended: u64,
+    /// The number up to which all survives a power failure.
+    pub durable: u64,
+    /// The number up to which all is visible.
+    pub applied: u64,
+    /// Slots of the live table that were found damaged.
+    pub damaged: u64,
+    /// What fails at present, for the log; `None` if all is well. Nothing is lost: what ended waits, and new
+    /// flows are refused when there is no more room.
     pub failing: Option<String>,
+    /// Whether nothing can be journaled at present, so that new flows should be refused.
+    pub is_stuck: bool,
+}
+
+/// Numbers of entries, from when they are known to the ledger's threads.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Progress {
+    /// The last entry in the journal.
+    pub appended: u64,
+    /// All up to this one survive a power failure.
+    pub durable: u64,
+    /// All up to this one are visible.
+    pub applied: u64,
 }
 
 /// A view of the ledger's [`Status`] for other threads. Cheap to clone; it outlives the ledger.
@@ -40,76 +65,207 @@ impl Watch {
             batches: shared.batches.load(Ordering::Relaxed),
             waiting: shared.waiting.load(Ordering::Relaxed),
             lag: clock::monotonic().since(caught_up),
-            failing: shared.failure().clone(),
+            appended: shared.appended.load(Ordering::Relaxed),
+            durable: shared.durable.load(Ordering::Relaxed),
+            applied: shared.applied.load(Ordering::Relaxed),
+            damaged: shared.damaged.load(Ordering::Relaxed),
+            failing: lock(&shared.failures).first(),
+            is_stuck: self.is_stuck(),
         }
     }
 
-    /// Whether nothing can be written at present. Never waits, so that any thread may ask.
-    pub fn is_failing(&self) -> bool {
-        self.0.failing.load(Ordering::Relaxed)
+    /// How far entries have come. Never waits.
+    pub fn progress(&self) -> Progress {
+        let shared = &self.0;
+        Progress {
+            appended: shared.appended.load(Ordering::Relaxed),
+            durable: shared.durable.load(Ordering::Relaxed),
+            applied: shared.applied.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Whether nothing can be journaled at present. Never waits, so that any thread may ask.
+    pub fn is_stuck(&self) -> bool {
+        self.0.stuck.load(Ordering::Relaxed)
+    }
+}
+
+/// How far the ledger's end has come.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, PartialOrd)]
+#[repr(u8)]
+pub(crate) enum Stage {
+    /// It is open.
+    Open = 0,
+    /// The committer is to finish.
+    Committing = 1,
+    /// It has; the others are to finish.
+    Applying = 2,
+    /// The others are to end at once: what is in the journal is safe.
+    Leaving = 3,
+}
+
+/// Why something does not work, by who says so.
+#[derive(Debug, Default)]
+struct Failures {
+    journal: Option<String>,
+    spare: Option<String>,
+    sink: Option<String>,
+}
+
+impl Failures {
+    fn first(&self) -> Option<String> {
+        self.journal.clone().or_else(|| self.spare.clone()).or_else(|| self.sink.clone())
     }
 }
 
 /// What the ledger's threads share. All gauges are Relaxed: each stands alone and orders nothing.
 pub(crate) struct Shared {
-    /// Whether the ledger thread sleeps, so that a push must wake it.
+    /// Whether the committer sleeps, so that a hint must wake it.
     pub(crate) parking: ParkFlag,
-    closing: AtomicBool,
+    /// The same of the flusher.
+    pub(crate) flushing: ParkFlag,
+    /// The same of the applier.
+    pub(crate) applying: ParkFlag,
+    stage: AtomicU8,
+    sync_failed: AtomicBool,
+    stuck: AtomicBool,
     records: AtomicU64,
     batches: AtomicU64,
     waiting: AtomicU64,
-    /// A moment before which everything accepted is visible; [`Nanos::NEVER`] while at rest.
+    appended: AtomicU64,
+    durable: AtomicU64,
+    applied: AtomicU64,
+    damaged: AtomicU64,
+    /// A moment before which everything that ended is visible; [`Nanos::NEVER`] while at rest.
     caught_up_at: AtomicU64,
-    failing: AtomicBool,
-    failure: Mutex<Option<String>>,
+    /// Entry `lsn` and all that ended before the moment are journaled; oldest first.
+    marks: Mutex<VecDeque<(u64, Nanos)>>,
+    failures: Mutex<Failures>,
 }
 
 impl Shared {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(applied: u64) -> Self {
         Self {
             parking: ParkFlag::new(),
-            closing: AtomicBool::new(false),
+            flushing: ParkFlag::new(),
+            applying: ParkFlag::new(),
+            stage: AtomicU8::new(Stage::Open as u8),
+            sync_failed: AtomicBool::new(false),
+            stuck: AtomicBool::new(false),
             records: AtomicU64::new(0),
             batches: AtomicU64::new(0),
             waiting: AtomicU64::new(0),
+            appended: AtomicU64::new(0),
+            durable: AtomicU64::new(0),
+            applied: AtomicU64::new(applied),
+            damaged: AtomicU64::new(0),
             caught_up_at: AtomicU64::new(clock::monotonic().0),
-            failing: AtomicBool::new(false),
-            failure: Mutex::new(None),
+            marks: Mutex::default(),
+            failures: Mutex::default(),
         }
     }
 
-    /// Asks the ledger thread to finish. The caller unparks it.
-    pub(crate) fn close(&self) {
-        // Relaxed: unpark and park order this store for the thread that it ends.
-        self.closing.store(true, Ordering::Relaxed);
+    /// Goes on to `stage`. The caller unparks those whom it concerns.
+    pub(crate) fn enter(&self, stage: Stage) {
+        // Relaxed: unpark and park order this store for the threads that it ends.
+        self.stage.store(stage as u8, Ordering::Relaxed);
     }
 
-    pub(crate) fn is_closing(&self) -> bool {
-        self.closing.load(Ordering::Relaxed)
+    /// Whether `stage` is reached or over.
+    pub(crate) fn has_reached(&self, stage: Stage) -> bool {
+        self.stage.load(Ordering::Relaxed) >= stage as u8
     }
 
-    /// `records` more have become visible, in one transaction.
-    pub(crate) fn applied(&self, records: u64) {
-        self.records.fetch_add(records, Ordering::Relaxed);
+    /// What was written is not durable: its files must be given up.
+    pub(crate) fn sync_failed(&self) {
+        self.sync_failed.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn has_sync_failed(&self) -> bool {
+        self.sync_failed.load(Ordering::Acquire)
+    }
+
+    /// Whether a sync has failed since it was last asked.
+    pub(crate) fn take_sync_failed(&self) -> bool {
+        self.has_sync_failed() && self.sync_failed.swap(false, Ordering::AcqRel)
+    }
+
+    /// Wakes the applier if it sleeps.
+    pub(crate) fn wake_applier(&self, applier: &Thread) {
+        if self.applying.must_wake() {
+            applier.unpark();
+        }
+    }
+
+    /// How far the journal has come.
+    pub(crate) fn journaled(&self, appended: u64, durable: u64, waiting: usize) {
+        self.appended.store(appended, Ordering::Relaxed);
+        self.durable.store(durable, Ordering::Relaxed);
+        self.waiting.store(waiting as u64, Ordering::Relaxed);
+    }
+
+    /// All that ended before `moment` is in the journal by entry `lsn`.
+    pub(crate) fn mark(&self, lsn: u64, moment: Nanos) {
+        let mut marks = lock(&self.marks);
+        if marks.len() < LAG_MARKS_MAX {
+            marks.push_back((lsn, moment));
+        }
+    }
+
+    /// Entries up to `lsn` are visible, `flows` more of them finals.
+    pub(crate) fn applied(&self, lsn: u64, flows: u64) {
+        self.records.fetch_add(flows, Ordering::Relaxed);
         self.batches.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Everything accepted before `moment` is visible.
-    pub(crate) fn caught_up(&self, moment: Nanos) {
-        self.caught_up_at.store(moment.0, Ordering::Relaxed);
-    }
-
-    pub(crate) fn failed(&self, text: String, waiting: u64) {
-        *self.failure() = Some(text);
-        self.waiting.store(waiting, Ordering::Relaxed);
-        self.failing.store(true, Ordering::Relaxed);
-    }
-
-    pub(crate) fn recovered(&self) {
-        if self.failing.swap(false, Ordering::Relaxed) {
-            *self.failure() = None;
-            self.waiting.store(0, Ordering::Relaxed);
+        self.applied.store(lsn, Ordering::Relaxed);
+        let mut marks = lock(&self.marks);
+        while let Some((_, moment)) = marks.pop_front_if(|(marked, _)| *marked <= lsn) {
+            self.caught_up_at.store(moment.0, Ordering::Relaxed);
         }
+    }
+
+    /// Everything is visible, and nobody knows of more.
+    pub(crate) fn rests(&self) {
+        lock(&self.marks).clear();
+        self.caught_up_at.store(Nanos::NEVER.0, Ordering::Relaxed);
+    }
+
+    /// Something has ended after a rest.
+    pub(crate) fn stirs(&self) {
+        let now = clock::monotonic();
+        let _ =
+            self.caught_up_at.compare_exchange(Nanos::NEVER.0, now.0, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// A slot of the live table was found damaged.
+    pub(crate) fn damaged(&self) {
+        self.damaged.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn journal_failed(&self, text: &str) {
+        lock(&self.failures).journal = Some(text.to_owned());
+        self.stuck.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn journal_works(&self) {
+        if self.stuck.swap(false, Ordering::Relaxed) {
+            lock(&self.failures).journal = None;
+        }
+    }
+
+    pub(crate) fn spare_failed(&self, text: &str) {
+        lock(&self.failures).spare = Some(text.to_owned());
+    }
+
+    pub(crate) fn spare_ready(&self) {
+        lock(&self.failures).spare = None;
+    }
+
+    pub(crate) fn sink_failed(&self, text: &str) {
+        lock(&self.failures).sink = Some(text.to_owned());
+    }
+
+    pub(crate) fn sink_works(&self) {
+        lock(&self.failures).sink = None;
     }
 
     pub(crate) fn records(&self) -> u64 {
@@ -119,8 +275,8 @@ impl Shared {
     pub(crate) fn batches(&self) -> u64 {
         self.batches.load(Ordering::Relaxed)
     }
+}
 
-    fn failure(&self) -> std::sync::MutexGuard<'_, Option<String>> {
-        self.failure.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

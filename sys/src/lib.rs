@@ -9,11 +9,15 @@
 //!   clock.rs   monotonic and wall time             limits.rs  what this machine permits
 //!   ring.rs    one producer, one consumer          stack.rs   many producers, one who takes all
 //!   parking.rs who sleeps and who wakes     semaphore.rs  permits that threads sleep for
+//!   mapping.rs memory that outlives the process
+//!   crash.rs   where a kill test strikes    witness.rs    what it found sent; both are nothing otherwise
 //! ```
 
 pub mod clock;
+pub mod crash;
 pub mod epoll;
 pub mod limits;
+pub mod mapping;
 pub mod parking;
 pub mod ring;
 pub mod semaphore;
@@ -21,3 +25,4 @@ pub mod socket;
 pub mod splice;
 pub mod stack;
 mod sync;
+pub mod witness;

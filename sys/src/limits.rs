@@ -95,6 +95,15 @@ pub fn cpus() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
+/// Which boot of the machine this is: another number after each (`kernel.random.boot_id`).
+///
+/// # Errors
+/// `/proc` is not mounted, or the file holds no such number.
+pub fn boot_id() -> io::Result<u128> {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+    u128::from_str_radix(&text.trim().replace('-', ""), 16).map_err(io::Error::other)
+}
+
 /// Gives the calling thread a niceness (19 yields to everybody, 0 is normal).
 ///
 /// # Errors

@@ -10,6 +10,9 @@ use std::time::Duration;
 
 use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, sockopt};
 
+use crate::splice::Pipe;
+use crate::witness::Entry;
+
 const FLAGS: SocketFlags = SocketFlags::NONBLOCK.union(SocketFlags::CLOEXEC);
 
 /// How far a connection attempt has come.
@@ -33,7 +36,7 @@ pub enum FirstWord {
 
 /// A TCP stream.
 #[derive(Debug)]
-pub struct Socket(OwnedFd);
+pub struct Socket(OwnedFd, Entry);
 
 impl Socket {
     /// A new socket that has begun to connect to `address`.
@@ -43,13 +46,14 @@ impl Socket {
     /// port is left, `EACCES`.
     pub fn connect(address: SocketAddr, first_word: FirstWord) -> io::Result<(Socket, Connect)> {
         let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-        let socket = Socket(net::socket_with(family, SocketType::STREAM, FLAGS, None)?);
+        let socket = net::socket_with(family, SocketType::STREAM, FLAGS, None)?;
         if first_word == FirstWord::Ours {
             // A hint: without it there is a packet more.
-            let _ = sockopt::set_tcp_quickack(&socket.0, false);
+            let _ = sockopt::set_tcp_quickack(&socket, false);
         }
-        let state = socket.continue_connect(address)?;
-        Ok((socket, state))
+        let state = continue_connect(&socket, address)?;
+        let entry = Entry::connected(&socket, address);
+        Ok((Socket(socket, entry), state))
     }
 
     /// Asks again how the attempt of [`Socket::connect`] stands.
@@ -57,13 +61,7 @@ impl Socket {
     /// # Errors
     /// Why the attempt failed: `ECONNREFUSED`, `ETIMEDOUT`, `EHOSTUNREACH`, `ENETUNREACH`.
     pub fn continue_connect(&self, address: SocketAddr) -> io::Result<Connect> {
-        use rustix::io::Errno;
-        match net::connect(&self.0, &address) {
-            Ok(()) | Err(Errno::ISCONN) => Ok(Connect::Established),
-            // EINTR leaves the attempt going on, as a non-blocking connect does.
-            Err(Errno::INPROGRESS | Errno::ALREADY | Errno::INTR) => Ok(Connect::InProgress),
-            Err(error) => Err(error.into()),
-        }
+        continue_connect(&self.0, address)
     }
 
     /// Reads what has arrived, up to the size of `buffer`. Zero is the end of the stream.
@@ -91,7 +89,7 @@ impl Socket {
     /// `WouldBlock` when the send buffer is full or the socket is not connected yet; `BrokenPipe` and
     /// `ConnectionReset` when the peer is gone.
     pub fn send(&self, bytes: &[u8]) -> io::Result<usize> {
-        retry(|| net::send(&self.0, bytes, SendFlags::NOSIGNAL))
+        self.1.of(bytes.len(), || retry(|| net::send(&self.0, bytes, SendFlags::NOSIGNAL)))
     }
 
     /// As [`Socket::send`], where more bytes or the end of our direction follow at once: a last partial
@@ -100,7 +98,15 @@ impl Socket {
     /// # Errors
     /// As [`Socket::send`].
     pub fn send_before_more(&self, bytes: &[u8]) -> io::Result<usize> {
-        retry(|| net::send(&self.0, bytes, SendFlags::NOSIGNAL | SendFlags::MORE))
+        self.1.of(bytes.len(), || retry(|| net::send(&self.0, bytes, SendFlags::NOSIGNAL | SendFlags::MORE)))
+    }
+
+    /// Sends what `pipe` holds, without copying; returns how many bytes the kernel took.
+    ///
+    /// # Errors
+    /// As [`Socket::send`].
+    pub fn send_from(&self, pipe: &mut Pipe) -> io::Result<usize> {
+        self.1.of(pipe.held() as usize, || pipe.drain_to(&self.0))
     }
 
     /// Ends our direction: the peer reads the end of the stream after what was sent.
@@ -202,7 +208,8 @@ impl Listener {
             let refused = match net::acceptfrom_with(&self.0, FLAGS) {
                 Ok((socket, Some(peer))) => {
                     let peer = to_std(peer).map_err(AcceptError::ThisConnection)?;
-                    return Ok((Socket(socket), peer));
+                    let entry = Entry::accepted(&socket, peer);
+                    return Ok((Socket(socket, entry), peer));
                 }
                 Ok((_, None)) => AcceptError::ThisConnection(io::ErrorKind::AddrNotAvailable.into()),
                 Err(Errno::INTR) => continue,
@@ -319,6 +326,16 @@ unsafe fn ip_of(address: *const libc::sockaddr) -> Option<IpAddr> {
             Some(IpAddr::V6(Ipv6Addr::from(v6.sin6_addr.s6_addr)))
         }
         _ => None,
+    }
+}
+
+fn continue_connect(socket: &OwnedFd, address: SocketAddr) -> io::Result<Connect> {
+    use rustix::io::Errno;
+    match net::connect(socket, &address) {
+        Ok(()) | Err(Errno::ISCONN) => Ok(Connect::Established),
+        // EINTR leaves the attempt going on, as a non-blocking connect does.
+        Err(Errno::INPROGRESS | Errno::ALREADY | Errno::INTR) => Ok(Connect::InProgress),
+        Err(error) => Err(error.into()),
     }
 }
 

@@ -48,11 +48,12 @@ impl Pipe {
         Ok(moved)
     }
 
-    /// Moves bytes from the pipe into the stream `sink`; returns how many.
+    /// Moves bytes from the pipe into the stream `sink`; returns how many. For sockets there is
+    /// [`crate::socket::Socket::send_from`].
     ///
     /// # Errors
     /// `WouldBlock` when the sink takes nothing; the stream's own errors.
-    pub fn drain_to(&mut self, sink: impl AsFd) -> io::Result<usize> {
+    pub(crate) fn drain_to(&mut self, sink: impl AsFd) -> io::Result<usize> {
         let held = self.held as usize;
         let moved = retry(|| splice(&self.reader, None, &sink, None, held, MOVE))?;
         self.held -= u32::try_from(moved).expect("no more is moved than was asked for");

@@ -12,7 +12,9 @@ use serde_json::Value;
 pub(crate) mod check;
 pub(crate) mod doctor;
 pub(crate) mod explain;
+pub(crate) mod ledger;
 pub(crate) mod serve;
+pub(crate) mod top;
 pub(crate) mod usage;
 pub(crate) mod user;
 
@@ -29,7 +31,11 @@ impl Context {
     /// What a load starts from on this machine.
     pub(crate) fn given(&self) -> io::Result<Given> {
         let local_addresses = sys::socket::local_addresses()?;
-        Ok(Given { path: self.config.clone(), local_addresses, ..Given::default() })
+        // systemd separates several by colons; the first is ours.
+        let runtime = std::env::var("RUNTIME_DIRECTORY").unwrap_or_default();
+        let runtime = runtime.split(':').next().filter(|path| !path.is_empty());
+        let runtime_directory = runtime.map(PathBuf::from);
+        Ok(Given { path: self.config.clone(), local_addresses, runtime_directory, ..Given::default() })
     }
 
     /// The configuration.

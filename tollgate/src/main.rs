@@ -13,7 +13,7 @@ use clap::{Parser, Subcommand};
 use gateway::config::{ConfigErrors, Severity};
 use gateway::users::FirstStartError;
 
-use commands::{Context, EXIT_CONFIGURATION, check, doctor, explain, serve, usage, user};
+use commands::{Context, EXIT_CONFIGURATION, check, doctor, explain, ledger, serve, top, usage, user};
 
 mod commands;
 mod voice;
@@ -42,6 +42,11 @@ enum Command {
     User(user::Command),
     /// Show who used how much.
     Usage(usage::Options),
+    /// Show what flows now, by flow, user or host.
+    Top(top::Options),
+    /// Check, copy or repair the ledger.
+    #[command(subcommand)]
+    Ledger(ledger::Command),
     /// Explain what the gateway would decide for a user and a destination, and why. Exit code 0 if it would
     /// allow, 1 if it would deny.
     Explain(explain::Options),
@@ -50,6 +55,8 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    #[cfg(feature = "crash")]
+    obey_kill_test();
     let CommandLine { config, command } = CommandLine::parse();
     dispatch(config, command).unwrap_or_else(|error| failed(&error))
 }
@@ -61,8 +68,21 @@ fn dispatch(config: Option<PathBuf>, command: Command) -> anyhow::Result<ExitCod
         Command::Check(options) => check::run(&context, &options),
         Command::User(command) => user::run(&context, &command),
         Command::Usage(options) => usage::run(&context, &options),
+        Command::Top(options) => top::run(&context, &options),
+        Command::Ledger(command) => ledger::run(&context, &command),
         Command::Explain(options) => explain::run(&context, &options),
         Command::Doctor(options) => doctor::run(&context, &options),
+    }
+}
+
+/// Does what the environment of a kill test asks for: to keep a witness, and to die at a point.
+#[cfg(feature = "crash")]
+fn obey_kill_test() {
+    if let Some(path) = std::env::var_os("TOLLGATE_WITNESS") {
+        sys::witness::open(std::path::Path::new(&path)).expect("a kill test needs its witness");
+    }
+    if let Ok(target) = std::env::var("TOLLGATE_KILL_AT") {
+        sys::crash::aim(&target).expect("a kill test names its point");
     }
 }
 

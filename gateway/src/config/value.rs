@@ -113,6 +113,18 @@ impl Scalar for Option<Duration> {
     }
 }
 
+/// A directory that may be left to be found: `"auto"`.
+impl Scalar for Option<PathBuf> {
+    const KIND: &'static str = "a directory or \"auto\"";
+
+    fn parse(value: &DeValue<'_>, setting: &Setting) -> Result<Option<PathBuf>, String> {
+        match value.as_str() {
+            Some("auto") => Ok(None),
+            _ => PathBuf::parse(value, setting).map(Some),
+        }
+    }
+}
+
 /// A whole number with its unit (ms, s, m, h or d); `None` if it is none, or too large for a u64 of
 /// milliseconds.
 pub fn duration(text: &str) -> Option<Duration> {
@@ -127,6 +139,44 @@ pub fn duration(text: &str) -> Option<Duration> {
         _ => return None,
     };
     number.parse::<u64>().ok()?.checked_mul(unit_ms).map(Duration::from_millis)
+}
+
+const BYTE_SIZE: &str = "a size such as \"64MiB\" (units: kB, MB, GB, KiB, MiB, GiB)";
+
+/// A number of bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ByteSize(pub u64);
+
+impl Scalar for ByteSize {
+    const KIND: &'static str = "a size";
+
+    fn parse(value: &DeValue<'_>, setting: &Setting) -> Result<ByteSize, String> {
+        let text = value.as_str().ok_or_else(|| format!("expected {BYTE_SIZE}; found {}", found(value)))?;
+        let size = byte_size(text).ok_or_else(|| format!("expected {BYTE_SIZE}"))?;
+        if let Some((low, high)) = setting.bounds() {
+            let bound = |text: &str| byte_size(text.trim_matches('"'));
+            if bound(low) > Some(size) || bound(high) < Some(size) {
+                return Err(out_of_bounds(low, high));
+            }
+        }
+        Ok(size)
+    }
+}
+
+/// A whole number with its unit: `GB` is 10^9 bytes, `GiB` 2^30.
+fn byte_size(text: &str) -> Option<ByteSize> {
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = text.split_at(digits);
+    let unit: u64 = match unit {
+        "kB" => 1_000,
+        "MB" => 1_000_000,
+        "GB" => 1_000_000_000,
+        "KiB" => 1 << 10,
+        "MiB" => 1 << 20,
+        "GiB" => 1 << 30,
+        _ => return None,
+    };
+    number.parse::<u64>().ok()?.checked_mul(unit).map(ByteSize)
 }
 
 fn out_of_bounds(low: &str, high: &str) -> String {

@@ -7,7 +7,8 @@ use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _, symlink};
 use std::path::Path;
 use std::time::Instant;
 
-use ledger::record::{Class, CloseReason, Flow, Legs};
+use ledger::limits::RULE_BYTES_MAX;
+use ledger::record::{Class, CloseReason, Flow, Legs, Uncertain};
 use proptest::prelude::*;
 use serde_json::{Value as Json, json};
 
@@ -47,6 +48,7 @@ const FLOW: Flow<'_> = Flow {
     rule: "user:ci/allow[0] github.com:443",
     reason: CloseReason::UpstreamClosed,
     legs: Legs { client_rx: 1, upstream_tx: 2, upstream_rx: 3, client_tx: 4 },
+    uncertain: Uncertain { up: 0, down: 0 },
 };
 
 /// The decision line's event of a flow with this text.
@@ -165,7 +167,7 @@ proptest! {
     fn every_text_comes_back_from_its_line(
         user in text(64),
         host in text(253),
-        rule in text(64),
+        rule in text(RULE_BYTES_MAX),
     ) {
         let line = line_of(&told(&user, &host, &rule));
         let body = line.strip_suffix('\n').expect("a line ends");

@@ -9,7 +9,7 @@ use std::io::ErrorKind;
 use sys::epoll::Tail;
 use sys::socket::Socket;
 
-use super::{Direction, Failure, State, Tools};
+use super::{Direction, Failure, Lane, State, Tools};
 use crate::limits::{PENDING_CACHED_MAX, SCRATCH_BYTES};
 
 /// Full reads in a row that make a stream a fast one.
@@ -89,28 +89,32 @@ impl Direction {
         Ok(read)
     }
 
-    /// Writes the `read` bytes in the scratch buffer, and keeps what the sink does not take; returns how many
-    /// it took.
-    pub(super) fn pass_on(&mut self, read: usize, sink: &Socket, tools: &mut Tools) -> Result<u64, Failure> {
+    /// Writes the `read` bytes in the scratch buffer, and keeps what the sink does not take.
+    pub(super) fn pass_on(
+        &mut self,
+        read: usize,
+        lane: &mut Lane<'_>,
+        tools: &mut Tools,
+    ) -> Result<(), Failure> {
         if read == 0 {
-            return Ok(0);
+            return Ok(());
         }
-        let written = self.send(sink, &tools.scratch[..read])?;
+        let written = self.send(lane, &tools.scratch[..read])?;
         if written < read {
             self.pending = Some(tools.pending.take(&tools.scratch[written..read]));
         }
-        Ok(written as u64)
+        Ok(())
     }
 
     /// Writes what an earlier write left.
     pub(super) fn write_pending(
         &mut self,
-        sink: &Socket,
+        lane: &mut Lane<'_>,
         budget: &mut usize,
         tools: &mut Tools,
-    ) -> Result<u64, Failure> {
-        let Some(mut pending) = self.pending.take() else { return Ok(0) };
-        let written = self.send(sink, &pending.bytes[pending.written..])?;
+    ) -> Result<(), Failure> {
+        let Some(mut pending) = self.pending.take() else { return Ok(()) };
+        let written = self.send(lane, &pending.bytes[pending.written..])?;
         *budget = budget.saturating_sub(written);
         pending.written += written;
         if pending.written < pending.bytes.len() {
@@ -118,18 +122,19 @@ impl Direction {
         } else {
             tools.pending.put(pending);
         }
-        Ok(written as u64)
+        Ok(())
     }
 
-    fn send(&mut self, sink: &Socket, bytes: &[u8]) -> Result<usize, Failure> {
+    fn send(&mut self, lane: &mut Lane<'_>, bytes: &[u8]) -> Result<usize, Failure> {
         if !self.writable {
             return Ok(0);
         }
-        let sent = match self.state {
+        let (sink, state) = (lane.sink, self.state);
+        let sent = lane.sent.around(bytes.len(), || match state {
             // The end follows at once: it goes in the same packet.
             State::Flushing => sink.send_before_more(bytes),
             State::Flowing | State::Ended => sink.send(bytes),
-        };
+        });
         match sent {
             Ok(written) => {
                 // The kernel takes less than all only when its buffer is full.

@@ -13,7 +13,7 @@ use sys::socket::Socket;
 use sys::splice::Pipe;
 
 use super::copy::STREAK_MAX;
-use super::{Direction, Failure, Tools};
+use super::{Direction, Failure, Lane, Tools};
 use crate::limits::{PIPE_BYTES, PIPES_PER_THREAD_MAX, SPLICE_BYTES_MAX};
 
 /// A wake of the source that brings less than this speaks against splicing.
@@ -67,7 +67,7 @@ impl Direction {
     }
 
     /// Moves bytes from the source into a pipe; returns how many.
-    pub(super) fn fill_pipe(&mut self, source: &Socket, tools: &mut Tools) -> Result<u64, Failure> {
+    pub(super) fn fill_pipe(&mut self, source: &Socket, tools: &mut Tools) -> Result<usize, Failure> {
         if self.pipe.is_none() {
             self.pipe = tools.pipes.take();
         }
@@ -86,7 +86,7 @@ impl Direction {
                 if moved < FAST_BYTES_MIN {
                     self.streak = 0;
                 }
-                Ok(moved as u64)
+                Ok(moved)
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 // The pipe is empty whenever it is filled, so it is the source that has nothing.
@@ -97,17 +97,18 @@ impl Direction {
         }
     }
 
-    /// Moves bytes from the pipe to the sink; returns how many.
-    pub(super) fn drain_pipe(&mut self, sink: &Socket, budget: &mut usize) -> Result<u64, Failure> {
-        let Some(pipe) = self.pipe.as_mut() else { return Ok(0) };
-        match pipe.drain_to(sink) {
+    /// Moves bytes from the pipe to the sink.
+    pub(super) fn drain_pipe(&mut self, lane: &mut Lane<'_>, budget: &mut usize) -> Result<(), Failure> {
+        let Some(pipe) = self.pipe.as_mut() else { return Ok(()) };
+        let (sink, held) = (lane.sink, pipe.held() as usize);
+        match lane.sent.around(held, || sink.send_from(pipe)) {
             Ok(moved) => {
                 *budget = budget.saturating_sub(moved);
-                Ok(moved as u64)
+                Ok(())
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 self.writable = false;
-                Ok(0)
+                Ok(())
             }
             Err(_) => Err(Failure::Sink),
         }

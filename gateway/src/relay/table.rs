@@ -96,8 +96,8 @@ impl Relays {
             }
         };
         let mut relay = Relay::new(client, upstream, flow, self.reactor.now());
-        if let (Some(pending), Some(legs)) = (early, meter.legs_mut(flow)) {
-            legs.client_rx += pending.len() as u64;
+        if let (Some(pending), Some(mut tally)) = (early, meter.tally(flow)) {
+            tally.up().0.add(pending.len());
             self.stats.bytes.client_rx.add(pending.len() as u64);
             relay.up.pending = Some(pending);
         }
@@ -166,13 +166,15 @@ impl Relays {
     fn run_one(&mut self, key: Key, meter: &mut Meter) {
         let Some(relay) = self.slab.get_mut(key) else { return };
         relay.queued = false;
-        let legs = meter.legs_mut(relay.flow).expect("a relay's flow is open until the relay closes it");
-        let before = *legs;
+        let mut tally = meter.tally(relay.flow).expect("a relay's flow is open until the relay closes it");
+        let before = tally.legs();
         let was_half_closed = relay.is_half_closed();
-        let mut outcome = relay.run(legs, &mut self.tools);
-        if *legs != before {
+        let mut outcome = relay.run(&mut tally, &mut self.tools);
+        let after = tally.legs();
+        if after != before {
             relay.moved_at = self.reactor.now();
-            count(&self.stats.bytes, &before, legs);
+            count(&self.stats.bytes, &before, &after);
+            meter.counted(relay.flow);
         }
         if !matches!(outcome, Outcome::Over(_)) && relay.await_room(&self.reactor).is_err() {
             outcome = Outcome::Over(CloseReason::Fault);

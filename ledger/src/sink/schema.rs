@@ -6,11 +6,15 @@
 //!
 //! A released migration is never edited: its checksum is in the databases that it made. Append.
 
+use std::io;
 use std::path::Path;
 
-use rusqlite::{Connection, TransactionBehavior, params};
+use rusqlite::{Connection, OpenFlags, TransactionBehavior, ffi, params};
 use sys::clock;
 use thiserror::Error;
+
+use super::version_1;
+use crate::limits::WRITER_BUSY_MAX;
 
 /// "Toll": what SQLite's header of our files says (`PRAGMA application_id`).
 const APPLICATION_ID: i32 = 0x546f_6c6c;
@@ -19,8 +23,25 @@ const APPLICATION_ID: i32 = 0x546f_6c6c;
 /// log is reset while another connection checkpoints.
 const SQLITE_VERSION_MIN: i32 = 3_051_003;
 
-/// Each step to the next `user_version`.
-pub(crate) const MIGRATIONS: &[&str] = &[
+/// A step to the next `user_version`.
+pub(crate) struct Migration {
+    sql: &'static str,
+    /// What SQL alone cannot do, after it and in the same transaction; it is told where the database lies.
+    then: Option<Then>,
+}
+
+type Then = fn(&Connection, &Path) -> Result<(), SchemaError>;
+
+/// The steps of `ledger.db`.
+pub(crate) const LEDGER: &[Migration] = &[
+    Migration { sql: FLOWS_IN_ONE_FILE, then: None },
+    Migration { sql: FLOWS_BY_MONTH, then: Some(version_1::move_flows) },
+];
+
+/// The steps of a month's file.
+pub(crate) const MONTH: &[Migration] = &[Migration { sql: DETAILS, then: None }];
+
+const FLOWS_IN_ONE_FILE: &str =
     // `source` has one row per run of the gateway: an epoch, and how far its records have come. `sealed_ns`
     // is null if the run was not ended in order. `flow` has no index: one costs two thirds of the inserts.
     "CREATE TABLE source (
@@ -49,8 +70,153 @@ pub(crate) const MIGRATIONS: &[&str] = &[
          client_tx   INTEGER NOT NULL,
          up          INTEGER NOT NULL GENERATED ALWAYS AS (upstream_tx) VIRTUAL,
          down        INTEGER NOT NULL GENERATED ALWAYS AS (client_tx) VIRTUAL
-     ) STRICT;",
-];
+     ) STRICT;";
+
+/// In each table, `crc` is the checksum of the columns before it (`checksum`).
+const FLOWS_BY_MONTH: &str = "ALTER TABLE flow RENAME TO flow_1;
+     ALTER TABLE source RENAME TO source_1;
+     -- One row per gateway: its last run, and how far its entries have come here, and on stable storage.
+     CREATE TABLE source (
+         gateway     INTEGER PRIMARY KEY,
+         epoch       INTEGER NOT NULL,
+         applied_lsn INTEGER NOT NULL,
+         durable_lsn INTEGER NOT NULL,
+         crc         INTEGER NOT NULL
+     ) STRICT;
+     -- How far the file of each month has come; `dropped` if it was removed, or lacks what had been in it.
+     CREATE TABLE month (
+         month       INTEGER NOT NULL,
+         gateway     INTEGER NOT NULL,
+         applied_lsn INTEGER NOT NULL,
+         dropped     INTEGER NOT NULL,
+         crc         INTEGER NOT NULL,
+         PRIMARY KEY (month, gateway)
+     ) STRICT, WITHOUT ROWID;
+     -- The flows that go on, as they were last counted.
+     CREATE TABLE live (
+         id             BLOB    PRIMARY KEY,
+         opened_ns      INTEGER NOT NULL,
+         user           TEXT    NOT NULL,
+         host           TEXT    NOT NULL,
+         port           INTEGER NOT NULL,
+         address        TEXT,
+         client         TEXT    NOT NULL,
+         class          TEXT    NOT NULL,
+         protocol       TEXT    NOT NULL,
+         rule           TEXT    NOT NULL,
+         cut            INTEGER NOT NULL,
+         counted_ns     INTEGER NOT NULL,
+         client_rx      INTEGER NOT NULL,
+         upstream_tx    INTEGER NOT NULL,
+         upstream_rx    INTEGER NOT NULL,
+         client_tx      INTEGER NOT NULL,
+         uncertain_up   INTEGER NOT NULL,
+         uncertain_down INTEGER NOT NULL,
+         up_before      INTEGER NOT NULL,
+         down_before    INTEGER NOT NULL,
+         gateway        INTEGER NOT NULL,
+         epoch          INTEGER NOT NULL,
+         crc            INTEGER NOT NULL
+     ) STRICT, WITHOUT ROWID;
+     CREATE TABLE rollup_hour (
+         hour           INTEGER NOT NULL,
+         user           TEXT    NOT NULL,
+         class          TEXT    NOT NULL,
+         flows          INTEGER NOT NULL,
+         up             INTEGER NOT NULL,
+         down           INTEGER NOT NULL,
+         uncertain_up   INTEGER NOT NULL,
+         uncertain_down INTEGER NOT NULL,
+         crc            INTEGER NOT NULL,
+         PRIMARY KEY (hour, user, class)
+     ) STRICT, WITHOUT ROWID;
+     CREATE TABLE rollup_day (
+         day            INTEGER NOT NULL,
+         user           TEXT    NOT NULL,
+         class          TEXT    NOT NULL,
+         flows          INTEGER NOT NULL,
+         up             INTEGER NOT NULL,
+         down           INTEGER NOT NULL,
+         uncertain_up   INTEGER NOT NULL,
+         uncertain_down INTEGER NOT NULL,
+         crc            INTEGER NOT NULL,
+         PRIMARY KEY (day, user, class)
+     ) STRICT, WITHOUT ROWID;
+     -- Where the journal had lost what nobody had been promised.
+     CREATE TABLE gap (
+         gateway   INTEGER NOT NULL,
+         lsn       INTEGER NOT NULL,
+         epoch     INTEGER NOT NULL,
+         found_ns  INTEGER NOT NULL,
+         first_lsn INTEGER NOT NULL,
+         crc       INTEGER NOT NULL,
+         PRIMARY KEY (gateway, lsn)
+     ) STRICT, WITHOUT ROWID;";
+
+/// `flow` and `part` have no index: one costs two thirds of the inserts.
+const DETAILS: &str = "CREATE TABLE source (
+         gateway     INTEGER PRIMARY KEY,
+         applied_lsn INTEGER NOT NULL,
+         crc         INTEGER NOT NULL
+     ) STRICT;
+     -- The flows that closed in this month. `up_before` and `down_before` were counted in earlier hours.
+     CREATE TABLE flow (
+         id             BLOB    NOT NULL,
+         opened_ns      INTEGER NOT NULL,
+         user           TEXT    NOT NULL,
+         host           TEXT    NOT NULL,
+         port           INTEGER NOT NULL,
+         address        TEXT,
+         client         TEXT    NOT NULL,
+         class          TEXT    NOT NULL,
+         protocol       TEXT    NOT NULL,
+         rule           TEXT    NOT NULL,
+         cut            INTEGER NOT NULL,
+         closed_ns      INTEGER NOT NULL,
+         client_rx      INTEGER NOT NULL,
+         upstream_tx    INTEGER NOT NULL,
+         upstream_rx    INTEGER NOT NULL,
+         client_tx      INTEGER NOT NULL,
+         uncertain_up   INTEGER NOT NULL,
+         uncertain_down INTEGER NOT NULL,
+         up_before      INTEGER NOT NULL,
+         down_before    INTEGER NOT NULL,
+         reason         TEXT    NOT NULL,
+         gateway        INTEGER NOT NULL,
+         epoch          INTEGER NOT NULL,
+         lsn            INTEGER NOT NULL,
+         crc            INTEGER NOT NULL,
+         up             INTEGER NOT NULL GENERATED ALWAYS AS (upstream_tx) VIRTUAL,
+         down           INTEGER NOT NULL GENERATED ALWAYS AS (client_tx) VIRTUAL
+     ) STRICT;
+     -- What flows that went on had moved in an hour of this month.
+     CREATE TABLE part (
+         id      BLOB    NOT NULL,
+         hour    INTEGER NOT NULL,
+         user    TEXT    NOT NULL,
+         host    TEXT    NOT NULL,
+         class   TEXT    NOT NULL,
+         up      INTEGER NOT NULL,
+         down    INTEGER NOT NULL,
+         gateway INTEGER NOT NULL,
+         epoch   INTEGER NOT NULL,
+         lsn     INTEGER NOT NULL,
+         crc     INTEGER NOT NULL
+     ) STRICT;
+     -- Flows and parts beyond the number of rows that a file may have.
+     CREATE TABLE aggregate (
+         hour           INTEGER NOT NULL,
+         user           TEXT    NOT NULL,
+         class          TEXT    NOT NULL,
+         host           TEXT    NOT NULL,
+         flows          INTEGER NOT NULL,
+         up             INTEGER NOT NULL,
+         down           INTEGER NOT NULL,
+         uncertain_up   INTEGER NOT NULL,
+         uncertain_down INTEGER NOT NULL,
+         crc            INTEGER NOT NULL,
+         PRIMARY KEY (hour, user, class, host)
+     ) STRICT, WITHOUT ROWID;";
 
 /// Why a database is not one that this program can use.
 #[derive(Debug, Error)]
@@ -95,6 +261,17 @@ pub enum SchemaError {
         /// The migration.
         version: i64,
     },
+    /// The flows of an earlier version could not be moved to where they belong now.
+    #[error("the flows of schema version 1 could not be moved to files by month: {0}")]
+    Move(String),
+    /// The file could not be made.
+    #[error("{path}: {cause}")]
+    Unmade {
+        /// The file.
+        path: String,
+        /// What the system said.
+        cause: io::Error,
+    },
     /// SQLite could not do it.
     #[error("{path}: {cause}")]
     Sqlite {
@@ -109,7 +286,7 @@ pub enum SchemaError {
 pub(crate) fn migrate(
     connection: &mut Connection,
     path: &Path,
-    migrations: &[&str],
+    migrations: &[Migration],
 ) -> Result<(), SchemaError> {
     let failed = |cause| sqlite(path, cause);
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
@@ -123,19 +300,65 @@ pub(crate) fn migrate(
         transaction.pragma_update(None, "application_id", APPLICATION_ID).map_err(failed)?;
     }
     let found = version(&transaction, path, migrations)?;
-    for (sql, version) in migrations.iter().zip(1_i64..).skip(found) {
-        apply(&transaction, sql, version).map_err(failed)?;
+    for (migration, version) in migrations.iter().zip(1_i64..).skip(found) {
+        apply(&transaction, migration.sql, version).map_err(failed)?;
+        if let Some(then) = migration.then {
+            then(&transaction, path)?;
+        }
     }
     transaction.commit().map_err(failed)
 }
 
 /// Checks that the database at `path` has exactly the last version, as a reader needs it.
-pub(crate) fn check(connection: &Connection, path: &Path) -> Result<(), SchemaError> {
-    let found = version(connection, path, MIGRATIONS)?;
-    match MIGRATIONS.len() {
+pub(crate) fn check(
+    connection: &Connection,
+    path: &Path,
+    migrations: &[Migration],
+) -> Result<(), SchemaError> {
+    let found = version(connection, path, migrations)?;
+    match migrations.len() {
         known if found < known => Err(SchemaError::TooOld { path: text(path), found, known }),
         _ => Ok(()),
     }
+}
+
+/// A connection for the file's one writer.
+pub(crate) fn connect(path: &Path) -> Result<Connection, SchemaError> {
+    let failed = |cause| sqlite(path, cause);
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(path, flags).map_err(failed)?;
+    connection.busy_timeout(WRITER_BUSY_MAX).map_err(failed)?;
+    Ok(connection)
+}
+
+/// More than a writer has: none is prepared twice.
+const STATEMENTS_MAX: usize = 32;
+
+/// What a writer's connection needs and the file does not keep. One of them writes, so [`migrate`] comes
+/// first: a file of somebody else is left as it is.
+pub(crate) fn configure(connection: &Connection) -> rusqlite::Result<()> {
+    let mode: String = connection.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0))?;
+    if mode != "wal" {
+        let text = format!("the file system does not permit WAL mode, only {mode}");
+        let code = ffi::Error::new(ffi::SQLITE_CANTOPEN);
+        return Err(rusqlite::Error::SqliteFailure(code, Some(text)));
+    }
+    // In WAL mode, NORMAL syncs at checkpoints only. Checkpoints are ours, for the one inside a commit
+    // would hide a failed sync.
+    connection.pragma_update(None, "synchronous", "NORMAL")?;
+    connection.pragma_update(None, "wal_autocheckpoint", 0)?;
+    connection.pragma_update(None, "journal_size_limit", 64 << 20)?;
+    connection.pragma_update(None, "mmap_size", 0)?;
+    connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
+    connection.pragma_update(None, "trusted_schema", false)
+}
+
+/// What a new file would be, in memory.
+pub(crate) fn new_in_memory(migrations: &[Migration]) -> Result<Connection, SchemaError> {
+    let path = Path::new("in memory");
+    let mut connection = Connection::open_in_memory().map_err(|cause| sqlite(path, cause))?;
+    migrate(&mut connection, path, migrations)?;
+    Ok(connection)
 }
 
 /// Refuses to go on with a SQLite that may corrupt the file.
@@ -151,7 +374,7 @@ pub(crate) fn sqlite(path: &Path, cause: rusqlite::Error) -> SchemaError {
 }
 
 /// The number of migrations that the database has seen, all of which are the first of `migrations`.
-fn version(connection: &Connection, path: &Path, migrations: &[&str]) -> Result<usize, SchemaError> {
+fn version(connection: &Connection, path: &Path, migrations: &[Migration]) -> Result<usize, SchemaError> {
     let failed = |cause| sqlite(path, cause);
     let pragma = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0)).map_err(failed);
     if pragma("application_id")? != i64::from(APPLICATION_ID) {
@@ -162,10 +385,10 @@ fn version(connection: &Connection, path: &Path, migrations: &[&str]) -> Result<
     if found > known {
         return Err(SchemaError::TooNew { path: text(path), found, known });
     }
-    for (sql, version) in migrations.iter().zip(1_i64..).take(found) {
+    for (migration, version) in migrations.iter().zip(1_i64..).take(found) {
         let query = "SELECT checksum FROM migration WHERE version = ?1";
         let seen: i64 = connection.query_row(query, [version], |row| row.get(0)).map_err(failed)?;
-        if seen != checksum(sql) {
+        if seen != checksum(migration.sql) {
             return Err(SchemaError::Changed { path: text(path), version });
         }
     }
@@ -213,14 +436,15 @@ mod tests {
     const FIRST: &str = "CREATE TABLE a (x INTEGER) STRICT;";
     const SECOND: &str = "ALTER TABLE a ADD COLUMN y TEXT; INSERT INTO a VALUES (1, 'two');";
 
-    fn run(connection: &mut Connection, migrations: &[&str]) -> Result<usize, String> {
+    fn run(connection: &mut Connection, sqls: &[&'static str]) -> Result<usize, String> {
         let path = Path::new("test.db");
-        migrate(connection, path, migrations)
-            .and_then(|()| version(connection, path, migrations))
+        let migrations: Vec<_> = sqls.iter().map(|sql| Migration { sql, then: None }).collect();
+        migrate(connection, path, &migrations)
+            .and_then(|()| version(connection, path, &migrations))
             .map_err(|error| error.to_string())
     }
 
-    fn check_refused(connection: &mut Connection, migrations: &[&str], expected: &str) {
+    fn check_refused(connection: &mut Connection, migrations: &[&'static str], expected: &str) {
         let before: i64 = connection.pragma_query_value(None, "schema_version", |row| row.get(0)).unwrap();
         let error = run(connection, migrations).unwrap_err();
         assert!(error.contains(expected), "{error}");
@@ -273,9 +497,7 @@ mod tests {
     /// The checksum of what has been released must stay what it is in the databases out there.
     #[test]
     fn released_migrations_are_unchanged() {
-        let checksums: Vec<i64> = MIGRATIONS.iter().map(|sql| checksum(sql)).collect();
-        assert_eq!(checksums, RELEASED);
+        let checksums = |list: &[Migration]| list.iter().map(|step| checksum(step.sql)).collect::<Vec<_>>();
+        assert_eq!(checksums(&LEDGER[..1]), [6_035_242_367_202_163_837]);
     }
-
-    const RELEASED: [i64; 1] = [6_035_242_367_202_163_837];
 }

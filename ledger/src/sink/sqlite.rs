@@ -1,89 +1,235 @@
-//! The default sink: one SQLite database in WAL mode, written by this connection alone.
+//! The default sink: SQLite in WAL mode, one file of totals, and one of details for each month.
 //!
 //! Promises: the contract of [`Sink`]; readers are never blocked and never block. A process that dies
-//! loses no applied batch; a power failure may take those since the last checkpoint, and damages nothing.
-//! Leaves to others: when to checkpoint, and when to try again.
+//! loses no applied batch; a power failure may take those since the last checkpoint, which are sent again,
+//! and damages nothing. Leaves to others: when to checkpoint, and when to try again.
 //!
-//! Each opened sink is an epoch, a row of `source` whose `applied_lsn` moves in the transaction of the rows
-//! that it covers: so a batch that is sent again is recognised, however its first attempt ended.
+//! ```text
+//!   entries --tally--> rows by month --> usage-202601.db   each commits first, with a watermark of its own
+//!               |                    '-> usage-202602.db
+//!               '----> live, rollups, source ------------> ledger.db commits last
+//! ```
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use rusqlite::{Connection, ErrorCode, OpenFlags, Row, Statement, TransactionBehavior, ffi, params};
-use sys::clock;
+use rusqlite::types::ValueRef;
+use rusqlite::{Connection, ErrorCode, OptionalExtension, Transaction, TransactionBehavior, ffi};
 
-use super::schema::{self, MIGRATIONS, SchemaError, integer};
-use super::{Sink, SinkError};
-use crate::limits::WRITER_BUSY_MAX;
-use crate::record::Record;
+use super::month::Month;
+use super::month_file::{self, MonthFiles, Stamp};
+use super::schema::{self, LEDGER, SchemaError, integer};
+use super::tally::Tally;
+use super::{Sink, SinkError, SinkSettings, checksum, retention};
+use crate::directory;
+use crate::entry::Entry;
 
 /// See the file's header.
 pub(crate) struct SqliteSink {
+    directory: PathBuf,
     connection: Connection,
-    epoch: i64,
+    months: MonthFiles,
+    gateway: i64,
+    months_max: u32,
 }
 
 impl SqliteSink {
-    /// Opens the database at `path`, brings it to our schema, and begins an epoch.
-    pub(crate) fn open(path: &Path) -> Result<Self, SchemaError> {
+    /// Opens the ledger in `directory` for the entries of `gateway`, and brings it to our schema.
+    pub(crate) fn open(directory: &Path, gateway: u32, settings: SinkSettings) -> Result<Self, SchemaError> {
         schema::check_sqlite()?;
-        let failed = |cause| schema::sqlite(path, cause);
-        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let mut connection = Connection::open_with_flags(path, flags).map_err(failed)?;
-        connection.busy_timeout(WRITER_BUSY_MAX).map_err(failed)?;
-        // Before the settings, one of which writes: a file of somebody else is left as it is.
-        schema::migrate(&mut connection, path, MIGRATIONS)?;
-        configure(&connection).map_err(failed)?;
-        let epoch = begin_epoch(&connection).map_err(failed)?;
-        Ok(Self { connection, epoch })
+        assert!(gateway != 0, "0 stands for flows that no entry brought");
+        let path = directory::database(directory);
+        month_file::make(&path)
+            .map_err(|cause| SchemaError::Unmade { path: path.display().to_string(), cause })?;
+        let mut connection = schema::connect(&path)?;
+        schema::migrate(&mut connection, &path, LEDGER)?;
+        schema::configure(&connection).map_err(|cause| schema::sqlite(&path, cause))?;
+        let months = MonthFiles::new(directory, settings.rows_per_month_max);
+        let months_max = settings.detail_months;
+        Ok(Self { directory: directory.to_owned(), connection, months, gateway: gateway.into(), months_max })
+    }
+
+    /// Does all of an `apply` but the last commit; `None` if there is nothing new. Dropping what it returns
+    /// leaves what a process leaves that dies at this point.
+    fn stage(
+        &mut self,
+        epoch: u32,
+        first_lsn: u64,
+        entries: &[Entry],
+    ) -> Result<Option<Transaction<'_>>, SinkError> {
+        let Self { connection, months, gateway, .. } = self;
+        let stamp = Stamp { gateway: *gateway, epoch: epoch.into() };
+        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let source = Source::read(&transaction, *gateway)?;
+        let known = already_applied(source, stamp.epoch, first_lsn, entries.len())?;
+        if known == entries.len() {
+            return Ok(None);
+        }
+        let mut tally = Tally::new(&transaction, months, stamp);
+        for (entry, lsn) in entries.iter().zip(integer(first_lsn)..).skip(known) {
+            tally.add(lsn, entry)?;
+        }
+        let applied_lsn = integer(first_lsn) + integer(entries.len() as u64) - 1;
+        for (month, lsn) in tally.finish(applied_lsn)? {
+            put_month(&transaction, month, *gateway, lsn, false)?;
+        }
+        let durable_lsn = source.map_or(0, |source| source.durable_lsn);
+        Source { gateway: *gateway, epoch: stamp.epoch, applied_lsn, durable_lsn }.write(&transaction)?;
+        Ok(Some(transaction))
+    }
+
+    /// Brings the log of `ledger.db` to stable storage: months are there already. A checkpoint alone would
+    /// sync only as far as the oldest reader permits; a commit in this mode syncs the whole log.
+    fn sync(&mut self) -> Result<u64, SinkError> {
+        let Some(source) = Source::read(&self.connection, self.gateway)? else { return Ok(0) };
+        if source.durable_lsn < source.applied_lsn {
+            self.connection.pragma_update(None, "synchronous", "FULL")?;
+            Source { durable_lsn: source.applied_lsn, ..source }.write(&self.connection)?;
+            self.connection.pragma_update(None, "synchronous", "NORMAL")?;
+        }
+        Ok(source.applied_lsn.cast_unsigned())
     }
 }
 
 impl Sink for SqliteSink {
-    fn apply(&mut self, first_lsn: u64, records: &[Record]) -> Result<(), SinkError> {
-        let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        let applied = transaction
-            .prepare_cached("SELECT applied_lsn FROM source WHERE epoch = ?1")?
-            .query_row([self.epoch], |row| row.get::<_, i64>(0))?;
-        let fresh = &records[already_applied(applied, first_lsn, records.len())?..];
-        if fresh.is_empty() {
-            return Ok(());
-        }
-        {
-            let mut insert = transaction.prepare_cached(INSERT)?;
-            for record in fresh {
-                insert_flow(&mut insert, record)?;
-            }
-            let last_lsn = integer(first_lsn) + integer(records.len() as u64) - 1;
-            transaction
-                .prepare_cached("UPDATE source SET applied_lsn = ?2 WHERE epoch = ?1")?
-                .execute([self.epoch, last_lsn])?;
-        }
-        Ok(transaction.commit()?)
+    fn applied_lsn(&mut self) -> Result<Option<u64>, SinkError> {
+        let source = Source::read(&self.connection, self.gateway)?;
+        Ok(source.map(|source| source.applied_lsn.cast_unsigned()))
     }
 
-    fn checkpoint(&mut self) -> Result<bool, SinkError> {
-        Ok(self.connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], is_complete)?)
+    fn epoch(&mut self) -> Result<u32, SinkError> {
+        let source = Source::read(&self.connection, self.gateway)?;
+        Ok(source.map_or(0, |source| u32::try_from(source.epoch).unwrap_or(u32::MAX)))
+    }
+
+    fn apply(&mut self, epoch: u32, first_lsn: u64, entries: &[Entry]) -> Result<(), SinkError> {
+        match self.stage(epoch, first_lsn, entries)? {
+            Some(transaction) => Ok(transaction.commit()?),
+            None => Ok(()),
+        }
+    }
+
+    fn checkpoint(&mut self) -> Result<u64, SinkError> {
+        let durable_lsn = self.sync()?;
+        self.months.checkpoint()?;
+        self.connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))?;
+        if self.months.take_made() {
+            let Self { directory, connection, months, months_max, .. } = self;
+            let reached = (self.gateway, integer(durable_lsn));
+            retention::remove_oldest(connection, months, directory, *months_max, reached)?;
+        }
+        Ok(durable_lsn)
     }
 
     fn seal(&mut self) -> Result<(), SinkError> {
-        // A checkpoint syncs only as far as the oldest reader permits. This commit syncs the whole log, so
-        // that all is on the disk even if a reader keeps the checkpoint from finishing.
-        self.connection.pragma_update(None, "synchronous", "FULL")?;
-        self.connection.execute(
-            "UPDATE source SET sealed_ns = ?2 WHERE epoch = ?1",
-            [self.epoch, integer(clock::wall().0)],
-        )?;
-        // For tidiness, no more: it leaves an empty log, unless a reader is in the way.
-        self.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], is_complete)?;
+        self.checkpoint()?;
+        // For tidiness, no more: it leaves empty logs, unless a reader is in the way.
+        self.months.close()?;
+        self.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
         Ok(())
     }
+}
+
+/// How far a gateway's entries have come: a row of `source`.
+#[derive(Clone, Copy)]
+struct Source {
+    gateway: i64,
+    epoch: i64,
+    applied_lsn: i64,
+    /// durable_lsn <= applied_lsn
+    durable_lsn: i64,
+}
+
+impl Source {
+    fn read(connection: &Connection, gateway: i64) -> rusqlite::Result<Option<Source>> {
+        let mut select = connection.prepare_cached("SELECT * FROM source WHERE gateway = ?1")?;
+        select
+            .query_row([gateway], |row| {
+                checksum::check(row, "source")?;
+                Ok(Source {
+                    gateway,
+                    epoch: row.get("epoch")?,
+                    applied_lsn: row.get("applied_lsn")?,
+                    durable_lsn: row.get("durable_lsn")?,
+                })
+            })
+            .optional()
+    }
+
+    fn write(&self, connection: &Connection) -> rusqlite::Result<()> {
+        let put = "INSERT OR REPLACE INTO source VALUES (?1, ?2, ?3, ?4, ?5)";
+        let values = [self.gateway, self.epoch, self.applied_lsn, self.durable_lsn];
+        checksum::put(connection, put, &values.map(ValueRef::Integer))
+    }
+}
+
+/// How many of `count` entries from `first_lsn` on the database has.
+fn already_applied(
+    source: Option<Source>,
+    epoch: i64,
+    first_lsn: u64,
+    count: usize,
+) -> Result<usize, SinkError> {
+    let Some(source) = source else { return Ok(0) };
+    let expected = source.applied_lsn.cast_unsigned() + 1;
+    let Some(known) = expected.checked_sub(first_lsn) else {
+        return Err(SinkError::Final(format!("entry {expected} is due, and {first_lsn} came")));
+    };
+    let known = usize::try_from(known).unwrap_or(usize::MAX).min(count);
+    // What is known already may be sent again by whom it may.
+    if known < count && epoch < source.epoch {
+        let text = format!("run {} of this gateway has taken over from run {epoch}", source.epoch);
+        return Err(SinkError::Final(text));
+    }
+    Ok(known)
+}
+
+/// The file of `month` has come to `applied_lsn` of `gateway`, or is `dropped`, which it remains for ever.
+pub(crate) fn put_month(
+    connection: &Connection,
+    month: Month,
+    gateway: i64,
+    applied_lsn: i64,
+    dropped: bool,
+) -> rusqlite::Result<()> {
+    let known = "SELECT * FROM month WHERE month = ?1 AND gateway = ?2";
+    let known: Option<bool> = connection
+        .prepare_cached(known)?
+        .query_row([month.number(), gateway], |row| {
+            checksum::check(row, "month")?;
+            row.get("dropped")
+        })
+        .optional()?;
+    let dropped = i64::from(dropped || known.unwrap_or(false));
+    let put = "INSERT OR REPLACE INTO month VALUES (?1, ?2, ?3, ?4, ?5)";
+    checksum::put(connection, put, &[month.number(), gateway, applied_lsn, dropped].map(ValueRef::Integer))
+}
+
+/// Marks `months` as dropped, on stable storage.
+pub(crate) fn drop_months(connection: &mut Connection, months: &[Month]) -> rusqlite::Result<()> {
+    connection.pragma_update(None, "synchronous", "FULL")?;
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    for month in months {
+        let mut gateways: Vec<(i64, i64)> = transaction
+            .prepare_cached("SELECT gateway, applied_lsn FROM month WHERE month = ?1")?
+            .query_map([month.number()], |row| Ok((row.get(0)?, row.get(1)?)))?
+            .collect::<rusqlite::Result<_>>()?;
+        // A file that nobody told us of is marked too, in the name of no gateway.
+        if gateways.is_empty() {
+            gateways.push((0, 0));
+        }
+        for (gateway, applied_lsn) in gateways {
+            put_month(&transaction, *month, gateway, applied_lsn, true)?;
+        }
+    }
+    transaction.commit()?;
+    connection.pragma_update(None, "synchronous", "NORMAL")
 }
 
 impl From<rusqlite::Error> for SinkError {
     fn from(error: rusqlite::Error) -> Self {
         let text = format!("SQLite: {error}");
-        let Some(cause) = error.sqlite_error() else { return Self::Passing(text) };
+        // What SQLite did not say is ours: a column of another kind, a row that is not there.
+        let Some(cause) = error.sqlite_error() else { return Self::Final(text) };
         let damaged = matches!(cause.code, ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase);
         // Linux marks pages clean whose write failed, so a second sync would succeed and mean nothing.
         let unsynced = [ffi::SQLITE_IOERR_FSYNC, ffi::SQLITE_IOERR_DIR_FSYNC].contains(&cause.extended_code);
@@ -91,74 +237,14 @@ impl From<rusqlite::Error> for SinkError {
     }
 }
 
-const INSERT: &str = "INSERT INTO flow (id, opened_ns, closed_ns, user, host, port, address, client, class,
-     protocol, rule, reason, cut, client_rx, upstream_tx, upstream_rx, client_tx)
-     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17)";
-
-fn insert_flow(insert: &mut Statement<'_>, record: &Record) -> rusqlite::Result<()> {
-    let flow = record.flow();
-    insert.execute(params![
-        // Big-endian, so that ids sort in the database as they do here.
-        flow.id.to_be_bytes(),
-        integer(flow.opened.0),
-        integer(flow.closed.0),
-        flow.user,
-        flow.host,
-        flow.port,
-        flow.address.map(|address| address.to_string()),
-        flow.client.to_string(),
-        flow.class.as_str(),
-        flow.protocol.as_str(),
-        flow.rule,
-        flow.reason.as_str(),
-        record.is_cut(),
-        integer(flow.legs.client_rx),
-        integer(flow.legs.upstream_tx),
-        integer(flow.legs.upstream_rx),
-        integer(flow.legs.client_tx),
-    ])?;
-    Ok(())
-}
-
-/// How many of `count` records from `first_lsn` on the database has, which has come to `applied`.
-fn already_applied(applied: i64, first_lsn: u64, count: usize) -> Result<usize, SinkError> {
-    let expected = applied.cast_unsigned() + 1;
-    match expected.checked_sub(first_lsn) {
-        Some(known) => Ok(usize::try_from(known).unwrap_or(usize::MAX).min(count)),
-        None => Err(SinkError::Final(format!("record {expected} is due, and {first_lsn} came"))),
+impl From<SchemaError> for SinkError {
+    fn from(error: SchemaError) -> Self {
+        match error {
+            SchemaError::Sqlite { cause, .. } => cause.into(),
+            error => Self::Final(error.to_string()),
+        }
     }
-}
-
-fn configure(connection: &Connection) -> rusqlite::Result<()> {
-    let mode: String = connection.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0))?;
-    if mode != "wal" {
-        let text = format!("the file system does not permit WAL mode, only {mode}");
-        let code = ffi::Error::new(ffi::SQLITE_CANTOPEN);
-        return Err(rusqlite::Error::SqliteFailure(code, Some(text)));
-    }
-    // In WAL mode, NORMAL syncs at checkpoints only. Checkpoints are ours, for the one inside a commit
-    // would hide a failed sync.
-    connection.pragma_update(None, "synchronous", "NORMAL")?;
-    connection.pragma_update(None, "wal_autocheckpoint", 0)?;
-    connection.pragma_update(None, "journal_size_limit", 64 << 20)?;
-    connection.pragma_update(None, "mmap_size", 0)?;
-    connection.pragma_update(None, "trusted_schema", false)
-}
-
-fn begin_epoch(connection: &Connection) -> rusqlite::Result<i64> {
-    connection.query_row(
-        "INSERT INTO source (epoch, started_ns, applied_lsn)
-             SELECT ifnull(max(epoch), 0) + 1, ?1, 0 FROM source
-             RETURNING epoch",
-        [integer(clock::wall().0)],
-        |row| row.get(0),
-    )
-}
-
-/// Whether a checkpoint brought the whole log into the database: its row is (blocked, in log, done).
-fn is_complete(row: &Row<'_>) -> rusqlite::Result<bool> {
-    Ok(row.get::<_, i64>(1)? == row.get::<_, i64>(2)?)
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

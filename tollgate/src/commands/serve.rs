@@ -16,6 +16,7 @@ use anyhow::Context as _;
 use gateway::config::{Config, Given, Ingress};
 use gateway::log::{Level, Value};
 use gateway::server::Gateway;
+use gateway::settings::OnFailure;
 use gateway::users::{FirstUser, first_start};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
@@ -88,6 +89,10 @@ fn serve_signals(gateway: &mut Gateway, given: &mut Given, signals: &Receiver<i3
             Err(RecvTimeoutError::Timeout) => {}
         }
         was_failing = tell_of_ledger(gateway, was_failing, voice);
+        if gateway.ledger().watch().is_stuck() && gateway.config().ledger.on_failure == OnFailure::Drain {
+            voice.say("the journal cannot be written: ending, as `on_failure` says".to_owned());
+            return;
+        }
     }
 }
 
@@ -96,7 +101,7 @@ fn tell_of_ledger(gateway: &Gateway, was_failing: bool, voice: &Voice) -> bool {
     let status = gateway.ledger().status();
     match &status.failing {
         Some(cause) if !was_failing => {
-            let text = "the ledger cannot be written: records wait in memory";
+            let text = "the ledger cannot be written: ended flows wait in the live table or the journal";
             gateway.log().say(Level::Error, text, &[("cause", Value::Text(cause))]);
             voice.say(format!("{text}: {cause}"));
         }
@@ -178,7 +183,7 @@ fn greet(gateway: &Gateway, admin: &Admin, first: Option<&FirstUser>) -> std::io
         }
     }
     writeln!(out, "  health and metrics on http://{}/metrics", admin.address())?;
-    writeln!(out, "  ledger in {}: {PROMISE}", config.ledger.directory.display())?;
+    greet_ledger(&mut out, gateway)?;
     if let Some(first) = first {
         let proxy = gateway.listening().values().copied().next().unwrap_or(config.admin.address);
         greet_first(&mut out, first, proxy)?;
@@ -186,8 +191,41 @@ fn greet(gateway: &Gateway, admin: &Admin, first: Option<&FirstUser>) -> std::io
     out.flush()
 }
 
-/// What holds today, in a user's words.
-const PROMISE: &str = "exact after a graceful stop (not yet after kill -9)";
+/// What the ledger promises here, in a user's words, and what it found.
+fn greet_ledger(out: &mut impl Write, gateway: &Gateway) -> std::io::Result<()> {
+    let (promise, recovery) = (gateway.ledger().promise(), gateway.ledger().recovery());
+    let directory = gateway.config().ledger.directory.display();
+    writeln!(out, "  ledger in {directory}: every byte is billed once, also across kill -9")?;
+    writeln!(out, "    live table: {}, {}", promise.table.display(), medium(promise))?;
+    let durable = match promise.durability {
+        ledger::Durability::Delayed => "ended flows within 10 ms and a sync of the disk",
+        ledger::Durability::Sync => "ended flows before their place is free",
+    };
+    writeln!(out, "    after a power failure: {durable}; open ones to their last 5 s or 8 MiB")?;
+    let ledger::Recovery { killed, closed, uncertain, damaged, trouble, .. } = recovery;
+    if killed + closed > 0 {
+        let flows = killed + closed;
+        writeln!(out, "    the last run was killed: {flows} flows recovered, {uncertain} bytes uncertain")?;
+    }
+    if *damaged > 0 {
+        writeln!(
+            out,
+            "    {damaged} places of its live table were damaged; their flows are billed as journaled"
+        )?;
+    }
+    trouble.iter().try_for_each(|trouble| writeln!(out, "    the journal: {trouble}"))
+}
+
+/// What the live table lies on, and what that means.
+fn medium(promise: &ledger::Promise) -> &'static str {
+    match (promise.medium.is_tmpfs, promise.medium.is_locked) {
+        (true, true) => "in memory that outlives the process (and goes with its container)",
+        (true, false) => {
+            "in memory that outlives the process (and goes with its container); it may be swapped"
+        }
+        (false, _) => "on a disk: no tmpfs has room, so counting may wait for the disk",
+    }
+}
 
 fn greet_first(out: &mut impl Write, first: &FirstUser, proxy: SocketAddr) -> std::io::Result<()> {
     let FirstUser { name, password, path } = first;

@@ -12,7 +12,7 @@ use gateway::users::UserName;
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, ToSpan};
-use ledger::query::{Filter, GroupBy, Row, Usage};
+use ledger::query::{Answer, Filter, GroupBy, Row, Usage};
 use ledger::record::Class;
 use serde_json::{Value, json};
 use sys::clock::{self, WallNanos};
@@ -24,11 +24,11 @@ pub(crate) struct Options {
     /// What makes one row.
     #[arg(long, value_enum, default_value_t = By::User)]
     by: By,
-    /// Flows that ended at this moment or later: a day (2026-01-31, UTC), a moment (2026-01-31T12:00:00Z), or
+    /// What was counted at this moment or later: a day (2026-01-31, UTC), a moment (2026-01-31T12:00:00Z), or
     /// how long ago (36h).
     #[arg(long, value_name = "WHEN")]
     since: Option<When>,
-    /// Flows that ended before this moment; a day counts to its end.
+    /// What was counted before this moment; a day counts to its end.
     #[arg(long, value_name = "WHEN")]
     until: Option<When>,
     /// Flows of this user.
@@ -54,7 +54,9 @@ enum By {
     User,
     Host,
     Class,
+    Hour,
     Day,
+    Month,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -78,7 +80,9 @@ impl By {
             By::User => GroupBy::User,
             By::Host => GroupBy::Host,
             By::Class => GroupBy::Class,
+            By::Hour => GroupBy::Hour,
             By::Day => GroupBy::Day,
+            By::Month => GroupBy::Month,
         }
     }
 
@@ -87,7 +91,9 @@ impl By {
             By::User => "user",
             By::Host => "host",
             By::Class => "class",
+            By::Hour => "hour",
             By::Day => "day",
+            By::Month => "month",
         }
     }
 }
@@ -103,14 +109,14 @@ pub(crate) fn run(context: &Context, options: &Options) -> anyhow::Result<ExitCo
         class: options.class.map(Class::from),
     };
     let usage = Usage::open(&config.ledger.directory)?;
-    let rows = usage.rows(&filter, options.by.group())?;
+    let answer = usage.rows(&filter, options.by.group())?;
     let total = usage.total(&filter)?;
     if options.json {
-        print_json(&as_json(options.by, &rows, &total))?;
+        print_json(&as_json(options.by, &answer, &total))?;
     } else if options.csv {
-        print(&as_csv(options.by, &rows))?;
+        print(&as_csv(options.by, &answer.rows))?;
     } else {
-        print(&as_table(options.by, &rows, &total))?;
+        print(&as_table(options.by, &answer, &total))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -177,29 +183,46 @@ fn nanos(moment: Timestamp) -> Option<WallNanos> {
     u64::try_from(moment.as_nanosecond()).ok().map(WallNanos)
 }
 
-fn as_table(by: By, rows: &[Row], total: &Row) -> String {
+fn as_table(by: By, answer: &Answer, total: &Row) -> String {
     let row = |row: &Row| {
         let both = row.up.saturating_add(row.down);
         vec![row.key.clone(), row.flows.to_string(), bytes(row.up), bytes(row.down), bytes(both)]
     };
-    let rows = rows.iter().chain([total]).map(row).collect();
-    table(&[by.as_str(), "flows", "up", "down", "both"], rows, &[1, 2, 3, 4])
+    let rows = answer.rows.iter().chain([total]).map(row).collect();
+    let mut text = table(&[by.as_str(), "flows", "up", "down", "both"], rows, &[1, 2, 3, 4]);
+    if total.live > 0 {
+        text.push_str(&format!("Bytes of {} flows that go on are counted in.\n", total.live));
+    }
+    if !answer.missing.is_empty() {
+        let months = answer.missing.join(", ");
+        text.push_str(&format!(
+            "Incomplete: of {months} only sums by user, class and hour are kept, and no longer each flow.\n"
+        ));
+    }
+    text
 }
 
-fn as_json(by: By, rows: &[Row], total: &Row) -> Value {
-    let sums = |row: &Row| json!({ "flows": row.flows, "up": row.up, "down": row.down });
+fn as_json(by: By, answer: &Answer, total: &Row) -> Value {
+    let sums = |row: &Row| {
+        json!({
+            "flows": row.flows, "live": row.live, "up": row.up, "down": row.down,
+            "uncertain_up": row.uncertain_up, "uncertain_down": row.uncertain_down,
+        })
+    };
     let row = |row: &Row| {
         let mut value = sums(row);
         value[by.as_str()] = json!(row.key);
         value
     };
-    json!({ "by": by.as_str(), "rows": rows.iter().map(row).collect::<Vec<_>>(), "total": sums(total) })
+    let rows: Vec<Value> = answer.rows.iter().map(row).collect();
+    json!({ "by": by.as_str(), "rows": rows, "total": sums(total), "missing": answer.missing })
 }
 
 fn as_csv(by: By, rows: &[Row]) -> String {
-    let mut text = format!("{},flows,up,down\r\n", by.as_str());
-    for Row { key, flows, up, down } in rows {
-        text.push_str(&format!("{},{flows},{up},{down}\r\n", field(key)));
+    let mut text = format!("{},flows,up,down,live,uncertain_up,uncertain_down\r\n", by.as_str());
+    for Row { key, flows, live, up, down, uncertain_up, uncertain_down } in rows {
+        let key = field(key);
+        text.push_str(&format!("{key},{flows},{up},{down},{live},{uncertain_up},{uncertain_down}\r\n"));
     }
     text
 }
@@ -215,7 +238,7 @@ fn field(text: &str) -> String {
 }
 
 /// Bytes in decimal units, three digits: `1.23 GB` is 1,230,000,000 bytes.
-fn bytes(count: u64) -> String {
+pub(super) fn bytes(count: u64) -> String {
     const UNITS: [&str; 7] = ["B", "kB", "MB", "GB", "TB", "PB", "EB"];
     // In thousandths, so that 999,999 bytes do not become "1000 kB" by rounding.
     let mut value = count as f64;

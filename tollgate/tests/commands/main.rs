@@ -105,7 +105,7 @@ fn wrong_usage_is_code_2() {
             ("sreve", 2, "unrecognized subcommand 'sreve'"),
             ("check --colour", 2, "unexpected argument '--colour'"),
             ("check --json --settings", 2, "cannot be used with"),
-            ("usage --by month", 2, "invalid value 'month' for '--by <BY>'"),
+            ("usage --by week", 2, "invalid value 'week' for '--by <BY>'"),
             ("usage --json --csv", 2, "cannot be used with"),
             ("usage --since yesterday", 2, "expected a day such as 2026-01-31"),
             ("usage --user Ci", 2, "a user name consists of"),

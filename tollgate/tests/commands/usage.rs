@@ -2,8 +2,8 @@
 
 use std::net::SocketAddr;
 
-use ledger::Ledger;
-use ledger::record::{Class, CloseReason, Flow, Legs, Protocol, Record};
+use ledger::record::{Class, CloseReason, Flow, Identity, Legs, Protocol, Uncertain};
+use ledger::{Ledger, OpenSettings};
 use serde_json::json;
 use sys::clock::WallNanos;
 
@@ -17,7 +17,9 @@ const NEW_YEAR: u64 = 20_454 * DAY_NANOS;
 /// A room whose ledger holds some flows: moment of the end, user, host, class, up, down.
 fn room(flows: &[(u64, &str, &str, Class, u64, u64)]) -> Room {
     let room = Room::new(&[("tollgate.toml", "")]);
-    let (ledger, mut inlets) = Ledger::open(&room.path("tollgate-data"), 1).unwrap();
+    let settings =
+        OpenSettings { segment_bytes: 1 << 20, ..OpenSettings::new(&room.path("tollgate-data"), 1, 64) };
+    let (ledger, mut inlets) = Ledger::open(&settings).unwrap();
     for (id, &(closed, user, host, class, up, down)) in (1..).zip(flows) {
         let flow = Flow {
             id,
@@ -32,9 +34,13 @@ fn room(flows: &[(u64, &str, &str, Class, u64, u64)]) -> Room {
             protocol: Protocol::HttpConnect,
             rule: "",
             reason: CloseReason::ClientClosed,
-            legs: Legs { upstream_tx: up, client_tx: down, ..Legs::default() },
+            legs: Legs::default(),
+            uncertain: Uncertain::default(),
         };
-        inlets[0].push(&Record::new(&flow)).unwrap();
+        let mut live = inlets[0].open(&Identity::new(&flow)).unwrap();
+        inlets[0].tally(&mut live).up().1.around(up as usize, || Ok(up as usize)).unwrap();
+        inlets[0].tally(&mut live).down().1.around(down as usize, || Ok(down as usize)).unwrap();
+        inlets[0].close(live, flow.closed, flow.reason);
     }
     drop(inlets);
     ledger.close().unwrap();
@@ -68,25 +74,44 @@ day         flows       up     down     both
 total           4  1.23 GB  45.8 kB  1.23 GB
 ";
     assert_eq!(room.run("usage --by day").out, by_day);
-    check_runs(&room, &[("usage --by host", 0, "db.corp"), ("usage --by class", 0, "internal")]);
+    check_runs(
+        &room,
+        &[
+            ("usage --by host", 0, "db.corp"),
+            ("usage --by class", 0, "internal"),
+            ("usage --by hour", 0, "2026-01-01T23:00Z"),
+            ("usage --by month", 0, "2025-12"),
+        ],
+    );
 }
 
 #[test]
 fn usage_is_exact_for_programs() {
     let room = some();
+    let sums = |flows: u64, up: u64, down: u64, uncertain_down: u64| {
+        json!({
+            "flows": flows, "live": 0, "up": up, "down": down,
+            "uncertain_up": 0, "uncertain_down": uncertain_down,
+        })
+    };
+    let row = |class: &str, mut sums: serde_json::Value| {
+        sums["class"] = json!(class);
+        sums
+    };
     let expected = json!({
         "by": "class",
         "rows": [
-            { "class": "external", "flows": 3, "up": 1_230_000_005_u64, "down": 45_608 },
-            { "class": "internal", "flows": 1, "up": 100, "down": 200 },
+            row("external", sums(3, 1_230_000_005, 45_608, 0)),
+            row("internal", sums(1, 100, 200, 0)),
         ],
-        "total": { "flows": 4, "up": 1_230_000_105_u64, "down": 45_808 },
+        "total": sums(4, 1_230_000_105, 45_808, 0),
+        "missing": [],
     });
     assert_eq!(room.json("usage --by class --json"), (0, expected));
-    let csv = "host,flows,up,down\r\n\
-               github.com,2,1230000005,45607\r\n\
-               db.corp,1,100,200\r\n\
-               '=cmd|' /C calc'!A0,1,0,1\r\n";
+    let csv = "host,flows,up,down,live,uncertain_up,uncertain_down\r\n\
+               github.com,2,1230000005,45607,0,0,0\r\n\
+               db.corp,1,100,200,0,0,0\r\n\
+               '=cmd|' /C calc'!A0,1,0,1,0,0,0\r\n";
     assert_eq!(room.run("usage --by host --csv").out, csv);
 }
 
@@ -109,6 +134,11 @@ fn usage_is_of_a_span_a_user_a_host_and_a_class() {
     check(&room, "--class internal --user ann", 1);
     check(&room, "--host github.com", 2);
     check(&room, "--since 36500d", 4);
+    std::fs::remove_file(room.path("tollgate-data/usage-202512.db")).unwrap();
+    check(&room, "--until 2025-12-31", 1);
+    check(&room, "--until 2025-12-31 --host github.com", 0);
+    let incomplete = room.run("usage --by host").out;
+    assert!(incomplete.contains("Incomplete: of 2025-12 only sums"), "{incomplete}");
     let none = "user   flows   up  down  both\ntotal      0  0 B   0 B   0 B\n";
     assert_eq!(room.run("usage --user nobody").out, none);
 }

@@ -27,6 +27,9 @@ address = "127.0.0.1:0"
 to = "log.jsonl"
 "#;
 
+/// A gateway that is killed at a test's end leaves its live table, which goes with the room.
+const SMALL_LEDGER: &str = "[ledger]\nlive_table = \".\"\nsegment = \"1MiB\"\n";
+
 /// What suffices where tests run side by side; a configuration that has its own `[threads]` goes without.
 const FEW_THREADS: &str = "[threads]\nreactors = 2\n";
 
@@ -326,7 +329,7 @@ pub(crate) fn patient(stream: TcpStream) -> TcpStream {
 
 fn write_configuration(room: &Path, extra: &str) {
     let threads = if extra.contains("[threads]") { "" } else { FEW_THREADS };
-    fs::write(room.join("tollgate.toml"), format!("{HEAD}{threads}{extra}")).unwrap();
+    fs::write(room.join("tollgate.toml"), format!("{HEAD}{SMALL_LEDGER}{threads}{extra}")).unwrap();
 }
 
 fn run_in(room: &Path, line: &str, input: &[u8]) -> String {

@@ -74,8 +74,10 @@ fn after_a_storm_every_descriptor_is_back() {
 fn weather_a_storm(strategy: &str) {
     let destination = Destination::echo();
     let mut gateway = Gateway::local(strategy);
-    // What is made at first use and kept is there before the count.
+    // What is made at first use and kept is there before the count, the ledger's file of this month too.
     storms(64, &gateway, &destination);
+    let opened = gateway.metric("tollgate_connections_total").unwrap();
+    gateway.await_metric("tollgate_ledger_records_total", opened);
     let before = gateway.descriptors();
     storms(2_000, &gateway, &destination);
     eventually("descriptors are back", || gateway.descriptors() <= before);

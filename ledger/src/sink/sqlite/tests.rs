@@ -1,5 +1,10 @@
 //! The SQLite sink against its contract, on real files.
 
+mod random;
+mod tables;
+
+pub(crate) use tables::{mixed, small};
+
 use std::net::SocketAddr;
 
 use proptest::prelude::*;
@@ -7,38 +12,52 @@ use sys::clock::WallNanos;
 use tempfile::TempDir;
 
 use super::*;
-use crate::record::{Class, CloseReason, Flow, Legs, Protocol};
+use crate::query::{Filter, GroupBy, Row as UsageRow, Usage};
+use crate::record::{Class, CloseReason, Flow, Legs, Protocol, Record, Uncertain};
 
-struct Store {
-    sink: SqliteSink,
+pub(crate) struct Store {
+    pub(crate) sink: SqliteSink,
     directory: TempDir,
 }
 
 impl Store {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
+        Self::with(SinkSettings::default())
+    }
+
+    fn with(settings: SinkSettings) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        std::fs::File::create(directory.path().join("test.db")).unwrap();
-        Self { sink: open(&directory), directory }
+        Self { sink: SqliteSink::open(directory.path(), 1, settings).unwrap(), directory }
     }
 
-    fn other_connection(&self) -> Connection {
-        Connection::open(self.directory.path().join("test.db")).unwrap()
+    /// Another connection to the totals, or to the only month.
+    fn ledger(&self) -> Connection {
+        Connection::open(self.directory.path().join("ledger.db")).unwrap()
     }
 
-    /// Rows, up, down and the sum of all epochs' `applied_lsn`, as another connection sees them.
-    fn totals(&self) -> (i64, i64, i64, i64) {
-        let sql = "SELECT count(*), total(up), total(down), (SELECT sum(applied_lsn) FROM source) FROM flow";
-        self.other_connection()
-            .query_row(sql, [], |row| {
-                let whole = |index| row.get::<_, f64>(index).map(|sum| sum as i64);
-                Ok((row.get(0)?, whole(1)?, whole(2)?, row.get(3)?))
-            })
-            .unwrap()
+    fn month(&self) -> Connection {
+        Connection::open(self.directory.path().join("usage-197001.db")).unwrap()
     }
-}
 
-fn open(directory: &TempDir) -> SqliteSink {
-    SqliteSink::open(&directory.path().join("test.db")).unwrap()
+    /// Flows, up, down and the number of the last entry, as a reader sees them.
+    fn totals(&self) -> (u64, u64, u64, u64) {
+        let usage = Usage::open(self.directory.path()).unwrap();
+        let total = usage.total(&Filter::default()).unwrap();
+        let applied = usage.applied.first().map_or(0, |(_, lsn)| lsn.cast_unsigned());
+        let rows = usage.rows(&Filter::default(), GroupBy::Host).unwrap().rows;
+        let sum = |of: fn(&UsageRow) -> u64| rows.iter().map(of).sum::<u64>();
+        let details = (sum(|row| row.flows), sum(|row| row.up), sum(|row| row.down));
+        assert_eq!(details, (total.flows, total.up, total.down), "details and rollups agree");
+        (total.flows, total.up, total.down, applied)
+    }
+
+    pub(crate) fn path(&self) -> PathBuf {
+        self.directory.path().to_owned()
+    }
+
+    fn reopen(&mut self) {
+        self.sink = SqliteSink::open(self.directory.path(), 1, SinkSettings::default()).unwrap();
+    }
 }
 
 const FLOW: Flow<'_> = Flow {
@@ -55,12 +74,17 @@ const FLOW: Flow<'_> = Flow {
     rule: "@corp[1] 10.20.0.0/16",
     reason: CloseReason::UpstreamReset,
     legs: Legs { client_rx: 11, upstream_tx: 10, upstream_rx: 21, client_tx: 20 },
+    uncertain: Uncertain { up: 3, down: 4 },
 };
 
-/// Records whose `up` are the powers of two, so that a sum tells which are in it.
-fn records(count: u32) -> Vec<Record> {
+/// Finals whose `up` are the powers of two, so that a sum tells which are in it.
+pub(crate) fn finals(count: u32) -> Vec<Entry> {
     let legs = |n| Legs { upstream_tx: 1_u64 << n, client_tx: 1, ..Legs::default() };
-    (0..count).map(|n| Record::new(&Flow { id: n.into(), legs: legs(n), ..FLOW })).collect()
+    (0..count).map(|n| last(&Flow { id: n.into(), legs: legs(n), ..FLOW })).collect()
+}
+
+fn last(flow: &Flow<'_>) -> Entry {
+    Entry::Final(Record::new(flow))
 }
 
 #[test]
@@ -72,25 +96,25 @@ fn a_row_says_what_the_record_said() {
         Flow { host: "a\0b", user: "名前", address: Some("10.20.0.7".parse().unwrap()), ..FLOW },
         Flow { host: &long, client: "[2001:db8::1]:1".parse().unwrap(), id: u128::MAX, ..FLOW },
     ];
-    let records: Vec<Record> = flows.iter().map(Record::new).collect();
-    store.sink.apply(1, &records).unwrap();
-    let connection = store.other_connection();
+    let records: Vec<Entry> = flows.iter().map(last).collect();
+    store.sink.apply(1, 1, &records).unwrap();
+    let connection = store.month();
     let mut select = connection.prepare("SELECT * FROM flow ORDER BY rowid").unwrap();
     let names: Vec<String> = select.column_names().map(str::to_owned).collect();
     let rows = select.query_map([], |row| (0..names.len()).map(|index| row.get(index)).collect()).unwrap();
     let rows: Vec<Vec<rusqlite::types::Value>> = rows.collect::<Result<_, _>>().unwrap();
     assert_eq!(
         names.join(" "),
-        "id opened_ns closed_ns user host port address client class protocol \
-        rule reason cut client_rx upstream_tx upstream_rx client_tx up down"
+        "id opened_ns user host port address client class protocol rule cut closed_ns client_rx \
+         upstream_tx upstream_rx client_tx uncertain_up uncertain_down up_before down_before reason gateway \
+         epoch lsn crc up down"
     );
-    for (row, flow) in rows.iter().zip(&flows) {
+    for ((row, flow), lsn) in rows.iter().zip(&flows).zip(1_i64..) {
         let cut = flow.host.len() > 253;
         let host = if cut { &flow.host[..252] } else { flow.host };
         let expected: Vec<rusqlite::types::Value> = vec![
             flow.id.to_be_bytes().to_vec().into(),
             1_000.into(),
-            2_000.into(),
             flow.user.to_owned().into(),
             host.to_owned().into(),
             443.into(),
@@ -99,12 +123,21 @@ fn a_row_says_what_the_record_said() {
             "internal".to_owned().into(),
             "http_connect".to_owned().into(),
             "@corp[1] 10.20.0.0/16".to_owned().into(),
-            "upstream_reset".to_owned().into(),
             i64::from(cut).into(),
+            2_000.into(),
             11.into(),
             10.into(),
             21.into(),
             20.into(),
+            3.into(),
+            4.into(),
+            0.into(),
+            0.into(),
+            "upstream_reset".to_owned().into(),
+            1.into(),
+            1.into(),
+            lsn.into(),
+            row[24].clone(),
             10.into(),
             20.into(),
         ];
@@ -118,11 +151,19 @@ fn impossible_counts_hold_up_nothing() {
     let mut store = Store::new();
     let legs = Legs { client_rx: u64::MAX, upstream_tx: 1 << 63, upstream_rx: u64::MAX, client_tx: 7 };
     let flow = Flow { legs, closed: WallNanos(u64::MAX), ..FLOW };
-    store.sink.apply(1, &[Record::new(&flow)]).unwrap();
-    let read = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
-    let row: (i64, i64, i64) =
-        store.other_connection().query_row("SELECT up, down, closed_ns FROM flow", [], read).unwrap();
+    let again = Flow { id: 2, ..flow };
+    store.sink.apply(1, 1, &[last(&flow), last(&again)]).unwrap();
+    store.sink.apply(1, 3, &[Entry::RunBegan { epoch: 1, at: WallNanos(u64::MAX) }]).unwrap();
+    let path = store.directory.path().join("usage-226204.db");
+    let row: (i64, i64, i64) = Connection::open(path)
+        .unwrap()
+        .query_row("SELECT up, down, closed_ns FROM flow", [], |row| {
+            Ok((row.get(0)?, row.get(1)?, row.get(2)?))
+        })
+        .unwrap();
     assert_eq!(row, (i64::MAX, 7, i64::MAX));
+    let usage = Usage::open(store.directory.path()).unwrap();
+    assert!(usage.total(&Filter::default()).is_err(), "what is too much is never a wrong number");
 }
 
 proptest! {
@@ -134,14 +175,14 @@ proptest! {
     fn any_split_and_any_resend_give_the_same_totals(
         cuts in prop::collection::vec((1_usize..12, 0_usize..12), 1..20),
     ) {
-        let records = records(40);
+        let records = finals(40);
         let mut store = Store::new();
         let mut end = 0;
         for (fresh, again) in cuts.into_iter().chain([(40, 0)]) {
             let start = end - again.min(end);
             end = (end + fresh).min(records.len());
             if start < end {
-                store.sink.apply(start as u64 + 1, &records[start..end]).unwrap();
+                store.sink.apply(1, start as u64 + 1, &records[start..end]).unwrap();
             }
         }
         prop_assert_eq!(store.totals(), (40, (1 << 40) - 1, 40, 40));
@@ -151,89 +192,113 @@ proptest! {
 #[test]
 fn a_gap_is_final() {
     let mut store = Store::new();
-    let records = records(3);
-    store.sink.apply(1, &records[..1]).unwrap();
-    let error = store.sink.apply(3, &records[2..]).unwrap_err();
-    assert_eq!(error, SinkError::Final("record 2 is due, and 3 came".to_owned()));
+    let records = finals(3);
+    store.sink.apply(1, 1, &records[..1]).unwrap();
+    let error = store.sink.apply(1, 3, &records[2..]).unwrap_err();
+    assert_eq!(error, SinkError::Final("entry 2 is due, and 3 came".to_owned()));
     assert_eq!(store.totals(), (1, 1, 1, 1));
 }
 
 #[test]
 fn a_full_disk_is_passing_and_leaves_no_part_of_a_batch() {
-    let mut store = Store::new();
-    let records = records(40);
-    store.sink.apply(1, &records[..1]).unwrap();
-    let pages: i64 = store.sink.connection.pragma_query_value(None, "page_count", |row| row.get(0)).unwrap();
-    let limit = |store: &Store, pages: i64| {
-        let set = store
-            .sink
-            .connection
-            .pragma_update_and_check(None, "max_page_count", pages, |row| row.get::<_, i64>(0));
-        assert_eq!(set, Ok(pages));
+    let host = "x".repeat(253);
+    let wide = |n: u32| {
+        let legs = Legs { upstream_tx: 1_u64 << n, client_tx: 1, ..Legs::default() };
+        Flow { id: n.into(), host: &host, legs, ..FLOW }
     };
-    limit(&store, pages);
-    for _ in 0..3 {
-        let error = store.sink.apply(2, &records[1..]).unwrap_err();
-        assert!(matches!(&error, SinkError::Passing(text) if text.contains("full")), "{error:?}");
-        assert_eq!(store.totals(), (1, 1, 1, 1));
+    for of_month in [true, false] {
+        let mut store = Store::new();
+        let records = finals(40);
+        store.sink.apply(1, 1, &records[..1]).unwrap();
+        let limit = |store: &mut Store, more: i64| {
+            let count = |connection: &Connection| -> i64 {
+                connection.pragma_query_value(None, "page_count", |row| row.get(0)).unwrap()
+            };
+            let set = |connection: &Connection| {
+                let pages = count(connection) + more;
+                connection
+                    .pragma_update_and_check(None, "max_page_count", pages, |row| row.get::<_, i64>(0))
+                    .unwrap()
+            };
+            match of_month {
+                true => store.sink.months.each_open(|connection| _ = set(connection)),
+                false => _ = set(&store.sink.connection),
+            }
+        };
+        limit(&mut store, 0);
+        // Flows that go on fill `ledger.db`, flows that are over the month.
+        let entries: Vec<Entry> = match of_month {
+            true => records[1..].to_vec(),
+            // Wide ones, for the file has some free pages.
+            false => (1..40).map(|n| interim_of(&last(&wide(n)))).collect(),
+        };
+        for _ in 0..3 {
+            let error = store.sink.apply(1, 2, &entries).unwrap_err();
+            assert!(matches!(&error, SinkError::Passing(text) if text.contains("full")), "{error:?}");
+            assert_eq!(store.totals(), (1, 1, 1, 1));
+        }
+        limit(&mut store, 100);
+        store.sink.apply(1, 2, &entries).unwrap();
+        assert_eq!(store.totals(), (if of_month { 40 } else { 1 }, (1 << 40) - 1, 40, 40));
     }
-    limit(&store, pages + 100);
-    store.sink.apply(2, &records[1..]).unwrap();
-    assert_eq!(store.totals(), (40, (1 << 40) - 1, 40, 40));
+}
+
+fn interim_of(entry: &Entry) -> Entry {
+    match entry {
+        Entry::Final(record) => Entry::Interim(*record),
+        other => *other,
+    }
 }
 
 #[test]
 fn the_lock_of_somebody_else_is_passing() {
     let mut store = Store::new();
-    let records = records(2);
-    let other = store.other_connection();
-    other.execute_batch("BEGIN IMMEDIATE").unwrap();
-    let error = store.sink.apply(1, &records).unwrap_err();
-    assert!(matches!(&error, SinkError::Passing(text) if text.contains("locked")), "{error:?}");
-    other.execute_batch("ROLLBACK").unwrap();
-    store.sink.apply(1, &records).unwrap();
-    assert_eq!(store.totals(), (2, 3, 2, 2));
-}
-
-#[test]
-fn a_reader_delays_the_checkpoint_and_neither_rows_nor_the_end() {
-    let mut store = Store::new();
-    let records = records(3);
-    store.sink.apply(1, &records[..1]).unwrap();
-    assert_eq!(store.sink.checkpoint(), Ok(true));
-    let reader = store.other_connection();
-    let count = |connection: &Connection| -> i64 {
-        connection.query_row("SELECT count(*) FROM flow", [], |row| row.get(0)).unwrap()
-    };
-    reader.execute_batch("BEGIN").unwrap();
-    assert_eq!(count(&reader), 1);
-    store.sink.apply(2, &records[1..2]).unwrap();
-    store.sink.apply(3, &records[2..]).unwrap();
-    assert_eq!(store.sink.checkpoint(), Ok(false));
-    store.sink.seal().unwrap();
-    assert_eq!(count(&reader), 1, "the reader's moment stays");
-    assert_eq!(store.totals(), (3, 7, 3, 3));
-}
-
-#[test]
-fn each_opening_is_an_epoch_with_numbers_of_its_own() {
-    let mut store = Store::new();
-    let records = records(40);
-    for (index, record) in records[..3].iter().enumerate() {
-        store.sink.apply(1, std::slice::from_ref(record)).unwrap();
-        // The second run is not ended in order.
-        if index != 1 {
-            store.sink.seal().unwrap();
-        }
-        store.sink = open(&store.directory);
+    let records = finals(3);
+    store.sink.apply(1, 1, &records[..1]).unwrap();
+    for other in [store.ledger(), store.month()] {
+        other.execute_batch("BEGIN IMMEDIATE").unwrap();
+        let error = store.sink.apply(1, 2, &records[1..]).unwrap_err();
+        assert!(matches!(&error, SinkError::Passing(text) if text.contains("locked")), "{error:?}");
+        other.execute_batch("ROLLBACK").unwrap();
     }
+    store.sink.apply(1, 2, &records[1..]).unwrap();
     assert_eq!(store.totals(), (3, 7, 3, 3));
-    let connection = store.other_connection();
-    let mut select =
-        connection.prepare("SELECT epoch, sealed_ns IS NOT NULL FROM source ORDER BY epoch").unwrap();
-    let epochs = select.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
-    let epochs: Vec<(i64, bool)> = epochs.collect::<Result<_, _>>().unwrap();
-    assert_eq!(epochs, [(1, true), (2, false), (3, true), (4, false)]);
+}
+
+#[test]
+fn a_reader_delays_neither_the_checkpoint_nor_rows_nor_the_end() {
+    let mut store = Store::new();
+    let records = finals(3);
+    assert_eq!(store.sink.checkpoint(), Ok(0));
+    store.sink.apply(1, 1, &records[..1]).unwrap();
+    assert_eq!(store.sink.checkpoint(), Ok(1));
+    let reader = Usage::open(store.directory.path()).unwrap();
+    let flows = |usage: &Usage| usage.total(&Filter::default()).unwrap().flows;
+    assert_eq!(flows(&reader), 1);
+    store.sink.apply(1, 2, &records[1..2]).unwrap();
+    store.sink.apply(1, 3, &records[2..]).unwrap();
+    assert_eq!(store.sink.checkpoint(), Ok(3));
+    store.sink.seal().unwrap();
+    assert_eq!(flows(&reader), 1, "the reader's moment stays");
+    assert_eq!(reader.rows(&Filter::default(), GroupBy::Host).unwrap().rows[0].flows, 1);
+    assert_eq!(store.totals(), (3, 7, 3, 3));
+}
+
+#[test]
+fn numbers_go_on_over_runs_and_an_earlier_run_is_fenced() {
+    let mut store = Store::new();
+    let records = finals(4);
+    assert_eq!((store.sink.applied_lsn(), store.sink.epoch()), (Ok(None), Ok(0)));
+    // The store takes whichever number comes first.
+    store.sink.apply(3, 77, &records[..2]).unwrap();
+    store.reopen();
+    assert_eq!((store.sink.applied_lsn(), store.sink.epoch()), (Ok(Some(78)), Ok(3)));
+    store.sink.apply(5, 79, &records[2..3]).unwrap();
+    let error = store.sink.apply(4, 80, &records[3..]).unwrap_err();
+    assert_eq!(error, SinkError::Final("run 5 of this gateway has taken over from run 4".to_owned()));
+    let error = store.sink.apply(5, 81, &records[3..]).unwrap_err();
+    assert_eq!(error, SinkError::Final("entry 80 is due, and 81 came".to_owned()));
+    assert_eq!(store.totals(), (3, 7, 3, 79));
 }
 
 #[test]
@@ -255,13 +320,31 @@ fn failed_syncs_and_damage_are_final_and_nothing_else_is() {
 }
 
 #[test]
+fn nothing_is_added_to_a_damaged_row() {
+    for damage in [
+        "UPDATE rollup_hour SET up = up + 1",
+        "UPDATE rollup_day SET user = 'cj'; UPDATE rollup_day SET user = 'ci', flows = 2",
+        "UPDATE live SET up_before = 1",
+        "UPDATE source SET applied_lsn = 1",
+    ] {
+        let mut store = Store::new();
+        let flow = interim_of(&last(&FLOW));
+        store.sink.apply(1, 1, &[flow, finals(1)[0]]).unwrap();
+        store.ledger().execute_batch(damage).unwrap();
+        let error = store.sink.apply(1, 3, &[last(&FLOW)]).unwrap_err();
+        assert!(matches!(&error, SinkError::Final(text) if text.contains("damaged")), "{damage}: {error:?}");
+    }
+}
+
+#[test]
 fn foreign_files_are_refused_untouched() {
     let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("test.db");
+    let path = directory.path().join("ledger.db");
     let check = |expected: &str| {
         let before = std::fs::read(&path).unwrap();
-        let error = SqliteSink::open(&path).err().expect("it is refused").to_string();
-        assert!(error.contains(expected) && error.contains("test.db"), "{error}");
+        let opened = SqliteSink::open(directory.path(), 1, SinkSettings::default());
+        let error = opened.err().expect("it is refused").to_string();
+        assert!(error.contains(expected) && error.contains("ledger.db"), "{error}");
         assert_eq!(std::fs::read(&path).unwrap(), before);
     };
     std::fs::write(&path, "Dear diary, today I was mistaken for a database.").unwrap();

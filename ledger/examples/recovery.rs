@@ -1,0 +1,83 @@
+//! How long a start takes after a kill: `cargo run --release -p ledger --example recovery -- DIRECTORY`.
+//!
+//! Makes a ledger in DIRECTORY with ten million journal entries that the database has not got and a million
+//! flows that were open, then opens it and tells how long that took. DIRECTORY must not exist.
+
+#![forbid(unsafe_code)]
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use ledger::record::{Class, CloseReason, Flow, Identity, Legs, Protocol, Uncertain};
+use ledger::{Inlet, Ledger, OpenSettings};
+use sys::clock::{self, WallNanos};
+
+const ENTRIES: u64 = 10_000_000;
+const OPEN: u32 = 1_000_000;
+/// Closed flows that wait have slots too.
+const SLOTS: u32 = OPEN + 65_536;
+
+fn main() -> ExitCode {
+    let Some(directory) = std::env::args().nth(1) else {
+        eprintln!("usage: recovery DIRECTORY");
+        return ExitCode::from(2);
+    };
+    match measure(Path::new(&directory)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn measure(directory: &Path) -> Result<(), Box<dyn std::error::Error>> {
+    let settings = OpenSettings::new(directory, 1, SLOTS);
+    let (ledger, mut inlets) = Ledger::open(&settings)?;
+    let inlet = &mut inlets[0];
+    for id in 0..OPEN {
+        inlet.open(&identity(id.into())).ok_or("a slot for each open flow")?;
+    }
+    let mut id = u128::from(OPEN);
+    while ledger.watch().progress().appended < ledger.watch().progress().applied + ENTRIES {
+        id += u128::from(close_one(inlet, id));
+    }
+    // Journals what has ended, and applies nothing. The table stays locked as long as an inlet has it.
+    drop(inlets);
+    drop(ledger);
+    let began = clock::monotonic();
+    let (ledger, _inlets) = Ledger::open(&settings)?;
+    let took = clock::monotonic().since(began);
+    let recovery = ledger.recovery();
+    println!("{} entries, {} open flows: {:.2} s", recovery.entries, recovery.killed, took.as_secs_f64());
+    Ok(())
+}
+
+/// Whether there was a slot.
+fn close_one(inlet: &mut Inlet, id: u128) -> bool {
+    let Some(flow) = inlet.open(&identity(id)) else {
+        std::thread::yield_now();
+        return false;
+    };
+    inlet.close(flow, WallNanos(1_700_000_000_000_000_000), CloseReason::ClientClosed);
+    true
+}
+
+fn identity(id: u128) -> Identity {
+    Identity::new(&Flow {
+        id,
+        opened: WallNanos(1_700_000_000_000_000_000),
+        closed: WallNanos(0),
+        user: "ci",
+        host: "registry.example.org",
+        port: 443,
+        address: Some([192, 0, 2, 1].into()),
+        client: ([10, 1, 2, 3], 40_000).into(),
+        class: Class::External,
+        protocol: Protocol::HttpConnect,
+        rule: "user:ci/allow[0] @registry",
+        reason: CloseReason::Fault,
+        legs: Legs::default(),
+        uncertain: Uncertain::default(),
+    })
+}

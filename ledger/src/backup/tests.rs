@@ -1,0 +1,58 @@
+//! Copies that are made between any two commits, and written on.
+
+use super::*;
+use crate::query::{Filter, GroupBy};
+use crate::sink::sqlite::SqliteSink;
+use crate::sink::sqlite::tests::{Store, mixed, small};
+use crate::sink::{Sink, SinkSettings};
+use crate::verify::verify;
+
+#[test]
+fn a_copy_is_a_ledger() {
+    let store = small();
+    let parent = tempfile::tempdir().unwrap();
+    let target = parent.path().join("copy");
+    let report = backup(&store.path(), &target).unwrap();
+    assert_eq!(report.files, 3);
+    assert!(verify(&target).unwrap().is_clean());
+    let rows = |directory: &Path| {
+        let usage = Usage::open(directory).unwrap();
+        usage.rows(&Filter::default(), GroupBy::Host).unwrap()
+    };
+    assert_eq!(rows(&target), rows(&store.path()));
+    assert!(matches!(backup(&store.path(), &target), Err(BackupError::Occupied(_))));
+    let absent = backup(&parent.path().join("nowhere"), &parent.path().join("other"));
+    assert!(matches!(absent, Err(BackupError::Query(QueryError::Absent { .. }))));
+    assert!(!parent.path().join("other").exists());
+}
+
+#[test]
+fn a_copy_that_was_written_past_is_written_on() {
+    let entries = mixed(60);
+    let batch = |number: usize| &entries[number * 6..][..6];
+    let mut store = Store::new();
+    let mut next = 0;
+    let mut apply = |store: &mut Store| {
+        store.sink.apply(1, next as u64 * 6 + 1, batch(next)).unwrap();
+        next += 1;
+    };
+    (0..5).for_each(|_| apply(&mut store));
+    let parent = tempfile::tempdir().unwrap();
+    let target = parent.path().join("copy");
+    let report = copy_all(&store.path(), &target, || apply(&mut store)).unwrap();
+    assert_eq!(report.files, 4, "a month began meanwhile, and is in the copy");
+    // The copy is of the moment at which `ledger.db` was copied, though its months know more.
+    assert!(verify(&target).unwrap().is_clean());
+    let mut copy = SqliteSink::open(&target, 1, SinkSettings::default()).unwrap();
+    assert_eq!(copy.applied_lsn(), Ok(Some(30)));
+    // With another cut than the one in which the months got them.
+    copy.apply(1, 27, &entries[26..33]).unwrap();
+    copy.apply(1, 1, &entries).unwrap();
+    store.sink.apply(1, 1, &entries).unwrap();
+    assert!(verify(&target).unwrap().is_clean());
+    for group in [GroupBy::User, GroupBy::Host, GroupBy::Hour] {
+        let rows =
+            |directory: &Path| Usage::open(directory).unwrap().rows(&Filter::default(), group).unwrap();
+        assert_eq!(rows(&target), rows(&store.path()));
+    }
+}

@@ -1,0 +1,388 @@
+//! The committer: it brings closed flows, and interims of open ones, from the live table into the journal.
+//!
+//! Promises: a slot is freed only when its flow is journaled (with [`Durability::Sync`]: durable), and before
+//! anybody is told of the entry, so that an entry which was applied has no slot any more; after a failure of
+//! the disk nothing is taken from the slots until all that was taken before is written. Leaves to others:
+//! syncing beside it (`flush`), what happens to entries then (`apply`).
+//!
+//! ```text
+//!   hints --take--> frame --append--> journal --(sync)--> free slots --> announce
+//! ```
+
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use sys::clock::{self, Nanos, WallNanos};
+use sys::crash::point;
+
+use crate::Durability;
+use crate::inlet::Outlet;
+use crate::journal::frame::FrameBuffer;
+use crate::journal::{JournalError, Writer};
+use crate::limits::{
+    CLOSE_ATTEMPTS_MAX, COMMIT_PAUSE, ENTRY_BYTES_MAX, INTERIM_PAUSE_MAX, RETRY_PAUSE_MAX, RETRY_PAUSE_MIN,
+    UNDURABLE_BYTES_MAX,
+};
+use crate::live_table::{LiveTable, Region};
+use crate::status::{Shared, Stage};
+use crate::storage::Storage;
+
+/// See the file's header.
+pub(crate) struct Committer<S: Storage> {
+    journal: Writer<S>,
+    table: LiveTable,
+    outlets: Vec<Outlet>,
+    durability: Durability,
+    shared: Arc<Shared>,
+    /// Slots whose flows are in frames that are not written, or with `Sync` not durable: outlet, slot,
+    /// generation.
+    taken: Vec<(usize, u32, u64)>,
+    sweeps: Vec<Sweep>,
+    swept_at: Nanos,
+    /// The outlet to empty first: each turn another, so that none starves when frames are full.
+    turn_of: usize,
+    /// Whether the journal says by a frame of its own that all of it is durable.
+    is_marked: bool,
+}
+
+/// A way round an outlet's slots in search of flows that have moved.
+#[derive(Default)]
+struct Sweep {
+    /// The bytes of each slot's flow when it was last journaled.
+    journaled: Vec<u64>,
+    /// The slot to look at next.
+    next: u32,
+}
+
+/// What the committer could not journal when the ledger was closed: it is in the live table.
+#[derive(Debug)]
+pub(crate) struct Unfinished {
+    pub(crate) flows: u64,
+    pub(crate) cause: String,
+}
+
+/// What a turn came to.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Turn {
+    /// Entries appended.
+    pub(crate) entries: u32,
+    /// Whether more waits than the frame had room for.
+    pub(crate) is_full: bool,
+    /// Whether nothing was taken, because the disk is too far behind.
+    pub(crate) is_held: bool,
+}
+
+impl<S: Storage> Committer<S> {
+    pub(crate) fn new(
+        journal: Writer<S>,
+        table: LiveTable,
+        outlets: Vec<Outlet>,
+        durability: Durability,
+        shared: Arc<Shared>,
+    ) -> Self {
+        let sweeps = outlets.iter().map(|_| Sweep::default()).collect();
+        Self {
+            journal,
+            table,
+            outlets,
+            durability,
+            shared,
+            taken: Vec::new(),
+            sweeps,
+            swept_at: clock::monotonic(),
+            turn_of: 0,
+            is_marked: true,
+        }
+    }
+
+    /// Works until the ledger is closed, and then finishes. `wake` is called when something was written.
+    pub(crate) fn run(mut self, wake: impl Fn(&Shared)) -> Result<LiveTable, Unfinished> {
+        let mut retry_pause = RETRY_PAUSE_MIN;
+        while !self.shared.has_reached(Stage::Committing) {
+            let began = clock::monotonic();
+            match self.turn(began) {
+                Ok(turn) => {
+                    retry_pause = RETRY_PAUSE_MIN;
+                    self.tell(turn, began);
+                    wake(&self.shared);
+                    self.rest(turn);
+                }
+                Err(error) => {
+                    self.shared.journal_failed(&error.to_string());
+                    thread::park_timeout(retry_pause);
+                    retry_pause = (retry_pause * 2).min(RETRY_PAUSE_MAX);
+                }
+            }
+        }
+        self.finish_patiently()
+    }
+
+    /// Tells those who watch how far it has come.
+    fn tell(&self, turn: Turn, began: Nanos) {
+        let journal = self.journal.shared();
+        self.shared.journal_works();
+        self.shared.journaled(journal.appended(), journal.durable(), self.waiting());
+        if turn.entries > 0 && !turn.is_full {
+            self.shared.stirs();
+            self.shared.mark(journal.appended(), began);
+        }
+    }
+
+    /// Pauses as long as nobody needs it.
+    fn rest(&mut self, turn: Turn) {
+        match (turn.entries, self.durability) {
+            _ if turn.is_full => {}
+            _ if turn.is_held => thread::park_timeout(HELD_PAUSE),
+            (1.., Durability::Delayed) => thread::park_timeout(COMMIT_PAUSE),
+            // The sync was the pause, in which others gathered.
+            (1.., Durability::Sync) => {}
+            (0, _) => self.sleep(),
+        }
+    }
+
+    fn sleep(&self) {
+        self.shared.parking.announce();
+        if self.is_idle() && !self.shared.has_reached(Stage::Committing) {
+            match self.pause() {
+                Some(pause) => thread::park_timeout(pause),
+                None => thread::park(),
+            }
+        }
+        self.shared.parking.retract();
+    }
+
+    fn finish_patiently(mut self) -> Result<LiveTable, Unfinished> {
+        let mut pause = RETRY_PAUSE_MIN;
+        for attempt in 1.. {
+            match self.finish() {
+                Ok(()) => break,
+                Err(error) if attempt == CLOSE_ATTEMPTS_MAX => {
+                    let (flows, cause) = (self.waiting() as u64, error.to_string());
+                    self.shared.journal_failed(&cause);
+                    return Err(Unfinished { flows, cause });
+                }
+                Err(_) => thread::sleep(pause),
+            }
+            pause = (pause * 2).min(RETRY_PAUSE_MAX);
+        }
+        self.tell(Turn::default(), clock::monotonic());
+        Ok(self.table)
+    }
+
+    /// Takes what waits and journals it.
+    ///
+    /// # Errors
+    /// The journal's: what was taken is kept, and the next turn tries again.
+    pub(crate) fn turn(&mut self, now: Nanos) -> Result<Turn, JournalError> {
+        self.table.beat(clock::wall());
+        if self.shared.take_sync_failed() || !self.journal.is_whole() {
+            self.journal.fail_over()?;
+        }
+        self.settle()?;
+        if self.journal.undurable_bytes() >= UNDURABLE_BYTES_MAX {
+            return Ok(Turn { is_held: true, ..Turn::default() });
+        }
+        let mut frame = self.journal.buffer();
+        let is_full = self.fill(&mut frame, now);
+        let entries = frame.count();
+        if entries > 0 {
+            self.is_marked = false;
+            self.journal.append(frame)?;
+            self.settle()?;
+        } else {
+            self.mark(frame)?;
+        }
+        Ok(Turn { entries, is_full, is_held: false })
+    }
+
+    /// Whether no hint waits.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.outlets.iter().all(Outlet::is_empty)
+    }
+
+    /// Whether a flow is open, so that a turn is due now and then.
+    pub(crate) fn has_live(&self) -> bool {
+        self.outlets.iter().any(Outlet::has_live)
+    }
+
+    /// Closed flows that wait.
+    pub(crate) fn waiting(&self) -> usize {
+        self.taken.len() + self.outlets.iter().map(Outlet::waiting).sum::<usize>()
+    }
+
+    /// Journals whatever the table holds and no hint told of; to be called when no reactor thread runs.
+    ///
+    /// # Errors
+    /// The journal's; to be called again.
+    pub(crate) fn finish(&mut self) -> Result<(), JournalError> {
+        while self.turn(clock::monotonic())?.entries > 0 {}
+        self.sync()
+    }
+
+    /// Brings all to stable storage.
+    ///
+    /// # Errors
+    /// The disk's; the next turn goes on in another file.
+    pub(crate) fn sync(&mut self) -> Result<(), JournalError> {
+        let journal = self.journal.shared();
+        match journal.sync() {
+            Ok(lsn) => {
+                journal.announce_durable(lsn);
+                Ok(())
+            }
+            Err(error) => {
+                self.shared.sync_failed();
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Frees the slots of what has been written, and then tells others.
+    fn settle(&mut self) -> Result<(), JournalError> {
+        let last_lsn = self.journal.next_lsn() - 1;
+        let journal = Arc::clone(self.journal.shared());
+        if self.taken.is_empty() && journal.appended() == last_lsn {
+            return Ok(());
+        }
+        match self.durability {
+            Durability::Delayed => {
+                self.free_taken();
+                journal.announce(last_lsn);
+            }
+            Durability::Sync => {
+                // Nobody reads what is announced and not durable, so this is no promise yet.
+                journal.announce(last_lsn);
+                let synced = journal.sync().inspect_err(|_| self.shared.sync_failed())?;
+                self.free_taken();
+                journal.announce_durable(synced);
+            }
+        }
+        Ok(())
+    }
+
+    fn free_taken(&mut self) {
+        point("commit.before-free");
+        for (outlet, slot, generation) in self.taken.drain(..) {
+            self.outlets[outlet].region().slot(slot).free(generation);
+        }
+        point("commit.freed");
+    }
+
+    /// Fills a frame; returns whether more may wait.
+    fn fill(&mut self, frame: &mut FrameBuffer, now: Nanos) -> bool {
+        let (moment, now) = (now, clock::wall());
+        let bytes_max = self.journal.frame_bytes_max();
+        let room = |frame: &FrameBuffer| bytes_max.saturating_sub(frame.len()) / ENTRY_BYTES_MAX;
+        let count = self.outlets.len();
+        for index in (0..count).map(|offset| (self.turn_of + offset) % count) {
+            let Self { outlets, sweeps, taken, shared, .. } = self;
+            let (outlet, sweep) = (&mut outlets[index], &mut sweeps[index]);
+            outlet.take_closed(room(frame), |region, slot| {
+                if let Some(generation) = sweep.journal(region, slot, now, frame, shared) {
+                    taken.push((index, slot, generation));
+                }
+            });
+            outlet.take_interims(room(frame), |region, slot| {
+                // One that was closed since comes by the other ring.
+                if region.slot(slot).is_live() {
+                    sweep.journal(region, slot, now, frame, shared);
+                }
+            });
+        }
+        self.turn_of = (self.turn_of + 1) % count.max(1);
+        self.sweep(moment, now, frame, bytes_max);
+        !self.is_idle()
+    }
+
+    /// Looks at a part of the slots, so that all have been looked at within [`INTERIM_PAUSE_MAX`].
+    fn sweep(&mut self, moment: Nanos, now: WallNanos, frame: &mut FrameBuffer, bytes_max: usize) {
+        let passed = moment.since(self.swept_at).min(INTERIM_PAUSE_MAX);
+        let share = |used: u32| {
+            let share = u64::from(used) * passed.as_nanos() as u64 / INTERIM_PAUSE_MAX.as_nanos() as u64;
+            share as u32
+        };
+        let mut looked = false;
+        for (outlet, sweep) in self.outlets.iter().zip(&mut self.sweeps) {
+            let used = outlet.used();
+            for _ in 0..share(used) {
+                looked = true;
+                let slot = sweep.next % used;
+                sweep.next = (slot + 1) % used;
+                let is_full = bytes_max.saturating_sub(frame.len()) < ENTRY_BYTES_MAX;
+                let region = outlet.region();
+                if !is_full && region.slot(slot).is_live() && sweep.has_moved(region, slot) {
+                    sweep.journal(region, slot, now, frame, &self.shared);
+                }
+            }
+        }
+        // Kept while so little time has passed that no slot's turn had come.
+        if looked || passed == INTERIM_PAUSE_MAX {
+            self.swept_at = moment;
+        }
+    }
+
+    /// Writes a frame without entries once all is durable: it proves that of the last frame with entries,
+    /// which could otherwise not be told from a torn one if it were damaged.
+    fn mark(&mut self, frame: FrameBuffer) -> Result<(), JournalError> {
+        let journal = self.journal.shared();
+        if self.is_marked || journal.durable() < journal.appended() {
+            return Ok(());
+        }
+        self.journal.append(frame)?;
+        self.is_marked = true;
+        Ok(())
+    }
+
+    /// How long until a turn is due although nothing is heard; `None` if none is.
+    pub(crate) fn pause(&self) -> Option<Duration> {
+        (self.has_live() || !self.is_marked).then_some(LOOK)
+    }
+}
+
+/// How often it looks whether the disk has come after.
+const HELD_PAUSE: Duration = Duration::from_millis(1);
+
+/// How often open flows are looked at: some of them each time.
+const LOOK: Duration = Duration::from_millis(500);
+const _: () = assert!(LOOK.as_millis() * 2 <= INTERIM_PAUSE_MAX.as_millis());
+
+impl Sweep {
+    fn has_moved(&self, region: &Region, slot: u32) -> bool {
+        let journaled = self.journaled.get(slot as usize).copied().unwrap_or(0);
+        region.slot(slot).moved().is_some_and(|moved| moved != journaled)
+    }
+
+    /// Appends a slot's flow to the frame; returns the generation if the flow has ended.
+    fn journal(
+        &mut self,
+        region: &Region,
+        slot: u32,
+        now: WallNanos,
+        frame: &mut FrameBuffer,
+        shared: &Shared,
+    ) -> Option<u64> {
+        let mut outcome = Ok(None);
+        frame.push_if(|out| {
+            outcome = region.slot(slot).write_entry(now, out);
+            matches!(outcome, Ok(Some(_)))
+        });
+        match outcome {
+            Ok(Some(written)) => {
+                let index = slot as usize;
+                if self.journaled.len() <= index {
+                    self.journaled.resize(index + 1, 0);
+                }
+                self.journaled[index] = if written.closed { 0 } else { written.moved };
+                written.closed.then_some(written.generation)
+            }
+            Ok(None) => None,
+            Err(what) => {
+                // Never guessed at, and never used again: its last interim is what is billed.
+                let _ = what;
+                shared.damaged();
+                None
+            }
+        }
+    }
+}

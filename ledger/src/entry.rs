@@ -1,0 +1,301 @@
+//! What the journal carries: flows as they are counted and as they end, and what befell the journal itself.
+//!
+//! Promises: counts are cumulative, so that a lost, repeated or late [`Entry::Interim`] harms nothing; each
+//! flow has one [`Entry::Final`], which may be followed by none of its interims. Leaves to others: order and
+//! numbers (`journal`), checksums (its frames).
+//!
+//! An entry's bytes, little-endian; `docs/ledger-format.md` has the whole:
+//!
+//! | offset | bytes | final, interim                     | run began         | gap                   |
+//! |-------:|------:|------------------------------------|-------------------|-----------------------|
+//! |      0 |     2 | bytes of the entry, these included | the same          | the same              |
+//! |      2 |     1 | kind: 1, 2                         | 3                 | 4                     |
+//! |      3 |     1 | close reason of a final, else 0    | 0                 | 0                     |
+//! |      4 |     8 | closed or counted at, wall clock   | began at          | found at              |
+//! |     12 |     4 | `client_rx` (8 bytes)              | epoch             | epoch                 |
+//! |     16 |     8 | `upstream_tx` (at 20)              |                   | number of what is lost|
+//! |     28 |    16 | `upstream_rx`, `client_tx`         |                   |                       |
+//! |     44 |     8 | uncertain up, uncertain down       |                   |                       |
+//! |     52 |     . | identity                           |                   |                       |
+
+use sys::clock::WallNanos;
+
+use crate::limits::{ENTRY_BYTES_MAX, IDENTITY_BYTES_MAX};
+use crate::record::{CloseReason, Identity, Legs, Malformed, Record, Uncertain};
+
+const HEAD_BYTES: usize = 4;
+/// Bytes of a flow's entry before its identity.
+const FLOW_BYTES: usize = 52;
+const RUN_BEGAN_BYTES: usize = 16;
+const GAP_BYTES: usize = 24;
+
+const _: () = assert!(FLOW_BYTES + IDENTITY_BYTES_MAX <= ENTRY_BYTES_MAX);
+
+const FINAL: u8 = 1;
+const INTERIM: u8 = 2;
+const RUN_BEGAN: u8 = 3;
+const GAP: u8 = 4;
+
+/// One entry of the journal.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Entry {
+    /// A flow has ended.
+    Final(Record),
+    /// A flow goes on, and had come to this; its close reason says nothing.
+    Interim(Record),
+    /// A run of the gateway begins, and has recovered what there was: whatever flow has no final by now is
+    /// over, with [`CloseReason::Lost`] and what its last interim said.
+    RunBegan {
+        /// The run.
+        epoch: u32,
+        /// When it began, by the wall clock.
+        at: WallNanos,
+    },
+    /// Frames of a run were torn before they were durable. Nothing in them had been promised.
+    Gap {
+        /// The run that wrote them.
+        epoch: u32,
+        /// When that was found, by the wall clock.
+        at: WallNanos,
+        /// The number of the first entry that is lost.
+        first_lsn: u64,
+    },
+}
+
+impl Entry {
+    /// Appends the entry's bytes to `out`.
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+        match self {
+            Entry::Final(record) => write_record(out, FINAL, record),
+            Entry::Interim(record) => write_record(out, INTERIM, record),
+            Entry::RunBegan { epoch, at } => {
+                head(out, RUN_BEGAN_BYTES, RUN_BEGAN, 0, *at);
+                out.extend_from_slice(&epoch.to_le_bytes());
+            }
+            Entry::Gap { epoch, at, first_lsn } => {
+                head(out, GAP_BYTES, GAP, 0, *at);
+                out.extend_from_slice(&epoch.to_le_bytes());
+                out.extend_from_slice(&first_lsn.to_le_bytes());
+            }
+        }
+    }
+
+    /// The entry at the beginning of `bytes`, and how many of them it takes.
+    pub(crate) fn read(bytes: &[u8]) -> Result<(Entry, usize), Malformed> {
+        let head = bytes.first_chunk::<HEAD_BYTES>().ok_or(Malformed("an entry that ends too early"))?;
+        let length = usize::from(u16::from_le_bytes([head[0], head[1]]));
+        let entry = bytes.get(..length).ok_or(Malformed("an entry that ends too early"))?;
+        let [.., kind, reason] = *head;
+        let exactly = |expected: usize| match length == expected {
+            true => Ok(Fields(entry)),
+            false => Err(Malformed("an entry of an impossible length")),
+        };
+        let read = match kind {
+            FINAL => {
+                let reason = CloseReason::of(reason).ok_or(Malformed("an unknown close reason"))?;
+                Entry::Final(read_record(entry, reason)?)
+            }
+            INTERIM => Entry::Interim(read_record(entry, CloseReason::Fault)?),
+            RUN_BEGAN => {
+                let fields = exactly(RUN_BEGAN_BYTES)?;
+                Entry::RunBegan { at: WallNanos(fields.u64(4)), epoch: fields.u32(12) }
+            }
+            GAP => {
+                let fields = exactly(GAP_BYTES)?;
+                Entry::Gap { at: WallNanos(fields.u64(4)), epoch: fields.u32(12), first_lsn: fields.u64(16) }
+            }
+            _ => return Err(Malformed("an entry of an unknown kind")),
+        };
+        Ok((read, length))
+    }
+}
+
+/// What recovery needs of an entry, of which there may be millions.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Gist {
+    /// The final of this flow.
+    Final(u128),
+    /// This run began.
+    RunBegan(u32),
+    /// Anything else.
+    Other,
+}
+
+impl Gist {
+    /// That of the entry at the beginning of `bytes`, which a checksum vouches for, and how many of them it
+    /// takes.
+    pub(crate) fn read(bytes: &[u8]) -> Result<(Gist, usize), Malformed> {
+        let head = bytes.first_chunk::<HEAD_BYTES>().ok_or(Malformed("an entry that ends too early"))?;
+        let length = usize::from(u16::from_le_bytes([head[0], head[1]]));
+        let field = |at: usize| bytes.get(at..length).ok_or(Malformed("an entry of an impossible length"));
+        let gist = match head[2] {
+            FINAL => field(FLOW_BYTES)?.first_chunk().map(|id| Gist::Final(u128::from_le_bytes(*id))),
+            RUN_BEGAN => field(12)?.first_chunk().map(|epoch| Gist::RunBegan(u32::from_le_bytes(*epoch))),
+            _ => Some(Gist::Other),
+        };
+        let gist = gist.filter(|_| (HEAD_BYTES..=bytes.len()).contains(&length));
+        gist.map(|gist| (gist, length)).ok_or(Malformed("an entry of an impossible length"))
+    }
+}
+
+impl From<&Entry> for Gist {
+    fn from(entry: &Entry) -> Gist {
+        match entry {
+            Entry::Final(record) => Gist::Final(record.identity().id()),
+            Entry::RunBegan { epoch, .. } => Gist::RunBegan(*epoch),
+            Entry::Interim(_) | Entry::Gap { .. } => Gist::Other,
+        }
+    }
+}
+
+/// A flow's entry as the committer writes it: from the live table's slot, whose identity is packed already.
+pub(crate) struct FlowEntry<'a> {
+    /// `None` for an interim.
+    pub(crate) closed: Option<CloseReason>,
+    pub(crate) at: WallNanos,
+    pub(crate) legs: Legs,
+    pub(crate) uncertain: Uncertain,
+    /// The packed identity.
+    pub(crate) identity: &'a [u8],
+}
+
+impl FlowEntry<'_> {
+    /// Appends the entry's bytes to `out`.
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+        let (kind, reason) = self.closed.map_or((INTERIM, 0), |reason| (FINAL, reason as u8));
+        let Legs { client_rx, upstream_tx, upstream_rx, client_tx } = self.legs;
+        head(out, FLOW_BYTES + self.identity.len(), kind, reason, self.at);
+        for count in [client_rx, upstream_tx, upstream_rx, client_tx] {
+            out.extend_from_slice(&count.to_le_bytes());
+        }
+        out.extend_from_slice(&self.uncertain.up.to_le_bytes());
+        out.extend_from_slice(&self.uncertain.down.to_le_bytes());
+        out.extend_from_slice(self.identity);
+    }
+}
+
+fn head(out: &mut Vec<u8>, bytes: usize, kind: u8, reason: u8, at: WallNanos) {
+    let bytes = u16::try_from(bytes).expect("ENTRY_BYTES_MAX is less than 64 KiB");
+    out.extend_from_slice(&bytes.to_le_bytes());
+    out.extend_from_slice(&[kind, reason]);
+    out.extend_from_slice(&at.0.to_le_bytes());
+}
+
+fn write_record(out: &mut Vec<u8>, kind: u8, record: &Record) {
+    let flow = record.flow();
+    FlowEntry {
+        closed: (kind == FINAL).then_some(flow.reason),
+        at: flow.closed,
+        legs: flow.legs,
+        uncertain: flow.uncertain,
+        identity: record.identity().bytes(),
+    }
+    .write(out);
+}
+
+fn read_record(entry: &[u8], reason: CloseReason) -> Result<Record, Malformed> {
+    let identity = entry.get(FLOW_BYTES..).ok_or(Malformed("an entry of an impossible length"))?;
+    let identity = Identity::parse(identity)?;
+    let fields = Fields(entry);
+    let legs = Legs {
+        client_rx: fields.u64(12),
+        upstream_tx: fields.u64(20),
+        upstream_rx: fields.u64(28),
+        client_tx: fields.u64(36),
+    };
+    let uncertain = Uncertain { up: fields.u32(44), down: fields.u32(48) };
+    Ok(Record::of(identity, WallNanos(fields.u64(4)), reason, legs).with_uncertain(uncertain))
+}
+
+/// The fixed fields of an entry whose length was checked.
+struct Fields<'a>(&'a [u8]);
+
+impl Fields<'_> {
+    fn u64(&self, at: usize) -> u64 {
+        u64::from_le_bytes(self.array(at))
+    }
+
+    fn u32(&self, at: usize) -> u32 {
+        u32::from_le_bytes(self.array(at))
+    }
+
+    fn array<const N: usize>(&self, at: usize) -> [u8; N] {
+        *self.0[at..].first_chunk().expect("the entry's length was checked")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::record::{Class, Flow, Protocol};
+
+    fn record(host: &str, reason: CloseReason) -> Record {
+        Record::new(&Flow {
+            id: 7,
+            opened: WallNanos(1),
+            closed: WallNanos(u64::MAX),
+            user: "ci",
+            host,
+            port: 443,
+            address: Some("192.0.2.1".parse().unwrap()),
+            client: "[2001:db8::1]:50000".parse().unwrap(),
+            class: Class::Internal,
+            protocol: Protocol::HttpConnect,
+            rule: "rule",
+            reason,
+            legs: Legs { client_rx: 1, upstream_tx: 2, upstream_rx: 3, client_tx: u64::MAX },
+            uncertain: Uncertain { up: 5, down: u32::MAX },
+        })
+    }
+
+    fn all() -> Vec<Entry> {
+        let at = WallNanos(77);
+        vec![
+            Entry::Final(record("example.com", CloseReason::Killed)),
+            Entry::Interim(record(&"x".repeat(253), CloseReason::Fault)),
+            Entry::RunBegan { epoch: u32::MAX, at },
+            Entry::Gap { epoch: 3, at, first_lsn: u64::MAX },
+        ]
+    }
+
+    #[test]
+    fn entries_come_back_as_they_were() {
+        let mut bytes = Vec::new();
+        all().iter().for_each(|entry| entry.write(&mut bytes));
+        let mut rest = &bytes[..];
+        for expected in all() {
+            let (entry, length) = Entry::read(rest).unwrap();
+            assert_eq!(entry, expected);
+            assert_eq!(Gist::read(rest), Ok((Gist::from(&entry), length)));
+            assert!(length <= ENTRY_BYTES_MAX);
+            rest = &rest[length..];
+        }
+        assert!(rest.is_empty());
+    }
+
+    #[test]
+    fn what_is_cut_short_is_refused() {
+        for entry in all() {
+            let mut bytes = Vec::new();
+            entry.write(&mut bytes);
+            for length in 0..bytes.len() {
+                assert!(Entry::read(&bytes[..length]).is_err());
+                assert!(Gist::read(&bytes[..length]).is_err() || length > FLOW_BYTES);
+            }
+            for kind in [0, 5, 255] {
+                bytes[2] = kind;
+                assert!(Entry::read(&bytes).is_err());
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes: Vec<u8>) {
+            let _ = Entry::read(&bytes);
+            let _ = Gist::read(&bytes);
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! A frame: one group of entries, sealed.
+//!
+//! Its header, little-endian; the entries follow, then zeros up to the next border of 4 KiB:
+//!
+//! | offset | bytes | field                                                                     |
+//! |-------:|------:|---------------------------------------------------------------------------|
+//! |      0 |     4 | "FRAM"                                                                    |
+//! |      4 |     4 | CRC32C of the rest of the header                                          |
+//! |      8 |     4 | epoch                                                                     |
+//! |     12 |     4 | number of entries; 0 in a frame that only tells how far all is durable    |
+//! |     16 |     8 | the segment's number                                                      |
+//! |     24 |     8 | number of its first entry                                                 |
+//! |     32 |     8 | number up to which all was durable when it was written                    |
+//! |     40 |     8 | XXH3 hash of the 64 bytes of the header of the frame before it            |
+//! |     48 |     4 | bytes of all entries                                                      |
+//! |     52 |     4 | their CRC32C                                                              |
+//! |     56 |     8 | written at, nanoseconds since the Unix epoch                              |
+
+use sys::clock::WallNanos;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::segment::BLOCK_BYTES;
+use crate::entry::{Entry, Gist};
+use crate::record::Malformed;
+
+/// Bytes of a frame's header.
+pub(crate) const FRAME_HEADER_BYTES: usize = 64;
+
+const MAGIC: &[u8; 4] = b"FRAM";
+
+/// What a frame says of itself.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct FrameHeader {
+    pub(crate) epoch: u32,
+    pub(crate) count: u32,
+    pub(crate) segment: u64,
+    pub(crate) first_lsn: u64,
+    pub(crate) synced_lsn: u64,
+    pub(crate) previous: u64,
+    pub(crate) payload_bytes: u32,
+    pub(crate) payload_crc: u32,
+    pub(crate) written: WallNanos,
+}
+
+impl FrameHeader {
+    /// The header's bytes.
+    pub(crate) fn write(&self) -> [u8; FRAME_HEADER_BYTES] {
+        let mut bytes = [0; FRAME_HEADER_BYTES];
+        bytes[..4].copy_from_slice(MAGIC);
+        bytes[8..12].copy_from_slice(&self.epoch.to_le_bytes());
+        bytes[12..16].copy_from_slice(&self.count.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.segment.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.first_lsn.to_le_bytes());
+        bytes[32..40].copy_from_slice(&self.synced_lsn.to_le_bytes());
+        bytes[40..48].copy_from_slice(&self.previous.to_le_bytes());
+        bytes[48..52].copy_from_slice(&self.payload_bytes.to_le_bytes());
+        bytes[52..56].copy_from_slice(&self.payload_crc.to_le_bytes());
+        bytes[56..64].copy_from_slice(&self.written.0.to_le_bytes());
+        let crc = crc32c::crc32c(&bytes[8..]);
+        bytes[4..8].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    /// The header at the beginning of `bytes`, if it is whole and of `segment`.
+    pub(crate) fn parse(bytes: &[u8], segment: u64) -> Option<FrameHeader> {
+        let bytes: &[u8; FRAME_HEADER_BYTES] = bytes.first_chunk()?;
+        let u32_at = |at: usize| u32::from_le_bytes(*bytes[at..].first_chunk().expect("within the header"));
+        let u64_at = |at: usize| u64::from_le_bytes(*bytes[at..].first_chunk().expect("within the header"));
+        let whole = bytes.starts_with(MAGIC) && u32_at(4) == crc32c::crc32c(&bytes[8..]);
+        if !whole || u64_at(16) != segment {
+            return None;
+        }
+        Some(FrameHeader {
+            epoch: u32_at(8),
+            count: u32_at(12),
+            segment,
+            first_lsn: u64_at(24),
+            synced_lsn: u64_at(32),
+            previous: u64_at(40),
+            payload_bytes: u32_at(48),
+            payload_crc: u32_at(52),
+            written: WallNanos(u64_at(56)),
+        })
+    }
+
+    /// The number of the last entry; that of the one before the first if there is none.
+    pub(crate) fn last_lsn(&self) -> u64 {
+        self.first_lsn + u64::from(self.count) - 1
+    }
+
+    /// Bytes of the whole frame.
+    pub(crate) fn frame_bytes(&self) -> usize {
+        (FRAME_HEADER_BYTES + self.payload_bytes as usize).next_multiple_of(BLOCK_BYTES)
+    }
+
+    /// By what the next frame names this one.
+    pub(crate) fn hash(&self) -> u64 {
+        xxh3_64(&self.write())
+    }
+
+    /// Whether `payload` is what was written behind this header.
+    pub(crate) fn vouches_for(&self, payload: &[u8]) -> bool {
+        crc32c::crc32c(payload) == self.payload_crc
+    }
+
+    /// The gists of the entries in `payload`, for which the header vouches, shown to `each` with their
+    /// numbers.
+    pub(crate) fn gists(&self, payload: &[u8], mut each: impl FnMut(u64, Gist)) -> Result<(), Malformed> {
+        let mut rest = payload;
+        for lsn in self.first_lsn..self.first_lsn + u64::from(self.count) {
+            let (gist, length) = Gist::read(rest)?;
+            each(lsn, gist);
+            rest = &rest[length..];
+        }
+        Ok(())
+    }
+
+    /// The entries in `payload`, which is all that stands between the header and the padding.
+    pub(crate) fn entries(&self, payload: &[u8], out: &mut Vec<Entry>) -> Result<(), Malformed> {
+        if !self.vouches_for(payload) {
+            return Err(Malformed("a frame's entries do not fit their checksum"));
+        }
+        let mut rest = payload;
+        for _ in 0..self.count {
+            let (entry, length) = Entry::read(rest)?;
+            out.push(entry);
+            rest = &rest[length..];
+        }
+        if rest.is_empty() { Ok(()) } else { Err(Malformed("a frame with bytes behind its entries")) }
+    }
+}
+
+/// A frame that is being filled, and the buffer that it is written from.
+#[derive(Debug, Default)]
+pub(crate) struct FrameBuffer {
+    /// Room for the header, then entries.
+    bytes: Vec<u8>,
+    count: u32,
+}
+
+impl FrameBuffer {
+    /// The frame without entries.
+    pub(crate) fn clear(&mut self) {
+        self.bytes.clear();
+        self.bytes.resize(FRAME_HEADER_BYTES, 0);
+        self.count = 0;
+    }
+
+    /// The number of entries.
+    pub(crate) fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// Bytes of header and entries.
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Appends one entry, which `write` writes; if it answers false, it has written nothing and there is
+    /// none.
+    pub(crate) fn push_if(&mut self, write: impl FnOnce(&mut Vec<u8>) -> bool) {
+        if write(&mut self.bytes) {
+            self.count += 1;
+        }
+    }
+
+    /// Appends an entry.
+    pub(crate) fn push(&mut self, entry: &Entry) {
+        entry.write(&mut self.bytes);
+        self.count += 1;
+    }
+
+    /// Pads the frame to whole blocks and writes its header. `payload_crc` is that of an earlier sealing, if
+    /// there was one.
+    pub(crate) fn seal(&mut self, header: impl FnOnce(u32, u32, u32) -> FrameHeader) -> FrameHeader {
+        let payload = &self.bytes[FRAME_HEADER_BYTES..];
+        let payload_bytes = u32::try_from(payload.len()).expect("a frame is far below 4 GiB");
+        let header = header(self.count, payload_bytes, crc32c::crc32c(payload));
+        self.bytes.resize(header.frame_bytes(), 0);
+        self.reseal(&header);
+        header
+    }
+
+    /// Puts another header before the same entries.
+    pub(crate) fn reseal(&mut self, header: &FrameHeader) {
+        self.bytes[..FRAME_HEADER_BYTES].copy_from_slice(&header.write());
+    }
+
+    /// The whole frame.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+}

@@ -1,0 +1,206 @@
+//! Reading the journal: on and on behind its writer, or all of it at a start.
+//!
+//! Promises: an entry is given out only when its frame's checksum fits, each number once and in order;
+//! bytes of a segment's earlier use are never taken for frames. Leaves to others: what to do about damage.
+
+use std::io;
+use std::sync::Arc;
+
+use thiserror::Error;
+
+use super::frame::{FRAME_HEADER_BYTES, FrameHeader};
+use super::segment::{self, BLOCK_BYTES, HEADER_BYTES, SegmentHeader};
+use super::writer::Shared;
+use crate::entry::Entry;
+use crate::record::Malformed;
+use crate::storage::{Storage, StorageFile};
+
+/// Why the journal cannot be read on.
+#[derive(Debug, Error)]
+pub(crate) enum ReadError {
+    /// The disk refused.
+    #[error("the journal cannot be read: {0}")]
+    Io(#[from] io::Error),
+    /// What should be there is not.
+    #[error("the journal is damaged in segment {segment} at byte {at}: entry {lsn} is not there")]
+    Damaged {
+        /// The segment's number.
+        segment: u64,
+        /// Where in it.
+        at: u64,
+        /// The number of the entry that is missing.
+        lsn: u64,
+    },
+    /// A whole frame holds what no entry is.
+    #[error(
+        "segment {segment} of the journal holds {what}: it was written by another version of the program"
+    )]
+    Malformed {
+        /// The segment's number.
+        segment: u64,
+        /// What it holds.
+        what: Malformed,
+    },
+}
+
+/// A segment's file.
+pub(crate) struct Segment<F> {
+    pub(crate) number: u64,
+    /// `None` if it has not begun, or is damaged.
+    pub(crate) header: Option<SegmentHeader>,
+    file: F,
+    bytes: u64,
+}
+
+/// A frame whose checksums fit.
+pub(crate) struct Frame {
+    pub(crate) header: FrameHeader,
+    pub(crate) entries: Vec<Entry>,
+}
+
+/// The numbers of the segments in `storage`, begun or not, in their order.
+pub(crate) fn numbers(storage: &impl Storage) -> io::Result<Vec<u64>> {
+    let mut numbers: Vec<u64> = storage.names()?.iter().filter_map(|name| segment::number(name)).collect();
+    numbers.sort_unstable();
+    Ok(numbers)
+}
+
+impl<F: StorageFile> Segment<F> {
+    /// Opens segment `number`.
+    pub(crate) fn open<S: Storage<File = F>>(storage: &S, number: u64) -> io::Result<Segment<F>> {
+        let file = storage.open(&segment::name(number))?;
+        let mut block = vec![0; HEADER_BYTES];
+        let read = file.read_at(&mut block, 0)?;
+        let header = SegmentHeader::parse(&block[..read]).filter(|header| header.number == number);
+        let bytes = file.length()?;
+        Ok(Segment { number, header, file, bytes })
+    }
+
+    /// The header of the frame at `at`; `None` if there is none.
+    pub(crate) fn header_at(&self, at: u64) -> io::Result<Option<FrameHeader>> {
+        let mut bytes = [0; FRAME_HEADER_BYTES];
+        let read = self.file.read_at(&mut bytes, at)?;
+        let header = FrameHeader::parse(&bytes[..read], self.number);
+        Ok(header.filter(|header| at + header.frame_bytes() as u64 <= self.bytes))
+    }
+
+    /// Reads the entries of the frame at `at` into `buffer`; `false` if they are not whole.
+    pub(crate) fn payload_at(&self, at: u64, header: &FrameHeader, buffer: &mut Vec<u8>) -> io::Result<bool> {
+        buffer.resize(header.payload_bytes as usize, 0);
+        let read = self.file.read_at(buffer, at + FRAME_HEADER_BYTES as u64)?;
+        Ok(read == buffer.len() && header.vouches_for(buffer))
+    }
+
+    /// The entries of the frame at `at`, read through `buffer` and added to `out`, which stays as it was if
+    /// they are not whole.
+    pub(crate) fn entries_at(
+        &self,
+        at: u64,
+        header: &FrameHeader,
+        buffer: &mut Vec<u8>,
+        out: &mut Vec<Entry>,
+    ) -> io::Result<Result<(), Malformed>> {
+        if !self.payload_at(at, header, buffer)? {
+            return Ok(Err(Malformed("a frame's entries do not fit their checksum")));
+        }
+        let before = out.len();
+        let outcome = header.entries(buffer, out);
+        if outcome.is_err() {
+            out.truncate(before);
+        }
+        Ok(outcome)
+    }
+
+    /// The highest number of which a frame says that all was durable so far.
+    pub(crate) fn synced_lsn(&self) -> io::Result<u64> {
+        let (mut at, mut synced_lsn) = (HEADER_BYTES as u64, 0);
+        while at < self.bytes {
+            let header = self.header_at(at)?;
+            synced_lsn = synced_lsn.max(header.map_or(0, |header| header.synced_lsn));
+            at += header.map_or(BLOCK_BYTES, |header| header.frame_bytes()) as u64;
+        }
+        Ok(synced_lsn)
+    }
+
+    /// Every whole frame that begins at `at` or later, wherever it lies.
+    pub(crate) fn frames_from(&self, mut at: u64) -> io::Result<Vec<Frame>> {
+        let (mut frames, mut buffer) = (Vec::new(), Vec::new());
+        while at < self.bytes {
+            let mut entries = Vec::new();
+            match self.header_at(at)? {
+                Some(header) if self.entries_at(at, &header, &mut buffer, &mut entries)?.is_ok() => {
+                    at += header.frame_bytes() as u64;
+                    frames.push(Frame { header, entries });
+                }
+                _ => at += BLOCK_BYTES as u64,
+            }
+        }
+        Ok(frames)
+    }
+}
+
+/// Follows a journal while it is written.
+pub(crate) struct Reader<S: Storage> {
+    shared: Arc<Shared<S>>,
+    segment: Option<Segment<S::File>>,
+    at: u64,
+    /// The number of the next entry to give out.
+    next_lsn: u64,
+    buffer: Vec<u8>,
+}
+
+impl<S: Storage> Reader<S> {
+    /// A reader whose next entry is `from`, or the first that there is if that is a later one.
+    pub(crate) fn new(shared: Arc<Shared<S>>, from: u64) -> Reader<S> {
+        let next_lsn = from.max(shared.first_lsn());
+        Reader { shared, segment: None, at: 0, next_lsn, buffer: Vec::new() }
+    }
+
+    /// The number of the next entry to give out.
+    pub(crate) fn next_lsn(&self) -> u64 {
+        self.next_lsn
+    }
+
+    /// Adds the entries of the next durable frame to `out`, and returns the frame's epoch; `None` if no
+    /// further frame is durable.
+    ///
+    /// # Errors
+    /// The disk's, or that what was durable is not there.
+    pub(crate) fn read(&mut self, out: &mut Vec<Entry>) -> Result<Option<u32>, ReadError> {
+        if self.next_lsn > self.shared.durable() {
+            return Ok(None);
+        }
+        let number = self.shared.segment_of(self.next_lsn).unwrap_or(0);
+        let segment = match self.segment.take().filter(|segment| segment.number == number) {
+            Some(segment) => segment,
+            None => {
+                self.at = HEADER_BYTES as u64;
+                Segment::open(self.shared.storage(), number)?
+            }
+        };
+        let epoch = self.read_in(&segment, out)?;
+        self.segment = Some(segment);
+        Ok(Some(epoch))
+    }
+
+    fn read_in(&mut self, segment: &Segment<S::File>, out: &mut Vec<Entry>) -> Result<u32, ReadError> {
+        loop {
+            let damaged = ReadError::Damaged { segment: segment.number, at: self.at, lsn: self.next_lsn };
+            let Some(header) = segment.header_at(self.at)? else { return Err(damaged) };
+            if header.last_lsn() >= self.next_lsn {
+                let before = out.len();
+                let is_next = header.first_lsn <= self.next_lsn;
+                if !is_next || segment.entries_at(self.at, &header, &mut self.buffer, out)?.is_err() {
+                    return Err(damaged);
+                }
+                // The first of them may be known: what is written again may be grouped in another way.
+                out.drain(before..before + (self.next_lsn - header.first_lsn) as usize);
+                self.at += header.frame_bytes() as u64;
+                self.next_lsn = header.last_lsn() + 1;
+                return Ok(header.epoch);
+            }
+            // A segment is read from its beginning.
+            self.at += header.frame_bytes() as u64;
+        }
+    }
+}

@@ -1,0 +1,408 @@
+//! Reading all of a journal at a start, and judging its end.
+//!
+//! Promises: a frame that was torn before it was durable is told from one that was durable and is damaged,
+//! for a later frame, a later segment or the database knows how far all was durable; what lies behind
+//! either is salvaged, since every entry stands for itself. Leaves to others: what to do about it
+//! (`recover`).
+//!
+//! That a frame can be read does not make it durable, nor does another sync: if the sync of the run that
+//! wrote it failed, the kernel has it in memory, and never again writes it to the disk. So the journal is
+//! taken to end where somebody says that all was durable, and what is read behind that is to be written
+//! again.
+
+use std::collections::VecDeque;
+use std::fmt;
+
+use super::frame::FrameHeader;
+use super::reader::{Frame, ReadError, Segment, numbers};
+use super::segment::{HEADER_BYTES, SegmentHeader};
+use super::writer::{End, Ended};
+use crate::entry::{Entry, Gist};
+use crate::storage::{Storage, StorageFile};
+
+/// What a scan found.
+#[derive(Debug, Default)]
+pub(crate) struct Scan {
+    /// Where the part ends that is known to be durable.
+    pub(crate) end: End,
+    /// Entries behind that, which were read and are not known to be durable; with their numbers.
+    pub(crate) tail: Vec<(u64, Entry)>,
+    /// The gateway that wrote it, if any did.
+    pub(crate) gateway: Option<u32>,
+    /// The last run that wrote, 0 if none did.
+    pub(crate) epoch: u32,
+    /// Entries seen.
+    pub(crate) entries: u64,
+    /// Segments that do not continue the one before them by the hash of a frame's header.
+    pub(crate) breaks: u64,
+    /// What is wrong behind the whole part, if anything is.
+    pub(crate) trouble: Option<Trouble>,
+}
+
+/// A frame that should have come next and is not whole.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Trouble {
+    /// The segment in which it should be.
+    pub(crate) segment: u64,
+    /// Where in it, in bytes.
+    pub(crate) at: u64,
+    /// The number of the first entry that is missing.
+    pub(crate) first_lsn: u64,
+    /// The run that wrote it.
+    pub(crate) epoch: u32,
+    /// Numbers that had been durable, are in no whole frame, and had not been applied: first and last of each
+    /// stretch. Without any, the frame was torn before anybody relied on it.
+    pub(crate) lost: Vec<(u64, u64)>,
+    /// What whole frames behind it hold, by number, as far as it was not applied.
+    pub(crate) salvaged: Vec<(u64, Entry)>,
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Trouble { segment, at, first_lsn, salvaged, lost, .. } = self;
+        let kind = if lost.is_empty() { "torn" } else { "damaged" };
+        let salvaged = salvaged.len();
+        write!(
+            formatter,
+            "segment {segment} is {kind} at byte {at}, entry {first_lsn}; {salvaged} behind it are kept"
+        )
+    }
+}
+
+/// Reads the journal and shows to `each` the gists of the entries beyond `applied`, which is how far the
+/// database has come.
+///
+/// # Errors
+/// The disk's.
+pub(crate) fn scan<S: Storage>(
+    storage: &S,
+    applied: u64,
+    mut each: impl FnMut(Gist),
+) -> Result<Scan, ReadError> {
+    let journal = Journal::open(storage)?;
+    let mut scan = Scan::default();
+    scan.end.next_segment = journal.next_segment;
+    if let Some((_, last)) = journal.begun.last() {
+        (scan.gateway, scan.epoch) = (Some(last.gateway), last.epoch);
+    }
+    let mut walk = Walk::from(applied);
+    let start = journal.begun.iter().rposition(|(_, header)| header.first_lsn <= applied + 1).unwrap_or(0);
+    for (index, (segment, header)) in journal.begun.iter().enumerate().skip(start) {
+        if index > start && !walk.is_continued_by(header) {
+            scan.breaks += 1;
+        }
+        walk.ends.clear();
+        // A jump forward is a new run behind a journal that was lost or repaired.
+        (walk.next_lsn, walk.previous) = (header.first_lsn, header.previous);
+        walk.proves(header.synced_lsn);
+        let limit = journal.begun.get(index + 1).map(|(_, next)| next.first_lsn);
+        if let Some(at) = walk.through(segment, limit, &mut each)? {
+            scan.trouble = journal.trouble(index, at, walk.next_lsn, applied)?;
+            break;
+        }
+    }
+    if journal.begun.is_empty() && !journal.headless.is_empty() {
+        scan.trouble = journal.trouble(0, 0, walk.next_lsn, applied)?;
+    }
+    scan.entries = walk.count;
+    scan.end.next_lsn = walk.durable.0 + 1;
+    scan.end.previous = walk.durable.1;
+    scan.end.ended = journal.ended(walk.next_lsn);
+    for frame in walk.tail {
+        frame.read(applied, &mut scan.tail)?;
+    }
+    Ok(scan)
+}
+
+/// Where the live tables of runs lay, the last one's first.
+///
+/// # Errors
+/// The disk's.
+pub(crate) fn tables(storage: &impl Storage) -> Result<Vec<String>, ReadError> {
+    let mut tables = Vec::new();
+    for number in numbers(storage)?.into_iter().rev() {
+        let table = Segment::open(storage, number)?.header.map(|header| header.table);
+        tables.extend(table.filter(|table| !table.is_empty()));
+    }
+    tables.dedup();
+    Ok(tables)
+}
+
+impl SegmentHeader {
+    /// Whether what is written again in this segment goes on in `later`.
+    fn goes_on_in(&self, later: &SegmentHeader) -> bool {
+        let same = (self.epoch, self.rewrites_to) == (later.epoch, later.rewrites_to);
+        same && self.first_lsn < later.first_lsn
+    }
+}
+
+/// The segments of a journal.
+struct Journal<F> {
+    /// Those that have begun, in their order.
+    begun: Vec<(Segment<F>, SegmentHeader)>,
+    /// Those that hold frames and have no header.
+    headless: Vec<(u64, Vec<Frame>)>,
+    /// Those that hold nothing which counts, with their first entry.
+    replaced: Vec<(u64, u64)>,
+    /// Those that hold nothing of their own.
+    unused: Vec<u64>,
+    next_segment: u64,
+}
+
+impl<F: StorageFile> Journal<F> {
+    fn open<S: Storage<File = F>>(storage: &S) -> Result<Self, ReadError> {
+        let numbers = numbers(storage)?;
+        let next_segment = numbers.last().map_or(1, |last| last + 1);
+        let mut journal = Self {
+            begun: Vec::new(),
+            headless: Vec::new(),
+            replaced: Vec::new(),
+            unused: Vec::new(),
+            next_segment,
+        };
+        // The highest number that a later segment says was durable.
+        let mut synced_lsn = 0;
+        // The first segment so far of what was written again and counts.
+        let mut rewriting: Option<SegmentHeader> = None;
+        for number in numbers.into_iter().rev() {
+            let segment = Segment::open(storage, number)?;
+            match segment.header.clone() {
+                Some(header) if header.rewrites_to == 0 => {
+                    synced_lsn = synced_lsn.max(header.synced_lsn);
+                    journal.begun.push((segment, header));
+                }
+                Some(header) => {
+                    let own = segment.synced_lsn()?;
+                    let is_confirmed = own >= header.rewrites_to
+                        || rewriting.as_ref().is_some_and(|later| header.goes_on_in(later));
+                    if is_confirmed {
+                        synced_lsn = synced_lsn.max(own);
+                        rewriting = Some(header.clone());
+                        journal.begun.push((segment, header));
+                    } else {
+                        // What it should have replaced counts.
+                        journal.unused.push(number);
+                    }
+                }
+                None => {
+                    let frames = segment.frames_from(HEADER_BYTES as u64)?;
+                    let first_lsn = frames.first().map_or(u64::MAX, |frame| frame.header.first_lsn);
+                    synced_lsn =
+                        frames.iter().map(|frame| frame.header.synced_lsn).fold(synced_lsn, u64::max);
+                    match synced_lsn >= first_lsn {
+                        true => journal.headless.push((number, frames)),
+                        // Torn before anything in it was durable, or never used.
+                        false => journal.unused.push(number),
+                    }
+                }
+            }
+        }
+        journal.drop_replaced();
+        journal.begun.reverse();
+        journal.headless.reverse();
+        journal.unused.reverse();
+        Ok(journal)
+    }
+
+    /// Leaves out the segments, the last of which is first here, that hold nothing which counts: a later one
+    /// begins with their first entry or before.
+    fn drop_replaced(&mut self) {
+        let mut limit = u64::MAX;
+        for (segment, header) in std::mem::take(&mut self.begun) {
+            if header.first_lsn < limit {
+                limit = header.first_lsn;
+                self.begun.push((segment, header));
+            } else {
+                // Not to be used again before what replaces it is known to be durable.
+                self.replaced.push((segment.number, header.first_lsn));
+            }
+        }
+    }
+
+    /// What lies behind the frame `next_lsn`, which is missing at `at` in segment `index`; `None` if it was
+    /// never written, as far as anybody can tell.
+    fn trouble(
+        &self,
+        index: usize,
+        at: u64,
+        next_lsn: u64,
+        applied: u64,
+    ) -> Result<Option<Trouble>, ReadError> {
+        let (mut frames, mut synced_lsn, mut began) = (Vec::new(), applied, false);
+        let (mut number, mut epoch) = (self.headless.first().map_or(0, |(number, _)| *number), 0);
+        if let Some((broken, header)) = self.begun.get(index) {
+            (number, epoch) = (broken.number, header.epoch);
+            synced_lsn = synced_lsn.max(header.synced_lsn);
+            // A header without its entries is a frame that was begun.
+            began = broken.header_at(at)?.is_some();
+            frames.extend(broken.frames_from(at)?);
+        }
+        for (later, header) in self.begun.iter().skip(index + 1) {
+            synced_lsn = synced_lsn.max(header.synced_lsn);
+            frames.extend(later.frames_from(HEADER_BYTES as u64)?);
+        }
+        let headless = self.headless.iter().filter(|(later, _)| *later >= number);
+        let headless: Vec<&Frame> = headless.flat_map(|(_, frames)| frames).collect();
+        let frames: Vec<&Frame> =
+            frames.iter().chain(headless).filter(|frame| frame.header.last_lsn() >= next_lsn).collect();
+        synced_lsn = frames.iter().map(|frame| frame.header.synced_lsn).fold(synced_lsn, u64::max);
+        let (salvaged, lost) = salvage(frames, next_lsn.max(applied + 1), synced_lsn);
+        let trouble = Trouble { segment: number, at, first_lsn: next_lsn, epoch, lost, salvaged };
+        let is_clean = !began && trouble.lost.is_empty() && trouble.salvaged.is_empty();
+        Ok((!is_clean).then_some(trouble))
+    }
+
+    /// All segments as ended ones, the last of which ends before `next_lsn`.
+    fn ended(&self, next_lsn: u64) -> Vec<Ended> {
+        let next_firsts = self.begun.iter().skip(1).map(|(_, header)| header.first_lsn).chain([next_lsn]);
+        let begun = self.begun.iter().zip(next_firsts).map(|((segment, header), next)| Ended {
+            number: segment.number,
+            first_lsn: header.first_lsn,
+            // At least its first: not even an empty one may be used again yet.
+            last_lsn: (next - 1).max(header.first_lsn),
+            spoilt: false,
+        });
+        let headless = self.headless.iter().map(|(number, _)| (*number, next_lsn, true));
+        let replaced = self.replaced.iter().map(|(number, first_lsn)| (*number, *first_lsn, false));
+        let unused = self.unused.iter().map(|number| (*number, 0, false)).chain(replaced);
+        let nothing = |(number, last_lsn, spoilt)| Ended { number, first_lsn: u64::MAX, last_lsn, spoilt };
+        let others = unused.chain(headless).map(nothing);
+        let mut ended: Vec<Ended> = begun.chain(others).collect();
+        ended.sort_by_key(|ended| (ended.last_lsn, ended.number));
+        ended
+    }
+}
+
+/// The entries of `frames` from `first` on by number, and the stretches up to `synced` of which there is
+/// none.
+fn salvage(mut frames: Vec<&Frame>, first: u64, synced: u64) -> (Vec<Numbered>, Vec<(u64, u64)>) {
+    frames.sort_by_key(|frame| (frame.header.first_lsn, frame.header.segment));
+    let (mut salvaged, mut lost, mut next) = (Vec::new(), Vec::new(), first);
+    for frame in frames {
+        for (lsn, entry) in (frame.header.first_lsn..).zip(&frame.entries) {
+            // Behind a sync that failed, the same entries stand in two segments.
+            if lsn < next {
+                continue;
+            }
+            if lsn > next && next <= synced {
+                lost.push((next, (lsn - 1).min(synced)));
+            }
+            salvaged.push((lsn, *entry));
+            next = lsn + 1;
+        }
+    }
+    if next <= synced {
+        lost.push((next, synced));
+    }
+    (salvaged, lost)
+}
+
+/// An entry and its number.
+type Numbered = (u64, Entry);
+
+/// How far a scan has come.
+struct Walk {
+    next_lsn: u64,
+    previous: u64,
+    count: u64,
+    applied: u64,
+    /// The number up to which all is known to be durable, and the hash of that frame's header.
+    durable: (u64, u64),
+    /// The last entry of each frame of the segment, and the hash of the frame's header.
+    ends: Vec<(u64, u64)>,
+    /// Frames beyond that, as far as they were not applied.
+    tail: VecDeque<Tail>,
+    buffer: Vec<u8>,
+}
+
+/// A frame that is not known to be durable.
+struct Tail {
+    header: FrameHeader,
+    payload: Vec<u8>,
+}
+
+impl Tail {
+    /// Adds its entries beyond `applied` to `out`.
+    fn read(&self, applied: u64, out: &mut Vec<Numbered>) -> Result<(), ReadError> {
+        let mut entries = Vec::new();
+        let segment = self.header.segment;
+        let malformed = |what| ReadError::Malformed { segment, what };
+        self.header.entries(&self.payload, &mut entries).map_err(malformed)?;
+        out.extend((self.header.first_lsn..).zip(entries).filter(|(lsn, _)| *lsn > applied));
+        Ok(())
+    }
+}
+
+impl Walk {
+    fn from(applied: u64) -> Walk {
+        Walk {
+            next_lsn: 1,
+            previous: 0,
+            count: 0,
+            applied,
+            durable: (applied, 0),
+            ends: Vec::new(),
+            tail: VecDeque::new(),
+            buffer: Vec::new(),
+        }
+    }
+
+    /// Notes that all up to `lsn` was durable once.
+    fn proves(&mut self, lsn: u64) {
+        while let Some(frame) =
+            self.tail.pop_front_if(|frame| frame.header.last_lsn() <= lsn.max(self.applied))
+        {
+            self.durable = (frame.header.last_lsn().max(self.durable.0), frame.header.hash());
+        }
+    }
+
+    /// Walks through the frames of a segment up to `limit`, where the next one begins. Returns where the
+    /// frame that should come next is not whole; behind the last segment's last frame, that is its end.
+    fn through<F: StorageFile>(
+        &mut self,
+        segment: &Segment<F>,
+        limit: Option<u64>,
+        each: &mut impl FnMut(Gist),
+    ) -> Result<Option<u64>, ReadError> {
+        let mut at = HEADER_BYTES as u64;
+        let rewrites_to = segment.header.as_ref().map_or(0, |header| header.rewrites_to);
+        while limit.is_none_or(|limit| self.next_lsn < limit) {
+            let Some(header) = segment.header_at(at)?.filter(|header| self.is_next(header)) else {
+                return Ok(Some(at));
+            };
+            if !segment.payload_at(at, &header, &mut self.buffer)? {
+                return Ok(Some(at));
+            }
+            let Walk { applied, count, .. } = self;
+            let show = |lsn: u64, gist: Gist| {
+                if lsn > *applied {
+                    *count += 1;
+                    each(gist);
+                }
+            };
+            if header.gists(&self.buffer, show).is_err() {
+                return Ok(Some(at));
+            }
+            self.tail.push_back(Tail { header, payload: self.buffer.clone() });
+            // What confirms a segment that was written again is no proof of having been synced itself.
+            if header.count > 0 || header.synced_lsn > rewrites_to {
+                self.proves(header.synced_lsn);
+            }
+            self.ends.push((header.last_lsn(), header.hash()));
+            (self.next_lsn, self.previous) = (header.last_lsn() + 1, header.hash());
+            at += header.frame_bytes() as u64;
+        }
+        Ok(None)
+    }
+
+    /// Whether a segment names a frame that ends where it begins. (One that comes later names another.)
+    fn is_continued_by(&self, header: &SegmentHeader) -> bool {
+        let is_here =
+            |(last_lsn, hash): &(u64, u64)| *last_lsn + 1 == header.first_lsn && *hash == header.previous;
+        header.first_lsn != self.next_lsn || self.ends.is_empty() || self.ends.iter().any(is_here)
+    }
+
+    fn is_next(&self, header: &FrameHeader) -> bool {
+        header.first_lsn == self.next_lsn && header.previous == self.previous
+    }
+}

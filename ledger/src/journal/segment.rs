@@ -1,0 +1,155 @@
+//! A segment's name and header.
+//!
+//! The header, little-endian, in the segment's first 4 KiB:
+//!
+//! | offset | bytes | field                                                             |
+//! |-------:|------:|-------------------------------------------------------------------|
+//! |      0 |     8 | "TOLLJRNL"                                                        |
+//! |      8 |     4 | version, 1                                                        |
+//! |     12 |     4 | gateway                                                           |
+//! |     16 |     8 | the segment's number                                              |
+//! |     24 |     4 | epoch                                                             |
+//! |     28 |     4 | zero                                                              |
+//! |     32 |     8 | number of its first entry                                         |
+//! |     40 |     8 | number up to which all was durable when it was begun              |
+//! |     48 |     8 | hash of the header of the frame before it, zero if there was none |
+//! |     56 |     8 | begun at, nanoseconds since the Unix epoch                        |
+//! |     64 |     8 | if it writes again what stood elsewhere: the last such number     |
+//! |     72 |     2 | bytes of the live table's path                                    |
+//! |     74 |  1024 | that path, then zeros                                             |
+//! |   4092 |     4 | CRC32C of all before                                              |
+
+use sys::clock::WallNanos;
+
+/// Where frames begin, and end: what a disk's sectors and a page divide.
+pub(crate) const BLOCK_BYTES: usize = 4096;
+
+/// The header takes one block.
+pub(crate) const HEADER_BYTES: usize = BLOCK_BYTES;
+
+const MAGIC: &[u8; 8] = b"TOLLJRNL";
+const VERSION: u32 = 1;
+const PATH: usize = 74;
+/// Bytes of a path that are kept.
+const PATH_BYTES_MAX: usize = 1024;
+const CRC: usize = HEADER_BYTES - 4;
+
+const PREFIX: &str = "segment-";
+
+/// The file name of segment `number`.
+pub(crate) fn name(number: u64) -> String {
+    format!("{PREFIX}{number:012}")
+}
+
+/// The number in a segment's name; `None` for any other file.
+pub(crate) fn number(name: &str) -> Option<u64> {
+    let digits = name.strip_prefix(PREFIX)?;
+    (digits.len() >= 12 && digits.bytes().all(|byte| byte.is_ascii_digit())).then(|| digits.parse().ok())?
+}
+
+/// What a segment says of itself.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct SegmentHeader {
+    pub(crate) gateway: u32,
+    pub(crate) number: u64,
+    pub(crate) epoch: u32,
+    pub(crate) first_lsn: u64,
+    pub(crate) synced_lsn: u64,
+    pub(crate) previous: u64,
+    pub(crate) begun: WallNanos,
+    /// Entries up to this number stood elsewhere, in segments that count until these are known to be
+    /// durable; 0 if there are none.
+    pub(crate) rewrites_to: u64,
+    pub(crate) table: String,
+}
+
+impl SegmentHeader {
+    /// The header's block. A path that is too long is left out.
+    pub(crate) fn write(&self) -> Vec<u8> {
+        let mut block = Vec::with_capacity(HEADER_BYTES);
+        block.extend_from_slice(MAGIC);
+        block.extend_from_slice(&VERSION.to_le_bytes());
+        block.extend_from_slice(&self.gateway.to_le_bytes());
+        block.extend_from_slice(&self.number.to_le_bytes());
+        block.extend_from_slice(&self.epoch.to_le_bytes());
+        block.extend_from_slice(&[0; 4]);
+        let Self { first_lsn, synced_lsn, previous, begun, rewrites_to, .. } = self;
+        for number in [first_lsn, synced_lsn, previous, &begun.0, rewrites_to] {
+            block.extend_from_slice(&number.to_le_bytes());
+        }
+        let path = if self.table.len() <= PATH_BYTES_MAX { self.table.as_bytes() } else { &[] };
+        block.extend_from_slice(&(path.len() as u16).to_le_bytes());
+        block.extend_from_slice(path);
+        block.resize(CRC, 0);
+        block.extend_from_slice(&crc32c::crc32c(&block).to_le_bytes());
+        block
+    }
+
+    /// The header in a segment's first block. `None` if it is not whole: the segment has not begun, or is
+    /// damaged.
+    pub(crate) fn parse(block: &[u8]) -> Option<SegmentHeader> {
+        let block: &[u8; HEADER_BYTES] = block.try_into().ok()?;
+        let u32_at = |at: usize| u32::from_le_bytes(*block[at..].first_chunk().expect("within the block"));
+        let u64_at = |at: usize| u64::from_le_bytes(*block[at..].first_chunk().expect("within the block"));
+        let whole =
+            block.starts_with(MAGIC) && u32_at(8) == VERSION && u32_at(CRC) == crc32c::crc32c(&block[..CRC]);
+        if !whole {
+            return None;
+        }
+        let path_bytes = usize::from(u16::from_le_bytes([block[72], block[73]]));
+        let path = block[PATH..].get(..path_bytes)?;
+        Some(SegmentHeader {
+            gateway: u32_at(12),
+            number: u64_at(16),
+            epoch: u32_at(24),
+            first_lsn: u64_at(32),
+            synced_lsn: u64_at(40),
+            previous: u64_at(48),
+            begun: WallNanos(u64_at(56)),
+            rewrites_to: u64_at(64),
+            table: str::from_utf8(path).ok()?.to_owned(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header() -> SegmentHeader {
+        SegmentHeader {
+            gateway: 1,
+            number: 2,
+            epoch: 3,
+            first_lsn: 4,
+            synced_lsn: 5,
+            previous: 6,
+            begun: WallNanos(7),
+            rewrites_to: 8,
+            table: "/dev/shm/tollgate-1.live".to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_header_comes_back_and_no_flipped_bit_passes() {
+        let mut block = header().write();
+        assert_eq!(block.len(), HEADER_BYTES);
+        assert_eq!(SegmentHeader::parse(&block), Some(header()));
+        for bit in (0..HEADER_BYTES * 8).step_by(7) {
+            block[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(SegmentHeader::parse(&block), None, "bit {bit}");
+            block[bit / 8] ^= 1 << (bit % 8);
+        }
+        assert_eq!(SegmentHeader::parse(&[0; HEADER_BYTES]), None);
+        assert_eq!(SegmentHeader::parse(&block[..100]), None);
+    }
+
+    #[test]
+    fn names_are_told_from_others() {
+        assert_eq!(number(&name(7)), Some(7));
+        assert_eq!(number(&name(u64::MAX)), Some(u64::MAX));
+        for other in ["segment-7", "segment-00000000000x", "segment-+00000000007", "new-000000000007", ""] {
+            assert_eq!(number(other), None, "{other}");
+        }
+    }
+}

@@ -1,0 +1,543 @@
+//! Writing the journal: frames into segments, segments one after another, and what happens when a disk fails.
+//!
+//! Promises: what was appended and is not durable stays in memory, and after a failure is written again to
+//! another segment; a file that failed is never written again. Leaves to others: when to append and when to
+//! sync (`commit`); [`Shared::sync`] may run on another thread beside [`Writer::append`].
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use sys::clock;
+use sys::crash::point;
+
+use super::frame::{FrameBuffer, FrameHeader};
+use super::segment::{self, BLOCK_BYTES, HEADER_BYTES, SegmentHeader};
+use super::{JournalError, Settings};
+use crate::limits::{RELEASED_KEPT, ZEROES_BYTES};
+use crate::storage::{Storage, StorageFile};
+
+/// What the journal's threads share.
+pub(crate) struct Shared<S: Storage> {
+    storage: S,
+    settings: Settings,
+    /// The number of the last entry that is written and announced.
+    appended: AtomicU64,
+    /// The number up to which everything survives a power failure. durable <= appended
+    durable: AtomicU64,
+    /// The number up to which nobody needs the journal any more.
+    released: AtomicU64,
+    /// Files with frames that are not known to be durable, the one that is written now last.
+    unsynced: Mutex<Vec<Arc<S::File>>>,
+    /// Held during a sync, so that nobody gives up a file whose sync is about to be believed. It tells
+    /// whether what was announced is all in files: not after a failure, until it was written again.
+    syncing: Mutex<bool>,
+    segments: Mutex<Segments<S::File>>,
+}
+
+/// The segments besides the one that is written.
+struct Segments<F> {
+    /// The number of the one to be begun next.
+    next: u64,
+    /// That one, prepared.
+    spare: Option<Arc<F>>,
+    /// Those that are ended, oldest first.
+    ended: VecDeque<Ended>,
+    /// The one that is written: its number and its first entry.
+    current: Option<(u64, u64)>,
+}
+
+/// A segment that is written no more.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Ended {
+    pub(crate) number: u64,
+    /// Its first entry; beyond every number if it holds none that counts.
+    pub(crate) first_lsn: u64,
+    /// Its last entry that counts.
+    pub(crate) last_lsn: u64,
+    /// Whether it failed, so that it must not be used again.
+    pub(crate) spoilt: bool,
+}
+
+/// The end of the journal that appends.
+pub(crate) struct Writer<S: Storage> {
+    shared: Arc<Shared<S>>,
+    /// `None` after a failure, until another segment is begun.
+    current: Option<Current<S::File>>,
+    next_lsn: u64,
+    /// The hash of the last frame's header.
+    previous: u64,
+    /// The same of the last durable frame.
+    durable_previous: u64,
+    /// Frames that are not known to be durable, oldest first.
+    undurable: VecDeque<(FrameHeader, FrameBuffer)>,
+    undurable_bytes: usize,
+    /// Buffers for frames to come.
+    buffers: Vec<FrameBuffer>,
+    /// While what stood elsewhere is written again: its last number; else 0.
+    rewrites_to: u64,
+}
+
+struct Current<F> {
+    file: Arc<F>,
+    number: u64,
+    /// Where the next frame goes.
+    at: u64,
+}
+
+/// Where a journal goes on.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub(crate) struct End {
+    /// The number of the next entry.
+    pub(crate) next_lsn: u64,
+    /// The hash of the last frame's header.
+    pub(crate) previous: u64,
+    /// The number of the next segment.
+    pub(crate) next_segment: u64,
+    /// The segments that there are, oldest first.
+    pub(crate) ended: Vec<Ended>,
+}
+
+impl<S: Storage> Shared<S> {
+    /// The number of the last entry that is written.
+    pub(crate) fn appended(&self) -> u64 {
+        // Acquire pairs with the Release in `announce`: who sees the number finds the frame.
+        self.appended.load(Ordering::Acquire)
+    }
+
+    /// The number up to which everything survives a power failure.
+    pub(crate) fn durable(&self) -> u64 {
+        // Acquire pairs with the Release in `announce_durable`.
+        self.durable.load(Ordering::Acquire)
+    }
+
+    /// Says that entries up to `lsn` are not needed here any more.
+    pub(crate) fn release(&self, lsn: u64) {
+        self.released.fetch_max(lsn, Ordering::Relaxed);
+    }
+
+    /// Where the files are.
+    pub(crate) fn storage(&self) -> &S {
+        &self.storage
+    }
+
+    /// The number of the segment in which entry `lsn` counts: the last one that begins with it or before.
+    pub(crate) fn segment_of(&self, lsn: u64) -> Option<u64> {
+        let segments = lock(&self.segments);
+        let ended = segments.ended.iter().map(|ended| (ended.number, ended.first_lsn));
+        ended
+            .chain(segments.current)
+            .filter(|(_, first_lsn)| *first_lsn <= lsn)
+            .map(|(number, _)| number)
+            .max()
+    }
+
+    /// The first entry that there is.
+    pub(crate) fn first_lsn(&self) -> u64 {
+        let segments = lock(&self.segments);
+        let ended = segments.ended.iter().map(|ended| ended.first_lsn);
+        ended.chain(segments.current.map(|(_, first_lsn)| first_lsn)).min().unwrap_or(1)
+    }
+
+    /// Tells others that entries up to `lsn` are written.
+    pub(crate) fn announce(&self, lsn: u64) {
+        self.appended.store(lsn, Ordering::Release);
+    }
+
+    /// Tells others that entries up to `lsn` survive a power failure.
+    pub(crate) fn announce_durable(&self, lsn: u64) {
+        self.durable.fetch_max(lsn, Ordering::Release);
+    }
+
+    /// Brings to stable storage all that was announced; returns the number up to which that is. Nobody is
+    /// told of it yet.
+    ///
+    /// # Errors
+    /// The disk's. No file that is concerned may be written again: see [`Writer::fail_over`].
+    pub(crate) fn sync(&self) -> io::Result<u64> {
+        let is_written = lock(&self.syncing);
+        if !*is_written {
+            return Err(io::Error::other("it failed before, and was not written again yet"));
+        }
+        let target = self.appended();
+        let files = lock(&self.unsynced).clone();
+        point("journal.before-sync");
+        files.iter().try_for_each(|file| file.sync())?;
+        point("journal.synced");
+        // All but the last are ended, and need no further sync.
+        let ended = files.len().saturating_sub(1);
+        lock(&self.unsynced).retain(|file| !files[..ended].iter().any(|synced| Arc::ptr_eq(synced, file)));
+        Ok(target)
+    }
+
+    /// Whether the segment for when the current one is full is to be made.
+    pub(crate) fn lacks_spare(&self) -> bool {
+        lock(&self.segments).spare.is_none()
+    }
+
+    /// Has a segment ready for when the current one is full, and removes those that nobody needs.
+    ///
+    /// # Errors
+    /// The disk's, or that there may be no further segment.
+    pub(crate) fn prepare(&self) -> Result<(), JournalError> {
+        let mut segments = lock(&self.segments);
+        self.drop_released(&mut segments)?;
+        if segments.spare.is_none() {
+            let file = self.make_spare(&mut segments)?;
+            segments.spare = Some(Arc::new(file));
+        }
+        Ok(())
+    }
+
+    /// Removes ended segments that nobody needs, but for some that will be used again.
+    fn drop_released(&self, segments: &mut Segments<S::File>) -> Result<(), JournalError> {
+        let released = self.released.load(Ordering::Relaxed);
+        let is_done = |ended: &Ended| ended.last_lsn <= released;
+        while segments.ended.iter().filter(|ended| is_done(ended)).count() > RELEASED_KEPT
+            || segments.ended.front().is_some_and(|ended| ended.spoilt && is_done(ended))
+        {
+            let Some(done) = segments.ended.front().copied().filter(is_done) else { break };
+            self.storage.remove(&segment::name(done.number))?;
+            segments.ended.pop_front();
+        }
+        Ok(())
+    }
+
+    /// Makes the next segment: from one that nobody needs, or anew.
+    fn make_spare(&self, segments: &mut Segments<S::File>) -> Result<S::File, JournalError> {
+        let name = segment::name(segments.next);
+        let released = self.released.load(Ordering::Relaxed);
+        let reusable = segments.ended.front().filter(|ended| ended.last_lsn <= released && !ended.spoilt);
+        if let Some(reusable) = reusable {
+            self.storage.rename(&segment::name(reusable.number), &name)?;
+            segments.ended.pop_front();
+            self.storage.sync_names()?;
+            return Ok(self.storage.open(&name)?);
+        }
+        // The ended ones, the one that is written, and the new one.
+        let bytes = (segments.ended.len() as u64 + 2) * self.settings.segment_bytes;
+        if bytes > self.settings.bytes_max {
+            return Err(JournalError::Full { bytes_max: self.settings.bytes_max });
+        }
+        Ok(self.make_new(&name)?)
+    }
+
+    /// Writes zeros to a new file, so that writing to it later changes neither its length nor its blocks, and
+    /// gives it its name when it is whole.
+    fn make_new(&self, name: &str) -> io::Result<S::File> {
+        const UNDER_WAY: &str = "segment-new";
+        let file = self.storage.create(UNDER_WAY)?;
+        let zeroes = vec![0; ZEROES_BYTES.min(self.settings.segment_bytes as usize)];
+        let mut at = 0;
+        while at < self.settings.segment_bytes {
+            let bytes = zeroes.len().min((self.settings.segment_bytes - at) as usize);
+            file.write_at(&zeroes[..bytes], at)?;
+            at += bytes as u64;
+        }
+        file.sync()?;
+        self.storage.rename(UNDER_WAY, name)?;
+        self.storage.sync_names()?;
+        Ok(file)
+    }
+
+    fn take_spare(&self) -> Result<(u64, Arc<S::File>), JournalError> {
+        let mut segments = lock(&self.segments);
+        let file = match segments.spare.take() {
+            Some(file) => file,
+            // The one who prepares is behind, or has failed.
+            None => Arc::new(self.make_spare(&mut segments)?),
+        };
+        let number = segments.next;
+        segments.next += 1;
+        Ok((number, file))
+    }
+}
+
+impl<S: Storage> Writer<S> {
+    /// Goes on at `end`, in a new segment, with `rewritten` entries that stand behind `end` already, or
+    /// should: they count when [`Writer::confirm`] has succeeded.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub(crate) fn open(
+        storage: S,
+        settings: Settings,
+        end: &End,
+        rewritten: u64,
+    ) -> Result<Writer<S>, JournalError> {
+        let last_lsn = end.next_lsn - 1;
+        let segments =
+            Segments { next: end.next_segment, spare: None, ended: end.ended.clone().into(), current: None };
+        let shared = Shared {
+            storage,
+            settings,
+            appended: AtomicU64::new(last_lsn),
+            durable: AtomicU64::new(last_lsn),
+            released: AtomicU64::new(0),
+            unsynced: Mutex::default(),
+            syncing: Mutex::new(true),
+            segments: Mutex::new(segments),
+        };
+        let mut writer = Writer {
+            shared: Arc::new(shared),
+            current: None,
+            next_lsn: end.next_lsn,
+            previous: end.previous,
+            durable_previous: end.previous,
+            undurable: VecDeque::new(),
+            undurable_bytes: 0,
+            buffers: Vec::new(),
+            rewrites_to: last_lsn + rewritten,
+        };
+        writer.begin_segment(end.next_lsn)?;
+        Ok(writer)
+    }
+
+    /// What other threads may see of the journal.
+    pub(crate) fn shared(&self) -> &Arc<Shared<S>> {
+        &self.shared
+    }
+
+    /// The number that the next entry gets.
+    pub(crate) fn next_lsn(&self) -> u64 {
+        self.next_lsn
+    }
+
+    /// A frame to fill.
+    pub(crate) fn buffer(&mut self) -> FrameBuffer {
+        let mut buffer = self.buffers.pop().unwrap_or_default();
+        buffer.clear();
+        buffer
+    }
+
+    /// Bytes that a frame may have.
+    pub(crate) fn frame_bytes_max(&self) -> usize {
+        let room = self.shared.settings.segment_bytes as usize - HEADER_BYTES;
+        crate::limits::FRAME_BYTES_MAX.min(room / 4 / BLOCK_BYTES * BLOCK_BYTES)
+    }
+
+    /// Bytes that wait in memory to become durable.
+    pub(crate) fn undurable_bytes(&mut self) -> usize {
+        self.forget_durable();
+        self.undurable_bytes
+    }
+
+    /// Appends a frame. It is not announced: see [`Shared::announce`]. After an error it is kept, and
+    /// [`Writer::fail_over`] writes it.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub(crate) fn append(&mut self, frame: FrameBuffer) -> Result<(), JournalError> {
+        self.forget_durable();
+        let durable = self.shared.durable();
+        self.push(frame, durable);
+        if self.current.is_none() {
+            return self.fail_over();
+        }
+        self.make_fit()?;
+        self.write_last()
+    }
+
+    /// Seals a frame and puts it behind those that are to be written.
+    fn push(&mut self, mut frame: FrameBuffer, synced_lsn: u64) {
+        let header = frame.seal(|count, payload_bytes, payload_crc| FrameHeader {
+            epoch: self.shared.settings.epoch,
+            count,
+            segment: self.current.as_ref().map_or(0, |current| current.number),
+            first_lsn: self.next_lsn,
+            synced_lsn,
+            previous: self.previous,
+            payload_bytes,
+            payload_crc,
+            written: clock::wall(),
+        });
+        self.next_lsn += u64::from(header.count);
+        self.undurable_bytes += frame.bytes().len();
+        self.undurable.push_back((header, frame));
+    }
+
+    /// Begins another segment if the last frame does not fit into this one.
+    fn make_fit(&mut self) -> Result<(), JournalError> {
+        match (self.current.as_ref(), self.undurable.back()) {
+            (Some(current), Some((header, _))) if !self.fits(current, header) => {
+                let first_lsn = header.first_lsn;
+                self.begin_segment(first_lsn)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Gives up the files whose contents are in doubt, and writes all that is not durable to a new one.
+    ///
+    /// # Errors
+    /// The disk's: nothing more is appended until this succeeds.
+    pub(crate) fn fail_over(&mut self) -> Result<(), JournalError> {
+        let outcome = self.write_again();
+        if outcome.is_err() {
+            // What stands there does not count, and nothing may be put behind it.
+            let durable = self.shared.durable();
+            self.end_current(durable, true);
+        }
+        outcome
+    }
+
+    fn write_again(&mut self) -> Result<(), JournalError> {
+        let shared = Arc::clone(&self.shared);
+        let mut is_written = lock(&shared.syncing);
+        *is_written = false;
+        self.forget_durable();
+        // What an earlier attempt said of its own success is not to be repeated.
+        self.undurable.retain(|(header, _)| header.count > 0);
+        self.undurable_bytes = self.undurable.iter().map(|(_, frame)| frame.bytes().len()).sum();
+        let durable = self.shared.durable();
+        lock(&self.shared.unsynced).clear();
+        self.end_current(durable, true);
+        self.spoil_beyond(durable);
+        self.previous = self.durable_previous;
+        self.rewrites_to = self.next_lsn - 1;
+        self.begin_segment(durable + 1)?;
+        for index in 0..self.undurable.len() {
+            let header = self.undurable[index].0;
+            if self.current.as_ref().is_some_and(|current| !self.fits(current, &header)) {
+                self.begin_segment(header.first_lsn)?;
+            }
+            self.write(index)?;
+        }
+        self.confirm()?;
+        *is_written = true;
+        Ok(())
+    }
+
+    /// Makes durable what stood elsewhere and was written again, and has it count from now on. Nobody is
+    /// told.
+    ///
+    /// # Errors
+    /// The disk's: then what stands elsewhere still counts.
+    pub(crate) fn confirm(&mut self) -> Result<(), JournalError> {
+        let files = lock(&self.shared.unsynced).clone();
+        files.iter().try_for_each(|file| file.sync())?;
+        // Twice, so that one damaged block does not take away all that was written again.
+        for _ in 0..2 {
+            let (frame, synced_lsn) = (self.buffer(), self.rewrites_to);
+            self.push(frame, synced_lsn);
+            self.make_fit()?;
+            self.write_last()?;
+        }
+        let files = lock(&self.shared.unsynced).clone();
+        files.iter().try_for_each(|file| file.sync())?;
+        self.rewrites_to = 0;
+        Ok(())
+    }
+
+    /// Lets go of the copies of what is not durable: for a start, which begins anew if it fails.
+    pub(crate) fn forget_copies(&mut self) {
+        self.undurable.clear();
+        self.undurable_bytes = 0;
+        self.durable_previous = self.previous;
+    }
+
+    /// Whether the journal can be appended to.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.current.is_some()
+    }
+
+    fn fits(&self, current: &Current<S::File>, header: &FrameHeader) -> bool {
+        current.at + header.frame_bytes() as u64 <= self.shared.settings.segment_bytes
+    }
+
+    fn write_last(&mut self) -> Result<(), JournalError> {
+        self.write(self.undurable.len() - 1)
+    }
+
+    /// Writes frame `index` of those that are not durable behind what the segment has.
+    fn write(&mut self, index: usize) -> Result<(), JournalError> {
+        let Some(current) = self.current.as_mut() else { return Ok(()) };
+        let (header, frame) = &mut self.undurable[index];
+        if (header.segment, header.previous) != (current.number, self.previous) {
+            (header.segment, header.previous) = (current.number, self.previous);
+            frame.reseal(header);
+        }
+        point("journal.before-write");
+        if sys::crash::ENABLED {
+            let half = frame.bytes().len() / 2;
+            current.file.write_at(&frame.bytes()[..half], current.at)?;
+            point("journal.half-written");
+        }
+        if let Err(error) = current.file.write_at(frame.bytes(), current.at) {
+            // What of it is on the disk is unknown: the segment is given up, and what it has before counts.
+            let last_lsn = header.first_lsn - 1;
+            self.end_current(last_lsn, true);
+            return Err(error.into());
+        }
+        point("journal.written");
+        current.at += frame.bytes().len() as u64;
+        self.previous = header.hash();
+        Ok(())
+    }
+
+    /// Begins the next segment with entry `first_lsn`.
+    fn begin_segment(&mut self, first_lsn: u64) -> Result<(), JournalError> {
+        self.end_current(first_lsn - 1, false);
+        point("segment.switch");
+        let (number, file) = self.shared.take_spare()?;
+        let header = SegmentHeader {
+            gateway: self.shared.settings.gateway,
+            number,
+            epoch: self.shared.settings.epoch,
+            first_lsn,
+            synced_lsn: self.shared.durable(),
+            previous: self.previous,
+            begun: clock::wall(),
+            rewrites_to: self.rewrites_to,
+            table: self.shared.settings.table.clone(),
+        };
+        let written = file.write_at(&header.write(), 0);
+        lock(&self.shared.unsynced).push(Arc::clone(&file));
+        lock(&self.shared.segments).current = Some((number, first_lsn));
+        self.current = Some(Current { file, number, at: HEADER_BYTES as u64 });
+        if let Err(error) = written {
+            self.end_current(first_lsn - 1, true);
+            return Err(error.into());
+        }
+        Ok(())
+    }
+
+    /// Ends the segment that is written: what counts of it ends with `last_lsn`.
+    fn end_current(&mut self, last_lsn: u64, spoilt: bool) {
+        self.current = None;
+        let mut segments = lock(&self.shared.segments);
+        if let Some((number, first_lsn)) = segments.current.take() {
+            segments.ended.push_back(Ended { number, first_lsn, last_lsn, spoilt });
+        }
+    }
+
+    /// Marks the segments with entries beyond `durable`: they were written again, and must not be used again.
+    fn spoil_beyond(&mut self, durable: u64) {
+        for ended in lock(&self.shared.segments).ended.iter_mut().filter(|ended| ended.last_lsn > durable) {
+            (ended.last_lsn, ended.spoilt) = (durable, true);
+        }
+    }
+
+    /// Lets go of frames that have become durable.
+    fn forget_durable(&mut self) {
+        let durable = self.shared.durable();
+        while let Some((header, _)) = self.undurable.front() {
+            // A frame without entries is as durable as the last entry before it, which is enough for it.
+            if header.last_lsn() > durable {
+                break;
+            }
+            self.durable_previous = header.hash();
+            let Some((_, frame)) = self.undurable.pop_front() else { break };
+            self.undurable_bytes -= frame.bytes().len();
+            if self.buffers.len() < crate::limits::FRAME_BUFFERS_MAX {
+                self.buffers.push(frame);
+            }
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What a panicking thread left is as good as before: each holder leaves it whole at every step.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,202 @@
+//! The live table: every open flow and what it has come to, in memory that outlives the process.
+//!
+//! Promises: a byte that was counted is found after `kill -9`; of a call that was under way when the process
+//! died no more is unknown than its length, and that is told apart; a flipped bit in anything that is billed
+//! is noticed. Leaves to others: where the table lies (`live_table/place.rs`), bringing what it holds into
+//! the journal (`commit` while the process lives, `recover` after it died).
+//!
+//! A slot has one writer at a time, and its state says who:
+//!
+//! ```text
+//!            open                close               journaled
+//!   Free -----------> Live -------------> Closing ------------> Free, next generation
+//!    '- the reactor thread's  - - - - - -'  '- the committer's -'
+//! ```
+//!
+//! The file, in 64-bit words:
+//!
+//! ```text
+//!   0..512      header: what the table is, and whose; a page, most of it empty
+//!   512..       slots of 64 words; a region of as many for each reactor thread, one behind another
+//!
+//!   of a slot   0..8, one cache line:   state | up | down | up intent | down intent | client_rx |
+//!                                       upstream_rx | closed, microseconds since the Unix epoch
+//!               8:                      bytes of the identity | their CRC32C << 32
+//!               9..64:                  the identity
+//! ```
+//!
+//! Rules (the code cites them):
+//!
+//! 1. Each of the first eight words holds its value times 251 (an AN code: a flipped bit adds or takes a
+//!    power of two, which 251 does not divide). A value is less than 2^56; 72 PB is the most that a flow
+//!    can count.
+//! 2. Around each outgoing call: intent = (count's low 36 bits, length) before it; the count behind it, or
+//!    intent = 0 if the call took nothing. So an intent whose bits are the count's is a call whose end is not
+//!    known, and with any other bits it is one that was counted.
+//! 3. Identity before `Live`, counts and closing time before `Closing`: each a Release store.
+
+pub mod look;
+pub(crate) mod place;
+mod slot;
+
+use std::sync::Arc;
+
+use sys::clock::WallNanos;
+use sys::mapping::SharedWords;
+
+pub(crate) use slot::{Found, Slot, State};
+pub use slot::{Received, Sent, Tally};
+
+/// Words of a slot: 512 bytes.
+pub(crate) const SLOT_WORDS: usize = 64;
+
+/// Words of a page.
+pub(crate) const PAGE_WORDS: usize = 512;
+
+/// "TOLLLIVE".
+const MAGIC: u64 = u64::from_le_bytes(*b"TOLLLIVE");
+
+/// The version of the layout.
+const VERSION: u64 = 1;
+
+/// The word of the header that says when the process was last known to live, in nanoseconds since the Unix
+/// epoch: the end of a flow that was killed, as far as anybody can tell.
+pub(crate) const ALIVE_AT: usize = TableHeader::WORDS;
+
+/// Whose table it is: the first words of the file, behind magic and version.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct TableHeader {
+    /// The gateway.
+    pub gateway: u32,
+    /// Its run.
+    pub epoch: u32,
+    /// The boot of the machine; after another one the table is not to be trusted.
+    pub boot: u128,
+    /// The process.
+    pub process: u32,
+    /// Regions, one for each reactor thread.
+    pub regions: u32,
+    /// Slots of each.
+    pub slots: u32,
+}
+
+impl TableHeader {
+    const WORDS: usize = 8;
+
+    fn words(&self) -> [u64; TableHeader::WORDS] {
+        let mut words = [
+            MAGIC,
+            VERSION | u64::from(self.process) << 32,
+            u64::from(self.gateway) | u64::from(self.epoch) << 32,
+            self.boot as u64,
+            (self.boot >> 64) as u64,
+            u64::from(self.regions),
+            u64::from(self.slots),
+            0,
+        ];
+        words[7] = u64::from(checksum(&words[..7]));
+        words
+    }
+
+    /// The header in the first words of a file.
+    pub(crate) fn parse(words: &[u64; TableHeader::WORDS]) -> Result<TableHeader, &'static str> {
+        if words[0] != MAGIC {
+            return Err("it is not a live table");
+        }
+        if words[1] as u32 != VERSION as u32 {
+            return Err("it is a live table of another version of the program");
+        }
+        if words[7] != u64::from(checksum(&words[..7])) {
+            return Err("its header is damaged");
+        }
+        Ok(TableHeader {
+            process: (words[1] >> 32) as u32,
+            gateway: words[2] as u32,
+            epoch: (words[2] >> 32) as u32,
+            boot: u128::from(words[3]) | u128::from(words[4]) << 64,
+            regions: words[5] as u32,
+            slots: words[6] as u32,
+        })
+    }
+
+    /// Words of the whole table.
+    pub(crate) fn table_words(&self) -> usize {
+        self.slot_at(self.regions, 0)
+    }
+
+    /// The first word of slot `slot` of region `region`.
+    pub(crate) fn slot_at(&self, region: u32, slot: u32) -> usize {
+        PAGE_WORDS + (region as usize * self.slots as usize + slot as usize) * SLOT_WORDS
+    }
+}
+
+fn checksum(words: &[u64]) -> u32 {
+    words.iter().fold(0, |crc, word| crc32c::crc32c_append(crc, &word.to_le_bytes()))
+}
+
+/// A table in this process.
+#[derive(Debug)]
+pub(crate) struct LiveTable {
+    words: Arc<SharedWords>,
+    header: TableHeader,
+}
+
+impl LiveTable {
+    /// A new table in `words`, which are zero: all of its slots are free. The header is written last.
+    pub(crate) fn create(words: SharedWords, header: TableHeader) -> LiveTable {
+        assert!(words.words().len() >= header.table_words(), "the table fits its memory");
+        for (word, value) in words.words().iter().zip(header.words()).rev() {
+            word.store(value, slot::RELEASE);
+        }
+        LiveTable { words: Arc::new(words), header }
+    }
+
+    /// The regions, in their order.
+    pub(crate) fn regions(&self) -> impl Iterator<Item = Region> {
+        (0..self.header.regions).map(|number| Region {
+            words: Arc::clone(&self.words),
+            first: self.header.slot_at(number, 0),
+            slots: self.header.slots,
+        })
+    }
+
+    /// Notes that the process was alive at `now`.
+    pub(crate) fn beat(&self, now: WallNanos) {
+        self.words.words()[ALIVE_AT].store(now.0, slot::RELEASE);
+    }
+
+    /// The words, for a simulation that lets them outlive the process.
+    #[cfg(any(test, feature = "simulation"))]
+    pub(crate) fn words(&self) -> Arc<SharedWords> {
+        Arc::clone(&self.words)
+    }
+
+    /// Whether no slot is taken.
+    pub(crate) fn is_empty(&self) -> bool {
+        let is_free = |region: &Region, slot| matches!(region.slot(slot).state(), Some((State::Free, _)));
+        self.regions().all(|region| (0..region.slots()).all(|slot| is_free(&region, slot)))
+    }
+}
+
+/// The slots of one reactor thread.
+#[derive(Clone, Debug)]
+pub(crate) struct Region {
+    words: Arc<SharedWords>,
+    first: usize,
+    slots: u32,
+}
+
+impl Region {
+    /// Its number of slots.
+    pub(crate) fn slots(&self) -> u32 {
+        self.slots
+    }
+
+    /// A slot. Panics beyond the last.
+    pub(crate) fn slot(&self, number: u32) -> Slot<'_> {
+        assert!(number < self.slots, "slot {number} of {}", self.slots);
+        let start = self.first + number as usize * SLOT_WORDS;
+        let words = &self.words.words()[start..start + SLOT_WORDS];
+        Slot(words.try_into().expect("a slot has 64 words"))
+    }
+}

@@ -1,0 +1,119 @@
+//! Looking at the live table of a gateway from another process.
+//!
+//! Promises: reads only, and never disturbs who writes; a flow is shown as it was at one moment, or not at
+//! all if its slot changed hands meanwhile. Leaves to others: how often to look, and what to make of two
+//! looks.
+
+use std::fs::{File, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use sys::mapping::SharedView;
+use thiserror::Error;
+
+use super::place::Places;
+use super::slot::{Found, STATE};
+use super::{ALIVE_AT, TableHeader};
+use crate::directory;
+use crate::record::Record;
+
+/// A gateway's open flows, when they were looked at.
+#[derive(Clone, Debug)]
+pub struct Look {
+    /// The process.
+    pub process: u32,
+    /// Whether it lives. If not, this is what the next start will bill.
+    pub is_running: bool,
+    /// When it was last known to live, nanoseconds since the Unix epoch.
+    pub alive_at: u64,
+    /// Open flows, in no order. Their close reason says nothing.
+    pub flows: Vec<Record>,
+    /// Flows that have ended and are not journaled yet.
+    pub closing: u64,
+    /// Slots that hold nothing that can be told.
+    pub damaged: u64,
+}
+
+/// Why there is nothing to look at.
+#[derive(Debug, Error)]
+pub enum LookError {
+    /// No gateway runs there.
+    #[error("no gateway runs on the ledger in {}: it has no live table", directory.display())]
+    Absent {
+        /// The ledger's directory.
+        directory: PathBuf,
+    },
+    /// The table cannot be read.
+    #[error("the live table {}: {cause}", path.display())]
+    Table {
+        /// Its path.
+        path: PathBuf,
+        /// What the system said.
+        cause: io::Error,
+    },
+    /// The ledger's directory cannot be read.
+    #[error("{0}")]
+    Directory(String),
+}
+
+/// Looks at the flows of the gateway on the ledger in `directory`; `configured` is where its live table was
+/// told to be, if it was.
+///
+/// # Errors
+/// See [`LookError`].
+pub fn look(directory: &Path, configured: Option<&Path>) -> Result<Look, LookError> {
+    let absent = || LookError::Absent { directory: directory.to_owned() };
+    let gateway = directory::gateway(directory).map_err(|error| LookError::Directory(error.to_string()))?;
+    let places = Places::of(gateway.ok_or_else(absent)?, configured, directory);
+    for path in places.remembered(directory) {
+        let failed = |cause| LookError::Table { path: path.clone(), cause };
+        match File::open(&path) {
+            Ok(file) => return look_at(&file).map_err(failed),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(failed(error)),
+        }
+    }
+    Err(absent())
+}
+
+fn look_at(file: &File) -> io::Result<Look> {
+    let view = SharedView::of_file(file)?;
+    let words = |index: usize| if index < view.len() { view.word(index) } else { 0 };
+    let header = TableHeader::parse(&std::array::from_fn(words)).map_err(io::Error::other)?;
+    if header.table_words() > view.len() {
+        return Err(io::Error::other("it is shorter than its header says"));
+    }
+    // Who runs has it locked. Shared, so that two who look do not take each other for a gateway.
+    let is_running = matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock));
+    let mut look = Look {
+        process: header.process,
+        is_running,
+        alive_at: view.word(ALIVE_AT),
+        flows: Vec::new(),
+        closing: 0,
+        damaged: 0,
+    };
+    for region in 0..header.regions {
+        for slot in 0..header.slots {
+            look.add(&view, header.slot_at(region, slot));
+        }
+    }
+    Ok(look)
+}
+
+impl Look {
+    fn add(&mut self, view: &SharedView, start: usize) {
+        let state = view.word(start + STATE);
+        let found = Found::in_words(|index| view.word(start + index));
+        // The state's word changes with every flow.
+        if view.word(start + STATE) != state {
+            return;
+        }
+        match found {
+            Found::Nothing => {}
+            Found::Live(record) => self.flows.push(record),
+            Found::Closing(_) => self.closing += 1,
+            Found::Damaged { .. } => self.damaged += 1,
+        }
+    }
+}

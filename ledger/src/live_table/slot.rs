@@ -1,0 +1,477 @@
+//! One slot of the live table: how it is written while a flow lives, and read by others.
+//!
+//! The rules are in the parent's header.
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use sys::clock::WallNanos;
+
+use super::SLOT_WORDS;
+use crate::entry::FlowEntry;
+use crate::limits::IDENTITY_BYTES_MAX;
+use crate::record::{CloseReason, Identity, Legs, Malformed, Record, Uncertain};
+
+/// Every store is Release and every load Acquire. On x86-64 both are plain moves; for the compiler they keep
+/// the order that recovery needs.
+pub(super) const RELEASE: Ordering = Ordering::Release;
+const ACQUIRE: Ordering = Ordering::Acquire;
+
+pub(super) const STATE: usize = 0;
+const UP: usize = 1;
+const DOWN: usize = 2;
+const UP_INTENT: usize = 3;
+const DOWN_INTENT: usize = 4;
+const CLIENT_RX: usize = 5;
+const UPSTREAM_RX: usize = 6;
+const CLOSED: usize = 7;
+const HOT_WORDS: usize = 8;
+const IDENTITY: usize = 8;
+
+const _: () = assert!((SLOT_WORDS - IDENTITY - 1) * 8 == IDENTITY_BYTES_MAX);
+
+/// Rule 1.
+const CODE: u64 = 251;
+const VALUE_MAX: u64 = (1 << 56) - 1;
+const _: () = assert!(VALUE_MAX <= u64::MAX / CODE);
+
+/// Bits of an intent that hold the call's length; the others hold the low bits of the count.
+const LENGTH_BITS: u32 = 20;
+/// The longest call that is told apart; a longer one counts as this long.
+const LENGTH_MAX: u64 = (1 << LENGTH_BITS) - 1;
+const BASE_MASK: u64 = (1 << (56 - LENGTH_BITS)) - 1;
+
+const GENERATION_MASK: u64 = (1 << 40) - 1;
+
+fn coded(value: u64) -> u64 {
+    value.min(VALUE_MAX) * CODE
+}
+
+fn decoded(word: u64) -> Option<u64> {
+    word.is_multiple_of(CODE).then_some(word / CODE)
+}
+
+fn intent(count: u64, length: usize) -> u64 {
+    (((count & BASE_MASK) << LENGTH_BITS) | (length as u64).min(LENGTH_MAX)) * CODE
+}
+
+/// Who may write a slot, and what it holds.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum State {
+    /// Nothing.
+    Free,
+    /// A flow that goes on.
+    Live,
+    /// A flow that has ended, and is not journaled yet.
+    Closing(CloseReason),
+}
+
+impl State {
+    /// The state's word: 2 bits of state, 8 of reason, 40 of generation.
+    fn word(self, generation: u64) -> u64 {
+        let (state, reason) = match self {
+            State::Free => (0, 0),
+            State::Live => (1, 0),
+            State::Closing(reason) => (2, reason as u64),
+        };
+        coded(state | reason << 2 | (generation & GENERATION_MASK) << 10)
+    }
+
+    fn parse(word: u64) -> Option<(State, u64)> {
+        let value = decoded(word)?;
+        let reason = (value >> 2) as u8;
+        let state = match (value & 3, CloseReason::of(reason)) {
+            (0, None) if reason == 0 => State::Free,
+            (1, None) if reason == 0 => State::Live,
+            (2, Some(reason)) => State::Closing(reason),
+            _ => return None,
+        };
+        Some((state, value >> 10))
+    }
+}
+
+/// A slot in this process's table.
+#[derive(Clone, Copy)]
+pub(crate) struct Slot<'a>(pub(super) &'a [AtomicU64; SLOT_WORDS]);
+
+impl<'a> Slot<'a> {
+    /// The state and the generation; `None` if the word is damaged.
+    pub(crate) fn state(self) -> Option<(State, u64)> {
+        State::parse(self.0[STATE].load(ACQUIRE))
+    }
+
+    /// Whether a flow goes on here.
+    pub(crate) fn is_live(self) -> bool {
+        matches!(self.state(), Some((State::Live, _)))
+    }
+
+    /// Puts a flow into a free slot. By the reactor thread.
+    pub(crate) fn open(self, identity: &Identity, generation: u64) {
+        self.0[UP..HOT_WORDS].iter().for_each(|word| word.store(0, RELEASE));
+        let length = identity.bytes().len();
+        let check = u64::from(crc32c::crc32c(identity.bytes()));
+        self.0[IDENTITY].store(length as u64 | check << 32, RELEASE);
+        let (chunks, _) = identity.padded().as_chunks();
+        for (word, bytes) in self.0[IDENTITY + 1..].iter().zip(&chunks[..length.div_ceil(8)]) {
+            word.store(u64::from_le_bytes(*bytes), RELEASE);
+        }
+        self.0[STATE].store(State::Live.word(generation), RELEASE);
+    }
+
+    /// Ends the flow: what is in the slot is the committer's from now on. By the reactor thread.
+    pub(crate) fn close(self, generation: u64, at: WallNanos, reason: CloseReason) {
+        self.0[CLOSED].store(coded(at.0 / 1000), RELEASE);
+        self.0[STATE].store(State::Closing(reason).word(generation), RELEASE);
+    }
+
+    /// Gives the slot back to its reactor thread. By the committer.
+    pub(crate) fn free(self, generation: u64) {
+        self.0[STATE].store(State::Free.word(generation.wrapping_add(1)), RELEASE);
+    }
+
+    /// The counts of the flow, as `legs` has them, with their places in the slot.
+    pub(crate) fn tally(self, legs: &'a mut Legs) -> Tally<'a> {
+        Tally { hot: self.0.first_chunk().expect("a slot is longer than its first line"), legs }
+    }
+
+    /// Bytes sent both ways, as counted now; `None` if a count is damaged.
+    pub(crate) fn moved(self) -> Option<u64> {
+        let count = |index: usize| decoded(self.0[index].load(ACQUIRE));
+        Some(count(UP)?.saturating_add(count(DOWN)?))
+    }
+
+    /// Appends the slot's flow to `out` as the journal has it, an interim as of `now`; returns the
+    /// generation, or `None` if the slot is free.
+    ///
+    /// # Errors
+    /// The slot is damaged; nothing was appended.
+    pub(crate) fn write_entry(self, now: WallNanos, out: &mut Vec<u8>) -> Result<Option<Written>, Malformed> {
+        let word = |index: usize| self.0[index].load(ACQUIRE);
+        let (state, generation) = State::parse(word(STATE)).ok_or(Malformed("the state of a slot"))?;
+        let (closed, at) = match state {
+            State::Free => return Ok(None),
+            State::Live => (None, now),
+            State::Closing(reason) => {
+                let closed = decoded(word(CLOSED)).ok_or(Malformed("a closing time"))?;
+                (Some(reason), WallNanos(closed.saturating_mul(1000)))
+            }
+        };
+        let (legs, _) = read_counts(&word).ok_or(Malformed("a count"))?;
+        let mut bytes = [0; IDENTITY_BYTES_MAX];
+        let identity = read_identity_bytes(&word, &mut bytes)?;
+        FlowEntry { closed, at, legs, uncertain: Uncertain::default(), identity }.write(out);
+        Ok(Some(Written { generation, closed: closed.is_some(), moved: legs.upstream_tx + legs.client_tx }))
+    }
+
+    /// How the flow in the slot began.
+    ///
+    /// # Errors
+    /// The slot is damaged or was never used.
+    pub(crate) fn identity(self) -> Result<Identity, Malformed> {
+        read_identity(&|index: usize| self.0[index].load(ACQUIRE))
+    }
+
+    #[cfg(test)]
+    pub(crate) fn read(self) -> Found {
+        Found::in_words(|index| self.0[index].load(ACQUIRE))
+    }
+
+    #[cfg(test)]
+    pub(super) fn flip(self, bit: usize) {
+        self.0[bit / 64].fetch_xor(1 << (bit % 64), RELEASE);
+    }
+}
+
+/// The counts of an open flow, while its relay runs.
+pub struct Tally<'a> {
+    hot: &'a [AtomicU64; HOT_WORDS],
+    legs: &'a mut Legs,
+}
+
+impl Tally<'_> {
+    /// What was counted so far.
+    pub fn legs(&self) -> Legs {
+        *self.legs
+    }
+
+    /// The counts of the way to the upstream: what the client sends, and what is sent on.
+    pub fn up(&mut self) -> (Received<'_>, Sent<'_>) {
+        let Legs { client_rx, upstream_tx, .. } = &mut *self.legs;
+        (
+            Received { total: client_rx, count: &self.hot[CLIENT_RX] },
+            Sent { total: upstream_tx, count: &self.hot[UP], intent: &self.hot[UP_INTENT] },
+        )
+    }
+
+    /// The counts of the way to the client.
+    pub fn down(&mut self) -> (Received<'_>, Sent<'_>) {
+        let Legs { upstream_rx, client_tx, .. } = &mut *self.legs;
+        (
+            Received { total: upstream_rx, count: &self.hot[UPSTREAM_RX] },
+            Sent { total: client_tx, count: &self.hot[DOWN], intent: &self.hot[DOWN_INTENT] },
+        )
+    }
+}
+
+/// The count of what is received one way.
+pub struct Received<'a> {
+    total: &'a mut u64,
+    count: &'a AtomicU64,
+}
+
+impl Received<'_> {
+    /// Counts `bytes` more.
+    pub fn add(&mut self, bytes: usize) {
+        *self.total += bytes as u64;
+        self.count.store(coded(*self.total), RELEASE);
+    }
+}
+
+/// The count of what is sent one way. It costs two stores to a line that is at hand, and no system call.
+pub struct Sent<'a> {
+    total: &'a mut u64,
+    count: &'a AtomicU64,
+    intent: &'a AtomicU64,
+}
+
+impl Sent<'_> {
+    /// Makes an outgoing call of `length` bytes and counts what it took, so that a process that is killed at
+    /// any instruction leaves either the exact count or the length of the one call that is in doubt (rule 2).
+    ///
+    /// # Errors
+    /// Those of `call`, which then took nothing.
+    pub fn around(&mut self, length: usize, call: impl FnOnce() -> io::Result<usize>) -> io::Result<usize> {
+        self.intent.store(intent(*self.total, length), RELEASE);
+        let result = call();
+        match result {
+            Ok(taken) if taken > 0 => {
+                *self.total += taken as u64;
+                self.count.store(coded(*self.total), RELEASE);
+            }
+            _ => self.intent.store(0, RELEASE),
+        }
+        result
+    }
+}
+
+/// What was written of a slot.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Written {
+    pub(crate) generation: u64,
+    /// Whether the flow has ended.
+    pub(crate) closed: bool,
+    /// Bytes sent both ways.
+    pub(crate) moved: u64,
+}
+
+/// What a reader found in a slot.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) enum Found {
+    /// The slot is free.
+    Nothing,
+    /// A flow that goes on, as if it had been killed now.
+    Live(Record),
+    /// A flow that has ended and may not be journaled.
+    Closing(Record),
+    /// Something that no slot can hold: memory was damaged. The flow's id, if that can be told.
+    Damaged { what: &'static str, id: Option<u128> },
+}
+
+impl Found {
+    /// The flow's id, as far as it can be told.
+    pub(crate) fn id(&self) -> Option<u128> {
+        match self {
+            Found::Nothing => None,
+            Found::Live(record) | Found::Closing(record) => Some(record.identity().id()),
+            Found::Damaged { id, .. } => *id,
+        }
+    }
+
+    /// Reads a slot word by word.
+    pub(crate) fn in_words(word: impl Fn(usize) -> u64) -> Found {
+        let state = State::parse(word(STATE));
+        if let Some((State::Free, _)) = state {
+            return Found::Nothing;
+        }
+        let identity = read_identity(&word);
+        let id = identity.as_ref().ok().map(Identity::id);
+        let damaged = |what| Found::Damaged { what, id };
+        let Some((state, _)) = state else { return damaged("the state of a slot") };
+        let identity = match identity {
+            Ok(identity) => identity,
+            Err(Malformed(what)) => return damaged(what),
+        };
+        let Some((legs, uncertain)) = read_counts(&word) else { return damaged("a count") };
+        let Some(closed) = decoded(word(CLOSED)) else { return damaged("a closing time") };
+        let at = WallNanos(closed.saturating_mul(1000));
+        match state {
+            State::Closing(reason) => Found::Closing(Record::of(identity, at, reason, legs)),
+            _ => {
+                let record = Record::of(identity, at, CloseReason::Killed, legs);
+                Found::Live(record.with_uncertain(uncertain))
+            }
+        }
+    }
+}
+
+fn read_counts(word: &impl Fn(usize) -> u64) -> Option<(Legs, Uncertain)> {
+    let legs = Legs {
+        client_rx: decoded(word(CLIENT_RX))?,
+        upstream_tx: decoded(word(UP))?,
+        upstream_rx: decoded(word(UPSTREAM_RX))?,
+        client_tx: decoded(word(DOWN))?,
+    };
+    let up = in_doubt(legs.upstream_tx, decoded(word(UP_INTENT))?);
+    let down = in_doubt(legs.client_tx, decoded(word(DOWN_INTENT))?);
+    Some((legs, Uncertain { up, down }))
+}
+
+/// Bytes that the last call may have taken beyond `count` (rule 2).
+fn in_doubt(count: u64, intent: u64) -> u32 {
+    let (base, length) = (intent >> LENGTH_BITS, intent & LENGTH_MAX);
+    if base == count & BASE_MASK { length as u32 } else { 0 }
+}
+
+fn read_identity(word: &impl Fn(usize) -> u64) -> Result<Identity, Malformed> {
+    Identity::parse(read_identity_bytes(word, &mut [0; IDENTITY_BYTES_MAX])?)
+}
+
+fn read_identity_bytes<'b>(
+    word: &impl Fn(usize) -> u64,
+    bytes: &'b mut [u8; IDENTITY_BYTES_MAX],
+) -> Result<&'b [u8], Malformed> {
+    let (length, check) = (word(IDENTITY) as u32 as usize, (word(IDENTITY) >> 32) as u32);
+    if length > IDENTITY_BYTES_MAX {
+        return Err(Malformed("an identity of an impossible length"));
+    }
+    let (chunks, _) = bytes.as_chunks_mut();
+    for (index, chunk) in chunks[..length.div_ceil(8)].iter_mut().enumerate() {
+        *chunk = word(IDENTITY + 1 + index).to_le_bytes();
+    }
+    match crc32c::crc32c(&bytes[..length]) == check {
+        true => Ok(&bytes[..length]),
+        false => Err(Malformed("the identity of a slot")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sys::mapping::SharedWords;
+
+    use super::super::{LiveTable, Region, TableHeader};
+    use super::*;
+    use crate::record::{Class, Flow, Protocol};
+
+    const AT: WallNanos = WallNanos(1_700_000_000_000_001_000);
+
+    fn identity() -> Identity {
+        Identity::new(&Flow {
+            id: 7,
+            opened: WallNanos(1),
+            closed: WallNanos(0),
+            user: "ci",
+            host: "example.com",
+            port: 443,
+            address: None,
+            client: "192.0.2.1:50000".parse().unwrap(),
+            class: Class::External,
+            protocol: Protocol::Socks5,
+            rule: "rule",
+            reason: CloseReason::Fault,
+            legs: Legs::default(),
+            uncertain: Uncertain { up: 0, down: 0 },
+        })
+    }
+
+    fn region() -> Region {
+        let header = TableHeader { gateway: 1, epoch: 1, boot: 1, process: 1, regions: 1, slots: 2 };
+        let words = SharedWords::in_memory(header.table_words());
+        LiveTable::create(words, header).regions().next().unwrap()
+    }
+
+    fn killed(legs: Legs, uncertain: Uncertain) -> Found {
+        let record = Record::of(identity(), WallNanos(0), CloseReason::Killed, legs);
+        Found::Live(record.with_uncertain(uncertain))
+    }
+
+    #[test]
+    fn a_call_is_counted_or_in_doubt_at_every_instant() {
+        let region = region();
+        let slot = region.slot(1);
+        slot.open(&identity(), 0);
+        let mut legs = Legs::default();
+        let none = Uncertain::default();
+        assert_eq!(slot.read(), killed(legs, none));
+
+        let mut tally = slot.tally(&mut legs);
+        let (mut received, mut sent) = tally.up();
+        received.add(1000);
+        let taken = sent.around(1000, || {
+            let counted = Legs { client_rx: 1000, ..Legs::default() };
+            assert_eq!(slot.read(), killed(counted, Uncertain { up: 1000, down: 0 }));
+            Ok(600)
+        });
+        assert_eq!(taken.unwrap(), 600);
+        assert_eq!(slot.read(), killed(legs, none));
+        assert_eq!(legs, Legs { client_rx: 1000, upstream_tx: 600, ..Legs::default() });
+
+        let refused = slot.tally(&mut legs).up().1.around(400, || Err(io::ErrorKind::WouldBlock.into()));
+        assert!(refused.is_err());
+        assert_eq!(slot.read(), killed(legs, none));
+        let long = slot.tally(&mut legs).down().1.around(1 << 30, || {
+            let Found::Live(record) = slot.read() else { panic!() };
+            assert_eq!(record.flow().uncertain, Uncertain { up: 0, down: LENGTH_MAX as u32 });
+            Ok(1 << 30)
+        });
+        assert!(long.is_ok());
+        assert_eq!(slot.read(), killed(legs, none));
+    }
+
+    #[test]
+    fn a_slot_goes_round() {
+        let region = region();
+        let slot = region.slot(0);
+        assert_eq!(slot.state(), Some((State::Free, 0)));
+        slot.open(&identity(), 0);
+        assert_eq!(slot.state(), Some((State::Live, 0)));
+        let mut legs = Legs::default();
+        slot.tally(&mut legs).down().1.around(5, || Ok(5)).unwrap();
+        slot.close(0, AT, CloseReason::UpstreamClosed);
+        let expected = Record::of(identity(), AT, CloseReason::UpstreamClosed, legs);
+        assert_eq!(slot.read(), Found::Closing(expected));
+        slot.free(0);
+        assert_eq!((slot.state(), slot.read()), (Some((State::Free, 1)), Found::Nothing));
+        slot.open(&identity(), 1);
+        assert_eq!(slot.read(), killed(Legs::default(), Uncertain::default()));
+    }
+
+    #[test]
+    fn every_flipped_bit_is_noticed_or_harmless() {
+        let region = region();
+        let slot = region.slot(0);
+        slot.open(&identity(), 3);
+        let mut legs = Legs::default();
+        slot.tally(&mut legs).up().1.around(70_000, || Ok(70_000)).unwrap();
+        slot.tally(&mut legs).down().1.around(1, || Ok(1)).unwrap();
+        for closed in [false, true] {
+            if closed {
+                slot.close(3, AT, CloseReason::ClientClosed);
+            }
+            let whole = slot.read();
+            let used = (IDENTITY + 1) * 64 + identity().bytes().len() * 8;
+            for bit in 0..SLOT_WORDS * 64 {
+                slot.flip(bit);
+                let found = slot.read();
+                let noticed = matches!(found, Found::Damaged { .. });
+                assert!(noticed || (bit >= used && found == whole), "bit {bit}: {found:?}");
+                slot.flip(bit);
+            }
+        }
+    }
+
+    #[test]
+    fn the_largest_count_is_kept() {
+        assert_eq!(decoded(coded(u64::MAX)), Some(VALUE_MAX));
+        assert_eq!(decoded(intent(VALUE_MAX, usize::MAX)), Some(VALUE_MAX));
+    }
+}

@@ -1,0 +1,114 @@
+//! What is in the journal and in live tables that were left, told without changing anything; and going on
+//! without what is lost, with consent.
+//!
+//! Promises: [`inspect`] writes nothing; [`repair`] first copies the journal as it was found, and gives up no
+//! entry but those that it names. Leaves to others: asking for consent (`tollgate ledger repair`).
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use sys::clock::WallNanos;
+
+use crate::directory::{self, Lock};
+use crate::journal::scan::{self, Scan};
+use crate::live_table::place::Places;
+use crate::open::image;
+use crate::query::Usage;
+use crate::recover::{Damage, RecoverError, survey};
+use crate::storage::file::Directory;
+use crate::{Ledger, OpenError, OpenSettings, Recovery};
+
+/// What [`inspect`] found.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Inspection {
+    /// Entries of the journal that can be read.
+    pub entries: u64,
+    /// Of these, entries that no frame says to be durable.
+    pub unproved: u64,
+    /// Places at which a segment does not continue the one before it.
+    pub breaks: u64,
+    /// What was durable and is lost, as far as the database has not got it.
+    pub damage: Option<Damage>,
+    /// A tail that was torn before it was durable.
+    pub torn: Option<String>,
+}
+
+/// Looks at the journal of the ledger in `directory`, beyond what its database has. A gateway may write it
+/// meanwhile.
+///
+/// # Errors
+/// It cannot be read.
+pub fn inspect(directory: &Path) -> Result<Inspection, OpenError> {
+    let Some(gateway) = directory::gateway(directory)? else { return Ok(Inspection::default()) };
+    let usage = Usage::open(directory).map_err(|error| OpenError::Sink(error.to_string()))?;
+    let applied = usage.applied_lsn(gateway);
+    drop(usage);
+    Ok(inspect_beyond(directory, applied)?)
+}
+
+fn inspect_beyond(directory: &Path, applied: u64) -> Result<Inspection, RecoverError> {
+    let storage = Directory::at(&directory::journal(directory));
+    // A journal that is written meanwhile changes under the reader: a second look tells.
+    let mut found = scan::scan(&storage, applied, |_| {})?;
+    for _ in 0..LOOKS_MAX {
+        if found.trouble.is_none() {
+            break;
+        }
+        found = scan::scan(&storage, applied, |_| {})?;
+    }
+    Ok(told(&found))
+}
+
+/// Looks at a journal before what is found in it is believed to be trouble.
+const LOOKS_MAX: usize = 3;
+
+fn told(scan: &Scan) -> Inspection {
+    let damage = scan.trouble.as_ref().and_then(Damage::of);
+    let torn = scan.trouble.as_ref().filter(|_| damage.is_none()).map(|trouble| trouble.to_string());
+    let unproved = scan.tail.len() as u64;
+    Inspection { entries: scan.entries, unproved, breaks: scan.breaks, damage, torn }
+}
+
+/// Looks at the journal and the live tables as a start would.
+///
+/// # Errors
+/// A gateway has the ledger open, or something cannot be read.
+pub fn examine(settings: &OpenSettings) -> Result<Inspection, OpenError> {
+    let _lock = Lock::acquire(&settings.directory)?;
+    let Some(gateway) = directory::gateway(&settings.directory)? else { return Ok(Inspection::default()) };
+    let applied = crate::open::applied(settings, gateway)?;
+    let storage = Directory::at(&directory::make_journal(&settings.directory)?);
+    let places = Places::of(gateway, settings.live_table.as_deref(), &settings.directory);
+    let old = places.find(&scan::tables(&storage).map_err(RecoverError::from)?, gateway)?;
+    let images: Vec<_> = old.iter().map(image).collect();
+    Ok(told(survey(&storage, gateway, applied, &images)?.scan()))
+}
+
+/// Copies the journal to `journal-damaged-MOMENT`, and brings the ledger to where it can be opened: without
+/// the entries that are lost, and with everything else. Returns the copy's directory and what recovery did.
+///
+/// # Errors
+/// A gateway has the ledger open, or something cannot be read or written; then it is as it was.
+pub fn repair(settings: &OpenSettings, now: WallNanos) -> Result<(PathBuf, Recovery), OpenError> {
+    let copy = {
+        let _lock = Lock::acquire(&settings.directory)?;
+        let copy = settings.directory.join(format!("journal-damaged-{}", now.0));
+        copy_files(&directory::journal(&settings.directory), &copy)
+            .map_err(|cause| OpenError::Directory { directory: copy.clone(), cause })?;
+        copy
+    };
+    let (ledger, _inlets) = Ledger::open(&OpenSettings { accept_loss: true, ..settings.clone() })?;
+    let recovery = ledger.recovery().clone();
+    ledger.close().map_err(|error| OpenError::Sink(error.to_string()))?;
+    Ok((copy, recovery))
+}
+
+fn copy_files(from: &Path, to: &Path) -> io::Result<()> {
+    fs::create_dir(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        fs::copy(entry.path(), to.join(entry.file_name()))?;
+    }
+    Ok(())
+}

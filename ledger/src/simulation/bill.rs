@@ -1,0 +1,122 @@
+//! The simulation's database: a sink in memory that may lose what was not brought to stable storage.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use crate::entry::Entry;
+use crate::record::{CloseReason, Record};
+use crate::sink::{Sink, SinkError};
+
+/// What is visible, as a whole that is copied at checkpoints.
+#[derive(Clone, Debug, Default)]
+struct Rows {
+    epoch: u32,
+    applied: u64,
+    finals: BTreeMap<u128, Record>,
+    live: BTreeMap<u128, (u32, Record)>,
+    /// Flows with a second final.
+    doubled: BTreeSet<u128>,
+}
+
+/// See the file's header. Clones are the same database.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Bill(Arc<Mutex<(Rows, Rows)>>);
+
+impl Bill {
+    /// The database after a power failure.
+    pub(super) fn after_power_failure(&self) -> Bill {
+        let (_, stable) = &*self.lock();
+        Bill(Arc::new(Mutex::new((stable.clone(), stable.clone()))))
+    }
+
+    /// The run and the number of the last entry.
+    pub(super) fn applied(&self) -> (u32, u64) {
+        let (rows, _) = &*self.lock();
+        (rows.epoch, rows.applied)
+    }
+
+    /// The final of a flow.
+    pub(super) fn of(&self, flow: u128) -> Option<Record> {
+        self.lock().0.finals.get(&flow).copied()
+    }
+
+    /// Flows that are known from an interim only.
+    pub(super) fn open(&self) -> usize {
+        self.lock().0.live.len()
+    }
+
+    /// A flow with two finals, if there is any.
+    pub(super) fn doubled(&self) -> Option<u128> {
+        self.lock().0.doubled.first().copied()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, (Rows, Rows)> {
+        self.0.lock().expect("nobody panics while he holds the rows")
+    }
+}
+
+impl Rows {
+    fn apply(&mut self, epoch: u32, entry: &Entry) {
+        match entry {
+            Entry::Interim(record) => {
+                self.live.insert(record.identity().id(), (epoch, *record));
+            }
+            Entry::Final(record) => self.finish(*record),
+            Entry::RunBegan { epoch: began, .. } => {
+                let over: Vec<Record> =
+                    self.live.values().filter(|(of, _)| of <= began).map(|(_, record)| *record).collect();
+                for record in over {
+                    let flow = record.flow();
+                    self.finish(Record::of(*record.identity(), flow.closed, CloseReason::Lost, flow.legs));
+                }
+            }
+            Entry::Gap { .. } => {}
+        }
+    }
+
+    fn finish(&mut self, record: Record) {
+        let id = record.identity().id();
+        self.live.remove(&id);
+        if self.finals.insert(id, record).is_some() {
+            self.doubled.insert(id);
+        }
+    }
+}
+
+impl Sink for Bill {
+    fn applied_lsn(&mut self) -> Result<Option<u64>, SinkError> {
+        let (_, lsn) = self.applied();
+        Ok((lsn > 0).then_some(lsn))
+    }
+
+    fn epoch(&mut self) -> Result<u32, SinkError> {
+        Ok(self.applied().0)
+    }
+
+    fn apply(&mut self, epoch: u32, first_lsn: u64, entries: &[Entry]) -> Result<(), SinkError> {
+        let (rows, _) = &mut *self.lock();
+        if rows.applied > 0 && first_lsn > rows.applied + 1 {
+            return Err(SinkError::Final(format!("{} is due, and {first_lsn} came", rows.applied + 1)));
+        }
+        if epoch < rows.epoch {
+            return Err(SinkError::Final(format!("run {epoch} came after run {}", rows.epoch)));
+        }
+        for (lsn, entry) in (first_lsn..).zip(entries) {
+            if lsn > rows.applied {
+                rows.apply(epoch, entry);
+                (rows.applied, rows.epoch) = (lsn, epoch);
+            }
+        }
+        Ok(())
+    }
+
+    fn checkpoint(&mut self) -> Result<u64, SinkError> {
+        let (rows, stable) = &mut *self.lock();
+        *stable = rows.clone();
+        Ok(rows.applied)
+    }
+
+    fn seal(&mut self) -> Result<(), SinkError> {
+        self.checkpoint().map(drop)
+    }
+}

@@ -1,0 +1,292 @@
+//! The files of details, one per month, and the few of them that are kept open for writing.
+//!
+//! Promises: rows reach a file once, whatever is sent again, by a watermark of its own that moves in their
+//! transaction; they are on stable storage when [`MonthFiles::append`] returns. Leaves to others: which rows
+//! belong to which month, and the commit of `ledger.db`, which comes after these.
+//!
+//! Commits over several files in WAL mode are not one: after a crash a month may be ahead of `ledger.db`,
+//! and readers pass over what is. It must never be behind, for what made its rows (`live`) is gone by then:
+//! hence a month's commit is synced, and that of `ledger.db` comes later.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use rusqlite::types::ValueRef;
+use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior};
+
+use super::SinkError;
+use super::begun::{Begun, Counted, columns};
+use super::checksum;
+use super::month::Month;
+use super::schema::{self, MONTH};
+use super::sums::{AGGREGATE, Sums};
+use sys::crash::point;
+
+use crate::limits::MONTHS_OPEN_MAX;
+
+/// Who says it: the gateway, and its run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stamp {
+    pub(crate) gateway: i64,
+    pub(crate) epoch: i64,
+}
+
+impl Stamp {
+    pub(crate) fn values(self) -> [ValueRef<'static>; 2] {
+        [ValueRef::Integer(self.gateway), ValueRef::Integer(self.epoch)]
+    }
+}
+
+/// The month files of one ledger.
+pub(crate) struct MonthFiles {
+    directory: PathBuf,
+    rows_max: i64,
+    /// The one that was used last is the last. len <= MONTHS_OPEN_MAX
+    open: Vec<(Month, Connection)>,
+    /// Whether a file was made since [`MonthFiles::take_made`].
+    made: bool,
+}
+
+impl MonthFiles {
+    pub(crate) fn new(directory: &Path, rows_max: u64) -> Self {
+        let rows_max = schema::integer(rows_max);
+        Self { directory: directory.to_owned(), rows_max, open: Vec::new(), made: false }
+    }
+
+    /// Runs `write` in a transaction on the month's file, unless the file has everything up to `last_lsn`.
+    /// What `write` appends and the file has already is passed over.
+    pub(crate) fn append(
+        &mut self,
+        month: Month,
+        stamp: Stamp,
+        last_lsn: i64,
+        write: impl FnOnce(&mut Appender<'_>) -> Result<(), SinkError>,
+    ) -> Result<(), SinkError> {
+        let rows_max = self.rows_max;
+        let connection = self.file(month)?;
+        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let applied_lsn = applied(&transaction, stamp.gateway)?;
+        if applied_lsn >= last_lsn {
+            return Ok(());
+        }
+        let rows =
+            "SELECT ifnull((SELECT max(rowid) FROM flow), 0) + ifnull((SELECT max(rowid) FROM part), 0)";
+        let rows: i64 = transaction.prepare_cached(rows)?.query_row([], |row| row.get(0))?;
+        let mut appender = Appender { transaction, stamp, applied_lsn, room: rows_max.saturating_sub(rows) };
+        write(&mut appender)?;
+        Ok(appender.commit(last_lsn)?)
+    }
+
+    /// How far the month's file has come with entries of `gateway`; 0 if it has none.
+    pub(crate) fn applied(&mut self, month: Month, gateway: i64) -> Result<i64, SinkError> {
+        Ok(applied(self.file(month)?, gateway)?)
+    }
+
+    /// Empties the logs of the open files as far as their readers permit.
+    pub(crate) fn checkpoint(&self) -> Result<(), SinkError> {
+        for (_, connection) in &self.open {
+            connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))?;
+        }
+        Ok(())
+    }
+
+    /// Closes every file, with an empty log unless a reader is in the way.
+    pub(crate) fn close(&mut self) -> Result<(), SinkError> {
+        while let Some((_, connection)) = self.open.pop() {
+            close(connection)?;
+        }
+        Ok(())
+    }
+
+    /// Whether a file was made since the last call.
+    pub(crate) fn take_made(&mut self) -> bool {
+        std::mem::take(&mut self.made)
+    }
+
+    /// Removes the month's file. The log goes first: one that outlived its database would be replayed into
+    /// the next of that name.
+    pub(crate) fn remove(&mut self, month: Month) -> Result<(), SinkError> {
+        if let Some(index) = self.open.iter().position(|(open, _)| *open == month) {
+            close(self.open.remove(index).1)?;
+        }
+        let path = month.path(&self.directory);
+        remove_logs(&path).and_then(|()| fs::remove_file(&path)).map_err(|cause| failed(&path, &cause))
+    }
+
+    #[cfg(test)]
+    pub(super) fn each_open(&self, each: impl FnMut(&Connection)) {
+        self.open.iter().map(|(_, connection)| connection).for_each(each);
+    }
+
+    fn file(&mut self, month: Month) -> Result<&mut Connection, SinkError> {
+        match self.open.iter().position(|(open, _)| *open == month) {
+            Some(index) => self.open[index..].rotate_left(1),
+            None => {
+                if self.open.len() >= MONTHS_OPEN_MAX {
+                    close(self.open.remove(0).1)?;
+                }
+                let path = month.path(&self.directory);
+                self.made |= make(&path).map_err(|cause| failed(&path, &cause))?;
+                self.open.push((month, open(&path)?));
+            }
+        }
+        let (_, connection) = self.open.last_mut().expect("it was moved or pushed to the end");
+        Ok(connection)
+    }
+}
+
+/// A transaction on a month's file.
+pub(crate) struct Appender<'a> {
+    transaction: Transaction<'a>,
+    stamp: Stamp,
+    applied_lsn: i64,
+    /// Rows that may still be kept one by one.
+    room: i64,
+}
+
+impl Appender<'_> {
+    /// The flow is over.
+    pub(crate) fn flow(
+        &mut self,
+        lsn: i64,
+        begun: &Begun<'_>,
+        counted: &Counted,
+        reason: &str,
+    ) -> rusqlite::Result<()> {
+        if lsn <= self.applied_lsn {
+            return Ok(());
+        }
+        if self.room <= 0 {
+            let (up, down) = counted.rest();
+            let Counted { uncertain_up, uncertain_down, .. } = *counted;
+            let sums = Sums { flows: 1, up, down, uncertain_up, uncertain_down };
+            return self.aggregate(counted.hour(), begun, &sums);
+        }
+        self.room -= 1;
+        let mut values = Vec::with_capacity(24);
+        values.extend(begun.values());
+        values.extend(counted.values());
+        values.push(ValueRef::Text(reason.as_bytes()));
+        values.extend(self.stamp.values());
+        values.push(ValueRef::Integer(lsn));
+        checksum::put(&self.transaction, INSERT_FLOW, &values)
+    }
+
+    /// The flow had moved `up` and `down` in an hour that it has left.
+    pub(crate) fn part(
+        &mut self,
+        lsn: i64,
+        begun: &Begun<'_>,
+        hour: i64,
+        (up, down): (i64, i64),
+    ) -> rusqlite::Result<()> {
+        if lsn <= self.applied_lsn {
+            return Ok(());
+        }
+        if self.room <= 0 {
+            return self.aggregate(hour, begun, &Sums { up, down, ..Sums::default() });
+        }
+        self.room -= 1;
+        let Stamp { gateway, epoch } = self.stamp;
+        let values = [
+            ValueRef::Blob(&begun.id),
+            ValueRef::Integer(hour),
+            ValueRef::Text(begun.user.as_bytes()),
+            ValueRef::Text(begun.host.as_bytes()),
+            ValueRef::Text(begun.class.as_bytes()),
+            ValueRef::Integer(up),
+            ValueRef::Integer(down),
+            ValueRef::Integer(gateway),
+            ValueRef::Integer(epoch),
+            ValueRef::Integer(lsn),
+        ];
+        checksum::put(&self.transaction, INSERT_PART, &values)
+    }
+
+    fn aggregate(&self, hour: i64, begun: &Begun<'_>, sums: &Sums) -> rusqlite::Result<()> {
+        let key = [
+            ValueRef::Integer(hour),
+            ValueRef::Text(begun.user.as_bytes()),
+            ValueRef::Text(begun.class.as_bytes()),
+            ValueRef::Text(begun.host.as_bytes()),
+        ];
+        AGGREGATE.add(&self.transaction, &key, sums)
+    }
+
+    fn commit(self, last_lsn: i64) -> rusqlite::Result<()> {
+        let values = [ValueRef::Integer(self.stamp.gateway), ValueRef::Integer(last_lsn)];
+        checksum::put(&self.transaction, PUT_SOURCE, &values)?;
+        self.transaction.commit()?;
+        point("apply.month-committed");
+        Ok(())
+    }
+}
+
+const INSERT_FLOW: &str = concat!(
+    "INSERT INTO flow (",
+    columns!("closed_ns"),
+    ", reason, gateway, epoch, lsn, crc) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13,
+     ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25)"
+);
+const INSERT_PART: &str = "INSERT INTO part VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)";
+const PUT_SOURCE: &str = "INSERT OR REPLACE INTO source VALUES (?1, ?2, ?3)";
+
+/// The watermark of `gateway` in a month's file.
+pub(crate) fn applied(connection: &Connection, gateway: i64) -> rusqlite::Result<i64> {
+    let mut select = connection.prepare_cached("SELECT * FROM source WHERE gateway = ?1")?;
+    let applied = select.query_row([gateway], |row| {
+        checksum::check(row, "source")?;
+        row.get("applied_lsn")
+    });
+    Ok(applied.optional()?.unwrap_or(0))
+}
+
+/// Makes a database's file, readable by this user alone, and sees to it that its name outlives a power
+/// failure; whether it was missing. SQLite gives its other files the mode of this one.
+pub(crate) fn make(path: &Path) -> io::Result<bool> {
+    if path.exists() {
+        return Ok(false);
+    }
+    remove_logs(path)?;
+    OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
+    let synced = match path.parent() {
+        Some(directory) if directory != Path::new("") => File::open(directory)?.sync_all(),
+        _ => File::open(".")?.sync_all(),
+    };
+    // Without its file, the next attempt begins anew, and syncs again.
+    synced.or_else(|cause| fs::remove_file(path).and(Err(cause)))?;
+    Ok(true)
+}
+
+fn open(path: &Path) -> Result<Connection, SinkError> {
+    let mut connection = schema::connect(path)?;
+    schema::migrate(&mut connection, path, MONTH)?;
+    schema::configure(&connection)?;
+    // Each commit is synced: see the file's header.
+    connection.pragma_update(None, "synchronous", "FULL")?;
+    Ok(connection)
+}
+
+fn close(connection: Connection) -> Result<(), SinkError> {
+    // The one that closing does would hide a failed sync.
+    connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
+    connection.close().map_err(|(_, error)| error.into())
+}
+
+fn remove_logs(path: &Path) -> io::Result<()> {
+    for suffix in ["-wal", "-shm"] {
+        let mut name = path.as_os_str().to_owned();
+        name.push(suffix);
+        match fs::remove_file(&name) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn failed(path: &Path, cause: &io::Error) -> SinkError {
+    SinkError::Passing(format!("{}: {cause}", path.display()))
+}

@@ -1,0 +1,39 @@
+//! Which months' details are kept: as many as are wanted, counted by their files.
+//!
+//! Promises: the clock alone removes nothing: a month goes only when another has come, so that a clock that
+//! jumps costs at most one month of details for each month that never was; what is removed is marked first,
+//! so that nobody takes the rest for the whole. Leaves to others: when to look; the rollups stay for ever.
+
+use std::path::Path;
+
+use rusqlite::Connection;
+
+use super::SinkError;
+use super::month::Month;
+use super::month_file::MonthFiles;
+use super::sqlite::drop_months;
+
+/// Removes the oldest files in `directory` until `months_max` are left. Everything in them is on stable
+/// storage in `ledger.db` as far as `applied_lsn` of `gateway`; a file that is ahead of it is kept.
+pub(crate) fn remove_oldest(
+    connection: &mut Connection,
+    months: &mut MonthFiles,
+    directory: &Path,
+    months_max: u32,
+    (gateway, applied_lsn): (i64, i64),
+) -> Result<(), SinkError> {
+    let files = Month::files(directory)
+        .map_err(|cause| SinkError::Passing(format!("{}: {cause}", directory.display())))?;
+    let excess = files.len().saturating_sub(usize::try_from(months_max).unwrap_or(usize::MAX));
+    let mut oldest = Vec::new();
+    for month in files.into_iter().take(excess) {
+        if months.applied(month, gateway)? <= applied_lsn {
+            oldest.push(month);
+        }
+    }
+    if oldest.is_empty() {
+        return Ok(());
+    }
+    drop_months(connection, &oldest)?;
+    oldest.into_iter().try_for_each(|month| months.remove(month))
+}

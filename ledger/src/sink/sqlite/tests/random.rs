@@ -1,0 +1,351 @@
+//! Random flows over hours and months, delivered in any way, against a model that is a list of items.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use proptest::sample::select;
+use rusqlite::types::Value;
+
+use super::*;
+use crate::query::Row as UsageRow;
+use crate::sink::month::HOUR_NS;
+use crate::verify::verify;
+
+/// 2026-01-31T20:00:00Z, so that months' ends are near.
+const BEGINNING_NS: u64 = 1_769_889_600_000_000_000;
+const SECOND_NS: u64 = 1_000_000_000;
+const SLOTS: u8 = 5;
+
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Interim,
+    /// An interim that says less than was known.
+    Stale,
+    Final,
+    RunBegan,
+    Gap,
+}
+
+#[derive(Clone, Debug)]
+struct Step {
+    kind: Kind,
+    slot: u8,
+    advance_s: u64,
+    /// How far the wall clock is behind at this step.
+    behind_s: u64,
+    up: u32,
+    down: u32,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let kind = prop_oneof![
+        8 => Just(Kind::Interim),
+        1 => Just(Kind::Stale),
+        4 => Just(Kind::Final),
+        1 => Just(Kind::RunBegan),
+        1 => Just(Kind::Gap),
+    ];
+    let advance = select(vec![0, 1, 1_200, 1_200, 18_000, 777_600]);
+    let behind = select(vec![0, 0, 0, 0, 3_700, 90_000, 3_000_000]);
+    (kind, 0..SLOTS, advance, behind, select(vec![0, 0, 1, 7, u32::MAX]), 0..3_u32).prop_map(
+        |(kind, slot, advance_s, behind_s, up, down)| Step { kind, slot, advance_s, behind_s, up, down },
+    )
+}
+
+/// How a piece of the entries is delivered.
+#[derive(Clone, Debug)]
+struct Delivery {
+    fresh: usize,
+    again: usize,
+    /// How often the process dies between the commits of the months and that of `ledger.db`.
+    crashes: u8,
+    reopen: bool,
+    checkpoint: bool,
+}
+
+fn delivery() -> impl Strategy<Value = Delivery> {
+    (1_usize..25, 0_usize..30, select(vec![0, 0, 1, 2]), any::<bool>(), any::<bool>()).prop_map(
+        |(fresh, again, crashes, reopen, checkpoint)| Delivery { fresh, again, crashes, reopen, checkpoint },
+    )
+}
+
+/// A flow of the model: what was last counted.
+#[derive(Clone, Copy, Default)]
+struct Known {
+    at_ns: u64,
+    up: u64,
+    down: u64,
+}
+
+/// What the ledger should answer: items that are to be summed up, and flows that go on.
+#[derive(Default)]
+struct Model {
+    entries: Vec<(u32, Entry)>,
+    /// Hour, slot, flows, up, down.
+    items: Vec<(u64, u8, u64, u64, u64)>,
+    live: BTreeMap<u8, Known>,
+}
+
+fn user(slot: u8) -> &'static str {
+    ["ann", "ci", "ann", "bob", "ci"][usize::from(slot)]
+}
+
+fn host(slot: u8) -> &'static str {
+    ["a.example", "a.example", "b.example", "db.corp", "b.example"][usize::from(slot)]
+}
+
+fn class(slot: u8) -> Class {
+    if slot == 3 { Class::Internal } else { Class::External }
+}
+
+impl Model {
+    fn new(steps: &[Step]) -> Model {
+        let mut model = Model::default();
+        let (mut clock_ns, mut epoch) = (BEGINNING_NS, 1);
+        let mut generations = [0_u128; SLOTS as usize];
+        let mut sent: BTreeMap<u8, (u64, u64)> = BTreeMap::new();
+        for step in steps {
+            clock_ns += step.advance_s * SECOND_NS;
+            let at = WallNanos(clock_ns - step.behind_s * SECOND_NS);
+            let generation = &mut generations[usize::from(step.slot)];
+            let total = sent.entry(step.slot).or_default();
+            let id = (*generation << 64) | u128::from(step.slot);
+            let record = |up: u64, down: u64| {
+                Record::new(&Flow {
+                    id,
+                    opened: WallNanos(BEGINNING_NS),
+                    closed: at,
+                    user: user(step.slot),
+                    host: host(step.slot),
+                    class: class(step.slot),
+                    legs: Legs { client_rx: up, upstream_tx: up, upstream_rx: down, client_tx: down },
+                    ..FLOW
+                })
+                .with_uncertain(Uncertain { up: 0, down: 0 })
+            };
+            match step.kind {
+                Kind::Stale => {
+                    let entry = Entry::Interim(record(total.0 / 2, total.1));
+                    model.count(step.slot, at.0, total.0 / 2, total.1);
+                    model.entries.push((epoch, entry));
+                }
+                Kind::Interim => {
+                    *total = (total.0 + u64::from(step.up), total.1 + u64::from(step.down));
+                    model.count(step.slot, at.0, total.0, total.1);
+                    model.entries.push((epoch, Entry::Interim(record(total.0, total.1))));
+                }
+                Kind::Final => {
+                    *total = (total.0 + u64::from(step.up), total.1 + u64::from(step.down));
+                    model.close(step.slot, at.0, total.0, total.1);
+                    model.entries.push((epoch, Entry::Final(record(total.0, total.1))));
+                    sent.remove(&step.slot);
+                    *generation += 1;
+                }
+                Kind::RunBegan => {
+                    // As after a kill: the next run closes what it found in the live table first.
+                    if model.live.contains_key(&step.slot) {
+                        model.close(step.slot, at.0, total.0, total.1);
+                        model.entries.push((epoch + 1, Entry::Final(record(total.0, total.1))));
+                    }
+                    model.entries.push((epoch + 1, Entry::RunBegan { epoch, at }));
+                    epoch += 1;
+                    for (slot, known) in std::mem::take(&mut model.live) {
+                        model.items.push((known.at_ns / HOUR_NS as u64, slot, 1, 0, 0));
+                    }
+                    sent.clear();
+                    generations.iter_mut().for_each(|generation| *generation += 1);
+                }
+                Kind::Gap => {
+                    let first_lsn = model.entries.len() as u64;
+                    model.entries.push((epoch, Entry::Gap { epoch, at, first_lsn }));
+                }
+            }
+        }
+        model
+    }
+
+    fn count(&mut self, slot: u8, at_ns: u64, up: u64, down: u64) {
+        let news = self.live.get(&slot).is_none_or(|known| up > known.up || down > known.down);
+        if news {
+            let known = self.advance(slot, 0, at_ns, up, down);
+            self.live.insert(slot, known);
+        }
+    }
+
+    fn close(&mut self, slot: u8, at_ns: u64, up: u64, down: u64) {
+        self.advance(slot, 1, at_ns, up, down);
+        self.live.remove(&slot);
+    }
+
+    fn advance(&mut self, slot: u8, flows: u64, at_ns: u64, up: u64, down: u64) -> Known {
+        let known = self.live.get(&slot).copied().unwrap_or_default();
+        let next = Known { at_ns: at_ns.max(known.at_ns), up: up.max(known.up), down: down.max(known.down) };
+        let (up, down) = (next.up - known.up, next.down - known.down);
+        self.items.push((next.at_ns / HOUR_NS as u64, slot, flows, up, down));
+        next
+    }
+
+    /// Key, flows, live, up and down by whatever `key` makes of hour and slot.
+    fn rows(&self, key: impl Fn(u64, u8) -> String) -> BTreeMap<String, [u64; 4]> {
+        let mut rows: BTreeMap<String, [u64; 4]> = BTreeMap::new();
+        for (hour, slot, flows, up, down) in &self.items {
+            let row = rows.entry(key(*hour, *slot)).or_default();
+            *row = [row[0] + flows, row[1], row[2] + up, row[3] + down];
+        }
+        for (slot, known) in &self.live {
+            rows.entry(key(known.at_ns / HOUR_NS as u64, *slot)).or_default()[1] += 1;
+        }
+        rows
+    }
+
+    fn check(&self, directory: &Path) {
+        let usage = Usage::open(directory).unwrap();
+        let window = |hours: Option<(u64, u64)>| Filter {
+            since: hours.map(|(first, _)| WallNanos(first * HOUR_NS as u64)),
+            until: hours.map(|(_, end)| WallNanos(end * HOUR_NS as u64)),
+            ..Filter::default()
+        };
+        let found = |group, filter: &Filter| {
+            let answer = usage.rows(filter, group).unwrap();
+            assert_eq!(answer.missing, [""; 0]);
+            let sums = |row: UsageRow| (row.key, [row.flows, row.live, row.up, row.down]);
+            answer.rows.into_iter().map(sums).collect::<BTreeMap<_, _>>()
+        };
+        let all = window(None);
+        assert_eq!(found(GroupBy::User, &all), self.rows(|_, slot| user(slot).to_owned()));
+        assert_eq!(found(GroupBy::Host, &all), self.rows(|_, slot| host(slot).to_owned()));
+        assert_eq!(found(GroupBy::Class, &all), self.rows(|_, slot| class(slot).as_str().to_owned()));
+        let hours: std::collections::BTreeSet<u64> = self.items.iter().map(|item| item.0).collect();
+        let by_hour = self.rows(|hour, _| format!("{hour:08}"));
+        let by_hour: Vec<[u64; 4]> = by_hour.into_values().collect();
+        assert_eq!(found(GroupBy::Hour, &all).into_values().collect::<Vec<_>>(), by_hour);
+        // Over single hours, details and rollups agree, and with the model.
+        for (hour, expected) in hours.iter().zip(&by_hour) {
+            let one = window(Some((*hour, hour + 1)));
+            let by_host = found(GroupBy::Host, &one);
+            let sum = (0..4).map(|index| by_host.values().map(|row| row[index]).sum::<u64>());
+            assert_eq!(sum.collect::<Vec<_>>(), expected, "hour {hour}");
+            let total = usage.total(&one).unwrap();
+            assert_eq!([total.flows, total.live, total.up, total.down], *expected);
+            // A window with ragged ends: whole hours from rollups, and details for the rest.
+            let beginning = hour * HOUR_NS as u64;
+            let ragged = Filter {
+                since: Some(WallNanos(beginning - 1_000 * SECOND_NS)),
+                until: Some(WallNanos(beginning + 30 * HOUR_NS as u64 + 1_250 * SECOND_NS)),
+                ..Filter::default()
+            };
+            let by_host = found(GroupBy::Host, &ragged);
+            let sum = (0..4).map(|index| by_host.values().map(|row| row[index]).sum::<u64>());
+            let total = usage.total(&ragged).unwrap();
+            let total = [total.flows, total.live, total.up, total.down];
+            assert_eq!(sum.collect::<Vec<_>>(), total, "ragged around hour {hour}");
+        }
+    }
+}
+
+/// Every row of every table, in an order of their own, without what depends on the way of delivery.
+fn dump(directory: &Path) -> Vec<String> {
+    let mut lines = Vec::new();
+    let months = Month::files(directory).unwrap();
+    let files = months.iter().map(|month| month.path(directory)).chain([directory.join("ledger.db")]);
+    for path in files {
+        let connection = Connection::open(&path).unwrap();
+        let name = path.file_name().unwrap().display().to_string();
+        for table in ["flow", "part", "aggregate", "live", "rollup_hour", "rollup_day", "gap"] {
+            let Ok(mut select) = connection.prepare(&format!("SELECT * FROM {table}")) else { continue };
+            let columns = select.column_count();
+            let rows = select.query_map([], |row| {
+                (0..columns).map(|index| row.get(index)).collect::<rusqlite::Result<Vec<Value>>>()
+            });
+            lines.extend(rows.unwrap().map(|row| format!("{name} {table} {:?}", row.unwrap())));
+        }
+    }
+    lines.sort_unstable();
+    lines
+}
+
+fn deliver(store: &mut Store, settings: SinkSettings, model: &Model, deliveries: &[Delivery]) {
+    let entries: Vec<Entry> = model.entries.iter().map(|(_, entry)| *entry).collect();
+    let rest = Delivery { fresh: 1_000, again: 0, crashes: 0, reopen: false, checkpoint: true };
+    let mut end = 0;
+    for delivery in deliveries.iter().chain([&rest]) {
+        let mut first = end - delivery.again.min(end);
+        end = (end + delivery.fresh).min(entries.len());
+        // One batch is of one run.
+        while first < end {
+            let epoch = model.entries[first].0;
+            let length = model.entries[first..end].iter().take_while(|entry| entry.0 == epoch).count();
+            let batch = &entries[first..first + length];
+            // What was under way may have been cut in another way.
+            let same_run = model.entries[first..].iter().take_while(|entry| entry.0 == epoch).count();
+            let longer = &entries[first..first + same_run.min(length + usize::from(delivery.crashes) * 3)];
+            for _ in 0..delivery.crashes {
+                drop(store.sink.stage(epoch, first as u64 + 1, longer).unwrap());
+            }
+            if delivery.reopen {
+                store.sink = SqliteSink::open(store.directory.path(), 1, settings).unwrap();
+            }
+            store.sink.apply(epoch, first as u64 + 1, batch).unwrap();
+            first += length;
+        }
+        if delivery.checkpoint {
+            assert_eq!(store.sink.checkpoint(), Ok(end as u64));
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn any_delivery_of_any_flows_gives_the_same_bills_and_rows(
+        steps in prop::collection::vec(step(), 1..70),
+        deliveries in prop::collection::vec(delivery(), 0..8),
+        rows_per_month_max in select(vec![1_000_000, 6]),
+    ) {
+        let settings = SinkSettings { detail_months: 1_000, rows_per_month_max };
+        let model = Model::new(&steps);
+        let (mut once, mut any_way) = (Store::with(settings), Store::with(settings));
+        deliver(&mut once, settings, &model, &[]);
+        deliver(&mut any_way, settings, &model, &deliveries);
+        model.check(any_way.directory.path());
+        prop_assert_eq!(dump(any_way.directory.path()), dump(once.directory.path()));
+        let report = verify(any_way.directory.path()).unwrap();
+        prop_assert!(report.is_clean(), "{:#?}", report.problems);
+        prop_assert_eq!(&report.notes, &[""; 0]);
+    }
+
+    /// After each commit, and after each death before one, everything that a reader sees is consistent.
+    #[test]
+    fn every_moment_is_consistent(
+        steps in prop::collection::vec(step(), 1..40),
+        cuts in prop::collection::vec(1_usize..12, 1..6),
+    ) {
+        let settings = SinkSettings { detail_months: 1_000, rows_per_month_max: 1_000_000 };
+        let mut store = Store::with(settings);
+        let mut first = 0;
+        for cut in cuts {
+            let last = (first + cut).min(steps.len());
+            let (before, after) = (Model::new(&steps[..first]), Model::new(&steps[..last]));
+            let (known, mut next) = (before.entries.len(), before.entries.len());
+            while next < after.entries.len() {
+                let epoch = after.entries[next].0;
+                let length = after.entries[next..].iter().take_while(|entry| entry.0 == epoch).count();
+                let batch: Vec<Entry> =
+                    after.entries[next..next + length].iter().map(|(_, entry)| *entry).collect();
+                drop(store.sink.stage(epoch, next as u64 + 1, &batch).unwrap());
+                if next == known {
+                    before.check(store.directory.path());
+                    let report = verify(store.directory.path()).unwrap();
+                    prop_assert!(report.is_clean(), "{:#?}", report.problems);
+                }
+                store.sink.apply(epoch, next as u64 + 1, &batch).unwrap();
+                next += length;
+            }
+            after.check(store.directory.path());
+            let report = verify(store.directory.path()).unwrap();
+            prop_assert!(report.is_clean(), "{:#?}", report.problems);
+            first = last;
+        }
+    }
+}

@@ -1,0 +1,376 @@
+//! Cases one by one: borders of hours and months, the row cap, retention, files of schema version 1.
+
+use std::fs;
+
+use super::*;
+use crate::sink::month::HOUR_NS;
+use crate::verify::{Problem, verify};
+
+const HOUR: u64 = HOUR_NS as u64;
+/// 2026-02-01T00:00:00Z.
+const FEBRUARY: u64 = 1_769_904_000_000_000_000;
+
+/// A flow's record: id, moment, and bytes toward the upstream.
+fn record(id: u128, at: u64, up: u64) -> Record {
+    let legs = Legs { upstream_tx: up, ..Legs::default() };
+    let uncertain = Uncertain { up: 0, down: 0 };
+    Record::new(&Flow { id, opened: WallNanos(at), closed: WallNanos(at), legs, uncertain, ..FLOW })
+}
+
+fn names(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).unwrap();
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort_unstable();
+    names
+}
+
+/// Details of all months, one row per line: file, table, and what is asked for.
+fn details(store: &Store) -> Vec<String> {
+    let mut lines = Vec::new();
+    for month in Month::files(store.directory.path()).unwrap() {
+        let connection = Connection::open(month.path(store.directory.path())).unwrap();
+        for (table, columns) in [
+            ("flow", "closed_ns / 3600000000000, up - up_before"),
+            ("part", "hour, up"),
+            ("aggregate", "hour, up || ' in ' || flows"),
+        ] {
+            let mut select = connection.prepare(&format!("SELECT {columns} FROM {table}")).unwrap();
+            let rows =
+                select.query_map([], |row| Ok((row.get(0)?, row.get::<_, rusqlite::types::Value>(1)?)));
+            for row in rows.unwrap() {
+                let (hour, up): (i64, _) = row.unwrap();
+                let hour = hour - (FEBRUARY / HOUR) as i64;
+                let up = match up {
+                    rusqlite::types::Value::Text(text) => text,
+                    other => format!("{other:?}").replace("Integer(", "").replace(')', ""),
+                };
+                lines.push(format!("{month} {table} {hour}: {up}"));
+            }
+        }
+    }
+    lines
+}
+
+#[track_caller]
+fn check_clean(store: &Store) {
+    let report = verify(store.directory.path()).unwrap();
+    assert!(report.is_clean(), "{:#?}", report.problems);
+}
+
+#[test]
+fn bytes_belong_to_the_hour_in_which_they_were_counted() {
+    #[track_caller]
+    fn check(entries: &[Entry], expected: &[&str]) {
+        let mut store = Store::new();
+        store.sink.apply(1, 1, entries).unwrap();
+        assert_eq!(details(&store), expected);
+        check_clean(&store);
+    }
+    let interim = |at, up| Entry::Interim(record(1, at, up));
+    let end = |at, up| Entry::Final(record(1, at, up));
+    let (late, early) = (FEBRUARY - 1, FEBRUARY);
+    // Within one hour, the flow's row says all.
+    check(&[interim(late, 5), end(late, 7)], &["2026-01 flow -1: 7"]);
+    // Over the border of a month: each has its own.
+    check(&[interim(late, 5), end(early, 7)], &["2026-01 part -1: 5", "2026-02 flow 0: 2"]);
+    // Hours in which nothing moved have no part.
+    check(
+        &[interim(late, 5), interim(early + 5 * HOUR, 5), end(early + 9 * HOUR, 5)],
+        &["2026-01 part -1: 5", "2026-02 flow 9: 0"],
+    );
+    check(&[interim(late, 0), end(early, 7)], &["2026-02 flow 0: 7"]);
+    // The clock steps back over the border: the flow stays where it was.
+    check(&[interim(early, 5), interim(late, 6), end(late, 9)], &["2026-02 flow 0: 9"]);
+    // Another flow that the clock finds in January is written there, though February has begun.
+    check(&[end(early, 1), Entry::Final(record(2, late, 2))], &["2026-01 flow -1: 2", "2026-02 flow 0: 1"]);
+    // A final that says less than an interim: what was counted was counted.
+    check(&[interim(late, 5), end(late, 3)], &["2026-01 flow -1: 5"]);
+    // A run that is over takes its flows along, as they were last counted.
+    check(
+        &[interim(late, 5), Entry::RunBegan { epoch: 1, at: WallNanos(early + HOUR) }],
+        &["2026-01 flow -1: 5"],
+    );
+}
+
+#[test]
+fn only_the_runs_that_are_over_lose_their_flows() {
+    let mut store = Store::new();
+    let ended = |epoch| Entry::RunBegan { epoch, at: WallNanos(FEBRUARY) };
+    for (epoch, lsn) in [(1, 1), (2, 2), (3, 3)] {
+        let flow = Entry::Interim(record(lsn.into(), FEBRUARY, 1 << lsn));
+        store.sink.apply(epoch, lsn, &[flow]).unwrap();
+    }
+    store.sink.apply(3, 4, &[ended(2)]).unwrap();
+    let usage = Usage::open(store.directory.path()).unwrap();
+    let flows = usage.flows(&Filter::default(), 10).unwrap();
+    let shown: Vec<_> =
+        flows.iter().map(|flow| (flow.id, flow.reason.as_str(), flow.live, flow.up)).collect();
+    assert_eq!(shown, [(3, "", true, 8), (2, "lost", false, 4), (1, "lost", false, 2)]);
+    assert_eq!(usage.flows(&Filter::default(), 2).unwrap(), flows[..2]);
+    check_clean(&store);
+}
+
+#[test]
+fn gaps_are_kept_for_auditors() {
+    let mut store = Store::new();
+    let gap = Entry::Gap { epoch: 1, at: WallNanos(77), first_lsn: 5 };
+    store.sink.apply(2, 9, &[gap]).unwrap();
+    store.sink.apply(2, 9, &[gap]).unwrap();
+    let sql = "SELECT gateway, lsn, epoch, found_ns, first_lsn FROM gap";
+    let row: [i64; 5] = store
+        .ledger()
+        .query_row(sql, [], |row| Ok([row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?]))
+        .unwrap();
+    assert_eq!(row, [1, 9, 1, 77, 5]);
+    check_clean(&store);
+}
+
+#[test]
+fn beyond_the_row_cap_only_sums_are_kept_and_they_are_exact() {
+    let mut store = Store::with(SinkSettings { rows_per_month_max: 3, ..SinkSettings::default() });
+    let entries: Vec<Entry> = [
+        Entry::Final(record(1, FEBRUARY, 1)),
+        Entry::Interim(record(2, FEBRUARY, 2)),
+        Entry::Final(record(2, FEBRUARY + HOUR, 6)),
+        Entry::Final(record(3, FEBRUARY + HOUR, 8)),
+        Entry::Interim(record(4, FEBRUARY, 16)),
+        Entry::Final(record(4, FEBRUARY + HOUR, 48)),
+        Entry::Final(record(5, FEBRUARY - 1, 64)),
+    ]
+    .to_vec();
+    for (entry, lsn) in entries.iter().zip(1..) {
+        store.sink.apply(1, lsn, std::slice::from_ref(entry)).unwrap();
+        store.sink.apply(1, 1, &entries[..lsn as usize]).unwrap();
+    }
+    let expected = [
+        "2026-01 flow -1: 64",
+        "2026-02 flow 0: 1",
+        "2026-02 flow 1: 4",
+        "2026-02 part 0: 2",
+        "2026-02 aggregate 0: 16 in 0",
+        "2026-02 aggregate 1: 40 in 2",
+    ];
+    assert_eq!(details(&store), expected);
+    assert_eq!(store.totals(), (5, 127, 0, 7));
+    check_clean(&store);
+}
+
+#[test]
+fn the_newest_months_are_kept_and_the_sums_of_all() {
+    let mut store = Store::with(SinkSettings { detail_months: 2, ..SinkSettings::default() });
+    let month = 31 * 24 * HOUR;
+    for n in 0..4_u64 {
+        store.sink.apply(1, n + 1, &[Entry::Final(record(n.into(), FEBRUARY + n * month, 1 << n))]).unwrap();
+        assert_eq!(store.sink.checkpoint(), Ok(n + 1));
+    }
+    store.sink.seal().unwrap();
+    let months = |name: &String| name.starts_with("usage");
+    let kept: Vec<String> = names(store.directory.path()).into_iter().filter(months).collect();
+    assert_eq!(kept, ["usage-202604.db", "usage-202605.db"]);
+    let usage = Usage::open(store.directory.path()).unwrap();
+    assert_eq!(usage.total(&Filter::default()).unwrap().up, 15);
+    let by_host = usage.rows(&Filter::default(), GroupBy::Host).unwrap();
+    assert_eq!((by_host.rows[0].up, by_host.missing), (12, vec!["2026-02".to_owned(), "2026-03".to_owned()]));
+    let recent = Filter { since: Some(WallNanos(FEBRUARY + 2 * month)), ..Filter::default() };
+    assert!(usage.rows(&recent, GroupBy::Host).unwrap().missing.is_empty());
+    let by_user = usage.rows(&Filter::default(), GroupBy::User).unwrap();
+    assert_eq!((by_user.rows[0].up, by_user.missing.len()), (15, 0));
+    check_clean(&store);
+    drop(usage);
+    // A clock that jumps costs one month for each that never was.
+    let far = FEBRUARY + 900 * month;
+    store.sink.apply(1, 5, &[Entry::Final(record(5, far, 16)), Entry::Final(record(6, far, 32))]).unwrap();
+    store.sink.checkpoint().unwrap();
+    store.sink.checkpoint().unwrap();
+    assert_eq!(Month::files(store.directory.path()).unwrap().len(), 2);
+    // What comes late for a month that was dropped is kept, until the next month; nobody takes it for whole.
+    store.sink.apply(1, 7, &[Entry::Final(record(7, FEBRUARY, 64))]).unwrap();
+    let usage = Usage::open(store.directory.path()).unwrap();
+    let february = Filter { until: Some(WallNanos(FEBRUARY + month / 2)), ..Filter::default() };
+    let by_host = usage.rows(&february, GroupBy::Host).unwrap();
+    assert_eq!((by_host.rows[0].up, by_host.missing), (64, vec!["2026-02".to_owned()]));
+    assert_eq!(usage.total(&february).unwrap().up, 65);
+    check_clean(&store);
+}
+
+#[test]
+fn a_month_is_not_removed_before_the_totals_have_it() {
+    let mut store = Store::with(SinkSettings { detail_months: 1, ..SinkSettings::default() });
+    store.sink.apply(1, 1, &[Entry::Final(record(1, FEBRUARY + HOUR, 1))]).unwrap();
+    // January's rows are committed, and their sums are not.
+    drop(store.sink.stage(1, 2, &[Entry::Final(record(2, FEBRUARY - 1, 2))]).unwrap());
+    store.sink.checkpoint().unwrap();
+    assert_eq!(Month::files(store.directory.path()).unwrap().len(), 2);
+}
+
+#[test]
+fn a_batch_of_many_months_keeps_few_files_open() {
+    let mut store = Store::new();
+    let entries: Vec<Entry> =
+        (0..40).map(|n| Entry::Final(record(n.into(), FEBRUARY + n % 10 * 31 * 24 * HOUR, 1 << n))).collect();
+    store.sink.apply(1, 1, &entries).unwrap();
+    let mut open = 0;
+    store.sink.months.each_open(|_| open += 1);
+    assert_eq!(open, crate::limits::MONTHS_OPEN_MAX);
+    assert_eq!(store.totals(), (40, (1 << 40) - 1, 0, 40));
+    check_clean(&store);
+}
+
+/// A month that is locked fails the batch, and those before it have it already.
+#[test]
+fn a_batch_that_fails_between_two_months_is_sent_again() {
+    let mut store = Store::new();
+    store.sink.apply(1, 1, &[Entry::Final(record(1, FEBRUARY, 1))]).unwrap();
+    let february = Connection::open(store.directory.path().join("usage-202602.db")).unwrap();
+    february.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let batch = [Entry::Final(record(2, FEBRUARY - 1, 2)), Entry::Final(record(3, FEBRUARY, 4))];
+    assert!(matches!(store.sink.apply(1, 2, &batch), Err(SinkError::Passing(_))));
+    assert_eq!(store.totals(), (1, 1, 0, 1));
+    february.execute_batch("ROLLBACK").unwrap();
+    store.sink.apply(1, 2, &batch).unwrap();
+    assert_eq!(store.totals(), (3, 7, 0, 3));
+    check_clean(&store);
+}
+
+const VERSION_1: &str = include_str!("version_1.sql");
+
+/// A directory as schema version 1 left it: two runs, two months.
+fn version_1() -> TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    Connection::open(directory.path().join("ledger.db")).unwrap().execute_batch(VERSION_1).unwrap();
+    directory
+}
+
+#[test]
+fn flows_of_version_1_are_moved_and_none_is_lost() {
+    let check = |directory: &TempDir| {
+        let mut sink = SqliteSink::open(directory.path(), 1, SinkSettings::default()).unwrap();
+        assert_eq!(sink.applied_lsn(), Ok(None));
+        let usage = Usage::open(directory.path()).unwrap();
+        let hosts = usage.rows(&Filter::default(), GroupBy::Host).unwrap().rows;
+        let hosts: Vec<_> = hosts.iter().map(|row| (row.key.as_str(), row.flows, row.up, row.down)).collect();
+        assert_eq!(hosts, [("github.com", 2, 3, 30), ("db.corp", 1, 4, 20)]);
+        let days = usage.rows(&Filter::default(), GroupBy::Day).unwrap().rows;
+        let days: Vec<_> = days.iter().map(|row| (row.key.as_str(), row.flows, row.up)).collect();
+        assert_eq!(days, [("2026-01-31", 2, 3), ("2026-02-01", 1, 4)]);
+        let flows = usage.flows(&Filter::default(), 9).unwrap();
+        assert_eq!(flows[0].address.as_deref(), Some("10.20.0.7"));
+        let report = verify(directory.path()).unwrap();
+        assert!(report.is_clean(), "{:#?}", report.problems);
+        assert_eq!(report.flows, 3);
+        sink.apply(1, 1, &[Entry::Final(record(9, FEBRUARY, 1))]).unwrap();
+    };
+    let directory = version_1();
+    assert!(Usage::open(directory.path()).unwrap_err().to_string().contains("tollgate serve"));
+    check(&directory);
+    let reopened = SqliteSink::open(directory.path(), 1, SinkSettings::default()).unwrap().applied_lsn();
+    assert_eq!(reopened, Ok(Some(1)));
+    // Interrupted after the months were written, and written on by a program of version 1.
+    let interrupted = version_1();
+    let path = interrupted.path().join("ledger.db");
+    let copy = interrupted.path().join("copy");
+    fs::copy(&path, &copy).unwrap();
+    let last = "DELETE FROM flow WHERE rowid = 3";
+    Connection::open(&path).unwrap().execute_batch(last).unwrap();
+    drop(SqliteSink::open(interrupted.path(), 1, SinkSettings::default()).unwrap());
+    fs::rename(&copy, &path).unwrap();
+    check(&interrupted);
+}
+
+#[test]
+fn what_is_missing_doubled_or_changed_is_found() {
+    type Expected = fn(&Problem) -> bool;
+    const OTHER: &str = "DELETE FROM flow WHERE rowid = 2";
+    let cases: [(&str, &str, Expected); 9] = [
+        ("usage-202602.db", OTHER, |problem| matches!(problem, Problem::Sum { table: "rollup_hour", .. })),
+        ("usage-202601.db", "DELETE FROM part", |problem| matches!(problem, Problem::Parts { .. })),
+        ("usage-202602.db", "UPDATE flow SET host = 'x'", |problem| matches!(problem, Problem::Row { .. })),
+        ("usage-202602.db", DOUBLE, |problem| matches!(problem, Problem::Duplicate { flow: 1 })),
+        ("usage-202602.db", "DELETE FROM source", |problem| matches!(problem, Problem::Watermark { .. })),
+        ("usage-202602.db", "DROP TABLE part", |problem| matches!(problem, Problem::Damaged { .. })),
+        ("ledger.db", "DELETE FROM rollup_hour", |problem| matches!(problem, Problem::Sum { .. })),
+        ("ledger.db", "DELETE FROM rollup_day", |problem| {
+            matches!(problem, Problem::Sum { table: "rollup_day", .. })
+        }),
+        ("ledger.db", "DELETE FROM live", |problem| matches!(problem, Problem::Sum { .. })),
+    ];
+    for (file, damage, expected) in cases {
+        let store = small();
+        check_clean(&store);
+        Connection::open(store.directory.path().join(file)).unwrap().execute_batch(damage).unwrap();
+        let problems = verify(store.directory.path()).unwrap().problems;
+        assert!(problems.iter().any(expected), "{damage}: {problems:#?}");
+    }
+    let store = small();
+    fs::remove_file(store.directory.path().join("usage-202601.db")).unwrap();
+    let problems = verify(store.directory.path()).unwrap().problems;
+    assert!(problems.iter().any(|problem| matches!(problem, Problem::Missing { .. })), "{problems:#?}");
+}
+
+const DOUBLE: &str =
+    "CREATE TEMP TABLE again AS SELECT id, opened_ns, user, host, port, address, client, class,
+     protocol, rule, cut, closed_ns, client_rx, upstream_tx, upstream_rx, client_tx, uncertain_up,
+     uncertain_down, up_before, down_before, reason, gateway, epoch, lsn, crc FROM flow WHERE rowid = 1;
+     INSERT INTO flow SELECT * FROM again;";
+
+/// A sealed store with something of everything.
+pub(crate) fn small() -> Store {
+    let mut store = Store::with(SinkSettings { rows_per_month_max: 4, ..SinkSettings::default() });
+    let entries = [
+        Entry::Interim(record(1, FEBRUARY - 1, 3)),
+        Entry::Final(record(1, FEBRUARY, 5)),
+        Entry::Final(record(2, FEBRUARY, 11)),
+        Entry::Interim(record(3, FEBRUARY + HOUR, 17)),
+        Entry::Gap { epoch: 1, at: WallNanos(FEBRUARY), first_lsn: 5 },
+        Entry::Final(record(4, FEBRUARY + 25 * HOUR, 1 << 33)),
+    ];
+    store.sink.apply(1, 1, &entries).unwrap();
+    store.sink.seal().unwrap();
+    store
+}
+
+/// Flows, half of which go on for some hours, every six entries within some hours.
+pub(crate) fn mixed(count: u64) -> Vec<Entry> {
+    let day = 24 * HOUR;
+    let entry = |n: u64| {
+        let at = FEBRUARY - 10 * day + n / 6 * 8 * day + n % 6 * HOUR;
+        match n % 6 {
+            0 | 1 => Entry::Interim(record((n / 6).into(), at, 1 + n)),
+            2 => Entry::Final(record((n / 6).into(), at, 5 + n)),
+            _ => Entry::Final(record(u128::from(n) << 64, at, n)),
+        }
+    };
+    (0..count).map(entry).collect()
+}
+
+/// Some hundred thousand finals of short flows in batches as the applier makes them, over users and hosts.
+#[test]
+#[ignore = "prints a rate, which says something in release only"]
+fn rate_of_finals() {
+    const BATCHES: u64 = 50;
+    const BATCH: u64 = 8192;
+    let mut store = Store::new();
+    let users: Vec<String> = (0..100).map(|n| format!("user-{n}")).collect();
+    let hosts: Vec<String> = (0..1_000).map(|n| format!("host-{n}.example.com")).collect();
+    let batch = |number: u64| -> Vec<Entry> {
+        let flow = |n: u64| Flow {
+            id: u128::from(number * BATCH + n) << 40,
+            user: &users[(n * 7 % 100) as usize],
+            host: &hosts[(n * 13 % 1_000) as usize],
+            address: Some("192.0.2.1".parse().unwrap()),
+            closed: WallNanos(FEBRUARY + number * 1_000_000_000 + n),
+            legs: Legs { client_rx: n, upstream_tx: n * 100, upstream_rx: n * 7, client_tx: n * 1_000 },
+            ..FLOW
+        };
+        (0..BATCH).map(|n| last(&flow(n))).collect()
+    };
+    let batches: Vec<Vec<Entry>> = (0..BATCHES).map(batch).collect();
+    let began = sys::clock::monotonic();
+    for (batch, first) in batches.iter().zip((1..).step_by(BATCH as usize)) {
+        store.sink.apply(1, first, batch).unwrap();
+        store.sink.checkpoint().unwrap();
+    }
+    let seconds = sys::clock::monotonic().since(began).as_secs_f64();
+    println!("{:.0} finals a second", (BATCHES * BATCH) as f64 / seconds);
+}

@@ -1,0 +1,141 @@
+//! Tables of sums: the rollups by hour and by day, and what is summed up where details would be too many.
+//!
+//! Promises: what is added in memory reaches a table as one row per key, in the order of the keys; a damaged
+//! row is never added to. Sums end at 2^63 - 1, which stands for "too many to tell": one faulty record must
+//! not hold up all that follow. Leaves to others: the transaction.
+
+use std::collections::BTreeMap;
+
+use rusqlite::types::{ToSqlOutput, ValueRef};
+use rusqlite::{Connection, Row};
+
+use super::checksum;
+
+/// Hours of a day.
+const DAY_HOURS: i64 = 24;
+
+/// What flows came to together. No field is negative.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Sums {
+    pub(crate) flows: i64,
+    pub(crate) up: i64,
+    pub(crate) down: i64,
+    pub(crate) uncertain_up: i64,
+    pub(crate) uncertain_down: i64,
+}
+
+impl Sums {
+    /// From a row with our columns.
+    pub(crate) fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
+        Ok(Self {
+            flows: row.get("flows")?,
+            up: row.get("up")?,
+            down: row.get("down")?,
+            uncertain_up: row.get("uncertain_up")?,
+            uncertain_down: row.get("uncertain_down")?,
+        })
+    }
+
+    pub(crate) fn add(&mut self, other: &Sums) {
+        *self = Self {
+            flows: self.flows.saturating_add(other.flows),
+            up: self.up.saturating_add(other.up),
+            down: self.down.saturating_add(other.down),
+            uncertain_up: self.uncertain_up.saturating_add(other.uncertain_up),
+            uncertain_down: self.uncertain_down.saturating_add(other.uncertain_down),
+        };
+    }
+
+    fn values(&self) -> [ValueRef<'static>; 5] {
+        [self.flows, self.up, self.down, self.uncertain_up, self.uncertain_down].map(ValueRef::Integer)
+    }
+}
+
+/// A table whose rows are a key, sums, and the checksum.
+pub(crate) struct SumTable {
+    name: &'static str,
+    select: &'static str,
+    replace: &'static str,
+}
+
+pub(crate) const ROLLUP_HOUR: SumTable = SumTable {
+    name: "rollup_hour",
+    select: "SELECT * FROM rollup_hour WHERE hour = ?1 AND user = ?2 AND class = ?3",
+    replace: "INSERT OR REPLACE INTO rollup_hour VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+};
+
+pub(crate) const ROLLUP_DAY: SumTable = SumTable {
+    name: "rollup_day",
+    select: "SELECT * FROM rollup_day WHERE day = ?1 AND user = ?2 AND class = ?3",
+    replace: "INSERT OR REPLACE INTO rollup_day VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+};
+
+pub(crate) const AGGREGATE: SumTable = SumTable {
+    name: "aggregate",
+    select: "SELECT * FROM aggregate WHERE hour = ?1 AND user = ?2 AND class = ?3 AND host = ?4",
+    replace: "INSERT OR REPLACE INTO aggregate VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
+};
+
+impl SumTable {
+    /// Adds `sums` to what the table has under `key`.
+    pub(crate) fn add(
+        &self,
+        connection: &Connection,
+        key: &[ValueRef<'_>],
+        sums: &Sums,
+    ) -> rusqlite::Result<()> {
+        let mut select = connection.prepare_cached(self.select)?;
+        for (parameter, value) in (1..).zip(key) {
+            select.raw_bind_parameter(parameter, ToSqlOutput::Borrowed(*value))?;
+        }
+        let mut total = Sums::default();
+        let mut rows = select.raw_query();
+        if let Some(row) = rows.next()? {
+            checksum::check(row, self.name)?;
+            total = Sums::read(row)?;
+        }
+        drop(rows);
+        total.add(sums);
+        let mut values = key.to_vec();
+        values.extend(total.values());
+        checksum::put(connection, self.replace, &values)
+    }
+}
+
+/// The hour or day, the user and the class.
+pub(crate) type RollupKey = (i64, String, String);
+
+/// What is to be added to the rollups.
+#[derive(Default)]
+pub(crate) struct Rollups {
+    hours: BTreeMap<RollupKey, Sums>,
+}
+
+impl Rollups {
+    pub(crate) fn add(&mut self, hour: i64, user: &str, class: &str, sums: &Sums) {
+        self.hours.entry((hour, user.to_owned(), class.to_owned())).or_default().add(sums);
+    }
+
+    /// How many rows it would touch.
+    pub(crate) fn len(&self) -> usize {
+        self.hours.len()
+    }
+
+    /// Adds everything to the tables of `connection`, and is empty then.
+    pub(crate) fn write(&mut self, connection: &Connection) -> rusqlite::Result<()> {
+        let mut days: BTreeMap<(i64, &str, &str), Sums> = BTreeMap::new();
+        for ((hour, user, class), sums) in &self.hours {
+            ROLLUP_HOUR.add(connection, &key(*hour, user, class), sums)?;
+            days.entry((hour / DAY_HOURS, user, class)).or_default().add(sums);
+        }
+        for ((day, user, class), sums) in &days {
+            ROLLUP_DAY.add(connection, &key(*day, user, class), sums)?;
+        }
+        self.hours.clear();
+        Ok(())
+    }
+}
+
+fn key<'a>(time: i64, user: &'a str, class: &'a str) -> [ValueRef<'a>; 3] {
+    [ValueRef::Integer(time), ValueRef::Text(user.as_bytes()), ValueRef::Text(class.as_bytes())]
+}

@@ -1,0 +1,87 @@
+//! The way from schema version 1, where all flows were in `ledger.db`, to files by month.
+//!
+//! Promises: no row is lost or doubled, wherever it is interrupted: each month's file remembers, as the
+//! watermark of gateway 0, the last row that it took, and the rows leave `ledger.db` in the transaction that
+//! fills the rollups. Leaves to others: that transaction (`schema`).
+
+use std::path::Path;
+
+use rusqlite::{Connection, params};
+
+use super::SinkError;
+use super::begun::{Begun, Counted};
+use super::month::{HOUR_NS, Month};
+use super::month_file::{MonthFiles, Stamp};
+use super::schema::SchemaError;
+use super::sqlite::put_month;
+use super::sums::{Rollups, Sums};
+use crate::limits::MOVE_ROWS_MAX;
+
+/// Who wrote the flows that have no number of an entry.
+pub(crate) const STAMP: Stamp = Stamp { gateway: 0, epoch: 0 };
+
+const AS_NOW: &str = "SELECT rowid, *, 0 AS uncertain_up, 0 AS uncertain_down, 0 AS up_before,
+     0 AS down_before FROM flow_1";
+
+/// Moves every flow of `flow_1` to the file of its month, fills the rollups, and drops what is left.
+pub(super) fn move_flows(connection: &Connection, path: &Path) -> Result<(), SchemaError> {
+    let directory = path.parent().unwrap_or(Path::new("."));
+    let mut months = MonthFiles::new(directory, u64::MAX);
+    move_to_months(connection, &mut months)
+        .and_then(|()| months.close())
+        .and_then(|()| Ok(fill_rollups(connection)?))
+        .and_then(|()| Ok(connection.execute_batch("DROP TABLE flow_1; DROP TABLE source_1;")?))
+        .map_err(|error| SchemaError::Move(error.to_string()))
+}
+
+fn move_to_months(connection: &Connection, months: &mut MonthFiles) -> Result<(), SinkError> {
+    let mut next: Option<i64> = Some(i64::MIN);
+    while let Some(from_ns) = next {
+        let first = "SELECT min(closed_ns) FROM flow_1 WHERE closed_ns > ?1";
+        let first: Option<i64> = connection.query_row(first, [from_ns], |row| row.get(0))?;
+        if let Some(moment) = first {
+            let month = Month::of(moment);
+            while move_some(connection, months, month)? {}
+            put_month(connection, month, STAMP.gateway, months.applied(month, STAMP.gateway)?, false)?;
+        }
+        next = first.map(|moment| Month::of(moment).last_ns());
+    }
+    Ok(())
+}
+
+/// Moves the next rows of the month; whether there were any.
+fn move_some(connection: &Connection, months: &mut MonthFiles, month: Month) -> Result<bool, SinkError> {
+    let applied = months.applied(month, STAMP.gateway)?;
+    let span = params![applied, month.beginning_ns(), month.last_ns(), MOVE_ROWS_MAX as i64];
+    let last = "SELECT max(rowid) FROM (SELECT rowid FROM flow_1
+         WHERE rowid > ?1 AND closed_ns BETWEEN ?2 AND ?3 ORDER BY rowid LIMIT ?4)";
+    let last: Option<i64> = connection.query_row(last, span, |row| row.get(0))?;
+    let Some(last) = last else { return Ok(false) };
+    months.append(month, STAMP, last, |file| {
+        let sql = format!("{AS_NOW} WHERE rowid > ?1 AND rowid <= ?2 AND closed_ns BETWEEN ?3 AND ?4");
+        let mut select = connection.prepare_cached(&sql)?;
+        let mut rows = select.query(params![applied, last, month.beginning_ns(), month.last_ns()])?;
+        while let Some(row) = rows.next()? {
+            let reason = row.get_ref("reason")?.as_str().map_err(rusqlite::Error::from)?;
+            let counted = Counted::read(row, "closed_ns")?;
+            file.flow(row.get("rowid")?, &Begun::read(row)?, &counted, reason)?;
+        }
+        Ok(())
+    })?;
+    Ok(true)
+}
+
+fn fill_rollups(connection: &Connection) -> rusqlite::Result<()> {
+    let mut rollups = Rollups::default();
+    let mut select = connection.prepare("SELECT user, class, closed_ns, up, down FROM flow_1")?;
+    let mut rows = select.query([])?;
+    while let Some(row) = rows.next()? {
+        let sums = Sums { flows: 1, up: row.get("up")?, down: row.get("down")?, ..Sums::default() };
+        let hour = row.get::<_, i64>("closed_ns")? / HOUR_NS;
+        rollups.add(hour, row.get_ref("user")?.as_str()?, row.get_ref("class")?.as_str()?, &sums);
+        if rollups.len() >= MOVE_ROWS_MAX {
+            rollups.write(connection)?;
+        }
+    }
+    rollups.write(connection)
+}

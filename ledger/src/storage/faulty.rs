@@ -1,0 +1,160 @@
+//! Memory that fails: any call may be refused, cut short or be lied about, as a seed decides.
+
+use std::io;
+use std::sync::{Arc, Mutex};
+
+use super::memory::{Memory, MemoryFile};
+use super::{Storage, StorageFile};
+use crate::simulation::Random;
+
+/// A call of storage.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Call {
+    Create,
+    Open,
+    Rename,
+    Remove,
+    SyncNames,
+    Read,
+    Write,
+    Sync,
+}
+
+/// How a call fails.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Fault {
+    /// `EIO`.
+    Broken,
+    /// `ENOSPC`; a write has written a part.
+    Full,
+}
+
+/// Decides about each call, of which it is told the number.
+pub(crate) type Plan = Box<dyn FnMut(Call, u64) -> Option<Fault> + Send>;
+
+/// See the file's header.
+#[derive(Clone)]
+pub(crate) struct Faulty {
+    memory: Memory,
+    state: Arc<Mutex<State>>,
+}
+
+struct State {
+    plan: Plan,
+    calls: u64,
+    faults: u64,
+    random: Random,
+}
+
+/// A file of [`Faulty`].
+pub(crate) struct FaultyFile {
+    file: MemoryFile,
+    storage: Faulty,
+}
+
+impl Faulty {
+    /// `memory`, with failures by `plan`.
+    pub(crate) fn new(memory: Memory, random: Random, plan: Plan) -> Faulty {
+        Faulty { memory, state: Arc::new(Mutex::new(State { plan, calls: 0, faults: 0, random })) }
+    }
+
+    /// The calls that failed so far.
+    pub(crate) fn faults(&self) -> u64 {
+        self.with(|state| state.faults)
+    }
+
+    fn with<R>(&self, ask: impl FnOnce(&mut State) -> R) -> R {
+        ask(&mut self.state.lock().expect("no test panics in a plan"))
+    }
+
+    fn fault(&self, call: Call) -> Option<Fault> {
+        self.with(|state| {
+            state.calls += 1;
+            let fault = (state.plan)(call, state.calls);
+            state.faults += u64::from(fault.is_some());
+            fault
+        })
+    }
+
+    fn allow(&self, call: Call) -> io::Result<()> {
+        self.fault(call).map_or(Ok(()), |fault| Err(fault.error()))
+    }
+
+    fn wrap(&self, file: MemoryFile) -> FaultyFile {
+        FaultyFile { file, storage: self.clone() }
+    }
+}
+
+impl Fault {
+    fn error(self) -> io::Error {
+        match self {
+            Fault::Broken => io::Error::other("input/output error, simulated"),
+            Fault::Full => io::Error::new(io::ErrorKind::StorageFull, "no space left, simulated"),
+        }
+    }
+}
+
+impl Storage for Faulty {
+    type File = FaultyFile;
+
+    fn names(&self) -> io::Result<Vec<String>> {
+        self.memory.names()
+    }
+
+    fn create(&self, name: &str) -> io::Result<FaultyFile> {
+        self.allow(Call::Create)?;
+        self.memory.create(name).map(|file| self.wrap(file))
+    }
+
+    fn open(&self, name: &str) -> io::Result<FaultyFile> {
+        self.allow(Call::Open)?;
+        self.memory.open(name).map(|file| self.wrap(file))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.allow(Call::Rename)?;
+        self.memory.rename(from, to)
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.allow(Call::Remove)?;
+        self.memory.remove(name)
+    }
+
+    fn sync_names(&self) -> io::Result<()> {
+        self.allow(Call::SyncNames)?;
+        self.memory.sync_names()
+    }
+}
+
+impl StorageFile for FaultyFile {
+    fn length(&self) -> io::Result<u64> {
+        self.file.length()
+    }
+
+    fn read_at(&self, bytes: &mut [u8], at: u64) -> io::Result<usize> {
+        self.storage.allow(Call::Read)?;
+        self.file.read_at(bytes, at)
+    }
+
+    fn write_at(&self, bytes: &[u8], at: u64) -> io::Result<()> {
+        match self.storage.fault(Call::Write) {
+            None => self.file.write_at(bytes, at),
+            Some(fault) => {
+                let part = self.storage.with(|state| state.random.below(bytes.len() as u64 + 1));
+                self.file.write_at(&bytes[..part as usize], at)?;
+                Err(fault.error())
+            }
+        }
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        match self.storage.fault(Call::Sync) {
+            None => self.file.sync(),
+            Some(fault) => {
+                self.storage.with(|state| self.file.fail_sync(&mut state.random));
+                Err(fault.error())
+            }
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! Storage in a directory of the file system.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use super::{Storage, StorageFile};
+
+/// The files of one directory, readable by this user alone.
+#[derive(Clone, Debug)]
+pub(crate) struct Directory(PathBuf);
+
+impl Directory {
+    /// The directory at `path`, which exists.
+    pub(crate) fn at(path: &Path) -> Directory {
+        Directory(path.to_owned())
+    }
+
+    fn options() -> OpenOptions {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).mode(0o600);
+        options
+    }
+}
+
+impl Storage for Directory {
+    type File = File;
+
+    fn names(&self) -> io::Result<Vec<String>> {
+        let names = fs::read_dir(&self.0)?.map(|entry| entry.map(|entry| entry.file_name().into_string()));
+        // A name that is not UTF-8 is none of ours.
+        Ok(names.collect::<io::Result<Vec<_>>>()?.into_iter().flatten().collect())
+    }
+
+    fn create(&self, name: &str) -> io::Result<File> {
+        Self::options().create(true).truncate(true).open(self.0.join(name))
+    }
+
+    fn open(&self, name: &str) -> io::Result<File> {
+        Self::options().open(self.0.join(name))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        fs::rename(self.0.join(from), self.0.join(to))
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        fs::remove_file(self.0.join(name))
+    }
+
+    fn sync_names(&self) -> io::Result<()> {
+        File::open(&self.0)?.sync_all()
+    }
+}
+
+impl StorageFile for File {
+    fn length(&self) -> io::Result<u64> {
+        Ok(self.metadata()?.len())
+    }
+
+    fn read_at(&self, bytes: &mut [u8], at: u64) -> io::Result<usize> {
+        let mut read = 0;
+        while read < bytes.len() {
+            match FileExt::read_at(self, &mut bytes[read..], at + read as u64) {
+                Ok(0) => break,
+                Ok(count) => read += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(read)
+    }
+
+    fn write_at(&self, bytes: &[u8], at: u64) -> io::Result<()> {
+        self.write_all_at(bytes, at)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.sync_data()
+    }
+}

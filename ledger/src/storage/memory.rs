@@ -1,0 +1,169 @@
+//! Storage in memory that can lose power: each unsynced sector then survives or not, as a seed decides.
+
+use std::collections::BTreeMap;
+use std::io::{self, ErrorKind};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use super::{Storage, StorageFile};
+use crate::simulation::Random;
+
+/// What a disk writes whole or not at all.
+const SECTOR_BYTES: usize = 512;
+
+/// A disk in memory. Clones are the same disk.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Memory(Arc<Mutex<Disk>>);
+
+#[derive(Debug, Default)]
+struct Disk {
+    names: BTreeMap<String, usize>,
+    /// As a power failure would leave them: some of the changes since may have come to the disk too.
+    durable_names: BTreeMap<String, usize>,
+    files: Vec<Content>,
+}
+
+#[derive(Debug, Default)]
+struct Content {
+    bytes: Vec<u8>,
+    durable: Vec<u8>,
+    /// Writes since the last sync, in their order.
+    unsynced: Vec<(usize, Vec<u8>)>,
+}
+
+/// A file of [`Memory`].
+#[derive(Clone, Debug)]
+pub(crate) struct MemoryFile {
+    disk: Memory,
+    index: usize,
+}
+
+impl Memory {
+    /// The disk after a power failure. Handles of before are of another disk.
+    pub(crate) fn after_power_failure(&self, random: &mut Random) -> Memory {
+        let disk = self.lock();
+        // Directories are journaled by file systems: their changes come in order, all or a prefix. One coin.
+        let names = if random.chance(50) { &disk.names } else { &disk.durable_names };
+        let files = disk.files.iter().map(|content| {
+            let mut durable = content.durable.clone();
+            for (at, bytes) in &content.unsynced {
+                // Pages are written in any order, and a page of several sectors may be torn.
+                let all = random.chance(40);
+                for (sector, part) in bytes.chunks(SECTOR_BYTES).enumerate() {
+                    if all || random.chance(50) {
+                        put(&mut durable, at + sector * SECTOR_BYTES, part);
+                    }
+                }
+            }
+            Content { bytes: durable.clone(), durable, unsynced: Vec::new() }
+        });
+        let (names, files) = (names.clone(), files.collect());
+        Memory(Arc::new(Mutex::new(Disk { durable_names: names.clone(), names, files })))
+    }
+
+    /// The disk as another process finds it after this one was killed: the kernel has everything.
+    pub(crate) fn after_kill(&self) -> Memory {
+        self.clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Disk> {
+        self.0.lock().expect("no test panics while it holds the disk")
+    }
+
+    fn file(&self, index: usize) -> MemoryFile {
+        MemoryFile { disk: self.clone(), index }
+    }
+}
+
+fn put(content: &mut Vec<u8>, at: usize, bytes: &[u8]) {
+    if content.len() < at + bytes.len() {
+        content.resize(at + bytes.len(), 0);
+    }
+    content[at..at + bytes.len()].copy_from_slice(bytes);
+}
+
+fn absent() -> io::Error {
+    ErrorKind::NotFound.into()
+}
+
+impl Storage for Memory {
+    type File = MemoryFile;
+
+    fn names(&self) -> io::Result<Vec<String>> {
+        Ok(self.lock().names.keys().cloned().collect())
+    }
+
+    fn create(&self, name: &str) -> io::Result<MemoryFile> {
+        let mut disk = self.lock();
+        disk.files.push(Content::default());
+        let index = disk.files.len() - 1;
+        disk.names.insert(name.to_owned(), index);
+        Ok(self.file(index))
+    }
+
+    fn open(&self, name: &str) -> io::Result<MemoryFile> {
+        self.lock().names.get(name).map(|index| self.file(*index)).ok_or_else(absent)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        let mut disk = self.lock();
+        let index = disk.names.remove(from).ok_or_else(absent)?;
+        disk.names.insert(to.to_owned(), index);
+        Ok(())
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.lock().names.remove(name).map(drop).ok_or_else(absent)
+    }
+
+    fn sync_names(&self) -> io::Result<()> {
+        let mut disk = self.lock();
+        disk.durable_names = disk.names.clone();
+        Ok(())
+    }
+}
+
+impl StorageFile for MemoryFile {
+    fn length(&self) -> io::Result<u64> {
+        Ok(self.disk.lock().files[self.index].bytes.len() as u64)
+    }
+
+    fn read_at(&self, bytes: &mut [u8], at: u64) -> io::Result<usize> {
+        let disk = self.disk.lock();
+        let content = &disk.files[self.index].bytes;
+        let start = (at as usize).min(content.len());
+        let count = bytes.len().min(content.len() - start);
+        bytes[..count].copy_from_slice(&content[start..start + count]);
+        Ok(count)
+    }
+
+    fn write_at(&self, bytes: &[u8], at: u64) -> io::Result<()> {
+        let mut disk = self.disk.lock();
+        let content = &mut disk.files[self.index];
+        put(&mut content.bytes, at as usize, bytes);
+        content.unsynced.push((at as usize, bytes.to_vec()));
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        let mut disk = self.disk.lock();
+        let content = &mut disk.files[self.index];
+        for (at, bytes) in std::mem::take(&mut content.unsynced) {
+            put(&mut content.durable, at, &bytes);
+        }
+        Ok(())
+    }
+}
+
+impl MemoryFile {
+    /// What a failed sync does: each write since the last good one came to the disk or is forgotten, and no
+    /// later sync will bring it there.
+    pub(crate) fn fail_sync(&self, random: &mut Random) {
+        let mut disk = self.disk.lock();
+        let content = &mut disk.files[self.index];
+        for (at, bytes) in std::mem::take(&mut content.unsynced) {
+            if random.chance(50) {
+                put(&mut content.durable, at, &bytes);
+            }
+        }
+    }
+}

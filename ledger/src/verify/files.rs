@@ -1,0 +1,120 @@
+//! One file at a time: its structure, its schema, each row's checksum, and how far it has come.
+
+use rusqlite::Connection;
+
+use super::{MonthState, Problem, VerifyReport, damaged};
+use crate::query::{QueryError, Usage};
+use crate::sink::checksum;
+use crate::sink::month_file;
+use crate::sink::schema::{self, Migration};
+
+/// Checks what one file tells by itself; whether all of it could be read.
+pub(super) fn check(
+    report: &mut VerifyReport,
+    name: &str,
+    file: &Connection,
+    migrations: &[Migration],
+) -> bool {
+    report.files += 1;
+    let checked = check_structure(report, name, file)
+        .and_then(|()| check_schema(report, name, file, migrations))
+        .and_then(|tables| tables.iter().try_for_each(|table| check_rows(report, name, file, table)));
+    if let Err(error) = &checked {
+        report.problem(damaged(name, error));
+    }
+    checked.is_ok()
+}
+
+fn check_structure(report: &mut VerifyReport, name: &str, file: &Connection) -> Result<(), QueryError> {
+    let mut select = file.prepare("PRAGMA integrity_check")?;
+    for line in select.query_map([], |row| row.get::<_, String>(0))? {
+        let text = line?;
+        if text != "ok" {
+            report.problem(Problem::Damaged { file: name.to_owned(), text });
+        }
+    }
+    Ok(())
+}
+
+/// Compares the schema with a new file's; the tables whose rows have checksums.
+fn check_schema(
+    report: &mut VerifyReport,
+    name: &str,
+    file: &Connection,
+    migrations: &[Migration],
+) -> Result<Vec<String>, QueryError> {
+    let expected = objects(&schema::new_in_memory(migrations)?)?;
+    if objects(file)? != expected {
+        let text = "its schema is not the one that we made".to_owned();
+        report.problem(Problem::Damaged { file: name.to_owned(), text });
+    }
+    let sealed = expected.into_iter().filter(|[kind, _, sql]| kind == "table" && sql.contains(" crc "));
+    Ok(sealed.map(|[_, table, _]| table).collect())
+}
+
+/// Kind, name and definition of everything in a schema.
+fn objects(connection: &Connection) -> rusqlite::Result<Vec<[String; 3]>> {
+    let sql = "SELECT type, name, ifnull(sql, '') FROM sqlite_schema ORDER BY name";
+    let mut select = connection.prepare(sql)?;
+    select.query_map([], |row| Ok([row.get(0)?, row.get(1)?, row.get(2)?]))?.collect()
+}
+
+fn check_rows(
+    report: &mut VerifyReport,
+    name: &str,
+    file: &Connection,
+    table: &str,
+) -> Result<(), QueryError> {
+    let mut select = file.prepare(&format!("SELECT * FROM {table}"))?;
+    let mut rows = select.query([])?;
+    let mut number = 0;
+    while let Some(row) = rows.next()? {
+        number += 1;
+        if !checksum::holds(row)? {
+            let (file, table) = (name.to_owned(), table.to_owned());
+            report.problem(Problem::Row { file, table, row: number });
+        }
+    }
+    report.rows += number;
+    Ok(())
+}
+
+/// Whether each file has come as far as `ledger.db` says, and has nothing beyond what it says of itself.
+pub(super) fn check_watermarks(
+    report: &mut VerifyReport,
+    usage: &Usage,
+    months: &[MonthState],
+) -> Result<(), QueryError> {
+    let mut impossible = |file: &str, text: String| {
+        report.problem(Problem::Watermark { file: file.to_owned(), text });
+    };
+    let ahead = "SELECT count(*) FROM source WHERE durable_lsn > applied_lsn";
+    if usage.connection.query_row(ahead, [], |row| row.get::<_, i64>(0))? > 0 {
+        impossible("ledger.db", "more is on stable storage than was applied".to_owned());
+    }
+    for state in months.iter().filter(|state| state.whole) {
+        let Some(file) = &state.file else { continue };
+        let mut select =
+            usage.connection.prepare("SELECT gateway, applied_lsn FROM month WHERE month = ?1")?;
+        let gateways = select.query_map([state.month.number()], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        for gateway in gateways {
+            let (gateway, expected): (i64, i64) = gateway?;
+            let found = month_file::applied(file, gateway)?;
+            if found < expected {
+                let text = format!("it had come to entry {expected} of gateway {gateway}, and is at {found}");
+                impossible(&state.name, text);
+            }
+            let last = "SELECT max(lsn) FROM (SELECT lsn, gateway FROM flow UNION ALL
+                 SELECT lsn, gateway FROM part) WHERE gateway = ?1";
+            let last: Option<i64> = file.query_row(last, [gateway], |row| row.get(0))?;
+            if last.is_some_and(|last| last > found) {
+                impossible(&state.name, format!("it has rows beyond entry {found} of gateway {gateway}"));
+            }
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn count(file: &Connection, table: &str) -> rusqlite::Result<i64> {
+    file.query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get(0))
+}

@@ -1,0 +1,133 @@
+//! Each flow: once, and with parts that come to what it says.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use rusqlite::{Connection, Row};
+
+use super::{MonthState, Problem, VerifyReport};
+use crate::query::{QueryError, Usage};
+use crate::sink::month::Month;
+
+/// Bytes up and down.
+type Bytes = (i64, i64);
+
+/// A flow's id, what it had before its last hour, and the months from its beginning to its last count.
+struct Before {
+    id: u128,
+    bytes: Bytes,
+    first: Month,
+    last: Month,
+}
+
+/// Checks that what each flow had moved before its last hour is the sum of its parts, the oldest month first:
+/// what is held in memory are the parts of flows that go on at that point.
+pub(super) fn check_parts(
+    report: &mut VerifyReport,
+    usage: &Usage,
+    months: &[MonthState],
+) -> Result<(), QueryError> {
+    let unsure: BTreeSet<Month> =
+        months.iter().filter(|state| !state.whole || state.aggregated).map(|state| state.month).collect();
+    let visible = usage.is_visible();
+    let mut parts: BTreeMap<u128, Bytes> = BTreeMap::new();
+    let mut check = |parts: &mut BTreeMap<u128, Bytes>, flow: Before| {
+        let expected = parts.remove(&flow.id).unwrap_or_default();
+        let sure = unsure.range(flow.first.min(flow.last)..=flow.last).next().is_none();
+        if sure && expected != flow.bytes {
+            report.problem(Problem::Parts { flow: flow.id, expected, found: flow.bytes });
+        }
+    };
+    for file in months.iter().filter_map(|state| state.file.as_ref()) {
+        each(file, &format!("SELECT id, up, down FROM part WHERE {visible}"), |row| {
+            let sum = parts.entry(id(row)?).or_default();
+            *sum = (sum.0.saturating_add(row.get(1)?), sum.1.saturating_add(row.get(2)?));
+            Ok(())
+        })?;
+        let flows =
+            format!("SELECT id, up_before, down_before, opened_ns, closed_ns FROM flow WHERE {visible}");
+        each(file, &flows, |row| {
+            let flow = before(row)?;
+            if flow.bytes != (0, 0) || parts.contains_key(&flow.id) {
+                check(&mut parts, flow);
+            }
+            Ok(())
+        })?;
+    }
+    let live = "SELECT id, up_before, down_before, opened_ns, counted_ns FROM live";
+    each(&usage.connection, live, |row| {
+        check(&mut parts, before(row)?);
+        Ok(())
+    })?;
+    // Where some flows are kept as sums only, their parts stand alone.
+    if unsure.is_empty() {
+        for (flow, expected) in parts {
+            report.problem(Problem::Parts { flow, expected, found: (0, 0) });
+        }
+    }
+    Ok(())
+}
+
+/// Checks that no flow is there twice, in one month, in two, or over and yet going on.
+pub(super) fn check_duplicates(
+    report: &mut VerifyReport,
+    usage: &Usage,
+    months: &[MonthState],
+) -> Result<(), QueryError> {
+    let visible = usage.is_visible();
+    let mut doubled = BTreeSet::new();
+    // How often each flow is there that can be in more than one place: of two months, at most one is the
+    // one in which it was opened.
+    let mut seen: BTreeMap<u128, u32> = BTreeMap::new();
+    each(&usage.connection, "SELECT id FROM live", |row| {
+        seen.insert(id(row)?, 1);
+        Ok(())
+    })?;
+    for state in months {
+        let Some(file) = &state.file else { continue };
+        let twice = format!("SELECT id FROM flow WHERE {visible} GROUP BY id HAVING count(*) > 1");
+        each(file, &twice, |row| {
+            doubled.insert(id(row)?);
+            Ok(())
+        })?;
+        let (first, last) = (state.month.beginning_ns(), state.month.last_ns());
+        let abroad =
+            format!("SELECT id FROM flow WHERE {visible} AND opened_ns NOT BETWEEN {first} AND {last}");
+        each(file, &abroad, |row| {
+            seen.entry(id(row)?).or_default();
+            Ok(())
+        })?;
+    }
+    for file in months.iter().filter_map(|state| state.file.as_ref()) {
+        each(file, &format!("SELECT id FROM flow WHERE {visible}"), |row| {
+            if let Some(count) = seen.get_mut(&id(row)?) {
+                *count += 1;
+            }
+            Ok(())
+        })?;
+    }
+    doubled.extend(seen.into_iter().filter(|(_, count)| *count > 1).map(|(flow, _)| flow));
+    doubled.into_iter().for_each(|flow| report.problem(Problem::Duplicate { flow }));
+    Ok(())
+}
+
+fn each(
+    connection: &Connection,
+    sql: &str,
+    mut take: impl FnMut(&Row<'_>) -> rusqlite::Result<()>,
+) -> Result<(), QueryError> {
+    let mut select = connection.prepare(sql)?;
+    let mut rows = select.query([])?;
+    while let Some(row) = rows.next()? {
+        take(row)?;
+    }
+    Ok(())
+}
+
+fn id(row: &Row<'_>) -> rusqlite::Result<u128> {
+    Ok(u128::from_be_bytes(row.get(0)?))
+}
+
+fn before(row: &Row<'_>) -> rusqlite::Result<Before> {
+    let month = |column| Ok::<_, rusqlite::Error>(Month::of(row.get(column)?));
+    Ok(Before { id: id(row)?, bytes: (row.get(1)?, row.get(2)?), first: month(3)?, last: month(4)? })
+}

@@ -1,0 +1,77 @@
+//! Crash points: named places in the program at which a kill test has the process die.
+//!
+//! Promises: with the feature `crash` and after `aim`, the n-th arrival at the named point, counted over
+//! all threads, is the last thing that the process does: SIGKILL, nothing is flushed, nothing is dropped.
+//! Without the feature a point is nothing at all. Leaves to others: which points there are (whoever calls
+//! [`point`]), and reading the environment (`tollgate`).
+
+/// Whether this build can be killed: for what is done in one step in the product, and in two around a point.
+pub const ENABLED: bool = cfg!(feature = "crash");
+
+/// A place at which a kill test may end the process.
+#[cfg(not(feature = "crash"))]
+#[inline(always)]
+pub fn point(_name: &'static str) {}
+
+#[cfg(feature = "crash")]
+pub use aimed::{aim, point};
+
+#[cfg(feature = "crash")]
+mod aimed {
+    use std::sync::OnceLock;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use rustix::process::{Signal, getpid, kill_process};
+
+    static AIM: OnceLock<Aim> = OnceLock::new();
+
+    struct Aim {
+        name: String,
+        /// The arrival that is deadly, counted from 1.
+        nth: u64,
+        arrivals: AtomicU64,
+    }
+
+    /// Makes one arrival deadly: `target` is `name:n`. Once per process.
+    ///
+    /// # Errors
+    /// What is wrong with `target`.
+    pub fn aim(target: &str) -> Result<(), &'static str> {
+        let (name, nth) = target.rsplit_once(':').ok_or("a crash point is written name:n")?;
+        let nth = nth.parse().map_err(|_| "the arrival at a crash point is a number")?;
+        let aim = Aim { name: name.to_owned(), nth, arrivals: AtomicU64::new(0) };
+        AIM.set(aim).map_err(|_| "a process is aimed at once")
+    }
+
+    /// A place at which a kill test may end the process.
+    pub fn point(name: &'static str) {
+        let Some(aim) = AIM.get() else { return };
+        // Relaxed: the count orders nothing, each arrival only needs a number of its own.
+        if aim.name == name && aim.arrivals.fetch_add(1, Ordering::Relaxed) + 1 == aim.nth {
+            die();
+        }
+    }
+
+    fn die() -> ! {
+        // The signal is delivered before the call returns to this thread; should it not be, nothing that
+        // comes after the point may happen all the same.
+        loop {
+            let _ = kill_process(getpid(), Signal::KILL);
+        }
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+
+        #[test]
+        fn what_is_no_target_is_refused_and_other_points_are_harmless() {
+            assert!(aim("journal.written").is_err());
+            assert!(aim("journal.written:soon").is_err());
+            aim("journal.written:2").unwrap();
+            assert!(aim("journal.written:1").is_err());
+            point("journal.written");
+            point("journal.synced");
+        }
+    }
+}

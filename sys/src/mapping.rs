@@ -1,0 +1,197 @@
+//! Memory that outlives the process: a file mapped and shared, seen as 64-bit words.
+//!
+//! Promises: a word that was stored is in the file's pages however the process ends, `kill -9` included, for
+//! the pages are the kernel's; the whole file is allocated before it is mapped, so that no store meets a full
+//! file system; words are atomic, so that any process may look at any time. Leaves to others: what the words
+//! mean, and in which order they are stored. (Release keeps the program's order, and a killed thread has
+//! done everything before the instruction at which it was stopped and nothing after.)
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::ptr::{self, NonNull};
+use std::slice;
+
+use rustix::fs::{FallocateFlags, fallocate, fstatfs};
+use rustix::mm::{MapFlags, ProtFlags, mlock, mmap, munmap};
+
+use crate::sync::atomic::AtomicU64;
+#[cfg(not(loom))]
+use crate::sync::atomic::Ordering;
+
+/// Bytes of a word.
+pub const WORD_BYTES: usize = size_of::<u64>();
+
+/// Words that this process stores and others may read.
+#[derive(Debug)]
+pub struct SharedWords(Words);
+
+#[derive(Debug)]
+enum Words {
+    Mapped(Pages),
+    /// Ends with the process: for tests and simulations.
+    Heap(Box<[AtomicU64]>),
+}
+
+/// Words that another process stores.
+#[derive(Debug)]
+pub struct SharedView(Pages);
+
+/// A mapping, unmapped when it is dropped.
+#[derive(Debug)]
+struct Pages {
+    start: NonNull<u64>,
+    bytes: usize,
+}
+
+impl SharedWords {
+    /// Maps `words` words of `file`, which grows to that size, all of it allocated and present in memory.
+    ///
+    /// # Errors
+    /// `ENOSPC` where the file system has no room, `EOPNOTSUPP` where it cannot allocate ahead.
+    pub fn of_file(file: &File, words: usize) -> io::Result<SharedWords> {
+        let bytes = words * WORD_BYTES;
+        fallocate(file, FallocateFlags::empty(), 0, bytes as u64)?;
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        Ok(SharedWords(Words::Mapped(Pages::map(file, bytes, access, MapFlags::POPULATE)?)))
+    }
+
+    /// Words that no file keeps.
+    pub fn in_memory(words: usize) -> SharedWords {
+        SharedWords(Words::Heap((0..words).map(|_| AtomicU64::new(0)).collect()))
+    }
+
+    /// The words.
+    pub fn words(&self) -> &[AtomicU64] {
+        match &self.0 {
+            Words::Heap(words) => words,
+            #[cfg(loom)]
+            Words::Mapped(_) => unimplemented_under_loom(),
+            // SAFETY: the mapping is valid for reads and writes of `bytes` bytes until it is dropped, is
+            // aligned to a page, and every access by this process goes through these atomics; what other
+            // processes do to the file's pages is a race of whole words, which atomics permit.
+            #[cfg(not(loom))]
+            Words::Mapped(pages) => unsafe {
+                slice::from_raw_parts(pages.start.as_ptr().cast::<AtomicU64>(), pages.bytes / WORD_BYTES)
+            },
+        }
+    }
+
+    /// Keeps the pages in memory, so that no store waits for one to be read back from swap.
+    ///
+    /// # Errors
+    /// `ENOMEM` or `EPERM` beyond `RLIMIT_MEMLOCK`; the words can be used all the same.
+    pub fn lock(&self) -> io::Result<()> {
+        match &self.0 {
+            Words::Mapped(pages) => pages.lock(),
+            Words::Heap(_) => Ok(()),
+        }
+    }
+}
+
+/// Whether `file` lies on a tmpfs: in the kernel's memory, and on no disk.
+pub fn is_in_memory(file: &File) -> bool {
+    /// `statfs(2)`.
+    const TMPFS_MAGIC: u64 = 0x0102_1994;
+    fstatfs(file).is_ok_and(|found| found.f_type as u64 == TMPFS_MAGIC)
+}
+
+/// loom's atomics are larger than a word: what it explores uses the heap.
+#[cfg(loom)]
+fn unimplemented_under_loom() -> ! {
+    panic!("a file cannot be mapped under loom")
+}
+
+impl SharedView {
+    /// Maps what `file` holds, for reading. Whoever writes the file must not shorten it.
+    ///
+    /// # Errors
+    /// The file cannot be mapped; an empty one neither.
+    pub fn of_file(file: &File) -> io::Result<SharedView> {
+        let bytes = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
+        let bytes = bytes / WORD_BYTES * WORD_BYTES;
+        Ok(SharedView(Pages::map(file, bytes, ProtFlags::READ, MapFlags::empty())?))
+    }
+
+    /// The number of words.
+    pub fn len(&self) -> usize {
+        self.0.bytes / WORD_BYTES
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The word at `index`. Panics beyond the end.
+    #[cfg(not(loom))]
+    pub fn word(&self, index: usize) -> u64 {
+        assert!(index < self.len(), "word {index} of {}", self.len());
+        // SAFETY: the index is within the mapping, which is readable until it is dropped and aligned to a
+        // page. The atomic is only loaded from, which a read-only page permits.
+        let word = unsafe { &*self.0.start.as_ptr().add(index).cast::<AtomicU64>() };
+        // Acquire pairs with the Release stores of the process that owns the words.
+        word.load(Ordering::Acquire)
+    }
+}
+
+impl Pages {
+    fn map(file: impl AsFd, bytes: usize, access: ProtFlags, more: MapFlags) -> io::Result<Pages> {
+        // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing of ours.
+        let start = unsafe { mmap(ptr::null_mut(), bytes, access, MapFlags::SHARED | more, file, 0)? };
+        let start = NonNull::new(start.cast()).expect("the kernel maps nothing at address zero unasked");
+        Ok(Pages { start, bytes })
+    }
+
+    fn lock(&self) -> io::Result<()> {
+        // SAFETY: the range is our mapping.
+        unsafe { mlock(self.start.as_ptr().cast(), self.bytes)? };
+        Ok(())
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        // SAFETY: the range is our mapping, and no borrow of it outlives its owner.
+        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
+    }
+}
+
+// SAFETY: the pages are only accessed as atomics, and unmapped once, by whoever drops the owner.
+unsafe impl Send for Pages {}
+// SAFETY: as above: shared access is atomic.
+unsafe impl Sync for Pages {}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use tempfile::tempfile;
+
+    use super::*;
+
+    #[test]
+    fn what_is_stored_is_in_the_file_and_seen_by_others() {
+        let file = tempfile().unwrap();
+        let words = SharedWords::of_file(&file, 1024).unwrap();
+        assert_eq!(file.metadata().unwrap().len(), 8192);
+        let view = SharedView::of_file(&file).unwrap();
+        assert_eq!(view.len(), 1024);
+        words.words()[1023].store(0x0102_0304, Ordering::Release);
+        assert_eq!(view.word(1023), 0x0102_0304);
+        drop(words);
+        let again = SharedWords::of_file(&file, 1024).unwrap();
+        assert_eq!(again.words()[1023].load(Ordering::Acquire), 0x0102_0304);
+    }
+
+    #[test]
+    #[should_panic(expected = "word 512 of 512")]
+    fn a_view_has_an_end() {
+        let file = tempfile().unwrap();
+        let _words = SharedWords::of_file(&file, 512).unwrap();
+        SharedView::of_file(&file).unwrap().word(512);
+    }
+
+    #[test]
+    fn an_empty_file_is_refused() {
+        assert!(SharedView::of_file(&tempfile().unwrap()).is_err());
+    }
+}

@@ -1,0 +1,332 @@
+//! A flow: one client's connection through the gateway and, at the other end, the origin's.
+//!
+//! Promises: every flow has a client address and a destination address that no other flow of the run has, so
+//! that ledger, witness and origin speak of the same one; each end counts the payload that its own calls
+//! sent and received. Leaves to others: when it is polled (`load`), and what the counts mean (`oracle`).
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpStream};
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+
+use crate::chance::Chance;
+use crate::traffic::{Finish, Side, Traffic};
+
+/// Receive buffers are small, so that a slow reader is one for the gateway too.
+pub(crate) const RECEIVE_BUFFER_BYTES: usize = 64 * 1024;
+
+/// How often one end has the segments of an outer network. Those of the loopback, 64 KiB, make the gateway's
+/// kernel take megabytes before it takes less than it is given, which few flows would live to see.
+pub(crate) const SMALL_SEGMENTS_PERCENT: u64 = 70;
+const SMALL_SEGMENT_BYTES: u32 = 1_400;
+
+/// Has the other side send in small segments: before the handshake, in which they are agreed.
+pub(crate) fn set_small_segments(socket: impl AsFd) -> std::io::Result<()> {
+    socket2::SockRef::from(&socket).set_tcp_mss(SMALL_SEGMENT_BYTES)
+}
+
+/// Addresses of clients are 127.128.0.0/9, those of destinations 127.0.0.0/9 without its first 65,536.
+const CLIENTS: u32 = 0x7f80_0000;
+const DESTINATIONS: u32 = 0x7f01_0000;
+/// Flows that may have an address of their own.
+pub(crate) const FLOWS_MAX: u32 = 0x7e_0000;
+
+/// The source address of a flow's client.
+pub(crate) fn client_address(number: u32) -> Ipv4Addr {
+    Ipv4Addr::from(CLIENTS + 1 + number)
+}
+
+/// The address that a flow goes to.
+pub(crate) fn destination_address(number: u32) -> Ipv4Addr {
+    Ipv4Addr::from(DESTINATIONS + number)
+}
+
+/// The flow whose client has this address.
+pub(crate) fn number_of_client(address: IpAddr) -> Option<u32> {
+    number(address, CLIENTS + 1)
+}
+
+/// The flow that goes to this address.
+pub(crate) fn number_of_destination(address: IpAddr) -> Option<u32> {
+    number(address, DESTINATIONS)
+}
+
+fn number(address: IpAddr, first: u32) -> Option<u32> {
+    let IpAddr::V4(address) = address else { return None };
+    u32::from(address).checked_sub(first).filter(|number| *number < FLOWS_MAX)
+}
+
+/// One end of a flow, and what it has done.
+pub(crate) struct End {
+    /// `None` when it is over.
+    stream: Option<TcpStream>,
+    side: Side,
+    /// What is sent before the payload: a client's request.
+    request: Vec<u8>,
+    /// Bytes of the gateway's answer that have not come yet.
+    answer_left: usize,
+    /// What of the answer has come.
+    answer: Vec<u8>,
+    next_write: Instant,
+    next_read: Instant,
+    /// Payload.
+    pub(crate) sent: u64,
+    /// Payload.
+    pub(crate) received: u64,
+    /// The other side has ended in order: all that it ever sent has been received.
+    pub(crate) is_whole: bool,
+    reads: bool,
+    writes: bool,
+}
+
+impl End {
+    fn new(stream: TcpStream, side: Side, request: Vec<u8>, answer_left: usize) -> End {
+        let now = Instant::now();
+        End {
+            stream: Some(stream),
+            side,
+            request,
+            answer_left,
+            answer: Vec::new(),
+            next_write: now,
+            next_read: now,
+            sent: 0,
+            received: 0,
+            is_whole: false,
+            reads: true,
+            writes: true,
+        }
+    }
+
+    /// The origin's end of a flow with this traffic.
+    pub(crate) fn origin(stream: TcpStream, traffic: &Traffic) -> End {
+        End::new(stream, traffic.origin, Vec::new(), 0)
+    }
+
+    pub(crate) fn stream(&self) -> Option<&TcpStream> {
+        self.stream.as_ref()
+    }
+
+    /// Whether it has ended, in order or not.
+    pub(crate) fn is_over(&self) -> bool {
+        self.stream.is_none()
+    }
+
+    /// Whether more may come.
+    pub(crate) fn reads(&self) -> bool {
+        self.reads
+    }
+
+    /// Whether the gateway's answer has come, or never will.
+    pub(crate) fn is_answered(&self) -> bool {
+        self.answer_left == 0 || !self.reads
+    }
+
+    /// Whether it wants to read and to write now.
+    pub(crate) fn wants(&self, now: Instant) -> (bool, bool) {
+        let has_more = self.sent < self.side.bytes || self.side.finish != Finish::Stay;
+        let may_write = !self.request.is_empty() || (has_more && self.may_send());
+        (self.reads && now >= self.next_read, self.writes && may_write && now >= self.next_write)
+    }
+
+    /// Reads once; with `all`, all that is there.
+    pub(crate) fn read(&mut self, scratch: &mut [u8], all: bool) {
+        while let Some(stream) = self.stream.as_mut().filter(|_| self.reads) {
+            let room = if all { scratch.len() } else { self.side.read_bytes.min(scratch.len()) };
+            let room = if self.answer_left > 0 { self.answer_left } else { room };
+            match stream.read(&mut scratch[..room]) {
+                Ok(0) => {
+                    self.is_whole = true;
+                    self.ended(false);
+                }
+                Ok(count) => self.take(&scratch[..count]),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(_) => self.close(),
+            }
+            if !all {
+                self.next_read = Instant::now() + self.side.read_pause;
+                return;
+            }
+        }
+    }
+
+    fn take(&mut self, bytes: &[u8]) {
+        if self.answer_left == 0 {
+            self.received += bytes.len() as u64;
+            return;
+        }
+        self.answer.extend_from_slice(bytes);
+        self.answer_left -= bytes.len();
+        if self.answer_left == 0 {
+            assert_established(&self.answer);
+        }
+    }
+
+    /// Writes once, and finishes behind the last byte.
+    pub(crate) fn write(&mut self, payload: &[u8]) {
+        let Some(mut stream) = self.stream.as_ref().filter(|_| self.writes) else { return };
+        if !self.request.is_empty() {
+            match stream.write(&self.request) {
+                Ok(count) => drop(self.request.drain(..count)),
+                Err(error) if is_for_later(error.kind()) => return,
+                Err(_) => return self.close(),
+            }
+        }
+        let left = usize::try_from(self.side.bytes - self.sent).unwrap_or(usize::MAX);
+        if self.may_send() && left > 0 {
+            match stream.write(&payload[..self.side.write_bytes.min(left)]) {
+                Ok(count) => self.sent += count as u64,
+                Err(error) if is_for_later(error.kind()) => return,
+                Err(_) => return self.close(),
+            }
+            self.next_write = Instant::now() + self.side.write_pause;
+        }
+        if self.sent == self.side.bytes && self.request.is_empty() {
+            self.finish();
+        }
+    }
+
+    fn may_send(&self) -> bool {
+        self.request.is_empty() && (self.answer_left == 0 || self.side.is_eager)
+    }
+
+    fn finish(&mut self) {
+        match (self.side.finish, &self.stream) {
+            (Finish::End, Some(stream)) => {
+                // It fails when the other side is gone, which the next read tells.
+                let _ = stream.shutdown(Shutdown::Write);
+                self.ended(true);
+            }
+            (Finish::Reset, Some(stream)) => {
+                // A socket that refuses it is dead.
+                let _ = sockopt::set_socket_linger(stream, Some(Duration::ZERO));
+                self.close();
+            }
+            (Finish::Stay, _) | (_, None) => {}
+        }
+    }
+
+    /// Notes the end of our direction, or of the other; with both the end is over.
+    fn ended(&mut self, ours: bool) {
+        if ours {
+            self.writes = false;
+        } else {
+            self.reads = false;
+        }
+        if !self.reads && !self.writes {
+            self.close();
+        }
+    }
+
+    fn close(&mut self) {
+        (self.reads, self.writes, self.stream) = (false, false, None);
+    }
+}
+
+/// How a client asks.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Ask {
+    Connect,
+    Socks5,
+}
+
+/// See the file's header.
+pub(crate) struct Flow {
+    pub(crate) number: u32,
+    /// The client's.
+    pub(crate) address: SocketAddr,
+    pub(crate) traffic: Traffic,
+    ask: Ask,
+    pub(crate) client: End,
+    /// `None` until the gateway has come to the origin.
+    pub(crate) origin: Option<End>,
+}
+
+impl Flow {
+    /// Opens the client's end of flow `number`, which is to reach the origin at `port`.
+    pub(crate) fn open(
+        number: u32,
+        gateway: SocketAddr,
+        port: u16,
+        traffic: Traffic,
+        chance: &mut Chance,
+    ) -> std::io::Result<Flow> {
+        let destination = SocketAddr::from((destination_address(number), port));
+        let ask = *chance.pick(&[Ask::Connect, Ask::Socks5]);
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let socket = rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?;
+        sockopt::set_socket_recv_buffer_size(&socket, RECEIVE_BUFFER_BYTES)?;
+        if chance.happens(SMALL_SEGMENTS_PERCENT) {
+            set_small_segments(&socket)?;
+        }
+        rustix::net::bind(&socket, &SocketAddr::from((client_address(number), 0)))?;
+        match rustix::net::connect(&socket, &gateway) {
+            Ok(()) | Err(rustix::io::Errno::INPROGRESS) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let socket = TcpStream::from(socket);
+        let address = socket.local_addr()?;
+        let client = End::new(socket, traffic.client, ask.request(destination), ask.answer_bytes());
+        Ok(Flow { number, address, traffic, ask, client, origin: None })
+    }
+
+    /// What the gateway sends to the client ahead of the payload.
+    pub(crate) fn answer_bytes(&self) -> u64 {
+        self.ask.answer_bytes() as u64
+    }
+
+    /// Whether both ends are over.
+    pub(crate) fn is_over(&self) -> bool {
+        self.client.is_over() && self.origin.as_ref().is_some_and(End::is_over)
+    }
+
+    pub(crate) fn ends_mut(&mut self) -> impl Iterator<Item = &mut End> {
+        std::iter::once(&mut self.client).chain(&mut self.origin)
+    }
+
+    pub(crate) fn ends(&self) -> impl Iterator<Item = &End> {
+        std::iter::once(&self.client).chain(&self.origin)
+    }
+}
+
+impl Ask {
+    fn request(self, to: SocketAddr) -> Vec<u8> {
+        let SocketAddr::V4(address) = to else { unreachable!("destinations are addresses of IPv4") };
+        match self {
+            Ask::Connect => format!("CONNECT {to} HTTP/1.1\r\nHost: {to}\r\n\r\n").into_bytes(),
+            Ask::Socks5 => {
+                // The greeting, and the request right behind it.
+                let mut request = vec![5, 1, 0, 5, 1, 0, 1];
+                request.extend(address.ip().octets());
+                request.extend(to.port().to_be_bytes());
+                request
+            }
+        }
+    }
+
+    fn answer_bytes(self) -> usize {
+        match self {
+            Ask::Connect => {
+                let mut answer = Vec::new();
+                proto::http_connect::write_established(&mut answer);
+                answer.len()
+            }
+            // The method, and the reply with an address of IPv4.
+            Ask::Socks5 => 2 + 10,
+        }
+    }
+}
+
+fn assert_established(answer: &[u8]) {
+    let is_connect = answer.starts_with(b"HTTP/1.1 200 ");
+    let is_socks5 = answer.starts_with(&[5, 0, 5, 0, 0, 1]);
+    assert!(is_connect || is_socks5, "the gateway refuses: {}", answer.escape_ascii());
+}
+
+/// A socket that is not connected yet has `NotConnected` for a write.
+fn is_for_later(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::WouldBlock | ErrorKind::Interrupted | ErrorKind::NotConnected)
+}

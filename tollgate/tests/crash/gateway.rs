@@ -1,0 +1,236 @@
+//! The gateway as a process that is meant to die: started on a data directory, watched, ended.
+//!
+//! Promises: a start tells whether it came to serve or died at its point first; whoever ends by anything but
+//! the kill or the stop that was meant is a failure, with what it said. Leaves to others: why it is killed.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, OnceLock};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Reactor threads of each gateway: at most one call of each is cut by a kill.
+pub(crate) const REACTORS: usize = 2;
+
+/// How long an orderly stop may take. Only a failure waits this long.
+const STOP_MAX: Duration = Duration::from_secs(30);
+
+const CONFIGURATION: &str = r#"
+[[listener]]
+address = "127.0.0.1:0"
+[admin]
+address = "127.0.0.1:0"
+[log]
+to = "log.jsonl"
+[timeouts]
+drain = "0s"
+[[user]]
+name = "me"
+from = ["127.0.0.0/8"]
+allow = ["127.0.0.0/8"]
+"#;
+
+/// A directory with a configuration and, after the first start, with data.
+pub(crate) struct Place {
+    pub(crate) directory: PathBuf,
+    /// The file of each start's witness, on a tmpfs where there is one.
+    pub(crate) witness: PathBuf,
+}
+
+/// What a start came to.
+pub(crate) enum Start {
+    Serves(Running),
+    /// It died at the point that it was aimed at.
+    Died,
+}
+
+/// A gateway that serves.
+pub(crate) struct Running {
+    child: Child,
+    pub(crate) listener: SocketAddr,
+}
+
+/// Who watches a gateway, to its end: a harness that fails leaves no gateway behind.
+pub(crate) struct Watch(Option<JoinHandle<Result<End, String>>>);
+
+/// How a gateway ended.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum End {
+    /// At the point that it was aimed at.
+    Aimed,
+    /// By the harness's SIGKILL.
+    Signalled,
+    /// In order.
+    Stopped,
+}
+
+impl Place {
+    /// Prepares a place in `directory`, which is empty.
+    pub(crate) fn new(directory: &Path, witness: PathBuf, durability: Option<&str>) -> Place {
+        let durability = durability.map_or(String::new(), |word| format!("durability = \"{word}\"\n"));
+        let text = format!(
+            "{CONFIGURATION}[threads]\nreactors = {REACTORS}\n\
+             [ledger]\ndirectory = \"data\"\nsegment = \"256KiB\"\n{durability}"
+        );
+        fs::write(directory.join("tollgate.toml"), text).unwrap();
+        Place { directory: directory.to_owned(), witness }
+    }
+
+    pub(crate) fn data(&self) -> PathBuf {
+        self.directory.join("data")
+    }
+
+    /// Whether the gateway takes the configuration.
+    pub(crate) fn is_accepted(&self) -> bool {
+        self.command("check").stderr(Stdio::null()).output().unwrap().status.success()
+    }
+
+    /// Starts the gateway, aimed at a crash point if one is given.
+    ///
+    /// # Errors
+    /// That it neither serves nor died at a point, and what it said.
+    pub(crate) fn start(&self, kill_at: Option<&str>) -> Result<Start, String> {
+        let errors = fs::File::create(self.directory.join("stderr.txt")).unwrap();
+        let mut command = self.command("serve");
+        command.stderr(errors).env("TOLLGATE_WITNESS", &self.witness);
+        if let Some(target) = kill_at {
+            command.env("TOLLGATE_KILL_AT", target);
+        }
+        let mut child = command.spawn().unwrap();
+        let mut listener = None;
+        for line in BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok) {
+            if line.starts_with("  ledger in") {
+                break;
+            }
+            listener =
+                listener.or_else(|| line.split_whitespace().find_map(|word| word.parse::<SocketAddr>().ok()));
+        }
+        // Who is killed behind its first lines serves all the same, for a moment.
+        if let Some(listener) = listener {
+            return Ok(Start::Serves(Running { child, listener }));
+        }
+        let status = child.wait().unwrap();
+        if kill_at.is_some() && was_killed(status) {
+            return Ok(Start::Died);
+        }
+        Err(format!("it does not start: {status}\n{}", self.errors()))
+    }
+
+    /// What `tollgate usage` says: flows, bytes up, bytes down.
+    pub(crate) fn usage(&self) -> (u64, u64, u64) {
+        let output = self.command("usage").arg("--json").output().unwrap();
+        let usage: serde_json::Value =
+            serde_json::from_slice(&output.stdout).expect("usage prints its totals");
+        let total = |key: &str| usage["total"][key].as_u64().expect("a total is a number");
+        (total("flows"), total("up"), total("down"))
+    }
+
+    /// What the last gateway wrote to standard error.
+    pub(crate) fn errors(&self) -> String {
+        fs::read_to_string(self.directory.join("stderr.txt")).unwrap_or_default()
+    }
+
+    fn command(&self, word: &str) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        command.args([word, "--config", "tollgate.toml"]).current_dir(&self.directory);
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        command
+    }
+}
+
+impl Running {
+    pub(crate) fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
+    /// Watches it on a thread of its own, and kills it when `after` has passed, if it still lives.
+    pub(crate) fn kill_after(mut self, after: Duration) -> Watch {
+        let deadline = Instant::now() + after;
+        Watch::new(move || {
+            while Instant::now() < deadline {
+                if let Some(status) = self.child.try_wait().unwrap() {
+                    return if was_killed(status) { Ok(End::Aimed) } else { Err(by_itself(status)) };
+                }
+                let left = deadline.saturating_duration_since(Instant::now());
+                thread::sleep(left.min(Duration::from_millis(1)));
+            }
+            // It may have died a moment ago.
+            let _ = self.child.kill();
+            let status = self.child.wait().unwrap();
+            if was_killed(status) { Ok(End::Signalled) } else { Err(by_itself(status)) }
+        })
+    }
+
+    /// Watches on a thread of its own how it stops, once [`stop`] has asked for that; kills it when `kill_at`
+    /// is set and has come.
+    pub(crate) fn await_stop(mut self, kill_at: Arc<OnceLock<Instant>>) -> Watch {
+        Watch::new(move || {
+            let deadline = Instant::now() + STOP_MAX;
+            loop {
+                match self.child.try_wait().unwrap() {
+                    Some(status) if status.success() => return Ok(End::Stopped),
+                    Some(status) if was_killed(status) && kill_at.get().is_some() => {
+                        return Ok(End::Signalled);
+                    }
+                    Some(status) => return Err(by_itself(status)),
+                    None => thread::sleep(Duration::from_millis(1)),
+                }
+                let now = Instant::now();
+                if kill_at.get().is_some_and(|at| now >= *at) || now > deadline {
+                    // It may have ended a moment ago.
+                    let _ = self.child.kill();
+                }
+                if now > deadline {
+                    let _ = self.child.wait();
+                    return Err(format!("it has not stopped after {} s", STOP_MAX.as_secs()));
+                }
+            }
+        })
+    }
+}
+
+impl Watch {
+    fn new(watch: impl FnOnce() -> Result<End, String> + Send + 'static) -> Watch {
+        Watch(Some(thread::spawn(watch)))
+    }
+
+    /// Whether the gateway has ended.
+    pub(crate) fn is_over(&self) -> bool {
+        self.0.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Awaits the gateway's end.
+    ///
+    /// # Errors
+    /// That it was not the end that was meant.
+    pub(crate) fn end(mut self) -> Result<End, String> {
+        let thread = self.0.take().expect("only this and `drop` take it, and both are the last");
+        thread.join().expect("watching does not panic")
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        // How it ended is of no interest where something else is wrong already.
+        self.0.take().into_iter().for_each(|thread| drop(thread.join()));
+    }
+}
+
+/// Asks for an orderly stop.
+pub(crate) fn stop(pid: Pid) {
+    kill_process(pid, Signal::TERM).unwrap();
+}
+
+fn was_killed(status: ExitStatus) -> bool {
+    status.signal() == Some(Signal::KILL.as_raw())
+}
+
+fn by_itself(status: ExitStatus) -> String {
+    format!("it ended by itself: {status}")
+}

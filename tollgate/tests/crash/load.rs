@@ -1,0 +1,187 @@
+//! The load: many flows through one gateway, both ends of each in this process, until the gateway is dead.
+//!
+//! Promises: one thread, sockets that never block, no code of the engine; after the gateway's death all that
+//! its kernel still delivers is received. Leaves to others: killing (`gateway`), judging (`oracle`).
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+
+use crate::chance::Chance;
+use crate::flow::{
+    End, FLOWS_MAX, Flow, RECEIVE_BUFFER_BYTES, SMALL_SEGMENTS_PERCENT, number_of_destination,
+    set_small_segments,
+};
+use crate::traffic::{Traffic, WRITE_BYTES_MAX};
+
+/// Flows at a time.
+const LIVE: std::ops::Range<u64> = 64..513;
+
+/// Connections opened at a time, so that those that are open get their turn.
+const OPENINGS_PER_TURN_MAX: usize = 8;
+
+/// Of the flows that are open, so that there is room for those that come and go.
+const LASTING_PERCENT_MAX: usize = 70;
+
+/// How long the gateway's kernel may take to deliver what a dead gateway has sent.
+const DELIVERY_MAX: Duration = Duration::from_secs(3);
+
+const TURN: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+
+/// See the file's header.
+pub(crate) struct Load {
+    listener: TcpListener,
+    port: u16,
+    first: u32,
+    /// Every flow of this load; a flow's place is its number less `first`.
+    flows: Vec<Flow>,
+    /// The places of those that are not over.
+    live: VecDeque<usize>,
+    live_max: usize,
+    scratch: Vec<u8>,
+    payload: Vec<u8>,
+}
+
+impl Load {
+    /// A load of some hundreds of flows at a time, numbered from `first` on.
+    pub(crate) fn new(first: u32, chance: &mut Chance) -> Load {
+        let live_max = usize::try_from(chance.within_orders(LIVE)).expect("some hundreds");
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let socket = rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None).unwrap();
+        sockopt::set_socket_recv_buffer_size(&socket, RECEIVE_BUFFER_BYTES).unwrap();
+        if chance.happens(SMALL_SEGMENTS_PERCENT) {
+            set_small_segments(&socket).unwrap();
+        }
+        rustix::net::bind(&socket, &SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0))).unwrap();
+        rustix::net::listen(&socket, 4096).unwrap();
+        let listener = TcpListener::from(socket);
+        let port = listener.local_addr().unwrap().port();
+        Load {
+            listener,
+            port,
+            first,
+            flows: Vec::new(),
+            live: VecDeque::new(),
+            live_max,
+            scratch: vec![0; WRITE_BYTES_MAX],
+            payload: vec![0x5a; WRITE_BYTES_MAX],
+        }
+    }
+
+    /// Keeps the flows going through `gateway` until `is_dead`. When `settle_after` has passed nothing new
+    /// is opened, and when all that is open has been answered `settled` is called, once.
+    pub(crate) fn run(
+        &mut self,
+        gateway: SocketAddr,
+        chance: &mut Chance,
+        is_dead: impl Fn() -> bool,
+        settle_after: Option<Duration>,
+        settled: impl FnOnce(),
+    ) {
+        let settle_at = settle_after.map(|after| Instant::now() + after);
+        let mut settled = Some(settled);
+        while !is_dead() {
+            let opens = settle_at.is_none_or(|at| Instant::now() < at);
+            if opens {
+                self.open_some(gateway, chance);
+            } else if self.live.iter().all(|&at| self.flows[at].client.is_answered()) {
+                settled.take().into_iter().for_each(|settled| settled());
+            }
+            self.turn();
+        }
+        self.receive_the_rest();
+    }
+
+    /// All flows, at the end.
+    pub(crate) fn into_flows(self) -> Vec<Flow> {
+        self.flows
+    }
+
+    fn open_some(&mut self, gateway: SocketAddr, chance: &mut Chance) {
+        let lasting = self.live.iter().filter(|&&place| self.flows[place].traffic.lasts).count();
+        let mut may_last = (self.live_max * LASTING_PERCENT_MAX / 100).saturating_sub(lasting);
+        for _ in 0..OPENINGS_PER_TURN_MAX.min(self.live_max.saturating_sub(self.live.len())) {
+            let number = self.first + u32::try_from(self.flows.len()).unwrap();
+            assert!(number < FLOWS_MAX, "every flow of the run has an address of its own");
+            let traffic = Traffic::draw(chance, may_last > 0);
+            may_last -= usize::from(traffic.lasts);
+            // The gateway died a moment ago.
+            let Ok(flow) = Flow::open(number, gateway, self.port, traffic, chance) else { return };
+            self.live.push_back(self.flows.len());
+            self.flows.push(flow);
+        }
+    }
+
+    /// Waits a moment for whoever is ready, and serves them.
+    fn turn(&mut self) {
+        let now = Instant::now();
+        let mut sources = vec![PollFd::new(&self.listener, PollFlags::IN)];
+        let mut owners = Vec::new();
+        for &place in &self.live {
+            for (end_at, end) in self.flows[place].ends().enumerate() {
+                let (reads, writes) = end.wants(now);
+                let mut flags = PollFlags::empty();
+                flags.set(PollFlags::IN, reads);
+                flags.set(PollFlags::OUT, writes);
+                if let (Some(stream), false) = (end.stream(), flags.is_empty()) {
+                    sources.push(PollFd::from_borrowed_fd(stream.as_fd(), flags));
+                    owners.push((place, end_at));
+                }
+            }
+        }
+        poll(&mut sources, Some(&TURN)).expect("as many sources may be polled as may be open");
+        let ready: Vec<PollFlags> = sources.iter().map(PollFd::revents).collect();
+        drop(sources);
+        for ((place, end_at), ready) in owners.into_iter().zip(&ready[1..]) {
+            let end = self.flows[place].ends_mut().nth(end_at).expect("an end that was polled is there");
+            let is_broken = ready.intersects(PollFlags::ERR | PollFlags::HUP);
+            let (reads, writes) = end.wants(now);
+            if reads && (is_broken || ready.contains(PollFlags::IN)) {
+                end.read(&mut self.scratch, false);
+            }
+            if writes && (is_broken || ready.contains(PollFlags::OUT)) {
+                end.write(&self.payload);
+            }
+        }
+        if !ready[0].is_empty() {
+            self.accept();
+        }
+        let flows = &self.flows;
+        self.live.retain(|&place| !flows[place].is_over());
+    }
+
+    fn accept(&mut self) {
+        while let Ok((stream, _)) = self.listener.accept() {
+            stream.set_nonblocking(true).unwrap();
+            let local: IpAddr = stream.local_addr().unwrap().ip();
+            let number = number_of_destination(local).expect("only flows of ours come here");
+            let place = number.checked_sub(self.first).expect("flows of earlier loads are over") as usize;
+            let flow = &mut self.flows[place];
+            assert!(flow.origin.is_none(), "one connection reaches a destination");
+            flow.origin = Some(End::origin(stream, &flow.traffic));
+        }
+    }
+
+    /// Receives what is still under way from a gateway that is dead.
+    fn receive_the_rest(&mut self) {
+        let deadline = Instant::now() + DELIVERY_MAX;
+        loop {
+            self.accept();
+            let mut is_done = true;
+            for &place in &self.live {
+                for end in self.flows[place].ends_mut() {
+                    end.read(&mut self.scratch, true);
+                    is_done &= !end.reads();
+                }
+            }
+            if is_done || Instant::now() > deadline {
+                return;
+            }
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! Kill tests: gateways under load that die by SIGKILL, and the bill that the next one presents.
+//!
+//! Promises: what is found wrong is printed with its seed, generation, flow and numbers, and with the command
+//! that runs the same again. Leaves to others: building it with the feature `crash` (`cargo xtask crash`).
+//!
+//! ```text
+//!   history.rs  one data directory through many kills      oracle.rs  what must hold of its bill
+//!   load.rs     flows through a gateway until it is dead    bill.rs    what the ledger says
+//!   flow.rs     both ends of a flow, traffic.rs: of which kind         tally.rs  what it came to
+//!   gateway.rs  the process that is killed                  chance.rs  what the seed decides
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod bill;
+mod chance;
+mod flow;
+mod gateway;
+mod history;
+mod load;
+mod oracle;
+mod tally;
+mod traffic;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::{Instant, SystemTime};
+
+use clap::Parser;
+
+use chance::Chance;
+use gateway::Place;
+use history::{Ending, History};
+use tally::Tally;
+
+/// What the names of our directories begin with.
+const KEPT: &str = "tollgate-crash-";
+
+/// Kills gateways under load and holds their bills against what was sent.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask crash")]
+struct Options {
+    /// Kills at a random instant.
+    #[arg(long, default_value_t = 70)]
+    random: usize,
+    /// Kills at a crash point.
+    #[arg(long, default_value_t = 60)]
+    aimed: usize,
+    /// Kills at a random instant, each followed by one inside the recovery.
+    #[arg(long, default_value_t = 20)]
+    recovery: usize,
+    /// Orderly stops under load, besides the one that each data directory has at the end.
+    #[arg(long, default_value_t = 0)]
+    stops: usize,
+    /// What all chance comes from; drawn if it is not given.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Kills of one data directory.
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..))]
+    generations: u16,
+    /// Of a hundred data directories, those with the durability `sync`.
+    #[arg(long, default_value_t = 30)]
+    sync_share: u64,
+    /// Only this history of those that the other options make.
+    #[arg(long)]
+    history: Option<usize>,
+    /// Fail if there is a crash point that nobody died at: for runs long enough to draw each many times.
+    #[arg(long)]
+    all_points: bool,
+    /// Judge a bill that is made of the witness, in place of the ledger's: a test of the harness itself.
+    #[arg(long)]
+    rehearse: bool,
+}
+
+impl Options {
+    /// The command line that makes the same histories again.
+    fn command(&self, seed: u64) -> String {
+        let Options { random, aimed, recovery, stops, generations, sync_share, rehearse, .. } = self;
+        let rehearse = if *rehearse { " --rehearse" } else { "" };
+        format!(
+            "cargo xtask crash --random {random} --aimed {aimed} --recovery {recovery} --stops {stops} \
+             --generations {generations} --sync-share {sync_share} --seed {seed}{rehearse}"
+        )
+    }
+}
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    oracle::prove();
+    let seed = options.seed.unwrap_or_else(drawn_seed);
+    let mut endings: Vec<Ending> = [
+        (Ending::Random, options.random),
+        (Ending::Aimed, options.aimed),
+        (Ending::Recovery, options.recovery),
+        (Ending::Stop, options.stops),
+    ]
+    .into_iter()
+    .flat_map(|(ending, count)| std::iter::repeat_n(ending, count))
+    .collect();
+    Chance::new(seed, u64::MAX).shuffle(&mut endings);
+    let command = options.command(seed);
+    println!("{command}");
+    let began = Instant::now();
+    let knows_durability = knows_durability();
+    if !knows_durability {
+        println!("this gateway has no setting for durability: --sync-share has no effect");
+    }
+    let caveat = match (options.rehearse, knows_durability) {
+        (true, _) => " (REHEARSAL, no ledger was judged)",
+        (false, false) => " (no choice of durability)",
+        (false, true) => "",
+    };
+    let mut tally = Tally::new(history::points(), caveat);
+    for (number, endings) in endings.chunks(usize::from(options.generations)).enumerate() {
+        if options.history.is_some_and(|only| only != number) {
+            continue;
+        }
+        let sync = Chance::new(seed, number as u64 + (1 << 32)).happens(options.sync_share);
+        let durability = knows_durability.then_some(if sync { "sync" } else { "delayed" });
+        let own_seed = Chance::new(seed, number as u64).within(0..u64::MAX);
+        if let Err(wrong) = run_history(own_seed, (durability, options.rehearse), endings, &mut tally) {
+            eprintln!("crash: seed {seed}, history {number}, {wrong}\nagain: {command} --history {number}");
+            return ExitCode::FAILURE;
+        }
+    }
+    println!("{tally}; {} s; seed {seed}", began.elapsed().as_secs());
+    if options.all_points && !tally.unreached().is_empty() {
+        eprintln!("crash: a point that nobody died at proves nothing; see above");
+        return ExitCode::FAILURE;
+    }
+    ExitCode::SUCCESS
+}
+
+/// Runs one history in a directory that stays if something is wrong.
+fn run_history(
+    seed: u64,
+    mode: (Option<&str>, bool),
+    endings: &[Ending],
+    tally: &mut Tally,
+) -> Result<(), String> {
+    // With a name of its own, so that one that was kept is told from what other tests have there.
+    let directory = tempfile::Builder::new().prefix(KEPT).tempdir().unwrap();
+    // A witness on a disk would be written back all the time.
+    let memory = Path::new("/dev/shm");
+    let memory = if memory.is_dir() { memory } else { directory.path() };
+    let shared = tempfile::Builder::new().prefix(KEPT).tempdir_in(memory).unwrap();
+    let witness = shared.path().join("witness");
+    let mut history = History::new(seed, directory.path(), witness, mode, tally);
+    // A broken assumption of the harness is told with its seed too.
+    let outcome = catch_unwind(AssertUnwindSafe(|| history.run(endings)))
+        .unwrap_or_else(|_| Err("the harness panicked".to_owned()));
+    outcome.map_err(|wrong| format!("{wrong}\nkept: {}", directory.keep().display()))
+}
+
+/// Whether the gateway has the setting, which it may have got after this harness.
+fn knows_durability() -> bool {
+    let directory = tempfile::tempdir().unwrap();
+    Place::new(directory.path(), directory.path().join("witness"), Some("sync")).is_accepted()
+}
+
+fn drawn_seed() -> u64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("it is after 1970");
+    Chance::new(now.as_nanos() as u64, 0).within(0..u64::from(u32::MAX))
+}

@@ -1,0 +1,112 @@
+//! What a run of kill tests has come to: kills, flows, bytes.
+//! Promises: the last line alone says it all, to be quoted.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use crate::bill::Row;
+use crate::oracle::Facts;
+
+/// See the file's header.
+#[derive(Default)]
+pub(crate) struct Tally {
+    /// What all this was, if it was not the ledger as configured: printed ahead of the numbers.
+    caveat: &'static str,
+    /// By point: those that died there, and those that lived too long and were killed anywhere.
+    points: BTreeMap<String, (u64, u64)>,
+    random: u64,
+    stops: u64,
+    checks: u64,
+    flows: BTreeMap<&'static str, u64>,
+    rows: u64,
+    killed: u64,
+    bytes: u128,
+    uncertain_calls: u64,
+    uncertain_bytes: u64,
+    uncertain_bytes_max: u64,
+}
+
+impl Tally {
+    /// Nothing so far, at these points.
+    pub(crate) fn new(points: impl Iterator<Item = String>, caveat: &'static str) -> Tally {
+        Tally { points: points.map(|name| (name, (0, 0))).collect(), caveat, ..Tally::default() }
+    }
+
+    /// A kill: at a random instant if there was no target, else whether the target was hit.
+    pub(crate) fn aimed(&mut self, target: Option<&str>, hit: bool) {
+        let Some(target) = target else {
+            self.random += 1;
+            return;
+        };
+        let name = target.rsplit_once(':').map_or(target, |(name, _)| name);
+        let (hits, misses) = self.points.entry(name.to_owned()).or_default();
+        *if hit { hits } else { misses } += 1;
+    }
+
+    pub(crate) fn stopped(&mut self) {
+        self.stops += 1;
+    }
+
+    pub(crate) fn checked(&mut self) {
+        self.checks += 1;
+    }
+
+    pub(crate) fn traffic(&mut self, name: &'static str) {
+        *self.flows.entry(name).or_default() += 1;
+    }
+
+    /// The bill of a history that is over.
+    pub(crate) fn bill(&mut self, facts: &[Facts], rows: &[Row]) {
+        debug_assert!(rows.len() <= facts.len(), "the oracle has found no row without a flow");
+        self.rows += rows.len() as u64;
+        for row in rows {
+            self.killed += u64::from(row.reason == "killed");
+            self.bytes += u128::from(row.up) + u128::from(row.down);
+            for bytes in [row.uncertain_up, row.uncertain_down].into_iter().filter(|bytes| *bytes > 0) {
+                self.uncertain_calls += 1;
+                self.uncertain_bytes += bytes;
+                self.uncertain_bytes_max = self.uncertain_bytes_max.max(bytes);
+            }
+        }
+    }
+
+    /// Points that nobody died at.
+    pub(crate) fn unreached(&self) -> Vec<&str> {
+        self.points.iter().filter(|(_, (hits, _))| *hits == 0).map(|(name, _)| name.as_str()).collect()
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(out, "kills at a random instant: {}", self.random)?;
+        for (name, (hits, misses)) in &self.points {
+            writeln!(out, "kills at {name}: {hits}, and {misses} that missed it")?;
+        }
+        for (name, flows) in &self.flows {
+            writeln!(out, "flows, {name}: {flows}")?;
+        }
+        let unreached = self.unreached();
+        if !unreached.is_empty() {
+            writeln!(out, "points that nobody died at: {}", unreached.join("; "))?;
+        }
+        let (hits, misses) = self.points.values().fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1));
+        let flows: u64 = self.flows.values().sum();
+        write!(
+            out,
+            "crash{}: {} kills ({} random, {hits} at a point, {misses} beside it) and {} orderly stops, \
+             {} bills read; {flows} flows, {} rows ({} killed) of {} bytes: none missing, none twice, none \
+             wrong; {} calls uncertain, {} bytes together, {} at most",
+            self.caveat,
+            self.random + hits + misses,
+            self.random,
+            self.stops,
+            self.checks,
+            self.rows,
+            self.killed,
+            self.bytes,
+            self.uncertain_calls,
+            self.uncertain_bytes,
+            self.uncertain_bytes_max,
+        )
+    }
+}
