@@ -1,11 +1,13 @@
-//! Automation, all of it in Rust: `cargo xtask tidy | services | deny`.
+//! Automation, all of it in Rust: `cargo xtask tidy | services | deny | sim | crash`.
 //! Promises: each command says on one line what went wrong and what to do. Leaves the order of a full
 //! run to `.ci/run`.
 
 #![forbid(unsafe_code)]
 
+mod crash;
 mod deny;
 mod services;
+mod sim;
 mod tidy;
 
 use std::{
@@ -18,7 +20,11 @@ usage: cargo xtask COMMAND
   tidy                         check the house rules over every file that is, or would be, committed
   services [--rivals|--stop]   install and start what the ignored tests talk to; --rivals only installs
                                the proxies that the lab compares with; --stop ends what was started
-  deny                         check licences, bans and sources of all dependencies against deny.toml";
+  deny                         check licences, bans and sources of all dependencies against deny.toml
+  sim SEED [--count N]         run the ledger's simulated world of a seed, or of N seeds from it on
+  crash [OPTIONS]              kill gateways under load and check their bills; without options the share of
+                               a change, about a minute; the whole is
+                               --random 1000 --aimed 800 --recovery 200 --all-points; --help tells the rest";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -29,6 +35,9 @@ fn main() -> ExitCode {
         ["services", "--rivals"] => services::install_rivals(),
         ["services", "--stop"] => services::stop(&root()),
         ["deny"] => deny::run(&root()),
+        ["sim", seed] => sim::run(&root(), seed, "1"),
+        ["sim", seed, "--count", count] => sim::run(&root(), seed, count),
+        ["crash", ref options @ ..] => crash::run(&root(), options),
         _ => {
             eprintln!("{USAGE}");
             return ExitCode::from(2);

@@ -29,7 +29,9 @@ pub(super) fn prepare(place: &Place) -> Result<Daemon> {
     }
     let mut command = account.command(&programs.join("postgres"));
     command.arg("-D").arg(&cluster).args(["-p", &place.port.to_string()]);
-    command.args(["-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=", "-c", "fsync=off"]);
+    command.args(["-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories="]);
+    // The lab compares what is really synced, on as many connections as it has rows in flight.
+    command.args(["-c", "fsync=on", "-c", "max_connections=300"]);
     // SIGINT is the fast shutdown: it does not wait for clients to leave.
     Ok(Daemon { command, ready, stop_signal: Signal::INT })
 }
