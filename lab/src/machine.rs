@@ -64,6 +64,8 @@ fn limits(descriptors_max: u64) -> Value {
 pub(crate) struct Watch {
     machine: Ticks,
     ours: CpuReading,
+    /// Processes that work for the experiment without descending from the lab.
+    beside: Vec<i32>,
     started: Instant,
 }
 
@@ -81,21 +83,29 @@ pub(crate) struct Sighting {
 impl Watch {
     /// Begins to look.
     pub(crate) fn start() -> Self {
-        Self { machine: Ticks::now(), ours: own_cpu(), started: Instant::now() }
+        Self::beside(Vec::new())
+    }
+
+    /// Begins to look; the families of these processes, which the lab did not start, are the experiment's
+    /// as well.
+    pub(crate) fn beside(processes: Vec<i32>) -> Self {
+        let ours = own_cpu(&processes);
+        Self { machine: Ticks::now(), ours, beside: processes, started: Instant::now() }
     }
 
     /// Says what happened since the start. Processes that the experiment ended meanwhile count as foreign, so
     /// none may end during a watch.
     pub(crate) fn finish(self) -> Sighting {
-        let ours = own_cpu().whole_since(&self.ours);
+        let ours = own_cpu(&self.beside).whole_since(&self.ours);
         sighting(&Ticks::now().since(&self.machine), ours, self.started.elapsed())
     }
 }
 
 /// The CPU time of the experiment's processes, and of the kernel threads that take over its loopback
 /// packets when there are many.
-fn own_cpu() -> CpuReading {
+fn own_cpu(beside: &[i32]) -> CpuReading {
     let mut ours = measure::family(std::process::id() as i32);
+    ours.extend(beside.iter().flat_map(|&process| measure::family(process)));
     ours.extend(measure::named("ksoftirqd/"));
     CpuReading::of(&ours)
 }

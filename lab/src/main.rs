@@ -6,6 +6,7 @@
 
 mod agent;
 mod child;
+mod inserts;
 mod load;
 mod machine;
 mod measure;
@@ -45,9 +46,19 @@ enum Command {
         #[command(flatten)]
         output: Output,
     },
+    /// One record at a time beside CPU hogs: the ledger, SQLite, PostgreSQL, and locks around a last page
+    Inserts {
+        #[command(flatten)]
+        options: inserts::Options,
+        #[command(flatten)]
+        output: Output,
+    },
     /// A process of the load, at the word of another lab
     #[command(hide = true)]
     Agent,
+    /// Computes without end
+    #[command(hide = true)]
+    Hog(inserts::Hog),
     /// Becomes another program, on terms
     #[command(hide = true)]
     Launch(child::Launch),
@@ -87,6 +98,11 @@ fn run(command: &Command) -> Result<ExitCode> {
             child::end_children_on_signals()?;
             tell(&relay::run(options)?, output)
         }
+        Command::Inserts { options, output } => {
+            child::end_children_on_signals()?;
+            tell(&inserts::run(options)?, output)
+        }
+        Command::Hog(terms) => inserts::spin(terms).map(|()| ExitCode::SUCCESS),
         Command::Agent => agent::obey().map(|()| ExitCode::SUCCESS),
         Command::Launch(terms) => child::launch(terms).map(|()| ExitCode::SUCCESS),
     }

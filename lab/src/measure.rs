@@ -96,6 +96,11 @@ pub(crate) fn family(root: i32) -> Vec<i32> {
     family
 }
 
+/// The process that started this one; `None` when this one is gone.
+pub(crate) fn parent(process: i32) -> Option<i32> {
+    Some(read_stat(process)?.parent)
+}
+
 /// The processes whose names begin so, kernel threads among them.
 pub(crate) fn named(prefix: &str) -> Vec<i32> {
     let is_named = |&process: &i32| {

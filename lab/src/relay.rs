@@ -131,6 +131,7 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
         experiment: "relay",
         machine,
         rows: Vec::new(),
+        grids: &[],
         verdicts: Vec::new(),
         left_out: Vec::new(),
         skipped,

@@ -22,6 +22,8 @@ pub(crate) struct Report {
     pub(crate) experiment: &'static str,
     pub(crate) machine: Map<String, Value>,
     pub(crate) rows: Vec<Row>,
+    /// What the terminal shows instead of a table for each part, where there are too many parts.
+    pub(crate) grids: &'static [Grid],
     pub(crate) verdicts: Vec<Verdict>,
     /// Verdicts that this run could not pass.
     pub(crate) left_out: Vec<Skipped>,
@@ -29,6 +31,13 @@ pub(crate) struct Report {
     pub(crate) skipped: Vec<Skipped>,
     /// What weakens all of its figures.
     pub(crate) warnings: Vec<String>,
+}
+
+/// One number of a family of parts whose names end in a count: subjects down, counts across.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Grid {
+    pub(crate) family: &'static str,
+    pub(crate) number: &'static str,
 }
 
 /// Something left out, and why.
@@ -128,6 +137,12 @@ impl Report {
     }
 }
 
+/// A part's family and count, where its name ends in one: `idle-1000`.
+fn counted(part: &str) -> Option<(&str, f64)> {
+    let (family, count) = part.rsplit_once('-')?;
+    Some((family, count.parse().ok()?))
+}
+
 /// The names of all numbers of some rows, in order.
 fn names_of(rows: &[&Row]) -> Vec<&'static str> {
     let mut names = Vec::new();
@@ -182,6 +197,7 @@ pub(crate) mod tests {
                 ),
                 row("haproxy", vec![run(0, 12_055.0, 79.8, &[]), run(1, 11_000.0, 82.0, &[])]),
             ],
+            grids: &[],
             verdicts: vec![Verdict {
                 name: "short-cpu",
                 value: 0.75,

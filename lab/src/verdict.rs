@@ -67,6 +67,18 @@ impl Target {
             Self::AtLeast(_) => value < other,
         }
     }
+
+    /// Of two verdicts on this target, the one that leaves less room for doubt in our favour.
+    pub(crate) fn worse(self, one: Verdict, other: Verdict) -> Verdict {
+        let rank = |verdict: &Verdict| match verdict.outcome {
+            Outcome::Holds => 0,
+            Outcome::Undecided => 1,
+            Outcome::Fails => 2,
+        };
+        let other_is_worse = (rank(&other), self.is_worse(other.value, one.value))
+            > (rank(&one), !self.is_worse(other.value, one.value));
+        if other_is_worse { other } else { one }
+    }
 }
 
 impl fmt::Display for Target {

@@ -4,7 +4,7 @@
 use super::rivals::Kind;
 use super::{bulk, pingpong, short};
 use crate::report::{Report, Sample, Skipped};
-use crate::verdict::{Outcome, Target, Verdict, best_rival, paired_ratios};
+use crate::verdict::{Target, Verdict, best_rival, paired_ratios};
 
 /// A rival must have spliced this share of its bytes, or it was not the rival that the promise is about.
 const SPLICED_SHARE_MIN: f64 = 0.9;
@@ -121,19 +121,7 @@ fn against_splicing(name: &'static str, report: &Report, number: &str, target: T
             verdict
         });
     }
-    verdicts.into_iter().reduce(|one, other| worse(target, one, other)).ok_or_else(|| nothing(name))
-}
-
-/// The verdict that leaves less room for doubt in our favour.
-fn worse(target: Target, one: Verdict, other: Verdict) -> Verdict {
-    let rank = |verdict: &Verdict| match verdict.outcome {
-        Outcome::Holds => 0,
-        Outcome::Undecided => 1,
-        Outcome::Fails => 2,
-    };
-    let other_is_worse = (rank(&other), target.is_worse(other.value, one.value))
-        > (rank(&one), !target.is_worse(other.value, one.value));
-    if other_is_worse { other } else { one }
+    verdicts.into_iter().reduce(|one, other| target.worse(one, other)).ok_or_else(|| nothing(name))
 }
 
 fn nothing(name: &'static str) -> (&'static str, String) {
@@ -148,6 +136,7 @@ fn unpaired(name: &'static str) -> (&'static str, String) {
 mod tests {
     use super::*;
     use crate::report::{Numbers, Row, Run};
+    use crate::verdict::Outcome;
 
     fn row(part: &'static str, subject: &str, values: [&[f64]; 5], names: &[&'static str]) -> Row {
         let numbers =
@@ -165,6 +154,7 @@ mod tests {
             experiment: "relay",
             machine: serde_json::Map::new(),
             rows,
+            grids: &[],
             verdicts: Vec::new(),
             left_out: Vec::new(),
             skipped: Vec::new(),

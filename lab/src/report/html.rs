@@ -6,7 +6,7 @@ use std::fmt::Write;
 use serde_json::Value;
 
 use super::plot::{self, Lane, Line, escape};
-use super::{Report, Row, digits, names_of};
+use super::{Report, Row, counted, digits, names_of};
 use crate::statistics;
 use crate::verdict::Verdict;
 
@@ -143,11 +143,6 @@ fn counted_lines<'a>(report: &'a Report, family: &str, name: &str) -> Vec<Line<'
         }
     }
     lines
-}
-
-fn counted(part: &str) -> Option<(&str, f64)> {
-    let (family, count) = part.rsplit_once('-')?;
-    Some((family, count.parse().ok()?))
 }
 
 fn machine(report: &Report) -> String {

@@ -13,9 +13,10 @@ const LANE_HEIGHT: f64 = 26.0;
 const AXIS_HEIGHT: f64 = 26.0;
 const TITLE_HEIGHT: f64 = 22.0;
 const LINES_HEIGHT: f64 = 240.0;
+const LABEL_HEIGHT: f64 = 12.0;
 const TICKS: usize = 5;
 
-/// Above this quotient of largest and smallest value a strip's scale is logarithmic.
+/// Above this quotient of largest and smallest value a scale is logarithmic.
 const LINEAR_QUOTIENT_MAX: f64 = 30.0;
 
 /// One lane of a strip plot: a subject and its runs, each with whether it is contaminated.
@@ -39,7 +40,7 @@ pub(super) fn escape(text: &str) -> String {
 /// One number of all subjects: a dot for each run, a bar for the median.
 pub(super) fn strips(title: &str, lanes: &[Lane<'_>]) -> String {
     let values = lanes.iter().flat_map(|lane| lane.runs.iter().map(|run| run.0));
-    let axis = Axis::for_strips(values);
+    let axis = Axis::spread(values, LABEL_WIDTH, WIDTH - RIGHT_MARGIN);
     let height = TITLE_HEIGHT + LANE_HEIGHT * lanes.len() as f64 + AXIS_HEIGHT;
     let mut svg = open(title, height);
     axis.draw_below(&mut svg, TITLE_HEIGHT, height - AXIS_HEIGHT);
@@ -62,20 +63,20 @@ pub(super) fn strips(title: &str, lanes: &[Lane<'_>]) -> String {
     svg
 }
 
-/// One number of all subjects over a count, both scales from zero.
+/// One number of all subjects over a count: across from zero, and up as in a strip plot.
 pub(super) fn lines(title: &str, lines: &[Line<'_>]) -> String {
     let points = || lines.iter().flat_map(|line| &line.points);
     let across = Axis::from_zero(points().map(|point| point.0), LABEL_WIDTH, WIDTH - RIGHT_MARGIN);
     let base = LINES_HEIGHT - AXIS_HEIGHT;
-    let up = Axis::from_zero(points().map(|point| point.1), base, TITLE_HEIGHT + 10.0);
+    let up = Axis::spread(points().map(|point| point.1), base, TITLE_HEIGHT + 10.0);
     let mut svg = open(title, LINES_HEIGHT);
     across.draw_below(&mut svg, TITLE_HEIGHT, base);
     for tick in up.ticks() {
         let y = up.position(tick) + 4.0;
         let _ = write!(svg, r#"<text class="tick" x="0" y="{y:.1}">{}</text>"#, digits(tick));
     }
+    let place = |point: &(f64, f64)| (across.position(point.0), up.position(point.1));
     for line in lines {
-        let place = |point: &(f64, f64)| (across.position(point.0), up.position(point.1));
         let path: Vec<String> =
             line.points.iter().map(place).map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
         let subject = escape(line.subject);
@@ -83,14 +84,26 @@ pub(super) fn lines(title: &str, lines: &[Line<'_>]) -> String {
         for point in &line.points {
             draw_dot(&mut svg, "dot", place(point), &format!("{subject}: {}", digits(point.1)));
         }
-        if let Some((x, y)) = line.points.last().map(place) {
-            let _ =
-                write!(svg, r#"<text x="{:.1}" y="{:.1}" text-anchor="end">{subject}</text>"#, x, y - 8.0);
-        }
         svg.push_str("</g>");
+    }
+    let ends = lines.iter().filter_map(|line| Some((place(line.points.last()?), line.subject)));
+    for ((x, y), subject) in apart(ends.collect()) {
+        let (y, subject) = (y - 8.0, escape(subject));
+        let _ = write!(svg, r#"<text x="{x:.1}" y="{y:.1}" text-anchor="end">{subject}</text>"#);
     }
     svg.push_str("</svg>");
     svg
+}
+
+/// Labels from top to bottom, each moved down as far as it needs to be read.
+fn apart(mut labels: Vec<((f64, f64), &str)>) -> Vec<((f64, f64), &str)> {
+    labels.sort_by(|one, other| one.0.1.total_cmp(&other.0.1));
+    let mut free = f64::NEG_INFINITY;
+    for ((_, y), _) in &mut labels {
+        *y = y.max(free);
+        free = *y + LABEL_HEIGHT;
+    }
+    labels
 }
 
 fn open(title: &str, height: f64) -> String {
@@ -113,11 +126,12 @@ struct Axis {
 }
 
 impl Axis {
-    fn for_strips(values: impl Iterator<Item = f64>) -> Self {
+    /// From zero, or logarithmic where the values are far apart.
+    fn spread(values: impl Iterator<Item = f64>, start: f64, end: f64) -> Self {
         let (low, high) = bounds(values);
         let logarithmic = low > 0.0 && high / low > LINEAR_QUOTIENT_MAX;
         let low = if logarithmic { low } else { low.min(0.0) };
-        Self { low, high, logarithmic, start: LABEL_WIDTH, end: WIDTH - RIGHT_MARGIN }
+        Self { low, high, logarithmic, start, end }
     }
 
     fn from_zero(values: impl Iterator<Item = f64>, start: f64, end: f64) -> Self {
@@ -188,7 +202,7 @@ mod tests {
     #[test]
     fn positions_run_from_start_to_end() {
         let check = |values: &[f64], value: f64, expected: f64| {
-            let axis = Axis::for_strips(values.iter().copied());
+            let axis = Axis::spread(values.iter().copied(), LABEL_WIDTH, WIDTH - RIGHT_MARGIN);
             let position = axis.position(value);
             assert!((position - expected).abs() < 1e-9, "{values:?} {value}: {position}");
         };
@@ -198,6 +212,13 @@ mod tests {
         check(&[1.0, 10_000.0], 100.0, (start + end) / 2.0);
         check(&[0.0, 0.0], 0.0, start);
         check(&[], 0.0, start);
+    }
+
+    #[test]
+    fn labels_do_not_cover_each_other() {
+        let labels = vec![((9.0, 40.0), "low"), ((9.0, 10.0), "high"), ((9.0, 11.0), "next")];
+        let expected = [((9.0, 10.0), "high"), ((9.0, 22.0), "next"), ((9.0, 40.0), "low")];
+        assert_eq!(apart(labels), expected);
     }
 
     #[test]

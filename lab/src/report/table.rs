@@ -3,7 +3,7 @@
 
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 
-use super::{Report, Row, digits, names_of};
+use super::{Grid, Report, Row, counted, digits, names_of};
 use crate::statistics;
 use crate::verdict::Verdict;
 
@@ -12,8 +12,15 @@ const WIDTH_COLUMNS: u16 = 120;
 /// The whole report as text.
 pub(crate) fn print(report: &Report) -> String {
     let mut text = String::new();
-    for (part, rows) in report.parts() {
-        text.push_str(&format!("\n{part}: median [min-max]\n{}\n", part_table(&rows).trim_fmt()));
+    if report.grids.is_empty() {
+        for (part, rows) in report.parts() {
+            text.push_str(&format!("\n{part}: median [min-max]\n{}\n", part_table(&rows).trim_fmt()));
+        }
+    }
+    for grid in report.grids {
+        let Some(table) = grid_table(report, *grid) else { continue };
+        let Grid { family, number } = grid;
+        text.push_str(&format!("\n{number}, by {family}: medians\n{}\n", table.trim_fmt()));
     }
     if !report.verdicts.is_empty() {
         text.push_str(&format!("\nVerdicts\n{}\n", verdict_table(&report.verdicts).trim_fmt()));
@@ -51,6 +58,34 @@ fn cell(row: &Row, name: &str) -> String {
         return digits(summary.median);
     }
     format!("{} [{}-{}]", digits(summary.median), digits(summary.min), digits(summary.max))
+}
+
+/// Medians; `None` where nothing was measured.
+fn grid_table(report: &Report, grid: Grid) -> Option<Table> {
+    let of_family = |row: &&Row| counted(row.part).is_some_and(|part| part.0 == grid.family);
+    let rows: Vec<&Row> = report.rows.iter().filter(of_family).collect();
+    let has_number = |row: &&&Row| !row.series(grid.number).is_empty();
+    let (mut parts, mut subjects): (Vec<(f64, &str)>, Vec<&str>) = (Vec::new(), Vec::new());
+    for row in rows.iter().filter(has_number) {
+        let (_, count) = counted(row.part)?;
+        if !parts.contains(&(count, row.part)) {
+            parts.push((count, row.part));
+        }
+        if !subjects.contains(&row.subject.as_str()) {
+            subjects.push(&row.subject);
+        }
+    }
+    parts.sort_by(|one, other| one.0.total_cmp(&other.0));
+    let mut table = empty();
+    let right = |text: String| Cell::new(text).set_alignment(CellAlignment::Right);
+    let heads = parts.iter().map(|part| right(part.0.to_string()));
+    table.set_header(std::iter::once(Cell::new("")).chain(heads));
+    for subject in &subjects {
+        let median = |part: &str| report.row(part, subject).and_then(|row| row.median(grid.number));
+        let cells = parts.iter().map(|part| right(median(part.1).map_or_else(String::new, digits)));
+        table.add_row(std::iter::once(Cell::new(subject)).chain(cells));
+    }
+    (!subjects.is_empty()).then_some(table)
 }
 
 fn verdict_table(verdicts: &[Verdict]) -> Table {
@@ -110,6 +145,21 @@ mod tests {
             "contaminated: 1 runs: busy <others>",
         ] {
             assert!(text.contains(expected), "{expected:?} is missing from:\n{text}");
+        }
+    }
+
+    #[test]
+    fn a_grid_stands_for_the_parts_of_its_family() {
+        let mut report = sample();
+        report.rows[0].part = "hogs-16";
+        report.rows[1].part = "hogs-0";
+        report.grids = &[Grid { family: "hogs", number: "connections_per_s" }];
+        let text = print(&report);
+        assert!(text.contains("connections_per_s, by hogs: medians"), "{text}");
+        assert!(!text.contains("median [min-max]"), "{text}");
+        let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+        for expected in [["0", "16"], ["tollgate", "13,000"], ["haproxy", "11,528"]] {
+            assert!(lines.iter().any(|line| line == &expected), "{expected:?} is missing from:\n{text}");
         }
     }
 

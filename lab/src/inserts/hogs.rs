@@ -1,0 +1,97 @@
+//! Hogs: processes that compute without end at the usual priority, each in a session of its own, as other
+//! people's work is. Promises: all of them compute when `start` returns, and none outlives the lab.
+//! Leaves to others: on which CPUs.
+
+use std::hint;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+use rustix::process::Signal;
+
+use super::placement;
+
+/// What a hog says when it begins.
+const SPINNING: &str = "spinning";
+
+/// What `lab hog` is told.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Hog {
+    /// The process that starts it and with which it is to end
+    #[arg(long)]
+    parent: i32,
+    /// The only CPU that it may use
+    #[arg(long)]
+    cpu: Option<usize>,
+}
+
+/// Running hogs; dropping them ends them.
+#[derive(Debug, Default)]
+pub(super) struct Hogs {
+    processes: Vec<Child>,
+}
+
+impl Hogs {
+    /// Starts one hog for each entry: pinned to the CPU that it names, or free.
+    ///
+    /// # Errors
+    /// A process could not be made, or did not begin.
+    pub(super) fn start(cpus: &[Option<usize>]) -> Result<Self> {
+        let mut hogs = Self::default();
+        for cpu in cpus {
+            hogs.processes.push(spawn(*cpu)?);
+        }
+        for process in &mut hogs.processes {
+            let output = process.stdout.take().context("a hog's output is piped")?;
+            let mut line = String::new();
+            BufReader::new(output).read_line(&mut line)?;
+            if line.trim_end() != SPINNING {
+                bail!("a hog did not begin");
+            }
+        }
+        Ok(hogs)
+    }
+}
+
+impl Drop for Hogs {
+    fn drop(&mut self) {
+        for process in &mut self.processes {
+            // It may be gone already, by the signal that ends the lab.
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+    }
+}
+
+/// Not through the lab's launcher: that gives its child a process group, and the leader of one cannot begin
+/// a session.
+fn spawn(cpu: Option<usize>) -> Result<Child> {
+    let own = std::env::current_exe().context("finding the lab's own executable")?;
+    let mut command = Command::new(own);
+    command.arg("hog").arg("--parent").arg(std::process::id().to_string());
+    if let Some(cpu) = cpu {
+        command.arg("--cpu").arg(cpu.to_string());
+    }
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    command.spawn().context("starting a hog")
+}
+
+/// The hog's side: computes until it is killed, so it returns only when it fails.
+///
+/// # Errors
+/// The terms could not be met, or the lab is gone already.
+pub(crate) fn spin(terms: &Hog) -> Result<()> {
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+    if rustix::process::getppid().map(|parent| parent.as_raw_nonzero().get()) != Some(terms.parent) {
+        bail!("the lab ended before its hog began");
+    }
+    rustix::process::setsid().context("beginning a session")?;
+    if let Some(cpu) = terms.cpu {
+        placement::pin(cpu)?;
+    }
+    writeln!(std::io::stdout(), "{SPINNING}")?;
+    let mut value: u64 = 1;
+    loop {
+        value = hint::black_box(value.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1));
+    }
+}

@@ -1,0 +1,84 @@
+//! How far a stage of a store is behind what was accepted. Promises: seen from outside, once a millisecond
+//! or so: what was accepted at each look, and when the stage had come that far. What never does counts with
+//! its age at the end, which is less than its lag. Leaves to others: which stage.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use hdrhistogram::Histogram;
+
+/// Longer lags count as this one: an hour.
+const LAG_US_MAX: u64 = 3_600_000_000;
+
+#[derive(Debug)]
+pub(super) struct Lag {
+    /// Looks that the stage has not caught up with: when, and what was accepted.
+    behind: VecDeque<(Instant, u64)>,
+    accepted: u64,
+    microseconds: Histogram<u64>,
+}
+
+impl Lag {
+    pub(super) fn new() -> Result<Self> {
+        let microseconds = Histogram::new_with_bounds(1, LAG_US_MAX, 2).context("the bounds are in order")?;
+        Ok(Self { behind: VecDeque::new(), accepted: 0, microseconds })
+    }
+
+    /// At `now`, so much was accepted and so much has passed the stage.
+    pub(super) fn look(&mut self, now: Instant, accepted: u64, passed: u64) {
+        if accepted > self.accepted {
+            self.accepted = accepted;
+            self.behind.push_back((now, accepted));
+        }
+        while let Some((since, _)) = self.behind.pop_front_if(|look| look.1 <= passed) {
+            self.record(now, since);
+        }
+    }
+
+    /// Whether all that was accepted has passed.
+    pub(super) fn is_caught_up(&self) -> bool {
+        self.behind.is_empty()
+    }
+
+    /// The lag in milliseconds; `None` where nothing was accepted.
+    pub(super) fn finish(mut self, now: Instant) -> Option<Histogram<u64>> {
+        for (since, _) in std::mem::take(&mut self.behind) {
+            self.record(now, since);
+        }
+        (!self.microseconds.is_empty()).then_some(self.microseconds)
+    }
+
+    fn record(&mut self, now: Instant, since: Instant) {
+        let lag = now.saturating_duration_since(since);
+        self.microseconds.saturating_record(u64::try_from(lag.as_micros()).unwrap_or(u64::MAX));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_look_lags_until_the_stage_has_come_as_far() {
+        let start = Instant::now();
+        let at = |milliseconds| start + Duration::from_millis(milliseconds);
+        let mut lag = Lag::new().expect("the bounds are in order");
+        lag.look(at(0), 10, 0);
+        lag.look(at(1), 20, 9);
+        lag.look(at(4), 20, 10);
+        assert!(!lag.is_caught_up());
+        let lags = lag.finish(at(7)).expect("rows were accepted");
+        let values: Vec<u64> = lags.iter_recorded().map(|step| step.value_iterated_to() / 1_000).collect();
+        assert_eq!((lags.len(), values), (2, vec![4, 6]));
+    }
+
+    #[test]
+    fn nothing_accepted_is_no_lag() {
+        let mut lag = Lag::new().expect("the bounds are in order");
+        lag.look(Instant::now(), 0, 0);
+        assert!(lag.is_caught_up() && lag.finish(Instant::now()).is_none());
+    }
+}

@@ -1,0 +1,239 @@
+//! The plan: which cells a round has. Promises: what verdicts rest on is in every plan but the quick one,
+//! and a round of the usual plan takes some two and a half minutes on two CPUs. Leaves to others: a store
+//! that is not there.
+
+use std::time::Duration;
+
+use super::cell::{Cell, Load};
+use super::placement::Placement;
+use super::store::Kind;
+
+/// The writers of the published experiment, and of every cell that does not vary them.
+pub(super) const WRITERS: usize = 4;
+
+/// Hogs beside them.
+pub(super) const HOGS: [usize; 9] = [0, 1, 2, 3, 4, 5, 6, 8, 16];
+
+/// The rate of the open loop: far more flows than any gateway closes.
+pub(super) const OFFERED_PER_S: u64 = 100_000;
+
+/// Rows in flight where syncs are compared.
+pub(super) const IN_FLIGHT: u64 = 256;
+
+/// Most writers where there is one for each CPU, as ours have an inlet each.
+const CROWD_MAX: usize = 64;
+
+/// A part of the experiment.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    /// Every store beside 0 to 16 hogs
+    Hogs,
+    /// Writers and hogs pinned to the same CPUs
+    Pinned,
+    /// Hogs pinned to the writers' siblings, where CPUs have some
+    Siblings,
+    /// 1, 2 and 8 writers
+    Writers,
+    /// A writer pinned to each CPU, with and without hogs: the collapse of a ticket lock
+    OnePerCpu,
+    /// 100,000 rows a second, whatever the store does
+    OpenLoop,
+    /// Rows until a query finds them
+    Visible,
+    /// 256 rows in flight, each synced
+    InFlight,
+}
+
+/// How much of everything.
+#[derive(Clone, Debug)]
+pub(super) struct Effort {
+    pub(super) rounds: usize,
+    /// Of one cell.
+    time: Duration,
+    hogs: Vec<usize>,
+    is_whole: bool,
+    visible_rows: u64,
+}
+
+impl Effort {
+    /// Minutes: what verdicts need.
+    pub(super) fn usual() -> Self {
+        let time = Duration::from_millis(600);
+        Self { rounds: 5, time, hogs: HOGS.to_vec(), is_whole: false, visible_rows: 200_000 }
+    }
+
+    /// Hours: every store with every number of writers beside every number of hogs.
+    pub(super) fn long() -> Self {
+        let time = Duration::from_secs(3);
+        Self { rounds: 7, time, hogs: HOGS.to_vec(), is_whole: true, visible_rows: 1_000_000 }
+    }
+
+    /// Seconds: whether it works at all.
+    pub(super) fn quick() -> Self {
+        let time = Duration::from_millis(60);
+        Self { rounds: 1, time, hogs: vec![0, 2], is_whole: false, visible_rows: 20_000 }
+    }
+
+    /// A few of the hogs, where not all are called for.
+    fn some_hogs(&self, some: &[usize]) -> Vec<usize> {
+        let is_some = |hogs: &&usize| self.is_whole || some.contains(hogs);
+        self.hogs.iter().filter(is_some).copied().collect()
+    }
+}
+
+/// The name of a part with a count, as a report wants it. It lives as long as the program, and there are as
+/// many as cells in one round.
+pub(super) fn name(family: &str, count: usize) -> &'static str {
+    String::leak(format!("{family}-{count}"))
+}
+
+/// The cells of a round with these stores. `cpus` is how many the lab may use.
+pub(super) fn cells(parts: &[Part], kinds: &[Kind], effort: &Effort, cpus: usize) -> Vec<Cell> {
+    let plan = Plan { effort, cpus };
+    let cells = parts.iter().flat_map(|part| plan.part(*part));
+    cells.filter(|cell| kinds.contains(&cell.kind)).collect()
+}
+
+struct Plan<'a> {
+    effort: &'a Effort,
+    cpus: usize,
+}
+
+impl Plan<'_> {
+    fn part(&self, part: Part) -> Vec<Cell> {
+        match part {
+            Part::Hogs => self.beside_hogs("hogs", Placement::Free, &HOGS, &Kind::ALL),
+            Part::Pinned => self.beside_hogs("pinned", Placement::Pinned, &[0, 2, 8], &BRIEF),
+            Part::Siblings => self.beside_hogs("siblings", Placement::Siblings, &[0, 2, 8], &BRIEF),
+            Part::Writers => self.writers(),
+            Part::OnePerCpu => self.one_per_cpu(),
+            Part::OpenLoop => self.open_loop(),
+            Part::Visible => vec![self.visible()],
+            Part::InFlight => self.in_flight(),
+        }
+    }
+
+    fn beside_hogs(&self, family: &str, placement: Placement, some: &[usize], kinds: &[Kind]) -> Vec<Cell> {
+        let mut cells = Vec::new();
+        for hogs in self.effort.some_hogs(some) {
+            let part = name(family, hogs);
+            cells.extend(kinds.iter().map(|&kind| Cell {
+                hogs,
+                placement,
+                ..self.cell(part, kind, WRITERS)
+            }));
+        }
+        cells
+    }
+
+    fn writers(&self) -> Vec<Cell> {
+        let mut cells = Vec::new();
+        for writers in [1, 2, 8] {
+            let part = name("writers", writers);
+            let kinds: &[Kind] = if self.effort.is_whole { &Kind::ALL } else { &BRIEF };
+            cells.extend(kinds.iter().map(|&kind| self.cell(part, kind, writers)));
+            if !self.effort.is_whole {
+                continue;
+            }
+            for &hogs in self.effort.hogs.iter().filter(|hogs| **hogs > 0) {
+                let part = name(&format!("writers-{writers}-hogs"), hogs);
+                cells.extend(kinds.iter().map(|&kind| Cell { hogs, ..self.cell(part, kind, writers) }));
+            }
+        }
+        cells
+    }
+
+    /// Pinned, since two writers that the scheduler puts on one CPU have collapsed before any hog comes.
+    fn one_per_cpu(&self) -> Vec<Cell> {
+        let (mut cells, placement) = (Vec::new(), Placement::Pinned);
+        for hogs in self.effort.some_hogs(&[0, 2, 16]) {
+            let part = name("one-per-cpu", hogs);
+            let cell = |kind| Cell { hogs, placement, ..self.cell(part, kind, self.cpus.min(CROWD_MAX)) };
+            cells.extend([Kind::Ours, Kind::Latch, Kind::Ticket, Kind::Turnstile].map(cell));
+        }
+        cells
+    }
+
+    fn open_loop(&self) -> Vec<Cell> {
+        let mut cells = Vec::new();
+        for hogs in self.effort.some_hogs(&[0, 2, 4, 8, 16]) {
+            let (part, load) = (name("open-loop", hogs), Load::Open { rows_per_s: OFFERED_PER_S });
+            let cell = |kind| Cell { hogs, load, ..self.cell(part, kind, WRITERS) };
+            cells.extend([Kind::Ours, Kind::Latch, Kind::SqliteNormal].map(cell));
+        }
+        cells
+    }
+
+    fn visible(&self) -> Cell {
+        let load = Load::UntilVisible { rows: self.effort.visible_rows };
+        Cell { load, ..self.cell("visible", Kind::Ours, WRITERS) }
+    }
+
+    /// In ours the writers go on while rows wait for the disk; in PostgreSQL each row in flight has a
+    /// connection, which is what lets one sync serve them all.
+    fn in_flight(&self) -> Vec<Cell> {
+        let part = name("in-flight", IN_FLIGHT as usize);
+        let load = Load::Closed { in_flight_max: Some(IN_FLIGHT) };
+        vec![
+            Cell { load, ..self.cell(part, Kind::OursSync, WRITERS) },
+            self.cell(part, Kind::PostgresSync, IN_FLIGHT as usize),
+        ]
+    }
+
+    /// A cell without hogs.
+    fn cell(&self, part: &'static str, kind: Kind, writers: usize) -> Cell {
+        // A writer whose rows sync has one in flight in every store.
+        let in_flight_max = (kind == Kind::OursSync).then_some(writers as u64);
+        let load = Load::Closed { in_flight_max };
+        Cell { part, kind, writers, hogs: 0, placement: Placement::Free, load, time: self.effort.time }
+    }
+}
+
+/// Where not every store is called for.
+const BRIEF: [Kind; 5] = [Kind::Ours, Kind::Latch, Kind::Turnstile, Kind::SqliteNormal, Kind::PostgresAsync];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PARTS: [Part; 8] = [
+        Part::Hogs,
+        Part::Pinned,
+        Part::Siblings,
+        Part::Writers,
+        Part::OnePerCpu,
+        Part::OpenLoop,
+        Part::Visible,
+        Part::InFlight,
+    ];
+
+    #[test]
+    fn no_two_cells_have_one_name() {
+        for effort in [Effort::quick(), Effort::usual(), Effort::long()] {
+            let cells = cells(&PARTS, &Kind::ALL, &effort, 2);
+            let names: std::collections::BTreeSet<_> =
+                cells.iter().map(|cell| (cell.part, cell.kind.name())).collect();
+            assert_eq!(names.len(), cells.len());
+        }
+    }
+
+    #[test]
+    fn the_usual_plan_has_what_verdicts_need_and_takes_a_quarter_of_an_hour() {
+        let effort = Effort::usual();
+        // Two CPUs without siblings, on which the time is promised.
+        let parts: Vec<Part> = PARTS.into_iter().filter(|part| *part != Part::Siblings).collect();
+        let cells = cells(&parts, &Kind::ALL, &effort, 2);
+        for part in ["hogs-0", "hogs-16", "one-per-cpu-0", "one-per-cpu-16", "visible", "in-flight-256"] {
+            assert!(cells.iter().any(|cell| cell.part == part), "{part}");
+        }
+        // Opening, hogs and the disk take about half as long again.
+        let time: Duration = cells.iter().map(|cell| cell.time * 3 / 2).sum();
+        assert!(time * effort.rounds as u32 <= Duration::from_secs(900), "{time:?}");
+    }
+
+    #[test]
+    fn a_store_that_is_left_out_has_no_cells() {
+        let cells = cells(&PARTS, &[Kind::Latch], &Effort::usual(), 2);
+        assert!(!cells.is_empty() && cells.iter().all(|cell| cell.kind == Kind::Latch));
+    }
+}

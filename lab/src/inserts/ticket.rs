@@ -1,0 +1,40 @@
+//! A ticket lock around the last page: strictly in order, and who waits spins. Fair, and so the worst of all
+//! where there are more threads than CPUs: the turn goes to a writer that is not running, and all others
+//! burn their time until the scheduler comes round to it.
+
+use std::hint;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use anyhow::Result;
+
+use super::page::Tail;
+use super::row::Row;
+use super::store::{Answer, Shared};
+
+pub(super) struct Ticket {
+    next: AtomicU64,
+    served: AtomicU64,
+    /// Never contended, since the ticket admits one at a time: it is here because the page needs an owner.
+    tail: Mutex<Tail>,
+}
+
+impl Ticket {
+    pub(super) fn new() -> Self {
+        Self { next: AtomicU64::new(0), served: AtomicU64::new(0), tail: Mutex::new(Tail::new()) }
+    }
+}
+
+impl Shared for Ticket {
+    fn insert(&self, row: &Row) -> Result<Answer> {
+        // Relaxed: it orders nothing but the writers among themselves.
+        let ticket = self.next.fetch_add(1, Ordering::Relaxed);
+        // Acquire pairs with the Release below: who is served sees the page as it was left.
+        while self.served.load(Ordering::Acquire) != ticket {
+            hint::spin_loop();
+        }
+        self.tail.lock().unwrap_or_else(PoisonError::into_inner).append(row);
+        self.served.store(ticket + 1, Ordering::Release);
+        Ok(Answer::Accepted(1))
+    }
+}
