@@ -92,6 +92,8 @@ pub struct Config {
     pub dns: Dns,
     /// The record; its directory as the process can open it.
     pub ledger: Ledger,
+    /// As in [`Given`].
+    pub runtime_directory: Option<PathBuf>,
     /// The log; its file as the process can open it.
     pub log: Log,
     /// How clients prove who they are.
@@ -160,10 +162,7 @@ fn assemble(
     let listeners = listeners::resolve(&written, &policy);
     let ledger = Ledger {
         directory: base.join(&written.ledger.directory),
-        live_table: match &written.ledger.live_table {
-            Some(path) => Some(base.join(path)),
-            None => given.runtime_directory.clone(),
-        },
+        live_table: written.ledger.live_table.as_ref().map(|path| base.join(path)),
         ..written.ledger
     };
     let log = Log {
@@ -182,6 +181,7 @@ fn assemble(
         timeouts: written.timeouts.clone(),
         dns: written.dns.clone(),
         ledger,
+        runtime_directory: given.runtime_directory.clone(),
         log,
         auth: written.auth.clone(),
         users: people::resolve(written, &policy),

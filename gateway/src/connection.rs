@@ -25,7 +25,7 @@ use crate::client::{Arrival, Asked, Client, Decided, End, Speaks};
 use crate::config::Ingress;
 use crate::dial::dial;
 use crate::local::Local;
-use crate::meter::Opening;
+use crate::meter::{Opening, Reservation};
 use crate::refusal::Refusal;
 use crate::relay::Pending;
 use crate::resolve::ResolveError;
@@ -39,6 +39,7 @@ struct Way {
     upstream: TcpStream,
     record: Record,
     seats: [Seat; 2],
+    reservation: Reservation,
     dns_us: Option<u32>,
     connect_us: u32,
 }
@@ -69,7 +70,7 @@ async fn establish(client: &mut Client) -> Result<Way, End> {
     };
     client.asked = Some(asked);
     let admitted = admit(client, &asked).await?;
-    let seats = take_seats(client, asked.user)?;
+    let (seats, reservation) = take_seats(client, asked.user)?;
 
     let began = clock::monotonic();
     let dial_by = reactor.now() + timeouts.connect;
@@ -88,7 +89,7 @@ async fn establish(client: &mut Client) -> Result<Way, End> {
     within(&reactor, asked_by.max(dial_by), answer_established(client, &upstream))
         .await
         .map_err(|_| End::Left)??;
-    Ok(Way { upstream, record, seats, dns_us: admitted.dns_us, connect_us: micros(took) })
+    Ok(Way { upstream, record, seats, reservation, dns_us: admitted.dns_us, connect_us: micros(took) })
 }
 
 /// Who will speak first to the destination. A client that is answered waits for that; one at a `forward`
@@ -174,7 +175,7 @@ async fn admit(client: &Client, asked: &Asked) -> Result<Admitted, End> {
 }
 
 /// Takes a place in the user's account and in everybody's, and makes sure that the flow can be metered.
-fn take_seats(client: &Client, user: UserIndex) -> Result<[Seat; 2], End> {
+fn take_seats(client: &Client, user: UserIndex) -> Result<([Seat; 2], Reservation), End> {
     let snapshot = client.snapshot();
     let Some(everybody) = snapshot.everybody.seat() else {
         return Err(Refusal::overload("The gateway has as many connections open as it may.").into());
@@ -184,10 +185,12 @@ fn take_seats(client: &Client, user: UserIndex) -> Result<[Seat; 2], End> {
         let refusal = if account.is_revoked() { Refusal::revoked() } else { Refusal::connection_cap() };
         return Err(refusal.into());
     };
-    if !client.local.meter.borrow_mut().has_room() {
-        return Err(Refusal::overload("The ledger is behind: no further flow can be recorded.").into());
+    match client.local.meter.borrow_mut().reserve() {
+        Some(reservation) => Ok(([own, everybody], reservation)),
+        None => {
+            Err(Refusal::overload("The ledger is behind or fails: no further flow can be recorded.").into())
+        }
     }
-    Ok([own, everybody])
 }
 
 async fn answer_established(client: &mut Client, upstream: &TcpStream) -> Result<(), End> {
@@ -210,6 +213,7 @@ fn begin_relay(client: Client, way: Way) {
         at: clock::wall(),
         protocol: client.protocol.expect("whoever asked did so in a protocol"),
         seats: way.seats,
+        reservation: way.reservation,
         listener: client.arrival.address,
         dns_us: way.dns_us,
         connect_us: Some(way.connect_us),
@@ -217,7 +221,7 @@ fn begin_relay(client: Client, way: Way) {
     let (local, stream, early) = client.into_parts();
     let mut meter = local.meter.borrow_mut();
     let Some(flow) = meter.open(opening) else {
-        // The last slot went while the answer was on its way. What it said cannot be taken back.
+        // Memory was damaged. What the answer said cannot be taken back.
         local.stats.denied(Denied::Overload);
         stream.reset();
         return;

@@ -38,7 +38,7 @@ impl Gateway {
             let _ = worker.thread.join();
         }
         drop(dns);
-        let summary = ledger.close();
+        let summary = ledger.close_unless(hurry);
         log.close();
         summary
     }

@@ -4,6 +4,7 @@
 //! nothing here waits. Leaves to others: counting (`relay` makes its calls inside the tally), and
 //! durability (crate `ledger`).
 
+use std::cell::Cell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -30,6 +31,8 @@ pub(crate) struct Opening {
     pub protocol: Protocol,
     /// The flow's places in its user's account and in everybody's.
     pub seats: [Seat; 2],
+    /// The slot that was kept for it.
+    pub reservation: Reservation,
     /// The listener that took the connection.
     pub listener: SocketAddr,
     /// How long the lookup of the name took, in microseconds, if there was one.
@@ -47,11 +50,23 @@ struct OpenFlow {
     listener: SocketAddr,
 }
 
+/// A slot that is kept for a flow until it begins, or does not.
+#[derive(Debug)]
+pub(crate) struct Reservation(Rc<Cell<u32>>);
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
 /// See the file's header.
 pub(crate) struct Meter {
     reactor: Rc<Reactor>,
     flows: Slab<OpenFlow>,
     inlet: Inlet,
+    /// Slots that are kept for flows which are about to begin.
+    reserved: Rc<Cell<u32>>,
     log: LogInlet,
     stats: Arc<WorkerStats>,
 }
@@ -59,26 +74,29 @@ pub(crate) struct Meter {
 impl Meter {
     /// A meter without flows.
     pub(crate) fn new(reactor: &Rc<Reactor>, inlet: Inlet, log: LogInlet, stats: &Arc<WorkerStats>) -> Meter {
-        Meter { reactor: Rc::clone(reactor), flows: Slab::new(), inlet, log, stats: Arc::clone(stats) }
+        let (reactor, stats) = (Rc::clone(reactor), Arc::clone(stats));
+        Meter { reactor, flows: Slab::new(), inlet, reserved: Rc::default(), log, stats }
     }
 
-    /// Whether another flow may be opened: not while the ledger can journal nothing, nor without a free slot.
-    pub(crate) fn has_room(&mut self) -> bool {
-        let has_room = self.flows.len() < FLOWS_PER_THREAD_MAX && self.inlet.has_room();
-        if !has_room {
-            self.stats.ledger_full.add(1);
-        }
-        has_room
-    }
-
-    /// Opens a flow: its decision is logged, from now on bytes may be counted. `None` if the live table is
-    /// full, although there was room when it was last asked.
-    pub(crate) fn open(&mut self, opening: Opening) -> Option<Key> {
-        let Opening { record, at, protocol, seats, listener, dns_us, connect_us } = opening;
-        let Some(live) = self.inlet.open(record.identity()) else {
+    /// Keeps a slot for a flow that is about to begin; `None` without a free slot, or while the ledger can
+    /// journal nothing.
+    pub(crate) fn reserve(&mut self) -> Option<Reservation> {
+        let wanted = self.reserved.get() + 1;
+        let has_room = self.flows.len() + wanted as usize <= FLOWS_PER_THREAD_MAX;
+        if !has_room || !self.inlet.has_room_for(wanted) {
             self.stats.ledger_full.add(1);
             return None;
-        };
+        }
+        self.reserved.set(wanted);
+        Some(Reservation(Rc::clone(&self.reserved)))
+    }
+
+    /// Opens a flow: its decision is logged, from now on bytes may be counted. `None` if its slot turns out
+    /// to be damaged.
+    pub(crate) fn open(&mut self, opening: Opening) -> Option<Key> {
+        let Opening { record, at, protocol, seats, reservation, listener, dns_us, connect_us } = opening;
+        drop(reservation);
+        let live = self.inlet.open(record.identity())?;
         self.stats.opened(protocol);
         self.log.push(&Event {
             kind: EventKind::Decision,

@@ -290,20 +290,18 @@ fn reactors(config: &Config) -> usize {
 /// Segments that a journal needs room for: one that is written, a spare, and some that wait for the database.
 const SEGMENTS_MIN: u64 = 4;
 
-/// What a segment's size is rounded to.
-const SEGMENT_BLOCK_BYTES: u64 = 4096;
-
-/// How the ledger is opened for `threads` reactor threads.
-fn ledger_settings(config: &Config, threads: usize) -> OpenSettings {
+/// How the ledger of a configuration is opened, for `threads` reactor threads.
+pub fn ledger_settings(config: &Config, threads: usize) -> OpenSettings {
     let settings::Ledger { directory, durability, live_table, segment, journal_max, detail_months, .. } =
         &config.ledger;
-    let segment_bytes = segment.0 / SEGMENT_BLOCK_BYTES * SEGMENT_BLOCK_BYTES;
+    let segment_bytes = segment.0;
     OpenSettings {
         durability: match durability {
             settings::Durability::Delayed => Durability::Delayed,
             settings::Durability::Sync => Durability::Sync,
         },
         live_table: live_table.clone(),
+        runtime_directory: config.runtime_directory.clone(),
         segment_bytes,
         journal_bytes_max: journal_max.0.max(SEGMENTS_MIN * segment_bytes),
         detail_months: *detail_months,

@@ -208,8 +208,8 @@ settings! {
         /// end; `sync`: before its place in the live table is free. Either way no flow waits for the disk,
         /// and a process that is killed loses nothing.
         durability: Durability = "delayed";
-        /// A directory for the live table, on a tmpfs that outlives the process. `auto` takes systemd's
-        /// `RuntimeDirectory`, else `/dev/shm`, else the ledger's own directory.
+        /// A directory for the live table, on a tmpfs that outlives the process; it must have room. `auto`
+        /// takes `/dev/shm`, else systemd's `RuntimeDirectory`, else the ledger's own directory.
         live_table: Option<PathBuf> = "auto";
         /// The size of a file of the journal. Two or three of them exist at a time.
         segment: ByteSize = "64MiB", "256KiB" ..= "1GiB";

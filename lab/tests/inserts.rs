@@ -79,10 +79,13 @@ fn a_quick_run_tells_every_store_and_leaves_nothing_behind() {
     let ours =
         report["rows"].as_array().and_then(|rows| rows.iter().find(|row| row["case"] == "hogs-2/ours"));
     let ours = ours.expect("it was found above");
-    for number in ["inserts_per_s", "kept_percent", "fair_share_percent", "visible_per_s", "insert_p99_us"] {
+    for number in ["inserts_per_s", "kept_percent", "fair_share_percent", "insert_p99_us"] {
         assert!(ours[number]["median"].as_f64() > Some(0.0), "{number} in {ours}");
     }
-    for number in ["blocked_inserts", "refusals", "raw_fdatasync_p50_us", "lag_to_visible_p99_ms"] {
+    // So short a cell may end before the database has its first row.
+    for number in
+        ["visible_per_s", "blocked_inserts", "refusals", "raw_fdatasync_p50_us", "lag_to_visible_p99_ms"]
+    {
         assert!(ours[number]["median"].is_number(), "{number} in {ours}");
     }
     let html = std::fs::read_to_string(html).expect("--html writes a file");

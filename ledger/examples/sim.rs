@@ -10,11 +10,13 @@ fn main() -> ExitCode {
         eprintln!("usage: sim SEED COUNT");
         return ExitCode::from(2);
     };
-    let (mut flows, mut kills, mut power_failures, mut faults, mut in_recovery) = (0, 0, 0, 0, 0);
+    let (mut flows, mut refused, mut kills, mut power_failures) = (0, 0, 0, 0);
+    let (mut faults, mut in_recovery) = (0, 0);
     for seed in first..first.saturating_add(count) {
         match ledger::simulation::run(seed) {
             Ok(outcome) => {
                 flows += outcome.flows;
+                refused += outcome.refused;
                 kills += outcome.kills;
                 power_failures += outcome.power_failures;
                 faults += outcome.faults;
@@ -27,7 +29,8 @@ fn main() -> ExitCode {
         }
     }
     println!(
-        "{count} seeds from {first} hold: {flows} flows, {kills} kills, {power_failures} power failures, \
+        "{count} seeds from {first} hold: {flows} flows, {refused} refused, {kills} kills, \
+         {power_failures} power failures, \
          {in_recovery} ends inside recovery, {faults} failed calls of the disk"
     );
     ExitCode::SUCCESS

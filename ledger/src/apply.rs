@@ -111,6 +111,12 @@ impl<S: Storage, K: Sink> Applier<S, K> {
         self.turn().map(drop).map_err(|error| error.to_string())
     }
 
+    /// A checkpoint, for a simulation, in which no second passes.
+    #[cfg(any(test, feature = "simulation"))]
+    pub(crate) fn step_checkpoint(&mut self) -> Result<(), String> {
+        self.checkpoint().map_err(|error| error.to_string())
+    }
+
     /// Reads frames until the batch is full, or of another run than what comes next.
     fn collect(&mut self) -> Result<(), ApplyError> {
         while self.batch.len() < BATCH_ENTRIES_MAX {
@@ -154,13 +160,15 @@ impl<S: Storage, K: Sink> Applier<S, K> {
         let now = clock::monotonic();
         let due = self.unchecked >= CHECKPOINT_ENTRIES_MAX
             || (self.unchecked > 0 && now.since(self.checked_at) >= CHECKPOINT_PAUSE_MAX);
-        if due {
-            let stable = self.sink.checkpoint()?;
-            self.journal.release(stable);
-            self.checked_at = clock::monotonic();
-            // Kept from zero while a reader is in the way, so that the next second tries again.
-            self.unchecked = u64::from(stable + 1 < self.first_lsn);
-        }
+        if due { self.checkpoint() } else { Ok(()) }
+    }
+
+    fn checkpoint(&mut self) -> Result<(), ApplyError> {
+        let stable = self.sink.checkpoint()?;
+        self.journal.release(stable);
+        self.checked_at = clock::monotonic();
+        // Kept from zero while a reader is in the way, so that the next second tries again.
+        self.unchecked = u64::from(stable + 1 < self.first_lsn);
         Ok(())
     }
 
@@ -181,6 +189,8 @@ impl<S: Storage, K: Sink> Applier<S, K> {
     /// journal, and the next start applies it.
     fn finish(mut self) -> Result<(), String> {
         let mut attempts = 1;
+        // Whoever closes the ledger waits: however long it has failed, the last attempts come quickly.
+        self.retry_pause = RETRY_PAUSE_MIN;
         loop {
             match self.finish_once() {
                 Ok(()) => return Ok(()),

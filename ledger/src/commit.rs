@@ -24,7 +24,7 @@ use crate::limits::{
     CLOSE_ATTEMPTS_MAX, COMMIT_PAUSE, ENTRY_BYTES_MAX, INTERIM_PAUSE_MAX, RETRY_PAUSE_MAX, RETRY_PAUSE_MIN,
     UNDURABLE_BYTES_MAX,
 };
-use crate::live_table::{LiveTable, Region};
+use crate::live_table::{Kind, LiveTable, Region};
 use crate::status::{Shared, Stage};
 use crate::storage::Storage;
 
@@ -39,7 +39,6 @@ pub(crate) struct Committer<S: Storage> {
     /// generation.
     taken: Vec<(usize, u32, u64)>,
     sweeps: Vec<Sweep>,
-    swept_at: Nanos,
     /// The outlet to empty first: each turn another, so that none starves when frames are full.
     turn_of: usize,
     /// Whether the journal says by a frame of its own that all of it is durable.
@@ -47,12 +46,13 @@ pub(crate) struct Committer<S: Storage> {
 }
 
 /// A way round an outlet's slots in search of flows that have moved.
-#[derive(Default)]
 struct Sweep {
     /// The bytes of each slot's flow when it was last journaled.
     journaled: Vec<u64>,
     /// The slot to look at next.
     next: u32,
+    /// Up to when slots have had their looks.
+    swept_to: Nanos,
 }
 
 /// What the committer could not journal when the ledger was closed: it is in the live table.
@@ -67,7 +67,7 @@ pub(crate) struct Unfinished {
 pub(crate) struct Turn {
     /// Entries appended.
     pub(crate) entries: u32,
-    /// Whether more waits than the frame had room for.
+    /// Whether so much waits that the next turn should come at once.
     pub(crate) is_full: bool,
     /// Whether nothing was taken, because the disk is too far behind.
     pub(crate) is_held: bool,
@@ -81,7 +81,7 @@ impl<S: Storage> Committer<S> {
         durability: Durability,
         shared: Arc<Shared>,
     ) -> Self {
-        let sweeps = outlets.iter().map(|_| Sweep::default()).collect();
+        let sweeps = outlets.iter().map(|_| Sweep::new()).collect();
         Self {
             journal,
             table,
@@ -90,10 +90,15 @@ impl<S: Storage> Committer<S> {
             shared,
             taken: Vec::new(),
             sweeps,
-            swept_at: clock::monotonic(),
             turn_of: 0,
             is_marked: true,
         }
+    }
+
+    /// Has its time begin at `now`, for a simulation that goes by a clock of its own.
+    #[cfg(any(test, feature = "simulation"))]
+    pub(crate) fn begin_at(&mut self, now: Nanos) {
+        self.sweeps.iter_mut().for_each(|sweep| sweep.swept_to = now);
     }
 
     /// Works until the ledger is closed, and then finishes. `wake` is called when something was written.
@@ -123,7 +128,7 @@ impl<S: Storage> Committer<S> {
         let journal = self.journal.shared();
         self.shared.journal_works();
         self.shared.journaled(journal.appended(), journal.durable(), self.waiting());
-        if turn.entries > 0 && !turn.is_full {
+        if turn.entries > 0 {
             self.shared.stirs();
             self.shared.mark(journal.appended(), began);
         }
@@ -211,13 +216,19 @@ impl<S: Storage> Committer<S> {
         self.taken.len() + self.outlets.iter().map(Outlet::waiting).sum::<usize>()
     }
 
-    /// Journals whatever the table holds and no hint told of; to be called when no reactor thread runs.
+    /// Journals every flow that has ended; to be called when no reactor thread runs.
     ///
     /// # Errors
     /// The journal's; to be called again.
     pub(crate) fn finish(&mut self) -> Result<(), JournalError> {
-        while self.turn(clock::monotonic())?.entries > 0 {}
-        self.sync()
+        loop {
+            let turn = self.turn(clock::monotonic())?;
+            if turn.is_held {
+                self.sync()?;
+            } else if turn.entries == 0 && self.is_idle() {
+                return self.sync();
+            }
+        }
     }
 
     /// Brings all to stable storage.
@@ -279,46 +290,32 @@ impl<S: Storage> Committer<S> {
             let Self { outlets, sweeps, taken, shared, .. } = self;
             let (outlet, sweep) = (&mut outlets[index], &mut sweeps[index]);
             outlet.take_closed(room(frame), |region, slot| {
-                if let Some(generation) = sweep.journal(region, slot, now, frame, shared) {
+                if let Some(generation) = sweep.journal(region, slot, Kind::Final, frame, shared) {
                     taken.push((index, slot, generation));
                 }
             });
             outlet.take_interims(room(frame), |region, slot| {
-                // One that was closed since comes by the other ring.
-                if region.slot(slot).is_live() {
-                    sweep.journal(region, slot, now, frame, shared);
-                }
+                sweep.journal(region, slot, Kind::Interim(now), frame, shared);
             });
         }
         self.turn_of = (self.turn_of + 1) % count.max(1);
         self.sweep(moment, now, frame, bytes_max);
-        !self.is_idle()
+        self.outlets.iter().map(Outlet::waiting).sum::<usize>() >= WAITING_MANY
     }
 
-    /// Looks at a part of the slots, so that all have been looked at within [`INTERIM_PAUSE_MAX`].
+    /// Looks at a part of each thread's slots, so that all have been looked at within [`INTERIM_PAUSE_MAX`].
     fn sweep(&mut self, moment: Nanos, now: WallNanos, frame: &mut FrameBuffer, bytes_max: usize) {
-        let passed = moment.since(self.swept_at).min(INTERIM_PAUSE_MAX);
-        let share = |used: u32| {
-            let share = u64::from(used) * passed.as_nanos() as u64 / INTERIM_PAUSE_MAX.as_nanos() as u64;
-            share as u32
-        };
-        let mut looked = false;
         for (outlet, sweep) in self.outlets.iter().zip(&mut self.sweeps) {
-            let used = outlet.used();
-            for _ in 0..share(used) {
-                looked = true;
-                let slot = sweep.next % used;
-                sweep.next = (slot + 1) % used;
-                let is_full = bytes_max.saturating_sub(frame.len()) < ENTRY_BYTES_MAX;
-                let region = outlet.region();
-                if !is_full && region.slot(slot).is_live() && sweep.has_moved(region, slot) {
-                    sweep.journal(region, slot, now, frame, &self.shared);
+            let (region, used) = (outlet.region(), outlet.used());
+            for _ in 0..sweep.due(used, moment) {
+                if bytes_max.saturating_sub(frame.len()) < ENTRY_BYTES_MAX {
+                    return;
+                }
+                let slot = sweep.advance(used, moment);
+                if sweep.has_moved(region, slot) {
+                    sweep.journal(region, slot, Kind::Interim(now), frame, &self.shared);
                 }
             }
-        }
-        // Kept while so little time has passed that no slot's turn had come.
-        if looked || passed == INTERIM_PAUSE_MAX {
-            self.swept_at = moment;
         }
     }
 
@@ -340,6 +337,9 @@ impl<S: Storage> Committer<S> {
     }
 }
 
+/// Closed flows that wait and are worth a turn without the pause in which others gather.
+const WAITING_MANY: usize = 256;
+
 /// How often it looks whether the disk has come after.
 const HELD_PAUSE: Duration = Duration::from_millis(1);
 
@@ -348,41 +348,67 @@ const LOOK: Duration = Duration::from_millis(500);
 const _: () = assert!(LOOK.as_millis() * 2 <= INTERIM_PAUSE_MAX.as_millis());
 
 impl Sweep {
+    fn new() -> Sweep {
+        Sweep { journaled: Vec::new(), next: 0, swept_to: clock::monotonic() }
+    }
+
+    /// How many of `used` slots are to be looked at until all that was due by `moment` is done.
+    fn due(&mut self, used: u32, moment: Nanos) -> u32 {
+        let behind = moment.since(self.swept_to);
+        if used == 0 || behind >= INTERIM_PAUSE_MAX {
+            // Nothing was there to look at, or nobody looked: one round, from here on.
+            self.swept_to = Nanos(moment.0.saturating_sub(INTERIM_PAUSE_MAX.as_nanos() as u64));
+            return used;
+        }
+        (behind.as_nanos() * u128::from(used) / INTERIM_PAUSE_MAX.as_nanos()) as u32
+    }
+
+    /// Gives a slot its look; returns its number.
+    fn advance(&mut self, used: u32, moment: Nanos) -> u32 {
+        let slot = self.next % used;
+        self.next = (slot + 1) % used;
+        let look = Duration::from_nanos((INTERIM_PAUSE_MAX.as_nanos() / u128::from(used)) as u64);
+        self.swept_to = (self.swept_to + look).min(moment);
+        slot
+    }
+
     fn has_moved(&self, region: &Region, slot: u32) -> bool {
         let journaled = self.journaled.get(slot as usize).copied().unwrap_or(0);
         region.slot(slot).moved().is_some_and(|moved| moved != journaled)
     }
 
-    /// Appends a slot's flow to the frame; returns the generation if the flow has ended.
+    /// Appends a slot's flow to the frame; returns the generation if it was there to be had.
     fn journal(
         &mut self,
         region: &Region,
         slot: u32,
-        now: WallNanos,
+        kind: Kind,
         frame: &mut FrameBuffer,
         shared: &Shared,
     ) -> Option<u64> {
         let mut outcome = Ok(None);
         frame.push_if(|out| {
-            outcome = region.slot(slot).write_entry(now, out);
+            outcome = region.slot(slot).write_entry(kind, out);
             matches!(outcome, Ok(Some(_)))
         });
-        match outcome {
-            Ok(Some(written)) => {
+        match (outcome, kind) {
+            (Ok(Some(written)), _) => {
                 let index = slot as usize;
                 if self.journaled.len() <= index {
                     self.journaled.resize(index + 1, 0);
                 }
-                self.journaled[index] = if written.closed { 0 } else { written.moved };
-                written.closed.then_some(written.generation)
+                self.journaled[index] = if matches!(kind, Kind::Final) { 0 } else { written.moved };
+                Some(written.generation)
             }
-            Ok(None) => None,
-            Err(what) => {
-                // Never guessed at, and never used again: its last interim is what is billed.
-                let _ = what;
+            (Ok(None), _) => None,
+            (Err(_), Kind::Final) => {
+                // Never guessed at: its last interim is what is billed.
+                region.slot(slot).give_up();
                 shared.damaged();
                 None
             }
+            // Told of when it ends.
+            (Err(_), Kind::Interim(_)) => None,
         }
     }
 }

@@ -5,12 +5,13 @@
 
 use std::sync::Arc;
 use std::thread::{self, Thread};
+use std::time::Duration;
 
 use sys::clock::{self, Nanos};
 
 use crate::Durability;
 use crate::journal::Shared as Journal;
-use crate::limits::{RETRY_PAUSE_MAX, SYNC_PAUSE};
+use crate::limits::SYNC_PAUSE;
 use crate::status::{Shared, Stage};
 use crate::storage::Storage;
 
@@ -27,19 +28,21 @@ impl<S: Storage> Flusher<S> {
     /// Works until the ledger is closed and the committer has finished.
     pub(crate) fn run(self) {
         let mut synced_at = Nanos(0);
+        let mut prepare_at = Nanos(0);
         while !self.shared.has_reached(Stage::Applying) {
+            let now = clock::monotonic();
             if self.must_sync() {
-                let wait = (synced_at + SYNC_PAUSE).since(clock::monotonic());
-                if !wait.is_zero() {
+                let wait = (synced_at + SYNC_PAUSE).since(now);
+                if wait.is_zero() {
+                    synced_at = now;
+                    self.sync();
+                } else {
                     thread::park_timeout(wait);
-                    continue;
                 }
-                synced_at = clock::monotonic();
-                self.sync();
-            } else if self.journal.lacks_spare() {
-                self.prepare();
+            } else if self.journal.lacks_spare() && prepare_at <= now {
+                prepare_at = self.prepare(now);
             } else {
-                self.sleep();
+                self.sleep(prepare_at.since(now));
             }
         }
     }
@@ -48,14 +51,12 @@ impl<S: Storage> Flusher<S> {
         self.durability == Durability::Delayed
             && self.journal.durable() < self.journal.appended()
             && !self.shared.has_sync_failed()
+            && self.journal.is_whole()
     }
 
     fn sync(&self) {
-        match self.journal.sync() {
-            Ok(lsn) => {
-                self.journal.announce_durable(lsn);
-                self.shared.wake_applier(&self.applier);
-            }
+        match self.journal.sync_and_announce() {
+            Ok(()) => self.shared.wake_applier(&self.applier),
             Err(error) => {
                 self.shared.journal_failed(&format!("the journal cannot be synced: {error}"));
                 self.shared.sync_failed();
@@ -64,22 +65,34 @@ impl<S: Storage> Flusher<S> {
         }
     }
 
-    fn prepare(&self) {
+    /// Does a part of making the next segment; returns when to go on.
+    fn prepare(&self, now: Nanos) -> Nanos {
         match self.journal.prepare() {
-            Ok(()) => self.shared.spare_ready(),
+            Ok(is_done) => {
+                if is_done {
+                    self.shared.spare_ready();
+                }
+                now
+            }
             Err(error) => {
                 self.shared.spare_failed(&error.to_string());
-                thread::park_timeout(RETRY_PAUSE_MAX);
+                now + PREPARE_RETRY
             }
         }
     }
 
-    fn sleep(&self) {
+    /// Sleeps until something is to be synced, or for `pause` if a segment is to be made then.
+    fn sleep(&self, pause: Duration) {
         self.shared.flushing.announce();
-        let nothing_waits = !self.must_sync() && !self.journal.lacks_spare();
-        if nothing_waits && !self.shared.has_reached(Stage::Applying) {
-            thread::park();
+        if !self.must_sync() && !self.shared.has_reached(Stage::Applying) {
+            match self.journal.lacks_spare() {
+                true => thread::park_timeout(pause),
+                false => thread::park(),
+            }
         }
         self.shared.flushing.retract();
     }
 }
+
+/// The pause after a segment could not be made. On a full disk each attempt may take what others need.
+const PREPARE_RETRY: Duration = Duration::from_secs(5);

@@ -58,10 +58,12 @@ pub struct LiveFlow {
 }
 
 impl Inlet {
-    /// Whether another flow can be opened.
-    pub fn has_room(&mut self) -> bool {
+    /// Whether `flows` more can be opened and should be: not while nothing can be journaled.
+    pub fn has_room_for(&mut self, flows: u32) -> bool {
         self.reclaim();
-        !self.free.is_empty() || self.seen.used.load(Ordering::Relaxed) < self.region.slots()
+        let unused = self.region.slots() - self.seen.used.load(Ordering::Relaxed);
+        let free = u32::try_from(self.free.len()).unwrap_or(u32::MAX);
+        free.saturating_add(unused) >= flows && !self.shared.is_stuck()
     }
 
     /// Takes a slot for a flow that begins; `None` if all are taken: by open flows, or by closed ones that
@@ -89,11 +91,9 @@ impl Inlet {
     /// Asks for an interim if the flow has moved enough since its last one.
     pub fn counted(&mut self, flow: &mut LiveFlow) {
         let moved = flow.legs.upstream_tx + flow.legs.client_tx;
-        if moved >= flow.interim_at {
+        if moved >= flow.interim_at && self.interims.push(&flow.slot).is_ok() {
             flow.interim_at = moved + INTERIM_BYTES;
-            if self.interims.push(&flow.slot).is_ok() {
-                self.wake();
-            }
+            self.wake();
         }
     }
 
@@ -124,11 +124,12 @@ impl Inlet {
     fn reclaim(&mut self) {
         for _ in 0..RECLAIMED_AT_ONCE {
             let Some(&slot) = self.closing.front() else { break };
-            if !matches!(self.region.slot(slot).state(), Some((State::Free, _))) {
-                break;
+            match self.region.slot(slot).state() {
+                Some((State::Free, _)) => self.free.push(slot),
+                Some((State::GivenUp, _)) => {}
+                _ => break,
             }
             self.closing.pop_front();
-            self.free.push(slot);
         }
     }
 
@@ -229,10 +230,12 @@ pub(crate) struct UnboundInlet {
 impl UnboundInlet {
     pub(crate) fn bind(self, shared: &Arc<Shared>, committer: &Thread) -> Inlet {
         let Self { region, closed, interims, seen } = self;
+        let slots = region.slots() as usize;
         Inlet {
             region,
-            free: Vec::new(),
-            closing: VecDeque::new(),
+            // All that they may ever hold: the data plane allocates nothing here.
+            free: Vec::with_capacity(slots),
+            closing: VecDeque::with_capacity(slots),
             live: 0,
             closed,
             interims,

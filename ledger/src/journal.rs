@@ -28,11 +28,13 @@ pub(crate) mod frame;
 pub(crate) mod reader;
 pub(crate) mod scan;
 pub(crate) mod segment;
+mod shared;
 pub(crate) mod writer;
 
 use thiserror::Error;
 
-pub(crate) use writer::{Shared, Writer};
+pub(crate) use shared::Shared;
+pub(crate) use writer::Writer;
 
 /// What does not change while a journal is open.
 #[derive(Clone, Debug)]

@@ -24,6 +24,8 @@ mod commit;
 mod directory;
 pub mod entry;
 mod flush;
+#[cfg(test)]
+mod golden;
 mod inlet;
 mod journal;
 pub mod limits;
@@ -42,6 +44,7 @@ pub mod verify;
 
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use thiserror::Error;
 
@@ -114,13 +117,29 @@ impl Ledger {
     ///
     /// # Errors
     /// Something is not where it should be; the error says where it is.
-    pub fn close(mut self) -> Result<Summary, LedgerError> {
-        self.stop(Stage::Applying)
-            .expect("only `close` and `drop` stop the threads, and both consume the ledger")
+    pub fn close(self) -> Result<Summary, LedgerError> {
+        self.close_unless(|pause| {
+            thread::sleep(pause);
+            false
+        })
+    }
+
+    /// As [`Ledger::close`], but asks `hurry` now and then whether to leave what is journaled to the next
+    /// start; it is expected to sleep for the span that it is given.
+    ///
+    /// # Errors
+    /// As [`Ledger::close`].
+    pub fn close_unless(mut self, hurry: impl FnMut(Duration) -> bool) -> Result<Summary, LedgerError> {
+        let stopped = self.stop(Stage::Applying, hurry);
+        stopped.expect("this and `drop` stop the threads, and both consume the ledger")
     }
 
     /// Ends the threads; the applier does what `last` says.
-    fn stop(&mut self, last: Stage) -> Option<Result<Summary, LedgerError>> {
+    fn stop(
+        &mut self,
+        last: Stage,
+        mut hurry: impl FnMut(Duration) -> bool,
+    ) -> Option<Result<Summary, LedgerError>> {
         let Threads { committer, flusher, applier, held } = self.threads.take()?;
         self.shared.enter(Stage::Committing);
         committer.thread().unpark();
@@ -128,6 +147,11 @@ impl Ledger {
         self.shared.enter(last);
         flusher.thread().unpark();
         applier.thread().unpark();
+        while !applier.is_finished() {
+            if hurry(LOOK) {
+                self.shared.enter(Stage::Leaving);
+            }
+        }
         let flushed = flusher.join();
         let applied = applier.join();
         let (Ok(committed), Ok(()), Ok(applied)) = (committed, flushed, applied) else {
@@ -146,9 +170,15 @@ impl Ledger {
 
 impl Drop for Ledger {
     fn drop(&mut self) {
-        self.stop(Stage::Leaving);
+        self.stop(Stage::Leaving, |pause| {
+            thread::sleep(pause);
+            false
+        });
     }
 }
+
+/// How often a close looks whether the threads have ended.
+const LOOK: Duration = Duration::from_millis(5);
 
 /// Tells those who watch that the thread which holds it panicked, and that it works no more.
 struct PanicAlarm(Arc<Shared>);
@@ -156,7 +186,7 @@ struct PanicAlarm(Arc<Shared>);
 impl Drop for PanicAlarm {
     fn drop(&mut self) {
         if thread::panicking() {
-            self.0.journal_failed("a thread of the ledger panicked; nothing more is written until a restart");
+            self.0.panicked("a thread of the ledger panicked; nothing more is written until a restart");
         }
     }
 }

@@ -44,7 +44,7 @@ use std::sync::Arc;
 use sys::clock::WallNanos;
 use sys::mapping::SharedWords;
 
-pub(crate) use slot::{Found, Slot, State};
+pub(crate) use slot::{Found, Kind, Slot, State};
 pub use slot::{Received, Sent, Tally};
 
 /// Words of a slot: 512 bytes.
@@ -56,11 +56,15 @@ pub(crate) const PAGE_WORDS: usize = 512;
 /// "TOLLLIVE".
 const MAGIC: u64 = u64::from_le_bytes(*b"TOLLLIVE");
 
+/// What is said of a table whose flows this program cannot read: not to be passed over.
+pub(crate) const OTHER_VERSION: &str =
+    "it is a live table of another version of the program: start and stop that version once";
+
 /// The version of the layout.
 const VERSION: u64 = 1;
 
-/// The word of the header that says when the process was last known to live, in nanoseconds since the Unix
-/// epoch: the end of a flow that was killed, as far as anybody can tell.
+/// The word of the header that says when the process was last known to live, in microseconds since the Unix
+/// epoch, times 251 (rule 1): the end of a flow that was killed, as far as anybody can tell.
 pub(crate) const ALIVE_AT: usize = TableHeader::WORDS;
 
 /// Whose table it is: the first words of the file, behind magic and version.
@@ -104,7 +108,7 @@ impl TableHeader {
             return Err("it is not a live table");
         }
         if words[1] as u32 != VERSION as u32 {
-            return Err("it is a live table of another version of the program");
+            return Err(OTHER_VERSION);
         }
         if words[7] != u64::from(checksum(&words[..7])) {
             return Err("its header is damaged");
@@ -117,6 +121,13 @@ impl TableHeader {
             regions: words[5] as u32,
             slots: words[6] as u32,
         })
+    }
+
+    /// Whether a file of `words` words holds the whole table. A damaged or forged header may claim any size.
+    pub(crate) fn fits(&self, words: usize) -> bool {
+        let slots = u64::from(self.regions).checked_mul(u64::from(self.slots));
+        let claimed = slots.and_then(|slots| slots.checked_mul(SLOT_WORDS as u64));
+        claimed.is_some_and(|claimed| claimed <= (words as u64).saturating_sub(PAGE_WORDS as u64))
     }
 
     /// Words of the whole table.
@@ -132,6 +143,11 @@ impl TableHeader {
 
 fn checksum(words: &[u64]) -> u32 {
     words.iter().fold(0, |crc, word| crc32c::crc32c_append(crc, &word.to_le_bytes()))
+}
+
+/// When a process was last known to live; `None` if the word is damaged.
+pub(crate) fn alive_at(word: u64) -> Option<WallNanos> {
+    slot::decoded(word).map(|micros| WallNanos(micros.saturating_mul(1000)))
 }
 
 /// A table in this process.
@@ -162,7 +178,7 @@ impl LiveTable {
 
     /// Notes that the process was alive at `now`.
     pub(crate) fn beat(&self, now: WallNanos) {
-        self.words.words()[ALIVE_AT].store(now.0, slot::RELEASE);
+        self.words.words()[ALIVE_AT].store(slot::coded(now.0 / 1000), slot::RELEASE);
     }
 
     /// The words, for a simulation that lets them outlive the process.

@@ -4,7 +4,7 @@
 //! that an earlier run left is durable in the journal; what is promised from then on is said. Leaves to
 //! others: the parts.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,15 +18,16 @@ use crate::commit::Committer;
 use crate::directory::{self, Lock};
 use crate::flush::Flusher;
 use crate::inlet::{self, Outlet, UnboundInlet};
+use crate::journal::segment::BLOCK_BYTES;
 use crate::journal::{Settings, Writer, scan};
 use crate::limits::COMMITTER_NICENESS;
-use crate::live_table::place::{self, Medium, NewTable, OldTable, Places};
+use crate::live_table::place::{Medium, NewTable, OldTable, Places};
 use crate::live_table::{LiveTable, TableHeader};
 use crate::recover::{Applied, RecoverError, Recovered, Recovery, TableImage, survey};
 use crate::sink::schema::SchemaError;
 use crate::sink::sqlite::SqliteSink;
 use crate::sink::{Sink, SinkError, SinkSettings};
-use crate::status::Shared;
+use crate::status::{Shared, Stage};
 use crate::storage::file::Directory;
 use crate::{Durability, Inlet, Ledger, PanicAlarm, Threads};
 
@@ -41,8 +42,10 @@ pub struct OpenSettings {
     pub slots: u32,
     /// When an ended flow is safe.
     pub durability: Durability,
-    /// Where the live table is put, before all other places.
+    /// The directory for the live table; without it a place is looked for.
     pub live_table: Option<PathBuf>,
+    /// The directory that systemd made for this run.
+    pub runtime_directory: Option<PathBuf>,
     /// Bytes of a segment of the journal.
     pub segment_bytes: u64,
     /// Bytes of all segments.
@@ -62,6 +65,7 @@ impl OpenSettings {
             slots,
             durability: Durability::Delayed,
             live_table: None,
+            runtime_directory: None,
             segment_bytes: 64 << 20,
             journal_bytes_max: 4 << 30,
             detail_months: 13,
@@ -110,8 +114,8 @@ pub enum OpenError {
     },
     /// The live table belongs to a gateway that runs.
     #[error(
-        "the live table {} is in use: a gateway runs on a copy of this ledger. Remove `identity` from the \
-         copy, and it becomes a ledger of its own",
+        "the live table {} is in use: a gateway runs on a copy of this ledger. Remove `identity` and \
+         `journal` from the copy, and it becomes a ledger of its own, with what its database has",
         path.display()
     )]
     TableInUse {
@@ -150,7 +154,11 @@ impl Ledger {
         let lock = Lock::acquire(&settings.directory)?;
         let gateway = identity(&settings.directory)?;
         let (sink, applied) = open_sink(settings, gateway)?;
-        let started = recover(settings, gateway, applied)?;
+        let open = sink.open_flows()?;
+        let mut started = recover(settings, gateway, applied)?;
+        if !started.report.table {
+            started.report.lost = open;
+        }
         let (ledger, inlets) = start(settings, started, sink, applied.lsn, lock)?;
         Ok((ledger, inlets))
     }
@@ -162,11 +170,6 @@ fn open_sink(settings: &OpenSettings, gateway: u32) -> Result<(SqliteSink, Appli
     let lsn = sink.applied_lsn()?.unwrap_or(0);
     let epoch = sink.epoch()?;
     Ok((sink, Applied { epoch, lsn }))
-}
-
-/// How far the database has come.
-pub(crate) fn applied(settings: &OpenSettings, gateway: u32) -> Result<Applied, OpenError> {
-    open_sink(settings, gateway).map(|(_sink, applied)| applied)
 }
 
 /// What recovery leaves to start with.
@@ -181,6 +184,12 @@ fn identity(directory: &Path) -> Result<u32, OpenError> {
     if let Some(gateway) = directory::gateway(directory)? {
         return Ok(gateway);
     }
+    // One that was lost is in the journal, too.
+    let journal = Directory::at(&directory::journal(directory));
+    if let Some(gateway) = scan::gateway(&journal).map_err(RecoverError::from)? {
+        directory::set_gateway(directory, gateway)?;
+        return Ok(gateway);
+    }
     let gateway = getrandom::u32().map_err(|error| OpenError::Thread(io::Error::other(error)))?;
     // Zero is the gateway of ledgers that were made before gateways had numbers.
     let gateway = gateway.max(1);
@@ -193,9 +202,8 @@ fn recover(settings: &OpenSettings, gateway: u32, applied: Applied) -> Result<St
     point("recover.begin");
     let storage = Directory::at(&directory::make_journal(&settings.directory)?);
     let boot = sys::limits::boot_id().map_err(OpenError::Boot)?;
-    let places = Places::of(gateway, settings.live_table.as_deref(), &settings.directory);
-    let remembered = scan::tables(&storage).map_err(RecoverError::from)?;
-    let old = places.find(&remembered, gateway)?;
+    let places = Places::of(gateway, settings).map_err(RecoverError::from)?;
+    let (old, damaged_tables) = places.find()?;
     let images: Vec<TableImage<'_>> = old.iter().map(image).collect();
     let survey = survey(&storage, gateway, applied, &images)?;
     if let Some(damage) = survey.damage().filter(|_| !settings.accept_loss) {
@@ -213,20 +221,20 @@ fn recover(settings: &OpenSettings, gateway: u32, applied: Applied) -> Result<St
     let journal_settings = Settings {
         gateway,
         epoch,
-        segment_bytes: settings.segment_bytes,
+        segment_bytes: settings.segment_bytes / BLOCK_BYTES as u64 * BLOCK_BYTES as u64,
         bytes_max: settings.journal_bytes_max,
-        table: std::path::absolute(&table.path).unwrap_or_else(|_| table.path.clone()).display().to_string(),
+        table: table.path.display().to_string(),
     };
-    let Recovered { journal, report } = survey.recover(storage, journal_settings, applied, boot, &images)?;
+    let Recovered { journal, mut report } =
+        survey.recover(storage, journal_settings, applied, boot, &images)?;
+    report.damaged_tables = damaged_tables;
     drop(images);
     old.into_iter().try_for_each(OldTable::remove)?;
     point("recover.table-cleared");
-    table.publish()?;
     Ok(Started { journal, report, table })
 }
 
-/// An old table as recovery reads it.
-pub(crate) fn image(old: &OldTable) -> TableImage<'_> {
+fn image(old: &OldTable) -> TableImage<'_> {
     TableImage { header: old.header, word: Box::new(|index| old.view.word(index)) }
 }
 
@@ -239,13 +247,18 @@ fn start(
     lock: Lock,
 ) -> Result<(Ledger, Vec<Inlet>), OpenError> {
     let Started { journal, report, table } = started;
-    let NewTable { table, medium, path, locked } = table;
-    let promise = Promise { table: path.clone(), medium, durability: settings.durability };
+    let path = table.path.clone();
+    let promise = Promise { table: path.clone(), medium: table.medium, durability: settings.durability };
+    let (table, locked) = table.keep();
     let shared = Arc::new(Shared::new(applied));
     let (outlets, unbound): (Vec<Outlet>, Vec<UnboundInlet>) =
         table.regions().map(|region| inlet::pair(&region)).unzip();
     let journaled = Arc::clone(journal.shared());
     let applier = Applier::new(sink, Arc::clone(&journaled), applied, Arc::clone(&shared));
+    let leave = |error| {
+        shared.enter(Stage::Leaving);
+        error
+    };
     let applier = spawn("ledger-apply", &shared, move || applier.run())?;
     let apply_thread = applier.thread().clone();
     let (hand_over, flush_thread) = std::sync::mpsc::sync_channel::<thread::Thread>(1);
@@ -263,7 +276,8 @@ fn start(
                 shared.wake_applier(&applies);
             }
         })
-    })?;
+    })
+    .map_err(leave)?;
     let flusher = Flusher {
         journal: journaled,
         durability: settings.durability,
@@ -271,7 +285,7 @@ fn start(
         committer: committer.thread().clone(),
         applier: apply_thread,
     };
-    let flusher = spawn("ledger-flush", &shared, move || flusher.run())?;
+    let flusher = spawn("ledger-flush", &shared, move || flusher.run()).map_err(leave)?;
     // The committer has not looked yet, or has ended by a panic, which its alarm tells.
     let _ = hand_over.send(flusher.thread().clone());
     let inlets = unbound.into_iter().map(|inlet| inlet.bind(&shared, committer.thread())).collect();
@@ -305,7 +319,7 @@ impl Held {
     pub(crate) fn let_go(self, table: &LiveTable) {
         if table.is_empty() {
             // What stays is read by the next start, which finds nothing in it.
-            let _ = place::remove(&self.table);
+            let _ = fs::remove_file(&self.table);
         }
     }
 }

@@ -26,7 +26,7 @@ use crate::journal::reader::ReadError;
 use crate::journal::scan::{Scan, Trouble, scan};
 use crate::journal::{JournalError, Settings, Writer};
 use crate::limits::ENTRY_BYTES_MAX;
-use crate::live_table::{ALIVE_AT, Found, TableHeader};
+use crate::live_table::{ALIVE_AT, Found, TableHeader, alive_at};
 use crate::record::{CloseReason, Record};
 use crate::storage::Storage;
 
@@ -61,8 +61,8 @@ impl TableImage<'_> {
     }
 
     /// When the run was last known to live.
-    fn alive_at(&self) -> WallNanos {
-        WallNanos((self.word)(ALIVE_AT))
+    fn alive_at(&self) -> Option<WallNanos> {
+        alive_at((self.word)(ALIVE_AT))
     }
 }
 
@@ -79,11 +79,16 @@ pub struct Recovery {
     pub closed: u64,
     /// Bytes of which is not known whether they were sent: in both directions, of all those flows.
     pub uncertain: u64,
-    /// Slots of the table that were damaged. Their flows are billed as they were last journaled.
+    /// Slots of the table that were damaged: their flows are billed as they were last journaled. Also counts
+    /// the table's word of when it was last alive: then flows that were open end with this start.
     pub damaged: u64,
     /// Whether the last run's table was there, and of this boot; without it flows that were open are billed
     /// as they were last journaled.
     pub table: bool,
+    /// Flows that were open and of which no table told: they are billed as they were last journaled.
+    pub lost: u64,
+    /// Files of live tables that hold none, now named `.damaged`.
+    pub damaged_tables: u64,
     /// What was wrong with the journal.
     pub trouble: Option<String>,
 }
@@ -217,15 +222,10 @@ impl Survey {
         self.scan.trouble.as_ref().and_then(Damage::of)
     }
 
-    /// What was found in the journal.
-    pub(crate) fn scan(&self) -> &Scan {
-        &self.scan
-    }
-
     /// The run that begins now.
     pub(crate) fn epoch(&self, applied: Applied, tables: &[TableImage<'_>]) -> u32 {
         let of_tables = tables.iter().map(|table| table.header.epoch).max();
-        self.scan.epoch.max(applied.epoch).max(of_tables.unwrap_or(0)) + 1
+        self.scan.epoch.max(applied.epoch).max(of_tables.unwrap_or(0)).saturating_add(1)
     }
 
     /// Begins the journal of this run, and brings into it what the last one left. When it returns, all of
@@ -311,7 +311,11 @@ impl Left<'_> {
         report: &mut Recovery,
         mut show: impl FnMut(Entry) -> Result<(), RecoverError>,
     ) -> Result<(), RecoverError> {
-        let alive_at = table.alive_at();
+        // If it cannot be told, they end now, which is told.
+        let alive_at = table.alive_at().unwrap_or_else(|| {
+            report.damaged += 1;
+            self.at
+        });
         let mut outcome = Ok(());
         table.each(|found| {
             if outcome.is_err() || found.id().is_some_and(|id| self.survey.finals.contains(&id)) {

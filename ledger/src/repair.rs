@@ -11,11 +11,10 @@ use std::path::{Path, PathBuf};
 use sys::clock::WallNanos;
 
 use crate::directory::{self, Lock};
+use crate::journal::reader::ReadError;
 use crate::journal::scan::{self, Scan};
-use crate::live_table::place::Places;
-use crate::open::image;
-use crate::query::Usage;
-use crate::recover::{Damage, RecoverError, survey};
+use crate::query::{QueryError, Usage};
+use crate::recover::{Damage, RecoverError};
 use crate::storage::file::Directory;
 use crate::{Ledger, OpenError, OpenSettings, Recovery};
 
@@ -41,23 +40,30 @@ pub struct Inspection {
 /// It cannot be read.
 pub fn inspect(directory: &Path) -> Result<Inspection, OpenError> {
     let Some(gateway) = directory::gateway(directory)? else { return Ok(Inspection::default()) };
-    let usage = Usage::open(directory).map_err(|error| OpenError::Sink(error.to_string()))?;
-    let applied = usage.applied_lsn(gateway);
-    drop(usage);
-    Ok(inspect_beyond(directory, applied)?)
+    Ok(inspect_beyond(directory, applied_by_database(directory, gateway)?)?)
+}
+
+/// How far the database has come, read without changing it; 0 if there is none.
+fn applied_by_database(directory: &Path, gateway: u32) -> Result<u64, OpenError> {
+    match Usage::open(directory) {
+        Ok(usage) => Ok(usage.applied_lsn(gateway)),
+        Err(QueryError::Absent { .. }) => Ok(0),
+        Err(error) => Err(OpenError::Sink(error.to_string())),
+    }
 }
 
 fn inspect_beyond(directory: &Path, applied: u64) -> Result<Inspection, RecoverError> {
     let storage = Directory::at(&directory::journal(directory));
     // A journal that is written meanwhile changes under the reader: a second look tells.
-    let mut found = scan::scan(&storage, applied, |_| {})?;
-    for _ in 0..LOOKS_MAX {
-        if found.trouble.is_none() {
-            break;
+    for _ in 1..LOOKS_MAX {
+        match scan::scan(&storage, applied, |_| {}) {
+            Ok(found) if found.trouble.is_none() => return Ok(told(&found)),
+            // A segment that was listed may have got another name.
+            Ok(_) | Err(ReadError::Io(_)) => {}
+            Err(error) => return Err(error.into()),
         }
-        found = scan::scan(&storage, applied, |_| {})?;
     }
-    Ok(told(&found))
+    Ok(told(&scan::scan(&storage, applied, |_| {})?))
 }
 
 /// Looks at a journal before what is found in it is believed to be trouble.
@@ -70,19 +76,15 @@ fn told(scan: &Scan) -> Inspection {
     Inspection { entries: scan.entries, unproved, breaks: scan.breaks, damage, torn }
 }
 
-/// Looks at the journal and the live tables as a start would.
+/// Looks at the journal as a start would.
 ///
 /// # Errors
 /// A gateway has the ledger open, or something cannot be read.
 pub fn examine(settings: &OpenSettings) -> Result<Inspection, OpenError> {
     let _lock = Lock::acquire(&settings.directory)?;
     let Some(gateway) = directory::gateway(&settings.directory)? else { return Ok(Inspection::default()) };
-    let applied = crate::open::applied(settings, gateway)?;
-    let storage = Directory::at(&directory::make_journal(&settings.directory)?);
-    let places = Places::of(gateway, settings.live_table.as_deref(), &settings.directory);
-    let old = places.find(&scan::tables(&storage).map_err(RecoverError::from)?, gateway)?;
-    let images: Vec<_> = old.iter().map(image).collect();
-    Ok(told(survey(&storage, gateway, applied, &images)?.scan()))
+    inspect_beyond(&settings.directory, applied_by_database(&settings.directory, gateway)?)
+        .map_err(OpenError::from)
 }
 
 /// Copies the journal to `journal-damaged-MOMENT`, and brings the ledger to where it can be opened: without

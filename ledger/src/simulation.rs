@@ -8,10 +8,16 @@
 //! 2. After a kill each flow has one, with exactly the bytes that its calls took, but for one call of each
 //!    thread, whose length stands as uncertain.
 //! 3. After a power failure each flow whose end had been announced as durable has its final, exact; any
-//!    other is billed for no more than it moved.
+//!    other is billed for no more than it moved, and no less than its last interim that had been announced
+//!    as durable.
 //! 4. A disk that fails is an error, and changes none of the above.
 
 mod bill;
+#[cfg(test)]
+mod flips;
+mod process;
+#[cfg(test)]
+mod scenario;
 mod world;
 
 pub use world::World;
@@ -25,6 +31,8 @@ pub struct Outcome {
     pub kills: u64,
     /// Times that the power failed.
     pub power_failures: u64,
+    /// Flows that found no slot.
+    pub refused: u64,
     /// Calls of the disk that failed.
     pub faults: u64,
     /// Ends inside recovery.

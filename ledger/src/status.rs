@@ -36,6 +36,8 @@ pub struct Status {
     /// What fails at present, for the log; `None` if all is well. Nothing is lost: what ended waits, and new
     /// flows are refused when there is no more room.
     pub failing: Option<String>,
+    /// What will fail before long if nobody does anything about it.
+    pub warning: Option<String>,
     /// Whether nothing can be journaled at present, so that new flows should be refused.
     pub is_stuck: bool,
 }
@@ -59,6 +61,10 @@ impl Watch {
     /// How the ledger is doing now.
     pub fn status(&self) -> Status {
         let shared = &self.0;
+        let (failing, warning) = {
+            let failures = lock(&shared.failures);
+            (failures.first(), failures.spare.clone())
+        };
         let caught_up = Nanos(shared.caught_up_at.load(Ordering::Relaxed));
         Status {
             records: shared.records.load(Ordering::Relaxed),
@@ -69,7 +75,8 @@ impl Watch {
             durable: shared.durable.load(Ordering::Relaxed),
             applied: shared.applied.load(Ordering::Relaxed),
             damaged: shared.damaged.load(Ordering::Relaxed),
-            failing: lock(&shared.failures).first(),
+            failing,
+            warning,
             is_stuck: self.is_stuck(),
         }
     }
@@ -107,6 +114,7 @@ pub(crate) enum Stage {
 /// Why something does not work, by who says so.
 #[derive(Debug, Default)]
 struct Failures {
+    panic: Option<String>,
     journal: Option<String>,
     spare: Option<String>,
     sink: Option<String>,
@@ -114,7 +122,8 @@ struct Failures {
 
 impl Failures {
     fn first(&self) -> Option<String> {
-        self.journal.clone().or_else(|| self.spare.clone()).or_else(|| self.sink.clone())
+        let all = [&self.panic, &self.journal, &self.sink];
+        all.into_iter().flatten().next().cloned()
     }
 }
 
@@ -246,9 +255,22 @@ impl Shared {
         self.stuck.store(true, Ordering::Relaxed);
     }
 
+    /// Whether nothing can be journaled at present.
+    pub(crate) fn is_stuck(&self) -> bool {
+        self.stuck.load(Ordering::Relaxed)
+    }
+
+    /// A thread has ended by a fault of its own; nothing takes that back.
+    pub(crate) fn panicked(&self, text: &str) {
+        lock(&self.failures).panic = Some(text.to_owned());
+        self.stuck.store(true, Ordering::Relaxed);
+    }
+
     pub(crate) fn journal_works(&self) {
-        if self.stuck.swap(false, Ordering::Relaxed) {
-            lock(&self.failures).journal = None;
+        if self.is_stuck() {
+            let mut failures = lock(&self.failures);
+            failures.journal = None;
+            self.stuck.store(failures.panic.is_some(), Ordering::Relaxed);
         }
     }
 

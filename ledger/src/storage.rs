@@ -48,6 +48,9 @@ pub(crate) trait StorageFile: Send + Sync + 'static {
     /// Its length in bytes.
     fn length(&self) -> io::Result<u64>;
 
+    /// Takes the room for a length of `bytes`, or fails at once if there is none.
+    fn reserve(&self, bytes: u64) -> io::Result<()>;
+
     /// Reads until `bytes` is full or the file ends; returns how many bytes were read.
     fn read_at(&self, bytes: &mut [u8], at: u64) -> io::Result<usize>;
 

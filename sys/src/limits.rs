@@ -95,6 +95,11 @@ pub fn cpus() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
+/// The user that this process acts as.
+pub fn user() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
 /// Which boot of the machine this is: another number after each (`kernel.random.boot_id`).
 ///
 /// # Errors

@@ -89,6 +89,24 @@ impl SharedWords {
     }
 }
 
+/// Flags for opening a file of which nobody knows what it is: no link is followed, no pipe waited for, and no
+/// terminal becomes ours.
+pub const OPEN_PLAIN: i32 = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
+
+/// What opening a symbolic link with these flags fails with.
+pub const IS_LINK: i32 = libc::ELOOP;
+
+/// Takes room for a length of `bytes` on the file's disk; where the file system cannot, writing will tell.
+///
+/// # Errors
+/// `ENOSPC`.
+pub fn allocate(file: &File, bytes: u64) -> io::Result<()> {
+    match fallocate(file, FallocateFlags::empty(), 0, bytes) {
+        Err(rustix::io::Errno::OPNOTSUPP) => Ok(()),
+        other => Ok(other?),
+    }
+}
+
 /// Whether `file` lies on a tmpfs: in the kernel's memory, and on no disk.
 pub fn is_in_memory(file: &File) -> bool {
     /// `statfs(2)`.

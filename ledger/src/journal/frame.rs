@@ -83,6 +83,19 @@ impl FrameHeader {
         })
     }
 
+    /// Whether a frame of `segment` was begun in `bytes`, though a bit of its header may be another: two of
+    /// three marks are there, which nothing that an older use of the file left has together.
+    pub(crate) fn is_begun(bytes: &[u8], segment: u64, epoch: u32, first_lsn: u64) -> bool {
+        let Some(bytes) = bytes.first_chunk::<FRAME_HEADER_BYTES>() else { return false };
+        let place = [&epoch.to_le_bytes()[..], &first_lsn.to_le_bytes()];
+        let marks = [
+            bytes.starts_with(MAGIC),
+            bytes[16..24] == segment.to_le_bytes(),
+            [&bytes[8..12], &bytes[24..32]] == place,
+        ];
+        marks.into_iter().filter(|is_there| *is_there).count() >= 2
+    }
+
     /// The number of the last entry; that of the one before the first if there is none.
     pub(crate) fn last_lsn(&self) -> u64 {
         self.first_lsn + u64::from(self.count) - 1

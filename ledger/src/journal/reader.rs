@@ -10,7 +10,7 @@ use thiserror::Error;
 
 use super::frame::{FRAME_HEADER_BYTES, FrameHeader};
 use super::segment::{self, BLOCK_BYTES, HEADER_BYTES, SegmentHeader};
-use super::writer::Shared;
+use super::shared::Shared;
 use crate::entry::Entry;
 use crate::record::Malformed;
 use crate::storage::{Storage, StorageFile};
@@ -89,6 +89,13 @@ impl<F: StorageFile> Segment<F> {
         buffer.resize(header.payload_bytes as usize, 0);
         let read = self.file.read_at(buffer, at + FRAME_HEADER_BYTES as u64)?;
         Ok(read == buffer.len() && header.vouches_for(buffer))
+    }
+
+    /// Whether a frame whose first entry is `first_lsn` was begun at `at`, be it damaged.
+    pub(crate) fn is_begun(&self, at: u64, epoch: u32, first_lsn: u64) -> io::Result<bool> {
+        let mut bytes = [0; FRAME_HEADER_BYTES];
+        let read = self.file.read_at(&mut bytes, at)?;
+        Ok(FrameHeader::is_begun(&bytes[..read], self.number, epoch, first_lsn))
     }
 
     /// The entries of the frame at `at`, read through `buffer` and added to `out`, which stays as it was if

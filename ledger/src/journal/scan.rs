@@ -14,9 +14,11 @@ use std::collections::VecDeque;
 use std::fmt;
 
 use super::frame::FrameHeader;
-use super::reader::{Frame, ReadError, Segment, numbers};
+pub(crate) use super::reader::ReadError;
+use super::reader::{Frame, Segment, numbers};
 use super::segment::{HEADER_BYTES, SegmentHeader};
-use super::writer::{End, Ended};
+use super::shared::Ended;
+use super::writer::End;
 use crate::entry::{Entry, Gist};
 use crate::storage::{Storage, StorageFile};
 
@@ -86,9 +88,18 @@ pub(crate) fn scan<S: Storage>(
         (scan.gateway, scan.epoch) = (Some(last.gateway), last.epoch);
     }
     let mut walk = Walk::from(applied);
+    if applied > 0 && journal.begun.first().is_some_and(|(_, header)| header.first_lsn > applied + 1) {
+        // The database is an older one than the journal goes with: what lies between them is gone.
+        scan.end.next_lsn = applied + 1;
+        scan.end.ended = journal.ended(u64::MAX);
+        scan.trouble = journal.trouble(0, HEADER_BYTES as u64, applied + 1, applied)?;
+        return Ok(scan);
+    }
     let start = journal.begun.iter().rposition(|(_, header)| header.first_lsn <= applied + 1).unwrap_or(0);
     for (index, (segment, header)) in journal.begun.iter().enumerate().skip(start) {
-        if index > start && !walk.is_continued_by(header) {
+        // What it names may lie in a segment between the two that holds nothing else and was left out.
+        let is_next = index > start && journal.begun[index - 1].0.number + 1 == segment.number;
+        if is_next && !walk.is_continued_by(header) {
             scan.breaks += 1;
         }
         walk.ends.clear();
@@ -104,6 +115,7 @@ pub(crate) fn scan<S: Storage>(
     if journal.begun.is_empty() && !journal.headless.is_empty() {
         scan.trouble = journal.trouble(0, 0, walk.next_lsn, applied)?;
     }
+    scan.trouble = scan.trouble.or_else(|| journal.torn_behind(walk.next_lsn));
     scan.entries = walk.count;
     scan.end.next_lsn = walk.durable.0 + 1;
     scan.end.previous = walk.durable.1;
@@ -119,13 +131,31 @@ pub(crate) fn scan<S: Storage>(
 /// # Errors
 /// The disk's.
 pub(crate) fn tables(storage: &impl Storage) -> Result<Vec<String>, ReadError> {
-    let mut tables = Vec::new();
-    for number in numbers(storage)?.into_iter().rev() {
-        let table = Segment::open(storage, number)?.header.map(|header| header.table);
-        tables.extend(table.filter(|table| !table.is_empty()));
-    }
+    let tables = headers(storage)?.into_iter().rev().map(|header| header.table);
+    let mut tables: Vec<String> = tables.filter(|table| !table.is_empty()).collect();
     tables.dedup();
     Ok(tables)
+}
+
+/// The gateway that wrote the journal, if any did.
+///
+/// # Errors
+/// The disk's.
+pub(crate) fn gateway(storage: &impl Storage) -> Result<Option<u32>, ReadError> {
+    Ok(headers(storage)?.last().map(|header| header.gateway))
+}
+
+/// The headers of all segments that have one, in their order; none if there is no journal.
+fn headers(storage: &impl Storage) -> Result<Vec<SegmentHeader>, ReadError> {
+    let numbers = match numbers(storage) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+        numbers => numbers?,
+    };
+    let mut headers = Vec::new();
+    for number in numbers {
+        headers.extend(Segment::open(storage, number)?.header);
+    }
+    Ok(headers)
 }
 
 impl SegmentHeader {
@@ -142,10 +172,13 @@ struct Journal<F> {
     begun: Vec<(Segment<F>, SegmentHeader)>,
     /// Those that hold frames and have no header.
     headless: Vec<(u64, Vec<Frame>)>,
+    /// Those that have no header and hold frames of which nobody says that they were durable, with their last
+    /// entry.
+    torn: Vec<(u64, u64)>,
     /// Those that hold nothing which counts, with their first entry.
     replaced: Vec<(u64, u64)>,
-    /// Those that hold nothing of their own.
-    unused: Vec<u64>,
+    /// Those that hold nothing that counts, and whether they were begun.
+    unused: Vec<(u64, bool)>,
     next_segment: u64,
 }
 
@@ -156,6 +189,7 @@ impl<F: StorageFile> Journal<F> {
         let mut journal = Self {
             begun: Vec::new(),
             headless: Vec::new(),
+            torn: Vec::new(),
             replaced: Vec::new(),
             unused: Vec::new(),
             next_segment,
@@ -181,7 +215,7 @@ impl<F: StorageFile> Journal<F> {
                         journal.begun.push((segment, header));
                     } else {
                         // What it should have replaced counts.
-                        journal.unused.push(number);
+                        journal.unused.push((number, true));
                     }
                 }
                 None => {
@@ -191,8 +225,12 @@ impl<F: StorageFile> Journal<F> {
                         frames.iter().map(|frame| frame.header.synced_lsn).fold(synced_lsn, u64::max);
                     match synced_lsn >= first_lsn {
                         true => journal.headless.push((number, frames)),
-                        // Torn before anything in it was durable, or never used.
-                        false => journal.unused.push(number),
+                        // Torn before anything in it was durable, as far as anybody says, or never used.
+                        false => {
+                            let last_lsn = frames.iter().map(|frame| frame.header.last_lsn()).max();
+                            journal.torn.extend(last_lsn.map(|last_lsn| (number, last_lsn)));
+                            journal.unused.push((number, !frames.is_empty()));
+                        }
                     }
                 }
             }
@@ -233,8 +271,8 @@ impl<F: StorageFile> Journal<F> {
         if let Some((broken, header)) = self.begun.get(index) {
             (number, epoch) = (broken.number, header.epoch);
             synced_lsn = synced_lsn.max(header.synced_lsn);
-            // A header without its entries is a frame that was begun.
-            began = broken.header_at(at)?.is_some();
+            // A header without its entries is a frame that was begun, and so is a damaged one.
+            began = broken.is_begun(at, epoch, next_lsn)?;
             frames.extend(broken.frames_from(at)?);
         }
         for (later, header) in self.begun.iter().skip(index + 1) {
@@ -252,19 +290,29 @@ impl<F: StorageFile> Journal<F> {
         Ok((!is_clean).then_some(trouble))
     }
 
+    /// A segment behind all others that lost its header, and with it entries from `next_lsn` on. They are
+    /// told of and not salvaged: without the header nobody knows whether they were to count.
+    fn torn_behind(&self, next_lsn: u64) -> Option<Trouble> {
+        let (last, epoch) = self.begun.last().map_or((0, 0), |(last, header)| (last.number, header.epoch));
+        let is_behind = |(number, last_lsn): &&(u64, u64)| *number > last && *last_lsn >= next_lsn;
+        let (segment, _) = self.torn.iter().find(is_behind).copied()?;
+        Some(Trouble { segment, at: 0, first_lsn: next_lsn, epoch, lost: Vec::new(), salvaged: Vec::new() })
+    }
+
     /// All segments as ended ones, the last of which ends before `next_lsn`.
     fn ended(&self, next_lsn: u64) -> Vec<Ended> {
         let next_firsts = self.begun.iter().skip(1).map(|(_, header)| header.first_lsn).chain([next_lsn]);
         let begun = self.begun.iter().zip(next_firsts).map(|((segment, header), next)| Ended {
             number: segment.number,
             first_lsn: header.first_lsn,
-            // At least its first: not even an empty one may be used again yet.
+            // At least its first: not even an empty one may go yet.
             last_lsn: (next - 1).max(header.first_lsn),
-            spoilt: false,
+            // The run that wrote it may have had a sync fail, and nobody knows any more.
+            spoilt: true,
         });
         let headless = self.headless.iter().map(|(number, _)| (*number, next_lsn, true));
-        let replaced = self.replaced.iter().map(|(number, first_lsn)| (*number, *first_lsn, false));
-        let unused = self.unused.iter().map(|number| (*number, 0, false)).chain(replaced);
+        let replaced = self.replaced.iter().map(|(number, first_lsn)| (*number, *first_lsn, true));
+        let unused = self.unused.iter().map(|(number, was_begun)| (*number, 0, *was_begun)).chain(replaced);
         let nothing = |(number, last_lsn, spoilt)| Ended { number, first_lsn: u64::MAX, last_lsn, spoilt };
         let others = unused.chain(headless).map(nothing);
         let mut ended: Vec<Ended> = begun.chain(others).collect();
@@ -390,6 +438,14 @@ impl Walk {
             }
             self.ends.push((header.last_lsn(), header.hash()));
             (self.next_lsn, self.previous) = (header.last_lsn() + 1, header.hash());
+            at += header.frame_bytes() as u64;
+        }
+        // Frames without entries may follow, and the next segment name the last of them.
+        while let Some(header) =
+            segment.header_at(at)?.filter(|header| self.is_next(header) && header.count == 0)
+        {
+            self.ends.push((header.last_lsn(), header.hash()));
+            self.previous = header.hash();
             at += header.frame_bytes() as u64;
         }
         Ok(None)

@@ -5,60 +5,17 @@
 //! sync (`commit`); [`Shared::sync`] may run on another thread beside [`Writer::append`].
 
 use std::collections::VecDeque;
-use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use sys::clock;
 use sys::crash::point;
 
 use super::frame::{FrameBuffer, FrameHeader};
-use super::segment::{self, BLOCK_BYTES, HEADER_BYTES, SegmentHeader};
+use super::segment::{BLOCK_BYTES, HEADER_BYTES, SegmentHeader};
+use super::shared::{Ended, Segments, Shared, lock};
 use super::{JournalError, Settings};
-use crate::limits::{RELEASED_KEPT, ZEROES_BYTES};
 use crate::storage::{Storage, StorageFile};
-
-/// What the journal's threads share.
-pub(crate) struct Shared<S: Storage> {
-    storage: S,
-    settings: Settings,
-    /// The number of the last entry that is written and announced.
-    appended: AtomicU64,
-    /// The number up to which everything survives a power failure. durable <= appended
-    durable: AtomicU64,
-    /// The number up to which nobody needs the journal any more.
-    released: AtomicU64,
-    /// Files with frames that are not known to be durable, the one that is written now last.
-    unsynced: Mutex<Vec<Arc<S::File>>>,
-    /// Held during a sync, so that nobody gives up a file whose sync is about to be believed. It tells
-    /// whether what was announced is all in files: not after a failure, until it was written again.
-    syncing: Mutex<bool>,
-    segments: Mutex<Segments<S::File>>,
-}
-
-/// The segments besides the one that is written.
-struct Segments<F> {
-    /// The number of the one to be begun next.
-    next: u64,
-    /// That one, prepared.
-    spare: Option<Arc<F>>,
-    /// Those that are ended, oldest first.
-    ended: VecDeque<Ended>,
-    /// The one that is written: its number and its first entry.
-    current: Option<(u64, u64)>,
-}
-
-/// A segment that is written no more.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Ended {
-    pub(crate) number: u64,
-    /// Its first entry; beyond every number if it holds none that counts.
-    pub(crate) first_lsn: u64,
-    /// Its last entry that counts.
-    pub(crate) last_lsn: u64,
-    /// Whether it failed, so that it must not be used again.
-    pub(crate) spoilt: bool,
-}
 
 /// The end of the journal that appends.
 pub(crate) struct Writer<S: Storage> {
@@ -77,6 +34,9 @@ pub(crate) struct Writer<S: Storage> {
     buffers: Vec<FrameBuffer>,
     /// While what stood elsewhere is written again: its last number; else 0.
     rewrites_to: u64,
+    /// False until what a start writes again is confirmed. Until then nothing is bounded: what is full
+    /// becomes less only when the database is served, and that is later.
+    is_open: bool,
 }
 
 struct Current<F> {
@@ -97,161 +57,6 @@ pub(crate) struct End {
     pub(crate) next_segment: u64,
     /// The segments that there are, oldest first.
     pub(crate) ended: Vec<Ended>,
-}
-
-impl<S: Storage> Shared<S> {
-    /// The number of the last entry that is written.
-    pub(crate) fn appended(&self) -> u64 {
-        // Acquire pairs with the Release in `announce`: who sees the number finds the frame.
-        self.appended.load(Ordering::Acquire)
-    }
-
-    /// The number up to which everything survives a power failure.
-    pub(crate) fn durable(&self) -> u64 {
-        // Acquire pairs with the Release in `announce_durable`.
-        self.durable.load(Ordering::Acquire)
-    }
-
-    /// Says that entries up to `lsn` are not needed here any more.
-    pub(crate) fn release(&self, lsn: u64) {
-        self.released.fetch_max(lsn, Ordering::Relaxed);
-    }
-
-    /// Where the files are.
-    pub(crate) fn storage(&self) -> &S {
-        &self.storage
-    }
-
-    /// The number of the segment in which entry `lsn` counts: the last one that begins with it or before.
-    pub(crate) fn segment_of(&self, lsn: u64) -> Option<u64> {
-        let segments = lock(&self.segments);
-        let ended = segments.ended.iter().map(|ended| (ended.number, ended.first_lsn));
-        ended
-            .chain(segments.current)
-            .filter(|(_, first_lsn)| *first_lsn <= lsn)
-            .map(|(number, _)| number)
-            .max()
-    }
-
-    /// The first entry that there is.
-    pub(crate) fn first_lsn(&self) -> u64 {
-        let segments = lock(&self.segments);
-        let ended = segments.ended.iter().map(|ended| ended.first_lsn);
-        ended.chain(segments.current.map(|(_, first_lsn)| first_lsn)).min().unwrap_or(1)
-    }
-
-    /// Tells others that entries up to `lsn` are written.
-    pub(crate) fn announce(&self, lsn: u64) {
-        self.appended.store(lsn, Ordering::Release);
-    }
-
-    /// Tells others that entries up to `lsn` survive a power failure.
-    pub(crate) fn announce_durable(&self, lsn: u64) {
-        self.durable.fetch_max(lsn, Ordering::Release);
-    }
-
-    /// Brings to stable storage all that was announced; returns the number up to which that is. Nobody is
-    /// told of it yet.
-    ///
-    /// # Errors
-    /// The disk's. No file that is concerned may be written again: see [`Writer::fail_over`].
-    pub(crate) fn sync(&self) -> io::Result<u64> {
-        let is_written = lock(&self.syncing);
-        if !*is_written {
-            return Err(io::Error::other("it failed before, and was not written again yet"));
-        }
-        let target = self.appended();
-        let files = lock(&self.unsynced).clone();
-        point("journal.before-sync");
-        files.iter().try_for_each(|file| file.sync())?;
-        point("journal.synced");
-        // All but the last are ended, and need no further sync.
-        let ended = files.len().saturating_sub(1);
-        lock(&self.unsynced).retain(|file| !files[..ended].iter().any(|synced| Arc::ptr_eq(synced, file)));
-        Ok(target)
-    }
-
-    /// Whether the segment for when the current one is full is to be made.
-    pub(crate) fn lacks_spare(&self) -> bool {
-        lock(&self.segments).spare.is_none()
-    }
-
-    /// Has a segment ready for when the current one is full, and removes those that nobody needs.
-    ///
-    /// # Errors
-    /// The disk's, or that there may be no further segment.
-    pub(crate) fn prepare(&self) -> Result<(), JournalError> {
-        let mut segments = lock(&self.segments);
-        self.drop_released(&mut segments)?;
-        if segments.spare.is_none() {
-            let file = self.make_spare(&mut segments)?;
-            segments.spare = Some(Arc::new(file));
-        }
-        Ok(())
-    }
-
-    /// Removes ended segments that nobody needs, but for some that will be used again.
-    fn drop_released(&self, segments: &mut Segments<S::File>) -> Result<(), JournalError> {
-        let released = self.released.load(Ordering::Relaxed);
-        let is_done = |ended: &Ended| ended.last_lsn <= released;
-        while segments.ended.iter().filter(|ended| is_done(ended)).count() > RELEASED_KEPT
-            || segments.ended.front().is_some_and(|ended| ended.spoilt && is_done(ended))
-        {
-            let Some(done) = segments.ended.front().copied().filter(is_done) else { break };
-            self.storage.remove(&segment::name(done.number))?;
-            segments.ended.pop_front();
-        }
-        Ok(())
-    }
-
-    /// Makes the next segment: from one that nobody needs, or anew.
-    fn make_spare(&self, segments: &mut Segments<S::File>) -> Result<S::File, JournalError> {
-        let name = segment::name(segments.next);
-        let released = self.released.load(Ordering::Relaxed);
-        let reusable = segments.ended.front().filter(|ended| ended.last_lsn <= released && !ended.spoilt);
-        if let Some(reusable) = reusable {
-            self.storage.rename(&segment::name(reusable.number), &name)?;
-            segments.ended.pop_front();
-            self.storage.sync_names()?;
-            return Ok(self.storage.open(&name)?);
-        }
-        // The ended ones, the one that is written, and the new one.
-        let bytes = (segments.ended.len() as u64 + 2) * self.settings.segment_bytes;
-        if bytes > self.settings.bytes_max {
-            return Err(JournalError::Full { bytes_max: self.settings.bytes_max });
-        }
-        Ok(self.make_new(&name)?)
-    }
-
-    /// Writes zeros to a new file, so that writing to it later changes neither its length nor its blocks, and
-    /// gives it its name when it is whole.
-    fn make_new(&self, name: &str) -> io::Result<S::File> {
-        const UNDER_WAY: &str = "segment-new";
-        let file = self.storage.create(UNDER_WAY)?;
-        let zeroes = vec![0; ZEROES_BYTES.min(self.settings.segment_bytes as usize)];
-        let mut at = 0;
-        while at < self.settings.segment_bytes {
-            let bytes = zeroes.len().min((self.settings.segment_bytes - at) as usize);
-            file.write_at(&zeroes[..bytes], at)?;
-            at += bytes as u64;
-        }
-        file.sync()?;
-        self.storage.rename(UNDER_WAY, name)?;
-        self.storage.sync_names()?;
-        Ok(file)
-    }
-
-    fn take_spare(&self) -> Result<(u64, Arc<S::File>), JournalError> {
-        let mut segments = lock(&self.segments);
-        let file = match segments.spare.take() {
-            Some(file) => file,
-            // The one who prepares is behind, or has failed.
-            None => Arc::new(self.make_spare(&mut segments)?),
-        };
-        let number = segments.next;
-        segments.next += 1;
-        Ok((number, file))
-    }
 }
 
 impl<S: Storage> Writer<S> {
@@ -277,6 +82,8 @@ impl<S: Storage> Writer<S> {
             released: AtomicU64::new(0),
             unsynced: Mutex::default(),
             syncing: Mutex::new(true),
+            is_whole: AtomicBool::new(true),
+            making: Mutex::new(None),
             segments: Mutex::new(segments),
         };
         let mut writer = Writer {
@@ -289,6 +96,7 @@ impl<S: Storage> Writer<S> {
             undurable_bytes: 0,
             buffers: Vec::new(),
             rewrites_to: last_lsn + rewritten,
+            is_open: false,
         };
         writer.begin_segment(end.next_lsn)?;
         Ok(writer)
@@ -386,14 +194,18 @@ impl<S: Storage> Writer<S> {
         let shared = Arc::clone(&self.shared);
         let mut is_written = lock(&shared.syncing);
         *is_written = false;
+        shared.is_whole.store(false, Ordering::Release);
+        // Nobody announces anything as durable while this is held.
+        let durable = self.shared.durable();
         self.forget_durable();
         // What an earlier attempt said of its own success is not to be repeated.
         self.undurable.retain(|(header, _)| header.count > 0);
         self.undurable_bytes = self.undurable.iter().map(|(_, frame)| frame.bytes().len()).sum();
-        let durable = self.shared.durable();
         lock(&self.shared.unsynced).clear();
-        self.end_current(durable, true);
-        self.spoil_beyond(durable);
+        // Until all is written again, and confirmed, what was written first is the only copy that a start
+        // would find after a kill.
+        self.end_current(self.next_lsn - 1, true);
+        let first_again = lock(&self.shared.segments).next;
         self.previous = self.durable_previous;
         self.rewrites_to = self.next_lsn - 1;
         self.begin_segment(durable + 1)?;
@@ -405,7 +217,9 @@ impl<S: Storage> Writer<S> {
             self.write(index)?;
         }
         self.confirm()?;
+        self.spoil_before(first_again, durable);
         *is_written = true;
+        shared.is_whole.store(true, Ordering::Release);
         Ok(())
     }
 
@@ -426,7 +240,7 @@ impl<S: Storage> Writer<S> {
         }
         let files = lock(&self.shared.unsynced).clone();
         files.iter().try_for_each(|file| file.sync())?;
-        self.rewrites_to = 0;
+        (self.rewrites_to, self.is_open) = (0, true);
         Ok(())
     }
 
@@ -480,7 +294,7 @@ impl<S: Storage> Writer<S> {
     fn begin_segment(&mut self, first_lsn: u64) -> Result<(), JournalError> {
         self.end_current(first_lsn - 1, false);
         point("segment.switch");
-        let (number, file) = self.shared.take_spare()?;
+        let (number, file) = self.shared.take_spare(!self.is_open)?;
         let header = SegmentHeader {
             gateway: self.shared.settings.gateway,
             number,
@@ -512,9 +326,12 @@ impl<S: Storage> Writer<S> {
         }
     }
 
-    /// Marks the segments with entries beyond `durable`: they were written again, and must not be used again.
-    fn spoil_beyond(&mut self, durable: u64) {
-        for ended in lock(&self.shared.segments).ended.iter_mut().filter(|ended| ended.last_lsn > durable) {
+    /// Marks the segments before `number` with entries beyond `durable`: those were written again, and such a
+    /// file must not be used again.
+    fn spoil_before(&self, number: u64, durable: u64) {
+        let mut segments = lock(&self.shared.segments);
+        let earlier = segments.ended.iter_mut().filter(|ended| ended.number < number);
+        for ended in earlier.filter(|ended| ended.last_lsn > durable) {
             (ended.last_lsn, ended.spoilt) = (durable, true);
         }
     }
@@ -535,9 +352,4 @@ impl<S: Storage> Writer<S> {
             }
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What a panicking thread left is as good as before: each holder leaves it whole at every step.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

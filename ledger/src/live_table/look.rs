@@ -6,14 +6,16 @@
 
 use std::fs::{File, TryLockError};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
+use sys::clock::WallNanos;
 use sys::mapping::SharedView;
 use thiserror::Error;
 
-use super::place::Places;
+use super::place::{Places, open_own, read_header};
 use super::slot::{Found, STATE};
-use super::{ALIVE_AT, TableHeader};
+use super::{ALIVE_AT, alive_at};
+use crate::OpenSettings;
 use crate::directory;
 use crate::record::Record;
 
@@ -24,8 +26,8 @@ pub struct Look {
     pub process: u32,
     /// Whether it lives. If not, this is what the next start will bill.
     pub is_running: bool,
-    /// When it was last known to live, nanoseconds since the Unix epoch.
-    pub alive_at: u64,
+    /// When it was last known to live; 0 if that cannot be told.
+    pub alive_at: WallNanos,
     /// Open flows, in no order. Their close reason says nothing.
     pub flows: Vec<Record>,
     /// Flows that have ended and are not journaled yet.
@@ -56,39 +58,35 @@ pub enum LookError {
     Directory(String),
 }
 
-/// Looks at the flows of the gateway on the ledger in `directory`; `configured` is where its live table was
-/// told to be, if it was.
+/// Looks at the flows of the gateway whose ledger `settings` describe.
 ///
 /// # Errors
 /// See [`LookError`].
-pub fn look(directory: &Path, configured: Option<&Path>) -> Result<Look, LookError> {
+pub fn look(settings: &OpenSettings) -> Result<Look, LookError> {
+    let directory = &settings.directory;
     let absent = || LookError::Absent { directory: directory.to_owned() };
-    let gateway = directory::gateway(directory).map_err(|error| LookError::Directory(error.to_string()))?;
-    let places = Places::of(gateway.ok_or_else(absent)?, configured, directory);
-    for path in places.remembered(directory) {
+    let unreadable = |text: String| LookError::Directory(text);
+    let gateway = directory::gateway(directory).map_err(|error| unreadable(error.to_string()))?;
+    let places = Places::of(gateway.ok_or_else(absent)?, settings);
+    for path in places.map_err(|error| unreadable(error.to_string()))?.candidates() {
         let failed = |cause| LookError::Table { path: path.clone(), cause };
-        match File::open(&path) {
-            Ok(file) => return look_at(&file).map_err(failed),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(failed(error)),
+        if let Some((file, _)) = open_own(&path).map_err(failed)? {
+            return look_at(&file).map_err(failed);
         }
     }
     Err(absent())
 }
 
 fn look_at(file: &File) -> io::Result<Look> {
-    let view = SharedView::of_file(file)?;
-    let words = |index: usize| if index < view.len() { view.word(index) } else { 0 };
-    let header = TableHeader::parse(&std::array::from_fn(words)).map_err(io::Error::other)?;
-    if header.table_words() > view.len() {
-        return Err(io::Error::other("it is shorter than its header says"));
-    }
-    // Who runs has it locked. Shared, so that two who look do not take each other for a gateway.
+    let (header, view) = read_header(file)?;
+    // Who runs has it locked. Shared, so that two who look do not take each other for a gateway, and let go
+    // at once: a start may want it.
     let is_running = matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock));
+    file.unlock()?;
     let mut look = Look {
         process: header.process,
         is_running,
-        alive_at: view.word(ALIVE_AT),
+        alive_at: alive_at(view.word(ALIVE_AT)).unwrap_or(WallNanos(0)),
         flows: Vec::new(),
         closing: 0,
         damaged: 0,

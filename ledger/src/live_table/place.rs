@@ -1,33 +1,48 @@
 //! Where the live table lies: found again after a crash, made anew at each start.
 //!
-//! Promises: a table is never shortened or used by two processes; one that is found is locked while it is
-//! read, and removed only when asked. Leaves to others: what is in it.
+//! Promises: a table is never shortened, and never used by two processes; one that is found is locked while
+//! it is read, and removed only when asked; what another user put there is not looked at. Leaves to others:
+//! what is in it.
 //!
-//! The first of these directories in which it can be made, and every one of them, besides those that the
-//! journal remembers, when an old one is looked for:
+//! A new table lies in the configured directory (`[ledger] live_table`), or without one in the first of these
+//! that has room:
 //!
-//! 1. the configured one (`[ledger] live_table`, else `$RUNTIME_DIRECTORY`, as systemd gives it),
-//! 2. `/dev/shm`,
-//! 3. the ledger's own directory.
+//! 1. `/dev/shm`,
+//! 2. `$RUNTIME_DIRECTORY`, as systemd gives it. It comes second, for unless it is told otherwise
+//!    (`RuntimeDirectoryPreserve`) systemd removes it when a service ends, after a crash too,
+//! 3. the ledger's own directory, on a disk.
+//!
+//! An old one is looked for in all of them, and where the journal remembers one. Its name ends with a
+//! number that nobody can guess, so that nobody can be there first.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io;
-use std::os::unix::fs::OpenOptionsExt;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use sys::mapping::{SharedView, SharedWords, is_in_memory};
+use sys::clock;
+use sys::mapping::{IS_LINK, SharedView, SharedWords, is_in_memory};
 
-use super::{LiveTable, TableHeader};
-use crate::OpenError;
+use super::{LiveTable, OTHER_VERSION, TableHeader};
 use crate::directory;
 use crate::journal::scan;
 use crate::storage::file::Directory;
+use crate::{OpenError, OpenSettings};
+
+const SHM: &str = "/dev/shm";
+
+/// How long a start waits for those who only look at an old table.
+const LOOKERS_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Where tables of a gateway may lie.
 #[derive(Clone, Debug)]
 pub(crate) struct Places {
+    gateway: u32,
+    /// Where a new one is tried, in this order.
     directories: Vec<PathBuf>,
-    name: String,
+    /// Paths that the journal remembers.
+    remembered: Vec<PathBuf>,
 }
 
 /// A table that an earlier run left, and its lock.
@@ -38,12 +53,12 @@ pub(crate) struct OldTable {
     _locked: File,
 }
 
-/// A table that was made, and its lock.
+/// A table that was made, and its lock. Until it is kept, it goes with this.
 pub(crate) struct NewTable {
-    pub(crate) table: LiveTable,
+    table: Option<LiveTable>,
     pub(crate) medium: Medium,
     pub(crate) path: PathBuf,
-    pub(crate) locked: File,
+    locked: Option<File>,
 }
 
 /// On what a live table lies.
@@ -56,72 +71,88 @@ pub struct Medium {
 }
 
 impl Places {
-    /// Those of `gateway`, whose ledger is in `directory`.
-    pub(crate) fn of(gateway: u32, configured: Option<&Path>, directory: &Path) -> Places {
-        let directories = [configured, Some(Path::new("/dev/shm")), Some(directory)];
-        let directories = directories.into_iter().flatten().map(Path::to_owned).collect();
-        Places { directories, name: format!("tollgate-{gateway:08x}.live") }
-    }
-
-    /// The paths at which a table may be, the first of which is tried first for a new one.
-    fn paths(&self) -> impl Iterator<Item = PathBuf> {
-        self.directories.iter().map(|directory| directory.join(&self.name))
-    }
-
-    /// The paths at which the last run's table may be: those of the journal in `directory` first.
-    pub(crate) fn remembered(&self, directory: &Path) -> Vec<PathBuf> {
+    /// Those of `gateway`, whose ledger `settings` describe.
+    ///
+    /// # Errors
+    /// The journal's headers cannot be read.
+    pub(crate) fn of(gateway: u32, settings: &OpenSettings) -> Result<Places, scan::ReadError> {
+        let OpenSettings { directory, live_table, runtime_directory, .. } = settings;
+        let found = [Some(Path::new(SHM)), runtime_directory.as_deref(), Some(directory)];
+        let directories = match live_table {
+            Some(configured) => vec![configured.clone()],
+            None => found.into_iter().flatten().map(Path::to_owned).collect(),
+        };
         let storage = Directory::at(&directory::journal(directory));
-        let tables = scan::tables(&storage).unwrap_or_default();
-        tables.into_iter().map(PathBuf::from).chain(self.paths()).collect()
+        let remembered = scan::tables(&storage)?.into_iter().map(PathBuf::from).collect();
+        Ok(Places { gateway, directories, remembered })
     }
 
-    /// Every table that earlier runs left, at these places and at `remembered` paths. What is no live table
-    /// of ours is passed over.
+    /// Every table of ours that earlier runs left, and the number of files with its name that hold none.
     ///
     /// # Errors
     /// A table is in use by another process, or cannot be read.
-    pub(crate) fn find(&self, remembered: &[String], gateway: u32) -> Result<Vec<OldTable>, OpenError> {
-        let mut paths: Vec<PathBuf> = remembered.iter().map(PathBuf::from).chain(self.paths()).collect();
-        let mut found: Vec<OldTable> = Vec::new();
-        paths.sort();
-        paths.dedup();
-        for path in paths {
+    pub(crate) fn find(&self) -> Result<(Vec<OldTable>, u64), OpenError> {
+        let (mut found, mut damaged, mut seen) = (Vec::new(), 0, Vec::new());
+        for path in self.candidates() {
             let failed = |cause| OpenError::Table { path: path.clone(), cause };
-            let file = match File::open(&path) {
-                Ok(file) => file,
-                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                Err(error) => return Err(failed(error)),
-            };
-            lock(&file, &path)?;
-            let view = SharedView::of_file(&file).map_err(failed)?;
-            let words = |index: usize| if index < view.len() { view.word(index) } else { 0 };
-            let header = TableHeader::parse(&std::array::from_fn(words));
-            let whole =
-                |header: &TableHeader| header.gateway == gateway && header.table_words() <= view.len();
-            let header = match header {
-                Ok(header) if whole(&header) => header,
-                // Not to be taken for ours, nor to be lost: it is told of, and stays.
-                Ok(_) => return Err(failed(io::Error::other("it is another gateway's live table"))),
-                Err(what) => return Err(failed(io::Error::other(what))),
-            };
-            found.push(OldTable { path, header, view, _locked: file });
+            let Some((file, identity)) = open_own(&path).map_err(failed)? else { continue };
+            // The same file may be known by two names.
+            if seen.contains(&identity) {
+                continue;
+            }
+            seen.push(identity);
+            lock_patiently(&file, &path)?;
+            match read_header(&file) {
+                Ok((header, view)) if header.gateway == self.gateway => {
+                    found.push(OldTable { path, header, view, _locked: file });
+                }
+                Err(error) if error.to_string() == OTHER_VERSION => return Err(failed(error)),
+                // A start that was cut short left it, or a power failure took its pages: nothing can be read
+                // from it, and nothing is to be read from it again.
+                _ => {
+                    damaged += 1;
+                    fs::rename(&path, path.with_extension("damaged")).map_err(failed)?;
+                }
+            }
         }
-        Ok(found)
+        Ok((found, damaged))
     }
 
-    /// Makes the table that `header` describes in the first place that has room, beside any old one.
+    /// Paths of tables, the last run's first.
+    pub(crate) fn candidates(&self) -> Vec<PathBuf> {
+        let prefix = format!("tollgate-{:08x}-", self.gateway);
+        let is_ours = |name: &str| name.starts_with(&prefix) && name.ends_with(".live");
+        let mut candidates = self.remembered.clone();
+        for directory in self.directories.iter().map(PathBuf::as_path).chain([Path::new(SHM)]) {
+            // A directory that cannot be listed holds nothing that could be opened.
+            let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+            let ours = entries.filter(|entry| entry.file_name().to_str().is_some_and(is_ours));
+            candidates.extend(ours.map(|entry| entry.path()));
+        }
+        candidates
+    }
+
+    /// Makes the table that `header` describes in the first place that has room.
     ///
     /// # Errors
     /// No place has room; the last one's failure.
     pub(crate) fn make(&self, header: TableHeader) -> Result<NewTable, OpenError> {
+        let random = getrandom::u64().map_err(|error| OpenError::Thread(io::Error::other(error)))?;
+        let name = format!("tollgate-{:08x}-{random:016x}.live", self.gateway);
         let mut failure = None;
-        for path in self.paths() {
+        for directory in &self.directories {
+            let path = std::path::absolute(directory.join(&name)).unwrap_or_else(|_| directory.join(&name));
             match make_at(&path, header) {
-                Ok(table) => return Ok(table),
-                Err(cause) => failure = Some(OpenError::Table { path, cause }),
+                Ok((table, medium, locked)) => {
+                    return Ok(NewTable { table: Some(table), medium, path, locked: Some(locked) });
+                }
+                Err(cause) => {
+                    let _ = fs::remove_file(&path);
+                    failure = Some(OpenError::Table { path, cause });
+                }
             }
         }
-        Err(failure.expect("there is at least the ledger's own directory"))
+        Err(failure.expect("there is at least one place"))
     }
 }
 
@@ -131,62 +162,103 @@ impl OldTable {
     /// # Errors
     /// It cannot be removed: then it must not be forgotten either.
     pub(crate) fn remove(self) -> Result<(), OpenError> {
-        remove(&self.path)
+        fs::remove_file(&self.path).map_err(|cause| OpenError::Table { path: self.path.clone(), cause })
     }
 }
 
 impl NewTable {
-    /// Gives the table its name, in place of an old one, which is done with.
-    ///
-    /// # Errors
-    /// The directory's.
-    pub(crate) fn publish(&self) -> Result<(), OpenError> {
-        let failed = |cause| OpenError::Table { path: self.path.clone(), cause };
-        fs::rename(unnamed(&self.path), &self.path).map_err(failed)
+    /// The table and its lock, to be used from now on.
+    pub(crate) fn keep(mut self) -> (LiveTable, File) {
+        let kept = self.table.take().zip(self.locked.take());
+        kept.expect("both are there until the table is kept")
     }
 }
 
-/// Removes the table at `path`.
-pub(crate) fn remove(path: &Path) -> Result<(), OpenError> {
-    fs::remove_file(path).map_err(|cause| OpenError::Table { path: path.to_owned(), cause })
-}
-
-fn make_at(path: &Path, header: TableHeader) -> io::Result<NewTable> {
-    let unnamed = unnamed(path);
-    // Of a start that was cut short; nobody can have used it.
-    let _ = fs::remove_file(&unnamed);
-    let made = fill(&unnamed, header).map(|(table, medium, locked)| NewTable {
-        table,
-        medium,
-        path: path.to_owned(),
-        locked,
-    });
-    if made.is_err() {
-        let _ = fs::remove_file(&unnamed);
+impl Drop for NewTable {
+    fn drop(&mut self) {
+        if self.table.is_some() {
+            let _ = fs::remove_file(&self.path);
+        }
     }
-    made
 }
 
-fn fill(path: &Path, header: TableHeader) -> io::Result<(LiveTable, Medium, File)> {
+/// A file of this user's own that nobody else may write, and what tells it from others; `None` if there is no
+/// such file. Neither a link nor a pipe is followed.
+pub(crate) fn open_own(path: &Path) -> io::Result<Option<(File, (u64, u64))>> {
+    const FLAGS: i32 = sys::mapping::OPEN_PLAIN;
+    let file = match OpenOptions::new().read(true).custom_flags(FLAGS).open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        // A symbolic link, or somebody else's.
+        Err(error) if error.raw_os_error() == Some(IS_LINK) => return Ok(None),
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let metadata = file.metadata()?;
+    let is_own = metadata.is_file() && metadata.uid() == sys::limits::user() && metadata.mode() & 0o077 == 0;
+    Ok(is_own.then(|| (file, (metadata.dev(), metadata.ino()))))
+}
+
+/// The header of the table in `file`, and the whole of it.
+pub(crate) fn read_header(file: &File) -> io::Result<(TableHeader, SharedView)> {
+    let view = SharedView::of_file(file)?;
+    let words = |index: usize| if index < view.len() { view.word(index) } else { 0 };
+    let header = TableHeader::parse(&std::array::from_fn(words)).map_err(io::Error::other)?;
+    match header.fits(view.len()) {
+        true => Ok((header, view)),
+        false => Err(io::Error::other("it is shorter than its header says")),
+    }
+}
+
+fn make_at(path: &Path, header: TableHeader) -> io::Result<(LiveTable, Medium, File)> {
     let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
     file.try_lock().map_err(|error| match error {
         TryLockError::Error(cause) => cause,
-        TryLockError::WouldBlock => io::ErrorKind::WouldBlock.into(),
+        TryLockError::WouldBlock => ErrorKind::WouldBlock.into(),
     })?;
     let words = SharedWords::of_file(&file, header.table_words())?;
     let is_locked = words.lock().is_ok();
-    let is_tmpfs = is_in_memory(&file);
-    Ok((LiveTable::create(words, header), Medium { is_tmpfs, is_locked }, file))
+    Ok((LiveTable::create(words, header), Medium { is_tmpfs: is_in_memory(&file), is_locked }, file))
 }
 
-fn unnamed(path: &Path) -> PathBuf {
-    path.with_extension("live-new")
+/// Takes the lock of an old table, for which those who look at it may have to let go first.
+fn lock_patiently(file: &File, path: &Path) -> Result<(), OpenError> {
+    let deadline = clock::monotonic() + LOOKERS_PATIENCE;
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(()),
+            Err(TryLockError::WouldBlock) if clock::monotonic() < deadline => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            Err(TryLockError::WouldBlock) => {
+                return Err(OpenError::TableInUse { path: path.to_owned() });
+            }
+            Err(TryLockError::Error(cause)) => {
+                return Err(OpenError::Table { path: path.to_owned(), cause });
+            }
+        }
+    }
 }
 
-fn lock(file: &File, path: &Path) -> Result<(), OpenError> {
-    match file.try_lock() {
-        Ok(()) => Ok(()),
-        Err(TryLockError::WouldBlock) => Err(OpenError::TableInUse { path: path.to_owned() }),
-        Err(TryLockError::Error(cause)) => Err(OpenError::Table { path: path.to_owned(), cause }),
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    #[test]
+    fn only_files_of_our_own_are_looked_at() {
+        let room = tempfile::tempdir().unwrap();
+        let path = |name: &str| room.path().join(name);
+        fs::write(path("own"), "x").unwrap();
+        fs::set_permissions(path("own"), fs::Permissions::from_mode(0o600)).unwrap();
+        fs::write(path("shared"), "x").unwrap();
+        fs::set_permissions(path("shared"), fs::Permissions::from_mode(0o644)).unwrap();
+        symlink(path("own"), path("link")).unwrap();
+        fs::create_dir(path("directory")).unwrap();
+        assert!(open_own(&path("own")).unwrap().is_some());
+        for other in ["shared", "link", "directory", "absent"] {
+            assert!(open_own(&path(other)).unwrap().is_none(), "{other}");
+        }
     }
 }

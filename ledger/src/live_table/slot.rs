@@ -43,11 +43,11 @@ const BASE_MASK: u64 = (1 << (56 - LENGTH_BITS)) - 1;
 
 const GENERATION_MASK: u64 = (1 << 40) - 1;
 
-fn coded(value: u64) -> u64 {
+pub(super) fn coded(value: u64) -> u64 {
     value.min(VALUE_MAX) * CODE
 }
 
-fn decoded(word: u64) -> Option<u64> {
+pub(super) fn decoded(word: u64) -> Option<u64> {
     word.is_multiple_of(CODE).then_some(word / CODE)
 }
 
@@ -64,6 +64,8 @@ pub(crate) enum State {
     Live,
     /// A flow that has ended, and is not journaled yet.
     Closing(CloseReason),
+    /// Something that the committer found damaged: never used again.
+    GivenUp,
 }
 
 impl State {
@@ -73,6 +75,7 @@ impl State {
             State::Free => (0, 0),
             State::Live => (1, 0),
             State::Closing(reason) => (2, reason as u64),
+            State::GivenUp => (3, 0),
         };
         coded(state | reason << 2 | (generation & GENERATION_MASK) << 10)
     }
@@ -84,6 +87,7 @@ impl State {
             (0, None) if reason == 0 => State::Free,
             (1, None) if reason == 0 => State::Live,
             (2, Some(reason)) => State::Closing(reason),
+            (3, None) if reason == 0 => State::GivenUp,
             _ => return None,
         };
         Some((state, value >> 10))
@@ -98,11 +102,6 @@ impl<'a> Slot<'a> {
     /// The state and the generation; `None` if the word is damaged.
     pub(crate) fn state(self) -> Option<(State, u64)> {
         State::parse(self.0[STATE].load(ACQUIRE))
-    }
-
-    /// Whether a flow goes on here.
-    pub(crate) fn is_live(self) -> bool {
-        matches!(self.state(), Some((State::Live, _)))
     }
 
     /// Puts a flow into a free slot. By the reactor thread.
@@ -129,6 +128,11 @@ impl<'a> Slot<'a> {
         self.0[STATE].store(State::Free.word(generation.wrapping_add(1)), RELEASE);
     }
 
+    /// Takes a damaged slot out of use. By the committer, to whom it was handed over.
+    pub(crate) fn give_up(self) {
+        self.0[STATE].store(State::GivenUp.word(0), RELEASE);
+    }
+
     /// The counts of the flow, as `legs` has them, with their places in the slot.
     pub(crate) fn tally(self, legs: &'a mut Legs) -> Tally<'a> {
         Tally { hot: self.0.first_chunk().expect("a slot is longer than its first line"), legs }
@@ -140,27 +144,28 @@ impl<'a> Slot<'a> {
         Some(count(UP)?.saturating_add(count(DOWN)?))
     }
 
-    /// Appends the slot's flow to `out` as the journal has it, an interim as of `now`; returns the
-    /// generation, or `None` if the slot is free.
+    /// Appends the slot's flow to `out` as the journal has it: its final, or an interim as of a moment.
+    /// Returns `None`, and appends nothing, if the flow is not where `kind` says; its state is looked at
+    /// once, for a reactor thread may close the flow of an interim at any instant.
     ///
     /// # Errors
     /// The slot is damaged; nothing was appended.
-    pub(crate) fn write_entry(self, now: WallNanos, out: &mut Vec<u8>) -> Result<Option<Written>, Malformed> {
+    pub(crate) fn write_entry(self, kind: Kind, out: &mut Vec<u8>) -> Result<Option<Written>, Malformed> {
         let word = |index: usize| self.0[index].load(ACQUIRE);
         let (state, generation) = State::parse(word(STATE)).ok_or(Malformed("the state of a slot"))?;
-        let (closed, at) = match state {
-            State::Free => return Ok(None),
-            State::Live => (None, now),
-            State::Closing(reason) => {
+        let (closed, at) = match (kind, state) {
+            (Kind::Interim(now), State::Live) => (None, now),
+            (Kind::Final, State::Closing(reason)) => {
                 let closed = decoded(word(CLOSED)).ok_or(Malformed("a closing time"))?;
                 (Some(reason), WallNanos(closed.saturating_mul(1000)))
             }
+            _ => return Ok(None),
         };
         let (legs, _) = read_counts(&word).ok_or(Malformed("a count"))?;
         let mut bytes = [0; IDENTITY_BYTES_MAX];
         let identity = read_identity_bytes(&word, &mut bytes)?;
         FlowEntry { closed, at, legs, uncertain: Uncertain::default(), identity }.write(out);
-        Ok(Some(Written { generation, closed: closed.is_some(), moved: legs.upstream_tx + legs.client_tx }))
+        Ok(Some(Written { generation, moved: legs.upstream_tx + legs.client_tx }))
     }
 
     /// How the flow in the slot began.
@@ -254,12 +259,19 @@ impl Sent<'_> {
     }
 }
 
+/// What the committer wants of a slot.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Kind {
+    /// The final of a flow that has ended.
+    Final,
+    /// What a flow that goes on has come to, at this moment.
+    Interim(WallNanos),
+}
+
 /// What was written of a slot.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Written {
     pub(crate) generation: u64,
-    /// Whether the flow has ended.
-    pub(crate) closed: bool,
     /// Bytes sent both ways.
     pub(crate) moved: u64,
 }
@@ -296,7 +308,9 @@ impl Found {
         let identity = read_identity(&word);
         let id = identity.as_ref().ok().map(Identity::id);
         let damaged = |what| Found::Damaged { what, id };
-        let Some((state, _)) = state else { return damaged("the state of a slot") };
+        let Some((state, _)) = state.filter(|(state, _)| *state != State::GivenUp) else {
+            return damaged("the state of a slot");
+        };
         let identity = match identity {
             Ok(identity) => identity,
             Err(Malformed(what)) => return damaged(what),

@@ -29,6 +29,12 @@ impl Bill {
         Bill(Arc::new(Mutex::new((stable.clone(), stable.clone()))))
     }
 
+    /// Another database with the same rows.
+    #[cfg(test)]
+    pub(super) fn copy(&self) -> Bill {
+        Bill(Arc::new(Mutex::new(self.lock().clone())))
+    }
+
     /// The run and the number of the last entry.
     pub(super) fn applied(&self) -> (u32, u64) {
         let (rows, _) = &*self.lock();

@@ -3,96 +3,88 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
-use sys::clock::{Nanos, WallNanos};
-use sys::mapping::SharedWords;
+use sys::clock::WallNanos;
 
 use super::bill::Bill;
+use super::process::{Build, Left, Process, identity, snapshot};
 use super::{Outcome, Random};
 use crate::Durability;
-use crate::apply::Applier;
-use crate::commit::Committer;
-use crate::inlet::{self, Inlet, LiveFlow};
-use crate::journal::Settings;
-use crate::live_table::{LiveTable, TableHeader};
-use crate::record::{Class, CloseReason, Flow, Identity, Legs, Protocol, Uncertain};
-use crate::recover::{Applied, TableImage, survey};
-use crate::status::Shared;
+use crate::inlet::LiveFlow;
+use crate::limits::INTERIM_BYTES;
+use crate::record::CloseReason;
+use crate::recover::RecoverError;
 use crate::storage::faulty::{Call, Fault, Faulty};
 use crate::storage::memory::Memory;
 
-const SLOTS: u32 = 24;
 const REGIONS: u32 = 2;
-const SEGMENT_BYTES: u64 = 48 * 1024;
 const STEPS: u64 = 60;
 const LIVES: u64 = 3;
-const GATEWAY: u32 = 7;
+const CLOSED_AT: WallNanos = WallNanos(1_000_000);
 
 /// What really happened to a flow.
 #[derive(Clone, Copy, Debug, Default)]
 struct Truth {
     up: u64,
     down: u64,
-    /// In which life of the process it was opened.
+    /// Its last owner's life, 0 once a power failure took its slot before its end was durable.
     life: u64,
+    closed: bool,
     /// It was closed, and its end was then said to be durable.
     durable: bool,
     /// A kill came inside a call of so many bytes toward the upstream.
     in_doubt: u64,
+    /// Bytes both ways when it last asked for an interim.
+    asked: u64,
+    /// Bytes both ways that an interim has, which was then said to be durable.
+    floor: u64,
 }
 
 /// A world of one seed. See the parent's header.
 pub struct World {
     random: Random,
     memory: Memory,
-    bill: Bill,
-    /// The words of the last life's table; none after a power failure.
-    table: Option<(TableHeader, Arc<Vec<u64>>)>,
-    boot: u128,
+    left: Left,
+    /// A table on a disk, as far as its pages had come there: what a power failure may leave of it.
+    stale: Option<Arc<Vec<u64>>>,
     truths: BTreeMap<u128, Truth>,
     outcome: Outcome,
     life: u64,
-    durability: Durability,
+    build: Build,
 }
 
-/// How a life of the process ends.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Death {
-    Kill,
-    Power,
-}
-
-/// A running process.
-struct Process {
-    storage: Faulty,
-    table: Arc<SharedWords>,
-    header: TableHeader,
-    committer: Committer<Faulty>,
-    applier: Applier<Faulty, Bill>,
-    journal: Arc<crate::journal::Shared<Faulty>>,
-    shared: Arc<Shared>,
-    inlets: Vec<Inlet>,
+/// A life of the process, and what its reactor threads hold.
+struct Life {
+    process: Process,
     flows: Vec<(usize, u128, LiveFlow)>,
-    /// Flows that were closed, and whether their slots were seen free again.
+    /// Flows that were closed and not seen durable.
     closed: Vec<u128>,
-    now: Nanos,
+    /// Whether the committer's last turn went well.
+    committed: bool,
 }
 
 impl World {
     /// The world of `seed`, before anything happened.
     pub fn of(seed: u64) -> World {
         let mut random = Random::of(seed);
-        let durability = if random.chance(50) { Durability::Sync } else { Durability::Delayed };
+        let segment_bytes = [20, 24, 48, 96][random.below(4) as usize] << 10;
+        let build = Build {
+            durability: if random.chance(50) { Durability::Sync } else { Durability::Delayed },
+            regions: REGIONS,
+            slots: 2 + random.below(22) as u32,
+            segment_bytes,
+            bytes_max: if random.chance(40) { segment_bytes * (4 + random.below(6)) } else { 1 << 30 },
+        };
         World {
             random,
             memory: Memory::default(),
-            bill: Bill::default(),
-            table: None,
-            boot: 1,
+            left: Left { bill: Bill::default(), table: None, boot: 1 },
+            stale: None,
             truths: BTreeMap::new(),
             outcome: Outcome::default(),
             life: 0,
-            durability,
+            build,
         }
     }
 
@@ -103,146 +95,104 @@ impl World {
     pub fn run(mut self) -> Result<Outcome, String> {
         for _ in 0..LIVES {
             self.life += 1;
-            let Some(mut process) = self.start(true)? else { continue };
+            let Some(mut life) = self.start(true)? else { continue };
             for _ in 0..1 + self.random.below(STEPS) {
-                self.step(&mut process)?;
+                self.step(&mut life)?;
             }
-            self.die(process);
+            self.die(life);
         }
         self.life += 1;
-        let mut process = self.start(false)?.ok_or("a healthy disk failed")?;
-        self.settle(&mut process)?;
+        let mut life = self.start(false)?.ok_or("a healthy disk failed")?;
+        Self::settle(&mut life)?;
         self.judge()?;
         Ok(self.outcome)
     }
 
     /// Starts the process; `None` if it died on the way, or its disk failed.
-    fn start(&mut self, dangerous: bool) -> Result<Option<Process>, String> {
+    fn start(&mut self, dangerous: bool) -> Result<Option<Life>, String> {
         let storage = self.disk(dangerous);
-        let (epoch, lsn) = self.bill.applied();
-        let applied = Applied { epoch, lsn };
-        let old = self.table.clone();
-        let images: Vec<TableImage<'_>> = old
-            .iter()
-            .map(|(header, words)| TableImage { header: *header, word: Box::new(|index| words[index]) })
-            .collect();
-        let survey = match survey(&storage, GATEWAY, applied, &images) {
-            Ok(survey) => survey,
-            Err(_) if dangerous => return Ok(self.dies_early()),
-            Err(error) => return Err(error.to_string()),
-        };
-        if let Some(damage) = survey.damage() {
-            return Err(format!("nothing was damaged, and yet: {damage}"));
-        }
-        let header = TableHeader {
-            gateway: GATEWAY,
-            epoch: survey.epoch(applied, &images),
-            boot: self.boot,
-            process: 1,
-            regions: REGIONS,
-            slots: SLOTS,
-        };
-        let settings = Settings {
-            gateway: GATEWAY,
-            epoch: header.epoch,
-            segment_bytes: SEGMENT_BYTES,
-            bytes_max: 1 << 30,
-            table: String::new(),
-        };
-        let recovered = match survey.recover(storage.clone(), settings, applied, self.boot, &images) {
-            Ok(recovered) => recovered,
-            Err(_) if dangerous => return Ok(self.dies_early()),
-            Err(error) => return Err(error.to_string()),
+        let process = match Process::start(&storage, self.build, &self.left) {
+            Ok(process) => process,
+            Err(error @ RecoverError::Damaged(_)) => {
+                return Err(format!("nothing was damaged, and yet: {error}"));
+            }
+            Err(error) if storage.faults() == 0 => return Err(format!("a healthy disk failed: {error}")),
+            Err(_) => return Ok(self.dies_early()),
         };
         if dangerous && self.random.chance(20) {
             // All is durable, and the table not removed yet.
             return Ok(self.dies_early());
         }
-        Ok(Some(self.process(storage, header, recovered.journal)))
+        self.left.table = None;
+        Ok(Some(Life { process, flows: Vec::new(), closed: Vec::new(), committed: true }))
     }
 
-    fn process(
-        &mut self,
-        storage: Faulty,
-        header: TableHeader,
-        journal: crate::journal::Writer<Faulty>,
-    ) -> Process {
-        let words = SharedWords::in_memory(header.table_words());
-        let table = LiveTable::create(words, header);
-        let words = table.words();
-        let (_, applied) = self.bill.applied();
-        let shared = Arc::new(Shared::new(applied));
-        let (outlets, unbound): (Vec<_>, Vec<_>) = table.regions().map(|region| inlet::pair(&region)).unzip();
-        let here = std::thread::current();
-        let inlets = unbound.into_iter().map(|inlet| inlet.bind(&shared, &here)).collect();
-        let journaled = Arc::clone(journal.shared());
-        let applier = Applier::new(self.bill.clone(), Arc::clone(&journaled), applied, Arc::clone(&shared));
-        let committer = Committer::new(journal, table, outlets, self.durability, Arc::clone(&shared));
-        self.table = None;
-        Process {
-            storage,
-            table: words,
-            header,
-            committer,
-            applier,
-            journal: journaled,
-            shared,
-            inlets,
-            flows: Vec::new(),
-            closed: Vec::new(),
-            now: sys::clock::monotonic(),
-        }
-    }
-
-    /// The disk, which fails now and then if it is dangerous.
+    /// The disk, which fails now and then if it is dangerous, or for a while.
     fn disk(&mut self, dangerous: bool) -> Faulty {
         let mut random = Random::of(self.random.next());
-        let faults_per_thousand = if dangerous && random.chance(40) { 1 + random.below(60) } else { 0 };
-        let plan = Box::new(move |call: Call, _number| {
-            // Reading a journal that was just written does not fail in this world.
-            let fails = call != Call::Read && call != Call::Open && random.below(1000) < faults_per_thousand;
+        let per_thousand = if dangerous && random.chance(60) { 1 + random.below(120) } else { 0 };
+        let from = if dangerous && random.chance(15) { random.below(60) } else { u64::MAX };
+        let storm = from..from.saturating_add(random.below(30));
+        let plan = Box::new(move |call: Call, number| {
+            // Reading what was just written seldom fails.
+            let rare = matches!(call, Call::Read | Call::Open);
+            let fails = random.below(1000) < if rare { per_thousand / 20 } else { per_thousand };
+            let fails = fails || (storm.contains(&number) && !rare);
             fails.then(|| if random.chance(50) { Fault::Broken } else { Fault::Full })
         });
         Faulty::new(self.memory.clone(), Random::of(self.random.next()), plan)
     }
 
     /// One step of one of the process's threads.
-    fn step(&mut self, process: &mut Process) -> Result<(), String> {
-        process.now = process.now + std::time::Duration::from_millis(self.random.below(2000));
+    fn step(&mut self, life: &mut Life) -> Result<(), String> {
+        life.process.pass(Duration::from_millis(self.random.below(2000)));
         match self.random.below(100) {
-            0..25 => self.open(process),
-            25..55 => self.send(process),
-            55..70 => self.close(process),
-            70..85 => process.commit(),
-            85..92 => process.flush(),
-            92..97 => process.apply()?,
-            _ => drop(process.journal.prepare()),
+            0..24 => self.open(life),
+            24..52 => self.send(life),
+            52..67 => self.close(life),
+            67..82 => life.committed = life.process.commit().is_ok(),
+            82..88 => drop(life.process.flush()),
+            88..93 => Self::unless_simulated(life.process.apply())?,
+            93..96 => Self::unless_simulated(life.process.checkpoint())?,
+            _ => drop(life.process.prepare()),
         }
-        self.note_durable(process);
+        if self.random.chance(4) {
+            self.stale = Some(Arc::new(life.process.words()));
+        }
+        self.note_durable(life);
         Ok(())
     }
 
-    fn open(&mut self, process: &mut Process) {
+    /// A disk that fails is no fault of the applier.
+    fn unless_simulated(outcome: Result<(), String>) -> Result<(), String> {
+        outcome.or_else(|error| if error.contains("simulated") { Ok(()) } else { Err(error) })
+    }
+
+    fn open(&mut self, life: &mut Life) {
         let inlet = self.random.below(REGIONS.into()) as usize;
         let id = u128::from(self.outcome.flows) + 1;
-        if let Some(flow) = process.inlets[inlet].open(&identity(id)) {
-            self.outcome.flows += 1;
-            self.truths.insert(id, Truth { life: self.life, ..Truth::default() });
-            process.flows.push((inlet, id, flow));
+        match life.process.inlets[inlet].open(&identity(id)) {
+            Some(flow) => {
+                self.outcome.flows += 1;
+                self.truths.insert(id, Truth { life: self.life, ..Truth::default() });
+                life.flows.push((inlet, id, flow));
+            }
+            None => self.outcome.refused += 1,
         }
     }
 
-    fn send(&mut self, process: &mut Process) {
-        if process.flows.is_empty() {
+    fn send(&mut self, life: &mut Life) {
+        if life.flows.is_empty() {
             return;
         }
-        let index = self.random.below(process.flows.len() as u64) as usize;
-        let (inlet, id, flow) = &mut process.flows[index];
-        let length = 1 + self.random.below(3 << 20) as usize;
+        let index = self.random.below(life.flows.len() as u64) as usize;
+        let (inlet, id, flow) = &mut life.flows[index];
+        let length_max = if self.random.chance(30) { 12 << 20 } else { 1 << 20 };
+        let length = 1 + self.random.below(length_max) as usize;
         let taken = if self.random.chance(80) { 1 + self.random.below(length as u64) } else { 0 };
         let call = || if taken > 0 { Ok(taken as usize) } else { Err(io::ErrorKind::WouldBlock.into()) };
         let truth = self.truths.get_mut(id).expect("an open flow is known");
-        let inlet = &mut process.inlets[*inlet];
+        let inlet = &mut life.process.inlets[*inlet];
         if self.random.chance(50) {
             let _ = inlet.tally(flow).up().1.around(length, call);
             truth.up += taken;
@@ -251,46 +201,65 @@ impl World {
             truth.down += taken;
         }
         inlet.counted(flow);
+        // Written down apart from the product: each whole 8 MiB since the last time asks.
+        let moved = truth.up + truth.down;
+        if moved >= truth.asked + INTERIM_BYTES {
+            truth.asked = moved;
+        }
     }
 
-    fn close(&mut self, process: &mut Process) {
-        if process.flows.is_empty() {
+    fn close(&mut self, life: &mut Life) {
+        if life.flows.is_empty() {
             return;
         }
-        let index = self.random.below(process.flows.len() as u64) as usize;
-        let (inlet, id, flow) = process.flows.swap_remove(index);
-        process.inlets[inlet].close(flow, WallNanos(1_000_000), CloseReason::ClientClosed);
-        process.closed.push(id);
+        let index = self.random.below(life.flows.len() as u64) as usize;
+        let (inlet, id, flow) = life.flows.swap_remove(index);
+        life.process.inlets[inlet].close(flow, CLOSED_AT, CloseReason::ClientClosed);
+        self.truths.get_mut(&id).expect("an open flow is known").closed = true;
+        life.closed.push(id);
     }
 
     /// What was announced as durable is: that is the promise which a power failure tests.
-    fn note_durable(&mut self, process: &mut Process) {
+    fn note_durable(&mut self, life: &mut Life) {
+        let process = &mut life.process;
         let nothing_waits = process.inlets.iter_mut().all(|inlet| inlet.waiting() == 0);
         let all_durable = process.journal.durable() == process.journal.appended();
-        if nothing_waits && (all_durable || self.durability == Durability::Sync) {
-            for id in process.closed.drain(..) {
+        if nothing_waits && (all_durable || self.build.durability == Durability::Sync) {
+            for id in life.closed.drain(..) {
                 self.truths.get_mut(&id).expect("a closed flow is known").durable = true;
+            }
+        }
+        if life.committed && all_durable && process.committer.is_idle() {
+            for (_, id, _) in &life.flows {
+                let truth = self.truths.get_mut(id).expect("an open flow is known");
+                truth.floor = truth.asked;
             }
         }
     }
 
     /// The process ends, at an instant inside or between its calls.
-    fn die(&mut self, mut process: Process) {
-        let mut words = snapshot(&process.table);
-        if let Some((inlet, id, flow)) = process.flows.first_mut().filter(|_| self.random.chance(50)) {
+    fn die(&mut self, mut life: Life) {
+        if self.random.chance(30) {
+            // Inside a write, a part of which has come to the kernel.
+            life.process.storage.break_down();
+            let _ = life.process.commit();
+        }
+        let mut words = life.process.words();
+        if let Some((inlet, id, flow)) = life.flows.first_mut().filter(|_| self.random.chance(50)) {
             let length = 1 + self.random.below(200_000) as usize;
-            let _ = process.inlets[*inlet].tally(flow).up().1.around(length, || {
-                words = snapshot(&process.table);
+            let table = Arc::clone(&life.process.table);
+            let _ = life.process.inlets[*inlet].tally(flow).up().1.around(length, || {
+                words = snapshot(&table);
                 Ok(length)
             });
             self.truths.get_mut(id).expect("an open flow is known").in_doubt = length as u64;
         }
-        self.table = Some((process.header, Arc::new(words)));
-        self.outcome.faults += process.storage.faults();
+        self.left.table = Some(Arc::new(words));
+        self.outcome.faults += life.process.storage.faults();
         self.end();
     }
 
-    fn dies_early(&mut self) -> Option<Process> {
+    fn dies_early(&mut self) -> Option<Life> {
         self.outcome.in_recovery += 1;
         self.end();
         None
@@ -306,9 +275,9 @@ impl World {
             Death::Power => {
                 self.outcome.power_failures += 1;
                 self.memory = self.memory.after_power_failure(&mut self.random);
-                self.bill = self.bill.after_power_failure();
-                self.table = None;
-                self.boot += 1;
+                let bill = self.left.bill.after_power_failure();
+                let table = self.stale.take().filter(|_| self.random.chance(50));
+                self.left = Left { bill, table, boot: self.left.boot + 1 };
                 // Whatever was in the table and not durable is gone: it may be billed, and need not.
                 let lost = self.truths.values_mut().filter(|truth| !truth.durable);
                 lost.for_each(|truth| truth.life = 0);
@@ -317,91 +286,61 @@ impl World {
     }
 
     /// Lets everything that waits come to its end.
-    fn settle(&mut self, process: &mut Process) -> Result<(), String> {
-        for _ in 0..4 * LIVES {
-            process.commit();
-            process.flush();
-            process.apply()?;
+    fn settle(life: &mut Life) -> Result<(), String> {
+        // A full journal refuses until it is released, and no longer.
+        let unless_full = |outcome: Result<(), String>, is_last: bool| {
+            outcome
+                .or_else(|error| if error.contains("journal_max") && !is_last { Ok(()) } else { Err(error) })
+        };
+        for is_last in (0..=4 * LIVES).map(|round| round == 4 * LIVES) {
+            unless_full(life.process.commit(), is_last)?;
+            life.process.flush()?;
+            life.process.apply()?;
+            life.process.checkpoint()?;
+            unless_full(life.process.prepare(), is_last)?;
         }
-        match process.shared_failure() {
+        match life.process.failing() {
             Some(failure) => Err(format!("a healthy disk failed: {failure}")),
             None => Ok(()),
         }
     }
 
     fn judge(&self) -> Result<(), String> {
-        if let Some(flow) = self.bill.doubled() {
+        let bill = &self.left.bill;
+        if let Some(flow) = bill.doubled() {
             return Err(format!("flow {flow} has two finals"));
         }
-        if self.bill.open() > 0 {
-            return Err(format!("{} flows of earlier lives are still open", self.bill.open()));
+        if bill.open() > 0 {
+            return Err(format!("{} flows of earlier lives are still open", bill.open()));
         }
         self.truths.iter().try_for_each(|(id, truth)| self.judge_flow(*id, truth))
     }
 
     fn judge_flow(&self, id: u128, truth: &Truth) -> Result<(), String> {
         let must_be_exact = truth.life > 0;
-        let Some(record) = self.bill.of(id) else {
-            return if must_be_exact { Err(format!("flow {id} has no final: {truth:?}")) } else { Ok(()) };
+        let Some(record) = self.left.bill.of(id) else {
+            let may_be_missing = !must_be_exact && truth.floor == 0;
+            return if may_be_missing { Ok(()) } else { Err(format!("flow {id} has no final: {truth:?}")) };
         };
         let flow = record.flow();
         let (up, down) = (flow.legs.upstream_tx, flow.legs.client_tx);
-        let exact = (up, down) == (truth.up, truth.down) && u64::from(flow.uncertain.up) == truth.in_doubt;
-        let bounded = up <= truth.up && down <= truth.down;
-        if (must_be_exact && !exact) || !bounded {
-            return Err(format!("flow {id} is billed {up} up, {down} down, {:?}: {truth:?}", flow.uncertain));
+        let ended = match truth.closed {
+            true => flow.reason == CloseReason::ClientClosed && flow.closed == CLOSED_AT,
+            false => flow.reason == CloseReason::Killed,
+        };
+        let exact =
+            ended && (up, down) == (truth.up, truth.down) && u64::from(flow.uncertain.up) == truth.in_doubt;
+        let bounded = up <= truth.up && down <= truth.down && up + down >= truth.floor;
+        if (must_be_exact && !exact) || !bounded || record.identity() != &identity(id) {
+            return Err(format!("flow {id} is billed {up} up, {down} down, {flow:?}: {truth:?}"));
         }
         Ok(())
     }
 }
 
-impl Process {
-    fn commit(&mut self) {
-        if let Err(error) = self.committer.turn(self.now) {
-            self.shared.journal_failed(&error.to_string());
-        } else {
-            self.shared.journal_works();
-        }
-    }
-
-    fn flush(&mut self) {
-        if self.journal.durable() < self.journal.appended() && !self.shared.has_sync_failed() {
-            match self.journal.sync() {
-                Ok(lsn) => self.journal.announce_durable(lsn),
-                Err(_) => self.shared.sync_failed(),
-            }
-        }
-    }
-
-    fn apply(&mut self) -> Result<(), String> {
-        self.applier.step()
-    }
-
-    fn shared_failure(&self) -> Option<String> {
-        crate::Watch(Arc::clone(&self.shared)).status().failing
-    }
-}
-
-fn snapshot(words: &SharedWords) -> Vec<u64> {
-    words.words().iter().map(|word| word.load(std::sync::atomic::Ordering::Acquire)).collect()
-}
-
-fn identity(id: u128) -> Identity {
-    let texts = ["example.com", "a.test", "registry.example.org"];
-    Identity::new(&Flow {
-        id,
-        opened: WallNanos(1),
-        closed: WallNanos(0),
-        user: "ci",
-        host: texts[(id % 3) as usize],
-        port: 443,
-        address: None,
-        client: "192.0.2.1:50000".parse().expect("an address"),
-        class: Class::External,
-        protocol: Protocol::Socks5,
-        rule: "",
-        reason: CloseReason::Fault,
-        legs: Legs::default(),
-        uncertain: Uncertain::default(),
-    })
+/// How a life of the process ends.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Death {
+    Kill,
+    Power,
 }

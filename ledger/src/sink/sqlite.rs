@@ -48,6 +48,12 @@ impl SqliteSink {
         Ok(Self { directory: directory.to_owned(), connection, months, gateway: gateway.into(), months_max })
     }
 
+    /// Flows that go on, or did when their gateway was last heard of.
+    pub(crate) fn open_flows(&self) -> Result<u64, SinkError> {
+        let count: i64 = self.connection.query_row("SELECT count(*) FROM live", [], |row| row.get(0))?;
+        Ok(count.cast_unsigned())
+    }
+
     /// Does all of an `apply` but the last commit; `None` if there is nothing new. Dropping what it returns
     /// leaves what a process leaves that dies at this point.
     fn stage(

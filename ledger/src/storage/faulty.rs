@@ -11,6 +11,7 @@ use crate::simulation::Random;
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Call {
     Create,
+    Reserve,
     Open,
     Rename,
     Remove,
@@ -58,9 +59,20 @@ impl Faulty {
         Faulty { memory, state: Arc::new(Mutex::new(State { plan, calls: 0, faults: 0, random })) }
     }
 
+    /// The calls so far.
+    #[cfg(test)]
+    pub(crate) fn calls(&self) -> u64 {
+        self.with(|state| state.calls)
+    }
+
     /// The calls that failed so far.
     pub(crate) fn faults(&self) -> u64 {
         self.with(|state| state.faults)
+    }
+
+    /// From here on every call fails.
+    pub(crate) fn break_down(&self) {
+        self.with(|state| state.plan = Box::new(|_, _| Some(Fault::Broken)));
     }
 
     fn with<R>(&self, ask: impl FnOnce(&mut State) -> R) -> R {
@@ -130,6 +142,10 @@ impl Storage for Faulty {
 impl StorageFile for FaultyFile {
     fn length(&self) -> io::Result<u64> {
         self.file.length()
+    }
+
+    fn reserve(&self, _bytes: u64) -> io::Result<()> {
+        self.storage.allow(Call::Reserve)
     }
 
     fn read_at(&self, bytes: &mut [u8], at: u64) -> io::Result<usize> {

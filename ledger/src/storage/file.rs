@@ -59,6 +59,10 @@ impl StorageFile for File {
         Ok(self.metadata()?.len())
     }
 
+    fn reserve(&self, bytes: u64) -> io::Result<()> {
+        sys::mapping::allocate(self, bytes)
+    }
+
     fn read_at(&self, bytes: &mut [u8], at: u64) -> io::Result<usize> {
         let mut read = 0;
         while read < bytes.len() {

@@ -65,6 +65,33 @@ impl Memory {
         self.clone()
     }
 
+    /// Another disk with the same contents, all of them durable.
+    #[cfg(test)]
+    pub(crate) fn copy(&self) -> Memory {
+        let disk = self.lock();
+        let whole = |content: &Content| Content {
+            bytes: content.bytes.clone(),
+            durable: content.bytes.clone(),
+            unsynced: Vec::new(),
+        };
+        let files = disk.files.iter().map(whole).collect();
+        let names = disk.names.clone();
+        Memory(Arc::new(Mutex::new(Disk { durable_names: names.clone(), names, files })))
+    }
+
+    /// Flips bit `bit` of file `name`, on the disk and in what was not synced.
+    #[cfg(test)]
+    pub(crate) fn flip(&self, name: &str, bit: usize) {
+        let mut disk = self.lock();
+        let index = disk.names[name];
+        let content = &mut disk.files[index];
+        for bytes in [&mut content.bytes, &mut content.durable] {
+            if let Some(byte) = bytes.get_mut(bit / 8) {
+                *byte ^= 1 << (bit % 8);
+            }
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Disk> {
         self.0.lock().expect("no test panics while it holds the disk")
     }
@@ -125,6 +152,10 @@ impl Storage for Memory {
 impl StorageFile for MemoryFile {
     fn length(&self) -> io::Result<u64> {
         Ok(self.disk.lock().files[self.index].bytes.len() as u64)
+    }
+
+    fn reserve(&self, _bytes: u64) -> io::Result<()> {
+        Ok(())
     }
 
     fn read_at(&self, bytes: &mut [u8], at: u64) -> io::Result<usize> {

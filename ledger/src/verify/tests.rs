@@ -4,7 +4,10 @@ use std::path::Path;
 
 use super::*;
 use crate::query::{Answer, Filter, FlowRow, GroupBy, Row};
-use crate::sink::sqlite::tests::small;
+use crate::simulation::Random;
+use crate::sink::sqlite::SqliteSink;
+use crate::sink::sqlite::tests::{later, small};
+use crate::sink::{Sink, SinkSettings};
 
 /// Everything that a bill is made of.
 fn bills(directory: &Path) -> Result<(Vec<Answer>, Row, Vec<FlowRow>), QueryError> {
@@ -46,4 +49,50 @@ fn a_flipped_bit_is_found_or_changes_no_bill() {
     }
     assert!(verify(&directory).unwrap().is_clean());
     assert!(found > 500 && harmless > 5, "{found} found, {harmless} harmless");
+}
+
+/// A gateway that writes on where a bit has flipped: it refuses, or the damage is still found afterwards, or
+/// the bill is the one without it. What it must not do is to seal the damage with a new checksum.
+#[test]
+fn a_flipped_bit_is_not_written_on_from() {
+    let store = small();
+    let source = store.path();
+    let copy = |to: &Path| {
+        for entry in std::fs::read_dir(&source).unwrap().map(|entry| entry.unwrap()) {
+            if entry.path().extension().is_some_and(|extension| extension == "db") {
+                std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+            }
+        }
+    };
+    let write_on = |directory: &Path| -> Result<(), String> {
+        let settings = SinkSettings { rows_per_month_max: 4, ..SinkSettings::default() };
+        let mut sink = SqliteSink::open(directory, 1, settings).map_err(|error| error.to_string())?;
+        let outcome = sink.apply(2, 7, &later()).and_then(|()| sink.seal());
+        outcome.map_err(|error| error.to_string())
+    };
+    let whole = tempfile::tempdir().unwrap();
+    copy(whole.path());
+    write_on(whole.path()).unwrap();
+    let expected = bills(whole.path()).unwrap();
+    let (mut random, mut told, mut harmless) = (Random::of(1), 0, 0);
+    for name in ["ledger.db", "usage-202601.db", "usage-202602.db"] {
+        let bytes = std::fs::read(source.join(name)).unwrap();
+        let used: Vec<usize> = (0..bytes.len()).filter(|at| bytes[*at] != 0).collect();
+        for _ in 0..200 {
+            let (at, bit) = (used[random.below(used.len() as u64) as usize], random.below(8));
+            let spoilt = tempfile::tempdir().unwrap();
+            copy(spoilt.path());
+            let mut flipped = bytes.clone();
+            flipped[at] ^= 1 << bit;
+            std::fs::write(spoilt.path().join(name), flipped).unwrap();
+            let refused = write_on(spoilt.path()).is_err();
+            if refused || !verify(spoilt.path()).is_ok_and(|report| report.is_clean()) {
+                told += 1;
+                continue;
+            }
+            assert_eq!(bills(spoilt.path()).unwrap(), expected, "bit {bit} of byte {at} of {name}");
+            harmless += 1;
+        }
+    }
+    assert!(told > 100 && harmless > 5, "{told} told, {harmless} harmless");
 }

@@ -7,6 +7,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
+use gateway::config::Config;
+use gateway::server::ledger_settings;
 use gateway::settings::Ledger as Settings;
 use ledger::OpenSettings;
 use ledger::repair::{Inspection, examine, inspect, repair};
@@ -48,11 +50,11 @@ pub(crate) struct Repair {
 }
 
 pub(crate) fn run(context: &Context, command: &Command) -> anyhow::Result<ExitCode> {
-    let settings = context.load()?.ledger;
+    let config = context.load()?;
     match command {
-        Command::Verify(options) => verify(&settings, options),
-        Command::Backup(options) => backup(&settings, options),
-        Command::Repair(options) => mend(&settings, options),
+        Command::Verify(options) => verify(&config.ledger, options),
+        Command::Backup(options) => backup(&config.ledger, options),
+        Command::Repair(options) => mend(&config, options),
     }
 }
 
@@ -94,14 +96,8 @@ fn backup(settings: &Settings, options: &Backup) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn mend(settings: &Settings, options: &Repair) -> anyhow::Result<ExitCode> {
-    let open = OpenSettings {
-        live_table: settings.live_table.clone(),
-        segment_bytes: settings.segment.0,
-        journal_bytes_max: u64::MAX,
-        detail_months: settings.detail_months,
-        ..OpenSettings::new(&settings.directory, 1, 1)
-    };
+fn mend(config: &Config, options: &Repair) -> anyhow::Result<ExitCode> {
+    let open = OpenSettings { journal_bytes_max: u64::MAX, ..ledger_settings(config, 1) };
     let Inspection { entries, damage, torn, .. } = examine(&open)?;
     let Some(damage) = damage else {
         let torn = torn.map_or(String::new(), |torn| format!("{torn}; nothing in it had been promised\n"));
@@ -119,7 +115,7 @@ fn mend(settings: &Settings, options: &Repair) -> anyhow::Result<ExitCode> {
         damage.lost,
         damage.ranges,
         damage.salvaged,
-        settings.directory.join("journal").display(),
+        config.ledger.directory.join("journal").display(),
     ))?;
     if !options.yes {
         print("\nNothing was changed. To go on without what is lost: tollgate ledger repair --yes\n")?;

@@ -26,6 +26,10 @@ use crate::voice::Voice;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
+/// Looks at which nothing could be journaled, before `on_failure` takes effect: one may be a failure that
+/// heals.
+const STUCK_LOOKS: u32 = 3;
+
 /// How often it looks whether the ledger fails.
 const LEDGER_LOOK: Duration = Duration::from_secs(1);
 
@@ -54,10 +58,11 @@ pub(crate) fn run(context: &Context, options: Options) -> anyhow::Result<ExitCod
     // Whoever started us may not read what we say; that is no reason to stop.
     let _ = greet(&gateway, &admin, first.as_ref());
     let (signals, voice) = (watched(signals), Voice::new());
-    serve_signals(&mut gateway, &mut given, &signals, &voice);
+    let was_asked = serve_signals(&mut gateway, &mut given, &signals, &voice);
     let ended = end(gateway, admin, &signals, &voice);
     voice.finish();
-    ended
+    // Whoever watches over us is to start another.
+    ended.map(|code| if was_asked { code } else { ExitCode::FAILURE })
 }
 
 fn start(given: &Given) -> anyhow::Result<(Gateway, Admin)> {
@@ -78,20 +83,23 @@ fn watched(mut signals: Signals) -> Receiver<i32> {
     receiver
 }
 
-/// Obeys signals until one asks for the end.
-fn serve_signals(gateway: &mut Gateway, given: &mut Given, signals: &Receiver<i32>, voice: &Voice) {
-    let mut was_failing = false;
+/// Obeys signals until one asks for the end; `false` if the ledger asked for it.
+fn serve_signals(gateway: &mut Gateway, given: &mut Given, signals: &Receiver<i32>, voice: &Voice) -> bool {
+    let (mut was_failing, mut stuck_looks) = (false, 0);
+    // A reload does not change it.
+    let on_failure = gateway.config().ledger.on_failure;
     loop {
         match signals.recv_timeout(LEDGER_LOOK) {
             Ok(SIGHUP) => reload(gateway, given, voice),
             Ok(SIGUSR1) => gateway.log().reopen(),
-            Ok(_) | Err(RecvTimeoutError::Disconnected) => return,
+            Ok(_) | Err(RecvTimeoutError::Disconnected) => return true,
             Err(RecvTimeoutError::Timeout) => {}
         }
         was_failing = tell_of_ledger(gateway, was_failing, voice);
-        if gateway.ledger().watch().is_stuck() && gateway.config().ledger.on_failure == OnFailure::Drain {
+        stuck_looks = if gateway.ledger().watch().is_stuck() { stuck_looks + 1 } else { 0 };
+        if stuck_looks >= STUCK_LOOKS && on_failure == OnFailure::Drain {
             voice.say("the journal cannot be written: ending, as `on_failure` says".to_owned());
-            return;
+            return false;
         }
     }
 }
@@ -99,7 +107,8 @@ fn serve_signals(gateway: &mut Gateway, given: &mut Given, signals: &Receiver<i3
 /// Says when the ledger has begun to fail, and when it has recovered; returns whether it fails.
 fn tell_of_ledger(gateway: &Gateway, was_failing: bool, voice: &Voice) -> bool {
     let status = gateway.ledger().status();
-    match &status.failing {
+    let failing = status.failing.as_ref().or(status.warning.as_ref());
+    match failing {
         Some(cause) if !was_failing => {
             let text = "the ledger cannot be written: ended flows wait in the live table or the journal";
             gateway.log().say(Level::Error, text, &[("cause", Value::Text(cause))]);
@@ -112,7 +121,7 @@ fn tell_of_ledger(gateway: &Gateway, was_failing: bool, voice: &Voice) -> bool {
         }
         _ => {}
     }
-    status.failing.is_some()
+    failing.is_some()
 }
 
 fn reload(gateway: &mut Gateway, given: &mut Given, voice: &Voice) {
@@ -202,10 +211,16 @@ fn greet_ledger(out: &mut impl Write, gateway: &Gateway) -> std::io::Result<()> 
         ledger::Durability::Sync => "ended flows before their place is free",
     };
     writeln!(out, "    after a power failure: {durable}; open ones to their last 5 s or 8 MiB")?;
-    let ledger::Recovery { killed, closed, uncertain, damaged, trouble, .. } = recovery;
+    let ledger::Recovery { killed, closed, uncertain, damaged, lost, trouble, .. } = recovery;
     if killed + closed > 0 {
         let flows = killed + closed;
         writeln!(out, "    the last run was killed: {flows} flows recovered, {uncertain} bytes uncertain")?;
+    }
+    if *lost > 0 {
+        writeln!(
+            out,
+            "    {lost} flows were open when the last run lost its live table: billed as journaled"
+        )?;
     }
     if *damaged > 0 {
         writeln!(

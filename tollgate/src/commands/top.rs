@@ -9,8 +9,8 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
 
-use anyhow::Context as _;
 use clap::{Args, ValueEnum};
+use gateway::server::ledger_settings;
 use gateway::settings::duration;
 use ledger::live_table::look::{Look, look};
 use ledger::record::{Flow, Record};
@@ -66,12 +66,12 @@ fn interval(text: &str) -> Result<Duration, String> {
 }
 
 pub(crate) fn run(context: &Context, options: &Options) -> anyhow::Result<ExitCode> {
-    let ledger = context.load()?.ledger;
-    let see = || look(&ledger.directory, ledger.live_table.as_deref());
+    let settings = ledger_settings(&context.load()?, 1);
+    let see = || look(&settings);
     let mut before = Seen::new(see()?);
     loop {
         thread::sleep(options.interval);
-        let now = Seen::new(see().context("the gateway has ended")?);
+        let now = Seen::new(see()?);
         let mut rows = rows(options.by, &before, &now);
         rows.sort_by(|a, b| options.sort.of(b).cmp(&options.sort.of(a)).then_with(|| a.key.cmp(&b.key)));
         if options.json {

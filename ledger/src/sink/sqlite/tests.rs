@@ -3,7 +3,7 @@
 mod random;
 mod tables;
 
-pub(crate) use tables::{mixed, small};
+pub(crate) use tables::{later, mixed, small};
 
 use std::net::SocketAddr;
 

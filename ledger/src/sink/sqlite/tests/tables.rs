@@ -330,6 +330,16 @@ pub(crate) fn small() -> Store {
     store
 }
 
+/// What comes behind the entries of [`small`]: a flow that goes on, ends, and others are summed up.
+pub(crate) fn later() -> Vec<Entry> {
+    vec![
+        Entry::Interim(record(3, FEBRUARY + 2 * HOUR, 19)),
+        Entry::Final(record(5, FEBRUARY + HOUR, 23)),
+        Entry::Final(record(3, FEBRUARY + 3 * HOUR, 29)),
+        Entry::Interim(record(6, FEBRUARY + 26 * HOUR, 31)),
+    ]
+}
+
 /// Flows, half of which go on for some hours, every six entries within some hours.
 pub(crate) fn mixed(count: u64) -> Vec<Entry> {
     let day = 24 * HOUR;

@@ -1,0 +1,313 @@
+//! What the journal's threads share: how far it is, its files, and the segment that comes next.
+//!
+//! Promises: what is said to be durable is; a segment is prepared in parts, between which whoever prepares
+//! it can sync, and its making keeps no room after it failed. Leaves to others: what is written (`writer`).
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use sys::crash::point;
+
+use super::segment;
+use super::{JournalError, Settings};
+use crate::limits::{RELEASED_KEPT, ZEROES_BYTES};
+use crate::storage::{Storage, StorageFile};
+
+/// What the journal's threads share.
+pub(crate) struct Shared<S: Storage> {
+    pub(super) storage: S,
+    pub(super) settings: Settings,
+    /// The number of the last entry that is written and announced.
+    pub(super) appended: AtomicU64,
+    /// The number up to which everything survives a power failure. durable <= appended
+    pub(super) durable: AtomicU64,
+    /// The number up to which nobody needs the journal any more.
+    pub(super) released: AtomicU64,
+    /// Files with frames that are not known to be durable, the one that is written now last.
+    pub(super) unsynced: Mutex<Vec<Arc<S::File>>>,
+    /// Held during a sync, so that nobody gives up a file whose sync is about to be believed. It tells
+    /// whether what was announced is all in files: not after a failure, until it was written again.
+    pub(super) syncing: Mutex<bool>,
+    /// The same, for whoever must not wait.
+    pub(super) is_whole: AtomicBool,
+    /// The next segment while it is made, and how far it is written. Held by the thread that makes it.
+    pub(super) making: Mutex<Option<(S::File, u64)>>,
+    pub(super) segments: Mutex<Segments<S::File>>,
+}
+
+/// The segments besides the one that is written.
+pub(super) struct Segments<F> {
+    /// The number of the one to be begun next.
+    pub(super) next: u64,
+    /// That one, prepared.
+    pub(super) spare: Option<Arc<F>>,
+    /// Those that are ended, oldest first.
+    pub(super) ended: VecDeque<Ended>,
+    /// The one that is written: its number and its first entry.
+    pub(super) current: Option<(u64, u64)>,
+}
+
+/// A segment that is written no more.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Ended {
+    pub(crate) number: u64,
+    /// Its first entry; beyond every number if it holds none that counts.
+    pub(crate) first_lsn: u64,
+    /// Its last entry that counts.
+    pub(crate) last_lsn: u64,
+    /// Whether it failed, so that it must not be used again.
+    pub(crate) spoilt: bool,
+}
+
+impl<S: Storage> Shared<S> {
+    /// The number of the last entry that is written.
+    pub(crate) fn appended(&self) -> u64 {
+        // Acquire pairs with the Release in `announce`: who sees the number finds the frame.
+        self.appended.load(Ordering::Acquire)
+    }
+
+    /// The number up to which everything survives a power failure.
+    pub(crate) fn durable(&self) -> u64 {
+        // Acquire pairs with the Release in `announce_durable`.
+        self.durable.load(Ordering::Acquire)
+    }
+
+    /// Says that entries up to `lsn` are not needed here any more.
+    pub(crate) fn release(&self, lsn: u64) {
+        self.released.fetch_max(lsn, Ordering::Relaxed);
+    }
+
+    /// Where the files are.
+    pub(crate) fn storage(&self) -> &S {
+        &self.storage
+    }
+
+    /// The number of the segment in which entry `lsn` counts: the last one that begins with it or before.
+    pub(crate) fn segment_of(&self, lsn: u64) -> Option<u64> {
+        let segments = lock(&self.segments);
+        let ended = segments.ended.iter().map(|ended| (ended.number, ended.first_lsn));
+        ended
+            .chain(segments.current)
+            .filter(|(_, first_lsn)| *first_lsn <= lsn)
+            .map(|(number, _)| number)
+            .max()
+    }
+
+    /// The first entry that there is.
+    pub(crate) fn first_lsn(&self) -> u64 {
+        let segments = lock(&self.segments);
+        let ended = segments.ended.iter().map(|ended| ended.first_lsn);
+        ended.chain(segments.current.map(|(_, first_lsn)| first_lsn)).min().unwrap_or(1)
+    }
+
+    /// Tells others that entries up to `lsn` are written.
+    pub(crate) fn announce(&self, lsn: u64) {
+        self.appended.store(lsn, Ordering::Release);
+    }
+
+    /// Tells others that entries up to `lsn` survive a power failure.
+    pub(crate) fn announce_durable(&self, lsn: u64) {
+        self.durable.fetch_max(lsn, Ordering::Release);
+    }
+
+    /// Brings to stable storage all that was announced; returns the number up to which that is. Nobody is
+    /// told of it yet.
+    ///
+    /// # Errors
+    /// The disk's. No file that is concerned may be written again: see [`Writer::fail_over`].
+    pub(crate) fn sync(&self) -> io::Result<u64> {
+        let is_written = lock(&self.syncing);
+        self.sync_files(*is_written)
+    }
+
+    /// As [`Shared::sync`], and tells others. Told of before anybody may give up these files: who does so
+    /// begins anew behind what is durable.
+    ///
+    /// # Errors
+    /// As [`Shared::sync`].
+    pub(crate) fn sync_and_announce(&self) -> io::Result<()> {
+        let is_written = lock(&self.syncing);
+        let lsn = self.sync_files(*is_written)?;
+        self.announce_durable(lsn);
+        Ok(())
+    }
+
+    /// Whether what was announced is all in files, so that a sync can succeed.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.is_whole.load(Ordering::Acquire)
+    }
+
+    fn sync_files(&self, is_written: bool) -> io::Result<u64> {
+        if !is_written {
+            return Err(io::Error::other("it failed before, and was not written again yet"));
+        }
+        let target = self.appended();
+        let files = lock(&self.unsynced).clone();
+        point("journal.before-sync");
+        files.iter().try_for_each(|file| file.sync())?;
+        point("journal.synced");
+        // All but the last are ended, and need no further sync.
+        let ended = files.len().saturating_sub(1);
+        lock(&self.unsynced).retain(|file| !files[..ended].iter().any(|synced| Arc::ptr_eq(synced, file)));
+        Ok(target)
+    }
+
+    /// Whether the segment for when the current one is full is to be made.
+    pub(crate) fn lacks_spare(&self) -> bool {
+        lock(&self.segments).spare.is_none()
+    }
+
+    /// Does a part of what has a segment ready for when the current one is full, and removes those that
+    /// nobody needs; returns whether that is done. Whoever calls it can sync between two parts.
+    ///
+    /// # Errors
+    /// The disk's, or that there may be no further segment.
+    pub(crate) fn prepare(&self) -> Result<bool, JournalError> {
+        {
+            let mut segments = lock(&self.segments);
+            self.drop_released(&mut segments)?;
+            if segments.spare.is_none() {
+                let reused = self.reuse(&mut segments)?;
+                segments.spare = reused.map(Arc::new);
+            }
+            if segments.spare.is_some() {
+                return Ok(true);
+            }
+            self.check_bound(&segments)?;
+        }
+        let outcome = self.make_part();
+        if outcome.is_err() {
+            // It must not keep the room that others need to go on.
+            *lock(&self.making) = None;
+            let _ = self.storage.remove(UNDER_WAY);
+        }
+        outcome
+    }
+
+    /// Writes a part of a new segment; when that was the last, makes it the spare.
+    fn make_part(&self) -> Result<bool, JournalError> {
+        let mut making = lock(&self.making);
+        let (file, at) = match making.take() {
+            Some(making) => making,
+            None => (self.begin_new(UNDER_WAY)?, 0),
+        };
+        let at = self.write_zeroes(&file, at)?;
+        if at < self.settings.segment_bytes {
+            *making = Some((file, at));
+            return Ok(false);
+        }
+        let mut segments = lock(&self.segments);
+        let name = segment::name(segments.next);
+        self.storage.rename(UNDER_WAY, &name)?;
+        self.storage.sync_names()?;
+        segments.spare = Some(Arc::new(file));
+        Ok(true)
+    }
+
+    /// Removes ended segments that nobody needs, but for some that will be used again.
+    pub(super) fn drop_released(&self, segments: &mut Segments<S::File>) -> Result<(), JournalError> {
+        let released = self.released.load(Ordering::Relaxed);
+        let is_done = |ended: &Ended| ended.last_lsn <= released;
+        while segments.ended.iter().filter(|ended| is_done(ended)).count() > RELEASED_KEPT
+            || segments.ended.front().is_some_and(|ended| ended.spoilt && is_done(ended))
+        {
+            let Some(done) = segments.ended.front().copied().filter(is_done) else { break };
+            self.storage.remove(&segment::name(done.number))?;
+            segments.ended.pop_front();
+        }
+        Ok(())
+    }
+
+    /// The next segment, from one that nobody needs, if there is any.
+    fn reuse(&self, segments: &mut Segments<S::File>) -> Result<Option<S::File>, JournalError> {
+        let released = self.released.load(Ordering::Relaxed);
+        let reusable = segments.ended.front().filter(|ended| ended.last_lsn <= released && !ended.spoilt);
+        let Some(reusable) = reusable else { return Ok(None) };
+        let name = segment::name(segments.next);
+        self.storage.rename(&segment::name(reusable.number), &name)?;
+        segments.ended.pop_front();
+        self.storage.sync_names()?;
+        Ok(Some(self.storage.open(&name)?))
+    }
+
+    /// Whether there may be another segment.
+    pub(super) fn check_bound(&self, segments: &Segments<S::File>) -> Result<(), JournalError> {
+        // The ended ones, the one that is written, and the new one.
+        let bytes = (segments.ended.len() as u64 + 2) * self.settings.segment_bytes;
+        match bytes > self.settings.bytes_max {
+            true => Err(JournalError::Full { bytes_max: self.settings.bytes_max }),
+            false => Ok(()),
+        }
+    }
+
+    /// A new file that has the room of a segment.
+    fn begin_new(&self, under_way: &str) -> io::Result<S::File> {
+        let file = self.storage.create(under_way)?;
+        file.reserve(self.settings.segment_bytes)?;
+        Ok(file)
+    }
+
+    /// Writes zeros to a file from `at` on, so that writing to it later changes neither its length nor its
+    /// blocks; returns how far that came.
+    fn write_zeroes(&self, file: &S::File, at: u64) -> io::Result<u64> {
+        let left = self.settings.segment_bytes - at;
+        let bytes = ZEROES_BYTES.min(usize::try_from(left).unwrap_or(usize::MAX));
+        file.write_at(&vec![0; bytes], at)?;
+        // Each part by itself, so that no sync is a long one.
+        file.sync()?;
+        Ok(at + bytes as u64)
+    }
+
+    /// A new segment for who cannot wait until one is prepared.
+    fn make_now(&self, name: &str) -> io::Result<S::File> {
+        let made = self.begin_new(UNDER_WAY_NOW).and_then(|file| {
+            let mut at = 0;
+            while at < self.settings.segment_bytes {
+                at = self.write_zeroes(&file, at)?;
+            }
+            self.storage.rename(UNDER_WAY_NOW, name)?;
+            self.storage.sync_names()?;
+            Ok(file)
+        });
+        if made.is_err() {
+            let _ = self.storage.remove(UNDER_WAY_NOW);
+        }
+        made
+    }
+
+    /// The segment to be begun next, also `beyond_bound`.
+    pub(super) fn take_spare(&self, beyond_bound: bool) -> Result<(u64, Arc<S::File>), JournalError> {
+        let mut segments = lock(&self.segments);
+        let spare = match segments.spare.take() {
+            Some(spare) => Some(spare),
+            // The one who prepares is behind, or has failed.
+            None => {
+                self.drop_released(&mut segments)?;
+                self.reuse(&mut segments)?.map(Arc::new)
+            }
+        };
+        let file = match spare {
+            Some(spare) => spare,
+            None => {
+                if !beyond_bound {
+                    self.check_bound(&segments)?;
+                }
+                Arc::new(self.make_now(&segment::name(segments.next))?)
+            }
+        };
+        let number = segments.next;
+        segments.next += 1;
+        Ok((number, file))
+    }
+}
+
+/// The names of segments that are being made.
+const UNDER_WAY: &str = "segment-new";
+const UNDER_WAY_NOW: &str = "segment-new-now";
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What a panicking thread left is as good as before: each holder leaves it whole at every step.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,200 @@
+//! A process of the simulation: the ledger's threads as steps, what starts it, and what is left of it.
+//!
+//! Promises: everything between the inlets and the bill is the product's own; only time, the disk and the
+//! database are not. Leaves to others: when to take which step, and when to die (`world`, `scenario`).
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use sys::clock::{Nanos, WallNanos};
+use sys::mapping::SharedWords;
+
+use super::bill::Bill;
+use crate::apply::Applier;
+use crate::commit::Committer;
+use crate::inlet::{self, Inlet};
+use crate::journal::{Settings, Shared as Journal, Writer};
+use crate::live_table::{LiveTable, TableHeader};
+use crate::record::{Class, CloseReason, Flow, Identity, Legs, Protocol, Uncertain};
+use crate::recover::{Applied, RecoverError, Recovery, TableImage, survey};
+use crate::status::Shared;
+use crate::storage::faulty::Faulty;
+use crate::{Durability, Watch};
+
+pub(super) const GATEWAY: u32 = 7;
+
+/// How a process is built.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Build {
+    pub(super) durability: Durability,
+    pub(super) regions: u32,
+    pub(super) slots: u32,
+    pub(super) segment_bytes: u64,
+    pub(super) bytes_max: u64,
+}
+
+/// What the next start finds, besides the disk.
+#[derive(Clone, Debug)]
+pub(super) struct Left {
+    pub(super) bill: Bill,
+    /// The words of the last life's table; none after a power failure.
+    pub(super) table: Option<Arc<Vec<u64>>>,
+    pub(super) boot: u128,
+}
+
+/// A running process.
+pub(super) struct Process {
+    pub(super) storage: Faulty,
+    pub(super) table: Arc<SharedWords>,
+    pub(super) committer: Committer<Faulty>,
+    pub(super) journal: Arc<Journal<Faulty>>,
+    pub(super) inlets: Vec<Inlet>,
+    #[cfg_attr(not(test), expect(dead_code, reason = "only the tests of damage ask for it"))]
+    pub(super) recovery: Recovery,
+    pub(super) shared: Arc<Shared>,
+    applier: Applier<Faulty, Bill>,
+    now: Nanos,
+}
+
+impl Process {
+    /// Starts a process on what is left.
+    ///
+    /// # Errors
+    /// What the product says.
+    pub(super) fn start(storage: &Faulty, build: Build, left: &Left) -> Result<Process, RecoverError> {
+        let (epoch, lsn) = left.bill.applied();
+        let applied = Applied { epoch, lsn };
+        let mut images: Vec<TableImage<'_>> = Vec::new();
+        if let Some(words) = &left.table {
+            let header = TableHeader::parse(words.first_chunk().expect("a table has a header"));
+            let header = header.map_err(|what| RecoverError::Read(what.to_owned()))?;
+            images.push(TableImage { header, word: Box::new(|index| words[index]) });
+        }
+        let survey = survey(storage, GATEWAY, applied, &images)?;
+        if let Some(damage) = survey.damage() {
+            return Err(RecoverError::Damaged(Box::new(damage)));
+        }
+        let Build { regions, slots, segment_bytes, bytes_max, .. } = build;
+        let epoch = survey.epoch(applied, &images);
+        let header = TableHeader { gateway: GATEWAY, epoch, boot: left.boot, process: 1, regions, slots };
+        let table = String::new();
+        let settings = Settings { gateway: GATEWAY, epoch, segment_bytes, bytes_max, table };
+        let recovered = survey.recover(storage.clone(), settings, applied, left.boot, &images)?;
+        let (journal, recovery) = (recovered.journal, recovered.report);
+        Ok(Process::of(storage.clone(), build, left.bill.clone(), header, journal, recovery))
+    }
+
+    fn of(
+        storage: Faulty,
+        build: Build,
+        bill: Bill,
+        header: TableHeader,
+        journal: Writer<Faulty>,
+        recovery: Recovery,
+    ) -> Process {
+        let table = LiveTable::create(SharedWords::in_memory(header.table_words()), header);
+        let words = table.words();
+        let (_, applied) = bill.applied();
+        let shared = Arc::new(Shared::new(applied));
+        let (outlets, unbound): (Vec<_>, Vec<_>) = table.regions().map(|region| inlet::pair(&region)).unzip();
+        let here = std::thread::current();
+        let inlets = unbound.into_iter().map(|inlet| inlet.bind(&shared, &here)).collect();
+        let journaled = Arc::clone(journal.shared());
+        let applier = Applier::new(bill, Arc::clone(&journaled), applied, Arc::clone(&shared));
+        let mut committer = Committer::new(journal, table, outlets, build.durability, Arc::clone(&shared));
+        // Not the machine's, by whose pace a seed would be another world each time.
+        let now = Nanos(0);
+        committer.begin_at(now);
+        let table = words;
+        Process { storage, table, committer, journal: journaled, inlets, recovery, shared, applier, now }
+    }
+
+    /// Time passes.
+    pub(super) fn pass(&mut self, time: Duration) {
+        self.now = self.now + time;
+    }
+
+    /// A turn of the committer.
+    pub(super) fn commit(&mut self) -> Result<(), String> {
+        match self.committer.turn(self.now) {
+            Ok(_) => {
+                self.shared.journal_works();
+                Ok(())
+            }
+            Err(error) => {
+                self.shared.journal_failed(&error.to_string());
+                Err(error.to_string())
+            }
+        }
+    }
+
+    /// A sync of the flusher.
+    pub(super) fn flush(&mut self) -> Result<(), String> {
+        let must_sync = self.journal.durable() < self.journal.appended() && !self.shared.has_sync_failed();
+        if let Some(Err(error)) = must_sync.then(|| self.journal.sync_and_announce()) {
+            self.shared.sync_failed();
+            return Err(error.to_string());
+        }
+        Ok(())
+    }
+
+    /// The flusher's other work.
+    pub(super) fn prepare(&mut self) -> Result<(), String> {
+        while !self.journal.prepare().map_err(|error| error.to_string())? {}
+        Ok(())
+    }
+
+    /// A turn of the applier.
+    pub(super) fn apply(&mut self) -> Result<(), String> {
+        self.applier.step()
+    }
+
+    /// A checkpoint of the applier.
+    pub(super) fn checkpoint(&mut self) -> Result<(), String> {
+        self.applier.step_checkpoint()
+    }
+
+    /// What fails at present.
+    pub(super) fn failing(&self) -> Option<String> {
+        Watch(Arc::clone(&self.shared)).status().failing
+    }
+
+    /// The table's words as they are now.
+    pub(super) fn words(&self) -> Vec<u64> {
+        snapshot(&self.table)
+    }
+}
+
+/// A table's words as they are now.
+pub(super) fn snapshot(words: &SharedWords) -> Vec<u64> {
+    words.words().iter().map(|word| word.load(Ordering::Acquire)).collect()
+}
+
+/// How flow `id` began.
+pub(super) fn identity(id: u128) -> Identity {
+    let texts = ["example.com", "a.test", "registry.example.org"];
+    let (protocol, class) = match id % 4 {
+        0 => (Protocol::HttpConnect, Class::Internal),
+        1 => (Protocol::Forward, Class::External),
+        _ => (Protocol::Socks5, Class::External),
+    };
+    let host = "x".repeat(253);
+    let host = if id.is_multiple_of(5) { &host } else { texts[(id % 3) as usize] };
+    Identity::new(&Flow {
+        id,
+        opened: WallNanos(1),
+        closed: WallNanos(0),
+        user: "ci",
+        host,
+        port: 443,
+        address: (id % 2 == 1).then(|| "2001:db8::1".parse().expect("an address")),
+        client: "192.0.2.1:50000".parse().expect("an address"),
+        class,
+        protocol,
+        rule: "",
+        reason: CloseReason::Fault,
+        legs: Legs::default(),
+        uncertain: Uncertain::default(),
+    })
+}

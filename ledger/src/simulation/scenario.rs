@@ -1,0 +1,267 @@
+//! One fixed story of a process, which is told again with each call of the disk failing in turn, and with
+//! each of its bits flipped.
+//!
+//! Promises: the same calls in the same order each time, up to the first fault. Leaves to others: what is
+//! random (`world`).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sys::clock::WallNanos;
+
+use super::Random;
+use super::bill::Bill;
+use super::process::{Build, Left, Process, identity};
+use crate::Durability;
+use crate::inlet::LiveFlow;
+use crate::record::CloseReason;
+use crate::storage::faulty::{Faulty, Plan};
+use crate::storage::memory::Memory;
+
+pub(super) const BUILD: Build = Build {
+    durability: Durability::Delayed,
+    regions: 2,
+    slots: 12,
+    segment_bytes: 24 << 10,
+    bytes_max: 12 * (24 << 10),
+};
+
+/// A story that is told, and what really happened in it.
+pub(super) struct Scenario {
+    pub(super) build: Build,
+    pub(super) memory: Memory,
+    pub(super) left: Left,
+    pub(super) storage: Faulty,
+    process: Option<Process>,
+    flows: Vec<(usize, u128, LiveFlow)>,
+    /// Bytes up of each flow.
+    pub(super) truths: BTreeMap<u128, u64>,
+    closed: Vec<u128>,
+    /// Flows whose end was announced as durable.
+    pub(super) durable: Vec<u128>,
+    /// What was said of failures.
+    pub(super) errors: Vec<String>,
+}
+
+impl Scenario {
+    /// A story on an empty disk that fails by `plan`.
+    pub(super) fn on(plan: Plan, build: Build) -> Scenario {
+        let memory = Memory::default();
+        Scenario {
+            build,
+            storage: Faulty::new(memory.clone(), Random::of(7), plan),
+            memory,
+            left: Left { bill: Bill::default(), table: None, boot: 1 },
+            process: None,
+            flows: Vec::new(),
+            truths: BTreeMap::new(),
+            closed: Vec::new(),
+            durable: Vec::new(),
+            errors: Vec::new(),
+        }
+    }
+
+    /// Two lives: several segments, interims, a release, a kill between.
+    pub(super) fn tell(&mut self) {
+        self.start();
+        for round in 0..6 {
+            self.traffic(round, 9 << 20);
+            self.work(round % 2 == 1);
+        }
+        self.kill();
+        self.start();
+        for round in 0..9 {
+            self.traffic(round, 100);
+            self.work(false);
+        }
+        // Written and synced, and nobody has said so in the journal; then some that only the table has.
+        self.traffic(1, 50);
+        self.note(Process::commit);
+        self.note(Process::flush);
+        self.traffic(2, 50);
+    }
+
+    /// Starts the process; a start that fails is tried again, as an operator does.
+    pub(super) fn start(&mut self) {
+        for _ in 0..3 {
+            match Process::start(&self.storage, self.build, &self.left) {
+                Ok(process) => {
+                    self.left.table = None;
+                    self.process = Some(process);
+                    return;
+                }
+                Err(error) => self.errors.push(error.to_string()),
+            }
+        }
+    }
+
+    /// Opens three flows, sends on all, closes two.
+    fn traffic(&mut self, round: usize, bytes: usize) {
+        let Some(process) = &mut self.process else { return };
+        for inlet in [0, 1, round % 2] {
+            let id = self.truths.len() as u128 + 1;
+            let Some(flow) = process.inlets[inlet].open(&identity(id)) else { continue };
+            self.truths.insert(id, 0);
+            self.flows.push((inlet, id, flow));
+        }
+        for (inlet, id, flow) in &mut self.flows {
+            let inlet = &mut process.inlets[*inlet];
+            let length = bytes + *id as usize;
+            inlet.tally(flow).up().1.around(length, || Ok(length)).expect("the call took all");
+            inlet.counted(flow);
+            *self.truths.get_mut(id).expect("an open flow is known") += length as u64;
+        }
+        for _ in 0..2.min(self.flows.len()) {
+            let (inlet, id, flow) = self.flows.remove(0);
+            process.inlets[inlet].close(flow, WallNanos(1_000_000), CloseReason::ClientClosed);
+            self.closed.push(id);
+        }
+    }
+
+    /// Each thread does what it has to.
+    pub(super) fn work(&mut self, is_checkpoint: bool) {
+        if let Some(process) = &mut self.process {
+            process.pass(Duration::from_secs(1));
+        }
+        self.note(Process::commit);
+        self.note(Process::prepare);
+        self.note(Process::flush);
+        self.note_durable();
+        self.note(Process::apply);
+        if is_checkpoint {
+            self.note(Process::checkpoint);
+            self.note(Process::prepare);
+        }
+        self.note(Process::commit);
+    }
+
+    fn note(&mut self, step: impl Fn(&mut Process) -> Result<(), String>) {
+        let outcome = self.process.as_mut().map_or(Ok(()), step);
+        self.errors.extend(outcome.err());
+    }
+
+    fn note_durable(&mut self) {
+        let Some(process) = &mut self.process else { return };
+        let nothing_waits = process.inlets.iter_mut().all(|inlet| inlet.waiting() == 0);
+        if nothing_waits && process.journal.durable() == process.journal.appended() {
+            self.durable.append(&mut self.closed);
+        }
+    }
+
+    /// What fails at present.
+    pub(super) fn failing(&self) -> Option<String> {
+        self.process.as_ref().and_then(Process::failing)
+    }
+
+    /// The process is killed.
+    pub(super) fn kill(&mut self) {
+        if let Some(process) = self.process.take() {
+            self.left.table = Some(Arc::new(process.words()));
+        }
+        self.flows.clear();
+        self.closed.clear();
+    }
+
+    /// The process is killed, and the power fails.
+    pub(super) fn lose_power(&mut self, random: &mut Random) {
+        self.kill();
+        self.memory = self.memory.after_power_failure(random);
+        let bill = self.left.bill.after_power_failure();
+        self.left = Left { bill, table: None, boot: self.left.boot + 1 };
+    }
+
+    /// Starts it on a disk that is well, and lets it finish; what the start found.
+    pub(super) fn finish(&mut self) -> Result<crate::Recovery, String> {
+        self.kill();
+        self.storage = Faulty::new(self.memory.clone(), Random::of(7), Box::new(|_, _| None));
+        let build = self.build;
+        let mut process =
+            Process::start(&self.storage, build, &self.left).map_err(|error| error.to_string())?;
+        for _ in 0..4 {
+            process.commit().and_then(|()| process.flush()).and_then(|()| process.apply())?;
+        }
+        Ok(process.recovery)
+    }
+
+    /// What each flow is billed up, and why it ended; none that has two finals, or goes on.
+    pub(super) fn bill(&self) -> BTreeMap<u128, (u64, CloseReason)> {
+        let bill = &self.left.bill;
+        assert_eq!((bill.doubled(), bill.open()), (None, 0));
+        let billed = self.truths.keys().filter_map(|id| bill.of(*id).map(|record| (*id, record)));
+        billed.map(|(id, record)| (id, (record.flow().legs.upstream_tx, record.flow().reason))).collect()
+    }
+}
+
+mod faults {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+    use crate::storage::faulty::Fault;
+
+    /// What happens after the story in which a call failed.
+    #[derive(Clone, Copy, Debug)]
+    enum Then {
+        /// The disk heals, and the process goes on.
+        Heals,
+        Kill,
+        Power,
+    }
+
+    /// Tells the story with call `from` failing, or every call from it on, and judges the bill.
+    fn check(build: Build, from: u64, fault: Fault, for_ever: bool, then: Then) {
+        let healed = Arc::new(AtomicBool::new(false));
+        let heals = Arc::clone(&healed);
+        let plan = Box::new(move |_, number| {
+            let fails = number == from || (for_ever && number > from);
+            (fails && !heals.load(Ordering::Relaxed)).then_some(fault)
+        });
+        let mut scenario = Scenario::on(plan, build);
+        scenario.tell();
+        let case = format!("{fault:?} at call {from}, for ever: {for_ever}, then {then:?}");
+        assert!(!scenario.errors.is_empty(), "{case}: nobody told of it");
+        for error in &scenario.errors {
+            let is_clear = ["simulated", "not written again yet"].iter().any(|text| error.contains(text));
+            assert!(is_clear, "{case}: {error}");
+        }
+        healed.store(true, Ordering::Relaxed);
+        match then {
+            Then::Heals => {
+                (0..6).for_each(|_| scenario.work(true));
+                assert_eq!(scenario.failing(), None, "{case}");
+            }
+            Then::Kill => scenario.kill(),
+            Then::Power => scenario.lose_power(&mut Random::of(from)),
+        }
+        scenario.finish().unwrap_or_else(|error| panic!("{case}: {error}"));
+        let bill = scenario.bill();
+        for (id, up) in &scenario.truths {
+            let billed = bill.get(id).map(|(up, _)| *up);
+            let must_be_exact = !matches!(then, Then::Power) || scenario.durable.contains(id);
+            assert!(billed == Some(*up) || !must_be_exact, "{case}: flow {id} moved {up}: {billed:?}");
+            assert!(billed.is_none_or(|billed| billed <= *up), "{case}: flow {id} moved {up}: {billed:?}");
+        }
+    }
+
+    /// Every call of the disk in turn fails once, or from then on, and then the disk heals, the process is
+    /// killed, or the power fails.
+    #[test]
+    fn whichever_call_fails_every_flow_is_billed_once() {
+        for durability in [Durability::Delayed, Durability::Sync] {
+            let build = Build { durability, ..BUILD };
+            let mut whole = Scenario::on(Box::new(|_, _| None), build);
+            whole.tell();
+            assert!(whole.errors.is_empty(), "{:?}", whole.errors);
+            let calls = whole.storage.calls();
+            assert!(calls > 100, "the story has {calls} calls");
+            for from in 1..=calls {
+                for fault in [Fault::Broken, Fault::Full] {
+                    for then in [Then::Heals, Then::Kill, Then::Power] {
+                        check(build, from, fault, false, then);
+                        check(build, from, fault, true, then);
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,493 @@
+//! The ledger from outside: what is counted, closed, killed, copied, lost or spoilt, and the bill afterwards.
+//!
+//! Promises: each test has a directory and a place for its live table of its own; nothing depends on how
+//! fast a thread is. Leaves to others: failing disks and power (`src/simulation`), real kills
+//! (`tollgate/tests/crash`).
+
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::thread;
+
+use ledger::query::{Filter, Usage};
+use ledger::record::{Class, CloseReason, Flow, Identity, Legs, Protocol, Uncertain};
+use ledger::{
+    Durability, Inlet, Ledger, LedgerError, LiveFlow, OpenError, OpenSettings, RecoverError, Recovery,
+};
+use sys::clock::WallNanos;
+
+/// A ledger's directory and its live table's, which end with the test.
+struct House(tempfile::TempDir);
+
+/// What a flow is billed: bytes up and down, and why it ended.
+type Bill = BTreeMap<u128, (u64, u64, String)>;
+
+impl House {
+    fn new() -> House {
+        let house = House(tempfile::tempdir().unwrap());
+        fs::create_dir(house.tables()).unwrap();
+        house
+    }
+
+    fn directory(&self) -> PathBuf {
+        self.0.path().join("data")
+    }
+
+    fn journal(&self) -> PathBuf {
+        self.directory().join("journal")
+    }
+
+    fn tables(&self) -> PathBuf {
+        self.0.path().join("tables")
+    }
+
+    fn settings(&self, inlets: usize, slots: u32) -> OpenSettings {
+        OpenSettings {
+            live_table: Some(self.tables()),
+            segment_bytes: 1 << 20,
+            ..OpenSettings::new(&self.directory(), inlets, slots)
+        }
+    }
+
+    fn open(&self) -> (Ledger, Inlet) {
+        let (ledger, mut inlets) = Ledger::open(&self.settings(1, 16)).unwrap();
+        (ledger, inlets.remove(0))
+    }
+
+    fn refusal(&self) -> OpenError {
+        match Ledger::open(&self.settings(1, 16)) {
+            Ok(_) => panic!("it was opened"),
+            Err(error) => error,
+        }
+    }
+
+    /// A start and an end in order; what the start found.
+    fn restart(&self) -> Recovery {
+        let (ledger, _inlet) = self.open();
+        let recovery = ledger.recovery().clone();
+        ledger.close().unwrap();
+        recovery
+    }
+
+    /// The live tables that are there.
+    fn left(&self) -> Vec<PathBuf> {
+        fs::read_dir(self.tables()).unwrap().map(|entry| entry.unwrap().path()).collect()
+    }
+
+    fn bill(&self) -> Bill {
+        bill(&self.directory())
+    }
+}
+
+/// Ends a ledger in order. An inlet that lives on would keep its table in use.
+fn end<I>(ledger: Ledger, inlets: I) {
+    drop(inlets);
+    ledger.close().unwrap();
+}
+
+/// Every flow that is over, each of them once, in a ledger without a fault.
+fn bill(directory: &Path) -> Bill {
+    let report = ledger::verify::verify(directory).unwrap();
+    assert!(report.is_clean(), "{:?}", report.problems);
+    let mut bill = Bill::new();
+    for flow in Usage::open(directory).unwrap().flows(&Filter::default(), usize::MAX >> 1).unwrap() {
+        assert!(!flow.live, "{flow:?}");
+        assert_eq!(bill.insert(flow.id, (flow.up, flow.down, flow.reason)), None, "{:x} twice", flow.id);
+    }
+    bill
+}
+
+fn identity(id: u128, user: &str) -> Identity {
+    Identity::new(&Flow {
+        id,
+        opened: WallNanos(1_780_000_000_000_000_000),
+        closed: WallNanos(0),
+        user,
+        host: "example.com",
+        port: 443,
+        address: None,
+        client: "192.0.2.1:50000".parse().unwrap(),
+        class: Class::External,
+        protocol: Protocol::Socks5,
+        rule: "rule",
+        reason: CloseReason::Fault,
+        legs: Legs::default(),
+        uncertain: Uncertain::default(),
+    })
+}
+
+fn open(inlet: &mut Inlet, id: u128) -> LiveFlow {
+    inlet.open(&identity(id, "ci")).expect("the table has room")
+}
+
+/// Counts bytes up and down as a relay does.
+fn count(inlet: &mut Inlet, flow: &mut LiveFlow, up: usize, down: usize) {
+    let mut tally = inlet.tally(flow);
+    tally.up().1.around(up, || Ok(up)).unwrap();
+    tally.down().1.around(down, || Ok(down)).unwrap();
+    inlet.counted(flow);
+}
+
+fn close(inlet: &mut Inlet, flow: LiveFlow) {
+    inlet.close(flow, WallNanos(1_780_000_001_000_000_000), CloseReason::ClientClosed);
+}
+
+/// Opens, counts and closes flow `id`.
+fn pass(inlet: &mut Inlet, id: u128, up: usize, down: usize) {
+    let mut flow = open(inlet, id);
+    count(inlet, &mut flow, up, down);
+    close(inlet, flow);
+}
+
+fn billed(flows: &[(u128, u64, u64, &str)]) -> Bill {
+    flows.iter().map(|(id, up, down, reason)| (*id, (*up, *down, (*reason).to_owned()))).collect()
+}
+
+/// Many flows at a time in each thread; the slots are fewer than the flows, and are used again.
+fn flows_of_threads(durability: Durability) {
+    const THREADS: usize = 4;
+    const FLOWS: u128 = 2_000;
+    let house = House::new();
+    let settings = OpenSettings { durability, ..house.settings(THREADS, 64) };
+    let (ledger, inlets) = Ledger::open(&settings).unwrap();
+    let threads = inlets.into_iter().zip(0_u128..).map(|(mut inlet, thread)| {
+        thread::spawn(move || {
+            let mut flows = Vec::new();
+            for number in 0..FLOWS {
+                while !inlet.has_room_for(1) {
+                    thread::yield_now();
+                }
+                let mut flow = open(&mut inlet, thread << 64 | number);
+                count(&mut inlet, &mut flow, 1 + number as usize, 5 << 20);
+                flows.push(flow);
+                if flows.len() == 32 {
+                    flows.drain(..).for_each(|mut flow| {
+                        count(&mut inlet, &mut flow, 1_000, 5 << 20);
+                        close(&mut inlet, flow);
+                    });
+                }
+            }
+            flows.into_iter().for_each(|flow| close(&mut inlet, flow));
+        })
+    });
+    let threads: Vec<_> = threads.collect();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    let summary = ledger.close().unwrap();
+    assert_eq!(summary.records, THREADS as u64 * FLOWS as u64);
+    let again = FLOWS - FLOWS % 32;
+    let expected = |number: u128| match number < again {
+        true => (1_001 + number as u64, 10 << 20, "client_closed".to_owned()),
+        false => (1 + number as u64, 5 << 20, "client_closed".to_owned()),
+    };
+    let all = (0..THREADS as u128).flat_map(|thread| (0..FLOWS).map(move |number| (thread, number)));
+    let expected: Bill = all.map(|(thread, number)| (thread << 64 | number, expected(number))).collect();
+    assert!(house.bill() == expected, "some flow is billed otherwise");
+    assert!(house.left().is_empty(), "a table without flows is removed");
+}
+
+#[test]
+fn what_threads_count_is_billed_exactly() {
+    flows_of_threads(Durability::Delayed);
+}
+
+#[test]
+fn what_threads_count_is_billed_exactly_when_every_end_is_synced() {
+    flows_of_threads(Durability::Sync);
+}
+
+#[test]
+fn flows_that_are_open_at_the_end_are_billed_by_the_next_start() {
+    let house = House::new();
+    let (ledger, mut inlet) = house.open();
+    pass(&mut inlet, 1, 10, 20);
+    let mut flow = open(&mut inlet, 2);
+    count(&mut inlet, &mut flow, 300, 9 << 20);
+    let _untouched = open(&mut inlet, 3);
+    end(ledger, inlet);
+    assert_eq!(house.left().len(), 1);
+    let recovery = house.restart();
+    let expected = Recovery { epoch: 2, killed: 2, table: true, ..recovery.clone() };
+    assert_eq!((recovery.clone(), recovery.damaged, recovery.trouble), (expected, 0, None));
+    let expected = [(1, 10, 20, "client_closed"), (2, 300, 9 << 20, "killed"), (3, 0, 0, "killed")];
+    assert_eq!(house.bill(), billed(&expected));
+    assert_eq!(house.restart().killed, 0);
+    assert_eq!(house.bill(), billed(&expected));
+}
+
+#[test]
+fn a_call_that_was_under_way_is_told_apart() {
+    let house = House::new();
+    let (ledger, mut inlet) = house.open();
+    let mut flow = open(&mut inlet, 1);
+    count(&mut inlet, &mut flow, 100, 200);
+    let table = house.left().remove(0);
+    let mut during = Vec::new();
+    let taken = inlet.tally(&mut flow).up().1.around(77, || {
+        during = fs::read(&table)?;
+        Ok(50)
+    });
+    assert_eq!(taken.unwrap(), 50);
+    end(ledger, inlet);
+    fs::write(&table, during).unwrap();
+    assert_eq!(house.restart().uncertain, 77);
+    assert_eq!(house.bill(), billed(&[(1, 100, 200, "killed")]));
+    let flows = Usage::open(&house.directory()).unwrap().flows(&Filter::default(), 9).unwrap();
+    assert_eq!((flows[0].uncertain_up, flows[0].uncertain_down), (77, 0));
+}
+
+#[test]
+fn a_full_table_refuses_and_its_slots_come_back() {
+    let house = House::new();
+    let (ledger, mut inlets) = Ledger::open(&house.settings(2, 4)).unwrap();
+    let inlet = &mut inlets[0];
+    for round in 0..50 {
+        let mut flows: Vec<_> = (1..=4).map(|number| open(inlet, round * 10 + number)).collect();
+        assert!(!inlet.has_room_for(1));
+        assert!(inlet.open(&identity(u128::MAX, "ci")).is_none());
+        count(inlet, &mut flows[3], 1, 2);
+        flows.into_iter().for_each(|flow| close(inlet, flow));
+        while inlet.waiting() > 0 {
+            thread::yield_now();
+        }
+    }
+    assert!(inlets[1].has_room_for(1), "each thread has slots of its own");
+    end(ledger, inlets);
+    assert_eq!(house.bill().len(), 200);
+}
+
+#[test]
+fn a_second_owner_is_refused() {
+    let house = House::new();
+    let (ledger, inlet) = house.open();
+    let refusal = house.refusal();
+    assert!(matches!(refusal, OpenError::Locked { .. }), "{refusal}");
+    assert!(refusal.to_string().contains(&format!("process {}", std::process::id())), "{refusal}");
+    end(ledger, inlet);
+    house.restart();
+}
+
+#[test]
+fn a_ledger_that_was_dropped_is_finished_by_the_next_start() {
+    let house = House::new();
+    let (ledger, mut inlet) = house.open();
+    (1..=9).for_each(|id| pass(&mut inlet, id, id as usize, 0));
+    drop((ledger, inlet));
+    house.restart();
+    let expected: Vec<_> = (1..=9).map(|id| (id, id as u64, 0, "client_closed")).collect();
+    assert_eq!(house.bill(), billed(&expected));
+}
+
+#[test]
+fn starts_that_follow_each_other_at_once_are_runs_of_their_own() {
+    let house = House::new();
+    let epochs: Vec<u32> = (0..5).map(|_| house.restart().epoch).collect();
+    assert_eq!(epochs, [1, 2, 3, 4, 5]);
+}
+
+/// A copy of the ledger's directory, as an operator makes it while the gateway runs.
+fn copy(house: &House) -> PathBuf {
+    let copy = house.0.path().join("copy");
+    ledger::backup::backup(&house.directory(), &copy).unwrap();
+    fs::copy(house.directory().join("identity"), copy.join("identity")).unwrap();
+    copy_files(&house.journal(), &copy.join("journal"));
+    copy
+}
+
+fn copy_files(from: &Path, to: &Path) {
+    fs::create_dir(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+    }
+}
+
+#[test]
+fn a_copy_of_a_ledger_that_is_in_use_is_refused_and_can_become_another() {
+    let house = House::new();
+    let (ledger, mut inlet) = house.open();
+    pass(&mut inlet, 1, 10, 20);
+    end(ledger, inlet);
+    let (ledger, mut inlet) = house.open();
+    let _open = open(&mut inlet, 2);
+    let copy = copy(&house);
+    let settings = OpenSettings { directory: copy.clone(), ..house.settings(1, 16) };
+    let refusal = Ledger::open(&settings).err().expect("it is refused");
+    assert!(matches!(refusal, OpenError::TableInUse { .. }), "{refusal}");
+    // As the refusal advises.
+    assert!(refusal.to_string().contains("Remove `identity` and `journal` from the copy"), "{refusal}");
+    fs::remove_file(copy.join("identity")).unwrap();
+    fs::remove_dir_all(copy.join("journal")).unwrap();
+    let (other, mut others) = Ledger::open(&settings).unwrap();
+    assert_eq!((other.recovery().epoch, other.recovery().killed), (1, 0));
+    pass(&mut others[0], 3, 30, 40);
+    end(other, others);
+    end(ledger, inlet);
+    house.restart();
+    let shared = (1, 10, 20, "client_closed");
+    assert_eq!(house.bill(), billed(&[shared, (2, 0, 0, "killed")]));
+    assert_eq!(bill(&copy), billed(&[shared, (3, 30, 40, "client_closed")]));
+}
+
+fn flipped(mut bytes: Vec<u8>, at: usize) -> Vec<u8> {
+    bytes[at] ^= 4;
+    bytes
+}
+
+#[test]
+fn a_live_table_that_cannot_be_trusted_is_told_of_and_kept() {
+    let cases: [fn(Vec<u8>) -> Vec<u8>; 5] = [
+        |_| b"garbage".to_vec(),
+        |_| Vec::new(),
+        |table| table[..9_000].to_vec(),
+        |table| flipped(table, 16),
+        |table| flipped(table, 60),
+    ];
+    for spoil in cases {
+        let (house, table) = killed_house();
+        let spoilt = spoil(fs::read(&table).unwrap());
+        fs::write(&table, &spoilt).unwrap();
+        let recovery = house.restart();
+        assert_eq!((recovery.damaged_tables, recovery.killed), (1, 0));
+        assert_eq!(fs::read(table.with_extension("damaged")).unwrap(), spoilt);
+        assert_eq!(house.restart().damaged_tables, 0, "it is told of once");
+    }
+}
+
+#[test]
+fn a_live_table_of_another_version_is_not_passed_over() {
+    let (house, table) = killed_house();
+    let whole = fs::read(&table).unwrap();
+    fs::write(&table, flipped(whole.clone(), 8)).unwrap();
+    let refusal = house.refusal();
+    assert!(matches!(refusal, OpenError::Table { .. }), "{refusal}");
+    assert!(refusal.to_string().contains("another version"), "{refusal}");
+    fs::write(&table, &whole).unwrap();
+    assert_eq!(house.restart().killed, 1);
+    assert_eq!(house.bill(), billed(&[(7, 70, 0, "killed")]));
+}
+
+/// A ledger that ended with an open flow, and its live table.
+fn killed_house() -> (House, PathBuf) {
+    let house = House::new();
+    let (ledger, mut inlet) = house.open();
+    let mut flow = open(&mut inlet, 7);
+    count(&mut inlet, &mut flow, 70, 0);
+    end(ledger, inlet);
+    let table = house.left().remove(0);
+    (house, table)
+}
+
+#[test]
+fn the_journal_of_another_gateway_is_refused() {
+    let (house, other) = (House::new(), House::new());
+    house.restart();
+    other.restart();
+    fs::rename(house.journal(), house.directory().join("journal-own")).unwrap();
+    copy_files(&other.journal(), &house.journal());
+    let refusal = house.refusal();
+    assert!(matches!(refusal, OpenError::Recover(RecoverError::Foreign { .. })), "{refusal}");
+    fs::remove_dir_all(house.journal()).unwrap();
+    fs::rename(house.directory().join("journal-own"), house.journal()).unwrap();
+    assert_eq!(house.restart().epoch, 2);
+}
+
+#[test]
+fn an_identity_that_is_lost_is_found_in_the_journal() {
+    let house = House::new();
+    let (ledger, mut inlet) = house.open();
+    let mut flow = open(&mut inlet, 7);
+    count(&mut inlet, &mut flow, 70, 0);
+    end(ledger, inlet);
+    let path = house.directory().join("identity");
+    let identity = fs::read(&path).unwrap();
+    for damaged in ["", "gateway", "gateway 123456789", "gateway xyz"] {
+        fs::write(&path, damaged).unwrap();
+        assert!(matches!(house.refusal(), OpenError::Directory { .. }), "{damaged}");
+    }
+    fs::remove_file(&path).unwrap();
+    assert_eq!(house.restart().killed, 1);
+    assert_eq!(fs::read(&path).unwrap(), identity, "it stands in the journal too");
+    assert_eq!(house.bill(), billed(&[(7, 70, 0, "killed")]));
+}
+
+fn remove_database(directory: &Path) {
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.file_name().unwrap().to_str().unwrap().contains(".db") {
+            fs::remove_file(path).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_database_that_is_lost_is_made_again_from_the_journal() {
+    let house = House::new();
+    let (ledger, mut inlet) = house.open();
+    (1..=5).for_each(|id| pass(&mut inlet, id, 10 * id as usize, 1));
+    let _open = open(&mut inlet, 6);
+    end(ledger, inlet);
+    let before = house.bill();
+    assert_eq!(before.len(), 5);
+    remove_database(&house.directory());
+    let recovery = house.restart();
+    assert_eq!((recovery.epoch, recovery.killed), (2, 1));
+    let mut expected = before;
+    expected.insert(6, (0, 0, "killed".to_owned()));
+    assert_eq!(house.bill(), expected);
+}
+
+#[test]
+fn a_ledger_goes_on_without_its_journal() {
+    let house = House::new();
+    let (ledger, mut inlet) = house.open();
+    pass(&mut inlet, 1, 10, 20);
+    let mut flow = open(&mut inlet, 2);
+    count(&mut inlet, &mut flow, 30, 40);
+    end(ledger, inlet);
+    fs::remove_dir_all(house.journal()).unwrap();
+    let (ledger, mut inlet) = house.open();
+    assert_eq!((ledger.recovery().epoch, ledger.recovery().killed), (2, 1));
+    pass(&mut inlet, 3, 50, 60);
+    end(ledger, inlet);
+    house.restart();
+    let expected = [(1, 10, 20, "client_closed"), (2, 30, 40, "killed"), (3, 50, 60, "client_closed")];
+    assert_eq!(house.bill(), billed(&expected));
+}
+
+/// A database that takes nothing, until it is dropped.
+fn locked(house: &House) -> rusqlite::Connection {
+    let connection = rusqlite::Connection::open(house.directory().join("ledger.db")).unwrap();
+    connection.busy_timeout(std::time::Duration::from_secs(30)).unwrap();
+    connection.execute_batch("BEGIN IMMEDIATE").unwrap();
+    connection
+}
+
+#[test]
+fn a_journal_that_is_full_keeps_flows_in_the_table_for_the_next_start() {
+    let house = House::new();
+    let settings = OpenSettings { journal_bytes_max: 2 << 20, ..house.settings(1, 1024) };
+    let (ledger, mut inlets) = Ledger::open(&settings).unwrap();
+    let (inlet, user) = (&mut inlets[0], "u".repeat(64));
+    let lock = locked(&house);
+    let mut id = 0;
+    while !ledger.status().is_stuck {
+        let Some(mut flow) = inlet.open(&identity(id + 1, &user)) else { continue };
+        id += 1;
+        count(inlet, &mut flow, 1, id as usize);
+        close(inlet, flow);
+    }
+    assert!(ledger.status().failing.unwrap().contains("journal_max"));
+    let error = ledger.close().unwrap_err();
+    let LedgerError::Unjournaled { flows, cause } = &error else { panic!("{error}") };
+    assert!(*flows > 0 && cause.contains("journal_max"), "{error}");
+    drop((lock, inlets));
+    assert_eq!(house.left().len(), 1);
+    // It is as full as before, and yet can be opened.
+    let (ledger, inlets) = Ledger::open(&settings).unwrap();
+    assert_eq!((ledger.recovery().closed, ledger.recovery().killed), (*flows, 0));
+    end(ledger, inlets);
+    let expected: Bill = (1..=id).map(|id| (id, (1, id as u64, "client_closed".to_owned()))).collect();
+    assert!(house.bill() == expected, "some flow is billed otherwise");
+}
