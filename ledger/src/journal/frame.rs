@@ -11,13 +11,15 @@
 //! |     16 |     8 | the segment's number                                                      |
 //! |     24 |     8 | number of its first entry                                                 |
 //! |     32 |     8 | number up to which all was durable when it was written                    |
-//! |     40 |     8 | XXH3 hash of the 64 bytes of the header of the frame before it            |
+//! |     40 |     8 | BLAKE2b-64 hash of the header of the frame before it, all 64 bytes of it  |
 //! |     48 |     4 | bytes of all entries                                                      |
 //! |     52 |     4 | their CRC32C                                                              |
 //! |     56 |     8 | written at, nanoseconds since the Unix epoch                              |
 
+use blake2::Blake2b;
+use blake2::digest::Digest;
+use blake2::digest::consts::U8;
 use sys::clock::WallNanos;
-use xxhash_rust::xxh3::xxh3_64;
 
 use super::segment::BLOCK_BYTES;
 use crate::entry::{Entry, Gist};
@@ -108,7 +110,7 @@ impl FrameHeader {
 
     /// By what the next frame names this one.
     pub(crate) fn hash(&self) -> u64 {
-        xxh3_64(&self.write())
+        u64::from_le_bytes(Blake2b::<U8>::digest(self.write()).into())
     }
 
     /// Whether `payload` is what was written behind this header.
