@@ -116,7 +116,7 @@ impl<S: Storage> Shared<S> {
     /// told of it yet.
     ///
     /// # Errors
-    /// The disk's. No file that is concerned may be written again: see [`Writer::fail_over`].
+    /// The disk's. No file that is concerned may be written again: see [`super::Writer::fail_over`].
     pub(crate) fn sync(&self) -> io::Result<u64> {
         let is_written = lock(&self.syncing);
         self.sync_files(*is_written)

@@ -1,0 +1,61 @@
+//! What counting costs for each relayed read and write: `cargo run --release -p ledger --example accounting`.
+//!
+//! A relay's way with its calls taken out: the counts of a flow are fetched, a read is counted, a write is
+//! counted around a call that does nothing, and the flow is asked whether it wants an interim.
+
+#![forbid(unsafe_code)]
+
+use std::hint::black_box;
+use std::io;
+
+use ledger::record::{Class, CloseReason, Flow, Identity, Legs, Protocol, Uncertain};
+use ledger::{Ledger, OpenSettings};
+use sys::clock::{self, WallNanos};
+
+const TIMES: u64 = 50_000_000;
+const ROUNDS: usize = 5;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let directory = std::env::temp_dir().join(format!("tollgate-accounting-{}", std::process::id()));
+    let (ledger, mut inlets) = Ledger::open(&OpenSettings::new(&directory, 1, 16))?;
+    let inlet = &mut inlets[0];
+    let mut flow = inlet.open(&identity()).ok_or("a table has room for one flow")?;
+    let mut spans = Vec::new();
+    for _ in 0..ROUNDS {
+        let began = clock::monotonic();
+        for _ in 0..TIMES {
+            let mut tally = inlet.tally(&mut flow);
+            let (mut received, mut sent) = tally.up();
+            received.add(black_box(1));
+            let call = || -> io::Result<usize> { Ok(black_box(1)) };
+            black_box(sent.around(black_box(1), call)?);
+            inlet.counted(&mut flow);
+        }
+        spans.push(clock::monotonic().since(began).as_secs_f64() * 1e9 / TIMES as f64);
+    }
+    spans.sort_by(f64::total_cmp);
+    println!("{:.2} ns a read and a write [{:.2}-{:.2}]", spans[ROUNDS / 2], spans[0], spans[ROUNDS - 1]);
+    inlet.close(flow, clock::wall(), CloseReason::ClientClosed);
+    drop(inlets);
+    ledger.close()?;
+    Ok(std::fs::remove_dir_all(directory)?)
+}
+
+fn identity() -> Identity {
+    Identity::new(&Flow {
+        id: 1,
+        opened: WallNanos(1),
+        closed: WallNanos(0),
+        user: "ci",
+        host: "example.com",
+        port: 443,
+        address: None,
+        client: ([192, 0, 2, 1], 50_000).into(),
+        class: Class::External,
+        protocol: Protocol::Socks5,
+        rule: "",
+        reason: CloseReason::Fault,
+        legs: Legs::default(),
+        uncertain: Uncertain::default(),
+    })
+}
