@@ -412,3 +412,35 @@ impl Sweep {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Looks that `used` slots get within one round's time, when turns come every `turn`.
+    fn looks(used: u32, turn: Duration) -> u32 {
+        let mut now = Nanos(1_000_000_000_000);
+        let mut sweep = Sweep { journaled: Vec::new(), next: 0, swept_to: now };
+        let end = now + INTERIM_PAUSE_MAX;
+        let mut looks = 0;
+        while now < end {
+            now = now + turn;
+            for _ in 0..sweep.due(used, now) {
+                sweep.advance(used, now);
+                looks += 1;
+            }
+        }
+        looks
+    }
+
+    #[test]
+    fn every_slot_gets_its_look_however_many_there_are_and_however_often_turns_come() {
+        for used in [1, 7, 19, 100, 1_000, 25_384] {
+            for turn in [Duration::from_micros(50), COMMIT_PAUSE, LOOK] {
+                let looks = looks(used, turn);
+                // The last one may be due with the next turn.
+                assert!((used - 1..=used + 1).contains(&looks), "{looks} looks at {used} slots, {turn:?}");
+            }
+        }
+    }
+}

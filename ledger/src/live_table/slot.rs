@@ -459,6 +459,28 @@ mod tests {
         assert_eq!(slot.read(), killed(Legs::default(), Uncertain::default()));
     }
 
+    /// The committer once asked whether a flow goes on, and wrote what it then found: where the flow was closed
+    /// between the two, that was its final, which the close wrote again.
+    #[test]
+    fn an_interim_is_never_a_final_nor_the_other_way_round() {
+        let region = region();
+        let slot = region.slot(0);
+        let written = |kind| {
+            let mut out = Vec::new();
+            let written = slot.write_entry(kind, &mut out).unwrap();
+            assert_eq!(written.is_some(), !out.is_empty());
+            written.is_some()
+        };
+        assert_eq!((written(Kind::Interim(AT)), written(Kind::Final)), (false, false));
+        slot.open(&identity(), 0);
+        assert_eq!((written(Kind::Interim(AT)), written(Kind::Final)), (true, false));
+        slot.close(0, AT, CloseReason::ClientClosed);
+        assert_eq!((written(Kind::Interim(AT)), written(Kind::Final)), (false, true));
+        slot.give_up();
+        assert_eq!((written(Kind::Interim(AT)), written(Kind::Final)), (false, false));
+        assert!(matches!(slot.read(), Found::Damaged { .. }));
+    }
+
     #[test]
     fn every_flipped_bit_is_noticed_or_harmless() {
         let region = region();
