@@ -459,8 +459,8 @@ mod tests {
         assert_eq!(slot.read(), killed(Legs::default(), Uncertain::default()));
     }
 
-    /// The committer once asked whether a flow goes on, and wrote what it then found: where the flow was closed
-    /// between the two, that was its final, which the close wrote again.
+    /// The committer once asked whether a flow goes on, and wrote what it then found: where the flow was
+    /// closed between the two, that was its final, which the close wrote again.
     #[test]
     fn an_interim_is_never_a_final_nor_the_other_way_round() {
         let region = region();
