@@ -115,6 +115,8 @@ impl Entry {
 pub(crate) enum Gist {
     /// The final of this flow.
     Final(u128),
+    /// What this flow had come to.
+    Interim(u128),
     /// This run began.
     RunBegan(u32),
     /// Anything else.
@@ -128,8 +130,10 @@ impl Gist {
         let head = bytes.first_chunk::<HEAD_BYTES>().ok_or(Malformed("an entry that ends too early"))?;
         let length = usize::from(u16::from_le_bytes([head[0], head[1]]));
         let field = |at: usize| bytes.get(at..length).ok_or(Malformed("an entry of an impossible length"));
+        let flow = || Ok(field(FLOW_BYTES)?.first_chunk().map(|id| u128::from_le_bytes(*id)));
         let gist = match head[2] {
-            FINAL => field(FLOW_BYTES)?.first_chunk().map(|id| Gist::Final(u128::from_le_bytes(*id))),
+            FINAL => flow()?.map(Gist::Final),
+            INTERIM => flow()?.map(Gist::Interim),
             RUN_BEGAN => field(12)?.first_chunk().map(|epoch| Gist::RunBegan(u32::from_le_bytes(*epoch))),
             _ => Some(Gist::Other),
         };
@@ -143,7 +147,8 @@ impl From<&Entry> for Gist {
         match entry {
             Entry::Final(record) => Gist::Final(record.identity().id()),
             Entry::RunBegan { epoch, .. } => Gist::RunBegan(*epoch),
-            Entry::Interim(_) | Entry::Gap { .. } => Gist::Other,
+            Entry::Interim(record) => Gist::Interim(record.identity().id()),
+            Entry::Gap { .. } => Gist::Other,
         }
     }
 }

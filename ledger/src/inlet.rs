@@ -70,9 +70,7 @@ impl Inlet {
     /// the journal does not take.
     pub fn open(&mut self, identity: &Identity) -> Option<LiveFlow> {
         self.reclaim();
-        let slot = self.free.pop().or_else(|| self.fresh())?;
-        let (state, generation) = self.region.slot(slot).state()?;
-        assert_eq!(state, State::Free, "a slot that was given back is free");
+        let (slot, generation) = self.take_free()?;
         self.region.slot(slot).open(identity, generation);
         self.live += 1;
         self.seen.live.store(self.live, Ordering::Relaxed);
@@ -126,10 +124,22 @@ impl Inlet {
             let Some(&slot) = self.closing.front() else { break };
             match self.region.slot(slot).state() {
                 Some((State::Free, _)) => self.free.push(slot),
-                Some((State::GivenUp, _)) => {}
-                _ => break,
+                Some((State::Closing(_), _)) => break,
+                // Given up by the committer, or damaged: never used again.
+                _ => {}
             }
             self.closing.pop_front();
+        }
+    }
+
+    /// A free slot and its generation. One that was damaged since it was freed is passed over for good.
+    fn take_free(&mut self) -> Option<(u32, u64)> {
+        loop {
+            let slot = self.free.pop().or_else(|| self.fresh())?;
+            match self.region.slot(slot).state() {
+                Some((State::Free, generation)) => return Some((slot, generation)),
+                _ => self.shared.damaged(),
+            }
         }
     }
 
@@ -243,5 +253,31 @@ impl UnboundInlet {
             shared: Arc::clone(shared),
             committer: committer.clone(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sys::mapping::SharedWords;
+
+    use super::*;
+    use crate::live_table::{LiveTable, TableHeader};
+    use crate::record::Flow;
+    use crate::record::tests::FLOW;
+
+    #[test]
+    fn a_free_slot_that_is_not_free_any_more_is_passed_over_and_told_of() {
+        let header = TableHeader { gateway: 7, epoch: 1, boot: 1, process: 1, regions: 1, slots: 3 };
+        let table = LiveTable::create(SharedWords::in_memory(header.table_words()), header);
+        let region = table.regions().next().expect("a table has a region");
+        let (_outlet, unbound) = pair(&region);
+        let shared = Arc::new(Shared::new(0));
+        let mut inlet = unbound.bind(&shared, &std::thread::current());
+        // As a flipped bit would.
+        region.slot(0).give_up();
+        let opened: Vec<bool> =
+            (1..=3).map(|id| inlet.open(&Identity::new(&Flow { id, ..FLOW })).is_some()).collect();
+        assert_eq!(opened, [true, true, false]);
+        assert_eq!(crate::Watch(shared).status().damaged, 1);
     }
 }

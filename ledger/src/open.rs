@@ -4,6 +4,7 @@
 //! that an earlier run left is durable in the journal; what is promised from then on is said. Leaves to
 //! others: the parts.
 
+use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -154,11 +155,7 @@ impl Ledger {
         let lock = Lock::acquire(&settings.directory)?;
         let gateway = identity(&settings.directory)?;
         let (sink, applied) = open_sink(settings, gateway)?;
-        let open = sink.open_flows()?;
-        let mut started = recover(settings, gateway, applied)?;
-        if !started.report.table {
-            started.report.lost = open;
-        }
+        let started = recover(settings, gateway, applied, sink.open_flows()?)?;
         let (ledger, inlets) = start(settings, started, sink, applied.lsn, lock)?;
         Ok((ledger, inlets))
     }
@@ -198,14 +195,19 @@ fn identity(directory: &Path) -> Result<u32, OpenError> {
 }
 
 /// Brings into the journal what an earlier run left, and makes this run's live table.
-fn recover(settings: &OpenSettings, gateway: u32, applied: Applied) -> Result<Started, OpenError> {
+fn recover(
+    settings: &OpenSettings,
+    gateway: u32,
+    applied: Applied,
+    open: HashSet<u128>,
+) -> Result<Started, OpenError> {
     point("recover.begin");
     let storage = Directory::at(&directory::make_journal(&settings.directory)?);
     let boot = sys::limits::boot_id().map_err(OpenError::Boot)?;
     let places = Places::of(gateway, settings).map_err(RecoverError::from)?;
     let (old, damaged_tables) = places.find()?;
     let images: Vec<TableImage<'_>> = old.iter().map(image).collect();
-    let survey = survey(&storage, gateway, applied, &images)?;
+    let survey = survey(&storage, gateway, applied, open, &images)?;
     if let Some(damage) = survey.damage().filter(|_| !settings.accept_loss) {
         return Err(RecoverError::Damaged(Box::new(damage)).into());
     }

@@ -454,14 +454,15 @@ fn octets(address: Option<IpAddr>) -> ([u8; 16], usize) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::net::Ipv6Addr;
 
     use proptest::prelude::*;
 
     use super::*;
 
-    const FLOW: Flow<'_> = Flow {
+    /// Some flow, for the tests of whatever holds one.
+    pub(crate) const FLOW: Flow<'_> = Flow {
         id: u128::MAX - 7,
         opened: WallNanos(1),
         closed: WallNanos(u64::MAX),

@@ -85,7 +85,7 @@ pub struct Recovery {
     /// Whether the last run's table was there, and of this boot; without it flows that were open are billed
     /// as they were last journaled.
     pub table: bool,
-    /// Flows that were open and of which no table told: they are billed as they were last journaled.
+    /// Flows that were journaled, and of whose end nothing told: they are billed as they were last journaled.
     pub lost: u64,
     /// Files of live tables that hold none, now named `.damaged`.
     pub damaged_tables: u64,
@@ -173,13 +173,18 @@ pub(crate) struct Recovered<S: Storage> {
 /// The part of recovery that only looks.
 pub(crate) struct Survey {
     scan: Scan,
-    /// Flows of the table that have their final in the journal.
+    /// Flows of the tables.
+    tabled: HashSet<u128>,
+    /// Those of them that have their final in the journal.
     finals: HashSet<u128>,
+    /// Flows that go on, as far as the database and the journal behind it know.
+    open: HashSet<u128>,
     /// The last run that began: what earlier ones left is in the journal.
     began: u32,
 }
 
-/// Looks at the journal, without changing anything.
+/// Looks at the journal, without changing anything. `open` are the flows that go on as far as the database
+/// knows, and `tables` what earlier runs left.
 ///
 /// # Errors
 /// It cannot be read, or is another gateway's.
@@ -187,36 +192,49 @@ pub(crate) fn survey(
     storage: &impl Storage,
     gateway: u32,
     applied: Applied,
+    open: HashSet<u128>,
     tables: &[TableImage<'_>],
 ) -> Result<Survey, RecoverError> {
-    let mut flows = HashSet::new();
+    let mut tabled = HashSet::new();
     for table in tables {
         table.each(|found| {
-            flows.extend(found.id());
+            tabled.extend(found.id());
         });
     }
-    let (mut finals, mut began) = (HashSet::new(), 0);
-    let scan = scan(storage, applied.lsn, |gist| note(gist, &flows, &mut finals, &mut began))?;
+    let mut survey = Survey { scan: Scan::default(), tabled, finals: HashSet::new(), open, began: 0 };
+    let scan = scan(storage, applied.lsn, |gist| survey.note(gist))?;
     if let Some(found) = scan.gateway.filter(|found| *found != gateway) {
         return Err(RecoverError::Foreign { found, expected: gateway });
     }
     for (_, entry) in scan.trouble.iter().flat_map(|trouble| &trouble.salvaged) {
-        note(entry.into(), &flows, &mut finals, &mut began);
+        survey.note(entry.into());
     }
-    Ok(Survey { scan, finals, began })
-}
-
-fn note(gist: Gist, flows: &HashSet<u128>, finals: &mut HashSet<u128>, began: &mut u32) {
-    match gist {
-        Gist::Final(id) if flows.contains(&id) => {
-            finals.insert(id);
-        }
-        Gist::RunBegan(epoch) => *began = (*began).max(epoch),
-        _ => {}
-    }
+    survey.scan = scan;
+    Ok(survey)
 }
 
 impl Survey {
+    /// Notes an entry that the database has not got.
+    fn note(&mut self, gist: Gist) {
+        match gist {
+            Gist::Final(id) => {
+                self.open.remove(&id);
+                if self.tabled.contains(&id) {
+                    self.finals.insert(id);
+                }
+            }
+            Gist::Interim(id) => {
+                self.open.insert(id);
+            }
+            Gist::RunBegan(epoch) => {
+                // What earlier runs had left open ends with it.
+                self.open.clear();
+                self.began = self.began.max(epoch);
+            }
+            Gist::Other => {}
+        }
+    }
+
     /// What was durable and is gone, if anything is.
     pub(crate) fn damage(&self) -> Option<Damage> {
         self.scan.trouble.as_ref().and_then(Damage::of)
@@ -255,8 +273,15 @@ impl Survey {
         })?;
         let mut journal = Writer::open(storage, settings, &end, count)?;
         let mut pen = Pen { journal: &mut journal, waiting: Vec::new() };
-        left.each(&mut report, |entry| pen.write(entry))?;
+        let mut lost = self.open.clone();
+        left.each(&mut report, |entry| {
+            if let Entry::Final(record) = &entry {
+                lost.remove(&record.identity().id());
+            }
+            pen.write(entry)
+        })?;
         pen.flush()?;
+        report.lost = lost.len() as u64;
         point("recover.appended");
         journal.confirm()?;
         point("recover.synced");

@@ -11,6 +11,7 @@
 //!    other is billed for no more than it moved, and no less than its last interim that had been announced
 //!    as durable.
 //! 4. A disk that fails is an error, and changes none of the above.
+//! 5. What a start says it lost is what the bill has as lost.
 
 mod bill;
 #[cfg(test)]

@@ -464,6 +464,54 @@ fn locked(house: &House) -> rusqlite::Connection {
     connection
 }
 
+/// Waits until all that is journaled is visible, an entry at least.
+fn wait_until_applied(ledger: &Ledger) {
+    loop {
+        let status = ledger.status();
+        if status.applied == status.appended && status.applied > 1 {
+            return;
+        }
+        thread::yield_now();
+    }
+}
+
+/// More than asks for an interim.
+const MOVED: usize = 9 << 20;
+
+#[test]
+fn a_flow_whose_end_only_the_journal_has_is_not_lost() {
+    let house = House::new();
+    let (ledger, mut inlet) = house.open();
+    let mut flow = open(&mut inlet, 7);
+    count(&mut inlet, &mut flow, MOVED, 0);
+    wait_until_applied(&ledger);
+    let lock = locked(&house);
+    close(&mut inlet, flow);
+    while inlet.waiting() > 0 {
+        thread::yield_now();
+    }
+    drop((ledger, inlet, lock));
+    let recovery = house.restart();
+    assert_eq!((recovery.lost, recovery.killed, recovery.closed), (0, 0, 0));
+    assert_eq!(house.bill(), billed(&[(7, MOVED as u64, 0, "client_closed")]));
+}
+
+#[test]
+fn a_flow_that_was_open_when_its_table_went_is_lost_and_told_of_once() {
+    let house = House::new();
+    let (ledger, mut inlet) = house.open();
+    let mut flow = open(&mut inlet, 7);
+    count(&mut inlet, &mut flow, MOVED, 0);
+    wait_until_applied(&ledger);
+    count(&mut inlet, &mut flow, 1, 0);
+    end(ledger, inlet);
+    house.left().iter().for_each(|table| fs::remove_file(table).unwrap());
+    let recovery = house.restart();
+    assert_eq!((recovery.table, recovery.lost), (false, 1));
+    assert_eq!(house.restart().lost, 0);
+    assert_eq!(house.bill(), billed(&[(7, MOVED as u64, 0, "lost")]));
+}
+
 #[test]
 fn a_journal_that_is_full_keeps_flows_in_the_table_for_the_next_start() {
     let house = House::new();

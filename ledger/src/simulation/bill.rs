@@ -1,6 +1,6 @@
 //! The simulation's database: a sink in memory that may lose what was not brought to stable storage.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::entry::Entry;
@@ -47,8 +47,14 @@ impl Bill {
     }
 
     /// Flows that are known from an interim only.
-    pub(super) fn open(&self) -> usize {
-        self.lock().0.live.len()
+    pub(super) fn open_flows(&self) -> HashSet<u128> {
+        self.lock().0.live.keys().copied().collect()
+    }
+
+    /// Flows that ended with their process, and of which no table told.
+    pub(super) fn lost(&self) -> usize {
+        let (rows, _) = &*self.lock();
+        rows.finals.values().filter(|record| record.flow().reason == CloseReason::Lost).count()
     }
 
     /// A flow with two finals, if there is any.

@@ -50,7 +50,6 @@ pub(super) struct Process {
     pub(super) committer: Committer<Faulty>,
     pub(super) journal: Arc<Journal<Faulty>>,
     pub(super) inlets: Vec<Inlet>,
-    #[cfg_attr(not(test), expect(dead_code, reason = "only the tests of damage ask for it"))]
     pub(super) recovery: Recovery,
     pub(super) shared: Arc<Shared>,
     applier: Applier<Faulty, Bill>,
@@ -71,7 +70,7 @@ impl Process {
             let header = header.map_err(|what| RecoverError::Read(what.to_owned()))?;
             images.push(TableImage { header, word: Box::new(|index| words[index]) });
         }
-        let survey = survey(storage, GATEWAY, applied, &images)?;
+        let survey = survey(storage, GATEWAY, applied, left.bill.open_flows(), &images)?;
         if let Some(damage) = survey.damage() {
             return Err(RecoverError::Damaged(Box::new(damage)));
         }

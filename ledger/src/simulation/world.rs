@@ -49,6 +49,8 @@ pub struct World {
     /// A table on a disk, as far as its pages had come there: what a power failure may leave of it.
     stale: Option<Arc<Vec<u64>>>,
     truths: BTreeMap<u128, Truth>,
+    /// Flows that starts said were lost.
+    told_lost: usize,
     outcome: Outcome,
     life: u64,
     build: Build,
@@ -82,6 +84,7 @@ impl World {
             left: Left { bill: Bill::default(), table: None, boot: 1 },
             stale: None,
             truths: BTreeMap::new(),
+            told_lost: 0,
             outcome: Outcome::default(),
             life: 0,
             build,
@@ -119,6 +122,7 @@ impl World {
             Err(error) if storage.faults() == 0 => return Err(format!("a healthy disk failed: {error}")),
             Err(_) => return Ok(self.dies_early()),
         };
+        self.told_lost += process.recovery.lost as usize;
         if dangerous && self.random.chance(20) {
             // All is durable, and the table not removed yet.
             return Ok(self.dies_early());
@@ -310,8 +314,14 @@ impl World {
         if let Some(flow) = bill.doubled() {
             return Err(format!("flow {flow} has two finals"));
         }
-        if bill.open() > 0 {
-            return Err(format!("{} flows of earlier lives are still open", bill.open()));
+        let open = bill.open_flows().len();
+        if open > 0 {
+            return Err(format!("{open} flows of earlier lives are still open"));
+        }
+        // A start that came to nothing may have lost some, and told nobody.
+        let (lost, told) = (bill.lost(), self.told_lost);
+        if told > lost || (told < lost && self.outcome.in_recovery == 0) {
+            return Err(format!("{lost} flows were lost, and starts told of {told}"));
         }
         self.truths.iter().try_for_each(|(id, truth)| self.judge_flow(*id, truth))
     }

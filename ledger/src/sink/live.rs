@@ -4,6 +4,8 @@
 //! Promises: a row that is damaged is never computed with. Leaves to others: the transaction, and what a
 //! difference means (`tally`).
 
+use std::collections::HashSet;
+
 use rusqlite::{Connection, params};
 
 use super::begun::{Begun, Counted};
@@ -15,9 +17,17 @@ const FIND: &str = "SELECT * FROM live WHERE id = ?1";
 const PUT: &str = "INSERT OR REPLACE INTO live VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12,
      ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23)";
 const REMOVE: &str = "DELETE FROM live WHERE id = ?1";
+const IDS: &str = "SELECT id FROM live WHERE gateway = ?1";
 const OF_EPOCHS: &str = "SELECT * FROM live
      WHERE gateway = ?1 AND epoch <= ?2 AND counted_ns BETWEEN ?3 AND ?4";
 const REMOVE_EPOCHS: &str = "DELETE FROM live WHERE gateway = ?1 AND epoch <= ?2";
+
+/// The gateway's flows that go on.
+pub(crate) fn ids(connection: &Connection, gateway: i64) -> rusqlite::Result<HashSet<u128>> {
+    let mut select = connection.prepare(IDS)?;
+    let ids = select.query_map([gateway], |row| row.get(0).map(u128::from_be_bytes))?;
+    ids.collect()
+}
 
 /// What was last counted of the flow with this id, unless it is over or unknown.
 pub(crate) fn find(connection: &Connection, id: u128) -> rusqlite::Result<Option<Counted>> {

@@ -10,6 +10,7 @@
 //!               '----> live, rollups, source ------------> ledger.db commits last
 //! ```
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use rusqlite::types::ValueRef;
@@ -19,7 +20,7 @@ use super::month::Month;
 use super::month_file::{self, MonthFiles, Stamp};
 use super::schema::{self, LEDGER, SchemaError, integer};
 use super::tally::Tally;
-use super::{Sink, SinkError, SinkSettings, checksum, retention};
+use super::{Sink, SinkError, SinkSettings, checksum, live, retention};
 use crate::directory;
 use crate::entry::Entry;
 
@@ -48,10 +49,9 @@ impl SqliteSink {
         Ok(Self { directory: directory.to_owned(), connection, months, gateway: gateway.into(), months_max })
     }
 
-    /// Flows that go on, or did when their gateway was last heard of.
-    pub(crate) fn open_flows(&self) -> Result<u64, SinkError> {
-        let count: i64 = self.connection.query_row("SELECT count(*) FROM live", [], |row| row.get(0))?;
-        Ok(count.cast_unsigned())
+    /// The gateway's flows that go on, as far as it has been told.
+    pub(crate) fn open_flows(&self) -> Result<HashSet<u128>, SinkError> {
+        Ok(live::ids(&self.connection, self.gateway)?)
     }
 
     /// Does all of an `apply` but the last commit; `None` if there is nothing new. Dropping what it returns

@@ -211,7 +211,7 @@ fn greet_ledger(out: &mut impl Write, gateway: &Gateway) -> std::io::Result<()> 
         ledger::Durability::Sync => "ended flows before their place is free",
     };
     writeln!(out, "    after a power failure: {durable}; open ones to their last 5 s or 8 MiB")?;
-    let ledger::Recovery { killed, closed, uncertain, damaged, lost, trouble, .. } = recovery;
+    let ledger::Recovery { killed, closed, uncertain, damaged, damaged_tables, lost, trouble, .. } = recovery;
     if killed + closed > 0 {
         let flows = killed + closed;
         writeln!(out, "    the last run was killed: {flows} flows recovered, {uncertain} bytes uncertain")?;
@@ -227,6 +227,9 @@ fn greet_ledger(out: &mut impl Write, gateway: &Gateway) -> std::io::Result<()> 
             out,
             "    {damaged} places of its live table were damaged; their flows are billed as journaled"
         )?;
+    }
+    if *damaged_tables > 0 {
+        writeln!(out, "    {damaged_tables} live tables were damaged as a whole; now named `*.damaged`")?;
     }
     trouble.iter().try_for_each(|trouble| writeln!(out, "    the journal: {trouble}"))
 }
