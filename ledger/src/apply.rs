@@ -20,6 +20,7 @@ use crate::limits::{
     RETRY_PAUSE_MAX, RETRY_PAUSE_MIN,
 };
 use crate::sink::{Sink, SinkError};
+use crate::sleeper::Rest;
 use crate::status::{Shared, Stage};
 use crate::storage::Storage;
 
@@ -78,14 +79,18 @@ impl<S: Storage, K: Sink> Applier<S, K> {
 
     /// Works until the ledger is closed, and then finishes.
     pub(crate) fn run(mut self) -> Result<(), String> {
+        self.shared.applier.occupy();
         while !self.shared.has_reached(Stage::Applying) {
             match self.turn() {
                 Ok(0) if self.unchecked == 0 => self.sleep(),
                 // A full batch: there is more.
                 Ok(BATCH_ENTRIES_MAX..) => {}
-                Ok(_) => thread::park_timeout(APPLY_PAUSE),
+                Ok(_) => self.shared.applier.pause(APPLY_PAUSE),
                 Err(error) if error.is_final() => return self.give_up(&error),
-                Err(_) => thread::park_timeout(self.longer_pause()),
+                Err(_) => {
+                    let pause = self.longer_pause();
+                    self.shared.applier.pause(pause);
+                }
             }
         }
         self.finish()
@@ -173,16 +178,19 @@ impl<S: Storage, K: Sink> Applier<S, K> {
     }
 
     fn sleep(&mut self) {
-        self.shared.applying.announce();
-        if self.journal.durable() < self.first_lsn && !self.shared.has_reached(Stage::Applying) {
+        let has_slept = self.shared.applier.sleep(|| {
+            if self.journal.durable() >= self.first_lsn || self.shared.has_reached(Stage::Applying) {
+                return Rest::None;
+            }
             if self.journal.appended() < self.first_lsn {
                 self.shared.rests();
             }
-            thread::park();
+            Rest::UntilWoken
+        });
+        if has_slept {
             // The first entry after a rest waits for its checkpoint as long as every other.
             self.checked_at = clock::monotonic();
         }
-        self.shared.applying.retract();
     }
 
     /// Applies everything that is durable and brings it to stable storage. What cannot be applied is in the
@@ -213,7 +221,10 @@ impl<S: Storage, K: Sink> Applier<S, K> {
     fn give_up(self, error: &ApplyError) -> Result<(), String> {
         self.shared.sink_failed(&error.to_string());
         while !self.shared.has_reached(Stage::Applying) {
-            thread::park();
+            self.shared.applier.sleep(|| match self.shared.has_reached(Stage::Applying) {
+                true => Rest::None,
+                false => Rest::UntilWoken,
+            });
         }
         Err(error.to_string())
     }

@@ -25,6 +25,7 @@ use crate::limits::{
     UNDURABLE_BYTES_MAX,
 };
 use crate::live_table::{Kind, LiveTable, Region};
+use crate::sleeper::Rest;
 use crate::status::{Shared, Stage};
 use crate::storage::Storage;
 
@@ -101,8 +102,9 @@ impl<S: Storage> Committer<S> {
         self.sweeps.iter_mut().for_each(|sweep| sweep.swept_to = now);
     }
 
-    /// Works until the ledger is closed, and then finishes. `wake` is called when something was written.
-    pub(crate) fn run(mut self, wake: impl Fn(&Shared)) -> Result<LiveTable, Unfinished> {
+    /// Works until the ledger is closed, and then finishes.
+    pub(crate) fn run(mut self) -> Result<LiveTable, Unfinished> {
+        self.shared.committer.occupy();
         let mut retry_pause = RETRY_PAUSE_MIN;
         while !self.shared.has_reached(Stage::Committing) {
             let began = clock::monotonic();
@@ -110,12 +112,11 @@ impl<S: Storage> Committer<S> {
                 Ok(turn) => {
                     retry_pause = RETRY_PAUSE_MIN;
                     self.tell(turn, began);
-                    wake(&self.shared);
                     self.rest(turn);
                 }
                 Err(error) => {
                     self.shared.journal_failed(&error.to_string());
-                    thread::park_timeout(retry_pause);
+                    self.shared.committer.pause(retry_pause);
                     retry_pause = (retry_pause * 2).min(RETRY_PAUSE_MAX);
                 }
             }
@@ -123,7 +124,7 @@ impl<S: Storage> Committer<S> {
         self.finish_patiently()
     }
 
-    /// Tells those who watch how far it has come.
+    /// Tells how far it has come those who watch, and those who have to go on from there.
     fn tell(&self, turn: Turn, began: Nanos) {
         let journal = self.journal.shared();
         self.shared.journal_works();
@@ -132,14 +133,18 @@ impl<S: Storage> Committer<S> {
             self.shared.stirs();
             self.shared.mark(journal.appended(), began);
         }
+        self.shared.flusher.wake();
+        if self.durability == Durability::Sync {
+            self.shared.applier.wake();
+        }
     }
 
     /// Pauses as long as nobody needs it.
     fn rest(&mut self, turn: Turn) {
         match (turn.entries, self.durability) {
             _ if turn.is_full => {}
-            _ if turn.is_held => thread::park_timeout(HELD_PAUSE),
-            (1.., Durability::Delayed) => thread::park_timeout(COMMIT_PAUSE),
+            _ if turn.is_held => self.shared.committer.pause(HELD_PAUSE),
+            (1.., Durability::Delayed) => self.shared.committer.pause(COMMIT_PAUSE),
             // The sync was the pause, in which others gathered.
             (1.., Durability::Sync) => {}
             (0, _) => self.sleep(),
@@ -147,14 +152,11 @@ impl<S: Storage> Committer<S> {
     }
 
     fn sleep(&self) {
-        self.shared.parking.announce();
-        if self.is_idle() && !self.shared.has_reached(Stage::Committing) {
-            match self.pause() {
-                Some(pause) => thread::park_timeout(pause),
-                None => thread::park(),
-            }
-        }
-        self.shared.parking.retract();
+        self.shared.committer.sleep(|| match self.pause() {
+            _ if !self.is_idle() || self.shared.has_reached(Stage::Committing) => Rest::None,
+            Some(pause) => Rest::For(pause),
+            None => Rest::UntilWoken,
+        });
     }
 
     fn finish_patiently(mut self) -> Result<LiveTable, Unfinished> {
@@ -281,8 +283,8 @@ impl<S: Storage> Committer<S> {
     }
 
     /// Fills a frame; returns whether more may wait.
-    fn fill(&mut self, frame: &mut FrameBuffer, now: Nanos) -> bool {
-        let (moment, now) = (now, clock::wall());
+    fn fill(&mut self, frame: &mut FrameBuffer, moment: Nanos) -> bool {
+        let now = clock::wall();
         let bytes_max = self.journal.frame_bytes_max();
         let room = |frame: &FrameBuffer| bytes_max.saturating_sub(frame.len()) / ENTRY_BYTES_MAX;
         let count = self.outlets.len();

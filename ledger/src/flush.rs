@@ -4,7 +4,6 @@
 //! the disk takes; while nothing is written it sleeps. Leaves to others: going on after a failure (`commit`).
 
 use std::sync::Arc;
-use std::thread::{self, Thread};
 use std::time::Duration;
 
 use sys::clock::{self, Nanos};
@@ -12,6 +11,7 @@ use sys::clock::{self, Nanos};
 use crate::Durability;
 use crate::journal::Shared as Journal;
 use crate::limits::SYNC_PAUSE;
+use crate::sleeper::Rest;
 use crate::status::{Shared, Stage};
 use crate::storage::Storage;
 
@@ -20,13 +20,12 @@ pub(crate) struct Flusher<S: Storage> {
     pub(crate) journal: Arc<Journal<S>>,
     pub(crate) durability: Durability,
     pub(crate) shared: Arc<Shared>,
-    pub(crate) committer: Thread,
-    pub(crate) applier: Thread,
 }
 
 impl<S: Storage> Flusher<S> {
     /// Works until the ledger is closed and the committer has finished.
     pub(crate) fn run(self) {
+        self.shared.flusher.occupy();
         let mut synced_at = Nanos(0);
         let mut prepare_at = Nanos(0);
         while !self.shared.has_reached(Stage::Applying) {
@@ -37,7 +36,7 @@ impl<S: Storage> Flusher<S> {
                     synced_at = now;
                     self.sync();
                 } else {
-                    thread::park_timeout(wait);
+                    self.shared.flusher.pause(wait);
                 }
             } else if self.journal.lacks_spare() && prepare_at <= now {
                 prepare_at = self.prepare(now);
@@ -56,11 +55,11 @@ impl<S: Storage> Flusher<S> {
 
     fn sync(&self) {
         match self.journal.sync_and_announce() {
-            Ok(()) => self.shared.wake_applier(&self.applier),
+            Ok(()) => self.shared.applier.wake(),
             Err(error) => {
                 self.shared.journal_failed(&format!("the journal cannot be synced: {error}"));
                 self.shared.sync_failed();
-                self.committer.unpark();
+                self.shared.committer.rouse();
             }
         }
     }
@@ -83,14 +82,11 @@ impl<S: Storage> Flusher<S> {
 
     /// Sleeps until something is to be synced, or for `pause` if a segment is to be made then.
     fn sleep(&self, pause: Duration) {
-        self.shared.flushing.announce();
-        if !self.must_sync() && !self.shared.has_reached(Stage::Applying) {
-            match self.journal.lacks_spare() {
-                true => thread::park_timeout(pause),
-                false => thread::park(),
-            }
-        }
-        self.shared.flushing.retract();
+        self.shared.flusher.sleep(|| match self.journal.lacks_spare() {
+            _ if self.must_sync() || self.shared.has_reached(Stage::Applying) => Rest::None,
+            true => Rest::For(pause),
+            false => Rest::UntilWoken,
+        });
     }
 }
 

@@ -11,7 +11,6 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::thread::Thread;
 
 use sys::clock::WallNanos;
 use sys::crash::point;
@@ -35,7 +34,6 @@ pub struct Inlet {
     interims: Producer<u32>,
     seen: Arc<Seen>,
     shared: Arc<Shared>,
-    committer: Thread,
 }
 
 /// What the two ends see of each other, besides the rings.
@@ -76,7 +74,7 @@ impl Inlet {
         self.seen.live.store(self.live, Ordering::Relaxed);
         if self.live == 1 {
             // It looks at open flows now and then, as long as there are any.
-            self.wake();
+            self.shared.committer.wake();
         }
         Some(LiveFlow { slot, generation, legs: Legs::default(), interim_at: INTERIM_BYTES })
     }
@@ -91,7 +89,7 @@ impl Inlet {
         let moved = flow.legs.upstream_tx + flow.legs.client_tx;
         if moved >= flow.interim_at && self.interims.push(&flow.slot).is_ok() {
             flow.interim_at = moved + INTERIM_BYTES;
-            self.wake();
+            self.shared.committer.wake();
         }
     }
 
@@ -109,7 +107,7 @@ impl Inlet {
         self.seen.live.store(self.live, Ordering::Relaxed);
         self.closing.push_back(flow.slot);
         self.closed.push(&flow.slot).expect("the ring has a place for every slot");
-        self.wake();
+        self.shared.committer.wake();
     }
 
     /// Closed flows that are not journaled yet, as far as was looked.
@@ -150,23 +148,10 @@ impl Inlet {
             slot
         })
     }
-
-    fn wake(&self) {
-        if self.shared.parking.must_wake() {
-            self.committer.unpark();
-        }
-    }
 }
 
 /// More than one, so that a thread which opened nothing for a while catches up.
 const RECLAIMED_AT_ONCE: usize = 4;
-
-impl LiveFlow {
-    /// What was counted so far.
-    pub fn legs(&self) -> &Legs {
-        &self.legs
-    }
-}
 
 /// The committer's end.
 pub(crate) struct Outlet {
@@ -215,9 +200,10 @@ impl Outlet {
     }
 }
 
-/// The two ends for `region`; the inlet is complete once the committer's thread exists.
-pub(crate) fn pair(region: &Region) -> (Outlet, UnboundInlet) {
-    let (closed, closed_out) = ring((region.slots() as usize).next_power_of_two());
+/// The two ends for `region`.
+pub(crate) fn pair(region: &Region, shared: &Arc<Shared>) -> (Outlet, Inlet) {
+    let slots = region.slots() as usize;
+    let (closed, closed_out) = ring(slots.next_power_of_two());
     let (interims, interims_out) = ring(INTERIM_HINTS);
     let seen = Arc::new(Seen::default());
     let outlet = Outlet {
@@ -226,34 +212,18 @@ pub(crate) fn pair(region: &Region) -> (Outlet, UnboundInlet) {
         interims: interims_out,
         seen: Arc::clone(&seen),
     };
-    (outlet, UnboundInlet { region: region.clone(), closed, interims, seen })
-}
-
-/// An inlet that does not know yet whom to wake.
-pub(crate) struct UnboundInlet {
-    region: Region,
-    closed: Producer<u32>,
-    interims: Producer<u32>,
-    seen: Arc<Seen>,
-}
-
-impl UnboundInlet {
-    pub(crate) fn bind(self, shared: &Arc<Shared>, committer: &Thread) -> Inlet {
-        let Self { region, closed, interims, seen } = self;
-        let slots = region.slots() as usize;
-        Inlet {
-            region,
-            // All that they may ever hold: the data plane allocates nothing here.
-            free: Vec::with_capacity(slots),
-            closing: VecDeque::with_capacity(slots),
-            live: 0,
-            closed,
-            interims,
-            seen,
-            shared: Arc::clone(shared),
-            committer: committer.clone(),
-        }
-    }
+    let inlet = Inlet {
+        region: region.clone(),
+        // All that they may ever hold: the data plane allocates nothing here.
+        free: Vec::with_capacity(slots),
+        closing: VecDeque::with_capacity(slots),
+        live: 0,
+        closed,
+        interims,
+        seen,
+        shared: Arc::clone(shared),
+    };
+    (outlet, inlet)
 }
 
 #[cfg(test)]
@@ -270,9 +240,8 @@ mod tests {
         let header = TableHeader { gateway: 7, epoch: 1, boot: 1, process: 1, regions: 1, slots: 3 };
         let table = LiveTable::create(SharedWords::in_memory(header.table_words()), header);
         let region = table.regions().next().expect("a table has a region");
-        let (_outlet, unbound) = pair(&region);
         let shared = Arc::new(Shared::new(0));
-        let mut inlet = unbound.bind(&shared, &std::thread::current());
+        let (_outlet, mut inlet) = pair(&region, &shared);
         // As a flipped bit would.
         region.slot(0).give_up();
         let opened: Vec<bool> =

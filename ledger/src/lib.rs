@@ -38,6 +38,7 @@ pub mod repair;
 #[cfg(any(test, feature = "simulation"))]
 pub mod simulation;
 mod sink;
+mod sleeper;
 mod status;
 mod storage;
 pub mod verify;
@@ -142,11 +143,8 @@ impl Ledger {
     ) -> Option<Result<Summary, LedgerError>> {
         let Threads { committer, flusher, applier, held } = self.threads.take()?;
         self.shared.enter(Stage::Committing);
-        committer.thread().unpark();
         let committed = committer.join();
         self.shared.enter(last);
-        flusher.thread().unpark();
-        applier.thread().unpark();
         while !applier.is_finished() {
             if hurry(LOOK) {
                 self.shared.enter(Stage::Leaving);

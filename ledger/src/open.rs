@@ -18,7 +18,7 @@ use crate::apply::Applier;
 use crate::commit::Committer;
 use crate::directory::{self, Lock};
 use crate::flush::Flusher;
-use crate::inlet::{self, Outlet, UnboundInlet};
+use crate::inlet::{self, Outlet};
 use crate::journal::segment::BLOCK_BYTES;
 use crate::journal::{Settings, Writer, scan};
 use crate::limits::COMMITTER_NICENESS;
@@ -253,44 +253,25 @@ fn start(
     let promise = Promise { table: path.clone(), medium: table.medium, durability: settings.durability };
     let (table, locked) = table.keep();
     let shared = Arc::new(Shared::new(applied));
-    let (outlets, unbound): (Vec<Outlet>, Vec<UnboundInlet>) =
-        table.regions().map(|region| inlet::pair(&region)).unzip();
+    let (outlets, inlets): (Vec<Outlet>, Vec<Inlet>) =
+        table.regions().map(|region| inlet::pair(&region, &shared)).unzip();
     let journaled = Arc::clone(journal.shared());
     let applier = Applier::new(sink, Arc::clone(&journaled), applied, Arc::clone(&shared));
+    let flusher =
+        Flusher { journal: journaled, durability: settings.durability, shared: Arc::clone(&shared) };
+    let committer = Committer::new(journal, table, outlets, settings.durability, Arc::clone(&shared));
     let leave = |error| {
         shared.enter(Stage::Leaving);
         error
     };
     let applier = spawn("ledger-apply", &shared, move || applier.run())?;
-    let apply_thread = applier.thread().clone();
-    let (hand_over, flush_thread) = std::sync::mpsc::sync_channel::<thread::Thread>(1);
-    let committer = Committer::new(journal, table, outlets, settings.durability, Arc::clone(&shared));
-    let (durability, applies) = (settings.durability, apply_thread.clone());
+    let flusher = spawn("ledger-flush", &shared, move || flusher.run()).map_err(leave)?;
     let committer = spawn("ledger-commit", &shared, move || {
         // Refused to most; then it competes as others do.
         let _ = sys::limits::set_thread_niceness(COMMITTER_NICENESS);
-        let Ok(flusher) = flush_thread.recv() else { return committer.run(|_| {}) };
-        committer.run(|shared| {
-            if shared.flushing.must_wake() {
-                flusher.unpark();
-            }
-            if durability == Durability::Sync {
-                shared.wake_applier(&applies);
-            }
-        })
+        committer.run()
     })
     .map_err(leave)?;
-    let flusher = Flusher {
-        journal: journaled,
-        durability: settings.durability,
-        shared: Arc::clone(&shared),
-        committer: committer.thread().clone(),
-        applier: apply_thread,
-    };
-    let flusher = spawn("ledger-flush", &shared, move || flusher.run()).map_err(leave)?;
-    // The committer has not looked yet, or has ended by a panic, which its alarm tells.
-    let _ = hand_over.send(flusher.thread().clone());
-    let inlets = unbound.into_iter().map(|inlet| inlet.bind(&shared, committer.thread())).collect();
     let held = Held { table: path, _locked: locked, _lock: lock };
     let threads = Some(Threads { committer, flusher, applier, held });
     Ok((Ledger { shared, promise, recovery: report, threads }, inlets))

@@ -6,13 +6,12 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::Thread;
 use std::time::Duration;
 
 use sys::clock::{self, Nanos};
-use sys::parking::ParkFlag;
 
 use crate::limits::LAG_MARKS_MAX;
+use crate::sleeper::Sleeper;
 
 /// What [`Watch::status`] found.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -129,12 +128,9 @@ impl Failures {
 
 /// What the ledger's threads share. All gauges are Relaxed: each stands alone and orders nothing.
 pub(crate) struct Shared {
-    /// Whether the committer sleeps, so that a hint must wake it.
-    pub(crate) parking: ParkFlag,
-    /// The same of the flusher.
-    pub(crate) flushing: ParkFlag,
-    /// The same of the applier.
-    pub(crate) applying: ParkFlag,
+    pub(crate) committer: Sleeper,
+    pub(crate) flusher: Sleeper,
+    pub(crate) applier: Sleeper,
     stage: AtomicU8,
     sync_failed: AtomicBool,
     stuck: AtomicBool,
@@ -155,9 +151,9 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn new(applied: u64) -> Self {
         Self {
-            parking: ParkFlag::new(),
-            flushing: ParkFlag::new(),
-            applying: ParkFlag::new(),
+            committer: Sleeper::default(),
+            flusher: Sleeper::default(),
+            applier: Sleeper::default(),
             stage: AtomicU8::new(Stage::Open as u8),
             sync_failed: AtomicBool::new(false),
             stuck: AtomicBool::new(false),
@@ -174,10 +170,11 @@ impl Shared {
         }
     }
 
-    /// Goes on to `stage`. The caller unparks those whom it concerns.
+    /// Goes on to `stage`.
     pub(crate) fn enter(&self, stage: Stage) {
-        // Relaxed: unpark and park order this store for the threads that it ends.
+        // Relaxed: what rouses the threads orders this store for them.
         self.stage.store(stage as u8, Ordering::Relaxed);
+        [&self.committer, &self.flusher, &self.applier].into_iter().for_each(Sleeper::rouse);
     }
 
     /// Whether `stage` is reached or over.
@@ -197,13 +194,6 @@ impl Shared {
     /// Whether a sync has failed since it was last asked.
     pub(crate) fn take_sync_failed(&self) -> bool {
         self.has_sync_failed() && self.sync_failed.swap(false, Ordering::AcqRel)
-    }
-
-    /// Wakes the applier if it sleeps.
-    pub(crate) fn wake_applier(&self, applier: &Thread) {
-        if self.applying.must_wake() {
-            applier.unpark();
-        }
     }
 
     /// How far the journal has come.

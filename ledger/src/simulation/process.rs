@@ -96,9 +96,7 @@ impl Process {
         let words = table.words();
         let (_, applied) = bill.applied();
         let shared = Arc::new(Shared::new(applied));
-        let (outlets, unbound): (Vec<_>, Vec<_>) = table.regions().map(|region| inlet::pair(&region)).unzip();
-        let here = std::thread::current();
-        let inlets = unbound.into_iter().map(|inlet| inlet.bind(&shared, &here)).collect();
+        let (outlets, inlets) = table.regions().map(|region| inlet::pair(&region, &shared)).unzip();
         let journaled = Arc::clone(journal.shared());
         let applier = Applier::new(bill, Arc::clone(&journaled), applied, Arc::clone(&shared));
         let mut committer = Committer::new(journal, table, outlets, build.durability, Arc::clone(&shared));
