@@ -234,25 +234,11 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::record::{Class, Flow, Protocol};
+    use crate::record::Flow;
+    use crate::record::tests::FLOW;
 
     fn record(host: &str, reason: CloseReason) -> Record {
-        Record::new(&Flow {
-            id: 7,
-            opened: WallNanos(1),
-            closed: WallNanos(u64::MAX),
-            user: "ci",
-            host,
-            port: 443,
-            address: Some("192.0.2.1".parse().unwrap()),
-            client: "[2001:db8::1]:50000".parse().unwrap(),
-            class: Class::Internal,
-            protocol: Protocol::HttpConnect,
-            rule: "rule",
-            reason,
-            legs: Legs { client_rx: 1, upstream_tx: 2, upstream_rx: 3, client_tx: u64::MAX },
-            uncertain: Uncertain { up: 5, down: u32::MAX },
-        })
+        Record::new(&Flow { host, address: Some("192.0.2.1".parse().unwrap()), reason, ..FLOW })
     }
 
     fn all() -> Vec<Entry> {

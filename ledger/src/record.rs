@@ -224,11 +224,6 @@ impl Record {
         Record { identity, at, reason, legs, uncertain: Uncertain { up: 0, down: 0 } }
     }
 
-    /// Sets what only the flow's end tells, so that a record packed early need not be packed again.
-    pub fn close(&mut self, closed: WallNanos, reason: CloseReason, legs: Legs) {
-        (self.at, self.reason, self.legs) = (closed, reason, legs);
-    }
-
     /// The same, with bytes of which is not known whether they were sent.
     pub fn with_uncertain(self, uncertain: Uncertain) -> Record {
         Record { uncertain, ..self }
@@ -488,15 +483,6 @@ pub(crate) mod tests {
             assert_eq!(record.flow(), flow);
             assert!(!record.identity().is_cut());
         }
-    }
-
-    #[test]
-    fn closing_replaces_the_end_and_nothing_else() {
-        let mut record = Record::new(&FLOW);
-        let legs = Legs { client_rx: 9, upstream_tx: 8, upstream_rx: 7, client_tx: 6 };
-        record.close(WallNanos(77), CloseReason::Drained, legs);
-        let expected = Flow { closed: WallNanos(77), reason: CloseReason::Drained, legs, ..FLOW };
-        assert_eq!(record.flow(), expected);
     }
 
     #[test]

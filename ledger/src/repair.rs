@@ -1,5 +1,4 @@
-//! What is in the journal and in live tables that were left, told without changing anything; and going on
-//! without what is lost, with consent.
+//! What is in the journal, told without changing anything; and going on without what is lost, with consent.
 //!
 //! Promises: [`inspect`] writes nothing; [`repair`] first copies the journal as it was found, and gives up no
 //! entry but those that it names. Leaves to others: asking for consent (`tollgate ledger repair`).
@@ -23,8 +22,6 @@ use crate::{Ledger, OpenError, OpenSettings, Recovery};
 pub struct Inspection {
     /// Entries of the journal that can be read.
     pub entries: u64,
-    /// Of these, entries that no frame says to be durable.
-    pub unproved: u64,
     /// Places at which a segment does not continue the one before it.
     pub breaks: u64,
     /// What was durable and is lost, as far as the database has not got it.
@@ -72,19 +69,16 @@ const LOOKS_MAX: usize = 3;
 fn told(scan: &Scan) -> Inspection {
     let damage = scan.trouble.as_ref().and_then(Damage::of);
     let torn = scan.trouble.as_ref().filter(|_| damage.is_none()).map(|trouble| trouble.to_string());
-    let unproved = scan.tail.len() as u64;
-    Inspection { entries: scan.entries, unproved, breaks: scan.breaks, damage, torn }
+    Inspection { entries: scan.entries, breaks: scan.breaks, damage, torn }
 }
 
-/// Looks at the journal as a start would.
+/// As [`inspect`], while nobody may write it.
 ///
 /// # Errors
 /// A gateway has the ledger open, or something cannot be read.
 pub fn examine(settings: &OpenSettings) -> Result<Inspection, OpenError> {
     let _lock = Lock::acquire(&settings.directory)?;
-    let Some(gateway) = directory::gateway(&settings.directory)? else { return Ok(Inspection::default()) };
-    inspect_beyond(&settings.directory, applied_by_database(&settings.directory, gateway)?)
-        .map_err(OpenError::from)
+    inspect(&settings.directory)
 }
 
 /// Copies the journal to `journal-damaged-MOMENT`, and brings the ledger to where it can be opened: without

@@ -12,6 +12,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::mem;
 
 use super::frame::FrameHeader;
 pub(crate) use super::reader::ReadError;
@@ -246,7 +247,7 @@ impl<F: StorageFile> Journal<F> {
     /// begins with their first entry or before.
     fn drop_replaced(&mut self) {
         let mut limit = u64::MAX;
-        for (segment, header) in std::mem::take(&mut self.begun) {
+        for (segment, header) in mem::take(&mut self.begun) {
             if header.first_lsn < limit {
                 limit = header.first_lsn;
                 self.begun.push((segment, header));
@@ -360,6 +361,7 @@ struct Walk {
     ends: Vec<(u64, u64)>,
     /// Frames beyond that, as far as they were not applied.
     tail: VecDeque<Tail>,
+    /// For the next payload.
     buffer: Vec<u8>,
 }
 
@@ -401,6 +403,7 @@ impl Walk {
             self.tail.pop_front_if(|frame| frame.header.last_lsn() <= lsn.max(self.applied))
         {
             self.durable = (frame.header.last_lsn().max(self.durable.0), frame.header.hash());
+            self.buffer = frame.payload;
         }
     }
 
@@ -431,7 +434,7 @@ impl Walk {
             if header.gists(&self.buffer, show).is_err() {
                 return Ok(Some(at));
             }
-            self.tail.push_back(Tail { header, payload: self.buffer.clone() });
+            self.tail.push_back(Tail { header, payload: mem::take(&mut self.buffer) });
             // What confirms a segment that was written again is no proof of having been synced itself.
             if header.count > 0 || header.synced_lsn > rewrites_to {
                 self.proves(header.synced_lsn);

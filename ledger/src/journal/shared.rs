@@ -27,10 +27,10 @@ pub(crate) struct Shared<S: Storage> {
     pub(super) released: AtomicU64,
     /// Files with frames that are not known to be durable, the one that is written now last.
     pub(super) unsynced: Mutex<Vec<Arc<S::File>>>,
-    /// Held during a sync, so that nobody gives up a file whose sync is about to be believed. It tells
-    /// whether what was announced is all in files: not after a failure, until it was written again.
-    pub(super) syncing: Mutex<bool>,
-    /// The same, for whoever must not wait.
+    /// Held during a sync, so that nobody gives up a file whose sync is about to be believed.
+    pub(super) syncing: Mutex<()>,
+    /// Whether what was announced is all in files: not after a failure, until it was written again. Changes
+    /// while `syncing` is held.
     pub(super) is_whole: AtomicBool,
     /// The next segment while it is made, and how far it is written. Held by the thread that makes it.
     pub(super) making: Mutex<Option<(S::File, u64)>>,
@@ -118,8 +118,8 @@ impl<S: Storage> Shared<S> {
     /// # Errors
     /// The disk's. No file that is concerned may be written again: see [`super::Writer::fail_over`].
     pub(crate) fn sync(&self) -> io::Result<u64> {
-        let is_written = lock(&self.syncing);
-        self.sync_files(*is_written)
+        let _syncing = lock(&self.syncing);
+        self.sync_files()
     }
 
     /// As [`Shared::sync`], and tells others. Told of before anybody may give up these files: who does so
@@ -128,8 +128,8 @@ impl<S: Storage> Shared<S> {
     /// # Errors
     /// As [`Shared::sync`].
     pub(crate) fn sync_and_announce(&self) -> io::Result<()> {
-        let is_written = lock(&self.syncing);
-        let lsn = self.sync_files(*is_written)?;
+        let _syncing = lock(&self.syncing);
+        let lsn = self.sync_files()?;
         self.announce_durable(lsn);
         Ok(())
     }
@@ -139,8 +139,8 @@ impl<S: Storage> Shared<S> {
         self.is_whole.load(Ordering::Acquire)
     }
 
-    fn sync_files(&self, is_written: bool) -> io::Result<u64> {
-        if !is_written {
+    fn sync_files(&self) -> io::Result<u64> {
+        if !self.is_whole() {
             return Err(io::Error::other("it failed before, and was not written again yet"));
         }
         let target = self.appended();

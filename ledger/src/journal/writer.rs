@@ -81,7 +81,7 @@ impl<S: Storage> Writer<S> {
             durable: AtomicU64::new(last_lsn),
             released: AtomicU64::new(0),
             unsynced: Mutex::default(),
-            syncing: Mutex::new(true),
+            syncing: Mutex::default(),
             is_whole: AtomicBool::new(true),
             making: Mutex::new(None),
             segments: Mutex::new(segments),
@@ -192,8 +192,7 @@ impl<S: Storage> Writer<S> {
 
     fn write_again(&mut self) -> Result<(), JournalError> {
         let shared = Arc::clone(&self.shared);
-        let mut is_written = lock(&shared.syncing);
-        *is_written = false;
+        let _syncing = lock(&shared.syncing);
         shared.is_whole.store(false, Ordering::Release);
         // Nobody announces anything as durable while this is held.
         let durable = self.shared.durable();
@@ -218,7 +217,6 @@ impl<S: Storage> Writer<S> {
         }
         self.confirm()?;
         self.spoil_before(first_again, durable);
-        *is_written = true;
         shared.is_whole.store(true, Ordering::Release);
         Ok(())
     }

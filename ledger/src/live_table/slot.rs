@@ -374,27 +374,12 @@ mod tests {
 
     use super::super::{LiveTable, Region, TableHeader};
     use super::*;
-    use crate::record::{Class, Flow, Protocol};
+    use crate::record::tests::FLOW;
 
     const AT: WallNanos = WallNanos(1_700_000_000_000_001_000);
 
     fn identity() -> Identity {
-        Identity::new(&Flow {
-            id: 7,
-            opened: WallNanos(1),
-            closed: WallNanos(0),
-            user: "ci",
-            host: "example.com",
-            port: 443,
-            address: None,
-            client: "192.0.2.1:50000".parse().unwrap(),
-            class: Class::External,
-            protocol: Protocol::Socks5,
-            rule: "rule",
-            reason: CloseReason::Fault,
-            legs: Legs::default(),
-            uncertain: Uncertain { up: 0, down: 0 },
-        })
+        Identity::new(&FLOW)
     }
 
     fn region() -> Region {
