@@ -107,21 +107,31 @@ impl<S: Storage> Committer<S> {
         self.shared.committer.occupy();
         let mut retry_pause = RETRY_PAUSE_MIN;
         while !self.shared.has_reached(Stage::Committing) {
-            let began = clock::monotonic();
-            match self.turn(began) {
+            match self.step(clock::monotonic()) {
                 Ok(turn) => {
                     retry_pause = RETRY_PAUSE_MIN;
-                    self.tell(turn, began);
                     self.rest(turn);
                 }
-                Err(error) => {
-                    self.shared.journal_failed(&error.to_string());
+                Err(_) => {
                     self.shared.committer.pause(retry_pause);
                     retry_pause = (retry_pause * 2).min(RETRY_PAUSE_MAX);
                 }
             }
         }
         self.finish_patiently()
+    }
+
+    /// A turn, and what it came to told.
+    ///
+    /// # Errors
+    /// As [`Committer::turn`].
+    pub(crate) fn step(&mut self, now: Nanos) -> Result<Turn, JournalError> {
+        let outcome = self.turn(now);
+        match &outcome {
+            Ok(turn) => self.tell(*turn, now),
+            Err(error) => self.shared.journal_failed(&error.to_string()),
+        }
+        outcome
     }
 
     /// Tells how far it has come those who watch, and those who have to go on from there.

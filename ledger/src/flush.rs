@@ -3,6 +3,7 @@
 //! Promises: with [`Durability::Delayed`] what is written is durable [`SYNC_PAUSE`] later, plus the time that
 //! the disk takes; while nothing is written it sleeps. Leaves to others: going on after a failure (`commit`).
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,7 +35,8 @@ impl<S: Storage> Flusher<S> {
                 let wait = (synced_at + SYNC_PAUSE).since(now);
                 if wait.is_zero() {
                     synced_at = now;
-                    self.sync();
+                    // Told, and tried again when the committer has written all of it anew.
+                    let _ = self.sync();
                 } else {
                     self.shared.flusher.pause(wait);
                 }
@@ -46,15 +48,21 @@ impl<S: Storage> Flusher<S> {
         }
     }
 
-    fn must_sync(&self) -> bool {
+    /// Whether there is something that only this thread brings to stable storage, and can.
+    pub(crate) fn must_sync(&self) -> bool {
         self.durability == Durability::Delayed
             && self.journal.durable() < self.journal.appended()
             && !self.shared.has_sync_failed()
             && self.journal.is_whole()
     }
 
-    fn sync(&self) {
-        match self.journal.sync_and_announce() {
+    /// Brings what is announced to stable storage, and tells what that came to.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        let outcome = self.journal.sync_and_announce();
+        match &outcome {
             Ok(()) => self.shared.applier.wake(),
             Err(error) => {
                 self.shared.journal_failed(&format!("the journal cannot be synced: {error}"));
@@ -62,6 +70,7 @@ impl<S: Storage> Flusher<S> {
                 self.shared.committer.rouse();
             }
         }
+        outcome
     }
 
     /// Does a part of making the next segment; returns when to go on.

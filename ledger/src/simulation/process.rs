@@ -13,6 +13,7 @@ use sys::mapping::SharedWords;
 use super::bill::Bill;
 use crate::apply::Applier;
 use crate::commit::Committer;
+use crate::flush::Flusher;
 use crate::inlet::{self, Inlet};
 use crate::journal::{Settings, Shared as Journal, Writer};
 use crate::live_table::{LiveTable, TableHeader};
@@ -47,12 +48,13 @@ pub(super) struct Left {
 pub(super) struct Process {
     pub(super) storage: Faulty,
     pub(super) table: Arc<SharedWords>,
-    pub(super) committer: Committer<Faulty>,
-    pub(super) journal: Arc<Journal<Faulty>>,
     pub(super) inlets: Vec<Inlet>,
+    pub(super) committer: Committer<Faulty>,
+    pub(super) flusher: Flusher<Faulty>,
+    pub(super) applier: Applier<Faulty, Bill>,
+    pub(super) journal: Arc<Journal<Faulty>>,
     pub(super) recovery: Recovery,
-    pub(super) shared: Arc<Shared>,
-    applier: Applier<Faulty, Bill>,
+    shared: Arc<Shared>,
     now: Nanos,
 }
 
@@ -99,12 +101,18 @@ impl Process {
         let (outlets, inlets) = table.regions().map(|region| inlet::pair(&region, &shared)).unzip();
         let journaled = Arc::clone(journal.shared());
         let applier = Applier::new(bill, Arc::clone(&journaled), applied, Arc::clone(&shared));
+        let flusher = Flusher {
+            journal: Arc::clone(&journaled),
+            durability: build.durability,
+            shared: Arc::clone(&shared),
+        };
         let mut committer = Committer::new(journal, table, outlets, build.durability, Arc::clone(&shared));
         // Not the machine's, by whose pace a seed would be another world each time.
         let now = Nanos(0);
         committer.begin_at(now);
         let table = words;
-        Process { storage, table, committer, journal: journaled, inlets, recovery, shared, applier, now }
+        let journal = journaled;
+        Process { storage, table, inlets, committer, flusher, applier, journal, recovery, shared, now }
     }
 
     /// Time passes.
@@ -114,26 +122,13 @@ impl Process {
 
     /// A turn of the committer.
     pub(super) fn commit(&mut self) -> Result<(), String> {
-        match self.committer.turn(self.now) {
-            Ok(_) => {
-                self.shared.journal_works();
-                Ok(())
-            }
-            Err(error) => {
-                self.shared.journal_failed(&error.to_string());
-                Err(error.to_string())
-            }
-        }
+        self.committer.step(self.now).map(drop).map_err(|error| error.to_string())
     }
 
     /// A sync of the flusher.
     pub(super) fn flush(&mut self) -> Result<(), String> {
-        let must_sync = self.journal.durable() < self.journal.appended() && !self.shared.has_sync_failed();
-        if let Some(Err(error)) = must_sync.then(|| self.journal.sync_and_announce()) {
-            self.shared.sync_failed();
-            return Err(error.to_string());
-        }
-        Ok(())
+        let outcome = if self.flusher.must_sync() { self.flusher.sync() } else { Ok(()) };
+        outcome.map_err(|error| error.to_string())
     }
 
     /// The flusher's other work.
