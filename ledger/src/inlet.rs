@@ -10,11 +10,11 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use sys::clock::WallNanos;
 use sys::crash::point;
 use sys::ring::{Consumer, Producer, ring};
+use sys::sync::atomic::{AtomicU32, Ordering};
 
 use crate::limits::{INTERIM_BYTES, INTERIM_HINTS};
 use crate::live_table::{Region, State, Tally};

@@ -4,11 +4,12 @@
 //! copy. Leaves to others: what to make of it (readiness, metrics).
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use sys::clock::{self, Nanos};
+use sys::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use sys::sync::{Mutex, MutexGuard};
 
 use crate::limits::LAG_MARKS_MAX;
 use crate::sleeper::Sleeper;

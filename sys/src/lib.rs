@@ -24,5 +24,5 @@ pub mod semaphore;
 pub mod socket;
 pub mod splice;
 pub mod stack;
-mod sync;
+pub mod sync;
 pub mod witness;

@@ -10,14 +10,13 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
 use std::ptr::{self, NonNull};
+#[cfg(not(any(loom, shuttle)))]
 use std::slice;
 
 use rustix::fs::{FallocateFlags, fallocate, fstatfs};
 use rustix::mm::{MapFlags, ProtFlags, mlock, mmap, munmap};
 
-use crate::sync::atomic::AtomicU64;
-#[cfg(not(loom))]
-use crate::sync::atomic::Ordering;
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes of a word.
 pub const WORD_BYTES: usize = size_of::<u64>();
@@ -65,16 +64,21 @@ impl SharedWords {
     pub fn words(&self) -> &[AtomicU64] {
         match &self.0 {
             Words::Heap(words) => words,
-            #[cfg(loom)]
-            Words::Mapped(_) => unimplemented_under_loom(),
+            #[cfg(any(loom, shuttle))]
+            Words::Mapped(_) => only_the_heap_is_explored(),
             // SAFETY: the mapping is valid for reads and writes of `bytes` bytes until it is dropped, is
             // aligned to a page, and every access by this process goes through these atomics; what other
             // processes do to the file's pages is a race of whole words, which atomics permit.
-            #[cfg(not(loom))]
+            #[cfg(not(any(loom, shuttle)))]
             Words::Mapped(pages) => unsafe {
                 slice::from_raw_parts(pages.start.as_ptr().cast::<AtomicU64>(), pages.bytes / WORD_BYTES)
             },
         }
+    }
+
+    /// The words as they are now. Under `shuttle` all of them at one instant, as a kill would leave them.
+    pub fn snapshot(&self) -> Vec<u64> {
+        self.words().iter().map(load).collect()
     }
 
     /// Keeps the pages in memory, so that no store waits for one to be read back from swap.
@@ -114,10 +118,23 @@ pub fn is_in_memory(file: &File) -> bool {
     fstatfs(file).is_ok_and(|found| found.f_type as u64 == TMPFS_MAGIC)
 }
 
-/// loom's atomics are larger than a word: what it explores uses the heap.
-#[cfg(loom)]
-fn unimplemented_under_loom() -> ! {
-    panic!("a file cannot be mapped under loom")
+#[cfg(not(shuttle))]
+fn load(word: &AtomicU64) -> u64 {
+    // Acquire pairs with the Release stores of whoever counts.
+    word.load(Ordering::Acquire)
+}
+
+#[cfg(shuttle)]
+fn load(word: &AtomicU64) -> u64 {
+    // SAFETY: a load that is no switch to another thread; shuttle runs one of them at a time, so nobody
+    // stores meanwhile.
+    unsafe { word.raw_load() }
+}
+
+/// The atomics of model checkers are larger than a word: what they explore uses the heap.
+#[cfg(any(loom, shuttle))]
+fn only_the_heap_is_explored() -> ! {
+    panic!("a file cannot be mapped in a model")
 }
 
 impl SharedView {
@@ -142,12 +159,11 @@ impl SharedView {
     }
 
     /// The word at `index`. Panics beyond the end.
-    #[cfg(not(loom))]
     pub fn word(&self, index: usize) -> u64 {
         assert!(index < self.len(), "word {index} of {}", self.len());
         // SAFETY: the index is within the mapping, which is readable until it is dropped and aligned to a
         // page. The atomic is only loaded from, which a read-only page permits.
-        let word = unsafe { &*self.0.start.as_ptr().add(index).cast::<AtomicU64>() };
+        let word = unsafe { &*self.0.start.as_ptr().add(index).cast::<std::sync::atomic::AtomicU64>() };
         // Acquire pairs with the Release stores of the process that owns the words.
         word.load(Ordering::Acquire)
     }

@@ -1,10 +1,17 @@
-//! Atomics and cells from `std`, or from `loom` when its model checker runs the same code.
+//! Atomics, locks and cells from `std`, or from `loom` or `shuttle` when one of them runs the same code under
+//! schedules of its own.
+//!
+//! Promises: code that uses these, and nothing of `std` for what threads share, can be explored. Leaves to
+//! others: the models (`tests/*_loom.rs`, and the ledger's `simulation/schedules.rs`).
 
-#[cfg(not(loom))]
-pub(crate) use std::sync::atomic;
+#[cfg(not(any(loom, shuttle)))]
+pub use std::sync::{Mutex, MutexGuard, atomic};
 
 #[cfg(loom)]
-pub(crate) use loom::sync::atomic;
+pub use loom::sync::{Mutex, MutexGuard, atomic};
+
+#[cfg(shuttle)]
+pub use shuttle::sync::{Mutex, MutexGuard, atomic};
 
 /// An `UnsafeCell` with loom's interface, so that one source serves both.
 #[cfg(not(loom))]

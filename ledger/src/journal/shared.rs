@@ -5,10 +5,11 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use sys::crash::point;
+use sys::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use sys::sync::{Mutex, MutexGuard};
 
 use super::segment;
 use super::{JournalError, Settings};

@@ -5,11 +5,12 @@
 //! sync (`commit`); [`Shared::sync`] may run on another thread beside [`Writer::append`].
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use sys::clock;
 use sys::crash::point;
+use sys::sync::Mutex;
+use sys::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::frame::{FrameBuffer, FrameHeader};
 use super::segment::{BLOCK_BYTES, HEADER_BYTES, SegmentHeader};

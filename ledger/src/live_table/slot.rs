@@ -3,9 +3,9 @@
 //! The rules are in the parent's header.
 
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use sys::clock::WallNanos;
+use sys::sync::atomic::{AtomicU64, Ordering};
 
 use super::SLOT_WORDS;
 use crate::entry::FlowEntry;

@@ -4,7 +4,6 @@
 //! database are not. Leaves to others: when to take which step, and when to die (`world`, `scenario`).
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use sys::clock::{Nanos, WallNanos};
@@ -154,13 +153,8 @@ impl Process {
 
     /// The table's words as they are now.
     pub(super) fn words(&self) -> Vec<u64> {
-        snapshot(&self.table)
+        self.table.snapshot()
     }
-}
-
-/// A table's words as they are now.
-pub(super) fn snapshot(words: &SharedWords) -> Vec<u64> {
-    words.words().iter().map(|word| word.load(Ordering::Acquire)).collect()
 }
 
 /// How flow `id` began.

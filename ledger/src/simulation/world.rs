@@ -8,7 +8,7 @@ use std::time::Duration;
 use sys::clock::WallNanos;
 
 use super::bill::Bill;
-use super::process::{Build, Left, Process, identity, snapshot};
+use super::process::{Build, Left, Process, identity};
 use super::{Outcome, Random};
 use crate::Durability;
 use crate::inlet::LiveFlow;
@@ -253,7 +253,7 @@ impl World {
             let length = 1 + self.random.below(200_000) as usize;
             let table = Arc::clone(&life.process.table);
             let _ = life.process.inlets[*inlet].tally(flow).up().1.around(length, || {
-                words = snapshot(&table);
+                words = table.snapshot();
                 Ok(length)
             });
             self.truths.get_mut(id).expect("an open flow is known").in_doubt = length as u64;

@@ -3,6 +3,8 @@
 use std::io;
 use std::sync::{Arc, Mutex};
 
+use sys::sync::atomic::{AtomicU64, Ordering};
+
 use super::memory::{Memory, MemoryFile};
 use super::{Storage, StorageFile};
 use crate::simulation::Random;
@@ -38,11 +40,12 @@ pub(crate) type Plan = Box<dyn FnMut(Call, u64) -> Option<Fault> + Send>;
 pub(crate) struct Faulty {
     memory: Memory,
     state: Arc<Mutex<State>>,
+    /// Calls so far. Outside of the lock, for a model checker switches threads here.
+    calls: Arc<AtomicU64>,
 }
 
 struct State {
     plan: Plan,
-    calls: u64,
     faults: u64,
     random: Random,
 }
@@ -56,18 +59,25 @@ pub(crate) struct FaultyFile {
 impl Faulty {
     /// `memory`, with failures by `plan`.
     pub(crate) fn new(memory: Memory, random: Random, plan: Plan) -> Faulty {
-        Faulty { memory, state: Arc::new(Mutex::new(State { plan, calls: 0, faults: 0, random })) }
+        let state = State { plan, faults: 0, random };
+        Faulty { memory, state: Arc::new(Mutex::new(state)), calls: Arc::default() }
     }
 
     /// The calls so far.
     #[cfg(test)]
     pub(crate) fn calls(&self) -> u64 {
-        self.with(|state| state.calls)
+        self.calls.load(Ordering::Relaxed)
     }
 
     /// The calls that failed so far.
     pub(crate) fn faults(&self) -> u64 {
         self.with(|state| state.faults)
+    }
+
+    /// From here on calls fail by `plan`.
+    #[cfg(all(test, shuttle))]
+    pub(crate) fn follow(&self, plan: Plan) {
+        self.with(|state| state.plan = plan);
     }
 
     /// From here on every call fails.
@@ -80,9 +90,9 @@ impl Faulty {
     }
 
     fn fault(&self, call: Call) -> Option<Fault> {
+        let number = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
         self.with(|state| {
-            state.calls += 1;
-            let fault = (state.plan)(call, state.calls);
+            let fault = (state.plan)(call, number);
             state.faults += u64::from(fault.is_some());
             fault
         })

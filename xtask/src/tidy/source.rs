@@ -183,13 +183,13 @@ fn is_test_attribute(attribute: &Attribute) -> bool {
     }
 }
 
-/// Whether the condition holds in test builds only; `loom` models are tests too.
+/// Whether the condition holds in test builds only; the models of `loom` and `shuttle` are tests too.
 fn requires_test(condition: &Meta) -> bool {
     let parts = |list: &syn::MetaList| {
         list.parse_args_with(Punctuated::<Meta, Token![,]>::parse_terminated).unwrap_or_default()
     };
     match condition {
-        Meta::Path(path) => path.is_ident("test") || path.is_ident("loom"),
+        Meta::Path(path) => ["test", "loom", "shuttle"].iter().any(|name| path.is_ident(name)),
         Meta::List(list) if list.path.is_ident("all") => parts(list).iter().any(requires_test),
         Meta::List(list) if list.path.is_ident("any") => {
             let parts = parts(list);
