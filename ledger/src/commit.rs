@@ -193,7 +193,7 @@ impl<S: Storage> Committer<S> {
     /// The journal's: what was taken is kept, and the next turn tries again.
     pub(crate) fn turn(&mut self, now: Nanos) -> Result<Turn, JournalError> {
         self.table.beat(clock::wall());
-        if self.shared.take_sync_failed() || !self.journal.is_whole() {
+        if !self.journal.is_whole() {
             self.journal.fail_over()?;
         }
         self.settle()?;
@@ -248,17 +248,7 @@ impl<S: Storage> Committer<S> {
     /// # Errors
     /// The disk's; the next turn goes on in another file.
     pub(crate) fn sync(&mut self) -> Result<(), JournalError> {
-        let journal = self.journal.shared();
-        match journal.sync() {
-            Ok(lsn) => {
-                journal.announce_durable(lsn);
-                Ok(())
-            }
-            Err(error) => {
-                self.shared.sync_failed();
-                Err(error.into())
-            }
-        }
+        Ok(self.journal.shared().sync_and_announce()?)
     }
 
     /// Frees the slots of what has been written, and then tells others.
@@ -276,7 +266,7 @@ impl<S: Storage> Committer<S> {
             Durability::Sync => {
                 // Nobody reads what is announced and not durable, so this is no promise yet.
                 journal.announce(last_lsn);
-                let synced = journal.sync().inspect_err(|_| self.shared.sync_failed())?;
+                let synced = journal.sync()?;
                 self.free_taken();
                 journal.announce_durable(synced);
             }

@@ -52,7 +52,6 @@ impl<S: Storage> Flusher<S> {
     pub(crate) fn must_sync(&self) -> bool {
         self.durability == Durability::Delayed
             && self.journal.durable() < self.journal.appended()
-            && !self.shared.has_sync_failed()
             && self.journal.is_whole()
     }
 
@@ -66,7 +65,6 @@ impl<S: Storage> Flusher<S> {
             Ok(()) => self.shared.applier.wake(),
             Err(error) => {
                 self.shared.journal_failed(&format!("the journal cannot be synced: {error}"));
-                self.shared.sync_failed();
                 self.shared.committer.rouse();
             }
         }

@@ -133,7 +133,6 @@ pub(crate) struct Shared {
     pub(crate) flusher: Sleeper,
     pub(crate) applier: Sleeper,
     stage: AtomicU8,
-    sync_failed: AtomicBool,
     stuck: AtomicBool,
     records: AtomicU64,
     batches: AtomicU64,
@@ -156,7 +155,6 @@ impl Shared {
             flusher: Sleeper::default(),
             applier: Sleeper::default(),
             stage: AtomicU8::new(Stage::Open as u8),
-            sync_failed: AtomicBool::new(false),
             stuck: AtomicBool::new(false),
             records: AtomicU64::new(0),
             batches: AtomicU64::new(0),
@@ -181,20 +179,6 @@ impl Shared {
     /// Whether `stage` is reached or over.
     pub(crate) fn has_reached(&self, stage: Stage) -> bool {
         self.stage.load(Ordering::Relaxed) >= stage as u8
-    }
-
-    /// What was written is not durable: its files must be given up.
-    pub(crate) fn sync_failed(&self) {
-        self.sync_failed.store(true, Ordering::Release);
-    }
-
-    pub(crate) fn has_sync_failed(&self) -> bool {
-        self.sync_failed.load(Ordering::Acquire)
-    }
-
-    /// Whether a sync has failed since it was last asked.
-    pub(crate) fn take_sync_failed(&self) -> bool {
-        self.has_sync_failed() && self.sync_failed.swap(false, Ordering::AcqRel)
     }
 
     /// How far the journal has come.

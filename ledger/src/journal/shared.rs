@@ -28,7 +28,8 @@ pub(crate) struct Shared<S: Storage> {
     pub(super) released: AtomicU64,
     /// Files with frames that are not known to be durable, the one that is written now last.
     pub(super) unsynced: Mutex<Vec<Arc<S::File>>>,
-    /// Held during a sync, so that nobody gives up a file whose sync is about to be believed.
+    /// Held during a sync, so that nobody gives up a file whose sync is about to be believed, nor syncs one
+    /// again whose sync has failed.
     pub(super) syncing: Mutex<()>,
     /// Whether what was announced is all in files: not after a failure, until it was written again. Changes
     /// while `syncing` is held.
@@ -147,7 +148,11 @@ impl<S: Storage> Shared<S> {
         let target = self.appended();
         let files = lock(&self.unsynced).clone();
         point("journal.before-sync");
-        files.iter().try_for_each(|file| file.sync())?;
+        if let Err(error) = files.iter().try_for_each(|file| file.sync()) {
+            // The kernel has forgotten what it could not write: another sync would succeed, and prove nothing.
+            self.is_whole.store(false, Ordering::Release);
+            return Err(error);
+        }
         point("journal.synced");
         // All but the last are ended, and need no further sync.
         let ended = files.len().saturating_sub(1);

@@ -250,9 +250,9 @@ impl<S: Storage> Writer<S> {
         self.durable_previous = self.previous;
     }
 
-    /// Whether the journal can be appended to.
+    /// Whether the journal can be appended to: all of it is in files whose syncs have not failed.
     pub(crate) fn is_whole(&self) -> bool {
-        self.current.is_some()
+        self.current.is_some() && self.shared.is_whole()
     }
 
     fn fits(&self, current: &Current<S::File>, header: &FrameHeader) -> bool {
