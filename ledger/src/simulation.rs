@@ -19,6 +19,8 @@ mod flips;
 mod process;
 #[cfg(test)]
 mod scenario;
+#[cfg(all(test, shuttle))]
+mod schedules;
 mod world;
 
 pub use world::World;

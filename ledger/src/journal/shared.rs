@@ -149,7 +149,7 @@ impl<S: Storage> Shared<S> {
         let files = lock(&self.unsynced).clone();
         point("journal.before-sync");
         if let Err(error) = files.iter().try_for_each(|file| file.sync()) {
-            // The kernel has forgotten what it could not write: another sync would succeed, and prove nothing.
+            // The kernel has forgotten what it could not write: another sync would succeed and prove nothing.
             self.is_whole.store(false, Ordering::Release);
             return Err(error);
         }

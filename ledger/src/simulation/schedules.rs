@@ -1,0 +1,394 @@
+//! The ledger's threads under shuttle, which switches between them at every load and store of what they
+//! share and at every call of the disk: schedules that a machine would seldom come by, and a kill or a power
+//! failure at any such instant.
+//!
+//! Promises: what stands in the parent's header as 1 to 4, with threads in place of steps, and that a flow
+//! whose slot was given back with `Sync` is durable. Leaves to others: what the memory model may reorder
+//! (shuttle keeps to one order of all accesses; the ring is loom's), and how threads sleep.
+//!
+//! `RUSTFLAGS="--cfg shuttle" cargo test -p ledger --release --target-dir target/shuttle --lib schedules`
+//!
+//! `SHUTTLE_RANDOM_SEED=` a seed that failed has its schedule come first.
+
+mod stalls;
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use shuttle::rand::{Rng, thread_rng};
+use shuttle::scheduler::{PctScheduler, Scheduler};
+use shuttle::thread::{self, JoinHandle};
+use shuttle::{Config, FailurePersistence, Runner};
+use sys::clock::{Nanos, WallNanos};
+use sys::sync::atomic::{AtomicUsize, Ordering};
+
+use self::stalls::Stalls;
+use super::Random;
+use super::bill::Bill;
+use super::process::{Build, Left, Process, identity};
+use crate::Durability;
+use crate::apply::Applier;
+use crate::commit::Committer;
+use crate::flush::Flusher;
+use crate::inlet::{Inlet, LiveFlow};
+use crate::limits::INTERIM_BYTES;
+use crate::record::CloseReason;
+use crate::storage::faulty::{Call, Fault, Faulty, Plan};
+use crate::storage::memory::Memory;
+
+const CLOSED_AT: WallNanos = WallNanos(1_000_000);
+/// Flows of each reactor thread; more than it has slots.
+const FLOWS: u128 = 4;
+/// The length of a call.
+const CALL_BYTES: u64 = 1_000_000;
+/// The most of its turns that whoever kills lets pass: about as many as a life has.
+const TURNS_MAX: u64 = 2_500;
+
+/// What really happened to a flow.
+#[derive(Clone, Copy, Debug, Default)]
+struct Truth {
+    up: u64,
+    down: u64,
+    /// The length of the call that is under way.
+    calling: u64,
+    /// Whether its end was begun, and done.
+    closing: bool,
+    closed: bool,
+    /// Whether its end was known to be durable.
+    durable: bool,
+}
+
+/// What everybody writes down beside the product. A lock of `std`: nobody is switched to while it is held.
+#[derive(Clone, Debug, Default)]
+struct Truths(Arc<Mutex<BTreeMap<u128, Truth>>>);
+
+impl Truths {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<u128, Truth>> {
+        self.0.lock().expect("nobody panics while he holds it")
+    }
+
+    fn note(&self, flow: u128, change: impl FnOnce(&mut Truth)) {
+        change(self.lock().entry(flow).or_default());
+    }
+}
+
+/// How a life ends.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Death {
+    Kill,
+    Power,
+}
+
+/// A life at one instant: what would be left if that were its end.
+struct Picture {
+    death: Death,
+    memory: Memory,
+    left: Left,
+    truths: BTreeMap<u128, Truth>,
+}
+
+/// What may fail.
+#[derive(Clone, Copy, Debug)]
+enum Disk {
+    Healthy,
+    /// Writing and syncing, now and then.
+    Faulty,
+}
+
+/// The threads of a life, and what they have in common.
+struct Life {
+    memory: Memory,
+    bill: Bill,
+    process: Process,
+    truths: Truths,
+    durability: Durability,
+    /// Reactor threads that go on.
+    open: Arc<AtomicUsize>,
+    /// Threads besides the applier that go on.
+    writing: Arc<AtomicUsize>,
+}
+
+impl Life {
+    fn begin(durability: Durability, disk: Disk) -> Life {
+        let memory = Memory::default();
+        let storage = Faulty::new(memory.clone(), Random::of(1), Box::new(|_, _| None));
+        let build = Build { durability, regions: 2, slots: 2, segment_bytes: 20 << 10, bytes_max: 1 << 30 };
+        let bill = Bill::default();
+        let left = Left { bill: bill.clone(), table: None, boot: 1 };
+        let process = Process::start(&storage, build, &left).expect("an empty disk is a good one");
+        storage.follow(plan(disk));
+        let open = Arc::new(AtomicUsize::new(process.inlets.len()));
+        let writing = Arc::new(AtomicUsize::new(2));
+        Life { memory, bill, process, truths: Truths::default(), durability, open, writing }
+    }
+
+    /// Lets all threads run until they are done; what was left at some instant meanwhile, and at the end.
+    fn run(self) -> [Picture; 2] {
+        let Life { memory, bill, process, truths, durability, open, writing } = self;
+        let Process { table, inlets, committer, flusher, applier, .. } = process;
+        let take = {
+            let truths = truths.clone();
+            move |death| picture(death, &memory, &bill, table.snapshot(), &truths)
+        };
+        let mut threads = Vec::new();
+        for (number, inlet) in inlets.into_iter().enumerate() {
+            let (truths, open) = (truths.clone(), Arc::clone(&open));
+            threads.push(thread::spawn(move || {
+                let first = number as u128 * FLOWS + 1;
+                Reactor { inlet, first, truths, durability }.run();
+                open.fetch_sub(1, Ordering::SeqCst);
+            }));
+        }
+        threads.push(commit(committer, open, Arc::clone(&writing)));
+        threads.push(flush(flusher, Arc::clone(&writing)));
+        threads.push(apply(applier, writing));
+        let killer = thread::spawn(move || {
+            let turns = AtomicUsize::new(0);
+            for _ in 0..thread_rng().gen_range(0..TURNS_MAX) {
+                turns.load(Ordering::SeqCst);
+            }
+            let death = if thread_rng().gen_bool(0.5) { Death::Kill } else { Death::Power };
+            (take(death), take)
+        });
+        threads.into_iter().for_each(|thread| thread.join().expect("no thread panics"));
+        let (meanwhile, take) = killer.join().expect("a picture can be taken at any time");
+        [meanwhile, take(Death::Kill)]
+    }
+}
+
+fn plan(disk: Disk) -> Plan {
+    let mut random = Random::of(thread_rng().r#gen());
+    Box::new(move |call, _| {
+        let may_fail = matches!(disk, Disk::Faulty) && !matches!(call, Call::Read | Call::Open);
+        (may_fail && random.below(1000) < 25).then_some(Fault::Broken)
+    })
+}
+
+/// What would be left now. No thread is switched to meanwhile.
+fn picture(death: Death, memory: &Memory, bill: &Bill, words: Vec<u64>, truths: &Truths) -> Picture {
+    let mut truths = truths.lock().clone();
+    // What is visible is durable: nothing is applied before.
+    truths.iter_mut().for_each(|(id, truth)| truth.durable |= bill.of(*id).is_some());
+    let (memory, left) = match death {
+        Death::Kill => {
+            let left = Left { bill: bill.copy(), table: Some(Arc::new(words)), boot: 1 };
+            (memory.copy(), left)
+        }
+        Death::Power => {
+            let left = Left { bill: bill.after_power_failure(), table: None, boot: 2 };
+            (memory.after_power_failure(&mut Random::of(words[0] ^ truths.len() as u64)), left)
+        }
+    };
+    Picture { death, memory, left, truths }
+}
+
+/// A reactor thread.
+struct Reactor {
+    inlet: Inlet,
+    /// The first of its flows.
+    first: u128,
+    truths: Truths,
+    durability: Durability,
+}
+
+impl Reactor {
+    /// Opens flows, two at a time, sends on them and closes all but the last.
+    fn run(&mut self) {
+        let mut last: Option<(u128, LiveFlow)> = None;
+        for id in self.flows() {
+            let mut flow = self.open(id);
+            self.send(id, &mut flow);
+            if let Some((earlier, mut flow)) = last.replace((id, flow)) {
+                self.send(earlier, &mut flow);
+                self.close(earlier, flow);
+            }
+        }
+    }
+
+    fn open(&mut self, id: u128) -> LiveFlow {
+        loop {
+            if let Some(flow) = self.inlet.open(&identity(id)) {
+                self.truths.note(id, |_| {});
+                return flow;
+            }
+            self.note_durable();
+            thread::yield_now();
+        }
+    }
+
+    /// Sends both ways: sometimes enough for an interim, and sometimes in vain.
+    fn send(&mut self, id: u128, flow: &mut LiveFlow) {
+        let calls = if thread_rng().gen_bool(0.2) { INTERIM_BYTES / CALL_BYTES } else { 1 };
+        let truths = &self.truths;
+        let call = |moved: fn(&mut Truth) -> &mut u64| {
+            let taken = if thread_rng().gen_bool(0.2) { 0 } else { CALL_BYTES - 1 };
+            truths.note(id, |truth| *moved(truth) += taken);
+            Ok(taken as usize)
+        };
+        truths.note(id, |truth| truth.calling = CALL_BYTES);
+        for _ in 0..calls {
+            let mut tally = self.inlet.tally(flow);
+            tally.up().1.around(CALL_BYTES as usize, || call(|truth| &mut truth.up)).expect("it works");
+            tally.down().1.around(CALL_BYTES as usize, || call(|truth| &mut truth.down)).expect("it works");
+        }
+        truths.note(id, |truth| truth.calling = 0);
+        self.inlet.counted(flow);
+    }
+
+    fn close(&mut self, id: u128, flow: LiveFlow) {
+        self.truths.note(id, |truth| truth.closing = true);
+        self.inlet.close(flow, CLOSED_AT, CloseReason::ClientClosed);
+        self.truths.note(id, |truth| truth.closed = true);
+        self.note_durable();
+    }
+
+    /// With `Sync` a slot comes back when its flow is durable.
+    fn note_durable(&mut self) {
+        if self.durability == Durability::Sync && self.inlet.waiting() == 0 {
+            let own = self.flows();
+            self.truths.lock().range_mut(own).for_each(|(_, truth)| truth.durable = truth.closed);
+        }
+    }
+
+    fn flows(&self) -> Range<u128> {
+        self.first..self.first + FLOWS
+    }
+}
+
+/// The committer's thread: as its `run`, without the pauses.
+fn commit(
+    mut committer: Committer<Faulty>,
+    open: Arc<AtomicUsize>,
+    writing: Arc<AtomicUsize>,
+) -> JoinHandle<()> {
+    thread::spawn(move || {
+        let mut now = Nanos(0);
+        while open.load(Ordering::SeqCst) > 0 {
+            now = now + Duration::from_millis(700);
+            let _ = committer.step(now);
+            thread::yield_now();
+        }
+        while committer.finish().is_err() {}
+        writing.fetch_sub(1, Ordering::SeqCst);
+    })
+}
+
+/// The flusher's thread: as its `run`, without the pauses.
+fn flush(flusher: Flusher<Faulty>, writing: Arc<AtomicUsize>) -> JoinHandle<()> {
+    thread::spawn(move || {
+        while writing.load(Ordering::SeqCst) == 2 {
+            if flusher.must_sync() {
+                let _ = flusher.sync();
+            } else {
+                let _ = flusher.journal.prepare();
+            }
+            thread::yield_now();
+        }
+        writing.fetch_sub(1, Ordering::SeqCst);
+    })
+}
+
+/// The applier's thread: as its `run`, without the pauses.
+fn apply(mut applier: Applier<Faulty, Bill>, writing: Arc<AtomicUsize>) -> JoinHandle<()> {
+    thread::spawn(move || {
+        while writing.load(Ordering::SeqCst) > 0 {
+            applier.step().expect("what was announced can be read");
+            if thread_rng().gen_bool(0.2) {
+                applier.step_checkpoint().expect("the bill takes it");
+            }
+            thread::yield_now();
+        }
+        applier.step().expect("what was announced can be read");
+    })
+}
+
+impl Picture {
+    /// Starts the next life on what was left, lets it finish, and holds the bill against the truth.
+    fn judge(self) {
+        let Picture { death, memory, left, truths } = self;
+        let storage = Faulty::new(memory, Random::of(1), Box::new(|_, _| None));
+        let build = Build {
+            durability: Durability::Delayed,
+            regions: 1,
+            slots: 1,
+            segment_bytes: 20 << 10,
+            bytes_max: 1 << 30,
+        };
+        let mut process = Process::start(&storage, build, &left).expect("what is left is whole");
+        for _ in 0..3 {
+            process.commit().and_then(|()| process.flush()).and_then(|()| process.apply()).expect("it works");
+        }
+        assert_eq!((left.bill.doubled(), left.bill.open_flows().len()), (None, 0), "after {death:?}");
+        for (id, truth) in &truths {
+            judge_flow(death, &left.bill, *id, truth);
+        }
+    }
+}
+
+fn judge_flow(death: Death, bill: &Bill, id: u128, truth: &Truth) {
+    let must_be_exact = death == Death::Kill || truth.durable;
+    let Some(record) = bill.of(id) else {
+        assert!(!must_be_exact, "flow {id} has no final after {death:?}: {truth:?}");
+        return;
+    };
+    let flow = record.flow();
+    assert_eq!(record.identity(), &identity(id));
+    let case = format!("flow {id} after {death:?}: {truth:?}, billed {flow:?}");
+    assert!(flow.legs.upstream_tx <= truth.up && flow.legs.client_tx <= truth.down, "{case}");
+    if !must_be_exact {
+        return;
+    }
+    let (up, down) = (truth.up - flow.legs.upstream_tx, truth.down - flow.legs.client_tx);
+    let (up_max, down_max) = (u64::from(flow.uncertain.up), u64::from(flow.uncertain.down));
+    assert!(up <= up_max && down <= down_max, "{case}");
+    assert!(up_max + down_max <= truth.calling, "{case}");
+    match flow.reason {
+        CloseReason::ClientClosed => assert!(truth.closing && flow.closed == CLOSED_AT, "{case}"),
+        CloseReason::Killed => assert!(!truth.closed, "{case}"),
+        _ => panic!("{case}"),
+    }
+}
+
+/// Schedules of each kind that are explored, unless the environment's `SCHEDULES` says how many.
+const SCHEDULES: usize = 5_000;
+
+/// Explores lives by random schedules with stalls, and by PCT (Burckhardt et al., "A Randomized Scheduler
+/// with Probabilistic Guarantees of Finding Bugs", ASPLOS 2010), for bugs that need three threads to meet.
+fn explore(durability: Durability, disk: Disk) {
+    let count = std::env::var("SCHEDULES").map_or(SCHEDULES, |count| count.parse().expect("a number"));
+    explore_by(Stalls::new(count), durability, disk);
+    explore_by(PctScheduler::new(3, count), durability, disk);
+}
+
+fn explore_by(scheduler: impl Scheduler + 'static, durability: Durability, disk: Disk) {
+    let mut config = Config::new();
+    config.stack_size = 256 << 10;
+    // The seed, which is told, is enough.
+    config.failure_persistence = FailurePersistence::None;
+    // That all atomics are taken for sequentially consistent stands in this file's header.
+    config.silence_warnings = true;
+    let program = move || Life::begin(durability, disk).run().into_iter().for_each(Picture::judge);
+    Runner::new(scheduler, config).run(program);
+}
+
+#[test]
+fn whatever_the_schedule_every_flow_is_billed_once() {
+    explore(Durability::Delayed, Disk::Healthy);
+}
+
+#[test]
+fn whatever_the_schedule_every_flow_is_billed_once_when_every_end_is_synced() {
+    explore(Durability::Sync, Disk::Healthy);
+}
+
+#[test]
+fn whatever_the_schedule_every_flow_is_billed_once_when_the_disk_fails() {
+    explore(Durability::Delayed, Disk::Faulty);
+}
+
+#[test]
+fn whatever_the_schedule_every_flow_is_billed_once_when_every_end_is_synced_and_the_disk_fails() {
+    explore(Durability::Sync, Disk::Faulty);
+}

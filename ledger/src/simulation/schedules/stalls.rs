@@ -1,0 +1,47 @@
+//! Schedules of a machine that has other things to do.
+//!
+//! Promises: a seed gives the same schedule. Leaves to others: what runs.
+
+use shuttle::scheduler::{RandomScheduler, Schedule, Scheduler, Task, TaskId};
+
+/// Random schedules in which now and then a thread is held for long, as one is that the kernel takes from its
+/// CPU: the others come as far as they can while it is between two of its steps.
+pub(super) struct Stalls {
+    random: RandomScheduler,
+    /// Who is held, and for how many steps of the others.
+    held: Option<(TaskId, u64)>,
+}
+
+impl Stalls {
+    /// `count` schedules.
+    pub(super) fn new(count: usize) -> Stalls {
+        Stalls { random: RandomScheduler::new(count), held: None }
+    }
+}
+
+impl Scheduler for Stalls {
+    fn new_execution(&mut self) -> Option<Schedule> {
+        self.held = None;
+        self.random.new_execution()
+    }
+
+    fn next_task(&mut self, runnable: &[&Task], current: Option<TaskId>, yields: bool) -> Option<TaskId> {
+        self.held = match self.held {
+            Some((task, steps)) => (steps > 1).then(|| (task, steps - 1)),
+            None => {
+                let begins = self.next_u64().is_multiple_of(STEPS_BETWEEN_STALLS);
+                current.filter(|_| begins).map(|task| (task, self.next_u64() % STALL_STEPS_MAX))
+            }
+        };
+        let is_held = |task: &&&Task| self.held.is_some_and(|(held, _)| held == task.id());
+        let others: Vec<&Task> = runnable.iter().filter(|task| !is_held(task)).copied().collect();
+        self.random.next_task(if others.is_empty() { runnable } else { &others }, current, yields)
+    }
+
+    fn next_u64(&mut self) -> u64 {
+        self.random.next_u64()
+    }
+}
+
+const STEPS_BETWEEN_STALLS: u64 = 50;
+const STALL_STEPS_MAX: u64 = 1_000;
