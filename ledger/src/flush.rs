@@ -1,7 +1,8 @@
 //! The flusher: it brings to stable storage what the committer has written, and has the next segment ready.
 //!
 //! Promises: with [`Durability::Delayed`] what is written is durable [`SYNC_PAUSE`] later, plus the time that
-//! the disk takes; while nothing is written it sleeps. Leaves to others: going on after a failure (`commit`).
+//! the disk takes for it and for a part of a new segment; while nothing is written it sleeps. Leaves to
+//! others: going on after a failure (`commit`).
 
 use std::io;
 use std::sync::Arc;
@@ -31,17 +32,17 @@ impl<S: Storage> Flusher<S> {
         let mut prepare_at = Nanos(0);
         while !self.shared.has_reached(Stage::Applying) {
             let now = clock::monotonic();
-            if self.must_sync() {
-                let wait = (synced_at + SYNC_PAUSE).since(now);
-                if wait.is_zero() {
-                    synced_at = now;
-                    // Told, and tried again when the committer has written all of it anew.
-                    let _ = self.sync();
-                } else {
-                    self.shared.flusher.pause(wait);
-                }
-            } else if self.journal.lacks_spare() && prepare_at <= now {
+            let sync_in = self.must_sync().then(|| (synced_at + SYNC_PAUSE).since(now));
+            if sync_in.is_some_and(|wait| wait.is_zero()) {
+                synced_at = now;
+                // Told, and tried again when the committer has written all of it anew.
+                let _ = self.sync();
+            }
+            // A part between any two syncs: a journal that is written all the time needs segments most.
+            if self.journal.lacks_spare() && prepare_at <= now {
                 prepare_at = self.prepare(now);
+            } else if let Some(wait) = sync_in {
+                self.shared.flusher.pause(wait);
             } else {
                 self.sleep(prepare_at.since(now));
             }

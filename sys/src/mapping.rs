@@ -100,13 +100,14 @@ pub const OPEN_PLAIN: i32 = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY
 /// What opening a symbolic link with these flags fails with.
 pub const IS_LINK: i32 = libc::ELOOP;
 
-/// Takes room for a length of `bytes` on the file's disk; where the file system cannot, writing will tell.
+/// Has the file grow to a length of `bytes` and takes the room for it on its disk. Where the file system
+/// cannot take room ahead it is the length alone, and writing will tell.
 ///
 /// # Errors
 /// `ENOSPC`.
 pub fn allocate(file: &File, bytes: u64) -> io::Result<()> {
     match fallocate(file, FallocateFlags::empty(), 0, bytes) {
-        Err(rustix::io::Errno::OPNOTSUPP) => Ok(()),
+        Err(rustix::io::Errno::OPNOTSUPP) => file.set_len(bytes),
         other => Ok(other?),
     }
 }

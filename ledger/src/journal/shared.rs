@@ -266,13 +266,12 @@ impl<S: Storage> Shared<S> {
         Ok(at + bytes as u64)
     }
 
-    /// A new segment for who cannot wait until one is prepared.
+    /// A new segment for who cannot wait until one is prepared: it has its room and no zeros, so that syncs
+    /// of it have more to do.
     fn make_now(&self, name: &str) -> io::Result<S::File> {
         let made = self.begin_new(UNDER_WAY_NOW).and_then(|file| {
-            let mut at = 0;
-            while at < self.settings.segment_bytes {
-                at = self.write_zeroes(&file, at)?;
-            }
+            // Its length, which is a segment's as long as it has the name of one.
+            file.sync()?;
             self.storage.rename(UNDER_WAY_NOW, name)?;
             self.storage.sync_names()?;
             Ok(file)

@@ -154,8 +154,9 @@ impl StorageFile for FaultyFile {
         self.file.length()
     }
 
-    fn reserve(&self, _bytes: u64) -> io::Result<()> {
-        self.storage.allow(Call::Reserve)
+    fn reserve(&self, bytes: u64) -> io::Result<()> {
+        self.storage.allow(Call::Reserve)?;
+        self.file.reserve(bytes)
     }
 
     fn read_at(&self, bytes: &mut [u8], at: u64) -> io::Result<usize> {

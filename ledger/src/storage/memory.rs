@@ -154,7 +154,11 @@ impl StorageFile for MemoryFile {
         Ok(self.disk.lock().files[self.index].bytes.len() as u64)
     }
 
-    fn reserve(&self, _bytes: u64) -> io::Result<()> {
+    fn reserve(&self, bytes: u64) -> io::Result<()> {
+        let mut disk = self.disk.lock();
+        let content = &mut disk.files[self.index].bytes;
+        let length = content.len().max(bytes as usize);
+        content.resize(length, 0);
         Ok(())
     }
 
@@ -181,6 +185,8 @@ impl StorageFile for MemoryFile {
         for (at, bytes) in std::mem::take(&mut content.unsynced) {
             put(&mut content.durable, at, &bytes);
         }
+        let length = content.bytes.len();
+        content.durable.resize(length, 0);
         Ok(())
     }
 }
