@@ -127,6 +127,9 @@ impl Inlet {
                 _ => {}
             }
             self.closing.pop_front();
+            if let Some(ahead) = self.closing.get(FETCHED_AHEAD) {
+                self.region.fetch(*ahead);
+            }
         }
     }
 
@@ -153,12 +156,17 @@ impl Inlet {
 /// More than one, so that a thread which opened nothing for a while catches up.
 const RECLAIMED_AT_ONCE: usize = 4;
 
+/// Slots before one is used that its memory is asked for: about as long as memory takes to answer.
+const FETCHED_AHEAD: usize = 8;
+
 /// The committer's end.
 pub(crate) struct Outlet {
     region: Region,
     closed: Consumer<u32>,
     interims: Consumer<u32>,
     seen: Arc<Seen>,
+    /// Slots on their way from the ring.
+    batch: Vec<u32>,
 }
 
 impl Outlet {
@@ -169,8 +177,16 @@ impl Outlet {
 
     /// Takes at most `max` slots that were closed.
     pub(crate) fn take_closed(&mut self, max: usize, mut each: impl FnMut(&Region, u32)) -> usize {
-        let region = &self.region;
-        self.closed.drain(max, |slot| each(region, *slot))
+        let Self { region, closed, batch, .. } = self;
+        batch.clear();
+        let count = closed.drain(max, |slot| batch.push(*slot));
+        for (index, slot) in batch.iter().enumerate() {
+            if let Some(ahead) = batch.get(index + FETCHED_AHEAD) {
+                region.fetch(*ahead);
+            }
+            each(region, *slot);
+        }
+        count
     }
 
     /// Takes at most `max` slots whose flows want an interim.
@@ -211,6 +227,7 @@ pub(crate) fn pair(region: &Region, shared: &Arc<Shared>) -> (Outlet, Inlet) {
         closed: closed_out,
         interims: interims_out,
         seen: Arc::clone(&seen),
+        batch: Vec::new(),
     };
     let inlet = Inlet {
         region: region.clone(),
