@@ -244,12 +244,12 @@ impl Bench {
         let (mut relays, failed) =
             self.start_all(&load.upstream, machine::allowed_cpus().len(), &Terms::default())?;
         let effort = self.effort;
-        let before = billing::billed(&relays);
+        let before = billing::settled(&relays);
         let outcome = self.rounds("short connections").run(&mut relays, &self.progress, |relay| {
             Ok(vec![(short::PART, short::run(relay, &mut load.client, &effort)?)])
         })?;
         let mut outcome = outcome.with_failed(failed);
-        match (before, billing::billed(&relays)) {
+        match (before, billing::settled(&relays)) {
             (Ok(Some(before)), Ok(Some(after))) => {
                 outcome.rows.extend(billing::row(before, after, &outcome.rows, effort.connections));
             }

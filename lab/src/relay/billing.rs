@@ -2,12 +2,14 @@
 //! Promises: asked before the first and after the last round, so that no run is disturbed by the question.
 
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use super::rivals::{Kind, Running};
 use super::short::{PART as SHORT, figure};
+use crate::child;
 use crate::load::{REPLY_BYTES, REQUEST_BYTES};
 use crate::report::{Row, Run};
 
@@ -21,11 +23,31 @@ pub(super) struct Billed {
     down_bytes: f64,
 }
 
-/// What has been billed so far; `None` where no relay bills anybody.
+/// What has been billed so far, as soon as that stays the same for a while: a flow is seen some time after it
+/// has ended. `None` where no relay bills anybody.
 ///
 /// # Errors
 /// The relay could not be asked.
-pub(super) fn billed(relays: &[Running]) -> Result<Option<Billed>> {
+pub(super) fn settled(relays: &[Running]) -> Result<Option<Billed>> {
+    let mut last = billed(relays)?;
+    for _ in 0..LOOKS_MAX {
+        child::pause(LOOK)?;
+        let next = billed(relays)?;
+        if next == last {
+            break;
+        }
+        last = next;
+    }
+    Ok(last)
+}
+
+/// Between two looks at the bill: several of the gateway's pauses between two transactions.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// Looks at a bill that does not come to rest, which then shows.
+const LOOKS_MAX: usize = 20;
+
+fn billed(relays: &[Running]) -> Result<Option<Billed>> {
     let Some((program, configuration)) = relays.iter().find_map(Running::ledger) else { return Ok(None) };
     let mut usage = Command::new(program);
     usage.args(["usage", "--json", "--config"]).arg(configuration);
