@@ -78,7 +78,10 @@ impl Truths {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Death {
     Kill,
-    Power,
+    /// The seed decides which sectors had come to the disk.
+    Power {
+        seed: u64,
+    },
 }
 
 /// A life at one instant: what would be left if that were its end.
@@ -149,7 +152,8 @@ impl Life {
             for _ in 0..thread_rng().gen_range(0..TURNS_MAX) {
                 turns.load(Ordering::SeqCst);
             }
-            let death = if thread_rng().gen_bool(0.5) { Death::Kill } else { Death::Power };
+            let seed = thread_rng().r#gen();
+            let death = if thread_rng().gen_bool(0.5) { Death::Kill } else { Death::Power { seed } };
             (take(death), take)
         });
         threads.into_iter().for_each(|thread| thread.join().expect("no thread panics"));
@@ -176,9 +180,9 @@ fn picture(death: Death, memory: &Memory, bill: &Bill, words: Vec<u64>, truths: 
             let left = Left { bill: bill.copy(), table: Some(Arc::new(words)), boot: 1 };
             (memory.copy(), left)
         }
-        Death::Power => {
+        Death::Power { seed } => {
             let left = Left { bill: bill.after_power_failure(), table: None, boot: 2 };
-            (memory.after_power_failure(&mut Random::of(words[0] ^ truths.len() as u64)), left)
+            (memory.after_power_failure(&mut Random::of(seed)), left)
         }
     };
     Picture { death, memory, left, truths }
