@@ -305,7 +305,7 @@ impl<S: Storage> Committer<S> {
         self.outlets.iter().map(Outlet::waiting).sum::<usize>() >= WAITING_MANY
     }
 
-    /// Looks at a part of each thread's slots, so that all have been looked at within [`INTERIM_PAUSE_MAX`].
+    /// Looks at a part of each thread's slots, so that all have been looked at within [`ROUND`].
     fn sweep(&mut self, moment: Nanos, now: WallNanos, frame: &mut FrameBuffer, bytes_max: usize) {
         for (outlet, sweep) in self.outlets.iter().zip(&mut self.sweeps) {
             let (region, used) = (outlet.region(), outlet.used());
@@ -347,7 +347,9 @@ const HELD_PAUSE: Duration = Duration::from_millis(1);
 
 /// How often open flows are looked at: some of them each time.
 const LOOK: Duration = Duration::from_millis(500);
-const _: () = assert!(LOOK.as_millis() * 2 <= INTERIM_PAUSE_MAX.as_millis());
+
+/// How long a round of looks at all slots takes: one that a look has just missed is seen in time, too.
+const ROUND: Duration = INTERIM_PAUSE_MAX.saturating_sub(LOOK);
 
 impl Sweep {
     fn new() -> Sweep {
@@ -357,19 +359,19 @@ impl Sweep {
     /// How many of `used` slots are to be looked at until all that was due by `moment` is done.
     fn due(&mut self, used: u32, moment: Nanos) -> u32 {
         let behind = moment.since(self.swept_to);
-        if used == 0 || behind >= INTERIM_PAUSE_MAX {
+        if used == 0 || behind >= ROUND {
             // Nothing was there to look at, or nobody looked: one round, from here on.
-            self.swept_to = Nanos(moment.0.saturating_sub(INTERIM_PAUSE_MAX.as_nanos() as u64));
+            self.swept_to = Nanos(moment.0.saturating_sub(ROUND.as_nanos() as u64));
             return used;
         }
-        (behind.as_nanos() * u128::from(used) / INTERIM_PAUSE_MAX.as_nanos()) as u32
+        (behind.as_nanos() * u128::from(used) / ROUND.as_nanos()) as u32
     }
 
     /// Gives a slot its look; returns its number.
     fn advance(&mut self, used: u32, moment: Nanos) -> u32 {
         let slot = self.next % used;
         self.next = (slot + 1) % used;
-        let look = Duration::from_nanos((INTERIM_PAUSE_MAX.as_nanos() / u128::from(used)) as u64);
+        let look = Duration::from_nanos((ROUND.as_nanos() / u128::from(used)) as u64);
         self.swept_to = (self.swept_to + look).min(moment);
         slot
     }
@@ -423,7 +425,7 @@ mod tests {
     fn looks(used: u32, turn: Duration) -> u32 {
         let mut now = Nanos(1_000_000_000_000);
         let mut sweep = Sweep { journaled: Vec::new(), next: 0, swept_to: now };
-        let end = now + INTERIM_PAUSE_MAX;
+        let end = now + ROUND;
         let mut looks = 0;
         while now < end {
             now = now + turn;

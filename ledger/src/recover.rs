@@ -8,12 +8,12 @@
 //! ```text
 //!   scan the journal beyond what the database has  -->  finals of flows that stand in the table
 //!   begin a segment; append:  gap, salvaged entries  |  finals of the table's other flows  |  "a run began"
-//!   sync;  only then the table is removed
+//!   sync;  confirm that what is appended counts;  sync;  only then the table is removed
 //! ```
 //!
-//! Cut short before the sync, the next start finds the same table and either the same journal or one with
-//! some of these finals in it, which it then leaves out. Cut short behind it, it finds that a run began
-//! since, and the table tells nothing new.
+//! Cut short before the confirmation is on the disk, the next start finds the same table, passes the segment
+//! over and begins anew. Cut short behind it, it finds that a run began since, and the table tells nothing
+//! new.
 
 use std::collections::HashSet;
 
