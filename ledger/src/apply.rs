@@ -100,23 +100,29 @@ impl<S: Storage, K: Sink> Applier<S, K> {
     fn turn(&mut self) -> Result<usize, ApplyError> {
         let outcome = self.collect().and_then(|()| self.apply());
         let outcome = outcome.and_then(|applied| self.checkpoint_if_due().map(|()| applied));
-        match &outcome {
+        self.tell(&outcome);
+        outcome
+    }
+
+    fn tell<R>(&mut self, outcome: &Result<R, ApplyError>) {
+        match outcome {
             Ok(_) => {
                 self.retry_pause = RETRY_PAUSE_MIN;
                 self.shared.sink_works();
             }
             Err(error) => self.shared.sink_failed(&error.to_string()),
         }
-        outcome
     }
 
-    /// A turn, for a simulation.
+    /// A turn, for a simulation, which has its checkpoints when it likes and not by the machine's clock.
     #[cfg(any(test, feature = "simulation"))]
     pub(crate) fn step(&mut self) -> Result<(), String> {
-        self.turn().map(drop).map_err(|error| error.to_string())
+        let outcome = self.collect().and_then(|()| self.apply());
+        self.tell(&outcome);
+        outcome.map(drop).map_err(|error| error.to_string())
     }
 
-    /// A checkpoint, for a simulation, in which no second passes.
+    /// A checkpoint, for a simulation.
     #[cfg(any(test, feature = "simulation"))]
     pub(crate) fn step_checkpoint(&mut self) -> Result<(), String> {
         self.checkpoint().map_err(|error| error.to_string())

@@ -8,8 +8,8 @@
 //! 2. After a kill each flow has one, with exactly the bytes that its calls took, but for one call of each
 //!    thread, whose length stands as uncertain.
 //! 3. After a power failure each flow whose end had been announced as durable has its final, exact; any
-//!    other is billed for no more than it moved, and no less than its last interim that had been announced
-//!    as durable.
+//!    other, unless a start has recovered it, is billed for no more than it moved, and no less than its
+//!    last interim that had been announced as durable.
 //! 4. A disk that fails is an error, and changes none of the above.
 //! 5. What a start says it lost is what the bill has as lost.
 

@@ -503,7 +503,6 @@ fn a_flow_that_was_open_when_its_table_went_is_lost_and_told_of_once() {
     let mut flow = open(&mut inlet, 7);
     count(&mut inlet, &mut flow, MOVED, 0);
     wait_until_applied(&ledger);
-    count(&mut inlet, &mut flow, 1, 0);
     end(ledger, inlet);
     house.left().iter().for_each(|table| fs::remove_file(table).unwrap());
     let recovery = house.restart();

@@ -1,7 +1,8 @@
 //! Bits that flip while a ledger rests: in each part of its journal, and in its live table.
 //!
-//! Promises: each flip is told of at the next start, or every flow's record is the one without it. Leaves to
-//! others: the database (`verify`), single structures (their own tests).
+//! Promises: each flip is told of at the next start, or every flow's record is the one without it; in either
+//! case no flow is billed twice, nor for more than it moved. Leaves to others: the database (`verify`),
+//! single structures (their own tests).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -52,6 +53,7 @@ impl Rest {
         match copy.finish() {
             Err(_) => (true, BTreeMap::new()),
             Ok(found) => {
+                assert_eq!(copy.left.bill.doubled(), None);
                 let ids = self.scenario.truths.keys();
                 let records = ids.filter_map(|id| copy.left.bill.of(*id).map(|record| (*id, record)));
                 (found.trouble.is_some() || found.damaged > 0, records.collect())
@@ -60,15 +62,14 @@ impl Rest {
     }
 
     fn judge(&self, case: &str, spoil: impl FnOnce(&Memory, &mut Vec<u64>)) -> Outcome {
-        match self.start(spoil) {
-            (true, _) => Outcome::Told,
-            (false, records) => {
-                for (id, expected) in &self.expected {
-                    assert_eq!(records.get(id), Some(expected), "{case}");
-                }
-                Outcome::Harmless
-            }
+        let (is_told, records) = self.start(spoil);
+        for (id, expected) in &self.expected {
+            let record = records.get(id);
+            let billed = record.map_or(0, |record| record.flow().legs.upstream_tx);
+            assert!(billed <= expected.flow().legs.upstream_tx, "{case}: {record:?}");
+            assert!(is_told || record == Some(expected), "{case}: {record:?}");
         }
+        if is_told { Outcome::Told } else { Outcome::Harmless }
     }
 }
 

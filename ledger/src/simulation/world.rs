@@ -13,7 +13,7 @@ use super::{Outcome, Random};
 use crate::Durability;
 use crate::inlet::LiveFlow;
 use crate::limits::INTERIM_BYTES;
-use crate::record::CloseReason;
+use crate::record::{CloseReason, Uncertain};
 use crate::recover::RecoverError;
 use crate::storage::faulty::{Call, Fault, Faulty};
 use crate::storage::memory::Memory;
@@ -31,10 +31,10 @@ struct Truth {
     /// Its last owner's life, 0 once a power failure took its slot before its end was durable.
     life: u64,
     closed: bool,
-    /// It was closed, and its end was then said to be durable.
+    /// Its end was said to be durable, or a start has recovered it.
     durable: bool,
-    /// A kill came inside a call of so many bytes toward the upstream.
-    in_doubt: u64,
+    /// A kill came inside a call of so many bytes, up or down.
+    in_doubt: Uncertain,
     /// Bytes both ways when it last asked for an interim.
     asked: u64,
     /// Bytes both ways that an interim has, which was then said to be durable.
@@ -123,6 +123,9 @@ impl World {
             Err(_) => return Ok(self.dies_early()),
         };
         self.told_lost += process.recovery.lost as usize;
+        // What it recovered is durable from now on.
+        let recovered = self.truths.values_mut().filter(|truth| truth.life > 0);
+        recovered.for_each(|truth| truth.durable = true);
         if dangerous && self.random.chance(20) {
             // All is durable, and the table not removed yet.
             return Ok(self.dies_early());
@@ -252,11 +255,18 @@ impl World {
         if let Some((inlet, id, flow)) = life.flows.first_mut().filter(|_| self.random.chance(50)) {
             let length = 1 + self.random.below(200_000) as usize;
             let table = Arc::clone(&life.process.table);
-            let _ = life.process.inlets[*inlet].tally(flow).up().1.around(length, || {
+            let call = || {
                 words = table.snapshot();
                 Ok(length)
-            });
-            self.truths.get_mut(id).expect("an open flow is known").in_doubt = length as u64;
+            };
+            let mut tally = life.process.inlets[*inlet].tally(flow);
+            let in_doubt = &mut self.truths.get_mut(id).expect("an open flow is known").in_doubt;
+            let (mut sent, in_doubt) = match self.random.chance(50) {
+                true => (tally.up().1, &mut in_doubt.up),
+                false => (tally.down().1, &mut in_doubt.down),
+            };
+            let _ = sent.around(length, call);
+            *in_doubt = length as u32;
         }
         self.left.table = Some(Arc::new(words));
         self.outcome.faults += life.process.storage.faults();
@@ -338,8 +348,7 @@ impl World {
             true => flow.reason == CloseReason::ClientClosed && flow.closed == CLOSED_AT,
             false => flow.reason == CloseReason::Killed,
         };
-        let exact =
-            ended && (up, down) == (truth.up, truth.down) && u64::from(flow.uncertain.up) == truth.in_doubt;
+        let exact = ended && (up, down) == (truth.up, truth.down) && flow.uncertain == truth.in_doubt;
         let bounded = up <= truth.up && down <= truth.down && up + down >= truth.floor;
         if (must_be_exact && !exact) || !bounded || record.identity() != &identity(id) {
             return Err(format!("flow {id} is billed {up} up, {down} down, {flow:?}: {truth:?}"));
