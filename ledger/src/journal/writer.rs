@@ -1,7 +1,7 @@
 //! Writing the journal: frames into segments, segments one after another, and what happens when a disk fails.
 //!
 //! Promises: what was appended and is not durable stays in memory, and after a failure is written again to
-//! another segment; a file that failed is never written again. Leaves to others: when to append and when to
+//! another segment; a file that failed is never relied on again. Leaves to others: when to append and when to
 //! sync (`commit`); [`Shared::sync`] may run on another thread beside [`Writer::append`].
 
 use std::collections::VecDeque;
@@ -13,7 +13,7 @@ use sys::sync::Mutex;
 use sys::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::frame::{FrameBuffer, FrameHeader};
-use super::segment::{BLOCK_BYTES, HEADER_BYTES, SegmentHeader};
+use super::segment::{self, BLOCK_BYTES, HEADER_BYTES, SegmentHeader};
 use super::shared::{Ended, Segments, Shared, lock};
 use super::{JournalError, Settings};
 use crate::storage::{Storage, StorageFile};
@@ -182,16 +182,19 @@ impl<S: Storage> Writer<S> {
     /// # Errors
     /// The disk's: nothing more is appended until this succeeds.
     pub(crate) fn fail_over(&mut self) -> Result<(), JournalError> {
-        let outcome = self.write_again();
+        let first_again = lock(&self.shared.segments).next;
+        let outcome = self.write_again(first_again);
         if outcome.is_err() {
             // What stands there does not count, and nothing may be put behind it.
             let durable = self.shared.durable();
             self.end_current(durable, true);
+            self.remove_from(first_again);
         }
         outcome
     }
 
-    fn write_again(&mut self) -> Result<(), JournalError> {
+    /// Writes all that is not durable to segments from number `first_again` on.
+    fn write_again(&mut self, first_again: u64) -> Result<(), JournalError> {
         let shared = Arc::clone(&self.shared);
         let _syncing = lock(&shared.syncing);
         shared.is_whole.store(false, Ordering::Release);
@@ -205,7 +208,6 @@ impl<S: Storage> Writer<S> {
         // Until all is written again, and confirmed, what was written first is the only copy that a start
         // would find after a kill.
         self.end_current(self.next_lsn - 1, true);
-        let first_again = lock(&self.shared.segments).next;
         self.previous = self.durable_previous;
         self.rewrites_to = self.next_lsn - 1;
         self.begin_segment(durable + 1)?;
@@ -332,6 +334,19 @@ impl<S: Storage> Writer<S> {
         let earlier = segments.ended.iter_mut().filter(|ended| ended.number < number);
         for ended in earlier.filter(|ended| ended.last_lsn > durable) {
             (ended.last_lsn, ended.spoilt) = (durable, true);
+        }
+    }
+
+    /// Removes the segments from `number` on, of an attempt that failed: otherwise attempts would fill the
+    /// journal to its bound, and none could succeed any more. The last one first: without it those before it
+    /// are not confirmed.
+    fn remove_from(&self, number: u64) {
+        let mut segments = lock(&self.shared.segments);
+        while let Some(last) = segments.ended.back().filter(|ended| ended.number >= number) {
+            if self.shared.storage.remove(&segment::name(last.number)).is_err() {
+                break;
+            }
+            segments.ended.pop_back();
         }
     }
 

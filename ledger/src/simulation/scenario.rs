@@ -194,10 +194,11 @@ impl Scenario {
 }
 
 mod faults {
+    use std::sync::Mutex;
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
-    use crate::storage::faulty::Fault;
+    use crate::storage::faulty::{Call, Fault};
 
     /// What happens after the story in which a call failed.
     #[derive(Clone, Copy, Debug)]
@@ -241,6 +242,31 @@ mod faults {
             assert!(billed == Some(*up) || !must_be_exact, "{case}: flow {id} moved {up}: {billed:?}");
             assert!(billed.is_none_or(|billed| billed <= *up), "{case}: flow {id} moved {up}: {billed:?}");
         }
+    }
+
+    /// A sync fails, so that what it was of must be written again; then files can be made and not written,
+    /// and each attempt begins one.
+    #[test]
+    fn a_disk_that_has_failed_for_long_is_written_again_once_it_heals() {
+        const HEALTHY: Option<Call> = None;
+        let fails = Arc::new(Mutex::new(HEALTHY));
+        let failing = Arc::clone(&fails);
+        let plan = Box::new(move |call, _| (Some(call) == *failing.lock().unwrap()).then_some(Fault::Broken));
+        let mut scenario = Scenario::on(plan, Build { bytes_max: 5 * BUILD.segment_bytes, ..BUILD });
+        scenario.start();
+        for call in [HEALTHY, Some(Call::Sync), Some(Call::Write)] {
+            *fails.lock().unwrap() = call;
+            scenario.traffic(0, 100);
+            scenario.work(true);
+        }
+        (0..20).for_each(|_| scenario.work(false));
+        assert!(scenario.failing().is_some());
+        *fails.lock().unwrap() = HEALTHY;
+        (0..6).for_each(|_| scenario.work(true));
+        assert_eq!(scenario.failing(), None);
+        scenario.finish().unwrap();
+        let billed: BTreeMap<u128, u64> = scenario.bill().iter().map(|(id, (up, _))| (*id, *up)).collect();
+        assert_eq!(billed, scenario.truths);
     }
 
     /// Every call of the disk in turn fails once, or from then on, and then the disk heals, the process is
