@@ -255,7 +255,11 @@ impl<S: Storage> Committer<S> {
     fn settle(&mut self) -> Result<(), JournalError> {
         let last_lsn = self.journal.next_lsn() - 1;
         let journal = Arc::clone(self.journal.shared());
-        if self.taken.is_empty() && journal.appended() == last_lsn {
+        let told_lsn = match self.durability {
+            Durability::Delayed => journal.appended(),
+            Durability::Sync => journal.durable(),
+        };
+        if self.taken.is_empty() && told_lsn == last_lsn {
             return Ok(());
         }
         match self.durability {

@@ -244,6 +244,29 @@ mod faults {
         }
     }
 
+    /// With `Sync`, of interims alone, which hold no slot.
+    #[test]
+    fn what_a_failed_sync_was_of_becomes_durable_by_itself() {
+        let fails = Arc::new(AtomicBool::new(false));
+        let failing = Arc::clone(&fails);
+        let plan = Box::new(move |call, _| {
+            (call == Call::Sync && failing.load(Ordering::Relaxed)).then_some(Fault::Broken)
+        });
+        let mut scenario = Scenario::on(plan, Build { durability: Durability::Sync, ..BUILD });
+        scenario.start();
+        scenario.traffic(0, 9 << 20);
+        scenario.work(true);
+        let process = scenario.process.as_mut().unwrap();
+        process.pass(Duration::from_secs(9));
+        let (inlet, _, flow) = &mut scenario.flows[0];
+        process.inlets[*inlet].tally(flow).up().1.around(1, || Ok(1)).unwrap();
+        fails.store(true, Ordering::Relaxed);
+        process.commit().unwrap_err();
+        fails.store(false, Ordering::Relaxed);
+        process.commit().unwrap();
+        assert_eq!(process.journal.durable(), process.journal.appended());
+    }
+
     /// A sync fails, so that what it was of must be written again; then files can be made and not written,
     /// and each attempt begins one.
     #[test]
