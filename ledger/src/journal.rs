@@ -11,8 +11,9 @@
 //!           segment-000000000009   ~~~ zeros or what an older use left          the spare, ready to begin
 //! ```
 //!
-//! 1. A segment is written with zeros and synced before its first use, and used again when nothing in it is
-//!    needed: writing never changes a file's length or blocks.
+//! 1. A segment has its whole length, synced, before its first use, and is used again when nothing in it is
+//!    needed: writing never changes a file's length. It is written with zeros too, so that writing does not
+//!    change its blocks either, unless it was needed before that was done.
 //! 2. A frame is one group of entries: it begins on a border of 4 KiB and is padded to one, and names its
 //!    segment and epoch, so that what an older use left is never taken for it.
 //! 3. Frames are chained: each holds the hash of the header of the one before it, also across segments.

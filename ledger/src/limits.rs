@@ -70,14 +70,14 @@ pub(crate) const CHECKPOINT_PAUSE_MAX: Duration = Duration::from_secs(1);
 /// How many applied entries may wait for a checkpoint: some 20 MiB of write-ahead log.
 pub(crate) const CHECKPOINT_ENTRIES_MAX: u64 = 65_536;
 
-/// The pause after a first failure of the database; it doubles with each further one.
+/// The pause after a first failure of the journal or the database; it doubles with each further one.
 pub(crate) const RETRY_PAUSE_MIN: Duration = Duration::from_millis(10);
 
-/// The longest pause between two attempts at a failing database.
+/// The longest pause between two attempts at a failing journal or database.
 pub(crate) const RETRY_PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// Attempts at a failing database while closing, some 3 s of pauses; then `close` reports what it could
-/// not write.
+/// Attempts at a failing journal or database while closing, some 3 s of pauses; then `close` reports what
+/// it could not write.
 pub(crate) const CLOSE_ATTEMPTS_MAX: u32 = 10;
 
 /// Month files that are open for writing at a time. More than the current one are needed only around a

@@ -48,8 +48,8 @@ pub(crate) trait StorageFile: Send + Sync + 'static {
     /// Its length in bytes.
     fn length(&self) -> io::Result<u64>;
 
-    /// Grows to a length of `bytes` and takes the room for it, or fails at once if there is none. What was
-    /// not written reads as zeros.
+    /// Grows to a length of `bytes` and takes the room for it where the file system can, or fails at once
+    /// if there is none. What was not written reads as zeros.
     fn reserve(&self, bytes: u64) -> io::Result<()>;
 
     /// Reads until `bytes` is full or the file ends; returns how many bytes were read.

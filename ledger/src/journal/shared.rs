@@ -171,6 +171,16 @@ impl<S: Storage> Shared<S> {
     /// # Errors
     /// The disk's, or that there may be no further segment.
     pub(crate) fn prepare(&self) -> Result<bool, JournalError> {
+        let outcome = self.prepare_part();
+        let goes_on = matches!(outcome, Ok(false));
+        if !goes_on && (lock(&self.making).take().is_some() || outcome.is_err()) {
+            // Half made, and not needed or not to be had: it must not keep the room that others need.
+            let _ = self.storage.remove(UNDER_WAY);
+        }
+        outcome
+    }
+
+    fn prepare_part(&self) -> Result<bool, JournalError> {
         {
             let mut segments = lock(&self.segments);
             self.drop_released(&mut segments)?;
@@ -183,13 +193,7 @@ impl<S: Storage> Shared<S> {
             }
             self.check_bound(&segments)?;
         }
-        let outcome = self.make_part();
-        if outcome.is_err() {
-            // It must not keep the room that others need to go on.
-            *lock(&self.making) = None;
-            let _ = self.storage.remove(UNDER_WAY);
-        }
-        outcome
+        self.make_part()
     }
 
     /// Writes a part of a new segment; when that was the last, makes it the spare.

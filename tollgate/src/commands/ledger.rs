@@ -97,7 +97,7 @@ fn backup(settings: &Settings, options: &Backup) -> anyhow::Result<ExitCode> {
 }
 
 fn mend(config: &Config, options: &Repair) -> anyhow::Result<ExitCode> {
-    let open = OpenSettings { journal_bytes_max: u64::MAX, ..ledger_settings(config, 1) };
+    let open = OpenSettings { journal_bytes_max: u64::MAX, slots: 1, ..ledger_settings(config, 1) };
     let Inspection { entries, damage, torn, .. } = examine(&open)?;
     let Some(damage) = damage else {
         let torn = torn.map_or(String::new(), |torn| format!("{torn}; nothing in it had been promised\n"));
