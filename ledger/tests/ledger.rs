@@ -381,13 +381,14 @@ fn killed_house() -> (House, PathBuf) {
 
 #[test]
 fn the_journal_of_another_gateway_is_refused() {
-    let (house, other) = (House::new(), House::new());
+    let (house, (other, table)) = (House::new(), killed_house());
+    let before = fs::read(&table).unwrap();
     house.restart();
-    other.restart();
     fs::rename(house.journal(), house.directory().join("journal-own")).unwrap();
     copy_files(&other.journal(), &house.journal());
     let refusal = house.refusal();
     assert!(matches!(refusal, OpenError::Recover(RecoverError::Foreign { .. })), "{refusal}");
+    assert!(fs::read(&table).unwrap() == before, "its table, of which the journal tells, is touched");
     fs::remove_dir_all(house.journal()).unwrap();
     fs::rename(house.directory().join("journal-own"), house.journal()).unwrap();
     assert_eq!(house.restart().epoch, 2);

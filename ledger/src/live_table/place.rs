@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use sys::clock;
-use sys::mapping::{IS_LINK, SharedView, SharedWords, is_in_memory};
+use sys::mapping::{IS_LINK, SharedView, SharedWords, WORD_BYTES, is_in_memory};
 
 use super::{LiveTable, OTHER_VERSION, TableHeader};
 use crate::directory;
@@ -106,13 +106,15 @@ impl Places {
                 Ok((header, view)) if header.gateway == self.gateway => {
                     found.push(OldTable { path, header, view, _locked: file });
                 }
-                Err(error) if error.to_string() == OTHER_VERSION => return Err(failed(error)),
+                // Another gateway's, as one whose journal was put here: not ours to touch.
+                Ok(_) => {}
                 // A start that was cut short left it, or a power failure took its pages: nothing can be read
                 // from it, and nothing is to be read from it again.
-                _ => {
+                Err(error) if error.kind() == DAMAGED => {
                     damaged += 1;
                     fs::rename(&path, path.with_extension("damaged")).map_err(failed)?;
                 }
+                Err(error) => return Err(failed(error)),
             }
         }
         Ok((found, damaged))
@@ -200,15 +202,26 @@ pub(crate) fn open_own(path: &Path) -> io::Result<Option<(File, (u64, u64))>> {
 }
 
 /// The header of the table in `file`, and the whole of it.
+///
+/// # Errors
+/// Of the kind [`DAMAGED`] if the file holds no table; it cannot be read, or is of another version.
 pub(crate) fn read_header(file: &File) -> io::Result<(TableHeader, SharedView)> {
+    let damaged = |what| Err(io::Error::new(DAMAGED, what));
+    if file.metadata()?.len() < (TableHeader::WORDS * WORD_BYTES) as u64 {
+        return damaged("it is shorter than a header");
+    }
     let view = SharedView::of_file(file)?;
     let words = |index: usize| if index < view.len() { view.word(index) } else { 0 };
-    let header = TableHeader::parse(&std::array::from_fn(words)).map_err(io::Error::other)?;
-    match header.fits(view.len()) {
-        true => Ok((header, view)),
-        false => Err(io::Error::other("it is shorter than its header says")),
+    match TableHeader::parse(&std::array::from_fn(words)) {
+        Ok(header) if header.fits(view.len()) => Ok((header, view)),
+        Ok(_) => damaged("it is shorter than its header says"),
+        Err(what) if what == OTHER_VERSION => Err(io::Error::other(what)),
+        Err(what) => damaged(what),
     }
 }
+
+/// What a file that holds no table fails with.
+const DAMAGED: ErrorKind = ErrorKind::InvalidData;
 
 fn make_at(path: &Path, header: TableHeader) -> io::Result<(LiveTable, Medium, File)> {
     let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
