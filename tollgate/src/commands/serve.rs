@@ -85,7 +85,7 @@ fn watched(mut signals: Signals) -> Receiver<i32> {
 
 /// Obeys signals until one asks for the end; `false` if the ledger asked for it.
 fn serve_signals(gateway: &mut Gateway, given: &mut Given, signals: &Receiver<i32>, voice: &Voice) -> bool {
-    let (mut was_failing, mut stuck_looks) = (false, 0);
+    let (mut told, mut stuck_looks) = (Told::default(), 0);
     // A reload does not change it.
     let on_failure = gateway.config().ledger.on_failure;
     loop {
@@ -95,7 +95,7 @@ fn serve_signals(gateway: &mut Gateway, given: &mut Given, signals: &Receiver<i3
             Ok(_) | Err(RecvTimeoutError::Disconnected) => return true,
             Err(RecvTimeoutError::Timeout) => {}
         }
-        was_failing = tell_of_ledger(gateway, was_failing, voice);
+        tell_of_ledger(gateway, &mut told, voice);
         stuck_looks = if gateway.ledger().watch().is_stuck() { stuck_looks + 1 } else { 0 };
         if stuck_looks >= STUCK_LOOKS && on_failure == OnFailure::Drain {
             voice.say("the journal cannot be written: ending, as `on_failure` says".to_owned());
@@ -104,24 +104,35 @@ fn serve_signals(gateway: &mut Gateway, given: &mut Given, signals: &Receiver<i3
     }
 }
 
-/// Says when the ledger has begun to fail, and when it has recovered; returns whether it fails.
-fn tell_of_ledger(gateway: &Gateway, was_failing: bool, voice: &Voice) -> bool {
+/// What was said of the ledger, and holds.
+#[derive(Default)]
+struct Told {
+    failing: bool,
+    warning: bool,
+}
+
+/// Says when the ledger has begun to fail, or will before long, and when that is over.
+fn tell_of_ledger(gateway: &Gateway, told: &mut Told, voice: &Voice) {
     let status = gateway.ledger().status();
-    let failing = status.failing.as_ref().or(status.warning.as_ref());
-    match failing {
-        Some(cause) if !was_failing => {
-            let text = "the ledger cannot be written: ended flows wait in the live table or the journal";
-            gateway.log().say(Level::Error, text, &[("cause", Value::Text(cause))]);
-            voice.say(format!("{text}: {cause}"));
+    let say = |was: &mut bool, cause: Option<&String>, level, begins: &str, ends: &str| {
+        match cause {
+            Some(cause) if !*was => {
+                gateway.log().say(level, begins, &[("cause", Value::Text(cause))]);
+                voice.say(format!("{begins}: {cause}"));
+            }
+            None if *was => {
+                gateway.log().say(Level::Info, ends, &[]);
+                voice.say(ends.to_owned());
+            }
+            _ => {}
         }
-        None if was_failing => {
-            let text = "the ledger is written again";
-            gateway.log().say(Level::Info, text, &[]);
-            voice.say(text.to_owned());
-        }
-        _ => {}
-    }
-    failing.is_some()
+        *was = cause.is_some();
+    };
+    let begins = "the ledger cannot be written: ended flows wait in the live table or the journal";
+    say(&mut told.failing, status.failing.as_ref(), Level::Error, begins, "the ledger is written again");
+    let begins = "the next segment of the journal cannot be made, and will be needed";
+    let ends = "the next segment of the journal is made";
+    say(&mut told.warning, status.warning.as_ref(), Level::Warning, begins, ends);
 }
 
 fn reload(gateway: &mut Gateway, given: &mut Given, voice: &Voice) {
