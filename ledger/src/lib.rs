@@ -119,10 +119,7 @@ impl Ledger {
     /// # Errors
     /// Something is not where it should be; the error says where it is.
     pub fn close(self) -> Result<Summary, LedgerError> {
-        self.close_unless(|pause| {
-            thread::sleep(pause);
-            false
-        })
+        self.close_unless(patiently)
     }
 
     /// As [`Ledger::close`], but asks `hurry` now and then whether to leave what is journaled to the next
@@ -168,11 +165,14 @@ impl Ledger {
 
 impl Drop for Ledger {
     fn drop(&mut self) {
-        self.stop(Stage::Leaving, |pause| {
-            thread::sleep(pause);
-            false
-        });
+        self.stop(Stage::Leaving, patiently);
     }
+}
+
+/// Waits as long as it takes.
+fn patiently(pause: Duration) -> bool {
+    thread::sleep(pause);
+    false
 }
 
 /// How often a close looks whether the threads have ended.

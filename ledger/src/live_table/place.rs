@@ -55,10 +55,10 @@ pub(crate) struct OldTable {
 
 /// A table that was made, and its lock. Until it is kept, it goes with this.
 pub(crate) struct NewTable {
-    table: Option<LiveTable>,
+    /// With its lock; none once it is kept.
+    table: Option<(LiveTable, File)>,
     pub(crate) medium: Medium,
     pub(crate) path: PathBuf,
-    locked: Option<File>,
 }
 
 /// On what a live table lies.
@@ -146,7 +146,7 @@ impl Places {
             let path = std::path::absolute(directory.join(&name)).unwrap_or_else(|_| directory.join(&name));
             match make_at(&path, header) {
                 Ok((table, medium, locked)) => {
-                    return Ok(NewTable { table: Some(table), medium, path, locked: Some(locked) });
+                    return Ok(NewTable { table: Some((table, locked)), medium, path });
                 }
                 Err(cause) => {
                     let _ = fs::remove_file(&path);
@@ -171,8 +171,7 @@ impl OldTable {
 impl NewTable {
     /// The table and its lock, to be used from now on.
     pub(crate) fn keep(mut self) -> (LiveTable, File) {
-        let kept = self.table.take().zip(self.locked.take());
-        kept.expect("both are there until the table is kept")
+        self.table.take().expect("it is kept once")
     }
 }
 

@@ -24,6 +24,9 @@ use crate::{Durability, Watch};
 
 pub(super) const GATEWAY: u32 = 7;
 
+/// When every flow is closed.
+pub(super) const CLOSED_AT: WallNanos = WallNanos(1_000_000);
+
 /// How a process is built.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Build {

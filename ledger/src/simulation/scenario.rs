@@ -8,11 +8,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sys::clock::WallNanos;
-
 use super::Random;
 use super::bill::Bill;
-use super::process::{Build, Left, Process, identity};
+use super::process::{Build, CLOSED_AT, Left, Process, identity};
 use crate::Durability;
 use crate::inlet::LiveFlow;
 use crate::record::CloseReason;
@@ -114,7 +112,7 @@ impl Scenario {
         }
         for _ in 0..2.min(self.flows.len()) {
             let (inlet, id, flow) = self.flows.remove(0);
-            process.inlets[inlet].close(flow, WallNanos(1_000_000), CloseReason::ClientClosed);
+            process.inlets[inlet].close(flow, CLOSED_AT, CloseReason::ClientClosed);
             self.closed.push(id);
         }
     }

@@ -21,13 +21,13 @@ use shuttle::rand::{Rng, thread_rng};
 use shuttle::scheduler::{PctScheduler, Scheduler};
 use shuttle::thread::{self, JoinHandle};
 use shuttle::{Config, FailurePersistence, Runner};
-use sys::clock::{Nanos, WallNanos};
+use sys::clock::Nanos;
 use sys::sync::atomic::{AtomicUsize, Ordering};
 
 use self::stalls::Stalls;
 use super::Random;
 use super::bill::Bill;
-use super::process::{Build, Left, Process, identity};
+use super::process::{Build, CLOSED_AT, Left, Process, identity};
 use crate::Durability;
 use crate::apply::Applier;
 use crate::commit::Committer;
@@ -38,7 +38,6 @@ use crate::record::CloseReason;
 use crate::storage::faulty::{Call, Fault, Faulty, Plan};
 use crate::storage::memory::Memory;
 
-const CLOSED_AT: WallNanos = WallNanos(1_000_000);
 /// Flows of each reactor thread; more than it has slots.
 const FLOWS: u128 = 4;
 /// The length of a call.

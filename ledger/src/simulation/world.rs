@@ -5,10 +5,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sys::clock::WallNanos;
-
 use super::bill::Bill;
-use super::process::{Build, Left, Process, identity};
+use super::process::{Build, CLOSED_AT, Left, Process, identity};
 use super::{Outcome, Random};
 use crate::Durability;
 use crate::inlet::LiveFlow;
@@ -21,7 +19,6 @@ use crate::storage::memory::Memory;
 const REGIONS: u32 = 2;
 const STEPS: u64 = 60;
 const LIVES: u64 = 3;
-const CLOSED_AT: WallNanos = WallNanos(1_000_000);
 
 /// What really happened to a flow.
 #[derive(Clone, Copy, Debug, Default)]
