@@ -6,7 +6,8 @@
 use std::fmt::Debug;
 
 use policy::Rule;
-use proto::http_connect::{HeadScanner, Request, basic_credentials, parse_request};
+use proto::credentials::basic_credentials;
+use proto::http_head::{HeadScanner, Request, parse_request};
 use proto::limits::{HEAD_BYTES_MAX, HEADERS_MAX};
 use proto::socks5::{self, Socks5Error};
 use proto::target::{Host, Target};

@@ -12,7 +12,7 @@ use engine::net::TcpStream;
 use engine::timer::within;
 use ledger::record::{Class, CloseReason, Flow, Legs, Protocol, Record, Uncertain};
 use policy::UserIndex;
-use proto::http_connect::{Denial, reason_phrase, write_denial};
+use proto::denial::{Denial, reason_phrase, write_denial};
 use proto::socks5;
 use proto::target::{Host, Target};
 use sys::clock::{self, WallNanos};

@@ -7,7 +7,8 @@
 use std::borrow::Cow;
 
 use policy::{AddressClass, Policy, Reason, Verdict};
-use proto::http_connect::{RequestError, proxy_error};
+use proto::denial::proxy_error;
+use proto::http_head::RequestError;
 use proto::socks5::{Reply, Socks5Error};
 
 use crate::auth::AuthError;

@@ -2,11 +2,14 @@
 //! Promises: the name is printable text, both are bounded and not empty, the secret is wiped when dropped and
 //! never printed. Leaves to others: whether they are right.
 
+mod basic;
+
 use std::fmt;
 use std::str;
 
 use zeroize::Zeroizing;
 
+pub use self::basic::basic_credentials;
 use crate::limits::{SECRET_BYTES_MAX, USER_BYTES_MAX};
 
 /// What a client claims to be, with its proof.

@@ -1,20 +1,33 @@
-//! HTTP/1.1 CONNECT as a proxy hears and answers it (RFC 9110, section 9.3.6; RFC 9112).
-//! Promises: the head is bounded, one byte sequence has one reading, and what a response quotes cannot break
-//! out of it. Leaves to others: plain HTTP requests, which are recognised as [`Request::Other`] and refused
-//! with a reason ([`Request::refusal`]); a forwarder for them comes as another module.
-//!
-//! The way of a request, each step in a file of its own:
-//! 1. `head`: [`HeadScanner`] finds where the head ends while bytes trickle in.
-//! 2. `request`: [`parse_request`] reads the head; `httparse` tokenizes, framing and strictness are ours.
-//! 3. `basic`: [`basic_credentials`] decodes the value of `Proxy-Authorization`.
-//! 4. `response`: [`write_established`] or [`write_denial`].
+//! HTTP CONNECT as a proxy hears and answers it (RFC 9110, section 9.3.6).
+//! Promises: what is accepted has one target, one `Host` that agrees with it, and no body. Leaves to others:
+//! the head's syntax (`http_head`), credentials (`credentials`), denials (`denial`).
 
-mod basic;
-mod head;
-mod request;
-mod response;
+use std::fmt;
 
-pub use basic::basic_credentials;
-pub use head::{HeadScanner, HeadTooLarge};
-pub use request::{Connect, Request, RequestError, UriForm, parse_request};
-pub use response::{Denial, proxy_error, reason_phrase, write_denial, write_established};
+use crate::target::Target;
+
+/// A request for a tunnel.
+pub struct Connect<'a> {
+    /// Where to.
+    pub target: Target,
+    /// The value of `Proxy-Authorization`, undecoded. Not printed by `Debug`.
+    pub authorization: Option<&'a [u8]>,
+    /// Whether a denial's body should be JSON: the client's `Accept` names `application/json`.
+    pub accepts_json: bool,
+}
+
+impl fmt::Debug for Connect<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Connect")
+            .field("target", &self.target)
+            .field("authorization", &self.authorization.map(|_| format_args!("..")))
+            .field("accepts_json", &self.accepts_json)
+            .finish()
+    }
+}
+
+/// Appends the answer that opens a tunnel. It has no body and no framing headers (RFC 9110, section 9.3.6).
+pub fn write_established(out: &mut Vec<u8>) {
+    out.extend_from_slice(b"HTTP/1.1 200 Connection established\r\n\r\n");
+}

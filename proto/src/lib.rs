@@ -6,9 +6,9 @@
 //! ```text
 //!                first byte
 //!  client ----> [detect] --+--> socks5        greeting, user_password, request -> Target
-//!                          +--> http_connect  HeadScanner, parse_request       -> Connect { Target, .. }
-//!                                             basic_credentials                -> Credentials
-//!  client <---- write_* ------- both          replies and denials, whole, ready to send
+//!                          +--> http_head     HeadScanner, parse_request       -> Connect { Target, .. }
+//!                               credentials   basic_credentials                -> Credentials
+//!  client <---- write_* ------- replies (socks5, http_connect) and denials (denial), whole, ready to send
 //! ```
 //!
 //! `target` is where both protocols meet: a destination is parsed once, strictly, and travels as a
@@ -17,7 +17,9 @@
 #![forbid(unsafe_code)]
 
 pub mod credentials;
+pub mod denial;
 pub mod http_connect;
+pub mod http_head;
 pub mod limits;
 pub mod socks5;
 pub mod target;

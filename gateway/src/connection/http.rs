@@ -1,7 +1,8 @@
 //! What a client asks by HTTP CONNECT, and who it says it is.
 
 use ledger::record::Protocol;
-use proto::http_connect::{HeadScanner, Request, basic_credentials, parse_request};
+use proto::credentials::basic_credentials;
+use proto::http_head::{HeadScanner, Request, RequestError, parse_request};
 
 use crate::client::{Asked, Client, End, Speaks};
 use crate::refusal::Refusal;
@@ -11,7 +12,7 @@ pub(super) async fn await_request(client: &mut Client) -> Result<Asked, End> {
     client.protocol = Some(Protocol::HttpConnect);
     let mut scanner = HeadScanner::default();
     let length = loop {
-        match scanner.find(client.unread()).map_err(proto::http_connect::RequestError::from)? {
+        match scanner.find(client.unread()).map_err(RequestError::from)? {
             Some(length) => break length,
             None => client.fill().await?,
         }

@@ -4,7 +4,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use proptest::prelude::*;
 use proto::credentials::Credentials;
-use proto::http_connect::basic_credentials;
+use proto::credentials::basic_credentials;
 
 use crate::seeded;
 

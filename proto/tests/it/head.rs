@@ -1,7 +1,7 @@
 //! The head scanner: where heads end, at every split, at the bound, and against a naive search.
 
 use proptest::prelude::*;
-use proto::http_connect::{HeadScanner, HeadTooLarge};
+use proto::http_head::{HeadScanner, HeadTooLarge};
 use proto::limits::HEAD_BYTES_MAX;
 
 use crate::seeded;

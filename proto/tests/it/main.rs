@@ -3,10 +3,10 @@
 //! the fuzz targets.
 
 mod basic;
+mod denial;
 mod head;
 mod request;
 mod request_model;
-mod response;
 mod socks5;
 mod target;
 

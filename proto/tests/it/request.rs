@@ -1,6 +1,6 @@
 //! Request heads: what is accepted, and every bad one with its status and error.
 
-use proto::http_connect::{HeadScanner, Request, RequestError, UriForm, parse_request};
+use proto::http_head::{HeadScanner, Request, RequestError, UriForm, parse_request};
 use proto::limits::HEADERS_MAX;
 
 /// One line that says all of a result that matters.
@@ -318,7 +318,7 @@ fn errors_name_what_to_do_and_their_proxy_status() {
         (RequestError::VersionUnsupported, 505, "proxy_internal_response", "send HTTP/1.1"),
         (RequestError::HeaderRepeated("Host"), 400, "http_request_error", "more than one Host header"),
         (RequestError::NotOneHead, 500, "proxy_internal_error", "the gateway"),
-        (proto::http_connect::HeadTooLarge.into(), 431, "http_request_error", "longer than 8192 bytes"),
+        (proto::http_head::HeadTooLarge.into(), 431, "http_request_error", "longer than 8192 bytes"),
         (
             proto::target::TargetError::TrailingDot.into(),
             400,

@@ -3,7 +3,7 @@
 
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
-use proto::http_connect::{Request, parse_request};
+use proto::http_head::{Request, parse_request};
 use proto::limits::HEADERS_MAX;
 use proto::target::{Host, Target};
 

@@ -1,4 +1,4 @@
-//! What a proxy answers: the tunnel's 200, or a denial that says why.
+//! A denial in HTTP: the answer that says why a request is refused.
 //! Promises: one complete response per call; no text from a rule, a user or a client can add a header, end
 //! one, or break out of a quoted string. Leaves to others: which status and which words.
 
@@ -57,11 +57,6 @@ pub mod proxy_error {
     pub const PROXY_INTERNAL_ERROR: &str = "proxy_internal_error";
     /// The request would come back to the proxy itself.
     pub const PROXY_LOOP_DETECTED: &str = "proxy_loop_detected";
-}
-
-/// Appends the answer that opens a tunnel. It has no body and no framing headers (RFC 9110, section 9.3.6).
-pub fn write_established(out: &mut Vec<u8>) {
-    out.extend_from_slice(b"HTTP/1.1 200 Connection established\r\n\r\n");
 }
 
 /// Appends a complete response that refuses a request and closes the connection.

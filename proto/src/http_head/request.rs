@@ -1,16 +1,16 @@
 //! A whole request head, read strictly.
 //! Promises: what is accepted as CONNECT has one target, one `Host` that agrees with it, no body and no line
-//! that another parser could read differently. Leaves to others: finding the head's end (`head`), credentials
-//! (`basic`).
+//! that another parser could read differently. Leaves to others: finding the head's end (`scanner`), and
+//! credentials.
 //!
 //! `httparse` is the tokenizer only. Alone it would accept bare LF, empty lines before the request, repeated
 //! `Host` and any framing headers; all of that is refused here.
 
-use std::fmt;
 use std::mem::MaybeUninit;
 
-use super::head::HeadTooLarge;
-use super::response::proxy_error;
+use super::scanner::HeadTooLarge;
+use crate::denial::proxy_error;
+use crate::http_connect::Connect;
 use crate::limits::HEADERS_MAX;
 use crate::target::{Host, Target, TargetError};
 
@@ -44,27 +44,6 @@ impl Request<'_> {
             UriForm::Origin => RequestError::NotProxyRequest,
             UriForm::Authority => RequestError::AuthorityWithoutConnect,
         })
-    }
-}
-
-/// A request for a tunnel.
-pub struct Connect<'a> {
-    /// Where to.
-    pub target: Target,
-    /// The value of `Proxy-Authorization`, undecoded. Not printed by `Debug`.
-    pub authorization: Option<&'a [u8]>,
-    /// Whether a denial's body should be JSON: the client's `Accept` names `application/json`.
-    pub accepts_json: bool,
-}
-
-impl fmt::Debug for Connect<'_> {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter
-            .debug_struct("Connect")
-            .field("target", &self.target)
-            .field("authorization", &self.authorization.map(|_| format_args!("..")))
-            .field("accepts_json", &self.accepts_json)
-            .finish()
     }
 }
 

@@ -1,7 +1,8 @@
 //! Responses byte for byte, and proof that no text that they quote can break out of its place.
 
 use proptest::prelude::*;
-use proto::http_connect::{Denial, proxy_error, reason_phrase, write_denial, write_established};
+use proto::denial::{Denial, proxy_error, reason_phrase, write_denial};
+use proto::http_connect::write_established;
 
 use crate::seeded;
 
