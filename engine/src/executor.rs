@@ -5,8 +5,8 @@
 //! the task that caused it and no other. Leaves to others: sleeping (`reactor`), and what tasks do.
 //!
 //! ```text
-//!   summary  [ . . 1 . ... ]    bit w: word w has a runnable task
-//!   words    [ .1...1.. ][ ]    bit t of word w: task 64 w + t is to be polled
+//!   summary  [ . . 1 . ... ][ ]    bit w: word w has a runnable task
+//!   words    [ .1...1.. ][    ]    bit t of word w: task 64 w + t is to be polled
 //! ```
 //!
 //! The waker sets the word's bit, then the summary's; the executor clears the summary, then the word. A
@@ -21,14 +21,17 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use crate::inbox::Parking;
 
-/// The most tasks that one executor can hold: a summary word of 64 words of 64 bits.
-pub const TASKS_MAX: usize = 64 * 64;
+/// Summary words: all of them lie in one cache line.
+const SUMMARIES: usize = 8;
+
+/// The most tasks that one executor can hold: a bit each in the words that have a bit each in the summary.
+pub const TASKS_MAX: usize = SUMMARIES * 64 * 64;
 
 /// Which tasks are to be polled; shared with the wakers.
 #[derive(Debug)]
 struct Runnable {
-    summary: AtomicU64,
-    words: [AtomicU64; 64],
+    summary: [AtomicU64; SUMMARIES],
+    words: Box<[AtomicU64]>,
     parking: Arc<Parking>,
 }
 
@@ -37,26 +40,33 @@ impl Runnable {
         let (word, bit) = (index / 64, index % 64);
         // Release pairs with the Acquire of `take`: what was done before the wake is seen by the poll.
         self.words[word as usize].fetch_or(1 << bit, Ordering::Release);
-        self.summary.fetch_or(1 << word, Ordering::Release);
+        self.summary[word as usize / 64].fetch_or(1 << (word % 64), Ordering::Release);
         self.parking.wake();
     }
 
     fn is_empty(&self) -> bool {
-        self.summary.load(Ordering::Acquire) == 0
+        self.summary.iter().all(|summary| summary.load(Ordering::Acquire) == 0)
     }
 
     /// The indexes of all runnable tasks, each taken off the set.
     fn take(&self, mut each: impl FnMut(u32)) {
-        let mut words = self.summary.swap(0, Ordering::Acquire);
-        while words != 0 {
-            let word = words.trailing_zeros();
-            words &= words - 1;
-            let mut bits = self.words[word as usize].swap(0, Ordering::Acquire);
-            while bits != 0 {
-                each(word * 64 + bits.trailing_zeros());
-                bits &= bits - 1;
+        for (summary, first) in self.summary.iter().zip((0..).step_by(64)) {
+            // A look before the swap: most words are empty, and their lines may stay where they are.
+            if summary.load(Ordering::Relaxed) == 0 {
+                continue;
             }
+            for_each_bit(summary.swap(0, Ordering::Acquire), |word| {
+                let bits = self.words[(first + word) as usize].swap(0, Ordering::Acquire);
+                for_each_bit(bits, |bit| each((first + word) * 64 + bit));
+            });
         }
+    }
+}
+
+fn for_each_bit(mut bits: u64, mut each: impl FnMut(u32)) {
+    while bits != 0 {
+        each(bits.trailing_zeros());
+        bits &= bits - 1;
     }
 }
 
@@ -104,8 +114,9 @@ impl<F: Future<Output = ()>> Executor<F> {
     /// end the sleep of the thread that owns `parking`.
     pub fn new(tasks_max: usize, parking: Arc<Parking>) -> Executor<F> {
         assert!(tasks_max <= TASKS_MAX, "the runnable set has {TASKS_MAX} bits");
-        let words = [const { AtomicU64::new(0) }; 64];
-        let runnable = Arc::new(Runnable { summary: AtomicU64::new(0), words, parking });
+        let words = (0..tasks_max.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
+        let runnable =
+            Arc::new(Runnable { summary: [const { AtomicU64::new(0) }; SUMMARIES], words, parking });
         Executor { slots: Vec::new(), free: Vec::new(), runnable, tasks_max }
     }
 
@@ -152,6 +163,12 @@ impl<F: Future<Output = ()>> Executor<F> {
             run.panicked += u32::from(!self.poll(index));
         });
         run
+    }
+
+    /// Has every task polled by the next run: something that concerns all of them has changed.
+    pub fn wake_all(&self) {
+        let living = self.slots.iter().filter(|slot| slot.future.is_some());
+        living.for_each(|slot| slot.waker.wake_by_ref());
     }
 
     /// Drops every task where it stands.

@@ -1,29 +1,50 @@
 //! TCP streams as futures of one reactor's tasks.
 //!
-//! Promises: each operation tries the system call first; a socket is registered with the reactor at most
-//! once, when it would block for the first time, and may then be handed over to a state machine without
-//! another system call. Leaves to others: deadlines (`timer`), buffers.
+//! Promises: each operation tries the system call first, unless it is known that it would block: a read that
+//! got less than it asked for has emptied the socket, and only an event says that there is more; a socket is
+//! registered with the reactor at most once, when it would block for the first time, and may then be handed
+//! over to a state machine, and taken back, without another system call. Leaves to others: deadlines
+//! (`timer`), buffers.
 
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
+use sys::epoll::{Readiness, Tail};
 use sys::socket::{Connect, FirstWord, Socket};
 
 use crate::reactor::{Interest, Reactor, Registration, Watch};
+
+/// A stream taken apart: its socket, and its registration if it ever would have blocked.
+pub type Parts = (Socket, Option<Registration>);
 
 /// A TCP stream that a task reads and writes.
 pub struct TcpStream {
     socket: Socket,
     watch: Watch,
+    /// What is worth a try: true until a call would block.
+    ready: Cell<Readiness>,
 }
 
 impl TcpStream {
     /// A stream over a connected socket.
     pub fn new(reactor: &Rc<Reactor>, socket: Socket) -> TcpStream {
-        TcpStream { socket, watch: Watch::new(reactor) }
+        let ready = Readiness { readable: true, writable: true, tail: Tail::Open };
+        TcpStream { socket, watch: Watch::new(reactor, None), ready: Cell::new(ready) }
+    }
+
+    /// The stream that [`TcpStream::into_parts`] took apart when there was nothing to read. `told` is what
+    /// its registration, which belonged to a tag since, has reported.
+    pub fn from_parts(
+        reactor: &Rc<Reactor>,
+        (socket, registration): (Socket, Registration),
+        told: Readiness,
+    ) -> TcpStream {
+        let ready = Cell::new(Readiness { writable: true, ..told });
+        TcpStream { socket, watch: Watch::new(reactor, Some(registration)), ready }
     }
 
     /// Connects to `address`, of which `first_word` says how its conversation begins.
@@ -41,16 +62,15 @@ impl TcpStream {
         if state == Connect::InProgress {
             // The first look comes at once: to a peer on this host the handshake is complete by now,
             // and then no event is needed.
-            poll_fn(|context| {
-                stream.poll_io(context, Interest::ReadWrite, |socket| {
-                    match socket.continue_connect(address)? {
-                        Connect::Established => Ok(()),
-                        Connect::InProgress => Err(io::ErrorKind::WouldBlock.into()),
-                    }
-                })
+            poll_fn(|context| match stream.socket.continue_connect(address) {
+                Ok(Connect::Established) => Poll::Ready(Ok(())),
+                Ok(Connect::InProgress) => stream.wait(context, Interest::ReadWrite),
+                Err(error) => Poll::Ready(Err(error)),
             })
             .await?;
         }
+        // Whoever is dialled may speak first, and then an event tells, or the registration does.
+        stream.ready.set(Readiness { readable: false, writable: true, tail: Tail::Open });
         Ok(stream)
     }
 
@@ -60,8 +80,53 @@ impl TcpStream {
     /// The stream's own: `ConnectionReset` and the like.
     pub async fn read(&self, buffer: &mut Vec<u8>) -> io::Result<usize> {
         assert!(buffer.len() < buffer.capacity(), "without room a read could not be told from the end");
-        poll_fn(|context| self.poll_io(context, Interest::Read, |socket| socket.recv_into_spare(buffer)))
-            .await
+        poll_fn(|context| self.poll_read(context, buffer)).await
+    }
+
+    /// Waits until a read is worth a try.
+    pub fn poll_readable(&self, context: &Context<'_>) -> Poll<io::Result<()>> {
+        if self.readiness().readable { Poll::Ready(Ok(())) } else { self.wait(context, Interest::Read) }
+    }
+
+    /// As [`TcpStream::read`], for who polls by himself.
+    pub fn poll_read(&self, context: &Context<'_>, buffer: &mut Vec<u8>) -> Poll<io::Result<usize>> {
+        let room = buffer.capacity() - buffer.len();
+        self.poll_recv(context, room, |socket| socket.recv_into_spare(buffer))
+    }
+
+    /// As [`TcpStream::poll_read`], into a slice.
+    pub fn poll_read_slice(&self, context: &Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
+        self.poll_recv(context, buffer.len(), |socket| socket.recv(buffer))
+    }
+
+    fn poll_recv(
+        &self,
+        context: &Context<'_>,
+        room: usize,
+        recv: impl FnOnce(&Socket) -> io::Result<usize>,
+    ) -> Poll<io::Result<usize>> {
+        match self.try_recv(room, recv) {
+            Ok(Some(count)) => Poll::Ready(Ok(count)),
+            Ok(None) => self.wait(context, Interest::Read),
+            Err(error) => Poll::Ready(Err(error)),
+        }
+    }
+
+    /// Reads by `recv`, which has `room`; `None` where it would block, or is known to.
+    fn try_recv(
+        &self,
+        room: usize,
+        recv: impl FnOnce(&Socket) -> io::Result<usize>,
+    ) -> io::Result<Option<usize>> {
+        let ready = self.readiness();
+        if !ready.readable {
+            return Ok(None);
+        }
+        let received = recv(&self.socket);
+        let would_block = matches!(&received, Err(error) if error.kind() == io::ErrorKind::WouldBlock);
+        let is_empty = matches!(received, Ok(count) if count < room) && ready.tail == Tail::Open;
+        self.ready.set(Readiness { readable: !would_block && !is_empty, ..ready });
+        if would_block { Ok(None) } else { received.map(Some) }
     }
 
     /// As [`TcpStream::read`], of what has arrived already: `None` if that is nothing.
@@ -69,11 +134,8 @@ impl TcpStream {
     /// # Errors
     /// As [`TcpStream::read`].
     pub fn read_now(&self, buffer: &mut Vec<u8>) -> io::Result<Option<usize>> {
-        match self.socket.recv_into_spare(buffer) {
-            Ok(read) => Ok(Some(read)),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
-            Err(error) => Err(error),
-        }
+        let room = buffer.capacity() - buffer.len();
+        self.try_recv(room, |socket| socket.recv_into_spare(buffer))
     }
 
     /// Writes all of `bytes`.
@@ -83,10 +145,58 @@ impl TcpStream {
     pub async fn write_all(&self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             let send = |socket: &Socket| socket.send(bytes);
-            let sent = poll_fn(|context| self.poll_io(context, Interest::ReadWrite, send)).await?;
+            let sent = poll_fn(|context| self.poll_write(context, bytes.len(), send)).await?;
             bytes = &bytes[sent..];
         }
         Ok(())
+    }
+
+    /// Writes by `send`, which is given the socket and tries to send `length` bytes.
+    ///
+    /// # Errors
+    /// As [`TcpStream::write_all`].
+    pub fn poll_write(
+        &self,
+        context: &Context<'_>,
+        length: usize,
+        send: impl FnOnce(&Socket) -> io::Result<usize>,
+    ) -> Poll<io::Result<usize>> {
+        let ready = self.readiness();
+        if !ready.writable {
+            return self.wait(context, Interest::ReadWrite);
+        }
+        let sent = send(&self.socket);
+        let would_block = matches!(&sent, Err(error) if error.kind() == io::ErrorKind::WouldBlock);
+        // The kernel takes less than all only when its buffer is full.
+        let is_full = matches!(sent, Ok(count) if count < length);
+        self.ready.set(Readiness { writable: !would_block && !is_full, ..ready });
+        if would_block { self.wait(context, Interest::ReadWrite) } else { Poll::Ready(sent) }
+    }
+
+    /// Has the task polled when bytes, the stream's end or an error arrive, even if nobody reads them now.
+    ///
+    /// # Errors
+    /// `ENOSPC` or `ENOMEM` of the registration.
+    pub fn watch(&self, context: &Context<'_>) -> io::Result<()> {
+        self.watch.wait(&self.socket, Interest::Read, context.waker())
+    }
+
+    /// What is worth a try, as far as events have told: a stream that nobody has waited for is told of
+    /// nothing.
+    pub fn readiness(&self) -> Readiness {
+        let mut ready = self.ready.get();
+        ready.add(self.watch.take_news());
+        self.ready.set(ready);
+        ready
+    }
+
+    /// Waits for the next event. A source that became ready between a call and its registration reports that
+    /// at once.
+    fn wait<T>(&self, context: &Context<'_>, interest: Interest) -> Poll<io::Result<T>> {
+        match self.watch.wait(&self.socket, interest, context.waker()) {
+            Ok(()) => Poll::Pending,
+            Err(error) => Poll::Ready(Err(error)),
+        }
     }
 
     /// The socket.
@@ -100,25 +210,7 @@ impl TcpStream {
     }
 
     /// Takes the stream apart: the socket, and its registration if it ever would have blocked.
-    pub fn into_parts(self) -> (Socket, Option<Registration>) {
+    pub fn into_parts(self) -> Parts {
         (self.socket, self.watch.into_registration())
-    }
-
-    fn poll_io<T>(
-        &self,
-        context: &Context<'_>,
-        interest: Interest,
-        mut operation: impl FnMut(&Socket) -> io::Result<T>,
-    ) -> Poll<io::Result<T>> {
-        match operation(&self.socket) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                // A source that became ready between the call and the registration reports that at once.
-                match self.watch.wait(&self.socket, interest, context.waker()) {
-                    Ok(()) => Poll::Pending,
-                    Err(error) => Poll::Ready(Err(error)),
-                }
-            }
-            result => Poll::Ready(result),
-        }
     }
 }

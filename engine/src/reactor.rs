@@ -51,12 +51,19 @@ pub enum Wake {
     Due(Tag),
 }
 
+/// A source that is watched.
+struct Source {
+    waiter: Waiter,
+    /// What was reported since somebody last asked. A tag is told instead, with its wake.
+    news: Readiness,
+}
+
 /// See the file's header.
 pub struct Reactor {
     epoll: Epoll,
     parking: Arc<Parking>,
     events: RefCell<Events>,
-    sources: RefCell<Slab<Waiter>>,
+    sources: RefCell<Slab<Source>>,
     wheel: RefCell<Wheel<Waiter>>,
     now: Cell<Nanos>,
     stats: Arc<ReactorStats>,
@@ -118,7 +125,7 @@ impl Reactor {
     /// # Errors
     /// `ENOSPC` at `fs.epoll.max_user_watches`, `ENOMEM`.
     pub fn watch(&self, source: impl AsFd, trigger: Trigger, waiter: Waiter) -> io::Result<Key> {
-        let key = self.sources.borrow_mut().insert(waiter);
+        let key = self.sources.borrow_mut().insert(Source { waiter, news: Readiness::default() });
         let added = self.epoll.add(source, key.to_bits(), trigger);
         if added.is_err() {
             self.forget(key);
@@ -137,18 +144,27 @@ impl Reactor {
     /// From now on `waiter` is who waits for the source, without a system call. Whatever the source
     /// reported before is not reported again: the new waiter has to try first.
     pub fn hand_over(&self, key: Key, waiter: Waiter) {
-        if let Some(current) = self.sources.borrow_mut().get_mut(key) {
-            *current = waiter;
+        if let Some(source) = self.sources.borrow_mut().get_mut(key) {
+            source.waiter = waiter;
         }
     }
 
     /// Makes the task of `waker` the one who waits, if it is not already.
     pub fn wait_with(&self, key: Key, waker: &Waker) {
-        match self.sources.borrow_mut().get_mut(key) {
-            Some(Waiter::Task(current)) if current.will_wake(waker) => {}
-            Some(waiter) => *waiter = Waiter::Task(waker.clone()),
-            None => {}
+        let mut sources = self.sources.borrow_mut();
+        let Some(source) = sources.get_mut(key) else { return };
+        match &source.waiter {
+            Waiter::Task(current) if current.will_wake(waker) => {}
+            _ => source.waiter = Waiter::Task(waker.clone()),
         }
+    }
+
+    /// What a source that a task waits for has reported since this was last asked.
+    pub fn take_news(&self, key: Key) -> Readiness {
+        self.sources
+            .borrow_mut()
+            .get_mut(key)
+            .map_or_else(Readiness::default, |source| std::mem::take(&mut source.news))
     }
 
     /// Nobody waits for the source any more; its descriptor is about to be closed.
@@ -186,17 +202,23 @@ impl Reactor {
     }
 
     fn collect_events(&self, events: &Events, wakes: &mut Vec<Wake>) {
-        let sources = self.sources.borrow();
+        let mut sources = self.sources.borrow_mut();
         for event in events.iter() {
             self.stats.events.add(1);
             if event.token == PARKING_TOKEN {
                 self.parking.clear();
                 continue;
             }
-            match sources.get(Key::from_bits(event.token)) {
-                Some(Waiter::Task(waker)) => waker.wake_by_ref(),
-                Some(Waiter::Tag(tag)) => wakes.push(Wake::Ready(*tag, event.readiness)),
-                None => self.stats.stale_events.add(1),
+            let Some(source) = sources.get_mut(Key::from_bits(event.token)) else {
+                self.stats.stale_events.add(1);
+                continue;
+            };
+            match &source.waiter {
+                Waiter::Task(waker) => {
+                    source.news.add(event.readiness);
+                    waker.wake_by_ref();
+                }
+                Waiter::Tag(tag) => wakes.push(Wake::Ready(*tag, event.readiness)),
             }
         }
     }
@@ -272,8 +294,8 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    pub(crate) fn new(reactor: &Rc<Reactor>) -> Watch {
-        Watch { reactor: Rc::clone(reactor), registration: RefCell::default() }
+    pub(crate) fn new(reactor: &Rc<Reactor>, registration: Option<Registration>) -> Watch {
+        Watch { reactor: Rc::clone(reactor), registration: RefCell::new(registration) }
     }
 
     /// Has the task of `waker` polled when `source` becomes ready, edge triggered.
@@ -289,6 +311,12 @@ impl Watch {
             Interest::Read => Ok(()),
             Interest::ReadWrite => registered.report_room(&self.reactor, source),
         }
+    }
+
+    /// What the source has reported since this was last asked.
+    pub(crate) fn take_news(&self) -> Readiness {
+        let registration = self.registration.borrow();
+        registration.as_ref().map_or_else(Readiness::default, |it| self.reactor.take_news(it.key))
     }
 
     /// Gives the registration away, if there is one.

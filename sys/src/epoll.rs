@@ -156,6 +156,13 @@ impl Events {
 }
 
 impl Readiness {
+    /// Adds what was reported later.
+    pub fn add(&mut self, later: Readiness) {
+        self.readable |= later.readable;
+        self.writable |= later.writable;
+        self.tail = self.tail.max(later.tail);
+    }
+
     fn of(flags: EventFlags) -> Readiness {
         let broken = EventFlags::ERR | EventFlags::HUP;
         // HUP without an error means that both directions have ended, which RDHUP says of the one read.

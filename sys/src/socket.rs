@@ -120,6 +120,11 @@ impl Socket {
     /// Closes with RST in place of FIN, and drops what was not sent; but for what waits for more
     /// ([`Socket::send_before_more`]), which goes first.
     pub fn reset(self) {
+        self.reset_on_close();
+    }
+
+    /// Makes the close, whenever it comes, a [`Socket::reset`].
+    pub fn reset_on_close(&self) {
         // Setting the option pushes. If it fails the connection is gone.
         let _ = self.set_nodelay();
         // If it fails the socket is closed with FIN instead, which is all that is left to do.
