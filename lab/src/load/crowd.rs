@@ -1,0 +1,209 @@
+//! A crowd of clients in a closed loop: so many at once, each beginning anew when it is done, until all of
+//! the work has been begun. Promises: each attempt ends as a success or as a failure of a named kind; one
+//! epoll thread. Leaves to others: what a client says and what it expects (`Client`).
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use rustix::buffer::spare_capacity;
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, Event, EventData, EventFlags};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use serde_json::{Value, json};
+
+use super::{WAIT_MAX, latencies, nanoseconds};
+
+const EVENTS_MAX: usize = 256;
+
+/// A dropped SYN is sent again after a second: such an attempt is slow, whatever else happened.
+const SLOW: Duration = Duration::from_secs(1);
+
+/// How often waits are looked over for clients that wait for too long.
+const SWEEP: Duration = Duration::from_secs(1);
+
+/// Why an attempt failed.
+pub(super) type Failure = String;
+
+/// What a client has come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// The socket has to do something first.
+    Wait,
+    /// The attempt has succeeded.
+    Done,
+}
+
+/// One connection's side of the talk; each new connection begins with a copy of the first.
+pub(super) trait Client: Clone {
+    /// Goes as far as the socket allows; `flags` are those of its edge.
+    fn advance(&mut self, socket: &OwnedFd, flags: EventFlags) -> Result<Step, Failure>;
+}
+
+/// Makes `attempts`, `concurrency` of them at a time; answers how many were `completed`, `failed` by kind and
+/// `slow`, the time, and latency quantiles from the call to connect to the end.
+///
+/// # Errors
+/// The load itself could not run; an attempt that fails is counted instead.
+pub(super) fn run(to: SocketAddr, attempts: u32, concurrency: u32, client: impl Client) -> Result<Value> {
+    let mut crowd = Crowd::new(to, attempts, client)?;
+    for _ in 0..concurrency.min(attempts) {
+        crowd.seats.push(None);
+        crowd.begin(crowd.seats.len() - 1)?;
+    }
+    crowd.run()?;
+    Ok(crowd.answer())
+}
+
+struct Seat<C> {
+    socket: OwnedFd,
+    started: Instant,
+    client: C,
+    /// Tells this connection's events from those of an earlier one in the same place.
+    number: u32,
+}
+
+struct Crowd<C> {
+    epoll: OwnedFd,
+    to: SocketAddr,
+    /// What each connection begins with.
+    client: C,
+    seats: Vec<Option<Seat<C>>>,
+    left_to_begin: u32,
+    begun: u32,
+    open: u32,
+    completed: u32,
+    slow: u32,
+    failures: BTreeMap<Failure, u32>,
+    latencies: hdrhistogram::Histogram<u64>,
+    started: Instant,
+}
+
+impl<C: Client> Crowd<C> {
+    fn new(to: SocketAddr, attempts: u32, client: C) -> Result<Self> {
+        Ok(Self {
+            epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            to,
+            client,
+            seats: Vec::new(),
+            left_to_begin: attempts,
+            begun: 0,
+            open: 0,
+            completed: 0,
+            slow: 0,
+            failures: BTreeMap::new(),
+            latencies: latencies(),
+            started: Instant::now(),
+        })
+    }
+
+    fn run(&mut self) -> Result<()> {
+        let mut events: Vec<Event> = Vec::with_capacity(EVENTS_MAX);
+        let mut swept = Instant::now();
+        let sweep = Timespec::try_from(SWEEP).context("a second fits")?;
+        while self.open > 0 {
+            match epoll::wait(&self.epoll, spare_capacity(&mut events), Some(&sweep)) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(error).context("waiting for events"),
+            }
+            for event in events.drain(..) {
+                self.turn(event)?;
+            }
+            if swept.elapsed() >= SWEEP {
+                swept = Instant::now();
+                self.give_up_on_the_late()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Begins the next attempt in this place, on a new connection, and the one after it if that fails at
+    /// once.
+    fn begin(&mut self, place: usize) -> Result<()> {
+        while self.left_to_begin > 0 {
+            self.left_to_begin -= 1;
+            self.begun = self.begun.wrapping_add(1);
+            let started = Instant::now();
+            match self.connect(place) {
+                Ok(socket) => {
+                    let (client, number) = (self.client.clone(), self.begun);
+                    self.seats[place] = Some(Seat { socket, started, client, number });
+                    self.open += 1;
+                    return Ok(());
+                }
+                Err(error) => self.fail(format!("connect: {error}")),
+            }
+        }
+        Ok(())
+    }
+
+    fn connect(&self, place: usize) -> rustix::io::Result<OwnedFd> {
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let socket = rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?;
+        match rustix::net::connect(&socket, &self.to) {
+            Ok(()) | Err(Errno::INPROGRESS) => {}
+            Err(error) => return Err(error),
+        }
+        let data = EventData::new_u64(u64::from(self.begun) << 32 | place as u64);
+        epoll::add(&self.epoll, &socket, data, EventFlags::IN | EventFlags::OUT | EventFlags::ET)?;
+        Ok(socket)
+    }
+
+    fn turn(&mut self, event: Event) -> Result<()> {
+        let data = event.data.u64();
+        let place = (data & u64::from(u32::MAX)) as usize;
+        let Some(seat) = &mut self.seats[place] else { return Ok(()) };
+        if u64::from(seat.number) != data >> 32 {
+            return Ok(());
+        }
+        match seat.client.advance(&seat.socket, event.flags) {
+            Ok(Step::Wait) => Ok(()),
+            Ok(Step::Done) => self.complete(place),
+            Err(failure) => self.abandon(place, failure),
+        }
+    }
+
+    fn complete(&mut self, place: usize) -> Result<()> {
+        let Some(seat) = &self.seats[place] else { return Ok(()) };
+        let latency = seat.started.elapsed();
+        self.latencies.saturating_record(nanoseconds(latency));
+        self.completed += 1;
+        self.slow += u32::from(latency > SLOW);
+        self.seats[place] = None;
+        self.open -= 1;
+        self.begin(place)
+    }
+
+    fn abandon(&mut self, place: usize, failure: Failure) -> Result<()> {
+        self.seats[place] = None;
+        self.open -= 1;
+        self.fail(failure);
+        self.begin(place)
+    }
+
+    fn fail(&mut self, failure: Failure) {
+        *self.failures.entry(failure).or_default() += 1;
+    }
+
+    fn give_up_on_the_late(&mut self) -> Result<()> {
+        let is_late = |seat: &Option<Seat<C>>| seat.as_ref().is_some_and(|s| s.started.elapsed() > WAIT_MAX);
+        let late: Vec<usize> = (0..self.seats.len()).filter(|&place| is_late(&self.seats[place])).collect();
+        late.into_iter().try_for_each(|place| self.abandon(place, "no reply in time".to_owned()))
+    }
+
+    fn answer(&self) -> Value {
+        json!({
+            "completed": self.completed,
+            "failed": self.failures.values().sum::<u32>(),
+            "failures": self.failures,
+            "slow": self.slow,
+            "elapsed_ns": nanoseconds(self.started.elapsed()),
+            "p50_ns": self.latencies.value_at_quantile(0.50),
+            "p99_ns": self.latencies.value_at_quantile(0.99),
+            "max_ns": self.latencies.max(),
+        })
+    }
+}
