@@ -12,8 +12,10 @@
 mod billing;
 mod bulk;
 mod configuration;
+mod cost;
 mod ends;
 mod idle;
+mod log;
 mod pingpong;
 mod rivals;
 mod rounds;

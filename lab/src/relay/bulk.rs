@@ -4,8 +4,9 @@
 use anyhow::{Result, ensure};
 
 use super::Effort;
+use super::cost::settled;
 use super::rivals::{Kind, Running};
-use super::short::{figure, settled};
+use super::short::figure;
 use crate::agent::{Agent, Command};
 use crate::load::Direction;
 use crate::report::Numbers;

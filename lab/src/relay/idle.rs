@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
+use super::cost::settled;
 use super::rivals::Running;
-use super::short::{figure, settled};
+use super::short::figure;
 use crate::agent::{Agent, Command};
 use crate::child;
 use crate::measure;
@@ -31,14 +32,14 @@ const REST: Duration = Duration::from_millis(500);
 ///
 /// # Errors
 /// A tunnel failed, or the relay's memory cannot be read.
-pub(super) fn run(relay: &Running, client: &mut Agent) -> Result<Vec<(&'static str, Numbers)>> {
+pub(super) fn run(relay: &mut Running, client: &mut Agent) -> Result<Vec<(&'static str, Numbers)>> {
     let cases = grow(relay, client);
     // Also after a failure, or the next relay would be measured with this one's tunnels.
     client.ask(&Command::Release)?;
     cases
 }
 
-fn grow(relay: &Running, client: &mut Agent) -> Result<Vec<(&'static str, Numbers)>> {
+fn grow(relay: &mut Running, client: &mut Agent) -> Result<Vec<(&'static str, Numbers)>> {
     let to = relay.ends.echo();
     client.ask(&Command::Hold { to, tunnels: WARM_UP })?;
     client.ask(&Command::Release)?;
@@ -61,7 +62,7 @@ fn grow(relay: &Running, client: &mut Agent) -> Result<Vec<(&'static str, Number
     Ok(cases)
 }
 
-fn at_rest_bytes(relay: &Running) -> Result<f64> {
+fn at_rest_bytes(relay: &mut Running) -> Result<f64> {
     settled(relay, 0)?;
     child::pause(REST)?;
     Ok(measure::memory_bytes(&relay.processes())? as f64)

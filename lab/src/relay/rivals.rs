@@ -14,6 +14,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::configuration::{self, Plan};
 use super::ends::Ends;
+use super::log::Log;
 use crate::child::{self, Child, Terms};
 use crate::measure::{self, CpuReading, Thread};
 use crate::report::Skipped;
@@ -151,6 +152,7 @@ pub(crate) struct Running {
     child: Option<Child>,
     program: PathBuf,
     directory: PathBuf,
+    log: Log,
 }
 
 /// Where a relay is to run and for what.
@@ -176,6 +178,7 @@ impl Running {
             child: None,
             program: contender.program.clone(),
             directory: directory.clone(),
+            log: log(contender.kind, &directory),
         };
         if contender.kind == Kind::Direct {
             return Ok(running);
@@ -251,14 +254,8 @@ impl Running {
     ///
     /// # Errors
     /// The log cannot be read.
-    pub(crate) fn log_lines(&self) -> Result<u64> {
-        let log = match self.kind {
-            Kind::Direct => return Ok(0),
-            Kind::Haproxy => output_file(&self.directory),
-            Kind::Tollgate | Kind::Nginx => self.directory.join("connections.log"),
-        };
-        let bytes = fs::read(&log).with_context(|| format!("reading {}", log.display()))?;
-        Ok(bytes.iter().filter(|&&byte| byte == b'\n').count() as u64)
+    pub(crate) fn log_lines(&mut self) -> Result<u64> {
+        self.log.lines()
     }
 
     /// Bytes that it says it has spliced, where it keeps such a count.
@@ -301,6 +298,14 @@ fn configuration_file(directory: &Path) -> PathBuf {
 
 fn output_file(directory: &Path) -> PathBuf {
     directory.join("output.log")
+}
+
+fn log(kind: Kind, directory: &Path) -> Log {
+    Log::in_files(match kind {
+        Kind::Direct => Vec::new(),
+        Kind::Haproxy => vec![output_file(directory)],
+        Kind::Tollgate | Kind::Nginx => vec![directory.join("connections.log")],
+    })
 }
 
 fn echoes(address: SocketAddr) -> std::io::Result<()> {
