@@ -31,7 +31,7 @@ use clap::builder::RangedI64ValueParser;
 use tempfile::TempDir;
 
 use self::ends::Ends;
-use self::rivals::{Contender, Kind, Running, Setting};
+use self::rivals::{Contender, Kind, Running, Setting, Work};
 use self::rounds::{Outcome, Rounds, Subject};
 use crate::agent::Agent;
 use crate::child::{self, Terms};
@@ -213,7 +213,7 @@ impl Load {
     }
 }
 
-impl Subject for Running {
+impl<W> Subject for Running<W> {
     fn name(&self) -> &'static str {
         self.kind.name()
     }
@@ -297,7 +297,8 @@ impl Bench {
 
     fn idle(&mut self) -> Result<Outcome> {
         let mut load = Load::start(&Terms::default(), &Terms::default())?;
-        let relays = self.contenders.iter().filter(|contender| contender.kind != Kind::Direct);
+        let takes_part = |kind| kind != Kind::Direct && Ends::KINDS.contains(&kind);
+        let relays = self.contenders.iter().filter(|contender| takes_part(contender.kind));
         let mut relays: Vec<Anew> =
             relays.map(|contender| Anew { contender: contender.clone(), running: None }).collect();
         let wanted = self.effort.rounds.min(IDLE_ROUNDS_MAX);
@@ -343,14 +344,14 @@ impl Bench {
     }
 
     /// Starts every relay; one that does not start is set aside with its reason.
-    fn start_all(
+    fn start_all<W: Work>(
         &mut self,
-        upstream: &Ends,
+        upstream: &W,
         threads: usize,
         terms: &Terms,
-    ) -> Result<(Vec<Running>, Vec<Skipped>)> {
+    ) -> Result<(Vec<Running<W>>, Vec<Skipped>)> {
         let (mut relays, mut failed) = (Vec::new(), Vec::new());
-        for contender in &self.contenders {
+        for contender in self.contenders.iter().filter(|contender| W::KINDS.contains(&contender.kind)) {
             let directory = TempDir::new_in(self.directory.path())?.keep();
             let setting = Setting { upstream, threads, terms, directory: &directory };
             match Running::start(contender, &setting, &mut self.next_port) {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::rivals::{Kind, Running};
+use super::rivals::{Kind, Running, Work};
 use super::short::{PART as SHORT, figure};
 use crate::child;
 use crate::load::{REPLY_BYTES, REQUEST_BYTES};
@@ -28,7 +28,7 @@ pub(super) struct Billed {
 ///
 /// # Errors
 /// The relay could not be asked.
-pub(super) fn settled(relays: &[Running]) -> Result<Option<Billed>> {
+pub(super) fn settled<W: Work>(relays: &[Running<W>]) -> Result<Option<Billed>> {
     let mut last = billed(relays)?;
     for _ in 0..LOOKS_MAX {
         child::pause(LOOK)?;
@@ -47,7 +47,7 @@ const LOOK: Duration = Duration::from_millis(500);
 /// Looks at a bill that does not come to rest, which then shows.
 const LOOKS_MAX: usize = 20;
 
-fn billed(relays: &[Running]) -> Result<Option<Billed>> {
+fn billed<W: Work>(relays: &[Running<W>]) -> Result<Option<Billed>> {
     let Some((program, configuration)) = relays.iter().find_map(Running::ledger) else { return Ok(None) };
     let mut usage = Command::new(program);
     usage.args(["usage", "--json", "--config"]).arg(configuration);

@@ -30,11 +30,11 @@ const USER: &str = "lab";
 
 /// What a configuration is made from.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Plan<'a> {
+pub(crate) struct Plan<'a, W = Ends> {
     /// Where the relay listens.
-    pub(crate) listen: &'a Ends,
+    pub(crate) listen: &'a W,
     /// Where it connects to.
-    pub(crate) upstream: &'a Ends,
+    pub(crate) upstream: &'a W,
     /// One more free port on loopback, for Tollgate's health and metrics.
     pub(crate) admin: SocketAddr,
     pub(crate) threads: usize,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::rivals::{Kind, Running};
+use super::rivals::{Kind, Running, Work};
 use crate::child;
 use crate::measure::CpuReading;
 use crate::report::Numbers;
@@ -41,7 +41,7 @@ impl Before {
     ///
     /// # Errors
     /// The log cannot be read.
-    pub(super) fn look(relay: &mut Running) -> Result<Self> {
+    pub(super) fn look<W: Work>(relay: &mut Running<W>) -> Result<Self> {
         Ok(Self { log_lines: relay.log_lines()?, cpu: relay.cpu() })
     }
 
@@ -50,7 +50,7 @@ impl Before {
     ///
     /// # Errors
     /// The log cannot be read.
-    pub(super) fn settle(&self, relay: &mut Running, completed: f64) -> Result<Option<Cost>> {
+    pub(super) fn settle<W: Work>(&self, relay: &mut Running<W>, completed: f64) -> Result<Option<Cost>> {
         let after = settled(relay, self.log_lines + completed as u64)?;
         let cost = Cost {
             process: after.whole_since(&self.cpu),
@@ -76,7 +76,7 @@ impl Cost {
 ///
 /// # Errors
 /// Its log cannot be read.
-pub(super) fn settled(relay: &mut Running, lines: u64) -> Result<CpuReading> {
+pub(super) fn settled<W: Work>(relay: &mut Running<W>, lines: u64) -> Result<CpuReading> {
     let mut reading = relay.cpu();
     let mut quiet_looks = 0;
     for _ in 0..LOOKS_MAX {

@@ -1,10 +1,13 @@
 //! The four ends of a setting: where the short connections, the echoes and the streams of either direction
 //! go. Promises: the listeners of a relay and the servers behind it are paired by position.
 
-use std::net::{SocketAddr, TcpListener};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 
-use anyhow::{Context, Result};
+use anyhow::{Result, bail};
 
+use super::configuration::{self, Plan};
+use super::rivals::{Contender, Kind, PROBE, Work};
 use crate::agent::Agent;
 use crate::load::{Direction, Role};
 
@@ -73,25 +76,50 @@ impl Ends {
     }
 }
 
-/// Five ports that nobody listens on now, different from those given by earlier calls: four ends and one to
-/// spare.
+/// Tunnels to all four; the echo shows that they stand.
+impl Work for Ends {
+    const KINDS: &'static [Kind] = &[Kind::Direct, Kind::Tollgate, Kind::Haproxy, Kind::Nginx];
+
+    fn through_relay(&self, next_port: &mut u16) -> Result<(Self, SocketAddr)> {
+        let mut one = || free_port(next_port);
+        Ok((Self::new([one()?, one()?, one()?, one()?]), one()?))
+    }
+
+    fn configuration(contender: &Contender, plan: &Plan<'_>) -> Result<String> {
+        Ok(match contender.kind {
+            Kind::Tollgate => configuration::tollgate(plan),
+            Kind::Haproxy => configuration::haproxy(plan),
+            Kind::Nginx => configuration::nginx(plan, contender.module.as_deref()),
+            Kind::Direct => bail!("{} has nothing to configure", contender.kind.name()),
+        })
+    }
+
+    fn is_done(&self) -> Result<bool> {
+        Ok(echoes(self.echo()).is_ok())
+    }
+}
+
+fn echoes(address: SocketAddr) -> std::io::Result<()> {
+    let mut stream = TcpStream::connect_timeout(&address, PROBE)?;
+    stream.set_read_timeout(Some(PROBE))?;
+    stream.write_all(b"?")?;
+    stream.read_exact(&mut [0])
+}
+
+/// A port that nobody listens on now, different from those given by earlier calls.
 ///
 /// # Errors
 /// The whole range is taken.
-pub(crate) fn free_ports(next: &mut u16) -> Result<(Ends, SocketAddr)> {
-    let mut free = || {
-        for _ in PORTS {
-            let port = if PORTS.contains(next) { *next } else { PORTS.start };
-            *next = port + 1;
-            let address = SocketAddr::from(([127, 0, 0, 1], port));
-            if TcpListener::bind(address).is_ok() {
-                return Some(address);
-            }
+pub(crate) fn free_port(next: &mut u16) -> Result<SocketAddr> {
+    for _ in PORTS {
+        let port = if PORTS.contains(next) { *next } else { PORTS.start };
+        *next = port + 1;
+        let address = SocketAddr::from(([127, 0, 0, 1], port));
+        if TcpListener::bind(address).is_ok() {
+            return Ok(address);
         }
-        None
-    };
-    let mut one = || free().context("no port is free for a relay to listen on");
-    Ok((Ends::new([one()?, one()?, one()?, one()?]), one()?))
+    }
+    bail!("no port is free for a relay to listen on")
 }
 
 /// Where to look for the first free port; spread by process, so that two labs seldom meet.
@@ -108,8 +136,9 @@ mod tests {
     #[test]
     fn ports_are_never_given_twice() {
         let mut next = PORTS.end - 3;
-        let (first, spare) = free_ports(&mut next).expect("some ports are free");
-        let (second, _) = free_ports(&mut next).expect("some ports are free");
+        let servers = Ends::new([SocketAddr::from(([127, 0, 0, 1], 1)); 4]);
+        let (first, spare) = servers.through_relay(&mut next).expect("some ports are free");
+        let (second, _) = servers.through_relay(&mut next).expect("some ports are free");
         let mut ports: Vec<u16> = first.all().iter().chain(second.all()).map(SocketAddr::port).collect();
         ports.push(spare.port());
         ports.sort_unstable();

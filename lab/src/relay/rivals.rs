@@ -1,10 +1,10 @@
 //! The relays that compete: which are installed, how one is started and ended, which threads are its data
-//! plane, and what it can prove about its own work. Promises: a relay counts as running once bytes came
-//! back through it. Leaves to others: how it is configured (`configuration.rs`) and what it is asked to do.
+//! plane, and what it can prove about its own work. Promises: a relay counts as running once something came
+//! back through it. Leaves to others: the kinds of work (`Work`) and how a relay is configured for each.
 
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::configuration::{self, Plan};
+use super::configuration::Plan;
 use super::ends::Ends;
 use super::log::Log;
 use crate::child::{self, Child, Terms};
@@ -23,7 +23,7 @@ use crate::report::Skipped;
 const READY_MS_MAX: u64 = 10_000;
 
 /// How long a single answer may take while waiting for it.
-const PROBE: Duration = Duration::from_millis(500);
+pub(crate) const PROBE: Duration = Duration::from_millis(500);
 
 /// Where nginx modules lie, as Debian and its descendants, then others, install them.
 const NGINX_MODULES: [&str; 3] =
@@ -61,7 +61,7 @@ pub(crate) struct Contender {
     pub(crate) version: String,
     program: PathBuf,
     /// nginx's stream module, where it is not built in.
-    module: Option<PathBuf>,
+    pub(crate) module: Option<PathBuf>,
 }
 
 impl Contender {
@@ -143,12 +143,37 @@ fn first_line(command: &mut Command) -> Result<String> {
     Ok(text.lines().next().unwrap_or_default().trim().to_owned())
 }
 
+/// A kind of work: where its clients connect, what lies behind, and what each relay is told so that it does
+/// it.
+pub(crate) trait Work: Clone {
+    /// Those who can do it.
+    const KINDS: &'static [Kind];
+
+    /// The same work through a relay that listens on ports that are free now, and one more free port.
+    ///
+    /// # Errors
+    /// No port is free.
+    fn through_relay(&self, next_port: &mut u16) -> Result<(Self, SocketAddr)>;
+
+    /// The configuration with which `contender` does it.
+    ///
+    /// # Errors
+    /// It is not among those who can.
+    fn configuration(contender: &Contender, plan: &Plan<'_, Self>) -> Result<String>;
+
+    /// Whether it is being done: something came back.
+    ///
+    /// # Errors
+    /// What came back says that waiting will not help.
+    fn is_done(&self) -> Result<bool>;
+}
+
 /// A relay that forwards, or nothing in its place; ends when dropped.
 #[derive(Debug)]
-pub(crate) struct Running {
+pub(crate) struct Running<W = Ends> {
     pub(crate) kind: Kind,
     /// Where clients connect.
-    pub(crate) ends: Ends,
+    pub(crate) ends: W,
     child: Option<Child>,
     program: PathBuf,
     directory: PathBuf,
@@ -157,20 +182,24 @@ pub(crate) struct Running {
 
 /// Where a relay is to run and for what.
 #[derive(Debug)]
-pub(crate) struct Setting<'a> {
-    pub(crate) upstream: &'a Ends,
+pub(crate) struct Setting<'a, W = Ends> {
+    pub(crate) upstream: &'a W,
     pub(crate) threads: usize,
     pub(crate) terms: &'a Terms,
     /// A directory of its own.
     pub(crate) directory: &'a Path,
 }
 
-impl Running {
-    /// Starts a relay and waits until an echo came back through it.
+impl<W: Work> Running<W> {
+    /// Starts a relay and waits until something came back through it.
     ///
     /// # Errors
     /// It could not be started or did not forward in time; the message ends with what it said.
-    pub(crate) fn start(contender: &Contender, setting: &Setting<'_>, next_port: &mut u16) -> Result<Self> {
+    pub(crate) fn start(
+        contender: &Contender,
+        setting: &Setting<'_, W>,
+        next_port: &mut u16,
+    ) -> Result<Self> {
         let directory = setting.directory.to_owned();
         let mut running = Self {
             kind: contender.kind,
@@ -184,7 +213,7 @@ impl Running {
             return Ok(running);
         }
         fs::create_dir_all(&directory)?;
-        let (listen, admin) = super::ends::free_ports(next_port)?;
+        let (listen, admin) = setting.upstream.through_relay(next_port)?;
         let plan = Plan {
             listen: &listen,
             upstream: setting.upstream,
@@ -192,9 +221,8 @@ impl Running {
             threads: setting.threads,
             directory: &directory,
         };
-        let (configuration, arguments) = command_line(contender, &plan);
-        fs::write(configuration_file(&directory), configuration)?;
-        let arguments: Vec<_> = arguments.into_iter().map(Into::into).collect();
+        fs::write(configuration_file(&directory), W::configuration(contender, &plan)?)?;
+        let arguments: Vec<_> = arguments(contender.kind, &directory).into_iter().map(Into::into).collect();
         let output = output_file(&directory);
         running.child = Some(Child::start(&contender.program, &arguments, setting.terms, &output)?);
         running.ends = listen;
@@ -206,7 +234,7 @@ impl Running {
     fn wait_until_ready(&mut self) -> Result<()> {
         let deadline = Instant::now() + Duration::from_millis(READY_MS_MAX);
         loop {
-            if echoes(self.ends.echo()).is_ok() {
+            if self.ends.is_done()? {
                 return Ok(());
             }
             if !self.is_alive() {
@@ -275,19 +303,18 @@ impl Running {
     }
 }
 
-/// The configuration's text, and the arguments that point to its file.
-fn command_line(contender: &Contender, plan: &Plan<'_>) -> (String, Vec<String>) {
-    let file = configuration_file(plan.directory).display().to_string();
+/// The arguments that point to its configuration, and let it run in the foreground.
+fn arguments(kind: Kind, directory: &Path) -> Vec<String> {
+    let file = configuration_file(directory).display().to_string();
     let word = str::to_owned;
-    match contender.kind {
-        Kind::Direct => (String::new(), Vec::new()),
-        Kind::Tollgate => (configuration::tollgate(plan), vec![word("serve"), word("--config"), file]),
-        Kind::Haproxy => (configuration::haproxy(plan), vec![word("-f"), file]),
+    match kind {
+        Kind::Direct => Vec::new(),
+        Kind::Tollgate => vec![word("serve"), word("--config"), file],
+        Kind::Haproxy => vec![word("-f"), file],
         Kind::Nginx => {
-            let errors = plan.directory.join("error.log").display().to_string();
-            let prefix = plan.directory.display().to_string();
-            let arguments = vec![word("-p"), prefix, word("-e"), errors, word("-c"), file];
-            (configuration::nginx(plan, contender.module.as_deref()), arguments)
+            let errors = directory.join("error.log").display().to_string();
+            let prefix = directory.display().to_string();
+            vec![word("-p"), prefix, word("-e"), errors, word("-c"), file]
         }
     }
 }
@@ -306,13 +333,6 @@ fn log(kind: Kind, directory: &Path) -> Log {
         Kind::Haproxy => vec![output_file(directory)],
         Kind::Tollgate | Kind::Nginx => vec![directory.join("connections.log")],
     })
-}
-
-fn echoes(address: SocketAddr) -> std::io::Result<()> {
-    let mut stream = TcpStream::connect_timeout(&address, PROBE)?;
-    stream.set_read_timeout(Some(PROBE))?;
-    stream.write_all(b"?")?;
-    stream.read_exact(&mut [0])
 }
 
 /// The end of what a relay said, for an error message.
