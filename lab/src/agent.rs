@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
 use crate::child::{self, Child, Terms};
-use crate::load::{self, Direction, Role};
+use crate::load::{self, Direction, Role, requests::Requests};
 
 /// What the lab may ask of an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +24,8 @@ pub(crate) enum Command {
     Totals,
     /// Make short connections.
     Short { to: SocketAddr, connections: u32, concurrency: u32 },
+    /// Make HTTP requests.
+    Requests(Requests),
     /// Move one stream for a time.
     Stream { to: SocketAddr, direction: Direction, time: Duration },
     /// Have this many tunnels open and otherwise idle.
@@ -125,6 +127,7 @@ fn act(command: &Command, tunnels: &mut load::idle::Tunnels) -> Result<Value> {
         Command::Serve(role) => Ok(json!({ "port": load::serve::start(role)?.port() })),
         Command::Totals => Ok(load::serve::totals()),
         Command::Short { to, connections, concurrency } => load::short::run(to, connections, concurrency),
+        Command::Requests(ref requests) => load::requests::run(requests),
         Command::Stream { to, direction, time } => load::stream::run(to, direction, time),
         Command::Hold { to, tunnels: count } => tunnels.hold(to, count),
         Command::Touch => Ok(tunnels.touch()),
@@ -143,6 +146,9 @@ impl fmt::Display for Command {
             Self::Totals => write!(text, "totals"),
             Self::Short { to, connections, concurrency } => {
                 write!(text, "short {to} {connections} {concurrency}")
+            }
+            Self::Requests(Requests { via, origin, persistence, count, concurrency }) => {
+                write!(text, "requests {via} {origin} {persistence} {count} {concurrency}")
             }
             Self::Stream { to, direction, time } => {
                 write!(text, "stream {to} {direction} {}", time.as_millis())
@@ -171,6 +177,13 @@ impl FromStr for Command {
                 connections: connections.parse()?,
                 concurrency: concurrency.parse()?,
             },
+            ["requests", via, origin, persistence, count, concurrency] => Self::Requests(Requests {
+                via: via.parse()?,
+                origin: origin.parse()?,
+                persistence: persistence.parse()?,
+                count: count.parse()?,
+                concurrency: concurrency.parse()?,
+            }),
             ["stream", to, direction, time] => {
                 Self::Stream { to: to.parse()?, direction: direction.parse()?, time: milliseconds(time)? }
             }
@@ -188,18 +201,24 @@ impl FromStr for Command {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::load::Persistence;
 
     #[test]
     fn commands_survive_the_pipe() {
         let to = SocketAddr::from(([127, 0, 0, 1], 21_000));
         let time = Duration::from_millis(1_500);
+        let requests =
+            |persistence| Requests { via: to, origin: to, persistence, count: 50_000, concurrency: 100 };
         let commands = [
             Command::Serve(Role::Reply),
             Command::Serve(Role::Echo),
             Command::Serve(Role::Source),
             Command::Serve(Role::Sink),
+            Command::Serve(Role::Origin),
             Command::Totals,
             Command::Short { to, connections: 50_000, concurrency: 500 },
+            Command::Requests(requests(Persistence::KeepAlive)),
+            Command::Requests(requests(Persistence::Close)),
             Command::Stream { to, direction: Direction::Up, time },
             Command::Stream { to, direction: Direction::Down, time },
             Command::Hold { to, tunnels: 9_000 },

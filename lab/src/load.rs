@@ -4,8 +4,10 @@
 //! its own process (`agent.rs`).
 
 mod crowd;
+mod http;
 pub(crate) mod idle;
 pub(crate) mod pingpong;
+pub(crate) mod requests;
 pub(crate) mod serve;
 pub(crate) mod short;
 pub(crate) mod stream;
@@ -45,6 +47,8 @@ pub(crate) enum Role {
     Source,
     /// Swallows a stream, then says how long it was.
     Sink,
+    /// Answers HTTP requests, and keeps the connection or closes it as each asks.
+    Origin,
 }
 
 /// Which way a stream flows, seen from the client.
@@ -56,6 +60,15 @@ pub(crate) enum Direction {
     Down,
 }
 
+/// What becomes of a connection after an HTTP answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Persistence {
+    /// It is kept for the next request.
+    KeepAlive,
+    /// It is closed.
+    Close,
+}
+
 impl fmt::Display for Role {
     fn fmt(&self, text: &mut fmt::Formatter<'_>) -> fmt::Result {
         text.write_str(match self {
@@ -63,6 +76,7 @@ impl fmt::Display for Role {
             Self::Echo => "echo",
             Self::Source => "source",
             Self::Sink => "sink",
+            Self::Origin => "origin",
         })
     }
 }
@@ -76,7 +90,29 @@ impl FromStr for Role {
             "echo" => Self::Echo,
             "source" => Self::Source,
             "sink" => Self::Sink,
+            "origin" => Self::Origin,
             _ => bail!("no server is called {word}"),
+        })
+    }
+}
+
+impl fmt::Display for Persistence {
+    fn fmt(&self, text: &mut fmt::Formatter<'_>) -> fmt::Result {
+        text.write_str(match self {
+            Self::KeepAlive => "keep-alive",
+            Self::Close => "close",
+        })
+    }
+}
+
+impl FromStr for Persistence {
+    type Err = anyhow::Error;
+
+    fn from_str(word: &str) -> Result<Self> {
+        Ok(match word {
+            "keep-alive" => Self::KeepAlive,
+            "close" => Self::Close,
+            _ => bail!("no connection's end is called {word}"),
         })
     }
 }

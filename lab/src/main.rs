@@ -39,7 +39,8 @@ struct Arguments {
 
 #[derive(Subcommand, Debug)]
 enum Command {
-    /// Tollgate beside HAProxy and nginx stream: short connections, streams, idle tunnels, small messages
+    /// Tollgate beside HAProxy, nginx and Squid: short connections, streams, idle tunnels, small messages,
+    /// plain requests
     Relay {
         #[command(flatten)]
         options: relay::Options,

@@ -1,11 +1,11 @@
-//! `lab relay`: Tollgate beside HAProxy and nginx stream, and beside nothing, on the same work in the same
-//! minutes. Four parts: short connections, one bulk stream each way, idle tunnels, small messages beside a
-//! stream. Promises: everything stays on loopback, is bounded in count and time, and is gone afterwards.
-//! Leaves to others: what is said about the figures (`report.rs`) and decided from them
+//! `lab relay`: Tollgate beside HAProxy, nginx and Squid, and beside nothing, on the same work in the same
+//! minutes. Five parts: short connections, one bulk stream each way, idle tunnels, small messages beside a
+//! stream, plain HTTP requests. Promises: everything stays on loopback, is bounded in count and time, and is
+//! gone afterwards. Leaves to others: what is said about the figures (`report.rs`) and decided from them
 //! (`relay/verdicts.rs`).
 //!
 //! ```text
-//!   client agent --> relay (Tollgate | HAProxy | nginx | none) --> server agents
+//!   client agent --> relay (Tollgate | HAProxy | nginx | Squid | none) --> server agents
 //!                      |  CPU, memory, log lines: read from /proc and its files by the lab
 //! ```
 
@@ -17,9 +17,13 @@ mod ends;
 mod idle;
 mod log;
 mod pingpong;
+mod proxies;
+mod requests;
 mod rivals;
 mod rounds;
+mod route;
 mod short;
+mod squid;
 mod traced;
 mod verdicts;
 
@@ -33,8 +37,10 @@ use tempfile::TempDir;
 use self::ends::Ends;
 use self::rivals::{Contender, Kind, Running, Setting, Work};
 use self::rounds::{Outcome, Rounds, Subject};
+use self::route::Route;
 use crate::agent::Agent;
 use crate::child::{self, Terms};
+use crate::load::Persistence;
 use crate::machine;
 use crate::progress::Progress;
 use crate::report::{Report, Skipped};
@@ -49,6 +55,9 @@ const IDLE_ROUNDS_MAX: usize = 3;
 const CONNECTIONS_MAX: i64 = 1_000_000;
 const ROUNDS_MAX: i64 = 100;
 
+/// Clients that keep their connections.
+const KEPT_CLIENTS: u32 = 100;
+
 /// How much better than usual the ends of small messages are scheduled, where that is allowed.
 const INSTRUMENT_NICENESS: i32 = -10;
 
@@ -58,7 +67,7 @@ pub(crate) struct Options {
     /// The tollgate executable [default: the one beside this lab]
     #[arg(long, value_name = "PATH")]
     tollgate: Option<PathBuf>,
-    /// The whole work: 50,000 short connections and seven rounds
+    /// The whole work: more connections and requests, longer streams, and seven rounds
     #[arg(long)]
     long: bool,
     /// Only these parts, with commas between them
@@ -73,6 +82,10 @@ pub(crate) struct Options {
     /// Short connections in each run [default: 20,000, with --long 50,000]
     #[arg(long, value_name = "COUNT", value_parser = up_to(CONNECTIONS_MAX))]
     connections: Option<u32>,
+    /// Requests in each run [default: 50,000 on kept connections and 20,000 on a connection each, with --long
+    /// 100,000 and 50,000]
+    #[arg(long, value_name = "COUNT", value_parser = up_to(CONNECTIONS_MAX))]
+    requests: Option<u32>,
 }
 
 /// A count from 1 to `most`.
@@ -91,6 +104,20 @@ enum Part {
     Idle,
     /// Small messages, alone and beside a stream: latency
     Pingpong,
+    /// Plain HTTP requests through forward proxies: rate, CPU time, latency
+    Requests,
+}
+
+impl Part {
+    const ALL: [Self; 5] = [Self::Short, Self::Bulk, Self::Idle, Self::Pingpong, Self::Requests];
+
+    /// Who can do this part of the work.
+    fn kinds(self) -> &'static [Kind] {
+        match self {
+            Self::Short | Self::Bulk | Self::Idle | Self::Pingpong => Ends::KINDS,
+            Self::Requests => Route::KINDS,
+        }
+    }
 }
 
 /// How much of everything.
@@ -99,6 +126,8 @@ pub(crate) struct Effort {
     rounds: usize,
     connections: u32,
     concurrency: u32,
+    kept_requests: u32,
+    closed_requests: u32,
     stream: Duration,
     ping: Duration,
 }
@@ -107,12 +136,25 @@ impl Effort {
     fn of(options: &Options) -> Self {
         let (rounds, connections, stream_ms, ping_ms) =
             if options.long { (7, 50_000, 4_000, 6_000) } else { (5, 20_000, 1_500, 2_000) };
+        let (kept_requests, closed_requests) =
+            if options.long { (100_000, 50_000) } else { (50_000, 20_000) };
         Self {
             rounds: options.rounds.map_or(rounds, |rounds| rounds as usize),
             connections: options.connections.unwrap_or(connections),
             concurrency: 500,
+            kept_requests: options.requests.unwrap_or(kept_requests),
+            closed_requests: options.requests.unwrap_or(closed_requests),
             stream: Duration::from_millis(stream_ms),
             ping: Duration::from_millis(ping_ms),
+        }
+    }
+
+    /// How many requests, and how many of them at once. Clients that keep their connections are fewer and
+    /// ask more.
+    fn requests(&self, persistence: Persistence) -> (u32, u32) {
+        match persistence {
+            Persistence::KeepAlive => (self.kept_requests, KEPT_CLIENTS),
+            Persistence::Close => (self.closed_requests, self.concurrency),
         }
     }
 }
@@ -124,7 +166,11 @@ impl Effort {
 /// instead.
 pub(crate) fn run(options: &Options) -> Result<Report> {
     let descriptors_max = child::raise_descriptor_limit();
-    let (contenders, skipped) = rivals::find(options.tollgate.as_deref(), &options.without);
+    let is_chosen = |part: &Part| options.only.is_empty() || options.only.contains(part);
+    let chosen: Vec<Part> = Part::ALL.into_iter().filter(is_chosen).collect();
+    let wanted = Kind::ALL.into_iter().filter(|kind| chosen.iter().any(|part| part.kinds().contains(kind)));
+    let wanted: Vec<Kind> = wanted.collect();
+    let (contenders, skipped) = rivals::find(&wanted, options.tollgate.as_deref(), &options.without);
     let mut machine = machine::facts(descriptors_max);
     for contender in contenders.iter().filter(|contender| contender.kind != Kind::Direct) {
         machine.insert(format!("{}_version", contender.kind.name()), contender.version.clone().into());
@@ -140,9 +186,6 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
         warnings: warnings(&contenders),
     };
     let effort = Effort::of(options);
-    let parts = [Part::Short, Part::Bulk, Part::Idle, Part::Pingpong];
-    let chosen = parts.into_iter().filter(|part| options.only.is_empty() || options.only.contains(part));
-    let chosen: Vec<Part> = chosen.collect();
     let progress = Progress::new(steps(&chosen, &contenders, &effort));
     let directory = TempDir::with_prefix("lab-").context("making a temporary directory")?;
     let mut bench = Bench { contenders, effort, progress, directory, next_port: ends::first_port() };
@@ -162,12 +205,16 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
 }
 
 fn steps(parts: &[Part], contenders: &[Contender], effort: &Effort) -> u64 {
-    let of = |part: &Part| match part {
-        Part::Idle => {
-            contenders.iter().filter(|contender| contender.kind != Kind::Direct).count()
-                * effort.rounds.min(IDLE_ROUNDS_MAX)
+    let of = |part: &Part| {
+        let kinds = contenders.iter().map(|contender| contender.kind);
+        let kinds = kinds.filter(|kind| part.kinds().contains(kind));
+        match part {
+            Part::Idle => {
+                kinds.filter(|&kind| kind != Kind::Direct).count() * effort.rounds.min(IDLE_ROUNDS_MAX)
+            }
+            Part::Short | Part::Bulk | Part::Pingpong => kinds.count() * effort.rounds,
+            Part::Requests => kinds.count() * effort.rounds * requests::CASES.len(),
         }
-        Part::Short | Part::Bulk | Part::Pingpong => contenders.len() * effort.rounds,
     };
     parts.iter().map(of).sum::<usize>() as u64
 }
@@ -238,6 +285,7 @@ impl Bench {
             Part::Bulk => self.bulk(),
             Part::Idle => self.idle(),
             Part::Pingpong => self.pingpong(),
+            Part::Requests => self.requests(),
         }
     }
 
@@ -251,16 +299,7 @@ impl Bench {
             Ok(vec![(short::PART, short::run(relay, &mut load.client, &effort)?)])
         })?;
         let mut outcome = outcome.with_failed(failed);
-        match (before, billing::settled(&relays)) {
-            (Ok(Some(before)), Ok(Some(after))) => {
-                outcome.rows.extend(billing::row(before, after, &outcome.rows, effort.connections));
-            }
-            (Err(error), _) | (_, Err(error)) => {
-                let reason = format!("{error:#}");
-                outcome.failed.push(Skipped { name: billing::PART.to_owned(), reason });
-            }
-            _ => {}
-        }
+        short::BILL.add(&mut outcome, before, &relays, effort.connections);
         Ok(outcome)
     }
 
@@ -337,6 +376,34 @@ impl Bench {
             pingpong::run(relay, &mut pinger, &mut load.client, &effort)
         })?;
         Ok(outcome.with_failed(failed))
+    }
+
+    fn requests(&mut self) -> Result<Outcome> {
+        let mut outcome = Outcome::default();
+        for case in &requests::CASES {
+            let of_case = self.requests_of(case)?;
+            outcome.rows.extend(of_case.rows);
+            outcome.failed.extend(of_case.failed);
+        }
+        Ok(outcome)
+    }
+
+    /// The proxies are started for each case, since they are configured for it.
+    fn requests_of(&mut self, case: &requests::Case) -> Result<Outcome> {
+        let (mut server, mut client) = (Agent::start(&Terms::default())?, Agent::start(&Terms::default())?);
+        let route = Route::serve(&mut server, case.persistence)?;
+        let (mut relays, failed) =
+            self.start_all(&route, machine::allowed_cpus().len(), &Terms::default())?;
+        let failed =
+            failed.into_iter().map(|it| Skipped { name: format!("{} in {}", it.name, case.what), ..it });
+        let effort = self.effort;
+        let before = billing::settled(&relays);
+        let outcome = self.rounds(case.what).run(&mut relays, &self.progress, |relay| {
+            Ok(vec![(case.part, requests::run(relay, &mut client, &mut server, &effort)?)])
+        })?;
+        let mut outcome = outcome.with_failed(failed.collect());
+        case.bill.add(&mut outcome, before, &relays, effort.requests(case.persistence).0);
+        Ok(outcome)
     }
 
     fn rounds(&self, what: &'static str) -> Rounds {

@@ -6,12 +6,13 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
+const SMALL_REQUESTS: &[&str] = &["--only", "requests", "--rounds", "1", "--requests", "500"];
 const SMALL: &[&str] = &["--only", "short", "--rounds", "1", "--connections", "50"];
 
 /// A run that needs no relay at all.
 fn lab(directory: &Path, arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_lab"))
-        .args(["relay", "--without", "tollgate,haproxy,nginx"])
+        .args(["relay", "--without", "tollgate,haproxy,nginx,squid"])
         .args(arguments)
         .env("TMPDIR", directory)
         .current_dir(directory)
@@ -43,8 +44,8 @@ fn a_run_tells_its_report_in_three_forms() {
         list.iter().filter_map(|entry| entry["name"].as_str().map(str::to_owned)).collect()
     };
     let left_out = names(&report["left_out"]);
-    for name in ["short-cpu", "short-rate", "bulk-cpu", "bulk-rate", "idle-memory", "pingpong-p99", "growth"]
-    {
+    let some = ["short-cpu", "short-rate", "bulk-cpu", "bulk-rate", "idle-memory", "pingpong-p99", "growth"];
+    for name in some.into_iter().chain(["requests-cpu", "requests-close-rate"]) {
         assert!(left_out.iter().any(|left_out| left_out == name), "{name} is not among {left_out:?}");
     }
 
@@ -53,18 +54,42 @@ fn a_run_tells_its_report_in_three_forms() {
 }
 
 #[test]
-fn nothing_is_left_behind() {
+fn requests_are_made_on_kept_connections_and_on_one_each() {
     let directory = tempfile::tempdir().expect("a temporary directory can be made");
-    let output = lab(directory.path(), SMALL);
-    assert!(output.status.success());
-    let left: Vec<_> = std::fs::read_dir(directory.path()).expect("it is still there").collect();
-    assert!(left.is_empty(), "{left:?}");
+    let output = lab(directory.path(), &[SMALL_REQUESTS, &["--json", "r.json"]].concat());
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{text}");
+    assert!(text.contains("skipped squid") && !text.contains("skipped haproxy"), "{text}");
+    let json = std::fs::read_to_string(directory.path().join("r.json")).expect("--json writes a file");
+    let report: Value = serde_json::from_str(&json).expect("the file is JSON");
+    let check = |row: &Value, case, connections| {
+        assert_eq!(row["case"], case);
+        assert_eq!(row["failed_requests"]["max"], 0.0, "{row}");
+        for end in ["client_connections_per_request", "origin_connections_per_request"] {
+            assert_eq!(row[end]["median"], connections, "{end} of {row}");
+        }
+    };
+    check(&report["rows"][0], "requests-keep-alive/direct", 0.2);
+    check(&report["rows"][1], "requests-close/direct", 1.0);
+}
+
+#[test]
+fn nothing_is_left_behind() {
+    for work in [SMALL, SMALL_REQUESTS] {
+        let directory = tempfile::tempdir().expect("a temporary directory can be made");
+        let output = lab(directory.path(), work);
+        assert!(output.status.success());
+        let left: Vec<_> = std::fs::read_dir(directory.path()).expect("it is still there").collect();
+        assert!(left.is_empty(), "{left:?}");
+    }
 }
 
 #[test]
 fn wrong_arguments_are_refused() {
     let directory = tempfile::tempdir().expect("a temporary directory can be made");
-    for arguments in [["--only", "everything"], ["--rounds", "0"], ["--connections", "2000000000"]] {
+    let wrong =
+        [["--only", "everything"], ["--rounds", "0"], ["--connections", "2000000000"], ["--requests", "0"]];
+    for arguments in wrong {
         let output = lab(directory.path(), &arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
     }

@@ -33,18 +33,22 @@ pub(super) type Failure = String;
 pub(super) enum Step {
     /// The socket has to do something first.
     Wait,
-    /// The attempt has succeeded.
+    /// The attempt has succeeded, and its connection is of no more use.
     Done,
+    /// The attempt has succeeded, and the next one may use its connection.
+    DoneAndKept,
 }
 
 /// One connection's side of the talk; each new connection begins with a copy of the first.
 pub(super) trait Client: Clone {
-    /// Goes as far as the socket allows; `flags` are those of its edge.
+    /// Goes as far as the socket allows. `flags` are those of its edge; an attempt on a kept connection
+    /// begins with no more than room to write.
     fn advance(&mut self, socket: &OwnedFd, flags: EventFlags) -> Result<Step, Failure>;
 }
 
 /// Makes `attempts`, `concurrency` of them at a time; answers how many were `completed`, `failed` by kind and
-/// `slow`, the time, and latency quantiles from the call to connect to the end.
+/// `slow`, over how many `connections`, the time, and latency quantiles from an attempt's begin, which is the
+/// call to connect where it needs one, to its end.
 ///
 /// # Errors
 /// The load itself could not run; an attempt that fails is counted instead.
@@ -73,7 +77,7 @@ struct Crowd<C> {
     client: C,
     seats: Vec<Option<Seat<C>>>,
     left_to_begin: u32,
-    begun: u32,
+    connections: u32,
     open: u32,
     completed: u32,
     slow: u32,
@@ -90,7 +94,7 @@ impl<C: Client> Crowd<C> {
             client,
             seats: Vec::new(),
             left_to_begin: attempts,
-            begun: 0,
+            connections: 0,
             open: 0,
             completed: 0,
             slow: 0,
@@ -125,11 +129,11 @@ impl<C: Client> Crowd<C> {
     fn begin(&mut self, place: usize) -> Result<()> {
         while self.left_to_begin > 0 {
             self.left_to_begin -= 1;
-            self.begun = self.begun.wrapping_add(1);
+            self.connections = self.connections.wrapping_add(1);
             let started = Instant::now();
             match self.connect(place) {
                 Ok(socket) => {
-                    let (client, number) = (self.client.clone(), self.begun);
+                    let (client, number) = (self.client.clone(), self.connections);
                     self.seats[place] = Some(Seat { socket, started, client, number });
                     self.open += 1;
                     return Ok(());
@@ -147,7 +151,7 @@ impl<C: Client> Crowd<C> {
             Ok(()) | Err(Errno::INPROGRESS) => {}
             Err(error) => return Err(error),
         }
-        let data = EventData::new_u64(u64::from(self.begun) << 32 | place as u64);
+        let data = EventData::new_u64(u64::from(self.connections) << 32 | place as u64);
         epoll::add(&self.epoll, &socket, data, EventFlags::IN | EventFlags::OUT | EventFlags::ET)?;
         Ok(socket)
     }
@@ -155,23 +159,36 @@ impl<C: Client> Crowd<C> {
     fn turn(&mut self, event: Event) -> Result<()> {
         let data = event.data.u64();
         let place = (data & u64::from(u32::MAX)) as usize;
-        let Some(seat) = &mut self.seats[place] else { return Ok(()) };
+        let Some(seat) = &self.seats[place] else { return Ok(()) };
         if u64::from(seat.number) != data >> 32 {
             return Ok(());
         }
-        match seat.client.advance(&seat.socket, event.flags) {
+        self.advance(place, event.flags)
+    }
+
+    fn advance(&mut self, place: usize, flags: EventFlags) -> Result<()> {
+        let Some(seat) = &mut self.seats[place] else { return Ok(()) };
+        match seat.client.advance(&seat.socket, flags) {
             Ok(Step::Wait) => Ok(()),
-            Ok(Step::Done) => self.complete(place),
+            Ok(Step::Done) => self.complete(place, false),
+            Ok(Step::DoneAndKept) => self.complete(place, true),
             Err(failure) => self.abandon(place, failure),
         }
     }
 
-    fn complete(&mut self, place: usize) -> Result<()> {
-        let Some(seat) = &self.seats[place] else { return Ok(()) };
+    fn complete(&mut self, place: usize, is_kept: bool) -> Result<()> {
+        let Some(seat) = &mut self.seats[place] else { return Ok(()) };
         let latency = seat.started.elapsed();
         self.latencies.saturating_record(nanoseconds(latency));
         self.completed += 1;
         self.slow += u32::from(latency > SLOW);
+        if is_kept && self.left_to_begin > 0 {
+            self.left_to_begin -= 1;
+            seat.started = Instant::now();
+            // There is no further edge for room that has been there all the time. With no more than that an
+            // attempt cannot be done, so this comes back here only by another edge.
+            return self.advance(place, EventFlags::OUT);
+        }
         self.seats[place] = None;
         self.open -= 1;
         self.begin(place)
@@ -200,6 +217,7 @@ impl<C: Client> Crowd<C> {
             "failed": self.failures.values().sum::<u32>(),
             "failures": self.failures,
             "slow": self.slow,
+            "connections": self.connections,
             "elapsed_ns": nanoseconds(self.started.elapsed()),
             "p50_ns": self.latencies.value_at_quantile(0.50),
             "p99_ns": self.latencies.value_at_quantile(0.99),

@@ -1,6 +1,6 @@
-//! The servers behind the relay: `reply` and `echo` on one epoll thread each, `source` and `sink` on a
-//! thread per stream. Promises: the totals hold every byte that a call accepted before the peer can see the
-//! stream's end. Leaves to others: counting what the clients saw.
+//! The servers behind the relay: `reply`, `echo` and `origin` on one epoll thread each, `source` and `sink`
+//! on a thread per stream. Promises: the totals hold every byte that a call accepted before the peer can see
+//! the stream's end. Leaves to others: counting what the clients saw.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -17,7 +17,7 @@ use rustix::net::{RecvFlags, SendFlags, SocketFlags};
 use serde_json::{Value, json};
 use socket2::{Domain, Socket, Type};
 
-use super::{CHUNK_BYTES, REPLY_BYTES, REQUEST_BYTES, Role, WAIT_MAX};
+use super::{CHUNK_BYTES, Persistence, REPLY_BYTES, REQUEST_BYTES, Role, WAIT_MAX, http};
 
 /// More than the clients have outstanding, so that no SYN is dropped here.
 const BACKLOG: i32 = 4_096;
@@ -34,6 +34,9 @@ const LISTENER: u64 = u64::MAX;
 static SENT_BYTES: AtomicU64 = AtomicU64::new(0);
 static RECEIVED_BYTES: AtomicU64 = AtomicU64::new(0);
 
+/// Connections on which requests may have come.
+static ORIGIN_CONNECTIONS: AtomicU64 = AtomicU64::new(0);
+
 /// Starts a server on a free port of 127.0.0.1, on threads of its own, until the process ends.
 ///
 /// # Errors
@@ -43,7 +46,7 @@ pub(crate) fn start(role: Role) -> Result<SocketAddr> {
     let address = listener.local_addr()?;
     let name = thread::Builder::new().name(role.to_string());
     match role {
-        Role::Reply | Role::Echo => {
+        Role::Reply | Role::Echo | Role::Origin => {
             let mut loop_ = EventLoop::new(listener, role)?;
             name.spawn(move || loop_.run())?;
         }
@@ -53,11 +56,12 @@ pub(crate) fn start(role: Role) -> Result<SocketAddr> {
     Ok(address)
 }
 
-/// The bytes that this process's streams have sent and received.
+/// The bytes that this process's streams have sent and received, and the connections of its origins.
 pub(crate) fn totals() -> Value {
     json!({
         "sent_bytes": SENT_BYTES.load(Ordering::Relaxed),
         "received_bytes": RECEIVED_BYTES.load(Ordering::Relaxed),
+        "origin_connections": ORIGIN_CONNECTIONS.load(Ordering::Relaxed),
     })
 }
 
@@ -68,10 +72,12 @@ fn listen() -> Result<TcpListener> {
     Ok(socket.into())
 }
 
-/// A connection of `reply` or `echo`.
+/// A connection of `reply`, `echo` or `origin`.
 struct Connection {
     socket: OwnedFd,
     received_bytes: usize,
+    /// Of `origin`: what has come of a request.
+    request: Vec<u8>,
 }
 
 struct EventLoop {
@@ -129,14 +135,18 @@ impl EventLoop {
             self.free.push(index);
             return;
         }
-        self.connections[index] = Some(Connection { socket, received_bytes: 0 });
+        if self.role == Role::Origin {
+            ORIGIN_CONNECTIONS.fetch_add(1, Ordering::Relaxed);
+        }
+        self.connections[index] = Some(Connection { socket, received_bytes: 0, request: Vec::new() });
     }
 
     fn serve(&mut self, index: usize) {
         let Some(connection) = &mut self.connections[index] else { return };
         let keep = match self.role {
             Role::Echo => echo(&connection.socket),
-            _ => reply(connection),
+            Role::Origin => answer(connection),
+            Role::Reply | Role::Source | Role::Sink => reply(connection),
         };
         if !keep {
             self.connections[index] = None;
@@ -173,6 +183,27 @@ fn echo(socket: &OwnedFd) -> bool {
         Err(Errno::AGAIN | Errno::INTR) => true,
         Err(_) => false,
     }
+}
+
+/// Whether the connection is to be kept. A peer that asks for the wrong thing, or does not take its answer,
+/// is dropped.
+fn answer(connection: &mut Connection) -> bool {
+    let Connection { socket, request, .. } = connection;
+    request.reserve(http::HEAD_BYTES_MAX);
+    match rustix::net::recv(&*socket, spare_capacity(request), RecvFlags::empty()) {
+        Ok((0, _)) => return false,
+        Ok(_) => {}
+        Err(Errno::AGAIN | Errno::INTR) => return true,
+        Err(_) => return false,
+    }
+    let (answer, persistence) = match http::read_request(request) {
+        Ok(None) => return true,
+        Ok(Some(persistence)) => (http::answer(persistence), persistence),
+        Err(_) => (http::REFUSAL, Persistence::Close),
+    };
+    request.clear();
+    let is_sent = rustix::net::send(&*socket, answer, SendFlags::NOSIGNAL) == Ok(answer.len());
+    is_sent && persistence == Persistence::KeepAlive
 }
 
 fn each_on_a_thread(listener: &TcpListener, serve: fn(TcpStream) -> std::io::Result<()>) {

@@ -8,12 +8,25 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use super::rivals::{Kind, Running, Work};
-use super::short::{PART as SHORT, figure};
+use super::rounds::Outcome;
+use super::short::figure;
+use super::{requests, short};
 use crate::child;
-use crate::load::{REPLY_BYTES, REQUEST_BYTES};
-use crate::report::{Row, Run};
+use crate::report::{Row, Run, Skipped};
 
-pub(super) const PART: &str = "billing";
+/// What is billed in a part of the experiment in which so many pieces of work are done.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bill {
+    /// What the bill is called, as a part of its own.
+    pub(super) part: &'static str,
+    /// The part that is billed, and what it calls its failures.
+    pub(super) of: &'static str,
+    pub(super) failed: &'static str,
+    /// Flows, bytes up and bytes down for each piece that succeeded: the name, and what is right.
+    pub(super) numbers: [(&'static str, Option<f64>); 3],
+}
+
+const BILLS: [Bill; 3] = [short::BILL, requests::KEPT.bill, requests::CLOSED.bill];
 
 /// What the ledger holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -67,37 +80,67 @@ fn parse(report: &Value) -> Result<Billed> {
     })
 }
 
-/// What was billed for each connection between two answers, over all rounds of short connections.
-pub(super) fn row(before: Billed, after: Billed, rows: &[Row], connections: u32) -> Option<Row> {
-    let short = short_row(rows)?;
-    let runs = short.series("failed_connections");
-    let completed: f64 = runs.iter().map(|failed| f64::from(connections) - failed).sum();
-    let numbers = vec![
-        ("billed_flows_per_connection", (after.flows - before.flows) / completed),
-        ("billed_up_bytes_per_connection", (after.up_bytes - before.up_bytes) / completed),
-        ("billed_down_bytes_per_connection", (after.down_bytes - before.down_bytes) / completed),
-    ];
-    let run = Run { round: 0, marks: Vec::new(), numbers };
-    Some(Row { part: PART, subject: short.subject.clone(), runs: vec![run] })
-}
-
-/// The runs that were billed.
-fn short_row(rows: &[Row]) -> Option<&Row> {
-    rows.iter().find(|row| row.part == SHORT && row.subject == Kind::Tollgate.name())
-}
-
-/// Says what is wrong with the bill, if every connection succeeded and yet it is not exact.
-pub(super) fn warning(rows: &[Row]) -> Option<String> {
-    let bill = rows.iter().find(|row| row.part == PART)?;
-    if short_row(rows)?.series("failed_connections").iter().any(|&failed| failed > 0.0) {
-        return None;
+impl Bill {
+    /// Adds to the rounds of a part what was billed for them, `count` pieces each; `before` is what had been
+    /// billed before the first.
+    pub(super) fn add<W: Work>(
+        &self,
+        outcome: &mut Outcome,
+        before: Result<Option<Billed>>,
+        relays: &[Running<W>],
+        count: u32,
+    ) {
+        match (before, settled(relays)) {
+            (Ok(Some(before)), Ok(Some(after))) => {
+                let row = self.row(before, after, &outcome.rows, count);
+                outcome.rows.extend(row);
+            }
+            (Err(error), _) | (_, Err(error)) => {
+                let reason = format!("{error:#}");
+                outcome.failed.push(Skipped { name: self.part.to_owned(), reason });
+            }
+            _ => {}
+        }
     }
-    let expected = [1.0, REQUEST_BYTES as f64, REPLY_BYTES as f64];
-    let wrong = |(name, expected): (&'static str, f64)| {
-        let billed = bill.median(name)?;
-        (billed != expected).then(|| format!("{} has {name} of {billed}, not {expected}", bill.subject))
-    };
-    bill.names().into_iter().zip(expected).find_map(wrong)
+
+    /// What was billed for each piece between two answers, over all rounds.
+    fn row(&self, before: Billed, after: Billed, rows: &[Row], count: u32) -> Option<Row> {
+        let billed_row = self.billed_row(rows)?;
+        let failures = billed_row.series(self.failed);
+        let completed: f64 = failures.iter().map(|failed| f64::from(count) - failed).sum();
+        let billed = [
+            after.flows - before.flows,
+            after.up_bytes - before.up_bytes,
+            after.down_bytes - before.down_bytes,
+        ];
+        let number = |((name, _), billed): ((&'static str, Option<f64>), f64)| (name, billed / completed);
+        let numbers = self.numbers.into_iter().zip(billed).map(number).collect();
+        let run = Run { round: 0, marks: Vec::new(), numbers };
+        Some(Row { part: self.part, subject: billed_row.subject.clone(), runs: vec![run] })
+    }
+
+    /// The runs that were billed.
+    fn billed_row<'a>(&self, rows: &'a [Row]) -> Option<&'a Row> {
+        rows.iter().find(|row| row.part == self.of && row.subject == Kind::Tollgate.name())
+    }
+
+    /// Says what is wrong with it, if every piece succeeded and yet it is not exact.
+    fn warning(&self, rows: &[Row]) -> Option<String> {
+        let bill = rows.iter().find(|row| row.part == self.part)?;
+        if self.billed_row(rows)?.series(self.failed).iter().any(|&failed| failed > 0.0) {
+            return None;
+        }
+        let wrong = |(name, right): (&'static str, Option<f64>)| {
+            let (billed, right) = (bill.median(name)?, right?);
+            (billed != right).then(|| format!("{} has {name} of {billed}, not {right}", bill.subject))
+        };
+        self.numbers.into_iter().find_map(wrong)
+    }
+}
+
+/// Says what is wrong with a bill.
+pub(super) fn warning(rows: &[Row]) -> Option<String> {
+    BILLS.iter().find_map(|bill| bill.warning(rows))
 }
 
 #[cfg(test)]
@@ -105,14 +148,14 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn short(failed: &[f64]) -> Row {
+    fn completed(failed: &[f64]) -> Row {
         let run = |(round, &failed): (usize, &f64)| Run {
             round,
             marks: Vec::new(),
             numbers: vec![("failed_connections", failed)],
         };
         let runs = failed.iter().enumerate().map(run).collect();
-        Row { part: SHORT, subject: "tollgate".to_owned(), runs }
+        Row { part: short::PART, subject: "tollgate".to_owned(), runs }
     }
 
     fn billed(flows: f64, up_bytes: f64, down_bytes: f64) -> Billed {
@@ -130,8 +173,8 @@ mod tests {
     fn only_an_exact_bill_passes() {
         let before = billed(1.0, 1.0, 1.0);
         let check = |after, failed: &[f64], expected: Option<&str>| {
-            let mut rows = vec![short(failed)];
-            rows.extend(row(before, after, &rows, 10));
+            let mut rows = vec![completed(failed)];
+            rows.extend(short::BILL.row(before, after, &rows, 10));
             assert_eq!(warning(&rows).as_deref(), expected);
         };
         check(billed(21.0, 2_001.0, 4_001.0), &[0.0, 0.0], None);
@@ -140,5 +183,20 @@ mod tests {
         let more = "tollgate has billed_up_bytes_per_connection of 101, not 100";
         check(billed(21.0, 2_021.0, 4_001.0), &[0.0, 0.0], Some(more));
         check(billed(20.0, 2_001.0, 4_001.0), &[1.0, 0.0], None);
+    }
+
+    #[test]
+    fn of_requests_the_flows_are_exact() {
+        let check = |after, expected: Option<&str>| {
+            let bill = requests::CLOSED.bill;
+            let numbers = vec![(bill.failed, 0.0)];
+            let run = Run { round: 0, marks: Vec::new(), numbers };
+            let mut rows = vec![Row { part: bill.of, subject: "tollgate".to_owned(), runs: vec![run] }];
+            rows.extend(bill.row(billed(0.0, 0.0, 0.0), after, &rows, 10));
+            assert_eq!(warning(&rows).as_deref(), expected);
+        };
+        check(billed(10.0, 1_230.0, 11_110.0), None);
+        let twice = "tollgate has billed_flows_per_request of 2, not 1";
+        check(billed(20.0, 1_230.0, 11_110.0), Some(twice));
     }
 }

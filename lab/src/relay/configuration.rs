@@ -1,6 +1,6 @@
 //! The configurations under which the relays compete: the same listeners, the same work, logging really on.
 //! Promises: each relay gets what its own manual recommends for the job, and no relay is asked for less
-//! than another. Leaves to others: starting them.
+//! than another. Leaves to others: starting them, and forward proxies (`proxies.rs`).
 //!
 //! What is alike: as many threads as CPUs given, TCP only, one log line per connection to a file, room for
 //! the same number of tunnels. What each does better than asked stays: nginx buffers its log, HAProxy
@@ -20,13 +20,13 @@ const HAPROXY_PIPES_MAX: u32 = 64;
 
 /// A tunnel takes two connections, and each worker must be able to hold all of them, since which worker gets
 /// a connection is the kernel's choice.
-const NGINX_CONNECTIONS_MAX: u32 = 2 * TUNNELS_MAX + 500;
+pub(super) const NGINX_CONNECTIONS_MAX: u32 = 2 * TUNNELS_MAX + 500;
 
 /// Longer than any experiment keeps a tunnel idle.
 const IDLE_S_MAX: u32 = 600;
 
 /// The user to whom Tollgate bills everything.
-const USER: &str = "lab";
+pub(super) const USER: &str = "lab";
 
 /// What a configuration is made from.
 #[derive(Clone, Copy, Debug)]
@@ -126,7 +126,6 @@ defaults
 pub(crate) fn nginx(plan: &Plan<'_>, module: Option<&Path>) -> String {
     let directory = plan.directory.display();
     let load = module.map_or_else(String::new, |module| format!("load_module {};\n", module.display()));
-    let user = if rustix::process::geteuid().is_root() { "user root;\n" } else { "" };
     let server = |(listen, upstream)| {
         format!(
             r"    server {{
@@ -155,9 +154,15 @@ stream {{
     proxy_timeout {IDLE_S_MAX}s;
 {servers}}}
 ",
+        user = nginx_user(),
         threads = plan.threads,
         descriptors = NGINX_CONNECTIONS_MAX + 500,
     )
+}
+
+/// As root it would become a user who may not be able to enter the directory.
+pub(super) fn nginx_user() -> &'static str {
+    if rustix::process::geteuid().is_root() { "user root;\n" } else { "" }
 }
 
 #[cfg(test)]

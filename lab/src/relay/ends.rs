@@ -90,7 +90,7 @@ impl Work for Ends {
             Kind::Tollgate => configuration::tollgate(plan),
             Kind::Haproxy => configuration::haproxy(plan),
             Kind::Nginx => configuration::nginx(plan, contender.module.as_deref()),
-            Kind::Direct => bail!("{} has nothing to configure", contender.kind.name()),
+            kind @ (Kind::Direct | Kind::Squid) => bail!("{} relays no tunnels", kind.name()),
         })
     }
 

@@ -15,6 +15,7 @@ use anyhow::{Context, Result, bail, ensure};
 use super::configuration::Plan;
 use super::ends::Ends;
 use super::log::Log;
+use super::squid::{self, Remains};
 use crate::child::{self, Child, Terms};
 use crate::measure::{self, CpuReading, Thread};
 use crate::report::Skipped;
@@ -38,11 +39,15 @@ pub(crate) enum Kind {
     Tollgate,
     /// HAProxy in TCP mode
     Haproxy,
-    /// nginx with its stream module
+    /// nginx: its stream module for tunnels, its http module for requests
     Nginx,
+    /// Squid, which keeps nothing
+    Squid,
 }
 
 impl Kind {
+    pub(crate) const ALL: [Self; 5] = [Self::Direct, Self::Tollgate, Self::Haproxy, Self::Nginx, Self::Squid];
+
     /// The name in tables and files.
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -50,6 +55,7 @@ impl Kind {
             Self::Tollgate => "tollgate",
             Self::Haproxy => "haproxy",
             Self::Nginx => "nginx",
+            Self::Squid => "squid",
         }
     }
 }
@@ -71,11 +77,15 @@ impl Contender {
     }
 }
 
-/// Finds the relays that can compete here, and says why the others cannot or, being among `without`, must
-/// not. `tollgate` defaults to the executable beside this one.
-pub(crate) fn find(tollgate: Option<&Path>, without: &[Kind]) -> (Vec<Contender>, Vec<Skipped>) {
+/// Finds those of `wanted` that can compete here, and says why the others cannot or, being among `without`,
+/// must not. `tollgate` defaults to the executable beside this one.
+pub(crate) fn find(
+    wanted: &[Kind],
+    tollgate: Option<&Path>,
+    without: &[Kind],
+) -> (Vec<Contender>, Vec<Skipped>) {
     let (mut found, mut skipped) = (Vec::new(), Vec::new());
-    for kind in [Kind::Direct, Kind::Tollgate, Kind::Haproxy, Kind::Nginx] {
+    for &kind in wanted {
         match find_one(kind, tollgate, without) {
             Ok(contender) => found.push(contender),
             Err(error) => {
@@ -93,6 +103,7 @@ fn find_one(kind: Kind, tollgate: Option<&Path>, without: &[Kind]) -> Result<Con
         Kind::Tollgate => find_tollgate(tollgate),
         Kind::Haproxy => find_haproxy(),
         Kind::Nginx => find_nginx(),
+        Kind::Squid => find_squid(),
     }
 }
 
@@ -127,6 +138,13 @@ fn find_nginx() -> Result<Contender> {
     let module = module.into_iter().find(|module| module.is_file());
     let module = module.context("nginx is installed without its stream module (libnginx-mod-stream)")?;
     Ok(Contender { kind: Kind::Nginx, version, program, module: Some(module) })
+}
+
+fn find_squid() -> Result<Contender> {
+    let program = on_path("squid")?;
+    let version = first_line(Command::new(&program).arg("-v"))?;
+    let version = if squid::may_share_work() { version } else { format!("{version}, with one worker only") };
+    Ok(Contender { kind: Kind::Squid, version, program, module: None })
 }
 
 /// Administrators' programs are often not on a user's path.
@@ -178,6 +196,8 @@ pub(crate) struct Running<W = Ends> {
     program: PathBuf,
     directory: PathBuf,
     log: Log,
+    /// Goes after the child has ended, being below it.
+    _remains: Option<Remains>,
 }
 
 /// Where a relay is to run and for what.
@@ -207,12 +227,16 @@ impl<W: Work> Running<W> {
             child: None,
             program: contender.program.clone(),
             directory: directory.clone(),
-            log: log(contender.kind, &directory),
+            log: log(contender.kind, &directory, setting.threads),
+            _remains: (contender.kind == Kind::Squid).then(|| Remains::of(&directory)),
         };
         if contender.kind == Kind::Direct {
             return Ok(running);
         }
         fs::create_dir_all(&directory)?;
+        if contender.kind == Kind::Squid {
+            squid::hand_over(&directory).context("giving Squid a directory")?;
+        }
         let (listen, admin) = setting.upstream.through_relay(next_port)?;
         let plan = Plan {
             listen: &listen,
@@ -226,22 +250,21 @@ impl<W: Work> Running<W> {
         let output = output_file(&directory);
         running.child = Some(Child::start(&contender.program, &arguments, setting.terms, &output)?);
         running.ends = listen;
-        let ready = running.wait_until_ready();
-        ready.with_context(|| format!("{}: {}", contender.kind.name(), tail(&output)))?;
+        running.wait_until_ready(&output)?;
         Ok(running)
     }
 
-    fn wait_until_ready(&mut self) -> Result<()> {
+    fn wait_until_ready(&mut self, output: &Path) -> Result<()> {
         let deadline = Instant::now() + Duration::from_millis(READY_MS_MAX);
         loop {
             if self.ends.is_done()? {
                 return Ok(());
             }
             if !self.is_alive() {
-                bail!("it ended at once");
+                bail!("it ended at once, saying: {}", tail(output));
             }
             if Instant::now() > deadline {
-                bail!("it did not forward within {READY_MS_MAX} ms");
+                bail!("it did not forward within {READY_MS_MAX} ms, saying: {}", tail(output));
             }
             child::pause(Duration::from_millis(20))?;
         }
@@ -267,14 +290,15 @@ impl<W: Work> Running<W> {
         CpuReading::of(&self.processes())
     }
 
-    /// Whether a thread moves connections: Tollgate's reactors, nginx's workers, every thread of HAProxy.
+    /// Whether a thread moves connections: Tollgate's reactors, the workers of nginx and Squid, every thread
+    /// of HAProxy.
     pub(crate) fn is_data_plane(&self, thread: &Thread) -> bool {
         let main = self.child.as_ref().map(Child::id);
         match self.kind {
             Kind::Direct => false,
             Kind::Tollgate => thread.name.starts_with("reactor-"),
             Kind::Haproxy => true,
-            Kind::Nginx => Some(thread.process) != main,
+            Kind::Nginx | Kind::Squid => Some(thread.process) != main,
         }
     }
 
@@ -316,6 +340,11 @@ fn arguments(kind: Kind, directory: &Path) -> Vec<String> {
             let prefix = directory.display().to_string();
             vec![word("-p"), prefix, word("-e"), errors, word("-c"), file]
         }
+        Kind::Squid => {
+            let service = squid::service(directory);
+            let said_to_output = word("-d1");
+            vec![word("--foreground"), said_to_output, word("-n"), service, word("-f"), file]
+        }
     }
 }
 
@@ -327,11 +356,12 @@ fn output_file(directory: &Path) -> PathBuf {
     directory.join("output.log")
 }
 
-fn log(kind: Kind, directory: &Path) -> Log {
+fn log(kind: Kind, directory: &Path, threads: usize) -> Log {
     Log::in_files(match kind {
         Kind::Direct => Vec::new(),
         Kind::Haproxy => vec![output_file(directory)],
         Kind::Tollgate | Kind::Nginx => vec![directory.join("connections.log")],
+        Kind::Squid => squid::logs(directory, threads),
     })
 }
 
@@ -363,11 +393,13 @@ mod tests {
 
     #[test]
     fn a_missing_tollgate_is_skipped_with_the_remedy() {
-        let without = [Kind::Haproxy, Kind::Nginx];
-        let (found, skipped) = find(Some(Path::new("/nonexistent/tollgate")), &without);
+        let wanted = [Kind::Direct, Kind::Tollgate, Kind::Haproxy, Kind::Nginx];
+        let without = [Kind::Haproxy, Kind::Nginx, Kind::Squid];
+        let (found, skipped) = find(&wanted, Some(Path::new("/nonexistent/tollgate")), &without);
         assert_eq!(found.iter().map(|contender| contender.kind).collect::<Vec<_>>(), [Kind::Direct]);
         assert_eq!(skipped[0].name, "tollgate");
         assert!(skipped[0].reason.contains("cargo build --release"), "{}", skipped[0].reason);
+        assert_eq!(skipped.len(), 3);
         assert_eq!(skipped[2], Skipped { name: "nginx".to_owned(), reason: "it was not wanted".to_owned() });
     }
 }

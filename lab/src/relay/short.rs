@@ -4,12 +4,26 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 
 use super::Effort;
+use super::billing::Bill;
 use super::cost::Before;
 use super::rivals::Running;
 use crate::agent::{Agent, Command};
+use crate::load::{REPLY_BYTES, REQUEST_BYTES};
 use crate::report::Numbers;
 
 pub(super) const PART: &str = "short";
+
+/// Each connection is a flow.
+pub(super) const BILL: Bill = Bill {
+    part: "billing",
+    of: PART,
+    failed: "failed_connections",
+    numbers: [
+        ("billed_flows_per_connection", Some(1.0)),
+        ("billed_up_bytes_per_connection", Some(REQUEST_BYTES as f64)),
+        ("billed_down_bytes_per_connection", Some(REPLY_BYTES as f64)),
+    ],
+};
 
 /// One run of one relay.
 ///
@@ -27,7 +41,7 @@ pub(super) fn run(relay: &mut Running, client: &mut Agent, effort: &Effort) -> R
         ("connections_per_s", completed / (figure(&answer, "elapsed_ns")? / 1e9)),
         ("latency_p50_ms", figure(&answer, "p50_ns")? / 1e6),
         ("latency_p99_ms", figure(&answer, "p99_ns")? / 1e6),
-        ("failed_connections", figure(&answer, "failed")?),
+        (BILL.failed, figure(&answer, "failed")?),
         ("connections_slower_than_1_s", figure(&answer, "slow")?),
     ];
     let names =

@@ -2,12 +2,18 @@
 //! left out with the reason. Leaves to others: when an interval decides (`verdict.rs`).
 
 use super::rivals::Kind;
-use super::{bulk, pingpong, short};
+use super::{bulk, pingpong, requests, short};
 use crate::report::{Report, Sample, Skipped};
 use crate::verdict::{Target, Verdict, best_rival, paired_ratios};
 
 /// A rival must have spliced this share of its bytes, or it was not the rival that the promise is about.
 const SPLICED_SHARE_MIN: f64 = 0.9;
+
+/// Whom short connections and small messages are compared with.
+const TUNNELLERS: [Kind; 2] = [Kind::Haproxy, Kind::Nginx];
+
+/// Whom plain requests are compared with.
+const FORWARDERS: [Kind; 2] = [Kind::Nginx, Kind::Squid];
 
 /// What the later, full form of the experiment will check.
 const NOT_YET: [(&str, &str); 2] = [
@@ -20,9 +26,20 @@ type Judged = Result<Verdict, (&'static str, String)>;
 
 /// Judges all promises, or says why not.
 pub(super) fn judge(report: &mut Report) {
-    let judged = [short_cpu, short_rate, bulk_cpu, bulk_rate, idle_memory, pingpong_p99, pingpong_stream_p99]
-        .map(|judge| judge(report));
-    for verdict in judged {
+    let judges = [
+        short_cpu,
+        short_rate,
+        bulk_cpu,
+        bulk_rate,
+        idle_memory,
+        pingpong_p99,
+        pingpong_stream_p99,
+        requests_cpu,
+        requests_rate,
+        requests_close_cpu,
+        requests_close_rate,
+    ];
+    for verdict in judges.map(|judge| judge(report)) {
         match verdict {
             Ok(verdict) => report.verdicts.push(verdict),
             Err((name, reason)) => report.left_out.push(Skipped { name: name.to_owned(), reason }),
@@ -34,11 +51,12 @@ pub(super) fn judge(report: &mut Report) {
 
 fn short_cpu(report: &Report) -> Judged {
     let number = "process_cpu_us_per_connection";
-    against_better("short-cpu", report, short::PART, number, Target::AtMost(1.0))
+    against_better("short-cpu", report, short::PART, number, Target::AtMost(1.0), &TUNNELLERS)
 }
 
 fn short_rate(report: &Report) -> Judged {
-    against_better("short-rate", report, short::PART, "connections_per_s", Target::AtLeast(1.05))
+    let number = "connections_per_s";
+    against_better("short-rate", report, short::PART, number, Target::AtLeast(1.05), &TUNNELLERS)
 }
 
 fn bulk_cpu(report: &Report) -> Judged {
@@ -59,7 +77,7 @@ fn idle_memory(report: &Report) -> Judged {
 
 fn pingpong_p99(report: &Report) -> Judged {
     let part = pingpong::ALONE;
-    against_better("pingpong-p99", report, part, "latency_p99_ms", Target::AtMost(1.0))
+    against_better("pingpong-p99", report, part, "latency_p99_ms", Target::AtMost(1.0), &TUNNELLERS)
 }
 
 fn pingpong_stream_p99(report: &Report) -> Judged {
@@ -75,6 +93,41 @@ fn pingpong_stream_p99(report: &Report) -> Judged {
     Ok(verdict)
 }
 
+fn requests_cpu(report: &Report) -> Judged {
+    of_requests("requests-cpu", report, requests::KEPT.part, REQUEST_CPU, Target::AtMost(1.0))
+}
+
+fn requests_rate(report: &Report) -> Judged {
+    of_requests("requests-rate", report, requests::KEPT.part, REQUEST_RATE, Target::AtLeast(1.0))
+}
+
+fn requests_close_cpu(report: &Report) -> Judged {
+    of_requests("requests-close-cpu", report, requests::CLOSED.part, REQUEST_CPU, Target::AtMost(1.0))
+}
+
+fn requests_close_rate(report: &Report) -> Judged {
+    of_requests("requests-close-rate", report, requests::CLOSED.part, REQUEST_RATE, Target::AtLeast(1.0))
+}
+
+const REQUEST_CPU: &str = "process_cpu_us_per_request";
+const REQUEST_RATE: &str = "requests_per_s";
+
+/// A request that fails is often a cheap one.
+fn of_requests(
+    name: &'static str,
+    report: &Report,
+    part: &'static str,
+    number: &str,
+    target: Target,
+) -> Judged {
+    let verdict = against_better(name, report, part, number, target, &FORWARDERS)?;
+    let failed = ours(name, report, part, requests::FAILED)?;
+    if failed.iter().any(|failed| failed.value > 0.0) {
+        return Ok(verdict.undecided_because("requests failed"));
+    }
+    Ok(verdict)
+}
+
 /// Our values of a number.
 fn ours(
     name: &'static str,
@@ -86,18 +139,19 @@ fn ours(
     Ok(row.samples(number).into_iter().map(|sample| sample.1).collect())
 }
 
-/// Our number as a share of the better of HAProxy's and nginx's.
+/// Our number as a share of the best of some rivals'.
 fn against_better(
     name: &'static str,
     report: &Report,
     part: &'static str,
     number: &str,
     target: Target,
+    rivals: &[Kind],
 ) -> Judged {
     let ours = report.row(part, Kind::Tollgate.name()).ok_or_else(|| nothing(name))?;
-    let rivals = [Kind::Haproxy.name(), Kind::Nginx.name()];
-    let best = best_rival(report, part, number, target, &rivals)
-        .ok_or((name, "neither haproxy nor nginx was measured in this part of the work".to_owned()))?;
+    let rivals: Vec<&str> = rivals.iter().map(|rival| rival.name()).collect();
+    let nobody = || (name, format!("neither {} was measured in this part of the work", rivals.join(" nor ")));
+    let best = best_rival(report, part, number, target, &rivals).ok_or_else(nobody)?;
     let about = format!("{number} as a share of {}'s", best.subject);
     let ratios = paired_ratios(ours, best, number);
     Verdict::on_median(name, target, &ratios, &about).ok_or_else(|| unpaired(name))
@@ -199,6 +253,10 @@ mod tests {
             "idle-memory",
             "pingpong-p99",
             "pingpong-stream-p99",
+            "requests-close-cpu",
+            "requests-close-rate",
+            "requests-cpu",
+            "requests-rate",
             "short-cpu",
             "short-rate",
         ];
@@ -220,6 +278,30 @@ mod tests {
         let report = judged(rows);
         assert_eq!(outcome(&report, "short-cpu"), Some((0.8, Outcome::Holds)));
         assert_eq!(outcome(&report, "short-rate"), Some((0.75, Outcome::Fails)));
+    }
+
+    #[test]
+    fn requests_are_compared_with_forward_proxies_and_must_succeed() {
+        let names = ["process_cpu_us_per_request", "requests_per_s", "failed_requests"];
+        let request_row = |subject: &str, cpu_us: f64, rate: f64, failed: f64| {
+            row("requests-keep-alive", subject, [&[cpu_us, rate, failed]; 5], &names)
+        };
+        let check = |failed: f64, expected| {
+            let report = judged(vec![
+                request_row("tollgate", 30.0, 30_000.0, failed),
+                request_row("nginx", 40.0, 20_000.0, 0.0),
+                request_row("squid", 120.0, 8_000.0, 0.0),
+            ]);
+            assert_eq!(outcome(&report, "requests-cpu"), Some((0.75, expected)));
+            assert_eq!(outcome(&report, "requests-rate"), Some((1.5, expected)));
+            assert_eq!(outcome(&report, "requests-close-cpu"), None);
+        };
+        check(0.0, Outcome::Holds);
+        check(1.0, Outcome::Undecided);
+        let alone = judged(vec![request_row("tollgate", 30.0, 30_000.0, 0.0)]);
+        let left_out = alone.left_out.iter().find(|left_out| left_out.name == "requests-cpu");
+        let reason = "neither nginx nor squid was measured in this part of the work";
+        assert_eq!(left_out.map(|left_out| left_out.reason.as_str()), Some(reason));
     }
 
     #[test]

@@ -1,0 +1,179 @@
+//! HTTP requests: each client asks for the same small thing, and checks every byte of the answer's body. It
+//! keeps its connection and asks again, or lets it be closed and connects anew. Promises: an answer counts
+//! once its last byte has come, on a connection that closes once the end has. Leaves to others: the loop
+//! around the clients (`crowd.rs`), the messages (`http.rs`), and the proxy's cost.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::time::Duration;
+
+use anyhow::Result;
+use rustix::buffer::spare_capacity;
+use rustix::event::epoll::EventFlags;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
+use serde_json::Value;
+
+use super::crowd::{self, Failure, Step};
+use super::{Persistence, http};
+
+/// What is to be asked, of whom, and how often.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Requests {
+    /// The proxy, or the origin itself.
+    pub(crate) via: SocketAddr,
+    pub(crate) origin: SocketAddr,
+    pub(crate) persistence: Persistence,
+    pub(crate) count: u32,
+    pub(crate) concurrency: u32,
+}
+
+/// Makes them; answers what the crowd answers.
+///
+/// # Errors
+/// The load itself could not run; a request that fails is counted instead.
+pub(crate) fn run(requests: &Requests) -> Result<Value> {
+    let &Requests { via, origin, persistence, count, concurrency } = requests;
+    let request = http::request(origin, persistence).into();
+    let client = Client { request, persistence, asked: false, answer: Vec::new() };
+    crowd::run(via, count, concurrency, client)
+}
+
+/// Asks once, and says what is wrong with the answer if something is.
+///
+/// # Errors
+/// No answer came, or not all of it, each step within `time`.
+pub(crate) fn probe(via: SocketAddr, origin: SocketAddr, time: Duration) -> std::io::Result<Option<String>> {
+    let mut stream = TcpStream::connect_timeout(&via, time)?;
+    stream.set_read_timeout(Some(time))?;
+    stream.write_all(&http::request(origin, Persistence::Close))?;
+    let mut answer = Vec::new();
+    stream.take(http::ANSWER_BYTES_MAX as u64).read_to_end(&mut answer)?;
+    match http::read_answer(&answer) {
+        Ok(Some(_)) => Ok(None),
+        Ok(None) => Err(std::io::ErrorKind::UnexpectedEof.into()),
+        Err(failure) => Ok(Some(failure)),
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Client {
+    request: Rc<[u8]>,
+    persistence: Persistence,
+    asked: bool,
+    /// What has come of it.
+    answer: Vec<u8>,
+}
+
+impl crowd::Client for Client {
+    fn advance(&mut self, socket: &OwnedFd, flags: EventFlags) -> Result<Step, Failure> {
+        if !self.asked {
+            match rustix::net::send(socket, &self.request, SendFlags::NOSIGNAL) {
+                Ok(sent) if sent == self.request.len() => self.asked = true,
+                Ok(_) => return Err("the request was cut".to_owned()),
+                Err(Errno::AGAIN) => return Ok(Step::Wait),
+                Err(error) => return Err(format!("request: {error}")),
+            }
+        }
+        // Room to write says nothing about an answer; its arrival is an edge of its own.
+        if (flags - EventFlags::OUT).is_empty() { Ok(Step::Wait) } else { self.read(socket) }
+    }
+}
+
+impl Client {
+    fn read(&mut self, socket: &OwnedFd) -> Result<Step, Failure> {
+        // One byte more than an answer may have, so that there is always room to see that it has more.
+        self.answer.reserve_exact((http::ANSWER_BYTES_MAX + 1).saturating_sub(self.answer.len()));
+        loop {
+            match rustix::net::recv(socket, spare_capacity(&mut self.answer), RecvFlags::empty()) {
+                Ok((0, _)) => return self.end(),
+                Ok(_) => {}
+                Err(Errno::AGAIN) => return Ok(Step::Wait),
+                Err(error) => return Err(format!("answer: {error}")),
+            }
+            let is_kept = match http::read_answer(&self.answer)? {
+                None => continue,
+                Some(said) => said == Persistence::KeepAlive,
+            };
+            if self.persistence == Persistence::KeepAlive {
+                self.asked = false;
+                self.answer.clear();
+                return Ok(if is_kept { Step::DoneAndKept } else { Step::Done });
+            }
+        }
+    }
+
+    /// The connection has ended: is the answer whole?
+    fn end(&self) -> Result<Step, Failure> {
+        match http::read_answer(&self.answer)? {
+            Some(_) => Ok(Step::Done),
+            None if self.answer.is_empty() => Err("the connection ended without an answer".to_owned()),
+            None => Err("the connection ended within an answer".to_owned()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Role, serve};
+    use super::*;
+    use serde_json::json;
+
+    fn asked(via: SocketAddr, persistence: Persistence, count: u32) -> Value {
+        let requests = Requests { via, origin: via, persistence, count, concurrency: 10 };
+        run(&requests).expect("the load runs")
+    }
+
+    /// A server that says the same to the first connection, whatever it asks, and ends it.
+    fn saying(text: &'static str) -> SocketAddr {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback binds");
+        let server = listener.local_addr().expect("a bound socket has an address");
+        std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept()?;
+            let read = stream.read(&mut [0; 4_096])?;
+            assert!(read > 0, "a client asks before it ends");
+            stream.write_all(text.as_bytes())
+        });
+        server
+    }
+
+    #[test]
+    fn connections_are_kept_or_not_as_asked() {
+        let server = serve::start(Role::Origin).expect("loopback listens");
+        let check = |persistence, connections| {
+            let answer = asked(server, persistence, 100);
+            assert_eq!((&answer["completed"], &answer["failed"]), (&json!(100), &json!(0)), "{answer}");
+            assert_eq!(answer["connections"], connections);
+        };
+        check(Persistence::KeepAlive, 10);
+        check(Persistence::Close, 100);
+    }
+
+    #[test]
+    fn failures_have_names() {
+        let check = |text, expected: &str| {
+            for persistence in [Persistence::KeepAlive, Persistence::Close] {
+                assert_eq!(asked(saying(text), persistence, 1)["failures"], json!({ expected: 1 }));
+            }
+        };
+        check("", "the connection ended without an answer");
+        check("HTTP/1.1 200 OK\r\n", "the connection ended within an answer");
+        check("HTTP/1.1 501 Not Implemented\r\nContent-Length: 0\r\n\r\n", "status 501");
+        let closed = std::net::TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+        let answer = asked(closed.expect("loopback binds"), Persistence::Close, 5);
+        assert_eq!((&answer["completed"], &answer["failed"]), (&json!(0), &json!(5)));
+    }
+
+    #[test]
+    fn a_probe_tells_a_wrong_answer_from_none() {
+        let time = Duration::from_secs(10);
+        let server = serve::start(Role::Origin).expect("loopback listens");
+        assert_eq!(probe(server, server, time).expect("the origin answers"), None);
+        let wrong = saying("HTTP/1.1 501 Not Implemented\r\nConnection: close\r\n\r\n");
+        assert_eq!(probe(wrong, wrong, time).expect("it answers"), Some("status 501".to_owned()));
+        let silent = saying("");
+        assert!(probe(silent, silent, time).is_err());
+    }
+}
