@@ -75,6 +75,11 @@ impl Figures {
             "Client connections between accept and relay now",
             sum(&|worker| worker.handshakes_active.value()),
         )?;
+        page.gauge(
+            "tollgate_sessions_resting",
+            "Client connections between two plain HTTP requests now",
+            sum(&|worker| worker.sessions_resting.value()),
+        )?;
         page.durations(
             "tollgate_dns_duration_seconds",
             "How long lookups of names took that were not in the cache",

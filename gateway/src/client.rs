@@ -8,14 +8,16 @@ use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::time::Duration;
 
-use engine::net::TcpStream;
+use engine::net::{Parts, TcpStream};
 use engine::timer::within;
 use ledger::record::{Class, CloseReason, Flow, Legs, Protocol, Record, Uncertain};
 use policy::UserIndex;
+use proto::credentials::{Credentials, CredentialsError};
 use proto::denial::{Denial, reason_phrase, write_denial};
+use proto::http_head::HeadScanner;
 use proto::socks5;
 use proto::target::{Host, Target};
-use sys::clock::{self, WallNanos};
+use sys::clock::{self, Nanos, WallNanos};
 use sys::socket::Socket;
 use zeroize::Zeroize;
 
@@ -44,13 +46,15 @@ pub(crate) struct Arrival {
     pub address: SocketAddr,
 }
 
-/// Why a handshake ends without a relay.
+/// Why a handshake or a request ends without a flow.
 #[derive(Debug)]
 pub(crate) enum End {
     /// The client is told why.
     Refused(Box<Refusal>),
     /// The client went away; nobody is there to be told.
     Left,
+    /// It asks for no tunnel but for plain HTTP: its session takes over, from the request's first byte on.
+    AsksForRequests,
 }
 
 impl<R: Into<Refusal>> From<R> for End {
@@ -59,13 +63,23 @@ impl<R: Into<Refusal>> From<R> for End {
     }
 }
 
+/// What a client presented to say who it is, if it presented anything.
+pub(crate) type Presented = Option<Result<Credentials, CredentialsError>>;
+
 /// In which words the client understands a refusal.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Speaks {
     /// None that we know: it is only cut off.
     Nothing,
-    /// HTTP; JSON if it asked for that.
-    Http { json: bool },
+    /// HTTP.
+    Http {
+        /// It asked for JSON.
+        json: bool,
+        /// It asked by HEAD: an answer of ours has no body either.
+        is_head: bool,
+        /// The connection ends behind an answer of ours.
+        closes: bool,
+    },
     /// SOCKS5, before its methods were answered.
     Socks5Greeting,
     /// SOCKS5, while its password is looked at.
@@ -74,11 +88,25 @@ pub(crate) enum Speaks {
     Socks5Request,
 }
 
+impl Speaks {
+    /// HTTP, of which no more is known yet.
+    pub(crate) const HTTP: Speaks = Speaks::Http { json: false, is_head: false, closes: true };
+
+    /// Notes whether an HTTP client wants JSON.
+    pub(crate) fn accept_json(&mut self, wanted: bool) {
+        if let Speaks::Http { json, .. } = self {
+            *json = wanted;
+        }
+    }
+}
+
 /// See the file's header.
 pub(crate) struct Client {
     pub(crate) local: Rc<Local>,
     pub(crate) stream: TcpStream,
     pub(crate) arrival: Facts,
+    /// When its request has to be complete.
+    pub(crate) asked_by: Nanos,
     pub(crate) speaks: Speaks,
     /// How the client asks, once that is known.
     pub(crate) protocol: Option<Protocol>,
@@ -116,7 +144,8 @@ pub(crate) struct Decided<'a> {
 pub(crate) struct Facts {
     pub(crate) peer: SocketAddr,
     pub(crate) snapshot: Rc<Current>,
-    pub(crate) listener: usize,
+    /// Its position in the snapshot's configuration; none once the client is known to speak HTTP.
+    pub(crate) listener: Option<usize>,
     pub(crate) address: SocketAddr,
 }
 
@@ -124,11 +153,22 @@ impl Client {
     /// The client of a new connection.
     pub(crate) fn new(local: &Rc<Local>, arrival: Arrival) -> Client {
         let Arrival { socket, peer, snapshot, listener, address } = arrival;
+        let facts = Facts { peer, snapshot, listener: Some(listener), address };
+        Client::of(local, TcpStream::new(&local.reactor, socket), facts)
+    }
+
+    /// The client of a connection that rested, and runs by what holds now.
+    pub(crate) fn again(local: &Rc<Local>, stream: TcpStream, facts: Facts) -> Client {
+        Client::of(local, stream, Facts { snapshot: local.snapshot(), ..facts })
+    }
+
+    fn of(local: &Rc<Local>, stream: TcpStream, arrival: Facts) -> Client {
         let accepted = clock::wall();
         Client {
             local: Rc::clone(local),
-            stream: TcpStream::new(&local.reactor, socket),
-            arrival: Facts { peer, snapshot, listener, address },
+            stream,
+            asked_by: local.reactor.now() + arrival.snapshot.config.timeouts.greeting,
+            arrival,
             speaks: Speaks::Nothing,
             protocol: None,
             asked: None,
@@ -144,14 +184,68 @@ impl Client {
         &self.arrival.snapshot
     }
 
-    /// What is spoken at the listener.
+    /// What may be spoken.
     pub(crate) fn ingress(&self) -> &Ingress {
-        &self.snapshot().config.listeners[self.arrival.listener].ingress
+        let listeners = &self.snapshot().config.listeners;
+        self.arrival.listener.map_or(&Ingress::Http, |listener| &listeners[listener].ingress)
+    }
+
+    /// Begins the next request of the connection: another id, another deadline, and room for its head.
+    pub(crate) fn begin_request(&mut self) {
+        self.accepted = clock::wall();
+        self.id = self.local.flow_ids.next(self.accepted);
+        self.asked_by = self.local.reactor.now() + self.snapshot().config.timeouts.greeting;
+        self.asked = None;
+        self.speaks = Speaks::HTTP;
+        self.protocol = Some(Protocol::Http);
+        self.buffer[..self.consumed].zeroize();
+        self.buffer.drain(..self.consumed);
+        self.consumed = 0;
+    }
+
+    /// Whether the head that has arrived asks for a tunnel.
+    pub(crate) fn asks_for_tunnel(&self) -> bool {
+        self.unread().starts_with(b"CONNECT ")
+    }
+
+    /// Waits until a whole head has arrived; returns its length.
+    ///
+    /// # Errors
+    /// It is too long, or the client left.
+    pub(crate) async fn await_head(&mut self) -> Result<usize, End> {
+        let mut scanner = HeadScanner::default();
+        loop {
+            match scanner.find_request(self.unread())? {
+                Some(length) => return Ok(length),
+                None => self.fill().await?,
+            }
+        }
+    }
+
+    /// Who the client is: by what it presented, or by its address.
+    ///
+    /// # Errors
+    /// A refusal.
+    pub(crate) async fn authenticate(&self, presented: Presented) -> Result<UserIndex, End> {
+        let (authenticator, source) = (&self.local.authenticator, self.arrival.peer.ip());
+        match presented {
+            Some(Ok(credentials)) => Ok(authenticator.verify(self.snapshot(), &credentials, source).await?),
+            Some(Err(error)) => Err(Refusal::credentials_malformed(&error).into()),
+            None => {
+                let known = authenticator.from_source(self.snapshot(), source);
+                Ok(known.ok_or_else(Refusal::credentials_missing)?)
+            }
+        }
     }
 
     /// What has arrived and is not dealt with.
     pub(crate) fn unread(&self) -> &[u8] {
         &self.buffer[self.consumed..]
+    }
+
+    /// The same, for whom they are.
+    pub(crate) fn unread_mut(&mut self) -> &mut [u8] {
+        &mut self.buffer[self.consumed..]
     }
 
     /// Deals with the first `count` bytes of [`Client::unread`].
@@ -178,12 +272,29 @@ impl Client {
         }
     }
 
-    /// Takes what has arrived already, if it is anything. The stream's end stays for the relay.
+    /// Keeps what was read behind a body, at most `GREETING_BYTES_MAX`: it belongs to the next request.
+    ///
+    /// # Panics
+    /// If something that had arrived before is not dealt with: that comes first.
+    pub(crate) fn keep(&mut self, bytes: &[u8]) {
+        assert!(self.unread().is_empty(), "a body is read on once what had arrived before is dealt with");
+        // Wiped before it may move: it may hold a password.
+        self.buffer.zeroize();
+        self.consumed = 0;
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    /// Takes what has arrived already; says whether that is anything, be it the end, which stays to be read.
     ///
     /// # Errors
     /// [`End::Left`] at the stream's failure.
-    pub(crate) fn fill_now(&mut self) -> Result<(), End> {
-        self.stream.read_now(&mut self.buffer).map(drop).map_err(|_| End::Left)
+    pub(crate) fn fill_now(&mut self) -> Result<bool, End> {
+        if self.consumed == self.buffer.len() {
+            self.buffer.clear();
+            self.consumed = 0;
+        }
+        let read = self.stream.read_now(&mut self.buffer).map_err(|_| End::Left)?;
+        Ok(read.is_some())
     }
 
     /// Sends `bytes`.
@@ -194,9 +305,18 @@ impl Client {
         self.stream.write_all(bytes).await.map_err(|_| End::Left)
     }
 
+    /// Sends `bytes` to a client who reads what he is sent.
+    ///
+    /// # Errors
+    /// [`End::Left`] when he is gone, or takes nothing for [`LINGER`].
+    pub(crate) async fn send_soon(&mut self, bytes: &[u8]) -> Result<(), End> {
+        let reactor = Rc::clone(&self.local.reactor);
+        within(&reactor, reactor.now() + LINGER, self.send(bytes)).await.map_err(|_| End::Left)?
+    }
+
     /// Answers with a refusal in the client's own words, logs it, and closes.
     pub(crate) async fn refuse(mut self, refusal: &Refusal) {
-        self.note(refusal.denied, refusal.code, refusal.rule.as_deref().unwrap_or_default());
+        self.note_refusal(refusal);
         let answer = self.answer(refusal);
         let reactor = Rc::clone(&self.local.reactor);
         let deadline = reactor.now() + LINGER;
@@ -205,10 +325,29 @@ impl Client {
         self.close();
     }
 
-    /// Notes that the client went away.
+    /// Logs a refusal behind which the connection may go on.
+    pub(crate) fn note_refusal(&mut self, refusal: &Refusal) {
+        self.note(refusal.denied, refusal.code, refusal.rule.as_deref().unwrap_or_default());
+    }
+
+    /// Answers with a refusal, in the client's own words.
+    ///
+    /// # Errors
+    /// [`End::Left`] when the client is gone.
+    pub(crate) async fn tell(&mut self, refusal: &Refusal) -> Result<(), End> {
+        let answer = self.answer(refusal);
+        self.send_soon(&answer).await
+    }
+
+    /// Notes that the client went away, and closes.
     pub(crate) fn left(mut self) {
-        self.note(Denied::ClientGone, Denied::ClientGone.as_str(), "");
+        self.note_left();
         self.close();
+    }
+
+    /// Notes that the client went away.
+    pub(crate) fn note_left(&mut self) {
+        self.note(Denied::ClientGone, Denied::ClientGone.as_str(), "");
     }
 
     /// The record of this connection, as far as things are known.
@@ -264,6 +403,7 @@ impl Client {
             reason,
             dns_us: None,
             connect_us: None,
+            answered: None,
         });
     }
 
@@ -271,19 +411,26 @@ impl Client {
         let mut answer = Vec::new();
         match self.speaks {
             Speaks::Nothing => {}
-            Speaks::Http { json } => {
-                let denial = Denial {
-                    status: refusal.status,
-                    title: reason_phrase(refusal.status),
-                    reason: &refusal.text,
-                    proxy_status_error: Some(refusal.proxy_status),
-                    rule: refusal.rule.as_deref(),
-                    request_id: &format!("{:032x}", self.id),
-                    retry_after_s: refusal.retry_after_s,
-                    challenge: (refusal.status == 407).then(|| self.snapshot().config.auth.realm.as_str()),
-                    json,
+            Speaks::Http { json, is_head, closes } => {
+                let write = |date: &str| {
+                    let denial = Denial {
+                        status: refusal.status,
+                        title: reason_phrase(refusal.status),
+                        reason: &refusal.text,
+                        proxy_status_error: Some(refusal.proxy_status),
+                        rule: refusal.rule.as_deref(),
+                        request_id: &format!("{:032x}", self.id),
+                        retry_after_s: refusal.retry_after_s,
+                        challenge: (refusal.status == 407)
+                            .then(|| self.snapshot().config.auth.realm.as_str()),
+                        json,
+                        closes,
+                        head_only: is_head,
+                        date: Some(date),
+                    };
+                    write_denial(&mut answer, &denial);
                 };
-                write_denial(&mut answer, &denial);
+                self.local.date.with(write);
             }
             Speaks::Socks5Greeting => socks5::write_method(&mut answer, socks5::Method::Unacceptable),
             Speaks::Socks5Password => socks5::write_password_status(&mut answer, false),
@@ -299,6 +446,10 @@ impl Client {
             return Ok(());
         }
         self.send(answer).await?;
+        self.drop_the_rest().await
+    }
+
+    async fn drop_the_rest(&mut self) -> Result<(), End> {
         let _ = self.stream.socket().shutdown_write();
         let mut dropped = 0;
         while dropped < LINGER_BYTES_MAX {
@@ -310,8 +461,47 @@ impl Client {
         Ok(())
     }
 
-    fn close(self) {
+    /// Drops the `left` bytes of a body that nobody wants.
+    ///
+    /// # Errors
+    /// [`End::Left`] when the client is gone.
+    pub(crate) async fn drop_body(&mut self, mut left: u64) -> Result<(), End> {
+        loop {
+            let there = self.unread().len();
+            let count = usize::try_from(left).map_or(there, |left| left.min(there));
+            self.consume(count);
+            left -= count as u64;
+            if left == 0 {
+                return Ok(());
+            }
+            self.buffer.clear();
+            self.consumed = 0;
+            self.fill().await?;
+        }
+    }
+
+    /// Closes the connection.
+    pub(crate) fn close(self) {
         self.local.greetings.put(self.buffer);
+    }
+
+    /// Closes the connection with a reset, so that nobody takes what was sent for whole.
+    pub(crate) fn reset(self) {
+        self.local.greetings.put(self.buffer);
+        self.stream.reset();
+    }
+
+    /// Ends our direction, and reads on for a while: see [`Client::send_and_linger`].
+    pub(crate) async fn linger(&mut self) {
+        let reactor = Rc::clone(&self.local.reactor);
+        // Whether the client has read it all or is gone is all the same now.
+        let _ = within(&reactor, reactor.now() + LINGER, self.drop_the_rest()).await;
+    }
+
+    /// Takes the client apart to rest: its stream and what is known of it.
+    pub(crate) fn into_rest(self) -> (Parts, Facts) {
+        self.local.greetings.put(self.buffer);
+        (self.stream.into_parts(), self.arrival)
     }
 
     /// Doubles the buffer. Done by hand, so that the old one is wiped: it may hold a password.

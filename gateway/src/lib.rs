@@ -16,10 +16,12 @@
 #![forbid(unsafe_code)]
 
 pub mod account;
+mod admission;
 pub mod auth;
 mod client;
 pub mod config;
 mod connection;
+mod date;
 mod dial;
 pub mod drain;
 mod expiring;
@@ -32,6 +34,7 @@ mod relay;
 pub mod reload;
 pub mod resolve;
 pub mod server;
+mod session;
 pub mod settings;
 mod snapshot;
 pub mod stats;

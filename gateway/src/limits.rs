@@ -33,6 +33,24 @@ pub const GREETING_BYTES_FIRST: usize = 1024;
 /// Greeting buffers that a thread keeps when their connections are done with them.
 pub const GREETINGS_CACHED_MAX: usize = 64;
 
+/// Plain HTTP requests of one thread that are served at the same time; more wait where they are.
+pub const EXCHANGES_PER_THREAD_MAX: usize = 16 * 1024;
+
+/// Connections of one thread whose first plain HTTP request waits to be served.
+pub const SESSIONS_WAITING_MAX: usize = 4096;
+
+/// Room for an answer's head while it is incomplete, and for what follows it in the same read.
+pub const ANSWER_BYTES: usize = proto::limits::HEAD_BYTES_MAX;
+
+/// Such rooms that a thread keeps when they are empty.
+pub const ANSWERS_CACHED_MAX: usize = 16;
+
+/// Interim answers (1xx) before the answer. Destinations send one or two.
+pub const INTERIMS_MAX: u8 = 16;
+
+/// Bytes of a refused request's body that are read and dropped, so that the connection can go on behind it.
+pub const DRAIN_BYTES_MAX: u64 = 64 * 1024;
+
 /// Addresses of one name that are kept and tried; a name with more of them loses the rest.
 pub const ADDRESSES_MAX: usize = 16;
 
@@ -49,9 +67,12 @@ pub const STALL_SECONDS_MAX: usize = 1;
 /// Bytes of a refused client that are read and dropped, so that it can read our answer before a reset.
 pub const LINGER_BYTES_MAX: usize = 256 * 1024;
 
+const _: () = assert!(SCRATCH_BYTES >= GREETING_BYTES_MAX);
 const _: () = assert!(TURN_BYTES_MAX >= SCRATCH_BYTES);
 const _: () = assert!(GREETING_BYTES_MAX >= proto::limits::HEAD_BYTES_MAX);
 const _: () = assert!(GREETING_BYTES_MAX >= proto::limits::SOCKS5_MESSAGE_BYTES_MAX);
 const _: () = assert!(GREETING_BYTES_FIRST <= GREETING_BYTES_MAX);
 const _: () = assert!(HANDSHAKES_PER_THREAD_MAX <= engine::executor::TASKS_MAX);
+const _: () = assert!(EXCHANGES_PER_THREAD_MAX <= engine::executor::TASKS_MAX);
+const _: () = assert!(ANSWER_BYTES >= proto::limits::HEAD_BYTES_MAX);
 const _: () = assert!(FLOWS_PER_THREAD_MAX <= crate::wake::INDEXES);

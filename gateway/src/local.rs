@@ -5,6 +5,7 @@
 //! `account`).
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -12,10 +13,13 @@ use engine::reactor::Reactor;
 use sys::clock::WallNanos;
 
 use crate::auth::Authenticator;
-use crate::limits::{GREETING_BYTES_FIRST, GREETINGS_CACHED_MAX};
+use crate::client::Client;
+use crate::date::HttpDate;
+use crate::limits::{ANSWER_BYTES, ANSWERS_CACHED_MAX, GREETING_BYTES_FIRST, GREETINGS_CACHED_MAX};
 use crate::meter::Meter;
 use crate::relay::Relays;
 use crate::resolve::ResolveCache;
+use crate::session::{Resting, Session};
 use crate::snapshot::Current;
 use crate::stats::WorkerStats;
 
@@ -29,7 +33,29 @@ pub(crate) struct Local {
     pub(crate) stats: Arc<WorkerStats>,
     pub(crate) flow_ids: FlowIds,
     pub(crate) greetings: Greetings,
+    pub(crate) answers: Answers,
+    /// What bodies are read into on their way.
+    pub(crate) scratch: RefCell<Box<[u8]>>,
     pub(crate) snapshot: RefCell<Rc<Current>>,
+    pub(crate) phase: Cell<Phase>,
+    pub(crate) date: HttpDate,
+    /// Our name in `Via`: nobody else's, and another one after a restart, so that it tells no outsider much.
+    pub(crate) via: String,
+    /// Connections of plain HTTP that have a request to be served.
+    pub(crate) sessions: RefCell<VecDeque<Session>>,
+    /// Connections of plain HTTP that ask for a tunnel now.
+    pub(crate) tunnels: RefCell<VecDeque<Client>>,
+    pub(crate) resting: RefCell<Resting>,
+}
+
+/// How far a thread is from its end.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Phase {
+    Serving,
+    /// Nothing new begins, and what is open may end.
+    Draining,
+    /// What is open is cut off.
+    Stopping,
 }
 
 impl Local {
@@ -84,6 +110,26 @@ impl Greetings {
         // One that has grown for an unusual client is not worth keeping.
         if kept.len() < GREETINGS_CACHED_MAX && (1..=GREETING_BYTES_FIRST).contains(&buffer.capacity()) {
             kept.push(buffer);
+        }
+    }
+}
+
+/// Empty rooms for answers, kept for the next one.
+#[derive(Default)]
+pub(crate) struct Answers(RefCell<Vec<Vec<u8>>>);
+
+impl Answers {
+    /// An empty room of [`ANSWER_BYTES`].
+    pub(crate) fn take(&self) -> Vec<u8> {
+        self.0.borrow_mut().pop().unwrap_or_else(|| Vec::with_capacity(ANSWER_BYTES))
+    }
+
+    /// Keeps a room for the next answer.
+    pub(crate) fn put(&self, mut room: Vec<u8>) {
+        let mut kept = self.0.borrow_mut();
+        if kept.len() < ANSWERS_CACHED_MAX {
+            room.clear();
+            kept.push(room);
         }
     }
 }

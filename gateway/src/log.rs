@@ -92,6 +92,17 @@ pub struct Event {
     pub dns_us: Option<u32>,
     /// How long it took to reach the destination, in microseconds, if that was tried.
     pub connect_us: Option<u32>,
+    /// Of a plain HTTP request that was admitted.
+    pub answered: Option<Answered>,
+}
+
+/// What a plain HTTP request was, and what came of it.
+#[derive(Clone, Copy)]
+pub struct Answered {
+    /// The method; `OTHER` for one that RFC 9110 does not name.
+    pub method: &'static str,
+    /// The answer's status, if there was an answer; ours where the destination gave none.
+    pub status: Option<u16>,
 }
 
 /// The control side's handle; see the file's header. Dropping it closes the log.

@@ -18,7 +18,7 @@ use sys::clock::{self, Nanos, WallNanos};
 
 use crate::account::{Account, Seat};
 use crate::limits::FLOWS_PER_THREAD_MAX;
-use crate::log::{Event, EventKind, LogInlet};
+use crate::log::{Answered, Event, EventKind, LogInlet};
 use crate::stats::WorkerStats;
 
 /// What is known of a flow when it opens.
@@ -29,8 +29,10 @@ pub(crate) struct Opening {
     pub at: WallNanos,
     /// How the client asked.
     pub protocol: Protocol,
-    /// The flow's places in its user's account and in everybody's.
-    pub seats: [Seat; 2],
+    /// The flow's place in its user's account.
+    pub seat: Seat,
+    /// Its connection's place in everybody's; a connection of many requests keeps that itself.
+    pub place: Option<Seat>,
     /// The slot that was kept for it.
     pub reservation: Reservation,
     /// The listener that took the connection.
@@ -39,15 +41,27 @@ pub(crate) struct Opening {
     pub dns_us: Option<u32>,
     /// How long it took to reach the destination, in microseconds.
     pub connect_us: Option<u32>,
+    /// The method of a plain HTTP request. Such a flow is short: it has one line in the log, at its end.
+    pub method: Option<&'static str>,
 }
 
 /// A flow that is open.
 struct OpenFlow {
     live: LiveFlow,
     protocol: Protocol,
-    seats: [Seat; 2],
+    seat: Seat,
+    place: Option<Seat>,
     opened: Nanos,
     listener: SocketAddr,
+    /// Of a plain HTTP request.
+    request: Option<Box<RequestFacts>>,
+}
+
+/// What the log tells at the end of a flow that is one request.
+struct RequestFacts {
+    answered: Answered,
+    dns_us: Option<u32>,
+    connect_us: Option<u32>,
 }
 
 /// A slot that is kept for a flow until it begins, or does not.
@@ -94,23 +108,31 @@ impl Meter {
     /// Opens a flow: its decision is logged, from now on bytes may be counted. `None` if its slot turns out
     /// to be damaged.
     pub(crate) fn open(&mut self, opening: Opening) -> Option<Key> {
-        let Opening { record, at, protocol, seats, reservation, listener, dns_us, connect_us } = opening;
+        let Opening { record, at, protocol, seat, place, reservation, listener, dns_us, connect_us, method } =
+            opening;
         drop(reservation);
         let live = self.inlet.open(record.identity())?;
         self.stats.opened(protocol);
-        self.log.push(&Event {
-            kind: EventKind::Decision,
-            at,
-            record,
-            protocol: Some(protocol),
-            listener,
-            allowed: true,
-            reason: "allowed",
-            dns_us,
-            connect_us,
+        let request = method.map(|method| {
+            let answered = Answered { method, status: None };
+            Box::new(RequestFacts { answered, dns_us, connect_us })
         });
+        if request.is_none() {
+            self.log.push(&Event {
+                kind: EventKind::Decision,
+                at,
+                record,
+                protocol: Some(protocol),
+                listener,
+                allowed: true,
+                reason: "allowed",
+                dns_us,
+                connect_us,
+                answered: None,
+            });
+        }
         let opened = self.reactor.now();
-        Some(self.flows.insert(OpenFlow { live, protocol, seats, opened, listener }))
+        Some(self.flows.insert(OpenFlow { live, protocol, seat, place, opened, listener, request }))
     }
 
     /// Logs a decision against a connection, which thereby never becomes a flow.
@@ -138,8 +160,21 @@ impl Meter {
 
     /// The account of an open flow.
     pub(crate) fn account(&self, flow: Key) -> Option<&Arc<Account>> {
-        let [user, _] = &self.flows.get(flow)?.seats;
-        Some(user.account())
+        self.flows.get(flow).map(|flow| flow.seat.account())
+    }
+
+    /// Notes the status that the client of an open flow is answered with.
+    pub(crate) fn note_status(&mut self, flow: Key, status: u16) {
+        if let Some(request) = self.flows.get_mut(flow).and_then(|flow| flow.request.as_mut()) {
+            request.answered.status = Some(status);
+        }
+    }
+
+    /// Has an open flow keep its connection's place in everybody's account.
+    pub(crate) fn keep_place(&mut self, flow: Key, place: Seat) {
+        if let Some(flow) = self.flows.get_mut(flow) {
+            flow.place = Some(place);
+        }
     }
 
     /// Closes a flow: it gives its places back, its end is logged, and its slot is the ledger's.
@@ -157,8 +192,9 @@ impl Meter {
                 listener: flow.listener,
                 allowed: true,
                 reason: reason.as_str(),
-                dns_us: None,
-                connect_us: None,
+                dns_us: flow.request.as_ref().and_then(|request| request.dns_us),
+                connect_us: flow.request.as_ref().and_then(|request| request.connect_us),
+                answered: flow.request.map(|request| request.answered),
             });
         }
         self.inlet.close(flow.live, at, reason);

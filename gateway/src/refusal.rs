@@ -8,7 +8,8 @@ use std::borrow::Cow;
 
 use policy::{AddressClass, Policy, Reason, Verdict};
 use proto::denial::proxy_error;
-use proto::http_head::RequestError;
+use proto::http_forward::BodyError;
+use proto::http_head::{RequestError, ResponseError};
 use proto::socks5::{Reply, Socks5Error};
 
 use crate::auth::AuthError;
@@ -112,6 +113,40 @@ impl Refusal {
         let text = "The request was not complete in time.";
         let answer = (408, Reply::GeneralFailure);
         Refusal::new(Denied::GreetingTimeout, answer, proxy_error::HTTP_REQUEST_ERROR, text)
+    }
+
+    /// What the client sends is no body as its head announced it.
+    pub(crate) fn body_malformed(error: BodyError) -> Refusal {
+        let answer = (400, Reply::GeneralFailure);
+        let text = format!("The request is malformed: {error}.");
+        Refusal::new(Denied::Malformed, answer, proxy_error::HTTP_REQUEST_ERROR, text)
+    }
+
+    /// The destination took the request, or some of it, and did not answer.
+    pub(crate) fn unanswered() -> Refusal {
+        let text = "The destination closed the connection without an answer.";
+        let answer = (502, Reply::GeneralFailure);
+        Refusal::new(Denied::Unreachable, answer, proxy_error::CONNECTION_TERMINATED, text)
+    }
+
+    /// The destination answered what cannot be passed on.
+    pub(crate) fn answer_malformed(error: ResponseError) -> Refusal {
+        let answer = (502, Reply::GeneralFailure);
+        Refusal::new(Denied::Unreachable, answer, error.proxy_status_error(), capital(&error))
+    }
+
+    /// What the destination sends is no body as its head announced it.
+    pub(crate) fn answer_body_malformed(error: BodyError) -> Refusal {
+        let answer = (502, Reply::GeneralFailure);
+        let text = format!("The destination's answer is malformed: {error}.");
+        Refusal::new(Denied::Unreachable, answer, proxy_error::HTTP_PROTOCOL_ERROR, text)
+    }
+
+    /// The destination did not answer in time.
+    pub(crate) fn answer_timeout() -> Refusal {
+        let text = "The destination did not answer the request in time.";
+        let answer = (504, Reply::GeneralFailure);
+        Refusal::new(Denied::Unreachable, answer, proxy_error::HTTP_RESPONSE_TIMEOUT, text)
     }
 
     /// What the client sent is not spoken here.
@@ -220,4 +255,12 @@ impl From<DialError> for Refusal {
             }
         }
     }
+}
+
+/// An error as a sentence.
+fn capital(error: &dyn std::error::Error) -> String {
+    let text = error.to_string();
+    let mut characters = text.chars();
+    let first = characters.next().map(|first| first.to_ascii_uppercase());
+    first.into_iter().chain(characters).chain(['.']).collect()
 }

@@ -24,18 +24,20 @@ use crate::auth::{AuthShared, Authenticator};
 use crate::config::Config;
 use crate::connection;
 use crate::limits::{
-    CLOSES_PER_SECOND_MAX, FLOWS_PER_THREAD_MAX, HANDSHAKES_PER_THREAD_MAX, STALL_SECONDS_MAX,
+    CLOSES_PER_SECOND_MAX, EXCHANGES_PER_THREAD_MAX, FLOWS_PER_THREAD_MAX, HANDSHAKES_PER_THREAD_MAX,
+    SCRATCH_BYTES, STALL_SECONDS_MAX,
 };
-use crate::local::{FlowIds, Local};
+use crate::local::{FlowIds, Local, Phase};
 use crate::log::{Log, LogInlet};
 use crate::meter::Meter;
 use crate::relay::{RelayDeadlines, Relays};
 use crate::reload::Fixed;
 use crate::resolve::{DnsThread, ResolveCache, ResolveMode, ResolveSettings, Resolver};
+use crate::session::{Resting, Session};
 use crate::settings::{self, Dns, DnsMode};
 use crate::snapshot::{Current, Snapshot};
 use crate::stats::Stats;
-use crate::worker::{Order, Worker};
+use crate::worker::{Order, Tasks, Worker};
 
 /// The niceness of password hashing: it may take what the reactors leave.
 const HASH_NICENESS: i32 = 10;
@@ -262,11 +264,20 @@ fn build(parts: Parts) -> io::Result<impl FnOnce()> {
         stats: Arc::clone(stats),
         flow_ids: FlowIds::new(parts.process, number),
         greetings: Default::default(),
+        answers: Default::default(),
+        scratch: vec![0; SCRATCH_BYTES].into_boxed_slice().into(),
         snapshot: Rc::new(Current(snapshot)).into(),
+        phase: Phase::Serving.into(),
+        date: Default::default(),
+        via: format!("tollgate-{:08x}", parts.process),
+        sessions: Default::default(),
+        tunnels: Default::default(),
+        resting: Resting::new(&reactor).into(),
         reactor,
     });
-    let executor = Executor::new(parts.handshakes_max, parking);
-    let worker = Worker::new(&local, inbox, executor, connection::serve, parts.strategy);
+    let handshakes = Tasks::new(Executor::new(parts.handshakes_max, Arc::clone(&parking)), connection::serve);
+    let exchanges = Tasks::new(Executor::new(EXCHANGES_PER_THREAD_MAX, parking), Session::serve);
+    let worker = Worker::new(&local, inbox, handshakes, exchanges, parts.strategy);
     Ok(move || worker.run().expect("a reactor's own descriptors do not fail"))
 }
 

@@ -123,8 +123,9 @@ settings! {
         /// Address and port. `[::]` takes IPv6 only: for both families have a listener on `0.0.0.0` too. Port
         /// 0 lets the kernel choose one, which `serve` prints.
         address: Placed<SocketAddr> = required;
-        /// What is spoken there. `mixed` tells HTTP CONNECT and SOCKS5 apart by the first byte; `forward`
-        /// speaks nothing and leads every connection to one destination, billed to one user.
+        /// What is spoken there. `mixed` tells HTTP, tunnels by CONNECT and plain requests alike, and SOCKS5
+        /// apart by the first byte; `forward` speaks nothing and leads every connection to one destination,
+        /// billed to one user.
         kind: ListenerKind = "mixed";
         /// The destination of a `forward` listener, `HOST:PORT`.
         to: Optional<Target> = none;
@@ -166,16 +167,19 @@ settings! {
 
     /// Deadlines. Durations are written with their unit: ms, s, m, h or d.
     "[timeouts]" Timeouts {
-        /// From accept to the complete request of the client, authentication included.
+        /// From accept, or from the first byte of a next request, to the complete request of the client,
+        /// authentication included.
         greeting: Duration = "10s", "100ms" ..= "10m";
         /// For reaching the destination, over all its addresses together.
         connect: Duration = "10s", "100ms" ..= "10m";
-        /// A tunnel without a byte in either direction ends after this.
+        /// A tunnel, or a plain HTTP request, without a byte in either direction ends after this.
         idle: Duration = "15m", "1s" ..= "30d";
-        /// A tunnel with one direction closed ends after this long without a byte in the other.
+        /// A tunnel or request with one direction closed ends after this long without a byte in the other.
         half_closed: Duration = "1m", "1s" ..= "30d";
-        /// A tunnel ends after this in any case.
+        /// A tunnel or request ends after this in any case.
         lifetime: Option<Duration> = "none", "1s" ..= "365d";
+        /// A client's connection that waits for its next plain HTTP request ends after this.
+        keep_alive: Duration = "1m", "1s" ..= "1d";
         /// How long a stopping `serve` waits for its tunnels to end by themselves.
         drain: Duration = "30s", "0s" ..= "1d";
     }
@@ -304,9 +308,9 @@ defaults! { Admin Accept Threads Limits Timeouts Dns Ledger Log Auth }
 choice! {
     /// What is spoken at a listener.
     ListenerKind {
-        /// HTTP CONNECT or SOCKS5.
+        /// HTTP or SOCKS5.
         Mixed = "mixed",
-        /// HTTP CONNECT only.
+        /// HTTP only.
         Http = "http",
         /// SOCKS5 only.
         Socks5 = "socks5",

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use engine::pool::Pool;
 use engine::stats::{Counter, ReactorStats};
-use ledger::record::{CloseReason, Protocol};
+use ledger::record::{CloseReason, Legs, Protocol};
 use policy::Reason;
 use sys::clock::WallNanos;
 
@@ -147,6 +147,8 @@ pub struct WorkerStats {
     pub reactor: Arc<ReactorStats>,
     /// Client connections between accept and relay, now.
     pub handshakes_active: Counter,
+    /// Client connections between two plain HTTP requests, now.
+    pub sessions_resting: Counter,
     /// Bytes of the flows, by leg.
     pub bytes: LegBytes,
     /// Directions of relays that went over from copying to splicing.
@@ -230,14 +232,14 @@ macro_rules! listed {
 
 listed! {
     /// Every protocol, in the order of their numbers.
-    PROTOCOLS: Protocol { HttpConnect Socks5 Forward }
+    PROTOCOLS: Protocol { HttpConnect Socks5 Forward Http }
 }
 
 listed! {
     /// Every reason for a flow's end, in the order of their numbers.
     CLOSE_REASONS: CloseReason {
         ClientClosed UpstreamClosed ClientReset UpstreamReset IdleTimeout HalfClosedTimeout LifetimeTimeout
-        PolicyChanged Drained Overload Fault Killed Lost
+        PolicyChanged Drained Overload Fault Killed Lost Completed
     }
 }
 
@@ -254,6 +256,16 @@ pub struct LegBytes {
     pub upstream_rx: Counter,
     /// Taken by the kernel toward clients: what is billed as down.
     pub client_tx: Counter,
+}
+
+impl LegBytes {
+    /// Adds what moved between two looks at a flow.
+    pub(crate) fn add(&self, before: &Legs, after: &Legs) {
+        self.client_rx.add(after.client_rx - before.client_rx);
+        self.upstream_tx.add(after.upstream_tx - before.upstream_tx);
+        self.upstream_rx.add(after.upstream_rx - before.upstream_rx);
+        self.client_tx.add(after.client_tx - before.client_tx);
+    }
 }
 
 /// Declares why connections are turned away: the variants, their list, and the names that metrics and log

@@ -22,6 +22,10 @@ pub(crate) enum Subject {
     Relay(u32, Side),
     /// The relay in that slot is to look at its deadlines.
     RelayTimer(u32),
+    /// A socket of the connection that rests in that slot is ready.
+    Rest(u32, Side),
+    /// The connection in that slot has rested long enough.
+    RestTimer(u32),
 }
 
 /// How many different indexes a subject can carry.
@@ -38,6 +42,9 @@ impl Subject {
             Subject::Relay(index, Side::Client) => (1, index),
             Subject::Relay(index, Side::Upstream) => (2, index),
             Subject::RelayTimer(index) => (3, index),
+            Subject::Rest(index, Side::Client) => (4, index),
+            Subject::Rest(index, Side::Upstream) => (5, index),
+            Subject::RestTimer(index) => (6, index),
         };
         assert!(index <= INDEX_MASK, "tables are bounded below 2^{INDEX_BITS}");
         Tag(kind << INDEX_BITS | index)
@@ -50,7 +57,10 @@ impl Subject {
             0 => Subject::Listener(index),
             1 => Subject::Relay(index, Side::Client),
             2 => Subject::Relay(index, Side::Upstream),
-            _ => Subject::RelayTimer(index),
+            3 => Subject::RelayTimer(index),
+            4 => Subject::Rest(index, Side::Client),
+            5 => Subject::Rest(index, Side::Upstream),
+            _ => Subject::RestTimer(index),
         }
     }
 }
@@ -67,6 +77,9 @@ mod tests {
                 Subject::Relay(index, Side::Client),
                 Subject::Relay(index, Side::Upstream),
                 Subject::RelayTimer(index),
+                Subject::Rest(index, Side::Client),
+                Subject::Rest(index, Side::Upstream),
+                Subject::RestTimer(index),
             ] {
                 assert_eq!(Subject::of(subject.tag()), subject);
             }

@@ -1,4 +1,4 @@
-//! A reactor thread: its listeners, its handshakes, its relays, and the loop that turns them.
+//! A reactor thread: its listeners, its handshakes, its requests, its relays, and the loop that turns them.
 //!
 //! Promises: one turn looks at everything that woke, in a fixed order, and sleeps only when nothing is left
 //! to do; a new configuration takes effect between two turns. Leaves to others: what a connection does
@@ -7,7 +7,7 @@
 //! ```text
 //!   turn:  sleep -> wakes: listeners accept, relays note readiness, timers
 //!                -> orders of the control side
-//!                -> handshakes that were woken
+//!                -> handshakes and exchanges that were woken
 //!                -> relays that have bytes to move, each once
 //! ```
 
@@ -24,12 +24,13 @@ use engine::reactor::{Reactor, Wake};
 use ledger::record::CloseReason;
 use sys::socket::Listener;
 
-use crate::client::Arrival;
-use crate::local::Local;
+use crate::client::{Arrival, Client};
+use crate::local::{Local, Phase};
 use crate::relay::RelayDeadlines;
+use crate::session::{self, Session};
 use crate::settings::Timeouts;
 use crate::snapshot::{Current, Snapshot};
-use crate::wake::Subject;
+use crate::wake::{Side, Subject};
 
 /// What the control side may order.
 pub(crate) enum Order {
@@ -54,41 +55,71 @@ struct Door {
     retired: Option<Rc<Current>>,
 }
 
+/// Tasks of one kind, and how one is made.
+pub(crate) struct Tasks<T, F> {
+    executor: Executor<F>,
+    serve: fn(T) -> F,
+}
+
+impl<T, F: Future<Output = ()>> Tasks<T, F> {
+    /// Tasks that `executor` runs.
+    pub(crate) fn new(executor: Executor<F>, serve: fn(T) -> F) -> Tasks<T, F> {
+        Tasks { executor, serve }
+    }
+
+    fn is_full(&self) -> bool {
+        self.executor.is_full()
+    }
+
+    fn spawn(&mut self, of: T) {
+        let spawned = self.executor.spawn((self.serve)(of));
+        assert!(spawned.is_ok(), "whoever spawns has looked for a place");
+    }
+
+    /// Spawns those who wait, as far as there is place, and runs what was woken; returns how many panicked.
+    fn run(&mut self, mut next: impl FnMut() -> Option<T>) -> u64 {
+        while !self.is_full() {
+            let Some(of) = next() else { break };
+            self.spawn(of);
+        }
+        self.executor.run().panicked.into()
+    }
+}
+
 /// See the file's header.
-pub(crate) struct Worker<F> {
+pub(crate) struct Worker<H, E> {
     reactor: Rc<Reactor>,
     local: Rc<Local>,
     inbox: Inbox<Order>,
-    executor: Executor<F>,
-    /// Makes the task of a connection.
-    serve: fn(Rc<Local>, Arrival) -> F,
+    /// Connections until it is clear what they are.
+    handshakes: Tasks<Client, H>,
+    /// Connections of plain HTTP while they have a request.
+    exchanges: Tasks<Session, E>,
     strategy: &'static dyn Strategy,
     /// A door's place is its number in wakes; the place of a retired one is used again.
     doors: Vec<Option<Door>>,
     /// Connections that were accepted while no task was free: those of retired listeners.
     arrivals: VecDeque<Arrival>,
-    draining: bool,
 }
 
-impl<F: Future<Output = ()>> Worker<F> {
+impl<H: Future<Output = ()>, E: Future<Output = ()>> Worker<H, E> {
     /// A worker without listeners.
     pub(crate) fn new(
         local: &Rc<Local>,
         inbox: Inbox<Order>,
-        executor: Executor<F>,
-        serve: fn(Rc<Local>, Arrival) -> F,
+        handshakes: Tasks<Client, H>,
+        exchanges: Tasks<Session, E>,
         strategy: &'static dyn Strategy,
-    ) -> Worker<F> {
+    ) -> Worker<H, E> {
         Worker {
             reactor: Rc::clone(&local.reactor),
             local: Rc::clone(local),
             inbox,
-            executor,
-            serve,
+            handshakes,
+            exchanges,
             strategy,
             doors: Vec::new(),
             arrivals: VecDeque::new(),
-            draining: false,
         }
     }
 
@@ -114,15 +145,25 @@ impl<F: Future<Output = ()>> Worker<F> {
 
     fn is_idle(&self) -> bool {
         self.inbox.is_empty()
-            && !self.executor.has_runnable()
+            && !self.handshakes.executor.has_runnable()
+            && !self.exchanges.executor.has_runnable()
             && !self.local.relays.borrow().has_queued()
-            && (self.arrivals.is_empty() || self.executor.is_full())
+            && (self.handshakes.is_full()
+                || self.arrivals.is_empty() && self.local.tunnels.borrow().is_empty())
+            && (self.exchanges.is_full() || self.local.sessions.borrow().is_empty())
     }
 
     fn has_ended(&self) -> bool {
-        let nothing_waits = self.arrivals.is_empty() && self.doors.iter().all(Option::is_none);
-        let is_over = self.local.meter.borrow().is_settled();
-        self.draining && nothing_waits && self.executor.is_empty() && is_over
+        if self.local.phase.get() == Phase::Serving {
+            return false;
+        }
+        let local = &self.local;
+        let nothing_waits = self.arrivals.is_empty()
+            && self.doors.iter().all(Option::is_none)
+            && local.tunnels.borrow().is_empty()
+            && local.sessions.borrow().is_empty();
+        let nothing_runs = self.handshakes.executor.is_empty() && self.exchanges.executor.is_empty();
+        nothing_waits && nothing_runs && local.meter.borrow().is_settled()
     }
 
     fn handle(&mut self, wake: Wake) {
@@ -131,14 +172,19 @@ impl<F: Future<Output = ()>> Worker<F> {
             Wake::Ready(tag, readiness) => match Subject::of(tag) {
                 Subject::Relay(index, side) => local.relays.borrow_mut().ready(index, side, readiness),
                 Subject::Listener(number) => self.accept(number),
-                Subject::RelayTimer(_) => unreachable!("timers are not sources"),
+                Subject::Rest(index, Side::Client) => {
+                    session::wake(&local, index, readiness);
+                }
+                Subject::Rest(index, Side::Upstream) => local.resting.borrow_mut().drop_upstream(index),
+                Subject::RelayTimer(_) | Subject::RestTimer(_) => unreachable!("timers are not sources"),
             },
             Wake::Due(tag) => match Subject::of(tag) {
                 Subject::RelayTimer(index) => {
                     local.relays.borrow_mut().due(index, &mut local.meter.borrow_mut());
                 }
+                Subject::RestTimer(index) => local.resting.borrow_mut().due(index),
                 Subject::Listener(number) => self.accept(number),
-                Subject::Relay(..) => unreachable!("a relay's sockets are not timers"),
+                Subject::Relay(..) | Subject::Rest(..) => unreachable!("sockets are not timers"),
             },
         }
     }
@@ -149,32 +195,32 @@ impl<F: Future<Output = ()>> Worker<F> {
         if door.retired.is_some() {
             return self.empty(number as usize);
         }
-        if self.executor.is_full() {
+        if self.handshakes.is_full() {
             // Another listener took the last task.
             door.acceptor.hold();
             return;
         }
         let (listener, address) = (door.position, door.bound);
-        let (executor, local, serve) = (&mut self.executor, &self.local, self.serve);
+        let (handshakes, local) = (&mut self.handshakes, &self.local);
         door.acceptor.accept(|socket, peer| {
             let snapshot = Rc::clone(&snapshot);
             let arrival = Arrival { socket, peer: canonical(peer), snapshot, listener, address };
-            let spawned = executor.spawn(serve(Rc::clone(local), arrival));
-            assert!(spawned.is_ok(), "an acceptor is held before the last task is taken");
-            !executor.is_full()
+            handshakes.spawn(Client::new(local, arrival));
+            !handshakes.is_full()
         });
     }
 
     fn run_tasks(&mut self) {
-        while !self.executor.is_full() {
-            let Some(arrival) = self.arrivals.pop_front() else { break };
-            let spawned = self.executor.spawn((self.serve)(Rc::clone(&self.local), arrival));
-            assert!(spawned.is_ok(), "there was place");
-        }
-        let run = self.executor.run();
-        self.reactor.stats().panics.add(u64::from(run.panicked));
-        self.local.stats.handshakes_active.set(self.executor.len() as u64);
-        if !self.executor.is_full() {
+        let (local, arrivals) = (&self.local, &mut self.arrivals);
+        let mut panicked = self.handshakes.run(|| {
+            let arrived = arrivals.pop_front().map(|arrival| Client::new(local, arrival));
+            arrived.or_else(|| local.tunnels.borrow_mut().pop_front())
+        });
+        panicked += self.exchanges.run(|| local.sessions.borrow_mut().pop_front());
+        self.reactor.stats().panics.add(panicked);
+        local.stats.handshakes_active.set(self.handshakes.executor.len() as u64);
+        local.stats.sessions_resting.set(local.resting.borrow().len() as u64);
+        if !self.handshakes.is_full() {
             self.doors.iter_mut().flatten().for_each(|door| door.acceptor.resume());
         }
     }
@@ -183,14 +229,19 @@ impl<F: Future<Output = ()>> Worker<F> {
         match order {
             Order::Reconfigure { snapshot, added, removed } => self.reconfigure(snapshot, added, &removed),
             Order::Drain => {
-                self.draining = true;
+                self.local.phase.set(Phase::Draining);
                 self.retire(|_| true);
+                self.local.resting.borrow_mut().clear();
             }
             Order::Stop => {
-                self.draining = true;
+                self.local.phase.set(Phase::Stopping);
                 self.doors.clear();
                 self.arrivals.clear();
-                self.executor.clear();
+                self.handshakes.executor.clear();
+                self.exchanges.executor.clear();
+                self.local.sessions.borrow_mut().clear();
+                self.local.tunnels.borrow_mut().clear();
+                self.local.resting.borrow_mut().clear();
                 let mut meter = self.local.meter.borrow_mut();
                 self.local.relays.borrow_mut().close_where(&mut meter, |_, _| Some(CloseReason::Drained));
             }
@@ -205,7 +256,11 @@ impl<F: Future<Output = ()>> Worker<F> {
     ) {
         // Who waits at a listener that goes is still served, by the configuration that had it.
         self.retire(|door| removed.contains(&door.configured));
-        self.local.snapshot.replace(Rc::new(Current(Arc::clone(&snapshot))));
+        let current = Rc::new(Current(Arc::clone(&snapshot)));
+        self.local.resting.borrow_mut().adopt(&current);
+        self.local.snapshot.replace(current);
+        // Those whose user is gone find that out.
+        self.exchanges.executor.wake_all();
         for (configured, listener) in added {
             self.open(configured, listener);
         }

@@ -337,11 +337,13 @@ pub enum Protocol {
     Socks5 = 2,
     /// A listener with a fixed destination.
     Forward = 3,
+    /// One plain HTTP request (RFC 9112 section 3.2.2).
+    Http = 4,
 }
 
 impl Protocol {
     fn of(number: u8) -> Option<Protocol> {
-        let all = [Self::HttpConnect, Self::Socks5, Self::Forward];
+        let all = [Self::HttpConnect, Self::Socks5, Self::Forward, Self::Http];
         all.into_iter().find(|protocol| *protocol as u8 == number)
     }
 
@@ -351,6 +353,7 @@ impl Protocol {
             Self::HttpConnect => "http_connect",
             Self::Socks5 => "socks5",
             Self::Forward => "forward",
+            Self::Http => "http",
         }
     }
 }
@@ -385,11 +388,13 @@ pub enum CloseReason {
     Killed = 12,
     /// The machine stopped, or took the live table with it. The flow is billed as it was last journaled.
     Lost = 13,
+    /// The request was answered, whole. Its connections may have lived on.
+    Completed = 14,
 }
 
 impl CloseReason {
     /// Every reason, in the order of their numbers.
-    pub const ALL: [CloseReason; 13] = [
+    pub const ALL: [CloseReason; 14] = [
         Self::ClientClosed,
         Self::UpstreamClosed,
         Self::ClientReset,
@@ -403,6 +408,7 @@ impl CloseReason {
         Self::Fault,
         Self::Killed,
         Self::Lost,
+        Self::Completed,
     ];
 
     /// The reason with this number.
@@ -426,6 +432,7 @@ impl CloseReason {
             Self::Fault => "fault",
             Self::Killed => "killed",
             Self::Lost => "lost",
+            Self::Completed => "completed",
         }
     }
 }
@@ -536,7 +543,7 @@ pub(crate) mod tests {
             assert_eq!((reason as u8, CloseReason::of(number)), (number, Some(reason)));
         }
         assert_eq!(CloseReason::of(0), None);
-        assert_eq!(CloseReason::of(14), None);
+        assert_eq!(CloseReason::of(15), None);
     }
 
     proptest! {

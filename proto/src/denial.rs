@@ -25,7 +25,16 @@ pub struct Denial<'a> {
     pub challenge: Option<&'a str>,
     /// Whether the body is JSON rather than text.
     pub json: bool,
+    /// When it is made (RFC 9110, section 5.6.7).
+    pub date: Option<&'a str>,
+    /// Whether the connection ends behind it.
+    pub closes: bool,
+    /// Whether the head alone is sent, as an answer to HEAD.
+    pub head_only: bool,
 }
+
+/// The methods that a 405 names. Any other token is forwarded too.
+pub const ALLOWED_METHODS: &str = "CONNECT, GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
 
 /// Error types of RFC 9209, section 2.3, that a gateway has use for.
 pub mod proxy_error {
@@ -53,13 +62,25 @@ pub mod proxy_error {
     pub const HTTP_REQUEST_DENIED: &str = "http_request_denied";
     /// The proxy answers by itself, without having tried the next hop.
     pub const PROXY_INTERNAL_RESPONSE: &str = "proxy_internal_response";
+    /// The destination's answer does not follow its protocol.
+    pub const HTTP_PROTOCOL_ERROR: &str = "http_protocol_error";
+    /// The destination's answer ended too early.
+    pub const HTTP_RESPONSE_INCOMPLETE: &str = "http_response_incomplete";
+    /// The head of the destination's answer is too large.
+    pub const HTTP_RESPONSE_HEADER_SECTION_SIZE: &str = "http_response_header_section_size";
+    /// The destination's answer is coded in a way that we do not know.
+    pub const HTTP_RESPONSE_TRANSFER_CODING: &str = "http_response_transfer_coding";
+    /// The destination did not answer in time.
+    pub const HTTP_RESPONSE_TIMEOUT: &str = "http_response_timeout";
+    /// The destination changed protocols without having been asked to.
+    pub const HTTP_UPGRADE_FAILED: &str = "http_upgrade_failed";
     /// The proxy failed.
     pub const PROXY_INTERNAL_ERROR: &str = "proxy_internal_error";
     /// The request would come back to the proxy itself.
     pub const PROXY_LOOP_DETECTED: &str = "proxy_loop_detected";
 }
 
-/// Appends a complete response that refuses a request and closes the connection.
+/// Appends a complete response that refuses a request.
 pub fn write_denial(out: &mut Vec<u8>, denial: &Denial<'_>) {
     assert!((400..600).contains(&denial.status), "a denial is an error: {}", denial.status);
     let body = if denial.json { json_body(denial) } else { text_body(denial) };
@@ -70,7 +91,13 @@ pub fn write_denial(out: &mut Vec<u8>, denial: &Denial<'_>) {
     push(out, "\r\nContent-Type: ");
     push(out, media);
     push_number(out, "\r\nContent-Length: ", body.len());
-    push(out, "\r\nConnection: close\r\nCache-Control: no-store\r\n");
+    push(out, if denial.closes { "\r\nConnection: close" } else { "" });
+    push(out, "\r\nCache-Control: no-store\r\n");
+    if let Some(date) = denial.date {
+        push(out, "Date: ");
+        push_visible(out, date);
+        push(out, "\r\n");
+    }
     push_proxy_status(out, denial);
     push(out, "X-Request-Id: ");
     push_visible(out, denial.request_id);
@@ -86,10 +113,14 @@ pub fn write_denial(out: &mut Vec<u8>, denial: &Denial<'_>) {
     }
     if denial.status == 405 {
         // RFC 9110, section 15.5.6: a 405 must name what is allowed.
-        push(out, "Allow: CONNECT\r\n");
+        push(out, "Allow: ");
+        push(out, ALLOWED_METHODS);
+        push(out, "\r\n");
     }
     push(out, "\r\n");
-    out.extend_from_slice(&body);
+    if !denial.head_only {
+        out.extend_from_slice(&body);
+    }
 }
 
 /// The customary words for each status that the gateway uses; empty for any other.
@@ -101,7 +132,8 @@ pub fn reason_phrase(status: u16) -> &'static str {
         405 => "Method Not Allowed",
         407 => "Proxy Authentication Required",
         408 => "Request Timeout",
-        421 => "Misdirected Request",
+        414 => "URI Too Long",
+        417 => "Expectation Failed",
         429 => "Too Many Requests",
         431 => "Request Header Fields Too Large",
         500 => "Internal Server Error",

@@ -4,7 +4,8 @@
 
 use std::fmt;
 
-use crate::target::Target;
+use crate::http_head::{RequestError, RequestHead};
+use crate::target::{Host, Target};
 
 /// A request for a tunnel.
 pub struct Connect<'a> {
@@ -12,8 +13,25 @@ pub struct Connect<'a> {
     pub target: Target,
     /// The value of `Proxy-Authorization`, undecoded. Not printed by `Debug`.
     pub authorization: Option<&'a [u8]>,
-    /// Whether a denial's body should be JSON: the client's `Accept` names `application/json`.
-    pub accepts_json: bool,
+}
+
+impl<'a> Connect<'a> {
+    /// What a CONNECT request asks for.
+    ///
+    /// # Errors
+    /// Why it is refused.
+    pub fn read(head: &RequestHead<'a>) -> Result<Self, RequestError> {
+        let fields = &head.fields;
+        // Windows' own client sends `Content-Length: 0` with every CONNECT; it can be read in one way only.
+        if fields.transfer_encoding.is_some() || fields.content_length.is_some_and(|length| length != b"0") {
+            return Err(RequestError::BodyForbidden);
+        }
+        let target = Target::parse_authority(head.uri.as_bytes())?;
+        if fields.host.is_some_and(|host| !host_agrees(host, head.uri, &target)) {
+            return Err(RequestError::HostDisagrees);
+        }
+        Ok(Self { target, authorization: fields.proxy_authorization })
+    }
 }
 
 impl fmt::Debug for Connect<'_> {
@@ -22,8 +40,20 @@ impl fmt::Debug for Connect<'_> {
             .debug_struct("Connect")
             .field("target", &self.target)
             .field("authorization", &self.authorization.map(|_| format_args!("..")))
-            .field("accepts_json", &self.accepts_json)
             .finish()
+    }
+}
+
+/// A `Host` without a port agrees too: several clients leave it out. No `Host` at all is accepted even from
+/// HTTP/1.1 (against RFC 9112, section 3.2), because small tunnel helpers send none and the target stands
+/// above it.
+fn host_agrees(host: &[u8], authority: &str, target: &Target) -> bool {
+    if host.eq_ignore_ascii_case(authority.as_bytes()) {
+        return true;
+    }
+    match Target::parse_authority(host) {
+        Ok(named) => named == *target,
+        Err(_) => Host::parse(host) == Ok(target.host),
     }
 }
 

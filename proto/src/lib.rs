@@ -6,19 +6,20 @@
 //! ```text
 //!                first byte
 //!  client ----> [detect] --+--> socks5        greeting, user_password, request -> Target
-//!                          +--> http_head     HeadScanner, parse_request       -> Connect { Target, .. }
-//!                               credentials   basic_credentials                -> Credentials
+//!                          +--> http_head     HeadScanner, RequestHead ---+--> http_connect  Connect
+//!                               credentials   basic_credentials           '--> http_forward  Forward, Body
 //!  client <---- write_* ------- replies (socks5, http_connect) and denials (denial), whole, ready to send
 //! ```
 //!
-//! `target` is where both protocols meet: a destination is parsed once, strictly, and travels as a
-//! [`target::Target`]. A forwarder of plain HTTP requests will be one more module beside `http_connect`.
+//! `target` is where the protocols meet: a destination is parsed once, strictly, and travels as a
+//! [`target::Target`].
 
 #![forbid(unsafe_code)]
 
 pub mod credentials;
 pub mod denial;
 pub mod http_connect;
+pub mod http_forward;
 pub mod http_head;
 pub mod limits;
 pub mod socks5;

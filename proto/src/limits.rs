@@ -1,12 +1,26 @@
 //! The bounds of what a peer may send us, by name; each parser refuses what exceeds them.
 //! Leaves to others: how long a peer may take to send it (deadlines are the gateway's).
 
-/// Bytes of an HTTP request head, its closing empty line included. The customary bound of web servers;
-/// browsers and git send well under 1 KiB to a proxy.
-pub const HEAD_BYTES_MAX: usize = 8 * 1024;
+/// Bytes of an HTTP head, its closing empty line included: what Node.js takes of both kinds. Browsers and git
+/// send well under 1 KiB to open a tunnel; a request with its cookies, or an answer with its policies, may
+/// have several.
+pub const HEAD_BYTES_MAX: usize = 16 * 1024;
 
-/// Header lines in one request head.
-pub const HEADERS_MAX: usize = 64;
+/// Header lines in one head.
+pub const HEADERS_MAX: usize = 128;
+
+/// Items in all `Connection` headers of one head, empty ones included: each line's name is looked for among
+/// them. Clients and servers send five at most.
+pub const CONNECTION_OPTIONS_MAX: usize = 32;
+
+/// Digits of a chunk's size: below 2^60, which overflows no integer of 64 bits.
+pub const CHUNK_SIZE_DIGITS_MAX: u8 = 15;
+
+/// Bytes of chunk extensions in one body. Hardly anybody sends any; each costs work and carries nothing.
+pub const CHUNK_EXTENSION_BYTES_MAX: usize = 4 * 1024;
+
+/// Bytes of the trailers behind one body.
+pub const TRAILER_BYTES_MAX: usize = 4 * 1024;
 
 /// Bytes of a host name without a trailing dot (RFC 1035, section 3.1: 255 on the wire).
 pub const NAME_BYTES_MAX: usize = 253;

@@ -27,6 +27,18 @@ impl Target {
     pub fn parse_authority(text: &[u8]) -> Result<Self, TargetError> {
         parse_authority(text).map_err(|error| explain_authority(text, error))
     }
+
+    /// As [`Target::parse_authority`], of an authority that may leave its port out.
+    pub fn parse_with_port(text: &[u8], default: NonZeroU16) -> Result<Self, TargetError> {
+        let names_port = match text {
+            [b'[', .., b']'] => false,
+            _ => text.contains(&b':'),
+        };
+        if names_port {
+            return Self::parse_authority(text);
+        }
+        Ok(Self { host: Host::parse(text)?, port: default })
+    }
 }
 
 impl fmt::Display for Target {

@@ -34,9 +34,9 @@ pub struct Listener {
 #[derive(Clone, Debug, PartialEq)]
 #[expect(clippy::large_enum_variant, reason = "listeners are few")]
 pub enum Ingress {
-    /// HTTP CONNECT or SOCKS5, told apart by the first byte.
+    /// HTTP or SOCKS5, told apart by the first byte.
     Mixed,
-    /// HTTP CONNECT.
+    /// HTTP: tunnels by CONNECT, and plain requests.
     Http,
     /// SOCKS5.
     Socks5,

@@ -1,49 +1,31 @@
-//! What a client asks by HTTP CONNECT, and who it says it is.
+//! What a client asks by HTTP CONNECT, and who it says it is; anything but CONNECT is a session's.
 
 use ledger::record::Protocol;
 use proto::credentials::basic_credentials;
-use proto::http_head::{HeadScanner, Request, RequestError, parse_request};
+use proto::http_connect::Connect;
+use proto::http_head::{RequestHead, Room};
 
-use crate::client::{Asked, Client, End, Speaks};
-use crate::refusal::Refusal;
+use crate::client::{Asked, Client, End};
 
-/// Awaits the whole head and authenticates who sent it.
+/// Awaits the whole head and authenticates who sent it. A request for anything but a tunnel is left where it
+/// is.
 pub(super) async fn await_request(client: &mut Client) -> Result<Asked, End> {
     client.protocol = Some(Protocol::HttpConnect);
-    let mut scanner = HeadScanner::default();
-    let length = loop {
-        match scanner.find(client.unread()).map_err(RequestError::from)? {
-            Some(length) => break length,
-            None => client.fill().await?,
-        }
-    };
+    let length = client.await_head().await?;
+    if !client.asks_for_tunnel() {
+        return Err(End::AsksForRequests);
+    }
     let (target, credentials, json) = {
-        let request = parse_request(&client.unread()[..length])?;
-        match &request {
-            Request::Connect(connect) => {
-                (connect.target, connect.authorization.map(basic_credentials), connect.accepts_json)
-            }
-            Request::Other { accepts_json, .. } => {
-                let error = request.refusal().expect("whatever is not CONNECT is refused");
-                let json = *accepts_json;
-                client.speaks = Speaks::Http { json };
-                return Err(error.into());
-            }
-        }
+        let mut room = Room::new();
+        let head = RequestHead::parse(&client.unread()[..length], &mut room)?;
+        let connect = Connect::read(&head);
+        let credentials =
+            connect.as_ref().ok().and_then(|connect| connect.authorization).map(basic_credentials);
+        (connect.map(|connect| connect.target), credentials, head.accepts_json())
     };
+    client.speaks.accept_json(json);
+    let target = target?;
     client.consume(length);
-    client.speaks = Speaks::Http { json };
-    let source = client.arrival.peer.ip();
-    let user = match credentials {
-        Some(Ok(credentials)) => {
-            let authenticator = &client.local.authenticator;
-            authenticator.verify(client.snapshot(), &credentials, source).await?
-        }
-        Some(Err(error)) => return Err(Refusal::credentials_malformed(&error).into()),
-        None => {
-            let known = client.local.authenticator.from_source(client.snapshot(), source);
-            known.ok_or_else(Refusal::credentials_missing)?
-        }
-    };
+    let user = client.authenticate(credentials).await?;
     Ok(Asked { user, target })
 }

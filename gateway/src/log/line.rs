@@ -103,6 +103,12 @@ impl LineWriter {
         if let Some(connect_us) = event.connect_us {
             line.milliseconds("connect_ms", connect_us.into());
         }
+        if let Some(answered) = event.answered {
+            line.text("method", answered.method);
+            if let Some(status) = answered.status {
+                line.number("status", status.into());
+            }
+        }
         if event.kind == EventKind::Close {
             closing(&mut line, &flow);
         }

@@ -31,6 +31,7 @@ fn event(kind: EventKind) -> Event {
         reason: "allowed",
         dns_us: Some(1_234),
         connect_us: Some(20_005),
+        answered: None,
     }
 }
 

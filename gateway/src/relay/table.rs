@@ -10,17 +10,17 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use engine::net::Parts;
 use engine::reactor::{Interest, Reactor, Registration, Waiter};
 use engine::slab::{Key, Slab};
-use ledger::record::{CloseReason, Legs};
+use ledger::record::CloseReason;
 use sys::clock::Nanos;
 use sys::epoll::Readiness;
-use sys::socket::Socket;
 
 use super::{Direction, Outcome, Peer, Pending, Relay, Tools};
 use crate::limits::SCRATCH_BYTES;
 use crate::meter::Meter;
-use crate::stats::{LegBytes, WorkerStats};
+use crate::stats::WorkerStats;
 use crate::wake::{Side, Subject};
 
 /// How long a relay may be silent, and how long it may live.
@@ -34,8 +34,9 @@ pub(crate) struct RelayDeadlines {
     pub lifetime: Option<Duration>,
 }
 
-/// A socket on its way into a relay, with its registration if it has one.
-pub(super) type Part = (Socket, Option<Registration>);
+/// A side of a relay to be: its socket, with its registration if it has one, and what was read from it and
+/// is still to be passed on.
+pub(crate) type Part = (Parts, Option<Box<Pending>>);
 
 /// See the file's header.
 pub(crate) struct Relays {
@@ -72,13 +73,12 @@ impl Relays {
         }
     }
 
-    /// Begins a relay between two connected sockets; it is run this turn. `early` is what the client sent
-    /// behind its request. If a socket cannot be registered the flow is closed with that reason.
+    /// Begins a relay between two connected sockets; it is run this turn. If a socket cannot be registered
+    /// the flow is closed with that reason.
     pub(crate) fn start(
         &mut self,
-        client: Part,
-        upstream: Part,
-        early: Option<Box<Pending>>,
+        (client, sent_early): Part,
+        (upstream, answered_early): Part,
         flow: Key,
         meter: &mut Meter,
     ) {
@@ -96,11 +96,14 @@ impl Relays {
             }
         };
         let mut relay = Relay::new(client, upstream, flow, self.reactor.now());
-        if let (Some(pending), Some(mut tally)) = (early, meter.tally(flow)) {
-            tally.up().0.add(pending.len());
-            self.stats.bytes.client_rx.add(pending.len() as u64);
-            relay.up.pending = Some(pending);
+        if let Some(mut tally) = meter.tally(flow) {
+            let before = tally.legs();
+            tally.up().0.add(sent_early.as_ref().map_or(0, |pending| pending.len()));
+            tally.down().0.add(answered_early.as_ref().map_or(0, |pending| pending.len()));
+            self.stats.bytes.add(&before, &tally.legs());
         }
+        relay.up.pending = sent_early;
+        relay.down.pending = answered_early;
         let first_look = self.reactor.now() + self.deadlines.shortest();
         relay.timer = Some(self.reactor.arm(first_look, Waiter::Tag(Subject::RelayTimer(index).tag())));
         relay.queued = true;
@@ -173,7 +176,7 @@ impl Relays {
         let after = tally.legs();
         if after != before {
             relay.moved_at = self.reactor.now();
-            count(&self.stats.bytes, &before, &after);
+            self.stats.bytes.add(&before, &after);
             meter.counted(relay.flow);
         }
         if !matches!(outcome, Outcome::Over(_)) && relay.await_room(&self.reactor).is_err() {
@@ -236,7 +239,7 @@ impl Relays {
     /// cannot be registered is reset.
     fn register(
         &self,
-        (socket, registration): Part,
+        (socket, registration): Parts,
         index: u32,
         side: Side,
     ) -> io::Result<(Peer, Direction)> {
@@ -279,12 +282,4 @@ impl RelayDeadlines {
             (silent_until, CloseReason::IdleTimeout)
         }
     }
-}
-
-/// Adds what moved between two looks at a flow to the thread's totals.
-fn count(bytes: &LegBytes, before: &Legs, after: &Legs) {
-    bytes.client_rx.add(after.client_rx - before.client_rx);
-    bytes.upstream_tx.add(after.upstream_tx - before.upstream_tx);
-    bytes.upstream_rx.add(after.upstream_rx - before.upstream_rx);
-    bytes.client_tx.add(after.client_tx - before.client_tx);
 }

@@ -44,7 +44,6 @@ pub(crate) struct Plan<'a, W = Ends> {
 
 /// Tollgate: `forward` listeners billed to a user, with policy, metering, close log and ledger on.
 pub(crate) fn tollgate(plan: &Plan<'_>) -> String {
-    let directory = plan.directory.display();
     let listener = |(listen, upstream)| {
         format!(
             r#"[[listener]]
@@ -63,7 +62,17 @@ user = "{USER}"
 name = "{USER}"
 allow = [{}]
 connections = {TUNNELS_MAX}
+{}"#,
+        allowed.join(", "),
+        tollgate_tables(plan),
+    )
+}
 
+/// What every configuration of Tollgate ends with: where it is asked, keeps its bill and logs.
+pub(crate) fn tollgate_tables<L>(plan: &Plan<'_, L>) -> String {
+    let directory = plan.directory.display();
+    format!(
+        r#"
 [admin]
 address = "{}"
 
@@ -76,9 +85,7 @@ to = "{directory}/connections.log"
 [threads]
 reactors = {}
 "#,
-        allowed.join(", "),
-        plan.admin,
-        plan.threads,
+        plan.admin, plan.threads,
     )
 }
 

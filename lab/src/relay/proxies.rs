@@ -5,11 +5,11 @@
 //! What is alike: as many threads or workers as CPUs given, one log line per request to a file, connections
 //! to the origin kept where the clients keep theirs, and closed where they do not. What each does better
 //! than asked stays: nginx is told its only origin, so it neither judges nor resolves what the request
-//! names; nginx and Squid buffer their logs; Tollgate decides and bills each request and writes two lines.
+//! names; nginx and Squid buffer their logs; Tollgate decides and bills each request.
 
 use crate::load::Persistence;
 
-use super::configuration::{NGINX_CONNECTIONS_MAX, Plan, TUNNELS_MAX, USER, nginx_user};
+use super::configuration::{NGINX_CONNECTIONS_MAX, Plan, TUNNELS_MAX, USER, nginx_user, tollgate_tables};
 use super::route::Route;
 use super::squid;
 
@@ -22,7 +22,6 @@ const REQUESTS_MAX: u32 = 100_000_000;
 
 /// Tollgate: a `mixed` listener, a user known by address, policy, metering, close log and ledger on.
 pub(crate) fn tollgate(plan: &Plan<'_, Route>) -> String {
-    let directory = plan.directory.display();
     let Route { via, origin, .. } = plan.listen;
     format!(
         r#"[[listener]]
@@ -34,20 +33,8 @@ name = "{USER}"
 from = ["127.0.0.1/32"]
 allow = ["{origin}"]
 connections = {TUNNELS_MAX}
-
-[admin]
-address = "{}"
-
-[ledger]
-directory = "{directory}/ledger"
-
-[log]
-to = "{directory}/connections.log"
-
-[threads]
-reactors = {}
-"#,
-        plan.admin, plan.threads,
+{}"#,
+        tollgate_tables(plan),
     )
 }
 

@@ -1,7 +1,8 @@
-//! Where a request head ends, found incrementally.
+//! Where a head ends, found incrementally.
 //! Promises: each byte is looked at once however the head was split, and at most `HEAD_BYTES_MAX` are looked
-//! at. Leaves to others: whether the head is well-formed (`request`).
+//! at. Leaves to others: whether the head is well-formed (`request`, `response`).
 
+use super::error::{HeadError, RequestError};
 use crate::limits::HEAD_BYTES_MAX;
 
 /// Remembers how much of a growing buffer was searched. One scanner serves one head.
@@ -35,9 +36,21 @@ impl HeadScanner {
     }
 }
 
-/// The head does not end within `HEAD_BYTES_MAX` bytes; the client's doing.
+impl HeadScanner {
+    /// The same of a request, whose first line has errors of its own for what is too long in it (RFC 9112,
+    /// section 3).
+    pub fn find_request(&mut self, buffer: &[u8]) -> Result<Option<usize>, RequestError> {
+        self.find(buffer).map_err(|error| match &buffer[..HEAD_BYTES_MAX] {
+            _ if self.line_start > 0 => HeadError::from(error).into(),
+            line if line.contains(&b' ') => RequestError::UriTooLong,
+            _ => RequestError::MethodTooLong,
+        })
+    }
+}
+
+/// The head does not end within `HEAD_BYTES_MAX` bytes; its sender's doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the request head is longer than {HEAD_BYTES_MAX} bytes")]
+#[error("the head is longer than {HEAD_BYTES_MAX} bytes")]
 pub struct HeadTooLarge;
 
 impl HeadTooLarge {

@@ -16,6 +16,9 @@ const FORBIDDEN: Denial<'static> = Denial {
     retry_after_s: None,
     challenge: None,
     json: false,
+    date: None,
+    closes: true,
+    head_only: false,
 };
 
 fn written(denial: &Denial<'_>) -> String {
@@ -90,7 +93,7 @@ fn a_challenge_and_a_405_carry_what_their_status_demands() {
     assert!(challenge.contains("\r\nProxy-Status: tollgate\r\n"));
     assert!(!written(&FORBIDDEN).contains("Proxy-Authenticate"));
     let not_allowed = written(&Denial { status: 405, title: reason_phrase(405), ..FORBIDDEN });
-    assert!(not_allowed.contains("\r\nAllow: CONNECT\r\n"));
+    assert!(not_allowed.contains("\r\nAllow: CONNECT, GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS\r\n"));
 }
 
 #[test]
@@ -134,10 +137,11 @@ fn every_ascii_character_survives_json() {
 
 #[test]
 fn reason_phrases_cover_what_the_gateway_answers() {
-    for status in [400, 403, 405, 407, 408, 429, 431, 500, 501, 502, 503, 504, 505] {
+    for status in [400, 403, 405, 407, 408, 414, 417, 429, 431, 500, 501, 502, 503, 504, 505, 508] {
         assert!(!reason_phrase(status).is_empty(), "{status}");
     }
-    assert_eq!(reason_phrase(299), "");
+    // A proxy never says 421 (RFC 9110, section 15.5.20).
+    assert_eq!((reason_phrase(299), reason_phrase(421)), ("", ""));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The head scanner: where heads end, at every split, at the bound, and against a naive search.
 
 use proptest::prelude::*;
-use proto::http_head::{HeadScanner, HeadTooLarge};
+use proto::http_head::{HeadError, HeadScanner, HeadTooLarge, RequestError};
 use proto::limits::HEAD_BYTES_MAX;
 
 use crate::seeded;
@@ -66,6 +66,20 @@ fn the_bound_is_exact() {
     followed.extend_from_slice(b"early data");
     check(&followed, Ok(Some(HEAD_BYTES_MAX)));
     assert_eq!(HeadTooLarge.status(), 431);
+}
+
+#[test]
+fn what_is_too_long_in_a_request_is_named() {
+    let find = |buffer: &[u8]| HeadScanner::default().find_request(buffer);
+    assert_eq!(find(b"GET http://a/ HTTP/1.1\r\n\r\n"), Ok(Some(26)));
+    let url = "x".repeat(HEAD_BYTES_MAX);
+    let error = find(format!("GET http://a/{url}").as_bytes()).expect_err("the URL is too long");
+    assert_eq!((error, error.status()), (RequestError::UriTooLong, 414));
+    let error = find(url.as_bytes()).expect_err("the method is too long");
+    assert_eq!((error, error.status()), (RequestError::MethodTooLong, 501));
+    let error =
+        find(format!("GET http://a/ HTTP/1.1\r\nX: {url}").as_bytes()).expect_err("a line is too long");
+    assert_eq!((error, error.status()), (HeadError::HeadTooLarge(HeadTooLarge).into(), 431));
 }
 
 fn naive(buffer: &[u8]) -> Option<usize> {

@@ -4,9 +4,15 @@
 
 mod basic;
 mod denial;
+mod forward_body;
+mod forward_model;
+mod forward_request;
+mod forward_response;
 mod head;
+mod mutation;
 mod request;
 mod request_model;
+mod server;
 mod socks5;
 mod target;
 

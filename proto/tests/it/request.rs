@@ -1,22 +1,36 @@
 //! Request heads: what is accepted, and every bad one with its status and error.
 
-use proto::http_head::{HeadScanner, Request, RequestError, UriForm, parse_request};
-use proto::limits::HEADERS_MAX;
+use proto::http_connect::Connect;
+use proto::http_forward::Forward;
+use proto::http_head::{HeadError, HeadScanner, HeadTooLarge, RequestError, RequestHead, Room, UriForm};
+use proto::limits::{HEAD_BYTES_MAX, HEADERS_MAX};
+use proto::target::TargetError;
 
 /// One line that says all of a result that matters.
-fn render(result: &Result<Request<'_>, RequestError>) -> String {
-    match result {
-        Ok(Request::Connect(connect)) => {
+fn render(head: &[u8]) -> String {
+    let mut room = Room::new();
+    let error = |error: RequestError| {
+        let inner = match error {
+            RequestError::Head(inner) => format!("{inner:?}"),
+            other => format!("{other:?}"),
+        };
+        format!("{} {inner}", error.status())
+    };
+    let head = match RequestHead::parse(head, &mut room) {
+        Ok(head) => head,
+        Err(why) => return error(why),
+    };
+    let json = if head.accepts_json() { " json" } else { "" };
+    if !head.is_connect() {
+        let refused = Forward::read(&head).err().map(error);
+        return format!("{:?} {}{json}", head.uri_form(), refused.unwrap_or("forward".to_owned()));
+    }
+    match Connect::read(&head) {
+        Ok(connect) => {
             let authorization = connect.authorization.map(|value| value.escape_ascii().to_string());
-            let json = if connect.accepts_json { " json" } else { "" };
             format!("connect {} {}{json}", connect.target, authorization.unwrap_or("-".to_owned()))
         }
-        Ok(other @ Request::Other { method, uri_form, accepts_json }) => {
-            let refusal = other.refusal().expect("only CONNECT is served");
-            let json = if *accepts_json { " json" } else { "" };
-            format!("other {method} {uri_form:?} {} {refusal:?}{json}", refusal.status())
-        }
-        Err(error) => format!("{} {error:?}", error.status()),
+        Err(why) => error(why),
     }
 }
 
@@ -31,11 +45,7 @@ fn check(head: &str, expected: &str) {
         let length = length.unwrap_or_else(|| panic!("no end found in {head:?}"));
         assert_eq!(length, head.len(), "{head:?} cut at {cut}");
     }
-    let result = parse_request(head.as_bytes());
-    assert_eq!(render(&result), expected, "{head:?}");
-    if let Ok(request @ Request::Connect(_)) = &result {
-        assert_eq!(request.refusal(), None);
-    }
+    assert_eq!(render(head.as_bytes()), expected, "{head:?}");
 }
 
 /// A CONNECT with the given header lines.
@@ -77,9 +87,9 @@ fn request_lines_are_strict() {
         (" CONNECT a.example:443 HTTP/1.1", malformed),
         ("CONNECT\ta.example:443\tHTTP/1.1", malformed),
         ("CONNECT a.example:443 http/1.1", malformed),
-        ("CONNECT a.example:443 HTTP/1.10", "505 VersionUnsupported"),
+        ("CONNECT a.example:443 HTTP/1.10", "400 RequestLineMalformed"),
         ("CONNECT a.example:443 HTTP/1.2", "505 VersionUnsupported"),
-        ("CONNECT a.example:443 HTTP/1.1x", "505 VersionUnsupported"),
+        ("CONNECT a.example:443 HTTP/1.1x", "400 RequestLineMalformed"),
         ("CONNECT HTTP/1.1", "400 VersionMissing"),
         ("CONNECT a.example:443", "400 VersionMissing"),
         ("GET /", "400 VersionMissing"),
@@ -90,9 +100,11 @@ fn request_lines_are_strict() {
         ("CONNECT a.example:443\r HTTP/1.1", "400 CarriageReturnBare"),
         ("CONNECT a.example:443 HTTP/0.9", "505 VersionUnsupported"),
         ("CONNECT a.example:443 HTTP/2.0", "505 VersionUnsupported"),
-        ("CONNECT a.example:443 HTTP/3", "505 VersionUnsupported"),
+        ("CONNECT a.example:443 HTTP/3", "400 RequestLineMalformed"),
+        ("CONNECT a.example:443 HTTP/01.1", "400 RequestLineMalformed"),
+        ("CONNECT a.example:443 HTTP/1", "400 RequestLineMalformed"),
         ("PRI * HTTP/2.0", "505 VersionUnsupported"),
-        ("", "400 RequestLineEmpty"),
+        ("", "400 FirstLineEmpty"),
     ] {
         check(&format!("{line}\r\n{}", if line.is_empty() { "" } else { "\r\n" }), expected);
     }
@@ -222,7 +234,9 @@ fn credentials_are_passed_on_once_and_never_printed() {
         "400 HeaderRepeated(\"Proxy-Authorization\")",
     );
     let head = b"CONNECT a.example:443 HTTP/1.1\r\nProxy-Authorization: Basic c2VjcmV0\r\n\r\n";
-    let debug = format!("{:?}", parse_request(head));
+    let mut room = Room::new();
+    let head = RequestHead::parse(head, &mut room).unwrap();
+    let debug = format!("{head:?} {:?}", Connect::read(&head));
     assert!(debug.contains("authorization: Some(..)") && !debug.contains("c2VjcmV0"), "{debug}");
     // Byte slices print as lists of numbers.
     assert!(!debug.contains("66, 97, 115"), "{debug}");
@@ -256,43 +270,36 @@ fn json_is_given_to_those_who_ask_for_it() {
 }
 
 #[test]
-fn other_requests_are_refused_with_their_reason() {
+fn other_forms_than_a_url_are_refused_with_their_reason() {
     for (line, expected) in [
-        ("GET http://a.example/", "other GET Absolute 501 NotForwarded"),
-        ("POST http://ok@evil.example/", "other POST Absolute 501 NotForwarded"),
-        ("PROPFIND http://a.example/", "other PROPFIND Absolute 501 NotForwarded"),
-        ("GET /", "other GET Origin 400 NotProxyRequest"),
-        ("GET /metrics?x=http://y", "other GET Origin 400 NotProxyRequest"),
-        ("OPTIONS *", "other OPTIONS Asterisk 405 MethodNotAllowed"),
-        ("OPTIONS /", "other OPTIONS Origin 400 NotProxyRequest"),
-        ("TRACE http://a.example/", "other TRACE Absolute 405 MethodNotAllowed"),
-        ("TRACE /", "other TRACE Origin 405 MethodNotAllowed"),
-        ("BREW /pot", "other BREW Origin 501 MethodUnknown"),
-        ("connect a.example:443", "other connect Authority 501 MethodUnknown"),
-        ("CONNECTX a.example:443", "other CONNECTX Authority 501 MethodUnknown"),
-        ("GET a.example:443", "other GET Authority 400 AuthorityWithoutConnect"),
+        ("GET http://a.example/", "Absolute forward"),
+        ("PROPFIND http://a.example/", "Absolute forward"),
+        ("GET https://a.example/", "Absolute 501 SchemeNeedsTunnel"),
+        ("GET ftp://a.example/", "Absolute 501 SchemeUnknown"),
+        ("GET /", "Origin 400 NotProxyRequest"),
+        ("GET /metrics?x=http://y", "Origin 400 NotProxyRequest"),
+        ("GET //a.example/", "Origin 400 NotProxyRequest"),
+        ("OPTIONS *", "Asterisk 405 MethodNotAllowed"),
+        ("OPTIONS /", "Origin 400 NotProxyRequest"),
+        ("TRACE http://a.example/", "Absolute 405 MethodNotAllowed"),
+        ("TRACE /", "Origin 405 MethodNotAllowed"),
+        ("connect a.example:443", "Authority 400 AuthorityWithoutConnect"),
+        ("GET a.example:443", "Authority 400 AuthorityWithoutConnect"),
+        ("GET **", "Authority 400 AuthorityWithoutConnect"),
     ] {
         check(&format!("{line} HTTP/1.1\r\nHost: a.example\r\n\r\n"), expected);
     }
     check(
-        "GET http://a.example/ HTTP/1.1\r\nAccept: application/json\r\nContent-Length: 5\r\n\r\n",
-        "other GET Absolute 501 NotForwarded json",
+        "GET / HTTP/1.1\r\nAccept: application/json\r\nContent-Length: 5\r\n\r\n",
+        "Origin 400 NotProxyRequest json",
     );
     check("GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", "400 HeaderRepeated(\"Host\")");
-}
-
-#[test]
-fn forms_are_told_apart() {
     let form = |uri: &str| {
         let head = format!("GET {uri} HTTP/1.1\r\n\r\n");
-        match parse_request(head.as_bytes()) {
-            Ok(Request::Other { uri_form, .. }) => uri_form,
-            other => panic!("{other:?}"),
-        }
+        RequestHead::parse(head.as_bytes(), &mut Room::new()).unwrap().uri_form()
     };
     assert_eq!(form("/a://b"), UriForm::Origin);
     assert_eq!(form("ftp://a"), UriForm::Absolute);
-    assert_eq!(form("**"), UriForm::Authority);
     assert_eq!(form("*"), UriForm::Asterisk);
 }
 
@@ -305,26 +312,22 @@ fn only_exactly_one_head_is_parsed() {
         "CONNECT a.example:443 HTTP/1.1\r\n\r\nx",
         "CONNECT a.example:443 HTTP/1.1\r\n\r\nCONNECT b.example:443 HTTP/1.1\r\n\r\n",
     ] {
-        assert_eq!(parse_request(bytes.as_bytes()).err(), Some(RequestError::NotOneHead), "{bytes:?}");
+        assert_eq!(render(bytes.as_bytes()), "500 NotOneHead", "{bytes:?}");
     }
-    assert_eq!(RequestError::NotOneHead.status(), 500);
 }
 
 #[test]
 fn errors_name_what_to_do_and_their_proxy_status() {
+    let too_large = format!("longer than {HEAD_BYTES_MAX} bytes");
     for (error, status, proxy_status, part) in [
-        (RequestError::NotForwarded, 501, "proxy_internal_response", "use an https:// URL"),
+        (RequestError::SchemeNeedsTunnel, 501, "proxy_internal_response", "asked for by CONNECT"),
         (RequestError::NotProxyRequest, 400, "http_request_error", "this is a proxy"),
         (RequestError::VersionUnsupported, 505, "proxy_internal_response", "send HTTP/1.1"),
-        (RequestError::HeaderRepeated("Host"), 400, "http_request_error", "more than one Host header"),
-        (RequestError::NotOneHead, 500, "proxy_internal_error", "the gateway"),
-        (proto::http_head::HeadTooLarge.into(), 431, "http_request_error", "longer than 8192 bytes"),
-        (
-            proto::target::TargetError::TrailingDot.into(),
-            400,
-            "http_request_error",
-            "ends with a dot: remove it",
-        ),
+        (RequestError::Looped, 508, "proxy_loop_detected", "in a circle"),
+        (HeadError::HeaderRepeated("Host").into(), 400, "http_request_error", "more than one Host header"),
+        (HeadError::NotOneHead.into(), 500, "proxy_internal_error", "the gateway"),
+        (HeadError::HeadTooLarge(HeadTooLarge).into(), 431, "http_request_error", &too_large),
+        (TargetError::TrailingDot.into(), 400, "http_request_error", "ends with a dot: remove it"),
     ] {
         assert_eq!(error.status(), status, "{error:?}");
         assert_eq!(error.proxy_status_error(), proxy_status, "{error:?}");

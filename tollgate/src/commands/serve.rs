@@ -193,8 +193,8 @@ fn greet(gateway: &Gateway, admin: &Admin, first: Option<&FirstUser>) -> std::io
     for listener in &config.listeners {
         let bound = gateway.listening()[&listener.address];
         match &listener.ingress {
-            Ingress::Mixed => writeln!(out, "  HTTP CONNECT and SOCKS5 on {bound}")?,
-            Ingress::Http => writeln!(out, "  HTTP CONNECT on {bound}")?,
+            Ingress::Mixed => writeln!(out, "  HTTP and SOCKS5 on {bound}")?,
+            Ingress::Http => writeln!(out, "  HTTP on {bound}")?,
             Ingress::Socks5 => writeln!(out, "  SOCKS5 on {bound}")?,
             Ingress::Forward { to, user } => {
                 let user = config.policy.user_name(*user);

@@ -4,6 +4,8 @@
 use std::io::Write;
 use std::net::{Shutdown, TcpListener, TcpStream};
 
+use proto::limits::{HEAD_BYTES_MAX, HEADERS_MAX};
+
 use crate::harness::{Gateway, eventually};
 use crate::peers::{
     Answer, Destination, ask, ask_socks, check_echo, connect_request, read_all, read_answer, read_exactly,
@@ -79,6 +81,7 @@ fn heads_that_are_no_heads_are_refused() {
     let canary = Destination::echo();
     let to = canary.address;
     let gateway = gateway();
+    let head_bound = HEAD_BYTES_MAX.to_string();
     let cases: Vec<(String, u16, &str)> = vec![
         (format!("CONNECT {to} HTTP/1.1\r\nHost: {to}\r\nHost: {to}\r\n\r\n"), 400, "more than one Host"),
         (format!("CONNECT {to} HTTP/1.1\r\nHost: elsewhere:443\r\n\r\n"), 400, "does not agree"),
@@ -97,9 +100,9 @@ fn heads_that_are_no_heads_are_refused() {
         (format!("CONNECT /{to} HTTP/1.1\r\n\r\n"), 400, ""),
         (format!("CONNECT {to}/path HTTP/1.1\r\n\r\n"), 400, ""),
         (format!("GET {to} HTTP/1.1\r\n\r\n"), 400, "only CONNECT"),
-        (format!("CONNECT {to} HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(8 * 1024)), 431, "8192"),
-        (format!("CONNECT {to} HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(100_000)), 431, "8192"),
-        (format!("CONNECT {to} HTTP/1.1\r\n{}\r\n", "X: y\r\n".repeat(65)), 431, "64 headers"),
+        (format!("CONNECT {to} HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(HEAD_BYTES_MAX)), 431, &head_bound),
+        (format!("CONNECT {to} HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(100_000)), 431, &head_bound),
+        (format!("CONNECT {to} HTTP/1.1\r\n{}\r\n", "X: y\r\n".repeat(HEADERS_MAX + 1)), 431, "headers"),
     ];
     for (request, status, part) in &cases {
         check_refused(&ask(&gateway, request).1, *status, part, request.as_bytes());

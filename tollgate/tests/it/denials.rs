@@ -274,12 +274,12 @@ fn wrong_passwords_from_one_source_are_throttled() {
 fn what_is_not_served_gets_a_text_that_says_what_to_do() {
     let gateway = Gateway::local("");
     let cases: &[(&str, u16, &str)] = &[
-        ("GET http://example.com/ HTTP/1.1\r\nHost: example.com\r\n\r\n", 501, "use an https:// URL"),
-        ("POST http://example.com/ HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc", 501, "curl: -p"),
+        ("GET https://example.com/ HTTP/1.1\r\nHost: example.com\r\n\r\n", 501, "asked for by CONNECT"),
+        ("GET ftp://example.com/ HTTP/1.1\r\nHost: example.com\r\n\r\n", 501, "only http://"),
         ("GET / HTTP/1.1\r\nHost: gateway\r\n\r\n", 400, "this is a proxy, not a web server"),
-        ("OPTIONS * HTTP/1.1\r\n\r\n", 405, "only CONNECT is served"),
-        ("TRACE / HTTP/1.1\r\n\r\n", 405, "only CONNECT is served"),
-        ("BREW /pot HTTP/1.1\r\n\r\n", 501, "only CONNECT is served"),
+        ("OPTIONS * HTTP/1.1\r\n\r\n", 405, "not allowed"),
+        ("TRACE http://example.com/ HTTP/1.1\r\n\r\n", 405, "not allowed"),
+        ("BREW /pot HTTP/1.1\r\n\r\n", 400, "this is a proxy"),
         ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505, "HTTP/1.1"),
     ];
     for (request, status, part) in cases {

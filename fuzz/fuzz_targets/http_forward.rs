@@ -1,0 +1,5 @@
+//! Fuzz target for plain requests, answers and bodies; the invariants are in `fuzz::http_forward`.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| fuzz::http_forward(data));

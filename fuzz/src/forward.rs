@@ -1,0 +1,285 @@
+//! What must hold for every plain request and answer that is forwarded.
+//! Promises: what we write has one reading, ours, for `httparse` alone, for `hyper`'s server and for
+//! ourselves; a body passes in the same way in one piece and in two. Leaves to others: which inputs are
+//! refused.
+
+use std::num::NonZeroU16;
+
+use httparse::Header;
+use proto::http_forward::{Answer, Asked, Body, BodyError, Forward, Framing, Ours, write_answer};
+use proto::http_head::{HeadScanner, RequestHead, ResponseHead, Room, UriForm, Version};
+use proto::limits::HEADERS_MAX;
+use proto::target::Target;
+
+use crate::server::hyper_reads;
+
+const VIA: &str = "gate";
+
+/// Of a `Host` that names none.
+const PORT: NonZeroU16 = NonZeroU16::new(80).expect("80 is not 0");
+
+/// Room for the lines that we write: all that a head may have, and our own.
+const LINES_MAX: usize = HEADERS_MAX + 8;
+
+/// Never in what is written. `Connection`, `TE` and `Upgrade` may be, of our own making.
+const NEVER: [&str; 6] = [
+    "Keep-Alive",
+    "Proxy-Connection",
+    "Proxy-Authorization",
+    "Proxy-Authenticate",
+    "Proxy-Authentication-Info",
+    "HTTP2-Settings",
+];
+
+/// Beyond this a length is not filled with bytes.
+const BODY_BYTES_MAX: u64 = 4096;
+
+/// A request or an answer, by how the input begins, with its body behind it. The first byte of the input says
+/// where the body is split.
+pub fn http_forward(data: &[u8]) {
+    let Some((&split, buffer)) = data.split_first() else { return };
+    let split = usize::from(split);
+    for framing in [Framing::Chunked, Framing::Length(9), Framing::UntilClose, Framing::None] {
+        assert_split(framing, buffer, split);
+    }
+    let Ok(Some(length)) = HeadScanner::default().find(buffer) else { return };
+    let (head, rest) = buffer.split_at(length);
+    if head.starts_with(b"HTTP/") {
+        assert_answers(head, rest, split);
+    } else {
+        assert_request(head, rest, split);
+    }
+}
+
+fn assert_request(head: &[u8], rest: &[u8], split: usize) {
+    let mut room = Room::new();
+    let bytes = head;
+    let Ok(head) = RequestHead::parse(bytes, &mut room) else { return };
+    let forward = match Forward::read(&head) {
+        Ok(forward) => forward,
+        Err(error) => return assert!((400..600).contains(&error.status())),
+    };
+    assert_one_reading(bytes);
+    assert!(!head.is_connect() && head.uri_form() == UriForm::Absolute);
+    assert_ne!(forward.body, Framing::UntilClose);
+    for closes in [false, true] {
+        let mut written = Vec::new();
+        forward.write(&mut written, VIA, closes);
+        assert_request_tokens(&written, &head, &forward);
+        assert_forwarded_again(&written, &forward, closes);
+    }
+    assert_split(forward.body, rest, split);
+    assert_seen(&forward, rest);
+}
+
+/// Of what we accept, lines end in CRLF, and one of them at most says where the body ends.
+fn assert_one_reading(head: &[u8]) {
+    let mut lines = head.split(|&byte| byte == b'\n').rev();
+    assert_eq!((lines.next(), lines.next()), (Some(&b""[..]), Some(&b"\r"[..])));
+    let lines: Vec<_> = lines.map(|line| line.strip_suffix(b"\r").expect("CRLF ends a line")).collect();
+    let says_end = |line: &&[u8]| {
+        let name = line.split(|&byte| byte == b':').next().unwrap_or_default().trim_ascii();
+        name.eq_ignore_ascii_case(b"Content-Length") || name.eq_ignore_ascii_case(b"Transfer-Encoding")
+    };
+    assert!(lines.iter().copied().filter(says_end).count() <= 1);
+}
+
+/// What `httparse` alone finds in what we write.
+fn assert_request_tokens(written: &[u8], head: &RequestHead<'_>, forward: &Forward<'_>) {
+    let mut headers = [httparse::EMPTY_HEADER; LINES_MAX];
+    let mut oracle = httparse::Request::new(&mut headers);
+    assert_eq!(oracle.parse(written), Ok(httparse::Status::Complete(written.len())));
+    assert_eq!((oracle.method, oracle.version), (Some(head.method), Some(1)));
+    let path = oracle.path.expect("a complete request has a target");
+    assert!(path.starts_with('/') || (path, head.method) == ("*", "OPTIONS"), "{path}");
+    assert!(path.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'#'), "{path}");
+    let authority = values(oracle.headers, "Host").concat();
+    assert_eq!(values(oracle.headers, "Host").len(), 1);
+    assert_eq!(Target::parse_with_port(authority.as_bytes(), PORT), Ok(forward.target));
+    assert_headers(oracle.headers);
+    assert_framing(oracle.headers, forward.body);
+}
+
+/// As it stands, what we write is a request for a web server. With the destination before its path it is the
+/// same request once more, from which only `Via` has to differ.
+fn assert_forwarded_again(written: &[u8], forward: &Forward<'_>, closes: bool) {
+    let lines = written.split(|&byte| byte == b'\n').count() - 3;
+    if lines > HEADERS_MAX {
+        return;
+    }
+    let mut room = Room::new();
+    let origin = RequestHead::parse(written, &mut room).expect("what we write is sound");
+    assert!(matches!(origin.uri_form(), UriForm::Origin | UriForm::Asterisk));
+    assert!(Forward::read(&origin).is_err());
+    let start = written.iter().position(|&byte| byte == b' ').expect("a request line") + 1;
+    let path = written[start..].strip_prefix(b"*").unwrap_or(&written[start..]);
+    let absolute = [&written[..start], format!("http://{}", forward.target).as_bytes(), path].concat();
+    let mut room = Room::new();
+    let again = RequestHead::parse(&absolute, &mut room).expect("the URL alone has changed");
+    let again = Forward::read(&again).expect("what was forwarded can be forwarded");
+    assert!(again.has_passed(VIA));
+    assert_eq!((again.target, again.body, again.authorization), (forward.target, forward.body, None));
+    let mut twice = Vec::new();
+    again.write(&mut twice, VIA, closes);
+    let expected = [written, b"Via: 1.1 gate\r\n"].concat();
+    assert_eq!(sorted_lines(&twice), sorted_lines(&expected));
+}
+
+/// All but `Max-Forwards`, which counts.
+fn sorted_lines(head: &[u8]) -> Vec<&[u8]> {
+    let lines = head.split(|&byte| byte == b'\n');
+    let mut lines: Vec<_> = lines.filter(|line| !line.starts_with(b"Max-Forwards:")).collect();
+    lines.sort_unstable();
+    lines
+}
+
+/// What `hyper` finds: this one request with all its headers, and this body.
+fn assert_seen(forward: &Forward<'_>, rest: &[u8]) {
+    let mut sent = rest.to_vec();
+    match forward.body {
+        Framing::Length(length) if length > BODY_BYTES_MAX => return,
+        Framing::Length(length) => sent.resize(length as usize, b'x'),
+        _ => {}
+    }
+    let Ok((kept, _)) = pass(Body::new(forward.body), &sent, sent.len()) else { return };
+    let (data, _) = pass(Body::unwrapped(forward.body), &sent, sent.len()).expect("it passed before");
+    let mut written = Vec::new();
+    forward.write(&mut written, VIA, false);
+    let mut headers = [httparse::EMPTY_HEADER; LINES_MAX];
+    let mut oracle = httparse::Request::new(&mut headers);
+    assert!(oracle.parse(&written).is_ok());
+    let mut expected: Vec<(String, Vec<u8>)> = oracle
+        .headers
+        .iter()
+        .map(|header| (header.name.to_ascii_lowercase(), header.value.to_vec()))
+        .collect();
+    expected.sort_by(|one, other| one.0.cmp(&other.0));
+    let seen = hyper_reads(&[&written[..], &kept].concat()).expect("hyper takes what we write");
+    assert_eq!(seen.len(), 1, "one request is one");
+    assert_eq!((Some(&*seen[0].method), Some(&*seen[0].path)), (oracle.method, oracle.path));
+    assert_eq!(seen[0].headers, expected);
+    assert_eq!(seen[0].body, data);
+}
+
+/// One of each kind that is answered in its own way.
+const REQUESTS: [&str; 4] = [
+    "GET http://a/ HTTP/1.1\r\nHost: a\r\n\r\n",
+    "GET http://a/ HTTP/1.0\r\n\r\n",
+    "HEAD http://a/ HTTP/1.1\r\nHost: a\r\n\r\n",
+    "GET http://a/ HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n",
+];
+
+fn asked(request: &str) -> Asked {
+    let mut room = Room::new();
+    let head = RequestHead::parse(request.as_bytes(), &mut room).expect("it is well-formed");
+    Forward::read(&head).expect("it is forwarded").asked()
+}
+
+/// The same answer to each kind of request.
+fn assert_answers(head: &[u8], rest: &[u8], split: usize) {
+    let mut room = Room::new();
+    let bytes = head;
+    let Ok(head) = ResponseHead::parse(bytes, &mut room) else { return };
+    for request in REQUESTS {
+        let asked = asked(request);
+        let Ok(answer) = Answer::read(&head, &asked) else { continue };
+        for closes in [false, true] {
+            assert_answer(&head, answer, &asked, closes);
+        }
+        if let Answer::Final { body, .. } = answer {
+            assert_one_reading(bytes);
+            assert_split(body, rest, split);
+        }
+    }
+}
+
+fn assert_answer(head: &ResponseHead<'_>, answer: Answer, asked: &Asked, closes: bool) {
+    let mut written = Vec::new();
+    write_answer(&mut written, head, answer, asked, Ours { via: VIA, date: None, closes });
+    if written.is_empty() {
+        return assert_eq!((answer, asked.version), (Answer::Interim, Version::Http10));
+    }
+    let mut headers = [httparse::EMPTY_HEADER; LINES_MAX];
+    let mut oracle = httparse::Response::new(&mut headers);
+    assert_eq!(oracle.parse(&written), Ok(httparse::Status::Complete(written.len())));
+    assert_eq!((oracle.code, oracle.version), (Some(head.status), Some(1)));
+    assert_headers(oracle.headers);
+    let closes = closes || answer.ends_with_connection(asked);
+    let told = match answer {
+        Answer::Final { body, .. } if body != Framing::None => body,
+        // A length that nothing follows may stand there.
+        _ => return assert!(values(oracle.headers, "Transfer-Encoding").is_empty()),
+    };
+    let says_close = values(oracle.headers, "Connection") == ["close"];
+    assert_eq!(says_close, closes);
+    let told = if answer.ends_with_connection(asked) { Framing::UntilClose } else { told };
+    assert_framing(oracle.headers, told);
+    if oracle.headers.len() <= HEADERS_MAX {
+        let mut room = Room::new();
+        let again = ResponseHead::parse(&written, &mut room).expect("what we write is sound");
+        let expected = Answer::Final { body: told, keeps_alive: !closes };
+        assert_eq!(Answer::read(&again, asked), Ok(expected));
+    }
+}
+
+fn assert_headers(headers: &[Header<'_>]) {
+    assert_eq!(headers.last().map(|header| header.name), Some("Via"));
+    for name in NEVER {
+        assert!(values(headers, name).is_empty(), "{name}");
+    }
+    assert!(values(headers, "Connection").len() <= 1);
+    let options = values(headers, "Connection").concat();
+    for option in options.split(", ").filter(|option| !option.is_empty()) {
+        assert!(["Upgrade", "TE", "close"].contains(&option), "{option}");
+    }
+    for name in ["Upgrade", "TE"] {
+        assert_eq!(values(headers, name).len(), usize::from(options.contains(name)), "{name}");
+    }
+}
+
+/// At most one header says where the body ends.
+fn assert_framing(headers: &[Header<'_>], framing: Framing) {
+    let (length, coding) = match framing {
+        Framing::Length(length) => (vec![length.to_string()], Vec::new()),
+        Framing::Chunked => (Vec::new(), vec!["chunked".to_owned()]),
+        Framing::None | Framing::UntilClose => (Vec::new(), Vec::new()),
+    };
+    assert_eq!(values(headers, "Content-Length"), length);
+    assert_eq!(values(headers, "Transfer-Encoding"), coding);
+}
+
+fn values(headers: &[Header<'_>], name: &str) -> Vec<String> {
+    let named = headers.iter().filter(|header| header.name.eq_ignore_ascii_case(name));
+    named.map(|header| String::from_utf8_lossy(header.value).into_owned()).collect()
+}
+
+/// A body passes alike in one piece and in two, and what was kept of it passes as it is.
+fn assert_split(framing: Framing, bytes: &[u8], split: usize) {
+    let whole = pass(Body::new(framing), bytes, bytes.len());
+    assert_eq!(whole, pass(Body::new(framing), bytes, split));
+    let data = pass(Body::unwrapped(framing), bytes, bytes.len());
+    assert_eq!(data, pass(Body::unwrapped(framing), bytes, split));
+    assert_eq!(whole.as_ref().map(|(_, taken)| taken), data.as_ref().map(|(_, taken)| taken));
+    if let (Ok((kept, taken)), Ok((data, _))) = (whole, data) {
+        assert!(data.len() <= kept.len() && taken <= bytes.len());
+        assert_eq!(pass(Body::new(framing), &kept, split), Ok((kept.clone(), kept.len())));
+        assert_eq!(pass(Body::unwrapped(framing), &kept, split), Ok((data, kept.len())));
+    }
+}
+
+/// What goes on, its tail included, and how many bytes belonged to the body.
+fn pass(mut body: Body, bytes: &[u8], split: usize) -> Result<(Vec<u8>, usize), BodyError> {
+    let (first, second) = bytes.split_at(split.min(bytes.len()));
+    let (mut out, mut taken) = (Vec::new(), 0);
+    for piece in [first, second] {
+        let mut piece = piece.to_vec();
+        let done = body.take(&mut piece)?;
+        assert!(done.kept <= done.taken && done.taken <= piece.len());
+        assert!(done.taken == piece.len() || body.is_complete());
+        taken += done.taken;
+        out.extend_from_slice(&piece[..done.kept]);
+        out.extend_from_slice(&body.take_tail());
+    }
+    body.end()?;
+    Ok((out, taken))
+}

@@ -1,0 +1,155 @@
+//! Admission: whether a client may go where it asks to, by which rule, to which addresses, and whether there
+//! is room for one more flow.
+//!
+//! Promises: every kind of ingress is judged here and nowhere else; a name is resolved once, and only
+//! addresses that were judged are given out, each with its verdict. Leaves to others: who the client is
+//! (`auth`), the rules (crate `policy`), dialling (`dial`).
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use engine::timer::within;
+use ledger::record::{Class, Record};
+use policy::{BillingClass, NameVerdict, UserIndex, Verdict};
+use proto::target::Host;
+use sys::clock;
+
+use crate::account::Seat;
+use crate::client::{Asked, Client, Decided, End};
+use crate::meter::Reservation;
+use crate::refusal::Refusal;
+use crate::resolve::ResolveError;
+
+/// How much longer than planned an answer of the DNS thread may take.
+const DNS_GRACE: Duration = Duration::from_secs(1);
+
+/// The addresses that may be dialled, each with the verdict that allows it.
+pub(crate) struct Admitted {
+    addresses: Vec<(SocketAddr, Verdict)>,
+    /// How long the name's lookup took, in microseconds, if there was one.
+    pub(crate) dns_us: Option<u32>,
+}
+
+impl Admitted {
+    /// The addresses, in the order in which they were found.
+    pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
+        self.addresses.iter().map(|(address, _)| *address).collect()
+    }
+
+    /// The record of the flow of `client` that goes to `address`.
+    ///
+    /// # Panics
+    /// If it is none of ours.
+    pub(crate) fn record(&self, client: &Client, address: SocketAddr) -> Record {
+        let verdict = self.addresses.iter().find(|(candidate, _)| *candidate == address);
+        let (_, verdict) = verdict.expect("only candidates are dialled");
+        let class = match verdict.class {
+            BillingClass::External => Class::External,
+            BillingClass::Internal => Class::Internal,
+        };
+        let rule = verdict.rule.map_or("", |rule| client.snapshot().config.policy.rule_text(rule));
+        client.record(&Decided { address: Some(address.ip()), rule, class })
+    }
+}
+
+/// Judges the name, resolves it once, and judges each address.
+///
+/// # Errors
+/// A refusal.
+pub(crate) async fn admit(client: &Client, asked: &Asked) -> Result<Admitted, End> {
+    let name_verdict = judge_name(client, asked)?;
+    let mut dns_us = None;
+    let found: Vec<IpAddr> = match &asked.target.host {
+        Host::Address(address) => vec![*address],
+        Host::Name(name) => {
+            let began = clock::monotonic();
+            let local = &client.local;
+            let answer_by = local.reactor.now() + local.names.deadline() + DNS_GRACE;
+            let lookup = within(&local.reactor, answer_by, local.names.lookup(name.as_str())).await;
+            let took = clock::monotonic().since(began);
+            local.stats.dns.add(took);
+            dns_us = Some(micros(took));
+            lookup.unwrap_or(Err(ResolveError::Timeout)).map_err(Refusal::from)?.addresses().to_vec()
+        }
+    };
+    judge_addresses(client, asked, &name_verdict, found, dns_us)
+}
+
+/// Judges anew, for another request, the name and the one address to which a connection stands already.
+///
+/// # Errors
+/// A refusal.
+pub(crate) fn admit_again(client: &Client, asked: &Asked, address: SocketAddr) -> Result<Admitted, End> {
+    let name_verdict = judge_name(client, asked)?;
+    judge_addresses(client, asked, &name_verdict, vec![address.ip()], None)
+}
+
+fn judge_name(client: &Client, asked: &Asked) -> Result<NameVerdict, End> {
+    let policy = &client.snapshot().config.policy;
+    let host = match &asked.target.host {
+        Host::Name(name) => policy::Host::Name(name.as_str()),
+        Host::Address(address) => policy::Host::Address(*address),
+    };
+    match policy.judge_name(asked.user, host, asked.target.port.get()) {
+        NameVerdict::Denied(verdict) => Err(Refusal::policy(policy, &verdict).into()),
+        verdict => Ok(verdict),
+    }
+}
+
+fn judge_addresses(
+    client: &Client,
+    asked: &Asked,
+    name_verdict: &NameVerdict,
+    found: Vec<IpAddr>,
+    dns_us: Option<u32>,
+) -> Result<Admitted, End> {
+    let policy = &client.snapshot().config.policy;
+    let port = asked.target.port.get();
+    let judge = |address: IpAddr| {
+        (SocketAddr::new(address, port), policy.judge_address(asked.user, name_verdict, address, port))
+    };
+    let mut addresses: Vec<(SocketAddr, Verdict)> = found.into_iter().map(judge).collect();
+    let denied = addresses.iter().find(|(_, verdict)| !verdict.is_allowed()).map(|(_, verdict)| *verdict);
+    addresses.retain(|(_, verdict)| verdict.is_allowed());
+    match denied {
+        Some(verdict) if addresses.is_empty() => Err(Refusal::policy(policy, &verdict).into()),
+        _ => Ok(Admitted { addresses, dns_us }),
+    }
+}
+
+/// Takes a place among everybody's connections.
+///
+/// # Errors
+/// A refusal: there is none left.
+pub(crate) fn take_place(client: &Client) -> Result<Seat, End> {
+    let everybody = &client.snapshot().everybody;
+    // Whoever has something to do goes before those who only rest.
+    let make_room = || client.local.resting.borrow_mut().shed().then(|| everybody.seat()).flatten();
+    everybody
+        .seat()
+        .or_else(make_room)
+        .ok_or_else(|| Refusal::overload("The gateway has as many connections open as it may.").into())
+}
+
+/// Takes a place in the user's account, and makes sure that the flow can be metered.
+///
+/// # Errors
+/// A refusal.
+pub(crate) fn take_seat(client: &Client, user: UserIndex) -> Result<(Seat, Reservation), End> {
+    let account = client.snapshot().account(user);
+    let Some(seat) = account.seat() else {
+        let refusal = if account.is_revoked() { Refusal::revoked() } else { Refusal::connection_cap() };
+        return Err(refusal.into());
+    };
+    match client.local.meter.borrow_mut().reserve() {
+        Some(reservation) => Ok((seat, reservation)),
+        None => {
+            Err(Refusal::overload("The ledger is behind or fails: no further flow can be recorded.").into())
+        }
+    }
+}
+
+/// A span as records and logs hold it.
+pub(crate) fn micros(span: Duration) -> u32 {
+    u32::try_from(span.as_micros()).unwrap_or(u32::MAX)
+}

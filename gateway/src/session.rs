@@ -1,0 +1,394 @@
+//! A session: one client connection over which plain HTTP requests come, one after another.
+//!
+//! Promises: each request is a flow of its own, authenticated, judged, metered and closed in the ledger;
+//! requests are served in the order in which they came, however many were sent at once; a connection to a
+//! destination is this client's alone, and serves this client's next request if that goes to the same place
+//! for the same user; no answer of ours leaves a body behind that could be taken for a request. Leaves to
+//! others: what the messages mean (`proto::http_forward`), admission (`admission`), the bytes of one request
+//! and its answer (`session/exchange.rs`), and waiting between requests (`session/resting.rs`).
+//!
+//! ```text
+//!   connection --> Session::begin --> [ request -> exchange ]* --> rest --> ... --> close
+//!   (handshake)        (a task)                |                   (no task)
+//!                                              '--> relay, if the two agree to change protocols
+//! ```
+
+mod exchange;
+mod held_flow;
+mod request;
+mod resting;
+mod transfer;
+mod upstream;
+
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::Poll;
+
+use engine::timer::within;
+use ledger::record::{CloseReason, Protocol};
+use proto::http_forward::write_own_options;
+use sys::clock;
+use sys::epoll::Readiness;
+use sys::socket::FirstWord;
+
+pub(crate) use self::resting::Resting;
+
+use self::exchange::{Exchange, Outcome};
+use self::held_flow::HeldFlow;
+use self::request::Wanted;
+use self::upstream::Upstream;
+use crate::account::Seat;
+use crate::admission::{Admitted, admit, admit_again, micros, take_place, take_seat};
+use crate::client::{Asked, Client, End, Speaks};
+use crate::dial::dial;
+use crate::limits::{DRAIN_BYTES_MAX, SESSIONS_WAITING_MAX};
+use crate::local::{Local, Phase};
+use crate::meter::{Opening, Reservation};
+use crate::refusal::Refusal;
+use crate::relay::Pending;
+
+/// See the file's header.
+pub(crate) struct Session {
+    client: Client,
+    /// Where the last request went, for the next one.
+    upstream: Option<Upstream>,
+    /// The connection's place among everybody's, from its first admitted request on.
+    place: Option<Seat>,
+}
+
+/// What becomes of the connection behind a request.
+enum After {
+    /// The next request may come.
+    Next,
+    /// It ends.
+    Close,
+    /// It ends, and the client may still be sending: it has to be let finish, or a reset would take our
+    /// answer away.
+    Linger,
+    /// It ends so that nobody takes what was sent for whole.
+    Reset,
+    /// It asks for a tunnel now.
+    Tunnel,
+    /// It changed protocols, and is a relay's.
+    Relay(Box<Upgraded>),
+}
+
+/// A connection that changed protocols: what its relay needs.
+struct Upgraded {
+    flow: HeldFlow,
+    upstream: Upstream,
+    /// What the destination sent behind its answer.
+    rest: Vec<u8>,
+}
+
+/// A destination that is connected, and all that a flow to it needs.
+struct Way {
+    upstream: Upstream,
+    admitted: Admitted,
+    seat: Seat,
+    reservation: Reservation,
+    connect_us: Option<u32>,
+}
+
+impl Session {
+    /// Hands a connection, whose first request has arrived, to a task of its own.
+    pub(crate) fn begin(mut client: Client) {
+        client.arrival.listener = None;
+        let local = Rc::clone(&client.local);
+        let mut waiting = local.sessions.borrow_mut();
+        if waiting.len() < SESSIONS_WAITING_MAX {
+            waiting.push_back(Session { client, upstream: None, place: None });
+        } else {
+            client.note_refusal(&Refusal::overload("Too many requests wait."));
+            client.close();
+        }
+    }
+
+    /// Serves what has arrived, and lets the connection rest or end behind it.
+    pub(crate) async fn serve(mut self) {
+        loop {
+            match self.serve_request().await {
+                // Requests that need to wait for nothing would keep everybody else from their turn.
+                After::Next if self.has_more() => others_turn().await,
+                After::Next => return self.rest(),
+                After::Close => return self.client.close(),
+                After::Linger => {
+                    self.client.linger().await;
+                    return self.client.close();
+                }
+                After::Reset => return self.client.reset(),
+                After::Tunnel => {
+                    let local = Rc::clone(&self.client.local);
+                    return local.tunnels.borrow_mut().push_back(self.client);
+                }
+                After::Relay(upgraded) => return self.relay(*upgraded),
+            }
+        }
+    }
+
+    /// Whether some of another request, or the end, has arrived already.
+    fn has_more(&mut self) -> bool {
+        // What cannot be read is the end too, which the next request finds.
+        !self.client.unread().is_empty() || self.client.fill_now().unwrap_or(true)
+    }
+
+    async fn serve_request(&mut self) -> After {
+        self.client.begin_request();
+        let wanted = match self.await_request().await {
+            Ok(Some(wanted)) => wanted,
+            Ok(None) => return After::Tunnel,
+            Err(End::Refused(refusal)) => return self.refuse(&refusal, 0).await,
+            // Between two requests everybody may leave.
+            Err(_) if self.client.unread().is_empty() => return After::Close,
+            Err(_) => {
+                self.client.note_left();
+                return After::Close;
+            }
+        };
+        match self.admit(&wanted).await {
+            Ok(Some(way)) => match self.open(way, wanted.asked.method) {
+                Some((flow, upstream)) => self.exchange(wanted, flow, upstream).await,
+                None => After::Reset,
+            },
+            Ok(None) => self.answer_options(&wanted).await,
+            Err(End::Refused(refusal)) => self.refuse(&refusal, wanted.drainable()).await,
+            Err(_) => After::Close,
+        }
+    }
+
+    /// Awaits a request and reads its head; `None` if it asks for a tunnel.
+    async fn await_request(&mut self) -> Result<Option<Wanted>, End> {
+        let (reactor, asked_by) = (Rc::clone(&self.client.local.reactor), self.client.asked_by);
+        let awaited = within(&reactor, asked_by, self.client.await_head()).await;
+        let length = awaited.map_err(|_| Refusal::greeting_timeout())??;
+        if self.client.asks_for_tunnel() {
+            return Ok(None);
+        }
+        let closes = self.client.local.phase.get() != Phase::Serving;
+        let wanted = Wanted::read(&mut self.client, length, closes)?;
+        self.client.consume(length);
+        Ok(Some(wanted))
+    }
+
+    /// Finds out who asks and whether he may, and gets a connection to where he wants to go; `None` if the
+    /// request is to go no further than to us.
+    async fn admit(&mut self, wanted: &Wanted) -> Result<Option<Way>, End> {
+        let reactor = Rc::clone(&self.client.local.reactor);
+        let known = self.client.authenticate(wanted.presented());
+        let user = within(&reactor, self.client.asked_by, known).await;
+        let user = user.map_err(|_| Refusal::greeting_timeout())??;
+        let asked = Asked { user, target: wanted.target };
+        self.client.asked = Some(asked);
+        if wanted.is_for_us {
+            return Ok(None);
+        }
+        if self.place.is_none() {
+            self.place = Some(take_place(&self.client)?);
+        }
+        match self.reuse(wanted, &asked) {
+            Some((upstream, admitted)) => {
+                let (seat, reservation) = take_seat(&self.client, user)?;
+                Ok(Some(Way { upstream, admitted, seat, reservation, connect_us: None }))
+            }
+            None => self.reach(&asked).await.map(Some),
+        }
+    }
+
+    /// The connection that stands already, if the request may take it.
+    fn reuse(&mut self, wanted: &Wanted, asked: &Asked) -> Option<(Upstream, Admitted)> {
+        let upstream = self.upstream.take()?;
+        let account = self.client.snapshot().account(asked.user);
+        let now = self.client.local.reactor.now();
+        if !upstream.may_serve(&asked.target, account, wanted.asked.is_repeatable, now) {
+            return None;
+        }
+        // Whatever is wrong with it now, the long way gives the reason.
+        let admitted = admit_again(&self.client, asked, upstream.purpose.address).ok()?;
+        Some((upstream, admitted))
+    }
+
+    async fn reach(&mut self, asked: &Asked) -> Result<Way, End> {
+        let admitted = admit(&self.client, asked).await?;
+        let (seat, reservation) = take_seat(&self.client, asked.user)?;
+        let local = &self.client.local;
+        let began = clock::monotonic();
+        let dial_by = local.reactor.now() + self.client.snapshot().config.timeouts.connect;
+        let dialled = dial(&local.reactor, &admitted.addresses(), FirstWord::Ours, dial_by).await;
+        let (stream, address) = dialled.map_err(Refusal::from)?;
+        let took = clock::monotonic().since(began);
+        local.stats.connect.add(took);
+        if seat.account().is_revoked() {
+            return Err(Refusal::revoked().into());
+        }
+        let upstream = Upstream::new(stream, asked.target, address, seat.account());
+        Ok(Way { upstream, admitted, seat, reservation, connect_us: Some(micros(took)) })
+    }
+
+    /// Opens the request's flow; `None` if memory was damaged.
+    fn open(&self, way: Way, method: &'static str) -> Option<(HeldFlow, Upstream)> {
+        let Way { upstream, admitted, seat, reservation, connect_us } = way;
+        let opening = Opening {
+            record: admitted.record(&self.client, upstream.purpose.address),
+            at: clock::wall(),
+            protocol: Protocol::Http,
+            seat,
+            place: None,
+            reservation,
+            listener: self.client.arrival.address,
+            dns_us: admitted.dns_us,
+            connect_us,
+            method: Some(method),
+        };
+        let flow = HeldFlow::open(&self.client.local, opening)?;
+        Some((flow, upstream))
+    }
+
+    /// Sends the request and passes its answer on.
+    async fn exchange(&mut self, wanted: Wanted, flow: HeldFlow, mut upstream: Upstream) -> After {
+        let mut exchange = Exchange::new(&mut self.client, wanted, &flow, &mut upstream);
+        let outcome = exchange.run().await;
+        drop(exchange);
+        match outcome {
+            Outcome::Answered { client_may_go_on, upstream_lives_on, client_is_sending } => {
+                flow.close(CloseReason::Completed);
+                upstream.note_use(self.client.local.reactor.now());
+                self.upstream = Some(upstream).filter(|_| client_may_go_on && upstream_lives_on);
+                match (client_may_go_on, client_is_sending) {
+                    (_, true) => After::Linger,
+                    (true, false) => After::Next,
+                    (false, false) => self.ended(),
+                }
+            }
+            Outcome::Upgraded { rest } => After::Relay(Box::new(Upgraded { flow, upstream, rest })),
+            Outcome::Unanswered { reason, refusal, sent_whole } => {
+                self.client.local.meter.borrow_mut().note_status(flow.key(), refusal.status);
+                flow.close(reason);
+                if let Speaks::Http { closes, .. } = &mut self.client.speaks {
+                    *closes |= !sent_whole;
+                }
+                self.tell(&refusal, 0).await
+            }
+            Outcome::Broken(reason) => {
+                flow.close(reason);
+                After::Reset
+            }
+        }
+    }
+
+    /// How a connection ends whose last answer was passed on: bytes that nobody has read would make the close
+    /// a reset, which might overtake the answer.
+    fn ended(&mut self) -> After {
+        if self.has_more() { After::Linger } else { After::Close }
+    }
+
+    async fn answer_options(&mut self, wanted: &Wanted) -> After {
+        let mut answer = Vec::new();
+        let closes = !matches!(self.client.speaks, Speaks::Http { closes: false, .. });
+        self.client.local.date.with(|now| write_own_options(&mut answer, now, closes));
+        match self.client.send_soon(&answer).await {
+            Ok(()) => self.behind_our_answer(closes, wanted.drainable()).await,
+            Err(_) => After::Close,
+        }
+    }
+
+    /// Notes and answers a refusal, behind which `body_bytes` of the request are still to come.
+    async fn refuse(&mut self, refusal: &Refusal, body_bytes: u64) -> After {
+        self.client.note_refusal(refusal);
+        self.tell(refusal, body_bytes).await
+    }
+
+    async fn tell(&mut self, refusal: &Refusal, body_bytes: u64) -> After {
+        let closes = !matches!(self.client.speaks, Speaks::Http { closes: false, .. });
+        match self.client.tell(refusal).await {
+            Ok(()) => self.behind_our_answer(closes, body_bytes).await,
+            Err(_) => After::Close,
+        }
+    }
+
+    /// Drops the body that came with a request to which the answer is our own.
+    async fn behind_our_answer(&mut self, closes: bool, body_bytes: u64) -> After {
+        if closes || body_bytes > DRAIN_BYTES_MAX {
+            return After::Linger;
+        }
+        let (reactor, drained_by) = (Rc::clone(&self.client.local.reactor), self.client.asked_by);
+        match within(&reactor, drained_by, self.client.drop_body(body_bytes)).await {
+            Ok(Ok(())) => After::Next,
+            Ok(Err(_)) => After::Close,
+            Err(_) => After::Linger,
+        }
+    }
+
+    /// Makes the connection a relay's: from here on its bytes mean nothing to us.
+    fn relay(self, Upgraded { flow, upstream, rest }: Upgraded) {
+        let Session { client, place, .. } = self;
+        let (local, stream, early) = client.into_parts();
+        let mut meter = local.meter.borrow_mut();
+        let flow = flow.pass_on();
+        if let Some(place) = place {
+            meter.keep_place(flow, place);
+        }
+        let answered_early = (!rest.is_empty()).then(|| Pending::new(rest));
+        local.relays.borrow_mut().start(
+            (stream.into_parts(), early.map(Pending::new)),
+            (upstream.stream.into_parts(), answered_early),
+            flow,
+            &mut meter,
+        );
+    }
+
+    /// Waits for the next request without a task.
+    fn rest(mut self) {
+        let local = Rc::clone(&self.client.local);
+        if self.place.is_none() {
+            self.place = take_place(&self.client).ok();
+        }
+        match self.place {
+            Some(place) if local.phase.get() == Phase::Serving => {
+                let upstream = self.upstream.filter(|upstream| !upstream.has_ended());
+                local.resting.borrow_mut().add(self.client, upstream, place);
+            }
+            _ => self.client.close(),
+        }
+    }
+
+    /// The session of a connection that rested.
+    fn again(client: Client, upstream: Option<Upstream>, place: Seat) -> Session {
+        Session { client, upstream, place: Some(place) }
+    }
+}
+
+/// Lets the thread's other tasks have their turn.
+async fn others_turn() {
+    let mut was_polled = false;
+    poll_fn(|context| {
+        if std::mem::replace(&mut was_polled, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
+/// Wakes the connection that rests in slot `index`: a request or its end has arrived.
+pub(crate) fn wake(local: &Rc<Local>, index: u32, told: Readiness) {
+    let woken = local.resting.borrow_mut().take(index, told);
+    let Some((stream, facts, upstream, place)) = woken else { return };
+    let client = Client::again(local, stream, facts);
+    local.sessions.borrow_mut().push_back(Session::again(client, upstream, place));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_fits_its_place() {
+        // As for handshakes: what it grows by is memory that stays.
+        fn future_size<F>(_: fn(Session) -> F) -> usize {
+            size_of::<F>()
+        }
+        let size = future_size(Session::serve);
+        assert!(size <= 4096, "the session's future has {size} bytes");
+    }
+}

@@ -1,0 +1,54 @@
+//! A flow that a task holds open.
+//!
+//! Promises: it is closed, whatever becomes of the task: by the task, or by the drop, as a fault of ours
+//! or as cut off. Leaves to others: what is counted meanwhile (`meter`).
+
+use std::rc::Rc;
+
+use engine::slab::Key;
+use ledger::record::CloseReason;
+
+use crate::local::{Local, Phase};
+use crate::meter::Opening;
+
+/// See the file's header.
+pub(super) struct HeldFlow {
+    local: Rc<Local>,
+    key: Option<Key>,
+}
+
+impl HeldFlow {
+    /// Opens a flow; see [`crate::meter::Meter::open`].
+    pub(super) fn open(local: &Rc<Local>, opening: Opening) -> Option<HeldFlow> {
+        let key = local.meter.borrow_mut().open(opening)?;
+        Some(HeldFlow { local: Rc::clone(local), key: Some(key) })
+    }
+
+    /// By what the meter knows it.
+    pub(super) fn key(&self) -> Key {
+        self.key.expect("it is held until it is closed or passed on")
+    }
+
+    /// Closes it.
+    pub(super) fn close(mut self, reason: CloseReason) {
+        self.end(reason);
+    }
+
+    /// Leaves it open, for somebody else to close.
+    pub(super) fn pass_on(mut self) -> Key {
+        self.key.take().expect("it is held until it is closed or passed on")
+    }
+
+    fn end(&mut self, reason: CloseReason) {
+        if let Some(key) = self.key.take() {
+            self.local.meter.borrow_mut().close(key, reason);
+        }
+    }
+}
+
+impl Drop for HeldFlow {
+    fn drop(&mut self) {
+        let stops = self.local.phase.get() == Phase::Stopping;
+        self.end(if stops { CloseReason::Drained } else { CloseReason::Fault });
+    }
+}

@@ -1,0 +1,84 @@
+//! A request as its session keeps it: what was asked, and the head that goes to the destination.
+//!
+//! Promises: nothing here borrows from what was read, so that it can be waited with. Leaves to others:
+//! what is accepted (`proto::http_forward`).
+
+use std::cell::Cell;
+
+use proto::credentials::basic_credentials;
+use proto::http_forward::{Asked, Forward, Framing};
+use proto::http_head::{RequestError, RequestHead, Room};
+use proto::target::Target;
+
+use crate::client::{Client, Presented, Speaks};
+use crate::limits::DRAIN_BYTES_MAX;
+
+/// See the file's header.
+pub(super) struct Wanted {
+    pub(super) target: Target,
+    pub(super) asked: Asked,
+    pub(super) body: Framing,
+    pub(super) keeps_trailers: bool,
+    /// The head for the destination.
+    pub(super) head: Vec<u8>,
+    /// Bytes of the head as it was received.
+    pub(super) received: usize,
+    /// We are the last who may answer it, and do.
+    pub(super) is_for_us: bool,
+    presented: Cell<Presented>,
+}
+
+impl Wanted {
+    /// Reads the head of `length` bytes that has arrived, and notes in the client how it wants to be
+    /// answered. `closes` if the connection is to end with this request.
+    pub(super) fn read(client: &mut Client, length: usize, closes: bool) -> Result<Wanted, RequestError> {
+        let mut speaks = Speaks::HTTP;
+        let wanted = Wanted::parse(&client.unread()[..length], &client.local.via, closes, &mut speaks);
+        client.speaks = speaks;
+        wanted
+    }
+
+    fn parse(bytes: &[u8], via: &str, closes: bool, speaks: &mut Speaks) -> Result<Wanted, RequestError> {
+        let mut room = Room::new();
+        let head = RequestHead::parse(bytes, &mut room)?;
+        speaks.accept_json(head.accepts_json());
+        let forward = Forward::read(&head)?;
+        if forward.has_passed(via) {
+            return Err(RequestError::Looped);
+        }
+        let mut asked = forward.asked();
+        asked.keeps_alive &= !closes;
+        let mut wanted = Wanted {
+            target: forward.target,
+            body: forward.body,
+            keeps_trailers: forward.keeps_trailers(),
+            head: Vec::with_capacity(bytes.len() + 64),
+            received: bytes.len(),
+            is_for_us: forward.is_for_us(),
+            presented: Cell::new(forward.authorization.map(basic_credentials)),
+            asked,
+        };
+        forward.write(&mut wanted.head, via, !wanted.asked.keeps_alive);
+        *speaks = Speaks::Http {
+            json: head.accepts_json(),
+            is_head: wanted.asked.is_head,
+            closes: !wanted.asked.keeps_alive || wanted.drainable() > DRAIN_BYTES_MAX,
+        };
+        Ok(wanted)
+    }
+
+    /// Who the client says it is. Given out once.
+    pub(super) fn presented(&self) -> Presented {
+        self.presented.take()
+    }
+
+    /// Bytes of the body that have to be dropped if nobody wants them; more than anybody would if their
+    /// end is not known, or if the client may not send them at all.
+    pub(super) fn drainable(&self) -> u64 {
+        match self.body {
+            Framing::None => 0,
+            Framing::Length(length) if !self.asked.expects_continue => length,
+            _ => u64::MAX,
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! Client connections between two requests, each with the connection to its last destination.
+//!
+//! Promises: who rests costs no task and no buffer; a rest ends with the next request, with either peer's end
+//! or with its deadline; under pressure the one that has rested longest makes room. Leaves to others: what
+//! the request is (`session`).
+
+use std::collections::VecDeque;
+use std::io;
+use std::rc::Rc;
+
+use engine::net::{Parts, TcpStream};
+use engine::reactor::{Interest, Reactor, Registration, Waiter};
+use engine::slab::{Key, Slab};
+use engine::timer::wheel::TimerId;
+use sys::epoll::Readiness;
+use sys::socket::Socket;
+
+use super::upstream::{Purpose, Upstream};
+use crate::account::Seat;
+use crate::client::{Client, Facts};
+use crate::snapshot::Current;
+use crate::wake::{Side, Subject};
+
+/// See the file's header.
+pub(crate) struct Resting {
+    reactor: Rc<Reactor>,
+    slab: Slab<Rest>,
+    /// In the order of their coming; those who left are skipped.
+    by_age: VecDeque<Key>,
+}
+
+struct Rest {
+    client: (Socket, Registration),
+    facts: Facts,
+    upstream: Option<((Socket, Registration), Purpose)>,
+    place: Seat,
+    timer: TimerId,
+}
+
+/// A connection whose rest is over.
+type Woken = (TcpStream, Facts, Option<Upstream>, Seat);
+
+impl Resting {
+    /// Nobody rests yet on the thread of `reactor`.
+    pub(crate) fn new(reactor: &Rc<Reactor>) -> Resting {
+        Resting { reactor: Rc::clone(reactor), slab: Slab::new(), by_age: VecDeque::new() }
+    }
+
+    /// How many rest.
+    pub(crate) fn len(&self) -> usize {
+        self.slab.len()
+    }
+
+    /// Lets a connection rest, of which nothing is to be read now. One that cannot be watched ends.
+    pub(super) fn add(&mut self, client: Client, upstream: Option<Upstream>, place: Seat) {
+        let deadline = self.reactor.now() + client.snapshot().config.timeouts.keep_alive;
+        let index = self.slab.next_index();
+        let (stream, facts) = client.into_rest();
+        let Ok(client) = self.watch(stream, Subject::Rest(index, Side::Client)) else { return };
+        let upstream = upstream.and_then(|upstream| {
+            let Upstream { stream, purpose } = upstream;
+            let connection = self.watch(stream.into_parts(), Subject::Rest(index, Side::Upstream)).ok()?;
+            Some((connection, purpose))
+        });
+        let timer = self.reactor.arm(deadline, Waiter::Tag(Subject::RestTimer(index).tag()));
+        let key = self.slab.insert(Rest { client, facts, upstream, place, timer });
+        assert_eq!(key.index(), index, "the slab gives the slot that it announced");
+        self.remember(key);
+    }
+
+    fn watch(&self, (socket, registration): Parts, subject: Subject) -> io::Result<(Socket, Registration)> {
+        let waiter = Waiter::Tag(subject.tag());
+        let registration = match registration {
+            Some(registration) => {
+                self.reactor.hand_over(registration.key(), waiter);
+                registration
+            }
+            None => Registration::new(&self.reactor, &socket, Interest::Read, waiter)?,
+        };
+        Ok((socket, registration))
+    }
+
+    fn remember(&mut self, key: Key) {
+        // Most have left before they are old: their keys are swept out now and then.
+        if self.by_age.len() > 2 * self.slab.len() + 64 {
+            let slab = &self.slab;
+            self.by_age.retain(|key| slab.get(*key).is_some());
+        }
+        self.by_age.push_back(key);
+    }
+
+    /// Takes out the connection in slot `index`, whose client is ready as `told`.
+    pub(super) fn take(&mut self, index: u32, told: Readiness) -> Option<Woken> {
+        let (key, _) = self.slab.at(index)?;
+        let rest = self.slab.remove(key)?;
+        self.reactor.cancel(rest.timer);
+        let stream = |parts, told| TcpStream::from_parts(&self.reactor, parts, told);
+        let upstream = rest.upstream.map(|(connection, purpose)| Upstream {
+            stream: stream(connection, Readiness::default()),
+            purpose,
+        });
+        Some((stream(rest.client, told), rest.facts, upstream, rest.place))
+    }
+
+    /// Drops the destination's side of the connection in slot `index`: it ended, or said what nobody asked
+    /// for.
+    pub(crate) fn drop_upstream(&mut self, index: u32) {
+        let Some((_, rest)) = self.slab.at(index) else { return };
+        if let Some(upstream) = rest.upstream.take() {
+            self.reactor.forget(upstream.0.1.key());
+        }
+    }
+
+    /// Ends the connection in slot `index`, whose time is over.
+    pub(crate) fn due(&mut self, index: u32) {
+        if let Some((key, _)) = self.slab.at(index) {
+            self.end(key);
+        }
+    }
+
+    /// Ends the connection that has rested longest; false if none rests.
+    pub(crate) fn shed(&mut self) -> bool {
+        while let Some(key) = self.by_age.pop_front() {
+            if self.slab.get(key).is_some() {
+                self.end(key);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Ends all of them.
+    pub(crate) fn clear(&mut self) {
+        while self.shed() {}
+    }
+
+    /// From now on they run by another snapshot. What was connected for a user who is gone is dropped.
+    pub(crate) fn adopt(&mut self, snapshot: &Rc<Current>) {
+        let keys: Vec<Key> = self.slab.keys().collect();
+        for key in keys {
+            let Some(rest) = self.slab.get_mut(key) else { continue };
+            rest.facts.snapshot = Rc::clone(snapshot);
+            if rest.upstream.as_ref().is_some_and(|(_, purpose)| purpose.is_revoked()) {
+                self.drop_upstream(key.index());
+            }
+        }
+    }
+
+    fn end(&mut self, key: Key) {
+        let Some(rest) = self.slab.remove(key) else { return };
+        self.reactor.cancel(rest.timer);
+        self.reactor.forget(rest.client.1.key());
+        if let Some(upstream) = rest.upstream {
+            self.reactor.forget(upstream.0.1.key());
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! One direction of an exchange: a body that is passed on as it comes, and what waits to be written.
+//!
+//! Promises: nothing is read while something waits to be written, so that a slow receiver stops its sender;
+//! what is billed is what outgoing calls returned; no buffer is held while nothing moves. Leaves to others:
+//! heads, and what the two directions mean for each other (`exchange`).
+
+use std::io;
+use std::task::{Context, Poll, ready};
+
+use engine::net::TcpStream;
+use engine::slab::Key;
+use proto::http_forward::{Body, BodyError, Framing};
+
+use super::upstream::Upstream;
+use crate::limits::GREETING_BYTES_MAX;
+use crate::local::Local;
+
+/// Which end of a transfer failed.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// It cannot be read, or ends too early.
+    Source,
+    /// What it sends is no body.
+    Body(BodyError),
+    /// It cannot be written.
+    Sink,
+}
+
+/// From whom to whom.
+#[derive(Clone, Copy)]
+pub(super) enum Lane<'l> {
+    /// From the client to the destination.
+    Up(&'l TcpStream, &'l Upstream),
+    /// From the destination to the client.
+    Down(&'l Upstream, &'l TcpStream),
+}
+
+/// See the file's header.
+pub(super) struct Transfer {
+    body: Body,
+    pending: Vec<u8>,
+    /// 0 <= written <= pending.len()
+    written: usize,
+}
+
+impl<'l> Lane<'l> {
+    fn source(self) -> &'l TcpStream {
+        match self {
+            Lane::Up(client, _) => client,
+            Lane::Down(upstream, _) => &upstream.stream,
+        }
+    }
+
+    /// Sends what the sink takes of `bytes`, and counts it.
+    fn poll_send(
+        self,
+        context: &Context<'_>,
+        bytes: &[u8],
+        local: &Local,
+        flow: Key,
+    ) -> Poll<io::Result<usize>> {
+        let send = |socket: &sys::socket::Socket| {
+            let mut meter = local.meter.borrow_mut();
+            let mut tally = meter.tally(flow).expect("an exchange's flow is open until the exchange ends");
+            let (_, mut sent) = if matches!(self, Lane::Up(..)) { tally.up() } else { tally.down() };
+            sent.around(bytes.len(), || socket.send(bytes))
+        };
+        match self {
+            Lane::Up(_, upstream) => upstream.poll_write(context, bytes.len(), send),
+            Lane::Down(_, client) => client.poll_write(context, bytes.len(), send),
+        }
+    }
+
+    /// Counts what was received.
+    pub(super) fn received(self, count: usize, local: &Local, flow: Key) {
+        let mut meter = local.meter.borrow_mut();
+        let mut tally = meter.tally(flow).expect("an exchange's flow is open until the exchange ends");
+        let (mut received, _) = if matches!(self, Lane::Up(..)) { tally.up() } else { tally.down() };
+        received.add(count);
+    }
+}
+
+impl Transfer {
+    /// A transfer of a body that is not known yet, of which `first` goes ahead.
+    pub(super) fn new(first: Vec<u8>) -> Transfer {
+        Transfer { body: Body::new(Framing::None), pending: first, written: 0 }
+    }
+
+    /// What waits to be written.
+    pub(super) fn pending(&mut self) -> &mut Vec<u8> {
+        &mut self.pending
+    }
+
+    /// Begins again from the first byte: nothing of it has had an effect.
+    pub(super) fn rewind(&mut self) {
+        self.written = 0;
+    }
+
+    /// Whether nothing more is to be read for it.
+    pub(super) fn is_taken(&self) -> bool {
+        self.body.is_complete()
+    }
+
+    /// Whether everything was written, and nothing more is to come.
+    pub(super) fn is_complete(&self) -> bool {
+        self.body.is_complete() && self.is_flushed()
+    }
+
+    fn is_flushed(&self) -> bool {
+        self.written == self.pending.len()
+    }
+
+    /// Lets `body` follow, of which `bytes` have been read already; returns how many of them belong to it.
+    pub(super) fn follow(&mut self, body: Body, bytes: &mut [u8]) -> Result<usize, BodyError> {
+        self.body = body;
+        let taken = self.body.take(bytes)?;
+        self.pending.extend_from_slice(&bytes[..taken.kept]);
+        self.append_tail();
+        Ok(taken.taken)
+    }
+
+    fn append_tail(&mut self) {
+        if self.body.is_complete() {
+            self.pending.append(&mut self.body.take_tail());
+        }
+    }
+
+    /// Writes what waits.
+    pub(super) fn poll_flush(
+        &mut self,
+        context: &Context<'_>,
+        lane: Lane<'_>,
+        local: &Local,
+        flow: Key,
+    ) -> Poll<Result<(), Failure>> {
+        while !self.is_flushed() {
+            let sent = ready!(lane.poll_send(context, &self.pending[self.written..], local, flow));
+            self.written += sent.map_err(|_| Failure::Sink)?;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Forgets what was written.
+    pub(super) fn forget_written(&mut self) {
+        assert!(self.is_flushed(), "only what was written is forgotten");
+        self.pending = Vec::new();
+        self.written = 0;
+    }
+
+    /// Passes the body on, up to `budget` bytes. What was read behind its end goes to `surplus`.
+    pub(super) fn poll(
+        &mut self,
+        context: &Context<'_>,
+        (lane, local, flow): (Lane<'_>, &Local, Key),
+        budget: &mut usize,
+        surplus: &mut dyn FnMut(&[u8]),
+    ) -> Poll<Result<(), Failure>> {
+        loop {
+            ready!(self.poll_flush(context, lane, local, flow))?;
+            if self.body.is_complete() {
+                return Poll::Ready(Ok(()));
+            }
+            self.forget_written();
+            if *budget == 0 {
+                context.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            let scratch = &mut *local.scratch.borrow_mut();
+            let most = match lane {
+                // What is read behind the body waits where the next request is read into.
+                Lane::Up(..) if self.body.is_chunked() => GREETING_BYTES_MAX,
+                _ => scratch.len(),
+            };
+            let room = self.body.room(most);
+            let read = ready!(lane.source().poll_read_slice(context, &mut scratch[..room]));
+            let read = read.map_err(|_| Failure::Source)?;
+            if read == 0 {
+                self.body.end().map_err(|_| Failure::Source)?;
+                continue;
+            }
+            *budget = budget.saturating_sub(read);
+            let taken = self.body.take(&mut scratch[..read]).map_err(Failure::Body)?;
+            lane.received(taken.taken, local, flow);
+            surplus(&scratch[taken.taken..read]);
+            self.pass_on(context, (lane, local, flow), &scratch[..taken.kept])?;
+            self.append_tail();
+        }
+    }
+
+    /// Writes `bytes`, and keeps what the sink does not take.
+    fn pass_on(
+        &mut self,
+        context: &Context<'_>,
+        (lane, local, flow): (Lane<'_>, &Local, Key),
+        bytes: &[u8],
+    ) -> Result<(), Failure> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let sent = match lane.poll_send(context, bytes, local, flow) {
+            Poll::Ready(sent) => sent.map_err(|_| Failure::Sink)?,
+            Poll::Pending => 0,
+        };
+        self.pending.extend_from_slice(&bytes[sent..]);
+        Ok(())
+    }
+}

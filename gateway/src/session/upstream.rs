@@ -1,0 +1,118 @@
+//! A connection to a destination that outlives a request.
+//!
+//! Promises: it serves one client alone, one destination and one user; a request that cannot be sent twice is
+//! not sent over a connection that may be ending. Leaves to others: whether the request may go there.
+
+use std::cell::Cell;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use engine::net::TcpStream;
+use proto::target::Target;
+use sys::clock::Nanos;
+use sys::epoll::Tail;
+use sys::socket::Socket;
+
+use crate::account::Account;
+
+/// How long a connection may have been silent to be trusted with a request that cannot be repeated. Servers
+/// keep silent connections for 2 s and more; within a second the end and the request hardly ever cross.
+const FRESH: Duration = Duration::from_secs(1);
+
+/// See the file's header.
+pub(crate) struct Upstream {
+    pub(super) stream: TcpStream,
+    pub(super) purpose: Purpose,
+}
+
+/// What a connection to a destination is for, and how far it has come.
+pub(super) struct Purpose {
+    target: Box<Target>,
+    /// The address that was judged and dialled.
+    pub(super) address: SocketAddr,
+    account: Arc<Account>,
+    /// When its last answer ended; never, before the first one.
+    used_at: Nanos,
+    /// Writes so far, as far as they matter for TCP_NODELAY: 0, 1 or 2.
+    writes: Cell<u8>,
+}
+
+impl Purpose {
+    /// Whether the user was removed or disabled.
+    pub(super) fn is_revoked(&self) -> bool {
+        self.account.is_revoked()
+    }
+}
+
+impl Upstream {
+    /// A new connection.
+    pub(super) fn new(
+        stream: TcpStream,
+        target: Target,
+        address: SocketAddr,
+        account: &Arc<Account>,
+    ) -> Upstream {
+        let (target, account) = (Box::new(target), Arc::clone(account));
+        let purpose = Purpose { target, address, account, used_at: Nanos::NEVER, writes: Cell::new(0) };
+        Upstream { stream, purpose }
+    }
+
+    /// For the same purpose, a new connection to the same address.
+    pub(super) fn connected_again(&self, stream: TcpStream) -> Upstream {
+        Upstream::new(stream, *self.purpose.target, self.purpose.address, &self.purpose.account)
+    }
+
+    /// Whether a request of this user may go over it.
+    pub(super) fn may_serve(
+        &self,
+        target: &Target,
+        account: &Arc<Account>,
+        is_repeatable: bool,
+        now: Nanos,
+    ) -> bool {
+        let is_fresh = now.since(self.purpose.used_at) < FRESH;
+        *self.purpose.target == *target
+            && Arc::ptr_eq(&self.purpose.account, account)
+            && (is_repeatable || is_fresh)
+            && !self.has_ended()
+    }
+
+    /// Whether it has answered before.
+    pub(super) fn is_used(&self) -> bool {
+        self.purpose.used_at != Nanos::NEVER
+    }
+
+    /// Notes that an answer has ended.
+    pub(super) fn note_use(&mut self, now: Nanos) {
+        self.purpose.used_at = now;
+    }
+
+    /// Whether its end, or something that nobody asked for, has arrived.
+    pub(super) fn has_ended(&self) -> bool {
+        let ready = self.stream.readiness();
+        // A read that got exactly what was left of an answer does not tell whether anything follows.
+        let has_more = || !matches!(self.stream.read_now(&mut Vec::with_capacity(1)), Ok(None));
+        ready.tail != Tail::Open || ready.readable && has_more()
+    }
+
+    /// Writes by `send`, small writes at once: Nagle's algorithm never delays the first of a connection, and
+    /// one that carries a single request saves the call.
+    pub(super) fn poll_write(
+        &self,
+        context: &Context<'_>,
+        length: usize,
+        send: impl FnOnce(&Socket) -> std::io::Result<usize>,
+    ) -> Poll<std::io::Result<usize>> {
+        let writes = &self.purpose.writes;
+        if writes.get() < 2 {
+            writes.set(writes.get() + 1);
+            if writes.get() == 2 {
+                // A socket that refuses it is dead, which the write will tell.
+                let _ = self.stream.socket().set_nodelay();
+            }
+        }
+        self.stream.poll_write(context, length, send)
+    }
+}

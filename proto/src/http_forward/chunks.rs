@@ -1,0 +1,187 @@
+//! The chunked transfer coding (RFC 9112, section 7.1), checked while it passes.
+//! Promises: every byte of a frame is what the grammar says, with CRLF and no spaces, so that every reader
+//! finds the same chunks; extensions, which mean nothing beyond a hop, are cut out and bounded; trailers are
+//! bounded and cannot change what the head said. Leaves to others: the data.
+
+use super::body::{BodyError, Taken};
+use crate::http_head::{HeadError, Known, parse_lines};
+use crate::limits::{CHUNK_EXTENSION_BYTES_MAX, CHUNK_SIZE_DIGITS_MAX, HEADERS_MAX, TRAILER_BYTES_MAX};
+
+/// Names that may not stand in a trailer besides those that a proxy knows: they decide about access, say how
+/// the body is to be read, or announce trailers.
+const NOT_IN_TRAILERS: [&str; 8] = [
+    "Authorization",
+    "Content-Encoding",
+    "Content-Range",
+    "Content-Type",
+    "Cookie",
+    "Set-Cookie",
+    "Trailer",
+    "WWW-Authenticate",
+];
+
+/// See the file's header.
+#[derive(Debug)]
+pub(super) struct Chunks {
+    state: State,
+    /// The size of the chunk whose line is being read.
+    size: u64,
+    /// Bytes of extensions so far, in all chunks.
+    extension_bytes: usize,
+    /// Trailer lines as they arrive, the end behind them included. <= TRAILER_BYTES_MAX
+    trailer: Vec<u8>,
+    /// Whether frames are cut out too.
+    unwrap: bool,
+    /// Whether trailers are.
+    drops_trailers: bool,
+}
+
+/// What is awaited. A name in which a byte is missing says which.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// A digit of the size, of which so many were read.
+    Size(u8),
+    Extension,
+    SizeLineFeed,
+    Data,
+    DataReturn,
+    DataLineFeed,
+    /// Behind the last chunk: the first byte of a trailer, or of the end.
+    TrailerOrEnd,
+    EndLineFeed,
+    Trailer,
+    Complete,
+}
+
+impl Chunks {
+    pub(super) fn new(unwrap: bool) -> Self {
+        let (state, trailer) = (State::Size(0), Vec::new());
+        Self { state, size: 0, extension_bytes: 0, trailer, unwrap, drops_trailers: false }
+    }
+
+    pub(super) fn drop_trailers(&mut self) {
+        self.drops_trailers = true;
+    }
+
+    pub(super) fn is_complete(&self) -> bool {
+        self.state == State::Complete
+    }
+
+    pub(super) fn take_tail(&mut self) -> Vec<u8> {
+        let tail = if self.is_complete() { std::mem::take(&mut self.trailer) } else { Vec::new() };
+        if self.unwrap { Vec::new() } else { tail }
+    }
+
+    pub(super) fn take(&mut self, bytes: &mut [u8]) -> Result<Taken, BodyError> {
+        let mut done = Taken::default();
+        while done.taken < bytes.len() && !self.is_complete() {
+            if self.state == State::Data {
+                let there = bytes.len() - done.taken;
+                let count = usize::try_from(self.size).map_or(there, |size| size.min(there));
+                keep(bytes, &mut done, count);
+                self.size -= count as u64;
+                if self.size == 0 {
+                    self.state = State::DataReturn;
+                }
+                continue;
+            }
+            let is_kept = self.step(bytes[done.taken])?;
+            if is_kept && !self.unwrap {
+                keep(bytes, &mut done, 1);
+            } else {
+                done.taken += 1;
+            }
+        }
+        Ok(done)
+    }
+
+    /// Takes one byte of a frame; says whether it goes on.
+    fn step(&mut self, byte: u8) -> Result<bool, BodyError> {
+        self.state = match (self.state, byte) {
+            (State::Size(digits), b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F') => {
+                if digits == CHUNK_SIZE_DIGITS_MAX {
+                    return Err(BodyError::ChunkLineTooLong);
+                }
+                let digit = char::from(byte).to_digit(16).expect("it is a hexadecimal digit");
+                self.size = self.size * 16 + u64::from(digit);
+                State::Size(digits + 1)
+            }
+            (State::Size(1..), b'\r') => State::SizeLineFeed,
+            (State::Extension, b'\r') => State::SizeLineFeed,
+            (State::Size(1..), b';') => {
+                self.count_extension()?;
+                self.state = State::Extension;
+                return Ok(false);
+            }
+            (State::Extension, b'\t' | b' '..=b'~' | 0x80..) => {
+                self.count_extension()?;
+                return Ok(false);
+            }
+            (State::SizeLineFeed, b'\n') if self.size == 0 => State::TrailerOrEnd,
+            (State::SizeLineFeed, b'\n') => State::Data,
+            (State::DataReturn, b'\r') => State::DataLineFeed,
+            (State::DataLineFeed, b'\n') => State::Size(0),
+            (State::TrailerOrEnd, b'\r') => State::EndLineFeed,
+            (State::EndLineFeed, b'\n') => State::Complete,
+            (State::TrailerOrEnd | State::Trailer, byte) => {
+                self.state = State::Trailer;
+                return self.collect_trailer(byte).map(|()| false);
+            }
+            (State::DataReturn | State::DataLineFeed, _) => return Err(BodyError::ChunkEndMissing),
+            (State::EndLineFeed, _) => return Err(BodyError::TrailerMalformed),
+            _ => return Err(BodyError::ChunkSizeMalformed),
+        };
+        Ok(true)
+    }
+
+    fn count_extension(&mut self) -> Result<(), BodyError> {
+        self.extension_bytes += 1;
+        if self.extension_bytes > CHUNK_EXTENSION_BYTES_MAX {
+            return Err(BodyError::ChunkLineTooLong);
+        }
+        Ok(())
+    }
+
+    fn collect_trailer(&mut self, byte: u8) -> Result<(), BodyError> {
+        if self.trailer.len() == TRAILER_BYTES_MAX {
+            return Err(BodyError::TrailerTooLong);
+        }
+        // Told at once: whoever ends lines in LF alone would wait for us in vain.
+        if byte == b'\n' && !self.trailer.ends_with(b"\r") {
+            return Err(BodyError::TrailerMalformed);
+        }
+        self.trailer.push(byte);
+        if self.trailer.ends_with(b"\r\n\r\n") {
+            check_trailers(&self.trailer)?;
+            if self.drops_trailers {
+                self.trailer.drain(..self.trailer.len() - b"\r\n".len());
+            }
+            self.state = State::Complete;
+        }
+        Ok(())
+    }
+}
+
+/// Keeps the next `count` bytes: moves them to the front if something before them was cut out.
+fn keep(bytes: &mut [u8], done: &mut Taken, count: usize) {
+    if done.kept < done.taken {
+        bytes.copy_within(done.taken..done.taken + count, done.kept);
+    }
+    done.taken += count;
+    done.kept += count;
+}
+
+/// Looks through trailers, which then go on as they came: written anew they may be longer, and too long for
+/// the next reader with our bound.
+fn check_trailers(trailer: &[u8]) -> Result<(), BodyError> {
+    let mut room = [httparse::EMPTY_HEADER; HEADERS_MAX];
+    let lines = parse_lines(trailer, &mut room).map_err(|error| match error {
+        HeadError::TooManyHeaders => BodyError::TrailerTooLong,
+        _ => BodyError::TrailerMalformed,
+    })?;
+    let is_forbidden = |line: &httparse::Header<'_>| {
+        let is_listed = NOT_IN_TRAILERS.iter().any(|name| line.name.eq_ignore_ascii_case(name));
+        is_listed || Known::of(line.name) != Known::Other
+    };
+    if lines.iter().any(is_forbidden) { Err(BodyError::TrailerForbidden) } else { Ok(()) }
+}

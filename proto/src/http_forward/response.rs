@@ -1,0 +1,123 @@
+//! A destination's answer: read strictly, and written anew for the client.
+//! Promises: the body's end is the one of RFC 9112, section 6.3; an answer that could be read in two ways is
+//! none; what is written closes the connection where the client could not find the end otherwise. Leaves to
+//! others: the body (`body`).
+
+use super::body::Framing;
+use super::request::{Asked, write, write_framing, write_line, write_passed_on, write_via};
+use crate::http_head::{ResponseError, ResponseHead, Version};
+
+/// What an answer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// 1xx: another one follows.
+    Interim,
+    /// 101: from here on the connection speaks what the request asked for.
+    Upgraded,
+    /// The answer.
+    Final {
+        /// Where its body ends.
+        body: Framing,
+        /// Whether the destination keeps the connection open behind it.
+        keeps_alive: bool,
+    },
+}
+
+impl Answer {
+    /// What an answer's head says, given what was asked.
+    ///
+    /// # Errors
+    /// Why it cannot be passed on.
+    pub fn read(head: &ResponseHead<'_>, asked: &Asked) -> Result<Self, ResponseError> {
+        let fields = &head.fields;
+        match head.status {
+            101 => match (&asked.upgrade, fields.upgrade) {
+                (Some(wanted), Some(offered)) if fields.upgrades && offered.eq_ignore_ascii_case(wanted) => {
+                    return Ok(Self::Upgraded);
+                }
+                _ => return Err(ResponseError::UpgradeUnasked),
+            },
+            100..200 => return Ok(Self::Interim),
+            407 => return Err(ResponseError::ProxyCredentialsAsked),
+            _ => {}
+        }
+        let framing = fields.framing(head.version)?;
+        let keeps_alive = match head.version {
+            Version::Http11 => !fields.closes,
+            Version::Http10 => fields.keeps_alive && !fields.closes,
+        };
+        Ok(match (asked.is_head || matches!(head.status, 204 | 304), framing) {
+            // A length behind 204 contradicts it, and a destination that writes one may send a body too: the
+            // next answer is not looked for behind it.
+            (true, framing) => {
+                let is_sound = head.status != 204 || matches!(framing, None | Some(Framing::Length(0)));
+                Self::Final { body: Framing::None, keeps_alive: keeps_alive && is_sound }
+            }
+            (false, None) => Self::Final { body: Framing::UntilClose, keeps_alive: false },
+            (false, Some(body)) => Self::Final { body, keeps_alive },
+        })
+    }
+
+    /// Whether the client finds the body's end by the end of the connection alone.
+    pub fn ends_with_connection(self, asked: &Asked) -> bool {
+        match self {
+            Self::Final { body: Framing::UntilClose, .. } => true,
+            Self::Final { body: Framing::Chunked, .. } => asked.version == Version::Http10,
+            Self::Final { .. } | Self::Interim | Self::Upgraded => false,
+        }
+    }
+}
+
+/// Appends the head for the client, in HTTP/1.1; of an interim answer nothing if the client speaks HTTP/1.0,
+/// which has none. With [`Ours::closes`], and wherever
+/// [`Answer::ends_with_connection`], the connection ends behind the answer, which the head then says.
+pub fn write_answer(
+    out: &mut Vec<u8>,
+    head: &ResponseHead<'_>,
+    answer: Answer,
+    asked: &Asked,
+    Ours { via, date, closes }: Ours<'_>,
+) {
+    if answer == Answer::Interim && asked.version == Version::Http10 {
+        return;
+    }
+    let fields = &head.fields;
+    let closes = closes || answer.ends_with_connection(asked);
+    write(out, format_args!("HTTP/1.1 {} {}\r\n", head.status, head.reason));
+    write_passed_on(out, fields);
+    match answer {
+        Answer::Upgraded => write_line(out, "Upgrade", fields.upgrade.unwrap_or_default()),
+        Answer::Final { body: Framing::None, .. } => {
+            // What the body would have been long: to HEAD, and for what is in a cache already. Of 204 nothing
+            // is told (RFC 9110, section 8.6).
+            let is_told = head.status == 304 || asked.is_head && head.status != 204;
+            if let Some(length) = fields.content_length.filter(|_| is_told) {
+                write_line(out, "Content-Length", length);
+            }
+        }
+        Answer::Final { body: Framing::Chunked, .. } if asked.version == Version::Http10 => {}
+        Answer::Final { body, .. } => write_framing(out, body),
+        Answer::Interim => {}
+    }
+    match answer {
+        Answer::Upgraded => out.extend_from_slice(b"Connection: Upgrade\r\n"),
+        Answer::Final { .. } if closes => out.extend_from_slice(b"Connection: close\r\n"),
+        Answer::Final { .. } | Answer::Interim => {}
+    }
+    if let (Answer::Final { .. }, Some(date)) = (answer, date) {
+        write_line(out, "Date", date.as_bytes());
+    }
+    write_via(out, head.version, via);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// What we add to an answer.
+#[derive(Clone, Copy, Debug)]
+pub struct Ours<'a> {
+    /// Our own name in `Via`.
+    pub via: &'a str,
+    /// The time (RFC 9110, section 5.6.7), for an answer that does not say when it was made.
+    pub date: Option<&'a str>,
+    /// Whether the connection ends behind the answer.
+    pub closes: bool,
+}

@@ -1,0 +1,253 @@
+//! The header lines of a head: what they say about this connection and this body, and which of them end at
+//! a proxy (RFC 9110, section 7.6.1).
+//! Promises: of a header that may stand once there is one; a header that is named by `Connection` is never
+//! passed on, nor is one that carries a proxy's credentials. Leaves to others: what the rest means.
+
+use super::Version;
+use super::error::HeadError;
+use crate::http_forward::Framing;
+use crate::limits::CONNECTION_OPTIONS_MAX;
+
+/// The header lines of one head.
+pub(crate) struct Fields<'a> {
+    lines: &'a [httparse::Header<'a>],
+    pub(crate) host: Option<&'a [u8]>,
+    pub(crate) proxy_authorization: Option<&'a [u8]>,
+    pub(crate) content_length: Option<&'a [u8]>,
+    pub(crate) transfer_encoding: Option<&'a [u8]>,
+    pub(crate) expect: Option<&'a [u8]>,
+    pub(crate) max_forwards: Option<&'a [u8]>,
+    pub(crate) upgrade: Option<&'a [u8]>,
+    pub(crate) accepts_json: bool,
+    pub(crate) is_dated: bool,
+    /// `TE` lists `trailers`.
+    pub(crate) takes_trailers: bool,
+    /// `Connection` or `Proxy-Connection` lists `close`.
+    pub(crate) closes: bool,
+    /// `Connection` lists `keep-alive`, as HTTP/1.0 has to.
+    pub(crate) keeps_alive: bool,
+    /// `Connection` lists `upgrade`.
+    pub(crate) upgrades: bool,
+    /// `Connection` lists something else, so that each line's name has to be looked for there.
+    names_others: bool,
+    /// Items of `Connection` so far. <= CONNECTION_OPTIONS_MAX
+    connection_options: usize,
+}
+
+impl<'a> Fields<'a> {
+    pub(super) fn collect(lines: &'a [httparse::Header<'a>]) -> Result<Self, HeadError> {
+        let mut fields = Self {
+            lines,
+            host: None,
+            proxy_authorization: None,
+            content_length: None,
+            transfer_encoding: None,
+            expect: None,
+            max_forwards: None,
+            upgrade: None,
+            accepts_json: false,
+            is_dated: false,
+            takes_trailers: false,
+            closes: false,
+            keeps_alive: false,
+            upgrades: false,
+            names_others: false,
+            connection_options: 0,
+        };
+        for line in lines {
+            fields.note(line)?;
+        }
+        Ok(fields)
+    }
+
+    fn note(&mut self, line: &httparse::Header<'a>) -> Result<(), HeadError> {
+        let (slot, name) = match Known::of(line.name) {
+            Known::Host => (&mut self.host, "Host"),
+            Known::ProxyAuthorization => (&mut self.proxy_authorization, "Proxy-Authorization"),
+            Known::ContentLength => (&mut self.content_length, "Content-Length"),
+            Known::TransferEncoding => (&mut self.transfer_encoding, "Transfer-Encoding"),
+            Known::Expect => (&mut self.expect, "Expect"),
+            Known::MaxForwards => (&mut self.max_forwards, "Max-Forwards"),
+            Known::Accept => {
+                self.accepts_json |= names_json(line.value);
+                return Ok(());
+            }
+            Known::Te => {
+                self.takes_trailers |= list(line.value).any(|item| item.eq_ignore_ascii_case(b"trailers"));
+                return Ok(());
+            }
+            Known::Upgrade => {
+                // Several lines are one list, and a list is no protocol that could be changed to.
+                self.upgrade = Some(if self.upgrade.is_none() { line.value } else { b"" });
+                return Ok(());
+            }
+            Known::Connection => return self.note_connection(line.value),
+            Known::Date => {
+                self.is_dated = true;
+                return Ok(());
+            }
+            Known::ProxyConnection => {
+                self.closes |= list(line.value).any(|item| item.eq_ignore_ascii_case(b"close"));
+                return Ok(());
+            }
+            _ => return Ok(()),
+        };
+        if slot.replace(line.value).is_some() { Err(HeadError::HeaderRepeated(name)) } else { Ok(()) }
+    }
+
+    fn note_connection(&mut self, value: &[u8]) -> Result<(), HeadError> {
+        self.connection_options += value.split(|&byte| byte == b',').count();
+        if self.connection_options > CONNECTION_OPTIONS_MAX {
+            return Err(HeadError::ConnectionTooLong);
+        }
+        for option in list(value) {
+            let Ok(name) = str::from_utf8(option) else { return Err(HeadError::ConnectionMalformed) };
+            if !is_token(option) {
+                return Err(HeadError::ConnectionMalformed);
+            }
+            match Known::of(name) {
+                // Removed, they would change where the message goes, where it ends and what it waits for.
+                Known::Host
+                | Known::ContentLength
+                | Known::TransferEncoding
+                | Known::Expect
+                | Known::MaxForwards => return Err(HeadError::ConnectionMalformed),
+                Known::KeepAlive => self.keeps_alive = true,
+                Known::Upgrade => self.upgrades = true,
+                _ if name.eq_ignore_ascii_case("close") => self.closes = true,
+                known => self.names_others |= !known.ends_here(),
+            }
+        }
+        Ok(())
+    }
+
+    /// The lines that go on to the next hop.
+    pub(crate) fn passed_on(&self) -> impl Iterator<Item = &httparse::Header<'a>> {
+        self.lines.iter().filter(|line| {
+            let is_named = self.names_others && self.is_named_by_connection(line.name);
+            !is_named && !Known::of(line.name).ends_here()
+        })
+    }
+
+    /// Whether trailers may go on: where `Connection` names fields that only their sender knows, one of those
+    /// could be a trailer (RFC 9110, section 7.6.1).
+    pub(crate) fn keeps_trailers(&self) -> bool {
+        !self.names_others
+    }
+
+    /// The values of all lines of this name.
+    pub(crate) fn values(&self, name: Known) -> impl Iterator<Item = &'a [u8]> {
+        self.lines.iter().filter(move |line| Known::of(line.name) == name).map(|line| line.value)
+    }
+
+    fn is_named_by_connection(&self, name: &str) -> bool {
+        self.values(Known::Connection)
+            .flat_map(list)
+            .any(|option| option.eq_ignore_ascii_case(name.as_bytes()))
+    }
+
+    /// Where the body ends, as the sender says; `None` if it does not say.
+    pub(crate) fn framing(&self, version: Version) -> Result<Option<Framing>, HeadError> {
+        match (self.transfer_encoding, self.content_length) {
+            (None, None) => Ok(None),
+            (None, Some(length)) => parse_length(length).map(|length| Some(Framing::Length(length))),
+            (Some(_), Some(_)) => Err(HeadError::FramingConflict),
+            (Some(_), None) if version == Version::Http10 => Err(HeadError::CodingInHttp10),
+            (Some(coding), None) if coding.eq_ignore_ascii_case(b"chunked") => Ok(Some(Framing::Chunked)),
+            (Some(coding), None) => Err(match list(coding).last() {
+                Some(last) if last.eq_ignore_ascii_case(b"chunked") => HeadError::CodingUnknown,
+                _ => HeadError::ChunkedNotLast,
+            }),
+        }
+    }
+}
+
+/// The headers that mean something to a proxy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Known {
+    Accept,
+    Connection,
+    ContentLength,
+    Date,
+    Expect,
+    Host,
+    Http2Settings,
+    KeepAlive,
+    MaxForwards,
+    ProxyAuthenticate,
+    ProxyAuthenticationInfo,
+    ProxyAuthorization,
+    ProxyConnection,
+    Te,
+    TransferEncoding,
+    Upgrade,
+    Via,
+    Other,
+}
+
+impl Known {
+    /// The header of this name, whatever its case.
+    pub(crate) fn of(name: &str) -> Self {
+        // By length first: the usual header costs one comparison of integers.
+        let candidates: &[(&str, Self)] = match name.len() {
+            2 => &[("TE", Self::Te)],
+            3 => &[("Via", Self::Via)],
+            4 => &[("Host", Self::Host), ("Date", Self::Date)],
+            6 => &[("Accept", Self::Accept), ("Expect", Self::Expect)],
+            7 => &[("Upgrade", Self::Upgrade)],
+            10 => &[("Connection", Self::Connection), ("Keep-Alive", Self::KeepAlive)],
+            12 => &[("Max-Forwards", Self::MaxForwards)],
+            14 => &[("Content-Length", Self::ContentLength), ("HTTP2-Settings", Self::Http2Settings)],
+            16 => &[("Proxy-Connection", Self::ProxyConnection)],
+            17 => &[("Transfer-Encoding", Self::TransferEncoding)],
+            18 => &[("Proxy-Authenticate", Self::ProxyAuthenticate)],
+            19 => &[("Proxy-Authorization", Self::ProxyAuthorization)],
+            25 => &[("Proxy-Authentication-Info", Self::ProxyAuthenticationInfo)],
+            _ => &[],
+        };
+        let found = candidates.iter().find(|(candidate, _)| candidate.eq_ignore_ascii_case(name));
+        found.map_or(Self::Other, |(_, known)| *known)
+    }
+
+    /// Whether it is for this hop alone, or written anew for the next one.
+    fn ends_here(self) -> bool {
+        !matches!(self, Self::Accept | Self::Date | Self::Via | Self::Other)
+    }
+}
+
+/// The items of a list (RFC 9110, section 5.6.1), empty ones left out.
+pub(super) fn list(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    value.split(|&byte| byte == b',').map(<[u8]>::trim_ascii).filter(|item| !item.is_empty())
+}
+
+/// Whether it is a token (RFC 9110, section 5.6.2).
+pub(crate) fn is_token(text: &[u8]) -> bool {
+    let is_allowed = |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte);
+    !text.is_empty() && text.iter().all(is_allowed)
+}
+
+/// A `Content-Length` that every reader reads alike: `str::parse` alone would take a sign.
+fn parse_length(value: &[u8]) -> Result<u64, HeadError> {
+    let digits = str::from_utf8(value).unwrap_or_default();
+    let has_one_spelling = digits == "0" || !digits.starts_with('0');
+    if !has_one_spelling || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(HeadError::LengthMalformed);
+    }
+    // Readers with signed lengths are many.
+    let length = digits.parse::<i64>().map_err(|_| HeadError::LengthMalformed)?;
+    Ok(length.unsigned_abs())
+}
+
+/// Whether an `Accept` value lists `application/json` with a weight above zero (RFC 9110, section 12.5.1).
+fn names_json(accept: &[u8]) -> bool {
+    accept.split(|&byte| byte == b',').any(|range| {
+        let mut parts = range.split(|&byte| byte == b';').map(<[u8]>::trim_ascii);
+        let is_json = parts.next().is_some_and(|media| media.eq_ignore_ascii_case(b"application/json"));
+        is_json && !parts.any(is_weight_zero)
+    })
+}
+
+fn is_weight_zero(parameter: &[u8]) -> bool {
+    let [b'q' | b'Q', b'=', weight @ ..] = parameter else { return false };
+    weight.first() == Some(&b'0') && weight.iter().all(|byte| matches!(byte, b'0' | b'.'))
+}

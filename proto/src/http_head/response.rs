@@ -1,0 +1,56 @@
+//! A response's head: the status and the header lines.
+//! Promises: the same strictness as for requests. Leaves to others: where the body ends (`http_forward`).
+
+use super::error::{HeadError, ResponseError};
+use super::fields::Fields;
+use super::{Room, Version, lines};
+
+/// The head of a response, tokenized.
+pub struct ResponseHead<'a> {
+    /// The status, 100 to 999: three digits, of which the first may be one that RFC 9110 does not define.
+    pub status: u16,
+    /// The words behind the status; empty if there are none.
+    pub(crate) reason: &'a str,
+    /// The destination's version.
+    pub version: Version,
+    pub(crate) fields: Fields<'a>,
+}
+
+impl<'a> ResponseHead<'a> {
+    /// Reads one response head: exactly the bytes that [`super::HeadScanner`] delimited.
+    ///
+    /// # Errors
+    /// What is wrong with its lines.
+    pub fn parse(head: &'a [u8], room: &'a mut Room<'a>) -> Result<Self, ResponseError> {
+        // Asked first: the banner of another protocol has no lines worth a word.
+        if !head.starts_with(b"HTTP/1.") {
+            return Err(ResponseError::StatusLineMalformed);
+        }
+        lines::check(head)?;
+        let mut tokens = httparse::Response::new(&mut []);
+        let config = httparse::ParserConfig::default();
+        match config.parse_response_with_uninit_headers(&mut tokens, head, &mut room.0) {
+            Ok(httparse::Status::Complete(length)) if length == head.len() => {}
+            Ok(_) => return Err(HeadError::NotOneHead.into()),
+            Err(error) => {
+                let fault = lines::explain(error, head).map(ResponseError::Head);
+                return Err(fault.unwrap_or(ResponseError::StatusLineMalformed));
+            }
+        }
+        let (Some(status @ 100..), Some(version)) = (tokens.code, Version::of(tokens.version)) else {
+            return Err(ResponseError::StatusLineMalformed);
+        };
+        let reason = tokens.reason.unwrap_or_default();
+        Ok(Self { status, reason, version, fields: Fields::collect(tokens.headers)? })
+    }
+
+    /// Whether trailers behind its body may go on.
+    pub fn keeps_trailers(&self) -> bool {
+        self.fields.keeps_trailers()
+    }
+
+    /// Whether it says when it was made. A proxy adds that where it is missing (RFC 9110, section 6.6.1).
+    pub fn is_dated(&self) -> bool {
+        self.fields.is_dated
+    }
+}

@@ -1,0 +1,422 @@
+//! Bodies on their way: what is kept of each at every split, where each ends, and every fault of a chunk.
+//! Properties compare with a naive reader that has the whole body before it.
+
+use proptest::prelude::*;
+use proptest::sample::select;
+use proto::http_forward::{Body, BodyError, Framing};
+use proto::limits::{CHUNK_EXTENSION_BYTES_MAX, HEADERS_MAX, TRAILER_BYTES_MAX};
+
+use crate::seeded;
+
+/// What goes on, its tail included, and how many bytes belonged to the body.
+pub(crate) type Passed = Result<(Vec<u8>, usize), BodyError>;
+
+/// The one place that calls the reader: pieces that end at `cuts`, then the rest, then the end of the
+/// connection, of which only a body that is complete does not hear.
+pub(crate) fn pass(mut body: Body, bytes: &[u8], cuts: impl IntoIterator<Item = usize>) -> Passed {
+    let (mut out, mut taken, mut start) = (Vec::new(), 0, 0);
+    for end in cuts.into_iter().chain([bytes.len()]) {
+        let mut piece = bytes[start..end].to_vec();
+        start = end;
+        let was_complete = body.is_complete();
+        let done = body.take(&mut piece)?;
+        assert!(done.kept <= done.taken && done.taken <= piece.len(), "{done:?} of {}", piece.len());
+        assert!(done.taken == piece.len() || body.is_complete(), "bytes were left, yet more are wanted");
+        assert!(!was_complete || done.taken == 0, "a complete body takes nothing");
+        taken += done.taken;
+        out.extend_from_slice(&piece[..done.kept]);
+        if body.is_complete() {
+            out.extend_from_slice(&body.take_tail());
+        }
+        assert_eq!(body.take_tail(), b"", "a tail is given once, at the end");
+    }
+    body.end()?;
+    assert!(body.is_complete());
+    Ok((out, taken))
+}
+
+fn render(passed: &Passed) -> String {
+    match passed {
+        Ok((out, taken)) => format!("{taken}: {}", out.escape_ascii()),
+        Err(error) => format!("{error:?}"),
+    }
+}
+
+/// The same outcome whole, cut at each byte, and byte by byte.
+#[track_caller]
+fn check_with(new: impl Fn() -> Body, bytes: &[u8], expected: &str) {
+    let shown = bytes[..bytes.len().min(80)].escape_ascii();
+    assert_eq!(render(&pass(new(), bytes, [])), expected, "whole: {shown}");
+    if bytes.len() < 1000 {
+        for cut in 0..=bytes.len() {
+            assert_eq!(render(&pass(new(), bytes, [cut])), expected, "cut at {cut}: {shown}");
+        }
+    }
+    assert_eq!(render(&pass(new(), bytes, 1..bytes.len())), expected, "byte by byte: {shown}");
+}
+
+#[track_caller]
+fn check(framing: Framing, bytes: &str, expected: &str) {
+    check_with(|| Body::new(framing), bytes.as_bytes(), expected);
+}
+
+/// A chunked body that goes on as `kept`; unwrapped, as `data`. Each of its beginnings is truncated.
+#[track_caller]
+fn check_chunks(bytes: &str, kept: &str, data: &str) {
+    let result = |kept: &str| format!("{}: {}", bytes.len(), kept.as_bytes().escape_ascii());
+    check(Framing::Chunked, bytes, &result(kept));
+    check_with(|| Body::unwrapped(Framing::Chunked), bytes.as_bytes(), &result(data));
+    for length in 0..bytes.len() {
+        let early = pass(Body::new(Framing::Chunked), &bytes.as_bytes()[..length], []);
+        assert_eq!(early, Err(BodyError::Truncated), "{:?}", &bytes[..length]);
+    }
+    let followed = format!("{bytes}0\r\n\r\nGET / HTTP/1.1\r\n\r\n");
+    check(Framing::Chunked, &followed, &result(kept));
+}
+
+/// A chunked body that is refused, wrapped or not.
+#[track_caller]
+fn check_refused(bytes: &str, expected: BodyError) {
+    check(Framing::Chunked, bytes, &format!("{expected:?}"));
+    check_with(|| Body::unwrapped(Framing::Chunked), bytes.as_bytes(), &format!("{expected:?}"));
+}
+
+#[test]
+fn a_length_is_counted() {
+    for unwrapped in [false, true] {
+        let new = |framing| move || if unwrapped { Body::unwrapped(framing) } else { Body::new(framing) };
+        check_with(new(Framing::None), b"GET /", "0: ");
+        check_with(new(Framing::Length(0)), b"GET /", "0: ");
+        check_with(new(Framing::Length(5)), b"hello", "5: hello");
+        check_with(new(Framing::Length(5)), b"helloGET /", "5: hello");
+        check_with(new(Framing::Length(5)), b"hell", "Truncated");
+        check_with(new(Framing::Length(5)), b"", "Truncated");
+        check_with(new(Framing::Length(i64::MAX as u64)), b"hello", "Truncated");
+        check_with(new(Framing::UntilClose), b"hello\r\n\r\n0\r\n\r\n", "14: hello\\r\\n\\r\\n0\\r\\n\\r\\n");
+        check_with(new(Framing::UntilClose), b"", "0: ");
+    }
+    assert!(Body::new(Framing::None).is_complete() && Body::new(Framing::Length(0)).is_complete());
+    assert!(!Body::new(Framing::UntilClose).is_complete() && !Body::new(Framing::Chunked).is_complete());
+}
+
+/// What is read for a body of known length is not the next message's.
+#[test]
+fn room_is_made_for_no_more_than_comes() {
+    for (framing, room) in [
+        (Framing::Length(5), 5),
+        (Framing::Length(i64::MAX as u64), 100),
+        (Framing::Chunked, 100),
+        (Framing::UntilClose, 100),
+    ] {
+        assert_eq!(Body::new(framing).room(100), room, "{framing:?}");
+        assert_eq!(Body::new(framing).is_chunked(), framing == Framing::Chunked);
+    }
+    let mut body = Body::new(Framing::Length(5));
+    body.take(&mut b"hel".to_vec()).expect("it is counted");
+    assert_eq!((body.room(100), body.room(1)), (2, 1));
+}
+
+#[test]
+fn chunks_go_on_as_they_came() {
+    for (bytes, data) in [
+        ("0\r\n\r\n", ""),
+        ("5\r\nhello\r\n0\r\n\r\n", "hello"),
+        ("5\r\nhello\r\n6\r\n world\r\n0\r\n\r\n", "hello world"),
+        ("5\r\n\r\n0\r\n\r\n0\r\n\r\n", "\r\n0\r\n"),
+        ("a\r\n0123456789\r\n0\r\n\r\n", "0123456789"),
+        ("A\r\n0123456789\r\n00\r\n\r\n", "0123456789"),
+        ("000000000000005\r\nhello\r\n000000000000000\r\n\r\n", "hello"),
+        ("1F\r\n0123456789012345678901234567890\r\n0\r\n\r\n", "0123456789012345678901234567890"),
+    ] {
+        check_chunks(bytes, bytes, data);
+    }
+}
+
+#[test]
+fn extensions_are_cut_out() {
+    for extension in [
+        ";",
+        ";a",
+        ";a=b",
+        "; a = \"b;c\" ; d",
+        ";\t",
+        ";;;",
+        ";a=\"\\\"\"",
+        ";x\u{fc}",
+        ";a=5",
+        ";Content-Length: 5",
+    ] {
+        let bytes = format!("5{extension}\r\nhello\r\n0{extension}\r\n\r\n");
+        check_chunks(&bytes, "5\r\nhello\r\n0\r\n\r\n", "hello");
+    }
+    for (lines, expected) in [
+        ("5;a\rb\r\nhello\r\n0\r\n\r\n", BodyError::ChunkSizeMalformed),
+        ("5;a\nhello\r\n0\r\n\r\n", BodyError::ChunkSizeMalformed),
+        ("5;a\n\r\nhello\r\n0\r\n\r\n", BodyError::ChunkSizeMalformed),
+        ("5;\0\r\nhello\r\n0\r\n\r\n", BodyError::ChunkSizeMalformed),
+        ("5;\x7f\r\nhello\r\n0\r\n\r\n", BodyError::ChunkSizeMalformed),
+    ] {
+        check_refused(lines, expected);
+    }
+}
+
+/// All extensions of one body together: a byte of data each could carry a kilobyte of them.
+#[test]
+fn extensions_are_bounded() {
+    let of = |bytes: usize| format!("1;{}\r\nx\r\n", "e".repeat(bytes - 1));
+    let most = [of(CHUNK_EXTENSION_BYTES_MAX), "0\r\n\r\n".to_owned()].concat();
+    check(Framing::Chunked, &most, &format!("{}: 1\\r\\nx\\r\\n0\\r\\n\\r\\n", most.len()));
+    check_refused(&of(CHUNK_EXTENSION_BYTES_MAX + 1), BodyError::ChunkLineTooLong);
+    let many = [of(CHUNK_EXTENSION_BYTES_MAX - 1), "0;\r\n\r\n".to_owned()].concat();
+    check(Framing::Chunked, &many, &format!("{}: 1\\r\\nx\\r\\n0\\r\\n\\r\\n", many.len()));
+    check_refused(
+        &[of(CHUNK_EXTENSION_BYTES_MAX), "0;\r\n\r\n".to_owned()].concat(),
+        BodyError::ChunkLineTooLong,
+    );
+    check_refused(&"1;\r\nx\r\n".repeat(CHUNK_EXTENSION_BYTES_MAX + 1), BodyError::ChunkLineTooLong);
+}
+
+#[test]
+fn a_chunks_size_is_strict() {
+    for size in [
+        "", " ", "+5", "-5", "-0", " 5", "5 ", "\t5", "5\t", "0x5", "0X5", "x5", "5g", "5h", "5.0", "5,5",
+        "5_0", "5:", "5\0", "\u{665}", "5\x0b", "5 ;a", "\r\n5", "\"5\"", "five",
+    ] {
+        check_refused(&format!("{size}\r\nhello\r\n0\r\n\r\n"), BodyError::ChunkSizeMalformed);
+    }
+    for size in ["0000000000000005", "ffffffffffffffff", "10000000000000005", "8000000000000000"] {
+        check_refused(&format!("{size}\r\nhello\r\n0\r\n\r\n"), BodyError::ChunkLineTooLong);
+    }
+    // Not read as 5 by whoever counts in 32 bits: it is as large as it says.
+    for size in ["100000005", "fffffffffffffff", "80000000"] {
+        check_refused(&format!("{size}\r\nhello\r\n0\r\n\r\n"), BodyError::Truncated);
+    }
+    for (bytes, expected) in [
+        ("5\nhello\r\n0\r\n\r\n", BodyError::ChunkSizeMalformed),
+        ("5\rhello\r\n0\r\n\r\n", BodyError::ChunkSizeMalformed),
+        ("5\r\r\nhello\r\n0\r\n\r\n", BodyError::ChunkSizeMalformed),
+        ("5\n\r\nhello\r\n0\r\n\r\n", BodyError::ChunkSizeMalformed),
+        ("\r\n0\r\n\r\n", BodyError::ChunkSizeMalformed),
+        ("0\n\n", BodyError::ChunkSizeMalformed),
+        ("hello", BodyError::ChunkSizeMalformed),
+    ] {
+        check_refused(bytes, expected);
+    }
+}
+
+#[test]
+fn a_chunk_ends_where_its_size_says() {
+    for (bytes, expected) in [
+        ("5\r\nhello0\r\n\r\n", BodyError::ChunkEndMissing),
+        ("5\r\nhello\n0\r\n\r\n", BodyError::ChunkEndMissing),
+        ("5\r\nhello\r0\r\n\r\n", BodyError::ChunkEndMissing),
+        ("5\r\nhello\r\r\n0\r\n\r\n", BodyError::ChunkEndMissing),
+        ("5\r\nhello \r\n0\r\n\r\n", BodyError::ChunkEndMissing),
+        ("4\r\nhello\r\n0\r\n\r\n", BodyError::ChunkEndMissing),
+        ("6\r\nhello\r\n0\r\n\r\n", BodyError::ChunkEndMissing),
+        ("5\r\nhello\r\n\r\n0\r\n\r\n", BodyError::ChunkSizeMalformed),
+    ] {
+        check_refused(bytes, expected);
+    }
+}
+
+/// They were written anew, with a space behind each colon. What had been as long as it may be grew, and a
+/// second gateway refused it; found by the fuzzer. They go on as they came.
+#[test]
+fn trailers_go_on_as_they_came() {
+    let data = "5\r\nhello\r\n0\r\n";
+    for trailers in [
+        "X-Sum: 1\r\n",
+        "x-sum:1\r\nETag:\t\"x\" \t\r\nx-sum: 1\r\n",
+        "Empty:\r\n",
+        "X: tab\tand \u{fc}\r\n",
+        "GET: http://a.example/ HTTP/1.1\r\n",
+    ] {
+        let bytes = format!("{data}{trailers}\r\n");
+        let expected = format!("{}: {}", bytes.len(), bytes.as_bytes().escape_ascii());
+        check(Framing::Chunked, &bytes, &expected);
+        let unwrapped = format!("{}: hello", bytes.len());
+        check_with(|| Body::unwrapped(Framing::Chunked), bytes.as_bytes(), &unwrapped);
+        for length in 0..bytes.len() {
+            let early = pass(Body::new(Framing::Chunked), &bytes.as_bytes()[..length], []);
+            assert_eq!(early, Err(BodyError::Truncated));
+        }
+    }
+}
+
+#[test]
+fn trailers_may_be_left_out() {
+    for (bytes, kept) in [
+        ("5\r\nhello\r\n0\r\nX-Sum: 1\r\nY: 2\r\n\r\n", "5\r\nhello\r\n0\r\n\r\n"),
+        ("5\r\nhello\r\n0\r\n\r\n", "5\r\nhello\r\n0\r\n\r\n"),
+    ] {
+        let expected = format!("{}: {}", bytes.len(), kept.as_bytes().escape_ascii());
+        check_with(|| Body::new(Framing::Chunked).without_trailers(), bytes.as_bytes(), &expected);
+        let unwrapped = format!("{}: hello", bytes.len());
+        check_with(|| Body::unwrapped(Framing::Chunked).without_trailers(), bytes.as_bytes(), &unwrapped);
+    }
+    let refused = b"0\r\nHost: x\r\n\r\n";
+    check_with(|| Body::new(Framing::Chunked).without_trailers(), refused, "TrailerForbidden");
+    check_with(|| Body::new(Framing::Length(5)).without_trailers(), b"hello", "5: hello");
+}
+
+#[test]
+fn trailers_that_change_the_head_are_refused() {
+    for name in [
+        "Content-Length",
+        "transfer-encoding",
+        "HOST",
+        "Connection",
+        "Keep-Alive",
+        "TE",
+        "Trailer",
+        "Upgrade",
+        "Via",
+        "Expect",
+        "Max-Forwards",
+        "Proxy-Authorization",
+        "Proxy-Authenticate",
+        "Proxy-Connection",
+        "Authorization",
+        "Cookie",
+        "Set-Cookie",
+        "WWW-Authenticate",
+        "content-type",
+        "Content-Encoding",
+        "Content-Range",
+    ] {
+        check_refused(&format!("0\r\nX: 1\r\n{name}: x\r\n\r\n"), BodyError::TrailerForbidden);
+    }
+    for name in ["Content-MD5", "Content-Digest", "ETag", "Server-Timing", "Set-Cookies", "Trailers"] {
+        let bytes = format!("0\r\n{name}: x\r\n\r\n");
+        check(Framing::Chunked, &bytes, &format!("{}: {}", bytes.len(), bytes.as_bytes().escape_ascii()));
+    }
+}
+
+/// Trailers were split at LF and trimmed of whatever is space in ASCII: `A: 1\n`, `A: 1\r\r\n` and a form
+/// feed were cleaned and passed on, though another reader finds other lines there, or another end of the
+/// body. They are read as the lines of a head are.
+#[test]
+fn trailer_lines_are_as_strict_as_those_of_heads() {
+    for lines in [
+        "A: 1\nB: 2\r\n",
+        "A: 1\n\r\n",
+        "\nA: 1\r\n",
+        "A: 1\r\r\n",
+        "A: 1\rB: 2\r\n",
+        "A: 1\x0c\r\n",
+        "A:\x0b1\r\n",
+        "A: \x0c1\r\n",
+        "A: 1\0\r\n",
+        "A: \x7f\r\n",
+        "A: 1\r\n folded\r\n",
+        " A: 1\r\n",
+        "\tA: 1\r\n",
+        "A : 1\r\n",
+        "A\r\n",
+        ": 1\r\n",
+        "A B: 1\r\n",
+        "\u{fc}: 1\r\n",
+        "5\r\nhello\r\n0\r\n",
+    ] {
+        check_refused(&format!("0\r\n{lines}\r\n"), BodyError::TrailerMalformed);
+    }
+    check_refused("0\r\n\rX", BodyError::TrailerMalformed);
+    // Told at once, not when the bound is reached.
+    let mut body = Body::new(Framing::Chunked);
+    assert_eq!(body.take(&mut b"0\r\nA: 1\n\n".to_vec()), Err(BodyError::TrailerMalformed));
+}
+
+#[test]
+fn trailers_are_bounded() {
+    let of = |bytes: usize| format!("0\r\nX:{}\r\n\r\n", "x".repeat(bytes - "X:\r\n\r\n".len()));
+    let most = of(TRAILER_BYTES_MAX);
+    check(Framing::Chunked, &most, &format!("{}: {}", most.len(), most.as_bytes().escape_ascii()));
+    check_refused(&of(TRAILER_BYTES_MAX + 1), BodyError::TrailerTooLong);
+    let lines = |count: usize| format!("0\r\n{}\r\n", "X: 1\r\n".repeat(count));
+    let most = lines(HEADERS_MAX);
+    check(Framing::Chunked, &most, &format!("{}: {}", most.len(), most.as_bytes().escape_ascii()));
+    check_refused(&lines(HEADERS_MAX + 1), BodyError::TrailerTooLong);
+}
+
+/// A naive reader of a body without extensions and trailers: its data and its length, if all of it is there.
+fn model(bytes: &[u8]) -> Option<(Vec<u8>, usize)> {
+    let (mut data, mut rest) = (Vec::new(), bytes);
+    loop {
+        let line_end = rest.windows(2).position(|pair| pair == b"\r\n")?;
+        let digits = str::from_utf8(&rest[..line_end]).ok()?;
+        if !(1..=15).contains(&digits.len()) || !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return None;
+        }
+        let size = usize::from_str_radix(digits, 16).ok()?;
+        rest = &rest[line_end + 2..];
+        if rest.len() < size || !rest[size..].starts_with(b"\r\n") {
+            return None;
+        }
+        data.extend_from_slice(&rest[..size]);
+        rest = &rest[size + 2..];
+        if size == 0 {
+            return Some((data, bytes.len() - rest.len()));
+        }
+    }
+}
+
+/// Chunks with and without faults between them.
+fn chunks() -> impl Strategy<Value = Vec<u8>> {
+    let data = prop::collection::vec(select(b"ab\r\n05".as_slice()), 0..6);
+    let chunk = (data, any::<bool>()).prop_map(|(data, pads)| {
+        let size = if pads { format!("{:04X}", data.len()) } else { format!("{:x}", data.len()) };
+        [size.as_bytes(), b"\r\n", &data, b"\r\n"].concat()
+    });
+    let fault = select(vec!["\r", "\n", "0", "5", "\r\n", "0\r\n\r\n", " ", "-", "x"]);
+    let piece = prop_oneof![12 => chunk, 1 => fault.prop_map(|fault| fault.as_bytes().to_vec())];
+    prop::collection::vec(piece, 0..5).prop_map(|pieces| [&pieces.concat(), &b"0\r\n\r\nGET"[..]].concat())
+}
+
+proptest! {
+    #![proptest_config(seeded(8192))]
+
+    #[test]
+    fn chunks_agree_with_a_naive_reader(bytes in chunks()) {
+        let expected = model(&bytes);
+        let wrapped = pass(Body::new(Framing::Chunked), &bytes, []).ok();
+        let data = pass(Body::unwrapped(Framing::Chunked), &bytes, []).ok();
+        // What we pass on ends for the next hop where it ended for us.
+        if let Some((kept, taken)) = &wrapped {
+            prop_assert_eq!(&kept[..], &bytes[..*taken]);
+            prop_assert_eq!(model(kept).map(|(_, length)| length), Some(kept.len()));
+        }
+        prop_assert_eq!(data, expected);
+    }
+
+    #[test]
+    fn any_split_keeps_the_same_bytes(
+        bytes in chunks(), extension in "(;[a-z=]{0,3})?", trailer in "(X-[a-z]: [a-z]\r\n){0,2}",
+        mut cuts in prop::collection::vec(0usize..60, 0..6), unwraps in any::<bool>(),
+    ) {
+        let text = String::from_utf8(bytes).expect("ASCII");
+        let bytes = text.replace("0\r\n\r\n", &format!("0{extension}\r\n{trailer}\r\n")).into_bytes();
+        cuts.retain(|&cut| cut <= bytes.len());
+        cuts.sort_unstable();
+        let new = || if unwraps { Body::unwrapped(Framing::Chunked) } else { Body::new(Framing::Chunked) };
+        prop_assert_eq!(pass(new(), &bytes, cuts), pass(new(), &bytes, []));
+    }
+
+    #[test]
+    fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
+        let _ = pass(Body::new(Framing::Chunked), &bytes, []);
+        let _ = pass(Body::new(Framing::Chunked), &[&b"0\r\n"[..], &bytes, b"\r\n\r\n"].concat(), []);
+    }
+}
+
+/// The properties above would hold for a reader that refuses everything.
+#[test]
+fn the_generator_reaches_both_answers() {
+    use proptest::strategy::ValueTree;
+    use proptest::test_runner::TestRunner;
+    let mut runner = TestRunner::new(seeded(1));
+    let strategy = chunks();
+    let bodies = (0..1000).map(|_| strategy.new_tree(&mut runner).expect("no filter rejects").current());
+    let (read, refused): (Vec<_>, Vec<_>) = bodies.partition(|bytes| model(bytes).is_some());
+    assert!(read.len() > 100 && refused.len() > 50, "{} and {}", read.len(), refused.len());
+}

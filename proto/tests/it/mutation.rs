@@ -1,0 +1,22 @@
+//! Heads as an attacker or a broken client would change them.
+
+use proptest::prelude::*;
+use proptest::sample::{Index, select};
+
+/// What comes of `heads` with a few pieces removed, and others of `seasoning` put in their places.
+pub(crate) fn mutated(
+    heads: impl Strategy<Value = String>,
+    seasoning: &'static [&'static str],
+) -> impl Strategy<Value = String> {
+    let change = (any::<Index>(), 0usize..3, select(seasoning));
+    (heads, prop::collection::vec(change, 0..3)).prop_map(|(mut head, changes)| {
+        for (place, removed, inserted) in changes {
+            let mut borders: Vec<usize> = head.char_indices().map(|(index, _)| index).collect();
+            borders.push(head.len());
+            let start = place.index(borders.len());
+            let end = (start + removed).min(borders.len() - 1);
+            head.replace_range(borders[start]..borders[end], inserted);
+        }
+        head
+    })
+}

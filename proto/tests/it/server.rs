@@ -1,0 +1,92 @@
+//! A web server in memory: what `hyper` makes of the bytes that a client sends over one connection.
+//! Promises: it is a reader that shares nothing with ours but the tokenizer. Leaves to others: what it should
+//! have seen.
+
+use std::cell::RefCell;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use hyper::body::{Body as _, Incoming};
+use hyper::rt::{Read, ReadBufCursor, Write};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use proto::limits::HEADERS_MAX;
+
+/// A request as a server sees it. Headers are sorted by name; those of one name keep their order.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Seen {
+    pub(crate) method: String,
+    pub(crate) path: String,
+    pub(crate) headers: Vec<(String, Vec<u8>)>,
+    pub(crate) body: Vec<u8>,
+}
+
+/// Every request that hyper finds in what a client sends over one connection, or its complaint.
+pub(crate) fn hyper_reads(bytes: &[u8]) -> Result<Vec<Seen>, String> {
+    let seen = Rc::new(RefCell::new(Vec::new()));
+    let service = service_fn(|request: Request<Incoming>| {
+        let seen = Rc::clone(&seen);
+        async move {
+            let request = see(request).await?;
+            seen.borrow_mut().push(request);
+            Ok::<_, hyper::Error>(Response::new(String::new()))
+        }
+    });
+    let mut builder = http1::Builder::new();
+    builder.half_close(true).header_read_timeout(None).max_headers(2 * HEADERS_MAX);
+    let mut connection = pin!(builder.serve_connection(Memory(bytes), service));
+    // Nothing here waits for anything: hyper is polled again where it woke itself.
+    for _ in 0..1000 {
+        if let Poll::Ready(result) = connection.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            return result.map(|()| seen.take()).map_err(|error| error.to_string());
+        }
+    }
+    Err("it waits for more".to_owned())
+}
+
+/// A connection whose client has sent everything and reads nothing.
+struct Memory<'a>(&'a [u8]);
+
+impl Read for Memory<'_> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        mut room: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        let (now, later) = self.0.split_at(self.0.len().min(room.remaining()));
+        room.put_slice(now);
+        self.0 = later;
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Write for Memory<'_> {
+    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+async fn see(request: Request<Incoming>) -> Result<Seen, hyper::Error> {
+    let (parts, mut incoming) = request.into_parts();
+    let mut body = Vec::new();
+    while let Some(frame) = poll_fn(|context| Pin::new(&mut incoming).poll_frame(context)).await {
+        body.extend_from_slice(frame?.data_ref().map_or(&[], |data| data));
+    }
+    let headers = parts.headers.iter();
+    let mut headers: Vec<_> =
+        headers.map(|(name, value)| (name.as_str().to_owned(), value.as_bytes().to_vec())).collect();
+    headers.sort_by(|one, other| one.0.cmp(&other.0));
+    Ok(Seen { method: parts.method.to_string(), path: parts.uri.to_string(), headers, body })
+}

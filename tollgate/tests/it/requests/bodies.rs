@@ -1,0 +1,268 @@
+//! Bodies: whole, in both directions, however they are framed and cut into pieces.
+
+use std::io::{Read, Write};
+use std::thread;
+
+use crate::harness::{Gateway, eventually};
+use crate::origin::{Origin, Reply, exchange, ok, read_answer_to, read_head, unchunk};
+use crate::peers::{Destination, check_ended, pattern, read_exactly};
+
+const LARGE: usize = 12_345_678;
+
+/// The bytes in chunks of odd sizes.
+fn chunked(bytes: &[u8]) -> Vec<u8> {
+    let mut framed = Vec::new();
+    for (number, piece) in bytes.chunks(70_001).enumerate() {
+        let size =
+            if number % 2 == 0 { format!("{:x}", piece.len()) } else { format!("{:05X}", piece.len()) };
+        framed.extend(size.as_bytes());
+        framed.extend(b"\r\n");
+        framed.extend(piece);
+        framed.extend(b"\r\n");
+    }
+    framed.extend(b"0\r\n\r\n");
+    framed
+}
+
+#[test]
+fn megabytes_go_both_ways_in_either_framing_and_are_billed_to_the_byte() {
+    let bytes = pattern(7, LARGE);
+    let framed = chunked(&bytes);
+    let answers = [
+        [format!("HTTP/1.1 200 OK\r\nContent-Length: {LARGE}\r\n\r\n").as_bytes(), &bytes].concat(),
+        [&b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"[..], &framed].concat(),
+    ];
+    let origin = Origin::start(move |request| {
+        Reply::Say(answers[usize::from(request.head.contains("chunked"))].clone())
+    });
+    let mut gateway = Gateway::local("");
+    let mut stream = gateway.connect();
+    let (mut up, mut down) = (0, 0);
+    for (lines, sent) in [
+        (format!("Content-Length: {LARGE}\r\n"), &bytes),
+        ("Transfer-Encoding: chunked\r\n".to_owned(), &framed),
+    ] {
+        let request = [origin.ask("POST", "/", &lines).as_bytes(), sent].concat();
+        let answer = exchange(&mut stream, request);
+        let arrived = origin.next();
+        assert!(arrived.body == *sent && answer.body == *sent, "both bodies are as they were sent");
+        up += arrived.head.len() + arrived.body.len();
+        down += answer.head.len() + answer.body.len();
+    }
+    drop(stream);
+    gateway.stop();
+    assert_eq!(gateway.usage(), (2, up as u64, down as u64));
+}
+
+#[test]
+fn a_request_arrives_the_same_however_it_is_cut() {
+    let origin = Origin::saying(ok("hello"));
+    let gateway = Gateway::local("");
+    let lines = "Transfer-Encoding: chunked\r\nTrailer: X-Sum\r\n";
+    let body = "4;name=\"value\"\r\nwiki\r\n00A\r\npedia in c\r\n0\r\nX-Sum:  42 \r\n\r\n";
+    let request = origin.ask("PUT", "/", lines) + body;
+    // Trailers go on as they came; what a chunk's line says besides its size does not.
+    let expected = b"4\r\nwiki\r\n00A\r\npedia in c\r\n0\r\nX-Sum:  42 \r\n\r\n";
+    let mut stream = gateway.connect();
+    for cut in (1..request.len()).step_by(3) {
+        let (first, second) = request.as_bytes().split_at(cut);
+        stream.write_all(first).unwrap();
+        thread::yield_now();
+        assert_eq!(exchange(&mut stream, second).text(), "hello");
+        assert_eq!(origin.next().body, expected, "cut at {cut}");
+    }
+    for byte in request.as_bytes() {
+        stream.write_all(&[*byte]).unwrap();
+    }
+    assert_eq!(read_answer_to("PUT", &mut stream).text(), "hello");
+    assert_eq!(origin.next().body, expected);
+}
+
+#[test]
+fn a_client_that_waits_to_be_told_to_continue_is_told() {
+    let destination = Destination::start(|mut stream| {
+        let head = read_head(&mut stream).unwrap();
+        assert!(head.contains("\r\nExpect: 100-continue\r\n"));
+        stream.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").unwrap();
+        assert_eq!(read_exactly(&mut stream, 5), b"hello");
+        stream.write_all(&ok("thanks")).unwrap();
+    });
+    let gateway = Gateway::local("");
+    let mut stream = gateway.connect();
+    let address = destination.address;
+    let head = format!(
+        "POST http://{address}/ HTTP/1.1\r\nHost: {address}\r\nContent-Length: 5\r\n\
+         Expect: 100-continue\r\n\r\n"
+    );
+    assert_eq!(exchange(&mut stream, head).status, 100);
+    assert_eq!(exchange(&mut stream, "hello").text(), "thanks");
+}
+
+/// Whether the body comes all the same is the client's choice, so nothing behind it can be read; the answer
+/// did not say that, and a client that went on with its next request lost it.
+#[test]
+fn a_client_that_is_not_told_to_continue_is_told_that_the_connection_ends() {
+    let destination = Destination::start(|mut stream| {
+        read_head(&mut stream).unwrap();
+        stream.write_all(b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 3\r\n\r\nno\n").unwrap();
+        let _ = stream.read_to_end(&mut Vec::new());
+    });
+    let gateway = Gateway::local("");
+    let mut stream = gateway.connect();
+    let address = destination.address;
+    let request = format!(
+        "PUT http://{address}/ HTTP/1.1\r\nHost: {address}\r\nContent-Length: 5\r\n\
+         Expect: 100-continue\r\n\r\n"
+    );
+    let answer = exchange(&mut stream, request);
+    assert_eq!((answer.status, answer.header("Connection")), (401, Some("close")));
+    check_ended(&mut stream, false);
+}
+
+#[test]
+fn trailers_go_on_unless_connection_may_name_them() {
+    let body = "5\r\nhello\r\n0\r\nX-Sum: 42\r\n\r\n";
+    let without = "5\r\nhello\r\n0\r\n\r\n";
+    let answer = |lines: &str| format!("HTTP/1.1 200 OK\r\n{lines}Transfer-Encoding: chunked\r\n\r\n{body}");
+    let gateway = Gateway::local("");
+    for (lines, expected) in [("", body), ("Connection: close\r\n", body), ("Connection: x-sum\r\n", without)]
+    {
+        let origin = Origin::saying(answer(lines));
+        let request = origin.ask("PUT", "/", &format!("{lines}Transfer-Encoding: chunked\r\n"));
+        let answer = exchange(&mut gateway.connect(), request + body);
+        assert_eq!(str::from_utf8(&origin.next().body), Ok(expected), "{lines}");
+        assert_eq!(answer.text(), expected, "{lines}");
+    }
+}
+
+#[test]
+fn an_answer_that_ends_with_its_connection_is_passed_on_to_its_end() {
+    let origin = Origin::start(|request| {
+        let version = if request.head.contains("/old") { "1.0" } else { "1.1" };
+        let head = format!("HTTP/{version} 200 OK\r\n\r\n");
+        Reply::SayAndClose([head.as_bytes(), &pattern(3, 1_000_000)].concat())
+    });
+    let gateway = Gateway::local("");
+    for path in ["/old", "/new"] {
+        let mut stream = gateway.connect();
+        let answer = exchange(&mut stream, origin.get(path));
+        assert_eq!(answer.header("Connection"), Some("close"));
+        assert!(answer.body == pattern(3, 1_000_000));
+    }
+}
+
+#[test]
+fn an_answer_may_come_while_the_request_is_still_being_sent() {
+    let destination = Destination::start(|mut stream| {
+        read_head(&mut stream).unwrap();
+        let mut echoed = stream.try_clone().unwrap();
+        echoed.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n").unwrap();
+        // Chunks come back as they came, so each is seen to have arrived.
+        let mut buffer = [0; 4096];
+        while let Ok(count @ 1..) = stream.read(&mut buffer) {
+            if echoed.write_all(&buffer[..count]).is_err() {
+                return;
+            }
+        }
+    });
+    let mut gateway = Gateway::local("");
+    let mut stream = gateway.connect();
+    let address = destination.address;
+    let head =
+        format!("POST http://{address}/ HTTP/1.1\r\nHost: {address}\r\nTransfer-Encoding: chunked\r\n\r\n");
+    stream.write_all(head.as_bytes()).unwrap();
+    assert!(read_head(&mut stream).unwrap().starts_with("HTTP/1.1 200 OK\r\n"));
+    let mut seen = Vec::new();
+    for round in 0..20 {
+        let chunk = format!("5\r\nno {round:02}\r\n");
+        stream.write_all(chunk.as_bytes()).unwrap();
+        seen.extend(read_exactly(&mut stream, chunk.len()));
+    }
+    stream.write_all(b"0\r\n\r\n").unwrap();
+    seen.extend(read_exactly(&mut stream, 5));
+    assert_eq!(unchunk(&seen).len(), 100);
+    drop(stream);
+    gateway.stop();
+    assert_eq!(gateway.usage().0, 1);
+}
+
+#[test]
+fn an_answer_that_comes_instead_of_reading_on_reaches_the_client() {
+    let destination = Destination::start(|mut stream| {
+        read_head(&mut stream).unwrap();
+        // Closed with most of the request unread: a reset follows.
+        stream.write_all(b"HTTP/1.1 413 Too Large\r\nContent-Length: 3\r\n\r\nno\n").unwrap();
+    });
+    let gateway = Gateway::local("");
+    let mut stream = gateway.connect();
+    let address = destination.address;
+    let head =
+        format!("POST http://{address}/ HTTP/1.1\r\nHost: {address}\r\nContent-Length: 50000000\r\n\r\n");
+    let mut sender = stream.try_clone().unwrap();
+    let sending = thread::spawn(move || {
+        // It ends by the gateway's end.
+        let _ = sender.write_all(head.as_bytes()).and_then(|()| sender.write_all(&vec![0; 50_000_000]));
+    });
+    let answer = read_answer_to("POST", &mut stream);
+    assert_eq!((answer.status, answer.text()), (413, "no\n"));
+    drop(stream);
+    sending.join().unwrap();
+    gateway.await_metric("tollgate_connections_active", 0.0);
+}
+
+/// What came behind a chunked body was read together with it, up to 64 KiB, and held for as long as the
+/// origin took to answer. Now it is read as far as the next request's head may go.
+#[test]
+fn little_is_read_behind_a_body() {
+    const CLIENTS: usize = 200;
+    let (sender, ended) = std::sync::mpsc::channel();
+    let destination = Destination::start(move |mut stream| {
+        read_head(&mut stream).unwrap();
+        sender.send(()).unwrap();
+        read_exactly(&mut stream, b"0\r\n\r\n".len());
+        sender.send(()).unwrap();
+        let _ = stream.read_to_end(&mut Vec::new());
+    });
+    let gateway = Gateway::local("");
+    let address = destination.address;
+    let head =
+        format!("POST http://{address}/ HTTP/1.1\r\nHost: {address}\r\nTransfer-Encoding: chunked\r\n\r\n");
+    let mut streams: Vec<_> = (0..CLIENTS).map(|_| gateway.connect()).collect();
+    for stream in &mut streams {
+        stream.write_all(head.as_bytes()).unwrap();
+        ended.recv().unwrap();
+    }
+    let before = gateway.memory_bytes();
+    for stream in &mut streams {
+        stream.write_all(&[b"0\r\n\r\n", &vec![b'x'; 100_000][..]].concat()).unwrap();
+        ended.recv().unwrap();
+    }
+    let held = gateway.memory_bytes().saturating_sub(before) / CLIENTS as u64;
+    assert!(held < 32 * 1024, "each connection holds {held} bytes more");
+}
+
+#[test]
+fn a_slow_client_stops_its_origin() {
+    let origin = Origin::start(|_| {
+        let bytes = vec![b'x'; 60_000_000];
+        Reply::Say([b"HTTP/1.1 200 OK\r\nContent-Length: 60000000\r\n\r\n", &bytes[..]].concat())
+    });
+    let gateway = Gateway::local("");
+    let before = gateway.memory_bytes();
+    let mut stream = gateway.connect();
+    stream.write_all(origin.get("/").as_bytes()).unwrap();
+    let sent = || gateway.metric("tollgate_bytes_total").unwrap_or(0.0);
+    // It comes to rest: neither the gateway nor the two kernels take in more.
+    let mut last = -1.0;
+    eventually("nothing moves any more", || {
+        let now = sent();
+        let rests = now == last && now > 0.0;
+        last = now;
+        thread::sleep(std::time::Duration::from_millis(200));
+        rests
+    });
+    assert!(last < 60_000_000.0, "{last}");
+    let held = gateway.memory_bytes().saturating_sub(before);
+    assert!(held < 4_000_000, "the gateway holds {held} bytes more");
+    assert_eq!(read_answer_to("GET", &mut stream).body.len(), 60_000_000);
+}

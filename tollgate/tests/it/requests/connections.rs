@@ -1,0 +1,354 @@
+//! Connections: which live on behind a request, for whom, and what happens when one ends at the wrong time.
+
+use std::io::Write;
+use std::net::{Shutdown, TcpListener};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::process::Signal;
+
+use crate::harness::{Gateway, Room, eventually, patient};
+use crate::origin::{Origin, Reply, ask_once, exchange, ok, read_answer_to, read_head};
+use crate::peers::{Destination, check_ended, connect_request, read_all};
+
+#[test]
+fn a_connection_to_an_origin_serves_one_client_one_destination_and_one_user() {
+    let (first, second) = (Origin::saying(ok("first")), Origin::saying(ok("second")));
+    let room = Room::new("");
+    room.add_user("ann", "correct horse", "--allow 127.0.0.0/8");
+    room.add_user("ben", "battery staple", "--allow 127.0.0.0/8");
+    let gateway = Gateway::start_in(room);
+    let as_ann = "Proxy-Authorization: Basic YW5uOmNvcnJlY3QgaG9yc2U=\r\n";
+    let as_ben = "Proxy-Authorization: Basic YmVuOmJhdHRlcnkgc3RhcGxl\r\n";
+    let (mut one, mut other) = (gateway.connect(), gateway.connect());
+    for _ in 0..3 {
+        assert_eq!(exchange(&mut one, first.ask("GET", "/", as_ann)).text(), "first");
+    }
+    assert_eq!(first.accepted(), 1, "the same client, destination and user");
+    assert_eq!(exchange(&mut other, first.ask("GET", "/", as_ann)).text(), "first");
+    assert_eq!(first.accepted(), 2, "another client");
+    assert_eq!(exchange(&mut one, first.ask("GET", "/", as_ben)).text(), "first");
+    assert_eq!(first.accepted(), 3, "another user");
+    assert_eq!(exchange(&mut one, second.ask("GET", "/", as_ben)).text(), "second");
+    assert_eq!(exchange(&mut one, first.ask("GET", "/", as_ben)).text(), "first");
+    assert_eq!((first.accepted(), second.accepted()), (4, 1), "there and back again");
+    gateway.await_metric("tollgate_sessions_resting", 2.0);
+    let seen = first.next();
+    assert!(!seen.head.to_ascii_lowercase().contains("proxy-"), "{}", seen.head);
+}
+
+#[test]
+fn every_request_shows_who_it_is_from() {
+    let origin = Origin::saying(ok("hello"));
+    let room = Room::new("");
+    room.add_user("ann", "correct horse", "--allow 127.0.0.0/8");
+    let gateway = Gateway::start_in(room);
+    let known = origin.ask("GET", "/1", "Proxy-Authorization: Basic YW5uOmNvcnJlY3QgaG9yc2U=\r\n");
+    let unknown = origin.ask("GET", "/2", "");
+    let mut stream = gateway.connect();
+    assert_eq!(exchange(&mut stream, &unknown).status, 407);
+    assert_eq!(exchange(&mut stream, &known).text(), "hello", "the same connection, now with credentials");
+    stream.write_all(format!("{known}{unknown}{known}").as_bytes()).unwrap();
+    let mut next = || read_answer_to("GET", &mut stream).status;
+    assert_eq!((next(), next(), next()), (200, 407, 200));
+    let paths = (0..3).map(|_| origin.next().head.split(' ').nth(1).unwrap().to_owned());
+    assert!(paths.eq(["/1"; 3]) && origin.is_quiet());
+}
+
+#[test]
+fn a_kept_connection_that_has_ended_is_not_used() {
+    let origin = Origin::start(|_| Reply::SayAndClose(ok("hello")));
+    let mut gateway = Gateway::local("");
+    let mut stream = gateway.connect();
+    for count in 1..=5 {
+        // POST could not be repeated: if one went to a connection that had ended, it would fail.
+        assert_eq!(exchange(&mut stream, origin.ask("POST", "/", "Content-Length: 0\r\n")).text(), "hello");
+        assert_eq!(origin.accepted(), count);
+        // The end may be under way still.
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    drop(stream);
+    gateway.stop();
+    assert_eq!(gateway.usage().0, 5);
+}
+
+/// A body's last read asked for exactly what was left and got it, and nobody looked whether anything
+/// followed: every answer above 16 KiB cost its origin a connection. Now the socket is asked.
+#[test]
+fn a_connection_to_an_origin_outlives_an_answer_of_any_length() {
+    for length in [0, 5, 16 * 1024, 64 * 1024, 100_000] {
+        for cut in [0, 1, length / 2, length] {
+            let body = "x".repeat(length);
+            let destination = Destination::start(move |mut stream| {
+                while read_head(&mut stream).is_some() {
+                    let answer = ok(&body);
+                    let (first, second) = answer.split_at(answer.len() - cut);
+                    stream.write_all(first).unwrap();
+                    std::thread::yield_now();
+                    stream.write_all(second).unwrap();
+                }
+            });
+            let gateway = Gateway::local("");
+            let mut stream = gateway.connect();
+            let address = destination.address;
+            let request = format!("GET http://{address}/ HTTP/1.1\r\nHost: {address}\r\n\r\n");
+            for _ in 0..4 {
+                assert_eq!(exchange(&mut stream, &request).body.len(), length);
+            }
+            assert_eq!(destination.accepted(), 1, "{length} bytes, the last {cut} of them later");
+        }
+    }
+}
+
+/// The same on the client's side: behind a body of its own segment, or a head that filled its buffer to the
+/// last byte, a connection waited for a request in place of resting, and was told 408 for not sending one.
+#[test]
+fn a_connection_rests_behind_a_request_of_any_length() {
+    let origin = Origin::saying(ok("hello"));
+    let gateway = Gateway::local("");
+    let mut streams = Vec::new();
+    for length in [1024, 2048, 4096] {
+        let without = origin.ask("GET", "/", "X: \r\n").len();
+        let mut stream = gateway.connect();
+        let request = origin.ask("GET", "/", &format!("X: {}\r\n", "x".repeat(length - without)));
+        assert_eq!(request.len(), length);
+        assert_eq!(exchange(&mut stream, request).text(), "hello");
+        streams.push(stream);
+    }
+    for length in [1, 5, 70_000] {
+        let mut stream = gateway.connect();
+        stream
+            .write_all(origin.ask("PUT", "/", &format!("Content-Length: {length}\r\n")).as_bytes())
+            .unwrap();
+        // The head has gone on, so the body comes by itself.
+        eventually("the head arrives", || origin.accepted() == streams.len() as u64 + 1);
+        assert_eq!(exchange(&mut stream, vec![b'x'; length]).text(), "hello");
+        streams.push(stream);
+    }
+    gateway.await_metric("tollgate_sessions_resting", 6.0);
+    assert_eq!(gateway.metric("tollgate_handshakes_active"), Some(0.0));
+}
+
+/// Requests that are refused at once, sent one behind another, were served in one go: whoever kept the
+/// buffers full had the thread for himself. Now each of them lets the others have their turn.
+#[test]
+fn requests_that_need_not_wait_take_turns() {
+    const REQUESTS: usize = 2000;
+    let gateway = Gateway::local("[threads]\nreactors = 1\n");
+    let turns = || gateway.metric("tollgate_reactor_turns_total").unwrap();
+    let before = turns();
+    let refused = "GET http://192.0.2.1/ HTTP/1.1\r\nHost: 192.0.2.1\r\n\r\n";
+    let mut stream = gateway.connect();
+    let mut sender = stream.try_clone().unwrap();
+    let sending = std::thread::spawn(move || sender.write_all(refused.repeat(REQUESTS).as_bytes()).unwrap());
+    for _ in 0..REQUESTS {
+        assert_eq!(read_answer_to("GET", &mut stream).status, 403);
+    }
+    sending.join().unwrap();
+    assert!(turns() - before >= REQUESTS as f64 - 1.0, "{} turns", turns() - before);
+}
+
+/// An origin that reads a second request on a connection and closes it without a word.
+fn forgetful() -> (Destination, &'static AtomicU64) {
+    let requests: &AtomicU64 = Box::leak(Box::default());
+    let destination = Destination::start(|mut stream| {
+        read_head(&mut stream).unwrap();
+        requests.fetch_add(1, Ordering::SeqCst);
+        stream.write_all(&ok("hello")).unwrap();
+        if read_head(&mut stream).is_some() {
+            requests.fetch_add(1, Ordering::SeqCst);
+        }
+    });
+    (destination, requests)
+}
+
+#[test]
+fn a_request_that_crossed_with_the_end_of_its_connection_is_repeated_if_it_may_be() {
+    for (method, status, arrived) in [("GET", 200, 3), ("POST", 502, 2)] {
+        let (destination, requests) = forgetful();
+        let mut gateway = Gateway::local("");
+        let mut stream = gateway.connect();
+        let address = destination.address;
+        let ask = |method: &str| format!("{method} http://{address}/ HTTP/1.1\r\nHost: {address}\r\n\r\n");
+        assert_eq!(exchange(&mut stream, ask("GET")).text(), "hello");
+        let answer = exchange(&mut stream, ask(method));
+        assert_eq!(answer.status, status, "{method}: {answer:?}");
+        assert_eq!(requests.load(Ordering::SeqCst), arrived, "{method}");
+        drop(stream);
+        gateway.stop();
+        assert_eq!(gateway.usage().0, 2, "repeated or not, a request is one flow");
+    }
+}
+
+#[test]
+fn an_origin_that_says_nothing_at_all_is_a_502() {
+    let destination = Destination::start(|mut stream| {
+        read_head(&mut stream).unwrap();
+    });
+    let gateway = Gateway::local("");
+    let address = destination.address;
+    let answer = ask_once(&gateway, format!("GET http://{address}/ HTTP/1.1\r\nHost: {address}\r\n\r\n"));
+    assert_eq!(answer.status, 502);
+    assert_eq!(answer.header("Proxy-Status"), Some("tollgate; error=connection_terminated"));
+    assert_eq!(destination.accepted(), 1, "a new connection is not tried again");
+    let line = gateway.logged("the end", |line| line["event"] == "close");
+    assert_eq!((&line["close_reason"], &line["status"]), (&"upstream_reset".into(), &502.into()));
+}
+
+#[test]
+fn a_client_may_end_its_direction_and_still_be_answered() {
+    let origin = Origin::start(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        Reply::Say(ok("late"))
+    });
+    let gateway = Gateway::local("");
+    let mut stream = gateway.connect();
+    stream.write_all(origin.get("/").as_bytes()).unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    assert!(read_all(&mut stream).ends_with(b"\r\n\r\nlate"));
+}
+
+#[test]
+fn a_client_that_breaks_takes_its_request_along() {
+    let (asked, was_asked) = std::sync::mpsc::channel();
+    let (ended, has_ended) = std::sync::mpsc::channel();
+    let destination = Destination::start(move |mut stream| {
+        read_head(&mut stream).unwrap();
+        asked.send(()).unwrap();
+        ended.send(std::io::Read::read(&mut stream, &mut [0]).is_err()).unwrap();
+    });
+    let gateway = Gateway::local("");
+    let address = destination.address;
+    let mut stream = gateway.connect();
+    stream
+        .write_all(format!("GET http://{address}/ HTTP/1.1\r\nHost: {address}\r\n\r\n").as_bytes())
+        .unwrap();
+    was_asked.recv().unwrap();
+    let client = stream.local_addr().unwrap();
+    crate::peers::reset(stream);
+    assert!(has_ended.recv().unwrap(), "the origin's connection was reset");
+    gateway.check_closed(client, "client_reset");
+}
+
+#[test]
+fn a_request_whose_body_breaks_off_is_never_taken_for_whole() {
+    for (lines, part) in
+        [("Content-Length: 9\r\n", "part"), ("Transfer-Encoding: chunked\r\n", "4\r\npart\r\n")]
+    {
+        let (ended, has_ended) = std::sync::mpsc::channel();
+        let destination = Destination::start(move |mut stream| {
+            read_head(&mut stream).unwrap();
+            let mut rest = Vec::new();
+            ended.send(std::io::Read::read_to_end(&mut stream, &mut rest).is_err()).unwrap();
+        });
+        let gateway = Gateway::local("");
+        let mut stream = gateway.connect();
+        let address = destination.address;
+        let request = format!("POST http://{address}/ HTTP/1.1\r\nHost: {address}\r\n{lines}\r\n{part}");
+        stream.write_all(request.as_bytes()).unwrap();
+        stream.shutdown(Shutdown::Write).unwrap();
+        assert!(has_ended.recv().unwrap(), "{lines}: the origin's connection was reset");
+        gateway.check_closed(stream.local_addr().unwrap(), "client_reset");
+    }
+}
+
+#[test]
+fn what_follows_the_last_request_of_a_connection_reaches_nobody() {
+    let origin = Origin::saying(ok("hello"));
+    let gateway = Gateway::local("");
+    let last =
+        [origin.ask("GET", "/last", "Connection: close\r\n"), origin.get("/last").replace("/1.1", "/1.0")];
+    for last in last {
+        let mut stream = gateway.connect();
+        stream.write_all(format!("{last}{}", origin.get("/behind")).as_bytes()).unwrap();
+        let answer = read_answer_to("GET", &mut stream);
+        assert_eq!((answer.text(), answer.header("Connection")), ("hello", Some("close")));
+        assert_eq!(read_all(&mut stream), b"");
+        assert!(origin.next().head.starts_with("GET /last "));
+    }
+    assert!(origin.is_quiet());
+}
+
+#[test]
+fn a_connection_asks_for_a_tunnel_behind_a_request_and_gets_it() {
+    let (origin, echo) = (Origin::saying(ok("hello")), Destination::echo());
+    let mut gateway = Gateway::local("");
+    let mut stream = gateway.connect();
+    assert_eq!(exchange(&mut stream, origin.get("/")).text(), "hello");
+    stream.write_all(connect_request(&echo.address.to_string()).as_bytes()).unwrap();
+    assert_eq!(read_answer_to("HEAD", &mut stream).status, 200);
+    crate::peers::check_echo(&mut stream, b"in a tunnel now");
+    drop(stream);
+    gateway.stop();
+    assert_eq!(gateway.usage().0, 2);
+}
+
+#[test]
+fn a_draining_gateway_answers_what_it_has_and_closes() {
+    let (release, held) = std::sync::mpsc::channel::<()>();
+    let held = std::sync::Mutex::new(held);
+    let origin = Origin::start(move |request| {
+        if request.head.contains("/slow") {
+            held.lock().unwrap().recv().unwrap();
+        }
+        Reply::Say(ok("hello"))
+    });
+    let mut gateway = Gateway::local("");
+    let (mut resting, mut busy) = (gateway.connect(), gateway.connect());
+    assert_eq!(exchange(&mut resting, origin.get("/")).text(), "hello");
+    origin.next();
+    busy.write_all(origin.get("/slow").as_bytes()).unwrap();
+    eventually("the request is under way", || gateway.metric("tollgate_connections_active") == Some(1.0));
+    gateway.signal(Signal::TERM);
+    check_ended(&mut resting, false);
+    release.send(()).unwrap();
+    let answer = read_answer_to("GET", &mut busy);
+    assert_eq!((answer.text(), answer.header("Connection")), ("hello", Some("close")));
+    check_ended(&mut busy, false);
+    assert_eq!(gateway.wait(), 0);
+    assert_eq!(gateway.usage().0, 2);
+}
+
+#[test]
+fn a_user_who_is_removed_loses_the_request_that_he_waits_for() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let gateway = Gateway::local("");
+    let mut stream = gateway.connect();
+    stream
+        .write_all(format!("GET http://{address}/ HTTP/1.1\r\nHost: {address}\r\n\r\n").as_bytes())
+        .unwrap();
+    let (accepted, _) = listener.accept().unwrap();
+    let mut accepted = patient(accepted);
+    read_head(&mut accepted).unwrap();
+    let client = stream.local_addr().unwrap();
+    gateway.reload("");
+    check_ended(&mut stream, true);
+    check_ended(&mut accepted, true);
+    gateway.check_closed(client, "policy_changed");
+}
+
+#[test]
+fn a_new_configuration_holds_from_the_next_request_on() {
+    let origin = Origin::saying(ok("hello"));
+    let gateway = Gateway::local("");
+    let mut stream = gateway.connect();
+    assert_eq!(exchange(&mut stream, origin.get("/")).status, 200);
+    gateway.reload("[[user]]\nname = \"me\"\nfrom = [\"127.0.0.1/32\"]\nallow = [\"192.0.2.0/24\"]\n");
+    let answer = exchange(&mut stream, origin.get("/"));
+    assert_eq!(answer.status, 403, "{answer:?}");
+}
+
+#[test]
+fn those_who_rest_make_room_for_those_who_ask() {
+    let (origin, echo) = (Origin::saying(ok("hello")), Destination::echo());
+    let gateway = Gateway::local("[limits]\nconnections = 3\n[threads]\nreactors = 1\n");
+    let mut resting: Vec<_> = (0..3).map(|_| gateway.connect()).collect();
+    for stream in &mut resting {
+        assert_eq!(exchange(stream, origin.get("/")).text(), "hello");
+    }
+    gateway.await_metric("tollgate_sessions_resting", 3.0);
+    let mut tunnel = crate::peers::tunnel(&gateway, echo.address);
+    crate::peers::check_echo(&mut tunnel, b"there is room");
+    check_ended(&mut resting[0], false);
+    assert_eq!(exchange(&mut resting[2], origin.get("/")).text(), "hello");
+}

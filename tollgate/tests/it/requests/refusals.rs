@@ -1,0 +1,197 @@
+//! Refusals of requests: what reaches nobody, how it is answered, and what the connection is good for then.
+
+use std::io::Write;
+
+use crate::harness::Gateway;
+use crate::origin::{Origin, ask_once, exchange, ok, read_answer_to};
+use crate::peers::{check_ended, read_all};
+
+/// What stands between the request line and the empty line, or the whole request; then status and text.
+type Case<'a> = (&'a str, u16, &'a str);
+
+const FRAMINGS: [Case<'_>; 22] = [
+    ("Content-Length: 5\r\nTransfer-Encoding: chunked\r\n", 400, "contradict each other"),
+    ("Transfer-Encoding: chunked\r\nContent-Length: 5\r\n", 400, "contradict each other"),
+    ("Content-Length: 5\r\nContent-Length: 6\r\n", 400, "more than one Content-Length"),
+    ("Content-Length: 5\r\nContent-Length: 5\r\n", 400, "more than one Content-Length"),
+    ("Content-Length: 5, 5\r\n", 400, "one decimal number"),
+    ("Content-Length : 5\r\n", 400, "header name is malformed"),
+    ("Content-Length: +5\r\n", 400, "one decimal number"),
+    ("Content-Length: 0x5\r\n", 400, "one decimal number"),
+    ("Content-Length: 05\r\n", 400, "one decimal number"),
+    ("Content-Length: -1\r\n", 400, "one decimal number"),
+    ("Content-Length: 9223372036854775808\r\n", 400, "one decimal number"),
+    ("Content-Length: 18446744073709551617\r\n", 400, "one decimal number"),
+    ("Content-Length:\r\n", 400, "one decimal number"),
+    ("Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n", 400, "more than one Transfer-Encoding"),
+    ("Transfer-Encoding: xchunked\r\n", 400, "transfer coding"),
+    ("Transfer-Encoding: gzip, chunked\r\n", 501, "transfer coding"),
+    ("Transfer-Encoding: identity\r\n", 400, "transfer coding"),
+    ("Transfer-Encoding:\x0bchunked\r\n", 400, "control character"),
+    ("Transfer-Encoding\r\n: chunked\r\n", 400, "header name"),
+    ("X: y\r\n Content-Length: 5\r\n", 400, "folded"),
+    (": empty\r\nContent-Length: 5\r\n", 400, "header name"),
+    ("Connection: content-length\r\nContent-Length: 5\r\n", 400, "Connection header"),
+];
+
+#[test]
+fn a_framing_that_could_be_read_in_two_ways_reaches_nobody() {
+    let origin = Origin::saying(ok("hello"));
+    let gateway = Gateway::local("");
+    for (lines, status, part) in FRAMINGS {
+        let smuggled = origin.get("/smuggled");
+        let mut stream = gateway.connect();
+        let request = format!("{}0\r\n\r\n{smuggled}", origin.ask("POST", "/", lines));
+        stream.write_all(request.as_bytes()).unwrap();
+        let answer = read_answer_to("POST", &mut stream);
+        assert_eq!(answer.status, status, "{lines}{answer:?}");
+        assert!(answer.text().contains(part), "{lines}{answer:?}");
+        assert_eq!(answer.header("Connection"), Some("close"), "{lines}");
+        assert_eq!(read_all(&mut stream), b"", "{lines}: one answer");
+    }
+    assert!(origin.is_quiet() && origin.accepted() == 0);
+}
+
+#[test]
+fn chunks_that_could_be_read_in_two_ways_end_the_request() {
+    let origin = Origin::saying(ok("hello"));
+    let gateway = Gateway::local("");
+    let huge = "f".repeat(16);
+    let extended = format!("1;{}\r\nx\r\n0\r\n\r\n", "e".repeat(5000));
+    let trailers = format!("0\r\nX: {}\r\n\r\n", "t".repeat(5000));
+    let bodies = [
+        " 5\r\nhello\r\n0\r\n\r\n",
+        "+5\r\nhello\r\n0\r\n\r\n",
+        "0x5\r\nhello\r\n0\r\n\r\n",
+        "5 \r\nhello\r\n0\r\n\r\n",
+        "5\nhello\r\n0\r\n\r\n",
+        "5\r\nhello0\r\n\r\n",
+        "5\r\nhello\n0\r\n\r\n",
+        "\r\n0\r\n\r\n",
+        "-1\r\n\r\n",
+        "5;a\nb\r\nhello\r\n0\r\n\r\n",
+        "0\r\nContent-Length: 5\r\n\r\n",
+        "0\r\nX : y\r\n\r\n",
+        "0\r\nHost: elsewhere\r\n\r\n",
+        "0\r\n\rX",
+        &*huge,
+        &*extended,
+        &*trailers,
+    ];
+    for body in bodies {
+        let request = origin.ask("POST", "/", "Transfer-Encoding: chunked\r\n") + body;
+        let mut stream = gateway.connect();
+        stream.write_all(request.as_bytes()).unwrap();
+        assert_eq!(read_answer_to("POST", &mut stream).status, 400, "{body:?}");
+        assert_eq!(read_all(&mut stream), b"", "{body:?}");
+    }
+    assert!(origin.is_quiet(), "the origin never saw a whole request");
+}
+
+#[test]
+fn a_destination_that_could_be_read_in_two_ways_reaches_nobody() {
+    let origin = Origin::saying(ok("hello"));
+    let gateway = Gateway::local("");
+    let (address, port) = (origin.address, origin.address.port());
+    let with_host = |url: String, host: String| format!("GET {url} HTTP/1.1\r\nHost: {host}\r\n\r\n");
+    let of = |url: String| with_host(url, address.to_string());
+    let url = format!("http://{address}/");
+    let cases: Vec<(String, u16, &str)> = vec![
+        (format!("GET {url} HTTP/1.1\r\n\r\n"), 400, "Host header is missing"),
+        (with_host(url.clone(), String::new()), 400, "does not agree"),
+        (with_host(url.clone(), "127.0.0.1".into()), 400, "does not agree"),
+        (with_host(url.clone(), format!("localhost:{port}")), 400, "does not agree"),
+        (with_host(url.clone(), format!("{address}, {address}")), 400, "does not agree"),
+        (with_host(url.clone(), format!("{address}\r\nHost: {address}")), 400, "more than one Host"),
+        (of(format!("http://ok@{address}/")), 400, "'@'"),
+        (of(format!("http://127.1:{port}/")), 400, "four decimal numbers"),
+        (of(format!("http://2130706433:{port}/")), 400, "four decimal numbers"),
+        (of(format!("http://0177.0.0.1:{port}/")), 400, "four decimal numbers"),
+        (of(format!("http://localhost.:{port}/")), 400, "remove it"),
+        (of(format!("http://localhost%2e:{port}/")), 400, "'%'"),
+        (of(format!("http://127.0.0.1:0{port}/")), 400, "port must be a number"),
+        (of("http://127.0.0.1:/".into()), 400, "port must be a number"),
+        (of("http:///path".into()), 400, "host is empty"),
+        (of(format!("http://[::ffff:127.0.0.1%25lo]:{port}/")), 400, "zone"),
+        (of(format!("http://{address}/#x")), 400, "fragment"),
+        (of(format!("http://{address}\\@elsewhere/")), 400, ""),
+        (of(format!("http://{address}/a\\b")), 400, "percent-encode"),
+        (of(format!("http://{address}/\u{e4}")), 400, ""),
+        (of(format!("https://{address}/")), 501, "CONNECT"),
+        (of(format!("ftp://{address}/")), 501, "only http://"),
+        (of(format!("http:{address}/")), 400, ""),
+        (format!("GET http://{address}/ HTTP/1.1\nHost: {address}\n\n"), 400, "LF alone"),
+    ];
+    for (request, status, part) in cases {
+        let answer = ask_once(&gateway, &request);
+        assert_eq!(answer.status, status, "{request}{answer:?}");
+        assert!(answer.text().contains(part), "{request}{answer:?}");
+    }
+    assert_eq!(origin.accepted(), 0);
+}
+
+#[test]
+fn a_refused_request_leaves_the_connection_where_its_end_is_known() {
+    let origin = Origin::saying(ok("hello"));
+    let gateway = Gateway::local("");
+    let forbidden =
+        |lines: &str| format!("POST http://192.0.2.1/ HTTP/1.1\r\nHost: 192.0.2.1\r\n{lines}\r\n");
+    let mut stream = gateway.connect();
+    for (lines, body) in [("", 0), ("Content-Length: 5\r\n", 5), ("Content-Length: 60000\r\n", 60_000)] {
+        stream.write_all(&[forbidden(lines).as_bytes(), &vec![b'x'; body]].concat()).unwrap();
+        let answer = read_answer_to("POST", &mut stream);
+        assert_eq!((answer.status, answer.header("Connection")), (403, None));
+        assert_eq!(exchange(&mut stream, origin.get("/")).text(), "hello");
+    }
+    let head = exchange(&mut stream, forbidden("").replace("POST", "HEAD"));
+    assert!(head.status == 403 && head.header("Content-Length") != Some("0"));
+    assert_eq!(exchange(&mut stream, origin.get("/")).text(), "hello", "HEAD gets a head alone");
+    let json = exchange(&mut stream, forbidden("Accept: application/json\r\n"));
+    let body: serde_json::Value = serde_json::from_slice(&json.body).unwrap();
+    assert_eq!(body["error"], "http_request_denied");
+    for lines in [
+        "Content-Length: 70000\r\n",
+        "Transfer-Encoding: chunked\r\n",
+        "Content-Length: 5\r\nExpect: 100-continue\r\n",
+    ] {
+        let mut stream = gateway.connect();
+        let answer = exchange(&mut stream, forbidden(lines));
+        assert_eq!((answer.status, answer.header("Connection")), (403, Some("close")), "{lines}");
+        check_ended(&mut stream, false);
+    }
+}
+
+#[test]
+fn what_is_too_long_is_told_so() {
+    let origin = Origin::saying(ok("hello"));
+    let gateway = Gateway::local("");
+    // RFC 9110, section 4.1: at least 8,000 bytes of URL should do.
+    let path = format!("/{}", "x".repeat(8000));
+    assert_eq!(ask_once(&gateway, origin.get(&path)).text(), "hello");
+    assert!(origin.next().head.starts_with(&format!("GET {path} HTTP/1.1\r\n")));
+    let long = "x".repeat(20_000);
+    for (request, status) in [
+        (origin.get(&format!("/{long}")), 414),
+        (format!("CONNECT {long}:443 HTTP/1.1\r\n\r\n"), 414),
+        (origin.ask("GET", "/", &format!("X: {long}\r\n")), 431),
+    ] {
+        let answer = ask_once(&gateway, request);
+        assert_eq!((answer.status, answer.header("Connection")), (status, Some("close")));
+    }
+    assert!(origin.is_quiet());
+}
+
+#[test]
+fn odd_expectations_and_forwards_are_told_so() {
+    let origin = Origin::saying(ok("hello"));
+    let gateway = Gateway::local("");
+    for (method, lines, status) in [
+        ("GET", "Expect: tea\r\n", 417),
+        ("OPTIONS", "Max-Forwards: -1\r\n", 400),
+        ("TRACE", "", 405),
+        ("GET", "Connection: a b\r\n", 400),
+    ] {
+        assert_eq!(ask_once(&gateway, origin.ask(method, "/", lines)).status, status, "{method} {lines}");
+    }
+    assert_eq!(origin.accepted(), 0);
+}

@@ -1,0 +1,72 @@
+//! Changes of protocol: a connection becomes a tunnel where both sides say so, and not a byte earlier.
+
+use std::io::Write;
+
+use crate::harness::Gateway;
+use crate::origin::{Origin, exchange, ok, read_answer_to, read_head};
+use crate::peers::{Destination, check_echo, echo, read_exactly};
+
+const UPGRADE: &str = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: x\r\n";
+
+#[test]
+fn both_agree_and_the_rest_is_a_tunnel_of_the_same_flow() {
+    let destination = Destination::start(|mut stream| {
+        let head = read_head(&mut stream).unwrap();
+        assert!(head.contains("\r\nUpgrade: websocket\r\n") && head.contains("\r\nConnection: Upgrade\r\n"));
+        let answer =
+            "HTTP/1.1 101 Switching Protocols\r\nUpgrade: WebSocket\r\nConnection: upgrade\r\n\r\nearly";
+        stream.write_all(answer.as_bytes()).unwrap();
+        echo(stream);
+    });
+    let mut gateway = Gateway::local("[timeouts]\nkeep_alive = \"1s\"\n");
+    let mut stream = gateway.connect();
+    let address = destination.address;
+    let request = format!("GET http://{address}/chat HTTP/1.1\r\nHost: {address}\r\n{UPGRADE}\r\n");
+    // A client that cannot wait: it must not reach the origin before the change, and not be lost.
+    stream.write_all(format!("{request}impatient").as_bytes()).unwrap();
+    let answer = read_answer_to("GET", &mut stream);
+    assert_eq!((answer.status, answer.header("Upgrade")), (101, Some("WebSocket")));
+    assert_eq!(read_exactly(&mut stream, 14), b"earlyimpatient");
+    check_echo(&mut stream, b"GET http://elsewhere/ HTTP/1.1\r\n\r\n");
+    std::thread::sleep(std::time::Duration::from_millis(1500));
+    check_echo(&mut stream, b"a tunnel does not rest");
+    let client = stream.local_addr().unwrap();
+    drop(stream);
+    gateway.stop();
+    let line = gateway.closed(client);
+    assert_eq!((&line["method"], &line["status"]), (&"GET".into(), &101.into()));
+    let up = line["upstream_tx"].as_u64().unwrap();
+    let down = (answer.head.len() + 5 + 9 + 34 + 22) as u64;
+    assert_eq!(gateway.usage(), (1, up, down));
+}
+
+#[test]
+fn an_origin_that_does_not_change_answers_as_ever_and_what_follows_is_a_request() {
+    let origin = Origin::saying(ok("plain"));
+    let gateway = Gateway::local("");
+    let mut stream = gateway.connect();
+    let requests = format!("{}{}", origin.ask("GET", "/1", UPGRADE), origin.get("/2"));
+    stream.write_all(requests.as_bytes()).unwrap();
+    for _ in 0..2 {
+        assert_eq!(read_answer_to("GET", &mut stream).text(), "plain");
+    }
+    let offers = ["Connection: Upgrade\r\nUpgrade: h2c\r\n", "Upgrade: websocket\r\n"];
+    for offer in offers {
+        assert_eq!(exchange(&mut stream, origin.ask("GET", "/", offer)).text(), "plain");
+    }
+    let heads: Vec<String> = (0..4).map(|_| origin.next().head).collect();
+    let upgraded: Vec<bool> = heads.iter().map(|head| head.contains("Upgrade: ")).collect();
+    assert_eq!(upgraded, [true, false, false, false]);
+}
+
+#[test]
+fn a_change_that_nobody_asked_for_is_a_502() {
+    let change = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: h2c\r\nConnection: upgrade\r\n\r\n";
+    let origin = Origin::saying(change);
+    let gateway = Gateway::local("");
+    for lines in ["", UPGRADE] {
+        let answer = exchange(&mut gateway.connect(), origin.ask("GET", "/", lines));
+        assert_eq!(answer.status, 502);
+        assert_eq!(answer.header("Proxy-Status"), Some("tollgate; error=http_upgrade_failed"));
+    }
+}
