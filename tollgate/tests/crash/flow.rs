@@ -63,8 +63,10 @@ pub(crate) struct End {
     /// `None` when it is over.
     stream: Option<TcpStream>,
     side: Side,
-    /// What is sent before the payload: a client's request.
+    /// What is sent before the payload: a client's request, or the head of an origin's answer to it.
     request: Vec<u8>,
+    /// Bytes that may come out at the other end for that: a head of HTTP is written anew.
+    head_bytes_max: u64,
     /// Bytes of the gateway's answer that have not come yet.
     answer_left: usize,
     /// What of the answer has come.
@@ -72,7 +74,7 @@ pub(crate) struct End {
     next_write: Instant,
     next_read: Instant,
     /// Payload.
-    pub(crate) sent: u64,
+    sent: u64,
     /// Payload.
     pub(crate) received: u64,
     /// The other side has ended in order: all that it ever sent has been received.
@@ -82,11 +84,13 @@ pub(crate) struct End {
 }
 
 impl End {
-    fn new(stream: TcpStream, side: Side, request: Vec<u8>, answer_left: usize) -> End {
+    fn new(stream: TcpStream, side: Side, ask: Ask, request: Vec<u8>, answer_left: usize) -> End {
         let now = Instant::now();
+        let head_bytes_max = if ask == Ask::Request { request.len() + HEAD_GROWTH_MAX } else { 0 };
         End {
             stream: Some(stream),
             side,
+            head_bytes_max: head_bytes_max as u64,
             request,
             answer_left,
             answer: Vec::new(),
@@ -101,8 +105,13 @@ impl End {
     }
 
     /// The origin's end of a flow with this traffic.
-    pub(crate) fn origin(stream: TcpStream, traffic: &Traffic) -> End {
-        End::new(stream, traffic.origin, Vec::new(), 0)
+    fn origin(stream: TcpStream, traffic: &Traffic, ask: Ask) -> End {
+        End::new(stream, traffic.origin, ask, ask.answer(traffic), 0)
+    }
+
+    /// Payload that may have gone in at this end, with its head where that goes through the gateway too.
+    pub(crate) fn offered(&self) -> u64 {
+        self.sent + self.head_bytes_max
     }
 
     pub(crate) fn stream(&self) -> Option<&TcpStream> {
@@ -121,7 +130,8 @@ impl End {
 
     /// Whether the gateway's answer has come, or never will.
     pub(crate) fn is_answered(&self) -> bool {
-        self.answer_left == 0 || !self.reads
+        let is_told = self.head_bytes_max == 0 || self.received > 0;
+        self.answer_left == 0 && is_told || !self.reads
     }
 
     /// Whether it wants to read and to write now.
@@ -231,7 +241,13 @@ impl End {
 enum Ask {
     Connect,
     Socks5,
+    /// No tunnel but one plain request, whose body and whose answer's are the payload. What the gateway says
+    /// to either side is payload then, heads included.
+    Request,
 }
+
+/// What a head may gain on its way: `Via`, `Date` and the like.
+const HEAD_GROWTH_MAX: usize = 256;
 
 /// See the file's header.
 pub(crate) struct Flow {
@@ -255,7 +271,7 @@ impl Flow {
         chance: &mut Chance,
     ) -> std::io::Result<Flow> {
         let destination = SocketAddr::from((destination_address(number), port));
-        let ask = *chance.pick(&[Ask::Connect, Ask::Socks5]);
+        let ask = *chance.pick(&[Ask::Connect, Ask::Socks5, Ask::Request]);
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket = rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?;
         sockopt::set_socket_recv_buffer_size(&socket, RECEIVE_BUFFER_BYTES)?;
@@ -269,13 +285,20 @@ impl Flow {
         }
         let socket = TcpStream::from(socket);
         let address = socket.local_addr()?;
-        let client = End::new(socket, traffic.client, ask.request(destination), ask.answer_bytes());
+        let request = ask.request(destination, &traffic);
+        let client = End::new(socket, traffic.client, ask, request, ask.answer_bytes());
         Ok(Flow { number, address, traffic, ask, client, origin: None })
     }
 
     /// What the gateway sends to the client ahead of the payload.
     pub(crate) fn answer_bytes(&self) -> u64 {
         self.ask.answer_bytes() as u64
+    }
+
+    /// Takes the connection by which the gateway has come to the origin.
+    pub(crate) fn reached(&mut self, stream: TcpStream) {
+        assert!(self.origin.is_none(), "one connection reaches a destination");
+        self.origin = Some(End::origin(stream, &self.traffic, self.ask));
     }
 
     /// Whether both ends are over.
@@ -293,7 +316,7 @@ impl Flow {
 }
 
 impl Ask {
-    fn request(self, to: SocketAddr) -> Vec<u8> {
+    fn request(self, to: SocketAddr, traffic: &Traffic) -> Vec<u8> {
         let SocketAddr::V4(address) = to else { unreachable!("destinations are addresses of IPv4") };
         match self {
             Ask::Connect => format!("CONNECT {to} HTTP/1.1\r\nHost: {to}\r\n\r\n").into_bytes(),
@@ -303,6 +326,23 @@ impl Ask {
                 request.extend(address.ip().octets());
                 request.extend(to.port().to_be_bytes());
                 request
+            }
+            Ask::Request => {
+                let length = traffic.client.bytes;
+                let head =
+                    format!("POST http://{to}/ HTTP/1.1\r\nHost: {to}\r\nContent-Length: {length}\r\n\r\n");
+                head.into_bytes()
+            }
+        }
+    }
+
+    /// What the origin says ahead of its payload.
+    fn answer(self, traffic: &Traffic) -> Vec<u8> {
+        match self {
+            Ask::Connect | Ask::Socks5 => Vec::new(),
+            Ask::Request => {
+                let length = traffic.origin.bytes;
+                format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n").into_bytes()
             }
         }
     }
@@ -316,6 +356,7 @@ impl Ask {
             }
             // The method, and the reply with an address of IPv4.
             Ask::Socks5 => 2 + 10,
+            Ask::Request => 0,
         }
     }
 }

@@ -302,14 +302,14 @@ fn facts(flow: &Flow, generation: usize, in_order: bool, sent: &HashMap<(bool, u
         in_order,
         traffic: flow.traffic.name,
         up: Direction {
-            offered: flow.client.sent,
+            offered: flow.client.offered(),
             witnessed: up,
             attempted: up_attempted,
             arrived: origin(|end| end.received),
             is_whole: flow.origin.as_ref().is_some_and(|end| end.is_whole),
         },
         down: Direction {
-            offered: origin(|end| end.sent),
+            offered: origin(crate::flow::End::offered),
             witnessed: down,
             attempted: down_attempted,
             arrived: flow.client.received,

@@ -13,8 +13,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use crate::chance::Chance;
 use crate::flow::{
-    End, FLOWS_MAX, Flow, RECEIVE_BUFFER_BYTES, SMALL_SEGMENTS_PERCENT, number_of_destination,
-    set_small_segments,
+    FLOWS_MAX, Flow, RECEIVE_BUFFER_BYTES, SMALL_SEGMENTS_PERCENT, number_of_destination, set_small_segments,
 };
 use crate::traffic::{Traffic, WRITE_BYTES_MAX};
 
@@ -160,9 +159,7 @@ impl Load {
             let local: IpAddr = stream.local_addr().unwrap().ip();
             let number = number_of_destination(local).expect("only flows of ours come here");
             let place = number.checked_sub(self.first).expect("flows of earlier loads are over") as usize;
-            let flow = &mut self.flows[place];
-            assert!(flow.origin.is_none(), "one connection reaches a destination");
-            flow.origin = Some(End::origin(stream, &flow.traffic));
+            self.flows[place].reached(stream);
         }
     }
 
