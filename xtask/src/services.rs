@@ -1,4 +1,5 @@
-//! Real peers for the ignored tests: a web and git server over TLS, sshd, PostgreSQL, Redis, iperf3.
+//! Real peers for the ignored tests: a web and git server, over TLS and without it, with packages for apt and
+//! pip; sshd, PostgreSQL, Redis, iperf3.
 //! Promises: everything listens on loopback only, a second run changes nothing and is quick, and
 //! `target/services.env` (lines of KEY=VALUE, see `endpoints`) tells a test where each peer is.
 //! Leaves to others: the rivals' configurations (lab) and every test (tollgate/tests).
@@ -6,10 +7,14 @@
 //! State lies in `target/services/<name>/`: configuration, `log`, and `pid` while the service runs.
 
 mod daemon;
+mod debian;
 mod git;
 mod iperf;
+mod nginx;
 mod packages;
+mod plain;
 mod postgres;
+mod python;
 mod redis;
 mod ssh;
 mod tool;
@@ -54,10 +59,11 @@ type Endpoints = Vec<(&'static str, String)>;
 /// Ports tried upward from a service's own before giving up.
 const PORT_TRIES_MAX: u16 = 20;
 
-/// In the order of their start: `web` asks `git` for its port.
-const SERVICES: [Service; 6] = [
+/// In the order of their start: `web` and `plain` ask `git` for its port.
+const SERVICES: [Service; 7] = [
     Service { name: "git", port: 26418, prepare: git::prepare, endpoints: git::endpoints },
     Service { name: "web", port: 26443, prepare: web::prepare, endpoints: web::endpoints },
+    Service { name: "plain", port: 26080, prepare: plain::prepare, endpoints: plain::endpoints },
     Service { name: "ssh", port: 26022, prepare: ssh::prepare, endpoints: ssh::endpoints },
     Service { name: "postgres", port: 26432, prepare: postgres::prepare, endpoints: postgres::endpoints },
     Service { name: "redis", port: 26379, prepare: redis::prepare, endpoints: redis::endpoints },

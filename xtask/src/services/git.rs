@@ -1,4 +1,5 @@
-//! git's smart HTTP backend behind FastCGI, with one sample repository; `web` puts TLS in front.
+//! git's smart HTTP backend behind FastCGI, with a repository to read and one to write to; `web` puts TLS in
+//! front, `plain` does not. Other programs that a web server runs may be run by it too.
 
 use std::{
     fs::{self, File},
@@ -9,16 +10,19 @@ use std::{
 
 use anyhow::{Context, Result};
 
-use super::{Endpoints, Place, daemon::Daemon, tool};
+use super::{Endpoints, Place, daemon, daemon::Daemon, tool};
 
 /// How much a clone carries.
 const CONTENT_BYTES: u64 = 1 << 20;
 
-/// Makes the sample repository once, and wraps git-http-backend for a web server.
+/// Makes the two repositories once, and wraps git-http-backend for a web server.
 pub(super) fn prepare(place: &Place) -> Result<Daemon> {
     if !Path::new(&place.path("projects/sample.git")).exists() {
         make_sample(place).context("making the sample repository")?;
     }
+    let inbox = place.path("projects/inbox.git");
+    git(&["init", "--quiet", "--bare", "--initial-branch=main", &inbox])?;
+    git(&["-C", &inbox, "config", "http.receivepack", "true"])?;
     let mut command = Command::new("/usr/sbin/fcgiwrap");
     command.args(["-s", &format!("tcp:127.0.0.1:{}", place.port)]);
     Ok(Daemon::new(command))
@@ -28,6 +32,36 @@ pub(super) fn prepare(place: &Place) -> Result<Daemon> {
 pub(super) fn endpoints(place: &Place) -> Result<Endpoints> {
     let commit = git(&["-C", &place.path("projects/sample.git"), "rev-parse", "HEAD"])?;
     Ok(vec![("GIT_COMMIT", commit.trim().to_owned())])
+}
+
+/// How nginx reaches the repositories, below `/git/`: a location of the configuration of the service `web`.
+pub(super) fn location(web: &Place) -> Result<String> {
+    let projects = web.directory.with_file_name("git").join("projects");
+    let (projects, backend) = (projects.display(), backend(web)?);
+    Ok(format!(
+        r#"    location ~ ^/git(/.*)$ {{
+      client_max_body_size 0;
+{backend}      fastcgi_param SCRIPT_FILENAME /usr/lib/git-core/git-http-backend;
+      fastcgi_param GIT_PROJECT_ROOT "{projects}";
+      fastcgi_param GIT_HTTP_EXPORT_ALL "";
+      fastcgi_param PATH_INFO $1;
+    }}
+"#
+    ))
+}
+
+/// How nginx runs a program by CGI, for the service at `web`; which one, `SCRIPT_FILENAME` says.
+pub(super) fn backend(web: &Place) -> Result<String> {
+    let port = daemon::running(&web.directory.with_file_name("git"))?;
+    let port = port.context("the service `git` must run before it")?;
+    Ok(format!(
+        r#"      fastcgi_pass 127.0.0.1:{port};
+      fastcgi_param QUERY_STRING $query_string;
+      fastcgi_param REQUEST_METHOD $request_method;
+      fastcgi_param CONTENT_TYPE $content_type;
+      fastcgi_param CONTENT_LENGTH $content_length;
+"#
+    ))
 }
 
 fn make_sample(place: &Place) -> Result<()> {

@@ -28,18 +28,25 @@ const fn package(name: &'static str, witness: &'static str) -> Package {
 }
 
 /// What the ignored tests run, or talk to.
-pub(super) const PEERS: [Package; 11] = [
+pub(super) const PEERS: [Package; 18] = [
+    package("apt-utils", "/usr/bin/apt-ftparchive"),
     package("chromium", "/usr/bin/chromium"),
     package("curl", "/usr/bin/curl"),
     package("fcgiwrap", "/usr/sbin/fcgiwrap"),
     package("git", "/usr/lib/git-core/git-http-backend"),
+    package("golang-go", "/usr/bin/go"),
     package("iperf3", "/usr/bin/iperf3"),
     package("ncat", "/usr/bin/ncat"),
     package("nginx", "/usr/sbin/nginx"),
+    package("nodejs", "/usr/bin/node"),
     package("openssh-server", "/usr/sbin/sshd"),
     package("openssl", "/usr/bin/openssl"),
     package("postgresql", "/usr/lib/postgresql"),
+    package("python3-pip", "/usr/lib/python3/dist-packages/pip"),
+    package("python3-requests", "/usr/lib/python3/dist-packages/requests"),
+    package("python3-websockets", "/usr/lib/python3/dist-packages/websockets"),
     package("redis-server", "/usr/bin/redis-server"),
+    package("wget", "/usr/bin/wget"),
 ];
 
 /// The proxies that the lab compares with.

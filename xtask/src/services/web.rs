@@ -5,24 +5,19 @@ use std::{fs, path::Path, process::Command};
 
 use anyhow::{Context, Result};
 
-use super::{Endpoints, Place, daemon, daemon::Daemon, tool};
+use super::{Endpoints, Place, daemon::Daemon, git, nginx, tool};
 
 /// What a browser shows only if it ran the page's script.
 const PAGE_TEXT: &str = "rendered by a browser";
 
 /// Makes the certificate once, and writes the page and nginx's configuration.
 pub(super) fn prepare(place: &Place) -> Result<Daemon> {
-    let git = place.directory.with_file_name("git");
-    let git_port = daemon::running(&git)?.context("the service `git` must run before `web`")?;
     if !Path::new(&place.path("certificate.pem")).exists() {
         make_certificate(place).context("making the certificate")?;
     }
     fs::create_dir_all(place.path("pages"))?;
     fs::write(place.path("pages/page.html"), page())?;
-    fs::write(place.path("nginx.conf"), configuration(place, &git.join("projects"), git_port))?;
-    let mut command = Command::new("/usr/sbin/nginx");
-    command.args(["-p", &place.path(""), "-e", "stderr", "-c", &place.path("nginx.conf")]);
-    Ok(Daemon::new(command))
+    nginx::prepare(place, &server(place)?)
 }
 
 /// Where the page and the repository are, and which certificate to trust.
@@ -55,44 +50,16 @@ fn make_certificate(place: &Place) -> Result<()> {
     Ok(())
 }
 
-fn configuration(place: &Place, projects: &Path, git_port: u16) -> String {
-    let (directory, port, projects) = (place.directory.display(), place.port, projects.display());
-    // As root nginx would drop to an account that may not be able to enter the folder.
-    let user = if rustix::process::geteuid().is_root() { "user root;" } else { "" };
-    format!(
-        r#"{user}
-daemon off;
-worker_processes 1;
-pid "{directory}/nginx.pid";
-error_log stderr;
-events {{ worker_connections 512; }}
-http {{
+fn server(place: &Place) -> Result<String> {
+    let (directory, port, repositories) = (place.directory.display(), place.port, git::location(place)?);
+    Ok(format!(
+        r#"
   access_log off;
-  types {{ text/html html; }}
-  client_body_temp_path "{directory}/body";
-  fastcgi_temp_path "{directory}/fastcgi";
-  proxy_temp_path "{directory}/proxy";
-  scgi_temp_path "{directory}/scgi";
-  uwsgi_temp_path "{directory}/uwsgi";
   server {{
     listen 127.0.0.1:{port} ssl;
     ssl_certificate "{directory}/certificate.pem";
     ssl_certificate_key "{directory}/key.pem";
     location / {{ root "{directory}/pages"; }}
-    location ~ ^/git(/.*)$ {{
-      client_max_body_size 0;
-      fastcgi_pass 127.0.0.1:{git_port};
-      fastcgi_param SCRIPT_FILENAME /usr/lib/git-core/git-http-backend;
-      fastcgi_param GIT_PROJECT_ROOT "{projects}";
-      fastcgi_param GIT_HTTP_EXPORT_ALL "";
-      fastcgi_param PATH_INFO $1;
-      fastcgi_param QUERY_STRING $query_string;
-      fastcgi_param REQUEST_METHOD $request_method;
-      fastcgi_param CONTENT_TYPE $content_type;
-      fastcgi_param CONTENT_LENGTH $content_length;
-    }}
-  }}
-}}
-"#
-    )
+{repositories}  }}"#
+    ))
 }

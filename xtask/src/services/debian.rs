@@ -1,0 +1,53 @@
+//! A small Debian repository: packages that hold random bytes, each longer than the one before, and the index
+//! that apt reads.
+
+use std::{
+    fs::{self, File},
+    io::{self, Read},
+    path::Path,
+    process::Command,
+};
+
+use anyhow::Result;
+
+use super::{Place, tool};
+
+/// apt asks for ten at once, without waiting for the answers.
+const PACKAGES: u64 = 20;
+/// How much longer each package is than the one before it.
+const STEP_BYTES: u64 = 50_021;
+
+/// Makes the repository in the folder `site/apt` of a web server, once.
+pub(super) fn make(place: &Place) -> Result<()> {
+    if Path::new(&place.path("site/apt")).exists() {
+        return Ok(());
+    }
+    let draft = place.path("apt-draft");
+    for number in 1..=PACKAGES {
+        make_package(place, &draft, number)?;
+    }
+    for (kind, file) in [("packages", "Packages"), ("release", "Release")] {
+        let index = tool::run(Command::new("apt-ftparchive").args([kind, "."]).current_dir(&draft))?;
+        fs::write(format!("{draft}/{file}"), index)?;
+    }
+    fs::create_dir_all(place.path("site"))?;
+    // Renamed last, so that a run that was cut short leaves no half-made repository.
+    Ok(fs::rename(draft, place.path("site/apt"))?)
+}
+
+fn make_package(place: &Place, draft: &str, number: u64) -> Result<()> {
+    let name = format!("sample-{number}");
+    let tree = place.path(&format!("apt-trees/{name}"));
+    fs::create_dir_all(format!("{tree}/DEBIAN"))?;
+    fs::create_dir_all(draft)?;
+    let control = format!(
+        "Package: {name}\nVersion: 1.0\nArchitecture: all\nMaintainer: Sample <sample@example.com>\n\
+         Description: A sample\n"
+    );
+    fs::write(format!("{tree}/DEBIAN/control"), control)?;
+    let mut random = File::open("/dev/urandom")?.take(number * STEP_BYTES);
+    io::copy(&mut random, &mut File::create(format!("{tree}/content"))?)?;
+    let package = format!("{draft}/{name}_1.0_all.deb");
+    tool::run(Command::new("dpkg-deb").args(["--root-owner-group", "-Znone", "--build", &tree, &package]))?;
+    Ok(())
+}

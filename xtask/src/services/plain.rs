@@ -1,0 +1,102 @@
+//! nginx without TLS: files to fetch and to put, an echo, a page of many parts, the repositories of `git`,
+//! and packages for apt and pip. Its log has, for each request, what went over the wire.
+
+use std::{fmt::Write, fs, os::unix::fs::PermissionsExt};
+
+use anyhow::{Context, Result};
+
+use super::{Endpoints, Place, daemon::Daemon, debian, git, nginx, python};
+
+/// What a browser loads for one page, besides the page: scripts, which have odd numbers, and pictures.
+const PARTS: usize = 100;
+/// How much longer each part is than the one before it: no whole number of packets or buffers.
+const PART_STEP_BYTES: usize = 997;
+
+/// Answers with the body that it was sent. All of it is read first: what runs it does not read the answer
+/// before it has passed the body on.
+const ECHO: &str = r#"#!/bin/sh
+set -e
+printf 'Content-Type: application/octet-stream\r\n\r\n'
+body=$(mktemp)
+trap 'rm "$body"' EXIT
+cat >"$body"
+cat "$body"
+"#;
+
+/// Says, when all is loaded, how many parts have arrived, and how long they are together. The icon is a part
+/// of every page, whether it asks for it or not.
+const PAGE_HEAD: &str = r#"<!doctype html>
+<title>Parts</title>
+<link rel="icon" href="data:,">
+<p id="text"></p>
+<script>
+const parts = new Map();
+const arrived = (part, length) => parts.set(part, length);
+const sum = () => [...parts.values()].reduce((sum, length) => sum + length, 0);
+onload = () => document.getElementById("text").textContent = `${parts.size} parts, ${sum()} long`;
+</script>
+"#;
+
+/// Makes the files once, and writes nginx's configuration.
+pub(super) fn prepare(place: &Place) -> Result<Daemon> {
+    make_page(place).context("making the page")?;
+    debian::make(place).context("making the packages for apt")?;
+    python::make(place).context("making the packages for pip")?;
+    fs::create_dir_all(place.path("site/files"))?;
+    fs::write(place.path("echo"), ECHO)?;
+    fs::set_permissions(place.path("echo"), fs::Permissions::from_mode(0o755))?;
+    nginx::prepare(place, &server(place)?)
+}
+
+/// Where it is, what it serves, and where it counts.
+pub(super) fn endpoints(place: &Place) -> Result<Endpoints> {
+    Ok(vec![
+        ("PLAIN_PORT", place.port.to_string()),
+        ("PLAIN_SITE", place.path("site")),
+        ("PLAIN_LOG", place.path("requests")),
+        ("PLAIN_PARTS", PARTS.to_string()),
+    ])
+}
+
+fn make_page(place: &Place) -> Result<()> {
+    fs::create_dir_all(place.path("site/page"))?;
+    let mut page = PAGE_HEAD.to_owned();
+    for part in 1..=PARTS {
+        let filler = "f".repeat(part * PART_STEP_BYTES);
+        let (kind, content) = if part % 2 == 1 {
+            writeln!(page, "<script src=\"{part}.js\"></script>")?;
+            ("js", format!("arrived({part}, \"{filler}\".length);\n"))
+        } else {
+            // As wide as it is long; a picture that is not whole is none.
+            writeln!(page, "<img src=\"{part}.svg\" onload=\"arrived({part}, this.naturalWidth)\">")?;
+            let width = part * PART_STEP_BYTES;
+            let name = "xmlns=\"http://www.w3.org/2000/svg\"";
+            ("svg", format!("<svg {name} width=\"{width}\" height=\"1\"><!-- {filler} --></svg>\n"))
+        };
+        fs::write(place.path(&format!("site/page/{part}.{kind}")), content)?;
+    }
+    Ok(fs::write(place.path("site/page/parts.html"), page)?)
+}
+
+fn server(place: &Place) -> Result<String> {
+    let (directory, port) = (place.directory.display(), place.port);
+    let (repositories, backend) = (git::location(place)?, git::backend(place)?);
+    Ok(format!(
+        r#"
+  log_format wire "$http_via $connection $status $request_length $bytes_sent $request_method $request_uri";
+  access_log "{directory}/requests" wire;
+  server {{
+    listen 127.0.0.1:{port};
+    root "{directory}/site";
+    autoindex on;
+    location /files/ {{
+      client_max_body_size 0;
+      dav_methods PUT DELETE;
+    }}
+    location = /echo {{
+      client_max_body_size 0;
+{backend}      fastcgi_param SCRIPT_FILENAME "{directory}/echo";
+    }}
+{repositories}  }}"#
+    ))
+}

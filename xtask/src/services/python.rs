@@ -1,0 +1,42 @@
+//! A small Python package index with one package: as a wheel and as a source distribution.
+
+use std::{
+    fs::{self, File},
+    io::{self, Read},
+    path::Path,
+    process::Command,
+};
+
+use anyhow::Result;
+
+use super::{Place, tool};
+
+/// How much each distribution carries.
+const CONTENT_BYTES: u64 = 3_000_017;
+
+const SETUP: &str = "from setuptools import setup\n\
+    setup(name='sample', version='1.0', packages=['sample'], package_data={'sample': ['content']})\n";
+
+/// Makes the index in the folder `site/simple` of a web server, once.
+pub(super) fn make(place: &Place) -> Result<()> {
+    if Path::new(&place.path("site/simple")).exists() {
+        return Ok(());
+    }
+    let (source, draft) = (place.path("sample"), place.path("simple-draft"));
+    fs::create_dir_all(format!("{source}/sample"))?;
+    fs::create_dir_all(format!("{draft}/sample"))?;
+    fs::write(format!("{source}/setup.py"), SETUP)?;
+    fs::write(format!("{source}/MANIFEST.in"), "include sample/content\n")?;
+    fs::write(format!("{source}/sample/__init__.py"), "")?;
+    let mut random = File::open("/dev/urandom")?.take(CONTENT_BYTES);
+    io::copy(&mut random, &mut File::create(format!("{source}/sample/content"))?)?;
+    for kind in ["bdist_wheel", "sdist"] {
+        let mut command = Command::new("/usr/bin/python3");
+        let into = format!("--dist-dir={draft}/sample");
+        command.args(["setup.py", "--quiet", kind, &into]).current_dir(&source);
+        tool::run(&mut command)?;
+    }
+    fs::create_dir_all(place.path("site"))?;
+    // Renamed last, so that a run that was cut short leaves no half-made index.
+    Ok(fs::rename(draft, place.path("site/simple"))?)
+}
