@@ -6,7 +6,9 @@ use crate::peers::Way;
 
 mod bulk;
 mod idle;
+mod requests;
 mod storm;
+mod stripes;
 mod stuck;
 
 const CONNECT: Way = Way::Connect("127.0.0.1");

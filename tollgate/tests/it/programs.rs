@@ -4,14 +4,24 @@
 
 use crate::harness::{EVERY_CPU, Gateway, Room};
 
+mod apt;
 mod browser;
 mod curl;
+mod curl_requests;
 mod git;
+mod golang;
 mod iperf;
+mod node;
+mod pip;
 mod postgres;
+mod python;
 mod redis;
 mod services;
+mod site;
 mod ssh;
+mod tap;
+mod websocket;
+mod wget;
 
 /// A gateway that leads `me` to the server at `port`, and where it does so: host and port, as words of a
 /// command line.

@@ -1,7 +1,11 @@
-//! git: a clone over HTTPS through the gateway.
+//! git: a clone over HTTPS through tunnels; a clone and a push over HTTP, as requests.
+
+use std::fs;
 
 use super::gateway_to;
 use super::services::{run, service};
+use super::site::Site;
+use crate::peers::pattern;
 
 /// The sample is made of random bytes, which no compression makes smaller than this.
 const CLONE_BYTES_MIN: u64 = 1_000_000;
@@ -32,4 +36,36 @@ fn a_clone_comes_through_connect() {
 #[ignore = "needs git, web: cargo xtask services"]
 fn a_clone_comes_through_socks5() {
     check_clone("socks5h");
+}
+
+#[test]
+#[ignore = "needs git, plain: cargo xtask services"]
+fn a_clone_and_a_push_are_forwarded() {
+    let site = Site::start();
+    let proxy = format!("http.proxy={}", site.proxy());
+    let room = tempfile::tempdir().unwrap();
+    let path = |name: &str| room.path().join(name).display().to_string();
+    let (first, second) = (path("first"), path("second"));
+    let (sample, inbox) = (site.url("git/sample.git"), site.url("git/inbox.git"));
+    let git = |words: &[&str]| {
+        let identity = ["-c", "user.name=Test", "-c", "user.email=test@example.com", "-c", &proxy];
+        run("git", &[&identity[..], words].concat()).text()
+    };
+    git(&["clone", "--quiet", &sample, &first]);
+    assert_eq!(git(&["-C", &first, "rev-parse", "HEAD"]), service("GIT_COMMIT"));
+
+    // More than `http.postBuffer`, so that it is sent in chunks.
+    fs::write(format!("{first}/more"), pattern(11, 2 * CLONE_BYTES_MIN as usize)).unwrap();
+    git(&["-C", &first, "add", "more"]);
+    git(&["-C", &first, "commit", "--quiet", "--message", "More"]);
+    let branch = format!("run-{}", site.gateway.pid());
+    git(&["-C", &first, "push", "--quiet", &inbox, &format!("HEAD:refs/heads/{branch}")]);
+    git(&["clone", "--quiet", "--branch", &branch, &inbox, &second]);
+    assert_eq!(git(&["-C", &second, "rev-parse", "HEAD"]), git(&["-C", &first, "rev-parse", "HEAD"]));
+    git(&["-C", &second, "fsck", "--strict"]);
+    git(&["-C", &second, "push", "--quiet", "origin", "--delete", &branch]);
+
+    let entries = site.finish();
+    let packs = entries.iter().filter(|entry| entry.method == "POST");
+    assert!(packs.count() >= 4 && entries.iter().all(|entry| entry.status == 200), "{entries:#?}");
 }

@@ -1,0 +1,55 @@
+//! apt-get: an index, and packages that it asks for many at a time without waiting for the answers.
+
+use std::fs;
+use std::path::Path;
+
+use super::services::{Said, run, service};
+use super::site::{Site, connections};
+
+/// Nothing of this machine's apt: neither its configuration, nor its state, nor another user to run as.
+fn configuration(room: &Path, site: &Site) -> String {
+    let room = room.display();
+    format!(
+        "Dir \"{room}\";\nDir::Etc::main \"/dev/null\";\nDir::Etc::parts \"/dev/null\";\n\
+         Dir::Etc::sourceparts \"/dev/null\";\nDir::State::status \"{room}/status\";\n\
+         Dir::State \"{room}/state\";\nDir::Cache \"{room}/cache\";\n\
+         Dir::Bin::methods \"/usr/lib/apt/methods\";\nAPT::Sandbox::User \"\";\n\
+         Acquire::http::Proxy \"{}\";\nAcquire::Languages \"none\";\n",
+        site.proxy()
+    )
+}
+
+#[test]
+#[ignore = "needs plain, apt-utils: cargo xtask services"]
+fn an_index_and_packages_come_through() {
+    let site = Site::start();
+    let room = tempfile::tempdir().unwrap();
+    let path = |name: &str| room.path().join(name);
+    for folder in ["etc/apt", "downloads", "state/lists/partial", "cache/archives/partial"] {
+        fs::create_dir_all(path(folder)).unwrap();
+    }
+    fs::write(path("status"), "").unwrap();
+    fs::write(path("apt.conf"), configuration(room.path(), &site)).unwrap();
+    fs::write(path("etc/apt/sources.list"), format!("deb [trusted=yes] {} ./\n", site.url("apt"))).unwrap();
+    let settings = format!("APT_CONFIG={}", path("apt.conf").display());
+    let directory = format!("--chdir={}", path("downloads").display());
+    let apt_get = |words: &[&str]| -> Said {
+        run("env", &[&[&*directory, &*settings, "apt-get", "--quiet"], words].concat())
+    };
+    apt_get(&["update"]).success();
+    let packages: Vec<String> = site.names("apt").into_iter().filter(|name| name.ends_with(".deb")).collect();
+    let names: Vec<&str> = packages.iter().map(|package| package.split('_').next().unwrap()).collect();
+    apt_get(&[&["download"], &names[..]].concat()).success();
+    for package in &packages {
+        let arrived = fs::read(path("downloads").join(package)).unwrap();
+        assert!(arrived == site.file(&format!("apt/{package}")), "{package} differs");
+    }
+    // Nothing has changed, which a 304 says.
+    apt_get(&["update"]).success();
+
+    let entries = site.finish();
+    let fetched = entries.iter().filter(|entry| entry.path.ends_with(".deb"));
+    assert_eq!((fetched.count(), packages.len()), (20, 20), "{}", service("PLAIN_SITE"));
+    assert!(entries.iter().any(|entry| entry.status == 304), "{entries:#?}");
+    assert!(connections(&entries) < packages.len(), "they are kept: {entries:#?}");
+}

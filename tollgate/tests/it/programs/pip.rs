@@ -1,0 +1,29 @@
+//! pip: an index, a wheel and a source distribution.
+
+use std::fs;
+
+use super::services::run;
+use super::site::{Site, names};
+
+#[test]
+#[ignore = "needs plain, python3-pip: cargo xtask services"]
+fn a_wheel_and_a_source_distribution_come_through() {
+    let site = Site::start();
+    let room = tempfile::tempdir().unwrap();
+    let (proxy, index, into) = (site.proxy(), site.url("simple"), room.path().display().to_string());
+    let download = |kind: &str| {
+        let words = ["-m", "pip", "--isolated", "--proxy", &proxy, "--disable-pip-version-check", "download"];
+        let options = ["--no-cache-dir", "--no-deps", "--no-build-isolation", "--index-url", &index];
+        let wanted = [kind, ":all:", "--dest", &into, "sample"];
+        run("/usr/bin/python3", &[&words[..], &options, &wanted].concat()).success()
+    };
+    download("--only-binary");
+    download("--no-binary");
+    let distributions = site.names("simple/sample");
+    assert_eq!((names(room.path()), distributions.len()), (distributions.clone(), 2));
+    for name in distributions {
+        let arrived = fs::read(room.path().join(&name)).unwrap();
+        assert!(arrived == site.file(&format!("simple/sample/{name}")), "{name} differs");
+    }
+    assert_eq!(site.finish().len(), 4);
+}

@@ -1,0 +1,71 @@
+//! A relay that programs take for the gateway: it counts every byte between them and the gateway, and has no
+//! idea what they mean.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+use crate::harness::{eventually, patient};
+use crate::peers::Destination;
+
+/// See the file's header.
+pub(crate) struct Tap {
+    destination: Destination,
+    counts: Arc<Counts>,
+}
+
+#[derive(Default)]
+struct Counts {
+    /// Directions that have ended, two for each connection.
+    ended: AtomicU64,
+    up: AtomicU64,
+    down: AtomicU64,
+}
+
+impl Tap {
+    /// Before what listens at `gateway`.
+    pub(crate) fn before(gateway: SocketAddr) -> Tap {
+        let counts = Arc::new(Counts::default());
+        let counter = Arc::clone(&counts);
+        let destination = Destination::start(move |client| {
+            let gateway = patient(TcpStream::connect(gateway).unwrap());
+            thread::scope(|scope| {
+                scope.spawn(|| pass(&gateway, &client, &counter.down, &counter.ended));
+                pass(&client, &gateway, &counter.up, &counter.ended);
+            });
+        });
+        Tap { destination, counts }
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.destination.address
+    }
+
+    /// Connections so far.
+    pub(crate) fn accepted(&self) -> u64 {
+        self.destination.accepted()
+    }
+
+    /// Bytes that programs sent, and bytes that they were sent, once all connections have ended.
+    pub(crate) fn totals(&self) -> (u64, u64) {
+        let ended = || self.counts.ended.load(Ordering::SeqCst);
+        eventually("all connections have ended", || ended() == 2 * self.accepted());
+        (self.counts.up.load(Ordering::SeqCst), self.counts.down.load(Ordering::SeqCst))
+    }
+}
+
+/// Passes one direction on to its end. A sink that is gone ends its source too.
+fn pass(mut source: &TcpStream, mut sink: &TcpStream, count: &AtomicU64, ended: &AtomicU64) {
+    let mut buffer = vec![0; 64 * 1024];
+    while let Ok(read @ 1..) = source.read(&mut buffer) {
+        count.fetch_add(read as u64, Ordering::SeqCst);
+        if sink.write_all(&buffer[..read]).is_err() {
+            let _ = source.shutdown(Shutdown::Both);
+            break;
+        }
+    }
+    let _ = sink.shutdown(Shutdown::Write);
+    ended.fetch_add(1, Ordering::SeqCst);
+}
