@@ -3,6 +3,7 @@
 
 pub(super) mod calls;
 mod crates;
+mod evidence;
 mod modules;
 mod reasons;
 mod shape;
@@ -11,7 +12,7 @@ mod words;
 
 use super::Rule;
 
-pub(super) const RULES: [Rule; 20] = [
+pub(super) const RULES: [Rule; 21] = [
     Rule { name: "parses", check: shape::parses },
     Rule { name: "header", check: shape::header },
     Rule { name: "file_length", check: shape::file_length },
@@ -32,4 +33,5 @@ pub(super) const RULES: [Rule; 20] = [
     Rule { name: "pure_crates", check: crates::pure },
     Rule { name: "dead_dependency", check: crates::dead_dependency },
     Rule { name: "architecture", check: crates::architecture },
+    Rule { name: "named_tests", check: evidence::named_tests },
 ];

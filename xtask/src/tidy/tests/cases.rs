@@ -5,7 +5,7 @@
 use super::Case;
 
 pub(super) fn cases() -> Vec<Case> {
-    [shape(), text(), names(), calls(), unsafe_code(), lint_reasons(), manifests()]
+    [shape(), text(), names(), calls(), unsafe_code(), lint_reasons(), manifests(), evidence()]
         .into_iter()
         .flatten()
         .collect()
@@ -278,4 +278,24 @@ fn manifests() -> Vec<Case> {
             &["ARCHITECTURE.md:251: 251 lines"],
         ),
     ]
+}
+
+fn evidence() -> Vec<Case> {
+    let tests = "//! A.\n#[test]\nfn it_holds() {}\nfn helper() {}\n";
+    let inline = "//! A.\n#[cfg(test)]\nmod tests {\n    #[test]\n    fn it_fits() {}\n}\n";
+    let rows = "| a | `tollgate::requests::it_holds`, `engine::slab::tests::it_fits` |\n\
+                | b | `tollgate::requests::it_held` and `tollgate::it_holds::x` |\n\
+                | c | `tollgate::requests::helper` `a::b` `Relay::new::x` |\nIn prose: `no::such::test`.\n";
+    let files = [
+        ("docs/a.md", rows),
+        ("README.md", rows),
+        ("tollgate/tests/it/requests.rs", tests),
+        ("engine/src/slab.rs", inline),
+    ];
+    let finds = [
+        "docs/a.md:2: `tollgate::requests::it_held` is no test",
+        "docs/a.md:2: `tollgate::it_holds::x` is no test",
+        "docs/a.md:3: `tollgate::requests::helper` is no test",
+    ];
+    vec![case("named_tests", &files, &finds)]
 }
