@@ -41,7 +41,7 @@ pub(crate) struct Local {
     pub(crate) date: HttpDate,
     /// Our name in `Via`: nobody else's, and another one after a restart, so that it tells no outsider much.
     pub(crate) via: String,
-    /// Connections of plain HTTP that have a request to be served.
+    /// Connections of plain HTTP whose first request is to be served.
     pub(crate) sessions: RefCell<VecDeque<Session>>,
     /// Connections of plain HTTP that ask for a tunnel now.
     pub(crate) tunnels: RefCell<VecDeque<Client>>,

@@ -28,7 +28,6 @@ use engine::timer::within;
 use ledger::record::{CloseReason, Protocol};
 use proto::http_forward::write_own_options;
 use sys::clock;
-use sys::epoll::Readiness;
 use sys::socket::FirstWord;
 
 pub(crate) use self::resting::Resting;
@@ -351,9 +350,14 @@ impl Session {
         }
     }
 
-    /// The session of a connection that rested.
-    fn again(client: Client, upstream: Option<Upstream>, place: Seat) -> Session {
-        Session { client, upstream, place: Some(place) }
+    /// The next connection that has a request to be served, whether it rested or has just come.
+    pub(crate) fn next(local: &Rc<Local>) -> Option<Session> {
+        let begun = local.sessions.borrow_mut().pop_front();
+        begun.or_else(|| {
+            let (stream, facts, upstream, place) = local.resting.borrow_mut().take_woken()?;
+            let client = Client::again(local, stream, facts);
+            Some(Session { client, upstream, place: Some(place) })
+        })
     }
 }
 
@@ -368,14 +372,6 @@ async fn others_turn() {
         Poll::Pending
     })
     .await;
-}
-
-/// Wakes the connection that rests in slot `index`: a request or its end has arrived.
-pub(crate) fn wake(local: &Rc<Local>, index: u32, told: Readiness) {
-    let woken = local.resting.borrow_mut().take(index, told);
-    let Some((stream, facts, upstream, place)) = woken else { return };
-    let client = Client::again(local, stream, facts);
-    local.sessions.borrow_mut().push_back(Session::again(client, upstream, place));
 }
 
 #[cfg(test)]

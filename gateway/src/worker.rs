@@ -27,7 +27,7 @@ use sys::socket::Listener;
 use crate::client::{Arrival, Client};
 use crate::local::{Local, Phase};
 use crate::relay::RelayDeadlines;
-use crate::session::{self, Session};
+use crate::session::Session;
 use crate::settings::Timeouts;
 use crate::snapshot::{Current, Snapshot};
 use crate::wake::{Side, Subject};
@@ -150,7 +150,8 @@ impl<H: Future<Output = ()>, E: Future<Output = ()>> Worker<H, E> {
             && !self.local.relays.borrow().has_queued()
             && (self.handshakes.is_full()
                 || self.arrivals.is_empty() && self.local.tunnels.borrow().is_empty())
-            && (self.exchanges.is_full() || self.local.sessions.borrow().is_empty())
+            && (self.exchanges.is_full()
+                || self.local.sessions.borrow().is_empty() && !self.local.resting.borrow().has_woken())
     }
 
     fn has_ended(&self) -> bool {
@@ -161,7 +162,8 @@ impl<H: Future<Output = ()>, E: Future<Output = ()>> Worker<H, E> {
         let nothing_waits = self.arrivals.is_empty()
             && self.doors.iter().all(Option::is_none)
             && local.tunnels.borrow().is_empty()
-            && local.sessions.borrow().is_empty();
+            && local.sessions.borrow().is_empty()
+            && !local.resting.borrow().has_woken();
         let nothing_runs = self.handshakes.executor.is_empty() && self.exchanges.executor.is_empty();
         nothing_waits && nothing_runs && local.meter.borrow().is_settled()
     }
@@ -172,9 +174,7 @@ impl<H: Future<Output = ()>, E: Future<Output = ()>> Worker<H, E> {
             Wake::Ready(tag, readiness) => match Subject::of(tag) {
                 Subject::Relay(index, side) => local.relays.borrow_mut().ready(index, side, readiness),
                 Subject::Listener(number) => self.accept(number),
-                Subject::Rest(index, Side::Client) => {
-                    session::wake(&local, index, readiness);
-                }
+                Subject::Rest(index, Side::Client) => local.resting.borrow_mut().wake(index, readiness),
                 Subject::Rest(index, Side::Upstream) => local.resting.borrow_mut().drop_upstream(index),
                 Subject::RelayTimer(_) | Subject::RestTimer(_) => unreachable!("timers are not sources"),
             },
@@ -216,7 +216,7 @@ impl<H: Future<Output = ()>, E: Future<Output = ()>> Worker<H, E> {
             let arrived = arrivals.pop_front().map(|arrival| Client::new(local, arrival));
             arrived.or_else(|| local.tunnels.borrow_mut().pop_front())
         });
-        panicked += self.exchanges.run(|| local.sessions.borrow_mut().pop_front());
+        panicked += self.exchanges.run(|| Session::next(local));
         self.reactor.stats().panics.add(panicked);
         local.stats.handshakes_active.set(self.handshakes.executor.len() as u64);
         local.stats.sessions_resting.set(local.resting.borrow().len() as u64);
@@ -231,7 +231,7 @@ impl<H: Future<Output = ()>, E: Future<Output = ()>> Worker<H, E> {
             Order::Drain => {
                 self.local.phase.set(Phase::Draining);
                 self.retire(|_| true);
-                self.local.resting.borrow_mut().clear();
+                self.local.resting.borrow_mut().shed_all();
             }
             Order::Stop => {
                 self.local.phase.set(Phase::Stopping);

@@ -27,6 +27,9 @@ pub(crate) struct Resting {
     slab: Slab<Rest>,
     /// In the order of their coming; those who left are skipped.
     by_age: VecDeque<Key>,
+    /// Those whose client has something to say. They stay in their slots until they are taken, so that what
+    /// the same turn tells of their other side still finds them.
+    woken: VecDeque<Key>,
 }
 
 struct Rest {
@@ -35,6 +38,8 @@ struct Rest {
     upstream: Option<((Socket, Registration), Purpose)>,
     place: Seat,
     timer: TimerId,
+    /// For what the client is ready, once it is.
+    told: Option<Readiness>,
 }
 
 /// A connection whose rest is over.
@@ -43,7 +48,12 @@ type Woken = (TcpStream, Facts, Option<Upstream>, Seat);
 impl Resting {
     /// Nobody rests yet on the thread of `reactor`.
     pub(crate) fn new(reactor: &Rc<Reactor>) -> Resting {
-        Resting { reactor: Rc::clone(reactor), slab: Slab::new(), by_age: VecDeque::new() }
+        Resting {
+            reactor: Rc::clone(reactor),
+            slab: Slab::new(),
+            by_age: VecDeque::new(),
+            woken: VecDeque::new(),
+        }
     }
 
     /// How many rest.
@@ -63,7 +73,7 @@ impl Resting {
             Some((connection, purpose))
         });
         let timer = self.reactor.arm(deadline, Waiter::Tag(Subject::RestTimer(index).tag()));
-        let key = self.slab.insert(Rest { client, facts, upstream, place, timer });
+        let key = self.slab.insert(Rest { client, facts, upstream, place, timer, told: None });
         assert_eq!(key.index(), index, "the slab gives the slot that it announced");
         self.remember(key);
     }
@@ -89,10 +99,24 @@ impl Resting {
         self.by_age.push_back(key);
     }
 
-    /// Takes out the connection in slot `index`, whose client is ready as `told`.
-    pub(super) fn take(&mut self, index: u32, told: Readiness) -> Option<Woken> {
-        let (key, _) = self.slab.at(index)?;
-        let rest = self.slab.remove(key)?;
+    /// Whether somebody has something to say.
+    pub(crate) fn has_woken(&self) -> bool {
+        !self.woken.is_empty()
+    }
+
+    /// Notes that the client of the connection in slot `index` is ready as `told`: its rest is over.
+    pub(crate) fn wake(&mut self, index: u32, told: Readiness) {
+        let Some((key, rest)) = self.slab.at(index) else { return };
+        if rest.told.is_none() {
+            self.woken.push_back(key);
+        }
+        rest.told.get_or_insert_default().add(told);
+    }
+
+    /// Takes out the next one whose rest is over.
+    pub(super) fn take_woken(&mut self) -> Option<Woken> {
+        let rest = self.slab.remove(self.woken.pop_front()?)?;
+        let told = rest.told.unwrap_or_default();
         self.reactor.cancel(rest.timer);
         let stream = |parts, told| TcpStream::from_parts(&self.reactor, parts, told);
         let upstream = rest.upstream.map(|(connection, purpose)| Upstream {
@@ -113,15 +137,16 @@ impl Resting {
 
     /// Ends the connection in slot `index`, whose time is over.
     pub(crate) fn due(&mut self, index: u32) {
-        if let Some((key, _)) = self.slab.at(index) {
-            self.end(key);
+        match self.slab.at(index) {
+            Some((key, rest)) if rest.told.is_none() => self.end(key),
+            _ => {}
         }
     }
 
     /// Ends the connection that has rested longest; false if none rests.
     pub(crate) fn shed(&mut self) -> bool {
         while let Some(key) = self.by_age.pop_front() {
-            if self.slab.get(key).is_some() {
+            if self.slab.get(key).is_some_and(|rest| rest.told.is_none()) {
                 self.end(key);
                 return true;
             }
@@ -129,9 +154,16 @@ impl Resting {
         false
     }
 
+    /// Ends all who have nothing to say.
+    pub(crate) fn shed_all(&mut self) {
+        while self.shed() {}
+    }
+
     /// Ends all of them.
     pub(crate) fn clear(&mut self) {
-        while self.shed() {}
+        let keys: Vec<Key> = self.slab.keys().collect();
+        keys.into_iter().for_each(|key| self.end(key));
+        self.woken.clear();
     }
 
     /// From now on they run by another snapshot. What was connected for a user who is gone is dropped.
