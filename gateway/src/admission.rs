@@ -1,21 +1,24 @@
-//! Admission: whether a client may go where it asks to, by which rule, to which addresses, and whether there
-//! is room for one more flow.
+//! Admission: whether a client may go where it asks to, by which rule, to which addresses, whether there is
+//! room for one more flow, and the way there.
 //!
 //! Promises: every kind of ingress is judged here and nowhere else; a name is resolved once, and only
-//! addresses that were judged are given out, each with its verdict. Leaves to others: who the client is
-//! (`auth`), the rules (crate `policy`), dialling (`dial`).
+//! addresses that were judged are dialled. Leaves to others: who the client is (`auth`), the rules (crate
+//! `policy`), which address answers first (`dial`).
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use engine::net::TcpStream;
 use engine::timer::within;
 use ledger::record::{Class, Record};
 use policy::{BillingClass, NameVerdict, UserIndex, Verdict};
 use proto::target::Host;
-use sys::clock;
+use sys::clock::{self, Nanos};
+use sys::socket::FirstWord;
 
 use crate::account::Seat;
 use crate::client::{Asked, Client, Decided, End};
+use crate::dial::dial;
 use crate::meter::Reservation;
 use crate::refusal::Refusal;
 use crate::resolve::ResolveError;
@@ -32,7 +35,7 @@ pub(crate) struct Admitted {
 
 impl Admitted {
     /// The addresses, in the order in which they were found.
-    pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
+    fn addresses(&self) -> Vec<SocketAddr> {
         self.addresses.iter().map(|(address, _)| *address).collect()
     }
 
@@ -149,7 +152,31 @@ pub(crate) fn take_seat(client: &Client, user: UserIndex) -> Result<(Seat, Reser
     }
 }
 
+/// Connects to one of the admitted addresses, for the user who has this `seat`; says how long it took, in
+/// microseconds.
+///
+/// # Errors
+/// A refusal.
+pub(crate) async fn reach(
+    client: &Client,
+    admitted: &Admitted,
+    seat: &Seat,
+    first_word: FirstWord,
+    dial_by: Nanos,
+) -> Result<(TcpStream, SocketAddr, u32), End> {
+    let began = clock::monotonic();
+    let dialled = dial(&client.local.reactor, &admitted.addresses(), first_word, dial_by).await;
+    let (stream, address) = dialled.map_err(Refusal::from)?;
+    let took = clock::monotonic().since(began);
+    client.local.stats.connect.add(took);
+    if seat.account().is_revoked() {
+        // He was removed while we dialled: too late to be cut off with his flows, too early to have one.
+        return Err(Refusal::revoked().into());
+    }
+    Ok((stream, address, micros(took)))
+}
+
 /// A span as records and logs hold it.
-pub(crate) fn micros(span: Duration) -> u32 {
+fn micros(span: Duration) -> u32 {
     u32::try_from(span.as_micros()).unwrap_or(u32::MAX)
 }

@@ -1,8 +1,8 @@
-//! The client of a handshake: what it has sent so far, and how it is answered.
+//! The client of a handshake or a session: what it has sent so far, and how it is answered.
 //!
-//! Promises: bytes are read into one bounded buffer and consumed once; what follows the request stays for the
-//! relay; a refusal reaches the client even if it is still sending. Leaves to others: what the bytes mean
-//! (crate `proto`), deadlines (`connection`).
+//! Promises: bytes are read into one bounded buffer and consumed once; what follows a request stays for the
+//! relay, or for the next request; a refusal reaches the client even if it is still sending. Leaves to
+//! others: what the bytes mean (crate `proto`), deadlines (`connection`, `session`).
 
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
@@ -91,6 +91,18 @@ pub(crate) enum Speaks {
 impl Speaks {
     /// HTTP, of which no more is known yet.
     pub(crate) const HTTP: Speaks = Speaks::Http { json: false, is_head: false, closes: true };
+
+    /// Whether the connection ends behind an answer of ours.
+    pub(crate) fn closes(&self) -> bool {
+        !matches!(self, Speaks::Http { closes: false, .. })
+    }
+
+    /// Notes that the connection ends behind an answer of ours.
+    pub(crate) fn close(&mut self) {
+        if let Speaks::Http { closes, .. } = self {
+            *closes = true;
+        }
+    }
 
     /// Notes whether an HTTP client wants JSON.
     pub(crate) fn accept_json(&mut self, wanted: bool) {
@@ -222,6 +234,11 @@ impl Client {
         }
     }
 
+    /// Until when its destination has to be reached, if that is tried now.
+    pub(crate) fn dial_by(&self) -> Nanos {
+        self.local.reactor.now() + self.snapshot().config.timeouts.connect
+    }
+
     /// Who the client is: by what it presented, or by its address.
     ///
     /// # Errors
@@ -317,11 +334,10 @@ impl Client {
     /// Answers with a refusal in the client's own words, logs it, and closes.
     pub(crate) async fn refuse(mut self, refusal: &Refusal) {
         self.note_refusal(refusal);
-        let answer = self.answer(refusal);
-        let reactor = Rc::clone(&self.local.reactor);
-        let deadline = reactor.now() + LINGER;
-        // Whether the client got it or is gone is all the same now.
-        let _ = within(&reactor, deadline, self.send_and_linger(&answer)).await;
+        // Who has no words that we know is cut off.
+        if self.speaks != Speaks::Nothing && self.tell(refusal).await.is_ok() {
+            self.linger().await;
+        }
         self.close();
     }
 
@@ -439,16 +455,6 @@ impl Client {
         answer
     }
 
-    /// Sends the answer and our end, then reads on until the client ends too: closing a socket with unread
-    /// bytes would reset it, and take the answer away before it was read.
-    async fn send_and_linger(&mut self, answer: &[u8]) -> Result<(), End> {
-        if answer.is_empty() {
-            return Ok(());
-        }
-        self.send(answer).await?;
-        self.drop_the_rest().await
-    }
-
     async fn drop_the_rest(&mut self) -> Result<(), End> {
         let _ = self.stream.socket().shutdown_write();
         let mut dropped = 0;
@@ -491,7 +497,8 @@ impl Client {
         self.stream.reset();
     }
 
-    /// Ends our direction, and reads on for a while: see [`Client::send_and_linger`].
+    /// Ends our direction, and reads on for [`LINGER`] at most, until the client ends too: closing a socket
+    /// with unread bytes would reset it, and take our answer away before it was read.
     pub(crate) async fn linger(&mut self) {
         let reactor = Rc::clone(&self.local.reactor);
         // Whether the client has read it all or is gone is all the same now.

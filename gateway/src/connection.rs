@@ -18,10 +18,9 @@ use sys::clock;
 use sys::socket::FirstWord;
 
 use crate::account::Seat;
-use crate::admission::{admit, micros, take_place, take_seat};
+use crate::admission::{admit, reach, take_place, take_seat};
 use crate::client::{Asked, Client, End, Speaks};
 use crate::config::Ingress;
-use crate::dial::dial;
 use crate::meter::{Opening, Reservation};
 use crate::refusal::Refusal;
 use crate::relay::Pending;
@@ -50,7 +49,6 @@ pub(crate) async fn serve(mut client: Client) {
 }
 
 async fn establish(client: &mut Client) -> Result<Way, End> {
-    let timeouts = client.snapshot().config.timeouts.clone();
     let reactor = Rc::clone(&client.local.reactor);
     let asked_by = client.asked_by;
     let asked = match within(&reactor, asked_by, await_request(client)).await {
@@ -62,23 +60,15 @@ async fn establish(client: &mut Client) -> Result<Way, End> {
     let place = take_place(client)?;
     let (seat, reservation) = take_seat(client, asked.user)?;
 
-    let began = clock::monotonic();
-    let dial_by = reactor.now() + timeouts.connect;
+    let dial_by = client.dial_by();
     let first_word = first_word(client)?;
-    let dialled = dial(&reactor, &admitted.addresses(), first_word, dial_by).await;
-    let (upstream, address) = dialled.map_err(Refusal::from)?;
-    let took = clock::monotonic().since(began);
-    client.local.stats.connect.add(took);
-    if seat.account().is_revoked() {
-        // He was removed while we dialled: too late to be cut off with his relays, too early to have one.
-        return Err(Refusal::revoked().into());
-    }
+    let (upstream, address, connect_us) = reach(client, &admitted, &seat, first_word, dial_by).await?;
 
     let record = admitted.record(client, address);
     within(&reactor, asked_by.max(dial_by), answer_established(client, &upstream))
         .await
         .map_err(|_| End::Left)??;
-    Ok(Way { upstream, record, seat, place, reservation, dns_us: admitted.dns_us, connect_us: micros(took) })
+    Ok(Way { upstream, record, seat, place, reservation, dns_us: admitted.dns_us, connect_us })
 }
 
 /// Who will speak first to the destination. A client that is answered waits for that; one at a `forward`

@@ -37,9 +37,8 @@ use self::held_flow::HeldFlow;
 use self::request::Wanted;
 use self::upstream::Upstream;
 use crate::account::Seat;
-use crate::admission::{Admitted, admit, admit_again, micros, take_place, take_seat};
-use crate::client::{Asked, Client, End, Speaks};
-use crate::dial::dial;
+use crate::admission::{Admitted, admit, admit_again, reach, take_place, take_seat};
+use crate::client::{Asked, Client, End};
 use crate::limits::{DRAIN_BYTES_MAX, SESSIONS_WAITING_MAX};
 use crate::local::{Local, Phase};
 use crate::meter::{Opening, Reservation};
@@ -133,7 +132,7 @@ impl Session {
 
     async fn serve_request(&mut self) -> After {
         self.client.begin_request();
-        let wanted = match self.await_request().await {
+        let mut wanted = match self.await_request().await {
             Ok(Some(wanted)) => wanted,
             Ok(None) => return After::Tunnel,
             Err(End::Refused(refusal)) => return self.refuse(&refusal, 0).await,
@@ -144,7 +143,7 @@ impl Session {
                 return After::Close;
             }
         };
-        match self.admit(&wanted).await {
+        match self.admit(&mut wanted).await {
             Ok(Some(way)) => match self.open(way, wanted.asked.method) {
                 Some((flow, upstream)) => self.exchange(wanted, flow, upstream).await,
                 None => After::Reset,
@@ -171,9 +170,9 @@ impl Session {
 
     /// Finds out who asks and whether he may, and gets a connection to where he wants to go; `None` if the
     /// request is to go no further than to us.
-    async fn admit(&mut self, wanted: &Wanted) -> Result<Option<Way>, End> {
+    async fn admit(&mut self, wanted: &mut Wanted) -> Result<Option<Way>, End> {
         let reactor = Rc::clone(&self.client.local.reactor);
-        let known = self.client.authenticate(wanted.presented());
+        let known = self.client.authenticate(wanted.presented.take());
         let user = within(&reactor, self.client.asked_by, known).await;
         let user = user.map_err(|_| Refusal::greeting_timeout())??;
         let asked = Asked { user, target: wanted.target };
@@ -209,18 +208,11 @@ impl Session {
     async fn reach(&mut self, asked: &Asked) -> Result<Way, End> {
         let admitted = admit(&self.client, asked).await?;
         let (seat, reservation) = take_seat(&self.client, asked.user)?;
-        let local = &self.client.local;
-        let began = clock::monotonic();
-        let dial_by = local.reactor.now() + self.client.snapshot().config.timeouts.connect;
-        let dialled = dial(&local.reactor, &admitted.addresses(), FirstWord::Ours, dial_by).await;
-        let (stream, address) = dialled.map_err(Refusal::from)?;
-        let took = clock::monotonic().since(began);
-        local.stats.connect.add(took);
-        if seat.account().is_revoked() {
-            return Err(Refusal::revoked().into());
-        }
+        let dial_by = self.client.dial_by();
+        let (stream, address, connect_us) =
+            reach(&self.client, &admitted, &seat, FirstWord::Ours, dial_by).await?;
         let upstream = Upstream::new(stream, asked.target, address, seat.account());
-        Ok(Way { upstream, admitted, seat, reservation, connect_us: Some(micros(took)) })
+        Ok(Way { upstream, admitted, seat, reservation, connect_us: Some(connect_us) })
     }
 
     /// Opens the request's flow; `None` if memory was damaged.
@@ -262,8 +254,8 @@ impl Session {
             Outcome::Unanswered { reason, refusal, sent_whole } => {
                 self.client.local.meter.borrow_mut().note_status(flow.key(), refusal.status);
                 flow.close(reason);
-                if let Speaks::Http { closes, .. } = &mut self.client.speaks {
-                    *closes |= !sent_whole;
+                if !sent_whole {
+                    self.client.speaks.close();
                 }
                 self.tell(&refusal, 0).await
             }
@@ -282,7 +274,7 @@ impl Session {
 
     async fn answer_options(&mut self, wanted: &Wanted) -> After {
         let mut answer = Vec::new();
-        let closes = !matches!(self.client.speaks, Speaks::Http { closes: false, .. });
+        let closes = self.client.speaks.closes();
         self.client.local.date.with(|now| write_own_options(&mut answer, now, closes));
         match self.client.send_soon(&answer).await {
             Ok(()) => self.behind_our_answer(closes, wanted.drainable()).await,
@@ -297,7 +289,7 @@ impl Session {
     }
 
     async fn tell(&mut self, refusal: &Refusal, body_bytes: u64) -> After {
-        let closes = !matches!(self.client.speaks, Speaks::Http { closes: false, .. });
+        let closes = self.client.speaks.closes();
         match self.client.tell(refusal).await {
             Ok(()) => self.behind_our_answer(closes, body_bytes).await,
             Err(_) => After::Close,

@@ -64,10 +64,6 @@ pub(super) struct Exchange<'s> {
     flow: &'s HeldFlow,
     upstream: &'s mut Upstream,
     asked: Asked,
-    /// Where the request's body ends.
-    framing: Framing,
-    /// Whether its trailers go on.
-    keeps_trailers: bool,
     up: Transfer,
     /// The destination takes no more.
     up_failed: bool,
@@ -137,11 +133,9 @@ impl<'s> Exchange<'s> {
             flow,
             upstream,
             asked,
-            framing: body,
-            keeps_trailers,
-            up: Transfer::new(head),
+            up: Transfer::new(head, with_trailers(Body::new(body), keeps_trailers)),
             up_failed: false,
-            down: Transfer::new(Vec::new()),
+            down: Transfer::new(Vec::new(), Body::new(Framing::None)),
             stage: Stage::first(),
             moved_at,
             is_half_closed: false,
@@ -262,8 +256,7 @@ impl<'s> Exchange<'s> {
 
     /// Lets what was read together with the head go with it.
     fn take_unread(&mut self) -> Result<(), Stop> {
-        let body = with_trailers(Body::new(self.framing), self.keeps_trailers);
-        let taken = self.up.follow(body, self.client.unread_mut()).map_err(Stop::ClientBody)?;
+        let taken = self.up.feed(self.client.unread_mut()).map_err(Stop::ClientBody)?;
         self.client.consume(taken);
         self.lane_up().received(taken, &self.client.local, self.flow.key());
         Ok(())
@@ -360,7 +353,8 @@ impl<'s> Exchange<'s> {
                     Version::Http10 => Body::unwrapped(body),
                 };
                 let followed = with_trailers(followed, head.keeps_trailers());
-                let taken = self.down.follow(followed, rest).map_err(Stop::AnswerBody)?;
+                self.down.follow(followed);
+                let taken = self.down.feed(rest).map_err(Stop::AnswerBody)?;
                 let upstream_lives_on = keeps_alive && taken == rest.len();
                 self.client.local.answers.put(bytes);
                 Stage::Body { client_may_go_on: may_go_on, upstream_lives_on }
@@ -388,10 +382,11 @@ impl<'s> Exchange<'s> {
 
     /// Connects to the same address anew. The flow goes on: it is the same request.
     async fn connect_again(&mut self) -> Result<(), ()> {
-        let local = &self.client.local;
-        let dial_by = local.reactor.now() + self.client.snapshot().config.timeouts.connect;
         let address = self.upstream.purpose.address;
-        let (stream, _) = dial(&local.reactor, &[address], FirstWord::Ours, dial_by).await.map_err(drop)?;
+        let (stream, _) =
+            dial(&self.client.local.reactor, &[address], FirstWord::Ours, self.client.dial_by())
+                .await
+                .map_err(drop)?;
         *self.upstream = self.upstream.connected_again(stream);
         self.up.rewind();
         self.up_failed = false;

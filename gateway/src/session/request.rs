@@ -3,8 +3,6 @@
 //! Promises: nothing here borrows from what was read, so that it can be waited with. Leaves to others:
 //! what is accepted (`proto::http_forward`).
 
-use std::cell::Cell;
-
 use proto::credentials::basic_credentials;
 use proto::http_forward::{Asked, Forward, Framing};
 use proto::http_head::{RequestError, RequestHead, Room};
@@ -25,7 +23,8 @@ pub(super) struct Wanted {
     pub(super) received: usize,
     /// We are the last who may answer it, and do.
     pub(super) is_for_us: bool,
-    presented: Cell<Presented>,
+    /// Who the client says it is.
+    pub(super) presented: Presented,
 }
 
 impl Wanted {
@@ -55,7 +54,7 @@ impl Wanted {
             head: Vec::with_capacity(bytes.len() + 64),
             received: bytes.len(),
             is_for_us: forward.is_for_us(),
-            presented: Cell::new(forward.authorization.map(basic_credentials)),
+            presented: forward.authorization.map(basic_credentials),
             asked,
         };
         forward.write(&mut wanted.head, via, !wanted.asked.keeps_alive);
@@ -65,11 +64,6 @@ impl Wanted {
             closes: !wanted.asked.keeps_alive || wanted.drainable() > DRAIN_BYTES_MAX,
         };
         Ok(wanted)
-    }
-
-    /// Who the client says it is. Given out once.
-    pub(super) fn presented(&self) -> Presented {
-        self.presented.take()
     }
 
     /// Bytes of the body that have to be dropped if nobody wants them; more than anybody would if their

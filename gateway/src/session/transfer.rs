@@ -9,7 +9,7 @@ use std::task::{Context, Poll, ready};
 
 use engine::net::TcpStream;
 use engine::slab::Key;
-use proto::http_forward::{Body, BodyError, Framing};
+use proto::http_forward::{Body, BodyError};
 
 use super::upstream::Upstream;
 use crate::limits::GREETING_BYTES_MAX;
@@ -81,9 +81,9 @@ impl<'l> Lane<'l> {
 }
 
 impl Transfer {
-    /// A transfer of a body that is not known yet, of which `first` goes ahead.
-    pub(super) fn new(first: Vec<u8>) -> Transfer {
-        Transfer { body: Body::new(Framing::None), pending: first, written: 0 }
+    /// A transfer of `body`, ahead of which `first` goes.
+    pub(super) fn new(first: Vec<u8>, body: Body) -> Transfer {
+        Transfer { body, pending: first, written: 0 }
     }
 
     /// What waits to be written.
@@ -110,9 +110,13 @@ impl Transfer {
         self.written == self.pending.len()
     }
 
-    /// Lets `body` follow, of which `bytes` have been read already; returns how many of them belong to it.
-    pub(super) fn follow(&mut self, body: Body, bytes: &mut [u8]) -> Result<usize, BodyError> {
+    /// Lets `body` follow what has come so far.
+    pub(super) fn follow(&mut self, body: Body) {
         self.body = body;
+    }
+
+    /// Takes of `bytes`, which have been read already, what belongs to the body; returns how many.
+    pub(super) fn feed(&mut self, bytes: &mut [u8]) -> Result<usize, BodyError> {
         let taken = self.body.take(bytes)?;
         self.pending.extend_from_slice(&bytes[..taken.kept]);
         self.append_tail();
@@ -141,7 +145,7 @@ impl Transfer {
     }
 
     /// Forgets what was written.
-    pub(super) fn forget_written(&mut self) {
+    fn forget_written(&mut self) {
         assert!(self.is_flushed(), "only what was written is forgotten");
         self.pending = Vec::new();
         self.written = 0;
