@@ -11,12 +11,12 @@ use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use sys::epoll::{Readiness, Tail};
 use sys::socket::{Connect, FirstWord, Socket};
 
-use crate::reactor::{Interest, Reactor, Registration, Watch};
+use crate::reactor::{Interest, Reactor, Registration, Waiter, Watch};
 
 /// A stream taken apart: its socket, and its registration if it ever would have blocked.
 pub type Parts = (Socket, Option<Registration>);
@@ -25,7 +25,7 @@ pub type Parts = (Socket, Option<Registration>);
 pub struct TcpStream {
     socket: Socket,
     watch: Watch,
-    /// What is worth a try: true until a call would block.
+    /// What is worth a try, as far as calls and events have told.
     ready: Cell<Readiness>,
 }
 
@@ -37,12 +37,14 @@ impl TcpStream {
     }
 
     /// The stream that [`TcpStream::into_parts`] took apart when there was nothing to read. `told` is what
-    /// its registration, which belonged to a tag since, has reported.
+    /// its registration, which belonged to a tag since, has reported. From now on what it reports is kept for
+    /// the stream, also before a task first waits for it.
     pub fn from_parts(
         reactor: &Rc<Reactor>,
         (socket, registration): (Socket, Registration),
         told: Readiness,
     ) -> TcpStream {
+        reactor.hand_over(registration.key(), Waiter::Task(Waker::noop().clone()));
         let ready = Cell::new(Readiness { writable: true, ..told });
         TcpStream { socket, watch: Watch::new(reactor, Some(registration)), ready }
     }
@@ -212,5 +214,75 @@ impl TcpStream {
     /// Takes the stream apart: the socket, and its registration if it ever would have blocked.
     pub fn into_parts(self) -> Parts {
         (self.socket, self.watch.into_registration())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::task::Waker;
+
+    use sys::socket::{ListenOptions, Listener};
+
+    use crate::inbox::Parking;
+    use crate::reactor::Tag;
+
+    /// A reactor, one of its streams, and the other end.
+    fn pair() -> (Rc<Reactor>, TcpStream, Socket) {
+        let reactor = Reactor::new(Arc::new(Parking::new().unwrap()), Arc::default()).unwrap();
+        let options = ListenOptions { reuse_port: false, backlog: 1 };
+        let listener = Listener::bind("127.0.0.1:0".parse().unwrap(), options).unwrap();
+        let (peer, _) = Socket::connect(listener.local().unwrap(), FirstWord::Unknown).unwrap();
+        let (socket, _) = listener.accept().unwrap();
+        let stream = TcpStream::new(&reactor, socket);
+        (reactor, stream, peer)
+    }
+
+    fn read(stream: &TcpStream) -> Poll<Vec<u8>> {
+        let mut buffer = Vec::with_capacity(100);
+        let polled = stream.poll_read(&Context::from_waker(Waker::noop()), &mut buffer);
+        polled.map(|count| {
+            count.unwrap();
+            buffer
+        })
+    }
+
+    /// One turn of the loop, which waits for an event and hands out what concerns a tag.
+    fn turn(reactor: &Reactor) -> usize {
+        let mut wakes = Vec::new();
+        reactor.turn(&mut wakes, || true).unwrap();
+        wakes.len()
+    }
+
+    #[test]
+    fn a_short_read_is_the_last_until_an_event_tells_of_more() {
+        let (reactor, stream, peer) = pair();
+        peer.send(b"first").unwrap();
+        assert_eq!(read(&stream), Poll::Ready(b"first".to_vec()));
+        // Nobody has told of these, whether they have arrived or not.
+        peer.send(b"second").unwrap();
+        assert_eq!(read(&stream), Poll::Pending);
+        assert_eq!(turn(&reactor), 0);
+        assert_eq!(read(&stream), Poll::Ready(b"second".to_vec()));
+    }
+
+    /// What a stream was told of between being taken back and the first wait went to the tag that had had its
+    /// registration, and to whoever used the tag next: the stream never learned of it.
+    #[test]
+    fn a_stream_that_was_taken_back_is_told_of_what_comes_before_it_waits() {
+        let (reactor, stream, peer) = pair();
+        assert_eq!(read(&stream), Poll::Pending);
+        let (socket, registration) = stream.into_parts();
+        let registration = registration.expect("it has waited");
+        reactor.hand_over(registration.key(), Waiter::Tag(Tag(7)));
+        peer.send(b"first").unwrap();
+        assert_eq!(turn(&reactor), 1, "the tag is told");
+        let told = Readiness { readable: true, ..Readiness::default() };
+        let stream = TcpStream::from_parts(&reactor, (socket, registration), told);
+        assert_eq!(read(&stream), Poll::Ready(b"first".to_vec()));
+        peer.send(b"second").unwrap();
+        assert_eq!(turn(&reactor), 0, "the tag is told no more");
+        assert_eq!(read(&stream), Poll::Ready(b"second".to_vec()));
     }
 }
