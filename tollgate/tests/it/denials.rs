@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, Shutdown};
 
 use crate::harness::{Gateway, Room, eventually};
 use crate::peers::{
-    Answer, Destination, ask, ask_socks, check_echo, connect_from, connect_request, pattern, read_all,
+    Answer, Destination, ask, ask_socks, basic, check_echo, connect_from, connect_request, pattern, read_all,
     read_answer, read_exactly, read_reply, silent_destination, socks_request, tunnel,
 };
 
@@ -178,18 +178,6 @@ fn what_cannot_be_reached_is_told_in_kind() {
 /// A request with Basic credentials, as `encoded` is.
 fn with_credentials(target: &str, encoded: &str) -> String {
     format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\nProxy-Authorization: {encoded}\r\n\r\n")
-}
-
-fn basic(user: &str, secret: &str) -> String {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let pair = format!("{user}:{secret}");
-    let mut encoded = String::from("Basic ");
-    for chunk in pair.as_bytes().chunks(3) {
-        let bits = chunk.iter().chain([&0; 2]).take(3).fold(0, |bits, &byte| bits << 8 | usize::from(byte));
-        let digit = |place: usize| char::from(DIGITS[bits >> (18 - 6 * place) & 63]);
-        encoded.extend((0..4).map(|place| if place <= chunk.len() { digit(place) } else { '=' }));
-    }
-    encoded
 }
 
 /// The statuses of a greeting that offers user and password: method, verdict.

@@ -1,6 +1,7 @@
 //! An origin server for plain HTTP that keeps what it was sent, byte for byte, and says what it is told
 //! to; and a client that reads answers by their framing.
 
+use std::fmt::Display;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::mpsc::{Receiver, channel};
@@ -76,14 +77,18 @@ impl Origin {
 
     /// A request for `/path` here, with these lines behind `Host`.
     pub(crate) fn ask(&self, method: &str, path: &str, lines: &str) -> String {
-        let address = self.address;
-        format!("{method} http://{address}{path} HTTP/1.1\r\nHost: {address}\r\n{lines}\r\n")
+        request_to(self.address, method, path, lines)
     }
 
     /// GET `/path`.
     pub(crate) fn get(&self, path: &str) -> String {
         self.ask("GET", path, "")
     }
+}
+
+/// The head of a request for `/path` at `address`, with these lines behind `Host`.
+pub(crate) fn request_to(address: impl Display, method: &str, path: &str, lines: &str) -> String {
+    format!("{method} http://{address}{path} HTTP/1.1\r\nHost: {address}\r\n{lines}\r\n")
 }
 
 /// An answer of this body, whose length it says.

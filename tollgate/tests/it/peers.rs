@@ -249,3 +249,16 @@ pub(crate) fn pattern(seed: u64, count: usize) -> Vec<u8> {
     });
     words.flatten().take(count).collect()
 }
+
+/// The value of `Proxy-Authorization` of this user.
+pub(crate) fn basic(user: &str, secret: &str) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let pair = format!("{user}:{secret}");
+    let mut encoded = String::from("Basic ");
+    for chunk in pair.as_bytes().chunks(3) {
+        let bits = chunk.iter().chain([&0; 2]).take(3).fold(0, |bits, &byte| bits << 8 | usize::from(byte));
+        let digit = |place: usize| char::from(DIGITS[bits >> (18 - 6 * place) & 63]);
+        encoded.extend((0..4).map(|place| if place <= chunk.len() { digit(place) } else { '=' }));
+    }
+    encoded
+}

@@ -10,7 +10,7 @@ mod upgrades;
 use std::io::Write;
 
 use crate::harness::Gateway;
-use crate::origin::{Origin, Reply, ask_once, exchange, ok, read_answer_to};
+use crate::origin::{Origin, Reply, ask_once, exchange, ok, read_answer_to, request_to};
 use crate::peers::read_all;
 
 #[test]
@@ -138,7 +138,7 @@ fn a_gateway_that_forwarded_a_request_refuses_it_when_it_comes_back() {
     assert_eq!(answer.status, 508);
     assert_eq!(answer.header("Proxy-Status"), Some("tollgate; error=proxy_loop_detected"));
     // It may not lead to the gateway itself either, whatever stands in Via.
-    let own = format!("GET http://{0}/ HTTP/1.1\r\nHost: {0}\r\n\r\n", gateway.listeners[0]);
+    let own = request_to(gateway.listeners[0], "GET", "/", "");
     assert_eq!(ask_once(&gateway, own).status, 403);
     assert!(origin.is_quiet());
 }

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::thread;
 
 use crate::harness::{Gateway, eventually};
-use crate::origin::{Origin, Reply, exchange, ok, read_answer_to, read_head, unchunk};
+use crate::origin::{Origin, Reply, exchange, ok, read_answer_to, read_head, request_to, unchunk};
 use crate::peers::{Destination, check_ended, pattern, read_exactly};
 
 const LARGE: usize = 12_345_678;
@@ -90,10 +90,7 @@ fn a_client_that_waits_to_be_told_to_continue_is_told() {
     let gateway = Gateway::local("");
     let mut stream = gateway.connect();
     let address = destination.address;
-    let head = format!(
-        "POST http://{address}/ HTTP/1.1\r\nHost: {address}\r\nContent-Length: 5\r\n\
-         Expect: 100-continue\r\n\r\n"
-    );
+    let head = request_to(address, "POST", "/", "Content-Length: 5\r\nExpect: 100-continue\r\n");
     assert_eq!(exchange(&mut stream, head).status, 100);
     assert_eq!(exchange(&mut stream, "hello").text(), "thanks");
 }
@@ -168,8 +165,7 @@ fn an_answer_may_come_while_the_request_is_still_being_sent() {
     let mut gateway = Gateway::local("");
     let mut stream = gateway.connect();
     let address = destination.address;
-    let head =
-        format!("POST http://{address}/ HTTP/1.1\r\nHost: {address}\r\nTransfer-Encoding: chunked\r\n\r\n");
+    let head = request_to(address, "POST", "/", "Transfer-Encoding: chunked\r\n");
     stream.write_all(head.as_bytes()).unwrap();
     assert!(read_head(&mut stream).unwrap().starts_with("HTTP/1.1 200 OK\r\n"));
     let mut seen = Vec::new();
@@ -196,8 +192,7 @@ fn an_answer_that_comes_instead_of_reading_on_reaches_the_client() {
     let gateway = Gateway::local("");
     let mut stream = gateway.connect();
     let address = destination.address;
-    let head =
-        format!("POST http://{address}/ HTTP/1.1\r\nHost: {address}\r\nContent-Length: 50000000\r\n\r\n");
+    let head = request_to(address, "POST", "/", "Content-Length: 50000000\r\n");
     let mut sender = stream.try_clone().unwrap();
     let sending = thread::spawn(move || {
         // It ends by the gateway's end.
@@ -225,8 +220,7 @@ fn little_is_read_behind_a_body() {
     });
     let gateway = Gateway::local("");
     let address = destination.address;
-    let head =
-        format!("POST http://{address}/ HTTP/1.1\r\nHost: {address}\r\nTransfer-Encoding: chunked\r\n\r\n");
+    let head = request_to(address, "POST", "/", "Transfer-Encoding: chunked\r\n");
     let mut streams: Vec<_> = (0..CLIENTS).map(|_| gateway.connect()).collect();
     for stream in &mut streams {
         stream.write_all(head.as_bytes()).unwrap();

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::process::Signal;
 
 use crate::harness::{Gateway, Room, eventually, patient};
-use crate::origin::{Origin, Reply, ask_once, exchange, ok, read_answer_to, read_head};
-use crate::peers::{Destination, check_ended, connect_request, read_all};
+use crate::origin::{Origin, Reply, ask_once, exchange, ok, read_answer_to, read_head, request_to};
+use crate::peers::{Destination, basic, check_ended, connect_request, read_all};
 
 #[test]
 fn a_connection_to_an_origin_serves_one_client_one_destination_and_one_user() {
@@ -17,8 +17,8 @@ fn a_connection_to_an_origin_serves_one_client_one_destination_and_one_user() {
     room.add_user("ann", "correct horse", "--allow 127.0.0.0/8");
     room.add_user("ben", "battery staple", "--allow 127.0.0.0/8");
     let gateway = Gateway::start_in(room);
-    let as_ann = "Proxy-Authorization: Basic YW5uOmNvcnJlY3QgaG9yc2U=\r\n";
-    let as_ben = "Proxy-Authorization: Basic YmVuOmJhdHRlcnkgc3RhcGxl\r\n";
+    let as_ann = &format!("Proxy-Authorization: {}\r\n", basic("ann", "correct horse"));
+    let as_ben = &format!("Proxy-Authorization: {}\r\n", basic("ben", "battery staple"));
     let (mut one, mut other) = (gateway.connect(), gateway.connect());
     for _ in 0..3 {
         assert_eq!(exchange(&mut one, first.ask("GET", "/", as_ann)).text(), "first");
@@ -42,7 +42,8 @@ fn every_request_shows_who_it_is_from() {
     let room = Room::new("");
     room.add_user("ann", "correct horse", "--allow 127.0.0.0/8");
     let gateway = Gateway::start_in(room);
-    let known = origin.ask("GET", "/1", "Proxy-Authorization: Basic YW5uOmNvcnJlY3QgaG9yc2U=\r\n");
+    let credentials = format!("Proxy-Authorization: {}\r\n", basic("ann", "correct horse"));
+    let known = origin.ask("GET", "/1", &credentials);
     let unknown = origin.ask("GET", "/2", "");
     let mut stream = gateway.connect();
     assert_eq!(exchange(&mut stream, &unknown).status, 407);
@@ -90,7 +91,7 @@ fn a_connection_to_an_origin_outlives_an_answer_of_any_length() {
             let gateway = Gateway::local("");
             let mut stream = gateway.connect();
             let address = destination.address;
-            let request = format!("GET http://{address}/ HTTP/1.1\r\nHost: {address}\r\n\r\n");
+            let request = request_to(address, "GET", "/", "");
             for _ in 0..4 {
                 assert_eq!(exchange(&mut stream, &request).body.len(), length);
             }
@@ -136,7 +137,7 @@ fn requests_that_need_not_wait_take_turns() {
     let gateway = Gateway::local("[threads]\nreactors = 1\n");
     let turns = || gateway.metric("tollgate_reactor_turns_total").unwrap();
     let before = turns();
-    let refused = "GET http://192.0.2.1/ HTTP/1.1\r\nHost: 192.0.2.1\r\n\r\n";
+    let refused = request_to("192.0.2.1", "GET", "/", "");
     let mut stream = gateway.connect();
     let mut sender = stream.try_clone().unwrap();
     let sending = std::thread::spawn(move || sender.write_all(refused.repeat(REQUESTS).as_bytes()).unwrap());
@@ -168,7 +169,7 @@ fn a_request_that_crossed_with_the_end_of_its_connection_is_repeated_if_it_may_b
         let mut gateway = Gateway::local("");
         let mut stream = gateway.connect();
         let address = destination.address;
-        let ask = |method: &str| format!("{method} http://{address}/ HTTP/1.1\r\nHost: {address}\r\n\r\n");
+        let ask = |method: &str| request_to(address, method, "/", "");
         assert_eq!(exchange(&mut stream, ask("GET")).text(), "hello");
         let answer = exchange(&mut stream, ask(method));
         assert_eq!(answer.status, status, "{method}: {answer:?}");
@@ -180,13 +181,25 @@ fn a_request_that_crossed_with_the_end_of_its_connection_is_repeated_if_it_may_b
 }
 
 #[test]
+fn a_request_that_may_not_be_repeated_does_not_take_a_connection_that_was_silent_for_long() {
+    let (destination, requests) = forgetful();
+    let gateway = Gateway::local("");
+    let mut stream = gateway.connect();
+    let ask = |method| request_to(destination.address, method, "/", "");
+    assert_eq!(exchange(&mut stream, ask("GET")).text(), "hello");
+    std::thread::sleep(std::time::Duration::from_millis(1100));
+    assert_eq!(exchange(&mut stream, ask("POST")).text(), "hello");
+    assert_eq!((requests.load(Ordering::SeqCst), destination.accepted()), (2, 2));
+}
+
+#[test]
 fn an_origin_that_says_nothing_at_all_is_a_502() {
     let destination = Destination::start(|mut stream| {
         read_head(&mut stream).unwrap();
     });
     let gateway = Gateway::local("");
     let address = destination.address;
-    let answer = ask_once(&gateway, format!("GET http://{address}/ HTTP/1.1\r\nHost: {address}\r\n\r\n"));
+    let answer = ask_once(&gateway, request_to(address, "GET", "/", ""));
     assert_eq!(answer.status, 502);
     assert_eq!(answer.header("Proxy-Status"), Some("tollgate; error=connection_terminated"));
     assert_eq!(destination.accepted(), 1, "a new connection is not tried again");
@@ -219,9 +232,7 @@ fn a_client_that_breaks_takes_its_request_along() {
     let gateway = Gateway::local("");
     let address = destination.address;
     let mut stream = gateway.connect();
-    stream
-        .write_all(format!("GET http://{address}/ HTTP/1.1\r\nHost: {address}\r\n\r\n").as_bytes())
-        .unwrap();
+    stream.write_all(request_to(address, "GET", "/", "").as_bytes()).unwrap();
     was_asked.recv().unwrap();
     let client = stream.local_addr().unwrap();
     crate::peers::reset(stream);
@@ -243,7 +254,7 @@ fn a_request_whose_body_breaks_off_is_never_taken_for_whole() {
         let gateway = Gateway::local("");
         let mut stream = gateway.connect();
         let address = destination.address;
-        let request = format!("POST http://{address}/ HTTP/1.1\r\nHost: {address}\r\n{lines}\r\n{part}");
+        let request = request_to(address, "POST", "/", lines) + part;
         stream.write_all(request.as_bytes()).unwrap();
         stream.shutdown(Shutdown::Write).unwrap();
         assert!(has_ended.recv().unwrap(), "{lines}: the origin's connection was reset");
@@ -314,9 +325,7 @@ fn a_user_who_is_removed_loses_the_request_that_he_waits_for() {
     let address = listener.local_addr().unwrap();
     let gateway = Gateway::local("");
     let mut stream = gateway.connect();
-    stream
-        .write_all(format!("GET http://{address}/ HTTP/1.1\r\nHost: {address}\r\n\r\n").as_bytes())
-        .unwrap();
+    stream.write_all(request_to(address, "GET", "/", "").as_bytes()).unwrap();
     let (accepted, _) = listener.accept().unwrap();
     let mut accepted = patient(accepted);
     read_head(&mut accepted).unwrap();

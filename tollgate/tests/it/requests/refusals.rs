@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use crate::harness::Gateway;
-use crate::origin::{Origin, ask_once, exchange, ok, read_answer_to};
+use crate::origin::{Origin, ask_once, exchange, ok, read_answer_to, request_to};
 use crate::peers::{check_ended, read_all};
 
 /// What stands between the request line and the empty line, or the whole request; then status and text.
@@ -134,8 +134,7 @@ fn a_destination_that_could_be_read_in_two_ways_reaches_nobody() {
 fn a_refused_request_leaves_the_connection_where_its_end_is_known() {
     let origin = Origin::saying(ok("hello"));
     let gateway = Gateway::local("");
-    let forbidden =
-        |lines: &str| format!("POST http://192.0.2.1/ HTTP/1.1\r\nHost: 192.0.2.1\r\n{lines}\r\n");
+    let forbidden = |lines: &str| request_to("192.0.2.1", "POST", "/", lines);
     let mut stream = gateway.connect();
     for (lines, body) in [("", 0), ("Content-Length: 5\r\n", 5), ("Content-Length: 60000\r\n", 60_000)] {
         stream.write_all(&[forbidden(lines).as_bytes(), &vec![b'x'; body]].concat()).unwrap();

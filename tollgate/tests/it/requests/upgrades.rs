@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use crate::harness::Gateway;
-use crate::origin::{Origin, exchange, ok, read_answer_to, read_head};
+use crate::origin::{Origin, exchange, ok, read_answer_to, read_head, request_to};
 use crate::peers::{Destination, check_echo, echo, read_exactly};
 
 const UPGRADE: &str = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: x\r\n";
@@ -21,7 +21,7 @@ fn both_agree_and_the_rest_is_a_tunnel_of_the_same_flow() {
     let mut gateway = Gateway::local("[timeouts]\nkeep_alive = \"1s\"\n");
     let mut stream = gateway.connect();
     let address = destination.address;
-    let request = format!("GET http://{address}/chat HTTP/1.1\r\nHost: {address}\r\n{UPGRADE}\r\n");
+    let request = request_to(address, "GET", "/chat", UPGRADE);
     // A client that cannot wait: it must not reach the origin before the change, and not be lost.
     stream.write_all(format!("{request}impatient").as_bytes()).unwrap();
     let answer = read_answer_to("GET", &mut stream);
