@@ -13,11 +13,11 @@ const PARTS: usize = 100;
 const PART_STEP_BYTES: usize = 997;
 
 /// Answers with the body that it was sent. All of it is read first: what runs it does not read the answer
-/// before it has passed the body on.
+/// before it has passed the body on. `DIRECTORY` is the service's own.
 const ECHO: &str = r#"#!/bin/sh
 set -e
 printf 'Content-Type: application/octet-stream\r\n\r\n'
-body=$(mktemp)
+body=$(mktemp "DIRECTORY/body-XXXXXX")
 trap 'rm "$body"' EXIT
 cat >"$body"
 cat "$body"
@@ -39,11 +39,13 @@ onload = () => document.getElementById("text").textContent = `${parts.size} part
 
 /// Makes the files once, and writes nginx's configuration.
 pub(super) fn prepare(place: &Place) -> Result<Daemon> {
+    // Tests read their requests out of it: an old one would only keep them waiting.
+    let _ = fs::remove_file(place.path("requests"));
     make_page(place).context("making the page")?;
     debian::make(place).context("making the packages for apt")?;
     python::make(place).context("making the packages for pip")?;
     fs::create_dir_all(place.path("site/files"))?;
-    fs::write(place.path("echo"), ECHO)?;
+    fs::write(place.path("echo"), ECHO.replace("DIRECTORY", &place.directory.display().to_string()))?;
     fs::set_permissions(place.path("echo"), fs::Permissions::from_mode(0o755))?;
     nginx::prepare(place, &server(place)?)
 }
