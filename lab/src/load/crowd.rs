@@ -12,7 +12,7 @@ use rustix::buffer::spare_capacity;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
 use serde_json::{Value, json};
 
 use super::{WAIT_MAX, latencies, nanoseconds};
@@ -41,9 +41,11 @@ pub(super) enum Step {
 
 /// One connection's side of the talk; each new connection begins with a copy of the first.
 pub(super) trait Client: Clone {
-    /// Goes as far as the socket allows. `flags` are those of its edge; an attempt on a kept connection
-    /// begins with no more than room to write.
-    fn advance(&mut self, socket: &OwnedFd, flags: EventFlags) -> Result<Step, Failure>;
+    /// What each attempt says first.
+    fn request(&self) -> &[u8];
+
+    /// Reads as far as the socket allows, once the request was sent.
+    fn read(&mut self, socket: &OwnedFd) -> Result<Step, Failure>;
 }
 
 /// Makes `attempts`, `concurrency` of them at a time; answers how many were `completed`, `failed` by kind and
@@ -66,8 +68,27 @@ struct Seat<C> {
     socket: OwnedFd,
     started: Instant,
     client: C,
+    asked: bool,
     /// Tells this connection's events from those of an earlier one in the same place.
     number: u32,
+}
+
+impl<C: Client> Seat<C> {
+    /// Goes as far as the socket allows. `flags` are those of its edge; an attempt on a kept connection
+    /// begins with no more than room to write.
+    fn advance(&mut self, flags: EventFlags) -> Result<Step, Failure> {
+        if !self.asked {
+            let request = self.client.request();
+            match rustix::net::send(&self.socket, request, SendFlags::NOSIGNAL) {
+                Ok(sent) if sent == request.len() => self.asked = true,
+                Ok(_) => return Err("the request was cut".to_owned()),
+                Err(Errno::AGAIN) => return Ok(Step::Wait),
+                Err(error) => return Err(format!("request: {error}")),
+            }
+        }
+        // Room to write says nothing about an answer; its arrival is an edge of its own.
+        if (flags - EventFlags::OUT).is_empty() { Ok(Step::Wait) } else { self.client.read(&self.socket) }
+    }
 }
 
 struct Crowd<C> {
@@ -134,7 +155,7 @@ impl<C: Client> Crowd<C> {
             match self.connect(place) {
                 Ok(socket) => {
                     let (client, number) = (self.client.clone(), self.connections);
-                    self.seats[place] = Some(Seat { socket, started, client, number });
+                    self.seats[place] = Some(Seat { socket, started, client, asked: false, number });
                     self.open += 1;
                     return Ok(());
                 }
@@ -168,7 +189,7 @@ impl<C: Client> Crowd<C> {
 
     fn advance(&mut self, place: usize, flags: EventFlags) -> Result<()> {
         let Some(seat) = &mut self.seats[place] else { return Ok(()) };
-        match seat.client.advance(&seat.socket, flags) {
+        match seat.advance(flags) {
             Ok(Step::Wait) => Ok(()),
             Ok(Step::Done) => self.complete(place, false),
             Ok(Step::DoneAndKept) => self.complete(place, true),
@@ -184,7 +205,7 @@ impl<C: Client> Crowd<C> {
         self.slow += u32::from(latency > SLOW);
         if is_kept && self.left_to_begin > 0 {
             self.left_to_begin -= 1;
-            seat.started = Instant::now();
+            (seat.started, seat.asked) = (Instant::now(), false);
             // There is no further edge for room that has been there all the time. With no more than that an
             // attempt cannot be done, so this comes back here only by another edge.
             return self.advance(place, EventFlags::OUT);

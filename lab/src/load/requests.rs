@@ -11,9 +11,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 use rustix::buffer::spare_capacity;
-use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags};
+use rustix::net::RecvFlags;
 use serde_json::Value;
 
 use super::crowd::{self, Failure, Step};
@@ -37,7 +36,7 @@ pub(crate) struct Requests {
 pub(crate) fn run(requests: &Requests) -> Result<Value> {
     let &Requests { via, origin, persistence, count, concurrency } = requests;
     let request = http::request(origin, persistence).into();
-    let client = Client { request, persistence, asked: false, answer: Vec::new() };
+    let client = Client { request, persistence, answer: Vec::new() };
     crowd::run(via, count, concurrency, client)
 }
 
@@ -62,27 +61,15 @@ pub(crate) fn probe(via: SocketAddr, origin: SocketAddr, time: Duration) -> std:
 struct Client {
     request: Rc<[u8]>,
     persistence: Persistence,
-    asked: bool,
     /// What has come of it.
     answer: Vec<u8>,
 }
 
 impl crowd::Client for Client {
-    fn advance(&mut self, socket: &OwnedFd, flags: EventFlags) -> Result<Step, Failure> {
-        if !self.asked {
-            match rustix::net::send(socket, &self.request, SendFlags::NOSIGNAL) {
-                Ok(sent) if sent == self.request.len() => self.asked = true,
-                Ok(_) => return Err("the request was cut".to_owned()),
-                Err(Errno::AGAIN) => return Ok(Step::Wait),
-                Err(error) => return Err(format!("request: {error}")),
-            }
-        }
-        // Room to write says nothing about an answer; its arrival is an edge of its own.
-        if (flags - EventFlags::OUT).is_empty() { Ok(Step::Wait) } else { self.read(socket) }
+    fn request(&self) -> &[u8] {
+        &self.request
     }
-}
 
-impl Client {
     fn read(&mut self, socket: &OwnedFd) -> Result<Step, Failure> {
         // One byte more than an answer may have, so that there is always room to see that it has more.
         self.answer.reserve_exact((http::ANSWER_BYTES_MAX + 1).saturating_sub(self.answer.len()));
@@ -98,13 +85,14 @@ impl Client {
                 Some(said) => said == Persistence::KeepAlive,
             };
             if self.persistence == Persistence::KeepAlive {
-                self.asked = false;
                 self.answer.clear();
                 return Ok(if is_kept { Step::DoneAndKept } else { Step::Done });
             }
         }
     }
+}
 
+impl Client {
     /// The connection has ended: is the answer whole?
     fn end(&self) -> Result<Step, Failure> {
         match http::read_answer(&self.answer)? {

@@ -6,9 +6,8 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
 use anyhow::Result;
-use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags};
+use rustix::net::RecvFlags;
 use serde_json::Value;
 
 use super::crowd::{self, Failure, Step};
@@ -24,26 +23,14 @@ pub(crate) fn run(to: SocketAddr, connections: u32, concurrency: u32) -> Result<
 
 #[derive(Clone, Debug, Default)]
 struct Client {
-    asked: bool,
     received_bytes: usize,
 }
 
 impl crowd::Client for Client {
-    fn advance(&mut self, socket: &OwnedFd, flags: EventFlags) -> Result<Step, Failure> {
-        if !self.asked {
-            match rustix::net::send(socket, &[b'q'; REQUEST_BYTES], SendFlags::NOSIGNAL) {
-                Ok(REQUEST_BYTES) => self.asked = true,
-                Ok(_) => return Err("the request was cut".to_owned()),
-                Err(Errno::AGAIN) => return Ok(Step::Wait),
-                Err(error) => return Err(format!("request: {error}")),
-            }
-        }
-        // Room to write says nothing about a reply; its arrival is an edge of its own.
-        if (flags - EventFlags::OUT).is_empty() { Ok(Step::Wait) } else { self.read(socket) }
+    fn request(&self) -> &[u8] {
+        &[b'q'; REQUEST_BYTES]
     }
-}
 
-impl Client {
     fn read(&mut self, socket: &OwnedFd) -> Result<Step, Failure> {
         let mut buffer = [0; 4_096];
         loop {

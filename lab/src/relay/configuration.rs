@@ -20,7 +20,7 @@ const HAPROXY_PIPES_MAX: u32 = 64;
 
 /// A tunnel takes two connections, and each worker must be able to hold all of them, since which worker gets
 /// a connection is the kernel's choice.
-pub(super) const NGINX_CONNECTIONS_MAX: u32 = 2 * TUNNELS_MAX + 500;
+const NGINX_CONNECTIONS_MAX: u32 = 2 * TUNNELS_MAX + 500;
 
 /// Longer than any experiment keeps a tunnel idle.
 const IDLE_S_MAX: u32 = 600;
@@ -144,15 +144,7 @@ pub(crate) fn nginx(plan: &Plan<'_>, module: Option<&Path>) -> String {
     };
     let servers: String = plan.listen.pairs(plan.upstream).map(server).collect();
     format!(
-        r"{load}{user}daemon off;
-worker_processes {threads};
-worker_rlimit_nofile {descriptors};
-pid {directory}/nginx.pid;
-error_log {directory}/error.log warn;
-events {{
-    worker_connections {NGINX_CONNECTIONS_MAX};
-}}
-stream {{
+        r"{load}{head}stream {{
     log_format lab '$remote_addr [$time_local] $protocol $status $bytes_sent $bytes_received $session_time '
                    '$upstream_addr $upstream_bytes_sent $upstream_bytes_received';
     access_log {directory}/connections.log lab buffer=64k flush=1s;
@@ -161,15 +153,28 @@ stream {{
     proxy_timeout {IDLE_S_MAX}s;
 {servers}}}
 ",
-        user = nginx_user(),
-        threads = plan.threads,
-        descriptors = NGINX_CONNECTIONS_MAX + 500,
+        head = nginx_head(plan),
     )
 }
 
-/// As root it would become a user who may not be able to enter the directory.
-pub(super) fn nginx_user() -> &'static str {
-    if rustix::process::geteuid().is_root() { "user root;\n" } else { "" }
+/// What every configuration of nginx begins with: its workers, and where it leaves its files.
+pub(super) fn nginx_head<L>(plan: &Plan<'_, L>) -> String {
+    let directory = plan.directory.display();
+    // As root it would become a user who may not be able to enter the directory.
+    let user = if rustix::process::geteuid().is_root() { "user root;\n" } else { "" };
+    format!(
+        r"{user}daemon off;
+worker_processes {threads};
+worker_rlimit_nofile {descriptors};
+pid {directory}/nginx.pid;
+error_log {directory}/error.log warn;
+events {{
+    worker_connections {NGINX_CONNECTIONS_MAX};
+}}
+",
+        threads = plan.threads,
+        descriptors = NGINX_CONNECTIONS_MAX + 500,
+    )
 }
 
 #[cfg(test)]

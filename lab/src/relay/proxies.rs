@@ -9,7 +9,7 @@
 
 use crate::load::Persistence;
 
-use super::configuration::{NGINX_CONNECTIONS_MAX, Plan, TUNNELS_MAX, USER, nginx_user, tollgate_tables};
+use super::configuration::{Plan, TUNNELS_MAX, USER, nginx_head, tollgate_tables};
 use super::route::Route;
 use super::squid;
 
@@ -58,15 +58,7 @@ pub(crate) fn nginx(plan: &Plan<'_, Route>) -> String {
     let folders: String =
         folders.iter().map(|name| format!("    {name}_temp_path {directory}/{name};\n")).collect();
     format!(
-        r#"{user}daemon off;
-worker_processes {threads};
-worker_rlimit_nofile {descriptors};
-pid {directory}/nginx.pid;
-error_log {directory}/error.log warn;
-events {{
-    worker_connections {NGINX_CONNECTIONS_MAX};
-}}
-http {{
+        r#"{head}http {{
     log_format lab '$remote_addr [$time_local] "$request" $status $bytes_sent $request_length $request_time '
                    '$upstream_addr $upstream_bytes_sent $upstream_bytes_received';
     access_log {directory}/connections.log lab buffer=64k flush=1s;
@@ -86,9 +78,7 @@ http {{
     }}
 }}
 "#,
-        user = nginx_user(),
-        threads = plan.threads,
-        descriptors = NGINX_CONNECTIONS_MAX + 500,
+        head = nginx_head(plan),
     )
 }
 
