@@ -21,7 +21,7 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use crate::inbox::Parking;
 
-/// Summary words: all of them lie in one cache line.
+/// Summary words: as many as a cache line could hold.
 const SUMMARIES: usize = 8;
 
 /// The most tasks that one executor can hold: a bit each in the words that have a bit each in the summary.

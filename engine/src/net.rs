@@ -131,7 +131,7 @@ impl TcpStream {
         if would_block { Ok(None) } else { received.map(Some) }
     }
 
-    /// As [`TcpStream::read`], of what has arrived already: `None` if that is nothing.
+    /// As [`TcpStream::read`], of what is known to have arrived already: `None` if that is nothing.
     ///
     /// # Errors
     /// As [`TcpStream::read`].

@@ -104,7 +104,7 @@ impl<S: Storage, K: Sink> Applier<S, K> {
         outcome
     }
 
-    fn tell<R>(&mut self, outcome: &Result<R, ApplyError>) {
+    fn tell(&mut self, outcome: &Result<usize, ApplyError>) {
         match outcome {
             Ok(_) => {
                 self.retry_pause = RETRY_PAUSE_MIN;

@@ -355,6 +355,8 @@ const LOOK: Duration = Duration::from_millis(500);
 /// How long a round of looks at all slots takes: one that a look has just missed is seen in time, too.
 const ROUND: Duration = INTERIM_PAUSE_MAX.saturating_sub(LOOK);
 
+const _: () = assert!(LOOK.as_millis() * 2 <= INTERIM_PAUSE_MAX.as_millis(), "a round takes several looks");
+
 impl Sweep {
     fn new() -> Sweep {
         Sweep { journaled: Vec::new(), next: 0, swept_to: clock::monotonic() }

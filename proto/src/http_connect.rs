@@ -5,7 +5,7 @@
 use std::fmt;
 
 use crate::http_head::{RequestError, RequestHead};
-use crate::target::{Host, Target};
+use crate::target::Target;
 
 /// A request for a tunnel.
 pub struct Connect<'a> {
@@ -48,13 +48,8 @@ impl fmt::Debug for Connect<'_> {
 /// HTTP/1.1 (against RFC 9112, section 3.2), because small tunnel helpers send none and the target stands
 /// above it.
 fn host_agrees(host: &[u8], authority: &str, target: &Target) -> bool {
-    if host.eq_ignore_ascii_case(authority.as_bytes()) {
-        return true;
-    }
-    match Target::parse_authority(host) {
-        Ok(named) => named == *target,
-        Err(_) => Host::parse(host) == Ok(target.host),
-    }
+    host.eq_ignore_ascii_case(authority.as_bytes())
+        || Target::parse_with_port(host, target.port) == Ok(*target)
 }
 
 /// Appends the answer that opens a tunnel. It has no body and no framing headers (RFC 9110, section 9.3.6).

@@ -19,6 +19,7 @@ mod chunks;
 mod request;
 mod response;
 
-pub use body::{Body, BodyError, Framing, Taken};
+pub use crate::http_head::Framing;
+pub use body::{Body, BodyError, Taken};
 pub use request::{Asked, Forward, write_own_options};
 pub use response::{Answer, Ours, write_answer};

@@ -70,3 +70,16 @@ impl Version {
         }
     }
 }
+
+/// How a message says where its body ends (RFC 9112, section 6.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Framing {
+    /// There is no body.
+    None,
+    /// After so many bytes, below 2^63.
+    Length(u64),
+    /// After a last chunk.
+    Chunked,
+    /// With the connection; of answers only.
+    UntilClose,
+}

@@ -60,7 +60,7 @@ impl Wanted {
         forward.write(&mut wanted.head, via, !wanted.asked.keeps_alive);
         *speaks = Speaks::Http {
             json: head.accepts_json(),
-            is_head: wanted.asked.is_head,
+            is_head: wanted.asked.is_head(),
             closes: !wanted.asked.keeps_alive || wanted.drainable() > DRAIN_BYTES_MAX,
         };
         Ok(wanted)

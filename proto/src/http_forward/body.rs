@@ -3,19 +3,7 @@
 //! split, the same bytes are kept. Leaves to others: chunks (`chunks`), and reading and writing.
 
 use super::chunks::Chunks;
-
-/// How a message says where its body ends (RFC 9112, section 6.3).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Framing {
-    /// There is no body.
-    None,
-    /// After so many bytes, below 2^63.
-    Length(u64),
-    /// After a last chunk.
-    Chunked,
-    /// With the connection; of answers only.
-    UntilClose,
-}
+use crate::http_head::Framing;
 
 /// Why a body cannot be passed on; the doing of whoever sent it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

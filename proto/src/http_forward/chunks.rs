@@ -1,7 +1,7 @@
 //! The chunked transfer coding (RFC 9112, section 7.1), checked while it passes.
 //! Promises: every byte of a frame is what the grammar says, with CRLF and no spaces, so that every reader
 //! finds the same chunks; extensions, which mean nothing beyond a hop, are cut out and bounded; trailers are
-//! bounded and cannot change what the head said. Leaves to others: the data.
+//! bounded and cannot change where the message ends or who may have it. Leaves to others: the data.
 
 use super::body::{BodyError, Taken};
 use crate::http_head::{HeadError, Known, parse_lines};

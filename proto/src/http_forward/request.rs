@@ -7,8 +7,7 @@ use std::fmt;
 use std::io::Write;
 use std::num::NonZeroU16;
 
-use super::body::Framing;
-use crate::http_head::{Fields, Known, RequestError, RequestHead, UriForm, Version, is_token};
+use crate::http_head::{Fields, Framing, Known, RequestError, RequestHead, UriForm, Version, is_token};
 use crate::target::Target;
 
 /// The port of an `http://` URL that names none.
@@ -28,8 +27,6 @@ pub struct Forward<'a> {
     head: &'a RequestHead<'a>,
     /// As the destination is to read it: `/path?query`, or `*`.
     path: &'a str,
-    /// A slash has to be written before it.
-    needs_slash: bool,
     /// `Max-Forwards` of a method that heeds it.
     forwards_left: Option<u32>,
     upgrade: Option<&'a [u8]>,
@@ -42,8 +39,6 @@ pub struct Asked {
     pub version: Version,
     /// The method; `OTHER` for one that RFC 9110 and RFC 5789 do not name.
     pub method: &'static str,
-    /// HEAD: the answer has no body, whatever its head says.
-    pub is_head: bool,
     /// Whether the client wants the connection to live on.
     pub keeps_alive: bool,
     /// Whether it may be sent a second time if nobody answered the first: an idempotent method and no body
@@ -53,6 +48,13 @@ pub struct Asked {
     pub upgrade: Option<Box<[u8]>>,
     /// Whether the client waits to be told to send the body.
     pub expects_continue: bool,
+}
+
+impl Asked {
+    /// HEAD: the answer has no body, whatever its head says.
+    pub fn is_head(&self) -> bool {
+        self.method == "HEAD"
+    }
 }
 
 impl<'a> Forward<'a> {
@@ -79,10 +81,10 @@ impl<'a> Forward<'a> {
             _ => None,
         };
         let is_whole_server = head.method == "OPTIONS" && path.is_empty();
-        let (path, needs_slash) = if is_whole_server { ("*", false) } else { (path, !path.starts_with('/')) };
+        let path = if is_whole_server { "*" } else { path };
         let upgrade = upgrade(head, body);
         let authorization = fields.proxy_authorization;
-        Ok(Self { target, authorization, body, head, path, needs_slash, forwards_left, upgrade })
+        Ok(Self { target, authorization, body, head, path, forwards_left, upgrade })
     }
 
     /// What the answer will depend on.
@@ -91,7 +93,6 @@ impl<'a> Forward<'a> {
         Asked {
             version: head.version,
             method: NAMED_METHODS.into_iter().find(|named| *named == head.method).unwrap_or("OTHER"),
-            is_head: head.method == "HEAD",
             keeps_alive: head.version == Version::Http11 && !head.fields.closes,
             is_repeatable: ["GET", "HEAD", "OPTIONS", "PUT", "DELETE"].contains(&head.method)
                 && self.body == Framing::None
@@ -114,6 +115,9 @@ impl<'a> Forward<'a> {
 
     /// Whether a gateway of this name, as it stands in `Via`, has forwarded it already.
     pub fn has_passed(&self, via: &str) -> bool {
+        if !self.head.fields.has_via {
+            return false;
+        }
         let entries = self.head.fields.values(Known::Via).flat_map(|value| value.split(|&byte| byte == b','));
         entries.into_iter().any(|entry| {
             let mut words = entry.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
@@ -125,7 +129,8 @@ impl<'a> Forward<'a> {
     /// destination to end the connection with its answer.
     pub fn write(&self, out: &mut Vec<u8>, via: &str, closes: bool) {
         let (head, fields) = (self.head, &self.head.fields);
-        let slash = if self.needs_slash { "/" } else { "" };
+        // Behind an authority nothing else can begin with an asterisk.
+        let slash = if self.path.starts_with(['/', '*']) { "" } else { "/" };
         let host = HostHeader(&self.target);
         write(out, format_args!("{} {slash}{} HTTP/1.1\r\nHost: {host}\r\n", head.method, self.path));
         write_passed_on(out, fields);

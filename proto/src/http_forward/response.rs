@@ -3,9 +3,8 @@
 //! none; what is written closes the connection where the client could not find the end otherwise. Leaves to
 //! others: the body (`body`).
 
-use super::body::Framing;
 use super::request::{Asked, write, write_framing, write_line, write_passed_on, write_via};
-use crate::http_head::{ResponseError, ResponseHead, Version};
+use crate::http_head::{Framing, ResponseError, ResponseHead, Version};
 
 /// What an answer is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +45,7 @@ impl Answer {
             Version::Http11 => !fields.closes,
             Version::Http10 => fields.keeps_alive && !fields.closes,
         };
-        Ok(match (asked.is_head || matches!(head.status, 204 | 304), framing) {
+        Ok(match (asked.is_head() || matches!(head.status, 204 | 304), framing) {
             // A length behind 204 contradicts it, and a destination that writes one may send a body too: the
             // next answer is not looked for behind it.
             (true, framing) => {
@@ -90,7 +89,7 @@ pub fn write_answer(
         Answer::Final { body: Framing::None, .. } => {
             // What the body would have been long: to HEAD, and for what is in a cache already. Of 204 nothing
             // is told (RFC 9110, section 8.6).
-            let is_told = head.status == 304 || asked.is_head && head.status != 204;
+            let is_told = head.status == 304 || asked.is_head() && head.status != 204;
             if let Some(length) = fields.content_length.filter(|_| is_told) {
                 write_line(out, "Content-Length", length);
             }

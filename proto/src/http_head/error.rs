@@ -201,7 +201,9 @@ impl ResponseError {
     /// The error type for `Proxy-Status` (RFC 9209, section 2.3).
     pub fn proxy_status_error(&self) -> &'static str {
         match self {
-            Self::Head(HeadError::HeadTooLarge(_)) => proxy_error::HTTP_RESPONSE_HEADER_SECTION_SIZE,
+            Self::Head(
+                HeadError::HeadTooLarge(_) | HeadError::TooManyHeaders | HeadError::ConnectionTooLong,
+            ) => proxy_error::HTTP_RESPONSE_HEADER_SECTION_SIZE,
             Self::Head(HeadError::CodingUnknown | HeadError::ChunkedNotLast) => {
                 proxy_error::HTTP_RESPONSE_TRANSFER_CODING
             }

@@ -3,9 +3,8 @@
 //! Promises: of a header that may stand once there is one; a header that is named by `Connection` is never
 //! passed on, nor is one that carries a proxy's credentials. Leaves to others: what the rest means.
 
-use super::Version;
 use super::error::HeadError;
-use crate::http_forward::Framing;
+use super::{Framing, Version};
 use crate::limits::CONNECTION_OPTIONS_MAX;
 
 /// The header lines of one head.
@@ -20,6 +19,7 @@ pub(crate) struct Fields<'a> {
     pub(crate) upgrade: Option<&'a [u8]>,
     pub(crate) accepts_json: bool,
     pub(crate) is_dated: bool,
+    pub(crate) has_via: bool,
     /// `TE` lists `trailers`.
     pub(crate) takes_trailers: bool,
     /// `Connection` or `Proxy-Connection` lists `close`.
@@ -47,6 +47,7 @@ impl<'a> Fields<'a> {
             upgrade: None,
             accepts_json: false,
             is_dated: false,
+            has_via: false,
             takes_trailers: false,
             closes: false,
             keeps_alive: false,
@@ -84,6 +85,10 @@ impl<'a> Fields<'a> {
             Known::Connection => return self.note_connection(line.value),
             Known::Date => {
                 self.is_dated = true;
+                return Ok(());
+            }
+            Known::Via => {
+                self.has_via = true;
                 return Ok(());
             }
             Known::ProxyConnection => {

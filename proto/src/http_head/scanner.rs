@@ -34,9 +34,7 @@ impl HeadScanner {
         self.scanned = window.len();
         if window.len() == HEAD_BYTES_MAX { Err(HeadTooLarge) } else { Ok(None) }
     }
-}
 
-impl HeadScanner {
     /// The same of a request, whose first line has errors of its own for what is too long in it (RFC 9112,
     /// section 3).
     pub fn find_request(&mut self, buffer: &[u8]) -> Result<Option<usize>, RequestError> {

@@ -730,7 +730,7 @@ fn what_the_answer_will_depend_on() {
     ] {
         let asked = asked(&format!("{method} http://a/ HTTP/1.1"), headers);
         assert_eq!(asked.is_repeatable, is_repeatable, "{method} {headers:?}");
-        assert_eq!(asked.is_head, method == "HEAD");
+        assert_eq!(asked.is_head(), method == "HEAD");
         assert_eq!(asked.upgrade.is_some(), headers.contains("websocket"));
         assert_eq!(asked.version, Version::Http11);
     }
