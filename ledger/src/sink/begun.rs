@@ -10,7 +10,7 @@ use rusqlite::types::ValueRef;
 
 use super::month::HOUR_NS;
 use super::schema::integer;
-use crate::record::Record;
+use crate::record::Flow;
 
 /// The names of [`Begun::values`] and [`Counted::values`]; the moment is `closed_ns` in `flow`.
 macro_rules! columns {
@@ -42,8 +42,7 @@ pub(crate) struct Begun<'a> {
 }
 
 impl<'a> Begun<'a> {
-    pub(crate) fn of(record: &'a Record) -> Self {
-        let flow = record.flow();
+    pub(crate) fn of(flow: &Flow<'a>, cut: bool) -> Self {
         Self {
             id: flow.id.to_be_bytes(),
             opened_ns: integer(flow.opened.0),
@@ -55,7 +54,7 @@ impl<'a> Begun<'a> {
             class: flow.class.as_str(),
             protocol: flow.protocol.as_str(),
             rule: flow.rule,
-            cut: record.identity().is_cut(),
+            cut,
         }
     }
 
@@ -112,8 +111,7 @@ pub(crate) struct Counted {
 }
 
 impl Counted {
-    pub(crate) fn of(record: &Record) -> Self {
-        let flow = record.flow();
+    pub(crate) fn of(flow: &Flow<'_>) -> Self {
         Self {
             at_ns: integer(flow.closed.0),
             client_rx: integer(flow.legs.client_rx),

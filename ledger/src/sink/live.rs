@@ -1,8 +1,9 @@
 //! The table of flows that go on: what was last counted of each, from which the next count's difference is
 //! made.
 //!
-//! Promises: a row that is damaged is never computed with. Leaves to others: the transaction, and what a
-//! difference means (`tally`).
+//! Promises: a row that is damaged is never computed with; a flow that ends before it was ever counted, as
+//! most requests do, costs no look into the table. Leaves to others: the transaction, of whose end it must
+//! be told, and what a difference means (`tally`).
 
 use std::collections::HashSet;
 
@@ -11,7 +12,6 @@ use rusqlite::{Connection, params};
 use super::begun::{Begun, Counted};
 use super::checksum;
 use super::month_file::Stamp;
-use crate::record::Record;
 
 const FIND: &str = "SELECT * FROM live WHERE id = ?1";
 const PUT: &str = "INSERT OR REPLACE INTO live VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12,
@@ -29,34 +29,84 @@ pub(crate) fn ids(connection: &Connection, gateway: i64) -> rusqlite::Result<Has
     ids.collect()
 }
 
-/// What was last counted of the flow with this id, unless it is over or unknown.
-pub(crate) fn find(connection: &Connection, id: u128) -> rusqlite::Result<Option<Counted>> {
-    let mut select = connection.prepare_cached(FIND)?;
-    let mut rows = select.query([id.to_be_bytes()])?;
-    let Some(row) = rows.next()? else { return Ok(None) };
-    checksum::check(row, "live")?;
-    Counted::read(row, "counted_ns").map(Some)
+/// The gateway's rows, whose only writer has one of these.
+pub(crate) struct LiveFlows {
+    /// Each flow that has a row is here, whatever becomes of a transaction: one that is refused may leave
+    /// too many, and never too few.
+    ids: HashSet<u128>,
+    /// Those whose rows this transaction has removed.
+    over: HashSet<u128>,
 }
 
-/// The flow of `record` goes on and has come to `counted`.
-pub(crate) fn put(
-    connection: &Connection,
-    stamp: Stamp,
-    record: &Record,
-    counted: &Counted,
-) -> rusqlite::Result<()> {
-    let begun = Begun::of(record);
-    let mut values = Vec::with_capacity(22);
-    values.extend(begun.values());
-    values.extend(counted.values());
-    values.extend(stamp.values());
-    checksum::put(connection, PUT, &values)
-}
+impl LiveFlows {
+    /// Reads which flows have a row.
+    pub(crate) fn read(connection: &Connection, gateway: i64) -> rusqlite::Result<Self> {
+        Ok(Self { ids: ids(connection, gateway)?, over: HashSet::new() })
+    }
 
-/// The flow is over.
-pub(crate) fn remove(connection: &Connection, id: u128) -> rusqlite::Result<()> {
-    connection.prepare_cached(REMOVE)?.execute([id.to_be_bytes()])?;
-    Ok(())
+    /// A transaction begins. The one before it, unless it was [`Self::committed`], removed nothing.
+    pub(crate) fn begin(&mut self) {
+        self.over.clear();
+    }
+
+    /// The transaction has taken effect.
+    pub(crate) fn committed(&mut self) {
+        for id in self.over.drain() {
+            self.ids.remove(&id);
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn known(&self) -> usize {
+        self.ids.len()
+    }
+
+    /// What was last counted of the flow with this id, unless it is over or unknown.
+    pub(crate) fn find(&self, connection: &Connection, id: u128) -> rusqlite::Result<Option<Counted>> {
+        if !self.ids.contains(&id) {
+            return Ok(None);
+        }
+        let mut select = connection.prepare_cached(FIND)?;
+        let mut rows = select.query([id.to_be_bytes()])?;
+        let Some(row) = rows.next()? else { return Ok(None) };
+        checksum::check(row, "live")?;
+        Counted::read(row, "counted_ns").map(Some)
+    }
+
+    /// The flow goes on and has come to `counted`.
+    pub(crate) fn put(
+        &mut self,
+        connection: &Connection,
+        stamp: Stamp,
+        begun: &Begun<'_>,
+        counted: &Counted,
+    ) -> rusqlite::Result<()> {
+        let id = u128::from_be_bytes(begun.id);
+        self.ids.insert(id);
+        self.over.remove(&id);
+        let values = begun.values().into_iter().chain(counted.values()).chain(stamp.values());
+        checksum::run(&mut *connection.prepare_cached(PUT)?, values)
+    }
+
+    /// The flow is over.
+    pub(crate) fn remove(&mut self, connection: &Connection, id: u128) -> rusqlite::Result<()> {
+        self.over.insert(id);
+        connection.prepare_cached(REMOVE)?.execute([id.to_be_bytes()])?;
+        Ok(())
+    }
+
+    /// All flows of the gateway's runs up to `epoch` are over.
+    pub(crate) fn remove_epochs(
+        &mut self,
+        connection: &Connection,
+        gateway: i64,
+        epoch: i64,
+    ) -> rusqlite::Result<()> {
+        connection.prepare_cached(REMOVE_EPOCHS)?.execute([gateway, epoch])?;
+        let left = ids(connection, gateway)?;
+        self.over.extend(self.ids.difference(&left));
+        Ok(())
+    }
 }
 
 /// Calls `each` with the flows of the gateway's runs up to `epoch` that were last counted in the span, both
@@ -74,11 +124,5 @@ pub(crate) fn each_of_epochs<E: From<rusqlite::Error>>(
         checksum::check(row, "live")?;
         each(&Begun::read(row)?, &Counted::read(row, "counted_ns")?)?;
     }
-    Ok(())
-}
-
-/// All flows of the gateway's runs up to `epoch` are over.
-pub(crate) fn remove_epochs(connection: &Connection, gateway: i64, epoch: i64) -> rusqlite::Result<()> {
-    connection.prepare_cached(REMOVE_EPOCHS)?.execute([gateway, epoch])?;
     Ok(())
 }

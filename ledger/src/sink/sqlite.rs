@@ -16,11 +16,12 @@ use std::path::{Path, PathBuf};
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, ErrorCode, OptionalExtension, Transaction, TransactionBehavior, ffi};
 
+use super::live::{self, LiveFlows};
 use super::month::Month;
 use super::month_file::{self, MonthFiles, Stamp};
 use super::schema::{self, LEDGER, SchemaError, integer};
 use super::tally::Tally;
-use super::{Sink, SinkError, SinkSettings, checksum, live, retention};
+use super::{Sink, SinkError, SinkSettings, checksum, retention};
 use crate::directory;
 use crate::entry::Entry;
 
@@ -28,6 +29,7 @@ use crate::entry::Entry;
 pub(crate) struct SqliteSink {
     directory: PathBuf,
     connection: Connection,
+    live: LiveFlows,
     months: MonthFiles,
     gateway: i64,
     months_max: u32,
@@ -44,9 +46,11 @@ impl SqliteSink {
         let mut connection = schema::connect(&path)?;
         schema::migrate(&mut connection, &path, LEDGER)?;
         schema::configure(&connection).map_err(|cause| schema::sqlite(&path, cause))?;
+        let gateway = i64::from(gateway);
+        let live = LiveFlows::read(&connection, gateway).map_err(|cause| schema::sqlite(&path, cause))?;
         let months = MonthFiles::new(directory, settings.rows_per_month_max);
-        let months_max = settings.detail_months;
-        Ok(Self { directory: directory.to_owned(), connection, months, gateway: gateway.into(), months_max })
+        let (directory, months_max) = (directory.to_owned(), settings.detail_months);
+        Ok(Self { directory, connection, live, months, gateway, months_max })
     }
 
     /// The gateway's flows that go on, as far as it has been told.
@@ -62,7 +66,7 @@ impl SqliteSink {
         first_lsn: u64,
         entries: &[Entry],
     ) -> Result<Option<Transaction<'_>>, SinkError> {
-        let Self { connection, months, gateway, .. } = self;
+        let Self { connection, live, months, gateway, .. } = self;
         let stamp = Stamp { gateway: *gateway, epoch: epoch.into() };
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let source = Source::read(&transaction, *gateway)?;
@@ -70,7 +74,7 @@ impl SqliteSink {
         if known == entries.len() {
             return Ok(None);
         }
-        let mut tally = Tally::new(&transaction, months, stamp);
+        let mut tally = Tally::new(&transaction, live, months, stamp);
         for (entry, lsn) in entries.iter().zip(integer(first_lsn)..).skip(known) {
             tally.add(lsn, entry)?;
         }
@@ -109,9 +113,11 @@ impl Sink for SqliteSink {
 
     fn apply(&mut self, epoch: u32, first_lsn: u64, entries: &[Entry]) -> Result<(), SinkError> {
         match self.stage(epoch, first_lsn, entries)? {
-            Some(transaction) => Ok(transaction.commit()?),
-            None => Ok(()),
+            Some(transaction) => transaction.commit()?,
+            None => return Ok(()),
         }
+        self.live.committed();
+        Ok(())
     }
 
     fn checkpoint(&mut self) -> Result<u64, SinkError> {

@@ -4,6 +4,7 @@
 //! row is never added to. Sums end at 2^63 - 1, which stands for "too many to tell": one faulty record must
 //! not hold up all that follow. Leaves to others: the transaction.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use rusqlite::types::{ToSqlOutput, ValueRef};
@@ -102,18 +103,22 @@ impl SumTable {
     }
 }
 
-/// The hour or day, the user and the class.
-pub(crate) type RollupKey = (i64, String, String);
-
 /// What is to be added to the rollups.
 #[derive(Default)]
-pub(crate) struct Rollups {
-    hours: BTreeMap<RollupKey, Sums>,
+pub(crate) struct Rollups<'a> {
+    /// By hour, user and class.
+    hours: BTreeMap<(i64, Cow<'a, str>, Cow<'a, str>), Sums>,
 }
 
-impl Rollups {
-    pub(crate) fn add(&mut self, hour: i64, user: &str, class: &str, sums: &Sums) {
-        self.hours.entry((hour, user.to_owned(), class.to_owned())).or_default().add(sums);
+impl<'a> Rollups<'a> {
+    pub(crate) fn add(
+        &mut self,
+        hour: i64,
+        user: impl Into<Cow<'a, str>>,
+        class: impl Into<Cow<'a, str>>,
+        sums: &Sums,
+    ) {
+        self.hours.entry((hour, user.into(), class.into())).or_default().add(sums);
     }
 
     /// How many rows it would touch.

@@ -17,20 +17,22 @@ use rusqlite::Connection;
 use rusqlite::types::ValueRef;
 
 use super::begun::{Begun, Counted};
+use super::live::{self, LiveFlows};
 use super::month::{HOUR_NS, Month};
 use super::month_file::{Appender, MonthFiles, Stamp};
 use super::schema::integer;
 use super::sums::{Rollups, Sums};
-use super::{SinkError, checksum, live};
+use super::{SinkError, checksum};
 use crate::entry::Entry;
-use crate::record::{CloseReason, Record};
+use crate::record::{CloseReason, Flow, Record};
 
 /// The state of a transaction on `ledger.db`.
 pub(crate) struct Tally<'a> {
     connection: &'a Connection,
+    live: &'a mut LiveFlows,
     months: &'a mut MonthFiles,
     stamp: Stamp,
-    rollups: Rollups,
+    rollups: Rollups<'a>,
     /// Rows that their files do not have yet.
     details: BTreeMap<Month, Vec<Detail<'a>>>,
     /// How far each month that was touched has come.
@@ -50,9 +52,15 @@ enum Row {
 }
 
 impl<'a> Tally<'a> {
-    pub(crate) fn new(connection: &'a Connection, months: &'a mut MonthFiles, stamp: Stamp) -> Self {
+    pub(crate) fn new(
+        connection: &'a Connection,
+        live: &'a mut LiveFlows,
+        months: &'a mut MonthFiles,
+        stamp: Stamp,
+    ) -> Self {
+        live.begin();
         let (details, touched) = (BTreeMap::new(), BTreeMap::new());
-        Self { connection, months, stamp, rollups: Rollups::default(), details, touched }
+        Self { connection, live, months, stamp, rollups: Rollups::default(), details, touched }
     }
 
     /// Takes the entry with the number `lsn`, the next one.
@@ -82,36 +90,38 @@ impl<'a> Tally<'a> {
     }
 
     fn count(&mut self, lsn: i64, record: &'a Record) -> rusqlite::Result<()> {
-        let counted = Counted::of(record);
-        let known = live::find(self.connection, record.identity().id())?;
+        let flow = record.flow();
+        let counted = Counted::of(&flow);
+        let known = self.live.find(self.connection, flow.id)?;
         if known.is_some_and(|known| !counted.exceeds(&known)) {
             return Ok(());
         }
-        let next = self.advance(lsn, record, known, counted, 0);
-        live::put(self.connection, self.stamp, record, &next)
+        let next = self.advance(lsn, record, &flow, known, 0);
+        self.live.put(self.connection, self.stamp, &Begun::of(&flow, record.identity().is_cut()), &next)
     }
 
     fn close(&mut self, lsn: i64, record: &'a Record) -> rusqlite::Result<()> {
-        let id = record.identity().id();
-        let known = live::find(self.connection, id)?;
-        let next = self.advance(lsn, record, known, Counted::of(record), 1);
+        let flow = record.flow();
+        let known = self.live.find(self.connection, flow.id)?;
+        let next = self.advance(lsn, record, &flow, known, 1);
         if known.is_some() {
-            live::remove(self.connection, id)?;
+            self.live.remove(self.connection, flow.id)?;
         }
         self.detail(Month::of(next.at_ns), Detail { lsn, record, row: Row::Flow(next) });
         Ok(())
     }
 
-    /// What the flow has come to after `counted`: adds the difference to the rollup, and a part for the hour
-    /// that the flow leaves.
+    /// What `flow`, that of `record`, has come to: adds the difference from what is `known` to the rollup,
+    /// and a part for the hour that the flow leaves.
     fn advance(
         &mut self,
         lsn: i64,
         record: &'a Record,
+        flow: &Flow<'a>,
         known: Option<Counted>,
-        counted: Counted,
         flows: i64,
     ) -> Counted {
+        let counted = Counted::of(flow);
         let next = known.map_or(counted, |known| counted.after(&known));
         if let Some(known) = known
             && next.hour() > known.hour()
@@ -126,7 +136,6 @@ impl<'a> Tally<'a> {
         if flows > 0 {
             (sums.uncertain_up, sums.uncertain_down) = (next.uncertain_up, next.uncertain_down);
         }
-        let flow = record.flow();
         self.rollups.add(next.hour(), flow.user, flow.class.as_str(), &sums);
         next
     }
@@ -154,7 +163,7 @@ impl<'a> Tally<'a> {
             months.insert(Month::of(counted.at_ns));
             let Counted { uncertain_up, uncertain_down, .. } = *counted;
             let sums = Sums { flows: 1, uncertain_up, uncertain_down, ..Sums::default() };
-            rollups.add(counted.at_ns / HOUR_NS, begun.user, begun.class, &sums);
+            rollups.add(counted.at_ns / HOUR_NS, begun.user.to_owned(), begun.class.to_owned(), &sums);
             Ok(())
         })?;
         for month in months {
@@ -168,7 +177,7 @@ impl<'a> Tally<'a> {
             })?;
             self.touched.insert(month, lsn);
         }
-        Ok(live::remove_epochs(self.connection, self.stamp.gateway, epoch)?)
+        Ok(self.live.remove_epochs(self.connection, self.stamp.gateway, epoch)?)
     }
 }
 
@@ -176,9 +185,10 @@ const EVER: (i64, i64) = (0, i64::MAX);
 
 impl Detail<'_> {
     fn write(&self, file: &mut Appender<'_>) -> rusqlite::Result<()> {
-        let begun = Begun::of(self.record);
+        let flow = self.record.flow();
+        let begun = Begun::of(&flow, self.record.identity().is_cut());
         match &self.row {
-            Row::Flow(counted) => file.flow(self.lsn, &begun, counted, self.record.flow().reason.as_str()),
+            Row::Flow(counted) => file.flow(self.lsn, &begun, counted, flow.reason.as_str()),
             Row::Part { hour, bytes } => file.part(self.lsn, &begun, *hour, *bytes),
         }
     }

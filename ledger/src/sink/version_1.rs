@@ -78,7 +78,7 @@ fn fill_rollups(connection: &Connection) -> rusqlite::Result<()> {
     while let Some(row) = rows.next()? {
         let sums = Sums { flows: 1, up: row.get("up")?, down: row.get("down")?, ..Sums::default() };
         let hour = row.get::<_, i64>("closed_ns")? / HOUR_NS;
-        rollups.add(hour, row.get_ref("user")?.as_str()?, row.get_ref("class")?.as_str()?, &sums);
+        rollups.add(hour, row.get::<_, String>("user")?, row.get::<_, String>("class")?, &sums);
         if rollups.len() >= MOVE_ROWS_MAX {
             rollups.write(connection)?;
         }

@@ -8,9 +8,11 @@ use super::{MonthState, Problem, VerifyReport};
 use crate::query::{QueryError, Usage};
 use crate::sink::month::{HOUR_NS, Month};
 use crate::sink::month_file;
-use crate::sink::sums::{RollupKey, Sums};
+use crate::sink::sums::Sums;
 
-type Totals = BTreeMap<RollupKey, Sums>;
+/// The hour or day, the user and the class.
+type Key = (i64, String, String);
+type Totals = BTreeMap<Key, Sums>;
 
 const HOURS: &str = "SELECT hour AS time, * FROM rollup_hour WHERE hour BETWEEN ?1 AND ?2";
 const EVER: (i64, i64) = (0, i64::MAX);
@@ -103,7 +105,7 @@ fn compare(report: &mut VerifyReport, table: &'static str, expected: &Totals, fo
             format!("{flows} flows, {up} up, {down} down, uncertain {uncertain_up} and {uncertain_down}")
         }
     };
-    let keys: BTreeSet<&RollupKey> = expected.keys().chain(found.keys()).collect();
+    let keys: BTreeSet<&Key> = expected.keys().chain(found.keys()).collect();
     report.sums += keys.len() as u64;
     for key in keys {
         let (should, is) = (expected.get(key), found.get(key));

@@ -233,6 +233,40 @@ fn a_batch_that_fails_between_two_months_is_sent_again() {
     check_clean(&store);
 }
 
+/// What is known of a flow that goes on is its row, whatever became of the transactions that touched it.
+#[test]
+fn a_flow_that_goes_on_is_known_also_after_attempts_to_end_it() {
+    let mut store = Store::new();
+    let interim = |id, up| Entry::Interim(record(id, FEBRUARY, up));
+    let final_of = |id, up| Entry::Final(record(id, FEBRUARY, up));
+    store.sink.apply(1, 1, &[interim(1, 1), interim(2, 16)]).unwrap();
+    drop(store.sink.stage(1, 3, &[interim(2, 48), final_of(1, 3), interim(3, 64)]).unwrap());
+    store.sink.apply(1, 3, &[interim(2, 48)]).unwrap();
+    store.sink.apply(1, 4, &[final_of(1, 3), interim(3, 64)]).unwrap();
+    // An interim behind its final is in no journal; if it were, the flow would begin anew, and be known.
+    store.sink.apply(1, 6, &[final_of(3, 64), interim(3, 192)]).unwrap();
+    store.sink.apply(1, 8, &[final_of(3, 192), final_of(2, 48)]).unwrap();
+    assert_eq!(store.sink.live.known(), 0, "nothing is kept of flows that are over");
+    let usage = Usage::open(store.directory.path()).unwrap();
+    assert_eq!(usage.total(&Filter::default()).unwrap().up, 3 + 48 + 192 + 64);
+}
+
+#[test]
+fn nothing_is_kept_of_flows_that_are_lost() {
+    let mut store = Store::new();
+    store
+        .sink
+        .apply(1, 1, &(1..=9).map(|id| Entry::Interim(record(id, FEBRUARY, 1))).collect::<Vec<_>>())
+        .unwrap();
+    assert_eq!(store.sink.live.known(), 9);
+    store.reopen();
+    assert_eq!(store.sink.live.known(), 9);
+    let began = Entry::RunBegan { epoch: 2, at: WallNanos(FEBRUARY) };
+    store.sink.apply(2, 10, &[began]).unwrap();
+    assert_eq!(store.sink.live.known(), 0);
+    check_clean(&store);
+}
+
 const VERSION_1: &str = include_str!("version_1.sql");
 
 /// A directory as schema version 1 left it: two runs, two months.
