@@ -131,22 +131,22 @@ impl<S: Storage, K: Sink> Applier<S, K> {
     /// Reads frames until the batch is full, or of another run than what comes next.
     fn collect(&mut self) -> Result<(), ApplyError> {
         while self.batch.len() < BATCH_ENTRIES_MAX {
-            let (epoch, mut entries) = match self.next.take() {
-                Some(next) => next,
-                None => {
-                    let mut entries = Vec::new();
-                    match self.reader.read(&mut entries)? {
-                        Some(epoch) => (epoch, entries),
-                        None => break,
-                    }
+            let known = self.batch.len();
+            let epoch = match self.next.take() {
+                Some((epoch, mut entries)) => {
+                    self.batch.append(&mut entries);
+                    epoch
                 }
+                None => match self.reader.read(&mut self.batch)? {
+                    Some(epoch) => epoch,
+                    None => break,
+                },
             };
-            if epoch != self.epoch && !self.batch.is_empty() {
-                self.next = Some((epoch, entries));
+            if epoch != self.epoch && known > 0 {
+                self.next = Some((epoch, self.batch.split_off(known)));
                 break;
             }
             self.epoch = epoch;
-            self.batch.append(&mut entries);
         }
         Ok(())
     }
