@@ -155,7 +155,7 @@ impl Ledger {
         let lock = Lock::acquire(&settings.directory)?;
         let gateway = identity(&settings.directory)?;
         let (sink, applied) = open_sink(settings, gateway)?;
-        let started = recover(settings, gateway, applied, sink.open_flows()?)?;
+        let started = recover(settings, gateway, applied, sink.open_flows())?;
         let (ledger, inlets) = start(settings, started, sink, applied.lsn, lock)?;
         Ok((ledger, inlets))
     }

@@ -22,8 +22,8 @@ const OF_EPOCHS: &str = "SELECT * FROM live
      WHERE gateway = ?1 AND epoch <= ?2 AND counted_ns BETWEEN ?3 AND ?4";
 const REMOVE_EPOCHS: &str = "DELETE FROM live WHERE gateway = ?1 AND epoch <= ?2";
 
-/// The gateway's flows that go on.
-pub(crate) fn ids(connection: &Connection, gateway: i64) -> rusqlite::Result<HashSet<u128>> {
+/// The flows of `gateway` that have a row.
+fn ids(connection: &Connection, gateway: i64) -> rusqlite::Result<HashSet<u128>> {
     let mut select = connection.prepare(IDS)?;
     let ids = select.query_map([gateway], |row| row.get(0).map(u128::from_be_bytes))?;
     ids.collect()
@@ -56,9 +56,9 @@ impl LiveFlows {
         }
     }
 
-    #[cfg(test)]
-    pub(super) fn known(&self) -> usize {
-        self.ids.len()
+    /// The flows that have a row, and perhaps some that are over.
+    pub(crate) fn ids(&self) -> &HashSet<u128> {
+        &self.ids
     }
 
     /// What was last counted of the flow with this id, unless it is over or unknown.

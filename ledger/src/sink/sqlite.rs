@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, ErrorCode, OptionalExtension, Transaction, TransactionBehavior, ffi};
 
-use super::live::{self, LiveFlows};
+use super::live::LiveFlows;
 use super::month::Month;
 use super::month_file::{self, MonthFiles, Stamp};
 use super::schema::{self, LEDGER, SchemaError, integer};
@@ -53,9 +53,9 @@ impl SqliteSink {
         Ok(Self { directory, connection, live, months, gateway, months_max })
     }
 
-    /// The gateway's flows that go on, as far as it has been told.
-    pub(crate) fn open_flows(&self) -> Result<HashSet<u128>, SinkError> {
-        Ok(live::ids(&self.connection, self.gateway)?)
+    /// The gateway's flows that go on, as far as it has been told; exact until something is applied.
+    pub(crate) fn open_flows(&self) -> HashSet<u128> {
+        self.live.ids().clone()
     }
 
     /// Does all of an `apply` but the last commit; `None` if there is nothing new. Dropping what it returns
@@ -112,10 +112,8 @@ impl Sink for SqliteSink {
     }
 
     fn apply(&mut self, epoch: u32, first_lsn: u64, entries: &[Entry]) -> Result<(), SinkError> {
-        match self.stage(epoch, first_lsn, entries)? {
-            Some(transaction) => transaction.commit()?,
-            None => return Ok(()),
-        }
+        let Some(transaction) = self.stage(epoch, first_lsn, entries)? else { return Ok(()) };
+        transaction.commit()?;
         self.live.committed();
         Ok(())
     }
