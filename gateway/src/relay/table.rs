@@ -97,9 +97,9 @@ impl Relays {
         };
         let mut relay = Relay::new(client, upstream, flow, self.reactor.now());
         if let Some(mut tally) = meter.tally(flow) {
+            // What was answered early was read, and counted, behind an answer's head.
             let before = tally.legs();
             tally.up().0.add(sent_early.as_ref().map_or(0, |pending| pending.len()));
-            tally.down().0.add(answered_early.as_ref().map_or(0, |pending| pending.len()));
             self.stats.bytes.add(&before, &tally.legs());
         }
         relay.up.pending = sent_early;

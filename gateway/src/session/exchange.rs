@@ -69,6 +69,8 @@ pub(super) struct Exchange<'s> {
     up_failed: bool,
     down: Transfer,
     stage: Stage,
+    /// What the statistics have been told of.
+    told: Legs,
     moved_at: Nanos,
     /// Whether the client has ended its direction.
     is_half_closed: bool,
@@ -137,6 +139,7 @@ impl<'s> Exchange<'s> {
             up_failed: false,
             down: Transfer::new(Vec::new(), Body::new(Framing::None)),
             stage: Stage::first(),
+            told: Legs::default(),
             moved_at,
             is_half_closed: false,
             is_over: false,
@@ -148,6 +151,7 @@ impl<'s> Exchange<'s> {
     /// Runs it to its end.
     pub(super) async fn run(&mut self) -> Outcome {
         if let Err(stop) = self.take_unread() {
+            self.tell_counts();
             return self.stop(stop);
         }
         loop {
@@ -195,16 +199,21 @@ impl<'s> Exchange<'s> {
     }
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Turn, Stop>> {
-        let before = self.legs();
         let polled = self.poll_both(context);
-        let after = self.legs();
-        if after != before {
+        self.tell_counts();
+        polled
+    }
+
+    /// Tells the statistics and the ledger of what was counted since it did so last.
+    fn tell_counts(&mut self) {
+        let counted = self.legs();
+        if counted != self.told {
             let local = &self.client.local;
             self.moved_at = local.reactor.now();
-            local.stats.bytes.add(&before, &after);
+            local.stats.bytes.add(&self.told, &counted);
             local.meter.borrow_mut().counted(self.flow.key());
+            self.told = counted;
         }
-        polled
     }
 
     fn poll_both(&mut self, context: &mut Context<'_>) -> Poll<Result<Turn, Stop>> {

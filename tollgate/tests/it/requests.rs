@@ -15,10 +15,9 @@ use crate::peers::read_all;
 
 #[test]
 fn a_request_goes_on_as_it_was_understood_and_is_billed_as_it_was_sent() {
-    let origin = Origin::saying(
-        "HTTP/1.1 200 Fine\r\nServer: it\r\nContent-Length: 5\r\nKeep-Alive: timeout=5\r\nConnection: \
-         x-hop, keep-alive\r\nX-Hop: 1\r\nSet-Cookie: a\r\nset-cookie: b\r\n\r\nhello",
-    );
+    let said = "HTTP/1.1 200 Fine\r\nServer: it\r\nContent-Length: 5\r\nKeep-Alive: timeout=5\r\n\
+                Connection: x-hop, keep-alive\r\nX-Hop: 1\r\nSet-Cookie: a\r\nset-cookie: b\r\n\r\nhello";
+    let origin = Origin::saying(said);
     let mut gateway = Gateway::local("");
     let (host, port) = ("LOCALHOST", origin.address.port());
     let request = format!(
@@ -42,6 +41,8 @@ fn a_request_goes_on_as_it_was_understood_and_is_billed_as_it_was_sent() {
          Via: 1.1 {via}\r\n\r\n"
     );
     assert_eq!(origin.next().head, sent);
+    let counted = request.len() + sent.len() + said.len() + expected.len() + 5;
+    gateway.await_metric("tollgate_bytes_total", counted as f64);
     gateway.stop();
     assert_eq!(gateway.usage(), (1, sent.len() as u64, expected.len() as u64 + 5));
     let line = gateway.logged("the end", |line| line["event"] == "close");

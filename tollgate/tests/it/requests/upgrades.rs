@@ -10,12 +10,11 @@ const UPGRADE: &str = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocke
 
 #[test]
 fn both_agree_and_the_rest_is_a_tunnel_of_the_same_flow() {
+    let said = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: WebSocket\r\nConnection: upgrade\r\n\r\nearly";
     let destination = Destination::start(|mut stream| {
         let head = read_head(&mut stream).unwrap();
         assert!(head.contains("\r\nUpgrade: websocket\r\n") && head.contains("\r\nConnection: Upgrade\r\n"));
-        let answer =
-            "HTTP/1.1 101 Switching Protocols\r\nUpgrade: WebSocket\r\nConnection: upgrade\r\n\r\nearly";
-        stream.write_all(answer.as_bytes()).unwrap();
+        stream.write_all(said.as_bytes()).unwrap();
         echo(stream);
     });
     let mut gateway = Gateway::local("[timeouts]\nkeep_alive = \"1s\"\n");
@@ -38,6 +37,8 @@ fn both_agree_and_the_rest_is_a_tunnel_of_the_same_flow() {
     let up = line["upstream_tx"].as_u64().unwrap();
     let down = (answer.head.len() + 5 + 9 + 34 + 22) as u64;
     assert_eq!(gateway.usage(), (1, up, down));
+    let received = (request.len() + 9 + 34 + 22, said.len() + 9 + 34 + 22);
+    assert_eq!((&line["client_rx"], &line["upstream_rx"]), (&received.0.into(), &received.1.into()));
 }
 
 #[test]
