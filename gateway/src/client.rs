@@ -169,12 +169,8 @@ impl Client {
         Client::of(local, TcpStream::new(&local.reactor, socket), facts)
     }
 
-    /// The client of a connection that rested, and runs by what holds now.
-    pub(crate) fn again(local: &Rc<Local>, stream: TcpStream, facts: Facts) -> Client {
-        Client::of(local, stream, Facts { snapshot: local.snapshot(), ..facts })
-    }
-
-    fn of(local: &Rc<Local>, stream: TcpStream, arrival: Facts) -> Client {
+    /// The client of a connection of which `arrival` is known.
+    pub(crate) fn of(local: &Rc<Local>, stream: TcpStream, arrival: Facts) -> Client {
         let accepted = clock::wall();
         Client {
             local: Rc::clone(local),
@@ -202,8 +198,10 @@ impl Client {
         self.arrival.listener.map_or(&Ingress::Http, |listener| &listeners[listener].ingress)
     }
 
-    /// Begins the next request of the connection: another id, another deadline, and room for its head.
+    /// Begins the next request of the connection, which runs by what holds now: another id, another
+    /// deadline, and room for its head.
     pub(crate) fn begin_request(&mut self) {
+        self.arrival.snapshot = self.local.snapshot();
         self.accepted = clock::wall();
         self.id = self.local.flow_ids.next(self.accepted);
         self.asked_by = self.local.reactor.now() + self.snapshot().config.timeouts.greeting;

@@ -97,8 +97,7 @@ impl Session {
         if waiting.len() < SESSIONS_WAITING_MAX {
             waiting.push_back(Session { client, upstream: None, place: None });
         } else {
-            client.note_refusal(&Refusal::overload("Too many requests wait."));
-            client.close();
+            turn_away(client);
         }
     }
 
@@ -115,10 +114,7 @@ impl Session {
                     return self.client.close();
                 }
                 After::Reset => return self.client.reset(),
-                After::Tunnel => {
-                    let local = Rc::clone(&self.client.local);
-                    return local.tunnels.borrow_mut().push_back(self.client);
-                }
+                After::Tunnel => return self.make_tunnel(),
                 After::Relay(upgraded) => return self.relay(*upgraded),
             }
         }
@@ -327,13 +323,23 @@ impl Session {
         );
     }
 
-    /// Waits for the next request without a task.
-    fn rest(mut self) {
+    /// Hands the connection to a task for tunnels.
+    fn make_tunnel(self) {
         let local = Rc::clone(&self.client.local);
-        if self.place.is_none() {
-            self.place = take_place(&self.client).ok();
+        let mut waiting = local.tunnels.borrow_mut();
+        if waiting.len() < SESSIONS_WAITING_MAX {
+            waiting.push_back(self.client)
+        } else {
+            turn_away(self.client)
         }
-        match self.place {
+    }
+
+    /// Waits for the next request without a task.
+    fn rest(self) {
+        let local = Rc::clone(&self.client.local);
+        // Whoever was never admitted takes a place that is free, and nobody else's.
+        let place = self.place.or_else(|| self.client.snapshot().everybody.seat());
+        match place {
             Some(place) if local.phase.get() == Phase::Serving => {
                 let upstream = self.upstream.filter(|upstream| !upstream.has_ended());
                 local.resting.borrow_mut().add(self.client, upstream, place);
@@ -347,10 +353,16 @@ impl Session {
         let begun = local.sessions.borrow_mut().pop_front();
         begun.or_else(|| {
             let (stream, facts, upstream, place) = local.resting.borrow_mut().take_woken()?;
-            let client = Client::again(local, stream, facts);
+            let client = Client::of(local, stream, facts);
             Some(Session { client, upstream, place: Some(place) })
         })
     }
+}
+
+/// Ends a connection for which there is no place to wait.
+fn turn_away(mut client: Client) {
+    client.note_refusal(&Refusal::overload("Too many requests wait."));
+    client.close();
 }
 
 /// Lets the thread's other tasks have their turn.

@@ -174,6 +174,8 @@ impl<H: Future<Output = ()>, E: Future<Output = ()>> Worker<H, E> {
             Wake::Ready(tag, readiness) => match Subject::of(tag) {
                 Subject::Relay(index, side) => local.relays.borrow_mut().ready(index, side, readiness),
                 Subject::Listener(number) => self.accept(number),
+                // Room to write, which a full buffer leaves behind, is nothing that a rest waits for.
+                Subject::Rest(..) if !readiness.readable => {}
                 Subject::Rest(index, Side::Client) => local.resting.borrow_mut().wake(index, readiness),
                 Subject::Rest(index, Side::Upstream) => local.resting.borrow_mut().drop_upstream(index),
                 Subject::RelayTimer(_) | Subject::RestTimer(_) => unreachable!("timers are not sources"),

@@ -353,6 +353,9 @@ impl<'s> Exchange<'s> {
         self.stage = match answer {
             Answer::Interim => {
                 bytes.drain(..length);
+                if bytes.is_empty() {
+                    local.answers.put(std::mem::take(&mut bytes));
+                }
                 Stage::AwaitHead { bytes, scanner: HeadScanner::default(), interims: interims + 1 }
             }
             Answer::Upgraded => Stage::Upgraded { rest: rest.to_vec() },

@@ -2,7 +2,9 @@
 
 use std::io::Write;
 use std::net::{Shutdown, TcpListener};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::channel;
 
 use rustix::process::Signal;
 
@@ -345,6 +347,51 @@ fn a_new_configuration_holds_from_the_next_request_on() {
     gateway.reload("[[user]]\nname = \"me\"\nfrom = [\"127.0.0.1/32\"]\nallow = [\"192.0.2.0/24\"]\n");
     let answer = exchange(&mut stream, origin.get("/"));
     assert_eq!(answer.status, 403, "{answer:?}");
+}
+
+/// Whoever has always asked for more before he is answered never rests.
+#[test]
+fn a_new_configuration_holds_for_those_who_never_rest() {
+    let (asked, was_asked) = channel();
+    let (go, may_go) = channel();
+    let may_go = Mutex::new(may_go);
+    let destination = Destination::start(move |mut stream| {
+        read_head(&mut stream).unwrap();
+        asked.send(()).unwrap();
+        may_go.lock().unwrap().recv().unwrap();
+        stream.write_all(&ok("hello")).unwrap();
+        read_head(&mut stream);
+    });
+    let gateway = Gateway::local("");
+    let mut stream = gateway.connect();
+    let request = request_to(destination.address, "GET", "/", "");
+    stream.write_all(request.repeat(2).as_bytes()).unwrap();
+    was_asked.recv().unwrap();
+    gateway.reload("[[user]]\nname = \"me\"\nfrom = [\"127.0.0.1/32\"]\nallow = [\"192.0.2.0/24\"]\n");
+    go.send(()).unwrap();
+    assert_eq!(read_answer_to("GET", &mut stream).text(), "hello");
+    assert_eq!(read_answer_to("GET", &mut stream).status, 403);
+}
+
+/// Whoever was never admitted may rest too, and takes nobody's place.
+#[test]
+fn those_who_are_unknown_displace_nobody() {
+    let origin = Origin::saying(ok("hello"));
+    let room = Room::new("[limits]\nconnections = 2\n[threads]\nreactors = 1\n");
+    room.add_user("ann", "correct horse", "--allow 127.0.0.0/8");
+    let gateway = Gateway::start_in(room);
+    let credentials = format!("Proxy-Authorization: {}\r\n", basic("ann", "correct horse"));
+    let mut known: Vec<_> = (0..2).map(|_| gateway.connect()).collect();
+    for stream in &mut known {
+        assert_eq!(exchange(stream, origin.ask("GET", "/", &credentials)).text(), "hello");
+    }
+    gateway.await_metric("tollgate_sessions_resting", 2.0);
+    let mut unknown = gateway.connect();
+    assert_eq!(exchange(&mut unknown, origin.get("/")).status, 407);
+    check_ended(&mut unknown, false);
+    for stream in &mut known {
+        assert_eq!(exchange(stream, origin.ask("GET", "/", &credentials)).text(), "hello");
+    }
 }
 
 #[test]
