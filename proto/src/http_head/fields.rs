@@ -18,7 +18,6 @@ pub(crate) struct Fields<'a> {
     pub(crate) max_forwards: Option<&'a [u8]>,
     pub(crate) upgrade: Option<&'a [u8]>,
     pub(crate) accepts_json: bool,
-    pub(crate) is_dated: bool,
     pub(crate) has_via: bool,
     /// `TE` lists `trailers`.
     pub(crate) takes_trailers: bool,
@@ -46,7 +45,6 @@ impl<'a> Fields<'a> {
             max_forwards: None,
             upgrade: None,
             accepts_json: false,
-            is_dated: false,
             has_via: false,
             takes_trailers: false,
             closes: false,
@@ -83,10 +81,6 @@ impl<'a> Fields<'a> {
                 return Ok(());
             }
             Known::Connection => return self.note_connection(line.value),
-            Known::Date => {
-                self.is_dated = true;
-                return Ok(());
-            }
             Known::Via => {
                 self.has_via = true;
                 return Ok(());
@@ -119,7 +113,7 @@ impl<'a> Fields<'a> {
                 | Known::MaxForwards => return Err(HeadError::ConnectionMalformed),
                 Known::KeepAlive => self.keeps_alive = true,
                 Known::Upgrade => self.upgrades = true,
-                _ if name.eq_ignore_ascii_case("close") => self.closes = true,
+                Known::Close => self.closes = true,
                 known => self.names_others |= !known.ends_here(),
             }
         }
@@ -171,6 +165,8 @@ impl<'a> Fields<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Known {
     Accept,
+    /// No header has this name, so that it can stand in `Connection` for something else.
+    Close,
     Connection,
     ContentLength,
     Date,
@@ -198,6 +194,7 @@ impl Known {
             2 => &[("TE", Self::Te)],
             3 => &[("Via", Self::Via)],
             4 => &[("Host", Self::Host), ("Date", Self::Date)],
+            5 => &[("Close", Self::Close)],
             6 => &[("Accept", Self::Accept), ("Expect", Self::Expect)],
             7 => &[("Upgrade", Self::Upgrade)],
             10 => &[("Connection", Self::Connection), ("Keep-Alive", Self::KeepAlive)],

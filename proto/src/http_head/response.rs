@@ -2,7 +2,7 @@
 //! Promises: the same strictness as for requests. Leaves to others: where the body ends (`http_forward`).
 
 use super::error::{HeadError, ResponseError};
-use super::fields::Fields;
+use super::fields::{Fields, Known};
 use super::{Room, Version, lines};
 
 /// The head of a response, tokenized.
@@ -51,6 +51,6 @@ impl<'a> ResponseHead<'a> {
 
     /// Whether it says when it was made. A proxy adds that where it is missing (RFC 9110, section 6.6.1).
     pub fn is_dated(&self) -> bool {
-        self.fields.is_dated
+        self.fields.passed_on().any(|line| Known::of(line.name) == Known::Date)
     }
 }

@@ -558,6 +558,7 @@ fn what_connection_names_ends_here_too() {
         ("Authorization: Basic eA==\r\nConnection: authorization\r\n", NOTHING),
         ("Cookie: a\r\nAccept: b\r\nVia: 1.1 c\r\nConnection: accept, via, cookie\r\n", NOTHING),
         ("Connection: absent\r\nX: 1\r\n", "X: 1\r\n"),
+        ("Close: 1\r\nX: 1\r\nConnection: close\r\n", "X: 1\r\n"),
         ("Proxy-Connection: x-foo\r\nX-Foo: 1\r\n", "X-Foo: 1\r\n"),
     ] {
         check_headers(lines, expected);

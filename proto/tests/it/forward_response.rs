@@ -423,5 +423,7 @@ fn the_time_is_told_with_a_final_answer_that_does_not_say_it() {
     };
     assert_eq!(dates("HTTP/1.1 204 \r\n\r\n"), ["Sun, 06 Nov 1994 08:49:37 GMT"]);
     assert_eq!(dates("HTTP/1.1 204 \r\nDate: then\r\n\r\n"), ["then"]);
+    let named = "HTTP/1.1 204 \r\nDate: then\r\nConnection: date\r\n\r\n";
+    assert_eq!(dates(named), ["Sun, 06 Nov 1994 08:49:37 GMT"], "what was said ends here");
     assert!(dates("HTTP/1.1 103 \r\n\r\n").is_empty());
 }
