@@ -53,9 +53,11 @@ impl Protocol {
 }
 
 /// Tells the protocol from a connection's first byte; `None` for a byte with which nothing we know begins.
+/// An HTTP method is any token, and an empty line in front of it is answered as the bad request that it is.
 pub fn detect(first_byte: u8) -> Option<Protocol> {
     match first_byte {
-        b'A'..=b'Z' => Some(Protocol::Http),
+        b'\r' | b'\n' => Some(Protocol::Http),
+        byte if http_head::is_token(&[byte]) => Some(Protocol::Http),
         0x05 => Some(Protocol::Socks5),
         0x04 => Some(Protocol::Socks4),
         0x16 => Some(Protocol::Tls),
@@ -74,7 +76,10 @@ mod tests {
                 5 => Some(Protocol::Socks5),
                 4 => Some(Protocol::Socks4),
                 22 => Some(Protocol::Tls),
-                65..=90 => Some(Protocol::Http),
+                b'\r' | b'\n' => Some(Protocol::Http),
+                _ if byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte) => {
+                    Some(Protocol::Http)
+                }
                 _ => None,
             };
             assert_eq!(detect(byte), expected, "first byte {byte:#04x}");

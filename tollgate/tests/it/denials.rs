@@ -308,6 +308,12 @@ fn other_protocols_are_turned_away() {
         assert_eq!(said(&gateway, listener, b"\0\xff\xfe garbage \r\n\r\n"), b"", "garbage at {listener}");
     }
     assert_eq!(said(&gateway, 1, &[5, 1, 0]), b"", "SOCKS5 where only HTTP is spoken");
+    for listener in 0..2 {
+        let answer = said(&gateway, listener, b"\r\nGET http://127.0.0.1:9/ HTTP/1.1\r\n\r\n");
+        assert!(answer.starts_with(b"HTTP/1.1 400 "), "an empty line at {listener}");
+        let answer = said(&gateway, listener, b"get http://127.0.0.1:9/ HTTP/1.0\r\n\r\n");
+        assert!(answer.starts_with(b"HTTP/1.1 502 "), "a method in small letters at {listener}");
+    }
     let answer = String::from_utf8(said(&gateway, 2, connect_request("127.0.0.1:9").as_bytes())).unwrap();
     assert!(answer.starts_with("HTTP/1.1 400 "), "HTTP where only SOCKS5 is spoken: {answer}");
     assert!(answer.contains("This listener speaks SOCKS5"), "{answer}");
