@@ -27,7 +27,7 @@ impl<'a> Connect<'a> {
             return Err(RequestError::BodyForbidden);
         }
         let target = Target::parse_authority(head.uri.as_bytes())?;
-        if fields.host.is_some_and(|host| !host_agrees(host, head.uri, &target)) {
+        if fields.host.is_some_and(|host| !host_agrees(host, &target)) {
             return Err(RequestError::HostDisagrees);
         }
         Ok(Self { target, authorization: fields.proxy_authorization })
@@ -47,9 +47,8 @@ impl fmt::Debug for Connect<'_> {
 /// A `Host` without a port agrees too: several clients leave it out. No `Host` at all is accepted even from
 /// HTTP/1.1 (against RFC 9112, section 3.2), because small tunnel helpers send none and the target stands
 /// above it.
-fn host_agrees(host: &[u8], authority: &str, target: &Target) -> bool {
-    host.eq_ignore_ascii_case(authority.as_bytes())
-        || Target::parse_with_port(host, target.port) == Ok(*target)
+fn host_agrees(host: &[u8], target: &Target) -> bool {
+    Target::parse_with_port(host, target.port) == Ok(*target)
 }
 
 /// Appends the answer that opens a tunnel. It has no body and no framing headers (RFC 9110, section 9.3.6).

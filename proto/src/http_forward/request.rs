@@ -7,14 +7,12 @@ use std::fmt;
 use std::io::Write;
 use std::num::NonZeroU16;
 
+use crate::denial::ALLOWED_METHODS;
 use crate::http_head::{Fields, Framing, Known, RequestError, RequestHead, UriForm, Version, is_token};
 use crate::target::Target;
 
 /// The port of an `http://` URL that names none.
 const DEFAULT_PORT: NonZeroU16 = NonZeroU16::new(80).expect("80 is not 0");
-
-/// The methods that RFC 9110 and RFC 5789 name, but for those that are not forwarded.
-const NAMED_METHODS: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"];
 
 /// A request for one resource, in absolute form.
 pub struct Forward<'a> {
@@ -92,7 +90,7 @@ impl<'a> Forward<'a> {
         let head = self.head;
         Asked {
             version: head.version,
-            method: NAMED_METHODS.into_iter().find(|named| *named == head.method).unwrap_or("OTHER"),
+            method: ALLOWED_METHODS.split(", ").find(|named| *named == head.method).unwrap_or("OTHER"),
             keeps_alive: head.version == Version::Http11 && !head.fields.closes,
             is_repeatable: ["GET", "HEAD", "OPTIONS", "PUT", "DELETE"].contains(&head.method)
                 && self.body == Framing::None
@@ -205,8 +203,7 @@ impl fmt::Display for HostHeader<'_> {
 /// Appends our own answer to a request that [`Forward::is_for_us`], made at `date` (RFC 9110, section 5.6.7).
 pub fn write_own_options(out: &mut Vec<u8>, date: &str, closes: bool) {
     let connection = if closes { "Connection: close\r\n" } else { "" };
-    let methods = crate::denial::ALLOWED_METHODS;
-    write(out, format_args!("HTTP/1.1 200 OK\r\nAllow: {methods}\r\nContent-Length: 0\r\n"));
+    write(out, format_args!("HTTP/1.1 200 OK\r\nAllow: {ALLOWED_METHODS}\r\nContent-Length: 0\r\n"));
     write(out, format_args!("{connection}Date: {date}\r\n\r\n"));
 }
 

@@ -53,6 +53,20 @@ fn a_denial_in_text() {
 }
 
 #[test]
+fn a_denial_on_a_connection_that_lives_on() {
+    let date = Some("Sun, 06 Nov 1994 08:49:37 GMT");
+    let expected = "HTTP/1.1 403 Forbidden\r\n\
+         Content-Type: text/plain; charset=utf-8\r\n\
+         Content-Length: 115\r\n\
+         Cache-Control: no-store\r\n\
+         Date: Sun, 06 Nov 1994 08:49:37 GMT\r\n\
+         Proxy-Status: tollgate; error=http_request_denied; details=\"user:ci/deny[0] *.example.com\"\r\n\
+         X-Request-Id: 0192f3a1-7c00\r\n\
+         \r\n";
+    assert_eq!(written(&Denial { date, closes: false, head_only: true, ..FORBIDDEN }), expected);
+}
+
+#[test]
 fn a_denial_in_json() {
     let expected = "HTTP/1.1 429 Too Many Requests\r\n\
          Content-Type: application/json\r\n\

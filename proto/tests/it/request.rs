@@ -222,6 +222,7 @@ fn host_agrees_with_the_target() {
     check("CONNECT [::1]:443 HTTP/1.1\r\nHost: [0:0::1]:443\r\n\r\n", "connect [::1]:443 -");
     check("CONNECT [::1]:443 HTTP/1.1\r\nHost: [::1]\r\n\r\n", "connect [::1]:443 -");
     check("CONNECT [::1]:443 HTTP/1.1\r\nHost: [::2]:443\r\n\r\n", "400 HostDisagrees");
+    check("CONNECT [::1]:443 HTTP/1.1\r\nHost: ::1\r\n\r\n", "400 HostDisagrees");
     check("CONNECT [::ffff:10.0.0.1]:443 HTTP/1.1\r\nHost: 10.0.0.1:443\r\n\r\n", "connect 10.0.0.1:443 -");
 }
 

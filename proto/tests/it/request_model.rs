@@ -30,7 +30,9 @@ fn model(head: &str) -> Option<(Target, Option<String>)> {
         [] => true,
         [host] => {
             let with_port = Target::parse_authority(host.as_bytes());
-            with_port == Ok(target) || with_port.is_err() && Host::parse(host.as_bytes()) == Ok(target.host)
+            let has_brackets = host.starts_with('[') || !host.contains(':');
+            with_port == Ok(target)
+                || with_port.is_err() && has_brackets && Host::parse(host.as_bytes()) == Ok(target.host)
         }
         _ => false,
     };
