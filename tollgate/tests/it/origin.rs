@@ -151,21 +151,6 @@ fn read_line(stream: &mut TcpStream) -> Option<Vec<u8>> {
     Some(line)
 }
 
-/// The data of a chunked body without trailers.
-pub(crate) fn unchunk(mut framed: &[u8]) -> Vec<u8> {
-    let mut data = Vec::new();
-    loop {
-        let end = framed.windows(2).position(|pair| pair == b"\r\n").expect("a size has a line of its own");
-        let size = usize::from_str_radix(str::from_utf8(&framed[..end]).unwrap(), 16).unwrap();
-        if size == 0 {
-            assert_eq!(&framed[end..], b"\r\n\r\n");
-            return data;
-        }
-        data.extend_from_slice(&framed[end + 2..end + 2 + size]);
-        framed = &framed[end + 2 + size + 2..];
-    }
-}
-
 fn has_line(head: &str, line: &str) -> bool {
     head.lines().any(|candidate| candidate.eq_ignore_ascii_case(line))
 }

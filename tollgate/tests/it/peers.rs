@@ -141,6 +141,16 @@ pub(crate) fn read_all(stream: &mut TcpStream) -> Vec<u8> {
     bytes
 }
 
+/// Everything up to a reset, which is expected.
+#[track_caller]
+pub(crate) fn read_until_reset(stream: &mut TcpStream) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let ended = stream.read_to_end(&mut bytes);
+    let is_reset = ended.as_ref().is_err_and(|error| error.kind() == ErrorKind::ConnectionReset);
+    assert!(is_reset, "{ended:?} after {}", bytes.escape_ascii());
+    bytes
+}
+
 /// Sends some bytes and expects them back.
 #[track_caller]
 pub(crate) fn check_echo(stream: &mut TcpStream, bytes: &[u8]) {

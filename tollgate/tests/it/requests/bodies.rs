@@ -4,8 +4,8 @@ use std::io::{Read, Write};
 use std::thread;
 
 use crate::harness::{Gateway, eventually};
-use crate::origin::{Origin, Reply, exchange, ok, read_answer_to, read_head, request_to, unchunk};
-use crate::peers::{Destination, check_ended, pattern, read_exactly};
+use crate::origin::{Origin, Reply, exchange, ok, read_answer_to, read_head, request_to};
+use crate::peers::{Destination, check_echo, check_ended, pattern, read_exactly};
 
 const LARGE: usize = 12_345_678;
 
@@ -168,15 +168,10 @@ fn an_answer_may_come_while_the_request_is_still_being_sent() {
     let head = request_to(address, "POST", "/", "Transfer-Encoding: chunked\r\n");
     stream.write_all(head.as_bytes()).unwrap();
     assert!(read_head(&mut stream).unwrap().starts_with("HTTP/1.1 200 OK\r\n"));
-    let mut seen = Vec::new();
     for round in 0..20 {
-        let chunk = format!("5\r\nno {round:02}\r\n");
-        stream.write_all(chunk.as_bytes()).unwrap();
-        seen.extend(read_exactly(&mut stream, chunk.len()));
+        check_echo(&mut stream, format!("5\r\nno {round:02}\r\n").as_bytes());
     }
-    stream.write_all(b"0\r\n\r\n").unwrap();
-    seen.extend(read_exactly(&mut stream, 5));
-    assert_eq!(unchunk(&seen).len(), 100);
+    check_echo(&mut stream, b"0\r\n\r\n");
     drop(stream);
     gateway.stop();
     assert_eq!(gateway.usage().0, 1);

@@ -22,6 +22,7 @@ var (
 	client     = &http.Client{Transport: &http.Transport{
 		Proxy:                 http.ProxyFromEnvironment,
 		MaxIdleConnsPerHost:   clients,
+		MaxConnsPerHost:       clients,
 		ExpectContinueTimeout: time.Minute,
 	}}
 )
