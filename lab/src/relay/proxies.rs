@@ -82,8 +82,9 @@ pub(crate) fn nginx(plan: &Plan<'_, Route>) -> String {
     )
 }
 
-/// Squid: no cache in memory or on disk, a worker per CPU where several can work, an access log that each
-/// worker writes itself, buffered, which costs less than a helper process; access by source address.
+/// Squid: no cache in memory or on disk, a worker per CPU where several can work, each with a queue of its
+/// own at the port, as nginx's have; an access log that each worker writes itself, buffered, which costs less
+/// than a helper process; access by source address.
 pub(crate) fn squid(plan: &Plan<'_, Route>) -> String {
     let directory = plan.directory.display();
     let Route { via, origin, persistence } = plan.listen;
@@ -91,8 +92,10 @@ pub(crate) fn squid(plan: &Plan<'_, Route>) -> String {
         Persistence::KeepAlive => "on",
         Persistence::Close => "off",
     };
+    let workers = squid::workers(plan.threads);
+    let queues = if workers > 1 { " worker-queues" } else { "" };
     format!(
-        r"http_port {via}
+        r"http_port {via}{queues}
 visible_hostname lab
 workers {workers}
 cache deny all
@@ -113,7 +116,6 @@ acl origin_port port {origin_port}
 http_access allow localhost origin origin_port
 http_access deny all
 ",
-        workers = squid::workers(plan.threads),
         log = squid::log(plan.directory, "${process_number}").display(),
         origin_address = origin.ip(),
         origin_port = origin.port(),
@@ -164,7 +166,7 @@ mod tests {
 
     #[test]
     fn squid_keeps_nothing_but_connections() {
-        let both = ["http_port 127.0.0.1:21000\n", "cache deny all\n", "port 22000\n", "dst 127.0.0.1\n"];
+        let both = ["http_port 127.0.0.1:21000", "cache deny all\n", "port 22000\n", "dst 127.0.0.1\n"];
         let log = "access_log stdio:/tmp/lab/connections.${process_number}.log squid\n";
         let text = text_of(Persistence::KeepAlive, squid);
         check(&text, &[&both[..], &[log, "server_persistent_connections on\n"]].concat(), &["cache_dir"]);

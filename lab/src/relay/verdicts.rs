@@ -3,7 +3,7 @@
 
 use super::rivals::Kind;
 use super::{bulk, pingpong, requests, short};
-use crate::report::{Report, Sample, Skipped};
+use crate::report::{Report, Row, Sample, Skipped};
 use crate::verdict::{Target, Verdict, best_rival, paired_ratios};
 
 /// A rival must have spliced this share of its bytes, or it was not the rival that the promise is about.
@@ -94,39 +94,27 @@ fn pingpong_stream_p99(report: &Report) -> Judged {
 }
 
 fn requests_cpu(report: &Report) -> Judged {
-    of_requests("requests-cpu", report, requests::KEPT.part, REQUEST_CPU, Target::AtMost(1.0))
+    let part = requests::KEPT.part;
+    against_better("requests-cpu", report, part, REQUEST_CPU, Target::AtMost(1.0), &FORWARDERS)
 }
 
 fn requests_rate(report: &Report) -> Judged {
-    of_requests("requests-rate", report, requests::KEPT.part, REQUEST_RATE, Target::AtLeast(1.0))
+    let part = requests::KEPT.part;
+    against_better("requests-rate", report, part, REQUEST_RATE, Target::AtLeast(1.0), &FORWARDERS)
 }
 
 fn requests_close_cpu(report: &Report) -> Judged {
-    of_requests("requests-close-cpu", report, requests::CLOSED.part, REQUEST_CPU, Target::AtMost(1.0))
+    let part = requests::CLOSED.part;
+    against_better("requests-close-cpu", report, part, REQUEST_CPU, Target::AtMost(1.0), &FORWARDERS)
 }
 
 fn requests_close_rate(report: &Report) -> Judged {
-    of_requests("requests-close-rate", report, requests::CLOSED.part, REQUEST_RATE, Target::AtLeast(1.0))
+    let part = requests::CLOSED.part;
+    against_better("requests-close-rate", report, part, REQUEST_RATE, Target::AtLeast(1.0), &FORWARDERS)
 }
 
 const REQUEST_CPU: &str = "process_cpu_us_per_request";
 const REQUEST_RATE: &str = "requests_per_s";
-
-/// A request that fails is often a cheap one.
-fn of_requests(
-    name: &'static str,
-    report: &Report,
-    part: &'static str,
-    number: &str,
-    target: Target,
-) -> Judged {
-    let verdict = against_better(name, report, part, number, target, &FORWARDERS)?;
-    let failed = ours(name, report, part, requests::FAILED)?;
-    if failed.iter().any(|failed| failed.value > 0.0) {
-        return Ok(verdict.undecided_because("requests failed"));
-    }
-    Ok(verdict)
-}
 
 /// Our values of a number.
 fn ours(
@@ -154,7 +142,17 @@ fn against_better(
     let best = best_rival(report, part, number, target, &rivals).ok_or_else(nobody)?;
     let about = format!("{number} as a share of {}'s", best.subject);
     let ratios = paired_ratios(ours, best, number);
-    Verdict::on_median(name, target, &ratios, &about).ok_or_else(|| unpaired(name))
+    let verdict = Verdict::on_median(name, target, &ratios, &about).ok_or_else(|| unpaired(name))?;
+    Ok(match [ours, best].into_iter().find(|row| has_failed(row)) {
+        Some(row) => verdict.undecided_because(&format!("some of {}'s failed", row.subject)),
+        None => verdict,
+    })
+}
+
+/// Whether connections or requests failed: ours may have been cheap for it, and a rival's dear.
+fn has_failed(row: &Row) -> bool {
+    let failures = [short::BILL.failed, requests::FAILED].map(|name| row.series(name));
+    failures.iter().flatten().any(|count| *count > 0.0)
 }
 
 /// Our number as a share of HAProxy's, in the direction that is worse for us; undecided where HAProxy did
@@ -189,7 +187,7 @@ fn unpaired(name: &'static str) -> (&'static str, String) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::{Numbers, Row, Run};
+    use crate::report::{Numbers, Run};
     use crate::verdict::Outcome;
 
     fn row(part: &'static str, subject: &str, values: [&[f64]; 5], names: &[&'static str]) -> Row {
@@ -286,18 +284,21 @@ mod tests {
         let request_row = |subject: &str, cpu_us: f64, rate: f64, failed: f64| {
             row("requests-keep-alive", subject, [&[cpu_us, rate, failed]; 5], &names)
         };
-        let check = |failed: f64, expected| {
+        let check = |failed: [f64; 3], expected| {
             let report = judged(vec![
-                request_row("tollgate", 30.0, 30_000.0, failed),
-                request_row("nginx", 40.0, 20_000.0, 0.0),
-                request_row("squid", 120.0, 8_000.0, 0.0),
+                request_row("tollgate", 30.0, 30_000.0, failed[0]),
+                request_row("nginx", 40.0, 20_000.0, failed[1]),
+                request_row("squid", 120.0, 8_000.0, failed[2]),
             ]);
             assert_eq!(outcome(&report, "requests-cpu"), Some((0.75, expected)));
             assert_eq!(outcome(&report, "requests-rate"), Some((1.5, expected)));
             assert_eq!(outcome(&report, "requests-close-cpu"), None);
         };
-        check(0.0, Outcome::Holds);
-        check(1.0, Outcome::Undecided);
+        check([0.0; 3], Outcome::Holds);
+        check([1.0, 0.0, 0.0], Outcome::Undecided);
+        check([0.0, 1.0, 0.0], Outcome::Undecided);
+        // Nobody is compared with Squid where nginx is the better one.
+        check([0.0, 0.0, 1.0], Outcome::Holds);
         let alone = judged(vec![request_row("tollgate", 30.0, 30_000.0, 0.0)]);
         let left_out = alone.left_out.iter().find(|left_out| left_out.name == "requests-cpu");
         let reason = "neither nginx nor squid was measured in this part of the work";

@@ -36,7 +36,7 @@ pub(crate) fn print(report: &Report) -> String {
         text.push_str(&format!("warning: {warning}\n"));
     }
     for (count, mark) in marks(&report.rows) {
-        text.push_str(&format!("contaminated: {count} runs: {mark}\n"));
+        text.push_str(&format!("contaminated: {count} results: {mark}\n"));
     }
     text
 }
@@ -142,7 +142,7 @@ mod tests {
             "left out growth: not yet",
             "skipped nginx: it is not installed",
             "warning: an unoptimised build",
-            "contaminated: 1 runs: busy <others>",
+            "contaminated: 1 results: busy <others>",
         ] {
             assert!(text.contains(expected), "{expected:?} is missing from:\n{text}");
         }
