@@ -2,23 +2,27 @@
 //! that we understood, with the same destination, headers and body, and nothing behind it. Leaves to others:
 //! which requests are refused (`forward_request`), and search by coverage (the fuzz targets).
 
+use std::num::NonZeroU16;
+
 use proptest::prelude::*;
 use proptest::sample::select;
 use proto::http_forward::{Body, Framing};
+use proto::target::Target;
 
 use crate::forward_body::pass;
-use crate::forward_request::{Forwarded, VIA, forward};
+use crate::forward_request::{VIA, forward};
 use crate::mutation::mutated;
 use crate::seeded;
 use crate::server::{Seen, hyper_reads};
 
 /// What a server must see of a head that we forward, by the letter of the RFCs: told from the client's bytes
 /// alone. Valid for heads that are accepted, which need no second look at their syntax.
-fn model(head: &str, forwarded: &Forwarded, body: &[u8]) -> Seen {
+fn model(head: &str, body: &[u8]) -> Seen {
     let mut lines = head.trim_end_matches("\r\n").split("\r\n");
     let words: Vec<&str> = lines.next().expect("a first line").split(' ').collect();
     let after_scheme = &words[1]["http://".len()..];
-    let path = after_scheme.find(['/', '?']).map_or("", |start| &after_scheme[start..]);
+    let (authority, path) =
+        after_scheme.split_at(after_scheme.find(['/', '?']).unwrap_or(after_scheme.len()));
     let path = match (words[0], path) {
         ("OPTIONS", "") => "*".to_owned(),
         (_, path) if path.starts_with('/') => path.to_owned(),
@@ -39,18 +43,14 @@ fn model(head: &str, forwarded: &Forwarded, body: &[u8]) -> Seen {
         .map(|(name, value)| (name.clone(), value.as_bytes().to_vec()))
         .collect();
     let mut add = |name: &str, value: &str| headers.push((name.to_owned(), value.as_bytes().to_vec()));
-    add("host", forwarded.target.strip_suffix(":80").unwrap_or(&forwarded.target));
+    let port = NonZeroU16::new(80).expect("80 is not 0");
+    let target = Target::parse_with_port(authority.as_bytes(), port).expect("it was accepted").to_string();
+    add("host", target.strip_suffix(":80").unwrap_or(&target));
     add("via", &format!("{} {VIA}", &words[2]["HTTP/".len()..]));
-    if let Framing::Length(length) = forwarded.body {
-        add("content-length", &length.to_string());
-    }
-    if forwarded.body == Framing::Chunked {
-        add("transfer-encoding", "chunked");
-    }
-    for name in OF_OUR_MAKING {
-        // Checked by table (`forward_request`); here only that there is one at most.
-        headers.retain(|header| header.0 != name);
-    }
+    values("content-length").into_iter().for_each(|length| add("content-length", length));
+    values("transfer-encoding").into_iter().for_each(|_| add("transfer-encoding", "chunked"));
+    // Checked by table (`forward_request`); here only that there is one at most.
+    headers.retain(|header| !OF_OUR_MAKING.contains(&&*header.0));
     headers.sort_by(|one, other| one.0.cmp(&other.0));
     Seen { method: words[0].to_owned(), path, headers, body: body.to_vec() }
 }
@@ -95,7 +95,7 @@ fn assert_seen_as_meant(head: &str, data: &[u8]) -> bool {
         assert!(seen.headers.iter().filter(|header| header.0 == name).count() <= 1);
         seen.headers.retain(|header| header.0 != name);
     }
-    assert_eq!(seen, model(head, &forwarded, meant), "{head:?}");
+    assert_eq!(seen, model(head, meant), "{head:?}");
     true
 }
 
