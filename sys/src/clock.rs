@@ -48,6 +48,12 @@ pub fn wall() -> WallNanos {
     WallNanos(read(ClockId::Realtime))
 }
 
+/// CPU time that the calling thread has used since it began (`CLOCK_THREAD_CPUTIME_ID`): it stands still
+/// while the thread waits, for a CPU too.
+pub fn thread_cpu() -> Duration {
+    Duration::from_nanos(read(ClockId::ThreadCPUTime))
+}
+
 fn read(clock: ClockId) -> u64 {
     let time = clock_gettime(clock);
     // Negative only before 1970 or before boot: clamped, so that a broken clock is a wrong record
@@ -76,6 +82,21 @@ mod tests {
         assert_eq!(Nanos(5).since(Nanos(7)), Duration::ZERO);
         assert_eq!(Nanos(7) + Duration::MAX, Nanos::NEVER);
         assert_eq!(Nanos(7) + Duration::from_nanos(3), Nanos(10));
+    }
+
+    #[test]
+    fn cpu_time_grows_by_work_and_is_of_one_thread() {
+        let before = thread_cpu();
+        let mut turns = 0u64;
+        while thread_cpu() == before {
+            turns = std::hint::black_box(turns + 1);
+        }
+        let fresh = std::thread::spawn(thread_cpu).join().unwrap();
+        let work = Duration::from_millis(20);
+        while thread_cpu() - before < work {
+            turns = std::hint::black_box(turns + 1);
+        }
+        assert!(fresh < thread_cpu());
     }
 
     #[test]

@@ -9,7 +9,7 @@
 //!   clock.rs   monotonic and wall time             limits.rs  what this machine permits
 //!   ring.rs    one producer, one consumer          stack.rs   many producers, one who takes all
 //!   parking.rs who sleeps and who wakes     semaphore.rs  permits that threads sleep for
-//!   mapping.rs memory that outlives the process
+//!   mapping.rs memory that outlives the process      thread.rs  what the kernel knows of a thread
 //!   crash.rs   where a kill test strikes    witness.rs    what it found sent; both are nothing otherwise
 //! ```
 
@@ -25,4 +25,5 @@ pub mod socket;
 pub mod splice;
 pub mod stack;
 pub mod sync;
+pub mod thread;
 pub mod witness;
