@@ -1,11 +1,30 @@
 //! What this machine permits, read from the kernel, and the few limits that a process may move itself.
 //!
-//! Promises: figures as the kernel states them now, never remembered. Leaves to others: what a load
-//! needs of them (`tollgate doctor`).
+//! Promises: figures as the kernel states them now, never remembered, but for what a thread takes, which is
+//! measured once. Leaves to others: what a load needs of them (`tollgate doctor`).
+//!
+//! ```text
+//!   reading.rs  every limit, with what is used   budget.rs     how many more threads may be started
+//!   cgroup.rs   control groups, both versions    footprint.rs  what a thread takes, measured
+//!   root.rs     where /proc and /sys are read
+//! ```
 
 use std::io;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setpriority_process, setrlimit};
+
+mod budget;
+pub mod cgroup;
+mod footprint;
+#[cfg(all(test, not(loom)))]
+mod painted;
+mod reading;
+mod root;
+
+pub use budget::{ThreadBudget, thread_budget, threads_in};
+pub use footprint::{FOOTPRINT_USUAL, Footprint, footprint};
+pub use reading::{Limit, Reading, read_all};
+pub use root::Root;
 
 /// How many descriptors this process may hold: soft and hard limit (`RLIMIT_NOFILE`); `u64::MAX` is
 /// without limit.
@@ -18,10 +37,12 @@ pub fn descriptors() -> (u64, u64) {
 /// 1,024, which is 500 tunnels.
 ///
 /// # Errors
-/// `EPERM` when the hard limit is above `fs.nr_open`.
+/// Those of setrlimit(2); none is expected.
 pub fn raise_descriptors() -> io::Result<u64> {
-    let limit = getrlimit(Resource::Nofile);
-    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum })?;
+    // A hard limit from before `fs.nr_open` was lowered would be refused with EPERM, though it is there.
+    let most = Root::machine().number("/proc/sys/fs/nr_open").ok();
+    let maximum = getrlimit(Resource::Nofile).maximum.into_iter().chain(most).min();
+    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })?;
     Ok(descriptors().0)
 }
 
@@ -39,7 +60,7 @@ pub fn descriptors_open() -> io::Result<u64> {
 /// # Errors
 /// The file is missing or holds no number.
 pub fn max_map_count() -> io::Result<u64> {
-    number("/proc/sys/vm/max_map_count")
+    Root::machine().number("/proc/sys/vm/max_map_count")
 }
 
 /// Threads that the system may have (`kernel.threads-max`).
@@ -47,7 +68,7 @@ pub fn max_map_count() -> io::Result<u64> {
 /// # Errors
 /// The file is missing or holds no number.
 pub fn threads_max() -> io::Result<u64> {
-    number("/proc/sys/kernel/threads-max")
+    Root::machine().number("/proc/sys/kernel/threads-max")
 }
 
 /// Process and thread ids that the system may give out (`kernel.pid_max`).
@@ -55,7 +76,7 @@ pub fn threads_max() -> io::Result<u64> {
 /// # Errors
 /// The file is missing or holds no number.
 pub fn pid_max() -> io::Result<u64> {
-    number("/proc/sys/kernel/pid_max")
+    Root::machine().number("/proc/sys/kernel/pid_max")
 }
 
 /// Connections that may wait at a listener, whatever backlog it asks for (`net.core.somaxconn`).
@@ -63,7 +84,7 @@ pub fn pid_max() -> io::Result<u64> {
 /// # Errors
 /// The file is missing or holds no number.
 pub fn somaxconn() -> io::Result<u64> {
-    number("/proc/sys/net/core/somaxconn")
+    Root::machine().number("/proc/sys/net/core/somaxconn")
 }
 
 /// Pages that the pipes of an unprivileged user may hold before new ones shrink
@@ -72,7 +93,7 @@ pub fn somaxconn() -> io::Result<u64> {
 /// # Errors
 /// The file is missing or holds no number.
 pub fn pipe_pages_soft() -> io::Result<u64> {
-    number("/proc/sys/fs/pipe-user-pages-soft")
+    Root::machine().number("/proc/sys/fs/pipe-user-pages-soft")
 }
 
 /// First and last local port for outgoing connections (`net.ipv4.ip_local_port_range`): their count bounds
@@ -82,17 +103,20 @@ pub fn pipe_pages_soft() -> io::Result<u64> {
 /// The file is missing or holds no two numbers.
 pub fn local_port_range() -> io::Result<(u64, u64)> {
     let path = "/proc/sys/net/ipv4/ip_local_port_range";
-    let text = std::fs::read_to_string(path)?;
-    let mut numbers = text.split_whitespace().map(str::parse);
-    match (numbers.next(), numbers.next()) {
-        (Some(Ok(first)), Some(Ok(last))) => Ok((first, last)),
-        _ => Err(malformed(path, &text)),
-    }
+    let range = Root::machine().numbers(path, 2)?;
+    Ok((range[0], range[1]))
 }
 
 /// CPUs that this process may run on: affinity and the cgroup's quota taken into account. At least 1.
 pub fn cpus() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// Bytes of a page, in which the kernel counts pipes and the buffers of sockets.
+pub fn page_bytes() -> u64 {
+    // SAFETY: sysconf takes a number and returns one.
+    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    u64::try_from(bytes).expect("every system has a page size")
 }
 
 /// The user that this process acts as.
@@ -118,19 +142,7 @@ pub fn set_thread_niceness(niceness: i32) -> io::Result<()> {
     Ok(setpriority_process(Some(rustix::thread::gettid()), niceness)?)
 }
 
-fn number(path: &str) -> io::Result<u64> {
-    let text = std::fs::read_to_string(path)?;
-    text.trim().parse().map_err(|_| malformed(path, &text))
-}
-
-fn malformed(path: &str, text: &str) -> io::Error {
-    io::Error::new(
-        io::ErrorKind::InvalidData,
-        format!("{path} holds {:?}, not the number expected", text.trim()),
-    )
-}
-
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
@@ -140,16 +152,5 @@ mod tests {
         assert!(0 < soft && soft <= hard);
         assert!(descriptors_open().unwrap() >= 3);
         assert!(cpus() >= 1);
-        for limit in [max_map_count(), threads_max(), pid_max(), somaxconn(), pipe_pages_soft()] {
-            assert!(limit.unwrap() > 0);
-        }
-        let (first, last) = local_port_range().unwrap();
-        assert!(first <= last && last <= 65535);
-    }
-
-    #[test]
-    fn a_malformed_file_names_itself() {
-        let error = malformed("/proc/x", "many\n").to_string();
-        assert_eq!(error, "/proc/x holds \"many\", not the number expected");
     }
 }

@@ -1,0 +1,284 @@
+//! Control groups: the groups that bound this process, and what they bound it to.
+//!
+//! Promises: version 1, version 2 and both at a time; a group's ancestors bound it too, so the tightest of
+//! all that can be seen from here wins. Leaves to others: ancestors outside the container, which it cannot
+//! see.
+
+use std::io;
+use std::path::{Component, Path, PathBuf};
+
+use super::root::{Root, malformed, number};
+
+/// Groups from ours up to the mount; deeper ones are not looked at.
+const GROUPS_MAX: usize = 64;
+
+/// What a group bounds.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Controller {
+    /// How many tasks (threads) there are.
+    Pids,
+    /// Memory.
+    Memory,
+    /// CPU time.
+    Cpu,
+}
+
+impl Controller {
+    fn as_str(self) -> &'static str {
+        match self {
+            Controller::Pids => "pids",
+            Controller::Memory => "memory",
+            Controller::Cpu => "cpu",
+        }
+    }
+}
+
+/// A group that this process is in, or an ancestor of one.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Group {
+    /// Where its files stand, as seen from the root.
+    pub directory: PathBuf,
+    /// Whether it is of the unified hierarchy (version 2).
+    pub is_unified: bool,
+}
+
+/// What `/proc` says of the groups of this process: read once, asked several times.
+#[derive(Debug)]
+pub struct Membership<'a> {
+    root: &'a Root,
+    /// `/proc/self/cgroup` and `/proc/self/mountinfo`.
+    files: io::Result<(String, String)>,
+}
+
+impl Membership<'_> {
+    /// Reads what is needed to find the groups; what fails is told by who asks.
+    pub fn of(root: &Root) -> Membership<'_> {
+        let own = root.text("/proc/self/cgroup");
+        let files = own.and_then(|own| Ok((own, root.text("/proc/self/mountinfo")?)));
+        Membership { root, files }
+    }
+
+    /// The groups that bound this process by `controller`: its own first, then its ancestors. Empty where the
+    /// controller is not in use.
+    ///
+    /// # Errors
+    /// `/proc` is not mounted.
+    pub fn groups(&self, controller: Controller) -> io::Result<Vec<Group>> {
+        let (own, mounts) = match &self.files {
+            Ok(files) => files,
+            Err(error) => return Err(io::Error::new(error.kind(), error.to_string())),
+        };
+        let Some((path, is_unified)) = own_path(own, controller) else { return Ok(Vec::new()) };
+        let mut mounts = mounts.lines().filter_map(Mount::parse);
+        let Some(mount) = mounts.find(|mount| mount.serves(controller, is_unified)) else {
+            return Ok(Vec::new());
+        };
+        let directory = mount.directory_of(&path);
+        let seen = directory.ancestors().take_while(|directory| directory.starts_with(&mount.point));
+        let group = |directory: &Path| Group { directory: directory.to_owned(), is_unified };
+        Ok(seen.take(GROUPS_MAX).map(group).collect())
+    }
+
+    /// The group with the least room for further tasks.
+    pub fn tasks(&self) -> Tightest {
+        self.tightest(Controller::Pids, |root, group| {
+            let place = group.directory.join("pids.max");
+            let Some(bound) = bound(root, &place)? else { return Ok(None) };
+            Ok(Some((bound, root.number(group.directory.join("pids.current"))?, place)))
+        })
+    }
+
+    /// The group with the least room for further memory, in bytes. Cache of files that nobody used of late is
+    /// not counted as used: the kernel drops it first.
+    pub fn memory(&self) -> Tightest {
+        self.tightest(Controller::Memory, |root, group| {
+            let (bound_file, used_file, cache) = match group.is_unified {
+                true => ("memory.max", "memory.current", "inactive_file "),
+                false => ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file "),
+            };
+            let place = group.directory.join(bound_file);
+            let Some(bound) = bound(root, &place)? else { return Ok(None) };
+            let used = root.number(group.directory.join(used_file))?;
+            let stat = root.text(group.directory.join("memory.stat")).unwrap_or_default();
+            let dropped = stat.lines().find_map(|line| number(line.strip_prefix(cache)?.trim()));
+            Ok(Some((bound, used.saturating_sub(dropped.unwrap_or(0)), place)))
+        })
+    }
+
+    fn tightest(
+        &self,
+        controller: Controller,
+        room: impl Fn(&Root, &Group) -> io::Result<Option<Room>>,
+    ) -> Tightest {
+        let groups = match self.groups(controller) {
+            Ok(groups) => groups,
+            Err(error) => return Tightest { bound: None, trouble: Some(error.to_string()) },
+        };
+        let mut found = Tightest::default();
+        let free = |(bound, used, _): &Room| bound.saturating_sub(*used);
+        for group in groups {
+            match room(self.root, &group) {
+                Ok(Some(room)) if found.bound.as_ref().is_none_or(|best| free(&room) < free(best)) => {
+                    found.bound = Some(room);
+                }
+                Ok(_) => {}
+                Err(error) => found.trouble = Some(error.to_string()),
+            }
+        }
+        found
+    }
+
+    /// The tightest quota of CPU time; none where nothing bounds it.
+    ///
+    /// # Errors
+    /// A file that is of another form; no quota is known then.
+    pub fn cpu_quota(&self) -> io::Result<Option<Quota>> {
+        let mut tightest: Option<Quota> = None;
+        for group in self.groups(Controller::Cpu)? {
+            let place = group.directory.join(if group.is_unified { "cpu.max" } else { "cpu.cfs_quota_us" });
+            let Some(cpus) = quota_of(self.root, &group, &place)? else { continue };
+            if tightest.as_ref().is_none_or(|best| cpus < best.cpus) {
+                tightest = Some(Quota { cpus, place });
+            }
+        }
+        Ok(tightest)
+    }
+}
+
+/// Our path in the hierarchy of `controller`, and whether that is the unified one: of `/proc/self/cgroup`,
+/// whose lines are `number:controllers:path` (cgroups(7)).
+fn own_path(text: &str, controller: Controller) -> Option<(PathBuf, bool)> {
+    let mut unified = None;
+    for line in text.lines() {
+        let mut parts = line.splitn(3, ':');
+        let (Some(number), Some(controllers), Some(path)) = (parts.next(), parts.next(), parts.next()) else {
+            continue;
+        };
+        if controllers.split(',').any(|name| name == controller.as_str()) {
+            return Some((path.into(), false));
+        }
+        if number == "0" && controllers.is_empty() {
+            unified = Some((path.into(), true));
+        }
+    }
+    unified
+}
+
+/// A line of `/proc/self/mountinfo` (proc_pid_mountinfo(5)).
+struct Mount<'a> {
+    /// The group that is mounted there: not `/` in a container without a cgroup namespace.
+    group: PathBuf,
+    point: PathBuf,
+    kind: &'a str,
+    options: &'a str,
+}
+
+impl Mount<'_> {
+    fn parse(line: &str) -> Option<Mount<'_>> {
+        let (before, after) = line.split_once(" - ")?;
+        let mut before = before.split(' ').skip(3);
+        let (group, point) = (unescaped(before.next()?), unescaped(before.next()?));
+        let mut after = after.split(' ');
+        let (kind, options) = (after.next()?, after.nth(1).unwrap_or(""));
+        Some(Mount { group, point, kind, options })
+    }
+
+    fn serves(&self, controller: Controller, is_unified: bool) -> bool {
+        match self.kind {
+            "cgroup2" => is_unified,
+            "cgroup" => !is_unified && self.options.split(',').any(|option| option == controller.as_str()),
+            _ => false,
+        }
+    }
+
+    /// Where the group `path` stands. One that is not below what is mounted here, or that climbs, is out of
+    /// sight, and what is mounted is the nearest that can be seen.
+    fn directory_of(&self, path: &Path) -> PathBuf {
+        let climbs = path.components().any(|part| part == Component::ParentDir);
+        match path.strip_prefix(&self.group) {
+            Ok(below) if !climbs && below != Path::new("") => self.point.join(below),
+            _ => self.point.clone(),
+        }
+    }
+}
+
+/// Blanks and the like are written as `\040` there.
+fn unescaped(text: &str) -> PathBuf {
+    let mut parts = text.split('\\');
+    let mut plain = parts.next().unwrap_or("").to_owned();
+    for part in parts {
+        match part.get(..3).and_then(|octal| u8::from_str_radix(octal, 8).ok()) {
+            Some(byte) => {
+                plain.push(char::from(byte));
+                plain.push_str(&part[3..]);
+            }
+            None => {
+                plain.push('\\');
+                plain.push_str(part);
+            }
+        }
+    }
+    plain.into()
+}
+
+/// The tightest bound of a controller.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Tightest {
+    /// What is permitted, what is used, and the file that says so; none where no group bounds.
+    pub bound: Option<(u64, u64, PathBuf)>,
+    /// A file that could not be understood: what it says may be tighter.
+    pub trouble: Option<String>,
+}
+
+/// A bound of bytes that is greater than this is none: version 1 says so with the greatest number of whole
+/// pages.
+const UNBOUNDED_MIN: u64 = 1 << 62;
+
+fn bound(root: &Root, file: &Path) -> io::Result<Option<u64>> {
+    // The topmost group has no such file.
+    let text = match root.text(file) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        other => other?,
+    };
+    match (text.trim(), number(text.trim())) {
+        ("max", _) => Ok(None),
+        (_, Some(bound)) => Ok((bound < UNBOUNDED_MIN).then_some(bound)),
+        (_, None) => Err(malformed(file, &text)),
+    }
+}
+
+/// What a group permits, what it uses, and the file that says so.
+type Room = (u64, u64, PathBuf);
+
+/// A quota of CPU time.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Quota {
+    /// CPUs' worth of time that the group may use, as of 1.5 CPUs.
+    pub cpus: f64,
+    /// The file that says so.
+    pub place: PathBuf,
+}
+
+/// Version 2 says `quota period` in one file, version 1 in two; `max` or -1 is without quota.
+fn quota_of(root: &Root, group: &Group, place: &Path) -> io::Result<Option<f64>> {
+    let text = match root.text(place) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        other => other?,
+    };
+    let mut words = text.split_whitespace();
+    let quota = match words.next() {
+        Some("max" | "-1") => return Ok(None),
+        word => word.and_then(number),
+    };
+    let period = match group.is_unified {
+        true => words.next().and_then(number),
+        false => Some(root.number(group.directory.join("cpu.cfs_period_us"))?),
+    };
+    match (quota, period) {
+        (Some(quota), Some(period)) if period > 0 => Ok(Some(quota as f64 / period as f64)),
+        _ => Err(malformed(place, &text)),
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -1,0 +1,108 @@
+//! Where `/proc` and `/sys` are read: of this machine, or of a picture of one.
+//!
+//! Promises: whatever a file holds, reading it is a value or an error that names the file; never a panic.
+//! Leaves to others: which files, and what they mean.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// A directory in which `proc` and `sys` stand.
+#[derive(Clone, Debug)]
+pub struct Root(PathBuf);
+
+impl Root {
+    /// This machine's.
+    pub fn machine() -> Root {
+        Root::at("/")
+    }
+
+    /// The one at `path`: tests paint machines there.
+    pub fn at(path: impl Into<PathBuf>) -> Root {
+        Root(path.into())
+    }
+
+    /// Where `path`, which may begin with a slash, is found.
+    pub fn path(&self, path: impl AsRef<Path>) -> PathBuf {
+        let path = path.as_ref();
+        self.0.join(path.strip_prefix("/").unwrap_or(path))
+    }
+
+    /// What the file holds; bytes that are no text are replaced.
+    ///
+    /// # Errors
+    /// The kernel's, with the file's name before it.
+    pub fn text(&self, path: impl AsRef<Path>) -> io::Result<String> {
+        let path = path.as_ref();
+        let bytes = std::fs::read(self.path(path))
+            .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// The number that is all the file holds.
+    ///
+    /// # Errors
+    /// As of [`Root::text`], and `InvalidData` for anything but a number.
+    pub fn number(&self, path: impl AsRef<Path>) -> io::Result<u64> {
+        let text = self.text(&path)?;
+        number(text.trim()).ok_or_else(|| malformed(path.as_ref(), &text))
+    }
+
+    /// The numbers that the file begins with, at least `count`.
+    ///
+    /// # Errors
+    /// As of [`Root::number`].
+    pub fn numbers(&self, path: impl AsRef<Path>, count: usize) -> io::Result<Vec<u64>> {
+        let text = self.text(&path)?;
+        let numbers: Vec<u64> = text.split_whitespace().map_while(number).collect();
+        if numbers.len() < count { Err(malformed(path.as_ref(), &text)) } else { Ok(numbers) }
+    }
+}
+
+/// A number as the kernel writes it. One that is beyond 64 bits is as good as none: the greatest there is.
+pub(crate) fn number(text: &str) -> Option<u64> {
+    match text.parse() {
+        Ok(number) => Some(number),
+        Err(_) if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) => Some(u64::MAX),
+        Err(_) => None,
+    }
+}
+
+/// The error for a file of another form than expected. It shows the beginning only: the file may be long.
+pub(crate) fn malformed(path: &Path, text: &str) -> io::Error {
+    let shown: String = text.trim().chars().take(40).collect();
+    io::Error::new(
+        io::ErrorKind::InvalidData,
+        format!("{} holds {shown:?}, not what is expected", path.display()),
+    )
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_of_every_kind_are_a_value_or_an_error_that_names_them() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = Root::at(directory.path());
+        let check = |bytes: &[u8], expected: Option<u64>| {
+            std::fs::write(root.path("/x"), bytes).unwrap();
+            let read = root.number("/x");
+            assert_eq!(read.as_ref().ok().copied(), expected, "{bytes:?}");
+            if let Err(error) = read {
+                assert!(error.to_string().starts_with("/x holds "), "{error}");
+            }
+        };
+        check(b"12\n", Some(12));
+        check(b" 0 ", Some(0));
+        check(b"99999999999999999999999\n", Some(u64::MAX));
+        for bad in [b"".as_slice(), b"\n", b"max", b"-1", b"1 2", b"\xff\xfe", b"1.5", b"0x10", &[b'z'; 4000]]
+        {
+            check(bad, None);
+        }
+        let error = root.number("/y").unwrap_err();
+        assert_eq!((error.kind(), &error.to_string()[..4]), (io::ErrorKind::NotFound, "/y: "));
+        std::fs::write(root.path("three"), "1\t2 3 x 4").unwrap();
+        assert_eq!(root.numbers("three", 2).unwrap(), [1, 2, 3]);
+        assert!(root.numbers("three", 4).is_err());
+    }
+}
