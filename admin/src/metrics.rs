@@ -7,7 +7,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use gateway::stats::{CLOSE_REASONS, DURATION_BOUNDS_US, Denied, Durations, PROTOCOLS, Stats, WorkerStats};
+use gateway::stats::{
+    CLOSE_REASONS, ClassStats, DURATION_BOUNDS_US, Denied, Durations, PROTOCOLS, Stats, WorkerStats,
+};
 use ledger::Status;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{
@@ -203,28 +205,36 @@ impl Figures {
             "When the configuration that runs was loaded",
             seconds(stats.reloads.last_success().0),
         )?;
-        let pools: Vec<_> =
-            stats.pools.iter().map(|(name, pool)| ([("pool", *name)], pool.stats())).collect();
-        page.gauges(
-            "tollgate_pool_queued",
-            "Jobs that wait",
-            pools.iter().map(|(name, it)| (*name, it.queued as u64)),
+        self.jobs(page)
+    }
+
+    fn jobs(&self, page: &mut Page<'_>) -> fmt::Result {
+        let pool = self.stats.pool.stats();
+        page.gauge("tollgate_pool_permits", "Jobs that may run at a time", pool.permits as u64)?;
+        page.gauge("tollgate_pool_permits_held", "Jobs that run now", pool.held as u64)?;
+        page.gauge("tollgate_pool_threads", "Threads of the job pool", pool.threads as u64)?;
+        page.counter(
+            "tollgate_pool_suspected",
+            "Jobs that were found asleep without having said so",
+            pool.suspected,
         )?;
-        page.counters(
-            "tollgate_pool_finished",
-            "Jobs that were run",
-            pools.iter().map(|(name, it)| (*name, it.finished)),
-        )?;
+        let each = |number: fn(&ClassStats) -> u64| {
+            pool.classes.iter().map(move |class| ([("class", class.name)], number(class)))
+        };
+        page.gauges("tollgate_pool_queued", "Jobs that wait", each(|it| it.queued as u64))?;
+        page.counters("tollgate_pool_finished", "Jobs that were run", each(|it| it.finished))?;
         page.counters(
             "tollgate_pool_refused",
             "Jobs that were refused because too many waited",
-            pools.iter().map(|(name, it)| (*name, it.refused)),
+            each(|it| it.refused_full + it.refused_late),
         )?;
         page.counters(
-            "tollgate_pool_panics",
-            "Jobs that panicked",
-            pools.iter().map(|(name, it)| (*name, it.panicked)),
-        )
+            "tollgate_pool_expired",
+            "Jobs that were not run because their deadline had passed",
+            each(|it| it.expired),
+        )?;
+        page.counters("tollgate_pool_shed", "Jobs that were shed under overload", each(|it| it.shed))?;
+        page.counters("tollgate_pool_panics", "Jobs that panicked", each(|it| it.panicked))
     }
 }
 

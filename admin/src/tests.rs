@@ -6,7 +6,6 @@ use std::net::TcpStream;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use engine::pool::{Pool, PoolSettings};
 use gateway::stats::{CLOSE_REASONS, Denied, PROTOCOLS};
 use sys::clock::WallNanos;
 
@@ -38,9 +37,8 @@ struct Fixture {
 }
 
 fn fixture(bounds: Bounds) -> Fixture {
-    let settings = PoolSettings { name: "jobs", threads: 1, queue_max: 1, niceness: 0 };
-    let pools = vec![("jobs", Pool::start(settings).unwrap())];
-    let stats = Stats::new("1.2.3", WallNanos(1_700_000_000_500_000_000), 2, pools);
+    let pool = gateway::jobs::start(1).unwrap();
+    let stats = Stats::new("1.2.3", WallNanos(1_700_000_000_500_000_000), 2, pool);
     let ledger = Arc::new(Mutex::new(Status::default()));
     let told = Arc::clone(&ledger);
     let routes = api::routes(Arc::clone(&stats), Box::new(move || told.lock().unwrap().clone()));
@@ -382,8 +380,9 @@ fn gauges_flags_and_spans_are_told_too() {
         ("tollgate_config_reload_success_timestamp_seconds", 1_700_000_001.0),
         ("tollgate_ledger_failing", 1.0),
         ("tollgate_ledger_unflushed_records", 2.0),
-        ("tollgate_pool_queued{pool=\"jobs\"}", 0.0),
-        ("tollgate_pool_finished_total{pool=\"jobs\"}", 0.0),
+        ("tollgate_pool_permits", sys::limits::cpus() as f64),
+        ("tollgate_pool_queued{class=\"hashing\"}", 0.0),
+        ("tollgate_pool_finished_total{class=\"names\"}", 0.0),
         ("tollgate_build_info{version=\"1.2.3\"}", 1.0),
         ("process_start_time_seconds", 1_700_000_000.5),
     ];
@@ -410,7 +409,7 @@ fn the_page_is_openmetrics_with_our_names_and_few_labels() {
         for label in labels.trim_end_matches('}').split(',').filter(|label| !label.is_empty()) {
             let label = label.split_once('=').unwrap().0;
             let known =
-                ["protocol", "reason", "leg", "direction", "worker", "outcome", "pool", "version", "le"];
+                ["protocol", "reason", "leg", "direction", "worker", "outcome", "class", "version", "le"];
             assert!(known.contains(&label), "{name}");
         }
     }

@@ -1,75 +1,86 @@
-//! A bounded pool for jobs that block or burn CPU, kept away from the reactors.
+//! A pool for jobs that block or burn CPU, kept away from the reactors.
 //!
 //! Promises: submitting never waits, not for a lock and not for another submitter: a full queue is an
-//! answer; a panic ends the job and not its thread; when the last handle goes, the threads finish what is
-//! queued and end. Leaves to others: which work belongs here, and what to tell a client when it is full.
+//! answer. As many jobs compute as there are permits, whatever else waits: a job that says that it waits
+//! ([`blocking`]) gives its permit away meanwhile, one that does not say so is found out. A class whose jobs
+//! never return holds its share of the threads and no more. A job is not run when that is of no use any more.
+//! A panic ends the job and not its thread. Every accepted job is answered once. A pool without work uses no
+//! CPU. When the last handle goes, the threads run what is queued and end. Leaves to others: which work
+//! belongs here, and what to tell a client when it is refused.
+//!
+//! ```text
+//!   any thread                                   threads of the pool
+//!   run --> bound, estimate --> arrivals --> Schedule (lock) --> Worker: permit, job, reply
+//!             | Refused        (stack)    | classes by share     |   ^ wake, with a permit
+//!             v                           | Expired, Shed        v   |
+//!           caller                        '--> reply        Handoff: permits, idle threads
+//!                                                                ^
+//!                          Monitor: starts threads, finds sleepers, sleeps itself while nobody waits
+//! ```
+//!
+//! The lock is taken by the pool's own threads, between two jobs. The design follows the completion ports of
+//! Windows, where the kernel keeps the number of running threads constant, and adds what Facebook describes
+//! in "Fail at Scale" (ACM Queue 13/8, 2015): a queue that stands is served from its newest end.
+
+mod class_queue;
+mod handoff;
+mod idle;
+mod job;
+mod monitor;
+mod schedule;
+#[cfg(all(test, shuttle))]
+mod schedules;
+mod seat;
+mod settings;
+mod shedding;
+mod stats;
+#[cfg(all(test, not(shuttle)))]
+mod tests;
+mod worker;
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
-use sys::semaphore::Semaphore;
+use sys::clock::{Nanos, monotonic};
+use sys::limits::thread_budget;
 use sys::stack::Stack;
+use sys::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use sys::sync::{Mutex, MutexGuard, thread};
 
+pub use self::job::{Failure, JobHandle, Outcome};
+pub use self::settings::{Class, ClassSettings, PoolSettings, Shedding};
+pub use self::stats::{ClassStats, PoolStats};
+pub use self::worker::blocking;
+
+use self::handoff::{Handoff, Signal};
+use self::job::Job;
+use self::monitor::{Monitor, Watcher};
+use self::schedule::Schedule;
+use self::stats::{Counts, count};
 use crate::oneshot;
 
-type Job = Box<dyn FnOnce() + Send>;
-
-/// What a pool is made of.
-#[derive(Clone, Copy, Debug)]
-pub struct PoolSettings {
-    /// The threads' name; the kernel shows the first 15 bytes.
-    pub name: &'static str,
-    /// How many jobs run at a time; at least 1.
-    pub threads: usize,
-    /// How many jobs may wait.
-    pub queue_max: usize,
-    /// The threads' niceness, 0 to 19: work that must not take CPU from the reactors yields to them.
-    pub niceness: i32,
+/// Why a job was not accepted. It was dropped without having run, and nobody is told but the caller.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Refused {
+    /// All places in the queue of its class are taken.
+    Full,
+    /// By what jobs of its class take, its turn would come after its deadline.
+    Late,
 }
 
-/// All places in the queue are taken.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct QueueFull;
-
-impl std::fmt::Display for QueueFull {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.write_str("the job queue is full")
+impl fmt::Display for Refused {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Refused::Full => "the job queue is full",
+            Refused::Late => "the job queue is too long for the job's deadline",
+        })
     }
 }
 
-impl std::error::Error for QueueFull {}
-
-/// A pool's counts so far.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct PoolStats {
-    /// Jobs that wait now.
-    pub queued: usize,
-    /// Jobs that were run.
-    pub finished: u64,
-    /// Jobs that were refused because the queue was full.
-    pub refused: u64,
-    /// Jobs that panicked.
-    pub panicked: u64,
-}
-
-struct Shared {
-    settings: PoolSettings,
-    /// Where submitters put jobs; a thread that finds `next` empty takes all of them.
-    arrivals: Stack<Job>,
-    /// Jobs in the order of arrival. Locked by the pool's own threads only.
-    next: Mutex<VecDeque<Job>>,
-    /// One permit for each queued job; a thread that gets one and finds no job ends.
-    permits: Semaphore,
-    queued: AtomicUsize,
-    finished: AtomicU64,
-    refused: AtomicU64,
-    panicked: AtomicU64,
-    closing: AtomicBool,
-}
+impl std::error::Error for Refused {}
 
 /// A handle; see the file's header.
 #[derive(Clone)]
@@ -77,149 +88,298 @@ pub struct Pool(Arc<Handle>);
 
 struct Handle(Arc<Shared>);
 
+struct Shared {
+    name: &'static str,
+    niceness: i32,
+    /// Permits at the start, which are the most that there can be.
+    permits_max: usize,
+    classes: Box<[ClassSide]>,
+    /// Where submitters put jobs; a thread between two jobs takes all of them.
+    arrivals: Stack<Job>,
+    /// Locked by the pool's own threads only.
+    waiting: Mutex<Waiting>,
+    /// Whether the schedule has a job that could be taken, and whether a job comes back from a wait; for
+    /// those who do not take the lock.
+    has_eligible: AtomicBool,
+    has_returning: AtomicBool,
+    handoff: Handoff,
+    monitor: Monitor,
+    threads: AtomicUsize,
+    threads_peak: AtomicUsize,
+    suspected: AtomicU64,
+    threads_refused: AtomicU64,
+    is_closing: AtomicBool,
+}
+
+/// What submitters need to know of a class.
+struct ClassSide {
+    name: &'static str,
+    queue_max: usize,
+    concurrency_max: u64,
+    deadline: Option<Duration>,
+    counts: Counts,
+}
+
+/// What waits for a permit.
+struct Waiting {
+    schedule: Schedule,
+    /// Seats of jobs that come back from a wait, oldest first.
+    returning: VecDeque<usize>,
+}
+
 impl Pool {
-    /// Starts the threads.
+    /// Starts a thread for each permit; more are started when jobs wait. Fewer than
+    /// [`PoolSettings::threads_max`] where the machine has no room for them, but one for each class.
     ///
     /// # Errors
-    /// `EAGAIN` when no thread can be created, `EMFILE`.
+    /// `EAGAIN` when not even one thread can be created.
+    ///
+    /// # Panics
+    /// When the settings say nothing sensible: no class, no permit, a class that could never run.
     pub fn start(settings: PoolSettings) -> io::Result<Pool> {
-        assert!(settings.threads >= 1, "a pool without threads would never run a job");
-        let shared = Arc::new(Shared {
-            settings,
-            arrivals: Stack::new(),
-            next: Mutex::default(),
-            permits: Semaphore::new()?,
-            queued: AtomicUsize::new(0),
-            finished: AtomicU64::new(0),
-            refused: AtomicU64::new(0),
-            panicked: AtomicU64::new(0),
-            closing: AtomicBool::new(false),
-        });
-        let handle = Handle(Arc::clone(&shared));
-        for _ in 0..settings.threads {
-            let shared = Arc::clone(&shared);
-            thread::Builder::new().name(settings.name.into()).spawn(move || shared.work())?;
+        settings.assert_sound();
+        let shared = Arc::new(Shared::new(&settings));
+        let pool = Pool(Arc::new(Handle(Arc::clone(&shared))));
+        let watcher = Watcher::new(Arc::clone(&shared));
+        for started in 0..settings.permits.min(shared.handoff.seats.len()) {
+            match shared.start_thread() {
+                Ok(_) => {}
+                Err(error) if started == 0 => return Err(error),
+                // The monitor tries again when a job waits.
+                Err(_) => break,
+            }
         }
-        Ok(Pool(Arc::new(handle)))
+        thread::Builder::new().name(format!("{}-monitor", settings.name)).spawn(move || watcher.live())?;
+        Ok(pool)
     }
 
-    /// Queues `job`; the receiver gives its result.
+    /// Queues `work`; the handle gives its outcome, to a task of any reactor.
     ///
     /// # Errors
-    /// [`QueueFull`]; the job is dropped without having run.
+    /// See [`Refused`].
     pub fn run<T: Send + Sync + 'static>(
         &self,
-        job: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<oneshot::Receiver<T>, QueueFull> {
-        let shared = &self.0.0;
-        // The count goes up first, so that the bound holds however many threads submit at once.
-        if shared.queued.fetch_add(1, Ordering::Relaxed) >= shared.settings.queue_max {
-            shared.queued.fetch_sub(1, Ordering::Relaxed);
-            shared.refused.fetch_add(1, Ordering::Relaxed);
-            return Err(QueueFull);
-        }
+        class: Class,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<JobHandle<T>, Refused> {
         let (sender, receiver) = oneshot::channel();
-        shared.arrivals.push(Box::new(move || sender.send(job())));
-        shared.permits.release();
-        Ok(receiver)
+        self.run_then(class, work, move |outcome| sender.send(outcome))?;
+        Ok(JobHandle(receiver))
     }
 
-    /// The counts so far.
+    /// Queues `work`; `reply` is called once with its outcome, on a thread of the pool: to send it to an
+    /// inbox or a channel, and nothing that takes long.
+    ///
+    /// # Errors
+    /// See [`Refused`]; then `reply` is dropped without a call.
+    pub fn run_then<T: 'static>(
+        &self,
+        class: Class,
+        work: impl FnOnce() -> T + Send + 'static,
+        reply: impl FnOnce(Outcome<T>) + Send + 'static,
+    ) -> Result<(), Refused> {
+        let now = monotonic();
+        let deadline = self.0.0.class(class).deadline.map_or(Nanos::NEVER, |deadline| now + deadline);
+        self.0.0.submit((class, now, deadline), work, reply)
+    }
+
+    /// As [`Pool::run_then`], with a deadline of the job's own in place of its class's.
+    ///
+    /// # Errors
+    /// See [`Refused`]; then `reply` is dropped without a call.
+    pub fn run_by<T: 'static>(
+        &self,
+        class: Class,
+        deadline: Nanos,
+        work: impl FnOnce() -> T + Send + 'static,
+        reply: impl FnOnce(Outcome<T>) + Send + 'static,
+    ) -> Result<(), Refused> {
+        self.0.0.submit((class, monotonic(), deadline), work, reply)
+    }
+
+    /// Changes how many jobs may run at a time: at least 1, at most as many as at the start. Jobs that run go
+    /// on; fewer permits take effect as jobs end.
+    pub fn set_permits(&self, permits: usize) {
+        let shared = &self.0.0;
+        shared.handoff.set_permits(permits.clamp(1, shared.permits_max));
+        for _ in 0..shared.permits_max {
+            shared.signal();
+        }
+        shared.monitor.wake();
+    }
+
+    /// The permits that it was started with.
+    pub fn permits_max(&self) -> usize {
+        self.0.0.permits_max
+    }
+
+    /// The figures so far. Each is right for itself; together they may be of slightly different moments.
     pub fn stats(&self) -> PoolStats {
         let shared = &self.0.0;
         PoolStats {
-            queued: shared.queued.load(Ordering::Relaxed),
-            finished: shared.finished.load(Ordering::Relaxed),
-            refused: shared.refused.load(Ordering::Relaxed),
-            panicked: shared.panicked.load(Ordering::Relaxed),
+            permits: shared.handoff.permits(),
+            held: shared.handoff.held(),
+            threads: shared.threads(),
+            threads_peak: shared.threads_peak.load(Ordering::Relaxed),
+            suspected: shared.suspected.load(Ordering::Relaxed),
+            threads_refused: shared.threads_refused.load(Ordering::Relaxed),
+            classes: shared.classes.iter().map(|class| class.counts.read(class.name)).collect(),
         }
-    }
-}
-
-impl Shared {
-    fn work(&self) {
-        // Refused only for negative values, which settings exclude.
-        let _ = sys::limits::set_thread_niceness(self.settings.niceness);
-        loop {
-            self.permits.acquire();
-            let Some(job) = self.next_job() else {
-                debug_assert!(self.closing.load(Ordering::Relaxed), "each other permit stands for a job");
-                return;
-            };
-            self.queued.fetch_sub(1, Ordering::Relaxed);
-            if catch_unwind(AssertUnwindSafe(job)).is_err() {
-                self.panicked.fetch_add(1, Ordering::Relaxed);
-            }
-            self.finished.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    fn next_job(&self) -> Option<Job> {
-        // No job runs under the lock, so a poisoned one guards an intact queue.
-        let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
-        if next.is_empty() {
-            next.extend(self.arrivals.take());
-        }
-        next.pop_front()
     }
 }
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        self.0.closing.store(true, Ordering::Relaxed);
-        for _ in 0..self.0.settings.threads {
-            self.0.permits.release();
-        }
+        self.0.close();
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::sync::mpsc;
-
-    fn pool(threads: usize, queue_max: usize) -> Pool {
-        Pool::start(PoolSettings { name: "test", threads, queue_max, niceness: 5 }).unwrap()
+impl Shared {
+    fn new(settings: &PoolSettings) -> Shared {
+        // The monitor is a thread as well.
+        let room = usize::try_from(thread_budget().threads).unwrap_or(usize::MAX).saturating_sub(1);
+        let threads_min = settings.classes.len();
+        let threads_max = settings.threads_max.max(settings.permits).min(room).max(threads_min);
+        let classes = settings.classes.iter().zip(settings.concurrency(threads_max));
+        let side = |(class, concurrency_max): (&ClassSettings, usize)| ClassSide {
+            name: class.name,
+            queue_max: class.queue_max,
+            concurrency_max: concurrency_max as u64,
+            deadline: class.deadline,
+            counts: Counts::default(),
+        };
+        Shared {
+            name: settings.name,
+            niceness: settings.niceness,
+            permits_max: settings.permits,
+            classes: classes.map(side).collect(),
+            arrivals: Stack::new(),
+            waiting: Mutex::new(Waiting {
+                schedule: Schedule::new(settings, threads_max),
+                returning: VecDeque::new(),
+            }),
+            has_eligible: AtomicBool::new(false),
+            has_returning: AtomicBool::new(false),
+            handoff: Handoff::new(settings.permits, threads_max),
+            monitor: Monitor::new(),
+            threads: AtomicUsize::new(0),
+            threads_peak: AtomicUsize::new(0),
+            suspected: AtomicU64::new(0),
+            threads_refused: AtomicU64::new(0),
+            is_closing: AtomicBool::new(false),
+        }
     }
 
-    #[test]
-    fn a_full_queue_is_an_answer_and_queued_jobs_keep_their_order() {
-        let pool = pool(1, 3);
-        let (open, gate) = mpsc::channel::<()>();
-        let (started, has_started) = mpsc::channel();
-        let (done, order) = mpsc::channel();
-        let blocker = pool.run(move || {
-            started.send(()).unwrap();
-            gate.recv().unwrap();
-        });
-        assert!(blocker.is_ok());
-        has_started.recv().unwrap();
-        for n in 0..3 {
-            let done = done.clone();
-            assert!(pool.run(move || done.send(n).unwrap()).is_ok());
+    fn submit<T: 'static>(
+        &self,
+        (class, now, deadline): (Class, Nanos, Nanos),
+        work: impl FnOnce() -> T + Send + 'static,
+        reply: impl FnOnce(Outcome<T>) + Send + 'static,
+    ) -> Result<(), Refused> {
+        let side = self.class(class);
+        // The count goes up first, so that the bound holds however many threads submit at once.
+        let ahead = side.counts.queued.fetch_add(1, Ordering::Relaxed);
+        let refused = if ahead >= side.queue_max {
+            Some((Refused::Full, &side.counts.refused_full))
+        } else if now + self.expected_wait(side, ahead as u64) > deadline {
+            Some((Refused::Late, &side.counts.refused_late))
+        } else {
+            None
+        };
+        if let Some((refused, counter)) = refused {
+            side.counts.queued.fetch_sub(1, Ordering::Relaxed);
+            count(counter);
+            return Err(refused);
         }
-        assert_eq!(pool.run(|| ()).err(), Some(QueueFull));
-        assert_eq!(pool.stats(), PoolStats { queued: 3, finished: 0, refused: 1, panicked: 0 });
-        open.send(()).unwrap();
-        assert_eq!(order.iter().take(3).collect::<Vec<_>>(), [0, 1, 2]);
+        self.arrivals.push(Job::new((class, now, deadline), work, reply));
+        self.signal();
+        Ok(())
     }
 
-    #[test]
-    fn a_panic_ends_the_job_and_the_last_handle_ends_the_threads() {
-        let pool = pool(2, 100);
-        let (done, results) = mpsc::channel();
-        assert!(pool.run(|| -> u8 { std::panic::panic_any("planted") }).is_ok());
-        for n in 0..50 {
-            let done = done.clone();
-            assert!(pool.run(move || done.send(n).unwrap()).is_ok());
+    /// How long a job waits that has so many of its class ahead, by what they have taken lately: of CPU on
+    /// all permits, and of time on all threads that the class may have.
+    fn expected_wait(&self, side: &ClassSide, ahead: u64) -> Duration {
+        let mean = |mean: &AtomicU64| mean.load(Ordering::Relaxed);
+        let of_cpu = ahead.saturating_mul(mean(&side.counts.cost_ns)) / self.handoff.permits() as u64;
+        let of_threads = ahead.saturating_mul(mean(&side.counts.service_ns)) / side.concurrency_max;
+        Duration::from_nanos(of_cpu.max(of_threads))
+    }
+
+    /// To be called by whoever brings work, a permit or an idle thread.
+    fn signal(&self) {
+        match self.handoff.signal(|| self.has_work()) {
+            Signal::NoWork | Signal::Woken => {}
+            Signal::NoPermit => self.monitor.wake(),
+            Signal::NoThread => self.monitor.ask_for_thread(),
         }
-        drop(done);
-        let shared = Arc::downgrade(&pool.0.0);
-        drop(pool);
-        // Ends only when every job has run and dropped its sender.
-        assert_eq!(results.iter().count(), 50);
-        while shared.strong_count() > 0 {
-            thread::yield_now();
+    }
+
+    /// Whether a thread with a permit would find a job, or jobs that nobody has looked at yet.
+    fn has_work(&self) -> bool {
+        self.has_eligible.load(Ordering::Relaxed) || !self.arrivals.is_empty()
+    }
+
+    /// Whether something waits for a permit or a thread.
+    fn is_wanting(&self) -> bool {
+        self.has_work() || self.has_returning.load(Ordering::Relaxed)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        // No job runs under the lock, so a poisoned one guards an intact schedule.
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells those who do not take the lock what it guards. Before it is let go of.
+    fn publish(&self, waiting: &Waiting) {
+        self.has_eligible.store(waiting.schedule.is_eligible(), Ordering::Relaxed);
+        self.has_returning.store(!waiting.returning.is_empty(), Ordering::Relaxed);
+    }
+
+    fn class(&self, class: Class) -> &ClassSide {
+        &self.classes[usize::from(class.0)]
+    }
+
+    fn counts(&self, class: Class) -> &Counts {
+        &self.class(class).counts
+    }
+
+    fn threads(&self) -> usize {
+        self.threads.load(Ordering::Relaxed)
+    }
+
+    fn joined(&self) {
+        let threads = self.threads.fetch_add(1, Ordering::Relaxed) + 1;
+        self.threads_peak.fetch_max(threads, Ordering::Relaxed);
+    }
+
+    /// A thread ends.
+    fn left(&self) {
+        // Release pairs with the Acquire of `is_over`: the last to leave has done all that it did.
+        if self.threads.fetch_sub(1, Ordering::Release) == 1 {
+            self.monitor.end();
         }
+    }
+
+    /// Has the threads end when nothing is left to do.
+    fn close(&self) {
+        // Pairs with the load of a thread that has just become idle, after the fence of its signal: either
+        // it sees this, or it is found in the list here.
+        self.is_closing.store(true, Ordering::SeqCst);
+        sys::sync::atomic::fence(Ordering::SeqCst);
+        while let Some(number) = self.handoff.seats.pop() {
+            let seat = self.handoff.seats.at(number);
+            seat.is_dismissed.store(true, Ordering::Release);
+            seat.parker.unpark();
+        }
+        self.monitor.end();
+    }
+
+    fn is_closing(&self) -> bool {
+        self.is_closing.load(Ordering::SeqCst)
+    }
+
+    /// Whether the pool has ended.
+    fn is_over(&self) -> bool {
+        self.is_closing() && self.threads.load(Ordering::Acquire) == 0 && !self.is_wanting()
     }
 }

@@ -181,7 +181,7 @@ impl Authenticator {
         let flight = Flight { authenticator: self, key };
         self.flights.borrow_mut().insert(key, Vec::new());
         // A check that panicked gave no result: that is no proof, and no reason to say that it was wrong.
-        let right = result.await.map_err(|oneshot::Lost| AuthError::Overloaded)?;
+        let right = result.await.map_err(|_| AuthError::Overloaded)?;
         flight.land(right);
         Ok(right)
     }

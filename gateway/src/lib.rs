@@ -25,6 +25,7 @@ mod date;
 mod dial;
 pub mod drain;
 mod expiring;
+pub mod jobs;
 pub mod limits;
 mod local;
 pub mod log;

@@ -31,6 +31,7 @@ use std::thread;
 use std::time::Duration;
 
 use engine::oneshot;
+use engine::pool::Pool;
 use tokio::sync::mpsc;
 
 pub use cache::ResolveCache;
@@ -83,8 +84,6 @@ pub struct ResolveSettings {
     pub hosts: PathBuf,
     /// Where to find the servers, usually `/etc/resolv.conf`. Builtin mode only.
     pub resolv_conf: PathBuf,
-    /// Calls of `getaddrinfo` at a time; at least 1. System mode only.
-    pub system_threads: usize,
 }
 
 impl Default for ResolveSettings {
@@ -103,7 +102,6 @@ impl Default for ResolveSettings {
             cache_entries_max: 16_384,
             hosts: "/etc/hosts".into(),
             resolv_conf: "/etc/resolv.conf".into(),
-            system_threads: 4,
         }
     }
 }
@@ -198,16 +196,16 @@ pub struct Resolver {
 }
 
 impl Resolver {
-    /// Starts the DNS thread. It ends when the returned [`DnsThread`] is dropped; lookups in flight and
-    /// later ones then fail.
+    /// Starts the DNS thread; the system's lookups run on `pool`. It ends when the returned [`DnsThread`] is
+    /// dropped; lookups in flight and later ones then fail.
     ///
     /// # Errors
     /// No thread or no descriptor is to be had. Unreachable servers and missing files are no errors here.
-    pub fn start(settings: ResolveSettings) -> io::Result<(Resolver, DnsThread)> {
+    pub fn start(settings: ResolveSettings, pool: &Pool) -> io::Result<(Resolver, DnsThread)> {
         let deadline = settings.deadline;
         match settings.mode {
             ResolveMode::Builtin => desk::start(builtin::Builtin::new(settings), deadline),
-            ResolveMode::System => desk::start(system::System::new(settings)?, deadline),
+            ResolveMode::System => desk::start(system::System::new(&settings, pool.clone()), deadline),
         }
     }
 

@@ -14,7 +14,6 @@ use std::thread::{self, JoinHandle};
 use engine::accept::{self, Strategy};
 use engine::executor::Executor;
 use engine::inbox::{Address, Inbox, Parking};
-use engine::pool::{Pool, PoolSettings};
 use engine::reactor::Reactor;
 use ledger::{Durability, Inlet, Ledger, OpenError, OpenSettings};
 use sys::clock;
@@ -23,6 +22,7 @@ use sys::socket::Listener;
 use crate::auth::{AuthShared, Authenticator};
 use crate::config::Config;
 use crate::connection;
+use crate::jobs;
 use crate::limits::{
     CLOSES_PER_SECOND_MAX, EXCHANGES_PER_THREAD_MAX, FLOWS_PER_THREAD_MAX, HANDSHAKES_PER_THREAD_MAX,
     SCRATCH_BYTES, STALL_SECONDS_MAX,
@@ -38,9 +38,6 @@ use crate::settings::{self, Dns, DnsMode};
 use crate::snapshot::{Current, Snapshot};
 use crate::stats::Stats;
 use crate::worker::{Order, Tasks, Worker};
-
-/// The niceness of password hashing: it may take what the reactors leave.
-const HASH_NICENESS: i32 = 10;
 
 /// Why a gateway could not start.
 #[derive(Debug, thiserror::Error)]
@@ -124,12 +121,12 @@ impl Gateway {
         config.own_also(listeners.iter().map(|listening| listening.bound).chain([admin]));
         let (ledger, inlets) =
             Ledger::open(&ledger_settings(&config, threads)).map_err(StartError::Ledger)?;
-        let hashing = hashing_pool(&config).map_err(StartError::Thread)?;
-        let pools = vec![("hash", hashing.clone())];
-        let stats = Stats::new(version, clock::wall(), threads, pools);
+        let pool = jobs::start(config.auth.hash_queue as usize).map_err(StartError::Thread)?;
+        let stats = Stats::new(version, clock::wall(), threads, pool.clone());
         let (log, log_inlets) = Log::start(&config.log.to, &stats).map_err(StartError::Log)?;
-        let (resolver, dns) = Resolver::start(resolve_settings(&config.dns)).map_err(StartError::Thread)?;
-        let auth = Arc::new(AuthShared::new(hashing, &config.auth).map_err(StartError::Thread)?);
+        let (resolver, dns) =
+            Resolver::start(resolve_settings(&config.dns), &pool).map_err(StartError::Thread)?;
+        let auth = Arc::new(AuthShared::new(pool, &config.auth).map_err(StartError::Thread)?);
         let process = random_u32().map_err(StartError::Thread)?;
         let handshakes_max =
             (config.limits.handshakes as usize).div_ceil(threads).min(HANDSHAKES_PER_THREAD_MAX);
@@ -326,12 +323,6 @@ fn slots(connections: usize, threads: usize) -> u32 {
     let open = connections.min(2 * connections / threads + 1024);
     let slots = (open + CLOSES_PER_SECOND_MAX * STALL_SECONDS_MAX).min(FLOWS_PER_THREAD_MAX);
     u32::try_from(slots).expect("the bound fits")
-}
-
-fn hashing_pool(config: &Config) -> io::Result<Pool> {
-    let queue_max = config.auth.hash_queue as usize;
-    // One thread is the one permit: argon2 takes 19 MiB and 50 ms, and must not take a second CPU.
-    Pool::start(PoolSettings { name: "hash", threads: 1, queue_max, niceness: HASH_NICENESS })
 }
 
 fn resolve_settings(dns: &Dns) -> ResolveSettings {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+pub use engine::pool::ClassStats;
 use engine::pool::Pool;
 use engine::stats::{Counter, ReactorStats};
 use ledger::record::{CloseReason, Legs, Protocol};
@@ -22,8 +23,8 @@ pub struct Stats {
     pub started: WallNanos,
     /// One for each reactor thread.
     pub workers: Vec<Arc<WorkerStats>>,
-    /// The job pools, each with the name that metrics show.
-    pub pools: Vec<(&'static str, Pool)>,
+    /// The job pool.
+    pub pool: Pool,
     /// How the configuration was reloaded.
     pub reloads: Reloads,
     /// Failed writes to the log's destination, and failed attempts to open it.
@@ -36,17 +37,12 @@ pub struct Stats {
 
 impl Stats {
     /// Zeroes, for `workers` reactor threads. The gateway is not ready yet.
-    pub fn new(
-        version: &'static str,
-        started: WallNanos,
-        workers: usize,
-        pools: Vec<(&'static str, Pool)>,
-    ) -> Arc<Stats> {
+    pub fn new(version: &'static str, started: WallNanos, workers: usize, pool: Pool) -> Arc<Stats> {
         Arc::new(Stats {
             version,
             started,
             workers: (0..workers).map(|_| Arc::default()).collect(),
-            pools,
+            pool,
             reloads: Reloads::default(),
             log_write_errors: AtomicU64::new(0),
             log_messages_dropped: AtomicU64::new(0),
@@ -453,7 +449,7 @@ mod tests {
 
     #[test]
     fn sums_run_over_all_workers() {
-        let stats = Stats::new("0.0.0", WallNanos(0), 3, Vec::new());
+        let stats = Stats::new("0.0.0", WallNanos(0), 3, crate::jobs::start(1).unwrap());
         for (index, worker) in stats.workers.iter().enumerate() {
             worker.bytes.client_rx.add(10u64.pow(index as u32));
         }

@@ -8,7 +8,7 @@
 //!   socket.rs  TCP sockets that never block        splice.rs  pipes, and moving pages through them
 //!   clock.rs   monotonic and wall time             limits.rs  what this machine permits
 //!   ring.rs    one producer, one consumer          stack.rs   many producers, one who takes all
-//!   parking.rs who sleeps and who wakes     semaphore.rs  permits that threads sleep for
+//!   parking.rs who sleeps and who wakes        parker.rs  the sleep of one thread
 //!   mapping.rs memory that outlives the process      thread.rs  what the kernel knows of a thread
 //!   crash.rs   where a kill test strikes    witness.rs    what it found sent; both are nothing otherwise
 //! ```
@@ -18,9 +18,9 @@ pub mod crash;
 pub mod epoll;
 pub mod limits;
 pub mod mapping;
+pub mod parker;
 pub mod parking;
 pub mod ring;
-pub mod semaphore;
 pub mod socket;
 pub mod splice;
 pub mod stack;

@@ -1,17 +1,30 @@
-//! Atomics, locks and cells from `std`, or from `loom` or `shuttle` when one of them runs the same code under
-//! schedules of its own.
+//! Atomics, locks, threads and cells from `std`, or from `loom` or `shuttle` when one of them runs the same
+//! code under schedules of its own.
 //!
 //! Promises: code that uses these, and nothing of `std` for what threads share, can be explored. Leaves to
-//! others: the models (`tests/*_loom.rs`, and the ledger's `simulation/schedules.rs`).
+//! others: the models (`tests/*_loom.rs`, and in ledger and engine `schedules.rs`).
 
 #[cfg(not(any(loom, shuttle)))]
-pub use std::sync::{Mutex, MutexGuard, atomic};
+pub use std::{
+    sync::{Condvar, Mutex, MutexGuard, atomic},
+    thread,
+};
+
+// Loom's takes no constant; what loom explores has no thread locals.
+#[cfg(not(shuttle))]
+pub use std::thread_local;
 
 #[cfg(loom)]
-pub use loom::sync::{Mutex, MutexGuard, atomic};
+pub use loom::{
+    sync::{Condvar, Mutex, MutexGuard, atomic},
+    thread,
+};
 
 #[cfg(shuttle)]
-pub use shuttle::sync::{Mutex, MutexGuard, atomic};
+pub use shuttle::{
+    sync::{Condvar, Mutex, MutexGuard, atomic},
+    thread, thread_local,
+};
 
 /// An `UnsafeCell` with loom's interface, so that one source serves both.
 #[cfg(not(loom))]

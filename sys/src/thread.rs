@@ -52,12 +52,21 @@ impl ThreadState {
 /// # Errors
 /// `ENOENT` or `ESRCH` when there is no such thread (any more), `EMFILE`, and `InvalidData` for a file of
 /// another form.
+#[cfg(not(shuttle))]
 pub fn thread_state(id: i32) -> io::Result<ThreadState> {
     let mut buffer = [0; STAT_BYTES];
     let mut file = File::open(format!("/proc/self/task/{id}/stat"))?;
     let count = file.read(&mut buffer)?;
     state_in(&buffer[..count])
         .ok_or_else(|| io::Error::new(ErrorKind::InvalidData, format!("/proc/self/task/{id}/stat: no state")))
+}
+
+/// As above, of a thread of a model: it is ready or waits, as chance has it.
+#[cfg(shuttle)]
+#[expect(clippy::missing_errors_doc, reason = "it has none")]
+pub fn thread_state(_id: i32) -> io::Result<ThreadState> {
+    use shuttle::rand::{Rng, thread_rng};
+    Ok(if thread_rng().gen_bool(0.5) { ThreadState::Running } else { ThreadState::Sleeping })
 }
 
 /// An id of 10 digits, a name of 64 bytes (kernel threads have longer ones than the 15 of ours) and the

@@ -1,8 +1,8 @@
-//! What all threads share for checking credentials: the hashing thread, its memo, and the throttle.
+//! What all threads share for checking credentials: the pool that hashes, its memo, and the throttle.
 //!
 //! Promises: a failure counts against its source even if the client has left; a secret is wiped when its
 //! check has ended or was refused; one source fills at most half of the queue. Leaves to others: who waits
-//! for a result (`auth.rs`), and that the pool has one thread, the permit for 20 MiB and a CPU.
+//! for a result (`auth.rs`), and that the pool hashes one at a time, which bounds memory and CPU (`jobs.rs`).
 
 use std::io;
 use std::net::IpAddr;
@@ -11,12 +11,12 @@ use std::time::Duration;
 
 use blake2::Blake2sMac256;
 use blake2::digest::{FixedOutput, KeyInit, Update};
-use engine::oneshot;
-use engine::pool::Pool;
+use engine::pool::{JobHandle, Pool};
 use sys::clock::monotonic;
 use zeroize::Zeroizing;
 
 use crate::expiring::Expiring;
+use crate::jobs::HASHING;
 use crate::settings::Auth;
 use crate::throttle::Throttle;
 use crate::users::{HashMemory, PasswordHash};
@@ -25,7 +25,7 @@ use crate::users::{HashMemory, PasswordHash};
 /// never, so it says nothing about the secret.
 pub(super) type Mac = [u8; 32];
 
-/// Passwords found right that the hashing thread remembers: as many as it checks in the time below, and more.
+/// Passwords found right that are remembered here: as many as are checked in the time below, and more.
 const MEMO_ENTRIES: usize = 1024;
 /// For how long: until the other threads have asked for those that the first one asked for.
 const MEMO_TTL: Duration = Duration::from_secs(10);
@@ -37,7 +37,7 @@ pub struct AuthShared {
     /// Checks of one source that may wait or run.
     per_source_max: u32,
     throttle: Arc<Throttle>,
-    /// Locked by the hashing thread only, as is the next.
+    /// Locked by whoever hashes, one at a time, as is the next.
     memo: Mutex<Expiring<Mac, ()>>,
     memory: Mutex<HashMemory>,
 }
@@ -87,7 +87,7 @@ impl AuthShared {
     }
 
     /// Queues `check`; `None` if the queue is full, or half full of checks for the same source.
-    pub(super) fn submit(self: &Arc<Self>, check: Box<Check>) -> Option<oneshot::Receiver<bool>> {
+    pub(super) fn submit(self: &Arc<Self>, check: Box<Check>) -> Option<JobHandle<bool>> {
         let running = self.throttle.enter(check.source, self.per_source_max)?;
         let shared = Arc::clone(self);
         let job = move || {
@@ -95,10 +95,10 @@ impl AuthShared {
             drop(running);
             right
         };
-        self.pool.run(job).ok()
+        self.pool.run(HASHING, job).ok()
     }
 
-    /// On the hashing thread.
+    /// On the thread that hashes.
     fn perform(&self, check: &Check) -> bool {
         if self.memo().value(hash_of(&check.key), |known| *known == check.key, monotonic()).is_some() {
             return true;
@@ -129,7 +129,6 @@ pub(super) fn hash_of(key: &Mac) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use engine::pool::PoolSettings;
 
     fn check(key: Mac, hash: &PasswordHash, secret: &str, is_decoy: bool) -> Check {
         let secret = Zeroizing::new(secret.as_bytes().to_vec());
@@ -144,8 +143,7 @@ mod tests {
     }
 
     fn shared() -> AuthShared {
-        let pool = PoolSettings { name: "hash", threads: 1, queue_max: 1, niceness: 0 };
-        AuthShared::new(Pool::start(pool).unwrap(), &Auth::default()).unwrap()
+        AuthShared::new(crate::jobs::start(1).unwrap(), &Auth::default()).unwrap()
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use std::task::{Context, Waker};
 
 use argon2::{Algorithm, Argon2, Params, Version};
-use engine::pool::{Pool, PoolSettings};
+use engine::pool::Pool;
 use password_hash::PasswordHasher;
 
 use super::*;
@@ -53,7 +53,7 @@ impl House {
         let snapshot = snapshot(text);
         let settings = &snapshot.config.auth;
         let queue_max = settings.hash_queue as usize;
-        let pool = Pool::start(PoolSettings { name: "hash", threads: 1, queue_max, niceness: 0 }).unwrap();
+        let pool = crate::jobs::start(queue_max).unwrap();
         let shared = Arc::new(AuthShared::new(pool.clone(), settings).unwrap());
         let authenticator = Authenticator::new(shared, &snapshot);
         House { snapshot, pool, authenticator }
@@ -63,7 +63,7 @@ impl House {
     fn stop_hashing(&self) -> mpsc::Sender<()> {
         let (go, gate) = mpsc::channel::<()>();
         let (stopped, is_stopped) = mpsc::channel();
-        let job = self.pool.run(move || {
+        let job = self.pool.run(crate::jobs::HASHING, move || {
             stopped.send(()).unwrap();
             // Ends as well when the test is over.
             let _ = gate.recv();
@@ -104,7 +104,11 @@ impl House {
         // What came before this job is counted when it runs.
         let (count, counted) = mpsc::channel();
         let pool = self.pool.clone();
-        assert!(self.pool.run(move || count.send(pool.stats().finished).unwrap()).is_ok());
+        assert!(
+            self.pool
+                .run(crate::jobs::HASHING, move || count.send(pool.stats().classes[0].finished).unwrap())
+                .is_ok()
+        );
         counted.recv().unwrap()
     }
 }
@@ -185,7 +189,7 @@ fn clients_with_the_same_credentials_share_a_check() {
     for secret in ["open sesame", "wrong"] {
         let go = house.stop_hashing();
         let clients: Vec<_> = (0..10).map(|n| house.begin("ann", secret, &format!("192.0.2.{n}"))).collect();
-        assert_eq!(house.pool.stats().queued, 1);
+        assert_eq!(house.pool.stats().queued(), 1);
         go.send(()).unwrap();
         let expected = if secret == "wrong" { "Wrong" } else { "ann" };
         for client in clients {

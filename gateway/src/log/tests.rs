@@ -191,7 +191,7 @@ fn text(bytes_max: usize) -> impl Strategy<Value = String> {
 
 /// A log into `directory/log`, and what it counts.
 fn start(directory: &Path, workers: usize) -> (Log, Vec<LogInlet>, Arc<Stats>) {
-    let stats = Stats::new("0.0.0", AT, workers, Vec::new());
+    let stats = Stats::new("0.0.0", AT, workers, crate::jobs::start(1).unwrap());
     let (log, inlets) = Log::start(&LogTarget::File(directory.join("log")), &stats).unwrap();
     (log, inlets, stats)
 }
@@ -299,7 +299,7 @@ impl Still {
 }
 
 fn still(output: Output) -> Still {
-    let stats = Stats::new("0.0.0", AT, 1, Vec::new());
+    let stats = Stats::new("0.0.0", AT, 1, crate::jobs::start(1).unwrap());
     let shared = Arc::new(Shared::default());
     let (inlets, rings) = stats.workers.iter().map(|worker| inlet(&shared, worker)).unzip();
     let (said, lines) = bounded(SAID_LINES_MAX);
@@ -464,7 +464,7 @@ fn a_file_that_is_still_the_same_is_continued_where_it_was_cut() {
 
 #[test]
 fn a_log_that_cannot_be_opened_at_all_is_an_error_with_its_path() {
-    let stats = Stats::new("0.0.0", AT, 1, Vec::new());
+    let stats = Stats::new("0.0.0", AT, 1, crate::jobs::start(1).unwrap());
     let error = Log::start(&LogTarget::File("/nowhere/log".into()), &stats).err().unwrap();
     assert!(error.to_string().starts_with("/nowhere/log: "), "{error}");
 }

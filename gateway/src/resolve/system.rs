@@ -1,4 +1,4 @@
-//! The system's lookups: `getaddrinfo` on a pool of threads, for machines whose names come from elsewhere
+//! The system's lookups: `getaddrinfo` on the job pool, for machines whose names come from elsewhere
 //! than DNS (LDAP, mDNS, a container runtime).
 //!
 //! Promises: a call that hangs holds one thread of the pool and not more, however many ask for its name; the
@@ -12,11 +12,14 @@ use std::net::{IpAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::Duration;
 
-use engine::pool::{Pool, PoolSettings};
+use engine::oneshot;
+use engine::pool::{Failure, Outcome, Pool, blocking};
+use sys::clock::monotonic;
 use tokio::time::timeout;
 
 use super::desk::{Backend, Settled};
-use super::{Answer, NAMES_IN_FLIGHT_MAX, Reply, ResolveError, ResolveSettings};
+use super::{Answer, Reply, ResolveError, ResolveSettings};
+use crate::jobs::NAMES;
 
 /// How long a result is repeated, within the bounds of the settings.
 const SYSTEM_TTL: Duration = Duration::from_secs(30);
@@ -33,30 +36,26 @@ pub(super) struct System {
 }
 
 impl System {
-    /// Starts the pool.
-    pub(super) fn new(settings: ResolveSettings) -> io::Result<System> {
-        System::with(settings, |name| Ok((name, 0).to_socket_addrs()?.map(|found| found.ip()).collect()))
+    /// Looks up on `pool`.
+    pub(super) fn new(settings: &ResolveSettings, pool: Pool) -> System {
+        System::with(settings, pool, |name| {
+            Ok((name, 0).to_socket_addrs()?.map(|found| found.ip()).collect())
+        })
     }
 
     /// As [`System::new`], with another source than the system.
     pub(super) fn with(
-        settings: ResolveSettings,
+        settings: &ResolveSettings,
+        pool: Pool,
         get_address_info: impl Fn(&str) -> io::Result<Vec<IpAddr>> + Send + Sync + 'static,
-    ) -> io::Result<System> {
-        // The desk bounds the names, so the queue never fills before it does.
-        let pool = PoolSettings {
-            name: "getaddrinfo",
-            threads: settings.system_threads,
-            queue_max: NAMES_IN_FLIGHT_MAX,
-            niceness: 0,
-        };
-        Ok(System {
-            pool: Pool::start(pool)?,
+    ) -> System {
+        System {
+            pool,
             get_address_info: Arc::new(get_address_info),
             deadline: settings.deadline,
             ttl: SYSTEM_TTL.min(settings.ttl_max).max(settings.ttl_min),
             negative_ttl: SYSTEM_TTL.min(settings.negative_ttl_max),
-        })
+        }
     }
 }
 
@@ -64,17 +63,19 @@ impl Backend for System {
     fn lookup(&mut self, name: Arc<str>) -> impl Future<Output = Settled> + Send + 'static {
         let (get_address_info, ttl, negative_ttl) =
             (Arc::clone(&self.get_address_info), self.ttl, self.negative_ttl);
-        let call = self.pool.run(move || reply(get_address_info(&name), ttl, negative_ttl));
+        let (sender, mut call) = oneshot::channel();
+        // Nobody waits any more for a call that would begin after the deadline.
+        let work = move || reply(blocking(|| get_address_info(&name)), ttl, negative_ttl);
+        let told = move |outcome: Outcome<Reply>| sender.send(outcome.unwrap_or_else(failed));
+        let accepted = self.pool.run_by(NAMES, monotonic() + self.deadline, work, told);
         let deadline = self.deadline;
         async move {
-            let Ok(mut call) = call else {
+            if accepted.is_err() {
                 return Settled { reply: Reply::overloaded(), rest: None };
-            };
+            }
             match timeout(deadline, &mut call).await {
-                Ok(Ok(reply)) => Settled { reply, rest: None },
-                Ok(Err(lost)) => {
-                    let error = ResolveError::Failed(lost.to_string().into());
-                    Settled { reply: Reply::failed(error), rest: None }
+                Ok(reply) => {
+                    Settled { reply: reply.unwrap_or_else(|_| failed(Failure::Panicked)), rest: None }
                 }
                 Err(_elapsed) => {
                     let rest = Box::pin(async { drop(call.await) });
@@ -83,6 +84,13 @@ impl Backend for System {
             }
         }
     }
+}
+
+fn failed(failure: Failure) -> Reply {
+    Reply::failed(match failure {
+        Failure::Expired | Failure::Shed => ResolveError::Timeout,
+        Failure::Panicked => ResolveError::Failed("the lookup panicked".into()),
+    })
 }
 
 fn reply(found: io::Result<Vec<IpAddr>>, ttl: Duration, negative_ttl: Duration) -> Reply {

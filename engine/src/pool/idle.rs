@@ -1,0 +1,151 @@
+//! The threads of a pool that have nothing to do: the one that became idle last is woken first.
+//!
+//! Promises: push and pop are a few exchanges and take no lock; a thread that is descheduled in the middle
+//! delays nobody. The last to become idle has the warmest caches, and the others sleep long enough to end.
+//! Leaves to others: waking, and what is woken for.
+//!
+//! A list of seats by number, whose head carries a count that makes each change of it unlike all others (the
+//! ABA problem; Treiber's stack with IBM's counted pointer). A thread that ends while in the list stays in it
+//! as [`LEFT`] and is thrown out when it is popped.
+
+use std::sync::atomic::Ordering;
+
+use sys::sync::atomic::AtomicU64;
+
+use super::seat::Seat;
+
+/// Nobody sits here.
+const FREE: u32 = 0;
+/// A thread sits here that is not in the list.
+const AWAKE: u32 = 1;
+/// A thread sits here that is in the list.
+const IDLE: u32 = 2;
+/// The seat is in the list, its thread has left.
+const LEFT: u32 = 3;
+
+const INDEX_BITS: u32 = 32;
+
+/// See the file's header.
+pub(super) struct Seats {
+    /// A count above, the number of the top seat plus one below; zero there is an empty list.
+    head: AtomicU64,
+    seats: Box<[Seat]>,
+}
+
+impl Seats {
+    pub(super) fn new(count: usize) -> Seats {
+        Seats { head: AtomicU64::new(0), seats: (0..count).map(|_| Seat::new()).collect() }
+    }
+
+    /// The seat of this number.
+    pub(super) fn at(&self, number: usize) -> &Seat {
+        &self.seats[number]
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.seats.len()
+    }
+
+    /// Takes a free seat for a new thread, which is awake.
+    pub(super) fn occupy(&self) -> Option<usize> {
+        let is_taken = |seat: &Seat| {
+            seat.listed.compare_exchange(FREE, AWAKE, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        };
+        self.seats.iter().position(is_taken)
+    }
+
+    /// The thread of this seat, which is awake, ends.
+    pub(super) fn vacate(&self, number: usize) {
+        self.seats[number].listed.store(FREE, Ordering::Release);
+    }
+
+    /// Whether nobody is in the list, not even those who left.
+    pub(super) fn is_empty(&self) -> bool {
+        top(self.head.load(Ordering::Acquire)) == 0
+    }
+
+    /// The thread of this seat becomes idle.
+    pub(super) fn push(&self, number: usize) {
+        let seat = &self.seats[number];
+        seat.listed.store(IDLE, Ordering::Relaxed);
+        let mut head = self.head.load(Ordering::Relaxed);
+        loop {
+            seat.next.store(top(head), Ordering::Relaxed);
+            let new = after(head, number as u32 + 1);
+            // Release pairs with the Acquire in `pop`: who finds the seat finds its state and its successor.
+            match self.head.compare_exchange_weak(head, new, Ordering::Release, Ordering::Relaxed) {
+                Ok(_) => return,
+                Err(current) => head = current,
+            }
+        }
+    }
+
+    /// Takes the thread off that became idle last; it is the caller's to wake.
+    pub(super) fn pop(&self) -> Option<usize> {
+        let mut head = self.head.load(Ordering::Acquire);
+        loop {
+            let number = (top(head) as usize).checked_sub(1)?;
+            let seat = &self.seats[number];
+            // Stale if another pops the seat meanwhile; then the count has changed and the exchange fails.
+            let new = after(head, seat.next.load(Ordering::Relaxed));
+            match self.head.compare_exchange_weak(head, new, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) if self.claim(seat, AWAKE) => return Some(number),
+                // Its thread left; now that it is out of the list another may sit here.
+                Ok(_) => seat.listed.store(FREE, Ordering::Release),
+                Err(current) => {
+                    head = current;
+                    continue;
+                }
+            }
+            head = self.head.load(Ordering::Acquire);
+        }
+    }
+
+    /// The thread of this seat, which is in the list, leaves for good; false if somebody is about to wake it.
+    pub(super) fn withdraw(&self, number: usize) -> bool {
+        self.claim(&self.seats[number], LEFT)
+    }
+
+    fn claim(&self, seat: &Seat, to: u32) -> bool {
+        seat.listed.compare_exchange(IDLE, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+}
+
+fn top(head: u64) -> u32 {
+    head as u32
+}
+
+/// The head that follows this one.
+fn after(head: u64, top: u32) -> u64 {
+    let count = (head >> INDEX_BITS).wrapping_add(1);
+    count << INDEX_BITS | u64::from(top)
+}
+
+#[cfg(all(test, not(loom), not(shuttle)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_to_become_idle_is_the_first_to_be_woken() {
+        let seats = Seats::new(3);
+        let numbers: Vec<usize> = (0..3).map(|_| seats.occupy().unwrap()).collect();
+        assert_eq!((numbers, seats.occupy()), (vec![0, 1, 2], None));
+        (0..3).for_each(|number| seats.push(number));
+        assert_eq!([seats.pop(), seats.pop()], [Some(2), Some(1)]);
+        seats.push(2);
+        assert_eq!([seats.pop(), seats.pop(), seats.pop()], [Some(2), Some(0), None]);
+    }
+
+    #[test]
+    fn who_has_left_is_passed_over_and_his_seat_taken_anew() {
+        let seats = Seats::new(2);
+        (0..2).for_each(|_| seats.push(seats.occupy().unwrap()));
+        assert!(seats.withdraw(1) && !seats.withdraw(1));
+        assert_eq!(seats.occupy(), None, "still in the list");
+        assert_eq!(seats.pop(), Some(0));
+        assert_eq!(seats.occupy(), Some(1));
+        assert!(!seats.withdraw(0), "it is awake");
+        seats.vacate(0);
+        assert_eq!(seats.occupy(), Some(0));
+    }
+}

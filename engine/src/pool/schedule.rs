@@ -1,0 +1,241 @@
+//! All jobs that wait, and which is next.
+//!
+//! Promises: classes that have jobs waiting get CPU time in proportion to their weights, measured and not
+//! assumed; one that was idle has saved nothing up; a class at its bound of threads is passed over and holds
+//! up nobody. Pure: the times come from outside. Leaves to others: threads and permits.
+//!
+//! This is weighted fair queueing by virtual time (Demers, Keshav and Shenker, 1989) with the cost of a job
+//! guessed as the mean of its class when it begins and corrected when it ends. Deficit round robin, which
+//! needs no search for the least, has to know a cost before it serves, and there are few classes.
+
+use std::time::Duration;
+
+use sys::clock::Nanos;
+
+use super::class_queue::ClassQueue;
+use super::job::{Failure, Job};
+use super::settings::{Class, PoolSettings};
+
+/// Jobs that are dropped in one look, which happens under a lock.
+const DROPS_MAX: usize = 64;
+
+/// Jobs that are not run, and why.
+pub(super) type Dropped = Vec<(Job, Failure)>;
+
+/// See the file's header.
+pub(super) struct Schedule {
+    classes: Vec<ClassQueue>,
+    /// The virtual time of the class that was served last: where one begins that was idle.
+    virtual_ns: u64,
+}
+
+impl Schedule {
+    pub(super) fn new(settings: &PoolSettings, threads_max: usize) -> Schedule {
+        let classes = settings.classes.iter().zip(settings.concurrency(threads_max));
+        Schedule {
+            classes: classes.map(|(class, threads)| ClassQueue::new(class, threads)).collect(),
+            virtual_ns: 0,
+        }
+    }
+
+    pub(super) fn put(&mut self, job: Job) {
+        let class = &mut self.classes[usize::from(job.class.0)];
+        if class.is_idle() {
+            class.virtual_ns = class.virtual_ns.max(self.virtual_ns);
+        }
+        class.put(job);
+    }
+
+    /// Whether [`Schedule::take`] would find a job, to run or to drop.
+    pub(super) fn is_eligible(&self) -> bool {
+        self.classes.iter().any(ClassQueue::is_eligible)
+    }
+
+    /// The job to run next. Those that are not to be run are put into `dropped`; when that has happened as
+    /// often as one look may, there is no job although more may be eligible.
+    pub(super) fn take(&mut self, now: Nanos, dropped: &mut Dropped) -> Option<Job> {
+        loop {
+            let eligible = self.classes.iter_mut().filter(|class| class.is_eligible());
+            let class = eligible.min_by_key(|class| class.virtual_ns)?;
+            while let Some(one) = class.drop_one(now) {
+                dropped.push(one);
+                if dropped.len() >= DROPS_MAX {
+                    return None;
+                }
+            }
+            if let Some(job) = class.take(now) {
+                self.virtual_ns = class.virtual_ns;
+                return Some(job);
+            }
+        }
+    }
+
+    /// A job of this class has ended: its CPU time, and how long it held its thread.
+    pub(super) fn finish(&mut self, class: Class, cpu: Duration, service: Duration) {
+        self.classes[usize::from(class.0)].finish(cpu, service);
+    }
+
+    /// The mean CPU time of a job of this class, and how long it holds a thread, in nanoseconds.
+    pub(super) fn means(&self, class: Class) -> (u64, u64) {
+        let class = &self.classes[usize::from(class.0)];
+        (class.cost_ns, class.service_ns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pool::settings::{ClassSettings, Shedding};
+    use std::sync::mpsc::{Receiver, Sender, channel};
+
+    const MS: u64 = 1_000_000;
+
+    /// A schedule whose jobs are numbers, told when dropped.
+    struct Model {
+        schedule: Schedule,
+        now: Nanos,
+        run: Sender<u64>,
+        ran: Receiver<u64>,
+        end: Sender<(u64, Failure)>,
+        ended: Receiver<(u64, Failure)>,
+    }
+
+    impl Model {
+        fn new(classes: Vec<ClassSettings>) -> Model {
+            let settings = PoolSettings { classes, threads_max: 8, ..PoolSettings::default() };
+            let ((run, ran), (end, ended)) = (channel(), channel());
+            Model { schedule: Schedule::new(&settings, 8), now: Nanos(1_000 * MS), run, ran, end, ended }
+        }
+
+        fn put(&mut self, class: u8, number: u64, deadline_ms: u64) {
+            let (run, end) = (self.run.clone(), self.end.clone());
+            let deadline = self.now + Duration::from_millis(deadline_ms);
+            let work = move || run.send(number).unwrap();
+            let reply = move |outcome: Result<(), Failure>| {
+                if let Err(why) = outcome {
+                    end.send((number, why)).unwrap();
+                }
+            };
+            self.schedule.put(Job::new((Class(class), self.now, deadline), work, reply));
+        }
+
+        fn pass(&mut self, ms: u64) {
+            self.now = self.now + Duration::from_millis(ms);
+        }
+
+        /// Takes the next job and runs it; its number and class.
+        fn take(&mut self) -> Option<(u64, Class)> {
+            let mut dropped = Vec::new();
+            let job = self.schedule.take(self.now, &mut dropped);
+            dropped.into_iter().for_each(|(job, why)| job.drop_because(why));
+            let class = job.as_ref().map(|job| job.class)?;
+            job?.run();
+            Some((self.ran.recv().unwrap(), class))
+        }
+
+        fn finish(&mut self, class: Class, cpu: Duration) {
+            self.schedule.finish(class, cpu, cpu);
+        }
+
+        fn dropped(&self) -> Vec<(u64, Failure)> {
+            self.ended.try_iter().collect()
+        }
+    }
+
+    fn class(weight: u32, concurrency_max: usize) -> ClassSettings {
+        let concurrency_max = Some(concurrency_max);
+        ClassSettings { weight, concurrency_max, ..ClassSettings::default() }
+    }
+
+    #[test]
+    fn cpu_time_is_shared_by_weight_whatever_a_job_costs() {
+        let mut model = Model::new(vec![class(3, 8), class(1, 8)]);
+        (0..4_000).for_each(|n| model.put(u8::from(n % 2 == 1), n, 1_000_000));
+        let (mut had, costs) = ([0u64; 2], [1, 4]);
+        for _ in 0..1_000 {
+            let (_, Class(class)) = model.take().unwrap();
+            let cost = costs[usize::from(class)];
+            had[usize::from(class)] += cost;
+            model.finish(Class(class), Duration::from_millis(cost));
+        }
+        let share = had[0] as f64 / had[1] as f64;
+        assert!((2.7..3.3).contains(&share), "{had:?}");
+    }
+
+    #[test]
+    fn a_class_that_was_idle_has_saved_nothing_up() {
+        let mut model = Model::new(vec![class(1, 8), class(1, 8)]);
+        (0..200).for_each(|n| model.put(0, n, 1_000_000));
+        for _ in 0..100 {
+            model.take().unwrap();
+            model.finish(Class(0), Duration::from_millis(1));
+        }
+        (1_000..1_100).for_each(|n| model.put(1, n, 1_000_000));
+        let mut late = 0;
+        for _ in 0..20 {
+            let (_, class) = model.take().unwrap();
+            late += usize::from(class == Class(1));
+            model.finish(class, Duration::from_millis(1));
+        }
+        assert!((8..=12).contains(&late), "{late} of 20");
+    }
+
+    #[test]
+    fn a_class_at_its_bound_is_passed_over() {
+        let mut model = Model::new(vec![class(1, 2), class(1, 8)]);
+        (0..5).for_each(|n| model.put(0, n, 1_000_000));
+        assert_eq!([model.take(), model.take()], [Some((0, Class(0))), Some((1, Class(0)))]);
+        assert_eq!(model.take(), None);
+        assert!(!model.schedule.is_eligible(), "a look would find nothing");
+        model.put(1, 9, 1_000_000);
+        assert!(model.schedule.is_eligible());
+        assert_eq!(model.take(), Some((9, Class(1))));
+        model.finish(Class(0), Duration::ZERO);
+        assert_eq!(model.take(), Some((2, Class(0))));
+    }
+
+    #[test]
+    fn a_job_is_not_run_after_its_deadline() {
+        let mut model = Model::new(vec![class(1, 8)]);
+        model.put(0, 0, 10);
+        model.put(0, 1, 20);
+        model.pass(10);
+        assert_eq!(model.take(), Some((1, Class(0))));
+        assert_eq!(model.dropped(), [(0, Failure::Expired)]);
+        // More than one look may drop.
+        (0..DROPS_MAX as u64 + 5).for_each(|n| model.put(0, n, 1));
+        model.put(0, 1_000, 100);
+        model.pass(5);
+        assert_eq!(model.take(), None);
+        assert!(model.schedule.is_eligible());
+        assert_eq!(model.take(), Some((1_000, Class(0))));
+        assert_eq!(model.dropped().len(), DROPS_MAX + 5);
+    }
+
+    #[test]
+    fn under_overload_the_newest_is_first_and_the_old_are_shed() {
+        let shedding = Some(Shedding::default());
+        let mut model = Model::new(vec![ClassSettings { shedding, ..class(1, 8) }]);
+        // Two come each millisecond, one is taken: the queue stands.
+        let mut next = 0;
+        let mut last = None;
+        for _ in 0..300 {
+            for _ in 0..2 {
+                model.put(0, next, 1_000_000);
+                next += 1;
+            }
+            model.pass(1);
+            if let Some(taken) = model.take() {
+                last = Some(taken);
+                model.finish(Class(0), Duration::from_millis(1));
+            }
+        }
+        assert_eq!(last, Some((next - 1, Class(0))), "the newest");
+        let dropped = model.dropped();
+        assert!(dropped.len() > 100, "{}", dropped.len());
+        assert!(dropped.iter().all(|(_, why)| *why == Failure::Shed));
+        // Nobody comes any more: what is left drains, oldest first again once the overload is over.
+        model.pass(5_000);
+        assert_eq!(model.take(), None, "all that was left is far too old");
+    }
+}

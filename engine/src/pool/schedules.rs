@@ -1,0 +1,111 @@
+//! The pool's threads under shuttle, which switches between them at every access to what they share, and
+//! whose kernel says at random of a job's thread that it sleeps or runs.
+//!
+//! Promises: every accepted job is answered once, whatever the schedule; no wake is lost, or the schedule
+//! would not end; all permits come back; all threads end. Leaves to others: what the memory model may
+//! reorder (`tests/handoff_loom.rs`).
+//!
+//! `RUSTFLAGS="--cfg shuttle" cargo test -p engine --release --target-dir target/shuttle --lib schedules`
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
+use shuttle::thread;
+use shuttle::{Config, Runner};
+
+use super::*;
+
+/// Of each scheduler.
+const SCHEDULES: usize = 3_000;
+const PCT_DEPTH: usize = 3;
+const STEPS_MAX: usize = 200_000;
+const JOBS: Class = Class(0);
+const OTHERS: Class = Class(1);
+
+fn explore(model: impl Fn() + Send + Sync + Copy + 'static) {
+    fn run(scheduler: impl Scheduler + 'static, model: impl Fn() + Send + Sync + 'static) {
+        let mut config = Config::new();
+        config.stack_size = 0x2_0000;
+        config.max_steps = shuttle::MaxSteps::FailAfter(STEPS_MAX);
+        Runner::new(scheduler, config).run(model);
+    }
+    run(RandomScheduler::new(SCHEDULES), model);
+    run(PctScheduler::new(PCT_DEPTH, SCHEDULES), model);
+}
+
+fn pool(permits: usize, threads_max: usize) -> Pool {
+    let class = |threads| ClassSettings { concurrency_max: Some(threads), ..ClassSettings::default() };
+    let classes = vec![class(2), class(1)];
+    Pool::start(PoolSettings { name: "model", permits, threads_max, niceness: 0, classes }).unwrap()
+}
+
+/// What was answered: a digit for each job, so that one that was answered twice or never is seen.
+#[derive(Clone, Default)]
+struct Answers(Arc<AtomicU64>);
+
+impl Answers {
+    fn submit(&self, pool: &Pool, class: Class, job: u32, work: impl FnOnce() + Send + 'static) {
+        let answers = self.clone();
+        let reply = move |outcome: Outcome<()>| {
+            assert_eq!(outcome, Ok(()));
+            answers.0.fetch_add(10u64.pow(job), Ordering::Relaxed);
+        };
+        pool.run_then(class, work, reply).unwrap();
+    }
+
+    /// The pool goes, and all that it was given has been answered when its threads have ended.
+    fn close(self, pool: Pool, expected: u64) {
+        let shared = Arc::clone(&pool.0.0);
+        drop(pool);
+        while Arc::strong_count(&shared) > 1 {
+            thread::yield_now();
+        }
+        assert_eq!(self.0.load(Ordering::Relaxed), expected);
+        assert_eq!(shared.handoff.held(), 0, "every permit came back");
+        assert_eq!(shared.threads(), 0);
+    }
+}
+
+#[test]
+fn two_submitters_and_jobs_that_wait() {
+    explore(|| {
+        let (pool, answers) = (pool(1, 3), Answers::default());
+        let other = {
+            let (pool, answers) = (pool.clone(), answers.clone());
+            thread::spawn(move || {
+                answers.submit(&pool, JOBS, 0, || blocking(thread::yield_now));
+                answers.submit(&pool, OTHERS, 1, || ());
+            })
+        };
+        answers.submit(&pool, JOBS, 2, || blocking(thread::yield_now));
+        answers.submit(&pool, OTHERS, 3, || blocking(thread::yield_now));
+        other.join().unwrap();
+        answers.close(pool, 1111);
+    });
+}
+
+#[test]
+fn a_job_waits_for_another_that_only_its_permit_can_run() {
+    explore(|| {
+        let (pool, answers) = (pool(1, 3), Answers::default());
+        let (tell, told) = shuttle::sync::mpsc::channel();
+        answers.submit(&pool, JOBS, 0, move || blocking(|| told.recv().unwrap()));
+        answers.submit(&pool, JOBS, 1, move || tell.send(()).unwrap());
+        answers.close(pool, 11);
+    });
+}
+
+#[test]
+fn permits_change_while_jobs_run() {
+    explore(|| {
+        let (pool, answers) = (pool(2, 3), Answers::default());
+        for job in 0..3 {
+            answers.submit(&pool, JOBS, job, || blocking(thread::yield_now));
+        }
+        pool.set_permits(1);
+        answers.submit(&pool, JOBS, 3, || ());
+        pool.set_permits(2);
+        answers.close(pool, 1111);
+    });
+}

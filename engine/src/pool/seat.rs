@@ -1,0 +1,128 @@
+//! The place of one thread of a pool, and what is known about it from outside.
+//!
+//! Promises: who changes a seat's state has won an exchange, so two never act on the same one. Leaves to
+//! others: what follows from a state.
+//!
+//! ```text
+//!            begin                enter                      end
+//!   NoJob ----------> Running ------------> Declared     (any) --> NoJob
+//!            ^          |  ^ <-- leave ------'  ^
+//!            |  suspect v  | restore            | enter
+//!            '--------- Suspected --------------'
+//! ```
+//!
+//! A thread in Running holds a permit, in the other states none: Declared is inside `blocking`, Suspected
+//! was seen asleep by the monitor while it should have been running. The sequence number beside the state
+//! tells one job from the next.
+
+use sys::parker::Parker;
+use sys::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
+
+const STATE_BITS: u32 = 2;
+
+/// What a thread does, as far as permits go.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Doing {
+    NoJob = 0,
+    Running = 1,
+    Declared = 2,
+    Suspected = 3,
+}
+
+/// What a thread does, and which of its jobs it does it in.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct Moment(u64);
+
+impl Moment {
+    fn new(sequence: u64, doing: Doing) -> Moment {
+        Moment(sequence << STATE_BITS | doing as u64)
+    }
+
+    pub(super) fn doing(self) -> Doing {
+        match self.0 & ((1 << STATE_BITS) - 1) {
+            0 => Doing::NoJob,
+            1 => Doing::Running,
+            2 => Doing::Declared,
+            _ => Doing::Suspected,
+        }
+    }
+
+    fn sequence(self) -> u64 {
+        self.0 >> STATE_BITS
+    }
+
+    /// The same job in another state.
+    fn and(self, doing: Doing) -> Moment {
+        Moment::new(self.sequence(), doing)
+    }
+}
+
+/// See the file's header.
+pub(super) struct Seat {
+    moment: AtomicU64,
+    /// The kernel's id of the thread that sits here.
+    pub(super) thread: AtomicI32,
+    /// The thread is to end instead of looking for a job; set before the token that wakes it.
+    pub(super) is_dismissed: AtomicBool,
+    pub(super) parker: Parker,
+    /// For the list of those that are idle: the next one, and whether this one is in it (`idle.rs`).
+    pub(super) next: AtomicU32,
+    pub(super) listed: AtomicU32,
+}
+
+impl Seat {
+    pub(super) fn new() -> Seat {
+        Seat {
+            moment: AtomicU64::new(0),
+            thread: AtomicI32::new(0),
+            is_dismissed: AtomicBool::new(false),
+            parker: Parker::new(),
+            next: AtomicU32::new(0),
+            listed: AtomicU32::new(0),
+        }
+    }
+
+    pub(super) fn moment(&self) -> Moment {
+        Moment(self.moment.load(Ordering::Relaxed))
+    }
+
+    /// A job begins on a thread with a permit. Only the thread itself calls this, and nobody else changes
+    /// the state of a thread without a job.
+    pub(super) fn begin(&self) {
+        let next = self.moment().sequence() + 1;
+        self.moment.store(Moment::new(next, Doing::Running).0, Ordering::Relaxed);
+    }
+
+    /// The job has ended; whether the thread still holds a permit.
+    pub(super) fn end(&self) -> bool {
+        let idle = self.moment().and(Doing::NoJob);
+        Moment(self.moment.swap(idle.0, Ordering::Relaxed)).doing() == Doing::Running
+    }
+
+    /// The job says that it is about to wait: what it was doing before.
+    pub(super) fn enter(&self) -> Doing {
+        let declared = self.moment().and(Doing::Declared);
+        Moment(self.moment.swap(declared.0, Ordering::Relaxed)).doing()
+    }
+
+    /// The wait is over and the thread has a permit again. A new number: the monitor's suspicion starts anew.
+    pub(super) fn leave(&self) {
+        self.begin();
+    }
+
+    /// Takes a thread's permit that was seen asleep in this moment; false if something else has happened
+    /// since.
+    pub(super) fn suspect(&self, seen: Moment) -> bool {
+        seen.doing() == Doing::Running && self.exchange(seen, seen.and(Doing::Suspected))
+    }
+
+    /// Undoes [`Seat::suspect`] for a thread that runs again; false if something else has happened since.
+    pub(super) fn restore(&self, seen: Moment) -> bool {
+        seen.doing() == Doing::Suspected && self.exchange(seen, seen.and(Doing::Running))
+    }
+
+    fn exchange(&self, from: Moment, to: Moment) -> bool {
+        // What a state says is about the state alone; nothing else is published by it.
+        self.moment.compare_exchange(from.0, to.0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+}

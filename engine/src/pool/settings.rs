@@ -1,0 +1,133 @@
+//! What a pool is made of: its size, and its classes of jobs. Promises: a class that is stuck leaves threads
+//! to every other. Leaves to others: the figures.
+
+use std::time::Duration;
+
+/// What a pool is made of.
+#[derive(Clone, Debug)]
+pub struct PoolSettings {
+    /// The threads' name; the kernel shows the first 15 bytes.
+    pub name: &'static str,
+    /// How many jobs may run at a time, at least 1: `sys::limits::cpus()` where jobs may have every CPU.
+    /// Jobs that wait inside [`super::blocking`] are not counted.
+    pub permits: usize,
+    /// How many threads there may be, those included that wait. At least one for each permit and class;
+    /// fewer are started where the machine has no room ([`sys::limits::thread_budget`]).
+    pub threads_max: usize,
+    /// The threads' niceness, 0 to 19: work that must not take CPU from the reactors yields to them.
+    pub niceness: i32,
+    /// The classes of jobs, at least one; [`Class`] is the position in this list.
+    pub classes: Vec<ClassSettings>,
+}
+
+impl Default for PoolSettings {
+    /// A permit for each CPU, eight threads for each permit, no class.
+    fn default() -> Self {
+        let permits = sys::limits::cpus();
+        PoolSettings { name: "jobs", permits, threads_max: 8 * permits, niceness: 0, classes: Vec::new() }
+    }
+}
+
+/// A class of jobs, by its position in [`PoolSettings::classes`].
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Class(pub u8);
+
+/// Jobs that are alike: they share a queue, a bound and a fate under overload.
+#[derive(Clone, Debug)]
+pub struct ClassSettings {
+    /// What statistics call it.
+    pub name: &'static str,
+    /// How many jobs may wait.
+    pub queue_max: usize,
+    /// How many threads its jobs may hold, running or waiting; `None` is its share of
+    /// [`PoolSettings::threads_max`] by weight. So a class whose jobs never return takes no more than this.
+    pub concurrency_max: Option<usize>,
+    /// Its share of the CPU time beside other classes that have jobs waiting, at least 1.
+    pub weight: u32,
+    /// How long after its submission a job is still of use; jobs that are later are not run.
+    pub deadline: Option<Duration>,
+    /// When the queue counts as overloaded.
+    pub shedding: Option<Shedding>,
+}
+
+impl Default for ClassSettings {
+    /// A thousand places, a share of the threads, no deadline, nothing is shed.
+    fn default() -> Self {
+        ClassSettings {
+            name: "jobs",
+            queue_max: 1000,
+            concurrency_max: None,
+            weight: 1,
+            deadline: None,
+            shedding: None,
+        }
+    }
+}
+
+/// When a queue counts as overloaded: when in a whole `interval` no job waited for less than `target`. Then
+/// the newest job is run first, and those that have waited for twice the target are shed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Shedding {
+    /// A wait that is of no concern; well above the time that one job takes.
+    pub target: Duration,
+    /// How long a burst may last.
+    pub interval: Duration,
+}
+
+impl Default for Shedding {
+    /// 5 ms and 100 ms, for jobs of less than a millisecond: the values of CoDel (RFC 8289, section 4.2 and
+    /// 4.3), which folly keeps for requests.
+    fn default() -> Self {
+        Shedding { target: Duration::from_millis(5), interval: Duration::from_millis(100) }
+    }
+}
+
+impl PoolSettings {
+    /// Fails where there is nothing that the pool could mean: these are mistakes of whoever wrote them.
+    pub(super) fn assert_sound(&self) {
+        assert!(self.permits >= 1, "a pool without permits would never run a job");
+        assert!(!self.classes.is_empty(), "a pool without classes would never get a job");
+        assert!(u8::try_from(self.classes.len()).is_ok(), "a class is named by a byte");
+        for class in &self.classes {
+            assert!(class.weight >= 1 && class.queue_max >= 1, "class {} could never run", class.name);
+            assert!(class.concurrency_max != Some(0), "class {} could never run", class.name);
+        }
+    }
+
+    /// How many threads each class may hold when there are `threads_max`: as it says or by weight, and always
+    /// so that one thread is left for each other class.
+    pub(super) fn concurrency(&self, threads_max: usize) -> impl Iterator<Item = usize> {
+        let weights: usize = self.classes.iter().map(|class| class.weight as usize).sum();
+        let most = threads_max.saturating_sub(self.classes.len() - 1).max(1);
+        self.classes.iter().map(move |class| {
+            let share = threads_max * class.weight as usize / weights;
+            class.concurrency_max.unwrap_or(share).clamp(1, most)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_class_never_holds_the_threads_of_another() {
+        let check = |threads_max, classes: &[(u32, Option<usize>)], expected: &[usize]| {
+            let class = |&(weight, concurrency_max)| ClassSettings {
+                weight,
+                concurrency_max,
+                ..ClassSettings::default()
+            };
+            let classes = classes.iter().map(class).collect();
+            let settings = PoolSettings { classes, ..PoolSettings::default() };
+            settings.assert_sound();
+            assert_eq!(settings.concurrency(threads_max).collect::<Vec<_>>(), expected);
+        };
+        check(16, &[(1, None)], &[16]);
+        check(16, &[(1, None), (1, None)], &[8, 8]);
+        check(16, &[(3, None), (1, None)], &[12, 4]);
+        check(16, &[(1, Some(1)), (1, Some(100))], &[1, 15]);
+        check(2, &[(1, None), (1, None), (1, None)], &[1, 1, 1]);
+        check(1, &[(1, Some(5))], &[1]);
+    }
+}

@@ -1,0 +1,286 @@
+//! The pool as its users see it, with real threads. What depends on an order is made to happen in that order;
+//! nothing is measured.
+
+use super::*;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Barrier;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::task::{Context, Poll, Wake};
+
+const JOBS: Class = Class(0);
+
+fn settings(permits: usize, threads_max: usize) -> PoolSettings {
+    let class = ClassSettings { queue_max: 100_000, ..ClassSettings::default() };
+    PoolSettings { name: "test", permits, threads_max, niceness: 5, classes: vec![class] }
+}
+
+fn pool(permits: usize, threads_max: usize) -> Pool {
+    Pool::start(settings(permits, threads_max)).unwrap()
+}
+
+/// A job that says when it runs, and waits for a word to end.
+fn gated(pool: &Pool, class: Class) -> (Sender<()>, Receiver<()>) {
+    let ((open, gate), (tell, told)) = (channel::<()>(), channel());
+    let work = move || {
+        let _ = tell.send(());
+        let _ = gate.recv();
+    };
+    pool.run_then(class, work, drop).unwrap();
+    (open, told)
+}
+
+fn wait_until(is_so: impl Fn() -> bool) {
+    while !is_so() {
+        std::thread::yield_now();
+    }
+}
+
+struct Unpark(std::thread::Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+fn block_on<F: Future>(future: F) -> F::Output {
+    let waker = Arc::new(Unpark(std::thread::current())).into();
+    let mut future = pin!(future);
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(value) => return value,
+            Poll::Pending => std::thread::park(),
+        }
+    }
+}
+
+#[test]
+fn a_value_comes_back_to_a_task_and_to_a_channel() {
+    let pool = pool(2, 2);
+    assert_eq!(block_on(pool.run(JOBS, || 6 * 7).unwrap()), Ok(42));
+    let (sender, receiver) = channel();
+    pool.run_then(JOBS, || "done", move |outcome| sender.send(outcome).unwrap()).unwrap();
+    assert_eq!(receiver.recv(), Ok(Ok("done")));
+}
+
+#[test]
+fn a_full_queue_is_an_answer_and_queued_jobs_keep_their_order() {
+    let mut settings = settings(1, 1);
+    settings.classes[0].queue_max = 3;
+    let pool = Pool::start(settings).unwrap();
+    let (open, started) = gated(&pool, JOBS);
+    started.recv().unwrap();
+    let (done, order) = channel();
+    for n in 0..3 {
+        let done = done.clone();
+        pool.run_then(JOBS, move || done.send(n).unwrap(), drop).unwrap();
+    }
+    assert_eq!(pool.run(JOBS, || ()).err(), Some(Refused::Full));
+    let stats = &pool.stats().classes[0];
+    assert_eq!((stats.queued, stats.taken, stats.refused_full), (3, 1, 1));
+    open.send(()).unwrap();
+    assert_eq!(order.iter().take(3).collect::<Vec<_>>(), [0, 1, 2]);
+}
+
+#[test]
+fn a_panic_ends_the_job_and_is_its_outcome() {
+    let pool = pool(1, 1);
+    let panicked = pool.run(JOBS, || -> u8 { std::panic::panic_any("planted") }).unwrap();
+    assert_eq!(block_on(panicked), Err(Failure::Panicked));
+    // Nor does a panic of the one who is told end the thread.
+    pool.run_then(JOBS, || (), |_| std::panic::panic_any("planted")).unwrap();
+    let in_a_wait = pool.run(JOBS, || blocking(|| -> u8 { std::panic::panic_any("planted") })).unwrap();
+    assert_eq!(block_on(in_a_wait), Err(Failure::Panicked));
+    assert_eq!(block_on(pool.run(JOBS, || 1).unwrap()), Ok(1));
+    wait_until(|| pool.stats().held == 0);
+    let stats = pool.stats();
+    assert_eq!((stats.classes[0].finished, stats.classes[0].panicked, stats.threads), (4, 3, 1));
+}
+
+#[test]
+fn the_last_handle_ends_the_threads_after_all_that_is_queued() {
+    let pool = pool(2, 4);
+    let (done, results) = channel();
+    for n in 0..50 {
+        let done = done.clone();
+        pool.run_then(JOBS, move || blocking(|| done.send(n).unwrap()), drop).unwrap();
+    }
+    drop(done);
+    let shared = Arc::downgrade(&pool.0.0);
+    drop(pool);
+    // Ends only when every job has run and dropped its sender.
+    assert_eq!(results.iter().count(), 50);
+    wait_until(|| shared.strong_count() == 0);
+}
+
+#[test]
+fn a_wait_that_is_declared_gives_its_permit_to_another() {
+    let pool = pool(1, 3);
+    let ((open, gate), (tell, told)) = (channel::<()>(), channel());
+    let work = move || {
+        let got = blocking(move || {
+            tell.send(()).unwrap();
+            gate.recv()
+        });
+        // And a wait inside a wait is one.
+        blocking(|| blocking(|| got))
+    };
+    let waiting = pool.run(JOBS, work).unwrap();
+    told.recv().unwrap();
+    assert_eq!(block_on(pool.run(JOBS, || 5).unwrap()), Ok(5), "on the only permit");
+    open.send(()).unwrap();
+    assert_eq!(block_on(waiting), Ok(Ok(())));
+    wait_until(|| pool.stats().held == 0);
+}
+
+#[test]
+fn no_more_jobs_run_than_permits_and_a_quarter() {
+    const PERMITS: usize = 2;
+    let pool = pool(PERMITS, 12);
+    let (running, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (done, results) = channel();
+    for n in 0..2_000u64 {
+        let (running, most, done) = (Arc::clone(&running), Arc::clone(&most), done.clone());
+        let compute = move || {
+            let now = running.fetch_add(1, Ordering::Relaxed) + 1;
+            most.fetch_max(now, Ordering::Relaxed);
+            for _ in 0..200 {
+                std::hint::black_box(n);
+            }
+            running.fetch_sub(1, Ordering::Relaxed);
+        };
+        let work = move || {
+            compute();
+            blocking(std::thread::yield_now);
+            compute();
+        };
+        pool.run_then(JOBS, work, move |outcome| done.send(outcome).unwrap()).unwrap();
+    }
+    drop(done);
+    assert_eq!(results.iter().filter(Result::is_ok).count(), 2_000);
+    assert!(most.load(Ordering::Relaxed) <= PERMITS + 1, "{most:?}");
+    wait_until(|| pool.stats().held == 0);
+}
+
+#[test]
+fn a_job_that_sleeps_unsaid_is_found_out() {
+    let pool = pool(1, 2);
+    let (open, started) = gated(&pool, JOBS);
+    started.recv().unwrap();
+    // Nothing but the monitor can give it a permit.
+    assert_eq!(block_on(pool.run(JOBS, || 5).unwrap()), Ok(5));
+    assert_eq!(pool.stats().suspected, 1);
+    drop(open);
+    wait_until(|| pool.stats().held == 0);
+    assert_eq!(block_on(pool.run(JOBS, || 6).unwrap()), Ok(6));
+}
+
+#[test]
+fn a_class_that_is_stuck_holds_its_share_and_no_more() {
+    let class = |name| ClassSettings { name, ..ClassSettings::default() };
+    let classes = vec![class("poisoned"), class("others")];
+    let pool = Pool::start(PoolSettings { classes, ..settings(2, 6) }).unwrap();
+    let gates: Vec<_> = (0..100).map(|_| gated(&pool, Class(0)).0).collect();
+    wait_until(|| pool.stats().classes[0].taken == 3);
+    let handles: Vec<_> = (0..500).map(|n| pool.run(Class(1), move || n).unwrap()).collect();
+    for (n, handle) in handles.into_iter().enumerate() {
+        assert_eq!(block_on(handle), Ok(n));
+    }
+    let stats = pool.stats();
+    assert_eq!((stats.classes[0].taken_peak, stats.classes[0].finished), (3, 0));
+    assert_eq!(stats.classes[0].queued, 97);
+    drop(gates);
+    wait_until(|| pool.stats().classes[0].finished == 100);
+}
+
+#[test]
+fn what_would_be_late_is_refused_and_what_has_become_late_is_not_run() {
+    let mut settings = settings(1, 1);
+    settings.classes[0].deadline = Some(Duration::from_secs(3600));
+    let pool = Pool::start(settings).unwrap();
+    // The first job tells what one takes: more than no time.
+    assert_eq!(
+        block_on(pool.run(JOBS, || (0..10_000).map(std::hint::black_box).sum::<u64>()).unwrap()),
+        Ok(49_995_000)
+    );
+    wait_until(|| pool.stats().held == 0);
+    let (open, started) = gated(&pool, JOBS);
+    started.recv().unwrap();
+    let (tell, told) = channel();
+    let soon = monotonic() + Duration::from_millis(1);
+    let reply = move |outcome: Outcome<()>| tell.send(outcome).unwrap();
+    // Nobody is ahead of it in the queue, so it is accepted.
+    pool.run_by(JOBS, soon, || (), reply).unwrap();
+    let late = pool.run_by(JOBS, monotonic(), || (), |_| ());
+    assert_eq!(late, Err(Refused::Late));
+    wait_until(|| monotonic() > soon);
+    open.send(()).unwrap();
+    assert_eq!(told.recv(), Ok(Err(Failure::Expired)));
+    let stats = &pool.stats().classes[0];
+    assert_eq!((stats.finished, stats.expired, stats.refused_late, stats.queued), (2, 1, 1, 0));
+}
+
+#[test]
+fn fewer_permits_let_fewer_run_and_more_let_more() {
+    let pool = pool(3, 3);
+    pool.set_permits(1);
+    let gates: Vec<_> = (0..3).map(|_| gated(&pool, JOBS)).collect();
+    gates[0].1.recv().unwrap();
+    assert_eq!(pool.stats().permits, 1);
+    pool.set_permits(100);
+    assert_eq!(pool.stats().permits, 3);
+    gates.iter().skip(1).for_each(|(_, started)| started.recv().unwrap());
+    assert_eq!(pool.stats().classes[0].taken, 3);
+}
+
+#[test]
+fn nothing_is_lost_between_many_submitters_and_threads() {
+    const SUBMITTERS: u64 = 4;
+    const JOBS_EACH: u64 = 100_000;
+    let mut settings = settings(3, 6);
+    settings.classes[0].queue_max = 1_000;
+    let pool = Pool::start(settings).unwrap();
+    let (ran, told) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let barrier = Barrier::new(SUBMITTERS as usize);
+    std::thread::scope(|scope| {
+        for submitter in 0..SUBMITTERS {
+            let (pool, ran, told, barrier) = (&pool, &ran, &told, &barrier);
+            scope.spawn(move || {
+                barrier.wait();
+                let mut n = 0;
+                while n < JOBS_EACH {
+                    let (ran, told) = (Arc::clone(ran), Arc::clone(told));
+                    let value = submitter * JOBS_EACH + n;
+                    let work = move || {
+                        ran.fetch_add(value, Ordering::Relaxed);
+                        if value.is_multiple_of(5_000) {
+                            blocking(std::thread::yield_now);
+                        }
+                        value
+                    };
+                    let reply = move |outcome: Outcome<u64>| {
+                        told.fetch_add(outcome.unwrap(), Ordering::Relaxed);
+                    };
+                    match pool.run_then(JOBS, work, reply) {
+                        Ok(()) => n += 1,
+                        Err(refused) => {
+                            assert_eq!(refused, Refused::Full);
+                            std::thread::yield_now();
+                        }
+                    }
+                }
+            });
+        }
+    });
+    let all = SUBMITTERS * JOBS_EACH;
+    wait_until(|| pool.stats().classes[0].finished == all);
+    assert_eq!([ran.load(Ordering::Relaxed), told.load(Ordering::Relaxed)], [all * (all - 1) / 2; 2]);
+    let stats = pool.stats();
+    assert_eq!((stats.queued(), stats.classes[0].panicked), (0, 0));
+}
+
+#[test]
+fn outside_of_a_pool_a_wait_is_a_wait() {
+    assert_eq!(blocking(|| 3), 3);
+}

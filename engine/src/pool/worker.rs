@@ -1,0 +1,289 @@
+//! The life of a pool's thread: with a permit it takes the next job, without one it rests.
+//!
+//! Promises: a permit is held while a job computes, and only then, as far as jobs say when they wait; one
+//! that comes back from a wait goes on before a new job begins. Leaves to others: which job is next
+//! (`schedule.rs`), who is woken (`handoff.rs`), jobs that wait without saying so (`monitor.rs`).
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sys::clock::{Nanos, monotonic, thread_cpu};
+use sys::sync::atomic::Ordering;
+
+use super::job::{Failure, Job};
+use super::schedule::Dropped;
+use super::seat::{Doing, Seat};
+use super::settings::Class;
+use super::stats::count;
+use super::{Shared, Waiting};
+
+/// How long a thread beyond the permits is idle before it ends.
+const IDLE_MAX: Duration = Duration::from_secs(10);
+
+sys::sync::thread_local! {
+    /// The pool whose thread this is.
+    static POST: RefCell<Option<Arc<Worker>>> = const { RefCell::new(None) };
+}
+
+/// Runs `wait`, during which this thread needs no CPU: inside a job, its permit is given to another
+/// meanwhile. It returns when the job may go on, which may be later than `wait` ends. Outside of a pool it is
+/// `wait` alone.
+pub fn blocking<T>(wait: impl FnOnce() -> T) -> T {
+    let worker = POST.with(|post| post.borrow().clone());
+    let Some(worker) = worker else { return wait() };
+    // A wait inside a wait is the outer one.
+    let Some(_away) = worker.step_aside() else { return wait() };
+    wait()
+}
+
+/// A thread of a pool.
+pub(super) struct Worker {
+    shared: Arc<Shared>,
+    number: usize,
+}
+
+/// What is known of a job that has ended.
+struct Finished {
+    class: Class,
+    cpu: Duration,
+    service: Duration,
+}
+
+/// What this thread had of time and CPU when it last looked.
+struct Stopwatch {
+    time: Nanos,
+    cpu: Duration,
+}
+
+impl Stopwatch {
+    fn start() -> Stopwatch {
+        Stopwatch { time: monotonic(), cpu: thread_cpu() }
+    }
+
+    /// CPU and time since the last look. What lies between two jobs is part of the next: it is work for it.
+    fn lap(&mut self) -> (Duration, Duration) {
+        let last = std::mem::replace(self, Stopwatch::start());
+        (self.cpu.saturating_sub(last.cpu), self.time.since(last.time))
+    }
+}
+
+impl Worker {
+    /// The thread on this seat, which is occupied.
+    pub(super) fn new(shared: Arc<Shared>, number: usize) -> Worker {
+        Worker { shared, number }
+    }
+
+    /// The thread's whole life.
+    pub(super) fn live(self) {
+        let worker = Arc::new(self);
+        // Set for a thread that sat here before.
+        worker.seat().is_dismissed.store(false, Ordering::Relaxed);
+        worker.seat().thread.store(sys::thread::thread_id(), Ordering::Relaxed);
+        // Refused only for negative values, which settings exclude.
+        let _ = sys::limits::set_thread_niceness(worker.shared.niceness);
+        POST.with(|post| *post.borrow_mut() = Some(Arc::clone(&worker)));
+        while worker.rest() {
+            worker.work();
+        }
+        POST.with(|post| post.borrow_mut().take());
+        worker.shared.left();
+    }
+
+    fn seat(&self) -> &Seat {
+        self.shared.handoff.seats.at(self.number)
+    }
+
+    /// Runs jobs for as long as the permit and the jobs last.
+    fn work(&self) {
+        let mut watch = Stopwatch::start();
+        let mut finished = None;
+        while let Some(job) = self.shared.next(finished.take(), watch.time) {
+            let class = job.class;
+            self.seat().begin();
+            let has_value = job.run();
+            let holds_permit = self.seat().end();
+            let (cpu, service) = watch.lap();
+            self.shared.ended(class, has_value);
+            let end = Finished { class, cpu, service };
+            if !holds_permit {
+                return self.shared.settle(&end);
+            }
+            finished = Some(end);
+        }
+    }
+
+    /// Sleeps until it is given a permit; false if it is to end.
+    fn rest(&self) -> bool {
+        let (shared, seat) = (&*self.shared, self.seat());
+        shared.handoff.seats.push(self.number);
+        // There may be work for this very thread.
+        shared.signal();
+        loop {
+            if shared.is_closing() && shared.handoff.seats.withdraw(self.number) {
+                return false;
+            }
+            let is_spare = shared.threads() > shared.handoff.permits();
+            if !is_spare {
+                seat.parker.park();
+            } else if !seat.parker.park_for(IDLE_MAX) {
+                // Others may have ended meanwhile, or somebody is about to wake it.
+                let is_spare = shared.threads() > shared.handoff.permits();
+                if is_spare && shared.handoff.seats.withdraw(self.number) {
+                    return false;
+                }
+                continue;
+            }
+            if !seat.is_dismissed.load(Ordering::Acquire) {
+                return true;
+            }
+            shared.handoff.seats.vacate(self.number);
+            return false;
+        }
+    }
+
+    /// Gives the permit away until what this returns is dropped; `None` inside of another wait.
+    fn step_aside(&self) -> Option<Away<'_>> {
+        match self.seat().enter() {
+            Doing::Declared => return None,
+            Doing::Running => self.shared.give_back(),
+            // Its permit is away already.
+            Doing::Suspected => {}
+            Doing::NoJob => unreachable!("only a job calls this on a pool's thread"),
+        }
+        Some(Away(self))
+    }
+}
+
+/// A job inside of [`blocking`]; dropped, also by a panic, it gets a permit first.
+struct Away<'a>(&'a Worker);
+
+impl Drop for Away<'_> {
+    fn drop(&mut self) {
+        if !self.0.shared.queue_again(self.0.number) {
+            self.0.seat().parker.park();
+        }
+        self.0.seat().leave();
+    }
+}
+
+impl Shared {
+    /// The next job for a thread that holds a permit; without one the thread holds it no longer. What it has
+    /// just ended is booked by the way.
+    fn next(&self, mut finished: Option<Finished>, now: Nanos) -> Option<Job> {
+        loop {
+            let mut dropped = Dropped::new();
+            let mut waiting = self.lock();
+            if let Some(finished) = finished.take() {
+                self.book(&mut waiting, &finished);
+            }
+            self.arrivals.take().for_each(|job| waiting.schedule.put(job));
+            let is_passed_on = self.pass_on(&mut waiting);
+            let job = if is_passed_on { None } else { waiting.schedule.take(now, &mut dropped) };
+            let is_over = job.is_none() && dropped.is_empty();
+            if is_over && !is_passed_on {
+                // Under the lock, where those that come back from a wait look for one.
+                self.handoff.release();
+            }
+            self.publish(&waiting);
+            drop(waiting);
+            dropped.into_iter().for_each(|(job, why)| self.drop_job(job, why));
+            if let Some(job) = &job {
+                self.taken(job.class);
+            }
+            if job.is_some() || is_over {
+                self.signal();
+                return job;
+            }
+        }
+    }
+
+    /// Books a job whose thread holds no permit any more.
+    fn settle(&self, finished: &Finished) {
+        let mut waiting = self.lock();
+        self.book(&mut waiting, finished);
+        self.publish(&waiting);
+    }
+
+    fn book(&self, waiting: &mut Waiting, finished: &Finished) {
+        let Finished { class, cpu, service } = *finished;
+        waiting.schedule.finish(class, cpu, service);
+        let (cost_ns, service_ns) = waiting.schedule.means(class);
+        let counts = self.counts(class);
+        counts.cost_ns.store(cost_ns, Ordering::Relaxed);
+        counts.service_ns.store(service_ns, Ordering::Relaxed);
+        counts.taken.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn taken(&self, class: Class) {
+        let counts = self.counts(class);
+        counts.queued.fetch_sub(1, Ordering::Relaxed);
+        let taken = counts.taken.fetch_add(1, Ordering::Relaxed) + 1;
+        counts.taken_peak.fetch_max(taken, Ordering::Relaxed);
+    }
+
+    fn ended(&self, class: Class, has_value: bool) {
+        let counts = self.counts(class);
+        count(&counts.finished);
+        if !has_value {
+            count(&counts.panicked);
+        }
+    }
+
+    fn drop_job(&self, job: Job, why: Failure) {
+        let counts = self.counts(job.class);
+        counts.queued.fetch_sub(1, Ordering::Relaxed);
+        count(if why == Failure::Expired { &counts.expired } else { &counts.shed });
+        job.drop_because(why);
+    }
+
+    /// Takes the caller's permit, for a job that comes back from a wait or because there are too many; false
+    /// if the caller may keep it.
+    fn pass_on(&self, waiting: &mut Waiting) -> bool {
+        let heir = if self.handoff.may_pass_on() { waiting.returning.pop_front() } else { None };
+        if let Some(number) = heir {
+            self.handoff.seats.at(number).parker.unpark();
+        } else if self.handoff.is_exceeded() {
+            self.handoff.release();
+        } else {
+            return false;
+        }
+        true
+    }
+
+    /// Gives back the permit of a job that goes on without one.
+    pub(super) fn give_back(&self) {
+        let mut waiting = self.lock();
+        if !self.pass_on(&mut waiting) {
+            self.handoff.release();
+        }
+        self.publish(&waiting);
+        drop(waiting);
+        self.signal();
+    }
+
+    /// Asks for a permit for a job that comes back from a wait; false if it is to sleep until it is given
+    /// one.
+    fn queue_again(&self, number: usize) -> bool {
+        let mut waiting = self.lock();
+        if self.handoff.acquire_again() {
+            return true;
+        }
+        waiting.returning.push_back(number);
+        self.publish(&waiting);
+        drop(waiting);
+        // A permit that a signal held for a moment is given back without a look at those who wait here.
+        self.monitor.wake();
+        false
+    }
+
+    /// Gives free permits to jobs that come back from a wait.
+    pub(super) fn serve_returning(&self) {
+        let mut waiting = self.lock();
+        while !waiting.returning.is_empty() && self.handoff.acquire_again() {
+            let number = waiting.returning.pop_front().expect("it is not empty");
+            self.handoff.seats.at(number).parker.unpark();
+        }
+        self.publish(&waiting);
+    }
+}

@@ -1,0 +1,164 @@
+//! Loom models of the hand-off: a free permit, an idle thread and work, each brought by another thread, in
+//! every order that the memory model allows.
+//!
+//! `RUSTFLAGS="--cfg loom" cargo test -p engine --release --target-dir target/loom --test handoff_loom`
+
+#![cfg(loom)]
+#![expect(dead_code, reason = "of these files the models need the part that threads share")]
+
+#[path = "../src/pool/handoff.rs"]
+mod handoff;
+#[path = "../src/pool/idle.rs"]
+mod idle;
+#[path = "../src/pool/seat.rs"]
+mod seat;
+
+use std::sync::Arc;
+
+use handoff::{Handoff, Signal};
+use sys::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+use sys::sync::thread::{JoinHandle, spawn};
+
+/// More would take hours, and two suffice for every way in which two threads can miss each other.
+const PREEMPTIONS_MAX: usize = 2;
+
+/// A pool without everything else: jobs are a number.
+struct Model {
+    handoff: Handoff,
+    jobs: AtomicUsize,
+    left: AtomicUsize,
+    is_closing: AtomicBool,
+}
+
+impl Model {
+    fn new(permits: usize, threads: usize, jobs: usize) -> Arc<Model> {
+        Arc::new(Model {
+            handoff: Handoff::new(permits, threads),
+            jobs: AtomicUsize::new(0),
+            left: AtomicUsize::new(jobs),
+            is_closing: AtomicBool::new(false),
+        })
+    }
+
+    fn signal(&self) -> Signal {
+        self.handoff.signal(|| self.jobs.load(Ordering::Relaxed) > 0)
+    }
+
+    fn submit(&self) {
+        self.jobs.fetch_add(1, Ordering::Release);
+        self.signal();
+    }
+
+    fn take(&self) -> bool {
+        let one_less = |jobs: usize| jobs.checked_sub(1);
+        self.jobs.fetch_update(Ordering::AcqRel, Ordering::Relaxed, one_less).is_ok()
+    }
+
+    /// A thread's life, as in `worker.rs`. It ends only when every job was run: a wake that is lost leaves it
+    /// asleep, which loom reports.
+    fn live(&self, number: usize) {
+        let seat = self.handoff.seats.at(number);
+        loop {
+            self.handoff.seats.push(number);
+            self.signal();
+            if self.is_closing.load(Ordering::SeqCst) && self.handoff.seats.withdraw(number) {
+                return;
+            }
+            seat.parker.park();
+            if seat.is_dismissed.load(Ordering::Acquire) {
+                return;
+            }
+            self.work();
+        }
+    }
+
+    fn work(&self) {
+        while self.take() {
+            if self.left.fetch_sub(1, Ordering::AcqRel) == 1 {
+                self.close();
+            }
+        }
+        self.handoff.release();
+        self.signal();
+    }
+
+    fn close(&self) {
+        self.is_closing.store(true, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        while let Some(number) = self.handoff.seats.pop() {
+            let seat = self.handoff.seats.at(number);
+            seat.is_dismissed.store(true, Ordering::Release);
+            seat.parker.unpark();
+        }
+    }
+}
+
+fn explore(model: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(PREEMPTIONS_MAX);
+    builder.check(model);
+}
+
+fn start(model: &Arc<Model>, threads: usize) -> Vec<JoinHandle<()>> {
+    let start = |_| {
+        let model = Arc::clone(model);
+        let number = model.handoff.seats.occupy().expect("there is a seat for each");
+        spawn(move || model.live(number))
+    };
+    (0..threads).map(start).collect()
+}
+
+fn end(model: &Model, threads: Vec<JoinHandle<()>>) {
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    assert_eq!((model.left.load(Ordering::Relaxed), model.handoff.held()), (0, 0));
+}
+
+fn check(permits: usize, threads: usize, jobs: usize) {
+    explore(move || {
+        let model = Model::new(permits, threads, jobs);
+        let threads = start(&model, threads);
+        (0..jobs).for_each(|_| model.submit());
+        end(&model, threads);
+    });
+}
+
+#[test]
+fn no_wake_is_lost_between_a_submitter_and_a_thread() {
+    check(1, 1, 2);
+}
+
+#[test]
+fn no_wake_is_lost_between_two_threads_for_one_permit() {
+    check(1, 2, 2);
+}
+
+#[test]
+fn no_wake_is_lost_between_two_threads_and_two_permits() {
+    check(2, 2, 1);
+}
+
+/// One that has waited for long enough is on top of the list, and leaves while it is about to be woken.
+#[test]
+fn whoever_leaves_is_not_counted_on() {
+    explore(|| {
+        let model = Model::new(1, 2, 1);
+        let leaver = model.handoff.seats.occupy().unwrap();
+        let threads = start(&model, 1);
+        model.handoff.seats.push(leaver);
+        let leaving = {
+            let model = Arc::clone(&model);
+            spawn(move || {
+                let seat = model.handoff.seats.at(leaver);
+                if !model.handoff.seats.withdraw(leaver) {
+                    seat.parker.park();
+                    if !seat.is_dismissed.load(Ordering::Acquire) {
+                        model.work();
+                    }
+                }
+            })
+        };
+        model.submit();
+        leaving.join().unwrap();
+        end(&model, threads);
+    });
+}

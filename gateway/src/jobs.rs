@@ -1,0 +1,50 @@
+//! What the reactors hand to others: one pool, a class for each kind of job.
+//!
+//! Promises: one password is hashed at a time, whatever else waits; calls of `getaddrinfo` that hang hold
+//! their own few threads; what takes CPU takes what the reactors leave. Leaves to others: the jobs.
+
+use std::io;
+
+use engine::pool::{Class, ClassSettings, Pool, PoolSettings};
+
+use crate::resolve::NAMES_IN_FLIGHT_MAX;
+
+/// Checks of passwords: argon2 takes 19 MiB and 50 ms, and must not take a second CPU.
+pub const HASHING: Class = Class(0);
+
+/// Names that the system looks up (`getaddrinfo`).
+pub const NAMES: Class = Class(1);
+
+/// Calls of `getaddrinfo` at a time.
+const NAMES_CONCURRENCY_MAX: usize = 4;
+
+/// The threads may take what the reactors leave.
+const NICENESS: i32 = 10;
+
+/// Starts the pool; `hash_queue` passwords may wait.
+///
+/// # Errors
+/// No thread can be created.
+pub fn start(hash_queue: usize) -> io::Result<Pool> {
+    let hashing = ClassSettings {
+        name: "hashing",
+        queue_max: hash_queue,
+        concurrency_max: Some(1),
+        ..ClassSettings::default()
+    };
+    let names = ClassSettings {
+        name: "names",
+        // The desk bounds the names, so the queue never fills before it does.
+        queue_max: NAMES_IN_FLIGHT_MAX,
+        concurrency_max: Some(NAMES_CONCURRENCY_MAX),
+        ..ClassSettings::default()
+    };
+    let permits = sys::limits::cpus();
+    Pool::start(PoolSettings {
+        name: "jobs",
+        permits,
+        threads_max: permits.max(1 + NAMES_CONCURRENCY_MAX),
+        niceness: NICENESS,
+        classes: vec![hashing, names],
+    })
+}
