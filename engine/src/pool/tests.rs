@@ -237,7 +237,7 @@ fn fewer_permits_let_fewer_run_and_more_let_more() {
 #[test]
 fn nothing_is_lost_between_many_submitters_and_threads() {
     const SUBMITTERS: u64 = 4;
-    const JOBS_EACH: u64 = 100_000;
+    const JOBS_EACH: u64 = 2_500_000;
     let mut settings = settings(3, 6);
     settings.classes[0].queue_max = 1_000;
     let pool = Pool::start(settings).unwrap();
@@ -283,4 +283,38 @@ fn nothing_is_lost_between_many_submitters_and_threads() {
 #[test]
 fn outside_of_a_pool_a_wait_is_a_wait() {
     assert_eq!(blocking(|| 3), 3);
+}
+
+/// Switches of all threads of the pool so far, by the kernel's count.
+fn switches(name: &str) -> u64 {
+    let of_task = |task: std::fs::DirEntry| {
+        let is_ours =
+            std::fs::read_to_string(task.path().join("comm")).is_ok_and(|comm| comm.starts_with(name));
+        let status = is_ours.then(|| std::fs::read_to_string(task.path().join("status")).unwrap_or_default());
+        let switches = |line: &str| line.split_once("ctxt_switches:")?.1.trim().parse::<u64>().ok();
+        status.iter().flat_map(|status| status.lines().filter_map(switches)).sum::<u64>()
+    };
+    std::fs::read_dir("/proc/self/task").unwrap().map(|task| of_task(task.unwrap())).sum()
+}
+
+#[test]
+fn a_pool_without_work_does_not_wake() {
+    const LOOK: Duration = Duration::from_millis(300);
+    const LOOKS_MAX: usize = 30;
+    let pool = Pool::start(PoolSettings { name: "quiet", ..settings(2, 4) }).unwrap();
+    let handles: Vec<_> = (0..100).map(|n| pool.run(JOBS, move || blocking(|| n)).unwrap()).collect();
+    for (n, handle) in handles.into_iter().enumerate() {
+        assert_eq!(block_on(handle), Ok(n));
+    }
+    // It may take some looks until the monitor has seen that nothing waits; then it is quiet for good.
+    let mut looks = (0..LOOKS_MAX).map(|_| {
+        let before = switches("quiet");
+        std::thread::sleep(LOOK);
+        (before, switches("quiet"))
+    });
+    let quiet = looks.find(|(before, after)| before == after);
+    assert!(
+        quiet.is_some_and(|(count, _)| count > 0),
+        "it never comes to rest, or was never seen: {quiet:?}"
+    );
 }

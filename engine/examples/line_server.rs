@@ -1,0 +1,116 @@
+//! A small server on the engine, for those who build another: each line that comes in is answered with what a
+//! slow function makes of it. One thread has all connections and never computes; the pool computes, and
+//! refuses what would be late.
+//!
+//! ```text
+//!   cargo run -p engine --example line_server     then, in another terminal:
+//!   (printf 'hello\nworld\nsleep\n'; sleep 1) | nc 127.0.0.1 7007
+//! ```
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use engine::accept::{Acceptor, strategy};
+use engine::executor::Executor;
+use engine::inbox::Parking;
+use engine::net::TcpStream;
+use engine::pool::{Class, ClassSettings, Pool, PoolSettings, Shedding, blocking};
+use engine::reactor::{Reactor, Tag};
+use engine::stats::ReactorStats;
+
+/// The classes of jobs: what computes, and what waits for something slow. Neither takes the other's threads.
+const COMPUTING: Class = Class(0);
+const WAITING: Class = Class(1);
+
+const ADDRESS: &str = "127.0.0.1:7007";
+const CONNECTIONS_MAX: usize = 1_000;
+const LINE_BYTES_MAX: usize = 4_096;
+
+fn main() -> io::Result<()> {
+    let pool = pool()?;
+    let parking = Arc::new(Parking::new()?);
+    let reactor = Reactor::new(Arc::clone(&parking), Arc::new(ReactorStats::default()))?;
+    let mut connections: Executor<Pin<Box<dyn Future<Output = ()>>>> =
+        Executor::new(CONNECTIONS_MAX, parking);
+
+    let strategy = strategy("exclusive").expect("it is one of the engine's");
+    let address = ADDRESS.parse().expect("an address and a port");
+    let listener = strategy.listen(address, 128, 1)?.remove(0);
+    let mut acceptor = Acceptor::new(&reactor, listener, strategy, Tag(0))?;
+    println!("listening on {ADDRESS}");
+
+    let mut wakes = Vec::new();
+    loop {
+        reactor.turn(&mut wakes, || !connections.has_runnable())?;
+        // One listener, so every wake is its.
+        if !wakes.is_empty() {
+            acceptor.accept(|socket, _peer| {
+                let stream = TcpStream::new(&reactor, socket);
+                let serve = serve(stream, pool.clone());
+                // One that fails is over, and nobody else need know.
+                let accepted = connections.spawn(Box::pin(async { drop(serve.await) }));
+                accepted.is_ok() && !connections.is_full()
+            });
+            wakes.clear();
+        }
+        if connections.run().polled > 0 && !connections.is_full() {
+            acceptor.resume();
+        }
+    }
+}
+
+/// A permit for each CPU, a class for each kind of job.
+fn pool() -> io::Result<Pool> {
+    let computing = ClassSettings {
+        name: "computing",
+        queue_max: 10_000,
+        deadline: Some(Duration::from_secs(1)),
+        shedding: Some(Shedding::default()),
+        ..ClassSettings::default()
+    };
+    let waiting = ClassSettings { name: "waiting", queue_max: 100, ..ClassSettings::default() };
+    Pool::start(PoolSettings { name: "lines", classes: vec![computing, waiting], ..PoolSettings::default() })
+}
+
+/// A connection from its first line to its end.
+async fn serve(stream: TcpStream, pool: Pool) -> io::Result<()> {
+    let mut buffer = Vec::with_capacity(LINE_BYTES_MAX);
+    while stream.read(&mut buffer).await? > 0 {
+        while let Some(end) = buffer.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = buffer.drain(..=end).collect();
+            stream.write_all(answer(&pool, line).await.as_bytes()).await?;
+        }
+        if buffer.len() == LINE_BYTES_MAX {
+            return stream.write_all(b"error: the line is too long\n").await;
+        }
+    }
+    Ok(())
+}
+
+/// What the pool makes of a line, or why it does not.
+async fn answer(pool: &Pool, line: Vec<u8>) -> String {
+    let job = match line.trim_ascii() {
+        // Says that it waits: another job has its permit meanwhile.
+        b"sleep" => pool.run(WAITING, || {
+            blocking(|| std::thread::sleep(Duration::from_millis(100)));
+            0
+        }),
+        _ => pool.run(COMPUTING, move || hash(&line)),
+    };
+    match job {
+        Err(refused) => format!("error: {refused}\n"),
+        Ok(job) => match job.await {
+            Ok(hash) => format!("{hash:016x}\n"),
+            Err(failure) => format!("error: {failure}\n"),
+        },
+    }
+}
+
+/// FNV-1a, a hundred thousand times over: some milliseconds.
+fn hash(line: &[u8]) -> u64 {
+    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    (0..100_000).fold(0xcbf2_9ce4_8422_2325, |hash, _| line.trim_ascii().iter().fold(hash, step))
+}
