@@ -13,6 +13,7 @@ mod measure;
 mod progress;
 mod relay;
 mod report;
+mod rounds;
 mod statistics;
 mod verdict;
 

@@ -20,7 +20,6 @@ mod pingpong;
 mod proxies;
 mod requests;
 mod rivals;
-mod rounds;
 mod route;
 mod short;
 mod squid;
@@ -36,7 +35,6 @@ use tempfile::TempDir;
 
 use self::ends::Ends;
 use self::rivals::{Contender, Kind, Running, Setting, Work};
-use self::rounds::{Outcome, Rounds, Subject};
 use self::route::Route;
 use crate::agent::Agent;
 use crate::child::{self, Terms};
@@ -44,6 +42,7 @@ use crate::load::Persistence;
 use crate::machine;
 use crate::progress::Progress;
 use crate::report::{Report, Skipped};
+use crate::rounds::{Outcome, Rounds, Subject};
 
 /// Disturbed rounds that are repeated, in each part.
 const EXTRA_ROUNDS_MAX: usize = 2;

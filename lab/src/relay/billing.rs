@@ -8,11 +8,11 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use super::rivals::{Kind, Running, Work};
-use super::rounds::Outcome;
 use super::short::figure;
 use super::{requests, short};
 use crate::child;
 use crate::report::{Row, Run, Skipped};
+use crate::rounds::Outcome;
 
 /// What is billed in a part of the experiment in which so many pieces of work are done.
 #[derive(Clone, Copy, Debug)]
