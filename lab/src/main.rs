@@ -10,6 +10,7 @@ mod inserts;
 mod load;
 mod machine;
 mod measure;
+mod overload;
 mod progress;
 mod relay;
 mod report;
@@ -52,6 +53,14 @@ enum Command {
     Inserts {
         #[command(flatten)]
         options: inserts::Options,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Half to three times of what the CPUs can do, with jobs that never return: the job pool beside the
+    /// usual one
+    Overload {
+        #[command(flatten)]
+        options: overload::Options,
         #[command(flatten)]
         output: Output,
     },
@@ -104,6 +113,7 @@ fn run(command: &Command) -> Result<ExitCode> {
             child::end_children_on_signals()?;
             tell(&inserts::run(options)?, output)
         }
+        Command::Overload { options, output } => tell(&overload::run(options)?, output),
         Command::Hog(terms) => inserts::spin(terms).map(|()| ExitCode::SUCCESS),
         Command::Agent => agent::obey().map(|()| ExitCode::SUCCESS),
         Command::Launch(terms) => child::launch(terms).map(|()| ExitCode::SUCCESS),
