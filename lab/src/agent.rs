@@ -52,7 +52,7 @@ impl Agent {
     /// # Errors
     /// The process could not be made.
     pub(crate) fn start(terms: &Terms) -> Result<Self> {
-        let mut child = Child::start_agent(terms)?;
+        let mut child = Child::start_piped(&child::own_program()?, &["agent".into()], terms)?;
         let (input, output) = child.take_pipes().context("an agent's input and output are piped")?;
         Ok(Self { child, commands: BufWriter::new(input), answers: BufReader::new(output) })
     }

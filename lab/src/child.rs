@@ -8,7 +8,7 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -78,15 +78,14 @@ impl Child {
         Self::spawn(command, program)
     }
 
-    /// Starts this executable as `lab agent`, its input and output piped to the lab.
+    /// Starts `program`, its input and output piped to the lab.
     ///
     /// # Errors
     /// The process could not be made.
-    pub(crate) fn start_agent(terms: &Terms) -> Result<Self> {
-        let own = std::env::current_exe().context("finding the lab's own executable")?;
-        let mut command = launcher(&own, &["agent".into()], terms)?;
+    pub(crate) fn start_piped(program: &Path, arguments: &[OsString], terms: &Terms) -> Result<Self> {
+        let mut command = launcher(program, arguments, terms)?;
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        Self::spawn(command, &own)
+        Self::spawn(command, program)
     }
 
     fn spawn(mut command: Command, program: &Path) -> Result<Self> {
@@ -107,6 +106,19 @@ impl Child {
     /// Whether it still runs.
     pub(crate) fn is_alive(&mut self) -> bool {
         matches!(self.process.try_wait(), Ok(None))
+    }
+
+    /// Waits until it ends by itself.
+    ///
+    /// # Errors
+    /// It failed.
+    pub(crate) fn wait(&mut self) -> Result<()> {
+        let status = self.process.wait()?;
+        fail_if_interrupted()?;
+        if !status.success() {
+            bail!("the process ended with {status}");
+        }
+        Ok(())
     }
 
     /// Asks it to end, twice if need be (the second request tells a draining server to hurry), then ends it
@@ -209,10 +221,17 @@ pub(crate) fn raise_descriptor_limit() -> u64 {
     }
 }
 
+/// The lab's own executable.
+///
+/// # Errors
+/// `/proc` is not there.
+pub(crate) fn own_program() -> Result<PathBuf> {
+    std::env::current_exe().context("finding the lab's own executable")
+}
+
 /// The lab's side of a launch.
 fn launcher(program: &Path, arguments: &[OsString], terms: &Terms) -> Result<Command> {
-    let own = std::env::current_exe().context("finding the lab's own executable")?;
-    let mut command = Command::new(own);
+    let mut command = Command::new(own_program()?);
     command.arg("launch").arg("--parent").arg(std::process::id().to_string());
     if !terms.cpus.is_empty() {
         let cpus: Vec<String> = terms.cpus.iter().map(usize::to_string).collect();

@@ -11,6 +11,7 @@ mod load;
 mod machine;
 mod measure;
 mod overload;
+mod pipeline;
 mod progress;
 mod relay;
 mod report;
@@ -64,9 +65,19 @@ enum Command {
         #[command(flatten)]
         output: Output,
     },
+    /// 100,000 requests that compute and wait: one thread, a thread each, batches, pools, timers
+    Pipeline {
+        #[command(flatten)]
+        options: pipeline::Options,
+        #[command(flatten)]
+        output: Output,
+    },
     /// A process of the load, at the word of another lab
     #[command(hide = true)]
     Agent,
+    /// Does the pipeline's requests once, when told
+    #[command(hide = true)]
+    Turn(pipeline::Turn),
     /// Computes without end
     #[command(hide = true)]
     Hog(inserts::Hog),
@@ -114,6 +125,11 @@ fn run(command: &Command) -> Result<ExitCode> {
             tell(&inserts::run(options)?, output)
         }
         Command::Overload { options, output } => tell(&overload::run(options)?, output),
+        Command::Pipeline { options, output } => {
+            child::end_children_on_signals()?;
+            tell(&pipeline::run(options)?, output)
+        }
+        Command::Turn(turn) => pipeline::take(turn).map(|()| ExitCode::SUCCESS),
         Command::Hog(terms) => inserts::spin(terms).map(|()| ExitCode::SUCCESS),
         Command::Agent => agent::obey().map(|()| ExitCode::SUCCESS),
         Command::Launch(terms) => child::launch(terms).map(|()| ExitCode::SUCCESS),

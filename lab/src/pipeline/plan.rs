@@ -1,0 +1,142 @@
+//! The plan: which strategies take a turn in which round. Promises: what verdicts compare is in every round,
+//! in an order that begins elsewhere each time; what takes long has fewer turns, spread over the rounds.
+//! The usual plan takes four minutes and a half on two CPUs. Leaves to others: turns that fail.
+
+use std::time::Duration;
+
+use super::kind::Kind;
+use super::waits::Wait;
+use super::work::REQUESTS;
+
+/// A turn that is expected to take longer has fewer turns.
+const BRISK_MAX: Duration = Duration::from_millis(4_500);
+
+/// The CPU time of all requests on the machine of the published program's figures here, to tell turns that
+/// take long from others.
+const CPU_EXPECTED: Duration = Duration::from_millis(3_600);
+
+/// Threads of a fixed pool that stands for "enough", and of the published batches.
+const MANY: u32 = 100;
+
+/// What `--only` chooses from.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    /// One thread
+    Sequential,
+    /// Batches of 100, 50, 16 and as many threads as CPUs
+    Batches,
+    /// Fixed pools of 1/2, 1, 2, 4 and 8 times the CPUs, 16 and 100 threads
+    Pool,
+    /// Waits as timers, with 1,000 requests admitted at a time and with all
+    Event,
+}
+
+/// How much of everything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Effort {
+    pub(super) requests: u32,
+    pub(super) rounds: usize,
+    /// Turns of what takes long; at most `rounds`.
+    pub(super) slow_turns: usize,
+}
+
+impl Effort {
+    /// Minutes: what verdicts need.
+    pub(super) const USUAL: Self = Self { requests: REQUESTS, rounds: 5, slow_turns: 1 };
+
+    /// Half an hour.
+    pub(super) const LONG: Self = Self { requests: REQUESTS, rounds: 11, slow_turns: 5 };
+
+    /// Seconds: whether it works at all.
+    pub(super) const QUICK: Self = Self { requests: 2_000, rounds: 1, slow_turns: 1 };
+}
+
+/// The strategies of these parts on so many CPUs, in the order of the report.
+pub(super) fn kinds(parts: &[Part], cpus: u32) -> Vec<Kind> {
+    let mut kinds = Vec::new();
+    for part in parts {
+        match part {
+            Part::Sequential => kinds.push(Kind::Sequential),
+            Part::Batches => kinds.extend(distinct(vec![cpus, 16, 50, MANY]).map(Kind::Batches)),
+            Part::Pool => {
+                let by_cpus = [(cpus / 2).max(1), cpus, 2 * cpus, 4 * cpus, 8 * cpus];
+                let sizes = by_cpus.into_iter().chain([16, MANY]).collect();
+                kinds.extend(distinct(sizes).map(Kind::Pool));
+            }
+            Part::Event => kinds.extend([Kind::Event(Some(1_000)), Kind::Event(None)]),
+        }
+    }
+    kinds
+}
+
+fn distinct(mut counts: Vec<u32>) -> impl Iterator<Item = u32> {
+    counts.sort_unstable();
+    counts.dedup();
+    counts.into_iter()
+}
+
+/// Who takes a turn in each round, in order.
+pub(super) fn rounds(kinds: &[Kind], effort: &Effort, cpus: u32) -> Vec<Vec<Kind>> {
+    let (slow, brisk): (Vec<Kind>, Vec<Kind>) = kinds.iter().partition(|kind| is_slow(**kind, cpus));
+    let mut rounds = vec![Vec::new(); effort.rounds];
+    for (place, kind) in slow.into_iter().enumerate() {
+        (0..effort.slow_turns).for_each(|turn| rounds[(place + turn) % effort.rounds].push(kind));
+    }
+    for (number, round) in rounds.iter_mut().enumerate() {
+        let begin = if brisk.is_empty() { 0 } else { number % brisk.len() };
+        round.extend(brisk[begin..].iter().chain(&brisk[..begin]));
+    }
+    rounds
+}
+
+/// Whether a turn takes so long that a few must do.
+pub(super) fn is_slow(kind: Kind, cpus: u32) -> bool {
+    let waits: Duration = (0..REQUESTS).map(|request| Wait::of(request).planned()).sum();
+    let computing = CPU_EXPECTED / cpus;
+    let expected = match kind {
+        Kind::Sequential | Kind::ThreadPerRequest | Kind::Batches(_) => waits + computing,
+        Kind::Pool(threads) => waits / threads + computing,
+        Kind::Event(_) => computing,
+    };
+    expected > BRISK_MAX
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PARTS: [Part; 4] = [Part::Sequential, Part::Batches, Part::Pool, Part::Event];
+
+    fn names(kinds: &[Kind]) -> Vec<String> {
+        kinds.iter().map(Kind::to_string).collect()
+    }
+
+    #[test]
+    fn no_variant_is_there_twice() {
+        let check = |cpus, expected: &[&str]| assert_eq!(names(&kinds(&[Part::Pool], cpus)), expected);
+        check(1, &["pool-1", "pool-2", "pool-4", "pool-8", "pool-16", "pool-100"]);
+        check(2, &["pool-1", "pool-2", "pool-4", "pool-8", "pool-16", "pool-100"]);
+        check(4, &["pool-2", "pool-4", "pool-8", "pool-16", "pool-32", "pool-100"]);
+        assert_eq!(names(&kinds(&[Part::Batches], 16)), ["batches-16", "batches-50", "batches-100"]);
+    }
+
+    #[test]
+    fn what_takes_long_has_its_turns_in_different_rounds() {
+        let effort = Effort { requests: 1, rounds: 5, slow_turns: 3 };
+        let rounds = rounds(&kinds(&PARTS, 2), &effort, 2);
+        let turns = |kind| rounds.iter().filter(|round| round.contains(&kind)).count();
+        assert_eq!([Kind::Sequential, Kind::Batches(100), Kind::Pool(4)].map(turns), [3, 3, 3]);
+        assert_eq!([Kind::Pool(8), Kind::Pool(16), Kind::Event(None)].map(turns), [5, 5, 5]);
+        let brisk = |round: &Vec<Kind>| round.iter().copied().find(|kind| !is_slow(*kind, 2));
+        assert_eq!(rounds.iter().map(brisk).collect::<Vec<_>>(), {
+            let order = [Kind::Pool(8), Kind::Pool(16), Kind::Pool(100), Kind::Event(Some(1_000))];
+            order.into_iter().chain([Kind::Event(None)]).map(Some).collect::<Vec<_>>()
+        });
+    }
+
+    #[test]
+    fn a_round_without_brisk_turns_is_no_trouble() {
+        let rounds = rounds(&[Kind::Sequential], &Effort::USUAL, 2);
+        assert_eq!(rounds.concat(), [Kind::Sequential]);
+    }
+}

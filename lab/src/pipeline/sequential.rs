@@ -1,0 +1,19 @@
+//! One request after the other on one thread: what every other strategy has to beat.
+
+use std::sync::Arc;
+
+use anyhow::Result;
+
+use super::Strategy;
+use super::waits::Wait;
+use super::work::Work;
+
+pub(super) struct Sequential;
+
+impl Strategy for Sequential {
+    fn run(&self, work: &Arc<Work>) -> Result<()> {
+        let mut lane = work.lane();
+        (0..work.requests()).for_each(|request| work.request(request, &mut lane, Wait::hold_thread));
+        Ok(())
+    }
+}

@@ -1,0 +1,244 @@
+//! A turn: one strategy does all requests once, in a process of its own, so that its CPU time, its peak of
+//! memory and its threads are its own. Promises: the process exists, with its text read, before the watch
+//! begins, and until after it ends; only the requests are timed. Leaves to others: which strategy, when.
+//!
+//! ```text
+//!   lab:    start ..............  watch, "go" ................  unwatch, end of input
+//!   child:         read, "ready"               work, figures                          exit
+//! ```
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{ChildStdin, ChildStdout};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use rustix::time::{ClockId, clock_gettime};
+use serde_json::{Value, json};
+
+use super::kind::Kind;
+use super::text;
+use super::work::{Controls, Work};
+use crate::child::{self, Child, Terms};
+use crate::machine::{self, Watch};
+
+/// What the two processes say to each other.
+const READY: &str = "ready";
+const GO: &str = "go";
+
+/// What `lab turn` is told.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct Turn {
+    /// The strategy
+    #[arg(long)]
+    pub(super) strategy: Kind,
+    /// How many requests
+    #[arg(long)]
+    pub(super) requests: u32,
+    /// The text that responses quote
+    #[arg(long)]
+    pub(super) text: Option<PathBuf>,
+}
+
+/// What a turn came to.
+#[derive(Debug)]
+pub(super) struct Finished {
+    /// From the first request to after the last.
+    pub(super) elapsed: Duration,
+    /// The process's life without what it had to wait for the lab.
+    pub(super) whole: Duration,
+    /// CPU time of all its threads between the same moments as `elapsed`.
+    pub(super) cpu: Duration,
+    pub(super) threads_peak: u64,
+    pub(super) memory_peak_bytes: u64,
+    pub(super) controls: Controls,
+    /// Why the turn is contaminated.
+    pub(super) marks: Vec<String>,
+}
+
+impl Turn {
+    /// Has it done.
+    ///
+    /// # Errors
+    /// The strategy failed, or the user interrupted.
+    pub(super) fn run(&self) -> Result<Finished> {
+        self.run_under(&child::own_program()?, &[])
+    }
+
+    /// Has it done by a program that starts others, such as a tracer.
+    ///
+    /// # Errors
+    /// As `run`, and what the program brings.
+    pub(super) fn run_under(&self, program: &Path, its_arguments: &[OsString]) -> Result<Finished> {
+        let arguments: Vec<OsString> = its_arguments.iter().cloned().chain(self.arguments()).collect();
+        let started = Instant::now();
+        let mut player = Player::start(program, &arguments)?;
+        player.expect(READY)?;
+        let to_begin = started.elapsed();
+        let watch = Watch::start();
+        let told = Instant::now();
+        let answer = player.ask(GO)?;
+        let working = told.elapsed();
+        let marks = watch.finish().marks;
+        let ending = Instant::now();
+        player.finish()?;
+        let whole = to_begin + working + ending.elapsed();
+        Finished::from_json(&answer, whole, marks).context("a turn's answer has all figures")
+    }
+
+    fn arguments(&self) -> Vec<OsString> {
+        let (strategy, requests) = (self.strategy.to_string(), self.requests.to_string());
+        let words = ["turn", "--strategy", &strategy, "--requests", &requests];
+        let mut arguments: Vec<OsString> = words.map(Into::into).into();
+        if let Some(text) = &self.text {
+            arguments.extend(["--text".into(), text.into()]);
+        }
+        arguments
+    }
+}
+
+impl Finished {
+    fn from_json(answer: &Value, whole: Duration, marks: Vec<String>) -> Option<Self> {
+        Some(Self {
+            elapsed: Duration::from_nanos(answer["elapsed_ns"].as_u64()?),
+            whole,
+            cpu: Duration::from_nanos(answer["cpu_ns"].as_u64()?),
+            threads_peak: answer["threads_peak"].as_u64()?,
+            memory_peak_bytes: answer["memory_peak_bytes"].as_u64()?,
+            controls: Controls::from_json(&answer["controls"])?,
+            marks,
+        })
+    }
+}
+
+/// The lab's end of the process.
+struct Player {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Player {
+    fn start(program: &Path, arguments: &[OsString]) -> Result<Self> {
+        let mut child = Child::start_piped(program, arguments, &Terms::default())?;
+        let (input, output) = child.take_pipes().context("a player's input and output are piped")?;
+        Ok(Self { child, input, output: BufReader::new(output) })
+    }
+
+    fn line(&mut self) -> Result<String> {
+        let mut line = String::new();
+        self.output.read_line(&mut line)?;
+        child::fail_if_interrupted()?;
+        if line.is_empty() {
+            bail!("the process ended without an answer");
+        }
+        Ok(line)
+    }
+
+    fn expect(&mut self, word: &str) -> Result<()> {
+        let line = self.line()?;
+        if line.trim_end() != word {
+            bail!("{}", line.trim_end());
+        }
+        Ok(())
+    }
+
+    fn ask(&mut self, word: &str) -> Result<Value> {
+        writeln!(self.input, "{word}").context("the process has ended")?;
+        let answer: Value = serde_json::from_str(&self.line()?).context("an answer is one line of JSON")?;
+        match answer.get("error").and_then(Value::as_str) {
+            Some(reason) => bail!("{reason}"),
+            None => Ok(answer),
+        }
+    }
+
+    /// Tells it that there is nothing more, and waits for its exit.
+    fn finish(mut self) -> Result<()> {
+        drop(self.input);
+        self.child.wait()
+    }
+}
+
+/// The child's side: takes the turn when told, and stays until its input ends.
+///
+/// # Errors
+/// The text cannot be read, or the lab is gone.
+pub(crate) fn take(turn: &Turn) -> Result<()> {
+    let work = Arc::new(Work::new(turn.requests, text::read(turn.text.as_deref())?));
+    let strategy = turn.strategy.strategy(machine::allowed_cpus().len());
+    say(READY)?;
+    let mut words = std::io::stdin().lock().lines();
+    let Some(GO) = words.next().transpose()?.as_deref() else { return Ok(()) };
+    let (began, cpu_before) = (Instant::now(), cpu_time());
+    let done = strategy.run(&work);
+    let (elapsed, cpu) = (began.elapsed(), cpu_time() - cpu_before);
+    let answer = match done {
+        Ok(()) => json!({
+            "elapsed_ns": elapsed.as_nanos() as u64,
+            "cpu_ns": cpu.as_nanos() as u64,
+            "threads_peak": work.threads_peak(),
+            "memory_peak_bytes": memory_peak_bytes()?,
+            "controls": work.controls().to_json(),
+        }),
+        Err(error) => json!({ "error": format!("{error:#}") }),
+    };
+    say(&answer.to_string())?;
+    words.next();
+    Ok(())
+}
+
+fn say(line: &str) -> Result<()> {
+    let mut output = std::io::stdout();
+    writeln!(output, "{line}")?;
+    output.flush().context("the lab is gone")
+}
+
+/// Of this process, threads that have ended included.
+fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// The most memory that this process ever had resident.
+fn memory_peak_bytes() -> Result<u64> {
+    let status = fs::read_to_string("/proc/self/status")?;
+    parse_memory_peak_bytes(&status).context("a process's status tells its peak of memory")
+}
+
+fn parse_memory_peak_bytes(status: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        turn: Turn,
+    }
+
+    #[test]
+    fn a_turn_survives_the_command_line() {
+        for text in [None, Some(PathBuf::from("a text"))] {
+            let turn = Turn { strategy: Kind::Batches(50), requests: 2_000, text };
+            let line = Line::try_parse_from(turn.arguments()).expect("its own arguments are understood");
+            assert_eq!((line.turn.strategy, line.turn.requests), (turn.strategy, turn.requests));
+            assert_eq!(line.turn.text, turn.text);
+        }
+    }
+
+    #[test]
+    fn the_peak_of_memory_is_the_processs_own() {
+        let status = "VmPeak:\t  900 kB\nVmHWM:\t   300 kB\nVmRSS:\t   200 kB\n";
+        assert_eq!(parse_memory_peak_bytes(status), Some(300 * 1024));
+        assert_eq!(parse_memory_peak_bytes("VmRSS: 1 kB\n"), None);
+        assert!(memory_peak_bytes().expect("a process may read its status") > 0);
+    }
+}

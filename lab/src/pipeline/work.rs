@@ -1,0 +1,238 @@
+//! The work: requests that compute, wait and answer, and the counts that prove that they did. Promises: a
+//! response is made letter by letter and read to its end; what is counted does not depend on the order in
+//! which requests end, so that all strategies must agree to the last digit. Leaves to others: which thread
+//! does what and when (the strategies).
+//!
+//! Request `i`, as published:
+//!
+//! 1. `t = 13 i`, `r = sqrt(t^2 + 3.1415 sin(2 t / pi))`; the response begins with `Resp: {r}`.
+//! 2. It waits: see [`Wait::of`].
+//! 3. Up to 16,384 bytes of a text follow, each `v` as a `V`.
+
+use std::f64::consts::PI;
+use std::hint::black_box;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::waits::Wait;
+
+/// The requests of the published experiment.
+pub(super) const REQUESTS: u32 = 100_000;
+
+#[expect(clippy::approx_constant, reason = "the published program has these digits and no more")]
+const FACTOR: f64 = 3.1415;
+
+/// Digits that the sum of `r` keeps behind the point, as a factor. Whole numbers add up to the same in
+/// every order, and 100,000 of them fit.
+const SUM_FACTOR: f64 = 1e6;
+
+/// What all threads of a strategy share.
+#[derive(Debug)]
+pub(super) struct Work {
+    requests: u32,
+    text: String,
+    /// By how much each sleep is shortened: 1, but for tests.
+    waits_divisor: u32,
+    tally: Tally,
+    threads: Arc<Threads>,
+}
+
+/// What was done, for comparison.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Controls {
+    pub(super) requests: u64,
+    /// To six digits behind the point.
+    pub(super) sum_of_r: f64,
+    pub(super) waits_ms: u64,
+    pub(super) yields: u64,
+    /// The sum of the responses' checksums.
+    pub(super) checksum: u32,
+}
+
+/// The controls while they grow. All orderings are Relaxed: they are read when the threads have ended, or
+/// have handed over what they did by a channel.
+#[derive(Debug, Default)]
+struct Tally {
+    requests: AtomicU64,
+    sum_of_r: AtomicU64,
+    waits_ms: AtomicU64,
+    yields: AtomicU64,
+    checksum: AtomicU32,
+}
+
+/// How many threads do requests.
+#[derive(Debug, Default)]
+struct Threads {
+    now: AtomicUsize,
+    peak: AtomicUsize,
+}
+
+/// A thread's place in the work, for as long as it does requests.
+#[derive(Debug)]
+pub(super) struct Lane {
+    threads: Arc<Threads>,
+}
+
+impl Work {
+    /// So many requests that quote `text`.
+    pub(super) fn new(requests: u32, text: String) -> Self {
+        Self { requests, text, waits_divisor: 1, tally: Tally::default(), threads: Arc::default() }
+    }
+
+    /// How many there are.
+    pub(super) fn requests(&self) -> u32 {
+        self.requests
+    }
+
+    /// A place for the calling thread.
+    pub(super) fn lane(&self) -> Lane {
+        let now = self.threads.now.fetch_add(1, Ordering::Relaxed) + 1;
+        self.threads.peak.fetch_max(now, Ordering::Relaxed);
+        Lane { threads: Arc::clone(&self.threads) }
+    }
+
+    /// Does one request; `hold` waits.
+    pub(super) fn request(&self, request: u32, _lane: &mut Lane, hold: impl FnOnce(Wait)) {
+        let response = self.begin(request);
+        hold(self.wait(request));
+        self.finish(response);
+    }
+
+    /// Step 1: the beginning of the response.
+    pub(super) fn begin(&self, request: u32) -> String {
+        let t = f64::from(request) * 13.0;
+        let r = (t * t + FACTOR * (t * 2.0 / PI).sin()).sqrt();
+        self.tally.sum_of_r.fetch_add((r * SUM_FACTOR).round() as u64, Ordering::Relaxed);
+        format!("Resp: {r}")
+    }
+
+    /// Step 2: what has to be waited for now.
+    pub(super) fn wait(&self, request: u32) -> Wait {
+        let wait = Wait::of(request);
+        match wait {
+            Wait::Nothing => {}
+            Wait::Yield => drop(self.tally.yields.fetch_add(1, Ordering::Relaxed)),
+            Wait::Sleep(time) => {
+                self.tally.waits_ms.fetch_add(time.as_millis() as u64, Ordering::Relaxed);
+            }
+        }
+        wait.shortened(self.waits_divisor)
+    }
+
+    /// Step 3: the text, and a reader of the whole response.
+    pub(super) fn finish(&self, mut response: String) {
+        for letter in self.text.chars() {
+            response.push(if letter == 'v' { 'V' } else { letter });
+        }
+        let checksum = crc32c::crc32c(black_box(response).as_bytes());
+        self.tally.checksum.fetch_add(checksum, Ordering::Relaxed);
+        self.tally.requests.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// What was done so far.
+    pub(super) fn controls(&self) -> Controls {
+        Controls {
+            requests: self.tally.requests.load(Ordering::Relaxed),
+            sum_of_r: self.tally.sum_of_r.load(Ordering::Relaxed) as f64 / SUM_FACTOR,
+            waits_ms: self.tally.waits_ms.load(Ordering::Relaxed),
+            yields: self.tally.yields.load(Ordering::Relaxed),
+            checksum: self.tally.checksum.load(Ordering::Relaxed),
+        }
+    }
+
+    /// The most threads that did requests at a time.
+    pub(super) fn threads_peak(&self) -> usize {
+        self.threads.peak.load(Ordering::Relaxed)
+    }
+
+    /// How long steps 1 and 3 of one request take on an idle CPU: the mean of `requests`.
+    pub(super) fn time_of_one(text: String, requests: u32) -> Duration {
+        let work = Self::new(requests, text);
+        let begun = Instant::now();
+        (0..requests).for_each(|request| work.finish(work.begin(request)));
+        begun.elapsed() / requests
+    }
+}
+
+#[cfg(test)]
+impl Work {
+    /// The work with sleeps that a test can wait for.
+    pub(super) fn with_short_waits(requests: u32, text: &str) -> Arc<Self> {
+        Arc::new(Self { waits_divisor: 1_000, ..Self::new(requests, text.to_owned()) })
+    }
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        self.threads.now.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Controls {
+    /// As one process tells another.
+    pub(super) fn to_json(self) -> Value {
+        json!({
+            "requests": self.requests,
+            "sum_of_r": self.sum_of_r,
+            "waits_ms": self.waits_ms,
+            "yields": self.yields,
+            "checksum": self.checksum,
+        })
+    }
+
+    /// Understands it.
+    pub(super) fn from_json(value: &Value) -> Option<Self> {
+        Some(Self {
+            requests: value["requests"].as_u64()?,
+            sum_of_r: value["sum_of_r"].as_f64()?,
+            waits_ms: value["waits_ms"].as_u64()?,
+            yields: value["yields"].as_u64()?,
+            checksum: u32::try_from(value["checksum"].as_u64()?).ok()?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn controls_of(requests: u32, text: &str) -> Controls {
+        let work = Work::with_short_waits(requests, text);
+        let mut lane = work.lane();
+        (0..requests).for_each(|request| work.request(request, &mut lane, |_| {}));
+        work.controls()
+    }
+
+    #[test]
+    fn the_controls_are_those_of_the_definition() {
+        let controls = controls_of(REQUESTS, "v");
+        assert_eq!(format!("{:.5e}", controls.sum_of_r), "6.49994e10");
+        assert_eq!((controls.requests, controls.waits_ms, controls.yields), (100_000, 18_920, 49_800));
+        assert_eq!(Controls::from_json(&controls.to_json()), Some(controls));
+        assert_eq!(Controls::from_json(&json!({ "requests": 1 })), None);
+    }
+
+    #[test]
+    fn a_response_quotes_the_text_and_is_read() {
+        let work = Work::with_short_waits(1, "vivid");
+        let begun = work.begin(0);
+        assert_eq!(begun, "Resp: 0");
+        work.finish(begun);
+        assert_eq!(work.controls().checksum, crc32c::crc32c(b"Resp: 0ViVid"));
+        assert_ne!(controls_of(3, "vivid").checksum, controls_of(3, "livid").checksum);
+    }
+
+    #[test]
+    fn threads_are_counted_while_they_have_a_lane() {
+        let work = Work::with_short_waits(1, "v");
+        let first = work.lane();
+        let second = work.lane();
+        drop(first);
+        let third = work.lane();
+        drop((second, third));
+        assert_eq!(work.threads_peak(), 2);
+    }
+}
