@@ -17,6 +17,7 @@ mod event;
 mod kind;
 mod plan;
 mod pool;
+mod recording;
 mod sequential;
 mod text;
 mod thread_per_request;
@@ -118,7 +119,12 @@ fn rounds(options: &Options, effort: &Effort, kinds: &[Kind], cpus: u32) -> Resu
     for (round, kinds) in rounds.iter().enumerate() {
         for &kind in kinds {
             progress.begin(format!("{kind}, round {}", round + 1));
-            let turn = Turn { strategy: kind, requests: effort.requests, text: options.text.clone() };
+            let turn = Turn {
+                strategy: kind,
+                requests: effort.requests,
+                text: options.text.clone(),
+                recording: None,
+            };
             notes.turn(&turn, round)?;
             progress.end();
         }

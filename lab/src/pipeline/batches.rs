@@ -7,6 +7,7 @@ use std::thread;
 use anyhow::{Context, Result};
 
 use super::Strategy;
+use super::recording::{Place, Track};
 use super::waits::Wait;
 use super::work::Work;
 
@@ -16,15 +17,18 @@ pub(super) struct Batches {
 
 impl Strategy for Batches {
     fn run(&self, work: &Arc<Work>) -> Result<()> {
+        let mut main = work.main_track();
         for first in (0..work.requests()).step_by(self.threads as usize) {
             let after_last = work.requests().min(first + self.threads);
             thread::scope(|scope| {
                 for request in first..after_last {
-                    let thread = move || work.request(request, &mut work.lane(), Wait::hold_thread);
+                    let place = Place::Slot(request - first);
+                    let thread = move || work.request(request, &mut work.lane(place), Wait::hold_thread);
                     thread::Builder::new().spawn_scoped(scope, thread).context("creating a thread")?;
                 }
                 anyhow::Ok(())
             })?;
+            main.as_mut().map(Track::look);
         }
         Ok(())
     }

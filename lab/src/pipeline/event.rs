@@ -19,6 +19,7 @@ use engine::reactor::{Reactor, Tag, Waiter, Wake};
 use engine::stats::ReactorStats;
 
 use super::Strategy;
+use super::recording::{Place, Track};
 use super::waits::Wait;
 use super::work::{Lane, Work};
 
@@ -39,8 +40,9 @@ impl Strategy for Event {
         let window = self.window.div_ceil(self.threads as u32) as usize;
         thread::scope(|scope| {
             let start = |number| {
-                let thread =
-                    move || Loop::new(work, window)?.run(share(work.requests(), self.threads, number));
+                let thread = move || {
+                    Loop::new(work, window, number)?.run(share(work.requests(), self.threads, number))
+                };
                 thread::Builder::new().spawn_scoped(scope, thread).context("creating a thread")
             };
             let threads = (0..self.threads).map(start).collect::<Result<Vec<_>>>()?;
@@ -56,25 +58,30 @@ fn share(requests: u32, threads: usize, number: usize) -> impl Iterator<Item = u
     (0..requests).filter(move |request| (request / BLOCK) as usize % threads == number)
 }
 
+/// A request after its first step.
+struct Begun {
+    request: u32,
+    response: String,
+}
+
 /// One thread's requests.
 struct Loop<'a> {
     work: &'a Work,
-    _lane: Lane,
+    lane: Lane,
     reactor: std::rc::Rc<Reactor>,
-    /// Responses after their first step.
-    ready: VecDeque<String>,
+    ready: VecDeque<Begun>,
     /// By the tags of their timers.
-    waiting: HashMap<Tag, String>,
+    waiting: HashMap<Tag, Begun>,
     window: usize,
 }
 
 impl<'a> Loop<'a> {
-    fn new(work: &'a Work, window: usize) -> Result<Self> {
+    fn new(work: &'a Work, window: usize, number: usize) -> Result<Self> {
         let parking = Arc::new(Parking::new().context("making an eventfd")?);
         let stats = Arc::new(ReactorStats::default());
         let reactor = Reactor::new(parking, stats).context("making an epoll instance")?;
         let (ready, waiting) = (VecDeque::new(), HashMap::new());
-        Ok(Self { work, _lane: work.lane(), reactor, ready, waiting, window })
+        Ok(Self { work, lane: work.lane(Place::Slot(number as u32)), reactor, ready, waiting, window })
     }
 
     fn run(mut self, mut requests: impl Iterator<Item = u32>) -> Result<()> {
@@ -90,8 +97,8 @@ impl<'a> Loop<'a> {
                 self.ready.extend(self.waiting.remove(&tag));
             }
             for _ in 0..ANSWERS_PER_TURN_MAX {
-                let Some(response) = self.ready.pop_front() else { break };
-                self.work.finish(response);
+                let Some(begun) = self.ready.pop_front() else { break };
+                self.answer(begun);
             }
         }
     }
@@ -103,17 +110,25 @@ impl<'a> Loop<'a> {
     fn admit(&mut self, requests: &mut impl Iterator<Item = u32>) {
         while self.under_way() < self.window {
             let Some(request) = requests.next() else { return };
-            let response = self.work.begin(request);
+            self.lane.note(|track| track.request_begins(request));
+            let begun = Begun { request, response: self.work.begin(request) };
+            self.lane.note(Track::request_ends);
             match self.work.wait(request) {
-                Wait::Nothing | Wait::Yield => self.ready.push_back(response),
+                Wait::Nothing | Wait::Yield => self.ready.push_back(begun),
                 Wait::Sleep(time) => {
                     let tag = Tag(request);
                     // The turn's time is that of its beginning, and the wait is to be a whole one.
                     self.reactor.arm(sys::clock::monotonic() + time, Waiter::Tag(tag));
-                    self.waiting.insert(tag, response);
+                    self.waiting.insert(tag, begun);
                 }
             }
         }
+    }
+
+    fn answer(&mut self, begun: Begun) {
+        self.lane.note(|track| track.request_begins(begun.request));
+        self.work.finish(begun.response);
+        self.lane.note(Track::request_ends);
     }
 }
 

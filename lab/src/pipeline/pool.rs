@@ -9,6 +9,7 @@ use std::thread;
 use anyhow::{Context, Result};
 
 use super::Strategy;
+use super::recording::Place;
 use super::waits::Wait;
 use super::work::Work;
 
@@ -20,10 +21,10 @@ impl Strategy for Pool {
     fn run(&self, work: &Arc<Work>) -> Result<()> {
         let (sender, receiver) = crossbeam_channel::bounded(work.requests() as usize);
         thread::scope(|scope| {
-            for _ in 0..self.threads {
+            for number in 0..self.threads {
                 let receiver = receiver.clone();
                 let thread = move || {
-                    let mut lane = work.lane();
+                    let mut lane = work.lane(Place::Slot(number as u32));
                     receiver.iter().for_each(|request| work.request(request, &mut lane, Wait::hold_thread));
                 };
                 thread::Builder::new().spawn_scoped(scope, thread).context("creating a thread")?;

@@ -7,6 +7,7 @@ use std::thread;
 use anyhow::{Context, Result};
 
 use super::Strategy;
+use super::recording::{Place, Track};
 use super::waits::Wait;
 use super::work::Work;
 
@@ -14,9 +15,11 @@ pub(super) struct ThreadPerRequest;
 
 impl Strategy for ThreadPerRequest {
     fn run(&self, work: &Arc<Work>) -> Result<()> {
+        let mut main = work.main_track();
         let mut threads = Vec::with_capacity(work.requests() as usize);
         for request in 0..work.requests() {
             threads.push(create(work, request).with_context(|| format!("after {request} threads"))?);
+            main.as_mut().map(Track::look);
         }
         for thread in threads {
             thread.join().expect("a request does not panic");
@@ -31,5 +34,5 @@ impl Strategy for ThreadPerRequest {
 /// `EAGAIN` where the kernel gives no further thread.
 pub(super) fn create(work: &Arc<Work>, request: u32) -> std::io::Result<thread::JoinHandle<()>> {
     let work = Arc::clone(work);
-    thread::Builder::new().spawn(move || work.request(request, &mut work.lane(), Wait::hold_thread))
+    thread::Builder::new().spawn(move || work.request(request, &mut work.lane(Place::Any), Wait::hold_thread))
 }

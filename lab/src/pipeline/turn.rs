@@ -20,6 +20,7 @@ use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
 
 use super::kind::Kind;
+use super::recording::Recorder;
 use super::text;
 use super::work::{Controls, Work};
 use crate::child::{self, Child, Terms};
@@ -41,6 +42,9 @@ pub(crate) struct Turn {
     /// The text that responses quote
     #[arg(long)]
     pub(super) text: Option<PathBuf>,
+    /// Where to write what each thread did
+    #[arg(long)]
+    pub(super) recording: Option<PathBuf>,
 }
 
 /// What a turn came to.
@@ -95,6 +99,9 @@ impl Turn {
         let mut arguments: Vec<OsString> = words.map(Into::into).into();
         if let Some(text) = &self.text {
             arguments.extend(["--text".into(), text.into()]);
+        }
+        if let Some(recording) = &self.recording {
+            arguments.extend(["--recording".into(), recording.into()]);
         }
         arguments
     }
@@ -167,14 +174,22 @@ impl Player {
 /// # Errors
 /// The text cannot be read, or the lab is gone.
 pub(crate) fn take(turn: &Turn) -> Result<()> {
-    let work = Arc::new(Work::new(turn.requests, text::read(turn.text.as_deref())?));
+    let work = Work::new(turn.requests, text::read(turn.text.as_deref())?);
     let strategy = turn.strategy.strategy(machine::allowed_cpus().len());
     say(READY)?;
     let mut words = std::io::stdin().lock().lines();
     let Some(GO) = words.next().transpose()?.as_deref() else { return Ok(()) };
+    let recorder = turn.recording.as_ref().map(|_| Recorder::start());
+    let work = Arc::new(match &recorder {
+        Some(recorder) => work.recorded(recorder.clone()),
+        None => work,
+    });
     let (began, cpu_before) = (Instant::now(), cpu_time());
     let done = strategy.run(&work);
     let (elapsed, cpu) = (began.elapsed(), cpu_time() - cpu_before);
+    if let (Some(recorder), Some(file)) = (recorder, &turn.recording) {
+        recorder.finish().write(file)?;
+    }
     let answer = match done {
         Ok(()) => json!({
             "elapsed_ns": elapsed.as_nanos() as u64,
@@ -226,11 +241,12 @@ mod tests {
 
     #[test]
     fn a_turn_survives_the_command_line() {
-        for text in [None, Some(PathBuf::from("a text"))] {
-            let turn = Turn { strategy: Kind::Batches(50), requests: 2_000, text };
+        for file in [None, Some(PathBuf::from("a file"))] {
+            let (text, recording) = (file.clone(), file);
+            let turn = Turn { strategy: Kind::Batches(50), requests: 2_000, text, recording };
             let line = Line::try_parse_from(turn.arguments()).expect("its own arguments are understood");
             assert_eq!((line.turn.strategy, line.turn.requests), (turn.strategy, turn.requests));
-            assert_eq!(line.turn.text, turn.text);
+            assert_eq!((line.turn.text, line.turn.recording), (turn.text, turn.recording));
         }
     }
 

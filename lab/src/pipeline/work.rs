@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use super::recording::{Place, Recorder, Track};
 use super::waits::Wait;
 
 /// The requests of the published experiment.
@@ -38,6 +39,8 @@ pub(super) struct Work {
     waits_divisor: u32,
     tally: Tally,
     threads: Arc<Threads>,
+    /// Where threads note what they do, in a turn that is recorded.
+    recorder: Option<Recorder>,
 }
 
 /// What was done, for comparison.
@@ -74,12 +77,25 @@ struct Threads {
 #[derive(Debug)]
 pub(super) struct Lane {
     threads: Arc<Threads>,
+    track: Option<Track>,
 }
 
 impl Work {
     /// So many requests that quote `text`.
     pub(super) fn new(requests: u32, text: String) -> Self {
-        Self { requests, text, waits_divisor: 1, tally: Tally::default(), threads: Arc::default() }
+        Self {
+            requests,
+            text,
+            waits_divisor: 1,
+            tally: Tally::default(),
+            threads: Arc::default(),
+            recorder: None,
+        }
+    }
+
+    /// The same work, recorded.
+    pub(super) fn recorded(self, recorder: Recorder) -> Self {
+        Self { recorder: Some(recorder), ..self }
     }
 
     /// How many there are.
@@ -87,18 +103,36 @@ impl Work {
         self.requests
     }
 
-    /// A place for the calling thread.
-    pub(super) fn lane(&self) -> Lane {
+    /// A place for the calling thread, which is drawn there.
+    pub(super) fn lane(&self, place: Place) -> Lane {
         let now = self.threads.now.fetch_add(1, Ordering::Relaxed) + 1;
         self.threads.peak.fetch_max(now, Ordering::Relaxed);
-        Lane { threads: Arc::clone(&self.threads) }
+        Lane { threads: Arc::clone(&self.threads), track: self.track(place) }
+    }
+
+    /// A place for the thread that does no request, but gives them to others.
+    pub(super) fn main_track(&self) -> Option<Track> {
+        self.track(Place::Main)
+    }
+
+    fn track(&self, place: Place) -> Option<Track> {
+        self.recorder.as_ref().map(|recorder| recorder.track(place))
     }
 
     /// Does one request; `hold` waits.
-    pub(super) fn request(&self, request: u32, _lane: &mut Lane, hold: impl FnOnce(Wait)) {
+    pub(super) fn request(&self, request: u32, lane: &mut Lane, hold: impl FnOnce(Wait)) {
+        lane.note(|track| track.request_begins(request));
         let response = self.begin(request);
-        hold(self.wait(request));
+        match self.wait(request) {
+            Wait::Nothing => {}
+            wait => {
+                lane.note(|track| track.wait_begins(wait.planned()));
+                hold(wait);
+                lane.note(Track::wait_ends);
+            }
+        }
         self.finish(response);
+        lane.note(Track::request_ends);
     }
 
     /// Step 1: the beginning of the response.
@@ -165,6 +199,13 @@ impl Work {
     }
 }
 
+impl Lane {
+    /// Notes what its thread does, in a turn that is recorded.
+    pub(super) fn note(&mut self, what: impl FnOnce(&mut Track)) {
+        self.track.as_mut().map(what);
+    }
+}
+
 impl Drop for Lane {
     fn drop(&mut self) {
         self.threads.now.fetch_sub(1, Ordering::Relaxed);
@@ -201,7 +242,7 @@ mod tests {
 
     fn controls_of(requests: u32, text: &str) -> Controls {
         let work = Work::with_short_waits(requests, text);
-        let mut lane = work.lane();
+        let mut lane = work.lane(Place::Any);
         (0..requests).for_each(|request| work.request(request, &mut lane, |_| {}));
         work.controls()
     }
@@ -228,10 +269,10 @@ mod tests {
     #[test]
     fn threads_are_counted_while_they_have_a_lane() {
         let work = Work::with_short_waits(1, "v");
-        let first = work.lane();
-        let second = work.lane();
+        let first = work.lane(Place::Any);
+        let second = work.lane(Place::Any);
         drop(first);
-        let third = work.lane();
+        let third = work.lane(Place::Any);
         drop((second, third));
         assert_eq!(work.threads_peak(), 2);
     }

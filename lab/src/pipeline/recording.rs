@@ -1,0 +1,289 @@
+//! What threads did, noted by themselves: when requests and their waits began and ended, and what the thread
+//! had of a CPU until then. Promises: a note costs two system calls and no lock; memory is bounded, and what
+//! was left out is counted; a recording passes from one process to another by a file. Leaves to others: what
+//! the notes mean (`activity.rs`), and that a run which records is not one that is measured.
+//!
+//! ```text
+//!   Recorder --track()--> Track, one on each thread: request_begins, wait_begins, wait_ends, request_ends
+//!      |                    '--- dropped where the thread ends ---.
+//!      '--finish()--> Recording <---------------------------------'     write --file--> read
+//! ```
+
+mod file;
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// Notes of one recording, of 32 bytes each: 100,000 requests that wait, each on a thread of its own, need
+/// 600,000.
+const NOTES_MAX: usize = 1 << 20;
+
+/// What a thread's beginning and end count for among the notes.
+const NOTES_PER_THREAD: usize = 2;
+
+/// Threads keep what they did here.
+#[derive(Clone, Debug)]
+pub(crate) struct Recorder {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    begun_ns: u64,
+    notes: AtomicUsize,
+    notes_max: usize,
+    threads: Mutex<Vec<Thread>>,
+}
+
+/// The hand of one thread on a recorder, from where the thread begins to where it ends.
+#[derive(Debug)]
+pub(crate) struct Track {
+    shared: Arc<Shared>,
+    clock: ThreadClock,
+    /// `None` once it has been handed over, or where the recorder was full from the beginning.
+    thread: Option<Thread>,
+}
+
+/// Everything that was recorded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Recording {
+    /// When the recorder began, on the monotonic clock.
+    pub(crate) begun_ns: u64,
+    pub(crate) ended_ns: u64,
+    /// Notes that found no room.
+    pub(crate) notes_lost: u64,
+    /// In the order in which they ended.
+    pub(crate) threads: Vec<Thread>,
+}
+
+/// One thread's notes, in the order of time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Thread {
+    pub(crate) place: Place,
+    pub(crate) begun: Stamp,
+    pub(crate) notes: Vec<Note>,
+    pub(crate) ended: Stamp,
+}
+
+/// Where a thread is drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// The thread that gives the others their work and does no request.
+    Main,
+    /// The thread of this number; one that ended may have a successor there, as batches have.
+    Slot(u32),
+    /// The lowest one that is free while it lives.
+    Any,
+}
+
+/// Something that happened on a thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Note {
+    pub(crate) what: What,
+    pub(crate) stamp: Stamp,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum What {
+    /// By its number. An event loop notes one again when it goes on with it.
+    RequestBegins(u32),
+    /// The thread itself waits, for so long as is planned; zero for a yield.
+    WaitBegins(Duration),
+    WaitEnds,
+    /// Or is put aside by an event loop.
+    RequestEnds,
+    /// Nothing but a look at the clocks, where a thread without requests works for long.
+    Looked,
+}
+
+/// A moment, and what the thread had had until then, all in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Stamp {
+    /// On the monotonic clock.
+    pub(crate) at: u64,
+    /// Ran on a CPU.
+    pub(crate) cpu: u64,
+    /// Could have run and had no CPU, by the kernel's account; `None` where it keeps none.
+    pub(crate) ready: Option<u64>,
+}
+
+impl Recorder {
+    /// A recorder that begins now.
+    pub(crate) fn start() -> Self {
+        Self::with_room(NOTES_MAX)
+    }
+
+    fn with_room(notes_max: usize) -> Self {
+        let shared = Shared {
+            begun_ns: sys::clock::monotonic().0,
+            notes: AtomicUsize::new(0),
+            notes_max,
+            threads: Mutex::default(),
+        };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// The calling thread's track. The thread is to drop it as the last thing that it does.
+    pub(crate) fn track(&self, place: Place) -> Track {
+        let clock = ThreadClock::new();
+        let has_room = self.shared.admits(NOTES_PER_THREAD);
+        let begun = clock.read();
+        let thread = has_room.then(|| Thread { place, begun, notes: Vec::new(), ended: begun });
+        Track { shared: Arc::clone(&self.shared), clock, thread }
+    }
+
+    /// What the tracks have kept that were dropped until now.
+    pub(crate) fn finish(self) -> Recording {
+        let notes = self.shared.notes.load(Ordering::Relaxed);
+        let threads = &mut *self.shared.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        Recording {
+            begun_ns: self.shared.begun_ns,
+            ended_ns: sys::clock::monotonic().0,
+            notes_lost: notes.saturating_sub(self.shared.notes_max) as u64,
+            threads: std::mem::take(threads),
+        }
+    }
+}
+
+impl Shared {
+    /// Whether there is room for so many notes. Relaxed: a count.
+    fn admits(&self, notes: usize) -> bool {
+        self.notes.fetch_add(notes, Ordering::Relaxed) + notes <= self.notes_max
+    }
+}
+
+impl Track {
+    /// The thread begins with a request, or goes on with it.
+    pub(crate) fn request_begins(&mut self, request: u32) {
+        self.note(What::RequestBegins(request));
+    }
+
+    /// The thread stops until a wait of that length is over.
+    pub(crate) fn wait_begins(&mut self, planned: Duration) {
+        self.note(What::WaitBegins(planned));
+    }
+
+    /// The thread runs again.
+    pub(crate) fn wait_ends(&mut self) {
+        self.note(What::WaitEnds);
+    }
+
+    /// The request is done, or put aside.
+    pub(crate) fn request_ends(&mut self) {
+        self.note(What::RequestEnds);
+    }
+
+    /// Looks at the clocks: where a thread without requests, as `main`, has done a piece of its work.
+    pub(crate) fn look(&mut self) {
+        self.note(What::Looked);
+    }
+
+    fn note(&mut self, what: What) {
+        let Some(thread) = &mut self.thread else { return };
+        if self.shared.admits(1) {
+            thread.notes.push(Note { what, stamp: self.clock.read() });
+        }
+    }
+}
+
+impl Drop for Track {
+    fn drop(&mut self) {
+        let Some(mut thread) = self.thread.take() else { return };
+        thread.ended = self.clock.read();
+        let mut threads = self.shared.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        threads.push(thread);
+    }
+}
+
+/// The calling thread's clocks.
+#[derive(Debug)]
+struct ThreadClock {
+    /// Fields: time on a CPU, time ready without one, turns (Documentation/scheduler/sched-stats.rst).
+    schedstat: Option<File>,
+}
+
+impl ThreadClock {
+    fn new() -> Self {
+        Self { schedstat: File::open("/proc/thread-self/schedstat").ok() }
+    }
+
+    fn read(&self) -> Stamp {
+        let ready = self.schedstat.as_ref().and_then(ready_ns);
+        // The kernel's own sum of CPU time in that file is as old as its last tick; this clock is not.
+        let cpu = clock_gettime(ClockId::ThreadCPUTime);
+        let cpu = Duration::new(cpu.tv_sec.unsigned_abs(), cpu.tv_nsec.unsigned_abs() as u32);
+        Stamp { at: sys::clock::monotonic().0, cpu: cpu.as_nanos() as u64, ready }
+    }
+}
+
+fn ready_ns(schedstat: &File) -> Option<u64> {
+    let mut text = [0; 80];
+    let length = schedstat.read_at(&mut text, 0).ok()?;
+    std::str::from_utf8(&text[..length]).ok()?.split_whitespace().nth(1)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn whats(thread: &Thread) -> Vec<What> {
+        thread.notes.iter().map(|note| note.what).collect()
+    }
+
+    #[test]
+    fn threads_that_come_and_go_are_kept_with_their_notes() {
+        let recorder = Recorder::start();
+        for slot in [4, 5] {
+            let recorder = recorder.clone();
+            let thread = std::thread::spawn(move || {
+                let mut track = recorder.track(Place::Slot(slot));
+                track.request_begins(slot * 100);
+                track.wait_begins(Duration::from_millis(88));
+                track.wait_ends();
+                track.request_ends();
+            });
+            thread.join().expect("it does not panic");
+        }
+        recorder.track(Place::Main).look();
+        let recording = recorder.finish();
+        assert_eq!(recording.notes_lost, 0);
+        let places: Vec<Place> = recording.threads.iter().map(|thread| thread.place).collect();
+        assert_eq!(places, [Place::Slot(4), Place::Slot(5), Place::Main]);
+        let wait = What::WaitBegins(Duration::from_millis(88));
+        let expected = [What::RequestBegins(500), wait, What::WaitEnds, What::RequestEnds];
+        assert_eq!(whats(&recording.threads[1]), expected);
+        assert_eq!(whats(&recording.threads[2]), [What::Looked]);
+        for thread in &recording.threads {
+            let stamps: Vec<Stamp> = std::iter::once(thread.begun)
+                .chain(thread.notes.iter().map(|note| note.stamp))
+                .chain([thread.ended])
+                .collect();
+            assert!(stamps.is_sorted_by_key(|stamp| stamp.at), "{stamps:?}");
+            assert!(stamps.is_sorted_by_key(|stamp| stamp.cpu), "{stamps:?}");
+            assert!(recording.begun_ns <= thread.begun.at && thread.ended.at <= recording.ended_ns);
+        }
+    }
+
+    #[test]
+    fn what_finds_no_room_is_counted() {
+        let recorder = Recorder::with_room(5);
+        let mut first = recorder.track(Place::Any);
+        let mut second = recorder.track(Place::Any);
+        first.request_begins(1);
+        second.request_begins(2);
+        first.request_ends();
+        let late = recorder.track(Place::Any);
+        drop((first, second, late));
+        let recording = recorder.finish();
+        assert_eq!(
+            recording.threads.iter().map(whats).collect::<Vec<_>>(),
+            [vec![What::RequestBegins(1)], vec![]]
+        );
+        assert_eq!(recording.notes_lost, 4);
+    }
+}
