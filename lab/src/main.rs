@@ -16,6 +16,7 @@ mod progress;
 mod relay;
 mod report;
 mod rounds;
+mod setting;
 mod statistics;
 mod verdict;
 

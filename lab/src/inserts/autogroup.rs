@@ -1,10 +1,12 @@
 //! The scheduler's automatic groups, which are off while hogs compete. Each session is a group by itself,
 //! and with groups on the hogs together weigh as much as the lab: the same run then shows something else.
-//! Promises: the setting is as it was when the experiment ends, also by a panic or by Ctrl-C; a kill that
-//! no process can answer leaves it off. Leaves to others: what is said where it cannot be changed.
+//! Promises: the setting is as it was when the experiment ends (`setting.rs`). Leaves to others: what is
+//! said where it cannot be changed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
+
+use crate::setting::{self, Changed};
 
 const SETTING: &str = "/proc/sys/kernel/sched_autogroup_enabled";
 
@@ -12,8 +14,8 @@ const SETTING: &str = "/proc/sys/kernel/sched_autogroup_enabled";
 #[derive(Debug)]
 pub(super) struct Autogroup {
     setting: PathBuf,
-    /// What to restore; `None` where nothing was changed.
-    before: Option<String>,
+    /// `None` where nothing had to be changed, or could be.
+    changed: Option<Changed>,
 }
 
 impl Autogroup {
@@ -23,32 +25,24 @@ impl Autogroup {
     }
 
     fn off_in(setting: &Path) -> Self {
-        let before = fs::read_to_string(setting).ok().filter(|text| text.trim() != "0");
-        let before = before.filter(|_| fs::write(setting, "0").is_ok());
-        Self { setting: setting.to_owned(), before }
+        let changed = is_on(setting).then(|| setting::change(setting, "0").ok()).flatten();
+        Self { setting: setting.to_owned(), changed }
     }
 
     /// What it was, if it was changed.
     pub(super) fn before(&self) -> Option<&str> {
-        self.before.as_deref().map(str::trim)
+        self.changed.as_ref().map(Changed::before)
     }
 
     /// Why verdicts beside hogs mean nothing here, if they do.
     pub(super) fn objection(&self) -> Option<&'static str> {
-        // A kernel without the setting has no groups.
-        let is_on = fs::read_to_string(&self.setting).is_ok_and(|text| text.trim() != "0");
-        is_on.then_some("sched_autogroup_enabled is not 0, and only root may change it")
+        is_on(&self.setting).then_some("sched_autogroup_enabled is not 0, and only root may change it")
     }
 }
 
-impl Drop for Autogroup {
-    fn drop(&mut self) {
-        let Some(before) = &self.before else { return };
-        if let Err(error) = fs::write(&self.setting, before) {
-            let (setting, before) = (self.setting.display(), before.trim());
-            eprintln!("lab: {setting} was {before} and could not be restored: {error}");
-        }
-    }
+/// A kernel without the setting has no groups.
+fn is_on(setting: &Path) -> bool {
+    fs::read_to_string(setting).is_ok_and(|text| text.trim() != "0")
 }
 
 #[cfg(test)]
@@ -56,18 +50,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_as_before_also_after_a_panic() {
+    fn it_is_off_until_it_is_dropped() {
         let directory = tempfile::tempdir().expect("a temporary directory can be made");
         let setting = directory.path().join("setting");
         let now = || fs::read_to_string(&setting).expect("the file is there");
         fs::write(&setting, "1\n").expect("the directory is ours");
-        let run = std::panic::catch_unwind(|| {
-            let autogroup = Autogroup::off_in(&setting);
-            let told = (now(), autogroup.before().map(str::to_owned), autogroup.objection());
-            assert_eq!(told, ("0".to_owned(), Some("1".to_owned()), None));
-            panic!("as an experiment may");
-        });
-        assert_eq!(run.expect_err("it panicked").downcast_ref(), Some(&"as an experiment may"));
+        let autogroup = Autogroup::off_in(&setting);
+        assert_eq!((now().as_str(), autogroup.before(), autogroup.objection()), ("0", Some("1"), None));
+        drop(autogroup);
         assert_eq!(now(), "1\n");
     }
 

@@ -1,0 +1,67 @@
+//! A setting of the kernel that is another one for a while. Promises: it is as before when the change is
+//! dropped, also by a panic or by Ctrl-C; a kill that no process can answer leaves it changed. Leaves to
+//! others: what is said where it cannot be changed.
+
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+/// A setting that was changed; dropping it takes the change back.
+#[derive(Debug)]
+pub(crate) struct Changed {
+    setting: PathBuf,
+    before: String,
+}
+
+/// Writes `value` into `setting`.
+///
+/// # Errors
+/// `ENOENT` where the kernel has no such setting, `EACCES` where only root may change it.
+pub(crate) fn change(setting: &Path, value: &str) -> io::Result<Changed> {
+    let before = fs::read_to_string(setting)?;
+    fs::write(setting, value)?;
+    Ok(Changed { setting: setting.to_owned(), before })
+}
+
+impl Changed {
+    /// What it was, and will be.
+    pub(crate) fn before(&self) -> &str {
+        self.before.trim()
+    }
+}
+
+impl Drop for Changed {
+    fn drop(&mut self) {
+        if let Err(error) = fs::write(&self.setting, &self.before) {
+            let (setting, before) = (self.setting.display(), self.before());
+            eprintln!("lab: {setting} was {before} and could not be restored: {error}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_as_before_also_after_a_panic() {
+        let directory = tempfile::tempdir().expect("a temporary directory can be made");
+        let setting = directory.path().join("setting");
+        let now = || fs::read_to_string(&setting).expect("the file is there");
+        fs::write(&setting, "65530\n").expect("the directory is ours");
+        let run = std::panic::catch_unwind(|| {
+            let changed = change(&setting, "100000").expect("the directory is ours");
+            assert_eq!((now(), changed.before()), ("100000".to_owned(), "65530"));
+            panic!("as an experiment may");
+        });
+        assert_eq!(run.expect_err("it panicked").downcast_ref(), Some(&"as an experiment may"));
+        assert_eq!(now(), "65530\n");
+    }
+
+    #[test]
+    fn a_setting_that_is_not_there_is_not_made() {
+        let directory = tempfile::tempdir().expect("a temporary directory can be made");
+        let setting = directory.path().join("setting");
+        assert!(change(&setting, "1").is_err());
+        assert!(!setting.exists());
+    }
+}
