@@ -1,16 +1,19 @@
 //! Waits are timers: a reactor of the engine on each CPU, and no thread is held by a request that waits.
-//! Promises: a request that was admitted begins its wait before any admitted one computes its answer, and
-//! goes to the end of its thread's queue when it yields; timers are looked at after every few answers.
+//! Promises: a request's wait begins when it is admitted, before those in front of it have computed their
+//! answers; a yield lets the whole queue go first; timers are looked at after every few answers.
 //!
 //! ```text
 //!   admit --step 1--> waits --> timer wheel --due--.
 //!                 \-> yields, or nothing ----------+--> ready --step 3--> done: room for the next
 //! ```
 //!
-//! Requests belong to a thread by their number, in blocks, so that no thread has all the waits.
+//! A thread takes the next request of all whenever it has room, so that requests are admitted in order and
+//! a thread that loses its CPU for a while gets fewer. Its room is its share of the window: with everything
+//! admitted that is half of the requests on two CPUs, however late the second thread begins.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
 use anyhow::{Context, Result, anyhow};
@@ -23,9 +26,6 @@ use super::recording::{Place, Track};
 use super::waits::Wait;
 use super::work::{Lane, Work};
 
-/// Neighbours in number that one thread gets. The waits stand 500 apart.
-const BLOCK: u32 = 64;
-
 /// Answers between two looks at the timers: about a tick of the wheel.
 const ANSWERS_PER_TURN_MAX: usize = 32;
 
@@ -37,12 +37,12 @@ pub(super) struct Event {
 
 impl Strategy for Event {
     fn run(&self, work: &Arc<Work>) -> Result<()> {
-        let window = self.window.div_ceil(self.threads as u32) as usize;
+        let window = self.window.min(work.requests()).div_ceil(self.threads as u32) as usize;
+        let next = AtomicU32::new(0);
         thread::scope(|scope| {
+            let next = &next;
             let start = |number| {
-                let thread = move || {
-                    Loop::new(work, window, number)?.run(share(work.requests(), self.threads, number))
-                };
+                let thread = move || Loop::new(work, next, window, number)?.run();
                 thread::Builder::new().spawn_scoped(scope, thread).context("creating a thread")
             };
             let threads = (0..self.threads).map(start).collect::<Result<Vec<_>>>()?;
@@ -51,11 +51,6 @@ impl Strategy for Event {
             })
         })
     }
-}
-
-/// The requests of thread `number`.
-fn share(requests: u32, threads: usize, number: usize) -> impl Iterator<Item = u32> {
-    (0..requests).filter(move |request| (request / BLOCK) as usize % threads == number)
 }
 
 /// A request after its first step.
@@ -67,6 +62,8 @@ struct Begun {
 /// One thread's requests.
 struct Loop<'a> {
     work: &'a Work,
+    /// The next request to be admitted, by whichever thread. Relaxed: it stands alone.
+    next: &'a AtomicU32,
     lane: Lane,
     reactor: std::rc::Rc<Reactor>,
     ready: VecDeque<Begun>,
@@ -76,18 +73,19 @@ struct Loop<'a> {
 }
 
 impl<'a> Loop<'a> {
-    fn new(work: &'a Work, window: usize, number: usize) -> Result<Self> {
+    fn new(work: &'a Work, next: &'a AtomicU32, window: usize, number: usize) -> Result<Self> {
         let parking = Arc::new(Parking::new().context("making an eventfd")?);
         let stats = Arc::new(ReactorStats::default());
         let reactor = Reactor::new(parking, stats).context("making an epoll instance")?;
         let (ready, waiting) = (VecDeque::new(), HashMap::new());
-        Ok(Self { work, lane: work.lane(Place::Slot(number as u32)), reactor, ready, waiting, window })
+        let lane = work.lane(Place::Slot(number as u32));
+        Ok(Self { work, next, lane, reactor, ready, waiting, window })
     }
 
-    fn run(mut self, mut requests: impl Iterator<Item = u32>) -> Result<()> {
+    fn run(mut self) -> Result<()> {
         let mut wakes = Vec::new();
         loop {
-            self.admit(&mut requests);
+            self.admit();
             if self.under_way() == 0 {
                 return Ok(());
             }
@@ -107,9 +105,12 @@ impl<'a> Loop<'a> {
         self.ready.len() + self.waiting.len()
     }
 
-    fn admit(&mut self, requests: &mut impl Iterator<Item = u32>) {
+    fn admit(&mut self) {
         while self.under_way() < self.window {
-            let Some(request) = requests.next() else { return };
+            let request = self.next.fetch_add(1, Ordering::Relaxed);
+            if request >= self.work.requests() {
+                return;
+            }
             self.lane.note(|track| track.request_begins(request));
             let begun = Begun { request, response: self.work.begin(request) };
             self.lane.note(Track::request_ends);
@@ -129,21 +130,5 @@ impl<'a> Loop<'a> {
         self.lane.note(|track| track.request_begins(begun.request));
         self.work.finish(begun.response);
         self.lane.note(Track::request_ends);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_request_has_one_thread_and_each_thread_its_share() {
-        let shares: Vec<Vec<u32>> = (0..3).map(|number| share(10_000, 3, number).collect()).collect();
-        let mut all: Vec<u32> = shares.iter().flatten().copied().collect();
-        all.sort_unstable();
-        assert_eq!(all, (0..10_000).collect::<Vec<_>>());
-        for share in shares {
-            assert!((3_270..=3_400).contains(&share.len()), "{} of 10,000", share.len());
-        }
     }
 }
