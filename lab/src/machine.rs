@@ -64,6 +64,8 @@ fn limits(descriptors_max: u64) -> Value {
 pub(crate) struct Watch {
     machine: Ticks,
     ours: CpuReading,
+    /// CPU time of processes that have ended, as far as the lab waited for them.
+    ended: Duration,
     /// Processes that work for the experiment without descending from the lab.
     beside: Vec<i32>,
     started: Instant,
@@ -90,13 +92,15 @@ impl Watch {
     /// as well.
     pub(crate) fn beside(processes: Vec<i32>) -> Self {
         let ours = own_cpu(&processes);
-        Self { machine: Ticks::now(), ours, beside: processes, started: Instant::now() }
+        let ended = measure::waited_for();
+        Self { machine: Ticks::now(), ours, ended, beside: processes, started: Instant::now() }
     }
 
-    /// Says what happened since the start. Processes that the experiment ended meanwhile count as foreign, so
-    /// none may end during a watch.
+    /// Says what happened since the start. A process that the lab has started since then and waited for
+    /// counts as its own; any other that ends during a watch counts as foreign, so none may.
     pub(crate) fn finish(self) -> Sighting {
         let ours = own_cpu(&self.beside).whole_since(&self.ours);
+        let ours = ours + measure::waited_for().saturating_sub(self.ended);
         sighting(&Ticks::now().since(&self.machine), ours, self.started.elapsed())
     }
 }

@@ -96,6 +96,12 @@ pub(crate) fn family(root: i32) -> Vec<i32> {
     family
 }
 
+/// CPU time of all processes that this one has started and waited for, at the resolution of a tick.
+pub(crate) fn waited_for() -> Duration {
+    let ticks = read_stat(std::process::id() as i32).map_or(0, |status| status.waited_for_ticks);
+    Duration::from_millis(ticks * 1000 / TICKS_PER_S)
+}
+
 /// The process that started this one; `None` when this one is gone.
 pub(crate) fn parent(process: i32) -> Option<i32> {
     Some(read_stat(process)?.parent)
@@ -128,6 +134,7 @@ pub(crate) fn memory_bytes(processes: &[i32]) -> Result<u64> {
 struct Status {
     parent: i32,
     ticks: u64,
+    waited_for_ticks: u64,
 }
 
 fn all_processes() -> Vec<i32> {
@@ -139,14 +146,19 @@ fn read_stat(process: i32) -> Option<Status> {
     parse_stat(&fs::read_to_string(format!("/proc/{process}/stat")).ok()?)
 }
 
-/// Fields of `/proc/PID/stat` (proc(5)): 4 is the parent, 14 and 15 are user and system ticks. The name in
-/// field 2 may hold spaces and parentheses, so fields are counted from its last `)`.
+/// Fields of `/proc/PID/stat` (proc(5)): 4 is the parent, 14 and 15 are user and system ticks, 16 and 17
+/// those of children that were waited for. The name in field 2 may hold spaces and parentheses, so fields
+/// are counted from its last `)`.
 fn parse_stat(text: &str) -> Option<Status> {
     let after_name = text.get(text.rfind(')')? + 1..)?;
     let fields: Vec<&str> = after_name.split_whitespace().collect();
-    let user: u64 = fields.get(11)?.parse().ok()?;
-    let system: u64 = fields.get(12)?.parse().ok()?;
-    Some(Status { parent: fields.get(1)?.parse().ok()?, ticks: user + system })
+    let [user, system, user_of_children, system_of_children] = *fields.get(11..15)? else { return None };
+    let sum = |one: &str, other: &str| Some(one.parse::<u64>().ok()? + other.parse::<u64>().ok()?);
+    Some(Status {
+        parent: fields.get(1)?.parse().ok()?,
+        ticks: sum(user, system)?,
+        waited_for_ticks: sum(user_of_children, system_of_children)?,
+    })
 }
 
 /// The first field of `/proc/PID/task/TID/schedstat` is the time spent on a CPU in nanoseconds.
@@ -166,9 +178,9 @@ mod tests {
 
     #[test]
     fn stat_survives_odd_names() {
-        let line = "812 (a) b (c) S 77 812 812 0 -1 4194560 1201 0 0 0 250 50 0 0 20 0 3 0 1 2 3";
+        let line = "812 (a) b (c) S 77 812 812 0 -1 4194560 1201 0 0 0 250 50 7 2 20 0 3 0 1 2 3";
         let status = parse_stat(line).expect("the line is whole");
-        assert_eq!((status.parent, status.ticks), (77, 300));
+        assert_eq!((status.parent, status.ticks, status.waited_for_ticks), (77, 300, 9));
         assert!(parse_stat("812 (cut) S 77").is_none());
     }
 
