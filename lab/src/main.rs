@@ -79,6 +79,9 @@ enum Command {
     /// Does the pipeline's requests once, when told
     #[command(hide = true)]
     Turn(pipeline::Turn),
+    /// Creates threads without end, when told
+    #[command(hide = true)]
+    Creation(pipeline::Creation),
     /// Computes without end
     #[command(hide = true)]
     Hog(inserts::Hog),
@@ -131,6 +134,7 @@ fn run(command: &Command) -> Result<ExitCode> {
             tell(&pipeline::run(options)?, output)
         }
         Command::Turn(turn) => pipeline::take(turn).map(|()| ExitCode::SUCCESS),
+        Command::Creation(creation) => pipeline::create(creation).map(|()| ExitCode::SUCCESS),
         Command::Hog(terms) => inserts::spin(terms).map(|()| ExitCode::SUCCESS),
         Command::Agent => agent::obey().map(|()| ExitCode::SUCCESS),
         Command::Launch(terms) => child::launch(terms).map(|()| ExitCode::SUCCESS),

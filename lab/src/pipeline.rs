@@ -11,17 +11,26 @@
 //! | `pool` | one of few threads | fixed | cheap; too few threads idle the CPUs, too many are guesswork |
 //! | `event` | nothing | one a CPU | as fast as can be; a request must be cut into steps |
 
+mod article;
 mod batches;
 mod bounds;
+mod calls;
+mod creation;
+mod death;
+mod deaths;
 mod event;
 mod kind;
+mod limits;
 mod plan;
+mod player;
 mod pool;
 mod recording;
+mod rounds;
 mod sequential;
 mod text;
 mod thread_per_request;
 mod turn;
+mod verdicts;
 mod waits;
 mod work;
 
@@ -31,24 +40,27 @@ use std::sync::Arc;
 use anyhow::Result;
 use clap::ValueEnum;
 
+use self::calls::Calls;
+pub(crate) use self::creation::{Creation, create};
+use self::deaths::Deaths;
 use self::kind::Kind;
 use self::plan::{Effort, Part};
-use self::turn::Finished;
+use self::rounds::Rounds;
 pub(crate) use self::turn::{Turn, take};
 use self::work::Work;
 use crate::progress::Progress;
-use crate::report::{Numbers, Report, Row, Run, Skipped};
+use crate::report::{Report, Row, Skipped};
 use crate::{child, machine};
 
 /// The part of the report that has the figures, and the one that has the controls.
 const FIGURES: &str = "requests";
 const CONTROLS: &str = "controls";
 
-/// How often a contaminated turn of what verdicts compare is taken again at once.
-const REPEATS_MAX: usize = 1;
-
 /// Requests by which one is timed.
 const TIMED_REQUESTS: u32 = 2_000;
+
+/// Requests of a traced turn; with 100,000 it would take minutes.
+const TRACED_REQUESTS_MAX: u32 = 10_000;
 
 /// A way to do all requests of some work.
 trait Strategy {
@@ -68,8 +80,8 @@ pub(crate) struct Options {
     /// One round of 2,000 requests, which decides nothing: seconds
     #[arg(long)]
     quick: bool,
-    /// Only these strategies, with commas between them
-    #[arg(long, value_delimiter = ',', value_name = "STRATEGY")]
+    /// Only these parts, with commas between them
+    #[arg(long, value_delimiter = ',', value_name = "PART")]
     only: Vec<Part>,
     /// Rounds [default: 5, with --long 11]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=100))]
@@ -77,6 +89,17 @@ pub(crate) struct Options {
     /// The text that responses quote, up to 16,384 bytes of it [default: one that the lab makes]
     #[arg(long, value_name = "FILE")]
     text: Option<PathBuf>,
+    /// The published program: an executable that does the 100,000 requests once
+    #[arg(long, value_name = "PATH")]
+    article: Option<PathBuf>,
+    /// Test what the deaths of thread-per-request taught: raise vm.max_map_count for some seconds, and let
+    /// living threads use up the machine's process ids, both as root and on a machine of one's own
+    #[arg(long)]
+    confirm: bool,
+    /// Requests of a turn, for tests
+    #[arg(long, hide = true, value_name = "COUNT")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    requests: Option<u32>,
 }
 
 /// Runs the experiment.
@@ -86,18 +109,40 @@ pub(crate) struct Options {
 /// report instead.
 pub(crate) fn run(options: &Options) -> Result<Report> {
     let mut machine = machine::facts(child::raise_descriptor_limit());
-    let text = text::read(options.text.as_deref())?;
-    let work_us = Work::time_of_one(text, TIMED_REQUESTS).as_secs_f64() * 1e6;
+    let work_us = Work::time_of_one(text::read(options.text.as_deref())?, TIMED_REQUESTS).as_secs_f64() * 1e6;
     machine.insert("work_of_one_request_us".to_owned(), work_us.into());
-    let effort = effort(options);
     let cpus = machine::allowed_cpus().len() as u32;
-    let mut parts = Part::value_variants().to_vec();
-    parts.retain(|part| options.only.is_empty() || options.only.contains(part));
+    let effort = effort(options);
+    let has = |part: Part| options.only.is_empty() || options.only.contains(&part);
+    let parts: Vec<Part> = Part::value_variants().iter().copied().filter(|part| has(*part)).collect();
     let kinds = plan::kinds(&parts, cpus);
-    let (rows, skipped) = rounds(options, &effort, &kinds, cpus)?;
+    let (strategy, requests, text) = (Kind::Sequential, effort.requests, options.text.clone());
+    let turn = Turn { strategy, requests, text, recording: None };
+    let order = plan::rounds(&kinds, &effort, cpus);
+    let rounds = Rounds { order, turn, article: options.article.as_deref(), cpus };
+    let traced = if has(Part::Calls) { plan::traced(&parts, cpus) } else { Vec::new() };
+    let dies = has(Part::ThreadPerRequest);
+    let steps_of_deaths = if dies { deaths::steps(options.confirm) } else { 0 };
+    let progress = Progress::new(rounds.steps() + steps_of_deaths + traced.len() as u64);
+    let rounds::Found { mut rows, failed: mut skipped, .. } = rounds.run(&progress)?;
+    rows.sort_by_key(|row| (row.part == CONTROLS, place(&kinds, row)));
+    let mut deaths = Deaths::default();
+    if dies {
+        let text = options.text.as_ref();
+        deaths = Deaths::watch(text, options.confirm, &progress, &mut rows, &mut skipped)?;
+    }
+    rows.extend(calls(&traced, &rounds.turn, &progress, &mut skipped)?);
+    progress.finish();
     let (verdicts, left_out) = (Vec::new(), Vec::new());
     let warnings = warnings(options, &effort);
-    Ok(Report { experiment: "pipeline", machine, rows, grids: &[], verdicts, left_out, skipped, warnings })
+    let mut report =
+        Report { experiment: "pipeline", machine, rows, grids: &[], verdicts, left_out, skipped, warnings };
+    verdicts::judge(&mut report, effort.requests, &deaths, cpus);
+    if let Some(warning) = report.warnings.first() {
+        let verdicts = std::mem::take(&mut report.verdicts);
+        report.verdicts = verdicts.into_iter().map(|verdict| verdict.undecided_because(warning)).collect();
+    }
+    Ok(report)
 }
 
 fn effort(options: &Options) -> Effort {
@@ -106,119 +151,50 @@ fn effort(options: &Options) -> Effort {
         (_, true) => Effort::LONG,
         _ => Effort::USUAL,
     };
+    effort.requests = options.requests.unwrap_or(effort.requests);
     effort.rounds = options.rounds.map_or(effort.rounds, |rounds| rounds as usize);
     effort.slow_turns = effort.slow_turns.min(effort.rounds);
     effort
 }
 
-/// All turns of all rounds.
-fn rounds(options: &Options, effort: &Effort, kinds: &[Kind], cpus: u32) -> Result<(Vec<Row>, Vec<Skipped>)> {
-    let rounds = plan::rounds(kinds, effort, cpus);
-    let progress = Progress::new(rounds.iter().map(|round| round.len() as u64).sum());
-    let mut notes = Notes { rows: Vec::new(), failed: Vec::new(), spare_round: rounds.len(), cpus };
-    for (round, kinds) in rounds.iter().enumerate() {
-        for &kind in kinds {
-            progress.begin(format!("{kind}, round {}", round + 1));
-            let turn = Turn {
-                strategy: kind,
-                requests: effort.requests,
-                text: options.text.clone(),
-                recording: None,
-            };
-            notes.turn(&turn, round)?;
-            progress.end();
-        }
+/// Where a row stands: as planned, what is no strategy of ours behind them.
+fn place(kinds: &[Kind], row: &Row) -> usize {
+    kinds.iter().position(|kind| kind.to_string() == row.subject).unwrap_or(kinds.len())
+}
+
+/// The table of system calls.
+fn calls(kinds: &[Kind], turn: &Turn, progress: &Progress, skipped: &mut Vec<Skipped>) -> Result<Vec<Row>> {
+    if kinds.is_empty() {
+        return Ok(Vec::new());
     }
-    progress.finish();
-    notes.rows.sort_by_key(|row| {
-        let place = kinds.iter().position(|kind| kind.to_string() == row.subject);
-        (row.part == CONTROLS, place)
-    });
-    Ok((notes.rows, notes.failed))
-}
-
-/// What the rounds have found so far.
-struct Notes {
-    rows: Vec<Row>,
-    failed: Vec<Skipped>,
-    /// A round that nothing else is in, for a contaminated turn that was taken again: it is kept, and
-    /// compared with nothing.
-    spare_round: usize,
-    cpus: u32,
-}
-
-impl Notes {
-    fn turn(&mut self, turn: &Turn, round: usize) -> Result<()> {
-        let name = turn.strategy.to_string();
-        if self.failed.iter().any(|failed| failed.name == name) {
-            return Ok(());
-        }
-        let repeats_max = if plan::is_slow(turn.strategy, self.cpus) { 0 } else { REPEATS_MAX };
-        for repeat in 0..=repeats_max {
-            let finished = turn.run();
-            child::fail_if_interrupted()?;
-            match finished {
-                Err(error) => {
-                    let reason = format!("round {}: {error:#}", round + 1);
-                    self.failed.push(Skipped { name, reason });
-                    return Ok(());
-                }
-                Ok(finished) if finished.marks.is_empty() || repeat == repeats_max => {
-                    self.note(turn, round, &finished);
-                    return Ok(());
-                }
-                Ok(finished) => {
-                    self.note(turn, self.spare_round, &finished);
-                    self.spare_round += 1;
-                }
+    if !calls::is_possible() {
+        let reason = "strace is not installed".to_owned();
+        skipped.push(Skipped { name: "system calls".to_owned(), reason });
+        return Ok(Vec::new());
+    }
+    let directory = tempfile::TempDir::with_prefix("lab-")?;
+    let mut counted: Vec<(String, Calls)> = Vec::new();
+    for &strategy in kinds {
+        progress.begin(format!("{strategy}, traced"));
+        let requests = turn.requests.min(TRACED_REQUESTS_MAX);
+        match calls::count(&Turn { strategy, requests, ..turn.clone() }, directory.path()) {
+            Ok(calls) => counted.push((strategy.to_string(), calls)),
+            Err(error) => {
+                let name = format!("system calls of {strategy}");
+                skipped.push(Skipped { name, reason: format!("{error:#}") });
             }
         }
-        Ok(())
+        child::fail_if_interrupted()?;
+        progress.end();
     }
-
-    fn note(&mut self, turn: &Turn, round: usize, finished: &Finished) {
-        let subject = turn.strategy.to_string();
-        for (part, numbers) in [(FIGURES, figures(turn, finished, self.cpus)), (CONTROLS, controls(finished))]
-        {
-            let run = Run { round, marks: finished.marks.clone(), numbers };
-            match self.rows.iter_mut().find(|row| row.part == part && row.subject == subject) {
-                Some(row) => row.runs.push(run),
-                None => self.rows.push(Row { part, subject: subject.clone(), runs: vec![run] }),
-            }
-        }
-    }
-}
-
-fn figures(turn: &Turn, finished: &Finished, cpus: u32) -> Numbers {
-    let requests = f64::from(turn.requests);
-    let bound_s = bounds::seconds(turn.requests, turn.strategy.ahead(), finished.cpu, cpus as usize);
-    let elapsed_s = finished.elapsed.as_secs_f64();
-    vec![
-        ("requests_per_s", requests / elapsed_s),
-        ("share_of_bound", bound_s / elapsed_s),
-        ("threads_peak", finished.threads_peak as f64),
-        ("memory_peak_mb", finished.memory_peak_bytes as f64 / 1e6),
-        ("cpu_us_per_request", finished.cpu.as_secs_f64() * 1e6 / requests),
-        ("whole_requests_per_s", requests / finished.whole.as_secs_f64()),
-    ]
-}
-
-fn controls(finished: &Finished) -> Numbers {
-    let controls = finished.controls;
-    vec![
-        ("requests", controls.requests as f64),
-        ("sum_of_r", controls.sum_of_r),
-        ("waits_ms", controls.waits_ms as f64),
-        ("yields", controls.yields as f64),
-        ("checksum", f64::from(controls.checksum)),
-    ]
+    Ok(calls::rows(&counted))
 }
 
 /// What makes every figure of this run weak.
 fn warnings(options: &Options, effort: &Effort) -> Vec<String> {
     let mut warnings = Vec::new();
-    if options.quick {
-        warnings.push(format!("a quick run of {} requests decides nothing", effort.requests));
+    if options.quick || effort.requests != work::REQUESTS {
+        warnings.push(format!("a run of {} requests decides nothing", effort.requests));
     }
     if cfg!(debug_assertions) {
         warnings.push("the lab is a build without optimisation".to_owned());

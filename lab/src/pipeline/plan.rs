@@ -23,12 +23,16 @@ const MANY: u32 = 100;
 pub(super) enum Part {
     /// One thread
     Sequential,
+    /// The death of a thread for each request
+    ThreadPerRequest,
     /// Batches of 100, 50, 16 and as many threads as CPUs
     Batches,
     /// Fixed pools of 1/2, 1, 2, 4 and 8 times the CPUs, 16 and 100 threads
     Pool,
     /// Waits as timers, with 1,000 requests admitted at a time and with all
     Event,
+    /// System calls, counted by strace
+    Calls,
 }
 
 /// How much of everything.
@@ -63,10 +67,24 @@ pub(super) fn kinds(parts: &[Part], cpus: u32) -> Vec<Kind> {
                 let sizes = by_cpus.into_iter().chain([16, MANY]).collect();
                 kinds.extend(distinct(sizes).map(Kind::Pool));
             }
+            Part::ThreadPerRequest | Part::Calls => {}
             Part::Event => kinds.extend([Kind::Event(Some(1_000)), Kind::Event(None)]),
         }
     }
     kinds
+}
+
+/// The strategies of these parts whose system calls are counted: one of each, and both ends of the pools.
+pub(super) fn traced(parts: &[Part], cpus: u32) -> Vec<Kind> {
+    let traced = |part: &Part| match part {
+        Part::Sequential => vec![Kind::Sequential],
+        Part::ThreadPerRequest => vec![Kind::ThreadPerRequest],
+        Part::Batches => vec![Kind::Batches(MANY)],
+        Part::Pool => vec![Kind::Pool(cpus), Kind::Pool(MANY)],
+        Part::Event => vec![Kind::Event(None)],
+        Part::Calls => Vec::new(),
+    };
+    parts.iter().flat_map(traced).collect()
 }
 
 fn distinct(mut counts: Vec<u32>) -> impl Iterator<Item = u32> {

@@ -9,9 +9,8 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::BufRead;
 use std::path::{Path, PathBuf};
-use std::process::{ChildStdin, ChildStdout};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -20,15 +19,12 @@ use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
 
 use super::kind::Kind;
+use super::player::{GO, Player, READY, say};
 use super::recording::Recorder;
 use super::text;
 use super::work::{Controls, Work};
-use crate::child::{self, Child, Terms};
+use crate::child;
 use crate::machine::{self, Watch};
-
-/// What the two processes say to each other.
-const READY: &str = "ready";
-const GO: &str = "go";
 
 /// What `lab turn` is told.
 #[derive(clap::Args, Clone, Debug)]
@@ -84,12 +80,17 @@ impl Turn {
         let to_begin = started.elapsed();
         let watch = Watch::start();
         let told = Instant::now();
-        let answer = player.ask(GO)?;
+        player.say(GO)?;
+        let answer = player.line()?;
         let working = told.elapsed();
         let marks = watch.finish().marks;
         let ending = Instant::now();
         player.finish()?;
         let whole = to_begin + working + ending.elapsed();
+        let answer: Value = serde_json::from_str(&answer).context("an answer is one line of JSON")?;
+        if let Some(reason) = answer.get("error").and_then(Value::as_str) {
+            bail!("{reason}");
+        }
         Finished::from_json(&answer, whole, marks).context("a turn's answer has all figures")
     }
 
@@ -118,54 +119,6 @@ impl Finished {
             controls: Controls::from_json(&answer["controls"])?,
             marks,
         })
-    }
-}
-
-/// The lab's end of the process.
-struct Player {
-    child: Child,
-    input: ChildStdin,
-    output: BufReader<ChildStdout>,
-}
-
-impl Player {
-    fn start(program: &Path, arguments: &[OsString]) -> Result<Self> {
-        let mut child = Child::start_piped(program, arguments, &Terms::default())?;
-        let (input, output) = child.take_pipes().context("a player's input and output are piped")?;
-        Ok(Self { child, input, output: BufReader::new(output) })
-    }
-
-    fn line(&mut self) -> Result<String> {
-        let mut line = String::new();
-        self.output.read_line(&mut line)?;
-        child::fail_if_interrupted()?;
-        if line.is_empty() {
-            bail!("the process ended without an answer");
-        }
-        Ok(line)
-    }
-
-    fn expect(&mut self, word: &str) -> Result<()> {
-        let line = self.line()?;
-        if line.trim_end() != word {
-            bail!("{}", line.trim_end());
-        }
-        Ok(())
-    }
-
-    fn ask(&mut self, word: &str) -> Result<Value> {
-        writeln!(self.input, "{word}").context("the process has ended")?;
-        let answer: Value = serde_json::from_str(&self.line()?).context("an answer is one line of JSON")?;
-        match answer.get("error").and_then(Value::as_str) {
-            Some(reason) => bail!("{reason}"),
-            None => Ok(answer),
-        }
-    }
-
-    /// Tells it that there is nothing more, and waits for its exit.
-    fn finish(mut self) -> Result<()> {
-        drop(self.input);
-        self.child.wait()
     }
 }
 
@@ -203,12 +156,6 @@ pub(crate) fn take(turn: &Turn) -> Result<()> {
     say(&answer.to_string())?;
     words.next();
     Ok(())
-}
-
-fn say(line: &str) -> Result<()> {
-    let mut output = std::io::stdout();
-    writeln!(output, "{line}")?;
-    output.flush().context("the lab is gone")
 }
 
 /// Of this process, threads that have ended included.

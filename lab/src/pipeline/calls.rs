@@ -1,0 +1,123 @@
+//! What strategies ask of the kernel: their system calls by count, as `strace -f -c` sees them in turns of
+//! their own. Promises: no other figure comes from a traced turn, since tracing slows it down. Leaves to
+//! others: the calls by which a process begins and ends, some hundred, which are in the counts.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use super::turn::Turn;
+use crate::child;
+use crate::report::{Row, Run};
+
+/// Calls that no strategy makes so often are left out of the table.
+const CALLS_MIN: u64 = 100;
+
+/// The part of the report.
+const PART: &str = "system-calls";
+
+/// Calls and failed ones among them, by name.
+pub(super) type Calls = BTreeMap<String, (u64, u64)>;
+
+/// Whether strace is there; the experiment does without it if not.
+pub(super) fn is_possible() -> bool {
+    std::process::Command::new("strace").arg("-V").output().is_ok_and(|output| output.status.success())
+}
+
+/// Takes the turn under strace, which writes into `directory`.
+///
+/// # Errors
+/// strace may not trace, or the turn failed.
+pub(super) fn count(turn: &Turn, directory: &Path) -> Result<Calls> {
+    let file = directory.join("calls");
+    let mut arguments: Vec<OsString> = ["-f", "-c", "-qq", "-o"].map(Into::into).into();
+    arguments.extend([file.clone().into(), child::own_program()?.into()]);
+    turn.run_under(Path::new("strace"), &arguments)?;
+    let summary = fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
+    Ok(parse(&summary))
+}
+
+/// Lines of `% time, seconds, usecs/call, calls, [errors,] name`.
+fn parse(summary: &str) -> Calls {
+    let call = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let (calls, errors, name) = match *words.as_slice() {
+            [_, _, _, calls, errors, name] => (calls, errors.parse().ok()?, name),
+            [_, _, _, calls, name] => (calls, 0, name),
+            _ => return None,
+        };
+        let calls = calls.parse().ok()?;
+        (name != "total").then(|| (name.to_owned(), (calls, errors)))
+    };
+    summary.lines().filter_map(call).collect()
+}
+
+/// Rows with the same numbers each: the sum, then the calls that count, the most frequent first.
+pub(super) fn rows(counted: &[(String, Calls)]) -> Vec<Row> {
+    let mut totals: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
+    for (name, (calls, errors)) in counted.iter().flat_map(|(_, calls)| calls) {
+        let total = totals.entry(name).or_default();
+        *total = (total.0.max(*calls), total.1.max(*errors));
+    }
+    let mut shown: Vec<(&str, u64, u64)> =
+        totals.into_iter().map(|(name, (calls, errors))| (name, calls, errors)).collect();
+    shown.retain(|(_, calls, _)| *calls >= CALLS_MIN);
+    shown.sort_by_key(|(_, calls, _)| std::cmp::Reverse(*calls));
+    counted.iter().map(|(subject, calls)| row(subject, calls, &shown)).collect()
+}
+
+fn row(subject: &str, calls: &Calls, shown: &[(&str, u64, u64)]) -> Row {
+    let sum = |number: fn(&(u64, u64)) -> u64| calls.values().map(number).sum::<u64>() as f64;
+    let mut numbers = vec![("all", sum(|call| call.0)), ("all_errors", sum(|call| call.1))];
+    for (name, _, errors) in shown {
+        let (own_calls, own_errors) = calls.get(*name).copied().unwrap_or_default();
+        numbers.push((static_name(name, ""), own_calls as f64));
+        if *errors > 0 {
+            numbers.push((static_name(name, "_errors"), own_errors as f64));
+        }
+    }
+    Row { part: PART, subject: subject.to_owned(), runs: vec![Run { round: 0, marks: Vec::new(), numbers }] }
+}
+
+/// As a report wants it. It lives as long as the program, and there are a few dozen.
+fn static_name(name: &str, suffix: &str) -> &'static str {
+    String::leak(format!("{name}{suffix}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SUMMARY: &str = "\
+% time     seconds  usecs/call     calls    errors syscall
+------ ----------- ----------- --------- --------- ----------------
+ 60.00    0.600000           6     10000       250 futex
+ 30.00    0.300000          30      1000           clone3
+ 10.00    0.100000          50        20         1 openat
+------ ----------- ----------- --------- --------- ----------------
+100.00    1.000000          90     11020       251 total
+";
+
+    #[test]
+    fn a_summary_is_read() {
+        let calls = parse(SUMMARY);
+        let expected = [("clone3", (1_000, 0)), ("futex", (10_000, 250)), ("openat", (20, 1))];
+        assert_eq!(calls, expected.map(|(name, call)| (name.to_owned(), call)).into());
+        assert!(parse("").is_empty());
+    }
+
+    #[test]
+    fn strategies_are_told_the_same_calls() {
+        let few: Calls = [("futex".to_owned(), (3, 0)), ("read".to_owned(), (100, 0))].into();
+        let rows = rows(&[("batches".to_owned(), parse(SUMMARY)), ("event".to_owned(), few)]);
+        let names = ["all", "all_errors", "futex", "futex_errors", "clone3", "read"];
+        assert_eq!(rows[0].names(), names);
+        assert_eq!(rows[1].names(), names);
+        let values = |row: &Row| names.map(|name| row.median(name).expect("each row has all"));
+        assert_eq!(values(&rows[0]), [11_020.0, 251.0, 10_000.0, 250.0, 1_000.0, 0.0]);
+        assert_eq!(values(&rows[1]), [103.0, 0.0, 3.0, 0.0, 0.0, 100.0]);
+    }
+}
