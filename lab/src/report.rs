@@ -16,6 +16,9 @@ pub(crate) use table::print;
 use crate::statistics;
 use crate::verdict::Verdict;
 
+/// A table has at most as many columns of subjects; with more of them it has a line for each.
+const SUBJECTS_ACROSS_MAX: usize = 8;
+
 /// Everything that one experiment found.
 #[derive(Debug)]
 pub(crate) struct Report {

@@ -6,7 +6,7 @@ use std::fmt::Write;
 use serde_json::Value;
 
 use super::plot::{self, Lane, Line, escape};
-use super::{Report, Row, counted, digits, names_of};
+use super::{Report, Row, SUBJECTS_ACROSS_MAX, counted, digits, names_of};
 use crate::statistics;
 use crate::verdict::Verdict;
 
@@ -77,22 +77,28 @@ fn verdicts(verdicts: &[Verdict]) -> String {
     text + "</table>"
 }
 
+/// Subjects across and numbers down, or the other way where there are too many subjects.
 fn part_table(rows: &[&Row]) -> String {
-    let mut text = String::from("<table><tr><th>median [min, max]</th>");
-    let headings: String = rows.iter().map(|row| format!("<th>{}</th>", escape(&row.subject))).collect();
-    text.push_str(&headings);
-    text.push_str("</tr>");
-    for name in names_of(rows) {
-        let _ = write!(text, "<tr><td>{}</td>", escape(name));
-        for row in rows {
-            let cell = statistics::summary(&row.series(name)).map_or_else(String::new, |summary| {
-                format!("{} [{}, {}]", digits(summary.median), digits(summary.min), digits(summary.max))
-            });
-            let _ = write!(text, "<td>{cell}</td>");
-        }
-        text.push_str("</tr>");
-    }
-    text + "</table>"
+    let names = names_of(rows);
+    let cell = |row: &Row, name: &str| {
+        let text = statistics::summary(&row.series(name)).map_or_else(String::new, |summary| {
+            format!("{} [{}, {}]", digits(summary.median), digits(summary.min), digits(summary.max))
+        });
+        format!("<td>{text}</td>")
+    };
+    let line = |head: &str, cells: String| format!("<tr><td>{}</td>{cells}</tr>", escape(head));
+    let heads = |heads: Vec<&str>| {
+        heads.into_iter().map(|head| format!("<th>{}</th>", escape(head))).collect::<String>()
+    };
+    let (heads, lines): (String, String) = if rows.len() > SUBJECTS_ACROSS_MAX {
+        let cells = |row: &Row| names.iter().map(|name| cell(row, name)).collect();
+        (heads(names.clone()), rows.iter().map(|row| line(&row.subject, cells(row))).collect())
+    } else {
+        let cells = |name: &str| rows.iter().map(|row| cell(row, name)).collect();
+        let subjects = rows.iter().map(|row| row.subject.as_str()).collect();
+        (heads(subjects), names.iter().map(|name| line(name, cells(name))).collect())
+    };
+    format!("<table><tr><th>median [min, max]</th>{heads}</tr>{lines}</table>")
 }
 
 /// A strip plot, unless nothing in it differs from zero.
@@ -175,6 +181,18 @@ mod tests {
         for foreign in ["http:", "https:", "src=", "<script", "@import", "url("] {
             assert!(!page.contains(foreign), "{foreign:?} would need something from elsewhere");
         }
+    }
+
+    #[test]
+    fn many_subjects_have_a_line_each() {
+        let report = sample();
+        let row = &report.rows[0];
+        let few = part_table(&[row, row]);
+        assert!(few.contains("<th>tollgate</th><th>tollgate</th>"), "{few}");
+        assert!(few.contains("<tr><td>connections_per_s</td><td>13,000 [12,000, 14,000]</td>"), "{few}");
+        let many = part_table(&[row; SUBJECTS_ACROSS_MAX + 1]);
+        assert!(many.contains("<th>connections_per_s</th>"), "{many}");
+        assert!(many.contains("<tr><td>tollgate</td><td>13,000 [12,000, 14,000]</td>"), "{many}");
     }
 
     #[test]

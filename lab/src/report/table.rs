@@ -3,7 +3,7 @@
 
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 
-use super::{Grid, Report, Row, counted, digits, names_of};
+use super::{Grid, Report, Row, SUBJECTS_ACROSS_MAX, counted, digits, names_of};
 use crate::statistics;
 use crate::verdict::Verdict;
 
@@ -41,13 +41,30 @@ pub(crate) fn print(report: &Report) -> String {
     text
 }
 
+/// Subjects across and numbers down, or the other way where there are too many subjects.
 fn part_table(rows: &[&Row]) -> Table {
+    if rows.len() > SUBJECTS_ACROSS_MAX {
+        return subjects_down(rows);
+    }
     let mut table = empty();
     let subjects = rows.iter().map(|row| Cell::new(&row.subject).set_alignment(CellAlignment::Right));
     table.set_header(std::iter::once(Cell::new("")).chain(subjects));
     for name in names_of(rows) {
         let cells = rows.iter().map(|row| Cell::new(cell(row, name)).set_alignment(CellAlignment::Right));
         table.add_row(std::iter::once(Cell::new(name)).chain(cells));
+    }
+    table
+}
+
+fn subjects_down(rows: &[&Row]) -> Table {
+    let mut table = empty();
+    let names = names_of(rows);
+    let right = |text: String| Cell::new(text).set_alignment(CellAlignment::Right);
+    table
+        .set_header(std::iter::once(Cell::new("")).chain(names.iter().map(|name| right((*name).to_owned()))));
+    for row in rows {
+        let cells = names.iter().map(|name| right(cell(row, name)));
+        table.add_row(std::iter::once(Cell::new(&row.subject)).chain(cells));
     }
     table
 }
@@ -160,6 +177,21 @@ mod tests {
         let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
         for expected in [["0", "16"], ["tollgate", "13,000"], ["haproxy", "11,528"]] {
             assert!(lines.iter().any(|line| line == &expected), "{expected:?} is missing from:\n{text}");
+        }
+    }
+
+    #[test]
+    fn many_subjects_stand_below_each_other() {
+        let mut report = sample();
+        let row = report.rows.remove(0);
+        let subject = |number: usize| Row { subject: format!("pool-{number}"), ..row.clone() };
+        report.rows = (0..=SUBJECTS_ACROSS_MAX).map(subject).collect();
+        let text = print(&report);
+        let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+        let head = ["connections_per_s", "process_cpu_us_per_connection"];
+        let line = ["pool-3", "13,000", "[12,000-14,000]", "65.0", "[60.0-70.0]"];
+        for expected in [head.as_slice(), &line] {
+            assert!(lines.iter().any(|line| line == expected), "{expected:?} is missing from:\n{text}");
         }
     }
 
