@@ -9,6 +9,7 @@
 //! | `thread-per-request` | its own thread | one a request | simplest; dies of a limit of the kernel |
 //! | `batches` | its batch | the batch | bounded; the slowest of a batch holds up all, each request pays for a thread |
 //! | `pool` | one of few threads | fixed | cheap; too few threads idle the CPUs, too many are guesswork |
+//! | `io-aware` | a thread, no CPU | up to eight a CPU | as many threads as waits need; waits must be declared |
 //! | `event` | nothing | one a CPU | as fast as can be; a request must be cut into steps |
 
 mod article;
@@ -19,6 +20,7 @@ mod creation;
 mod death;
 mod deaths;
 mod event;
+mod io_aware;
 mod kind;
 mod limits;
 mod plan;

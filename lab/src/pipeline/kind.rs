@@ -9,6 +9,7 @@ use anyhow::{Context, Error, Result, ensure};
 use super::Strategy;
 use super::batches::Batches;
 use super::event::Event;
+use super::io_aware::IoAware;
 use super::pool::Pool;
 use super::sequential::Sequential;
 use super::thread_per_request::ThreadPerRequest;
@@ -26,6 +27,8 @@ pub(super) enum Kind {
     Batches(u32),
     /// So many threads.
     Pool(u32),
+    /// At most eight threads a CPU.
+    IoAware,
     /// So many requests admitted at a time; `None` for all.
     Event(Option<u32>),
 }
@@ -38,6 +41,7 @@ impl Kind {
             Self::ThreadPerRequest => Box::new(ThreadPerRequest),
             Self::Batches(threads) => Box::new(Batches { threads }),
             Self::Pool(threads) => Box::new(Pool { threads: threads as usize }),
+            Self::IoAware => Box::new(IoAware { cpus }),
             Self::Event(window) => Box::new(Event { window: window.unwrap_or(COUNT_MAX), threads: cpus }),
         }
     }
@@ -59,6 +63,7 @@ impl fmt::Display for Kind {
             Self::ThreadPerRequest => write!(text, "thread-per-request"),
             Self::Batches(threads) => write!(text, "batches-{threads}"),
             Self::Pool(threads) => write!(text, "pool-{threads}"),
+            Self::IoAware => write!(text, "io-aware"),
             Self::Event(Some(window)) => write!(text, "event-{window}"),
             Self::Event(None) => write!(text, "event-all"),
         }
@@ -72,6 +77,7 @@ impl FromStr for Kind {
         match name {
             "sequential" => return Ok(Self::Sequential),
             "thread-per-request" => return Ok(Self::ThreadPerRequest),
+            "io-aware" => return Ok(Self::IoAware),
             "event-all" => return Ok(Self::Event(None)),
             _ => {}
         }
@@ -93,13 +99,14 @@ pub(super) mod tests {
     use crate::pipeline::work::Work;
 
     /// One of each.
-    pub(in crate::pipeline) const KINDS: [Kind; 8] = [
+    pub(in crate::pipeline) const KINDS: [Kind; 9] = [
         Kind::Sequential,
         Kind::ThreadPerRequest,
         Kind::Batches(1),
         Kind::Batches(7),
         Kind::Pool(1),
         Kind::Pool(5),
+        Kind::IoAware,
         Kind::Event(Some(1)),
         Kind::Event(None),
     ];

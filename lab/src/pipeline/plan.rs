@@ -29,6 +29,8 @@ pub(super) enum Part {
     Batches,
     /// Fixed pools of 1/2, 1, 2, 4 and 8 times the CPUs, 16 and 100 threads
     Pool,
+    /// The engine's pool: a wait gives the permit to another
+    IoAware,
     /// Waits as timers, with 1,000 requests admitted at a time and with all
     Event,
     /// System calls, counted by strace
@@ -68,6 +70,7 @@ pub(super) fn kinds(parts: &[Part], cpus: u32) -> Vec<Kind> {
                 kinds.extend(distinct(sizes).map(Kind::Pool));
             }
             Part::ThreadPerRequest | Part::Calls => {}
+            Part::IoAware => kinds.push(Kind::IoAware),
             Part::Event => kinds.extend([Kind::Event(Some(1_000)), Kind::Event(None)]),
         }
     }
@@ -81,6 +84,7 @@ pub(super) fn traced(parts: &[Part], cpus: u32) -> Vec<Kind> {
         Part::ThreadPerRequest => vec![Kind::ThreadPerRequest],
         Part::Batches => vec![Kind::Batches(MANY)],
         Part::Pool => vec![Kind::Pool(cpus), Kind::Pool(MANY)],
+        Part::IoAware => vec![Kind::IoAware],
         Part::Event => vec![Kind::Event(None)],
         Part::Calls => Vec::new(),
     };
@@ -114,6 +118,7 @@ pub(super) fn is_slow(kind: Kind, cpus: u32) -> bool {
     let expected = match kind {
         Kind::Sequential | Kind::ThreadPerRequest | Kind::Batches(_) => waits + computing,
         Kind::Pool(threads) => waits / threads + computing,
+        Kind::IoAware => waits / (8 * cpus) + computing,
         Kind::Event(_) => computing,
     };
     expected > BRISK_MAX
@@ -123,7 +128,7 @@ pub(super) fn is_slow(kind: Kind, cpus: u32) -> bool {
 mod tests {
     use super::*;
 
-    const PARTS: [Part; 4] = [Part::Sequential, Part::Batches, Part::Pool, Part::Event];
+    const PARTS: [Part; 5] = [Part::Sequential, Part::Batches, Part::Pool, Part::IoAware, Part::Event];
 
     fn names(kinds: &[Kind]) -> Vec<String> {
         kinds.iter().map(Kind::to_string).collect()
@@ -147,8 +152,8 @@ mod tests {
         assert_eq!([Kind::Pool(8), Kind::Pool(16), Kind::Event(None)].map(turns), [5, 5, 5]);
         let brisk = |round: &Vec<Kind>| round.iter().copied().find(|kind| !is_slow(*kind, 2));
         assert_eq!(rounds.iter().map(brisk).collect::<Vec<_>>(), {
-            let order = [Kind::Pool(8), Kind::Pool(16), Kind::Pool(100), Kind::Event(Some(1_000))];
-            order.into_iter().chain([Kind::Event(None)]).map(Some).collect::<Vec<_>>()
+            let order = [Kind::Pool(8), Kind::Pool(16), Kind::Pool(100), Kind::IoAware];
+            order.into_iter().chain([Kind::Event(Some(1_000))]).map(Some).collect::<Vec<_>>()
         });
     }
 

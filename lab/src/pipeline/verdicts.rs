@@ -3,6 +3,7 @@
 
 use super::article::ARTICLE;
 use super::deaths::Deaths;
+use super::io_aware::THREADS_PER_CPU_MAX;
 use super::kind::Kind;
 use super::work::REQUESTS;
 use super::{CONTROLS, FIGURES};
@@ -11,9 +12,6 @@ use crate::verdict::{Target, Verdict, best_rival, paired_ratios};
 
 /// A verdict, or why it is left out.
 type Judged = Result<Verdict, String>;
-
-/// The subject of most promises.
-const IO_AWARE: &str = "io-aware";
 
 /// What 100,000 requests must come to, to the digits that are published.
 const PUBLISHED_CONTROLS: [(&str, &str); 4] = [
@@ -27,9 +25,9 @@ const PUBLISHED_CONTROLS: [(&str, &str); 4] = [
 pub(super) fn judge(report: &mut Report, requests: u32, deaths: &Deaths, cpus: u32) {
     let judged = [
         ("controls-equal", controls_equal(report, requests)),
-        ("io-aware-share-of-bound", share_of_bound("io-aware-share-of-bound", report, IO_AWARE, 0.95)),
+        ("io-aware-share-of-bound", share_of_bound("io-aware-share-of-bound", report, Kind::IoAware, 0.95)),
         ("io-aware-vs-best-pool-of-as-many-threads", as_many_threads(report, cpus)),
-        ("event-share-of-bound", share_of_bound("event-share-of-bound", report, "event-all", 0.90)),
+        ("event-share-of-bound", share_of_bound("event-share-of-bound", report, Kind::Event(None), 0.90)),
         ("event-vs-article-best", beside_article(report)),
         ("ordering-as-article", ordering(report, cpus)),
         ("death-explained", death(deaths)),
@@ -58,17 +56,17 @@ fn controls_equal(report: &Report, requests: u32) -> Judged {
     on_single("controls-equal", Target::AtMost(0.0), differing as f64, &about)
 }
 
-fn share_of_bound(name: &'static str, report: &Report, subject: &str, target: f64) -> Judged {
+fn share_of_bound(name: &'static str, report: &Report, kind: Kind, target: f64) -> Judged {
     let samples: Vec<Sample> =
-        row(report, subject)?.samples("share_of_bound").into_iter().map(|sample| sample.1).collect();
+        row(report, kind)?.samples("share_of_bound").into_iter().map(|sample| sample.1).collect();
     let about = "the bound's time as a part of the time taken";
-    Verdict::on_median(name, Target::AtLeast(target), &samples, about).ok_or_else(|| nothing(subject))
+    Verdict::on_median(name, Target::AtLeast(target), &samples, about).ok_or_else(|| nothing(kind))
 }
 
 /// The rival is the best pool that has no more threads than ours had at its peak.
 fn as_many_threads(report: &Report, cpus: u32) -> Judged {
     let name = "io-aware-vs-best-pool-of-as-many-threads";
-    let ours = row(report, IO_AWARE)?;
+    let ours = row(report, Kind::IoAware)?;
     let peak = ours.series("threads_peak").into_iter().fold(0.0, f64::max);
     let pools: Vec<Kind> = report.rows.iter().filter_map(|row| row.subject.parse().ok()).collect();
     let as_many = |kind: &&Kind| matches!(kind, Kind::Pool(threads) if f64::from(*threads) <= peak);
@@ -77,15 +75,15 @@ fn as_many_threads(report: &Report, cpus: u32) -> Judged {
     let target = Target::AtLeast(1.15);
     let rival = best_rival(report, FIGURES, "requests_per_s", target, &names);
     let rival = rival.ok_or_else(|| format!("no pool of at most {peak} threads was measured"))?;
-    let most = Kind::Pool(8 * cpus).to_string();
-    let beside_most = row(report, &most)
+    let most = Kind::Pool(THREADS_PER_CPU_MAX as u32 * cpus);
+    let beside_most = row(report, most)
         .ok()
         .and_then(|most| Some(ours.median("requests_per_s")? / most.median("requests_per_s")?));
     let beside_most =
         beside_most.map_or_else(String::new, |ratio| format!("; beside {most} it is {ratio:.2}"));
     let about = format!("with at most {peak} threads, beside {}{beside_most}", rival.subject);
     Verdict::on_median(name, target, &paired_ratios(ours, rival, "requests_per_s"), &about)
-        .ok_or_else(|| nothing(IO_AWARE))
+        .ok_or_else(|| nothing(Kind::IoAware))
 }
 
 fn beside_article(report: &Report) -> Judged {
@@ -94,7 +92,7 @@ fn beside_article(report: &Report) -> Judged {
             true => reason,
             false => "no program was named by --article".to_owned(),
         })?;
-    let ours = row(report, &Kind::Event(None).to_string())?;
+    let ours = row(report, Kind::Event(None))?;
     let ratios = paired_ratios(ours, article, "whole_requests_per_s");
     let about = "event-all beside the program, from start to exit";
     Verdict::on_median("event-vs-article-best", Target::AtLeast(1.25), &ratios, about)
@@ -103,9 +101,8 @@ fn beside_article(report: &Report) -> Judged {
 
 /// The worse of two steps, each from the extremes of both sides, since what takes long has few turns.
 fn ordering(report: &Report, cpus: u32) -> Judged {
-    let [batches, sequential, pool] =
-        [Kind::Batches(100), Kind::Sequential, Kind::Pool(cpus)].map(|kind| kind.to_string());
-    let step = |slower: &str, faster: &str| -> Judged {
+    let [batches, sequential, pool] = [Kind::Batches(100), Kind::Sequential, Kind::Pool(cpus)];
+    let step = |slower: Kind, faster: Kind| -> Judged {
         let (slow, fast) = (rates(row(report, slower)?), rates(row(report, faster)?));
         let pairs = fast.iter().flat_map(|fast| {
             slow.iter().map(move |slow| Sample {
@@ -122,7 +119,7 @@ fn ordering(report: &Report, cpus: u32) -> Judged {
             false => Ok(verdict.undecided_because("a turn of one was disturbed")),
         }
     };
-    Ok(Target::AtLeast(1.0).worse(step(&batches, &sequential)?, step(&sequential, &pool)?))
+    Ok(Target::AtLeast(1.0).worse(step(batches, sequential)?, step(sequential, pool)?))
 }
 
 fn rates(row: &Row) -> Vec<Sample> {
@@ -152,8 +149,9 @@ fn on_single(name: &'static str, target: Target, value: f64, about: &str) -> Jud
     Verdict::on_worst(name, target, &[sample], about).ok_or_else(|| "nothing was measured".to_owned())
 }
 
-fn row<'a>(report: &'a Report, subject: &str) -> Result<&'a Row, String> {
-    report.row(FIGURES, subject).ok_or_else(|| {
+fn row(report: &Report, subject: impl ToString) -> Result<&Row, String> {
+    let subject = subject.to_string();
+    report.row(FIGURES, &subject).ok_or_else(|| {
         match report.skipped.iter().find(|skipped| skipped.name == subject) {
             Some(skipped) => format!("{subject} was skipped: {}", skipped.reason),
             None => format!("{subject} took no turn"),
@@ -161,8 +159,8 @@ fn row<'a>(report: &'a Report, subject: &str) -> Result<&'a Row, String> {
     })
 }
 
-fn nothing(subject: &str) -> String {
-    format!("{subject} took no turn that can be compared")
+fn nothing(kind: Kind) -> String {
+    format!("{kind} took no turn that can be compared")
 }
 
 #[cfg(test)]
@@ -245,7 +243,7 @@ mod tests {
     #[test]
     fn the_rival_has_no_more_threads_than_ours_had() {
         let ours =
-            |threads| row(FIGURES, IO_AWARE, 5, &[("requests_per_s", 36_000.0), ("threads_peak", threads)]);
+            |threads| row(FIGURES, "io-aware", 5, &[("requests_per_s", 36_000.0), ("threads_peak", threads)]);
         let pools =
             [("pool-2", 9_000.0), ("pool-8", 24_000.0), ("pool-16", 36_000.0), ("pool-100", 37_000.0)];
         let check = |threads, expected, about: &str| {

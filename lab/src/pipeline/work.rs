@@ -177,6 +177,11 @@ impl Work {
         }
     }
 
+    /// Whether some thread still has a lane.
+    pub(super) fn is_anybody_there(&self) -> bool {
+        self.threads.now.load(Ordering::Relaxed) > 0
+    }
+
     /// The most threads that did requests at a time.
     pub(super) fn threads_peak(&self) -> usize {
         self.threads.peak.load(Ordering::Relaxed)
