@@ -1,0 +1,137 @@
+//! The built `lab pipeline` from the outside: strategies in processes of their own, a process that dies of
+//! its threads, an interrupted run. Leaves to others: the figures, about which no test says anything.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use rustix::process::{Pid, Signal};
+use serde_json::Value;
+
+const LAB: &str = env!("CARGO_BIN_EXE_lab");
+
+fn lab(directory: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(LAB);
+    command.arg("pipeline").args(arguments).env("TMPDIR", directory).current_dir(directory);
+    command
+}
+
+fn run(directory: &Path, arguments: &[&str]) -> Output {
+    lab(directory, arguments).output().expect("the lab was built with this test")
+}
+
+fn names(list: &Value, key: &str) -> Vec<String> {
+    let list = list.as_array().cloned().unwrap_or_default();
+    list.iter().filter_map(|entry| entry[key].as_str().map(str::to_owned)).collect()
+}
+
+fn case<'a>(report: &'a Value, name: &str) -> &'a Value {
+    let rows = report["rows"].as_array().expect("a report has rows");
+    rows.iter().find(|row| row["case"] == name).unwrap_or_else(|| panic!("{name} is not in {report}"))
+}
+
+#[test]
+fn every_strategy_shows_the_same_controls() {
+    let directory = tempfile::tempdir().expect("a temporary directory can be made");
+    let [json, html] = ["r.json", "r.html"].map(|name| directory.path().join(name));
+    let files = [json.display().to_string(), html.display().to_string()];
+    // 600 requests wait a second, 10 ms, and 298 yields.
+    let only = "sequential,io-aware,event";
+    let arguments =
+        ["--quick", "--requests", "600", "--only", only, "--json", &files[0], "--html", &files[1]];
+    let output = run(directory.path(), &arguments);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let progress = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(0), "{text}{progress}");
+    assert!(text.contains("requests_per_s") && text.contains("decides nothing"), "{text}");
+    assert!(progress.contains("event-all, round 1"), "{progress}");
+
+    let report = std::fs::read_to_string(json).expect("--json writes a file");
+    let report: Value = serde_json::from_str(&report).expect("the file is JSON");
+    assert_eq!(report["experiment"], "pipeline");
+    assert!(report["machine"]["work_of_one_request_us"].as_f64() > Some(0.0));
+    for strategy in ["sequential", "io-aware", "event-1000", "event-all"] {
+        let figures = case(&report, &format!("requests/{strategy}"));
+        for number in ["requests_per_s", "share_of_bound", "threads_peak", "cpu_us_per_request"] {
+            assert!(figures[number]["median"].as_f64() > Some(0.0), "{number} in {figures}");
+        }
+        let controls = case(&report, &format!("controls/{strategy}"));
+        for (number, expected) in [("requests", 600.0), ("waits_ms", 1_010.0), ("yields", 298.0)] {
+            assert_eq!(controls[number]["median"].as_f64(), Some(expected), "{number} in {controls}");
+        }
+    }
+    let verdicts = report["verdicts"].as_array().expect("a report has verdicts");
+    let controls = verdicts.iter().find(|verdict| verdict["name"] == "controls-equal");
+    assert_eq!(controls.map(|verdict| &verdict["value"]), Some(&Value::from(0.0)));
+    let mut told = names(&report["verdicts"], "name");
+    told.extend(names(&report["left_out"], "name"));
+    assert_eq!(told.len(), 7, "{told:?}");
+    let html = std::fs::read_to_string(html).expect("--html writes a file");
+    assert!(html.starts_with("<!doctype html>") && html.contains("<svg"));
+}
+
+/// A process that may have 600 MB of addresses cannot create 100,000 threads of 2 MiB each.
+#[test]
+fn a_process_says_what_it_died_of_and_stays() {
+    for extra in ["", " --living"] {
+        let script = format!("ulimit -v 600000; exec {LAB} creation --threads 100000{extra}");
+        let mut process = Command::new("sh")
+            .args(["-c", &script])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("there is a shell");
+        let mut input = process.stdin.take().expect("it is piped");
+        let mut lines =
+            BufReader::new(process.stdout.take().expect("it is piped")).lines().map_while(Result::ok);
+        assert_eq!(lines.next().as_deref(), Some("ready"));
+        writeln!(input, "go").expect("it waits for this");
+        let words = lines.next().expect("it says that it has died");
+        let (created, reason) =
+            words.strip_prefix("died after ").and_then(|it| it.split_once(": ")).expect("so");
+        assert!((1..100_000).contains(&created.parse().unwrap_or(0)), "{words}");
+        assert!(reason.contains("os error 11") || reason.contains("os error 12"), "{words}");
+        assert!(matches!(process.try_wait(), Ok(None)), "it stays to be looked at");
+        drop(input);
+        assert!(process.wait().expect("it is ours").success());
+    }
+}
+
+#[test]
+fn a_process_that_may_create_every_thread_says_so() {
+    let mut process = Command::new(LAB)
+        .args(["creation", "--threads", "20"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the lab was built with this test");
+    process.stdin.take().expect("it is piped").write_all(b"go\n").expect("it waits for this");
+    let output = process.wait_with_output().expect("it is ours");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "ready\nlived\n");
+}
+
+#[test]
+fn an_interrupted_run_leaves_nothing_behind() {
+    let directory = tempfile::tempdir().expect("a temporary directory can be made");
+    let arguments = ["--only", "sequential"];
+    let mut lab = lab(directory.path(), &arguments).stderr(Stdio::piped()).spawn().expect("the lab is built");
+    let mut progress = BufReader::new(lab.stderr.take().expect("it is piped")).lines();
+    assert!(progress.by_ref().map_while(Result::ok).any(|line| line.contains("sequential, round 1")));
+    rustix::process::kill_process(Pid::from_child(&lab), Signal::INT).expect("it runs");
+    let last = progress.map_while(Result::ok).last();
+    assert_eq!(lab.wait().expect("it is ours").code(), Some(130), "{last:?}");
+    assert_eq!(last.as_deref(), Some("lab: interrupted"));
+    let left: Vec<_> = std::fs::read_dir(directory.path()).expect("it is still there").collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn wrong_arguments_are_refused() {
+    let directory = tempfile::tempdir().expect("a temporary directory can be made");
+    for arguments in [["--only", "everything"], ["--rounds", "0"], ["--requests", "100001"]] {
+        let output = run(directory.path(), &arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+    }
+    let output = run(directory.path(), &["--text", "no such file"]);
+    assert_eq!(output.status.code(), Some(1));
+}
