@@ -18,8 +18,10 @@ use std::thread;
 use anyhow::Result;
 
 use super::player::{GO, READY, say};
+use super::recording::Place;
+use super::text;
+use super::waits::Wait;
 use super::work::Work;
-use super::{text, thread_per_request};
 
 /// What `lab creation` is told.
 #[derive(clap::Args, Debug)]
@@ -67,7 +69,7 @@ pub(crate) fn create(creation: &Creation) -> Result<()> {
     for request in 0..creation.threads {
         let created = match creation.living {
             true => live_on(),
-            false => thread_per_request::create(&work, request),
+            false => do_and_end(&work, request),
         };
         match created {
             Ok(thread) => threads.push(thread),
@@ -85,6 +87,17 @@ pub(crate) fn create(creation: &Creation) -> Result<()> {
     say(LIVED)?;
     words.next();
     Ok(())
+}
+
+/// A thread that ends after the death of the process would give back maps, while the lab counts them.
+fn do_and_end(work: &Arc<Work>, request: u32) -> io::Result<thread::JoinHandle<()>> {
+    let work = Arc::clone(work);
+    thread::Builder::new().spawn(move || {
+        work.request(request, &mut work.lane(Place::Any), Wait::hold_thread);
+        if IS_DEAD.load(Ordering::Relaxed) {
+            stay();
+        }
+    })
 }
 
 fn live_on() -> io::Result<thread::JoinHandle<()>> {

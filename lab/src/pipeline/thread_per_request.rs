@@ -18,7 +18,10 @@ impl Strategy for ThreadPerRequest {
         let mut main = work.main_track();
         let mut threads = Vec::with_capacity(work.requests() as usize);
         for request in 0..work.requests() {
-            threads.push(create(work, request).with_context(|| format!("after {request} threads"))?);
+            let work = Arc::clone(work);
+            let thread = move || work.request(request, &mut work.lane(Place::Any), Wait::hold_thread);
+            let thread = thread::Builder::new().spawn(thread);
+            threads.push(thread.with_context(|| format!("after {request} threads"))?);
             main.as_mut().map(Track::look);
         }
         for thread in threads {
@@ -26,13 +29,4 @@ impl Strategy for ThreadPerRequest {
         }
         Ok(())
     }
-}
-
-/// A thread that does one request and ends.
-///
-/// # Errors
-/// `EAGAIN` where the kernel gives no further thread.
-pub(super) fn create(work: &Arc<Work>, request: u32) -> std::io::Result<thread::JoinHandle<()>> {
-    let work = Arc::clone(work);
-    thread::Builder::new().spawn(move || work.request(request, &mut work.lane(Place::Any), Wait::hold_thread))
 }
