@@ -58,9 +58,6 @@ use crate::{child, machine};
 const FIGURES: &str = "requests";
 const CONTROLS: &str = "controls";
 
-/// Requests by which one is timed.
-const TIMED_REQUESTS: u32 = 2_000;
-
 /// Requests of a traced turn; with 100,000 it would take minutes.
 const TRACED_REQUESTS_MAX: u32 = 10_000;
 
@@ -110,9 +107,7 @@ pub(crate) struct Options {
 /// The lab itself could not work, or the user interrupted it; a strategy that fails is left out of the
 /// report instead.
 pub(crate) fn run(options: &Options) -> Result<Report> {
-    let mut machine = machine::facts(child::raise_descriptor_limit());
-    let work_us = Work::time_of_one(text::read(options.text.as_deref())?, TIMED_REQUESTS).as_secs_f64() * 1e6;
-    machine.insert("work_of_one_request_us".to_owned(), work_us.into());
+    let machine = machine::facts(child::raise_descriptor_limit());
     let cpus = machine::allowed_cpus().len() as u32;
     let effort = effort(options);
     let has = |part: Part| options.only.is_empty() || options.only.contains(&part);

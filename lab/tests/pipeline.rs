@@ -49,7 +49,7 @@ fn every_strategy_shows_the_same_controls() {
     let report = std::fs::read_to_string(json).expect("--json writes a file");
     let report: Value = serde_json::from_str(&report).expect("the file is JSON");
     assert_eq!(report["experiment"], "pipeline");
-    assert!(report["machine"]["work_of_one_request_us"].as_f64() > Some(0.0));
+    assert!(case(&report, "work/steps-1-and-3-of-a-request")["us"]["median"].as_f64() > Some(0.0));
     for strategy in ["sequential", "io-aware", "event-1000", "event-all"] {
         let figures = case(&report, &format!("requests/{strategy}"));
         for number in ["requests_per_s", "share_of_bound", "threads_peak", "cpu_us_per_request"] {

@@ -9,11 +9,19 @@ use anyhow::Result;
 use super::article::{self, ARTICLE};
 use super::kind::Kind;
 use super::plan;
+use super::text;
 use super::turn::{Finished, Turn};
+use super::work::Work;
 use super::{CONTROLS, FIGURES, bounds};
 use crate::child;
 use crate::progress::Progress;
 use crate::report::{Numbers, Row, Run, Skipped};
+
+/// The part of the report that tells what is done.
+const WORK: &str = "work";
+
+/// Requests by which one is timed.
+const TIMED_REQUESTS: u32 = 2_000;
 
 /// How often a contaminated turn of what verdicts compare is taken again at once.
 const REPEATS_MAX: usize = 1;
@@ -47,10 +55,14 @@ impl Rounds<'_> {
     /// Runs them all.
     ///
     /// # Errors
-    /// Only when the user interrupts.
+    /// The text cannot be read, or the user interrupts.
     pub(super) fn run(&self, progress: &Progress) -> Result<Found> {
         let mut found = Found::default();
+        let text = text::read(self.turn.text.as_deref())?;
         for (round, kinds) in self.order.iter().enumerate() {
+            let time_us = Work::time_of_one(text.clone(), TIMED_REQUESTS).as_secs_f64() * 1e6;
+            let numbers = vec![("us", time_us)];
+            found.note(WORK, "steps-1-and-3-of-a-request", Run { round, marks: Vec::new(), numbers });
             for &kind in kinds {
                 progress.begin(format!("{kind}, round {}", round + 1));
                 self.turns(kind, round, &mut found)?;
