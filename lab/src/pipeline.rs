@@ -12,6 +12,7 @@
 //! | `io-aware` | a thread, no CPU | up to eight a CPU | as many threads as waits need; waits must be declared |
 //! | `event` | nothing | one a CPU | as fast as can be; a request must be cut into steps |
 
+mod activity;
 mod article;
 mod batches;
 mod bounds;
@@ -23,6 +24,8 @@ mod event;
 mod io_aware;
 mod kind;
 mod limits;
+mod looks;
+mod picture;
 mod plan;
 mod player;
 mod pool;
@@ -31,6 +34,8 @@ mod rounds;
 mod sequential;
 mod text;
 mod thread_per_request;
+mod timeline;
+mod trace;
 mod turn;
 mod verdicts;
 mod waits;
@@ -46,6 +51,7 @@ use self::calls::Calls;
 pub(crate) use self::creation::{Creation, create};
 use self::deaths::Deaths;
 use self::kind::Kind;
+use self::looks::Looks;
 use self::plan::{Effort, Part};
 use self::rounds::Rounds;
 pub(crate) use self::turn::{Turn, take};
@@ -95,6 +101,8 @@ pub(crate) struct Options {
     /// living threads use up the machine's process ids, both as root and on a machine of one's own
     #[arg(long)]
     confirm: bool,
+    #[command(flatten)]
+    looks: Looks,
     /// Requests of a turn, for tests
     #[arg(long, hide = true, value_name = "COUNT")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=100_000))]
@@ -120,7 +128,9 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     let traced = if has(Part::Calls) { plan::traced(&parts, cpus) } else { Vec::new() };
     let dies = has(Part::ThreadPerRequest);
     let steps_of_deaths = if dies { deaths::steps(options.confirm) } else { 0 };
-    let progress = Progress::new(rounds.steps() + steps_of_deaths + traced.len() as u64);
+    let looked_at = plan::traced(&parts, cpus);
+    let steps_of_looks = options.looks.steps(&looked_at);
+    let progress = Progress::new(rounds.steps() + steps_of_deaths + traced.len() as u64 + steps_of_looks);
     let rounds::Found { mut rows, failed: mut skipped, .. } = rounds.run(&progress)?;
     rows.sort_by_key(|row| (row.part == CONTROLS, place(&kinds, row)));
     let mut deaths = Deaths::default();
@@ -129,6 +139,8 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
         deaths = Deaths::watch(text, options.confirm, &progress, &mut rows, &mut skipped)?;
     }
     rows.extend(calls(&traced, &rounds.turn, &progress, &mut skipped)?);
+    let seen = options.looks.take(&rounds.turn, &looked_at, cpus as usize, &progress)?;
+    skipped.extend(seen);
     progress.finish();
     let (verdicts, left_out) = (Vec::new(), Vec::new());
     let warnings = warnings(options, &effort);

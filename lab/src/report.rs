@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 
 pub(crate) use html::page;
 pub(crate) use json::document;
+pub(crate) use plot::escape;
 pub(crate) use table::print;
 
 use crate::statistics;

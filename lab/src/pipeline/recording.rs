@@ -17,8 +17,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use rustix::time::{ClockId, clock_gettime};
-
 /// Notes of one recording, of 32 bytes each: 100,000 requests that wait, each on a thread of its own, need
 /// 600,000.
 const NOTES_MAX: usize = 1 << 20;
@@ -215,9 +213,8 @@ impl ThreadClock {
     fn read(&self) -> Stamp {
         let ready = self.schedstat.as_ref().and_then(ready_ns);
         // The kernel's own sum of CPU time in that file is as old as its last tick; this clock is not.
-        let cpu = clock_gettime(ClockId::ThreadCPUTime);
-        let cpu = Duration::new(cpu.tv_sec.unsigned_abs(), cpu.tv_nsec.unsigned_abs() as u32);
-        Stamp { at: sys::clock::monotonic().0, cpu: cpu.as_nanos() as u64, ready }
+        let cpu = sys::clock::thread_cpu().as_nanos() as u64;
+        Stamp { at: sys::clock::monotonic().0, cpu, ready }
     }
 }
 

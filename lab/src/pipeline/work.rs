@@ -213,6 +213,8 @@ impl Lane {
 
 impl Drop for Lane {
     fn drop(&mut self) {
+        // Before anybody sees that nobody is there any more and collects what was noted.
+        drop(self.track.take());
         self.threads.now.fetch_sub(1, Ordering::Relaxed);
     }
 }

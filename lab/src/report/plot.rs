@@ -33,7 +33,7 @@ pub(super) struct Line<'a> {
 }
 
 /// Text as it may stand in HTML and SVG.
-pub(super) fn escape(text: &str) -> String {
+pub(crate) fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 

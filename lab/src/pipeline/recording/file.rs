@@ -8,8 +8,6 @@
 //!   stamp: at, cpu, ready
 //! ```
 
-#![allow(dead_code, reason = "the pages that read a recording follow")]
-
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
