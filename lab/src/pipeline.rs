@@ -21,6 +21,7 @@ mod creation;
 mod death;
 mod deaths;
 mod event;
+mod flame;
 mod io_aware;
 mod kind;
 mod limits;
@@ -32,6 +33,8 @@ mod pool;
 mod recording;
 mod rounds;
 mod sequential;
+mod shares;
+mod stacks;
 mod text;
 mod thread_per_request;
 mod timeline;
@@ -140,7 +143,8 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     }
     rows.extend(calls(&traced, &rounds.turn, &progress, &mut skipped)?);
     let seen = options.looks.take(&rounds.turn, &looked_at, cpus as usize, &progress)?;
-    skipped.extend(seen);
+    rows.extend(seen.rows);
+    skipped.extend(seen.skipped);
     progress.finish();
     let (verdicts, left_out) = (Vec::new(), Vec::new());
     let warnings = warnings(options, &effort);

@@ -1,7 +1,7 @@
-//! Looks inside the strategies, on request: what their threads did over time. Promises: each look is a turn
-//! of its own with fewer requests, and no other figure comes from it; a strategy that fails is named and
-//! costs the other looks nothing. Leaves to others: the pages (`timeline.rs`, `trace.rs`) and who is looked
-//! at (`plan.rs`).
+//! Looks inside the strategies, on request: what their threads did over time, and where their CPU time went.
+//! Promises: each look is a turn of its own with fewer requests, and no other figure comes from it; a
+//! strategy that fails, or a machine without `perf`, is named and costs the other looks nothing. Leaves to
+//! others: the pages (`timeline.rs`, `trace.rs`, `flame.rs`) and who is looked at (`plan.rs`).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,16 +12,20 @@ use tempfile::TempDir;
 use super::kind::Kind;
 use super::picture::Picture;
 use super::recording::Recording;
+use super::stacks::{Profile, Scope};
 use super::timeline::Chapter;
 use super::turn::Turn;
-use super::{timeline, trace};
+use super::{flame, shares, timeline, trace};
 use crate::child;
 use crate::progress::Progress;
-use crate::report::Skipped;
+use crate::report::{Row, Run, Skipped};
 
 /// Requests of a turn that is looked at: a fifth of all, with waits in the same proportion, and few enough
 /// for a thread to be made for each of them.
 const REQUESTS_MAX: u32 = 20_000;
+
+/// The part of the report that has the shares of CPU time.
+const SHARES: &str = "cpu-shares";
 
 /// What `lab pipeline` may be told about looks.
 #[derive(clap::Args, Clone, Debug)]
@@ -32,42 +36,61 @@ pub(super) struct Looks {
     /// Write the same for trace viewers, up to request 5,000
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
+    /// Write where CPU time goes as a flame graph, and report its shares; it needs perf
+    #[arg(long, value_name = "FILE")]
+    flame: Option<PathBuf>,
+}
+
+/// What the looks add to the report.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    pub(super) rows: Vec<Row>,
+    pub(super) skipped: Vec<Skipped>,
 }
 
 impl Looks {
     /// How many turns they take.
     pub(super) fn steps(&self, kinds: &[Kind]) -> u64 {
-        u64::from(self.records()) * kinds.len() as u64
+        (u64::from(self.records()) + u64::from(self.flame.is_some())) * kinds.len() as u64
     }
 
     fn records(&self) -> bool {
         self.timeline.is_some() || self.trace.is_some()
     }
 
-    /// Takes them, on turns like `turn` of these strategies, writes the files, and says what is missing.
+    /// Takes them, on turns like `turn` of these strategies, and writes the files.
     ///
     /// # Errors
     /// A file could not be written, or the user interrupted.
-    pub(super) fn take(
-        &self,
-        turn: &Turn,
-        kinds: &[Kind],
-        cpus: usize,
-        progress: &Progress,
-    ) -> Result<Vec<Skipped>> {
-        let mut skipped = Vec::new();
-        if !self.records() {
-            return Ok(skipped);
+    pub(super) fn take(&self, turn: &Turn, kinds: &[Kind], cpus: usize, progress: &Progress) -> Result<Seen> {
+        let mut seen = Seen::default();
+        if self.records() {
+            let recorded = each(turn, kinds, progress, "recorded", &mut seen.skipped, record)?;
+            if let Some(file) = &self.timeline {
+                write(file, &timeline::page(&chapters(&recorded), &seen.skipped, cpus))?;
+            }
+            if let Some(file) = &self.trace {
+                let recordings: Vec<_> = recorded.into_iter().map(|one| (one.name, one.recording)).collect();
+                write(file, &trace::document(&recordings).to_string())?;
+            }
         }
-        let recorded = each(turn, kinds, progress, "recorded", &mut skipped, record)?;
-        if let Some(file) = &self.timeline {
-            write(file, &timeline::page(&chapters(&recorded), &skipped, cpus))?;
+        if let Some(file) = &self.flame {
+            let scope = Scope::of_this_machine(TempDir::with_prefix("lab-")?.path());
+            match scope {
+                Ok(scope) => {
+                    let sample = |turn: &Turn, directory: &Path| Profile::take(turn, scope, directory);
+                    let profiles = each(turn, kinds, progress, "sampled", &mut seen.skipped, sample)?;
+                    seen.rows.extend(profiles.iter().map(row));
+                    write(file, &flame::svg(&profiles))?;
+                }
+                Err(error) => {
+                    let reason = format!("{error:#}");
+                    seen.skipped
+                        .push(Skipped { name: "flame graph and shares of CPU time".to_owned(), reason });
+                }
+            }
         }
-        if let Some(file) = &self.trace {
-            let recordings: Vec<_> = recorded.into_iter().map(|one| (one.name, one.recording)).collect();
-            write(file, &trace::document(&recordings).to_string())?;
-        }
-        Ok(skipped)
+        Ok(seen)
     }
 }
 
@@ -121,6 +144,11 @@ fn chapters(recorded: &[Recorded]) -> Vec<Chapter> {
     recorded.iter().map(chapter).collect()
 }
 
+fn row(profile: &Profile) -> Row {
+    let run = Run { round: 0, marks: Vec::new(), numbers: shares::numbers(profile) };
+    Row { part: SHARES, subject: profile.name.clone(), runs: vec![run] }
+}
+
 fn write(file: &Path, text: &str) -> Result<()> {
     fs::write(file, text).with_context(|| format!("writing {}", file.display()))
 }
@@ -129,14 +157,17 @@ fn write(file: &Path, text: &str) -> Result<()> {
 mod tests {
     use super::*;
 
+    fn looks(timeline: bool, flame: bool) -> Looks {
+        let file = |is_wanted: bool| is_wanted.then(|| PathBuf::from("file"));
+        Looks { timeline: file(timeline), trace: None, flame: file(flame) }
+    }
+
     #[test]
     fn timeline_and_trace_share_their_turns() {
-        let file = |is_wanted: bool| is_wanted.then(|| PathBuf::from("file"));
-        let steps = |timeline, trace| {
-            let looks = Looks { timeline: file(timeline), trace: file(trace) };
-            looks.steps(&[Kind::Sequential, Kind::Pool(2)])
-        };
-        assert_eq!([steps(false, false), steps(true, false), steps(true, true)], [0, 2, 2]);
+        let steps = |looks: Looks| looks.steps(&[Kind::Sequential, Kind::Pool(2)]);
+        assert_eq!(steps(looks(false, false)), 0);
+        assert_eq!(steps(looks(true, false)), 2);
+        assert_eq!(steps(Looks { trace: Some(PathBuf::from("file")), ..looks(true, true) }), 4);
     }
 
     #[test]

@@ -46,6 +46,8 @@ pub(crate) struct Turn {
 /// What a turn came to.
 #[derive(Debug)]
 pub(super) struct Finished {
+    /// The process's id.
+    pub(super) process: u32,
     /// From the first request to after the last.
     pub(super) elapsed: Duration,
     /// The process's life without what it had to wait for the lab.
@@ -112,6 +114,7 @@ impl Finished {
     fn from_json(answer: &Value, whole: Duration, marks: Vec<String>) -> Option<Self> {
         Some(Self {
             elapsed: Duration::from_nanos(answer["elapsed_ns"].as_u64()?),
+            process: u32::try_from(answer["process"].as_u64()?).ok()?,
             whole,
             cpu: Duration::from_nanos(answer["cpu_ns"].as_u64()?),
             threads_peak: answer["threads_peak"].as_u64()?,
@@ -145,6 +148,7 @@ pub(crate) fn take(turn: &Turn) -> Result<()> {
     }
     let answer = match done {
         Ok(()) => json!({
+            "process": std::process::id(),
             "elapsed_ns": elapsed.as_nanos() as u64,
             "cpu_ns": cpu.as_nanos() as u64,
             "threads_peak": work.threads_peak(),

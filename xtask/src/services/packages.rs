@@ -28,7 +28,7 @@ const fn package(name: &'static str, witness: &'static str) -> Package {
 }
 
 /// What the ignored tests run, or talk to.
-pub(super) const PEERS: [Package; 18] = [
+pub(super) const PEERS: [Package; 19] = [
     package("apt-utils", "/usr/bin/apt-ftparchive"),
     package("chromium", "/usr/bin/chromium"),
     package("curl", "/usr/bin/curl"),
@@ -36,6 +36,7 @@ pub(super) const PEERS: [Package; 18] = [
     package("git", "/usr/lib/git-core/git-http-backend"),
     package("golang-go", "/usr/bin/go"),
     package("iperf3", "/usr/bin/iperf3"),
+    package("linux-perf", "/usr/bin/perf"),
     package("ncat", "/usr/bin/ncat"),
     package("nginx", "/usr/sbin/nginx"),
     package("nodejs", "/usr/bin/node"),

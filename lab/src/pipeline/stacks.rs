@@ -1,0 +1,215 @@
+//! Stacks of a strategy's threads, sampled by `perf` in a turn of its own. Promises: kernel and user frames
+//! both, where the machine permits it; only samples of the strategy's own process are kept, the same stacks
+//! counted once. Leaves to others: what they mean (`shares.rs`) and their drawing (`flame.rs`).
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use anyhow::{Context, Result, ensure};
+
+use super::turn::Turn;
+use crate::child;
+
+/// Samples a second on each CPU, odd so that they do not keep step with ticks of 100, 250 or 1,000. The least
+/// CPU time of a turn, 0.7 s, is some 700 of them.
+const SAMPLES_PER_S: &str = "997";
+
+/// Copies so much of the stack with each sample, and unwinds it later: neither the lab nor the C library
+/// keeps frame pointers.
+const CALL_GRAPH: &str = "dwarf,8192";
+
+/// How perf may look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Scope {
+    /// At all CPUs while the strategy runs, so that it costs no thread anything to be followed.
+    Machine,
+    /// At the strategy's process in user mode, which is what other users than root commonly may. Each new
+    /// thread pays for being followed.
+    Process,
+}
+
+/// A strategy's samples.
+#[derive(Clone, Debug)]
+pub(super) struct Profile {
+    pub(super) name: String,
+    pub(super) stacks: Vec<Stack>,
+}
+
+/// One stack, and how often it was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Stack {
+    /// Whether it is the process's first thread's.
+    pub(super) is_main: bool,
+    /// The root first.
+    pub(super) frames: Vec<Frame>,
+    pub(super) samples: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Frame {
+    pub(super) name: String,
+    pub(super) is_kernel: bool,
+}
+
+impl Scope {
+    /// What perf may do here.
+    ///
+    /// # Errors
+    /// It is not installed, or may nothing.
+    pub(super) fn of_this_machine(directory: &Path) -> Result<Self> {
+        let file = directory.join("perf.try");
+        let mut answer = None;
+        for scope in [Self::Machine, Self::Process] {
+            let mut command = Command::new("perf");
+            command.arg("record").args(scope.arguments()).arg("-o").arg(&file).args(["--", "true"]);
+            let output = command.output().context("perf does not run")?;
+            if output.status.success() {
+                return Ok(scope);
+            }
+            answer = Some(output);
+        }
+        let said = answer.map(|output| last_line(&output)).unwrap_or_default();
+        anyhow::bail!("perf may not sample: {said}")
+    }
+
+    fn arguments(self) -> Vec<&'static str> {
+        let common = ["-q", "-F", SAMPLES_PER_S, "--call-graph", CALL_GRAPH];
+        // Modifiers: `I` leaves idle CPUs out, `u` is user mode alone.
+        let own: &[&str] = match self {
+            Self::Machine => &["-a", "-e", "cpu-clock:I"],
+            Self::Process => &["-e", "cpu-clock:u"],
+        };
+        common.iter().chain(own).copied().collect()
+    }
+}
+
+impl Profile {
+    /// Samples a turn.
+    ///
+    /// # Errors
+    /// perf or the strategy failed, or the user interrupted.
+    pub(super) fn take(turn: &Turn, scope: Scope, directory: &Path) -> Result<Self> {
+        let file = directory.join("perf.data");
+        let mut arguments = vec!["record".into()];
+        arguments.extend(scope.arguments().into_iter().map(Into::into));
+        arguments.extend(["-o".into(), file.clone().into(), "--".into(), child::own_program()?.into()]);
+        let finished = turn.run_under(Path::new("perf"), &arguments)?;
+        child::fail_if_interrupted()?;
+        let stacks = read(&file, finished.process)?;
+        ensure!(!stacks.is_empty(), "perf has no sample of it");
+        Ok(Self { name: turn.strategy.to_string(), stacks })
+    }
+}
+
+/// A process's stacks in perf's file.
+fn read(file: &Path, process: u32) -> Result<Vec<Stack>> {
+    let mut command = Command::new("perf");
+    // Without `--no-inline` perf asks another program about each address, which takes minutes.
+    command.args(["script", "--no-inline", "-F", "pid,tid,ip,sym", "--pid"]).arg(process.to_string());
+    let output = command.arg("-i").arg(file).output().context("perf does not run")?;
+    ensure!(output.status.success(), "perf cannot read its own file: {}", last_line(&output));
+    Ok(parse(&String::from_utf8_lossy(&output.stdout), process))
+}
+
+fn last_line(output: &Output) -> String {
+    let text = String::from_utf8_lossy(&output.stderr);
+    text.lines().rev().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default().to_owned()
+}
+
+/// The samples of a process. Each begins with a line of `pid/tid`, its frames follow from the leaf to the
+/// root, an address and a name on each line, and it ends with an empty line.
+fn parse(text: &str, process: u32) -> Vec<Stack> {
+    let mut counts: BTreeMap<(bool, Vec<Frame>), u64> = BTreeMap::new();
+    for sample in text.split("\n\n") {
+        let mut lines = sample.lines().skip_while(|line| line.trim().is_empty());
+        let Some((of_process, thread)) = lines.next().and_then(identity) else { continue };
+        if of_process != process {
+            continue;
+        }
+        let mut frames: Vec<Frame> = lines.filter_map(frame).collect();
+        frames.reverse();
+        *counts.entry((thread == process, frames)).or_default() += 1;
+    }
+    let stack = |((is_main, frames), samples)| Stack { is_main, frames, samples };
+    counts.into_iter().map(stack).collect()
+}
+
+fn identity(line: &str) -> Option<(u32, u32)> {
+    let (process, thread) = line.trim().split_once('/')?;
+    Some((process.trim().parse().ok()?, thread.trim().parse().ok()?))
+}
+
+fn frame(line: &str) -> Option<Frame> {
+    let (address, name) = line.trim().split_once(' ')?;
+    // The kernel has the upper half of the addresses.
+    let is_kernel = u64::from_str_radix(address, 16).ok()? >> 63 == 1;
+    Some(Frame { name: name.trim().to_owned(), is_kernel })
+}
+
+#[cfg(test)]
+impl Stack {
+    pub(super) fn new<'a>(is_main: bool, frames: impl Iterator<Item = &'a str>, samples: u64) -> Self {
+        let frame = |name: &str| Frame { name: name.to_owned(), is_kernel: false };
+        Self { is_main, frames: frames.map(frame).collect(), samples }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SCRIPT: &str = "   70/71
+\tffffffff8143d42d do_futex
+\t          86013 <std::thread::Scope>::spawn::{closure#0}
+\t              0 [unknown]
+
+   70/70
+\t         1098d9 clone3
+
+    8/8
+\t         1098d9 clone3
+
+   70/71
+\tffffffff8143d42d do_futex
+\t          86099 <std::thread::Scope>::spawn::{closure#0}
+\t              0 [unknown]
+
+   70/72
+";
+
+    #[test]
+    fn the_same_stacks_of_a_process_are_counted_once() {
+        let frame = |name: &str, is_kernel| Frame { name: name.to_owned(), is_kernel };
+        let futex = vec![
+            frame("[unknown]", false),
+            frame("<std::thread::Scope>::spawn::{closure#0}", false),
+            frame("do_futex", true),
+        ];
+        let stack = |is_main, frames, samples| Stack { is_main, frames, samples };
+        let expected = [
+            stack(false, Vec::new(), 1),
+            stack(false, futex, 2),
+            stack(true, vec![frame("clone3", false)], 1),
+        ];
+        assert_eq!(parse(SCRIPT, 70), expected);
+        assert_eq!(parse(SCRIPT, 9), []);
+        assert_eq!(parse("", 70), []);
+        assert_eq!(parse("no sample\n\n12 frames\n\n/\n", 70), []);
+    }
+
+    #[test]
+    #[ignore = "needs perf: cargo xtask services"]
+    fn perf_samples_a_process() {
+        let directory = tempfile::tempdir().expect("a directory can be made");
+        let scope = Scope::of_this_machine(directory.path()).expect("perf is permitted");
+        let file = directory.path().join("perf.data");
+        let mut record = Command::new("perf");
+        record.arg("record").args(scope.arguments()).arg("-o").arg(&file);
+        record.args(["--", "sh", "-c", "echo $$; i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done"]);
+        let output = record.output().expect("perf runs");
+        let process = String::from_utf8_lossy(&output.stdout).trim().parse().expect("the shell told its id");
+        let stacks = read(&file, process).expect("perf reads its own file");
+        assert!(stacks.iter().any(|stack| stack.is_main && !stack.frames.is_empty()), "{stacks:?}");
+    }
+}
