@@ -142,7 +142,7 @@ impl Pool {
         let pool = Pool(Arc::new(Handle(Arc::clone(&shared))));
         let watcher = Watcher::new(Arc::clone(&shared));
         for started in 0..settings.permits.min(shared.handoff.seats.len()) {
-            match shared.start_thread() {
+            match shared.start_thread(false) {
                 Ok(_) => {}
                 Err(error) if started == 0 => return Err(error),
                 // The monitor tries again when a job waits.

@@ -176,8 +176,20 @@ impl Watcher {
         }
     }
 
-    /// Starts a thread; false if there may be none.
+    /// Starts a thread with a permit; false if there may be none. With the permit, so that no more are
+    /// started than permits are free while the first of them are on their way.
     fn grow(&mut self) -> bool {
+        if !self.shared.handoff.acquire() {
+            return false;
+        }
+        let has_started = self.start_thread();
+        if !has_started {
+            self.shared.handoff.release();
+        }
+        has_started
+    }
+
+    fn start_thread(&mut self) -> bool {
         let now = monotonic();
         if now >= self.room_until {
             (self.room, self.room_until) = (thread_budget().threads, now + BUDGET_TIME);
@@ -185,7 +197,7 @@ impl Watcher {
         if self.room == 0 {
             return false;
         }
-        match self.shared.start_thread() {
+        match self.shared.start_thread(true) {
             Ok(true) => {
                 self.room -= 1;
                 true
@@ -201,15 +213,17 @@ impl Watcher {
 }
 
 impl Shared {
-    /// Starts a thread on a free seat; false if every seat is taken.
+    /// Starts a thread on a free seat, with the permit that the caller holds or without; false if every seat
+    /// is taken.
     ///
     /// # Errors
     /// What the kernel says: `EAGAIN` at a limit.
-    pub(super) fn start_thread(self: &Arc<Self>) -> std::io::Result<bool> {
+    pub(super) fn start_thread(self: &Arc<Self>, with_permit: bool) -> std::io::Result<bool> {
         let Some(number) = self.handoff.seats.occupy() else { return Ok(false) };
         self.joined();
         let worker = Worker::new(Arc::clone(self), number);
-        let started = thread::Builder::new().name(self.name.to_owned()).spawn(move || worker.live());
+        let started =
+            thread::Builder::new().name(self.name.to_owned()).spawn(move || worker.live(with_permit));
         if let Err(error) = started {
             self.handoff.seats.vacate(number);
             self.left();

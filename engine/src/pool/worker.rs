@@ -74,8 +74,8 @@ impl Worker {
         Worker { shared, number }
     }
 
-    /// The thread's whole life.
-    pub(super) fn live(self) {
+    /// The thread's whole life, which begins with a permit or without.
+    pub(super) fn live(self, with_permit: bool) {
         let worker = Arc::new(self);
         // Set for a thread that sat here before.
         worker.seat().is_dismissed.store(false, Ordering::Relaxed);
@@ -83,6 +83,9 @@ impl Worker {
         // Refused only for negative values, which settings exclude.
         let _ = sys::limits::set_thread_niceness(worker.shared.niceness);
         POST.with(|post| *post.borrow_mut() = Some(Arc::clone(&worker)));
+        if with_permit {
+            worker.work();
+        }
         while worker.rest() {
             worker.work();
         }
