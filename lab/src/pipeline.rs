@@ -82,7 +82,7 @@ trait Strategy {
 /// What `lab pipeline` may be told.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Options {
-    /// More rounds: half an hour
+    /// More rounds: twenty minutes
     #[arg(long, conflicts_with = "quick")]
     long: bool,
     /// One round of 2,000 requests, which decides nothing: seconds

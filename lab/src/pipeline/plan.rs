@@ -50,7 +50,7 @@ impl Effort {
     /// Minutes: what verdicts need.
     pub(super) const USUAL: Self = Self { requests: REQUESTS, rounds: 5, slow_turns: 1 };
 
-    /// Half an hour.
+    /// Twenty minutes.
     pub(super) const LONG: Self = Self { requests: REQUESTS, rounds: 11, slow_turns: 5 };
 
     /// Seconds: whether it works at all.
@@ -113,15 +113,21 @@ pub(super) fn rounds(kinds: &[Kind], effort: &Effort, cpus: u32) -> Vec<Vec<Kind
 
 /// Whether a turn takes so long that a few must do.
 pub(super) fn is_slow(kind: Kind, cpus: u32) -> bool {
+    expected(kind, cpus) > BRISK_MAX
+}
+
+/// About how long a turn of all requests takes.
+fn expected(kind: Kind, cpus: u32) -> Duration {
     let waits: Duration = (0..REQUESTS).map(|request| Wait::of(request).planned()).sum();
-    let computing = CPU_EXPECTED / cpus;
-    let expected = match kind {
-        Kind::Sequential | Kind::ThreadPerRequest | Kind::Batches(_) => waits + computing,
-        Kind::Pool(threads) => waits / threads + computing,
-        Kind::IoAware => waits / (8 * cpus) + computing,
-        Kind::Event(_) => computing,
-    };
-    expected > BRISK_MAX
+    let of_threads = |threads: u32| waits / threads + CPU_EXPECTED / threads.min(cpus);
+    match kind {
+        Kind::Sequential => of_threads(1),
+        // A batch is as long as its longest wait, and most of its other threads are done by then.
+        Kind::ThreadPerRequest | Kind::Batches(_) => waits + CPU_EXPECTED,
+        Kind::Pool(threads) => of_threads(threads),
+        Kind::IoAware => of_threads(8 * cpus),
+        Kind::Event(_) => CPU_EXPECTED / cpus,
+    }
 }
 
 #[cfg(test)]
@@ -155,6 +161,14 @@ mod tests {
             let order = [Kind::Pool(8), Kind::Pool(16), Kind::Pool(100), Kind::IoAware];
             order.into_iter().chain([Kind::Event(Some(1_000))]).map(Some).collect::<Vec<_>>()
         });
+    }
+
+    /// The deaths and the traced turns take half a minute more.
+    #[test]
+    fn the_usual_plan_takes_less_than_five_minutes_on_two_cpus() {
+        let rounds = rounds(&kinds(&PARTS, 2), &Effort::USUAL, 2).concat();
+        let time: Duration = rounds.into_iter().map(|kind| expected(kind, 2)).sum();
+        assert!(time <= Duration::from_secs(270), "{time:?}");
     }
 
     #[test]
