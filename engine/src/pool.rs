@@ -157,6 +157,9 @@ impl Pool {
     ///
     /// # Errors
     /// See [`Refused`].
+    ///
+    /// # Panics
+    /// Here and below: when the pool has no such class.
     pub fn run<T: Send + Sync + 'static>(
         &self,
         class: Class,
