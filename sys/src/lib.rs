@@ -9,7 +9,8 @@
 //!   clock.rs   monotonic and wall time             limits.rs  what this machine permits
 //!   ring.rs    one producer, one consumer          stack.rs   many producers, one who takes all
 //!   parking.rs who sleeps and who wakes        parker.rs  the sleep of one thread
-//!   mapping.rs memory that outlives the process      thread.rs  what the kernel knows of a thread
+//!   mapping.rs memory that outlives the process
+//!   thread.rs  what the kernel knows of a thread   pressure.rs  what threads and machine waited for
 //!   crash.rs   where a kill test strikes    witness.rs    what it found sent; both are nothing otherwise
 //! ```
 
@@ -20,6 +21,7 @@ pub mod limits;
 pub mod mapping;
 pub mod parker;
 pub mod parking;
+pub mod pressure;
 pub mod ring;
 pub mod socket;
 pub mod splice;

@@ -17,7 +17,7 @@ mod budget;
 pub mod cgroup;
 mod footprint;
 #[cfg(all(test, not(loom)))]
-mod painted;
+pub(crate) mod painted;
 mod reading;
 mod root;
 

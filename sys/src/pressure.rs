@@ -1,0 +1,232 @@
+//! What threads of this process waited for, and what kept the whole machine from running them.
+//!
+//! Promises: a sample costs some ten microseconds for each of its files and asks no thread anything; the
+//! files stay open, so that it is also taken where no descriptor is left. Leaves to others: what is too
+//! much (`gateway::pressure`, the lab).
+//!
+//! ```text
+//!   stall.rs       work that waited for CPU, disk or memory (PSI)   ticks.rs  what the hypervisor took
+//!   throttling.rs  what a control group's quota took
+//! ```
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::Duration;
+
+mod stall;
+mod throttling;
+mod ticks;
+
+pub use stall::{Resource, Stall, StallLine};
+pub use throttling::Throttling;
+pub use ticks::CpuTicks;
+
+use crate::clock::Nanos;
+use crate::limits::Root;
+use crate::thread::RunTime;
+
+/// The longest beginning of a file that holds what is read of it: the first line of `/proc/stat`, a
+/// `cpu.stat`.
+const FILE_BYTES_MAX: usize = 1024;
+
+/// Takes samples of the pressure on some threads and on the machine.
+#[derive(Debug)]
+pub struct Sampler {
+    threads: Vec<Kept>,
+    stalls: [Kept; Resource::ALL.len()],
+    ticks: Kept,
+    /// One for each of our control groups: as of the sampler's beginning, if the process is moved.
+    throttling: Vec<Kept>,
+    last: Option<(Nanos, Totals)>,
+}
+
+impl Sampler {
+    /// A sampler for the threads `ids` of this process, and for the machine at `root`.
+    pub fn new(root: &Root, ids: &[i32]) -> Sampler {
+        let thread = |id: &i32| Kept::open(root, format!("/proc/self/task/{id}/schedstat"));
+        Sampler {
+            threads: ids.iter().map(thread).collect(),
+            stalls: Resource::ALL.map(|resource| Kept::open(root, Stall::path(resource))),
+            ticks: Kept::open(root, CpuTicks::PATH),
+            throttling: throttling::paths(root).iter().map(|path| Kept::open(root, path)).collect(),
+            last: None,
+        }
+    }
+
+    /// The pressure at `now`, and since the last sample; in the first one nothing has happened yet.
+    pub fn sample(&mut self, now: Nanos) -> Pressure {
+        let totals = Totals {
+            threads: self.threads.iter().map(|file| RunTime::parse(&file.text()?)).collect(),
+            stalls: self.stalls.each_ref().map(|file| Stall::parse(&file.text()?)),
+            ticks: self.ticks.text().and_then(|text| CpuTicks::parse(&text)),
+            throttling: Throttling::sum(self.throttling.iter().filter_map(Kept::text)),
+        };
+        let (then, before) = self.last.take().unwrap_or_else(|| (now, totals.clone()));
+        let pressure = Pressure {
+            span: now.since(then),
+            threads: totals
+                .threads
+                .iter()
+                .zip(&before.threads)
+                .map(|(now, then)| since(*now, *then))
+                .collect(),
+            stalls: totals.stalls,
+            ticks: since(totals.ticks, before.ticks),
+            throttling: since(totals.throttling, before.throttling),
+        };
+        self.last = Some((now, totals));
+        pressure
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Totals {
+    threads: Vec<Option<RunTime>>,
+    stalls: [Option<Stall>; Resource::ALL.len()],
+    ticks: Option<CpuTicks>,
+    throttling: Option<Throttling>,
+}
+
+/// Something that only grows.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Grown<T> {
+    /// Since it began to count.
+    pub total: T,
+    /// Since the last sample.
+    pub added: T,
+}
+
+/// A sample; what the machine does not tell is none.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Pressure {
+    /// Since the last sample.
+    pub span: Duration,
+    /// One for each thread, in the order in which they were given; none for one that has ended.
+    pub threads: Vec<Option<Grown<RunTime>>>,
+    /// One for each of [`Resource::ALL`].
+    pub stalls: [Option<Stall>; Resource::ALL.len()],
+    /// CPU time of the machine, and what the hypervisor withheld of it.
+    pub ticks: Option<Grown<CpuTicks>>,
+    /// What quotas of control groups did to us.
+    pub throttling: Option<Grown<Throttling>>,
+}
+
+impl Pressure {
+    /// The greatest share of the span that one of the threads was ready and had no CPU, 0 to 1.
+    pub fn delay_share_max(&self) -> f64 {
+        let delays = self.threads.iter().flatten().map(|run| run.added.delay);
+        let most = delays.max().unwrap_or_default();
+        if self.span.is_zero() { 0.0 } else { (most.as_secs_f64() / self.span.as_secs_f64()).min(1.0) }
+    }
+}
+
+/// What can tell what was added to it.
+trait Since: Copy {
+    fn since(self, earlier: Self) -> Self;
+}
+
+impl Since for RunTime {
+    fn since(self, earlier: RunTime) -> RunTime {
+        RunTime::since(self, earlier)
+    }
+}
+
+impl Since for CpuTicks {
+    fn since(self, earlier: CpuTicks) -> CpuTicks {
+        CpuTicks::since(self, earlier)
+    }
+}
+
+impl Since for Throttling {
+    fn since(self, earlier: Throttling) -> Throttling {
+        Throttling::since(self, earlier)
+    }
+}
+
+/// What is read for the first time has grown by nothing yet.
+fn since<T: Since>(now: Option<T>, then: Option<T>) -> Option<Grown<T>> {
+    let total = now?;
+    Some(Grown { total, added: total.since(then.unwrap_or(total)) })
+}
+
+/// A file of the kernel's that stays open: each read from its beginning makes its text anew. That costs a
+/// third of opening it again (0.5 us instead of 2 for `schedstat`).
+#[derive(Debug)]
+struct Kept(Option<File>);
+
+impl Kept {
+    fn open(root: &Root, path: impl AsRef<Path>) -> Kept {
+        Kept(File::open(root.path(path)).ok())
+    }
+
+    /// None for a file that is not there, or whose thread has ended.
+    fn text(&self) -> Option<String> {
+        let mut buffer = [0; FILE_BYTES_MAX];
+        let count = self.0.as_ref()?.read_at(&mut buffer, 0).ok()?;
+        Some(String::from_utf8_lossy(&buffer[..count]).into_owned())
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::limits::painted::ample;
+    use crate::thread::thread_id;
+    use std::hint::black_box;
+
+    const MS: u64 = 1_000_000;
+
+    #[test]
+    fn a_sample_tells_totals_and_what_was_added() {
+        let machine = ample();
+        machine.write("proc/self/task/7/schedstat", "1000000 2000000 5\n");
+        machine.write("proc/stat", "cpu  10 0 0 80 0 0 0 10 0 0\n");
+        machine.write("proc/pressure/io", "some avg10=1.50 avg60=0 avg300=0 total=70\n");
+        let mut sampler = Sampler::new(&machine.root(), &[7, 8]);
+        let first = sampler.sample(Nanos(100 * MS));
+        assert_eq!((first.span, first.delay_share_max()), (Duration::ZERO, 0.0));
+        assert_eq!(first.threads[0].unwrap().added, RunTime::default());
+        machine.write("proc/self/task/7/schedstat", "3000000 7000000 6\n");
+        machine.write("proc/stat", "cpu  16 0 0 82 0 0 0 12 0 0\n");
+        machine.write("sys/fs/cgroup/own/cpu.stat", "nr_periods 10\nnr_throttled 3\nthrottled_usec 40\n");
+        let second = sampler.sample(Nanos(110 * MS));
+        assert_eq!(second.span, Duration::from_millis(10));
+        let ms = Duration::from_millis;
+        let run = second.threads[0].unwrap();
+        assert_eq!(run.added, RunTime { on_cpu: ms(2), delay: ms(5) });
+        assert_eq!(run.total, RunTime { on_cpu: ms(3), delay: ms(7) });
+        assert_eq!(second.threads[1], None, "there is no such thread");
+        assert_eq!(second.delay_share_max(), 0.5);
+        assert_eq!(second.ticks.unwrap().added.steal_share(), 0.2);
+        assert_eq!(second.stalls.map(|stall| stall.is_some()), [false, true, false]);
+        assert_eq!(second.stalls[1].unwrap().some.last_10_s_percent, 1.5);
+        assert_eq!(second.throttling.unwrap().added.throttled_periods, 3);
+        assert_eq!(sampler.sample(Nanos(120 * MS)).throttling.unwrap().added, Throttling::default());
+    }
+
+    #[test]
+    fn broken_files_are_none_and_counters_that_go_back_add_nothing() {
+        let machine = ample();
+        machine.write("proc/self/task/7/schedstat", "5 5 5\n");
+        let mut sampler = Sampler::new(&machine.root(), &[7]);
+        let _ = sampler.sample(Nanos(1));
+        machine.write("proc/self/task/7/schedstat", "3 3 5\n");
+        assert_eq!(sampler.sample(Nanos(2)).threads[0].unwrap().added, RunTime::default());
+        machine.write("proc/self/task/7/schedstat", "");
+        machine.write("sys/fs/cgroup/own/cpu.stat", "?");
+        let broken = sampler.sample(Nanos(2));
+        assert_eq!((broken.threads[0], broken.throttling), (None, None));
+        assert_eq!(broken.delay_share_max(), 0.0);
+    }
+
+    #[test]
+    fn our_own_threads_work_is_seen() {
+        let mut sampler = Sampler::new(&Root::machine(), &[thread_id()]);
+        let _ = sampler.sample(Nanos(0));
+        let mut turns = 0u64;
+        while sampler.sample(Nanos(1)).threads[0].unwrap().added.on_cpu.is_zero() {
+            turns = black_box(turns + 1);
+        }
+    }
+}

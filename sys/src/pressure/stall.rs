@@ -1,0 +1,90 @@
+//! Pressure stall information: how long work waited because a resource was short.
+//!
+//! Promises: `/proc/pressure` of the whole machine, as the kernel states it; a kernel without it, or booted
+//! with `psi=0`, is none. Leaves to others: what share is too much.
+
+use std::time::Duration;
+
+use crate::limits::Root;
+
+/// What may be short.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Resource {
+    /// CPUs.
+    Cpu,
+    /// Disks and what else blocks.
+    Io,
+    /// Memory.
+    Memory,
+}
+
+impl Resource {
+    /// Each of them.
+    pub const ALL: [Resource; 3] = [Resource::Cpu, Resource::Io, Resource::Memory];
+
+    /// Its name in `/proc/pressure`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Resource::Cpu => "cpu",
+            Resource::Io => "io",
+            Resource::Memory => "memory",
+        }
+    }
+}
+
+/// A line of the file: how long it was so.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct StallLine {
+    /// Of the last 10 s, in percent.
+    pub last_10_s_percent: f64,
+    /// Since boot.
+    pub total: Duration,
+}
+
+/// How long tasks waited for one resource.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Stall {
+    /// At least one task waited.
+    pub some: StallLine,
+    /// Every task that was not idle waited: nothing got done. For CPUs it is zero, or not there at all.
+    pub full: Option<StallLine>,
+}
+
+impl Stall {
+    /// The stall of a resource of the machine at `root`.
+    pub fn read(root: &Root, resource: Resource) -> Option<Stall> {
+        Stall::parse(&root.text(Stall::path(resource)).ok()?)
+    }
+
+    pub(super) fn path(resource: Resource) -> String {
+        format!("/proc/pressure/{}", resource.as_str())
+    }
+
+    pub(super) fn parse(text: &str) -> Option<Stall> {
+        let line = |name: &str| {
+            let mut words = text.lines().find_map(|line| line.strip_prefix(name))?.split_whitespace();
+            let percent = words.find_map(|word| word.strip_prefix("avg10="))?.parse().ok()?;
+            let total_us = words.find_map(|word| word.strip_prefix("total="))?.parse().ok()?;
+            Some(StallLine { last_10_s_percent: percent, total: Duration::from_micros(total_us) })
+        };
+        Some(Stall { some: line("some ")?, full: line("full ") })
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_lines_are_read() {
+        let line = |percent, us| StallLine { last_10_s_percent: percent, total: Duration::from_micros(us) };
+        let text =
+            "some avg10=3.00 avg60=2.83 avg300=3.41 total=1493\nfull avg10=0.50 avg60=0 avg300=0 total=7\n";
+        assert_eq!(Stall::parse(text), Some(Stall { some: line(3.0, 1493), full: Some(line(0.5, 7)) }));
+        let some = "some avg10=3.00 avg60=2.83 avg300=3.41 total=1493\n";
+        assert_eq!(Stall::parse(some), Some(Stall { some: line(3.0, 1493), full: None }));
+        for bad in ["", "some", "some avg10=x total=1", "some total=1", "full avg10=1 total=1", "\u{0}"] {
+            assert_eq!(Stall::parse(bad), None, "{bad:?}");
+        }
+    }
+}

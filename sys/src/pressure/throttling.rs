@@ -1,0 +1,104 @@
+//! Throttling: how often and how long a control group's CPU quota stopped it.
+//!
+//! Promises: `cpu.stat` of both versions, of our group and all its ancestors together, for any of them stops
+//! us. Leaves to others: what the quota is (`limits::cgroup`).
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::limits::Root;
+use crate::limits::cgroup::{Controller, Membership};
+
+/// What quotas did since the groups were made.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Throttling {
+    /// Periods in which somebody of a group wanted to run.
+    pub periods: u64,
+    /// Those of them in which a quota was used up.
+    pub throttled_periods: u64,
+    /// How long threads were held back, for each CPU that they would have run on.
+    pub throttled: Duration,
+}
+
+impl Throttling {
+    /// The throttling of our groups on the machine at `root`; none where no group could have a quota.
+    pub fn read(root: &Root) -> Option<Throttling> {
+        Throttling::sum(paths(root).iter().map(|path| root.text(path).unwrap_or_default()))
+    }
+
+    /// Adds up what the files of several groups say.
+    pub(super) fn sum(texts: impl Iterator<Item = String>) -> Option<Throttling> {
+        texts.filter_map(|text| Throttling::parse(&text)).reduce(|sum, next| Throttling {
+            periods: sum.periods.saturating_add(next.periods),
+            throttled_periods: sum.throttled_periods.saturating_add(next.throttled_periods),
+            throttled: sum.throttled.saturating_add(next.throttled),
+        })
+    }
+
+    fn parse(text: &str) -> Option<Throttling> {
+        let field = |name: &str| {
+            let fields = text.lines().filter_map(|line| line.split_once(' '));
+            fields
+                .into_iter()
+                .find_map(|(key, value)| (key == name).then(|| value.trim().parse::<u64>()))?
+                .ok()
+        };
+        let throttled = match (field("throttled_usec"), field("throttled_time")) {
+            (Some(us), _) => Duration::from_micros(us),
+            (None, Some(ns)) => Duration::from_nanos(ns),
+            (None, None) => return None,
+        };
+        Some(Throttling {
+            periods: field("nr_periods")?,
+            throttled_periods: field("nr_throttled")?,
+            throttled,
+        })
+    }
+
+    /// What was added since `earlier`.
+    pub fn since(self, earlier: Throttling) -> Throttling {
+        Throttling {
+            periods: self.periods.saturating_sub(earlier.periods),
+            throttled_periods: self.throttled_periods.saturating_sub(earlier.throttled_periods),
+            throttled: self.throttled.saturating_sub(earlier.throttled),
+        }
+    }
+}
+
+/// The files of our groups.
+pub(super) fn paths(root: &Root) -> Vec<PathBuf> {
+    let groups = Membership::of(root).groups(Controller::Cpu).unwrap_or_default();
+    groups.iter().map(|group| group.directory.join("cpu.stat")).collect()
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::limits::painted::ample;
+
+    #[test]
+    fn both_versions_are_read_and_ancestors_added() {
+        let machine = ample();
+        let throttling = |periods, throttled_periods, us| Throttling {
+            periods,
+            throttled_periods,
+            throttled: Duration::from_micros(us),
+        };
+        assert_eq!(Throttling::read(&machine.root()), Some(throttling(0, 0, 0)));
+        machine.write(
+            "sys/fs/cgroup/own/cpu.stat",
+            "usage_usec 9\nnr_periods 10\nnr_throttled 3\nthrottled_usec 40\n",
+        );
+        assert_eq!(Throttling::read(&machine.root()), Some(throttling(10, 3, 40)));
+        machine.write("sys/fs/cgroup/cpu.stat", "nr_periods 5\nnr_throttled 1\nthrottled_time 2000\n");
+        let sum = Throttling::read(&machine.root()).unwrap();
+        assert_eq!(sum, throttling(15, 4, 42));
+        assert_eq!(sum.since(throttling(10, 3, 40)), throttling(5, 1, 2));
+        for bad in ["", "usage_usec 9\n", "nr_periods x\nnr_throttled 1\nthrottled_usec 1\n", "\u{0}"] {
+            machine.write("sys/fs/cgroup/cpu.stat", bad);
+            assert_eq!(Throttling::read(&machine.root()), Some(throttling(10, 3, 40)), "{bad:?}");
+        }
+        machine.write("proc/self/cgroup", "");
+        assert_eq!(Throttling::read(&machine.root()), None);
+    }
+}

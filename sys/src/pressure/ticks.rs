@@ -1,0 +1,76 @@
+//! CPU time of the whole machine: how much of it was busy, idle, or withheld by the hypervisor.
+//!
+//! Promises: the first line of `/proc/stat`. Leaves to others: whose time it was.
+
+use crate::limits::Root;
+
+/// CPU time of all CPUs together since boot, in ticks of 10 ms (`USER_HZ`, 100 on every Linux).
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct CpuTicks {
+    /// Somebody ran.
+    pub busy: u64,
+    /// Nobody ran, also while somebody waited for a disk.
+    pub idle: u64,
+    /// Somebody was ready, and the hypervisor had the CPU run something else.
+    pub steal: u64,
+}
+
+impl CpuTicks {
+    /// The ticks of the machine at `root`.
+    pub fn read(root: &Root) -> Option<CpuTicks> {
+        CpuTicks::parse(&root.text(CpuTicks::PATH).ok()?)
+    }
+
+    pub(super) const PATH: &str = "/proc/stat";
+
+    /// The first line (proc_stat(5)): user, nice, system, idle, iowait, irq, softirq, steal. The guests'
+    /// times that follow are part of the user's.
+    pub(super) fn parse(text: &str) -> Option<CpuTicks> {
+        let line = text.lines().find_map(|line| line.strip_prefix("cpu "))?;
+        let fields: Vec<u64> = line.split_whitespace().map_while(|field| field.parse().ok()).collect();
+        let [user, nice, system, idle, iowait, irq, softirq, steal, ..] = *fields.as_slice() else {
+            return None;
+        };
+        let sum = |fields: &[u64]| fields.iter().fold(0, |sum: u64, field| sum.saturating_add(*field));
+        let busy = sum(&[user, nice, system, irq, softirq]);
+        Some(CpuTicks { busy, idle: sum(&[idle, iowait]), steal })
+    }
+
+    /// What was added since `earlier`.
+    pub fn since(self, earlier: CpuTicks) -> CpuTicks {
+        CpuTicks {
+            busy: self.busy.saturating_sub(earlier.busy),
+            idle: self.idle.saturating_sub(earlier.idle),
+            steal: self.steal.saturating_sub(earlier.steal),
+        }
+    }
+
+    /// All of them.
+    pub fn all(self) -> u64 {
+        self.busy.saturating_add(self.idle).saturating_add(self.steal)
+    }
+
+    /// The share that was withheld, 0 to 1.
+    pub fn steal_share(self) -> f64 {
+        if self.all() == 0 { 0.0 } else { self.steal as f64 / self.all() as f64 }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ticks_are_sorted_into_busy_idle_and_stolen() {
+        let text = "cpu  10 1 5 200 8 0 2 4 3 0\ncpu0 5 0 2 100 4 0 1 2 1 0\n";
+        let ticks = CpuTicks { busy: 18, idle: 208, steal: 4 };
+        assert_eq!(CpuTicks::parse(text), Some(ticks));
+        let later = CpuTicks { busy: 24, idle: 210, steal: 6 };
+        assert_eq!(later.since(ticks), CpuTicks { busy: 6, idle: 2, steal: 2 });
+        assert_eq!(later.since(ticks).steal_share(), 0.2);
+        assert_eq!(ticks.since(later).steal_share(), 0.0);
+        for bad in ["", "cpu0 1 2 3\n", "cpu  1 2 3\n", "cpu  1 2 3 4 5 6 7 x\n"] {
+            assert_eq!(CpuTicks::parse(bad), None, "{bad:?}");
+        }
+    }
+}
