@@ -6,7 +6,7 @@
 //! ```text
 //!   reading.rs  every limit, with what is used   budget.rs     how many more threads may be started
 //!   cgroup.rs   control groups, both versions    footprint.rs  what a thread takes, measured
-//!   root.rs     where /proc and /sys are read
+//!   root.rs     where /proc and /sys are read    cpus.rs       which CPUs, on which cores
 //! ```
 
 use std::io;
@@ -15,6 +15,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setpriority_process, setrlimi
 
 mod budget;
 pub mod cgroup;
+pub mod cpus;
 mod footprint;
 #[cfg(all(test, not(loom)))]
 pub(crate) mod painted;
@@ -23,7 +24,7 @@ mod root;
 
 pub use budget::{ThreadBudget, thread_budget, threads_in};
 pub use footprint::{FOOTPRINT_USUAL, Footprint, footprint};
-pub use reading::{Limit, Reading, read_all};
+pub use reading::{Limit, Reading, read_all, read_all_quickly};
 pub use root::Root;
 
 /// How many descriptors this process may hold: soft and hard limit (`RLIMIT_NOFILE`); `u64::MAX` is

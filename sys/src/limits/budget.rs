@@ -15,10 +15,6 @@ const USABLE_DENOMINATOR: u64 = 5;
 /// pages of the other.
 const THREAD_MEMORY_BYTES: u64 = 64 * 1024;
 
-/// Above so many free threads, who uses a user's other threads is not counted one by one: the whole system's
-/// stand for them, which are more.
-const NEAR: u64 = 4096;
-
 /// What counts threads, or what each of them takes.
 const LIMITS: [Limit; 10] = [
     Limit::Threads,
@@ -55,11 +51,7 @@ impl ThreadBudget {
         let reader = Reader::new(root);
         let mut budget = ThreadBudget { threads: u64::MAX, limit: "none" };
         for limit in LIMITS {
-            let reading = match limit {
-                Limit::UserThreads => user_threads(&reader),
-                limit => reader.read(limit),
-            };
-            let Some(threads) = threads_in(&reading, footprint) else { continue };
+            let Some(threads) = threads_in(&reader.read_quickly(limit), footprint) else { continue };
             if threads < budget.threads {
                 budget = ThreadBudget { threads, limit: limit.setting() };
             }
@@ -72,24 +64,6 @@ impl ThreadBudget {
             }
         };
         budget
-    }
-}
-
-/// As [`Reader::read`], without the walk over all processes as long as the bound is far.
-fn user_threads(reader: &Reader<'_>) -> Reading {
-    let (bound, exempt) = (reader.user_threads_max(), reader.exempt(Limit::UserThreads));
-    match (bound, reader.threads()) {
-        (Ok(Some(bound)), Ok(all)) if exempt.is_none() && bound.saturating_sub(all) < NEAR => {
-            reader.read(Limit::UserThreads)
-        }
-        (bound, used) => Reading {
-            limit: Limit::UserThreads,
-            bound: bound.ok().flatten(),
-            used: used.ok(),
-            place: None,
-            exempt,
-            trouble: None,
-        },
     }
 }
 

@@ -94,6 +94,30 @@ fn privileges_lift_limits_in_the_first_namespace_only() {
 }
 
 #[test]
+fn cookies_stand_in_for_the_queue_of_connections_that_are_being_established() {
+    let machine = ample();
+    assert_eq!(read(&machine, Limit::SynQueue).exempt, None);
+    machine.write("proc/sys/net/ipv4/tcp_syncookies", "1");
+    assert_eq!(read(&machine, Limit::SynQueue).free(), None);
+}
+
+#[test]
+fn a_quick_reading_differs_in_the_users_threads_alone_and_only_while_they_are_few() {
+    let machine = ample();
+    let check = |limit: u64, expected: u64| {
+        machine.write_rlimit("Max processes", limit);
+        for (quick, exact) in read_all_quickly(&machine.root()).iter().zip(read_all(&machine.root())) {
+            match quick.limit {
+                Limit::UserThreads => assert_eq!(quick.used, Some(expected)),
+                _ => assert_eq!(*quick, exact),
+            }
+        }
+    };
+    check(1_000_000, 1000);
+    check(4000, 0);
+}
+
+#[test]
 fn what_is_missing_or_broken_is_told_and_the_rest_is_read() {
     let files = [
         ("proc/sys/fs/file-nr", Limit::OpenFiles),

@@ -1,0 +1,100 @@
+//! The CPUs that this process may use, and which of them share a core.
+//!
+//! Promises: affinity as the kernel gives it, cores as `/sys` tells them. Leaves to others: how much of a
+//! CPU's time there is (`cgroup`), and what two threads on one core get (measured by `tollgate doctor`).
+
+use std::collections::BTreeSet;
+use std::io;
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+use super::root::Root;
+
+/// The CPUs that the calling thread may run on, in ascending order; at least one.
+pub fn allowed_cpus() -> Vec<usize> {
+    let Ok(set) = sched_getaffinity(None) else { return vec![0] };
+    (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect()
+}
+
+/// Lets the calling thread run on `cpu` alone.
+///
+/// # Errors
+/// `EINVAL` for one that there is not, or that is not ours.
+pub fn pin_thread(cpu: usize) -> io::Result<()> {
+    let mut set = CpuSet::new();
+    if cpu >= CpuSet::MAX_CPU {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    set.set(cpu);
+    Ok(sched_setaffinity(None, &set)?)
+}
+
+/// The CPUs of `allowed` by the core that they belong to, in ascending order. A CPU of which the kernel does
+/// not say so is a core of its own.
+pub fn cores(root: &Root, allowed: &[usize]) -> Vec<Vec<usize>> {
+    let mut cores: Vec<Vec<usize>> = Vec::new();
+    let mut known = BTreeSet::new();
+    for cpu in allowed {
+        if known.contains(cpu) {
+            continue;
+        }
+        let siblings = root.text(format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"));
+        let siblings = siblings.map_or(Vec::new(), |text| cpu_list(&text));
+        let is_free = |other: &usize| allowed.contains(other) && !known.contains(other);
+        let mut core: Vec<usize> = siblings.into_iter().filter(is_free).collect();
+        if !core.contains(cpu) {
+            core = vec![*cpu];
+        }
+        known.extend(core.iter().copied());
+        cores.push(core);
+    }
+    cores
+}
+
+/// A list as `/sys` writes it: `0-3,8`. What is no number is passed over, and what is beyond the greatest
+/// CPU.
+fn cpu_list(text: &str) -> Vec<usize> {
+    let spans = text.trim().split(',').filter_map(|span| {
+        let (low, high) = span.split_once('-').unwrap_or((span, span));
+        Some((low.parse::<usize>().ok()?, high.parse::<usize>().ok()?.min(CpuSet::MAX_CPU - 1)))
+    });
+    spans.flat_map(|(low, high)| low..=high).collect()
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::limits::painted::Machine;
+
+    #[test]
+    fn cpus_are_sorted_into_cores() {
+        let check = |lists: &[&str], allowed: &[usize], expected: &[&[usize]]| {
+            let machine = Machine::new(&[]);
+            for (cpu, list) in lists.iter().enumerate() {
+                let path = format!("sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
+                machine.write(&path, list);
+            }
+            assert_eq!(cores(&machine.root(), allowed), expected, "{lists:?} {allowed:?}");
+        };
+        check(&["0\n", "1\n"], &[0, 1], &[&[0], &[1]]);
+        check(&["0,2\n", "1,3\n", "0,2\n", "1,3\n"], &[0, 1, 2, 3], &[&[0, 2], &[1, 3]]);
+        check(&["0-1\n", "0-1\n"], &[0, 1], &[&[0, 1]]);
+        check(&["0-1\n", "0-1\n"], &[1], &[&[1]]);
+        check(&[], &[0, 5], &[&[0], &[5]]);
+        check(&["", "x-y,\u{0}"], &[0, 1], &[&[0], &[1]]);
+        check(&["5-2", "0-99999999999"], &[0, 1], &[&[0], &[1]]);
+    }
+
+    #[test]
+    fn a_thread_is_pinned_to_a_cpu_of_ours_only() {
+        let cpu = allowed_cpus()[0];
+        std::thread::spawn(move || {
+            pin_thread(cpu).unwrap();
+            assert_eq!(allowed_cpus(), [cpu]);
+            assert!(pin_thread(CpuSet::MAX_CPU - 1).is_err() || cpu == CpuSet::MAX_CPU - 1);
+            assert!(pin_thread(usize::MAX).is_err());
+        })
+        .join()
+        .unwrap();
+    }
+}
