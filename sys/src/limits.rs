@@ -56,58 +56,6 @@ pub fn descriptors_open() -> io::Result<u64> {
     Ok(std::fs::read_dir("/proc/self/fd")?.count().saturating_sub(1) as u64)
 }
 
-/// Mappings that a process may have (`vm.max_map_count`); a Rust thread takes about four.
-///
-/// # Errors
-/// The file is missing or holds no number.
-pub fn max_map_count() -> io::Result<u64> {
-    Root::machine().number("/proc/sys/vm/max_map_count")
-}
-
-/// Threads that the system may have (`kernel.threads-max`).
-///
-/// # Errors
-/// The file is missing or holds no number.
-pub fn threads_max() -> io::Result<u64> {
-    Root::machine().number("/proc/sys/kernel/threads-max")
-}
-
-/// Process and thread ids that the system may give out (`kernel.pid_max`).
-///
-/// # Errors
-/// The file is missing or holds no number.
-pub fn pid_max() -> io::Result<u64> {
-    Root::machine().number("/proc/sys/kernel/pid_max")
-}
-
-/// Connections that may wait at a listener, whatever backlog it asks for (`net.core.somaxconn`).
-///
-/// # Errors
-/// The file is missing or holds no number.
-pub fn somaxconn() -> io::Result<u64> {
-    Root::machine().number("/proc/sys/net/core/somaxconn")
-}
-
-/// Pages that the pipes of an unprivileged user may hold before new ones shrink
-/// (`fs.pipe-user-pages-soft`).
-///
-/// # Errors
-/// The file is missing or holds no number.
-pub fn pipe_pages_soft() -> io::Result<u64> {
-    Root::machine().number("/proc/sys/fs/pipe-user-pages-soft")
-}
-
-/// First and last local port for outgoing connections (`net.ipv4.ip_local_port_range`): their count bounds
-/// the connections from one of our addresses to one destination.
-///
-/// # Errors
-/// The file is missing or holds no two numbers.
-pub fn local_port_range() -> io::Result<(u64, u64)> {
-    let path = "/proc/sys/net/ipv4/ip_local_port_range";
-    let range = Root::machine().numbers(path, 2)?;
-    Ok((range[0], range[1]))
-}
-
 /// CPUs that this process may run on: affinity and the cgroup's quota taken into account. At least 1.
 pub fn cpus() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)

@@ -42,18 +42,20 @@ pub struct ThreadBudget {
 /// mappings among them: 0.3 ms, and some microseconds more for each thread of this process; the first call
 /// measures what a thread takes as well (see [`footprint`]).
 pub fn thread_budget() -> ThreadBudget {
-    ThreadBudget::of(&Root::machine(), footprint())
+    let footprint = footprint();
+    let root = Root::machine();
+    let reader = Reader::new(&root);
+    ThreadBudget::of(LIMITS.map(|limit| reader.read_quickly(limit)).iter(), footprint)
 }
 
 impl ThreadBudget {
-    /// The budget of the machine at `root`, where a thread takes `footprint`.
-    pub fn of(root: &Root, footprint: Footprint) -> ThreadBudget {
-        let reader = Reader::new(root);
+    /// The budget that `readings` leave, where a thread takes `footprint`.
+    pub fn of<'a>(readings: impl Iterator<Item = &'a Reading>, footprint: Footprint) -> ThreadBudget {
         let mut budget = ThreadBudget { threads: u64::MAX, limit: "none" };
-        for limit in LIMITS {
-            let Some(threads) = threads_in(&reader.read_quickly(limit), footprint) else { continue };
+        for reading in readings {
+            let Some(threads) = threads_in(reading, footprint) else { continue };
             if threads < budget.threads {
-                budget = ThreadBudget { threads, limit: limit.setting() };
+                budget = ThreadBudget { threads, limit: reading.limit.setting() };
             }
         }
         budget.threads = match budget.threads {
@@ -83,6 +85,11 @@ pub fn threads_in(reading: &Reading, footprint: Footprint) -> Option<u64> {
 mod tests {
     use super::*;
     use crate::limits::painted::ample;
+    use crate::limits::read_all_quickly;
+
+    fn budget(root: &Root) -> ThreadBudget {
+        ThreadBudget::of(read_all_quickly(root).iter(), FOOTPRINT)
+    }
 
     const FOOTPRINT: Footprint = Footprint { maps: 4.0, address_bytes: 2 << 20 };
 
@@ -91,7 +98,7 @@ mod tests {
         let check = |path: &str, text: &str, expected: (u64, &str)| {
             let machine = ample();
             machine.write(path, text);
-            let ThreadBudget { threads, limit } = ThreadBudget::of(&machine.root(), FOOTPRINT);
+            let ThreadBudget { threads, limit } = budget(&machine.root());
             assert_eq!((threads, limit), expected, "{path} = {text}");
         };
         // 1,000 threads are in use, 200 mappings, 4 tasks in the group.
@@ -111,24 +118,24 @@ mod tests {
         machine.write("proc/77/status", "Uid:\t1000\t1000\t1000\t1000\nThreads:\t300\n");
         machine.write("proc/78/status", "Uid:\t0\t0\t0\t0\nThreads:\t900\n");
         machine.write("proc/79/status", "");
-        let budget = ThreadBudget::of(&machine.root(), FOOTPRINT);
-        assert_eq!(budget, ThreadBudget { threads: (4000 - 300) * 4 / 5, limit: "RLIMIT_NPROC" });
+        let found = budget(&machine.root());
+        assert_eq!(found, ThreadBudget { threads: (4000 - 300) * 4 / 5, limit: "RLIMIT_NPROC" });
         machine.write_rlimit("Max processes", 6000);
-        assert_eq!(ThreadBudget::of(&machine.root(), FOOTPRINT).threads, (6000 - 1000) * 4 / 5);
+        assert_eq!(budget(&machine.root()).threads, (6000 - 1000) * 4 / 5);
         machine.replace("proc/self/status", "CapEff:\t0000000000000000", "CapEff:\t0000000001000000");
-        assert_ne!(ThreadBudget::of(&machine.root(), FOOTPRINT).limit, "RLIMIT_NPROC");
+        assert_ne!(budget(&machine.root()).limit, "RLIMIT_NPROC");
     }
 
     #[test]
     fn files_that_are_missing_or_broken_leave_the_others() {
         let empty = tempfile::tempdir().unwrap();
-        let nothing = ThreadBudget::of(&Root::at(empty.path()), FOOTPRINT);
+        let nothing = budget(&Root::at(empty.path()));
         assert_eq!(nothing, ThreadBudget { threads: u64::MAX, limit: "none" });
         let machine = ample();
         machine.write("proc/sys/kernel/pid_max", "1010");
         for path in ["proc/self/maps", "proc/self/limits", "proc/sys/vm/max_map_count", "proc/meminfo"] {
             machine.write(path, "\u{0}?");
-            assert_eq!(ThreadBudget::of(&machine.root(), FOOTPRINT).threads, 8, "{path}");
+            assert_eq!(budget(&machine.root()).threads, 8, "{path}");
         }
     }
 

@@ -163,6 +163,8 @@ pub struct Reading {
     pub used: Option<u64>,
     /// The file that states it, where that is not the same on every machine.
     pub place: Option<PathBuf>,
+    /// Where another limit bounds how far this one can be raised: that one (`fs.nr_open`, for descriptors).
+    pub ceiling: Option<u64>,
     /// Why it does not hold for this process, though it is there.
     pub exempt: Option<&'static str>,
     /// What could not be read or understood.
@@ -231,7 +233,15 @@ impl Reader<'_> {
             Limit::GroupMemory => Some(self.groups.memory()),
             _ => None,
         };
-        let blank = Reading { limit, bound: None, used: None, place: None, exempt: None, trouble: None };
+        let blank = Reading {
+            limit,
+            bound: None,
+            used: None,
+            place: None,
+            ceiling: None,
+            exempt: None,
+            trouble: None,
+        };
         if let Some(Tightest { bound, trouble }) = group {
             return match bound {
                 Some((bound, used, place)) => {
@@ -241,7 +251,10 @@ impl Reader<'_> {
             };
         }
         match self.figures(limit) {
-            Ok((bound, used)) => Reading { bound, used, exempt: self.exempt(limit), ..blank },
+            Ok((bound, used)) => {
+                let ceiling = self.nr_open().filter(|_| limit == Limit::Descriptors);
+                Reading { bound, used, ceiling, exempt: self.exempt(limit), ..blank }
+            }
             Err(error) => Reading { trouble: Some(error.to_string()), ..blank },
         }
     }
@@ -256,7 +269,9 @@ impl Reader<'_> {
         let is_near = bound.is_some_and(|bound| bound.saturating_sub(used) < NEAR);
         match is_near && exempt.is_none() {
             true => self.read(limit),
-            false => Reading { limit, bound, used: Some(used), place: None, exempt, trouble: None },
+            false => {
+                Reading { limit, bound, used: Some(used), place: None, ceiling: None, exempt, trouble: None }
+            }
         }
     }
 
@@ -296,9 +311,13 @@ impl Reader<'_> {
     /// Descriptors: the handle that counts them counts itself.
     fn descriptors(&self) -> io::Result<Figures> {
         let hard = self.rlimit("Max open files")?.1.unwrap_or(u64::MAX);
-        let bound = hard.min(self.root.number("/proc/sys/fs/nr_open").unwrap_or(u64::MAX));
+        let bound = hard.min(self.nr_open().unwrap_or(u64::MAX));
         let used = std::fs::read_dir(self.root.path("/proc/self/fd")).ok().map(|open| open.count() as u64);
         Ok(((bound != u64::MAX).then_some(bound), used))
+    }
+
+    fn nr_open(&self) -> Option<u64> {
+        self.root.number("/proc/sys/fs/nr_open").ok()
     }
 
     /// The soft and the hard limit of a row of `/proc/self/limits`; none is `unlimited`.

@@ -21,7 +21,7 @@ use gateway::users::{FirstUser, first_start};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
-use super::Context;
+use super::{Context, doctor};
 use crate::voice::Voice;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -54,9 +54,9 @@ pub(crate) fn run(context: &Context, options: Options) -> anyhow::Result<ExitCod
         // Its password was never shown: the next start makes the user anew.
         let _ = std::fs::remove_file(&first.path);
     }
-    let (mut gateway, admin) = started?;
+    let Started { mut gateway, admin, outlook } = started?;
     // Whoever started us may not read what we say; that is no reason to stop.
-    let _ = greet(&gateway, &admin, first.as_ref());
+    let _ = greet(&gateway, &admin, &outlook, first.as_ref());
     let (signals, voice) = (watched(signals), Voice::new());
     let was_asked = serve_signals(&mut gateway, &mut given, &signals, &voice);
     let ended = end(gateway, admin, &signals, &voice);
@@ -65,13 +65,23 @@ pub(crate) fn run(context: &Context, options: Options) -> anyhow::Result<ExitCod
     ended.map(|code| if was_asked { code } else { ExitCode::FAILURE })
 }
 
-fn start(given: &Given) -> anyhow::Result<(Gateway, Admin)> {
+/// What a start made.
+struct Started {
+    gateway: Gateway,
+    admin: Admin,
+    /// Which limit of the kernel's is met first.
+    outlook: String,
+}
+
+fn start(given: &Given) -> anyhow::Result<Started> {
     let config = Config::load(given)?;
+    // Before there are threads of ours, which it would count as others'.
+    let outlook = doctor::outlook(&config);
     let admin = admin::bind(config.admin.address)?;
     let gateway = Gateway::start(config, admin.address(), VERSION)?;
     let watch = gateway.ledger().watch();
     let admin = admin.start(gateway.stats().clone(), Box::new(move || watch.status()))?;
-    Ok((gateway, admin))
+    Ok(Started { gateway, admin, outlook })
 }
 
 /// Signals as a channel, so that they can be awaited with a time limit.
@@ -186,7 +196,7 @@ fn end(gateway: Gateway, admin: Admin, signals: &Receiver<i32>, voice: &Voice) -
     Ok(ExitCode::SUCCESS)
 }
 
-fn greet(gateway: &Gateway, admin: &Admin, first: Option<&FirstUser>) -> std::io::Result<()> {
+fn greet(gateway: &Gateway, admin: &Admin, outlook: &str, first: Option<&FirstUser>) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
     let config = gateway.config();
     writeln!(out, "tollgate {VERSION}")?;
@@ -203,6 +213,7 @@ fn greet(gateway: &Gateway, admin: &Admin, first: Option<&FirstUser>) -> std::io
         }
     }
     writeln!(out, "  health and metrics on http://{}/metrics", admin.address())?;
+    writeln!(out, "  {outlook}")?;
     greet_ledger(&mut out, gateway)?;
     if let Some(first) = first {
         let proxy = gateway.listening().values().copied().next().unwrap_or(config.admin.address);

@@ -1,0 +1,270 @@
+//! The CPUs: how many there are in truth, and what takes them away.
+//!
+//! Promises: [`Cpus`] says what was read and measured, its sentences follow from it alone. Leaves to
+//! others: what siblings yield (`probe`).
+
+use std::io;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use sys::limits::cgroup::{Membership, Quota};
+use sys::limits::cpus::{allowed_cpus, cores};
+use sys::limits::{self, Root};
+use sys::pressure::{CpuTicks, Resource, Stall, Throttling};
+
+use super::probe::Yield;
+
+/// More steal than this is told as a loss.
+const STEAL_SHARE_MAX: f64 = 0.02;
+
+/// Tasks that waited longer than this for a CPU, in percent of the last 10 s, are told as a loss.
+const STALL_PERCENT_MAX: f64 = 20.0;
+
+/// What there is of CPUs, for this process.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Cpus {
+    /// Those that it may use, by core.
+    pub(super) cores: Vec<Vec<usize>>,
+    pub(super) quota: Option<Quota>,
+    /// What could not be read of the quota.
+    pub(super) quota_trouble: Option<String>,
+    /// What the runtime makes of affinity and quota: so many reactor threads, unless configured otherwise.
+    pub(super) effective: usize,
+    pub(super) siblings: Option<Yield>,
+    /// Since boot.
+    pub(super) ticks: Option<CpuTicks>,
+    pub(super) stalls: [Option<Stall>; Resource::ALL.len()],
+    pub(super) throttling: Option<Throttling>,
+}
+
+impl Cpus {
+    /// Reads all but the siblings' yield.
+    pub(super) fn read(root: &Root) -> Cpus {
+        let quota: io::Result<Option<Quota>> = Membership::of(root).cpu_quota();
+        let (quota, quota_trouble) = match quota {
+            Ok(quota) => (quota, None),
+            Err(error) => (None, Some(error.to_string())),
+        };
+        Cpus {
+            cores: cores(root, &allowed_cpus()),
+            quota,
+            quota_trouble,
+            effective: limits::cpus(),
+            siblings: None,
+            ticks: CpuTicks::read(root),
+            stalls: Resource::ALL.map(|resource| Stall::read(root, resource)),
+            throttling: Throttling::read(root),
+        }
+    }
+
+    fn count(&self) -> usize {
+        self.cores.iter().map(Vec::len).sum()
+    }
+
+    fn has_siblings(&self) -> bool {
+        self.cores.iter().any(|core| core.len() >= 2)
+    }
+
+    /// What all CPUs together get done, counted in cores: each core with a second CPU does as much as its
+    /// siblings yield.
+    fn capacity(&self) -> Option<f64> {
+        let siblings = self.siblings?.on_one_core;
+        Some(self.cores.iter().map(|core| if core.len() >= 2 { siblings } else { 1.0 }).sum())
+    }
+
+    /// What stands below the table, a sentence each.
+    pub(super) fn sentences(&self) -> Vec<String> {
+        let mut sentences = vec![self.fifty_percent()];
+        if let Some(Quota { cpus, place }) = &self.quota {
+            sentences.push(format!(
+                "The control group's quota is {cpus:.2} CPUs' time ({}): beyond it all threads stop until \
+                the next \
+                 period, whatever CPUs are idle; `[threads] reactors = 0` takes {}.",
+                place.display(),
+                self.effective,
+            ));
+        }
+        if let Some(trouble) = &self.quota_trouble {
+            sentences.push(format!("The control group's quota is not known: {trouble}."));
+        }
+        sentences.extend(self.losses());
+        sentences
+    }
+
+    /// What half of the CPUs means here.
+    fn fifty_percent(&self) -> String {
+        let (count, cores) = (self.count(), self.cores.len());
+        let names = format!("{} on {}", counted(count, "CPU"), counted(cores, "core"));
+        match (self.has_siblings(), self.capacity()) {
+            (false, _) => format!(
+                "{names}, each its own: 50 % in `top` is half of what there is (a hypervisor may hide that \
+                CPUs share \
+                 a core)."
+            ),
+            (true, Some(capacity)) => {
+                // The scheduler fills a core's second CPU only when each core has one that is busy.
+                let half = (count as f64 / 2.0).min(cores as f64);
+                let on_one_core = self.siblings.map_or(0.0, |siblings| siblings.on_one_core);
+                format!(
+                    "{names}: two busy siblings do {on_one_core:.2} times the work of one (measured), so \
+                    all CPUs are \
+                     worth {capacity:.1} cores, and 50 % in `top`, {half:.0} busy CPUs on as many cores, is \
+                     {:.0} % of \
+                     what there is.",
+                    (half / capacity * 100.0).min(100.0),
+                )
+            }
+            (true, None) => format!(
+                "{names}: what two busy siblings do could not be measured; often it is 1.2 to 1.3 times the \
+                work of \
+                 one, and 50 % in `top` is then about 80 % of what there is."
+            ),
+        }
+    }
+
+    /// What takes CPUs away, where it is more than noise.
+    fn losses(&self) -> Vec<String> {
+        let mut losses = Vec::new();
+        let steal_share = self.ticks.map_or(0.0, CpuTicks::steal_share);
+        if steal_share > STEAL_SHARE_MAX {
+            losses.push(format!(
+                "The hypervisor withheld {:.1} % of the CPUs since boot.",
+                steal_share * 100.0
+            ));
+        }
+        for (resource, stall) in Resource::ALL.iter().zip(&self.stalls) {
+            let percent = stall.map_or(0.0, |stall| stall.some.last_10_s_percent);
+            if percent > STALL_PERCENT_MAX {
+                let name = resource.as_str();
+                losses.push(format!(
+                    "In the last 10 s tasks waited for {name} during {percent:.0} % of the time."
+                ));
+            }
+        }
+        if let Some(Throttling { periods, throttled_periods, throttled }) = self.throttling
+            && throttled > Duration::ZERO
+        {
+            losses.push(format!(
+                "The quota stopped this control group in {throttled_periods} of {periods} periods, for \
+                {:.1} s in all.",
+                throttled.as_secs_f64()
+            ));
+        }
+        losses
+    }
+
+    pub(super) fn json(&self) -> Value {
+        let stalls = Resource::ALL.iter().zip(&self.stalls).map(|(resource, stall)| {
+            let stall = stall.map(|stall| {
+                json!({
+                    "some_last_10_s_percent": stall.some.last_10_s_percent,
+                    "some_s": stall.some.total.as_secs_f64(),
+                    "full_last_10_s_percent": stall.full.map(|full| full.last_10_s_percent),
+                    "full_s": stall.full.map(|full| full.total.as_secs_f64()),
+                })
+            });
+            (resource.as_str().to_owned(), stall.unwrap_or(Value::Null))
+        });
+        json!({
+            "allowed": self.count(),
+            "cores": self.cores,
+            "effective": self.effective,
+            "quota_cpus": self.quota.as_ref().map(|quota| quota.cpus),
+            "quota_place": self.quota.as_ref().map(|quota| quota.place.display().to_string()),
+            "quota_trouble": self.quota_trouble,
+            "sibling_yield": self.siblings.map(|siblings| siblings.on_one_core),
+            "two_core_yield": self.siblings.and_then(|siblings| siblings.on_two_cores),
+            "capacity_cores": self.capacity(),
+            "steal_share_since_boot": self.ticks.map(CpuTicks::steal_share),
+            "pressure": Value::from_iter(stalls.collect::<Vec<_>>()),
+            "throttling": self.throttling.map(|it| json!({
+                "periods": it.periods,
+                "throttled_periods": it.throttled_periods,
+                "throttled_s": it.throttled.as_secs_f64(),
+            })),
+            "sentences": self.sentences(),
+        })
+    }
+}
+
+fn counted(count: usize, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sys::pressure::StallLine;
+
+    #[track_caller]
+    fn check(cpus: &Cpus, expected: &[&str]) {
+        let sentences = cpus.sentences();
+        assert_eq!(sentences.len(), expected.len(), "{sentences:#?}");
+        for (sentence, words) in sentences.iter().zip(expected) {
+            assert!(sentence.contains(words), "{sentence:?} lacks {words:?}");
+        }
+    }
+
+    fn siblings(cores: usize) -> Vec<Vec<usize>> {
+        (0..cores).map(|core| vec![core, core + cores]).collect()
+    }
+
+    #[test]
+    fn fifty_percent_is_said_in_numbers() {
+        let of = |cores: Vec<Vec<usize>>, on_one_core: Option<f64>| Cpus {
+            cores,
+            siblings: on_one_core.map(|on_one_core| Yield { on_one_core, on_two_cores: None }),
+            ..Cpus::default()
+        };
+        check(&of(vec![vec![0], vec![1]], None), &["2 CPUs on 2 cores, each its own: 50 % in `top` is half"]);
+        check(&of(vec![vec![0]], None), &["1 CPU on 1 core"]);
+        check(
+            &of(siblings(4), Some(1.25)),
+            &["worth 5.0 cores, and 50 % in `top`, 4 busy CPUs on as many cores, is 80 %"],
+        );
+        check(&of(siblings(4), Some(2.0)), &["is 50 % of what there is"]);
+        check(&of(siblings(4), None), &["could not be measured"]);
+        let mixed = vec![vec![0, 1], vec![2]];
+        check(&of(mixed, Some(1.2)), &["3 CPUs on 2 cores: two busy siblings do 1.20 times"]);
+    }
+
+    #[test]
+    fn what_takes_cpus_away_is_told_and_noise_is_not() {
+        let cores = vec![vec![0], vec![1]];
+        let stall = |percent| {
+            let some = StallLine { last_10_s_percent: percent, total: Duration::ZERO };
+            Some(Stall { some, full: None })
+        };
+        let quiet = Cpus {
+            cores,
+            ticks: Some(CpuTicks { busy: 500, idle: 490, steal: 10 }),
+            stalls: [stall(19.0), None, None],
+            throttling: Some(Throttling::default()),
+            effective: 2,
+            ..Cpus::default()
+        };
+        check(&quiet, &["half"]);
+        let loud = Cpus {
+            ticks: Some(CpuTicks { busy: 500, idle: 400, steal: 100 }),
+            stalls: [stall(21.0), None, stall(99.4)],
+            throttling: Some(Throttling {
+                periods: 10,
+                throttled_periods: 4,
+                throttled: Duration::from_millis(1500),
+            }),
+            quota: Some(Quota { cpus: 1.5, place: "/sys/fs/cgroup/x/cpu.max".into() }),
+            quota_trouble: Some("no /proc".into()),
+            ..quiet
+        };
+        let expected = [
+            "half",
+            "1.50 CPUs' time (/sys/fs/cgroup/x/cpu.max)",
+            "no /proc",
+            "withheld 10.0 %",
+            "waited for cpu during 21 %",
+            "waited for memory during 99 %",
+            "in 4 of 10 periods, for 1.5 s",
+        ];
+        check(&loud, &expected);
+    }
+}

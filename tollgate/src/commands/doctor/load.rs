@@ -1,0 +1,147 @@
+//! The configured load: what it takes of each limit, once and for each connection.
+//!
+//! Promises: whatever `serve` opens, starts and maps is counted here, with the reason for each number.
+//! Leaves to others: what there is of it (`sys::limits`).
+
+use gateway::config::Config;
+use gateway::limits::{PIPE_BYTES, PIPES_PER_THREAD_MAX};
+use gateway::server::ledger_settings;
+use sys::limits::{self, Footprint, Limit};
+
+/// Client side and upstream side of a tunnel.
+const SOCKETS_PER_CONNECTION: u64 = 2;
+
+/// The two ends of a pipe.
+const DESCRIPTORS_PER_PIPE: u64 = 2;
+
+/// Epoll, eventfd and the like of one reactor thread.
+const DESCRIPTORS_PER_REACTOR: u64 = 8;
+
+/// Ledger, log, name servers, admin connections, what the process was started with.
+const DESCRIPTORS_SPARE: u64 = 512;
+
+/// Threads besides the reactors: main, signals, voice, hashing, names and their pool of four, log, the
+/// ledger's three, admin, pressure; and two to spare.
+const THREADS_SPARE: u64 = 16;
+
+/// Mappings of a process without threads: executable, libraries, heap, SQLite, the live table.
+const MAPPINGS_SPARE: u64 = 256;
+
+/// What a thread touches of its stack, and what the kernel keeps for it.
+const THREAD_BYTES: u64 = 64 * 1024;
+
+/// Executable, rings, caches and buffers of a process that serves nobody, and one password that is hashed.
+const PROCESS_BYTES: u64 = 96 * 1024 * 1024;
+
+/// The first thread reads the configuration and does little else.
+const FIRST_STACK_BYTES: u64 = 1024 * 1024;
+
+/// Our own memory for an idle tunnel: 826 bytes were measured.
+const CONNECTION_BYTES: u64 = 1024;
+
+/// The kernel's memory for the two sockets of an idle tunnel: 9.5 KB were measured.
+const CONNECTION_KERNEL_BYTES: u64 = 10 * 1024;
+
+/// TCP buffers of a tunnel in which something is under way: a page for each of its sockets. An idle one has
+/// none.
+const CONNECTION_BUFFER_BYTES: u64 = 2 * 4096;
+
+/// A slot of the live table.
+const SLOT_BYTES: u64 = 512;
+
+/// What the configuration asks of a machine.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Load {
+    pub(super) connections: u64,
+    pub(super) reactors: u64,
+    pub(super) listeners: u64,
+    pub(super) backlog: u64,
+    pub(super) table_bytes: u64,
+}
+
+/// What it takes of one limit.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct Need {
+    /// Whatever the number of connections.
+    pub(super) once: u64,
+    /// For each connection.
+    pub(super) each: u64,
+}
+
+impl Need {
+    const fn once(once: u64) -> Need {
+        Need { once, each: 0 }
+    }
+
+    /// For so many connections.
+    pub(super) fn of(self, connections: u64) -> u64 {
+        self.once.saturating_add(self.each.saturating_mul(connections))
+    }
+}
+
+impl Load {
+    pub(super) fn of(config: &Config) -> Load {
+        let reactors = match config.threads.reactors {
+            0 => limits::cpus(),
+            count => count as usize,
+        };
+        let ledger = ledger_settings(config, reactors);
+        Load {
+            connections: u64::from(config.limits.connections),
+            reactors: reactors as u64,
+            listeners: config.listeners.len() as u64,
+            backlog: u64::from(config.accept.backlog),
+            table_bytes: ledger.inlets as u64 * u64::from(ledger.slots) * SLOT_BYTES,
+        }
+    }
+
+    pub(super) fn threads(&self) -> u64 {
+        self.reactors + THREADS_SPARE
+    }
+
+    fn pipes(&self) -> u64 {
+        self.reactors * PIPES_PER_THREAD_MAX as u64
+    }
+
+    fn descriptors_once(&self) -> u64 {
+        let reactors = self.reactors * (DESCRIPTORS_PER_REACTOR + self.listeners);
+        self.pipes() * DESCRIPTORS_PER_PIPE + reactors + DESCRIPTORS_SPARE
+    }
+
+    /// What it takes of `limit`, in the limit's unit, where a thread takes `footprint`.
+    pub(super) fn need(&self, limit: Limit, footprint: Footprint) -> Need {
+        let threads = self.threads();
+        let stacks_bytes = threads * footprint.address_bytes;
+        match limit {
+            Limit::Descriptors | Limit::OpenFiles => {
+                Need { once: self.descriptors_once(), each: SOCKETS_PER_CONNECTION }
+            }
+            Limit::Threads | Limit::ThreadIds | Limit::UserThreads | Limit::GroupThreads => {
+                Need::once(threads)
+            }
+            Limit::Mappings => Need::once((threads as f64 * footprint.maps).ceil() as u64 + MAPPINGS_SPARE),
+            Limit::AddressSpace => {
+                Need { once: stacks_bytes + PROCESS_BYTES + self.table_bytes, each: CONNECTION_BYTES }
+            }
+            Limit::Data | Limit::Commit => {
+                Need { once: stacks_bytes + PROCESS_BYTES, each: CONNECTION_BYTES }
+            }
+            Limit::Stack => Need::once(FIRST_STACK_BYTES),
+            Limit::Memory | Limit::GroupMemory => Need {
+                once: threads * THREAD_BYTES + PROCESS_BYTES + self.table_bytes,
+                each: CONNECTION_BYTES + CONNECTION_KERNEL_BYTES,
+            },
+            Limit::LockedMemory => Need::once(self.table_bytes),
+            Limit::ListenQueue | Limit::SynQueue => Need::once(self.backlog),
+            // Each ends as at most one of these; and a tunnel of ours has a local port on one side only.
+            Limit::LocalPorts | Limit::Orphans | Limit::TimeWait => Need { once: 0, each: 1 },
+            Limit::Conntrack => Need { once: 0, each: SOCKETS_PER_CONNECTION },
+            Limit::TcpMemory => Need { once: 0, each: CONNECTION_BUFFER_BYTES },
+            Limit::PipePages => Need::once(self.pipes() * u64::from(PIPE_BYTES) / limits::page_bytes()),
+            Limit::EpollWatches => Need {
+                once: self.reactors * (DESCRIPTORS_PER_REACTOR + self.listeners),
+                each: SOCKETS_PER_CONNECTION,
+            },
+        }
+    }
+}

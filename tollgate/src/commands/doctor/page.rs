@@ -1,0 +1,312 @@
+//! How findings are told: a table and sentences for people, a document for programs, a line for `serve`.
+//!
+//! Promises: no line but a command's is wider than [`WIDTH`]; what is told to people is told to programs too.
+//! Leaves to others: judging (`finding`), words for a remedy (`remedy`).
+
+use serde_json::{Value, json};
+use sys::limits::{Footprint, Limit, ThreadBudget};
+
+use super::cpus::Cpus;
+use super::finding::{Finding, Permits, State, first};
+use super::load::Load;
+use super::remedy;
+use crate::commands::table;
+
+/// Characters of a line.
+pub(super) const WIDTH: usize = 110;
+
+/// Figures from here on are a way to write "without limit".
+const UNLIMITED_MIN: u64 = 1 << 62;
+
+/// All that is told.
+pub(super) struct Report {
+    pub(super) load: Load,
+    pub(super) findings: Vec<Finding>,
+    pub(super) footprint: Footprint,
+    pub(super) budget: ThreadBudget,
+    pub(super) cpus: Cpus,
+}
+
+impl Report {
+    pub(super) fn is_carried(&self) -> bool {
+        self.findings.iter().all(|finding| finding.state != State::Fails)
+    }
+
+    pub(super) fn json(&self) -> Value {
+        let first = first(&self.load, &self.findings);
+        json!({
+            "carried": self.is_carried(),
+            "load": {
+                "connections": self.load.connections,
+                "reactors": self.load.reactors,
+                "threads": self.load.threads(),
+                "listeners": self.load.listeners,
+                "backlog": self.load.backlog,
+                "live_table_bytes": self.load.table_bytes,
+            },
+            "first": first.first().map(|finding| self.finding_json(finding)),
+            "first_together_with": first.iter().skip(1).map(|tie| tie.limit().name()).collect::<Vec<_>>(),
+            "limits": Value::from_iter(self.findings.iter().map(|finding| self.finding_json(finding))),
+            "threads": {
+                "budget": bounded(self.budget.threads),
+                "budget_limit": self.budget.limit,
+                "mappings_each": self.footprint.maps,
+                "address_space_bytes_each": self.footprint.address_bytes,
+            },
+            "cpu": self.cpus.json(),
+        })
+    }
+
+    fn finding_json(&self, finding: &Finding) -> Value {
+        let (connections, threads) = match finding.permits {
+            Some(Permits::Connections(count)) => (Some(count), None),
+            Some(Permits::Threads(count)) => (None, Some(count)),
+            None => (None, None),
+        };
+        json!({
+            "what": finding.limit().name(),
+            "setting": finding.limit().setting(),
+            "state": finding.state.as_str(),
+            "needed": finding.needed,
+            "in_use": finding.in_use,
+            "bound": finding.reading.bound.and_then(bounded),
+            "available": finding.available.and_then(bounded),
+            "permits_connections": connections,
+            "permits_threads": threads,
+            "carried_share": finding.share(&self.load),
+            "error": remedy::error(finding.limit()),
+            "command": remedy::command(finding),
+            "place": finding.reading.place.as_ref().map(|place| place.display().to_string()),
+            "exempt": finding.reading.exempt,
+            "trouble": finding.reading.trouble,
+        })
+    }
+
+    pub(super) fn text(&self) -> String {
+        let Load { connections, reactors, .. } = self.load;
+        let mut text = format!(
+            "{} connections are configured, on {} reactor threads of {} in all.\n\n",
+            grouped(connections),
+            reactors,
+            self.load.threads()
+        );
+        text += &self.table();
+        text.push('\n');
+        let first = first(&self.load, &self.findings);
+        text += &self.first(&first);
+        let other = |finding: &&Finding| {
+            finding.state != State::Fine && !first.iter().any(|met| met.limit() == finding.limit())
+        };
+        self.findings.iter().filter(other).for_each(|finding| text += &remedied(finding));
+        for finding in self.findings.iter().filter(|finding| finding.state != State::Unknown) {
+            if let Some(trouble) = &finding.reading.trouble {
+                text += &wrapped(&format!("{}: not all could be read: {trouble}", finding.limit().name()), 0);
+            }
+        }
+        text.push('\n');
+        text += &wrapped(&self.threads(), 0);
+        self.cpus.sentences().iter().for_each(|sentence| text += &wrapped(sentence, 0));
+        text
+    }
+
+    fn table(&self) -> String {
+        let row = |finding: &Finding| {
+            let amount = |amount| amount_of(finding.limit(), amount);
+            let available = match (finding.available, finding.state, finding.reading.exempt) {
+                (Some(available), ..) => amount(available),
+                (None, State::Unknown, _) => "?".to_owned(),
+                (None, _, Some(_)) => "exempt".to_owned(),
+                (None, _, None) => "no limit".to_owned(),
+            };
+            vec![
+                finding.limit().name().to_owned(),
+                finding.limit().setting().to_owned(),
+                finding.state.as_str().to_owned(),
+                amount(finding.needed),
+                amount(finding.in_use),
+                available,
+                permits(finding.permits),
+            ]
+        };
+        let rows = self.findings.iter().map(row).collect();
+        table(&["what", "limit", "state", "needed", "in use", "available", "permits"], rows, &[3, 4, 5, 6])
+    }
+
+    /// What is met first, and what is met with it.
+    fn first(&self, first: &[&Finding]) -> String {
+        let Some((finding, ties)) = first.split_first() else {
+            return "No limit of the kernel's is in sight.\n".to_owned();
+        };
+        let mut text = wrapped(&format!("First: {}.", met(&self.load, finding)), 0);
+        if !ties.is_empty() {
+            let names: Vec<_> = ties.iter().map(|tie| named(tie)).collect();
+            let text_of_ties =
+                format!("At the same point: {}. It has to be raised as well.", names.join(", "));
+            text += &wrapped(&text_of_ties, 2);
+        }
+        text + &shown(finding) + &ties.iter().map(|tie| shown(tie)).collect::<String>()
+    }
+
+    fn threads(&self) -> String {
+        let Footprint { maps, .. } = self.footprint;
+        let mappings = self.findings.iter().find(|finding| finding.limit() == Limit::Mappings);
+        let mappings = mappings.and_then(|finding| finding.available).map_or(String::new(), |available| {
+            let threads = grouped((available as f64 / maps) as u64);
+            format!(
+                ". {} mappings have room for {threads} threads; with the last 3 to 6 of them a new thread \
+                does not \
+                 fail but aborts the process",
+                grouped(available)
+            )
+        });
+        let budget = match bounded(self.budget.threads) {
+            Some(threads) => format!(
+                "{} more threads may be started now before {} is near, a fifth of which is kept free",
+                grouped(threads),
+                self.budget.limit
+            ),
+            None => "Nothing that can be read bounds threads".to_owned(),
+        };
+        format!("{budget}; a thread takes {maps:.1} mappings here (measured){mappings}.")
+    }
+}
+
+/// What `serve` says at its start: what is met first, in one line.
+pub(super) fn outlook(load: &Load, findings: &[Finding]) -> String {
+    let first = first(load, findings);
+    match first.first() {
+        None => "no limit of the kernel's is in sight".to_owned(),
+        Some(finding) if finding.state == State::Fine => format!("first limit: {}", met(load, finding)),
+        Some(finding) => {
+            let command = remedy::command(finding).unwrap_or_default();
+            format!("warning: {}: {command}", met(load, finding))
+        }
+    }
+}
+
+/// A limit, and at how many connections it is met or what it lacks.
+fn met(load: &Load, finding: &Finding) -> String {
+    let configured = grouped(load.connections);
+    match (finding.permits, finding.state) {
+        (Some(Permits::Connections(count)), State::Fine) => {
+            format!("{} at {} connections", named(finding), grouped(count))
+        }
+        (Some(Permits::Connections(count)), _) => {
+            format!("{} at {} connections of the {configured} configured", named(finding), grouped(count))
+        }
+        _ => {
+            let amount = |amount| amount_of(finding.limit(), amount);
+            let available = amount(finding.available.unwrap_or(0));
+            format!("{}: {available} of the {} needed", named(finding), amount(finding.needed))
+        }
+    }
+}
+
+fn named(finding: &Finding) -> String {
+    let bound = finding.reading.bound.map_or(String::new(), |bound| format!(" {bound}"));
+    format!("{} ({}{bound})", finding.limit().name(), finding.limit().setting())
+}
+
+fn remedied(finding: &Finding) -> String {
+    let state = finding.state.as_str();
+    if let (State::Unknown, Some(trouble)) = (finding.state, &finding.reading.trouble) {
+        return wrapped(&format!("{state}: {}: {trouble}", finding.limit().name()), 0);
+    }
+    let amount = |amount| amount_of(finding.limit(), amount);
+    let available = amount(finding.available.unwrap_or(0));
+    let text = format!("{state}: {}: {available} of the {} needed.", named(finding), amount(finding.needed));
+    wrapped(&text, 0) + &shown(finding)
+}
+
+/// How it shows, and what raises it. A command stays on one line, to be pasted.
+fn shown(finding: &Finding) -> String {
+    let command =
+        remedy::command(finding).map_or(String::new(), |command| format!("  to raise: {command}\n"));
+    wrapped(&format!("shows as: {}", remedy::error(finding.limit())), 2) + &command
+}
+
+fn permits(permits: Option<Permits>) -> String {
+    match permits {
+        Some(Permits::Connections(count)) => format!("{} conn.", shortened(count)),
+        Some(Permits::Threads(count)) => format!("{} threads", shortened(count)),
+        None => String::new(),
+    }
+}
+
+fn bounded(amount: u64) -> Option<u64> {
+    (amount < UNLIMITED_MIN).then_some(amount)
+}
+
+fn amount_of(limit: Limit, amount: u64) -> String {
+    match limit {
+        _ if amount >= UNLIMITED_MIN => "no limit".to_owned(),
+        Limit::AddressSpace
+        | Limit::Data
+        | Limit::Stack
+        | Limit::Commit
+        | Limit::Memory
+        | Limit::GroupMemory
+        | Limit::LockedMemory
+        | Limit::TcpMemory => bytes(amount),
+        _ => shortened(amount),
+    }
+}
+
+/// In the unit that leaves at least one digit before the point.
+fn bytes(bytes: u64) -> String {
+    if bytes == 0 {
+        return "0".to_owned();
+    }
+    let unit = ["KiB", "MiB", "GiB", "TiB"];
+    let mut scaled = bytes as f64 / 1024.0;
+    let mut at = 0;
+    while scaled >= 1024.0 && at + 1 < unit.len() {
+        scaled /= 1024.0;
+        at += 1;
+    }
+    if scaled < 10.0 { format!("{scaled:.1} {}", unit[at]) } else { format!("{scaled:.0} {}", unit[at]) }
+}
+
+/// A count that fits into a column.
+fn shortened(count: u64) -> String {
+    match count {
+        0..10_000_000 => grouped(count),
+        10_000_000..10_000_000_000 => format!("{} M", grouped(count / 1_000_000)),
+        UNLIMITED_MIN.. => "no limit".to_owned(),
+        _ => format!("{} G", shortened(count / 1_000_000_000)),
+    }
+}
+
+/// Digits in groups of three.
+fn grouped(count: u64) -> String {
+    let digits = count.to_string();
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// Lines of at most [`WIDTH`] characters, the first indented by `indent` and the others by two more.
+fn wrapped(text: &str, indent: usize) -> String {
+    let mut lines = " ".repeat(indent);
+    let mut width = indent;
+    for (at, word) in text.split_whitespace().enumerate() {
+        let length = word.chars().count();
+        if at > 0 && width + 1 + length > WIDTH {
+            lines.push('\n');
+            lines.push_str(&" ".repeat(indent + 2));
+            width = indent + 2;
+        } else if at > 0 {
+            lines.push(' ');
+            width += 1;
+        }
+        lines.push_str(word);
+        width += length;
+    }
+    lines.push('\n');
+    lines
+}

@@ -1,0 +1,123 @@
+//! What two busy threads get done on two CPUs of one core, compared with one thread alone: measured.
+//!
+//! Promises: some 150 ms of work on threads of its own, each pinned to its CPU; others who take the CPU
+//! meanwhile do not count, for the threads' own CPU time is the measure. Leaves to others: what follows
+//! (`cpus`).
+
+use std::hint::black_box;
+use std::sync::Barrier;
+use std::thread;
+use std::time::Duration;
+
+use sys::clock;
+use sys::limits::cpus::pin_thread;
+
+/// How long a chunk of work takes: short, so that who is late or early by a chunk does not matter.
+const CHUNK_SPAN: Duration = Duration::from_micros(20);
+
+/// How long one arrangement works.
+const WORK_SPAN: Duration = Duration::from_millis(50);
+
+/// Before the work is timed: until CPUs have raised their clocks.
+const WARM_UP_SPAN: Duration = Duration::from_millis(10);
+
+/// What two threads do in the time in which one alone does 1, on one core and on two.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Yield {
+    /// On two CPUs of one core: some 1.2 to 1.3 where CPUs are hyper-threads, 2 where they are not.
+    pub(super) on_one_core: f64,
+    /// On two cores, as a check of the measure: 2, unless they share something else.
+    pub(super) on_two_cores: Option<f64>,
+}
+
+/// Measures on the first core that has two of our CPUs; none where no core has, or where it cannot be
+/// measured.
+pub(super) fn sibling_yield(cores: &[Vec<usize>]) -> Option<Yield> {
+    let at = cores.iter().position(|core| core.len() >= 2)?;
+    let core = &cores[at];
+    let elsewhere = cores.iter().enumerate().find(|(other, _)| *other != at).map(|(_, core)| core[0]);
+    let iterations = calibrated();
+    let alone = rate(&[core[0]], iterations)?;
+    let compared = |cpus: &[usize]| Some(rate(cpus, iterations)? / alone);
+    Some(Yield {
+        on_one_core: compared(&core[..2])?,
+        on_two_cores: elsewhere.and_then(|other| compared(&[core[0], other])),
+    })
+}
+
+/// Iterations that take a chunk's span here.
+fn calibrated() -> u64 {
+    let mut iterations = 64;
+    loop {
+        let before = clock::thread_cpu();
+        chunk(iterations);
+        if clock::thread_cpu() - before >= CHUNK_SPAN {
+            return iterations;
+        }
+        iterations *= 2;
+    }
+}
+
+/// Chunks that threads on each of `cpus` get done per second of their CPU time, all together; none if one of
+/// them cannot run there.
+fn rate(cpus: &[usize], iterations: u64) -> Option<f64> {
+    let barrier = Barrier::new(cpus.len());
+    thread::scope(|scope| {
+        let work = |cpu: usize| {
+            let is_pinned = pin_thread(cpu).is_ok();
+            barrier.wait();
+            count_chunks(WARM_UP_SPAN, iterations);
+            let before = clock::thread_cpu();
+            let chunks = count_chunks(WORK_SPAN, iterations);
+            let span = clock::thread_cpu() - before;
+            (is_pinned && !span.is_zero()).then(|| chunks as f64 / span.as_secs_f64())
+        };
+        let threads: Vec<_> = cpus.iter().map(|cpu| scope.spawn(move || work(*cpu))).collect();
+        threads.into_iter().map(|thread| thread.join().ok()?).sum()
+    })
+}
+
+/// Works for `span` of the wall's time, which all threads end together; how many chunks that were.
+fn count_chunks(span: Duration, iterations: u64) -> u64 {
+    let end = clock::monotonic() + span;
+    let mut chunks = 0;
+    while clock::monotonic() < end {
+        chunk(iterations);
+        chunks += 1;
+    }
+    chunks
+}
+
+/// Work that keeps a core's units busy: eight chains that do not wait for each other. A single chain would
+/// leave most of a core idle, and its sibling could use that as it never can beside real work.
+fn chunk(iterations: u64) {
+    let mut chains = [1u64, 2, 3, 4, 5, 6, 7, 8];
+    for _ in 0..iterations {
+        for chain in &mut chains {
+            *chain = chain.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23) ^ 0xb5;
+        }
+        black_box(&mut chains);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sys::limits::cpus::allowed_cpus;
+
+    #[test]
+    fn the_probe_runs_where_there_are_two_cpus_and_tells_something() {
+        // It is told that all CPUs are of one core; what comes out depends on the machine.
+        let cpus = allowed_cpus();
+        let measured = sibling_yield(std::slice::from_ref(&cpus));
+        assert_eq!(measured.is_some(), cpus.len() >= 2);
+        assert!(measured.is_none_or(|it| it.on_one_core > 0.0 && it.on_two_cores.is_none()));
+    }
+
+    #[test]
+    fn without_siblings_or_with_cpus_that_are_not_ours_there_is_nothing() {
+        assert_eq!(sibling_yield(&[vec![0], vec![1]]), None);
+        assert_eq!(sibling_yield(&[]), None);
+        assert_eq!(sibling_yield(&[vec![allowed_cpus()[0], usize::MAX]]), None);
+    }
+}
