@@ -6,6 +6,7 @@
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use gateway::stats::{
     CLOSE_REASONS, ClassStats, DURATION_BOUNDS_US, Denied, Durations, PROTOCOLS, Stats, WorkerStats,
@@ -13,9 +14,11 @@ use gateway::stats::{
 use ledger::Status;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{
-    DescriptorEncoder, EncodeGaugeValue, EncodeLabelValue, MetricEncoder, NoLabelSet,
+    DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, EncodeLabelValue, MetricEncoder, NoLabelSet,
 };
 use prometheus_client::metrics::MetricType;
+use sys::pressure::{CpuTicks, Pressure, Resource, Stall, StallLine, Throttling};
+use sys::thread::RunTime;
 
 /// Where figures come from.
 pub(crate) struct Figures {
@@ -36,6 +39,7 @@ impl Collector for Figures {
         self.threads(&mut page)?;
         self.log_and_ledger(&mut page)?;
         self.control(&mut page)?;
+        self.pressure(&mut page)?;
         process(&mut page, &self.stats)
     }
 }
@@ -236,6 +240,55 @@ impl Figures {
         page.counters("tollgate_pool_shed", "Jobs that were shed under overload", each(|it| it.shed))?;
         page.counters("tollgate_pool_panics", "Jobs that panicked", each(|it| it.panicked))
     }
+
+    /// What the reactor threads waited for, as of the last second. What the machine does not tell is left
+    /// out.
+    fn pressure(&self, page: &mut Page<'_>) -> fmt::Result {
+        let Pressure { threads, stalls, ticks, throttling, .. } = self.stats.pressure.read();
+        let each = |span: fn(&RunTime) -> Duration| {
+            let runs = threads.iter().enumerate().filter_map(|(index, run)| Some((index, (*run)?.total)));
+            runs.map(move |(index, run)| ([("worker", index.to_string())], span(&run).as_secs_f64()))
+        };
+        page.counters("tollgate_worker_cpu_seconds", "Time on a CPU", each(|run| run.on_cpu))?;
+        page.counters(
+            "tollgate_worker_run_delay_seconds",
+            "Time ready and without a CPU",
+            each(|run| run.delay),
+        )?;
+        let stalled = |line: fn(&Stall) -> Option<StallLine>| {
+            let stalls = Resource::ALL.iter().zip(&stalls);
+            let lines = stalls.filter_map(move |(resource, stall)| Some((resource, line(stall.as_ref()?)?)));
+            lines.map(|(resource, line)| ([("resource", resource.as_str())], line.total.as_secs_f64()))
+        };
+        page.counters(
+            "tollgate_pressure_some_seconds",
+            "Time in which some task of the machine waited for the resource",
+            stalled(|stall| Some(stall.some)),
+        )?;
+        page.counters(
+            "tollgate_pressure_full_seconds",
+            "Time in which every task of the machine that was not idle did",
+            stalled(|stall| stall.full),
+        )?;
+        if let Some(ticks) = ticks {
+            let seconds = ticks.total.steal as f64 / CpuTicks::PER_SECOND as f64;
+            page.counter("tollgate_steal_seconds", "CPU time that the hypervisor withheld", seconds)?;
+        }
+        let Some(Throttling { periods, throttled_periods, throttled }) = throttling.map(|it| it.total) else {
+            return Ok(());
+        };
+        page.counter("tollgate_cgroup_periods", "Periods of quotas of our control groups", periods)?;
+        page.counter(
+            "tollgate_cgroup_throttled_periods",
+            "Periods in which a quota was used up",
+            throttled_periods,
+        )?;
+        page.counter(
+            "tollgate_cgroup_throttled_seconds",
+            "Time for which quotas held threads back",
+            throttled.as_secs_f64(),
+        )
+    }
 }
 
 /// What Prometheus asks of any process, under the names that it gave.
@@ -267,16 +320,16 @@ impl Page<'_> {
     }
 
     /// A total that only grows. Its name gets the suffix `_total`.
-    fn counter(&mut self, name: &'static str, help: &str, value: u64) -> fmt::Result {
+    fn counter(&mut self, name: &'static str, help: &str, value: impl EncodeCounterValue) -> fmt::Result {
         self.begin(name, help, MetricType::Counter)?.encode_counter::<NoLabelSet, _, u64>(&value, None)
     }
 
     /// One total for each set of labels.
-    fn counters<V: EncodeLabelValue, const N: usize>(
+    fn counters<V: EncodeLabelValue, C: EncodeCounterValue, const N: usize>(
         &mut self,
         name: &'static str,
         help: &str,
-        rows: impl IntoIterator<Item = ([(&'static str, V); N], u64)>,
+        rows: impl IntoIterator<Item = ([(&'static str, V); N], C)>,
     ) -> fmt::Result {
         let mut metric = self.begin(name, help, MetricType::Counter)?;
         rows.into_iter().try_for_each(|(labels, value)| {

@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use gateway::stats::{CLOSE_REASONS, Denied, PROTOCOLS};
 use sys::clock::WallNanos;
+use sys::pressure::{CpuTicks, Grown, Pressure, Stall, StallLine, Throttling};
+use sys::thread::RunTime;
 
 use super::*;
 use crate::http::{HEAD_BYTES_MAX, HEAD_FIELDS_MAX};
@@ -393,6 +395,57 @@ fn gauges_flags_and_spans_are_told_too() {
 }
 
 #[test]
+fn pressure_is_told_as_far_as_the_machine_tells_it() {
+    let fixture = fixture(BOUNDS);
+    let is_there = |page: &str, name: &str| samples(page).keys().any(|it| it.starts_with(name));
+    let (_, page) = fixture.get("/metrics");
+    for name in ["tollgate_worker_run_delay", "tollgate_pressure", "tollgate_steal", "tollgate_cgroup"] {
+        assert!(!is_there(&page, name), "{name} before the first sample in\n{page}");
+    }
+    let ms = Duration::from_millis;
+    let run = |on_cpu, delay| {
+        let total = RunTime { on_cpu: ms(on_cpu), delay: ms(delay) };
+        Some(Grown { total, added: RunTime::default() })
+    };
+    let line = |total| StallLine { last_10_s_percent: 0.0, total: ms(total) };
+    let throttling = Throttling { periods: 40, throttled_periods: 30, throttled: ms(2_500) };
+    fixture.stats.pressure.set(Pressure {
+        threads: vec![None, run(1_500, 250)],
+        stalls: [
+            Some(Stall { some: line(500), full: None }),
+            None,
+            Some(Stall { some: line(7), full: Some(line(5)) }),
+        ],
+        ticks: Some(Grown { total: CpuTicks { busy: 1, idle: 2, steal: 350 }, added: CpuTicks::default() }),
+        throttling: Some(Grown { total: throttling, added: Throttling::default() }),
+        ..Pressure::default()
+    });
+    let (_, page) = fixture.get("/metrics");
+    let samples = samples(&page);
+    let cases = [
+        ("tollgate_worker_cpu_seconds_total{worker=\"1\"}", 1.5),
+        ("tollgate_worker_run_delay_seconds_total{worker=\"1\"}", 0.25),
+        ("tollgate_pressure_some_seconds_total{resource=\"cpu\"}", 0.5),
+        ("tollgate_pressure_some_seconds_total{resource=\"memory\"}", 0.007),
+        ("tollgate_pressure_full_seconds_total{resource=\"memory\"}", 0.005),
+        ("tollgate_steal_seconds_total", 3.5),
+        ("tollgate_cgroup_periods_total", 40.0),
+        ("tollgate_cgroup_throttled_periods_total", 30.0),
+        ("tollgate_cgroup_throttled_seconds_total", 2.5),
+    ];
+    for (name, value) in cases {
+        assert_eq!(samples.get(name), Some(&value), "{name} in\n{page}");
+    }
+    for name in [
+        "tollgate_worker_run_delay_seconds_total{worker=\"0\"}",
+        "tollgate_pressure_some_seconds_total{resource=\"io\"}",
+        "tollgate_pressure_full_seconds_total{resource=\"cpu\"}",
+    ] {
+        assert!(!samples.contains_key(name), "{name} in\n{page}");
+    }
+}
+
+#[test]
 fn the_page_is_openmetrics_with_our_names_and_few_labels() {
     let fixture = fixture(BOUNDS);
     let request = "GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n";
@@ -408,8 +461,18 @@ fn the_page_is_openmetrics_with_our_names_and_few_labels() {
         let labels = name.split_once('{').map_or("", |(_, labels)| labels);
         for label in labels.trim_end_matches('}').split(',').filter(|label| !label.is_empty()) {
             let label = label.split_once('=').unwrap().0;
-            let known =
-                ["protocol", "reason", "leg", "direction", "worker", "outcome", "class", "version", "le"];
+            let known = [
+                "protocol",
+                "reason",
+                "leg",
+                "direction",
+                "worker",
+                "resource",
+                "outcome",
+                "class",
+                "version",
+                "le",
+            ];
             assert!(known.contains(&label), "{name}");
         }
     }

@@ -32,12 +32,12 @@ impl Gateway {
         let deadline = clock::monotonic() + patience;
         while self.is_running() && clock::monotonic() < deadline && !hurry(LOOK) {}
         self.order(|| Order::Stop);
-        let Gateway { workers, ledger, log, dns, .. } = self;
+        let Gateway { workers, ledger, log, dns, pressure, .. } = self;
         for worker in workers {
             // A thread that panicked has ended the process already.
             let _ = worker.thread.join();
         }
-        drop(dns);
+        drop((dns, pressure));
         let summary = ledger.close_unless(hurry);
         log.close();
         summary

@@ -39,12 +39,16 @@ pub fn start(hash_queue: usize) -> io::Result<Pool> {
         concurrency_max: Some(NAMES_CONCURRENCY_MAX),
         ..ClassSettings::default()
     };
-    let permits = sys::limits::cpus();
     Pool::start(PoolSettings {
         name: "jobs",
-        permits,
-        threads_max: permits.max(1 + NAMES_CONCURRENCY_MAX),
+        permits: sys::limits::cpus(),
+        threads_max: threads_max(),
         niceness: NICENESS,
         classes: vec![hashing, names],
     })
+}
+
+/// Threads that run jobs, at the most.
+pub fn threads_max() -> usize {
+    sys::limits::cpus().max(1 + NAMES_CONCURRENCY_MAX)
 }

@@ -30,6 +30,7 @@ pub mod limits;
 mod local;
 pub mod log;
 mod meter;
+pub mod pressure;
 mod refusal;
 mod relay;
 pub mod reload;

@@ -30,6 +30,7 @@ use crate::limits::{
 use crate::local::{FlowIds, Local, Phase};
 use crate::log::{Log, LogInlet};
 use crate::meter::Meter;
+use crate::pressure::PressureThread;
 use crate::relay::{RelayDeadlines, Relays};
 use crate::reload::Fixed;
 use crate::resolve::{DnsThread, ResolveCache, ResolveMode, ResolveSettings, Resolver};
@@ -78,12 +79,15 @@ pub struct Gateway {
     pub(crate) log: Arc<Log>,
     pub(crate) stats: Arc<Stats>,
     pub(crate) dns: DnsThread,
+    pub(crate) pressure: PressureThread,
 }
 
 /// A reactor thread and the way to order it.
 pub(crate) struct Handle {
     pub(crate) orders: Address<Order>,
     pub(crate) thread: JoinHandle<()>,
+    /// The kernel's id of the thread.
+    id: i32,
 }
 
 /// What a thread is given to start with.
@@ -151,6 +155,8 @@ impl Gateway {
                 handshakes_max,
             })?);
         }
+        let ids: Vec<i32> = workers.iter().map(|worker| worker.id).collect();
+        let pressure = PressureThread::start(Arc::clone(&stats), &ids).map_err(StartError::Thread)?;
         stats.reloads.succeeded(clock::wall());
         let mut gateway = Gateway {
             snapshot,
@@ -164,6 +170,7 @@ impl Gateway {
             log: Arc::new(log),
             stats,
             dns,
+            pressure,
         };
         gateway.reconfigure(listeners, &[]);
         gateway.stats.mark_ready();
@@ -235,7 +242,7 @@ fn spawn(parts: Parts) -> Result<Handle, StartError> {
         let _guard = AbortOnPanic;
         match build(parts) {
             Ok(run) => {
-                let _ = report.send(Ok(()));
+                let _ = report.send(Ok(sys::thread::thread_id()));
                 run();
             }
             Err(error) => drop(report.send(Err(error))),
@@ -243,8 +250,8 @@ fn spawn(parts: Parts) -> Result<Handle, StartError> {
     };
     let thread = thread::Builder::new().name(name).spawn(body).map_err(StartError::Thread)?;
     let outcome = started.recv().expect("the thread reports before it does anything else");
-    outcome.map_err(StartError::Thread)?;
-    Ok(Handle { orders, thread })
+    let id = outcome.map_err(StartError::Thread)?;
+    Ok(Handle { orders, thread, id })
 }
 
 /// Builds a worker on its own thread and returns how to run it.

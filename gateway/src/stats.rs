@@ -15,6 +15,8 @@ use ledger::record::{CloseReason, Legs, Protocol};
 use policy::Reason;
 use sys::clock::WallNanos;
 
+use crate::pressure::LastPressure;
+
 /// The whole process: what its threads count, and what the control side says about it.
 pub struct Stats {
     /// The program's version.
@@ -25,6 +27,8 @@ pub struct Stats {
     pub workers: Vec<Arc<WorkerStats>>,
     /// The job pool.
     pub pool: Pool,
+    /// What the reactor threads waited for.
+    pub pressure: LastPressure,
     /// How the configuration was reloaded.
     pub reloads: Reloads,
     /// Failed writes to the log's destination, and failed attempts to open it.
@@ -43,6 +47,7 @@ impl Stats {
             started,
             workers: (0..workers).map(|_| Arc::default()).collect(),
             pool,
+            pressure: LastPressure::default(),
             reloads: Reloads::default(),
             log_write_errors: AtomicU64::new(0),
             log_messages_dropped: AtomicU64::new(0),

@@ -21,6 +21,9 @@ impl CpuTicks {
         CpuTicks::parse(&root.text(CpuTicks::PATH).ok()?)
     }
 
+    /// `USER_HZ`.
+    pub const PER_SECOND: u64 = 100;
+
     pub(super) const PATH: &str = "/proc/stat";
 
     /// The first line (proc_stat(5)): user, nice, system, idle, iowait, irq, softirq, steal. The guests'

@@ -20,9 +20,9 @@ const DESCRIPTORS_PER_REACTOR: u64 = 8;
 /// Ledger, log, name servers, admin connections, what the process was started with.
 const DESCRIPTORS_SPARE: u64 = 512;
 
-/// Threads besides the reactors: main, signals, voice, hashing, names and their pool of four, log, the
-/// ledger's three, admin, pressure; and two to spare.
-const THREADS_SPARE: u64 = 16;
+/// Threads besides the reactors and the pool's: main, signals, voice, the pool's monitor, names, log, the
+/// ledger's three, admin, pressure; and three to spare.
+const THREADS_SPARE: u64 = 14;
 
 /// Mappings of a process without threads: executable, libraries, heap, SQLite, the live table.
 const MAPPINGS_SPARE: u64 = 256;
@@ -54,6 +54,7 @@ const SLOT_BYTES: u64 = 512;
 pub(super) struct Load {
     pub(super) connections: u64,
     pub(super) reactors: u64,
+    pub(super) pool_threads: u64,
     pub(super) listeners: u64,
     pub(super) backlog: u64,
     pub(super) table_bytes: u64,
@@ -89,6 +90,7 @@ impl Load {
         Load {
             connections: u64::from(config.limits.connections),
             reactors: reactors as u64,
+            pool_threads: gateway::jobs::threads_max() as u64,
             listeners: config.listeners.len() as u64,
             backlog: u64::from(config.accept.backlog),
             table_bytes: ledger.inlets as u64 * u64::from(ledger.slots) * SLOT_BYTES,
@@ -96,7 +98,7 @@ impl Load {
     }
 
     pub(super) fn threads(&self) -> u64 {
-        self.reactors + THREADS_SPARE
+        self.reactors + self.pool_threads + THREADS_SPARE
     }
 
     fn pipes(&self) -> u64 {

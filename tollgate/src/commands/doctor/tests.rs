@@ -12,8 +12,14 @@ use super::remedy;
 /// A machine on which every limit is far: `== path` before each file's text.
 const AMPLE: &str = include_str!("../../../../sys/testdata/ample-machine.txt");
 
-const LOAD: Load =
-    Load { connections: 9_000, reactors: 2, listeners: 1, backlog: 4096, table_bytes: 26 * 1024 * 1024 };
+const LOAD: Load = Load {
+    connections: 9_000,
+    reactors: 2,
+    pool_threads: 5,
+    listeners: 1,
+    backlog: 4096,
+    table_bytes: 26 * 1024 * 1024,
+};
 
 struct Machine(TempDir);
 

@@ -1,0 +1,194 @@
+//! Pressure: a thread that watches what the reactors wait for, and gives the job pool fewer permits
+//! meanwhile.
+//!
+//! Promises: a sample a second, off the data plane; the pool keeps at least one permit, gets each back in
+//! quiet times, and never more than it was started with. Leaves to others: reading the kernel
+//! (`sys::pressure`), and names for the outside (crate `admin`).
+
+use std::io;
+use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use sys::clock;
+use sys::limits::Root;
+use sys::pressure::{Pressure, Sampler};
+
+use crate::stats::Stats;
+
+/// How often a sample is taken.
+const SAMPLE_SPAN: Duration = Duration::from_secs(1);
+
+/// A reactor thread that was ready for more than this share of the time and had no CPU is delayed by it: each
+/// of its answers waits for a tenth of its work, and the worst ones for a slice of the scheduler's, 3 ms.
+const DELAY_SHARE_MAX: f64 = 0.10;
+
+/// Below this share it is quiet. Between the two nothing changes, or a permit would come and go each second.
+const DELAY_SHARE_QUIET: f64 = 0.02;
+
+/// Quiet samples, one after the other, before the pool gets a permit back: slower than it loses them, for
+/// what delayed the reactors may have been the pool itself.
+const QUIET_SAMPLES: u32 = 5;
+
+/// The last sample, for whoever asks.
+#[derive(Debug, Default)]
+pub struct LastPressure(Mutex<Pressure>);
+
+impl LastPressure {
+    /// A copy of it; empty before the first. The lock is the control side's: no reactor thread takes it.
+    pub fn read(&self) -> Pressure {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Puts a sample in its place.
+    pub fn set(&self, pressure: Pressure) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = pressure;
+    }
+}
+
+/// What samples mean for the reactors.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Strain {
+    /// Of the last sample: the greatest share of the time that a reactor thread was ready and had no CPU.
+    pub delay_share: f64,
+    /// Of the last sample: whether a quota of a control group's stopped us.
+    pub is_throttled: bool,
+    /// Samples one after the other, up to the last one, in which the reactors had what they needed.
+    pub quiet_samples: u32,
+}
+
+impl Strain {
+    fn next(self, pressure: &Pressure) -> Strain {
+        let delay_share = pressure.delay_share_max();
+        let is_throttled = pressure.throttling.is_some_and(|it| it.added.throttled_periods > 0);
+        let is_quiet = delay_share < DELAY_SHARE_QUIET && !is_throttled;
+        let quiet_samples = if is_quiet { self.quiet_samples.saturating_add(1) } else { 0 };
+        Strain { delay_share, is_throttled, quiet_samples }
+    }
+}
+
+/// How many permits a pool should have that has `now` of at most `full`: one less while the reactors are
+/// delayed, one more after each [`QUIET_SAMPLES`] quiet samples.
+pub fn permits_wanted(now: usize, full: usize, strain: &Strain) -> usize {
+    let is_strained = strain.is_throttled || strain.delay_share > DELAY_SHARE_MAX;
+    let is_rested = strain.quiet_samples > 0 && strain.quiet_samples.is_multiple_of(QUIET_SAMPLES);
+    match (is_strained, is_rested) {
+        (true, _) => now.saturating_sub(1).max(1),
+        (false, true) => (now + 1).min(full),
+        (false, false) => now,
+    }
+}
+
+/// The thread. It ends when this is dropped.
+pub(crate) struct PressureThread {
+    stop: Option<SyncSender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl PressureThread {
+    /// Watches over the threads `reactors`, by their ids.
+    ///
+    /// # Errors
+    /// No thread can be created.
+    pub(crate) fn start(stats: Arc<Stats>, reactors: &[i32]) -> io::Result<PressureThread> {
+        let mut sampler = Sampler::new(&Root::machine(), reactors);
+        // Nothing is ever sent: the wait between two samples ends by time, or by the sender's end.
+        let (stop, stopped) = sync_channel::<()>(0);
+        let watch = move || {
+            let mut strain = Strain::default();
+            loop {
+                let pressure = sampler.sample(clock::monotonic());
+                strain = strain.next(&pressure);
+                stats.pressure.set(pressure);
+                let (pool, now) = (&stats.pool, stats.pool.stats().permits);
+                let wanted = permits_wanted(now, pool.permits_max(), &strain);
+                if wanted != now {
+                    pool.set_permits(wanted);
+                }
+                if stopped.recv_timeout(SAMPLE_SPAN) != Err(RecvTimeoutError::Timeout) {
+                    return;
+                }
+            }
+        };
+        let thread = thread::Builder::new().name("pressure".into()).spawn(watch)?;
+        Ok(PressureThread { stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+impl Drop for PressureThread {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread was reported when it happened, and the pool keeps what it has.
+            let _ = thread.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sys::clock::WallNanos;
+    use sys::pressure::{Grown, Throttling};
+    use sys::thread::{RunTime, thread_id};
+
+    #[test]
+    fn permits_follow_the_strain_within_their_bounds() {
+        let check = |now, full, (delay_share, is_throttled, quiet_samples), expected| {
+            let strain = Strain { delay_share, is_throttled, quiet_samples };
+            assert_eq!(permits_wanted(now, full, &strain), expected, "{now} of {full}, {strain:?}");
+        };
+        check(4, 8, (0.11, false, 0), 3);
+        check(4, 8, (0.0, true, 0), 3);
+        check(1, 8, (1.0, true, 0), 1);
+        check(1, 1, (1.0, true, 0), 1);
+        // Between delayed and quiet nothing changes.
+        check(4, 8, (0.10, false, 0), 4);
+        check(4, 8, (0.05, false, 0), 4);
+        check(4, 8, (0.0, false, 1), 4);
+        check(4, 8, (0.0, false, QUIET_SAMPLES - 1), 4);
+        check(4, 8, (0.0, false, QUIET_SAMPLES), 5);
+        check(4, 8, (0.0, false, QUIET_SAMPLES + 1), 4);
+        check(5, 8, (0.0, false, 2 * QUIET_SAMPLES), 6);
+        check(8, 8, (0.0, false, 3 * QUIET_SAMPLES), 8);
+    }
+
+    #[test]
+    fn samples_add_up_to_quiet_and_one_that_is_not_ends_it() {
+        let sample = |delay_ms: u64, throttled_periods| {
+            let delay = Duration::from_millis(delay_ms);
+            let run = |delay| RunTime { on_cpu: Duration::ZERO, delay };
+            let added = Throttling { throttled_periods, ..Throttling::default() };
+            Pressure {
+                span: Duration::from_secs(1),
+                threads: vec![None, Some(Grown { total: run(delay), added: run(delay) })],
+                throttling: Some(Grown { total: added, added }),
+                ..Pressure::default()
+            }
+        };
+        let mut strain = Strain::default();
+        let mut check = |delay_ms, throttled_periods, expected: Strain| {
+            strain = strain.next(&sample(delay_ms, throttled_periods));
+            assert_eq!(strain, expected);
+        };
+        check(0, 0, Strain { delay_share: 0.0, is_throttled: false, quiet_samples: 1 });
+        check(10, 0, Strain { delay_share: 0.01, is_throttled: false, quiet_samples: 2 });
+        check(50, 0, Strain { delay_share: 0.05, is_throttled: false, quiet_samples: 0 });
+        check(0, 0, Strain { delay_share: 0.0, is_throttled: false, quiet_samples: 1 });
+        check(0, 2, Strain { delay_share: 0.0, is_throttled: true, quiet_samples: 0 });
+        check(500, 0, Strain { delay_share: 0.5, is_throttled: false, quiet_samples: 0 });
+    }
+
+    #[test]
+    fn a_sample_is_there_at_once_and_the_thread_ends_with_its_owner() {
+        let stats = Stats::new("", WallNanos(0), 1, crate::jobs::start(1).unwrap());
+        let watched = PressureThread::start(Arc::clone(&stats), &[thread_id()]).unwrap();
+        while stats.pressure.read().threads.is_empty() {
+            thread::yield_now();
+        }
+        assert!(stats.pressure.read().threads[0].is_some());
+        drop(watched);
+        assert_eq!(Arc::strong_count(&stats), 1, "the thread has let go");
+    }
+}
