@@ -1,11 +1,17 @@
 //! What the machine is, and whether it left the experiment alone: facts for the record, and a watch over
-//! each run. Promises: a run during which others used the CPUs, or the hypervisor took them, is marked as
-//! contaminated. Leaves to others: what a marked run may still be used for.
+//! each run. Promises: a run during which others used the CPUs, or the hypervisor or a quota took them, is
+//! marked as contaminated. Leaves to others: what a marked run may still be used for. Run-queue delay marks
+//! nothing: the experiment's own threads compete for the CPUs on purpose, and what others took shows in the
+//! ticks.
 
 use std::fs;
 use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
+
+use sys::limits::Root;
+use sys::limits::cgroup::Membership;
+use sys::pressure::{CpuTicks, Resource, Stall, Throttling};
 
 use crate::measure::{self, CpuReading, TICKS_PER_S};
 
@@ -33,14 +39,16 @@ pub(crate) fn facts(descriptors_max: u64) -> Map<String, Value> {
     put("clock_source", text("/sys/devices/system/clocksource/clocksource0/current_clocksource"));
     put("limits", limits(descriptors_max));
     put("load_average_1_min_before", json!(first_number("/proc/loadavg")));
-    put("cpu_pressure_some_10_s_percent_before", json!(cpu_pressure_percent()));
+    put("cpu_pressure_some_10_s_percent_before", json!(pressure_percent(Resource::Cpu)));
+    put("psi", psi());
+    put("cpu_quota_cpus", json!(cpu_quota()));
+    put("cpu_throttling_before", throttling());
     facts
 }
 
 /// The CPUs that this process may use.
 pub(crate) fn allowed_cpus() -> Vec<usize> {
-    let Ok(set) = rustix::thread::sched_getaffinity(None) else { return vec![0] };
-    (0..rustix::thread::CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect()
+    sys::limits::cpus::allowed_cpus()
 }
 
 /// Whether this process may raise its priority above the usual.
@@ -59,10 +67,44 @@ fn limits(descriptors_max: u64) -> Value {
     })
 }
 
+/// What waited so far, and lately, for each resource; none where the kernel does not tell.
+fn psi() -> Value {
+    let stalls = Resource::ALL.map(|resource| {
+        let stall = Stall::read(&Root::machine(), resource).map(|stall| {
+            json!({
+                "some_last_10_s_percent": stall.some.last_10_s_percent,
+                "some_s": stall.some.total.as_secs_f64(),
+                "full_last_10_s_percent": stall.full.map(|full| full.last_10_s_percent),
+                "full_s": stall.full.map(|full| full.total.as_secs_f64()),
+            })
+        });
+        (resource.as_str().to_owned(), json!(stall))
+    });
+    Value::from_iter(stalls)
+}
+
+fn pressure_percent(resource: Resource) -> Option<f64> {
+    Some(Stall::read(&Root::machine(), resource)?.some.last_10_s_percent)
+}
+
+/// CPUs' worth of time that our control groups may use; none is without a quota.
+fn cpu_quota() -> Option<f64> {
+    Some(Membership::of(&Root::machine()).cpu_quota().ok()??.cpus)
+}
+
+fn throttling() -> Value {
+    json!(Throttling::read(&Root::machine()).map(|it| json!({
+        "periods": it.periods,
+        "throttled_periods": it.throttled_periods,
+        "throttled_s": it.throttled.as_secs_f64(),
+    })))
+}
+
 /// Looks at the machine from the beginning of a run to its end.
 #[derive(Debug)]
 pub(crate) struct Watch {
-    machine: Ticks,
+    ticks: CpuTicks,
+    throttling: Option<Throttling>,
     ours: CpuReading,
     /// CPU time of processes that have ended, as far as the lab waited for them.
     ended: Duration,
@@ -93,7 +135,9 @@ impl Watch {
     pub(crate) fn beside(processes: Vec<i32>) -> Self {
         let ours = own_cpu(&processes);
         let ended = measure::waited_for();
-        Self { machine: Ticks::now(), ours, ended, beside: processes, started: Instant::now() }
+        let root = Root::machine();
+        let (ticks, throttling) = (CpuTicks::read(&root).unwrap_or_default(), Throttling::read(&root));
+        Self { ticks, throttling, ours, ended, beside: processes, started: Instant::now() }
     }
 
     /// Says what happened since the start. A process that the lab has started since then and waited for
@@ -101,7 +145,12 @@ impl Watch {
     pub(crate) fn finish(self) -> Sighting {
         let ours = own_cpu(&self.beside).whole_since(&self.ours);
         let ours = ours + measure::waited_for().saturating_sub(self.ended);
-        sighting(&Ticks::now().since(&self.machine), ours, self.started.elapsed())
+        let root = Root::machine();
+        let ticks = CpuTicks::read(&root).unwrap_or_default().since(self.ticks);
+        let throttling = Throttling::read(&root).zip(self.throttling).map(|(now, then)| now.since(then));
+        let mut sighting = sighting(ticks, ours, self.started.elapsed());
+        sighting.marks.extend(throttling.and_then(throttled));
+        sighting
     }
 }
 
@@ -114,14 +163,22 @@ fn own_cpu(beside: &[i32]) -> CpuReading {
     CpuReading::of(&ours)
 }
 
-fn sighting(ticks: &Ticks, ours: Duration, elapsed: Duration) -> Sighting {
-    let all = ticks.busy + ticks.idle + ticks.steal;
+/// The mark of a quota that was used up, if only once: it stops every thread for what is left of a period,
+/// up to 100 ms.
+fn throttled(throttling: Throttling) -> Option<String> {
+    let Throttling { periods, throttled_periods, .. } = throttling;
+    (throttled_periods > 0)
+        .then(|| format!("a CPU quota stopped the experiment in {throttled_periods} of {periods} periods"))
+}
+
+fn sighting(ticks: CpuTicks, ours: Duration, elapsed: Duration) -> Sighting {
+    let all = ticks.all();
     if all < TICKS_MIN || elapsed.is_zero() {
         return Sighting::default();
     }
     let own_ticks = ours.as_secs_f64() * TICKS_PER_S as f64;
     let foreign_share = ((ticks.busy as f64 - own_ticks) / all as f64).max(0.0);
-    let steal_share = ticks.steal as f64 / all as f64;
+    let steal_share = ticks.steal_share();
     let mut marks = Vec::new();
     if foreign_share > FOREIGN_SHARE_MAX {
         marks.push(format!("other processes used {:.0} % of the CPUs", foreign_share * 100.0));
@@ -132,42 +189,6 @@ fn sighting(ticks: &Ticks, ours: Duration, elapsed: Duration) -> Sighting {
     Sighting { foreign_share, steal_share, marks }
 }
 
-/// CPU time of the whole machine in ticks.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Ticks {
-    busy: u64,
-    idle: u64,
-    steal: u64,
-}
-
-impl Ticks {
-    fn now() -> Self {
-        let text = fs::read_to_string("/proc/stat").unwrap_or_default();
-        parse_ticks(&text).unwrap_or_default()
-    }
-
-    fn since(&self, earlier: &Self) -> Self {
-        Self {
-            busy: self.busy.saturating_sub(earlier.busy),
-            idle: self.idle.saturating_sub(earlier.idle),
-            steal: self.steal.saturating_sub(earlier.steal),
-        }
-    }
-}
-
-/// The first line of `/proc/stat` (proc(5)): user, nice, system, idle, iowait, irq, softirq, steal. The
-/// guest's times that follow are part of the user's.
-fn parse_ticks(text: &str) -> Option<Ticks> {
-    let fields: Vec<u64> = text
-        .lines()
-        .find_map(|line| line.strip_prefix("cpu "))?
-        .split_whitespace()
-        .map_while(|field| field.parse().ok())
-        .collect();
-    let [user, nice, system, idle, iowait, irq, softirq, steal, ..] = *fields.as_slice() else { return None };
-    Some(Ticks { busy: user + nice + system + irq + softirq, idle: idle + iowait, steal })
-}
-
 fn cpu_model(cpuinfo: &str) -> Option<String> {
     let line = cpuinfo.lines().find(|line| line.starts_with("model name"))?;
     Some(line.split_once(':')?.1.trim().to_owned())
@@ -176,15 +197,6 @@ fn cpu_model(cpuinfo: &str) -> Option<String> {
 fn memory_bytes(meminfo: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
-}
-
-fn cpu_pressure_percent() -> Option<f64> {
-    parse_pressure_percent(&fs::read_to_string("/proc/pressure/cpu").ok()?)
-}
-
-fn parse_pressure_percent(text: &str) -> Option<f64> {
-    let some = text.lines().find(|line| line.starts_with("some "))?;
-    some.split_whitespace().find_map(|word| word.strip_prefix("avg10="))?.parse().ok()
 }
 
 fn text(path: &str) -> Value {
@@ -204,18 +216,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_machines_ticks_are_sorted_into_busy_idle_and_stolen() {
-        let text = "cpu  10 1 5 200 8 0 2 4 3 0\ncpu0 5 0 2 100 4 0 1 2 1 0\n";
-        assert_eq!(parse_ticks(text), Some(Ticks { busy: 18, idle: 208, steal: 4 }));
-        assert_eq!(parse_ticks("cpu0 1 2 3\n"), None);
-        assert_eq!(parse_ticks("cpu  1 2 3\n"), None);
-    }
-
-    #[test]
     fn foreign_work_and_steal_mark_a_run() {
         let check = |busy, steal, ours_ms, expected: &[&str]| {
-            let ticks = Ticks { busy, idle: 400 - busy - steal, steal };
-            let seen = sighting(&ticks, Duration::from_millis(ours_ms), Duration::from_secs(2));
+            let ticks = CpuTicks { busy, idle: 400 - busy - steal, steal };
+            let seen = sighting(ticks, Duration::from_millis(ours_ms), Duration::from_secs(2));
             assert_eq!(seen.marks, expected, "busy {busy}, steal {steal}, ours {ours_ms} ms");
         };
         check(300, 0, 2_990, &[]);
@@ -225,15 +229,31 @@ mod tests {
     }
 
     #[test]
+    fn a_quota_marks_a_run_however_short() {
+        let check = |throttled_periods, expected: Option<&str>| {
+            let throttling = Throttling { periods: 20, throttled_periods, throttled: Duration::ZERO };
+            assert_eq!(throttled(throttling).as_deref(), expected);
+        };
+        check(0, None);
+        check(3, Some("a CPU quota stopped the experiment in 3 of 20 periods"));
+    }
+
+    #[test]
+    fn the_facts_hold_pressure_and_throttling() {
+        let facts = facts(1024);
+        let psi = facts["psi"].as_object().unwrap();
+        assert_eq!(psi.keys().collect::<Vec<_>>(), ["cpu", "io", "memory"]);
+        assert!(facts.contains_key("cpu_quota_cpus") && facts.contains_key("cpu_throttling_before"));
+    }
+
+    #[test]
     fn a_run_too_short_for_ticks_is_not_judged() {
-        let ticks = Ticks { busy: 20, idle: 0, steal: 20 };
-        assert_eq!(sighting(&ticks, Duration::ZERO, Duration::from_millis(200)), Sighting::default());
+        let ticks = CpuTicks { busy: 20, idle: 0, steal: 20 };
+        assert_eq!(sighting(ticks, Duration::ZERO, Duration::from_millis(200)), Sighting::default());
     }
 
     #[test]
     fn proc_files_are_read() {
-        let pressure = "some avg10=1.37 avg60=0.78 avg300=0.93 total=12025543\nfull avg10=0.00 total=0\n";
-        assert_eq!(parse_pressure_percent(pressure), Some(1.37));
         assert_eq!(memory_bytes("MemTotal:       24683260 kB\nMemFree: 1 kB\n"), Some(24_683_260 * 1024));
         assert_eq!(
             cpu_model("processor\t: 0\nmodel name\t: A CPU @ 2 GHz\n"),
