@@ -81,10 +81,11 @@ fn verdicts(verdicts: &[Verdict]) -> String {
 fn part_table(rows: &[&Row]) -> String {
     let names = names_of(rows);
     let cell = |row: &Row, name: &str| {
-        let text = statistics::summary(&row.series(name)).map_or_else(String::new, |summary| {
-            format!("{} [{}, {}]", digits(summary.median), digits(summary.min), digits(summary.max))
+        let text = statistics::summary(&row.series(name)).map(|summary| {
+            let [median, min, max] = [summary.median, summary.min, summary.max].map(digits);
+            if summary.min == summary.max { median } else { format!("{median} [{min}, {max}]") }
         });
-        format!("<td>{text}</td>")
+        format!("<td>{}</td>", text.unwrap_or_default())
     };
     let line = |head: &str, cells: String| format!("<tr><td>{}</td>{cells}</tr>", escape(head));
     let heads = |heads: Vec<&str>| {
@@ -101,7 +102,7 @@ fn part_table(rows: &[&Row]) -> String {
     format!("<table><tr><th>median [min, max]</th>{heads}</tr>{lines}</table>")
 }
 
-/// A strip plot, unless nothing in it differs from zero.
+/// A strip plot, unless all of it is one value.
 fn part_plot(name: &str, rows: &[&Row]) -> String {
     let lane = |row: &&'_ Row| {
         let value = |run: &super::Run| Some((run.number(name)?, !run.marks.is_empty()));
@@ -109,7 +110,9 @@ fn part_plot(name: &str, rows: &[&Row]) -> String {
         row.median(name).map(|median| (row.subject.clone(), runs, median))
     };
     let lanes: Vec<_> = rows.iter().filter_map(lane).collect();
-    if lanes.iter().all(|lane| lane.1.iter().all(|run| run.0 == 0.0)) {
+    let mut values = lanes.iter().flat_map(|lane| &lane.1).map(|run| run.0);
+    let first = values.next();
+    if values.all(|value| Some(value) == first) {
         return String::new();
     }
     let lanes: Vec<Lane<'_>> = lanes
@@ -190,6 +193,10 @@ mod tests {
         let few = part_table(&[row, row]);
         assert!(few.contains("<th>tollgate</th><th>tollgate</th>"), "{few}");
         assert!(few.contains("<tr><td>connections_per_s</td><td>13,000 [12,000, 14,000]</td>"), "{few}");
+        let single = Row { runs: row.runs[..1].to_vec(), ..row.clone() };
+        let once = part_table(&[&single]);
+        assert!(once.contains("<tr><td>connections_per_s</td><td>14,000</td>"), "{once}");
+        assert_eq!(part_plot("connections_per_s", &[&single, &single]), "");
         let many = part_table(&[row; SUBJECTS_ACROSS_MAX + 1]);
         assert!(many.contains("<th>connections_per_s</th>"), "{many}");
         assert!(many.contains("<tr><td>tollgate</td><td>13,000 [12,000, 14,000]</td>"), "{many}");
