@@ -5,8 +5,8 @@
 //! (`cpus`).
 
 use std::hint::black_box;
-use std::sync::Barrier;
-use std::thread;
+use std::sync::Mutex;
+use std::thread::{self, Builder};
 use std::time::Duration;
 
 use sys::clock;
@@ -59,22 +59,32 @@ fn calibrated() -> u64 {
 }
 
 /// Chunks that threads on each of `cpus` get done per second of their CPU time, all together; none if one of
-/// them cannot run there.
+/// them cannot be started, or cannot run there.
 fn rate(cpus: &[usize], iterations: u64) -> Option<f64> {
-    let barrier = Barrier::new(cpus.len());
+    // Held until all have been started, which is then so or not.
+    let all_started = Mutex::new(false);
     thread::scope(|scope| {
+        let mut gate = all_started.lock().ok()?;
         let work = |cpu: usize| {
             let is_pinned = pin_thread(cpu).is_ok();
-            barrier.wait();
-            count_chunks(WARM_UP_SPAN, iterations);
-            let before = clock::thread_cpu();
-            let chunks = count_chunks(WORK_SPAN, iterations);
-            let span = clock::thread_cpu() - before;
-            (is_pinned && !span.is_zero()).then(|| chunks as f64 / span.as_secs_f64())
+            let go = all_started.lock().is_ok_and(|all_started| *all_started);
+            (is_pinned && go).then(|| chunk_rate(iterations))?
         };
-        let threads: Vec<_> = cpus.iter().map(|cpu| scope.spawn(move || work(*cpu))).collect();
-        threads.into_iter().map(|thread| thread.join().ok()?).sum()
+        let start = |cpu: usize| Builder::new().spawn_scoped(scope, move || work(cpu)).ok();
+        let threads: Vec<_> = cpus.iter().map(|cpu| start(*cpu)).collect();
+        *gate = threads.iter().all(Option::is_some);
+        drop(gate);
+        threads.into_iter().map(|thread| thread?.join().ok()?).sum()
     })
+}
+
+/// Chunks that the calling thread gets done per second of its CPU time.
+fn chunk_rate(iterations: u64) -> Option<f64> {
+    count_chunks(WARM_UP_SPAN, iterations);
+    let before = clock::thread_cpu();
+    let chunks = count_chunks(WORK_SPAN, iterations);
+    let span = clock::thread_cpu() - before;
+    (!span.is_zero()).then(|| chunks as f64 / span.as_secs_f64())
 }
 
 /// Works for `span` of the wall's time, which all threads end together; how many chunks that were.
