@@ -27,7 +27,7 @@ const WAITING: Class = Class(1);
 
 const ADDRESS: &str = "127.0.0.1:7007";
 const CONNECTIONS_MAX: usize = 1_000;
-const LINE_BYTES_MAX: usize = 4_096;
+const LINE_BYTES_MAX: usize = 256;
 
 fn main() -> io::Result<()> {
     let pool = pool()?;
@@ -68,7 +68,8 @@ fn pool() -> io::Result<Pool> {
         name: "computing",
         queue_max: 10_000,
         deadline: Some(Duration::from_secs(1)),
-        shedding: Some(Shedding::default()),
+        // A job takes some milliseconds, so a wait of as many is no overload.
+        shedding: Some(Shedding { target: Duration::from_millis(100), interval: Duration::from_secs(1) }),
         ..ClassSettings::default()
     };
     let waiting = ClassSettings { name: "waiting", queue_max: 100, ..ClassSettings::default() };

@@ -1,8 +1,9 @@
 //! A pool for jobs that block or burn CPU, kept away from the reactors.
 //!
 //! Promises: submitting never waits, not for a lock and not for another submitter: a full queue is an
-//! answer. As many jobs compute as there are permits, whatever else waits: a job that says that it waits
-//! ([`blocking`]) gives its permit away meanwhile, one that does not say so is found out. A class whose jobs
+//! answer. As many jobs compute as there are permits (and for a moment a quarter more, of those that come
+//! back from a wait), whatever else waits: a job that says that it waits ([`blocking`]) gives its permit away
+//! meanwhile, one that does not say so is found out. A class whose jobs
 //! never return holds its share of the threads and no more. A job is not run when that is of no use any more.
 //! A panic ends the job and not its thread. Every accepted job is answered once. A pool without work uses no
 //! CPU. When the last handle goes, the threads run what is queued and end. Leaves to others: which work
@@ -18,7 +19,7 @@
 //!                          Monitor: starts threads, finds sleepers, sleeps itself while nobody waits
 //! ```
 //!
-//! The lock is taken by the pool's own threads, between two jobs. The design follows the completion ports of
+//! The lock is taken by the pool's own threads: between two jobs, and on both sides of a wait. The design follows the completion ports of
 //! Windows, where the kernel keeps the number of running threads constant, and adds what Facebook describes
 //! in "Fail at Scale" (ACM Queue 13/8, 2015): a queue that stands is served from its newest end.
 
@@ -125,6 +126,8 @@ struct Waiting {
     schedule: Schedule,
     /// Seats of jobs that come back from a wait, oldest first.
     returning: VecDeque<usize>,
+    /// How many of them were given a permit since a new job last had its turn.
+    heirs: u32,
 }
 
 impl Pool {
@@ -132,7 +135,7 @@ impl Pool {
     /// [`PoolSettings::threads_max`] where the machine has no room for them, but one for each class.
     ///
     /// # Errors
-    /// `EAGAIN` when not even one thread can be created.
+    /// `EAGAIN` when not even one thread can be created, or no monitor.
     ///
     /// # Panics
     /// When the settings say nothing sensible: no class, no permit, a class that could never run.
@@ -260,6 +263,7 @@ impl Shared {
             waiting: Mutex::new(Waiting {
                 schedule: Schedule::new(settings, threads_max),
                 returning: VecDeque::new(),
+                heirs: 0,
             }),
             has_eligible: AtomicBool::new(false),
             has_returning: AtomicBool::new(false),
@@ -300,11 +304,16 @@ impl Shared {
     }
 
     /// How long a job waits that has so many of its class ahead, by what they have taken lately: of CPU on
-    /// all permits, and of time on all threads that the class may have.
+    /// all permits, and of time on all threads that the class may have. Those ahead for whom a permit or a
+    /// thread is free are about to begin.
     fn expected_wait(&self, side: &ClassSide, ahead: u64) -> Duration {
         let mean = |mean: &AtomicU64| mean.load(Ordering::Relaxed);
-        let of_cpu = ahead.saturating_mul(mean(&side.counts.cost_ns)) / self.handoff.permits() as u64;
-        let of_threads = ahead.saturating_mul(mean(&side.counts.service_ns)) / side.concurrency_max;
+        let permits = self.handoff.permits() as u64;
+        let free = permits.saturating_sub(self.handoff.held() as u64);
+        let of_cpu = ahead.saturating_sub(free).saturating_mul(mean(&side.counts.cost_ns)) / permits;
+        let taken = side.counts.taken.load(Ordering::Relaxed) as u64;
+        let beyond = ahead.min((ahead + taken).saturating_sub(side.concurrency_max));
+        let of_threads = beyond.saturating_mul(mean(&side.counts.service_ns)) / side.concurrency_max;
         Duration::from_nanos(of_cpu.max(of_threads))
     }
 
@@ -344,6 +353,11 @@ impl Shared {
 
     fn counts(&self, class: Class) -> &Counts {
         &self.class(class).counts
+    }
+
+    /// Jobs that wait, of all classes.
+    fn queued(&self) -> usize {
+        self.classes.iter().map(|class| class.counts.queued.load(Ordering::Relaxed)).sum()
     }
 
     fn threads(&self) -> usize {

@@ -18,6 +18,10 @@ pub const NAMES: Class = Class(1);
 /// Calls of `getaddrinfo` at a time.
 const NAMES_CONCURRENCY_MAX: usize = 4;
 
+/// Permits that the pool has at least: a name that is looked up needs no CPU to speak of, and is not to wait
+/// for a password.
+pub const PERMITS_MIN: usize = 2;
+
 /// The threads may take what the reactors leave.
 const NICENESS: i32 = 10;
 
@@ -41,7 +45,7 @@ pub fn start(hash_queue: usize) -> io::Result<Pool> {
     };
     Pool::start(PoolSettings {
         name: "jobs",
-        permits: sys::limits::cpus(),
+        permits: sys::limits::cpus().max(PERMITS_MIN),
         threads_max: threads_max(),
         niceness: NICENESS,
         classes: vec![hashing, names],
@@ -50,5 +54,5 @@ pub fn start(hash_queue: usize) -> io::Result<Pool> {
 
 /// Threads that run jobs, at the most.
 pub fn threads_max() -> usize {
-    sys::limits::cpus().max(1 + NAMES_CONCURRENCY_MAX)
+    sys::limits::cpus().max(PERMITS_MIN).max(1 + NAMES_CONCURRENCY_MAX)
 }

@@ -1,7 +1,7 @@
 //! Pressure: a thread that watches what the reactors wait for, and gives the job pool fewer permits
 //! meanwhile.
 //!
-//! Promises: a sample a second, off the data plane; the pool keeps at least one permit, gets each back in
+//! Promises: a sample a second, off the data plane; the pool keeps at least two permits, gets each back in
 //! quiet times, and never more than it was started with. Leaves to others: reading the kernel
 //! (`sys::pressure`), and names for the outside (crate `admin`).
 
@@ -15,6 +15,7 @@ use sys::clock;
 use sys::limits::Root;
 use sys::pressure::{Pressure, Sampler};
 
+use crate::jobs::PERMITS_MIN;
 use crate::stats::Stats;
 
 /// How often a sample is taken.
@@ -74,7 +75,7 @@ pub fn permits_wanted(now: usize, full: usize, strain: &Strain) -> usize {
     let is_strained = strain.is_throttled || strain.delay_share > DELAY_SHARE_MAX;
     let is_rested = strain.quiet_samples > 0 && strain.quiet_samples.is_multiple_of(QUIET_SAMPLES);
     match (is_strained, is_rested) {
-        (true, _) => now.saturating_sub(1).max(1),
+        (true, _) => now.saturating_sub(1).max(PERMITS_MIN).min(full),
         (false, true) => (now + 1).min(full),
         (false, false) => now,
     }
@@ -141,7 +142,7 @@ mod tests {
         };
         check(4, 8, (0.11, false, 0), 3);
         check(4, 8, (0.0, true, 0), 3);
-        check(1, 8, (1.0, true, 0), 1);
+        check(2, 8, (1.0, true, 0), 2);
         check(1, 1, (1.0, true, 0), 1);
         // Between delayed and quiet nothing changes.
         check(4, 8, (0.10, false, 0), 4);

@@ -13,6 +13,12 @@ use super::job::{Failure, Job};
 use super::settings::ClassSettings;
 use super::shedding::Shedder;
 
+/// Jobs that are dropped in one look, which happens under a lock.
+pub(super) const DROPS_MAX: usize = 64;
+
+/// Jobs that are not run, and why.
+pub(super) type Dropped = Vec<(Job, Failure)>;
+
 /// How fast the mean cost follows: the last eight jobs make two thirds of it.
 const MEAN_SHIFT: u32 = 3;
 
@@ -52,39 +58,62 @@ impl ClassQueue {
         !self.jobs.is_empty() && self.taken < self.concurrency_max
     }
 
-    /// Whether it takes no part in the competition for CPU time.
-    pub(super) fn is_idle(&self) -> bool {
-        self.jobs.is_empty() && self.taken == 0
+    /// Whether no job waits: then it takes no part in the competition for CPU time.
+    pub(super) fn is_empty(&self) -> bool {
+        self.jobs.is_empty()
     }
 
     pub(super) fn put(&mut self, job: Job) {
         self.jobs.push_back(job);
     }
 
-    /// Takes off the oldest job if it is not to be run any more.
-    pub(super) fn drop_one(&mut self, now: Nanos) -> Option<(Job, Failure)> {
-        let oldest = self.jobs.front()?;
+    /// Takes the job to run next, which holds a thread until [`ClassQueue::finish`]. Those that are not to be
+    /// run are put into `dropped`, up to its bound; then there may be more.
+    pub(super) fn take(&mut self, now: Nanos, dropped: &mut Dropped) -> Option<Job> {
+        let newest_first = self.is_overloaded(now);
+        while dropped.len() < DROPS_MAX {
+            if self.drop_oldest(now, dropped) {
+                continue;
+            }
+            let job = if newest_first { self.jobs.pop_back() } else { self.jobs.pop_front() }?;
+            if job.deadline <= now {
+                dropped.push((job, Failure::Expired));
+                continue;
+            }
+            self.taken += 1;
+            self.virtual_ns += self.cost_ns / self.weight;
+            return Some(job);
+        }
+        None
+    }
+
+    /// Drops the oldest jobs for as long as they are not to be run.
+    pub(super) fn drop_old(&mut self, now: Nanos, dropped: &mut Dropped) {
+        while dropped.len() < DROPS_MAX && self.drop_oldest(now, dropped) {}
+    }
+
+    /// Drops the oldest job if it is not to be run.
+    fn drop_oldest(&mut self, now: Nanos, dropped: &mut Dropped) -> bool {
+        let Some(oldest) = self.jobs.front() else { return false };
         let why = if oldest.deadline <= now {
             Failure::Expired
         } else if self.shedder.as_ref().is_some_and(|shedder| shedder.sheds(now.since(oldest.submitted))) {
             Failure::Shed
         } else {
-            return None;
+            return false;
         };
-        self.jobs.pop_front().map(|job| (job, why))
+        dropped.extend(self.jobs.pop_front().map(|job| (job, why)));
+        true
     }
 
-    /// Takes the job to run next; it holds a thread until [`ClassQueue::finish`].
-    pub(super) fn take(&mut self, now: Nanos) -> Option<Job> {
+    /// Whether the queue is overloaded, told before anything is dropped for it: what was so long ago is not
+    /// so now.
+    fn is_overloaded(&mut self, now: Nanos) -> bool {
         let wait = self.jobs.front().map_or(Duration::ZERO, |oldest| now.since(oldest.submitted));
-        let newest_first = self.shedder.as_mut().is_some_and(|shedder| {
+        self.shedder.as_mut().is_some_and(|shedder| {
             shedder.observe(wait, now);
             shedder.is_overloaded()
-        });
-        let job = if newest_first { self.jobs.pop_back() } else { self.jobs.pop_front() }?;
-        self.taken += 1;
-        self.virtual_ns += self.cost_ns / self.weight;
-        Some(job)
+        })
     }
 
     /// A job has ended that had `cpu` of its thread's CPU time and held the thread for `service`.

@@ -95,15 +95,23 @@ struct Task<F, R> {
 impl<T, F: FnOnce() -> T + Send, R: FnOnce(Outcome<T>) + Send> Work for Task<F, R> {
     fn run(self: Box<Self>) -> bool {
         let Task { work, reply } = *self;
-        let outcome = catch_unwind(AssertUnwindSafe(work)).map_err(|_| Failure::Panicked);
+        let outcome = contained(work);
         let has_value = outcome.is_ok();
-        catch_unwind(AssertUnwindSafe(|| reply(outcome))).is_ok() && has_value
+        contained(|| reply(outcome)).is_ok() && has_value
     }
 
     fn drop_because(self: Box<Self>, why: Failure) {
         let Task { work, reply } = *self;
         // What the job owns is released by code that is not ours, as is who is told.
-        let _ = catch_unwind(AssertUnwindSafe(|| drop(work)));
-        let _ = catch_unwind(AssertUnwindSafe(|| reply(Err(why))));
+        let _ = contained(|| drop(work));
+        let _ = contained(|| reply(Err(why)));
     }
+}
+
+/// Calls what is not ours. What a panic throws is leaked: to drop it might panic as well, out here.
+fn contained<T>(call: impl FnOnce() -> T) -> Outcome<T> {
+    catch_unwind(AssertUnwindSafe(call)).map_err(|thrown| {
+        std::mem::forget(thrown);
+        Failure::Panicked
+    })
 }

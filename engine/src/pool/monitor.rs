@@ -59,7 +59,8 @@ impl Monitor {
 
     /// A job waits, a permit is free, and no thread is idle.
     pub(super) fn ask_for_thread(&self) {
-        // Once, until it was looked at: there may be no more threads to be had, and many who ask.
+        // Once, until a pause of the monitor's has passed: there may be no more threads to be had, and many
+        // who ask.
         if !self.is_urgent.load(Ordering::Relaxed) && !self.is_urgent.swap(true, Ordering::Relaxed) {
             self.parker.unpark();
         }
@@ -128,7 +129,17 @@ impl Watcher {
     /// One look; whether a thread was seen otherwise than its state says.
     fn look(&mut self) -> bool {
         self.shared.serve_returning();
-        while self.shared.handoff.signal(|| self.shared.has_work()) == Signal::NoThread && self.grow() {}
+        // Not more threads than jobs, which have work for them all until the first of them takes it.
+        let mut wanted = self.shared.queued();
+        while wanted > 0
+            && self.shared.handoff.signal(|| self.shared.has_work()) == Signal::NoThread
+            && self.grow()
+        {
+            wanted -= 1;
+        }
+        if self.shared.lacks_thread_for_new() {
+            self.start_thread(false);
+        }
         if !self.shared.is_wanting() {
             return false;
         }
@@ -182,14 +193,14 @@ impl Watcher {
         if !self.shared.handoff.acquire() {
             return false;
         }
-        let has_started = self.start_thread();
+        let has_started = self.start_thread(true);
         if !has_started {
             self.shared.handoff.release();
         }
         has_started
     }
 
-    fn start_thread(&mut self) -> bool {
+    fn start_thread(&mut self, with_permit: bool) -> bool {
         let now = monotonic();
         if now >= self.room_until {
             (self.room, self.room_until) = (thread_budget().threads, now + BUDGET_TIME);
@@ -197,7 +208,7 @@ impl Watcher {
         if self.room == 0 {
             return false;
         }
-        match self.shared.start_thread(true) {
+        match self.shared.start_thread(with_permit) {
             Ok(true) => {
                 self.room -= 1;
                 true

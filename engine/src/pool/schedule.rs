@@ -4,28 +4,27 @@
 //! assumed; one that was idle has saved nothing up; a class at its bound of threads is passed over and holds
 //! up nobody. Pure: the times come from outside. Leaves to others: threads and permits.
 //!
-//! This is weighted fair queueing by virtual time (Demers, Keshav and Shenker, 1989) with the cost of a job
-//! guessed as the mean of its class when it begins and corrected when it ends. Deficit round robin, which
-//! needs no search for the least, has to know a cost before it serves, and there are few classes.
+//! This is start-time fair queueing (Goyal, Vin and Cheng, 1996) with the cost of a job guessed as the mean of
+//! its class when it begins and corrected when it ends: a class that comes anew may be ahead by one job of
+//! each other. Deficit round robin, which needs no search for the least, has to know a cost before it serves,
+//! and there are few classes.
 
 use std::time::Duration;
 
 use sys::clock::Nanos;
 
-use super::class_queue::ClassQueue;
-use super::job::{Failure, Job};
+use super::class_queue::{ClassQueue, DROPS_MAX, Dropped};
+use super::job::Job;
 use super::settings::{Class, PoolSettings};
 
-/// Jobs that are dropped in one look, which happens under a lock.
-const DROPS_MAX: usize = 64;
-
-/// Jobs that are not run, and why.
-pub(super) type Dropped = Vec<(Job, Failure)>;
+/// CPU time that a class can be owed by the others, however long it could not have any: at its bound of
+/// threads it waits for its own jobs, and for nobody else.
+const LAG_NS_MAX: u64 = 100_000_000;
 
 /// See the file's header.
 pub(super) struct Schedule {
     classes: Vec<ClassQueue>,
-    /// The virtual time of the class that was served last: where one begins that was idle.
+    /// The greatest virtual time at which a job has begun: where a class begins that had none waiting.
     virtual_ns: u64,
 }
 
@@ -40,7 +39,7 @@ impl Schedule {
 
     pub(super) fn put(&mut self, job: Job) {
         let class = &mut self.classes[usize::from(job.class.0)];
-        if class.is_idle() {
+        if class.is_empty() {
             class.virtual_ns = class.virtual_ns.max(self.virtual_ns);
         }
         class.put(job);
@@ -54,20 +53,20 @@ impl Schedule {
     /// The job to run next. Those that are not to be run are put into `dropped`; when that has happened as
     /// often as one look may, there is no job although more may be eligible.
     pub(super) fn take(&mut self, now: Nanos, dropped: &mut Dropped) -> Option<Job> {
-        loop {
+        // Those at their bound as well: their threads may be stuck, and nobody else would tell.
+        self.classes.iter_mut().filter(|class| !class.is_eligible()).for_each(|it| it.drop_old(now, dropped));
+        let least = self.virtual_ns.saturating_sub(LAG_NS_MAX);
+        while dropped.len() < DROPS_MAX {
             let eligible = self.classes.iter_mut().filter(|class| class.is_eligible());
             let class = eligible.min_by_key(|class| class.virtual_ns)?;
-            while let Some(one) = class.drop_one(now) {
-                dropped.push(one);
-                if dropped.len() >= DROPS_MAX {
-                    return None;
-                }
-            }
-            if let Some(job) = class.take(now) {
-                self.virtual_ns = class.virtual_ns;
+            class.virtual_ns = class.virtual_ns.max(least);
+            let begun_at = class.virtual_ns;
+            if let Some(job) = class.take(now, dropped) {
+                self.virtual_ns = self.virtual_ns.max(begun_at);
                 return Some(job);
             }
         }
+        None
     }
 
     /// A job of this class has ended: its CPU time, and how long it held its thread.
@@ -85,6 +84,7 @@ impl Schedule {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pool::job::Failure;
     use crate::pool::settings::{ClassSettings, Shedding};
     use std::sync::mpsc::{Receiver, Sender, channel};
 
@@ -131,6 +131,13 @@ mod tests {
             let class = job.as_ref().map(|job| job.class)?;
             job?.run();
             Some((self.ran.recv().unwrap(), class))
+        }
+
+        /// The next job, done in no time.
+        fn take_and_finish(&mut self) -> Option<u64> {
+            let (number, class) = self.take()?;
+            self.finish(class, Duration::ZERO);
+            Some(number)
         }
 
         fn finish(&mut self, class: Class, cpu: Duration) {
@@ -180,6 +187,38 @@ mod tests {
         assert!((8..=12).contains(&late), "{late} of 20");
     }
 
+    /// What the second class gets of twenty jobs of 1 ms when both have many waiting.
+    fn share_of_second(model: &mut Model) -> usize {
+        let mut count = 0;
+        for _ in 0..400 {
+            let (_, class) = model.take().unwrap();
+            count += usize::from(class == Class(1));
+            model.finish(class, Duration::from_millis(1));
+        }
+        count
+    }
+
+    #[test]
+    fn nor_has_one_whose_job_waits_or_that_stood_at_its_bound() {
+        for (bound, queued) in [(8, 0), (1, 500)] {
+            let mut model = Model::new(vec![class(1, 8), class(1, bound)]);
+            // One job of the second class waits for a very long time, perhaps with others behind it.
+            (0..=queued).for_each(|n| model.put(1, n, 1_000_000));
+            assert_eq!(model.take().unwrap().1, Class(1));
+            (0..3_000).for_each(|n| model.put(0, n, 1_000_000));
+            for _ in 0..2_000 {
+                assert_eq!(model.take().unwrap().1, Class(0));
+                model.finish(Class(0), Duration::from_millis(1));
+            }
+            if bound == 1 {
+                model.finish(Class(1), Duration::from_millis(1));
+            }
+            (1..500).for_each(|n| model.put(1, n, 1_000_000));
+            let share = share_of_second(&mut model);
+            assert!((190..=310).contains(&share), "{share} of 400 after {bound}");
+        }
+    }
+
     #[test]
     fn a_class_at_its_bound_is_passed_over() {
         let mut model = Model::new(vec![class(1, 2), class(1, 8)]);
@@ -213,6 +252,53 @@ mod tests {
     }
 
     #[test]
+    fn those_that_expire_behind_a_stuck_job_are_told_by_the_next_look() {
+        let mut model = Model::new(vec![class(1, 1), class(1, 8)]);
+        model.put(0, 0, 1_000_000);
+        model.put(0, 1, 10);
+        assert_eq!(model.take(), Some((0, Class(0))));
+        model.pass(20);
+        assert_eq!(model.take(), None);
+        assert_eq!(model.dropped(), [(1, Failure::Expired)]);
+    }
+
+    #[test]
+    fn nor_is_the_newest_run_after_its_deadline() {
+        let shedding =
+            Some(Shedding { target: Duration::from_millis(5), interval: Duration::from_millis(20) });
+        let mut model = Model::new(vec![ClassSettings { shedding, ..class(1, 8) }]);
+        (0..20).for_each(|n| model.put(0, n, 1_000_000));
+        for _ in 0..3 {
+            model.pass(9);
+            model.take_and_finish();
+        }
+        model.put(0, 1_000, 1_000_000);
+        model.put(0, 1_001, 1);
+        model.pass(2);
+        assert_eq!(model.take(), Some((1_000, Class(0))), "the newest but one");
+        assert!(model.dropped().contains(&(1_001, Failure::Expired)));
+    }
+
+    #[test]
+    fn an_overload_of_long_ago_sheds_nobody() {
+        let shedding = Some(Shedding::default());
+        let mut model = Model::new(vec![ClassSettings { shedding, ..class(1, 8) }]);
+        (0..2_000).for_each(|n| model.put(0, n, 1_000_000));
+        (0..40).for_each(|_| {
+            model.pass(6);
+            model.take_and_finish();
+        });
+        while model.schedule.is_eligible() {
+            model.take_and_finish();
+        }
+        assert!(!model.dropped().is_empty(), "it was overloaded");
+        model.pass(3_600_000);
+        model.put(0, 9_000, 1_000_000);
+        model.pass(12);
+        assert_eq!(model.take(), Some((9_000, Class(0))));
+    }
+
+    #[test]
     fn under_overload_the_newest_is_first_and_the_old_are_shed() {
         let shedding = Some(Shedding::default());
         let mut model = Model::new(vec![ClassSettings { shedding, ..class(1, 8) }]);
@@ -234,8 +320,9 @@ mod tests {
         let dropped = model.dropped();
         assert!(dropped.len() > 100, "{}", dropped.len());
         assert!(dropped.iter().all(|(_, why)| *why == Failure::Shed));
-        // Nobody comes any more: what is left drains, oldest first again once the overload is over.
+        // After a quiet time nothing says that the overload goes on: what is left is run, oldest first.
         model.pass(5_000);
-        assert_eq!(model.take(), None, "all that was left is far too old");
+        assert!(model.take().is_some_and(|(oldest, _)| oldest < next - 1));
+        assert_eq!(model.dropped(), []);
     }
 }

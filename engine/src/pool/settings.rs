@@ -9,7 +9,9 @@ pub struct PoolSettings {
     /// The threads' name; the kernel shows the first 15 bytes.
     pub name: &'static str,
     /// How many jobs may run at a time, at least 1: `sys::limits::cpus()` where jobs may have every CPU.
-    /// Jobs that wait inside [`super::blocking`] are not counted.
+    /// Jobs that wait inside [`super::blocking`] are not counted, and those that come back from it may for a
+    /// moment be a quarter more. So one permit is no lock: that is a class with
+    /// [`ClassSettings::concurrency_max`] of one.
     pub permits: usize,
     /// How many threads there may be, those included that wait. At least one for each permit and class;
     /// fewer are started where the machine has no room ([`sys::limits::thread_budget`]).
@@ -44,7 +46,8 @@ pub struct ClassSettings {
     pub concurrency_max: Option<usize>,
     /// Its share of the CPU time beside other classes that have jobs waiting, at least 1.
     pub weight: u32,
-    /// How long after its submission a job is still of use; jobs that are later are not run.
+    /// How long after its submission a job is still of use. One that is later is not run; who waits for it is
+    /// told when a thread next looks for a job.
     pub deadline: Option<Duration>,
     /// When the queue counts as overloaded.
     pub shedding: Option<Shedding>,
@@ -70,7 +73,7 @@ impl Default for ClassSettings {
 pub struct Shedding {
     /// A wait that is of no concern; well above the time that one job takes.
     pub target: Duration,
-    /// How long a burst may last.
+    /// How long a burst may last; a class that begins no job for longer is never overloaded.
     pub interval: Duration,
 }
 
@@ -95,7 +98,7 @@ impl PoolSettings {
     }
 
     /// How many threads each class may hold when there are `threads_max`: as it says or by weight, and always
-    /// so that one thread is left for each other class.
+    /// so that each other class has one thread left if this one is stuck.
     pub(super) fn concurrency(&self, threads_max: usize) -> impl Iterator<Item = usize> {
         let weights: usize = self.classes.iter().map(|class| class.weight as usize).sum();
         let most = threads_max.saturating_sub(self.classes.len() - 1).max(1);

@@ -145,9 +145,9 @@ fn no_more_jobs_run_than_permits_and_a_quarter() {
         let compute = move || {
             let now = running.fetch_add(1, Ordering::Relaxed) + 1;
             most.fetch_max(now, Ordering::Relaxed);
-            for _ in 0..200 {
-                std::hint::black_box(n);
-            }
+            // Long enough for others to come in between, if they may.
+            std::thread::yield_now();
+            std::hint::black_box(n);
             running.fetch_sub(1, Ordering::Relaxed);
         };
         let work = move || {
@@ -208,7 +208,7 @@ fn what_would_be_late_is_refused_and_what_has_become_late_is_not_run() {
     let (open, started) = gated(&pool, JOBS);
     started.recv().unwrap();
     let (tell, told) = channel();
-    let soon = monotonic() + Duration::from_millis(1);
+    let soon = monotonic() + Duration::from_millis(200);
     let reply = move |outcome: Outcome<()>| tell.send(outcome).unwrap();
     // Nobody is ahead of it in the queue, so it is accepted.
     pool.run_by(JOBS, soon, || (), reply).unwrap();
@@ -224,14 +224,99 @@ fn what_would_be_late_is_refused_and_what_has_become_late_is_not_run() {
 #[test]
 fn fewer_permits_let_fewer_run_and_more_let_more() {
     let pool = pool(3, 3);
+    let (running, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let is_over = Arc::new(AtomicBool::new(false));
+    let submit = || {
+        let (running, most, is_over) = (Arc::clone(&running), Arc::clone(&most), Arc::clone(&is_over));
+        let spin = move || {
+            most.fetch_max(running.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
+            // It does not sleep, so it keeps its permit.
+            wait_until(|| is_over.load(Ordering::Relaxed));
+            running.fetch_sub(1, Ordering::Relaxed);
+        };
+        pool.run_then(JOBS, spin, drop).unwrap();
+    };
     pool.set_permits(1);
-    let gates: Vec<_> = (0..3).map(|_| gated(&pool, JOBS)).collect();
-    gates[0].1.recv().unwrap();
-    assert_eq!(pool.stats().permits, 1);
+    (0..3).for_each(|_| submit());
+    wait_until(|| running.load(Ordering::Relaxed) == 1);
+    // Many looks of the monitor and of the threads that could take another.
+    for _ in 0..1_000 {
+        std::thread::yield_now();
+        assert_eq!(pool.stats().classes[0].queued, 2);
+    }
+    pool.set_permits(2);
+    wait_until(|| running.load(Ordering::Relaxed) == 2);
+    assert_eq!((pool.stats().permits, most.load(Ordering::Relaxed)), (2, 2));
     pool.set_permits(100);
-    assert_eq!(pool.stats().permits, 3);
-    gates.iter().skip(1).for_each(|(_, started)| started.recv().unwrap());
-    assert_eq!(pool.stats().classes[0].taken, 3);
+    assert_eq!(pool.stats().permits, 3, "as many as at the start");
+    wait_until(|| running.load(Ordering::Relaxed) == 3);
+    is_over.store(true, Ordering::Relaxed);
+    wait_until(|| pool.stats().held == 0);
+}
+
+#[test]
+fn jobs_that_come_back_do_not_keep_new_ones_out() {
+    const JOBS_MAX: usize = 6;
+    let pool = pool(1, 2 * JOBS_MAX);
+    let begun = Arc::new(AtomicUsize::new(0));
+    let submit = |_| {
+        let begun = Arc::clone(&begun);
+        let work = move || {
+            begun.fetch_add(1, Ordering::Relaxed);
+            // Each goes on until all have begun, and between two waits there is always one that comes back.
+            while begun.load(Ordering::Relaxed) < JOBS_MAX {
+                let start = monotonic();
+                wait_until(|| monotonic().since(start) > Duration::from_micros(300));
+                blocking(|| std::thread::sleep(Duration::from_micros(50)));
+            }
+        };
+        pool.run(JOBS, work).unwrap()
+    };
+    let handles: Vec<_> = (0..JOBS_MAX).map(submit).collect();
+    handles.into_iter().for_each(|handle| assert_eq!(block_on(handle), Ok(())));
+}
+
+#[test]
+fn nothing_that_is_thrown_or_told_ends_a_thread() {
+    struct Bomb;
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            std::panic::panic_any("planted");
+        }
+    }
+    let pool = pool(1, 1);
+    let thrown = pool.run(JOBS, || -> u8 { std::panic::panic_any(Bomb) }).unwrap();
+    assert_eq!(block_on(thrown), Err(Failure::Panicked));
+    // Told of its job's end, one may wait: also of a job that was not run.
+    let (open, started) = gated(&pool, JOBS);
+    started.recv().unwrap();
+    let soon = monotonic() + Duration::from_millis(200);
+    let (tell, told) = channel();
+    let reply = move |outcome: Outcome<()>| blocking(|| tell.send(outcome).unwrap());
+    pool.run_by(JOBS, soon, || (), reply).unwrap();
+    wait_until(|| monotonic() > soon);
+    drop(open);
+    assert_eq!(told.recv(), Ok(Err(Failure::Expired)));
+    assert_eq!(block_on(pool.run(JOBS, || 1).unwrap()), Ok(1));
+    wait_until(|| pool.stats().held == 0);
+    assert_eq!(pool.stats().threads, 1);
+}
+
+#[test]
+fn those_who_are_about_to_begin_hold_up_nobody() {
+    let mut settings = settings(4, 4);
+    settings.classes[0].deadline = Some(Duration::from_secs(60));
+    let pool = Pool::start(settings).unwrap();
+    // By the mean of what was, four of these would take longer than the deadline.
+    let side = pool.0.0.class(JOBS);
+    side.counts.cost_ns.store(120_000_000_000, Ordering::Relaxed);
+    side.counts.service_ns.store(120_000_000_000, Ordering::Relaxed);
+    let waits = |ahead| pool.0.0.expected_wait(side, ahead).as_secs();
+    assert_eq!([waits(0), waits(3), waits(4), waits(6)], [0, 0, 0, 60]);
+    // With every thread taken, those ahead count; the first in the queue is always accepted.
+    side.counts.taken.store(4, Ordering::Relaxed);
+    assert_eq!([waits(0), waits(1), waits(4)], [0, 30, 120]);
+    side.counts.taken.store(0, Ordering::Relaxed);
 }
 
 #[test]
@@ -299,8 +384,9 @@ fn switches(name: &str) -> u64 {
 
 #[test]
 fn a_pool_without_work_does_not_wake() {
-    const LOOK: Duration = Duration::from_millis(300);
-    const LOOKS_MAX: usize = 30;
+    // Longer than any monitor would pause between two looks.
+    const LOOK: Duration = Duration::from_millis(1_500);
+    const LOOKS_MAX: usize = 10;
     let pool = Pool::start(PoolSettings { name: "quiet", ..settings(2, 4) }).unwrap();
     let handles: Vec<_> = (0..100).map(|n| pool.run(JOBS, move || blocking(|| n)).unwrap()).collect();
     for (n, handle) in handles.into_iter().enumerate() {

@@ -1,7 +1,7 @@
 //! The life of a pool's thread: with a permit it takes the next job, without one it rests.
 //!
 //! Promises: a permit is held while a job computes, and only then, as far as jobs say when they wait; one
-//! that comes back from a wait goes on before a new job begins. Leaves to others: which job is next
+//! that comes back from a wait goes on before a new job begins, but for every fifth time. Leaves to others: which job is next
 //! (`schedule.rs`), who is woken (`handoff.rs`), jobs that wait without saying so (`monitor.rs`).
 
 use std::cell::RefCell;
@@ -11,12 +11,15 @@ use std::time::Duration;
 use sys::clock::{Nanos, monotonic, thread_cpu};
 use sys::sync::atomic::Ordering;
 
+use super::class_queue::Dropped;
 use super::job::{Failure, Job};
-use super::schedule::Dropped;
 use super::seat::{Doing, Seat};
 use super::settings::Class;
 use super::stats::count;
 use super::{Shared, Waiting};
+
+/// Jobs that come back from a wait and go on, one after the other, before a new one begins.
+const HEIRS_MAX: u32 = 4;
 
 /// How long a thread beyond the permits is idle before it ends.
 const IDLE_MAX: Duration = Duration::from_secs(10);
@@ -80,7 +83,7 @@ impl Worker {
         // Set for a thread that sat here before.
         worker.seat().is_dismissed.store(false, Ordering::Relaxed);
         worker.seat().thread.store(sys::thread::thread_id(), Ordering::Relaxed);
-        // Refused only for negative values, which settings exclude.
+        // Refused where the process is nicer than that already.
         let _ = sys::limits::set_thread_niceness(worker.shared.niceness);
         POST.with(|post| *post.borrow_mut() = Some(Arc::clone(&worker)));
         if with_permit {
@@ -152,7 +155,11 @@ impl Worker {
             Doing::Running => self.shared.give_back(),
             // Its permit is away already.
             Doing::Suspected => {}
-            Doing::NoJob => unreachable!("only a job calls this on a pool's thread"),
+            // Somebody is told that his job was dropped, and waits then: a permit is held and no job begun.
+            Doing::NoJob => {
+                self.seat().end();
+                return None;
+            }
         }
         Some(Away(self))
     }
@@ -181,10 +188,11 @@ impl Shared {
                 self.book(&mut waiting, &finished);
             }
             self.arrivals.take().for_each(|job| waiting.schedule.put(job));
-            let is_passed_on = self.pass_on(&mut waiting);
+            let is_passed_on = !Self::is_turn_of_new(&waiting) && self.pass_on(&mut waiting);
             let job = if is_passed_on { None } else { waiting.schedule.take(now, &mut dropped) };
-            let is_over = job.is_none() && dropped.is_empty();
-            if is_over && !is_passed_on {
+            waiting.heirs = if is_passed_on { waiting.heirs } else { 0 };
+            let has_none = job.is_none() && dropped.is_empty();
+            if has_none && !is_passed_on {
                 // Under the lock, where those that come back from a wait look for one.
                 self.handoff.release();
             }
@@ -194,7 +202,7 @@ impl Shared {
             if let Some(job) = &job {
                 self.taken(job.class);
             }
-            if job.is_some() || is_over {
+            if job.is_some() || has_none {
                 self.signal();
                 return job;
             }
@@ -245,6 +253,7 @@ impl Shared {
     fn pass_on(&self, waiting: &mut Waiting) -> bool {
         let heir = if self.handoff.may_pass_on() { waiting.returning.pop_front() } else { None };
         if let Some(number) = heir {
+            waiting.heirs += 1;
             self.handoff.seats.at(number).parker.unpark();
         } else if self.handoff.is_exceeded() {
             self.handoff.release();
@@ -254,10 +263,32 @@ impl Shared {
         true
     }
 
+    /// Whether a new job is to begin although others wait to go on: they would take the permits for ever.
+    fn is_turn_of_new(waiting: &Waiting) -> bool {
+        waiting.heirs >= HEIRS_MAX && waiting.schedule.is_eligible()
+    }
+
+    /// Gives the caller's permit to an idle thread for a new job, if it is its turn; false if it is not, or
+    /// no thread is idle.
+    fn pass_to_new(&self, waiting: &mut Waiting) -> bool {
+        let number = if Self::is_turn_of_new(waiting) { self.handoff.seats.pop() } else { None };
+        let Some(number) = number else { return false };
+        waiting.heirs = 0;
+        self.handoff.seats.at(number).parker.unpark();
+        true
+    }
+
+    /// Whether a new job is to begin and no thread is idle that could be given a permit for it.
+    pub(super) fn lacks_thread_for_new(&self) -> bool {
+        self.has_returning.load(Ordering::Relaxed)
+            && self.handoff.seats.is_empty()
+            && Self::is_turn_of_new(&self.lock())
+    }
+
     /// Gives back the permit of a job that goes on without one.
     pub(super) fn give_back(&self) {
         let mut waiting = self.lock();
-        if !self.pass_on(&mut waiting) {
+        if !self.pass_to_new(&mut waiting) && !self.pass_on(&mut waiting) {
             self.handoff.release();
         }
         self.publish(&waiting);
