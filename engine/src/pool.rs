@@ -19,9 +19,10 @@
 //!                          Monitor: starts threads, finds sleepers, sleeps itself while nobody waits
 //! ```
 //!
-//! The lock is taken by the pool's own threads: between two jobs, and on both sides of a wait. The design follows the completion ports of
-//! Windows, where the kernel keeps the number of running threads constant, and adds what Facebook describes
-//! in "Fail at Scale" (ACM Queue 13/8, 2015): a queue that stands is served from its newest end.
+//! The lock is taken by the pool's own threads: between two jobs, and on both sides of a wait. The design
+//! follows the completion ports of Windows, where the kernel keeps the number of running threads constant,
+//! and adds what Facebook describes in "Fail at Scale" (ACM Queue 13/8, 2015): a queue that stands is served
+//! from its newest end.
 
 mod class_queue;
 mod handoff;

@@ -4,10 +4,10 @@
 //! assumed; one that was idle has saved nothing up; a class at its bound of threads is passed over and holds
 //! up nobody. Pure: the times come from outside. Leaves to others: threads and permits.
 //!
-//! This is start-time fair queueing (Goyal, Vin and Cheng, 1996) with the cost of a job guessed as the mean of
-//! its class when it begins and corrected when it ends: a class that comes anew may be ahead by one job of
-//! each other. Deficit round robin, which needs no search for the least, has to know a cost before it serves,
-//! and there are few classes.
+//! This is start-time fair queueing (Goyal, Vin and Cheng, 1996) with the cost of a job guessed as the mean
+//! of its class when it begins and corrected when it ends: a class that comes anew may be ahead by one job
+//! of each other. Deficit round robin, which needs no search for the least, has to know a cost before it
+//! serves, and there are few classes.
 
 use std::time::Duration;
 

@@ -12,9 +12,9 @@
 //! ```
 //!
 //! A thread in Running holds a permit. Declared is inside `blocking`, without one until it is about to leave;
-//! Suspected was seen asleep by the monitor while it should have been running, and has lost it. In NoJob it is
-//! between two jobs, with a permit, or idle, without. The sequence number beside the state
-//! tells one job from the next.
+//! Suspected was seen asleep by the monitor while it should have been running, and has lost it. In NoJob it
+//! is between two jobs, with a permit, or idle, without. The sequence number beside the state tells one job
+//! from the next.
 
 use sys::parker::Parker;
 use sys::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};

@@ -152,7 +152,8 @@ fn no_more_jobs_run_than_permits_and_a_quarter() {
         };
         let work = move || {
             compute();
-            blocking(std::thread::yield_now);
+            // Many wait, so that many threads are there, and come back together.
+            blocking(|| std::thread::sleep(Duration::from_micros(200)));
             compute();
         };
         pool.run_then(JOBS, work, move |outcome| done.send(outcome).unwrap()).unwrap();
@@ -238,14 +239,14 @@ fn fewer_permits_let_fewer_run_and_more_let_more() {
     };
     pool.set_permits(1);
     (0..3).for_each(|_| submit());
-    wait_until(|| running.load(Ordering::Relaxed) == 1);
+    wait_until(|| running.load(Ordering::Relaxed) >= 1);
     // Many looks of the monitor and of the threads that could take another.
     for _ in 0..1_000 {
         std::thread::yield_now();
         assert_eq!(pool.stats().classes[0].queued, 2);
     }
     pool.set_permits(2);
-    wait_until(|| running.load(Ordering::Relaxed) == 2);
+    wait_until(|| running.load(Ordering::Relaxed) >= 2);
     assert_eq!((pool.stats().permits, most.load(Ordering::Relaxed)), (2, 2));
     pool.set_permits(100);
     assert_eq!(pool.stats().permits, 3, "as many as at the start");

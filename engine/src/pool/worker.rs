@@ -1,8 +1,9 @@
 //! The life of a pool's thread: with a permit it takes the next job, without one it rests.
 //!
 //! Promises: a permit is held while a job computes, and only then, as far as jobs say when they wait; one
-//! that comes back from a wait goes on before a new job begins, but for every fifth time. Leaves to others: which job is next
-//! (`schedule.rs`), who is woken (`handoff.rs`), jobs that wait without saying so (`monitor.rs`).
+//! that comes back from a wait goes on before a new job begins, but for every fifth time. Leaves to others:
+//! which job is next (`schedule.rs`), who is woken (`handoff.rs`), jobs that wait without saying so
+//! (`monitor.rs`).
 
 use std::cell::RefCell;
 use std::sync::Arc;
