@@ -12,6 +12,11 @@ pub fn thread_id() -> i32 {
     rustix::thread::gettid().as_raw_nonzero().get()
 }
 
+/// The CPU that the calling thread runs on at this moment; no system call.
+pub fn current_cpu() -> u32 {
+    rustix::thread::sched_getcpu() as u32
+}
+
 /// What a thread does: the state letter of `/proc/PID/stat` (proc_pid_stat(5)).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ThreadState {

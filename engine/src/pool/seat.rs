@@ -63,6 +63,8 @@ pub(super) struct Seat {
     moment: AtomicU64,
     /// The kernel's id of the thread that sits here.
     pub(super) thread: AtomicI32,
+    /// The CPU on which it began its last job.
+    pub(super) cpu: AtomicU32,
     /// The thread is to end instead of looking for a job; set before the token that wakes it.
     pub(super) is_dismissed: AtomicBool,
     pub(super) parker: Parker,
@@ -76,6 +78,7 @@ impl Seat {
         Seat {
             moment: AtomicU64::new(0),
             thread: AtomicI32::new(0),
+            cpu: AtomicU32::new(0),
             is_dismissed: AtomicBool::new(false),
             parker: Parker::new(),
             next: AtomicU32::new(0),

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use sys::clock::{Nanos, monotonic, thread_cpu};
 use sys::sync::atomic::Ordering;
+use sys::thread::{current_cpu, thread_id};
 
 use super::class_queue::Dropped;
 use super::job::{Failure, Job};
@@ -21,6 +22,11 @@ use super::{Shared, Waiting};
 
 /// Jobs that come back from a wait and go on, one after the other, before a new one begins.
 const HEIRS_MAX: u32 = 4;
+
+/// How long a thread that has a CPU for itself goes on although there are too many, for one to come by and
+/// leave that shares its CPU; and how often a thread looks whether it shares its own. A change of threads
+/// takes some 10 us, the kernel's patience with two on one CPU some milliseconds.
+const SHARED_MAX: Duration = Duration::from_millis(1);
 
 /// How long a thread beyond the permits is idle before it ends.
 const IDLE_MAX: Duration = Duration::from_secs(10);
@@ -83,7 +89,7 @@ impl Worker {
         let worker = Arc::new(self);
         // Set for a thread that sat here before.
         worker.seat().is_dismissed.store(false, Ordering::Relaxed);
-        worker.seat().thread.store(sys::thread::thread_id(), Ordering::Relaxed);
+        worker.seat().thread.store(thread_id(), Ordering::Relaxed);
         // Refused where the process is nicer than that already.
         let _ = sys::limits::set_thread_niceness(worker.shared.niceness);
         POST.with(|post| *post.borrow_mut() = Some(Arc::clone(&worker)));
@@ -105,8 +111,18 @@ impl Worker {
     fn work(&self) {
         let mut watch = Stopwatch::start();
         let mut finished = None;
-        while let Some(job) = self.shared.next(finished.take(), watch.time) {
+        let (mut exceeded_since, mut placed) = (None, watch.time);
+        loop {
+            let may_leave = self.may_leave(&mut exceeded_since, watch.time);
+            if may_leave && watch.time.since(placed) > SHARED_MAX {
+                placed = watch.time;
+                if self.make_way() {
+                    return finished.iter().for_each(|end| self.shared.settle(end));
+                }
+            }
+            let Some(job) = self.shared.next(finished.take(), watch.time, may_leave) else { return };
             let class = job.class;
+            self.seat().cpu.store(current_cpu(), Ordering::Relaxed);
             self.seat().begin();
             let has_value = job.run();
             let holds_permit = self.seat().end();
@@ -118,6 +134,26 @@ impl Worker {
             }
             finished = Some(end);
         }
+    }
+
+    /// Whether this thread is one to leave where too many run. One that leaves a CPU while two others share
+    /// one would leave it idle: the kernel is slow, some milliseconds, to move a thread that has just run.
+    fn may_leave(&self, exceeded_since: &mut Option<Nanos>, now: Nanos) -> bool {
+        let handoff = &self.shared.handoff;
+        if !handoff.is_exceeded() {
+            *exceeded_since = None;
+            return true;
+        }
+        let since = *exceeded_since.get_or_insert(now);
+        now.since(since) > SHARED_MAX || handoff.seats.shares_cpu(self.number)
+    }
+
+    /// Gives the permit of a thread that shares its CPU with another to an idle one, which the kernel wakes
+    /// where a CPU is idle; false if it does not share, or none is idle.
+    fn make_way(&self) -> bool {
+        let seats = &self.shared.handoff.seats;
+        let heir = if seats.shares_cpu(self.number) { seats.pop() } else { None };
+        heir.map(|number| seats.at(number).parker.unpark()).is_some()
     }
 
     /// Sleeps until it is given a permit; false if it is to end.
@@ -180,8 +216,8 @@ impl Drop for Away<'_> {
 
 impl Shared {
     /// The next job for a thread that holds a permit; without one the thread holds it no longer. What it has
-    /// just ended is booked by the way.
-    fn next(&self, mut finished: Option<Finished>, now: Nanos) -> Option<Job> {
+    /// just ended is booked by the way. Where too many run it leaves, if it may.
+    fn next(&self, mut finished: Option<Finished>, now: Nanos, may_leave: bool) -> Option<Job> {
         loop {
             let mut dropped = Dropped::new();
             let mut waiting = self.lock();
@@ -189,7 +225,8 @@ impl Shared {
                 self.book(&mut waiting, &finished);
             }
             self.arrivals.take().for_each(|job| waiting.schedule.put(job));
-            let is_passed_on = !Self::is_turn_of_new(&waiting) && self.pass_on(&mut waiting);
+            let stays = Self::is_turn_of_new(&waiting) || self.handoff.is_exceeded() && !may_leave;
+            let is_passed_on = !stays && self.pass_on(&mut waiting);
             let job = if is_passed_on { None } else { waiting.schedule.take(now, &mut dropped) };
             waiting.heirs = if is_passed_on { waiting.heirs } else { 0 };
             let has_none = job.is_none() && dropped.is_empty();
