@@ -25,6 +25,7 @@
 //! from its newest end.
 
 mod class_queue;
+mod cpus;
 mod handoff;
 mod idle;
 mod job;
@@ -57,6 +58,7 @@ pub use self::settings::{Class, ClassSettings, PoolSettings, Shedding};
 pub use self::stats::{ClassStats, PoolStats};
 pub use self::worker::blocking;
 
+use self::cpus::Cpus;
 use self::handoff::{Handoff, Signal};
 use self::job::Job;
 use self::monitor::{Monitor, Watcher};
@@ -105,6 +107,7 @@ struct Shared {
     has_eligible: AtomicBool,
     has_returning: AtomicBool,
     handoff: Handoff,
+    cpus: Cpus,
     monitor: Monitor,
     threads: AtomicUsize,
     threads_peak: AtomicUsize,
@@ -269,6 +272,7 @@ impl Shared {
             has_eligible: AtomicBool::new(false),
             has_returning: AtomicBool::new(false),
             handoff: Handoff::new(settings.permits, threads_max),
+            cpus: Cpus::new(),
             monitor: Monitor::new(),
             threads: AtomicUsize::new(0),
             threads_peak: AtomicUsize::new(0),

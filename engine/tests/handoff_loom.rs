@@ -6,6 +6,8 @@
 #![cfg(loom)]
 #![expect(dead_code, reason = "of these files the models need the part that threads share")]
 
+#[path = "../src/pool/cpus.rs"]
+mod cpus;
 #[path = "../src/pool/handoff.rs"]
 mod handoff;
 #[path = "../src/pool/idle.rs"]

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 
 use sys::sync::atomic::AtomicU64;
 
-use super::seat::{Doing, Seat};
+use super::seat::Seat;
 
 /// Nobody sits here.
 const FREE: u32 = 0;
@@ -57,15 +57,6 @@ impl Seats {
     /// The thread of this seat, which is awake, ends.
     pub(super) fn vacate(&self, number: usize) {
         self.seats[number].listed.store(FREE, Ordering::Release);
-    }
-
-    /// Whether another thread that runs a job began it on the CPU of this one.
-    pub(super) fn shares_cpu(&self, number: usize) -> bool {
-        let cpu = self.seats[number].cpu.load(Ordering::Relaxed);
-        let mut others = self.seats.iter().enumerate().filter(|(other, _)| *other != number);
-        others.any(|(_, seat)| {
-            seat.moment().doing() == Doing::Running && seat.cpu.load(Ordering::Relaxed) == cpu
-        })
     }
 
     /// Whether nobody is in the list, not even those who left.

@@ -177,6 +177,7 @@ impl Watcher {
         let seat = self.shared.handoff.seats.at(number);
         if seat.suspect(moment) {
             count(&self.shared.suspected);
+            self.shared.cpus.depart(&seat.place);
             self.shared.give_back();
         } else if moment.doing() == Doing::Suspected {
             // First the permit: who ends the job in between gives back one that is held.

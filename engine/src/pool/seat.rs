@@ -19,6 +19,8 @@
 use sys::parker::Parker;
 use sys::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
+use super::cpus::Place;
+
 const STATE_BITS: u32 = 2;
 
 /// What a thread does, as far as permits go.
@@ -63,8 +65,7 @@ pub(super) struct Seat {
     moment: AtomicU64,
     /// The kernel's id of the thread that sits here.
     pub(super) thread: AtomicI32,
-    /// The CPU on which it began its last job.
-    pub(super) cpu: AtomicU32,
+    pub(super) place: Place,
     /// The thread is to end instead of looking for a job; set before the token that wakes it.
     pub(super) is_dismissed: AtomicBool,
     pub(super) parker: Parker,
@@ -78,7 +79,7 @@ impl Seat {
         Seat {
             moment: AtomicU64::new(0),
             thread: AtomicI32::new(0),
-            cpu: AtomicU32::new(0),
+            place: Place::nowhere(),
             is_dismissed: AtomicBool::new(false),
             parker: Parker::new(),
             next: AtomicU32::new(0),

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use sys::clock::{Nanos, monotonic, thread_cpu};
 use sys::sync::atomic::Ordering;
-use sys::thread::{current_cpu, thread_id};
+use sys::thread::thread_id;
 
 use super::class_queue::Dropped;
 use super::job::{Failure, Job};
@@ -23,10 +23,9 @@ use super::{Shared, Waiting};
 /// Jobs that come back from a wait and go on, one after the other, before a new one begins.
 const HEIRS_MAX: u32 = 4;
 
-/// How long a thread that has a CPU for itself goes on although there are too many, for one to come by and
-/// leave that shares its CPU; and how often a thread looks whether it shares its own. A change of threads
-/// takes some 10 us, the kernel's patience with two on one CPU some milliseconds.
-const SHARED_MAX: Duration = Duration::from_millis(1);
+/// How long a thread that has a CPU for itself goes on although there are too many: until then one that
+/// shares its CPU is to come by and leave.
+const EXCESS_MAX: Duration = Duration::from_millis(1);
 
 /// How long a thread beyond the permits is idle before it ends.
 const IDLE_MAX: Duration = Duration::from_secs(10);
@@ -111,18 +110,12 @@ impl Worker {
     fn work(&self) {
         let mut watch = Stopwatch::start();
         let mut finished = None;
-        let (mut exceeded_since, mut placed) = (None, watch.time);
+        let mut exceeded_since = None;
         loop {
             let may_leave = self.may_leave(&mut exceeded_since, watch.time);
-            if may_leave && watch.time.since(placed) > SHARED_MAX {
-                placed = watch.time;
-                if self.make_way() {
-                    return finished.iter().for_each(|end| self.shared.settle(end));
-                }
-            }
             let Some(job) = self.shared.next(finished.take(), watch.time, may_leave) else { return };
             let class = job.class;
-            self.seat().cpu.store(current_cpu(), Ordering::Relaxed);
+            self.arrive();
             self.seat().begin();
             let has_value = job.run();
             let holds_permit = self.seat().end();
@@ -137,28 +130,28 @@ impl Worker {
     }
 
     /// Whether this thread is one to leave where too many run. One that leaves a CPU while two others share
-    /// one would leave it idle: the kernel is slow, some milliseconds, to move a thread that has just run.
+    /// one would leave it idle.
     fn may_leave(&self, exceeded_since: &mut Option<Nanos>, now: Nanos) -> bool {
-        let handoff = &self.shared.handoff;
-        if !handoff.is_exceeded() {
+        if !self.shared.handoff.is_exceeded() {
             *exceeded_since = None;
             return true;
         }
         let since = *exceeded_since.get_or_insert(now);
-        now.since(since) > SHARED_MAX || handoff.seats.shares_cpu(self.number)
+        self.shared.cpus.is_shared(&self.seat().place) || now.since(since) > EXCESS_MAX
     }
 
-    /// Gives the permit of a thread that shares its CPU with another to an idle one, which the kernel wakes
-    /// where a CPU is idle; false if it does not share, or none is idle.
-    fn make_way(&self) -> bool {
-        let seats = &self.shared.handoff.seats;
-        let heir = if seats.shares_cpu(self.number) { seats.pop() } else { None };
-        heir.map(|number| seats.at(number).parker.unpark()).is_some()
+    fn arrive(&self) {
+        self.shared.cpus.arrive(&self.seat().place);
+    }
+
+    fn depart(&self) {
+        self.shared.cpus.depart(&self.seat().place);
     }
 
     /// Sleeps until it is given a permit; false if it is to end.
     fn rest(&self) -> bool {
         let (shared, seat) = (&*self.shared, self.seat());
+        self.depart();
         shared.handoff.seats.push(self.number);
         // There may be work for this very thread.
         shared.signal();
@@ -189,7 +182,10 @@ impl Worker {
     fn step_aside(&self) -> Option<Away<'_>> {
         match self.seat().enter() {
             Doing::Declared => return None,
-            Doing::Running => self.shared.give_back(),
+            Doing::Running => {
+                self.depart();
+                self.shared.give_back();
+            }
             // Its permit is away already.
             Doing::Suspected => {}
             // Somebody is told that his job was dropped, and waits then: a permit is held and no job begun.
@@ -210,6 +206,7 @@ impl Drop for Away<'_> {
         if !self.0.shared.queue_again(self.0.number) {
             self.0.seat().parker.park();
         }
+        self.0.arrive();
         self.0.seat().leave();
     }
 }

@@ -1,0 +1,141 @@
+//! On which CPUs a pool's threads run, so that no two share one while another has none.
+//!
+//! Promises: a count for each CPU, changed only by a thread that has come to another one; a thread that finds
+//! a second one on its CPU, and a CPU without any, goes there. A hint: the kernel moves threads without a
+//! word, and others than the pool's are not seen. Leaves to others: how many may run (`handoff.rs`).
+//!
+//! Why not the kernel: it wakes a thread on the CPU where it slept or on its waker's, and looks for an idle
+//! one only while the machine has many (`SIS_UTIL` in `kernel/sched/features.h`); its balancer comes by every
+//! few milliseconds and leaves a thread alone that has just run. A pool with as many threads running as
+//! there are CPUs meets this at every change of threads: of one that ran jobs of 40 us and some waits, a
+//! twentieth of the CPUs' time was idle for it.
+
+use std::time::Duration;
+
+use sys::clock::{Nanos, monotonic};
+use sys::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use sys::thread::{current_cpu, move_thread};
+
+/// CPUs that are told apart; above them two have one count, and threads may seem to share a CPU that do not.
+const CPUS_MAX: usize = 1024;
+
+/// Between two moves in a pool. One takes some 10 us, so 5 % of a CPU at the most where they are of no use:
+/// the counts are wrong, or others have the CPU.
+const MOVES_APART: Duration = Duration::from_micros(200);
+
+/// See the file's header.
+pub(super) struct Cpus {
+    threads: Box<[AtomicU32]>,
+    moved: AtomicU64,
+}
+
+/// Where a thread is counted: its CPU plus one, or zero.
+pub(super) struct Place(AtomicU32);
+
+impl Place {
+    pub(super) fn nowhere() -> Place {
+        Place(AtomicU32::new(0))
+    }
+
+    fn cpu(&self) -> Option<u32> {
+        self.0.load(Ordering::Relaxed).checked_sub(1)
+    }
+}
+
+impl Cpus {
+    pub(super) fn new() -> Cpus {
+        Cpus { threads: (0..CPUS_MAX).map(|_| AtomicU32::new(0)).collect(), moved: AtomicU64::new(0) }
+    }
+
+    /// The calling thread runs, and is counted in `place`. Two system calls if it moves, none otherwise.
+    pub(super) fn arrive(&self, place: &Place) {
+        let cpu = current_cpu();
+        self.count(place, Some(cpu));
+        if self.threads_on(cpu) > 1 && self.may_move(monotonic()) {
+            let moved_to = move_thread(|other| self.threads_on(other) == 0);
+            self.count(place, Some(moved_to.unwrap_or(cpu)));
+        }
+    }
+
+    /// The thread in `place` does not run any more.
+    pub(super) fn depart(&self, place: &Place) {
+        self.count(place, None);
+    }
+
+    /// Whether another runs on the CPU of the one in `place`.
+    pub(super) fn is_shared(&self, place: &Place) -> bool {
+        place.cpu().is_some_and(|cpu| self.threads_on(cpu) > 1)
+    }
+
+    fn count(&self, place: &Place, cpu: Option<u32>) {
+        if place.cpu() == cpu {
+            return;
+        }
+        let last = place.0.swap(cpu.map_or(0, |cpu| cpu + 1), Ordering::Relaxed);
+        if let Some(last) = last.checked_sub(1) {
+            self.at(last).fetch_sub(1, Ordering::Relaxed);
+        }
+        if let Some(cpu) = cpu {
+            self.at(cpu).fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the last move is long enough ago; of those who ask at once one is told so.
+    fn may_move(&self, now: Nanos) -> bool {
+        let moved = self.moved.load(Ordering::Relaxed);
+        now.since(Nanos(moved)) >= MOVES_APART
+            && self.moved.compare_exchange(moved, now.0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+
+    fn threads_on(&self, cpu: u32) -> u32 {
+        self.at(cpu).load(Ordering::Relaxed)
+    }
+
+    fn at(&self, cpu: u32) -> &AtomicU32 {
+        &self.threads[cpu as usize % CPUS_MAX]
+    }
+}
+
+#[cfg(all(test, not(loom), not(shuttle)))]
+mod tests {
+    use super::*;
+    use sys::limits::cpus::allowed_cpus;
+
+    #[test]
+    fn a_cpu_is_shared_while_two_are_there() {
+        let (cpus, one, two) = (Cpus::new(), Place::nowhere(), Place::nowhere());
+        cpus.count(&one, Some(0));
+        assert!(!cpus.is_shared(&one));
+        cpus.count(&two, Some(0));
+        assert!(cpus.is_shared(&one) && cpus.is_shared(&two));
+        cpus.count(&two, Some(3));
+        assert!(!cpus.is_shared(&one) && !cpus.is_shared(&two));
+        cpus.count(&one, Some(3));
+        cpus.depart(&one);
+        cpus.depart(&one);
+        assert!(!cpus.is_shared(&one) && !cpus.is_shared(&two));
+        assert_eq!(cpus.threads_on(3), 1);
+    }
+
+    #[test]
+    fn moves_are_seldom() {
+        let cpus = Cpus::new();
+        let start = Nanos(1_000_000_000);
+        let may = |us: &u64| cpus.may_move(start + Duration::from_micros(*us));
+        assert_eq!((0..500).filter(may).collect::<Vec<_>>(), [0, 200, 400]);
+    }
+
+    #[test]
+    fn a_thread_goes_where_no_other_is() {
+        let allowed = allowed_cpus();
+        let (cpus, own, other) = (Cpus::new(), Place::nowhere(), Place::nowhere());
+        cpus.arrive(&own);
+        // The kernel may move it in between, so this is said of the counts alone.
+        cpus.count(&other, own.cpu());
+        cpus.arrive(&own);
+        let total: u32 = cpus.threads.iter().map(|count| count.load(Ordering::Relaxed)).sum();
+        assert_eq!(total, 2);
+        assert_eq!(cpus.is_shared(&own), allowed.len() == 1);
+        assert_eq!(allowed_cpus(), allowed, "it may be moved on");
+    }
+}
