@@ -9,7 +9,7 @@
 //!   clock.rs   monotonic and wall time             limits.rs  what this machine permits
 //!   ring.rs    one producer, one consumer          stack.rs   many producers, one who takes all
 //!   parking.rs who sleeps and who wakes        parker.rs  the sleep of one thread
-//!   mapping.rs memory that outlives the process
+//!   mapping.rs memory that outlives the process    once_fn.rs a closure for another thread
 //!   thread.rs  what the kernel knows of a thread   pressure.rs  what threads and machine waited for
 //!   crash.rs   where a kill test strikes    witness.rs    what it found sent; both are nothing otherwise
 //! ```
@@ -19,6 +19,7 @@ pub mod crash;
 pub mod epoll;
 pub mod limits;
 pub mod mapping;
+pub mod once_fn;
 pub mod parker;
 pub mod parking;
 pub mod pressure;

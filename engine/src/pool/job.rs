@@ -10,6 +10,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use sys::clock::Nanos;
+use sys::once_fn::OnceFn;
 
 use super::settings::Class;
 use crate::oneshot::Receiver;
@@ -58,7 +59,8 @@ pub(super) struct Job {
     pub(super) class: Class,
     pub(super) submitted: Nanos,
     pub(super) deadline: Nanos,
-    work: Box<dyn Work>,
+    /// Runs it, or tells why it is not run; whether there was a value.
+    task: OnceFn<Option<Failure>, bool>,
 }
 
 impl Job {
@@ -67,45 +69,35 @@ impl Job {
         work: impl FnOnce() -> T + Send + 'static,
         reply: impl FnOnce(Outcome<T>) + Send + 'static,
     ) -> Job {
-        Job { class, submitted, deadline, work: Box::new(Task { work, reply }) }
+        let task = OnceFn::new(move |dropped_because| match dropped_because {
+            None => run(work, reply),
+            Some(why) => drop_unrun(work, reply, why),
+        });
+        Job { class, submitted, deadline, task }
     }
 
     /// Runs it and tells its outcome; false if it panicked.
     pub(super) fn run(self) -> bool {
-        self.work.run()
+        self.task.call(None)
     }
 
     /// Tells why it is not run.
     pub(super) fn drop_because(self, why: Failure) {
-        self.work.drop_because(why);
+        self.task.call(Some(why));
     }
 }
 
-/// A job whose result's type is forgotten.
-trait Work: Send {
-    fn run(self: Box<Self>) -> bool;
-    fn drop_because(self: Box<Self>, why: Failure);
+fn run<T>(work: impl FnOnce() -> T, reply: impl FnOnce(Outcome<T>)) -> bool {
+    let outcome = contained(work);
+    let has_value = outcome.is_ok();
+    contained(|| reply(outcome)).is_ok() && has_value
 }
 
-struct Task<F, R> {
-    work: F,
-    reply: R,
-}
-
-impl<T, F: FnOnce() -> T + Send, R: FnOnce(Outcome<T>) + Send> Work for Task<F, R> {
-    fn run(self: Box<Self>) -> bool {
-        let Task { work, reply } = *self;
-        let outcome = contained(work);
-        let has_value = outcome.is_ok();
-        contained(|| reply(outcome)).is_ok() && has_value
-    }
-
-    fn drop_because(self: Box<Self>, why: Failure) {
-        let Task { work, reply } = *self;
-        // What the job owns is released by code that is not ours, as is who is told.
-        let _ = contained(|| drop(work));
-        let _ = contained(|| reply(Err(why)));
-    }
+fn drop_unrun<T>(work: impl FnOnce() -> T, reply: impl FnOnce(Outcome<T>), why: Failure) -> bool {
+    // What the job owns is released by code that is not ours, as is who is told.
+    let _ = contained(|| drop(work));
+    let _ = contained(|| reply(Err(why)));
+    false
 }
 
 /// Calls what is not ours. What a panic throws is leaked: to drop it might panic as well, out here.
