@@ -9,11 +9,12 @@
 //!
 //! A thread takes the next request of all whenever it has room, so that requests are admitted in order and
 //! a thread that loses its CPU for a while gets fewer. Its room is its share of the window: with everything
-//! admitted that is half of the requests on two CPUs, however late the second thread begins.
+//! admitted that is half of the requests on two CPUs, however late the second thread begins. So one that has
+//! nothing left to do answers what is ready on the others.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use anyhow::{Context, Result, anyhow};
@@ -39,10 +40,11 @@ impl Strategy for Event {
     fn run(&self, work: &Arc<Work>) -> Result<()> {
         let window = self.window.min(work.requests()).div_ceil(self.threads as u32) as usize;
         let next = AtomicU32::new(0);
+        let ready: Vec<Ready> = (0..self.threads).map(|_| Ready::default()).collect();
         thread::scope(|scope| {
-            let next = &next;
+            let (next, ready) = (&next, &ready[..]);
             let start = |number| {
-                let thread = move || Loop::new(work, next, window, number)?.run();
+                let thread = move || Loop::new(work, next, ready, window, number)?.run();
                 thread::Builder::new().spawn_scoped(scope, thread).context("creating a thread")
             };
             let threads = (0..self.threads).map(start).collect::<Result<Vec<_>>>()?;
@@ -59,6 +61,17 @@ struct Begun {
     response: String,
 }
 
+/// Requests of one thread whose waits are over, in order. The thread itself takes the oldest, others the
+/// newest, which it would come to last.
+#[derive(Default)]
+struct Ready(Mutex<VecDeque<Begun>>);
+
+impl Ready {
+    fn with<T>(&self, access: impl FnOnce(&mut VecDeque<Begun>) -> T) -> T {
+        access(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
 /// One thread's requests.
 struct Loop<'a> {
     work: &'a Work,
@@ -66,20 +79,27 @@ struct Loop<'a> {
     next: &'a AtomicU32,
     lane: Lane,
     reactor: std::rc::Rc<Reactor>,
-    ready: VecDeque<Begun>,
+    /// Of all threads, by their numbers.
+    ready: &'a [Ready],
+    number: usize,
     /// By the tags of their timers.
     waiting: HashMap<Tag, Begun>,
     window: usize,
 }
 
 impl<'a> Loop<'a> {
-    fn new(work: &'a Work, next: &'a AtomicU32, window: usize, number: usize) -> Result<Self> {
+    fn new(
+        work: &'a Work,
+        next: &'a AtomicU32,
+        ready: &'a [Ready],
+        window: usize,
+        number: usize,
+    ) -> Result<Self> {
         let parking = Arc::new(Parking::new().context("making an eventfd")?);
         let stats = Arc::new(ReactorStats::default());
         let reactor = Reactor::new(parking, stats).context("making an epoll instance")?;
-        let (ready, waiting) = (VecDeque::new(), HashMap::new());
         let lane = work.lane(Place::Slot(number as u32));
-        Ok(Self { work, next, lane, reactor, ready, waiting, window })
+        Ok(Self { work, next, lane, reactor, ready, number, waiting: HashMap::new(), window })
     }
 
     fn run(mut self) -> Result<()> {
@@ -87,22 +107,36 @@ impl<'a> Loop<'a> {
         loop {
             self.admit();
             if self.under_way() == 0 {
+                self.help();
                 return Ok(());
             }
-            self.reactor.turn(&mut wakes, || self.ready.is_empty())?;
+            self.reactor.turn(&mut wakes, || self.own(|ready| ready.is_empty()))?;
             for wake in wakes.drain(..) {
                 let Wake::Due(tag) = wake else { continue };
-                self.ready.extend(self.waiting.remove(&tag));
+                if let Some(begun) = self.waiting.remove(&tag) {
+                    self.own(|ready| ready.push_back(begun));
+                }
             }
             for _ in 0..ANSWERS_PER_TURN_MAX {
-                let Some(begun) = self.ready.pop_front() else { break };
+                let Some(begun) = self.own(VecDeque::pop_front) else { break };
                 self.answer(begun);
             }
         }
     }
 
+    /// Answers what others have ready.
+    fn help(&mut self) {
+        while let Some(begun) = self.ready.iter().find_map(|ready| ready.with(VecDeque::pop_back)) {
+            self.answer(begun);
+        }
+    }
+
+    fn own<T>(&self, access: impl FnOnce(&mut VecDeque<Begun>) -> T) -> T {
+        self.ready[self.number].with(access)
+    }
+
     fn under_way(&self) -> usize {
-        self.ready.len() + self.waiting.len()
+        self.own(|ready| ready.len()) + self.waiting.len()
     }
 
     fn admit(&mut self) {
@@ -115,7 +149,7 @@ impl<'a> Loop<'a> {
             let begun = Begun { request, response: self.work.begin(request) };
             self.lane.note(Track::request_ends);
             match self.work.wait(request) {
-                Wait::Nothing | Wait::Yield => self.ready.push_back(begun),
+                Wait::Nothing | Wait::Yield => self.own(|ready| ready.push_back(begun)),
                 Wait::Sleep(time) => {
                     let tag = Tag(request);
                     // The turn's time is that of its beginning, and the wait is to be a whole one.
