@@ -18,7 +18,7 @@ use super::waits::Wait;
 use super::work::{Lane, Work};
 
 /// Threads for each permit, those included that wait.
-pub(super) const THREADS_PER_CPU_MAX: usize = 8;
+const THREADS_PER_CPU_MAX: usize = 8;
 
 pub(super) struct IoAware {
     pub(super) cpus: usize,

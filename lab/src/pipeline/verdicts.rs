@@ -3,7 +3,6 @@
 
 use super::article::ARTICLE;
 use super::deaths::Deaths;
-use super::io_aware::THREADS_PER_CPU_MAX;
 use super::kind::Kind;
 use super::work::REQUESTS;
 use super::{CONTROLS, FIGURES};
@@ -26,7 +25,8 @@ pub(super) fn judge(report: &mut Report, requests: u32, deaths: &Deaths, cpus: u
     let judged = [
         ("controls-equal", controls_equal(report, requests)),
         ("io-aware-share-of-bound", share_of_bound("io-aware-share-of-bound", report, Kind::IoAware, 0.95)),
-        ("io-aware-vs-best-pool-of-as-many-threads", as_many_threads(report, cpus)),
+        ("io-aware-vs-best-pool", any_pool(report)),
+        ("io-aware-vs-best-pool-of-as-many-threads", as_many_threads(report)),
         ("event-share-of-bound", share_of_bound("event-share-of-bound", report, Kind::Event(None), 0.90)),
         ("event-vs-article-best", beside_article(report)),
         ("ordering-as-article", ordering(report, cpus)),
@@ -63,25 +63,30 @@ fn share_of_bound(name: &'static str, report: &Report, kind: Kind, target: f64) 
     Verdict::on_median(name, Target::AtLeast(target), &samples, about).ok_or_else(|| nothing(kind))
 }
 
-/// The rival is the best pool that has no more threads than ours had at its peak.
-fn as_many_threads(report: &Report, cpus: u32) -> Judged {
-    let name = "io-aware-vs-best-pool-of-as-many-threads";
+/// Who does not know how long jobs wait cannot know how many threads to ask for: beside the best size, found
+/// by trying them all.
+fn any_pool(report: &Report) -> Judged {
+    beside_pools("io-aware-vs-best-pool", report, Target::AtLeast(0.95), f64::INFINITY)
+}
+
+/// The rival has no more threads than ours had at its peak. A pool of the size that the waits happen to need
+/// is at the bound as well, and then nothing can be ahead of it by much.
+fn as_many_threads(report: &Report) -> Judged {
+    let peak = row(report, Kind::IoAware)?.series("threads_peak").into_iter().fold(0.0, f64::max);
+    beside_pools("io-aware-vs-best-pool-of-as-many-threads", report, Target::AtLeast(1.15), peak)
+}
+
+/// Ours beside the best pool of at most `threads_max` threads.
+fn beside_pools(name: &'static str, report: &Report, target: Target, threads_max: f64) -> Judged {
     let ours = row(report, Kind::IoAware)?;
-    let peak = ours.series("threads_peak").into_iter().fold(0.0, f64::max);
     let pools: Vec<Kind> = report.rows.iter().filter_map(|row| row.subject.parse().ok()).collect();
-    let as_many = |kind: &&Kind| matches!(kind, Kind::Pool(threads) if f64::from(*threads) <= peak);
-    let names: Vec<String> = pools.iter().filter(as_many).map(Kind::to_string).collect();
+    let is_rival = |kind: &&Kind| matches!(kind, Kind::Pool(threads) if f64::from(*threads) <= threads_max);
+    let names: Vec<String> = pools.iter().filter(is_rival).map(Kind::to_string).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    let target = Target::AtLeast(1.15);
     let rival = best_rival(report, FIGURES, "requests_per_s", target, &names);
-    let rival = rival.ok_or_else(|| format!("no pool of at most {peak} threads was measured"))?;
-    let most = Kind::Pool(THREADS_PER_CPU_MAX as u32 * cpus);
-    let beside_most = row(report, most)
-        .ok()
-        .and_then(|most| Some(ours.median("requests_per_s")? / most.median("requests_per_s")?));
-    let beside_most =
-        beside_most.map_or_else(String::new, |ratio| format!("; beside {most} it is {ratio:.2}"));
-    let about = format!("with at most {peak} threads, beside {}{beside_most}", rival.subject);
+    let rival = rival.ok_or_else(|| format!("no pool of at most {threads_max} threads was measured"))?;
+    let share = rival.median("share_of_bound").unwrap_or(f64::NAN);
+    let about = format!("beside {}, which is at {share:.2} of the bound", rival.subject);
     Verdict::on_median(name, target, &paired_ratios(ours, rival, "requests_per_s"), &about)
         .ok_or_else(|| nothing(Kind::IoAware))
 }
@@ -206,6 +211,7 @@ mod tests {
         let expected = [
             ("controls-equal", "no strategy took a turn"),
             ("io-aware-share-of-bound", "io-aware took no turn"),
+            ("io-aware-vs-best-pool", "io-aware took no turn"),
             ("io-aware-vs-best-pool-of-as-many-threads", "io-aware took no turn"),
             ("event-share-of-bound", "event-all was skipped: it failed"),
             ("event-vs-article-best", "no program was named by --article"),
@@ -244,21 +250,23 @@ mod tests {
     fn the_rival_has_no_more_threads_than_ours_had() {
         let ours =
             |threads| row(FIGURES, "io-aware", 5, &[("requests_per_s", 36_000.0), ("threads_peak", threads)]);
-        let pools =
-            [("pool-2", 9_000.0), ("pool-8", 24_000.0), ("pool-16", 36_000.0), ("pool-100", 37_000.0)];
-        let check = |threads, expected, about: &str| {
-            let rows = pools.iter().map(|(name, requests)| rate(name, 5, *requests));
+        let pools = [("pool-2", 9_000.0, 0.2), ("pool-8", 24_000.0, 0.6), ("pool-16", 40_000.0, 0.99)];
+        let check = |name, threads, expected, about: &str| {
+            let rows = pools.iter().map(|(pool, requests, share)| {
+                row(FIGURES, pool, 5, &[("requests_per_s", *requests), ("share_of_bound", *share)])
+            });
             let report = judged(rows.chain([ours(threads)]).collect(), REQUESTS);
-            let name = "io-aware-vs-best-pool-of-as-many-threads";
             assert_eq!(outcome(&report, name), expected, "{threads} threads");
             let note = report.verdicts.iter().find(|verdict| verdict.name == name).map(|it| it.note.as_str());
             assert_eq!(note.unwrap_or_default(), about);
         };
-        let about = "with at most 14 threads, beside pool-8; beside pool-16 it is 1.00";
-        check(14.0, Some((1.5, Outcome::Holds)), about);
-        let about = "with at most 16 threads, beside pool-16; beside pool-16 it is 1.00";
-        check(16.0, Some((1.0, Outcome::Fails)), about);
-        check(1.0, None, "");
+        let [any, as_many] = ["io-aware-vs-best-pool", "io-aware-vs-best-pool-of-as-many-threads"];
+        let [eight, sixteen] =
+            ["beside pool-8, which is at 0.60 of the bound", "beside pool-16, which is at 0.99 of the bound"];
+        check(as_many, 14.0, Some((1.5, Outcome::Holds)), eight);
+        check(as_many, 16.0, Some((0.9, Outcome::Fails)), sixteen);
+        check(as_many, 1.0, None, "");
+        check(any, 14.0, Some((0.9, Outcome::Fails)), sixteen);
     }
 
     #[test]
