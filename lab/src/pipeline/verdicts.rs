@@ -66,27 +66,31 @@ fn share_of_bound(name: &'static str, report: &Report, kind: Kind, target: f64) 
 /// Who does not know how long jobs wait cannot know how many threads to ask for: beside the best size, found
 /// by trying them all.
 fn any_pool(report: &Report) -> Judged {
-    beside_pools("io-aware-vs-best-pool", report, Target::AtLeast(0.95), f64::INFINITY)
+    beside_pools("io-aware-vs-best-pool", report, 0.95, f64::INFINITY)
 }
 
-/// The rival has no more threads than ours had at its peak. A pool of the size that the waits happen to need
-/// is at the bound as well, and then nothing can be ahead of it by much.
+/// The rival has no more threads than ours had at its peak.
 fn as_many_threads(report: &Report) -> Judged {
     let peak = row(report, Kind::IoAware)?.series("threads_peak").into_iter().fold(0.0, f64::max);
-    beside_pools("io-aware-vs-best-pool-of-as-many-threads", report, Target::AtLeast(1.15), peak)
+    beside_pools("io-aware-vs-best-pool-of-as-many-threads", report, 1.15, peak)
 }
 
-/// Ours beside the best pool of at most `threads_max` threads.
-fn beside_pools(name: &'static str, report: &Report, target: Target, threads_max: f64) -> Judged {
+/// Ours beside the best pool of at most `threads_max` threads. One that has as many as the waits happen to
+/// need is at the bound, and nobody who takes as much CPU time can be ahead of it by more than is left.
+fn beside_pools(name: &'static str, report: &Report, ahead_by: f64, threads_max: f64) -> Judged {
     let ours = row(report, Kind::IoAware)?;
     let pools: Vec<Kind> = report.rows.iter().filter_map(|row| row.subject.parse().ok()).collect();
     let is_rival = |kind: &&Kind| matches!(kind, Kind::Pool(threads) if f64::from(*threads) <= threads_max);
     let names: Vec<String> = pools.iter().filter(is_rival).map(Kind::to_string).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let target = Target::AtLeast(ahead_by);
     let rival = best_rival(report, FIGURES, "requests_per_s", target, &names);
     let rival = rival.ok_or_else(|| format!("no pool of at most {threads_max} threads was measured"))?;
     let share = rival.median("share_of_bound").unwrap_or(f64::NAN);
     let about = format!("beside {}, which is at {share:.2} of the bound", rival.subject);
+    if share * ahead_by > 1.0 {
+        return Err(format!("{about}: no pool can be ahead of it by a factor of {ahead_by}"));
+    }
     Verdict::on_median(name, target, &paired_ratios(ours, rival, "requests_per_s"), &about)
         .ok_or_else(|| nothing(Kind::IoAware))
 }
@@ -257,15 +261,18 @@ mod tests {
             });
             let report = judged(rows.chain([ours(threads)]).collect(), REQUESTS);
             assert_eq!(outcome(&report, name), expected, "{threads} threads");
+            let left_out = report.left_out.iter().find(|it| it.name == name).map(|it| it.reason.as_str());
             let note = report.verdicts.iter().find(|verdict| verdict.name == name).map(|it| it.note.as_str());
-            assert_eq!(note.unwrap_or_default(), about);
+            assert_eq!(note.or(left_out), Some(about));
         };
         let [any, as_many] = ["io-aware-vs-best-pool", "io-aware-vs-best-pool-of-as-many-threads"];
         let [eight, sixteen] =
             ["beside pool-8, which is at 0.60 of the bound", "beside pool-16, which is at 0.99 of the bound"];
         check(as_many, 14.0, Some((1.5, Outcome::Holds)), eight);
-        check(as_many, 16.0, Some((0.9, Outcome::Fails)), sixteen);
-        check(as_many, 1.0, None, "");
+        let reason =
+            "beside pool-16, which is at 0.99 of the bound: no pool can be ahead of it by a factor of 1.15";
+        check(as_many, 16.0, None, reason);
+        check(as_many, 1.0, None, "no pool of at most 1 threads was measured");
         check(any, 14.0, Some((0.9, Outcome::Fails)), sixteen);
     }
 
