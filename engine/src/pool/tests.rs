@@ -36,6 +36,15 @@ fn wait_until(is_so: impl Fn() -> bool) {
     }
 }
 
+/// Calls what it holds when it is dropped.
+struct Guard<F: Fn()>(F);
+
+impl<F: Fn()> Drop for Guard<F> {
+    fn drop(&mut self) {
+        self.0();
+    }
+}
+
 struct Unpark(std::thread::Thread);
 
 impl Wake for Unpark {
@@ -140,14 +149,13 @@ fn no_more_jobs_run_than_permits_and_a_quarter() {
     let pool = pool(PERMITS, 12);
     let (running, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let (done, results) = channel();
-    for n in 0..2_000u64 {
+    for _ in 0..2_000 {
         let (running, most, done) = (Arc::clone(&running), Arc::clone(&most), done.clone());
         let compute = move || {
             let now = running.fetch_add(1, Ordering::Relaxed) + 1;
             most.fetch_max(now, Ordering::Relaxed);
-            // Long enough for others to come in between, if they may.
-            std::thread::yield_now();
-            std::hint::black_box(n);
+            // Long enough for all others to come in between, if they may.
+            (0..50).for_each(|_| std::thread::yield_now());
             running.fetch_sub(1, Ordering::Relaxed);
         };
         let work = move || {
@@ -227,6 +235,8 @@ fn fewer_permits_let_fewer_run_and_more_let_more() {
     let pool = pool(3, 3);
     let (running, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let is_over = Arc::new(AtomicBool::new(false));
+    // Before the pool, which waits for its jobs, also where an assertion fails.
+    let end = Guard(|| is_over.store(true, Ordering::Relaxed));
     let submit = || {
         let (running, most, is_over) = (Arc::clone(&running), Arc::clone(&most), Arc::clone(&is_over));
         let spin = move || {
@@ -251,7 +261,7 @@ fn fewer_permits_let_fewer_run_and_more_let_more() {
     pool.set_permits(100);
     assert_eq!(pool.stats().permits, 3, "as many as at the start");
     wait_until(|| running.load(Ordering::Relaxed) == 3);
-    is_over.store(true, Ordering::Relaxed);
+    drop(end);
     wait_until(|| pool.stats().held == 0);
 }
 
