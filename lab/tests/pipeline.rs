@@ -65,7 +65,7 @@ fn every_strategy_shows_the_same_controls() {
     assert_eq!(controls.map(|verdict| &verdict["value"]), Some(&Value::from(0.0)));
     let mut told = names(&report["verdicts"], "name");
     told.extend(names(&report["left_out"], "name"));
-    assert_eq!(told.len(), 7, "{told:?}");
+    assert_eq!(told.len(), 8, "{told:?}");
     let html = std::fs::read_to_string(html).expect("--html writes a file");
     assert!(html.starts_with("<!doctype html>") && html.contains("<svg"));
 }
@@ -123,6 +123,66 @@ fn an_interrupted_run_leaves_nothing_behind() {
     assert_eq!(last.as_deref(), Some("lab: interrupted"));
     let left: Vec<_> = std::fs::read_dir(directory.path()).expect("it is still there").collect();
     assert!(left.is_empty(), "{left:?}");
+}
+
+/// The viewer lists the threads that it found in the file.
+#[test]
+#[ignore = "needs speedscope, chromium: cargo xtask services"]
+fn a_viewer_of_traces_reads_the_trace() {
+    let directory = tempfile::tempdir().expect("a temporary directory can be made");
+    let path = |name| directory.path().join(name).display().to_string();
+    let trace = path("trace.json");
+    let arguments = ["--quick", "--requests", "600", "--only", "io-aware", "--trace", &trace];
+    let output = run(directory.path(), &arguments);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+
+    let trace = std::fs::read_to_string(trace).expect("--trace writes a file");
+    let document = viewed(directory.path(), &trace);
+    let events: Value = serde_json::from_str(&trace).expect("the file is JSON");
+    let events = events["traceEvents"].as_array().expect("a trace has events");
+    let threads: Vec<_> = events.iter().filter(|event| event["name"] == "thread_name").collect();
+    assert!(threads.len() >= 2, "{events:?}");
+    for thread in threads {
+        let title = format!(", {} (tid {})\"", thread["args"]["name"].as_str().unwrap_or(""), thread["tid"]);
+        assert!(document.contains(&title), "no {title} in {document}");
+    }
+}
+
+/// The document of the viewer's page when it has read `trace`.
+fn viewed(directory: &Path, trace: &str) -> String {
+    let path = |name| directory.join(name).display().to_string();
+    // The page runs a script that it is told of, as speedscope's own command does it.
+    let literal = serde_json::to_string(trace).expect("text is JSON");
+    let script = format!("speedscope.loadFileFromBase64('trace.json', btoa({literal}));");
+    std::fs::write(path("trace.js"), script).expect("the directory is writable");
+    let url = format!("file://{}#localProfilePath={}", service("TRACE_VIEWER"), path("trace.js"));
+    let profile = format!("--user-data-dir={}", path("profile"));
+    // What it cannot read it says in a dialog, for whose answer a browser without a screen waits for ever.
+    let browser = Command::new("timeout")
+        .args([
+            "60",
+            "chromium",
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+            "--no-first-run",
+        ])
+        // What it draws needs WebGL, which a machine without a screen has in software alone.
+        .args(["--enable-unsafe-swiftshader", "--virtual-time-budget=20000", "--dump-dom"])
+        .args([&profile, &url])
+        .output()
+        .expect("chromium is installed");
+    assert!(browser.status.success(), "{}", String::from_utf8_lossy(&browser.stderr));
+    String::from_utf8_lossy(&browser.stdout).into_owned()
+}
+
+/// What `cargo xtask services` wrote about a service.
+fn service(key: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("target/services.env");
+    let lines = std::fs::read_to_string(&path).expect("`cargo xtask services` has written it");
+    let value = lines.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
+    value.unwrap_or_else(|| panic!("{} has no {key}", path.display())).to_owned()
 }
 
 #[test]

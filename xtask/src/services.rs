@@ -1,5 +1,5 @@
 //! Real peers for the ignored tests: a web and git server, over TLS and without it, with packages for apt and
-//! pip; sshd, PostgreSQL, Redis, iperf3.
+//! pip; sshd, PostgreSQL, Redis, iperf3. And a viewer of traces, which is a page.
 //! Promises: everything listens on loopback only, a second run changes nothing and is quick, and
 //! `target/services.env` (lines of KEY=VALUE, see `endpoints`) tells a test where each peer is.
 //! Leaves to others: the rivals' configurations (lab) and every test (tollgate/tests).
@@ -18,6 +18,7 @@ mod python;
 mod redis;
 mod ssh;
 mod tool;
+mod viewer;
 mod web;
 
 use std::{
@@ -81,6 +82,9 @@ pub(crate) fn start(root: &Path) -> Result<()> {
             lines.push_str(&format!("{key}={value}\n"));
         }
     }
+    let viewer =
+        viewer::unpack(&root.join("target/services/viewer")).context("fetching a viewer of traces")?;
+    lines.push_str(&format!("TRACE_VIEWER={}\n", viewer.display()));
     let path = environment_file(root);
     fs::write(&path, lines).with_context(|| format!("writing {}", path.display()))?;
     println!("written: {}", path.display());

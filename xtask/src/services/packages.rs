@@ -28,7 +28,7 @@ const fn package(name: &'static str, witness: &'static str) -> Package {
 }
 
 /// What the ignored tests run, or talk to.
-pub(super) const PEERS: [Package; 19] = [
+pub(super) const PEERS: [Package; 20] = [
     package("apt-utils", "/usr/bin/apt-ftparchive"),
     package("chromium", "/usr/bin/chromium"),
     package("curl", "/usr/bin/curl"),
@@ -40,6 +40,7 @@ pub(super) const PEERS: [Package; 19] = [
     package("ncat", "/usr/bin/ncat"),
     package("nginx", "/usr/sbin/nginx"),
     package("nodejs", "/usr/bin/node"),
+    package("npm", "/usr/bin/npm"),
     package("openssh-server", "/usr/sbin/sshd"),
     package("openssl", "/usr/bin/openssl"),
     package("postgresql", "/usr/lib/postgresql"),

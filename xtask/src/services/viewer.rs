@@ -1,0 +1,30 @@
+//! speedscope (MIT licence): a viewer of traces whose own parser tells whether one can be read. From npm,
+//! unpacked and not run: a browser opens its page.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context, Result};
+
+use super::tool;
+
+const RELEASE: &str = "speedscope@1.25.0";
+
+/// Fetches it once into `directory`; where its page is.
+pub(super) fn unpack(directory: &Path) -> Result<PathBuf> {
+    let page = directory.join("package/dist/release/index.html");
+    if !page.exists() {
+        fs::create_dir_all(directory)?;
+        let mut pack = Command::new("npm");
+        pack.args(["pack", "--silent", RELEASE]).current_dir(directory);
+        // npm compares it with the registry's checksum, and says how the file is called.
+        let archive = tool::run(&mut pack)?;
+        let mut unpack = Command::new("tar");
+        unpack.args(["--extract", "--file", archive.trim()]).current_dir(directory);
+        tool::run(&mut unpack)?;
+    }
+    page.canonicalize().with_context(|| format!("{RELEASE} has no {}", page.display()))
+}
