@@ -88,7 +88,7 @@ impl<T: Clone> Future for Receiver<T> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use std::pin::pin;
     use std::task::Wake;
@@ -101,7 +101,7 @@ mod tests {
         }
     }
 
-    fn block_on<F: Future>(future: F) -> F::Output {
+    pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
         let waker = Arc::new(Thread(std::thread::current())).into();
         let mut future = pin!(future);
         loop {

@@ -2,11 +2,9 @@
 //! nothing is measured.
 
 use super::*;
-use std::future::Future;
-use std::pin::pin;
+use crate::oneshot::tests::block_on;
 use std::sync::Barrier;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::task::{Context, Poll, Wake};
 
 const JOBS: Class = Class(0);
 
@@ -42,25 +40,6 @@ struct Guard<F: Fn()>(F);
 impl<F: Fn()> Drop for Guard<F> {
     fn drop(&mut self) {
         self.0();
-    }
-}
-
-struct Unpark(std::thread::Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-}
-
-fn block_on<F: Future>(future: F) -> F::Output {
-    let waker = Arc::new(Unpark(std::thread::current())).into();
-    let mut future = pin!(future);
-    loop {
-        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            Poll::Ready(value) => return value,
-            Poll::Pending => std::thread::park(),
-        }
     }
 }
 
