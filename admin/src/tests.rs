@@ -382,7 +382,7 @@ fn gauges_flags_and_spans_are_told_too() {
         ("tollgate_config_reload_success_timestamp_seconds", 1_700_000_001.0),
         ("tollgate_ledger_failing", 1.0),
         ("tollgate_ledger_unflushed_records", 2.0),
-        ("tollgate_pool_permits", sys::limits::cpus().max(gateway::jobs::PERMITS_MIN) as f64),
+        ("tollgate_pool_permits", gateway::jobs::permits() as f64),
         ("tollgate_pool_queued{class=\"hashing\"}", 0.0),
         ("tollgate_pool_finished_total{class=\"names\"}", 0.0),
         ("tollgate_build_info{version=\"1.2.3\"}", 1.0),

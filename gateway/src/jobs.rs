@@ -22,6 +22,9 @@ const NAMES_CONCURRENCY_MAX: usize = 4;
 /// for a password.
 pub const PERMITS_MIN: usize = 2;
 
+/// Threads that run jobs: for as many jobs as the classes run at a time.
+pub const THREADS_MAX: usize = 1 + NAMES_CONCURRENCY_MAX;
+
 /// The threads may take what the reactors leave.
 const NICENESS: i32 = 10;
 
@@ -45,14 +48,14 @@ pub fn start(hash_queue: usize) -> io::Result<Pool> {
     };
     Pool::start(PoolSettings {
         name: "jobs",
-        permits: sys::limits::cpus().max(PERMITS_MIN),
-        threads_max: threads_max(),
+        permits: permits(),
+        threads_max: THREADS_MAX,
         niceness: NICENESS,
         classes: vec![hashing, names],
     })
 }
 
-/// Threads that run jobs, at the most.
-pub fn threads_max() -> usize {
-    sys::limits::cpus().max(PERMITS_MIN).max(1 + NAMES_CONCURRENCY_MAX)
+/// Jobs that may compute at a time.
+pub fn permits() -> usize {
+    sys::limits::cpus().clamp(PERMITS_MIN, THREADS_MAX)
 }

@@ -2,7 +2,8 @@
 //! meanwhile.
 //!
 //! Promises: a sample a second, off the data plane; the pool keeps at least two permits, gets each back in
-//! quiet times, and never more than it was started with. Leaves to others: reading the kernel
+//! quiet times, and never more than it was started with. One password is hashed at a time and is never held
+//! back, so what this takes from are the other classes. Leaves to others: reading the kernel
 //! (`sys::pressure`), and names for the outside (crate `admin`).
 
 use std::io;

@@ -90,7 +90,7 @@ impl Load {
         Load {
             connections: u64::from(config.limits.connections),
             reactors: reactors as u64,
-            pool_threads: gateway::jobs::threads_max() as u64,
+            pool_threads: gateway::jobs::THREADS_MAX as u64,
             listeners: config.listeners.len() as u64,
             backlog: u64::from(config.accept.backlog),
             table_bytes: ledger.inlets as u64 * u64::from(ledger.slots) * SLOT_BYTES,
