@@ -272,7 +272,7 @@ impl Shared {
             has_eligible: AtomicBool::new(false),
             has_returning: AtomicBool::new(false),
             handoff: Handoff::new(settings.permits, threads_max),
-            cpus: Cpus::new(),
+            cpus: Cpus::new(settings.niceness <= 0),
             monitor: Monitor::new(),
             threads: AtomicUsize::new(0),
             threads_peak: AtomicUsize::new(0),

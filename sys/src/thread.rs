@@ -7,18 +7,15 @@ use std::fs::File;
 use std::io::{self, ErrorKind, Read};
 use std::time::Duration;
 
-#[cfg(not(shuttle))]
-use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
-
 /// The calling thread's id in the kernel (`gettid`); no other thread of the system has it while it lives.
 pub fn thread_id() -> i32 {
     rustix::thread::gettid().as_raw_nonzero().get()
 }
 
-/// The CPU that the calling thread runs on at this moment; no system call.
+/// The CPU that the calling thread runs on at this moment; on x86-64 no system call.
 #[cfg(not(shuttle))]
 pub fn current_cpu() -> u32 {
-    sched_getcpu() as u32
+    rustix::thread::sched_getcpu() as u32
 }
 
 /// As above, of a thread of a model: one of two, as chance has it.
@@ -26,31 +23,6 @@ pub fn current_cpu() -> u32 {
 pub fn current_cpu() -> u32 {
     use shuttle::rand::{Rng, thread_rng};
     thread_rng().gen_range(0..2)
-}
-
-/// Moves the calling thread to a CPU that it may use and for which `is_wanted` is true, the first behind its
-/// own, and says which. It may be moved on from there as before: a nudge, where [`pin_thread`] would bind it.
-/// None is wanted, or the kernel refuses: nothing is changed. Some 10 us if it moves.
-///
-/// [`pin_thread`]: crate::limits::cpus::pin_thread
-#[cfg(not(shuttle))]
-pub fn move_thread(is_wanted: impl Fn(u32) -> bool) -> Option<u32> {
-    let allowed = sched_getaffinity(None).ok()?;
-    let own = current_cpu() as usize;
-    let from_here = (own + 1..CpuSet::MAX_CPU).chain(0..own.min(CpuSet::MAX_CPU));
-    let cpu = from_here.into_iter().find(|cpu| allowed.is_set(*cpu) && is_wanted(*cpu as u32))?;
-    let mut only = CpuSet::new();
-    only.set(cpu);
-    sched_setaffinity(None, &only).ok()?;
-    // Refused only if none of these is ours any more; then the kernel has chosen others.
-    let _ = sched_setaffinity(None, &allowed);
-    Some(cpu as u32)
-}
-
-/// As above, of a thread of a model, which moves as chance has it.
-#[cfg(shuttle)]
-pub fn move_thread(is_wanted: impl Fn(u32) -> bool) -> Option<u32> {
-    Some(current_cpu()).filter(|cpu| is_wanted(*cpu))
 }
 
 /// What a thread does: the state letter of `/proc/PID/stat` (proc_pid_stat(5)).

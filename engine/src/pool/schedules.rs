@@ -64,6 +64,7 @@ impl Answers {
         assert_eq!(self.0.load(Ordering::Relaxed), expected);
         assert_eq!(shared.handoff.held(), 0, "every permit came back");
         assert_eq!(shared.threads(), 0);
+        assert_eq!(shared.cpus.total(), 0);
     }
 }
 

@@ -1,7 +1,8 @@
 //! The life of a pool's thread: with a permit it takes the next job, without one it rests.
 //!
 //! Promises: a permit is held while a job computes, and only then, as far as jobs say when they wait; one
-//! that comes back from a wait goes on before a new job begins, but for every fifth time. Leaves to others:
+//! that comes back from a wait goes on before a new job begins, but for every fifth time, and for a
+//! millisecond while too many run. Leaves to others:
 //! which job is next (`schedule.rs`), who is woken (`handoff.rs`), jobs that wait without saying so
 //! (`monitor.rs`).
 
@@ -112,7 +113,7 @@ impl Worker {
         let mut finished = None;
         let mut exceeded_since = None;
         loop {
-            let may_leave = self.may_leave(&mut exceeded_since, watch.time);
+            let may_leave = self.may_leave(&mut exceeded_since, finished.as_ref(), watch.time);
             let Some(job) = self.shared.next(finished.take(), watch.time, may_leave) else { return };
             let class = job.class;
             self.arrive();
@@ -130,14 +131,15 @@ impl Worker {
     }
 
     /// Whether this thread is one to leave where too many run. One that leaves a CPU while two others share
-    /// one would leave it idle.
-    fn may_leave(&self, exceeded_since: &mut Option<Nanos>, now: Nanos) -> bool {
+    /// one would leave it idle; behind a long job there was time for it.
+    fn may_leave(&self, exceeded_since: &mut Option<Nanos>, last: Option<&Finished>, now: Nanos) -> bool {
         if !self.shared.handoff.is_exceeded() {
             *exceeded_since = None;
             return true;
         }
         let since = *exceeded_since.get_or_insert(now);
-        self.shared.cpus.is_shared(&self.seat().place) || now.since(since) > EXCESS_MAX
+        let was_long = last.is_some_and(|last| last.service > EXCESS_MAX);
+        was_long || self.shared.cpus.is_shared(&self.seat().place) || now.since(since) > EXCESS_MAX
     }
 
     fn arrive(&self) {

@@ -29,6 +29,36 @@ pub fn pin_thread(cpu: usize) -> io::Result<()> {
     Ok(sched_setaffinity(None, &set)?)
 }
 
+/// Moves the calling thread to a CPU that it may use and for which `is_wanted` is true, the first behind its
+/// own if there is one. A nudge, where [`pin_thread`] binds: it may be moved on, and is moved when its
+/// cpuset changes. Only a narrower choice than the cpuset's (`taskset`, a pin of its own) is put back as it
+/// was, and is then what the kernel holds it to, as before. Three system calls or four, some 10 us.
+///
+/// Where none is wanted or the kernel refuses, nothing is changed.
+#[cfg(not(shuttle))]
+pub fn nudge_thread(is_wanted: impl Fn(usize) -> bool) {
+    let Ok(allowed) = sched_getaffinity(None) else { return };
+    let own = rustix::thread::sched_getcpu();
+    let from_here = (own + 1..CpuSet::MAX_CPU).chain(0..own.min(CpuSet::MAX_CPU));
+    let found = from_here.into_iter().find(|cpu| allowed.is_set(*cpu) && is_wanted(*cpu));
+    if found.is_none_or(|cpu| pin_thread(cpu).is_err()) {
+        return;
+    }
+    // The kernel remembers what a thread has asked for and cuts it with each later cpuset (since 6.2). All
+    // CPUs is to have asked for nothing; those of this moment would be kept from the ones that come later.
+    let mut every = CpuSet::new();
+    (0..CpuSet::MAX_CPU).for_each(|cpu| every.set(cpu));
+    let is_free = sched_setaffinity(None, &every).is_ok();
+    if !is_free || sched_getaffinity(None).is_ok_and(|given| given != allowed) {
+        // Refused only if none of these is ours any more; then the kernel has chosen others.
+        let _ = sched_setaffinity(None, &allowed);
+    }
+}
+
+/// As above, of a thread of a model, which is where chance has it anyway.
+#[cfg(shuttle)]
+pub fn nudge_thread(_is_wanted: impl Fn(usize) -> bool) {}
+
 /// The CPUs of `allowed` by the core that they belong to, in ascending order. A CPU of which the kernel does
 /// not say so is a core of its own.
 pub fn cores(root: &Root, allowed: &[usize]) -> Vec<Vec<usize>> {
