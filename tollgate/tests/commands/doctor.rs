@@ -268,7 +268,8 @@ fn serve_says_in_a_line_what_is_met_first() {
         serve.stdout(Stdio::piped()).stderr(Stdio::null());
         let mut serve = serve.spawn().unwrap();
         let mut lines = BufReader::new(serve.stdout.take().unwrap()).lines().map_while(Result::ok);
-        let line = lines.find(|line| line.contains("RLIMIT_NOFILE"));
+        let is_said = |line: &String| line.contains("first limit: ") || line.contains("warning: ");
+        let line = lines.find(is_said);
         let id = rustix::process::Pid::from_child(&serve);
         rustix::process::kill_process(id, rustix::process::Signal::TERM).unwrap();
         // Until it has said all that it has to say.
@@ -279,9 +280,14 @@ fn serve_says_in_a_line_what_is_met_first() {
     let line = said(9_000);
     assert!(line.trim_start().starts_with("warning: descriptors (RLIMIT_NOFILE 2000) at "), "{line}");
     assert!(
-        line.ends_with("connections of the 9,000 configured: ulimit -n 32768 (systemd: LimitNOFILE=32768)"),
+        line.ends_with("connections of the 9,000 configured: ulimit -n 32768 # systemd: LimitNOFILE=32768"),
         "{line}"
     );
     let line = said(100);
-    assert!(line.trim_start().starts_with("first limit: descriptors (RLIMIT_NOFILE 2000) at "), "{line}");
+    // Who is not root may lock too little memory for the live table, which is worth a word before that.
+    assert!(
+        line.trim_start().starts_with("first limit: descriptors (RLIMIT_NOFILE 2000) at ")
+            || line.contains("RLIMIT_MEMLOCK"),
+        "{line}"
+    );
 }

@@ -1,7 +1,8 @@
 //! What two busy threads get done on two CPUs of one core, compared with one thread alone: measured.
 //!
-//! Promises: some 150 ms of work on threads of its own, each pinned to its CPU; others who take the CPU
-//! meanwhile do not count, for the threads' own CPU time is the measure. Leaves to others: what follows
+//! Promises: some 150 ms of work on threads of its own, each pinned to its CPU, measured in their own CPU
+//! time. Right where little else runs: a stranger on one of the two CPUs slows a thread that is alone, and
+//! one that takes a CPU from the pair leaves the other the whole core. Leaves to others: what follows
 //! (`cpus`).
 
 use std::hint::black_box;

@@ -89,8 +89,9 @@ fn raised(finding: &Finding, bound: u64, count: u64) -> String {
         Limit::Descriptors => descriptors(count, finding.reading.ceiling),
         Limit::OpenFiles => sysctl("fs.file-max", count),
         Limit::Threads => sysctl("kernel.threads-max", count),
+        Limit::ThreadIds if bound >= PID_MAX => "no command does: the kernel has no more ids".to_owned(),
         Limit::ThreadIds => sysctl("kernel.pid_max", count.min(PID_MAX)),
-        Limit::UserThreads => format!("ulimit -u {count} (systemd: LimitNPROC={count})"),
+        Limit::UserThreads => format!("ulimit -u {count} # systemd: LimitNPROC={count}"),
         Limit::GroupThreads => group(place, "TasksMax", count),
         Limit::GroupMemory => group(place, "MemoryMax", count),
         Limit::Mappings => sysctl("vm.max_map_count", count),
@@ -124,12 +125,12 @@ fn sysctl(name: &str, value: u64) -> String {
 
 /// In the shell that starts us, which wants KiB, or in the service's unit, which takes bytes.
 fn ulimit(letter: char, directive: &str, bytes: u64) -> String {
-    format!("ulimit -{letter} {} (systemd: {directive}={bytes})", bytes.div_ceil(1024))
+    format!("ulimit -{letter} {} # systemd: {directive}={bytes}", bytes.div_ceil(1024))
 }
 
 /// A process may have no more descriptors than `fs.nr_open` says.
 fn descriptors(count: u64, most: Option<u64>) -> String {
-    let raised = format!("ulimit -n {count} (systemd: LimitNOFILE={count})");
+    let raised = format!("ulimit -n {count} # systemd: LimitNOFILE={count}");
     match most {
         Some(most) if most < count => format!("sysctl -w fs.nr_open={count} && {raised}"),
         _ => raised,

@@ -107,21 +107,21 @@ fn limits_that_end_the_load_are_named_first() {
     let fails = |machine: &Machine, limit, error: &str, command: &str| {
         check(machine, limit, State::Fails, error, command);
     };
-    let command = "ulimit -n 32768 (systemd: LimitNOFILE=32768)";
+    let command = "ulimit -n 32768 # systemd: LimitNOFILE=32768";
     fails(&Machine::limited("Max open files", 256), Descriptors, "EMFILE", command);
-    let command = "sysctl -w fs.nr_open=32768 && ulimit -n 32768 (systemd: LimitNOFILE=32768)";
+    let command = "sysctl -w fs.nr_open=32768 && ulimit -n 32768 # systemd: LimitNOFILE=32768";
     fails(&sysctl("fs/nr_open", "1000"), Descriptors, "EMFILE", command);
     fails(&sysctl("fs/file-max", "9000"), OpenFiles, "ENFILE", "sysctl -w fs.file-max=32768");
     fails(&sysctl("kernel/threads-max", "1010"), Threads, "EAGAIN", "sysctl -w kernel.threads-max=1024");
     fails(&sysctl("kernel/pid_max", "1010"), ThreadIds, "EAGAIN", "sysctl -w kernel.pid_max=1024");
-    let command = "ulimit -u 32 (systemd: LimitNPROC=32)";
+    let command = "ulimit -u 32 # systemd: LimitNPROC=32";
     fails(&Machine::limited("Max processes", 5), UserThreads, "EAGAIN", command);
     fails(&sysctl("vm/max_map_count", "300"), Mappings, "aborts", "sysctl -w vm.max_map_count=512");
-    let command = "ulimit -v 262144 (systemd: LimitAS=268435456)";
+    let command = "ulimit -v 262144 # systemd: LimitAS=268435456";
     fails(&Machine::limited("Max address space", 1 << 20), AddressSpace, "ENOMEM", command);
-    let command = "ulimit -d 262144 (systemd: LimitDATA=268435456)";
+    let command = "ulimit -d 262144 # systemd: LimitDATA=268435456";
     fails(&Machine::limited("Max data size", 1 << 20), Data, "ENOMEM", command);
-    let command = "ulimit -s 1024 (systemd: LimitSTACK=1048576)";
+    let command = "ulimit -s 1024 # systemd: LimitSTACK=1048576";
     fails(&Machine::limited("Max stack size", 65_536), Stack, "SIGSEGV", command);
     let meminfo =
         "MemTotal: 64000000 kB\nMemAvailable: 60000000 kB\nCommitLimit: 10 kB\nCommitted_AS: 9 kB\n";
@@ -179,7 +179,7 @@ fn limits_that_only_cost_are_named_where_nothing_ends_the_load() {
     let narrow = |machine: &Machine, limit, error: &str, command: &str| {
         check(machine, limit, State::Narrow, error, command);
     };
-    let command = "ulimit -l 32768 (systemd: LimitMEMLOCK=33554432)";
+    let command = "ulimit -l 32768 # systemd: LimitMEMLOCK=33554432";
     narrow(&Machine::limited("Max locked memory", 8 << 20), LockedMemory, "swapped", command);
     narrow(&sysctl("net/core/somaxconn", "128"), ListenQueue, "silent", "sysctl -w net.core.somaxconn=4096");
     let command = "sysctl -w net.ipv4.tcp_max_syn_backlog=4096";
@@ -237,9 +237,9 @@ fn no_command_lowers_a_limit_and_none_is_told_where_nothing_bounds() {
         remedy::command(finding)
     };
     let raised = |limit, expected: &str| assert_eq!(command(limit).as_deref(), Some(expected));
-    raised(Limit::Descriptors, "ulimit -n 2097152 (systemd: LimitNOFILE=2097152)");
+    raised(Limit::Descriptors, "ulimit -n 2097152 # systemd: LimitNOFILE=2097152");
     raised(Limit::Threads, "sysctl -w kernel.threads-max=2097152");
-    raised(Limit::ThreadIds, "sysctl -w kernel.pid_max=4194304");
+    raised(Limit::ThreadIds, "no command does: the kernel has no more ids");
     raised(
         Limit::LocalPorts,
         "no command does: lower [limits] connections, or lead them to several addresses",
