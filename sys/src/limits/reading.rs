@@ -252,7 +252,7 @@ impl Reader<'_> {
         }
         match self.figures(limit) {
             Ok((bound, used)) => {
-                let ceiling = self.nr_open().filter(|_| limit == Limit::Descriptors);
+                let ceiling = if limit == Limit::Descriptors { self.nr_open() } else { None };
                 Reading { bound, used, ceiling, exempt: self.exempt(limit), ..blank }
             }
             Err(error) => Reading { trouble: Some(error.to_string()), ..blank },
@@ -261,11 +261,13 @@ impl Reader<'_> {
 
     /// See [`read_all_quickly`].
     pub(super) fn read_quickly(&self, limit: Limit) -> Reading {
-        let exempt = self.exempt(limit);
-        let (bound, used) = match (limit, self.user_threads_max(), self.threads()) {
-            (Limit::UserThreads, Ok(bound), Ok(used)) => (bound, used),
-            _ => return self.read(limit),
+        if limit != Limit::UserThreads {
+            return self.read(limit);
+        }
+        let (Ok(bound), Ok(used)) = (self.user_threads_max(), self.threads()) else {
+            return self.read(limit);
         };
+        let exempt = self.exempt(limit);
         let is_near = bound.is_some_and(|bound| bound.saturating_sub(used) < NEAR);
         match is_near && exempt.is_none() {
             true => self.read(limit),
