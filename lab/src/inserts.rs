@@ -43,7 +43,7 @@ use self::placement::Placement;
 use self::plan::{Effort, Part};
 use self::store::Kind;
 use crate::progress::Progress;
-use crate::report::{Grid, Report, Row, Run, Skipped};
+use crate::report::{self, Grid, Report, Row, Run, Skipped};
 use crate::{child, machine};
 
 /// How often a contaminated cell is run again at once.
@@ -130,10 +130,7 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     let mut report =
         Report { experiment: "inserts", machine, rows, grids: GRIDS, verdicts, left_out, skipped, warnings };
     verdicts::judge(&mut report);
-    if let Some(warning) = report.warnings.first() {
-        let verdicts = std::mem::take(&mut report.verdicts);
-        report.verdicts = verdicts.into_iter().map(|verdict| verdict.undecided_because(warning)).collect();
-    }
+    report.weaken();
     Ok(report)
 }
 
@@ -269,9 +266,7 @@ fn warnings(options: &Options, autogroup: &Autogroup, directory: &Path) -> Vec<S
     if options.quick {
         warnings.push("a quick run decides nothing".to_owned());
     }
-    if cfg!(debug_assertions) {
-        warnings.push("the lab is a build without optimisation".to_owned());
-    }
+    warnings.extend(report::of_the_build());
     warnings.extend(autogroup.objection().map(str::to_owned));
     let is_in_memory = rustix::fs::statfs(directory).is_ok_and(|statfs| statfs.f_type == TMPFS_MAGIC);
     if is_in_memory {

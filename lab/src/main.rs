@@ -128,7 +128,10 @@ fn run(command: &Command) -> Result<ExitCode> {
             child::end_children_on_signals()?;
             tell(&inserts::run(options)?, output)
         }
-        Command::Overload { options, output } => tell(&overload::run(options)?, output),
+        Command::Overload { options, output } => {
+            child::end_children_on_signals()?;
+            tell(&overload::run(options)?, output)
+        }
         Command::Pipeline { options, output } => {
             child::end_children_on_signals()?;
             tell(&pipeline::run(options)?, output)

@@ -23,7 +23,7 @@ use self::burn::Burn;
 use self::offered::Offer;
 use self::subject::{Kind, Measured};
 use crate::progress::Progress;
-use crate::report::{Grid, Numbers, Report};
+use crate::report::{self, Grid, Numbers, Report};
 use crate::rounds::{Rounds, Subject};
 use crate::{child, machine};
 
@@ -111,10 +111,7 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
         warnings: warnings(options),
     };
     verdicts::judge(&mut report);
-    if let Some(warning) = report.warnings.first() {
-        let verdicts = std::mem::take(&mut report.verdicts);
-        report.verdicts = verdicts.into_iter().map(|verdict| verdict.undecided_because(warning)).collect();
-    }
+    report.weaken();
     Ok(report)
 }
 
@@ -145,6 +142,7 @@ fn numbers(measured: &Measured, capacity: f64, time: Duration) -> Numbers {
         ("goodput_percent_of_capacity", 100.0 * goodput / capacity),
         ("in_time_p99_ms", tally.in_time_ms(0.99)),
         ("answer_p99_ms", tally.answer_ms(0.99)),
+        ("in_time_percent", percent(tally.in_time)),
         ("refused_percent", percent(tally.refused)),
         ("expired_percent", percent(tally.expired)),
         ("shed_percent", percent(tally.shed)),
@@ -160,8 +158,6 @@ fn warnings(options: &Options) -> Vec<String> {
     if options.quick {
         warnings.push("a quick run decides nothing".to_owned());
     }
-    if cfg!(debug_assertions) {
-        warnings.push("the lab is a build without optimisation".to_owned());
-    }
+    warnings.extend(report::of_the_build());
     warnings
 }

@@ -60,7 +60,7 @@ use self::rounds::Rounds;
 pub(crate) use self::turn::{Turn, take};
 use self::work::Work;
 use crate::progress::Progress;
-use crate::report::{Report, Row, Skipped};
+use crate::report::{self, Report, Row, Skipped};
 use crate::{child, machine};
 
 /// The part of the report that has the figures, and the one that has the controls.
@@ -151,10 +151,7 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     let mut report =
         Report { experiment: "pipeline", machine, rows, grids: &[], verdicts, left_out, skipped, warnings };
     verdicts::judge(&mut report, effort.requests, &deaths, cpus);
-    if let Some(warning) = report.warnings.first() {
-        let verdicts = std::mem::take(&mut report.verdicts);
-        report.verdicts = verdicts.into_iter().map(|verdict| verdict.undecided_because(warning)).collect();
-    }
+    report.weaken();
     Ok(report)
 }
 
@@ -209,8 +206,6 @@ fn warnings(options: &Options, effort: &Effort) -> Vec<String> {
     if options.quick || effort.requests != work::REQUESTS {
         warnings.push(format!("a run of {} requests decides nothing", effort.requests));
     }
-    if cfg!(debug_assertions) {
-        warnings.push("the lab is a build without optimisation".to_owned());
-    }
+    warnings.extend(report::of_the_build());
     warnings
 }

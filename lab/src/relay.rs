@@ -41,7 +41,7 @@ use crate::child::{self, Terms};
 use crate::load::Persistence;
 use crate::machine;
 use crate::progress::Progress;
-use crate::report::{Report, Skipped};
+use crate::report::{self, Report, Skipped};
 use crate::rounds::{Outcome, Rounds, Subject};
 
 /// Disturbed rounds that are repeated, in each part.
@@ -196,10 +196,7 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     bench.progress.finish();
     report.warnings.extend(billing::warning(&report.rows));
     verdicts::judge(&mut report);
-    if let Some(warning) = report.warnings.first() {
-        let verdicts = std::mem::take(&mut report.verdicts);
-        report.verdicts = verdicts.into_iter().map(|verdict| verdict.undecided_because(warning)).collect();
-    }
+    report.weaken();
     Ok(report)
 }
 
@@ -221,9 +218,7 @@ fn steps(parts: &[Part], contenders: &[Contender], effort: &Effort) -> u64 {
 /// What makes every figure of this run weak.
 fn warnings(contenders: &[Contender]) -> Vec<String> {
     let mut warnings = Vec::new();
-    if cfg!(debug_assertions) {
-        warnings.push("the lab is a build without optimisation".to_owned());
-    }
+    warnings.extend(report::of_the_build());
     if contenders.iter().any(Contender::is_unoptimised) {
         warnings.push("tollgate is a build without optimisation".to_owned());
     }

@@ -128,6 +128,13 @@ impl Report {
         self.rows.iter().find(|row| row.part == part && row.subject == subject)
     }
 
+    /// Leaves nothing decided where a warning makes every figure weak.
+    pub(crate) fn weaken(&mut self) {
+        let Some(warning) = self.warnings.first() else { return };
+        let verdicts = std::mem::take(&mut self.verdicts);
+        self.verdicts = verdicts.into_iter().map(|verdict| verdict.undecided_because(warning)).collect();
+    }
+
     /// The parts in order, each with its rows.
     fn parts(&self) -> Vec<(&'static str, Vec<&Row>)> {
         let mut parts: Vec<(&'static str, Vec<&Row>)> = Vec::new();
@@ -138,6 +145,19 @@ impl Report {
             }
         }
         parts
+    }
+}
+
+/// The warning that a lab deserves which was built without optimisation.
+pub(crate) fn of_the_build() -> Option<String> {
+    cfg!(debug_assertions).then(|| "the lab is a build without optimisation".to_owned())
+}
+
+/// Adds a run to its row, which it begins if it is the first.
+pub(crate) fn note(rows: &mut Vec<Row>, part: &'static str, subject: &str, run: Run) {
+    match rows.iter_mut().find(|row| row.part == part && row.subject == subject) {
+        Some(row) => row.runs.push(run),
+        None => rows.push(Row { part, subject: subject.to_owned(), runs: vec![run] }),
     }
 }
 

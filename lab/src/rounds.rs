@@ -8,7 +8,7 @@ use anyhow::Result;
 use crate::child;
 use crate::machine::Watch;
 use crate::progress::Progress;
-use crate::report::{Numbers, Row, Run, Skipped};
+use crate::report::{self, Numbers, Row, Run, Skipped};
 
 /// How often a part of the experiment runs.
 #[derive(Clone, Copy, Debug)]
@@ -106,10 +106,7 @@ impl Outcome {
     fn note(&mut self, subject: &str, round: usize, marks: &[String], cases: Vec<(&'static str, Numbers)>) {
         for (part, numbers) in cases {
             let run = Run { round, marks: marks.to_vec(), numbers };
-            match self.rows.iter_mut().find(|row| row.part == part && row.subject == subject) {
-                Some(row) => row.runs.push(run),
-                None => self.rows.push(Row { part, subject: subject.to_owned(), runs: vec![run] }),
-            }
+            report::note(&mut self.rows, part, subject, run);
         }
     }
 

@@ -180,7 +180,7 @@ impl Server {
         }
     }
 
-    /// Jobs that are accepted and not answered yet.
+    /// Jobs that are accepted and not answered yet; of the fixed pool without the few that run.
     pub(super) fn unanswered(&self) -> usize {
         match self {
             Server::Ours(pool) => {

@@ -1,9 +1,10 @@
-//! The limits that a program meets which creates threads without end, read where the kernel tells them.
-//! Promises: a limit is named as the cause only while what it counts is at its bound. Leaves to others: the
-//! program (`creation.rs`), and moments at which to look.
+//! The limits that a program meets which creates threads without end.
+//! Promises: a limit is named as the cause only while what it counts is at its bound. Leaves to others: what
+//! the kernel says (`sys::limits`), the program (`creation.rs`), and moments at which to look.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+
+use sys::limits::{self as kernel, Reading, Root};
 
 /// Maps that may be missing at a death by maps: one thread needs four (its stack and the guard below it, and
 /// the same for its signals), and threads that were about to end have given back two each until the lab has
@@ -59,33 +60,13 @@ pub(super) struct Moment {
 }
 
 impl Moment {
-    /// Looks at process `id`; `None` if it is gone.
+    /// Looks at process `id`, one of ours in our control group; `None` if it is gone.
     pub(super) fn of(id: i32) -> Option<Self> {
-        let process = PathBuf::from(format!("/proc/{id}"));
-        let maps = fs::read_to_string(process.join("maps")).ok()?.lines().count() as u64;
-        let threads = parse_field(&fs::read_to_string(process.join("status")).ok()?, "Threads:")?;
-        let tasks = parse_tasks(&fs::read_to_string("/proc/loadavg").ok()?)?;
-        let mut limits = vec![Limit {
-            name: "vm.max_map_count",
-            used: maps.saturating_sub(MAPS_UNCOUNTED),
-            bound: max_map_count()?,
-            slack: MAPS_MISSING_MAX,
-        }];
-        limits.extend(number("/proc/sys/kernel/pid_max").map(|bound| Limit {
-            name: "kernel.pid_max",
-            used: tasks + RESERVED_PIDS,
-            bound,
-            slack: PIDS_UNSEEN_MAX,
-        }));
-        let threads_max = number("/proc/sys/kernel/threads-max");
-        limits.extend(threads_max.map(|bound| Limit::new("kernel.threads-max", tasks, bound)));
-        if !rustix::process::geteuid().is_root() {
-            let text = fs::read_to_string(process.join("limits")).ok()?;
-            let bound = parse_processes_max(&text);
-            limits.extend(bound.map(|bound| Limit::new("RLIMIT_NPROC", threads, bound)));
-        }
-        let cgroups = fs::read_to_string(process.join("cgroup")).unwrap_or_default();
-        limits.extend(cgroup_pids(Path::new("/sys/fs/cgroup"), &cgroups));
+        let maps = fs::read_to_string(format!("/proc/{id}/maps")).ok()?.lines().count() as u64;
+        let threads = threads_in(&fs::read_to_string(format!("/proc/{id}/status")).ok()?)?;
+        let readings = kernel::read_all(&Root::machine());
+        let tasks = readings.iter().find(|reading| reading.limit == kernel::Limit::Threads)?.used?;
+        let limits = readings.iter().filter_map(|reading| limit(reading, maps)).collect();
         Some(Self { maps, threads, tasks, limits })
     }
 
@@ -97,66 +78,47 @@ impl Moment {
     }
 }
 
+/// A limit that threads can meet, for a process with so many maps; `None` where nothing bounds it.
+fn limit(reading: &Reading, maps: u64) -> Option<Limit> {
+    reading.free()?;
+    let (name, used, bound) = (reading.limit.setting(), reading.used.unwrap_or(0), reading.bound?);
+    match reading.limit {
+        kernel::Limit::Mappings => {
+            let used = maps.saturating_sub(MAPS_UNCOUNTED);
+            Some(Limit { name, used, bound, slack: MAPS_MISSING_MAX })
+        }
+        kernel::Limit::ThreadIds => {
+            Some(Limit { name, used: used + RESERVED_PIDS, bound, slack: PIDS_UNSEEN_MAX })
+        }
+        kernel::Limit::Threads | kernel::Limit::UserThreads | kernel::Limit::GroupThreads => {
+            Some(Limit::new(name, used, bound))
+        }
+        _ => None,
+    }
+}
+
+fn reading(limit: kernel::Limit) -> Option<Reading> {
+    kernel::read_all(&Root::machine()).into_iter().find(|reading| reading.limit == limit)
+}
+
 /// The most memory maps that a process may have.
 pub(super) fn max_map_count() -> Option<u64> {
-    number("/proc/sys/vm/max_map_count")
+    reading(kernel::Limit::Mappings)?.bound
 }
 
 /// Process ids that nobody has; `None` where the machine does not tell.
 pub(super) fn pids_left() -> Option<u64> {
-    let tasks = parse_tasks(&fs::read_to_string("/proc/loadavg").ok()?)?;
-    Some(number("/proc/sys/kernel/pid_max")?.saturating_sub(tasks + RESERVED_PIDS))
+    Some(reading(kernel::Limit::ThreadIds)?.free()?.saturating_sub(RESERVED_PIDS))
 }
 
 /// Memory that can be had without swapping.
 pub(super) fn memory_left_bytes() -> Option<u64> {
-    let text = fs::read_to_string("/proc/meminfo").ok()?;
-    Some(parse_field(&text, "MemAvailable:")? * 1024)
+    reading(kernel::Limit::Memory)?.free()
 }
 
-/// The tightest `pids.max` among the process's cgroup and those above it, of either version.
-fn cgroup_pids(root: &Path, cgroups: &str) -> Option<Limit> {
-    let limit = |directory: &Path| {
-        let read = |file: &str| fs::read_to_string(directory.join(file)).ok()?.trim().parse().ok();
-        Some(Limit::new("pids.max", read("pids.current")?, read("pids.max")?))
-    };
-    let levels = cgroups.lines().filter_map(pids_directory).flat_map(|directory| {
-        let whole = root.join(directory);
-        let levels: Vec<PathBuf> = whole.ancestors().map(Path::to_owned).collect();
-        levels.into_iter().filter(|level| level.starts_with(root))
-    });
-    levels.filter_map(|level| limit(&level)).min_by_key(|limit| limit.bound - limit.used.min(limit.bound))
-}
-
-/// A line of `/proc/PID/cgroup`: `ID:CONTROLLERS:PATH`, without controllers in version 2.
-fn pids_directory(line: &str) -> Option<PathBuf> {
-    let mut fields = line.splitn(3, ':').skip(1);
-    let (controllers, path) = (fields.next()?, fields.next()?.trim_start_matches('/'));
-    if controllers.is_empty() {
-        return Some(PathBuf::from(path));
-    }
-    let has_pids = controllers.split(',').any(|controller| controller == "pids");
-    has_pids.then(|| Path::new("pids").join(path))
-}
-
-/// The fourth field of `/proc/loadavg` is `RUNNABLE/TASKS` (proc(5)).
-fn parse_tasks(loadavg: &str) -> Option<u64> {
-    loadavg.split_whitespace().nth(3)?.split_once('/')?.1.parse().ok()
-}
-
-/// The first word after the name of a line.
-fn parse_field(text: &str, name: &str) -> Option<u64> {
-    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-    line.split_whitespace().next()?.parse().ok()
-}
-
-/// The soft limit; `None` where there is none.
-fn parse_processes_max(limits: &str) -> Option<u64> {
-    parse_field(limits, "Max processes")
-}
-
-fn number(path: &str) -> Option<u64> {
-    fs::read_to_string(path).ok()?.trim().parse().ok()
+/// What `/proc/PID/status` says.
+fn threads_in(status: &str) -> Option<u64> {
+    status.lines().find_map(|line| line.strip_prefix("Threads:"))?.trim().parse().ok()
 }
 
 #[cfg(test)]
@@ -184,42 +146,14 @@ mod tests {
     }
 
     #[test]
-    fn proc_files_are_read() {
-        assert_eq!(parse_tasks("4.39 3.94 2.32 3/100 5738\n"), Some(100));
-        assert_eq!(parse_tasks(""), None);
-        assert_eq!(parse_field("Name:\tlab\nThreads:\t32731\n", "Threads:"), Some(32_731));
-        let limits = "Limit   Soft Limit   Hard Limit   Units\nMax processes   96365   96365   processes\n";
-        assert_eq!(parse_processes_max(limits), Some(96_365));
-        assert_eq!(parse_processes_max("Max processes   unlimited   unlimited   processes\n"), None);
-    }
-
-    #[test]
-    fn the_tightest_cgroup_counts_in_both_versions() {
-        let root = tempfile::tempdir().expect("a temporary directory can be made");
-        let write = |path: &str, text: &str| {
-            let path = root.path().join(path);
-            fs::create_dir_all(path.parent().expect("it is a file in a directory")).expect("it is ours");
-            fs::write(path, text).expect("it is ours");
-        };
-        for (path, current, max) in [("a", "90", "100"), ("a/b", "80", "max"), ("pids/c", "8", "10")] {
-            write(&format!("{path}/pids.current"), &format!("{current}\n"));
-            write(&format!("{path}/pids.max"), &format!("{max}\n"));
-        }
-        let check = |cgroups: &str, expected: Option<(u64, u64)>| {
-            let limit = cgroup_pids(root.path(), cgroups);
-            assert_eq!(limit.map(|limit| (limit.used, limit.bound)), expected, "{cgroups:?}");
-        };
-        check("0::/a/b\n", Some((90, 100)));
-        check("9:name=systemd:/\n8:pids:/c\n0::/\n", Some((8, 10)));
-        check("0::/\n", None);
-        check("", None);
-    }
-
-    #[test]
     fn this_process_has_maps_and_threads() {
         let moment = Moment::of(std::process::id() as i32).expect("a process may look at itself");
         assert!(moment.maps > 0 && moment.threads > 0 && moment.tasks >= moment.threads);
-        assert!(moment.limits.iter().any(|limit| limit.name == "vm.max_map_count"));
+        for name in ["vm.max_map_count", "kernel.pid_max", "kernel.threads-max"] {
+            let limit = moment.limits.iter().find(|limit| limit.name == name);
+            assert!(limit.is_some_and(|limit| limit.used > 0 && !limit.is_met()), "{name} in {moment:?}");
+        }
+        assert!(memory_left_bytes() > Some(0) && pids_left() > Some(0) && max_map_count() > Some(0));
         assert_eq!(Moment::of(i32::MAX), None);
     }
 }

@@ -1,5 +1,5 @@
 //! A fixed number of threads that take requests from a queue, whatever they wait for. Promises: the queue is
-//! the fastest of the usual ones, an array of numbers that threads claim by an atomic add; no closure is
+//! the fastest of the usual ones, an array of numbers that threads claim by an exchange; no closure is
 //! boxed, no thread sleeps while there is a request. A queue under a mutex with a condition, as most
 //! programs write it, costs more, and would make our rival look worse.
 

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Notes of one recording, of 32 bytes each: 100,000 requests that wait, each on a thread of its own, need
+/// Notes of one recording, of 48 bytes each: 100,000 requests that wait, each on a thread of its own, need
 /// 600,000.
 const NOTES_MAX: usize = 1 << 20;
 

@@ -15,7 +15,7 @@ use super::work::Work;
 use super::{CONTROLS, FIGURES, bounds};
 use crate::child;
 use crate::progress::Progress;
-use crate::report::{Numbers, Row, Run, Skipped};
+use crate::report::{self, Numbers, Row, Run, Skipped};
 
 /// The part of the report that tells what is done.
 const WORK: &str = "work";
@@ -68,7 +68,8 @@ impl Rounds<'_> {
                 self.turns(kind, round, &mut found)?;
                 progress.end();
             }
-            if let Some(program) = self.article {
+            let has_failed = found.failed.iter().any(|failed| failed.name == ARTICLE);
+            if let Some(program) = self.article.filter(|_| !has_failed) {
                 progress.begin(format!("{ARTICLE}, round {}", round + 1));
                 let figures = article::run(program);
                 child::fail_if_interrupted()?;
@@ -117,10 +118,7 @@ impl Rounds<'_> {
 
 impl Found {
     fn note(&mut self, part: &'static str, subject: &str, run: Run) {
-        match self.rows.iter_mut().find(|row| row.part == part && row.subject == subject) {
-            Some(row) => row.runs.push(run),
-            None => self.rows.push(Row { part, subject: subject.to_owned(), runs: vec![run] }),
-        }
+        report::note(&mut self.rows, part, subject, run);
     }
 
     fn fail(&mut self, subject: &str, round: usize, error: &anyhow::Error) {

@@ -94,7 +94,7 @@ const MARKS: &[(&str, Purpose)] = &[
     ("*::thread::park*", Purpose::Locking),
     ("*::unpark", Purpose::Locking),
     ("*engine::pool::*", Purpose::Locking),
-    ("*sys::semaphore::*", Purpose::Locking),
+    ("*sys::parker::*", Purpose::Locking),
     ("*sys::stack::*", Purpose::Locking),
     ("*sched_yield*", Purpose::Waits),
     ("*nanosleep*", Purpose::Waits),

@@ -1,5 +1,5 @@
 //! The text that every response quotes: a file of the user's, or one that the lab makes. Promises: what the
-//! lab makes is the same on every machine, and has each letter about as often as English has it. Leaves to
+//! lab makes is the same on every machine, and has a `v` about as often as English has it. Leaves to
 //! others: what is done with it (`work.rs`).
 
 use std::fs;
@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 /// What a response quotes at most, in bytes, as the published program does.
 pub(super) const TEXT_BYTES_MAX: usize = 16_384;
 
-/// What sentences are made of; one word in sixteen has a `v`.
+/// What sentences are made of; three of them have a `v`.
 const WORDS: [&str; 32] = [
     "the", "server", "of", "requests", "and", "threads", "to", "wait", "in", "a", "queue", "that", "is",
     "never", "empty", "while", "for", "each", "answer", "it", "has", "to", "copy", "some", "text", "over",
