@@ -50,6 +50,9 @@ pub use slot::{Received, Sent, Tally};
 /// Words of a slot: 512 bytes.
 pub(crate) const SLOT_WORDS: usize = 64;
 
+/// What a slot takes of memory.
+pub const SLOT_BYTES: u64 = (SLOT_WORDS * size_of::<u64>()) as u64;
+
 /// Words of a cache line.
 const CACHE_LINE_WORDS: usize = 8;
 

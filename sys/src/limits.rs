@@ -22,7 +22,7 @@ pub(crate) mod painted;
 mod reading;
 mod root;
 
-pub use budget::{ThreadBudget, thread_budget, threads_in};
+pub use budget::{THREAD_MEMORY_BYTES, ThreadBudget, thread_budget, threads_in};
 pub use footprint::{FOOTPRINT_USUAL, Footprint, footprint};
 pub use reading::{Limit, Reading, read_all, read_all_quickly};
 pub use root::Root;

@@ -155,6 +155,15 @@ pub(super) mod tests {
         Recording { begun_ns: 0, ended_ns: 20 * MS, notes_lost: 0, threads }
     }
 
+    /// What [`told`] says of [`waiting_thread`].
+    const TOLD: [(&str, u64, u64, u64, u64); 5] = [
+        ("idle", 0, 1, 0, 0),
+        ("work", 1, 3, 2, 0),
+        ("wait", 3, 14, 0, 1),
+        ("work", 14, 17, 2, 1),
+        ("idle", 17, 18, 0, 0),
+    ];
+
     /// Kind, from, to, running and ready, in milliseconds.
     fn told(spans: &[Span]) -> Vec<(&'static str, u64, u64, u64, u64)> {
         let tell = |span: &Span| {
@@ -171,14 +180,7 @@ pub(super) mod tests {
     #[test]
     fn notes_become_spans_without_gaps() {
         let spans = spans(&waiting_thread(Place::Any, 0), 0);
-        let expected = [
-            ("idle", 0, 1, 0, 0),
-            ("work", 1, 3, 2, 0),
-            ("wait", 3, 14, 0, 1),
-            ("work", 14, 17, 2, 1),
-            ("idle", 17, 18, 0, 0),
-        ];
-        assert_eq!(told(&spans), expected);
+        assert_eq!(told(&spans), TOLD);
         assert_eq!(spans[2].doing, Doing::Wait(Duration::from_millis(10)));
         assert_eq!(spans.iter().map(|span| span.request).collect::<Vec<_>>(), {
             let seven = Some(7);
@@ -190,14 +192,7 @@ pub(super) mod tests {
     fn without_the_kernels_account_lateness_is_readiness() {
         let mut thread = waiting_thread(Place::Any, 0);
         thread.notes.iter_mut().for_each(|note| note.stamp.ready = None);
-        let expected = [
-            ("idle", 0, 1, 0, 0),
-            ("work", 1, 3, 2, 0),
-            ("wait", 3, 14, 0, 1),
-            ("work", 14, 17, 2, 1),
-            ("idle", 17, 18, 0, 0),
-        ];
-        assert_eq!(told(&spans(&thread, 0)), expected);
+        assert_eq!(told(&spans(&thread, 0)), TOLD);
     }
 
     #[test]

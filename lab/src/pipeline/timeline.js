@@ -82,6 +82,8 @@ class Section {
       this.draw();
     });
     this.canvas.addEventListener("pointerup", () => {
+      // Pressed elsewhere.
+      if (this.selection === null) return;
       const [from, to] = this.selection.map((x) => this.binAt(x)).sort((one, other) => one - other);
       this.selection = null;
       // Less than four bins is a click, or too little to see.

@@ -7,13 +7,12 @@ use super::footprint::{Footprint, footprint};
 use super::reading::{Limit, Reader, Reading};
 use super::root::Root;
 
-/// What is free is used to four fifths: others start threads too, and a thread that is refused is a job lost.
-const USABLE_NUMERATOR: u64 = 4;
-const USABLE_DENOMINATOR: u64 = 5;
+/// Of what is free a fifth is left: others start threads too, and a thread that is refused is a job lost.
+const LEFT_PART: u64 = 5;
 
 /// What the kernel keeps for a thread and what it touches of its stack: 10 to 30 KB of the one, and some
 /// pages of the other.
-const THREAD_MEMORY_BYTES: u64 = 64 * 1024;
+pub const THREAD_MEMORY_BYTES: u64 = 64 * 1024;
 
 /// What counts threads, or what each of them takes.
 const LIMITS: [Limit; 10] = [
@@ -60,10 +59,7 @@ impl ThreadBudget {
         }
         budget.threads = match budget.threads {
             u64::MAX => u64::MAX,
-            threads => {
-                threads / USABLE_DENOMINATOR * USABLE_NUMERATOR
-                    + threads % USABLE_DENOMINATOR * USABLE_NUMERATOR / USABLE_DENOMINATOR
-            }
+            threads => threads - threads.div_ceil(LEFT_PART),
         };
         budget
     }

@@ -78,8 +78,7 @@ impl Cpus {
         if let Some(Quota { cpus, place }) = &self.quota {
             sentences.push(format!(
                 "The control group's quota is {cpus:.2} CPUs' time ({}): beyond it all threads stop until \
-                the next \
-                 period, whatever CPUs are idle; `[threads] reactors = 0` takes {}.",
+                 the next period, whatever CPUs are idle; `[threads] reactors = 0` takes {}.",
                 place.display(),
                 self.effective,
             ));
@@ -98,8 +97,7 @@ impl Cpus {
         match (self.has_siblings(), self.capacity()) {
             (false, _) => format!(
                 "{names}, each its own: 50 % in `top` is half of what there is (a hypervisor may hide that \
-                CPUs share \
-                 a core)."
+                 CPUs share a core)."
             ),
             (true, Some(capacity)) => {
                 // The scheduler fills a core's second CPU only when each core has one that is busy.
@@ -107,17 +105,14 @@ impl Cpus {
                 let on_one_core = self.siblings.map_or(0.0, |siblings| siblings.on_one_core);
                 format!(
                     "{names}: two busy siblings do {on_one_core:.2} times the work of one (measured), so \
-                    all CPUs are \
-                     worth {capacity:.1} cores, and 50 % in `top`, {half:.0} busy CPUs on as many cores, is \
-                     {:.0} % of \
-                     what there is.",
+                     all CPUs are worth {capacity:.1} cores, and 50 % in `top`, {half:.0} busy CPUs on as \
+                     many cores, is {:.0} % of what there is.",
                     (half / capacity * 100.0).min(100.0),
                 )
             }
             (true, None) => format!(
                 "{names}: what two busy siblings do could not be measured; often it is 1.2 to 1.3 times the \
-                work of \
-                 one, and 50 % in `top` is then about 80 % of what there is."
+                 work of one, and 50 % in `top` is then about 80 % of what there is."
             ),
         }
     }
@@ -146,7 +141,7 @@ impl Cpus {
         {
             losses.push(format!(
                 "The quota stopped this control group in {throttled_periods} of {periods} periods, for \
-                {:.1} s in all.",
+                 {:.1} s in all.",
                 throttled.as_secs_f64()
             ));
         }

@@ -65,11 +65,8 @@ impl Finding {
         let needed = need.of(load.connections);
         // Who asks is another process than the one that will serve.
         let in_use = if is_of_process(reading.limit) { 0 } else { reading.used.unwrap_or(0) };
-        let available = match (reading.bound, reading.exempt) {
-            (Some(bound), None) => Some(bound.saturating_sub(in_use)),
-            _ => None,
-        };
         let free = Reading { used: Some(in_use), ..reading.clone() };
+        let available = free.free();
         let permits = available.and_then(|available| match need.each {
             0 => threads_in(&free, footprint).map(Permits::Threads),
             each => Some(Permits::Connections(available.saturating_sub(need.once) / each)),

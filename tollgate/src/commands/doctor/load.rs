@@ -6,7 +6,8 @@
 use gateway::config::Config;
 use gateway::limits::{PIPE_BYTES, PIPES_PER_THREAD_MAX};
 use gateway::server::ledger_settings;
-use sys::limits::{self, Footprint, Limit};
+use ledger::live_table::SLOT_BYTES;
+use sys::limits::{self, Footprint, Limit, THREAD_MEMORY_BYTES};
 
 /// Client side and upstream side of a tunnel.
 const SOCKETS_PER_CONNECTION: u64 = 2;
@@ -27,9 +28,6 @@ const THREADS_SPARE: u64 = 14;
 /// Mappings of a process without threads: executable, libraries, heap, SQLite, the live table.
 const MAPPINGS_SPARE: u64 = 256;
 
-/// What a thread touches of its stack, and what the kernel keeps for it.
-const THREAD_BYTES: u64 = 64 * 1024;
-
 /// Executable, rings, caches and buffers of a process that serves nobody, and one password that is hashed.
 const PROCESS_BYTES: u64 = 96 * 1024 * 1024;
 
@@ -45,9 +43,6 @@ const CONNECTION_KERNEL_BYTES: u64 = 10 * 1024;
 /// TCP buffers of a tunnel in which something is under way: a page for each of its sockets. An idle one has
 /// none.
 const CONNECTION_BUFFER_BYTES: u64 = 2 * 4096;
-
-/// A slot of the live table.
-const SLOT_BYTES: u64 = 512;
 
 /// What the configuration asks of a machine.
 #[derive(Clone, Copy, Debug)]
@@ -130,7 +125,7 @@ impl Load {
             }
             Limit::Stack => Need::once(FIRST_STACK_BYTES),
             Limit::Memory | Limit::GroupMemory => Need {
-                once: threads * THREAD_BYTES + PROCESS_BYTES + self.table_bytes,
+                once: threads * THREAD_MEMORY_BYTES + PROCESS_BYTES + self.table_bytes,
                 each: CONNECTION_BYTES + CONNECTION_KERNEL_BYTES,
             },
             Limit::LockedMemory => Need::once(self.table_bytes),

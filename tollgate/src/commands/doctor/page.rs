@@ -154,8 +154,7 @@ impl Report {
             let threads = grouped((available as f64 / maps) as u64);
             format!(
                 ". {} mappings have room for {threads} threads; with the last 3 to 6 of them a new thread \
-                does not \
-                 fail but aborts the process",
+                 does not fail but aborts the process",
                 grouped(available)
             )
         });

@@ -23,14 +23,13 @@ pub(super) fn error(limit: Limit) -> &'static str {
         Limit::Threads => "EAGAIN from clone: `serve` does not start, a pool does not grow",
         Limit::ThreadIds => {
             "EAGAIN from clone (ENOMEM where a pid namespace ends): `serve` does not start, a pool does not \
-            grow"
+             grow"
         }
         Limit::UserThreads => "EAGAIN from clone, also for other programs of the user",
         Limit::GroupThreads => "EAGAIN from clone; `pids.events` counts it",
         Limit::Mappings => {
             "ENOMEM from mmap, which a thread's start tells as EAGAIN; with 3 to 6 mappings left a new \
-            thread aborts \
-             the process"
+             thread aborts the process"
         }
         Limit::AddressSpace => {
             "ENOMEM from mmap: a thread is refused, or the process aborts for want of memory"
