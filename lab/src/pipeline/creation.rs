@@ -10,6 +10,7 @@ use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, BufRead, Read, Write as _};
 use std::os::fd::AsFd;
+use std::panic::PanicHookInfo;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -62,7 +63,7 @@ pub(crate) fn create(creation: &Creation) -> Result<()> {
     let mut threads = Vec::with_capacity(creation.threads as usize);
     let pipes = (io::stdin().as_fd().try_clone_to_owned()?, io::stdout().as_fd().try_clone_to_owned()?);
     PIPES.get_or_init(|| (pipes.0.into(), pipes.1.into()));
-    std::panic::set_hook(Box::new(|panic| die(panic.payload_as_str().unwrap_or("a panic"))));
+    std::panic::set_hook(Box::new(die_of_panic));
     say(READY)?;
     let mut words = io::stdin().lock().lines();
     let Some(GO) = words.next().transpose()?.as_deref() else { return Ok(()) };
@@ -106,6 +107,17 @@ fn live_on() -> io::Result<thread::JoinHandle<()>> {
             thread::park();
         }
     })
+}
+
+/// The runtime's own panic, for a thread without a stack for signals, is told by its error: to make its
+/// words would take memory, and without any abort the process.
+fn die_of_panic(panic: &PanicHookInfo<'_>) {
+    let error = io::Error::last_os_error().raw_os_error();
+    let is_of_runtime = panic.location().is_some_and(|it| it.file().ends_with("stack_overflow.rs"));
+    match error {
+        Some(number) if is_of_runtime => die_of(number),
+        _ => die(panic.payload_as_str().unwrap_or("a panic")),
+    }
 }
 
 fn die_of(number: i32) -> ! {
