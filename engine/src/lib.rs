@@ -9,6 +9,7 @@
 //!   tasks -> executor.rs async handshakes in a bounded slab          oneshot.rs  one value to a task
 //!            net.rs      sockets as futures                          pool.rs     jobs that block or burn
 //!            timer.rs    deadlines of tasks, timer/wheel.rs below    accept.rs   how connections arrive
+//!            timer/service.rs  deadlines that cross threads
 //!            slab.rs     slots with generations                      stats.rs    counters, one writer each
 //! ```
 

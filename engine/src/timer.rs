@@ -1,9 +1,32 @@
-//! Deadlines of tasks, kept on the thread's own wheel.
+//! Deadlines: of tasks here, kept on the thread's own wheel; of all else by the parts below.
 //!
 //! Promises: a future that is ready at its first poll costs no timer; dropping the future frees the timer
-//! at once. Leaves to others: deadlines of state machines (`Reactor::arm` with a tag), and deadlines that
-//! cross threads.
+//! at once. Leaves to others: deadlines of state machines (`Reactor::arm` with a tag).
+//!
+//! ```text
+//!   wheel.rs     who is due by when, in virtual time, for one thread: a reactor's own timers
+//!   service.rs   armed and cancelled from any thread: Service, Timers
+//!     post.rs      a wheel with a thread that sleeps until something is due
+//!     local.rs     a wheel turned by a thread with a loop of its own
+//!     shard.rs     what all threads touch: the cells, and the lists by which they come and go
+//!     owner.rs     what the wheel's owner does       cell.rs   whose a timer is, by one word
+//!     ending.rs    waiting for a callback's end
+//!   slack.rs     how late is soon enough             lazy.rs   a deadline put off by one store
+//! ```
 
+mod cell;
+mod ending;
+mod lazy;
+mod local;
+mod owner;
+mod post;
+#[cfg(all(test, shuttle))]
+mod schedules;
+mod service;
+mod shard;
+mod slack;
+#[cfg(all(test, not(shuttle)))]
+mod tests;
 pub mod wheel;
 
 use std::future::Future;
@@ -14,6 +37,10 @@ use std::task::{Poll, Waker};
 use sys::clock::Nanos;
 
 use crate::reactor::{Reactor, Waiter};
+pub use lazy::LazyDeadline;
+pub use local::Local;
+pub use service::{ArmError, Callback, Cancel, Next, Service, Settings, TimerHandle, TimerStats, Timers};
+pub use slack::Slack;
 use wheel::TimerId;
 
 /// The deadline came first.

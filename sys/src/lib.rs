@@ -9,11 +9,13 @@
 //!   clock.rs   monotonic and wall time             limits.rs  what this machine permits
 //!   ring.rs    one producer, one consumer          stack.rs   many producers, one who takes all
 //!   parking.rs who sleeps and who wakes        parker.rs  the sleep of one thread
+//!   alarm.rs   a sleep until a time that others move
 //!   mapping.rs memory that outlives the process    once_fn.rs a closure for another thread
 //!   thread.rs  what the kernel knows of a thread   pressure.rs  what threads and machine waited for
 //!   crash.rs   where a kill test strikes    witness.rs    what it found sent; both are nothing otherwise
 //! ```
 
+pub mod alarm;
 pub mod clock;
 pub mod crash;
 pub mod epoll;

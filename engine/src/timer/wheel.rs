@@ -29,6 +29,28 @@ pub struct TimerId {
     generation: u32,
 }
 
+impl TimerId {
+    /// The id as a word: generation above, index below.
+    pub fn to_bits(self) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(self.index)
+    }
+
+    /// The id that [`TimerId::to_bits`] made the word of.
+    pub fn from_bits(bits: u64) -> TimerId {
+        TimerId { index: bits as u32, generation: (bits >> 32) as u32 }
+    }
+}
+
+/// When a timer that is armed for `when` is due: at the first tick that begins later.
+pub fn due(when: Nanos) -> Nanos {
+    Nanos(due_tick(when).saturating_mul(1 << TICK_BITS))
+}
+
+fn due_tick(when: Nanos) -> u64 {
+    // Rounded up: a timer must never be early.
+    (when.0 >> TICK_BITS).saturating_add(1)
+}
+
 #[derive(Debug)]
 struct Node<T> {
     /// The first tick at which the timer is due; u64::MAX while the node is free.
@@ -64,9 +86,20 @@ pub struct Wheel<T> {
 impl<T> Wheel<T> {
     /// An empty wheel that stands at `now`.
     pub fn new(now: Nanos) -> Wheel<T> {
+        Wheel::with_capacity(now, 0)
+    }
+
+    /// As [`Wheel::new`], with memory for so many timers.
+    pub fn with_capacity(now: Nanos, timers: usize) -> Wheel<T> {
         let level = Level { occupied: 0, heads: [NONE; SLOTS], earliest: [u64::MAX; SLOTS] };
         let tick = now.0 >> TICK_BITS;
-        Wheel { tick, levels: Box::new([level; LEVELS]), nodes: Vec::new(), free: NONE, armed: 0 }
+        Wheel {
+            tick,
+            levels: Box::new([level; LEVELS]),
+            nodes: Vec::with_capacity(timers),
+            free: NONE,
+            armed: 0,
+        }
     }
 
     /// How many timers are armed.
@@ -76,8 +109,7 @@ impl<T> Wheel<T> {
 
     /// Makes `payload` due at `when`; at the next tick if that has passed.
     pub fn arm(&mut self, when: Nanos, payload: T) -> TimerId {
-        // Rounded up: a timer must never be early.
-        let tick = (when.0 >> TICK_BITS).saturating_add(1).max(self.tick + 1);
+        let tick = due_tick(when).max(self.tick + 1);
         let index = self.claim_node(tick, payload);
         self.link(index);
         self.armed += 1;

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use crate::tidy::{Finding, tree::Tree};
 
 /// Names that say nothing of what is inside, so that everything ends up inside.
-const EMPTY_NAMES: [&str; 9] =
-    ["common", "helper", "helpers", "manager", "managers", "service", "types", "util", "utils"];
+const EMPTY_NAMES: [&str; 8] =
+    ["common", "helper", "helpers", "manager", "managers", "types", "util", "utils"];
 
 /// A module is named by the noun that it holds.
 pub(super) fn name(tree: &Tree) -> Vec<Finding> {

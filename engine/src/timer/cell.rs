@@ -1,0 +1,199 @@
+//! The cell of a timer that several threads may take: one word says whose it is and what becomes of it.
+//!
+//! Promises: of all who would fire or cancel a timer exactly one wins, by a compare-and-swap on its word; a
+//! handle of an earlier tenant of the cell never wins anything, since generations never come again (2^61 of
+//! them). Leaves to others: where cells wait (`shard.rs`), and when a timer is due (`wheel.rs`).
+//!
+//! ```text
+//!            fill           enlist            fire              finish
+//!   FREE ---------> QUEUED ---------> ARMED ---------> FIRING ---------> FREE of the next generation
+//!    |                |                 |  ^             | |  cancel
+//!    |                | cancel          |  '-- again ----' '--------> DISMISSED, AWAITED --> FREE
+//!    |                v                 v cancel
+//!    |            CANCELLED         CANCELLED ---> FREE, once its owner has it in its hands again
+//!    '----- fill, by the wheel's own thread: ARMED at once
+//! ```
+//!
+//! Rules:
+//! 1. A free cell belongs to whoever took it from a list of free cells; only they fill it.
+//! 2. A cancelled cell is freed by the owner of the wheel, once: when it finds it among the arrivals if it
+//!    was QUEUED, in the list of cancelled ones if it was ARMED. Whoever cancelled it puts it there.
+//! 3. `next` is written by whoever holds the cell and puts it into a list; `home` by the owner alone.
+
+use sys::clock::Nanos;
+use sys::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+const STATE_BITS: u32 = 3;
+const STATE: u64 = (1 << STATE_BITS) - 1;
+
+/// In no wheel and in no list but one of free cells.
+const FREE: u64 = 0;
+/// Armed by a thread that is not the owner, and not in the wheel yet.
+const QUEUED: u64 = 1;
+/// In the wheel.
+const ARMED: u64 = 2;
+/// Its callback runs.
+const FIRING: u64 = 3;
+/// Taken back before it fired, and not in its owner's hands yet.
+const CANCELLED: u64 = 4;
+/// Its callback runs, and it is not to be armed again.
+const DISMISSED: u64 = 5;
+/// The same, and somebody sleeps until the callback has ended.
+const AWAITED: u64 = 6;
+
+/// `home` of a cell that is not in the wheel.
+pub(super) const NO_HOME: u64 = u64::MAX;
+
+/// A timer's memory; it has a cache line for itself.
+#[derive(Debug)]
+#[repr(align(64))]
+pub(super) struct Cell {
+    /// The generation above, the state below.
+    word: AtomicU64,
+    /// When it is due, in nanoseconds of the monotonic clock. Valid while it is armed.
+    when: AtomicU64,
+    /// What its owner's callback is told.
+    tag: AtomicU64,
+    /// Its name in the wheel.
+    pub(super) home: AtomicU64,
+    /// The next cell of the list that it is in.
+    pub(super) next: AtomicU32,
+}
+
+/// What trying to cancel found.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Claim {
+    /// It is cancelled, and among the arrivals.
+    Queued,
+    /// It is cancelled, and in the wheel: to be given to its owner.
+    Armed,
+    /// Its callback runs; it will not be armed again.
+    Running,
+    /// It fired, or was cancelled, before.
+    Gone,
+}
+
+impl Cell {
+    pub(super) fn new(next: u32) -> Cell {
+        Cell {
+            word: AtomicU64::new(FREE),
+            when: AtomicU64::new(0),
+            tag: AtomicU64::new(0),
+            home: AtomicU64::new(NO_HOME),
+            next: AtomicU32::new(next),
+        }
+    }
+
+    pub(super) fn when(&self) -> Nanos {
+        Nanos(self.when.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn tag(&self) -> u64 {
+        self.tag.load(Ordering::Relaxed)
+    }
+
+    /// Makes the caller's free cell a timer that waits for its owner; its generation. What it holds is
+    /// published by the list that it goes into.
+    pub(super) fn fill(&self, when: Nanos, tag: u64) -> u64 {
+        self.begin(when, tag, QUEUED)
+    }
+
+    /// Makes the owner's free cell a timer that is in the wheel; its generation.
+    pub(super) fn fill_armed(&self, when: Nanos, tag: u64) -> u64 {
+        self.begin(when, tag, ARMED)
+    }
+
+    fn begin(&self, when: Nanos, tag: u64, state: u64) -> u64 {
+        let word = self.word.load(Ordering::Relaxed);
+        debug_assert_eq!(word & STATE, FREE, "the cell is the caller's");
+        self.when.store(when.0, Ordering::Relaxed);
+        self.tag.store(tag, Ordering::Relaxed);
+        self.word.store(word | state, Ordering::Relaxed);
+        word >> STATE_BITS
+    }
+
+    /// The owner takes the cell into its wheel; false if it was cancelled before.
+    pub(super) fn enlist(&self) -> bool {
+        self.step(QUEUED, ARMED)
+    }
+
+    /// The owner begins its callback; false if it was cancelled before.
+    pub(super) fn fire(&self) -> bool {
+        self.step(ARMED, FIRING)
+    }
+
+    /// The owner arms it anew after its callback, under the same name; false if it was cancelled meanwhile.
+    pub(super) fn again(&self, when: Nanos) -> bool {
+        self.when.store(when.0, Ordering::Relaxed);
+        self.step(FIRING, ARMED)
+    }
+
+    /// Exchanges the state, whatever the generation: only the owner may, who holds the cell.
+    fn step(&self, from: u64, to: u64) -> bool {
+        let generation = self.word.load(Ordering::Relaxed) & !STATE;
+        self.word
+            .compare_exchange(generation | from, generation | to, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+    }
+
+    /// Anybody takes the timer back.
+    pub(super) fn cancel(&self, generation: u64) -> Claim {
+        let mut word = self.word.load(Ordering::Relaxed);
+        while word >> STATE_BITS == generation {
+            let (to, claim) = match word & STATE {
+                QUEUED => (CANCELLED, Claim::Queued),
+                ARMED => (CANCELLED, Claim::Armed),
+                FIRING => (DISMISSED, Claim::Running),
+                DISMISSED | AWAITED => return Claim::Running,
+                _ => return Claim::Gone,
+            };
+            let next = generation << STATE_BITS | to;
+            match self.word.compare_exchange_weak(word, next, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return claim,
+                Err(current) => word = current,
+            }
+        }
+        Claim::Gone
+    }
+
+    /// Whether it was cancelled and waits to be freed.
+    pub(super) fn is_cancelled(&self) -> bool {
+        // Acquire: whoever frees it comes after the one who cancelled it.
+        self.word.load(Ordering::Acquire) & STATE == CANCELLED
+    }
+
+    /// The owner takes back a timer that is in its wheel, or that it is to forget; false if it is not there
+    /// any more. The cell is free.
+    pub(super) fn reclaim_armed(&self, generation: u64) -> bool {
+        let armed = generation << STATE_BITS | ARMED;
+        let free = (generation + 1) << STATE_BITS | FREE;
+        self.word.compare_exchange(armed, free, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// The generation of the timer that the cell is or was last.
+    pub(super) fn generation(&self) -> u64 {
+        self.word.load(Ordering::Relaxed) >> STATE_BITS
+    }
+
+    /// The owner, or who filled it and has told nobody, makes it free; whether somebody sleeps until then.
+    pub(super) fn free(&self) -> bool {
+        let next = ((self.word.load(Ordering::Relaxed) >> STATE_BITS) + 1) << STATE_BITS | FREE;
+        // A swap, since a callback's end meets those who dismiss and await it. Release: who finds it free
+        // sees what the callback did.
+        self.word.swap(next, Ordering::AcqRel) & STATE == AWAITED
+    }
+
+    /// Says that the caller will sleep until the callback has ended; false if it has.
+    pub(super) fn await_end(&self, generation: u64) -> bool {
+        let of = |state: u64| generation << STATE_BITS | state;
+        let word = self.word.load(Ordering::Acquire);
+        if word == of(AWAITED) {
+            return true;
+        }
+        word == of(DISMISSED)
+            && match self.word.compare_exchange(word, of(AWAITED), Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => true,
+                Err(current) => current == of(AWAITED),
+            }
+    }
+}

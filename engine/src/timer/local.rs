@@ -1,0 +1,149 @@
+//! A thread's own end of the timer service: the thread arms and fires its timers in its own loop, and others
+//! may cancel them.
+//!
+//! Promises: the thread's own arming and cancelling touch nothing that others write, but for the timer's
+//! word; it is woken only when others have cancelled so many of its timers that they are to be collected.
+//! Leaves to others: the loop, and its sleep.
+//!
+//! ```text
+//!   loop: turn(now, callback) -> work -> park() -> Some(until): sleep, or until something else comes
+//!                                             '-> None: turn again
+//! ```
+
+use std::fmt;
+use std::sync::{Arc, OnceLock, PoisonError};
+
+use sys::clock::Nanos;
+use sys::sync::Mutex;
+
+use super::ending::Ending;
+use super::owner::Owner;
+use super::service::{ArmError, Cancel, Next, TimerHandle, Timers};
+use super::shard::{Duty, Shard, Ticket};
+use super::slack::Slack;
+
+type Wake = Box<dyn Fn() + Send + Sync>;
+
+/// What other threads see of a local end.
+pub(super) struct Desk {
+    pub(super) shard: Arc<Shard>,
+    pub(super) ending: Ending,
+    /// Until somebody comes.
+    owner: Mutex<Option<Owner>>,
+    wake: OnceLock<Wake>,
+}
+
+impl Desk {
+    pub(super) fn new(cells: usize, now: Nanos) -> Desk {
+        let shard = Arc::new(Shard::new(cells));
+        let owner = Mutex::new(Some(Owner::keeping(Arc::clone(&shard), now)));
+        Desk { shard, ending: Ending::new(), owner, wake: OnceLock::new() }
+    }
+
+    /// The calling thread comes, the only one that ever does.
+    pub(super) fn occupy(&self, wake: Wake) -> Owner {
+        assert!(self.wake.set(wake).is_ok(), "a desk is occupied once");
+        let owner = self.owner.lock().unwrap_or_else(PoisonError::into_inner).take();
+        owner.expect("a desk is occupied once")
+    }
+
+    /// Any other thread.
+    pub(super) fn cancel(&self, ticket: Ticket) -> Cancel {
+        let (found, duty) = self.shard.cancel(ticket);
+        self.fulfil(duty);
+        found
+    }
+
+    fn fulfil(&self, duty: Duty) {
+        if duty == Duty::Collect
+            && self.shard.must_wake_to_collect()
+            && let Some(wake) = self.wake.get()
+        {
+            wake();
+        }
+    }
+}
+
+/// See the file's header. When it goes, its timers are gone.
+pub struct Local {
+    timers: Timers,
+    number: usize,
+    shard: u32,
+    owner: Owner,
+}
+
+impl Local {
+    pub(super) fn new(timers: Timers, number: usize, owner: Owner) -> Local {
+        Local { shard: timers.shard_of_desk(number), timers, number, owner }
+    }
+
+    /// As [`Timers::arm`], here.
+    ///
+    /// # Errors
+    /// [`ArmError::Full`].
+    pub fn arm(&mut self, deadline: Nanos, slack: Slack, tag: u64) -> Result<TimerHandle, ArmError> {
+        let when = slack.apply(deadline);
+        let mut ticket = self.owner.arm(when, tag);
+        if ticket.is_none() {
+            self.owner.collect();
+            ticket = self.owner.arm(when, tag);
+        }
+        Ok(TimerHandle { shard: self.shard, ticket: ticket.ok_or(ArmError::Full)? })
+    }
+
+    /// As [`Timers::cancel`]; costs least for a timer of this end.
+    pub fn cancel(&mut self, handle: TimerHandle) -> Cancel {
+        if handle.shard != self.shard {
+            return self.timers.cancel(handle);
+        }
+        let (found, duty) = self.owner.cancel(handle.ticket);
+        if duty == Duty::Collect {
+            self.owner.collect();
+        }
+        found
+    }
+
+    /// Runs `callback` for each timer that is due at `now`, and says how many there were. It may arm and
+    /// cancel others here.
+    pub fn turn(&mut self, now: Nanos, mut callback: impl FnMut(&mut Local, u64) -> Next) -> usize {
+        self.desk().shard.unpark();
+        self.owner.collect();
+        let mut fired = 0;
+        while let Some(due) = self.owner.pop_due(now) {
+            self.desk().ending.run_here();
+            fired += 1;
+            let next = callback(self, due.tag);
+            if self.owner.finish(due, next) {
+                self.desk().ending.tell();
+            }
+        }
+        fired
+    }
+
+    /// Says that the thread will sleep, and until when nothing is due; `None` if another turn is to come
+    /// first. The next [`Local::turn`] says that it is awake.
+    pub fn park(&mut self) -> Option<Nanos> {
+        self.owner.park()
+    }
+
+    fn desk(&self) -> &Desk {
+        self.timers.desk(self.number)
+    }
+
+    /// How many timers are armed.
+    pub fn armed(&self) -> usize {
+        self.owner.armed()
+    }
+}
+
+impl Drop for Local {
+    fn drop(&mut self) {
+        self.owner.close();
+    }
+}
+
+impl fmt::Debug for Local {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Local").field("number", &self.number).field("armed", &self.armed()).finish()
+    }
+}

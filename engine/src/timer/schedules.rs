@@ -1,0 +1,211 @@
+//! The timer service under shuttle, which switches between its threads and its users at every access to what
+//! they share. Time passes at once: what is due some time fires as soon as its thread runs, and what is armed
+//! for `FAR` fires never.
+//!
+//! Promises: whatever the schedule, a timer is fired or cancelled once and never both; no wake is lost, or the
+//! schedule would not end; all threads end and all cells come back. Leaves to others: what the memory model
+//! may reorder (`tests/timer_loom.rs`).
+//!
+//! `RUSTFLAGS="--cfg shuttle" cargo test -p engine --release --target-dir target/shuttle --lib schedules`
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use shuttle::rand::{Rng, thread_rng};
+use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
+use shuttle::thread;
+use shuttle::{Config, Runner};
+use sys::clock::Nanos;
+
+use super::{Cancel, Next, Service, Settings, Slack, TimerHandle, Timers};
+
+/// Of each scheduler.
+const SCHEDULES: usize = 8_000;
+const PCT_DEPTH: usize = 3;
+const STEPS_MAX: usize = 400_000;
+const THREADS: u64 = 8;
+const SOON: Nanos = Nanos(0);
+const FAR: Nanos = Nanos::NEVER;
+
+fn explore(model: impl Fn() + Send + Sync + Copy + 'static) {
+    fn run(scheduler: impl Scheduler + 'static, model: impl Fn() + Send + Sync + 'static) {
+        let mut config = Config::new();
+        config.stack_size = 0x2_0000;
+        config.max_steps = shuttle::MaxSteps::FailAfter(STEPS_MAX);
+        Runner::new(scheduler, config).run(model);
+    }
+    run(RandomScheduler::new(SCHEDULES), model);
+    run(PctScheduler::new(PCT_DEPTH, SCHEDULES), model);
+}
+
+/// How often each tag fired, eight bits for each.
+#[derive(Clone, Default)]
+struct Fired(Arc<AtomicU64>);
+
+impl Fired {
+    fn of(&self, tag: u64) -> u64 {
+        self.0.load(Ordering::SeqCst) >> (8 * tag) & 0xff
+    }
+
+    fn add(&self, tag: u64) {
+        self.0.fetch_add(1 << (8 * tag), Ordering::SeqCst);
+    }
+
+    fn wait_for(&self, tag: u64) {
+        while self.of(tag) == 0 {
+            thread::yield_now();
+        }
+    }
+}
+
+fn service(threads: usize) -> (Service, Fired) {
+    let fired = Fired::default();
+    let of_callback = fired.clone();
+    let settings =
+        Settings { threads, timers_max: 16, locals: 1, local_timers_max: 8, ..Settings::default() };
+    let service = Service::start(&settings, move |_, tag| {
+        of_callback.add(tag);
+        Next::Done
+    });
+    (service.unwrap(), fired)
+}
+
+#[test]
+fn eight_threads_arm_and_cancel_what_is_due() {
+    explore(|| {
+        let (service, fired) = service(1);
+        let users: Vec<_> = (0..THREADS - 1)
+            .map(|tag| {
+                let (timers, fired) = (service.timers().clone(), fired.clone());
+                thread::spawn(move || {
+                    let name = timers.arm(SOON, Slack::Tick, tag).unwrap();
+                    let found = if tag % 2 == 0 { timers.cancel_sync(name) } else { timers.cancel(name) };
+                    match found {
+                        Cancel::Cancelled => assert_eq!(fired.of(tag), 0),
+                        // Its end was waited for.
+                        _ if tag % 2 == 0 => assert_eq!(fired.of(tag), 1),
+                        _ => fired.wait_for(tag),
+                    }
+                    found
+                })
+            })
+            .collect();
+        let found: Vec<_> = users.into_iter().map(|user| user.join().unwrap()).collect();
+        assert_eq!(service.shutdown(), 0);
+        for (tag, found) in found.into_iter().enumerate() {
+            assert_eq!(fired.of(tag as u64), u64::from(found != Cancel::Cancelled));
+        }
+    });
+}
+
+#[test]
+fn one_of_many_cancellers_wins_and_the_cells_come_back() {
+    explore(|| {
+        let (service, fired) = service(2);
+        let timers = service.timers().clone();
+        let names: Arc<Vec<TimerHandle>> =
+            Arc::new((0..4).map(|tag| timers.arm(FAR, Slack::Tick, tag).unwrap()).collect());
+        let users: Vec<_> = (0..THREADS - 2)
+            .map(|_| {
+                let (timers, names) = (timers.clone(), Arc::clone(&names));
+                thread::spawn(move || {
+                    let found = names.iter().map(|&name| timers.cancel(name));
+                    found.filter(|&found| found == Cancel::Cancelled).count()
+                })
+            })
+            .collect();
+        let won: usize = users.into_iter().map(|user| user.join().unwrap()).sum();
+        assert_eq!(won, 4);
+        // A lost cell would show here, one that is free twice as two timers of one name.
+        let again: Vec<_> = (0..16).map(|_| timers.arm(FAR, Slack::Tick, 7).unwrap()).collect();
+        assert!(again.iter().all(|&name| timers.cancel(name) == Cancel::Cancelled));
+        assert_eq!((service.shutdown(), fired.of(0)), (0, 0));
+    });
+}
+
+#[test]
+fn no_wake_is_lost_while_others_cancel_and_collect() {
+    explore(|| {
+        let (service, fired) = service(1);
+        let users: Vec<_> = (0..3)
+            .map(|_| {
+                let timers = service.timers().clone();
+                thread::spawn(move || cancel_many(&timers))
+            })
+            .collect();
+        let timers = service.timers();
+        for tag in 0..3 {
+            timers.arm(SOON, Slack::Tick, tag).unwrap();
+            fired.wait_for(tag);
+        }
+        users.into_iter().for_each(|user| user.join().unwrap());
+        assert_eq!(service.shutdown(), 0);
+    });
+}
+
+fn cancel_many(timers: &Timers) {
+    for _ in 0..4 {
+        let name = timers.arm(FAR, Slack::Tick, 7).unwrap();
+        assert_eq!(timers.cancel(name), Cancel::Cancelled);
+    }
+}
+
+#[test]
+fn a_service_ends_while_others_arm() {
+    explore(|| {
+        let (service, fired) = service(1);
+        let users: Vec<_> = (0..THREADS - 2)
+            .map(|tag| {
+                let timers = service.timers().clone();
+                thread::spawn(move || {
+                    let name = timers.arm(if tag < 3 { SOON } else { FAR }, Slack::Tick, tag);
+                    (name, timers)
+                })
+            })
+            .collect();
+        if thread_rng().gen_range(0..2) == 0 {
+            thread::yield_now();
+        }
+        service.shutdown();
+        for user in users {
+            let (name, timers) = user.join().unwrap();
+            let before = fired.0.load(Ordering::SeqCst);
+            assert!(name.is_err() || timers.cancel(name.unwrap()) != Cancel::Running);
+            assert_eq!(fired.0.load(Ordering::SeqCst), before, "nothing fires any more");
+        }
+    });
+}
+
+#[test]
+fn a_local_end_is_woken_for_what_others_cancel() {
+    explore(|| {
+        let (service, _fired) = service(1);
+        let woken = Arc::new(AtomicU64::new(0));
+        let wake = Arc::clone(&woken);
+        let mut local = service
+            .timers()
+            .attach(move || {
+                wake.fetch_add(1, Ordering::SeqCst);
+            })
+            .unwrap();
+        let names: Vec<_> = (0..4).map(|tag| local.arm(FAR, Slack::Tick, tag).unwrap()).collect();
+        let users: Vec<_> = names
+            .into_iter()
+            .map(|name| {
+                let timers = service.timers().clone();
+                thread::spawn(move || assert_eq!(timers.cancel(name), Cancel::Cancelled))
+            })
+            .collect();
+        // Asleep only while fewer wait than are to be collected.
+        while local.armed() > 1 {
+            local.turn(SOON, |_, _| Next::Done);
+            let before = woken.load(Ordering::SeqCst);
+            if local.park().is_some() {
+                while local.armed() > 1 && woken.load(Ordering::SeqCst) == before {
+                    thread::yield_now();
+                }
+            }
+        }
+        users.into_iter().for_each(|user| user.join().unwrap());
+    });
+}

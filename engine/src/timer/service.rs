@@ -1,0 +1,329 @@
+//! Timers that any thread arms and any thread cancels.
+//!
+//! Promises: a callback runs never before its deadline, and at most a tick (1.05 ms) and its slack after it,
+//! as far as the machine gives the service's thread a CPU; once for each time that a timer was armed; never
+//! after [`Cancel::Cancelled`] was answered. Arming and cancelling take constant time and wait for nobody: no
+//! lock that another thread may hold, no system call but by the one who moves the next wake-up. Of timers
+//! that were cancelled at most 256 or an eighth of the armed ones keep their memory, whichever is more, and
+//! what comes while a thread collects them. A service whose timers are all cancelled or far away sleeps.
+//! Steps of the wall clock change nothing. Leaves to others: deadlines that never leave their thread (the
+//! reactor's own wheel costs less), and what a tag means.
+//!
+//! ```text
+//!   Timers (any thread) --arm, cancel--> Post: shard, wheel, alarm <--sleeps-- a thread of the service
+//!            \                                                                    '--> callback(tag)
+//!             '---------cancel---------> Desk: shard <--wheel-- Local: a thread with a loop of its own
+//! ```
+//!
+//! A thread that arms and fires timers itself, in its own loop, has a [`Local`] end: it pays half. The timers
+//! of all others go to the posts, each thread's to the same one.
+//!
+//! A wheel has one owner, and what other threads do reaches it by lists that are taken whole. (brpc's bucketed
+//! timer thread splits a lock instead, and leaves cancelled timers in its heap until they would have been
+//! due: apache/brpc#3383.) Whoever cancels one too many collects them, and puts the alarm off: a thread that
+//! sleeps need not be woken to learn that it may sleep on.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+use sys::clock::{Nanos, monotonic};
+use sys::sync::atomic::{AtomicUsize, Ordering};
+use sys::sync::thread::{self, JoinHandle};
+
+use super::local::{Desk, Local};
+use super::post::Post;
+use super::shard::{CELLS_MAX, Ticket};
+use super::slack::Slack;
+
+/// What a callback is told: whatever the caller of [`Timers::arm`] said.
+pub type Callback = dyn Fn(&Timers, u64) -> Next + Send + Sync;
+
+/// What becomes of a timer after its callback.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Next {
+    /// It is gone, and its handle leads to nothing.
+    Done,
+    /// It is armed anew under the same handle, unless it was cancelled while the callback ran.
+    Again(Nanos),
+}
+
+/// What cancelling found.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Cancel {
+    /// The timer was armed: its callback will not run.
+    Cancelled,
+    /// Its callback runs at this moment; it will not run again.
+    Running,
+    /// Its callback has run, or it was cancelled before.
+    Gone,
+}
+
+/// Why a timer could not be armed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum ArmError {
+    /// As many are armed as the settings allow.
+    Full,
+    /// The service has ended.
+    Closed,
+}
+
+impl fmt::Display for ArmError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            ArmError::Full => "as many timers are armed as the service may have",
+            ArmError::Closed => "the timer service has ended",
+        })
+    }
+}
+
+impl std::error::Error for ArmError {}
+
+/// Names a timer. It may be copied, kept for ever and used by any thread: when its timer is gone, it leads to
+/// nothing.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct TimerHandle {
+    pub(super) shard: u32,
+    pub(super) ticket: Ticket,
+}
+
+/// How a service is to be.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Its threads are called so, with a number behind.
+    pub name: &'static str,
+    /// Threads that keep timers of threads without a loop; at least 1. One fires some million timers a
+    /// second; more of them save their users from meeting each other.
+    pub threads: usize,
+    /// The most timers that may be armed with each of these threads, at most 14 million. Memory for all of
+    /// them, about 110 bytes for each, is taken at the start.
+    pub timers_max: usize,
+    /// How many threads may have a [`Local`] end, each once.
+    pub locals: usize,
+    /// The most timers that may be armed at each local end.
+    pub local_timers_max: usize,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings { name: "timer", threads: 1, timers_max: 16_384, locals: 0, local_timers_max: 16_384 }
+    }
+}
+
+/// A timer service that runs; when it is dropped, its threads end and its timers are gone. What uses it holds
+/// [`Timers`].
+#[derive(Debug)]
+pub struct Service {
+    timers: Timers,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// A way to a service, for any thread. It does not keep the service alive.
+#[derive(Clone)]
+pub struct Timers(Arc<Inner>);
+
+struct Inner {
+    posts: Box<[Post]>,
+    desks: Box<[Desk]>,
+    /// Desks that have been taken.
+    attached: AtomicUsize,
+    callback: Box<Callback>,
+}
+
+/// Figures of a service. Each is right for itself; together they may be of slightly different moments.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct TimerStats {
+    /// Timers in the wheels of the service's threads when somebody last looked after them.
+    pub armed: u64,
+    /// Callbacks that have run.
+    pub fired: u64,
+    /// Of those, the ones after which the timer was armed anew.
+    pub rearmed: u64,
+    /// Callbacks that ended by a panic; their timers are gone.
+    pub panics: u64,
+    /// Sleeps of the service's threads that have ended.
+    pub wakes: u64,
+    /// Of those, the ones that found nothing due.
+    pub dead_wakes: u64,
+    /// How often a caller collected cancelled timers for a sleeping thread.
+    pub collected: u64,
+}
+
+impl Service {
+    /// Starts its threads. `callback` is told the tag of each timer that is due, on a thread of the service,
+    /// one at a time for each thread: it should tell somebody, and not work or wait. A panic in it ends the
+    /// timer and nothing else.
+    ///
+    /// # Errors
+    /// `EAGAIN` when a thread cannot be created, `EMFILE` or `ENFILE` for its alarm.
+    ///
+    /// # Panics
+    /// When the settings ask for no thread or for more timers than a shard can hold.
+    pub fn start(
+        settings: &Settings,
+        callback: impl Fn(&Timers, u64) -> Next + Send + Sync + 'static,
+    ) -> io::Result<Service> {
+        assert!(settings.threads > 0, "a timer service needs a thread");
+        let now = monotonic();
+        let posts = (0..settings.threads).map(|_| Post::new(cells(settings.timers_max), now));
+        let desks = (0..settings.locals).map(|_| Desk::new(cells(settings.local_timers_max), now));
+        let timers = Timers(Arc::new(Inner {
+            posts: posts.collect::<io::Result<_>>()?,
+            desks: desks.collect(),
+            attached: AtomicUsize::new(0),
+            callback: Box::new(callback),
+        }));
+        let mut service = Service { timers, threads: Vec::with_capacity(settings.threads) };
+        for number in 0..settings.threads {
+            let timers = service.timers.clone();
+            let name = format!("{}-{number}", settings.name);
+            let thread =
+                thread::Builder::new().name(name).spawn(move || timers.0.posts[number].live(&timers))?;
+            service.threads.push(thread);
+        }
+        Ok(service)
+    }
+
+    /// The way to it.
+    pub fn timers(&self) -> &Timers {
+        &self.timers
+    }
+
+    /// Ends it and waits for its threads. Timers that were armed do not fire; how many there were.
+    pub fn shutdown(mut self) -> u64 {
+        self.close();
+        self.timers.0.posts.iter().map(Post::forgotten).sum()
+    }
+
+    fn close(&mut self) {
+        self.timers.0.posts.iter().for_each(Post::close);
+        for thread in self.threads.drain(..) {
+            // A callback that drops the service is on one of these threads, which ends after it.
+            if thread.thread().id() != thread::current().id() {
+                thread.join().expect("callbacks' panics are caught");
+            }
+        }
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// Cells for so many timers: those that are cancelled and not collected yet take nobody's place.
+fn cells(timers: usize) -> usize {
+    let cells = timers + super::shard::uncollected_max(timers);
+    assert!(cells <= CELLS_MAX, "{timers} timers are more than a shard can hold");
+    cells
+}
+
+impl Timers {
+    /// Has the callback told `tag` at `deadline`, or up to a tick and `slack` later. One that has passed is
+    /// told at the next tick.
+    ///
+    /// # Errors
+    /// See [`ArmError`].
+    pub fn arm(&self, deadline: Nanos, slack: Slack, tag: u64) -> Result<TimerHandle, ArmError> {
+        let shard = own_number() % self.0.posts.len();
+        let ticket = self.0.posts[shard].arm(slack.apply(deadline), tag)?;
+        Ok(TimerHandle { shard: shard as u32, ticket })
+    }
+
+    /// Takes a timer back, whoever armed it.
+    pub fn cancel(&self, handle: TimerHandle) -> Cancel {
+        match self.place(handle) {
+            Place::Post(post) => post.cancel(handle.ticket),
+            Place::Desk(desk) => desk.cancel(handle.ticket),
+            Place::Nowhere => Cancel::Gone,
+        }
+    }
+
+    /// As [`Timers::cancel`]; where the callback runs, it returns when that has ended, so that what the
+    /// callback uses may go. Inside that very callback it returns at once.
+    pub fn cancel_sync(&self, handle: TimerHandle) -> Cancel {
+        let found = self.cancel(handle);
+        if found == Cancel::Running {
+            match self.place(handle) {
+                Place::Post(post) => post.ending.wait(&post.shard, handle.ticket),
+                Place::Desk(desk) => desk.ending.wait(&desk.shard, handle.ticket),
+                Place::Nowhere => {}
+            }
+        }
+        found
+    }
+
+    /// The calling thread's end: it arms, cancels and fires timers of its own, and others may cancel them.
+    /// `wake` ends the thread's sleep, and is called by others when they have cancelled so many of its timers
+    /// that it is to collect them. `None` when the settings' ends are all taken.
+    pub fn attach(&self, wake: impl Fn() + Send + Sync + 'static) -> Option<Local> {
+        let number = self.0.attached.fetch_add(1, Ordering::Relaxed);
+        let desk = self.0.desks.get(number)?;
+        Some(Local::new(self.clone(), number, desk.occupy(Box::new(wake))))
+    }
+
+    /// The figures so far.
+    pub fn stats(&self) -> TimerStats {
+        self.0.posts.iter().map(|post| post.stats.read()).fold(TimerStats::default(), TimerStats::plus)
+    }
+
+    pub(super) fn desk(&self, number: usize) -> &Desk {
+        &self.0.desks[number]
+    }
+
+    /// The number of the shard of a desk, for handles.
+    pub(super) fn shard_of_desk(&self, number: usize) -> u32 {
+        (self.0.posts.len() + number) as u32
+    }
+
+    pub(super) fn call(&self, tag: u64) -> Next {
+        (self.0.callback)(self, tag)
+    }
+
+    fn place(&self, handle: TimerHandle) -> Place<'_> {
+        let (shard, posts) = (handle.shard as usize, self.0.posts.len());
+        match (self.0.posts.get(shard), self.0.desks.get(shard.wrapping_sub(posts))) {
+            (Some(post), _) => Place::Post(post),
+            (None, Some(desk)) => Place::Desk(desk),
+            (None, None) => Place::Nowhere,
+        }
+    }
+}
+
+/// Where a timer is.
+enum Place<'t> {
+    Post(&'t Post),
+    Desk(&'t Desk),
+    /// With another service.
+    Nowhere,
+}
+
+impl fmt::Debug for Timers {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Timers").field("stats", &self.stats()).finish_non_exhaustive()
+    }
+}
+
+impl TimerStats {
+    fn plus(self, other: TimerStats) -> TimerStats {
+        TimerStats {
+            armed: self.armed + other.armed,
+            fired: self.fired + other.fired,
+            rearmed: self.rearmed + other.rearmed,
+            panics: self.panics + other.panics,
+            wakes: self.wakes + other.wakes,
+            dead_wakes: self.dead_wakes + other.dead_wakes,
+            collected: self.collected + other.collected,
+        }
+    }
+}
+
+/// Threads are numbered as they first arm a timer, so that they spread over the posts.
+fn own_number() -> usize {
+    static THREADS: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
+    sys::sync::thread_local! {
+        static NUMBER: usize = THREADS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    }
+    NUMBER.with(|number| *number)
+}

@@ -1,0 +1,371 @@
+//! What all threads may touch of one wheel's timers: the cells, and the lists by which cells come and go.
+//!
+//! Promises: nobody waits here; a thread that is descheduled anywhere stalls no other, but that whoever was
+//! about to bring the owner's wake-up forward does so when it runs again. Memory is taken once, at the start.
+//! Leaves to others: what the word of a cell means (`cell.rs`), the wheel (`owner.rs`), the owner's sleep.
+//!
+//! ```text
+//!   any thread                                              the owner of the wheel
+//!   arm:    spare ----> fill ----> arrivals --------------> enlist, into the wheel
+//!             ^                      '- earlier than parked_until? the one who lowers it has the owner woken
+//!   cancel: the word ------------> cancelled -------------> out of the wheel, free
+//!             '- QUEUED: counted only, the owner finds it among the arrivals
+//!             '- as many as `crowd`: somebody has them collected
+//! ```
+//!
+//! Lists of cells are stacks, linked by number through the cells. Two are taken whole, which rules the ABA
+//! problem out (R. K. Treiber, IBM RJ 5118, 1986); of the third, `spare`, single cells are taken, so its head
+//! counts what was taken: 2^40 cells would have to go through it while a thread stands between two
+//! instructions.
+
+use sys::clock::Nanos;
+use sys::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+use super::cell::{Cell, Claim};
+use super::service::{ArmError, Cancel};
+use super::wheel;
+
+/// The end of a list, in 24 bits.
+const NONE: u32 = (1 << INDEX_BITS) - 1;
+/// The head of the arrivals when nobody will take them any more.
+const CLOSED: u32 = NONE - 1;
+const INDEX_BITS: u32 = 24;
+const INDEX: u64 = (1 << INDEX_BITS) - 1;
+const ONE_TAKEN: u64 = 1 << INDEX_BITS;
+/// In the word of the cancelled ones the count stands above the head.
+const ONE_CANCELLED: u64 = 1 << 32;
+/// The most cells that a shard can have.
+pub(super) const CELLS_MAX: usize = CLOSED as usize;
+
+/// Cancelled timers that may wait before they are collected, at least; the other bound is a part of those
+/// that are armed. 256 cells are 16 KiB: collected together they cost each other nothing. Models have fewer
+/// timers.
+const CROWD_MIN: usize = if cfg!(any(loom, shuttle)) { 2 } else { 256 };
+const CROWD_SHARE: usize = 8;
+
+/// `parked_until` while the owner runs, and while somebody is on the way to wake it.
+const RUNNING: u64 = 0;
+
+/// How many timers of so many may be cancelled and not collected.
+pub(super) fn uncollected_max(armed: usize) -> usize {
+    (armed / CROWD_SHARE).max(CROWD_MIN)
+}
+
+/// A timer of one shard.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct Ticket {
+    pub(super) index: u32,
+    pub(super) generation: u64,
+}
+
+/// What the caller has to do after a call, for the owner's sake.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[must_use]
+pub(super) enum Duty {
+    Nothing,
+    /// The owner would sleep too long.
+    Wake,
+    /// So many cancelled timers wait that they are to be collected.
+    Collect,
+}
+
+/// A word that many threads write; nothing else shares its cache lines.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Apart<T>(T);
+
+/// See the file's header.
+#[derive(Debug)]
+pub(super) struct Shard {
+    cells: Box<[Cell]>,
+    spare: Apart<AtomicU64>,
+    arrivals: Apart<AtomicU32>,
+    cancelled: Apart<AtomicU64>,
+    /// The earliest time at which the sleeping owner wakes by itself.
+    parked_until: Apart<AtomicU64>,
+    /// Cancelled timers from which on they are to be collected.
+    crowd: AtomicU64,
+}
+
+impl Shard {
+    /// A shard whose cells are all spare.
+    pub(super) fn new(cells: usize) -> Shard {
+        assert!(cells <= CELLS_MAX, "the caller bounds its cells");
+        let last = cells.checked_sub(1);
+        let next = |index: usize| if Some(index) == last { NONE } else { index as u32 + 1 };
+        Shard {
+            cells: (0..cells).map(|index| Cell::new(next(index))).collect(),
+            spare: Apart(AtomicU64::new(if cells == 0 { INDEX } else { 0 })),
+            arrivals: Apart(AtomicU32::new(NONE)),
+            cancelled: Apart(AtomicU64::new(u64::from(NONE))),
+            parked_until: Apart(AtomicU64::new(RUNNING)),
+            crowd: AtomicU64::new(CROWD_MIN as u64),
+        }
+    }
+
+    pub(super) fn cell(&self, index: u32) -> &Cell {
+        &self.cells[index as usize]
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.cells.len()
+    }
+
+    /// Any thread: a timer that the owner will find.
+    ///
+    /// # Errors
+    /// See [`ArmError`].
+    pub(super) fn arm(&self, when: Nanos, tag: u64) -> Result<(Ticket, Duty), ArmError> {
+        let index = self.take_spare().ok_or(ArmError::Full)?;
+        let cell = self.cell(index);
+        let generation = cell.fill(when, tag);
+        if !self.put_arrivals(Chain { first: index, last: index }) {
+            // Nobody knows its name, so nobody can have cancelled it.
+            cell.free();
+            self.give_spare(Chain { first: index, last: index });
+            return Err(ArmError::Closed);
+        }
+        Ok((Ticket { index, generation }, self.is_too_late(wheel::due(when))))
+    }
+
+    /// Puts a chain in front of the arrivals; false if nobody takes them any more.
+    pub(super) fn put_arrivals(&self, chain: Chain) -> bool {
+        let mut head = self.arrivals.0.load(Ordering::Relaxed);
+        while head != CLOSED {
+            self.cell(chain.last).next.store(head, Ordering::Relaxed);
+            // Release pairs with the Acquire of the one who takes: who finds a cell finds what it holds.
+            let exchanged = self.arrivals.0.compare_exchange_weak(
+                head,
+                chain.first,
+                Ordering::Release,
+                Ordering::Relaxed,
+            );
+            match exchanged {
+                Ok(_) => return true,
+                Err(current) => head = current,
+            }
+        }
+        false
+    }
+
+    /// Whether the caller, whose timer has arrived, must have the owner wake earlier.
+    fn is_too_late(&self, due: Nanos) -> Duty {
+        // Pairs with the fence in `park`: either the owner's last look finds the timer, or this finds until
+        // when it sleeps.
+        fence(Ordering::SeqCst);
+        if self.bring_forward(due) { Duty::Wake } else { Duty::Nothing }
+    }
+
+    /// Has the owner sleep no longer than until `due`; whether it would have.
+    pub(super) fn bring_forward(&self, due: Nanos) -> bool {
+        let due = due.0.max(RUNNING + 1);
+        let parked_until = &self.parked_until.0;
+        let mut until = parked_until.load(Ordering::Relaxed);
+        while due < until {
+            match parked_until.compare_exchange_weak(until, due, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return true,
+                Err(current) => until = current,
+            }
+        }
+        false
+    }
+
+    /// Any thread: takes a timer back.
+    pub(super) fn cancel(&self, ticket: Ticket) -> (Cancel, Duty) {
+        let Some(cell) = self.cells.get(ticket.index as usize) else { return (Cancel::Gone, Duty::Nothing) };
+        let before = match cell.cancel(ticket.generation) {
+            Claim::Running => return (Cancel::Running, Duty::Nothing),
+            Claim::Gone => return (Cancel::Gone, Duty::Nothing),
+            // It is in the list of arrivals, which has no second link: counted here.
+            Claim::Queued => self.cancelled.0.fetch_add(ONE_CANCELLED, Ordering::Relaxed),
+            Claim::Armed => self.push_cancelled(ticket.index),
+        };
+        let waiting = before / ONE_CANCELLED + 1;
+        let is_crowded = waiting >= self.crowd.load(Ordering::Relaxed);
+        (Cancel::Cancelled, if is_crowded { Duty::Collect } else { Duty::Nothing })
+    }
+
+    fn push_cancelled(&self, index: u32) -> u64 {
+        let mut word = self.cancelled.0.load(Ordering::Relaxed);
+        loop {
+            self.cell(index).next.store(word as u32, Ordering::Relaxed);
+            let count = word / ONE_CANCELLED + 1;
+            let new = count * ONE_CANCELLED + u64::from(index);
+            // Release pairs with the Acquire of the owner's swap.
+            match self.cancelled.0.compare_exchange_weak(word, new, Ordering::Release, Ordering::Relaxed) {
+                Ok(before) => return before,
+                Err(current) => word = current,
+            }
+        }
+    }
+
+    /// Any thread but the owner, after [`Duty::Collect`]: whether it must wake the owner for it.
+    pub(super) fn must_wake_to_collect(&self) -> bool {
+        // Pairs with the fence in `park`.
+        fence(Ordering::SeqCst);
+        let until = self.parked_until.0.load(Ordering::Relaxed);
+        until != RUNNING
+            && self
+                .parked_until
+                .0
+                .compare_exchange(until, RUNNING, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok()
+    }
+
+    /// Until when the owner sleeps, as far as those who lower it know; `None` while it runs.
+    pub(super) fn parked_until(&self) -> Option<Nanos> {
+        match self.parked_until.0.load(Ordering::Acquire) {
+            RUNNING => None,
+            until => Some(Nanos(until)),
+        }
+    }
+
+    /// The owner: it sleeps until then unless its last look, which this is, finds something to do.
+    pub(super) fn park(&self, until: Nanos) -> bool {
+        self.parked_until.0.store(until.0.max(RUNNING + 1), Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        let has_arrivals = !matches!(self.arrivals.0.load(Ordering::Relaxed), NONE | CLOSED);
+        let count = self.cancelled.0.load(Ordering::Relaxed) / ONE_CANCELLED;
+        !has_arrivals && count < self.crowd.load(Ordering::Relaxed)
+    }
+
+    /// The owner: it runs.
+    pub(super) fn unpark(&self) {
+        self.parked_until.0.store(RUNNING, Ordering::Relaxed);
+    }
+
+    /// The owner: how many timers it has, by which cancelled ones are judged to be many.
+    pub(super) fn set_armed(&self, armed: usize) {
+        self.crowd.store(uncollected_max(armed) as u64, Ordering::Relaxed);
+    }
+
+    /// Any thread, after [`Duty::Collect`] while another has the wheel: makes those arrivals spare that were
+    /// cancelled, and puts the others back.
+    pub(super) fn recycle(&self) -> Duty {
+        // Counted anew, before the arrivals are taken among which those counted are. What was cancelled in the
+        // wheel stays in its list.
+        self.cancelled.0.fetch_and(ONE_CANCELLED - 1, Ordering::Relaxed);
+        let mut arrivals = self.take_arrivals();
+        let (mut cancelled, mut others, mut earliest) = (Chain::EMPTY, Chain::EMPTY, Nanos::NEVER);
+        while let Some(index) = arrivals.pop(self) {
+            let cell = self.cell(index);
+            if cell.is_cancelled() {
+                cell.free();
+                cancelled.push(index, self);
+            } else {
+                earliest = earliest.min(wheel::due(cell.when()));
+                others.push(index, self);
+            }
+        }
+        if !cancelled.is_empty() {
+            self.give_spare(cancelled);
+        }
+        // Where the owner has ended meanwhile, nobody will fire them, which is what became of all others.
+        if others.is_empty() || !self.put_arrivals(others) {
+            return Duty::Nothing;
+        }
+        // The owner's last look may have missed them here.
+        self.is_too_late(earliest)
+    }
+
+    /// The owner: those that were cancelled in the wheel. To be called before [`Shard::take_arrivals`], so
+    /// that a cancelled arrival that was counted is found there.
+    pub(super) fn take_cancelled(&self) -> Chain {
+        if self.cancelled.0.load(Ordering::Relaxed) == u64::from(NONE) {
+            return Chain::EMPTY;
+        }
+        Chain::taken(self.cancelled.0.swap(u64::from(NONE), Ordering::Acquire) as u32)
+    }
+
+    /// Those that were armed by others.
+    pub(super) fn take_arrivals(&self) -> Chain {
+        let mut head = self.arrivals.0.load(Ordering::Relaxed);
+        while head != NONE && head != CLOSED {
+            match self.arrivals.0.compare_exchange_weak(head, NONE, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => break,
+                Err(current) => head = current,
+            }
+        }
+        Chain::taken(head)
+    }
+
+    /// The owner: as [`Shard::take_arrivals`], for the last time; who arms from now on is refused.
+    pub(super) fn close(&self) -> Chain {
+        Chain::taken(self.arrivals.0.swap(CLOSED, Ordering::Acquire))
+    }
+
+    /// The owner: all cells, before anybody else knows of the shard.
+    pub(super) fn take_spares(&self) -> Chain {
+        Chain::taken((self.spare.0.swap(INDEX, Ordering::Acquire) & INDEX) as u32)
+    }
+
+    fn take_spare(&self) -> Option<u32> {
+        // Acquire pairs with the Release of `give_spare`: the cell's link and word are those of its giver.
+        let mut head = self.spare.0.load(Ordering::Acquire);
+        loop {
+            let index = (head & INDEX) as u32;
+            if index == NONE {
+                return None;
+            }
+            // Another thread may have taken it and write its link: then the exchange fails, by the count.
+            let next = self.cell(index).next.load(Ordering::Relaxed);
+            let new = (head & !INDEX).wrapping_add(ONE_TAKEN) | u64::from(next);
+            match self.spare.0.compare_exchange_weak(head, new, Ordering::Acquire, Ordering::Acquire) {
+                Ok(_) => return Some(index),
+                Err(current) => head = current,
+            }
+        }
+    }
+
+    /// Makes a chain of free cells spare that the caller holds.
+    pub(super) fn give_spare(&self, chain: Chain) {
+        let mut head = self.spare.0.load(Ordering::Relaxed);
+        loop {
+            self.cell(chain.last).next.store((head & INDEX) as u32, Ordering::Relaxed);
+            let new = head & !INDEX | u64::from(chain.first);
+            match self.spare.0.compare_exchange_weak(head, new, Ordering::Release, Ordering::Relaxed) {
+                Ok(_) => return,
+                Err(current) => head = current,
+            }
+        }
+    }
+}
+
+/// Cells in a list that is the caller's alone.
+#[derive(Debug)]
+pub(super) struct Chain {
+    first: u32,
+    /// Not known of a chain that was taken.
+    last: u32,
+}
+
+impl Chain {
+    pub(super) const EMPTY: Chain = Chain { first: NONE, last: NONE };
+
+    fn taken(first: u32) -> Chain {
+        Chain { first: if first == CLOSED { NONE } else { first }, last: NONE }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.first == NONE
+    }
+
+    /// Puts a cell in front that is in no list.
+    pub(super) fn push(&mut self, index: u32, shard: &Shard) {
+        shard.cell(index).next.store(self.first, Ordering::Relaxed);
+        if self.is_empty() {
+            self.last = index;
+        }
+        self.first = index;
+    }
+
+    /// Takes the first cell out.
+    pub(super) fn pop(&mut self, shard: &Shard) -> Option<u32> {
+        if self.is_empty() {
+            return None;
+        }
+        let index = self.first;
+        self.first = shard.cell(index).next.load(Ordering::Relaxed);
+        Some(index)
+    }
+}

@@ -1,0 +1,545 @@
+//! The timer service with real threads and a real clock, and one shard in virtual time beside an ordered map.
+//! Nothing here bounds a time from above: a loaded machine is late and not wrong.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{self, Receiver};
+use std::time::Duration;
+
+use sys::clock::{Nanos, monotonic};
+
+use super::owner::Owner;
+use super::service::{ArmError, Cancel, Next, Service, Settings, TimerHandle, Timers};
+use super::shard::{Duty, Shard, Ticket, uncollected_max};
+use super::{LazyDeadline, Slack};
+
+const MS: u64 = 1_000_000;
+const FAR: Duration = Duration::from_secs(3600);
+
+fn soon(ms: u64) -> Nanos {
+    monotonic() + Duration::from_millis(ms)
+}
+
+fn far() -> Nanos {
+    monotonic() + FAR
+}
+
+/// A service that tells the tags of what fires.
+fn telling(settings: &Settings) -> (Service, Receiver<u64>) {
+    let (tell, told) = mpsc::channel();
+    let tell = Mutex::new(tell);
+    let service = Service::start(settings, move |_, tag| {
+        tell.lock().unwrap().send(tag).unwrap();
+        Next::Done
+    });
+    (service.unwrap(), told)
+}
+
+fn small() -> Settings {
+    Settings { threads: 1, timers_max: 64, locals: 2, local_timers_max: 64, ..Settings::default() }
+}
+
+#[test]
+fn fires_once_and_never_before_its_deadline() {
+    let (service, told) = telling(&small());
+    for span in [0, 1, 2, 7, 30] {
+        for slack in [Slack::Tick, Slack::Fine] {
+            let deadline = soon(span);
+            let handle = service.timers().arm(deadline, slack, deadline.0).unwrap();
+            assert_eq!(told.recv().unwrap(), deadline.0);
+            assert!(monotonic() >= deadline);
+            // The callback may still be on its way out.
+            assert_ne!(service.timers().cancel_sync(handle), Cancel::Cancelled);
+            assert_eq!(service.timers().cancel(handle), Cancel::Gone);
+        }
+    }
+    assert_eq!(service.timers().stats().fired, 10);
+    assert_eq!(service.shutdown(), 0);
+    assert!(told.recv().is_err(), "nothing else fired");
+}
+
+#[test]
+fn a_later_timer_does_not_delay_an_earlier_one_nor_the_other_way() {
+    let (service, told) = telling(&small());
+    let timers = service.timers();
+    let last = timers.arm(far(), Slack::Tick, 1).unwrap();
+    timers.arm(soon(20), Slack::Tick, 2).unwrap();
+    timers.arm(soon(5), Slack::Tick, 3).unwrap();
+    assert_eq!([told.recv().unwrap(), told.recv().unwrap()], [3, 2]);
+    assert_eq!(timers.cancel(last), Cancel::Cancelled);
+    assert_eq!(timers.cancel(last), Cancel::Gone);
+}
+
+#[test]
+fn a_cancelled_timer_never_fires_and_its_old_name_leads_to_nobody() {
+    let (service, told) = telling(&small());
+    let timers = service.timers();
+    let names: Vec<_> = (0..50).map(|tag| timers.arm(soon(10), Slack::Tick, tag).unwrap()).collect();
+    let cancelled: Vec<_> = names.iter().map(|&name| timers.cancel(name)).collect();
+    // More than a turn of all cells.
+    for _ in 0..2_000 {
+        let other = timers.arm(far(), Slack::Tick, 99).unwrap();
+        assert!(names.iter().all(|&name| timers.cancel(name) != Cancel::Cancelled));
+        assert_eq!(timers.cancel(other), Cancel::Cancelled);
+    }
+    timers.arm(soon(15), Slack::Tick, 1_000).unwrap();
+    let fired: Vec<_> = told.iter().take_while(|&tag| tag != 1_000).collect();
+    for (tag, found) in cancelled.into_iter().enumerate() {
+        assert_eq!(found == Cancel::Cancelled, !fired.contains(&(tag as u64)), "{tag}: {found:?}");
+    }
+}
+
+#[test]
+fn who_arms_too_many_is_told_and_nothing_is_lost() {
+    let (service, told) = telling(&small());
+    let timers = service.timers();
+    let mut names = Vec::new();
+    let error = loop {
+        match timers.arm(far(), Slack::Tick, 0) {
+            Ok(name) => names.push(name),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error, ArmError::Full);
+    assert!(names.len() >= 64, "{}", names.len());
+    // Those that are cancelled make room at once.
+    for round in 0..100 {
+        for name in names.iter_mut() {
+            assert_eq!(timers.cancel(*name), Cancel::Cancelled);
+            *name = timers.arm(far(), Slack::Tick, round).unwrap();
+        }
+    }
+    assert_eq!(timers.arm(far(), Slack::Tick, 0), Err(ArmError::Full));
+    let timers = timers.clone();
+    assert_eq!(service.shutdown(), names.len() as u64);
+    assert!(told.try_recv().is_err(), "nothing fired");
+    assert_eq!(timers.arm(far(), Slack::Tick, 0), Err(ArmError::Closed));
+    assert!(names.iter().all(|&name| timers.cancel(name) == Cancel::Gone));
+}
+
+#[test]
+fn a_name_of_another_service_leads_to_nothing() {
+    let (small, _told) = telling(&small());
+    let settings = Settings { threads: 2, locals: 3, ..Settings::default() };
+    let (large, _told) = telling(&settings);
+    let mut local = (0..3).map(|_| large.timers().attach(|| ()).unwrap()).next_back().unwrap();
+    for _ in 0..200 {
+        local.arm(far(), Slack::Tick, 0).unwrap();
+    }
+    let name = local.arm(far(), Slack::Tick, 0).unwrap();
+    assert_eq!(small.timers().cancel(name), Cancel::Gone);
+    assert_eq!(small.timers().cancel_sync(name), Cancel::Gone);
+    assert_eq!(large.timers().cancel(name), Cancel::Cancelled);
+}
+
+#[test]
+fn a_lazy_deadline_fires_when_it_has_stood_still() {
+    let deadline = Arc::new(LazyDeadline::new(soon(10)));
+    let (tell, told) = mpsc::channel();
+    let (watched, tell) = (Arc::clone(&deadline), Mutex::new(tell));
+    let service = Service::start(&small(), move |_, tag| {
+        let next = watched.look(monotonic());
+        tell.lock().unwrap().send((tag, next)).unwrap();
+        next
+    });
+    let service = service.unwrap();
+    let name = service.timers().arm(deadline.until(), Slack::Tick, 7).unwrap();
+    let until = soon(40);
+    deadline.extend(until);
+    assert_eq!(told.recv().unwrap(), (7, Next::Again(until)));
+    assert_eq!(told.recv().unwrap(), (7, Next::Done));
+    assert!(monotonic() >= until);
+    let stats = service.timers().stats();
+    assert_eq!((stats.fired, stats.rearmed), (2, 1));
+    assert_ne!(service.timers().cancel(name), Cancel::Cancelled);
+}
+
+/// A callback that says that it runs, and ends when it is told to.
+struct Held {
+    service: Service,
+    begun: Receiver<()>,
+    release: mpsc::Sender<()>,
+    ended: Arc<AtomicBool>,
+}
+
+fn held(next: Next) -> Held {
+    let (begin, begun) = mpsc::channel();
+    let (release, released) = mpsc::channel();
+    let ended = Arc::new(AtomicBool::new(false));
+    let (ends, both) = (Arc::clone(&ended), Mutex::new((begin, released)));
+    let service = Service::start(&small(), move |_, _| {
+        let both = both.lock().unwrap();
+        both.0.send(()).unwrap();
+        both.1.recv().unwrap();
+        ends.store(true, Ordering::SeqCst);
+        next
+    });
+    Held { service: service.unwrap(), begun, release, ended }
+}
+
+#[test]
+fn cancelling_a_callback_that_runs_says_so_and_it_is_not_armed_again() {
+    let held = held(Next::Again(Nanos(0)));
+    let timers = held.service.timers();
+    let name = timers.arm(Nanos(0), Slack::Tick, 0).unwrap();
+    held.begun.recv().unwrap();
+    assert_eq!(timers.cancel(name), Cancel::Running);
+    assert_eq!(timers.cancel(name), Cancel::Running);
+    held.release.send(()).unwrap();
+    assert_eq!(held.service.shutdown(), 0, "it was not armed anew");
+    assert!(held.begun.recv().is_err(), "it ran once");
+}
+
+#[test]
+fn cancel_sync_returns_after_the_callback() {
+    let held = held(Next::Done);
+    let timers = held.service.timers();
+    let name = timers.arm(Nanos(0), Slack::Tick, 0).unwrap();
+    held.begun.recv().unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                assert_eq!(timers.cancel_sync(name), Cancel::Running);
+                assert!(held.ended.load(Ordering::SeqCst));
+            });
+        }
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(!held.ended.load(Ordering::SeqCst));
+        held.release.send(()).unwrap();
+    });
+    assert_eq!(timers.cancel_sync(name), Cancel::Gone);
+}
+
+#[test]
+fn a_callback_may_cancel_itself_and_others_and_arm_more() {
+    let (tell, told) = mpsc::channel();
+    let names: Arc<Mutex<Vec<TimerHandle>>> = Arc::default();
+    let (of_callback, tell) = (Arc::clone(&names), Mutex::new(tell));
+    let service = Service::start(&small(), move |timers, tag| {
+        let found: Vec<_> =
+            of_callback.lock().unwrap().iter().map(|&name| timers.cancel_sync(name)).collect();
+        tell.lock().unwrap().send((tag, found)).unwrap();
+        if tag < 10 {
+            timers.arm(Nanos(0), Slack::Tick, 77).unwrap();
+        }
+        Next::Done
+    });
+    let service = service.unwrap();
+    {
+        // Held, so that the first callback finds all of them.
+        let mut names = names.lock().unwrap();
+        let deadline = soon(5);
+        names.extend((0..3).map(|tag| service.timers().arm(deadline, Slack::Tick, tag).unwrap()));
+    }
+    let (first, found) = told.recv().unwrap();
+    for (tag, found) in found.into_iter().enumerate() {
+        let expected = if tag as u64 == first { Cancel::Running } else { Cancel::Cancelled };
+        assert_eq!(found, expected, "{tag}");
+    }
+    let (second, found) = told.recv().unwrap();
+    assert_eq!((second, found), (77, vec![Cancel::Gone; 3]), "the others of the batch did not run");
+}
+
+#[test]
+fn a_panic_ends_one_timer() {
+    let (tell, told) = mpsc::channel();
+    let tell = Mutex::new(tell);
+    let service = Service::start(&small(), move |_, tag| {
+        assert_ne!(tag, 0, "this panic is part of the test");
+        tell.lock().unwrap().send(tag).unwrap();
+        Next::Done
+    });
+    let service = service.unwrap();
+    service.timers().arm(Nanos(0), Slack::Tick, 0).unwrap();
+    service.timers().arm(soon(5), Slack::Tick, 1).unwrap();
+    assert_eq!(told.recv().unwrap(), 1);
+    assert_eq!(service.timers().stats().panics, 1);
+}
+
+#[test]
+fn a_callback_may_drop_its_service() {
+    let (tell, told) = mpsc::channel();
+    let slot: Arc<Mutex<Option<Service>>> = Arc::default();
+    let (of_callback, tell) = (Arc::clone(&slot), Mutex::new(tell));
+    let service = Service::start(&small(), move |_, _| {
+        drop(of_callback.lock().unwrap().take());
+        tell.lock().unwrap().send(()).unwrap();
+        Next::Done
+    });
+    let service = slot.lock().unwrap().insert(service.unwrap()).timers().clone();
+    service.arm(Nanos(0), Slack::Tick, 0).unwrap();
+    told.recv().unwrap();
+    assert!(slot.lock().unwrap().is_none());
+    while service.arm(far(), Slack::Tick, 0) != Err(ArmError::Closed) {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_service_whose_timers_are_far_or_cancelled_sleeps() {
+    let settings = Settings { timers_max: 4_096, ..small() };
+    let (service, told) = telling(&settings);
+    let timers = service.timers();
+    // Far more than the cells, each to be due an hour from now.
+    for _ in 0..20_000 {
+        let name = timers.arm(far(), Slack::Tick, 0).unwrap();
+        assert_eq!(timers.cancel(name), Cancel::Cancelled);
+    }
+    for tag in 0..1_000 {
+        timers.arm(far(), Slack::Tick, tag).unwrap();
+    }
+    let stats = timers.stats();
+    assert_eq!((stats.wakes, stats.fired), (0, 0), "{stats:?}");
+    assert!(stats.collected > 0, "those who cancelled did the work");
+    drop(service);
+    assert!(told.recv().is_err());
+}
+
+#[test]
+fn a_local_end_keeps_its_own_timers_and_others_cancel_them() {
+    let (service, _told) = telling(&small());
+    let mut local = service.timers().attach(|| ()).unwrap();
+    let now = monotonic();
+    let at = |ms: u64| now + Duration::from_millis(ms);
+    let names: Vec<_> = (0..10).map(|tag| local.arm(at(tag), Slack::Tick, tag).unwrap()).collect();
+    assert_eq!(local.cancel(names[9]), Cancel::Cancelled);
+    std::thread::scope(|scope| {
+        scope.spawn(|| assert_eq!(service.timers().cancel(names[8]), Cancel::Cancelled));
+    });
+    assert_eq!(local.cancel(names[8]), Cancel::Gone);
+    let mut fired = Vec::new();
+    // Not one of them is due before its time; each may cancel the next.
+    assert_eq!(local.turn(now, |_, _| Next::Done), 0);
+    local.turn(at(20), |local, tag| {
+        fired.push(tag);
+        assert_eq!(local.cancel(names[tag as usize]), Cancel::Running);
+        if tag == 3 {
+            assert_eq!(local.cancel(names[4]), Cancel::Cancelled);
+        }
+        // Cancelled while it runs: not armed again.
+        Next::Again(at(30))
+    });
+    fired.sort_unstable();
+    assert_eq!(fired, [0, 1, 2, 3, 5, 6, 7]);
+    assert_eq!((local.armed(), local.park()), (0, Some(Nanos::NEVER)));
+    // A timer of the service's threads, by way of the local end.
+    let other = service.timers().arm(far(), Slack::Tick, 0).unwrap();
+    assert_eq!(local.cancel(other), Cancel::Cancelled);
+    assert!(service.timers().attach(|| ()).is_some());
+    assert!(service.timers().attach(|| ()).is_none(), "two were asked for");
+}
+
+#[test]
+fn a_local_end_that_sleeps_is_woken_to_collect_once() {
+    let (service, _told) = telling(&Settings { local_timers_max: 2_000, ..small() });
+    let wakes = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&wakes);
+    let mut local = service
+        .timers()
+        .attach(move || {
+            counted.fetch_add(1, Ordering::SeqCst);
+        })
+        .unwrap();
+    let names: Vec<_> = (0..2_000).map(|tag| local.arm(far(), Slack::Tick, tag).unwrap()).collect();
+    assert_eq!(local.turn(monotonic(), |_, _| Next::Done), 0);
+    assert!(local.park().is_some());
+    let cancel = |names: &[TimerHandle]| {
+        let found = names.iter().map(|&name| service.timers().cancel(name));
+        assert!(found.into_iter().all(|it| it == Cancel::Cancelled));
+    };
+    cancel(&names[..uncollected_max(2_000) - 1]);
+    assert_eq!(wakes.load(Ordering::SeqCst), 0);
+    cancel(&names[uncollected_max(2_000) - 1..]);
+    assert_eq!(wakes.load(Ordering::SeqCst), 1);
+    assert_eq!(local.park(), None, "there is something to do first");
+    local.turn(monotonic(), |_, _| Next::Done);
+    assert_eq!((local.armed(), local.park()), (0, Some(Nanos::NEVER)));
+}
+
+#[test]
+fn timers_of_a_local_end_that_has_gone_are_gone() {
+    let (service, _told) = telling(&small());
+    let mut local = service.timers().attach(|| ()).unwrap();
+    let name = local.arm(far(), Slack::Tick, 0).unwrap();
+    drop(local);
+    assert_eq!(service.timers().cancel(name), Cancel::Gone);
+}
+
+/// A small generator of reproducible numbers (xorshift64*).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) % bound
+    }
+}
+
+/// A shard and its owner in virtual time, beside a map of what is armed.
+struct Model {
+    shard: Arc<Shard>,
+    owner: Owner,
+    now: u64,
+    /// By number: when it is to be due, and its name.
+    armed: BTreeMap<u64, (u64, Ticket)>,
+    gone: Vec<Ticket>,
+    cancelled_since_collection: usize,
+}
+
+impl Model {
+    fn new(cells: usize, now: u64) -> Model {
+        let shard = Arc::new(Shard::new(cells));
+        let owner = Owner::lending(Arc::clone(&shard), Nanos(now));
+        let (armed, gone) = (BTreeMap::new(), Vec::new());
+        Model { shard, owner, now, armed, gone, cancelled_since_collection: 0 }
+    }
+
+    fn arm(&mut self, number: u64, when: u64) {
+        match self.shard.arm(Nanos(when), number) {
+            Ok((ticket, _)) => drop(self.armed.insert(number, (when, ticket))),
+            Err(error) => {
+                assert_eq!(error, ArmError::Full);
+                self.collect();
+            }
+        }
+    }
+
+    fn cancel(&mut self, skip: usize) {
+        let Some((&number, &(_, ticket))) = self.armed.iter().nth(skip) else { return };
+        let (found, duty) = self.shard.cancel(ticket);
+        assert_eq!(found, Cancel::Cancelled);
+        self.armed.remove(&number);
+        self.gone.push(ticket);
+        self.cancelled_since_collection += 1;
+        if duty == Duty::Collect {
+            self.collect();
+        }
+        // What is armed and has not arrived is not known to the bound.
+        let bound = uncollected_max(self.shard.len());
+        assert!(self.cancelled_since_collection <= bound, "{}", self.cancelled_since_collection);
+    }
+
+    fn collect(&mut self) {
+        self.owner.collect();
+        self.cancelled_since_collection = 0;
+        assert_eq!(self.owner.armed(), self.armed.len(), "no cancelled timer keeps its memory");
+    }
+
+    fn pass(&mut self, span: u64, random: &mut Random) {
+        self.now += span;
+        self.collect();
+        let before: BTreeMap<_, _> = self.armed.clone();
+        while let Some(due) = self.owner.pop_due(Nanos(self.now)) {
+            let (when, ticket) = self.armed.remove(&due.tag).expect("it is armed, once");
+            assert!(when <= self.now, "never early");
+            let next = if random.below(8) == 0 {
+                let when = self.now + random.below(1 << 34);
+                self.armed.insert(due.tag, (when, ticket));
+                Next::Again(Nanos(when))
+            } else {
+                self.gone.push(ticket);
+                Next::Done
+            };
+            assert!(!self.owner.finish(due, next));
+        }
+        // Late by less than a tick: nothing is left that should have been due a tick ago.
+        for (number, (when, _)) in &self.armed {
+            let is_left = before.get(number).is_some_and(|before| before.0 == *when);
+            assert!(!is_left || when + (1 << 20) > self.now, "a tick late at most");
+        }
+    }
+
+    fn check(&mut self, random: &mut Random) {
+        let earliest = self.armed.values().map(|armed| armed.0).min();
+        self.owner.collect();
+        self.cancelled_since_collection = 0;
+        let until = self.owner.park().expect("all has been collected");
+        assert!(until == Nanos::NEVER || earliest.is_some(), "nobody wakes for what is gone");
+        assert!(earliest.is_none_or(|earliest| until.0 <= (earliest >> 20).saturating_add(1) << 20));
+        if let Some(&ticket) = self.gone.get(random.below(self.gone.len().max(1) as u64) as usize) {
+            assert_eq!(self.shard.cancel(ticket), (Cancel::Gone, Duty::Nothing));
+        }
+    }
+}
+
+#[test]
+fn a_shard_agrees_with_an_ordered_map() {
+    // `TOLLGATE_TIMER_OPERATIONS` for the millions that a change of this module deserves.
+    let wanted = std::env::var("TOLLGATE_TIMER_OPERATIONS").ok().and_then(|text| text.parse().ok());
+    let operations: u64 = wanted.unwrap_or(200_000);
+    for seed in 1..=4 {
+        let mut random = Random(seed);
+        let mut model = Model::new(3_000, random.below(1 << 40));
+        for number in 0..operations / 4 {
+            match random.below(16) {
+                0..=7 => {
+                    let span = 1 << (10 + random.below(30));
+                    model.arm(number, model.now + random.below(span));
+                }
+                8..=13 => model.cancel(random.below(60) as usize),
+                14 => {
+                    let span = 1 << (12 + random.below(20));
+                    model.pass(random.below(span), &mut random);
+                }
+                _ => model.check(&mut random),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_shard_that_is_full_says_so_and_recovers() {
+    let mut model = Model::new(10, 5 * MS);
+    (0..10).for_each(|number| model.arm(number, 6 * MS));
+    assert_eq!(model.shard.arm(Nanos(0), 0).map(|armed| armed.1), Err(ArmError::Full));
+    model.pass(10 * MS, &mut Random(1));
+    model.collect();
+    assert!(model.shard.arm(Nanos(0), 0).is_ok());
+}
+
+#[test]
+fn what_was_cancelled_is_recycled_while_another_has_the_wheel() {
+    let shard = Shard::new(300);
+    let arm = |tag| shard.arm(Nanos(u64::MAX / 2), tag).unwrap().0;
+    let kept: Vec<_> = (0..40).map(arm).collect();
+    for round in 0..1_000 {
+        let ticket = arm(round);
+        let (found, duty) = shard.cancel(ticket);
+        assert_eq!(found, Cancel::Cancelled);
+        if duty == Duty::Collect {
+            assert_eq!(shard.recycle(), Duty::Nothing, "nobody sleeps");
+        }
+    }
+    assert!(kept.iter().all(|&ticket| shard.cancel(ticket).0 == Cancel::Cancelled));
+}
+
+#[test]
+fn recycling_wakes_a_sleeper_that_missed_what_was_in_hand() {
+    let shard = Arc::new(Shard::new(10));
+    let mut owner = Owner::lending(Arc::clone(&shard), Nanos(0));
+    let (_, duty) = shard.arm(Nanos(50 * MS), 1).unwrap();
+    assert_eq!(duty, Duty::Nothing, "the owner runs, and will look");
+    // As when another thread has it in hand at that moment.
+    let mut chain = shard.take_arrivals();
+    assert_eq!(owner.park(), Some(Nanos::NEVER));
+    let index = chain.pop(&shard).unwrap();
+    chain.push(index, &shard);
+    assert!(shard.put_arrivals(chain));
+    assert_eq!(shard.recycle(), Duty::Wake);
+    assert!(shard.parked_until().is_some_and(|until| until.0 <= 52 * MS));
+    assert_eq!(shard.recycle(), Duty::Nothing, "somebody is on the way");
+    owner.collect();
+    assert_eq!(owner.armed(), 1);
+}
+
+/// Nobody has to be able to name a service to debug one.
+#[test]
+fn a_way_to_a_service_shows_its_figures() {
+    let (service, _told) = telling(&small());
+    let timers: Timers = service.timers().clone();
+    assert!(format!("{timers:?}").contains("wakes"));
+}

@@ -1,0 +1,260 @@
+//! Loom models of the timer service: two or three threads that meet at one timer, in every order that the
+//! memory model allows. Time passes at once, as `sys::alarm` says.
+//!
+//! `RUSTFLAGS="--cfg loom" cargo test -p engine --release --target-dir target/loom --test timer_loom`
+
+#![cfg(loom)]
+#![expect(dead_code, reason = "of these files the models need the part that threads share")]
+
+#[path = "../src/timer/cell.rs"]
+mod cell;
+#[path = "../src/timer/ending.rs"]
+mod ending;
+#[path = "../src/timer/local.rs"]
+mod local;
+#[path = "../src/timer/owner.rs"]
+mod owner;
+#[path = "../src/timer/post.rs"]
+mod post;
+#[path = "../src/timer/service.rs"]
+mod service;
+#[path = "../src/timer/shard.rs"]
+mod shard;
+#[path = "../src/timer/slack.rs"]
+mod slack;
+#[path = "../src/stats.rs"]
+mod stats;
+#[path = "../src/timer/wheel.rs"]
+mod wheel;
+
+use std::sync::Arc;
+
+use sys::clock::Nanos;
+use sys::sync::atomic::{AtomicUsize, Ordering};
+use sys::sync::thread::spawn;
+
+use owner::Owner;
+use service::{ArmError, Cancel, Next, Service, Settings};
+use shard::{Duty, Shard, Ticket};
+use slack::Slack;
+
+/// Of each thread; the models are small.
+const PREEMPTIONS_MAX: usize = 4;
+const TAG: u64 = 42;
+const SOON: Nanos = Nanos(0);
+const FAR: Nanos = Nanos::NEVER;
+/// Later than everything but `FAR`, and later still: a wheel does not go back.
+const LATER: Nanos = Nanos(1 << 40);
+const LAST: Nanos = Nanos(1 << 41);
+
+fn explore(model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(PREEMPTIONS_MAX);
+    builder.check(model);
+}
+
+fn shard(cells: usize) -> (Arc<Shard>, Owner) {
+    let shard = Arc::new(Shard::new(cells));
+    let owner = Owner::lending(Arc::clone(&shard), Nanos(0));
+    (shard, owner)
+}
+
+/// Fires what is due; how much that was.
+fn fire(owner: &mut Owner) -> usize {
+    fire_by(owner, LATER)
+}
+
+fn fire_by(owner: &mut Owner, now: Nanos) -> usize {
+    let mut fired = 0;
+    while let Some(due) = owner.pop_due(now) {
+        assert_eq!(due.tag, TAG);
+        fired += 1;
+        assert!(!owner.finish(due, Next::Done));
+    }
+    fired
+}
+
+fn ticket(shard: &Shard, when: Nanos) -> Ticket {
+    shard.arm(when, TAG).expect("there are cells").0
+}
+
+/// Every cell is spare again, once.
+fn assert_all_spare(shard: &Shard, owner: &mut Owner, cells: usize) {
+    owner.collect();
+    let mut indexes: Vec<_> = (0..cells).map(|_| ticket(shard, FAR).index).collect();
+    assert_eq!(shard.arm(FAR, TAG).map(|_| ()), Err(ArmError::Full));
+    indexes.sort_unstable();
+    assert_eq!(indexes, (0..cells as u32).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_cancel_and_the_firing_meet_and_one_wins() {
+    explore(|| {
+        let (shard, mut owner) = shard(1);
+        let name = ticket(&shard, SOON);
+        owner.collect();
+        let canceller = {
+            let shard = Arc::clone(&shard);
+            spawn(move || shard.cancel(name).0)
+        };
+        let fired = fire(&mut owner);
+        let found = canceller.join().unwrap();
+        assert_eq!(fired == 0, found == Cancel::Cancelled, "{fired} {found:?}");
+        assert_all_spare(&shard, &mut owner, 1);
+    });
+}
+
+#[test]
+fn an_old_name_does_not_reach_the_next_tenant() {
+    explore(|| {
+        let (shard, mut owner) = shard(1);
+        let old = ticket(&shard, SOON);
+        let canceller = {
+            let shard = Arc::clone(&shard);
+            spawn(move || shard.cancel(old).0)
+        };
+        owner.collect();
+        let fired = fire(&mut owner);
+        owner.collect();
+        if let Ok((new, _)) = shard.arm(SOON, TAG) {
+            assert_ne!(new, old);
+            let found = canceller.join().unwrap();
+            assert_eq!(fired == 0, found == Cancel::Cancelled);
+            owner.collect();
+            assert_eq!(fire_by(&mut owner, LAST), 1, "the next tenant is nobody else's business");
+        } else {
+            canceller.join().unwrap();
+        }
+        assert_all_spare(&shard, &mut owner, 1);
+    });
+}
+
+#[test]
+fn of_two_cancellers_one_wins_and_the_cell_comes_back_once() {
+    for is_collected in [false, true] {
+        explore(move || {
+            let (shard, mut owner) = shard(2);
+            let name = ticket(&shard, SOON);
+            if is_collected {
+                owner.collect();
+            }
+            let cancellers = [0, 1].map(|_| {
+                let shard = Arc::clone(&shard);
+                spawn(move || shard.cancel(name).0)
+            });
+            owner.collect();
+            let found = cancellers.map(|canceller| canceller.join().unwrap());
+            let won = found.iter().filter(|&&found| found == Cancel::Cancelled).count();
+            assert_eq!(won, 1, "{found:?}");
+            owner.collect();
+            assert_eq!(fire(&mut owner), 0);
+            assert_all_spare(&shard, &mut owner, 2);
+        });
+    }
+}
+
+#[test]
+fn one_that_is_cancelled_before_it_arrives_never_does() {
+    explore(|| {
+        let (shard, mut owner) = shard(2);
+        let user = {
+            let shard = Arc::clone(&shard);
+            spawn(move || shard.cancel(ticket(&shard, SOON)).0)
+        };
+        owner.collect();
+        let fired = fire(&mut owner);
+        let found = user.join().unwrap();
+        assert_eq!(fired == 0, found == Cancel::Cancelled);
+        owner.collect();
+        assert_eq!(fire(&mut owner), 0);
+        assert_all_spare(&shard, &mut owner, 2);
+    });
+}
+
+#[test]
+fn two_who_recycle_and_the_owner_lose_nothing() {
+    explore(|| {
+        let (shard, mut owner) = shard(3);
+        let kept = ticket(&shard, SOON);
+        let user = {
+            let shard = Arc::clone(&shard);
+            spawn(move || {
+                assert_eq!(shard.cancel(ticket(&shard, FAR)).0, Cancel::Cancelled);
+                shard.recycle()
+            })
+        };
+        owner.collect();
+        let sleeps_until = owner.park();
+        let duty = user.join().unwrap();
+        // It is in the wheel, or among the arrivals of an owner who knows that he must look.
+        assert!(sleeps_until != Some(FAR) || duty == Duty::Wake, "{sleeps_until:?} {duty:?}");
+        owner.collect();
+        assert_eq!(fire(&mut owner), 1);
+        assert_eq!(shard.cancel(kept).0, Cancel::Gone);
+        assert_all_spare(&shard, &mut owner, 3);
+    });
+}
+
+/// A service of one thread, and how often its callback ran.
+fn service() -> (Service, Arc<AtomicUsize>) {
+    let fired = Arc::new(AtomicUsize::new(0));
+    let settings = Settings { timers_max: 2, ..Settings::default() };
+    let counted = Arc::clone(&fired);
+    let service = Service::start(&settings, move |_, _| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        Next::Done
+    });
+    (service.unwrap(), fired)
+}
+
+/// A wake that is lost leaves the thread asleep, and this loop without end: loom reports both.
+#[test]
+fn no_wake_is_lost_between_arming_and_going_to_sleep() {
+    explore(|| {
+        let (service, fired) = service();
+        service.timers().arm(SOON, Slack::Tick, TAG).unwrap();
+        while fired.load(Ordering::Relaxed) == 0 {
+            sys::sync::thread::yield_now();
+        }
+        assert_eq!(service.shutdown(), 0);
+    });
+}
+
+#[test]
+fn nor_between_two_who_bring_it_forward() {
+    explore(|| {
+        let (shard, mut owner) = shard(2);
+        assert_eq!(owner.park(), Some(FAR));
+        let other = {
+            let shard = Arc::clone(&shard);
+            spawn(move || shard.arm(Nanos(5 << 20), TAG).unwrap().1)
+        };
+        let duty = shard.arm(SOON, TAG).unwrap().1;
+        assert_eq!(duty, Duty::Wake, "it is the earliest");
+        other.join().unwrap();
+        assert_eq!(shard.parked_until(), Some(wheel::due(SOON)));
+        owner.collect();
+        assert_eq!(fire(&mut owner), 2);
+    });
+}
+
+#[test]
+fn a_service_that_ends_meets_one_who_arms() {
+    explore(|| {
+        let (service, fired) = service();
+        let timers = service.timers().clone();
+        let user = spawn(move || {
+            let armed = timers.arm(FAR, Slack::Tick, TAG);
+            (armed, timers)
+        });
+        let forgotten = service.shutdown();
+        let (armed, timers) = user.join().unwrap();
+        match armed {
+            Ok(name) => {
+                assert_eq!((forgotten, timers.cancel(name)), (1, Cancel::Gone));
+            }
+            Err(error) => assert_eq!((forgotten, error), (0, ArmError::Closed)),
+        }
+        assert_eq!(fired.load(Ordering::Relaxed), 0);
+    });
+}

@@ -1,0 +1,138 @@
+//! The sleep of one thread until a time that other threads may bring forward or put off, without waking it.
+//!
+//! Promises: [`Alarm::wait`] returns when the time last set has come, and not before; setting it is one
+//! system call (`timerfd_settime`, absolute on the monotonic clock), wherever the sleeper is; steps of the
+//! wall clock change nothing, nor does the slack that the kernel gives other sleeps (50 us,
+//! `PR_SET_TIMERSLACK`). Leaves to others: who sets which time when several threads do.
+
+#[cfg(not(any(loom, shuttle)))]
+pub use descriptor::Alarm;
+#[cfg(any(loom, shuttle))]
+pub use model::Alarm;
+
+#[cfg(not(any(loom, shuttle)))]
+mod descriptor {
+    use std::io;
+    use std::os::fd::OwnedFd;
+
+    use rustix::io::Errno;
+    use rustix::time::{
+        Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+        timerfd_settime,
+    };
+
+    use crate::clock::{Nanos, monotonic};
+
+    const NANOS_PER_SECOND: u64 = 1_000_000_000;
+    const ZERO: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+
+    /// See the file's header.
+    #[derive(Debug)]
+    pub struct Alarm(OwnedFd);
+
+    impl Alarm {
+        /// An alarm that is not set.
+        ///
+        /// # Errors
+        /// `EMFILE`, `ENFILE`, `ENOMEM`.
+        pub fn new() -> io::Result<Alarm> {
+            Ok(Alarm(timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC)?))
+        }
+
+        /// Has it ring at `when`, in place of the time set before; [`Nanos::NEVER`] for not at all. One that
+        /// rang and that nobody has heard yet is taken back.
+        pub fn set(&self, when: Nanos) {
+            // The kernel takes a time of zero for none.
+            let nanos = if when == Nanos::NEVER { 0 } else { when.0.max(1) };
+            let value = Timespec {
+                tv_sec: (nanos / NANOS_PER_SECOND) as i64,
+                tv_nsec: (nanos % NANOS_PER_SECOND) as i64,
+            };
+            let new = Itimerspec { it_interval: ZERO, it_value: value };
+            timerfd_settime(&self.0, TimerfdTimerFlags::ABSTIME, &new)
+                .expect("it is ours, and the time is one");
+        }
+
+        /// Sleeps until it rings, and says what time it is then. For one thread.
+        pub fn wait(&self) -> Nanos {
+            let mut count = [0; 8];
+            while rustix::io::read(&self.0, &mut count) == Err(Errno::INTR) {}
+            monotonic()
+        }
+    }
+}
+
+/// The same for model checkers: time passes at once, except that what is set for [`Nanos::NEVER`] is never.
+#[cfg(any(loom, shuttle))]
+mod model {
+    use std::io;
+    use std::sync::PoisonError;
+
+    use crate::clock::Nanos;
+    use crate::sync::{Condvar, Mutex};
+
+    /// See the file's header.
+    #[derive(Debug)]
+    pub struct Alarm {
+        set_for: Mutex<Nanos>,
+        rings: Condvar,
+    }
+
+    impl Alarm {
+        /// An alarm that is not set.
+        ///
+        /// # Errors
+        /// None.
+        pub fn new() -> io::Result<Alarm> {
+            Ok(Alarm { set_for: Mutex::new(Nanos::NEVER), rings: Condvar::new() })
+        }
+
+        /// Has it ring at `when`.
+        pub fn set(&self, when: Nanos) {
+            *self.set_for.lock().unwrap_or_else(PoisonError::into_inner) = when;
+            self.rings.notify_one();
+        }
+
+        /// Sleeps until it rings, and says for when it was set.
+        pub fn wait(&self) -> Nanos {
+            let mut set_for = self.set_for.lock().unwrap_or_else(PoisonError::into_inner);
+            while *set_for == Nanos::NEVER {
+                set_for = self.rings.wait(set_for).unwrap_or_else(PoisonError::into_inner);
+            }
+            std::mem::replace(&mut *set_for, Nanos::NEVER)
+        }
+    }
+}
+
+#[cfg(all(test, not(loom), not(shuttle)))]
+mod tests {
+    use super::*;
+    use crate::clock::{Nanos, monotonic};
+    use std::time::Duration;
+
+    #[test]
+    fn rings_at_the_time_last_set_and_never_before() {
+        let alarm = Alarm::new().unwrap();
+        alarm.set(Nanos(0));
+        alarm.wait();
+        for (first, second) in [(3_600_000, 5), (1, 5), (5, 5)] {
+            let now = monotonic();
+            let second = now + Duration::from_millis(second);
+            alarm.set(now + Duration::from_millis(first));
+            alarm.set(second);
+            assert!(alarm.wait() >= second);
+        }
+    }
+
+    #[test]
+    fn another_thread_brings_it_forward_during_the_sleep() {
+        let alarm = Alarm::new().unwrap();
+        alarm.set(monotonic() + Duration::from_secs(3600));
+        std::thread::scope(|scope| {
+            let sleeper = scope.spawn(|| alarm.wait());
+            std::thread::sleep(Duration::from_millis(5));
+            alarm.set(monotonic());
+            sleeper.join().unwrap();
+        });
+    }
+}
