@@ -171,6 +171,28 @@ fn one_that_is_cancelled_before_it_arrives_never_does() {
     });
 }
 
+/// A thread that stands between reading the first spare cell's successor and taking the cell, while others
+/// take both and give the first back, must not put the second, which is in use, back into the list.
+#[test]
+fn a_cell_that_left_the_spares_and_came_back_is_not_taken_for_itself() {
+    explore(|| {
+        let (shard, mut owner) = shard(4);
+        let user = {
+            let shard = Arc::clone(&shard);
+            spawn(move || ticket(&shard, FAR))
+        };
+        let (first, second) = (ticket(&shard, FAR), ticket(&shard, FAR));
+        assert_eq!(shard.cancel(first).0, Cancel::Cancelled);
+        owner.collect();
+        let others = user.join().unwrap();
+        let third = ticket(&shard, FAR);
+        for name in [others, second, third] {
+            assert_eq!(shard.cancel(name).0, Cancel::Cancelled);
+        }
+        assert_all_spare(&shard, &mut owner, 4);
+    });
+}
+
 #[test]
 fn two_who_recycle_and_the_owner_lose_nothing() {
     explore(|| {

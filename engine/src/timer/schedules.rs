@@ -2,9 +2,9 @@
 //! they share. Time passes at once: what is due some time fires as soon as its thread runs, and what is armed
 //! for `FAR` fires never.
 //!
-//! Promises: whatever the schedule, a timer is fired or cancelled once and never both; no wake is lost, or the
-//! schedule would not end; all threads end and all cells come back. Leaves to others: what the memory model
-//! may reorder (`tests/timer_loom.rs`).
+//! Promises: whatever the schedule, a timer is fired or cancelled once and never both; no wake is lost, or
+//! the schedule would not end; all threads end and all cells come back. Leaves to others: what the memory
+//! model may reorder (`tests/timer_loom.rs`).
 //!
 //! `RUSTFLAGS="--cfg shuttle" cargo test -p engine --release --target-dir target/shuttle --lib schedules`
 

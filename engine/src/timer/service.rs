@@ -18,9 +18,9 @@
 //! A thread that arms and fires timers itself, in its own loop, has a [`Local`] end: it pays half. The timers
 //! of all others go to the posts, each thread's to the same one.
 //!
-//! A wheel has one owner, and what other threads do reaches it by lists that are taken whole. (brpc's bucketed
-//! timer thread splits a lock instead, and leaves cancelled timers in its heap until they would have been
-//! due: apache/brpc#3383.) Whoever cancels one too many collects them, and puts the alarm off: a thread that
+//! A wheel has one owner, and what other threads do reaches it by lists that are taken whole. (brpc's
+//! bucketed timer thread splits a lock instead, and leaves cancelled timers in its heap until they would have
+//! been due: apache/brpc#3383.) Whoever cancels one too many collects them, and puts the alarm off: a thread that
 //! sleeps need not be woken to learn that it may sleep on.
 
 use std::fmt;

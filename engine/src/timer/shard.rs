@@ -242,8 +242,8 @@ impl Shard {
     /// Any thread, after [`Duty::Collect`] while another has the wheel: makes those arrivals spare that were
     /// cancelled, and puts the others back.
     pub(super) fn recycle(&self) -> Duty {
-        // Counted anew, before the arrivals are taken among which those counted are. What was cancelled in the
-        // wheel stays in its list.
+        // Counted anew, before the arrivals are taken among which those counted are. What was cancelled in
+        // the wheel stays in its list.
         self.cancelled.0.fetch_and(ONE_CANCELLED - 1, Ordering::Relaxed);
         let mut arrivals = self.take_arrivals();
         let (mut cancelled, mut others, mut earliest) = (Chain::EMPTY, Chain::EMPTY, Nanos::NEVER);
