@@ -20,8 +20,8 @@
 //!
 //! A wheel has one owner, and what other threads do reaches it by lists that are taken whole. (brpc's
 //! bucketed timer thread splits a lock instead, and leaves cancelled timers in its heap until they would have
-//! been due: apache/brpc#3383.) Whoever cancels one too many collects them, and puts the alarm off: a thread that
-//! sleeps need not be woken to learn that it may sleep on.
+//! been due: apache/brpc#3383.) Whoever cancels one too many collects them, and puts the alarm off: a thread
+//! that sleeps need not be woken to learn that it may sleep on.
 
 use std::fmt;
 use std::io;
