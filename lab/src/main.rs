@@ -18,6 +18,7 @@ mod report;
 mod rounds;
 mod setting;
 mod statistics;
+mod timers;
 mod verdict;
 
 use std::fs;

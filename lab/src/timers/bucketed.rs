@@ -1,0 +1,287 @@
+//! The bucketed design of brpc's TimerThread, as it was published: to arm is a push under one of 13 mutexes,
+//! to cancel one exchange of a version, and one thread has a heap of its own.
+//!
+//! Promises: to cancel takes no lock; the thread is woken early only by a timer that is due before all
+//! others. Leaves to others: what was cancelled, which takes its memory until the thread finds it while
+//! pulling, or else at its deadline; the thread wakes for it then, and pulls what is in flight at that
+//! moment, which is found dead later in the same way.
+//!
+//! ```text
+//!   user --hash--> bucket 0..12: mutex, nearest, list --pull--> heap (one thread's) --due--> sink
+//!                          '--nearest of its bucket--> global nearest --earlier: wake--'
+//! ```
+//! A task is its owner's until it is pushed, then its bucket's, then the thread's, which alone gives it back
+//! to the pool. Its version says whether it is wanted: even `v` while armed, `v + 1` while it fires, `v + 2`
+//! when it has fired or was cancelled, which is what it is armed with next.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use sys::clock::{Nanos, monotonic};
+
+use super::facility::{self, Facility, Sink, Wakes};
+use super::keeper::{Keep, Keeper};
+use super::sleep;
+use super::slots::{NONE, Slots};
+use super::spares::Stack;
+use super::tally::{Account, Tally};
+
+const BUCKETS: usize = 13;
+
+/// See the file's header.
+#[derive(Clone)]
+pub(super) struct Bucketed(Arc<Keeper<Timers>>);
+
+impl Facility for Bucketed {
+    type User = User;
+
+    fn start(sink: Sink) -> io::Result<Self> {
+        Ok(Self(Keeper::start("bucketed", Timers::new(sink))?))
+    }
+
+    fn enter(&self) -> User {
+        let mut hasher = DefaultHasher::new();
+        thread::current().id().hash(&mut hasher);
+        let bucket = (hasher.finish() % BUCKETS as u64) as usize;
+        User { spares: self.0.tasks.stack(), timers: Arc::clone(&self.0), bucket }
+    }
+
+    fn wakes(&self) -> Option<Wakes> {
+        Some(self.0.tally.wakes())
+    }
+}
+
+/// A thread's end: its bucket and its spare tasks.
+pub(super) struct User {
+    timers: Arc<Keeper<Timers>>,
+    bucket: usize,
+    spares: Stack<u32>,
+}
+
+/// Names an armed timer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Id {
+    task: u32,
+    version: u32,
+}
+
+impl facility::User for User {
+    type Handle = Id;
+
+    fn arm(&mut self, deadline: Nanos) -> io::Result<Id> {
+        let timers: &Timers = &self.timers;
+        let number = timers.tasks.claim(&mut self.spares)?;
+        let task = timers.tasks.at(number);
+        let version = task.version.load(Ordering::Relaxed);
+        task.armed.store(version, Ordering::Relaxed);
+        task.deadline.store(deadline.0, Ordering::Relaxed);
+        if timers.buckets[self.bucket].push(number, task, deadline) {
+            timers.expect(deadline);
+        }
+        Ok(Id { task: number, version })
+    }
+
+    fn cancel(&mut self, id: Id) -> bool {
+        self.timers.tasks.at(id.task).claim(id.version, id.version.wrapping_add(2))
+    }
+
+    fn sleep_until(&mut self, until: Nanos) {
+        sleep::until(until);
+    }
+}
+
+/// Fills a cache line, as in the original. All but the version is handed on by the bucket's mutex.
+#[derive(Default)]
+#[repr(align(64))]
+struct Task {
+    deadline: AtomicU64,
+    next: AtomicU32,
+    /// The version that it was armed with.
+    armed: AtomicU32,
+    version: AtomicU32,
+}
+
+impl Task {
+    fn claim(&self, version: u32, next: u32) -> bool {
+        self.version.compare_exchange(version, next, Ordering::Acquire, Ordering::Acquire).is_ok()
+    }
+
+    fn is_wanted(&self) -> bool {
+        self.version.load(Ordering::Relaxed) == self.armed.load(Ordering::Relaxed)
+    }
+}
+
+/// The timers of some threads since the last pull. All but a look whether there is any is under the mutex.
+#[repr(align(64))]
+struct Bucket {
+    mutex: Mutex<()>,
+    head: AtomicU32,
+    nearest: AtomicU64,
+}
+
+impl Bucket {
+    fn new() -> Self {
+        Self { mutex: Mutex::new(()), head: AtomicU32::new(NONE), nearest: AtomicU64::new(Nanos::NEVER.0) }
+    }
+
+    /// Whether the task is due before all others of the bucket.
+    fn push(&self, number: u32, task: &Task, deadline: Nanos) -> bool {
+        let _inside = self.mutex.lock().unwrap_or_else(PoisonError::into_inner);
+        task.next.store(self.head.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.head.store(number, Ordering::Relaxed);
+        let is_nearest = deadline.0 < self.nearest.load(Ordering::Relaxed);
+        if is_nearest {
+            self.nearest.store(deadline.0, Ordering::Relaxed);
+        }
+        is_nearest
+    }
+
+    fn take(&self) -> u32 {
+        // Whoever pushed the first task of a bucket goes on to `expect`, whose mutex the thread takes before
+        // it sleeps: a task that this look misses is not missed for longer.
+        if self.head.load(Ordering::Relaxed) == NONE {
+            return NONE;
+        }
+        let _inside = self.mutex.lock().unwrap_or_else(PoisonError::into_inner);
+        self.nearest.store(Nanos::NEVER.0, Ordering::Relaxed);
+        self.head.swap(NONE, Ordering::Relaxed)
+    }
+}
+
+struct Timers {
+    tasks: Slots<Task>,
+    buckets: [Bucket; BUCKETS],
+    global: Mutex<Global>,
+    earlier: Condvar,
+    sink: Sink,
+    tally: Tally,
+}
+
+struct Global {
+    /// While the thread works: of what was armed since it began. While it sleeps: what it sleeps until.
+    nearest: Nanos,
+    is_closed: bool,
+}
+
+/// What the thread has for itself.
+struct Own<'a> {
+    heap: BinaryHeap<Reverse<(Nanos, u32)>>,
+    spares: Stack<u32>,
+    account: Account<'a>,
+}
+
+impl Timers {
+    fn new(sink: Sink) -> Self {
+        Self {
+            tasks: Slots::new(),
+            buckets: std::array::from_fn(|_| Bucket::new()),
+            global: Mutex::new(Global { nearest: Nanos::NEVER, is_closed: false }),
+            earlier: Condvar::new(),
+            sink,
+            tally: Tally::default(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Global> {
+        self.global.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn expect(&self, deadline: Nanos) {
+        let mut global = self.lock();
+        if deadline < global.nearest {
+            global.nearest = deadline;
+            drop(global);
+            self.earlier.notify_one();
+        }
+    }
+
+    fn pull(&self, own: &mut Own<'_>) {
+        for bucket in &self.buckets {
+            let mut number = bucket.take();
+            while number != NONE {
+                let task = self.tasks.at(number);
+                let next = task.next.load(Ordering::Relaxed);
+                if task.is_wanted() {
+                    own.heap.push(Reverse((Nanos(task.deadline.load(Ordering::Relaxed)), number)));
+                } else {
+                    own.spares.push(number);
+                }
+                number = next;
+            }
+        }
+    }
+
+    /// Whether all that is due was run: false if a nearer one came meanwhile.
+    fn run_due(&self, own: &mut Own<'_>) -> bool {
+        while let Some(&Reverse((deadline, number))) = own.heap.peek()
+            && deadline <= monotonic()
+        {
+            if self.lock().nearest < deadline {
+                return false;
+            }
+            own.heap.pop();
+            if self.fire(number, deadline) {
+                own.account.was_worth_it();
+            }
+            own.spares.push(number);
+        }
+        true
+    }
+
+    fn fire(&self, number: u32, deadline: Nanos) -> bool {
+        let task = self.tasks.at(number);
+        let version = task.armed.load(Ordering::Relaxed);
+        let is_wanted = task.claim(version, version.wrapping_add(1));
+        if is_wanted {
+            (self.sink)(deadline);
+            // Release pairs with the Acquire of `claim`: who is told that it was too late sees it done.
+            task.version.store(version.wrapping_add(2), Ordering::Release);
+        }
+        is_wanted
+    }
+
+    fn sleep(&self, own: &mut Own<'_>) {
+        let next = own.heap.peek().map_or(Nanos::NEVER, |Reverse((deadline, _))| *deadline);
+        let mut global = self.lock();
+        if global.is_closed || global.nearest < next {
+            return;
+        }
+        global.nearest = next;
+        own.account.around(|| {
+            if next == Nanos::NEVER {
+                drop(self.earlier.wait(global));
+            } else {
+                drop(self.earlier.wait_timeout(global, next.since(monotonic())));
+            }
+        });
+    }
+}
+
+impl Keep for Timers {
+    fn run(&self) {
+        let account = self.tally.account();
+        let mut own = Own { heap: BinaryHeap::new(), spares: self.tasks.stack(), account };
+        loop {
+            let mut global = self.lock();
+            if global.is_closed {
+                return;
+            }
+            global.nearest = Nanos::NEVER;
+            drop(global);
+            self.pull(&mut own);
+            if self.run_due(&mut own) {
+                self.sleep(&mut own);
+            }
+        }
+    }
+
+    fn close(&self) {
+        self.lock().is_closed = true;
+        self.earlier.notify_one();
+    }
+}

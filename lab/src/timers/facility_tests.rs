@@ -1,0 +1,198 @@
+//! One suite for every way of keeping deadlines. Nothing here asks for a timer to be quick: a hang fails, and
+//! all that is early.
+
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use sys::clock::{Nanos, monotonic};
+
+use super::facility::{Facility, Sink, User, Wakes};
+use super::sleep;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const LOOK: Duration = Duration::from_millis(1);
+/// Of timers that must not fire, or not before they are cancelled.
+const FAR: Duration = Duration::from_secs(3600);
+
+/// What a sink was told: when, and of which deadline.
+#[derive(Clone, Default)]
+struct Told(Arc<Mutex<Vec<(Nanos, Nanos)>>>);
+
+impl Told {
+    /// A facility that tells it.
+    fn start<F: Facility>(&self) -> F {
+        // One of them has a descriptor for each timer.
+        sys::limits::raise_descriptors().unwrap();
+        let told = self.clone();
+        let sink: Sink = Arc::new(move |deadline| told.0.lock().unwrap().push((monotonic(), deadline)));
+        F::start(sink).unwrap()
+    }
+
+    /// The deadlines in order, when there are `count` of them or more.
+    fn wait_for(&self, count: usize) -> Vec<Nanos> {
+        wait_for("timers that fire", || self.0.lock().unwrap().len() >= count);
+        let told = self.0.lock().unwrap();
+        assert!(told.iter().all(|(at, deadline)| at >= deadline), "early: {told:?}");
+        let mut deadlines: Vec<Nanos> = told.iter().map(|(_, deadline)| *deadline).collect();
+        deadlines.sort_unstable();
+        deadlines
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.lock().unwrap().is_empty()
+    }
+}
+
+fn wait_for(what: &str, mut is_done: impl FnMut() -> bool) {
+    let end = monotonic() + PATIENCE;
+    while !is_done() {
+        assert!(monotonic() < end, "waited too long for {what}");
+        thread::sleep(LOOK);
+    }
+}
+
+/// Near and far, some the same, some past, in no order.
+fn deadlines(count: u64) -> Vec<Nanos> {
+    let now = monotonic();
+    let after = |number: u64| Duration::from_micros(number * 7919 % 60_000);
+    let mut deadlines: Vec<Nanos> = (0..count).map(|number| now + after(number)).collect();
+    deadlines.extend([Nanos(0), Nanos(1), now, now + LOOK, now + LOOK]);
+    deadlines
+}
+
+fn fires_once_and_never_early<F: Facility>() {
+    let told = Told::default();
+    let facility: F = told.start();
+    let mut user = facility.enter();
+    let mut expected = deadlines(200);
+    // Some handles are kept and some are not: it is the same for the timer.
+    let kept: Vec<_> = expected
+        .iter()
+        .filter_map(|&deadline| Some(user.arm(deadline).unwrap()).filter(|_| deadline.0 % 2 == 0))
+        .collect();
+    expected.sort_unstable();
+    assert_eq!(told.wait_for(expected.len()), expected);
+    user.sleep_until(monotonic() + Duration::from_millis(20));
+    assert_eq!(told.wait_for(expected.len()), expected, "none fires again");
+    kept.into_iter().for_each(|handle| assert!(!user.cancel(handle), "too late"));
+}
+
+fn a_cancelled_one_never_fires<F: Facility>() {
+    let told = Told::default();
+    let facility: F = told.start();
+    let mut user = facility.enter();
+    let far = monotonic() + FAR;
+    let handles: Vec<_> = (0..3000).map(|_| user.arm(far).unwrap()).collect();
+    handles.into_iter().for_each(|handle| assert!(user.cancel(handle)));
+    // Slots that were used before are armed again, now for soon.
+    let soon = monotonic() + Duration::from_millis(30);
+    let handles: Vec<_> = (0..500).map(|_| user.arm(soon).unwrap()).collect();
+    let cancelled = handles.into_iter().map(|handle| user.cancel(handle)).filter(|&is_ours| is_ours).count();
+    user.sleep_until(soon + Duration::from_millis(30));
+    assert_eq!(told.wait_for(500 - cancelled).len(), 500 - cancelled);
+    let last = monotonic();
+    drop(user.arm(last).unwrap());
+    assert_eq!(told.wait_for(501 - cancelled).last(), Some(&last), "it goes on");
+}
+
+fn either_cancelled_or_fired<F: Facility>() {
+    let told = Told::default();
+    let facility: F = told.start();
+    let mut user = facility.enter();
+    let mut cancelled = 0;
+    for number in 0..2000 {
+        let deadline = monotonic() + Duration::from_micros(number % 130);
+        let handle = user.arm(deadline).unwrap();
+        let other = user.arm(deadline + FAR).unwrap();
+        sleep::until(deadline);
+        cancelled += usize::from(user.cancel(handle));
+        assert!(user.cancel(other));
+    }
+    user.sleep_until(monotonic() + Duration::from_millis(20));
+    assert_eq!(told.wait_for(2000 - cancelled).len(), 2000 - cancelled);
+}
+
+fn another_user_cancels<F: Facility>() {
+    const COUNT: usize = 3000;
+    let told = Told::default();
+    let facility: F = told.start();
+    let (give, take) = std::sync::mpsc::sync_channel(64);
+    thread::scope(|scope| {
+        let facility = &facility;
+        scope.spawn(move || {
+            let mut user = facility.enter();
+            (0..COUNT).for_each(|_| give.send(user.arm(monotonic() + FAR).unwrap()).unwrap());
+        });
+        scope.spawn(move || {
+            let mut user = facility.enter();
+            let cancelled = take.iter().filter_map(|handle| user.cancel(handle).then_some(()));
+            assert_eq!(cancelled.count(), COUNT);
+        });
+    });
+    assert!(told.is_empty());
+}
+
+fn a_user_that_goes_leaves_its_timers<F: Facility>() {
+    let told = Told::default();
+    let facility: F = told.start();
+    let deadline = monotonic() + Duration::from_millis(5);
+    let entered = facility.clone();
+    thread::spawn(move || drop(entered.enter().arm(deadline).unwrap())).join().unwrap();
+    assert_eq!(told.wait_for(1), [deadline]);
+}
+
+fn all_ends_with_the_last<F: Facility>() {
+    let told = Told::default();
+    let facility: F = told.start();
+    let mut user = facility.enter();
+    let handles: Vec<_> = (0..100).map(|_| user.arm(monotonic() + FAR).unwrap()).collect();
+    drop(user.arm(monotonic() + FAR).unwrap());
+    drop(facility.clone());
+    drop(facility);
+    let deadline = monotonic();
+    drop(user.arm(deadline).unwrap());
+    assert_eq!(told.wait_for(1), [deadline], "a user is enough");
+    drop(user);
+    drop(handles);
+    // The sink has the other one, and goes with the threads.
+    wait_for("threads that end", || Arc::strong_count(&told.0) == 1);
+    assert_eq!(told.wait_for(1), [deadline], "nothing fires because all ends");
+}
+
+fn a_wake_is_counted<F: Facility>() {
+    let told = Told::default();
+    let facility: F = told.start();
+    let mut user = facility.enter();
+    for number in 1..=5 {
+        drop(user.arm(monotonic() + Duration::from_millis(5)).unwrap());
+        told.wait_for(number);
+        user.sleep_until(monotonic() + Duration::from_millis(5));
+    }
+    let wakes = || facility.wakes().unwrap_or(Wakes { all: 5, dead: 0 });
+    wait_for("five wakes", || wakes().all >= 5);
+    assert!(wakes().dead < wakes().all, "{:?}", wakes());
+}
+
+macro_rules! suite {
+    ($($name:ident: $facility:ty;)*) => { $(mod $name { suite!(@ $facility:
+        fires_once_and_never_early a_cancelled_one_never_fires either_cancelled_or_fired another_user_cancels
+        a_user_that_goes_leaves_its_timers all_ends_with_the_last a_wake_is_counted
+    ); })* };
+    (@ $facility:ty: $($case:ident)*) => { suite!(@@ $($case $facility;)*); };
+    (@@ $($case:ident $facility:ty;)*) => { $(
+        #[test]
+        fn $case() {
+            super::$case::<$facility>();
+        }
+    )* };
+}
+
+suite! {
+    heap: super::super::heap::Heap;
+    bucketed: super::super::bucketed::Bucketed;
+    timerfd: super::super::timerfd::Timerfd;
+    threads: super::super::threads::Threads;
+    tick: super::super::tick::Tick;
+    tokio: super::super::tokio::Tokio;
+}

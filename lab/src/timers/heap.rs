@@ -1,0 +1,188 @@
+//! One mutex around one heap, one thread that sleeps until the first of it is due: what everybody writes
+//! first.
+//!
+//! Promises: a cancelled timer's slot is free at once. Leaves to others: its place in the heap, which is
+//! found stale when its time has come.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use sys::clock::{Nanos, monotonic};
+
+use super::facility::{Facility, Sink, User, Wakes};
+use super::keeper::{Keep, Keeper};
+use super::sleep;
+use super::tally::Tally;
+
+/// See the file's header.
+#[derive(Clone)]
+pub(super) struct Heap(Arc<Keeper<Shelf>>);
+
+impl Facility for Heap {
+    type User = Heap;
+
+    fn start(sink: Sink) -> io::Result<Self> {
+        Ok(Self(Shelf::start(sink)?))
+    }
+
+    fn enter(&self) -> Heap {
+        self.clone()
+    }
+
+    fn wakes(&self) -> Option<Wakes> {
+        Some(self.0.wakes())
+    }
+}
+
+impl User for Heap {
+    type Handle = Id;
+
+    fn arm(&mut self, deadline: Nanos) -> io::Result<Id> {
+        Ok(self.0.arm(deadline))
+    }
+
+    fn cancel(&mut self, id: Id) -> bool {
+        self.0.cancel(id)
+    }
+
+    fn sleep_until(&mut self, until: Nanos) {
+        sleep::until(until);
+    }
+}
+
+/// Names an armed timer of one shelf.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Id {
+    slot: u32,
+    generation: u32,
+}
+
+/// A heap, its mutex, and the thread's part of it.
+pub(super) struct Shelf {
+    timers: Mutex<Timers>,
+    /// The first deadline is another, or all is closed.
+    changed: Condvar,
+    sink: Sink,
+    tally: Tally,
+}
+
+#[derive(Default)]
+struct Timers {
+    /// In order of their deadlines, with those that were cancelled.
+    heap: BinaryHeap<Reverse<(Nanos, Id)>>,
+    /// The generation of each slot: a timer of another has fired or was cancelled.
+    generations: Vec<u32>,
+    free: Vec<u32>,
+    is_closed: bool,
+}
+
+impl Shelf {
+    /// # Errors
+    /// No thread can be created.
+    pub(super) fn start(sink: Sink) -> io::Result<Arc<Keeper<Self>>> {
+        let (timers, changed) = (Mutex::default(), Condvar::new());
+        Keeper::start("heap", Self { timers, changed, sink, tally: Tally::default() })
+    }
+
+    pub(super) fn arm(&self, deadline: Nanos) -> Id {
+        let mut timers = self.lock();
+        let is_first = timers.first().is_none_or(|first| deadline < first);
+        let id = timers.arm(deadline);
+        drop(timers);
+        if is_first {
+            self.changed.notify_one();
+        }
+        id
+    }
+
+    pub(super) fn cancel(&self, id: Id) -> bool {
+        self.lock().release(id)
+    }
+
+    pub(super) fn wakes(&self) -> Wakes {
+        self.tally.wakes()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Timers> {
+        self.timers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait<'a>(&self, timers: MutexGuard<'a, Timers>, until: Option<Nanos>) -> MutexGuard<'a, Timers> {
+        match until {
+            None => self.changed.wait(timers).unwrap_or_else(PoisonError::into_inner),
+            Some(until) => {
+                let span = until.since(monotonic());
+                self.changed.wait_timeout(timers, span).unwrap_or_else(PoisonError::into_inner).0
+            }
+        }
+    }
+}
+
+impl Keep for Shelf {
+    fn run(&self) {
+        let mut account = self.tally.account();
+        let mut due = Vec::new();
+        let mut timers = self.lock();
+        while !timers.is_closed {
+            timers.take_due(monotonic(), &mut due);
+            if !due.is_empty() {
+                account.was_worth_it();
+                drop(timers);
+                due.drain(..).for_each(|deadline| (self.sink)(deadline));
+                timers = self.lock();
+                continue;
+            }
+            let first = timers.first();
+            timers = account.around(|| self.wait(timers, first));
+        }
+    }
+
+    fn close(&self) {
+        self.lock().is_closed = true;
+        self.changed.notify_one();
+    }
+}
+
+impl Timers {
+    fn first(&self) -> Option<Nanos> {
+        self.heap.peek().map(|Reverse((deadline, _))| *deadline)
+    }
+
+    fn is_wanted(&self, id: Id) -> bool {
+        self.generations[id.slot as usize] == id.generation
+    }
+
+    fn arm(&mut self, deadline: Nanos) -> Id {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.generations.push(0);
+            u32::try_from(self.generations.len() - 1).expect("memory ends before")
+        });
+        let id = Id { slot, generation: self.generations[slot as usize] };
+        self.heap.push(Reverse((deadline, id)));
+        id
+    }
+
+    /// Frees the timer's slot; false if that was done before.
+    fn release(&mut self, id: Id) -> bool {
+        let is_wanted = self.is_wanted(id);
+        if is_wanted {
+            self.generations[id.slot as usize] = id.generation.wrapping_add(1);
+            self.free.push(id.slot);
+        }
+        is_wanted
+    }
+
+    /// Takes out what is due at `now`; what was cancelled is dropped with it.
+    fn take_due(&mut self, now: Nanos, due: &mut Vec<Nanos>) {
+        while let Some(&Reverse((deadline, id))) = self.heap.peek()
+            && deadline <= now
+        {
+            self.heap.pop();
+            if self.release(id) {
+                due.push(deadline);
+            }
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Numbered slots in blocks that never move. Promises: a slot is found by its number with two loads; a number
+//! is claimed without a lock as long as its thread has spares. Leaves to others: what a slot holds, and that
+//! a number is given back once.
+
+use std::io::{self, ErrorKind};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use super::spares::{Spares, Stack};
+
+/// No slot's number.
+pub(super) const NONE: u32 = u32::MAX;
+
+const BLOCK_BITS: u32 = 10;
+const BLOCK: usize = 1 << BLOCK_BITS;
+/// 67 million slots: more than ten seconds of the fastest design that holds what was cancelled.
+const BLOCKS_MAX: usize = 1 << 16;
+
+const _: () = assert!(BLOCK * BLOCKS_MAX < NONE as usize);
+
+/// See the file's header.
+pub(super) struct Slots<T> {
+    blocks: Box<[OnceLock<Box<[T; BLOCK]>>]>,
+    /// Blocks that somebody makes or has made; more than BLOCKS_MAX where there was no room.
+    count: AtomicUsize,
+    spares: Arc<Spares<u32>>,
+}
+
+impl<T: Default> Slots<T> {
+    pub(super) fn new() -> Self {
+        let blocks = (0..BLOCKS_MAX).map(|_| OnceLock::new()).collect();
+        Self { blocks, count: AtomicUsize::new(0), spares: Spares::new() }
+    }
+
+    /// A thread's own numbers, none yet.
+    pub(super) fn stack(&self) -> Stack<u32> {
+        self.spares.stack()
+    }
+
+    /// A slot that nobody else has, as its last owner left it, or new.
+    ///
+    /// # Errors
+    /// All are in use.
+    pub(super) fn claim(&self, stack: &mut Stack<u32>) -> io::Result<u32> {
+        match stack.pop() {
+            Some(number) => Ok(number),
+            None => self.grow(stack),
+        }
+    }
+
+    pub(super) fn at(&self, number: u32) -> &T {
+        let number = number as usize;
+        let block =
+            self.blocks[number >> BLOCK_BITS].get().expect("a number comes from a block that is there");
+        &block[number % BLOCK]
+    }
+
+    #[cold]
+    fn grow(&self, stack: &mut Stack<u32>) -> io::Result<u32> {
+        let number = self.count.fetch_add(1, Ordering::Relaxed);
+        let Some(home) = self.blocks.get(number) else {
+            return Err(io::Error::new(ErrorKind::OutOfMemory, "no timer is left"));
+        };
+        home.get_or_init(|| {
+            let slots: Vec<T> = (0..BLOCK).map(|_| T::default()).collect();
+            slots.try_into().unwrap_or_else(|_| unreachable!("as many as a block has"))
+        });
+        // Below NONE, as asserted above.
+        let first = (number << BLOCK_BITS) as u32;
+        stack.extend((first + 1..first + BLOCK as u32).rev());
+        Ok(first)
+    }
+}

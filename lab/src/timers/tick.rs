@@ -1,0 +1,272 @@
+//! A hashed wheel with a tick, the design of Netty's HashedWheelTimer: 512 slots of 1 ms, rounds for what is
+//! farther, and a thread that wakes every tick, whether there are timers or not.
+//!
+//! Promises: to arm and to cancel are a push each, without a lock; what was cancelled is unlinked at the next
+//! tick; a timer fires up to a tick late. Leaves to others: the cost of a tick that finds nothing.
+//!
+//! ```text
+//!   arm    --push--> inbox  ---.
+//!                               +-- every tick --> slots 0..511: lists of (timer, rounds) --> sink
+//!   cancel --push--> cancelled '
+//! ```
+//! Who changes a timer's version from the one that it was armed with has it: a canceller, which pushes it for
+//! the thread to unlink, or the thread, to fire it. Only the thread gives a timer back to the pool, a
+//! cancelled one when it takes it from `cancelled`, where it comes after it came from the inbox.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use sys::clock::{Nanos, monotonic};
+
+use super::facility::{self, Facility, Sink, Wakes};
+use super::keeper::{Keep, Keeper};
+use super::sleep;
+use super::slots::{NONE, Slots};
+use super::spares::Stack;
+use super::tally::{Account, Tally};
+
+const TICK_NANOS: u64 = 1_000_000;
+const SLOTS: u64 = 512;
+
+/// See the file's header.
+#[derive(Clone)]
+pub(super) struct Tick(Arc<Keeper<Wheel>>);
+
+impl Facility for Tick {
+    type User = User;
+
+    fn start(sink: Sink) -> io::Result<Self> {
+        Ok(Self(Keeper::start("tick", Wheel::new(sink))?))
+    }
+
+    fn enter(&self) -> User {
+        User { spares: self.0.timers.stack(), wheel: Arc::clone(&self.0) }
+    }
+
+    fn wakes(&self) -> Option<Wakes> {
+        Some(self.0.tally.wakes())
+    }
+}
+
+/// A thread's end, with its spare timers.
+pub(super) struct User {
+    wheel: Arc<Keeper<Wheel>>,
+    spares: Stack<u32>,
+}
+
+/// Names an armed timer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Id {
+    timer: u32,
+    version: u32,
+}
+
+impl facility::User for User {
+    type Handle = Id;
+
+    fn arm(&mut self, deadline: Nanos) -> io::Result<Id> {
+        let wheel: &Wheel = &self.wheel;
+        let number = wheel.timers.claim(&mut self.spares)?;
+        let timer = wheel.timers.at(number);
+        let version = timer.version.load(Ordering::Relaxed);
+        timer.armed.store(version, Ordering::Relaxed);
+        timer.deadline.store(deadline.0, Ordering::Relaxed);
+        wheel.inbox.push(number, &timer.newer);
+        Ok(Id { timer: number, version })
+    }
+
+    fn cancel(&mut self, id: Id) -> bool {
+        let timer = self.wheel.timers.at(id.timer);
+        let is_ours = timer.claim(id.version);
+        if is_ours {
+            self.wheel.cancelled.push(id.timer, &timer.cancelled);
+        }
+        is_ours
+    }
+
+    fn sleep_until(&mut self, until: Nanos) {
+        sleep::until(until);
+    }
+}
+
+/// `deadline` and `armed` are handed on by the inbox; what follows `cancelled` is the thread's alone.
+#[derive(Default)]
+#[repr(align(64))]
+struct Timer {
+    deadline: AtomicU64,
+    armed: AtomicU32,
+    version: AtomicU32,
+    /// The next in the inbox.
+    newer: AtomicU32,
+    /// The next among the cancelled.
+    cancelled: AtomicU32,
+    /// `NONE` when it is in no slot.
+    slot: AtomicU32,
+    next: AtomicU32,
+    previous: AtomicU32,
+    rounds: AtomicU64,
+}
+
+impl Timer {
+    fn claim(&self, version: u32) -> bool {
+        let next = version.wrapping_add(1);
+        // Relaxed: it decides who has the timer, and all else is handed on by the two inboxes.
+        self.version.compare_exchange(version, next, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+
+    fn is_wanted(&self) -> bool {
+        self.version.load(Ordering::Relaxed) == self.armed.load(Ordering::Relaxed)
+    }
+}
+
+/// A stack to which all push, and from which the thread takes all at once.
+#[repr(align(128))]
+struct Inbox(AtomicU32);
+
+impl Inbox {
+    fn push(&self, number: u32, link: &AtomicU32) {
+        let mut head = self.0.load(Ordering::Relaxed);
+        loop {
+            link.store(head, Ordering::Relaxed);
+            // Release pairs with the Acquire of `take`: the thread sees what was pushed.
+            match self.0.compare_exchange_weak(head, number, Ordering::Release, Ordering::Relaxed) {
+                Ok(_) => return,
+                Err(other) => head = other,
+            }
+        }
+    }
+
+    fn take(&self) -> u32 {
+        // Not even an exchange where there is nothing.
+        if self.0.load(Ordering::Relaxed) == NONE { NONE } else { self.0.swap(NONE, Ordering::Acquire) }
+    }
+}
+
+struct Wheel {
+    timers: Slots<Timer>,
+    inbox: Inbox,
+    cancelled: Inbox,
+    /// When the first tick began.
+    start: Nanos,
+    is_closed: AtomicBool,
+    sink: Sink,
+    tally: Tally,
+}
+
+/// What the thread has for itself.
+struct Own<'a> {
+    heads: [u32; SLOTS as usize],
+    /// The tick that has ended last, and whose slot is looked at.
+    tick: u64,
+    spares: Stack<u32>,
+    account: Account<'a>,
+}
+
+impl Wheel {
+    fn new(sink: Sink) -> Self {
+        Self {
+            timers: Slots::new(),
+            inbox: Inbox(AtomicU32::new(NONE)),
+            cancelled: Inbox(AtomicU32::new(NONE)),
+            start: monotonic(),
+            is_closed: AtomicBool::new(false),
+            sink,
+            tally: Tally::default(),
+        }
+    }
+
+    /// Moves what was armed since the last tick to its slots, and frees what was cancelled.
+    fn take_in(&self, own: &mut Own<'_>) {
+        // Taken first: what is there was pushed to the inbox before, and is taken from it now at the latest.
+        let mut cancelled = self.cancelled.take();
+        let mut number = self.inbox.take();
+        while number != NONE {
+            let timer = self.timers.at(number);
+            let next = timer.newer.load(Ordering::Relaxed);
+            if timer.is_wanted() {
+                self.link(own, number, timer);
+            } else {
+                timer.slot.store(NONE, Ordering::Relaxed);
+            }
+            number = next;
+        }
+        while cancelled != NONE {
+            let timer = self.timers.at(cancelled);
+            let next = timer.cancelled.load(Ordering::Relaxed);
+            self.unlink(own, timer);
+            own.spares.push(cancelled);
+            cancelled = next;
+        }
+    }
+
+    fn link(&self, own: &mut Own<'_>, number: u32, timer: &Timer) {
+        let deadline = Nanos(timer.deadline.load(Ordering::Relaxed));
+        // One that is due already comes in this tick.
+        let tick = (deadline.0.saturating_sub(self.start.0) / TICK_NANOS).max(own.tick);
+        let slot = tick % SLOTS;
+        timer.rounds.store((tick - own.tick) / SLOTS, Ordering::Relaxed);
+        timer.slot.store(slot as u32, Ordering::Relaxed);
+        let head = std::mem::replace(&mut own.heads[slot as usize], number);
+        timer.next.store(head, Ordering::Relaxed);
+        timer.previous.store(NONE, Ordering::Relaxed);
+        if head != NONE {
+            self.timers.at(head).previous.store(number, Ordering::Relaxed);
+        }
+    }
+
+    fn unlink(&self, own: &mut Own<'_>, timer: &Timer) {
+        let slot = timer.slot.load(Ordering::Relaxed);
+        if slot == NONE {
+            return;
+        }
+        let (next, previous) = (timer.next.load(Ordering::Relaxed), timer.previous.load(Ordering::Relaxed));
+        if next != NONE {
+            self.timers.at(next).previous.store(previous, Ordering::Relaxed);
+        }
+        if previous == NONE {
+            own.heads[slot as usize] = next;
+        } else {
+            self.timers.at(previous).next.store(next, Ordering::Relaxed);
+        }
+    }
+
+    fn fire_slot(&self, own: &mut Own<'_>) {
+        let mut number = own.heads[(own.tick % SLOTS) as usize];
+        while number != NONE {
+            let timer = self.timers.at(number);
+            let next = timer.next.load(Ordering::Relaxed);
+            let rounds = timer.rounds.load(Ordering::Relaxed);
+            if rounds > 0 {
+                timer.rounds.store(rounds - 1, Ordering::Relaxed);
+            } else if timer.claim(timer.armed.load(Ordering::Relaxed)) {
+                self.unlink(own, timer);
+                (self.sink)(Nanos(timer.deadline.load(Ordering::Relaxed)));
+                own.spares.push(number);
+                own.account.was_worth_it();
+            }
+            number = next;
+        }
+    }
+}
+
+impl Keep for Wheel {
+    fn run(&self) {
+        let (spares, account) = (self.timers.stack(), self.tally.account());
+        let mut own = Own { heads: [NONE; SLOTS as usize], tick: 0, spares, account };
+        // Relaxed: it is looked at again in a tick.
+        while !self.is_closed.load(Ordering::Relaxed) {
+            let end = Nanos(self.start.0 + (own.tick + 1) * TICK_NANOS);
+            if monotonic() < end {
+                own.account.around(|| sleep::until(end));
+            }
+            self.take_in(&mut own);
+            self.fire_slot(&mut own);
+            own.tick += 1;
+        }
+    }
+
+    fn close(&self) {
+        self.is_closed.store(true, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,236 @@
+//! Tokio's timer: a `Sleep` for each deadline, registered by its first poll and dropped to cancel.
+//!
+//! Promises: what a timeout costs tokio's users and no more: they have the `Sleep` inside a task and the
+//! task's waker, so both are used again here, and nothing is allocated for a timer. Leaves to others: the
+//! wheel, behind one lock for all threads of the runtime.
+//!
+//! The runtime is what `#[tokio::main]` makes, with two workers: whoever of them is idle keeps the time. That
+//! the users are threads of their own changes nothing for the timers, which all come to the same lock, but
+//! each `Sleep` is made inside the runtime's context, which is entered for it.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Wake, Waker};
+use std::time::{Duration, Instant};
+
+use sys::clock::{Nanos, monotonic};
+use tokio::runtime::{Builder, Runtime, RuntimeMetrics};
+use tokio::time::Sleep;
+
+use super::facility::{self, Facility, Sink, Wakes};
+use super::sleep;
+use super::spares::{Spares, Stack};
+
+const WORKERS: usize = 2;
+
+/// Farther deadlines are kept as this one: tokio's clock ends, and the experiments are over before.
+const AHEAD_MAX: Duration = Duration::from_secs(1 << 30);
+
+/// See the file's header.
+#[derive(Clone)]
+pub(super) struct Tokio(Arc<Shared>);
+
+struct Shared {
+    runtime: Runtime,
+    /// The same moment on both clocks, or the second a little later: then no timer is early.
+    start: (Nanos, Instant),
+    spares: Arc<Spares<Call>>,
+    told: Arc<Told>,
+}
+
+impl Facility for Tokio {
+    type User = User;
+
+    fn start(sink: Sink) -> io::Result<Self> {
+        let runtime = Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build()?;
+        let metrics = runtime.handle().metrics();
+        let (parks_seen, fired) = (AtomicU64::new(0), AtomicU64::new(0));
+        let told = Arc::new(Told { sink, metrics, parks_seen, fired, left: Mutex::new(Some(Vec::new())) });
+        Ok(Self(Arc::new(Shared {
+            runtime,
+            start: (monotonic(), Instant::now()),
+            spares: Spares::new(),
+            told,
+        })))
+    }
+
+    fn enter(&self) -> User {
+        User { spares: self.0.spares.stack(), shared: Arc::clone(&self.0) }
+    }
+
+    /// A wake that only moved timers within tokio's wheel is counted as dead: it cannot be told.
+    fn wakes(&self) -> Option<Wakes> {
+        let all = self.0.told.parks().saturating_sub(WORKERS as u64);
+        Some(Wakes { all, dead: all.saturating_sub(self.0.told.fired.load(Ordering::Relaxed)) })
+    }
+}
+
+impl Shared {
+    fn instant(&self, deadline: Nanos) -> Instant {
+        self.start.1 + deadline.since(self.start.0).min(AHEAD_MAX)
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let left = self.told.left.lock().unwrap_or_else(PoisonError::into_inner).take();
+        // Outside of the lock: to drop a timer takes the runtime's.
+        drop(left);
+    }
+}
+
+/// A thread's end, with its spare calls.
+pub(super) struct User {
+    shared: Arc<Shared>,
+    spares: Stack<Call>,
+}
+
+impl facility::User for User {
+    type Handle = Handle;
+
+    fn arm(&mut self, deadline: Nanos) -> io::Result<Handle> {
+        let mut call = self.spares.pop().unwrap_or_else(|| Call::new(&self.shared.told));
+        call.bell.arm(deadline);
+        let context = self.shared.runtime.enter();
+        call.sleep.set(Some(tokio::time::sleep_until(self.shared.instant(deadline).into())));
+        drop(context);
+        let sleep = call.sleep.as_mut().as_pin_mut().expect("it was just set");
+        if sleep.poll(&mut Context::from_waker(&call.waker)).is_ready() {
+            call.bell.ring();
+        }
+        Ok(Handle(Some(call)))
+    }
+
+    fn cancel(&mut self, mut handle: Handle) -> bool {
+        let mut call = handle.0.take().expect("only here and where it is dropped");
+        let is_ours = call.bell.disarm();
+        call.sleep.set(None);
+        self.spares.push(call);
+        is_ours
+    }
+
+    fn sleep_until(&mut self, until: Nanos) {
+        sleep::until(until);
+    }
+}
+
+/// What a task of tokio's users has: room for the timer, and a waker.
+struct Call {
+    sleep: Pin<Box<Option<Sleep>>>,
+    bell: Arc<Bell>,
+    waker: Waker,
+}
+
+impl Call {
+    fn new(told: &Arc<Told>) -> Self {
+        let told = Arc::clone(told);
+        let bell = Arc::new(Bell { version: AtomicU32::new(0), deadline: AtomicU64::new(0), told });
+        Self { sleep: Box::pin(None), waker: Waker::from(Arc::clone(&bell)), bell }
+    }
+}
+
+/// An armed timer. One that is dropped is kept until it has fired.
+pub(super) struct Handle(Option<Call>);
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        if let Some(call) = self.0.take() {
+            Told::keep(&Arc::clone(&call.bell.told), call);
+        }
+    }
+}
+
+/// Who is told, and of what.
+struct Told {
+    sink: Sink,
+    metrics: RuntimeMetrics,
+    /// The workers' parks when the last timer fired.
+    parks_seen: AtomicU64,
+    /// Wakes in which a timer fired.
+    fired: AtomicU64,
+    /// Timers whose handles were dropped; `None` when all is closed.
+    left: Mutex<Option<Vec<Call>>>,
+}
+
+impl Told {
+    fn parks(&self) -> u64 {
+        (0..WORKERS).map(|worker| self.metrics.worker_park_count(worker)).sum()
+    }
+
+    fn keep(&self, call: Call) {
+        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rung = Vec::new();
+        if let Some(left) = left.as_mut() {
+            // Looked through when it is full, and so as often as it doubles.
+            if left.len() == left.capacity() {
+                rung.extend(left.extract_if(.., |call| !call.bell.is_armed()));
+            }
+            left.push(call);
+        } else {
+            rung.push(call);
+        }
+        drop(left);
+        // Outside of the lock: to drop a timer takes the runtime's.
+        drop(rung);
+    }
+}
+
+/// The waker of a call. Its version is odd while the timer is armed.
+struct Bell {
+    version: AtomicU32,
+    deadline: AtomicU64,
+    told: Arc<Told>,
+}
+
+impl Bell {
+    fn arm(&self, deadline: Nanos) {
+        self.deadline.store(deadline.0, Ordering::Relaxed);
+        // Release pairs with the Acquire in `ring`; nobody else changes it while it is even.
+        self.version.store(self.version.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
+    }
+
+    fn is_armed(&self) -> bool {
+        self.version.load(Ordering::Relaxed) % 2 == 1
+    }
+
+    fn disarm(&self) -> bool {
+        let version = self.version.load(Ordering::Relaxed);
+        version % 2 == 1 && self.claim(version)
+    }
+
+    fn claim(&self, version: u32) -> bool {
+        let next = version.wrapping_add(1);
+        self.version.compare_exchange(version, next, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// Tells the sink, if the timer is armed and due. A wake for a timer that was cancelled may come when the
+    /// call has a later deadline already, and all are woken when the runtime ends: neither is due.
+    fn ring(&self) -> bool {
+        let version = self.version.load(Ordering::Acquire);
+        let deadline = Nanos(self.deadline.load(Ordering::Relaxed));
+        let is_ours = version % 2 == 1 && deadline <= monotonic() && self.claim(version);
+        if is_ours {
+            (self.told.sink)(deadline);
+        }
+        is_ours
+    }
+}
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if !self.ring() {
+            return;
+        }
+        // The worker that fires does not park meanwhile, hence one count for each wake.
+        let parks = self.told.parks();
+        if self.told.parks_seen.swap(parks, Ordering::Relaxed) != parks {
+            self.told.fired.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
