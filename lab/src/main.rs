@@ -12,6 +12,7 @@ mod machine;
 mod measure;
 mod overload;
 mod pipeline;
+mod player;
 mod progress;
 mod relay;
 mod report;

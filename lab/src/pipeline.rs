@@ -28,7 +28,6 @@ mod limits;
 mod looks;
 mod picture;
 mod plan;
-mod player;
 mod pool;
 mod recording;
 mod rounds;

@@ -18,11 +18,11 @@ use std::thread;
 
 use anyhow::Result;
 
-use super::player::{GO, READY, say};
 use super::recording::Place;
 use super::text;
 use super::waits::Wait;
 use super::work::Work;
+use crate::player::{GO, READY, say};
 
 /// What `lab creation` is told.
 #[derive(clap::Args, Debug)]

@@ -21,9 +21,9 @@ use anyhow::{Context, Result, bail};
 
 use super::creation::{DIED, LIVED};
 use super::limits::{self, Limit, Moment};
-use super::player::{GO, Player, READY};
 use super::work::REQUESTS;
 use crate::child;
+use crate::player::{GO, Player, READY};
 use crate::report::Numbers;
 
 /// Memory that one thread takes at most: a stack in the kernel (16 KiB), and the pages of its own that it

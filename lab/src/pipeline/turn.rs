@@ -19,12 +19,12 @@ use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
 
 use super::kind::Kind;
-use super::player::{GO, Player, READY, say};
 use super::recording::Recorder;
 use super::text;
 use super::work::{Controls, Work};
 use crate::child;
 use crate::machine::{self, Watch};
+use crate::player::{GO, Player, READY, say};
 
 /// What `lab turn` is told.
 #[derive(clap::Args, Clone, Debug)]

@@ -1,5 +1,5 @@
-//! A process of the pipeline and the lab, which talk by lines. Promises: a process that ends without an
-//! answer is an error and no hang. Leaves to others: what the lines mean (`turn.rs`, `death.rs`).
+//! A process that does work for the lab; the two talk by lines. Promises: a process that ends without an
+//! answer is an error and no hang. Leaves to others: what the lines mean (those who start it).
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
@@ -11,11 +11,11 @@ use anyhow::{Context, Result, bail};
 use crate::child::{self, Child, Terms};
 
 /// What a process says when it has prepared itself, and what it then waits for.
-pub(super) const READY: &str = "ready";
-pub(super) const GO: &str = "go";
+pub(crate) const READY: &str = "ready";
+pub(crate) const GO: &str = "go";
 
 /// The lab's end of the process; dropping it ends the process.
-pub(super) struct Player {
+pub(crate) struct Player {
     child: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
@@ -26,14 +26,14 @@ impl Player {
     ///
     /// # Errors
     /// The process could not be made.
-    pub(super) fn start(program: &Path, arguments: &[OsString]) -> Result<Self> {
+    pub(crate) fn start(program: &Path, arguments: &[OsString]) -> Result<Self> {
         let mut child = Child::start_piped(program, arguments, &Terms::default())?;
         let (input, output) = child.take_pipes().context("a player's input and output are piped")?;
         Ok(Self { child, input, output: BufReader::new(output) })
     }
 
     /// Its process id.
-    pub(super) fn id(&self) -> i32 {
+    pub(crate) fn id(&self) -> i32 {
         self.child.id()
     }
 
@@ -41,7 +41,7 @@ impl Player {
     ///
     /// # Errors
     /// It ended without one, or the user interrupts.
-    pub(super) fn line(&mut self) -> Result<String> {
+    pub(crate) fn line(&mut self) -> Result<String> {
         let mut line = String::new();
         self.output.read_line(&mut line)?;
         child::fail_if_interrupted()?;
@@ -56,7 +56,7 @@ impl Player {
     ///
     /// # Errors
     /// As `line`, or it says something else.
-    pub(super) fn expect(&mut self, word: &str) -> Result<()> {
+    pub(crate) fn expect(&mut self, word: &str) -> Result<()> {
         let line = self.line()?;
         if line != word {
             bail!("instead of {word:?} the process said {line:?}");
@@ -68,7 +68,7 @@ impl Player {
     ///
     /// # Errors
     /// It has ended.
-    pub(super) fn say(&mut self, word: &str) -> Result<()> {
+    pub(crate) fn say(&mut self, word: &str) -> Result<()> {
         writeln!(self.input, "{word}").context("the process has ended")
     }
 
@@ -76,7 +76,7 @@ impl Player {
     ///
     /// # Errors
     /// It failed.
-    pub(super) fn finish(mut self) -> Result<()> {
+    pub(crate) fn finish(mut self) -> Result<()> {
         drop(self.input);
         self.child.wait()
     }
@@ -86,7 +86,7 @@ impl Player {
 ///
 /// # Errors
 /// The lab is gone.
-pub(super) fn say(line: &str) -> Result<()> {
+pub(crate) fn say(line: &str) -> Result<()> {
     let mut output = std::io::stdout();
     writeln!(output, "{line}")?;
     output.flush().context("the lab is gone")
