@@ -22,6 +22,9 @@ const SLOTS: usize = 1 << SLOT_BITS;
 const TICKS_AHEAD_MAX: u64 = ((SLOTS as u64 - 1) << (SLOT_BITS * (LEVELS as u32 - 1))) - 1;
 const NONE: u32 = u32::MAX;
 
+// A node names its list in 16 bits.
+const _: () = assert!(LEVELS * SLOTS <= 1 << 16);
+
 /// Names an armed timer. An id outlives its timer harmlessly: cancelling it again does nothing.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct TimerId {
@@ -110,10 +113,20 @@ impl<T> Wheel<T> {
     /// Makes `payload` due at `when`; at the next tick if that has passed.
     pub fn arm(&mut self, when: Nanos, payload: T) -> TimerId {
         let tick = due_tick(when).max(self.tick + 1);
-        let index = self.claim_node(tick, payload);
-        self.link(index);
+        if self.free == NONE {
+            self.add_node();
+        }
+        let index = self.free;
+        let node = &mut self.nodes[index as usize];
+        // Said so that no code is made which would drop one.
+        assert!(node.payload.is_none(), "a free node has no payload");
+        self.free = node.next;
+        node.tick = tick;
+        node.payload = Some(payload);
+        let generation = node.generation;
         self.armed += 1;
-        TimerId { index, generation: self.nodes[index as usize].generation }
+        self.link(index);
+        TimerId { index, generation }
     }
 
     /// Takes a timer back. `None` if it was due or cancelled before.
@@ -191,35 +204,39 @@ impl<T> Wheel<T> {
         }
     }
 
+    #[inline]
     fn link(&mut self, index: u32) {
-        let tick = self.nodes[index as usize].tick;
-        let kept = tick.min(self.tick + TICKS_AHEAD_MAX);
-        let distance = (kept ^ self.tick) | (SLOTS as u64 - 1);
-        let level = ((63 - distance.leading_zeros()) / SLOT_BITS) as usize;
-        let level = level.min(LEVELS - 1);
-        let slot = (kept >> (SLOT_BITS * level as u32)) as usize % SLOTS;
-        let home = &mut self.levels[level];
+        let Wheel { tick: position, levels, nodes, .. } = self;
+        // Borrowed once, so that nothing is loaded again behind the stores into the levels.
+        let (position, levels, nodes) = (*position, &mut **levels, &mut nodes[..]);
+        let node = &mut nodes[index as usize];
+        let kept = node.tick.min(position + TICKS_AHEAD_MAX);
+        let distance = (kept ^ position) | (SLOTS as u64 - 1);
+        let level = ((63 - distance.leading_zeros()) / SLOT_BITS).min(LEVELS as u32 - 1);
+        let slot = (kept >> (SLOT_BITS * level)) as usize % SLOTS;
+        let home = &mut levels[level as usize];
         let head = std::mem::replace(&mut home.heads[slot], index);
         home.occupied |= 1 << slot;
         home.earliest[slot] = home.earliest[slot].min(kept);
-        let node = &mut self.nodes[index as usize];
         (node.next, node.previous) = (head, NONE);
-        node.list = u16::try_from(level * SLOTS + slot).expect("384 lists");
+        node.list = (level as usize * SLOTS + slot) as u16;
         if head != NONE {
-            self.nodes[head as usize].previous = index;
+            nodes[head as usize].previous = index;
         }
     }
 
+    #[inline]
     fn unlink(&mut self, index: u32) {
-        let Node { next, previous, list, .. } = self.nodes[index as usize];
-        let (level, slot) = (usize::from(list) / SLOTS, usize::from(list) % SLOTS);
+        let nodes = &mut self.nodes[..];
+        let Node { next, previous, list, .. } = nodes[index as usize];
         if next != NONE {
-            self.nodes[next as usize].previous = previous;
+            nodes[next as usize].previous = previous;
         }
         if previous != NONE {
-            self.nodes[previous as usize].next = next;
+            nodes[previous as usize].next = next;
             return;
         }
+        let (level, slot) = (usize::from(list) / SLOTS, usize::from(list) % SLOTS);
         let home = &mut self.levels[level];
         home.heads[slot] = next;
         if next == NONE {
@@ -228,19 +245,12 @@ impl<T> Wheel<T> {
         }
     }
 
-    fn claim_node(&mut self, tick: u64, payload: T) -> u32 {
-        if self.free == NONE {
-            let index = u32::try_from(self.nodes.len()).expect("owners bound their timers far below 2^32");
-            let payload = Some(payload);
-            self.nodes.push(Node { tick, generation: 0, next: NONE, previous: NONE, list: 0, payload });
-            return index;
-        }
-        let index = self.free;
-        let node = &mut self.nodes[index as usize];
-        self.free = node.next;
-        node.tick = tick;
-        node.payload = Some(payload);
-        index
+    /// One more node, which is free.
+    #[cold]
+    fn add_node(&mut self) {
+        let index = u32::try_from(self.nodes.len()).expect("owners bound their timers far below 2^32");
+        let next = std::mem::replace(&mut self.free, index);
+        self.nodes.push(Node { tick: u64::MAX, generation: 0, next, previous: NONE, list: 0, payload: None });
     }
 
     fn free_node(&mut self, index: u32) -> Option<T> {
