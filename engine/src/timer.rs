@@ -4,7 +4,8 @@
 //! at once. Leaves to others: deadlines of state machines (`Reactor::arm` with a tag).
 //!
 //! ```text
-//!   wheel.rs     who is due by when, in virtual time, for one thread: a reactor's own timers
+//!   levels.rs    who is due by when, in virtual time
+//!     wheel.rs     for one thread: a reactor's own timers
 //!   service.rs   armed and cancelled from any thread: Service, Timers
 //!     post.rs      a wheel with a thread that sleeps until something is due
 //!     local.rs     a wheel turned by a thread with a loop of its own
@@ -17,6 +18,7 @@
 mod cell;
 mod ending;
 mod lazy;
+mod levels;
 mod local;
 mod owner;
 mod post;

@@ -10,6 +10,8 @@
 mod cell;
 #[path = "../src/timer/ending.rs"]
 mod ending;
+#[path = "../src/timer/levels.rs"]
+mod levels;
 #[path = "../src/timer/local.rs"]
 mod local;
 #[path = "../src/timer/owner.rs"]
@@ -24,8 +26,6 @@ mod shard;
 mod slack;
 #[path = "../src/stats.rs"]
 mod stats;
-#[path = "../src/timer/wheel.rs"]
-mod wheel;
 
 use std::sync::Arc;
 
@@ -254,7 +254,7 @@ fn nor_between_two_who_bring_it_forward() {
         let duty = shard.arm(SOON, TAG).unwrap().1;
         assert_eq!(duty, Duty::Wake, "it is the earliest");
         other.join().unwrap();
-        assert_eq!(shard.parked_until(), Some(wheel::due(SOON)));
+        assert_eq!(shard.parked_until(), Some(levels::start_of(levels::due_tick(SOON))));
         owner.collect();
         assert_eq!(fire(&mut owner), 2);
     });

@@ -18,10 +18,12 @@
 //! 1. A free cell belongs to whoever took it from a list of free cells; only they fill it.
 //! 2. A cancelled cell is freed by the owner of the wheel, once: when it finds it among the arrivals if it
 //!    was QUEUED, in the list of cancelled ones if it was ARMED. Whoever cancelled it puts it there.
-//! 3. `next` is written by whoever holds the cell and puts it into a list; `home` by the owner alone.
+//! 3. `next` is written by whoever holds the cell and puts it into a list; the links of the wheel by the owner
+//!    alone, and `tick` by whoever fills the cell and by the owner.
 
-use sys::clock::Nanos;
 use sys::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use super::levels::Links;
 
 const STATE_BITS: u32 = 3;
 const STATE: u64 = (1 << STATE_BITS) - 1;
@@ -41,8 +43,8 @@ const DISMISSED: u64 = 5;
 /// The same, and somebody sleeps until the callback has ended.
 const AWAITED: u64 = 6;
 
-/// `home` of a cell that is not in the wheel.
-pub(super) const NO_HOME: u64 = u64::MAX;
+/// `list` of a cell that is not in the wheel.
+const NO_LIST: u32 = u32::MAX;
 
 /// A timer's memory; it has a cache line for itself.
 #[derive(Debug)]
@@ -50,12 +52,14 @@ pub(super) const NO_HOME: u64 = u64::MAX;
 pub(super) struct Cell {
     /// The generation above, the state below.
     word: AtomicU64,
-    /// When it is due, in nanoseconds of the monotonic clock. Valid while it is armed.
-    when: AtomicU64,
+    /// The tick at which it is due. Valid while it is armed.
+    tick: AtomicU64,
     /// What its owner's callback is told.
     tag: AtomicU64,
-    /// Its name in the wheel.
-    pub(super) home: AtomicU64,
+    /// Where it is in the wheel.
+    list: AtomicU32,
+    next_in_wheel: AtomicU32,
+    previous_in_wheel: AtomicU32,
     /// The next cell of the list that it is in.
     pub(super) next: AtomicU32,
 }
@@ -77,15 +81,53 @@ impl Cell {
     pub(super) fn new(next: u32) -> Cell {
         Cell {
             word: AtomicU64::new(FREE),
-            when: AtomicU64::new(0),
+            tick: AtomicU64::new(0),
             tag: AtomicU64::new(0),
-            home: AtomicU64::new(NO_HOME),
+            list: AtomicU32::new(NO_LIST),
+            next_in_wheel: AtomicU32::new(0),
+            previous_in_wheel: AtomicU32::new(0),
             next: AtomicU32::new(next),
         }
     }
 
-    pub(super) fn when(&self) -> Nanos {
-        Nanos(self.when.load(Ordering::Relaxed))
+    pub(super) fn tick(&self) -> u64 {
+        self.tick.load(Ordering::Relaxed)
+    }
+
+    /// The owner: as it is to be kept by the wheel.
+    pub(super) fn set_tick(&self, tick: u64) {
+        self.tick.store(tick, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_in_wheel(&self) -> bool {
+        self.list.load(Ordering::Relaxed) != NO_LIST
+    }
+
+    /// The owner: it is not in the wheel any more.
+    pub(super) fn leave_wheel(&self) {
+        self.list.store(NO_LIST, Ordering::Relaxed);
+    }
+
+    pub(super) fn links(&self) -> Links {
+        Links {
+            next: self.next_in_wheel.load(Ordering::Relaxed),
+            previous: self.previous_in_wheel.load(Ordering::Relaxed),
+            list: self.list.load(Ordering::Relaxed) as u16,
+        }
+    }
+
+    pub(super) fn set_links(&self, links: Links) {
+        self.next_in_wheel.store(links.next, Ordering::Relaxed);
+        self.previous_in_wheel.store(links.previous, Ordering::Relaxed);
+        self.list.store(u32::from(links.list), Ordering::Relaxed);
+    }
+
+    pub(super) fn set_next_in_wheel(&self, next: u32) {
+        self.next_in_wheel.store(next, Ordering::Relaxed);
+    }
+
+    pub(super) fn set_previous_in_wheel(&self, previous: u32) {
+        self.previous_in_wheel.store(previous, Ordering::Relaxed);
     }
 
     pub(super) fn tag(&self) -> u64 {
@@ -94,19 +136,19 @@ impl Cell {
 
     /// Makes the caller's free cell a timer that waits for its owner; its generation. What it holds is
     /// published by the list that it goes into.
-    pub(super) fn fill(&self, when: Nanos, tag: u64) -> u64 {
-        self.begin(when, tag, QUEUED)
+    pub(super) fn fill(&self, tick: u64, tag: u64) -> u64 {
+        self.begin(tick, tag, QUEUED)
     }
 
     /// Makes the owner's free cell a timer that is in the wheel; its generation.
-    pub(super) fn fill_armed(&self, when: Nanos, tag: u64) -> u64 {
-        self.begin(when, tag, ARMED)
+    pub(super) fn fill_armed(&self, tick: u64, tag: u64) -> u64 {
+        self.begin(tick, tag, ARMED)
     }
 
-    fn begin(&self, when: Nanos, tag: u64, state: u64) -> u64 {
+    fn begin(&self, tick: u64, tag: u64, state: u64) -> u64 {
         let word = self.word.load(Ordering::Relaxed);
         debug_assert_eq!(word & STATE, FREE, "the cell is the caller's");
-        self.when.store(when.0, Ordering::Relaxed);
+        self.tick.store(tick, Ordering::Relaxed);
         self.tag.store(tag, Ordering::Relaxed);
         self.word.store(word | state, Ordering::Relaxed);
         word >> STATE_BITS
@@ -123,8 +165,7 @@ impl Cell {
     }
 
     /// The owner arms it anew after its callback, under the same name; false if it was cancelled meanwhile.
-    pub(super) fn again(&self, when: Nanos) -> bool {
-        self.when.store(when.0, Ordering::Relaxed);
+    pub(super) fn again(&self) -> bool {
         self.step(FIRING, ARMED)
     }
 

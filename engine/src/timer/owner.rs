@@ -7,12 +7,10 @@
 use std::sync::Arc;
 
 use sys::clock::Nanos;
-use sys::sync::atomic::Ordering;
 
-use super::cell::NO_HOME;
+use super::levels::{Levels, due_tick};
 use super::service::{Cancel, Next};
-use super::shard::{Chain, Duty, Shard, Ticket};
-use super::wheel::{TimerId, Wheel};
+use super::shard::{Chain, Duty, Linked, Shard, Ticket};
 
 /// A timer whose callback is to run now, and then to be finished.
 #[derive(Clone, Copy, Debug)]
@@ -26,7 +24,7 @@ pub(super) struct Due {
 #[derive(Debug)]
 pub(super) struct Owner {
     shard: Arc<Shard>,
-    wheel: Wheel<u32>,
+    wheel: Levels,
     /// Free cells, of which some or all are still in the owner's hands.
     free: Chain,
     /// Whether free cells go to all threads, or stay here, where the owner alone arms timers.
@@ -36,15 +34,13 @@ pub(super) struct Owner {
 impl Owner {
     /// The owner of a shard in which any thread arms timers.
     pub(super) fn lending(shard: Arc<Shard>, now: Nanos) -> Owner {
-        let wheel = Wheel::with_capacity(now, shard.len());
-        Owner { shard, wheel, free: Chain::EMPTY, lends: true }
+        Owner { shard, wheel: Levels::new(now), free: Chain::EMPTY, lends: true }
     }
 
     /// The owner of a shard in which it alone arms timers, and others cancel them.
     pub(super) fn keeping(shard: Arc<Shard>, now: Nanos) -> Owner {
-        let wheel = Wheel::with_capacity(now, shard.len());
         let free = shard.take_spares();
-        Owner { shard, wheel, free, lends: false }
+        Owner { shard, wheel: Levels::new(now), free, lends: false }
     }
 
     /// How many timers are in the wheel.
@@ -56,8 +52,8 @@ impl Owner {
     pub(super) fn arm(&mut self, when: Nanos, tag: u64) -> Option<Ticket> {
         debug_assert!(!self.lends, "cells that are lent are taken by `Shard::arm`");
         let index = self.free.pop(&self.shard)?;
-        let generation = self.shard.cell(index).fill_armed(when, tag);
-        self.link(index, when);
+        let generation = self.shard.cell(index).fill_armed(self.wheel.ahead(due_tick(when)), tag);
+        self.wheel.insert(&mut Linked(&self.shard), index);
         Some(Ticket { index, generation })
     }
 
@@ -84,8 +80,7 @@ impl Owner {
         while let Some(index) = arrivals.pop(&self.shard) {
             let cell = self.shard.cell(index);
             if cell.enlist() {
-                let when = cell.when();
-                self.link(index, when);
+                self.link(index, cell.tick());
             } else {
                 self.release(index);
             }
@@ -99,9 +94,9 @@ impl Owner {
     /// The next timer that is due at `now`, taken from whoever would cancel it.
     pub(super) fn pop_due(&mut self, now: Nanos) -> Option<Due> {
         loop {
-            let index = self.wheel.pop_due(now)?;
+            let index = self.wheel.pop_due(&mut Linked(&self.shard), now)?;
             let cell = self.shard.cell(index);
-            cell.home.store(NO_HOME, Ordering::Relaxed);
+            cell.leave_wheel();
             if cell.fire() {
                 return Some(Due { index, tag: cell.tag() });
             }
@@ -113,9 +108,9 @@ impl Owner {
     pub(super) fn finish(&mut self, due: Due, next: Next) -> bool {
         let cell = self.shard.cell(due.index);
         if let Next::Again(when) = next
-            && cell.again(when)
+            && cell.again()
         {
-            self.link(due.index, when);
+            self.link(due.index, due_tick(when));
             return false;
         }
         self.release(due.index)
@@ -158,18 +153,17 @@ impl Owner {
         self.shard.cell(index).free()
     }
 
-    fn link(&mut self, index: u32, when: Nanos) {
-        let home = self.wheel.arm(when, index);
-        self.shard.cell(index).home.store(home.to_bits(), Ordering::Relaxed);
+    fn link(&mut self, index: u32, tick: u64) {
+        self.shard.cell(index).set_tick(self.wheel.ahead(tick));
+        self.wheel.insert(&mut Linked(&self.shard), index);
     }
 
     /// Takes a cell out of the wheel, if it is there.
     fn unlink(&mut self, index: u32) {
         let cell = self.shard.cell(index);
-        let home = cell.home.load(Ordering::Relaxed);
-        if home != NO_HOME {
-            self.wheel.cancel(TimerId::from_bits(home));
-            cell.home.store(NO_HOME, Ordering::Relaxed);
+        if cell.is_in_wheel() {
+            self.wheel.remove(&mut Linked(&self.shard), index);
+            cell.leave_wheel();
         }
     }
 }

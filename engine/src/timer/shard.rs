@@ -22,8 +22,8 @@ use sys::clock::Nanos;
 use sys::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use super::cell::{Cell, Claim};
+use super::levels::{self, Links, Nodes};
 use super::service::{ArmError, Cancel};
-use super::wheel;
 
 /// The end of a list, in 24 bits.
 const NONE: u32 = (1 << INDEX_BITS) - 1;
@@ -118,14 +118,15 @@ impl Shard {
     pub(super) fn arm(&self, when: Nanos, tag: u64) -> Result<(Ticket, Duty), ArmError> {
         let index = self.take_spare().ok_or(ArmError::Full)?;
         let cell = self.cell(index);
-        let generation = cell.fill(when, tag);
+        let tick = levels::due_tick(when);
+        let generation = cell.fill(tick, tag);
         if !self.put_arrivals(Chain { first: index, last: index }) {
             // Nobody knows its name, so nobody can have cancelled it.
             cell.free();
             self.give_spare(Chain { first: index, last: index });
             return Err(ArmError::Closed);
         }
-        Ok((Ticket { index, generation }, self.is_too_late(wheel::due(when))))
+        Ok((Ticket { index, generation }, self.is_too_late(levels::start_of(tick))))
     }
 
     /// Puts a chain in front of the arrivals; false if nobody takes them any more.
@@ -253,7 +254,7 @@ impl Shard {
                 cell.free();
                 cancelled.push(index, self);
             } else {
-                earliest = earliest.min(wheel::due(cell.when()));
+                earliest = earliest.min(levels::start_of(cell.tick()));
                 others.push(index, self);
             }
         }
@@ -328,6 +329,31 @@ impl Shard {
                 Err(current) => head = current,
             }
         }
+    }
+}
+
+/// The cells as the owner's wheel links them.
+pub(super) struct Linked<'s>(pub(super) &'s Shard);
+
+impl Nodes for Linked<'_> {
+    fn tick(&self, index: u32) -> u64 {
+        self.0.cell(index).tick()
+    }
+
+    fn links(&self, index: u32) -> Links {
+        self.0.cell(index).links()
+    }
+
+    fn set_links(&mut self, index: u32, links: Links) {
+        self.0.cell(index).set_links(links);
+    }
+
+    fn set_next(&mut self, index: u32, next: u32) {
+        self.0.cell(index).set_next_in_wheel(next);
+    }
+
+    fn set_previous(&mut self, index: u32, previous: u32) {
+        self.0.cell(index).set_previous_in_wheel(previous);
     }
 }
 

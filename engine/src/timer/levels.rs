@@ -1,0 +1,201 @@
+//! The levels and slots of a hierarchical timer wheel, in virtual time; the timers' memory is the caller's.
+//!
+//! Promises: to insert and to remove are O(1); a timer is never due before its time, and at most one tick
+//! (2^20 ns, about a millisecond) after it; [`Levels::next`] is the earliest time at which anything can be
+//! due, so a thread that sleeps until then is never woken by an empty slot or by a cancelled timer of
+//! another slot. Leaves to others: the clock, threads, and whose a timer is.
+//!
+//! Six levels of 64 slots; a slot of level n spans 64^n ticks. A timer is kept at the level of the highest
+//! digit (base 64) in which its tick differs from the wheel's, hence every timer of a level is due before
+//! any timer of the levels above. When the wheel's tick enters a slot of a higher level, that slot's timers
+//! move down. (G. Varghese, A. Lauck, "Hashed and Hierarchical Timing Wheels", SOSP 1987.)
+
+use sys::clock::Nanos;
+
+pub(super) const TICK_BITS: u32 = 20;
+const LEVELS: usize = 6;
+const SLOT_BITS: u32 = 6;
+const SLOTS: usize = 1 << SLOT_BITS;
+/// The farthest that a timer is kept from the wheel's tick: about 2.2 years. Later ones wait there and
+/// are kept again when they come round. One slot less than a whole turn of the top level, so that a timer
+/// of the next turn never shares a slot with the wheel's position.
+const TICKS_AHEAD_MAX: u64 = ((SLOTS as u64 - 1) << (SLOT_BITS * (LEVELS as u32 - 1))) - 1;
+/// The end of a list.
+pub(super) const NONE: u32 = u32::MAX;
+
+// A timer names its list in 16 bits.
+const _: () = assert!(LEVELS * SLOTS <= 1 << 16);
+
+/// Where a timer is: its neighbours, and which list it is in (level * SLOTS + slot).
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Links {
+    pub(super) next: u32,
+    pub(super) previous: u32,
+    pub(super) list: u16,
+}
+
+/// The memory of timers, by number.
+pub(super) trait Nodes {
+    /// The first tick at which the timer is due.
+    fn tick(&self, index: u32) -> u64;
+    fn links(&self, index: u32) -> Links;
+    fn set_links(&mut self, index: u32, links: Links);
+    fn set_next(&mut self, index: u32, next: u32);
+    fn set_previous(&mut self, index: u32, previous: u32);
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Level {
+    /// Bit s is set if and only if slot s holds a timer.
+    occupied: u64,
+    heads: [u32; SLOTS],
+    /// No timer of the slot is due before this tick. Exact unless the earliest one was cancelled.
+    earliest: [u64; SLOTS],
+}
+
+/// See the file's header.
+#[derive(Debug)]
+pub(super) struct Levels {
+    /// The tick that the wheel has reached: all timers before or at it have been given out.
+    tick: u64,
+    levels: Box<[Level; LEVELS]>,
+    armed: usize,
+}
+
+/// The tick at which a timer is due that is armed for `when`: the first one that begins later, as a timer
+/// must never be early.
+pub(super) fn due_tick(when: Nanos) -> u64 {
+    (when.0 >> TICK_BITS).saturating_add(1)
+}
+
+/// When a tick begins.
+pub(super) fn start_of(tick: u64) -> Nanos {
+    Nanos(tick.saturating_mul(1 << TICK_BITS))
+}
+
+impl Levels {
+    /// Empty ones, at `now`.
+    pub(super) fn new(now: Nanos) -> Levels {
+        let level = Level { occupied: 0, heads: [NONE; SLOTS], earliest: [u64::MAX; SLOTS] };
+        Levels { tick: now.0 >> TICK_BITS, levels: Box::new([level; LEVELS]), armed: 0 }
+    }
+
+    /// How many timers are inside.
+    pub(super) fn armed(&self) -> usize {
+        self.armed
+    }
+
+    /// The tick for a timer that is to be due at `tick`: the next one if that has passed.
+    #[inline]
+    pub(super) fn ahead(&self, tick: u64) -> u64 {
+        tick.max(self.tick + 1)
+    }
+
+    /// Puts a timer in whose tick is [`Levels::ahead`].
+    #[inline]
+    pub(super) fn insert(&mut self, nodes: &mut impl Nodes, index: u32) {
+        self.armed += 1;
+        self.link(nodes, index);
+    }
+
+    /// Takes a timer out that is inside.
+    #[inline]
+    pub(super) fn remove(&mut self, nodes: &mut impl Nodes, index: u32) {
+        self.armed -= 1;
+        let Links { next, previous, list } = nodes.links(index);
+        if next != NONE {
+            nodes.set_previous(next, previous);
+        }
+        if previous != NONE {
+            nodes.set_next(previous, next);
+            return;
+        }
+        let (level, slot) = (usize::from(list) / SLOTS, usize::from(list) % SLOTS);
+        let home = &mut self.levels[level];
+        home.heads[slot] = next;
+        if next == NONE {
+            home.occupied &= !(1 << slot);
+            home.earliest[slot] = u64::MAX;
+        }
+    }
+
+    /// The earliest time at which a timer can be due; `None` when none is inside.
+    pub(super) fn next(&self) -> Option<Nanos> {
+        let (level, slot) = self.first_slot()?;
+        Some(start_of(self.levels[level].earliest[slot]))
+    }
+
+    /// Moves on to `now` and takes out one timer that is due, if any: call it until it has none. One at a
+    /// time, so that whoever gets it may take out another that is due as well.
+    pub(super) fn pop_due(&mut self, nodes: &mut impl Nodes, now: Nanos) -> Option<u32> {
+        let now_tick = now.0 >> TICK_BITS;
+        while let Some((level, slot)) = self.first_slot() {
+            let start = self.slot_start(level, slot);
+            if start > now_tick {
+                break;
+            }
+            if level == 0 {
+                self.tick = self.tick.max(start.saturating_sub(1));
+                let index = self.levels[0].heads[slot];
+                self.remove(nodes, index);
+                return Some(index);
+            }
+            self.cascade(nodes, level, slot, start);
+        }
+        self.tick = self.tick.max(now_tick);
+        None
+    }
+
+    /// The first occupied slot of the lowest occupied level: the one with the earliest timers.
+    fn first_slot(&self) -> Option<(usize, usize)> {
+        (0..LEVELS).find_map(|level| {
+            let occupied = self.levels[level].occupied;
+            if occupied == 0 {
+                return None;
+            }
+            let position = (self.tick >> (SLOT_BITS * level as u32)) as u32 % SLOTS as u32;
+            let ahead = occupied.rotate_right(position).trailing_zeros();
+            Some((level, (position + ahead) as usize % SLOTS))
+        })
+    }
+
+    /// The first tick of a slot, in the turn of its level that is under way or begins next.
+    fn slot_start(&self, level: usize, slot: usize) -> u64 {
+        let shift = SLOT_BITS * level as u32;
+        let turn = self.tick >> shift >> SLOT_BITS << SLOT_BITS;
+        let start = (turn + slot as u64) << shift;
+        // A slot behind the wheel's position belongs to the next turn: only the top level wraps.
+        if start + (1 << shift) <= self.tick { start + (1 << (shift + SLOT_BITS)) } else { start }
+    }
+
+    /// Moves the timers of a slot that the wheel enters to the levels below.
+    fn cascade(&mut self, nodes: &mut impl Nodes, level: usize, slot: usize, start: u64) {
+        let mut index = std::mem::replace(&mut self.levels[level].heads[slot], NONE);
+        self.levels[level].occupied &= !(1 << slot);
+        self.levels[level].earliest[slot] = u64::MAX;
+        self.tick = self.tick.max(start);
+        while index != NONE {
+            let next = nodes.links(index).next;
+            self.link(nodes, index);
+            index = next;
+        }
+    }
+
+    #[inline]
+    fn link(&mut self, nodes: &mut impl Nodes, index: u32) {
+        let (position, levels) = (self.tick, &mut *self.levels);
+        let kept = nodes.tick(index).min(position + TICKS_AHEAD_MAX);
+        let distance = (kept ^ position) | (SLOTS as u64 - 1);
+        let level = ((63 - distance.leading_zeros()) / SLOT_BITS).min(LEVELS as u32 - 1);
+        let slot = (kept >> (SLOT_BITS * level)) as usize % SLOTS;
+        let home = &mut levels[level as usize];
+        let head = std::mem::replace(&mut home.heads[slot], index);
+        home.occupied |= 1 << slot;
+        home.earliest[slot] = home.earliest[slot].min(kept);
+        let list = (level as usize * SLOTS + slot) as u16;
+        nodes.set_links(index, Links { next: head, previous: NONE, list });
+        if head != NONE {
+            nodes.set_previous(head, index);
+        }
+    }
+}
