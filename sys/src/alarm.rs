@@ -39,6 +39,11 @@ mod descriptor {
             Ok(Alarm(timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC)?))
         }
 
+        /// What time it is.
+        pub fn now() -> Nanos {
+            monotonic()
+        }
+
         /// Has it ring at `when`, in place of the time set before; [`Nanos::NEVER`] for not at all. One that
         /// rang and that nobody has heard yet is taken back.
         pub fn set(&self, when: Nanos) {
@@ -85,6 +90,11 @@ mod model {
         /// None.
         pub fn new() -> io::Result<Alarm> {
             Ok(Alarm { set_for: Mutex::new(Nanos::NEVER), rings: Condvar::new() })
+        }
+
+        /// What time it is when a model begins: the same in each run of it.
+        pub fn now() -> Nanos {
+            Nanos(0)
         }
 
         /// Has it ring at `when`.

@@ -18,8 +18,8 @@
 //! 1. A free cell belongs to whoever took it from a list of free cells; only they fill it.
 //! 2. A cancelled cell is freed by the owner of the wheel, once: when it finds it among the arrivals if it
 //!    was QUEUED, in the list of cancelled ones if it was ARMED. Whoever cancelled it puts it there.
-//! 3. `next` is written by whoever holds the cell and puts it into a list; the links of the wheel by the owner
-//!    alone, and `tick` by whoever fills the cell and by the owner.
+//! 3. `next` is written by whoever holds the cell and puts it into a list; the links of the wheel by the
+//!    owner alone, and `tick` by whoever fills the cell and by the owner.
 
 use sys::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 

@@ -27,7 +27,8 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-use sys::clock::{Nanos, monotonic};
+use sys::alarm::Alarm;
+use sys::clock::Nanos;
 use sys::sync::atomic::{AtomicUsize, Ordering};
 use sys::sync::thread::{self, JoinHandle};
 
@@ -164,7 +165,7 @@ impl Service {
         callback: impl Fn(&Timers, u64) -> Next + Send + Sync + 'static,
     ) -> io::Result<Service> {
         assert!(settings.threads > 0, "a timer service needs a thread");
-        let now = monotonic();
+        let now = Alarm::now();
         let posts = (0..settings.threads).map(|_| Post::new(cells(settings.timers_max), now));
         let desks = (0..settings.locals).map(|_| Desk::new(cells(settings.local_timers_max), now));
         let timers = Timers(Arc::new(Inner {
