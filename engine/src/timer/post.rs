@@ -128,21 +128,16 @@ impl Post {
         }
     }
 
-    /// Says until when the thread sleeps, from now on.
+    /// Says until when the thread sleeps, from now on. The alarm is set even if that is what it was before:
+    /// another may have seen, and set, what was said in between.
     fn settle(&self, owner: &mut Owner) {
-        let before = self.shard.parked_until();
-        let until = loop {
-            match owner.park() {
-                Some(until) => break until,
-                None => owner.collect(),
-            }
-        };
+        while owner.park().is_none() {
+            owner.collect();
+        }
         if self.is_closing.load(Ordering::Relaxed) {
             self.shard.bring_forward(Nanos(0));
         }
-        if before != Some(until) {
-            self.agree();
-        }
+        self.agree();
     }
 
     /// The life of the thread.
