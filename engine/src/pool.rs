@@ -4,7 +4,8 @@
 //! answer. As many jobs compute as there are permits (and for a moment a quarter more, of those that come
 //! back from a wait), whatever else waits: a job that says that it waits ([`blocking`]) gives its permit away
 //! meanwhile, one that does not say so is found out. A class whose jobs
-//! never return holds its share of the threads and no more. A job is not run when that is of no use any more.
+//! never return holds its share of the threads and no more. A job is not run when that is of no use any more,
+//! and who waits for it is told when its deadline has passed, however busy the threads are.
 //! A panic ends the job and not its thread. Every accepted job is answered once. A pool without work uses no
 //! CPU. When the last handle goes, the threads run what is queued and end. Leaves to others: which work
 //! belongs here, and what to tell a client when it is refused.
@@ -17,6 +18,7 @@
 //!           caller                        '--> reply        Handoff: permits, idle threads
 //!                                                                ^
 //!                          Monitor: starts threads, finds sleepers, sleeps itself while nobody waits
+//!                          Expiry: a timer for each job that waits and has a deadline
 //! ```
 //!
 //! The lock is taken by the pool's own threads: between two jobs, and on both sides of a wait. The design
@@ -26,6 +28,7 @@
 
 mod class_queue;
 mod cpus;
+mod expiry;
 mod handoff;
 mod idle;
 mod job;
@@ -59,6 +62,7 @@ pub use self::stats::{ClassStats, PoolStats};
 pub use self::worker::blocking;
 
 use self::cpus::Cpus;
+use self::expiry::Expiry;
 use self::handoff::{Handoff, Signal};
 use self::job::Job;
 use self::monitor::{Monitor, Watcher};
@@ -108,6 +112,7 @@ struct Shared {
     has_returning: AtomicBool,
     handoff: Handoff,
     cpus: Cpus,
+    expiry: Expiry,
     monitor: Monitor,
     threads: AtomicUsize,
     threads_peak: AtomicUsize,
@@ -139,15 +144,18 @@ impl Pool {
     /// [`PoolSettings::threads_max`] where the machine has no room for them, but one for each class.
     ///
     /// # Errors
-    /// `EAGAIN` when not even one thread can be created, or no monitor.
+    /// `EAGAIN` when not even one thread can be created, or none that looks after the others; `EMFILE` or
+    /// `ENFILE` for the alarm of one of these.
     ///
     /// # Panics
     /// When the settings say nothing sensible: no class, no permit, a class that could never run.
     pub fn start(settings: PoolSettings) -> io::Result<Pool> {
         settings.assert_sound();
-        let shared = Arc::new(Shared::new(&settings));
+        let (expiry, service) = expiry::start(settings.classes.iter().map(|class| class.queue_max).sum())?;
+        let shared = Arc::new(Shared::new(&settings, expiry));
+        shared.expiry.serve(Arc::downgrade(&shared));
         let pool = Pool(Arc::new(Handle(Arc::clone(&shared))));
-        let watcher = Watcher::new(Arc::clone(&shared));
+        let watcher = Watcher::new(Arc::clone(&shared), service);
         for started in 0..settings.permits.min(shared.handoff.seats.len()) {
             match shared.start_thread(false) {
                 Ok(_) => {}
@@ -245,7 +253,7 @@ impl Drop for Handle {
 }
 
 impl Shared {
-    fn new(settings: &PoolSettings) -> Shared {
+    fn new(settings: &PoolSettings, expiry: Expiry) -> Shared {
         // The monitor is a thread as well.
         let room = usize::try_from(thread_budget().threads).unwrap_or(usize::MAX).saturating_sub(1);
         let threads_min = settings.classes.len();
@@ -273,6 +281,7 @@ impl Shared {
             has_returning: AtomicBool::new(false),
             handoff: Handoff::new(settings.permits, threads_max),
             cpus: Cpus::new(settings.niceness <= 0),
+            expiry,
             monitor: Monitor::new(),
             threads: AtomicUsize::new(0),
             threads_peak: AtomicUsize::new(0),
@@ -303,7 +312,9 @@ impl Shared {
             count(counter);
             return Err(refused);
         }
-        self.arrivals.push(Job::new((class, now, deadline), work, reply));
+        let mut job = Job::new((class, now, deadline), work, reply);
+        job.expiry = self.expiry.watch(deadline);
+        self.arrivals.push(job);
         self.signal();
         Ok(())
     }

@@ -92,6 +92,18 @@ impl ClassQueue {
         while dropped.len() < DROPS_MAX && self.drop_oldest(now, dropped) {}
     }
 
+    /// Drops jobs whose deadline has passed, wherever they stand, up to the bound of `dropped`.
+    pub(super) fn drop_expired(&mut self, now: Nanos, dropped: &mut Dropped) {
+        let mut place = 0;
+        while place < self.jobs.len() && dropped.len() < DROPS_MAX {
+            if self.jobs[place].deadline <= now {
+                dropped.extend(self.jobs.remove(place).map(|job| (job, Failure::Expired)));
+            } else {
+                place += 1;
+            }
+        }
+    }
+
     /// Drops the oldest job if it is not to be run.
     fn drop_oldest(&mut self, now: Nanos, dropped: &mut Dropped) -> bool {
         let Some(oldest) = self.jobs.front() else { return false };

@@ -14,6 +14,7 @@ use sys::once_fn::OnceFn;
 
 use super::settings::Class;
 use crate::oneshot::Receiver;
+use crate::timer::TimerHandle;
 
 /// Why an accepted job gave no value.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -59,6 +60,8 @@ pub(super) struct Job {
     pub(super) class: Class,
     pub(super) submitted: Nanos,
     pub(super) deadline: Nanos,
+    /// The timer of its deadline, while it waits.
+    pub(super) expiry: Option<TimerHandle>,
     /// Runs it, or tells why it is not run; whether there was a value.
     task: OnceFn<Option<Failure>, bool>,
 }
@@ -73,7 +76,7 @@ impl Job {
             None => run(work, reply),
             Some(why) => drop_unrun(work, reply, why),
         });
-        Job { class, submitted, deadline, task }
+        Job { class, submitted, deadline, expiry: None, task }
     }
 
     /// Runs it and tells its outcome; false if it panicked.

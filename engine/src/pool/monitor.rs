@@ -25,6 +25,7 @@ use super::handoff::Signal;
 use super::seat::{Doing, Moment};
 use super::stats::count;
 use super::worker::Worker;
+use crate::timer::Service;
 
 /// A job that has run for less is not looked at.
 const LOOK_MIN: Duration = Duration::from_millis(2);
@@ -88,12 +89,14 @@ pub(super) struct Watcher {
     /// Threads that the machine has room for, and until when that is believed.
     room: u64,
     room_until: Nanos,
+    /// Ends with the pool.
+    _expiry: Service,
 }
 
 impl Watcher {
-    pub(super) fn new(shared: Arc<Shared>) -> Watcher {
+    pub(super) fn new(shared: Arc<Shared>, expiry: Service) -> Watcher {
         let sights = vec![Sight::default(); shared.handoff.seats.len()];
-        Watcher { shared, sights, room: 0, room_until: Nanos(0) }
+        Watcher { shared, sights, room: 0, room_until: Nanos(0), _expiry: expiry }
     }
 
     /// The monitor's whole life, which ends with the pool's last thread.

@@ -69,6 +69,11 @@ impl Schedule {
         None
     }
 
+    /// Drops jobs whose deadline has passed, wherever they stand; of more than one look may drop, some.
+    pub(super) fn drop_expired(&mut self, now: Nanos, dropped: &mut Dropped) {
+        self.classes.iter_mut().for_each(|class| class.drop_expired(now, dropped));
+    }
+
     /// A job of this class has ended: its CPU time, and how long it held its thread.
     pub(super) fn finish(&mut self, class: Class, cpu: Duration, service: Duration) {
         self.classes[usize::from(class.0)].finish(cpu, service);

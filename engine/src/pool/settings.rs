@@ -46,8 +46,8 @@ pub struct ClassSettings {
     pub concurrency_max: Option<usize>,
     /// Its share of the CPU time beside other classes that have jobs waiting, at least 1.
     pub weight: u32,
-    /// How long after its submission a job is still of use. One that is later is not run; who waits for it is
-    /// told when a thread next looks for a job.
+    /// How long after its submission a job is still of use. One that is later is not run, and who waits for
+    /// it is told, some milliseconds after that time at most.
     pub deadline: Option<Duration>,
     /// When the queue counts as overloaded.
     pub shedding: Option<Shedding>,

@@ -210,6 +210,47 @@ fn what_would_be_late_is_refused_and_what_has_become_late_is_not_run() {
 }
 
 #[test]
+fn who_waits_behind_jobs_that_never_end_is_told_at_the_deadline() {
+    let mut settings = settings(1, 1);
+    let deadline = Some(Duration::from_millis(20));
+    settings.classes.push(ClassSettings { deadline, ..ClassSettings::default() });
+    let pool = Pool::start(settings).unwrap();
+    // It computes, so nobody takes its permit, of which there is one.
+    let is_over = Arc::new(AtomicBool::new(false));
+    let (is_told, (tell, told)) = (Arc::clone(&is_over), channel());
+    let compute = move || {
+        tell.send(()).unwrap();
+        while !is_told.load(Ordering::Relaxed) {
+            std::hint::spin_loop();
+        }
+    };
+    pool.run_then(JOBS, compute, drop).unwrap();
+    told.recv().unwrap();
+    let begun = monotonic();
+    let (tell, told) = channel();
+    for job in 0..200 {
+        let tell = tell.clone();
+        pool.run_then(Class(1), || (), move |outcome| tell.send((job, outcome)).unwrap()).unwrap();
+    }
+    // One that may wait longer stands in front of one that may not.
+    let [first, second] = [tell.clone(), tell];
+    pool.run_by(JOBS, begun + Duration::from_secs(3600), || (), move |it| first.send((1_000, it)).unwrap())
+        .unwrap();
+    pool.run_by(JOBS, begun + Duration::from_millis(30), || (), move |it| second.send((1_001, it)).unwrap())
+        .unwrap();
+    // No thread has looked: the only one is held.
+    let mut expired: Vec<_> = told.iter().take(201).collect();
+    assert!(monotonic() >= begun + Duration::from_millis(20));
+    expired.sort_unstable_by_key(|it| it.0);
+    let numbers = (0..200).chain([1_001]);
+    assert!(expired.into_iter().eq(numbers.map(|job| (job, Err(Failure::Expired)))));
+    is_over.store(true, Ordering::Relaxed);
+    assert_eq!(told.recv(), Ok((1_000, Ok(()))), "it was in time");
+    let stats = pool.stats();
+    assert_eq!((stats.classes[1].expired, stats.classes[0].expired), (200, 1));
+}
+
+#[test]
 fn fewer_permits_let_fewer_run_and_more_let_more() {
     let pool = pool(3, 3);
     let (running, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));

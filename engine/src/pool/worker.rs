@@ -237,7 +237,7 @@ impl Shared {
             drop(waiting);
             dropped.into_iter().for_each(|(job, why)| self.drop_job(job, why));
             if let Some(job) = &job {
-                self.taken(job.class);
+                self.taken(job);
             }
             if job.is_some() || has_none {
                 self.signal();
@@ -263,8 +263,9 @@ impl Shared {
         counts.taken.fetch_sub(1, Ordering::Relaxed);
     }
 
-    fn taken(&self, class: Class) {
-        let counts = self.counts(class);
+    fn taken(&self, job: &Job) {
+        self.expiry.forget(job);
+        let counts = self.counts(job.class);
         counts.queued.fetch_sub(1, Ordering::Relaxed);
         let taken = counts.taken.fetch_add(1, Ordering::Relaxed) + 1;
         counts.taken_peak.fetch_max(taken, Ordering::Relaxed);
@@ -278,7 +279,8 @@ impl Shared {
         }
     }
 
-    fn drop_job(&self, job: Job, why: Failure) {
+    pub(super) fn drop_job(&self, job: Job, why: Failure) {
+        self.expiry.forget(&job);
         let counts = self.counts(job.class);
         counts.queued.fetch_sub(1, Ordering::Relaxed);
         count(if why == Failure::Expired { &counts.expired } else { &counts.shed });
