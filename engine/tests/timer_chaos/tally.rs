@@ -1,0 +1,89 @@
+//! What a run came to: how many timers did what, and how late they were. Promises: nothing here decides
+//! whether a run passes. Leaves to others: reading it on a machine with nothing else to do.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use crate::account::{Account, Fate};
+
+/// Counts of accounts that are settled.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) rounds: u64,
+    armed: u64,
+    rearmed: u64,
+    refused: u64,
+    fired: u64,
+    cancelled: u64,
+    dismissed: u64,
+    left: u64,
+}
+
+impl Tally {
+    pub(crate) fn add(&mut self, account: &Account, fate: Fate) {
+        self.fired += u64::from(account.begun());
+        self.rearmed += u64::from(account.again()) - u64::from(fate == Fate::Dismissed);
+        self.armed += u64::from(fate != Fate::Refused);
+        match fate {
+            Fate::Refused => self.refused += 1,
+            Fate::Cancelled => self.cancelled += 1,
+            Fate::Dismissed => self.dismissed += 1,
+            Fate::Left => self.left += 1,
+            Fate::Fired => {}
+        }
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Tally { rounds, armed, rearmed, refused, fired, cancelled, dismissed, left } = self;
+        write!(
+            out,
+            "{rounds} rounds: {armed} armed, {rearmed} re-armed, {fired} fired, {cancelled} cancelled, \
+             {dismissed} dismissed in their callback, {left} left at the end of their service, \
+             {refused} refused"
+        )
+    }
+}
+
+/// How late callbacks began, beyond deadline, slack and tick, by powers of two of a nanosecond.
+#[derive(Debug)]
+pub(crate) struct Lateness {
+    counts: [AtomicU64; 65],
+    greatest_nanos: AtomicU64,
+}
+
+impl Lateness {
+    pub(crate) const fn new() -> Lateness {
+        Lateness { counts: [const { AtomicU64::new(0) }; 65], greatest_nanos: AtomicU64::new(0) }
+    }
+
+    pub(crate) fn add(&self, nanos: u64) {
+        self.counts[(u64::BITS - nanos.leading_zeros()) as usize].fetch_add(1, Relaxed);
+        self.greatest_nanos.fetch_max(nanos, Relaxed);
+    }
+
+    /// So many of a thousand were no later, in microseconds and rounded up to a power of two.
+    fn micros_of(&self, thousandths: u64) -> f64 {
+        let counts: Vec<u64> = self.counts.iter().map(|count| count.load(Relaxed)).collect();
+        let wanted = (counts.iter().sum::<u64>() * thousandths).div_ceil(1000);
+        let mut so_far = 0;
+        let class = counts.iter().position(|count| {
+            so_far += count;
+            so_far >= wanted
+        });
+        class.map_or(0.0, |class| if class == 0 { 0.0 } else { (1u128 << class) as f64 / 1e3 })
+    }
+}
+
+impl fmt::Display for Lateness {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [half, most, nearly_all] = [500, 990, 999].map(|thousandths| self.micros_of(thousandths));
+        let greatest = self.greatest_nanos.load(Relaxed) as f64 / 1e6;
+        write!(
+            out,
+            "later than deadline, slack and tick by at most: half {half:.0} us, 99 % {most:.0} us, \
+             99.9 % {nearly_all:.0} us, all {greatest:.1} ms"
+        )
+    }
+}

@@ -1,0 +1,287 @@
+//! What the threads of a round share: the accounts, and slots through which they find each other's timers.
+//!
+//! Promises: every answer of the service is noted in the timer's account; the first contradiction is kept and
+//! ends the round. Leaves to others: the threads, and the service.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Mutex, MutexGuard, OnceLock};
+use std::time::Duration;
+
+use engine::timer::{ArmError, Cancel, Local, Next, Slack, TimerHandle, Timers, wheel};
+use sys::clock::{Nanos, monotonic};
+
+use crate::account::Account;
+use crate::chance::Chance;
+use crate::tally::Lateness;
+
+/// Timers of one round.
+const ACCOUNTS: usize = 1 << 17;
+const SLOTS: u64 = 2_048;
+const FAR: Duration = Duration::from_secs(3600);
+
+/// What a round is mostly made of.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Temper {
+    /// Everything, and most of it soon.
+    Mixed,
+    /// Timers that are taken back long before they are due, and few that are due in a moment: the service
+    /// sleeps, others collect, and a wake that is lost is missed for an hour.
+    Far,
+}
+
+/// A way to the service, with or without a loop.
+pub(crate) trait End {
+    const IS_LOCAL: bool;
+    fn arm(&mut self, deadline: Nanos, slack: Slack, tag: u64) -> Result<TimerHandle, ArmError>;
+    fn cancel(&mut self, handle: TimerHandle) -> Cancel;
+    fn cancel_sync(&mut self, handle: TimerHandle) -> Cancel;
+}
+
+/// As any thread has it.
+pub(crate) struct Anyone<'t>(pub(crate) &'t Timers);
+
+impl End for Anyone<'_> {
+    const IS_LOCAL: bool = false;
+
+    fn arm(&mut self, deadline: Nanos, slack: Slack, tag: u64) -> Result<TimerHandle, ArmError> {
+        self.0.arm(deadline, slack, tag)
+    }
+
+    fn cancel(&mut self, handle: TimerHandle) -> Cancel {
+        self.0.cancel(handle)
+    }
+
+    fn cancel_sync(&mut self, handle: TimerHandle) -> Cancel {
+        self.0.cancel_sync(handle)
+    }
+}
+
+/// A thread with a loop, which has the way of all others too.
+pub(crate) struct Looping<'l>(pub(crate) &'l mut Local, pub(crate) &'l Timers);
+
+impl End for Looping<'_> {
+    const IS_LOCAL: bool = true;
+
+    fn arm(&mut self, deadline: Nanos, slack: Slack, tag: u64) -> Result<TimerHandle, ArmError> {
+        self.0.arm(deadline, slack, tag)
+    }
+
+    fn cancel(&mut self, handle: TimerHandle) -> Cancel {
+        self.0.cancel(handle)
+    }
+
+    fn cancel_sync(&mut self, handle: TimerHandle) -> Cancel {
+        self.1.cancel_sync(handle)
+    }
+}
+
+/// See the file's header.
+pub(crate) struct World {
+    pub(crate) seed: u64,
+    temper: Temper,
+    accounts: Box<[Account]>,
+    taken: AtomicUsize,
+    /// Tags of timers that anybody may cancel.
+    slots: Box<[Mutex<Option<u64>>]>,
+    is_over: AtomicBool,
+    failure: OnceLock<String>,
+    pub(crate) of_service: &'static Lateness,
+    pub(crate) of_locals: &'static Lateness,
+}
+
+impl World {
+    pub(crate) fn new(seed: u64, temper: Temper, lateness: [&'static Lateness; 2]) -> World {
+        let [of_service, of_locals] = lateness;
+        World {
+            seed,
+            temper,
+            accounts: (0..ACCOUNTS).map(|_| Account::new()).collect(),
+            taken: AtomicUsize::new(0),
+            slots: (0..SLOTS).map(|_| Mutex::new(None)).collect(),
+            is_over: AtomicBool::new(false),
+            failure: OnceLock::new(),
+            of_service,
+            of_locals,
+        }
+    }
+
+    /// No thread is to begin anything new.
+    pub(crate) fn end(&self) {
+        self.is_over.store(true, SeqCst);
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_over.load(SeqCst) || self.failure.get().is_some()
+    }
+
+    /// The accounts that were opened, by their tags.
+    pub(crate) fn accounts(&self) -> impl Iterator<Item = (u64, &Account)> {
+        (0..).zip(&self.accounts[..self.taken.load(SeqCst).min(ACCOUNTS)])
+    }
+
+    /// Something that must not be; the first one is kept.
+    pub(crate) fn fail(&self, what: &str, tag: u64) {
+        let account = self.accounts.get(tag as usize);
+        let text = format!("{what}: seed {}, tag {tag}, {account:?} at {:?}", self.seed, monotonic());
+        drop(self.failure.set(text));
+        self.end();
+    }
+
+    /// Panics with the first contradiction, if there was one.
+    pub(crate) fn check(&self) {
+        assert!(self.failure.get().is_none(), "{}", self.failure.get().expect("it was just there"));
+    }
+
+    fn expect(&self, outcome: Result<(), &'static str>, tag: u64) {
+        if let Err(what) = outcome {
+            self.fail(what, tag);
+        }
+    }
+
+    /// One thing that a thread may do, besides arming as often.
+    pub(crate) fn act(&self, end: &mut impl End, chance: &mut Chance) -> Result<(), ArmError> {
+        match chance.below(8) {
+            0 => {
+                let tag = self.slot(chance).take();
+                self.cancel_any(end, tag);
+            }
+            1 => {
+                let tag = self.slot(chance).take();
+                self.cancel_any_sync(end, tag);
+            }
+            // Left there, so that others find that it is gone.
+            2 => {
+                let tag = *self.slot(chance);
+                self.cancel_any(end, tag);
+            }
+            _ => return self.arm(end, chance),
+        }
+        Ok(())
+    }
+
+    /// To be let go before anything waits for a callback, which may want it.
+    fn slot(&self, chance: &mut Chance) -> MutexGuard<'_, Option<u64>> {
+        self.slots[chance.below(SLOTS) as usize].lock().expect("nobody panics here")
+    }
+
+    fn arm<E: End>(&self, end: &mut E, chance: &mut Chance) -> Result<(), ArmError> {
+        let number = self.taken.fetch_add(1, SeqCst);
+        let Some(account) = self.accounts.get(number) else {
+            self.end();
+            return Ok(());
+        };
+        let (tag, now) = (number as u64, monotonic());
+        let deadline = self.deadline(now, chance);
+        let slack = [Slack::Tick, Slack::Fine, Slack::Coarse, Slack::Second][chance.below(4) as usize];
+        let slack = if self.temper == Temper::Far { Slack::Tick } else { slack };
+        account.promise(deadline, wheel::due(slack.apply(deadline.max(now))));
+        match end.arm(deadline, slack, tag) {
+            Ok(handle) => account.name(handle, E::IS_LOCAL),
+            Err(ArmError::Full) => return Ok(()),
+            Err(error) => return Err(error),
+        }
+        let evicted = self.slot(chance).replace(tag);
+        // Those that go unseen fire, but for the far ones, of which there would be too many.
+        let is_far = evicted.is_some_and(|tag| is_far(&self.accounts[tag as usize]));
+        if is_far || !chance.one_in(4) {
+            self.cancel_any(end, evicted);
+        }
+        Ok(())
+    }
+
+    fn deadline(&self, now: Nanos, chance: &mut Chance) -> Nanos {
+        let within =
+            |millis: u64, chance: &mut Chance| now + Duration::from_nanos(chance.below(millis * 1_000_000));
+        if self.temper == Temper::Far && !chance.one_in(4_096) {
+            return now + FAR;
+        }
+        match chance.below(16) {
+            0 => Nanos(now.0.saturating_sub(chance.below(50_000_000))),
+            1 => Nanos(chance.below(2)),
+            2 if chance.one_in(2) => Nanos::NEVER,
+            2 => now + FAR,
+            3..=8 => within(2, chance),
+            _ => within(50, chance),
+        }
+    }
+
+    fn cancel_any(&self, end: &mut impl End, tag: Option<u64>) {
+        if let Some((tag, account, handle)) = self.named(tag) {
+            self.expect(account.answered(end.cancel(handle), false), tag);
+        }
+    }
+
+    fn cancel_any_sync(&self, end: &mut impl End, tag: Option<u64>) {
+        if let Some((tag, account, handle)) = self.named(tag) {
+            self.expect(account.answered(end.cancel_sync(handle), true), tag);
+        }
+    }
+
+    /// Takes it back for the round's end.
+    pub(crate) fn cancel(&self, timers: &Timers, tag: u64) {
+        self.cancel_any(&mut Anyone(timers), Some(tag));
+    }
+
+    fn named(&self, tag: Option<u64>) -> Option<(u64, &Account, TimerHandle)> {
+        let account = &self.accounts[tag? as usize];
+        Some((tag?, account, account.handle()?))
+    }
+
+    /// The callback of every timer.
+    pub(crate) fn fire<E: End>(&self, end: &mut E, tag: u64) -> Next {
+        let Some(account) = self.accounts.get(tag as usize) else {
+            self.fail("a timer fired that is due in 584 years", tag);
+            return Next::Done;
+        };
+        let begun = match account.begin(monotonic()) {
+            Ok(begun) => begun,
+            Err(what) => {
+                self.fail(what, tag);
+                return Next::Done;
+            }
+        };
+        let lateness = if E::IS_LOCAL { self.of_locals } else { self.of_service };
+        lateness.add(begun.late_nanos);
+        let mut chance = Chance::of(self.seed, tag << 16 | u64::from(begun.number));
+        self.act_in_callback(end, account, tag, &mut chance);
+        let next = if chance.one_in(4) && !self.is_over() {
+            Next::Again(self.deadline(monotonic(), &mut chance))
+        } else {
+            Next::Done
+        };
+        // Armed again, it is not put off by a slack.
+        let promised = match next {
+            Next::Again(deadline) => wheel::due(deadline.max(monotonic())),
+            Next::Done => Nanos::NEVER,
+        };
+        account.end(next, promised);
+        next
+    }
+
+    fn act_in_callback(&self, end: &mut impl End, account: &Account, tag: u64, chance: &mut Chance) {
+        match chance.below(8) {
+            0 | 1 if !self.is_over() => drop(self.arm(end, chance)),
+            2 | 3 => {
+                let sibling = self.slot(chance).take();
+                self.cancel_any(end, sibling.filter(|&sibling| sibling != tag));
+            }
+            4 => self.cancel_itself(account, tag, |handle| end.cancel(handle)),
+            5 => self.cancel_itself(account, tag, |handle| end.cancel_sync(handle)),
+            _ => {}
+        }
+    }
+
+    /// Inside its own callback, which does not wait for its end.
+    fn cancel_itself(&self, account: &Account, tag: u64, cancel: impl FnOnce(TimerHandle) -> Cancel) {
+        let Some(handle) = account.handle() else { return };
+        match cancel(handle) {
+            Cancel::Running => self.expect(account.answered(Cancel::Running, false), tag),
+            found => self.fail(&format!("it is {found:?} inside its own callback"), tag),
+        }
+    }
+}
+
+/// Whether a timer is due long after its round.
+pub(crate) fn is_far(account: &Account) -> bool {
+    account.promised() > monotonic() + FAR / 2
+}
