@@ -1,0 +1,147 @@
+//! Steps of the wall clock under the timer service: this binary, run by itself with a C library whose wall
+//! clock steps by an hour, forward and back, while timers are armed (`clock_step/wall.c`).
+//!
+//! Promises: the steps are seen, or the test proves nothing; no timer fires early, all fire, and none waits
+//! for a step. What time it is tells the standard library, lest the clock under test judge itself. Leaves to
+//! others: how late a timer may be without steps.
+//!
+//! Readings have to go through the C library, which rustix does in a flavour of its own:
+//!
+//! `RUSTFLAGS="--cfg rustix_use_libc" cargo test -p engine --target-dir target/libc --test clock_step`
+
+#![cfg(rustix_use_libc)]
+#![forbid(unsafe_code)]
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use engine::timer::{Next, Service, Settings, Slack, Timers};
+use sys::clock::{monotonic, wall};
+
+const HOUR: Duration = Duration::from_secs(3600);
+/// More than any machine makes a timer wait, and much less than a step.
+const LATE_MAX: Duration = Duration::from_secs(30);
+/// Steps that are waited for, in each direction.
+const STEPS: usize = 6;
+/// Between a batch of timers and the next; less than a step takes.
+const PAUSE: Duration = Duration::from_millis(20);
+/// Some of each batch are over before the next step, and some not before the third.
+const SPANS_MS: [u64; 6] = [0, 1, 20, 90, 180, 320];
+
+#[test]
+fn steps_of_the_wall_clock_change_nothing() {
+    let library = Path::new(env!("CARGO_TARGET_TMPDIR")).join("wall.so");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clock_step/wall.c");
+    let mut compiler = Command::new("cc");
+    compiler.args(["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o"]);
+    assert!(compiler.args([&library, &source]).status().unwrap().success());
+    let mut itself = Command::new(std::env::current_exe().unwrap());
+    itself.args(["--ignored", "--exact", "timers_fire_while_the_wall_clock_steps", "--nocapture"]);
+    let output = itself.env("LD_PRELOAD", &library).output().unwrap();
+    let said =
+        [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
+    assert!(output.status.success(), "{}\n{said}", output.status);
+    assert!(said.contains("1 passed"), "{said}");
+    println!("{said}");
+}
+
+#[test]
+#[ignore = "the other test runs it, where the wall clock steps"]
+fn timers_fire_while_the_wall_clock_steps() {
+    let account = Arc::new(Account::default());
+    let of_callback = Arc::clone(&account);
+    let settings = Settings { threads: 2, ..Settings::default() };
+    let service = Service::start(&settings, move |_, tag| of_callback.fire(tag)).unwrap();
+    let steps = arm_through_steps(service.timers(), &account);
+    assert!(steps.forward >= STEPS && steps.back >= STEPS, "the wall clock stands still: {steps:?}");
+    let end = Instant::now() + LATE_MAX;
+    while let Some(text) = account.awaited() {
+        assert!(Instant::now() < end, "it waits for a step: {text}, {steps:?}");
+        thread::sleep(Duration::from_millis(1));
+    }
+    println!("{steps:?}, {:?}", service.timers().stats());
+    let timers = account.0.lock().unwrap();
+    assert!(timers.iter().all(|timer| !timer.is_early && timer.fired == timer.expected), "{timers:?}");
+    println!("at most {:?} late", timers.iter().map(|timer| timer.late).max());
+}
+
+/// Steps of about an hour that the program has seen.
+#[derive(Debug, Default)]
+struct Steps {
+    forward: usize,
+    back: usize,
+}
+
+impl Steps {
+    /// The wall clock and another moved on by so much.
+    fn see(&mut self, wall_nanos: i128, passed: Duration) {
+        let step = wall_nanos - passed.as_nanos() as i128;
+        self.forward += usize::from(step > HOUR.as_nanos() as i128 / 2);
+        self.back += usize::from(step < -(HOUR.as_nanos() as i128) / 2);
+    }
+}
+
+/// Arms batch after batch, until the wall clock has stepped often enough in both directions.
+fn arm_through_steps(timers: &Timers, account: &Account) -> Steps {
+    let (mut steps, begin) = (Steps::default(), Instant::now());
+    while (steps.forward < STEPS || steps.back < STEPS) && begin.elapsed() < LATE_MAX {
+        let before = (wall(), Instant::now());
+        for span in SPANS_MS.map(Duration::from_millis) {
+            for slack in [Slack::Tick, Slack::Fine] {
+                account.arm(timers, span, slack);
+            }
+        }
+        thread::sleep(PAUSE);
+        steps.see(i128::from(wall().0) - i128::from(before.0.0), before.1.elapsed());
+    }
+    steps
+}
+
+/// What was promised of each timer, by tag, and what came of it.
+#[derive(Default)]
+struct Account(Mutex<Vec<Timer>>);
+
+#[derive(Debug)]
+struct Timer {
+    due: Instant,
+    late: Duration,
+    is_early: bool,
+    fired: u32,
+    /// How often it is to fire: some are armed again.
+    expected: u32,
+}
+
+impl Account {
+    fn arm(&self, timers: &Timers, span: Duration, slack: Slack) {
+        // Read first, so that it is not after the deadline.
+        let due = Instant::now() + span;
+        let mut accounts = self.0.lock().unwrap();
+        let tag = accounts.len();
+        let expected = 1 + u32::from(tag.is_multiple_of(5));
+        accounts.push(Timer { due, late: Duration::ZERO, is_early: false, fired: 0, expected });
+        timers.arm(monotonic() + span, slack, tag as u64).unwrap();
+    }
+
+    fn fire(&self, tag: u64) -> Next {
+        let now = Instant::now();
+        let timer = &mut self.0.lock().unwrap()[tag as usize];
+        timer.is_early |= now < timer.due;
+        timer.late = timer.late.max(now.saturating_duration_since(timer.due));
+        timer.fired += 1;
+        if timer.fired >= timer.expected {
+            return Next::Done;
+        }
+        let span = Duration::from_millis(150);
+        timer.due = now + span;
+        Next::Again(monotonic() + span)
+    }
+
+    /// A timer that has not fired as often as it is to.
+    fn awaited(&self) -> Option<String> {
+        let timers = self.0.lock().unwrap();
+        timers.iter().find(|timer| timer.fired < timer.expected).map(|timer| format!("{timer:?}"))
+    }
+}
