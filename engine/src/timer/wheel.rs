@@ -5,13 +5,19 @@
 
 use sys::clock::Nanos;
 
-use super::levels::{Levels, Links, NONE, Nodes, due_tick};
+use super::levels::{Levels, Links, NONE, Nodes, due_tick, start_of};
 
 /// Names an armed timer. An id outlives its timer harmlessly: cancelling it again does nothing.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct TimerId {
     index: u32,
     generation: u32,
+}
+
+/// When a timer is due that is armed for `when`: at the first tick that begins later, as it must never be
+/// early.
+pub fn due(when: Nanos) -> Nanos {
+    start_of(due_tick(when))
 }
 
 #[derive(Debug)]
