@@ -1,11 +1,12 @@
 //! A thin epoll: readiness of descriptors, per source level or edge triggered.
 //!
 //! Promises: tokens are 64 bits and come back unchanged; timeouts are nanoseconds (`epoll_pwait2`,
-//! Linux 5.11); a signal never shows as an error. Leaves to others: what a token means, and how stale
-//! ones are told from live ones (see `engine`'s sources).
+//! Linux 5.11), or milliseconds rounded up where that call is not there; a signal never shows as an error.
+//! Leaves to others: what a token means, and how stale ones are told from live ones (see `engine`'s sources).
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustix::buffer::spare_capacity;
@@ -81,7 +82,12 @@ pub struct Event {
 
 /// An epoll instance.
 #[derive(Debug)]
-pub struct Epoll(OwnedFd);
+pub struct Epoll {
+    descriptor: OwnedFd,
+    /// Whether a wait has found that there is no `epoll_pwait2`: before Linux 5.11, and in programs that
+    /// run others and do not know the call, such as older valgrinds. Relaxed: it stands alone.
+    lacks_nanoseconds: AtomicBool,
+}
 
 impl Epoll {
     /// A new instance, closed on exec.
@@ -89,7 +95,8 @@ impl Epoll {
     /// # Errors
     /// `EMFILE`, `ENFILE` or `ENOMEM` of `epoll_create1`.
     pub fn new() -> io::Result<Epoll> {
-        Ok(Epoll(epoll::create(epoll::CreateFlags::CLOEXEC)?))
+        let descriptor = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        Ok(Epoll { descriptor, lacks_nanoseconds: AtomicBool::new(false) })
     }
 
     /// Watches `source`. A source that is already ready gives an event at the next wait, edge-triggered
@@ -98,7 +105,7 @@ impl Epoll {
     /// # Errors
     /// `ENOSPC` at `fs.epoll.max_user_watches`, `ENOMEM`.
     pub fn add(&self, source: impl AsFd, token: u64, trigger: Trigger) -> io::Result<()> {
-        Ok(epoll::add(&self.0, source, EventData::new_u64(token), trigger.flags())?)
+        Ok(epoll::add(&self.descriptor, source, EventData::new_u64(token), trigger.flags())?)
     }
 
     /// Changes how `source` reports. One that is ready for what is newly asked reports that at the next wait.
@@ -106,7 +113,7 @@ impl Epoll {
     /// # Errors
     /// `ENOENT` if it is not watched.
     pub fn modify(&self, source: impl AsFd, token: u64, trigger: Trigger) -> io::Result<()> {
-        Ok(epoll::modify(&self.0, source, EventData::new_u64(token), trigger.flags())?)
+        Ok(epoll::modify(&self.descriptor, source, EventData::new_u64(token), trigger.flags())?)
     }
 
     /// Ends the watch of `source`.
@@ -114,7 +121,7 @@ impl Epoll {
     /// # Errors
     /// `ENOENT` if it is not watched.
     pub fn delete(&self, source: impl AsFd) -> io::Result<()> {
-        Ok(epoll::delete(&self.0, source)?)
+        Ok(epoll::delete(&self.descriptor, source)?)
     }
 
     /// Waits until a source is ready or `timeout` has passed (`None`: for ever), then fills `events`.
@@ -123,16 +130,59 @@ impl Epoll {
     /// # Errors
     /// None that the caller can cause.
     pub fn wait(&self, events: &mut Events, timeout: Option<Duration>) -> io::Result<()> {
+        if self.lacks_nanoseconds.load(Ordering::Relaxed) {
+            return self.wait_milliseconds(events, timeout);
+        }
         events.list.clear();
-        let timeout = timeout.map(|span| Timespec {
+        let timespec = timeout.map(|span| Timespec {
             tv_sec: i64::try_from(span.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: i64::from(span.subsec_nanos()),
         });
-        match epoll::wait(&self.0, spare_capacity(&mut events.list), timeout.as_ref()) {
+        match epoll::wait(&self.descriptor, spare_capacity(&mut events.list), timespec.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(rustix::io::Errno::NOSYS) => {
+                self.lacks_nanoseconds.store(true, Ordering::Relaxed);
+                self.wait_milliseconds(events, timeout)
+            }
             Err(error) => Err(error.into()),
         }
     }
+
+    /// As [`Epoll::wait`], by `epoll_pwait`.
+    fn wait_milliseconds(&self, events: &mut Events, timeout: Option<Duration>) -> io::Result<()> {
+        // So that the kernel may write what rustix then reads.
+        const _: () = assert!(size_of::<epoll::Event>() == size_of::<libc::epoll_event>());
+        let list = &mut events.list;
+        list.clear();
+        let capacity = libc::c_int::try_from(list.capacity()).unwrap_or(libc::c_int::MAX);
+        // SAFETY: the list has room for `capacity` events, which rustix lays out as the kernel does; a null
+        // mask is none.
+        let count = unsafe {
+            libc::epoll_pwait(
+                self.descriptor.as_raw_fd(),
+                list.as_mut_ptr().cast(),
+                capacity,
+                milliseconds(timeout),
+                std::ptr::null(),
+            )
+        };
+        let Ok(count) = usize::try_from(count) else {
+            let error = io::Error::last_os_error();
+            return if error.kind() == io::ErrorKind::Interrupted { Ok(()) } else { Err(error) };
+        };
+        // SAFETY: the kernel has written that many events, at most `capacity`.
+        unsafe { list.set_len(count) };
+        Ok(())
+    }
+}
+
+/// As `epoll_pwait` takes it: rounded up, since a wait that ends before its timer is due would be repeated
+/// until then without sleeping; -1 is for ever.
+fn milliseconds(timeout: Option<Duration>) -> libc::c_int {
+    let Some(timeout) = timeout else { return -1 };
+    let whole = timeout.as_secs().saturating_mul(1_000);
+    let rounded_up = whole.saturating_add(u64::from(timeout.subsec_nanos().div_ceil(1_000_000)));
+    libc::c_int::try_from(rounded_up).unwrap_or(libc::c_int::MAX)
 }
 
 /// Room for the events of one wait.
@@ -253,6 +303,38 @@ mod tests {
         wake_up.clear();
         epoll.wait(&mut events, Some(Duration::from_nanos(1))).unwrap();
         assert_eq!(events.iter().count(), 0);
+    }
+
+    #[test]
+    fn a_wait_in_milliseconds_is_never_too_short() {
+        let cases = [
+            (None, -1),
+            (Some(Duration::ZERO), 0),
+            (Some(Duration::from_nanos(1)), 1),
+            (Some(Duration::from_millis(1)), 1),
+            (Some(Duration::from_micros(1_001)), 2),
+            (Some(Duration::MAX), i32::MAX),
+        ];
+        for (timeout, expected) in cases {
+            assert_eq!(milliseconds(timeout), expected, "{timeout:?}");
+        }
+    }
+
+    #[test]
+    fn without_nanoseconds_a_wait_gives_the_same_events() {
+        let (epoll, wake_up) = (Epoll::new().unwrap(), WakeUp::new().unwrap());
+        epoll.lacks_nanoseconds.store(true, Ordering::Relaxed);
+        let mut events = Events::with_capacity(4);
+        epoll.add(&wake_up, 0xdead_beef_0000_0001, Trigger::LevelRead).unwrap();
+        epoll.wait(&mut events, Some(Duration::from_nanos(1))).unwrap();
+        assert_eq!(events.iter().count(), 0);
+        wake_up.signal();
+        epoll.wait(&mut events, None).unwrap();
+        let tokens: Vec<u64> = events.iter().map(|event| event.token).collect();
+        assert_eq!(tokens, [0xdead_beef_0000_0001]);
+        wake_up.clear();
+        epoll.wait(&mut events, Some(Duration::ZERO)).unwrap();
+        assert_eq!(events.iter().count(), 0, "events of an earlier wait are gone");
     }
 
     #[test]
