@@ -54,6 +54,12 @@ pub fn thread_cpu() -> Duration {
     Duration::from_nanos(read(ClockId::ThreadCPUTime))
 }
 
+/// CPU time that all threads of the calling process have used, those that have ended included
+/// (`CLOCK_PROCESS_CPUTIME_ID`).
+pub fn process_cpu() -> Duration {
+    Duration::from_nanos(read(ClockId::ProcessCPUTime))
+}
+
 fn read(clock: ClockId) -> u64 {
     let time = clock_gettime(clock);
     // Negative only before 1970 or before boot: clamped, so that a broken clock is a wrong record

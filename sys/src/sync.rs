@@ -26,6 +26,15 @@ pub use shuttle::{
     thread, thread_local,
 };
 
+/// Between a read-modify-write and a load of another variable, both sequentially consistent, and so on the
+/// other side: nothing, since no more is needed for one side to see the other's write. But loom takes
+/// sequentially consistent accesses for weaker ones, and knows only fences of that strength. (On x86-64 a
+/// fence costs as much as the exchange before it.)
+pub fn fence_for_loom() {
+    #[cfg(loom)]
+    atomic::fence(atomic::Ordering::SeqCst);
+}
+
 /// An `UnsafeCell` with loom's interface, so that one source serves both.
 #[cfg(not(loom))]
 #[derive(Debug)]

@@ -20,6 +20,7 @@
 
 use sys::clock::Nanos;
 use sys::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use sys::sync::fence_for_loom;
 
 use super::cell::{Cell, Claim};
 use super::levels::{self, Links, Nodes};
@@ -134,14 +135,10 @@ impl Shard {
         let mut head = self.arrivals.0.load(Ordering::Relaxed);
         while head != CLOSED {
             self.cell(chain.last).next.store(head, Ordering::Relaxed);
-            // Release pairs with the Acquire of the one who takes: who finds a cell finds what it holds.
-            let exchanged = self.arrivals.0.compare_exchange_weak(
-                head,
-                chain.first,
-                Ordering::Release,
-                Ordering::Relaxed,
-            );
-            match exchanged {
+            // Pairs, as a Release, with the Acquire of the one who takes: who finds a cell finds what it
+            // holds. For the rest see `is_too_late`.
+            let to = chain.first;
+            match self.arrivals.0.compare_exchange_weak(head, to, Ordering::SeqCst, Ordering::Relaxed) {
                 Ok(_) => return true,
                 Err(current) => head = current,
             }
@@ -151,10 +148,15 @@ impl Shard {
 
     /// Whether the caller, whose timer has arrived, must have the owner wake earlier.
     fn is_too_late(&self, due: Nanos) -> Duty {
-        // Pairs with the fence in `park`: either the owner's last look finds the timer, or this finds until
-        // when it sleeps.
-        fence(Ordering::SeqCst);
-        if self.bring_forward(due) { Duty::Wake } else { Duty::Nothing }
+        // Of the exchange in `put_arrivals`, this load, and the store and the load in `park`, all of them
+        // sequentially consistent: either the owner's last look finds the timer, or this finds until when it
+        // sleeps.
+        fence_for_loom();
+        if due.0 < self.parked_until.0.load(Ordering::SeqCst) && self.bring_forward(due) {
+            Duty::Wake
+        } else {
+            Duty::Nothing
+        }
     }
 
     /// Has the owner sleep no longer than until `due`; whether it would have.
@@ -223,9 +225,9 @@ impl Shard {
 
     /// The owner: it sleeps until then unless its last look, which this is, finds something to do.
     pub(super) fn park(&self, until: Nanos) -> bool {
-        self.parked_until.0.store(until.0.max(RUNNING + 1), Ordering::Relaxed);
+        self.parked_until.0.store(until.0.max(RUNNING + 1), Ordering::SeqCst);
         fence(Ordering::SeqCst);
-        let has_arrivals = !matches!(self.arrivals.0.load(Ordering::Relaxed), NONE | CLOSED);
+        let has_arrivals = !matches!(self.arrivals.0.load(Ordering::SeqCst), NONE | CLOSED);
         let count = self.cancelled.0.load(Ordering::Relaxed) / ONE_CANCELLED;
         !has_arrivals && count < self.crowd.load(Ordering::Relaxed)
     }
