@@ -75,6 +75,13 @@ enum Command {
         #[command(flatten)]
         output: Output,
     },
+    /// Deadlines that are set and nearly always cancelled: the engine's timers beside six other ways
+    Timers {
+        #[command(flatten)]
+        options: timers::Options,
+        #[command(flatten)]
+        output: Output,
+    },
     /// A process of the load, at the word of another lab
     #[command(hide = true)]
     Agent,
@@ -84,6 +91,12 @@ enum Command {
     /// Creates threads without end, when told
     #[command(hide = true)]
     Creation(pipeline::Creation),
+    /// Keeps deadlines in one way
+    #[command(hide = true)]
+    Deadlines(timers::Deadlines),
+    /// Calls and answers over loopback
+    #[command(hide = true)]
+    Echo(timers::Echo),
     /// Computes without end
     #[command(hide = true)]
     Hog(inserts::Hog),
@@ -138,6 +151,12 @@ fn run(command: &Command) -> Result<ExitCode> {
             child::end_children_on_signals()?;
             tell(&pipeline::run(options)?, output)
         }
+        Command::Timers { options, output } => {
+            child::end_children_on_signals()?;
+            tell(&timers::run(options)?, output)
+        }
+        Command::Deadlines(terms) => timers::keep(terms).map(|()| ExitCode::SUCCESS),
+        Command::Echo(terms) => timers::echo(terms).map(|()| ExitCode::SUCCESS),
         Command::Turn(turn) => pipeline::take(turn).map(|()| ExitCode::SUCCESS),
         Command::Creation(creation) => pipeline::create(creation).map(|()| ExitCode::SUCCESS),
         Command::Hog(terms) => inserts::spin(terms).map(|()| ExitCode::SUCCESS),

@@ -15,8 +15,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
+use sys::clock::process_cpu;
 
 use super::kind::Kind;
 use super::recording::Recorder;
@@ -140,9 +140,9 @@ pub(crate) fn take(turn: &Turn) -> Result<()> {
         Some(recorder) => work.recorded(recorder.clone()),
         None => work,
     });
-    let (began, cpu_before) = (Instant::now(), cpu_time());
+    let (began, cpu_before) = (Instant::now(), process_cpu());
     let done = strategy.run(&work);
-    let (elapsed, cpu) = (began.elapsed(), cpu_time() - cpu_before);
+    let (elapsed, cpu) = (began.elapsed(), process_cpu() - cpu_before);
     if let (Some(recorder), Some(file)) = (recorder, &turn.recording) {
         recorder.finish().write(file)?;
     }
@@ -160,12 +160,6 @@ pub(crate) fn take(turn: &Turn) -> Result<()> {
     say(&answer.to_string())?;
     words.next();
     Ok(())
-}
-
-/// Of this process, threads that have ended included.
-fn cpu_time() -> Duration {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// The most memory that this process ever had resident.

@@ -25,6 +25,12 @@ impl Tally {
         Account { tally: self, is_worth: true }
     }
 
+    /// A sleep has ended of a thread that keeps no account.
+    pub(super) fn note(&self, was_worth_it: bool) {
+        self.all.fetch_add(1, Ordering::Relaxed);
+        self.dead.fetch_add(u64::from(!was_worth_it), Ordering::Relaxed);
+    }
+
     pub(super) fn wakes(&self) -> Wakes {
         // Relaxed: figures for a report. `dead` first, since it never exceeds `all`.
         let dead = self.dead.load(Ordering::Relaxed);

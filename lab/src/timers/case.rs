@@ -1,0 +1,92 @@
+//! The cases by name, and the names of their numbers.
+//!
+//! Promises: a process that measures for the lab can say nothing under another name. Leaves to others: the
+//! measuring.
+
+use super::pairs::{By, Pairs};
+
+/// Cases of schedule and cancel, in the order of the report: who cancels, window, threads.
+pub(super) const PAIRS: [(&str, Pairs); 18] = [
+    ("owner-w1-1", pairs(By::Owner, 1, 1)),
+    ("owner-w1-2", pairs(By::Owner, 1, 2)),
+    ("owner-w1-4", pairs(By::Owner, 1, 4)),
+    ("owner-w1-8", pairs(By::Owner, 1, 8)),
+    ("owner-w1-50", pairs(By::Owner, 1, 50)),
+    ("owner-w64-1", pairs(By::Owner, 64, 1)),
+    ("owner-w64-2", pairs(By::Owner, 64, 2)),
+    ("owner-w64-4", pairs(By::Owner, 64, 4)),
+    ("owner-w64-8", pairs(By::Owner, 64, 8)),
+    ("owner-w64-50", pairs(By::Owner, 64, 50)),
+    ("other-w1-2", pairs(By::Other, 1, 2)),
+    ("other-w1-4", pairs(By::Other, 1, 4)),
+    ("other-w1-8", pairs(By::Other, 1, 8)),
+    ("other-w1-50", pairs(By::Other, 1, 50)),
+    ("other-w64-2", pairs(By::Other, 64, 2)),
+    ("other-w64-4", pairs(By::Other, 64, 4)),
+    ("other-w64-8", pairs(By::Other, 64, 8)),
+    ("other-w64-50", pairs(By::Other, 64, 50)),
+];
+
+/// The other parts of the report.
+pub(super) const CALLS: &str = "calls";
+pub(super) const HELD: &str = "held";
+pub(super) const ECHO: [(&str, usize); 2] = [("echo-50", 50), ("echo-400", 400)];
+
+/// Every number, in the order of the table.
+const NUMBERS: [&str; 18] = [
+    "pairs_per_s",
+    "cpu_ns_per_pair",
+    "calls",
+    "fired",
+    "wakes_per_s",
+    "wakes_per_s_at_the_end",
+    "dead_wakes_percent",
+    "late_p50_us",
+    "late_p99.9_us",
+    "late_min_us",
+    "gained_mb",
+    "cancelled",
+    "held_mb",
+    "held_bytes_per_timer",
+    "calls_per_s",
+    "cpu_ns_per_call",
+    "instructions_per_call",
+    "deadlines_fired",
+];
+
+const fn pairs(by: By, window: usize, threads: usize) -> Pairs {
+    Pairs { by, threads, window }
+}
+
+/// The part of this name.
+pub(super) fn part(name: &str) -> Option<&'static str> {
+    let pairs = PAIRS.iter().map(|case| case.0);
+    pairs.chain([CALLS, HELD]).chain(ECHO.map(|case| case.0)).find(|part| *part == name)
+}
+
+/// The number of this name.
+pub(super) fn number(name: &str) -> Option<&'static str> {
+    NUMBERS.into_iter().find(|number| *number == name)
+}
+
+/// Where a part stands in the report.
+pub(super) fn place(part: &str) -> usize {
+    let pairs = PAIRS.iter().map(|case| case.0);
+    pairs.chain([CALLS, HELD]).chain(ECHO.map(|case| case.0)).position(|it| it == part).unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_what_they_say() {
+        for (name, pairs) in PAIRS {
+            let by = if pairs.by == By::Owner { "owner" } else { "other" };
+            assert_eq!(name, format!("{by}-w{}-{}", pairs.window, pairs.threads));
+            assert_eq!(part(name), Some(name));
+        }
+        assert_eq!(part("owner-w1-3"), None);
+        assert_eq!((number("calls"), number("no such")), (Some("calls"), None));
+    }
+}

@@ -1,0 +1,229 @@
+//! A request/response echo over loopback TCP on the engine: a server and its clients, a reactor thread each,
+//! with a deadline for every call on either side, kept in one of two ways, or with none.
+//! Promises: each call is answered exactly once, or the run is an error; with deadlines off nothing is armed
+//! and no clock is read for one. Leaves to others: what a call is counted in (`instructions.rs`).
+//!
+//! ```text
+//!   client.rs  begin, send --frame.rs--> read, begin  server.rs
+//!              end        <---frame.rs--- write, end
+//!                   wire.rs and deadlines.rs on both ends
+//! ```
+//!
+//! Every connection has [`CALLS_PER_CONNECTION`] calls in flight, as RPC clients have it: a process keeps one
+//! or a few connections to a server and all its threads' calls share them, each answer finding its call by
+//! an id. That is also the harder case for timers, since calls that arrive together share a read, a write and
+//! a turn of the loop, and only the deadlines remain one for each.
+
+mod client;
+mod deadlines;
+mod frame;
+mod server;
+mod wire;
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::thread;
+use std::time::Instant;
+
+use anyhow::{Context, Result, anyhow, ensure};
+use engine::accept::{Strategy, strategy};
+use engine::inbox::{Address, Inbox, Parking};
+use serde_json::json;
+use sys::clock::process_cpu;
+use sys::socket::Listener;
+
+use self::client::Client;
+pub(super) use self::deadlines::Deadlines;
+use self::server::{Server, Stop};
+
+/// Calls of one connection that are in flight; see the file's header.
+const CALLS_PER_CONNECTION: usize = 8;
+
+const BACKLOG: u32 = 1_024;
+
+/// What a run came to.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Figures {
+    /// Calls that were answered.
+    pub(super) calls: u64,
+    pub(super) calls_per_s: f64,
+    /// User and system time of this process, both ends of the echo in it.
+    pub(super) cpu_ns_per_call: f64,
+    /// Of either side. The client stops at its first, so any is a failure of the run.
+    pub(super) deadlines_fired: u64,
+}
+
+/// Has `calls` calls answered, `in_flight` at a time.
+///
+/// # Errors
+/// A connection failed, or an answer was not that of a call.
+pub(super) fn run(in_flight: usize, deadlines: Deadlines, calls: u64) -> Result<Figures> {
+    ensure!(in_flight > 0 && calls > 0, "an echo needs calls");
+    let (listener, strategy) = listen()?;
+    let address = listener.local()?;
+    let parking = Arc::new(Parking::new().context("making an eventfd")?);
+    let inbox = Inbox::new(Arc::clone(&parking));
+    thread::scope(|scope| {
+        let stop = StopAtEnd(inbox.address());
+        let serve = move || Server::new(parking, inbox, listener, strategy, deadlines)?.run();
+        let server = thread::Builder::new().name("echo-server".to_owned()).spawn_scoped(scope, serve)?;
+        let called = call(address, in_flight, deadlines, calls);
+        drop(stop);
+        let served = server.join().unwrap_or_else(|_| Err(anyhow!("the server's thread panicked")));
+        // The server's error is why the client has one, if both do.
+        let fired = served.context("serving")?;
+        let figures = called.context("calling")?;
+        Ok(Figures { deadlines_fired: figures.deadlines_fired + fired, ..figures })
+    })
+}
+
+/// The client's side of a run, measured from its first call to its last answer.
+fn call(address: SocketAddr, in_flight: usize, deadlines: Deadlines, calls: u64) -> Result<Figures> {
+    let mut client = Client::connect(address, in_flight, deadlines)?;
+    let (began, cpu_before) = (Instant::now(), process_cpu());
+    let done = client.run(calls)?;
+    let (elapsed, cpu) = (began.elapsed(), process_cpu() - cpu_before);
+    Ok(Figures {
+        calls: done.answered,
+        calls_per_s: done.answered as f64 / elapsed.as_secs_f64(),
+        cpu_ns_per_call: cpu.as_nanos() as f64 / done.answered.max(1) as f64,
+        deadlines_fired: done.fired,
+    })
+}
+
+fn listen() -> io::Result<(Listener, &'static dyn Strategy)> {
+    let strategy = strategy("reuse_port").expect("it is one of the engine's");
+    let any_port = SocketAddr::from(([127, 0, 0, 1], 0));
+    let listener = strategy.listen(any_port, BACKLOG, 1)?.remove(0);
+    Ok((listener, strategy))
+}
+
+/// Tells the server that nobody calls any more, however the client ended.
+struct StopAtEnd(Address<Stop>);
+
+impl Drop for StopAtEnd {
+    fn drop(&mut self) {
+        self.0.send(Stop);
+    }
+}
+
+/// What `lab echo` is told.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct Echo {
+    /// Calls at a time
+    #[arg(long)]
+    in_flight: usize,
+    /// How the calls' deadlines are kept
+    #[arg(long)]
+    deadlines: Deadlines,
+    /// Calls in all
+    #[arg(long)]
+    calls: u64,
+}
+
+impl Echo {
+    pub(super) fn new(in_flight: usize, deadlines: Deadlines, calls: u64) -> Self {
+        Self { in_flight, deadlines, calls }
+    }
+
+    /// As `lab` understands them.
+    pub(super) fn arguments(&self) -> Vec<String> {
+        let (in_flight, calls) = (self.in_flight.to_string(), self.calls.to_string());
+        let deadlines = self.deadlines.word();
+        let words = ["echo", "--in-flight", &in_flight, "--deadlines", deadlines, "--calls", &calls];
+        words.map(str::to_owned).into()
+    }
+}
+
+/// The child's side: runs once and prints the figures.
+///
+/// # Errors
+/// As `run`, or a deadline fired.
+pub(crate) fn echo(echo: &Echo) -> Result<()> {
+    let figures = run(echo.in_flight, echo.deadlines, echo.calls)?;
+    ensure!(figures.deadlines_fired == 0, "{} deadlines fired", figures.deadlines_fired);
+    let answer = json!({
+        "calls": figures.calls,
+        "calls_per_s": figures.calls_per_s,
+        "cpu_ns_per_call": figures.cpu_ns_per_call,
+    });
+    println!("{answer}");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+    use std::net::TcpListener;
+
+    use clap::{Parser, ValueEnum};
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        echo: Echo,
+    }
+
+    #[test]
+    fn each_call_is_answered_exactly_once() {
+        for &deadlines in Deadlines::value_variants() {
+            // Fewer than fit into one connection, some connections, a last one that is not full; and fewer
+            // calls than are in flight.
+            for (in_flight, calls) in [(1, 300), (50, 700), (400, 900), (50, 20)] {
+                let figures = run(in_flight, deadlines, calls).expect("loopback echoes");
+                let case = format!("{in_flight} in flight, deadlines {deadlines:?}");
+                assert_eq!((figures.calls, figures.deadlines_fired), (calls, 0), "{case}");
+                assert!(figures.calls_per_s > 0.0 && figures.cpu_ns_per_call > 0.0, "{case}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_server_that_never_answers_makes_deadlines_fire() {
+        for deadlines in [Deadlines::Lazy, Deadlines::Each] {
+            let (listener, _) = listen().expect("loopback listens");
+            let address = listener.local().expect("a listener has an address");
+            let figures = call(address, 50, deadlines, 700).expect("the kernel takes connections and bytes");
+            assert_eq!(figures.calls, 0, "{deadlines:?}");
+            assert!(figures.deadlines_fired > 0, "{deadlines:?}");
+        }
+    }
+
+    #[test]
+    fn a_server_that_falls_silent_makes_deadlines_fire() {
+        for deadlines in [Deadlines::Lazy, Deadlines::Each] {
+            let listener = TcpListener::bind("127.0.0.1:0").expect("loopback listens");
+            let address = listener.local_addr().expect("a listener has an address");
+            let server = thread::spawn(move || {
+                let (stream, _) = listener.accept()?;
+                // Frames that come back as they were are answers, and the last one is not whole.
+                io::copy(&mut (&stream).take(5_000), &mut &stream).map(|_| stream)
+            });
+            let figures = call(address, CALLS_PER_CONNECTION, deadlines, 700);
+            let figures = figures.expect("the server's end stays open");
+            assert!((1..700).contains(&figures.calls), "{deadlines:?}");
+            assert!(figures.deadlines_fired > 0, "{deadlines:?}");
+            drop(server.join().expect("the server's thread has no bugs").expect("the client reads"));
+        }
+    }
+
+    #[test]
+    fn a_server_that_is_gone_is_an_error() {
+        let (listener, _) = listen().expect("loopback listens");
+        let address = listener.local().expect("a listener has an address");
+        drop(listener);
+        assert!(call(address, 50, Deadlines::Lazy, 700).is_err());
+    }
+
+    #[test]
+    fn an_echo_survives_the_command_line() {
+        for &deadlines in Deadlines::value_variants() {
+            let echo = Echo::new(400, deadlines, 20_000);
+            let line = Line::try_parse_from(echo.arguments()).expect("its own arguments are understood");
+            let parsed = (line.echo.in_flight, line.echo.deadlines, line.echo.calls);
+            assert_eq!(parsed, (echo.in_flight, echo.deadlines, echo.calls));
+        }
+    }
+}

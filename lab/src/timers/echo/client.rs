@@ -1,0 +1,175 @@
+//! The echo's clients: one reactor thread with all connections, each with its calls in flight.
+//! Promises: a call has its deadline from when it is sent until its answer has come, and then the next call
+//! is sent; an answer that no call waits for is an error. Leaves to others: how deadlines are kept, how long
+//! it all took.
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use anyhow::{Result, bail, ensure};
+use engine::inbox::Parking;
+use engine::reactor::{Reactor, Tag, Wake};
+use engine::slab::{Key, Slab};
+use engine::stats::ReactorStats;
+use sys::clock::Nanos;
+use sys::epoll::Readiness;
+use sys::socket::{FirstWord, Socket};
+
+use super::CALLS_PER_CONNECTION;
+use super::deadlines::{Deadline, Deadlines, Watch};
+use super::frame::{self, Frame};
+use super::wire::{Stream, Wire};
+
+pub(super) struct Client {
+    reactor: Rc<Reactor>,
+    /// By their tags.
+    connections: Vec<Connection>,
+    deadlines: Deadlines,
+    in_flight: usize,
+    progress: Progress,
+}
+
+/// What a run came to.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Done {
+    pub(super) answered: u64,
+    pub(super) fired: u64,
+}
+
+struct Connection {
+    wire: Wire,
+    calls: Calls,
+}
+
+/// Those of a connection that are in flight. An id on the wire is the key of a call: no later call in its
+/// slot has the same.
+struct Calls {
+    table: Slab<Call>,
+    watch: Watch,
+}
+
+struct Call {
+    payload: &'static [u8],
+    deadline: Deadline,
+}
+
+/// Of the calls of all connections.
+struct Progress {
+    /// To be made in all.
+    wanted: u64,
+    begun: u64,
+    answered: u64,
+}
+
+impl Client {
+    /// Connects as often as `in_flight` calls need.
+    ///
+    /// # Errors
+    /// No connection can be made.
+    pub(super) fn connect(address: SocketAddr, in_flight: usize, deadlines: Deadlines) -> Result<Self> {
+        let reactor = Reactor::new(Arc::new(Parking::new()?), Arc::new(ReactorStats::default()))?;
+        let connect = |index| {
+            let tag = Tag(index as u32);
+            // One that is under way is written to when it stands.
+            let (socket, _) = Socket::connect(address, FirstWord::Ours)?;
+            socket.set_nodelay()?;
+            let calls = Calls { table: Slab::new(), watch: Watch::new(deadlines, tag) };
+            Ok(Connection { wire: Wire::new(&reactor, socket, tag)?, calls })
+        };
+        let connections = in_flight.div_ceil(CALLS_PER_CONNECTION);
+        let connections = (0..connections).map(connect).collect::<Result<Vec<_>>>()?;
+        let progress = Progress { wanted: 0, begun: 0, answered: 0 };
+        Ok(Self { reactor, connections, deadlines, in_flight, progress })
+    }
+
+    /// Makes `wanted` calls, or as many as there are until a deadline fires.
+    ///
+    /// # Errors
+    /// A connection failed, or an answer was not that of a call.
+    pub(super) fn run(&mut self, wanted: u64) -> Result<Done> {
+        self.progress.wanted = wanted;
+        self.begin()?;
+        let mut fired = 0;
+        let mut wakes = Vec::new();
+        while self.progress.answered < wanted && fired == 0 {
+            self.reactor.turn(&mut wakes, || true)?;
+            for wake in wakes.drain(..) {
+                match wake {
+                    Wake::Ready(tag, readiness) => self.ready(tag, readiness)?,
+                    Wake::Due(tag) => fired += self.due(tag),
+                }
+            }
+        }
+        let (_, armed) = self.reactor.load();
+        let is_tidy = armed <= self.deadlines.idle_timers_max(self.connections.len());
+        ensure!(fired > 0 || is_tidy, "{armed} timers outlived their calls");
+        Ok(Done { answered: self.progress.answered, fired })
+    }
+
+    /// Sends the first calls of all connections.
+    fn begin(&mut self) -> Result<()> {
+        let due = self.deadlines.due(self.reactor.now());
+        let mut left = self.in_flight;
+        for Connection { wire, calls } in &mut self.connections {
+            for _ in 0..left.min(CALLS_PER_CONNECTION) {
+                calls.begin(&self.reactor, due, &mut self.progress, wire.output());
+            }
+            left = left.saturating_sub(CALLS_PER_CONNECTION);
+            wire.flush(&self.reactor)?;
+        }
+        Ok(())
+    }
+
+    fn ready(&mut self, tag: Tag, readiness: Readiness) -> Result<()> {
+        let (reactor, progress) = (&self.reactor, &mut self.progress);
+        let Connection { wire, calls } = &mut self.connections[tag.0 as usize];
+        let due = self.deadlines.due(reactor.now());
+        let stream = wire.receive(readiness, |answer, output| {
+            calls.end(reactor, answer)?;
+            progress.answered += 1;
+            calls.begin(reactor, due, progress, output);
+            Ok(())
+        })?;
+        ensure!(stream == Stream::Open, "the server ended a connection");
+        wire.flush(reactor)?;
+        Ok(())
+    }
+
+    /// Fails the calls of a connection whose deadlines have passed; returns how many.
+    fn due(&mut self, tag: Tag) -> u64 {
+        let Calls { table, watch } = &mut self.connections[tag.0 as usize].calls;
+        watch.fired(&*self.reactor, |look| {
+            let keys: Vec<Key> = table.keys().collect();
+            for key in keys {
+                if table.get(key).is_some_and(|call| look.has_failed(call.deadline)) {
+                    table.remove(key);
+                }
+            }
+        })
+    }
+}
+
+impl Calls {
+    /// Writes the next call, if there is one to be made.
+    fn begin(&mut self, reactor: &Reactor, due: Nanos, progress: &mut Progress, output: &mut Vec<u8>) {
+        if progress.begun == progress.wanted {
+            return;
+        }
+        let payload = frame::payload(progress.begun);
+        progress.begun += 1;
+        let deadline = self.watch.begin(reactor, due);
+        let key = self.table.insert(Call { payload, deadline });
+        Frame { id: key.to_bits(), payload }.write(output);
+    }
+
+    /// Takes an answer, and its call's deadline back.
+    fn end(&mut self, reactor: &Reactor, answer: Frame<'_>) -> Result<()> {
+        let Some(call) = self.table.remove(Key::from_bits(answer.id)) else {
+            bail!("an answer that no call waits for");
+        };
+        ensure!(call.payload == answer.payload, "an answer that is not its request's");
+        Watch::end(reactor, call.deadline);
+        Ok(())
+    }
+}

@@ -1,0 +1,133 @@
+//! The echo's server: one reactor thread, which answers each request with what it said.
+//! Promises: a request has its deadline from when it was read until its answer was written. Leaves to others:
+//! who calls, and how deadlines are kept.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
+use engine::accept::{Acceptor, Strategy};
+use engine::inbox::{Inbox, Parking};
+use engine::reactor::{Reactor, Tag, Wake};
+use engine::slab::Slab;
+use engine::stats::ReactorStats;
+use sys::epoll::Readiness;
+use sys::socket::{Listener, Socket};
+
+use super::deadlines::{Deadlines, Group, Watch};
+use super::wire::{Stream, Wire};
+
+/// The listener's tag; connections have their slots' numbers.
+const LISTENER: Tag = Tag(u32::MAX);
+
+/// Said when nobody calls any more.
+pub(super) struct Stop;
+
+pub(super) struct Server {
+    reactor: Rc<Reactor>,
+    inbox: Inbox<Stop>,
+    acceptor: Acceptor,
+    connections: Slab<Connection>,
+    deadlines: Deadlines,
+    fired: u64,
+}
+
+struct Connection {
+    wire: Wire,
+    /// Those whose answers are not written; the requests of one wake are a batch.
+    requests: Group,
+    watch: Watch,
+}
+
+impl Server {
+    /// A server of the calling thread, which owns `parking`.
+    ///
+    /// # Errors
+    /// No descriptor for the reactor.
+    pub(super) fn new(
+        parking: Arc<Parking>,
+        inbox: Inbox<Stop>,
+        listener: Listener,
+        strategy: &'static dyn Strategy,
+        deadlines: Deadlines,
+    ) -> Result<Self> {
+        let reactor = Reactor::new(parking, Arc::new(ReactorStats::default()))?;
+        let acceptor = Acceptor::new(&reactor, listener, strategy, LISTENER)?;
+        Ok(Self { reactor, inbox, acceptor, connections: Slab::new(), deadlines, fired: 0 })
+    }
+
+    /// Serves until told to stop; returns how many deadlines have fired.
+    ///
+    /// # Errors
+    /// A connection failed.
+    pub(super) fn run(mut self) -> Result<u64> {
+        let mut wakes = Vec::new();
+        while self.inbox.is_empty() {
+            self.reactor.turn(&mut wakes, || self.inbox.is_empty())?;
+            for wake in wakes.drain(..) {
+                match wake {
+                    Wake::Ready(LISTENER, _) | Wake::Due(LISTENER) => self.accept()?,
+                    Wake::Ready(Tag(index), readiness) => self.ready(index, readiness)?,
+                    Wake::Due(Tag(index)) => self.due(index),
+                }
+            }
+        }
+        let (_, armed) = self.reactor.load();
+        let is_tidy = armed <= self.deadlines.idle_timers_max(self.connections.len());
+        ensure!(self.fired > 0 || is_tidy, "{armed} timers outlived their requests");
+        Ok(self.fired)
+    }
+
+    fn accept(&mut self) -> Result<()> {
+        let mut accepted = Ok(());
+        let (reactor, connections, deadlines) = (&self.reactor, &mut self.connections, self.deadlines);
+        self.acceptor.accept(|socket, _| {
+            accepted = open(reactor, connections, deadlines, socket);
+            accepted.is_ok()
+        });
+        accepted.context("accepting")
+    }
+
+    fn ready(&mut self, index: u32, readiness: Readiness) -> Result<()> {
+        let (key, connection) = self.connections.at(index).context("a wake of a closed connection")?;
+        let Connection { wire, requests, watch } = connection;
+        let reactor = &*self.reactor;
+        let due = self.deadlines.due(reactor.now());
+        let mut count = 0;
+        let stream = wire.receive(readiness, |request, output| {
+            count += 1;
+            request.write(output);
+            Ok(())
+        })?;
+        watch.begin_group(reactor, due, count, requests);
+        if stream == Stream::Open && !wire.flush(reactor)? {
+            return Ok(());
+        }
+        watch.end_group(reactor, requests);
+        if stream == Stream::Ended
+            && let Some(connection) = self.connections.remove(key)
+        {
+            connection.watch.close(reactor);
+            connection.wire.close(&self.reactor);
+        }
+        Ok(())
+    }
+
+    /// Fails the requests of a connection whose deadlines have passed.
+    fn due(&mut self, index: u32) {
+        let Some((_, Connection { requests, watch, .. })) = self.connections.at(index) else { return };
+        self.fired += watch.fired(&*self.reactor, |look| requests.take_failed(look));
+    }
+}
+
+fn open(
+    reactor: &Reactor,
+    connections: &mut Slab<Connection>,
+    deadlines: Deadlines,
+    socket: Socket,
+) -> Result<()> {
+    let tag = Tag(connections.next_index());
+    let wire = Wire::new(reactor, socket, tag)?;
+    connections.insert(Connection { wire, requests: Group::default(), watch: Watch::new(deadlines, tag) });
+    Ok(())
+}

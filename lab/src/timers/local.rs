@@ -1,0 +1,107 @@
+//! The engine's timer service as a thread with a loop of its own has it: the subject `tollgate-local`. Others
+//! may cancel its timers.
+
+use std::io;
+use std::sync::Arc;
+
+use engine::timer::{Cancel, Local, Next, Service, Settings, Slack, TimerHandle};
+use sys::clock::{Nanos, monotonic};
+use sys::parker::Parker;
+
+use super::facility::{Facility, Sink, User, Wakes};
+use super::tally::Tally;
+
+/// More than any part of the experiment has threads, and arms at a time in one of them.
+const LOCALS: usize = 64;
+const TIMERS_MAX: usize = 1_024;
+
+/// See the file's header.
+#[derive(Clone)]
+pub(super) struct LocalEnds(Arc<Ends>);
+
+struct Ends {
+    service: Service,
+    sink: Sink,
+    tally: Tally,
+}
+
+impl Facility for LocalEnds {
+    type User = LocalUser;
+
+    fn start(sink: Sink) -> io::Result<Self> {
+        let settings = Settings { locals: LOCALS, local_timers_max: TIMERS_MAX, ..Settings::default() };
+        let service = Service::start(&settings, |_, _| Next::Done)?;
+        Ok(Self(Arc::new(Ends { service, sink, tally: Tally::default() })))
+    }
+
+    fn enter(&self) -> LocalUser {
+        let parker = Arc::new(Parker::new());
+        let wake = Arc::clone(&parker);
+        let local = self.0.service.timers().attach(move || wake.unpark());
+        LocalUser { local: local.expect("there are ends for all threads"), parker, ends: Arc::clone(&self.0) }
+    }
+
+    fn wakes(&self) -> Option<Wakes> {
+        Some(self.0.tally.wakes())
+    }
+}
+
+/// A thread's end.
+pub(super) struct LocalUser {
+    local: Local,
+    parker: Arc<Parker>,
+    ends: Arc<Ends>,
+}
+
+impl LocalUser {
+    /// Fires what is due; whether anything was.
+    fn fire(&mut self) -> bool {
+        let sink = &self.ends.sink;
+        let fired = self.local.turn(monotonic(), |_, tag| {
+            sink(Nanos(tag));
+            Next::Done
+        });
+        fired > 0
+    }
+}
+
+impl User for LocalUser {
+    type Handle = TimerHandle;
+
+    fn arm(&mut self, deadline: Nanos) -> io::Result<TimerHandle> {
+        self.local.arm(deadline, Slack::Tick, deadline.0).map_err(io::Error::other)
+    }
+
+    fn cancel(&mut self, handle: TimerHandle) -> bool {
+        self.local.cancel(handle) == Cancel::Cancelled
+    }
+
+    fn turn(&mut self) {
+        self.fire();
+    }
+
+    /// Wakes at `until` are the thread's own business; those before it are for timers.
+    fn sleep_until(&mut self, until: Nanos) {
+        self.fire();
+        loop {
+            let now = monotonic();
+            if now >= until {
+                return;
+            }
+            match self.local.park() {
+                None => {
+                    self.fire();
+                }
+                Some(due) if due < until => {
+                    self.parker.park_for(due.since(now));
+                    let has_fired = self.fire();
+                    self.ends.tally.note(has_fired);
+                }
+                Some(_) => {
+                    self.parker.park_for(until.since(now));
+                    self.fire();
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! The engine's wheel as a reactor has it, for timers that never leave their thread: the subject
+//! `tollgate-own-wheel`. Nobody else can cancel them.
+
+use std::io;
+use std::sync::Arc;
+
+use engine::timer::wheel::{TimerId, Wheel};
+use sys::clock::{Nanos, monotonic};
+
+use super::facility::{Facility, Sink, User, Wakes};
+use super::sleep;
+use super::tally::Tally;
+
+/// See the file's header.
+#[derive(Clone)]
+pub(super) struct OwnWheel(Arc<Told>);
+
+struct Told {
+    sink: Sink,
+    tally: Tally,
+}
+
+impl Facility for OwnWheel {
+    type User = WheelUser;
+
+    fn start(sink: Sink) -> io::Result<Self> {
+        Ok(Self(Arc::new(Told { sink, tally: Tally::default() })))
+    }
+
+    fn enter(&self) -> WheelUser {
+        WheelUser { wheel: Wheel::new(monotonic()), told: Arc::clone(&self.0) }
+    }
+
+    fn wakes(&self) -> Option<Wakes> {
+        Some(self.0.tally.wakes())
+    }
+}
+
+/// A thread's wheel.
+pub(super) struct WheelUser {
+    wheel: Wheel<Nanos>,
+    told: Arc<Told>,
+}
+
+impl WheelUser {
+    /// Fires what is due; whether anything was.
+    fn fire(&mut self) -> bool {
+        let now = monotonic();
+        let mut has_fired = false;
+        while let Some(deadline) = self.wheel.pop_due(now) {
+            (self.told.sink)(deadline);
+            has_fired = true;
+        }
+        has_fired
+    }
+}
+
+impl User for WheelUser {
+    type Handle = TimerId;
+
+    fn arm(&mut self, deadline: Nanos) -> io::Result<TimerId> {
+        Ok(self.wheel.arm(deadline, deadline))
+    }
+
+    fn cancel(&mut self, handle: TimerId) -> bool {
+        self.wheel.cancel(handle).is_some()
+    }
+
+    fn turn(&mut self) {
+        self.fire();
+    }
+
+    fn sleep_until(&mut self, until: Nanos) {
+        self.fire();
+        while monotonic() < until {
+            let due = self.wheel.next().filter(|due| *due < until);
+            sleep::until(due.unwrap_or(until));
+            let has_fired = self.fire();
+            if due.is_some() {
+                self.told.tally.note(has_fired);
+            }
+        }
+    }
+}

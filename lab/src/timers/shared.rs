@@ -1,0 +1,61 @@
+//! The engine's timer service as any thread has it: the subject `tollgate-shared`.
+
+use std::io;
+use std::sync::Arc;
+
+use engine::timer::{Cancel, Next, Service, Settings, Slack, TimerHandle, Timers};
+use sys::clock::Nanos;
+
+use super::facility::{Facility, Sink, User, Wakes};
+use super::sleep;
+
+/// More than any part of the experiment arms at a time.
+const TIMERS_MAX: usize = 16_384;
+
+/// See the file's header.
+#[derive(Clone)]
+pub(super) struct Shared(Arc<Service>);
+
+impl Facility for Shared {
+    type User = SharedUser;
+
+    fn start(sink: Sink) -> io::Result<Self> {
+        let settings = Settings { threads: 1, timers_max: TIMERS_MAX, ..Settings::default() };
+        let service = Service::start(&settings, move |_, tag| {
+            sink(Nanos(tag));
+            Next::Done
+        })?;
+        Ok(Self(Arc::new(service)))
+    }
+
+    fn enter(&self) -> SharedUser {
+        SharedUser { timers: self.0.timers().clone(), _service: Arc::clone(&self.0) }
+    }
+
+    fn wakes(&self) -> Option<Wakes> {
+        let stats = self.0.timers().stats();
+        Some(Wakes { all: stats.wakes, dead: stats.dead_wakes })
+    }
+}
+
+/// A thread's end.
+pub(super) struct SharedUser {
+    timers: Timers,
+    _service: Arc<Service>,
+}
+
+impl User for SharedUser {
+    type Handle = TimerHandle;
+
+    fn arm(&mut self, deadline: Nanos) -> io::Result<TimerHandle> {
+        self.timers.arm(deadline, Slack::Tick, deadline.0).map_err(io::Error::other)
+    }
+
+    fn cancel(&mut self, handle: TimerHandle) -> bool {
+        self.timers.cancel(handle) == Cancel::Cancelled
+    }
+
+    fn sleep_until(&mut self, until: Nanos) {
+        sleep::until(until);
+    }
+}

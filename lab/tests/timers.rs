@@ -1,0 +1,80 @@
+//! The built `lab timers` from the outside: every way takes part in every part, every promise is told, and a
+//! program of somebody else's takes the same turns. Leaves to others: the figures, about which no test says
+//! anything.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+
+use serde_json::Value;
+
+const LAB: &str = env!("CARGO_BIN_EXE_lab");
+
+const WAYS: [&str; 9] = [
+    "tollgate-shared",
+    "tollgate-local",
+    "tollgate-own-wheel",
+    "heap",
+    "bucketed",
+    "timerfd",
+    "threads",
+    "tick",
+    "tokio",
+];
+
+fn report(arguments: &[&str]) -> Value {
+    let directory = tempfile::tempdir().expect("a temporary directory can be made");
+    let (json, html) = (directory.path().join("r.json"), directory.path().join("r.html"));
+    let output = Command::new(LAB)
+        .args(["timers", "--quick"])
+        .args(arguments)
+        .args(["--json".as_ref(), json.as_os_str(), "--html".as_ref(), html.as_os_str()])
+        .output()
+        .expect("the lab was built with this test");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(0), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(fs::read_to_string(html).expect("--html writes a file").contains("<svg"), "the page has plots");
+    let report = fs::read_to_string(json).expect("--json writes a file");
+    serde_json::from_str(&report).expect("the file is JSON")
+}
+
+fn has_row(report: &Value, part: &str, subject: &str) -> bool {
+    let rows = report["rows"].as_array().expect("a report has rows");
+    rows.iter().any(|row| row["part"] == part && row["subject"] == subject)
+}
+
+#[test]
+fn every_way_takes_part_and_every_promise_is_told() {
+    let report = report(&[]);
+    for way in WAYS {
+        for part in ["owner-w1-1", "owner-w64-50", "other-w1-2", "other-w64-8", "calls", "held"] {
+            let is_alone = way == "tollgate-own-wheel" && part.starts_with("other");
+            assert_eq!(has_row(&report, part, way), !is_alone, "{way} in {part}: {}", report["skipped"]);
+        }
+    }
+    for deadlines in ["off", "lazy", "each"] {
+        assert!(has_row(&report, "echo-400", deadlines), "{}", report["skipped"]);
+    }
+    let told = |list: &str| report[list].as_array().expect("a report has both lists").len();
+    assert_eq!(told("verdicts") + told("left_out"), 8, "{report:#}");
+    let verdicts = report["verdicts"].as_array().expect("a report has verdicts");
+    assert!(verdicts.iter().all(|verdict| verdict["result"] == "undecided"), "{verdicts:?}");
+}
+
+#[test]
+fn a_program_of_somebody_elses_takes_part_or_is_set_aside() {
+    let directory = tempfile::tempdir().expect("a temporary directory can be made");
+    let program = directory.path().join("driver");
+    // It knows one kind of work, and says nothing to the others.
+    let script = "#!/bin/sh\n[ \"$2\" = held ] && echo '{\"held\": {\"cancelled\": 7, \"held_mb\": 0.5}}'\n";
+    fs::write(&program, script).expect("the directory is ours");
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("the file is ours");
+    let report = report(&["--brpc", program.to_str().expect("its name is text")]);
+    assert!(has_row(&report, "held", "brpc"));
+    assert!(!has_row(&report, "calls", "brpc"));
+    let skipped = report["skipped"].to_string();
+    assert!(
+        skipped.contains("brpc in calls") && skipped.contains("brpc in schedule and cancel"),
+        "{skipped}"
+    );
+}
