@@ -4,6 +4,7 @@
 //! machine needs). Leaves to others: what one timer's account says (`account.rs`).
 
 use std::fs;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::mpsc;
@@ -25,6 +26,8 @@ const WORK: Duration = Duration::from_millis(300);
 /// More than the coarse slack, and less than the greatest.
 const PATIENCE: Duration = Duration::from_millis(250);
 const HANG: Duration = Duration::from_secs(60);
+/// Timers that each of the service's threads has to fire when there is nothing else.
+const ALONE: usize = 3;
 /// Far timers that stay armed until their service ends.
 const LEFT_MAX: usize = 16;
 /// All threads of a round, the service's too, are called so, with something behind.
@@ -49,7 +52,7 @@ pub(crate) struct Round {
 }
 
 /// Far timers that the end of a round leaves armed.
-#[derive(Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 struct Left {
     at_posts: usize,
     at_locals: usize,
@@ -57,20 +60,19 @@ struct Left {
 
 /// Runs a round.
 pub(crate) fn run(seed: u64, kind: Kind, lateness: [&'static Lateness; 2], tally: &mut Tally) {
-    let (threads, descriptors) = (threads(), descriptors());
+    let before = (threads(), descriptors());
     let world = Arc::new(World::new(seed, kind.temper, lateness));
     let service = start(&world);
     let timers = service.timers().clone();
     Round { kind, world, timers, gate: Arc::default() }.run(service, tally);
     // A thread that was joined may stand in the list a moment longer.
     let end = monotonic() + HANG;
-    while self::threads() != threads || self::descriptors() != descriptors {
-        assert!(
-            monotonic() < end,
-            "seed {seed}: {} threads and {} descriptors, before {threads} and {descriptors}",
-            self::threads(),
-            self::descriptors()
-        );
+    loop {
+        let now = (threads(), descriptors());
+        if (now.0, now.1.len()) == (before.0, before.1.len()) {
+            return;
+        }
+        assert!(monotonic() < end, "seed {seed}: threads and descriptors are {now:?}, and were {before:?}");
         thread::yield_now();
     }
 }
@@ -91,21 +93,25 @@ fn threads() -> usize {
     names.filter(|name| name.starts_with(NAME)).count()
 }
 
-fn descriptors() -> usize {
-    fs::read_dir("/proc/self/fd").expect("Linux has it").count()
+fn descriptors() -> Vec<PathBuf> {
+    let open = fs::read_dir("/proc/self/fd").expect("Linux has it");
+    open.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok()).collect()
 }
 
 impl Round {
     fn run(&self, service: Service, tally: &mut Tally) {
         let room = user::room(&self.timers, POSTS);
         let loops: Vec<_> = (0..LOCALS).map(|number| self.spawn_loop(number as u64)).collect();
+        let lonely: Vec<_> = (0..POSTS).filter_map(|_| self.spawn_lonely()).collect();
         let service = self.work(service);
+        self.join(lonely);
         let wake = || loops.iter().for_each(|thread| thread.thread().unpark());
         wake();
         let left = self.settle(|account| service.is_some() || account.is_local());
         if let Some(service) = service {
             let free = user::room(&self.timers, POSTS);
             self.hold(free + left.at_posts == room, &format!("of {room} cells {free} came back: {left:?}"));
+            self.assert_awake();
             let forgotten = self.bounded("the end of the service", move || service.shutdown());
             self.hold(forgotten == left.at_posts as u64, &format!("it had {forgotten} timers at its end"));
         }
@@ -133,6 +139,18 @@ impl Round {
         let (world, timers) = (Arc::clone(&self.world), self.timers.clone());
         let gate = Arc::clone(&self.gate);
         self.spawn(move || user::live_looping(&world, &timers, u64::MAX - number, &gate))
+    }
+
+    /// A thread whose timers are the only ones that are due, where all others are far.
+    fn spawn_lonely(&self) -> Option<JoinHandle<()>> {
+        let (world, timers) = (Arc::clone(&self.world), self.timers.clone());
+        (self.kind.temper == Temper::Far).then(|| {
+            self.spawn(move || {
+                while !world.is_over() {
+                    world.fire_alone(&timers);
+                }
+            })
+        })
     }
 
     /// Lets users come and go for a while, and gives the service back unless it ended meanwhile.
@@ -196,33 +214,55 @@ impl Round {
         outcome.expect("it was just there")
     }
 
-    /// Waits until the timers of which that is asked have fired or are cancelled, but for some that are far;
-    /// cancels the others that are not due soon.
+    /// Waits until the timers of which that is asked have fired or are cancelled, but for some that are far.
     fn settle(&self, is_asked: impl Fn(&Account) -> bool) -> Left {
-        let end = monotonic() + HANG;
+        let (end, mut before) = (monotonic() + HANG, None);
         loop {
-            let (mut left, mut awaited) = (Left::default(), None);
-            let patience = if self.kind.is_patient { 2 * HANG } else { PATIENCE };
-            for (tag, account) in self.world.accounts().filter(|(_, account)| is_asked(account)) {
-                let is_open = !matches!(account.fate(), Ok(fate) if fate != Fate::Left);
-                if !is_open {
-                    continue;
-                }
-                if is_far(account) && left.at_posts + left.at_locals < LEFT_MAX {
-                    *(if account.is_local() { &mut left.at_locals } else { &mut left.at_posts }) += 1;
-                    continue;
-                }
-                awaited = Some(tag);
-                if account.promised() > monotonic() + patience {
-                    self.world.cancel(&self.timers, tag);
-                }
+            // Who rests arms nothing afterwards.
+            let are_resting = self.gate.resting.load(SeqCst) == LOCALS;
+            let (left, awaited) = self.look(&is_asked);
+            let now = (are_resting && awaited.is_none()).then_some(left);
+            // A callback that ended during the look may have cancelled what had been counted.
+            if before.is_some() && now == before {
+                return left;
             }
-            let Some(tag) = awaited else { return left };
             if monotonic() > end {
-                self.world.fail("it neither fires nor ends", tag);
+                self.world.fail("it neither fires nor ends", awaited.unwrap_or(u64::MAX));
             }
             self.world.check();
             thread::sleep(Duration::from_millis(1));
+            before = now;
+        }
+    }
+
+    /// The far timers that are to be left, and one that is neither of them nor settled. Of those it cancels
+    /// what is not due soon.
+    fn look(&self, is_asked: impl Fn(&Account) -> bool) -> (Left, Option<u64>) {
+        let (mut left, mut awaited) = (Left::default(), None);
+        let patience = if self.kind.is_patient { 2 * HANG } else { PATIENCE };
+        let is_open = |account: &Account| !matches!(account.fate(), Ok(fate) if fate != Fate::Left);
+        let accounts = self.world.accounts().filter(|(_, account)| is_asked(account) && is_open(account));
+        for (tag, account) in accounts {
+            if is_far(account) && left.at_posts + left.at_locals < LEFT_MAX {
+                *(if account.is_local() { &mut left.at_locals } else { &mut left.at_posts }) += 1;
+                continue;
+            }
+            awaited = Some(tag);
+            if account.promised() > monotonic() + patience {
+                self.world.cancel(&self.timers, tag);
+            }
+        }
+        (left, awaited)
+    }
+
+    /// With nothing but far timers left, not even cancelled ones since all room was made, nobody comes by who
+    /// would make up for a wake that was lost: a timer has to wake each of the service's threads by itself.
+    fn assert_awake(&self) {
+        for _ in 0..ALONE * POSTS {
+            let (world, timers) = (Arc::clone(&self.world), self.timers.clone());
+            // Each new thread comes to the next of them.
+            self.join(vec![self.spawn(move || world.fire_alone(&timers))]);
+            self.settle(|account| !account.is_local());
         }
     }
 

@@ -45,6 +45,8 @@ pub(crate) fn live(world: &World, timers: &Timers, stream: u64) {
 /// The way out for threads with a loop.
 #[derive(Debug, Default)]
 pub(crate) struct Gate {
+    /// How many of them have seen that the round is over: they only fire what is due.
+    pub(crate) resting: AtomicUsize,
     /// They may go, once they are unparked.
     pub(crate) is_open: AtomicBool,
     /// Timers that were armed at their ends when they went.
@@ -59,9 +61,13 @@ pub(crate) fn live_looping(world: &World, timers: &Timers, stream: u64, gate: &G
     let cells = fill(|| local.arm(Nanos::NEVER, Slack::Tick, u64::MAX).ok());
     let count = cells.len();
     assert!(cells.into_iter().all(|handle| local.cancel(handle) == Cancel::Cancelled));
+    let mut is_resting = false;
     while !gate.is_open.load(SeqCst) {
         local.turn(monotonic(), |local, tag| world.fire(&mut Looping(local, timers), tag));
         let is_over = world.is_over();
+        if is_over && !std::mem::replace(&mut is_resting, true) {
+            gate.resting.fetch_add(1, SeqCst);
+        }
         if !is_over {
             for _ in 0..chance.below(BURST_MAX) {
                 world.act(&mut Looping(&mut local, timers), &mut chance).expect("its own end is open");

@@ -5,6 +5,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, OnceLock};
+use std::thread;
 use std::time::Duration;
 
 use engine::timer::{ArmError, Cancel, Local, Next, Slack, TimerHandle, Timers, wheel};
@@ -18,14 +19,16 @@ use crate::tally::Lateness;
 const ACCOUNTS: usize = 1 << 17;
 const SLOTS: u64 = 2_048;
 const FAR: Duration = Duration::from_secs(3600);
+/// Long enough for the service's thread to go to sleep meanwhile.
+const ALONE: Duration = Duration::from_millis(2);
 
 /// What a round is mostly made of.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Temper {
     /// Everything, and most of it soon.
     Mixed,
-    /// Timers that are taken back long before they are due, and few that are due in a moment: the service
-    /// sleeps, others collect, and a wake that is lost is missed for an hour.
+    /// Timers that are taken back long before they are due, and one at a time that is due in a moment: the
+    /// service sleeps, others collect, and a wake that is lost is missed for an hour.
     Far,
 }
 
@@ -164,22 +167,11 @@ impl World {
         self.slots[chance.below(SLOTS) as usize].lock().expect("nobody panics here")
     }
 
-    fn arm<E: End>(&self, end: &mut E, chance: &mut Chance) -> Result<(), ArmError> {
-        let number = self.taken.fetch_add(1, SeqCst);
-        let Some(account) = self.accounts.get(number) else {
-            self.end();
-            return Ok(());
-        };
-        let (tag, now) = (number as u64, monotonic());
-        let deadline = self.deadline(now, chance);
+    fn arm(&self, end: &mut impl End, chance: &mut Chance) -> Result<(), ArmError> {
+        let deadline = self.deadline(monotonic(), chance);
         let slack = [Slack::Tick, Slack::Fine, Slack::Coarse, Slack::Second][chance.below(4) as usize];
         let slack = if self.temper == Temper::Far { Slack::Tick } else { slack };
-        account.promise(deadline, wheel::due(slack.apply(deadline.max(now))));
-        match end.arm(deadline, slack, tag) {
-            Ok(handle) => account.name(handle, E::IS_LOCAL),
-            Err(ArmError::Full) => return Ok(()),
-            Err(error) => return Err(error),
-        }
+        let Some(tag) = self.open(end, deadline, slack)? else { return Ok(()) };
         let evicted = self.slot(chance).replace(tag);
         // Those that go unseen fire, but for the far ones, of which there would be too many.
         let is_far = evicted.is_some_and(|tag| is_far(&self.accounts[tag as usize]));
@@ -189,10 +181,37 @@ impl World {
         Ok(())
     }
 
+    /// Opens an account and arms its timer; `None` if all cells are in use.
+    fn open<E: End>(&self, end: &mut E, deadline: Nanos, slack: Slack) -> Result<Option<u64>, ArmError> {
+        let number = self.taken.fetch_add(1, SeqCst);
+        let Some(account) = self.accounts.get(number) else {
+            self.end();
+            return Ok(None);
+        };
+        let tag = number as u64;
+        account.promise(deadline, wheel::due(slack.apply(deadline.max(monotonic()))));
+        match end.arm(deadline, slack, tag) {
+            Ok(handle) => account.name(handle, E::IS_LOCAL),
+            Err(ArmError::Full) => return Ok(None),
+            Err(error) => return Err(error),
+        }
+        Ok(Some(tag))
+    }
+
+    /// Arms a timer that nobody cancels, and waits until it has fired or the round is over.
+    pub(crate) fn fire_alone(&self, timers: &Timers) {
+        let deadline = monotonic() + ALONE;
+        let tag = self.open(&mut Anyone(timers), deadline, Slack::Tick).expect("the service is open");
+        let has_fired = || tag.is_none_or(|tag| self.accounts[tag as usize].begun() > 0);
+        while !has_fired() && !self.is_over() {
+            thread::sleep(ALONE / 10);
+        }
+    }
+
     fn deadline(&self, now: Nanos, chance: &mut Chance) -> Nanos {
         let within =
             |millis: u64, chance: &mut Chance| now + Duration::from_nanos(chance.below(millis * 1_000_000));
-        if self.temper == Temper::Far && !chance.one_in(4_096) {
+        if self.temper == Temper::Far {
             return now + FAR;
         }
         match chance.below(16) {
