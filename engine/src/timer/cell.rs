@@ -179,7 +179,13 @@ impl Cell {
 
     /// Anybody takes the timer back.
     pub(super) fn cancel(&self, generation: u64) -> Claim {
-        let mut word = self.word.load(Ordering::Relaxed);
+        // Most are in the wheel. To look first would fetch the cache line twice, to read and to write.
+        let (armed, cancelled) = (generation << STATE_BITS | ARMED, generation << STATE_BITS | CANCELLED);
+        let mut word = match self.word.compare_exchange(armed, cancelled, Ordering::AcqRel, Ordering::Relaxed)
+        {
+            Ok(_) => return Claim::Armed,
+            Err(current) => current,
+        };
         while word >> STATE_BITS == generation {
             let (to, claim) = match word & STATE {
                 QUEUED => (CANCELLED, Claim::Queued),
@@ -209,6 +215,12 @@ impl Cell {
         let armed = generation << STATE_BITS | ARMED;
         let free = (generation + 1) << STATE_BITS | FREE;
         self.word.compare_exchange(armed, free, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// The owner, or whoever else holds a cancelled cell, makes it free. Without a look, as above.
+    pub(super) fn free_cancelled(&self) {
+        let before = self.word.fetch_add((1 << STATE_BITS) + FREE - CANCELLED, Ordering::AcqRel);
+        debug_assert_eq!(before & STATE, CANCELLED);
     }
 
     /// The generation of the timer that the cell is or was last.

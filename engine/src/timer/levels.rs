@@ -2,8 +2,8 @@
 //!
 //! Promises: to insert and to remove are O(1); a timer is never due before its time, and at most one tick
 //! (2^20 ns, about a millisecond) after it; [`Levels::next`] is the earliest time at which anything can be
-//! due, so a thread that sleeps until then is never woken by an empty slot or by a cancelled timer of
-//! another slot. Leaves to others: the clock, threads, and whose a timer is.
+//! due, so a thread that sleeps until then is not woken by an empty slot, nor by a timer that was cancelled:
+//! but once for a slot with many others. Leaves to others: the clock, threads, and whose a timer is.
 //!
 //! Six levels of 64 slots; a slot of level n spans 64^n ticks. A timer is kept at the level of the highest
 //! digit (base 64) in which its tick differs from the wheel's, hence every timer of a level is due before
@@ -51,7 +51,13 @@ struct Level {
     heads: [u32; SLOTS],
     /// No timer of the slot is due before this tick. Exact unless the earliest one was cancelled.
     earliest: [u64; SLOTS],
+    /// Bit s is set if `earliest` of slot s is as good as a look has made it.
+    looked: u64,
 }
+
+/// Timers of a slot that are looked at to find the earliest: as many as cost less than a sleep that ends for
+/// nothing.
+const LOOK_MAX: usize = 16;
 
 /// See the file's header.
 #[derive(Debug)]
@@ -76,7 +82,7 @@ pub(super) fn start_of(tick: u64) -> Nanos {
 impl Levels {
     /// Empty ones, at `now`.
     pub(super) fn new(now: Nanos) -> Levels {
-        let level = Level { occupied: 0, heads: [NONE; SLOTS], earliest: [u64::MAX; SLOTS] };
+        let level = Level { occupied: 0, heads: [NONE; SLOTS], earliest: [u64::MAX; SLOTS], looked: 0 };
         Levels { tick: now.0 >> TICK_BITS, levels: Box::new([level; LEVELS]), armed: 0 }
     }
 
@@ -103,6 +109,11 @@ impl Levels {
     pub(super) fn remove(&mut self, nodes: &mut impl Nodes, index: u32) {
         self.armed -= 1;
         let Links { next, previous, list } = nodes.links(index);
+        let (level, slot) = (usize::from(list) / SLOTS, usize::from(list) % SLOTS);
+        let home = &mut self.levels[level];
+        if nodes.tick(index) <= home.earliest[slot] {
+            home.looked &= !(1 << slot);
+        }
         if next != NONE {
             nodes.set_previous(next, previous);
         }
@@ -110,8 +121,6 @@ impl Levels {
             nodes.set_next(previous, next);
             return;
         }
-        let (level, slot) = (usize::from(list) / SLOTS, usize::from(list) % SLOTS);
-        let home = &mut self.levels[level];
         home.heads[slot] = next;
         if next == NONE {
             home.occupied &= !(1 << slot);
@@ -120,9 +129,30 @@ impl Levels {
     }
 
     /// The earliest time at which a timer can be due; `None` when none is inside.
-    pub(super) fn next(&self) -> Option<Nanos> {
+    pub(super) fn next(&mut self, nodes: &impl Nodes) -> Option<Nanos> {
         let (level, slot) = self.first_slot()?;
+        // Timers of one slot of the lowest level are due together.
+        if level > 0 && self.levels[level].looked & 1 << slot == 0 {
+            self.look(nodes, level, slot);
+        }
         Some(start_of(self.levels[level].earliest[slot]))
+    }
+
+    /// Finds the earliest timer of a slot, where there are few. One that is farther ahead than the levels
+    /// reach is kept before its time, so what is found must not be later than the slot.
+    fn look(&mut self, nodes: &impl Nodes, level: usize, slot: usize) {
+        let end = self.slot_start(level, slot) + (1 << (SLOT_BITS * level as u32)) - 1;
+        let home = &mut self.levels[level];
+        home.looked |= 1 << slot;
+        let (mut index, mut earliest) = (home.heads[slot], end);
+        for _ in 0..LOOK_MAX {
+            if index == NONE {
+                home.earliest[slot] = earliest.max(home.earliest[slot]);
+                return;
+            }
+            earliest = earliest.min(nodes.tick(index));
+            index = nodes.links(index).next;
+        }
     }
 
     /// Moves on to `now` and takes out one timer that is due, if any: call it until it has none. One at a

@@ -73,9 +73,12 @@ impl Owner {
     }
 
     fn sort(&mut self, mut cancelled: Chain, mut arrivals: Chain) {
-        while let Some(index) = cancelled.pop(&self.shard) {
+        while let Some(index) = cancelled.first() {
+            // First, as it fetches the cell to be written.
+            self.shard.cell(index).free_cancelled();
+            cancelled.pop(&self.shard);
             self.unlink(index);
-            self.release(index);
+            self.free.push(index, &self.shard);
         }
         while let Some(index) = arrivals.pop(&self.shard) {
             let cell = self.shard.cell(index);
@@ -119,7 +122,7 @@ impl Owner {
     /// Says until when nothing is due, for the sleep that follows; `None` when that sleep is not to be, as
     /// something has come in meanwhile.
     pub(super) fn park(&mut self) -> Option<Nanos> {
-        let until = self.wheel.next().unwrap_or(Nanos::NEVER);
+        let until = self.wheel.next(&Linked(&self.shard)).unwrap_or(Nanos::NEVER);
         self.shard.park(until).then_some(until)
     }
 

@@ -378,6 +378,11 @@ impl Chain {
         self.first == NONE
     }
 
+    /// The first cell.
+    pub(super) fn first(&self) -> Option<u32> {
+        (!self.is_empty()).then_some(self.first)
+    }
+
     /// Puts a cell in front that is in no list.
     pub(super) fn push(&mut self, index: u32, shard: &Shard) {
         shard.cell(index).next.store(self.first, Ordering::Relaxed);

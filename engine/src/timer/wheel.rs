@@ -78,8 +78,8 @@ impl<T> Wheel<T> {
     }
 
     /// The earliest time at which a timer can be due; `None` when none is armed.
-    pub fn next(&self) -> Option<Nanos> {
-        self.levels.next()
+    pub fn next(&mut self) -> Option<Nanos> {
+        self.levels.next(&self.nodes)
     }
 
     /// Moves the wheel to `now` and gives out one timer that is due, if any: call it until it has none.
@@ -192,6 +192,23 @@ mod tests {
         assert_eq!(wheel.armed(), 1);
         assert_eq!(drain(&mut wheel, Nanos(3 * TICK)), [2]);
         assert_eq!(wheel.cancel(second), None);
+    }
+
+    #[test]
+    fn nobody_wakes_for_the_earliest_when_it_was_cancelled() {
+        let mut wheel = Wheel::new(Nanos(0));
+        // All in one slot of the second level.
+        let ids: Vec<_> = (0..10).map(|n| wheel.arm(Nanos((130 + 3 * n) * TICK), n)).collect();
+        for n in 0..9 {
+            assert_eq!(wheel.next(), Some(due(Nanos((130 + 3 * n) * TICK))));
+            assert_eq!(wheel.cancel(ids[n as usize]), Some(n));
+        }
+        wheel.arm(Nanos(140 * TICK), 99);
+        assert_eq!(wheel.next(), Some(due(Nanos(140 * TICK))));
+        // Among many it is not looked for; the bound holds.
+        let many: Vec<_> = (0..40).map(|n| wheel.arm(Nanos((130 + n) * TICK), n)).collect();
+        assert_eq!(wheel.cancel(many[0]), Some(0));
+        assert!(wheel.next() <= Some(due(Nanos(131 * TICK))));
     }
 
     #[test]

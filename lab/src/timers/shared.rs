@@ -9,8 +9,11 @@ use sys::clock::Nanos;
 use super::facility::{Facility, Sink, User, Wakes};
 use super::sleep;
 
-/// More than any part of the experiment arms at a time.
-const TIMERS_MAX: usize = 16_384;
+/// So that users do not meet; the bucketed design has 13 buckets for that.
+const THREADS: usize = 8;
+
+/// More than any part of the experiment arms at a time with one of them.
+const TIMERS_MAX: usize = 4_096;
 
 /// See the file's header.
 #[derive(Clone)]
@@ -20,7 +23,7 @@ impl Facility for Shared {
     type User = SharedUser;
 
     fn start(sink: Sink) -> io::Result<Self> {
-        let settings = Settings { threads: 1, timers_max: TIMERS_MAX, ..Settings::default() };
+        let settings = Settings { threads: THREADS, timers_max: TIMERS_MAX, ..Settings::default() };
         let service = Service::start(&settings, move |_, tag| {
             sink(Nanos(tag));
             Next::Done
