@@ -110,7 +110,8 @@ struct Effort {
     calls_ms: u64,
     timers: u64,
     echo_calls: u64,
-    counts_instructions: bool,
+    /// How often the instructions of each echo are counted: how many calls share a turn of the loop varies.
+    counts: usize,
 }
 
 impl Effort {
@@ -121,17 +122,12 @@ impl Effort {
             calls_ms: 20_000,
             timers: 1_000_000,
             echo_calls: 200_000,
-            counts_instructions: true,
+            counts: 3,
         };
         let mut effort = match (options.quick, options.long) {
-            (true, _) => Self {
-                rounds: 1,
-                case_ms: 2,
-                calls_ms: 200,
-                timers: 20_000,
-                echo_calls: 2_000,
-                counts_instructions: false,
-            },
+            (true, _) => {
+                Self { rounds: 1, case_ms: 2, calls_ms: 200, timers: 20_000, echo_calls: 2_000, counts: 0 }
+            }
             (_, true) => Self {
                 rounds: 11,
                 case_ms: 300,
@@ -158,8 +154,7 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     let rivals: Vec<Rival> = Way::value_variants().iter().copied().map(Rival::BuiltIn).collect();
     let mut rivals: Vec<Rival> = rivals.into_iter().chain(options.brpc.clone().map(Rival::Brpc)).collect();
     let groups = rivals.len().div_ceil(CALLERS_AT_ONCE);
-    let counted =
-        if effort.counts_instructions { ECHO.len() * EchoDeadlines::value_variants().len() } else { 0 };
+    let counted = effort.counts * ECHO.len() * EchoDeadlines::value_variants().len();
     let echoes = effort.rounds * EchoDeadlines::value_variants().len();
     let progress =
         Progress::new((effort.rounds * rivals.len() + groups + rivals.len() + echoes + counted) as u64);
@@ -174,8 +169,8 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     let echoed = echoes_of(&effort, &progress)?;
     rows.extend(echoed.rows);
     skipped.extend(echoed.failed);
-    if effort.counts_instructions {
-        count_instructions(&progress, &mut rows, &mut skipped)?;
+    for round in 0..effort.counts {
+        count_instructions(round, &progress, &mut rows, &mut skipped)?;
     }
     if options.brpc.is_none() {
         let reason = "no program was named by --brpc".to_owned();
@@ -283,24 +278,30 @@ fn echoes_of(effort: &Effort, progress: &Progress) -> Result<crate::rounds::Outc
     })
 }
 
-fn count_instructions(progress: &Progress, rows: &mut Vec<Row>, skipped: &mut Vec<Skipped>) -> Result<()> {
+fn count_instructions(
+    round: usize,
+    progress: &Progress,
+    rows: &mut Vec<Row>,
+    skipped: &mut Vec<Skipped>,
+) -> Result<()> {
     for (part, in_flight) in ECHO {
         for deadlines in EchoDeadlines::value_variants() {
-            progress.begin(format!("instructions of {part}, deadlines {}", deadlines.word()));
+            let subject = deadlines.word();
+            progress.begin(format!("instructions of {part}, deadlines {subject}"));
             let counted = instructions::per_call(in_flight, *deadlines);
             child::fail_if_interrupted()?;
             let reason = match counted {
                 Ok(Counted::Instructions(count)) => {
                     let numbers = vec![("instructions_per_call", count)];
-                    report::note(rows, part, deadlines.word(), Run { round: 0, marks: Vec::new(), numbers });
+                    report::note(rows, part, subject, Run { round, marks: Vec::new(), numbers });
                     None
                 }
                 Ok(Counted::Not(reason)) => Some(reason),
                 Err(error) => Some(format!("{error:#}")),
             };
-            if let Some(reason) = reason {
-                let name = format!("instructions of {part}, deadlines {}", deadlines.word());
-                skipped.push(Skipped { name, reason });
+            if let Some(reason) = reason.filter(|_| round == 0) {
+                skipped
+                    .push(Skipped { name: format!("instructions of {part}, deadlines {subject}"), reason });
             }
             progress.end();
         }
