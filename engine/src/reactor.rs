@@ -197,7 +197,7 @@ impl Reactor {
     }
 
     fn until_next_timer(&self) -> Option<Duration> {
-        let next = self.wheel.borrow_mut().next()?;
+        let next = self.wheel.borrow_mut().next_due()?;
         Some(next.since(clock::monotonic()))
     }
 

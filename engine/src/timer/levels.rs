@@ -1,9 +1,10 @@
 //! The levels and slots of a hierarchical timer wheel, in virtual time; the timers' memory is the caller's.
 //!
 //! Promises: to insert and to remove are O(1); a timer is never due before its time, and at most one tick
-//! (2^20 ns, about a millisecond) after it; [`Levels::next`] is the earliest time at which anything can be
-//! due, so a thread that sleeps until then is not woken by an empty slot, nor by a timer that was cancelled:
-//! but once for a slot with many others. Leaves to others: the clock, threads, and whose a timer is.
+//! (2^20 ns, about a millisecond) after it; [`Levels::next_due`] is the earliest time at which anything can
+//! be due, so a thread that sleeps until then is not woken by an empty slot, nor by a timer that was
+//! cancelled: but once for a slot with many others. Leaves to others: the clock, threads, and whose a timer
+//! is.
 //!
 //! Six levels of 64 slots; a slot of level n spans 64^n ticks. A timer is kept at the level of the highest
 //! digit (base 64) in which its tick differs from the wheel's, hence every timer of a level is due before
@@ -129,7 +130,7 @@ impl Levels {
     }
 
     /// The earliest time at which a timer can be due; `None` when none is inside.
-    pub(super) fn next(&mut self, nodes: &impl Nodes) -> Option<Nanos> {
+    pub(super) fn next_due(&mut self, nodes: &impl Nodes) -> Option<Nanos> {
         let (level, slot) = self.first_slot()?;
         // Timers of one slot of the lowest level are due together.
         if level > 0 && self.levels[level].looked & 1 << slot == 0 {

@@ -122,7 +122,7 @@ impl Owner {
     /// Says until when nothing is due, for the sleep that follows; `None` when that sleep is not to be, as
     /// something has come in meanwhile.
     pub(super) fn park(&mut self) -> Option<Nanos> {
-        let until = self.wheel.next(&Linked(&self.shard)).unwrap_or(Nanos::NEVER);
+        let until = self.wheel.next_due(&Linked(&self.shard)).unwrap_or(Nanos::NEVER);
         self.shard.park(until).then_some(until)
     }
 

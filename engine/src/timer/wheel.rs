@@ -78,8 +78,8 @@ impl<T> Wheel<T> {
     }
 
     /// The earliest time at which a timer can be due; `None` when none is armed.
-    pub fn next(&mut self) -> Option<Nanos> {
-        self.levels.next(&self.nodes)
+    pub fn next_due(&mut self) -> Option<Nanos> {
+        self.levels.next_due(&self.nodes)
     }
 
     /// Moves the wheel to `now` and gives out one timer that is due, if any: call it until it has none.
@@ -160,9 +160,9 @@ mod tests {
             let mut wheel = Wheel::new(Nanos(0));
             wheel.arm(Nanos(when), when);
             assert_eq!(drain(&mut wheel, Nanos(when)), [], "not due at its own instant's tick: {when}");
-            assert_eq!(wheel.next(), Some(Nanos((when / TICK + 1) * TICK)));
+            assert_eq!(wheel.next_due(), Some(Nanos((when / TICK + 1) * TICK)));
             assert_eq!(drain(&mut wheel, Nanos(when + TICK)), [when]);
-            assert_eq!(wheel.next(), None);
+            assert_eq!(wheel.next_due(), None);
         }
     }
 
@@ -177,7 +177,7 @@ mod tests {
             assert_eq!(wheel.pop_due(Nanos(now)), None);
         }
         assert_eq!(wheel.cancel(never), Some(1));
-        assert_eq!(wheel.next(), None);
+        assert_eq!(wheel.next_due(), None);
     }
 
     #[test]
@@ -200,15 +200,15 @@ mod tests {
         // All in one slot of the second level.
         let ids: Vec<_> = (0..10).map(|n| wheel.arm(Nanos((130 + 3 * n) * TICK), n)).collect();
         for n in 0..9 {
-            assert_eq!(wheel.next(), Some(due(Nanos((130 + 3 * n) * TICK))));
+            assert_eq!(wheel.next_due(), Some(due(Nanos((130 + 3 * n) * TICK))));
             assert_eq!(wheel.cancel(ids[n as usize]), Some(n));
         }
         wheel.arm(Nanos(140 * TICK), 99);
-        assert_eq!(wheel.next(), Some(due(Nanos(140 * TICK))));
+        assert_eq!(wheel.next_due(), Some(due(Nanos(140 * TICK))));
         // Among many it is not looked for; the bound holds.
         let many: Vec<_> = (0..40).map(|n| wheel.arm(Nanos((130 + n) * TICK), n)).collect();
         assert_eq!(wheel.cancel(many[0]), Some(0));
-        assert!(wheel.next() <= Some(due(Nanos(131 * TICK))));
+        assert!(wheel.next_due() <= Some(due(Nanos(131 * TICK))));
     }
 
     #[test]
@@ -262,7 +262,7 @@ mod tests {
                 }
             }
             let earliest = map.keys().next().map(|&(tick, _)| tick * TICK);
-            let next = wheel.next().map(|next| next.0);
+            let next = wheel.next_due().map(|next| next.0);
             assert!(next <= earliest || earliest.is_none(), "seed {seed}: {next:?} > {earliest:?}");
             assert_eq!(next.is_none(), earliest.is_none(), "seed {seed}");
             assert_eq!(wheel.armed(), map.len(), "seed {seed}");

@@ -73,7 +73,7 @@ impl User for WheelUser {
     fn sleep_until(&mut self, until: Nanos) {
         self.fire();
         while monotonic() < until {
-            let due = self.wheel.next().filter(|due| *due < until);
+            let due = self.wheel.next_due().filter(|due| *due < until);
             sleep::until(due.unwrap_or(until));
             let has_fired = self.fire();
             if due.is_some() {
