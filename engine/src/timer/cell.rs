@@ -177,11 +177,11 @@ impl Cell {
             .is_ok()
     }
 
-    /// Anybody takes the timer back.
+    /// Anybody takes the timer back. Who is told that it has gone sees what its callback did.
     pub(super) fn cancel(&self, generation: u64) -> Claim {
         // Most are in the wheel. To look first would fetch the cache line twice, to read and to write.
         let (armed, cancelled) = (generation << STATE_BITS | ARMED, generation << STATE_BITS | CANCELLED);
-        let mut word = match self.word.compare_exchange(armed, cancelled, Ordering::AcqRel, Ordering::Relaxed)
+        let mut word = match self.word.compare_exchange(armed, cancelled, Ordering::AcqRel, Ordering::Acquire)
         {
             Ok(_) => return Claim::Armed,
             Err(current) => current,
@@ -195,7 +195,7 @@ impl Cell {
                 _ => return Claim::Gone,
             };
             let next = generation << STATE_BITS | to;
-            match self.word.compare_exchange_weak(word, next, Ordering::AcqRel, Ordering::Relaxed) {
+            match self.word.compare_exchange_weak(word, next, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => return claim,
                 Err(current) => word = current,
             }

@@ -11,13 +11,14 @@
 //! ```
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, OnceLock, PoisonError};
 
 use sys::clock::Nanos;
 use sys::sync::Mutex;
 
 use super::ending::Ending;
-use super::owner::Owner;
+use super::owner::{Finished, Owner};
 use super::service::{ArmError, Cancel, Next, TimerHandle, Timers};
 use super::shard::{Duty, Shard, Ticket};
 use super::slack::Slack;
@@ -68,7 +69,7 @@ impl Desk {
 pub struct Local {
     timers: Timers,
     number: usize,
-    shard: u32,
+    shard: u16,
     owner: Owner,
 }
 
@@ -88,15 +89,15 @@ impl Local {
             self.owner.collect();
             ticket = self.owner.arm(when, tag);
         }
-        Ok(TimerHandle { shard: self.shard, ticket: ticket.ok_or(ArmError::Full)? })
+        Ok(self.timers.handle(self.shard, ticket.ok_or(ArmError::Full)?))
     }
 
     /// As [`Timers::cancel`]; costs least for a timer of this end.
     pub fn cancel(&mut self, handle: TimerHandle) -> Cancel {
-        if handle.shard != self.shard {
+        if !self.timers.is_handle_of(handle, self.shard) {
             return self.timers.cancel(handle);
         }
-        let (found, duty) = self.owner.cancel(handle.ticket);
+        let (found, duty) = self.owner.cancel(handle.ticket());
         if duty == Duty::Collect {
             self.owner.collect();
         }
@@ -104,17 +105,21 @@ impl Local {
     }
 
     /// Runs `callback` for each timer that is due at `now`, and says how many there were. It may arm and
-    /// cancel others here.
+    /// cancel others here. A panic in it ends its timer, and goes on to the caller.
     pub fn turn(&mut self, now: Nanos, mut callback: impl FnMut(&mut Local, u64) -> Next) -> usize {
         self.desk().shard.unpark();
+        self.desk().ending.run_here();
         self.owner.collect();
         let mut fired = 0;
         while let Some(due) = self.owner.pop_due(now) {
-            self.desk().ending.run_here();
             fired += 1;
-            let next = callback(self, due.tag);
-            if self.owner.finish(due, next) {
+            let called = catch_unwind(AssertUnwindSafe(|| callback(self, due.tag)));
+            let next = *called.as_ref().unwrap_or(&Next::Done);
+            if self.owner.finish(due, next) == Finished::Awaited {
                 self.desk().ending.tell();
+            }
+            if let Err(thrown) = called {
+                resume_unwind(thrown);
             }
         }
         fired

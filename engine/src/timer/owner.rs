@@ -29,18 +29,33 @@ pub(super) struct Owner {
     free: Chain,
     /// Whether free cells go to all threads, or stay here, where the owner alone arms timers.
     lends: bool,
+    /// The tick up to which timers are being given out: whatever is armed meanwhile comes later, or a
+    /// callback that arms for at once would never end.
+    giving_out: u64,
 }
+
+/// What became of a timer after its callback.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Finished {
+    Rearmed,
+    Gone,
+    /// Gone, and somebody sleeps until then.
+    Awaited,
+}
+
+/// Free cells are lent after so many: who collects may be descheduled, and others need them.
+const LEND_AFTER: usize = 64;
 
 impl Owner {
     /// The owner of a shard in which any thread arms timers.
     pub(super) fn lending(shard: Arc<Shard>, now: Nanos) -> Owner {
-        Owner { shard, wheel: Levels::new(now), free: Chain::EMPTY, lends: true }
+        Owner { shard, wheel: Levels::new(now), free: Chain::EMPTY, lends: true, giving_out: 0 }
     }
 
     /// The owner of a shard in which it alone arms timers, and others cancel them.
     pub(super) fn keeping(shard: Arc<Shard>, now: Nanos) -> Owner {
         let free = shard.take_spares();
-        Owner { shard, wheel: Levels::new(now), free, lends: false }
+        Owner { shard, wheel: Levels::new(now), free, lends: false, giving_out: 0 }
     }
 
     /// How many timers are in the wheel.
@@ -52,7 +67,7 @@ impl Owner {
     pub(super) fn arm(&mut self, when: Nanos, tag: u64) -> Option<Ticket> {
         debug_assert!(!self.lends, "cells that are lent are taken by `Shard::arm`");
         let index = self.free.pop(&self.shard)?;
-        let generation = self.shard.cell(index).fill_armed(self.wheel.ahead(due_tick(when)), tag);
+        let generation = self.shard.cell(index).fill_armed(self.ahead(due_tick(when)), tag);
         self.wheel.insert(&mut Linked(&self.shard), index);
         Some(Ticket { index, generation })
     }
@@ -73,22 +88,37 @@ impl Owner {
     }
 
     fn sort(&mut self, mut cancelled: Chain, mut arrivals: Chain) {
+        let mut freed = 0;
         while let Some(index) = cancelled.first() {
             // First, as it fetches the cell to be written.
             self.shard.cell(index).free_cancelled();
             cancelled.pop(&self.shard);
             self.unlink(index);
-            self.free.push(index, &self.shard);
+            self.give_back(index, &mut freed);
         }
         while let Some(index) = arrivals.pop(&self.shard) {
             let cell = self.shard.cell(index);
             if cell.enlist() {
                 self.link(index, cell.tick());
             } else {
-                self.release(index);
+                cell.free();
+                self.give_back(index, &mut freed);
             }
         }
         self.shard.set_armed(self.wheel.armed());
+        self.lend();
+    }
+
+    fn give_back(&mut self, index: u32, freed: &mut usize) {
+        self.free.push(index, &self.shard);
+        *freed += 1;
+        if freed.is_multiple_of(LEND_AFTER) {
+            self.lend();
+        }
+    }
+
+    /// Gives free cells to those who need them, where that is not the owner.
+    fn lend(&mut self) {
         if self.lends && !self.free.is_empty() {
             self.shard.give_spare(std::mem::replace(&mut self.free, Chain::EMPTY));
         }
@@ -96,6 +126,7 @@ impl Owner {
 
     /// The next timer that is due at `now`, taken from whoever would cancel it.
     pub(super) fn pop_due(&mut self, now: Nanos) -> Option<Due> {
+        self.giving_out = due_tick(now) - 1;
         loop {
             let index = self.wheel.pop_due(&mut Linked(&self.shard), now)?;
             let cell = self.shard.cell(index);
@@ -107,16 +138,19 @@ impl Owner {
         }
     }
 
-    /// The callback of `due` has ended. Whether somebody sleeps until then.
-    pub(super) fn finish(&mut self, due: Due, next: Next) -> bool {
+    /// The callback of `due` has ended.
+    pub(super) fn finish(&mut self, due: Due, next: Next) -> Finished {
         let cell = self.shard.cell(due.index);
         if let Next::Again(when) = next
             && cell.again()
         {
             self.link(due.index, due_tick(when));
-            return false;
+            return Finished::Rearmed;
         }
-        self.release(due.index)
+        let is_awaited = cell.free();
+        self.free.push(due.index, &self.shard);
+        self.lend();
+        if is_awaited { Finished::Awaited } else { Finished::Gone }
     }
 
     /// Says until when nothing is due, for the sleep that follows; `None` when that sleep is not to be, as
@@ -150,14 +184,13 @@ impl Owner {
         is_ours
     }
 
-    /// Makes a cell free that is in no wheel; whether somebody sleeps until then.
-    fn release(&mut self, index: u32) -> bool {
-        self.free.push(index, &self.shard);
-        self.shard.cell(index).free()
+    /// The tick for a timer that is to be due at `tick`.
+    fn ahead(&self, tick: u64) -> u64 {
+        self.wheel.ahead(tick).max(self.giving_out + 1)
     }
 
     fn link(&mut self, index: u32, tick: u64) {
-        self.shard.cell(index).set_tick(self.wheel.ahead(tick));
+        self.shard.cell(index).set_tick(self.ahead(tick));
         self.wheel.insert(&mut Linked(&self.shard), index);
     }
 

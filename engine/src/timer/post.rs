@@ -19,7 +19,7 @@ use sys::sync::atomic::{AtomicBool, Ordering, fence};
 use sys::sync::{Mutex, MutexGuard};
 
 use super::ending::Ending;
-use super::owner::Owner;
+use super::owner::{Finished, Owner};
 use super::service::{ArmError, Cancel, Next, TimerStats, Timers};
 use super::shard::{Duty, Shard, Ticket};
 use crate::stats::Counter;
@@ -172,9 +172,10 @@ impl Post {
                 self.stats.panics.add(1);
                 Next::Done
             });
-            self.stats.rearmed.add(u64::from(next != Next::Done));
-            if owner.finish(due, next) {
-                self.ending.tell();
+            match owner.finish(due, next) {
+                Finished::Rearmed => self.stats.rearmed.add(1),
+                Finished::Gone => {}
+                Finished::Awaited => self.ending.tell(),
             }
         }
         has_fired

@@ -45,7 +45,8 @@ pub type Callback = dyn Fn(&Timers, u64) -> Next + Send + Sync;
 pub enum Next {
     /// It is gone, and its handle leads to nothing.
     Done,
-    /// It is armed anew under the same handle, unless it was cancelled while the callback ran.
+    /// It is armed anew under the same handle, unless it was cancelled while the callback ran: for this time,
+    /// to which [`Slack::apply`] may give slack, or for the next tick if it has passed.
     Again(Nanos),
 }
 
@@ -84,8 +85,16 @@ impl std::error::Error for ArmError {}
 /// nothing.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct TimerHandle {
-    pub(super) shard: u32,
-    pub(super) ticket: Ticket,
+    /// The number of its service, of 65,536 that a process may have had.
+    service: u16,
+    shard: u16,
+    ticket: Ticket,
+}
+
+impl TimerHandle {
+    pub(super) fn ticket(self) -> Ticket {
+        self.ticket
+    }
 }
 
 /// How a service is to be.
@@ -124,6 +133,7 @@ pub struct Service {
 pub struct Timers(Arc<Inner>);
 
 struct Inner {
+    number: u16,
     posts: Box<[Post]>,
     desks: Box<[Desk]>,
     /// Desks that have been taken.
@@ -168,7 +178,9 @@ impl Service {
         let now = Alarm::now();
         let posts = (0..settings.threads).map(|_| Post::new(cells(settings.timers_max), now));
         let desks = (0..settings.locals).map(|_| Desk::new(cells(settings.local_timers_max), now));
+        assert!(settings.threads + settings.locals <= usize::from(u16::MAX), "so many wheels have no names");
         let timers = Timers(Arc::new(Inner {
+            number: next_number(),
             posts: posts.collect::<io::Result<_>>()?,
             desks: desks.collect(),
             attached: AtomicUsize::new(0),
@@ -229,7 +241,7 @@ impl Timers {
     pub fn arm(&self, deadline: Nanos, slack: Slack, tag: u64) -> Result<TimerHandle, ArmError> {
         let shard = own_number() % self.0.posts.len();
         let ticket = self.0.posts[shard].arm(slack.apply(deadline), tag)?;
-        Ok(TimerHandle { shard: shard as u32, ticket })
+        Ok(self.handle(shard as u16, ticket))
     }
 
     /// Takes a timer back, whoever armed it.
@@ -242,7 +254,8 @@ impl Timers {
     }
 
     /// As [`Timers::cancel`]; where the callback runs, it returns when that has ended, so that what the
-    /// callback uses may go. Inside that very callback it returns at once.
+    /// callback uses may go. Inside that very callback it returns at once; two callbacks on different threads
+    /// that wait for each other so wait for ever.
     pub fn cancel_sync(&self, handle: TimerHandle) -> Cancel {
         let found = self.cancel(handle);
         if found == Cancel::Running {
@@ -274,8 +287,17 @@ impl Timers {
     }
 
     /// The number of the shard of a desk, for handles.
-    pub(super) fn shard_of_desk(&self, number: usize) -> u32 {
-        (self.0.posts.len() + number) as u32
+    pub(super) fn shard_of_desk(&self, number: usize) -> u16 {
+        (self.0.posts.len() + number) as u16
+    }
+
+    pub(super) fn handle(&self, shard: u16, ticket: Ticket) -> TimerHandle {
+        TimerHandle { service: self.0.number, shard, ticket }
+    }
+
+    /// Whether it names a timer of that shard.
+    pub(super) fn is_handle_of(&self, handle: TimerHandle, shard: u16) -> bool {
+        handle.service == self.0.number && handle.shard == shard
     }
 
     pub(super) fn call(&self, tag: u64) -> Next {
@@ -283,7 +305,10 @@ impl Timers {
     }
 
     fn place(&self, handle: TimerHandle) -> Place<'_> {
-        let (shard, posts) = (handle.shard as usize, self.0.posts.len());
+        if handle.service != self.0.number {
+            return Place::Nowhere;
+        }
+        let (shard, posts) = (usize::from(handle.shard), self.0.posts.len());
         match (self.0.posts.get(shard), self.0.desks.get(shard.wrapping_sub(posts))) {
             (Some(post), _) => Place::Post(post),
             (None, Some(desk)) => Place::Desk(desk),
@@ -318,6 +343,12 @@ impl TimerStats {
             collected: self.collected + other.collected,
         }
     }
+}
+
+/// Services are numbered, so that a handle of one does not reach into another.
+fn next_number() -> u16 {
+    static SERVICES: std::sync::atomic::AtomicU16 = std::sync::atomic::AtomicU16::new(0);
+    SERVICES.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
 }
 
 /// Threads are numbered as they first arm a timer, so that they spread over the posts.

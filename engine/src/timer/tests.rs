@@ -2,6 +2,7 @@
 //! Nothing here bounds a time from above: a loaded machine is late and not wrong.
 
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,7 +11,7 @@ use std::time::Duration;
 
 use sys::clock::{Nanos, monotonic};
 
-use super::owner::Owner;
+use super::owner::{Finished, Owner};
 use super::service::{ArmError, Cancel, Next, Service, Settings, TimerHandle, Timers};
 use super::shard::{Duty, Shard, Ticket, uncollected_max};
 use super::{LazyDeadline, Slack};
@@ -259,6 +260,65 @@ fn a_panic_ends_one_timer() {
 }
 
 #[test]
+fn one_that_arms_for_at_once_is_told_at_the_next_tick_and_stops_nobody() {
+    let (tell, told) = mpsc::channel();
+    let tell = Mutex::new(tell);
+    let service = Service::start(&small(), move |_, tag| {
+        tell.lock().unwrap().send((tag, monotonic())).unwrap();
+        if tag == 0 { Next::Again(Nanos(0)) } else { Next::Done }
+    });
+    let service = service.unwrap();
+    service.timers().arm(Nanos(0), Slack::Tick, 0).unwrap();
+    let (_, first) = told.recv().unwrap();
+    service.timers().arm(soon(5), Slack::Tick, 1).unwrap();
+    let times: Vec<_> = told.iter().take_while(|it| it.0 == 0).map(|it| it.1).collect();
+    let ticks = monotonic().since(first).as_nanos() / (1 << 20);
+    assert!(times.len() as u128 <= ticks + 2, "{} in {ticks} ticks", times.len());
+    assert_eq!(service.shutdown(), 1);
+    // The same in a thread's own loop.
+    let (service, _told) = telling(&small());
+    let mut local = service.timers().attach(|| ()).unwrap();
+    local.arm(Nanos(0), Slack::Tick, 0).unwrap();
+    let now = soon(100);
+    let again = |local: &mut super::Local, _| {
+        local.arm(Nanos(0), Slack::Tick, 1).unwrap();
+        Next::Again(Nanos(0))
+    };
+    assert_eq!(local.turn(now, again), 1);
+    assert_eq!(local.armed(), 2);
+}
+
+#[test]
+fn a_panic_in_a_loop_ends_its_timer_alone() {
+    let (service, _told) = telling(&small());
+    let mut local = service.timers().attach(|| ()).unwrap();
+    let name = local.arm(Nanos(0), Slack::Tick, 0).unwrap();
+    let now = soon(100);
+    let thrown = catch_unwind(AssertUnwindSafe(|| local.turn(now, |_, _| panic!("part of the test"))));
+    assert!(thrown.is_err());
+    assert_eq!(service.timers().cancel_sync(name), Cancel::Gone);
+    assert_eq!((local.turn(now, |_, _| Next::Done), local.armed()), (0, 0));
+}
+
+#[test]
+fn callbacks_that_arm_find_room_as_timers_end() {
+    let (tell, told) = mpsc::channel();
+    let tell = Mutex::new(tell);
+    let service = Service::start(&small(), move |timers, tag| {
+        let armed = timers.arm(far(), Slack::Tick, tag);
+        tell.lock().unwrap().send(armed.is_ok()).unwrap();
+        Next::Done
+    });
+    let service = service.unwrap();
+    let deadline = soon(10);
+    let armed = std::iter::from_fn(|| service.timers().arm(deadline, Slack::Tick, 0).ok()).count();
+    assert!(armed >= 64);
+    // All of them were due together, and all cells in use but the one of each that has ended.
+    let rooms = told.iter().take(armed).filter(|is_armed| *is_armed).count();
+    assert!(rooms >= armed - 1, "{rooms} of {armed}");
+}
+
+#[test]
 fn a_callback_may_drop_its_service() {
     let (tell, told) = mpsc::channel();
     let slot: Arc<Mutex<Option<Service>>> = Arc::default();
@@ -444,7 +504,8 @@ impl Model {
                 self.gone.push(ticket);
                 Next::Done
             };
-            assert!(!self.owner.finish(due, next));
+            let finished = self.owner.finish(due, next);
+            assert_eq!(finished == Finished::Rearmed, next != Next::Done);
         }
         // Late by less than a tick: nothing is left that should have been due a tick ago.
         for (number, (when, _)) in &self.armed {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::thread;
 use std::time::Duration;
 
-use engine::timer::{Cancel, Local, Slack, TimerHandle, Timers};
+use engine::timer::{ArmError, Cancel, Local, Slack, TimerHandle, Timers};
 use sys::clock::{Nanos, monotonic};
 
 use crate::chance::Chance;
@@ -17,7 +17,7 @@ use crate::world::{Anyone, Looping, World};
 const ACTS_MAX: u64 = 20_000;
 /// What it does without a rest.
 const BURST_MAX: u64 = 64;
-const REST_MICROS_MAX: u64 = 500;
+const REST: Duration = Duration::from_micros(250);
 /// Of a thread with a loop, while it has something to do.
 const NAP_MAX: Duration = Duration::from_millis(2);
 /// Refusals after which a shard is full: another thread may have its free cells in hand at that moment.
@@ -29,13 +29,15 @@ pub(crate) fn live(world: &World, timers: &Timers, stream: u64) {
     let mut left = chance.below(ACTS_MAX);
     while left > 0 && !world.is_over() {
         for _ in 0..=chance.below(BURST_MAX).min(left - 1) {
-            if world.act(&mut Anyone(timers), &mut chance).is_err() {
-                return;
-            }
             left -= 1;
+            match world.act(&mut Anyone(timers), &mut chance) {
+                Ok(()) => {}
+                Err(ArmError::Full) => thread::sleep(REST),
+                Err(ArmError::Closed) => return,
+            }
         }
         match chance.below(8) {
-            0 | 1 => thread::sleep(Duration::from_micros(chance.below(REST_MICROS_MAX))),
+            0 | 1 => thread::sleep(REST),
             2 | 3 => thread::yield_now(),
             _ => {}
         }
@@ -70,7 +72,8 @@ pub(crate) fn live_looping(world: &World, timers: &Timers, stream: u64, gate: &G
         }
         if !is_over {
             for _ in 0..chance.below(BURST_MAX) {
-                world.act(&mut Looping(&mut local, timers), &mut chance).expect("its own end is open");
+                let outcome = world.act(&mut Looping(&mut local, timers), &mut chance);
+                assert_ne!(outcome, Err(ArmError::Closed), "its own end is open");
             }
         }
         sleep(&mut local, if is_over { Duration::MAX } else { NAP_MAX });

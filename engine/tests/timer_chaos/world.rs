@@ -15,8 +15,10 @@ use crate::account::Account;
 use crate::chance::Chance;
 use crate::tally::Lateness;
 
-/// Timers of one round.
-const ACCOUNTS: usize = 1 << 17;
+/// Timers of one round, those that are refused included.
+const ACCOUNTS: usize = 1 << 18;
+/// Of these, so many are for what is armed when the others are used up.
+const ACCOUNTS_ALONE: usize = 1 << 13;
 const SLOTS: u64 = 2_048;
 const FAR: Duration = Duration::from_secs(3600);
 /// Long enough for the service's thread to go to sleep meanwhile.
@@ -171,7 +173,11 @@ impl World {
         let deadline = self.deadline(monotonic(), chance);
         let slack = [Slack::Tick, Slack::Fine, Slack::Coarse, Slack::Second][chance.below(4) as usize];
         let slack = if self.temper == Temper::Far { Slack::Tick } else { slack };
-        let Some(tag) = self.open(end, deadline, slack)? else { return Ok(()) };
+        if self.taken.load(SeqCst) >= ACCOUNTS - ACCOUNTS_ALONE {
+            self.end();
+            return Ok(());
+        }
+        let tag = self.open(end, deadline, slack)?;
         let evicted = self.slot(chance).replace(tag);
         // Those that go unseen fire, but for the far ones, of which there would be too many.
         let is_far = evicted.is_some_and(|tag| is_far(&self.accounts[tag as usize]));
@@ -181,29 +187,27 @@ impl World {
         Ok(())
     }
 
-    /// Opens an account and arms its timer; `None` if all cells are in use.
-    fn open<E: End>(&self, end: &mut E, deadline: Nanos, slack: Slack) -> Result<Option<u64>, ArmError> {
-        let number = self.taken.fetch_add(1, SeqCst);
-        let Some(account) = self.accounts.get(number) else {
-            self.end();
-            return Ok(None);
-        };
-        let tag = number as u64;
+    /// Opens an account and arms its timer.
+    fn open<E: End>(&self, end: &mut E, deadline: Nanos, slack: Slack) -> Result<u64, ArmError> {
+        let tag = self.taken.fetch_add(1, SeqCst) as u64;
+        let account =
+            self.accounts.get(tag as usize).expect("there are fewer threads than accounts in reserve");
         account.promise(deadline, wheel::due(slack.apply(deadline.max(monotonic()))));
-        match end.arm(deadline, slack, tag) {
-            Ok(handle) => account.name(handle, E::IS_LOCAL),
-            Err(ArmError::Full) => return Ok(None),
-            Err(error) => return Err(error),
-        }
-        Ok(Some(tag))
+        account.name(end.arm(deadline, slack, tag)?, E::IS_LOCAL);
+        Ok(tag)
     }
 
     /// Arms a timer that nobody cancels, and waits until it has fired or the round is over.
     pub(crate) fn fire_alone(&self, timers: &Timers) {
-        let deadline = monotonic() + ALONE;
-        let tag = self.open(&mut Anyone(timers), deadline, Slack::Tick).expect("the service is open");
-        let has_fired = || tag.is_none_or(|tag| self.accounts[tag as usize].begun() > 0);
-        while !has_fired() && !self.is_over() {
+        let arm = || self.open(&mut Anyone(timers), monotonic() + ALONE, Slack::Tick);
+        let tag = loop {
+            match arm() {
+                Ok(tag) => break tag,
+                Err(ArmError::Full) => thread::sleep(ALONE),
+                Err(error) => panic!("it is not closed here: {error}"),
+            }
+        };
+        while self.accounts[tag as usize].begun() == 0 && !self.is_over() {
             thread::sleep(ALONE / 10);
         }
     }
@@ -279,7 +283,9 @@ impl World {
 
     fn act_in_callback(&self, end: &mut impl End, account: &Account, tag: u64, chance: &mut Chance) {
         match chance.below(8) {
-            0 | 1 if !self.is_over() => drop(self.arm(end, chance)),
+            0 | 1 if !self.is_over() => {
+                let _full_or_closed = self.arm(end, chance);
+            }
             2 | 3 => {
                 let sibling = self.slot(chance).take();
                 self.cancel_any(end, sibling.filter(|&sibling| sibling != tag));
