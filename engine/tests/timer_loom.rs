@@ -33,7 +33,7 @@ use sys::clock::Nanos;
 use sys::sync::atomic::{AtomicUsize, Ordering};
 use sys::sync::thread::spawn;
 
-use owner::Owner;
+use owner::{Finished, Owner};
 use service::{ArmError, Cancel, Next, Service, Settings};
 use shard::{Duty, Shard, Ticket};
 use slack::Slack;
@@ -69,7 +69,7 @@ fn fire_by(owner: &mut Owner, now: Nanos) -> usize {
     while let Some(due) = owner.pop_due(now) {
         assert_eq!(due.tag, TAG);
         fired += 1;
-        assert!(!owner.finish(due, Next::Done));
+        assert_eq!(owner.finish(due, Next::Done), Finished::Gone);
     }
     fired
 }
