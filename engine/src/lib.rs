@@ -17,6 +17,8 @@
 
 pub mod accept;
 pub mod executor;
+#[cfg(all(test, shuttle))]
+mod explore;
 pub mod inbox;
 pub mod net;
 pub mod oneshot;

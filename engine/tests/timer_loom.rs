@@ -75,14 +75,14 @@ fn fire_by(owner: &mut Owner, now: Nanos) -> usize {
 }
 
 fn ticket(shard: &Shard, when: Nanos) -> Ticket {
-    shard.arm(when, TAG).expect("there are cells").0
+    shard.arm(when, Slack::Tick, TAG).expect("there are cells").0
 }
 
 /// Every cell is spare again, once.
 fn assert_all_spare(shard: &Shard, owner: &mut Owner, cells: usize) {
     owner.collect();
     let mut indexes: Vec<_> = (0..cells).map(|_| ticket(shard, FAR).index).collect();
-    assert_eq!(shard.arm(FAR, TAG).map(|_| ()), Err(ArmError::Full));
+    assert_eq!(shard.arm(FAR, Slack::Tick, TAG).map(|_| ()), Err(ArmError::Full));
     indexes.sort_unstable();
     assert_eq!(indexes, (0..cells as u32).collect::<Vec<_>>());
 }
@@ -116,7 +116,7 @@ fn an_old_name_does_not_reach_the_next_tenant() {
         owner.collect();
         let fired = fire(&mut owner);
         owner.collect();
-        if let Ok((new, _)) = shard.arm(SOON, TAG) {
+        if let Ok((new, _)) = shard.arm(SOON, Slack::Tick, TAG) {
             assert_ne!(new, old);
             let found = canceller.join().unwrap();
             assert_eq!(fired == 0, found == Cancel::Cancelled);
@@ -249,9 +249,9 @@ fn nor_between_two_who_bring_it_forward() {
         assert_eq!(owner.park(), Some(FAR));
         let other = {
             let shard = Arc::clone(&shard);
-            spawn(move || shard.arm(Nanos(5 << 20), TAG).unwrap().1)
+            spawn(move || shard.arm(Nanos(5 << 20), Slack::Tick, TAG).unwrap().1)
         };
-        let duty = shard.arm(SOON, TAG).unwrap().1;
+        let duty = shard.arm(SOON, Slack::Tick, TAG).unwrap().1;
         assert_eq!(duty, Duty::Wake, "it is the earliest");
         other.join().unwrap();
         assert_eq!(shard.parked_until(), Some(levels::start_of(levels::due_tick(SOON))));

@@ -137,6 +137,21 @@ struct Status {
     waited_for_ticks: u64,
 }
 
+/// A line of the calling process's status that is an amount of memory: `VmRSS` is resident now, `VmHWM` was
+/// at most.
+///
+/// # Errors
+/// There is no such line, or no `/proc`.
+pub(crate) fn own_memory_bytes(name: &str) -> Result<u64> {
+    let status = fs::read_to_string("/proc/self/status")?;
+    parse_status_bytes(&status, name).with_context(|| format!("a process's status tells {name}"))
+}
+
+fn parse_status_bytes(status: &str, name: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
+}
+
 fn all_processes() -> Vec<i32> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
@@ -231,5 +246,14 @@ mod tests {
         assert!(CpuReading::of(&[i32::MAX]).threads.is_empty());
         let name = fs::read_to_string("/proc/self/comm").expect("a process may read its name");
         assert!(named(name.trim_end()).contains(&own));
+    }
+
+    #[test]
+    fn a_processs_memory_is_its_own() {
+        let status = "VmPeak:\t  900 kB\nVmHWM:\t   300 kB\nVmRSS:\t   200 kB\n";
+        assert_eq!(parse_status_bytes(status, "VmHWM"), Some(300 * 1024));
+        assert_eq!(parse_status_bytes(status, "VmRSS"), Some(200 * 1024));
+        assert_eq!(parse_status_bytes("VmRSS: 1 kB\n", "VmHWM"), None);
+        assert!(own_memory_bytes("VmHWM").expect("a process may read its status") > 0);
     }
 }

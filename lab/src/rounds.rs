@@ -103,14 +103,22 @@ impl Outcome {
         self
     }
 
-    fn note(&mut self, subject: &str, round: usize, marks: &[String], cases: Vec<(&'static str, Numbers)>) {
+    /// Adds what one run of a subject came to.
+    pub(crate) fn note(
+        &mut self,
+        subject: &str,
+        round: usize,
+        marks: &[String],
+        cases: Vec<(&'static str, Numbers)>,
+    ) {
         for (part, numbers) in cases {
             let run = Run { round, marks: marks.to_vec(), numbers };
             report::note(&mut self.rows, part, subject, run);
         }
     }
 
-    fn fail(&mut self, what: &str, subject: &str, error: &anyhow::Error) {
+    /// Says why a subject, or a part of it, could not be measured.
+    pub(crate) fn fail(&mut self, what: &str, subject: &str, error: &anyhow::Error) {
         let name = format!("{subject} in {what}");
         self.failed.push(Skipped { name, reason: format!("{error:#}") });
     }

@@ -42,7 +42,6 @@ mod turn;
 mod verdicts;
 mod way;
 
-use std::fs;
 use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
@@ -53,15 +52,14 @@ use clap::ValueEnum;
 use self::case::{CALLS, ECHO, HELD};
 use self::echo::Deadlines as EchoDeadlines;
 pub(crate) use self::echo::{Echo, echo};
-use self::instructions::Counted;
 pub(crate) use self::turn::{Deadlines, keep};
 use self::turn::{Kind, Task};
 use self::way::{Rival, Way};
 use crate::child;
 use crate::machine::{self, Watch};
 use crate::progress::Progress;
-use crate::report::{self, Grid, Numbers, Report, Row, Run, Skipped};
-use crate::rounds::{Rounds, Subject};
+use crate::report::{self, Grid, Numbers, Report, Skipped};
+use crate::rounds::{Outcome, Rounds, Subject};
 
 /// Of every call.
 const DEADLINE: Duration = Duration::from_millis(500);
@@ -162,16 +160,16 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     let all = rivals.clone();
     let plan = plan("schedule and cancel", &effort);
     let task = Task { work: Kind::Pairs, for_ms: effort.case_ms, timers: 0 };
-    let found = plan.run(&mut rivals, &progress, |rival| task.run(rival))?;
-    let (mut rows, mut skipped) = (found.rows, found.failed);
-    calls(&all, &effort, &progress, &mut rows, &mut skipped)?;
-    held(&all, &effort, &progress, &mut rows, &mut skipped)?;
+    let mut found = plan.run(&mut rivals, &progress, |rival| task.run(rival))?;
+    calls(&all, &effort, &progress, &mut found)?;
+    held(&all, &effort, &progress, &mut found)?;
     let echoed = echoes_of(&effort, &progress)?;
-    rows.extend(echoed.rows);
-    skipped.extend(echoed.failed);
+    found.rows.extend(echoed.rows);
+    found.failed.extend(echoed.failed);
     for round in 0..effort.counts {
-        count_instructions(round, &progress, &mut rows, &mut skipped)?;
+        count_instructions(round, &progress, &mut found)?;
     }
+    let Outcome { mut rows, failed: mut skipped } = found;
     if options.brpc.is_none() {
         let reason = "no program was named by --brpc".to_owned();
         skipped.push(Skipped { name: "brpc".to_owned(), reason });
@@ -191,13 +189,7 @@ fn plan(what: &'static str, effort: &Effort) -> Rounds {
 }
 
 /// 20,000 calls a second with each, a few of them at a time.
-fn calls(
-    rivals: &[Rival],
-    effort: &Effort,
-    progress: &Progress,
-    rows: &mut Vec<Row>,
-    skipped: &mut Vec<Skipped>,
-) -> Result<()> {
+fn calls(rivals: &[Rival], effort: &Effort, progress: &Progress, found: &mut Outcome) -> Result<()> {
     let task = Task { work: Kind::Calls, for_ms: effort.calls_ms, timers: 0 };
     for group in rivals.chunks(CALLERS_AT_ONCE) {
         let names: Vec<_> = group.iter().map(Subject::name).collect();
@@ -210,7 +202,7 @@ fn calls(
         let marks = watch.finish().marks;
         child::fail_if_interrupted()?;
         for (rival, done) in group.iter().zip(done) {
-            note(CALLS, rival, done, &marks, rows, skipped);
+            note(CALLS, rival, done, &marks, found);
         }
         progress.end();
     }
@@ -218,42 +210,22 @@ fn calls(
 }
 
 /// The memory of cancelled timers with each.
-fn held(
-    rivals: &[Rival],
-    effort: &Effort,
-    progress: &Progress,
-    rows: &mut Vec<Row>,
-    skipped: &mut Vec<Skipped>,
-) -> Result<()> {
+fn held(rivals: &[Rival], effort: &Effort, progress: &Progress, found: &mut Outcome) -> Result<()> {
     let task = Task { work: Kind::Held, for_ms: 0, timers: effort.timers };
     for rival in rivals {
         progress.begin(format!("memory of cancelled timers, {}", rival.name()));
         let done = task.run(rival);
         child::fail_if_interrupted()?;
-        note(HELD, rival, done, &[], rows, skipped);
+        note(HELD, rival, done, &[], found);
         progress.end();
     }
     Ok(())
 }
 
-fn note(
-    what: &str,
-    rival: &Rival,
-    done: Result<turn::Cases>,
-    marks: &[String],
-    rows: &mut Vec<Row>,
-    skipped: &mut Vec<Skipped>,
-) {
+fn note(what: &str, rival: &Rival, done: Result<turn::Cases>, marks: &[String], found: &mut Outcome) {
     match done {
-        Ok(cases) => {
-            for (part, numbers) in cases {
-                report::note(rows, part, rival.name(), Run { round: 0, marks: marks.to_vec(), numbers });
-            }
-        }
-        Err(error) => {
-            let name = format!("{} in {what}", rival.name());
-            skipped.push(Skipped { name, reason: format!("{error:#}") });
-        }
+        Ok(cases) => found.note(rival.name(), 0, marks, cases),
+        Err(error) => found.fail(what, rival.name(), &error),
     }
 }
 
@@ -264,7 +236,7 @@ impl Subject for EchoDeadlines {
 }
 
 /// The echo, without deadlines and with them.
-fn echoes_of(effort: &Effort, progress: &Progress) -> Result<crate::rounds::Outcome> {
+fn echoes_of(effort: &Effort, progress: &Progress) -> Result<Outcome> {
     let mut subjects = EchoDeadlines::value_variants().to_vec();
     plan("echo", effort).run(&mut subjects, progress, |deadlines| {
         let one = |(part, in_flight): (&'static str, usize)| {
@@ -278,30 +250,20 @@ fn echoes_of(effort: &Effort, progress: &Progress) -> Result<crate::rounds::Outc
     })
 }
 
-fn count_instructions(
-    round: usize,
-    progress: &Progress,
-    rows: &mut Vec<Row>,
-    skipped: &mut Vec<Skipped>,
-) -> Result<()> {
+fn count_instructions(round: usize, progress: &Progress, found: &mut Outcome) -> Result<()> {
     for (part, in_flight) in ECHO {
         for deadlines in EchoDeadlines::value_variants() {
             let subject = deadlines.word();
             progress.begin(format!("instructions of {part}, deadlines {subject}"));
             let counted = instructions::per_call(in_flight, *deadlines);
             child::fail_if_interrupted()?;
-            let reason = match counted {
-                Ok(Counted::Instructions(count)) => {
-                    let numbers = vec![("instructions_per_call", count)];
-                    report::note(rows, part, subject, Run { round, marks: Vec::new(), numbers });
-                    None
+            match counted {
+                Ok(count) => {
+                    found.note(subject, round, &[], vec![(part, vec![("instructions_per_call", count)])]);
                 }
-                Ok(Counted::Not(reason)) => Some(reason),
-                Err(error) => Some(format!("{error:#}")),
-            };
-            if let Some(reason) = reason.filter(|_| round == 0) {
-                skipped
-                    .push(Skipped { name: format!("instructions of {part}, deadlines {subject}"), reason });
+                // What fails once fails thrice.
+                Err(error) if round == 0 => found.fail(&format!("instructions of {part}"), subject, &error),
+                Err(_) => {}
             }
             progress.end();
         }
@@ -317,12 +279,4 @@ fn warnings(options: &Options) -> Vec<String> {
     }
     warnings.extend(report::of_the_build());
     warnings
-}
-
-/// Memory of this process that is resident now; zero where that cannot be read.
-fn resident_bytes() -> u64 {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kilobytes = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
-    kilobytes.unwrap_or(0) * 1024
 }

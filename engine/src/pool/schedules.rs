@@ -10,29 +10,15 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use shuttle::thread;
-use shuttle::{Config, Runner};
 
 use super::*;
+use crate::explore::explore;
 
-/// Of each scheduler.
+/// Of each kind.
 const SCHEDULES: usize = 3_000;
-const PCT_DEPTH: usize = 3;
-const STEPS_MAX: usize = 200_000;
 const JOBS: Class = Class(0);
 const OTHERS: Class = Class(1);
-
-fn explore(model: impl Fn() + Send + Sync + Copy + 'static) {
-    fn run(scheduler: impl Scheduler + 'static, model: impl Fn() + Send + Sync + 'static) {
-        let mut config = Config::new();
-        config.stack_size = 0x2_0000;
-        config.max_steps = shuttle::MaxSteps::FailAfter(STEPS_MAX);
-        Runner::new(scheduler, config).run(model);
-    }
-    run(RandomScheduler::new(SCHEDULES), model);
-    run(PctScheduler::new(PCT_DEPTH, SCHEDULES), model);
-}
 
 fn pool(permits: usize, threads_max: usize) -> Pool {
     let class = |threads| ClassSettings { concurrency_max: Some(threads), ..ClassSettings::default() };
@@ -70,7 +56,7 @@ impl Answers {
 
 #[test]
 fn two_submitters_and_jobs_that_wait() {
-    explore(|| {
+    explore(SCHEDULES, || {
         let (pool, answers) = (pool(1, 3), Answers::default());
         let other = {
             let (pool, answers) = (pool.clone(), answers.clone());
@@ -88,7 +74,7 @@ fn two_submitters_and_jobs_that_wait() {
 
 #[test]
 fn a_job_waits_for_another_that_only_its_permit_can_run() {
-    explore(|| {
+    explore(SCHEDULES, || {
         let (pool, answers) = (pool(1, 3), Answers::default());
         let (tell, told) = shuttle::sync::mpsc::channel();
         answers.submit(&pool, JOBS, 0, move || blocking(|| told.recv().unwrap()));
@@ -99,7 +85,7 @@ fn a_job_waits_for_another_that_only_its_permit_can_run() {
 
 #[test]
 fn permits_change_while_jobs_run() {
-    explore(|| {
+    explore(SCHEDULES, || {
         let (pool, answers) = (pool(2, 3), Answers::default());
         for job in 0..3 {
             answers.submit(&pool, JOBS, job, || blocking(thread::yield_now));

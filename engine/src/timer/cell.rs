@@ -21,9 +21,10 @@
 //! 3. `next` is written by whoever holds the cell and puts it into a list; the links of the wheel by the
 //!    owner alone, and `tick` by whoever fills the cell and by the owner.
 
-use sys::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use sys::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use super::levels::Links;
+use super::slack::Slack;
 
 const STATE_BITS: u32 = 3;
 const STATE: u64 = (1 << STATE_BITS) - 1;
@@ -56,6 +57,8 @@ pub(super) struct Cell {
     tick: AtomicU64,
     /// What its owner's callback is told.
     tag: AtomicU64,
+    /// For when it is armed anew: the class's number.
+    slack: AtomicU8,
     /// Where it is in the wheel.
     list: AtomicU32,
     next_in_wheel: AtomicU32,
@@ -83,6 +86,7 @@ impl Cell {
             word: AtomicU64::new(FREE),
             tick: AtomicU64::new(0),
             tag: AtomicU64::new(0),
+            slack: AtomicU8::new(0),
             list: AtomicU32::new(NO_LIST),
             next_in_wheel: AtomicU32::new(0),
             previous_in_wheel: AtomicU32::new(0),
@@ -92,6 +96,10 @@ impl Cell {
 
     pub(super) fn tick(&self) -> u64 {
         self.tick.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn slack(&self) -> Slack {
+        Slack::ALL[usize::from(self.slack.load(Ordering::Relaxed))]
     }
 
     /// The owner: as it is to be kept by the wheel.
@@ -136,20 +144,21 @@ impl Cell {
 
     /// Makes the caller's free cell a timer that waits for its owner; its generation. What it holds is
     /// published by the list that it goes into.
-    pub(super) fn fill(&self, tick: u64, tag: u64) -> u64 {
-        self.begin(tick, tag, QUEUED)
+    pub(super) fn fill(&self, tick: u64, slack: Slack, tag: u64) -> u64 {
+        self.begin(tick, slack, tag, QUEUED)
     }
 
     /// Makes the owner's free cell a timer that is in the wheel; its generation.
-    pub(super) fn fill_armed(&self, tick: u64, tag: u64) -> u64 {
-        self.begin(tick, tag, ARMED)
+    pub(super) fn fill_armed(&self, tick: u64, slack: Slack, tag: u64) -> u64 {
+        self.begin(tick, slack, tag, ARMED)
     }
 
-    fn begin(&self, tick: u64, tag: u64, state: u64) -> u64 {
+    fn begin(&self, tick: u64, slack: Slack, tag: u64, state: u64) -> u64 {
         let word = self.word.load(Ordering::Relaxed);
         debug_assert_eq!(word & STATE, FREE, "the cell is the caller's");
         self.tick.store(tick, Ordering::Relaxed);
         self.tag.store(tag, Ordering::Relaxed);
+        self.slack.store(slack as u8, Ordering::Relaxed);
         self.word.store(word | state, Ordering::Relaxed);
         word >> STATE_BITS
     }

@@ -65,6 +65,9 @@ const LOOK_MAX: usize = 16;
 pub(super) struct Levels {
     /// The tick that the wheel has reached: all timers before or at it have been given out.
     tick: u64,
+    /// The tick up to which timers are being given out, `tick` or later: whatever comes meanwhile is due
+    /// after it, or one that is armed for at once whenever it was due would never end.
+    now: u64,
     levels: Box<[Level; LEVELS]>,
     armed: usize,
 }
@@ -84,7 +87,8 @@ impl Levels {
     /// Empty ones, at `now`.
     pub(super) fn new(now: Nanos) -> Levels {
         let level = Level { occupied: 0, heads: [NONE; SLOTS], earliest: [u64::MAX; SLOTS], looked: 0 };
-        Levels { tick: now.0 >> TICK_BITS, levels: Box::new([level; LEVELS]), armed: 0 }
+        let tick = now.0 >> TICK_BITS;
+        Levels { tick, now: tick, levels: Box::new([level; LEVELS]), armed: 0 }
     }
 
     /// How many timers are inside.
@@ -95,7 +99,7 @@ impl Levels {
     /// The tick for a timer that is to be due at `tick`: the next one if that has passed.
     #[inline]
     pub(super) fn ahead(&self, tick: u64) -> u64 {
-        tick.max(self.tick + 1)
+        tick.max(self.now + 1)
     }
 
     /// Puts a timer in whose tick is [`Levels::ahead`].
@@ -159,10 +163,10 @@ impl Levels {
     /// Moves on to `now` and takes out one timer that is due, if any: call it until it has none. One at a
     /// time, so that whoever gets it may take out another that is due as well.
     pub(super) fn pop_due(&mut self, nodes: &mut impl Nodes, now: Nanos) -> Option<u32> {
-        let now_tick = now.0 >> TICK_BITS;
+        self.now = self.now.max(now.0 >> TICK_BITS);
         while let Some((level, slot)) = self.first_slot() {
             let start = self.slot_start(level, slot);
-            if start > now_tick {
+            if start > self.now {
                 break;
             }
             if level == 0 {
@@ -173,7 +177,7 @@ impl Levels {
             }
             self.cascade(nodes, level, slot, start);
         }
-        self.tick = self.tick.max(now_tick);
+        self.tick = self.now;
         None
     }
 

@@ -51,17 +51,13 @@ impl Desk {
     /// Any other thread.
     pub(super) fn cancel(&self, ticket: Ticket) -> Cancel {
         let (found, duty) = self.shard.cancel(ticket);
-        self.fulfil(duty);
-        found
-    }
-
-    fn fulfil(&self, duty: Duty) {
         if duty == Duty::Collect
             && self.shard.must_wake_to_collect()
             && let Some(wake) = self.wake.get()
         {
             wake();
         }
+        found
     }
 }
 
@@ -83,11 +79,10 @@ impl Local {
     /// # Errors
     /// [`ArmError::Full`].
     pub fn arm(&mut self, deadline: Nanos, slack: Slack, tag: u64) -> Result<TimerHandle, ArmError> {
-        let when = slack.apply(deadline);
-        let mut ticket = self.owner.arm(when, tag);
+        let mut ticket = self.owner.arm(deadline, slack, tag);
         if ticket.is_none() {
             self.owner.collect();
-            ticket = self.owner.arm(when, tag);
+            ticket = self.owner.arm(deadline, slack, tag);
         }
         Ok(self.timers.handle(self.shard, ticket.ok_or(ArmError::Full)?))
     }
@@ -97,7 +92,7 @@ impl Local {
         if !self.timers.is_handle_of(handle, self.shard) {
             return self.timers.cancel(handle);
         }
-        let (found, duty) = self.owner.cancel(handle.ticket());
+        let (found, duty) = self.owner.cancel(handle.ticket);
         if duty == Duty::Collect {
             self.owner.collect();
         }

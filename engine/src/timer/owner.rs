@@ -11,6 +11,7 @@ use sys::clock::Nanos;
 use super::levels::{Levels, due_tick};
 use super::service::{Cancel, Next};
 use super::shard::{Chain, Duty, Linked, Shard, Ticket};
+use super::slack::Slack;
 
 /// A timer whose callback is to run now, and then to be finished.
 #[derive(Clone, Copy, Debug)]
@@ -29,9 +30,6 @@ pub(super) struct Owner {
     free: Chain,
     /// Whether free cells go to all threads, or stay here, where the owner alone arms timers.
     lends: bool,
-    /// The tick up to which timers are being given out: whatever is armed meanwhile comes later, or a
-    /// callback that arms for at once would never end.
-    giving_out: u64,
 }
 
 /// What became of a timer after its callback.
@@ -49,13 +47,13 @@ const LEND_AFTER: usize = 64;
 impl Owner {
     /// The owner of a shard in which any thread arms timers.
     pub(super) fn lending(shard: Arc<Shard>, now: Nanos) -> Owner {
-        Owner { shard, wheel: Levels::new(now), free: Chain::EMPTY, lends: true, giving_out: 0 }
+        Owner { shard, wheel: Levels::new(now), free: Chain::EMPTY, lends: true }
     }
 
     /// The owner of a shard in which it alone arms timers, and others cancel them.
     pub(super) fn keeping(shard: Arc<Shard>, now: Nanos) -> Owner {
         let free = shard.take_spares();
-        Owner { shard, wheel: Levels::new(now), free, lends: false, giving_out: 0 }
+        Owner { shard, wheel: Levels::new(now), free, lends: false }
     }
 
     /// How many timers are in the wheel.
@@ -64,10 +62,11 @@ impl Owner {
     }
 
     /// Arms a timer with a cell that was kept; `None` when all are in use.
-    pub(super) fn arm(&mut self, when: Nanos, tag: u64) -> Option<Ticket> {
+    pub(super) fn arm(&mut self, when: Nanos, slack: Slack, tag: u64) -> Option<Ticket> {
         debug_assert!(!self.lends, "cells that are lent are taken by `Shard::arm`");
         let index = self.free.pop(&self.shard)?;
-        let generation = self.shard.cell(index).fill_armed(self.ahead(due_tick(when)), tag);
+        let generation =
+            self.shard.cell(index).fill_armed(self.wheel.ahead(due_tick(slack.apply(when))), slack, tag);
         self.wheel.insert(&mut Linked(&self.shard), index);
         Some(Ticket { index, generation })
     }
@@ -126,7 +125,6 @@ impl Owner {
 
     /// The next timer that is due at `now`, taken from whoever would cancel it.
     pub(super) fn pop_due(&mut self, now: Nanos) -> Option<Due> {
-        self.giving_out = due_tick(now) - 1;
         loop {
             let index = self.wheel.pop_due(&mut Linked(&self.shard), now)?;
             let cell = self.shard.cell(index);
@@ -144,7 +142,7 @@ impl Owner {
         if let Next::Again(when) = next
             && cell.again()
         {
-            self.link(due.index, due_tick(when));
+            self.link(due.index, due_tick(cell.slack().apply(when)));
             return Finished::Rearmed;
         }
         let is_awaited = cell.free();
@@ -184,13 +182,8 @@ impl Owner {
         is_ours
     }
 
-    /// The tick for a timer that is to be due at `tick`.
-    fn ahead(&self, tick: u64) -> u64 {
-        self.wheel.ahead(tick).max(self.giving_out + 1)
-    }
-
     fn link(&mut self, index: u32, tick: u64) {
-        self.shard.cell(index).set_tick(self.ahead(tick));
+        self.shard.cell(index).set_tick(self.wheel.ahead(tick));
         self.wheel.insert(&mut Linked(&self.shard), index);
     }
 

@@ -22,6 +22,7 @@ use super::ending::Ending;
 use super::owner::{Finished, Owner};
 use super::service::{ArmError, Cancel, Next, TimerStats, Timers};
 use super::shard::{Duty, Shard, Ticket};
+use super::slack::Slack;
 use crate::stats::Counter;
 
 /// See the file's header.
@@ -64,11 +65,11 @@ impl Post {
     }
 
     /// Any thread.
-    pub(super) fn arm(&self, when: Nanos, tag: u64) -> Result<Ticket, ArmError> {
-        let mut armed = self.shard.arm(when, tag);
+    pub(super) fn arm(&self, deadline: Nanos, slack: Slack, tag: u64) -> Result<Ticket, ArmError> {
+        let mut armed = self.shard.arm(deadline, slack, tag);
         if armed == Err(ArmError::Full) {
             self.collect();
-            armed = self.shard.arm(when, tag);
+            armed = self.shard.arm(deadline, slack, tag);
         }
         let (ticket, duty) = armed?;
         if duty == Duty::Wake {

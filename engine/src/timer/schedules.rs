@@ -12,31 +12,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use shuttle::rand::{Rng, thread_rng};
-use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use shuttle::thread;
-use shuttle::{Config, Runner};
 use sys::clock::Nanos;
 
 use super::{Cancel, Next, Service, Settings, Slack, TimerHandle, Timers};
+use crate::explore::explore;
 
-/// Of each scheduler.
+/// Of each kind.
 const SCHEDULES: usize = 8_000;
-const PCT_DEPTH: usize = 3;
-const STEPS_MAX: usize = 400_000;
 const THREADS: u64 = 8;
 const SOON: Nanos = Nanos(0);
 const FAR: Nanos = Nanos::NEVER;
-
-fn explore(model: impl Fn() + Send + Sync + Copy + 'static) {
-    fn run(scheduler: impl Scheduler + 'static, model: impl Fn() + Send + Sync + 'static) {
-        let mut config = Config::new();
-        config.stack_size = 0x2_0000;
-        config.max_steps = shuttle::MaxSteps::FailAfter(STEPS_MAX);
-        Runner::new(scheduler, config).run(model);
-    }
-    run(RandomScheduler::new(SCHEDULES), model);
-    run(PctScheduler::new(PCT_DEPTH, SCHEDULES), model);
-}
 
 /// How often each tag fired, eight bits for each.
 #[derive(Clone, Default)]
@@ -72,7 +58,7 @@ fn service(threads: usize) -> (Service, Fired) {
 
 #[test]
 fn eight_threads_arm_and_cancel_what_is_due() {
-    explore(|| {
+    explore(SCHEDULES, || {
         let (service, fired) = service(1);
         let users: Vec<_> = (0..THREADS - 1)
             .map(|tag| {
@@ -100,7 +86,7 @@ fn eight_threads_arm_and_cancel_what_is_due() {
 
 #[test]
 fn one_of_many_cancellers_wins_and_the_cells_come_back() {
-    explore(|| {
+    explore(SCHEDULES, || {
         let (service, fired) = service(2);
         let timers = service.timers().clone();
         let names: Arc<Vec<TimerHandle>> =
@@ -125,7 +111,7 @@ fn one_of_many_cancellers_wins_and_the_cells_come_back() {
 
 #[test]
 fn no_wake_is_lost_while_others_cancel_and_collect() {
-    explore(|| {
+    explore(SCHEDULES, || {
         let (service, fired) = service(1);
         let users: Vec<_> = (0..3)
             .map(|_| {
@@ -152,7 +138,7 @@ fn cancel_many(timers: &Timers) {
 
 #[test]
 fn a_service_ends_while_others_arm() {
-    explore(|| {
+    explore(SCHEDULES, || {
         let (service, fired) = service(1);
         let users: Vec<_> = (0..THREADS - 2)
             .map(|tag| {
@@ -178,7 +164,7 @@ fn a_service_ends_while_others_arm() {
 
 #[test]
 fn a_local_end_is_woken_for_what_others_cancel() {
-    explore(|| {
+    explore(SCHEDULES, || {
         let (service, _fired) = service(1);
         let woken = Arc::new(AtomicU64::new(0));
         let wake = Arc::clone(&woken);

@@ -15,8 +15,8 @@
 //!             '---------cancel---------> Desk: shard <--wheel-- Local: a thread with a loop of its own
 //! ```
 //!
-//! A thread that arms and fires timers itself, in its own loop, has a [`Local`] end: it pays half. The timers
-//! of all others go to the posts, each thread's to the same one.
+//! A thread that arms and fires timers itself, in its own loop, has a [`Local`] end: it pays a third. The
+//! timers of all others go to the posts, each thread's to the same one.
 //!
 //! A wheel has one owner, and what other threads do reaches it by lists that are taken whole. (brpc's
 //! bucketed timer thread splits a lock instead, and leaves cancelled timers in its heap until they would have
@@ -45,8 +45,8 @@ pub type Callback = dyn Fn(&Timers, u64) -> Next + Send + Sync;
 pub enum Next {
     /// It is gone, and its handle leads to nothing.
     Done,
-    /// It is armed anew under the same handle, unless it was cancelled while the callback ran: for this time,
-    /// to which [`Slack::apply`] may give slack, or for the next tick if it has passed.
+    /// It is armed anew under the same handle and with the same slack, unless it was cancelled while the
+    /// callback ran: for this time, or for the next tick if it has passed.
     Again(Nanos),
 }
 
@@ -88,13 +88,7 @@ pub struct TimerHandle {
     /// The number of its service, of 65,536 that a process may have had.
     service: u16,
     shard: u16,
-    ticket: Ticket,
-}
-
-impl TimerHandle {
-    pub(super) fn ticket(self) -> Ticket {
-        self.ticket
-    }
+    pub(super) ticket: Ticket,
 }
 
 /// How a service is to be.
@@ -240,7 +234,7 @@ impl Timers {
     /// See [`ArmError`].
     pub fn arm(&self, deadline: Nanos, slack: Slack, tag: u64) -> Result<TimerHandle, ArmError> {
         let shard = own_number() % self.0.posts.len();
-        let ticket = self.0.posts[shard].arm(slack.apply(deadline), tag)?;
+        let ticket = self.0.posts[shard].arm(deadline, slack, tag)?;
         Ok(self.handle(shard as u16, ticket))
     }
 

@@ -25,6 +25,7 @@ use sys::sync::fence_for_loom;
 use super::cell::{Cell, Claim};
 use super::levels::{self, Links, Nodes};
 use super::service::{ArmError, Cancel};
+use super::slack::Slack;
 
 /// The end of a list, in 24 bits.
 const NONE: u32 = (1 << INDEX_BITS) - 1;
@@ -116,11 +117,11 @@ impl Shard {
     ///
     /// # Errors
     /// See [`ArmError`].
-    pub(super) fn arm(&self, when: Nanos, tag: u64) -> Result<(Ticket, Duty), ArmError> {
+    pub(super) fn arm(&self, when: Nanos, slack: Slack, tag: u64) -> Result<(Ticket, Duty), ArmError> {
         let index = self.take_spare().ok_or(ArmError::Full)?;
         let cell = self.cell(index);
-        let tick = levels::due_tick(when);
-        let generation = cell.fill(tick, tag);
+        let tick = levels::due_tick(slack.apply(when));
+        let generation = cell.fill(tick, slack, tag);
         if !self.put_arrivals(Chain { first: index, last: index }) {
             // Nobody knows its name, so nobody can have cancelled it.
             cell.free();

@@ -18,6 +18,9 @@ pub enum Slack {
 }
 
 impl Slack {
+    /// By their numbers.
+    pub(super) const ALL: [Slack; 4] = [Slack::Tick, Slack::Fine, Slack::Coarse, Slack::Second];
+
     /// The most that this class adds, in nanoseconds.
     pub const fn nanos(self) -> u64 {
         match self {
@@ -43,7 +46,8 @@ mod tests {
 
     #[test]
     fn a_deadline_is_put_off_by_less_than_its_slack_and_never_brought_forward() {
-        for slack in [Slack::Tick, Slack::Fine, Slack::Coarse, Slack::Second] {
+        for (number, slack) in Slack::ALL.into_iter().enumerate() {
+            assert_eq!(slack as usize, number);
             for deadline in [0, 1, (1 << 24) - 1, 1 << 24, (1 << 30) + 1, 12_345_678_901, u64::MAX - 1] {
                 let put_off = slack.apply(Nanos(deadline));
                 assert!(put_off.0 >= deadline, "{slack:?} {deadline}");

@@ -14,6 +14,7 @@ use sys::clock::{Nanos, monotonic};
 use super::owner::{Finished, Owner};
 use super::service::{ArmError, Cancel, Next, Service, Settings, TimerHandle, Timers};
 use super::shard::{Duty, Shard, Ticket, uncollected_max};
+use super::wheel::tests::Random;
 use super::{LazyDeadline, Slack};
 
 const MS: u64 = 1_000_000;
@@ -133,6 +134,27 @@ fn a_name_of_another_service_leads_to_nothing() {
     assert_eq!(small.timers().cancel(name), Cancel::Gone);
     assert_eq!(small.timers().cancel_sync(name), Cancel::Gone);
     assert_eq!(large.timers().cancel(name), Cancel::Cancelled);
+    // Nor does one whose place exists here as well, with a timer of the same age.
+    let settings = Settings::default();
+    let ((first, _told), (second, _tells)) = (telling(&settings), telling(&settings));
+    let [name, other] = [&first, &second].map(|it| it.timers().arm(far(), Slack::Tick, 0).unwrap());
+    assert_eq!(second.timers().cancel(name), Cancel::Gone);
+    assert_eq!(second.timers().cancel(other), Cancel::Cancelled);
+}
+
+#[test]
+fn a_timer_that_is_armed_anew_keeps_its_slack() {
+    let shard = Arc::new(Shard::new(4));
+    let mut owner = Owner::lending(Arc::clone(&shard), Nanos(0));
+    let (_, duty) = shard.arm(Nanos(5 * MS), Slack::Second, 1).unwrap();
+    assert_eq!(duty, Duty::Nothing);
+    for second in 1..4 {
+        owner.collect();
+        let due = owner.park().unwrap();
+        assert_eq!(due.0 >> 30, second, "with all others of its class");
+        let timer = owner.pop_due(due).unwrap();
+        assert_eq!(owner.finish(timer, Next::Again(Nanos(due.0 + 5 * MS))), Finished::Rearmed);
+    }
 }
 
 #[test]
@@ -427,18 +449,6 @@ fn timers_of_a_local_end_that_has_gone_are_gone() {
     assert_eq!(service.timers().cancel(name), Cancel::Gone);
 }
 
-/// A small generator of reproducible numbers (xorshift64*).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) % bound
-    }
-}
-
 /// A shard and its owner in virtual time, beside a map of what is armed.
 struct Model {
     shard: Arc<Shard>,
@@ -459,7 +469,7 @@ impl Model {
     }
 
     fn arm(&mut self, number: u64, when: u64) {
-        match self.shard.arm(Nanos(when), number) {
+        match self.shard.arm(Nanos(when), Slack::Tick, number) {
             Ok((ticket, _)) => drop(self.armed.insert(number, (when, ticket))),
             Err(error) => {
                 assert_eq!(error, ArmError::Full);
@@ -556,16 +566,16 @@ fn a_shard_agrees_with_an_ordered_map() {
 fn a_shard_that_is_full_says_so_and_recovers() {
     let mut model = Model::new(10, 5 * MS);
     (0..10).for_each(|number| model.arm(number, 6 * MS));
-    assert_eq!(model.shard.arm(Nanos(0), 0).map(|armed| armed.1), Err(ArmError::Full));
+    assert_eq!(model.shard.arm(Nanos(0), Slack::Tick, 0).map(|armed| armed.1), Err(ArmError::Full));
     model.pass(10 * MS, &mut Random(1));
     model.collect();
-    assert!(model.shard.arm(Nanos(0), 0).is_ok());
+    assert!(model.shard.arm(Nanos(0), Slack::Tick, 0).is_ok());
 }
 
 #[test]
 fn what_was_cancelled_is_recycled_while_another_has_the_wheel() {
     let shard = Shard::new(300);
-    let arm = |tag| shard.arm(Nanos(u64::MAX / 2), tag).unwrap().0;
+    let arm = |tag| shard.arm(Nanos(u64::MAX / 2), Slack::Tick, tag).unwrap().0;
     let kept: Vec<_> = (0..40).map(arm).collect();
     for round in 0..1_000 {
         let ticket = arm(round);
@@ -582,7 +592,7 @@ fn what_was_cancelled_is_recycled_while_another_has_the_wheel() {
 fn recycling_wakes_a_sleeper_that_missed_what_was_in_hand() {
     let shard = Arc::new(Shard::new(10));
     let mut owner = Owner::lending(Arc::clone(&shard), Nanos(0));
-    let (_, duty) = shard.arm(Nanos(50 * MS), 1).unwrap();
+    let (_, duty) = shard.arm(Nanos(50 * MS), Slack::Tick, 1).unwrap();
     assert_eq!(duty, Duty::Nothing, "the owner runs, and will look");
     // As when another thread has it in hand at that moment.
     let mut chain = shard.take_arrivals();

@@ -131,7 +131,7 @@ impl<T> Nodes for Vec<Node<T>> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::super::levels::TICK_BITS;
     use super::*;
     use std::collections::BTreeMap;
@@ -139,10 +139,10 @@ mod tests {
     const TICK: u64 = 1 << TICK_BITS;
 
     /// A small generator of reproducible numbers (xorshift64*).
-    struct Random(u64);
+    pub(in super::super) struct Random(pub(in super::super) u64);
 
     impl Random {
-        fn below(&mut self, bound: u64) -> u64 {
+        pub(in super::super) fn below(&mut self, bound: u64) -> u64 {
             self.0 ^= self.0 >> 12;
             self.0 ^= self.0 << 25;
             self.0 ^= self.0 >> 27;

@@ -8,7 +8,6 @@
 //! ```
 
 use std::ffi::OsString;
-use std::fs;
 use std::io::BufRead;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -24,6 +23,7 @@ use super::text;
 use super::work::{Controls, Work};
 use crate::child;
 use crate::machine::{self, Watch};
+use crate::measure::own_memory_bytes;
 use crate::player::{GO, Player, READY, say};
 
 /// What `lab turn` is told.
@@ -152,7 +152,7 @@ pub(crate) fn take(turn: &Turn) -> Result<()> {
             "elapsed_ns": elapsed.as_nanos() as u64,
             "cpu_ns": cpu.as_nanos() as u64,
             "threads_peak": work.threads_peak(),
-            "memory_peak_bytes": memory_peak_bytes()?,
+            "memory_peak_bytes": own_memory_bytes("VmHWM")?,
             "controls": work.controls().to_json(),
         }),
         Err(error) => json!({ "error": format!("{error:#}") }),
@@ -160,17 +160,6 @@ pub(crate) fn take(turn: &Turn) -> Result<()> {
     say(&answer.to_string())?;
     words.next();
     Ok(())
-}
-
-/// The most memory that this process ever had resident.
-fn memory_peak_bytes() -> Result<u64> {
-    let status = fs::read_to_string("/proc/self/status")?;
-    parse_memory_peak_bytes(&status).context("a process's status tells its peak of memory")
-}
-
-fn parse_memory_peak_bytes(status: &str) -> Option<u64> {
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-    Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
 }
 
 #[cfg(test)]
@@ -193,13 +182,5 @@ mod tests {
             assert_eq!((line.turn.strategy, line.turn.requests), (turn.strategy, turn.requests));
             assert_eq!((line.turn.text, line.turn.recording), (turn.text, turn.recording));
         }
-    }
-
-    #[test]
-    fn the_peak_of_memory_is_the_processs_own() {
-        let status = "VmPeak:\t  900 kB\nVmHWM:\t   300 kB\nVmRSS:\t   200 kB\n";
-        assert_eq!(parse_memory_peak_bytes(status), Some(300 * 1024));
-        assert_eq!(parse_memory_peak_bytes("VmRSS: 1 kB\n"), None);
-        assert!(memory_peak_bytes().expect("a process may read its status") > 0);
     }
 }

@@ -10,8 +10,9 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use sys::clock::{Nanos, monotonic};
 
+use super::DEADLINE;
 use super::facility::{Facility, Sink, User, Wakes};
-use super::{DEADLINE, resident_bytes};
+use crate::measure::own_memory_bytes;
 
 /// The loop of the client: so often it sees to what has come.
 const TURN: Duration = Duration::from_millis(1);
@@ -65,7 +66,7 @@ pub(super) fn run<F: Facility>(time: Duration) -> Result<Seen> {
     let lateness = Lateness::default();
     let facility = F::start(lateness.sink())?;
     let mut client = Client { user: facility.enter(), under_way: VecDeque::new(), calls: 0, unanswered: 0 };
-    let before = resident_bytes();
+    let before = own_memory_bytes("VmRSS")?;
     let mut gained_bytes = 0;
     let turns = (time.as_nanos() / TURN.as_nanos()) as usize;
     let mut next = monotonic();
@@ -73,7 +74,7 @@ pub(super) fn run<F: Facility>(time: Duration) -> Result<Seen> {
     for turn in 0..turns {
         client.turn()?;
         if turn % 64 == 0 {
-            gained_bytes = gained_bytes.max(resident_bytes().saturating_sub(before));
+            gained_bytes = gained_bytes.max(own_memory_bytes("VmRSS")?.saturating_sub(before));
         }
         if turn == turns * 3 / 4 {
             at_three_quarters = facility.wakes();

@@ -6,8 +6,9 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use sys::clock::monotonic;
 
+use super::DEADLINE;
 use super::facility::{Facility, User};
-use super::{DEADLINE, resident_bytes};
+use crate::measure::own_memory_bytes;
 
 /// Calls before the first look, so that what every way takes once is not counted.
 const WARM_UP: u64 = 10_000;
@@ -30,13 +31,13 @@ pub(super) fn run<F: Facility>(wanted: u64, time: Duration) -> Result<Held> {
     let facility = F::start(std::sync::Arc::new(|_| ()))?;
     let mut user = facility.enter();
     call(&mut user, WARM_UP)?;
-    let (before, end) = (resident_bytes(), monotonic() + time);
+    let (before, end) = (own_memory_bytes("VmRSS")?, monotonic() + time);
     let mut held = Held { cancelled: WARM_UP, bytes_max: 0 };
     while held.cancelled < wanted && monotonic() < end {
         let calls = LOOK.min(wanted - held.cancelled);
         call(&mut user, calls)?;
         held.cancelled += calls;
-        held.bytes_max = held.bytes_max.max(resident_bytes().saturating_sub(before));
+        held.bytes_max = held.bytes_max.max(own_memory_bytes("VmRSS")?.saturating_sub(before));
     }
     Ok(held)
 }

@@ -10,7 +10,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use super::echo::{Deadlines, Echo};
 use crate::child::{self, Child, Terms};
@@ -19,27 +19,18 @@ use crate::child::{self, Child, Terms};
 const CALLS_FEW: u64 = 5_000;
 const CALLS_MANY: u64 = 25_000;
 
-/// What counting came to.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) enum Counted {
-    /// Of both ends together, per call.
-    Instructions(f64),
-    /// Why not.
-    Not(String),
-}
-
 /// Counts the instructions of a call.
 ///
 /// # Errors
-/// The echo failed under valgrind, or the user interrupts.
-pub(super) fn per_call(in_flight: usize, deadlines: Deadlines) -> Result<Counted> {
+/// Valgrind is not installed, the echo failed under it, or the user interrupts.
+pub(super) fn per_call(in_flight: usize, deadlines: Deadlines) -> Result<f64> {
     if !is_installed() {
-        return Ok(Counted::Not("valgrind is not installed".to_owned()));
+        bail!("valgrind is not installed");
     }
     let directory = tempfile::tempdir().context("making a temporary directory")?;
     let count = |calls| whole(&Echo::new(in_flight, deadlines, calls), directory.path());
     let (few, many) = (count(CALLS_FEW)?, count(CALLS_MANY)?);
-    Ok(Counted::Instructions((many as f64 - few as f64) / (CALLS_MANY - CALLS_FEW) as f64))
+    Ok((many as f64 - few as f64) / (CALLS_MANY - CALLS_FEW) as f64)
 }
 
 fn is_installed() -> bool {
