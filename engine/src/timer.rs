@@ -10,18 +10,21 @@
 //!     post.rs      a wheel with a thread that sleeps until something is due
 //!     local.rs     a wheel turned by a thread with a loop of its own
 //!     shard.rs     what all threads touch: the cells, and the lists by which they come and go
-//!     owner.rs     what the wheel's owner does       cell.rs   whose a timer is, by one word
+//!     cell.rs      whose a timer is, by one word     request.rs   what the owner is asked for
+//!     owner.rs     what the wheel's owner does       free.rs      which cells it gives out next
 //!     ending.rs    waiting for a callback's end
 //!   slack.rs     how late is soon enough             lazy.rs   a deadline put off by one store
 //! ```
 
 mod cell;
 mod ending;
+mod free;
 mod lazy;
 mod levels;
 mod local;
 mod owner;
 mod post;
+mod request;
 #[cfg(all(test, shuttle))]
 mod schedules;
 mod service;

@@ -10,6 +10,8 @@
 mod cell;
 #[path = "../src/timer/ending.rs"]
 mod ending;
+#[path = "../src/timer/free.rs"]
+mod free;
 #[path = "../src/timer/levels.rs"]
 mod levels;
 #[path = "../src/timer/local.rs"]
@@ -18,6 +20,8 @@ mod local;
 mod owner;
 #[path = "../src/timer/post.rs"]
 mod post;
+#[path = "../src/timer/request.rs"]
+mod request;
 #[path = "../src/timer/service.rs"]
 mod service;
 #[path = "../src/timer/shard.rs"]
@@ -54,7 +58,7 @@ fn explore(model: impl Fn() + Sync + Send + 'static) {
 }
 
 fn shard(cells: usize) -> (Arc<Shard>, Owner) {
-    let shard = Arc::new(Shard::new(cells));
+    let shard = Arc::new(Shard::shared(cells));
     let owner = Owner::lending(Arc::clone(&shard), Nanos(0));
     (shard, owner)
 }

@@ -18,13 +18,9 @@
 //! 1. A free cell belongs to whoever took it from a list of free cells; only they fill it.
 //! 2. A cancelled cell is freed by the owner of the wheel, once: when it finds it among the arrivals if it
 //!    was QUEUED, in the list of cancelled ones if it was ARMED. Whoever cancelled it puts it there.
-//! 3. `next` is written by whoever holds the cell and puts it into a list; the links of the wheel by the
-//!    owner alone, and `tick` by whoever fills the cell and by the owner.
+//!    An owner who alone arms keeps it as it is and fills it anew: nobody else has to see it free.
 
-use sys::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
-
-use super::levels::Links;
-use super::slack::Slack;
+use sys::sync::atomic::{AtomicU64, Ordering};
 
 const STATE_BITS: u32 = 3;
 const STATE: u64 = (1 << STATE_BITS) - 1;
@@ -44,28 +40,11 @@ const DISMISSED: u64 = 5;
 /// The same, and somebody sleeps until the callback has ended.
 const AWAITED: u64 = 6;
 
-/// `list` of a cell that is not in the wheel.
-const NO_LIST: u32 = u32::MAX;
-
-/// A timer's memory; it has a cache line for itself.
+/// The word of a timer: the generation above, the state below. Eight of them share a cache line on purpose: a
+/// thread that cancels another's timers mostly cancels several that were armed together, and pays for each
+/// line that it takes over.
 #[derive(Debug)]
-#[repr(align(64))]
-pub(super) struct Cell {
-    /// The generation above, the state below.
-    word: AtomicU64,
-    /// The tick at which it is due. Valid while it is armed.
-    tick: AtomicU64,
-    /// What its owner's callback is told.
-    tag: AtomicU64,
-    /// For when it is armed anew: the class's number.
-    slack: AtomicU8,
-    /// Where it is in the wheel.
-    list: AtomicU32,
-    next_in_wheel: AtomicU32,
-    previous_in_wheel: AtomicU32,
-    /// The next cell of the list that it is in.
-    pub(super) next: AtomicU32,
-}
+pub(super) struct Cell(AtomicU64);
 
 /// What trying to cancel found.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -81,117 +60,53 @@ pub(super) enum Claim {
 }
 
 impl Cell {
-    pub(super) fn new(next: u32) -> Cell {
-        Cell {
-            word: AtomicU64::new(FREE),
-            tick: AtomicU64::new(0),
-            tag: AtomicU64::new(0),
-            slack: AtomicU8::new(0),
-            list: AtomicU32::new(NO_LIST),
-            next_in_wheel: AtomicU32::new(0),
-            previous_in_wheel: AtomicU32::new(0),
-            next: AtomicU32::new(next),
-        }
+    pub(super) fn new() -> Cell {
+        Cell(AtomicU64::new(FREE))
     }
 
-    pub(super) fn tick(&self) -> u64 {
-        self.tick.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn slack(&self) -> Slack {
-        Slack::ALL[usize::from(self.slack.load(Ordering::Relaxed))]
-    }
-
-    /// The owner: as it is to be kept by the wheel.
-    pub(super) fn set_tick(&self, tick: u64) {
-        self.tick.store(tick, Ordering::Relaxed);
-    }
-
-    pub(super) fn is_in_wheel(&self) -> bool {
-        self.list.load(Ordering::Relaxed) != NO_LIST
-    }
-
-    /// The owner: it is not in the wheel any more.
-    pub(super) fn leave_wheel(&self) {
-        self.list.store(NO_LIST, Ordering::Relaxed);
-    }
-
-    pub(super) fn links(&self) -> Links {
-        Links {
-            next: self.next_in_wheel.load(Ordering::Relaxed),
-            previous: self.previous_in_wheel.load(Ordering::Relaxed),
-            list: self.list.load(Ordering::Relaxed) as u16,
-        }
-    }
-
-    pub(super) fn set_links(&self, links: Links) {
-        self.next_in_wheel.store(links.next, Ordering::Relaxed);
-        self.previous_in_wheel.store(links.previous, Ordering::Relaxed);
-        self.list.store(u32::from(links.list), Ordering::Relaxed);
-    }
-
-    pub(super) fn set_next_in_wheel(&self, next: u32) {
-        self.next_in_wheel.store(next, Ordering::Relaxed);
-    }
-
-    pub(super) fn set_previous_in_wheel(&self, previous: u32) {
-        self.previous_in_wheel.store(previous, Ordering::Relaxed);
-    }
-
-    pub(super) fn tag(&self) -> u64 {
-        self.tag.load(Ordering::Relaxed)
-    }
-
-    /// Makes the caller's free cell a timer that waits for its owner; its generation. What it holds is
-    /// published by the list that it goes into.
-    pub(super) fn fill(&self, tick: u64, slack: Slack, tag: u64) -> u64 {
-        self.begin(tick, slack, tag, QUEUED)
-    }
-
-    /// Makes the owner's free cell a timer that is in the wheel; its generation.
-    pub(super) fn fill_armed(&self, tick: u64, slack: Slack, tag: u64) -> u64 {
-        self.begin(tick, slack, tag, ARMED)
-    }
-
-    fn begin(&self, tick: u64, slack: Slack, tag: u64, state: u64) -> u64 {
-        let word = self.word.load(Ordering::Relaxed);
+    /// Makes the caller's free cell a timer that waits for its owner; its generation. It is published by the
+    /// list that it goes into.
+    pub(super) fn fill(&self) -> u64 {
+        let word = self.0.load(Ordering::Relaxed);
         debug_assert_eq!(word & STATE, FREE, "the cell is the caller's");
-        self.tick.store(tick, Ordering::Relaxed);
-        self.tag.store(tag, Ordering::Relaxed);
-        self.slack.store(slack as u8, Ordering::Relaxed);
-        self.word.store(word | state, Ordering::Relaxed);
+        self.0.store(word | QUEUED, Ordering::Relaxed);
         word >> STATE_BITS
     }
 
-    /// The owner takes the cell into its wheel; false if it was cancelled before.
-    pub(super) fn enlist(&self) -> bool {
+    /// Makes a cell that is the owner's a timer that is in the wheel, of a generation that is new. Without a
+    /// look: to read what another thread wrote takes longer than all else here.
+    pub(super) fn fill_armed(&self, generation: u64) {
+        self.0.store(generation << STATE_BITS | ARMED, Ordering::Relaxed);
+    }
+
+    /// The owner takes the cell into its wheel; its generation, or `None` if it was cancelled before.
+    pub(super) fn enlist(&self) -> Option<u64> {
         self.step(QUEUED, ARMED)
     }
 
     /// The owner begins its callback; false if it was cancelled before.
     pub(super) fn fire(&self) -> bool {
-        self.step(ARMED, FIRING)
+        self.step(ARMED, FIRING).is_some()
     }
 
     /// The owner arms it anew after its callback, under the same name; false if it was cancelled meanwhile.
     pub(super) fn again(&self) -> bool {
-        self.step(FIRING, ARMED)
+        self.step(FIRING, ARMED).is_some()
     }
 
-    /// Exchanges the state, whatever the generation: only the owner may, who holds the cell.
-    fn step(&self, from: u64, to: u64) -> bool {
-        let generation = self.word.load(Ordering::Relaxed) & !STATE;
-        self.word
-            .compare_exchange(generation | from, generation | to, Ordering::AcqRel, Ordering::Relaxed)
-            .is_ok()
+    /// Exchanges the state, whatever the generation, and tells that: only the owner may, who holds the cell.
+    fn step(&self, from: u64, to: u64) -> Option<u64> {
+        let generation = self.0.load(Ordering::Relaxed) & !STATE;
+        let (from, to) = (generation | from, generation | to);
+        let stepped = self.0.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed);
+        stepped.ok().map(|_| generation >> STATE_BITS)
     }
 
     /// Anybody takes the timer back. Who is told that it has gone sees what its callback did.
     pub(super) fn cancel(&self, generation: u64) -> Claim {
         // Most are in the wheel. To look first would fetch the cache line twice, to read and to write.
         let (armed, cancelled) = (generation << STATE_BITS | ARMED, generation << STATE_BITS | CANCELLED);
-        let mut word = match self.word.compare_exchange(armed, cancelled, Ordering::AcqRel, Ordering::Acquire)
-        {
+        let mut word = match self.0.compare_exchange(armed, cancelled, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => return Claim::Armed,
             Err(current) => current,
         };
@@ -204,7 +119,7 @@ impl Cell {
                 _ => return Claim::Gone,
             };
             let next = generation << STATE_BITS | to;
-            match self.word.compare_exchange_weak(word, next, Ordering::AcqRel, Ordering::Acquire) {
+            match self.0.compare_exchange_weak(word, next, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => return claim,
                 Err(current) => word = current,
             }
@@ -215,7 +130,7 @@ impl Cell {
     /// Whether it was cancelled and waits to be freed.
     pub(super) fn is_cancelled(&self) -> bool {
         // Acquire: whoever frees it comes after the one who cancelled it.
-        self.word.load(Ordering::Acquire) & STATE == CANCELLED
+        self.0.load(Ordering::Acquire) & STATE == CANCELLED
     }
 
     /// The owner takes back a timer that is in its wheel, or that it is to forget; false if it is not there
@@ -223,37 +138,38 @@ impl Cell {
     pub(super) fn reclaim_armed(&self, generation: u64) -> bool {
         let armed = generation << STATE_BITS | ARMED;
         let free = (generation + 1) << STATE_BITS | FREE;
-        self.word.compare_exchange(armed, free, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        self.0.compare_exchange(armed, free, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// The owner, or whoever else holds a cancelled cell, makes it free. Without a look, as above.
-    pub(super) fn free_cancelled(&self) {
-        let before = self.word.fetch_add((1 << STATE_BITS) + FREE - CANCELLED, Ordering::AcqRel);
-        debug_assert_eq!(before & STATE, CANCELLED);
+    /// The owner makes a cell free that it found among the cancelled ones, without a look: nobody else writes
+    /// the word of a cancelled cell, and to read what another thread wrote takes longer than all else here.
+    pub(super) fn free_cancelled(&self, generation: u64) {
+        debug_assert_eq!(self.0.load(Ordering::Relaxed), generation << STATE_BITS | CANCELLED);
+        self.0.store((generation + 1) << STATE_BITS | FREE, Ordering::Release);
     }
 
     /// The generation of the timer that the cell is or was last.
     pub(super) fn generation(&self) -> u64 {
-        self.word.load(Ordering::Relaxed) >> STATE_BITS
+        self.0.load(Ordering::Relaxed) >> STATE_BITS
     }
 
     /// The owner, or who filled it and has told nobody, makes it free; whether somebody sleeps until then.
     pub(super) fn free(&self) -> bool {
-        let next = ((self.word.load(Ordering::Relaxed) >> STATE_BITS) + 1) << STATE_BITS | FREE;
+        let next = ((self.0.load(Ordering::Relaxed) >> STATE_BITS) + 1) << STATE_BITS | FREE;
         // A swap, since a callback's end meets those who dismiss and await it. Release: who finds it free
         // sees what the callback did.
-        self.word.swap(next, Ordering::AcqRel) & STATE == AWAITED
+        self.0.swap(next, Ordering::AcqRel) & STATE == AWAITED
     }
 
     /// Says that the caller will sleep until the callback has ended; false if it has.
     pub(super) fn await_end(&self, generation: u64) -> bool {
         let of = |state: u64| generation << STATE_BITS | state;
-        let word = self.word.load(Ordering::Acquire);
+        let word = self.0.load(Ordering::Acquire);
         if word == of(AWAITED) {
             return true;
         }
         word == of(DISMISSED)
-            && match self.word.compare_exchange(word, of(AWAITED), Ordering::AcqRel, Ordering::Acquire) {
+            && match self.0.compare_exchange(word, of(AWAITED), Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => true,
                 Err(current) => current == of(AWAITED),
             }

@@ -27,7 +27,10 @@ impl Ending {
 
     /// The calling thread runs callbacks from here on.
     pub(super) fn run_here(&self) {
-        self.runner.store(own_token(), Ordering::Relaxed);
+        // It is beside what others read, and so is not written without need.
+        if self.runner.load(Ordering::Relaxed) != own_token() {
+            self.runner.store(own_token(), Ordering::Relaxed);
+        }
     }
 
     /// The callback has ended of a timer that somebody waits for.

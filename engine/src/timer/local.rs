@@ -19,7 +19,7 @@ use sys::sync::Mutex;
 
 use super::ending::Ending;
 use super::owner::{Finished, Owner};
-use super::service::{ArmError, Cancel, Next, TimerHandle, Timers};
+use super::service::{ArmError, Cancel, Home, Next, TimerHandle, Timers};
 use super::shard::{Duty, Shard, Ticket};
 use super::slack::Slack;
 
@@ -36,7 +36,7 @@ pub(super) struct Desk {
 
 impl Desk {
     pub(super) fn new(cells: usize, now: Nanos) -> Desk {
-        let shard = Arc::new(Shard::new(cells));
+        let shard = Arc::new(Shard::own(cells));
         let owner = Mutex::new(Some(Owner::keeping(Arc::clone(&shard), now)));
         Desk { shard, ending: Ending::new(), owner, wake: OnceLock::new() }
     }
@@ -52,7 +52,7 @@ impl Desk {
     pub(super) fn cancel(&self, ticket: Ticket) -> Cancel {
         let (found, duty) = self.shard.cancel(ticket);
         if duty == Duty::Collect
-            && self.shard.must_wake_to_collect()
+            && self.shard.call_to_collect()
             && let Some(wake) = self.wake.get()
         {
             wake();
@@ -65,34 +65,37 @@ impl Desk {
 pub struct Local {
     timers: Timers,
     number: usize,
-    shard: u16,
+    /// What its handles have in common.
+    home: Home,
     owner: Owner,
 }
 
 impl Local {
     pub(super) fn new(timers: Timers, number: usize, owner: Owner) -> Local {
-        Local { shard: timers.shard_of_desk(number), timers, number, owner }
+        Local { home: timers.home_of_desk(number), timers, number, owner }
     }
 
     /// As [`Timers::arm`], here.
     ///
     /// # Errors
     /// [`ArmError::Full`].
+    #[inline]
     pub fn arm(&mut self, deadline: Nanos, slack: Slack, tag: u64) -> Result<TimerHandle, ArmError> {
         let mut ticket = self.owner.arm(deadline, slack, tag);
         if ticket.is_none() {
             self.owner.collect();
             ticket = self.owner.arm(deadline, slack, tag);
         }
-        Ok(self.timers.handle(self.shard, ticket.ok_or(ArmError::Full)?))
+        Ok(self.home.handle(ticket.ok_or(ArmError::Full)?))
     }
 
     /// As [`Timers::cancel`]; costs least for a timer of this end.
+    #[inline]
     pub fn cancel(&mut self, handle: TimerHandle) -> Cancel {
-        if !self.timers.is_handle_of(handle, self.shard) {
+        if handle.home() != self.home {
             return self.timers.cancel(handle);
         }
-        let (found, duty) = self.owner.cancel(handle.ticket);
+        let (found, duty) = self.owner.cancel(handle.ticket());
         if duty == Duty::Collect {
             self.owner.collect();
         }
@@ -104,7 +107,9 @@ impl Local {
     pub fn turn(&mut self, now: Nanos, mut callback: impl FnMut(&mut Local, u64) -> Next) -> usize {
         self.desk().shard.unpark();
         self.desk().ending.run_here();
-        self.owner.collect();
+        if self.desk().shard.is_crowded() {
+            self.owner.collect();
+        }
         let mut fired = 0;
         while let Some(due) = self.owner.pop_due(now) {
             fired += 1;
@@ -123,6 +128,8 @@ impl Local {
     /// Says that the thread will sleep, and until when nothing is due; `None` if another turn is to come
     /// first. The next [`Local::turn`] says that it is awake.
     pub fn park(&mut self) -> Option<Nanos> {
+        // Or it might be woken for what was cancelled.
+        self.owner.collect();
         self.owner.park()
     }
 

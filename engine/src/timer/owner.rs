@@ -8,9 +8,11 @@ use std::sync::Arc;
 
 use sys::clock::Nanos;
 
-use super::levels::{Levels, due_tick};
+use super::free::{Free, Heat};
+use super::levels::{self, Levels, Links, Nodes, due_tick};
+use super::request::Wanted;
 use super::service::{Cancel, Next};
-use super::shard::{Chain, Duty, Linked, Shard, Ticket};
+use super::shard::{Chain, Duty, Shard, Ticket};
 use super::slack::Slack;
 
 /// A timer whose callback is to run now, and then to be finished.
@@ -26,11 +28,46 @@ pub(super) struct Due {
 pub(super) struct Owner {
     shard: Arc<Shard>,
     wheel: Levels,
-    /// Free cells, of which some or all are still in the owner's hands.
-    free: Chain,
-    /// Whether free cells go to all threads, or stay here, where the owner alone arms timers.
-    lends: bool,
+    /// By the numbers of the shard's cells. Apart from these, so that others who take timers back and the
+    /// owner who links their neighbours do not take cache lines from each other.
+    timers: Box<[Timer]>,
+    spare: Spare,
 }
+
+/// Free cells in the owner's hands.
+#[derive(Debug)]
+enum Spare {
+    /// They stay here, where the owner alone arms timers.
+    Kept(Free),
+    /// They go to all threads, so many so far.
+    Lent(Chain, usize),
+}
+
+/// What only the owner touches of a timer.
+#[derive(Clone, Copy, Debug)]
+struct Timer {
+    /// Of the timer in the wheel, or where cells are kept, of the next one.
+    generation: u64,
+    tick: u64,
+    tag: u64,
+    next: u32,
+    previous: u32,
+    /// `NO_LIST` after it was due.
+    list: u16,
+    slack: Slack,
+}
+
+const NO_LIST: u16 = u16::MAX;
+
+const NO_TIMER: Timer = Timer {
+    generation: 0,
+    tick: 0,
+    tag: 0,
+    next: levels::NONE,
+    previous: levels::NONE,
+    list: NO_LIST,
+    slack: Slack::Tick,
+};
 
 /// What became of a timer after its callback.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -47,13 +84,18 @@ const LEND_AFTER: usize = 64;
 impl Owner {
     /// The owner of a shard in which any thread arms timers.
     pub(super) fn lending(shard: Arc<Shard>, now: Nanos) -> Owner {
-        Owner { shard, wheel: Levels::new(now), free: Chain::EMPTY, lends: true }
+        Owner::new(shard, now, Spare::Lent(Chain::EMPTY, 0))
     }
 
     /// The owner of a shard in which it alone arms timers, and others cancel them.
     pub(super) fn keeping(shard: Arc<Shard>, now: Nanos) -> Owner {
-        let free = shard.take_spares();
-        Owner { shard, wheel: Levels::new(now), free, lends: false }
+        let spare = Spare::Kept(Free::all(shard.len()));
+        Owner::new(shard, now, spare)
+    }
+
+    fn new(shard: Arc<Shard>, now: Nanos, spare: Spare) -> Owner {
+        let timers = vec![NO_TIMER; shard.len()].into();
+        Owner { shard, wheel: Levels::new(now), timers, spare }
     }
 
     /// How many timers are in the wheel.
@@ -62,16 +104,18 @@ impl Owner {
     }
 
     /// Arms a timer with a cell that was kept; `None` when all are in use.
+    #[inline]
     pub(super) fn arm(&mut self, when: Nanos, slack: Slack, tag: u64) -> Option<Ticket> {
-        debug_assert!(!self.lends, "cells that are lent are taken by `Shard::arm`");
-        let index = self.free.pop(&self.shard)?;
-        let generation =
-            self.shard.cell(index).fill_armed(self.wheel.ahead(due_tick(slack.apply(when))), slack, tag);
-        self.wheel.insert(&mut Linked(&self.shard), index);
+        let Spare::Kept(free) = &mut self.spare else { unreachable!("lent cells are taken by `Shard::arm`") };
+        let index = free.take()?;
+        let generation = self.timers[index as usize].generation;
+        self.shard.cell(index).fill_armed(generation);
+        self.link(index, Wanted { tick: due_tick(slack.apply(when)), tag, slack });
         Some(Ticket { index, generation })
     }
 
     /// Takes a timer back; its cell is free at once.
+    #[inline]
     pub(super) fn cancel(&mut self, ticket: Ticket) -> (Cancel, Duty) {
         if (ticket.index as usize) < self.shard.len() && self.reclaim(ticket) {
             return (Cancel::Cancelled, Duty::Nothing);
@@ -83,54 +127,68 @@ impl Owner {
     pub(super) fn collect(&mut self) {
         let cancelled = self.shard.take_cancelled();
         let arrivals = self.shard.take_arrivals();
+        self.shard.was_collected();
         self.sort(cancelled, arrivals);
     }
 
     fn sort(&mut self, mut cancelled: Chain, mut arrivals: Chain) {
-        let mut freed = 0;
-        while let Some(index) = cancelled.first() {
-            // First, as it fetches the cell to be written.
-            self.shard.cell(index).free_cancelled();
-            cancelled.pop(&self.shard);
-            self.unlink(index);
-            self.give_back(index, &mut freed);
+        while let Some(index) = cancelled.pop(&self.shard) {
+            let timer = &self.timers[index as usize];
+            if let Spare::Lent(..) = self.spare {
+                self.shard.cell(index).free_cancelled(timer.generation);
+            }
+            if timer.list != NO_LIST {
+                self.wheel.remove(&mut self.timers, index);
+            }
+            self.give_back(index, Heat::Cold);
         }
         while let Some(index) = arrivals.pop(&self.shard) {
             let cell = self.shard.cell(index);
-            if cell.enlist() {
-                self.link(index, cell.tick());
+            if let Some(generation) = cell.enlist() {
+                self.timers[index as usize].generation = generation;
+                self.link(index, self.shard.wanted(index));
             } else {
                 cell.free();
-                self.give_back(index, &mut freed);
+                self.give_back(index, Heat::Cold);
             }
         }
         self.shard.set_armed(self.wheel.armed());
         self.lend();
     }
 
-    fn give_back(&mut self, index: u32, freed: &mut usize) {
-        self.free.push(index, &self.shard);
-        *freed += 1;
-        if freed.is_multiple_of(LEND_AFTER) {
-            self.lend();
+    /// A cell is free.
+    #[inline]
+    fn give_back(&mut self, index: u32, heat: Heat) {
+        self.timers[index as usize].generation += 1;
+        match &mut self.spare {
+            Spare::Kept(free) => free.give(index, heat),
+            Spare::Lent(chain, count) => {
+                chain.push(index, &self.shard);
+                *count += 1;
+                if count.is_multiple_of(LEND_AFTER) {
+                    self.lend();
+                }
+            }
         }
     }
 
     /// Gives free cells to those who need them, where that is not the owner.
     fn lend(&mut self) {
-        if self.lends && !self.free.is_empty() {
-            self.shard.give_spare(std::mem::replace(&mut self.free, Chain::EMPTY));
+        if let Spare::Lent(chain, _) = &mut self.spare
+            && !chain.is_empty()
+        {
+            self.shard.give_spare(std::mem::replace(chain, Chain::EMPTY));
         }
     }
 
     /// The next timer that is due at `now`, taken from whoever would cancel it.
     pub(super) fn pop_due(&mut self, now: Nanos) -> Option<Due> {
         loop {
-            let index = self.wheel.pop_due(&mut Linked(&self.shard), now)?;
-            let cell = self.shard.cell(index);
-            cell.leave_wheel();
-            if cell.fire() {
-                return Some(Due { index, tag: cell.tag() });
+            let index = self.wheel.pop_due(&mut self.timers, now)?;
+            let timer = &mut self.timers[index as usize];
+            timer.list = NO_LIST;
+            if self.shard.cell(index).fire() {
+                return Some(Due { index, tag: timer.tag });
             }
             // Cancelled by another thread, which has put it among the cancelled ones or is about to.
         }
@@ -142,11 +200,12 @@ impl Owner {
         if let Next::Again(when) = next
             && cell.again()
         {
-            self.link(due.index, due_tick(cell.slack().apply(when)));
+            let slack = self.timers[due.index as usize].slack;
+            self.link(due.index, Wanted { tick: due_tick(slack.apply(when)), tag: due.tag, slack });
             return Finished::Rearmed;
         }
         let is_awaited = cell.free();
-        self.free.push(due.index, &self.shard);
+        self.give_back(due.index, Heat::Warm);
         self.lend();
         if is_awaited { Finished::Awaited } else { Finished::Gone }
     }
@@ -154,7 +213,7 @@ impl Owner {
     /// Says until when nothing is due, for the sleep that follows; `None` when that sleep is not to be, as
     /// something has come in meanwhile.
     pub(super) fn park(&mut self) -> Option<Nanos> {
-        let until = self.wheel.next_due(&Linked(&self.shard)).unwrap_or(Nanos::NEVER);
+        let until = self.wheel.next_due(&self.timers).unwrap_or(Nanos::NEVER);
         self.shard.park(until).then_some(until)
     }
 
@@ -162,7 +221,7 @@ impl Owner {
     /// timers none can any more.
     pub(super) fn close(&mut self) -> usize {
         let cancelled = self.shard.take_cancelled();
-        let arrivals = if self.lends { self.shard.close() } else { self.shard.take_arrivals() };
+        let arrivals = self.shard.close();
         self.sort(cancelled, arrivals);
         let armed = self.wheel.armed();
         for index in 0..self.shard.len() as u32 {
@@ -173,26 +232,45 @@ impl Owner {
     }
 
     /// Takes a timer out of the wheel, unless another thread was faster.
+    #[inline]
     fn reclaim(&mut self, ticket: Ticket) -> bool {
         let is_ours = self.shard.cell(ticket.index).reclaim_armed(ticket.generation);
         if is_ours {
-            self.unlink(ticket.index);
-            self.free.push(ticket.index, &self.shard);
+            self.wheel.remove(&mut self.timers, ticket.index);
+            self.give_back(ticket.index, Heat::Warm);
         }
         is_ours
     }
 
-    fn link(&mut self, index: u32, tick: u64) {
-        self.shard.cell(index).set_tick(self.wheel.ahead(tick));
-        self.wheel.insert(&mut Linked(&self.shard), index);
+    #[inline]
+    fn link(&mut self, index: u32, wanted: Wanted) {
+        let Wanted { tick, tag, slack } = wanted;
+        let timer = &mut self.timers[index as usize];
+        (timer.tick, timer.tag, timer.slack) = (self.wheel.ahead(tick), tag, slack);
+        self.wheel.insert(&mut self.timers, index);
+    }
+}
+
+impl Nodes for Box<[Timer]> {
+    fn tick(&self, index: u32) -> u64 {
+        self[index as usize].tick
     }
 
-    /// Takes a cell out of the wheel, if it is there.
-    fn unlink(&mut self, index: u32) {
-        let cell = self.shard.cell(index);
-        if cell.is_in_wheel() {
-            self.wheel.remove(&mut Linked(&self.shard), index);
-            cell.leave_wheel();
-        }
+    fn links(&self, index: u32) -> Links {
+        let Timer { next, previous, list, .. } = self[index as usize];
+        Links { next, previous, list }
+    }
+
+    fn set_links(&mut self, index: u32, links: Links) {
+        let timer = &mut self[index as usize];
+        (timer.next, timer.previous, timer.list) = (links.next, links.previous, links.list);
+    }
+
+    fn set_next(&mut self, index: u32, next: u32) {
+        self[index as usize].next = next;
+    }
+
+    fn set_previous(&mut self, index: u32, previous: u32) {
+        self[index as usize].previous = previous;
     }
 }

@@ -21,14 +21,14 @@ use sys::sync::{Mutex, MutexGuard};
 use super::ending::Ending;
 use super::owner::{Finished, Owner};
 use super::service::{ArmError, Cancel, Next, TimerStats, Timers};
-use super::shard::{Duty, Shard, Ticket};
+use super::shard::{Apart, Duty, Shard, Ticket};
 use super::slack::Slack;
 use crate::stats::Counter;
 
 /// See the file's header.
 pub(super) struct Post {
     pub(super) shard: Arc<Shard>,
-    owner: Mutex<Owner>,
+    owner: Apart<Mutex<Owner>>,
     alarm: Alarm,
     is_closing: AtomicBool,
     pub(super) ending: Ending,
@@ -50,13 +50,13 @@ pub(super) struct PostStats {
 
 impl Post {
     pub(super) fn new(cells: usize, now: Nanos) -> io::Result<Post> {
-        let shard = Arc::new(Shard::new(cells));
+        let shard = Arc::new(Shard::shared(cells));
         let mut owner = Owner::lending(Arc::clone(&shard), now);
         let until = owner.park();
         debug_assert_eq!(until, Some(Nanos::NEVER), "it is empty, and the alarm is not set");
         Ok(Post {
             shard,
-            owner: Mutex::new(owner),
+            owner: Apart(Mutex::new(owner)),
             alarm: Alarm::new()?,
             is_closing: AtomicBool::new(false),
             ending: Ending::new(),
@@ -146,7 +146,7 @@ impl Post {
         self.ending.run_here();
         loop {
             let now = self.alarm.wait();
-            let mut owner = self.owner.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut owner = self.owner.0.lock().unwrap_or_else(PoisonError::into_inner);
             self.shard.unpark();
             if self.is_closing.load(Ordering::Relaxed) {
                 self.stats.forgotten.add(owner.close() as u64);
@@ -183,7 +183,7 @@ impl Post {
     }
 
     fn try_lock(&self) -> Option<MutexGuard<'_, Owner>> {
-        match self.owner.try_lock() {
+        match self.owner.0.try_lock() {
             Ok(owner) => Some(owner),
             // Panics of callbacks are caught, so a poisoned lock guards an intact wheel.
             Err(TryLockError::Poisoned(owner)) => Some(owner.into_inner()),

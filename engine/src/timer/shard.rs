@@ -19,11 +19,12 @@
 //! instructions.
 
 use sys::clock::Nanos;
-use sys::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use sys::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use sys::sync::fence_for_loom;
 
 use super::cell::{Cell, Claim};
-use super::levels::{self, Links, Nodes};
+use super::levels;
+use super::request::{Request, Wanted};
 use super::service::{ArmError, Cancel};
 use super::slack::Slack;
 
@@ -71,42 +72,71 @@ pub(super) enum Duty {
     Collect,
 }
 
-/// A word that many threads write; nothing else shares its cache lines.
+/// What many threads write; nothing else shares its cache lines.
 #[derive(Debug)]
 #[repr(align(128))]
-struct Apart<T>(T);
+pub(super) struct Apart<T>(pub(super) T);
 
 /// See the file's header.
 #[derive(Debug)]
 pub(super) struct Shard {
     cells: Box<[Cell]>,
+    /// By the same numbers: the next cell of the list that a cell is in. Written by whoever holds the cell
+    /// and puts it into the list.
+    nexts: Box<[AtomicU32]>,
+    /// One for each cell, or none where the owner alone arms timers.
+    requests: Box<[Request]>,
     spare: Apart<AtomicU64>,
     arrivals: Apart<AtomicU32>,
     cancelled: Apart<AtomicU64>,
     /// The earliest time at which the sleeping owner wakes by itself.
     parked_until: Apart<AtomicU64>,
     /// Cancelled timers from which on they are to be collected.
-    crowd: AtomicU64,
+    crowd: Apart<AtomicU64>,
+    /// Set when they are so many, for an owner who runs.
+    is_crowded: Apart<AtomicBool>,
 }
 
 impl Shard {
-    /// A shard whose cells are all spare.
-    pub(super) fn new(cells: usize) -> Shard {
+    /// A shard in which any thread arms timers: its cells are spare.
+    pub(super) fn shared(cells: usize) -> Shard {
+        let mut shard = Shard::own(cells);
+        shard.requests = (0..cells).map(|_| Request::default()).collect();
+        let mut spare = Chain::EMPTY;
+        (0..cells as u32).rev().for_each(|index| spare.push(index, &shard));
+        if !spare.is_empty() {
+            shard.give_spare(spare);
+        }
+        shard
+    }
+
+    /// A shard in which the owner alone arms timers, and to whom all cells belong.
+    pub(super) fn own(cells: usize) -> Shard {
         assert!(cells <= CELLS_MAX, "the caller bounds its cells");
-        let last = cells.checked_sub(1);
-        let next = |index: usize| if Some(index) == last { NONE } else { index as u32 + 1 };
         Shard {
-            cells: (0..cells).map(|index| Cell::new(next(index))).collect(),
-            spare: Apart(AtomicU64::new(if cells == 0 { INDEX } else { 0 })),
+            cells: (0..cells).map(|_| Cell::new()).collect(),
+            nexts: (0..cells).map(|_| AtomicU32::new(NONE)).collect(),
+            requests: Box::default(),
+            spare: Apart(AtomicU64::new(INDEX)),
             arrivals: Apart(AtomicU32::new(NONE)),
             cancelled: Apart(AtomicU64::new(u64::from(NONE))),
             parked_until: Apart(AtomicU64::new(RUNNING)),
-            crowd: AtomicU64::new(CROWD_MIN as u64),
+            crowd: Apart(AtomicU64::new(CROWD_MIN as u64)),
+            is_crowded: Apart(AtomicBool::new(false)),
         }
     }
 
     pub(super) fn cell(&self, index: u32) -> &Cell {
         &self.cells[index as usize]
+    }
+
+    fn next(&self, index: u32) -> &AtomicU32 {
+        &self.nexts[index as usize]
+    }
+
+    /// What was asked for a timer that is armed, and that any thread may have armed.
+    pub(super) fn wanted(&self, index: u32) -> Wanted {
+        self.requests[index as usize].read()
     }
 
     pub(super) fn len(&self) -> usize {
@@ -121,7 +151,8 @@ impl Shard {
         let index = self.take_spare().ok_or(ArmError::Full)?;
         let cell = self.cell(index);
         let tick = levels::due_tick(slack.apply(when));
-        let generation = cell.fill(tick, slack, tag);
+        self.requests[index as usize].write(Wanted { tick, tag, slack });
+        let generation = cell.fill();
         if !self.put_arrivals(Chain { first: index, last: index }) {
             // Nobody knows its name, so nobody can have cancelled it.
             cell.free();
@@ -135,7 +166,7 @@ impl Shard {
     pub(super) fn put_arrivals(&self, chain: Chain) -> bool {
         let mut head = self.arrivals.0.load(Ordering::Relaxed);
         while head != CLOSED {
-            self.cell(chain.last).next.store(head, Ordering::Relaxed);
+            self.next(chain.last).store(head, Ordering::Relaxed);
             // Pairs, as a Release, with the Acquire of the one who takes: who finds a cell finds what it
             // holds. For the rest see `is_too_late`.
             let to = chain.first;
@@ -185,14 +216,14 @@ impl Shard {
             Claim::Armed => self.push_cancelled(ticket.index),
         };
         let waiting = before / ONE_CANCELLED + 1;
-        let is_crowded = waiting >= self.crowd.load(Ordering::Relaxed);
+        let is_crowded = waiting >= self.crowd.0.load(Ordering::Relaxed);
         (Cancel::Cancelled, if is_crowded { Duty::Collect } else { Duty::Nothing })
     }
 
     fn push_cancelled(&self, index: u32) -> u64 {
         let mut word = self.cancelled.0.load(Ordering::Relaxed);
         loop {
-            self.cell(index).next.store(word as u32, Ordering::Relaxed);
+            self.next(index).store(word as u32, Ordering::Relaxed);
             let count = word / ONE_CANCELLED + 1;
             let new = count * ONE_CANCELLED + u64::from(index);
             // Release pairs with the Acquire of the owner's swap.
@@ -203,17 +234,34 @@ impl Shard {
         }
     }
 
-    /// Any thread but the owner, after [`Duty::Collect`]: whether it must wake the owner for it.
-    pub(super) fn must_wake_to_collect(&self) -> bool {
+    /// Any thread but the owner, after [`Duty::Collect`]: has the owner know, and says whether it must be
+    /// woken for that.
+    pub(super) fn call_to_collect(&self) -> bool {
+        let is_crowded = &self.is_crowded.0;
+        // Who is not the first leaves it to that one.
+        if is_crowded.load(Ordering::Relaxed) || is_crowded.swap(true, Ordering::Relaxed) {
+            return false;
+        }
         // Pairs with the fence in `park`.
         fence(Ordering::SeqCst);
-        let until = self.parked_until.0.load(Ordering::Relaxed);
+        let parked_until = &self.parked_until.0;
+        let until = parked_until.load(Ordering::Relaxed);
         until != RUNNING
-            && self
-                .parked_until
-                .0
-                .compare_exchange(until, RUNNING, Ordering::Relaxed, Ordering::Relaxed)
-                .is_ok()
+            && parked_until.compare_exchange(until, RUNNING, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+
+    /// The owner: whether somebody has called it to collect.
+    pub(super) fn is_crowded(&self) -> bool {
+        self.is_crowded.0.load(Ordering::Relaxed)
+    }
+
+    /// The owner has collected: to be said after that, as a call for what it has just taken would keep others
+    /// from calling later. One for what came since is lost here; the next who cancels repeats it, and an
+    /// owner that goes to sleep counts by itself.
+    pub(super) fn was_collected(&self) {
+        if self.is_crowded() {
+            self.is_crowded.0.store(false, Ordering::Relaxed);
+        }
     }
 
     /// Until when the owner sleeps, as far as those who lower it know; `None` while it runs.
@@ -230,7 +278,7 @@ impl Shard {
         fence(Ordering::SeqCst);
         let has_arrivals = !matches!(self.arrivals.0.load(Ordering::SeqCst), NONE | CLOSED);
         let count = self.cancelled.0.load(Ordering::Relaxed) / ONE_CANCELLED;
-        !has_arrivals && count < self.crowd.load(Ordering::Relaxed)
+        !has_arrivals && count < self.crowd.0.load(Ordering::Relaxed) && !self.is_crowded()
     }
 
     /// The owner: it runs.
@@ -240,7 +288,11 @@ impl Shard {
 
     /// The owner: how many timers it has, by which cancelled ones are judged to be many.
     pub(super) fn set_armed(&self, armed: usize) {
-        self.crowd.store(uncollected_max(armed) as u64, Ordering::Relaxed);
+        let crowd = uncollected_max(armed) as u64;
+        // Everybody who cancels reads it: it is not written without need.
+        if self.crowd.0.load(Ordering::Relaxed) != crowd {
+            self.crowd.0.store(crowd, Ordering::Relaxed);
+        }
     }
 
     /// Any thread, after [`Duty::Collect`] while another has the wheel: makes those arrivals spare that were
@@ -257,7 +309,7 @@ impl Shard {
                 cell.free();
                 cancelled.push(index, self);
             } else {
-                earliest = earliest.min(levels::start_of(cell.tick()));
+                earliest = earliest.min(levels::start_of(self.wanted(index).tick));
                 others.push(index, self);
             }
         }
@@ -298,11 +350,6 @@ impl Shard {
         Chain::taken(self.arrivals.0.swap(CLOSED, Ordering::Acquire))
     }
 
-    /// The owner: all cells, before anybody else knows of the shard.
-    pub(super) fn take_spares(&self) -> Chain {
-        Chain::taken((self.spare.0.swap(INDEX, Ordering::Acquire) & INDEX) as u32)
-    }
-
     fn take_spare(&self) -> Option<u32> {
         // Acquire pairs with the Release of `give_spare`: the cell's link and word are those of its giver.
         let mut head = self.spare.0.load(Ordering::Acquire);
@@ -312,7 +359,7 @@ impl Shard {
                 return None;
             }
             // Another thread may have taken it and write its link: then the exchange fails, by the count.
-            let next = self.cell(index).next.load(Ordering::Relaxed);
+            let next = self.next(index).load(Ordering::Relaxed);
             let new = (head & !INDEX).wrapping_add(ONE_TAKEN) | u64::from(next);
             match self.spare.0.compare_exchange_weak(head, new, Ordering::Acquire, Ordering::Acquire) {
                 Ok(_) => return Some(index),
@@ -325,38 +372,13 @@ impl Shard {
     pub(super) fn give_spare(&self, chain: Chain) {
         let mut head = self.spare.0.load(Ordering::Relaxed);
         loop {
-            self.cell(chain.last).next.store((head & INDEX) as u32, Ordering::Relaxed);
+            self.next(chain.last).store((head & INDEX) as u32, Ordering::Relaxed);
             let new = head & !INDEX | u64::from(chain.first);
             match self.spare.0.compare_exchange_weak(head, new, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => return,
                 Err(current) => head = current,
             }
         }
-    }
-}
-
-/// The cells as the owner's wheel links them.
-pub(super) struct Linked<'s>(pub(super) &'s Shard);
-
-impl Nodes for Linked<'_> {
-    fn tick(&self, index: u32) -> u64 {
-        self.0.cell(index).tick()
-    }
-
-    fn links(&self, index: u32) -> Links {
-        self.0.cell(index).links()
-    }
-
-    fn set_links(&mut self, index: u32, links: Links) {
-        self.0.cell(index).set_links(links);
-    }
-
-    fn set_next(&mut self, index: u32, next: u32) {
-        self.0.cell(index).set_next_in_wheel(next);
-    }
-
-    fn set_previous(&mut self, index: u32, previous: u32) {
-        self.0.cell(index).set_previous_in_wheel(previous);
     }
 }
 
@@ -379,14 +401,9 @@ impl Chain {
         self.first == NONE
     }
 
-    /// The first cell.
-    pub(super) fn first(&self) -> Option<u32> {
-        (!self.is_empty()).then_some(self.first)
-    }
-
     /// Puts a cell in front that is in no list.
     pub(super) fn push(&mut self, index: u32, shard: &Shard) {
-        shard.cell(index).next.store(self.first, Ordering::Relaxed);
+        shard.next(index).store(self.first, Ordering::Relaxed);
         if self.is_empty() {
             self.last = index;
         }
@@ -399,7 +416,7 @@ impl Chain {
             return None;
         }
         let index = self.first;
-        self.first = shard.cell(index).next.load(Ordering::Relaxed);
+        self.first = shard.next(index).load(Ordering::Relaxed);
         Some(index)
     }
 }

@@ -144,7 +144,7 @@ fn a_name_of_another_service_leads_to_nothing() {
 
 #[test]
 fn a_timer_that_is_armed_anew_keeps_its_slack() {
-    let shard = Arc::new(Shard::new(4));
+    let shard = Arc::new(Shard::shared(4));
     let mut owner = Owner::lending(Arc::clone(&shard), Nanos(0));
     let (_, duty) = shard.arm(Nanos(5 * MS), Slack::Second, 1).unwrap();
     assert_eq!(duty, Duty::Nothing);
@@ -435,9 +435,29 @@ fn a_local_end_that_sleeps_is_woken_to_collect_once() {
     assert_eq!(wakes.load(Ordering::SeqCst), 0);
     cancel(&names[uncollected_max(2_000) - 1..]);
     assert_eq!(wakes.load(Ordering::SeqCst), 1);
-    assert_eq!(local.park(), None, "there is something to do first");
     local.turn(monotonic(), |_, _| Next::Done);
     assert_eq!((local.armed(), local.park()), (0, Some(Nanos::NEVER)));
+}
+
+#[test]
+fn a_local_end_collects_when_it_is_called_or_goes_to_sleep() {
+    let (service, _told) = telling(&Settings { local_timers_max: 2_000, ..small() });
+    let mut local = service.timers().attach(|| unreachable!("it does not sleep")).unwrap();
+    let crowd = uncollected_max(0);
+    for is_crowded in [false, true] {
+        let names = (0..crowd).map(|tag| local.arm(far(), Slack::Tick, tag as u64).unwrap());
+        let names: Vec<_> = names.collect();
+        let cancelled = if is_crowded { crowd } else { crowd - 1 };
+        names[..cancelled].iter().for_each(|&name| {
+            assert_eq!(service.timers().cancel(name), Cancel::Cancelled);
+        });
+        local.turn(monotonic(), |_, _| Next::Done);
+        assert_eq!(local.armed(), if is_crowded { 0 } else { crowd });
+        names[cancelled..].iter().for_each(|&name| assert_eq!(local.cancel(name), Cancel::Cancelled));
+        assert_eq!(local.park(), Some(Nanos::NEVER));
+        assert_eq!(local.armed(), 0);
+        local.turn(monotonic(), |_, _| Next::Done);
+    }
 }
 
 #[test]
@@ -462,7 +482,7 @@ struct Model {
 
 impl Model {
     fn new(cells: usize, now: u64) -> Model {
-        let shard = Arc::new(Shard::new(cells));
+        let shard = Arc::new(Shard::shared(cells));
         let owner = Owner::lending(Arc::clone(&shard), Nanos(now));
         let (armed, gone) = (BTreeMap::new(), Vec::new());
         Model { shard, owner, now, armed, gone, cancelled_since_collection: 0 }
@@ -574,7 +594,7 @@ fn a_shard_that_is_full_says_so_and_recovers() {
 
 #[test]
 fn what_was_cancelled_is_recycled_while_another_has_the_wheel() {
-    let shard = Shard::new(300);
+    let shard = Shard::shared(300);
     let arm = |tag| shard.arm(Nanos(u64::MAX / 2), Slack::Tick, tag).unwrap().0;
     let kept: Vec<_> = (0..40).map(arm).collect();
     for round in 0..1_000 {
@@ -590,7 +610,7 @@ fn what_was_cancelled_is_recycled_while_another_has_the_wheel() {
 
 #[test]
 fn recycling_wakes_a_sleeper_that_missed_what_was_in_hand() {
-    let shard = Arc::new(Shard::new(10));
+    let shard = Arc::new(Shard::shared(10));
     let mut owner = Owner::lending(Arc::clone(&shard), Nanos(0));
     let (_, duty) = shard.arm(Nanos(50 * MS), Slack::Tick, 1).unwrap();
     assert_eq!(duty, Duty::Nothing, "the owner runs, and will look");
