@@ -1,4 +1,4 @@
-//! The bucketed design of brpc's TimerThread, as it was published: to arm is a push under one of 13 mutexes,
+//! The bucketed design of brpc's TimerThread up to release 1.17.0: to arm is a push under one of 13 mutexes,
 //! to cancel one exchange of a version, and one thread has a heap of its own.
 //!
 //! Promises: to cancel takes no lock; the thread is woken early only by a timer that is due before all
