@@ -116,6 +116,18 @@ impl Row {
         self.runs.iter().filter_map(sample).collect()
     }
 
+    /// What one number is beyond that of another row in the same round; disturbed where either was.
+    pub(crate) fn beyond(&self, other: &Row, name: &'static str) -> Row {
+        let beyond = |run: &Run| {
+            let base = other.runs.iter().find(|base| base.round == run.round)?;
+            let marks = run.marks.iter().chain(&base.marks).cloned().collect();
+            let numbers = vec![(name, run.number(name)? - base.number(name)?)];
+            Some(Run { round: run.round, marks, numbers })
+        };
+        let runs = self.runs.iter().filter_map(beyond).collect();
+        Row { part: self.part, subject: self.subject.clone(), runs }
+    }
+
     /// The median over all runs.
     pub(crate) fn median(&self, name: &str) -> Option<f64> {
         statistics::median(&self.series(name))
@@ -234,6 +246,19 @@ pub(crate) mod tests {
             skipped: vec![Skipped { name: "nginx".to_owned(), reason: "it is not installed".to_owned() }],
             warnings: vec!["an unoptimised build".to_owned()],
         }
+    }
+
+    #[test]
+    fn what_is_beyond_a_base_is_of_the_same_round_and_as_clean() {
+        let report = sample();
+        let [ours, base] = ["haproxy", "tollgate"].map(|subject| report.row("short", subject).unwrap());
+        let beyond = ours.beyond(base, "connections_per_s");
+        let of = |round, value, is_clean| (round, Sample { value, is_clean });
+        assert_eq!(
+            beyond.samples("connections_per_s"),
+            [of(0, 12_055.0 - 14_000.0, true), of(1, -1_000.0, false)]
+        );
+        assert!(beyond.samples("process_cpu_us_per_connection").is_empty());
     }
 
     #[test]

@@ -14,6 +14,7 @@
 //! | `threads` | a mutex and a heap for each user | that mutex, a mark | a thread each | in the heap until due |
 //! | `tick` | a push | a push | a thread, awake each ms | gone after a tick |
 //! | `tokio` | the runtime's mutex | the mutex | a worker | gone |
+//! | `nothing` | no timers: what the experiment itself costs | | | |
 
 mod bucketed;
 mod calls;
@@ -27,6 +28,7 @@ mod held;
 mod instructions;
 mod keeper;
 mod local;
+mod nothing;
 mod own_wheel;
 mod pairs;
 mod shared;
@@ -151,18 +153,18 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     let effort = Effort::of(options);
     let rivals: Vec<Rival> = Way::value_variants().iter().copied().map(Rival::BuiltIn).collect();
     let mut rivals: Vec<Rival> = rivals.into_iter().chain(options.brpc.clone().map(Rival::Brpc)).collect();
-    let groups = rivals.len().div_ceil(CALLERS_AT_ONCE);
+    let keepers: Vec<Rival> = rivals.iter().filter(|rival| rival.keeps()).cloned().collect();
+    let groups = keepers.len().div_ceil(CALLERS_AT_ONCE);
     let counted = effort.counts * ECHO.len() * EchoDeadlines::value_variants().len();
     let echoes = effort.rounds * EchoDeadlines::value_variants().len();
     let progress =
-        Progress::new((effort.rounds * rivals.len() + groups + rivals.len() + echoes + counted) as u64);
+        Progress::new((effort.rounds * rivals.len() + groups + keepers.len() + echoes + counted) as u64);
 
-    let all = rivals.clone();
     let plan = plan("schedule and cancel", &effort);
     let task = Task { work: Kind::Pairs, for_ms: effort.case_ms, timers: 0 };
     let mut found = plan.run(&mut rivals, &progress, |rival| task.run(rival))?;
-    calls(&all, &effort, &progress, &mut found)?;
-    held(&all, &effort, &progress, &mut found)?;
+    calls(&keepers, &effort, &progress, &mut found)?;
+    held(&keepers, &effort, &progress, &mut found)?;
     let echoed = echoes_of(&effort, &progress)?;
     found.rows.extend(echoed.rows);
     found.failed.extend(echoed.failed);

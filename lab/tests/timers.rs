@@ -52,6 +52,10 @@ fn every_way_takes_part_and_every_promise_is_told() {
             assert_eq!(has_row(&report, part, way), !is_alone, "{way} in {part}: {}", report["skipped"]);
         }
     }
+    for (part, takes_part) in [("owner-w1-1", true), ("other-w64-8", true), ("calls", false), ("held", false)]
+    {
+        assert_eq!(has_row(&report, part, "nothing"), takes_part, "{part}");
+    }
     for deadlines in ["off", "lazy", "each"] {
         assert!(has_row(&report, "echo-400", deadlines), "{}", report["skipped"]);
     }

@@ -5,13 +5,12 @@
 //! thread with a loop does, whatever keeps the timers; a timer that fired before its thread came to cancel it
 //! is no pair, and many of them are an error. Leaves to others: which ways, and when (`turn.rs`).
 
-use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Barrier, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use crossbeam_channel::{Receiver, Sender, bounded};
 use sys::clock::{Nanos, monotonic, process_cpu};
 
 use super::DEADLINE;
@@ -140,15 +139,18 @@ impl Tallied {
     }
 }
 
-/// Timers that go from one thread to the next together, in a vector that comes back empty.
-type Batch<H> = Vec<H>;
+/// Timers that go from one thread to the next together: with a flag in front of the mutex, which so never has
+/// two who want it.
+#[repr(align(128))]
+struct Batch<H> {
+    is_full: AtomicBool,
+    timers: Mutex<Vec<H>>,
+}
 
-/// A thread of the ring: what it hands on, what it gets, and the ways back.
+/// A thread of the ring: what it hands on, and what it gets. All of it comes back empty.
 struct Lane<H> {
-    onward: Sender<Batch<H>>,
-    returned: Receiver<Batch<H>>,
-    incoming: Receiver<Batch<H>>,
-    give_back: Sender<Batch<H>>,
+    onward: Arc<[Batch<H>]>,
+    incoming: Arc<[Batch<H>]>,
     batch: usize,
 }
 
@@ -156,22 +158,12 @@ struct Lane<H> {
 fn lanes<H>(threads: usize, window: usize) -> Vec<Lane<H>> {
     let batches = window.min(2);
     let batch = window / batches;
-    let (mut forth, mut back) = (Vec::new(), Vec::new());
-    for _ in 0..threads {
-        forth.push(bounded(batches));
-        let (give_back, returned) = bounded(batches);
-        (0..batches).for_each(|_| give_back.send(Vec::with_capacity(batch)).expect("there is room"));
-        back.push((give_back, returned));
-    }
-    let lane = |number: usize| {
-        let before = (number + threads - 1) % threads;
-        Lane {
-            onward: forth[number].0.clone(),
-            returned: back[number].1.clone(),
-            incoming: forth[before].1.clone(),
-            give_back: back[before].0.clone(),
-            batch,
-        }
+    let empty = || Batch { is_full: AtomicBool::new(false), timers: Mutex::new(Vec::with_capacity(batch)) };
+    let ring: Vec<Arc<[Batch<H>]>> = (0..threads).map(|_| (0..batches).map(|_| empty()).collect()).collect();
+    let lane = |number: usize| Lane {
+        onward: Arc::clone(&ring[number]),
+        incoming: Arc::clone(&ring[(number + threads - 1) % threads]),
+        batch,
     };
     (0..threads).map(lane).collect()
 }
@@ -179,25 +171,45 @@ fn lanes<H>(threads: usize, window: usize) -> Vec<Lane<H>> {
 impl<H: Send> Lane<H> {
     fn run<U: User<Handle = H>>(self, user: &mut U, is_over: &AtomicBool) -> Result<Tallied> {
         let mut tallied = Tallied::default();
+        let (mut onward, mut incoming) = (self.onward.iter().cycle(), self.incoming.iter().cycle());
+        let (mut empty, mut full) = (onward.next(), incoming.next());
         while !is_over.load(Ordering::Relaxed) {
-            let arms = self.returned.try_recv().ok();
-            let cancels = self.incoming.try_recv().ok();
+            let arms = empty.filter(|batch| !batch.is_full());
+            let cancels = full.filter(|batch| batch.is_full());
             if arms.is_none() && cancels.is_none() {
                 thread::yield_now();
             }
-            if let Some(mut batch) = arms {
+            if let Some(batch) = arms {
                 let deadline = deadline();
+                let mut timers = batch.timers();
                 for _ in 0..self.batch {
-                    batch.push(user.arm(deadline)?);
+                    timers.push(user.arm(deadline)?);
                 }
-                drop(self.onward.send(batch));
+                drop(timers);
+                batch.hand_over(true);
+                empty = onward.next();
             }
-            if let Some(mut batch) = cancels {
-                batch.drain(..).for_each(|handle| tallied.add(user.cancel(handle)));
-                drop(self.give_back.send(batch));
+            if let Some(batch) = cancels {
+                batch.timers().drain(..).for_each(|handle| tallied.add(user.cancel(handle)));
+                batch.hand_over(false);
+                full = incoming.next();
             }
             user.turn();
         }
         Ok(tallied)
+    }
+}
+
+impl<H> Batch<H> {
+    fn is_full(&self) -> bool {
+        self.is_full.load(Ordering::Acquire)
+    }
+
+    fn timers(&self) -> MutexGuard<'_, Vec<H>> {
+        self.timers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn hand_over(&self, is_full: bool) {
+        self.is_full.store(is_full, Ordering::Release);
     }
 }

@@ -12,7 +12,7 @@ use crate::verdict::{Target, Verdict, paired_ratios};
 /// A verdict, or why it is left out.
 type Judged = Result<Verdict, String>;
 
-/// 256 timers of 112 bytes, and those of a turn, in pages, with what a process's memory moves by itself.
+/// 256 timers of 80 bytes, and those of a turn, in pages, with what a process's memory moves by itself.
 const HELD_MB_MAX: f64 = 0.25;
 
 /// Judges all promises, or says why not.
@@ -47,10 +47,18 @@ fn owner(name: &'static str, report: &Report, parts: [&str; 2], least: f64) -> J
     Ok(target.worse(one?, other?))
 }
 
-/// Where a thread arms in its own loop and another cancels. With a window of one the threads do little but
-/// hand the CPU to each other.
+/// Where a thread arms in its own loop and another cancels, by the CPU time beyond what the threads and their
+/// hand-over take without any timers: with eight threads and 64 timers of each, every thread gives up its CPU
+/// after some 60 of them, which takes longer than the timers of any way.
 fn cross(report: &Report) -> Judged {
-    beside_bucketed("cross-cancel-8", report, "other-w64-8", Way::TollgateLocal, Target::AtLeast(1.5))
+    let (name, part, number) = ("cross-cancel-8", "other-w64-8", "cpu_ns_per_pair");
+    let alone = row(report, part, Way::Nothing.name())?;
+    let beyond = |way: Way| Ok::<_, String>(row(report, part, way.name())?.beyond(alone, number));
+    let (ours, theirs) = (beyond(Way::TollgateLocal)?, beyond(Way::Bucketed)?);
+    let ratios = paired_ratios(&theirs, &ours, number);
+    let about = format!("CPU time of bucketed beside tollgate-local in {part}, both less that of nothing");
+    Verdict::on_median(name, Target::AtLeast(1.5), &ratios, &about)
+        .ok_or_else(|| format!("no round of {part} has all three"))
 }
 
 fn beside_bucketed(name: &'static str, report: &Report, part: &str, way: Way, target: Target) -> Judged {

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use super::bucketed::Bucketed;
 use super::heap::Heap;
 use super::local::LocalEnds;
+use super::nothing::Nothing;
 use super::own_wheel::OwnWheel;
 use super::shared::Shared;
 use super::threads::Threads;
@@ -24,7 +25,7 @@ pub(super) enum Way {
     TollgateOwnWheel,
     /// One mutex around one heap
     Heap,
-    /// brpc's design: 13 buckets, and one thread with a heap
+    /// The design of brpc up to 1.17.0: 13 buckets, and one thread with a heap
     Bucketed,
     /// A timer descriptor for each call
     Timerfd,
@@ -34,6 +35,8 @@ pub(super) enum Way {
     Tick,
     /// tokio's timer
     Tokio,
+    /// No timers: what the experiment itself costs
+    Nothing,
 }
 
 /// What a measurement does with the facility of a way.
@@ -56,12 +59,18 @@ impl Way {
             Self::Threads => "threads",
             Self::Tick => "tick",
             Self::Tokio => "tokio",
+            Self::Nothing => "nothing",
         }
     }
 
     /// Whether it is the engine's.
     pub(super) fn is_ours(self) -> bool {
         matches!(self, Self::TollgateShared | Self::TollgateLocal | Self::TollgateOwnWheel)
+    }
+
+    /// Whether it keeps any timer.
+    pub(super) fn keeps(self) -> bool {
+        self != Self::Nothing
     }
 
     /// Whether a thread can cancel what another has armed.
@@ -81,6 +90,7 @@ impl Way {
             Self::Threads => work.with::<Threads>(),
             Self::Tick => work.with::<Tick>(),
             Self::Tokio => work.with::<Tokio>(),
+            Self::Nothing => work.with::<Nothing>(),
         }
     }
 }
@@ -94,6 +104,11 @@ pub(super) enum Rival {
 }
 
 impl Rival {
+    /// Whether it keeps any timer.
+    pub(super) fn keeps(&self) -> bool {
+        !matches!(self, Self::BuiltIn(way) if !way.keeps())
+    }
+
     /// The program that does its work, if it is not the lab.
     pub(super) fn program(&self) -> Option<&Path> {
         match self {
