@@ -205,6 +205,8 @@ fn what_would_be_late_is_refused_and_what_has_become_late_is_not_run() {
     wait_until(|| monotonic() > soon);
     open.send(()).unwrap();
     assert_eq!(told.recv(), Ok(Err(Failure::Expired)));
+    // That was told at its deadline, before the job ahead of it could end.
+    wait_until(|| pool.stats().classes[0].finished == 2);
     let stats = &pool.stats().classes[0];
     assert_eq!((stats.finished, stats.expired, stats.refused_late, stats.queued), (2, 1, 1, 0));
 }
