@@ -68,6 +68,11 @@ pub(super) struct Levels {
     /// The tick up to which timers are being given out, `tick` or later: whatever comes meanwhile is due
     /// after it, or one that is armed for at once whenever it was due would never end.
     now: u64,
+    /// No timer has to move or to be given out before this tick: a turn that finds nothing due costs a
+    /// comparison. 0 when a timer was put in since that was known.
+    quiet_until: u64,
+    /// What [`Levels::next_due`] found; 0 when it has to look again.
+    next_due: u64,
     levels: Box<[Level; LEVELS]>,
     armed: usize,
 }
@@ -88,7 +93,7 @@ impl Levels {
     pub(super) fn new(now: Nanos) -> Levels {
         let level = Level { occupied: 0, heads: [NONE; SLOTS], earliest: [u64::MAX; SLOTS], looked: 0 };
         let tick = now.0 >> TICK_BITS;
-        Levels { tick, now: tick, levels: Box::new([level; LEVELS]), armed: 0 }
+        Levels { tick, now: tick, quiet_until: 0, next_due: 0, levels: Box::new([level; LEVELS]), armed: 0 }
     }
 
     /// How many timers are inside.
@@ -106,6 +111,7 @@ impl Levels {
     #[inline]
     pub(super) fn insert(&mut self, nodes: &mut impl Nodes, index: u32) {
         self.armed += 1;
+        (self.quiet_until, self.next_due) = (0, 0);
         self.link(nodes, index);
     }
 
@@ -118,6 +124,7 @@ impl Levels {
         let home = &mut self.levels[level];
         if nodes.tick(index) <= home.earliest[slot] {
             home.looked &= !(1 << slot);
+            self.next_due = 0;
         }
         if next != NONE {
             nodes.set_previous(next, previous);
@@ -135,12 +142,16 @@ impl Levels {
 
     /// The earliest time at which a timer can be due; `None` when none is inside.
     pub(super) fn next_due(&mut self, nodes: &impl Nodes) -> Option<Nanos> {
+        if self.next_due != 0 {
+            return Some(start_of(self.next_due));
+        }
         let (level, slot) = self.first_slot()?;
         // Timers of one slot of the lowest level are due together.
         if level > 0 && self.levels[level].looked & 1 << slot == 0 {
             self.look(nodes, level, slot);
         }
-        Some(start_of(self.levels[level].earliest[slot]))
+        self.next_due = self.levels[level].earliest[slot];
+        Some(start_of(self.next_due))
     }
 
     /// Finds the earliest timer of a slot, where there are few. One that is farther ahead than the levels
@@ -164,15 +175,22 @@ impl Levels {
     /// time, so that whoever gets it may take out another that is due as well.
     pub(super) fn pop_due(&mut self, nodes: &mut impl Nodes, now: Nanos) -> Option<u32> {
         self.now = self.now.max(now.0 >> TICK_BITS);
+        if self.now < self.quiet_until {
+            self.tick = self.now;
+            return None;
+        }
+        (self.quiet_until, self.next_due) = (u64::MAX, 0);
         while let Some((level, slot)) = self.first_slot() {
             let start = self.slot_start(level, slot);
             if start > self.now {
+                self.quiet_until = start;
                 break;
             }
             if level == 0 {
                 self.tick = self.tick.max(start.saturating_sub(1));
                 let index = self.levels[0].heads[slot];
                 self.remove(nodes, index);
+                self.quiet_until = 0;
                 return Some(index);
             }
             self.cascade(nodes, level, slot, start);
