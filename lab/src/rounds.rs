@@ -103,6 +103,12 @@ impl Outcome {
         self
     }
 
+    /// Adds what another part found.
+    pub(crate) fn absorb(&mut self, other: Outcome) {
+        self.rows.extend(other.rows);
+        self.failed.extend(other.failed);
+    }
+
     /// Adds what one run of a subject came to.
     pub(crate) fn note(
         &mut self,

@@ -51,7 +51,7 @@ use std::time::Duration;
 use anyhow::{Result, anyhow, ensure};
 use clap::ValueEnum;
 
-use self::case::{CALLS, ECHO, HELD};
+use self::case::{CALLS, ECHO, HELD, TURNS, TURNS_CASE, TURNS_WAYS};
 use self::echo::Deadlines as EchoDeadlines;
 pub(crate) use self::echo::{Echo, echo};
 pub(crate) use self::turn::{Deadlines, keep};
@@ -94,7 +94,7 @@ pub(crate) struct Options {
     /// One short round, which decides nothing: seconds
     #[arg(long)]
     quick: bool,
-    /// Rounds [default: 5, with --long 11]
+    /// Rounds [default: 9, with --long 15]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: Option<u32>,
     /// A program around the timer thread of a built brpc: `docs/lab-drivers.md` says what it is told
@@ -117,7 +117,7 @@ struct Effort {
 impl Effort {
     fn of(options: &Options) -> Self {
         let usual = Self {
-            rounds: 5,
+            rounds: 9,
             case_ms: 40,
             calls_ms: 20_000,
             timers: 1_000_000,
@@ -129,7 +129,7 @@ impl Effort {
                 Self { rounds: 1, case_ms: 2, calls_ms: 200, timers: 20_000, echo_calls: 2_000, counts: 0 }
             }
             (_, true) => Self {
-                rounds: 11,
+                rounds: 15,
                 case_ms: 300,
                 calls_ms: 60_000,
                 timers: 50_000_000,
@@ -140,6 +140,11 @@ impl Effort {
         };
         effort.rounds = options.rounds.map_or(effort.rounds, |rounds| rounds as usize);
         effort
+    }
+
+    /// Rounds of the case that is short and decides.
+    fn turns(&self) -> usize {
+        self.rounds * 3
     }
 }
 
@@ -157,17 +162,16 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     let groups = keepers.len().div_ceil(CALLERS_AT_ONCE);
     let counted = effort.counts * ECHO.len() * EchoDeadlines::value_variants().len();
     let echoes = effort.rounds * EchoDeadlines::value_variants().len();
-    let progress =
-        Progress::new((effort.rounds * rivals.len() + groups + keepers.len() + echoes + counted) as u64);
+    let turns = effort.rounds * rivals.len() + effort.turns() * TURNS_WAYS.len();
+    let progress = Progress::new((turns + groups + keepers.len() + echoes + counted) as u64);
 
     let plan = plan("schedule and cancel", &effort);
-    let task = Task { work: Kind::Pairs, for_ms: effort.case_ms, timers: 0 };
+    let task = Task { work: Kind::Pairs, for_ms: effort.case_ms, timers: 0, case: None };
     let mut found = plan.run(&mut rivals, &progress, |rival| task.run(rival))?;
+    found.absorb(in_turn(&effort, &progress)?);
     calls(&keepers, &effort, &progress, &mut found)?;
     held(&keepers, &effort, &progress, &mut found)?;
-    let echoed = echoes_of(&effort, &progress)?;
-    found.rows.extend(echoed.rows);
-    found.failed.extend(echoed.failed);
+    found.absorb(echoes_of(&effort, &progress)?);
     for round in 0..effort.counts {
         count_instructions(round, &progress, &mut found)?;
     }
@@ -190,9 +194,19 @@ fn plan(what: &'static str, effort: &Effort) -> Rounds {
     Rounds { what, wanted: effort.rounds, extra_max: EXTRA_ROUNDS_MAX, watched: true }
 }
 
+/// The ways that one promise is about, one case each and one after another.
+fn in_turn(effort: &Effort, progress: &Progress) -> Result<Outcome> {
+    let task = Task { work: Kind::Pairs, for_ms: effort.case_ms, timers: 0, case: Some(TURNS_CASE) };
+    let rounds = Rounds { wanted: effort.turns(), ..plan("another thread cancels", effort) };
+    rounds.run(&mut TURNS_WAYS.map(Rival::BuiltIn).to_vec(), progress, |rival| {
+        let numbers = task.run(rival)?.into_iter().map(|(_, numbers)| (TURNS, numbers));
+        Ok(numbers.collect())
+    })
+}
+
 /// 20,000 calls a second with each, a few of them at a time.
 fn calls(rivals: &[Rival], effort: &Effort, progress: &Progress, found: &mut Outcome) -> Result<()> {
-    let task = Task { work: Kind::Calls, for_ms: effort.calls_ms, timers: 0 };
+    let task = Task { work: Kind::Calls, for_ms: effort.calls_ms, timers: 0, case: None };
     for group in rivals.chunks(CALLERS_AT_ONCE) {
         let names: Vec<_> = group.iter().map(Subject::name).collect();
         progress.begin(format!("calls of 5 ms, {}", names.join(" and ")));
@@ -213,7 +227,7 @@ fn calls(rivals: &[Rival], effort: &Effort, progress: &Progress, found: &mut Out
 
 /// The memory of cancelled timers with each.
 fn held(rivals: &[Rival], effort: &Effort, progress: &Progress, found: &mut Outcome) -> Result<()> {
-    let task = Task { work: Kind::Held, for_ms: 0, timers: effort.timers };
+    let task = Task { work: Kind::Held, for_ms: 0, timers: effort.timers, case: None };
     for rival in rivals {
         progress.begin(format!("memory of cancelled timers, {}", rival.name()));
         let done = task.run(rival);

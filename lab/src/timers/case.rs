@@ -4,6 +4,7 @@
 //! measuring.
 
 use super::pairs::{By, Pairs};
+use super::way::Way;
 
 /// Cases of schedule and cancel, in the order of the report: who cancels, window, threads.
 pub(super) const PAIRS: [(&str, Pairs); 18] = [
@@ -26,6 +27,12 @@ pub(super) const PAIRS: [(&str, Pairs); 18] = [
     ("other-w64-8", pairs(By::Other, 64, 8)),
     ("other-w64-50", pairs(By::Other, 64, 50)),
 ];
+
+/// The case of [`PAIRS`] that is measured once more, by [`TURNS_WAYS`] in turns of their own, and the name of
+/// that part. Between two ways of a whole round pass seconds, in which a shared machine becomes another one.
+pub(super) const TURNS_CASE: &str = "other-w64-8";
+pub(super) const TURNS: &str = "other-w64-8-in-turn";
+pub(super) const TURNS_WAYS: [Way; 3] = [Way::TollgateLocal, Way::Bucketed, Way::Nothing];
 
 /// The other parts of the report.
 pub(super) const CALLS: &str = "calls";
@@ -58,10 +65,24 @@ const fn pairs(by: By, window: usize, threads: usize) -> Pairs {
     Pairs { by, threads, window }
 }
 
+/// All parts, in the order of the report.
+fn parts() -> impl Iterator<Item = &'static str> {
+    let pairs = PAIRS.iter().map(|case| case.0);
+    pairs.chain([TURNS, CALLS, HELD]).chain(ECHO.map(|case| case.0))
+}
+
 /// The part of this name.
 pub(super) fn part(name: &str) -> Option<&'static str> {
-    let pairs = PAIRS.iter().map(|case| case.0);
-    pairs.chain([CALLS, HELD]).chain(ECHO.map(|case| case.0)).find(|part| *part == name)
+    parts().find(|part| *part == name)
+}
+
+/// A case of schedule and cancel, as the command line names it.
+///
+/// # Errors
+/// There is none of that name.
+pub(super) fn pairs_named(name: &str) -> Result<&'static str, String> {
+    let found = PAIRS.iter().find(|case| case.0 == name);
+    found.map(|case| case.0).ok_or_else(|| "cases are owner-wW-T and other-wW-T".to_owned())
 }
 
 /// The number of this name.
@@ -71,8 +92,7 @@ pub(super) fn number(name: &str) -> Option<&'static str> {
 
 /// Where a part stands in the report.
 pub(super) fn place(part: &str) -> usize {
-    let pairs = PAIRS.iter().map(|case| case.0);
-    pairs.chain([CALLS, HELD]).chain(ECHO.map(|case| case.0)).position(|it| it == part).unwrap_or(usize::MAX)
+    parts().position(|it| it == part).unwrap_or(usize::MAX)
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use serde_json::{Map, Value, json};
 
 use super::case::{self, CALLS, HELD, PAIRS};
 use super::facility::Facility;
-use super::pairs::{By, Done};
+use super::pairs::{By, Done, Pairs};
 use super::way::{Rival, Way, Work};
 use crate::child;
 use crate::player::{Player, say};
@@ -56,6 +56,9 @@ pub(super) struct Task {
     pub(super) for_ms: u64,
     #[arg(long, default_value_t = 1_000_000)]
     pub(super) timers: u64,
+    /// Of schedule and cancel this case alone
+    #[arg(long, value_parser = case::pairs_named)]
+    pub(super) case: Option<&'static str>,
 }
 
 /// The numbers of each case that a turn made.
@@ -86,7 +89,8 @@ impl Task {
             Rival::BuiltIn(way) => vec!["deadlines", "--way", way.name()],
             Rival::Brpc(_) => Vec::new(),
         };
-        way.into_iter().chain(words).map(OsString::from).collect()
+        let case = self.case.map(|case| ["--case", case]).into_iter().flatten();
+        way.into_iter().chain(words).chain(case).map(OsString::from).collect()
     }
 }
 
@@ -128,16 +132,20 @@ impl Work for Doing<'_> {
         let task = &self.0.task;
         let time = Duration::from_millis(task.for_ms);
         match task.work {
-            Kind::Pairs => pairs::<F>(self.0.way, time),
+            Kind::Pairs => pairs::<F>(self.0.way, task.case, time),
             Kind::Calls => calls::<F>(time),
             Kind::Held => held::<F>(task.timers),
         }
     }
 }
 
-fn pairs<F: Facility>(way: Way, time: Duration) -> Result<Map<String, Value>> {
+fn pairs<F: Facility>(way: Way, only: Option<&str>, time: Duration) -> Result<Map<String, Value>> {
     let mut cases = Map::new();
-    for (name, pairs) in PAIRS.into_iter().filter(|case| way.is_shared() || case.1.by == By::Owner) {
+    let can = |pairs: &Pairs| way.is_shared() || pairs.by == By::Owner;
+    for (name, pairs) in PAIRS.into_iter().filter(|(_, pairs)| can(pairs)) {
+        if only.is_some_and(|only| only != name) {
+            continue;
+        }
         let facility = F::start(std::sync::Arc::new(|_| ()))?;
         let Done { tallied, elapsed, cpu } = pairs.run(&facility, time).with_context(|| name.to_owned())?;
         let numbers = json!({
@@ -196,7 +204,7 @@ mod tests {
 
     #[test]
     fn a_task_survives_the_command_line() {
-        let task = Task { work: Kind::Calls, for_ms: 20, timers: 3 };
+        let task = Task { work: Kind::Calls, for_ms: 20, timers: 3, case: Some("owner-w1-8") };
         let words = task.arguments(&Rival::BuiltIn(Way::TollgateOwnWheel));
         assert_eq!(words[0], "deadlines");
         let line = Line::try_parse_from(&words).expect("its own words are understood");
@@ -223,7 +231,8 @@ mod tests {
             let all = if way.is_shared() { PAIRS.len() } else { 10 };
             let works = [(Kind::Pairs, all), (Kind::Calls, 1), (Kind::Held, 1)];
             for (work, cases) in works.into_iter().take(if way.keeps() { 3 } else { 1 }) {
-                let task = Task { work, for_ms: if work == Kind::Calls { 60 } else { 1 }, timers: 20_000 };
+                let for_ms = if work == Kind::Calls { 60 } else { 1 };
+                let task = Task { work, for_ms, timers: 20_000, case: None };
                 let done =
                     way.with(Doing(&Deadlines { way, task })).unwrap_or_else(|it| panic!("{way:?} {it:#}"));
                 assert_eq!(done.len(), cases, "{way:?} {work:?}");

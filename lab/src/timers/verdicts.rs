@@ -3,7 +3,7 @@
 
 use clap::ValueEnum;
 
-use super::case::{CALLS, ECHO, HELD};
+use super::case::{CALLS, ECHO, HELD, TURNS};
 use super::echo::Deadlines;
 use super::way::Way;
 use crate::report::{Report, Row, Sample, Skipped};
@@ -51,7 +51,7 @@ fn owner(name: &'static str, report: &Report, parts: [&str; 2], least: f64) -> J
 /// hand-over take without any timers: with eight threads and 64 timers of each, every thread gives up its CPU
 /// after some 60 of them, which takes longer than the timers of any way.
 fn cross(report: &Report) -> Judged {
-    let (name, part, number) = ("cross-cancel-8", "other-w64-8", "cpu_ns_per_pair");
+    let (name, part, number) = ("cross-cancel-8", TURNS, "cpu_ns_per_pair");
     let alone = row(report, part, Way::Nothing.name())?;
     let beyond = |way: Way| Ok::<_, String>(row(report, part, way.name())?.beyond(alone, number));
     let (ours, theirs) = (beyond(Way::TollgateLocal)?, beyond(Way::Bucketed)?);
