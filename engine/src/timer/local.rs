@@ -104,17 +104,22 @@ impl Local {
 
     /// Runs `callback` for each timer that is due at `now`, and says how many there were. It may arm and
     /// cancel others here. A panic in it ends its timer, and goes on to the caller.
+    ///
+    /// # Panics
+    /// When the callback puts another end in the place of the one that it is lent.
     pub fn turn(&mut self, now: Nanos, mut callback: impl FnMut(&mut Local, u64) -> Next) -> usize {
         self.desk().shard.unpark();
         self.desk().ending.run_here();
         if self.desk().shard.is_crowded() {
             self.owner.collect();
         }
-        let mut fired = 0;
+        let (mut fired, home) = (0, self.home);
         while let Some(due) = self.owner.pop_due(now) {
             fired += 1;
             let called = catch_unwind(AssertUnwindSafe(|| callback(self, due.tag)));
             let next = *called.as_ref().unwrap_or(&Next::Done);
+            // Before the timer of another end is taken for this one's.
+            assert_eq!(self.home, home, "a callback leaves the end that it is lent where it is");
             if self.owner.finish(due, next) == Finished::Awaited {
                 self.desk().ending.tell();
             }

@@ -461,6 +461,22 @@ fn a_local_end_collects_when_it_is_called_or_goes_to_sleep() {
 }
 
 #[test]
+fn a_callback_that_puts_another_end_in_its_place_is_found_out() {
+    let (service, _told) = telling(&small());
+    let [mut one, mut other] = [(); 2].map(|()| service.timers().attach(|| ()).unwrap());
+    let kept = other.arm(far(), Slack::Tick, 1).unwrap();
+    one.arm(monotonic(), Slack::Tick, 0).unwrap();
+    let turned = catch_unwind(AssertUnwindSafe(|| {
+        one.turn(far(), |lent, _| {
+            std::mem::swap(lent, &mut other);
+            Next::Done
+        })
+    }));
+    assert!(turned.is_err());
+    assert_eq!(service.timers().cancel(kept), Cancel::Cancelled, "it is as it was");
+}
+
+#[test]
 fn timers_of_a_local_end_that_has_gone_are_gone() {
     let (service, _told) = telling(&small());
     let mut local = service.timers().attach(|| ()).unwrap();
