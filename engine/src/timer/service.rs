@@ -15,8 +15,8 @@
 //!             '---------cancel---------> Desk: shard <--wheel-- Local: a thread with a loop of its own
 //! ```
 //!
-//! A thread that arms and fires timers itself, in its own loop, has a [`Local`] end: it pays a third. The
-//! timers of all others go to the posts, each thread's to the same one.
+//! A thread that arms and fires timers itself, in its own loop, has a [`Local`] end: it pays half. The timers
+//! of all others go to the posts, each thread's to the same one.
 //!
 //! A wheel has one owner, and what other threads do reaches it by lists that are taken whole. (The bucketed
 //! timer thread of brpc up to 1.17.0 splits a lock instead, and leaves cancelled timers in its heap until
