@@ -35,14 +35,17 @@ pub(super) struct Links {
     pub(super) list: u16,
 }
 
-/// The memory of timers, by number.
-pub(super) trait Nodes {
+impl Links {
+    /// Of a timer that is in no list.
+    pub(super) const NONE: Links = Links { next: NONE, previous: NONE, list: u16::MAX };
+}
+
+/// A timer's memory, of which the caller has a slice: timers go by their places in it.
+pub(super) trait Node {
     /// The first tick at which the timer is due.
-    fn tick(&self, index: u32) -> u64;
-    fn links(&self, index: u32) -> Links;
-    fn set_links(&mut self, index: u32, links: Links);
-    fn set_next(&mut self, index: u32, next: u32);
-    fn set_previous(&mut self, index: u32, previous: u32);
+    fn tick(&self) -> u64;
+    fn links(&self) -> &Links;
+    fn links_mut(&mut self) -> &mut Links;
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -109,7 +112,7 @@ impl Levels {
 
     /// Puts a timer in whose tick is [`Levels::ahead`].
     #[inline]
-    pub(super) fn insert(&mut self, nodes: &mut impl Nodes, index: u32) {
+    pub(super) fn insert(&mut self, nodes: &mut [impl Node], index: u32) {
         self.armed += 1;
         (self.quiet_until, self.next_due) = (0, 0);
         self.link(nodes, index);
@@ -117,20 +120,21 @@ impl Levels {
 
     /// Takes a timer out that is inside.
     #[inline]
-    pub(super) fn remove(&mut self, nodes: &mut impl Nodes, index: u32) {
+    pub(super) fn remove(&mut self, nodes: &mut [impl Node], index: u32) {
         self.armed -= 1;
-        let Links { next, previous, list } = nodes.links(index);
+        let node = &nodes[index as usize];
+        let Links { next, previous, list } = *node.links();
         let (level, slot) = (usize::from(list) / SLOTS, usize::from(list) % SLOTS);
         let home = &mut self.levels[level];
-        if nodes.tick(index) <= home.earliest[slot] {
+        if node.tick() <= home.earliest[slot] {
             home.looked &= !(1 << slot);
             self.next_due = 0;
         }
         if next != NONE {
-            nodes.set_previous(next, previous);
+            nodes[next as usize].links_mut().previous = previous;
         }
         if previous != NONE {
-            nodes.set_next(previous, next);
+            nodes[previous as usize].links_mut().next = next;
             return;
         }
         home.heads[slot] = next;
@@ -141,7 +145,7 @@ impl Levels {
     }
 
     /// The earliest time at which a timer can be due; `None` when none is inside.
-    pub(super) fn next_due(&mut self, nodes: &impl Nodes) -> Option<Nanos> {
+    pub(super) fn next_due(&mut self, nodes: &[impl Node]) -> Option<Nanos> {
         if self.next_due != 0 {
             return Some(start_of(self.next_due));
         }
@@ -156,7 +160,7 @@ impl Levels {
 
     /// Finds the earliest timer of a slot, where there are few. One that is farther ahead than the levels
     /// reach is kept before its time, so what is found must not be later than the slot.
-    fn look(&mut self, nodes: &impl Nodes, level: usize, slot: usize) {
+    fn look(&mut self, nodes: &[impl Node], level: usize, slot: usize) {
         let end = self.slot_start(level, slot) + (1 << (SLOT_BITS * level as u32)) - 1;
         let home = &mut self.levels[level];
         home.looked |= 1 << slot;
@@ -166,14 +170,15 @@ impl Levels {
                 home.earliest[slot] = earliest.max(home.earliest[slot]);
                 return;
             }
-            earliest = earliest.min(nodes.tick(index));
-            index = nodes.links(index).next;
+            let node = &nodes[index as usize];
+            earliest = earliest.min(node.tick());
+            index = node.links().next;
         }
     }
 
     /// Moves on to `now` and takes out one timer that is due, if any: call it until it has none. One at a
     /// time, so that whoever gets it may take out another that is due as well.
-    pub(super) fn pop_due(&mut self, nodes: &mut impl Nodes, now: Nanos) -> Option<u32> {
+    pub(super) fn pop_due(&mut self, nodes: &mut [impl Node], now: Nanos) -> Option<u32> {
         self.now = self.now.max(now.0 >> TICK_BITS);
         if self.now < self.quiet_until {
             self.tick = self.now;
@@ -222,22 +227,23 @@ impl Levels {
     }
 
     /// Moves the timers of a slot that the wheel enters to the levels below.
-    fn cascade(&mut self, nodes: &mut impl Nodes, level: usize, slot: usize, start: u64) {
+    fn cascade(&mut self, nodes: &mut [impl Node], level: usize, slot: usize, start: u64) {
         let mut index = std::mem::replace(&mut self.levels[level].heads[slot], NONE);
         self.levels[level].occupied &= !(1 << slot);
         self.levels[level].earliest[slot] = u64::MAX;
         self.tick = self.tick.max(start);
         while index != NONE {
-            let next = nodes.links(index).next;
+            let next = nodes[index as usize].links().next;
             self.link(nodes, index);
             index = next;
         }
     }
 
     #[inline]
-    fn link(&mut self, nodes: &mut impl Nodes, index: u32) {
+    fn link(&mut self, nodes: &mut [impl Node], index: u32) {
         let (position, levels) = (self.tick, &mut *self.levels);
-        let kept = nodes.tick(index).min(position + TICKS_AHEAD_MAX);
+        let node = &mut nodes[index as usize];
+        let kept = node.tick().min(position + TICKS_AHEAD_MAX);
         let distance = (kept ^ position) | (SLOTS as u64 - 1);
         let level = ((63 - distance.leading_zeros()) / SLOT_BITS).min(LEVELS as u32 - 1);
         let slot = (kept >> (SLOT_BITS * level)) as usize % SLOTS;
@@ -246,9 +252,9 @@ impl Levels {
         home.occupied |= 1 << slot;
         home.earliest[slot] = home.earliest[slot].min(kept);
         let list = (level as usize * SLOTS + slot) as u16;
-        nodes.set_links(index, Links { next: head, previous: NONE, list });
+        *node.links_mut() = Links { next: head, previous: NONE, list };
         if head != NONE {
-            nodes.set_previous(head, index);
+            nodes[head as usize].links_mut().previous = index;
         }
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use sys::clock::Nanos;
 
 use super::free::{Free, Heat};
-use super::levels::{self, Levels, Links, Nodes, due_tick};
+use super::levels::{Levels, Links, Node, due_tick};
 use super::request::Wanted;
 use super::service::{Cancel, Next};
 use super::shard::{Chain, Duty, Shard, Ticket};
@@ -50,24 +50,12 @@ struct Timer {
     generation: u64,
     tick: u64,
     tag: u64,
-    next: u32,
-    previous: u32,
-    /// `NO_LIST` after it was due.
-    list: u16,
+    /// [`Links::NONE`] after it was due.
+    links: Links,
     slack: Slack,
 }
 
-const NO_LIST: u16 = u16::MAX;
-
-const NO_TIMER: Timer = Timer {
-    generation: 0,
-    tick: 0,
-    tag: 0,
-    next: levels::NONE,
-    previous: levels::NONE,
-    list: NO_LIST,
-    slack: Slack::Tick,
-};
+const NO_TIMER: Timer = Timer { generation: 0, tick: 0, tag: 0, links: Links::NONE, slack: Slack::Tick };
 
 /// What became of a timer after its callback.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -137,7 +125,7 @@ impl Owner {
             if let Spare::Lent(..) = self.spare {
                 self.shard.cell(index).free_cancelled(timer.generation);
             }
-            if timer.list != NO_LIST {
+            if timer.is_in_wheel() {
                 self.wheel.remove(&mut self.timers, index);
             }
             self.give_back(index, Heat::Cold);
@@ -152,8 +140,13 @@ impl Owner {
                 self.give_back(index, Heat::Cold);
             }
         }
-        self.shard.set_armed(self.wheel.armed());
+        self.tell_armed();
         self.lend();
+    }
+
+    /// Has others judge by how many timers there are now.
+    pub(super) fn tell_armed(&self) {
+        self.shard.set_armed(self.wheel.armed());
     }
 
     /// A cell is free.
@@ -186,7 +179,7 @@ impl Owner {
         loop {
             let index = self.wheel.pop_due(&mut self.timers, now)?;
             let timer = &mut self.timers[index as usize];
-            timer.list = NO_LIST;
+            timer.links = Links::NONE;
             if self.shard.cell(index).fire() {
                 return Some(Due { index, tag: timer.tag });
             }
@@ -251,26 +244,22 @@ impl Owner {
     }
 }
 
-impl Nodes for Box<[Timer]> {
-    fn tick(&self, index: u32) -> u64 {
-        self[index as usize].tick
+impl Timer {
+    fn is_in_wheel(&self) -> bool {
+        self.links.list != Links::NONE.list
+    }
+}
+
+impl Node for Timer {
+    fn tick(&self) -> u64 {
+        self.tick
     }
 
-    fn links(&self, index: u32) -> Links {
-        let Timer { next, previous, list, .. } = self[index as usize];
-        Links { next, previous, list }
+    fn links(&self) -> &Links {
+        &self.links
     }
 
-    fn set_links(&mut self, index: u32, links: Links) {
-        let timer = &mut self[index as usize];
-        (timer.next, timer.previous, timer.list) = (links.next, links.previous, links.list);
-    }
-
-    fn set_next(&mut self, index: u32, next: u32) {
-        self[index as usize].next = next;
-    }
-
-    fn set_previous(&mut self, index: u32, previous: u32) {
-        self[index as usize].previous = previous;
+    fn links_mut(&mut self) -> &mut Links {
+        &mut self.links
     }
 }

@@ -13,7 +13,7 @@
 //!             '- as many as `crowd`: somebody has them collected
 //! ```
 //!
-//! Lists of cells are stacks, linked by number through the cells. Two are taken whole, which rules the ABA
+//! Lists of cells are stacks, linked by the numbers of cells. Two are taken whole, which rules the ABA
 //! problem out (R. K. Treiber, IBM RJ 5118, 1986); of the third, `spare`, single cells are taken, so its head
 //! counts what was taken: 2^40 cells would have to go through it while a thread stands between two
 //! instructions.

@@ -7,7 +7,7 @@ use std::num::NonZeroU64;
 
 use sys::clock::Nanos;
 
-use super::levels::{Levels, Links, NONE, Nodes, due_tick, start_of};
+use super::levels::{self, Levels, Links, NONE, due_tick, start_of};
 
 /// Names an armed timer. An id outlives its timer harmlessly: cancelling it again does nothing.
 ///
@@ -41,9 +41,8 @@ struct Node<T> {
     /// u64::MAX while the node is free.
     tick: u64,
     generation: u32,
-    next: u32,
-    previous: u32,
-    list: u16,
+    /// In its list while it is armed; then `next` is the next free node.
+    links: Links,
     payload: Option<T>,
 }
 
@@ -75,7 +74,7 @@ impl<T> Wheel<T> {
         let node = &mut self.nodes[index as usize];
         // Said so that no code is made which would drop one.
         assert!(node.payload.is_none(), "a free node has no payload");
-        self.free = node.next;
+        self.free = node.links.next;
         node.tick = self.levels.ahead(due_tick(when));
         node.payload = Some(payload);
         let generation = node.generation;
@@ -111,40 +110,30 @@ impl<T> Wheel<T> {
     fn add_node(&mut self) {
         let index = u32::try_from(self.nodes.len()).expect("owners bound their timers far below 2^32");
         assert_ne!(index, NONE, "owners bound their timers far below 2^32");
-        let next = std::mem::replace(&mut self.free, index);
-        self.nodes.push(Node { tick: u64::MAX, generation: 0, next, previous: NONE, list: 0, payload: None });
+        let links = Links { next: std::mem::replace(&mut self.free, index), ..Links::NONE };
+        self.nodes.push(Node { tick: u64::MAX, generation: 0, links, payload: None });
     }
 
     fn free_node(&mut self, index: u32) -> Option<T> {
         let node = &mut self.nodes[index as usize];
         node.generation = node.generation.wrapping_add(1);
         node.tick = u64::MAX;
-        node.next = std::mem::replace(&mut self.free, index);
+        node.links.next = std::mem::replace(&mut self.free, index);
         node.payload.take()
     }
 }
 
-impl<T> Nodes for Vec<Node<T>> {
-    fn tick(&self, index: u32) -> u64 {
-        self[index as usize].tick
+impl<T> levels::Node for Node<T> {
+    fn tick(&self) -> u64 {
+        self.tick
     }
 
-    fn links(&self, index: u32) -> Links {
-        let Node { next, previous, list, .. } = self[index as usize];
-        Links { next, previous, list }
+    fn links(&self) -> &Links {
+        &self.links
     }
 
-    fn set_links(&mut self, index: u32, links: Links) {
-        let node = &mut self[index as usize];
-        (node.next, node.previous, node.list) = (links.next, links.previous, links.list);
-    }
-
-    fn set_next(&mut self, index: u32, next: u32) {
-        self[index as usize].next = next;
-    }
-
-    fn set_previous(&mut self, index: u32, previous: u32) {
-        self[index as usize].previous = previous;
+    fn links_mut(&mut self) -> &mut Links {
+        &mut self.links
     }
 }
 
