@@ -113,6 +113,7 @@ impl Local {
         if self.desk().shard.is_crowded() {
             self.owner.collect();
         }
+        self.owner.tell_armed();
         let (mut fired, home) = (0, self.home);
         while let Some(due) = self.owner.pop_due(now) {
             fired += 1;

@@ -461,6 +461,23 @@ fn a_local_end_collects_when_it_is_called_or_goes_to_sleep() {
 }
 
 #[test]
+fn a_local_end_that_has_few_timers_left_is_called_for_few() {
+    let (service, _told) = telling(&Settings { local_timers_max: 8_000, ..small() });
+    let mut local = service.timers().attach(|| ()).unwrap();
+    let names: Vec<_> = (0..8_000).map(|tag| local.arm(far(), Slack::Tick, tag).unwrap()).collect();
+    let crowd = uncollected_max(0);
+    let turn = |local: &mut super::Local| local.turn(monotonic(), |_, _| Next::Done);
+    assert!(local.park().is_some(), "when all are known");
+    turn(&mut local);
+    let (others, own) = names.split_at(crowd);
+    own.iter().for_each(|&name| assert_eq!(local.cancel(name), Cancel::Cancelled));
+    turn(&mut local);
+    others.iter().for_each(|&name| assert_eq!(service.timers().cancel(name), Cancel::Cancelled));
+    turn(&mut local);
+    assert_eq!(local.armed(), 0);
+}
+
+#[test]
 fn a_callback_that_puts_another_end_in_its_place_is_found_out() {
     let (service, _told) = telling(&small());
     let [mut one, mut other] = [(); 2].map(|()| service.timers().attach(|| ()).unwrap());
