@@ -141,11 +141,10 @@ impl Work for Doing<'_> {
 
 fn pairs<F: Facility>(way: Way, only: Option<&str>, time: Duration) -> Result<Map<String, Value>> {
     let mut cases = Map::new();
-    let can = |pairs: &Pairs| way.is_shared() || pairs.by == By::Owner;
-    for (name, pairs) in PAIRS.into_iter().filter(|(_, pairs)| can(pairs)) {
-        if only.is_some_and(|only| only != name) {
-            continue;
-        }
+    let takes_part = |(name, pairs): &(&str, Pairs)| {
+        (way.is_shared() || pairs.by == By::Owner) && only.is_none_or(|only| only == *name)
+    };
+    for (name, pairs) in PAIRS.into_iter().filter(takes_part) {
         let facility = F::start(std::sync::Arc::new(|_| ()))?;
         let Done { tallied, elapsed, cpu } = pairs.run(&facility, time).with_context(|| name.to_owned())?;
         let numbers = json!({
