@@ -23,9 +23,9 @@
 //! they would have been due: apache/brpc#3383.) Whoever cancels one too many collects them, and puts the
 //! alarm off: a thread that sleeps need not be woken to learn that it may sleep on.
 //!
-//! What a thread pays for another's timer is cache lines that it takes over, some 100 ns for each between two
-//! cores. So what others touch is packed (a word in `cell.rs`, a link in `shard.rs`), timers armed together
-//! are neighbours (`free.rs`), and all else is the owner's alone.
+//! What a thread pays for another's timer is the cache lines that it takes over. So what others touch is
+//! packed (a word in `cell.rs`, a link in `shard.rs`), timers armed together are neighbours (`free.rs`), and
+//! all else is the owner's alone.
 
 use std::fmt;
 use std::io;
