@@ -9,6 +9,7 @@
 //!   clock.rs   monotonic and wall time             limits.rs  what this machine permits
 //!   ring.rs    one producer, one consumer          stack.rs   many producers, one who takes all
 //!   parking.rs who sleeps and who wakes        parker.rs  the sleep of one thread
+//!   mailbox.rs many senders, one who receives, bounded
 //!   alarm.rs   a sleep until a time that others move
 //!   mapping.rs memory that outlives the process    once_fn.rs a closure for another thread
 //!   thread.rs  what the kernel knows of a thread   pressure.rs  what threads and machine waited for
@@ -20,6 +21,7 @@ pub mod clock;
 pub mod crash;
 pub mod epoll;
 pub mod limits;
+pub mod mailbox;
 pub mod mapping;
 pub mod once_fn;
 pub mod parker;
