@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!   stall.rs       work that waited for CPU, disk or memory (PSI)   ticks.rs  what the hypervisor took
-//!   throttling.rs  what a control group's quota took
+//!   throttling.rs  what a control group's quota took   queues.rs  connections that found no room to wait
 //! ```
 
 use std::fs::File;
@@ -14,10 +14,12 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Duration;
 
+mod queues;
 mod stall;
 mod throttling;
 mod ticks;
 
+pub use queues::ListenDrops;
 pub use stall::{Resource, Stall, StallLine};
 pub use throttling::Throttling;
 pub use ticks::CpuTicks;
@@ -27,8 +29,8 @@ use crate::limits::Root;
 use crate::thread::RunTime;
 
 /// The longest beginning of a file that holds what is read of it: the first line of `/proc/stat`, a
-/// `cpu.stat`.
-const FILE_BYTES_MAX: usize = 1024;
+/// `cpu.stat`, the first two lines of `/proc/net/netstat` (3 KB on Linux 6.18).
+const FILE_BYTES_MAX: usize = 8 * 1024;
 
 /// Takes samples of the pressure on some threads and on the machine.
 #[derive(Debug)]
@@ -36,6 +38,7 @@ pub struct Sampler {
     threads: Vec<Kept>,
     stalls: [Kept; Resource::ALL.len()],
     ticks: Kept,
+    queues: Kept,
     /// One for each of our control groups: as of the sampler's beginning, if the process is moved.
     throttling: Vec<Kept>,
     last: Option<(Nanos, Totals)>,
@@ -49,6 +52,7 @@ impl Sampler {
             threads: ids.iter().map(thread).collect(),
             stalls: Resource::ALL.map(|resource| Kept::open(root, Stall::path(resource))),
             ticks: Kept::open(root, CpuTicks::PATH),
+            queues: Kept::open(root, ListenDrops::PATH),
             throttling: throttling::paths(root).iter().map(|path| Kept::open(root, path)).collect(),
             last: None,
         }
@@ -60,6 +64,7 @@ impl Sampler {
             threads: self.threads.iter().map(|file| RunTime::parse(&file.text()?)).collect(),
             stalls: self.stalls.each_ref().map(|file| Stall::parse(&file.text()?)),
             ticks: self.ticks.text().and_then(|text| CpuTicks::parse(&text)),
+            drops: self.queues.text().and_then(|text| ListenDrops::parse(&text)),
             throttling: Throttling::sum(self.throttling.iter().filter_map(Kept::text)),
         };
         let (then, before) = self.last.take().unwrap_or_else(|| (now, totals.clone()));
@@ -73,6 +78,7 @@ impl Sampler {
                 .collect(),
             stalls: totals.stalls,
             ticks: grown(totals.ticks, before.ticks, CpuTicks::since),
+            drops: grown(totals.drops, before.drops, ListenDrops::since),
             throttling: grown(totals.throttling, before.throttling, Throttling::since),
         };
         self.last = Some((now, totals));
@@ -85,6 +91,7 @@ struct Totals {
     threads: Vec<Option<RunTime>>,
     stalls: [Option<Stall>; Resource::ALL.len()],
     ticks: Option<CpuTicks>,
+    drops: Option<ListenDrops>,
     throttling: Option<Throttling>,
 }
 
@@ -108,6 +115,8 @@ pub struct Pressure {
     pub stalls: [Option<Stall>; Resource::ALL.len()],
     /// CPU time of the machine, and what the hypervisor withheld of it.
     pub ticks: Option<Grown<CpuTicks>>,
+    /// Connections that found no room to wait, of all programs in this network namespace.
+    pub drops: Option<Grown<ListenDrops>>,
     /// What quotas of control groups did to us.
     pub throttling: Option<Grown<Throttling>>,
 }
@@ -159,6 +168,7 @@ mod tests {
         let machine = ample();
         machine.write("proc/self/task/7/schedstat", "1000000 2000000 5\n");
         machine.write("proc/stat", "cpu  10 0 0 80 0 0 0 10 0 0\n");
+        machine.write("proc/net/netstat", "TcpExt: ListenOverflows ListenDrops\nTcpExt: 3 4\n");
         machine.write("proc/pressure/io", "some avg10=1.50 avg60=0 avg300=0 total=70\n");
         let mut sampler = Sampler::new(&machine.root(), &[7, 8]);
         let first = sampler.sample(Nanos(100 * MS));
@@ -166,6 +176,7 @@ mod tests {
         assert_eq!(first.threads[0].unwrap().added, RunTime::default());
         machine.write("proc/self/task/7/schedstat", "3000000 7000000 6\n");
         machine.write("proc/stat", "cpu  16 0 0 82 0 0 0 12 0 0\n");
+        machine.write("proc/net/netstat", "TcpExt: ListenOverflows ListenDrops\nTcpExt: 8 10\n");
         machine.write("sys/fs/cgroup/own/cpu.stat", "nr_periods 10\nnr_throttled 3\nthrottled_usec 40\n");
         let second = sampler.sample(Nanos(110 * MS));
         assert_eq!(second.span, Duration::from_millis(10));
@@ -176,6 +187,7 @@ mod tests {
         assert_eq!(second.threads[1], None, "there is no such thread");
         assert_eq!(second.delay_share_max(), 0.5);
         assert_eq!(second.ticks.unwrap().added.steal_share(), 0.2);
+        assert_eq!(second.drops.unwrap().added, ListenDrops { overflows: 5, drops: 6 });
         assert_eq!(second.stalls.map(|stall| stall.is_some()), [false, true, false]);
         assert_eq!(second.stalls[1].unwrap().some.last_10_s_percent, 1.5);
         assert_eq!(second.throttling.unwrap().added.throttled_periods, 3);
