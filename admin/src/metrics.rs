@@ -9,7 +9,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use gateway::stats::{
-    CLOSE_REASONS, ClassStats, DURATION_BOUNDS_US, Denied, Durations, PROTOCOLS, Stats, WorkerStats,
+    CLOSE_REASONS, ClassStats, DURATION_BOUNDS_US, Denied, Durations, PROTOCOLS, ReactorStats, Stats,
+    WorkerStats,
 };
 use ledger::Status;
 use prometheus_client::collector::Collector;
@@ -17,7 +18,8 @@ use prometheus_client::encoding::{
     DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, EncodeLabelValue, MetricEncoder, NoLabelSet,
 };
 use prometheus_client::metrics::MetricType;
-use sys::pressure::{CpuTicks, Pressure, Resource, Stall, StallLine, Throttling};
+use sys::pressure::{CpuTicks, ListenDrops, Pressure, Resource, Stall, StallLine, Throttling};
+use sys::socket::Shortage;
 use sys::thread::RunTime;
 
 /// Where figures come from.
@@ -108,12 +110,7 @@ impl Figures {
             "Flows relayed now, by thread",
             each(WorkerStats::flows_active),
         )?;
-        page.counters("tollgate_accepted", "Connections accepted", each(|it| it.reactor.accepts.value()))?;
-        page.counters(
-            "tollgate_accept_errors",
-            "Accepts that failed because descriptors or memory were used up",
-            each(|it| it.reactor.accepts_exhausted.value()),
-        )?;
+        self.accepts(page)?;
         page.counters(
             "tollgate_reactor_turns",
             "Turns of the reactors' loops",
@@ -141,6 +138,52 @@ impl Figures {
             sum(|it| it.pipes_created.value()),
         )?;
         page.gauge("tollgate_pipes_held", "Pipes that exist now", sum(|it| it.pipes_held.value()))
+    }
+
+    /// How connections reach the threads, and how evenly.
+    fn accepts(&self, page: &mut Page<'_>) -> fmt::Result {
+        let each = |number: fn(&ReactorStats) -> u64| {
+            let workers = self.stats.workers.iter().enumerate();
+            workers.map(move |(index, worker)| ([("worker", index.to_string())], number(&worker.reactor)))
+        };
+        page.gauges(
+            "tollgate_worker_clients",
+            "Client connections now, by thread, also those between two requests",
+            each(|it| it.connections.value()),
+        )?;
+        page.gauge(
+            "tollgate_worker_balance_ratio",
+            "The most client connections that a thread has, as a multiple of the mean",
+            balance(self.stats.workers.iter().map(|worker| worker.reactor.connections.value())),
+        )?;
+        page.gauges_of_seconds(
+            "tollgate_worker_lag_seconds",
+            "How long turns of the loop take, a moving average: so long what is new may have to wait",
+            each(|it| u64::try_from(it.turn_length().as_nanos()).unwrap_or(u64::MAX)),
+        )?;
+        page.counters("tollgate_accepted", "Connections accepted", each(|it| it.accepts.value()))?;
+        page.counters("tollgate_accept_wakes", "Wakes for a listener", each(|it| it.accept_wakes.value()))?;
+        page.counters(
+            "tollgate_accept_empty",
+            "Accepts that found nobody: another thread was faster",
+            each(|it| it.accepts_empty.value()),
+        )?;
+        page.counters(
+            "tollgate_handed_over",
+            "Connections accepted by the thread and served by another",
+            each(|it| it.handed_over.value()),
+        )?;
+        let workers = self.stats.workers.iter().enumerate();
+        page.counters(
+            "tollgate_accept_errors",
+            "Accepts that failed because something was used up",
+            workers.flat_map(|(index, worker)| {
+                Shortage::ALL.map(|shortage| {
+                    let labels = [("worker", index.to_string()), ("reason", shortage.as_str().to_owned())];
+                    (labels, worker.reactor.shortages[shortage as usize].value())
+                })
+            }),
+        )
     }
 
     fn log_and_ledger(&self, page: &mut Page<'_>) -> fmt::Result {
@@ -244,7 +287,7 @@ impl Figures {
     /// What the reactor threads waited for, as of the last second. What the machine does not tell is left
     /// out.
     fn pressure(&self, page: &mut Page<'_>) -> fmt::Result {
-        let Pressure { threads, stalls, ticks, throttling, .. } = self.stats.pressure.read();
+        let Pressure { threads, stalls, ticks, drops, throttling, .. } = self.stats.pressure.read();
         let each = |span: fn(&RunTime) -> Duration| {
             let runs = threads.iter().enumerate().filter_map(|(index, run)| Some((index, (*run)?.total)));
             runs.map(move |(index, run)| ([("worker", index.to_string())], span(&run).as_secs_f64()))
@@ -274,6 +317,18 @@ impl Figures {
             let seconds = ticks.total.steal as f64 / CpuTicks::PER_SECOND as f64;
             page.counter("tollgate_steal_seconds", "CPU time that the hypervisor withheld", seconds)?;
         }
+        if let Some(ListenDrops { overflows, drops }) = drops.map(|it| it.total) {
+            page.counter(
+                "tollgate_listen_overflows",
+                "Connections that found a listening queue full, of any program in this network namespace",
+                overflows,
+            )?;
+            page.counter(
+                "tollgate_listen_drops",
+                "These, and those that a listening socket dropped for another reason",
+                drops,
+            )?;
+        }
         let Some(Throttling { periods, throttled_periods, throttled }) = throttling.map(|it| it.total) else {
             return Ok(());
         };
@@ -300,6 +355,13 @@ fn process(page: &mut Page<'_>, stats: &Stats) -> fmt::Result {
         Ok(count) => page.gauge("process_open_fds", "Descriptors that the process holds", count),
         Err(_) => Ok(()),
     }
+}
+
+/// The greatest of `loads` as a multiple of their mean.
+fn balance(loads: impl Iterator<Item = u64> + Clone) -> f64 {
+    let (count, sum) = (loads.clone().count() as f64, loads.clone().sum::<u64>() as f64);
+    let most = loads.max().unwrap_or(0) as f64;
+    if sum == 0.0 { 1.0 } else { most * count / sum }
 }
 
 fn seconds(nanos: u64) -> f64 {
@@ -340,6 +402,18 @@ impl Page<'_> {
     /// A figure that goes up and down.
     fn gauge(&mut self, name: &'static str, help: &str, value: impl EncodeGaugeValue) -> fmt::Result {
         self.begin(name, help, MetricType::Gauge)?.encode_gauge(&value)
+    }
+
+    /// One such figure for each set of labels, of nanoseconds.
+    fn gauges_of_seconds<V: EncodeLabelValue, const N: usize>(
+        &mut self,
+        name: &'static str,
+        help: &str,
+        rows: impl IntoIterator<Item = ([(&'static str, V); N], u64)>,
+    ) -> fmt::Result {
+        let mut metric = self.begin(name, help, MetricType::Gauge)?;
+        rows.into_iter()
+            .try_for_each(|(labels, nanos)| metric.encode_family(&labels)?.encode_gauge(&seconds(nanos)))
     }
 
     /// One such figure for each set of labels.

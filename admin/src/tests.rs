@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use gateway::stats::{CLOSE_REASONS, Denied, PROTOCOLS};
 use sys::clock::WallNanos;
-use sys::pressure::{CpuTicks, Grown, Pressure, Stall, StallLine, Throttling};
+use sys::pressure::{CpuTicks, Grown, ListenDrops, Pressure, Stall, StallLine, Throttling};
+use sys::socket::Shortage;
 use sys::thread::RunTime;
 
 use super::*;
@@ -318,7 +319,14 @@ fn metrics_say_what_was_counted() {
     worker.log_dropped.add(fresh("tollgate_log_dropped_total".into()));
     worker.ledger_full.add(fresh("tollgate_ledger_full_total".into()));
     worker.reactor.accepts.add(fresh("tollgate_accepted_total{worker=\"1\"}".into()));
-    worker.reactor.accepts_exhausted.add(fresh("tollgate_accept_errors_total{worker=\"1\"}".into()));
+    worker.reactor.accept_wakes.add(fresh("tollgate_accept_wakes_total{worker=\"1\"}".into()));
+    worker.reactor.accepts_empty.add(fresh("tollgate_accept_empty_total{worker=\"1\"}".into()));
+    worker.reactor.handed_over.add(fresh("tollgate_handed_over_total{worker=\"1\"}".into()));
+    worker.reactor.connections.set(fresh("tollgate_worker_clients{worker=\"1\"}".into()));
+    for shortage in Shortage::ALL {
+        let name = format!("tollgate_accept_errors_total{{worker=\"1\",reason=\"{}\"}}", shortage.as_str());
+        worker.reactor.shortages[shortage as usize].add(fresh(name));
+    }
     worker.reactor.turns.add(fresh("tollgate_reactor_turns_total{worker=\"1\"}".into()));
     worker.reactor.events.add(fresh("tollgate_reactor_events_total{worker=\"1\"}".into()));
     worker.reactor.panics.add(fresh("tollgate_task_panics_total{worker=\"1\"}".into()));
@@ -395,11 +403,29 @@ fn gauges_flags_and_spans_are_told_too() {
 }
 
 #[test]
+fn balance_is_the_most_that_a_thread_has_beside_the_mean() {
+    let fixture = fixture(BOUNDS);
+    let balance = || samples(&fixture.get("/metrics").1)["tollgate_worker_balance_ratio"];
+    assert_eq!(balance(), 1.0, "nobody is connected");
+    let workers = &fixture.stats.workers;
+    workers.iter().for_each(|worker| worker.reactor.connections.set(10));
+    assert_eq!(balance(), 1.0);
+    workers.iter().skip(1).for_each(|worker| worker.reactor.connections.set(0));
+    assert_eq!(balance(), workers.len() as f64, "one has them all");
+}
+
+#[test]
 fn pressure_is_told_as_far_as_the_machine_tells_it() {
     let fixture = fixture(BOUNDS);
     let is_there = |page: &str, name: &str| samples(page).keys().any(|it| it.starts_with(name));
     let (_, page) = fixture.get("/metrics");
-    for name in ["tollgate_worker_run_delay", "tollgate_pressure", "tollgate_steal", "tollgate_cgroup"] {
+    for name in [
+        "tollgate_worker_run_delay",
+        "tollgate_pressure",
+        "tollgate_steal",
+        "tollgate_cgroup",
+        "tollgate_listen",
+    ] {
         assert!(!is_there(&page, name), "{name} before the first sample in\n{page}");
     }
     let ms = Duration::from_millis;
@@ -417,6 +443,7 @@ fn pressure_is_told_as_far_as_the_machine_tells_it() {
             Some(Stall { some: line(7), full: Some(line(5)) }),
         ],
         ticks: Some(Grown { total: CpuTicks { busy: 1, idle: 2, steal: 350 }, added: CpuTicks::default() }),
+        drops: Some(Grown { total: ListenDrops { overflows: 8, drops: 9 }, added: ListenDrops::default() }),
         throttling: Some(Grown { total: throttling, added: Throttling::default() }),
         ..Pressure::default()
     });
@@ -429,6 +456,8 @@ fn pressure_is_told_as_far_as_the_machine_tells_it() {
         ("tollgate_pressure_some_seconds_total{resource=\"memory\"}", 0.007),
         ("tollgate_pressure_full_seconds_total{resource=\"memory\"}", 0.005),
         ("tollgate_steal_seconds_total", 3.5),
+        ("tollgate_listen_overflows_total", 8.0),
+        ("tollgate_listen_drops_total", 9.0),
         ("tollgate_cgroup_periods_total", 40.0),
         ("tollgate_cgroup_throttled_periods_total", 30.0),
         ("tollgate_cgroup_throttled_seconds_total", 2.5),

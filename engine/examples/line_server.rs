@@ -10,10 +10,11 @@
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use engine::accept::{Acceptor, strategy};
+use engine::accept::{self, Acceptor, crew};
 use engine::executor::Executor;
 use engine::inbox::Parking;
 use engine::net::TcpStream;
@@ -31,15 +32,17 @@ const LINE_BYTES_MAX: usize = 256;
 
 fn main() -> io::Result<()> {
     let pool = pool()?;
-    let parking = Arc::new(Parking::new()?);
-    let reactor = Reactor::new(Arc::clone(&parking), Arc::new(ReactorStats::default()))?;
+    let (parking, stats) = (Arc::new(Parking::new()?), Arc::new(ReactorStats::default()));
+    let reactor = Reactor::new(Arc::clone(&parking), Arc::clone(&stats))?;
+    // A crew of one: connections of several threads' servers could be handed over.
+    let seat = Rc::new(crew([(Arc::clone(&parking), stats)]).remove(0));
     let mut connections: Executor<Pin<Box<dyn Future<Output = ()>>>> =
         Executor::new(CONNECTIONS_MAX, parking);
 
-    let strategy = strategy("exclusive").expect("it is one of the engine's");
+    let strategy = accept::strategy("exclusive").expect("it is one of the engine's");
     let address = ADDRESS.parse().expect("an address and a port");
-    let listener = strategy.listen(address, 128, 1)?.remove(0);
-    let mut acceptor = Acceptor::new(&reactor, listener, strategy, Tag(0))?;
+    let entrance = accept::listen(strategy, address, 128, 1, 0)?.remove(0);
+    let mut acceptor = Acceptor::new(&reactor, &seat, entrance, Tag(0))?;
     println!("listening on {ADDRESS}");
 
     let mut wakes = Vec::new();
@@ -47,7 +50,8 @@ fn main() -> io::Result<()> {
         reactor.turn(&mut wakes, || !connections.has_runnable())?;
         // One listener, so every wake is its.
         if !wakes.is_empty() {
-            acceptor.accept(|socket, _peer| {
+            // Where descriptors are used up it rests by itself.
+            let _ = acceptor.accept(|socket, _peer| {
                 let stream = TcpStream::new(&reactor, socket);
                 let serve = serve(stream, pool.clone());
                 // One that fails is over, and nobody else need know.

@@ -1,8 +1,9 @@
 //! The reactor: what one thread sleeps for and who is told when it wakes.
 //!
 //! Promises: one system call per turn, and it sleeps exactly until the next event, timer, wake or message;
-//! time is read once per turn; an event or timer of something that is gone reaches nobody, because keys
-//! carry generations. Leaves to others: running tasks (`executor`), and what a [`Tag`] stands for.
+//! time is read at a turn's begin and end; an event or timer of something that is gone reaches nobody,
+//! because keys carry generations. Leaves to others: running tasks (`executor`), and what a [`Tag`] stands
+//! for.
 //!
 //! Whoever waits is either a task, which is woken, or a [`Tag`], which the loop's owner is handed as a
 //! [`Wake`]: state machines need no future, no waker and no allocation.
@@ -108,13 +109,16 @@ impl Reactor {
     /// None that the caller can cause.
     pub fn turn(&self, wakes: &mut Vec<Wake>, is_idle: impl FnOnce() -> bool) -> io::Result<()> {
         self.parking.announce();
-        let timeout = if is_idle() { self.until_next_timer() } else { Some(Duration::ZERO) };
+        let sleeps = is_idle();
+        let ended = clock::monotonic();
+        self.stats.end_turn(ended, sleeps);
+        let timeout = if sleeps { self.until_next_timer(ended) } else { Some(Duration::ZERO) };
         let events = &mut *self.events.borrow_mut();
         let waited = self.epoll.wait(events, timeout);
         self.parking.retract();
         waited?;
         self.now.set(clock::monotonic());
-        self.stats.turns.add(1);
+        self.stats.begin_turn(self.now.get());
         self.collect_events(events, wakes);
         self.collect_timers(wakes);
         Ok(())
@@ -196,9 +200,9 @@ impl Reactor {
         (self.sources.borrow().len(), self.wheel.borrow().armed())
     }
 
-    fn until_next_timer(&self) -> Option<Duration> {
+    fn until_next_timer(&self, now: Nanos) -> Option<Duration> {
         let next = self.wheel.borrow_mut().next_due()?;
-        Some(next.since(clock::monotonic()))
+        Some(next.since(now))
     }
 
     fn collect_events(&self, events: &Events, wakes: &mut Vec<Wake>) {

@@ -5,6 +5,10 @@
 //! that each counter really has one writing thread, and what the numbers are called outside.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use sys::clock::Nanos;
+use sys::socket::Shortage;
 
 /// A number that its one writer moves and everybody may read.
 #[derive(Debug, Default)]
@@ -49,12 +53,85 @@ pub struct ReactorStats {
     pub stale_events: Counter,
     /// Timers that were due.
     pub timers: Counter,
+    /// Client connections that the thread serves, as the loop's owner last told.
+    pub connections: Counter,
+    /// Wakes for a listener.
+    pub accept_wakes: Counter,
     /// Connections accepted.
     pub accepts: Counter,
     /// Accept calls that found nothing.
     pub accepts_empty: Counter,
-    /// Accept calls that failed because a resource was used up.
-    pub accepts_exhausted: Counter,
+    /// Connections accepted that another thread serves.
+    pub handed_over: Counter,
+    /// Accept calls that failed because a resource was used up, by [`Shortage`].
+    pub shortages: [Counter; Shortage::ALL.len()],
     /// Tasks that ended by a panic.
     pub panics: Counter,
+    /// When the turn that goes on began, in monotonic nanoseconds; 0 while the thread sleeps.
+    busy_since: Counter,
+    /// How long turns take, without their sleep, in nanoseconds: a moving average.
+    turn_length: Counter,
+}
+
+/// What a turn counts for in the average of their lengths is 2 to the power of minus this.
+const AVERAGE_SHIFT: u32 = 3;
+
+impl ReactorStats {
+    /// How long new work waits for this thread, as far as anybody can know at `now`: not at all while it
+    /// sleeps, else as long as turns usually take, or as this one has taken already.
+    pub fn lag(&self, now: Nanos) -> Duration {
+        match self.busy_since.value() {
+            0 => Duration::ZERO,
+            since => self.turn_length().max(now.since(Nanos(since))),
+        }
+    }
+
+    /// How long turns take, without their sleep: a moving average.
+    pub fn turn_length(&self) -> Duration {
+        Duration::from_nanos(self.turn_length.value())
+    }
+
+    /// A turn of the loop begins.
+    pub(crate) fn begin_turn(&self, now: Nanos) {
+        self.turns.add(1);
+        self.busy_since.set(now.0);
+    }
+
+    /// The turn that goes on, if one does, is over at `now`; the thread goes to sleep, or looks for more.
+    pub(crate) fn end_turn(&self, now: Nanos, sleeps: bool) {
+        let began = self.busy_since.value();
+        if began != 0 {
+            let (average, length) = (self.turn_length.value(), now.since(Nanos(began)).as_nanos() as u64);
+            self.turn_length.set(average - (average >> AVERAGE_SHIFT) + (length >> AVERAGE_SHIFT));
+        }
+        if sleeps {
+            self.busy_since.set(0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lag_is_what_a_turn_takes_or_has_taken_and_nothing_in_sleep() {
+        const MS: u64 = 1_000_000;
+        let lag = |stats: &ReactorStats, now: u64| stats.lag(Nanos(now)).as_micros();
+        let stats = ReactorStats::default();
+        stats.end_turn(Nanos(5 * MS), false);
+        assert_eq!(lag(&stats, 5 * MS), 0, "what is before the first turn is none");
+        stats.begin_turn(Nanos(10 * MS));
+        assert_eq!(lag(&stats, 11 * MS), 1_000, "so long it has not come round");
+        stats.end_turn(Nanos(12 * MS), true);
+        assert_eq!(lag(&stats, 20 * MS), 0, "it sleeps");
+        stats.begin_turn(Nanos(20 * MS));
+        assert_eq!(lag(&stats, 20 * MS), 250, "an eighth of the last turn");
+        for _ in 0..100 {
+            stats.end_turn(Nanos(21 * MS), false);
+        }
+        assert!((990..=1_000).contains(&lag(&stats, 20 * MS)), "in time the average is what they take");
+        stats.end_turn(Nanos(20 * MS), false);
+        assert!(lag(&stats, 20 * MS) < 900, "and goes down with them");
+    }
 }

@@ -23,6 +23,7 @@ pub mod config;
 mod connection;
 mod date;
 mod dial;
+mod doors;
 pub mod drain;
 mod expiring;
 pub mod jobs;

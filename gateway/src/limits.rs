@@ -64,6 +64,10 @@ pub const CLOSES_PER_SECOND_MAX: usize = 16 * 1024;
 /// the live table beside the open ones.
 pub const STALL_SECONDS_MAX: usize = 1;
 
+/// Connections of a thread between two requests that end at a time when an accept finds descriptors or memory
+/// used up. Each has one or two descriptors, and a thread tries again 10 to 50 times a second.
+pub const SHED_AT_SHORTAGE_MAX: usize = 16;
+
 /// Bytes of a refused client that are read and dropped, so that it can read our answer before a reset.
 pub const LINGER_BYTES_MAX: usize = 256 * 1024;
 

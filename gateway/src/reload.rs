@@ -24,6 +24,12 @@ const ADDRESS_PATIENCE: Duration = Duration::from_secs(1);
 /// How often it looks meanwhile.
 const LOOK: Duration = Duration::from_millis(20);
 
+/// Numbers of listening addresses begin anew behind this one: by then the first ones have long been
+/// forgotten.
+const DOORS_MAX: u32 = 1 << 28;
+
+const _: () = assert!((DOORS_MAX as usize) <= crate::wake::INDEXES);
+
 /// What a reload changed.
 #[derive(Debug, Default)]
 pub struct Changes {
@@ -62,17 +68,19 @@ impl Gateway {
         Ok(changes)
     }
 
-    fn listen_on_new(&self, config: &Config) -> Result<Vec<Listening>, StartError> {
+    fn listen_on_new(&mut self, config: &Config) -> Result<Vec<Listening>, StartError> {
         let listeners = config.listeners.iter().map(|listener| listener.address);
-        let new = listeners.filter(|address| !self.listening.contains_key(address));
-        new.map(|address| self.listen_patiently(config, address)).collect()
+        let new: Vec<_> = listeners.filter(|address| !self.listening.contains_key(address)).collect();
+        new.into_iter().map(|address| self.listen_patiently(config, address)).collect()
     }
 
     /// Listens on an address, which an earlier reload may just have removed.
-    fn listen_patiently(&self, config: &Config, address: SocketAddr) -> Result<Listening, StartError> {
+    fn listen_patiently(&mut self, config: &Config, address: SocketAddr) -> Result<Listening, StartError> {
         let deadline = clock::monotonic() + ADDRESS_PATIENCE;
+        let door = self.next_door;
+        self.next_door = door.checked_add(1).filter(|next| *next < DOORS_MAX).unwrap_or(0);
         loop {
-            match listen(config, address, self.strategy, self.workers.len()) {
+            match listen(config, address, self.strategy, self.workers.len(), door) {
                 Err(StartError::Listen { error, .. })
                     if error.kind() == ErrorKind::AddrInUse && clock::monotonic() < deadline =>
                 {
@@ -83,16 +91,16 @@ impl Gateway {
         }
     }
 
-    /// Orders every thread to run by the current snapshot, each with its own socket of every new listener.
+    /// Orders every thread to run by the current snapshot, each with its own entrance of every new listener.
     pub(crate) fn reconfigure(&mut self, added: Vec<Listening>, removed: &[SocketAddr]) {
         let mut added_by_thread: Vec<Vec<_>> = self.workers.iter().map(|_| Vec::new()).collect();
         for address in removed {
             self.listening.remove(address);
         }
-        for Listening { configured, bound, sockets } in added {
+        for Listening { configured, bound, entrances } in added {
             self.listening.insert(configured, bound);
-            for (added, socket) in added_by_thread.iter_mut().zip(sockets) {
-                added.push((configured, socket));
+            for (added, entrance) in added_by_thread.iter_mut().zip(entrances) {
+                added.push((configured, entrance));
             }
         }
         for (worker, added) in self.workers.iter().zip(added_by_thread) {

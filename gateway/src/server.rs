@@ -11,13 +11,12 @@ use std::rc::Rc;
 use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 
-use engine::accept::{self, Strategy};
+use engine::accept::{self, Entrance, Seat, Strategy, crew};
 use engine::executor::Executor;
 use engine::inbox::{Address, Inbox, Parking};
 use engine::reactor::Reactor;
 use ledger::{Durability, Inlet, Ledger, OpenError, OpenSettings};
 use sys::clock;
-use sys::socket::Listener;
 
 use crate::auth::{AuthShared, Authenticator};
 use crate::config::Config;
@@ -68,6 +67,8 @@ pub struct Gateway {
     /// Snapshots that threads may still hold; each is freed here once the last of them has let go.
     pub(crate) retired: Vec<Arc<Snapshot>>,
     pub(crate) strategy: &'static dyn Strategy,
+    /// The number of the next address that is listened on.
+    pub(crate) next_door: u32,
     pub(crate) workers: Vec<Handle>,
     /// Configured to bound address of every live listener.
     pub(crate) listening: BTreeMap<SocketAddr, SocketAddr>,
@@ -101,7 +102,7 @@ struct Parts {
     log: LogInlet,
     auth: Arc<AuthShared>,
     resolver: Resolver,
-    strategy: &'static dyn Strategy,
+    seat: Seat,
     process: u32,
     handshakes_max: usize,
 }
@@ -122,6 +123,7 @@ impl Gateway {
         let threads = reactors(&config);
         // First what others may hold: an address or a ledger in use should be told before anything starts.
         let listeners = listen_on_all(&config, strategy, threads)?;
+        let next_door = u32::try_from(listeners.len()).expect("listeners are few");
         config.own_also(listeners.iter().map(|listening| listening.bound).chain([admin]));
         let (ledger, inlets) =
             Ledger::open(&ledger_settings(&config, threads)).map_err(StartError::Ledger)?;
@@ -136,9 +138,12 @@ impl Gateway {
             (config.limits.handshakes as usize).div_ceil(threads).min(HANDSHAKES_PER_THREAD_MAX);
         let fixed = Fixed::of(&config);
         let snapshot = Arc::new(Snapshot::first(config));
+        let parkings = parkings(threads).map_err(StartError::Thread)?;
+        let counted = stats.workers.iter().map(|worker| Arc::clone(&worker.reactor));
+        let seats = crew(parkings.iter().cloned().zip(counted));
         let mut workers = Vec::new();
-        for (number, (inlet, log)) in (0..).zip(inlets.into_iter().zip(log_inlets)) {
-            let parking = Arc::new(Parking::new().map_err(StartError::Thread)?);
+        let parts = seats.into_iter().zip(parkings).zip(inlets.into_iter().zip(log_inlets));
+        for (number, ((seat, parking), (inlet, log))) in (0..).zip(parts) {
             let inbox = Inbox::new(Arc::clone(&parking));
             workers.push(spawn(Parts {
                 number,
@@ -150,7 +155,7 @@ impl Gateway {
                 log,
                 auth: Arc::clone(&auth),
                 resolver: resolver.clone(),
-                strategy,
+                seat,
                 process,
                 handshakes_max,
             })?);
@@ -162,6 +167,7 @@ impl Gateway {
             snapshot,
             retired: Vec::new(),
             strategy,
+            next_door,
             workers,
             listening: BTreeMap::new(),
             admin,
@@ -203,33 +209,39 @@ impl Gateway {
     }
 }
 
-/// An address that is listened on, with a socket for each thread.
+fn parkings(threads: usize) -> io::Result<Vec<Arc<Parking>>> {
+    (0..threads).map(|_| Parking::new().map(Arc::new)).collect()
+}
+
+/// An address that is listened on, with an entrance for each thread.
 pub(crate) struct Listening {
     pub(crate) configured: SocketAddr,
     pub(crate) bound: SocketAddr,
-    pub(crate) sockets: Vec<Listener>,
+    pub(crate) entrances: Vec<Entrance>,
 }
 
-/// Listens on one address for all threads.
+/// Listens on one address for all threads, which know it as number `door`.
 pub(crate) fn listen(
     config: &Config,
     address: SocketAddr,
-    strategy: &dyn Strategy,
+    strategy: &'static dyn Strategy,
     threads: usize,
+    door: u32,
 ) -> Result<Listening, StartError> {
     let failed = |error| StartError::Listen { address, error };
-    let sockets = strategy.listen(address, config.accept.backlog, threads).map_err(failed)?;
-    let bound = sockets[0].local().map_err(failed)?;
-    Ok(Listening { configured: address, bound, sockets })
+    let backlog = config.accept.backlog;
+    let entrances = accept::listen(strategy, address, backlog, threads, door).map_err(failed)?;
+    let bound = entrances[0].local().map_err(failed)?;
+    Ok(Listening { configured: address, bound, entrances })
 }
 
 fn listen_on_all(
     config: &Config,
-    strategy: &dyn Strategy,
+    strategy: &'static dyn Strategy,
     threads: usize,
 ) -> Result<Vec<Listening>, StartError> {
-    let addresses = config.listeners.iter().map(|listener| listener.address);
-    addresses.map(|address| listen(config, address, strategy, threads)).collect()
+    let addresses = (0..).zip(config.listeners.iter().map(|listener| listener.address));
+    addresses.map(|(door, address)| listen(config, address, strategy, threads, door)).collect()
 }
 
 fn spawn(parts: Parts) -> Result<Handle, StartError> {
@@ -281,7 +293,7 @@ fn build(parts: Parts) -> io::Result<impl FnOnce()> {
     });
     let handshakes = Tasks::new(Executor::new(parts.handshakes_max, Arc::clone(&parking)), connection::serve);
     let exchanges = Tasks::new(Executor::new(EXCHANGES_PER_THREAD_MAX, parking), Session::serve);
-    let worker = Worker::new(&local, inbox, handshakes, exchanges, parts.strategy);
+    let worker = Worker::new(&local, inbox, handshakes, exchanges, parts.seat);
     Ok(move || worker.run().expect("a reactor's own descriptors do not fail"))
 }
 

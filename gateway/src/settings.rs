@@ -141,8 +141,11 @@ settings! {
 
     /// How connections reach the reactor threads.
     "[accept]" Accept {
-        /// `reuse_port` gives each thread its own socket, between which the kernel spreads new connections;
-        /// `exclusive` lets all threads wait on one socket and wakes one for each connection.
+        /// `reuse_port` gives each thread a socket of its own, between which the kernel deals connections out
+        /// by chance: the least work. `handoff` lets whoever is idle accept, and hands each connection to a
+        /// thread that has few: the best balance, for tunnels that last. `exclusive` lets all threads wait on
+        /// one socket and wakes the first that is idle; `mutex` lets them take turns; `shared` wakes all:
+        /// these three are there to be compared with.
         strategy: AcceptStrategy = "reuse_port";
         /// Connections that may wait in the kernel for each listening socket; `net.core.somaxconn` bounds it.
         backlog: u32 = 4096, 1 ..= 65535;
@@ -322,10 +325,16 @@ choice! {
 choice! {
     /// How connections reach the reactor threads.
     AcceptStrategy {
-        /// One listening socket for each thread.
-        ReusePort = "reuse_port",
+        /// One listening socket for all, which wakes every thread.
+        Shared = "shared",
+        /// One listening socket, for the thread whose turn it is.
+        Mutex = "mutex",
         /// One listening socket for all, `EPOLLEXCLUSIVE`.
         Exclusive = "exclusive",
+        /// One listening socket for each thread.
+        ReusePort = "reuse_port",
+        /// One listening socket for all; who accepts hands over to a thread with less to do.
+        Handoff = "handoff",
     }
 }
 

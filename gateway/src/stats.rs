@@ -10,7 +10,8 @@ use std::time::Duration;
 
 pub use engine::pool::ClassStats;
 use engine::pool::Pool;
-use engine::stats::{Counter, ReactorStats};
+use engine::stats::Counter;
+pub use engine::stats::ReactorStats;
 use ledger::record::{CloseReason, Legs, Protocol};
 use policy::Reason;
 use sys::clock::WallNanos;

@@ -11,20 +11,20 @@
 //!                -> relays that have bytes to move, each once
 //! ```
 
-use std::collections::VecDeque;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use engine::accept::{Acceptor, Strategy};
+use engine::accept::{Entrance, Seat};
 use engine::executor::Executor;
 use engine::inbox::Inbox;
 use engine::reactor::{Reactor, Wake};
 use ledger::record::CloseReason;
-use sys::socket::Listener;
 
-use crate::client::{Arrival, Client};
+use crate::client::Client;
+use crate::doors::Doors;
+use crate::limits::SHED_AT_SHORTAGE_MAX;
 use crate::local::{Local, Phase};
 use crate::relay::RelayDeadlines;
 use crate::session::Session;
@@ -35,24 +35,11 @@ use crate::wake::{Side, Subject};
 /// What the control side may order.
 pub(crate) enum Order {
     /// Run by this snapshot from now on, serve these listeners too, and retire those.
-    Reconfigure { snapshot: Arc<Snapshot>, added: Vec<(SocketAddr, Listener)>, removed: Vec<SocketAddr> },
+    Reconfigure { snapshot: Arc<Snapshot>, added: Vec<(SocketAddr, Entrance)>, removed: Vec<SocketAddr> },
     /// Take nothing new; end when what is open has ended.
     Drain,
     /// Cut everything off and end.
     Stop,
-}
-
-/// A listening address of this thread.
-struct Door {
-    /// The address as configured: port 0 stays 0. It is the listener's name.
-    configured: SocketAddr,
-    /// The address with the port that the kernel chose.
-    bound: SocketAddr,
-    /// The listener's position in the snapshot's configuration.
-    position: usize,
-    acceptor: Acceptor,
-    /// What those who still wait are served by, once the listener is retired.
-    retired: Option<Rc<Current>>,
 }
 
 /// Tasks of one kind, and how one is made.
@@ -95,11 +82,7 @@ pub(crate) struct Worker<H, E> {
     handshakes: Tasks<Client, H>,
     /// Connections of plain HTTP while they have a request.
     exchanges: Tasks<Session, E>,
-    strategy: &'static dyn Strategy,
-    /// A door's place is its number in wakes; the place of a retired one is used again.
-    doors: Vec<Option<Door>>,
-    /// Connections that were accepted while no task was free: those of retired listeners.
-    arrivals: VecDeque<Arrival>,
+    doors: Doors,
 }
 
 impl<H: Future<Output = ()>, E: Future<Output = ()>> Worker<H, E> {
@@ -109,7 +92,7 @@ impl<H: Future<Output = ()>, E: Future<Output = ()>> Worker<H, E> {
         inbox: Inbox<Order>,
         handshakes: Tasks<Client, H>,
         exchanges: Tasks<Session, E>,
-        strategy: &'static dyn Strategy,
+        seat: Seat,
     ) -> Worker<H, E> {
         Worker {
             reactor: Rc::clone(&local.reactor),
@@ -117,9 +100,7 @@ impl<H: Future<Output = ()>, E: Future<Output = ()>> Worker<H, E> {
             inbox,
             handshakes,
             exchanges,
-            strategy,
-            doors: Vec::new(),
-            arrivals: VecDeque::new(),
+            doors: Doors::new(&local.reactor, seat),
         }
     }
 
@@ -130,15 +111,18 @@ impl<H: Future<Output = ()>, E: Future<Output = ()>> Worker<H, E> {
     pub(crate) fn run(mut self) -> std::io::Result<()> {
         let mut wakes = Vec::new();
         while !self.has_ended() {
+            self.doors.take_turns();
             self.reactor.turn(&mut wakes, || self.is_idle())?;
             for wake in wakes.drain(..) {
                 self.handle(wake);
             }
+            self.doors.give_turns_up();
             for order in self.inbox.take() {
                 self.obey(order);
             }
             self.run_tasks();
             self.local.relays.borrow_mut().run(&mut self.local.meter.borrow_mut());
+            self.publish();
         }
         Ok(())
     }
@@ -148,8 +132,7 @@ impl<H: Future<Output = ()>, E: Future<Output = ()>> Worker<H, E> {
             && !self.handshakes.executor.has_runnable()
             && !self.exchanges.executor.has_runnable()
             && !self.local.relays.borrow().has_queued()
-            && (self.handshakes.is_full()
-                || self.arrivals.is_empty() && self.local.tunnels.borrow().is_empty())
+            && (self.handshakes.is_full() || self.doors.is_quiet() && self.local.tunnels.borrow().is_empty())
             && (self.exchanges.is_full()
                 || self.local.sessions.borrow().is_empty() && !self.local.resting.borrow().has_woken())
     }
@@ -159,8 +142,7 @@ impl<H: Future<Output = ()>, E: Future<Output = ()>> Worker<H, E> {
             return false;
         }
         let local = &self.local;
-        let nothing_waits = self.arrivals.is_empty()
-            && self.doors.iter().all(Option::is_none)
+        let nothing_waits = self.doors.is_empty()
             && local.tunnels.borrow().is_empty()
             && local.sessions.borrow().is_empty()
             && !local.resting.borrow().has_woken();
@@ -192,39 +174,47 @@ impl<H: Future<Output = ()>, E: Future<Output = ()>> Worker<H, E> {
     }
 
     fn accept(&mut self, number: u32) {
-        let snapshot = self.local.snapshot();
-        let Some(Some(door)) = self.doors.get_mut(number as usize) else { return };
-        if door.retired.is_some() {
-            return self.empty(number as usize);
-        }
         if self.handshakes.is_full() {
             // Another listener took the last task.
-            door.acceptor.hold();
+            self.doors.hold(number);
             return;
         }
-        let (listener, address) = (door.position, door.bound);
+        let snapshot = self.local.snapshot();
         let (handshakes, local) = (&mut self.handshakes, &self.local);
-        door.acceptor.accept(|socket, peer| {
-            let snapshot = Rc::clone(&snapshot);
-            let arrival = Arrival { socket, peer: canonical(peer), snapshot, listener, address };
+        let accepted = self.doors.accept(number, &snapshot, |arrival| {
             handshakes.spawn(Client::new(local, arrival));
             !handshakes.is_full()
         });
+        if accepted.is_err() {
+            // Who only waits for a next request makes room for who has one.
+            let mut resting = self.local.resting.borrow_mut();
+            (0..SHED_AT_SHORTAGE_MAX).take_while(|_| resting.shed()).for_each(drop);
+        }
     }
 
     fn run_tasks(&mut self) {
-        let (local, arrivals) = (&self.local, &mut self.arrivals);
+        let (local, doors) = (&self.local, &mut self.doors);
+        let snapshot = local.snapshot();
+        doors.sweep(&snapshot);
         let mut panicked = self.handshakes.run(|| {
-            let arrived = arrivals.pop_front().map(|arrival| Client::new(local, arrival));
+            let arrived = doors.next_arrival(&snapshot).map(|arrival| Client::new(local, arrival));
             arrived.or_else(|| local.tunnels.borrow_mut().pop_front())
         });
         panicked += self.exchanges.run(|| Session::next(local));
         self.reactor.stats().panics.add(panicked);
-        local.stats.handshakes_active.set(self.handshakes.executor.len() as u64);
-        local.stats.sessions_resting.set(local.resting.borrow().len() as u64);
         if !self.handshakes.is_full() {
-            self.doors.iter_mut().flatten().for_each(|door| door.acceptor.resume());
+            doors.resume();
         }
+    }
+
+    /// Tells others how much this thread has to do.
+    fn publish(&self) {
+        let local = &self.local;
+        let (handshakes, resting) = (self.handshakes.executor.len(), local.resting.borrow().len());
+        let serving = self.exchanges.executor.len() + local.relays.borrow().len();
+        local.stats.handshakes_active.set(handshakes as u64);
+        local.stats.sessions_resting.set(resting as u64);
+        self.reactor.stats().connections.set((handshakes + serving + resting) as u64);
     }
 
     fn obey(&mut self, order: Order) {
@@ -232,13 +222,12 @@ impl<H: Future<Output = ()>, E: Future<Output = ()>> Worker<H, E> {
             Order::Reconfigure { snapshot, added, removed } => self.reconfigure(snapshot, added, &removed),
             Order::Drain => {
                 self.local.phase.set(Phase::Draining);
-                self.retire(|_| true);
+                self.doors.retire(&self.local.snapshot(), |_| true);
                 self.local.resting.borrow_mut().shed_all();
             }
             Order::Stop => {
                 self.local.phase.set(Phase::Stopping);
                 self.doors.clear();
-                self.arrivals.clear();
                 self.handshakes.executor.clear();
                 self.exchanges.executor.clear();
                 self.local.sessions.borrow_mut().clear();
@@ -253,23 +242,19 @@ impl<H: Future<Output = ()>, E: Future<Output = ()>> Worker<H, E> {
     fn reconfigure(
         &mut self,
         snapshot: Arc<Snapshot>,
-        added: Vec<(SocketAddr, Listener)>,
+        added: Vec<(SocketAddr, Entrance)>,
         removed: &[SocketAddr],
     ) {
         // Who waits at a listener that goes is still served, by the configuration that had it.
-        self.retire(|door| removed.contains(&door.configured));
+        self.doors.retire(&self.local.snapshot(), |configured| removed.contains(&configured));
         let current = Rc::new(Current(Arc::clone(&snapshot)));
         self.local.resting.borrow_mut().adopt(&current);
-        self.local.snapshot.replace(current);
+        self.local.snapshot.replace(Rc::clone(&current));
         // Those whose user is gone find that out.
         self.exchanges.executor.wake_all();
-        for (configured, listener) in added {
-            self.open(configured, listener);
-        }
-        for door in self.doors.iter_mut().flatten().filter(|door| door.retired.is_none()) {
-            let listeners = &snapshot.config.listeners;
-            let position = listeners.iter().position(|listener| listener.address == door.configured);
-            door.position = position.expect("a listener that is not removed is in the configuration");
+        self.doors.adopt(&current);
+        for (configured, entrance) in added {
+            self.doors.open(configured, entrance, &current);
         }
         self.local.authenticator.adopt(&snapshot);
         let (mut relays, mut meter) = (self.local.relays.borrow_mut(), self.local.meter.borrow_mut());
@@ -279,45 +264,6 @@ impl<H: Future<Output = ()>, E: Future<Output = ()>> Worker<H, E> {
             revoked.then_some(CloseReason::PolicyChanged)
         });
     }
-
-    fn open(&mut self, configured: SocketAddr, listener: Listener) {
-        let free = self.doors.iter().position(Option::is_none);
-        let number = free.unwrap_or(self.doors.len());
-        let tag = Subject::Listener(u32::try_from(number).expect("listeners are few")).tag();
-        let bound = listener.local().unwrap_or(configured);
-        // Failing means that the kernel has no memory for one more watch; other threads may still serve it.
-        let Ok(acceptor) = Acceptor::new(&self.reactor, listener, self.strategy, tag) else { return };
-        let door = Some(Door { configured, bound, position: 0, acceptor, retired: None });
-        match free {
-            Some(number) => self.doors[number] = door,
-            None => self.doors.push(door),
-        }
-    }
-
-    fn retire(&mut self, goes: impl Fn(&Door) -> bool) {
-        for number in 0..self.doors.len() {
-            let Some(door) = &mut self.doors[number] else { continue };
-            if door.retired.is_none() && goes(door) {
-                door.retired = Some(self.local.snapshot());
-                self.empty(number);
-            }
-        }
-    }
-
-    /// Takes in those who wait at a retired door, and removes it when that was all.
-    fn empty(&mut self, number: usize) {
-        let Some(mut door) = self.doors[number].take() else { return };
-        let Some(snapshot) = door.retired.clone() else { return };
-        let (listener, address) = (door.position, door.bound);
-        let arrivals = &mut self.arrivals;
-        let is_empty = door.acceptor.retire(|socket, peer| {
-            let snapshot = Rc::clone(&snapshot);
-            arrivals.push_back(Arrival { socket, peer: canonical(peer), snapshot, listener, address });
-        });
-        if !is_empty {
-            self.doors[number] = Some(door);
-        }
-    }
 }
 
 impl From<&Timeouts> for RelayDeadlines {
@@ -325,9 +271,4 @@ impl From<&Timeouts> for RelayDeadlines {
         let Timeouts { idle, half_closed, lifetime, .. } = *timeouts;
         RelayDeadlines { idle, half_closed, lifetime }
     }
-}
-
-/// A peer's address without the IPv6 clothes that a dual-stack socket puts on an IPv4 one.
-fn canonical(peer: SocketAddr) -> SocketAddr {
-    SocketAddr::new(peer.ip().to_canonical(), peer.port())
 }

@@ -3,6 +3,8 @@
 //! Promises: every socket made here is non-blocking and closed on exec; a send never raises SIGPIPE.
 //! Leaves to others: waiting (`epoll`), and what the bytes mean.
 
+use std::error::Error;
+use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -171,10 +173,62 @@ pub enum AcceptError {
     /// The connection that was next is gone or forbidden (`ECONNABORTED`, `EPERM` of a firewall, and network
     /// errors that Linux hands over from it); the one after it may be fine.
     ThisConnection(io::Error),
-    /// Descriptors or memory are used up (`EMFILE`, `ENFILE`, `ENOBUFS`, `ENOMEM`): the connection stays
-    /// queued, and the next call would fail as well.
-    Exhausted(io::Error),
+    /// Something is used up: the connection stays queued, and the next call would fail as well.
+    Exhausted(Shortage),
 }
+
+/// What a new socket takes and there is none of.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Shortage {
+    /// The process's descriptors (`EMFILE`): one that is closed helps.
+    Descriptors,
+    /// The machine's descriptors (`ENFILE`).
+    SystemDescriptors,
+    /// Memory for sockets (`ENOBUFS`).
+    Buffers,
+    /// The kernel's memory (`ENOMEM`).
+    Memory,
+}
+
+impl Shortage {
+    /// Every shortage, in the order of their numbers.
+    pub const ALL: [Shortage; 4] =
+        [Shortage::Descriptors, Shortage::SystemDescriptors, Shortage::Buffers, Shortage::Memory];
+
+    /// Its name in metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Shortage::Descriptors => "descriptors",
+            Shortage::SystemDescriptors => "system_descriptors",
+            Shortage::Buffers => "buffers",
+            Shortage::Memory => "memory",
+        }
+    }
+
+    fn of(errno: rustix::io::Errno) -> Option<Shortage> {
+        use rustix::io::Errno;
+        match errno {
+            Errno::MFILE => Some(Shortage::Descriptors),
+            Errno::NFILE => Some(Shortage::SystemDescriptors),
+            Errno::NOBUFS => Some(Shortage::Buffers),
+            Errno::NOMEM => Some(Shortage::Memory),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Shortage {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Shortage::Descriptors => "the process's descriptors are used up",
+            Shortage::SystemDescriptors => "the machine's descriptors are used up",
+            Shortage::Buffers => "memory for sockets is used up",
+            Shortage::Memory => "the kernel's memory is used up",
+        })
+    }
+}
+
+impl Error for Shortage {}
 
 /// A TCP socket that listens.
 #[derive(Debug)]
@@ -219,10 +273,10 @@ impl Listener {
                 Ok((_, None)) => AcceptError::ThisConnection(io::ErrorKind::AddrNotAvailable.into()),
                 Err(Errno::INTR) => continue,
                 Err(Errno::AGAIN) => AcceptError::Empty,
-                Err(errno @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {
-                    AcceptError::Exhausted(errno.into())
-                }
-                Err(errno) => AcceptError::ThisConnection(errno.into()),
+                Err(errno) => match Shortage::of(errno) {
+                    Some(shortage) => AcceptError::Exhausted(shortage),
+                    None => AcceptError::ThisConnection(errno.into()),
+                },
             };
             return Err(refused);
         }

@@ -4,9 +4,9 @@ use std::io;
 use std::net::SocketAddr;
 
 use sys::epoll::Trigger;
-use sys::socket::{ListenOptions, Listener};
+use sys::socket::Listener;
 
-use super::Strategy;
+use super::{Strategy, one_socket};
 
 /// Takes few connections at once: what one thread leaves, an idle one picks up.
 pub(super) struct Exclusive;
@@ -17,10 +17,7 @@ impl Strategy for Exclusive {
     }
 
     fn listen(&self, address: SocketAddr, backlog: u32, threads: usize) -> io::Result<Vec<Listener>> {
-        let first = Listener::bind(address, ListenOptions { reuse_port: false, backlog })?;
-        let mut listeners = (1..threads).map(|_| first.try_clone()).collect::<io::Result<Vec<_>>>()?;
-        listeners.push(first);
-        Ok(listeners)
+        one_socket(address, backlog, threads)
     }
 
     fn trigger(&self) -> Trigger {

@@ -1,55 +1,111 @@
 //! One suite for every accept strategy.
 
 use std::collections::HashSet;
+use std::io::Read;
 use std::net::{SocketAddr, TcpStream};
+use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use sys::socket::Socket;
 
 use super::*;
 use crate::inbox::Parking;
-use crate::reactor::Wake;
+use crate::reactor::{Reactor, Tag, Wake};
 use crate::stats::ReactorStats;
 
 const THREADS: usize = 3;
+const BACKLOG: u32 = 128;
+const DOOR: u32 = 5;
+
+/// What a thread is made of, before it runs.
+struct Draft {
+    parking: Arc<Parking>,
+    stats: Arc<ReactorStats>,
+    seat: Seat,
+    entrance: Entrance,
+}
 
 /// A reactor with one acceptor, and the sockets that it took.
 struct Worker {
     reactor: Rc<Reactor>,
-    acceptor: Acceptor,
+    seat: Rc<Seat>,
+    acceptor: Option<Acceptor>,
+    ends: Ends,
     taken: Vec<(Socket, SocketAddr)>,
 }
 
 impl Worker {
-    fn new(strategy: &'static dyn Strategy, listener: Listener) -> Worker {
-        let parking = Arc::new(Parking::new().unwrap());
-        let reactor = Reactor::new(parking, Arc::new(ReactorStats::default())).unwrap();
-        let acceptor = Acceptor::new(&reactor, listener, strategy, Tag(7)).unwrap();
-        Worker { reactor, acceptor, taken: Vec::new() }
+    fn new(Draft { parking, stats, seat, entrance }: Draft) -> Worker {
+        let reactor = Reactor::new(parking, stats).unwrap();
+        let (seat, ends) = (Rc::new(seat), entrance.ends());
+        let acceptor = Acceptor::new(&reactor, &seat, entrance, Tag(7)).unwrap();
+        Worker { reactor, seat, acceptor: Some(acceptor), ends, taken: Vec::new() }
     }
 
-    /// One turn without sleep; true if it was woken.
-    fn turn(&mut self, places: usize) -> bool {
-        let mut wakes = Vec::new();
-        self.reactor.turn(&mut wakes, || false).unwrap();
+    /// One turn, without sleep unless it `may_sleep`; true if it was woken or took a connection.
+    fn turn(&mut self, places: usize, may_sleep: bool) -> bool {
+        let (mut wakes, before) = (Vec::new(), self.taken.len());
+        if let Some(acceptor) = &mut self.acceptor {
+            acceptor.take_turn();
+        }
+        self.reactor.turn(&mut wakes, || may_sleep && self.seat.is_empty()).unwrap();
         for wake in &wakes {
             assert!(matches!(wake, Wake::Ready(Tag(7), _) | Wake::Due(Tag(7))));
+            let Some(acceptor) = &mut self.acceptor else { continue };
             let taken = &mut self.taken;
-            self.acceptor.accept(|socket, peer| {
+            let accepted = acceptor.accept(|socket, peer| {
                 taken.push((socket, peer));
                 taken.len() < places
             });
+            accepted.unwrap();
         }
-        !wakes.is_empty()
+        if let Some(acceptor) = &mut self.acceptor {
+            acceptor.give_turn_up();
+        }
+        while let Some(Handed { socket, peer, door }) = self.seat.take() {
+            assert_eq!(door, DOOR);
+            self.taken.push((socket, peer));
+        }
+        self.reactor.stats().connections.set(self.taken.len() as u64);
+        !wakes.is_empty() || self.taken.len() > before
+    }
+
+    /// A step of retiring; true once nothing of the address can reach this thread any more.
+    fn retire(&mut self) -> bool {
+        if let Some(acceptor) = &mut self.acceptor {
+            let taken = &mut self.taken;
+            if acceptor.retire(|socket, peer| taken.push((socket, peer))) {
+                self.acceptor = None;
+            }
+        }
+        let are_closed = self.ends.are_closed();
+        while let Some(Handed { socket, peer, .. }) = self.seat.take() {
+            self.taken.push((socket, peer));
+        }
+        are_closed
     }
 }
 
-fn workers(strategy: &'static dyn Strategy) -> (SocketAddr, Vec<Worker>) {
-    let listeners = strategy.listen("127.0.0.1:0".parse().unwrap(), 128, THREADS).unwrap();
-    assert_eq!(listeners.len(), THREADS);
-    let address = listeners[0].local().unwrap();
-    for listener in &listeners {
-        assert_eq!(listener.local().unwrap(), address, "{}", strategy.name());
+fn drafts(strategy: &'static dyn Strategy, threads: usize) -> (SocketAddr, Vec<Draft>) {
+    let entrances = listen(strategy, "127.0.0.1:0".parse().unwrap(), BACKLOG, threads, DOOR).unwrap();
+    let address = entrances[0].local().unwrap();
+    for entrance in &entrances {
+        assert_eq!(entrance.local().unwrap(), address, "{}", strategy.name());
     }
-    (address, listeners.into_iter().map(|listener| Worker::new(strategy, listener)).collect())
+    let parts: Vec<_> =
+        (0..threads).map(|_| (Arc::new(Parking::new().unwrap()), Arc::<ReactorStats>::default())).collect();
+    let seats = crew(parts.iter().map(|(parking, stats)| (Arc::clone(parking), Arc::clone(stats))));
+    let drafts = parts.into_iter().zip(seats).zip(entrances);
+    let drafts = drafts.map(|(((parking, stats), seat), entrance)| Draft { parking, stats, seat, entrance });
+    (address, drafts.collect())
+}
+
+fn workers(strategy: &'static dyn Strategy, threads: usize) -> (SocketAddr, Vec<Worker>) {
+    let (address, drafts) = drafts(strategy, threads);
+    (address, drafts.into_iter().map(Worker::new).collect())
 }
 
 fn each_strategy(test: impl Fn(&'static dyn Strategy)) {
@@ -59,12 +115,25 @@ fn each_strategy(test: impl Fn(&'static dyn Strategy)) {
     }
 }
 
+fn connect(address: SocketAddr, count: usize) -> Vec<TcpStream> {
+    (0..count).map(|_| TcpStream::connect(address).unwrap()).collect()
+}
+
+/// Turns of all, until none of them finds anything.
+fn run_until_quiet(workers: &mut [Worker]) {
+    while workers
+        .iter_mut()
+        .map(|worker| worker.turn(usize::MAX, false))
+        .fold(false, |one, other| one | other)
+    {}
+}
+
 #[test]
 fn each_connection_reaches_exactly_one_thread() {
     each_strategy(|strategy| {
-        let (address, mut workers) = workers(strategy);
-        let clients: Vec<_> = (0..100).map(|_| TcpStream::connect(address).unwrap()).collect();
-        while workers.iter_mut().any(|worker| worker.turn(usize::MAX)) {}
+        let (address, mut workers) = workers(strategy, THREADS);
+        let clients = connect(address, 100);
+        run_until_quiet(&mut workers);
         let taken: Vec<_> =
             workers.iter().flat_map(|worker| worker.taken.iter().map(|(_, peer)| *peer)).collect();
         let expected: HashSet<_> = clients.iter().map(|client| client.local_addr().unwrap()).collect();
@@ -73,37 +142,104 @@ fn each_connection_reaches_exactly_one_thread() {
     });
 }
 
+/// Threads that sleep and wake each other, clients that come all the while, and a listener that is retired in
+/// the midst of it: whoever was let in is served, by one thread, once.
+#[test]
+fn threads_that_sleep_lose_nobody_also_when_the_listener_goes() {
+    each_strategy(|strategy| {
+        let (address, drafts) = drafts(strategy, THREADS);
+        let (retiring, served) = (AtomicBool::new(false), AtomicUsize::new(0));
+        let parkings: Vec<_> = drafts.iter().map(|draft| Arc::clone(&draft.parking)).collect();
+        let connected = thread::scope(|scope| {
+            for draft in drafts {
+                let (retiring, served) = (&retiring, &served);
+                scope.spawn(move || {
+                    let mut worker = Worker::new(draft);
+                    while !retiring.load(Ordering::Relaxed) {
+                        worker.turn(usize::MAX, true);
+                        served.fetch_add(worker.taken.drain(..).count(), Ordering::Relaxed);
+                    }
+                    while !worker.retire() {
+                        worker.reactor.turn(&mut Vec::new(), || worker.seat.is_empty()).unwrap();
+                    }
+                    served.fetch_add(worker.taken.drain(..).count(), Ordering::Relaxed);
+                });
+            }
+            let mut connected = 0;
+            while connected < 600 {
+                if connected == 400 {
+                    retiring.store(true, Ordering::Relaxed);
+                    parkings.iter().for_each(|parking| parking.wake());
+                }
+                // Behind that, whoever comes too late gets no answer at all, or is refused once all is
+                // closed.
+                let Ok(mut client) = TcpStream::connect_timeout(&address, Duration::from_millis(500)) else {
+                    break;
+                };
+                client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+                let end = client.read(&mut [0]).map_err(|error| error.kind());
+                assert_eq!(end, Ok(0), "{}: its socket was taken and dropped", strategy.name());
+                connected += 1;
+            }
+            connected
+        });
+        assert!(connected >= 400, "{}: {connected}", strategy.name());
+        assert_eq!(served.into_inner(), connected, "{}", strategy.name());
+    });
+}
+
 #[test]
 fn a_thread_without_place_is_not_woken_until_it_resumes() {
     each_strategy(|strategy| {
-        let listener = strategy.listen("127.0.0.1:0".parse().unwrap(), 128, 1).unwrap().remove(0);
-        let address = listener.local().unwrap();
-        let mut worker = Worker::new(strategy, listener);
-        let _clients: Vec<_> = (0..3).map(|_| TcpStream::connect(address).unwrap()).collect();
-        while worker.turn(2) {}
+        let (address, mut workers) = workers(strategy, 1);
+        let worker = &mut workers[0];
+        let _clients = connect(address, 3);
+        while worker.turn(2, false) {}
         assert_eq!(worker.taken.len(), 2, "{}: it falls silent with one still queued", strategy.name());
-        worker.acceptor.resume();
-        worker.acceptor.hold();
-        assert!(!worker.turn(9), "{}: held by its owner it is as silent", strategy.name());
-        worker.acceptor.resume();
-        while worker.turn(9) {}
+        worker.acceptor.as_mut().unwrap().resume();
+        worker.acceptor.as_mut().unwrap().hold();
+        assert!(!worker.turn(9, false), "{}: held by its owner it is as silent", strategy.name());
+        worker.acceptor.as_mut().unwrap().resume();
+        while worker.turn(9, false) {}
         assert_eq!(worker.taken.len(), 3, "{}", strategy.name());
+    });
+}
+
+#[test]
+fn a_thread_that_lags_takes_fewer_at_a_time() {
+    each_strategy(|strategy| {
+        let (address, mut workers) = workers(strategy, 1);
+        let worker = &mut workers[0];
+        let most = strategy.accepts_per_wake_max() as usize;
+        let _clients = connect(address, 2 * most);
+        worker.turn(usize::MAX, false);
+        assert_eq!(worker.taken.len(), most, "{}", strategy.name());
+        let (stats, now) = (worker.reactor.stats(), worker.reactor.now());
+        (0..64).for_each(|_| stats.end_turn(now + Duration::from_secs(1), false));
+        worker.turn(usize::MAX, false);
+        let taken = worker.taken.len() - most;
+        assert_eq!(taken, (most / 8).max(1), "{}: and not none", strategy.name());
     });
 }
 
 #[test]
 fn retiring_hands_over_everybody_who_waited() {
     each_strategy(|strategy| {
-        let (address, workers) = workers(strategy);
-        let clients: Vec<_> = (0..50).map(|_| TcpStream::connect(address).unwrap()).collect();
-        let mut taken = Vec::new();
-        for mut worker in workers {
-            while !worker.acceptor.retire(|socket, _| taken.push(socket)) {
-                worker.reactor.turn(&mut Vec::new(), || true).unwrap();
-            }
+        let (address, mut workers) = workers(strategy, THREADS);
+        let clients = connect(address, 50);
+        // Some were accepted before, and may wait in another thread's mailbox.
+        workers[0].turn(usize::MAX, false);
+        let mut open = THREADS;
+        while open > 0 {
+            open = workers.iter_mut().filter_map(|worker| (!worker.retire()).then_some(())).count();
+            thread::sleep(Duration::from_millis(5));
+            workers.iter().for_each(|it| it.reactor.turn(&mut Vec::new(), || false).unwrap());
+        }
+        for worker in &workers {
             assert_eq!(worker.reactor.load(), (0, 0), "{}: nothing stays registered", strategy.name());
         }
-        assert_eq!(taken.len(), clients.len(), "{}", strategy.name());
+        let taken: usize = workers.iter().map(|worker| worker.taken.len()).sum();
+        assert_eq!(taken, clients.len(), "{}", strategy.name());
         assert!(TcpStream::connect(address).is_err(), "{}: the port is free again", strategy.name());
     });
 }
@@ -111,17 +247,16 @@ fn retiring_hands_over_everybody_who_waited() {
 #[test]
 fn who_comes_while_a_listener_retires_waits_for_what_comes_next() {
     each_strategy(|strategy| {
-        let mut listener = strategy.listen("127.0.0.1:0".parse().unwrap(), 128, 1).unwrap();
-        let mut worker = Worker::new(strategy, listener.remove(0));
-        let address = worker.acceptor.listener.local().unwrap();
-        assert!(!worker.acceptor.retire(|_, _| panic!("nobody waits")), "{}", strategy.name());
+        let (address, mut workers) = workers(strategy, 1);
+        let worker = &mut workers[0];
+        assert!(!worker.retire(), "{}", strategy.name());
         // Its first packet is dropped. By the second, a second later, somebody else listens there.
-        let client = std::thread::spawn(move || TcpStream::connect(address).unwrap().peer_addr().unwrap());
-        while !worker.acceptor.retire(|_, _| panic!("nobody can come any more")) {
+        let client = thread::spawn(move || TcpStream::connect(address).unwrap().peer_addr().unwrap());
+        while !worker.retire() {
             worker.reactor.turn(&mut Vec::new(), || true).unwrap();
         }
-        drop(worker);
-        let next = strategy.listen(address, 128, 1).unwrap();
+        assert!(worker.taken.is_empty(), "nobody can come any more");
+        let next = listen(strategy, address, BACKLOG, 1, DOOR).unwrap();
         assert_eq!(client.join().unwrap(), address, "{}", strategy.name());
         drop(next);
     });
@@ -130,9 +265,67 @@ fn who_comes_while_a_listener_retires_waits_for_what_comes_next() {
 #[test]
 fn an_address_that_somebody_has_is_refused() {
     each_strategy(|strategy| {
-        let first = strategy.listen("127.0.0.1:0".parse().unwrap(), 128, THREADS).unwrap();
-        let address = first[0].local().unwrap();
-        let error = strategy.listen(address, 128, THREADS).unwrap_err();
+        let (address, _workers) = workers(strategy, THREADS);
+        let error = listen(strategy, address, BACKLOG, THREADS, DOOR).err().expect("it is taken");
         assert_eq!(error.kind(), io::ErrorKind::AddrInUse, "{}", strategy.name());
     });
+}
+
+/// The two that look at one another's load. The others' balance is the kernel's, or luck.
+#[test]
+fn connections_that_stay_are_dealt_out_evenly() {
+    for name in ["handoff", "mutex"] {
+        let (address, mut workers) = workers(super::strategy(name).unwrap(), THREADS);
+        let mut clients = Vec::new();
+        for _ in 0..100 {
+            clients.extend(connect(address, 3));
+            run_until_quiet(&mut workers);
+        }
+        let counts: Vec<usize> = workers.iter().map(|worker| worker.taken.len()).collect();
+        let (mean, most) = (100, *counts.iter().max().unwrap());
+        let bound = if name == "handoff" { mean + 5 } else { mean + mean / 8 + 5 };
+        assert!(most <= bound, "{name}: {counts:?}");
+    }
+}
+
+#[test]
+fn the_turn_passes_on_when_its_holder_gives_it_up_or_goes() {
+    let (address, mut workers) = workers(&mutex::Mutex, 2);
+    let [first, second] = &mut workers[..] else { unreachable!() };
+    let take_turn = |worker: &mut Worker| {
+        worker.acceptor.as_mut().unwrap().take_turn();
+        let (watched, _) = worker.reactor.load();
+        watched > 0
+    };
+    assert!(take_turn(first) && !take_turn(second), "one watches");
+    assert!(take_turn(first) && !take_turn(second), "and goes on until it has accepted");
+    first.acceptor.as_mut().unwrap().give_turn_up();
+    assert!(take_turn(second) && !take_turn(first));
+    second.acceptor.as_mut().unwrap().hold();
+    assert!(take_turn(first), "who has no place keeps nobody waiting");
+    first.acceptor = None;
+    second.acceptor.as_mut().unwrap().resume();
+    assert!(take_turn(second), "nor who is gone");
+    let _client = connect(address, 1);
+    while second.taken.is_empty() {
+        second.turn(usize::MAX, true);
+    }
+}
+
+#[test]
+fn a_full_mailbox_leaves_connections_where_they_are() {
+    const CLIENTS: usize = 300;
+    let (address, mut workers) = workers(&handoff::Handoff, 2);
+    let mut clients = Vec::new();
+    // The second thread never comes round, and seems to have nothing to do; the first one is crowded.
+    for _ in 0..CLIENTS {
+        clients.extend(connect(address, 1));
+        workers[0].turn(usize::MAX, false);
+        workers[0].reactor.stats().connections.set(1_000);
+    }
+    let handed_over = workers[0].reactor.stats().handed_over.value() as usize;
+    assert!(handed_over < CLIENTS, "a mailbox has not room for all");
+    assert_eq!(workers[0].taken.len() + handed_over, CLIENTS);
+    workers[1].turn(usize::MAX, false);
+    assert_eq!(workers[1].taken.len(), handed_over);
 }

@@ -57,6 +57,11 @@ impl Relays {
         Relays { reactor, slab: Slab::new(), queue: VecDeque::new(), tools, deadlines, stats }
     }
 
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.slab.len()
+    }
+
     /// Whether a relay waits to be run.
     pub(crate) fn has_queued(&self) -> bool {
         !self.queue.is_empty()

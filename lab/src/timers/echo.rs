@@ -27,11 +27,10 @@ use std::thread;
 use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow, ensure};
-use engine::accept::{Strategy, strategy};
+use engine::accept::{self, Entrance};
 use engine::inbox::{Address, Inbox, Parking};
 use serde_json::json;
 use sys::clock::process_cpu;
-use sys::socket::Listener;
 
 use self::client::Client;
 pub(super) use self::deadlines::Deadlines;
@@ -60,13 +59,13 @@ pub(super) struct Figures {
 /// A connection failed, or an answer was not that of a call.
 pub(super) fn run(in_flight: usize, deadlines: Deadlines, calls: u64) -> Result<Figures> {
     ensure!(in_flight > 0 && calls > 0, "an echo needs calls");
-    let (listener, strategy) = listen()?;
-    let address = listener.local()?;
+    let entrance = listen()?;
+    let address = entrance.local()?;
     let parking = Arc::new(Parking::new().context("making an eventfd")?);
     let inbox = Inbox::new(Arc::clone(&parking));
     thread::scope(|scope| {
         let stop = StopAtEnd(inbox.address());
-        let serve = move || Server::new(parking, inbox, listener, strategy, deadlines)?.run();
+        let serve = move || Server::new(parking, inbox, entrance, deadlines)?.run();
         let server = thread::Builder::new().name("echo-server".to_owned()).spawn_scoped(scope, serve)?;
         let called = call(address, in_flight, deadlines, calls);
         drop(stop);
@@ -92,11 +91,10 @@ fn call(address: SocketAddr, in_flight: usize, deadlines: Deadlines, calls: u64)
     })
 }
 
-fn listen() -> io::Result<(Listener, &'static dyn Strategy)> {
-    let strategy = strategy("reuse_port").expect("it is one of the engine's");
+fn listen() -> io::Result<Entrance> {
+    let strategy = accept::strategy("reuse_port").expect("it is one of the engine's");
     let any_port = SocketAddr::from(([127, 0, 0, 1], 0));
-    let listener = strategy.listen(any_port, BACKLOG, 1)?.remove(0);
-    Ok((listener, strategy))
+    Ok(accept::listen(strategy, any_port, BACKLOG, 1, 0)?.remove(0))
 }
 
 /// Tells the server that nobody calls any more, however the client ended.
@@ -183,8 +181,8 @@ mod tests {
     #[test]
     fn a_server_that_never_answers_makes_deadlines_fire() {
         for deadlines in [Deadlines::Lazy, Deadlines::Each] {
-            let (listener, _) = listen().expect("loopback listens");
-            let address = listener.local().expect("a listener has an address");
+            let entrance = listen().expect("loopback listens");
+            let address = entrance.local().expect("a listener has an address");
             let figures = call(address, 50, deadlines, 700).expect("the kernel takes connections and bytes");
             assert_eq!(figures.calls, 0, "{deadlines:?}");
             assert!(figures.deadlines_fired > 0, "{deadlines:?}");
@@ -211,9 +209,9 @@ mod tests {
 
     #[test]
     fn a_server_that_is_gone_is_an_error() {
-        let (listener, _) = listen().expect("loopback listens");
-        let address = listener.local().expect("a listener has an address");
-        drop(listener);
+        let entrance = listen().expect("loopback listens");
+        let address = entrance.local().expect("a listener has an address");
+        drop(entrance);
         assert!(call(address, 50, Deadlines::Lazy, 700).is_err());
     }
 

@@ -48,8 +48,13 @@ class = "internal"
 "#;
 
 /// Every way to accept, as lines of configuration.
-pub(crate) const STRATEGIES: [&str; 2] =
-    ["[accept]\nstrategy = \"reuse_port\"\n", "[accept]\nstrategy = \"exclusive\"\n"];
+pub(crate) const STRATEGIES: [&str; 5] = [
+    "[accept]\nstrategy = \"shared\"\n",
+    "[accept]\nstrategy = \"mutex\"\n",
+    "[accept]\nstrategy = \"exclusive\"\n",
+    "[accept]\nstrategy = \"reuse_port\"\n",
+    "[accept]\nstrategy = \"handoff\"\n",
+];
 
 /// A running `tollgate serve`; killed when dropped.
 pub(crate) struct Gateway {

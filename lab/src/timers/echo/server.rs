@@ -6,13 +6,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
-use engine::accept::{Acceptor, Strategy};
+use engine::accept::{Acceptor, Entrance, crew};
 use engine::inbox::{Inbox, Parking};
 use engine::reactor::{Reactor, Tag, Wake};
 use engine::slab::Slab;
 use engine::stats::ReactorStats;
 use sys::epoll::Readiness;
-use sys::socket::{Listener, Socket};
+use sys::socket::Socket;
 
 use super::deadlines::{Deadlines, Group, Watch};
 use super::wire::{Stream, Wire};
@@ -47,12 +47,13 @@ impl Server {
     pub(super) fn new(
         parking: Arc<Parking>,
         inbox: Inbox<Stop>,
-        listener: Listener,
-        strategy: &'static dyn Strategy,
+        entrance: Entrance,
         deadlines: Deadlines,
     ) -> Result<Self> {
-        let reactor = Reactor::new(parking, Arc::new(ReactorStats::default()))?;
-        let acceptor = Acceptor::new(&reactor, listener, strategy, LISTENER)?;
+        let stats = Arc::new(ReactorStats::default());
+        let seat = Rc::new(crew([(Arc::clone(&parking), Arc::clone(&stats))]).remove(0));
+        let reactor = Reactor::new(parking, stats)?;
+        let acceptor = Acceptor::new(&reactor, &seat, entrance, LISTENER)?;
         Ok(Self { reactor, inbox, acceptor, connections: Slab::new(), deadlines, fired: 0 })
     }
 
@@ -84,7 +85,7 @@ impl Server {
         self.acceptor.accept(|socket, _| {
             accepted = open(reactor, connections, deadlines, socket);
             accepted.is_ok()
-        });
+        })?;
         accepted.context("accepting")
     }
 

@@ -1,0 +1,322 @@
+//! An acceptor: one thread's end of a listening address.
+//!
+//! Promises: it is watched, or it knows when it will be: after a rest, when its turn comes, or when its owner
+//! has place again; what it takes goes to its owner or to another thread, by its strategy. Leaves to others:
+//! the strategies themselves, and telling it of wakes and turns of the loop.
+//!
+//! ```text
+//!              turn taken                   no place
+//!   AwaitsTurn ----------> Watching <---------------------> Held
+//!        ^     <----------    |   ^         resumed
+//!          another has it     |   | timer
+//!                             v   |
+//!                            Resting    descriptors or memory were used up
+//! ```
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sys::clock::Nanos;
+use sys::socket::{AcceptError, Listener, Shortage, Socket};
+
+use super::mutex::{RETRY, stands_back};
+use super::{Entrance, Front, Handed, Seat};
+use crate::reactor::{Reactor, Tag, Waiter};
+use crate::slab::Key;
+use crate::timer::wheel::TimerId;
+
+/// How long an acceptor rests when descriptors of the process are used up. Long enough that the loop costs
+/// nothing, short enough that a freed descriptor is found before a client gives up.
+const REST: Duration = Duration::from_millis(20);
+
+/// How long when the machine's descriptors or memory are: what others use up comes back more slowly, and each
+/// attempt asks for more of it.
+const LONG_REST: Duration = Duration::from_millis(100);
+
+/// While turns of the loop take longer than this, fewer connections are taken at a time: those that are there
+/// wait for the end of the turn.
+const TURN_TARGET: Duration = Duration::from_millis(1);
+
+/// But not less than this part of what the strategy takes: who waits in the kernel's queue is served too.
+const SHARE_MIN: u32 = 8;
+
+/// Connections that a retired listener hands over at a time.
+const RETIRE_ACCEPTS_MAX: u32 = 4_096;
+
+/// How long a retired listener stays for the last packet of handshakes that have begun: longer than most
+/// round trips.
+const LAST_ACKS: Duration = Duration::from_millis(200);
+
+/// See the file's header.
+pub struct Acceptor {
+    reactor: Rc<Reactor>,
+    seat: Rc<Seat>,
+    listener: Listener,
+    /// What it shares with the other threads' ends; gone when it is dropped.
+    front: Option<Arc<Front>>,
+    tag: Tag,
+    state: State,
+    /// Whether it has the turn, where threads take turns.
+    has_turn: bool,
+    /// When it may be closed, once it is retired.
+    closes_at: Option<Nanos>,
+}
+
+/// When the acceptor looks for connections again.
+enum State {
+    /// At the next event of the listener.
+    Watching(Key),
+    /// When it gets the turn, for which it tries before each sleep and when the timer is due.
+    AwaitsTurn(Option<TimerId>),
+    /// When the timer is due: a resource was used up.
+    Resting(TimerId),
+    /// When the owner says so: it has no place for a connection.
+    Held,
+}
+
+impl Acceptor {
+    /// Accepts at `entrance`; its events and timers come as wakes with `tag`.
+    ///
+    /// # Errors
+    /// As [`Reactor::watch`].
+    pub fn new(
+        reactor: &Rc<Reactor>,
+        seat: &Rc<Seat>,
+        entrance: Entrance,
+        tag: Tag,
+    ) -> std::io::Result<Acceptor> {
+        let Entrance { listener, front } = entrance;
+        let state = if front.strategy.takes_turns() {
+            State::AwaitsTurn(None)
+        } else {
+            let key = reactor.watch(&listener, front.strategy.trigger(), Waiter::Tag(tag))?;
+            State::Watching(key)
+        };
+        Ok(Acceptor {
+            reactor: Rc::clone(reactor),
+            seat: Rc::clone(seat),
+            listener,
+            front: Some(front),
+            tag,
+            state,
+            has_turn: false,
+            closes_at: None,
+        })
+    }
+
+    /// Takes connections that wait, as many as the strategy lets a thread take at a time, while `accepted`
+    /// answers that there is place for another; some go to other threads instead. To be called when a wake
+    /// with this acceptor's tag comes.
+    ///
+    /// # Errors
+    /// What there was too little of: then it rests, and the owner may make room meanwhile.
+    pub fn accept(&mut self, mut accepted: impl FnMut(Socket, SocketAddr) -> bool) -> Result<(), Shortage> {
+        self.reactor.stats().accept_wakes.add(1);
+        self.seat.look_at(self.reactor.now());
+        if !self.watch() {
+            return Ok(());
+        }
+        for _ in 0..self.accepts_max() {
+            match self.next() {
+                Next::Connection(socket, peer) => {
+                    let Some((socket, peer)) = self.hand_over(socket, peer) else { continue };
+                    if !accepted(socket, peer) {
+                        self.set(State::Held);
+                        return Ok(());
+                    }
+                }
+                Next::None => {
+                    self.reactor.stats().accepts_empty.add(1);
+                    return Ok(());
+                }
+                Next::Gone => {}
+                Next::Later(shortage) => {
+                    self.rest(rest_of(shortage));
+                    return Err(shortage);
+                }
+            }
+        }
+        // More may wait. The watch is level triggered, so it reports that at the next turn.
+        Ok(())
+    }
+
+    /// Takes nothing until [`Acceptor::resume`]: the owner has no place for a connection.
+    pub fn hold(&mut self) {
+        self.set(State::Held);
+    }
+
+    /// Goes on after [`Acceptor::hold`], or after `accepted` had no place for another connection.
+    pub fn resume(&mut self) {
+        if matches!(self.state, State::Held) && self.closes_at.is_none() {
+            self.watch();
+        }
+    }
+
+    /// Where threads take turns, tries to get this one's, or does without the socket until it comes. To be
+    /// called before each sleep, whatever the strategy.
+    pub fn take_turn(&mut self) {
+        let takes_part = matches!(self.state, State::Watching(_) | State::AwaitsTurn(_));
+        if !self.front().strategy.takes_turns() || self.has_turn || !takes_part || self.closes_at.is_some() {
+            return;
+        }
+        self.seat.look_at(self.reactor.now());
+        if !stands_back(&self.seat) && self.front().turn.try_take() {
+            self.has_turn = true;
+            self.watch();
+        } else if !matches!(self.state, State::AwaitsTurn(Some(_))) {
+            let retry = self.reactor.arm(self.reactor.now() + RETRY, Waiter::Tag(self.tag));
+            self.set(State::AwaitsTurn(Some(retry)));
+        }
+    }
+
+    /// Gives the turn up, if this thread has it; to be called when what a sleep has brought is accepted, and
+    /// before that is served.
+    pub fn give_turn_up(&mut self) {
+        if std::mem::take(&mut self.has_turn) {
+            self.front().turn.give_up();
+        }
+    }
+
+    /// Retires the listener: nobody can begin a connection any more, and those who wait are handed to
+    /// `accepted`. Answers whether that was all, so that the acceptor may be dropped. If it was not, it is to
+    /// be called again at the next wake with this acceptor's tag: handshakes that are under way have
+    /// [`LAST_ACKS`] to complete, and descriptors may be used up.
+    ///
+    /// Where several threads share the socket, each of them takes part and the last one closes it.
+    pub fn retire(&mut self, mut accepted: impl FnMut(Socket, SocketAddr)) -> bool {
+        let closes_at = *self.closes_at.get_or_insert_with(|| {
+            // Without memory for it who comes at the last moment is reset by the close.
+            let _ = self.listener.stop_queueing();
+            self.reactor.now() + LAST_ACKS
+        });
+        for _ in 0..RETIRE_ACCEPTS_MAX {
+            match self.next() {
+                Next::Connection(socket, peer) => accepted(socket, peer),
+                Next::Gone => {}
+                Next::None if self.reactor.now() < closes_at => {
+                    self.rest(closes_at.since(self.reactor.now()));
+                    return false;
+                }
+                Next::None => {
+                    self.set(State::Held);
+                    return true;
+                }
+                Next::Later(_) => break,
+            }
+        }
+        self.rest(REST);
+        false
+    }
+
+    fn front(&self) -> &Front {
+        self.front.as_ref().expect("only the drop takes it")
+    }
+
+    /// As many connections as one wake may take: fewer where turns are long already.
+    fn accepts_max(&self) -> u32 {
+        let most = self.front().strategy.accepts_per_wake_max();
+        let turn = self.reactor.stats().turn_length().max(TURN_TARGET);
+        let fewer = u64::from(most) * TURN_TARGET.as_nanos() as u64 / turn.as_nanos() as u64;
+        u32::try_from(fewer).unwrap_or(most).max(most / SHARE_MIN).max(1)
+    }
+
+    fn next(&self) -> Next {
+        match self.listener.accept() {
+            Ok((socket, peer)) => {
+                self.reactor.stats().accepts.add(1);
+                Next::Connection(socket, peer)
+            }
+            Err(AcceptError::Empty) => Next::None,
+            Err(AcceptError::ThisConnection(_)) => Next::Gone,
+            Err(AcceptError::Exhausted(shortage)) => {
+                self.reactor.stats().shortages[shortage as usize].add(1);
+                Next::Later(shortage)
+            }
+        }
+    }
+
+    /// Hands the connection to the thread that the strategy names, unless that is this one, or is full.
+    fn hand_over(&self, socket: Socket, peer: SocketAddr) -> Option<(Socket, SocketAddr)> {
+        let front = self.front();
+        let to = front.strategy.server(&self.seat);
+        if to == self.seat.number() {
+            // Its owner tells how many there are at the end of the turn; until then this counts.
+            self.reactor.stats().connections.add(1);
+            return Some((socket, peer));
+        }
+        match self.seat.hand_over(to, Handed { socket, peer, door: front.door }) {
+            Ok(()) => {
+                self.reactor.stats().handed_over.add(1);
+                None
+            }
+            Err(Handed { socket, peer, .. }) => Some((socket, peer)),
+        }
+    }
+
+    /// Watches the listener, unless that has to wait; answers whether it is watched.
+    fn watch(&mut self) -> bool {
+        if self.front().strategy.takes_turns() && !self.has_turn {
+            self.set(State::AwaitsTurn(None));
+            return false;
+        }
+        if let State::Watching(_) = self.state {
+            return true;
+        }
+        let trigger = self.front().strategy.trigger();
+        match self.reactor.watch(&self.listener, trigger, Waiter::Tag(self.tag)) {
+            Ok(key) => self.set(State::Watching(key)),
+            // The kernel has no memory for it.
+            Err(_) => self.rest(LONG_REST),
+        }
+        matches!(self.state, State::Watching(_))
+    }
+
+    /// Ends the watch for a while: a connection that cannot be taken stays queued, and a level-triggered
+    /// watch would report it for ever.
+    fn rest(&mut self, length: Duration) {
+        let timer = self.reactor.arm(self.reactor.now() + length, Waiter::Tag(self.tag));
+        self.set(State::Resting(timer));
+    }
+
+    fn set(&mut self, state: State) {
+        match std::mem::replace(&mut self.state, state) {
+            // It fails only for a socket that is not watched.
+            State::Watching(key) => drop(self.reactor.unwatch(&self.listener, key)),
+            State::Resting(timer) | State::AwaitsTurn(Some(timer)) => self.reactor.cancel(timer),
+            State::AwaitsTurn(None) | State::Held => {}
+        }
+        if !matches!(self.state, State::Watching(_)) {
+            self.give_turn_up();
+        }
+    }
+}
+
+/// How long to leave a listener alone that met `shortage`.
+fn rest_of(shortage: Shortage) -> Duration {
+    match shortage {
+        Shortage::Descriptors => REST,
+        Shortage::SystemDescriptors | Shortage::Buffers | Shortage::Memory => LONG_REST,
+    }
+}
+
+impl Drop for Acceptor {
+    fn drop(&mut self) {
+        self.set(State::Held);
+        self.front = None;
+        // Whoever has closed his end before may wait for this (`Ends::are_closed`).
+        self.seat.wake_all();
+    }
+}
+
+/// What one accept gave.
+enum Next {
+    Connection(Socket, SocketAddr),
+    /// Nobody waits.
+    None,
+    /// The connection that was next is gone.
+    Gone,
+    /// Nothing can be taken now, though somebody waits.
+    Later(Shortage),
+}

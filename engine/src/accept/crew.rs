@@ -1,0 +1,208 @@
+//! The crew: the threads that accept at the same addresses, as each of them sees the others.
+//!
+//! Promises: looking at another thread's load reads what it publishes anyway, and waits for nobody; a
+//! connection that is handed over has one owner at every moment: the sender, the mailbox, the receiver; a
+//! full mailbox hands it back. Leaves to others: whom to choose (`handoff`, `mutex`), and to serve what
+//! arrives.
+
+use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sys::clock::Nanos;
+use sys::mailbox::{Receiver, Sender, mailbox};
+use sys::socket::Socket;
+
+use crate::inbox::Parking;
+use crate::stats::ReactorStats;
+
+/// Connections that may wait for a thread at a time. HAProxy's accept ring has as many; fewer overflow in
+/// bursts.
+const MAIL_MAX: usize = 256;
+
+/// A connection that waits this long for its thread waits as if another connection were in front of it.
+const LAG_PER_CONNECTION: Duration = Duration::from_micros(100);
+
+/// So many connections are all that a thread's lag can count for: it comes and goes, and tunnels that are
+/// dealt out by it stay.
+const LAG_CONNECTIONS_MAX: u64 = 8;
+
+/// A connection on its way from the thread that accepted it to the one that serves it.
+#[derive(Debug)]
+pub struct Handed {
+    /// The accepted socket.
+    pub socket: Socket,
+    /// Who connected.
+    pub peer: SocketAddr,
+    /// The number of the listening address (see [`super::listen`]).
+    pub door: u32,
+}
+
+const _: () = assert!(size_of::<Handed>() <= 64, "a slot of the mailbox is a line of the cache");
+
+/// A thread as the others see it.
+struct Member {
+    parking: Arc<Parking>,
+    stats: Arc<ReactorStats>,
+    mail: Sender<Handed>,
+}
+
+/// One thread's place in the crew; it belongs to that thread.
+pub struct Seat {
+    number: usize,
+    members: Arc<[Member]>,
+    mail: RefCell<Receiver<Handed>>,
+    /// Counts samples, so that each takes others.
+    samples: Cell<usize>,
+    now: Cell<Nanos>,
+}
+
+/// A crew of the threads that sleep by these parkings and count into these statistics: a seat for each.
+pub fn crew(threads: impl IntoIterator<Item = (Arc<Parking>, Arc<ReactorStats>)>) -> Vec<Seat> {
+    let (members, mails): (Vec<_>, Vec<_>) = threads
+        .into_iter()
+        .map(|(parking, stats)| {
+            let (sender, receiver) = mailbox(MAIL_MAX);
+            (Member { parking, stats, mail: sender }, receiver)
+        })
+        .unzip();
+    let members: Arc<[Member]> = members.into();
+    let seat = |(number, mail)| Seat {
+        number,
+        members: Arc::clone(&members),
+        mail: RefCell::new(mail),
+        samples: Cell::new(0),
+        now: Cell::new(Nanos(0)),
+    };
+    mails.into_iter().enumerate().map(seat).collect()
+}
+
+impl Seat {
+    /// The thread's number.
+    pub fn number(&self) -> usize {
+        self.number
+    }
+
+    /// Takes a connection that another thread has handed over.
+    pub fn take(&self) -> Option<Handed> {
+        self.mail.borrow_mut().pop()
+    }
+
+    /// Whether no connection waits that was handed over.
+    pub fn is_empty(&self) -> bool {
+        self.mail.borrow().is_empty()
+    }
+
+    /// Client connections that this thread serves.
+    pub(super) fn connections(&self) -> u64 {
+        self.members[self.number].stats.connections.value()
+    }
+
+    /// The mean of what the threads serve.
+    pub(super) fn connections_mean(&self) -> u64 {
+        let sum: u64 = self.members.iter().map(|member| member.stats.connections.value()).sum();
+        sum / self.members.len() as u64
+    }
+
+    /// What a thread has to do: connections, those handed over to it, and how far it lags behind.
+    pub(super) fn load(&self, number: usize) -> u64 {
+        let Member { stats, mail, .. } = &self.members[number];
+        let lag = stats.lag(self.now.get()).as_nanos() / LAG_PER_CONNECTION.as_nanos();
+        let lag = u64::try_from(lag).unwrap_or(u64::MAX).min(LAG_CONNECTIONS_MAX);
+        stats.connections.value() + mail.len() as u64 + lag
+    }
+
+    /// Two other threads, different ones at each call until every pair has been; one or none where there are
+    /// fewer.
+    pub(super) fn sample(&self) -> [Option<usize>; 2] {
+        let others = self.members.len() - 1;
+        let count = self.samples.replace(self.samples.get().wrapping_add(1));
+        let other = |offset: usize| Some((self.number + 1 + offset % others) % self.members.len());
+        match others {
+            0 => [None, None],
+            1 => [other(0), None],
+            _ => {
+                let first = count % others;
+                [other(first), other(first + 1 + count / others % (others - 1))]
+            }
+        }
+    }
+
+    /// Notes the time at which others' lag is looked at.
+    pub(super) fn look_at(&self, now: Nanos) {
+        self.now.set(now);
+    }
+
+    /// Hands a connection to thread number `to`.
+    ///
+    /// # Errors
+    /// The connection itself, if too many wait for that thread.
+    pub(super) fn hand_over(&self, to: usize, handed: Handed) -> Result<(), Handed> {
+        let member = &self.members[to];
+        member.mail.send(handed)?;
+        member.parking.wake();
+        Ok(())
+    }
+
+    /// Ends the sleep of the thread with the least load, if it sleeps.
+    pub(super) fn wake_least_loaded(&self) {
+        let least = (0..self.members.len()).min_by_key(|number| self.load(*number));
+        let least = least.expect("this thread is one of them");
+        self.members[least].parking.wake();
+    }
+
+    /// Ends the sleep of every thread that sleeps.
+    pub(super) fn wake_all(&self) {
+        self.members.iter().for_each(|member| member.parking.wake());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    fn crew_of(threads: usize) -> Vec<Seat> {
+        crew((0..threads).map(|_| (Arc::new(Parking::new().unwrap()), Arc::default())))
+    }
+
+    #[test]
+    fn samples_are_two_others_and_in_time_every_pair() {
+        for threads in 1..=9 {
+            for seat in crew_of(threads) {
+                let others = threads - 1;
+                let pairs: HashSet<Vec<usize>> = (0..(others * others).max(1))
+                    .map(|_| seat.sample().into_iter().flatten().collect())
+                    .collect();
+                for pair in &pairs {
+                    assert_eq!(pair.len(), others.min(2));
+                    assert!(pair.iter().all(|it| *it != seat.number() && *it < threads));
+                    assert_eq!(pair.iter().collect::<HashSet<_>>().len(), pair.len(), "{pair:?}");
+                }
+                let expected = if others < 2 { 1 } else { others * (others - 1) };
+                assert_eq!(pairs.len(), expected, "of {threads} threads");
+            }
+        }
+    }
+
+    #[test]
+    fn a_load_is_what_a_thread_serves_what_waits_for_it_and_its_lag() {
+        let seats = crew_of(2);
+        let (me, other) = (&seats[0], &seats[1].members[1].stats);
+        let load_at = |now: u64| {
+            me.look_at(Nanos(now));
+            me.load(1)
+        };
+        assert_eq!(load_at(1_000_000), 0);
+        other.connections.set(10);
+        assert_eq!(load_at(1_000_000), 10);
+        // Its turn has lasted for 300 us by now, as far as anybody knows.
+        other.begin_turn(Nanos(1_000_000));
+        assert_eq!(load_at(1_300_000), 13);
+        assert_eq!(load_at(1_000_000_000), 18, "lag counts for so much and no more");
+        other.end_turn(Nanos(1_300_000), true);
+        assert_eq!(load_at(1_300_000), 10, "it sleeps, and takes what comes at once");
+    }
+}

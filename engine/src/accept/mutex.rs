@@ -1,0 +1,77 @@
+//! `mutex`: one socket, watched by the one thread whose turn it is. nginx's `accept_mutex`.
+//!
+//! A thread tries for the turn before each sleep, and never waits for it: where another has it, it does
+//! without the socket, and tries again before its next sleep, or after [`RETRY`]. The turn's holder gives it
+//! up when it has accepted. Who has far more connections than the others stands back, and wakes the one with
+//! the fewest.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use sys::epoll::Trigger;
+use sys::socket::Listener;
+
+use super::{Seat, Strategy, one_socket};
+
+/// How long a thread that sleeps does without a turn before it tries again: nginx's `accept_mutex_delay`. So
+/// long may a connection wait if whoever has the turn is stuck.
+pub(super) const RETRY: Duration = Duration::from_millis(500);
+
+/// See the file's header.
+pub(super) struct Mutex;
+
+impl Strategy for Mutex {
+    fn name(&self) -> &'static str {
+        "mutex"
+    }
+
+    fn listen(&self, address: SocketAddr, backlog: u32, threads: usize) -> io::Result<Vec<Listener>> {
+        one_socket(address, backlog, threads)
+    }
+
+    fn trigger(&self) -> Trigger {
+        Trigger::LevelRead
+    }
+
+    fn accepts_per_wake_max(&self) -> u32 {
+        4
+    }
+
+    fn takes_turns(&self) -> bool {
+        true
+    }
+}
+
+/// Whose turn it is at an address: one thread's, or nobody's.
+#[derive(Debug, Default)]
+pub(super) struct Turn {
+    taken: AtomicBool,
+}
+
+impl Turn {
+    /// Takes the turn, if nobody has it.
+    pub(super) fn try_take(&self) -> bool {
+        // Relaxed, here and below: the turn guards no memory, only a place in the kernel's wait queue. The
+        // look before the swap leaves the cache line where it is while another has the turn.
+        !self.taken.load(Ordering::Relaxed) && !self.taken.swap(true, Ordering::Relaxed)
+    }
+
+    /// Gives the turn up. Only who has it may call.
+    pub(super) fn give_up(&self) {
+        self.taken.store(false, Ordering::Relaxed);
+    }
+}
+
+/// Whether `seat`'s thread has so many more connections than the mean that it leaves its turn to others: an
+/// eighth more, as nginx has it of what its connection table has left. Then the least loaded one is woken to
+/// take it.
+pub(super) fn stands_back(seat: &Seat) -> bool {
+    let mean = seat.connections_mean();
+    let stands_back = seat.connections() > mean + mean / 8 + 1;
+    if stands_back {
+        seat.wake_least_loaded();
+    }
+    stands_back
+}

@@ -1,0 +1,223 @@
+//! The doors of a reactor thread: the addresses at which its connections arrive.
+//!
+//! Promises: whoever arrives is served by the configuration of the door that let him in, also where another
+//! thread accepted him, and also when the door has gone meanwhile; nobody who was let in is lost to a reload.
+//! Leaves to others: how threads share an address (`engine::accept`), and place for what arrives (`worker`).
+//!
+//! ```text
+//!   open ----> serving ----> retired ----> closed ----> forgotten
+//!                            drains the    hands out    when no other thread can
+//!                            queue         what comes   hand over a connection of it
+//!                                          by hand-over
+//! ```
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use engine::accept::{Acceptor, Ends, Entrance, Handed, Seat};
+use engine::reactor::Reactor;
+use sys::socket::{Shortage, Socket};
+
+use crate::client::Arrival;
+use crate::config::Config;
+use crate::snapshot::Current;
+use crate::wake::Subject;
+
+/// A listening address of this thread.
+struct Door {
+    /// The number by which all threads know it.
+    number: u32,
+    /// The address as configured: port 0 stays 0. It is the listener's name.
+    configured: SocketAddr,
+    /// What an arrival needs to know of it.
+    facts: Facts,
+    /// Gone once it is closed.
+    acceptor: Option<Acceptor>,
+    /// The other threads' ends of it.
+    ends: Ends,
+    /// What those who still wait are served by, once it is retired.
+    retired: Option<Rc<Current>>,
+}
+
+#[derive(Clone, Copy)]
+struct Facts {
+    /// The address with the port that the kernel chose.
+    bound: SocketAddr,
+    /// The listener's position in the configuration.
+    position: usize,
+}
+
+impl Facts {
+    fn arrival(self, socket: Socket, peer: SocketAddr, snapshot: &Rc<Current>) -> Arrival {
+        let (listener, address) = (self.position, self.bound);
+        Arrival { socket, peer: canonical(peer), snapshot: Rc::clone(snapshot), listener, address }
+    }
+}
+
+/// See the file's header.
+pub(crate) struct Doors {
+    reactor: Rc<Reactor>,
+    seat: Rc<Seat>,
+    doors: Vec<Door>,
+    /// Connections that were accepted while nobody could take them: those of retired listeners.
+    arrivals: VecDeque<Arrival>,
+    /// Connections handed over from doors of which this thread has not been told yet.
+    early: Vec<Handed>,
+}
+
+impl Doors {
+    /// No door, for the thread of `reactor` with that seat.
+    pub(crate) fn new(reactor: &Rc<Reactor>, seat: Seat) -> Doors {
+        let (reactor, seat) = (Rc::clone(reactor), Rc::new(seat));
+        Doors { reactor, seat, doors: Vec::new(), arrivals: VecDeque::new(), early: Vec::new() }
+    }
+
+    /// Opens a door; `snapshot` has its listener.
+    pub(crate) fn open(&mut self, configured: SocketAddr, entrance: Entrance, snapshot: &Rc<Current>) {
+        let (number, ends) = (entrance.door(), entrance.ends());
+        let bound = entrance.local().unwrap_or(configured);
+        let tag = Subject::Listener(number).tag();
+        // Failing means that the kernel has no memory for one more watch; other threads may still serve it,
+        // and hand connections over.
+        let acceptor = Acceptor::new(&self.reactor, &self.seat, entrance, tag).ok();
+        let facts = Facts { bound, position: position(&snapshot.config, configured) };
+        self.doors.push(Door { number, configured, facts, acceptor, ends, retired: None });
+        for handed in std::mem::take(&mut self.early) {
+            self.receive(handed, snapshot);
+        }
+    }
+
+    /// The doors that are not retired lead to `snapshot` from now on.
+    pub(crate) fn adopt(&mut self, snapshot: &Current) {
+        for door in self.doors.iter_mut().filter(|door| door.retired.is_none()) {
+            door.facts.position = position(&snapshot.config, door.configured);
+        }
+    }
+
+    /// Takes connections at door `number` for `accepted`, which answers whether there is place for another.
+    ///
+    /// # Errors
+    /// What there was too little of; it tries again after a while.
+    pub(crate) fn accept(
+        &mut self,
+        number: u32,
+        snapshot: &Rc<Current>,
+        mut accepted: impl FnMut(Arrival) -> bool,
+    ) -> Result<(), Shortage> {
+        let Some(index) = self.doors.iter().position(|door| door.number == number) else { return Ok(()) };
+        let door = &mut self.doors[index];
+        if door.retired.is_some() {
+            self.drain(index);
+            return Ok(());
+        }
+        let (Some(acceptor), facts) = (&mut door.acceptor, door.facts) else { return Ok(()) };
+        acceptor.accept(|socket, peer| accepted(facts.arrival(socket, peer, snapshot)))
+    }
+
+    /// Takes nothing at door `number` until [`Doors::resume`].
+    pub(crate) fn hold(&mut self, number: u32) {
+        self.acceptors_mut(|door| door.number == number).for_each(Acceptor::hold);
+    }
+
+    /// Goes on where no place was before.
+    pub(crate) fn resume(&mut self) {
+        self.acceptors_mut(|_| true).for_each(Acceptor::resume);
+    }
+
+    /// Where threads take turns at the doors, tries to get this one's. To be called before each sleep.
+    pub(crate) fn take_turns(&mut self) {
+        self.acceptors_mut(|_| true).for_each(Acceptor::take_turn);
+    }
+
+    /// Gives the turns up that it has. To be called when what a sleep has brought is accepted.
+    pub(crate) fn give_turns_up(&mut self) {
+        self.acceptors_mut(|_| true).for_each(Acceptor::give_turn_up);
+    }
+
+    /// The next connection that waits for a place here.
+    pub(crate) fn next_arrival(&mut self, snapshot: &Rc<Current>) -> Option<Arrival> {
+        while self.arrivals.is_empty() {
+            let handed = self.seat.take()?;
+            self.receive(handed, snapshot);
+        }
+        self.arrivals.pop_front()
+    }
+
+    /// Whether no connection waits for a place here.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.arrivals.is_empty() && self.seat.is_empty()
+    }
+
+    /// Whether nobody can arrive any more.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.doors.is_empty() && self.arrivals.is_empty()
+    }
+
+    /// Retires the doors that `goes` says: nobody new is let in, and those who wait are served by `snapshot`.
+    pub(crate) fn retire(&mut self, snapshot: &Rc<Current>, goes: impl Fn(SocketAddr) -> bool) {
+        for index in 0..self.doors.len() {
+            let door = &mut self.doors[index];
+            if door.retired.is_none() && goes(door.configured) {
+                door.retired = Some(Rc::clone(snapshot));
+                self.drain(index);
+            }
+        }
+    }
+
+    /// Forgets closed doors of which nothing can come any more.
+    pub(crate) fn sweep(&mut self, snapshot: &Rc<Current>) {
+        let is_over = |door: &Door| door.acceptor.is_none() && door.ends.are_closed();
+        let over: Vec<u32> = self.doors.iter().filter(|door| is_over(door)).map(|door| door.number).collect();
+        if over.is_empty() {
+            return;
+        }
+        // Nobody adds to these; what waits of them is taken while they are known.
+        while let Some(handed) = self.seat.take() {
+            self.receive(handed, snapshot);
+        }
+        self.doors.retain(|door| !over.contains(&door.number));
+    }
+
+    /// Closes all doors, and drops whoever waits.
+    pub(crate) fn clear(&mut self) {
+        self.doors.clear();
+        self.arrivals.clear();
+        self.early.clear();
+    }
+
+    /// Takes in those who wait at a retired door, and closes it when that was all.
+    fn drain(&mut self, index: usize) {
+        let Door { facts, acceptor, retired, .. } = &mut self.doors[index];
+        let (Some(open), Some(snapshot)) = (acceptor.as_mut(), retired) else { return };
+        let arrivals = &mut self.arrivals;
+        if open.retire(|socket, peer| arrivals.push_back(facts.arrival(socket, peer, snapshot))) {
+            *acceptor = None;
+        }
+    }
+
+    fn receive(&mut self, handed: Handed, snapshot: &Rc<Current>) {
+        match self.doors.iter().find(|door| door.number == handed.door) {
+            Some(door) => {
+                let snapshot = door.retired.as_ref().unwrap_or(snapshot);
+                self.arrivals.push_back(door.facts.arrival(handed.socket, handed.peer, snapshot));
+            }
+            None => self.early.push(handed),
+        }
+    }
+
+    fn acceptors_mut(&mut self, which: impl Fn(&Door) -> bool) -> impl Iterator<Item = &mut Acceptor> {
+        self.doors.iter_mut().filter(move |door| which(door)).filter_map(|door| door.acceptor.as_mut())
+    }
+}
+
+/// Where the listener that is configured so stands in `config`.
+fn position(config: &Config, configured: SocketAddr) -> usize {
+    let position = config.listeners.iter().position(|listener| listener.address == configured);
+    position.expect("a listener that is not removed is in the configuration")
+}
+
+/// A peer's address without the IPv6 clothes that a dual-stack socket puts on an IPv4 one.
+fn canonical(peer: SocketAddr) -> SocketAddr {
+    SocketAddr::new(peer.ip().to_canonical(), peer.port())
+}
