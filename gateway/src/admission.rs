@@ -18,7 +18,7 @@ use sys::socket::FirstWord;
 
 use crate::account::Seat;
 use crate::client::{Asked, Client, Decided, End};
-use crate::dial::dial;
+use crate::dial::{DialError, dial};
 use crate::meter::Reservation;
 use crate::refusal::Refusal;
 use crate::resolve::ResolveError;
@@ -26,26 +26,27 @@ use crate::resolve::ResolveError;
 /// How much longer than planned an answer of the DNS thread may take.
 const DNS_GRACE: Duration = Duration::from_secs(1);
 
-/// The addresses that may be dialled, each with the verdict that allows it.
+/// An address that may be dialled, and the verdict that allows it.
+type Candidate = (SocketAddr, Verdict);
+
+/// The addresses that may be dialled, in the order in which they were found.
 pub(crate) struct Admitted {
-    addresses: Vec<(SocketAddr, Verdict)>,
+    first: Candidate,
+    /// A vector that is empty, as for most names, and for addresses, takes no memory.
+    others: Vec<Candidate>,
     /// How long the name's lookup took, in microseconds, if there was one.
     pub(crate) dns_us: Option<u32>,
 }
 
 impl Admitted {
-    /// The addresses, in the order in which they were found.
-    fn addresses(&self) -> Vec<SocketAddr> {
-        self.addresses.iter().map(|(address, _)| *address).collect()
-    }
-
     /// The record of the flow of `client` that goes to `address`.
     ///
     /// # Panics
     /// If it is none of ours.
     pub(crate) fn record(&self, client: &Client, address: SocketAddr) -> Record {
-        let verdict = self.addresses.iter().find(|(candidate, _)| *candidate == address);
-        let (_, verdict) = verdict.expect("only candidates are dialled");
+        let mut candidates = std::iter::once(&self.first).chain(&self.others);
+        let candidate = candidates.find(|(candidate, _)| *candidate == address);
+        let (_, verdict) = candidate.expect("only candidates are dialled");
         let class = match verdict.class {
             BillingClass::External => Class::External,
             BillingClass::Internal => Class::Internal,
@@ -61,9 +62,8 @@ impl Admitted {
 /// A refusal.
 pub(crate) async fn admit(client: &Client, asked: &Asked) -> Result<Admitted, End> {
     let name_verdict = judge_name(client, asked)?;
-    let mut dns_us = None;
-    let found: Vec<IpAddr> = match &asked.target.host {
-        Host::Address(address) => vec![*address],
+    match &asked.target.host {
+        Host::Address(address) => judge_addresses(client, asked, &name_verdict, &[*address], None),
         Host::Name(name) => {
             let began = clock::monotonic();
             let local = &client.local;
@@ -71,11 +71,10 @@ pub(crate) async fn admit(client: &Client, asked: &Asked) -> Result<Admitted, En
             let lookup = within(&local.reactor, answer_by, local.names.lookup(name.as_str())).await;
             let took = clock::monotonic().since(began);
             local.stats.dns.add(took);
-            dns_us = Some(micros(took));
-            lookup.unwrap_or(Err(ResolveError::Timeout)).map_err(Refusal::from)?.addresses().to_vec()
+            let answer = lookup.unwrap_or(Err(ResolveError::Timeout)).map_err(Refusal::from)?;
+            judge_addresses(client, asked, &name_verdict, answer.addresses(), Some(micros(took)))
         }
-    };
-    judge_addresses(client, asked, &name_verdict, found, dns_us)
+    }
 }
 
 /// Judges anew, for another request, the name and the one address to which a connection stands already.
@@ -84,7 +83,7 @@ pub(crate) async fn admit(client: &Client, asked: &Asked) -> Result<Admitted, En
 /// A refusal.
 pub(crate) fn admit_again(client: &Client, asked: &Asked, address: SocketAddr) -> Result<Admitted, End> {
     let name_verdict = judge_name(client, asked)?;
-    judge_addresses(client, asked, &name_verdict, vec![address.ip()], None)
+    judge_addresses(client, asked, &name_verdict, &[address.ip()], None)
 }
 
 fn judge_name(client: &Client, asked: &Asked) -> Result<NameVerdict, End> {
@@ -103,21 +102,25 @@ fn judge_addresses(
     client: &Client,
     asked: &Asked,
     name_verdict: &NameVerdict,
-    found: Vec<IpAddr>,
+    found: &[IpAddr],
     dns_us: Option<u32>,
 ) -> Result<Admitted, End> {
     let policy = &client.snapshot().config.policy;
     let port = asked.target.port.get();
-    let judge = |address: IpAddr| {
-        (SocketAddr::new(address, port), policy.judge_address(asked.user, name_verdict, address, port))
-    };
-    let mut addresses: Vec<(SocketAddr, Verdict)> = found.into_iter().map(judge).collect();
-    let denied = addresses.iter().find(|(_, verdict)| !verdict.is_allowed()).map(|(_, verdict)| *verdict);
-    addresses.retain(|(_, verdict)| verdict.is_allowed());
-    match denied {
-        Some(verdict) if addresses.is_empty() => Err(Refusal::policy(policy, &verdict).into()),
-        _ => Ok(Admitted { addresses, dns_us }),
+    let mut denied = None;
+    let mut allowed = found.iter().filter_map(|&address| {
+        let verdict = policy.judge_address(asked.user, name_verdict, address, port);
+        if !verdict.is_allowed() {
+            denied.get_or_insert(verdict);
+            return None;
+        }
+        Some((SocketAddr::new(address, port), verdict))
+    });
+    if let Some(first) = allowed.next() {
+        return Ok(Admitted { first, others: allowed.collect(), dns_us });
     }
+    let refusal = denied.map_or_else(|| DialError::Unreachable.into(), |it| Refusal::policy(policy, &it));
+    Err(refusal.into())
 }
 
 /// Takes a place among everybody's connections.
@@ -165,7 +168,8 @@ pub(crate) async fn reach(
     dial_by: Nanos,
 ) -> Result<(TcpStream, SocketAddr, u32), End> {
     let began = clock::monotonic();
-    let dialled = dial(&client.local.reactor, &admitted.addresses(), first_word, dial_by).await;
+    let others = admitted.others.iter().map(|(address, _)| *address).collect();
+    let dialled = dial(&client.local.reactor, admitted.first.0, others, first_word, dial_by).await;
     let (stream, address) = dialled.map_err(Refusal::from)?;
     let took = clock::monotonic().since(began);
     client.local.stats.connect.add(took);

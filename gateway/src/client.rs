@@ -4,6 +4,7 @@
 //! relay, or for the next request; a refusal reaches the client even if it is still sending. Leaves to
 //! others: what the bytes mean (crate `proto`), deadlines (`connection`, `session`).
 
+use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::time::Duration;
@@ -31,6 +32,9 @@ use crate::stats::Denied;
 
 /// How long a refused client may take to read the answer before it is cut off.
 const LINGER: Duration = Duration::from_secs(2);
+
+/// The longest address in words: an IPv6 one that ends in the words of an IPv4 one.
+const LITERAL_BYTES_MAX: usize = "ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255".len();
 
 /// A connection as the listener hands it over.
 pub(crate) struct Arrival {
@@ -320,6 +324,18 @@ impl Client {
         self.stream.write_all(bytes).await.map_err(|_| End::Left)
     }
 
+    /// Sends what `write` writes, by way of a room that the thread keeps.
+    ///
+    /// # Errors
+    /// [`End::Left`] when the client is gone.
+    pub(crate) async fn send_written(&mut self, write: impl FnOnce(&mut Vec<u8>)) -> Result<(), End> {
+        let mut room = self.local.answers.take();
+        write(&mut room);
+        let sent = self.send(&room).await;
+        self.local.answers.put(room);
+        sent
+    }
+
     /// Sends `bytes` to a client who reads what he is sent.
     ///
     /// # Errors
@@ -366,14 +382,11 @@ impl Client {
 
     /// The record of this connection, as far as things are known.
     pub(crate) fn record(&self, decided: &Decided<'_>) -> Record {
-        let literal;
+        let mut literal = [0; LITERAL_BYTES_MAX];
         let (host, port) = match &self.asked {
             Some(Asked { target, .. }) => match &target.host {
                 Host::Name(name) => (name.as_str(), target.port.get()),
-                Host::Address(address) => {
-                    literal = address.to_string();
-                    (literal.as_str(), target.port.get())
-                }
+                Host::Address(address) => (written(*address, &mut literal), target.port.get()),
             },
             None => ("", 0),
         };
@@ -396,12 +409,11 @@ impl Client {
         })
     }
 
-    /// Takes the client apart for the relay: its stream, and what it sent behind its request.
-    pub(crate) fn into_parts(self) -> (Rc<Local>, TcpStream, Option<Vec<u8>>) {
+    /// Hands the client over to a relay: `begin` is given its stream, and what it sent behind its request.
+    pub(crate) fn hand_over(self, begin: impl FnOnce(&Local, TcpStream, &[u8])) {
         let Client { local, stream, buffer, consumed, .. } = self;
-        let early = (consumed < buffer.len()).then(|| buffer[consumed..].to_vec());
+        begin(&local, stream, &buffer[consumed..]);
         local.greetings.put(buffer);
-        (local, stream, early)
     }
 
     fn note(&mut self, denied: Denied, reason: &'static str, rule: &str) {
@@ -514,5 +526,28 @@ impl Client {
         let mut larger = Vec::with_capacity((2 * self.buffer.capacity()).min(GREETING_BYTES_MAX));
         larger.extend_from_slice(&self.buffer);
         std::mem::replace(&mut self.buffer, larger).zeroize();
+    }
+}
+
+/// `address` in words, without an allocation.
+fn written(address: IpAddr, room: &mut [u8; LITERAL_BYTES_MAX]) -> &str {
+    let mut rest = &mut room[..];
+    write!(rest, "{address}").expect("the longest address fits");
+    let length = LITERAL_BYTES_MAX - rest.len();
+    str::from_utf8(&room[..length]).expect("an address is ASCII")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_written_as_it_is_displayed() {
+        for text in ["1.2.3.4", "255.255.255.255", "::", "1:2:3:4:5:6:7:8", "::ffff:255.255.255.255"] {
+            let address: IpAddr = text.parse().unwrap();
+            assert_eq!(written(address, &mut [0; LITERAL_BYTES_MAX]), address.to_string());
+        }
+        let longest = IpAddr::from([0xffffu16; 8]);
+        assert_eq!(written(longest, &mut [0; LITERAL_BYTES_MAX]), longest.to_string());
     }
 }

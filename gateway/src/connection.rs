@@ -23,7 +23,6 @@ use crate::client::{Asked, Client, End, Speaks};
 use crate::config::Ingress;
 use crate::meter::{Opening, Reservation};
 use crate::refusal::Refusal;
-use crate::relay::Pending;
 use crate::session::Session;
 use crate::stats::Denied;
 
@@ -117,16 +116,15 @@ async fn await_request(client: &mut Client) -> Result<Asked, End> {
 }
 
 async fn answer_established(client: &mut Client, upstream: &TcpStream) -> Result<(), End> {
-    let mut answer = Vec::new();
     match client.speaks {
-        Speaks::Nothing => return Ok(()),
-        Speaks::Http { .. } => proto::http_connect::write_established(&mut answer),
+        Speaks::Nothing => Ok(()),
+        Speaks::Http { .. } => client.send_written(proto::http_connect::write_established).await,
         _ => {
             let bound = upstream.socket().local().ok();
-            proto::socks5::write_reply(&mut answer, proto::socks5::Reply::Succeeded, bound);
+            let reply = proto::socks5::Reply::Succeeded;
+            client.send_written(|out| proto::socks5::write_reply(out, reply, bound)).await
         }
     }
-    client.send(&answer).await
 }
 
 /// Hands the connection over: from here on it is a relay, and this task ends.
@@ -143,23 +141,21 @@ fn begin_relay(client: Client, way: Way) {
         connect_us: Some(way.connect_us),
         method: None,
     };
-    let (local, stream, early) = client.into_parts();
-    let mut meter = local.meter.borrow_mut();
-    let Some(flow) = meter.open(opening) else {
-        // Memory was damaged. What the answer said cannot be taken back.
-        local.stats.denied(Denied::Overload);
-        stream.reset();
-        return;
-    };
-    if meter.account(flow).is_some_and(|account| account.is_revoked()) {
-        // Removed while the answer was on its way. He is cut off as a moment later he would have been.
-        meter.close(flow, CloseReason::PolicyChanged);
-        stream.reset();
-        return;
-    }
-    let early = early.map(Pending::new);
-    let (client, upstream) = (stream.into_parts(), way.upstream.into_parts());
-    local.relays.borrow_mut().start((client, early), (upstream, None), flow, &mut meter);
+    client.hand_over(|local, stream, early| {
+        let mut meter = local.meter.borrow_mut();
+        let Some(flow) = meter.open(opening) else {
+            // Memory was damaged. What the answer said cannot be taken back.
+            local.stats.denied(Denied::Overload);
+            return stream.reset();
+        };
+        if meter.account(flow).is_some_and(|account| account.is_revoked()) {
+            // Removed while the answer was on its way. He is cut off as a moment later he would have been.
+            meter.close(flow, CloseReason::PolicyChanged);
+            return stream.reset();
+        }
+        let (client, upstream) = (stream.into_parts(), way.upstream.into_parts());
+        local.relays.borrow_mut().start((client, early), (upstream, &[]), flow, &mut meter);
+    });
 }
 
 #[cfg(test)]

@@ -53,29 +53,26 @@ impl From<io::Error> for DialError {
     }
 }
 
-/// Connects to the first of `addresses` that answers before `deadline`.
+/// Connects to the first that answers before `deadline`: `first`, or one of the `others`.
 ///
 /// # Errors
 /// Why the last attempt failed, or [`DialError::Timeout`].
 pub(crate) async fn dial(
     reactor: &Rc<Reactor>,
-    addresses: &[SocketAddr],
+    first: SocketAddr,
+    others: Vec<SocketAddr>,
     first_word: FirstWord,
     deadline: Nanos,
 ) -> Result<(TcpStream, SocketAddr), DialError> {
-    assert!(addresses.len() <= ADDRESSES_MAX, "the resolver bounds its answers");
-    match addresses {
-        [] => Err(DialError::Unreachable),
-        // By far the commonest case needs no race and no allocation.
-        &[address] => {
-            let connect = TcpStream::connect(reactor, address, first_word);
-            match within(reactor, deadline, connect).await {
-                Ok(Ok(stream)) => Ok((stream, address)),
-                Ok(Err(error)) => Err(error.into()),
-                Err(_) => Err(DialError::Timeout),
-            }
-        }
-        several => race(reactor, &alternate(several), first_word, deadline).await,
+    assert!(others.len() < ADDRESSES_MAX, "the resolver bounds its answers");
+    if !others.is_empty() {
+        return race(reactor, &alternate(first, &others), first_word, deadline).await;
+    }
+    // By far the commonest case needs no race and no allocation.
+    match within(reactor, deadline, TcpStream::connect(reactor, first, first_word)).await {
+        Ok(Ok(stream)) => Ok((stream, first)),
+        Ok(Err(error)) => Err(error.into()),
+        Err(_) => Err(DialError::Timeout),
     }
 }
 
@@ -127,14 +124,13 @@ async fn first_finished(attempts: &mut Vec<Attempt>) -> (io::Result<TcpStream>, 
 }
 
 /// The addresses with the families taking turns, the first address's family first (RFC 8305 section 4).
-fn alternate(addresses: &[SocketAddr]) -> Vec<SocketAddr> {
-    let first_is_v6 = addresses[0].is_ipv6();
-    let mut preferred = addresses.iter().filter(|address| address.is_ipv6() == first_is_v6);
-    let mut others = addresses.iter().filter(|address| address.is_ipv6() != first_is_v6);
-    let mut ordered = Vec::with_capacity(addresses.len());
-    while ordered.len() < addresses.len() {
-        ordered.extend(preferred.next());
-        ordered.extend(others.next());
+fn alternate(first: SocketAddr, others: &[SocketAddr]) -> Vec<SocketAddr> {
+    let mut other_family = others.iter().filter(|address| address.is_ipv6() != first.is_ipv6());
+    let mut its_family = others.iter().filter(|address| address.is_ipv6() == first.is_ipv6());
+    let mut ordered = vec![first];
+    while ordered.len() <= others.len() {
+        ordered.extend(other_family.next());
+        ordered.extend(its_family.next());
     }
     ordered
 }
@@ -148,7 +144,8 @@ mod tests {
         let check = |addresses: &[&str], expected: &[&str]| {
             let parse =
                 |list: &[&str]| -> Vec<SocketAddr> { list.iter().map(|a| a.parse().unwrap()).collect() };
-            assert_eq!(alternate(&parse(addresses)), parse(expected));
+            let addresses = parse(addresses);
+            assert_eq!(alternate(addresses[0], &addresses[1..]), parse(expected));
         };
         check(&["1.1.1.1:1"], &["1.1.1.1:1"]);
         check(&["[::1]:1", "[::2]:1", "1.1.1.1:1"], &["[::1]:1", "1.1.1.1:1", "[::2]:1"]);

@@ -29,7 +29,6 @@ use sys::epoll::{Readiness, Tail};
 use sys::socket::Socket;
 use sys::splice::Pipe;
 
-pub(crate) use copy::Pending;
 pub(crate) use table::{RelayDeadlines, Relays};
 
 use crate::limits::TURN_BYTES_MAX;
@@ -63,7 +62,7 @@ const _: () = assert!(size_of::<Relay>() <= 128, "nine thousand of these idle in
 #[derive(Debug)]
 struct Direction {
     /// Bytes that were read and that the sink did not take.
-    pending: Option<Box<Pending>>,
+    pending: Option<Box<copy::Pending>>,
     /// The way of a fast stream; borrowed while bytes move.
     pipe: Option<Box<Pipe>>,
     /// The source may have bytes, or its end: true until a read would block.
@@ -253,6 +252,19 @@ impl Relay {
         now: Nanos,
     ) -> Relay {
         Relay { client, upstream, up, down, flow, timer: None, moved_at: now, queued: false }
+    }
+
+    /// Passes on what was read before the relay began: what the client sent behind its request, and what the
+    /// destination sent behind an answer's head, which was counted as received there.
+    fn pass_on_early(&mut self, sent: &[u8], answered: &[u8], tally: &mut Tally<'_>, tools: &mut Tools) {
+        let (mut received, to_upstream) = tally.up();
+        received.add(sent.len());
+        let (client, upstream) = (&self.client.socket, &self.upstream.socket);
+        let mut lane = Lane { source: client, sink: upstream, received, sent: to_upstream };
+        self.up.pass_on_early(sent, &mut lane, tools);
+        let (received, to_client) = tally.down();
+        let mut lane = Lane { source: upstream, sink: client, received, sent: to_client };
+        self.down.pass_on_early(answered, &mut lane, tools);
     }
 
     /// Moves bytes in both directions, up to the budget of a turn, and counts them in `tally`.

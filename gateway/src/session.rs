@@ -43,7 +43,6 @@ use crate::limits::{DRAIN_BYTES_MAX, SESSIONS_WAITING_MAX};
 use crate::local::{Local, Phase};
 use crate::meter::{Opening, Reservation};
 use crate::refusal::Refusal;
-use crate::relay::Pending;
 
 /// See the file's header.
 pub(crate) struct Session {
@@ -308,19 +307,15 @@ impl Session {
     /// Makes the connection a relay's: from here on its bytes mean nothing to us.
     fn relay(self, Upgraded { flow, upstream, rest }: Upgraded) {
         let Session { client, place, .. } = self;
-        let (local, stream, early) = client.into_parts();
-        let mut meter = local.meter.borrow_mut();
-        let flow = flow.pass_on();
-        if let Some(place) = place {
-            meter.keep_place(flow, place);
-        }
-        let answered_early = (!rest.is_empty()).then(|| Pending::new(rest));
-        local.relays.borrow_mut().start(
-            (stream.into_parts(), early.map(Pending::new)),
-            (upstream.stream.into_parts(), answered_early),
-            flow,
-            &mut meter,
-        );
+        client.hand_over(|local, stream, early| {
+            let mut meter = local.meter.borrow_mut();
+            let flow = flow.pass_on();
+            if let Some(place) = place {
+                meter.keep_place(flow, place);
+            }
+            let (client, upstream) = (stream.into_parts(), upstream.stream.into_parts());
+            local.relays.borrow_mut().start((client, early), (upstream, &rest), flow, &mut meter);
+        });
     }
 
     /// Hands the connection to a task for tunnels.

@@ -24,17 +24,17 @@ async fn authenticate(client: &mut Client, greeting: Greeting) -> Result<UserInd
     let source = client.arrival.peer.ip();
     let known = client.local.authenticator.from_source(client.snapshot(), source);
     if let Some(user) = known.filter(|_| greeting.offers_nothing) {
-        answer(client, |out| socks5::write_method(out, Method::Nothing)).await?;
+        client.send_written(|out| socks5::write_method(out, Method::Nothing)).await?;
         return Ok(user);
     }
     if !greeting.offers_user_password {
         return Err(Refusal::credentials_missing().into());
     }
-    answer(client, |out| socks5::write_method(out, Method::UserPassword)).await?;
+    client.send_written(|out| socks5::write_method(out, Method::UserPassword)).await?;
     client.speaks = Speaks::Socks5Password;
     let credentials = await_message(client, socks5::user_password).await?;
     let user = client.local.authenticator.verify(client.snapshot(), &credentials, source).await?;
-    answer(client, |out| socks5::write_password_status(out, true)).await?;
+    client.send_written(|out| socks5::write_password_status(out, true)).await?;
     Ok(user)
 }
 
@@ -46,10 +46,4 @@ async fn await_message<T>(client: &mut Client, parse: fn(&[u8]) -> Parsed<T>) ->
         }
         client.fill().await?;
     }
-}
-
-async fn answer(client: &mut Client, write: impl FnOnce(&mut Vec<u8>)) -> Result<(), End> {
-    let mut bytes = Vec::new();
-    write(&mut bytes);
-    client.send(&bytes).await
 }

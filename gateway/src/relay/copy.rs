@@ -17,22 +17,10 @@ pub(super) const STREAK_MAX: u8 = 2;
 
 /// Bytes that were read and not yet written.
 #[derive(Debug, Default)]
-pub(crate) struct Pending {
+pub(super) struct Pending {
     bytes: Vec<u8>,
     /// 0 <= written <= bytes.len()
     written: usize,
-}
-
-impl Pending {
-    /// Bytes that arrived before the relay began, such as what a client sent right behind its request.
-    pub(crate) fn new(bytes: Vec<u8>) -> Box<Pending> {
-        Box::new(Pending { bytes, written: 0 })
-    }
-
-    /// How many bytes wait.
-    pub(super) fn len(&self) -> usize {
-        self.bytes.len() - self.written
-    }
 }
 
 /// Empty buffers of a thread, kept for the next sink that is slow.
@@ -104,6 +92,18 @@ impl Direction {
             self.pending = Some(tools.pending.take(&tools.scratch[written..read]));
         }
         Ok(())
+    }
+
+    /// Writes `bytes` that were read before the relay began, and keeps what the sink does not take.
+    pub(super) fn pass_on_early(&mut self, bytes: &[u8], lane: &mut Lane<'_>, tools: &mut Tools) {
+        if bytes.is_empty() {
+            return;
+        }
+        // A sink that fails does so again when the relay is run, which then ends.
+        let written = self.send(lane, bytes).unwrap_or(0);
+        if written < bytes.len() {
+            self.pending = Some(tools.pending.take(&bytes[written..]));
+        }
     }
 
     /// Writes what an earlier write left.

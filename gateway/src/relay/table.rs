@@ -17,7 +17,7 @@ use ledger::record::CloseReason;
 use sys::clock::Nanos;
 use sys::epoll::Readiness;
 
-use super::{Direction, Outcome, Peer, Pending, Relay, Tools};
+use super::{Direction, Outcome, Peer, Relay, Tools};
 use crate::limits::SCRATCH_BYTES;
 use crate::meter::Meter;
 use crate::stats::WorkerStats;
@@ -36,7 +36,7 @@ pub(crate) struct RelayDeadlines {
 
 /// A side of a relay to be: its socket, with its registration if it has one, and what was read from it and
 /// is still to be passed on.
-pub(crate) type Part = (Parts, Option<Box<Pending>>);
+pub(crate) type Part<'a> = (Parts, &'a [u8]);
 
 /// See the file's header.
 pub(crate) struct Relays {
@@ -82,8 +82,8 @@ impl Relays {
     /// the flow is closed with that reason.
     pub(crate) fn start(
         &mut self,
-        (client, sent_early): Part,
-        (upstream, answered_early): Part,
+        (client, sent): Part<'_>,
+        (upstream, answered): Part<'_>,
         flow: Key,
         meter: &mut Meter,
     ) {
@@ -102,13 +102,12 @@ impl Relays {
         };
         let mut relay = Relay::new(client, upstream, flow, self.reactor.now());
         if let Some(mut tally) = meter.tally(flow) {
-            // What was answered early was read, and counted, behind an answer's head.
             let before = tally.legs();
-            tally.up().0.add(sent_early.as_ref().map_or(0, |pending| pending.len()));
-            self.stats.bytes.add(&before, &tally.legs());
+            relay.pass_on_early(sent, answered, &mut tally, &mut self.tools);
+            let after = tally.legs();
+            self.stats.bytes.add(&before, &after);
+            meter.counted(flow);
         }
-        relay.up.pending = sent_early;
-        relay.down.pending = answered_early;
         let first_look = self.reactor.now() + self.deadlines.shortest();
         relay.timer = Some(self.reactor.arm(first_look, Waiter::Tag(Subject::RelayTimer(index).tag())));
         relay.queued = true;
