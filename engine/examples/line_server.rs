@@ -21,6 +21,7 @@ use engine::net::TcpStream;
 use engine::pool::{Class, ClassSettings, Pool, PoolSettings, Shedding, blocking};
 use engine::reactor::{Reactor, Tag};
 use engine::stats::ReactorStats;
+use sys::socket::ListenOptions;
 
 /// The classes of jobs: what computes, and what waits for something slow. Neither takes the other's threads.
 const COMPUTING: Class = Class(0);
@@ -41,7 +42,7 @@ fn main() -> io::Result<()> {
 
     let strategy = accept::strategy("exclusive").expect("it is one of the engine's");
     let address = ADDRESS.parse().expect("an address and a port");
-    let entrance = accept::listen(strategy, address, 128, 1, 0)?.remove(0);
+    let entrance = accept::listen(strategy, address, ListenOptions::plain(128), 1, 0)?.remove(0);
     let mut acceptor = Acceptor::new(&reactor, &seat, entrance, Tag(0))?;
     println!("listening on {ADDRESS}");
 

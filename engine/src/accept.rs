@@ -33,7 +33,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 
 use sys::epoll::Trigger;
-use sys::socket::Listener;
+use sys::socket::{ListenOptions, Listener};
 
 pub use acceptor::Acceptor;
 pub use crew::{Handed, Seat, crew};
@@ -51,11 +51,17 @@ pub trait Strategy: Send + Sync {
     /// The name under which the configuration selects it.
     fn name(&self) -> &'static str;
 
-    /// Listens on `address` for `threads` threads: one listener for each, all on the same port.
+    /// Listens on `address` for `threads` threads: one listener for each, all on the same port. Whether they
+    /// are to share it is the strategy's to say, and not of `options`.
     ///
     /// # Errors
     /// `EADDRINUSE`, `EACCES`, `EADDRNOTAVAIL`, `EMFILE`.
-    fn listen(&self, address: SocketAddr, backlog: u32, threads: usize) -> io::Result<Vec<Listener>>;
+    fn listen(
+        &self,
+        address: SocketAddr,
+        options: ListenOptions,
+        threads: usize,
+    ) -> io::Result<Vec<Listener>>;
 
     /// How a thread watches its listener.
     fn trigger(&self) -> Trigger;
@@ -91,12 +97,12 @@ pub const STRATEGIES: &[&dyn Strategy] =
 pub fn listen(
     strategy: &'static dyn Strategy,
     address: SocketAddr,
-    backlog: u32,
+    options: ListenOptions,
     threads: usize,
     door: u32,
 ) -> io::Result<Vec<Entrance>> {
     let front = Arc::new(Front { strategy, door, turn: Turn::default() });
-    let listeners = strategy.listen(address, backlog, threads)?;
+    let listeners = strategy.listen(address, options, threads)?;
     assert_eq!(listeners.len(), threads, "a listener for each thread");
     let entrance = |listener| Entrance { listener, front: Arc::clone(&front) };
     Ok(listeners.into_iter().map(entrance).collect())
@@ -155,9 +161,8 @@ impl std::fmt::Debug for Front {
 }
 
 /// One socket for all of `threads`, each with a descriptor of its own.
-fn one_socket(address: SocketAddr, backlog: u32, threads: usize) -> io::Result<Vec<Listener>> {
-    use sys::socket::ListenOptions;
-    let first = Listener::bind(address, ListenOptions { reuse_port: false, backlog })?;
+fn one_socket(address: SocketAddr, options: ListenOptions, threads: usize) -> io::Result<Vec<Listener>> {
+    let first = Listener::bind(address, options)?;
     let mut listeners = (1..threads).map(|_| first.try_clone()).collect::<io::Result<Vec<_>>>()?;
     listeners.push(first);
     Ok(listeners)

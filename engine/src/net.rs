@@ -231,7 +231,7 @@ mod tests {
     /// A reactor, one of its streams, and the other end.
     fn pair() -> (Rc<Reactor>, TcpStream, Socket) {
         let reactor = Reactor::new(Arc::new(Parking::new().unwrap()), Arc::default()).unwrap();
-        let options = ListenOptions { reuse_port: false, backlog: 1 };
+        let options = ListenOptions::plain(1);
         let listener = Listener::bind("127.0.0.1:0".parse().unwrap(), options).unwrap();
         let (peer, _) = Socket::connect(listener.local().unwrap(), FirstWord::Unknown).unwrap();
         let (socket, _) = listener.accept().unwrap();

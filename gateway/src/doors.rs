@@ -17,10 +17,10 @@ use std::rc::Rc;
 
 use engine::accept::{Acceptor, Ends, Entrance, Handed, Seat};
 use engine::reactor::Reactor;
-use sys::socket::{Shortage, Socket};
+use sys::socket::{FirstAck, Shortage, Socket};
 
 use crate::client::Arrival;
-use crate::config::Config;
+use crate::config::{Config, Ingress};
 use crate::snapshot::Current;
 use crate::wake::Subject;
 
@@ -92,6 +92,9 @@ impl Doors {
     pub(crate) fn adopt(&mut self, snapshot: &Current) {
         for door in self.doors.iter_mut().filter(|door| door.retired.is_none()) {
             door.facts.position = position(&snapshot.config, door.configured);
+            if let Some(acceptor) = &door.acceptor {
+                acceptor.set_first_ack(first_ack(&snapshot.config.listeners[door.facts.position].ingress));
+            }
         }
     }
 
@@ -208,6 +211,15 @@ impl Doors {
 
     fn acceptors_mut(&mut self, which: impl Fn(&Door) -> bool) -> impl Iterator<Item = &mut Acceptor> {
         self.doors.iter_mut().filter(move |door| which(door)).filter_map(|door| door.acceptor.as_mut())
+    }
+}
+
+/// When the first bytes of a listener's clients are acknowledged: with our answer, where it is ours. How soon
+/// a destination answers nobody knows.
+pub(crate) fn first_ack(ingress: &Ingress) -> FirstAck {
+    match ingress {
+        Ingress::Forward { .. } => FirstAck::AtOnce,
+        Ingress::Mixed | Ingress::Http | Ingress::Socks5 => FirstAck::WithAnswer,
     }
 }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use sys::clock;
 
-use crate::config::Config;
+use crate::config::{Config, Listener};
 use crate::server::{Gateway, Listening, StartError, listen};
 use crate::settings::{Accept, Admin, Dns, Ledger, Log, Threads};
 use crate::worker::Order;
@@ -69,18 +69,18 @@ impl Gateway {
     }
 
     fn listen_on_new(&mut self, config: &Config) -> Result<Vec<Listening>, StartError> {
-        let listeners = config.listeners.iter().map(|listener| listener.address);
-        let new: Vec<_> = listeners.filter(|address| !self.listening.contains_key(address)).collect();
-        new.into_iter().map(|address| self.listen_patiently(config, address)).collect()
+        let is_new = |listener: &&Listener| !self.listening.contains_key(&listener.address);
+        let new: Vec<_> = config.listeners.iter().filter(is_new).collect();
+        new.into_iter().map(|listener| self.listen_patiently(config, listener)).collect()
     }
 
     /// Listens on an address, which an earlier reload may just have removed.
-    fn listen_patiently(&mut self, config: &Config, address: SocketAddr) -> Result<Listening, StartError> {
+    fn listen_patiently(&mut self, config: &Config, listener: &Listener) -> Result<Listening, StartError> {
         let deadline = clock::monotonic() + ADDRESS_PATIENCE;
         let door = self.next_door;
         self.next_door = door.checked_add(1).filter(|next| *next < DOORS_MAX).unwrap_or(0);
         loop {
-            match listen(config, address, self.strategy, self.workers.len(), door) {
+            match listen(config, listener, self.strategy, self.workers.len(), door) {
                 Err(StartError::Listen { error, .. })
                     if error.kind() == ErrorKind::AddrInUse && clock::monotonic() < deadline =>
                 {

@@ -17,10 +17,12 @@ use engine::inbox::{Address, Inbox, Parking};
 use engine::reactor::Reactor;
 use ledger::{Durability, Inlet, Ledger, OpenError, OpenSettings};
 use sys::clock;
+use sys::socket::ListenOptions;
 
 use crate::auth::{AuthShared, Authenticator};
-use crate::config::Config;
+use crate::config::{Config, Listener};
 use crate::connection;
+use crate::doors;
 use crate::jobs;
 use crate::limits::{
     CLOSES_PER_SECOND_MAX, EXCHANGES_PER_THREAD_MAX, FLOWS_PER_THREAD_MAX, HANDSHAKES_PER_THREAD_MAX,
@@ -223,14 +225,16 @@ pub(crate) struct Listening {
 /// Listens on one address for all threads, which know it as number `door`.
 pub(crate) fn listen(
     config: &Config,
-    address: SocketAddr,
+    listener: &Listener,
     strategy: &'static dyn Strategy,
     threads: usize,
     door: u32,
 ) -> Result<Listening, StartError> {
+    let address = listener.address;
     let failed = |error| StartError::Listen { address, error };
-    let backlog = config.accept.backlog;
-    let entrances = accept::listen(strategy, address, backlog, threads, door).map_err(failed)?;
+    let first_ack = doors::first_ack(&listener.ingress);
+    let options = ListenOptions { first_ack, ..ListenOptions::plain(config.accept.backlog) };
+    let entrances = accept::listen(strategy, address, options, threads, door).map_err(failed)?;
     let bound = entrances[0].local().map_err(failed)?;
     Ok(Listening { configured: address, bound, entrances })
 }
@@ -240,8 +244,8 @@ fn listen_on_all(
     strategy: &'static dyn Strategy,
     threads: usize,
 ) -> Result<Vec<Listening>, StartError> {
-    let addresses = (0..).zip(config.listeners.iter().map(|listener| listener.address));
-    addresses.map(|(door, address)| listen(config, address, strategy, threads, door)).collect()
+    let listeners = (0..).zip(&config.listeners);
+    listeners.map(|(door, listener)| listen(config, listener, strategy, threads, door)).collect()
 }
 
 fn spawn(parts: Parts) -> Result<Handle, StartError> {

@@ -163,6 +163,26 @@ pub struct ListenOptions {
     pub reuse_port: bool,
     /// Connections that may wait to be accepted; the kernel lowers it to `net.core.somaxconn`.
     pub backlog: u32,
+    /// When the first bytes of a client are acknowledged.
+    pub first_ack: FirstAck,
+}
+
+impl ListenOptions {
+    /// One socket, whose clients' bytes are acknowledged as the kernel sees fit.
+    pub fn plain(backlog: u32) -> ListenOptions {
+        ListenOptions { reuse_port: false, backlog, first_ack: FirstAck::AtOnce }
+    }
+}
+
+/// When the first bytes of a client are acknowledged. Later ones always are as the kernel sees fit.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum FirstAck {
+    /// At once, by a packet of its own.
+    AtOnce,
+    /// With our answer, or after 40 ms (`TCP_ATO_MIN`): right for a listener that answers at once by itself.
+    /// A client that sends its first message in several small writes, and leaves Nagle's algorithm on, has
+    /// the second one wait for that.
+    WithAnswer,
 }
 
 /// Why accept gave no connection, each reason of accept(2) on purpose. All leave the listener usable.
@@ -235,7 +255,8 @@ impl Error for Shortage {}
 pub struct Listener(OwnedFd);
 
 impl Listener {
-    /// Listens on `address`. Accepted sockets inherit `TCP_NODELAY` and keepalive from it.
+    /// Listens on `address`. Accepted sockets inherit `TCP_NODELAY`, keepalive and the way of their first
+    /// acknowledgement from it: no call for each of them.
     ///
     /// # Errors
     /// `EADDRINUSE`, `EACCES` for a port below 1024, `EADDRNOTAVAIL`.
@@ -254,7 +275,16 @@ impl Listener {
         sockopt::set_socket_keepalive(&socket, true)?;
         net::bind(&socket, &address)?;
         net::listen(&socket, i32::try_from(options.backlog).unwrap_or(i32::MAX))?;
-        Ok(Listener(socket))
+        let listener = Listener(socket);
+        // Behind the listen, which resets it.
+        listener.set_first_ack(options.first_ack);
+        Ok(listener)
+    }
+
+    /// Says when the first bytes of those who connect from now on are acknowledged.
+    pub fn set_first_ack(&self, first_ack: FirstAck) {
+        // A hint: where it fails there is a packet more, or a wait of 40 ms.
+        let _ = sockopt::set_tcp_quickack(&self.0, first_ack == FirstAck::AtOnce);
     }
 
     /// Takes the next connection that waits.
@@ -415,7 +445,8 @@ fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> io::Result<T> {
 mod tests {
     use super::*;
 
-    const LISTEN: ListenOptions = ListenOptions { reuse_port: false, backlog: 16 };
+    const LISTEN: ListenOptions =
+        ListenOptions { reuse_port: false, backlog: 16, first_ack: FirstAck::AtOnce };
 
     fn pair() -> (Socket, Socket) {
         let listener = Listener::bind("127.0.0.1:0".parse().unwrap(), LISTEN).unwrap();
@@ -493,8 +524,24 @@ mod tests {
     }
 
     #[test]
+    fn an_accepted_socket_inherits_the_way_of_its_first_ack() {
+        for (first_ack, is_quick) in [(FirstAck::AtOnce, true), (FirstAck::WithAnswer, false)] {
+            let options = ListenOptions { first_ack, ..LISTEN };
+            let listener = Listener::bind("127.0.0.1:0".parse().unwrap(), options).unwrap();
+            let address = listener.local().unwrap();
+            let accepted_is_quick = || {
+                let _client = Socket::connect(address, FirstWord::Unknown).unwrap();
+                sockopt::tcp_quickack(&listener.accept().unwrap().0.0).unwrap()
+            };
+            assert_eq!(accepted_is_quick(), is_quick);
+            listener.set_first_ack(FirstAck::AtOnce);
+            assert!(accepted_is_quick(), "it can be said anew");
+        }
+    }
+
+    #[test]
     fn two_sockets_share_a_port_only_when_both_agree() {
-        let shared = ListenOptions { reuse_port: true, backlog: 16 };
+        let shared = ListenOptions { reuse_port: true, ..LISTEN };
         let first = Listener::bind("127.0.0.1:0".parse().unwrap(), shared).unwrap();
         let address = first.local().unwrap();
         assert!(Listener::bind(address, shared).is_ok());

@@ -265,7 +265,7 @@ mod mapped {
         fn each_socket_has_its_entry_and_each_call_is_kept() {
             let path = std::env::temp_dir().join(format!("tollgate-witness-{}", std::process::id()));
             open(&path).unwrap();
-            let options = ListenOptions { reuse_port: false, backlog: 1 };
+            let options = ListenOptions::plain(1);
             let listener = Listener::bind("127.0.0.1:0".parse().unwrap(), options).unwrap();
             let address = listener.local().unwrap();
             let (near, _) = Socket::connect(address, FirstWord::Unknown).unwrap();

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sys::clock::Nanos;
-use sys::socket::{AcceptError, Listener, Shortage, Socket};
+use sys::socket::{AcceptError, FirstAck, Listener, Shortage, Socket};
 
 use super::mutex::{RETRY, stands_back};
 use super::{Entrance, Front, Handed, Seat};
@@ -140,6 +140,11 @@ impl Acceptor {
         }
         // More may wait. The watch is level triggered, so it reports that at the next turn.
         Ok(())
+    }
+
+    /// Says when the first bytes of those who connect from now on are acknowledged.
+    pub fn set_first_ack(&self, first_ack: FirstAck) {
+        self.listener.set_first_ack(first_ack);
     }
 
     /// Takes nothing until [`Acceptor::resume`]: the owner has no place for a connection.

@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 
 use sys::epoll::Trigger;
-use sys::socket::Listener;
+use sys::socket::{ListenOptions, Listener};
 
 use super::{Strategy, one_socket};
 
@@ -16,8 +16,13 @@ impl Strategy for Exclusive {
         "exclusive"
     }
 
-    fn listen(&self, address: SocketAddr, backlog: u32, threads: usize) -> io::Result<Vec<Listener>> {
-        one_socket(address, backlog, threads)
+    fn listen(
+        &self,
+        address: SocketAddr,
+        options: ListenOptions,
+        threads: usize,
+    ) -> io::Result<Vec<Listener>> {
+        one_socket(address, options, threads)
     }
 
     fn trigger(&self) -> Trigger {

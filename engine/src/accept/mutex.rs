@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use sys::epoll::Trigger;
-use sys::socket::Listener;
+use sys::socket::{ListenOptions, Listener};
 
 use super::{Seat, Strategy, one_socket};
 
@@ -27,8 +27,13 @@ impl Strategy for Mutex {
         "mutex"
     }
 
-    fn listen(&self, address: SocketAddr, backlog: u32, threads: usize) -> io::Result<Vec<Listener>> {
-        one_socket(address, backlog, threads)
+    fn listen(
+        &self,
+        address: SocketAddr,
+        options: ListenOptions,
+        threads: usize,
+    ) -> io::Result<Vec<Listener>> {
+        one_socket(address, options, threads)
     }
 
     fn trigger(&self) -> Trigger {

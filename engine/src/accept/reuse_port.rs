@@ -16,17 +16,22 @@ impl Strategy for ReusePort {
         "reuse_port"
     }
 
-    fn listen(&self, address: SocketAddr, backlog: u32, threads: usize) -> io::Result<Vec<Listener>> {
+    fn listen(
+        &self,
+        address: SocketAddr,
+        options: ListenOptions,
+        threads: usize,
+    ) -> io::Result<Vec<Listener>> {
         // Alone at first: with the option another process of ours may listen there already, and the kernel
         // would deal our clients out between the two.
         if address.port() != 0 {
-            drop(Listener::bind(address, ListenOptions { reuse_port: false, backlog })?);
+            drop(Listener::bind(address, options)?);
         }
-        let first = Listener::bind(address, ListenOptions { reuse_port: true, backlog })?;
+        let options = ListenOptions { reuse_port: true, ..options };
+        let first = Listener::bind(address, options)?;
         // Where the port was 0 the others must join the port that the first one got.
         let address = first.local()?;
-        let others =
-            (1..threads).map(|_| Listener::bind(address, ListenOptions { reuse_port: true, backlog }));
+        let others = (1..threads).map(|_| Listener::bind(address, options));
         std::iter::once(Ok(first)).chain(others).collect()
     }
 

@@ -17,7 +17,6 @@ use crate::reactor::{Reactor, Tag, Wake};
 use crate::stats::ReactorStats;
 
 const THREADS: usize = 3;
-const BACKLOG: u32 = 128;
 const DOOR: u32 = 5;
 
 /// What a thread is made of, before it runs.
@@ -90,7 +89,8 @@ impl Worker {
 }
 
 fn drafts(strategy: &'static dyn Strategy, threads: usize) -> (SocketAddr, Vec<Draft>) {
-    let entrances = listen(strategy, "127.0.0.1:0".parse().unwrap(), BACKLOG, threads, DOOR).unwrap();
+    let entrances =
+        listen(strategy, "127.0.0.1:0".parse().unwrap(), ListenOptions::plain(128), threads, DOOR).unwrap();
     let address = entrances[0].local().unwrap();
     for entrance in &entrances {
         assert_eq!(entrance.local().unwrap(), address, "{}", strategy.name());
@@ -256,7 +256,7 @@ fn who_comes_while_a_listener_retires_waits_for_what_comes_next() {
             worker.reactor.turn(&mut Vec::new(), || true).unwrap();
         }
         assert!(worker.taken.is_empty(), "nobody can come any more");
-        let next = listen(strategy, address, BACKLOG, 1, DOOR).unwrap();
+        let next = listen(strategy, address, ListenOptions::plain(128), 1, DOOR).unwrap();
         assert_eq!(client.join().unwrap(), address, "{}", strategy.name());
         drop(next);
     });
@@ -266,7 +266,8 @@ fn who_comes_while_a_listener_retires_waits_for_what_comes_next() {
 fn an_address_that_somebody_has_is_refused() {
     each_strategy(|strategy| {
         let (address, _workers) = workers(strategy, THREADS);
-        let error = listen(strategy, address, BACKLOG, THREADS, DOOR).err().expect("it is taken");
+        let error =
+            listen(strategy, address, ListenOptions::plain(128), THREADS, DOOR).err().expect("it is taken");
         assert_eq!(error.kind(), io::ErrorKind::AddrInUse, "{}", strategy.name());
     });
 }

@@ -173,7 +173,7 @@ mod tests {
     fn a_stream_that_is_fast_for_long_and_not_spliced_is_counted_to_the_bound() {
         // A fast stream is copied past an urgent byte, and the reads that fill the buffer meanwhile may be
         // more than a byte counts.
-        let options = ListenOptions { reuse_port: false, backlog: 1 };
+        let options = ListenOptions::plain(1);
         let listener = Listener::bind("127.0.0.1:0".parse().unwrap(), options).unwrap();
         let (sender, _) = Socket::connect(listener.local().unwrap(), FirstWord::Unknown).unwrap();
         let (source, _) = listener.accept().unwrap();

@@ -31,6 +31,7 @@ use engine::accept::{self, Entrance};
 use engine::inbox::{Address, Inbox, Parking};
 use serde_json::json;
 use sys::clock::process_cpu;
+use sys::socket::ListenOptions;
 
 use self::client::Client;
 pub(super) use self::deadlines::Deadlines;
@@ -94,7 +95,7 @@ fn call(address: SocketAddr, in_flight: usize, deadlines: Deadlines, calls: u64)
 fn listen() -> io::Result<Entrance> {
     let strategy = accept::strategy("reuse_port").expect("it is one of the engine's");
     let any_port = SocketAddr::from(([127, 0, 0, 1], 0));
-    Ok(accept::listen(strategy, any_port, BACKLOG, 1, 0)?.remove(0))
+    Ok(accept::listen(strategy, any_port, ListenOptions::plain(BACKLOG), 1, 0)?.remove(0))
 }
 
 /// Tells the server that nobody calls any more, however the client ended.
