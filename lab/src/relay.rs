@@ -12,6 +12,7 @@
 mod billing;
 mod bulk;
 mod configuration;
+mod contender;
 mod cost;
 mod ends;
 mod idle;
@@ -33,8 +34,9 @@ use anyhow::{Context, Result};
 use clap::builder::RangedI64ValueParser;
 use tempfile::TempDir;
 
+use self::contender::Contender;
 use self::ends::Ends;
-use self::rivals::{Contender, Kind, Running, Setting, Work};
+use self::rivals::{Kind, Running, Setting, Work};
 use self::route::Route;
 use crate::agent::Agent;
 use crate::child::{self, Terms};
@@ -169,7 +171,7 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     let chosen: Vec<Part> = Part::ALL.into_iter().filter(is_chosen).collect();
     let wanted = Kind::ALL.into_iter().filter(|kind| chosen.iter().any(|part| part.kinds().contains(kind)));
     let wanted: Vec<Kind> = wanted.collect();
-    let (contenders, skipped) = rivals::find(&wanted, options.tollgate.as_deref(), &options.without);
+    let (contenders, skipped) = contender::find(&wanted, options.tollgate.as_deref(), &options.without);
     let mut machine = machine::facts(descriptors_max);
     for contender in contenders.iter().filter(|contender| contender.kind != Kind::Direct) {
         machine.insert(format!("{}_version", contender.kind.name()), contender.version.clone().into());

@@ -7,7 +7,8 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use anyhow::{Result, bail};
 
 use super::configuration::{self, Plan};
-use super::rivals::{Contender, Kind, PROBE, Work};
+use super::contender::Contender;
+use super::rivals::{Kind, PROBE, Work};
 use crate::agent::Agent;
 use crate::load::{Direction, Role};
 

@@ -1,34 +1,30 @@
-//! The relays that compete: which are installed, how one is started and ended, which threads are its data
-//! plane, and what it can prove about its own work. Promises: a relay counts as running once something came
-//! back through it. Leaves to others: the kinds of work (`Work`) and how a relay is configured for each.
+//! The relays that compete: how one is started and ended, which threads are its data plane, and what it can
+//! prove about its own work. Promises: a relay counts as running once something came back through it. Leaves
+//! to others: which are installed (`contender.rs`), the kinds of work (`Work`) and how a relay is configured
+//! for each.
 
 use std::fs;
 use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 
 use super::configuration::Plan;
+use super::contender::Contender;
 use super::ends::Ends;
 use super::log::Log;
 use super::squid::{self, Remains};
 use crate::child::{self, Child, Terms};
 use crate::measure::{self, CpuReading, Thread};
-use crate::report::Skipped;
 
 /// How long a relay may take until it forwards.
 const READY_MS_MAX: u64 = 10_000;
 
 /// How long a single answer may take while waiting for it.
 pub(crate) const PROBE: Duration = Duration::from_millis(500);
-
-/// Where nginx modules lie, as Debian and its descendants, then others, install them.
-const NGINX_MODULES: [&str; 3] =
-    ["/usr/lib/nginx/modules", "/usr/lib64/nginx/modules", "/usr/share/nginx/modules"];
 
 /// What connections go through.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,107 +54,6 @@ impl Kind {
             Self::Squid => "squid",
         }
     }
-}
-
-/// An installed relay.
-#[derive(Clone, Debug)]
-pub(crate) struct Contender {
-    pub(crate) kind: Kind,
-    pub(crate) version: String,
-    program: PathBuf,
-    /// nginx's stream module, where it is not built in.
-    pub(crate) module: Option<PathBuf>,
-}
-
-impl Contender {
-    /// Whether it lies where Cargo puts builds without optimisation.
-    pub(crate) fn is_unoptimised(&self) -> bool {
-        self.kind == Kind::Tollgate && self.program.components().any(|part| part.as_os_str() == "debug")
-    }
-}
-
-/// Finds those of `wanted` that can compete here, and says why the others cannot or, being among `without`,
-/// must not. `tollgate` defaults to the executable beside this one.
-pub(crate) fn find(
-    wanted: &[Kind],
-    tollgate: Option<&Path>,
-    without: &[Kind],
-) -> (Vec<Contender>, Vec<Skipped>) {
-    let (mut found, mut skipped) = (Vec::new(), Vec::new());
-    for &kind in wanted {
-        match find_one(kind, tollgate, without) {
-            Ok(contender) => found.push(contender),
-            Err(error) => {
-                skipped.push(Skipped { name: kind.name().to_owned(), reason: format!("{error:#}") });
-            }
-        }
-    }
-    (found, skipped)
-}
-
-fn find_one(kind: Kind, tollgate: Option<&Path>, without: &[Kind]) -> Result<Contender> {
-    ensure!(!without.contains(&kind), "it was not wanted");
-    match kind {
-        Kind::Direct => Ok(Contender { kind, version: String::new(), program: PathBuf::new(), module: None }),
-        Kind::Tollgate => find_tollgate(tollgate),
-        Kind::Haproxy => find_haproxy(),
-        Kind::Nginx => find_nginx(),
-        Kind::Squid => find_squid(),
-    }
-}
-
-fn find_tollgate(path: Option<&Path>) -> Result<Contender> {
-    let program = match path {
-        Some(path) => path.to_owned(),
-        None => std::env::current_exe()?.with_file_name("tollgate"),
-    };
-    if !program.is_file() {
-        bail!("there is no {}: build it with `cargo build --release`", program.display());
-    }
-    let version = first_line(Command::new(&program).arg("--version"))?;
-    Ok(Contender { kind: Kind::Tollgate, version, program, module: None })
-}
-
-fn find_haproxy() -> Result<Contender> {
-    let program = on_path("haproxy")?;
-    let version = first_line(Command::new(&program).arg("-v"))?;
-    Ok(Contender { kind: Kind::Haproxy, version, program, module: None })
-}
-
-fn find_nginx() -> Result<Contender> {
-    let program = on_path("nginx")?;
-    let output = Command::new(&program).arg("-V").output()?;
-    let built_with = String::from_utf8_lossy(&output.stderr).into_owned();
-    let version = built_with.lines().next().unwrap_or_default().to_owned();
-    let words: Vec<&str> = built_with.split_whitespace().collect();
-    if words.contains(&"--with-stream") {
-        return Ok(Contender { kind: Kind::Nginx, version, program, module: None });
-    }
-    let module = NGINX_MODULES.map(|folder| Path::new(folder).join("ngx_stream_module.so"));
-    let module = module.into_iter().find(|module| module.is_file());
-    let module = module.context("nginx is installed without its stream module (libnginx-mod-stream)")?;
-    Ok(Contender { kind: Kind::Nginx, version, program, module: Some(module) })
-}
-
-fn find_squid() -> Result<Contender> {
-    let program = on_path("squid")?;
-    let version = first_line(Command::new(&program).arg("-v"))?;
-    let version = if squid::may_share_work() { version } else { format!("{version}, with one worker only") };
-    Ok(Contender { kind: Kind::Squid, version, program, module: None })
-}
-
-/// Administrators' programs are often not on a user's path.
-fn on_path(name: &str) -> Result<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let usual = ["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from);
-    let candidates = std::env::split_paths(&path).chain(usual).map(|folder| folder.join(name));
-    candidates.into_iter().find(|program| program.is_file()).context("it is not installed")
-}
-
-fn first_line(command: &mut Command) -> Result<String> {
-    let output = command.output().with_context(|| format!("running {command:?}"))?;
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    Ok(text.lines().next().unwrap_or_default().trim().to_owned())
 }
 
 /// A kind of work: where its clients connect, what lies behind, and what each relay is told so that it does
@@ -389,17 +284,5 @@ mod tests {
             assert_eq!(parse_spliced_bytes(&text), Some(4_096));
         }
         assert_eq!(parse_spliced_bytes("TotalBytesOut: 7\n"), None);
-    }
-
-    #[test]
-    fn a_missing_tollgate_is_skipped_with_the_remedy() {
-        let wanted = [Kind::Direct, Kind::Tollgate, Kind::Haproxy, Kind::Nginx];
-        let without = [Kind::Haproxy, Kind::Nginx, Kind::Squid];
-        let (found, skipped) = find(&wanted, Some(Path::new("/nonexistent/tollgate")), &without);
-        assert_eq!(found.iter().map(|contender| contender.kind).collect::<Vec<_>>(), [Kind::Direct]);
-        assert_eq!(skipped[0].name, "tollgate");
-        assert!(skipped[0].reason.contains("cargo build --release"), "{}", skipped[0].reason);
-        assert_eq!(skipped.len(), 3);
-        assert_eq!(skipped[2], Skipped { name: "nginx".to_owned(), reason: "it was not wanted".to_owned() });
     }
 }

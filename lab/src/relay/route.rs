@@ -7,9 +7,10 @@ use std::net::SocketAddr;
 use anyhow::{Result, bail};
 
 use super::configuration::Plan;
+use super::contender::Contender;
 use super::ends::free_port;
 use super::proxies;
-use super::rivals::{Contender, Kind, PROBE, Work};
+use super::rivals::{Kind, PROBE, Work};
 use crate::agent::Agent;
 use crate::load::{Persistence, Role, requests};
 
