@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
 use crate::child::{self, Child, Terms};
-use crate::load::{self, Direction, Role, requests::Requests};
+use crate::load::{self, Direction, Role, requests::Requests, tunnel::Tunnel};
 
 /// What the lab may ask of an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,11 +23,11 @@ pub(crate) enum Command {
     /// Answer the bytes that its servers have sent and received so far.
     Totals,
     /// Make short connections.
-    Short { to: SocketAddr, connections: u32, concurrency: u32 },
+    Short { tunnel: Tunnel, connections: u32, concurrency: u32 },
     /// Make HTTP requests.
     Requests(Requests),
     /// Move one stream for a time.
-    Stream { to: SocketAddr, direction: Direction, time: Duration },
+    Stream { tunnel: Tunnel, direction: Direction, time: Duration },
     /// Have this many tunnels open and otherwise idle.
     Hold { to: SocketAddr, tunnels: u32 },
     /// Send one message through each open tunnel.
@@ -126,9 +126,11 @@ fn act(command: &Command, tunnels: &mut load::idle::Tunnels) -> Result<Value> {
     match *command {
         Command::Serve(role) => Ok(json!({ "port": load::serve::start(role)?.port() })),
         Command::Totals => Ok(load::serve::totals()),
-        Command::Short { to, connections, concurrency } => load::short::run(to, connections, concurrency),
+        Command::Short { ref tunnel, connections, concurrency } => {
+            load::short::run(tunnel, connections, concurrency)
+        }
         Command::Requests(ref requests) => load::requests::run(requests),
-        Command::Stream { to, direction, time } => load::stream::run(to, direction, time),
+        Command::Stream { ref tunnel, direction, time } => load::stream::run(tunnel, direction, time),
         Command::Hold { to, tunnels: count } => tunnels.hold(to, count),
         Command::Touch => Ok(tunnels.touch()),
         Command::Release => {
@@ -144,14 +146,14 @@ impl fmt::Display for Command {
         match self {
             Self::Serve(role) => write!(text, "serve {role}"),
             Self::Totals => write!(text, "totals"),
-            Self::Short { to, connections, concurrency } => {
-                write!(text, "short {to} {connections} {concurrency}")
+            Self::Short { tunnel, connections, concurrency } => {
+                write!(text, "short {tunnel} {connections} {concurrency}")
             }
             Self::Requests(Requests { via, origin, persistence, count, concurrency }) => {
                 write!(text, "requests {via} {origin} {persistence} {count} {concurrency}")
             }
-            Self::Stream { to, direction, time } => {
-                write!(text, "stream {to} {direction} {}", time.as_millis())
+            Self::Stream { tunnel, direction, time } => {
+                write!(text, "stream {tunnel} {direction} {}", time.as_millis())
             }
             Self::Hold { to, tunnels } => write!(text, "hold {to} {tunnels}"),
             Self::Touch => write!(text, "touch"),
@@ -172,8 +174,8 @@ impl FromStr for Command {
         Ok(match *words.as_slice() {
             ["serve", role] => Self::Serve(role.parse()?),
             ["totals"] => Self::Totals,
-            ["short", to, connections, concurrency] => Self::Short {
-                to: to.parse()?,
+            ["short", tunnel, connections, concurrency] => Self::Short {
+                tunnel: tunnel.parse()?,
                 connections: connections.parse()?,
                 concurrency: concurrency.parse()?,
             },
@@ -184,9 +186,11 @@ impl FromStr for Command {
                 count: count.parse()?,
                 concurrency: concurrency.parse()?,
             }),
-            ["stream", to, direction, time] => {
-                Self::Stream { to: to.parse()?, direction: direction.parse()?, time: milliseconds(time)? }
-            }
+            ["stream", tunnel, direction, time] => Self::Stream {
+                tunnel: tunnel.parse()?,
+                direction: direction.parse()?,
+                time: milliseconds(time)?,
+            },
             ["hold", to, tunnels] => Self::Hold { to: to.parse()?, tunnels: tunnels.parse()? },
             ["touch"] => Self::Touch,
             ["release"] => Self::Release,
@@ -201,12 +205,13 @@ impl FromStr for Command {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::load::Persistence;
+    use crate::load::{Persistence, handshake::Protocol, tunnel::Proxy};
 
     #[test]
     fn commands_survive_the_pipe() {
         let to = SocketAddr::from(([127, 0, 0, 1], 21_000));
         let time = Duration::from_millis(1_500);
+        let by = |protocol| Tunnel { to, proxy: Some(Proxy { address: to, protocol }) };
         let requests =
             |persistence| Requests { via: to, origin: to, persistence, count: 50_000, concurrency: 100 };
         let commands = [
@@ -216,11 +221,12 @@ mod tests {
             Command::Serve(Role::Sink),
             Command::Serve(Role::Origin),
             Command::Totals,
-            Command::Short { to, connections: 50_000, concurrency: 500 },
+            Command::Short { tunnel: to.into(), connections: 50_000, concurrency: 500 },
+            Command::Short { tunnel: by(Protocol::Socks5), connections: 50_000, concurrency: 500 },
             Command::Requests(requests(Persistence::KeepAlive)),
             Command::Requests(requests(Persistence::Close)),
-            Command::Stream { to, direction: Direction::Up, time },
-            Command::Stream { to, direction: Direction::Down, time },
+            Command::Stream { tunnel: to.into(), direction: Direction::Up, time },
+            Command::Stream { tunnel: by(Protocol::Connect), direction: Direction::Down, time },
             Command::Hold { to, tunnels: 9_000 },
             Command::Touch,
             Command::Release,

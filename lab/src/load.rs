@@ -4,6 +4,7 @@
 //! its own process (`agent.rs`).
 
 mod crowd;
+pub(crate) mod handshake;
 mod http;
 pub(crate) mod idle;
 pub(crate) mod pingpong;
@@ -11,6 +12,7 @@ pub(crate) mod requests;
 pub(crate) mod serve;
 pub(crate) mod short;
 pub(crate) mod stream;
+pub(crate) mod tunnel;
 
 use std::fmt;
 use std::str::FromStr;

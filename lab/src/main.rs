@@ -45,8 +45,8 @@ struct Arguments {
 
 #[derive(Subcommand, Debug)]
 enum Command {
-    /// Tollgate beside HAProxy, nginx and Squid: short connections, streams, idle tunnels, small messages,
-    /// plain requests
+    /// Tollgate beside HAProxy, nginx and six forward proxies: short connections, streams, idle tunnels,
+    /// small messages, tunnels by CONNECT and SOCKS5, plain requests
     Relay {
         #[command(flatten)]
         options: relay::Options,

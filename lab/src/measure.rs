@@ -17,6 +17,8 @@ pub(crate) struct CpuReading {
     threads: BTreeMap<(i32, i32), Thread>,
     /// Whole processes including threads that are gone, at the resolution of a tick.
     ticks: BTreeMap<i32, u64>,
+    /// What their children had used that they waited for, and those children's.
+    waited_for_ticks: BTreeMap<i32, u64>,
 }
 
 /// One thread: its name, and the time it has run so far.
@@ -40,6 +42,7 @@ impl CpuReading {
     fn add(&mut self, process: i32) {
         let Some(status) = read_stat(process) else { return };
         self.ticks.insert(process, status.ticks);
+        self.waited_for_ticks.insert(process, status.waited_for_ticks);
         let Ok(tasks) = fs::read_dir(format!("/proc/{process}/task")) else { return };
         for task in tasks.flatten() {
             let Some(id) = task.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
@@ -63,10 +66,23 @@ impl CpuReading {
     }
 
     /// CPU time that the processes used since `earlier`: in nanoseconds where every thread lived through, at
-    /// the resolution of a tick where one ended in between, also one that began in between.
+    /// the resolution of a tick where one ended in between, also one that began in between; and that of
+    /// processes which ended in between, if another of them waited for them.
     pub(crate) fn whole_since(&self, earlier: &Self) -> Duration {
         let processes: BTreeSet<i32> = self.ticks.keys().copied().collect();
-        processes.into_iter().map(|process| self.process_since(earlier, process)).sum()
+        let alive: Duration = processes.into_iter().map(|process| self.process_since(earlier, process)).sum();
+        alive + self.ended_since(earlier)
+    }
+
+    /// What processes used since `earlier` that are gone: their parents have waited for all that these ever
+    /// used.
+    fn ended_since(&self, earlier: &Self) -> Duration {
+        let sum = |ticks: &BTreeMap<i32, u64>| ticks.values().sum::<u64>();
+        let is_gone = |process: &i32| !self.ticks.contains_key(process);
+        let used_before: u64 =
+            earlier.ticks.iter().filter(|(process, _)| is_gone(process)).map(|it| it.1).sum();
+        let ticks = sum(&self.waited_for_ticks).saturating_sub(sum(&earlier.waited_for_ticks) + used_before);
+        Duration::from_millis(ticks * 1000 / TICKS_PER_S)
     }
 
     fn process_since(&self, earlier: &Self, process: i32) -> Duration {
@@ -217,7 +233,8 @@ mod tests {
         let thread = |&(process, id, name, ran_ns): &(i32, i32, &str, u64)| {
             ((process, id), Thread { process, name: name.to_owned(), ran_ns })
         };
-        CpuReading { threads: threads.iter().map(thread).collect(), ticks: ticks.iter().copied().collect() }
+        let threads = threads.iter().map(thread).collect();
+        CpuReading { threads, ticks: ticks.iter().copied().collect(), ..CpuReading::default() }
     }
 
     #[test]
@@ -234,6 +251,17 @@ mod tests {
         let before = reading(&[(1, 1, "main", 0), (1, 2, "pool-0", 5_000_000)], &[(1, 10)]);
         let after = reading(&[(1, 1, "main", 2_000_000)], &[(1, 40)]);
         assert_eq!(after.whole_since(&before), Duration::from_millis(300));
+    }
+
+    #[test]
+    fn a_process_that_ended_is_found_with_its_parent() {
+        let mut before = reading(&[], &[(1, 10), (2, 5), (3, 7)]);
+        before.waited_for_ticks.extend([(1, 100), (2, 0), (3, 20)]);
+        let mut after = reading(&[], &[(1, 10), (2, 5)]);
+        // The third ended with 9 ticks of its own more, and a child of its own with 4.
+        after.waited_for_ticks.extend([(1, 100 + 7 + 20 + 9 + 4), (2, 0)]);
+        assert_eq!(after.whole_since(&before), Duration::from_millis(130));
+        assert_eq!(before.whole_since(&before), Duration::ZERO);
     }
 
     #[test]

@@ -1,11 +1,11 @@
-//! `lab relay`: Tollgate beside HAProxy, nginx and Squid, and beside nothing, on the same work in the same
-//! minutes. Five parts: short connections, one bulk stream each way, idle tunnels, small messages beside a
-//! stream, plain HTTP requests. Promises: everything stays on loopback, is bounded in count and time, and is
-//! gone afterwards. Leaves to others: what is said about the figures (`report.rs`) and decided from them
-//! (`relay/verdicts.rs`).
+//! `lab relay`: Tollgate beside other relays and forward proxies, and beside nothing, on the same work in
+//! the same minutes. Seven parts: short connections, one bulk stream each way, idle tunnels, small messages
+//! beside a stream, tunnels by CONNECT and by SOCKS5, plain HTTP requests. Promises: everything stays on
+//! loopback, is bounded in count and time, and is gone afterwards. Leaves to others: what is said about the
+//! figures (`report.rs`) and decided from them (`relay/verdicts.rs`).
 //!
 //! ```text
-//!   client agent --> relay (Tollgate | HAProxy | nginx | Squid | none) --> server agents
+//!   client agent --> relay (Tollgate | HAProxy | Squid | Dante | ... | none) --> server agents
 //!                      |  CPU, memory, log lines: read from /proc and its files by the lab
 //! ```
 
@@ -15,6 +15,7 @@ mod configuration;
 mod contender;
 mod cost;
 mod ends;
+mod forward;
 mod idle;
 mod log;
 mod pingpong;
@@ -36,6 +37,7 @@ use tempfile::TempDir;
 
 use self::contender::Contender;
 use self::ends::Ends;
+use self::forward::{Family, Forward};
 use self::rivals::{Kind, Running, Setting, Work};
 use self::route::Route;
 use crate::agent::Agent;
@@ -80,7 +82,7 @@ pub(crate) struct Options {
     /// Rounds of each part [default: 5, with --long 7]
     #[arg(long, value_name = "COUNT", value_parser = up_to(ROUNDS_MAX))]
     rounds: Option<u32>,
-    /// Short connections in each run [default: 20,000, with --long 50,000]
+    /// Short connections in each run [default: 20,000, and 4,000 through forward proxies; with --long 50,000]
     #[arg(long, value_name = "COUNT", value_parser = up_to(CONNECTIONS_MAX))]
     connections: Option<u32>,
     /// Requests in each run [default: 50,000 on kept connections and 20,000 on a connection each, with --long
@@ -105,17 +107,24 @@ enum Part {
     Idle,
     /// Small messages, alone and beside a stream: latency
     Pingpong,
+    /// Tunnels by CONNECT through forward proxies: short connections, and one stream each way
+    Connect,
+    /// The same by SOCKS5
+    Socks5,
     /// Plain HTTP requests through forward proxies: rate, CPU time, latency
     Requests,
 }
 
 impl Part {
-    const ALL: [Self; 5] = [Self::Short, Self::Bulk, Self::Idle, Self::Pingpong, Self::Requests];
+    const ALL: [Self; 7] =
+        [Self::Short, Self::Bulk, Self::Idle, Self::Pingpong, Self::Connect, Self::Socks5, Self::Requests];
 
     /// Who can do this part of the work.
     fn kinds(self) -> &'static [Kind] {
         match self {
             Self::Short | Self::Bulk | Self::Idle | Self::Pingpong => Ends::KINDS,
+            Self::Connect => Forward::kinds(forward::CONNECT.protocol),
+            Self::Socks5 => Forward::kinds(forward::SOCKS5.protocol),
             Self::Requests => Route::KINDS,
         }
     }
@@ -126,6 +135,8 @@ impl Part {
 pub(crate) struct Effort {
     rounds: usize,
     connections: u32,
+    /// Short connections through forward proxies, of which there are more, and slower ones.
+    tunnels: u32,
     concurrency: u32,
     kept_requests: u32,
     closed_requests: u32,
@@ -135,13 +146,14 @@ pub(crate) struct Effort {
 
 impl Effort {
     fn of(options: &Options) -> Self {
-        let (rounds, connections, stream_ms, ping_ms) =
-            if options.long { (7, 50_000, 4_000, 6_000) } else { (5, 20_000, 1_500, 2_000) };
+        let (rounds, stream_ms, ping_ms) = if options.long { (7, 4_000, 6_000) } else { (5, 1_500, 2_000) };
+        let (connections, tunnels) = if options.long { (50_000, 50_000) } else { (20_000, 4_000) };
         let (kept_requests, closed_requests) =
             if options.long { (100_000, 50_000) } else { (50_000, 20_000) };
         Self {
             rounds: options.rounds.map_or(rounds, |rounds| rounds as usize),
             connections: options.connections.unwrap_or(connections),
+            tunnels: options.connections.unwrap_or(tunnels),
             concurrency: 500,
             kept_requests: options.requests.unwrap_or(kept_requests),
             closed_requests: options.requests.unwrap_or(closed_requests),
@@ -211,6 +223,7 @@ fn steps(parts: &[Part], contenders: &[Contender], effort: &Effort) -> u64 {
                 kinds.filter(|&kind| kind != Kind::Direct).count() * effort.rounds.min(IDLE_ROUNDS_MAX)
             }
             Part::Short | Part::Bulk | Part::Pingpong => kinds.count() * effort.rounds,
+            Part::Connect | Part::Socks5 => kinds.count() * effort.rounds * 2,
             Part::Requests => kinds.count() * effort.rounds * requests::CASES.len(),
         }
     };
@@ -281,6 +294,8 @@ impl Bench {
             Part::Bulk => self.bulk(),
             Part::Idle => self.idle(),
             Part::Pingpong => self.pingpong(),
+            Part::Connect => self.tunnels(&forward::CONNECT),
+            Part::Socks5 => self.tunnels(&forward::SOCKS5),
             Part::Requests => self.requests(),
         }
     }
@@ -292,7 +307,8 @@ impl Bench {
         let effort = self.effort;
         let before = billing::settled(&relays);
         let outcome = self.rounds("short connections").run(&mut relays, &self.progress, |relay| {
-            Ok(vec![(short::PART, short::run(relay, &mut load.client, &effort)?)])
+            let numbers = short::run(relay, &mut load.client, effort.connections, effort.concurrency)?;
+            Ok(vec![(short::PART, numbers)])
         })?;
         let mut outcome = outcome.with_failed(failed);
         short::BILL.add(&mut outcome, before, &relays, effort.connections);
@@ -306,7 +322,7 @@ impl Bench {
         let effort = self.effort;
         let rounds = self.rounds("one stream each way");
         let outcome = rounds.run(&mut relays, &self.progress, |relay| {
-            bulk::run(relay, &mut load.client, &mut load.server, &effort)
+            bulk::run(relay, &mut load.client, &mut load.server, &bulk::PARTS, &effort)
         })?;
         let traced = self.traced(relays, &mut load.client)?;
         failed.extend(traced.failed);
@@ -374,6 +390,27 @@ impl Bench {
         Ok(outcome.with_failed(failed))
     }
 
+    /// Short connections and then streams, through the same proxies.
+    fn tunnels(&mut self, family: &Family) -> Result<Outcome> {
+        let mut load = Load::start(&Terms::default(), &Terms::default())?;
+        let straight = Forward::to(&load.upstream, family.protocol);
+        let (mut relays, failed) =
+            self.start_all(&straight, machine::allowed_cpus().len(), &Terms::default())?;
+        let effort = self.effort;
+        let [short, bulk] = family.what;
+        let before = billing::settled(&relays);
+        let outcome = self.rounds(short).run(&mut relays, &self.progress, |relay| {
+            let numbers = short::run(relay, &mut load.client, effort.tunnels, effort.concurrency)?;
+            Ok(vec![(family.short, numbers)])
+        })?;
+        let mut outcome = outcome.with_failed(failed);
+        family.bill.add(&mut outcome, before, &relays, effort.tunnels);
+        outcome.absorb(self.rounds(bulk).run(&mut relays, &self.progress, |relay| {
+            bulk::run(relay, &mut load.client, &mut load.server, &family.bulk, &effort)
+        })?);
+        Ok(outcome)
+    }
+
     fn requests(&mut self) -> Result<Outcome> {
         let mut outcome = Outcome::default();
         for case in &requests::CASES {
@@ -414,7 +451,8 @@ impl Bench {
         terms: &Terms,
     ) -> Result<(Vec<Running<W>>, Vec<Skipped>)> {
         let (mut relays, mut failed) = (Vec::new(), Vec::new());
-        for contender in self.contenders.iter().filter(|contender| W::KINDS.contains(&contender.kind)) {
+        for contender in self.contenders.iter().filter(|contender| upstream.kinds().contains(&contender.kind))
+        {
             let directory = TempDir::new_in(self.directory.path())?.keep();
             let setting = Setting { upstream, threads, terms, directory: &directory };
             match Running::start(contender, &setting, &mut self.next_port) {

@@ -7,12 +7,15 @@ use std::process::{Command, Output};
 use serde_json::Value;
 
 const SMALL_REQUESTS: &[&str] = &["--only", "requests", "--rounds", "1", "--requests", "500"];
+const SMALL_TUNNELS: &[&str] = &["--only", "connect", "--rounds", "1", "--connections", "50"];
 const SMALL: &[&str] = &["--only", "short", "--rounds", "1", "--connections", "50"];
+
+const RELAYS: &str = "tollgate,haproxy,nginx,squid,tinyproxy,3proxy,dante,microsocks,g3proxy";
 
 /// A run that needs no relay at all.
 fn lab(directory: &Path, arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_lab"))
-        .args(["relay", "--without", "tollgate,haproxy,nginx,squid"])
+        .args(["relay", "--without", RELAYS])
         .args(arguments)
         .env("TMPDIR", directory)
         .current_dir(directory)
@@ -45,7 +48,12 @@ fn a_run_tells_its_report_in_three_forms() {
     };
     let left_out = names(&report["left_out"]);
     let some = ["short-cpu", "short-rate", "bulk-cpu", "bulk-rate", "idle-memory", "pingpong-p99", "growth"];
-    for name in some.into_iter().chain(["requests-cpu", "requests-close-rate"]) {
+    for name in some.into_iter().chain([
+        "requests-cpu",
+        "requests-close-rate",
+        "connect-short-cpu",
+        "socks5-bulk-rate",
+    ]) {
         assert!(left_out.iter().any(|left_out| left_out == name), "{name} is not among {left_out:?}");
     }
 
@@ -72,6 +80,20 @@ fn requests_are_made_on_kept_connections_and_on_one_each() {
     };
     check(&report["rows"][0], "requests-keep-alive/direct", 0.2);
     check(&report["rows"][1], "requests-close/direct", 1.0);
+}
+
+#[test]
+fn tunnels_carry_short_connections_and_streams() {
+    let directory = tempfile::tempdir().expect("a temporary directory can be made");
+    let output = lab(directory.path(), &[SMALL_TUNNELS, &["--json", "r.json"]].concat());
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{text}");
+    assert!(text.contains("skipped 3proxy") && !text.contains("skipped dante"), "{text}");
+    let json = std::fs::read_to_string(directory.path().join("r.json")).expect("--json writes a file");
+    let report: Value = serde_json::from_str(&json).expect("the file is JSON");
+    let cases: Vec<&Value> = (0..3).map(|row| &report["rows"][row]["case"]).collect();
+    assert_eq!(cases, ["connect-short/direct", "connect-bulk-down/direct", "connect-bulk-up/direct"]);
+    assert_eq!(report["rows"][0]["failed_connections"]["max"], 0.0, "{report}");
 }
 
 #[test]

@@ -33,6 +33,8 @@ pub(super) type Failure = String;
 pub(super) enum Step {
     /// The socket has to do something first.
     Wait,
+    /// The answer has come, and the attempt goes on with what `request` says now.
+    Ask,
     /// The attempt has succeeded, and its connection is of no more use.
     Done,
     /// The attempt has succeeded, and the next one may use its connection.
@@ -41,7 +43,7 @@ pub(super) enum Step {
 
 /// One connection's side of the talk; each new connection begins with a copy of the first.
 pub(super) trait Client: Clone {
-    /// What each attempt says first.
+    /// What the attempt has to say.
     fn request(&self) -> &[u8];
 
     /// Reads as far as the socket allows, once the request was sent.
@@ -87,7 +89,16 @@ impl<C: Client> Seat<C> {
             }
         }
         // Room to write says nothing about an answer; its arrival is an edge of its own.
-        if (flags - EventFlags::OUT).is_empty() { Ok(Step::Wait) } else { self.client.read(&self.socket) }
+        if (flags - EventFlags::OUT).is_empty() {
+            return Ok(Step::Wait);
+        }
+        match self.client.read(&self.socket)? {
+            Step::Ask => {
+                self.asked = false;
+                self.advance(EventFlags::OUT)
+            }
+            step => Ok(step),
+        }
     }
 }
 
@@ -190,7 +201,7 @@ impl<C: Client> Crowd<C> {
     fn advance(&mut self, place: usize, flags: EventFlags) -> Result<()> {
         let Some(seat) = &mut self.seats[place] else { return Ok(()) };
         match seat.advance(flags) {
-            Ok(Step::Wait) => Ok(()),
+            Ok(Step::Wait | Step::Ask) => Ok(()),
             Ok(Step::Done) => self.complete(place, false),
             Ok(Step::DoneAndKept) => self.complete(place, true),
             Err(failure) => self.abandon(place, failure),

@@ -1,6 +1,7 @@
-//! The HTTP/1.1 of the load: one request, one answer of 1,024 bytes, and a strict reader of each. Promises:
-//! what the readers accept is what the writers meant, whatever fields a proxy added on the way. Leaves to
-//! others: everything that these two messages do not need (chunks, trailers, bodies of requests, pipelining).
+//! The HTTP/1.1 of the load: one request, one answer of 1,024 bytes, and a strict reader of each; and the
+//! wish for a tunnel. Promises: what the readers accept is what the writers meant, whatever fields a proxy
+//! added on the way. Leaves to others: everything that these messages do not need (chunks, trailers, bodies
+//! of requests, pipelining).
 
 use std::net::SocketAddr;
 
@@ -68,7 +69,21 @@ pub(super) fn request(origin: SocketAddr, persistence: Persistence) -> Vec<u8> {
     (request + &fields).into_bytes()
 }
 
-/// The answer to it.
+/// Asks a proxy for a tunnel.
+pub(super) fn tunnel_request(to: SocketAddr) -> Vec<u8> {
+    format!("CONNECT {to} HTTP/1.1\r\nHost: {to}\r\n\r\n").into_bytes()
+}
+
+/// How long a proxy's consent is, which has no body (RFC 9110, 9.3.6); `None` where more has to come.
+pub(super) fn tunnel_answer_bytes(bytes: &[u8]) -> Result<Option<usize>, Failure> {
+    let Some(head) = Head::read(bytes)? else { return Ok(None) };
+    let (version, status) = head.version_and_status();
+    head.persistence(version)?;
+    succeeded(status)?;
+    Ok(Some(head.bytes))
+}
+
+/// The answer to the request.
 pub(super) fn answer(persistence: Persistence) -> &'static [u8] {
     match persistence {
         Persistence::KeepAlive => &KEPT,
@@ -102,13 +117,9 @@ pub(super) fn read_request(bytes: &[u8]) -> Result<Option<Persistence>, Failure>
 /// What becomes of the connection after an answer that is whole and right; `None` where more has to come.
 pub(super) fn read_answer(bytes: &[u8]) -> Result<Option<Persistence>, Failure> {
     let Some(head) = Head::read(bytes)? else { return Ok(None) };
-    let mut words = head.first_line.splitn(3, ' ');
-    let (version, status) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    let (version, status) = head.version_and_status();
     let persistence = head.persistence(version)?;
-    if status != "200" {
-        let is_status = status.len() == 3 && status.bytes().all(|byte| byte.is_ascii_digit());
-        return Err(format!("status {}", if is_status { status } else { "that is none" }));
-    }
+    succeeded(status)?;
     if head.field("Transfer-Encoding")?.is_some() {
         return Err("the answer is encoded".to_owned());
     }
@@ -125,6 +136,14 @@ pub(super) fn read_answer(bytes: &[u8]) -> Result<Option<Persistence>, Failure> 
         0..BODY_BYTES => Ok(None),
         _ => Err("there are bytes after the answer".to_owned()),
     }
+}
+
+fn succeeded(status: &str) -> Result<(), Failure> {
+    if status == "200" {
+        return Ok(());
+    }
+    let is_status = status.len() == 3 && status.bytes().all(|byte| byte.is_ascii_digit());
+    Err(format!("status {}", if is_status { status } else { "that is none" }))
 }
 
 /// What stands in front of a body.
@@ -151,6 +170,12 @@ impl<'a> Head<'a> {
             return Err("a line of the head is no field".to_owned());
         }
         Ok(Some(Self { first_line, fields, bytes: end + Self::END.len() }))
+    }
+
+    /// The first two words of an answer.
+    fn version_and_status(&self) -> (&'a str, &'a str) {
+        let mut words = self.first_line.splitn(3, ' ');
+        (words.next().unwrap_or_default(), words.next().unwrap_or_default())
     }
 
     /// A field's value, which may stand there once.

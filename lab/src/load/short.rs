@@ -1,8 +1,7 @@
-//! Short connections: each client connects anew, asks once, and reads the reply to its end.
-//! Promises: some eight system calls a connection. Leaves to others: the loop around the clients
-//! (`crowd.rs`), and the relay's cost.
+//! Short connections: each client connects anew, has a proxy open a tunnel where there is one, asks once, and
+//! reads the reply to its end. Promises: some eight system calls a connection, and two for each message to a
+//! proxy. Leaves to others: the loop around the clients (`crowd.rs`), and the relay's cost.
 
-use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
 use anyhow::Result;
@@ -11,28 +10,37 @@ use rustix::net::RecvFlags;
 use serde_json::Value;
 
 use super::crowd::{self, Failure, Step};
+use super::handshake::Handshake;
+use super::tunnel::Tunnel;
 use super::{REPLY_BYTES, REQUEST_BYTES};
 
 /// Makes `connections`, `concurrency` of them at a time; answers what the crowd answers.
 ///
 /// # Errors
 /// The load itself could not run; a connection that fails is counted instead.
-pub(crate) fn run(to: SocketAddr, connections: u32, concurrency: u32) -> Result<Value> {
-    crowd::run(to, connections, concurrency, Client::default())
+pub(crate) fn run(tunnel: &Tunnel, connections: u32, concurrency: u32) -> Result<Value> {
+    let client = Client { handshake: tunnel.handshake(), received_bytes: 0 };
+    crowd::run(tunnel.entrance(), connections, concurrency, client)
 }
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 struct Client {
+    /// What comes first where there is a proxy.
+    handshake: Option<Handshake>,
     received_bytes: usize,
 }
 
 impl crowd::Client for Client {
     fn request(&self) -> &[u8] {
-        &[b'q'; REQUEST_BYTES]
+        let message = self.handshake.as_ref().and_then(Handshake::message);
+        message.unwrap_or(&[b'q'; REQUEST_BYTES])
     }
 
     fn read(&mut self, socket: &OwnedFd) -> Result<Step, Failure> {
         let mut buffer = [0; 4_096];
+        if let Some(handshake) = self.handshake.as_mut().filter(|handshake| handshake.message().is_some()) {
+            return shake(handshake, socket, &mut buffer);
+        }
         loop {
             match rustix::net::recv(socket, &mut buffer[..], RecvFlags::empty()) {
                 Ok((0, _)) if self.received_bytes == REPLY_BYTES => return Ok(Step::Done),
@@ -45,11 +53,44 @@ impl crowd::Client for Client {
     }
 }
 
+/// Reads on in a proxy's answer.
+fn shake(handshake: &mut Handshake, socket: &OwnedFd, buffer: &mut [u8]) -> Result<Step, Failure> {
+    loop {
+        match rustix::net::recv(socket, &mut *buffer, RecvFlags::empty()) {
+            Ok((0, _)) => return Err("the proxy hung up".to_owned()),
+            Ok((received, _)) if handshake.take(&buffer[..received])? => return Ok(Step::Ask),
+            Ok(_) => {}
+            Err(Errno::AGAIN) => return Ok(Step::Wait),
+            Err(error) => return Err(format!("handshake: {error}")),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::super::{Role, serve};
+    use super::super::handshake::Protocol;
+    use super::super::{Role, serve, tunnel};
     use super::*;
     use serde_json::json;
+    use std::net::SocketAddr;
+
+    fn run(to: SocketAddr, connections: u32, concurrency: u32) -> Result<Value> {
+        super::run(&Tunnel::from(to), connections, concurrency)
+    }
+
+    #[test]
+    fn a_proxy_is_asked_first() {
+        let to = serve::start(Role::Reply).expect("loopback listens");
+        for protocol in [Protocol::Connect, Protocol::Socks5] {
+            let check = |is_willing, expected| {
+                let proxy = Some(tunnel::tests::proxy(protocol, is_willing));
+                let answer = super::run(&Tunnel { to, proxy }, 1, 1).expect("the load runs");
+                assert_eq!(answer["completed"], expected, "{answer}");
+            };
+            check(true, 1);
+            check(false, 0);
+        }
+    }
 
     #[test]
     fn every_connection_is_accounted_for() {

@@ -2,8 +2,8 @@
 //! (`MSG_TRUNC`, tcp(7)), so that it costs less than any relay; both ends' counts are reported.
 //! Leaves to others: comparing the counts.
 
-use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpStream};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -11,26 +11,26 @@ use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use serde_json::{Value, json};
 
+use super::tunnel::Tunnel;
 use super::{CHUNK_BYTES, Direction, WAIT_MAX, nanoseconds};
 
 /// What one receiving call may throw away; a pipe's or a socket buffer's whole content.
 const SWALLOW_BYTES_MAX: usize = 1024 * 1024;
 
-/// Streams for `time` and answers `bytes` and `elapsed_ns`, from the connection's start to the last byte's
-/// arrival.
+/// Streams for `time` and answers `bytes`, `elapsed_ns` from the connection's start to the last byte's
+/// arrival, and whether one side's end left the other side open: `half_closed`.
 ///
 /// # Errors
 /// The connection failed or stalled.
-pub(crate) fn run(to: SocketAddr, direction: Direction, time: Duration) -> Result<Value> {
+pub(crate) fn run(tunnel: &Tunnel, direction: Direction, time: Duration) -> Result<Value> {
     let started = Instant::now();
-    let mut stream = TcpStream::connect_timeout(&to, WAIT_MAX).context("connecting")?;
-    stream.set_read_timeout(Some(WAIT_MAX))?;
-    stream.set_write_timeout(Some(WAIT_MAX))?;
-    let bytes = match direction {
-        Direction::Down => down(&mut stream, time).context("receiving")?,
+    let mut stream = tunnel.open(WAIT_MAX).context("connecting")?;
+    let (bytes, is_half_closed) = match direction {
+        Direction::Down => (down(&mut stream, time).context("receiving")?, true),
         Direction::Up => up(&mut stream, time).context("sending")?,
     };
-    Ok(json!({ "bytes": bytes, "elapsed_ns": nanoseconds(started.elapsed()) }))
+    let elapsed_ns = nanoseconds(started.elapsed());
+    Ok(json!({ "bytes": bytes, "elapsed_ns": elapsed_ns, "half_closed": is_half_closed }))
 }
 
 /// Receives until the peer's end, and returns how much it was.
@@ -56,17 +56,22 @@ fn down(stream: &mut TcpStream, time: Duration) -> std::io::Result<u64> {
     swallow(stream)
 }
 
-/// Sends for `time`, and returns what the peer says that it received.
-fn up(stream: &mut TcpStream, time: Duration) -> std::io::Result<u64> {
+/// Sends for `time`, ends, and returns how much it was, and whether the peer could still say so: a proxy that
+/// takes one side's end for both passes on what was sent, and no answer to it.
+fn up(stream: &mut TcpStream, time: Duration) -> std::io::Result<(u64, bool)> {
     let chunk = vec![b'u'; CHUNK_BYTES];
-    let started = Instant::now();
+    let (mut sent, started) = (0, Instant::now());
     while started.elapsed() < time {
         stream.write_all(&chunk)?;
+        sent += chunk.len() as u64;
     }
     stream.shutdown(Shutdown::Write)?;
     let mut count = [0; 8];
-    stream.read_exact(&mut count)?;
-    Ok(u64::from_be_bytes(count))
+    match stream.read_exact(&mut count) {
+        Ok(()) => Ok((u64::from_be_bytes(count), true)),
+        Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok((sent, false)),
+        Err(error) => Err(error),
+    }
 }
 
 #[cfg(test)]
@@ -78,14 +83,15 @@ mod tests {
     fn both_directions_arrive_whole() {
         for (role, direction) in [(Role::Source, Direction::Down), (Role::Sink, Direction::Up)] {
             let server = serve::start(role).expect("loopback listens");
-            let answer = run(server, direction, Duration::from_millis(20)).expect("loopback streams");
+            let answer =
+                run(&Tunnel::from(server), direction, Duration::from_millis(20)).expect("loopback streams");
             let bytes = answer["bytes"].as_u64().expect("the answer counts bytes");
             let totals = serve::totals();
             let counted = match direction {
                 Direction::Down => &totals["sent_bytes"],
                 Direction::Up => &totals["received_bytes"],
             };
-            assert!(bytes > 0);
+            assert!(bytes > 0 && answer["half_closed"] == true);
             assert_eq!(counted.as_u64(), Some(bytes), "{direction}");
         }
     }

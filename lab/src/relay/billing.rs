@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::rivals::{Kind, Running, Work};
 use super::short::figure;
-use super::{requests, short};
+use super::{forward, requests, short};
 use crate::child;
 use crate::report::{Row, Run, Skipped};
 use crate::rounds::Outcome;
@@ -26,7 +26,8 @@ pub(super) struct Bill {
     pub(super) numbers: [(&'static str, Option<f64>); 3],
 }
 
-const BILLS: [Bill; 3] = [short::BILL, requests::KEPT.bill, requests::CLOSED.bill];
+const BILLS: [Bill; 5] =
+    [short::BILL, forward::CONNECT.bill, forward::SOCKS5.bill, requests::KEPT.bill, requests::CLOSED.bill];
 
 /// What the ledger holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

@@ -5,6 +5,7 @@ use anyhow::{Result, ensure};
 
 use super::Effort;
 use super::cost::settled;
+use super::ends::Passage;
 use super::rivals::{Kind, Running};
 use super::short::figure;
 use crate::agent::{Agent, Command};
@@ -14,24 +15,23 @@ use crate::report::Numbers;
 /// The parts, with the direction of each.
 pub(super) const PARTS: [(&str, Direction); 2] = [("bulk-down", Direction::Down), ("bulk-up", Direction::Up)];
 
-/// One stream in each direction through one relay.
+/// One stream in each direction through one relay, each under the name of its part.
 ///
 /// # Errors
 /// The load or the relay failed, or bytes were lost.
-pub(super) fn run(
-    relay: &mut Running,
+pub(super) fn run<W: Passage>(
+    relay: &mut Running<W>,
     client: &mut Agent,
     server: &mut Agent,
+    parts: &[(&'static str, Direction)],
     effort: &Effort,
 ) -> Result<Vec<(&'static str, Numbers)>> {
-    PARTS
-        .into_iter()
-        .map(|(part, direction)| Ok((part, one(relay, client, server, direction, effort)?)))
-        .collect()
+    let one = |&(part, direction): &_| Ok((part, one(relay, client, server, direction, effort)?));
+    parts.iter().map(one).collect()
 }
 
-fn one(
-    relay: &mut Running,
+fn one<W: Passage>(
+    relay: &mut Running<W>,
     client: &mut Agent,
     server: &mut Agent,
     direction: Direction,
@@ -40,8 +40,8 @@ fn one(
     let totals = server.ask(&Command::Totals)?;
     let spliced = relay.spliced_bytes()?;
     let before = relay.cpu();
-    let to = relay.ends.stream(direction);
-    let answer = client.ask(&Command::Stream { to, direction, time: effort.stream })?;
+    let tunnel = relay.ends.stream_tunnel(direction);
+    let answer = client.ask(&Command::Stream { tunnel, direction, time: effort.stream })?;
     let after = settled(relay, 0)?;
     ensure!(relay.is_alive(), "it ended under the stream");
     let bytes = figure(&answer, "bytes")?;
@@ -49,9 +49,12 @@ fn one(
         counted_bytes(&server.ask(&Command::Totals)?, direction)? - counted_bytes(&totals, direction)?;
     ensure!(bytes == counted, "{direction}: one end counted {bytes} bytes and the other {counted}");
     let mut numbers = vec![("gbit_per_s", bytes * 8.0 / figure(&answer, "elapsed_ns")?)];
+    if direction == Direction::Up {
+        numbers.push(("passes_half_close", f64::from(answer["half_closed"] == true)));
+    }
     if relay.kind != Kind::Direct {
         let gigabytes = bytes / 1e9;
-        let data_plane = after.since(&before, |thread| relay.is_data_plane(thread));
+        let data_plane = relay.data_plane(&after, &before);
         numbers.push(("process_cpu_s_per_gb", after.whole_since(&before).as_secs_f64() / gigabytes));
         numbers.push(("data_plane_cpu_s_per_gb", data_plane.as_secs_f64() / gigabytes));
     }

@@ -23,7 +23,7 @@ const HAPROXY_PIPES_MAX: u32 = 64;
 const NGINX_CONNECTIONS_MAX: u32 = 2 * TUNNELS_MAX + 500;
 
 /// Longer than any experiment keeps a tunnel idle.
-const IDLE_S_MAX: u32 = 600;
+pub(super) const IDLE_S_MAX: u32 = 600;
 
 /// The user to whom Tollgate bills everything.
 pub(super) const USER: &str = "lab";
@@ -56,16 +56,21 @@ user = "{USER}"
         )
     };
     let listeners: String = plan.listen.pairs(plan.upstream).map(listener).collect();
-    let allowed: Vec<String> = plan.upstream.all().iter().map(|upstream| format!("\"{upstream}\"")).collect();
     format!(
         r#"{listeners}[[user]]
 name = "{USER}"
 allow = [{}]
 connections = {TUNNELS_MAX}
 {}"#,
-        allowed.join(", "),
+        quoted(plan.upstream.all()),
         tollgate_tables(plan),
     )
+}
+
+/// A list as TOML has it, without its brackets.
+pub(super) fn quoted(addresses: &[SocketAddr]) -> String {
+    let quoted: Vec<String> = addresses.iter().map(|address| format!("\"{address}\"")).collect();
+    quoted.join(", ")
 }
 
 /// What every configuration of Tollgate ends with: where it is asked, keeps its bill and logs.

@@ -56,9 +56,15 @@ fn find_one(kind: Kind, tollgate: Option<&Path>, without: &[Kind]) -> Result<Con
     match kind {
         Kind::Direct => Ok(Contender { kind, version: String::new(), program: PathBuf::new(), module: None }),
         Kind::Tollgate => find_tollgate(tollgate),
-        Kind::Haproxy => find_haproxy(),
+        Kind::Haproxy => find_by_name(kind, &["haproxy"], Some("-v")),
         Kind::Nginx => find_nginx(),
         Kind::Squid => find_squid(),
+        Kind::Tinyproxy => find_by_name(kind, &["tinyproxy"], Some("-v")),
+        Kind::ThreeProxy => find_by_name(kind, &["3proxy"], None),
+        // Debian calls it otherwise than its makers.
+        Kind::Dante => find_by_name(kind, &["danted", "sockd"], Some("-v")),
+        Kind::Microsocks => find_by_name(kind, &["microsocks"], None),
+        Kind::G3proxy => find_by_name(kind, &["g3proxy"], Some("-V")),
     }
 }
 
@@ -74,10 +80,14 @@ fn find_tollgate(path: Option<&Path>) -> Result<Contender> {
     Ok(Contender { kind: Kind::Tollgate, version, program, module: None })
 }
 
-fn find_haproxy() -> Result<Contender> {
-    let program = on_path("haproxy")?;
-    let version = first_line(Command::new(&program).arg("-v"))?;
-    Ok(Contender { kind: Kind::Haproxy, version, program, module: None })
+/// Finds a program under one of its names. `asks` is how it is asked for its version, if it can be.
+fn find_by_name(kind: Kind, names: &[&str], asks: Option<&str>) -> Result<Contender> {
+    let program = names.iter().find_map(|name| on_path(name).ok()).context("it is not installed")?;
+    let version = match asks {
+        Some(asks) => first_line(Command::new(&program).arg(asks))?,
+        None => "it does not tell".to_owned(),
+    };
+    Ok(Contender { kind, version, program, module: None })
 }
 
 fn find_nginx() -> Result<Contender> {

@@ -54,7 +54,7 @@ impl Before {
         let after = settled(relay, self.log_lines + completed as u64)?;
         let cost = Cost {
             process: after.whole_since(&self.cpu),
-            data_plane: after.since(&self.cpu, |thread| relay.is_data_plane(thread)),
+            data_plane: relay.data_plane(&after, &self.cpu),
             log_lines: relay.log_lines()?.saturating_sub(self.log_lines),
         };
         Ok((relay.kind != Kind::Direct).then_some(cost))

@@ -2,7 +2,8 @@
 //! go. Promises: the listeners of a relay and the servers behind it are paired by position.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener};
+use std::time::Duration;
 
 use anyhow::{Result, bail};
 
@@ -10,7 +11,7 @@ use super::configuration::{self, Plan};
 use super::contender::Contender;
 use super::rivals::{Kind, PROBE, Work};
 use crate::agent::Agent;
-use crate::load::{Direction, Role};
+use crate::load::{Direction, Role, tunnel::Tunnel};
 
 /// Ports below the kernel's usual range for outgoing connections, so that none of 50,000 of those takes one
 /// that a relay is about to listen on.
@@ -25,6 +26,9 @@ pub(crate) struct Ends {
 impl Ends {
     /// What each end is called, by position.
     pub(crate) const NAMES: [&'static str; 4] = ["reply", "echo", "source", "sink"];
+
+    /// Who leads to destinations that it knows beforehand.
+    pub(super) const KINDS: &'static [Kind] = &[Kind::Direct, Kind::Tollgate, Kind::Haproxy, Kind::Nginx];
 
     const ROLES: [Role; 4] = [Role::Reply, Role::Echo, Role::Source, Role::Sink];
 
@@ -60,7 +64,7 @@ impl Ends {
         &self.addresses
     }
 
-    pub(crate) fn reply(&self) -> SocketAddr {
+    pub(super) fn reply(&self) -> SocketAddr {
         self.addresses[0]
     }
 
@@ -69,7 +73,7 @@ impl Ends {
     }
 
     /// Where a stream of this direction goes.
-    pub(crate) fn stream(&self, direction: Direction) -> SocketAddr {
+    pub(super) fn stream(&self, direction: Direction) -> SocketAddr {
         match direction {
             Direction::Down => self.addresses[2],
             Direction::Up => self.addresses[3],
@@ -77,9 +81,30 @@ impl Ends {
     }
 }
 
+/// A way for clients to the ends, straight or through a relay.
+pub(crate) trait Passage: Work {
+    /// For short connections.
+    fn reply_tunnel(&self) -> Tunnel;
+
+    /// For a stream of this direction.
+    fn stream_tunnel(&self, direction: Direction) -> Tunnel;
+}
+
+impl Passage for Ends {
+    fn reply_tunnel(&self) -> Tunnel {
+        self.reply().into()
+    }
+
+    fn stream_tunnel(&self, direction: Direction) -> Tunnel {
+        self.stream(direction).into()
+    }
+}
+
 /// Tunnels to all four; the echo shows that they stand.
 impl Work for Ends {
-    const KINDS: &'static [Kind] = &[Kind::Direct, Kind::Tollgate, Kind::Haproxy, Kind::Nginx];
+    fn kinds(&self) -> &'static [Kind] {
+        Self::KINDS
+    }
 
     fn through_relay(&self, next_port: &mut u16) -> Result<(Self, SocketAddr)> {
         let mut one = || free_port(next_port);
@@ -91,20 +116,23 @@ impl Work for Ends {
             Kind::Tollgate => configuration::tollgate(plan),
             Kind::Haproxy => configuration::haproxy(plan),
             Kind::Nginx => configuration::nginx(plan, contender.module.as_deref()),
-            kind @ (Kind::Direct | Kind::Squid) => bail!("{} relays no tunnels", kind.name()),
+            kind => bail!("{} leads nobody who did not ask", kind.name()),
         })
     }
 
     fn is_done(&self) -> Result<bool> {
-        Ok(echoes(self.echo()).is_ok())
+        Ok(answers(&self.echo().into(), PROBE))
     }
 }
 
-fn echoes(address: SocketAddr) -> std::io::Result<()> {
-    let mut stream = TcpStream::connect_timeout(&address, PROBE)?;
-    stream.set_read_timeout(Some(PROBE))?;
-    stream.write_all(b"?")?;
-    stream.read_exact(&mut [0])
+/// Whether an echo answers through this tunnel, each step within `time`.
+pub(super) fn answers(tunnel: &Tunnel, time: Duration) -> bool {
+    let exchange = || {
+        let mut stream = tunnel.open(time)?;
+        stream.write_all(b"?")?;
+        stream.read_exact(&mut [0])
+    };
+    exchange().is_ok()
 }
 
 /// A port that nobody listens on now, different from those given by earlier calls.

@@ -7,6 +7,8 @@
 //! than asked stays: nginx is told its only origin, so it neither judges nor resolves what the request
 //! names; nginx and Squid buffer their logs; Tollgate decides and bills each request.
 
+use std::net::SocketAddr;
+
 use crate::load::Persistence;
 
 use super::configuration::{Plan, TUNNELS_MAX, USER, nginx_head, tollgate_tables};
@@ -82,20 +84,34 @@ pub(crate) fn nginx(plan: &Plan<'_, Route>) -> String {
     )
 }
 
-/// Squid: no cache in memory or on disk, a worker per CPU where several can work, each with a queue of its
-/// own at the port, as nginx's have; an access log that each worker writes itself, buffered, which costs less
-/// than a helper process; access by source address.
+/// Squid: connections to the origin kept where the clients keep theirs.
 pub(crate) fn squid(plan: &Plan<'_, Route>) -> String {
-    let directory = plan.directory.display();
     let Route { via, origin, persistence } = plan.listen;
     let kept = match persistence {
         Persistence::KeepAlive => "on",
         Persistence::Close => "off",
     };
+    let access = format!(
+        "client_persistent_connections {kept}\n\
+         server_persistent_connections {kept}\n\
+         acl origin dst {}\n\
+         acl origin_port port {}\n\
+         http_access allow localhost origin origin_port\n",
+        origin.ip(),
+        origin.port(),
+    );
+    squid_with(plan, *via, &access)
+}
+
+/// Squid: no cache in memory or on disk, a worker per CPU where several can work, each with a queue of its
+/// own at the port, as nginx's have; an access log that each worker writes itself, buffered, which costs less
+/// than a helper process; access by `access`, and else none.
+pub(super) fn squid_with<W>(plan: &Plan<'_, W>, listen: SocketAddr, access: &str) -> String {
+    let directory = plan.directory.display();
     let workers = squid::workers(plan.threads);
     let queues = if workers > 1 { " worker-queues" } else { "" };
     format!(
-        r"http_port {via}{queues}
+        r"http_port {listen}{queues}
 visible_hostname lab
 workers {workers}
 cache deny all
@@ -109,22 +125,14 @@ coredump_dir {directory}
 pinger_enable off
 shutdown_lifetime 0 seconds
 connect_timeout 5 seconds
-client_persistent_connections {kept}
-server_persistent_connections {kept}
-acl origin dst {origin_address}
-acl origin_port port {origin_port}
-http_access allow localhost origin origin_port
-http_access deny all
+{access}http_access deny all
 ",
         log = squid::log(plan.directory, "${process_number}").display(),
-        origin_address = origin.ip(),
-        origin_port = origin.port(),
     )
 }
 
 #[cfg(test)]
 mod tests {
-    use std::net::SocketAddr;
     use std::path::Path;
 
     use super::*;

@@ -39,10 +39,32 @@ pub(crate) enum Kind {
     Nginx,
     /// Squid, which keeps nothing
     Squid,
+    /// tinyproxy: CONNECT
+    Tinyproxy,
+    /// 3proxy: CONNECT and SOCKS5
+    #[value(name = "3proxy")]
+    ThreeProxy,
+    /// Dante's server: SOCKS5
+    Dante,
+    /// microsocks: SOCKS5
+    Microsocks,
+    /// g3proxy: CONNECT and SOCKS5
+    G3proxy,
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 5] = [Self::Direct, Self::Tollgate, Self::Haproxy, Self::Nginx, Self::Squid];
+    pub(crate) const ALL: [Self; 10] = [
+        Self::Direct,
+        Self::Tollgate,
+        Self::Haproxy,
+        Self::Nginx,
+        Self::Squid,
+        Self::Tinyproxy,
+        Self::ThreeProxy,
+        Self::Dante,
+        Self::Microsocks,
+        Self::G3proxy,
+    ];
 
     /// The name in tables and files.
     pub(crate) fn name(self) -> &'static str {
@@ -52,6 +74,11 @@ impl Kind {
             Self::Haproxy => "haproxy",
             Self::Nginx => "nginx",
             Self::Squid => "squid",
+            Self::Tinyproxy => "tinyproxy",
+            Self::ThreeProxy => "3proxy",
+            Self::Dante => "dante",
+            Self::Microsocks => "microsocks",
+            Self::G3proxy => "g3proxy",
         }
     }
 }
@@ -60,7 +87,7 @@ impl Kind {
 /// it.
 pub(crate) trait Work: Clone {
     /// Those who can do it.
-    const KINDS: &'static [Kind];
+    fn kinds(&self) -> &'static [Kind];
 
     /// The same work through a relay that listens on ports that are free now, and one more free port.
     ///
@@ -73,6 +100,14 @@ pub(crate) trait Work: Clone {
     /// # Errors
     /// It is not among those who can.
     fn configuration(contender: &Contender, plan: &Plan<'_, Self>) -> Result<String>;
+
+    /// What `contender` is told on its command line.
+    ///
+    /// # Errors
+    /// It is not among those who can.
+    fn arguments(contender: &Contender, plan: &Plan<'_, Self>) -> Result<Vec<String>> {
+        Ok(arguments(contender.kind, plan))
+    }
 
     /// Whether it is being done: something came back.
     ///
@@ -141,7 +176,7 @@ impl<W: Work> Running<W> {
             directory: &directory,
         };
         fs::write(configuration_file(&directory), W::configuration(contender, &plan)?)?;
-        let arguments: Vec<_> = arguments(contender.kind, &directory).into_iter().map(Into::into).collect();
+        let arguments: Vec<_> = W::arguments(contender, &plan)?.into_iter().map(Into::into).collect();
         let output = output_file(&directory);
         running.child = Some(Child::start(&contender.program, &arguments, setting.terms, &output)?);
         running.ends = listen;
@@ -185,15 +220,21 @@ impl<W: Work> Running<W> {
         CpuReading::of(&self.processes())
     }
 
-    /// Whether a thread moves connections: Tollgate's reactors, the workers of nginx and Squid, every thread
-    /// of HAProxy.
-    pub(crate) fn is_data_plane(&self, thread: &Thread) -> bool {
+    /// The CPU time between two readings of what moves connections: Tollgate's reactors, the workers of
+    /// nginx, Squid and g3proxy, all that the others consist of.
+    pub(crate) fn data_plane(&self, after: &CpuReading, before: &CpuReading) -> Duration {
         let main = self.child.as_ref().map(Child::id);
+        let named = |name: &str| after.since(before, |thread: &Thread| thread.name.starts_with(name));
         match self.kind {
-            Kind::Direct => false,
-            Kind::Tollgate => thread.name.starts_with("reactor-"),
-            Kind::Haproxy => true,
-            Kind::Nginx | Kind::Squid => Some(thread.process) != main,
+            Kind::Tollgate => named("reactor-"),
+            Kind::G3proxy => named("worker"),
+            Kind::Nginx | Kind::Squid => after.since(before, |thread| Some(thread.process) != main),
+            Kind::Direct
+            | Kind::Haproxy
+            | Kind::Tinyproxy
+            | Kind::ThreeProxy
+            | Kind::Dante
+            | Kind::Microsocks => after.whole_since(before),
         }
     }
 
@@ -223,22 +264,32 @@ impl<W: Work> Running<W> {
 }
 
 /// The arguments that point to its configuration, and let it run in the foreground.
-fn arguments(kind: Kind, directory: &Path) -> Vec<String> {
-    let file = configuration_file(directory).display().to_string();
-    let word = str::to_owned;
+pub(super) fn arguments<W>(kind: Kind, plan: &Plan<'_, W>) -> Vec<String> {
+    let directory = plan.directory;
+    let text = |path: PathBuf| path.display().to_string();
+    let file = text(configuration_file(directory));
+    let words = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect();
     match kind {
-        Kind::Direct => Vec::new(),
-        Kind::Tollgate => vec![word("serve"), word("--config"), file],
-        Kind::Haproxy => vec![word("-f"), file],
+        Kind::Direct | Kind::Microsocks => Vec::new(),
+        Kind::Tollgate => words(&["serve", "--config", &file]),
+        Kind::Haproxy => words(&["-f", &file]),
         Kind::Nginx => {
-            let errors = directory.join("error.log").display().to_string();
-            let prefix = directory.display().to_string();
-            vec![word("-p"), prefix, word("-e"), errors, word("-c"), file]
+            let (prefix, errors) = (text(directory.to_owned()), text(directory.join("error.log")));
+            words(&["-p", &prefix, "-e", &errors, "-c", &file])
         }
         Kind::Squid => {
-            let service = squid::service(directory);
-            let said_to_output = word("-d1");
-            vec![word("--foreground"), said_to_output, word("-n"), service, word("-f"), file]
+            let said_to_output = "-d1";
+            words(&["--foreground", said_to_output, "-n", &squid::service(directory), "-f", &file])
+        }
+        Kind::Tinyproxy => words(&["-d", "-c", &file]),
+        Kind::ThreeProxy => words(&[&file]),
+        Kind::Dante => {
+            let pid_file = text(directory.join("danted.pid"));
+            words(&["-f", &file, "-p", &pid_file, "-N", &plan.threads.to_string()])
+        }
+        Kind::G3proxy => {
+            let control = text(directory.to_owned());
+            words(&["-c", &file, "--group-name", "lab", "--control-dir", &control])
         }
     }
 }
@@ -254,8 +305,10 @@ fn output_file(directory: &Path) -> PathBuf {
 fn log(kind: Kind, directory: &Path, threads: usize) -> Log {
     Log::in_files(match kind {
         Kind::Direct => Vec::new(),
-        Kind::Haproxy => vec![output_file(directory)],
-        Kind::Tollgate | Kind::Nginx => vec![directory.join("connections.log")],
+        Kind::Haproxy | Kind::Microsocks | Kind::G3proxy => vec![output_file(directory)],
+        Kind::Tollgate | Kind::Nginx | Kind::Tinyproxy | Kind::ThreeProxy | Kind::Dante => {
+            vec![directory.join("connections.log")]
+        }
         Kind::Squid => squid::logs(directory, threads),
     })
 }

@@ -24,6 +24,9 @@ pub(crate) struct Route {
 }
 
 impl Route {
+    /// HAProxy is no forward proxy; those that are left out here are measured by their tunnels.
+    pub(super) const KINDS: &'static [Kind] = &[Kind::Direct, Kind::Tollgate, Kind::Nginx, Kind::Squid];
+
     /// Starts an origin; the way to it is direct.
     ///
     /// # Errors
@@ -35,8 +38,9 @@ impl Route {
 }
 
 impl Work for Route {
-    /// HAProxy is no forward proxy.
-    const KINDS: &'static [Kind] = &[Kind::Direct, Kind::Tollgate, Kind::Nginx, Kind::Squid];
+    fn kinds(&self) -> &'static [Kind] {
+        Self::KINDS
+    }
 
     fn through_relay(&self, next_port: &mut u16) -> Result<(Self, SocketAddr)> {
         Ok((Self { via: free_port(next_port)?, ..self.clone() }, free_port(next_port)?))
@@ -47,7 +51,7 @@ impl Work for Route {
             Kind::Tollgate => proxies::tollgate(plan),
             Kind::Nginx => proxies::nginx(plan),
             Kind::Squid => proxies::squid(plan),
-            kind @ (Kind::Direct | Kind::Haproxy) => bail!("{} forwards no requests", kind.name()),
+            kind => bail!("{} forwards no plain requests", kind.name()),
         })
     }
 

@@ -3,9 +3,9 @@
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use super::Effort;
 use super::billing::Bill;
 use super::cost::Before;
+use super::ends::Passage;
 use super::rivals::Running;
 use crate::agent::{Agent, Command};
 use crate::load::{REPLY_BYTES, REQUEST_BYTES};
@@ -13,26 +13,33 @@ use crate::report::Numbers;
 
 pub(super) const PART: &str = "short";
 
-/// Each connection is a flow.
-pub(super) const BILL: Bill = Bill {
-    part: "billing",
-    of: PART,
-    failed: "failed_connections",
-    numbers: [
+pub(super) const FAILED: &str = "failed_connections";
+
+pub(super) const BILL: Bill = bill("billing", PART);
+
+/// Each connection is a flow. What is said to open a tunnel is no byte of it.
+pub(super) const fn bill(part: &'static str, of: &'static str) -> Bill {
+    let numbers = [
         ("billed_flows_per_connection", Some(1.0)),
         ("billed_up_bytes_per_connection", Some(REQUEST_BYTES as f64)),
         ("billed_down_bytes_per_connection", Some(REPLY_BYTES as f64)),
-    ],
-};
+    ];
+    Bill { part, of, failed: FAILED, numbers }
+}
 
-/// One run of one relay.
+/// One run of one relay: so many connections, so many of them at once.
 ///
 /// # Errors
 /// The load or the relay failed.
-pub(super) fn run(relay: &mut Running, client: &mut Agent, effort: &Effort) -> Result<Numbers> {
+pub(super) fn run<W: Passage>(
+    relay: &mut Running<W>,
+    client: &mut Agent,
+    connections: u32,
+    concurrency: u32,
+) -> Result<Numbers> {
     let before = Before::look(relay)?;
-    let (connections, concurrency) = (effort.connections, effort.concurrency);
-    let answer = client.ask(&Command::Short { to: relay.ends.reply(), connections, concurrency })?;
+    let answer =
+        client.ask(&Command::Short { tunnel: relay.ends.reply_tunnel(), connections, concurrency })?;
     let completed = figure(&answer, "completed")?;
     let cost = before.settle(relay, completed)?;
     anyhow::ensure!(relay.is_alive(), "it ended under the load");
@@ -41,7 +48,7 @@ pub(super) fn run(relay: &mut Running, client: &mut Agent, effort: &Effort) -> R
         ("connections_per_s", completed / (figure(&answer, "elapsed_ns")? / 1e9)),
         ("latency_p50_ms", figure(&answer, "p50_ns")? / 1e6),
         ("latency_p99_ms", figure(&answer, "p99_ns")? / 1e6),
-        (BILL.failed, figure(&answer, "failed")?),
+        (FAILED, figure(&answer, "failed")?),
         ("connections_slower_than_1_s", figure(&answer, "slow")?),
     ];
     let names =

@@ -1,6 +1,7 @@
 //! The promises that `lab relay` checks. Promises: the names are fixed; one that this run cannot pass is
 //! left out with the reason. Leaves to others: when an interval decides (`verdict.rs`).
 
+use super::forward::{self, Family, Forward};
 use super::rivals::Kind;
 use super::{bulk, pingpong, requests, short};
 use crate::report::{Report, Row, Sample, Skipped};
@@ -39,7 +40,10 @@ pub(super) fn judge(report: &mut Report) {
         requests_close_cpu,
         requests_close_rate,
     ];
-    for verdict in judges.map(|judge| judge(report)) {
+    let of_tunnels = [forward::CONNECT, forward::SOCKS5].map(|family| tunnels(report, &family));
+    let verdicts: Vec<Judged> =
+        judges.map(|judge| judge(report)).into_iter().chain(of_tunnels.into_iter().flatten()).collect();
+    for verdict in verdicts {
         match verdict {
             Ok(verdict) => report.verdicts.push(verdict),
             Err((name, reason)) => report.left_out.push(Skipped { name: name.to_owned(), reason }),
@@ -50,22 +54,19 @@ pub(super) fn judge(report: &mut Report) {
 }
 
 fn short_cpu(report: &Report) -> Judged {
-    let number = "process_cpu_us_per_connection";
-    against_better("short-cpu", report, short::PART, number, Target::AtMost(1.0), &TUNNELLERS)
+    against_better("short-cpu", report, short::PART, CONNECTION_CPU, Target::AtMost(1.0), &TUNNELLERS)
 }
 
 fn short_rate(report: &Report) -> Judged {
-    let number = "connections_per_s";
-    against_better("short-rate", report, short::PART, number, Target::AtLeast(1.05), &TUNNELLERS)
+    against_better("short-rate", report, short::PART, CONNECTION_RATE, Target::AtLeast(1.05), &TUNNELLERS)
 }
 
 fn bulk_cpu(report: &Report) -> Judged {
-    let number = "process_cpu_s_per_gb";
-    against_splicing("bulk-cpu", report, number, Target::AtMost(1.0))
+    against_splicing("bulk-cpu", report, STREAM_CPU, Target::AtMost(1.0))
 }
 
 fn bulk_rate(report: &Report) -> Judged {
-    against_splicing("bulk-rate", report, "gbit_per_s", Target::AtLeast(1.0))
+    against_splicing("bulk-rate", report, STREAM_RATE, Target::AtLeast(1.0))
 }
 
 fn idle_memory(report: &Report) -> Judged {
@@ -113,6 +114,33 @@ fn requests_close_rate(report: &Report) -> Judged {
     against_better("requests-close-rate", report, part, REQUEST_RATE, Target::AtLeast(1.0), &FORWARDERS)
 }
 
+/// Four promises about the tunnels that are opened by one protocol, beside all who open them.
+fn tunnels(report: &Report, family: &Family) -> [Judged; 4] {
+    let rivals: Vec<Kind> = Forward::kinds(family.protocol)
+        .iter()
+        .copied()
+        .filter(|kind| !matches!(kind, Kind::Direct | Kind::Tollgate))
+        .collect();
+    let (at_most, at_least) = (Target::AtMost(1.0), Target::AtLeast(1.0));
+    let short = |name, number, target| against_better(name, report, family.short, number, target, &rivals);
+    let bulk = |name, number, target: Target| -> Judged {
+        let [down, up] =
+            family.bulk.map(|(part, _)| against_better(name, report, part, number, target, &rivals));
+        Ok(target.worse(down?, up?))
+    };
+    let [short_cpu, short_rate, bulk_cpu, bulk_rate] = family.verdicts;
+    [
+        short(short_cpu, CONNECTION_CPU, at_most),
+        short(short_rate, CONNECTION_RATE, at_least),
+        bulk(bulk_cpu, STREAM_CPU, at_most),
+        bulk(bulk_rate, STREAM_RATE, at_least),
+    ]
+}
+
+const CONNECTION_CPU: &str = "process_cpu_us_per_connection";
+const CONNECTION_RATE: &str = "connections_per_s";
+const STREAM_CPU: &str = "process_cpu_s_per_gb";
+const STREAM_RATE: &str = "gbit_per_s";
 const REQUEST_CPU: &str = "process_cpu_us_per_request";
 const REQUEST_RATE: &str = "requests_per_s";
 
@@ -140,7 +168,7 @@ fn against_better(
     let rivals: Vec<&str> = rivals.iter().map(|rival| rival.name()).collect();
     let nobody = || (name, format!("neither {} was measured in this part of the work", rivals.join(" nor ")));
     let best = best_rival(report, part, number, target, &rivals).ok_or_else(nobody)?;
-    let about = format!("{number} as a share of {}'s", best.subject);
+    let about = format!("{part}: {number} as a share of {}'s", best.subject);
     let ratios = paired_ratios(ours, best, number);
     let verdict = Verdict::on_median(name, target, &ratios, &about).ok_or_else(|| unpaired(name))?;
     Ok(match [ours, best].into_iter().find(|row| has_failed(row)) {
@@ -151,7 +179,7 @@ fn against_better(
 
 /// Whether connections or requests failed: ours may have been cheap for it, and a rival's dear.
 fn has_failed(row: &Row) -> bool {
-    let failures = [short::BILL.failed, requests::FAILED].map(|name| row.series(name));
+    let failures = [short::FAILED, requests::FAILED].map(|name| row.series(name));
     failures.iter().flatten().any(|count| *count > 0.0)
 }
 
@@ -247,6 +275,10 @@ mod tests {
             "accounting",
             "bulk-cpu",
             "bulk-rate",
+            "connect-bulk-cpu",
+            "connect-bulk-rate",
+            "connect-short-cpu",
+            "connect-short-rate",
             "growth",
             "idle-memory",
             "pingpong-p99",
@@ -257,6 +289,10 @@ mod tests {
             "requests-rate",
             "short-cpu",
             "short-rate",
+            "socks5-bulk-cpu",
+            "socks5-bulk-rate",
+            "socks5-short-cpu",
+            "socks5-short-rate",
         ];
         assert_eq!(names(&judged(Vec::new())), expected);
         assert_eq!(
@@ -303,6 +339,30 @@ mod tests {
         let left_out = alone.left_out.iter().find(|left_out| left_out.name == "requests-cpu");
         let reason = "neither nginx nor squid was measured in this part of the work";
         assert_eq!(left_out.map(|left_out| left_out.reason.as_str()), Some(reason));
+    }
+
+    #[test]
+    fn tunnels_are_compared_with_the_best_proxy_of_their_protocol() {
+        let row = |part, subject: &str, numbers: [f64; 5]| {
+            let names = [CONNECTION_CPU, CONNECTION_RATE, STREAM_CPU, STREAM_RATE, short::FAILED];
+            row(part, subject, [&numbers; 5], &names)
+        };
+        let report = judged(vec![
+            row("socks5-short", "tollgate", [60.0, 8_000.0, 0.0, 0.0, 0.0]),
+            row("socks5-short", "3proxy", [120.0, 4_000.0, 0.0, 0.0, 0.0]),
+            row("socks5-short", "dante", [400.0, 10_000.0, 0.0, 0.0, 0.0]),
+            // It speaks no SOCKS5, so nobody looks at it here.
+            row("socks5-short", "squid", [1.0, 99_000.0, 0.0, 0.0, 0.0]),
+            row("socks5-bulk-down", "tollgate", [0.0, 0.0, 0.2, 30.0, 0.0]),
+            row("socks5-bulk-up", "tollgate", [0.0, 0.0, 0.4, 30.0, 0.0]),
+            row("socks5-bulk-down", "g3proxy", [0.0, 0.0, 0.8, 15.0, 0.0]),
+            row("socks5-bulk-up", "g3proxy", [0.0, 0.0, 0.8, 20.0, 0.0]),
+        ]);
+        assert_eq!(outcome(&report, "socks5-short-cpu"), Some((0.5, Outcome::Holds)));
+        assert_eq!(outcome(&report, "socks5-short-rate"), Some((0.8, Outcome::Fails)));
+        assert_eq!(outcome(&report, "socks5-bulk-cpu"), Some((0.5, Outcome::Holds)));
+        assert_eq!(outcome(&report, "socks5-bulk-rate"), Some((1.5, Outcome::Holds)));
+        assert_eq!(outcome(&report, "connect-short-cpu"), None);
     }
 
     #[test]

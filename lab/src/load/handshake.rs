@@ -1,0 +1,205 @@
+//! What a client says to a forward proxy until its tunnel stands, and which answers it takes: CONNECT, and
+//! SOCKS5 without a password. Promises: no I/O; an answer may come in pieces; after the last answer the next
+//! byte is the destination's. Leaves to others: connecting, and what goes through the tunnel.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+use std::str::FromStr;
+
+use anyhow::{Result, bail};
+
+use super::crowd::Failure;
+use super::http;
+
+/// What is spoken with a forward proxy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Protocol {
+    /// HTTP's CONNECT
+    Connect,
+    /// RFC 1928, with the destination's address
+    Socks5,
+}
+
+/// One client's side of it.
+#[derive(Clone, Debug)]
+pub(super) struct Handshake {
+    protocol: Protocol,
+    /// Each is said once the one before it was answered.
+    messages: Rc<[Vec<u8>]>,
+    /// Messages that were answered. 0 <= answered <= messages.len()
+    answered: usize,
+    /// What has come of the next answer.
+    answer: Vec<u8>,
+}
+
+impl Handshake {
+    /// A tunnel to `to`.
+    pub(super) fn new(protocol: Protocol, to: SocketAddr) -> Self {
+        let messages = match protocol {
+            Protocol::Connect => vec![http::tunnel_request(to)],
+            Protocol::Socks5 => vec![GREETING.to_vec(), socks_request(to)],
+        };
+        Self { protocol, messages: messages.into(), answered: 0, answer: Vec::new() }
+    }
+
+    /// What is to be said next; `None` once the tunnel stands.
+    pub(super) fn message(&self) -> Option<&[u8]> {
+        self.messages.get(self.answered).map(Vec::as_slice)
+    }
+
+    /// Takes a piece of the answer to the message; returns whether it was the last piece.
+    pub(super) fn take(&mut self, piece: &[u8]) -> Result<bool, Failure> {
+        self.answer.extend_from_slice(piece);
+        let length = match (self.protocol, self.answered) {
+            (Protocol::Connect, _) => http::tunnel_answer_bytes(&self.answer)?,
+            (Protocol::Socks5, 0) => choice_bytes(&self.answer)?,
+            (Protocol::Socks5, _) => socks_reply_bytes(&self.answer)?,
+        };
+        let Some(length) = length else { return Ok(false) };
+        if self.answer.len() > length {
+            return Err("the proxy said more than its answer".to_owned());
+        }
+        self.answer.clear();
+        self.answered += 1;
+        Ok(true)
+    }
+}
+
+/// Version 5, one method: no authentication.
+const GREETING: [u8; 3] = [5, 1, 0];
+
+/// CONNECT to an address.
+fn socks_request(to: SocketAddr) -> Vec<u8> {
+    let mut request = vec![5, 1, 0];
+    match to.ip() {
+        IpAddr::V4(address) => {
+            request.push(IPV4);
+            request.extend(address.octets());
+        }
+        IpAddr::V6(address) => {
+            request.push(IPV6);
+            request.extend(address.octets());
+        }
+    }
+    request.extend(to.port().to_be_bytes());
+    request
+}
+
+const IPV4: u8 = 1;
+const NAME: u8 = 3;
+const IPV6: u8 = 4;
+
+/// How long the server's choice of a method is; `None` where it is not whole.
+fn choice_bytes(answer: &[u8]) -> Result<Option<usize>, Failure> {
+    match *answer {
+        [5, 0, ..] => Ok(Some(2)),
+        [5] | [] => Ok(None),
+        [5, method, ..] => Err(format!("the proxy wants method {method}")),
+        _ => Err("the proxy speaks no SOCKS5".to_owned()),
+    }
+}
+
+/// How long the reply to a request is; `None` where it is not whole.
+fn socks_reply_bytes(answer: &[u8]) -> Result<Option<usize>, Failure> {
+    let address_bytes = match *answer {
+        [5, 0, 0, IPV4, ..] => 4,
+        [5, 0, 0, IPV6, ..] => 16,
+        [5, 0, 0, NAME, length, ..] => 1 + usize::from(length),
+        [5, 0, 0, NAME] | [5, 0, 0] | [5, 0] | [5] | [] => return Ok(None),
+        [5, code, ..] if code != 0 => return Err(format!("the proxy replies {code}")),
+        _ => return Err("the proxy's reply is none".to_owned()),
+    };
+    let length = 4 + address_bytes + 2;
+    Ok((answer.len() >= length).then_some(length))
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, text: &mut fmt::Formatter<'_>) -> fmt::Result {
+        text.write_str(match self {
+            Self::Connect => "connect",
+            Self::Socks5 => "socks5",
+        })
+    }
+}
+
+impl FromStr for Protocol {
+    type Err = anyhow::Error;
+
+    fn from_str(word: &str) -> Result<Self> {
+        Ok(match word {
+            "connect" => Self::Connect,
+            "socks5" => Self::Socks5,
+            _ => bail!("no proxy speaks {word}"),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Gives `answers` byte by byte, one to each message; what was said, or what was wrong.
+    fn talk(protocol: Protocol, to: &str, answers: &[&[u8]]) -> Result<Vec<Vec<u8>>, Failure> {
+        let mut handshake = Handshake::new(protocol, to.parse().expect("the test's address is one"));
+        let mut said = Vec::new();
+        for answer in answers {
+            said.push(handshake.message().expect("there is a message for each answer").to_vec());
+            let (last, front) = answer.split_last().expect("no answer is empty");
+            for byte in front {
+                assert!(!handshake.take(&[*byte])?, "{byte} of {answer:?} was the last");
+            }
+            assert!(handshake.take(&[*last])?, "{answer:?} is whole");
+        }
+        assert_eq!(handshake.message(), None);
+        Ok(said)
+    }
+
+    const CHOICE: &[u8] = &[5, 0];
+
+    #[test]
+    fn socks5_names_the_address_and_takes_any_that_is_bound() {
+        let request = [5, 1, 0, 1, 127, 0, 0, 1, 0x52, 0x08];
+        for reply in [
+            &[5, 0, 0, 1, 127, 0, 0, 1, 9, 9][..],
+            &[5, 0, 0, 3, 2, b'm', b'e', 9, 9],
+            &[5, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 9, 9],
+        ] {
+            let said = talk(Protocol::Socks5, "127.0.0.1:21000", &[CHOICE, reply]);
+            assert_eq!(said, Ok(vec![GREETING.to_vec(), request.to_vec()]));
+        }
+        let said = talk(Protocol::Socks5, "[::1]:80", &[CHOICE, &[5, 0, 0, 3, 0, 9, 9]]);
+        let request = said.expect("each is right").remove(1);
+        assert_eq!((request[3], request.len()), (IPV6, 4 + 16 + 2));
+    }
+
+    #[test]
+    fn connect_takes_a_head_without_a_body() {
+        for answer in [
+            "HTTP/1.1 200 Connection established\r\n\r\n",
+            "HTTP/1.0 200 OK\r\nProxy-agent: some/1.0\r\n\r\n",
+        ] {
+            let said = talk(Protocol::Connect, "127.0.0.1:21000", &[answer.as_bytes()]);
+            let request = "CONNECT 127.0.0.1:21000 HTTP/1.1\r\nHost: 127.0.0.1:21000\r\n\r\n";
+            assert_eq!(said, Ok(vec![request.as_bytes().to_vec()]));
+        }
+    }
+
+    #[test]
+    fn refusals_have_a_name() {
+        let check = |protocol, answers: &[&[u8]], expected: &str| {
+            assert_eq!(talk(protocol, "127.0.0.1:1", answers), Err(expected.to_owned()));
+        };
+        check(Protocol::Socks5, &[&[4, 90]], "the proxy speaks no SOCKS5");
+        check(Protocol::Socks5, &[&[5, 255]], "the proxy wants method 255");
+        check(Protocol::Socks5, &[CHOICE, &[5, 2, 0, 1]], "the proxy replies 2");
+        check(Protocol::Connect, &[b"HTTP/1.1 403 Forbidden\r\n\r\n"], "status 403");
+        check(Protocol::Connect, &[b"SSH-2.0\r\n\r\n"], "it is not HTTP/1.1");
+    }
+
+    #[test]
+    fn nobody_speaks_before_the_destination() {
+        let mut handshake = Handshake::new(Protocol::Socks5, SocketAddr::from(([127, 0, 0, 1], 1)));
+        assert!(handshake.take(&[5, 0, 5]).is_err());
+    }
+}
