@@ -26,8 +26,8 @@ pub(crate) enum Command {
     Short { tunnel: Tunnel, connections: u32, concurrency: u32 },
     /// Make HTTP requests.
     Requests(Requests),
-    /// Move one stream for a time.
-    Stream { tunnel: Tunnel, direction: Direction, time: Duration },
+    /// Move so many streams for a time.
+    Stream { tunnel: Tunnel, direction: Direction, time: Duration, streams: u32 },
     /// Have this many tunnels open and otherwise idle.
     Hold { to: SocketAddr, tunnels: u32 },
     /// Send one message through each open tunnel.
@@ -130,7 +130,9 @@ fn act(command: &Command, tunnels: &mut load::idle::Tunnels) -> Result<Value> {
             load::short::run(tunnel, connections, concurrency)
         }
         Command::Requests(ref requests) => load::requests::run(requests),
-        Command::Stream { ref tunnel, direction, time } => load::stream::run(tunnel, direction, time),
+        Command::Stream { ref tunnel, direction, time, streams } => {
+            load::stream::run(tunnel, direction, time, streams)
+        }
         Command::Hold { to, tunnels: count } => tunnels.hold(to, count),
         Command::Touch => Ok(tunnels.touch()),
         Command::Release => {
@@ -152,8 +154,8 @@ impl fmt::Display for Command {
             Self::Requests(Requests { via, origin, persistence, count, concurrency }) => {
                 write!(text, "requests {via} {origin} {persistence} {count} {concurrency}")
             }
-            Self::Stream { tunnel, direction, time } => {
-                write!(text, "stream {tunnel} {direction} {}", time.as_millis())
+            Self::Stream { tunnel, direction, time, streams } => {
+                write!(text, "stream {tunnel} {direction} {} {streams}", time.as_millis())
             }
             Self::Hold { to, tunnels } => write!(text, "hold {to} {tunnels}"),
             Self::Touch => write!(text, "touch"),
@@ -186,10 +188,11 @@ impl FromStr for Command {
                 count: count.parse()?,
                 concurrency: concurrency.parse()?,
             }),
-            ["stream", tunnel, direction, time] => Self::Stream {
+            ["stream", tunnel, direction, time, streams] => Self::Stream {
                 tunnel: tunnel.parse()?,
                 direction: direction.parse()?,
                 time: milliseconds(time)?,
+                streams: streams.parse()?,
             },
             ["hold", to, tunnels] => Self::Hold { to: to.parse()?, tunnels: tunnels.parse()? },
             ["touch"] => Self::Touch,
@@ -225,8 +228,8 @@ mod tests {
             Command::Short { tunnel: by(Protocol::Socks5), connections: 50_000, concurrency: 500 },
             Command::Requests(requests(Persistence::KeepAlive)),
             Command::Requests(requests(Persistence::Close)),
-            Command::Stream { tunnel: to.into(), direction: Direction::Up, time },
-            Command::Stream { tunnel: by(Protocol::Connect), direction: Direction::Down, time },
+            Command::Stream { tunnel: to.into(), direction: Direction::Up, time, streams: 1 },
+            Command::Stream { tunnel: by(Protocol::Connect), direction: Direction::Down, time, streams: 100 },
             Command::Hold { to, tunnels: 9_000 },
             Command::Touch,
             Command::Release,

@@ -1,5 +1,5 @@
 //! `lab relay`: Tollgate beside other relays and forward proxies, and beside nothing, on the same work in
-//! the same minutes. Seven parts: short connections, one bulk stream each way, idle tunnels, small messages
+//! the same minutes. Seven parts: short connections, bulk streams each way, idle tunnels, small messages
 //! beside a stream, tunnels by CONNECT and by SOCKS5, plain HTTP requests. Promises: everything stays on
 //! loopback, is bounded in count and time, and is gone afterwards. Leaves to others: what is said about the
 //! figures (`report.rs`) and decided from them (`relay/verdicts.rs`).
@@ -101,7 +101,7 @@ fn up_to(most: i64) -> RangedI64ValueParser<u32> {
 enum Part {
     /// Short connections: rate, CPU time, latency
     Short,
-    /// One stream each way: rate, CPU time, splicing
+    /// Streams each way, one and a hundred at a time: rate, CPU time, splicing
     Bulk,
     /// Idle tunnels: memory
     Idle,
@@ -320,9 +320,9 @@ impl Bench {
         let (mut relays, mut failed) =
             self.start_all(&load.upstream, machine::allowed_cpus().len(), &Terms::default())?;
         let effort = self.effort;
-        let rounds = self.rounds("one stream each way");
+        let rounds = self.rounds("streams each way");
         let outcome = rounds.run(&mut relays, &self.progress, |relay| {
-            bulk::run(relay, &mut load.client, &mut load.server, &bulk::PARTS, &effort)
+            bulk::run(relay, &mut load.client, &mut load.server, &bulk::CASES, effort.stream)
         })?;
         let traced = self.traced(relays, &mut load.client)?;
         failed.extend(traced.failed);
@@ -406,7 +406,7 @@ impl Bench {
         let mut outcome = outcome.with_failed(failed);
         family.bill.add(&mut outcome, before, &relays, effort.tunnels);
         outcome.absorb(self.rounds(bulk).run(&mut relays, &self.progress, |relay| {
-            bulk::run(relay, &mut load.client, &mut load.server, &family.bulk, &effort)
+            bulk::run(relay, &mut load.client, &mut load.server, &family.bulk, effort.stream)
         })?);
         Ok(outcome)
     }

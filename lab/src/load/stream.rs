@@ -1,9 +1,10 @@
-//! One bulk stream through a relay. Promises: the receiving side throws the bytes away inside the kernel
-//! (`MSG_TRUNC`, tcp(7)), so that it costs less than any relay; both ends' counts are reported.
-//! Leaves to others: comparing the counts.
+//! Bulk streams through a relay, one or many at a time. Promises: the receiving side throws the bytes away
+//! inside the kernel (`MSG_TRUNC`, tcp(7)), so that it costs less than any relay; both ends' counts are
+//! reported. Leaves to others: comparing the counts.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -17,20 +18,40 @@ use super::{CHUNK_BYTES, Direction, WAIT_MAX, nanoseconds};
 /// What one receiving call may throw away; a pipe's or a socket buffer's whole content.
 const SWALLOW_BYTES_MAX: usize = 1024 * 1024;
 
-/// Streams for `time` and answers `bytes`, `elapsed_ns` from the connection's start to the last byte's
-/// arrival, and whether one side's end left the other side open: `half_closed`.
+/// Moves so many streams at a time, each for `time`; answers their `bytes`, `elapsed_ns` from the first
+/// connection's start to the last byte's arrival, and whether one side's end left the other side open
+/// everywhere: `half_closed`.
 ///
 /// # Errors
-/// The connection failed or stalled.
-pub(crate) fn run(tunnel: &Tunnel, direction: Direction, time: Duration) -> Result<Value> {
+/// A connection failed or stalled.
+pub(crate) fn run(tunnel: &Tunnel, direction: Direction, time: Duration, streams: u32) -> Result<Value> {
     let started = Instant::now();
+    let moved: Result<Vec<Moved>> = thread::scope(|scope| {
+        let begin = |_| scope.spawn(|| one(tunnel, direction, time));
+        let threads: Vec<_> = (0..streams).map(begin).collect();
+        threads.into_iter().map(|thread| thread.join().expect("a stream does not panic")).collect()
+    });
+    let (moved, elapsed_ns) = (moved?, nanoseconds(started.elapsed()));
+    Ok(json!({
+        "bytes": moved.iter().map(|moved| moved.bytes).sum::<u64>(),
+        "elapsed_ns": elapsed_ns,
+        "half_closed": moved.iter().all(|moved| moved.is_half_closed),
+    }))
+}
+
+/// What one stream came to.
+struct Moved {
+    bytes: u64,
+    /// Whether one side's end left the other side open.
+    is_half_closed: bool,
+}
+
+fn one(tunnel: &Tunnel, direction: Direction, time: Duration) -> Result<Moved> {
     let mut stream = tunnel.open(WAIT_MAX).context("connecting")?;
-    let (bytes, is_half_closed) = match direction {
-        Direction::Down => (down(&mut stream, time).context("receiving")?, true),
-        Direction::Up => up(&mut stream, time).context("sending")?,
-    };
-    let elapsed_ns = nanoseconds(started.elapsed());
-    Ok(json!({ "bytes": bytes, "elapsed_ns": elapsed_ns, "half_closed": is_half_closed }))
+    match direction {
+        Direction::Down => down(&mut stream, time).context("receiving"),
+        Direction::Up => up(&mut stream, time).context("sending"),
+    }
 }
 
 /// Receives until the peer's end, and returns how much it was.
@@ -50,15 +71,16 @@ pub(super) fn swallow(stream: &TcpStream) -> std::io::Result<u64> {
     }
 }
 
-fn down(stream: &mut TcpStream, time: Duration) -> std::io::Result<u64> {
+fn down(stream: &mut TcpStream, time: Duration) -> std::io::Result<Moved> {
     let milliseconds = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     stream.write_all(&milliseconds.to_be_bytes())?;
-    swallow(stream)
+    // The server's end comes first, and this side still sends it its own.
+    Ok(Moved { bytes: swallow(stream)?, is_half_closed: true })
 }
 
 /// Sends for `time`, ends, and returns how much it was, and whether the peer could still say so: a proxy that
 /// takes one side's end for both passes on what was sent, and no answer to it.
-fn up(stream: &mut TcpStream, time: Duration) -> std::io::Result<(u64, bool)> {
+fn up(stream: &mut TcpStream, time: Duration) -> std::io::Result<Moved> {
     let chunk = vec![b'u'; CHUNK_BYTES];
     let (mut sent, started) = (0, Instant::now());
     while started.elapsed() < time {
@@ -68,8 +90,10 @@ fn up(stream: &mut TcpStream, time: Duration) -> std::io::Result<(u64, bool)> {
     stream.shutdown(Shutdown::Write)?;
     let mut count = [0; 8];
     match stream.read_exact(&mut count) {
-        Ok(()) => Ok((u64::from_be_bytes(count), true)),
-        Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok((sent, false)),
+        Ok(()) => Ok(Moved { bytes: u64::from_be_bytes(count), is_half_closed: true }),
+        Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
+            Ok(Moved { bytes: sent, is_half_closed: false })
+        }
         Err(error) => Err(error),
     }
 }
@@ -80,11 +104,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_directions_arrive_whole() {
+    fn streams_of_both_directions_arrive_whole() {
         for (role, direction) in [(Role::Source, Direction::Down), (Role::Sink, Direction::Up)] {
             let server = serve::start(role).expect("loopback listens");
-            let answer =
-                run(&Tunnel::from(server), direction, Duration::from_millis(20)).expect("loopback streams");
+            let answer = run(&Tunnel::from(server), direction, Duration::from_millis(20), 3);
+            let answer = answer.expect("loopback streams");
             let bytes = answer["bytes"].as_u64().expect("the answer counts bytes");
             let totals = serve::totals();
             let counted = match direction {

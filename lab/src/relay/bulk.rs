@@ -1,9 +1,11 @@
-//! One bulk stream through each relay, down and up: rate, and the relay's CPU time for a gigabyte.
-//! Promises: the bytes that one end counted are those that the other counted, or the run fails.
+//! Bulk streams through each relay, down and up, one and a hundred at a time: rate, and the relay's CPU time
+//! for a gigabyte. Promises: the bytes that one end counted are those that the other counted, or the run
+//! fails.
+
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use super::Effort;
 use super::cost::settled;
 use super::ends::Passage;
 use super::rivals::{Kind, Running};
@@ -12,10 +14,27 @@ use crate::agent::{Agent, Command};
 use crate::load::Direction;
 use crate::report::Numbers;
 
-/// The parts, with the direction of each.
-pub(super) const PARTS: [(&str, Direction); 2] = [("bulk-down", Direction::Down), ("bulk-up", Direction::Up)];
+/// Streams of one direction.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Case {
+    pub(super) part: &'static str,
+    pub(super) direction: Direction,
+    /// At a time.
+    pub(super) streams: u32,
+}
 
-/// One stream in each direction through one relay, each under the name of its part.
+/// Through relays that know their destination.
+pub(super) const CASES: [Case; 4] = [
+    Case { part: "bulk-down-1", direction: Direction::Down, streams: 1 },
+    Case { part: "bulk-up-1", direction: Direction::Up, streams: 1 },
+    Case { part: "bulk-down-100", direction: Direction::Down, streams: STREAMS_MAX },
+    Case { part: "bulk-up-100", direction: Direction::Up, streams: STREAMS_MAX },
+];
+
+/// The most at a time.
+pub(super) const STREAMS_MAX: u32 = 100;
+
+/// One run of each case through one relay.
 ///
 /// # Errors
 /// The load or the relay failed, or bytes were lost.
@@ -23,25 +42,24 @@ pub(super) fn run<W: Passage>(
     relay: &mut Running<W>,
     client: &mut Agent,
     server: &mut Agent,
-    parts: &[(&'static str, Direction)],
-    effort: &Effort,
+    cases: &[Case],
+    time: Duration,
 ) -> Result<Vec<(&'static str, Numbers)>> {
-    let one = |&(part, direction): &_| Ok((part, one(relay, client, server, direction, effort)?));
-    parts.iter().map(one).collect()
+    cases.iter().map(|case| Ok((case.part, one(relay, client, server, *case, time)?))).collect()
 }
 
 fn one<W: Passage>(
     relay: &mut Running<W>,
     client: &mut Agent,
     server: &mut Agent,
-    direction: Direction,
-    effort: &Effort,
+    Case { direction, streams, .. }: Case,
+    time: Duration,
 ) -> Result<Numbers> {
     let totals = server.ask(&Command::Totals)?;
     let spliced = relay.spliced_bytes()?;
     let before = relay.cpu();
     let tunnel = relay.ends.stream_tunnel(direction);
-    let answer = client.ask(&Command::Stream { tunnel, direction, time: effort.stream })?;
+    let answer = client.ask(&Command::Stream { tunnel, direction, time, streams })?;
     let after = settled(relay, 0)?;
     ensure!(relay.is_alive(), "it ended under the stream");
     let bytes = figure(&answer, "bytes")?;

@@ -9,14 +9,17 @@
 use std::net::SocketAddr;
 use std::path::Path;
 
+use super::bulk::STREAMS_MAX;
 use super::ends::Ends;
 
 /// Tunnels that every relay has room for. Under a descriptor limit of 20,000 more would not fit beside the
 /// pipes.
 pub(crate) const TUNNELS_MAX: u32 = 9_500;
 
-/// Pipes that HAProxy may hold; far more than the streams of any experiment need.
-const HAPROXY_PIPES_MAX: u32 = 64;
+/// Pipes that HAProxy may hold: a stream that splices holds one, and without one it copies.
+const HAPROXY_PIPES_MAX: u32 = 256;
+
+const _: () = assert!(HAPROXY_PIPES_MAX >= 2 * STREAMS_MAX);
 
 /// A tunnel takes two connections, and each worker must be able to hold all of them, since which worker gets
 /// a connection is the kernel's choice.
@@ -228,7 +231,7 @@ mod tests {
     #[test]
     fn haproxy_logs_and_splices_streams_only() {
         let text = text_of(haproxy);
-        check(&text, &["nbthread 2", "option tcplog", "log stdout", "bind 127.0.0.1:21000", "maxpipes 64"]);
+        check(&text, &["nbthread 2", "option tcplog", "log stdout", "bind 127.0.0.1:21000", "maxpipes 256"]);
         let splicing = |section: &str| section.contains("option splice-request\n    option splice-response");
         let sections: Vec<bool> = text.split("\nlisten ").skip(1).map(splicing).collect();
         assert_eq!(sections, [false, false, true, true]);

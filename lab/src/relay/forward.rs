@@ -10,6 +10,7 @@ use std::net::SocketAddr;
 use anyhow::{Result, bail};
 
 use super::billing::Bill;
+use super::bulk::Case;
 use super::configuration::Plan;
 use super::contender::Contender;
 use super::ends::{Ends, Passage, answers, free_port};
@@ -24,7 +25,7 @@ use crate::load::tunnel::{Proxy, Tunnel};
 pub(super) struct Family {
     pub(super) protocol: Protocol,
     pub(super) short: &'static str,
-    pub(super) bulk: [(&'static str, Direction); 2],
+    pub(super) bulk: [Case; 2],
     /// What the progress calls them.
     pub(super) what: [&'static str; 2],
     pub(super) bill: Bill,
@@ -35,7 +36,10 @@ pub(super) struct Family {
 pub(super) const CONNECT: Family = Family {
     protocol: Protocol::Connect,
     short: "connect-short",
-    bulk: [("connect-bulk-down", Direction::Down), ("connect-bulk-up", Direction::Up)],
+    bulk: [
+        Case { part: "connect-bulk-down", direction: Direction::Down, streams: 1 },
+        Case { part: "connect-bulk-up", direction: Direction::Up, streams: 1 },
+    ],
     what: ["short connections by CONNECT", "one stream each way by CONNECT"],
     bill: short::bill("billing-connect", "connect-short"),
     verdicts: ["connect-short-cpu", "connect-short-rate", "connect-bulk-cpu", "connect-bulk-rate"],
@@ -44,7 +48,10 @@ pub(super) const CONNECT: Family = Family {
 pub(super) const SOCKS5: Family = Family {
     protocol: Protocol::Socks5,
     short: "socks5-short",
-    bulk: [("socks5-bulk-down", Direction::Down), ("socks5-bulk-up", Direction::Up)],
+    bulk: [
+        Case { part: "socks5-bulk-down", direction: Direction::Down, streams: 1 },
+        Case { part: "socks5-bulk-up", direction: Direction::Up, streams: 1 },
+    ],
     what: ["short connections by SOCKS5", "one stream each way by SOCKS5"],
     bill: short::bill("billing-socks5", "socks5-short"),
     verdicts: ["socks5-short-cpu", "socks5-short-rate", "socks5-bulk-cpu", "socks5-bulk-rate"],

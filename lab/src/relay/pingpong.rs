@@ -39,7 +39,8 @@ pub(super) fn run(
     let alone = pinger.ask(&exchange).context("alone")?;
     let direction = Direction::Down;
     let stream = relay.ends.stream(direction);
-    streamer.begin(&Command::Stream { tunnel: stream.into(), direction, time: effort.ping + LEAD * 2 })?;
+    let time = effort.ping + LEAD * 2;
+    streamer.begin(&Command::Stream { tunnel: stream.into(), direction, time, streams: 1 })?;
     child::pause(LEAD)?;
     let beside = pinger.ask(&exchange).context("beside a stream");
     let streamed = streamer.finish().context("the stream")?;

@@ -54,7 +54,7 @@ fn one(relay: &Running, client: &mut Agent, directory: &Path, direction: Directi
     let mut strace = Child::start(Path::new("strace"), &arguments, &Terms::default(), &output)?;
     wait_until_traced(&mut strace, &processes)?;
     let to = relay.ends.stream(direction);
-    let answer = client.ask(&Command::Stream { tunnel: to.into(), direction, time: STREAM })?;
+    let answer = client.ask(&Command::Stream { tunnel: to.into(), direction, time: STREAM, streams: 1 })?;
     strace.end();
     let text = fs::read_to_string(&trace).with_context(|| format!("reading {}", trace.display()))?;
     // Each byte passes through splice twice: from the socket into the pipe, and out of it.

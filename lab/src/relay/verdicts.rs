@@ -125,7 +125,7 @@ fn tunnels(report: &Report, family: &Family) -> [Judged; 4] {
     let short = |name, number, target| against_better(name, report, family.short, number, target, &rivals);
     let bulk = |name, number, target: Target| -> Judged {
         let [down, up] =
-            family.bulk.map(|(part, _)| against_better(name, report, part, number, target, &rivals));
+            family.bulk.map(|case| against_better(name, report, case.part, number, target, &rivals));
         Ok(target.worse(down?, up?))
     };
     let [short_cpu, short_rate, bulk_cpu, bulk_rate] = family.verdicts;
@@ -187,7 +187,7 @@ fn has_failed(row: &Row) -> bool {
 /// not splice.
 fn against_splicing(name: &'static str, report: &Report, number: &str, target: Target) -> Judged {
     let mut verdicts = Vec::new();
-    for (part, _) in bulk::PARTS {
+    for bulk::Case { part, .. } in bulk::CASES {
         let ours = report.row(part, Kind::Tollgate.name()).ok_or_else(|| nothing(name))?;
         let rival =
             report.row(part, Kind::Haproxy.name()).ok_or((name, "haproxy was not measured".to_owned()))?;
@@ -215,6 +215,7 @@ fn unpaired(name: &'static str) -> (&'static str, String) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::load::Direction;
     use crate::report::{Numbers, Run};
     use crate::verdict::Outcome;
 
@@ -249,12 +250,12 @@ mod tests {
         row("short", subject, [&[cpu_us, rate]; 5], &names)
     }
 
-    fn bulk_rows(subject: &str, down_s: f64, up_s: f64, spliced: f64) -> [Row; 2] {
+    fn bulk_rows(subject: &str, down_s: f64, up_s: f64, spliced: f64) -> [Row; 4] {
         let names = ["process_cpu_s_per_gb", "gbit_per_s", "own_count_spliced_share"];
-        [
-            row("bulk-down", subject, [&[down_s, 10.0, spliced]; 5], &names),
-            row("bulk-up", subject, [&[up_s, 10.0, spliced]; 5], &names),
-        ]
+        bulk::CASES.map(|case| {
+            let cpu_s = if case.direction == Direction::Down { down_s } else { up_s };
+            row(case.part, subject, [&[cpu_s, 10.0, spliced]; 5], &names)
+        })
     }
 
     fn outcome(report: &Report, name: &str) -> Option<(f64, Outcome)> {
