@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
 use crate::child::{self, Child, Terms};
-use crate::load::{self, Direction, Role, requests::Requests, tunnel::Tunnel};
+use crate::load::{self, Direction, Role, pingpong::PingPong, requests::Requests, tunnel::Tunnel};
 
 /// What the lab may ask of an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,8 +34,8 @@ pub(crate) enum Command {
     Touch,
     /// Close them all.
     Release,
-    /// Exchange small messages on one connection at a fixed rate.
-    PingPong { to: SocketAddr, rate_per_s: u32, time: Duration },
+    /// Exchange small messages at a fixed rate.
+    PingPong(PingPong),
 }
 
 /// The lab's end of an agent.
@@ -139,7 +139,7 @@ fn act(command: &Command, tunnels: &mut load::idle::Tunnels) -> Result<Value> {
             *tunnels = load::idle::Tunnels::default();
             Ok(json!({}))
         }
-        Command::PingPong { to, rate_per_s, time } => load::pingpong::run(to, rate_per_s, time),
+        Command::PingPong(ref ping_pong) => load::pingpong::run(ping_pong),
     }
 }
 
@@ -160,8 +160,8 @@ impl fmt::Display for Command {
             Self::Hold { to, tunnels } => write!(text, "hold {to} {tunnels}"),
             Self::Touch => write!(text, "touch"),
             Self::Release => write!(text, "release"),
-            Self::PingPong { to, rate_per_s, time } => {
-                write!(text, "ping-pong {to} {rate_per_s} {}", time.as_millis())
+            Self::PingPong(PingPong { to, connections, rate_per_s, time }) => {
+                write!(text, "ping-pong {to} {connections} {rate_per_s} {}", time.as_millis())
             }
         }
     }
@@ -197,9 +197,12 @@ impl FromStr for Command {
             ["hold", to, tunnels] => Self::Hold { to: to.parse()?, tunnels: tunnels.parse()? },
             ["touch"] => Self::Touch,
             ["release"] => Self::Release,
-            ["ping-pong", to, rate, time] => {
-                Self::PingPong { to: to.parse()?, rate_per_s: rate.parse()?, time: milliseconds(time)? }
-            }
+            ["ping-pong", to, connections, rate, time] => Self::PingPong(PingPong {
+                to: to.parse()?,
+                connections: connections.parse()?,
+                rate_per_s: rate.parse()?,
+                time: milliseconds(time)?,
+            }),
             _ => bail!("an agent knows no such command"),
         })
     }
@@ -233,7 +236,7 @@ mod tests {
             Command::Hold { to, tunnels: 9_000 },
             Command::Touch,
             Command::Release,
-            Command::PingPong { to, rate_per_s: 500, time },
+            Command::PingPong(PingPong { to, connections: 100, rate_per_s: 500, time }),
         ];
         for command in commands {
             let line = command.to_string();

@@ -105,7 +105,7 @@ enum Part {
     Bulk,
     /// Idle tunnels: memory
     Idle,
-    /// Small messages, alone and beside a stream: latency
+    /// Small messages on up to 1,000 connections, and beside a stream: latency
     Pingpong,
     /// Tunnels by CONNECT through forward proxies: short connections, and one stream each way
     Connect,
@@ -387,7 +387,9 @@ impl Bench {
         let outcome = self.rounds("small messages").run(&mut relays, &self.progress, |relay| {
             pingpong::run(relay, &mut pinger, &mut load.client, &effort)
         })?;
-        Ok(outcome.with_failed(failed))
+        let mut outcome = outcome.with_failed(failed);
+        pingpong::add_beyond_direct(&mut outcome.rows);
+        Ok(outcome)
     }
 
     /// Short connections and then streams, through the same proxies.

@@ -1,6 +1,7 @@
-//! Small messages on one connection at a fixed rate, open loop: a message leaves when it is due, whether or
-//! not the last one came back, and its latency counts from when it was due, so a stall is charged to all it
-//! delayed. Promises: nothing is omitted; what has not come back at the end is reported as lost.
+//! Small messages at a fixed rate over one or many connections in turn, open loop: a message leaves when it
+//! is due, whether or not the last one came back, and its latency counts from when it was due, so a stall is
+//! charged to all it delayed. Promises: nothing is omitted; what has not come back at the end is reported as
+//! lost.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -9,6 +10,8 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use rustix::buffer::spare_capacity;
+use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
@@ -19,63 +22,85 @@ use super::{MESSAGE_BYTES, WAIT_MAX, latencies, nanoseconds};
 /// How long after the last message its echo may come.
 const TAIL: Duration = Duration::from_secs(2);
 
-/// Exchanges messages for `time` and answers `sent`, `lost`, and latency quantiles in nanoseconds.
+const EVENTS_MAX: usize = 256;
+
+/// What is to be sent, over how many connections, and how often in all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PingPong {
+    pub(crate) to: SocketAddr,
+    pub(crate) connections: u32,
+    pub(crate) rate_per_s: u32,
+    pub(crate) time: Duration,
+}
+
+/// Exchanges messages, and answers how many were `sent` and `lost`, and latency quantiles in nanoseconds.
 ///
 /// # Errors
-/// The connection failed.
-pub(crate) fn run(to: SocketAddr, rate_per_s: u32, time: Duration) -> Result<Value> {
+/// A connection failed.
+pub(crate) fn run(ping_pong: &PingPong) -> Result<Value> {
     // The default slack of 50 us would be measured with every message.
     rustix::thread::set_current_timer_slack(NonZeroU64::new(1))?;
-    let stream = std::net::TcpStream::connect_timeout(&to, WAIT_MAX).context("connecting")?;
-    stream.set_nodelay(true)?;
-    stream.set_nonblocking(true)?;
-    let mut exchange = Exchange::new(stream.into(), rate_per_s, time);
+    let mut exchange = Exchange::new(ping_pong)?;
     exchange.run()?;
     Ok(exchange.answer())
 }
 
 struct Exchange {
-    socket: OwnedFd,
+    epoll: OwnedFd,
+    lines: Vec<Line>,
     started: Instant,
     gap: Duration,
     messages: u32,
-    sent: u32,
-    /// Bytes of message number `sent` that the kernel has taken.
+    /// Messages that were due so far. 0 <= begun <= messages
+    begun: u32,
+    returned: u32,
+    latencies: hdrhistogram::Histogram<u64>,
+}
+
+/// One connection.
+struct Line {
+    socket: OwnedFd,
+    /// When the messages that the kernel has not wholly taken were due, oldest first.
+    waiting: VecDeque<Instant>,
+    /// Bytes of the first of them that it has taken.
     partial_bytes: usize,
     /// When the messages that are out were due, oldest first.
     outstanding: VecDeque<Instant>,
     returned_bytes: usize,
-    latencies: hdrhistogram::Histogram<u64>,
 }
 
 impl Exchange {
-    fn new(socket: OwnedFd, rate_per_s: u32, time: Duration) -> Self {
-        let gap = Duration::from_secs(1) / rate_per_s.max(1);
-        let messages = (time.as_nanos() / gap.as_nanos().max(1)) as u32;
-        Self {
-            socket,
-            started: Instant::now(),
-            gap,
-            messages,
-            sent: 0,
-            partial_bytes: 0,
-            outstanding: VecDeque::new(),
-            returned_bytes: 0,
-            latencies: latencies(),
-        }
+    fn new(ping_pong: &PingPong) -> Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let lines: Result<Vec<Line>> =
+            (0..ping_pong.connections).map(|place| Line::open(ping_pong.to, &epoll, place)).collect();
+        let gap = Duration::from_secs(1) / ping_pong.rate_per_s.max(1);
+        let messages = (ping_pong.time.as_nanos() / gap.as_nanos().max(1)) as u32;
+        let (lines, started) = (lines?, Instant::now());
+        Ok(Self { epoll, lines, started, gap, messages, begun: 0, returned: 0, latencies: latencies() })
     }
 
     fn run(&mut self) -> Result<()> {
         let end = self.due(self.messages) + TAIL;
-        while self.sent < self.messages || !self.outstanding.is_empty() {
+        let mut events: Vec<Event> = Vec::with_capacity(EVENTS_MAX);
+        while self.returned < self.messages {
             let now = Instant::now();
             if now >= end {
                 break;
             }
-            let blocked = self.send_due(now)?;
-            let until = if self.sent < self.messages { self.due(self.sent).min(end) } else { end };
-            self.wait(if blocked { end } else { until }, blocked)?;
-            self.receive()?;
+            self.send_due(now)?;
+            let until = if self.begun < self.messages { self.due(self.begun).min(end) } else { end };
+            self.wait(until)?;
+            let at_once = Timespec::default();
+            match epoll::wait(&self.epoll, spare_capacity(&mut events), Some(&at_once)) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(error).context("looking for messages"),
+            }
+            for event in events.drain(..) {
+                let line = &mut self.lines[event.data.u64() as usize];
+                line.send()?;
+                self.returned += line.receive(&mut self.latencies)?;
+            }
         }
         Ok(())
     }
@@ -84,60 +109,33 @@ impl Exchange {
         self.started + self.gap * message
     }
 
-    /// Sends what is due; returns whether the kernel takes no more for now.
-    fn send_due(&mut self, now: Instant) -> Result<bool> {
-        while self.sent < self.messages && self.due(self.sent) <= now {
-            let message = &[b'p'; MESSAGE_BYTES][self.partial_bytes..];
-            match rustix::net::send(&self.socket, message, SendFlags::NOSIGNAL) {
-                Ok(taken) => self.partial_bytes += taken,
-                Err(Errno::AGAIN) => return Ok(true),
-                Err(error) => return Err(error).context("sending a message"),
-            }
-            if self.partial_bytes == MESSAGE_BYTES {
-                self.partial_bytes = 0;
-                self.outstanding.push_back(self.due(self.sent));
-                self.sent += 1;
-            }
+    /// Sends what is due, each message on the next connection.
+    fn send_due(&mut self, now: Instant) -> Result<()> {
+        while self.begun < self.messages && self.due(self.begun) <= now {
+            let due = self.due(self.begun);
+            let place = self.begun as usize % self.lines.len();
+            self.begun += 1;
+            self.lines[place].waiting.push_back(due);
+            self.lines[place].send()?;
         }
-        Ok(false)
+        Ok(())
     }
 
-    fn wait(&self, until: Instant, for_room: bool) -> Result<()> {
+    /// An epoll's own wait may count in milliseconds; poll(2) takes nanoseconds, and an epoll as well.
+    fn wait(&self, until: Instant) -> Result<()> {
         let left = until.saturating_duration_since(Instant::now());
         let timeout = Timespec::try_from(left).context("a wait of seconds fits")?;
-        let interest = if for_room { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
-        match rustix::event::poll(&mut [PollFd::new(&self.socket, interest)], Some(&timeout)) {
+        match rustix::event::poll(&mut [PollFd::new(&self.epoll, PollFlags::IN)], Some(&timeout)) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(error) => Err(error).context("waiting for messages"),
         }
     }
 
-    fn receive(&mut self) -> Result<()> {
-        let mut buffer = [0; 16 * 1_024];
-        loop {
-            match rustix::net::recv(&self.socket, &mut buffer[..], RecvFlags::empty()) {
-                Ok((0, _)) => anyhow::bail!("the connection ended after {} messages", self.sent),
-                Ok((received, _)) => self.note(received),
-                Err(Errno::AGAIN) => return Ok(()),
-                Err(error) => return Err(error).context("receiving a message"),
-            }
-        }
-    }
-
-    fn note(&mut self, received_bytes: usize) {
-        let now = Instant::now();
-        self.returned_bytes += received_bytes;
-        while self.returned_bytes >= MESSAGE_BYTES {
-            self.returned_bytes -= MESSAGE_BYTES;
-            let Some(due) = self.outstanding.pop_front() else { return };
-            self.latencies.saturating_record(nanoseconds(now.saturating_duration_since(due)));
-        }
-    }
-
     fn answer(&self) -> Value {
+        let unsent: usize = self.lines.iter().map(|line| line.waiting.len()).sum();
         json!({
-            "sent": self.sent,
-            "lost": self.messages - self.sent + self.outstanding.len() as u32,
+            "sent": self.begun - unsent as u32,
+            "lost": self.messages - self.returned,
             "p50_ns": self.latencies.value_at_quantile(0.50),
             "p99_ns": self.latencies.value_at_quantile(0.99),
             "p999_ns": self.latencies.value_at_quantile(0.999),
@@ -146,22 +144,83 @@ impl Exchange {
     }
 }
 
+impl Line {
+    fn open(to: SocketAddr, epoll: &OwnedFd, place: u32) -> Result<Self> {
+        let stream = std::net::TcpStream::connect_timeout(&to, WAIT_MAX).context("connecting")?;
+        stream.set_nodelay(true)?;
+        stream.set_nonblocking(true)?;
+        let edges = EventFlags::IN | EventFlags::OUT | EventFlags::ET;
+        epoll::add(epoll, &stream, EventData::new_u64(u64::from(place)), edges)?;
+        Ok(Self {
+            socket: stream.into(),
+            waiting: VecDeque::new(),
+            partial_bytes: 0,
+            outstanding: VecDeque::new(),
+            returned_bytes: 0,
+        })
+    }
+
+    /// Sends what waits, as far as the kernel takes it; an edge tells when it takes more.
+    fn send(&mut self) -> Result<()> {
+        while let Some(&due) = self.waiting.front() {
+            let message = &[b'p'; MESSAGE_BYTES][self.partial_bytes..];
+            match rustix::net::send(&self.socket, message, SendFlags::NOSIGNAL) {
+                Ok(taken) => self.partial_bytes += taken,
+                Err(Errno::AGAIN) => return Ok(()),
+                Err(error) => return Err(error).context("sending a message"),
+            }
+            if self.partial_bytes == MESSAGE_BYTES {
+                self.partial_bytes = 0;
+                self.waiting.pop_front();
+                self.outstanding.push_back(due);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes what has come back; returns how many messages that makes.
+    fn receive(&mut self, latencies: &mut hdrhistogram::Histogram<u64>) -> Result<u32> {
+        let mut buffer = [0; 16 * 1_024];
+        let mut returned = 0;
+        loop {
+            match rustix::net::recv(&self.socket, &mut buffer[..], RecvFlags::empty()) {
+                Ok((0, _)) => anyhow::bail!("a connection ended"),
+                Ok((received, _)) => self.returned_bytes += received,
+                Err(Errno::AGAIN) => return Ok(returned),
+                Err(error) => return Err(error).context("receiving a message"),
+            }
+            let now = Instant::now();
+            while self.returned_bytes >= MESSAGE_BYTES {
+                self.returned_bytes -= MESSAGE_BYTES;
+                let due = self.outstanding.pop_front().context("more came back than was sent")?;
+                latencies.saturating_record(nanoseconds(now.saturating_duration_since(due)));
+                returned += 1;
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::{Role, serve};
     use super::*;
 
+    fn exchanged(role: Role, connections: u32) -> Result<Value> {
+        let to = serve::start(role).expect("loopback listens");
+        run(&PingPong { to, connections, rate_per_s: 1_000, time: Duration::from_millis(50) })
+    }
+
     #[test]
     fn every_message_is_sent_and_comes_back() {
-        let server = serve::start(Role::Echo).expect("loopback listens");
-        let answer = run(server, 1_000, Duration::from_millis(50)).expect("loopback echoes");
-        assert_eq!((answer["sent"].as_u64(), answer["lost"].as_u64()), (Some(50), Some(0)));
-        assert!(answer["p50_ns"].as_u64() <= answer["max_ns"].as_u64());
+        for connections in [1, 7, 100] {
+            let answer = exchanged(Role::Echo, connections).expect("loopback echoes");
+            assert_eq!((answer["sent"].as_u64(), answer["lost"].as_u64()), (Some(50), Some(0)));
+            assert!(answer["p50_ns"].as_u64() <= answer["max_ns"].as_u64());
+        }
     }
 
     #[test]
     fn a_server_that_hangs_up_is_an_error() {
-        let server = serve::start(Role::Reply).expect("loopback listens");
-        assert!(run(server, 1_000, Duration::from_millis(50)).is_err());
+        assert!(exchanged(Role::Reply, 1).is_err());
     }
 }
