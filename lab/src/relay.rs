@@ -1,8 +1,9 @@
 //! `lab relay`: Tollgate beside other relays and forward proxies, and beside nothing, on the same work in
-//! the same minutes. Seven parts: short connections, bulk streams each way, idle tunnels, small messages
-//! beside a stream, tunnels by CONNECT and by SOCKS5, plain HTTP requests. Promises: everything stays on
-//! loopback, is bounded in count and time, and is gone afterwards. Leaves to others: what is said about the
-//! figures (`report.rs`) and decided from them (`relay/verdicts.rs`).
+//! the same minutes: short connections, bulk streams each way, idle tunnels, small messages, short
+//! connections beside open tunnels, tunnels by CONNECT and by SOCKS5, plain HTTP requests.
+//! Promises: everything stays on loopback, is bounded in count and time, and is gone
+//! afterwards. Leaves to others: what is said about the figures (`report.rs`) and decided from them
+//! (`relay/verdicts.rs`).
 //!
 //! ```text
 //!   client agent --> relay (Tollgate | HAProxy | Squid | Dante | ... | none) --> server agents
@@ -16,6 +17,7 @@ mod contender;
 mod cost;
 mod ends;
 mod forward;
+mod growth;
 mod idle;
 mod log;
 mod pingpong;
@@ -32,6 +34,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use clap::ValueEnum;
 use clap::builder::RangedI64ValueParser;
 use tempfile::TempDir;
 
@@ -40,6 +43,7 @@ use self::ends::Ends;
 use self::forward::{Family, Forward};
 use self::rivals::{Kind, Running, Setting, Work};
 use self::route::Route;
+
 use crate::agent::Agent;
 use crate::child::{self, Terms};
 use crate::load::Persistence;
@@ -107,6 +111,8 @@ enum Part {
     Idle,
     /// Small messages on up to 1,000 connections, and beside a stream: latency
     Pingpong,
+    /// Short connections beside 100 and 9,000 open tunnels: CPU time
+    Growth,
     /// Tunnels by CONNECT through forward proxies: short connections, and one stream each way
     Connect,
     /// The same by SOCKS5
@@ -116,13 +122,10 @@ enum Part {
 }
 
 impl Part {
-    const ALL: [Self; 7] =
-        [Self::Short, Self::Bulk, Self::Idle, Self::Pingpong, Self::Connect, Self::Socks5, Self::Requests];
-
     /// Who can do this part of the work.
     fn kinds(self) -> &'static [Kind] {
         match self {
-            Self::Short | Self::Bulk | Self::Idle | Self::Pingpong => Ends::KINDS,
+            Self::Short | Self::Bulk | Self::Idle | Self::Pingpong | Self::Growth => Ends::KINDS,
             Self::Connect => Forward::kinds(forward::CONNECT.protocol),
             Self::Socks5 => Forward::kinds(forward::SOCKS5.protocol),
             Self::Requests => Route::KINDS,
@@ -135,6 +138,8 @@ impl Part {
 pub(crate) struct Effort {
     rounds: usize,
     connections: u32,
+    /// Short connections beside other ones that are open.
+    beside_open: u32,
     /// Short connections through forward proxies, of which there are more, and slower ones.
     tunnels: u32,
     concurrency: u32,
@@ -153,6 +158,7 @@ impl Effort {
         Self {
             rounds: options.rounds.map_or(rounds, |rounds| rounds as usize),
             connections: options.connections.unwrap_or(connections),
+            beside_open: options.connections.unwrap_or(if options.long { 20_000 } else { 3_000 }),
             tunnels: options.connections.unwrap_or(tunnels),
             concurrency: 500,
             kept_requests: options.requests.unwrap_or(kept_requests),
@@ -180,7 +186,7 @@ impl Effort {
 pub(crate) fn run(options: &Options) -> Result<Report> {
     let descriptors_max = child::raise_descriptor_limit();
     let is_chosen = |part: &Part| options.only.is_empty() || options.only.contains(part);
-    let chosen: Vec<Part> = Part::ALL.into_iter().filter(is_chosen).collect();
+    let chosen: Vec<Part> = Part::value_variants().iter().copied().filter(is_chosen).collect();
     let wanted = Kind::ALL.into_iter().filter(|kind| chosen.iter().any(|part| part.kinds().contains(kind)));
     let wanted: Vec<Kind> = wanted.collect();
     let (contenders, skipped) = contender::find(&wanted, options.tollgate.as_deref(), &options.without);
@@ -222,6 +228,7 @@ fn steps(parts: &[Part], contenders: &[Contender], effort: &Effort) -> u64 {
             Part::Idle => {
                 kinds.filter(|&kind| kind != Kind::Direct).count() * effort.rounds.min(IDLE_ROUNDS_MAX)
             }
+            Part::Growth => kinds.filter(|&kind| kind != Kind::Direct).count() * effort.rounds,
             Part::Short | Part::Bulk | Part::Pingpong => kinds.count() * effort.rounds,
             Part::Connect | Part::Socks5 => kinds.count() * effort.rounds * 2,
             Part::Requests => kinds.count() * effort.rounds * requests::CASES.len(),
@@ -294,6 +301,7 @@ impl Bench {
             Part::Bulk => self.bulk(),
             Part::Idle => self.idle(),
             Part::Pingpong => self.pingpong(),
+            Part::Growth => self.growth(),
             Part::Connect => self.tunnels(&forward::CONNECT),
             Part::Socks5 => self.tunnels(&forward::SOCKS5),
             Part::Requests => self.requests(),
@@ -390,6 +398,18 @@ impl Bench {
         let mut outcome = outcome.with_failed(failed);
         pingpong::add_beyond_direct(&mut outcome.rows);
         Ok(outcome)
+    }
+
+    fn growth(&mut self) -> Result<Outcome> {
+        let mut load = Load::start(&Terms::default(), &Terms::default())?;
+        let (mut relays, failed) =
+            self.start_all(&load.upstream, machine::allowed_cpus().len(), &Terms::default())?;
+        relays.retain(|relay| relay.kind != Kind::Direct);
+        let connections = self.effort.beside_open;
+        let outcome = self
+            .rounds("beside open tunnels")
+            .run(&mut relays, &self.progress, |relay| growth::run(relay, &mut load.client, connections))?;
+        Ok(outcome.with_failed(failed))
     }
 
     /// Short connections and then streams, through the same proxies.

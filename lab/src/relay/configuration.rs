@@ -90,6 +90,9 @@ directory = "{directory}/ledger"
 [log]
 to = "{directory}/connections.log"
 
+[limits]
+connections = {TUNNELS_MAX}
+
 [threads]
 reactors = {}
 "#,
@@ -222,6 +225,7 @@ mod tests {
             &text,
             &[
                 "[log]\nto = \"/tmp/lab/connections.log\"",
+                "[limits]\nconnections = 9500\n",
                 "reactors = 2\n",
                 "[admin]\naddress = \"127.0.0.1:23000\"",
             ],

@@ -3,7 +3,7 @@
 
 use super::forward::{self, Family, Forward};
 use super::rivals::Kind;
-use super::{bulk, pingpong, requests, short};
+use super::{bulk, growth, pingpong, requests, short};
 use crate::report::{Report, Row, Sample, Skipped};
 use crate::verdict::{Target, Verdict, best_rival, paired_ratios};
 
@@ -17,10 +17,10 @@ const TUNNELLERS: [Kind; 2] = [Kind::Haproxy, Kind::Nginx];
 const FORWARDERS: [Kind; 2] = [Kind::Nginx, Kind::Squid];
 
 /// What the later, full form of the experiment will check.
-const NOT_YET: [(&str, &str); 2] = [
-    ("accounting", "instructions with accounting on and off are not counted by this form of the experiment"),
-    ("growth", "the cost of a connection beside 100 and 9,000 open ones is not measured by this form"),
-];
+const NOT_YET: [(&str, &str); 1] = [(
+    "accounting",
+    "instructions with accounting on and off are not counted by this form of the experiment",
+)];
 
 /// Why a verdict is left out, or the verdict.
 type Judged = Result<Verdict, (&'static str, String)>;
@@ -35,6 +35,7 @@ pub(super) fn judge(report: &mut Report) {
         idle_memory,
         pingpong_p99,
         pingpong_stream_p99,
+        growth,
         requests_cpu,
         requests_rate,
         requests_close_cpu,
@@ -101,6 +102,18 @@ fn pingpong_stream_p99(report: &Report) -> Judged {
         return Ok(verdict.undecided_because("messages were lost"));
     }
     Ok(verdict)
+}
+
+fn growth(report: &Report) -> Judged {
+    let name = "growth";
+    let row = |part| report.row(part, Kind::Tollgate.name()).ok_or_else(|| nothing(name));
+    let (few, many) = (row(growth::FEW.part)?, row(growth::MANY.part)?);
+    let about = format!("{CONNECTION_CPU} beside 9,000 open tunnels as a share of that beside 100");
+    let ratios = paired_ratios(many, few, CONNECTION_CPU);
+    let verdict =
+        Verdict::on_median(name, Target::AtMost(1.15), &ratios, &about).ok_or_else(|| unpaired(name))?;
+    let has_failed = [few, many].into_iter().any(has_failed);
+    Ok(if has_failed { verdict.undecided_because("some connections failed") } else { verdict })
 }
 
 fn requests_cpu(report: &Report) -> Judged {
@@ -374,6 +387,21 @@ mod tests {
         assert_eq!(outcome(&report, "socks5-bulk-cpu"), Some((0.5, Outcome::Holds)));
         assert_eq!(outcome(&report, "socks5-bulk-rate"), Some((1.5, Outcome::Holds)));
         assert_eq!(outcome(&report, "connect-short-cpu"), None);
+    }
+
+    #[test]
+    fn growth_is_of_one_round_and_of_connections_that_succeed() {
+        let row = |case: growth::Case, values: [f64; 5], failed: f64| {
+            let values = values.map(|cpu_us| [cpu_us, failed]);
+            let values = [&values[0][..], &values[1], &values[2], &values[3], &values[4]];
+            row(case.part, "tollgate", values, &[CONNECTION_CPU, short::FAILED])
+        };
+        let few = || row(growth::FEW, [50.0, 100.0, 50.0, 100.0, 50.0], 0.0);
+        let check = |many, expected| assert_eq!(outcome(&judged(vec![few(), many]), "growth"), expected);
+        let doubled = [100.0, 200.0, 100.0, 200.0, 100.0];
+        check(row(growth::MANY, [55.0, 110.0, 55.0, 110.0, 55.0], 0.0), Some((1.1, Outcome::Holds)));
+        check(row(growth::MANY, doubled, 0.0), Some((2.0, Outcome::Fails)));
+        check(row(growth::MANY, doubled, 1.0), Some((2.0, Outcome::Undecided)));
     }
 
     #[test]
