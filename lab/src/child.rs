@@ -121,6 +121,12 @@ impl Child {
         Ok(())
     }
 
+    /// Asks it once to end, and waits for nothing.
+    pub(crate) fn ask_to_end(&self) {
+        // It may have ended by itself: then there is nobody to tell.
+        let _ = rustix::process::kill_process(Pid::from_child(&self.process), Signal::TERM);
+    }
+
     /// Asks it to end, twice if need be (the second request tells a draining server to hurry), then ends it
     /// and whatever it started.
     pub(crate) fn end(&mut self) {
@@ -129,8 +135,7 @@ impl Child {
             if !self.is_alive() {
                 return;
             }
-            // It may end by itself before the signal: then there is nobody to tell.
-            let _ = rustix::process::kill_process(id, Signal::TERM);
+            self.ask_to_end();
             if self.ended_within(Duration::from_millis(END_MS_MAX)) {
                 return;
             }

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod agent;
+mod callgrind;
 mod child;
 mod inserts;
 mod load;
@@ -97,6 +98,9 @@ enum Command {
     /// Calls and answers over loopback
     #[command(hide = true)]
     Echo(timers::Echo),
+    /// Opens, counts and closes flows, to be counted itself
+    #[command(hide = true)]
+    Flows(relay::Flows),
     /// Computes without end
     #[command(hide = true)]
     Hog(inserts::Hog),
@@ -159,6 +163,7 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Echo(terms) => timers::echo(terms).map(|()| ExitCode::SUCCESS),
         Command::Turn(turn) => pipeline::take(turn).map(|()| ExitCode::SUCCESS),
         Command::Creation(creation) => pipeline::create(creation).map(|()| ExitCode::SUCCESS),
+        Command::Flows(terms) => relay::account(terms).map(|()| ExitCode::SUCCESS),
         Command::Hog(terms) => inserts::spin(terms).map(|()| ExitCode::SUCCESS),
         Command::Agent => agent::obey().map(|()| ExitCode::SUCCESS),
         Command::Launch(terms) => child::launch(terms).map(|()| ExitCode::SUCCESS),

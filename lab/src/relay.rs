@@ -1,7 +1,7 @@
 //! `lab relay`: Tollgate beside other relays and forward proxies, and beside nothing, on the same work in
 //! the same minutes: short connections, bulk streams each way, idle tunnels, small messages, short
-//! connections beside open tunnels, tunnels by CONNECT and by SOCKS5, plain HTTP requests.
-//! Promises: everything stays on loopback, is bounded in count and time, and is gone
+//! connections beside open tunnels, tunnels by CONNECT and by SOCKS5, plain HTTP requests; and what its
+//! accounting costs. Promises: everything stays on loopback, is bounded in count and time, and is gone
 //! afterwards. Leaves to others: what is said about the figures (`report.rs`) and decided from them
 //! (`relay/verdicts.rs`).
 //!
@@ -10,6 +10,7 @@
 //!                      |  CPU, memory, log lines: read from /proc and its files by the lab
 //! ```
 
+mod accounting;
 mod billing;
 mod bulk;
 mod configuration;
@@ -38,6 +39,7 @@ use clap::ValueEnum;
 use clap::builder::RangedI64ValueParser;
 use tempfile::TempDir;
 
+pub(crate) use self::accounting::{Flows, account};
 use self::contender::Contender;
 use self::ends::Ends;
 use self::forward::{Family, Forward};
@@ -119,6 +121,9 @@ enum Part {
     Socks5,
     /// Plain HTTP requests through forward proxies: rate, CPU time, latency
     Requests,
+    /// What Tollgate's accounting costs: time for each read and write, with --long instructions for each
+    /// connection
+    Accounting,
 }
 
 impl Part {
@@ -129,6 +134,7 @@ impl Part {
             Self::Connect => Forward::kinds(forward::CONNECT.protocol),
             Self::Socks5 => Forward::kinds(forward::SOCKS5.protocol),
             Self::Requests => Route::KINDS,
+            Self::Accounting => &[Kind::Tollgate],
         }
     }
 }
@@ -137,6 +143,8 @@ impl Part {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Effort {
     rounds: usize,
+    /// Whether instructions are counted, too, which takes a minute.
+    counts_instructions: bool,
     connections: u32,
     /// Short connections beside other ones that are open.
     beside_open: u32,
@@ -157,6 +165,7 @@ impl Effort {
             if options.long { (100_000, 50_000) } else { (50_000, 20_000) };
         Self {
             rounds: options.rounds.map_or(rounds, |rounds| rounds as usize),
+            counts_instructions: options.long,
             connections: options.connections.unwrap_or(connections),
             beside_open: options.connections.unwrap_or(if options.long { 20_000 } else { 3_000 }),
             tunnels: options.connections.unwrap_or(tunnels),
@@ -229,7 +238,7 @@ fn steps(parts: &[Part], contenders: &[Contender], effort: &Effort) -> u64 {
                 kinds.filter(|&kind| kind != Kind::Direct).count() * effort.rounds.min(IDLE_ROUNDS_MAX)
             }
             Part::Growth => kinds.filter(|&kind| kind != Kind::Direct).count() * effort.rounds,
-            Part::Short | Part::Bulk | Part::Pingpong => kinds.count() * effort.rounds,
+            Part::Short | Part::Bulk | Part::Pingpong | Part::Accounting => kinds.count() * effort.rounds,
             Part::Connect | Part::Socks5 => kinds.count() * effort.rounds * 2,
             Part::Requests => kinds.count() * effort.rounds * requests::CASES.len(),
         }
@@ -305,6 +314,7 @@ impl Bench {
             Part::Connect => self.tunnels(&forward::CONNECT),
             Part::Socks5 => self.tunnels(&forward::SOCKS5),
             Part::Requests => self.requests(),
+            Part::Accounting => self.accounting(),
         }
     }
 
@@ -458,6 +468,31 @@ impl Bench {
         })?;
         let mut outcome = outcome.with_failed(failed.collect());
         case.bill.add(&mut outcome, before, &relays, effort.requests(case.persistence).0);
+        Ok(outcome)
+    }
+
+    fn accounting(&mut self) -> Result<Outcome> {
+        let mut outcome = Outcome::default();
+        let is_tollgate = |contender: &&Contender| contender.kind == Kind::Tollgate;
+        let Some(contender) = self.contenders.iter().find(is_tollgate).cloned() else { return Ok(outcome) };
+        let directory = self.directory.path().to_owned();
+        let mut subject = vec![Anew { contender: contender.clone(), running: None }];
+        outcome.absorb(self.rounds("accounting").run(&mut subject, &self.progress, |_| {
+            let directory = TempDir::new_in(&directory)?;
+            Ok(vec![(accounting::PART, accounting::time(&directory.path().join("ledger"))?)])
+        })?);
+        if !self.effort.counts_instructions {
+            return Ok(outcome);
+        }
+        let mut load = Load::start(&Terms::default(), &Terms::default())?;
+        self.progress.expect_more(1);
+        let rounds = Rounds { what: "instructions", wanted: 1, extra_max: 0, watched: false };
+        let next_port = &mut self.next_port;
+        outcome.absorb(rounds.run(&mut subject, &self.progress, |_| {
+            let (client, ends) = (&mut load.client, &load.upstream);
+            let numbers = accounting::instructions(&contender, ends, client, &directory, next_port)?;
+            Ok(vec![(accounting::INSTRUCTIONS, numbers)])
+        })?);
         Ok(outcome)
     }
 

@@ -7,7 +7,7 @@
 //! splices where it is told to, Tollgate decides and bills each flow and writes two log lines.
 
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::bulk::STREAMS_MAX;
 use super::ends::Ends;
@@ -43,6 +43,11 @@ pub(crate) struct Plan<'a, W = Ends> {
     pub(crate) threads: usize,
     /// Where it keeps its files.
     pub(crate) directory: &'a Path,
+}
+
+/// Where a relay finds its configuration in its directory.
+pub(super) fn configuration_file(directory: &Path) -> PathBuf {
+    directory.join("configuration")
 }
 
 /// Tollgate: `forward` listeners billed to a user, with policy, metering, close log and ledger on.

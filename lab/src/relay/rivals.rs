@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use super::configuration::Plan;
+use super::configuration::{Plan, configuration_file};
 use super::contender::Contender;
 use super::ends::Ends;
 use super::log::Log;
@@ -292,10 +292,6 @@ pub(super) fn arguments<W>(kind: Kind, plan: &Plan<'_, W>) -> Vec<String> {
             words(&["-c", &file, "--group-name", "lab", "--control-dir", &control])
         }
     }
-}
-
-fn configuration_file(directory: &Path) -> PathBuf {
-    directory.join("configuration")
 }
 
 fn output_file(directory: &Path) -> PathBuf {

@@ -3,7 +3,7 @@
 
 use super::forward::{self, Family, Forward};
 use super::rivals::Kind;
-use super::{bulk, growth, pingpong, requests, short};
+use super::{accounting, bulk, growth, pingpong, requests, short};
 use crate::report::{Report, Row, Sample, Skipped};
 use crate::verdict::{Target, Verdict, best_rival, paired_ratios};
 
@@ -15,12 +15,6 @@ const TUNNELLERS: [Kind; 2] = [Kind::Haproxy, Kind::Nginx];
 
 /// Whom plain requests are compared with.
 const FORWARDERS: [Kind; 2] = [Kind::Nginx, Kind::Squid];
-
-/// What the later, full form of the experiment will check.
-const NOT_YET: [(&str, &str); 1] = [(
-    "accounting",
-    "instructions with accounting on and off are not counted by this form of the experiment",
-)];
 
 /// Why a verdict is left out, or the verdict.
 type Judged = Result<Verdict, (&'static str, String)>;
@@ -36,6 +30,7 @@ pub(super) fn judge(report: &mut Report) {
         pingpong_p99,
         pingpong_stream_p99,
         growth,
+        accounting,
         requests_cpu,
         requests_rate,
         requests_close_cpu,
@@ -50,8 +45,6 @@ pub(super) fn judge(report: &mut Report) {
             Err((name, reason)) => report.left_out.push(Skipped { name: name.to_owned(), reason }),
         }
     }
-    let later = NOT_YET.map(|(name, reason)| Skipped { name: name.to_owned(), reason: reason.to_owned() });
-    report.left_out.extend(later);
 }
 
 fn short_cpu(report: &Report) -> Judged {
@@ -102,6 +95,13 @@ fn pingpong_stream_p99(report: &Report) -> Judged {
         return Ok(verdict.undecided_because("messages were lost"));
     }
     Ok(verdict)
+}
+
+fn accounting(report: &Report) -> Judged {
+    let (name, number) = ("accounting", accounting::NS_PER_IO);
+    let values = ours(name, report, accounting::PART, number)?;
+    let about = "ns of accounting for a relayed read and its write, in a loop of these calls alone";
+    Verdict::on_median(name, Target::AtMost(20.0), &values, about).ok_or_else(|| nothing(name))
 }
 
 fn growth(report: &Report) -> Judged {
@@ -387,6 +387,16 @@ mod tests {
         assert_eq!(outcome(&report, "socks5-bulk-cpu"), Some((0.5, Outcome::Holds)));
         assert_eq!(outcome(&report, "socks5-bulk-rate"), Some((1.5, Outcome::Holds)));
         assert_eq!(outcome(&report, "connect-short-cpu"), None);
+    }
+
+    #[test]
+    fn accounting_is_judged_by_its_time() {
+        let check = |ns: f64, expected| {
+            let row = row(accounting::PART, "tollgate", [&[ns]; 5], &[accounting::NS_PER_IO]);
+            assert_eq!(outcome(&judged(vec![row]), "accounting"), Some((ns, expected)));
+        };
+        check(20.0, Outcome::Holds);
+        check(20.5, Outcome::Fails);
     }
 
     #[test]
