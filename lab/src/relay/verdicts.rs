@@ -206,25 +206,24 @@ fn has_failed(row: &Row) -> bool {
     failures.iter().flatten().any(|count| *count > 0.0)
 }
 
-/// Our number as a share of HAProxy's, in the direction that is worse for us; undecided where HAProxy did
-/// not splice.
+/// Our number as a share of HAProxy's, in the case that is worst for us; undecided where HAProxy did not
+/// splice.
 fn against_splicing(name: &'static str, report: &Report, number: &str, target: Target) -> Judged {
-    let mut verdicts = Vec::new();
-    for bulk::Case { part, .. } in bulk::CASES {
-        let ours = report.row(part, Kind::Tollgate.name()).ok_or_else(|| nothing(name))?;
-        let rival =
-            report.row(part, Kind::Haproxy.name()).ok_or((name, "haproxy was not measured".to_owned()))?;
-        let about = format!("{part}: {number} as a share of haproxy's, splicing");
-        let verdict = Verdict::on_median(name, target, &paired_ratios(ours, rival, number), &about)
-            .ok_or_else(|| unpaired(name))?;
-        let spliced = rival.median("own_count_spliced_share").unwrap_or(0.0);
-        verdicts.push(if spliced < SPLICED_SHARE_MIN {
-            verdict.undecided_because(&format!("haproxy spliced only {:.0} %", spliced * 100.0))
-        } else {
-            verdict
-        });
+    worst(target, bulk::CASES.map(|case| beside_splicing(name, report, case.part, number, target)))
+}
+
+fn beside_splicing(name: &'static str, report: &Report, part: &str, number: &str, target: Target) -> Judged {
+    let ours = report.row(part, Kind::Tollgate.name()).ok_or_else(|| nothing(name))?;
+    let rival =
+        report.row(part, Kind::Haproxy.name()).ok_or((name, "haproxy was not measured".to_owned()))?;
+    let about = format!("{part}: {number} as a share of haproxy's, splicing");
+    let verdict = Verdict::on_median(name, target, &paired_ratios(ours, rival, number), &about)
+        .ok_or_else(|| unpaired(name))?;
+    let spliced = rival.median("own_count_spliced_share").unwrap_or(0.0);
+    if spliced < SPLICED_SHARE_MIN {
+        return Ok(verdict.undecided_because(&format!("haproxy spliced only {:.0} %", spliced * 100.0)));
     }
-    verdicts.into_iter().reduce(|one, other| target.worse(one, other)).ok_or_else(|| nothing(name))
+    Ok(verdict)
 }
 
 fn nothing(name: &'static str) -> (&'static str, String) {
