@@ -63,10 +63,10 @@ pub(super) fn strips(title: &str, lanes: &[Lane<'_>]) -> String {
     svg
 }
 
-/// One number of all subjects over a count: across from zero, and up as in a strip plot.
+/// One number of all subjects over a count: both ways as in a strip plot.
 pub(super) fn lines(title: &str, lines: &[Line<'_>]) -> String {
     let points = || lines.iter().flat_map(|line| &line.points);
-    let across = Axis::from_zero(points().map(|point| point.0), LABEL_WIDTH, WIDTH - RIGHT_MARGIN);
+    let across = Axis::spread(points().map(|point| point.0), LABEL_WIDTH, WIDTH - RIGHT_MARGIN);
     let base = LINES_HEIGHT - AXIS_HEIGHT;
     let up = Axis::spread(points().map(|point| point.1), base, TITLE_HEIGHT + 10.0);
     let mut svg = open(title, LINES_HEIGHT);
@@ -132,11 +132,6 @@ impl Axis {
         let logarithmic = low > 0.0 && high / low > LINEAR_QUOTIENT_MAX;
         let low = if logarithmic { low } else { low.min(0.0) };
         Self { low, high, logarithmic, start, end }
-    }
-
-    fn from_zero(values: impl Iterator<Item = f64>, start: f64, end: f64) -> Self {
-        let (low, high) = bounds(values);
-        Self { low: low.min(0.0), high, logarithmic: false, start, end }
     }
 
     fn position(&self, value: f64) -> f64 {
@@ -219,6 +214,20 @@ mod tests {
         let labels = vec![((9.0, 40.0), "low"), ((9.0, 10.0), "high"), ((9.0, 11.0), "next")];
         let expected = [((9.0, 10.0), "high"), ((9.0, 22.0), "next"), ((9.0, 40.0), "low")];
         assert_eq!(apart(labels), expected);
+    }
+
+    #[test]
+    fn counts_that_are_far_apart_have_room() {
+        let places = |counts: [f64; 3]| {
+            let line = Line { subject: "nginx", points: counts.map(|count| (count, 1.0)).to_vec() };
+            let svg = lines("latency", &[line]);
+            let places = svg.split("cx=\"").skip(1).filter_map(|rest| rest.split('"').next()?.parse().ok());
+            places.collect::<Vec<f64>>()
+        };
+        let [low, middle, high] = places([1.0, 100.0, 10_000.0])[..] else { panic!("there are three") };
+        assert!((middle - (low + high) / 2.0).abs() < 0.1, "{low} {middle} {high}");
+        let [low, middle, high] = places([0.0, 100.0, 10_000.0])[..] else { panic!("there are three") };
+        assert!((middle - low) * 90.0 < high - low, "{low} {middle} {high}");
     }
 
     #[test]
