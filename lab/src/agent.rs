@@ -105,6 +105,14 @@ impl Agent {
     }
 }
 
+/// A number of an agent's answer.
+///
+/// # Errors
+/// The answer has no such number.
+pub(crate) fn figure(answer: &Value, name: &str) -> Result<f64> {
+    answer[name].as_f64().with_context(|| format!("an agent's answer has no {name}: {answer}"))
+}
+
 /// The agent's side: obeys until its input ends.
 ///
 /// # Errors

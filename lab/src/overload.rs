@@ -9,7 +9,7 @@
 //!   jobs that never return, 50 a second'
 //! ```
 
-mod burn;
+pub(crate) mod burn;
 mod offered;
 mod subject;
 mod tally;

@@ -10,13 +10,13 @@ const PROBES: usize = 20;
 
 /// A job's work.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Burn {
+pub(crate) struct Burn {
     steps: u64,
 }
 
 impl Burn {
     /// Work that takes `time` of this machine when nothing disturbs it.
-    pub(super) fn of(time: Duration) -> Burn {
+    pub(crate) fn of(time: Duration) -> Burn {
         let probe = || {
             let start = Instant::now();
             Burn { steps: PROBE_STEPS }.run();
@@ -28,7 +28,7 @@ impl Burn {
     }
 
     /// Does it.
-    pub(super) fn run(self) {
+    pub(crate) fn run(self) {
         let mut word = 1u64;
         for step in 0..self.steps {
             // A step depends on the one before it: none can be left out (Knuth's MMIX constants).

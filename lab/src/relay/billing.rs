@@ -8,8 +8,8 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use super::rivals::{Kind, Running, Work};
-use super::short::figure;
 use super::{forward, requests, short};
+use crate::agent::figure;
 use crate::child;
 use crate::report::{Row, Run, Skipped};
 use crate::rounds::Outcome;

@@ -9,8 +9,7 @@ use anyhow::{Result, ensure};
 use super::cost::settled;
 use super::ends::Passage;
 use super::rivals::{Kind, Running};
-use super::short::figure;
-use crate::agent::{Agent, Command};
+use crate::agent::{Agent, Command, figure};
 use crate::load::Direction;
 use crate::report::Numbers;
 

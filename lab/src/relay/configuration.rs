@@ -29,7 +29,7 @@ const NGINX_CONNECTIONS_MAX: u32 = 2 * TUNNELS_MAX + 500;
 pub(super) const IDLE_S_MAX: u32 = 600;
 
 /// The user to whom Tollgate bills everything.
-pub(super) const USER: &str = "lab";
+pub(crate) const USER: &str = "lab";
 
 /// What a configuration is made from.
 #[derive(Clone, Copy, Debug)]

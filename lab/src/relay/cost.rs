@@ -23,14 +23,14 @@ const QUIET_LOOKS_MAX: usize = 12;
 
 /// What a relay had used before the load.
 #[derive(Debug)]
-pub(super) struct Before {
+pub(crate) struct Before {
     cpu: CpuReading,
     log_lines: u64,
 }
 
 /// What it used for the load.
 #[derive(Debug)]
-pub(super) struct Cost {
+pub(crate) struct Cost {
     process: Duration,
     data_plane: Duration,
     log_lines: u64,
@@ -41,7 +41,7 @@ impl Before {
     ///
     /// # Errors
     /// The log cannot be read.
-    pub(super) fn look<W: Work>(relay: &mut Running<W>) -> Result<Self> {
+    pub(crate) fn look<W: Work>(relay: &mut Running<W>) -> Result<Self> {
         Ok(Self { log_lines: relay.log_lines()?, cpu: relay.cpu() })
     }
 
@@ -50,7 +50,7 @@ impl Before {
     ///
     /// # Errors
     /// The log cannot be read.
-    pub(super) fn settle<W: Work>(&self, relay: &mut Running<W>, completed: f64) -> Result<Option<Cost>> {
+    pub(crate) fn settle<W: Work>(&self, relay: &mut Running<W>, completed: f64) -> Result<Option<Cost>> {
         let after = settled(relay, self.log_lines + completed as u64)?;
         let cost = Cost {
             process: after.whole_since(&self.cpu),
@@ -64,7 +64,7 @@ impl Before {
 impl Cost {
     /// For each of so many: microseconds of the whole, those of the data plane, and log lines, under these
     /// names.
-    pub(super) fn each(&self, completed: f64, names: [&'static str; 3]) -> Numbers {
+    pub(crate) fn each(&self, completed: f64, names: [&'static str; 3]) -> Numbers {
         let us = |time: Duration| time.as_secs_f64() * 1e6 / completed;
         let values = [us(self.process), us(self.data_plane), self.log_lines as f64 / completed];
         names.into_iter().zip(values).collect()
@@ -76,7 +76,7 @@ impl Cost {
 ///
 /// # Errors
 /// Its log cannot be read.
-pub(super) fn settled<W: Work>(relay: &mut Running<W>, lines: u64) -> Result<CpuReading> {
+pub(crate) fn settled<W: Work>(relay: &mut Running<W>, lines: u64) -> Result<CpuReading> {
     let mut reading = relay.cpu();
     let mut quiet_looks = 0;
     for _ in 0..LOOKS_MAX {

@@ -8,8 +8,8 @@ use anyhow::{Result, ensure};
 use super::configuration::TUNNELS_MAX;
 use super::cost::settled;
 use super::rivals::Running;
-use super::short::{self, figure};
-use crate::agent::{Agent, Command};
+use super::short;
+use crate::agent::{Agent, Command, figure};
 use crate::report::Numbers;
 
 /// So many open tunnels, and what the part is called then.

@@ -8,8 +8,7 @@ use anyhow::{Result, ensure};
 
 use super::cost::settled;
 use super::rivals::Running;
-use super::short::figure;
-use crate::agent::{Agent, Command};
+use crate::agent::{Agent, Command, figure};
 use crate::child;
 use crate::measure;
 use crate::report::Numbers;

@@ -9,8 +9,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::Effort;
 use super::rivals::{Kind, Running};
-use super::short::figure;
-use crate::agent::{Agent, Command};
+use crate::agent::{Agent, Command, figure};
 use crate::child;
 use crate::load::{Direction, pingpong::PingPong};
 use crate::report::{Numbers, Row};

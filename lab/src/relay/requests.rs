@@ -9,8 +9,7 @@ use super::billing::Bill;
 use super::cost::Before;
 use super::rivals::Running;
 use super::route::Route;
-use super::short::figure;
-use crate::agent::{Agent, Command};
+use crate::agent::{Agent, Command, figure};
 use crate::load::{Persistence, requests::Requests};
 use crate::report::Numbers;
 

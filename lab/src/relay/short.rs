@@ -1,13 +1,12 @@
 //! Short connections through each relay: rate, latency, failures, and the relay's cost for one connection.
 
-use anyhow::{Context, Result};
-use serde_json::Value;
+use anyhow::Result;
 
 use super::billing::Bill;
 use super::cost::Before;
 use super::ends::Passage;
 use super::rivals::Running;
-use crate::agent::{Agent, Command};
+use crate::agent::{Agent, Command, figure};
 use crate::load::{REPLY_BYTES, REQUEST_BYTES};
 use crate::report::Numbers;
 
@@ -55,12 +54,4 @@ pub(super) fn run<W: Passage>(
         ["process_cpu_us_per_connection", "data_plane_cpu_us_per_connection", "log_lines_per_connection"];
     numbers.extend(cost.into_iter().flat_map(|cost| cost.each(completed, names)));
     Ok(numbers)
-}
-
-/// A number of an agent's answer.
-///
-/// # Errors
-/// The answer has no such number.
-pub(super) fn figure(answer: &Value, name: &str) -> Result<f64> {
-    answer[name].as_f64().with_context(|| format!("an agent's answer has no {name}: {answer}"))
 }

@@ -9,8 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use super::rivals::Running;
-use super::short::figure;
-use crate::agent::{Agent, Command};
+use crate::agent::{Agent, Command, figure};
 use crate::child::{self, Child, Terms};
 use crate::load::Direction;
 use crate::report::Numbers;
