@@ -24,6 +24,8 @@ pub(crate) enum Command {
     Totals,
     /// Make short connections.
     Short { tunnel: Tunnel, connections: u32, concurrency: u32 },
+    /// Make so many short connections a second, for a time.
+    Arrive { to: SocketAddr, rate_per_s: u32, time: Duration },
     /// Make HTTP requests.
     Requests(Requests),
     /// Move so many streams for a time.
@@ -137,6 +139,7 @@ fn act(command: &Command, tunnels: &mut load::idle::Tunnels) -> Result<Value> {
         Command::Short { ref tunnel, connections, concurrency } => {
             load::short::run(tunnel, connections, concurrency)
         }
+        Command::Arrive { to, rate_per_s, time } => load::short::arrive(to, rate_per_s, time),
         Command::Requests(ref requests) => load::requests::run(requests),
         Command::Stream { ref tunnel, direction, time, streams } => {
             load::stream::run(tunnel, direction, time, streams)
@@ -158,6 +161,9 @@ impl fmt::Display for Command {
             Self::Totals => write!(text, "totals"),
             Self::Short { tunnel, connections, concurrency } => {
                 write!(text, "short {tunnel} {connections} {concurrency}")
+            }
+            Self::Arrive { to, rate_per_s, time } => {
+                write!(text, "arrive {to} {rate_per_s} {}", time.as_millis())
             }
             Self::Requests(Requests { via, origin, persistence, count, concurrency }) => {
                 write!(text, "requests {via} {origin} {persistence} {count} {concurrency}")
@@ -189,6 +195,9 @@ impl FromStr for Command {
                 connections: connections.parse()?,
                 concurrency: concurrency.parse()?,
             },
+            ["arrive", to, rate, time] => {
+                Self::Arrive { to: to.parse()?, rate_per_s: rate.parse()?, time: milliseconds(time)? }
+            }
             ["requests", via, origin, persistence, count, concurrency] => Self::Requests(Requests {
                 via: via.parse()?,
                 origin: origin.parse()?,
@@ -237,6 +246,7 @@ mod tests {
             Command::Totals,
             Command::Short { tunnel: to.into(), connections: 50_000, concurrency: 500 },
             Command::Short { tunnel: by(Protocol::Socks5), connections: 50_000, concurrency: 500 },
+            Command::Arrive { to, rate_per_s: 200, time },
             Command::Requests(requests(Persistence::KeepAlive)),
             Command::Requests(requests(Persistence::Close)),
             Command::Stream { tunnel: to.into(), direction: Direction::Up, time, streams: 1 },

@@ -3,6 +3,7 @@
 //! system calls, so that the relay and not the load is what saturates. Leaves to others: running each in
 //! its own process (`agent.rs`).
 
+mod arrivals;
 mod crowd;
 pub(crate) mod handshake;
 mod http;

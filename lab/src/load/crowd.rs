@@ -1,6 +1,7 @@
-//! A crowd of clients in a closed loop: so many at once, each beginning anew when it is done, until all of
-//! the work has been begun. Promises: each attempt ends as a success or as a failure of a named kind; one
-//! epoll thread. Leaves to others: what a client says and what it expects (`Client`).
+//! A crowd of clients. In a closed loop so many at once, each beginning anew when it is done, until all of
+//! the work has been begun; in an open one, each when it is due (`arrivals.rs`), however many there are by
+//! then. Promises: each attempt ends as a success or as a failure of a named kind; one epoll thread. Leaves
+//! to others: what a client says and what it expects (`Client`).
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -15,6 +16,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
 use serde_json::{Value, json};
 
+use super::arrivals::Arrivals;
 use super::{WAIT_MAX, latencies, nanoseconds};
 
 const EVENTS_MAX: usize = 256;
@@ -52,7 +54,7 @@ pub(super) trait Client: Clone {
 
 /// Makes `attempts`, `concurrency` of them at a time; answers how many were `completed`, `failed` by kind and
 /// `slow`, over how many `connections`, the time, and latency quantiles from an attempt's begin, which is the
-/// call to connect where it needs one, to its end.
+/// call to connect where it needs one, to the answer's first byte and to its end.
 ///
 /// # Errors
 /// The load itself could not run; an attempt that fails is counted instead.
@@ -62,7 +64,17 @@ pub(super) fn run(to: SocketAddr, attempts: u32, concurrency: u32, client: impl 
         crowd.seats.push(None);
         crowd.begin(crowd.seats.len() - 1)?;
     }
-    crowd.run()?;
+    crowd.run(None)?;
+    Ok(crowd.answer())
+}
+
+/// Makes an attempt at each arrival, on a connection of its own, and answers as `run` does.
+///
+/// # Errors
+/// As `run`.
+pub(super) fn run_open(to: SocketAddr, arrivals: Arrivals, client: impl Client) -> Result<Value> {
+    let mut crowd = Crowd::new(to, 0, client)?;
+    crowd.run(Some(arrivals))?;
     Ok(crowd.answer())
 }
 
@@ -71,6 +83,8 @@ struct Seat<C> {
     started: Instant,
     client: C,
     asked: bool,
+    /// When the first byte of the answer was there.
+    answered: Option<Instant>,
     /// Tells this connection's events from those of an earlier one in the same place.
     number: u32,
 }
@@ -92,9 +106,12 @@ impl<C: Client> Seat<C> {
         if (flags - EventFlags::OUT).is_empty() {
             return Ok(Step::Wait);
         }
+        self.answered.get_or_insert_with(Instant::now);
         match self.client.read(&self.socket)? {
             Step::Ask => {
                 self.asked = false;
+                // What was answered is the handshake.
+                self.answered = None;
                 self.advance(EventFlags::OUT)
             }
             step => Ok(step),
@@ -115,6 +132,7 @@ struct Crowd<C> {
     slow: u32,
     failures: BTreeMap<Failure, u32>,
     latencies: hdrhistogram::Histogram<u64>,
+    first_bytes: hdrhistogram::Histogram<u64>,
     started: Instant,
 }
 
@@ -132,16 +150,24 @@ impl<C: Client> Crowd<C> {
             slow: 0,
             failures: BTreeMap::new(),
             latencies: latencies(),
+            first_bytes: latencies(),
             started: Instant::now(),
         })
     }
 
-    fn run(&mut self) -> Result<()> {
+    fn run(&mut self, mut arrivals: Option<Arrivals>) -> Result<()> {
         let mut events: Vec<Event> = Vec::with_capacity(EVENTS_MAX);
         let mut swept = Instant::now();
-        let sweep = Timespec::try_from(SWEEP).context("a second fits")?;
-        while self.open > 0 {
-            match epoll::wait(&self.epoll, spare_capacity(&mut events), Some(&sweep)) {
+        loop {
+            let to_next = arrivals.as_mut().and_then(|arrivals| arrivals.until_next(self.started.elapsed()));
+            if to_next.is_none() && self.open == 0 {
+                return Ok(());
+            }
+            if to_next == Some(Duration::ZERO) {
+                self.welcome()?;
+            }
+            let wait = Timespec::try_from(to_next.unwrap_or(SWEEP).min(SWEEP)).context("a second fits")?;
+            match epoll::wait(&self.epoll, spare_capacity(&mut events), Some(&wait)) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => return Err(error).context("waiting for events"),
             }
@@ -153,7 +179,16 @@ impl<C: Client> Crowd<C> {
                 self.give_up_on_the_late()?;
             }
         }
-        Ok(())
+    }
+
+    /// Begins an attempt that is due, in a place that is free.
+    fn welcome(&mut self) -> Result<()> {
+        let place = self.seats.iter().position(Option::is_none).unwrap_or_else(|| {
+            self.seats.push(None);
+            self.seats.len() - 1
+        });
+        self.left_to_begin = 1;
+        self.begin(place)
     }
 
     /// Begins the next attempt in this place, on a new connection, and the one after it if that fails at
@@ -166,7 +201,8 @@ impl<C: Client> Crowd<C> {
             match self.connect(place) {
                 Ok(socket) => {
                     let (client, number) = (self.client.clone(), self.connections);
-                    self.seats[place] = Some(Seat { socket, started, client, asked: false, number });
+                    let seat = Seat { socket, started, client, asked: false, answered: None, number };
+                    self.seats[place] = Some(seat);
                     self.open += 1;
                     return Ok(());
                 }
@@ -212,6 +248,9 @@ impl<C: Client> Crowd<C> {
         let Some(seat) = &mut self.seats[place] else { return Ok(()) };
         let latency = seat.started.elapsed();
         self.latencies.saturating_record(nanoseconds(latency));
+        if let Some(answered) = seat.answered.take() {
+            self.first_bytes.saturating_record(nanoseconds(answered.duration_since(seat.started)));
+        }
         self.completed += 1;
         self.slow += u32::from(latency > SLOW);
         if is_kept && self.left_to_begin > 0 {
@@ -251,6 +290,9 @@ impl<C: Client> Crowd<C> {
             "slow": self.slow,
             "connections": self.connections,
             "elapsed_ns": nanoseconds(self.started.elapsed()),
+            "first_byte_p50_ns": self.first_bytes.value_at_quantile(0.50),
+            "first_byte_p99_ns": self.first_bytes.value_at_quantile(0.99),
+            "first_byte_p99.9_ns": self.first_bytes.value_at_quantile(0.999),
             "p50_ns": self.latencies.value_at_quantile(0.50),
             "p99_ns": self.latencies.value_at_quantile(0.99),
             "max_ns": self.latencies.max(),

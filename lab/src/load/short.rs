@@ -2,13 +2,16 @@
 //! reads the reply to its end. Promises: some eight system calls a connection, and two for each message to a
 //! proxy. Leaves to others: the loop around the clients (`crowd.rs`), and the relay's cost.
 
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use anyhow::Result;
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use serde_json::Value;
 
+use super::arrivals::Arrivals;
 use super::crowd::{self, Failure, Step};
 use super::handshake::Handshake;
 use super::tunnel::Tunnel;
@@ -21,6 +24,15 @@ use super::{REPLY_BYTES, REQUEST_BYTES};
 pub(crate) fn run(tunnel: &Tunnel, connections: u32, concurrency: u32) -> Result<Value> {
     let client = Client { handshake: tunnel.handshake(), received_bytes: 0 };
     crowd::run(tunnel.entrance(), connections, concurrency, client)
+}
+
+/// Makes so many connections a second for a time, whatever becomes of those before; answers what the crowd
+/// answers.
+///
+/// # Errors
+/// As `run`.
+pub(crate) fn arrive(to: SocketAddr, rate_per_s: u32, time: Duration) -> Result<Value> {
+    crowd::run_open(to, Arrivals::new(rate_per_s, time), Client { handshake: None, received_bytes: 0 })
 }
 
 #[derive(Clone, Debug)]
@@ -97,6 +109,18 @@ mod tests {
         let server = serve::start(Role::Reply).expect("loopback listens");
         let answer = run(server, 100, 10).expect("the load runs");
         assert_eq!((answer["completed"].as_u64(), answer["failed"].as_u64()), (Some(100), Some(0)));
+    }
+
+    #[test]
+    fn who_arrives_is_accounted_for() {
+        let server = serve::start(Role::Reply).expect("loopback listens");
+        let time = Duration::from_millis(200);
+        let answer = arrive(server, 500, time).expect("the load runs");
+        let mut arrivals = Arrivals::new(500, time);
+        let expected = std::iter::from_fn(|| arrivals.until_next(time)).count();
+        assert_eq!((&answer["failed"], &answer["completed"]), (&json!(0), &json!(expected)));
+        let first_byte = answer["first_byte_p50_ns"].as_u64();
+        assert!(first_byte > Some(0) && first_byte <= answer["p50_ns"].as_u64(), "{answer}");
     }
 
     #[test]
