@@ -4,6 +4,7 @@
 
 #![forbid(unsafe_code)]
 
+mod accept;
 mod agent;
 mod callgrind;
 mod child;
@@ -76,6 +77,14 @@ enum Command {
         #[command(flatten)]
         output: Output,
     },
+    /// A connection for each request, by threads that share an address in five ways: the herd, turns, and
+    /// what is better
+    Accept {
+        #[command(flatten)]
+        options: accept::Options,
+        #[command(flatten)]
+        output: Output,
+    },
     /// Deadlines that are set and nearly always cancelled: the engine's timers beside six other ways
     Timers {
         #[command(flatten)]
@@ -98,6 +107,9 @@ enum Command {
     /// Calls and answers over loopback
     #[command(hide = true)]
     Echo(timers::Echo),
+    /// Answers one request on each connection, by threads that share an address
+    #[command(hide = true)]
+    Answering(accept::Answering),
     /// Opens, counts and closes flows, to be counted itself
     #[command(hide = true)]
     Flows(relay::Flows),
@@ -159,6 +171,11 @@ fn run(command: &Command) -> Result<ExitCode> {
             child::end_children_on_signals()?;
             tell(&timers::run(options)?, output)
         }
+        Command::Accept { options, output } => {
+            child::end_children_on_signals()?;
+            tell(&accept::run(options)?, output)
+        }
+        Command::Answering(terms) => accept::answer(terms).map(|()| ExitCode::SUCCESS),
         Command::Deadlines(terms) => timers::keep(terms).map(|()| ExitCode::SUCCESS),
         Command::Echo(terms) => timers::echo(terms).map(|()| ExitCode::SUCCESS),
         Command::Turn(turn) => pipeline::take(turn).map(|()| ExitCode::SUCCESS),

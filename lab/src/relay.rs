@@ -14,7 +14,7 @@ mod accounting;
 mod billing;
 mod bulk;
 pub(crate) mod configuration;
-mod contender;
+pub(crate) mod contender;
 pub(crate) mod cost;
 pub(crate) mod ends;
 mod forward;

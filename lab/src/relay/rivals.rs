@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use rustix::process::{Pid, Signal};
 
 use super::configuration::{Plan, configuration_file};
 use super::contender::Contender;
@@ -198,6 +199,21 @@ impl<W: Work> Running<W> {
             }
             child::pause(Duration::from_millis(20))?;
         }
+    }
+
+    /// Has it run by another configuration from now on; the signal is that of Tollgate, HAProxy's master and
+    /// nginx.
+    ///
+    /// # Errors
+    /// The file could not be written, or the relay is gone.
+    pub(crate) fn reconfigure(&self, text: &str) -> Result<()> {
+        let child = self.child.as_ref().context("nothing runs that could be configured")?;
+        // Whole or not at all: it may be reading what it was told of before.
+        let (file, next) = (configuration_file(&self.directory), self.directory.join("configuration.next"));
+        fs::write(&next, text)?;
+        fs::rename(&next, &file)?;
+        let id = Pid::from_raw(child.id()).context("a process has an id")?;
+        rustix::process::kill_process(id, Signal::HUP).context("it has ended")
     }
 
     /// Whether it still runs.

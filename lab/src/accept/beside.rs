@@ -1,0 +1,38 @@
+//! Something that is done again and again beside a load. Promises: it has ended when the load has. Leaves to
+//! others: what it is.
+
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::thread;
+use std::time::Duration;
+
+/// Does `work`, and `again` meanwhile, once in each span of `every`, not at the beginning.
+pub(super) fn beside<T>(every: Duration, mut again: impl FnMut() + Send, work: impl FnOnce() -> T) -> T {
+    let (ended, is_ended) = sync_channel::<()>(0);
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            while is_ended.recv_timeout(every) == Err(RecvTimeoutError::Timeout) {
+                again();
+            }
+        });
+        let done = work();
+        drop(ended);
+        done
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    #[test]
+    fn it_goes_on_for_as_long_as_the_work() {
+        let (times, seen) = channel();
+        let again = move || times.send(()).expect("it has ended before the receiver goes");
+        let two = beside(Duration::from_millis(1), again, || [seen.recv(), seen.recv()]);
+        assert_eq!(two, [Ok(()), Ok(())]);
+        // Its end of the channel is gone, so this ends too.
+        seen.iter().for_each(drop);
+    }
+}

@@ -1,0 +1,81 @@
+//! Connections that failed, of all parts: how many and why. Promises: none is forgotten, whatever else became
+//! of its run. Leaves to others: what is decided from them.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+/// Reasons that are told; the others are counted.
+const REASONS_MAX: usize = 3;
+
+/// What the clients said.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Losses {
+    by_reason: BTreeMap<String, u64>,
+    tried: u64,
+}
+
+impl Losses {
+    /// Adds what a crowd answered about a case.
+    pub(super) fn note(&mut self, case: &str, answer: &Value) {
+        let count = |name: &str| answer[name].as_u64().unwrap_or(0);
+        self.tried += count("completed") + count("failed");
+        for (failure, count) in answer["failures"].as_object().into_iter().flatten() {
+            self.add(&format!("{case}: {failure}"), count.as_u64().unwrap_or(0));
+        }
+    }
+
+    /// Adds connections of a case that were held, and those of them that were lost.
+    pub(super) fn note_held(&mut self, case: &str, held: u64, lost: u64) {
+        self.tried += held;
+        self.add(&format!("{case}: a connection that was held is dead"), lost);
+    }
+
+    fn add(&mut self, reason: &str, count: u64) {
+        if count > 0 {
+            *self.by_reason.entry(reason.to_owned()).or_default() += count;
+        }
+    }
+
+    /// Connections that failed.
+    pub(super) fn count(&self) -> u64 {
+        self.by_reason.values().sum()
+    }
+
+    /// Connections of all kinds.
+    pub(super) fn tried(&self) -> u64 {
+        self.tried
+    }
+
+    /// Why, as far as there is room.
+    pub(super) fn reasons(&self) -> String {
+        let told = self.by_reason.iter().take(REASONS_MAX);
+        let told: Vec<String> = told.map(|(reason, count)| format!("; {count} in {reason}")).collect();
+        let more = self.by_reason.len().saturating_sub(REASONS_MAX);
+        told.concat() + &if more > 0 { format!("; and {more} other reasons") } else { String::new() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn each_loss_is_counted_and_some_are_explained() {
+        let mut losses = Losses::default();
+        losses.note("crowd-1/mutex", &json!({ "completed": 90, "failed": 0, "failures": {} }));
+        losses.note_held("long-lived-8/mutex", 2_000, 0);
+        assert_eq!((losses.count(), losses.tried(), losses.reasons()), (0, 2_090, String::new()));
+        let failures = json!({ "no reply in time": 2, "connect: refused": 1 });
+        losses.note("crowd-2/shared", &json!({ "completed": 7, "failed": 3, "failures": failures }));
+        losses.note_held("long-lived-8/shared", 10, 1);
+        assert_eq!((losses.count(), losses.tried()), (4, 2_110));
+        let reasons = "; 1 in crowd-2/shared: connect: refused; 2 in crowd-2/shared: no reply in time; 1 in \
+                       long-lived-8/shared: a connection that was held is dead";
+        assert_eq!(losses.reasons(), reasons);
+        losses.note_held("more", 1, 1);
+        assert!(losses.reasons().ends_with("; and 1 other reasons"), "{}", losses.reasons());
+    }
+}
