@@ -21,6 +21,7 @@ mod report;
 mod rounds;
 mod setting;
 mod statistics;
+mod strace;
 mod timers;
 mod verdict;
 

@@ -16,7 +16,6 @@ mod activity;
 mod article;
 mod batches;
 mod bounds;
-mod calls;
 mod creation;
 mod death;
 mod deaths;
@@ -43,13 +42,12 @@ mod verdicts;
 mod waits;
 mod work;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Result;
 use clap::ValueEnum;
 
-use self::calls::Calls;
 pub(crate) use self::creation::{Creation, create};
 use self::deaths::Deaths;
 use self::kind::Kind;
@@ -60,6 +58,7 @@ pub(crate) use self::turn::{Turn, take};
 use self::work::Work;
 use crate::progress::Progress;
 use crate::report::{self, Report, Row, Skipped};
+use crate::strace::{self, Calls};
 use crate::{child, machine};
 
 /// The part of the report that has the figures, and the one that has the controls.
@@ -176,7 +175,7 @@ fn calls(kinds: &[Kind], turn: &Turn, progress: &Progress, skipped: &mut Vec<Ski
     if kinds.is_empty() {
         return Ok(Vec::new());
     }
-    if !calls::is_possible() {
+    if !strace::is_possible() {
         let reason = "strace is not installed".to_owned();
         skipped.push(Skipped { name: "system calls".to_owned(), reason });
         return Ok(Vec::new());
@@ -186,7 +185,7 @@ fn calls(kinds: &[Kind], turn: &Turn, progress: &Progress, skipped: &mut Vec<Ski
     for &strategy in kinds {
         progress.begin(format!("{strategy}, traced"));
         let requests = turn.requests.min(TRACED_REQUESTS_MAX);
-        match calls::count(&Turn { strategy, requests, ..turn.clone() }, directory.path()) {
+        match count(&Turn { strategy, requests, ..turn.clone() }, directory.path()) {
             Ok(calls) => counted.push((strategy.to_string(), calls)),
             Err(error) => {
                 let name = format!("system calls of {strategy}");
@@ -196,7 +195,16 @@ fn calls(kinds: &[Kind], turn: &Turn, progress: &Progress, skipped: &mut Vec<Ski
         child::fail_if_interrupted()?;
         progress.end();
     }
-    Ok(calls::rows(&counted))
+    Ok(strace::rows(&counted))
+}
+
+/// Takes the turn under strace, which writes into `directory`.
+fn count(turn: &Turn, directory: &Path) -> Result<Calls> {
+    let file = directory.join("calls");
+    let mut arguments = strace::counting(&file);
+    arguments.push(child::own_program()?.into());
+    turn.run_under(Path::new("strace"), &arguments)?;
+    strace::counts(&file)
 }
 
 /// What makes every figure of this run weak.

@@ -53,6 +53,7 @@ use crate::machine;
 use crate::progress::Progress;
 use crate::report::{self, Report, Skipped};
 use crate::rounds::{Outcome, Rounds, Subject};
+use crate::strace;
 
 /// Disturbed rounds that are repeated, in each part.
 const EXTRA_ROUNDS_MAX: usize = 2;
@@ -375,7 +376,7 @@ impl Bench {
 
     /// One traced stream each way through each relay.
     fn traced(&mut self, relays: Vec<Running>, client: &mut Agent) -> Result<Outcome> {
-        if !traced::is_possible() {
+        if !strace::is_possible() {
             let reason = "strace is not installed".to_owned();
             let skipped = Skipped { name: "counting spliced bytes from outside".to_owned(), reason };
             return Ok(Outcome::default().with_failed(vec![skipped]));

@@ -6,25 +6,16 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 
 use super::rivals::Running;
 use crate::agent::{Agent, Command, figure};
-use crate::child::{self, Child, Terms};
 use crate::load::Direction;
 use crate::report::Numbers;
+use crate::strace::Tracer;
 
 /// Long enough for a relay to see that the stream is one.
 const STREAM: Duration = Duration::from_millis(700);
-
-/// How long strace may take to attach.
-const ATTACH_LOOKS_MAX: usize = 100;
-const LOOK: Duration = Duration::from_millis(20);
-
-/// Whether strace is there; the experiment does without it if not.
-pub(super) fn is_possible() -> bool {
-    std::process::Command::new("strace").arg("-V").output().is_ok_and(|output| output.status.success())
-}
 
 /// The spliced share of one stream in each direction.
 ///
@@ -44,39 +35,13 @@ pub(super) fn run(
 
 fn one(relay: &Running, client: &mut Agent, directory: &Path, direction: Direction) -> Result<f64> {
     let trace = directory.join(format!("{}-{direction}.trace", relay.kind.name()));
-    let mut arguments = vec!["-f".to_owned(), "-qq".to_owned(), "-e".to_owned(), "trace=splice".to_owned()];
-    arguments.extend(["-o".to_owned(), trace.display().to_string()]);
-    let processes = relay.processes();
-    arguments.extend(processes.iter().flat_map(|process| ["-p".to_owned(), process.to_string()]));
-    let arguments: Vec<_> = arguments.into_iter().map(Into::into).collect();
-    let output = directory.join("strace.log");
-    let mut strace = Child::start(Path::new("strace"), &arguments, &Terms::default(), &output)?;
-    wait_until_traced(&mut strace, &processes)?;
+    let strace = Tracer::attach(&relay.processes(), &["-e", "trace=splice"], &trace)?;
     let to = relay.ends.stream(direction);
     let answer = client.ask(&Command::Stream { tunnel: to.into(), direction, time: STREAM, streams: 1 })?;
-    strace.end();
+    let trace = strace.end();
     let text = fs::read_to_string(&trace).with_context(|| format!("reading {}", trace.display()))?;
     // Each byte passes through splice twice: from the socket into the pipe, and out of it.
     Ok(returned_bytes(&text) as f64 / 2.0 / figure(&answer, "bytes")?)
-}
-
-fn wait_until_traced(strace: &mut Child, processes: &[i32]) -> Result<()> {
-    for _ in 0..ATTACH_LOOKS_MAX {
-        if processes.iter().all(|&process| is_traced(process)) {
-            return Ok(());
-        }
-        ensure!(strace.is_alive(), "strace may not attach to it");
-        child::pause(LOOK)?;
-    }
-    anyhow::bail!("strace did not attach in time")
-}
-
-fn is_traced(process: i32) -> bool {
-    let Ok(tasks) = fs::read_dir(format!("/proc/{process}/task")) else { return false };
-    tasks.flatten().all(|task| {
-        let status = fs::read_to_string(task.path().join("status")).unwrap_or_default();
-        status.lines().any(|line| line.starts_with("TracerPid:") && line != "TracerPid:\t0")
-    })
 }
 
 /// The sum of what the traced calls returned; a call that was cut in two by another thread's ends on the

@@ -1,43 +1,101 @@
-//! What strategies ask of the kernel: their system calls by count, as `strace -f -c` sees them in turns of
-//! their own. Promises: no other figure comes from a traced turn, since tracing slows it down. Leaves to
+//! What programs ask of the kernel, as strace sees it: system calls by count, and whatever a trace of chosen
+//! calls says. Promises: no other figure comes from a traced run, since tracing slows it down. Leaves to
 //! others: the calls by which a process begins and ends, some hundred, which are in the counts.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
-use super::turn::Turn;
-use crate::child;
+use crate::child::{self, Child, Terms};
 use crate::report::{Row, Run};
 
-/// Calls that no strategy makes so often are left out of the table.
+/// Calls that no subject makes so often are left out of the table.
 const CALLS_MIN: u64 = 100;
+
+/// How long strace may take to attach.
+const ATTACH_LOOKS_MAX: usize = 100;
+const LOOK: Duration = Duration::from_millis(20);
 
 /// The part of the report.
 const PART: &str = "system-calls";
 
 /// Calls and failed ones among them, by name.
-pub(super) type Calls = BTreeMap<String, (u64, u64)>;
+pub(crate) type Calls = BTreeMap<String, (u64, u64)>;
 
 /// Whether strace is there; the experiment does without it if not.
-pub(super) fn is_possible() -> bool {
+pub(crate) fn is_possible() -> bool {
     std::process::Command::new("strace").arg("-V").output().is_ok_and(|output| output.status.success())
 }
 
-/// Takes the turn under strace, which writes into `directory`.
+/// The arguments with which strace counts the calls of a program into `file`, whatever threads and processes
+/// that makes.
+pub(crate) fn counting(file: &Path) -> Vec<OsString> {
+    let words = ["-f", "-c", "-qq", "-o"].map(Into::into);
+    words.into_iter().chain([file.as_os_str().to_owned()]).collect()
+}
+
+/// The counts that it has left there.
 ///
 /// # Errors
-/// strace may not trace, or the turn failed.
-pub(super) fn count(turn: &Turn, directory: &Path) -> Result<Calls> {
-    let file = directory.join("calls");
-    let mut arguments: Vec<OsString> = ["-f", "-c", "-qq", "-o"].map(Into::into).into();
-    arguments.extend([file.clone().into(), child::own_program()?.into()]);
-    turn.run_under(Path::new("strace"), &arguments)?;
-    let summary = fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
+/// It has left nothing.
+pub(crate) fn counts(file: &Path) -> Result<Calls> {
+    let summary = fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))?;
     Ok(parse(&summary))
+}
+
+/// strace at processes that run already; it lets go of them when it is ended or dropped.
+#[derive(Debug)]
+pub(crate) struct Tracer {
+    strace: Child,
+    file: PathBuf,
+}
+
+impl Tracer {
+    /// Attaches to every thread of `processes`; `arguments` say what is to be traced, and what it says goes
+    /// to `file`.
+    ///
+    /// # Errors
+    /// It may not, or takes too long.
+    pub(crate) fn attach(processes: &[i32], arguments: &[&str], file: &Path) -> Result<Self> {
+        let mut words: Vec<OsString> = ["-f", "-qq", "-o"].map(Into::into).into();
+        words.push(file.into());
+        words.extend(arguments.iter().map(Into::into));
+        words.extend(processes.iter().flat_map(|process| ["-p".into(), process.to_string().into()]));
+        let output = file.with_extension("log");
+        let strace = Child::start(Path::new("strace"), &words, &Terms::default(), &output)?;
+        let mut tracer = Self { strace, file: file.to_owned() };
+        tracer.wait_until_attached(processes)?;
+        Ok(tracer)
+    }
+
+    /// Ends it, and returns where it has written.
+    pub(crate) fn end(mut self) -> PathBuf {
+        self.strace.end();
+        self.file.clone()
+    }
+
+    fn wait_until_attached(&mut self, processes: &[i32]) -> Result<()> {
+        for _ in 0..ATTACH_LOOKS_MAX {
+            if processes.iter().all(|&process| is_traced(process)) {
+                return Ok(());
+            }
+            ensure!(self.strace.is_alive(), "strace may not attach to it");
+            child::pause(LOOK)?;
+        }
+        anyhow::bail!("strace did not attach in time")
+    }
+}
+
+fn is_traced(process: i32) -> bool {
+    let Ok(tasks) = fs::read_dir(format!("/proc/{process}/task")) else { return false };
+    tasks.flatten().all(|task| {
+        let status = fs::read_to_string(task.path().join("status")).unwrap_or_default();
+        status.lines().any(|line| line.starts_with("TracerPid:") && line != "TracerPid:\t0")
+    })
 }
 
 /// Lines of `% time, seconds, usecs/call, calls, [errors,] name`.
@@ -56,7 +114,7 @@ fn parse(summary: &str) -> Calls {
 }
 
 /// Rows with the same numbers each: the sum, then the calls that count, the most frequent first.
-pub(super) fn rows(counted: &[(String, Calls)]) -> Vec<Row> {
+pub(crate) fn rows(counted: &[(String, Calls)]) -> Vec<Row> {
     let mut totals: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
     for (name, (calls, errors)) in counted.iter().flat_map(|(_, calls)| calls) {
         let total = totals.entry(name).or_default();
