@@ -1,9 +1,10 @@
 //! `lab accept`: how connections that come to one address reach threads, in five ways: the herd of old,
 //! turns, and what is better. Through the built gateway: a crowd with a new connection for each request, the
 //! same at leisure, connections that stay, and a crowd while listeners come and go; on a server of the lab's
-//! own: one thread that is busy. Promises: the strategies do the same work in the same minutes, in rounds;
-//! each connection that fails, in any part, counts. Leaves to others: what the strategies are
-//! (`engine::accept`), and what is decided from the figures (`accept/verdicts.rs`).
+//! own: one thread that is busy. Then what the herd and the default ask of the kernel. Promises: the
+//! strategies do the same work in the same minutes, in rounds; each connection that fails, in any part,
+//! counts. Leaves to others: what the strategies are (`engine::accept`), and what is decided from the figures
+//! (`accept/verdicts.rs`).
 //!
 //! ```text
 //!   client agent --> gateway (strategy, threads) --> server agent       crowd, light, long-lived, reload
@@ -19,6 +20,7 @@ mod gateway;
 mod losses;
 mod short;
 mod strategy;
+mod traced;
 mod tunnels;
 mod verdicts;
 
@@ -44,6 +46,7 @@ use crate::relay::ends;
 use crate::relay::rivals::Kind;
 use crate::report::{self, Grid, Numbers, Report, Skipped};
 use crate::rounds::{Outcome, Rounds, Subject};
+use crate::strace;
 
 /// Disturbed rounds that are repeated, in each case.
 const EXTRA_ROUNDS_MAX: usize = 1;
@@ -131,6 +134,8 @@ enum Part {
     Reload,
     /// One thread busy for 500 us with each event
     Busy,
+    /// The system calls of the herd and of the gateway's default
+    Calls,
 }
 
 /// How much of everything.
@@ -189,7 +194,7 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     let strategies: Vec<Strategy> = Strategy::ALL.into_iter().filter(is_taken).collect();
     let effort = Effort::of(options, cpus);
     let cases = cases(&parts, &effort, contender.is_some());
-    let progress = Progress::new((cases.len() * strategies.len() * effort.rounds) as u64);
+    let progress = Progress::new(steps(&cases, &strategies, effort.rounds));
     let mut bench = Bench {
         warnings: warnings(options, contender.as_ref()),
         contender,
@@ -221,11 +226,19 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     Ok(report)
 }
 
+fn steps(cases: &[(Part, u32)], strategies: &[Strategy], rounds: usize) -> u64 {
+    let of = |case: &(Part, u32)| match case.0 {
+        Part::Calls => traced::STRATEGIES.iter().filter(|one| strategies.contains(one)).count(),
+        _ => strategies.len() * rounds,
+    };
+    cases.iter().map(of).sum::<usize>() as u64
+}
+
 /// Each part with a count of threads.
 fn cases(parts: &[Part], effort: &Effort, has_gateway: bool) -> Vec<(Part, u32)> {
     let of = |&part: &Part| match part {
         Part::Crowd => effort.workers.iter().map(|workers| (part, *workers)).collect(),
-        Part::Light | Part::LongLived | Part::Reload | Part::Busy => vec![(part, WORKERS)],
+        _ => vec![(part, WORKERS)],
     };
     let is_possible = |case: &(Part, u32)| has_gateway || case.0 == Part::Busy;
     parts.iter().flat_map(of).filter(is_possible).collect()
@@ -289,6 +302,7 @@ impl Bench {
             }
             Part::LongLived => self.long_lived(named(LONG_LIVED, workers), workers),
             Part::Busy => self.busy(named(BUSY, workers), workers),
+            Part::Calls => self.calls(workers),
         }
     }
 
@@ -300,12 +314,8 @@ impl Bench {
         run: fn(&mut Gateway, &mut Agent, &Command, &str, &mut Losses) -> Result<Numbers>,
         load: impl Fn(SocketAddr) -> Command,
     ) -> Result<Outcome> {
-        let warm_up = |to: SocketAddr| Command::Short {
-            tunnel: to.into(),
-            connections: WARM_UP,
-            concurrency: WARM_UP / 4,
-        };
-        let (mut gateways, failed) = self.start_all(case, workers, self.ends.reply, warm_up)?;
+        let (mut gateways, failed) =
+            self.start_all(case, &self.strategies.clone(), workers, self.ends.reply, crowd_to_warm_up)?;
         let (client, losses) = (&mut self.ends.client, &mut self.losses);
         let rounds = rounds(case, &self.effort);
         let outcome = rounds.run(&mut gateways, &self.progress, |gateway| {
@@ -318,7 +328,8 @@ impl Bench {
 
     fn long_lived(&mut self, case: &'static str, workers: u32) -> Result<Outcome> {
         let warm_up = |to| Command::Hold { to, tunnels: WARM_UP };
-        let (mut gateways, failed) = self.start_all(case, workers, self.ends.echo, warm_up)?;
+        let (mut gateways, failed) =
+            self.start_all(case, &self.strategies.clone(), workers, self.ends.echo, warm_up)?;
         let (client, losses, tunnels) = (&mut self.ends.client, &mut self.losses, self.effort.tunnels);
         let rounds = rounds(case, &self.effort);
         let outcome = rounds.run(&mut gateways, &self.progress, |gateway| {
@@ -348,17 +359,46 @@ impl Bench {
         Ok(outcome.with_failed(started.failed))
     }
 
-    /// Starts the gateways of all strategies; one that does not start is set aside with its reason.
+    fn calls(&mut self, workers: u32) -> Result<Outcome> {
+        const WHAT: &str = "system calls";
+        if !strace::is_possible() {
+            let reason = "strace is not installed".to_owned();
+            return Ok(Outcome::default().with_failed(vec![Skipped { name: WHAT.to_owned(), reason }]));
+        }
+        let is_taken = |strategy: &Strategy| self.strategies.contains(strategy);
+        let strategies: Vec<Strategy> = traced::STRATEGIES.into_iter().filter(is_taken).collect();
+        let (gateways, failed) =
+            self.start_all(WHAT, &strategies, workers, self.ends.reply, crowd_to_warm_up)?;
+        let (mut outcome, mut counted) = (Outcome::default().with_failed(failed), Vec::new());
+        let connections = self.effort.connections.min(traced::CONNECTIONS_MAX);
+        for gateway in &gateways {
+            self.progress.begin(format!("{WHAT}, {}", gateway.name()));
+            let to = gateway.running.ends.address;
+            let load = Command::Short { tunnel: to.into(), connections, concurrency: CONCURRENCY };
+            let (client, directory) = (&mut self.ends.client, self.directory.path());
+            match traced::count(gateway, client, &load, directory, &mut self.losses) {
+                Ok(calls) => counted.push((gateway.name().to_owned(), calls)),
+                Err(error) => outcome.fail(WHAT, gateway.name(), &error),
+            }
+            child::fail_if_interrupted()?;
+            self.progress.end();
+        }
+        outcome.rows.extend(strace::rows(&counted));
+        Ok(outcome)
+    }
+
+    /// Starts the gateways of some strategies; one that does not start is set aside with its reason.
     fn start_all(
         &mut self,
         case: &str,
+        strategies: &[Strategy],
         workers: u32,
         upstream: SocketAddr,
         warm_up: fn(SocketAddr) -> Command,
     ) -> Result<(Vec<Gateway>, Vec<Skipped>)> {
         let contender = self.contender.clone().context("only cases that are possible are run")?;
         let (mut gateways, mut failed) = (Vec::new(), Outcome::default());
-        for &strategy in &self.strategies {
+        for &strategy in strategies {
             let directory = self.directory.path().join(format!("{case}-{}", strategy.name()));
             let next_port = &mut self.next_port;
             let started =
@@ -378,6 +418,10 @@ impl Bench {
         }
         Ok((gateways, failed.failed))
     }
+}
+
+fn crowd_to_warm_up(to: SocketAddr) -> Command {
+    Command::Short { tunnel: to.into(), connections: WARM_UP, concurrency: WARM_UP / 4 }
 }
 
 fn rounds(what: &'static str, effort: &Effort) -> Rounds {
@@ -414,7 +458,7 @@ mod tests {
         let effort = Effort::of(&options(&["--quick", "--rounds", "2"]), 2);
         assert_eq!(effort.rounds, 2);
         let all = cases(Part::value_variants(), &effort, true);
-        assert_eq!(all.len(), effort.workers.len() + 4);
+        assert_eq!(all.len(), effort.workers.len() + 5);
         assert_eq!(cases(Part::value_variants(), &effort, false), [(Part::Busy, WORKERS)]);
         assert_eq!(cases(&[Part::Crowd], &effort, false), []);
     }
