@@ -12,13 +12,14 @@ use tempfile::TempDir;
 use super::kind::Kind;
 use super::picture::Picture;
 use super::recording::Recording;
-use super::stacks::{Profile, Scope};
 use super::timeline::Chapter;
 use super::turn::Turn;
-use super::{flame, shares, timeline, trace};
+use super::{shares, timeline, trace};
 use crate::child;
+use crate::flame;
 use crate::progress::Progress;
 use crate::report::{Row, Run, Skipped};
+use crate::stacks::{Profile, Scope};
 
 /// Requests of a turn that is looked at: a fifth of all, with waits in the same proportion, and few enough
 /// for a thread to be made for each of them.
@@ -78,10 +79,10 @@ impl Looks {
             let scope = Scope::of_this_machine(TempDir::with_prefix("lab-")?.path());
             match scope {
                 Ok(scope) => {
-                    let sample = |turn: &Turn, directory: &Path| Profile::take(turn, scope, directory);
+                    let sample = |turn: &Turn, directory: &Path| sample(turn, scope, directory);
                     let profiles = each(turn, kinds, progress, "sampled", &mut seen.skipped, sample)?;
                     seen.rows.extend(profiles.iter().map(row));
-                    write(file, &flame::svg(&profiles))?;
+                    write(file, &flame::svg(&shares::PALETTE, &profiles))?;
                 }
                 Err(error) => {
                     let reason = format!("{error:#}");
@@ -119,6 +120,13 @@ fn each<Found>(
         progress.end();
     }
     Ok(found)
+}
+
+fn sample(turn: &Turn, scope: Scope, directory: &Path) -> Result<Profile> {
+    Profile::of_started(turn.strategy.to_string(), scope, directory, |mut arguments| {
+        arguments.push(child::own_program()?.into());
+        Ok(turn.run_under(Path::new("perf"), &arguments)?.process)
+    })
 }
 
 /// A turn that noted what its threads did.

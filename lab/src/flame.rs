@@ -1,15 +1,14 @@
 //! Sampled stacks as a flame graph: one SVG, a strategy's name at the root of its stacks, the width of a
 //! frame as its share of all samples, its colour what most of it was for. Promises: the file needs nothing
 //! but itself, and is bounded: what is too narrow to see is left out. Leaves to others: sampling
-//! (`stacks.rs`) and purposes (`shares.rs`).
+//! (`stacks.rs`) and what a stack is for (each experiment's `shares.rs`).
 //!
 //! Drawn here, since the library that draws them is under a licence that this project does not take.
 
 use std::fmt::Write;
 
-use super::shares::Purpose;
-use super::stacks::{Frame, Profile, Stack};
 use crate::report::escape;
+use crate::stacks::{Frame, Profile, Stack};
 
 const STYLE: &str = include_str!("flame.css");
 const SCRIPT: &str = include_str!("flame.js");
@@ -29,33 +28,44 @@ const WIDTH_MIN: f64 = 0.4;
 /// Frames of a stack, the strategy's and the root's included; a deeper one is cut at its leaf.
 const DEPTH_MAX: usize = 96;
 
+/// What a graph is called, and what its colours mean.
+pub(crate) struct Palette {
+    pub(crate) title: &'static str,
+    /// Each purpose's class in the style sheet, and the purpose in words; where two have as many samples the
+    /// earlier is shown.
+    pub(crate) purposes: &'static [(&'static str, &'static str)],
+    /// The place of a stack's purpose among them.
+    pub(crate) of: fn(&Stack) -> usize,
+}
+
 /// The graph of some strategies.
-pub(super) fn svg(profiles: &[Profile]) -> String {
-    let tree = Node::of(profiles);
+pub(crate) fn svg(palette: &Palette, profiles: &[Profile]) -> String {
+    let title = palette.title;
+    let tree = Node::of(palette, profiles);
     let depth = tree.depth();
     let height = HEAD_HEIGHT + FRAME_HEIGHT * depth as f64 + MARGIN;
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" \
-         height=\"{height}\"><title>lab pipeline: where CPU time goes</title><style>{STYLE}</style>\
+         height=\"{height}\"><title>{title}</title><style>{STYLE}</style>\
          <rect class=\"paper\" width=\"{WIDTH}\" height=\"{height}\"/>\
-         <text class=\"head\" x=\"{MARGIN}\" y=\"24\">lab pipeline: where CPU time goes</text>\
+         <text class=\"head\" x=\"{MARGIN}\" y=\"24\">{title}</text>\
          <text class=\"note\" x=\"{MARGIN}\" y=\"44\">Width: share of {} samples of all \
          strategies, so wide is dear. Italics: in the kernel. Click on a frame to look closer, on the lowest \
          one to see all.</text>",
         tree.samples()
     );
-    legend(&mut svg);
-    let mut graph = Graph { svg, base: height - MARGIN, all: tree.samples().max(1) as f64 };
+    legend(palette, &mut svg);
+    let mut graph = Graph { palette, svg, base: height - MARGIN, all: tree.samples().max(1) as f64 };
     graph.draw(&tree, MARGIN, 0);
     let script = SCRIPT.replace("LETTER_WIDTH", &LETTER_WIDTH.to_string());
     let _ = writeln!(graph.svg, "<script><![CDATA[{script}]]></script></svg>");
     graph.svg
 }
 
-fn legend(svg: &mut String) {
-    for (index, purpose) in Purpose::ALL.into_iter().enumerate() {
-        let (x, class) = (MARGIN + LEGEND_WIDTH * index as f64, purpose.name());
-        let (beside, meaning) = (x + 18.0, purpose.meaning());
+fn legend(palette: &Palette, svg: &mut String) {
+    for (index, (class, meaning)) in palette.purposes.iter().enumerate() {
+        let x = MARGIN + LEGEND_WIDTH * index as f64;
+        let beside = x + 18.0;
         let _ = write!(
             svg,
             "<g class=\"{class}\"><rect x=\"{x}\" y=\"54\" width=\"12\" height=\"12\"/></g>\
@@ -69,37 +79,37 @@ fn legend(svg: &mut String) {
 struct Node {
     frame: Frame,
     /// Of itself and all above it, by purpose.
-    samples: [u64; Purpose::ALL.len()],
+    samples: Vec<u64>,
     callees: Vec<Node>,
 }
 
 impl Node {
-    fn of(profiles: &[Profile]) -> Self {
+    fn of(palette: &Palette, profiles: &[Profile]) -> Self {
         let named = |name: &str| Frame { name: name.to_owned(), is_kernel: false };
-        let mut all = Self::new(named("all"));
+        let mut all = Self::new(named("all"), palette.purposes.len());
         for profile in profiles {
             let strategy = named(&profile.name);
-            profile.stacks.iter().for_each(|stack| all.add(&strategy, stack));
+            profile.stacks.iter().for_each(|stack| all.add(&strategy, stack, (palette.of)(stack)));
         }
         all.sort();
         all
     }
 
-    fn new(frame: Frame) -> Self {
-        Self { frame, samples: [0; Purpose::ALL.len()], callees: Vec::new() }
+    fn new(frame: Frame, purposes: usize) -> Self {
+        Self { frame, samples: vec![0; purposes], callees: Vec::new() }
     }
 
-    fn add(&mut self, strategy: &Frame, stack: &Stack) {
-        let purpose = Purpose::of(stack);
+    fn add(&mut self, strategy: &Frame, stack: &Stack, purpose: usize) {
+        let purposes = self.samples.len();
         let mut node = self;
-        node.samples[purpose as usize] += stack.samples;
+        node.samples[purpose] += stack.samples;
         for frame in [strategy].into_iter().chain(&stack.frames).take(DEPTH_MAX - 1) {
             let place = node.callees.iter().position(|callee| callee.frame == *frame).unwrap_or_else(|| {
-                node.callees.push(Self::new(frame.clone()));
+                node.callees.push(Self::new(frame.clone(), purposes));
                 node.callees.len() - 1
             });
             node = &mut node.callees[place];
-            node.samples[purpose as usize] += stack.samples;
+            node.samples[purpose] += stack.samples;
         }
     }
 
@@ -123,27 +133,28 @@ impl Node {
         1 + self.callees.iter().map(Self::depth).max().unwrap_or(0)
     }
 
-    fn main_purpose(&self) -> Purpose {
-        let most = Purpose::ALL.into_iter().rev().max_by_key(|&purpose| self.samples[purpose as usize]);
-        most.unwrap_or(Purpose::Other)
+    /// The place of what most samples were for.
+    fn main_purpose(&self) -> usize {
+        (0..self.samples.len()).rev().max_by_key(|&purpose| self.samples[purpose]).unwrap_or(0)
     }
 }
 
 /// The graph while it is drawn, from the root at the bottom upwards.
-struct Graph {
+struct Graph<'a> {
+    palette: &'a Palette,
     svg: String,
     base: f64,
     all: f64,
 }
 
-impl Graph {
+impl Graph<'_> {
     fn draw(&mut self, node: &Node, x: f64, level: usize) {
         let width = self.width(node);
         if width < WIDTH_MIN {
             return;
         }
         let y = self.base - FRAME_HEIGHT * (level as f64 + 1.0);
-        let purpose = node.main_purpose().name();
+        let (purpose, _) = self.palette.purposes[node.main_purpose()];
         let kernel = if node.frame.is_kernel { " kernel" } else { "" };
         let name = escape(&node.frame.name);
         let share = 100.0 * node.samples() as f64 / self.all;
@@ -182,6 +193,16 @@ fn shortened(name: &str, width: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Of work, whoever has to do with a futex for locking, and whoever clones for threads.
+    const PALETTE: Palette = Palette {
+        title: "where it goes",
+        purposes: &[("work", "work"), ("threads", "threads"), ("locking", "locks"), ("other", "other")],
+        of: |stack| {
+            let has = |part: &str| stack.frames.iter().any(|frame| frame.name.contains(part));
+            ["Work", "clone", "futex"].into_iter().position(has).unwrap_or(3)
+        },
+    };
 
     fn profile(name: &str, stacks: &[(&str, u64)]) -> Profile {
         let stack = |&(frames, samples): &(&str, u64)| Stack::new(false, frames.split(' '), samples);
@@ -224,12 +245,12 @@ mod tests {
             ("clone3", "threads 925.00 305.00"),
         ];
         let expected = expected.map(|(name, place)| (name.to_owned(), place.to_owned()));
-        assert_eq!(frames(&svg(&sample())), expected);
+        assert_eq!(frames(&svg(&PALETTE, &sample())), expected);
     }
 
     #[test]
     fn the_file_needs_nothing_and_is_whole() {
-        let svg = svg(&sample());
+        let svg = svg(&PALETTE, &sample());
         assert!(svg.starts_with("<svg xmlns=\"http://www.w3.org/2000/svg\"") && svg.ends_with("</svg>\n"));
         assert_eq!(svg.matches("<g ").count(), svg.matches("</g>").count());
         let inside = svg.replacen("http://www.w3.org/2000/svg", "", 1);
@@ -240,13 +261,13 @@ mod tests {
 
     #[test]
     fn nothing_sampled_is_an_empty_graph() {
-        assert_eq!(frames(&svg(&[])), []);
+        assert_eq!(frames(&svg(&PALETTE, &[])), []);
     }
 
     #[test]
     fn deep_stacks_are_cut() {
         let frames = vec!["again"; 2 * DEPTH_MAX].join(" ");
-        let tree = Node::of(&[profile("deep", &[(&frames, 1)])]);
+        let tree = Node::of(&PALETTE, &[profile("deep", &[(&frames, 1)])]);
         assert_eq!(tree.depth(), DEPTH_MAX);
     }
 

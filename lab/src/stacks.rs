@@ -1,14 +1,14 @@
-//! Stacks of a strategy's threads, sampled by `perf` in a turn of its own. Promises: kernel and user frames
-//! both, where the machine permits it; only samples of the strategy's own process are kept, the same stacks
-//! counted once. Leaves to others: what they mean (`shares.rs`) and their drawing (`flame.rs`).
+//! Stacks of a process's threads, sampled by `perf` in a run of its own. Promises: kernel and user frames
+//! both, where the machine permits it; only samples of the process itself are kept, the same stacks counted
+//! once. Leaves to others: what they mean (whoever has a `flame::Palette`) and their drawing (`flame.rs`).
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::path::Path;
 use std::process::{Command, Output};
 
 use anyhow::{Context, Result, ensure};
 
-use super::turn::Turn;
 use crate::child;
 
 /// Samples a second on each CPU, odd so that they do not keep step with ticks of 100, 250 or 1,000. The least
@@ -21,7 +21,7 @@ const CALL_GRAPH: &str = "dwarf,8192";
 
 /// How perf may look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Scope {
+pub(crate) enum Scope {
     /// At all CPUs while the strategy runs, so that it costs no thread anything to be followed.
     Machine,
     /// At the strategy's process in user mode, which is what other users than root commonly may. Each new
@@ -31,25 +31,25 @@ pub(super) enum Scope {
 
 /// A strategy's samples.
 #[derive(Clone, Debug)]
-pub(super) struct Profile {
-    pub(super) name: String,
-    pub(super) stacks: Vec<Stack>,
+pub(crate) struct Profile {
+    pub(crate) name: String,
+    pub(crate) stacks: Vec<Stack>,
 }
 
 /// One stack, and how often it was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Stack {
+pub(crate) struct Stack {
     /// Whether it is the process's first thread's.
-    pub(super) is_main: bool,
+    pub(crate) is_main: bool,
     /// The root first.
-    pub(super) frames: Vec<Frame>,
-    pub(super) samples: u64,
+    pub(crate) frames: Vec<Frame>,
+    pub(crate) samples: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Frame {
-    pub(super) name: String,
-    pub(super) is_kernel: bool,
+pub(crate) struct Frame {
+    pub(crate) name: String,
+    pub(crate) is_kernel: bool,
 }
 
 impl Scope {
@@ -57,7 +57,7 @@ impl Scope {
     ///
     /// # Errors
     /// It is not installed, or may nothing.
-    pub(super) fn of_this_machine(directory: &Path) -> Result<Self> {
+    pub(crate) fn of_this_machine(directory: &Path) -> Result<Self> {
         let file = directory.join("perf.try");
         let mut answer = None;
         for scope in [Self::Machine, Self::Process] {
@@ -82,23 +82,54 @@ impl Scope {
         };
         common.iter().chain(own).copied().collect()
     }
+
+    fn recording_into(self, file: &Path) -> Vec<OsString> {
+        let words = ["record"].into_iter().chain(self.arguments()).map(OsString::from);
+        words.chain(["-o".into(), file.into()]).collect()
+    }
 }
 
 impl Profile {
-    /// Samples a turn.
+    /// Samples a process that perf starts: `run` has it started by `perf` with these arguments and the
+    /// process's own behind them, and returns its id when it has ended.
     ///
     /// # Errors
-    /// perf or the strategy failed, or the user interrupted.
-    pub(super) fn take(turn: &Turn, scope: Scope, directory: &Path) -> Result<Self> {
+    /// perf or the process failed, or the user interrupted.
+    pub(crate) fn of_started(
+        name: String,
+        scope: Scope,
+        directory: &Path,
+        run: impl FnOnce(Vec<OsString>) -> Result<u32>,
+    ) -> Result<Self> {
         let file = directory.join("perf.data");
-        let mut arguments = vec!["record".into()];
-        arguments.extend(scope.arguments().into_iter().map(Into::into));
-        arguments.extend(["-o".into(), file.clone().into(), "--".into(), child::own_program()?.into()]);
-        let finished = turn.run_under(Path::new("perf"), &arguments)?;
+        let mut arguments = scope.recording_into(&file);
+        arguments.push("--".into());
+        let process = run(arguments)?;
         child::fail_if_interrupted()?;
-        let stacks = read(&file, finished.process)?;
+        Self::read(name, &file, process)
+    }
+
+    fn read(name: String, file: &Path, process: u32) -> Result<Self> {
+        let stacks = read(file, process)?;
         ensure!(!stacks.is_empty(), "perf has no sample of it");
-        Ok(Self { name: turn.strategy.to_string(), stacks })
+        Ok(Self { name, stacks })
+    }
+}
+
+/// Whether a frame's name is as a pattern says: the whole name, or with `*` for what is left out.
+pub(crate) fn matches(name: &str, pattern: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let first = parts.next().unwrap_or_default();
+    let Some(mut rest) = name.strip_prefix(first) else { return false };
+    let mut last = None;
+    for part in parts {
+        let Some(place) = rest.find(part) else { return false };
+        rest = &rest[place + part.len()..];
+        last = Some(part);
+    }
+    match last {
+        None => rest.is_empty(),
+        Some(part) => part.is_empty() || name.ends_with(part),
     }
 }
 
@@ -149,7 +180,7 @@ fn frame(line: &str) -> Option<Frame> {
 
 #[cfg(test)]
 impl Stack {
-    pub(super) fn new<'a>(is_main: bool, frames: impl Iterator<Item = &'a str>, samples: u64) -> Self {
+    pub(crate) fn new<'a>(is_main: bool, frames: impl Iterator<Item = &'a str>, samples: u64) -> Self {
         let frame = |name: &str| Frame { name: name.to_owned(), is_kernel: false };
         Self { is_main, frames: frames.map(frame).collect(), samples }
     }
@@ -196,6 +227,22 @@ mod tests {
         assert_eq!(parse(SCRIPT, 9), []);
         assert_eq!(parse("", 70), []);
         assert_eq!(parse("no sample\n\n12 frames\n\n/\n", 70), []);
+    }
+
+    #[test]
+    fn patterns_are_whole_names_but_for_their_stars() {
+        let check =
+            |name, pattern, expected| assert_eq!(matches(name, pattern), expected, "{name} {pattern}");
+        check("clone3", "clone3", true);
+        check("clone31", "clone3", false);
+        check("__clone", "clone", false);
+        check("a::mutex::b", "*::mutex::*", true);
+        check("mutex", "*::mutex::*", false);
+        check("do_futex_wait", "*futex*", true);
+        check("x::unpark", "*::unpark", true);
+        check("x::unparked", "*::unpark", false);
+        check("x::unpark::unpark", "*::unpark", true);
+        check("std::thread::scoped::Scope::spawn_inner", "*::thread::*::spawn*", true);
     }
 
     #[test]
