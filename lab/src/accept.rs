@@ -18,14 +18,17 @@ mod counts;
 mod front;
 mod gateway;
 mod losses;
+mod sampled;
+mod shares;
 mod short;
 mod strategy;
 mod traced;
 mod tunnels;
 mod verdicts;
 
+use std::fs;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -38,6 +41,7 @@ use self::losses::Losses;
 use self::strategy::Strategy;
 use crate::agent::{Agent, Command};
 use crate::child::{self, Terms};
+use crate::flame;
 use crate::load::Role;
 use crate::machine;
 use crate::progress::Progress;
@@ -46,10 +50,11 @@ use crate::relay::ends;
 use crate::relay::rivals::Kind;
 use crate::report::{self, Grid, Numbers, Report, Skipped};
 use crate::rounds::{Outcome, Rounds, Subject};
+use crate::stacks::{Profile, Scope};
 use crate::strace;
 
 /// Disturbed rounds that are repeated, in each case.
-const EXTRA_ROUNDS_MAX: usize = 1;
+const EXTRA_ROUNDS_MAX: usize = 2;
 
 /// Threads in the parts other than the crowd: the herd of the published figures.
 const WORKERS: u32 = 8;
@@ -119,6 +124,10 @@ pub(crate) struct Options {
     /// Connections of each crowd [default: 8,000, with --long 50,000]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     connections: Option<u32>,
+    /// Write where the CPU time of the herd and of the default goes as a flame graph, and report its shares;
+    /// it needs perf
+    #[arg(long, value_name = "FILE")]
+    flame: Option<PathBuf>,
 }
 
 /// A part of the experiment.
@@ -210,6 +219,10 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     for (part, workers) in cases {
         outcome.absorb(bench.case(part, workers)?);
     }
+    if let (Some(file), true) = (&options.flame, bench.contender.is_some()) {
+        bench.progress.expect_more(looked_at(&bench.strategies).len() as u64);
+        outcome.absorb(bench.flame(file)?);
+    }
     bench.progress.finish();
     let mut report = Report {
         experiment: "accept",
@@ -228,7 +241,7 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
 
 fn steps(cases: &[(Part, u32)], strategies: &[Strategy], rounds: usize) -> u64 {
     let of = |case: &(Part, u32)| match case.0 {
-        Part::Calls => traced::STRATEGIES.iter().filter(|one| strategies.contains(one)).count(),
+        Part::Calls => looked_at(strategies).len(),
         _ => strategies.len() * rounds,
     };
     cases.iter().map(of).sum::<usize>() as u64
@@ -302,7 +315,7 @@ impl Bench {
             }
             Part::LongLived => self.long_lived(named(LONG_LIVED, workers), workers),
             Part::Busy => self.busy(named(BUSY, workers), workers),
-            Part::Calls => self.calls(workers),
+            Part::Calls => self.calls(),
         }
     }
 
@@ -359,32 +372,59 @@ impl Bench {
         Ok(outcome.with_failed(started.failed))
     }
 
-    fn calls(&mut self, workers: u32) -> Result<Outcome> {
+    fn calls(&mut self) -> Result<Outcome> {
         const WHAT: &str = "system calls";
         if !strace::is_possible() {
-            let reason = "strace is not installed".to_owned();
-            return Ok(Outcome::default().with_failed(vec![Skipped { name: WHAT.to_owned(), reason }]));
+            return Ok(impossible(WHAT, "strace is not installed".to_owned()));
         }
-        let is_taken = |strategy: &Strategy| self.strategies.contains(strategy);
-        let strategies: Vec<Strategy> = traced::STRATEGIES.into_iter().filter(is_taken).collect();
-        let (gateways, failed) =
-            self.start_all(WHAT, &strategies, workers, self.ends.reply, crowd_to_warm_up)?;
-        let (mut outcome, mut counted) = (Outcome::default().with_failed(failed), Vec::new());
         let connections = self.effort.connections.min(traced::CONNECTIONS_MAX);
+        let (counted, mut outcome) = self.look(WHAT, connections, traced::count)?;
+        outcome.rows.extend(strace::rows(&counted));
+        Ok(outcome)
+    }
+
+    fn flame(&mut self, file: &Path) -> Result<Outcome> {
+        const WHAT: &str = "flame graph and shares of CPU time";
+        let scope = match Scope::of_this_machine(self.directory.path()) {
+            Ok(scope) => scope,
+            Err(error) => return Ok(impossible(WHAT, format!("{error:#}"))),
+        };
+        let sample =
+            |gateway: &Gateway, client: &mut Agent, load: &Command, directory: &Path, losses: &mut Losses| {
+                sampled::profile(gateway, client, load, directory, losses, scope)
+            };
+        let (profiles, mut outcome) = self.look(WHAT, self.effort.connections, sample)?;
+        let profiles: Vec<Profile> = profiles.into_iter().map(|profile| profile.1).collect();
+        outcome.rows.extend(profiles.iter().map(shares::row));
+        fs::write(file, flame::svg(&shares::PALETTE, &profiles))
+            .with_context(|| format!("writing {}", file.display()))?;
+        Ok(outcome)
+    }
+
+    /// Looks at the herd and at the default in a crowd each, by `look`, which may use a directory for files.
+    fn look<Seen>(
+        &mut self,
+        what: &str,
+        connections: u32,
+        look: impl Fn(&Gateway, &mut Agent, &Command, &Path, &mut Losses) -> Result<Seen>,
+    ) -> Result<(Vec<(String, Seen)>, Outcome)> {
+        let strategies = looked_at(&self.strategies);
+        let (gateways, failed) =
+            self.start_all(what, &strategies, WORKERS, self.ends.reply, crowd_to_warm_up)?;
+        let (mut outcome, mut seen) = (Outcome::default().with_failed(failed), Vec::new());
         for gateway in &gateways {
-            self.progress.begin(format!("{WHAT}, {}", gateway.name()));
+            self.progress.begin(format!("{what}, {}", gateway.name()));
             let to = gateway.running.ends.address;
             let load = Command::Short { tunnel: to.into(), connections, concurrency: CONCURRENCY };
             let (client, directory) = (&mut self.ends.client, self.directory.path());
-            match traced::count(gateway, client, &load, directory, &mut self.losses) {
-                Ok(calls) => counted.push((gateway.name().to_owned(), calls)),
-                Err(error) => outcome.fail(WHAT, gateway.name(), &error),
+            match look(gateway, client, &load, directory, &mut self.losses) {
+                Ok(one) => seen.push((gateway.name().to_owned(), one)),
+                Err(error) => outcome.fail(what, gateway.name(), &error),
             }
             child::fail_if_interrupted()?;
             self.progress.end();
         }
-        outcome.rows.extend(strace::rows(&counted));
-        Ok(outcome)
+        Ok((seen, outcome))
     }
 
     /// Starts the gateways of some strategies; one that does not start is set aside with its reason.
@@ -418,6 +458,15 @@ impl Bench {
         }
         Ok((gateways, failed.failed))
     }
+}
+
+/// The herd and the gateway's default, before and after as the published measurement had it.
+fn looked_at(strategies: &[Strategy]) -> Vec<Strategy> {
+    [Strategy::Shared, Strategy::DEFAULT].into_iter().filter(|one| strategies.contains(one)).collect()
+}
+
+fn impossible(what: &str, reason: String) -> Outcome {
+    Outcome::default().with_failed(vec![Skipped { name: what.to_owned(), reason }])
 }
 
 fn crowd_to_warm_up(to: SocketAddr) -> Command {

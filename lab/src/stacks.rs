@@ -6,10 +6,11 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::{Command, Output};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::child;
+use crate::child::{self, Child, Terms};
 
 /// Samples a second on each CPU, odd so that they do not keep step with ticks of 100, 250 or 1,000. The least
 /// CPU time of a turn, 0.7 s, is some 700 of them.
@@ -18,6 +19,10 @@ const SAMPLES_PER_S: &str = "997";
 /// Copies so much of the stack with each sample, and unwinds it later: neither the lab nor the C library
 /// keeps frame pointers.
 const CALL_GRAPH: &str = "dwarf,8192";
+
+/// How long perf may take to begin with a process that runs already.
+const BEGIN_LOOKS_MAX: usize = 50;
+const LOOK: Duration = Duration::from_millis(100);
 
 /// How perf may look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,6 +111,39 @@ impl Profile {
         arguments.push("--".into());
         let process = run(arguments)?;
         child::fail_if_interrupted()?;
+        Self::read(name, &file, process)
+    }
+
+    /// Samples a process that runs already, while `work` is done.
+    ///
+    /// # Errors
+    /// perf or the work failed, or the user interrupted.
+    pub(crate) fn of_running(
+        name: String,
+        scope: Scope,
+        directory: &Path,
+        process: u32,
+        work: impl FnOnce() -> Result<()>,
+    ) -> Result<Self> {
+        let file = directory.join("perf.data");
+        let mut arguments = scope.recording_into(&file);
+        if scope == Scope::Process {
+            arguments.extend(["-p".into(), process.to_string().into()]);
+        }
+        let output = file.with_extension("log");
+        let mut perf = Child::start(Path::new("perf"), &arguments, &Terms::default(), &output)?;
+        for _ in 0..BEGIN_LOOKS_MAX {
+            ensure!(perf.is_alive(), "perf ended at once");
+            if file.exists() {
+                break;
+            }
+            child::pause(LOOK)?;
+        }
+        // It has opened its file a moment before it looks.
+        child::pause(LOOK)?;
+        let worked = work();
+        perf.end();
+        worked?;
         Self::read(name, &file, process)
     }
 

@@ -1,5 +1,5 @@
-//! What the herd and the gateway's default ask of the kernel for the same connections, each in a crowd of its
-//! own under strace. Promises: no other figure comes from these. Leaves to others: what the calls are for.
+//! What a gateway asks of the kernel while it serves a crowd, as strace counts it. Promises: no other figure
+//! comes from such a crowd. Leaves to others: what the calls are for.
 
 use std::path::Path;
 
@@ -7,12 +7,8 @@ use anyhow::{Result, ensure};
 
 use super::gateway::Gateway;
 use super::losses::Losses;
-use super::strategy::Strategy;
 use crate::agent::{Agent, Command};
 use crate::strace::{self, Calls, Tracer};
-
-/// Before and after, as the published measurement had it.
-pub(super) const STRATEGIES: [Strategy; 2] = [Strategy::Shared, Strategy::DEFAULT];
 
 /// Connections of a traced crowd; with more it would take minutes.
 pub(super) const CONNECTIONS_MAX: u32 = 2_000;
