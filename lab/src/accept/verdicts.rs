@@ -235,7 +235,7 @@ mod tests {
             assert_eq!((verdict.name, verdict.value, verdict.outcome), ("lost", failed as f64, expected));
         };
         check(0, &[], Outcome::Holds);
-        check(0, &["tollgate"], Outcome::Holds);
+        check(0, &["tollgate", "system calls of mutex"], Outcome::Holds);
         check(1, &[], Outcome::Fails);
         check(0, &["mutex in crowd-2"], Outcome::Undecided);
         check(1, &["mutex in crowd-2"], Outcome::Fails);
