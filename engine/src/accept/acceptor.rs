@@ -113,11 +113,12 @@ impl Acceptor {
     /// # Errors
     /// What there was too little of: then it rests, and the owner may make room meanwhile.
     pub fn accept(&mut self, mut accepted: impl FnMut(Socket, SocketAddr) -> bool) -> Result<(), Shortage> {
-        self.reactor.stats().accept_wakes.add(1);
-        self.seat.look_at(self.reactor.now());
         if !self.watch() {
+            // A timer: it tries for the turn before its next sleep.
             return Ok(());
         }
+        self.reactor.stats().accept_wakes.add(1);
+        self.seat.look_at(self.reactor.now());
         for _ in 0..self.accepts_max() {
             match self.next() {
                 Next::Connection(socket, peer) => {
