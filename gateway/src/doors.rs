@@ -99,12 +99,15 @@ impl Doors {
     }
 
     /// Takes connections at door `number` for `accepted`, which answers whether there is place for another.
+    /// Without a place for the first one it takes nothing until [`Doors::resume`]. A retired door needs no
+    /// place: whoever waits there is taken in, and waits here.
     ///
     /// # Errors
     /// What there was too little of; it tries again after a while.
     pub(crate) fn accept(
         &mut self,
         number: u32,
+        has_place: bool,
         snapshot: &Rc<Current>,
         mut accepted: impl FnMut(Arrival) -> bool,
     ) -> Result<(), Shortage> {
@@ -115,27 +118,26 @@ impl Doors {
             return Ok(());
         }
         let (Some(acceptor), facts) = (&mut door.acceptor, door.facts) else { return Ok(()) };
+        if !has_place {
+            acceptor.hold();
+            return Ok(());
+        }
         acceptor.accept(|socket, peer| accepted(facts.arrival(socket, peer, snapshot)))
-    }
-
-    /// Takes nothing at door `number` until [`Doors::resume`].
-    pub(crate) fn hold(&mut self, number: u32) {
-        self.acceptors_mut(|door| door.number == number).for_each(Acceptor::hold);
     }
 
     /// Goes on where no place was before.
     pub(crate) fn resume(&mut self) {
-        self.acceptors_mut(|_| true).for_each(Acceptor::resume);
+        self.acceptors_mut().for_each(Acceptor::resume);
     }
 
     /// Where threads take turns at the doors, tries to get this one's. To be called before each sleep.
     pub(crate) fn take_turns(&mut self) {
-        self.acceptors_mut(|_| true).for_each(Acceptor::take_turn);
+        self.acceptors_mut().for_each(Acceptor::take_turn);
     }
 
     /// Gives the turns up that it has. To be called when what a sleep has brought is accepted.
     pub(crate) fn give_turns_up(&mut self) {
-        self.acceptors_mut(|_| true).for_each(Acceptor::give_turn_up);
+        self.acceptors_mut().for_each(Acceptor::give_turn_up);
     }
 
     /// The next connection that waits for a place here.
@@ -209,8 +211,8 @@ impl Doors {
         }
     }
 
-    fn acceptors_mut(&mut self, which: impl Fn(&Door) -> bool) -> impl Iterator<Item = &mut Acceptor> {
-        self.doors.iter_mut().filter(move |door| which(door)).filter_map(|door| door.acceptor.as_mut())
+    fn acceptors_mut(&mut self) -> impl Iterator<Item = &mut Acceptor> {
+        self.doors.iter_mut().filter_map(|door| door.acceptor.as_mut())
     }
 }
 

@@ -174,14 +174,11 @@ impl<H: Future<Output = ()>, E: Future<Output = ()>> Worker<H, E> {
     }
 
     fn accept(&mut self, number: u32) {
-        if self.handshakes.is_full() {
-            // Another listener took the last task.
-            self.doors.hold(number);
-            return;
-        }
         let snapshot = self.local.snapshot();
         let (handshakes, local) = (&mut self.handshakes, &self.local);
-        let accepted = self.doors.accept(number, &snapshot, |arrival| {
+        // Another listener may have taken the last task.
+        let has_place = !handshakes.is_full();
+        let accepted = self.doors.accept(number, has_place, &snapshot, |arrival| {
             handshakes.spawn(Client::new(local, arrival));
             !handshakes.is_full()
         });

@@ -6,6 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use rustix::process::Signal;
 
@@ -217,6 +218,23 @@ fn a_port_that_the_kernel_chose_at_a_reload_is_our_own_too() {
         let (_, answer) = ask(&gateway, connect_request(&format!("127.0.0.77:{port}")));
         answer.status == 403 && answer.head.contains("proxy_loop_detected")
     });
+}
+
+/// The timer at which a retired listener is looked at for the last time found every handshake taken, and put the
+/// listener on hold for good: it was never closed, and a gateway that drained never ended by itself.
+#[test]
+fn a_listener_that_goes_is_closed_also_while_every_handshake_is_taken() {
+    let few = "[limits]\nhandshakes = 2\n[timeouts]\ngreeting = \"10m\"\n[threads]\nreactors = 1\n";
+    let added = free_address();
+    let gateway = Gateway::local(&format!("{few}{}", listener(added)));
+    let silent: Vec<_> = (0..2).map(|_| gateway.connect()).collect();
+    gateway.await_metric("tollgate_handshakes_active", 2.0);
+    gateway.reload(&format!("{LOCAL_USER}{few}"));
+    eventually("nobody listens there", || {
+        let attempt = TcpStream::connect_timeout(&added, Duration::from_millis(100));
+        attempt.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
+    });
+    drop(silent);
 }
 
 #[test]
