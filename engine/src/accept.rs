@@ -32,6 +32,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 
+use sys::clock::Nanos;
 use sys::epoll::Trigger;
 use sys::socket::{ListenOptions, Listener};
 
@@ -52,7 +53,8 @@ pub trait Strategy: Send + Sync {
     fn name(&self) -> &'static str;
 
     /// Listens on `address` for `threads` threads: one listener for each, all on the same port. Whether they
-    /// are to share it is the strategy's to say, and not of `options`.
+    /// are to share it is the strategy's to say, and not of `options`. Unless it says otherwise, they are
+    /// descriptors of one socket.
     ///
     /// # Errors
     /// `EADDRINUSE`, `EACCES`, `EADDRNOTAVAIL`, `EMFILE`.
@@ -61,7 +63,12 @@ pub trait Strategy: Send + Sync {
         address: SocketAddr,
         options: ListenOptions,
         threads: usize,
-    ) -> io::Result<Vec<Listener>>;
+    ) -> io::Result<Vec<Listener>> {
+        let first = Listener::bind(address, options)?;
+        let mut listeners = (1..threads).map(|_| first.try_clone()).collect::<io::Result<Vec<_>>>()?;
+        listeners.push(first);
+        Ok(listeners)
+    }
 
     /// How a thread watches its listener.
     fn trigger(&self) -> Trigger;
@@ -74,8 +81,8 @@ pub trait Strategy: Send + Sync {
         false
     }
 
-    /// The number of the thread that is to serve a connection which `seat`'s thread has accepted.
-    fn server(&self, seat: &Seat) -> usize {
+    /// The number of the thread that is to serve a connection which `seat`'s thread accepts now.
+    fn server(&self, seat: &Seat, _now: Nanos) -> usize {
         seat.number()
     }
 }
@@ -158,14 +165,6 @@ impl std::fmt::Debug for Front {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.debug_struct("Front").field("strategy", &self.strategy.name()).finish_non_exhaustive()
     }
-}
-
-/// One socket for all of `threads`, each with a descriptor of its own.
-fn one_socket(address: SocketAddr, options: ListenOptions, threads: usize) -> io::Result<Vec<Listener>> {
-    let first = Listener::bind(address, options)?;
-    let mut listeners = (1..threads).map(|_| first.try_clone()).collect::<io::Result<Vec<_>>>()?;
-    listeners.push(first);
-    Ok(listeners)
 }
 
 #[cfg(test)]

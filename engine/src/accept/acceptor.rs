@@ -21,7 +21,7 @@ use std::time::Duration;
 use sys::clock::Nanos;
 use sys::socket::{AcceptError, FirstAck, Listener, Shortage, Socket};
 
-use super::mutex::{RETRY, stands_back};
+use super::mutex::RETRY;
 use super::{Entrance, Front, Handed, Seat};
 use crate::reactor::{Reactor, Tag, Waiter};
 use crate::slab::Key;
@@ -118,7 +118,6 @@ impl Acceptor {
             return Ok(());
         }
         self.reactor.stats().accept_wakes.add(1);
-        self.seat.look_at(self.reactor.now());
         for _ in 0..self.accepts_max() {
             match self.next() {
                 Next::Connection(socket, peer) => {
@@ -167,8 +166,7 @@ impl Acceptor {
         if !self.front().strategy.takes_turns() || self.has_turn || !takes_part || self.closes_at.is_some() {
             return;
         }
-        self.seat.look_at(self.reactor.now());
-        if !stands_back(&self.seat) && self.front().turn.try_take() {
+        if self.front().turn.try_take(&self.seat, self.reactor.now()) {
             self.has_turn = true;
             self.watch();
         } else if !matches!(self.state, State::AwaitsTurn(Some(_))) {
@@ -246,19 +244,21 @@ impl Acceptor {
     /// Hands the connection to the thread that the strategy names, unless that is this one, or is full.
     fn hand_over(&self, socket: Socket, peer: SocketAddr) -> Option<(Socket, SocketAddr)> {
         let front = self.front();
-        let to = front.strategy.server(&self.seat);
-        if to == self.seat.number() {
-            // Its owner tells how many there are at the end of the turn; until then this counts.
-            self.reactor.stats().connections.add(1);
-            return Some((socket, peer));
-        }
-        match self.seat.hand_over(to, Handed { socket, peer, door: front.door }) {
-            Ok(()) => {
-                self.reactor.stats().handed_over.add(1);
-                None
+        let stats = self.reactor.stats();
+        let to = front.strategy.server(&self.seat, self.reactor.now());
+        let mut mine = Handed { socket, peer, door: front.door };
+        if to != self.seat.number() {
+            match self.seat.hand_over(to, mine) {
+                Ok(()) => {
+                    stats.handed_over.add(1);
+                    return None;
+                }
+                Err(back) => mine = back,
             }
-            Err(Handed { socket, peer, .. }) => Some((socket, peer)),
         }
+        // The owner tells how many there are at the end of the turn; until then this counts.
+        stats.connections.add(1);
+        Some((mine.socket, mine.peer))
     }
 
     /// Watches the listener, unless that has to wait; answers whether it is watched.

@@ -55,7 +55,6 @@ pub struct Seat {
     mail: RefCell<Receiver<Handed>>,
     /// Counts samples, so that each takes others.
     samples: Cell<usize>,
-    now: Cell<Nanos>,
 }
 
 /// A crew of the threads that sleep by these parkings and count into these statistics: a seat for each.
@@ -73,7 +72,6 @@ pub fn crew(threads: impl IntoIterator<Item = (Arc<Parking>, Arc<ReactorStats>)>
         members: Arc::clone(&members),
         mail: RefCell::new(mail),
         samples: Cell::new(0),
-        now: Cell::new(Nanos(0)),
     };
     mails.into_iter().enumerate().map(seat).collect()
 }
@@ -105,10 +103,10 @@ impl Seat {
         sum / self.members.len() as u64
     }
 
-    /// What a thread has to do: connections, those handed over to it, and how far it lags behind.
-    pub(super) fn load(&self, number: usize) -> u64 {
+    /// What a thread has to do at `now`: connections, those handed over to it, and how far it lags behind.
+    pub(super) fn load(&self, number: usize, now: Nanos) -> u64 {
         let Member { stats, mail, .. } = &self.members[number];
-        let lag = stats.lag(self.now.get()).as_nanos() / LAG_PER_CONNECTION.as_nanos();
+        let lag = stats.lag(now).as_nanos() / LAG_PER_CONNECTION.as_nanos();
         let lag = u64::try_from(lag).unwrap_or(u64::MAX).min(LAG_CONNECTIONS_MAX);
         stats.connections.value() + mail.len() as u64 + lag
     }
@@ -129,11 +127,6 @@ impl Seat {
         }
     }
 
-    /// Notes the time at which others' lag is looked at.
-    pub(super) fn look_at(&self, now: Nanos) {
-        self.now.set(now);
-    }
-
     /// Hands a connection to thread number `to`.
     ///
     /// # Errors
@@ -145,11 +138,12 @@ impl Seat {
         Ok(())
     }
 
-    /// Ends the sleep of the thread with the least load, if it sleeps.
-    pub(super) fn wake_least_loaded(&self) {
-        let least = (0..self.members.len()).min_by_key(|number| self.load(*number));
-        let least = least.expect("this thread is one of them");
-        self.members[least].parking.wake();
+    /// Ends the sleep of whichever other thread has the least load at `now`, if it sleeps.
+    pub(super) fn wake_least_loaded(&self, now: Nanos) {
+        let others = (0..self.members.len()).filter(|number| *number != self.number);
+        if let Some(least) = others.min_by_key(|number| self.load(*number, now)) {
+            self.members[least].parking.wake();
+        }
     }
 
     /// Ends the sleep of every thread that sleeps.
@@ -191,10 +185,7 @@ mod tests {
     fn a_load_is_what_a_thread_serves_what_waits_for_it_and_its_lag() {
         let seats = crew_of(2);
         let (me, other) = (&seats[0], &seats[1].members[1].stats);
-        let load_at = |now: u64| {
-            me.look_at(Nanos(now));
-            me.load(1)
-        };
+        let load_at = |now| me.load(1, Nanos(now));
         assert_eq!(load_at(1_000_000), 0);
         other.connections.set(10);
         assert_eq!(load_at(1_000_000), 10);

@@ -2,13 +2,10 @@
 //! and two others. HAProxy's way (listener.c), without a lock and without a queue in which one thread can
 //! stall another (`sys::mailbox`).
 
-use std::io;
-use std::net::SocketAddr;
-
+use sys::clock::Nanos;
 use sys::epoll::Trigger;
-use sys::socket::{ListenOptions, Listener};
 
-use super::{Seat, Strategy, one_socket};
+use super::{Seat, Strategy};
 
 /// By how much another thread's load must be less for a connection to be handed to it: a hand-over costs a
 /// wake where the other one sleeps, and a difference of a connection or two is none.
@@ -22,15 +19,6 @@ impl Strategy for Handoff {
         "handoff"
     }
 
-    fn listen(
-        &self,
-        address: SocketAddr,
-        options: ListenOptions,
-        threads: usize,
-    ) -> io::Result<Vec<Listener>> {
-        one_socket(address, options, threads)
-    }
-
     fn trigger(&self) -> Trigger {
         Trigger::LevelReadExclusive
     }
@@ -42,10 +30,10 @@ impl Strategy for Handoff {
 
     /// The power of two choices (Mitzenmacher 1996): two samples come nearly as close to an even balance as a
     /// look at all would, and oneself is free of a hand-over.
-    fn server(&self, seat: &Seat) -> usize {
-        let Some(best) = seat.sample().into_iter().flatten().min_by_key(|other| seat.load(*other)) else {
-            return seat.number();
-        };
-        if seat.load(best) + MARGIN < seat.load(seat.number()) { best } else { seat.number() }
+    fn server(&self, seat: &Seat, now: Nanos) -> usize {
+        let me = seat.number();
+        let others = seat.sample().into_iter().flatten();
+        let Some(best) = others.min_by_key(|other| seat.load(*other, now)) else { return me };
+        if seat.load(best, now) + MARGIN < seat.load(me, now) { best } else { me }
     }
 }

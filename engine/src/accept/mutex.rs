@@ -5,15 +5,13 @@
 //! up when it has accepted. Who has far more connections than the others stands back, and wakes the one with
 //! the fewest.
 
-use std::io;
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use sys::clock::Nanos;
 use sys::epoll::Trigger;
-use sys::socket::{ListenOptions, Listener};
 
-use super::{Seat, Strategy, one_socket};
+use super::{Seat, Strategy};
 
 /// How long a thread that sleeps does without a turn before it tries again: nginx's `accept_mutex_delay`. So
 /// long may a connection wait if whoever has the turn is stuck.
@@ -25,15 +23,6 @@ pub(super) struct Mutex;
 impl Strategy for Mutex {
     fn name(&self) -> &'static str {
         "mutex"
-    }
-
-    fn listen(
-        &self,
-        address: SocketAddr,
-        options: ListenOptions,
-        threads: usize,
-    ) -> io::Result<Vec<Listener>> {
-        one_socket(address, options, threads)
     }
 
     fn trigger(&self) -> Trigger {
@@ -56,11 +45,19 @@ pub(super) struct Turn {
 }
 
 impl Turn {
-    /// Takes the turn, if nobody has it.
-    pub(super) fn try_take(&self) -> bool {
+    /// Takes the turn for `seat`'s thread, if nobody has it, and unless that thread stands back: then the one
+    /// with the least load at `now` is woken to take it.
+    pub(super) fn try_take(&self, seat: &Seat, now: Nanos) -> bool {
         // Relaxed, here and below: the turn guards no memory, only a place in the kernel's wait queue. The
         // look before the swap leaves the cache line where it is while another has the turn.
-        !self.taken.load(Ordering::Relaxed) && !self.taken.swap(true, Ordering::Relaxed)
+        if self.taken.load(Ordering::Relaxed) {
+            return false;
+        }
+        if stands_back(seat) {
+            seat.wake_least_loaded(now);
+            return false;
+        }
+        !self.taken.swap(true, Ordering::Relaxed)
     }
 
     /// Gives the turn up. Only who has it may call.
@@ -70,13 +67,8 @@ impl Turn {
 }
 
 /// Whether `seat`'s thread has so many more connections than the mean that it leaves its turn to others: an
-/// eighth more, as nginx has it of what its connection table has left. Then the least loaded one is woken to
-/// take it.
-pub(super) fn stands_back(seat: &Seat) -> bool {
+/// eighth more, as nginx has it of what its connection table has left.
+fn stands_back(seat: &Seat) -> bool {
     let mean = seat.connections_mean();
-    let stands_back = seat.connections() > mean + mean / 8 + 1;
-    if stands_back {
-        seat.wake_least_loaded();
-    }
-    stands_back
+    seat.connections() > mean + mean / 8 + 1
 }

@@ -1,13 +1,9 @@
 //! `shared`: one socket that every thread watches, plainly: the herd, as servers had it before there was
 //! better.
 
-use std::io;
-use std::net::SocketAddr;
-
 use sys::epoll::Trigger;
-use sys::socket::{ListenOptions, Listener};
 
-use super::{Strategy, one_socket};
+use super::Strategy;
 
 /// A connection wakes every thread that sleeps; one gets it, the others find nothing. Kept to be measured
 /// against, with one accept a wake, as such servers did.
@@ -16,15 +12,6 @@ pub(super) struct Shared;
 impl Strategy for Shared {
     fn name(&self) -> &'static str {
         "shared"
-    }
-
-    fn listen(
-        &self,
-        address: SocketAddr,
-        options: ListenOptions,
-        threads: usize,
-    ) -> io::Result<Vec<Listener>> {
-        one_socket(address, options, threads)
     }
 
     fn trigger(&self) -> Trigger {
