@@ -156,10 +156,13 @@ impl Figures {
             "The most client connections that a thread has, as a multiple of the mean",
             balance(self.stats.workers.iter().map(|worker| worker.reactor.connections.value())),
         )?;
-        page.gauges_of_seconds(
+        let workers = self.stats.workers.iter().enumerate();
+        page.gauges(
             "tollgate_worker_lag_seconds",
             "How long turns of the loop take, a moving average: so long what is new may have to wait",
-            each(|it| u64::try_from(it.turn_length().as_nanos()).unwrap_or(u64::MAX)),
+            workers.map(|(index, worker)| {
+                ([("worker", index.to_string())], worker.reactor.turn_length().as_secs_f64())
+            }),
         )?;
         page.counters("tollgate_accepted", "Connections accepted", each(|it| it.accepts.value()))?;
         page.counters("tollgate_accept_wakes", "Wakes for a listener", each(|it| it.accept_wakes.value()))?;
@@ -404,24 +407,12 @@ impl Page<'_> {
         self.begin(name, help, MetricType::Gauge)?.encode_gauge(&value)
     }
 
-    /// One such figure for each set of labels, of nanoseconds.
-    fn gauges_of_seconds<V: EncodeLabelValue, const N: usize>(
-        &mut self,
-        name: &'static str,
-        help: &str,
-        rows: impl IntoIterator<Item = ([(&'static str, V); N], u64)>,
-    ) -> fmt::Result {
-        let mut metric = self.begin(name, help, MetricType::Gauge)?;
-        rows.into_iter()
-            .try_for_each(|(labels, nanos)| metric.encode_family(&labels)?.encode_gauge(&seconds(nanos)))
-    }
-
     /// One such figure for each set of labels.
-    fn gauges<V: EncodeLabelValue, const N: usize>(
+    fn gauges<L: EncodeLabelValue, V: EncodeGaugeValue, const N: usize>(
         &mut self,
         name: &'static str,
         help: &str,
-        rows: impl IntoIterator<Item = ([(&'static str, V); N], u64)>,
+        rows: impl IntoIterator<Item = ([(&'static str, L); N], V)>,
     ) -> fmt::Result {
         let mut metric = self.begin(name, help, MetricType::Gauge)?;
         rows.into_iter().try_for_each(|(labels, value)| metric.encode_family(&labels)?.encode_gauge(&value))
