@@ -8,7 +8,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::harness::{Gateway, LOCAL_USER, Room, STRATEGIES, eventually, patient};
-use crate::peers::{Destination, check_echo, connect_request, read_answer, reset, tunnel};
+use crate::origin::{Origin, exchange, ok};
+use crate::peers::{Destination, check_echo, check_ended, connect_request, read_answer, reset, tunnel};
 
 const THREADS: usize = 4;
 
@@ -88,20 +89,24 @@ fn weather_a_storm(strategy: &str) {
     assert_eq!(gateway.usage().0, opened as u64, "every flow is in the ledger, once");
 }
 
+/// So many descriptors the process may have.
+const DESCRIPTORS: usize = 96;
+
+fn with_few_descriptors(extra: &str) -> Gateway {
+    let mut limited = Command::new("sh");
+    let script = format!("ulimit -n {DESCRIPTORS}; exec \"$0\" \"$@\"");
+    limited.args(["-c", &script, env!("CARGO_BIN_EXE_tollgate")]);
+    Gateway::start_by(limited, Room::new(&format!("{LOCAL_USER}[limits]\nconnections = 1000\n{extra}")))
+}
+
 #[test]
 fn without_descriptors_it_rests_and_recovers() {
-    const DESCRIPTORS: usize = 96;
     /// How long an acceptor rests at least when descriptors are used up.
     const REST: Duration = Duration::from_millis(20);
     const REACTORS: u32 = 2;
 
-    let mut limited = Command::new("sh");
-    let script = format!("ulimit -n {DESCRIPTORS}; exec \"$0\" \"$@\"");
-    limited.args(["-c", &script, env!("CARGO_BIN_EXE_tollgate")]);
-    let room =
-        Room::new(&format!("{LOCAL_USER}[timeouts]\ngreeting = \"10m\"\n[limits]\nconnections = 1000\n"));
     let began = Instant::now();
-    let mut gateway = Gateway::start_by(limited, room);
+    let mut gateway = with_few_descriptors("[timeouts]\ngreeting = \"10m\"\n");
     let destination = Destination::echo();
     let mut live = tunnel(&gateway, destination.address);
     let errors_before = gateway.metric("tollgate_accept_errors_total").unwrap();
@@ -123,4 +128,22 @@ fn without_descriptors_it_rests_and_recovers() {
     drop(live);
     gateway.stop();
     assert_eq!(gateway.usage().0, 2);
+}
+
+/// Who only waits for a next request has descriptors that those who ask need.
+#[test]
+fn without_descriptors_those_who_rest_make_room() {
+    let origin = Origin::saying(ok("hello"));
+    let gateway = with_few_descriptors("[threads]\nreactors = 1\n");
+    let mut clients = Vec::new();
+    for number in 0..2 * DESCRIPTORS {
+        let mut client = gateway.connect();
+        assert_eq!(exchange(&mut client, origin.get("/")).text(), "hello", "client {number}");
+        clients.push(client);
+    }
+    check_ended(&mut clients[0], false);
+    assert_eq!(exchange(clients.last_mut().unwrap(), origin.get("/")).text(), "hello");
+    drop(clients);
+    gateway.await_metric("tollgate_sessions_resting", 0.0);
+    assert!(gateway.metric("tollgate_accept_errors_total").unwrap() > 0.0, "there were too few");
 }
