@@ -62,7 +62,8 @@ pub(crate) struct Doors {
     doors: Vec<Door>,
     /// Connections that were accepted while nobody could take them: those of retired listeners.
     arrivals: VecDeque<Arrival>,
-    /// Connections handed over from doors of which this thread has not been told yet.
+    /// Connections handed over from doors of which this thread has not been told yet: as many as arrive
+    /// between another thread's order to open a door and this one's, which were given together.
     early: Vec<Handed>,
 }
 
