@@ -48,7 +48,7 @@ pub(super) fn judge(report: &mut Report) {
 }
 
 fn short_cpu(report: &Report) -> Judged {
-    against_better("short-cpu", report, short::PART, CONNECTION_CPU, Target::AtMost(1.0), &TUNNELLERS)
+    against_better("short-cpu", report, short::PART, CONNECTION_CPU, Target::AtMost(0.9), &TUNNELLERS)
 }
 
 fn short_rate(report: &Report) -> Judged {
@@ -56,7 +56,7 @@ fn short_rate(report: &Report) -> Judged {
 }
 
 fn bulk_cpu(report: &Report) -> Judged {
-    against_splicing("bulk-cpu", report, STREAM_CPU, Target::AtMost(1.0))
+    against_splicing("bulk-cpu", report, STREAM_CPU, Target::AtMost(0.9))
 }
 
 fn bulk_rate(report: &Report) -> Judged {
