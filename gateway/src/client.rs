@@ -4,7 +4,6 @@
 //! relay, or for the next request; a refusal reaches the client even if it is still sending. Leaves to
 //! others: what the bytes mean (crate `proto`), deadlines (`connection`, `session`).
 
-use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::time::Duration;
@@ -29,12 +28,10 @@ use crate::log::{Event, EventKind};
 use crate::refusal::Refusal;
 use crate::snapshot::{Current, Snapshot};
 use crate::stats::Denied;
+use crate::text::Literal;
 
 /// How long a refused client may take to read the answer before it is cut off.
 const LINGER: Duration = Duration::from_secs(2);
-
-/// The longest address in words: an IPv6 one that ends in the words of an IPv4 one.
-const LITERAL_BYTES_MAX: usize = "ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255".len();
 
 /// A connection as the listener hands it over.
 pub(crate) struct Arrival {
@@ -382,11 +379,14 @@ impl Client {
 
     /// The record of this connection, as far as things are known.
     pub(crate) fn record(&self, decided: &Decided<'_>) -> Record {
-        let mut literal = [0; LITERAL_BYTES_MAX];
+        let literal;
         let (host, port) = match &self.asked {
             Some(Asked { target, .. }) => match &target.host {
                 Host::Name(name) => (name.as_str(), target.port.get()),
-                Host::Address(address) => (written(*address, &mut literal), target.port.get()),
+                Host::Address(address) => {
+                    literal = Literal::of(*address);
+                    (literal.as_str(), target.port.get())
+                }
             },
             None => ("", 0),
         };
@@ -526,28 +526,5 @@ impl Client {
         let mut larger = Vec::with_capacity((2 * self.buffer.capacity()).min(GREETING_BYTES_MAX));
         larger.extend_from_slice(&self.buffer);
         std::mem::replace(&mut self.buffer, larger).zeroize();
-    }
-}
-
-/// `address` in words, without an allocation.
-fn written(address: IpAddr, room: &mut [u8; LITERAL_BYTES_MAX]) -> &str {
-    let mut rest = &mut room[..];
-    write!(rest, "{address}").expect("the longest address fits");
-    let length = LITERAL_BYTES_MAX - rest.len();
-    str::from_utf8(&room[..length]).expect("an address is ASCII")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_address_is_written_as_it_is_displayed() {
-        for text in ["1.2.3.4", "255.255.255.255", "::", "1:2:3:4:5:6:7:8", "::ffff:255.255.255.255"] {
-            let address: IpAddr = text.parse().unwrap();
-            assert_eq!(written(address, &mut [0; LITERAL_BYTES_MAX]), address.to_string());
-        }
-        let longest = IpAddr::from([0xffffu16; 8]);
-        assert_eq!(written(longest, &mut [0; LITERAL_BYTES_MAX]), longest.to_string());
     }
 }

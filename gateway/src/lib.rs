@@ -41,6 +41,7 @@ mod session;
 pub mod settings;
 mod snapshot;
 pub mod stats;
+mod text;
 pub mod throttle;
 pub mod users;
 mod wake;

@@ -1,17 +1,18 @@
 //! How an event becomes a line: one JSON object, in ASCII, ended by a line feed.
 //!
 //! Promises: whatever the values hold, a line is one object on one line, and showing it on a terminal does
-//! nothing: every character that is not printable ASCII is escaped. No allocation once the buffer has grown.
+//! nothing: every character that is not printable ASCII is escaped. No allocation once the buffer has grown, but for characters that are
+//! escaped and for messages.
 //! Leaves to others: where lines go (`writer.rs`).
 
-use std::fmt::{self, Display, Formatter};
-use std::io::Write as _;
+use std::net::{IpAddr, SocketAddr};
 
 use jiff::Timestamp;
 use ledger::record::Flow;
 use sys::clock::WallNanos;
 
 use super::{Event, EventKind};
+use crate::text::Text as _;
 
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
@@ -65,6 +66,13 @@ impl From<bool> for Value<'_> {
     }
 }
 
+/// A field's name, with the comma before it and the colon behind it.
+macro_rules! name {
+    ($name:literal) => {
+        concat!(",\"", $name, "\":")
+    };
+}
+
 /// Writes lines, and remembers the text of the last second: calendar arithmetic would be the dearest part of
 /// a line.
 #[derive(Default)]
@@ -78,35 +86,35 @@ impl LineWriter {
     pub(super) fn event(&mut self, out: &mut Vec<u8>, event: &Event) {
         let flow = event.record.flow();
         let mut line = Object::open(out);
-        line.plain("id", format_args!("{:032x}", flow.id));
-        line.plain("ts", self.time(event.at));
-        line.text("event", event.kind.as_str());
-        line.text_unless_empty("user", flow.user);
-        line.plain("listener", event.listener);
+        line.id(name!("id"), flow.id);
+        line.time(name!("ts"), self.time(event.at));
+        line.word(name!("event"), event.kind.as_str());
+        line.text_unless_empty(name!("user"), flow.user);
+        line.socket_address(name!("listener"), event.listener);
         if let Some(protocol) = event.protocol {
-            line.text("protocol", protocol.as_str());
+            line.word(name!("protocol"), protocol.as_str());
         }
-        line.plain("client_addr", flow.client);
-        line.text_unless_empty("requested_host", flow.host);
+        line.socket_address(name!("client_addr"), flow.client);
+        line.text_unless_empty(name!("requested_host"), flow.host);
         if flow.port != 0 {
-            line.number("requested_port", flow.port.into());
+            line.number(name!("requested_port"), flow.port.into());
         }
         if let Some(address) = flow.address {
-            line.plain("resolved_ip", address);
+            line.address(name!("resolved_ip"), address);
         }
-        line.text_unless_empty("rule", flow.rule);
-        line.text("decision", if event.allowed { "allow" } else { "deny" });
-        line.text("reason", event.reason);
+        line.text_unless_empty(name!("rule"), flow.rule);
+        line.word(name!("decision"), if event.allowed { "allow" } else { "deny" });
+        line.word(name!("reason"), event.reason);
         if let Some(dns_us) = event.dns_us {
-            line.milliseconds("dns_ms", dns_us.into());
+            line.milliseconds(name!("dns_ms"), dns_us.into());
         }
         if let Some(connect_us) = event.connect_us {
-            line.milliseconds("connect_ms", connect_us.into());
+            line.milliseconds(name!("connect_ms"), connect_us.into());
         }
         if let Some(answered) = event.answered {
-            line.text("method", answered.method);
+            line.word(name!("method"), answered.method);
             if let Some(status) = answered.status {
-                line.number("status", status.into());
+                line.number(name!("status"), status.into());
             }
         }
         if event.kind == EventKind::Close {
@@ -118,9 +126,9 @@ impl LineWriter {
     /// Appends the line that says how many lines are missing since the last such line.
     pub(super) fn dropped(&mut self, out: &mut Vec<u8>, now: WallNanos, count: u64) {
         let mut line = Object::open(out);
-        line.plain("ts", self.time(now));
-        line.text("event", "log_dropped");
-        line.number("count", count);
+        line.time(name!("ts"), self.time(now));
+        line.word(name!("event"), "log_dropped");
+        line.number(name!("count"), count);
         line.close();
     }
 
@@ -134,11 +142,12 @@ impl LineWriter {
         fields: &[(&'static str, Value<'_>)],
     ) {
         let mut line = Object::open(out);
-        line.plain("ts", self.time(now));
-        line.text("event", "message");
-        line.text("level", level.as_str());
-        line.text("text", text);
+        line.time(name!("ts"), self.time(now));
+        line.word(name!("event"), "message");
+        line.word(name!("level"), level.as_str());
+        line.text(name!("text"), text);
         for (name, value) in fields {
+            let name = &format!(",\"{name}\":");
             match value {
                 Value::Text(text) => line.text(name, text),
                 Value::Number(number) => line.number(name, *number),
@@ -149,7 +158,7 @@ impl LineWriter {
     }
 
     /// RFC 3339, UTC, with milliseconds.
-    fn time(&mut self, at: WallNanos) -> impl Display + use<'_> {
+    fn time(&mut self, at: WallNanos) -> Time<'_> {
         let second = at.0 / NANOS_PER_SECOND;
         if second != self.second || self.second_text.is_empty() {
             self.second = second;
@@ -164,12 +173,12 @@ impl LineWriter {
 /// What is known only at the end.
 fn closing(line: &mut Object<'_>, flow: &Flow<'_>) {
     // A wall clock that was set back in between makes this 0.
-    line.milliseconds("duration_ms", flow.closed.0.saturating_sub(flow.opened.0) / 1_000);
-    line.text("close_reason", flow.reason.as_str());
-    line.number("client_rx", flow.legs.client_rx);
-    line.number("upstream_tx", flow.legs.upstream_tx);
-    line.number("upstream_rx", flow.legs.upstream_rx);
-    line.number("client_tx", flow.legs.client_tx);
+    line.milliseconds(name!("duration_ms"), flow.closed.0.saturating_sub(flow.opened.0) / 1_000);
+    line.word(name!("close_reason"), flow.reason.as_str());
+    line.number(name!("client_rx"), flow.legs.client_rx);
+    line.number(name!("upstream_tx"), flow.legs.upstream_tx);
+    line.number(name!("upstream_rx"), flow.legs.upstream_rx);
+    line.number(name!("client_tx"), flow.legs.client_tx);
 }
 
 struct Time<'a> {
@@ -177,35 +186,22 @@ struct Time<'a> {
     milliseconds: u64,
 }
 
-impl Display for Time<'_> {
-    fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
-        write!(out, "{}.{:03}Z", self.second, self.milliseconds)
-    }
-}
-
-/// A JSON object that is being written. Names are ours: they need no escape.
+/// A JSON object that is being written. Each field's name is given with all that stands around it, see
+/// [`name!`]: names are ours, and need no escape.
 struct Object<'a> {
     out: &'a mut Vec<u8>,
-    separator: &'static str,
+    /// Where it begins.
+    start: usize,
 }
 
 impl<'a> Object<'a> {
     fn open(out: &'a mut Vec<u8>) -> Object<'a> {
-        Object { out, separator: "{\"" }
-    }
-
-    fn name(&mut self, name: &str) {
-        self.out.extend_from_slice(self.separator.as_bytes());
-        self.out.extend_from_slice(name.as_bytes());
-        self.out.extend_from_slice(b"\":");
-        self.separator = ",\"";
+        let start = out.len();
+        Object { out, start }
     }
 
     fn text(&mut self, name: &str, text: &str) {
-        self.name(name);
-        self.out.push(b'"');
-        escape(self.out, text);
-        self.out.push(b'"');
+        self.quoted(name, |out| escape(out, text));
     }
 
     fn text_unless_empty(&mut self, name: &str, text: &str) {
@@ -214,39 +210,72 @@ impl<'a> Object<'a> {
         }
     }
 
-    /// A value of ours that never needs an escape: an address, an id, a time.
-    fn plain(&mut self, name: &str, value: impl Display) {
-        self.name(name);
-        write!(self.out, "\"{value}\"").expect(VEC_TAKES_ALL);
+    /// A text of ours that needs no escape.
+    fn word(&mut self, name: &str, word: &str) {
+        self.quoted(name, |out| out.put(word.as_bytes()));
+    }
+
+    fn id(&mut self, name: &str, id: u128) {
+        self.quoted(name, |out| out.put_hex(id));
+    }
+
+    fn time(&mut self, name: &str, Time { second, milliseconds }: Time<'_>) {
+        self.quoted(name, |out| {
+            out.put(second.as_bytes());
+            out.put(b".");
+            out.put_thousandths(milliseconds);
+            out.put(b"Z");
+        });
+    }
+
+    fn address(&mut self, name: &str, address: IpAddr) {
+        self.quoted(name, |out| out.put_address(address));
+    }
+
+    fn socket_address(&mut self, name: &str, address: SocketAddr) {
+        self.quoted(name, |out| out.put_socket_address(address));
+    }
+
+    fn quoted(&mut self, name: &str, put: impl FnOnce(&mut Vec<u8>)) {
+        self.out.put(name.as_bytes());
+        self.out.push(b'"');
+        put(self.out);
+        self.out.push(b'"');
     }
 
     fn number(&mut self, name: &str, number: u64) {
-        self.name(name);
-        write!(self.out, "{number}").expect(VEC_TAKES_ALL);
+        self.out.put(name.as_bytes());
+        self.out.put_number(number);
     }
 
     /// Microseconds, written as milliseconds with a fraction.
     fn milliseconds(&mut self, name: &str, microseconds: u64) {
-        self.name(name);
-        write!(self.out, "{}.{:03}", microseconds / 1_000, microseconds % 1_000).expect(VEC_TAKES_ALL);
+        self.number(name, microseconds / 1_000);
+        self.out.put(b".");
+        self.out.put_thousandths(microseconds);
     }
 
     fn flag(&mut self, name: &str, flag: bool) {
-        self.name(name);
-        self.out.extend_from_slice(if flag { b"true" } else { b"false" });
+        self.out.put(name.as_bytes());
+        self.out.put(if flag { b"true" } else { b"false" });
     }
 
     fn close(self) {
-        self.out.extend_from_slice(b"}\n");
+        // Every object has a field, and every field begins with a comma.
+        self.out[self.start] = b'{';
+        self.out.put(b"}\n");
     }
 }
-
-const VEC_TAKES_ALL: &str = "a vector takes whatever is written to it";
 
 /// Appends the text of a JSON string (RFC 8259, section 7). More is escaped than JSON asks for: control
 /// characters of terminals (also C1), letters that change the direction of writing, and whatever else could
 /// make a line look like what it is not.
 fn escape(out: &mut Vec<u8>, mut text: &str) {
+    // Nearly every text needs none, which a look at its bytes tells sooner than one at its characters.
+    let is_plain = |byte: &u8| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\');
+    if text.as_bytes().iter().all(is_plain) {
+        return out.put(text.as_bytes());
+    }
     let is_special = |c: char| !matches!(c, ' '..='~') || matches!(c, '"' | '\\');
     while let Some(at) = text.find(is_special) {
         out.extend_from_slice(&text.as_bytes()[..at]);
@@ -255,7 +284,7 @@ fn escape(out: &mut Vec<u8>, mut text: &str) {
             '"' | '\\' => out.extend_from_slice(&[b'\\', special as u8]),
             _ => {
                 for unit in special.encode_utf16(&mut [0; 2]) {
-                    write!(out, "\\u{unit:04x}").expect(VEC_TAKES_ALL);
+                    out.put(format!("\\u{unit:04x}").as_bytes());
                 }
             }
         }
