@@ -255,7 +255,7 @@ impl Error for Shortage {}
 pub struct Listener(OwnedFd);
 
 impl Listener {
-    /// Listens on `address`. Accepted sockets inherit `TCP_NODELAY`, keepalive and the way of their first
+    /// Listens on `address`. Accepted sockets inherit `TCP_NODELAY` and the way of their first
     /// acknowledgement from it: no call for each of them.
     ///
     /// # Errors
@@ -272,7 +272,6 @@ impl Listener {
             sockopt::set_ipv6_v6only(&socket, true)?;
         }
         sockopt::set_tcp_nodelay(&socket, true)?;
-        sockopt::set_socket_keepalive(&socket, true)?;
         net::bind(&socket, &address)?;
         net::listen(&socket, i32::try_from(options.backlog).unwrap_or(i32::MAX))?;
         let listener = Listener(socket);
