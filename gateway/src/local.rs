@@ -105,12 +105,18 @@ impl Greetings {
 
     /// Keeps a buffer for the next connection, its contents overwritten: they may have held a password.
     pub(crate) fn put(&self, mut buffer: Vec<u8>) {
-        zeroize::Zeroize::zeroize(&mut buffer);
         let mut kept = self.0.borrow_mut();
         // One that has grown for an unusual client is not worth keeping.
-        if kept.len() < GREETINGS_CACHED_MAX && (1..=GREETING_BYTES_FIRST).contains(&buffer.capacity()) {
-            kept.push(buffer);
+        if kept.len() >= GREETINGS_CACHED_MAX || !(1..=GREETING_BYTES_FIRST).contains(&buffer.capacity()) {
+            zeroize::Zeroize::zeroize(&mut buffer);
+            return;
         }
+        // What stays in reach is no dead store to the compiler, so that all bytes may be wiped at once, in
+        // place of one volatile write for each.
+        buffer.clear();
+        buffer.resize(buffer.capacity(), 0);
+        std::hint::black_box(&mut buffer).clear();
+        kept.push(buffer);
     }
 }
 

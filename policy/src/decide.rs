@@ -57,12 +57,21 @@ pub enum NameVerdict {
 pub struct NameMatch {
     /// The user wrote an address.
     is_literal: bool,
+    /// Then the verdict on it, which allowed it.
+    literal: Option<Literal>,
     /// The rule that admits public addresses.
     rule: Option<RuleId>,
     /// The rule from an internal set, which admits inner addresses too.
     internal_rule: Option<RuleId>,
     /// A rule that would match on another port.
     other_port: Option<RuleId>,
+}
+
+/// A verdict, and what it is on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Literal {
+    asked: (UserIndex, IpAddr, u16),
+    verdict: Verdict,
 }
 
 impl Policy {
@@ -109,18 +118,22 @@ impl Policy {
     }
 
     /// Judges what the user asked for, before anything is resolved. For an address this is the whole
-    /// judgement, and [`Policy::judge_address`] will only repeat it.
+    /// judgement, and [`Policy::judge_address`] only repeats it.
     ///
     /// # Panics
     /// If the index is from another policy with more users.
     pub fn judge_name(&self, user: UserIndex, host: Host<'_>, port: u16) -> NameVerdict {
-        let user = &self.users[user.as_usize()];
+        let known = &self.users[user.as_usize()];
         match host {
-            Host::Name(name) => self.judge_host_name(user, name, port),
+            Host::Name(name) => self.judge_host_name(known, name, port),
             Host::Address(address) => {
-                let literal = NameMatch { is_literal: true, ..NameMatch::default() };
-                let verdict = self.judge(user, &literal, address, port);
-                if verdict.is_allowed() { NameVerdict::Judged(literal) } else { NameVerdict::Denied(verdict) }
+                let mut names = NameMatch { is_literal: true, ..NameMatch::default() };
+                let verdict = self.judge(known, &names, address, port);
+                if !verdict.is_allowed() {
+                    return NameVerdict::Denied(verdict);
+                }
+                names.literal = Some(Literal { asked: (user, address, port), verdict });
+                NameVerdict::Judged(names)
             }
         }
     }
@@ -133,6 +146,11 @@ impl Policy {
     pub fn judge_address(&self, user: UserIndex, name: &NameVerdict, address: IpAddr, port: u16) -> Verdict {
         match name {
             NameVerdict::Denied(verdict) => *verdict,
+            NameVerdict::Judged(NameMatch { literal: Some(literal), .. })
+                if literal.asked == (user, address, port) =>
+            {
+                literal.verdict
+            }
             NameVerdict::Judged(names) => self.judge(&self.users[user.as_usize()], names, address, port),
         }
     }

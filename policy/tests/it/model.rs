@@ -528,6 +528,14 @@ proptest! {
             let expected = world.judge_address(None, address, port);
             prop_assert_eq!(matches!(judged, NameVerdict::Denied(_)), expected.starts_with("deny"));
             prop_assert_eq!(got, expected, "{} port {}", address, port);
+
+            // What was said of one address and port holds for no other.
+            if !matches!(judged, NameVerdict::Denied(_)) {
+                for (address, port) in [(other, port), (address, port ^ 1)] {
+                    let got = show(&policy, &policy.judge_address(user, &judged, address, port));
+                    prop_assert_eq!(got, world.judge_address(None, address, port), "{} port {}", address, port);
+                }
+            }
         }
     }
 }
