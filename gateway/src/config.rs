@@ -56,6 +56,9 @@ pub struct Given {
     /// The directory that systemd made for this run (`$RUNTIME_DIRECTORY`): where the live table is put,
     /// unless it is configured.
     pub runtime_directory: Option<PathBuf>,
+    /// At a reload, what [`Config::file`] said: if that file is gone or empty now, this is an error, and no
+    /// reason to run by the defaults. Whoever writes it may be about to.
+    pub running: Option<PathBuf>,
     /// A user file that is not written yet, or not written like this: its path and its text.
     pub draft: Option<(PathBuf, String)>,
 }
@@ -74,6 +77,8 @@ pub enum Origin {
 pub struct Config {
     /// Where it comes from.
     pub origin: Origin,
+    /// Whether a file says anything of it.
+    is_written: bool,
     /// Where user files stand, or will.
     pub users_directory: PathBuf,
     /// At least one; no two on one address.
@@ -128,11 +133,22 @@ impl Config {
             Some(policy) if report.errors.is_empty() => {
                 let warnings = findings(report.warnings);
                 let (origin, users_directory) = (gathered.origin, gathered.users_directory);
-                let mut config = assemble(given, origin, users_directory, written, policy, warnings);
+                let main = gathered.main.map(|index| &gathered.sources[index].text);
+                let is_written = main.is_some_and(|text| !text.trim().is_empty());
+                let config = assemble(given, origin, users_directory, written, policy, warnings);
+                let mut config = Config { is_written, ..config };
                 config.own_also([]);
                 Ok(config)
             }
             _ => Err(ConfigErrors(findings(report.errors))),
+        }
+    }
+
+    /// The file that says what runs, if one does.
+    pub fn file(&self) -> Option<&Path> {
+        match &self.origin {
+            Origin::File(path) if self.is_written => Some(path),
+            Origin::File(_) | Origin::Embedded => None,
         }
     }
 
@@ -189,6 +205,7 @@ fn assemble(
         local_addresses: given.local_addresses.clone(),
         warnings,
         origin,
+        is_written: false,
     }
 }
 

@@ -45,6 +45,7 @@ pub(super) fn gather(given: &Given, default_data: &Path, report: &mut Report) ->
         Gathered { origin, users_directory, sources: Vec::new(), main: None, users: Vec::new() };
     if let Origin::File(path) = &gathered.origin {
         match read_bounded(path, FILE_BYTES_MAX) {
+            Ok(text) if text.trim().is_empty() && given.running.is_some() => report.error(empty(path)),
             Ok(text) => gathered.main = Some(add(&mut gathered.sources, path, text)),
             Err(error) => report.error(unreadable(path, &error)),
         }
@@ -103,10 +104,10 @@ pub(super) fn user_files(directory: &Path) -> io::Result<Vec<PathBuf>> {
 }
 
 fn origin(given: &Given) -> Origin {
-    match &given.path {
-        Some(path) => Origin::File(path.clone()),
-        None if Path::new(DEFAULT_FILE).exists() => Origin::File(DEFAULT_FILE.into()),
-        None => Origin::Embedded,
+    match (&given.path, &given.running) {
+        (Some(path), _) | (None, Some(path)) => Origin::File(path.clone()),
+        (None, _) if Path::new(DEFAULT_FILE).exists() => Origin::File(DEFAULT_FILE.into()),
+        (None, _) => Origin::Embedded,
     }
 }
 
@@ -141,4 +142,9 @@ fn read_bounded(path: &Path, bytes_max: u64) -> io::Result<String> {
 
 fn unreadable(path: &Path, error: &io::Error) -> Diagnostic {
     Diagnostic::general(format!("cannot read {}: {error}", path.display()))
+}
+
+fn empty(path: &Path) -> Diagnostic {
+    let help = "it may be about to be written: reload again when it is; to run by the defaults, restart";
+    Diagnostic::general(format!("{} is empty", path.display())).help(help)
 }

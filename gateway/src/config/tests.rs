@@ -159,6 +159,26 @@ fn a_wildcard_listener_makes_every_address_ours() {
 }
 
 #[test]
+fn what_runs_by_a_file_is_not_replaced_by_the_defaults() {
+    let files = Files::new(&[("tollgate.toml", "[timeouts]\nidle = \"1h\"\n")]);
+    let running = files.load().file().map(Path::to_path_buf);
+    assert_eq!(running, Some(files.path("tollgate.toml")));
+    let reload = |path| Config::load(&Given { path, running: running.clone(), ..Given::default() });
+    // Named on the command line, or found in the working directory.
+    let paths = [running.clone(), None];
+    assert!(paths.clone().into_iter().all(|path| reload(path).is_ok()));
+    let refused = |told: &str| {
+        paths.iter().all(|path| reload(path.clone()).is_err_and(|errors| errors.to_string().contains(told)))
+    };
+    fs::write(files.path("tollgate.toml"), " \n").unwrap();
+    assert!(refused("tollgate.toml is empty"));
+    // Whoever never wrote it has all in user files.
+    assert_eq!(files.load().file(), None);
+    fs::remove_file(files.path("tollgate.toml")).unwrap();
+    assert!(refused("cannot read"));
+}
+
+#[test]
 fn destinations_of_the_command_line_go_to_the_first_user() {
     let files = Files::new(&[("tollgate.toml", ""), ("users.d/me.toml", ""), ("users.d/you.toml", "")]);
     let allow = vec!["a.example:443".to_owned()];

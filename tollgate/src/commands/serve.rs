@@ -6,6 +6,7 @@
 
 use std::io::Write;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
@@ -150,6 +151,7 @@ fn reload(gateway: &mut Gateway, given: &mut Given, voice: &Voice) {
     if let Ok(addresses) = sys::socket::local_addresses() {
         given.local_addresses = addresses;
     }
+    given.running = gateway.config().file().map(Path::to_path_buf);
     let outcome = Config::load(given)
         .map_err(|errors| errors.to_string())
         .and_then(|config| gateway.reload(config).map_err(|error| error.to_string()));

@@ -1,6 +1,7 @@
 //! Reloads: what changes takes effect for new connections, what is wrong changes nothing, and nobody who is
 //! not meant loses a connection.
 
+use std::fs;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -165,6 +166,28 @@ fn a_wrong_configuration_changes_nothing() {
     gateway.await_metric("tollgate_config_reload_success", 1.0);
     drop(old);
     gateway.stop();
+}
+
+/// An editor or a copy empties a file, or takes it away, before it writes it. To run by the defaults then would
+/// close every listener.
+#[test]
+fn a_configuration_that_is_empty_or_gone_changes_nothing() {
+    let destination = Destination::echo();
+    let gateway = Gateway::local("");
+    let path = gateway.path("tollgate.toml");
+    let whole = fs::read_to_string(&path).unwrap();
+    let check_refused = |told| {
+        gateway.signal(Signal::HUP);
+        eventually("it is refused", || gateway.errors().contains(told));
+        check_echo(&mut tunnel(&gateway, destination.address), b"what was there is served");
+    };
+    fs::write(&path, "\n").unwrap();
+    check_refused("is empty");
+    fs::remove_file(&path).unwrap();
+    check_refused("cannot read");
+    fs::write(&path, whole).unwrap();
+    gateway.signal(Signal::HUP);
+    gateway.await_metric("tollgate_config_reload_success", 1.0);
 }
 
 #[test]
