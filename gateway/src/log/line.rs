@@ -1,9 +1,8 @@
 //! How an event becomes a line: one JSON object, in ASCII, ended by a line feed.
 //!
 //! Promises: whatever the values hold, a line is one object on one line, and showing it on a terminal does
-//! nothing: every character that is not printable ASCII is escaped. No allocation once the buffer has grown, but for characters that are
-//! escaped and for messages.
-//! Leaves to others: where lines go (`writer.rs`).
+//! nothing: every character that is not printable ASCII is escaped. No allocation once the buffer has grown,
+//! but for characters that are escaped and for messages. Leaves to others: where lines go (`writer.rs`).
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -533,7 +533,8 @@ proptest! {
             if !matches!(judged, NameVerdict::Denied(_)) {
                 for (address, port) in [(other, port), (address, port ^ 1)] {
                     let got = show(&policy, &policy.judge_address(user, &judged, address, port));
-                    prop_assert_eq!(got, world.judge_address(None, address, port), "{} port {}", address, port);
+                    let expected = world.judge_address(None, address, port);
+                    prop_assert_eq!(got, expected, "{} port {}", address, port);
                 }
             }
         }

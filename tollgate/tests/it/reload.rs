@@ -168,8 +168,8 @@ fn a_wrong_configuration_changes_nothing() {
     gateway.stop();
 }
 
-/// An editor or a copy empties a file, or takes it away, before it writes it. To run by the defaults then would
-/// close every listener.
+/// An editor or a copy empties a file, or takes it away, before it writes it. To run by the defaults then
+/// would close every listener.
 #[test]
 fn a_configuration_that_is_empty_or_gone_changes_nothing() {
     let destination = Destination::echo();
@@ -243,8 +243,8 @@ fn a_port_that_the_kernel_chose_at_a_reload_is_our_own_too() {
     });
 }
 
-/// The timer at which a retired listener is looked at for the last time found every handshake taken, and put the
-/// listener on hold for good: it was never closed, and a gateway that drained never ended by itself.
+/// The timer at which a retired listener is looked at for the last time found every handshake taken, and put
+/// the listener on hold for good: it was never closed, and a gateway that drained never ended by itself.
 #[test]
 fn a_listener_that_goes_is_closed_also_while_every_handshake_is_taken() {
     let few = "[limits]\nhandshakes = 2\n[timeouts]\ngreeting = \"10m\"\n[threads]\nreactors = 1\n";
