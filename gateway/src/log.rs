@@ -16,7 +16,7 @@
 //! a wake-up; it sleeps until woken only once a nap has brought nothing.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::{self, Thread};
@@ -39,9 +39,9 @@ pub use line::{Level, Value};
 use line::LineWriter;
 use writer::{LogThread, Output};
 
-/// Events of one reactor thread that wait for the log thread: with a nap of 25 ms, 40,000 a second. More
-/// would only be memory: each slot is used in turn, however few events wait.
-const RING_EVENTS: usize = 1024;
+/// Events of one reactor thread that wait for the log thread: with a nap of 10 ms, 50,000 a second. Each slot
+/// is used in turn, however few events wait, so more of them would take more of the CPU's caches.
+const RING_EVENTS: usize = 512;
 /// Bounds a slot of the ring.
 const EVENT_BYTES_MAX: usize = 640;
 /// Lines of the control side that wait for the log thread.
@@ -94,6 +94,36 @@ pub struct Event {
     pub connect_us: Option<u32>,
     /// Of a plain HTTP request that was admitted.
     pub answered: Option<Answered>,
+}
+
+impl Event {
+    /// Becomes `other`. Most of an event is room for the longest texts, which is not touched where it is not
+    /// used: a ring of events is larger than a CPU's nearer caches.
+    fn assign(&mut self, other: &Event) {
+        let Event { kind, at, protocol, listener, allowed, reason, dns_us, connect_us, answered, .. } =
+            *other;
+        self.record.assign(&other.record);
+        (self.kind, self.at, self.protocol, self.listener) = (kind, at, protocol, listener);
+        (self.allowed, self.reason, self.answered) = (allowed, reason, answered);
+        (self.dns_us, self.connect_us) = (dns_us, connect_us);
+    }
+
+    /// What the slots of a ring begin with.
+    fn blank() -> Event {
+        let nobody = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
+        Event {
+            kind: EventKind::Decision,
+            at: WallNanos(0),
+            record: Record::blank(nobody),
+            protocol: None,
+            listener: nobody,
+            allowed: false,
+            reason: "",
+            dns_us: None,
+            connect_us: None,
+            answered: None,
+        }
+    }
 }
 
 /// What a plain HTTP request was, and what came of it.
@@ -184,7 +214,7 @@ pub struct LogInlet {
 impl LogInlet {
     /// Hands `event` to the log thread, or drops and counts it if [`RING_EVENTS`] of this thread wait.
     pub fn push(&mut self, event: &Event) {
-        if self.ring.push(event).is_err() {
+        if self.ring.push_over(|slot| slot.assign(event)).is_err() {
             self.stats.log_dropped.add(1);
         }
         if self.shared.parked.must_wake() {
@@ -213,7 +243,7 @@ impl Shared {
 }
 
 fn inlet(shared: &Arc<Shared>, stats: &Arc<WorkerStats>) -> (LogInlet, Consumer<Event>) {
-    let (ring, consumer) = ring::ring(RING_EVENTS);
+    let (ring, consumer) = ring::ring(RING_EVENTS, Event::blank());
     (LogInlet { shared: Arc::clone(shared), ring, stats: Arc::clone(stats) }, consumer)
 }
 

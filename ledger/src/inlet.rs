@@ -219,8 +219,8 @@ impl Outlet {
 /// The two ends for `region`.
 pub(crate) fn pair(region: &Region, shared: &Arc<Shared>) -> (Outlet, Inlet) {
     let slots = region.slots() as usize;
-    let (closed, closed_out) = ring(slots.next_power_of_two());
-    let (interims, interims_out) = ring(INTERIM_HINTS);
+    let (closed, closed_out) = ring(slots.next_power_of_two(), u32::MAX);
+    let (interims, interims_out) = ring(INTERIM_HINTS, u32::MAX);
     let seen = Arc::new(Seen::default());
     let outlet = Outlet {
         region: region.clone(),

@@ -117,6 +117,16 @@ impl Identity {
         self.bytes[30] & (USER_CUT | RULE_CUT | HOST_CUT) != 0
     }
 
+    /// Becomes `other`, and touches no more of the room for texts than the longer one of the two takes.
+    fn assign(&mut self, other: &Identity) {
+        let (before, length) = (usize::from(self.length), usize::from(other.length));
+        self.bytes[..length].copy_from_slice(other.bytes());
+        if length < before {
+            self.bytes[length..before].fill(0);
+        }
+        self.length = other.length;
+    }
+
     fn put(&mut self, bytes: &[u8]) {
         let start = usize::from(self.length);
         self.bytes[start..start + bytes.len()].copy_from_slice(bytes);
@@ -219,6 +229,26 @@ impl Record {
         }
     }
 
+    /// A record of nothing, where one must be.
+    pub fn blank(client: SocketAddr) -> Record {
+        Record::new(&Flow {
+            id: 0,
+            opened: WallNanos(0),
+            closed: WallNanos(0),
+            user: "",
+            host: "",
+            port: 0,
+            address: None,
+            client,
+            class: Class::External,
+            protocol: Protocol::Forward,
+            rule: "",
+            reason: CloseReason::Fault,
+            legs: Legs::default(),
+            uncertain: Uncertain::default(),
+        })
+    }
+
     /// The record of the flow `identity`, as of `at`.
     pub fn of(identity: Identity, at: WallNanos, reason: CloseReason, legs: Legs) -> Record {
         Record { identity, at, reason, legs, uncertain: Uncertain { up: 0, down: 0 } }
@@ -227,6 +257,13 @@ impl Record {
     /// The same, with bytes of which is not known whether they were sent.
     pub fn with_uncertain(self, uncertain: Uncertain) -> Record {
         Record { uncertain, ..self }
+    }
+
+    /// Becomes `other`, as an assignment would do it, but does not touch room that neither of them uses.
+    pub fn assign(&mut self, other: &Record) {
+        let Record { identity, at, reason, legs, uncertain } = other;
+        self.identity.assign(identity);
+        (self.at, self.reason, self.legs, self.uncertain) = (*at, *reason, *legs, *uncertain);
     }
 
     /// What the record says. Addresses come back in canonical form: IPv4-mapped ones as IPv4.
@@ -489,6 +526,18 @@ pub(crate) mod tests {
             let record = Record::new(&flow);
             assert_eq!(record.flow(), flow);
             assert!(!record.identity().is_cut());
+        }
+    }
+
+    #[test]
+    fn what_becomes_another_keeps_nothing_of_itself() {
+        let long = Flow { user: &"u".repeat(64), host: &"h".repeat(253), ..FLOW };
+        let records = [Record::new(&FLOW), Record::new(&long), Record::blank(FLOW.client)];
+        for (from, to) in records.iter().flat_map(|from| records.iter().map(move |to| (from, to))) {
+            let mut record = *from;
+            record.assign(to);
+            // All of the room is compared, not only what is used of it.
+            assert_eq!(record, *to);
         }
     }
 

@@ -22,33 +22,23 @@
 
 use std::error::Error;
 use std::fmt;
-use std::mem::MaybeUninit;
-use std::ptr;
 use std::sync::Arc;
 
 use crate::sync::UnsafeCell;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 
-/// Makes a ring for `capacity` values, and returns its two ends. Its memory is touched here, so that no push
-/// ever waits for the kernel to find a page.
+/// Makes a ring for `capacity` values, and returns its two ends. Each slot begins with `fill`, which is
+/// written here, so that no push ever waits for the kernel to find a page: not all of its bytes may be zero,
+/// since zeroes could come from the allocator as pages that do not exist yet.
 ///
 /// Panics unless `capacity` is a power of two.
-pub fn ring<T: Copy + Send>(capacity: usize) -> (Producer<T>, Consumer<T>) {
+pub fn ring<T: Copy + Send>(capacity: usize, fill: T) -> (Producer<T>, Consumer<T>) {
     assert!(capacity.is_power_of_two(), "a ring's capacity is a power of two, and {capacity} is none");
-    let slots = (0..capacity).map(|_| UnsafeCell::new(touched())).collect();
+    let slots = (0..capacity).map(|_| UnsafeCell::new(fill)).collect();
     let shared =
         Arc::new(Shared { pushed: Padded(AtomicUsize::new(0)), taken: Padded(AtomicUsize::new(0)), slots });
     let producer = Producer { shared: Arc::clone(&shared), pushed: 0, taken_seen: 0 };
     (producer, Consumer { shared, taken: 0, pushed_seen: 0 })
-}
-
-/// Room for a value whose bytes have been written to, with something other than zero: zeroes could come from
-/// the allocator as pages that do not exist yet.
-fn touched<T>() -> MaybeUninit<T> {
-    let mut room = MaybeUninit::uninit();
-    // SAFETY: the pointer is to one `MaybeUninit<T>`, which may hold any bytes.
-    unsafe { ptr::from_mut(&mut room).write_bytes(0xa5, 1) };
-    room
 }
 
 /// The ring had no free slot: the value was not taken, and stays with the caller.
@@ -75,6 +65,12 @@ pub struct Producer<T> {
 impl<T: Copy + Send> Producer<T> {
     /// Puts a copy of `value` in, or changes nothing if the ring is [`Full`].
     pub fn push(&mut self, value: &T) -> Result<(), Full> {
+        self.push_over(|slot| *slot = *value)
+    }
+
+    /// Has `write` make a value of an old one, for values of which only a part is in use: memory that it does
+    /// not touch need not come into the CPU's caches. Changes nothing if the ring is [`Full`].
+    pub fn push_over(&mut self, write: impl FnOnce(&mut T)) -> Result<(), Full> {
         let capacity = self.shared.slots.len();
         if self.pushed.wrapping_sub(self.taken_seen) == capacity {
             // Acquire pairs with the Release of `taken` in `drain`: the consumer has read the slots
@@ -87,8 +83,8 @@ impl<T: Copy + Send> Producer<T> {
         self.shared.slot(self.pushed).with_mut(|slot| {
             // SAFETY: `pushed - taken < capacity`, so the slot lies outside `[taken, pushed)` and is
             // the producer's (rule 2); `&mut self` makes this the only producer. The pointer comes
-            // from the cell, hence it is valid and aligned.
-            unsafe { (*slot).write(*value) };
+            // from the cell, which holds a value, and the reference ends with the call.
+            write(unsafe { &mut *slot });
         });
         self.pushed = self.pushed.wrapping_add(1);
         // Release pairs with the Acquire of `pushed` in `Consumer::look`: who sees the counter sees
@@ -120,10 +116,10 @@ impl<T: Copy + Send> Consumer<T> {
         let count = waiting.min(max);
         for offset in 0..count {
             self.shared.slot(self.taken.wrapping_add(offset)).with(|slot| {
-                // SAFETY: the slot lies in `[taken, pushed)`, so it is the consumer's (rule 2) and
-                // the producer has initialised it; `&mut self` makes this the only consumer, and the
-                // reference ends with the call, before `taken` moves.
-                each(unsafe { (*slot).assume_init_ref() });
+                // SAFETY: the slot lies in `[taken, pushed)`, so it is the consumer's (rule 2);
+                // `&mut self` makes this the only consumer, and the reference ends with the call,
+                // before `taken` moves.
+                each(unsafe { &*slot });
             });
         }
         self.taken = self.taken.wrapping_add(count);
@@ -152,11 +148,11 @@ impl<T: Copy + Send> Consumer<T> {
 struct Shared<T> {
     pushed: Padded<AtomicUsize>,
     taken: Padded<AtomicUsize>,
-    slots: Box<[UnsafeCell<MaybeUninit<T>>]>,
+    slots: Box<[UnsafeCell<T>]>,
 }
 
 impl<T> Shared<T> {
-    fn slot(&self, index: usize) -> &UnsafeCell<MaybeUninit<T>> {
+    fn slot(&self, index: usize) -> &UnsafeCell<T> {
         // The length is a power of two, so the mask also holds across the counters' wrap.
         &self.slots[index & (self.slots.len() - 1)]
     }
@@ -185,7 +181,7 @@ mod tests {
     #[test]
     fn full_refuses_and_keeps_what_it_has() {
         for capacity in [1, 2, 4, 64] {
-            let (mut producer, mut consumer) = ring(capacity);
+            let (mut producer, mut consumer) = ring(capacity, u32::MAX);
             let expected: Vec<u32> = (0..capacity as u32).collect();
             expected.iter().for_each(|value| producer.push(value).expect("there is room"));
             assert_eq!(producer.push(&99), Err(Full));
@@ -198,8 +194,17 @@ mod tests {
     }
 
     #[test]
+    fn a_value_is_made_of_the_one_that_its_slot_held() {
+        let (mut producer, mut consumer) = ring(2, [7, 7]);
+        for value in 0..4 {
+            producer.push_over(|slot| slot[0] = value).expect("there is room");
+            assert_eq!(consumer.drain(1, |slot| assert_eq!(*slot, [value, 7])), 1);
+        }
+    }
+
+    #[test]
     fn drain_stops_at_its_bound() {
-        let (mut producer, mut consumer) = ring(8);
+        let (mut producer, mut consumer) = ring(8, u32::MAX);
         (0..5).for_each(|value| producer.push(&value).expect("there is room"));
         assert_eq!(drained(&mut consumer, 0), []);
         assert_eq!(drained(&mut consumer, 2), [0, 1]);
@@ -210,7 +215,7 @@ mod tests {
 
     #[test]
     fn counters_wrap() {
-        let (mut producer, mut consumer) = ring(4);
+        let (mut producer, mut consumer) = ring(4, u32::MAX);
         let start = usize::MAX - 5;
         producer.shared.pushed.0.store(start, Ordering::Relaxed);
         producer.shared.taken.0.store(start, Ordering::Relaxed);
@@ -226,7 +231,7 @@ mod tests {
 
     #[test]
     fn a_panicking_reader_loses_nothing() {
-        let (mut producer, mut consumer) = ring(4);
+        let (mut producer, mut consumer) = ring(4, u32::MAX);
         (0..3).for_each(|value| producer.push(&value).expect("there is room"));
         let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             consumer.drain(usize::MAX, |value| assert_ne!(*value, 1));
@@ -238,13 +243,13 @@ mod tests {
     #[test]
     #[should_panic(expected = "power of two")]
     fn odd_capacities_are_refused() {
-        ring::<u32>(3);
+        ring(3, u32::MAX);
     }
 
     #[test]
     fn nothing_is_lost_torn_or_reordered_between_threads() {
         const VALUES: u64 = 200_000;
-        let (mut producer, mut consumer) = ring::<[u64; 8]>(64);
+        let (mut producer, mut consumer) = ring(64, [u64::MAX; 8]);
         std::thread::scope(|scope| {
             scope.spawn(move || {
                 for value in 0..VALUES {

@@ -42,7 +42,7 @@ fn take_all(consumer: &mut Consumer<u32>, max: usize, count: usize) -> Vec<u32> 
 
 fn check_order(capacity: usize, max: usize, count: u32) {
     explore(move || {
-        let (mut producer, mut consumer) = ring(capacity);
+        let (mut producer, mut consumer) = ring(capacity, u32::MAX);
         let pusher = thread::spawn(move || push_all(&mut producer, 0..count));
         let values = take_all(&mut consumer, max, count as usize);
         assert_eq!(values, (0..count).collect::<Vec<_>>());
@@ -61,7 +61,7 @@ fn values_arrive_once_and_in_order() {
 #[test]
 fn what_was_refused_was_not_taken() {
     explore(|| {
-        let (mut producer, mut consumer) = ring(1);
+        let (mut producer, mut consumer) = ring(1, u32::MAX);
         let pusher =
             thread::spawn(move || (0..3).filter(|value| producer.push(value).is_ok()).collect::<Vec<u32>>());
         let mut values = Vec::new();
@@ -80,7 +80,7 @@ fn what_was_refused_was_not_taken() {
 #[test]
 fn no_wake_up_is_lost() {
     explore(|| {
-        let (mut producer, mut consumer) = ring(1);
+        let (mut producer, mut consumer) = ring(1, u32::MAX);
         let flag = Arc::new(ParkFlag::new());
         let sleeper = thread::current();
         let pusher = {

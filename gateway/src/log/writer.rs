@@ -25,7 +25,7 @@ use crate::settings::LogTarget;
 use crate::stats::Stats;
 
 /// How long the log thread lets events gather while there is traffic. A line is at most that late.
-pub(super) const NAP: Duration = Duration::from_millis(25);
+pub(super) const NAP: Duration = Duration::from_millis(10);
 /// After how long a destination that failed is tried again.
 const RETRY_SPAN: Duration = Duration::from_secs(1);
 /// Text gathered for one write: some 600 lines. A batch that is full is not followed by a nap.
@@ -33,7 +33,7 @@ const BATCH_BYTES_MAX: usize = 256 * 1024;
 /// Events taken from one ring before the next ring has its turn.
 const TURN_EVENTS_MAX: usize = 64;
 /// At the end, how many naps a destination may take that takes nothing for the moment.
-const LAST_NAPS_MAX: usize = 100;
+const LAST_NAPS_MAX: usize = 250;
 /// A new log file may be read by its group and by nobody else: it tells who went where.
 const FILE_MODE: u32 = 0o640;
 
