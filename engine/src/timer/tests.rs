@@ -385,7 +385,8 @@ fn a_local_end_keeps_its_own_timers_and_others_cancel_them() {
     let mut local = service.timers().attach(|| ()).unwrap();
     let now = monotonic();
     let at = |ms: u64| now + Duration::from_millis(ms);
-    let names: Vec<_> = (0..10).map(|tag| local.arm(at(tag), Slack::Tick, tag).unwrap()).collect();
+    // Two milliseconds apart: those of one tick have no order, and a tick is a little longer than one.
+    let names: Vec<_> = (0..10).map(|tag| local.arm(at(2 * tag), Slack::Tick, tag).unwrap()).collect();
     assert_eq!(local.cancel(names[9]), Cancel::Cancelled);
     std::thread::scope(|scope| {
         scope.spawn(|| assert_eq!(service.timers().cancel(names[8]), Cancel::Cancelled));
@@ -394,14 +395,14 @@ fn a_local_end_keeps_its_own_timers_and_others_cancel_them() {
     let mut fired = Vec::new();
     // Not one of them is due before its time; each may cancel the next.
     assert_eq!(local.turn(now, |_, _| Next::Done), 0);
-    local.turn(at(20), |local, tag| {
+    local.turn(at(40), |local, tag| {
         fired.push(tag);
         assert_eq!(local.cancel(names[tag as usize]), Cancel::Running);
         if tag == 3 {
             assert_eq!(local.cancel(names[4]), Cancel::Cancelled);
         }
         // Cancelled while it runs: not armed again.
-        Next::Again(at(30))
+        Next::Again(at(50))
     });
     fired.sort_unstable();
     assert_eq!(fired, [0, 1, 2, 3, 5, 6, 7]);
