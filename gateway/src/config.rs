@@ -135,8 +135,8 @@ impl Config {
                 let (origin, users_directory) = (gathered.origin, gathered.users_directory);
                 let main = gathered.main.map(|index| &gathered.sources[index].text);
                 let is_written = main.is_some_and(|text| !text.trim().is_empty());
-                let config = assemble(given, origin, users_directory, written, policy, warnings);
-                let mut config = Config { is_written, ..config };
+                let mut config =
+                    assemble(given, (origin, is_written), users_directory, written, policy, warnings);
                 config.own_also([]);
                 Ok(config)
             }
@@ -168,7 +168,7 @@ impl Config {
 
 fn assemble(
     given: &Given,
-    origin: Origin,
+    (origin, is_written): (Origin, bool),
     users_directory: PathBuf,
     written: Written,
     policy: Policy,
@@ -205,7 +205,7 @@ fn assemble(
         local_addresses: given.local_addresses.clone(),
         warnings,
         origin,
-        is_written: false,
+        is_written,
     }
 }
 

@@ -23,7 +23,7 @@ use std::thread::{self, Thread};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
-use ledger::record::{Protocol, Record};
+use ledger::record::{Class, CloseReason, Flow, Legs, Protocol, Record, Uncertain};
 use sys::clock::{self, WallNanos};
 use sys::parking::ParkFlag;
 use sys::ring::{self, Consumer, Producer};
@@ -100,12 +100,12 @@ impl Event {
     /// Becomes `other`. Most of an event is room for the longest texts, which is not touched where it is not
     /// used: a ring of events is larger than a CPU's nearer caches.
     fn assign(&mut self, other: &Event) {
-        let Event { kind, at, protocol, listener, allowed, reason, dns_us, connect_us, answered, .. } =
-            *other;
-        self.record.assign(&other.record);
-        (self.kind, self.at, self.protocol, self.listener) = (kind, at, protocol, listener);
-        (self.allowed, self.reason, self.answered) = (allowed, reason, answered);
-        (self.dns_us, self.connect_us) = (dns_us, connect_us);
+        let Event { kind, at, record, protocol, listener, allowed, reason, dns_us, connect_us, answered } =
+            other;
+        self.record.assign(record);
+        (self.kind, self.at, self.protocol, self.listener) = (*kind, *at, *protocol, *listener);
+        (self.allowed, self.reason, self.answered) = (*allowed, *reason, *answered);
+        (self.dns_us, self.connect_us) = (*dns_us, *connect_us);
     }
 
     /// What the slots of a ring begin with.
@@ -114,7 +114,22 @@ impl Event {
         Event {
             kind: EventKind::Decision,
             at: WallNanos(0),
-            record: Record::blank(nobody),
+            record: Record::new(&Flow {
+                id: 0,
+                opened: WallNanos(0),
+                closed: WallNanos(0),
+                user: "",
+                host: "",
+                port: 0,
+                address: None,
+                client: nobody,
+                class: Class::External,
+                protocol: Protocol::Forward,
+                rule: "",
+                reason: CloseReason::Fault,
+                legs: Legs::default(),
+                uncertain: Uncertain::default(),
+            }),
             protocol: None,
             listener: nobody,
             allowed: false,

@@ -229,26 +229,6 @@ impl Record {
         }
     }
 
-    /// A record of nothing, where one must be.
-    pub fn blank(client: SocketAddr) -> Record {
-        Record::new(&Flow {
-            id: 0,
-            opened: WallNanos(0),
-            closed: WallNanos(0),
-            user: "",
-            host: "",
-            port: 0,
-            address: None,
-            client,
-            class: Class::External,
-            protocol: Protocol::Forward,
-            rule: "",
-            reason: CloseReason::Fault,
-            legs: Legs::default(),
-            uncertain: Uncertain::default(),
-        })
-    }
-
     /// The record of the flow `identity`, as of `at`.
     pub fn of(identity: Identity, at: WallNanos, reason: CloseReason, legs: Legs) -> Record {
         Record { identity, at, reason, legs, uncertain: Uncertain { up: 0, down: 0 } }
@@ -532,7 +512,8 @@ pub(crate) mod tests {
     #[test]
     fn what_becomes_another_keeps_nothing_of_itself() {
         let long = Flow { user: &"u".repeat(64), host: &"h".repeat(253), ..FLOW };
-        let records = [Record::new(&FLOW), Record::new(&long), Record::blank(FLOW.client)];
+        let short = Flow { user: "", host: "", rule: "", ..FLOW };
+        let records = [FLOW, long, short].map(|flow| Record::new(&flow));
         for (from, to) in records.iter().flat_map(|from| records.iter().map(move |to| (from, to))) {
             let mut record = *from;
             record.assign(to);

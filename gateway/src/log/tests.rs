@@ -8,7 +8,6 @@ use std::path::Path;
 use std::time::Instant;
 
 use ledger::limits::RULE_BYTES_MAX;
-use ledger::record::{Class, CloseReason, Flow, Legs, Uncertain};
 use proptest::prelude::*;
 use serde_json::{Value as Json, json};
 
