@@ -1,0 +1,126 @@
+//! Records that come back as they were told, and bytes that are none.
+
+use std::net::Ipv6Addr;
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// Some flow, for the tests of whatever holds one.
+pub(crate) const FLOW: Flow<'_> = Flow {
+    id: u128::MAX - 7,
+    opened: WallNanos(1),
+    closed: WallNanos(u64::MAX),
+    user: "ci",
+    host: "example.com",
+    port: 443,
+    address: None,
+    client: SocketAddr::new(IpAddr::V6(Ipv6Addr::LOCALHOST), 50_000),
+    class: Class::External,
+    protocol: Protocol::Socks5,
+    rule: "user:ci/allow[0] example.com:443",
+    reason: CloseReason::ClientReset,
+    legs: Legs { client_rx: 1, upstream_tx: 2, upstream_rx: 3, client_tx: u64::MAX },
+    uncertain: Uncertain { up: 1, down: 0 },
+};
+
+#[test]
+fn says_what_it_was_told() {
+    for address in [None, Some("192.0.2.1"), Some("2001:db8::1"), Some("::"), Some("0.0.0.0")] {
+        let address = address.map(|text| text.parse().unwrap());
+        let flow = Flow { address, ..FLOW };
+        let record = Record::new(&flow);
+        assert_eq!(record.flow(), flow);
+        assert!(!record.identity().is_cut());
+    }
+}
+
+#[test]
+fn what_becomes_another_keeps_nothing_of_itself() {
+    let long = Flow { user: &"u".repeat(64), host: &"h".repeat(253), ..FLOW };
+    let short = Flow { user: "", host: "", rule: "", ..FLOW };
+    let records = [FLOW, long, short].map(|flow| Record::new(&flow));
+    for (from, to) in records.iter().flat_map(|from| records.iter().map(move |to| (from, to))) {
+        let mut record = *from;
+        record.assign(to);
+        // All of the room is compared, not only what is used of it.
+        assert_eq!(record, *to);
+    }
+}
+
+#[test]
+fn mapped_addresses_come_back_as_ipv4() {
+    let flow = Flow { address: Some("::ffff:192.0.2.1".parse().unwrap()), ..FLOW };
+    assert_eq!(Record::new(&flow).flow().address, Some("192.0.2.1".parse().unwrap()));
+}
+
+#[test]
+fn text_is_cut_on_a_border_and_flagged() {
+    let check = |host: &str, expected_bytes: usize| {
+        let record = Record::new(&Flow { host, ..FLOW });
+        assert_eq!(record.flow().host, &host[..expected_bytes]);
+        assert_eq!(record.identity().is_cut(), expected_bytes < host.len());
+    };
+    check("", 0);
+    check("a\0b", 3);
+    check(&"x".repeat(253), 253);
+    check(&"x".repeat(255), 253);
+    check(&format!("{}é", "x".repeat(252)), 252);
+    check(&format!("{}𝄞", "x".repeat(250)), 250);
+    check(&format!("{}𝄞", "x".repeat(249)), 253);
+    let long = Flow { user: &"u".repeat(65), rule: &"r".repeat(RULE_BYTES_MAX), ..FLOW };
+    let record = Record::new(&long);
+    assert_eq!(record.flow(), Flow { user: &long.user[..64], ..long });
+    assert!(record.identity().is_cut());
+}
+
+#[test]
+fn bytes_from_elsewhere_are_checked() {
+    let identity = Identity::new(&Flow { address: Some("2001:db8::1".parse().unwrap()), ..FLOW });
+    let bytes = identity.bytes();
+    assert_eq!(Identity::parse(bytes), Ok(identity));
+    for length in 0..bytes.len() {
+        assert!(Identity::parse(&bytes[..length]).is_err(), "{length} bytes of {}", bytes.len());
+    }
+    assert!(Identity::parse(&[bytes, &[0]].concat()).is_err());
+    for (at, wrong) in [(28, 0), (28, 3), (29, 0), (29, 9), (31, 0), (31, 5), (32, 1), (33, 200)] {
+        let mut changed = bytes.to_vec();
+        changed[at] = wrong;
+        assert!(Identity::parse(&changed).is_err(), "{wrong} at {at}");
+    }
+    let mut changed = bytes.to_vec();
+    *changed.last_mut().unwrap() = 0xff;
+    assert_eq!(Identity::parse(&changed), Err(Malformed("a text that is not UTF-8")));
+}
+
+#[test]
+fn reasons_are_listed_by_their_numbers() {
+    for (reason, number) in CloseReason::ALL.into_iter().zip(1..) {
+        assert_eq!((reason as u8, CloseReason::of(number)), (number, Some(reason)));
+    }
+    assert_eq!(CloseReason::of(0), None);
+    assert_eq!(CloseReason::of(15), None);
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_parsed_or_refused(bytes: Vec<u8>) {
+        if let Ok(identity) = Identity::parse(&bytes) {
+            prop_assert_eq!(identity.bytes(), &bytes[..]);
+        }
+    }
+
+    #[test]
+    fn any_text_survives_up_to_its_bound(user: String, host: String, rule: String) {
+        let record = Record::new(&Flow { user: &user, host: &host, rule: &rule, ..FLOW });
+        let flow = record.flow();
+        for (kept, given, bound) in [
+            (flow.user, &user, USER_BYTES_MAX),
+            (flow.host, &host, HOST_BYTES_MAX),
+            (flow.rule, &rule, RULE_BYTES_MAX),
+        ] {
+            prop_assert!(given.starts_with(kept));
+            prop_assert!(kept.len() == given.len() || kept.len() > bound - 4);
+        }
+    }
+}
