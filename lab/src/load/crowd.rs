@@ -1,11 +1,14 @@
 //! A crowd of clients. In a closed loop so many at once, each beginning anew when it is done, until all of
 //! the work has been begun; in an open one, each when it is due (`arrivals.rs`), however many there are by
-//! then. Promises: each attempt ends as a success or as a failure of a named kind; one epoll thread. Leaves
-//! to others: what a client says and what it expects (`Client`).
+//! then. Promises: each attempt ends as a success or as a failure of a named kind; in a closed loop an epoll
+//! thread for each CPU, so that no relay is bound by what one thread of clients can do. Leaves to others:
+//! what a client says and what it expects (`Client`).
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -18,6 +21,7 @@ use serde_json::{Value, json};
 
 use super::arrivals::Arrivals;
 use super::{WAIT_MAX, latencies, nanoseconds};
+use crate::machine;
 
 const EVENTS_MAX: usize = 256;
 
@@ -52,30 +56,52 @@ pub(super) trait Client: Clone {
     fn read(&mut self, socket: &OwnedFd) -> Result<Step, Failure>;
 }
 
-/// Makes `attempts`, `concurrency` of them at a time; answers how many were `completed`, `failed` by kind and
-/// `slow`, over how many `connections`, the time, and latency quantiles from an attempt's begin, which is the
-/// call to connect where it needs one, to the answer's first byte and to its end.
+/// Makes `attempts`, `concurrency` of them at a time, on as many threads as CPUs; answers how many were
+/// `completed`, `failed` by kind and `slow`, over how many `connections`, the time, and latency quantiles
+/// from an attempt's begin, the call to connect where it needs one, to the answer's first byte and to its
+/// end.
 ///
 /// # Errors
 /// The load itself could not run; an attempt that fails is counted instead.
-pub(super) fn run(to: SocketAddr, attempts: u32, concurrency: u32, client: impl Client) -> Result<Value> {
-    let mut crowd = Crowd::new(to, attempts, client)?;
-    for _ in 0..concurrency.min(attempts) {
-        crowd.seats.push(None);
-        crowd.begin(crowd.seats.len() - 1)?;
-    }
-    crowd.run(None)?;
-    Ok(crowd.answer())
+pub(super) fn run(
+    to: SocketAddr,
+    attempts: u32,
+    concurrency: u32,
+    client: impl Client + Sync,
+) -> Result<Value> {
+    let concurrency = concurrency.min(attempts);
+    let threads = (machine::allowed_cpus().len() as u32).clamp(1, concurrency.max(1));
+    let (left, started) = (AtomicU32::new(attempts), Instant::now());
+    let part = |thread: u32| {
+        let mut crowd = Crowd::new(to, &left, client.clone())?;
+        // The first ones have one seat more if they cannot all have as many.
+        for place in 0..(concurrency - thread).div_ceil(threads) as usize {
+            crowd.seats.push(None);
+            crowd.begin(place)?;
+        }
+        crowd.run(None)?;
+        anyhow::Ok(crowd.tally)
+    };
+    let tallies: Vec<Result<Tally>> = thread::scope(|scope| {
+        let part = &part;
+        let running: Vec<_> = (0..threads).map(|thread| scope.spawn(move || part(thread))).collect();
+        running.into_iter().map(|thread| thread.join().expect("a crowd does not panic")).collect()
+    });
+    let elapsed = started.elapsed();
+    let mut all = Tally::default();
+    tallies.into_iter().try_for_each(|tally| tally.map(|tally| all.add(&tally)))?;
+    Ok(all.answer(elapsed))
 }
 
-/// Makes an attempt at each arrival, on a connection of its own, and answers as `run` does.
+/// Makes an attempt at each arrival, on a connection of its own and on one thread, and answers as `run` does.
 ///
 /// # Errors
 /// As `run`.
 pub(super) fn run_open(to: SocketAddr, arrivals: Arrivals, client: impl Client) -> Result<Value> {
-    let mut crowd = Crowd::new(to, 0, client)?;
+    let (left, started) = (AtomicU32::new(0), Instant::now());
+    let mut crowd = Crowd::new(to, &left, client)?;
     crowd.run(Some(arrivals))?;
-    Ok(crowd.answer())
+    Ok(crowd.tally.answer(started.elapsed()))
 }
 
 struct Seat<C> {
@@ -119,47 +145,85 @@ impl<C: Client> Seat<C> {
     }
 }
 
-struct Crowd<C> {
-    epoll: OwnedFd,
-    to: SocketAddr,
-    /// What each connection begins with.
-    client: C,
-    seats: Vec<Option<Seat<C>>>,
-    left_to_begin: u32,
+/// What has come of attempts.
+struct Tally {
     connections: u32,
-    open: u32,
     completed: u32,
     slow: u32,
     failures: BTreeMap<Failure, u32>,
     latencies: hdrhistogram::Histogram<u64>,
     first_bytes: hdrhistogram::Histogram<u64>,
-    started: Instant,
 }
 
-impl<C: Client> Crowd<C> {
-    fn new(to: SocketAddr, attempts: u32, client: C) -> Result<Self> {
-        Ok(Self {
-            epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
-            to,
-            client,
-            seats: Vec::new(),
-            left_to_begin: attempts,
+impl Default for Tally {
+    fn default() -> Self {
+        Self {
             connections: 0,
-            open: 0,
             completed: 0,
             slow: 0,
             failures: BTreeMap::new(),
             latencies: latencies(),
             first_bytes: latencies(),
-            started: Instant::now(),
+        }
+    }
+}
+
+impl Tally {
+    fn add(&mut self, other: &Self) {
+        self.connections += other.connections;
+        self.completed += other.completed;
+        self.slow += other.slow;
+        for (failure, count) in &other.failures {
+            *self.failures.entry(failure.clone()).or_default() += count;
+        }
+        const SAME: &str = "all histograms have the same bounds";
+        self.latencies.add(&other.latencies).expect(SAME);
+        self.first_bytes.add(&other.first_bytes).expect(SAME);
+    }
+
+    fn answer(&self, elapsed: Duration) -> Value {
+        json!({
+            "completed": self.completed,
+            "failed": self.failures.values().sum::<u32>(),
+            "failures": self.failures,
+            "slow": self.slow,
+            "connections": self.connections,
+            "elapsed_ns": nanoseconds(elapsed),
+            "first_byte_p50_ns": self.first_bytes.value_at_quantile(0.50),
+            "first_byte_p99_ns": self.first_bytes.value_at_quantile(0.99),
+            "first_byte_p99.9_ns": self.first_bytes.value_at_quantile(0.999),
+            "p50_ns": self.latencies.value_at_quantile(0.50),
+            "p99_ns": self.latencies.value_at_quantile(0.99),
+            "max_ns": self.latencies.max(),
         })
+    }
+}
+
+/// One thread's part of a crowd.
+struct Crowd<'a, C> {
+    epoll: OwnedFd,
+    to: SocketAddr,
+    /// What each connection begins with.
+    client: C,
+    seats: Vec<Option<Seat<C>>>,
+    /// Attempts that nobody has begun, of all threads.
+    left_to_begin: &'a AtomicU32,
+    open: u32,
+    tally: Tally,
+}
+
+impl<'a, C: Client> Crowd<'a, C> {
+    fn new(to: SocketAddr, left_to_begin: &'a AtomicU32, client: C) -> Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        Ok(Self { epoll, to, client, seats: Vec::new(), left_to_begin, open: 0, tally: Tally::default() })
     }
 
     fn run(&mut self, mut arrivals: Option<Arrivals>) -> Result<()> {
         let mut events: Vec<Event> = Vec::with_capacity(EVENTS_MAX);
-        let mut swept = Instant::now();
+        let started = Instant::now();
+        let mut swept = started;
         loop {
-            let to_next = arrivals.as_mut().and_then(|arrivals| arrivals.until_next(self.started.elapsed()));
+            let to_next = arrivals.as_mut().and_then(|arrivals| arrivals.until_next(started.elapsed()));
             if to_next.is_none() && self.open == 0 {
                 return Ok(());
             }
@@ -187,20 +251,25 @@ impl<C: Client> Crowd<C> {
             self.seats.push(None);
             self.seats.len() - 1
         });
-        self.left_to_begin = 1;
+        self.left_to_begin.store(1, Ordering::Relaxed);
         self.begin(place)
+    }
+
+    /// Takes an attempt of those that nobody has begun.
+    fn take(&self) -> bool {
+        let less = |left: u32| left.checked_sub(1);
+        self.left_to_begin.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
     }
 
     /// Begins the next attempt in this place, on a new connection, and the one after it if that fails at
     /// once.
     fn begin(&mut self, place: usize) -> Result<()> {
-        while self.left_to_begin > 0 {
-            self.left_to_begin -= 1;
-            self.connections = self.connections.wrapping_add(1);
+        while self.take() {
+            self.tally.connections += 1;
             let started = Instant::now();
             match self.connect(place) {
                 Ok(socket) => {
-                    let (client, number) = (self.client.clone(), self.connections);
+                    let (client, number) = (self.client.clone(), self.tally.connections);
                     let seat = Seat { socket, started, client, asked: false, answered: None, number };
                     self.seats[place] = Some(seat);
                     self.open += 1;
@@ -219,7 +288,7 @@ impl<C: Client> Crowd<C> {
             Ok(()) | Err(Errno::INPROGRESS) => {}
             Err(error) => return Err(error),
         }
-        let data = EventData::new_u64(u64::from(self.connections) << 32 | place as u64);
+        let data = EventData::new_u64(u64::from(self.tally.connections) << 32 | place as u64);
         epoll::add(&self.epoll, &socket, data, EventFlags::IN | EventFlags::OUT | EventFlags::ET)?;
         Ok(socket)
     }
@@ -247,14 +316,14 @@ impl<C: Client> Crowd<C> {
     fn complete(&mut self, place: usize, is_kept: bool) -> Result<()> {
         let Some(seat) = &mut self.seats[place] else { return Ok(()) };
         let latency = seat.started.elapsed();
-        self.latencies.saturating_record(nanoseconds(latency));
+        self.tally.latencies.saturating_record(nanoseconds(latency));
         if let Some(answered) = seat.answered.take() {
-            self.first_bytes.saturating_record(nanoseconds(answered.duration_since(seat.started)));
+            self.tally.first_bytes.saturating_record(nanoseconds(answered.duration_since(seat.started)));
         }
-        self.completed += 1;
-        self.slow += u32::from(latency > SLOW);
-        if is_kept && self.left_to_begin > 0 {
-            self.left_to_begin -= 1;
+        self.tally.completed += 1;
+        self.tally.slow += u32::from(latency > SLOW);
+        if is_kept && self.take() {
+            let Some(seat) = &mut self.seats[place] else { return Ok(()) };
             (seat.started, seat.asked) = (Instant::now(), false);
             // There is no further edge for room that has been there all the time. With no more than that an
             // attempt cannot be done, so this comes back here only by another edge.
@@ -273,29 +342,12 @@ impl<C: Client> Crowd<C> {
     }
 
     fn fail(&mut self, failure: Failure) {
-        *self.failures.entry(failure).or_default() += 1;
+        *self.tally.failures.entry(failure).or_default() += 1;
     }
 
     fn give_up_on_the_late(&mut self) -> Result<()> {
         let is_late = |seat: &Option<Seat<C>>| seat.as_ref().is_some_and(|s| s.started.elapsed() > WAIT_MAX);
         let late: Vec<usize> = (0..self.seats.len()).filter(|&place| is_late(&self.seats[place])).collect();
         late.into_iter().try_for_each(|place| self.abandon(place, "no reply in time".to_owned()))
-    }
-
-    fn answer(&self) -> Value {
-        json!({
-            "completed": self.completed,
-            "failed": self.failures.values().sum::<u32>(),
-            "failures": self.failures,
-            "slow": self.slow,
-            "connections": self.connections,
-            "elapsed_ns": nanoseconds(self.started.elapsed()),
-            "first_byte_p50_ns": self.first_bytes.value_at_quantile(0.50),
-            "first_byte_p99_ns": self.first_bytes.value_at_quantile(0.99),
-            "first_byte_p99.9_ns": self.first_bytes.value_at_quantile(0.999),
-            "p50_ns": self.latencies.value_at_quantile(0.50),
-            "p99_ns": self.latencies.value_at_quantile(0.99),
-            "max_ns": self.latencies.max(),
-        })
     }
 }

@@ -4,8 +4,8 @@
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
-use std::rc::Rc;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use anyhow::{Result, bail};
 
@@ -26,7 +26,7 @@ pub(crate) enum Protocol {
 pub(super) struct Handshake {
     protocol: Protocol,
     /// Each is said once the one before it was answered.
-    messages: Rc<[Vec<u8>]>,
+    messages: Arc<[Vec<u8>]>,
     /// Messages that were answered. 0 <= answered <= messages.len()
     answered: usize,
     /// What has come of the next answer.

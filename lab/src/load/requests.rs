@@ -6,7 +6,7 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
-use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -59,7 +59,7 @@ pub(crate) fn probe(via: SocketAddr, origin: SocketAddr, time: Duration) -> std:
 
 #[derive(Clone, Debug)]
 struct Client {
-    request: Rc<[u8]>,
+    request: Arc<[u8]>,
     persistence: Persistence,
     /// What has come of it.
     answer: Vec<u8>,
