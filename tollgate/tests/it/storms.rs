@@ -147,3 +147,26 @@ fn without_descriptors_those_who_rest_make_room() {
     gateway.await_metric("tollgate_sessions_resting", 0.0);
     assert!(gateway.metric("tollgate_accept_errors_total").unwrap() > 0.0, "there were too few");
 }
+
+/// Who arrives is let in by the same thread that serves who is there.
+#[test]
+fn a_storm_does_not_starve_who_is_there() {
+    const ARRIVALS: usize = 20_000;
+    /// More than were there before the first arrival is noticed, and after the last one.
+    const ROUND_TRIPS_MIN: usize = 100;
+
+    let destination = Destination::echo();
+    for strategy in STRATEGIES {
+        let gateway = Gateway::local(&format!("{strategy}[threads]\nreactors = 1\n"));
+        let mut live = tunnel(&gateway, destination.address);
+        let round_trips = thread::scope(|scope| {
+            let arrive = || (0..ARRIVALS / THREADS).for_each(|_| reset(gateway.connect()));
+            let storm: Vec<_> = (0..THREADS).map(|_| scope.spawn(arrive)).collect();
+            let goes_on = || storm.iter().any(|thread| !thread.is_finished());
+            (0..).take_while(|_| goes_on()).inspect(|_| check_echo(&mut live, b"is anybody there")).count()
+        });
+        assert!(round_trips >= ROUND_TRIPS_MIN, "{strategy}: {round_trips} in a storm of {ARRIVALS}");
+        drop(live);
+        gateway.await_metric("tollgate_connections_active", 0.0);
+    }
+}
