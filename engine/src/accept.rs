@@ -8,7 +8,7 @@
 //! | strategy     | sockets        | who is woken by a connection       | who serves it             | good at                        | weak at                                                      |
 //! |--------------|----------------|------------------------------------|---------------------------|--------------------------------|--------------------------------------------------------------|
 //! | `shared`     | one            | every thread that sleeps           | the fastest               | nothing: it is the herd        | wakes for nothing, more with each thread                     |
-//! | `mutex`      | one            | whoever has the turn               | the same                  | no wake for nothing            | waits while the turn's holder is busy or off its CPU         |
+//! | `mutex`      | one            | whoever has the turn               | the same                  | CPU time: few wakes, batches   | waits for a turn's holder who gets stuck unforeseen          |
 //! | `exclusive`  | one            | the first registered that sleeps   | the same                  | never waits for one thread     | light load gathers on the first thread, for good if it stays |
 //! | `reuse_port` | one per thread | the thread that the hash picks     | the same                  | no thread touches another's    | a busy thread's queue waits for it; balance is luck          |
 //! | `handoff`    | one            | the first registered that sleeps   | the least loaded of three | balance, also of long tunnels  | a wake more where the thread that serves slept               |

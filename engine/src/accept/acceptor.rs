@@ -35,8 +35,8 @@ const REST: Duration = Duration::from_millis(20);
 /// attempt asks for more of it.
 const LONG_REST: Duration = Duration::from_millis(100);
 
-/// While turns of the loop take longer than this, fewer connections are taken at a time: those that are there
-/// wait for the end of the turn.
+/// While turns of the loop take longer than this, fewer connections are taken at a time, for those that are
+/// there wait for the end of the turn; and others are woken to accept.
 const TURN_TARGET: Duration = Duration::from_millis(1);
 
 /// But not less than this part of what the strategy takes: who waits in the kernel's queue is served too.
@@ -60,6 +60,8 @@ pub struct Acceptor {
     state: State,
     /// Whether it has the turn, where threads take turns.
     has_turn: bool,
+    /// Whether it took as many connections as it may at a time, when it last accepted: more may wait.
+    left_some: bool,
     /// When it may be closed, once it is retired.
     closes_at: Option<Nanos>,
 }
@@ -102,6 +104,7 @@ impl Acceptor {
             tag,
             state,
             has_turn: false,
+            left_some: false,
             closes_at: None,
         })
     }
@@ -139,6 +142,7 @@ impl Acceptor {
             }
         }
         // More may wait. The watch is level triggered, so it reports that at the next turn.
+        self.left_some = true;
         Ok(())
     }
 
@@ -176,10 +180,17 @@ impl Acceptor {
     }
 
     /// Gives the turn up, if this thread has it; to be called when what a sleep has brought is accepted, and
-    /// before that is served.
+    /// before that is served. If connections wait, or would have to wait for long until this thread comes
+    /// round, and all others sleep, so that nobody else would see them, one of those is woken to take it.
     pub fn give_turn_up(&mut self) {
-        if std::mem::take(&mut self.has_turn) {
-            self.front().turn.give_up();
+        if !std::mem::take(&mut self.has_turn) {
+            return;
+        }
+        self.front().turn.give_up();
+        let left_some = std::mem::take(&mut self.left_some);
+        let is_slow = self.reactor.stats().turn_length() > TURN_TARGET;
+        if (left_some || is_slow) && self.seat.all_others_sleep() {
+            self.seat.wake_least_loaded(self.reactor.now());
         }
     }
 

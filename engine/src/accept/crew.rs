@@ -146,6 +146,12 @@ impl Seat {
         }
     }
 
+    /// Whether no other thread is awake, as far as can be known: one may be on its way to sleep.
+    pub(super) fn all_others_sleep(&self) -> bool {
+        let mut others = self.members.iter().enumerate().filter(|(number, _)| *number != self.number);
+        others.all(|(_, member)| member.stats.sleeps())
+    }
+
     /// Ends the sleep of every thread that sleeps.
     pub(super) fn wake_all(&self) {
         self.members.iter().for_each(|member| member.parking.wake());

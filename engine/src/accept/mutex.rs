@@ -2,8 +2,8 @@
 //!
 //! A thread tries for the turn before each sleep, and never waits for it: where another has it, it does
 //! without the socket, and tries again before its next sleep, or after [`RETRY`]. The turn's holder gives it
-//! up when it has accepted. Who has far more connections than the others stands back, and wakes the one with
-//! the fewest.
+//! up when it has accepted; if it leaves some who wait, or is slow, it wakes the thread with the least load,
+//! and so does one that has far more connections than the others, and stands back.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use sys::epoll::Trigger;
 use super::{Seat, Strategy};
 
 /// How long a thread that sleeps does without a turn before it tries again: nginx's `accept_mutex_delay`. So
-/// long may a connection wait if whoever has the turn is stuck.
+/// long may a connection wait, while all others sleep, for a thread that was quick until it got stuck.
 pub(super) const RETRY: Duration = Duration::from_millis(500);
 
 /// See the file's header.

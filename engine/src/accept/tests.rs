@@ -314,6 +314,38 @@ fn the_turn_passes_on_when_its_holder_gives_it_up_or_goes() {
 }
 
 #[test]
+fn a_thread_that_gives_its_turn_up_and_leaves_work_wakes_another() {
+    let is_woken = |clients: usize, turn_length: Duration, is_awake: bool| {
+        let (address, drafts) = drafts(&mutex::Mutex, 2);
+        let parking = Arc::clone(&drafts[1].parking);
+        let mut workers: Vec<Worker> = drafts.into_iter().map(Worker::new).collect();
+        let [first, second] = &mut workers[..] else { unreachable!() };
+        let _clients = connect(address, clients);
+        let (stats, now) = (first.reactor.stats(), first.reactor.now());
+        stats.begin_turn(now);
+        (0..64).for_each(|_| stats.end_turn(now + turn_length, false));
+        if is_awake {
+            second.reactor.stats().begin_turn(now);
+        }
+        parking.announce();
+        first.turn(usize::MAX, false);
+        // Without a signal only this ends its sleep.
+        second
+            .reactor
+            .arm(second.reactor.now() + Duration::from_secs(1), crate::reactor::Waiter::Tag(Tag(9)));
+        let mut wakes = Vec::new();
+        second.reactor.turn(&mut wakes, || true).unwrap();
+        wakes.is_empty()
+    };
+    let short = Duration::from_micros(50);
+    let long = Duration::from_millis(20);
+    assert!(!is_woken(1, short, false), "there is nothing for it");
+    assert!(is_woken(100, short, false), "more wait than one takes");
+    assert!(is_woken(1, long, false), "who comes now would wait for the end of a long turn");
+    assert!(!is_woken(100, long, true), "it comes round by itself");
+}
+
+#[test]
 fn a_full_mailbox_leaves_connections_where_they_are() {
     const CLIENTS: usize = 300;
     let (address, mut workers) = workers(&handoff::Handoff, 2);
