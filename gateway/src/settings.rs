@@ -141,12 +141,13 @@ settings! {
 
     /// How connections reach the reactor threads.
     "[accept]" Accept {
-        /// `reuse_port` gives each thread a socket of its own, between which the kernel deals connections out
-        /// by chance: the least work. `handoff` lets whoever is idle accept, and hands each connection to a
-        /// thread that has few: the best balance, for tunnels that last. `exclusive` lets all threads wait on
-        /// one socket and wakes the first that is idle; `mutex` lets them take turns; `shared` wakes all:
-        /// these three are there to be compared with.
-        strategy: AcceptStrategy = "reuse_port";
+        /// `mutex` lets one thread at a time wait for connections, and who has many stands back: the least
+        /// work. `handoff` lets whoever is idle accept, and hands each connection to a thread that has few:
+        /// the best balance, for tunnels that last. `reuse_port` gives each thread a socket of its own,
+        /// between which the kernel deals connections out by chance. `exclusive` lets all threads wait on one
+        /// socket and wakes the first that is idle, `shared` wakes all: these two are there to be compared
+        /// with.
+        strategy: AcceptStrategy = "mutex";
         /// Connections that may wait in the kernel for each listening socket; `net.core.somaxconn` bounds it.
         backlog: u32 = 4096, 1 ..= 65535;
     }
@@ -434,7 +435,7 @@ mod tests {
         let timeouts = Timeouts::default();
         assert_eq!(timeouts.greeting, Duration::from_secs(10));
         assert_eq!(timeouts.lifetime, None);
-        assert_eq!(Accept::default().strategy, AcceptStrategy::ReusePort);
+        assert_eq!(Accept::default().strategy, AcceptStrategy::Mutex);
         assert_eq!(Admin::default().address, "127.0.0.1:9128".parse().unwrap());
         assert_eq!(Ledger::default().directory, PathBuf::from("tollgate-data"));
         assert_eq!(Log::default().to, LogTarget::Stderr);

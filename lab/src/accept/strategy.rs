@@ -22,7 +22,7 @@ impl Strategy {
         [Self::Shared, Self::Mutex, Self::Exclusive, Self::ReusePort, Self::Handoff];
 
     /// The gateway's own choice, where nothing is configured.
-    pub(super) const DEFAULT: Self = Self::ReusePort;
+    pub(super) const DEFAULT: Self = Self::Mutex;
 
     /// The name in configurations and tables.
     pub(super) fn name(self) -> &'static str {
