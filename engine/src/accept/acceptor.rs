@@ -39,6 +39,11 @@ const LONG_REST: Duration = Duration::from_millis(100);
 /// there wait for the end of the turn; and others are woken to accept.
 const TURN_TARGET: Duration = Duration::from_millis(1);
 
+/// Turns in a row that brought no connection, after which whoever has the turn at an address keeps it for as
+/// long as it is quick: with many quiet addresses each thread would pass all of them on before each sleep, by
+/// two calls for each.
+const QUIET_TURNS: u32 = 64;
+
 /// But not less than this part of what the strategy takes: who waits in the kernel's queue is served too.
 const SHARE_MIN: u32 = 8;
 
@@ -62,6 +67,8 @@ pub struct Acceptor {
     has_turn: bool,
     /// Whether it took as many connections as it may at a time, when it last accepted: more may wait.
     left_some: bool,
+    /// Turns in a row that brought no connection.
+    quiet_turns: u32,
     /// When it may be closed, once it is retired.
     closes_at: Option<Nanos>,
 }
@@ -105,6 +112,7 @@ impl Acceptor {
             state,
             has_turn: false,
             left_some: false,
+            quiet_turns: 0,
             closes_at: None,
         })
     }
@@ -121,6 +129,7 @@ impl Acceptor {
             return Ok(());
         }
         self.reactor.stats().accept_wakes.add(1);
+        self.quiet_turns = 0;
         for _ in 0..self.accepts_max() {
             match self.next() {
                 Next::Connection(socket, peer) => {
@@ -183,12 +192,13 @@ impl Acceptor {
     /// before that is served. If connections wait, or would have to wait for long until this thread comes
     /// round, and all others sleep, so that nobody else would see them, one of those is woken to take it.
     pub fn give_turn_up(&mut self) {
-        if !std::mem::take(&mut self.has_turn) {
+        let is_slow = self.reactor.stats().turn_length() > TURN_TARGET;
+        if !self.has_turn || self.quiet_turns >= QUIET_TURNS && !is_slow {
             return;
         }
-        self.front().turn.give_up();
+        self.quiet_turns += 1;
+        self.drop_turn();
         let left_some = std::mem::take(&mut self.left_some);
-        let is_slow = self.reactor.stats().turn_length() > TURN_TARGET;
         if (left_some || is_slow) && self.seat.all_others_sleep() {
             self.seat.wake_least_loaded(self.reactor.now());
         }
@@ -305,7 +315,14 @@ impl Acceptor {
             State::AwaitsTurn(None) | State::Held => {}
         }
         if !matches!(self.state, State::Watching(_)) {
-            self.give_turn_up();
+            self.drop_turn();
+        }
+    }
+
+    /// Leaves the turn to whoever tries for it next.
+    fn drop_turn(&mut self) {
+        if std::mem::take(&mut self.has_turn) {
+            self.front().turn.give_up();
         }
     }
 }

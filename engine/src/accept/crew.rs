@@ -92,23 +92,18 @@ impl Seat {
         self.mail.borrow().is_empty()
     }
 
-    /// Client connections that this thread serves.
-    pub(super) fn connections(&self) -> u64 {
-        self.members[self.number].stats.connections.value()
-    }
-
-    /// The mean of what the threads serve.
-    pub(super) fn connections_mean(&self) -> u64 {
-        let sum: u64 = self.members.iter().map(|member| member.stats.connections.value()).sum();
-        sum / self.members.len() as u64
-    }
-
     /// What a thread has to do at `now`: connections, those handed over to it, and how far it lags behind.
     pub(super) fn load(&self, number: usize, now: Nanos) -> u64 {
         let Member { stats, mail, .. } = &self.members[number];
         let lag = stats.lag(now).as_nanos() / LAG_PER_CONNECTION.as_nanos();
         let lag = u64::try_from(lag).unwrap_or(u64::MAX).min(LAG_CONNECTIONS_MAX);
         stats.connections.value() + mail.len() as u64 + lag
+    }
+
+    /// The mean of all threads' loads at `now`.
+    pub(super) fn load_mean(&self, now: Nanos) -> u64 {
+        let sum: u64 = (0..self.members.len()).map(|number| self.load(number, now)).sum();
+        sum / self.members.len() as u64
     }
 
     /// Two other threads, different ones at each call until every pair has been; one or none where there are

@@ -2,8 +2,9 @@
 //!
 //! A thread tries for the turn before each sleep, and never waits for it: where another has it, it does
 //! without the socket, and tries again before its next sleep, or after [`RETRY`]. The turn's holder gives it
-//! up when it has accepted; if it leaves some who wait, or is slow, it wakes the thread with the least load,
-//! and so does one that has far more connections than the others, and stands back.
+//! up when it has accepted, and keeps it where nobody comes. If it leaves some who wait, or is slow, and all
+//! others sleep, it wakes the one with the least load; so does a thread that has far more to do than the
+//! others, and stands back.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -16,6 +17,10 @@ use super::{Seat, Strategy};
 /// How long a thread that sleeps does without a turn before it tries again: nginx's `accept_mutex_delay`. So
 /// long may a connection wait, while all others sleep, for a thread that was quick until it got stuck.
 pub(super) const RETRY: Duration = Duration::from_millis(500);
+
+/// So much more than the mean, and an eighth of it, a thread may have to do before it leaves the turn to
+/// others: a few connections are no imbalance, and turns of a few hundred microseconds no lag.
+const MARGIN: u64 = 3;
 
 /// See the file's header.
 pub(super) struct Mutex;
@@ -53,7 +58,7 @@ impl Turn {
         if self.taken.load(Ordering::Relaxed) {
             return false;
         }
-        if stands_back(seat) {
+        if stands_back(seat, now) {
             seat.wake_least_loaded(now);
             return false;
         }
@@ -66,9 +71,9 @@ impl Turn {
     }
 }
 
-/// Whether `seat`'s thread has so many more connections than the mean that it leaves its turn to others: an
-/// eighth more, as nginx has it of what its connection table has left.
-fn stands_back(seat: &Seat) -> bool {
-    let mean = seat.connections_mean();
-    seat.connections() > mean + mean / 8 + 1
+/// Whether `seat`'s thread has so much more to do than the mean that it leaves its turn to others. The eighth
+/// is nginx's, of what its connection table has left; that lag counts too is ours.
+fn stands_back(seat: &Seat, now: Nanos) -> bool {
+    let mean = seat.load_mean(now);
+    seat.load(seat.number(), now) > mean + mean / 8 + MARGIN
 }

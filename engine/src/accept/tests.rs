@@ -19,6 +19,9 @@ use crate::stats::ReactorStats;
 const THREADS: usize = 3;
 const DOOR: u32 = 5;
 
+/// More turns than an address is quiet after.
+const QUIET_ENOUGH: usize = 1_000;
+
 /// What a thread is made of, before it runs.
 struct Draft {
     parking: Arc<Parking>,
@@ -70,6 +73,23 @@ impl Worker {
         }
         self.reactor.stats().connections.set(self.taken.len() as u64);
         !wakes.is_empty() || self.taken.len() > before
+    }
+
+    /// As if its turns had taken so long.
+    fn pretend_turns_of(&self, length: Duration) {
+        let (stats, now) = (self.reactor.stats(), self.reactor.now());
+        stats.begin_turn(now);
+        (0..64).for_each(|_| stats.end_turn(now + length, false));
+    }
+
+    /// Whether it gets the turn; it does not keep it.
+    fn gets_turn(&mut self) -> bool {
+        let acceptor = self.acceptor.as_mut().unwrap();
+        acceptor.take_turn();
+        let (watched, _) = self.reactor.load();
+        acceptor.hold();
+        acceptor.resume();
+        watched > 0
     }
 
     /// A step of retiring; true once nothing of the address can reach this thread any more.
@@ -214,8 +234,7 @@ fn a_thread_that_lags_takes_fewer_at_a_time() {
         let _clients = connect(address, 2 * most);
         worker.turn(usize::MAX, false);
         assert_eq!(worker.taken.len(), most, "{}", strategy.name());
-        let (stats, now) = (worker.reactor.stats(), worker.reactor.now());
-        (0..64).for_each(|_| stats.end_turn(now + Duration::from_secs(1), false));
+        worker.pretend_turns_of(Duration::from_secs(1));
         worker.turn(usize::MAX, false);
         let taken = worker.taken.len() - most;
         assert_eq!(taken, (most / 8).max(1), "{}: and not none", strategy.name());
@@ -314,6 +333,34 @@ fn the_turn_passes_on_when_its_holder_gives_it_up_or_goes() {
 }
 
 #[test]
+fn the_turn_at_a_quiet_address_stays_with_who_is_quick() {
+    let (address, mut workers) = workers(&mutex::Mutex, 2);
+    let [first, second] = &mut workers[..] else { unreachable!() };
+    // Whether the second one gets the turn that the first one had for a turn of the loop.
+    let mut passes_on = |first: &mut Worker| {
+        first.turn(usize::MAX, false);
+        second.gets_turn()
+    };
+    assert!((0..QUIET_ENOUGH).any(|_| !passes_on(first)), "nobody comes");
+    let _client = connect(address, 1);
+    assert!(passes_on(first), "somebody has come");
+    assert!((0..QUIET_ENOUGH).any(|_| !passes_on(first)), "it is quiet again");
+    first.pretend_turns_of(Duration::from_millis(20));
+    assert!(passes_on(first), "who comes now would wait for the end of a long turn");
+}
+
+#[test]
+fn a_thread_that_lags_leaves_the_turn_to_another() {
+    let (_, mut workers) = workers(&mutex::Mutex, 2);
+    workers[0].pretend_turns_of(Duration::from_micros(200));
+    assert!(workers[0].gets_turn());
+    workers[0].pretend_turns_of(Duration::from_millis(3));
+    assert!(!workers[0].gets_turn(), "the other one sleeps");
+    workers[1].reactor.stats().connections.set(100);
+    assert!(workers[0].gets_turn(), "the other one has far more to do");
+}
+
+#[test]
 fn a_thread_that_gives_its_turn_up_and_leaves_work_wakes_another() {
     let is_woken = |clients: usize, turn_length: Duration, is_awake: bool| {
         let (address, drafts) = drafts(&mutex::Mutex, 2);
@@ -321,11 +368,11 @@ fn a_thread_that_gives_its_turn_up_and_leaves_work_wakes_another() {
         let mut workers: Vec<Worker> = drafts.into_iter().map(Worker::new).collect();
         let [first, second] = &mut workers[..] else { unreachable!() };
         let _clients = connect(address, clients);
-        let (stats, now) = (first.reactor.stats(), first.reactor.now());
-        stats.begin_turn(now);
-        (0..64).for_each(|_| stats.end_turn(now + turn_length, false));
+        first.pretend_turns_of(turn_length);
+        // With so many it is not the first one that stands back.
+        second.reactor.stats().connections.set(100);
         if is_awake {
-            second.reactor.stats().begin_turn(now);
+            second.reactor.stats().begin_turn(second.reactor.now());
         }
         parking.announce();
         first.turn(usize::MAX, false);
