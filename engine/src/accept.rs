@@ -155,7 +155,8 @@ pub struct Ends(Weak<Front>);
 
 impl Ends {
     /// Whether every thread's end of the address is closed: nobody can hand over a connection of it any more
-    /// (see [`Seat::take`]), though some may wait that were handed over before.
+    /// (see [`Seat::take`]), though some may wait that were handed over before. The last one that closes his
+    /// wakes all threads; one that waits for it has to look once more on its way to sleep.
     pub fn are_closed(&self) -> bool {
         self.0.strong_count() == 0
     }

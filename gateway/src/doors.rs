@@ -40,6 +40,14 @@ struct Door {
     retired: Option<Rc<Current>>,
 }
 
+impl Door {
+    /// Whether nothing can come of it any more, but for what waits already. Whoever makes it so wakes this
+    /// thread.
+    fn is_over(&self) -> bool {
+        self.acceptor.is_none() && self.ends.are_closed()
+    }
+}
+
 #[derive(Clone, Copy)]
 struct Facts {
     /// The address with the port that the kernel chose.
@@ -150,9 +158,9 @@ impl Doors {
         self.arrivals.pop_front()
     }
 
-    /// Whether no connection waits for a place here.
+    /// Whether no connection waits for a place here, and no door to be forgotten.
     pub(crate) fn is_quiet(&self) -> bool {
-        self.arrivals.is_empty() && self.seat.is_empty()
+        self.arrivals.is_empty() && self.seat.is_empty() && !self.doors.iter().any(Door::is_over)
     }
 
     /// Whether nobody can arrive any more.
@@ -173,8 +181,8 @@ impl Doors {
 
     /// Forgets closed doors of which nothing can come any more.
     pub(crate) fn sweep(&mut self, snapshot: &Rc<Current>) {
-        let is_over = |door: &Door| door.acceptor.is_none() && door.ends.are_closed();
-        let over: Vec<u32> = self.doors.iter().filter(|door| is_over(door)).map(|door| door.number).collect();
+        let over: Vec<u32> =
+            self.doors.iter().filter(|door| door.is_over()).map(|door| door.number).collect();
         if over.is_empty() {
             return;
         }
