@@ -130,10 +130,16 @@ impl Acceptor {
         }
         self.reactor.stats().accept_wakes.add(1);
         self.quiet_turns = 0;
+        // More may wait than it takes. The watch is level triggered, so it reports that at the next turn.
+        self.left_some = true;
+        let mut has_handed_over = false;
         for _ in 0..self.accepts_max() {
             match self.next() {
                 Next::Connection(socket, peer) => {
-                    let Some((socket, peer)) = self.hand_over(socket, peer) else { continue };
+                    let Some((socket, peer)) = self.hand_over(socket, peer) else {
+                        has_handed_over = true;
+                        continue;
+                    };
                     if !accepted(socket, peer) {
                         self.set(State::Held);
                         return Ok(());
@@ -141,7 +147,8 @@ impl Acceptor {
                 }
                 Next::None => {
                     self.reactor.stats().accepts_empty.add(1);
-                    return Ok(());
+                    self.left_some = false;
+                    break;
                 }
                 Next::Gone => {}
                 Next::Later(shortage) => {
@@ -150,8 +157,12 @@ impl Acceptor {
                 }
             }
         }
-        // More may wait. The watch is level triggered, so it reports that at the next turn.
-        self.left_some = true;
+        // The kernel wakes whoever watches first: who has more to do than others watches anew, behind them
+        // (see `handoff`).
+        if has_handed_over {
+            self.set(State::Held);
+            self.watch();
+        }
         Ok(())
     }
 

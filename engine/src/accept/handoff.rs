@@ -1,6 +1,10 @@
 //! `handoff`: one socket; whoever is woken accepts, and hands each connection to the least loaded of itself
 //! and two others. HAProxy's way (listener.c), without a lock and without a queue in which one thread can
 //! stall another (`sys::mailbox`).
+//!
+//! The kernel wakes the first thread that sleeps, at leisure the same one each time. If that one has more to
+//! do than others, each connection would wait for it and be handed over; so who hands over watches anew,
+//! behind the others.
 
 use sys::clock::Nanos;
 use sys::epoll::Trigger;

@@ -37,6 +37,8 @@ struct Worker {
     acceptor: Option<Acceptor>,
     ends: Ends,
     taken: Vec<(Socket, SocketAddr)>,
+    /// Connections that it serves besides.
+    others: usize,
 }
 
 impl Worker {
@@ -44,7 +46,7 @@ impl Worker {
         let reactor = Reactor::new(parking, stats).unwrap();
         let (seat, ends) = (Rc::new(seat), entrance.ends());
         let acceptor = Acceptor::new(&reactor, &seat, entrance, Tag(7)).unwrap();
-        Worker { reactor, seat, acceptor: Some(acceptor), ends, taken: Vec::new() }
+        Worker { reactor, seat, acceptor: Some(acceptor), ends, taken: Vec::new(), others: 0 }
     }
 
     /// One turn, without sleep unless it `may_sleep`; true if it was woken or took a connection.
@@ -71,7 +73,7 @@ impl Worker {
             assert_eq!(door, DOOR);
             self.taken.push((socket, peer));
         }
-        self.reactor.stats().connections.set(self.taken.len() as u64);
+        self.reactor.stats().connections.set((self.others + self.taken.len()) as u64);
         !wakes.is_empty() || self.taken.len() > before
     }
 
@@ -180,7 +182,8 @@ fn threads_that_sleep_lose_nobody_also_when_the_listener_goes() {
                         served.fetch_add(worker.taken.drain(..).count(), Ordering::Relaxed);
                     }
                     while !worker.retire() {
-                        worker.reactor.turn(&mut Vec::new(), || worker.seat.is_empty()).unwrap();
+                        let may_sleep = || worker.seat.is_empty() && !worker.ends.are_closed();
+                        worker.reactor.turn(&mut Vec::new(), may_sleep).unwrap();
                     }
                     served.fetch_add(worker.taken.drain(..).count(), Ordering::Relaxed);
                 });
@@ -306,6 +309,45 @@ fn connections_that_stay_are_dealt_out_evenly() {
         let bound = if name == "handoff" { mean + 5 } else { mean + mean / 8 + 5 };
         assert!(most <= bound, "{name}: {counts:?}");
     }
+}
+
+/// Without it the kernel would wake the same thread each time: the first that watched.
+#[test]
+fn who_has_to_hand_over_is_woken_last() {
+    const CLIENTS: usize = 50;
+    let (address, drafts) = drafts(&handoff::Handoff, 2);
+    let stats: Vec<_> = drafts.iter().map(|draft| Arc::clone(&draft.stats)).collect();
+    let parkings: Vec<_> = drafts.iter().map(|draft| Arc::clone(&draft.parking)).collect();
+    let (watching, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
+    thread::scope(|scope| {
+        for (number, draft) in drafts.into_iter().enumerate() {
+            let (watching, is_over) = (&watching, &is_over);
+            scope.spawn(move || {
+                let mut worker = Worker::new(draft);
+                // The first one that watches is busy.
+                worker.others = if number == 0 { 1_000 } else { 0 };
+                worker.turn(usize::MAX, false);
+                watching.fetch_add(1, Ordering::Relaxed);
+                while !is_over.load(Ordering::Relaxed) {
+                    worker.turn(usize::MAX, true);
+                }
+            });
+            while watching.load(Ordering::Relaxed) <= number {
+                thread::yield_now();
+            }
+        }
+        let accepts = || stats.iter().map(|stats| stats.accepts.value()).sum::<u64>();
+        for number in 1..=CLIENTS {
+            let _client = connect(address, 1);
+            while accepts() < number as u64 {
+                thread::sleep(Duration::from_millis(1));
+            }
+        }
+        is_over.store(true, Ordering::Relaxed);
+        parkings.iter().for_each(|parking| parking.wake());
+    });
+    let of_the_busy_one = stats[0].accepts.value() as usize;
+    assert!(of_the_busy_one < CLIENTS / 2, "{of_the_busy_one} of {CLIENTS}");
 }
 
 #[test]
