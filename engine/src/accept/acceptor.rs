@@ -39,13 +39,13 @@ const LONG_REST: Duration = Duration::from_millis(100);
 /// there wait for the end of the turn; and others are woken to accept.
 const TURN_TARGET: Duration = Duration::from_millis(1);
 
+/// But not less than this part of what the strategy takes: who waits in the kernel's queue is served too.
+const SHARE_MIN: u32 = 8;
+
 /// Turns in a row that brought no connection, after which whoever has the turn at an address keeps it for as
 /// long as it is quick: with many quiet addresses each thread would pass all of them on before each sleep, by
 /// two calls for each.
 const QUIET_TURNS: u32 = 64;
-
-/// But not less than this part of what the strategy takes: who waits in the kernel's queue is served too.
-const SHARE_MIN: u32 = 8;
 
 /// Connections that a retired listener hands over at a time.
 const RETIRE_ACCEPTS_MAX: u32 = 4_096;
@@ -207,7 +207,7 @@ impl Acceptor {
         if !self.has_turn || self.quiet_turns >= QUIET_TURNS && !is_slow {
             return;
         }
-        self.quiet_turns += 1;
+        self.quiet_turns = self.quiet_turns.saturating_add(1);
         self.drop_turn();
         let left_some = std::mem::take(&mut self.left_some);
         if (left_some || is_slow) && self.seat.all_others_sleep() {
