@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -131,6 +131,19 @@ impl Gateway {
     pub(crate) fn signal(&self, signal: Signal) {
         let pid = Pid::from_child(&self.child);
         kill_process(pid, signal).unwrap();
+    }
+
+    /// Stops it; what it does after this it does once it is told to go on.
+    pub(crate) fn freeze(&self) {
+        let pid = Pid::from_child(&self.child);
+        kill_process(pid, Signal::STOP).unwrap();
+        // The kernel reports it when the last of its threads has stopped.
+        let (_, status) = waitpid(Some(pid), WaitOptions::UNTRACED).unwrap().unwrap();
+        assert!(status.stopped(), "it has ended: {status:?}");
+    }
+
+    pub(crate) fn thaw(&self) {
+        self.signal(Signal::CONT);
     }
 
     /// Writes the configuration anew and asks for a reload.

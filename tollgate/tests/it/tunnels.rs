@@ -8,10 +8,10 @@ use std::thread;
 
 use rustix::net::SendFlags;
 
-use crate::harness::{Gateway, eventually};
+use crate::harness::{Gateway, STRATEGIES, eventually};
 use crate::peers::{
     Destination, Way, ask_socks, check_echo, connect_request, echo, pattern, read_all, read_answer,
-    read_exactly, read_reply, socks_request, tunnel,
+    read_exactly, read_reply, reset, socks_request, tunnel,
 };
 
 const UP: usize = 7_654_321;
@@ -174,6 +174,24 @@ fn a_client_that_asked_and_ended_before_it_was_accepted_is_served() {
     gateway.stop();
     let bytes = (0..50).map(|number| number * 2_000).sum();
     assert_eq!(gateway.usage(), (50, bytes, bytes));
+}
+
+#[test]
+fn for_a_client_who_hung_up_before_it_was_accepted_nobody_is_dialled() {
+    const LEFT: usize = 20;
+    let destination = Destination::echo();
+    for strategy in STRATEGIES {
+        let gateway = Gateway::forwarding(destination.address, strategy);
+        let before = destination.accepted();
+        // The kernel goes on to take connections in.
+        gateway.freeze();
+        (0..LEFT).for_each(|_| reset(TcpStream::connect(gateway.listeners[1]).unwrap()));
+        gateway.thaw();
+        check_echo(&mut Way::Forward.open(&gateway, destination.address), b"who stays is served");
+        gateway.await_metric("tollgate_connections_active", 0.0);
+        gateway.await_metric("tollgate_handshakes_active", 0.0);
+        assert_eq!(destination.accepted() - before, 1, "{strategy}");
+    }
 }
 
 #[test]
