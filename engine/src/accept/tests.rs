@@ -112,6 +112,12 @@ impl Worker {
     }
 }
 
+/// Whether somebody has ended the sleep that this thread had announced.
+fn is_signalled(parking: &Parking) -> bool {
+    let mut signal = File::from(parking.as_fd().try_clone_to_owned().unwrap());
+    signal.read(&mut [0; 8]).is_ok()
+}
+
 fn drafts(strategy: &'static dyn Strategy, threads: usize) -> (SocketAddr, Vec<Draft>) {
     let entrances =
         listen(strategy, "127.0.0.1:0".parse().unwrap(), ListenOptions::plain(128), threads, DOOR).unwrap();
@@ -405,6 +411,24 @@ fn a_thread_that_lags_leaves_the_turn_to_another() {
 }
 
 #[test]
+fn a_thread_that_stands_back_wakes_another_only_while_the_turn_is_free() {
+    let (_, drafts) = drafts(&mutex::Mutex, 3);
+    let idle = Arc::clone(&drafts[2].parking);
+    let mut workers: Vec<Worker> = drafts.into_iter().map(Worker::new).collect();
+    // The second one has far more to do than the others, and the third one least.
+    workers[0].reactor.stats().connections.set(1);
+    workers[1].reactor.stats().connections.set(100);
+    idle.announce();
+    let mut take_turn = |worker: usize| workers[worker].acceptor.as_mut().unwrap().take_turn();
+    take_turn(0);
+    take_turn(1);
+    assert!(!is_signalled(&idle), "it would wake for nothing: the first one accepts");
+    workers[0].acceptor.as_mut().unwrap().give_turn_up();
+    workers[1].acceptor.as_mut().unwrap().take_turn();
+    assert!(is_signalled(&idle));
+}
+
+#[test]
 fn a_thread_that_gives_its_turn_up_and_leaves_work_wakes_another() {
     let is_woken = |clients: usize, turn_length: Duration, is_awake: bool| {
         let (address, drafts) = drafts(&mutex::Mutex, 2);
@@ -422,8 +446,7 @@ fn a_thread_that_gives_its_turn_up_and_leaves_work_wakes_another() {
         // It slept until now: what the test itself takes is no turn.
         first.reactor.stats().end_turn(first.reactor.now(), true);
         first.turn(usize::MAX, false);
-        let mut signal = File::from(parking.as_fd().try_clone_to_owned().unwrap());
-        signal.read(&mut [0; 8]).is_ok()
+        is_signalled(&parking)
     };
     let short = Duration::from_micros(50);
     let long = Duration::from_millis(20);
