@@ -158,9 +158,11 @@ impl Doors {
         self.arrivals.pop_front()
     }
 
-    /// Whether no connection waits for a place here, and no door to be forgotten.
+    /// Whether no connection waits for a place here, no turn to be taken, and no door to be forgotten.
     pub(crate) fn is_quiet(&self) -> bool {
-        self.arrivals.is_empty() && self.seat.is_empty() && !self.doors.iter().any(Door::is_over)
+        let has_work =
+            |door: &Door| door.is_over() || door.acceptor.as_ref().is_some_and(Acceptor::may_have_turn);
+        self.arrivals.is_empty() && self.seat.is_empty() && !self.doors.iter().any(has_work)
     }
 
     /// Whether nobody can arrive any more.

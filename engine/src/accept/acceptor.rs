@@ -21,7 +21,7 @@ use std::time::Duration;
 use sys::clock::Nanos;
 use sys::socket::{AcceptError, FirstAck, Listener, Shortage, Socket};
 
-use super::mutex::RETRY;
+use super::mutex::{Attempt, RETRY};
 use super::{Entrance, Front, Handed, Seat};
 use crate::reactor::{Reactor, Tag, Waiter};
 use crate::slab::Key;
@@ -65,6 +65,8 @@ pub struct Acceptor {
     state: State,
     /// Whether it has the turn, where threads take turns.
     has_turn: bool,
+    /// Whether it left the turn to others when it last tried for it.
+    stood_back: bool,
     /// Whether it took as many connections as it may at a time, when it last accepted: more may wait.
     left_some: bool,
     /// Turns in a row that brought no connection.
@@ -111,6 +113,7 @@ impl Acceptor {
             tag,
             state,
             has_turn: false,
+            stood_back: false,
             left_some: false,
             quiet_turns: 0,
             closes_at: None,
@@ -141,7 +144,7 @@ impl Acceptor {
                         continue;
                     };
                     if !accepted(socket, peer) {
-                        self.set(State::Held);
+                        self.hold();
                         return Ok(());
                     }
                 }
@@ -173,7 +176,11 @@ impl Acceptor {
 
     /// Takes nothing until [`Acceptor::resume`]: the owner has no place for a connection.
     pub fn hold(&mut self) {
+        let had_turn = self.has_turn;
         self.set(State::Held);
+        if had_turn {
+            self.pass_turn_on();
+        }
     }
 
     /// Goes on after [`Acceptor::hold`], or after `accepted` had no place for another connection.
@@ -186,17 +193,25 @@ impl Acceptor {
     /// Where threads take turns, tries to get this one's, or does without the socket until it comes. To be
     /// called before each sleep, whatever the strategy.
     pub fn take_turn(&mut self) {
-        let takes_part = matches!(self.state, State::Watching(_) | State::AwaitsTurn(_));
-        if !self.front().strategy.takes_turns() || self.has_turn || !takes_part || self.closes_at.is_some() {
+        if self.has_turn || !self.takes_part_in_turns() {
             return;
         }
-        if self.front().turn.try_take(&self.seat, self.reactor.now()) {
+        let attempt = self.front().turn.try_take(&self.seat, self.reactor.now());
+        self.stood_back = attempt == Attempt::LeftToOthers;
+        if attempt == Attempt::Taken {
             self.has_turn = true;
             self.watch();
         } else if !matches!(self.state, State::AwaitsTurn(Some(_))) {
             let retry = self.reactor.arm(self.reactor.now() + RETRY, Waiter::Tag(self.tag));
             self.set(State::AwaitsTurn(Some(retry)));
         }
+    }
+
+    /// Whether the turn that another thread had has become free since this one tried for it; to be asked at
+    /// the last look before a sleep. Who gives the turn up and stands back wakes another thread only if that
+    /// sleeps, or has said that it will.
+    pub fn may_have_turn(&self) -> bool {
+        !self.has_turn && !self.stood_back && self.takes_part_in_turns() && self.front().turn.is_free()
     }
 
     /// Gives the turn up, if this thread has it; to be called when what a sleep has brought is accepted, and
@@ -210,8 +225,8 @@ impl Acceptor {
         self.quiet_turns = self.quiet_turns.saturating_add(1);
         self.drop_turn();
         let left_some = std::mem::take(&mut self.left_some);
-        if (left_some || is_slow) && self.seat.all_others_sleep() {
-            self.seat.wake_least_loaded(self.reactor.now());
+        if left_some || is_slow {
+            self.pass_turn_on();
         }
     }
 
@@ -327,6 +342,20 @@ impl Acceptor {
         }
         if !matches!(self.state, State::Watching(_)) {
             self.drop_turn();
+        }
+    }
+
+    /// Whether it tries for turns: where threads take them, while it has place and is not retired.
+    fn takes_part_in_turns(&self) -> bool {
+        self.front().strategy.takes_turns()
+            && self.closes_at.is_none()
+            && matches!(self.state, State::Watching(_) | State::AwaitsTurn(_))
+    }
+
+    /// Wakes another thread to take the turn, if all others sleep: who is awake tries for it by himself.
+    fn pass_turn_on(&self) {
+        if self.seat.all_others_sleep() {
+            self.seat.wake_least_loaded(self.reactor.now());
         }
     }
 

@@ -2,9 +2,10 @@
 //!
 //! A thread tries for the turn before each sleep, and never waits for it: where another has it, it does
 //! without the socket, and tries again before its next sleep, or after [`RETRY`]. The turn's holder gives it
-//! up when it has accepted, and keeps it where nobody comes. If it leaves some who wait, or is slow, and all
-//! others sleep, it wakes the one with the least load; so does a thread that has far more to do than the
-//! others, and stands back.
+//! up when it has accepted, and keeps it where nobody comes. If it leaves some who wait, or is slow, or has
+//! no place, and all others sleep, it wakes the one with the least load; so does a thread that has far more
+//! to do than the others, and stands back. A turn that becomes free between a thread's attempt and its sleep
+//! is seen at the last look before the sleep.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -52,23 +53,36 @@ pub(super) struct Turn {
 impl Turn {
     /// Takes the turn for `seat`'s thread, if nobody has it, and unless that thread stands back: then the one
     /// with the least load at `now` is woken to take it.
-    pub(super) fn try_take(&self, seat: &Seat, now: Nanos) -> bool {
-        // Relaxed, here and below: the turn guards no memory, only a place in the kernel's wait queue. The
-        // look before the swap leaves the cache line where it is while another has the turn.
-        if self.taken.load(Ordering::Relaxed) {
-            return false;
+    pub(super) fn try_take(&self, seat: &Seat, now: Nanos) -> Attempt {
+        // The look before the swap leaves the cache line where it is while another has the turn.
+        if !self.is_free() {
+            return Attempt::AnotherHasIt;
         }
         if stands_back(seat, now) {
             seat.wake_least_loaded(now);
-            return false;
+            return Attempt::LeftToOthers;
         }
-        !self.taken.swap(true, Ordering::Relaxed)
+        if self.taken.swap(true, Ordering::Relaxed) { Attempt::AnotherHasIt } else { Attempt::Taken }
+    }
+
+    /// Whether nobody has it.
+    pub(super) fn is_free(&self) -> bool {
+        // Relaxed, as everywhere here: the turn guards no memory, only a place in the kernel's wait queue.
+        !self.taken.load(Ordering::Relaxed)
     }
 
     /// Gives the turn up. Only who has it may call.
     pub(super) fn give_up(&self) {
         self.taken.store(false, Ordering::Relaxed);
     }
+}
+
+/// What became of an attempt to take the turn.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Attempt {
+    Taken,
+    AnotherHasIt,
+    LeftToOthers,
 }
 
 /// Whether `seat`'s thread has so much more to do than the mean that it leaves its turn to others. The eighth

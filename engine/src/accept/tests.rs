@@ -57,7 +57,8 @@ impl Worker {
         if let Some(acceptor) = &mut self.acceptor {
             acceptor.take_turn();
         }
-        self.reactor.turn(&mut wakes, || may_sleep && self.seat.is_empty()).unwrap();
+        let is_idle = || self.seat.is_empty() && !self.acceptor.as_ref().is_some_and(Acceptor::may_have_turn);
+        self.reactor.turn(&mut wakes, || may_sleep && is_idle()).unwrap();
         for wake in &wakes {
             assert!(matches!(wake, Wake::Ready(Tag(7), _) | Wake::Due(Tag(7))));
             let Some(acceptor) = &mut self.acceptor else { continue };
@@ -426,6 +427,42 @@ fn a_thread_that_stands_back_wakes_another_only_while_the_turn_is_free() {
     workers[0].acceptor.as_mut().unwrap().give_turn_up();
     workers[1].acceptor.as_mut().unwrap().take_turn();
     assert!(is_signalled(&idle));
+}
+
+#[test]
+fn a_turn_that_becomes_free_before_a_sleep_is_tried_for_again() {
+    let (_, mut workers) = workers(&mutex::Mutex, 2);
+    let [first, second] = &mut workers[..] else { unreachable!() };
+    let (first, stats) = (first.acceptor.as_mut().unwrap(), second.reactor.stats());
+    let second = second.acceptor.as_mut().unwrap();
+    first.take_turn();
+    second.take_turn();
+    assert!(!first.may_have_turn() && !second.may_have_turn(), "the first one has it");
+    first.give_turn_up();
+    assert!(second.may_have_turn(), "nobody has it, and nobody would say so");
+    stats.connections.set(100);
+    second.take_turn();
+    assert!(!second.may_have_turn(), "who stands back sleeps: another was woken");
+    stats.connections.set(0);
+    second.take_turn();
+    first.take_turn();
+    second.hold();
+    assert!(!second.may_have_turn(), "nor who has no place");
+}
+
+#[test]
+fn who_has_no_place_and_has_the_turn_wakes_another() {
+    let (_, drafts) = drafts(&mutex::Mutex, 2);
+    let other = Arc::clone(&drafts[1].parking);
+    let mut workers: Vec<Worker> = drafts.into_iter().map(Worker::new).collect();
+    let acceptor = workers[0].acceptor.as_mut().unwrap();
+    other.announce();
+    acceptor.hold();
+    assert!(!is_signalled(&other), "it did not have the turn");
+    acceptor.resume();
+    acceptor.take_turn();
+    acceptor.hold();
+    assert!(is_signalled(&other));
 }
 
 #[test]
