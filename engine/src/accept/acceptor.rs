@@ -178,8 +178,10 @@ impl Acceptor {
     pub fn hold(&mut self) {
         let had_turn = self.has_turn;
         self.set(State::Held);
+        // Who is on its way to sleep, and saw the turn taken at its last look, has to be woken too: this
+        // thread does not come back for the turn. And whoever is chosen may have no place either.
         if had_turn {
-            self.pass_turn_on();
+            self.seat.wake_all();
         }
     }
 
@@ -225,8 +227,8 @@ impl Acceptor {
         self.quiet_turns = self.quiet_turns.saturating_add(1);
         self.drop_turn();
         let left_some = std::mem::take(&mut self.left_some);
-        if left_some || is_slow {
-            self.pass_turn_on();
+        if (left_some || is_slow) && self.seat.all_others_sleep() {
+            self.seat.wake_least_loaded(self.reactor.now());
         }
     }
 
@@ -350,13 +352,6 @@ impl Acceptor {
         self.front().strategy.takes_turns()
             && self.closes_at.is_none()
             && matches!(self.state, State::Watching(_) | State::AwaitsTurn(_))
-    }
-
-    /// Wakes another thread to take the turn, if all others sleep: who is awake tries for it by himself.
-    fn pass_turn_on(&self) {
-        if self.seat.all_others_sleep() {
-            self.seat.wake_least_loaded(self.reactor.now());
-        }
     }
 
     /// Leaves the turn to whoever tries for it next.

@@ -2,10 +2,10 @@
 //!
 //! A thread tries for the turn before each sleep, and never waits for it: where another has it, it does
 //! without the socket, and tries again before its next sleep, or after [`RETRY`]. The turn's holder gives it
-//! up when it has accepted, and keeps it where nobody comes. If it leaves some who wait, or is slow, or has
-//! no place, and all others sleep, it wakes the one with the least load; so does a thread that has far more
-//! to do than the others, and stands back. A turn that becomes free between a thread's attempt and its sleep
-//! is seen at the last look before the sleep.
+//! up when it has accepted, and keeps it where nobody comes. If it leaves some who wait, or is slow, and all
+//! others sleep, it wakes the one with the least load; so does a thread that has far more to do than the
+//! others, and stands back. One that has no place, and so does not come back for the turn, wakes all. A turn
+//! that becomes free between a thread's attempt and its sleep is seen at the last look before the sleep.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

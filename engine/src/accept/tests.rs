@@ -451,18 +451,21 @@ fn a_turn_that_becomes_free_before_a_sleep_is_tried_for_again() {
 }
 
 #[test]
-fn who_has_no_place_and_has_the_turn_wakes_another() {
-    let (_, drafts) = drafts(&mutex::Mutex, 2);
-    let other = Arc::clone(&drafts[1].parking);
+fn who_has_no_place_and_has_the_turn_wakes_all_others() {
+    let (_, drafts) = drafts(&mutex::Mutex, 3);
+    let others = [1, 2].map(|number: usize| Arc::clone(&drafts[number].parking));
     let mut workers: Vec<Worker> = drafts.into_iter().map(Worker::new).collect();
+    // It has looked for the turn and found it taken, and is not asleep yet.
+    let on_its_way = &workers[1].reactor;
+    on_its_way.stats().begin_turn(on_its_way.now());
+    others.iter().for_each(|other| other.announce());
     let acceptor = workers[0].acceptor.as_mut().unwrap();
-    other.announce();
     acceptor.hold();
-    assert!(!is_signalled(&other), "it did not have the turn");
+    assert!(others.iter().all(|other| !is_signalled(other)), "it did not have the turn");
     acceptor.resume();
     acceptor.take_turn();
     acceptor.hold();
-    assert!(is_signalled(&other));
+    assert!(others.iter().all(|other| is_signalled(other)));
 }
 
 #[test]
