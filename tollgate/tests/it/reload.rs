@@ -157,7 +157,9 @@ fn a_wrong_configuration_changes_nothing() {
             line["text"] == "reload refused, the old configuration stays" && line["level"] == "error"
         };
         eventually("it is told", || gateway.log().iter().filter(refused).count() == count + 1);
-        assert!(gateway.errors().contains("reload refused"), "{}", gateway.errors());
+        eventually("standard error tells it too", || {
+            gateway.errors().matches("reload refused").count() == count + 1
+        });
         check_echo(&mut old, b"the old one lives");
         check_echo(&mut tunnel(&gateway, destination.address), b"and new ones are served");
     }
