@@ -167,7 +167,8 @@ impl Server {
         let (mut wakes, mut ready) = (Vec::new(), Vec::new());
         while self.inbox.is_empty() {
             self.acceptor.take_turn();
-            self.reactor.turn(&mut wakes, || self.inbox.is_empty() && self.seat.is_empty())?;
+            let is_idle = || self.inbox.is_empty() && self.seat.is_empty() && !self.acceptor.may_have_turn();
+            self.reactor.turn(&mut wakes, is_idle)?;
             for wake in wakes.drain(..) {
                 match wake {
                     Wake::Ready(LISTENER, _) | Wake::Due(LISTENER) => self.accept()?,
