@@ -55,6 +55,8 @@ pub struct ReactorStats {
     pub timers: Counter,
     /// Client connections that the thread serves, as the loop's owner last told.
     pub connections: Counter,
+    /// 1 while the thread has no place for another connection, else 0.
+    pub is_full: Counter,
     /// Wakes for a listener.
     pub accept_wakes: Counter,
     /// Connections accepted.

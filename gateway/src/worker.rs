@@ -212,6 +212,7 @@ impl<H: Future<Output = ()>, E: Future<Output = ()>> Worker<H, E> {
         local.stats.handshakes_active.set(handshakes as u64);
         local.stats.sessions_resting.set(resting as u64);
         self.reactor.stats().connections.set((handshakes + serving + resting) as u64);
+        self.reactor.stats().is_full.set(self.handshakes.is_full().into());
     }
 
     fn obey(&mut self, order: Order) {

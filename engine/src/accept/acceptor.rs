@@ -127,11 +127,14 @@ impl Acceptor {
     /// # Errors
     /// What there was too little of: then it rests, and the owner may make room meanwhile.
     pub fn accept(&mut self, mut accepted: impl FnMut(Socket, SocketAddr) -> bool) -> Result<(), Shortage> {
-        if !self.watch() {
-            // A timer: it tries for the turn before its next sleep.
+        // The retry of a thread that sleeps without the turn: it looks for who waits, since whoever has the
+        // turn may be stuck.
+        let is_retry = matches!(self.state, State::AwaitsTurn(_));
+        if !self.watch() && !is_retry {
             return Ok(());
         }
-        self.reactor.stats().accept_wakes.add(1);
+        // A retry is no wake for the listener: the thread wakes for it whether somebody waits or not.
+        self.reactor.stats().accept_wakes.add(u64::from(!is_retry));
         self.quiet_turns = 0;
         // More may wait than it takes. The watch is level triggered, so it reports that at the next turn.
         self.left_some = true;
@@ -176,17 +179,21 @@ impl Acceptor {
 
     /// Takes nothing until [`Acceptor::resume`]: the owner has no place for a connection.
     pub fn hold(&mut self) {
-        let had_turn = self.has_turn;
+        // One that rested left the turn to others without a word, for it would have been back soon.
+        let leaves_turn = self.has_turn || matches!(self.state, State::Resting(_));
+        // Before the turn is free: nobody is to stand back for this thread.
+        self.reactor.stats().is_full.set(1);
         self.set(State::Held);
         // Who is on its way to sleep, and saw the turn taken at its last look, has to be woken too: this
-        // thread does not come back for the turn. And whoever is chosen may have no place either.
-        if had_turn {
-            self.seat.wake_all();
+        // thread does not come back for the turn.
+        if leaves_turn && self.front().strategy.takes_turns() {
+            self.seat.wake_others_with_place();
         }
     }
 
     /// Goes on after [`Acceptor::hold`], or after `accepted` had no place for another connection.
     pub fn resume(&mut self) {
+        self.reactor.stats().is_full.set(0);
         if matches!(self.state, State::Held) && self.closes_at.is_none() {
             self.watch();
         }
@@ -211,9 +218,13 @@ impl Acceptor {
 
     /// Whether the turn that another thread had has become free since this one tried for it; to be asked at
     /// the last look before a sleep. Who gives the turn up and stands back wakes another thread only if that
-    /// sleeps, or has said that it will.
+    /// sleeps, or has said that it will; so of two who stand back one wakes the other here, at the latest.
     pub fn may_have_turn(&self) -> bool {
-        !self.has_turn && !self.stood_back && self.takes_part_in_turns() && self.front().turn.is_free()
+        let is_free = !self.has_turn && self.takes_part_in_turns() && self.front().turn.is_free();
+        if is_free && self.stood_back {
+            self.seat.wake_least_loaded(self.reactor.now());
+        }
+        is_free && !self.stood_back
     }
 
     /// Gives the turn up, if this thread has it; to be called when what a sleep has brought is accepted, and

@@ -13,6 +13,7 @@ use std::time::Duration;
 use sys::clock::Nanos;
 use sys::mailbox::{Receiver, Sender, mailbox};
 use sys::socket::Socket;
+use sys::sync::atomic::{Ordering, fence};
 
 use crate::inbox::Parking;
 use crate::stats::ReactorStats;
@@ -100,10 +101,13 @@ impl Seat {
         stats.connections.value() + mail.len() as u64 + lag
     }
 
-    /// The mean of all threads' loads at `now`.
+    /// The mean load at `now` of this thread and those others that have place.
     pub(super) fn load_mean(&self, now: Nanos) -> u64 {
-        let sum: u64 = (0..self.members.len()).map(|number| self.load(number, now)).sum();
-        sum / self.members.len() as u64
+        let (count, sum) = self
+            .others_with_place()
+            .chain([self.number])
+            .fold((0, 0), |(count, sum), number| (count + 1, sum + self.load(number, now)));
+        sum / count
     }
 
     /// Two other threads, different ones at each call until every pair has been; one or none where there are
@@ -133,12 +137,24 @@ impl Seat {
         Ok(())
     }
 
-    /// Ends the sleep of whichever other thread has the least load at `now`, if it sleeps.
+    /// Whether thread number `number` has place for another connection, as it last told.
+    pub(super) fn has_place(&self, number: usize) -> bool {
+        self.members[number].stats.is_full.value() == 0
+    }
+
+    /// Ends the sleep of whichever other thread with place has the least load at `now`, if it sleeps.
     pub(super) fn wake_least_loaded(&self, now: Nanos) {
-        let others = (0..self.members.len()).filter(|number| *number != self.number);
-        if let Some(least) = others.min_by_key(|number| self.load(*number, now)) {
+        if let Some(least) = self.others_with_place().min_by_key(|number| self.load(*number, now)) {
             self.members[least].parking.wake();
         }
+    }
+
+    /// Ends the sleep of every other thread that has place and sleeps, or has said that it will. Who gets
+    /// place after this look sees what the caller did before the call, at the last look before his sleep.
+    pub(super) fn wake_others_with_place(&self) {
+        // Pairs with the fence of `ParkFlag::announce`, behind which that look is.
+        fence(Ordering::SeqCst);
+        self.others_with_place().for_each(|number| self.members[number].parking.wake());
     }
 
     /// Whether no other thread is awake, as far as can be known: one may be on its way to sleep.
@@ -150,6 +166,10 @@ impl Seat {
     /// Ends the sleep of every thread that sleeps.
     pub(super) fn wake_all(&self) {
         self.members.iter().for_each(|member| member.parking.wake());
+    }
+
+    fn others_with_place(&self) -> impl Iterator<Item = usize> {
+        (0..self.members.len()).filter(|number| *number != self.number && self.has_place(*number))
     }
 }
 

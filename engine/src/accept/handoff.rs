@@ -36,7 +36,7 @@ impl Strategy for Handoff {
     /// look at all would, and oneself is free of a hand-over.
     fn server(&self, seat: &Seat, now: Nanos) -> usize {
         let me = seat.number();
-        let others = seat.sample().into_iter().flatten();
+        let others = seat.sample().into_iter().flatten().filter(|other| seat.has_place(*other));
         let Some(best) = others.min_by_key(|other| seat.load(*other, now)) else { return me };
         if seat.load(best, now) + MARGIN < seat.load(me, now) { best } else { me }
     }

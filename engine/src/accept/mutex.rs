@@ -4,8 +4,9 @@
 //! without the socket, and tries again before its next sleep, or after [`RETRY`]. The turn's holder gives it
 //! up when it has accepted, and keeps it where nobody comes. If it leaves some who wait, or is slow, and all
 //! others sleep, it wakes the one with the least load; so does a thread that has far more to do than the
-//! others, and stands back. One that has no place, and so does not come back for the turn, wakes all. A turn
-//! that becomes free between a thread's attempt and its sleep is seen at the last look before the sleep.
+//! others, and stands back. One that has no place, and so does not come back for the turn, wakes all who
+//! have. A turn that becomes free between a thread's attempt and its sleep is seen at the last look before the
+//! sleep.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -15,8 +16,9 @@ use sys::epoll::Trigger;
 
 use super::{Seat, Strategy};
 
-/// How long a thread that sleeps does without a turn before it tries again: nginx's `accept_mutex_delay`. So
-/// long may a connection wait, while all others sleep, for a thread that was quick until it got stuck.
+/// How long a thread that sleeps does without a turn before it tries again: nginx's `accept_mutex_delay`. It
+/// looks once for who waits then, whoever has the turn; so a connection waits no longer than that for a
+/// thread that was quick until it got stuck.
 pub(super) const RETRY: Duration = Duration::from_millis(500);
 
 /// So much more than the mean, and an eighth of it, a thread may have to do before it leaves the turn to
@@ -85,8 +87,8 @@ pub(super) enum Attempt {
     LeftToOthers,
 }
 
-/// Whether `seat`'s thread has so much more to do than the mean that it leaves its turn to others. The eighth
-/// is nginx's, of what its connection table has left; that lag counts too is ours.
+/// Whether `seat`'s thread has so much more to do than those who have place that it leaves its turn to them.
+/// The eighth is nginx's, of what its connection table has left; that lag counts too is ours.
 fn stands_back(seat: &Seat, now: Nanos) -> bool {
     let mean = seat.load_mean(now);
     seat.load(seat.number(), now) > mean + mean / 8 + MARGIN

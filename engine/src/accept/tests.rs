@@ -513,3 +513,60 @@ fn a_full_mailbox_leaves_connections_where_they_are() {
     workers[1].turn(usize::MAX, false);
     assert_eq!(workers[1].taken.len(), handed_over);
 }
+
+#[test]
+fn nobody_stands_back_for_who_has_no_place() {
+    let (address, mut workers) = workers(&mutex::Mutex, 2);
+    let [first, second] = &mut workers[..] else { unreachable!() };
+    first.reactor.stats().connections.set(100);
+    assert!(!first.gets_turn(), "the other one has far less to do");
+    second.acceptor.as_mut().unwrap().hold();
+    assert!(first.gets_turn(), "and no place");
+    let _client = connect(address, 1);
+    while first.taken.is_empty() {
+        first.turn(usize::MAX, true);
+    }
+    second.acceptor.as_mut().unwrap().resume();
+    first.reactor.stats().connections.set(100);
+    assert!(!first.gets_turn(), "it has place again");
+}
+
+#[test]
+fn nothing_is_handed_to_who_has_no_place() {
+    let (address, mut workers) = workers(&handoff::Handoff, 2);
+    let [first, second] = &mut workers[..] else { unreachable!() };
+    first.others = 100;
+    first.turn(usize::MAX, false);
+    second.acceptor.as_mut().unwrap().hold();
+    let _clients = connect(address, 3);
+    while first.taken.len() < 3 {
+        first.turn(usize::MAX, true);
+    }
+    assert_eq!(first.reactor.stats().handed_over.value(), 0);
+}
+
+#[test]
+fn a_holder_of_the_turn_that_is_stuck_keeps_nobody_waiting_beyond_the_retry() {
+    let (address, mut workers) = workers(&mutex::Mutex, 2);
+    let [stuck, other] = &mut workers[..] else { unreachable!() };
+    stuck.acceptor.as_mut().unwrap().take_turn();
+    let _client = connect(address, 1);
+    while other.taken.is_empty() {
+        other.turn(usize::MAX, true);
+    }
+    assert!(!other.gets_turn(), "which the stuck one still has");
+}
+
+#[test]
+fn who_stands_back_and_sleeps_while_the_turn_is_free_wakes_another() {
+    let (_, drafts) = drafts(&mutex::Mutex, 2);
+    let other = Arc::clone(&drafts[1].parking);
+    let mut workers: Vec<Worker> = drafts.into_iter().map(Worker::new).collect();
+    workers[0].reactor.stats().connections.set(100);
+    let acceptor = workers[0].acceptor.as_mut().unwrap();
+    acceptor.take_turn();
+    assert!(!is_signalled(&other), "it was awake then");
+    other.announce();
+    assert!(!acceptor.may_have_turn());
+    assert!(is_signalled(&other));
+}
