@@ -5,8 +5,8 @@
 //! up when it has accepted, and keeps it where nobody comes. If it leaves some who wait, or is slow, and all
 //! others sleep, it wakes the one with the least load; so does a thread that has far more to do than the
 //! others, and stands back. One that has no place, and so does not come back for the turn, wakes all who
-//! have. A turn that becomes free between a thread's attempt and its sleep is seen at the last look before the
-//! sleep.
+//! have. A turn that becomes free between a thread's attempt and its sleep is seen at the last look before
+//! the sleep.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
