@@ -261,6 +261,23 @@ impl Listener {
     /// # Errors
     /// `EADDRINUSE`, `EACCES` for a port below 1024, `EADDRNOTAVAIL`.
     pub fn bind(address: SocketAddr, options: ListenOptions) -> io::Result<Listener> {
+        let socket = Listener::bind_only(address, options)?;
+        net::listen(&socket, i32::try_from(options.backlog).unwrap_or(i32::MAX))?;
+        let listener = Listener(socket);
+        // Behind the listen, which resets it.
+        listener.set_first_ack(options.first_ack);
+        Ok(listener)
+    }
+
+    /// Whether [`Listener::bind`] would succeed, as far as can be known without answering anybody.
+    ///
+    /// # Errors
+    /// Its own.
+    pub fn probe(address: SocketAddr, options: ListenOptions) -> io::Result<()> {
+        Listener::bind_only(address, options).map(drop)
+    }
+
+    fn bind_only(address: SocketAddr, options: ListenOptions) -> io::Result<OwnedFd> {
         let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let socket = net::socket_with(family, SocketType::STREAM, FLAGS, None)?;
         sockopt::set_socket_reuseaddr(&socket, true)?;
@@ -273,11 +290,7 @@ impl Listener {
         }
         sockopt::set_tcp_nodelay(&socket, true)?;
         net::bind(&socket, &address)?;
-        net::listen(&socket, i32::try_from(options.backlog).unwrap_or(i32::MAX))?;
-        let listener = Listener(socket);
-        // Behind the listen, which resets it.
-        listener.set_first_ack(options.first_ack);
-        Ok(listener)
+        Ok(socket)
     }
 
     /// Says when the first bytes of those who connect from now on are acknowledged.

@@ -25,7 +25,7 @@ impl Strategy for ReusePort {
         // Alone at first: with the option another process of ours may listen there already, and the kernel
         // would deal our clients out between the two.
         if address.port() != 0 {
-            drop(Listener::bind(address, options)?);
+            Listener::probe(address, options)?;
         }
         let options = ListenOptions { reuse_port: true, ..options };
         let first = Listener::bind(address, options)?;
