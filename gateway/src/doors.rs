@@ -158,6 +158,11 @@ impl Doors {
         self.arrivals.pop_front()
     }
 
+    /// How many connections wait for a place here, without those of which this thread was not told yet.
+    pub(crate) fn arrivals(&self) -> usize {
+        self.arrivals.len()
+    }
+
     /// Whether no connection waits for a place here, no turn to be taken, and no door to be forgotten.
     pub(crate) fn is_quiet(&self) -> bool {
         let has_work =

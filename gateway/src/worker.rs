@@ -209,9 +209,10 @@ impl<H: Future<Output = ()>, E: Future<Output = ()>> Worker<H, E> {
         let local = &self.local;
         let (handshakes, resting) = (self.handshakes.executor.len(), local.resting.borrow().len());
         let serving = self.exchanges.executor.len() + local.relays.borrow().len();
+        let waiting = self.doors.arrivals() + local.sessions.borrow().len() + local.tunnels.borrow().len();
         local.stats.handshakes_active.set(handshakes as u64);
         local.stats.sessions_resting.set(resting as u64);
-        self.reactor.stats().connections.set((handshakes + serving + resting) as u64);
+        self.reactor.stats().connections.set((handshakes + serving + resting + waiting) as u64);
         self.reactor.stats().is_full.set(self.handshakes.is_full().into());
     }
 
