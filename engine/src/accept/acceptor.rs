@@ -138,10 +138,11 @@ impl Acceptor {
         self.quiet_turns = 0;
         // More may wait than it takes. The watch is level triggered, so it reports that at the next turn.
         self.left_some = true;
-        let mut has_handed_over = false;
+        let (mut has_handed_over, mut are_all_gone) = (false, true);
         for _ in 0..self.accepts_max() {
             match self.next() {
                 Next::Connection(socket, peer) => {
+                    are_all_gone = false;
                     let Some((socket, peer)) = self.hand_over(socket, peer) else {
                         has_handed_over = true;
                         continue;
@@ -153,7 +154,7 @@ impl Acceptor {
                 }
                 Next::None => {
                     self.reactor.stats().accepts_empty.add(1);
-                    self.left_some = false;
+                    (self.left_some, are_all_gone) = (false, false);
                     break;
                 }
                 Next::Gone => {}
@@ -163,9 +164,12 @@ impl Acceptor {
                 }
             }
         }
-        // The kernel wakes whoever watches first: who has more to do than others watches anew, behind them
-        // (see `handoff`).
-        if has_handed_over {
+        if are_all_gone {
+            // What fails each time, for a policy of the kernel's forbids it say, would be reported for ever.
+            self.rest(REST);
+        } else if has_handed_over {
+            // The kernel wakes whoever watches first: who has more to do than others watches anew, behind
+            // them (see `handoff`).
             self.set(State::Held);
             self.watch();
         }
@@ -255,15 +259,16 @@ impl Acceptor {
             let _ = self.listener.stop_queueing();
             self.reactor.now() + LAST_ACKS
         });
-        for _ in 0..RETIRE_ACCEPTS_MAX {
+        for count in 1..=RETIRE_ACCEPTS_MAX {
             match self.next() {
                 Next::Connection(socket, peer) => accepted(socket, peer),
-                Next::Gone => {}
-                Next::None if self.reactor.now() < closes_at => {
+                // What fails each time would keep the listener for ever.
+                Next::Gone if count < RETIRE_ACCEPTS_MAX => {}
+                Next::Gone | Next::None if self.reactor.now() < closes_at => {
                     self.rest(closes_at.since(self.reactor.now()));
                     return false;
                 }
-                Next::None => {
+                Next::Gone | Next::None => {
                     self.set(State::Held);
                     return true;
                 }

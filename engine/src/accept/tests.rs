@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::fs::File;
 use std::io::Read;
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -569,4 +569,21 @@ fn who_stands_back_and_sleeps_while_the_turn_is_free_wakes_another() {
     other.announce();
     assert!(!acceptor.may_have_turn());
     assert!(is_signalled(&other));
+}
+
+/// As where a policy of the kernel's forbids it: the listener reports for ever what nobody can take.
+#[test]
+fn a_listener_that_fails_each_time_is_left_alone_for_a_while_and_can_be_retired() {
+    each_strategy(|strategy| {
+        let (_, mut drafts) = drafts(strategy, 1);
+        let draft = drafts.pop().unwrap();
+        let socket = TcpStream::from(draft.entrance.listener.as_fd().try_clone_to_owned().unwrap());
+        let mut worker = Worker::new(draft);
+        socket.shutdown(Shutdown::Both).unwrap();
+        let turns = (0..1_000).filter(|_| worker.turn(usize::MAX, false)).count();
+        assert!(turns < 500, "{}: {turns} wakes in a thousand turns without sleep", strategy.name());
+        while !worker.retire() {
+            worker.reactor.turn(&mut Vec::new(), || true).unwrap();
+        }
+    });
 }
