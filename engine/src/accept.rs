@@ -30,6 +30,7 @@ mod shared;
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Weak};
 
 use sys::clock::Nanos;
@@ -108,7 +109,8 @@ pub fn listen(
     threads: usize,
     door: u32,
 ) -> io::Result<Vec<Entrance>> {
-    let front = Arc::new(Front { strategy, door, turn: Turn::default() });
+    let front =
+        Arc::new(Front { strategy, door, turn: Turn::default(), is_unheeded: AtomicBool::new(false) });
     let listeners = strategy.listen(address, options, threads)?;
     assert_eq!(listeners.len(), threads, "a listener for each thread");
     let entrance = |listener| Entrance { listener, front: Arc::clone(&front) };
@@ -121,6 +123,9 @@ struct Front {
     door: u32,
     /// Whose turn it is to accept, where threads take turns.
     turn: Turn,
+    /// Whether a thread without place was told of who waits, while the kernel tells one thread only: another
+    /// one has to look.
+    is_unheeded: AtomicBool,
 }
 
 /// One thread's part of a listening address, on its way to that thread.
@@ -158,7 +163,11 @@ impl Ends {
     /// (see [`Seat::take`]), though some may wait that were handed over before. The last one that closes his
     /// wakes all threads; one that waits for it has to look once more on its way to sleep.
     pub fn are_closed(&self) -> bool {
-        self.0.strong_count() == 0
+        let are_closed = self.0.strong_count() == 0;
+        // The count is read without any order. What was handed over before the last end was closed has to be
+        // seen by who looks for it next: the drops release, this acquires.
+        fence(Ordering::Acquire);
+        are_closed
     }
 }
 

@@ -1,7 +1,8 @@
 //! Inboxes: how any thread hands a message to one reactor thread.
 //!
-//! Promises: a sender never waits and never makes the receiver wait, wherever it is descheduled; the wake
-//! is a system call only when the receiver sleeps. Leaves to others: a bound: only the control side sends
+//! Promises: a sender never waits and never makes a receiver wait that is awake, wherever it is descheduled;
+//! the wake is a system call only when the receiver sleeps, and of several senders one makes it: the sleep
+//! lasts as long as that one is kept from it. Leaves to others: a bound: only the control side sends
 //! here, a message per change of configuration, and task wakes travel as bits (`executor`).
 
 use std::io;
@@ -33,6 +34,11 @@ impl Parking {
         if self.flag.must_wake() {
             self.wake_up.signal();
         }
+    }
+
+    /// Whether the thread sleeps, or has said that it will: see [`ParkFlag::is_announced`].
+    pub(crate) fn is_announced(&self) -> bool {
+        self.flag.is_announced()
     }
 
     /// Says that the thread will sleep unless its next look finds work.

@@ -88,11 +88,6 @@ impl ReactorStats {
         }
     }
 
-    /// Whether the thread sleeps: what comes wakes it, and it will not come round by itself.
-    pub fn sleeps(&self) -> bool {
-        self.busy_since.value() == 0
-    }
-
     /// How long turns take, without their sleep: a moving average.
     pub fn turn_length(&self) -> Duration {
         Duration::from_nanos(self.turn_length.value())

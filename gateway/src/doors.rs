@@ -166,7 +166,7 @@ impl Doors {
     /// Whether no connection waits for a place here, no turn to be taken, and no door to be forgotten.
     pub(crate) fn is_quiet(&self) -> bool {
         let has_work =
-            |door: &Door| door.is_over() || door.acceptor.as_ref().is_some_and(Acceptor::may_have_turn);
+            |door: &Door| door.is_over() || door.acceptor.as_ref().is_some_and(Acceptor::is_called);
         self.arrivals.is_empty() && self.seat.is_empty() && !self.doors.iter().any(has_work)
     }
 

@@ -41,12 +41,19 @@ impl ParkFlag {
         self.parked.store(false, Ordering::Relaxed);
     }
 
+    /// Whether the thread has said that it will sleep, and nobody has ended that sleep since. Who writes,
+    /// then has a sequentially consistent fence, then asks, has a part in the pattern: what he wrote is seen
+    /// by the thread's last look if the answer is no.
+    pub fn is_announced(&self) -> bool {
+        self.parked.load(Ordering::Relaxed)
+    }
+
     /// Whether the caller, who has just handed over work, must end the sleep. Of several producers one
-    /// is told so.
+    /// is told so; the others rely on its signal, also if it is descheduled before it gives that.
     pub fn must_wake(&self) -> bool {
         // Pairs with the fence in `announce`.
         fence(Ordering::SeqCst);
-        self.parked.load(Ordering::Relaxed) && self.parked.swap(false, Ordering::Relaxed)
+        self.is_announced() && self.parked.swap(false, Ordering::Relaxed)
     }
 }
 

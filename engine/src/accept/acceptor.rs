@@ -16,11 +16,14 @@
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use sys::clock::Nanos;
+use sys::epoll::Trigger;
 use sys::socket::{AcceptError, FirstAck, Listener, Shortage, Socket};
 
+use super::crew::SOON;
 use super::mutex::{Attempt, RETRY};
 use super::{Entrance, Front, Handed, Seat};
 use crate::reactor::{Reactor, Tag, Waiter};
@@ -35,11 +38,9 @@ const REST: Duration = Duration::from_millis(20);
 /// attempt asks for more of it.
 const LONG_REST: Duration = Duration::from_millis(100);
 
-/// While turns of the loop take longer than this, fewer connections are taken at a time, for those that are
-/// there wait for the end of the turn; and others are woken to accept.
-const TURN_TARGET: Duration = Duration::from_millis(1);
-
-/// But not less than this part of what the strategy takes: who waits in the kernel's queue is served too.
+/// While turns of the loop take longer than [`SOON`], fewer connections are taken at a time, for those that
+/// are there wait for the end of the turn; but not less than this part of what the strategy takes: who waits
+/// in the kernel's queue is served too.
 const SHARE_MIN: u32 = 8;
 
 /// Turns in a row that brought no connection, after which whoever has the turn at an address keeps it for as
@@ -99,25 +100,24 @@ impl Acceptor {
         tag: Tag,
     ) -> std::io::Result<Acceptor> {
         let Entrance { listener, front } = entrance;
-        let state = if front.strategy.takes_turns() {
-            State::AwaitsTurn(None)
-        } else {
-            let key = reactor.watch(&listener, front.strategy.trigger(), Waiter::Tag(tag))?;
-            State::Watching(key)
-        };
-        Ok(Acceptor {
+        let takes_turns = front.strategy.takes_turns();
+        let mut acceptor = Acceptor {
             reactor: Rc::clone(reactor),
             seat: Rc::clone(seat),
             listener,
             front: Some(front),
             tag,
-            state,
+            state: if takes_turns { State::AwaitsTurn(None) } else { State::Held },
             has_turn: false,
             stood_back: false,
             left_some: false,
             quiet_turns: 0,
             closes_at: None,
-        })
+        };
+        if !takes_turns {
+            acceptor.try_watch()?;
+        }
+        Ok(acceptor)
     }
 
     /// Takes connections that wait, as many as the strategy lets a thread take at a time, while `accepted`
@@ -170,8 +170,7 @@ impl Acceptor {
         } else if has_handed_over {
             // The kernel wakes whoever watches first: who has more to do than others watches anew, behind
             // them (see `handoff`).
-            self.set(State::Held);
-            self.watch();
+            self.watch_anew();
         }
         Ok(())
     }
@@ -183,14 +182,20 @@ impl Acceptor {
 
     /// Takes nothing until [`Acceptor::resume`]: the owner has no place for a connection.
     pub fn hold(&mut self) {
+        let (strategy, is_watching) = (self.front().strategy, matches!(self.state, State::Watching(_)));
         // One that rested left the turn to others without a word, for it would have been back soon.
-        let leaves_turn = self.has_turn || matches!(self.state, State::Resting(_));
+        let leaves_turn =
+            strategy.takes_turns() && (self.has_turn || matches!(self.state, State::Resting(_)));
+        // The kernel may have told this thread alone of who waits, and will not tell another.
+        let leaves_wake = is_watching && strategy.trigger() == Trigger::LevelReadExclusive;
         // Before the turn is free: nobody is to stand back for this thread.
         self.reactor.stats().is_full.set(1);
         self.set(State::Held);
-        // Who is on its way to sleep, and saw the turn taken at its last look, has to be woken too: this
-        // thread does not come back for the turn.
-        if leaves_turn && self.front().strategy.takes_turns() {
+        if leaves_wake {
+            self.front().is_unheeded.store(true, Ordering::Relaxed);
+        }
+        // Also who is on its way to sleep, and has looked for the last time: this thread does not come back.
+        if leaves_turn || leaves_wake {
             self.seat.wake_others_with_place();
         }
     }
@@ -203,9 +208,13 @@ impl Acceptor {
         }
     }
 
-    /// Where threads take turns, tries to get this one's, or does without the socket until it comes. To be
-    /// called before each sleep, whatever the strategy.
+    /// Where threads take turns, tries to get this one's, or does without the socket until it comes; else
+    /// looks after who was left to others by a thread without place. To be called before each sleep.
     pub fn take_turn(&mut self) {
+        if self.may_heed() && self.front().is_unheeded.swap(false, Ordering::Relaxed) {
+            // A new watch reports who waits already.
+            self.watch_anew();
+        }
         if self.has_turn || !self.takes_part_in_turns() {
             return;
         }
@@ -220,30 +229,31 @@ impl Acceptor {
         }
     }
 
-    /// Whether the turn that another thread had has become free since this one tried for it; to be asked at
-    /// the last look before a sleep. Who gives the turn up and stands back wakes another thread only if that
-    /// sleeps, or has said that it will; so of two who stand back one wakes the other here, at the latest.
-    pub fn may_have_turn(&self) -> bool {
+    /// Whether others have left the address to this thread since [`Acceptor::take_turn`], so that it has to
+    /// be called again; to be asked at the last look before a sleep. Who gives the turn up and stands back
+    /// wakes another thread only if that sleeps, or has said that it will; so of two who stand back one wakes
+    /// the other here, at the latest.
+    pub fn is_called(&self) -> bool {
         let is_free = !self.has_turn && self.takes_part_in_turns() && self.front().turn.is_free();
         if is_free && self.stood_back {
-            self.seat.wake_least_loaded(self.reactor.now());
+            self.seat.wake_another(self.reactor.now());
         }
-        is_free && !self.stood_back
+        is_free && !self.stood_back || self.may_heed()
     }
 
     /// Gives the turn up, if this thread has it; to be called when what a sleep has brought is accepted, and
     /// before that is served. If connections wait, or would have to wait for long until this thread comes
-    /// round, and all others sleep, so that nobody else would see them, one of those is woken to take it.
+    /// round, another is woken to take it, unless one comes round by itself.
     pub fn give_turn_up(&mut self) {
-        let is_slow = self.reactor.stats().turn_length() > TURN_TARGET;
+        let is_slow = self.reactor.stats().turn_length() > SOON;
         if !self.has_turn || self.quiet_turns >= QUIET_TURNS && !is_slow {
             return;
         }
         self.quiet_turns = self.quiet_turns.saturating_add(1);
+        let left_some = self.left_some;
         self.drop_turn();
-        let left_some = std::mem::take(&mut self.left_some);
-        if (left_some || is_slow) && self.seat.all_others_sleep() {
-            self.seat.wake_least_loaded(self.reactor.now());
+        if left_some || is_slow {
+            self.seat.wake_another(self.reactor.now());
         }
     }
 
@@ -286,8 +296,8 @@ impl Acceptor {
     /// As many connections as one wake may take: fewer where turns are long already.
     fn accepts_max(&self) -> u32 {
         let most = self.front().strategy.accepts_per_wake_max();
-        let turn = self.reactor.stats().turn_length().max(TURN_TARGET);
-        let fewer = u64::from(most) * TURN_TARGET.as_nanos() as u64 / turn.as_nanos() as u64;
+        let turn = self.reactor.stats().turn_length().max(SOON);
+        let fewer = u64::from(most) * SOON.as_nanos() as u64 / turn.as_nanos() as u64;
         u32::try_from(fewer).unwrap_or(most).max(most / SHARE_MIN).max(1)
     }
 
@@ -335,13 +345,24 @@ impl Acceptor {
         if let State::Watching(_) = self.state {
             return true;
         }
-        let trigger = self.front().strategy.trigger();
-        match self.reactor.watch(&self.listener, trigger, Waiter::Tag(self.tag)) {
-            Ok(key) => self.set(State::Watching(key)),
+        if self.try_watch().is_err() {
             // The kernel has no memory for it.
-            Err(_) => self.rest(LONG_REST),
+            self.rest(LONG_REST);
         }
         matches!(self.state, State::Watching(_))
+    }
+
+    fn try_watch(&mut self) -> std::io::Result<()> {
+        let trigger = self.front().strategy.trigger();
+        let key = self.reactor.watch(&self.listener, trigger, Waiter::Tag(self.tag))?;
+        self.set(State::Watching(key));
+        Ok(())
+    }
+
+    /// Watches the listener as if it had not before: behind all others, and told of who waits already.
+    fn watch_anew(&mut self) {
+        self.set(State::Held);
+        self.watch();
     }
 
     /// Ends the watch for a while: a connection that cannot be taken stays queued, and a level-triggered
@@ -363,6 +384,14 @@ impl Acceptor {
         }
     }
 
+    /// Whether it is this thread that has to look after who was left to others.
+    fn may_heed(&self) -> bool {
+        matches!(self.state, State::Watching(_))
+            && self.front().is_unheeded.load(Ordering::Relaxed)
+            && self.closes_at.is_none()
+            && self.reactor.stats().is_full.value() == 0
+    }
+
     /// Whether it tries for turns: where threads take them, while it has place and is not retired.
     fn takes_part_in_turns(&self) -> bool {
         self.front().strategy.takes_turns()
@@ -372,6 +401,7 @@ impl Acceptor {
 
     /// Leaves the turn to whoever tries for it next.
     fn drop_turn(&mut self) {
+        self.left_some = false;
         if std::mem::take(&mut self.has_turn) {
             self.front().turn.give_up();
         }

@@ -29,6 +29,9 @@ const LAG_PER_CONNECTION: Duration = Duration::from_micros(100);
 /// dealt out by it stay.
 const LAG_CONNECTIONS_MAX: u64 = 8;
 
+/// A turn of the loop that takes no longer than this keeps nobody waiting.
+pub(super) const SOON: Duration = Duration::from_millis(1);
+
 /// A connection on its way from the thread that accepted it to the one that serves it.
 #[derive(Debug)]
 pub struct Handed {
@@ -142,9 +145,18 @@ impl Seat {
         self.members[number].stats.is_full.value() == 0
     }
 
-    /// Ends the sleep of whichever other thread with place has the least load at `now`, if it sleeps.
-    pub(super) fn wake_least_loaded(&self, now: Nanos) {
-        if let Some(least) = self.others_with_place().min_by_key(|number| self.load(*number, now)) {
+    /// Sees to it that another thread with place looks at what the caller has just left to others: unless one
+    /// comes round soon by itself, the sleep of the one with the least load at `now` is ended.
+    pub(super) fn wake_another(&self, now: Nanos) {
+        // Pairs with the fence of `ParkFlag::announce`: who seems awake here looks once more before a sleep.
+        fence(Ordering::SeqCst);
+        let sleeps = |number: &usize| self.members[*number].parking.is_announced();
+        let lag = |number: &usize| self.members[*number].stats.lag(now);
+        if self.others_with_place().any(|number| !sleeps(&number) && lag(&number) <= SOON) {
+            return;
+        }
+        let least = self.others_with_place().filter(sleeps).min_by_key(|number| self.load(*number, now));
+        if let Some(least) = least {
             self.members[least].parking.wake();
         }
     }
@@ -155,12 +167,6 @@ impl Seat {
         // Pairs with the fence of `ParkFlag::announce`, behind which that look is.
         fence(Ordering::SeqCst);
         self.others_with_place().for_each(|number| self.members[number].parking.wake());
-    }
-
-    /// Whether no other thread is awake, as far as can be known: one may be on its way to sleep.
-    pub(super) fn all_others_sleep(&self) -> bool {
-        let mut others = self.members.iter().enumerate().filter(|(number, _)| *number != self.number);
-        others.all(|(_, member)| member.stats.sleeps())
     }
 
     /// Ends the sleep of every thread that sleeps.
@@ -216,5 +222,25 @@ mod tests {
         assert_eq!(load_at(1_000_000_000), 18, "lag counts for so much and no more");
         other.end_turn(Nanos(1_300_000), true);
         assert_eq!(load_at(1_300_000), 10, "it sleeps, and takes what comes at once");
+    }
+
+    #[test]
+    fn another_is_woken_unless_one_with_place_comes_round_soon() {
+        let sleepers_woken = |of_the_awake: &dyn Fn(&ReactorStats)| {
+            let seats = crew_of(4);
+            let members = &seats[0].members;
+            members[1].stats.connections.set(100);
+            of_the_awake(&members[1].stats);
+            members[2].stats.connections.set(9);
+            members[3].stats.connections.set(5);
+            members[2..].iter().for_each(|sleeper| sleeper.parking.announce());
+            seats[0].wake_another(Nanos(10_000_000));
+            [2, 3].map(|number: usize| !members[number].parking.is_announced())
+        };
+        let the_less_loaded = [false, true];
+        assert_eq!(sleepers_woken(&|_| {}), [false, false], "the awake one comes round");
+        assert_eq!(sleepers_woken(&|stats| stats.begin_turn(Nanos(9_500_000))), [false, false]);
+        assert_eq!(sleepers_woken(&|stats| stats.begin_turn(Nanos(1_000_000))), the_less_loaded, "in 9 ms");
+        assert_eq!(sleepers_woken(&|stats| stats.is_full.set(1)), the_less_loaded, "for nothing");
     }
 }

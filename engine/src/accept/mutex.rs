@@ -2,11 +2,11 @@
 //!
 //! A thread tries for the turn before each sleep, and never waits for it: where another has it, it does
 //! without the socket, and tries again before its next sleep, or after [`RETRY`]. The turn's holder gives it
-//! up when it has accepted, and keeps it where nobody comes. If it leaves some who wait, or is slow, and all
-//! others sleep, it wakes the one with the least load; so does a thread that has far more to do than the
-//! others, and stands back. One that has no place, and so does not come back for the turn, wakes all who
-//! have. A turn that becomes free between a thread's attempt and its sleep is seen at the last look before
-//! the sleep.
+//! up when it has accepted, and keeps it where nobody comes. If it leaves some who wait, or is slow, and none
+//! of the others comes round soon by itself, it wakes the one with the least load; so does a thread that has
+//! far more to do than the others, and stands back. One that has no place, and so does not come back for the
+//! turn, wakes all who have. A turn that becomes free between a thread's attempt and its sleep is seen at the
+//! last look before the sleep.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -53,15 +53,15 @@ pub(super) struct Turn {
 }
 
 impl Turn {
-    /// Takes the turn for `seat`'s thread, if nobody has it, and unless that thread stands back: then the one
-    /// with the least load at `now` is woken to take it.
+    /// Takes the turn for `seat`'s thread, if nobody has it, and unless that thread stands back: then another
+    /// one takes it, as soon as it comes round, or is woken.
     pub(super) fn try_take(&self, seat: &Seat, now: Nanos) -> Attempt {
         // The look before the swap leaves the cache line where it is while another has the turn.
         if !self.is_free() {
             return Attempt::AnotherHasIt;
         }
         if stands_back(seat, now) {
-            seat.wake_least_loaded(now);
+            seat.wake_another(now);
             return Attempt::LeftToOthers;
         }
         if self.taken.swap(true, Ordering::Relaxed) { Attempt::AnotherHasIt } else { Attempt::Taken }

@@ -57,7 +57,7 @@ impl Worker {
         if let Some(acceptor) = &mut self.acceptor {
             acceptor.take_turn();
         }
-        let is_idle = || self.seat.is_empty() && !self.acceptor.as_ref().is_some_and(Acceptor::may_have_turn);
+        let is_idle = || self.seat.is_empty() && !self.acceptor.as_ref().is_some_and(Acceptor::is_called);
         self.reactor.turn(&mut wakes, || may_sleep && is_idle()).unwrap();
         for wake in &wakes {
             assert!(matches!(wake, Wake::Ready(Tag(7), _) | Wake::Due(Tag(7))));
@@ -414,7 +414,7 @@ fn a_thread_that_lags_leaves_the_turn_to_another() {
 #[test]
 fn a_thread_that_stands_back_wakes_another_only_while_the_turn_is_free() {
     let (_, drafts) = drafts(&mutex::Mutex, 3);
-    let idle = Arc::clone(&drafts[2].parking);
+    let [first, idle] = [0, 2].map(|number: usize| Arc::clone(&drafts[number].parking));
     let mut workers: Vec<Worker> = drafts.into_iter().map(Worker::new).collect();
     // The second one has far more to do than the others, and the third one least.
     workers[0].reactor.stats().connections.set(1);
@@ -425,6 +425,9 @@ fn a_thread_that_stands_back_wakes_another_only_while_the_turn_is_free() {
     take_turn(1);
     assert!(!is_signalled(&idle), "it would wake for nothing: the first one accepts");
     workers[0].acceptor.as_mut().unwrap().give_turn_up();
+    workers[1].acceptor.as_mut().unwrap().take_turn();
+    assert!(!is_signalled(&idle), "the first one is awake, and comes round");
+    first.announce();
     workers[1].acceptor.as_mut().unwrap().take_turn();
     assert!(is_signalled(&idle));
 }
@@ -437,17 +440,17 @@ fn a_turn_that_becomes_free_before_a_sleep_is_tried_for_again() {
     let second = second.acceptor.as_mut().unwrap();
     first.take_turn();
     second.take_turn();
-    assert!(!first.may_have_turn() && !second.may_have_turn(), "the first one has it");
+    assert!(!first.is_called() && !second.is_called(), "the first one has it");
     first.give_turn_up();
-    assert!(second.may_have_turn(), "nobody has it, and nobody would say so");
+    assert!(second.is_called(), "nobody has it, and nobody would say so");
     stats.connections.set(100);
     second.take_turn();
-    assert!(!second.may_have_turn(), "who stands back sleeps: another was woken");
+    assert!(!second.is_called(), "who stands back sleeps: another was woken");
     stats.connections.set(0);
     second.take_turn();
     first.take_turn();
     second.hold();
-    assert!(!second.may_have_turn(), "nor who has no place");
+    assert!(!second.is_called(), "nor who has no place");
 }
 
 #[test]
@@ -470,23 +473,24 @@ fn who_has_no_place_and_has_the_turn_wakes_all_others() {
 
 #[test]
 fn a_thread_that_gives_its_turn_up_and_leaves_work_wakes_another() {
-    let is_woken = |clients: usize, turn_length: Duration, is_awake: bool| {
-        let (address, drafts) = drafts(&mutex::Mutex, 2);
-        let parking = Arc::clone(&drafts[1].parking);
+    let is_woken = |clients: usize, turn_length: Duration, another_is_awake: bool| {
+        let (address, drafts) = drafts(&mutex::Mutex, 3);
+        let parkings = [1, 2].map(|number: usize| Arc::clone(&drafts[number].parking));
         let mut workers: Vec<Worker> = drafts.into_iter().map(Worker::new).collect();
-        let [first, second] = &mut workers[..] else { unreachable!() };
+        let [first, second, third] = &mut workers[..] else { unreachable!() };
         let _clients = connect(address, clients);
         first.pretend_turns_of(turn_length);
         // With so many it is not the first one that stands back.
         second.reactor.stats().connections.set(100);
-        if is_awake {
-            second.reactor.stats().begin_turn(second.reactor.now());
+        third.reactor.stats().connections.set(100);
+        parkings[0].announce();
+        if !another_is_awake {
+            parkings[1].announce();
         }
-        parking.announce();
         // It slept until now: what the test itself takes is no turn.
         first.reactor.stats().end_turn(first.reactor.now(), true);
         first.turn(usize::MAX, false);
-        is_signalled(&parking)
+        parkings.iter().any(|parking| is_signalled(parking))
     };
     let short = Duration::from_micros(50);
     let long = Duration::from_millis(20);
@@ -567,8 +571,54 @@ fn who_stands_back_and_sleeps_while_the_turn_is_free_wakes_another() {
     acceptor.take_turn();
     assert!(!is_signalled(&other), "it was awake then");
     other.announce();
-    assert!(!acceptor.may_have_turn());
+    assert!(!acceptor.is_called());
     assert!(is_signalled(&other));
+}
+
+/// The kernel tells one of those who sleep, and if that one cannot take the connection nobody else knows.
+#[test]
+fn who_has_no_place_passes_on_what_the_kernel_told_it_alone() {
+    each_strategy(|strategy| {
+        // There each thread has clients of its own.
+        if strategy.name() == "reuse_port" {
+            return;
+        }
+        let (address, drafts) = drafts(strategy, THREADS);
+        let parkings: Vec<_> = drafts.iter().map(|draft| Arc::clone(&draft.parking)).collect();
+        let (watching, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
+        thread::scope(|scope| {
+            for (number, draft) in drafts.into_iter().enumerate() {
+                let (watching, is_over) = (&watching, &is_over);
+                scope.spawn(move || {
+                    let mut worker = Worker::new(draft);
+                    watching.fetch_add(1, Ordering::Relaxed);
+                    while !is_over.load(Ordering::Relaxed) {
+                        // All but the last one have no place when they are woken.
+                        let has_place = number == THREADS - 1;
+                        if has_place {
+                            worker.turn(usize::MAX, true);
+                            worker.taken.clear();
+                        } else if let Some(acceptor) = &mut worker.acceptor {
+                            acceptor.take_turn();
+                            worker.reactor.turn(&mut Vec::new(), || !acceptor.is_called()).unwrap();
+                            acceptor.hold();
+                        }
+                    }
+                });
+                // In this order they stand in the socket's queue.
+                while watching.load(Ordering::Relaxed) <= number || !parkings[number].is_announced() {
+                    thread::yield_now();
+                }
+            }
+            thread::sleep(Duration::from_millis(5));
+            let mut client = TcpStream::connect(address).unwrap();
+            client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+            let end = client.read(&mut [0]).map_err(|error| error.kind());
+            is_over.store(true, Ordering::Relaxed);
+            parkings.iter().for_each(|parking| parking.wake());
+            assert_eq!(end, Ok(0), "{}: its socket was taken and dropped", strategy.name());
+        });
+    });
 }
 
 /// As where a policy of the kernel's forbids it: the listener reports for ever what nobody can take.

@@ -167,7 +167,7 @@ impl Server {
         let (mut wakes, mut ready) = (Vec::new(), Vec::new());
         while self.inbox.is_empty() {
             self.acceptor.take_turn();
-            let is_idle = || self.inbox.is_empty() && self.seat.is_empty() && !self.acceptor.may_have_turn();
+            let is_idle = || self.inbox.is_empty() && self.seat.is_empty() && !self.acceptor.is_called();
             self.reactor.turn(&mut wakes, is_idle)?;
             for wake in wakes.drain(..) {
                 match wake {
