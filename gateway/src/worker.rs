@@ -63,12 +63,16 @@ impl<T, F: Future<Output = ()>> Tasks<T, F> {
         assert!(spawned.is_ok(), "whoever spawns has looked for a place");
     }
 
-    /// Spawns those who wait, as far as there is place, and runs what was woken; returns how many panicked.
-    fn run(&mut self, mut next: impl FnMut() -> Option<T>) -> u64 {
+    /// Spawns those who wait, as far as there is place.
+    fn fill(&mut self, mut next: impl FnMut() -> Option<T>) {
         while !self.is_full() {
             let Some(of) = next() else { break };
             self.spawn(of);
         }
+    }
+
+    /// Runs what was woken; returns how many panicked.
+    fn run(&mut self) -> u64 {
         self.executor.run().panicked.into()
     }
 }
@@ -173,7 +177,20 @@ impl<H: Future<Output = ()>, E: Future<Output = ()>> Worker<H, E> {
         }
     }
 
+    /// Gives places to those who wait for one.
+    fn seat_who_wait(&mut self) {
+        let (local, doors) = (&self.local, &mut self.doors);
+        let snapshot = local.snapshot();
+        self.handshakes.fill(|| {
+            // Who asks for a tunnel on a connection that he has is here for longer than who arrives.
+            let tunnel = local.tunnels.borrow_mut().pop_front();
+            tunnel.or_else(|| doors.next_arrival(&snapshot).map(|arrival| Client::new(local, arrival)))
+        });
+    }
+
     fn accept(&mut self, number: u32) {
+        // Else those who come would take each place before those who wait, as long as more come.
+        self.seat_who_wait();
         let snapshot = self.local.snapshot();
         let (handshakes, local) = (&mut self.handshakes, &self.local);
         // Another listener may have taken the last task.
@@ -190,17 +207,13 @@ impl<H: Future<Output = ()>, E: Future<Output = ()>> Worker<H, E> {
     }
 
     fn run_tasks(&mut self) {
-        let (local, doors) = (&self.local, &mut self.doors);
-        let snapshot = local.snapshot();
-        doors.sweep(&snapshot);
-        let mut panicked = self.handshakes.run(|| {
-            let arrived = doors.next_arrival(&snapshot).map(|arrival| Client::new(local, arrival));
-            arrived.or_else(|| local.tunnels.borrow_mut().pop_front())
-        });
-        panicked += self.exchanges.run(|| Session::next(local));
+        self.doors.sweep(&self.local.snapshot());
+        self.seat_who_wait();
+        self.exchanges.fill(|| Session::next(&self.local));
+        let panicked = self.handshakes.run() + self.exchanges.run();
         self.reactor.stats().panics.add(panicked);
         if !self.handshakes.is_full() {
-            doors.resume();
+            self.doors.resume();
         }
     }
 

@@ -4,6 +4,7 @@
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -13,7 +14,7 @@ use rustix::process::Signal;
 
 use crate::harness::{Gateway, LOCAL_USER, STRATEGIES, eventually, patient};
 use crate::peers::{
-    Destination, ask, check_echo, check_ended, connect_from, connect_request, read_answer,
+    Destination, ask, check_echo, check_ended, connect_from, connect_request, read_all, read_answer,
     silent_destination, tunnel,
 };
 
@@ -319,4 +320,36 @@ fn shorter_deadlines_reach_open_tunnels() {
     }
     gateway.signal(Signal::USR1);
     check_echo(&mut tunnel(&gateway, destination.address), b"the log is opened anew, and nothing else");
+}
+
+/// One place for all who ask. Who was let in before gets it before those who come, however many those are.
+#[test]
+fn who_waited_at_a_listener_that_is_gone_gets_a_place_while_others_keep_coming() {
+    const CLIENTS: usize = 5;
+    const OTHERS: usize = 4;
+    const ONE_PLACE: &str =
+        "[threads]\nreactors = 1\n[limits]\nhandshakes = 1\n[timeouts]\ngreeting = \"200ms\"\n";
+
+    let destination = Destination::echo();
+    let gateway = Gateway::forwarding(destination.address, ONE_PLACE);
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..OTHERS {
+            // Each says nothing, and so keeps the place for as long as it may.
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    assert_eq!(read_all(&mut gateway.connect()), b"");
+                }
+            });
+        }
+        gateway.await_metric("tollgate_handshakes_active", 1.0);
+        let mut clients: Vec<_> =
+            (0..CLIENTS).map(|_| patient(TcpStream::connect(gateway.listeners[1]).unwrap())).collect();
+        gateway.reload(&format!("{LOCAL_USER}{ONE_PLACE}"));
+        let served = panic::catch_unwind(AssertUnwindSafe(|| {
+            clients.iter_mut().for_each(|client| check_echo(client, b"before the others"));
+        }));
+        is_over.store(true, Ordering::Relaxed);
+        served.expect("all were served while others kept coming");
+    });
 }
