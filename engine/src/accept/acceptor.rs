@@ -5,18 +5,19 @@
 //! the strategies themselves, and telling it of wakes and turns of the loop.
 //!
 //! ```text
-//!              turn taken                   no place
-//!   AwaitsTurn ----------> Watching <---------------------> Held
-//!        ^     <----------    |   ^         resumed
-//!          another has it     |   | timer
-//!                             v   |
-//!                            Resting    descriptors or memory were used up
+//!                turn taken                resource used up
+//!   AwaitsTurn -------------> Watching ---------------------> Resting
+//!              <-------------          <---------------------
+//!               given up                       timer
 //! ```
+//!
+//! Without a place for a connection each of them becomes `Held`, and `Watching` again with one. Where threads
+//! take turns, what would watch awaits its turn first.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
 use sys::clock::Nanos;
@@ -24,7 +25,7 @@ use sys::epoll::Trigger;
 use sys::socket::{AcceptError, FirstAck, Listener, Shortage, Socket};
 
 use super::crew::SOON;
-use super::mutex::{Attempt, RETRY};
+use super::mutex::{self, Attempt, RETRY};
 use super::{Entrance, Front, Handed, Seat};
 use crate::reactor::{Reactor, Tag, Waiter};
 use crate::slab::Key;
@@ -80,7 +81,8 @@ pub struct Acceptor {
 enum State {
     /// At the next event of the listener.
     Watching(Key),
-    /// When it gets the turn, for which it tries before each sleep and when the timer is due.
+    /// When it gets the turn, for which it tries before each sleep; and when the timer is due, whoever has
+    /// the turn.
     AwaitsTurn(Option<TimerId>),
     /// When the timer is due: a resource was used up.
     Resting(TimerId),
@@ -153,7 +155,7 @@ impl Acceptor {
                     }
                 }
                 Next::None => {
-                    self.reactor.stats().accepts_empty.add(1);
+                    self.reactor.stats().accepts_empty.add(u64::from(!is_retry));
                     (self.left_some, are_all_gone) = (false, false);
                     break;
                 }
@@ -182,20 +184,27 @@ impl Acceptor {
 
     /// Takes nothing until [`Acceptor::resume`]: the owner has no place for a connection.
     pub fn hold(&mut self) {
-        let (strategy, is_watching) = (self.front().strategy, matches!(self.state, State::Watching(_)));
-        // One that rested left the turn to others without a word, for it would have been back soon.
-        let leaves_turn =
-            strategy.takes_turns() && (self.has_turn || matches!(self.state, State::Resting(_)));
-        // The kernel may have told this thread alone of who waits, and will not tell another.
-        let leaves_wake = is_watching && strategy.trigger() == Trigger::LevelReadExclusive;
         // Before the turn is free: nobody is to stand back for this thread.
         self.reactor.stats().is_full.set(1);
-        self.set(State::Held);
-        if leaves_wake {
-            self.front().is_unheeded.store(true, Ordering::Relaxed);
+        if matches!(self.state, State::Held) {
+            return;
         }
+        self.set(State::Held);
+        let front = self.front();
+        let leaves_some = if front.strategy.takes_turns() {
+            // Pairs with the fence of `Seat::wake_another`: who stood back for this thread when it still had
+            // place has seen the turn free, and so does this look.
+            fence(Ordering::SeqCst);
+            front.turn.is_free()
+        } else if front.strategy.trigger() == Trigger::LevelReadExclusive {
+            // The kernel may have told this thread alone of who waits, and will not tell another.
+            front.is_unheeded.store(true, Ordering::Relaxed);
+            true
+        } else {
+            false
+        };
         // Also who is on its way to sleep, and has looked for the last time: this thread does not come back.
-        if leaves_turn || leaves_wake {
+        if leaves_some {
             self.seat.wake_others_with_place();
         }
     }
@@ -224,21 +233,20 @@ impl Acceptor {
             self.has_turn = true;
             self.watch();
         } else if !matches!(self.state, State::AwaitsTurn(Some(_))) {
-            let retry = self.reactor.arm(self.reactor.now() + RETRY, Waiter::Tag(self.tag));
+            // Behind a retry that brought as many as it may take more wait, whoever has the turn.
+            let after = if self.left_some { Duration::ZERO } else { RETRY };
+            let retry = self.reactor.arm(self.reactor.now() + after, Waiter::Tag(self.tag));
             self.set(State::AwaitsTurn(Some(retry)));
         }
     }
 
     /// Whether others have left the address to this thread since [`Acceptor::take_turn`], so that it has to
-    /// be called again; to be asked at the last look before a sleep. Who gives the turn up and stands back
-    /// wakes another thread only if that sleeps, or has said that it will; so of two who stand back one wakes
-    /// the other here, at the latest.
+    /// be called again; to be asked at the last look before a sleep. Whoever it stood back for may have
+    /// something else to do by now, or sleep too.
     pub fn is_called(&self) -> bool {
         let is_free = !self.has_turn && self.takes_part_in_turns() && self.front().turn.is_free();
-        if is_free && self.stood_back {
-            self.seat.wake_another(self.reactor.now());
-        }
-        is_free && !self.stood_back || self.may_heed()
+        let has_to_take = is_free && !(self.stood_back && mutex::leave_to_others(&self.seat));
+        has_to_take || self.may_heed()
     }
 
     /// Gives the turn up, if this thread has it; to be called when what a sleep has brought is accepted, and
@@ -253,7 +261,7 @@ impl Acceptor {
         let left_some = self.left_some;
         self.drop_turn();
         if left_some || is_slow {
-            self.seat.wake_another(self.reactor.now());
+            self.seat.wake_another(u64::MAX, self.reactor.now());
         }
     }
 

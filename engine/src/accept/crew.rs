@@ -27,7 +27,7 @@ const LAG_PER_CONNECTION: Duration = Duration::from_micros(100);
 
 /// So many connections are all that a thread's lag can count for: it comes and goes, and tunnels that are
 /// dealt out by it stay.
-const LAG_CONNECTIONS_MAX: u64 = 8;
+pub(super) const LAG_CONNECTIONS_MAX: u64 = 8;
 
 /// A turn of the loop that takes no longer than this keeps nobody waiting.
 pub(super) const SOON: Duration = Duration::from_millis(1);
@@ -145,20 +145,26 @@ impl Seat {
         self.members[number].stats.is_full.value() == 0
     }
 
-    /// Sees to it that another thread with place looks at what the caller has just left to others: unless one
-    /// comes round soon by itself, the sleep of the one with the least load at `now` is ended.
-    pub(super) fn wake_another(&self, now: Nanos) {
+    /// Sees to it that another thread with place, and with no more to do at `now` than `load_max`, looks at
+    /// what the caller leaves to others: one that comes round soon by itself, else the one with the least
+    /// load of those who sleep, which is woken. Answers whether there is one.
+    pub(super) fn wake_another(&self, load_max: u64, now: Nanos) -> bool {
         // Pairs with the fence of `ParkFlag::announce`: who seems awake here looks once more before a sleep.
         fence(Ordering::SeqCst);
-        let sleeps = |number: &usize| self.members[*number].parking.is_announced();
-        let lag = |number: &usize| self.members[*number].stats.lag(now);
-        if self.others_with_place().any(|number| !sleeps(&number) && lag(&number) <= SOON) {
-            return;
+        let candidates = || {
+            let loads = self.others_with_place().map(|number| (self.load(number, now), number));
+            loads.filter(|(load, _)| *load <= load_max)
+        };
+        let sleeps = |number: usize| self.members[number].parking.is_announced();
+        let comes_soon = |number: usize| !sleeps(number) && self.members[number].stats.lag(now) <= SOON;
+        if candidates().any(|(_, number)| comes_soon(number)) {
+            return true;
         }
-        let least = self.others_with_place().filter(sleeps).min_by_key(|number| self.load(*number, now));
-        if let Some(least) = least {
-            self.members[least].parking.wake();
+        let least = candidates().filter(|(_, number)| sleeps(*number)).min();
+        if let Some((_, number)) = least {
+            self.members[number].parking.wake();
         }
+        least.is_some()
     }
 
     /// Ends the sleep of every other thread that has place and sleeps, or has said that it will. Who gets
@@ -226,7 +232,9 @@ mod tests {
 
     #[test]
     fn another_is_woken_unless_one_with_place_comes_round_soon() {
-        let sleepers_woken = |of_the_awake: &dyn Fn(&ReactorStats)| {
+        let now = Nanos(10_000_000);
+        // Which of the sleepers are woken, and whether there is anybody at all.
+        let woken = |load_max: u64, of_the_awake: &dyn Fn(&ReactorStats)| {
             let seats = crew_of(4);
             let members = &seats[0].members;
             members[1].stats.connections.set(100);
@@ -234,13 +242,16 @@ mod tests {
             members[2].stats.connections.set(9);
             members[3].stats.connections.set(5);
             members[2..].iter().for_each(|sleeper| sleeper.parking.announce());
-            seats[0].wake_another(Nanos(10_000_000));
-            [2, 3].map(|number: usize| !members[number].parking.is_announced())
+            let somebody_looks = seats[0].wake_another(load_max, now);
+            (somebody_looks, [2, 3].map(|number: usize| !members[number].parking.is_announced()))
         };
-        let the_less_loaded = [false, true];
-        assert_eq!(sleepers_woken(&|_| {}), [false, false], "the awake one comes round");
-        assert_eq!(sleepers_woken(&|stats| stats.begin_turn(Nanos(9_500_000))), [false, false]);
-        assert_eq!(sleepers_woken(&|stats| stats.begin_turn(Nanos(1_000_000))), the_less_loaded, "in 9 ms");
-        assert_eq!(sleepers_woken(&|stats| stats.is_full.set(1)), the_less_loaded, "for nothing");
+        let (nobody, the_less_loaded) = ([false, false], [false, true]);
+        assert_eq!(woken(u64::MAX, &|_| {}), (true, nobody), "the awake one comes round");
+        assert_eq!(woken(u64::MAX, &|stats| stats.begin_turn(Nanos(9_500_000))), (true, nobody));
+        let in_9_ms = |stats: &ReactorStats| stats.begin_turn(Nanos(1_000_000));
+        assert_eq!(woken(u64::MAX, &in_9_ms), (true, the_less_loaded));
+        assert_eq!(woken(u64::MAX, &|stats| stats.is_full.set(1)), (true, the_less_loaded), "for nothing");
+        assert_eq!(woken(50, &|_| {}), (true, the_less_loaded), "it would leave that to others too");
+        assert_eq!(woken(4, &|_| {}), (false, nobody), "so would all of them");
     }
 }

@@ -3,22 +3,22 @@
 //! A thread tries for the turn before each sleep, and never waits for it: where another has it, it does
 //! without the socket, and tries again before its next sleep, or after [`RETRY`]. The turn's holder gives it
 //! up when it has accepted, and keeps it where nobody comes. If it leaves some who wait, or is slow, and none
-//! of the others comes round soon by itself, it wakes the one with the least load; so does a thread that has
-//! far more to do than the others, and stands back. One that has no place, and so does not come back for the
-//! turn, wakes all who have. A turn that becomes free between a thread's attempt and its sleep is seen at the
-//! last look before the sleep.
+//! of the others comes round soon by itself, it wakes the one with the least load. A thread that has far more
+//! to do than the others stands back for one that has not, and sees to it likewise that there is one. One
+//! that has no place, and so does not come back for the turn, wakes all who have. A turn that becomes free
+//! between a thread's attempt and its sleep is seen at the last look before the sleep.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use sys::clock::Nanos;
+use sys::clock::{self, Nanos};
 use sys::epoll::Trigger;
 
 use super::{Seat, Strategy};
 
 /// How long a thread that sleeps does without a turn before it tries again: nginx's `accept_mutex_delay`. It
-/// looks once for who waits then, whoever has the turn; so a connection waits no longer than that for a
-/// thread that was quick until it got stuck.
+/// looks for who waits then, whoever has the turn, and goes on as long as more wait than it takes at a time;
+/// so nobody waits much longer than that for a thread that was quick until it got stuck.
 pub(super) const RETRY: Duration = Duration::from_millis(500);
 
 /// So much more than the mean, and an eighth of it, a thread may have to do before it leaves the turn to
@@ -54,14 +54,14 @@ pub(super) struct Turn {
 
 impl Turn {
     /// Takes the turn for `seat`'s thread, if nobody has it, and unless that thread stands back: then another
-    /// one takes it, as soon as it comes round, or is woken.
+    /// one takes it, as soon as it comes round, or is woken. `now` is when the loop's turn began.
     pub(super) fn try_take(&self, seat: &Seat, now: Nanos) -> Attempt {
         // The look before the swap leaves the cache line where it is while another has the turn.
         if !self.is_free() {
             return Attempt::AnotherHasIt;
         }
-        if stands_back(seat, now) {
-            seat.wake_another(now);
+        let bound = load_bound(seat, now);
+        if seat.load(seat.number(), now) > bound && seat.wake_another(bound, clock::monotonic()) {
             return Attempt::LeftToOthers;
         }
         if self.taken.swap(true, Ordering::Relaxed) { Attempt::AnotherHasIt } else { Attempt::Taken }
@@ -87,9 +87,16 @@ pub(super) enum Attempt {
     LeftToOthers,
 }
 
-/// Whether `seat`'s thread has so much more to do than those who have place that it leaves its turn to them.
-/// The eighth is nginx's, of what its connection table has left; that lag counts too is ours.
-fn stands_back(seat: &Seat, now: Nanos) -> bool {
+/// Sees to it that another thread takes the turn that `seat`'s thread has left to others, as in
+/// [`Turn::try_take`]. Answers whether there is one.
+pub(super) fn leave_to_others(seat: &Seat) -> bool {
+    let now = clock::monotonic();
+    seat.wake_another(load_bound(seat, now), now)
+}
+
+/// The most that a thread may have to do at `now` to take the turn, by what all have that have place. The
+/// eighth is nginx's, of what its connection table has left; that lag counts too is ours.
+fn load_bound(seat: &Seat, now: Nanos) -> u64 {
     let mean = seat.load_mean(now);
-    seat.load(seat.number(), now) > mean + mean / 8 + MARGIN
+    mean + mean / 8 + MARGIN
 }
