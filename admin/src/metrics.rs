@@ -148,7 +148,7 @@ impl Figures {
         };
         page.gauges(
             "tollgate_worker_clients",
-            "Client connections now, by thread, also those between two requests",
+            "Client connections now, by thread, also those between two requests and those that wait",
             each(|it| it.connections.value()),
         )?;
         page.gauge(

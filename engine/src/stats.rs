@@ -53,7 +53,7 @@ pub struct ReactorStats {
     pub stale_events: Counter,
     /// Timers that were due.
     pub timers: Counter,
-    /// Client connections that the thread serves, as the loop's owner last told.
+    /// Client connections that the thread serves and those that wait for it, as the loop's owner last told.
     pub connections: Counter,
     /// 1 while the thread has no place for another connection, else 0.
     pub is_full: Counter,
@@ -61,7 +61,7 @@ pub struct ReactorStats {
     pub accept_wakes: Counter,
     /// Connections accepted.
     pub accepts: Counter,
-    /// Accept calls that found nothing.
+    /// Accept calls that found nothing after a wake for the listener.
     pub accepts_empty: Counter,
     /// Connections accepted that another thread serves.
     pub handed_over: Counter,

@@ -5,7 +5,8 @@
 //! (`connection`), and deciding what to order (`server`).
 //!
 //! ```text
-//!   turn:  sleep -> wakes: listeners accept, relays note readiness, timers
+//!   turn:  sleep -> wakes: listeners accept (who waits here already gets a place before who comes),
+//!                          relays note readiness, timers
 //!                -> orders of the control side
 //!                -> handshakes and exchanges that were woken
 //!                -> relays that have bytes to move, each once
@@ -210,8 +211,13 @@ impl<H: Future<Output = ()>, E: Future<Output = ()>> Worker<H, E> {
         self.doors.sweep(&self.local.snapshot());
         self.seat_who_wait();
         self.exchanges.fill(|| Session::next(&self.local));
+        let was_full = self.handshakes.is_full();
         let panicked = self.handshakes.run() + self.exchanges.run();
         self.reactor.stats().panics.add(panicked);
+        if was_full {
+            // What became free is theirs; other threads are not to send anybody for it.
+            self.seat_who_wait();
+        }
         if !self.handshakes.is_full() {
             self.doors.resume();
         }

@@ -88,7 +88,10 @@ impl Seat {
 
     /// Takes a connection that another thread has handed over.
     pub fn take(&self) -> Option<Handed> {
-        self.mail.borrow_mut().pop()
+        let handed = self.mail.borrow_mut().pop()?;
+        // It is the thread's to tell how many it has, at the end of the turn; until then this counts.
+        self.members[self.number].stats.connections.add(1);
+        Some(handed)
     }
 
     /// Whether no connection waits that was handed over.
@@ -188,6 +191,9 @@ impl Seat {
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;
+    use std::net::TcpListener;
+
+    use sys::socket::FirstWord;
 
     use super::*;
 
@@ -253,5 +259,18 @@ mod tests {
         assert_eq!(woken(u64::MAX, &|stats| stats.is_full.set(1)), (true, the_less_loaded), "for nothing");
         assert_eq!(woken(50, &|_| {}), (true, the_less_loaded), "it would leave that to others too");
         assert_eq!(woken(4, &|_| {}), (false, nobody), "so would all of them");
+    }
+
+    #[test]
+    fn a_connection_that_is_taken_from_the_mailbox_stays_part_of_the_load() {
+        let seats = crew_of(2);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let peer = listener.local_addr().unwrap();
+        let (socket, _) = Socket::connect(peer, FirstWord::Unknown).unwrap();
+        seats[0].hand_over(1, Handed { socket, peer, door: 0 }).unwrap();
+        let load = || seats[0].load(1, Nanos(0));
+        assert_eq!(load(), 1);
+        let _taken = seats[1].take().unwrap();
+        assert_eq!(load(), 1);
     }
 }
