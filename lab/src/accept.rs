@@ -189,20 +189,21 @@ impl Effort {
 /// Runs the experiment.
 ///
 /// # Errors
-/// The lab itself could not work, or the user interrupted it; a strategy that fails is left out of the report
-/// instead.
+/// The lab itself could not work, a part needs the gateway and it is not there, or the user interrupted; a
+/// strategy that fails is left out of the report instead.
 pub(crate) fn run(options: &Options) -> Result<Report> {
     let mut machine = machine::facts(child::raise_descriptor_limit());
     let cpus = machine::allowed_cpus().len() as u32;
     let is_chosen = |part: &Part| options.only.is_empty() || options.only.contains(part);
     let parts: Vec<Part> = Part::value_variants().iter().copied().filter(is_chosen).collect();
-    let (contenders, skipped) = contender::find(&[Kind::Tollgate], options.tollgate.as_deref(), &[]);
+    let without: &[Kind] = if parts == [Part::Busy] { &[Kind::Tollgate] } else { &[] };
+    let (contenders, _) = contender::find(&[Kind::Tollgate], options.tollgate.as_deref(), without)?;
     let contender = contenders.into_iter().next();
     machine.extend(contender.iter().map(|it| ("tollgate_version".to_owned(), it.version.clone().into())));
     let is_taken = |one: &Strategy| options.strategies.is_empty() || options.strategies.contains(one);
     let strategies: Vec<Strategy> = Strategy::ALL.into_iter().filter(is_taken).collect();
     let effort = Effort::of(options, cpus);
-    let cases = cases(&parts, &effort, contender.is_some());
+    let cases = cases(&parts, &effort);
     let progress = Progress::new(steps(&cases, &strategies, effort.rounds));
     let mut bench = Bench {
         warnings: warnings(options, contender.as_ref()),
@@ -215,7 +216,7 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
         ends: Ends::start()?,
         losses: Losses::default(),
     };
-    let mut outcome = Outcome::default().with_failed(skipped);
+    let mut outcome = Outcome::default();
     for (part, workers) in cases {
         outcome.absorb(bench.case(part, workers)?);
     }
@@ -248,13 +249,12 @@ fn steps(cases: &[(Part, u32)], strategies: &[Strategy], rounds: usize) -> u64 {
 }
 
 /// Each part with a count of threads.
-fn cases(parts: &[Part], effort: &Effort, has_gateway: bool) -> Vec<(Part, u32)> {
+fn cases(parts: &[Part], effort: &Effort) -> Vec<(Part, u32)> {
     let of = |&part: &Part| match part {
         Part::Crowd => effort.workers.iter().map(|workers| (part, *workers)).collect(),
         _ => vec![(part, WORKERS)],
     };
-    let is_possible = |case: &(Part, u32)| has_gateway || case.0 == Part::Busy;
-    parts.iter().flat_map(of).filter(is_possible).collect()
+    parts.iter().flat_map(of).collect()
 }
 
 /// What makes every figure of this run weak.
@@ -440,7 +440,7 @@ impl Bench {
         upstream: SocketAddr,
         warm_up: fn(SocketAddr) -> Command,
     ) -> Result<(Vec<Gateway>, Vec<Skipped>)> {
-        let contender = self.contender.clone().context("only cases that are possible are run")?;
+        let contender = self.contender.clone().context("only one part does without the gateway")?;
         let (mut gateways, mut failed) = (Vec::new(), Outcome::default());
         for &strategy in strategies {
             let directory = self.directory.path().join(format!("{case}-{}", strategy.name()));
@@ -507,12 +507,10 @@ mod tests {
     }
 
     #[test]
-    fn without_a_gateway_its_parts_are_left_out() {
+    fn the_crowd_has_a_case_for_each_count_of_threads() {
         let effort = Effort::of(&options(&["--quick", "--rounds", "2"]), 2);
         assert_eq!(effort.rounds, 2);
-        let all = cases(Part::value_variants(), &effort, true);
-        assert_eq!(all.len(), effort.workers.len() + 5);
-        assert_eq!(cases(Part::value_variants(), &effort, false), [(Part::Busy, WORKERS)]);
-        assert_eq!(cases(&[Part::Crowd], &effort, false), []);
+        assert_eq!(cases(Part::value_variants(), &effort).len(), effort.workers.len() + 5);
+        assert_eq!(cases(&[Part::Busy], &effort), [(Part::Busy, WORKERS)]);
     }
 }

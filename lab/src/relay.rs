@@ -215,15 +215,15 @@ impl Effort {
 /// Runs the experiment.
 ///
 /// # Errors
-/// The lab itself could not work, or the user interrupted it; a relay that fails is left out of the report
-/// instead.
+/// The lab itself could not work, the gateway is not there, or the user interrupted; a relay that fails is
+/// left out of the report instead.
 pub(crate) fn run(options: &Options) -> Result<Report> {
     let descriptors_max = child::raise_descriptor_limit();
     let is_chosen = |part: &Part| options.only.is_empty() || options.only.contains(part);
     let chosen: Vec<Part> = Part::value_variants().iter().copied().filter(is_chosen).collect();
     let wanted = Kind::ALL.into_iter().filter(|kind| chosen.iter().any(|part| part.kinds().contains(kind)));
     let wanted: Vec<Kind> = wanted.collect();
-    let (contenders, skipped) = contender::find(&wanted, options.tollgate.as_deref(), &options.without);
+    let (contenders, skipped) = contender::find(&wanted, options.tollgate.as_deref(), &options.without)?;
     let mut machine = machine::facts(descriptors_max);
     for contender in contenders.iter().filter(|contender| contender.kind != Kind::Direct) {
         machine.insert(format!("{}_version", contender.kind.name()), contender.version.clone().into());

@@ -34,21 +34,25 @@ impl Contender {
 
 /// Finds those of `wanted` that can compete here, and says why the others cannot or, being among `without`,
 /// must not. `tollgate` defaults to the executable beside this one.
+///
+/// # Errors
+/// The gateway is wanted and not there: without it, minutes of the others say nothing.
 pub(crate) fn find(
     wanted: &[Kind],
     tollgate: Option<&Path>,
     without: &[Kind],
-) -> (Vec<Contender>, Vec<Skipped>) {
+) -> Result<(Vec<Contender>, Vec<Skipped>)> {
     let (mut found, mut skipped) = (Vec::new(), Vec::new());
     for &kind in wanted {
         match find_one(kind, tollgate, without) {
             Ok(contender) => found.push(contender),
+            Err(error) if kind == Kind::Tollgate && !without.contains(&kind) => return Err(error),
             Err(error) => {
                 skipped.push(Skipped { name: kind.name().to_owned(), reason: format!("{error:#}") });
             }
         }
     }
-    (found, skipped)
+    Ok((found, skipped))
 }
 
 fn find_one(kind: Kind, tollgate: Option<&Path>, without: &[Kind]) -> Result<Contender> {
@@ -74,7 +78,10 @@ fn find_tollgate(path: Option<&Path>) -> Result<Contender> {
         None => std::env::current_exe()?.with_file_name("tollgate"),
     };
     if !program.is_file() {
-        bail!("there is no {}: build it with `cargo build --release`", program.display());
+        bail!(
+            "there is no {}: build it with `cargo build --release`, or name it with --tollgate",
+            program.display()
+        );
     }
     let version = first_line(Command::new(&program).arg("--version"))?;
     Ok(Contender { kind: Kind::Tollgate, version, program, module: None })
@@ -131,14 +138,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_missing_tollgate_is_skipped_with_the_remedy() {
-        let wanted = [Kind::Direct, Kind::Tollgate, Kind::Haproxy, Kind::Nginx];
-        let without = [Kind::Haproxy, Kind::Nginx, Kind::Squid];
-        let (found, skipped) = find(&wanted, Some(Path::new("/nonexistent/tollgate")), &without);
+    fn a_missing_tollgate_is_an_error_with_the_remedy_unless_it_is_not_wanted() {
+        let find = |without: &[Kind]| {
+            let wanted = [Kind::Direct, Kind::Tollgate, Kind::Haproxy];
+            find(&wanted, Some(Path::new("/nonexistent/tollgate")), without)
+        };
+        let error = find(&[Kind::Haproxy, Kind::Squid]).expect_err("it is wanted").to_string();
+        assert!(error.contains("cargo build --release") && error.contains("--tollgate"), "{error}");
+        let (found, skipped) = find(&[Kind::Tollgate, Kind::Haproxy]).expect("it is not wanted");
         assert_eq!(found.iter().map(|contender| contender.kind).collect::<Vec<_>>(), [Kind::Direct]);
-        assert_eq!(skipped[0].name, "tollgate");
-        assert!(skipped[0].reason.contains("cargo build --release"), "{}", skipped[0].reason);
-        assert_eq!(skipped.len(), 3);
-        assert_eq!(skipped[2], Skipped { name: "nginx".to_owned(), reason: "it was not wanted".to_owned() });
+        let unwanted = |name: &str| Skipped { name: name.to_owned(), reason: "it was not wanted".to_owned() };
+        assert_eq!(skipped, ["tollgate", "haproxy"].map(unwanted));
     }
 }
