@@ -1,7 +1,7 @@
 //! Small messages at a fixed rate over one or many connections in turn, open loop: a message leaves when it
 //! is due, whether or not the last one came back, and its latency counts from when it was due, so a stall is
 //! charged to all it delayed. Promises: nothing is omitted; what has not come back at the end is reported as
-//! lost.
+//! lost; each connection has carried a message before the first that counts.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -9,7 +9,7 @@ use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -41,6 +41,7 @@ pub(crate) fn run(ping_pong: &PingPong) -> Result<Value> {
     // The default slack of 50 us would be measured with every message.
     rustix::thread::set_current_timer_slack(NonZeroU64::new(1))?;
     let mut exchange = Exchange::new(ping_pong)?;
+    exchange.greet()?;
     exchange.run()?;
     Ok(exchange.answer())
 }
@@ -55,6 +56,8 @@ struct Exchange {
     begun: u32,
     returned: u32,
     latencies: hdrhistogram::Histogram<u64>,
+    /// Room for what one look finds.
+    events: Vec<Event>,
 }
 
 /// One connection.
@@ -76,13 +79,32 @@ impl Exchange {
             (0..ping_pong.connections).map(|place| Line::open(ping_pong.to, &epoll, place)).collect();
         let gap = Duration::from_secs(1) / ping_pong.rate_per_s.max(1);
         let messages = (ping_pong.time.as_nanos() / gap.as_nanos().max(1)) as u32;
-        let (lines, started) = (lines?, Instant::now());
-        Ok(Self { epoll, lines, started, gap, messages, begun: 0, returned: 0, latencies: latencies() })
+        let (lines, started, latencies) = (lines?, Instant::now(), latencies());
+        let events = Vec::with_capacity(EVENTS_MAX);
+        Ok(Self { epoll, lines, started, gap, messages, begun: 0, returned: 0, latencies, events })
+    }
+
+    /// Exchanges one message on each connection, which counts for nothing. A relay comes to the last of a
+    /// thousand connections some time after it was opened, and that is no part of a message's way.
+    fn greet(&mut self) -> Result<()> {
+        let (now, wanted) = (Instant::now(), self.lines.len() as u32);
+        for line in &mut self.lines {
+            line.waiting.push_back(now);
+            line.send()?;
+        }
+        let end = now + WAIT_MAX;
+        while self.returned < wanted {
+            ensure!(Instant::now() < end, "{} of {wanted} connections echo nothing", wanted - self.returned);
+            self.collect(end)?;
+        }
+        self.returned = 0;
+        self.latencies.reset();
+        Ok(())
     }
 
     fn run(&mut self) -> Result<()> {
+        self.started = Instant::now();
         let end = self.due(self.messages) + TAIL;
-        let mut events: Vec<Event> = Vec::with_capacity(EVENTS_MAX);
         while self.returned < self.messages {
             let now = Instant::now();
             if now >= end {
@@ -90,17 +112,23 @@ impl Exchange {
             }
             self.send_due(now)?;
             let until = if self.begun < self.messages { self.due(self.begun).min(end) } else { end };
-            self.wait(until)?;
-            let at_once = Timespec::default();
-            match epoll::wait(&self.epoll, spare_capacity(&mut events), Some(&at_once)) {
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(error) => return Err(error).context("looking for messages"),
-            }
-            for event in events.drain(..) {
-                let line = &mut self.lines[event.data.u64() as usize];
-                line.send()?;
-                self.returned += line.receive(&mut self.latencies)?;
-            }
+            self.collect(until)?;
+        }
+        Ok(())
+    }
+
+    /// Waits for messages, and takes those that are there.
+    fn collect(&mut self, until: Instant) -> Result<()> {
+        self.wait(until)?;
+        let at_once = Timespec::default();
+        match epoll::wait(&self.epoll, spare_capacity(&mut self.events), Some(&at_once)) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error).context("looking for messages"),
+        }
+        for event in self.events.drain(..) {
+            let line = &mut self.lines[event.data.u64() as usize];
+            line.send()?;
+            self.returned += line.receive(&mut self.latencies)?;
         }
         Ok(())
     }
