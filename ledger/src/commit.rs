@@ -349,26 +349,36 @@ const WAITING_MANY: usize = 256;
 /// How often it looks whether the disk has come after.
 const HELD_PAUSE: Duration = Duration::from_millis(1);
 
-/// How often open flows are looked at: some of them each time.
+/// How often open flows are looked at, at least: some of them each time.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// How long a round of looks at all slots takes: one that a look has just missed is seen in time, too.
-const ROUND: Duration = INTERIM_PAUSE_MAX.saturating_sub(LOOK);
+/// How often at most, however often turns come: a frame costs a sync and a transaction, whether it has the
+/// interim of one flow or of a hundred.
+const GATHER: Duration = Duration::from_millis(250);
 
-const _: () = assert!(LOOK.as_millis() * 2 <= INTERIM_PAUSE_MAX.as_millis(), "a round takes several looks");
+/// How long a round of looks at all slots takes. One that a look has just missed is seen in time, too, if the
+/// next one is late by a turn that came too early for one and the longest sleep behind it.
+const ROUND: Duration = INTERIM_PAUSE_MAX.saturating_sub(LOOK).saturating_sub(GATHER.saturating_mul(2));
+
+const _: () = assert!(GATHER.as_nanos() < LOOK.as_nanos(), "else a look after a sleep may be put off");
+const _: () = assert!(LOOK.as_millis() * 2 <= ROUND.as_millis(), "a round takes several looks");
 
 impl Sweep {
     fn new() -> Sweep {
         Sweep { journaled: Vec::new(), next: 0, swept_to: clock::monotonic() }
     }
 
-    /// How many of `used` slots are to be looked at until all that was due by `moment` is done.
+    /// How many of `used` slots are to be looked at until all that was due by `moment` is done; none while
+    /// others gather.
     fn due(&mut self, used: u32, moment: Nanos) -> u32 {
         let behind = moment.since(self.swept_to);
         if used == 0 || behind >= ROUND {
             // Nothing was there to look at, or nobody looked: one round, from here on.
             self.swept_to = Nanos(moment.0.saturating_sub(ROUND.as_nanos() as u64));
             return used;
+        }
+        if behind < GATHER {
+            return 0;
         }
         (behind.as_nanos() * u128::from(used) / ROUND.as_nanos()) as u32
     }
@@ -427,30 +437,47 @@ impl Sweep {
 mod tests {
     use super::*;
 
-    /// Looks that `used` slots get within one round's time, when turns come every `turn`.
-    fn looks(used: u32, turn: Duration) -> u32 {
-        let mut now = Nanos(1_000_000_000_000);
-        let mut sweep = Sweep { journaled: Vec::new(), next: 0, swept_to: now };
-        let end = now + ROUND;
-        let mut looks = 0;
-        while now < end {
-            now = now + turn;
-            for _ in 0..sweep.due(used, now) {
-                sweep.advance(used, now);
-                looks += 1;
+    /// The longest time between two looks at the same one of `used` slots, and how many of the turns had
+    /// looks, when turns come by these pauses again and again for three rounds.
+    fn looks(used: u32, pauses: &[Duration]) -> (Duration, u32) {
+        let begin = Nanos(1_000_000_000_000);
+        let mut sweep = Sweep { journaled: Vec::new(), next: 0, swept_to: begin };
+        let mut seen_at = vec![begin; used as usize];
+        let (mut longest, mut turns_with_looks) = (Duration::ZERO, 0);
+        let mut now = begin;
+        for pause in pauses.iter().cycle() {
+            now = now + *pause;
+            if now >= begin + ROUND * 3 {
+                break;
+            }
+            let due = sweep.due(used, now);
+            turns_with_looks += u32::from(due > 0);
+            for _ in 0..due {
+                let seen_at = &mut seen_at[sweep.advance(used, now) as usize];
+                longest = longest.max(now.since(std::mem::replace(seen_at, now)));
             }
         }
-        looks
+        let overdue = seen_at.into_iter().map(|seen_at| now.since(seen_at)).max();
+        (longest.max(overdue.unwrap_or_default()), turns_with_looks)
     }
 
     #[test]
-    fn every_slot_gets_its_look_however_many_there_are_and_however_often_turns_come() {
+    fn every_slot_gets_its_look_in_time_however_many_there_are_and_however_often_turns_come() {
+        let too_early = GATHER - Duration::from_millis(1);
         for used in [1, 7, 19, 100, 1_000, 25_384] {
-            for turn in [Duration::from_micros(50), COMMIT_PAUSE, LOOK] {
-                let looks = looks(used, turn);
-                // The last one may be due with the next turn.
-                assert!((used - 1..=used + 1).contains(&looks), "{looks} looks at {used} slots, {turn:?}");
+            for pauses in [&[Duration::from_micros(50)][..], &[COMMIT_PAUSE], &[LOOK], &[too_early, LOOK]] {
+                let (longest, _) = looks(used, pauses);
+                assert!(longest <= INTERIM_PAUSE_MAX, "{longest:?} with {used} slots, turns by {pauses:?}");
             }
+        }
+    }
+
+    #[test]
+    fn looks_gather_however_often_turns_come() {
+        let most = (ROUND * 3).as_millis() / GATHER.as_millis();
+        for pause in [Duration::from_micros(50), COMMIT_PAUSE] {
+            let (_, turns) = looks(25_384, &[pause]);
+            assert!(u128::from(turns) <= most, "{turns} turns with looks, by {pause:?}");
         }
     }
 }
