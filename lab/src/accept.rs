@@ -118,7 +118,8 @@ pub(crate) struct Options {
     #[arg(long, value_delimiter = ',', value_name = "COUNT")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=256))]
     workers: Vec<u32>,
-    /// Rounds of each case [default: 5, with --long 7]
+    /// Rounds of each case [default: 15 of the crowd with a thread for each CPU, 5 of the rest; with --long
+    /// 15 and 7]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: Option<u32>,
     /// Connections of each crowd [default: 8,000, with --long 50,000]
@@ -151,6 +152,9 @@ enum Part {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Effort {
     rounds: usize,
+    /// Of the crowd with a thread for each CPU, where the default is judged to the percent.
+    judged_rounds: usize,
+    cpus: u32,
     workers: Vec<u32>,
     connections: u32,
     light: Duration,
@@ -164,21 +168,28 @@ impl Effort {
     fn of(options: &Options, cpus: u32) -> Self {
         let matrix = vec![1, 2, 4, WORKERS, 24, cpus];
         let (rounds, connections, ms, tunnels, workers) = match (options.quick, options.long) {
-            (true, _) => (1, 300, 300, 40, vec![cpus, 3]),
-            (_, true) => (7, 50_000, 6_000, 2_000, matrix),
-            _ => (5, 8_000, 2_000, 2_000, matrix),
+            (true, _) => ((1, 1), 300, 300, 40, vec![cpus, 3]),
+            (_, true) => ((7, 15), 50_000, 6_000, 2_000, matrix),
+            _ => ((5, 15), 8_000, 2_000, 2_000, matrix),
         };
         let mut workers = if options.workers.is_empty() { workers } else { options.workers.clone() };
         workers.sort_unstable();
         workers.dedup();
+        let (rounds, judged_rounds) = options.rounds.map_or(rounds, |all| (all as usize, all as usize));
         Self {
-            rounds: options.rounds.map_or(rounds, |rounds| rounds as usize),
+            rounds,
+            judged_rounds,
+            cpus,
             workers,
             connections: options.connections.unwrap_or(connections),
             light: Duration::from_millis(ms),
             tunnels,
             busy: Duration::from_millis(ms),
         }
+    }
+
+    fn rounds(&self, case: (Part, u32)) -> usize {
+        if case == (Part::Crowd, self.cpus) { self.judged_rounds } else { self.rounds }
     }
 
     fn crowd(&self, to: SocketAddr) -> Command {
@@ -204,7 +215,7 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     let strategies: Vec<Strategy> = Strategy::ALL.into_iter().filter(is_taken).collect();
     let effort = Effort::of(options, cpus);
     let cases = cases(&parts, &effort);
-    let progress = Progress::new(steps(&cases, &strategies, effort.rounds));
+    let progress = Progress::new(steps(&cases, &strategies, &effort));
     let mut bench = Bench {
         warnings: warnings(options, contender.as_ref()),
         contender,
@@ -240,10 +251,10 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     Ok(report)
 }
 
-fn steps(cases: &[(Part, u32)], strategies: &[Strategy], rounds: usize) -> u64 {
-    let of = |case: &(Part, u32)| match case.0 {
+fn steps(cases: &[(Part, u32)], strategies: &[Strategy], effort: &Effort) -> u64 {
+    let of = |&case: &(Part, u32)| match case.0 {
         Part::Calls => looked_at(strategies).len(),
-        _ => strategies.len() * rounds,
+        _ => strategies.len() * effort.rounds(case),
     };
     cases.iter().map(of).sum::<usize>() as u64
 }
@@ -303,18 +314,23 @@ struct Bench {
 impl Bench {
     fn case(&mut self, part: Part, workers: u32) -> Result<Outcome> {
         let effort = self.effort.clone();
+        let wanted = effort.rounds((part, workers));
+        let rounds = |family| Rounds {
+            what: named(family, workers),
+            wanted,
+            extra_max: EXTRA_ROUNDS_MAX,
+            watched: true,
+        };
         match part {
-            Part::Crowd => self.short(named(CROWD, workers), workers, short::run, |to| effort.crowd(to)),
-            Part::Reload => {
-                self.short(named(RELOAD, workers), workers, short::run_reloading, |to| effort.crowd(to))
-            }
+            Part::Crowd => self.short(rounds(CROWD), workers, short::run, |to| effort.crowd(to)),
+            Part::Reload => self.short(rounds(RELOAD), workers, short::run_reloading, |to| effort.crowd(to)),
             Part::Light => {
                 let time = effort.light;
                 let arrive = |to| Command::Arrive { to, rate_per_s: LIGHT_PER_S, time };
-                self.short(named(LIGHT, workers), workers, short::run, arrive)
+                self.short(rounds(LIGHT), workers, short::run, arrive)
             }
-            Part::LongLived => self.long_lived(named(LONG_LIVED, workers), workers),
-            Part::Busy => self.busy(named(BUSY, workers), workers),
+            Part::LongLived => self.long_lived(rounds(LONG_LIVED), workers),
+            Part::Busy => self.busy(rounds(BUSY), workers),
             Part::Calls => self.calls(),
         }
     }
@@ -322,15 +338,15 @@ impl Bench {
     /// Short connections through the gateways of all strategies.
     fn short(
         &mut self,
-        case: &'static str,
+        rounds: Rounds,
         workers: u32,
         run: fn(&mut Gateway, &mut Agent, &Command, &str, &mut Losses) -> Result<Numbers>,
         load: impl Fn(SocketAddr) -> Command,
     ) -> Result<Outcome> {
+        let case = rounds.what;
         let (mut gateways, failed) =
             self.start_all(case, &self.strategies.clone(), workers, self.ends.reply, crowd_to_warm_up)?;
         let (client, losses) = (&mut self.ends.client, &mut self.losses);
-        let rounds = rounds(case, &self.effort);
         let outcome = rounds.run(&mut gateways, &self.progress, |gateway| {
             let load = load(gateway.running.ends.address);
             let of = format!("{case}/{}", gateway.strategy.name());
@@ -339,12 +355,12 @@ impl Bench {
         Ok(outcome.with_failed(failed))
     }
 
-    fn long_lived(&mut self, case: &'static str, workers: u32) -> Result<Outcome> {
+    fn long_lived(&mut self, rounds: Rounds, workers: u32) -> Result<Outcome> {
+        let case = rounds.what;
         let warm_up = |to| Command::Hold { to, tunnels: WARM_UP };
         let (mut gateways, failed) =
             self.start_all(case, &self.strategies.clone(), workers, self.ends.echo, warm_up)?;
         let (client, losses, tunnels) = (&mut self.ends.client, &mut self.losses, self.effort.tunnels);
-        let rounds = rounds(case, &self.effort);
         let outcome = rounds.run(&mut gateways, &self.progress, |gateway| {
             let of = format!("{case}/{}", gateway.strategy.name());
             Ok(vec![(case, tunnels::run(gateway, client, tunnels, &of, losses)?)])
@@ -352,7 +368,8 @@ impl Bench {
         Ok(outcome.with_failed(failed))
     }
 
-    fn busy(&mut self, case: &'static str, workers: u32) -> Result<Outcome> {
+    fn busy(&mut self, rounds: Rounds, workers: u32) -> Result<Outcome> {
+        let case = rounds.what;
         let mut started = Outcome::default();
         let mut servers = Vec::new();
         for &strategy in &self.strategies {
@@ -363,7 +380,6 @@ impl Bench {
             child::fail_if_interrupted()?;
         }
         let (client, losses, time) = (&mut self.ends.client, &mut self.losses, self.effort.busy);
-        let rounds = rounds(case, &self.effort);
         let outcome = rounds.run(&mut servers, &self.progress, |server| {
             let load = Command::Arrive { to: server.address, rate_per_s: BUSY_PER_S, time };
             let of = format!("{case}/{}", server.name());
@@ -475,10 +491,6 @@ fn impossible(what: &str, reason: String) -> Outcome {
 
 fn crowd_to_warm_up(to: SocketAddr) -> Command {
     Command::Short { tunnel: to.into(), connections: WARM_UP, concurrency: WARM_UP / 4 }
-}
-
-fn rounds(what: &'static str, effort: &Effort) -> Rounds {
-    Rounds { what, wanted: effort.rounds, extra_max: EXTRA_ROUNDS_MAX, watched: true }
 }
 
 #[cfg(test)]

@@ -86,7 +86,8 @@ pub(crate) struct Options {
     /// Leave these relays out, with commas between them
     #[arg(long, value_delimiter = ',', value_name = "RELAY")]
     without: Vec<Kind>,
-    /// Rounds of each part [default: 5, with --long 7]
+    /// Rounds of each part [default: 15 of short connections through relays, 5 of the rest; with --long 15
+    /// and 7]
     #[arg(long, value_name = "COUNT", value_parser = up_to(ROUNDS_MAX))]
     rounds: Option<u32>,
     /// Short connections in each run [default: 10,000, 4,000 through forward proxies and 3,000 beside open
@@ -145,6 +146,8 @@ impl Part {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Effort {
     rounds: usize,
+    /// Short connections are judged to the percent, and one round of them is soon over.
+    short_rounds: usize,
     /// Whether instructions are counted, too, which takes a minute.
     counts_instructions: bool,
     connections: u32,
@@ -160,9 +163,10 @@ pub(crate) struct Effort {
 }
 
 impl Effort {
-    /// Some ten minutes with all rivals on two CPUs that nothing disturbs; a repeated round is a fifth more.
+    /// Some eleven minutes with all rivals on two CPUs that nothing disturbs; a repeated round is more.
     const USUAL: Self = Self {
         rounds: 5,
+        short_rounds: 15,
         counts_instructions: false,
         connections: 10_000,
         beside_open: 3_000,
@@ -176,6 +180,7 @@ impl Effort {
 
     const LONG: Self = Self {
         rounds: 7,
+        short_rounds: 15,
         counts_instructions: true,
         connections: 50_000,
         beside_open: 20_000,
@@ -191,8 +196,10 @@ impl Effort {
         let usual = if options.long { Self::LONG } else { Self::USUAL };
         let connections = |usual| options.connections.unwrap_or(usual);
         let requests = |usual| options.requests.unwrap_or(usual);
+        let rounds = |usual| options.rounds.map_or(usual, |rounds| rounds as usize);
         Self {
-            rounds: options.rounds.map_or(usual.rounds, |rounds| rounds as usize),
+            rounds: rounds(usual.rounds),
+            short_rounds: rounds(usual.short_rounds),
             connections: connections(usual.connections),
             beside_open: connections(usual.beside_open),
             tunnels: connections(usual.tunnels),
@@ -263,7 +270,8 @@ fn steps(parts: &[Part], contenders: &[Contender], effort: &Effort) -> u64 {
                 kinds.filter(|&kind| kind != Kind::Direct).count() * effort.rounds.min(IDLE_ROUNDS_MAX)
             }
             Part::Growth => kinds.filter(|&kind| kind != Kind::Direct).count() * effort.rounds,
-            Part::Short | Part::Bulk | Part::Pingpong | Part::Accounting => kinds.count() * effort.rounds,
+            Part::Short => kinds.count() * effort.short_rounds,
+            Part::Bulk | Part::Pingpong | Part::Accounting => kinds.count() * effort.rounds,
             Part::Connect | Part::Socks5 => kinds.count() * effort.rounds * 2,
             Part::Requests => kinds.count() * effort.rounds * requests::CASES.len(),
         }
@@ -349,7 +357,8 @@ impl Bench {
             self.start_all(&load.upstream, machine::allowed_cpus().len(), &Terms::default())?;
         let effort = self.effort;
         let before = billing::settled(&relays);
-        let outcome = self.rounds("short connections").run(&mut relays, &self.progress, |relay| {
+        let rounds = Rounds { wanted: effort.short_rounds, ..self.rounds("short connections") };
+        let outcome = rounds.run(&mut relays, &self.progress, |relay| {
             let numbers = short::run(relay, &mut load.client, effort.connections, effort.concurrency)?;
             Ok(vec![(short::PART, numbers)])
         })?;
