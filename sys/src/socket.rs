@@ -10,6 +10,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+use rustix::event::{self, PollFd, PollFlags, Timespec};
 use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, sockopt};
 
 use crate::splice::Pipe;
@@ -316,12 +317,21 @@ impl Listener {
                 Err(Errno::INTR) => continue,
                 Err(Errno::AGAIN) => AcceptError::Empty,
                 Err(errno) => match Shortage::of(errno) {
+                    // A descriptor is taken before the queue is looked at.
+                    Some(_) if !self.has_waiting() => AcceptError::Empty,
                     Some(shortage) => AcceptError::Exhausted(shortage),
                     None => AcceptError::ThisConnection(errno.into()),
                 },
             };
             return Err(refused);
         }
+    }
+
+    /// Whether somebody waits, or the next accept has something else to tell than that nobody does.
+    fn has_waiting(&self) -> bool {
+        let mut listener = [PollFd::new(&self.0, PollFlags::IN)];
+        // It takes no descriptor; where it fails all the same, nothing is known.
+        event::poll(&mut listener, Some(&Timespec::default())) != Ok(0)
     }
 
     /// Lets nobody begin a connection any more, while those that wait can be accepted, and those whose
