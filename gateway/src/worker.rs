@@ -187,6 +187,10 @@ impl<H: Future<Output = ()>, E: Future<Output = ()>> Worker<H, E> {
             let tunnel = local.tunnels.borrow_mut().pop_front();
             tunnel.or_else(|| doors.next_arrival(&snapshot).map(|arrival| Client::new(local, arrival)))
         });
+        if self.handshakes.is_full() {
+            // Nobody is to hand over more to this thread, or to stand back for it.
+            self.reactor.stats().is_full.set(1);
+        }
     }
 
     fn accept(&mut self, number: u32) {

@@ -32,6 +32,11 @@ pub(super) const LAG_CONNECTIONS_MAX: u64 = 8;
 /// A turn of the loop that takes no longer than this keeps nobody waiting.
 pub(super) const SOON: Duration = Duration::from_millis(1);
 
+/// One that takes longer keeps those waiting whom others have handed over, and who cannot be taken back.
+const STUCK: Duration = Duration::from_millis(10);
+
+const _: () = assert!(STUCK.as_nanos() > SOON.as_nanos());
+
 /// A connection on its way from the thread that accepted it to the one that serves it.
 #[derive(Debug)]
 pub struct Handed {
@@ -146,6 +151,13 @@ impl Seat {
     /// Whether thread number `number` has place for another connection, as it last told.
     pub(super) fn has_place(&self, number: usize) -> bool {
         self.members[number].stats.is_full.value() == 0
+    }
+
+    /// Whether what is handed to thread number `number` at `now` waits longer there than it would here, and
+    /// longer than anybody should wait.
+    pub(super) fn is_stuck(&self, number: usize, now: Nanos) -> bool {
+        let here = self.members[self.number].stats.turn_length();
+        self.members[number].stats.lag(now) > here.max(STUCK)
     }
 
     /// Sees to it that another thread with place, and with no more to do at `now` than `load_max`, looks at

@@ -644,6 +644,23 @@ fn nothing_is_handed_to_who_has_no_place() {
     assert_eq!(first.reactor.stats().handed_over.value(), 0);
 }
 
+/// Its mailbox would hold them until the end of that turn, and nobody else can take them out.
+#[test]
+fn nothing_is_handed_to_who_is_in_a_long_turn() {
+    let (_, mut workers) = workers(&handoff::Handoff, 2);
+    let [first, second] = &mut workers[..] else { unreachable!() };
+    let now = first.reactor.now();
+    let server = || handoff::Handoff.server(&first.seat, now);
+    first.reactor.stats().connections.set(100);
+    assert_eq!(server(), 1);
+    second.reactor.stats().begin_turn(Nanos(now.0 - 9_000_000));
+    assert_eq!(server(), 1, "it comes round in a moment");
+    second.reactor.stats().begin_turn(Nanos(now.0 - 11_000_000));
+    assert_eq!(server(), 0);
+    first.pretend_turns_of(Duration::from_millis(30));
+    assert_eq!(server(), 1, "here they would wait as long");
+}
+
 #[test]
 fn a_holder_of_the_turn_that_is_stuck_keeps_nobody_waiting_beyond_the_retry() {
     let (address, mut workers) = workers(&mutex::Mutex, 2);
