@@ -407,10 +407,11 @@ impl Acceptor {
             && matches!(self.state, State::Watching(_) | State::AwaitsTurn(_))
     }
 
-    /// Leaves the turn to whoever tries for it next.
+    /// Leaves the turn to whoever tries for it next. Who took some without it remembers that more wait, also
+    /// over a rest or a time without place.
     fn drop_turn(&mut self) {
-        self.left_some = false;
         if std::mem::take(&mut self.has_turn) {
+            self.left_some = false;
             self.front().turn.give_up();
         }
     }

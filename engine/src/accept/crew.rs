@@ -104,20 +104,30 @@ impl Seat {
         self.mail.borrow().is_empty()
     }
 
-    /// What a thread has to do at `now`: connections, those handed over to it, and how far it lags behind.
+    /// What a thread has to do at `now`: connections, those handed over to it, and how far it lags behind, as
+    /// nobody does who sleeps.
     pub(super) fn load(&self, number: usize, now: Nanos) -> u64 {
-        let Member { stats, mail, .. } = &self.members[number];
-        let lag = stats.lag(now).as_nanos() / LAG_PER_CONNECTION.as_nanos();
-        let lag = u64::try_from(lag).unwrap_or(u64::MAX).min(LAG_CONNECTIONS_MAX);
-        stats.connections.value() + mail.len() as u64 + lag
+        self.load_behind(self.members[number].stats.lag(now), number)
     }
 
-    /// The mean load at `now` of this thread and those others that have place.
+    /// The same, once it is awake if it sleeps: its turns will take as long as they did.
+    pub(super) fn load_awake(&self, number: usize, now: Nanos) -> u64 {
+        let stats = &self.members[number].stats;
+        self.load_behind(stats.lag(now).max(stats.turn_length()), number)
+    }
+
+    fn load_behind(&self, lag: Duration, number: usize) -> u64 {
+        let Member { stats, mail, .. } = &self.members[number];
+        let lag = u64::try_from(lag.as_nanos() / LAG_PER_CONNECTION.as_nanos()).unwrap_or(u64::MAX);
+        stats.connections.value() + mail.len() as u64 + lag.min(LAG_CONNECTIONS_MAX)
+    }
+
+    /// The mean load at `now` of this thread and those others that have place, all of them awake.
     pub(super) fn load_mean(&self, now: Nanos) -> u64 {
         let (count, sum) = self
             .others_with_place()
             .chain([self.number])
-            .fold((0, 0), |(count, sum), number| (count + 1, sum + self.load(number, now)));
+            .fold((0, 0), |(count, sum), number| (count + 1, sum + self.load_awake(number, now)));
         sum / count
     }
 
@@ -160,14 +170,14 @@ impl Seat {
         self.members[number].stats.lag(now) > here.max(STUCK)
     }
 
-    /// Sees to it that another thread with place, and with no more to do at `now` than `load_max`, looks at
-    /// what the caller leaves to others: one that comes round soon by itself, else the one with the least
-    /// load of those who sleep, which is woken. Answers whether there is one.
+    /// Sees to it that another thread with place, and with no more to do at `now`, once it is awake, than
+    /// `load_max`, looks at what the caller leaves to others: one that comes round soon by itself, else the
+    /// one with the least load of those who sleep, which is woken. Answers whether there is one.
     pub(super) fn wake_another(&self, load_max: u64, now: Nanos) -> bool {
         // Pairs with the fence of `ParkFlag::announce`: who seems awake here looks once more before a sleep.
         fence(Ordering::SeqCst);
         let candidates = || {
-            let loads = self.others_with_place().map(|number| (self.load(number, now), number));
+            let loads = self.others_with_place().map(|number| (self.load_awake(number, now), number));
             loads.filter(|(load, _)| *load <= load_max)
         };
         let sleeps = |number: usize| self.members[number].parking.is_announced();

@@ -61,7 +61,7 @@ impl Turn {
             return Attempt::AnotherHasIt;
         }
         let bound = load_bound(seat, now);
-        if seat.load(seat.number(), now) > bound && seat.wake_another(bound, clock::monotonic()) {
+        if seat.load_awake(seat.number(), now) > bound && seat.wake_another(bound, clock::monotonic()) {
             return Attempt::LeftToOthers;
         }
         if self.taken.swap(true, Ordering::Relaxed) { Attempt::AnotherHasIt } else { Attempt::Taken }

@@ -456,6 +456,10 @@ fn a_thread_that_lags_leaves_the_turn_to_another() {
     assert!(!workers[0].gets_turn(), "the other one sleeps");
     workers[1].reactor.stats().connections.set(100);
     assert!(workers[0].gets_turn(), "the other one has far more to do");
+    workers[1].reactor.stats().connections.set(0);
+    workers[1].pretend_turns_of(Duration::from_millis(3));
+    workers[1].pretend_sleep();
+    assert!(workers[0].gets_turn(), "the other one would lag too, once it is awake");
 }
 
 #[test]
@@ -666,16 +670,24 @@ fn a_holder_of_the_turn_that_is_stuck_keeps_nobody_waiting_beyond_the_retry() {
     let (address, mut workers) = workers(&mutex::Mutex, 2);
     let [stuck, other] = &mut workers[..] else { unreachable!() };
     stuck.acceptor.as_mut().unwrap().take_turn();
-    let _clients = connect(address, 8);
+    let _clients = connect(address, 16);
     while other.taken.is_empty() {
         other.turn(usize::MAX, true);
     }
     assert_eq!(other.taken.len(), 4, "as many as it takes at a time");
-    other.acceptor.as_mut().unwrap().take_turn();
-    other.pretend_sleep();
-    thread::sleep(Duration::from_millis(20));
-    other.turn(usize::MAX, false);
-    assert_eq!(other.taken.len(), 8, "it does not wait for another retry");
+    // Well before another retry it looks again, also if it had no place meanwhile.
+    let looks_again = |other: &mut Worker| {
+        other.acceptor.as_mut().unwrap().take_turn();
+        other.pretend_sleep();
+        thread::sleep(Duration::from_millis(20));
+        other.turn(usize::MAX, false);
+        other.taken.len()
+    };
+    assert_eq!(looks_again(other), 8);
+    let acceptor = other.acceptor.as_mut().unwrap();
+    acceptor.hold();
+    acceptor.resume();
+    assert_eq!(looks_again(other), 12);
     assert!(!other.gets_turn(), "which the stuck one still has");
 }
 
