@@ -49,31 +49,37 @@ impl TcpStream {
         TcpStream { socket, watch: Watch::new(reactor, Some(registration)), ready }
     }
 
-    /// Connects to `address`, of which `first_word` says how its conversation begins.
+    /// Begins to connect to `address`, of which `first_word` says how its conversation begins. Before it is
+    /// [`established`](TcpStream::established), nothing else may be asked of the stream.
     ///
     /// # Errors
-    /// Why the attempt failed: `ECONNREFUSED`, `ETIMEDOUT`, `EHOSTUNREACH`, `ENETUNREACH`, `EADDRNOTAVAIL`
-    /// when no local port is left, `EMFILE`.
-    pub async fn connect(
+    /// What a socket takes is used up: `EMFILE`, `ENFILE`, `ENOBUFS`, `ENOMEM`, or `EADDRNOTAVAIL` when no
+    /// local port is left. Else as of [`established`](TcpStream::established).
+    pub fn connect(
         reactor: &Rc<Reactor>,
         address: SocketAddr,
         first_word: FirstWord,
     ) -> io::Result<TcpStream> {
-        let (socket, state) = Socket::connect(address, first_word)?;
-        let stream = TcpStream::new(reactor, socket);
-        if state == Connect::InProgress {
-            // The first look comes at once: to a peer on this host the handshake is complete by now,
-            // and then no event is needed.
-            poll_fn(|context| match stream.socket.continue_connect(address) {
-                Ok(Connect::Established) => Poll::Ready(Ok(())),
-                Ok(Connect::InProgress) => stream.wait(context, Interest::ReadWrite),
-                Err(error) => Poll::Ready(Err(error)),
-            })
-            .await?;
-        }
+        let (socket, _) = Socket::connect(address, first_word)?;
+        Ok(TcpStream::new(reactor, socket))
+    }
+
+    /// Awaits that the connection to `address` stands which [`TcpStream::connect`] began.
+    ///
+    /// # Errors
+    /// Why the attempt failed: `ECONNREFUSED`, `ETIMEDOUT`, `EHOSTUNREACH`, `ENETUNREACH`.
+    pub async fn established(&self, address: SocketAddr) -> io::Result<()> {
+        // The first look comes at once: to a peer on this host the handshake is complete by now, and then no
+        // event is needed.
+        poll_fn(|context| match self.socket.continue_connect(address) {
+            Ok(Connect::Established) => Poll::Ready(Ok(())),
+            Ok(Connect::InProgress) => self.wait(context, Interest::ReadWrite),
+            Err(error) => Poll::Ready(Err(error)),
+        })
+        .await?;
         // Whoever is dialled may speak first, and then an event tells, or the registration does.
-        stream.ready.set(Readiness { readable: false, writable: true, tail: Tail::Open });
-        Ok(stream)
+        self.ready.set(Readiness { readable: false, writable: true, tail: Tail::Open });
+        Ok(())
     }
 
     /// Reads into the room that `buffer` has left; returns how many bytes arrived, zero at the stream's end.

@@ -169,7 +169,7 @@ pub(crate) async fn reach(
 ) -> Result<(TcpStream, SocketAddr, u32), End> {
     let began = clock::monotonic();
     let others = admitted.others.iter().map(|(address, _)| *address).collect();
-    let dialled = dial(&client.local.reactor, admitted.first.0, others, first_word, dial_by).await;
+    let dialled = dial(&client.local, admitted.first.0, others, first_word, dial_by).await;
     let (stream, address) = dialled.map_err(Refusal::from)?;
     let took = clock::monotonic().since(began);
     client.local.stats.connect.add(took);

@@ -1,24 +1,24 @@
 //! Dialling: the first of a target's checked addresses that answers (Happy Eyeballs, RFC 8305).
 //!
 //! Promises: only addresses that were given are dialled; the families take turns, an attempt that is slow
-//! gets company after [`ATTEMPT_DELAY`], one that fails is followed at once; who loses is closed. Leaves to
-//! others: resolving (`resolve`), and which addresses may be dialled (`policy`).
+//! gets company after [`ATTEMPT_DELAY`], one that fails is followed at once; who loses is closed; who only
+//! rests makes room for who dials. Leaves to others: resolving (`resolve`), and which addresses may be
+//! dialled (`policy`).
 
 use std::future::{Future, poll_fn};
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
 use engine::net::TcpStream;
-use engine::reactor::Reactor;
 use engine::timer::within;
 use sys::clock::Nanos;
-use sys::socket::FirstWord;
+use sys::socket::{FirstWord, Shortage};
 
-use crate::limits::ADDRESSES_MAX;
+use crate::limits::{ADDRESSES_MAX, SHED_AT_SHORTAGE_MAX};
+use crate::local::Local;
 
 /// How long an attempt stays alone: the "Connection Attempt Delay" that RFC 8305 section 5 recommends.
 pub(crate) const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
@@ -45,9 +45,8 @@ impl From<io::Error> for DialError {
             io::ErrorKind::TimedOut => DialError::Timeout,
             io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => DialError::Unreachable,
             // EADDRNOTAVAIL of a connect means that no local port is left.
-            io::ErrorKind::AddrNotAvailable | io::ErrorKind::OutOfMemory => DialError::Exhausted,
-            // EMFILE and ENFILE have no kind of their own.
-            _ if matches!(error.raw_os_error(), Some(23 | 24)) => DialError::Exhausted,
+            io::ErrorKind::AddrNotAvailable => DialError::Exhausted,
+            _ if Shortage::of(&error).is_some() => DialError::Exhausted,
             _ => DialError::Failed(error),
         }
     }
@@ -58,7 +57,7 @@ impl From<io::Error> for DialError {
 /// # Errors
 /// Why the last attempt failed, or [`DialError::Timeout`].
 pub(crate) async fn dial(
-    reactor: &Rc<Reactor>,
+    local: &Local,
     first: SocketAddr,
     others: Vec<SocketAddr>,
     first_word: FirstWord,
@@ -66,20 +65,34 @@ pub(crate) async fn dial(
 ) -> Result<(TcpStream, SocketAddr), DialError> {
     assert!(others.len() < ADDRESSES_MAX, "the resolver bounds its answers");
     if !others.is_empty() {
-        return race(reactor, &alternate(first, &others), first_word, deadline).await;
+        return race(local, &alternate(first, &others), first_word, deadline).await;
     }
     // By far the commonest case needs no race and no allocation.
-    match within(reactor, deadline, TcpStream::connect(reactor, first, first_word)).await {
-        Ok(Ok(stream)) => Ok((stream, first)),
+    let stream = connect(local, first, first_word)?;
+    match within(&local.reactor, deadline, stream.established(first)).await {
+        Ok(Ok(())) => Ok((stream, first)),
         Ok(Err(error)) => Err(error.into()),
         Err(_) => Err(DialError::Timeout),
+    }
+}
+
+/// Begins to connect to `address`. Where what a socket takes is used up, those who only wait for a next
+/// request make room, one after the other.
+fn connect(local: &Local, address: SocketAddr, first_word: FirstWord) -> io::Result<TcpStream> {
+    let mut sheds = 0..SHED_AT_SHORTAGE_MAX;
+    loop {
+        let begun = TcpStream::connect(&local.reactor, address, first_word);
+        let is_short = begun.as_ref().is_err_and(|error| Shortage::of(error).is_some());
+        if !is_short || sheds.next().is_none() || !local.resting.borrow_mut().shed() {
+            return begun;
+        }
     }
 }
 
 type Attempt = Pin<Box<dyn Future<Output = (io::Result<TcpStream>, SocketAddr)>>>;
 
 async fn race(
-    reactor: &Rc<Reactor>,
+    local: &Local,
     addresses: &[SocketAddr],
     first_word: FirstWord,
     deadline: Nanos,
@@ -87,9 +100,10 @@ async fn race(
     let mut untried = addresses.iter().copied();
     let mut attempts: Vec<Attempt> = Vec::new();
     let mut failure = DialError::Timeout;
+    let reactor = &local.reactor;
     loop {
         if let Some(address) = untried.next() {
-            attempts.push(attempt(reactor, address, first_word));
+            attempts.push(attempt(local, address, first_word));
         }
         if attempts.is_empty() {
             return Err(failure);
@@ -104,9 +118,14 @@ async fn race(
     }
 }
 
-fn attempt(reactor: &Rc<Reactor>, address: SocketAddr, first_word: FirstWord) -> Attempt {
-    let reactor = Rc::clone(reactor);
-    Box::pin(async move { (TcpStream::connect(&reactor, address, first_word).await, address) })
+fn attempt(local: &Local, address: SocketAddr, first_word: FirstWord) -> Attempt {
+    let begun = connect(local, address, first_word);
+    let attempt = async move {
+        let stream = begun?;
+        stream.established(address).await?;
+        Ok(stream)
+    };
+    Box::pin(async move { (attempt.await, address) })
 }
 
 /// Awaits the first attempt to finish, and takes it out.
@@ -155,8 +174,8 @@ mod tests {
     #[test]
     fn used_up_resources_are_told_from_a_bad_destination() {
         let exhausted = |code| matches!(io::Error::from_raw_os_error(code).into(), DialError::Exhausted);
-        // EADDRNOTAVAIL, EMFILE, ENFILE, ENOMEM; ECONNREFUSED is none.
-        assert!([99, 24, 23, 12].into_iter().all(exhausted));
+        // EADDRNOTAVAIL, EMFILE, ENFILE, ENOBUFS, ENOMEM; ECONNREFUSED is none.
+        assert!([99, 24, 23, 105, 12].into_iter().all(exhausted));
         assert!(!exhausted(111));
         assert!(matches!(io::Error::from_raw_os_error(111).into(), DialError::Refused));
     }

@@ -226,7 +226,12 @@ impl Shortage {
         }
     }
 
-    fn of(errno: rustix::io::Errno) -> Option<Shortage> {
+    /// What `error` says is used up, if that is what it says.
+    pub fn of(error: &io::Error) -> Option<Shortage> {
+        Shortage::of_errno(rustix::io::Errno::from_io_error(error)?)
+    }
+
+    fn of_errno(errno: rustix::io::Errno) -> Option<Shortage> {
         use rustix::io::Errno;
         match errno {
             Errno::MFILE => Some(Shortage::Descriptors),
@@ -316,7 +321,7 @@ impl Listener {
                 Ok((_, None)) => AcceptError::ThisConnection(io::ErrorKind::AddrNotAvailable.into()),
                 Err(Errno::INTR) => continue,
                 Err(Errno::AGAIN) => AcceptError::Empty,
-                Err(errno) => match Shortage::of(errno) {
+                Err(errno) => match Shortage::of_errno(errno) {
                     // A descriptor is taken before the queue is looked at.
                     Some(_) if !self.has_waiting() => AcceptError::Empty,
                     Some(shortage) => AcceptError::Exhausted(shortage),

@@ -396,7 +396,7 @@ impl<'s> Exchange<'s> {
     async fn connect_again(&mut self) -> Result<(), ()> {
         let address = self.upstream.purpose.address;
         let (stream, _) =
-            dial(&self.client.local.reactor, address, Vec::new(), FirstWord::Ours, self.client.dial_by())
+            dial(&self.client.local, address, Vec::new(), FirstWord::Ours, self.client.dial_by())
                 .await
                 .map_err(drop)?;
         *self.upstream = self.upstream.connected_again(stream);

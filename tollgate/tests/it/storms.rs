@@ -92,9 +92,9 @@ fn weather_a_storm(strategy: &str) {
 /// So many descriptors the process may have.
 const DESCRIPTORS: usize = 96;
 
-fn with_few_descriptors(extra: &str) -> Gateway {
+fn with_descriptors(descriptors: usize, extra: &str) -> Gateway {
     let mut limited = Command::new("sh");
-    let script = format!("ulimit -n {DESCRIPTORS}; exec \"$0\" \"$@\"");
+    let script = format!("ulimit -n {descriptors}; exec \"$0\" \"$@\"");
     limited.args(["-c", &script, env!("CARGO_BIN_EXE_tollgate")]);
     Gateway::start_by(limited, Room::new(&format!("{LOCAL_USER}[limits]\nconnections = 1000\n{extra}")))
 }
@@ -106,7 +106,7 @@ fn without_descriptors_it_rests_and_recovers() {
     const REACTORS: u32 = 2;
 
     let began = Instant::now();
-    let mut gateway = with_few_descriptors("[timeouts]\ngreeting = \"10m\"\n");
+    let mut gateway = with_descriptors(DESCRIPTORS, "[timeouts]\ngreeting = \"10m\"\n");
     let destination = Destination::echo();
     let mut live = tunnel(&gateway, destination.address);
     let errors_before = gateway.metric("tollgate_accept_errors_total").unwrap();
@@ -130,22 +130,24 @@ fn without_descriptors_it_rests_and_recovers() {
     assert_eq!(gateway.usage().0, 2);
 }
 
-/// Who only waits for a next request has descriptors that those who ask need.
+/// Who only waits for a next request has descriptors that those who ask need: a client to be let in, or to be
+/// connected on, where the last descriptor was his own. He has two, so an odd and an even limit try both.
 #[test]
 fn without_descriptors_those_who_rest_make_room() {
     let origin = Origin::saying(ok("hello"));
-    let gateway = with_few_descriptors("[threads]\nreactors = 1\n");
-    let mut clients = Vec::new();
-    for number in 0..2 * DESCRIPTORS {
-        let mut client = gateway.connect();
-        assert_eq!(exchange(&mut client, origin.get("/")).text(), "hello", "client {number}");
-        clients.push(client);
+    for descriptors in [DESCRIPTORS, DESCRIPTORS + 1] {
+        let gateway = with_descriptors(descriptors, "[threads]\nreactors = 1\n");
+        let mut clients = Vec::new();
+        for number in 0..2 * descriptors {
+            let mut client = gateway.connect();
+            assert_eq!(exchange(&mut client, origin.get("/")).text(), "hello", "client {number}");
+            clients.push(client);
+        }
+        check_ended(&mut clients[0], false);
+        assert_eq!(exchange(clients.last_mut().unwrap(), origin.get("/")).text(), "hello");
+        drop(clients);
+        gateway.await_metric("tollgate_sessions_resting", 0.0);
     }
-    check_ended(&mut clients[0], false);
-    assert_eq!(exchange(clients.last_mut().unwrap(), origin.get("/")).text(), "hello");
-    drop(clients);
-    gateway.await_metric("tollgate_sessions_resting", 0.0);
-    assert!(gateway.metric("tollgate_accept_errors_total").unwrap() > 0.0, "there were too few");
 }
 
 /// Who arrives is let in by the same thread that serves who is there.
