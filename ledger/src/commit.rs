@@ -21,8 +21,8 @@ use crate::inlet::Outlet;
 use crate::journal::frame::FrameBuffer;
 use crate::journal::{JournalError, Writer};
 use crate::limits::{
-    CLOSE_ATTEMPTS_MAX, COMMIT_PAUSE, ENTRY_BYTES_MAX, INTERIM_PAUSE_MAX, RETRY_PAUSE_MAX, RETRY_PAUSE_MIN,
-    UNDURABLE_BYTES_MAX,
+    CLOSE_ATTEMPTS_MAX, COMMIT_PAUSE, ENTRY_BYTES_MAX, FRAME_BYTES_MAX, INTERIM_PAUSE_MAX, RETRY_PAUSE_MAX,
+    RETRY_PAUSE_MIN, UNDURABLE_BYTES_MAX,
 };
 use crate::live_table::{Kind, LiveTable, Region};
 use crate::sleeper::Rest;
@@ -349,7 +349,7 @@ const WAITING_MANY: usize = 256;
 /// How often it looks whether the disk has come after.
 const HELD_PAUSE: Duration = Duration::from_millis(1);
 
-/// How often open flows are looked at, at least: some of them each time.
+/// How often it looks for what is due, at least.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// How often at most, however often turns come: a frame costs a sync and a transaction, whether it has the
@@ -360,7 +360,13 @@ const GATHER: Duration = Duration::from_millis(250);
 /// next one is late by a turn that came too early for one and the longest sleep behind it.
 const ROUND: Duration = INTERIM_PAUSE_MAX.saturating_sub(LOOK).saturating_sub(GATHER.saturating_mul(2));
 
+/// So many slots are looked at all at once, when their round is over: their interims fit one frame, and a
+/// transaction with them takes a few milliseconds. Few flows cost some syncs in each round so, in place of
+/// some with each look.
+const FEW_SLOTS: u32 = 1024;
+
 const _: () = assert!(GATHER.as_nanos() < LOOK.as_nanos(), "else a look after a sleep may be put off");
+const _: () = assert!(FEW_SLOTS as usize * ENTRY_BYTES_MAX <= FRAME_BYTES_MAX);
 const _: () = assert!(LOOK.as_millis() * 2 <= ROUND.as_millis(), "a round takes several looks");
 
 impl Sweep {
@@ -369,7 +375,7 @@ impl Sweep {
     }
 
     /// How many of `used` slots are to be looked at until all that was due by `moment` is done; none while
-    /// others gather.
+    /// others gather, and of few slots none before the round is over.
     fn due(&mut self, used: u32, moment: Nanos) -> u32 {
         let behind = moment.since(self.swept_to);
         if used == 0 || behind >= ROUND {
@@ -377,7 +383,7 @@ impl Sweep {
             self.swept_to = Nanos(moment.0.saturating_sub(ROUND.as_nanos() as u64));
             return used;
         }
-        if behind < GATHER {
+        if behind < GATHER || used <= FEW_SLOTS {
             return 0;
         }
         (behind.as_nanos() * u128::from(used) / ROUND.as_nanos()) as u32
@@ -464,7 +470,7 @@ mod tests {
     #[test]
     fn every_slot_gets_its_look_in_time_however_many_there_are_and_however_often_turns_come() {
         let too_early = GATHER - Duration::from_millis(1);
-        for used in [1, 7, 19, 100, 1_000, 25_384] {
+        for used in [1, 19, FEW_SLOTS, FEW_SLOTS + 1, 25_384] {
             for pauses in [&[Duration::from_micros(50)][..], &[COMMIT_PAUSE], &[LOOK], &[too_early, LOOK]] {
                 let (longest, _) = looks(used, pauses);
                 assert!(longest <= INTERIM_PAUSE_MAX, "{longest:?} with {used} slots, turns by {pauses:?}");
@@ -478,6 +484,8 @@ mod tests {
         for pause in [Duration::from_micros(50), COMMIT_PAUSE] {
             let (_, turns) = looks(25_384, &[pause]);
             assert!(u128::from(turns) <= most, "{turns} turns with looks, by {pause:?}");
+            let (_, turns) = looks(FEW_SLOTS, &[pause]);
+            assert!(turns <= 3, "{turns} turns with looks at few slots, by {pause:?}");
         }
     }
 }
