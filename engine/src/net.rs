@@ -60,8 +60,7 @@ impl TcpStream {
         address: SocketAddr,
         first_word: FirstWord,
     ) -> io::Result<TcpStream> {
-        let (socket, _) = Socket::connect(address, first_word)?;
-        Ok(TcpStream::new(reactor, socket))
+        Ok(TcpStream::new(reactor, Socket::connect(address, first_word)?))
     }
 
     /// Awaits that the connection to `address` stands which [`TcpStream::connect`] began.
@@ -239,7 +238,7 @@ mod tests {
         let reactor = Reactor::new(Arc::new(Parking::new().unwrap()), Arc::default()).unwrap();
         let options = ListenOptions::plain(1);
         let listener = Listener::bind("127.0.0.1:0".parse().unwrap(), options).unwrap();
-        let (peer, _) = Socket::connect(listener.local().unwrap(), FirstWord::Unknown).unwrap();
+        let peer = Socket::connect(listener.local().unwrap(), FirstWord::Unknown).unwrap();
         let (socket, _) = listener.accept().unwrap();
         let stream = TcpStream::new(&reactor, socket);
         (reactor, stream, peer)

@@ -470,7 +470,7 @@ mod tests {
     #[test]
     fn every_slot_gets_its_look_in_time_however_many_there_are_and_however_often_turns_come() {
         let too_early = GATHER - Duration::from_millis(1);
-        for used in [1, 19, FEW_SLOTS, FEW_SLOTS + 1, 25_384] {
+        for used in [1, 7, 19, 100, 1_000, FEW_SLOTS, FEW_SLOTS + 1, 25_384] {
             for pauses in [&[Duration::from_micros(50)][..], &[COMMIT_PAUSE], &[LOOK], &[too_early, LOOK]] {
                 let (longest, _) = looks(used, pauses);
                 assert!(longest <= INTERIM_PAUSE_MAX, "{longest:?} with {used} slots, turns by {pauses:?}");

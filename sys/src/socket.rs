@@ -47,16 +47,16 @@ impl Socket {
     /// # Errors
     /// What `socket` and `connect` refuse at once: `EMFILE`, `ENETUNREACH`, `EADDRNOTAVAIL` when no local
     /// port is left, `EACCES`.
-    pub fn connect(address: SocketAddr, first_word: FirstWord) -> io::Result<(Socket, Connect)> {
+    pub fn connect(address: SocketAddr, first_word: FirstWord) -> io::Result<Socket> {
         let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let socket = net::socket_with(family, SocketType::STREAM, FLAGS, None)?;
         if first_word == FirstWord::Ours {
             // A hint: without it there is a packet more.
             let _ = sockopt::set_tcp_quickack(&socket, false);
         }
-        let state = continue_connect(&socket, address)?;
+        continue_connect(&socket, address)?;
         let entry = Entry::connected(&socket, address);
-        Ok((Socket(socket, entry), state))
+        Ok(Socket(socket, entry))
     }
 
     /// Asks again how the attempt of [`Socket::connect`] stands.
@@ -478,7 +478,7 @@ mod tests {
     fn pair() -> (Socket, Socket) {
         let listener = Listener::bind("127.0.0.1:0".parse().unwrap(), LISTEN).unwrap();
         let address = listener.local().unwrap();
-        let (client, _) = Socket::connect(address, FirstWord::Unknown).unwrap();
+        let client = Socket::connect(address, FirstWord::Unknown).unwrap();
         while client.continue_connect(address).unwrap() == Connect::InProgress {}
         let (server, peer) = listener.accept().unwrap();
         assert_eq!(peer, client.local().unwrap());
@@ -519,10 +519,10 @@ mod tests {
     fn a_listener_that_stops_queueing_keeps_who_waits_and_takes_nobody_else() {
         let listener = Listener::bind("127.0.0.1:0".parse().unwrap(), LISTEN).unwrap();
         let address = listener.local().unwrap();
-        let (waits, _) = Socket::connect(address, FirstWord::Unknown).unwrap();
+        let waits = Socket::connect(address, FirstWord::Unknown).unwrap();
         listener.stop_queueing().unwrap();
-        let (late, state) = Socket::connect(address, FirstWord::Unknown).unwrap();
-        assert_eq!(state, Connect::InProgress);
+        let late = Socket::connect(address, FirstWord::Unknown).unwrap();
+        assert_eq!(late.continue_connect(address).unwrap(), Connect::InProgress);
         let (_accepted, peer) = listener.accept().unwrap();
         assert_eq!(peer, waits.local().unwrap());
         assert!(matches!(listener.accept(), Err(AcceptError::Empty)));
@@ -545,8 +545,8 @@ mod tests {
             let listener = Listener::bind("127.0.0.1:0".parse().unwrap(), LISTEN).unwrap();
             listener.local().unwrap()
         };
-        let outcome = Socket::connect(address, FirstWord::Ours)
-            .and_then(|(socket, _)| socket.continue_connect(address));
+        let outcome =
+            Socket::connect(address, FirstWord::Ours).and_then(|socket| socket.continue_connect(address));
         assert_eq!(outcome.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
     }
 

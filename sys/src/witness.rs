@@ -268,7 +268,7 @@ mod mapped {
             let options = ListenOptions::plain(1);
             let listener = Listener::bind("127.0.0.1:0".parse().unwrap(), options).unwrap();
             let address = listener.local().unwrap();
-            let (near, _) = Socket::connect(address, FirstWord::Unknown).unwrap();
+            let near = Socket::connect(address, FirstWord::Unknown).unwrap();
             let (far, peer) = listener.accept().unwrap();
             near.send(b"twelve bytes").unwrap();
             near.send_before_more(b"and eight").unwrap();

@@ -288,7 +288,7 @@ mod tests {
         let seats = crew_of(2);
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let peer = listener.local_addr().unwrap();
-        let (socket, _) = Socket::connect(peer, FirstWord::Unknown).unwrap();
+        let socket = Socket::connect(peer, FirstWord::Unknown).unwrap();
         seats[0].hand_over(1, Handed { socket, peer, door: 0 }).unwrap();
         let load = || seats[0].load(1, Nanos(0));
         assert_eq!(load(), 1);

@@ -175,7 +175,7 @@ mod tests {
         // more than a byte counts.
         let options = ListenOptions::plain(1);
         let listener = Listener::bind("127.0.0.1:0".parse().unwrap(), options).unwrap();
-        let (sender, _) = Socket::connect(listener.local().unwrap(), FirstWord::Unknown).unwrap();
+        let sender = Socket::connect(listener.local().unwrap(), FirstWord::Unknown).unwrap();
         let (source, _) = listener.accept().unwrap();
         let scratch = vec![0; SCRATCH_BYTES].into_boxed_slice();
         let mut tools =

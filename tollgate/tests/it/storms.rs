@@ -135,6 +135,7 @@ fn without_descriptors_it_rests_and_recovers() {
 #[test]
 fn without_descriptors_those_who_rest_make_room() {
     let origin = Origin::saying(ok("hello"));
+    let mut failed_accepts = 0.0;
     for descriptors in [DESCRIPTORS, DESCRIPTORS + 1] {
         let gateway = with_descriptors(descriptors, "[threads]\nreactors = 1\n");
         let mut clients = Vec::new();
@@ -147,7 +148,9 @@ fn without_descriptors_those_who_rest_make_room() {
         assert_eq!(exchange(clients.last_mut().unwrap(), origin.get("/")).text(), "hello");
         drop(clients);
         gateway.await_metric("tollgate_sessions_resting", 0.0);
+        failed_accepts += gateway.metric("tollgate_accept_errors_total").unwrap();
     }
+    assert!(failed_accepts > 0.0, "there were too few");
 }
 
 /// Who arrives is let in by the same thread that serves who is there.

@@ -72,7 +72,7 @@ impl Client {
         let connect = |index| {
             let tag = Tag(index as u32);
             // One that is under way is written to when it stands.
-            let (socket, _) = Socket::connect(address, FirstWord::Ours)?;
+            let socket = Socket::connect(address, FirstWord::Ours)?;
             socket.set_nodelay()?;
             let calls = Calls { table: Slab::new(), watch: Watch::new(deadlines, tag) };
             Ok(Connection { wire: Wire::new(&reactor, socket, tag)?, calls })
