@@ -71,13 +71,14 @@ pub(super) fn run(
 ) -> Result<Value> {
     let concurrency = concurrency.min(attempts);
     let threads = (machine::allowed_cpus().len() as u32).clamp(1, concurrency.max(1));
-    let (left, started) = (AtomicU32::new(attempts), Instant::now());
+    // A seat's first attempt is its own: a thread that starts late finds it, however fast the others are.
+    let (left, started) = (AtomicU32::new(attempts - concurrency), Instant::now());
     let part = |thread: u32| {
         let mut crowd = Crowd::new(to, &left, client.clone())?;
         // The first ones have one seat more if they cannot all have as many.
         for place in 0..(concurrency - thread).div_ceil(threads) as usize {
             crowd.seats.push(None);
-            crowd.begin(place)?;
+            crowd.attempt(place);
         }
         crowd.run(None)?;
         anyhow::Ok(crowd.tally)
@@ -228,7 +229,7 @@ impl<'a, C: Client> Crowd<'a, C> {
                 return Ok(());
             }
             if to_next == Some(Duration::ZERO) {
-                self.welcome()?;
+                self.welcome();
             }
             let wait = Timespec::try_from(to_next.unwrap_or(SWEEP).min(SWEEP)).context("a second fits")?;
             match epoll::wait(&self.epoll, spare_capacity(&mut events), Some(&wait)) {
@@ -236,23 +237,22 @@ impl<'a, C: Client> Crowd<'a, C> {
                 Err(error) => return Err(error).context("waiting for events"),
             }
             for event in events.drain(..) {
-                self.turn(event)?;
+                self.turn(event);
             }
             if swept.elapsed() >= SWEEP {
                 swept = Instant::now();
-                self.give_up_on_the_late()?;
+                self.give_up_on_the_late();
             }
         }
     }
 
     /// Begins an attempt that is due, in a place that is free.
-    fn welcome(&mut self) -> Result<()> {
+    fn welcome(&mut self) {
         let place = self.seats.iter().position(Option::is_none).unwrap_or_else(|| {
             self.seats.push(None);
             self.seats.len() - 1
         });
-        self.left_to_begin.store(1, Ordering::Relaxed);
-        self.begin(place)
+        self.attempt(place);
     }
 
     /// Takes an attempt of those that nobody has begun.
@@ -261,10 +261,16 @@ impl<'a, C: Client> Crowd<'a, C> {
         self.left_to_begin.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
     }
 
-    /// Begins the next attempt in this place, on a new connection, and the one after it if that fails at
-    /// once.
-    fn begin(&mut self, place: usize) -> Result<()> {
-        while self.take() {
+    /// Begins the next attempt in this place, if there is one.
+    fn begin(&mut self, place: usize) {
+        if self.take() {
+            self.attempt(place);
+        }
+    }
+
+    /// Begins an attempt in this place, on a new connection, and the next one if that fails at once.
+    fn attempt(&mut self, place: usize) {
+        loop {
             self.tally.connections += 1;
             let started = Instant::now();
             match self.connect(place) {
@@ -273,12 +279,14 @@ impl<'a, C: Client> Crowd<'a, C> {
                     let seat = Seat { socket, started, client, asked: false, answered: None, number };
                     self.seats[place] = Some(seat);
                     self.open += 1;
-                    return Ok(());
+                    return;
                 }
                 Err(error) => self.fail(format!("connect: {error}")),
             }
+            if !self.take() {
+                return;
+            }
         }
-        Ok(())
     }
 
     fn connect(&self, place: usize) -> rustix::io::Result<OwnedFd> {
@@ -293,28 +301,28 @@ impl<'a, C: Client> Crowd<'a, C> {
         Ok(socket)
     }
 
-    fn turn(&mut self, event: Event) -> Result<()> {
+    fn turn(&mut self, event: Event) {
         let data = event.data.u64();
         let place = (data & u64::from(u32::MAX)) as usize;
-        let Some(seat) = &self.seats[place] else { return Ok(()) };
+        let Some(seat) = &self.seats[place] else { return };
         if u64::from(seat.number) != data >> 32 {
-            return Ok(());
+            return;
         }
-        self.advance(place, event.flags)
+        self.advance(place, event.flags);
     }
 
-    fn advance(&mut self, place: usize, flags: EventFlags) -> Result<()> {
-        let Some(seat) = &mut self.seats[place] else { return Ok(()) };
+    fn advance(&mut self, place: usize, flags: EventFlags) {
+        let Some(seat) = &mut self.seats[place] else { return };
         match seat.advance(flags) {
-            Ok(Step::Wait | Step::Ask) => Ok(()),
+            Ok(Step::Wait | Step::Ask) => {}
             Ok(Step::Done) => self.complete(place, false),
             Ok(Step::DoneAndKept) => self.complete(place, true),
             Err(failure) => self.abandon(place, failure),
         }
     }
 
-    fn complete(&mut self, place: usize, is_kept: bool) -> Result<()> {
-        let Some(seat) = &mut self.seats[place] else { return Ok(()) };
+    fn complete(&mut self, place: usize, is_kept: bool) {
+        let Some(seat) = &mut self.seats[place] else { return };
         let latency = seat.started.elapsed();
         self.tally.latencies.saturating_record(nanoseconds(latency));
         if let Some(answered) = seat.answered.take() {
@@ -323,7 +331,7 @@ impl<'a, C: Client> Crowd<'a, C> {
         self.tally.completed += 1;
         self.tally.slow += u32::from(latency > SLOW);
         if is_kept && self.take() {
-            let Some(seat) = &mut self.seats[place] else { return Ok(()) };
+            let Some(seat) = &mut self.seats[place] else { return };
             (seat.started, seat.asked) = (Instant::now(), false);
             // There is no further edge for room that has been there all the time. With no more than that an
             // attempt cannot be done, so this comes back here only by another edge.
@@ -331,23 +339,23 @@ impl<'a, C: Client> Crowd<'a, C> {
         }
         self.seats[place] = None;
         self.open -= 1;
-        self.begin(place)
+        self.begin(place);
     }
 
-    fn abandon(&mut self, place: usize, failure: Failure) -> Result<()> {
+    fn abandon(&mut self, place: usize, failure: Failure) {
         self.seats[place] = None;
         self.open -= 1;
         self.fail(failure);
-        self.begin(place)
+        self.begin(place);
     }
 
     fn fail(&mut self, failure: Failure) {
         *self.tally.failures.entry(failure).or_default() += 1;
     }
 
-    fn give_up_on_the_late(&mut self) -> Result<()> {
+    fn give_up_on_the_late(&mut self) {
         let is_late = |seat: &Option<Seat<C>>| seat.as_ref().is_some_and(|s| s.started.elapsed() > WAIT_MAX);
         let late: Vec<usize> = (0..self.seats.len()).filter(|&place| is_late(&self.seats[place])).collect();
-        late.into_iter().try_for_each(|place| self.abandon(place, "no reply in time".to_owned()))
+        late.into_iter().for_each(|place| self.abandon(place, "no reply in time".to_owned()));
     }
 }
