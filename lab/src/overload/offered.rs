@@ -25,6 +25,9 @@ const WARM_UP: Duration = Duration::from_millis(300);
 /// Jobs in flight while the capacity is measured, for each CPU: enough that no permit is ever free.
 const IN_FLIGHT: usize = 32;
 
+/// A rate says nothing if fewer jobs were done, so the capacity takes longer where a machine gives it no CPU.
+const CAPACITY_JOBS_MIN: u64 = 100;
+
 /// Jobs of one kind at a fixed rate.
 #[derive(Debug)]
 pub(super) struct Offer {
@@ -40,14 +43,16 @@ impl Offer {
     /// Offers them to a fresh server.
     ///
     /// # Errors
-    /// It does not start.
+    /// It does not start, or not every job ends.
     pub(super) fn run(&self) -> Result<Measured> {
         let server = self.kind.start()?;
         let (tallying, gate) = (Tallying::new(DEADLINE), Arc::new(Gate::default()));
-        let start = Instant::now();
+        let (start, end) = (Instant::now(), WARM_UP + self.time);
         let (mut sent, mut poisoned) = (0u64, 0u64);
-        while start.elapsed() < WARM_UP + self.time {
-            let passed = start.elapsed();
+        let mut passed = Duration::ZERO;
+        while passed < end {
+            // Nothing is left out because this thread was kept from a CPU at the end.
+            passed = start.elapsed().min(end);
             let due = (passed.as_secs_f64() * self.rate) as u64;
             for number in sent..due {
                 let after = Duration::from_nanos((number as f64 / self.rate * 1e9) as u64);
@@ -66,7 +71,8 @@ impl Offer {
         thread::sleep(DEADLINE + PATIENCE);
         let (threads_max, poisoned_threads_max) = (server.threads_max(), gate.held_max());
         server.end(&gate);
-        Ok(Measured { tally: tallying.read(), threads_max, poisoned_threads_max })
+        // A server that goes down may still do what it has begun.
+        Ok(Measured { tally: tallying.read_whole()?, threads_max, poisoned_threads_max })
     }
 }
 
@@ -79,7 +85,7 @@ pub(super) fn capacity(kind: Kind, burn: Burn, time: Duration) -> Result<f64> {
     let tallying = Tallying::new(Duration::MAX);
     let in_flight_max = IN_FLIGHT * crate::machine::allowed_cpus().len();
     let start = Instant::now();
-    while start.elapsed() < time {
+    while start.elapsed() < time || tallying.read().in_time < CAPACITY_JOBS_MIN {
         for _ in server.unanswered()..in_flight_max {
             server.request(burn, tallying.offer(Instant::now()));
         }

@@ -4,12 +4,19 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use anyhow::{Result, ensure};
 use engine::pool::{Failure, Refused};
 use hdrhistogram::Histogram;
+
+use crate::child;
 
 /// The longest time that is told apart, and how finely.
 const TIME_US_MAX: u64 = 60_000_000;
 const DIGITS: u8 = 3;
+
+/// How long the end of every job is waited for, and how often it is looked for.
+const END_MAX: Duration = Duration::from_secs(30);
+const LOOK: Duration = Duration::from_millis(1);
 
 /// The ends of one load's jobs.
 #[derive(Clone, Debug)]
@@ -62,9 +69,27 @@ impl Tallying {
         Ticket { due, tally: Some(self.clone()) }
     }
 
-    /// What it has come to.
+    /// What it has come to so far.
     pub(super) fn read(&self) -> Tally {
         self.lock().clone()
+    }
+
+    /// What it has come to, once every job has ended.
+    ///
+    /// # Errors
+    /// Some have not ended within a time that is long for any server that goes down, or the user asks the
+    /// lab to stop.
+    pub(super) fn read_whole(&self) -> Result<Tally> {
+        let asked = Instant::now();
+        loop {
+            let tally = self.read();
+            let without_end = tally.offered - tally.ended();
+            if without_end == 0 {
+                return Ok(tally);
+            }
+            ensure!(asked.elapsed() < END_MAX, "{without_end} of {} jobs have no end", tally.offered);
+            child::pause(LOOK)?;
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Tally> {
@@ -114,6 +139,11 @@ impl Drop for Ticket {
 }
 
 impl Tally {
+    /// Jobs that have ended, in whatever way.
+    fn ended(&self) -> u64 {
+        self.in_time + self.late + self.refused + self.expired + self.shed
+    }
+
     /// A quantile of the time until jobs were done, of those done in time.
     pub(super) fn in_time_ms(&self, quantile: f64) -> f64 {
         self.in_time_us.value_at_quantile(quantile) as f64 / 1e3
@@ -128,6 +158,7 @@ impl Tally {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::thread;
 
     #[test]
     fn every_job_ends_in_exactly_one_way() {
@@ -152,5 +183,14 @@ mod tests {
         let tallying = Tallying::new(Duration::ZERO);
         tallying.offer(Instant::now()).answered(Ok(()));
         assert_eq!((tallying.read().in_time, tallying.read().late), (0, 1));
+    }
+
+    #[test]
+    fn a_whole_tally_has_the_ends_of_jobs_that_are_still_under_way() {
+        let tallying = Tallying::new(Duration::from_secs(3600));
+        let ticket = tallying.offer(Instant::now());
+        let job = thread::spawn(move || ticket.answered(Ok(())));
+        assert_eq!(tallying.read_whole().expect("the job ends").in_time, 1);
+        job.join().expect("it does not panic");
     }
 }
