@@ -338,6 +338,22 @@ pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
+/// The local address of each IPv4 socket that speaks or listens to TCP, and its state, by the numbers of
+/// Linux' `net/tcp_states.h`.
+pub(crate) fn kernel_sockets() -> Vec<(SocketAddr, u8)> {
+    let table = fs::read_to_string("/proc/net/tcp").unwrap();
+    let socket = |line: &str| {
+        // Number, local address, remote address, state, and more.
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let (ip, port) = fields[1].split_once(':').unwrap();
+        // In the order of the network, printed as a number of this machine.
+        let ip = u32::from_str_radix(ip, 16).unwrap().to_ne_bytes();
+        let port = u16::from_str_radix(port, 16).unwrap();
+        (SocketAddr::from((ip, port)), u8::from_str_radix(fields[3], 16).unwrap())
+    };
+    table.lines().skip(1).map(socket).collect()
+}
+
 /// The stream, made to fail a test instead of hanging it.
 pub(crate) fn patient(stream: TcpStream) -> TcpStream {
     stream.set_read_timeout(Some(PATIENCE)).unwrap();

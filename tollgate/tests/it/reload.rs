@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::harness::{Gateway, LOCAL_USER, STRATEGIES, eventually, patient};
+use crate::harness::{Gateway, LOCAL_USER, STRATEGIES, eventually, kernel_sockets, patient};
 use crate::peers::{
     Destination, ask, check_echo, check_ended, connect_from, connect_request, read_all, read_answer,
     silent_destination, tunnel,
@@ -230,18 +230,18 @@ fn listeners_come_and_go_without_losing_a_connection() {
 
 #[test]
 fn a_port_that_the_kernel_chose_at_a_reload_is_our_own_too() {
+    /// No other test uses it, so that the kernel's table tells the port.
+    const OWN: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 77);
     let gateway = Gateway::local("");
-    // An address that no other test uses, so that the kernel's table tells the port.
-    gateway.reload(&format!("{LOCAL_USER}{}", listener("127.0.0.77:0".parse().unwrap())));
+    gateway.reload(&format!("{LOCAL_USER}{}", listener((OWN, 0).into())));
     let mut port = 0;
     eventually("somebody listens", || {
-        let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
-        let found = table.split_whitespace().find_map(|word| word.strip_prefix("4D00007F:"));
-        port = found.map_or(0, |digits| u16::from_str_radix(digits, 16).unwrap());
+        let found = kernel_sockets().into_iter().find(|(local, _)| local.ip() == OWN);
+        port = found.map_or(0, |(local, _)| local.port());
         port != 0
     });
     eventually("every thread knows that the port is ours", || {
-        let (_, answer) = ask(&gateway, connect_request(&format!("127.0.0.77:{port}")));
+        let (_, answer) = ask(&gateway, connect_request(&format!("{OWN}:{port}")));
         answer.status == 403 && answer.head.contains("proxy_loop_detected")
     });
 }

@@ -150,7 +150,7 @@ fn without_descriptors_those_who_rest_make_room() {
         gateway.await_metric("tollgate_sessions_resting", 0.0);
         failed_accepts += gateway.metric("tollgate_accept_errors_total").unwrap();
     }
-    assert!(failed_accepts > 0.0, "there were too few");
+    assert!(failed_accepts > 0.0, "no accept met the limit: there were too few clients");
 }
 
 /// Who arrives is let in by the same thread that serves who is there.

@@ -1,7 +1,6 @@
 //! Tunnels that stand: bytes arrive as they were sent, in both directions and to the last one; ends are
 //! passed on; and what is billed is what the peers counted.
 
-use std::fs;
 use std::io::Write;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Mutex, mpsc};
@@ -9,7 +8,7 @@ use std::thread;
 
 use rustix::net::SendFlags;
 
-use crate::harness::{Gateway, STRATEGIES, eventually};
+use crate::harness::{Gateway, STRATEGIES, eventually, kernel_sockets};
 use crate::peers::{
     Destination, Way, ask_socks, check_echo, connect_request, echo, pattern, read_all, read_answer,
     read_exactly, read_reply, reset, socks_request, tunnel,
@@ -179,15 +178,11 @@ fn a_client_that_asked_and_ended_before_it_was_accepted_is_served() {
 
 /// How many connections to `address` stand or are about to, accepted or not.
 fn connections_to(address: SocketAddr) -> usize {
-    let SocketAddr::V4(address) = address else { panic!("{address} is in another table") };
-    let local = format!("{:08X}:{:04X}", u32::from_ne_bytes(address.ip().octets()), address.port());
-    let table = fs::read_to_string("/proc/net/tcp").unwrap();
-    let stands = |line: &&str| {
-        let fields: Vec<&str> = line.split_whitespace().collect();
-        // ESTABLISHED, SYN_RECV
-        fields[1] == local && ["01", "03"].contains(&fields[3])
-    };
-    table.lines().filter(stands).count()
+    const ESTABLISHED: u8 = 1;
+    const SYN_RECV: u8 = 3;
+    assert!(address.is_ipv4(), "{address} is in another table");
+    let stands = |&(local, state): &_| local == address && [ESTABLISHED, SYN_RECV].contains(&state);
+    kernel_sockets().into_iter().filter(stands).count()
 }
 
 #[test]
