@@ -207,16 +207,16 @@ struct Crowd<'a, C> {
     /// What each connection begins with.
     client: C,
     seats: Vec<Option<Seat<C>>>,
-    /// Attempts that nobody has begun, of all threads.
-    left_to_begin: &'a AtomicU32,
+    /// Attempts that no seat has taken, of all threads.
+    left_to_take: &'a AtomicU32,
     open: u32,
     tally: Tally,
 }
 
 impl<'a, C: Client> Crowd<'a, C> {
-    fn new(to: SocketAddr, left_to_begin: &'a AtomicU32, client: C) -> Result<Self> {
+    fn new(to: SocketAddr, left_to_take: &'a AtomicU32, client: C) -> Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        Ok(Self { epoll, to, client, seats: Vec::new(), left_to_begin, open: 0, tally: Tally::default() })
+        Ok(Self { epoll, to, client, seats: Vec::new(), left_to_take, open: 0, tally: Tally::default() })
     }
 
     fn run(&mut self, mut arrivals: Option<Arrivals>) -> Result<()> {
@@ -255,10 +255,10 @@ impl<'a, C: Client> Crowd<'a, C> {
         self.attempt(place);
     }
 
-    /// Takes an attempt of those that nobody has begun.
+    /// Takes an attempt for a seat, if any is left.
     fn take(&self) -> bool {
         let less = |left: u32| left.checked_sub(1);
-        self.left_to_begin.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
+        self.left_to_take.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
     }
 
     /// Begins the next attempt in this place, if there is one.
