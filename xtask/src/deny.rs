@@ -1,8 +1,10 @@
-//! The dependencies checked against deny.toml: licences, bans, sources.
-//! Promises: deny.toml stays the truth, for a key that this check does not know is an error. Leaves
-//! advisories to cargo-deny, which reads the same file: they need a database from outside.
+//! The dependencies checked against deny.toml: licences, bans, sources, advisories.
+//! Guarantees: a key of deny.toml that this check does not enforce is an error; a database of advisories
+//! that cannot be had is reported and is no error. Leaves out yanked releases: cargo-deny asks the registry.
 
+mod advisories;
 mod config;
+mod database;
 mod packages;
 #[cfg(test)]
 mod tests;
@@ -23,7 +25,8 @@ pub(crate) fn run(root: &Path) -> Result<()> {
     let text = fs::read_to_string(root.join("deny.toml")).context("reading deny.toml")?;
     let config = Config::parse(&text).context("deny.toml")?;
     let packages = packages::of_workspace(root, &config)?;
-    let findings = check(&config, &packages)?;
+    let mut findings = check(&config, &packages)?;
+    findings.extend(known(root, &config)?);
     for finding in &findings {
         eprintln!("{finding}");
     }
@@ -32,6 +35,21 @@ pub(crate) fn run(root: &Path) -> Result<()> {
     }
     println!("deny: {} packages are as deny.toml wants them", packages.len());
     Ok(())
+}
+
+/// What the database of advisories says about Cargo.lock; nothing where the database cannot be had.
+fn known(root: &Path, config: &Config) -> Result<Vec<String>> {
+    let database = match database::obtain(root, &config.advisories_url)? {
+        Ok(database) => database,
+        Err(cause) => {
+            println!("deny: advisories are not checked: {cause}; {} names a copy", database::VARIABLE);
+            return Ok(Vec::new());
+        }
+    };
+    let lock = fs::read_to_string(root.join("Cargo.lock")).context("reading Cargo.lock")?;
+    let locked = packages::locked(&lock).context("Cargo.lock")?;
+    println!("deny: {} packages of Cargo.lock, compared with {}", locked.len(), database.display());
+    advisories::check(&database, &config.ignored, &locked)
 }
 
 /// Each way in which the packages are not what the configuration wants.

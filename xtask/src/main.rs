@@ -20,7 +20,8 @@ usage: cargo xtask COMMAND
   tidy                         check the house rules over every file that is, or would be, committed
   services [--rivals|--stop]   install and start what the ignored tests talk to; --rivals only installs
                                the proxies that the lab compares with; --stop ends what was started
-  deny                         check licences, bans and sources of all dependencies against deny.toml
+  deny                         check licences, bans, sources and advisories of all dependencies against
+                               deny.toml
   sim SEED [--count N]         run the ledger's simulated world of a seed, or of N seeds from it on
   crash [OPTIONS]              kill gateways under load and check their bills; without options the share of
                                a change, about a minute; the whole is

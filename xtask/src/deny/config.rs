@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use toml::de::{DeTable, DeValue};
 
 /// The settings that vary. Those that `FIXED` lists must stand in the file as they are enforced.
@@ -13,11 +13,16 @@ pub(super) struct Config {
     pub(super) banned: BTreeMap<String, String>,
     /// `name@version` of what may stand beside another version of itself.
     pub(super) skipped: Vec<String>,
+    /// Where git gets the database of advisories.
+    pub(super) advisories_url: String,
+    /// Identifiers of advisories that are accepted.
+    pub(super) ignored: Vec<String>,
 }
 
 /// What is enforced in one way only; the file says so, for its readers and for cargo-deny.
-const FIXED: [(&str, &str, &str); 7] = [
+const FIXED: [(&str, &str, &str); 8] = [
     ("graph", "all-features", "true"),
+    ("advisories", "unmaintained", "all"),
     ("licenses", "unused-allowed-license", "deny"),
     ("bans", "multiple-versions", "deny"),
     ("bans", "wildcards", "deny"),
@@ -26,8 +31,14 @@ const FIXED: [(&str, &str, &str); 7] = [
     ("sources", "unknown-git", "deny"),
 ];
 
-const LISTS: [(&str, &str); 4] =
-    [("graph", "targets"), ("licenses", "allow"), ("bans", "deny"), ("bans", "skip")];
+const LISTS: [(&str, &str); 6] = [
+    ("graph", "targets"),
+    ("advisories", "db-urls"),
+    ("advisories", "ignore"),
+    ("licenses", "allow"),
+    ("bans", "deny"),
+    ("bans", "skip"),
+];
 
 impl Config {
     /// Reads the file's text, and refuses what would not be enforced.
@@ -40,17 +51,17 @@ impl Config {
                 bail!("[{section}] {key}: only `{enforced}` is enforced here");
             }
         }
-        let pairs = |key: &str, second: &str| -> Result<Vec<(String, String)>> {
-            let tables = list(&file, "bans", key)?;
-            let pair = |table: &DeValue<'_>| Some((field(table, "crate")?, field(table, second)?));
-            let pairs: Option<Vec<_>> = tables.into_iter().map(pair).collect();
-            pairs.with_context(|| format!("[bans] {key}: each needs `crate` and `{second}`"))
-        };
+        let firsts = |pairs: Vec<(String, String)>| pairs.into_iter().map(|(first, _)| first).collect();
+        let urls = texts(&file, "advisories", "db-urls")?;
+        let [advisories_url] = <[String; 1]>::try_from(urls)
+            .map_err(|urls| anyhow!("[advisories] db-urls: exactly one is read, not {}", urls.len()))?;
         Ok(Config {
             targets: texts(&file, "graph", "targets")?,
             licences: texts(&file, "licenses", "allow")?,
-            banned: pairs("deny", "use-instead")?.into_iter().collect(),
-            skipped: pairs("skip", "reason")?.into_iter().map(|(name, _)| name).collect(),
+            banned: pairs(&file, "bans", "deny", ["crate", "use-instead"])?.into_iter().collect(),
+            skipped: firsts(pairs(&file, "bans", "skip", ["crate", "reason"])?),
+            advisories_url,
+            ignored: firsts(pairs(&file, "advisories", "ignore", ["id", "reason"])?),
         })
     }
 }
@@ -85,6 +96,14 @@ fn list<'a>(file: &'a DeTable<'_>, section: &str, key: &str) -> Result<Vec<&'a D
 fn texts(file: &DeTable<'_>, section: &str, key: &str) -> Result<Vec<String>> {
     let texts: Option<Vec<String>> = list(file, section, key)?.into_iter().map(scalar).collect();
     texts.with_context(|| format!("[{section}] {key}: each item is a text"))
+}
+
+/// A list of tables of which each has these two fields.
+fn pairs(file: &DeTable<'_>, section: &str, key: &str, fields: [&str; 2]) -> Result<Vec<(String, String)>> {
+    let [first, second] = fields;
+    let pair = |table: &DeValue<'_>| Some((field(table, first)?, field(table, second)?));
+    let pairs: Option<Vec<_>> = list(file, section, key)?.into_iter().map(pair).collect();
+    pairs.with_context(|| format!("[{section}] {key}: each needs `{first}` and `{second}`"))
 }
 
 fn field(table: &DeValue<'_>, key: &str) -> Option<String> {

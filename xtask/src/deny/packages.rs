@@ -1,9 +1,12 @@
-//! Every package that some build of the workspace takes part of, as `cargo metadata` tells it.
+//! Every package that some build of the workspace takes part of, as `cargo metadata` tells it, and every
+//! package from a registry that Cargo.lock names, built or not.
 
 use std::{collections::BTreeMap, fmt, path::Path, process::Command};
 
 use anyhow::{Context, Result, bail};
+use semver::Version;
 use serde_json::Value;
+use toml::de::{DeTable, DeValue};
 
 use super::config::Config;
 
@@ -40,6 +43,24 @@ pub(super) fn parse(metadata: &str) -> Result<Vec<Package>> {
     let metadata: Value = serde_json::from_str(metadata)?;
     let packages = metadata["packages"].as_array().context("no packages in the metadata")?;
     packages.iter().map(package).collect::<Option<Vec<_>>>().context("a package without name or version")
+}
+
+/// Name and version of each package from a registry in the text of Cargo.lock.
+pub(super) fn locked(text: &str) -> Result<Vec<(String, Version)>> {
+    let file = DeTable::parse(text)?.into_inner();
+    let packages = file.get("package").and_then(|value| value.get_ref().as_array()).context("no packages")?;
+    let field =
+        |package: &DeValue<'_>, key: &str| Some(package.as_table()?.get(key)?.get_ref().as_str()?.to_owned());
+    let mut locked = Vec::new();
+    for package in packages.iter().map(|package| package.get_ref()) {
+        // Our own crates have no source, and may have the name of somebody else's in the registry.
+        if field(package, "source").is_some_and(|source| source.starts_with("registry+")) {
+            let name = field(package, "name").context("a package without a name")?;
+            let version = field(package, "version").with_context(|| format!("{name} has no version"))?;
+            locked.push((name, version.parse()?));
+        }
+    }
+    Ok(locked)
 }
 
 fn of_target(root: &Path, target: &str) -> Result<Vec<Package>> {

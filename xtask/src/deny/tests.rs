@@ -6,6 +6,10 @@ const CONFIG: &str = r#"
 [graph]
 targets = []
 all-features = true
+[advisories]
+db-urls = ["https://example.com/advisories"]
+unmaintained = "all"
+ignore = []
 [licenses]
 allow = ["MIT", "Apache-2.0"]
 unused-allowed-license = "deny"
@@ -99,5 +103,13 @@ fn a_setting_that_would_not_be_enforced_is_refused() {
     assert_eq!(
         refused(", use-instead = \"rustls\"", ""),
         "[bans] deny: each needs `crate` and `use-instead`"
+    );
+    assert_eq!(
+        refused("ignore = []", "ignore = [{ id = \"RUSTSEC-2026-9001\" }]"),
+        "[advisories] ignore: each needs `id` and `reason`"
+    );
+    assert_eq!(
+        refused("[\"https://example.com/advisories\"]", "[]"),
+        "[advisories] db-urls: exactly one is read, not 0"
     );
 }

@@ -1,0 +1,204 @@
+//! Advisories about packages, in the format of the RustSec database: `crates/<package>/<id>.md`, a Markdown
+//! file that begins with a block of TOML.
+//! Guarantees: an advisory about a package of ours that cannot be read is an error; what is withdrawn
+//! concerns nothing. Leaves out `affected`, which narrows an advisory to functions and systems: a reader
+//! judges that.
+//!
+//! The crate `rustsec` reads the same and brings git and an HTTP client, more than a hundred packages; `toml`
+//! and `semver` are in Cargo.lock already. They differ on pre-releases, which a requirement that names none
+//! never matches: so a pre-release may be reported in vain, and is never passed over.
+
+use std::{
+    collections::BTreeSet,
+    fmt, fs,
+    io::ErrorKind,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result};
+use semver::{Version, VersionReq};
+use toml::de::{DeTable, DeValue};
+
+/// Each advisory that concerns one of `packages` and is not ignored, and each identifier ignored needlessly.
+pub(super) fn check(
+    database: &Path,
+    ignored: &[String],
+    packages: &[(String, Version)],
+) -> Result<Vec<String>> {
+    let mut findings = Vec::new();
+    let mut unused: BTreeSet<&String> = ignored.iter().collect();
+    for (name, version) in packages {
+        for advisory in about(&database.join("crates").join(name))? {
+            if !advisory.concerns(version) {
+                continue;
+            }
+            if ignored.contains(&advisory.id) {
+                unused.remove(&advisory.id);
+                continue;
+            }
+            findings.push(format!("{name}@{version}: {advisory}"));
+        }
+    }
+    findings.extend(unused.iter().map(|id| format!("deny.toml: ignoring `{id}` is needless: remove it")));
+    Ok(findings)
+}
+
+/// What the check needs of an advisory.
+struct Advisory {
+    id: String,
+    /// `vulnerable`, or what the file says instead: `unsound`, `unmaintained`, `notice`.
+    kind: String,
+    title: String,
+    withdrawn: bool,
+    /// Versions that are mended, and versions that never had the fault.
+    patched: Vec<VersionReq>,
+    unaffected: Vec<VersionReq>,
+}
+
+impl fmt::Display for Advisory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Advisory { id, kind, title, patched, .. } = self;
+        write!(f, "{id}, {kind}: {title}: ")?;
+        if patched.is_empty() {
+            return f
+                .write_str("no release mends it: do without it, or ignore it with a reason in deny.toml");
+        }
+        let patched: Vec<String> = patched.iter().map(ToString::to_string).collect();
+        write!(f, "take {}, or ignore it with a reason in deny.toml", patched.join(" or "))
+    }
+}
+
+impl Advisory {
+    fn parse(text: &str) -> Result<Advisory> {
+        let (front, body) = text
+            .trim_start()
+            .strip_prefix("```toml")
+            .and_then(|rest| rest.split_once("\n```"))
+            .context("it does not begin with a block of TOML")?;
+        let file = DeTable::parse(front)?.into_inner();
+        let text = |key: &str| value(&file, "advisory", key).and_then(DeValue::as_str).map(str::to_owned);
+        let title = body.lines().find_map(|line| line.strip_prefix("# "));
+        Ok(Advisory {
+            id: text("id").context("[advisory] id is missing")?,
+            kind: text("informational").unwrap_or_else(|| "vulnerable".to_owned()),
+            title: title.context("it has no title")?.trim().to_owned(),
+            withdrawn: value(&file, "advisory", "withdrawn").is_some(),
+            patched: requirements(&file, "patched")?,
+            unaffected: requirements(&file, "unaffected")?,
+        })
+    }
+
+    fn concerns(&self, version: &Version) -> bool {
+        let mut good = self.patched.iter().chain(&self.unaffected);
+        !self.withdrawn && !good.any(|requirement| requirement.matches(version))
+    }
+}
+
+/// The advisories in the folder of one package, by their names; most packages have none.
+fn about(folder: &Path) -> Result<Vec<Advisory>> {
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.with_context(|| folder.display().to_string())?,
+    };
+    let paths: Result<BTreeSet<_>, _> = entries.map(|entry| entry.map(|entry| entry.path())).collect();
+    let is_advisory = |path: &&PathBuf| path.extension().is_some_and(|ending| ending == "md");
+    let read = |path: &PathBuf| -> Result<Advisory> {
+        let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
+        Advisory::parse(&text).with_context(|| path.display().to_string())
+    };
+    paths?.iter().filter(is_advisory).map(read).collect()
+}
+
+fn value<'a>(file: &'a DeTable<'_>, section: &str, key: &str) -> Option<&'a DeValue<'a>> {
+    Some(file.get(section)?.get_ref().as_table()?.get(key)?.get_ref())
+}
+
+/// The requirements that `[versions]` has under `key`; none without the key.
+fn requirements(file: &DeTable<'_>, key: &str) -> Result<Vec<VersionReq>> {
+    let Some(list) = value(file, "versions", key) else { return Ok(Vec::new()) };
+    let list = list.as_array().with_context(|| format!("[versions] {key} is not a list"))?;
+    let read = |item: &DeValue<'_>| -> Result<VersionReq> {
+        let text = item.as_str().with_context(|| format!("[versions] {key}: each item is a text"))?;
+        text.parse().with_context(|| format!("[versions] {key}: `{text}`"))
+    };
+    list.iter().map(|item| read(item.get_ref())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A small database, and a lock file that names packages of it.
+    const TESTDATA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/advisories");
+
+    fn find(ignored: &[&str], packages: &[(&str, &str)]) -> Result<Vec<String>> {
+        let own = |(name, version): &(&str, &str)| (name.to_string(), version.parse().expect("a version"));
+        let packages: Vec<(String, Version)> = packages.iter().map(own).collect();
+        let ignored: Vec<String> = ignored.iter().map(ToString::to_string).collect();
+        check(Path::new(TESTDATA), &ignored, &packages)
+    }
+
+    #[test]
+    fn versions_that_are_concerned_are_found_and_no_others() {
+        let leak = "take >=1.2.3, <2.0.0 or >=2.0.1, or ignore it with a reason in deny.toml";
+        let leak =
+            |version: &str| format!("kettle@{version}: RUSTSEC-2026-9001, vulnerable: It leaks: {leak}");
+        let adrift = "lantern@3.0.0: RUSTSEC-2026-9002, unmaintained: Its author has left: no release mends \
+            it: do without it, or ignore it with a reason in deny.toml";
+        let cases: [(&str, &str, Option<String>); 12] = [
+            ("kettle", "0.9.9", None),
+            ("kettle", "1.0.0", Some(leak("1.0.0"))),
+            ("kettle", "1.2.2", Some(leak("1.2.2"))),
+            ("kettle", "1.2.3", None),
+            ("kettle", "1.9.0", None),
+            ("kettle", "2.0.0", Some(leak("2.0.0"))),
+            ("kettle", "2.0.1", None),
+            // Before 2.0.1, and behind all else that is patched: reported.
+            ("kettle", "2.0.1-rc.1", Some(leak("2.0.1-rc.1"))),
+            ("lantern", "3.0.0", Some(adrift.to_owned())),
+            // Its advisory was withdrawn.
+            ("anvil", "1.0.0", None),
+            ("spoon", "1.0.0", None),
+            // A prefix of a name that has an advisory.
+            ("kett", "1.0.0", None),
+        ];
+        for (name, version, expected) in cases {
+            let found = find(&[], &[(name, version)]).expect("all can be read");
+            assert_eq!(found, Vec::from_iter(expected), "{name} {version}");
+        }
+    }
+
+    #[test]
+    fn what_is_ignored_must_be_needed() {
+        let packages = [("kettle", "1.0.0"), ("lantern", "3.0.0")];
+        assert_eq!(find(&["RUSTSEC-2026-9001", "RUSTSEC-2026-9002"], &packages).expect("readable").len(), 0);
+        assert_eq!(
+            find(&["RUSTSEC-2026-9001"], &[("kettle", "1.2.3")]).expect("readable"),
+            ["deny.toml: ignoring `RUSTSEC-2026-9001` is needless: remove it"]
+        );
+    }
+
+    #[test]
+    fn an_advisory_that_cannot_be_read_is_an_error() {
+        let said = |name: &str| format!("{:#}", find(&[], &[(name, "1.0.0")]).expect_err("it is damaged"));
+        assert!(
+            said("damaged").ends_with(
+                "RUSTSEC-2026-9004.md: [versions] patched: `yes`: unexpected character \
+            'y' while parsing major version number"
+            ),
+            "{}",
+            said("damaged")
+        );
+        assert!(Advisory::parse("# A title\n").is_err());
+        assert!(Advisory::parse("```toml\n[advisory]\n```\n# A title\n").is_err());
+    }
+
+    #[test]
+    fn our_own_packages_are_not_those_of_the_same_name() {
+        let lock = fs::read_to_string(Path::new(TESTDATA).join("lock.toml")).expect("it is there");
+        let locked = crate::deny::packages::locked(&lock).expect("it is a lock file");
+        let found = check(Path::new(TESTDATA), &[], &locked).expect("all can be read");
+        assert_eq!(locked.len(), 2);
+        assert!(found.len() == 1 && found[0].starts_with("lantern@3.0.0: "), "{found:?}");
+    }
+}

@@ -1,0 +1,88 @@
+//! Where the database of advisories is: a copy that the environment names, or one that git fetches.
+//! Guarantees: a fetch ends within [`FETCH_SECONDS_MAX`] and asks for no password; a copy that the
+//! environment names is there, or it is an error. Leaves out an older fetch: what it lacks would pass unseen.
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use anyhow::{Context, Result, bail};
+
+/// The environment variable that names a folder with a copy of the database.
+pub(super) const VARIABLE: &str = "TOLLGATE_ADVISORIES";
+
+/// A copy without its history has some 10 MB.
+const FETCH_SECONDS_MAX: u32 = 60;
+
+/// The folder of the database, or in one line why it cannot be had.
+pub(super) fn obtain(root: &Path, url: &str) -> Result<Result<PathBuf, String>> {
+    let named = env::var_os(VARIABLE).filter(|value| !value.is_empty());
+    let database = match named {
+        Some(folder) => PathBuf::from(folder),
+        None => match fetch(url, &root.join("target/advisories"))? {
+            Ok(folder) => folder,
+            Err(cause) => return Ok(Err(cause)),
+        },
+    };
+    if !database.join("crates").is_dir() {
+        bail!("{} holds no database of advisories: it has no folder `crates`", database.display());
+    }
+    Ok(Ok(database))
+}
+
+/// Fetches the latest state of the database into `folder`.
+fn fetch(url: &str, folder: &Path) -> Result<Result<PathBuf, String>> {
+    if folder.exists() {
+        fs::remove_dir_all(folder).with_context(|| format!("removing {}", folder.display()))?;
+    }
+    // timeout(1) ends git's own children too, which a kill of git would leave behind.
+    let mut command = Command::new("timeout");
+    command.arg(FETCH_SECONDS_MAX.to_string()).args(["git", "clone", "--quiet", "--depth=1", "--", url]);
+    command.arg(folder).env("GIT_TERMINAL_PROMPT", "0").env("LC_ALL", "C").stdin(Stdio::null());
+    let output = command.output().context("running timeout and git")?;
+    if output.status.success() {
+        return Ok(Ok(folder.to_owned()));
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    // What follows the first line of git's is advice. timeout(1) says nothing.
+    let said = said.lines().next().unwrap_or("it took too long");
+    Ok(Err(format!("{url} cannot be fetched ({said})")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn git(folder: &Path, arguments: &[&str]) {
+        let identity = ["-c", "user.name=Test", "-c", "user.email=test@example.com"];
+        let status = Command::new("git").args(identity).args(arguments).current_dir(folder).status();
+        assert!(status.expect("git runs").success(), "git {arguments:?}");
+    }
+
+    #[test]
+    fn the_latest_state_replaces_what_was_fetched_before() {
+        let room = tempfile::tempdir().expect("a folder");
+        let (origin, copy) = (room.path().join("origin"), room.path().join("copy"));
+        fs::create_dir_all(origin.join("crates")).expect("a folder");
+        git(&origin, &["init", "--quiet"]);
+        for content in ["old", "new"] {
+            fs::write(origin.join("crates/file"), content).expect("written");
+            git(&origin, &["add", "--all"]);
+            git(&origin, &["commit", "--quiet", "--message", content]);
+            let url = format!("file://{}", origin.display());
+            assert_eq!(fetch(&url, &copy).expect("git runs"), Ok(copy.clone()));
+            assert_eq!(fs::read_to_string(copy.join("crates/file")).expect("fetched"), content);
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_fetched_is_told_in_one_line() {
+        let room = tempfile::tempdir().expect("a folder");
+        let url = format!("file://{}/missing", room.path().display());
+        let cause = fetch(&url, &room.path().join("copy")).expect("git runs").expect_err("nothing is there");
+        assert!(cause.starts_with(&format!("{url} cannot be fetched (fatal: ")), "{cause}");
+        assert_eq!(cause.lines().count(), 1, "{cause}");
+    }
+}
