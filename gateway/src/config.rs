@@ -24,9 +24,11 @@ pub use listeners::{Ingress, Listener};
 pub use people::User;
 pub use read::{Optional, Placed};
 pub use report::{ConfigErrors, Finding, Findings, Place, Severity};
-pub use value::NameServer;
+pub use value::{NameServer, OwnAddress};
 
-use crate::settings::{Accept, Admin, Auth, Dns, DnsMode, Ledger, Limits, Log, LogTarget, Threads, Timeouts};
+use crate::settings::{
+    Accept, Admin, Auth, Dns, DnsMode, Ledger, Limits, Log, LogTarget, Network, Threads, Timeouts,
+};
 use crate::users::USERS_DIRECTORY;
 use report::{Diagnostic, Report, Source};
 use written::Written;
@@ -83,6 +85,8 @@ pub struct Config {
     pub users_directory: PathBuf,
     /// At least one; no two on one address.
     pub listeners: Vec<Listener>,
+    /// The ways to this gateway.
+    pub network: Network,
     /// Health and metrics.
     pub admin: Admin,
     /// How connections reach the threads.
@@ -156,7 +160,8 @@ impl Config {
     /// kernel chose, or opened by an earlier configuration.
     pub(crate) fn own_also(&mut self, open: impl IntoIterator<Item = SocketAddr>) {
         let configured = self.listeners.iter().map(|listener| listener.address).chain([self.admin.address]);
-        let own = listeners::own_addresses(configured.chain(open), &self.local_addresses);
+        let further = &self.network.own_addresses;
+        let own = listeners::own_addresses(configured.chain(open), &self.local_addresses, further);
         self.policy.set_own(&own);
     }
 
@@ -190,6 +195,7 @@ fn assemble(
     Config {
         users_directory,
         listeners,
+        network: written.network.clone(),
         admin: written.admin.clone(),
         accept: written.accept.clone(),
         threads: written.threads.clone(),

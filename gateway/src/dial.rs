@@ -2,8 +2,8 @@
 //!
 //! Promises: only addresses that were given are dialled; the families take turns, an attempt that is slow
 //! gets company after [`ATTEMPT_DELAY`], one that fails is followed at once; who loses is closed; who only
-//! rests makes room for who dials. Leaves to others: resolving (`resolve`), and which addresses may be
-//! dialled (`policy`).
+//! rests makes room for who dials; a connection that leads back to the gateway is refused. Leaves to others:
+//! resolving (`resolve`), which addresses may be dialled (`policy`), and where a connection leads (`own`).
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -19,6 +19,7 @@ use sys::socket::{FirstWord, Shortage};
 
 use crate::limits::{ADDRESSES_MAX, SHED_AT_SHORTAGE_MAX};
 use crate::local::Local;
+use crate::own;
 
 /// How long an attempt stays alone: the "Connection Attempt Delay" that RFC 8305 section 5 recommends.
 pub(crate) const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
@@ -32,6 +33,8 @@ pub(crate) enum DialError {
     Timeout,
     /// There is no way to the destination.
     Unreachable,
+    /// The connection stands and leads back to this gateway.
+    OwnAddress,
     /// We have no port, descriptor or memory left to dial with.
     Exhausted,
     /// Something else.
@@ -70,7 +73,7 @@ pub(crate) async fn dial(
     // By far the commonest case needs no race and no allocation.
     let stream = connect(local, first, first_word)?;
     match within(&local.reactor, deadline, stream.established(first)).await {
-        Ok(Ok(())) => Ok((stream, first)),
+        Ok(Ok(())) => own::refuse(local, first).map(|()| (stream, first)),
         Ok(Err(error)) => Err(error.into()),
         Err(_) => Err(DialError::Timeout),
     }
@@ -110,7 +113,10 @@ async fn race(
         }
         let company = if untried.len() > 0 { reactor.now() + ATTEMPT_DELAY } else { Nanos::NEVER };
         match within(reactor, company.min(deadline), first_finished(&mut attempts)).await {
-            Ok((Ok(stream), address)) => return Ok((stream, address)),
+            Ok((Ok(stream), address)) => match own::refuse(local, address) {
+                Ok(()) => return Ok((stream, address)),
+                Err(error) => failure = error,
+            },
             Ok((Err(error), _)) => failure = error.into(),
             Err(_) if reactor.now() >= deadline => return Err(DialError::Timeout),
             Err(_) => {}

@@ -31,6 +31,7 @@ pub mod limits;
 mod local;
 pub mod log;
 mod meter;
+mod own;
 pub mod pressure;
 mod refusal;
 mod relay;

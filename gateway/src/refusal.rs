@@ -82,6 +82,13 @@ impl Refusal {
         refusal
     }
 
+    /// The connection that was dialled leads back to the gateway, which the policy could not know before.
+    pub(crate) fn own_address() -> Refusal {
+        let answer = (403, Reply::NotAllowed);
+        let text = Reason::OwnAddress.to_string();
+        Refusal::new(Denied::OwnAddress, answer, proxy_error::PROXY_LOOP_DETECTED, text)
+    }
+
     /// The user was removed or disabled while he was being connected.
     pub(crate) fn revoked() -> Refusal {
         let text = "The user was removed or disabled.";
@@ -245,6 +252,7 @@ impl From<DialError> for Refusal {
                     "cannot be reached",
                 )
             }
+            DialError::OwnAddress => Refusal::own_address(),
             DialError::Exhausted => {
                 Refusal::overload("The gateway has no port or descriptor left to dial with.")
             }

@@ -17,7 +17,7 @@ use toml::de::DeValue;
 use crate::config::read::{FromTable, Optional, Placed, Read, Scalar, Section, found};
 use crate::config::report::Report;
 pub use crate::config::value::{ByteSize, LogTarget, Realm, duration, network};
-use crate::config::value::{NameServer, choice};
+use crate::config::value::{NameServer, OwnAddress, choice};
 use crate::users::{PasswordHash, TokenHash, UserName};
 
 /// A table of the configuration and what may stand in it.
@@ -131,6 +131,15 @@ settings! {
         to: Optional<Target> = none;
         /// The user to whom a `forward` listener's flows are billed, and whose rules hold.
         user: Optional<UserName> = none;
+    }
+
+    /// The ways to this gateway.
+    "[network]" Network {
+        /// Further addresses at which connections reach this gateway, so that no user is led back to it: a
+        /// published port of its container, an address that a router translates (1:1 NAT), a load balancer.
+        /// Without a port, the ports of all listeners and of the admin side are meant. Addresses of this
+        /// machine need not be named, whenever they are added.
+        own_addresses: Vec<Placed<OwnAddress>> = [];
     }
 
     /// Health and metrics, over plain HTTP and without a password: keep it on a private address.
@@ -307,7 +316,7 @@ macro_rules! defaults {
         }
     )+};
 }
-defaults! { Admin Accept Threads Limits Timeouts Dns Ledger Log Auth }
+defaults! { Network Admin Accept Threads Limits Timeouts Dns Ledger Log Auth }
 
 choice! {
     /// What is spoken at a listener.

@@ -117,6 +117,13 @@ impl Policy {
         if self.own.hold(address, port) { AddressClass::Ours } else { address::classify(address) }
     }
 
+    /// The addresses at which a connection to this one reaches a listener on a wildcard address, if this
+    /// machine has them: the address itself, and IPv4 addresses that it carries. Which addresses a machine
+    /// has can change at any time, so the caller asks the kernel.
+    pub fn heard_if_local(&self, address: IpAddr, port: u16) -> impl Iterator<Item = IpAddr> {
+        self.own.heard_if_local(address.to_canonical(), port)
+    }
+
     /// Judges what the user asked for, before anything is resolved. For an address this is the whole
     /// judgement, and [`Policy::judge_address`] only repeats it.
     ///

@@ -43,11 +43,52 @@ impl OwnAddresses {
         }
     }
 
-    fn holds_plainly(&self, address: IpAddr, port: u16) -> bool {
+    /// Of an address and those that it carries, each at which a wildcard listener hears a connection to this
+    /// port, if the machine has the address.
+    pub(crate) fn heard_if_local(&self, address: IpAddr, port: u16) -> impl Iterator<Item = IpAddr> {
+        let carried = match address {
+            IpAddr::V4(_) => None,
+            IpAddr::V6(carrier) => Some(address::embedded(carrier).map(IpAddr::V4)),
+        };
+        let all = std::iter::once(address).chain(carried.into_iter().flatten());
+        all.filter(move |address| self.hears_everywhere(*address, port))
+    }
+
+    /// Whether a wildcard listener takes this port of all addresses of the family. The IPv6 wildcard hears
+    /// IPv4, too: at the admin side's socket it does.
+    fn hears_everywhere(&self, address: IpAddr, port: u16) -> bool {
         let by_wildcard = |is_ipv6| self.wildcards.binary_search(&(port, is_ipv6)).is_ok();
+        by_wildcard(true) || (address.is_ipv4() && by_wildcard(false))
+    }
+
+    fn holds_plainly(&self, address: IpAddr, port: u16) -> bool {
         let is_this_machine =
             matches!(address::classify(address), AddressClass::Loopback | AddressClass::Unspecified);
         self.exact.binary_search(&(address, port)).is_ok()
-            || (is_this_machine && (by_wildcard(true) || (address.is_ipv4() && by_wildcard(false))))
+            || (is_this_machine && self.hears_everywhere(address, port))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wildcard_listeners_hear_what_the_machine_has() {
+        let listeners = ["0.0.0.0:3128", "[::]:9128", "192.0.2.1:1080"].map(|text| text.parse().unwrap());
+        let own = OwnAddresses::new(&listeners);
+        let check = |address: &str, port, expected: &[&str]| {
+            let heard: Vec<IpAddr> = own.heard_if_local(address.parse().unwrap(), port).collect();
+            let expected: Vec<IpAddr> = expected.iter().map(|text| text.parse().unwrap()).collect();
+            assert_eq!(heard, expected, "{address} {port}");
+        };
+        check("198.51.100.7", 3128, &["198.51.100.7"]);
+        check("198.51.100.7", 9128, &["198.51.100.7"]);
+        check("198.51.100.7", 1080, &[]);
+        check("2001:db8::7", 3128, &[]);
+        check("2001:db8::7", 9128, &["2001:db8::7"]);
+        // By way of a NAT64 gateway it reaches the IPv4 address.
+        check("64:ff9b::c633:6407", 3128, &["198.51.100.7"]);
+        check("64:ff9b::c633:6407", 9128, &["64:ff9b::c633:6407", "198.51.100.7"]);
     }
 }

@@ -13,6 +13,7 @@
 //!   alarm.rs   a sleep until a time that others move
 //!   mapping.rs memory that outlives the process    once_fn.rs a closure for another thread
 //!   thread.rs  what the kernel knows of a thread   pressure.rs  what threads and machine waited for
+//!   route.rs   what the kernel would deliver to this machine
 //!   crash.rs   where a kill test strikes    witness.rs    what it found sent; both are nothing otherwise
 //! ```
 
@@ -28,6 +29,7 @@ pub mod parker;
 pub mod parking;
 pub mod pressure;
 pub mod ring;
+pub mod route;
 pub mod socket;
 pub mod splice;
 pub mod stack;

@@ -11,6 +11,7 @@ use proto::target::Target;
 
 use super::read::{Optional, Placed, nearest};
 use super::report::{Diagnostic, Place, Report};
+use super::value::OwnAddress;
 use super::written::Written;
 use crate::settings::{ListenerKind, ListenerTable};
 use crate::users::UserName;
@@ -95,11 +96,22 @@ pub(super) fn resolve(written: &Written, policy: &Policy) -> Vec<Listener> {
 }
 
 /// Every address at which a connection reaches a socket of `open`. A wildcard stands for itself and for all
-/// addresses of this machine, the `locals`.
-pub(super) fn own_addresses(open: impl Iterator<Item = SocketAddr>, locals: &[IpAddr]) -> Vec<SocketAddr> {
-    let mut own = Vec::new();
+/// addresses of this machine, the `locals`; what leads here besides are the `further` ones.
+pub(super) fn own_addresses(
+    open: impl Iterator<Item = SocketAddr>,
+    locals: &[IpAddr],
+    further: &[Placed<OwnAddress>],
+) -> Vec<SocketAddr> {
+    let (mut own, mut mapped) = (Vec::new(), Vec::new());
+    for Placed { value: OwnAddress { ip, port }, .. } in further {
+        match *port {
+            Some(port) => own.push(SocketAddr::new(*ip, port)),
+            None => mapped.push(*ip),
+        }
+    }
     for address in open {
         own.push(address);
+        own.extend(mapped.iter().map(|&ip| SocketAddr::new(ip, address.port())));
         if address.ip().is_unspecified() {
             // Of our sockets that of the admin side takes IPv4 connections at `::` too.
             let all = locals.iter().filter(|local| address.is_ipv6() || local.is_ipv4());

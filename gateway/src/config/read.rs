@@ -164,7 +164,7 @@ fn elsewhere(name: &str, table: &Table) -> Option<String> {
 
 /// The words for a person; a long list is cut.
 fn listed(names: &[&str]) -> String {
-    const SHOWN_MAX: usize = 12;
+    const SHOWN_MAX: usize = 16;
     let shown: Vec<String> = names.iter().take(SHOWN_MAX).map(|name| format!("`{name}`")).collect();
     let more = if names.len() > SHOWN_MAX { ", ..." } else { "" };
     shown.join(", ") + more

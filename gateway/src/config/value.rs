@@ -211,6 +211,7 @@ macro_rules! textual {
 textual! {
     SocketAddr: "an address with a port" => socket_address;
     NameServer: "an IP address, with or without a port" => name_server;
+    OwnAddress: "an IP address, with or without a port" => own_address;
     IpNet: "a network such as \"10.1.0.0/16\"" => network;
     Rule: "a destination" => |text| Rule::parse(text).map_err(|error| error.to_string());
     Target: "HOST:PORT" => |text| Target::parse_authority(text.as_bytes()).map_err(|error| error.to_string());
@@ -225,6 +226,15 @@ textual! {
 /// A DNS server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NameServer(pub SocketAddr);
+
+/// An address that leads to this gateway, though no interface has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OwnAddress {
+    /// The address.
+    pub ip: IpAddr,
+    /// One port of it; without it, each port that is listened on.
+    pub port: Option<u16>,
+}
 
 /// Where the log goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -267,6 +277,16 @@ fn name_server(text: &str) -> Result<NameServer, String> {
     server
         .map(NameServer)
         .map_err(|_| "expected an IP address, such as \"192.0.2.53\" or \"[::1]:5353\"".into())
+}
+
+fn own_address(text: &str) -> Result<OwnAddress, String> {
+    let whole = text.parse().map(|ip| OwnAddress { ip, port: None });
+    let one = || text.parse::<SocketAddr>().map(|at| OwnAddress { ip: at.ip(), port: Some(at.port()) });
+    match whole.or_else(|_| one()) {
+        Ok(own) if own.ip.is_unspecified() => Err("name the address itself: this one stands for all".into()),
+        Ok(own) => Ok(own),
+        Err(_) => Err("expected an IP address, such as \"203.0.113.7\" or \"203.0.113.7:3128\"".into()),
+    }
 }
 
 /// A network, or an address as the network of itself alone, as `from` takes them.
@@ -338,6 +358,10 @@ mod tests {
         assert_eq!(name_server("::1").unwrap().0, "[::1]:53".parse().unwrap());
         assert_eq!(name_server("[::1]:5353").unwrap().0, "[::1]:5353".parse().unwrap());
         assert!(name_server("dns.example").is_err());
+        let own = |ip: &str, port| Ok(OwnAddress { ip: ip.parse().unwrap(), port });
+        assert_eq!(own_address("203.0.113.7"), own("203.0.113.7", None));
+        assert_eq!(own_address("[2001:db8::7]:3128"), own("2001:db8::7", Some(3128)));
+        assert!(own_address("0.0.0.0:3128").is_err() && own_address("gateway.example").is_err());
         assert_eq!(network("10.1.2.3").unwrap(), "10.1.2.3/32".parse().unwrap());
         assert_eq!(
             network("10.1.2.3/16").unwrap_err(),

@@ -12,7 +12,7 @@ use super::read::{FromTable, Optional, Section, found, suggest};
 use super::report::{Diagnostic, Place, Report, Source};
 use super::source::Gathered;
 use crate::settings::{
-    Accept, Admin, Auth, DestinationTable, Dns, Ledger, Limits, ListenerTable, Log, TABLES, Threads,
+    Accept, Admin, Auth, DestinationTable, Dns, Ledger, Limits, ListenerTable, Log, Network, TABLES, Threads,
     Timeouts, UserTable,
 };
 use crate::users::UserName;
@@ -23,6 +23,7 @@ pub(super) struct Written {
     pub(super) listeners: Vec<ListenerTable>,
     pub(super) destinations: Vec<WrittenDestination>,
     pub(super) users: Vec<WrittenUser>,
+    pub(super) network: Network,
     pub(super) admin: Admin,
     pub(super) accept: Accept,
     pub(super) threads: Threads,
@@ -109,6 +110,7 @@ impl Written {
                     self.users = users.filter_map(|(place, table)| named(place, table, report)).collect();
                 }
                 "destinations" => self.destinations = destinations(root, value, report),
+                "network" => single(&mut self.network, root, value, report),
                 "admin" => single(&mut self.admin, root, value, report),
                 "accept" => single(&mut self.accept, root, value, report),
                 "threads" => single(&mut self.threads, root, value, report),

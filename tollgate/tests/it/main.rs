@@ -5,6 +5,7 @@
 //! failure reaches. What needs more than this executable, or the whole machine, is `#[ignore]`d and lies in
 //! `programs` and `heavy`. Leaves to others: the other commands (`tests/commands`).
 
+mod adversary;
 mod bad_inputs;
 mod breaks;
 mod deadlines;

@@ -1,0 +1,44 @@
+//! Whether a connection that stands leads back to this gateway.
+//!
+//! Guarantees: judged once the connection stands, by the configuration and the kernel's routes of that
+//! moment. So neither an address that was added, nor a listener that a reload added, nor a SYN that was sent
+//! before either is missed. Leaves out: translation of addresses, which an operator states (`[network]
+//! own_addresses`), and what is known before dialling, which the policy denies.
+//!
+//! A list of interface addresses that rtnetlink's notices keep fresh was considered: it lags, it can
+//! overflow, and it lacks local routes. The addresses of a socket's two ends do not tell either: Linux leaves
+//! for a secondary address from the primary one.
+
+use std::io;
+use std::net::SocketAddr;
+
+use policy::AddressClass;
+
+use crate::dial::DialError;
+use crate::local::Local;
+
+/// Refuses a connection to `address`, which stands, if it leads back here. For the ports of wildcard
+/// listeners this asks the kernel: some microseconds, and a descriptor for as long.
+///
+/// # Errors
+/// [`DialError::OwnAddress`], or why the kernel does not say.
+pub(crate) fn refuse(local: &Local, address: SocketAddr) -> Result<(), DialError> {
+    match leads_back(local, address)? {
+        true => Err(DialError::OwnAddress),
+        false => Ok(()),
+    }
+}
+
+fn leads_back(local: &Local, address: SocketAddr) -> io::Result<bool> {
+    let snapshot = local.snapshot.borrow();
+    let (policy, ip, port) = (&snapshot.config.policy, address.ip(), address.port());
+    if policy.address_class(ip, port) == AddressClass::Ours {
+        return Ok(true);
+    }
+    for heard in policy.heard_if_local(ip, port) {
+        if sys::route::is_local(heard)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}

@@ -1,0 +1,131 @@
+//! Where the kernel would deliver a packet: to this machine, or elsewhere.
+//!
+//! Guarantees: the answer is of the moment, and takes all that a list of interface addresses lacks: secondary
+//! addresses, local routes (`ip route add local`), policy routing. It never waits: the kernel looks the route
+//! up within the call that asks. Leaves out: translation of addresses (NAT), which happens behind the lookup.
+//!
+//! ```text
+//!   ours:   nlmsghdr (16 bytes)  rtmsg (12)  RTA_DST: length, type, address
+//!   theirs: nlmsghdr, with the type of a route: rtmsg, whose eighth byte is the route's type
+//!           nlmsghdr, with the type of an error: a negative errno
+//! ```
+//!
+//! Source: rtnetlink(7), netlink(7), and the numbers of Linux' `linux/netlink.h` and `linux/rtnetlink.h`.
+
+use std::io;
+use std::net::IpAddr;
+
+use rustix::io::Errno;
+use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+
+const FLAGS: SocketFlags = SocketFlags::NONBLOCK.union(SocketFlags::CLOEXEC);
+
+const NLMSG_ERROR: u16 = 2;
+const RTM_NEWROUTE: u16 = 24;
+const RTM_GETROUTE: u16 = 26;
+const NLM_F_REQUEST: u16 = 1;
+const RTA_DST: u16 = 1;
+const RTN_LOCAL: u8 = 2;
+
+const HEADER_BYTES: usize = 16;
+const ROUTE_BYTES: usize = 12;
+/// Where the type of a route stands in `rtmsg`.
+const ROUTE_TYPE_AT: usize = HEADER_BYTES + 7;
+
+/// Room for an answer; one has some 100 bytes, and what is longer is cut behind all that is read of it.
+const ANSWER_BYTES: usize = 1024;
+
+/// Whether a connection to `address` ends at this machine.
+///
+/// # Errors
+/// `EMFILE`, `ENFILE`, `ENOBUFS` or `ENOMEM` for the socket that asks; `EAFNOSUPPORT` where `AF_NETLINK` is
+/// forbidden; `EPROTO` for an answer that is none.
+pub fn is_local(address: IpAddr) -> io::Result<bool> {
+    let socket = net::socket_with(AddressFamily::NETLINK, SocketType::RAW, FLAGS, None)?;
+    // A socket that is bound to no peer speaks to the kernel.
+    net::send(&socket, &request(address), SendFlags::empty())?;
+    let mut answer = [0; ANSWER_BYTES];
+    let (count, _) = net::recv(&socket, &mut answer[..], RecvFlags::empty())?;
+    Ok(read(&answer[..count])?)
+}
+
+fn request(address: IpAddr) -> Vec<u8> {
+    let (family, octets) = match address.to_canonical() {
+        IpAddr::V4(v4) => (AddressFamily::INET, v4.octets().to_vec()),
+        IpAddr::V6(v6) => (AddressFamily::INET6, v6.octets().to_vec()),
+    };
+    let attribute_bytes = 4 + octets.len();
+    let length = HEADER_BYTES + ROUTE_BYTES + attribute_bytes;
+    let mut request = Vec::with_capacity(length);
+    request.extend(u32::try_from(length).expect("it is short").to_ne_bytes());
+    request.extend(RTM_GETROUTE.to_ne_bytes());
+    request.extend(NLM_F_REQUEST.to_ne_bytes());
+    // Sequence and port: there is one question, and one who asks.
+    request.extend([0; 8]);
+    let mut route = [0; ROUTE_BYTES];
+    // Families have small numbers, and the bits of an address fit, too.
+    route[0] = family.as_raw() as u8;
+    route[1] = 8 * octets.len() as u8;
+    request.extend(route);
+    request.extend(u16::try_from(attribute_bytes).expect("it is short").to_ne_bytes());
+    request.extend(RTA_DST.to_ne_bytes());
+    request.extend(octets);
+    request
+}
+
+fn read(answer: &[u8]) -> Result<bool, Errno> {
+    let kind = answer.get(4..6).map(|kind| u16::from_ne_bytes([kind[0], kind[1]]));
+    match kind {
+        Some(RTM_NEWROUTE) => answer.get(ROUTE_TYPE_AT).map(|kind| *kind == RTN_LOCAL).ok_or(Errno::PROTO),
+        Some(NLMSG_ERROR) => {
+            let code = answer.get(HEADER_BYTES..HEADER_BYTES + 4).ok_or(Errno::PROTO)?;
+            let code = i32::from_ne_bytes([code[0], code[1], code[2], code[3]]);
+            match Errno::from_raw_os_error(-code) {
+                Errno::NOMEM => Err(Errno::NOMEM),
+                Errno::NOBUFS => Err(Errno::NOBUFS),
+                // No route, or one that forbids: nothing is delivered here.
+                _ => Ok(false),
+            }
+        }
+        _ => Err(Errno::PROTO),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_machine_is_told_from_others() {
+        let check = |address: &str, expected: bool| {
+            assert_eq!(is_local(address.parse().unwrap()).unwrap(), expected, "{address}");
+        };
+        check("127.0.0.1", true);
+        // Of the loopback network all addresses are local, though an interface has only the first.
+        check("127.200.3.4", true);
+        check("::ffff:127.0.0.1", true);
+        // Addresses for documentation: with a route or without one they are elsewhere.
+        check("192.0.2.1", false);
+        check("2001:db8::1", false);
+    }
+
+    #[test]
+    fn every_address_of_an_interface_is_local() {
+        for address in crate::socket::local_addresses().unwrap() {
+            // Of a link-local address there may be one on each interface, and the question names none.
+            let is_link_local = matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local());
+            assert!(is_link_local || is_local(address).unwrap(), "{address}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_answer_is_an_error() {
+        for length in [0, 5, 16, 20] {
+            let mut answer = vec![0; length];
+            if let Some(kind) = answer.get_mut(4..6) {
+                kind.copy_from_slice(&RTM_NEWROUTE.to_ne_bytes());
+            }
+            assert_eq!(read(&answer), Err(Errno::PROTO), "{length} bytes");
+        }
+    }
+}

@@ -1,0 +1,6 @@
+//! Attacks: each runs against the real program beside a valid user, whose requests succeed while it lasts.
+//!
+//! Guarantees: a test's header says what an attacker spends per unit of harm; what the attack took is given
+//! back afterwards. Leaves out: single malformed messages (`bad_inputs`).
+
+mod own_addresses;

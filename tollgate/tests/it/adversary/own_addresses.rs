@@ -1,0 +1,134 @@
+//! Connections that lead back to a listener of the gateway, where the attacker would be its `from` user.
+//!
+//! Each costs the attacker one request. Before the mend the harm was the identity of another user, for as
+//! long as the gateway ran: own addresses were read at the start and at a reload, and never in between.
+
+use std::io::Write;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::process::Command;
+
+use crate::harness::{Gateway, LOCAL_USER};
+use crate::peers::{
+    Destination, ask, ask_socks, check_echo, connect_from, connect_request, read_answer, socks_request,
+    tunnel,
+};
+
+/// Set for the process of a test that has a network of its own.
+const ALONE: &str = "TOLLGATE_TEST_ALONE";
+
+/// Runs this test again in a network of its own, where addresses can be added; `true` there.
+///
+/// `false` outside, once the run there has succeeded, or where the kernel grants no such network.
+fn is_alone(test: &str) -> bool {
+    if std::env::var_os(ALONE).is_some() {
+        return true;
+    }
+    let unshare = ["--map-root-user", "--net"];
+    let granted = Command::new("unshare").args(unshare).args(["ip", "link", "set", "lo", "up"]).output();
+    if !granted.is_ok_and(|output| output.status.success()) {
+        eprintln!("skipped: `unshare --map-root-user --net` or `ip` is not to be had");
+        return false;
+    }
+    let mut again = Command::new("unshare");
+    again.args(unshare).arg(std::env::current_exe().unwrap()).args(["--exact", test, "--nocapture"]);
+    let output = again.env(ALONE, "1").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(said.contains("1 passed"), "the test is called {test}: {said}");
+    false
+}
+
+fn ip(line: &str) {
+    let output = Command::new("ip").args(line.split_whitespace()).output().unwrap();
+    assert!(output.status.success(), "ip {line}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[track_caller]
+fn check_led_back(gateway: &Gateway, target: SocketAddr) {
+    let (_, answer) = ask(gateway, connect_request(&target.to_string()));
+    assert_eq!(answer.status, 403, "{target}: {answer:?}");
+    assert!(answer.head.contains("error=proxy_loop_detected"), "{target}: {answer:?}");
+    let (_, reply) = ask_socks(gateway, &socks_request(&target.ip().to_string(), target.port()));
+    assert_eq!(reply, 2, "{target}");
+    let request = format!("GET http://{target}/ HTTP/1.1\r\nHost: {target}\r\nConnection: close\r\n\r\n");
+    let (_, answer) = ask(gateway, request);
+    assert_eq!(answer.status, 403, "{target}: {answer:?}");
+}
+
+#[test]
+fn addresses_that_are_added_later_are_ours() {
+    if !is_alone("adversary::own_addresses::addresses_that_are_added_later_are_ours") {
+        return;
+    }
+    ip("link set lo up");
+    let user = LOCAL_USER.replace("allow = [", "allow = [\"10.0.0.0/8\", \"[fd00::]/8\", ");
+    let everywhere = "[[listener]]\naddress = \"0.0.0.0:0\"\n[[listener]]\naddress = \"[::]:0\"\n";
+    let gateway = Gateway::start(&format!("{user}{everywhere}"));
+    let [_, v4, v6] = gateway.listeners[..] else { panic!("{:?}", gateway.listeners) };
+    ip("addr add 10.77.0.1/24 dev lo");
+    // Linux leaves for a secondary address from the primary one: the two ends of the socket differ.
+    ip("addr add 10.77.0.2/24 dev lo");
+    // And of a local route no interface knows.
+    ip("route add local 10.78.0.0/24 dev lo");
+    ip("addr add fd00:77::1/128 dev lo nodad");
+    for address in ["10.77.0.1", "10.77.0.2", "10.78.0.9"] {
+        check_led_back(&gateway, SocketAddr::new(address.parse().unwrap(), v4.port()));
+        // What else listens on this machine is no part of the gateway.
+        let destination = TcpListener::bind((address, 0)).unwrap();
+        let to = destination.local_addr().unwrap();
+        drop(destination);
+        let destination = Destination::on(TcpListener::bind(to).unwrap(), crate::peers::echo);
+        check_echo(&mut tunnel(&gateway, destination.address), b"another service of this machine");
+    }
+    check_led_back(&gateway, SocketAddr::new("fd00:77::1".parse().unwrap(), v6.port()));
+}
+
+/// A request that began before a reload is judged by the configuration of its beginning, which does not know
+/// the listeners that the reload added.
+#[test]
+fn a_request_from_before_a_reload_does_not_reach_its_listeners() {
+    let destination = Destination::echo();
+    let gateway = Gateway::local("");
+    let added = TcpListener::bind("127.0.0.5:0").unwrap().local_addr().unwrap();
+    let begin = |request: &str| {
+        let mut client = connect_from(Ipv4Addr::LOCALHOST, gateway.listeners[0]);
+        client.write_all(&request.as_bytes()[..10]).unwrap();
+        client
+    };
+    let finish = |mut client: TcpStream, request: &str| {
+        client.write_all(&request.as_bytes()[10..]).unwrap();
+        read_answer(&mut client)
+    };
+    let (attack, valid) =
+        (connect_request(&added.to_string()), connect_request(&destination.address.to_string()));
+    let clients: Vec<_> = (0..8).map(|_| (begin(&attack), begin(&valid))).collect();
+    gateway.await_metric("tollgate_handshakes_active", 16.0);
+    gateway.reload(&format!("{LOCAL_USER}[[listener]]\naddress = \"{added}\"\n"));
+    // New connections of each thread show that it runs by the new configuration.
+    for _ in 0..8 {
+        assert_eq!(ask(&gateway, &attack).1.status, 403);
+    }
+    for (attacker, client) in clients {
+        let answer = finish(attacker, &attack);
+        assert_eq!(answer.status, 403, "{answer:?}");
+        assert!(answer.head.contains("error=proxy_loop_detected"), "{answer:?}");
+        assert_eq!(finish(client, &valid).status, 200);
+    }
+}
+
+/// What a router or a container engine leads to the gateway, no kernel of this machine can tell.
+#[test]
+fn an_operator_names_further_addresses() {
+    let destination = Destination::echo();
+    let own = "[network]\nown_addresses = [\"127.0.0.9\", \"127.0.0.10:4000\"]\n";
+    let gateway = Gateway::local(own);
+    let (listener, admin) = (gateway.listeners[0].port(), gateway.admin.port());
+    for (address, port) in [("127.0.0.9", listener), ("127.0.0.9", admin), ("127.0.0.10", 4000)] {
+        check_led_back(&gateway, SocketAddr::new(address.parse().unwrap(), port));
+    }
+    let (_, answer) = ask(&gateway, connect_request("127.0.0.9:4000"));
+    assert_eq!(answer.status, 502, "nobody listens there: {answer:?}");
+    check_echo(&mut tunnel(&gateway, destination.address), b"as before");
+    gateway.reload(&format!("{LOCAL_USER}[network]\nown_addresses = [\"{}\"]\n", destination.address));
+    check_led_back(&gateway, destination.address);
+}
