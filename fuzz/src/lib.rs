@@ -11,7 +11,7 @@ use std::fmt::Debug;
 
 pub use forward::http_forward;
 use policy::Rule;
-use proto::credentials::basic_credentials;
+use proto::credentials::{Credentials, basic_credentials};
 use proto::http_connect::Connect;
 use proto::http_head::{HeadScanner, RequestHead, Room};
 use proto::limits::{HEAD_BYTES_MAX, HEADERS_MAX};
@@ -58,8 +58,8 @@ pub fn socks5(data: &[u8]) {
     assert_incremental(data, socks5::greeting);
     assert_incremental(data, |buffer| {
         let parsed = socks5::user_password(buffer)?;
-        Ok(parsed
-            .map(|(credentials, length)| ((credentials.user, credentials.secret.expose().to_vec()), length)))
+        let plain = |credentials: Credentials| (credentials.user, credentials.secret.expose().to_vec());
+        Ok(parsed.map(|(credentials, length)| (credentials.map(plain), length)))
     });
     assert_incremental(data, socks5::request);
     if let Ok(Some((target, _))) = socks5::request(data) {

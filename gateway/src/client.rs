@@ -238,7 +238,7 @@ impl Client {
         self.local.reactor.now() + self.snapshot().config.timeouts.connect
     }
 
-    /// Who the client is: by what it presented, or by its address.
+    /// Who the client is: by what it presented, or by its address if it presented nothing.
     ///
     /// # Errors
     /// A refusal.

@@ -283,7 +283,9 @@ settings! {
         password: Optional<PasswordHash> = none;
         /// The hash of a token, as `tollgate user add --token` makes it. Instead of a password.
         token: Optional<TokenHash> = none;
-        /// Networks whose connections are this user's without any credential.
+        /// Networks whose connections are this user's if they present no credentials. Credentials come first:
+        /// a client that presents some is the user that they prove, and wrong ones are refused from these
+        /// networks too.
         from: Vec<Placed<IpNet>> = [];
         /// Where the user may go: destinations as in `[destinations.NAME]`, and `@NAME` for such a set. What
         /// nothing allows is denied.

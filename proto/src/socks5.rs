@@ -71,15 +71,18 @@ pub fn greeting(buffer: &[u8]) -> Parsed<Greeting> {
     }
 }
 
-/// Reads the user and password of RFC 1929.
-pub fn user_password(buffer: &[u8]) -> Parsed<Credentials> {
+/// Reads the user and password of RFC 1929; `None` for an empty password, which that RFC does not have.
+///
+/// A client of Java that was given no credentials offers [`Method::UserPassword`] all the same, and then
+/// sends the name of its system's account with a password of no bytes: it presents nothing.
+pub fn user_password(buffer: &[u8]) -> Parsed<Option<Credentials>> {
     let Some((&version, rest)) = buffer.split_first() else { return Ok(None) };
     if version != PASSWORD_VERSION {
         return Err(Socks5Error::PasswordVersion(version));
     }
     let Some((user, rest)) = split_counted(rest) else { return Ok(None) };
     let Some((secret, rest)) = split_counted(rest) else { return Ok(None) };
-    let credentials = Credentials::new(user, secret)?;
+    let credentials = (!secret.is_empty()).then(|| Credentials::new(user, secret)).transpose()?;
     Ok(Some((credentials, buffer.len() - rest.len())))
 }
 

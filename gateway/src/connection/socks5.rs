@@ -19,22 +19,23 @@ pub(super) async fn await_request(client: &mut Client) -> Result<Asked, End> {
     Ok(Asked { user, target })
 }
 
-/// A source address that is a user's needs no password; everybody else does.
+/// Credentials come before the source's address, as in HTTP: they are asked for wherever the client offers to
+/// send some, and wrong ones are refused from every address. Most clients offer that only where they were
+/// given some (curl, Go, PySocks); one of Java offers it always, and then may have none to send.
 async fn authenticate(client: &mut Client, greeting: Greeting) -> Result<UserIndex, End> {
-    let source = client.arrival.peer.ip();
-    let known = client.local.authenticator.from_source(client.snapshot(), source);
-    if let Some(user) = known.filter(|_| greeting.offers_nothing) {
-        client.send_written(|out| socks5::write_method(out, Method::Nothing)).await?;
+    if greeting.offers_user_password {
+        client.send_written(|out| socks5::write_method(out, Method::UserPassword)).await?;
+        client.speaks = Speaks::Socks5Password;
+        let credentials = await_message(client, socks5::user_password).await?;
+        let user = client.authenticate(credentials.map(Ok)).await?;
+        client.send_written(|out| socks5::write_password_status(out, true)).await?;
         return Ok(user);
     }
-    if !greeting.offers_user_password {
+    if !greeting.offers_nothing {
         return Err(Refusal::credentials_missing().into());
     }
-    client.send_written(|out| socks5::write_method(out, Method::UserPassword)).await?;
-    client.speaks = Speaks::Socks5Password;
-    let credentials = await_message(client, socks5::user_password).await?;
-    let user = client.local.authenticator.verify(client.snapshot(), &credentials, source).await?;
-    client.send_written(|out| socks5::write_password_status(out, true)).await?;
+    let user = client.authenticate(None).await?;
+    client.send_written(|out| socks5::write_method(out, Method::Nothing)).await?;
     Ok(user)
 }
 

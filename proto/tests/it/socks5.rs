@@ -49,8 +49,9 @@ fn read_greeting(buffer: &[u8]) -> String {
 }
 
 fn read_user_password(buffer: &[u8]) -> String {
-    render(user_password(buffer), |credentials| {
-        format!("{} / {}", credentials.user, credentials.secret.expose().escape_ascii())
+    render(user_password(buffer), |credentials| match credentials {
+        Some(credentials) => format!("{} / {}", credentials.user, credentials.secret.expose().escape_ascii()),
+        None => "no credentials".to_owned(),
     })
 }
 
@@ -109,8 +110,9 @@ fn users_and_passwords_are_read() {
     check("05 02 'ci' 06 'secret'", "PasswordVersion(5) -> 01 01");
     check("00", "PasswordVersion(0) -> 01 01");
     check("01 00 06 'secret'", "Credentials(UserEmpty) -> 01 01");
-    check("01 02 'ci' 00", "Credentials(SecretEmpty) -> 01 01");
-    check("01 00 00", "Credentials(UserEmpty) -> 01 01");
+    check("01 04 'duke' 00", "no credentials in 7");
+    check("01 02 ff fe 00", "no credentials in 5");
+    check("01 00 00", "no credentials in 3");
     check("01 03 'c' 0a 'i' 01 78", "Credentials(UserNotText) -> 01 01");
     check("01 02 ff fe 01 78", "Credentials(UserNotText) -> 01 01");
     let (user, secret) = ("u".repeat(255), "s".repeat(255));

@@ -4,3 +4,4 @@
 //! back afterwards. Leaves out: single malformed messages (`bad_inputs`).
 
 mod own_addresses;
+mod passwords;

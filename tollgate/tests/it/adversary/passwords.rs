@@ -1,0 +1,132 @@
+//! Attacks on the identity of users: credentials that are wrong, guessed, or left out.
+//!
+//! Promises: credentials come before the source's address, on every protocol.
+
+use std::io::Write;
+use std::net::{Ipv4Addr, TcpStream};
+
+use crate::harness::{Gateway, Room};
+use crate::peers::{
+    Destination, basic, check_echo, connect_from, read_answer, read_exactly, read_reply, socks_request,
+};
+
+/// Nobody's address.
+const STRANGER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 1);
+/// The address of the user `net`.
+const TRUSTED: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
+
+/// Sends a CONNECT request from `source`, with credentials if some are given; returns the status.
+fn ask_http(
+    gateway: &Gateway,
+    source: Ipv4Addr,
+    login: Option<(&str, &str)>,
+    target: &str,
+) -> (TcpStream, u16) {
+    let mut stream = connect_from(source, gateway.listeners[0]);
+    let line = login
+        .map(|(user, secret)| format!("Proxy-Authorization: {}\r\n", basic(user, secret)))
+        .unwrap_or_default();
+    write!(stream, "CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n{line}\r\n").unwrap();
+    let status = read_answer(&mut stream).status;
+    (stream, status)
+}
+
+/// How far a SOCKS5 client gets.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Reached {
+    /// None of its methods will do.
+    NoMethod,
+    /// User and password are refused.
+    NoLogin,
+    /// The reply to its request.
+    Reply(u8),
+}
+
+/// Offers `methods` from `source`, sends `login` if it is asked for, and asks for `target` if it may.
+fn ask_socks(
+    gateway: &Gateway,
+    source: Ipv4Addr,
+    methods: &[u8],
+    (user, secret): (&str, &str),
+    target: &Destination,
+) -> (TcpStream, Reached) {
+    let mut stream = connect_from(source, gateway.listeners[0]);
+    let length = |bytes: usize| u8::try_from(bytes).unwrap();
+    stream.write_all(&[&[5, length(methods.len())], methods].concat()).unwrap();
+    match read_exactly(&mut stream, 2)[..] {
+        [5, 0] => {}
+        [5, 2] => {
+            let (user, secret) = (user.as_bytes(), secret.as_bytes());
+            let login = [&[1, length(user.len())], user, &[length(secret.len())], secret].concat();
+            stream.write_all(&login).unwrap();
+            match read_exactly(&mut stream, 2)[..] {
+                [1, 0] => {}
+                [1, 1] => return (stream, Reached::NoLogin),
+                ref other => panic!("not a verdict: {other:?}"),
+            }
+        }
+        [5, 0xff] => return (stream, Reached::NoMethod),
+        ref other => panic!("not a method: {other:?}"),
+    }
+    stream.write_all(&socks_request("127.0.0.1", target.address.port())).unwrap();
+    let reply = read_reply(&mut stream);
+    (stream, Reached::Reply(reply))
+}
+
+/// A client in the network of the user `net` names itself `app1` with a wrong password. A gateway that took
+/// the method "none" wherever the source was known let it in by its address: the deny rules of `app1` did
+/// not hold, and `net` paid. An attacker spends one connection.
+#[test]
+fn wrong_credentials_are_refused_from_a_trusted_network_too() {
+    let (open, closed) = (Destination::echo(), Destination::echo());
+    let room = Room::new(&format!(
+        "[[user]]\nname = \"net\"\nfrom = [\"{TRUSTED}/32\"]\nallow = [\"127.0.0.0/8\"]\n"
+    ));
+    let deny = format!("--deny {}", closed.address);
+    room.add_user("app1", "correct horse", &format!("--allow 127.0.0.0/8 {deny}"));
+    let mut gateway = Gateway::start_in(room);
+    let (right, wrong, duke) = (("app1", "correct horse"), ("app1", "WRONG"), ("duke", ""));
+
+    // What curl, Go and PySocks offer with credentials, and Java always; and what others do.
+    for methods in [&[0, 2][..], &[0, 1, 2], &[2, 0], &[2]] {
+        for source in [TRUSTED, STRANGER] {
+            let ask = |login, target| ask_socks(&gateway, source, methods, login, target).1;
+            assert_eq!(ask(wrong, &open), Reached::NoLogin, "{methods:?} from {source}");
+            assert_eq!(ask(("nobody", "WRONG"), &open), Reached::NoLogin, "{methods:?} from {source}");
+            assert_eq!(ask(right, &open), Reached::Reply(0), "{methods:?} from {source}");
+            assert_eq!(ask(right, &closed), Reached::Reply(2), "the rules of app1: {methods:?}");
+        }
+        // Java's client without credentials sends the name of its account and a password of no bytes.
+        assert_eq!(ask_socks(&gateway, TRUSTED, methods, duke, &closed).1, Reached::Reply(0), "{methods:?}");
+        assert_eq!(ask_socks(&gateway, STRANGER, methods, duke, &open).1, Reached::NoLogin, "{methods:?}");
+    }
+    // What curl, Go and PySocks offer without credentials.
+    for methods in [&[0][..], &[0, 1]] {
+        assert_eq!(ask_socks(&gateway, TRUSTED, methods, duke, &closed).1, Reached::Reply(0), "{methods:?}");
+        assert_eq!(ask_socks(&gateway, STRANGER, methods, duke, &open).1, Reached::NoMethod, "{methods:?}");
+    }
+    assert_eq!(ask_socks(&gateway, TRUSTED, &[1], duke, &open).1, Reached::NoMethod);
+
+    let target = open.address.to_string();
+    for (source, login, status) in [
+        (TRUSTED, None, 200),
+        (TRUSTED, Some(wrong), 407),
+        (TRUSTED, Some(("app1", "")), 407),
+        (TRUSTED, Some(right), 200),
+        (STRANGER, None, 407),
+        (STRANGER, Some(wrong), 407),
+        (STRANGER, Some(right), 200),
+    ] {
+        assert_eq!(ask_http(&gateway, source, login, &target).1, status, "{login:?} from {source}");
+    }
+
+    // Who pays is who was proven, else whose the address is.
+    let (mut stream, _) = ask_socks(&gateway, TRUSTED, &[0, 2], right, &open);
+    check_echo(&mut stream, b"app1 pays");
+    let (mut other, _) = ask_socks(&gateway, TRUSTED, &[0, 2], duke, &open);
+    check_echo(&mut other, b"net pays this");
+    drop((stream, other));
+    gateway.await_metric("tollgate_connections_active", 0.0);
+    gateway.stop();
+    assert_eq!((gateway.usage_of("app1").1, gateway.usage_of("net").1), (9, 13));
+}
