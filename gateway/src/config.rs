@@ -165,6 +165,11 @@ impl Config {
         self.policy.set_own(&own);
     }
 
+    /// The users who can have any name resolved, in the order of [`Config::users`].
+    pub fn resolvers_of_any_name(&self) -> impl Iterator<Item = &User> {
+        self.users.iter().filter(|user| !user.disabled && self.policy.resolves_any_name(user.index))
+    }
+
     /// The user of this name.
     pub fn user(&self, name: &str) -> Option<&User> {
         self.policy.user(name).map(|index| &self.users[index.as_usize()])

@@ -288,10 +288,16 @@ settings! {
         /// networks too.
         from: Vec<Placed<IpNet>> = [];
         /// Where the user may go: destinations as in `[destinations.NAME]`, and `@NAME` for such a set. What
-        /// nothing allows is denied.
+        /// nothing allows is denied. A network matches addresses, and the addresses of a name that another
+        /// rule allows.
         allow: Vec<Placed<Rule>> = [];
         /// Where the user may not go, whatever is allowed.
         deny: Vec<Placed<Rule>> = [];
+        /// Resolves any name on a port of which a network in `allow` speaks, and allows the addresses that
+        /// the network holds. The name servers then see every name that the user asks for, so a program that
+        /// may reach nothing else can carry data out in names. Without it only names that a rule by name
+        /// allows are resolved.
+        resolve_for_networks: bool = false;
         /// Connections at the same time; without it `connections_per_user` of `[limits]` holds.
         connections: Optional<u32> = none, 1 ..= 1_000_000;
         /// Refuses the user, and keeps the name taken.

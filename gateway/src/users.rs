@@ -99,6 +99,8 @@ pub struct UserFile {
     pub allow: Vec<String>,
     /// Destinations denied.
     pub deny: Vec<String>,
+    /// Whether any name may be resolved for the networks among the destinations.
+    pub resolve_for_networks: bool,
     /// Cap on connections at the same time.
     pub connections: Option<u32>,
 }
@@ -119,6 +121,9 @@ impl UserFile {
                 let items: Vec<String> = list.iter().map(|item| quoted(item)).collect();
                 line(key, &format!("[{}]", items.join(", ")));
             }
+        }
+        if self.resolve_for_networks {
+            line("resolve_for_networks", "true");
         }
         if let Some(connections) = self.connections {
             line("connections", &connections.to_string());
@@ -316,6 +321,7 @@ mod tests {
             from: vec!["10.1.0.0/16".into()],
             allow: vec!["a\"b\\c\n".into(), "@github".into()],
             deny: vec![],
+            resolve_for_networks: true,
             connections: Some(5),
         };
         let text = file.to_toml();
@@ -323,6 +329,6 @@ mod tests {
         let allow = table.get_ref().get("allow").unwrap().get_ref().as_array().unwrap();
         assert_eq!(allow[0].get_ref().as_str(), Some("a\"b\\c\n"));
         assert!(table.get_ref().get("deny").is_none());
-        assert!(text.ends_with("connections = 5\n"));
+        assert!(text.ends_with("resolve_for_networks = true\nconnections = 5\n"));
     }
 }

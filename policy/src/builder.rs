@@ -28,11 +28,22 @@ struct GivenSet {
     rules: Vec<Rule>,
 }
 
+/// What a user is given: rules, references to sets among them, and how far network rules go.
+#[derive(Clone, Debug, Default)]
+pub struct UserRules {
+    /// What the user may reach.
+    pub allow: Vec<Rule>,
+    /// What the user may not reach, whatever is allowed.
+    pub deny: Vec<Rule>,
+    /// Whether any name may be resolved on a port of which a network rule speaks, so that the rule can judge
+    /// the addresses.
+    pub resolve_for_networks: bool,
+}
+
 #[derive(Debug)]
 struct GivenUser {
     name: String,
-    allow: Vec<Rule>,
-    deny: Vec<Rule>,
+    rules: UserRules,
 }
 
 impl Builder {
@@ -48,9 +59,9 @@ impl Builder {
         self
     }
 
-    /// Adds a user with his own rules and references to sets.
-    pub fn user(&mut self, name: impl Into<String>, allow: Vec<Rule>, deny: Vec<Rule>) -> &mut Self {
-        self.users.push(GivenUser { name: name.into(), allow, deny });
+    /// Adds a user.
+    pub fn user(&mut self, name: impl Into<String>, rules: UserRules) -> &mut Self {
+        self.users.push(GivenUser { name: name.into(), rules });
         self
     }
 
@@ -66,10 +77,11 @@ impl Builder {
             self.sets.iter().map(|set| List::compile(&format!("@{}", set.name), set.class, &set.rules)),
         );
         let mut users = Vec::with_capacity(self.users.len());
-        for user in &self.users {
-            let allow = add_lists(&mut lists, &by_set, &user.name, ListKind::Allow, &user.allow);
-            let deny = add_lists(&mut lists, &by_set, &user.name, ListKind::Deny, &user.deny);
-            users.push(User { name: user.name.as_str().into(), allow, deny });
+        for GivenUser { name, rules } in &self.users {
+            let allow = add_lists(&mut lists, &by_set, name, ListKind::Allow, &rules.allow);
+            let deny = add_lists(&mut lists, &by_set, name, ListKind::Deny, &rules.deny);
+            let resolve_for_networks = rules.resolve_for_networks;
+            users.push(User { name: name.as_str().into(), allow, deny, resolve_for_networks });
         }
         Ok(Policy::new(lists.into(), users.into(), OwnAddresses::default()))
     }
@@ -90,7 +102,7 @@ impl Builder {
         for user in &self.users {
             let place = |rule| Place { owner: Owner::User(user.name.clone()), rule };
             check_name(&user.name, users.insert(&user.name, ()).is_none(), place(None), &mut errors);
-            for (kind, rules) in [(ListKind::Allow, &user.allow), (ListKind::Deny, &user.deny)] {
+            for (kind, rules) in [(ListKind::Allow, &user.rules.allow), (ListKind::Deny, &user.rules.deny)] {
                 check_length(rules, place(None), &mut errors);
                 for (index, reference) in references(rules).filter(|(_, name)| !sets.contains_key(name)) {
                     let mistake =
@@ -230,7 +242,7 @@ fn known_sets(sets: &BTreeMap<&str, ()>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::Builder;
+    use super::{Builder, UserRules};
     use crate::list::SetClass;
     use crate::rules::Rule;
 
@@ -243,8 +255,10 @@ mod tests {
         let mut builder = Builder::new();
         builder.set("corp", Some(SetClass::Internal), rules(&["*.corp", "10.0.0.0/8"]));
         for number in 0..100 {
-            builder.user(format!("plain{number}"), rules(&["@corp", "@corp"]), rules(&["@corp"]));
-            builder.user(format!("own{number}"), rules(&["@corp", "github.com"]), Vec::new());
+            let (allow, deny) = (rules(&["@corp", "@corp"]), rules(&["@corp"]));
+            builder.user(format!("plain{number}"), UserRules { allow, deny, ..UserRules::default() });
+            let allow = rules(&["@corp", "github.com"]);
+            builder.user(format!("own{number}"), UserRules { allow, ..UserRules::default() });
         }
         let policy = builder.build().expect("no mistakes");
         let counts = |name: &str| policy.list_counts(policy.user(name).expect("a user"));
@@ -258,7 +272,7 @@ mod tests {
         let mut builder = Builder::new();
         let names = ["zoe", "adam", "mia", "Adam", "ad"];
         for name in names {
-            builder.user(name, Vec::new(), Vec::new());
+            builder.user(name, UserRules::default());
         }
         let policy = builder.build().expect("no mistakes");
         for (position, name) in names.into_iter().enumerate() {

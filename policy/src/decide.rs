@@ -30,6 +30,8 @@ pub(crate) struct User {
     pub(crate) name: Box<str>,
     pub(crate) allow: Box<[u32]>,
     pub(crate) deny: Box<[u32]>,
+    /// Whether the address of any name may be asked for where a network rule could hold it.
+    pub(crate) resolve_for_networks: bool,
 }
 
 /// A user of this policy: his position among the users given to the builder.
@@ -100,6 +102,16 @@ impl Policy {
     /// If the index is from another policy with more users.
     pub fn user_name(&self, user: UserIndex) -> &str {
         &self.users[user.as_usize()].name
+    }
+
+    /// Whether the user can have names resolved that no rule names: on the ports of network rules, where the
+    /// user may have names resolved for these.
+    ///
+    /// # Panics
+    /// If the index is from another policy with more users.
+    pub fn resolves_any_name(&self, user: UserIndex) -> bool {
+        let user = &self.users[user.as_usize()];
+        user.resolve_for_networks && user.allow.iter().any(|list| self.list(*list).has_network_rules())
     }
 
     /// A rule as a person finds it in the configuration: `user:ci/allow[0] github.com:443` or
@@ -183,11 +195,18 @@ impl Policy {
         if denied.rule.is_some() {
             return deny(Reason::DeniedByRule, denied.rule);
         }
-        let address_may_decide = || user.allow.iter().any(|list| self.list(*list).has_network_rule_for(port));
-        if allowed.rule.is_some() || address_may_decide() {
+        if allowed.rule.is_some() {
             return NameVerdict::Judged(allowed);
         }
-        deny(Reason::NoRule(allowed.wanted()), allowed.other_port)
+        // A query carries the name out, so that a name which nothing allows must not become one.
+        let has_network = user.allow.iter().any(|list| self.list(*list).has_network_rule_for(port));
+        let wanted = match (allowed.wanted(), has_network, user.resolve_for_networks) {
+            (_, true, true) => return NameVerdict::Judged(allowed),
+            (Wanted::NameOrNetwork, true, false) => Wanted::NameOrResolving,
+            (Wanted::NameOrNetwork, false, false) => Wanted::Name,
+            (wanted, ..) => wanted,
+        };
+        deny(Reason::NoRule(wanted), allowed.other_port)
     }
 
     /// Notes the rules for one suffix. A longer suffix comes later and outdoes a shorter one; for one suffix

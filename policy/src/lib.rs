@@ -29,9 +29,11 @@
 //!    So `0.0.0.0/0` and `::/0` open public addresses and nothing else, `10.0.0.0/8` opens private ones,
 //!    `127.0.0.1:5432` opens one loopback port, `169.254.0.0/16` opens no metadata service. A rule for an
 //!    address is a network rule. An IPv6 network holds IPv6 addresses only, an IPv4 network IPv4 ones.
-//! 6. **A name may be admitted by its address.** Where no rule by name admits a resolved address, a network
-//!    rule may. A name that matches no rule is resolved only if the user has a network rule for the port:
-//!    otherwise the question itself could carry data out.
+//! 6. **Only a name that a rule allows is resolved**, because the query itself carries the name out. Where a
+//!    rule allows the name and does not admit a resolved address, a network rule may. For all other names a
+//!    network rule matches literal addresses only, unless the user may have names resolved for networks
+//!    ([`UserRules::resolve_for_networks`]): then any name is resolved on a port of which a network rule
+//!    speaks.
 //! 7. **The narrowest rule is the one reported and billed**: a rule by name before a network rule, the
 //!    longest name, the longest prefix, then the user's own rules before his sets, then the order written.
 //! 8. **The bill follows the rule.** A flow counts as what the rule's set was declared to be; without a
@@ -56,7 +58,7 @@ pub mod rules;
 mod verdict;
 
 pub use address::{AddressClass, classify};
-pub use builder::{BuildError, Builder, ListKind, Mistake, Owner, Place};
+pub use builder::{BuildError, Builder, ListKind, Mistake, Owner, Place, UserRules};
 pub use decide::{NameMatch, NameVerdict, Policy, UserIndex};
 pub use host::Host;
 pub use list::{RULES_MAX, SetClass};

@@ -109,6 +109,11 @@ impl List {
         v4.into_iter().flatten().chain(v6.into_iter().flatten())
     }
 
+    /// Whether there is a network rule.
+    pub(crate) fn has_network_rules(&self) -> bool {
+        !self.network_ports.is_empty()
+    }
+
     /// Whether some network rule speaks about this port, so that an address could still decide.
     pub(crate) fn has_network_rule_for(&self, port: u16) -> bool {
         let at = self.network_ports.partition_point(|ports| ports.last < port);

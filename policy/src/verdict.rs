@@ -98,6 +98,11 @@ pub enum Reason {
 pub enum Wanted {
     /// A rule by name, or a network rule that holds the address.
     NameOrNetwork,
+    /// A rule by name.
+    Name,
+    /// A rule by name, or the user's permission to have names resolved for network rules: there is a network
+    /// rule for the port, but it matches literal addresses only.
+    NameOrResolving,
     /// A rule for an address or a network: the user wrote an address, for which names do not count.
     Network,
     /// A rule for this port: the host is allowed on another one.
@@ -110,7 +115,8 @@ impl Reason {
         match self {
             Self::Allowed => "allowed",
             Self::DeniedByRule => "denied_by_rule",
-            Self::NoRule(Wanted::NameOrNetwork | Wanted::Network) => "no_rule",
+            Self::NoRule(Wanted::NameOrNetwork | Wanted::Name | Wanted::Network) => "no_rule",
+            Self::NoRule(Wanted::NameOrResolving) => "no_rule_for_name",
             Self::NoRule(Wanted::Port) => "no_rule_for_port",
             Self::AddressForbidden(class) => match class {
                 AddressClass::Public => "public_address",
@@ -138,6 +144,13 @@ impl fmt::Display for Reason {
             Self::NoRule(Wanted::NameOrNetwork) => {
                 "No rule allows this destination; \
                  a rule for its name, or a network rule that holds its address, would be needed."
+            }
+            Self::NoRule(Wanted::Name) => {
+                "No rule allows this destination; a rule for its name would be needed."
+            }
+            Self::NoRule(Wanted::NameOrResolving) => {
+                "No rule allows this name, and a network rule matches literal addresses only; \
+                 a rule for the name, or resolve_for_networks = true for the user, would be needed."
             }
             Self::NoRule(Wanted::Network) => {
                 "No rule allows this address; a rule for the address or its network would be needed, \

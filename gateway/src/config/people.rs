@@ -9,12 +9,12 @@ use std::path::PathBuf;
 
 use ipnet::IpNet;
 use policy::rules::Rule;
-use policy::{BuildError, Builder, ListKind, Mistake, Owner, Policy, SetClass, UserIndex};
+use policy::{BuildError, Builder, ListKind, Mistake, Owner, Policy, SetClass, UserIndex, UserRules};
 
 use super::read::{Placed, suggest};
 use super::report::{Diagnostic, Place, Report};
 use super::written::{Written, WrittenDestination, WrittenUser};
-use crate::settings::DestinationClass;
+use crate::settings::{DestinationClass, UserTable};
 use crate::users::{Credential, PasswordHash, TokenHash, UserName};
 
 /// Most users: each costs every reactor thread an account.
@@ -89,14 +89,29 @@ pub(super) fn policy(written: &Written, report: &mut Report) -> Option<Policy> {
         // A second user of the same name was complained about already.
         if let Entry::Vacant(vacant) = by_name.entry(&user.name) {
             vacant.insert(user);
-            builder.user(&*user.name, rules(&user.table.allow), rules(&user.table.deny));
+            let UserTable { allow, deny, resolve_for_networks, .. } = &user.table;
+            let (allow, deny, resolve_for_networks) = (rules(allow), rules(deny), *resolve_for_networks);
+            builder.user(&*user.name, UserRules { allow, deny, resolve_for_networks });
         }
     }
     let built = builder.build().map_err(|mistakes| {
         let places = Places { written, users: &by_name };
         mistakes.iter().for_each(|mistake| report.error(places.diagnostic(mistake)));
     });
-    built.ok()
+    let policy = built.ok()?;
+    warn_of_resolving(&by_name, &policy, report);
+    Some(policy)
+}
+
+/// Names users for whom `resolve_for_networks` does nothing.
+fn warn_of_resolving(users: &HashMap<&str, &WrittenUser>, policy: &Policy, report: &mut Report) {
+    for user in users.values().filter(|user| user.table.resolve_for_networks) {
+        if policy.user(&user.name).is_some_and(|index| !policy.resolves_any_name(index)) {
+            let title = format!("`resolve_for_networks` of user `{}` has no effect", user.name);
+            let help = "no network stands in `allow`; rules by name need no such setting";
+            report.warning(Diagnostic::at(name_place(user), title).help(help));
+        }
+    }
 }
 
 /// The users, once [`check`] is content, in the order of the policy.

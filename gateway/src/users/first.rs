@@ -13,7 +13,7 @@ use super::{Credential, CredentialError, PasswordHash, UserFile, UserName, creat
 use crate::config::{Config, ConfigErrors, FIRST_USER, Given, Origin};
 
 /// What the first user may reach: public addresses, which is all that such wide networks open, on the ports
-/// of the web.
+/// of the web, by any name.
 const FIRST_ALLOW: [&str; 4] = ["0.0.0.0/0:80", "0.0.0.0/0:443", "[::/0]:80", "[::/0]:443"];
 
 /// The user that the first start made.
@@ -39,15 +39,18 @@ pub fn first_start(given: &Given) -> Result<Option<FirstUser>, FirstStartError> 
     }
     let name: UserName = FIRST_USER.parse().expect("the name of the first user is a user name");
     let password = generate_password()?;
-    let file = UserFile {
-        credential: Some(Credential::Password(PasswordHash::make(&password)?)),
-        allow: FIRST_ALLOW.map(str::to_owned).to_vec(),
-        ..UserFile::default()
-    };
+    let credential = Some(Credential::Password(PasswordHash::make(&password)?));
+    let file = UserFile { credential, ..first_file() };
     let written = create(&config.users_directory, &name, &file.to_toml());
     let path = written
         .map_err(|error| FirstStartError::Write { directory: config.users_directory.clone(), error })?;
     Ok(Some(FirstUser { name, password, path }))
+}
+
+/// The first user's file, without a credential.
+fn first_file() -> UserFile {
+    let allow = FIRST_ALLOW.map(str::to_owned).to_vec();
+    UserFile { allow, resolve_for_networks: true, ..UserFile::default() }
 }
 
 /// Why there is no first user.
@@ -83,8 +86,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("tollgate.toml");
         std::fs::write(&path, "").unwrap();
-        let file = UserFile { allow: FIRST_ALLOW.map(str::to_owned).to_vec(), ..UserFile::default() };
-        let draft = Some((directory.path().join("users.d/me.toml"), file.to_toml()));
+        let draft = Some((directory.path().join("users.d/me.toml"), first_file().to_toml()));
         let config = Config::load(&Given { path: Some(path), draft, ..Given::default() }).unwrap();
         let me = config.user(FIRST_USER).unwrap().index;
         let may = |address: &str, port: u16| {

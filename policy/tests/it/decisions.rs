@@ -5,6 +5,7 @@
 //! own ADDRESS:PORT...
 //! user NAME allow = RULE...
 //! user NAME deny = RULE...
+//! user NAME resolves                              for networks
 //! NAME TARGET => resolve                          the name may be resolved
 //! NAME TARGET => deny CODE RULE                   denied without resolving
 //! NAME TARGET [ADDRESS] => allow CLASS RULE       the verdict on this resolved address
@@ -16,7 +17,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use policy::{Builder, Host, NameVerdict, Outcome, Policy, Rule, SetClass, Verdict};
+use policy::{Builder, Host, NameVerdict, Outcome, Policy, Rule, SetClass, UserRules, Verdict};
 
 use crate::table;
 
@@ -70,7 +71,7 @@ fn mistakes_in_sets_and_users_are_all_told() {
 fn build(lines: &[String]) -> Result<Policy, String> {
     let mut builder = Builder::new();
     let mut own: Vec<SocketAddr> = Vec::new();
-    let mut users: Vec<(&str, Vec<Rule>, Vec<Rule>)> = Vec::new();
+    let mut users: Vec<(&str, UserRules)> = Vec::new();
     for line in lines {
         let (head, rules) = line.split_once('=').unwrap_or((line, ""));
         let words: Vec<&str> = head.split_whitespace().collect();
@@ -88,28 +89,25 @@ fn build(lines: &[String]) -> Result<Policy, String> {
                 own.extend(listeners.iter().map(|text| text.parse::<SocketAddr>().expect("a listener")));
             }
             ["user", name, list] => {
-                let (allow, deny) = match list {
-                    "allow" => (parse(rules), Vec::new()),
-                    "deny" => (Vec::new(), parse(rules)),
-                    "again" => {
-                        users.push((name, Vec::new(), Vec::new()));
-                        continue;
-                    }
+                let known = users.iter().position(|(known, _)| *known == name && list != "again");
+                let at = known.unwrap_or_else(|| {
+                    users.push((name, UserRules::default()));
+                    users.len() - 1
+                });
+                let given = &mut users[at].1;
+                match list {
+                    "allow" => given.allow.extend(parse(rules)),
+                    "deny" => given.deny.extend(parse(rules)),
+                    "resolves" => given.resolve_for_networks = true,
+                    "again" => {}
                     other => panic!("{other} is no list"),
-                };
-                match users.iter_mut().find(|(known, ..)| *known == name) {
-                    Some(user) => {
-                        user.1.extend(allow);
-                        user.2.extend(deny);
-                    }
-                    None => users.push((name, allow, deny)),
                 }
             }
             _ => panic!("what is {line}?"),
         }
     }
-    for (name, allow, deny) in users {
-        builder.user(name, allow, deny);
+    for (name, rules) in users {
+        builder.user(name, rules);
     }
     let built = builder.build();
     let mut policy =

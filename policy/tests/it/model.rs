@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::LazyLock;
 
 use ipnet::{IpNet, Ipv4Net};
-use policy::{Builder, Host, NameVerdict, Policy, Rule, SetClass, classify};
+use policy::{Builder, Host, NameVerdict, Policy, Rule, SetClass, UserRules, classify};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -33,6 +33,7 @@ struct World {
     sets: Vec<(Option<SetClass>, Vec<ModelRule>)>,
     allow: Vec<ModelRule>,
     deny: Vec<ModelRule>,
+    resolve_for_networks: bool,
     own: Vec<SocketAddr>,
 }
 
@@ -126,7 +127,8 @@ impl World {
         for (number, (class, rules)) in self.sets.iter().enumerate() {
             builder.set(format!("set{number}"), *class, parse(rules));
         }
-        builder.user("ci", parse(&self.allow), parse(&self.deny));
+        let (allow, deny) = (parse(&self.allow), parse(&self.deny));
+        builder.user("ci", UserRules { allow, deny, resolve_for_networks: self.resolve_for_networks });
         let mut policy = builder.build().expect("the model's policy has no mistakes");
         policy.set_own(&self.own);
         policy
@@ -155,11 +157,13 @@ impl World {
         let allow = self.candidates(&self.allow, "user:ci/allow");
         let is_named = allow.iter().any(|it| it.rule.holds_name(name).is_some() && it.rule.holds_port(port));
         let is_network = |it: &Candidate<'_>| matches!(it.rule.holds, Holds::Network(_));
-        if is_named || allow.iter().any(|it| is_network(it) && it.rule.holds_port(port)) {
+        let has_network = allow.iter().any(|it| is_network(it) && it.rule.holds_port(port));
+        if is_named || (has_network && self.resolve_for_networks) {
             return None;
         }
         Some(match narrowest(&allow, |rule| rule.holds_name(name)) {
             Some(rule) => format!("deny no_rule_for_port {}", rule.text),
+            None if has_network => "deny no_rule_for_name -".to_owned(),
             None => "deny no_rule -".to_owned(),
         })
     }
@@ -461,15 +465,16 @@ fn world() -> impl Strategy<Value = World> {
         .prop_map(|(address, port)| SocketAddr::new(address.parse().expect("an address"), port));
     let sets = vec((class, vec(rule(0), 0..6)), 1..4);
     let own = prop_oneof![3 => Just(Vec::new()), 1 => vec(listener, 1..3)];
-    (sets, vec(rule(1), 0..8), vec(rule(1), 0..3), own, any::<prop::sample::Index>()).prop_map(
-        |(sets, mut allow, mut deny, own, shift)| {
+    let lists = (vec(rule(1), 0..8), vec(rule(1), 0..3), any::<bool>());
+    (sets, lists, own, any::<prop::sample::Index>()).prop_map(
+        |(sets, (mut allow, mut deny, resolve_for_networks), own, shift)| {
             // References were drawn for one set; spread them over all.
             for (number, rule) in allow.iter_mut().chain(&mut deny).enumerate() {
                 if let Holds::Set(set) = &mut rule.holds {
                     *set = (number + shift.index(sets.len())) % sets.len();
                 }
             }
-            World { sets, allow, deny, own }
+            World { sets, allow, deny, resolve_for_networks, own }
         },
     )
 }
@@ -557,7 +562,13 @@ proptest! {
         index in any::<prop::sample::Index>(),
     ) {
         let rule = ModelRule { holds: Holds::Network(network), first_port: 1, last_port: 65535 };
-        let world = World { sets: Vec::new(), allow: vec![rule], deny: Vec::new(), own: Vec::new() };
+        let world = World {
+            sets: Vec::new(),
+            allow: vec![rule],
+            deny: Vec::new(),
+            resolve_for_networks: false,
+            own: Vec::new(),
+        };
         let policy = world.build();
         let user = policy.user("ci").expect("the user");
         let inside = asked(&world, index, network.network(), bits);

@@ -4,10 +4,12 @@ use policy::{AddressClass, Reason, Wanted};
 
 use crate::table;
 
-const REASONS: [Reason; 16] = [
+const REASONS: [Reason; 18] = [
     Reason::Allowed,
     Reason::DeniedByRule,
     Reason::NoRule(Wanted::NameOrNetwork),
+    Reason::NoRule(Wanted::Name),
+    Reason::NoRule(Wanted::NameOrResolving),
     Reason::NoRule(Wanted::Network),
     Reason::NoRule(Wanted::Port),
     Reason::AddressForbidden(AddressClass::Public),

@@ -31,11 +31,16 @@ pub(crate) fn run(context: &Context, options: &Options) -> anyhow::Result<ExitCo
     }
     let loaded = Config::load(&context.given()?);
     if options.json {
-        let (code, errors, warnings) = match &loaded {
-            Ok(config) => (0, Vec::new(), list(&config.warnings)),
-            Err(ConfigErrors(errors)) => (EXIT_CONFIGURATION, list(errors), Vec::new()),
+        let (code, errors, warnings, resolvers) = match &loaded {
+            Ok(config) => (0, Vec::new(), list(&config.warnings), resolvers(config)),
+            Err(ConfigErrors(errors)) => (EXIT_CONFIGURATION, list(errors), Vec::new(), Vec::new()),
         };
-        print_json(&json!({ "ok": loaded.is_ok(), "errors": errors, "warnings": warnings }))?;
+        print_json(&json!({
+            "ok": loaded.is_ok(),
+            "errors": errors,
+            "warnings": warnings,
+            "resolve_any_name": resolvers,
+        }))?;
         return Ok(ExitCode::from(code));
     }
     let config = loaded?;
@@ -56,7 +61,23 @@ fn summary(config: &Config) -> String {
         1 => "1 user".to_owned(),
         count => format!("{count} users"),
     };
-    format!("{origin}: fine; {users}, listening on {}\n", listeners.join(", "))
+    let summary = format!("{origin}: fine; {users}, listening on {}\n", listeners.join(", "));
+    summary + &told_resolvers(&resolvers(config))
+}
+
+/// A line about the users for whom any name is resolved; nothing if there are none.
+fn told_resolvers(users: &[&str]) -> String {
+    const SHOWN_MAX: usize = 8;
+    if users.is_empty() {
+        return String::new();
+    }
+    let (shown, rest) = users.split_at(users.len().min(SHOWN_MAX));
+    let more = if rest.is_empty() { String::new() } else { format!(" and {} more", rest.len()) };
+    format!("any name is resolved for {}{more}, by `resolve_for_networks`\n", shown.join(", "))
+}
+
+fn resolvers(config: &Config) -> Vec<&str> {
+    config.resolvers_of_any_name().map(|user| &*user.name).collect()
 }
 
 fn list(findings: &Findings) -> Vec<Value> {

@@ -58,6 +58,9 @@ pub(crate) struct AddOptions {
     /// A destination that the user may not reach, whatever is allowed. May be repeated.
     #[arg(long, value_name = "DEST")]
     deny: Vec<Rule>,
+    /// Resolve any name for the networks that the user may reach; the name servers then see every name.
+    #[arg(long)]
+    resolve_for_networks: bool,
     /// A network whose connections are this user's without credentials. May be repeated.
     #[arg(long, value_name = "CIDR", value_parser = gateway::settings::network)]
     from: Vec<IpNet>,
@@ -107,6 +110,7 @@ fn add(context: &Context, options: &AddOptions) -> anyhow::Result<()> {
         from: options.from.iter().map(IpNet::to_string).collect(),
         allow: texts(&options.allow),
         deny: texts(&options.deny),
+        resolve_for_networks: options.resolve_for_networks,
         connections: options.connections,
     };
     let path = users::path_of(&config.users_directory, name);

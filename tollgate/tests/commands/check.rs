@@ -69,7 +69,7 @@ fn findings_are_told_to_programs() {
         "detail": "out of bounds: from 1 to 1_000_000",
         "help": null,
     });
-    let expected = json!({ "ok": false, "errors": [error], "warnings": [] });
+    let expected = json!({ "ok": false, "errors": [error], "warnings": [], "resolve_any_name": [] });
     assert_eq!(room.json("check --json"), (78, expected));
 
     room.write("tollgate.toml", "[[user]]\nname = \"ci\"\nallow = [\"a.example\"]\n");
@@ -81,8 +81,37 @@ fn findings_are_told_to_programs() {
         "detail": null,
         "help": "it has no `password`, no `token`, no `from`, and no listener forwards for it",
     });
-    let expected = json!({ "ok": true, "errors": [], "warnings": [warning] });
+    let expected = json!({ "ok": true, "errors": [], "warnings": [warning], "resolve_any_name": [] });
     assert_eq!(room.json("check --json"), (0, expected));
+}
+
+#[test]
+fn users_for_whom_any_name_is_resolved_are_told() {
+    let user = |name: &str, network: u8, rest: &str| {
+        format!("[[user]]\nname = \"{name}\"\nfrom = [\"10.{network}.0.0/16\"]\n{rest}\n")
+    };
+    let wide = "allow = [\"0.0.0.0/0:443\"]";
+    let asks = "resolve_for_networks = true";
+    let set = "[destinations.corp]\nto = [\"*.corp:443\", \"10.20.0.0/16\"]\n";
+    let configuration = [
+        user("literal", 1, wide),
+        user("wide", 2, &format!("{wide}\n{asks}")),
+        user("corp", 3, &format!("allow = [\"@corp\"]\n{asks}")),
+        user("gone", 4, &format!("{wide}\n{asks}\ndisabled = true")),
+        user("idle", 5, &format!("allow = [\"a.example\"]\n{asks}")),
+        set.to_owned(),
+    ];
+    let room = Room::new(&[("tollgate.toml", &configuration.concat())]);
+    let run = room.run("check");
+    assert_eq!(run.code, 0, "{}", run.err);
+    assert!(
+        run.out.ends_with("\nany name is resolved for wide, corp, by `resolve_for_networks`\n"),
+        "{}",
+        run.out
+    );
+    assert!(run.err.contains("`resolve_for_networks` of user `idle` has no effect"), "{}", run.err);
+    assert!(!run.err.contains("user `wide`"), "{}", run.err);
+    assert_eq!(room.json("check --json").1["resolve_any_name"], json!(["wide", "corp"]));
 }
 
 #[test]

@@ -13,7 +13,7 @@ class = "internal"
 [[user]]
 name = "ci"
 from = ["10.1.0.0/16"]
-allow = ["@github", "@corp"]
+allow = ["@github", "@corp", "*.invalid:443"]
 deny = ["gist.github.com"]
 [[user]]
 name = "gone"
@@ -59,11 +59,29 @@ fn decisions_are_explained() {
             ),
             ("explain --user cu --to github.com:443", 1, "there is no user `cu`"),
             // RFC 6761: there is no such name, whatever resolver is asked.
-            (
-                "explain --user ci --to x.github.com.invalid:443",
-                1,
-                "DENY: The destination's name cannot be used",
-            ),
+            ("explain --user ci --to x.invalid:443", 1, "DENY: The destination's name cannot be used"),
+        ],
+    );
+}
+
+/// The configuration that README shows does what its text says.
+#[test]
+fn the_sample_of_the_readme_decides_as_told() {
+    let readme = include_str!("../../../README.md");
+    let (_, sample) = readme.split_once("```toml\n").unwrap();
+    let (sample, _) = sample.split_once("```").unwrap();
+    let room = Room::new(&[("tollgate.toml", sample)]);
+    let checked = room.run("check");
+    assert_eq!((checked.code, checked.err.as_str()), (0, ""), "{}", checked.out);
+    assert!(!checked.out.contains("any name is resolved"), "{}", checked.out);
+    check_runs(
+        &room,
+        &[
+            ("explain --user ci --to api.github.com:443 --address 140.82.121.6", 0, "Counts as external."),
+            ("explain --user ci --to db.corp:5432 --address 172.16.0.5", 0, "Counts as internal."),
+            ("explain --user ci --to 10.20.1.1:22", 0, "[@corp[1] 10.20.0.0/16]"),
+            ("explain --user ci --to c2vjcmv0.attacker.test:443", 1, "it is not resolved"),
+            ("explain --user ci --to host.corp:22", 1, "allowed on another port"),
         ],
     );
 }

@@ -47,6 +47,15 @@ fn a_password_is_made_and_told_once() {
 }
 
 #[test]
+fn names_are_resolved_for_the_networks_of_a_user_who_is_made_so() {
+    let room = Room::new(&[]);
+    let run = room.run("user add ci --allow 0.0.0.0/0:443 --resolve-for-networks");
+    assert_eq!(run.code, 0, "{}", run.err);
+    assert_eq!(value(&room.read("tollgate-data/users.d/ci.toml"), "resolve_for_networks"), "true");
+    check_runs(&room, &[("check", 0, "any name is resolved for ci,")]);
+}
+
+#[test]
 fn a_password_may_be_given() {
     let room = Room::new(&[("tollgate.toml", "")]);
     let run = room.run_with("user add ci --allow a.example --password-stdin", b"correct horse\r\n");

@@ -5,3 +5,4 @@
 
 mod own_addresses;
 mod passwords;
+mod resolving;

@@ -13,6 +13,7 @@ mod denials;
 mod drain;
 mod harness;
 mod heavy;
+mod name_server;
 mod origin;
 mod peers;
 mod programs;

