@@ -86,7 +86,7 @@ pub(crate) fn admit_again(client: &Client, asked: &Asked, address: SocketAddr) -
     judge_addresses(client, asked, &name_verdict, &[address.ip()], None)
 }
 
-fn judge_name(client: &Client, asked: &Asked) -> Result<NameVerdict, End> {
+fn judge_name<'a>(client: &Client, asked: &'a Asked) -> Result<NameVerdict<'a>, End> {
     let policy = &client.snapshot().config.policy;
     let host = match &asked.target.host {
         Host::Name(name) => policy::Host::Name(name.as_str()),
@@ -101,7 +101,7 @@ fn judge_name(client: &Client, asked: &Asked) -> Result<NameVerdict, End> {
 fn judge_addresses(
     client: &Client,
     asked: &Asked,
-    name_verdict: &NameVerdict,
+    name_verdict: &NameVerdict<'_>,
     found: &[IpAddr],
     dns_us: Option<u32>,
 ) -> Result<Admitted, End> {

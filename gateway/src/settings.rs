@@ -272,6 +272,10 @@ settings! {
         /// `internal` lets the set's names lead to private addresses, and its flows are metered apart; those
         /// of an `external` one count as external. Without it the address decides.
         class: Optional<DestinationClass> = none;
+        /// Networks without public addresses, such as `198.18.0.0/15`, to which the set's names may lead, on
+        /// the names' ports. They open nothing to other names, nor to requests that write an address; a
+        /// metadata service needs its very address. See [policy.md](policy.md).
+        addresses: Vec<Placed<IpNet>> = [];
     }
 
     /// A user: a person, an app, a job. Instead of a `[[user]]` table, a file `users.d/NAME.toml` may hold

@@ -7,8 +7,10 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use ipnet::IpNet;
 use thiserror::Error;
 
+use crate::address;
 use crate::decide::{Policy, User};
 use crate::list::{List, RULES_MAX, SetClass};
 use crate::own::OwnAddresses;
@@ -21,11 +23,21 @@ pub struct Builder {
     users: Vec<GivenUser>,
 }
 
+/// What a set is made of.
+#[derive(Clone, Debug, Default)]
+pub struct SetRules {
+    /// What the operator declares the set to be. Without a class each flow counts by its address.
+    pub class: Option<SetClass>,
+    /// Its destinations, without references to other sets.
+    pub rules: Vec<Rule>,
+    /// Networks without public addresses to which the set's names, and for their sake no others, may lead.
+    pub addresses: Vec<IpNet>,
+}
+
 #[derive(Debug)]
 struct GivenSet {
     name: String,
-    class: Option<SetClass>,
-    rules: Vec<Rule>,
+    set: SetRules,
 }
 
 /// What a user is given: rules, references to sets among them, and how far network rules go.
@@ -52,10 +64,9 @@ impl Builder {
         Self::default()
     }
 
-    /// Adds a set. Without a class its rules by name open public addresses only, and each flow counts by
-    /// its address. A set holds no references to other sets.
-    pub fn set(&mut self, name: impl Into<String>, class: Option<SetClass>, rules: Vec<Rule>) -> &mut Self {
-        self.sets.push(GivenSet { name: name.into(), class, rules });
+    /// Adds a set.
+    pub fn set(&mut self, name: impl Into<String>, set: SetRules) -> &mut Self {
+        self.sets.push(GivenSet { name: name.into(), set });
         self
     }
 
@@ -73,9 +84,7 @@ impl Builder {
         }
         let by_set: BTreeMap<&str, u32> = self.sets.iter().map(|set| set.name.as_str()).zip(0..).collect();
         let mut lists: Vec<List> = Vec::with_capacity(self.sets.len() + self.users.len());
-        lists.extend(
-            self.sets.iter().map(|set| List::compile(&format!("@{}", set.name), set.class, &set.rules)),
-        );
+        lists.extend(self.sets.iter().map(|given| List::compile(&format!("@{}", given.name), &given.set)));
         let mut users = Vec::with_capacity(self.users.len());
         for GivenUser { name, rules } in &self.users {
             let allow = add_lists(&mut lists, &by_set, name, ListKind::Allow, &rules.allow);
@@ -89,10 +98,11 @@ impl Builder {
     fn mistakes(&self) -> Vec<BuildError> {
         let mut errors = Vec::new();
         let mut sets: BTreeMap<&str, ()> = BTreeMap::new();
-        for set in &self.sets {
-            let place = |rule| Place { owner: Owner::Set(set.name.clone()), rule };
-            check_name(&set.name, sets.insert(&set.name, ()).is_none(), place(None), &mut errors);
-            check_length(&set.rules, place(None), &mut errors);
+        for GivenSet { name, set } in &self.sets {
+            let place = |rule| Place { owner: Owner::Set(name.clone()), rule };
+            check_name(name, sets.insert(name, ()).is_none(), place(None), &mut errors);
+            check_length(set.rules.len() + set.addresses.len(), place(None), &mut errors);
+            check_addresses(set, place, &mut errors);
             for (index, reference) in references(&set.rules) {
                 let mistake = Mistake::NestedSet { reference: reference.into() };
                 errors.push(BuildError { place: place(Some((ListKind::Set, index))), mistake });
@@ -103,7 +113,7 @@ impl Builder {
             let place = |rule| Place { owner: Owner::User(user.name.clone()), rule };
             check_name(&user.name, users.insert(&user.name, ()).is_none(), place(None), &mut errors);
             for (kind, rules) in [(ListKind::Allow, &user.rules.allow), (ListKind::Deny, &user.rules.deny)] {
-                check_length(rules, place(None), &mut errors);
+                check_length(rules.len(), place(None), &mut errors);
                 for (index, reference) in references(rules).filter(|(_, name)| !sets.contains_key(name)) {
                     let mistake =
                         Mistake::UnknownSet { reference: reference.into(), known: known_sets(&sets) };
@@ -148,6 +158,8 @@ pub enum Owner {
 pub enum ListKind {
     /// The rules of a set.
     Set,
+    /// The addresses that a set opens to its names.
+    Addresses,
     /// What a user may reach.
     Allow,
     /// What a user may not reach.
@@ -163,6 +175,7 @@ impl fmt::Display for Place {
         match self.rule {
             None => Ok(()),
             Some((ListKind::Set, index)) => write!(formatter, ", rule {index}"),
+            Some((ListKind::Addresses, index)) => write!(formatter, ", network {index} of its addresses"),
             Some((ListKind::Allow, index)) => write!(formatter, ", allow rule {index}"),
             Some((ListKind::Deny, index)) => write!(formatter, ", deny rule {index}"),
         }
@@ -184,6 +197,13 @@ pub enum Mistake {
     UnknownSet { reference: Box<str>, known: String },
     #[error("a set cannot refer to the set {reference:?}; write that set's rules out, or refer to both")]
     NestedSet { reference: Box<str> },
+    #[error(
+        "{network} holds public addresses, which every name may lead to that a rule allows; \
+         write networks without any, as in 198.18.0.0/15"
+    )]
+    PublicAddresses { network: IpNet },
+    #[error("the set opens addresses to its names and holds no name; write one among its destinations")]
+    AddressesWithoutName,
     #[error("{count} rules in one list; at most {RULES_MAX} are possible")]
     TooManyRules { count: usize },
 }
@@ -200,7 +220,8 @@ fn add_lists(
     if rules.iter().any(|rule| rule.set_reference().is_none()) {
         let list = if kind == ListKind::Deny { "deny" } else { "allow" };
         used.push(u32::try_from(lists.len()).expect("fewer lists than memory has bytes / 64"));
-        lists.push(List::compile(&format!("user:{user}/{list}"), None, rules));
+        let own = SetRules { rules: rules.to_vec(), ..SetRules::default() };
+        lists.push(List::compile(&format!("user:{user}/{list}"), &own));
     }
     for (_, reference) in references(rules) {
         let set = by_set[reference];
@@ -223,9 +244,25 @@ fn check_name(name: &str, is_new: bool, place: Place, errors: &mut Vec<BuildErro
     }
 }
 
-fn check_length(rules: &[Rule], place: Place, errors: &mut Vec<BuildError>) {
-    if rules.len() > RULES_MAX {
-        errors.push(BuildError { place, mistake: Mistake::TooManyRules { count: rules.len() } });
+fn check_length(count: usize, place: Place, errors: &mut Vec<BuildError>) {
+    if count > RULES_MAX {
+        errors.push(BuildError { place, mistake: Mistake::TooManyRules { count } });
+    }
+}
+
+fn check_addresses(
+    set: &SetRules,
+    place: impl Fn(Option<(ListKind, usize)>) -> Place,
+    errors: &mut Vec<BuildError>,
+) {
+    for (index, network) in set.addresses.iter().map(|network| rules::unmapped(*network)).enumerate() {
+        if !address::lies_in_non_public(network) {
+            let mistake = Mistake::PublicAddresses { network };
+            errors.push(BuildError { place: place(Some((ListKind::Addresses, index))), mistake });
+        }
+    }
+    if !set.addresses.is_empty() && !set.rules.iter().any(Rule::is_by_name) {
+        errors.push(BuildError { place: place(None), mistake: Mistake::AddressesWithoutName });
     }
 }
 
@@ -242,7 +279,7 @@ fn known_sets(sets: &BTreeMap<&str, ()>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Builder, UserRules};
+    use super::{Builder, SetRules, UserRules};
     use crate::list::SetClass;
     use crate::rules::Rule;
 
@@ -253,7 +290,8 @@ mod tests {
     #[test]
     fn a_set_is_compiled_once_for_all_users() {
         let mut builder = Builder::new();
-        builder.set("corp", Some(SetClass::Internal), rules(&["*.corp", "10.0.0.0/8"]));
+        let (class, rules_of_set) = (Some(SetClass::Internal), rules(&["*.corp", "10.0.0.0/8"]));
+        builder.set("corp", SetRules { class, rules: rules_of_set, ..SetRules::default() });
         for number in 0..100 {
             let (allow, deny) = (rules(&["@corp", "@corp"]), rules(&["@corp"]));
             builder.user(format!("plain{number}"), UserRules { allow, deny, ..UserRules::default() });

@@ -7,8 +7,8 @@
 use std::net::{IpAddr, SocketAddr};
 
 use crate::address::{self, AddressClass};
-use crate::host::{self, Host, Suffix, Suffixes};
-use crate::list::{List, NetworkRule, SetClass};
+use crate::host::{self, Host, Suffixes};
+use crate::list::{List, NetworkRule};
 use crate::own::OwnAddresses;
 use crate::verdict::{BillingClass, Outcome, Reason, RuleId, Verdict, Wanted};
 
@@ -47,24 +47,22 @@ impl UserIndex {
 
 /// What can be said before the name is resolved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NameVerdict {
+pub enum NameVerdict<'n> {
     /// Denied already; the name need not, and should not, be resolved.
     Denied(Verdict),
     /// The address decides, see [`Policy::judge_address`].
-    Judged(NameMatch),
+    Judged(NameMatch<'n>),
 }
 
 /// The allow rules that a name matched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct NameMatch {
-    /// The user wrote an address.
-    is_literal: bool,
+pub struct NameMatch<'n> {
+    /// The name; none if the user wrote an address.
+    name: Option<&'n str>,
     /// Then the verdict on it, which allowed it.
     literal: Option<Literal>,
     /// The rule that admits public addresses.
     rule: Option<RuleId>,
-    /// The rule from an internal set, which admits inner addresses too.
-    internal_rule: Option<RuleId>,
     /// A rule that would match on another port.
     other_port: Option<RuleId>,
 }
@@ -141,12 +139,12 @@ impl Policy {
     ///
     /// # Panics
     /// If the index is from another policy with more users.
-    pub fn judge_name(&self, user: UserIndex, host: Host<'_>, port: u16) -> NameVerdict {
+    pub fn judge_name<'n>(&self, user: UserIndex, host: Host<'n>, port: u16) -> NameVerdict<'n> {
         let known = &self.users[user.as_usize()];
         match host {
             Host::Name(name) => self.judge_host_name(known, name, port),
             Host::Address(address) => {
-                let mut names = NameMatch { is_literal: true, ..NameMatch::default() };
+                let mut names = NameMatch::default();
                 let verdict = self.judge(known, &names, address, port);
                 if !verdict.is_allowed() {
                     return NameVerdict::Denied(verdict);
@@ -162,7 +160,13 @@ impl Policy {
     ///
     /// # Panics
     /// If the index is from another policy with more users.
-    pub fn judge_address(&self, user: UserIndex, name: &NameVerdict, address: IpAddr, port: u16) -> Verdict {
+    pub fn judge_address(
+        &self,
+        user: UserIndex,
+        name: &NameVerdict<'_>,
+        address: IpAddr,
+        port: u16,
+    ) -> Verdict {
         match name {
             NameVerdict::Denied(verdict) => *verdict,
             NameVerdict::Judged(NameMatch { literal: Some(literal), .. })
@@ -174,7 +178,7 @@ impl Policy {
         }
     }
 
-    fn judge_host_name(&self, user: &User, name: &str, port: u16) -> NameVerdict {
+    fn judge_host_name<'n>(&self, user: &User, name: &'n str, port: u16) -> NameVerdict<'n> {
         let deny = |reason, rule| {
             NameVerdict::Denied(Verdict {
                 outcome: Outcome::Deny,
@@ -186,15 +190,12 @@ impl Policy {
         if !host::is_canonical(name) {
             return deny(Reason::MalformedName, None);
         }
-        let mut allowed = NameMatch::default();
-        let mut denied = NameMatch::default();
-        for suffix in Suffixes::of(name) {
-            self.match_suffix(&user.deny, &suffix, port, &mut denied);
-            self.match_suffix(&user.allow, &suffix, port, &mut allowed);
+        let (denied, _) = self.match_name(&user.deny, name, port, |_| true);
+        if denied.is_some() {
+            return deny(Reason::DeniedByRule, denied);
         }
-        if denied.rule.is_some() {
-            return deny(Reason::DeniedByRule, denied.rule);
-        }
+        let (rule, other_port) = self.match_name(&user.allow, name, port, |_| true);
+        let allowed = NameMatch { name: Some(name), literal: None, rule, other_port };
         if allowed.rule.is_some() {
             return NameVerdict::Judged(allowed);
         }
@@ -209,30 +210,48 @@ impl Policy {
         deny(Reason::NoRule(wanted), allowed.other_port)
     }
 
-    /// Notes the rules for one suffix. A longer suffix comes later and outdoes a shorter one; for one suffix
-    /// the first list counts.
-    fn match_suffix(&self, lists: &[u32], suffix: &Suffix<'_>, port: u16, found: &mut NameMatch) {
-        let mut here = NameMatch::default();
-        for &list in lists {
-            let List { names, class, .. } = self.list(list);
-            for rule in names.rules_at(suffix).filter(|rule| rule.is_below != suffix.is_whole) {
-                let id = RuleId { list, index: rule.index };
-                if !rule.ports.contains(port) {
-                    here.other_port = here.other_port.or(Some(id));
-                    continue;
-                }
-                here.rule = here.rule.or(Some(id));
-                if *class == Some(SetClass::Internal) {
-                    here.internal_rule = here.internal_rule.or(Some(id));
+    /// The narrowest rule for this name on this port, and on another one, of the lists that `counts`. A
+    /// longer suffix comes later and outdoes a shorter one; for one suffix the first list counts.
+    fn match_name(
+        &self,
+        lists: &[u32],
+        name: &str,
+        port: u16,
+        counts: impl Fn(&List) -> bool,
+    ) -> (Option<RuleId>, Option<RuleId>) {
+        let mut found = (None, None);
+        for suffix in Suffixes::of(name) {
+            let mut here = (None, None);
+            for &list in lists.iter().filter(|list| counts(self.list(**list))) {
+                let rules = self.list(list).names.rules_at(&suffix);
+                for rule in rules.filter(|rule| rule.is_below != suffix.is_whole) {
+                    let first = if rule.ports.contains(port) { &mut here.0 } else { &mut here.1 };
+                    first.get_or_insert(RuleId { list, index: rule.index });
                 }
             }
+            found = (here.0.or(found.0), here.1.or(found.1));
         }
-        found.rule = here.rule.or(found.rule);
-        found.internal_rule = here.internal_rule.or(found.internal_rule);
-        found.other_port = here.other_port.or(found.other_port);
+        found
     }
 
-    fn judge(&self, user: &User, names: &NameMatch, address: IpAddr, port: u16) -> Verdict {
+    /// The rule by name that admits this address of this class. Which list opens such an address depends on
+    /// more than the name, so that for all but public ones the name is matched again.
+    fn admitting(
+        &self,
+        user: &User,
+        names: &NameMatch<'_>,
+        class: AddressClass,
+        address: IpAddr,
+        port: u16,
+    ) -> Option<RuleId> {
+        let rule = names.rule?;
+        if class == AddressClass::Public {
+            return Some(rule);
+        }
+        self.match_name(&user.allow, names.name?, port, |list| list.opens_to_names(class, address)).0
+    }
+
+    fn judge(&self, user: &User, names: &NameMatch<'_>, address: IpAddr, port: u16) -> Verdict {
         let address = address.to_canonical();
         let class = self.address_class(address, port);
         let deny = |reason, rule| Verdict {
@@ -251,7 +270,7 @@ impl Policy {
         if let Some(rule) = self.denied_network(user, address, port) {
             return deny(Reason::DeniedByRule, Some(rule));
         }
-        if let Some(rule) = names.admitting(class) {
+        if let Some(rule) = self.admitting(user, names, class, address, port) {
             return self.allow(rule, class);
         }
         let networks = self.match_networks(&user.allow, address, port, |rule| rule.opens(class, address));
@@ -333,26 +352,12 @@ struct NetworkMatch {
     other_port: Option<(RuleId, u8)>,
 }
 
-impl NameMatch {
-    /// The rule by name that opens an address of this class.
-    fn admitting(&self, class: AddressClass) -> Option<RuleId> {
-        match class {
-            AddressClass::Public => self.rule,
-            AddressClass::Private | AddressClass::Cgnat | AddressClass::Loopback => self.internal_rule,
-            AddressClass::LinkLocal
-            | AddressClass::Reserved
-            | AddressClass::Metadata
-            | AddressClass::Multicast
-            | AddressClass::Unspecified
-            | AddressClass::Ours => None,
-        }
-    }
-
+impl NameMatch<'_> {
     /// The rule that is missing where nothing matched.
     fn wanted(&self) -> Wanted {
         match self {
             Self { other_port: Some(_), .. } => Wanted::Port,
-            Self { is_literal: true, .. } => Wanted::Network,
+            Self { name: None, .. } => Wanted::Network,
             _ => Wanted::NameOrNetwork,
         }
     }

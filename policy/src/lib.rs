@@ -17,14 +17,17 @@
 //! 5. **Both must allow.** A rule by name admits the addresses to which the name resolves only if their
 //!    class allows it:
 //!
-//!    | class of the address | rule by name | rule by name, set of class internal | network rule |
-//!    |---|---|---|---|
-//!    | public | yes | yes | yes |
-//!    | private, CGNAT, loopback | no | yes | if all of the network is non-public |
-//!    | link-local, reserved | no | no | if all of the network is non-public |
-//!    | metadata service | no | no | if it is exactly this one address |
-//!    | multicast, broadcast, unspecified | no | no | no |
-//!    | our own listener | no | no | no |
+//!    | class of the address | rule by name | in an internal set | in a set that opens it | network rule |
+//!    |---|---|---|---|---|
+//!    | public | yes | yes | yes | yes |
+//!    | private, CGNAT, loopback | no | yes | yes | if all of the network is non-public |
+//!    | link-local, reserved | no | no | yes | if all of the network is non-public |
+//!    | metadata service | no | no | if exactly this one | if it is exactly this one address |
+//!    | multicast, broadcast, unspecified | no | no | no | no |
+//!    | our own listener | no | no | no | no |
+//!
+//!    The addresses of a set ([`SetRules::addresses`]) are open to the set's names, and to nothing else: not
+//!    to the names of other sets, and not to literal addresses. In a deny list they mean nothing.
 //!
 //!    So `0.0.0.0/0` and `::/0` open public addresses and nothing else, `10.0.0.0/8` opens private ones,
 //!    `127.0.0.1:5432` opens one loopback port, `169.254.0.0/16` opens no metadata service. A rule for an
@@ -54,13 +57,15 @@ pub mod host;
 mod list;
 mod own;
 mod ranges;
+mod remedy;
 pub mod rules;
 mod verdict;
 
 pub use address::{AddressClass, classify};
-pub use builder::{BuildError, Builder, ListKind, Mistake, Owner, Place, UserRules};
+pub use builder::{BuildError, Builder, ListKind, Mistake, Owner, Place, SetRules, UserRules};
 pub use decide::{NameMatch, NameVerdict, Policy, UserIndex};
 pub use host::Host;
 pub use list::{RULES_MAX, SetClass};
+pub use remedy::Remedy;
 pub use rules::{Rule, RuleError};
 pub use verdict::{BillingClass, Outcome, Reason, RuleId, Verdict, Wanted};

@@ -10,9 +10,10 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use crate::address::{self, AddressClass};
+use crate::builder::SetRules;
 use crate::host::{NAME_BYTES_MAX, NameRule, NameTable, RECORD_BYTES_MAX};
 use crate::ranges::{Key, RangeTable};
-use crate::rules::{LABEL_NAME_BYTES_MAX, PortRange, Rule, RuleTarget};
+use crate::rules::{self, LABEL_NAME_BYTES_MAX, PortRange, Rule, RuleTarget};
 use crate::verdict::BillingClass;
 
 /// Rules in one list. Texts and names are addressed by 32 bits within a list.
@@ -49,8 +50,9 @@ pub(crate) struct List {
     /// The class that the operator gave the set.
     pub(crate) class: Option<SetClass>,
     pub(crate) names: NameTable,
-    v4: Networks<u32>,
-    v6: Networks<u128>,
+    networks: Networks,
+    /// The networks to which the names of the list may lead, as rules that hold on every port.
+    name_addresses: Networks,
     /// The ports on which some network rule speaks: sorted, merged.
     network_ports: Box<[PortRange]>,
     texts: Box<str>,
@@ -59,12 +61,12 @@ pub(crate) struct List {
 }
 
 impl List {
-    /// Compiles the rules of a list; references to sets only get their text. `label` begins each text.
-    pub(crate) fn compile(label: &str, class: Option<SetClass>, rules: &[Rule]) -> Self {
-        assert!(rules.len() <= RULES_MAX, "the builder refuses longer lists");
+    /// Compiles a set, or a user's own rules as if they were one; references to sets only get their text.
+    /// `label` begins each text.
+    pub(crate) fn compile(label: &str, SetRules { class, rules, addresses }: &SetRules) -> Self {
+        assert!(rules.len() + addresses.len() <= RULES_MAX, "the builder refuses longer lists");
         let mut names = Vec::new();
-        let mut v4 = Vec::new();
-        let mut v6 = Vec::new();
+        let mut networks = Vec::new();
         let mut network_ports = Vec::new();
         for (index, rule) in (0..).zip(rules) {
             let ports = rule.ports;
@@ -77,22 +79,19 @@ impl List {
                 }
                 RuleTarget::Network(network) => {
                     network_ports.push(ports);
-                    let opens_non_public = address::lies_in_non_public(*network);
-                    let rule = NetworkRule { ports, index, length: network.prefix_len(), opens_non_public };
-                    match network {
-                        IpNet::V4(net) => v4.push((net.network().to_bits(), net.broadcast().to_bits(), rule)),
-                        IpNet::V6(net) => v6.push((net.network().to_bits(), net.broadcast().to_bits(), rule)),
-                    }
+                    networks.push((*network, ports, index));
                 }
                 RuleTarget::Set(_) => {}
             }
         }
         let (texts, text_ends) = write_texts(label, rules);
+        let addresses = addresses.iter().map(|network| rules::unmapped(*network));
+        let name_addresses = (0..).zip(addresses).map(|(index, network)| (network, PortRange::ANY, index));
         Self {
-            class,
+            class: *class,
             names: NameTable::build(names),
-            v4: Networks::build(v4),
-            v6: Networks::build(v6),
+            networks: Networks::build(networks),
+            name_addresses: Networks::build(name_addresses),
             network_ports: merge(network_ports),
             texts,
             text_ends,
@@ -102,11 +101,18 @@ impl List {
     /// The rules whose network holds this address, whatever their ports: narrowest network first, then in
     /// the order of the list. The address is not IPv4-mapped.
     pub(crate) fn network_rules(&self, address: IpAddr) -> impl Iterator<Item = &NetworkRule> {
-        let (v4, v6) = match address {
-            IpAddr::V4(address) => (Some(self.v4.rules_holding(address.to_bits())), None),
-            IpAddr::V6(address) => (None, Some(self.v6.rules_holding(address.to_bits()))),
+        self.networks.rules_holding(address)
+    }
+
+    /// Whether a name of this list may lead to this address of this class. The address is not IPv4-mapped.
+    pub(crate) fn opens_to_names(&self, class: AddressClass, address: IpAddr) -> bool {
+        use AddressClass::{Cgnat, Loopback, Private, Public};
+        let by_class = match class {
+            Public => true,
+            Private | Cgnat | Loopback => self.class == Some(SetClass::Internal),
+            _ => false,
         };
-        v4.into_iter().flatten().chain(v6.into_iter().flatten())
+        by_class || self.name_addresses.rules_holding(address).any(|rule| rule.opens(class, address))
     }
 
     /// Whether there is a network rule.
@@ -155,16 +161,48 @@ impl NetworkRule {
     }
 }
 
+/// Network rules of both address families.
+#[derive(Debug)]
+struct Networks {
+    v4: FamilyNetworks<u32>,
+    v6: FamilyNetworks<u128>,
+}
+
+impl Networks {
+    /// Takes each rule's network, ports and index.
+    fn build(rules: impl IntoIterator<Item = (IpNet, PortRange, u32)>) -> Self {
+        let mut v4 = Vec::new();
+        let mut v6 = Vec::new();
+        for (network, ports, index) in rules {
+            let opens_non_public = address::lies_in_non_public(network);
+            let rule = NetworkRule { ports, index, length: network.prefix_len(), opens_non_public };
+            match network {
+                IpNet::V4(net) => v4.push((net.network().to_bits(), net.broadcast().to_bits(), rule)),
+                IpNet::V6(net) => v6.push((net.network().to_bits(), net.broadcast().to_bits(), rule)),
+            }
+        }
+        Self { v4: FamilyNetworks::build(v4), v6: FamilyNetworks::build(v6) }
+    }
+
+    fn rules_holding(&self, address: IpAddr) -> impl Iterator<Item = &NetworkRule> {
+        let (v4, v6) = match address {
+            IpAddr::V4(address) => (Some(self.v4.rules_holding(address.to_bits())), None),
+            IpAddr::V6(address) => (None, Some(self.v6.rules_holding(address.to_bits()))),
+        };
+        v4.into_iter().flatten().chain(v6.into_iter().flatten())
+    }
+}
+
 /// The network rules of one address family.
 #[derive(Debug)]
-struct Networks<K> {
+struct FamilyNetworks<K> {
     table: RangeTable<K>,
     /// Where each network's rules end in `rules`.
     rule_ends: Box<[u32]>,
     rules: Box<[NetworkRule]>,
 }
 
-impl<K: Key> Networks<K> {
+impl<K: Key> FamilyNetworks<K> {
     fn build(mut given: Vec<(K, K, NetworkRule)>) -> Self {
         given.sort_by_key(|(first, last, rule)| (*first, std::cmp::Reverse(*last), rule.index));
         let same_network =

@@ -86,6 +86,11 @@ impl Rule {
         Ok(Self { target, ports })
     }
 
+    /// Whether this rule holds names.
+    pub(crate) fn is_by_name(&self) -> bool {
+        matches!(self.target, RuleTarget::Name(_) | RuleTarget::Below(_))
+    }
+
     /// The set that this rule stands for, without the `@`.
     pub fn set_reference(&self) -> Option<&str> {
         match &self.target {
@@ -267,7 +272,7 @@ fn unbracketed(text: &str) -> RuleError {
 }
 
 /// A mapped network (`::ffff:10.0.0.0/104`) is the IPv4 network that it maps; there is one spelling.
-fn unmapped(network: IpNet) -> IpNet {
+pub(crate) fn unmapped(network: IpNet) -> IpNet {
     let mapped = |network: Ipv6Net| {
         let length = network.prefix_len().checked_sub(96)?;
         Ipv4Net::new(network.addr().to_ipv4_mapped()?, length).ok()

@@ -182,11 +182,17 @@ fn write_forbidden(class: AddressClass, formatter: &mut fmt::Formatter<'_>) -> f
     };
     let remedy = match class {
         Public | Private | Cgnat | Loopback => {
-            "a rule by name in a set of class internal, or a network rule that lies wholly in \
+            "a rule by name in a set of class internal, a set with to = [NAME] and addresses = [NETWORK], \
+             or a network rule that lies wholly in non-public space, would open it"
+        }
+        LinkLocal | Reserved => {
+            "only a set with to = [NAME] and addresses = [NETWORK], or a network rule that lies wholly in \
              non-public space, would open it"
         }
-        LinkLocal | Reserved => "only a network rule that lies wholly in non-public space would open it",
-        Metadata => "only a rule for exactly this address would open it",
+        Metadata => {
+            "only a rule for exactly this address, or a set with to = [NAME] and addresses = [THIS ADDRESS], \
+             would open it"
+        }
         Multicast | Unspecified | Ours => "no rule opens it",
     };
     write!(formatter, "The destination is {place}; {remedy}.")

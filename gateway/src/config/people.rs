@@ -9,7 +9,9 @@ use std::path::PathBuf;
 
 use ipnet::IpNet;
 use policy::rules::Rule;
-use policy::{BuildError, Builder, ListKind, Mistake, Owner, Policy, SetClass, UserIndex, UserRules};
+use policy::{
+    BuildError, Builder, ListKind, Mistake, Owner, Policy, SetClass, SetRules, UserIndex, UserRules,
+};
 
 use super::read::{Placed, suggest};
 use super::report::{Diagnostic, Place, Report};
@@ -82,7 +84,8 @@ pub(super) fn policy(written: &Written, report: &mut Report) -> Option<Policy> {
             DestinationClass::Internal => SetClass::Internal,
             DestinationClass::External => SetClass::External,
         });
-        builder.set(name, class, rules(&table.to));
+        let addresses = table.addresses.iter().map(|network| network.value).collect();
+        builder.set(name, SetRules { class, rules: rules(&table.to), addresses });
     }
     let mut by_name: HashMap<&str, &WrittenUser> = HashMap::new();
     for user in &written.users {
@@ -224,7 +227,11 @@ impl Places<'_> {
             Owner::Set(name) => {
                 let set = self.written.destinations.iter().find(|set| set.name == *name);
                 let set = set.expect("the policy knows no other sets");
-                rule.and_then(|(_, index)| set.table.to.get(index)).map_or(&set.place, |rule| &rule.place)
+                let place = rule.and_then(|(kind, index)| match kind {
+                    ListKind::Addresses => set.table.addresses.get(index).map(|network| &network.place),
+                    _ => set.table.to.get(index).map(|rule| &rule.place),
+                });
+                place.unwrap_or(&set.place)
             }
             Owner::User(name) => {
                 let user = self.users[name.as_str()];

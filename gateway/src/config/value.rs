@@ -303,7 +303,7 @@ pub fn network(text: &str) -> Result<IpNet, String> {
     }
     match network {
         IpNet::V6(mapped) if mapped.network().to_ipv4_mapped().is_some() => {
-            Err("clients never have such an address: write the IPv4 network".into())
+            Err("such addresses are taken for the IPv4 addresses in them: write the IPv4 network".into())
         }
         network => Ok(network),
     }

@@ -1,5 +1,8 @@
 //! Address classes: a table of borders, neighbours and disguises.
 
+use std::net::IpAddr;
+
+use ipnet::IpNet;
 use policy::{AddressClass, classify};
 
 use crate::table;
@@ -20,4 +23,27 @@ fn classes_are_ordered_from_open_to_closed() {
     let order =
         [Public, Private, Cgnat, Loopback, LinkLocal, Reserved, Metadata, Multicast, Unspecified, Ours];
     assert!(order.is_sorted());
+}
+
+/// Each network that `docs/policy.md` gives a class has it, at least where the network begins.
+#[test]
+fn the_page_tells_the_classes() {
+    let page = include_str!("../../../docs/policy.md");
+    let (_, rows) = page.split_once("| class | addresses |").expect("the table of classes");
+    let rows = rows.lines().skip(2).take_while(|line| line.starts_with('|'));
+    let mut classes = 0;
+    for row in rows {
+        // What stands between backticks is at the odd places: the class, then its networks.
+        let mut quoted = row.split('`').skip(1).step_by(2);
+        let class = quoted.next().expect("a class");
+        for text in quoted {
+            let alone = || text.parse::<IpAddr>().map(IpNet::from);
+            let network: IpNet = text.parse().or_else(|_| alone()).expect("a network or an address");
+            assert_eq!(classify(network.network()).as_str(), class, "{text}");
+            let second = network.hosts().next().expect("a network has an address");
+            assert_eq!(classify(second).as_str(), class, "{text}");
+        }
+        classes += 1;
+    }
+    assert_eq!(classes, 8, "each class but public and ours");
 }

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! set NAME [internal|external] = RULE...
+//! addresses NAME = NETWORK...                     of the set
 //! own ADDRESS:PORT...
 //! user NAME allow = RULE...
 //! user NAME deny = RULE...
@@ -17,7 +18,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use policy::{Builder, Host, NameVerdict, Outcome, Policy, Rule, SetClass, UserRules, Verdict};
+use ipnet::IpNet;
+use policy::{Builder, Host, NameVerdict, Outcome, Policy, Rule, SetClass, SetRules, UserRules, Verdict};
 
 use crate::table;
 
@@ -71,19 +73,24 @@ fn mistakes_in_sets_and_users_are_all_told() {
 fn build(lines: &[String]) -> Result<Policy, String> {
     let mut builder = Builder::new();
     let mut own: Vec<SocketAddr> = Vec::new();
+    let mut sets: Vec<(&str, SetRules)> = Vec::new();
     let mut users: Vec<(&str, UserRules)> = Vec::new();
     for line in lines {
         let (head, rules) = line.split_once('=').unwrap_or((line, ""));
         let words: Vec<&str> = head.split_whitespace().collect();
         match words[..] {
-            ["set", name] => {
-                builder.set(name, None, parse(rules));
+            ["set", name, ref class @ ..] => {
+                let class = class.first().map(|class| match *class {
+                    "internal" => SetClass::Internal,
+                    "external" => SetClass::External,
+                    other => panic!("{other} is no class"),
+                });
+                sets.push((name, SetRules { class, rules: parse(rules), addresses: Vec::new() }));
             }
-            ["set", name, "internal"] => {
-                builder.set(name, Some(SetClass::Internal), parse(rules));
-            }
-            ["set", name, "external"] => {
-                builder.set(name, Some(SetClass::External), parse(rules));
+            ["addresses", name] => {
+                let (_, set) = sets.iter_mut().find(|(known, _)| *known == name).expect("a set");
+                let networks = rules.split_whitespace();
+                set.addresses.extend(networks.map(|text| text.parse::<IpNet>().expect("a network")));
             }
             ["own", ref listeners @ ..] => {
                 own.extend(listeners.iter().map(|text| text.parse::<SocketAddr>().expect("a listener")));
@@ -105,6 +112,9 @@ fn build(lines: &[String]) -> Result<Policy, String> {
             }
             _ => panic!("what is {line}?"),
         }
+    }
+    for (name, set) in sets {
+        builder.set(name, set);
     }
     for (name, rules) in users {
         builder.user(name, rules);

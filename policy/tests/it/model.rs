@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::LazyLock;
 
 use ipnet::{IpNet, Ipv4Net};
-use policy::{Builder, Host, NameVerdict, Policy, Rule, SetClass, UserRules, classify};
+use policy::{Builder, Host, NameVerdict, Policy, Remedy, Rule, SetClass, SetRules, UserRules, classify};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -29,8 +29,16 @@ struct ModelRule {
 }
 
 #[derive(Clone, Debug)]
+struct ModelSet {
+    class: Option<SetClass>,
+    rules: Vec<ModelRule>,
+    /// Where the set's names may lead.
+    addresses: Vec<IpNet>,
+}
+
+#[derive(Clone, Debug)]
 struct World {
-    sets: Vec<(Option<SetClass>, Vec<ModelRule>)>,
+    sets: Vec<ModelSet>,
     allow: Vec<ModelRule>,
     deny: Vec<ModelRule>,
     resolve_for_networks: bool,
@@ -41,7 +49,21 @@ struct World {
 struct Candidate<'a> {
     rule: &'a ModelRule,
     class: Option<SetClass>,
+    addresses: &'a [IpNet],
     text: String,
+}
+
+impl Candidate<'_> {
+    /// Whether this rule, if it is by name, admits this address of this class.
+    fn admits(&self, class: &str, address: IpAddr) -> bool {
+        let by_class = match class {
+            "public" => true,
+            "private" | "cgnat" | "loopback" => self.class == Some(SetClass::Internal),
+            _ => false,
+        };
+        let holding = self.addresses.iter().filter(|network| network.contains(&address));
+        by_class || holding.into_iter().any(|network| opens(network, class))
+    }
 }
 
 impl ModelRule {
@@ -83,51 +105,67 @@ impl ModelRule {
     }
 
     fn opens(&self, class: &str) -> bool {
-        let Holds::Network(network) = &self.holds else { return false };
-        match class {
-            "public" => true,
-            "metadata" => network.prefix_len() == network.max_prefix_len(),
-            "multicast" | "unspecified" => false,
-            _ => is_non_public(network),
-        }
+        if let Holds::Network(network) = &self.holds { opens(network, class) } else { false }
+    }
+}
+
+/// Whether a network opens its addresses of this class.
+fn opens(network: &IpNet, class: &str) -> bool {
+    match class {
+        "public" => true,
+        "metadata" => network.prefix_len() == network.max_prefix_len(),
+        "multicast" | "unspecified" => false,
+        _ => is_non_public(network),
     }
 }
 
 impl World {
     /// The user's own rules, then his sets in the order in which they are first referred to.
     fn candidates<'a>(&'a self, list: &'a [ModelRule], label: &str) -> Vec<Candidate<'a>> {
-        let candidates = |rules: &'a [ModelRule], class, label: &str| -> Vec<Candidate<'a>> {
+        let candidates = |rules: &'a [ModelRule], class, addresses: &'a [IpNet], label: &str| {
             let numbered = rules.iter().enumerate().filter(|(_, rule)| !matches!(rule.holds, Holds::Set(_)));
             let with_text = |(index, rule): (usize, &'a ModelRule)| Candidate {
                 rule,
                 class,
+                addresses,
                 text: format!("{label}[{index}] {}", rule.text()),
             };
-            numbered.map(with_text).collect()
+            numbered.map(with_text).collect::<Vec<_>>()
         };
-        let mut all = candidates(list, None, label);
+        let mut all = candidates(list, None, &[], label);
         let mut seen = Vec::new();
         for rule in list {
             if let Holds::Set(number) = rule.holds
                 && !seen.contains(&number)
             {
                 seen.push(number);
-                let (class, rules) = &self.sets[number];
-                all.extend(candidates(rules, *class, &format!("@set{number}")));
+                let ModelSet { class, rules, addresses } = &self.sets[number];
+                all.extend(candidates(rules, *class, addresses, &format!("@set{number}")));
             }
         }
         all
     }
 
     fn build(&self) -> Policy {
+        self.build_with(None)
+    }
+
+    /// The policy, with a remedy as a further set of the user's.
+    fn build_with(&self, remedy: Option<&Remedy>) -> Policy {
         let parse = |rules: &[ModelRule]| -> Vec<Rule> {
             rules.iter().map(|rule| Rule::parse(&rule.text()).expect("the model writes rules")).collect()
         };
         let mut builder = Builder::new();
-        for (number, (class, rules)) in self.sets.iter().enumerate() {
-            builder.set(format!("set{number}"), *class, parse(rules));
+        for (number, ModelSet { class, rules, addresses }) in self.sets.iter().enumerate() {
+            let set = SetRules { class: *class, rules: parse(rules), addresses: addresses.clone() };
+            builder.set(format!("set{number}"), set);
         }
-        let (allow, deny) = (parse(&self.allow), parse(&self.deny));
+        let (mut allow, deny) = (parse(&self.allow), parse(&self.deny));
+        if let Some(Remedy { rule, address }) = remedy {
+            let addresses = address.iter().map(|address| IpNet::from(*address)).collect();
+            builder.set("remedy", SetRules { class: None, rules: vec![rule.clone()], addresses });
+            allow.push(Rule::parse("@remedy").expect("a reference"));
+        }
         builder.user("ci", UserRules { allow, deny, resolve_for_networks: self.resolve_for_networks });
         let mut policy = builder.build().expect("the model's policy has no mistakes");
         policy.set_own(&self.own);
@@ -187,13 +225,8 @@ impl World {
         let allow = self.candidates(&self.allow, "user:ci/allow");
         let by_name = |rule: &ModelRule| rule.holds_name(name?);
         let named: Vec<_> = allow.iter().filter(|it| it.rule.holds_port(port)).collect();
-        let internal: Vec<_> =
-            named.iter().copied().filter(|it| it.class == Some(SetClass::Internal)).collect();
-        let admitting = match class {
-            "public" => narrowest_of(&named, by_name),
-            "private" | "cgnat" | "loopback" => narrowest_of(&internal, by_name),
-            _ => None,
-        };
+        let admitting: Vec<_> = named.iter().copied().filter(|it| it.admits(class, address)).collect();
+        let admitting = narrowest_of(&admitting, by_name);
         let opening = |rule: &ModelRule| rule.holds_address(address).filter(|_| rule.opens(class));
         if let Some(rule) = admitting.or_else(|| narrowest_of(&named, opening)) {
             let external = match rule.class {
@@ -463,7 +496,13 @@ fn world() -> impl Strategy<Value = World> {
     let class = select(&[None, Some(SetClass::Internal), Some(SetClass::External)][..]);
     let listener = (select(&["127.0.0.1", "0.0.0.0", "::", "::1", "10.0.0.1"][..]), port())
         .prop_map(|(address, port)| SocketAddr::new(address.parse().expect("an address"), port));
-    let sets = vec((class, vec(rule(0), 0..6)), 1..4);
+    let set = (class, vec(rule(0), 0..6), vec(network(), 0..4)).prop_map(|(class, rules, mut addresses)| {
+        // The builder refuses what opens nothing.
+        let is_named = |rule: &ModelRule| !matches!(rule.holds, Holds::Network(_));
+        addresses.retain(|network| rules.iter().any(is_named) && is_non_public(network));
+        ModelSet { class, rules, addresses }
+    });
+    let sets = vec(set, 1..4);
     let own = prop_oneof![3 => Just(Vec::new()), 1 => vec(listener, 1..3)];
     let lists = (vec(rule(1), 0..8), vec(rule(1), 0..3), any::<bool>());
     (sets, lists, own, any::<prop::sample::Index>()).prop_map(
@@ -481,9 +520,10 @@ fn world() -> impl Strategy<Value = World> {
 
 /// What is asked: names of the alphabet, and addresses inside the networks of the world or anywhere.
 fn asked(world: &World, index: prop::sample::Index, other: IpAddr, bits: u128) -> IpAddr {
-    let rules = world.sets.iter().flat_map(|(_, rules)| rules).chain(&world.allow).chain(&world.deny);
+    let rules = world.sets.iter().flat_map(|set| &set.rules).chain(&world.allow).chain(&world.deny);
     let networks: Vec<&IpNet> = rules
         .filter_map(|rule| if let Holds::Network(network) = &rule.holds { Some(network) } else { None })
+        .chain(world.sets.iter().flat_map(|set| &set.addresses))
         .collect();
     if networks.is_empty() || bits.is_multiple_of(4) {
         return other;
@@ -543,6 +583,50 @@ proptest! {
                 }
             }
         }
+    }
+}
+
+proptest! {
+    #![proptest_config(config(4000, 23))]
+
+    /// What a denial says would help does help, and opens nothing else.
+    #[test]
+    fn a_remedy_allows_what_was_denied_and_nothing_else(
+        world in world(),
+        (name, other_name) in (name(), name()),
+        port in port(),
+        is_literal in any::<bool>(),
+        (index, other, bits) in (any::<prop::sample::Index>(), address(), any::<u128>()),
+    ) {
+        let address = asked(&world, index, other, bits);
+        let host = if is_literal { Host::Address(address) } else { Host::Name(&name) };
+        let policy = world.build();
+        let verdict = |policy: &Policy, host, address, port| {
+            let user = policy.user("ci").expect("the user");
+            policy.judge_address(user, &policy.judge_name(user, host, port), address, port)
+        };
+        let denied = verdict(&policy, host, address, port);
+        // As after a lookup, whether or not there was one.
+        let Some(remedy) = Remedy::of(denied.reason, host, port, Some(address)) else {
+            let class = policy.address_class(address, port);
+            let is_closed = ["multicast", "unspecified", "ours"].contains(&class.as_str());
+            let is_decided = ["allowed", "denied_by_rule", "own_address"].contains(&denied.reason.code());
+            prop_assert!(is_closed || is_decided, "{:?} has no remedy", denied);
+            return Ok(());
+        };
+        let mended = world.build_with(Some(&remedy));
+        let verdict_now = verdict(&mended, host, address, port);
+        // A name that was not resolved may yet lead to an address that is denied.
+        let is_closed = ["denied_by_rule", "own_address"].contains(&verdict_now.reason.code());
+        prop_assert!(verdict_now.is_allowed() || is_closed, "{} gives {:?}", remedy, verdict_now);
+        if other_name != name && !is_literal {
+            let [before, after] =
+                [&policy, &mended].map(|policy| verdict(policy, Host::Name(&other_name), address, port));
+            prop_assert_eq!(before.is_allowed(), after.is_allowed(), "{} opens {}", remedy, other_name);
+        }
+        let other_port = port ^ 2;
+        let [before, after] = [&policy, &mended].map(|policy| verdict(policy, host, address, other_port));
+        prop_assert_eq!(before.is_allowed(), after.is_allowed(), "{} opens port {}", remedy, other_port);
     }
 }
 

@@ -12,7 +12,7 @@ use anyhow::Context as _;
 use clap::Args;
 use gateway::config::User;
 use gateway::users::UserName;
-use policy::{AddressClass, NameVerdict, Policy, Verdict};
+use policy::{AddressClass, NameVerdict, Policy, Remedy, Verdict};
 use proto::target::{Host, Target};
 use serde_json::{Value, json};
 
@@ -53,7 +53,7 @@ struct Explanation<'a> {
     policy: &'a Policy,
     user: &'a User,
     target: &'a Target,
-    name: NameVerdict,
+    name: NameVerdict<'a>,
     /// What the name resolves to; the reason if it does not, none if it need not.
     resolved: Option<io::Result<Vec<IpAddr>>>,
     addresses: Vec<Judged>,
@@ -125,6 +125,21 @@ impl<'a> Explanation<'a> {
         )
     }
 
+    /// What would allow that which is denied.
+    fn remedy(&self) -> Option<Remedy> {
+        let port = self.target.port.get();
+        let host = match &self.target.host {
+            Host::Name(name) => policy::Host::Name(name.as_str()),
+            Host::Address(address) => policy::Host::Address(*address),
+        };
+        let (reason, address) = match (&self.name, self.addresses.first()) {
+            _ if self.user.disabled || self.decision().allowed => return None,
+            (NameVerdict::Denied(verdict), _) => (verdict.reason, None),
+            (NameVerdict::Judged(_), first) => (first?.verdict.reason, Some(first?.address)),
+        };
+        Remedy::of(reason, host, port, address)
+    }
+
     fn decided(&self, verdict: &Verdict) -> Decision {
         Decision {
             allowed: verdict.is_allowed(),
@@ -160,7 +175,17 @@ impl<'a> Explanation<'a> {
         let outcome = if allowed { "ALLOW" } else { "DENY" };
         let rule = rule.map_or(String::new(), |rule| format!(" [{rule}]"));
         rows.push(vec!["decision".to_owned(), format!("{outcome}: {reason}{rule}")]);
-        table(&[], rows, &[])
+        table(&[], rows, &[]) + &self.remedy().map_or(String::new(), |remedy| self.told_remedy(&remedy))
+    }
+
+    fn told_remedy(&self, remedy: &Remedy) -> String {
+        let user = &self.user.name;
+        let place = match remedy.address {
+            None => format!("This in the table of user `{user}` would allow it:"),
+            Some(_) => format!("This set, with `@NAME` in `allow` of user `{user}`, would allow it:"),
+        };
+        let lines: Vec<String> = remedy.to_string().lines().map(|line| format!("  {line}\n")).collect();
+        format!("\n{place}\n\n{}", lines.concat())
     }
 
     fn sentence(&self, verdict: &Verdict) -> String {
@@ -195,6 +220,7 @@ impl<'a> Explanation<'a> {
             },
             "addresses": self.addresses.iter().map(address).collect::<Vec<_>>(),
             "decision": { "allowed": allowed, "code": code, "reason": reason, "rule": rule },
+            "remedy": self.remedy().map(|remedy| remedy.to_string()),
         })
     }
 }

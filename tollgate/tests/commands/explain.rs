@@ -64,6 +64,30 @@ fn decisions_are_explained() {
     );
 }
 
+#[test]
+fn a_denial_prints_the_rule_to_write() {
+    let set = "\n[destinations.lab]\nto = [\"*.lab.test:443\"]\naddresses = [\"198.18.0.0/15\"]\n";
+    let configuration = CONFIGURATION.replace("@github\", \"@corp", "@github\", \"@lab") + set;
+    let room = Room::new(&[("tollgate.toml", &configuration)]);
+    let for_names =
+        "\nThis set, with `@NAME` in `allow` of user `ci`, would allow it:\n\n  [destinations.NAME]\n  ";
+    check_runs(
+        &room,
+        &[
+            ("explain --user ci --to a.lab.test:443 --address 198.18.0.7", 0, "Counts as internal."),
+            ("explain --user ci --to 198.18.0.7:443", 1, "  allow = [\"198.18.0.7:443\"]\n"),
+            ("explain --user ci --to a.test:443", 1, "  allow = [\"a.test:443\"]\n"),
+            (
+                "explain --user ci --to a.lab.test:443 --address 192.0.2.7",
+                1,
+                &format!("{for_names}to = [\"a.lab.test:443\"]\n  addresses = [\"192.0.2.7\"]\n"),
+            ),
+        ],
+    );
+    let denied = room.run("explain --user ci --to gist.github.com:443");
+    assert!(!denied.out.contains("would allow"), "no rule opens what a deny rule closes: {}", denied.out);
+}
+
 /// The configuration that README shows does what its text says.
 #[test]
 fn the_sample_of_the_readme_decides_as_told() {
@@ -121,6 +145,7 @@ fn programs_read_the_same() {
             "rule": rule,
         }],
         "decision": { "allowed": true, "code": "allowed", "reason": reason, "rule": rule },
+        "remedy": null,
     });
     assert_eq!((code, value), (0, expected));
 

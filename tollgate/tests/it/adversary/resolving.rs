@@ -105,6 +105,37 @@ fn a_denied_name_never_reaches_a_name_server() {
     assert!(gateway.memory_bytes() <= memory + (8 << 20), "{} and then {memory}", gateway.memory_bytes());
 }
 
+/// The servers of an allowed name can have it lead anywhere: also to addresses that a set opens to its own
+/// names. Those must stay closed to it, or that set would open them to every name.
+#[test]
+fn addresses_of_a_set_are_open_to_its_names_alone() {
+    let destination = Destination::echo();
+    let server = NameServer::start(|_| vec![IpAddr::V4(Ipv4Addr::LOCALHOST)]);
+    let gateway = Gateway::start(&format!(
+        r#"
+[[user]]
+name = "me"
+from = ["127.0.0.1/32"]
+allow = ["@lab", "*.attacker.test"]
+[destinations.lab]
+to = ["*.lab.test"]
+addresses = ["127.0.0.0/8"]
+{}"#,
+        server.configuration()
+    ));
+    let port = destination.address.port();
+    for round in 0..ROUNDS {
+        let (mut stream, status) = connect(&gateway, ATTACKER, &format!("host{round}.lab.test:{port}"));
+        assert_eq!(status, 200);
+        check_echo(&mut stream, b"by a name of the set");
+        assert_eq!(connect(&gateway, ATTACKER, &format!("host{round}.attacker.test:{port}")).1, 403);
+        assert_eq!(connect(&gateway, ATTACKER, &format!("127.0.0.1:{port}")).1, 403);
+    }
+    assert_eq!(destination.accepted(), ROUNDS as u64, "nothing that was denied was reached");
+    let denied = gateway.logged("the denial", |line| line["reason"] == "loopback_address");
+    assert_eq!(denied["rule"], "user:me/allow[1] *.attacker.test");
+}
+
 #[test]
 fn any_name_is_looked_up_for_a_user_who_may_have_that() {
     let (server, destination) = (name_server(), Destination::echo());

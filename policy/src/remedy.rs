@@ -1,0 +1,56 @@
+//! A remedy: the narrowest rule that would have allowed what was denied, as configuration writes it.
+//!
+//! Guarantees: added to the user's allow list, by itself or as a set, it allows this host on this port to
+//! lead to this address, and opens no other port; a remedy for a name opens nothing to another name. Leaves
+//! out what no rule opens, and what a deny rule closes: there a rule would have to go.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use crate::address::{self, AddressClass};
+use crate::host::Host;
+use crate::rules::{PortRange, Rule, RuleTarget, unmapped};
+use crate::verdict::Reason;
+
+/// See the file's header. `Display` writes lines of TOML.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Remedy {
+    /// A rule for an allow list or, where there is an address, for a set.
+    pub rule: Rule,
+    /// The address that this set has to open to its name.
+    pub address: Option<IpAddr>,
+}
+
+impl Remedy {
+    /// The remedy for a denial for this reason, of a host that led to this address if it was resolved.
+    pub fn of(reason: Reason, host: Host<'_>, port: u16, address: Option<IpAddr>) -> Option<Self> {
+        if !matches!(reason, Reason::NoRule(_) | Reason::AddressForbidden(_)) || port == 0 {
+            return None;
+        }
+        let (target, led_to) = match host {
+            Host::Name(name) => {
+                (RuleTarget::Name(name.into()), address.map(|address| address.to_canonical()))
+            }
+            Host::Address(address) => (RuleTarget::Network(unmapped(address.into())), None),
+        };
+        let reached = if let Host::Address(address) = host { Some(address) } else { led_to };
+        let class = reached.map_or(AddressClass::Public, address::classify);
+        if matches!(class, AddressClass::Multicast | AddressClass::Unspecified | AddressClass::Ours) {
+            return None;
+        }
+        let rule = Rule { target, ports: PortRange { first: port, last: port } };
+        Some(Self { rule, address: led_to.filter(|_| class != AddressClass::Public) })
+    }
+}
+
+impl fmt::Display for Remedy {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { rule, address } = self;
+        match address {
+            None => write!(formatter, "allow = [\"{rule}\"]"),
+            Some(address) => {
+                write!(formatter, "[destinations.NAME]\nto = [\"{rule}\"]\naddresses = [\"{address}\"]")
+            }
+        }
+    }
+}
