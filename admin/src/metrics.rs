@@ -88,6 +88,11 @@ impl Figures {
             "Client connections between two plain HTTP requests now",
             sum(&|worker| worker.sessions_resting.value()),
         )?;
+        page.counter(
+            "tollgate_sessions_unkept",
+            "Client connections closed behind a plain HTTP answer, because as many were kept as may be",
+            sum(&|worker| worker.sessions_unkept.value()),
+        )?;
         page.durations(
             "tollgate_dns_duration_seconds",
             "How long lookups of names took that were not in the cache",

@@ -1,19 +1,43 @@
 //! Accounts: what all of a user's flows share, whichever thread they are on.
 //!
 //! Promises: taking and giving back a place is one atomic operation; places never leak, because a [`Seat`]
-//! gives its own back when it is dropped. Leaves to others: credit and rate, which will stand here too.
+//! gives its own back when it is dropped. Leaves to others: what all users together may have (`budget`),
+//! credit and rate, which will stand here too.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+/// Sessions that a user may have beyond their connections: a browser keeps 32 connections to a proxy
+/// (Chromium's and Firefox's default), also where one request at a time is allowed.
+pub const SESSIONS_SPARE: u32 = 32;
+
+/// By what an account is known where its counts are kept elsewhere. A user who is removed and added again
+/// has another one.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct AccountId(u64);
+
+impl AccountId {
+    /// The process itself, which has no account.
+    pub const PROCESS: AccountId = AccountId(0);
+
+    /// An id that no account has had in this process.
+    pub fn next() -> AccountId {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        AccountId(LAST.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+}
 
 /// One user's account. It outlives changes of the configuration for as long as a flow holds it.
 #[derive(Debug)]
 pub struct Account {
+    id: AccountId,
     name: Box<str>,
-    /// Flows open now.
+    /// Flows open now, and requests on their way to become one.
     connections: AtomicU32,
     /// The cap; 0 is none.
     connections_max: AtomicU32,
+    /// Client connections of plain HTTP, whether they have a request or not.
+    sessions: AtomicU32,
     /// The user was removed or disabled: nothing new, and what is open ends.
     revoked: AtomicBool,
 }
@@ -22,11 +46,18 @@ impl Account {
     /// An account without flows.
     pub fn new(name: &str, connections_max: u32) -> Account {
         Account {
+            id: AccountId::next(),
             name: name.into(),
             connections: AtomicU32::new(0),
             connections_max: AtomicU32::new(connections_max),
+            sessions: AtomicU32::new(0),
             revoked: AtomicBool::new(false),
         }
+    }
+
+    /// The account's id.
+    pub fn id(&self) -> AccountId {
+        self.id
     }
 
     /// The user's name.
@@ -43,7 +74,25 @@ impl Account {
         seat.filter(|_| !self.is_revoked())
     }
 
-    /// Flows open now.
+    /// Counts one more session, unless the user has as many as they may; says how many that makes.
+    pub(crate) fn add_session(&self) -> Option<u32> {
+        let cap = self.connections_max.load(Ordering::Relaxed);
+        let free = |taken: u32| (cap == 0 || taken < cap.saturating_add(SESSIONS_SPARE)).then_some(taken + 1);
+        let before = self.sessions.fetch_update(Ordering::Relaxed, Ordering::Relaxed, free);
+        before.ok().map(|before| before + 1)
+    }
+
+    /// Counts one session less; says how many are left.
+    pub(crate) fn remove_session(&self) -> u32 {
+        self.sessions.fetch_sub(1, Ordering::Relaxed) - 1
+    }
+
+    /// Client connections of plain HTTP now.
+    pub fn sessions(&self) -> u32 {
+        self.sessions.load(Ordering::Relaxed)
+    }
+
+    /// Flows open now, and requests on their way to become one.
     pub fn connections(&self) -> u32 {
         self.connections.load(Ordering::Relaxed)
     }

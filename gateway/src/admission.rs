@@ -2,8 +2,13 @@
 //! room for one more flow, and the way there.
 //!
 //! Promises: every kind of ingress is judged here and nowhere else; a name is resolved once, and only
-//! addresses that were judged are dialled. Leaves to others: who the client is (`auth`), the rules (crate
-//! `policy`), which address answers first (`dial`).
+//! addresses that were judged are dialled; what belongs to all users is taken last, so that a request which
+//! the policy or the user's own bounds refuse has held none of it. Leaves to others: who the client is
+//! (`auth`), the rules (crate `policy`), which address answers first (`dial`).
+//!
+//! ```text
+//!   name judged --> user's connections --> name resolved --> addresses judged --> budget, ledger --> dial
+//! ```
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -17,6 +22,7 @@ use sys::clock::{self, Nanos};
 use sys::socket::FirstWord;
 
 use crate::account::Seat;
+use crate::budget::FlowPlace;
 use crate::client::{Asked, Client, Decided, End};
 use crate::dial::{DialError, dial};
 use crate::meter::Reservation;
@@ -28,6 +34,18 @@ const DNS_GRACE: Duration = Duration::from_secs(1);
 
 /// An address that may be dialled, and the verdict that allows it.
 type Candidate = (SocketAddr, Verdict);
+
+/// A request that may go on to its destination, with all that its flow takes.
+pub(crate) struct Admission {
+    /// Where it may go.
+    pub(crate) admitted: Admitted,
+    /// The flow's place in its user's account.
+    pub(crate) seat: Seat,
+    /// The flow's place in the budget of all users.
+    pub(crate) place: FlowPlace,
+    /// The slot that is kept for it in the ledger.
+    pub(crate) reservation: Reservation,
+}
 
 /// The addresses that may be dialled, in the order in which they were found.
 pub(crate) struct Admitted {
@@ -56,14 +74,15 @@ impl Admitted {
     }
 }
 
-/// Judges the name, resolves it once, and judges each address.
+/// Judges the name, resolves it once, judges each address, and takes what the flow needs.
 ///
 /// # Errors
-/// A refusal.
-pub(crate) async fn admit(client: &Client, asked: &Asked) -> Result<Admitted, End> {
+/// A refusal, behind which nothing is held.
+pub(crate) async fn admit(client: &Client, asked: &Asked) -> Result<Admission, End> {
     let name_verdict = judge_name(client, asked)?;
-    match &asked.target.host {
-        Host::Address(address) => judge_addresses(client, asked, &name_verdict, &[*address], None),
+    let seat = take_seat(client, asked.user)?;
+    let admitted = match &asked.target.host {
+        Host::Address(address) => judge_addresses(client, asked, &name_verdict, &[*address], None)?,
         Host::Name(name) => {
             let began = clock::monotonic();
             let local = &client.local;
@@ -72,18 +91,26 @@ pub(crate) async fn admit(client: &Client, asked: &Asked) -> Result<Admitted, En
             let took = clock::monotonic().since(began);
             local.stats.dns.add(took);
             let answer = lookup.unwrap_or(Err(ResolveError::Timeout)).map_err(Refusal::from)?;
-            judge_addresses(client, asked, &name_verdict, answer.addresses(), Some(micros(took)))
+            judge_addresses(client, asked, &name_verdict, answer.addresses(), Some(micros(took)))?
         }
-    }
+    };
+    take_place(client, admitted, seat)
 }
 
 /// Judges anew, for another request, the name and the one address to which a connection stands already.
+/// `None` where the request has to take the long way, which gives the reason.
 ///
 /// # Errors
-/// A refusal.
-pub(crate) fn admit_again(client: &Client, asked: &Asked, address: SocketAddr) -> Result<Admitted, End> {
-    let name_verdict = judge_name(client, asked)?;
-    judge_addresses(client, asked, &name_verdict, &[address.ip()], None)
+/// A refusal, behind which nothing is held.
+pub(crate) fn admit_again(
+    client: &Client,
+    asked: &Asked,
+    address: SocketAddr,
+) -> Result<Option<Admission>, End> {
+    let admitted = judge_name(client, asked)
+        .and_then(|verdict| judge_addresses(client, asked, &verdict, &[address.ip()], None));
+    let Ok(admitted) = admitted else { return Ok(None) };
+    take_place(client, admitted, take_seat(client, asked.user)?).map(Some)
 }
 
 fn judge_name<'a>(client: &Client, asked: &'a Asked) -> Result<NameVerdict<'a>, End> {
@@ -123,32 +150,27 @@ fn judge_addresses(
     Err(refusal.into())
 }
 
-/// Takes a place among everybody's connections.
-///
-/// # Errors
-/// A refusal: there is none left.
-pub(crate) fn take_place(client: &Client) -> Result<Seat, End> {
-    let everybody = &client.snapshot().everybody;
-    // Whoever has something to do goes before those who only rest.
-    let make_room = || client.local.resting.borrow_mut().shed().then(|| everybody.seat()).flatten();
-    everybody
-        .seat()
-        .or_else(make_room)
-        .ok_or_else(|| Refusal::overload("The gateway has as many connections open as it may.").into())
+/// Takes a place in the user's account.
+fn take_seat(client: &Client, user: UserIndex) -> Result<Seat, End> {
+    let account = client.snapshot().account(user);
+    account.seat().ok_or_else(|| {
+        let refusal = if account.is_revoked() { Refusal::revoked() } else { Refusal::connection_cap() };
+        refusal.into()
+    })
 }
 
-/// Takes a place in the user's account, and makes sure that the flow can be metered.
-///
-/// # Errors
-/// A refusal.
-pub(crate) fn take_seat(client: &Client, user: UserIndex) -> Result<(Seat, Reservation), End> {
-    let account = client.snapshot().account(user);
-    let Some(seat) = account.seat() else {
-        let refusal = if account.is_revoked() { Refusal::revoked() } else { Refusal::connection_cap() };
-        return Err(refusal.into());
+/// Takes what belongs to all users: a place in the budget, and a slot of the ledger.
+fn take_place(client: &Client, admitted: Admitted, seat: Seat) -> Result<Admission, End> {
+    let budget = &client.snapshot().budget;
+    let Some(place) = budget.take_flow() else {
+        return Err(Refusal::overload("The gateway has as many connections open as it may.").into());
     };
+    // The new flow goes before connections that have none.
+    if budget.is_exceeded() && !client.local.resting.borrow_mut().end_heavy() {
+        budget.call();
+    }
     match client.local.meter.borrow_mut().reserve() {
-        Some(reservation) => Ok((seat, reservation)),
+        Some(reservation) => Ok(Admission { admitted, seat, place, reservation }),
         None => {
             Err(Refusal::overload("The ledger is behind or fails: no further flow can be recorded.").into())
         }

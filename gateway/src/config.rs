@@ -130,6 +130,7 @@ impl Config {
         listeners::check(&written, &mut report);
         people::check(&written, &mut report);
         check_agreement(&written, &mut report);
+        people::warn_of_bounds(&written, &mut report);
         warn_of_other_users(&gathered.origin, &written, &gathered.users_directory, &mut report);
         let policy = people::policy(&written, &mut report);
         let findings = |diagnostics| Findings::new(&gathered.sources, diagnostics, &report.secrets);

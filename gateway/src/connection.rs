@@ -18,7 +18,8 @@ use sys::clock;
 use sys::socket::FirstWord;
 
 use crate::account::Seat;
-use crate::admission::{admit, reach, take_place, take_seat};
+use crate::admission::{Admission, admit, reach};
+use crate::budget::FlowPlace;
 use crate::client::{Asked, Client, End, Speaks};
 use crate::config::Ingress;
 use crate::meter::{Opening, Reservation};
@@ -31,7 +32,7 @@ struct Way {
     upstream: TcpStream,
     record: Record,
     seat: Seat,
-    place: Seat,
+    place: FlowPlace,
     reservation: Reservation,
     dns_us: Option<u32>,
     connect_us: u32,
@@ -55,9 +56,7 @@ async fn establish(client: &mut Client) -> Result<Way, End> {
         Err(_) => return Err(Refusal::greeting_timeout().into()),
     };
     client.asked = Some(asked);
-    let admitted = admit(client, &asked).await?;
-    let place = take_place(client)?;
-    let (seat, reservation) = take_seat(client, asked.user)?;
+    let Admission { admitted, seat, place, reservation } = admit(client, &asked).await?;
 
     let dial_by = client.dial_by();
     let first_word = first_word(client)?;
@@ -134,7 +133,7 @@ fn begin_relay(client: Client, way: Way) {
         at: clock::wall(),
         protocol: client.protocol.expect("whoever asked did so in a protocol"),
         seat: way.seat,
-        place: Some(way.place),
+        place: way.place,
         reservation: way.reservation,
         listener: client.arrival.address,
         dns_us: way.dns_us,

@@ -10,7 +10,7 @@
 //!                                                       | orders
 //!   reactor thread  worker: accept -> connection -> relay -> meter --ring--> ledger
 //!                             client  auth  resolve  dial      |      --ring--> log
-//!                             refusal (in the client's words)  account (shared, atomic)
+//!                             refusal (in the client's words)  account, budget (shared, atomic)
 //! ```
 
 #![forbid(unsafe_code)]
@@ -18,6 +18,7 @@
 pub mod account;
 mod admission;
 pub mod auth;
+mod budget;
 mod client;
 pub mod config;
 mod connection;

@@ -68,6 +68,9 @@ pub const STALL_SECONDS_MAX: usize = 1;
 /// used up. Each has one or two descriptors, and a thread tries again 10 to 50 times a second.
 pub const SHED_AT_SHORTAGE_MAX: usize = 16;
 
+/// Resting connections, the longest rests first, of which one is chosen to make room.
+pub const SHED_LOOKS_MAX: usize = 64;
+
 /// Bytes of a refused client that are read and dropped, so that it can read our answer before a reset.
 pub const LINGER_BYTES_MAX: usize = 256 * 1024;
 

@@ -17,6 +17,7 @@ use ledger::{Inlet, LiveFlow};
 use sys::clock::{self, Nanos, WallNanos};
 
 use crate::account::{Account, Seat};
+use crate::budget::FlowPlace;
 use crate::limits::FLOWS_PER_THREAD_MAX;
 use crate::log::{Answered, Event, EventKind, LogInlet};
 use crate::stats::WorkerStats;
@@ -31,8 +32,8 @@ pub(crate) struct Opening {
     pub protocol: Protocol,
     /// The flow's place in its user's account.
     pub seat: Seat,
-    /// Its connection's place in everybody's; a connection of many requests keeps that itself.
-    pub place: Option<Seat>,
+    /// The flow's place in the budget of all users.
+    pub place: FlowPlace,
     /// The slot that was kept for it.
     pub reservation: Reservation,
     /// The listener that took the connection.
@@ -50,7 +51,8 @@ struct OpenFlow {
     live: LiveFlow,
     protocol: Protocol,
     seat: Seat,
-    place: Option<Seat>,
+    /// Held until the flow ends.
+    _place: FlowPlace,
     opened: Nanos,
     listener: SocketAddr,
     /// Of a plain HTTP request.
@@ -132,7 +134,7 @@ impl Meter {
             });
         }
         let opened = self.reactor.now();
-        Some(self.flows.insert(OpenFlow { live, protocol, seat, place, opened, listener, request }))
+        Some(self.flows.insert(OpenFlow { live, protocol, seat, _place: place, opened, listener, request }))
     }
 
     /// Logs a decision against a connection, which thereby never becomes a flow.
@@ -167,13 +169,6 @@ impl Meter {
     pub(crate) fn note_status(&mut self, flow: Key, status: u16) {
         if let Some(request) = self.flows.get_mut(flow).and_then(|flow| flow.request.as_mut()) {
             request.answered.status = Some(status);
-        }
-    }
-
-    /// Has an open flow keep its connection's place in everybody's account.
-    pub(crate) fn keep_place(&mut self, flow: Key, place: Seat) {
-        if let Some(flow) = self.flows.get_mut(flow) {
-            flow.place = Some(place);
         }
     }
 

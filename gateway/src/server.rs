@@ -20,6 +20,7 @@ use sys::clock;
 use sys::socket::ListenOptions;
 
 use crate::auth::{AuthShared, Authenticator};
+use crate::budget::Budget;
 use crate::config::{Config, Listener};
 use crate::connection;
 use crate::doors;
@@ -139,8 +140,8 @@ impl Gateway {
         let handshakes_max =
             (config.limits.handshakes as usize).div_ceil(threads).min(HANDSHAKES_PER_THREAD_MAX);
         let fixed = Fixed::of(&config);
-        let snapshot = Arc::new(Snapshot::first(config));
         let parkings = parkings(threads).map_err(StartError::Thread)?;
+        let snapshot = Arc::new(Snapshot::first(config, Budget::new(parkings.clone())));
         let counted = stats.workers.iter().map(|worker| Arc::clone(&worker.reactor));
         let seats = crew(parkings.iter().cloned().zip(counted));
         let mut workers = Vec::new();

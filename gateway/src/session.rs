@@ -3,9 +3,10 @@
 //! Promises: each request is a flow of its own, authenticated, judged, metered and closed in the ledger;
 //! requests are served in the order in which they came, however many were sent at once; a connection to a
 //! destination is this client's alone, and serves this client's next request if that goes to the same place
-//! for the same user; no answer of ours leaves a body behind that could be taken for a request. Leaves to
-//! others: what the messages mean (`proto::http_forward`), admission (`admission`), the bytes of one request
-//! and its answer (`session/exchange.rs`), and waiting between requests (`session/resting.rs`).
+//! for the same user; no answer of ours leaves a body behind that could be taken for a request; between two
+//! requests a connection holds nothing but a place among its user's own. Leaves to others: what the messages
+//! mean (`proto::http_forward`), admission (`admission`), the bytes of one request and its answer
+//! (`session/exchange.rs`), and waiting between requests (`session/resting.rs`).
 //!
 //! ```text
 //!   connection --> Session::begin --> [ request -> exchange ]* --> rest --> ... --> close
@@ -22,10 +23,12 @@ mod upstream;
 
 use std::future::poll_fn;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::Poll;
 
 use engine::timer::within;
 use ledger::record::{CloseReason, Protocol};
+use policy::UserIndex;
 use proto::http_forward::write_own_options;
 use sys::clock;
 use sys::socket::FirstWord;
@@ -36,12 +39,12 @@ use self::exchange::{Exchange, Outcome};
 use self::held_flow::HeldFlow;
 use self::request::Wanted;
 use self::upstream::Upstream;
-use crate::account::Seat;
-use crate::admission::{Admitted, admit, admit_again, reach, take_place, take_seat};
+use crate::admission::{Admission, admit, admit_again, reach};
+use crate::budget::SessionPlace;
 use crate::client::{Asked, Client, End};
 use crate::limits::{DRAIN_BYTES_MAX, SESSIONS_WAITING_MAX};
 use crate::local::{Local, Phase};
-use crate::meter::{Opening, Reservation};
+use crate::meter::Opening;
 use crate::refusal::Refusal;
 
 /// See the file's header.
@@ -49,8 +52,9 @@ pub(crate) struct Session {
     client: Client,
     /// Where the last request went, for the next one.
     upstream: Option<Upstream>,
-    /// The connection's place among everybody's, from its first admitted request on.
-    place: Option<Seat>,
+    /// The connection's place among its user's, from its first authenticated request on. Without one it
+    /// ends behind the next answer.
+    place: Option<SessionPlace>,
 }
 
 /// What becomes of the connection behind a request.
@@ -81,9 +85,7 @@ struct Upgraded {
 /// A destination that is connected, and all that a flow to it needs.
 struct Way {
     upstream: Upstream,
-    admitted: Admitted,
-    seat: Seat,
-    reservation: Reservation,
+    admission: Admission,
     connect_us: Option<u32>,
 }
 
@@ -127,6 +129,7 @@ impl Session {
 
     async fn serve_request(&mut self) -> After {
         self.client.begin_request();
+        self.set_idle(true);
         let mut wanted = match self.await_request().await {
             Ok(Some(wanted)) => wanted,
             Ok(None) => return After::Tunnel,
@@ -172,53 +175,75 @@ impl Session {
         let user = user.map_err(|_| Refusal::greeting_timeout())??;
         let asked = Asked { user, target: wanted.target };
         self.client.asked = Some(asked);
+        self.count_for(user, wanted);
         if wanted.is_for_us {
             return Ok(None);
         }
-        if self.place.is_none() {
-            self.place = Some(take_place(&self.client)?);
-        }
-        match self.reuse(wanted, &asked) {
-            Some((upstream, admitted)) => {
-                let (seat, reservation) = take_seat(&self.client, user)?;
-                Ok(Some(Way { upstream, admitted, seat, reservation, connect_us: None }))
-            }
+        // What the request holds now is bounded by the user's connections.
+        self.set_idle(false);
+        match self.reuse(wanted, &asked)? {
+            Some(way) => Ok(Some(way)),
             None => self.reach(&asked).await.map(Some),
         }
     }
 
-    /// The connection that stands already, if the request may take it.
-    fn reuse(&mut self, wanted: &Wanted, asked: &Asked) -> Option<(Upstream, Admitted)> {
-        let upstream = self.upstream.take()?;
+    /// Counts the connection among those of `user`. Where they have as many as they may, or the gateway has,
+    /// it ends behind the answer to what is `wanted`.
+    fn count_for(&mut self, user: UserIndex, wanted: &mut Wanted) {
+        let snapshot = self.client.snapshot();
+        let account = snapshot.account(user);
+        if self.place.as_ref().is_some_and(|place| place.is_of(account)) {
+            return;
+        }
+        // First, so that a connection that changes its user does not count twice.
+        self.place = None;
+        self.place = snapshot.budget.take_session(Some(account));
+        if self.place.is_none() {
+            wanted.asked.keeps_alive = false;
+            self.client.speaks.close();
+            self.client.local.stats.sessions_unkept.add(1);
+        }
+    }
+
+    /// Notes whether the connection waits for a request, or for a client that takes its time behind one.
+    fn set_idle(&mut self, is_idle: bool) {
+        if let Some(place) = &mut self.place {
+            place.set_idle(is_idle);
+        }
+    }
+
+    /// The way by the connection that stands already, if the request may take it.
+    fn reuse(&mut self, wanted: &Wanted, asked: &Asked) -> Result<Option<Way>, End> {
+        let Some(upstream) = self.upstream.take() else { return Ok(None) };
         let account = self.client.snapshot().account(asked.user);
         let now = self.client.local.reactor.now();
         if !upstream.may_serve(&asked.target, account, wanted.asked.is_repeatable, now) {
-            return None;
+            return Ok(None);
         }
-        // Whatever is wrong with it now, the long way gives the reason.
-        let admitted = admit_again(&self.client, asked, upstream.purpose.address).ok()?;
-        Some((upstream, admitted))
+        let admission = admit_again(&self.client, asked, upstream.purpose.address)?;
+        Ok(admission.map(|admission| Way { upstream, admission, connect_us: None }))
     }
 
     async fn reach(&mut self, asked: &Asked) -> Result<Way, End> {
-        let admitted = admit(&self.client, asked).await?;
-        let (seat, reservation) = take_seat(&self.client, asked.user)?;
+        let admission = admit(&self.client, asked).await?;
+        let Admission { admitted, seat, .. } = &admission;
         let dial_by = self.client.dial_by();
         let (stream, address, connect_us) =
-            reach(&self.client, &admitted, &seat, FirstWord::Ours, dial_by).await?;
+            reach(&self.client, admitted, seat, FirstWord::Ours, dial_by).await?;
         let upstream = Upstream::new(stream, asked.target, address, seat.account());
-        Ok(Way { upstream, admitted, seat, reservation, connect_us: Some(connect_us) })
+        Ok(Way { upstream, admission, connect_us: Some(connect_us) })
     }
 
     /// Opens the request's flow; `None` if memory was damaged.
     fn open(&self, way: Way, method: &'static str) -> Option<(HeldFlow, Upstream)> {
-        let Way { upstream, admitted, seat, reservation, connect_us } = way;
+        let Way { upstream, admission, connect_us } = way;
+        let Admission { admitted, seat, place, reservation } = admission;
         let opening = Opening {
             record: admitted.record(&self.client, upstream.purpose.address),
             at: clock::wall(),
             protocol: Protocol::Http,
             seat,
-            place: None,
+            place,
             reservation,
             listener: self.client.arrival.address,
             dns_us: admitted.dns_us,
@@ -284,6 +309,7 @@ impl Session {
     }
 
     async fn tell(&mut self, refusal: &Refusal, body_bytes: u64) -> After {
+        self.set_idle(true);
         let closes = self.client.speaks.closes();
         match self.client.tell(refusal).await {
             Ok(()) => self.behind_our_answer(closes, body_bytes).await,
@@ -306,13 +332,9 @@ impl Session {
 
     /// Makes the connection a relay's: from here on its bytes mean nothing to us.
     fn relay(self, Upgraded { flow, upstream, rest }: Upgraded) {
-        let Session { client, place, .. } = self;
-        client.hand_over(|local, stream, early| {
+        self.client.hand_over(|local, stream, early| {
             let mut meter = local.meter.borrow_mut();
             let flow = flow.pass_on();
-            if let Some(place) = place {
-                meter.keep_place(flow, place);
-            }
             let (client, upstream) = (stream.into_parts(), upstream.stream.into_parts());
             local.relays.borrow_mut().start((client, early), (upstream, &rest), flow, &mut meter);
         });
@@ -330,14 +352,19 @@ impl Session {
     }
 
     /// Waits for the next request without a task.
-    fn rest(self) {
+    fn rest(mut self) {
+        self.set_idle(true);
         let local = Rc::clone(&self.client.local);
-        // Whoever was never admitted takes a place that is free, and nobody else's.
-        let place = self.place.or_else(|| self.client.snapshot().everybody.seat());
+        // A client of which no user is known takes a place that is free.
+        let place = self.place.or_else(|| self.client.snapshot().budget.take_session(None));
         match place {
             Some(place) if local.phase.get() == Phase::Serving => {
                 let upstream = self.upstream.filter(|upstream| !upstream.has_ended());
-                local.resting.borrow_mut().add(self.client, upstream, place);
+                let budget = Arc::clone(&self.client.snapshot().budget);
+                let mut resting = local.resting.borrow_mut();
+                resting.add(self.client, upstream, place);
+                // A call of another thread may have come while this one had a request.
+                budget.relieve(|| resting.end_heavy());
             }
             _ => self.client.close(),
         }

@@ -170,11 +170,13 @@ settings! {
     /// How much at once. Each limit that is reached refuses what is new and leaves what is there alone.
     "[limits]" Limits {
         /// Client connections at the same time. A tunnel takes two descriptors; `tollgate doctor` tells
-        /// whether this machine carries them.
+        /// whether this machine carries them. Connections that wait for a next plain HTTP request make room
+        /// for others, first those of the user who has the most.
         connections: u32 = 9_000, 1 ..= 1_000_000;
         /// Connections of these that may be between accept and tunnel at the same time.
         handshakes: u32 = 2_000, 1 ..= 100_000;
-        /// Connections at the same time for each user without a `connections` of their own.
+        /// Connections at the same time for each user without a `connections` of their own. Plain HTTP
+        /// connections are kept for a next request up to 32 beyond this; those above end behind an answer.
         connections_per_user: u32 = 1_000, 1 ..= 1_000_000;
     }
 

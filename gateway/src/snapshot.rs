@@ -12,6 +12,7 @@ use policy::UserIndex;
 
 use crate::account::Account;
 use crate::auth::Roster;
+use crate::budget::Budget;
 use crate::config::Config;
 
 /// A thread's hold on its snapshot: handed out to connections by a count that is the thread's own, since a
@@ -35,15 +36,15 @@ pub struct Snapshot {
     /// In the order of `config.users`.
     accounts: Vec<Arc<Account>>,
     /// What all users together may have open.
-    pub everybody: Arc<Account>,
+    pub(crate) budget: Arc<Budget>,
     /// By what `auth` recognises clients.
     pub(crate) roster: Roster,
 }
 
 impl Snapshot {
     /// The first snapshot of a process.
-    pub fn first(config: Config) -> Snapshot {
-        Snapshot::with_accounts(config, &HashMap::new(), Arc::new(Account::new("", 0)))
+    pub(crate) fn first(config: Config, budget: Arc<Budget>) -> Snapshot {
+        Snapshot::with_accounts(config, &HashMap::new(), budget)
     }
 
     /// The snapshot after this one: users who stay keep their accounts, so that what they have open counts
@@ -51,7 +52,7 @@ impl Snapshot {
     pub fn next(&self, config: Config) -> Snapshot {
         let known: HashMap<&str, &Arc<Account>> =
             self.accounts.iter().map(|account| (account.name(), account)).collect();
-        let next = Snapshot::with_accounts(config, &known, Arc::clone(&self.everybody));
+        let next = Snapshot::with_accounts(config, &known, Arc::clone(&self.budget));
         for (name, account) in known {
             if next.config.user(name).is_none() {
                 account.set_revoked(true);
@@ -68,12 +69,8 @@ impl Snapshot {
         &self.accounts[user.as_usize()]
     }
 
-    fn with_accounts(
-        config: Config,
-        known: &HashMap<&str, &Arc<Account>>,
-        everybody: Arc<Account>,
-    ) -> Snapshot {
-        everybody.set_connections_max(config.limits.connections);
+    fn with_accounts(config: Config, known: &HashMap<&str, &Arc<Account>>, budget: Arc<Budget>) -> Snapshot {
+        budget.set_connections_max(config.limits.connections);
         let accounts = config.users.iter().map(|user| {
             let account = known.get(&*user.name).map_or_else(
                 || Arc::new(Account::new(&user.name, user.connections_max)),
@@ -85,6 +82,6 @@ impl Snapshot {
         });
         let accounts = accounts.collect();
         let roster = Roster::new(&config.users);
-        Snapshot { config, accounts, everybody, roster }
+        Snapshot { config, accounts, budget, roster }
     }
 }

@@ -151,6 +151,9 @@ pub struct WorkerStats {
     pub handshakes_active: Counter,
     /// Client connections between two plain HTTP requests, now.
     pub sessions_resting: Counter,
+    /// Client connections that end behind an answer because their user, or the gateway, has as many as may
+    /// wait for a next request.
+    pub sessions_unkept: Counter,
     /// Bytes of the flows, by leg.
     pub bytes: LegBytes,
     /// Directions of relays that went over from copying to splicing.

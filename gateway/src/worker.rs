@@ -88,6 +88,8 @@ pub(crate) struct Worker<H, E> {
     /// Connections of plain HTTP while they have a request.
     exchanges: Tasks<Session, E>,
     doors: Doors,
+    /// The number of the budget's last call that was answered.
+    call_answered: u32,
 }
 
 impl<H: Future<Output = ()>, E: Future<Output = ()>> Worker<H, E> {
@@ -106,6 +108,7 @@ impl<H: Future<Output = ()>, E: Future<Output = ()>> Worker<H, E> {
             handshakes,
             exchanges,
             doors: Doors::new(&local.reactor, seat),
+            call_answered: 0,
         }
     }
 
@@ -134,6 +137,7 @@ impl<H: Future<Output = ()>, E: Future<Output = ()>> Worker<H, E> {
 
     fn is_idle(&self) -> bool {
         self.inbox.is_empty()
+            && self.call_answered == self.local.snapshot.borrow().budget.calls()
             && !self.handshakes.executor.has_runnable()
             && !self.exchanges.executor.has_runnable()
             && !self.local.relays.borrow().has_queued()
@@ -212,6 +216,7 @@ impl<H: Future<Output = ()>, E: Future<Output = ()>> Worker<H, E> {
     }
 
     fn run_tasks(&mut self) {
+        self.answer_call();
         self.doors.sweep(&self.local.snapshot());
         self.seat_who_wait();
         self.exchanges.fill(|| Session::next(&self.local));
@@ -224,6 +229,15 @@ impl<H: Future<Output = ()>, E: Future<Output = ()>> Worker<H, E> {
         }
         if !self.handshakes.is_full() {
             self.doors.resume();
+        }
+    }
+
+    /// Makes room where another thread has called for it and this one was not asked before.
+    fn answer_call(&mut self) {
+        let snapshot = self.local.snapshot.borrow();
+        let call = snapshot.budget.calls();
+        if std::mem::replace(&mut self.call_answered, call) != call {
+            snapshot.budget.relieve(|| self.local.resting.borrow_mut().end_heavy());
         }
     }
 

@@ -10,6 +10,7 @@ use engine::pool::Pool;
 use password_hash::PasswordHasher;
 
 use super::*;
+use crate::budget::Budget;
 use crate::config::{Config, Given};
 use crate::resolve::tests::block_on;
 use crate::users::TokenHash;
@@ -36,7 +37,8 @@ fn snapshot(text: &str) -> Snapshot {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("tollgate.toml");
     std::fs::write(&path, text).unwrap();
-    Snapshot::first(Config::load(&Given { path: Some(path), ..Given::default() }).unwrap())
+    let config = Config::load(&Given { path: Some(path), ..Given::default() }).unwrap();
+    Snapshot::first(config, Budget::new(Vec::new()))
 }
 
 /// An authenticator with its hashing thread.

@@ -147,6 +147,22 @@ fn name_place(user: &WrittenUser) -> &Place {
     user.table.name.written().map_or(&user.place, |name| &name.place)
 }
 
+/// A user whose bound is the gateway's own may take every place of it; where there are others, that is hardly
+/// meant.
+pub(super) fn warn_of_bounds(written: &Written, report: &mut Report) {
+    let (all, default) = (written.limits.connections, written.limits.connections_per_user);
+    let bound = |user: &WrittenUser| user.table.connections.written().map_or(default, |own| own.value);
+    let mut enabled = written.users.iter().filter(|user| !user.table.disabled);
+    let Some(user) = enabled.clone().find(|user| bound(user) >= all) else { return };
+    if enabled.nth(1).is_none() {
+        return;
+    }
+    let place = user.table.connections.written().map_or(name_place(user), |own| &own.place);
+    let title = format!("user `{}` may take every connection of the gateway", &*user.name);
+    let help = format!("`connections` of one user, or `connections_per_user`, belongs below {all}");
+    report.warning(Diagnostic::at(place, title).help(help));
+}
+
 /// An address must not be in networks of two users. Networks are nested or apart, so in their order only the
 /// enclosing ones need to be kept.
 fn check_sources(users: &[WrittenUser], report: &mut Report) {

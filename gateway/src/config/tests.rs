@@ -238,6 +238,25 @@ fn what_can_hardly_be_meant_is_a_warning() {
 }
 
 #[test]
+fn one_user_of_several_who_may_take_all_connections_is_a_warning() {
+    let check = |text: &str, expected: &[&str]| {
+        let text = format!("[limits]\nconnections = 10\nconnections_per_user = 9\n{text}");
+        let files = Files::new(&[("tollgate.toml", &text)]);
+        let warnings: Vec<String> = files.load().warnings.iter().map(|warning| warning.message).collect();
+        assert_eq!(warnings, expected, "{text}");
+    };
+    let user = |name: &str, address: &str, more: &str| {
+        format!("[[user]]\nname = \"{name}\"\nfrom = [\"{address}/32\"]\nallow = [\"a.example\"]\n{more}\n")
+    };
+    let (ann, ben) = (user("ann", "10.0.0.1", "connections = 10"), user("ben", "10.0.0.2", ""));
+    check(&ben, &[]);
+    check(&ann, &[]);
+    check(&format!("{ben}{}", user("eve", "10.0.0.3", "")), &[]);
+    check(&format!("{ben}{ann}"), &["user `ann` may take every connection of the gateway"]);
+    check(&format!("{ben}{}", user("ann", "10.0.0.1", "connections = 10\ndisabled = true")), &[]);
+}
+
+#[test]
 fn findings_have_positions_for_programs() {
     let files =
         Files::new(&[("tollgate.toml", "# \u{e9}\n[limits]\nx = 1 # \u{e9}\nconnections = \"\u{e9}\"")]);

@@ -1,9 +1,10 @@
 //! Client connections between two requests, each with the connection to its last destination.
 //!
-//! Promises: who rests costs no task and no buffer; a rest ends with the next request, with either peer's end
-//! or with its deadline; under pressure the one that has rested longest makes room. Leaves to others: what
-//! the request is (`session`).
+//! Promises: a resting connection costs no task and no buffer; a rest ends with the next request, with either
+//! peer's end or with its deadline; under pressure those of the user who has the most make room, the longest
+//! rest first. Leaves to others: what the request is (`session`).
 
+use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::io;
 use std::rc::Rc;
@@ -16,8 +17,9 @@ use sys::epoll::Readiness;
 use sys::socket::Socket;
 
 use super::upstream::{Purpose, Upstream};
-use crate::account::Seat;
+use crate::budget::SessionPlace;
 use crate::client::{Client, Facts};
+use crate::limits::SHED_LOOKS_MAX;
 use crate::snapshot::Current;
 use crate::wake::{Side, Subject};
 
@@ -36,14 +38,14 @@ struct Rest {
     client: (Socket, Registration),
     facts: Facts,
     upstream: Option<((Socket, Registration), Purpose)>,
-    place: Seat,
+    place: SessionPlace,
     timer: TimerId,
     /// For what the client is ready, once it is.
     told: Option<Readiness>,
 }
 
 /// A connection whose rest is over.
-type Woken = (TcpStream, Facts, Option<Upstream>, Seat);
+type Woken = (TcpStream, Facts, Option<Upstream>, SessionPlace);
 
 impl Resting {
     /// Nobody rests yet on the thread of `reactor`.
@@ -62,7 +64,7 @@ impl Resting {
     }
 
     /// Lets a connection rest, of which nothing is to be read now. One that cannot be watched ends.
-    pub(super) fn add(&mut self, client: Client, upstream: Option<Upstream>, place: Seat) {
+    pub(super) fn add(&mut self, client: Client, upstream: Option<Upstream>, place: SessionPlace) {
         let deadline = self.reactor.now() + client.snapshot().config.timeouts.keep_alive;
         let index = self.slab.next_index();
         let (stream, facts) = client.into_rest();
@@ -143,15 +145,33 @@ impl Resting {
         }
     }
 
-    /// Ends the connection that has rested longest; false if none rests.
+    /// Ends a connection that has rested long, of the user who has the most; false if none rests.
     pub(crate) fn shed(&mut self) -> bool {
-        while let Some(key) = self.by_age.pop_front() {
-            if self.slab.get(key).is_some_and(|rest| rest.told.is_none()) {
-                self.end(key);
-                return true;
-            }
+        self.end_one(|_| true)
+    }
+
+    /// The same, of a user who has no fewer connections than users have on average; false if none of these
+    /// rests on this thread.
+    pub(crate) fn end_heavy(&mut self) -> bool {
+        self.end_one(SessionPlace::is_heavy)
+    }
+
+    /// Of those that have rested longest, ends one for which `may_end` holds: that of the user who has the
+    /// most connections, and of several the one that has rested longest.
+    fn end_one(&mut self, may_end: impl Fn(&SessionPlace) -> bool) -> bool {
+        let Resting { by_age, slab, .. } = self;
+        let rests = |key: Key| slab.get(key).filter(|rest| rest.told.is_none());
+        while by_age.front().is_some_and(|key| rests(*key).is_none()) {
+            by_age.pop_front();
         }
-        false
+        let rested = by_age.iter().enumerate().filter_map(|(at, key)| Some((at, *key, &rests(*key)?.place)));
+        let candidates = rested.take(SHED_LOOKS_MAX).filter(|(_, _, place)| may_end(place));
+        let Some((at, key, _)) = candidates.min_by_key(|(_, _, place)| Reverse(place.weight())) else {
+            return false;
+        };
+        by_age.remove(at);
+        self.end(key);
+        true
     }
 
     /// Ends all who have nothing to say.

@@ -3,6 +3,8 @@
 //! Guarantees: a test's header says what an attacker spends per unit of harm; what the attack took is given
 //! back afterwards. Leaves out: single malformed messages (`bad_inputs`).
 
+mod beside;
 mod own_addresses;
 mod passwords;
+mod places;
 mod resolving;

@@ -1,0 +1,261 @@
+//! The budget: the client connections that all users together may have.
+//!
+//! Promises: flows never exceed the bound, and a connection without a flow never takes a place that a flow
+//! needs: a flow is admitted while there are fewer flows than the bound, and connections without one make
+//! room. Connections without a flow are added below the bound only; so both kinds together stay below twice
+//! the bound, and come back to it as fast as threads take turns. Places never leak: their guards give them
+//! back. Leaves to others: which connection makes room (`session/resting.rs`), and what one user may have
+//! (`account`).
+//!
+//! ```text
+//!   flows         a tunnel from its dial on; a plain HTTP request from its dial to its answer's end
+//!   idle          a client connection of plain HTTP without one of these
+//!   flows + idle > bound:  the thread that admitted a flow ends an idle connection of its own,
+//!                          or has the other threads look for one
+//! ```
+//!
+//! Which connection ends is judged by what users hold, and not by age alone: else a user with hundreds of
+//! connections has one of another user ended with each flow. Only users who hold the average or more make
+//! room, of whom there is always one. Live flows of one user may take every place where their own bound is
+//! no lower than the gateway's; `tollgate check` warns of that.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use engine::inbox::Parking;
+
+use crate::account::Account;
+
+/// See the file's header.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    /// The bound (`[limits] connections`).
+    connections_max: AtomicU32,
+    /// Flows and idle connections in one word, so that both are judged at one instant.
+    counts: AtomicU64,
+    /// Client connections of plain HTTP that belong to a user, idle or not.
+    sessions: AtomicU32,
+    /// Users who have one.
+    holders: AtomicU32,
+    /// How often a thread found nothing of its own to end.
+    calls: AtomicU32,
+    /// The threads that may have something to end.
+    threads: Vec<Arc<Parking>>,
+}
+
+/// Flows and idle connections, in this order, as [`Budget::counts`] holds them.
+#[derive(Clone, Copy)]
+struct Counts(u32, u32);
+
+impl Counts {
+    fn of(word: u64) -> Counts {
+        Counts((word >> 32) as u32, word as u32)
+    }
+
+    fn sum(self) -> u64 {
+        u64::from(self.0) + u64::from(self.1)
+    }
+}
+
+/// What [`Budget::counts`] grows by with a flow, and with an idle connection.
+const FLOW: u64 = 1 << 32;
+const IDLE: u64 = 1;
+
+impl Budget {
+    /// Nothing is taken yet, and nothing may be, before [`Budget::set_connections_max`].
+    pub(crate) fn new(threads: Vec<Arc<Parking>>) -> Arc<Budget> {
+        Arc::new(Budget {
+            connections_max: AtomicU32::new(0),
+            counts: AtomicU64::new(0),
+            sessions: AtomicU32::new(0),
+            holders: AtomicU32::new(0),
+            calls: AtomicU32::new(0),
+            threads,
+        })
+    }
+
+    /// Sets the bound anew; flows above it stay.
+    pub(crate) fn set_connections_max(&self, connections_max: u32) {
+        self.connections_max.store(connections_max, Ordering::Relaxed);
+    }
+
+    /// Takes a place for a flow; `None` if there are as many flows as there may be.
+    pub(crate) fn take_flow(self: &Arc<Budget>) -> Option<FlowPlace> {
+        let max = self.connections_max.load(Ordering::Relaxed);
+        self.add(FLOW, |Counts(flows, _)| flows < max).then(|| FlowPlace(Arc::clone(self)))
+    }
+
+    /// Takes a place for an idle connection of `account`, or of a client of which no user is known. `None`
+    /// if the user has as many as they may, or if the place would be at the cost of another connection.
+    pub(crate) fn take_session(self: &Arc<Budget>, account: Option<&Arc<Account>>) -> Option<SessionPlace> {
+        let max = u64::from(self.connections_max.load(Ordering::Relaxed));
+        if !self.add(IDLE, |counts| counts.sum() < max) {
+            return None;
+        }
+        // From here on a return gives the place back.
+        let mut place = SessionPlace { budget: Arc::clone(self), account: None, is_idle: true };
+        if let Some(account) = account {
+            let first = account.add_session()? == 1;
+            self.sessions.fetch_add(1, Ordering::Relaxed);
+            self.holders.fetch_add(first.into(), Ordering::Relaxed);
+            place.account = Some(Arc::clone(account));
+        }
+        Some(place)
+    }
+
+    /// Whether idle connections have places that flows were given since.
+    pub(crate) fn is_exceeded(&self) -> bool {
+        let max = u64::from(self.connections_max.load(Ordering::Relaxed));
+        Counts::of(self.counts.load(Ordering::Relaxed)).sum() > max
+    }
+
+    /// Has every thread look for a connection to end.
+    pub(crate) fn call(&self) {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        // A thread that announces its sleep compares the number once more: `Parking::wake` has the fence.
+        self.threads.iter().for_each(|thread| thread.wake());
+    }
+
+    /// The number of calls so far: a thread that finds another number than before has to look. Read in each
+    /// turn, and written under pressure only.
+    pub(crate) fn calls(&self) -> u32 {
+        self.calls.load(Ordering::Relaxed)
+    }
+
+    /// Has `end_one` end connections until the bound holds, or until it finds none to end.
+    pub(crate) fn relieve(&self, mut end_one: impl FnMut() -> bool) {
+        while self.is_exceeded() && end_one() {}
+    }
+
+    fn add(&self, what: u64, may: impl Fn(Counts) -> bool) -> bool {
+        let add = |word: u64| may(Counts::of(word)).then_some(word + what);
+        self.counts.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok()
+    }
+}
+
+/// A flow's place in the budget.
+#[derive(Debug)]
+pub(crate) struct FlowPlace(Arc<Budget>);
+
+impl Drop for FlowPlace {
+    fn drop(&mut self) {
+        self.0.counts.fetch_sub(FLOW, Ordering::Relaxed);
+    }
+}
+
+/// The place of a client connection of plain HTTP, in the budget and among its user's sessions.
+#[derive(Debug)]
+pub(crate) struct SessionPlace {
+    budget: Arc<Budget>,
+    account: Option<Arc<Account>>,
+    is_idle: bool,
+}
+
+impl SessionPlace {
+    /// Whether the connection counts as one of this user's.
+    pub(crate) fn is_of(&self, account: &Arc<Account>) -> bool {
+        self.account.as_ref().is_some_and(|own| Arc::ptr_eq(own, account))
+    }
+
+    /// Notes whether the connection is idle. While it is not, a request of it is bounded by the user's
+    /// connections and has, from its dial on, a flow's place.
+    pub(crate) fn set_idle(&mut self, is_idle: bool) {
+        match (self.is_idle, is_idle) {
+            (false, true) => drop(self.budget.counts.fetch_add(IDLE, Ordering::Relaxed)),
+            (true, false) => drop(self.budget.counts.fetch_sub(IDLE, Ordering::Relaxed)),
+            _ => {}
+        }
+        self.is_idle = is_idle;
+    }
+
+    /// How many connections the user has; a client of which no user is known has the most.
+    pub(crate) fn weight(&self) -> u32 {
+        self.account.as_ref().map_or(u32::MAX, |account| account.sessions())
+    }
+
+    /// Whether the user has at least as many as users have on average. Those of a user who has fewer do not
+    /// make room for others.
+    pub(crate) fn is_heavy(&self) -> bool {
+        let holders = u64::from(self.budget.holders.load(Ordering::Relaxed));
+        let sessions = u64::from(self.budget.sessions.load(Ordering::Relaxed));
+        u64::from(self.weight()) * holders >= sessions
+    }
+}
+
+impl Drop for SessionPlace {
+    fn drop(&mut self) {
+        self.set_idle(false);
+        if let Some(account) = &self.account {
+            let was_last = account.remove_session() == 0;
+            self.budget.sessions.fetch_sub(1, Ordering::Relaxed);
+            self.budget.holders.fetch_sub(was_last.into(), Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::account::SESSIONS_SPARE;
+
+    fn budget(connections_max: u32) -> Arc<Budget> {
+        let budget = Budget::new(Vec::new());
+        budget.set_connections_max(connections_max);
+        budget
+    }
+
+    #[test]
+    fn flows_have_all_places_and_idle_connections_those_that_are_left() {
+        let budget = budget(3);
+        let ann = Arc::new(Account::new("ann", 1));
+        let idle: Vec<_> = (0..5).filter_map(|_| budget.take_session(Some(&ann))).collect();
+        assert_eq!(idle.len(), 3);
+        let flows: Vec<_> = (0..5).filter_map(|_| budget.take_flow()).collect();
+        assert_eq!((flows.len(), budget.is_exceeded()), (3, true));
+        drop(idle);
+        assert!(!budget.is_exceeded() && budget.take_session(Some(&ann)).is_none());
+        drop(flows);
+        assert!(budget.take_session(Some(&ann)).is_some());
+    }
+
+    #[test]
+    fn a_connection_with_a_request_is_not_idle() {
+        let budget = budget(1);
+        let ann = Arc::new(Account::new("ann", 1));
+        let mut session = budget.take_session(Some(&ann)).unwrap();
+        session.set_idle(false);
+        let flow = budget.take_flow().unwrap();
+        assert!(!budget.is_exceeded());
+        drop(flow);
+        session.set_idle(true);
+        session.set_idle(true);
+        assert!(!budget.is_exceeded() && budget.take_session(None).is_none());
+        drop(session);
+        assert_eq!(ann.sessions(), 0);
+        assert_eq!(budget.counts.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn a_user_keeps_no_more_than_their_share() {
+        let budget = budget(1000);
+        let (ann, ben) = (Arc::new(Account::new("ann", 1)), Arc::new(Account::new("ben", 1)));
+        let of_ann: Vec<_> = (0..500).filter_map(|_| budget.take_session(Some(&ann))).collect();
+        assert_eq!(of_ann.len(), 1 + SESSIONS_SPARE as usize);
+        let of_ben = budget.take_session(Some(&ben)).unwrap();
+        assert_eq!((of_ann[0].is_heavy(), of_ben.is_heavy()), (true, false));
+        drop(of_ann);
+        assert!(of_ben.is_heavy(), "the only one who has any has the most");
+        assert!(budget.take_session(None).unwrap().is_heavy());
+    }
+
+    #[test]
+    fn no_more_connections_end_than_have_to() {
+        let budget = budget(2);
+        let mut idle: Vec<_> = (0..2).filter_map(|_| budget.take_session(None)).collect();
+        let _flow = budget.take_flow().unwrap();
+        budget.relieve(|| false);
+        assert!(budget.is_exceeded(), "nothing can be ended here");
+        budget.relieve(|| idle.pop().is_some());
+        assert_eq!((idle.len(), budget.is_exceeded()), (1, false));
+    }
+}

@@ -1,0 +1,80 @@
+//! The user beside an attack: requests of every kind, one after another, and how many of them succeed.
+//!
+//! Promises: a request fails where a client that repeats nothing would see a failure. Leaves to others: what
+//! else happens meanwhile.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+use crate::harness::Gateway;
+use crate::origin::Origin;
+use crate::peers::{Destination, connect_request};
+
+/// See the file's header.
+pub(super) struct Beside<'a> {
+    gateway: &'a Gateway,
+    origin: &'a Origin,
+    echo: &'a Destination,
+    /// A connection that carries one request after another.
+    kept: Option<TcpStream>,
+}
+
+impl<'a> Beside<'a> {
+    /// A user of `gateway`, known by the address 127.0.0.1, who may reach both destinations.
+    pub(super) fn new(gateway: &'a Gateway, origin: &'a Origin, echo: &'a Destination) -> Beside<'a> {
+        Beside { gateway, origin, echo, kept: None }
+    }
+
+    /// Makes `count` requests, and expects that 99 of 100 succeed.
+    #[track_caller]
+    pub(super) fn is_served(&mut self, count: usize) {
+        let failures: Vec<String> = (0..count).filter_map(|number| self.request(number).err()).collect();
+        assert!(failures.len() * 100 <= count, "{} of {count}: {failures:?}", failures.len());
+    }
+
+    fn request(&mut self, number: usize) -> Result<(), String> {
+        let get = self.origin.get("/");
+        match number % 3 {
+            0 => self.tunnel(),
+            1 => ask(&mut self.gateway.connect(), &get),
+            _ => {
+                let mut stream = self.kept.take().unwrap_or_else(|| self.gateway.connect());
+                ask(&mut stream, &get)?;
+                self.kept = Some(stream);
+                Ok(())
+            }
+        }
+    }
+
+    fn tunnel(&self) -> Result<(), String> {
+        let mut stream = self.gateway.connect();
+        ask(&mut stream, &connect_request(&self.echo.address.to_string()))?;
+        stream.write_all(b"echo").map_err(|error| error.to_string())?;
+        let mut echoed = [0; 4];
+        stream.read_exact(&mut echoed).map_err(|error| error.to_string())?;
+        assert_eq!(&echoed, b"echo");
+        Ok(())
+    }
+}
+
+/// Sends a request; the answer's head, if it is not 200, or what happened to the connection.
+fn ask(stream: &mut TcpStream, request: &str) -> Result<(), String> {
+    stream.write_all(request.as_bytes()).map_err(|error| error.to_string())?;
+    let head = read_head(stream).map_err(|error| error.to_string())?;
+    if !head.starts_with("HTTP/1.1 200 ") {
+        return Err(head);
+    }
+    let length = head.lines().find_map(|line| line.strip_prefix("Content-Length: "));
+    let mut body = vec![0; length.map_or(0, |length| length.parse().unwrap())];
+    stream.read_exact(&mut body).map_err(|error| error.to_string())
+}
+
+fn read_head(stream: &mut TcpStream) -> std::io::Result<String> {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte)?;
+        head.push(byte[0]);
+    }
+    Ok(String::from_utf8(head).expect("the gateway answers in ASCII"))
+}

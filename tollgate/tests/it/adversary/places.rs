@@ -1,0 +1,106 @@
+//! Places: a user with one connection keeps hundreds of client connections open, so that others find none.
+//!
+//! Before, a plain HTTP connection took a place among everybody's with its first authenticated request, ahead
+//! of the policy and of the user's own bound, and kept it through 403, 429 and its rests: as many requests as
+//! there were places, each refused, denied the gateway to all for as long as the connections stood. An
+//! attacker spent a TCP connection and a refused request a minute for each place. Now a place is taken with
+//! the dial and given back with the flow, so that a user has as many as their `connections`; a connection
+//! without a flow is one of the user's own, and makes room.
+
+use std::io::Write;
+use std::net::{Ipv4Addr, TcpStream};
+
+use super::beside::Beside;
+use crate::harness::{Gateway, LOCAL_USER, eventually};
+use crate::origin::{Origin, exchange, ok, request_to};
+use crate::peers::{Destination, connect_from, connect_request, read_answer};
+
+const GREEDY: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
+
+/// Connections that the attacker opens in each way.
+const CROWD: usize = 100;
+
+/// A user with one connection, known by [`GREEDY`], beside the local one, and few places.
+fn scarce() -> Gateway {
+    Gateway::start(&format!(
+        "{LOCAL_USER}[limits]\nconnections = 20\n\
+         [[user]]\nname = \"greedy\"\nfrom = [\"{GREEDY}/32\"]\nallow = [\"127.0.0.0/8\"]\nconnections = 1\n"
+    ))
+}
+
+/// A connection of the attacker, behind the answer to `request`, which has to be `status`.
+fn kept(gateway: &Gateway, request: &str, status: u16) -> TcpStream {
+    loop {
+        let mut stream = connect_from(GREEDY, gateway.listeners[0]);
+        match exchange(&mut stream, request).status {
+            found if found == status => return stream,
+            // The flow before has been answered and has not ended yet.
+            found => assert_eq!((found, status), (429, 200)),
+        }
+    }
+}
+
+#[test]
+fn a_user_with_one_connection_cannot_keep_the_places_of_all() {
+    let (origin, echo) = (Origin::saying(ok("hello")), Destination::echo());
+    let gateway = scarce();
+    let mut beside = Beside::new(&gateway, &origin, &echo);
+    beside.is_served(6);
+    // The ledger opens its file of the month with the first record.
+    gateway.await_metric("tollgate_ledger_records_total", 6.0);
+    let before = gateway.descriptors();
+
+    let idle: Vec<_> = (0..CROWD).map(|_| kept(&gateway, &origin.get("/"), 200)).collect();
+    beside.is_served(100);
+    let denied = request_to("192.0.2.1", "GET", "/", "");
+    let forbidden: Vec<_> = (0..CROWD).map(|_| kept(&gateway, &denied, 403)).collect();
+    beside.is_served(100);
+
+    // From here on the attacker has the one flow, and all else is 429.
+    let mut tunnel = connect_from(GREEDY, gateway.listeners[0]);
+    tunnel.write_all(connect_request(&echo.address.to_string()).as_bytes()).unwrap();
+    assert_eq!(read_answer(&mut tunnel).status, 200);
+    let refused: Vec<_> = (0..CROWD).map(|_| kept(&gateway, &origin.get("/"), 429)).collect();
+    beside.is_served(100);
+
+    // The first byte of a next request: who has something to say is not ended for others.
+    let mut dribbling: Vec<_> = (0..CROWD).map(|_| kept(&gateway, &denied, 403)).collect();
+    for stream in &mut dribbling {
+        // Those that were not kept have ended.
+        let _ = stream.write_all(b"G");
+    }
+    beside.is_served(100);
+
+    drop((idle, forbidden, tunnel, refused, dribbling));
+    eventually("descriptors are back", || gateway.descriptors() <= before);
+    assert_eq!(gateway.metric("tollgate_task_panics_total"), Some(0.0));
+}
+
+#[test]
+fn a_user_keeps_as_many_connections_as_a_browser_and_the_rest_end_behind_their_answers() {
+    const CONNECTIONS: usize = 40;
+    let origin = Origin::saying(ok("hello"));
+    let gateway = Gateway::local("[limits]\nconnections_per_user = 1\n");
+    let closes = |stream: &mut TcpStream| {
+        loop {
+            let answer = exchange(stream, origin.get("/"));
+            let closes = answer.header("Connection") == Some("close");
+            match answer.status {
+                200 => return closes,
+                // The flow before has been answered and has not ended yet.
+                429 if !closes => {}
+                429 => return true,
+                _ => panic!("{answer:?}"),
+            }
+        }
+    };
+    let mut streams: Vec<_> = (0..CONNECTIONS).map(|_| gateway.connect()).collect();
+    let ended = streams.iter_mut().map(closes).filter(|closes| *closes).count();
+    assert_eq!(ended, CONNECTIONS - 33, "one for each connection of the user's, and 32");
+    assert_eq!(gateway.metric("tollgate_sessions_unkept_total"), Some(ended as f64));
+    gateway.await_metric("tollgate_sessions_resting", 33.0);
+    drop(streams);
+    gateway.await_metric("tollgate_sessions_resting", 0.0);
+    let mut again = gateway.connect();
+    assert!(!closes(&mut again) && !closes(&mut again), "their places are back");
+}
