@@ -2,24 +2,26 @@
 //!
 //! Promises: a reactor thread never hashes a password and never waits for one who does; a credential that was
 //! right a moment ago costs a keyed hash; one that is wrong costs the same time whether the name exists or
-//! not, and counts against its source; a full queue is [`AuthError::Overloaded`] and never
-//! [`AuthError::Wrong`]; no secret outlives its check. Leaves to others: the protocols (`connection`), the
-//! stored credentials (`users`), and what the user may do (`policy`).
+//! not, and counts against its source; wrong ones from an address do not keep out those from there that were
+//! right before; a full queue is [`AuthError::Overloaded`] and never [`AuthError::Wrong`]; no secret outlives
+//! its check. Leaves to others: the protocols (`connection`), the stored credentials (`users`), and what the
+//! user may do (`policy`).
 //!
 //! ```text
 //!   token right ---------------------------------------------> in, even from a source that is throttled:
 //!      | no                                                    130 random bits are not found by guessing
-//!   throttled? --yes--> Throttled
+//!   right a moment ago (remembered.rs)? --yes----------------> in, likewise
 //!      | no
-//!   remembered by this thread? --yes-------------------------> in
-//!      | no
+//!   right longer ago? --no--> budgets of the source (throttle.rs) used up? --yes--> Throttled
+//!      |                         |
 //!   on its way for another client of this thread? --yes--> its result
 //!      | no
 //!   queue of the hashing thread (shared.rs) --full--> Overloaded
 //!      |
-//!   remembered there, for another thread? else argon2 -------> in, or Wrong
+//!   remembered or throttled by now? else argon2 -------------> in, or Wrong
 //! ```
 
+mod remembered;
 mod roster;
 mod shared;
 #[cfg(test)]
@@ -34,16 +36,16 @@ use std::time::Duration;
 use engine::oneshot;
 use policy::UserIndex;
 use proto::credentials::Credentials;
-use sys::clock::{Nanos, monotonic};
+use sys::clock::monotonic;
 
+pub(crate) use remembered::Remembered;
 pub use roster::Roster;
 pub use shared::AuthShared;
 
-use crate::expiring::Expiring;
-use crate::settings::Auth;
 use crate::snapshot::Snapshot;
 use crate::users::{Credential, PasswordHash};
-use shared::{Check, Mac, hash_of};
+use remembered::Proof;
+use shared::{Check, Mac, Verdict};
 
 /// Why a client is not let in.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
@@ -54,7 +56,7 @@ pub enum AuthError {
     /// The secret is right, and the user is disabled.
     #[error("the user is disabled")]
     Disabled,
-    /// Too many wrong secrets came from the client's source.
+    /// Too many wrong secrets came from the client's source, for this user or in all.
     #[error("too many wrong credentials from this source")]
     Throttled {
         /// Seconds until the next try is looked at; at least 1.
@@ -68,27 +70,14 @@ pub enum AuthError {
 /// Recognises clients; one per reactor thread, shared by its tasks. See the file's header.
 pub struct Authenticator {
     shared: Arc<AuthShared>,
-    /// Passwords that were right.
-    remembered: RefCell<Remembered>,
     /// Passwords being checked for a task of this thread, with the other tasks that wait for the result.
     flights: RefCell<HashMap<Mac, Vec<oneshot::Sender<bool>>>>,
 }
 
 impl Authenticator {
-    /// An authenticator that remembers nothing yet.
-    pub fn new(shared: Arc<AuthShared>, snapshot: &Snapshot) -> Authenticator {
-        let remembered = RefCell::new(Remembered::new(&snapshot.config.auth));
-        Authenticator { shared, remembered, flights: RefCell::default() }
-    }
-
-    /// Remembers by the settings of `snapshot` from now on. What it knows stays, unless they are others: a
-    /// credential that changed has another key, and a user who is gone is not asked for it.
-    pub fn adopt(&self, snapshot: &Snapshot) {
-        let new = &snapshot.config.auth;
-        let mut remembered = self.remembered.borrow_mut();
-        if (remembered.entries_max, remembered.ttl) != (new.cache_entries as usize, new.cache_ttl) {
-            *remembered = Remembered::new(new);
-        }
+    /// An authenticator that knows of no check that is on its way.
+    pub fn new(shared: Arc<AuthShared>) -> Authenticator {
+        Authenticator { shared, flights: RefCell::default() }
     }
 
     /// The user to whom the address belongs; a disabled user's addresses are nobody's.
@@ -121,7 +110,10 @@ impl Authenticator {
         };
         match user {
             Some(user) if right && user.disabled => Err(AuthError::Disabled),
-            Some(user) if right => Ok(user.index),
+            Some(user) if right => {
+                self.shared.throttle().succeeded(source, monotonic());
+                Ok(user.index)
+            }
             _ => Err(AuthError::Wrong),
         }
     }
@@ -134,17 +126,19 @@ impl Authenticator {
         source: IpAddr,
         hash: Option<&PasswordHash>,
     ) -> Result<bool, AuthError> {
-        let settings = &snapshot.config.auth;
         let now = monotonic();
-        let throttle = self.shared.throttle();
-        throttle.check(source, settings.failures_per_minute, now).map_err(throttled)?;
+        let failures_per_minute = snapshot.config.auth.failures_per_minute;
         let Some(costly) = hash.or(snapshot.roster.decoy()) else {
             // Nobody has a password, so there is no time to be told apart from.
-            throttle.failed(source, settings.failures_per_minute, now);
+            let throttle = self.shared.throttle();
+            throttle.check(source, &credentials.user, failures_per_minute, now).map_err(throttled)?;
+            throttle.failed(source, &credentials.user, failures_per_minute, now);
             return Ok(false);
         };
         let key = self.shared.mac(&credentials.user, costly, credentials.secret.expose());
-        if hash.is_some() && self.remembered.borrow().holds(&key, now) {
+        // Only credentials that were right are in the table; it is asked for the others too, for the time.
+        let proof = snapshot.remembered.proof(&key, now);
+        if proof == Proof::Recent {
             return Ok(true);
         }
         // Boxed, because every handshake has room for this future, and few get here.
@@ -152,38 +146,38 @@ impl Authenticator {
             key,
             hash: costly.clone(),
             is_decoy: hash.is_none(),
+            is_known: proof == Proof::Old,
+            user: credentials.user.as_str().into(),
             secret: credentials.secret.expose().to_vec().into(),
             source,
-            failures_per_minute: settings.failures_per_minute,
+            failures_per_minute,
+            remembered: Arc::clone(&snapshot.remembered),
         });
-        let right = self.check_once(check).await?;
-        if right {
-            self.remembered.borrow_mut().insert(key, monotonic());
-        }
-        Ok(right)
+        self.check_once(check).await
     }
 
-    /// The result of `check`, for which the hashing thread is asked once however many tasks wait for it.
+    /// The result of `check`, for which the hashing thread is asked once however many tasks wait for it: they
+    /// all guess the same, which is one guess, and one failure.
     async fn check_once(&self, check: Box<Check>) -> Result<bool, AuthError> {
+        self.shared.ask_throttle(&check).map_err(throttled)?;
         while let Some(result) = self.join_flight(&check.key) {
             if let Ok(right) = result.await {
-                if !right {
-                    // The hashing thread counted the failure of the one who asked it.
-                    self.shared.throttle().failed(check.source, check.failures_per_minute, monotonic());
-                }
                 return Ok(right);
             }
-            // The client that we waited behind went away. One of those who waited takes its place, and the
-            // check it had queued becomes a lookup for the next.
+            // The client that we waited behind went away, or its source was throttled. One of those who
+            // waited takes its place; what it had queued is remembered if it was right.
+            self.shared.ask_throttle(&check).map_err(throttled)?;
         }
         let key = check.key;
         let result = self.shared.submit(check).ok_or(AuthError::Overloaded)?;
         let flight = Flight { authenticator: self, key };
         self.flights.borrow_mut().insert(key, Vec::new());
         // A check that panicked gave no result: that is no proof, and no reason to say that it was wrong.
-        let right = result.await.map_err(|_| AuthError::Overloaded)?;
-        flight.land(right);
-        Ok(right)
+        match result.await.map_err(|_| AuthError::Overloaded)? {
+            Verdict::Right => Ok(flight.land(true)),
+            Verdict::Wrong => Ok(flight.land(false)),
+            Verdict::Throttled(wait) => Err(throttled(wait)),
+        }
     }
 
     /// The result of a check that is on its way for another task.
@@ -203,45 +197,16 @@ struct Flight<'a> {
 }
 
 impl Flight<'_> {
-    fn land(self, right: bool) {
+    fn land(self, right: bool) -> bool {
         let waiters = self.authenticator.flights.borrow_mut().remove(&self.key);
         waiters.into_iter().flatten().for_each(|waiter| waiter.send(right));
+        right
     }
 }
 
 impl Drop for Flight<'_> {
     fn drop(&mut self) {
         self.authenticator.flights.borrow_mut().remove(&self.key);
-    }
-}
-
-/// What a thread remembers of passwords that were right: keyed hashes over user, stored hash and secret. With
-/// a new password the old one is thus forgotten.
-struct Remembered {
-    /// None if the settings want nothing remembered.
-    keys: Option<Expiring<Mac, ()>>,
-    entries_max: usize,
-    ttl: Duration,
-}
-
-impl Remembered {
-    fn new(settings: &Auth) -> Remembered {
-        let entries_max = settings.cache_entries as usize;
-        Remembered {
-            keys: (entries_max > 0).then(|| Expiring::with_places(entries_max)),
-            entries_max,
-            ttl: settings.cache_ttl,
-        }
-    }
-
-    fn holds(&self, key: &Mac, now: Nanos) -> bool {
-        self.keys.as_ref().is_some_and(|keys| keys.value(hash_of(key), |known| known == key, now).is_some())
-    }
-
-    fn insert(&mut self, key: Mac, now: Nanos) {
-        if let Some(keys) = &mut self.keys {
-            keys.insert(hash_of(&key), key, (), now + self.ttl);
-        }
     }
 }
 

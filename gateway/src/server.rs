@@ -280,7 +280,7 @@ fn build(parts: Parts) -> io::Result<impl FnOnce()> {
     let local = Rc::new(Local {
         relays: Relays::new(&reactor, deadlines, stats).into(),
         meter: Meter::new(&reactor, inlet, log, stats).into(),
-        authenticator: Authenticator::new(auth, &snapshot),
+        authenticator: Authenticator::new(auth),
         names: ResolveCache::new(resolver),
         stats: Arc::clone(stats),
         flow_ids: FlowIds::new(parts.process, number),

@@ -258,11 +258,15 @@ settings! {
         /// Password checks that may wait for the one that is running (some 50 ms each); beyond this a client
         /// gets 503.
         hash_queue: u32 = 64, 1 ..= 4096;
-        /// Credentials found right that each reactor thread remembers, so that they are not hashed again.
+        /// Credentials found right that are remembered, so that they are not hashed again.
         cache_entries: u32 = 4096, 0 ..= 1_000_000;
-        /// How long it remembers them. A reload that changes this, or `cache_entries`, forgets all.
+        /// How long they are let in without another check. For a day longer they are known: they are checked
+        /// again, but whatever failed at their source does not keep them out. A reload that changes this, or
+        /// `cache_entries`, forgets all.
         cache_ttl: Duration = "10m", "1s" ..= "1d";
-        /// Wrong credentials in a minute from one source address, before more are refused without a look.
+        /// Wrong credentials in a minute for one user from one source (an IPv4 address, an IPv6 /64), before
+        /// more are refused without a look; for all users together ten times as many, and from an IPv6 /48
+        /// forty times. Credentials that were right before, and tokens, pass all the same.
         failures_per_minute: u32 = 20, 1 ..= 100_000;
     }
 

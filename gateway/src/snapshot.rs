@@ -11,7 +11,7 @@ use std::sync::Arc;
 use policy::UserIndex;
 
 use crate::account::Account;
-use crate::auth::Roster;
+use crate::auth::{Remembered, Roster};
 use crate::budget::Budget;
 use crate::config::Config;
 
@@ -39,20 +39,29 @@ pub struct Snapshot {
     pub(crate) budget: Arc<Budget>,
     /// By what `auth` recognises clients.
     pub(crate) roster: Roster,
+    /// Credentials that were right.
+    pub(crate) remembered: Arc<Remembered>,
 }
 
 impl Snapshot {
     /// The first snapshot of a process.
     pub(crate) fn first(config: Config, budget: Arc<Budget>) -> Snapshot {
-        Snapshot::with_accounts(config, &HashMap::new(), budget)
+        let remembered = Arc::new(Remembered::new(&config.auth));
+        Snapshot::with_accounts(config, &HashMap::new(), budget, remembered)
     }
 
     /// The snapshot after this one: users who stay keep their accounts, so that what they have open counts
-    /// on; users who are gone or disabled are revoked.
+    /// on; users who are gone or disabled are revoked. Credentials that were right stay known, unless other
+    /// settings for that are in force: a new password has another key, and for a user who is gone none is
+    /// looked up.
     pub fn next(&self, config: Config) -> Snapshot {
         let known: HashMap<&str, &Arc<Account>> =
             self.accounts.iter().map(|account| (account.name(), account)).collect();
-        let next = Snapshot::with_accounts(config, &known, Arc::clone(&self.budget));
+        let remembered = match self.remembered.fits(&config.auth) {
+            true => Arc::clone(&self.remembered),
+            false => Arc::new(Remembered::new(&config.auth)),
+        };
+        let next = Snapshot::with_accounts(config, &known, Arc::clone(&self.budget), remembered);
         for (name, account) in known {
             if next.config.user(name).is_none() {
                 account.set_revoked(true);
@@ -69,7 +78,12 @@ impl Snapshot {
         &self.accounts[user.as_usize()]
     }
 
-    fn with_accounts(config: Config, known: &HashMap<&str, &Arc<Account>>, budget: Arc<Budget>) -> Snapshot {
+    fn with_accounts(
+        config: Config,
+        known: &HashMap<&str, &Arc<Account>>,
+        budget: Arc<Budget>,
+        remembered: Arc<Remembered>,
+    ) -> Snapshot {
         budget.set_connections_max(config.limits.connections);
         let accounts = config.users.iter().map(|user| {
             let account = known.get(&*user.name).map_or_else(
@@ -82,6 +96,6 @@ impl Snapshot {
         });
         let accounts = accounts.collect();
         let roster = Roster::new(&config.users);
-        Snapshot { config, accounts, budget, roster }
+        Snapshot { config, accounts, budget, roster, remembered }
     }
 }

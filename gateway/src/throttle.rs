@@ -1,99 +1,167 @@
-//! How many failed log-ins a source may have, and how many checks may run for it at once: a fixed table of
-//! atomic words that all threads share.
+//! How many wrong credentials are looked at: a fixed table of atomic words that all threads share.
 //!
-//! Promises: no lock, no allocation, no growth whatever the number of sources; a source that has used up its
-//! failures of a minute waits and then has one try at a time; attempts that are turned away cost nothing, so
-//! waiting always helps. Leaves to others: the clock, the settings, and what to tell the client.
+//! Promises: no lock, no allocation, no growth whatever the number of sources and names; a budget that is
+//! used up gives one try at a time; attempts that are turned away cost nothing, so waiting always helps; no
+//! budget is a user's alone, so nothing that comes from one address locks a user out at another. Leaves to
+//! others: the clock, the settings, what to tell the client, and to ask and to count one check after another
+//! (`auth/shared.rs`), which is what makes a budget exact.
 //!
-//! The word of a source is the state of a GCRA (the generic cell rate algorithm of ITU-T I.371): the moment
-//! at which all failures so far are forgiven. A failure moves it one span later (a minute by the failures
-//! that a minute may have); a source is turned away while one more span would put it beyond a minute.
+//! | budget of | failures in a minute | what it bounds |
+//! |---|---|---|
+//! | a user at a source | as the settings say | guesses at one user's password |
+//! | a source | [`SOURCE_FACTOR`] times as many | guesses at all users, of many who share an address |
+//! | an IPv6 site, a /48 | [`SITE_FACTOR`] times as many | the same from all its /64s; not for those in good standing |
 //!
-//! **Collisions.** A source is hashed to one place in each of two rows, and both count; it is turned away
-//! only while *both* are over the limit (a count-min sketch). A bystander is hit only if other offenders hold
+//! **Sources.** An IPv4 address is a source, and so is an IPv6 /64: a single host owns all addresses of one.
+//! A source is in good standing for [`STANDING`] after credentials from it were right.
+//!
+//! **State.** A budget's word is the state of a GCRA (the generic cell rate algorithm of ITU-T I.371): the
+//! moment at which all failures so far are forgiven. A failure moves it one span later (a minute by the
+//! failures that a minute may have); a try is turned away while one more span would put it beyond a minute.
+//!
+//! **Collisions.** A key is hashed to one place in each of two rows, and both count; it is over its budget
+//! only while *both* places are (a count-min sketch). A bystander is hit only if other offenders hold
 //! its places in both rows: with 100 offenders at a time about one bystander in 100,000. The hash key is
 //! random per process, so nobody can aim. To keep a whole row over the limit takes one failure per place and
 //! span, with 20 failures per minute 10,000 in a second, while a failure costs us a hash, and we make 20.
-//!
-//! **Sources.** An IPv4 address is a source, and so is an IPv6 /64: a single host owns all addresses of one.
 
-use std::hash::{BuildHasher, RandomState};
-use std::net::IpAddr;
+use std::hash::{BuildHasher, Hash, RandomState};
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use sys::clock::Nanos;
 
-/// Places in each of the two rows: together 1 MiB.
+/// Places in each of the two rows of a table: a table of words has 512 KiB.
 const ROW_PLACES: usize = 1 << 15;
-/// The time in which a source may have as many failures as the settings say.
+/// The time in which a budget is that of the settings.
 const PERIOD_NANOS: u64 = Duration::from_secs(60).as_nanos() as u64;
 /// However many failures come at the same moment, all are forgiven after this long.
 const FORGIVEN_NANOS_MAX: u64 = 2 * PERIOD_NANOS;
+/// What a source may fail, by what a user may fail there: an office behind one address has some who mistype.
+const SOURCE_FACTOR: u32 = 10;
+/// What an IPv6 site may fail, by the same: several of its networks at their limits.
+const SITE_FACTOR: u32 = 4 * SOURCE_FACTOR;
+/// How long a source is in good standing after a success.
+const STANDING: Duration = Duration::from_secs(24 * 60 * 60);
+/// Standing that has less than this left to go is renewed: a write in an hour, and not one for each request.
+const STANDING_RENEWED: Duration = Duration::from_secs(23 * 60 * 60);
 
 const _: () = assert!(ROW_PLACES.is_power_of_two() && ROW_PLACES <= 1 << 32);
 
 /// See the file's header.
 pub struct Throttle {
     key: RandomState,
-    rows: [Box<[Place]>; 2],
-}
-
-#[derive(Default)]
-struct Place {
-    /// When all failures are forgiven, in nanoseconds of the monotonic clock.
-    forgiven: AtomicU64,
-    /// Checks that run.
-    running: AtomicU32,
+    /// When all failures are forgiven, in nanoseconds of the monotonic clock: of users at sources, of
+    /// sources, and of sites.
+    pairs: Rows<AtomicU64>,
+    sources: Rows<AtomicU64>,
+    sites: Rows<AtomicU64>,
+    /// Until when a source is in good standing, by the same clock.
+    standing: Rows<AtomicU64>,
+    /// Checks that wait or run, by source.
+    running: Rows<AtomicU32>,
 }
 
 impl Throttle {
     /// A table in which nobody has failed yet.
     pub fn new() -> Throttle {
-        let row = || std::iter::repeat_with(Place::default).take(ROW_PLACES).collect();
-        Throttle { key: RandomState::new(), rows: [row(), row()] }
+        Throttle {
+            key: RandomState::new(),
+            pairs: Rows::new(),
+            sources: Rows::new(),
+            sites: Rows::new(),
+            standing: Rows::new(),
+            running: Rows::new(),
+        }
     }
 
-    /// Whether `source` may try now.
+    /// Whether credentials of `user`, a name as the client gave it, are looked at now if they come from
+    /// `source`.
     ///
     /// # Errors
-    /// How long it must wait before its next try.
-    pub fn check(&self, source: IpAddr, failures_per_minute: u32, now: Nanos) -> Result<(), Duration> {
-        // Relaxed, here and below: a word carries all of its own state, and no other memory hangs on it.
-        let [first, second] = self.places(source).map(|place| place.forgiven.load(Ordering::Relaxed));
-        let ahead = first.min(second).saturating_sub(now.0);
-        match ahead.saturating_sub(PERIOD_NANOS - span_nanos(failures_per_minute)) {
+    /// How long they must wait.
+    pub fn check(
+        &self,
+        source: IpAddr,
+        user: &str,
+        failures_per_minute: u32,
+        now: Nanos,
+    ) -> Result<(), Duration> {
+        let wait = |(places, failures_per_minute): (Places<'_, AtomicU64>, u32)| {
+            let ahead = lower(places).saturating_sub(now.0);
+            ahead.saturating_sub(PERIOD_NANOS - span_nanos(failures_per_minute))
+        };
+        let [pair, of_source, of_site] =
+            self.budgets(source, user, failures_per_minute).map(|budget| budget.map_or(0, wait));
+        let of_site = if of_site > 0 && self.is_in_standing(source, now) { 0 } else { of_site };
+        match pair.max(of_source).max(of_site) {
             0 => Ok(()),
             wait => Err(Duration::from_nanos(wait)),
         }
     }
 
-    /// Counts a failure of `source`.
-    pub fn failed(&self, source: IpAddr, failures_per_minute: u32, now: Nanos) {
-        let span = span_nanos(failures_per_minute);
-        for place in self.places(source) {
+    /// Counts a failure.
+    pub fn failed(&self, source: IpAddr, user: &str, failures_per_minute: u32, now: Nanos) {
+        for (places, failures_per_minute) in
+            self.budgets(source, user, failures_per_minute).into_iter().flatten()
+        {
+            let span = span_nanos(failures_per_minute);
             let later = |forgiven: u64| {
                 let later = forgiven.max(now.0).saturating_add(span);
                 Some(later.min(now.0.saturating_add(FORGIVEN_NANOS_MAX)))
             };
-            // It always stores, and on a word that another thread changed it tries again: no failure is lost.
-            let _ = place.forgiven.fetch_update(Ordering::Relaxed, Ordering::Relaxed, later);
+            for place in places {
+                // It always stores, and on a word that another thread changed it tries again: no failure is
+                // lost.
+                let _ = place.fetch_update(Ordering::Relaxed, Ordering::Relaxed, later);
+            }
         }
     }
 
-    /// Counts a check that runs for `source`, for as long as the result lives; `None` if `running_max` run
-    /// already.
+    /// Notes that credentials from `source` were right.
+    pub fn succeeded(&self, source: IpAddr, now: Nanos) {
+        let places = self.standing.of(self.hash(network(source)));
+        if lower(places) < (now + STANDING_RENEWED).0 {
+            for place in places {
+                place.fetch_max((now + STANDING).0, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Whether credentials from `source` were right in the last [`STANDING`].
+    pub fn is_in_standing(&self, source: IpAddr, now: Nanos) -> bool {
+        now.0 < lower(self.standing.of(self.hash(network(source))))
+    }
+
+    /// Counts a check that waits or runs for `source`, for as long as the result lives; `None` if
+    /// `running_max` do already.
     pub fn enter(self: &Arc<Throttle>, source: IpAddr, running_max: u32) -> Option<Running> {
-        let [first, second] = self.places(source).map(|place| place.running.fetch_add(1, Ordering::Relaxed));
-        let running = Running { throttle: Arc::clone(self), source };
+        let hash = self.hash(network(source));
+        let [first, second] = self.running.of(hash).map(|place| place.fetch_add(1, Ordering::Relaxed));
+        let running = Running { throttle: Arc::clone(self), hash };
         (first.min(second) < running_max).then_some(running)
     }
 
-    /// The places of `source`, one in each row.
-    fn places(&self, source: IpAddr) -> [&Place; 2] {
-        let hash = self.key.hash_one(network(source));
-        [&self.rows[0][hash as usize % ROW_PLACES], &self.rows[1][(hash >> 32) as usize % ROW_PLACES]]
+    /// The budgets that a failure counts against, each with its failures in a minute.
+    fn budgets(
+        &self,
+        source: IpAddr,
+        user: &str,
+        failures_per_minute: u32,
+    ) -> [Option<(Places<'_, AtomicU64>, u32)>; 3] {
+        let network = network(source);
+        let times = |factor| failures_per_minute.saturating_mul(factor);
+        [
+            Some((self.pairs.of(self.hash((network, user))), failures_per_minute)),
+            Some((self.sources.of(self.hash(network)), times(SOURCE_FACTOR))),
+            site(source).map(|site| (self.sites.of(self.hash(site)), times(SITE_FACTOR))),
+        ]
+    }
+
+    fn hash(&self, key: impl Hash) -> u64 {
+        self.key.hash_one(key)
     }
 }
 
@@ -103,18 +171,43 @@ impl Default for Throttle {
     }
 }
 
-/// A check that runs.
+/// A check that waits or runs.
 pub struct Running {
     throttle: Arc<Throttle>,
-    source: IpAddr,
+    hash: u64,
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        for place in self.throttle.places(self.source) {
-            place.running.fetch_sub(1, Ordering::Relaxed);
+        for place in self.throttle.running.of(self.hash) {
+            place.fetch_sub(1, Ordering::Relaxed);
         }
     }
+}
+
+/// Two rows of places.
+struct Rows<T>([Box<[T]>; 2]);
+
+/// The places of one key, one in each row.
+type Places<'a, T> = [&'a T; 2];
+
+impl<T: Default> Rows<T> {
+    fn new() -> Rows<T> {
+        let row = || std::iter::repeat_with(T::default).take(ROW_PLACES).collect();
+        Rows([row(), row()])
+    }
+
+    fn of(&self, hash: u64) -> Places<'_, T> {
+        let Rows([first, second]) = self;
+        [&first[hash as usize % ROW_PLACES], &second[(hash >> 32) as usize % ROW_PLACES]]
+    }
+}
+
+/// What counts for a key: what collides with it can only have added to one of its places.
+fn lower(places: Places<'_, AtomicU64>) -> u64 {
+    // Relaxed, here and elsewhere: a word carries all of its own state, and no other memory hangs on it.
+    let [first, second] = places.map(|place| place.load(Ordering::Relaxed));
+    first.min(second)
 }
 
 /// What counts as one source: the address of IPv4, the /64 of IPv6 (with the rest zero).
@@ -122,6 +215,14 @@ fn network(source: IpAddr) -> IpAddr {
     match source.to_canonical() {
         IpAddr::V4(address) => IpAddr::V4(address),
         IpAddr::V6(address) => IpAddr::V6((address.to_bits() >> 64 << 64).into()),
+    }
+}
+
+/// What is handed to a site as a whole (RFC 6177): the /48 of IPv6. An address of IPv4 has no such thing.
+fn site(source: IpAddr) -> Option<Ipv6Addr> {
+    match source.to_canonical() {
+        IpAddr::V4(_) => None,
+        IpAddr::V6(address) => Some((address.to_bits() >> 80 << 80).into()),
     }
 }
 
@@ -144,11 +245,16 @@ mod tests {
     }
 
     fn fail(throttle: &Throttle, text: &str, times: u32, now: Nanos) {
-        (0..times).for_each(|_| throttle.failed(source(text), PER_MINUTE, now));
+        (0..times).for_each(|_| throttle.failed(source(text), "ann", PER_MINUTE, now));
     }
 
     fn check(throttle: &Throttle, text: &str, now: Nanos) -> Result<(), Duration> {
-        throttle.check(source(text), PER_MINUTE, now)
+        throttle.check(source(text), "ann", PER_MINUTE, now)
+    }
+
+    /// Fails so often from one address, each time for another user.
+    fn fail_for_many(throttle: &Throttle, text: &str, times: u32, now: Nanos) {
+        (0..times).for_each(|n| throttle.failed(source(text), &format!("{text} {n}"), PER_MINUTE, now));
     }
 
     #[test]
@@ -186,12 +292,12 @@ mod tests {
         for per_minute in [1u32, 100_000] {
             let client = IpAddr::from(per_minute.to_be_bytes());
             for _ in 0..per_minute {
-                assert_eq!(throttle.check(client, per_minute, START), Ok(()));
-                throttle.failed(client, per_minute, START);
+                assert_eq!(throttle.check(client, "ann", per_minute, START), Ok(()));
+                throttle.failed(client, "ann", per_minute, START);
             }
             let span = MINUTE / per_minute;
-            assert_eq!(throttle.check(client, per_minute, START), Err(span));
-            assert_eq!(throttle.check(client, per_minute, START + span), Ok(()));
+            assert_eq!(throttle.check(client, "ann", per_minute, START), Err(span));
+            assert_eq!(throttle.check(client, "ann", per_minute, START + span), Ok(()));
         }
     }
 
@@ -214,11 +320,60 @@ mod tests {
     }
 
     #[test]
+    fn who_fails_for_one_user_may_still_be_another() {
+        let throttle = Throttle::new();
+        fail(&throttle, "192.0.2.1", PER_MINUTE, START);
+        let other = |text| throttle.check(source(text), "bob", PER_MINUTE, START);
+        assert_eq!((check(&throttle, "192.0.2.1", START), other("192.0.2.1")), (Err(SPAN), Ok(())));
+        assert_eq!(check(&throttle, "192.0.2.2", START), Ok(()), "nobody locks ann out elsewhere");
+    }
+
+    #[test]
+    fn a_source_has_a_budget_for_all_its_users() {
+        let throttle = Throttle::new();
+        let all = PER_MINUTE * SOURCE_FACTOR;
+        fail_for_many(&throttle, "192.0.2.1", all - 1, START);
+        assert_eq!(check(&throttle, "192.0.2.1", START), Ok(()));
+        fail_for_many(&throttle, "192.0.2.1", 1, START);
+        assert_eq!(check(&throttle, "192.0.2.1", START), Err(MINUTE / all));
+        throttle.succeeded(source("192.0.2.1"), START);
+        assert_eq!(check(&throttle, "192.0.2.1", START), Err(MINUTE / all), "a success buys no guesses");
+        assert_eq!(check(&throttle, "192.0.2.2", START), Ok(()));
+    }
+
+    #[test]
+    fn a_site_has_a_budget_that_sources_in_good_standing_do_not_need() {
+        let throttle = Throttle::new();
+        for network in 0..PER_MINUTE * SITE_FACTOR {
+            fail(&throttle, &format!("2001:db8:1:{network:x}::1"), 1, START);
+        }
+        let (stranger, known) = ("2001:db8:1:f000::1", "2001:db8:1:f001::1");
+        throttle.succeeded(source(known), START);
+        assert!(check(&throttle, stranger, START).is_err() && check(&throttle, known, START).is_ok());
+        assert_eq!(check(&throttle, "2001:db8:2::1", START), Ok(()), "another site");
+        assert!(check(&throttle, known, START + STANDING).is_ok(), "it is all forgiven by then");
+    }
+
+    #[test]
+    fn a_source_is_in_good_standing_for_a_day() {
+        let throttle = Throttle::new();
+        let ann = source("192.0.2.1");
+        assert!(!throttle.is_in_standing(ann, START));
+        throttle.succeeded(ann, START);
+        let last = Nanos((START + STANDING).0 - 1);
+        assert!(throttle.is_in_standing(ann, last) && !throttle.is_in_standing(ann, START + STANDING));
+        assert!(!throttle.is_in_standing(source("192.0.2.2"), START));
+        throttle.succeeded(ann, last);
+        assert!(throttle.is_in_standing(ann, START + STANDING), "renewed");
+    }
+
+    #[test]
     fn offenders_hardly_ever_hit_bystanders() {
         let throttle = Throttle::new();
         (0..100).for_each(|n| fail(&throttle, &format!("198.51.100.{n}"), 2 * PER_MINUTE, START));
         let bystanders = (0..10_000u32).map(|n| IpAddr::from((0x0a00_0000 + n).to_be_bytes()));
-        let hit = bystanders.filter(|address| throttle.check(*address, PER_MINUTE, START).is_err()).count();
+        let hit =
+            bystanders.filter(|address| throttle.check(*address, "ann", PER_MINUTE, START).is_err()).count();
         // 0.09 are expected; five or more come once in twenty million runs.
         assert!(hit < 5, "{hit} bystanders of 10,000 were turned away");
     }
@@ -235,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn checks_that_run_are_bounded_by_source() {
+    fn checks_under_way_are_bounded_by_source() {
         let throttle = Arc::new(Throttle::new());
         let enter = |text| throttle.enter(source(text), 2);
         let (first, second) = (enter("192.0.2.1"), enter("192.0.2.1"));

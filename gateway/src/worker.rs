@@ -292,7 +292,6 @@ impl<H: Future<Output = ()>, E: Future<Output = ()>> Worker<H, E> {
         for (configured, entrance) in added {
             self.doors.open(configured, entrance, &current);
         }
-        self.local.authenticator.adopt(&snapshot);
         let (mut relays, mut meter) = (self.local.relays.borrow_mut(), self.local.meter.borrow_mut());
         relays.set_deadlines(RelayDeadlines::from(&snapshot.config.timeouts), &meter);
         relays.close_where(&mut meter, |meter, flow| {

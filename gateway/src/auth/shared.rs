@@ -1,12 +1,13 @@
-//! What all threads share for checking credentials: the pool that hashes, its memo, and the throttle.
+//! What all threads share for checking credentials: the pool that hashes, and the throttle.
 //!
-//! Promises: a failure counts against its source even if the client has left; a secret is wiped when its
-//! check has ended or was refused; one source fills at most half of the queue. Leaves to others: who waits
-//! for a result (`auth.rs`), and that the pool hashes one at a time, which bounds memory and CPU (`jobs.rs`).
+//! Promises: checks are made one after another, and each asks the throttle at its turn, so that of any number
+//! that come at once no more are looked at than the budgets have; a failure counts against its source even if
+//! the client has left; a secret is wiped when its check has ended or was refused; one source fills at most
+//! half of the queue. Leaves to others: who waits for a result (`auth.rs`).
 
 use std::io;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use blake2::Blake2sMac256;
@@ -15,20 +16,15 @@ use engine::pool::{JobHandle, Pool};
 use sys::clock::monotonic;
 use zeroize::Zeroizing;
 
-use crate::expiring::Expiring;
+use super::remembered::{Proof, Remembered};
 use crate::jobs::HASHING;
 use crate::settings::Auth;
 use crate::throttle::Throttle;
 use crate::users::{HashMemory, PasswordHash};
 
-/// A keyed hash over a user's name, his stored hash and a secret. The key is random per process and leaves it
-/// never, so it says nothing about the secret.
+/// A keyed hash over a user's name, their stored hash and a secret. The key is random per process and leaves
+/// it never, so it says nothing about the secret.
 pub(super) type Mac = [u8; 32];
-
-/// Passwords found right that are remembered here: as many as are checked in the time below, and more.
-const MEMO_ENTRIES: usize = 1024;
-/// For how long: until the other threads have asked for those that the first one asked for.
-const MEMO_TTL: Duration = Duration::from_secs(10);
 
 /// See the file's header.
 pub struct AuthShared {
@@ -37,8 +33,7 @@ pub struct AuthShared {
     /// Checks of one source that may wait or run.
     per_source_max: u32,
     throttle: Arc<Throttle>,
-    /// Locked by whoever hashes, one at a time, as is the next.
-    memo: Mutex<Expiring<Mac, ()>>,
+    /// Locked by the thread that makes a check: one at a time, of which the budgets make use.
     memory: Mutex<HashMemory>,
 }
 
@@ -48,9 +43,24 @@ pub(super) struct Check {
     pub(super) hash: PasswordHash,
     /// The user has no password; the hash is there to take as long as one.
     pub(super) is_decoy: bool,
+    /// The credentials were right in the last day: no guess, so the throttle is not asked.
+    pub(super) is_known: bool,
+    /// The name as the client gave it.
+    pub(super) user: Box<str>,
     pub(super) secret: Zeroizing<Vec<u8>>,
     pub(super) source: IpAddr,
     pub(super) failures_per_minute: u32,
+    /// Where it is remembered if it is right.
+    pub(super) remembered: Arc<Remembered>,
+}
+
+/// How a check ended.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Verdict {
+    Right,
+    Wrong,
+    /// It was not made: others that came before it used a budget up. It may be made after so long.
+    Throttled(Duration),
 }
 
 impl AuthShared {
@@ -66,7 +76,6 @@ impl AuthShared {
             pool,
             per_source_max: settings.hash_queue.div_ceil(2),
             throttle: Arc::new(Throttle::new()),
-            memo: Mutex::new(Expiring::with_places(MEMO_ENTRIES)),
             memory: Mutex::default(),
         })
     }
@@ -86,44 +95,49 @@ impl AuthShared {
         mac.finalize_fixed().into()
     }
 
+    /// Whether `check` may be made now.
+    ///
+    /// # Errors
+    /// How long it must wait.
+    pub(super) fn ask_throttle(&self, check: &Check) -> Result<(), Duration> {
+        if check.is_known {
+            return Ok(());
+        }
+        self.throttle.check(check.source, &check.user, check.failures_per_minute, monotonic())
+    }
+
     /// Queues `check`; `None` if the queue is full, or half full of checks for the same source.
-    pub(super) fn submit(self: &Arc<Self>, check: Box<Check>) -> Option<JobHandle<bool>> {
+    pub(super) fn submit(self: &Arc<Self>, check: Box<Check>) -> Option<JobHandle<Verdict>> {
         let running = self.throttle.enter(check.source, self.per_source_max)?;
         let shared = Arc::clone(self);
         let job = move || {
-            let right = shared.perform(&check);
+            let verdict = shared.perform(&check);
             drop(running);
-            right
+            verdict
         };
         self.pool.run(HASHING, job).ok()
     }
 
-    /// On the thread that hashes.
-    fn perform(&self, check: &Check) -> bool {
-        if self.memo().value(hash_of(&check.key), |known| *known == check.key, monotonic()).is_some() {
-            return true;
+    /// On a thread of the pool.
+    fn perform(&self, check: &Check) -> Verdict {
+        let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        // What came before it may have shown it right, for a client of another thread, or used up a budget.
+        if check.remembered.proof(&check.key, monotonic()) == Proof::Recent {
+            return Verdict::Right;
+        }
+        if let Err(wait) = self.ask_throttle(check) {
+            return Verdict::Throttled(wait);
         }
         // The hash is made for a decoy too: that is what a decoy is for.
-        let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
-        let right = check.hash.verify_in(&mut memory, &check.secret) && !check.is_decoy;
-        drop(memory);
+        let is_right = check.hash.verify_in(&mut memory, &check.secret) && !check.is_decoy;
         let now = monotonic();
-        match right {
-            true => self.memo().insert(hash_of(&check.key), check.key, (), now + MEMO_TTL),
-            false => self.throttle.failed(check.source, check.failures_per_minute, now),
+        if is_right {
+            check.remembered.insert(&check.key, now);
+            return Verdict::Right;
         }
-        right
+        self.throttle.failed(check.source, &check.user, check.failures_per_minute, now);
+        Verdict::Wrong
     }
-
-    fn memo(&self) -> MutexGuard<'_, Expiring<Mac, ()>> {
-        // A panic leaves at worst a key that is missing.
-        self.memo.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Where a table keeps the key, which is as random as any hash of it.
-pub(super) fn hash_of(key: &Mac) -> u64 {
-    u64::from_le_bytes(*key.first_chunk().expect("a MAC has 32 bytes"))
 }
 
 #[cfg(test)]
@@ -136,9 +150,12 @@ mod tests {
             key,
             hash: hash.clone(),
             is_decoy,
+            is_known: false,
+            user: "ann".into(),
             secret,
             source: [192, 0, 2, 1].into(),
-            failures_per_minute: 20,
+            failures_per_minute: 1,
+            remembered: Arc::new(Remembered::new(&Auth::default())),
         }
     }
 
@@ -149,18 +166,31 @@ mod tests {
     #[test]
     fn a_check_that_another_thread_asked_for_is_not_hashed_again() {
         let (shared, hash) = (shared(), PasswordHash::make("open sesame").unwrap());
-        assert!(!shared.perform(&check([1; 32], &hash, "wrong", false)));
-        assert!(shared.perform(&check([1; 32], &hash, "open sesame", false)));
-        // Hashed again, this secret would be wrong: the memo answers for the key.
-        assert!(shared.perform(&check([1; 32], &hash, "wrong", false)));
-        assert!(!shared.perform(&check([2; 32], &hash, "wrong", false)));
+        let mut check = check([1; 32], &hash, "open sesame", false);
+        assert_eq!(shared.perform(&check), Verdict::Right);
+        // Hashed again, this secret would be wrong: the key is remembered.
+        check.secret = b"wrong".to_vec().into();
+        assert_eq!(shared.perform(&check), Verdict::Right);
+        check.key = [2; 32];
+        assert_eq!(shared.perform(&check), Verdict::Wrong);
+    }
+
+    #[test]
+    fn a_budget_that_is_used_up_meanwhile_ends_a_check_unless_its_credentials_are_known() {
+        let (shared, hash) = (shared(), PasswordHash::make("open sesame").unwrap());
+        assert_eq!(shared.perform(&check([1; 32], &hash, "wrong", false)), Verdict::Wrong);
+        let mut late = check([2; 32], &hash, "open sesame", false);
+        assert!(matches!(shared.perform(&late), Verdict::Throttled(_)));
+        late.is_known = true;
+        assert_eq!(shared.perform(&late), Verdict::Right);
     }
 
     #[test]
     fn a_decoy_is_never_right() {
         let (shared, hash) = (shared(), PasswordHash::make("open sesame").unwrap());
-        assert!(!shared.perform(&check([1; 32], &hash, "open sesame", true)));
-        assert!(!shared.perform(&check([1; 32], &hash, "open sesame", true)));
+        let decoy = check([1; 32], &hash, "open sesame", true);
+        assert_eq!(shared.perform(&decoy), Verdict::Wrong);
+        assert!(matches!(shared.perform(&decoy), Verdict::Throttled(_)), "and counts");
     }
 
     #[test]

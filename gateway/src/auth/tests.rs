@@ -33,12 +33,11 @@ fn user(name: &str, settings: &str) -> String {
     format!("[[user]]\nname = \"{name}\"\nallow = [\"example.com:443\"]\n{settings}\n")
 }
 
-fn snapshot(text: &str) -> Snapshot {
+fn config(text: &str) -> Config {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("tollgate.toml");
     std::fs::write(&path, text).unwrap();
-    let config = Config::load(&Given { path: Some(path), ..Given::default() }).unwrap();
-    Snapshot::first(config, Budget::new(Vec::new()))
+    Config::load(&Given { path: Some(path), ..Given::default() }).unwrap()
 }
 
 /// An authenticator with its hashing thread.
@@ -52,13 +51,17 @@ type Verify<'a> = Pin<Box<dyn Future<Output = Result<UserIndex, AuthError>> + 'a
 
 impl House {
     fn new(text: &str) -> House {
-        let snapshot = snapshot(text);
+        let snapshot = Snapshot::first(config(text), Budget::new(Vec::new()));
         let settings = &snapshot.config.auth;
         let queue_max = settings.hash_queue as usize;
         let pool = crate::jobs::start(queue_max).unwrap();
         let shared = Arc::new(AuthShared::new(pool.clone(), settings).unwrap());
-        let authenticator = Authenticator::new(shared, &snapshot);
+        let authenticator = Authenticator::new(shared);
         House { snapshot, pool, authenticator }
+    }
+
+    fn reload(&mut self, text: &str) {
+        self.snapshot = self.snapshot.next(config(text));
     }
 
     /// The hashing thread stops until something is sent.
@@ -101,7 +104,7 @@ impl House {
         assert_eq!(self.show(block_on(self.verify(user, secret, CLIENT))), expected, "{user}");
     }
 
-    /// Checks that the hashing thread has done so far, memo look-ups included.
+    /// Checks that the hashing thread has done so far.
     fn done(&self) -> u64 {
         // What came before this job is counted when it runs.
         let (count, counted) = mpsc::channel();
@@ -146,21 +149,24 @@ fn who_gets_in() {
 
 #[test]
 fn what_was_right_is_remembered_until_other_settings_or_a_new_password() {
-    let mut house = House::new(&user("ann", &password("open sesame")));
+    let ann = user("ann", &password("open sesame"));
+    let mut house = House::new(&ann);
     let done = house.done();
     (0..10).for_each(|_| house.check("ann", "open sesame", "ann"));
     assert_eq!(house.done(), done + 2, "one check, and the counting one");
-    house.authenticator.adopt(&house.snapshot);
+    house.reload(&(ann.clone() + &user("bob", &token())));
     (0..10).for_each(|_| house.check("ann", "open sesame", "ann"));
     assert_eq!(house.done(), done + 3, "a reload forgets nothing");
-    house.authenticator.adopt(&snapshot("[auth]\ncache_ttl = \"1h\"\n"));
+    house.reload(&("[auth]\ncache_ttl = \"1h\"\n".to_owned() + &ann));
     (0..10).for_each(|_| house.check("ann", "open sesame", "ann"));
     assert_eq!(house.done(), done + 5);
-    house.snapshot = snapshot(&user("ann", &password("correct horse")));
+    house.reload(&user("ann", &password("correct horse")));
     house.check("ann", "open sesame", "Wrong");
     house.check("ann", "correct horse", "ann");
-    house.snapshot = snapshot(&user("ann", &(password("correct horse") + "disabled = true\n")));
+    house.reload(&user("ann", &(password("correct horse") + "disabled = true\n")));
     house.check("ann", "correct horse", "Disabled");
+    house.reload(&user("ann", &token()));
+    house.check("ann", "correct horse", "Wrong");
 }
 
 #[test]
@@ -214,23 +220,72 @@ fn clients_outlive_the_one_they_waited_behind() {
     assert!(house.authenticator.flights.borrow().is_empty());
 }
 
+/// Whether the outcome is that it was throttled, for a while that makes sense.
+#[track_caller]
+fn check_throttled(outcome: Result<UserIndex, AuthError>) {
+    let Err(AuthError::Throttled { retry_after_s }) = outcome else { panic!("{outcome:?}") };
+    assert!((1..=60).contains(&retry_after_s), "{retry_after_s}");
+}
+
 #[test]
-fn a_failure_counts_for_every_client_and_even_if_it_left() {
+fn a_failure_counts_even_if_its_client_left() {
     let text = "[auth]\nfailures_per_minute = 2\n".to_owned() + &user("ann", &password("open sesame"));
     let house = House::new(&text);
     let go = house.stop_hashing();
     drop(house.begin("ann", "wrong", CLIENT));
     drop(house.begin("ann", "also wrong", CLIENT));
-    let [first, second, third] = [(); 3].map(|()| house.begin("ann", "wrong again", "192.0.2.2"));
     go.send(()).unwrap();
-    assert_eq!([first, second, third].map(|client| house.show(block_on(client))), ["Wrong"; 3]);
     house.done();
-    for source in [CLIENT, "192.0.2.2"] {
-        let outcome = block_on(house.verify("ann", "open sesame", source));
-        let Err(AuthError::Throttled { retry_after_s }) = outcome else { panic!("{outcome:?}") };
-        assert!((1..=60).contains(&retry_after_s), "{retry_after_s}");
-    }
+    check_throttled(block_on(house.verify("ann", "open sesame", CLIENT)));
     assert_eq!(house.show(block_on(house.verify("ann", "open sesame", "192.0.2.3"))), "ann");
+}
+
+/// 25 wrong passwords of one user kept all who shared their address from logging in, with whatever
+/// credentials. A budget is now one user's at one source; and what was right before passes whatever came
+/// from its source.
+#[test]
+fn wrong_passwords_keep_out_who_sent_them_and_no_other() {
+    let users = [user("ann", &password("open sesame")), user("bob", &password("correct horse"))].concat();
+    let house = House::new(&("[auth]\nfailures_per_minute = 1\n".to_owned() + &users));
+    house.check("ann", "open sesame", "ann");
+    house.check("ann", "wrong", "Wrong");
+    (0..24).for_each(|n| check_throttled(block_on(house.verify("ann", &format!("wrong {n}"), CLIENT))));
+    house.check("bob", "correct horse", "bob");
+    house.check("ann", "open sesame", "ann");
+    // Of names that do not exist there are any number: the source's own budget ends that, for new ones.
+    (0..9).for_each(|n| house.check(&format!("eve{n}"), "wrong", "Wrong"));
+    check_throttled(block_on(house.verify("eve", "wrong", CLIENT)));
+    house.check("ann", "open sesame", "ann");
+    house.check("bob", "correct horse", "bob");
+}
+
+/// 32 wrong passwords at once were all looked at, because none had failed when the last one came.
+#[test]
+fn wrong_passwords_that_come_at_once_do_not_exceed_the_budget() {
+    let text = "[auth]\nfailures_per_minute = 2\n".to_owned() + &user("ann", &password("open sesame"));
+    let house = House::new(&text);
+    let go = house.stop_hashing();
+    let clients: Vec<_> = (0..32).map(|n| house.begin("ann", &format!("wrong {n}"), CLIENT)).collect();
+    go.send(()).unwrap();
+    let outcomes: Vec<_> = clients.into_iter().map(block_on).collect();
+    assert_eq!(outcomes[..2], [Err(AuthError::Wrong); 2]);
+    outcomes[2..].iter().for_each(|outcome| check_throttled(*outcome));
+}
+
+#[test]
+fn a_client_behind_one_whose_source_was_throttled_takes_its_place() {
+    let text = "[auth]\nfailures_per_minute = 1\n".to_owned() + &user("ann", &password("open sesame"));
+    let house = House::new(&text);
+    let go = house.stop_hashing();
+    let wrong = house.begin("ann", "wrong", CLIENT);
+    let first = house.begin("ann", "open sesame", CLIENT);
+    let [same, other] = [CLIENT, "192.0.2.2"].map(|source| house.begin("ann", "open sesame", source));
+    go.send(()).unwrap();
+    assert_eq!(block_on(wrong), Err(AuthError::Wrong));
+    check_throttled(block_on(first));
+    check_throttled(block_on(same));
+    assert_eq!(house.show(block_on(other)), "ann");
+    house.check("ann", "open sesame", "ann");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Attacks on the identity of users: credentials that are wrong, guessed, or left out.
 //!
-//! Promises: credentials come before the source's address, on every protocol.
+//! Promises: credentials come before the source's address, on every protocol; wrong passwords keep out nobody
+//! but who sends them, however many come at once.
 
 use std::io::Write;
 use std::net::{Ipv4Addr, TcpStream};
@@ -129,4 +130,57 @@ fn wrong_credentials_are_refused_from_a_trusted_network_too() {
     gateway.await_metric("tollgate_connections_active", 0.0);
     gateway.stop();
     assert_eq!((gateway.usage_of("app1").1, gateway.usage_of("net").1), (9, 13));
+}
+
+/// Two users who share an address, one of whom is being guessed.
+fn gateway_of_two(settings: &str) -> Gateway {
+    let room = Room::new(settings);
+    room.add_user("ann", "open sesame", "--allow 127.0.0.0/8");
+    room.add_user("bob", "correct horse", "--allow 127.0.0.0/8");
+    Gateway::start_in(room)
+}
+
+/// A neighbour behind the same address sends wrong passwords of one user. All who shared the address were
+/// then refused, whoever they were and however right: 25 requests a minute kept an office out. Now they cost
+/// the guesser the guessed user at that address; to keep out a user who was never in takes ten times as many
+/// names and hashes, and whoever was in stays in.
+#[test]
+fn wrong_passwords_of_one_user_keep_no_other_out() {
+    let gateway = gateway_of_two("[auth]\nfailures_per_minute = 2\n");
+    let destination = Destination::echo();
+    let target = destination.address.to_string();
+    let ask = |user: &str, secret: &str| ask_http(&gateway, STRANGER, Some((user, secret)), &target).1;
+    // Connections fall to either thread.
+    let bob_is_in = || (0..12).for_each(|n| assert_eq!(ask("bob", "correct horse"), 200, "{n}"));
+    assert_eq!(ask("bob", "correct horse"), 200);
+    let statuses: Vec<u16> = (0..25).map(|n| ask("ann", &format!("wrong {n}"))).collect();
+    assert!(statuses.starts_with(&[407, 407]) && statuses.contains(&429), "{statuses:?}");
+    bob_is_in();
+    // The source's own budget: other names, until no new one is looked at.
+    assert!((0..25).any(|n| ask(&format!("eve{n}"), "wrong") == 429));
+    bob_is_in();
+    // Who knows the name alone locks nothing: ann is let in at another address.
+    let (_, status) = ask_http(&gateway, TRUSTED, Some(("ann", "open sesame")), &target);
+    assert_eq!(status, 200);
+}
+
+/// Guesses that come at once were all looked at, because none had failed when the last one came: 32 instead
+/// of what the budget says, each minute. They are now asked for their budget one after another.
+#[test]
+fn guesses_that_come_at_once_do_not_exceed_the_budget() {
+    let gateway = gateway_of_two("[auth]\nfailures_per_minute = 2\n");
+    let guesses: Vec<TcpStream> = (0..32)
+        .map(|n| {
+            let mut stream = connect_from(STRANGER, gateway.listeners[0]);
+            let secret = basic("ann", &format!("wrong {n}"));
+            let head = "CONNECT 127.0.0.1:9 HTTP/1.1\r\nHost: 127.0.0.1:9\r\nProxy-Authorization: ";
+            write!(stream, "{head}{secret}\r\n\r\n").unwrap();
+            stream
+        })
+        .collect();
+    let looked_at = guesses.into_iter().map(|mut stream| read_answer(&mut stream).status);
+    let looked_at = looked_at.inspect(|status| assert!([407, 429].contains(status), "{status}"));
+    // A budget of two in a minute gives one more every 30 seconds.
+    let count = looked_at.filter(|status| *status == 407).count();
+    assert!((2..=3).contains(&count), "{count} guesses were looked at");
 }
