@@ -4,6 +4,7 @@
 //! queued ones too, are never lost to a reload, except those of users who are gone. Leaves to others: reading
 //! and checking the new configuration (`config`).
 
+use std::collections::HashMap;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,9 +13,10 @@ use std::time::Duration;
 
 use sys::clock;
 
-use crate::config::{Config, Listener};
+use crate::config::{Config, Listener, User};
 use crate::server::{Gateway, Listening, StartError, listen};
 use crate::settings::{Accept, Admin, Dns, Ledger, Log, Threads};
+use crate::users::UserName;
 use crate::worker::Order;
 
 /// How long a reload waits for an address in use: a listener that was removed stays for a moment, for
@@ -33,6 +35,12 @@ const _: () = assert!((DOORS_MAX as usize) <= crate::wake::INDEXES);
 /// What a reload changed.
 #[derive(Debug, Default)]
 pub struct Changes {
+    /// Users who are new, in the order of the configuration.
+    pub users_added: Vec<UserName>,
+    /// Users who are gone.
+    pub users_removed: Vec<UserName>,
+    /// Users of whom something is written differently; what a set of destinations holds is not.
+    pub users_changed: Vec<UserName>,
     /// Listeners that were added, as configured.
     pub added: Vec<SocketAddr>,
     /// Listeners that were retired.
@@ -53,7 +61,12 @@ impl Gateway {
             let stays = |address: &SocketAddr| config.listeners.iter().any(|l| l.address == *address);
             self.listening.keys().copied().filter(|address| !stays(address)).collect()
         };
+        let (before, after) = (&self.snapshot.config.users, &config.users);
+        let (users_added, users_changed) = new_and_changed(before, after);
         let changes = Changes {
+            users_added,
+            users_removed: new_and_changed(after, before).0,
+            users_changed,
             added: added.iter().map(|listening| listening.configured).collect(),
             removed: removed.clone(),
             needs_restart: self.fixed.differing(&config),
@@ -113,6 +126,20 @@ impl Gateway {
     fn free_retired(&mut self) {
         self.retired.retain(|snapshot| Arc::strong_count(snapshot) > 1);
     }
+}
+
+/// The users of `after` who are not in `before`, and those who are and differ.
+fn new_and_changed(before: &[User], after: &[User]) -> (Vec<UserName>, Vec<UserName>) {
+    let known: HashMap<&str, &User> = before.iter().map(|user| (&*user.name, user)).collect();
+    let (mut new, mut changed) = (Vec::new(), Vec::new());
+    for user in after {
+        match known.get(&*user.name) {
+            None => new.push(user.name.clone()),
+            Some(known) if !known.is_written_as(user) => changed.push(user.name.clone()),
+            Some(_) => {}
+        }
+    }
+    (new, changed)
 }
 
 /// Settings that take effect with a start only.

@@ -110,7 +110,7 @@ impl UserFile {
     pub fn to_toml(&self) -> String {
         let mut text = String::from(
             "# A user of Tollgate. The name of the file is the user's name; the settings are those of\n\
-             # [[user]], without its header. After a change, send SIGHUP to a running `tollgate serve`.\n",
+             # [[user]], without its header. A running gateway takes a change up by `tollgate reload`.\n",
         );
         let mut line = |key: &str, value: &str| text.push_str(&format!("{key} = {value}\n"));
         if let Some(credential) = &self.credential {

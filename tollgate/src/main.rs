@@ -13,9 +13,12 @@ use clap::{Parser, Subcommand};
 use gateway::config::{ConfigErrors, Severity};
 use gateway::users::FirstStartError;
 
-use commands::{Context, EXIT_CONFIGURATION, check, doctor, explain, ledger, serve, top, usage, user};
+use commands::{
+    Context, EXIT_CONFIGURATION, check, doctor, explain, ledger, reload, serve, top, usage, user,
+};
 
 mod commands;
+mod control;
 mod voice;
 
 /// A metered egress gateway: who may go where, and who used how much.
@@ -35,6 +38,8 @@ const EXIT_CODES: &str = "Exit codes: 0 fine, 1 failed, 2 wrong usage, 78 wrong 
 enum Command {
     /// Serve: admit, relay and record, until SIGTERM or Ctrl-C.
     Serve(serve::Options),
+    /// Have a running gateway take up its configuration, and tell what changed. Exit code 1 if it refuses.
+    Reload(reload::Options),
     /// Check the configuration and report every error in it.
     Check(check::Options),
     /// Add, list, disable users, or change their passwords.
@@ -65,6 +70,7 @@ fn dispatch(config: Option<PathBuf>, command: Command) -> anyhow::Result<ExitCod
     let context = Context { config };
     match command {
         Command::Serve(options) => serve::run(&context, options),
+        Command::Reload(options) => reload::run(&context, options),
         Command::Check(options) => check::run(&context, &options),
         Command::User(command) => user::run(&context, &command),
         Command::Usage(options) => usage::run(&context, &options),

@@ -45,6 +45,21 @@ pub struct User {
     pub file: Option<PathBuf>,
 }
 
+impl User {
+    /// Whether the same is written of `other`, in whatever file.
+    pub(crate) fn is_written_as(&self, other: &User) -> bool {
+        let User { name, index: _, credential, from, allow, deny, connections_max, disabled, file: _ } =
+            other;
+        self.name == *name
+            && self.credential == *credential
+            && self.from == *from
+            && self.allow == *allow
+            && self.deny == *deny
+            && self.connections_max == *connections_max
+            && self.disabled == *disabled
+    }
+}
+
 /// Complains about users who cannot be told apart, or not be recognised at all.
 pub(super) fn check(written: &Written, report: &mut Report) {
     let mut seen: HashMap<&str, &WrittenUser> = HashMap::new();

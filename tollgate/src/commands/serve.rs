@@ -1,15 +1,13 @@
-//! `tollgate serve`: the gateway in the foreground, and the signals that move it.
+//! `tollgate serve`: the gateway in the foreground, and what it is asked while it runs.
 //!
-//! Promises: HUP puts a new configuration in place or leaves everything as it was; TERM and Ctrl-C drain, a
-//! second one ends the patience; what is printed at the start is all that a newcomer needs. Leaves to others:
-//! everything that happens on the way of a connection (`gateway`).
+//! Promises: HUP and `tollgate reload` put a new configuration in place or leave everything as it was; TERM
+//! and Ctrl-C drain, a second one ends the patience; what is printed at the start is all that a newcomer
+//! needs. Leaves to others: everything that happens on the way of a connection (`gateway`).
 
 use std::io::Write;
 use std::net::SocketAddr;
-use std::path::Path;
 use std::process::ExitCode;
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
-use std::thread;
+use std::sync::Arc;
 use std::time::Duration;
 
 use admin::Admin;
@@ -23,7 +21,12 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
 use super::{Context, doctor};
+use crate::control::Control;
 use crate::voice::Voice;
+use events::{Event, Events};
+
+mod events;
+mod reload;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -58,9 +61,12 @@ pub(crate) fn run(context: &Context, options: Options) -> anyhow::Result<ExitCod
     let Started { mut gateway, admin, outlook } = started?;
     // Whoever started us may not read what we say; that is no reason to stop.
     let _ = greet(&gateway, &admin, &outlook, first.as_ref());
-    let (signals, voice) = (watched(signals), Voice::new());
-    let was_asked = serve_signals(&mut gateway, &mut given, &signals, &voice);
-    let ended = end(gateway, admin, &signals, &voice);
+    let (events, voice) = (Events::watch(signals, Arc::clone(gateway.log())), Voice::new());
+    let control = open_control(&gateway, &events, &voice);
+    let was_asked = serve_events(&mut gateway, &mut given, &events, &voice);
+    // Before the ledger's directory may be another process's.
+    drop(control);
+    let ended = end(gateway, admin, &events, &voice);
     voice.finish();
     // Whoever watches over us is to start another.
     ended.map(|code| if was_asked { code } else { ExitCode::FAILURE })
@@ -85,26 +91,32 @@ fn start(given: &Given) -> anyhow::Result<Started> {
     Ok(Started { gateway, admin, outlook })
 }
 
-/// Signals as a channel, so that they can be awaited with a time limit.
-fn watched(mut signals: Signals) -> Receiver<i32> {
-    // Signals that arrive faster than they are obeyed wait in the kernel, where equal ones become one.
-    let (sender, receiver) = mpsc::sync_channel(1);
-    // The thread lives as long as the process: a signal is delivered whenever it comes.
-    thread::spawn(move || signals.forever().try_for_each(|signal| sender.send(signal)));
-    receiver
+/// Opens the control socket. A gateway without one serves all the same, and reloads at SIGHUP.
+fn open_control(gateway: &Gateway, events: &Events, voice: &Voice) -> Option<Control> {
+    let directory = &gateway.config().ledger.directory;
+    let opened = Control::open(directory, events.hear());
+    let tell = |error: &std::io::Error| {
+        let place = directory.display();
+        voice.say(format!("no control socket in {place}, so `tollgate reload` finds no gateway: {error}"));
+    };
+    opened.inspect_err(tell).ok()
 }
 
-/// Obeys signals until one asks for the end; `false` if the ledger asked for it.
-fn serve_signals(gateway: &mut Gateway, given: &mut Given, signals: &Receiver<i32>, voice: &Voice) -> bool {
+/// Obeys until the end is asked for; `false` if the ledger asked for it.
+fn serve_events(gateway: &mut Gateway, given: &mut Given, events: &Events, voice: &Voice) -> bool {
     let (mut told, mut stuck_looks) = (Told::default(), 0);
     // A reload does not change it.
     let on_failure = gateway.config().ledger.on_failure;
     loop {
-        match signals.recv_timeout(LEDGER_LOOK) {
-            Ok(SIGHUP) => reload(gateway, given, voice),
-            Ok(SIGUSR1) => gateway.log().reopen(),
-            Ok(_) | Err(RecvTimeoutError::Disconnected) => return true,
-            Err(RecvTimeoutError::Timeout) => {}
+        match events.next(LEDGER_LOOK) {
+            Some(Event::Reload(request)) => {
+                let outcome = reload::reload(gateway, given, voice);
+                if let Some(request) = request {
+                    request.answer(outcome);
+                }
+            }
+            Some(Event::End) => return true,
+            None => {}
         }
         tell_of_ledger(gateway, &mut told, voice);
         stuck_looks = if gateway.ledger().watch().is_stuck() { stuck_looks + 1 } else { 0 };
@@ -146,52 +158,14 @@ fn tell_of_ledger(gateway: &Gateway, told: &mut Told, voice: &Voice) {
     say(&mut told.warning, status.warning.as_ref(), Level::Warning, begins, ends);
 }
 
-fn reload(gateway: &mut Gateway, given: &mut Given, voice: &Voice) {
-    let log = gateway.log().clone();
-    if let Ok(addresses) = sys::socket::local_addresses() {
-        given.local_addresses = addresses;
-    }
-    given.running = gateway.config().file().map(Path::to_path_buf);
-    let outcome = Config::load(given)
-        .map_err(|errors| errors.to_string())
-        .and_then(|config| gateway.reload(config).map_err(|error| error.to_string()));
-    match outcome {
-        Ok(changes) => {
-            let (added, removed) = (list(&changes.added), list(&changes.removed));
-            let restart = changes.needs_restart.join(" ");
-            log.say(
-                Level::Info,
-                "configuration reloaded",
-                &[
-                    ("listeners_added", Value::Text(&added)),
-                    ("listeners_removed", Value::Text(&removed)),
-                    ("needs_restart", Value::Text(&restart)),
-                ],
-            );
-            if !restart.is_empty() {
-                voice.say(format!("reloaded; these take effect with the next start: {restart}"));
-            }
-        }
-        Err(error) => {
-            gateway.stats().reloads.failed();
-            log.say(
-                Level::Error,
-                "reload refused, the old configuration stays",
-                &[("error", Value::Text(&error))],
-            );
-            voice.say(format!("reload refused, the old configuration stays:\n{error}"));
-        }
-    }
-}
-
-fn end(gateway: Gateway, admin: Admin, signals: &Receiver<i32>, voice: &Voice) -> anyhow::Result<ExitCode> {
+fn end(gateway: Gateway, admin: Admin, events: &Events, voice: &Voice) -> anyhow::Result<ExitCode> {
     let patience = gateway.config().timeouts.drain;
     voice.say(format!(
         "draining {} connections for at most {} s; a second signal ends the patience",
         gateway.connections(),
         patience.as_secs()
     ));
-    let hurry = |span: Duration| matches!(signals.recv_timeout(span), Ok(SIGTERM | SIGINT | SIGQUIT));
+    let hurry = |span: Duration| matches!(events.next(span), Some(Event::End));
     let summary = gateway.drain(patience, hurry).context("the ledger could not be closed")?;
     admin.stop();
     voice.say(format!("stopped; {} flows are in the ledger since the start", summary.records));
@@ -274,8 +248,4 @@ fn greet_first(out: &mut impl Write, first: &FirstUser, proxy: SocketAddr) -> st
     writeln!(out, "\nMade the user `{name}` ({}). The password is shown this once. Try:", path.display())?;
     writeln!(out, "\n  curl -x http://{name}:{}@{proxy} https://example.com/\n", password.as_str())?;
     writeln!(out, "and then: tollgate usage")
-}
-
-fn list(addresses: &[SocketAddr]) -> String {
-    addresses.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(" ")
 }

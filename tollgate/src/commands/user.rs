@@ -2,7 +2,7 @@
 //!
 //! Promises: a file is written only if the configuration is right with it; a secret is printed once, when it
 //! is made, and kept as a hash only. Leaves to others: the files (`gateway::users`), the checks
-//! (`gateway::config`), and telling a running `serve` (SIGHUP).
+//! (`gateway::config`), and telling a running gateway (`reload`).
 
 use std::io::{self, BufRead, IsTerminal, Read};
 use std::path::{Path, PathBuf};
@@ -236,7 +236,8 @@ fn check_draft(given: Given, path: &Path, text: &str) -> anyhow::Result<()> {
     }
 }
 
-const PICKED_UP: &str = "A running `tollgate serve` takes this up on SIGHUP: kill -HUP $(pidof tollgate)\n";
+const PICKED_UP: &str =
+    "A running gateway takes this up by: tollgate reload (with the same --config, if any)\n";
 
 /// Tells what was written, and the secret, which nobody can tell later.
 fn tell(

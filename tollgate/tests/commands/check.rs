@@ -119,6 +119,7 @@ fn every_command_refuses_a_wrong_configuration() {
     let room = Room::new(&[("tollgate.toml", "[limits]\nconnections = 0\n")]);
     for line in [
         "check",
+        "reload",
         "user list",
         "user add ci",
         "user disable ci",

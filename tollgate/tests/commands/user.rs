@@ -28,7 +28,7 @@ fn a_password_is_made_and_told_once() {
         "user ci, in tollgate-data/users.d/ci.toml\n\
          password: {password} (shown this once; only its hash is kept)\n\
          proxy: http://ci:{password}@127.0.0.1:3128\n\
-         A running `tollgate serve` takes this up on SIGHUP: kill -HUP $(pidof tollgate)\n"
+         A running gateway takes this up by: tollgate reload (with the same --config, if any)\n"
     );
     assert_eq!(run.out, expected);
 

@@ -146,9 +146,14 @@ impl Gateway {
         self.signal(Signal::CONT);
     }
 
+    /// Writes the configuration anew.
+    pub(crate) fn write_configuration(&self, extra: &str) {
+        write_configuration(self.room.path(), extra);
+    }
+
     /// Writes the configuration anew and asks for a reload.
     pub(crate) fn ask_reload(&self, extra: &str) {
-        write_configuration(self.room.path(), extra);
+        self.write_configuration(extra);
         self.signal(Signal::HUP);
     }
 

@@ -8,6 +8,7 @@
 mod adversary;
 mod bad_inputs;
 mod breaks;
+mod control;
 mod deadlines;
 mod denials;
 mod drain;
