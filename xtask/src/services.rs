@@ -1,5 +1,5 @@
-//! Real peers for the ignored tests: a web and git server, over TLS and without it, with packages for apt and
-//! pip; sshd, PostgreSQL, Redis, iperf3. And a viewer of traces, which is a page.
+//! Real peers for the ignored tests: a web and git server, over TLS and without it, with packages for apt,
+//! npm and pip; sshd, PostgreSQL, Redis, iperf3. And client libraries, and a viewer of traces, which is a page.
 //! Promises: everything listens on loopback only, a second run changes nothing and is quick, and
 //! `target/services.env` (lines of KEY=VALUE, see `endpoints`) tells a test where each peer is.
 //! Leaves to others: the rivals' configurations (lab) and every test (tollgate/tests).
@@ -10,7 +10,9 @@ mod daemon;
 mod debian;
 mod git;
 mod iperf;
+mod libraries;
 mod nginx;
+mod npm;
 mod packages;
 mod plain;
 mod postgres;
@@ -81,6 +83,10 @@ pub(crate) fn start(root: &Path) -> Result<()> {
         for (key, value) in (service.endpoints)(&place)? {
             lines.push_str(&format!("{key}={value}\n"));
         }
+    }
+    let libraries = libraries::install(&root.join("target/services/libraries"));
+    for (key, value) in libraries.context("installing client libraries")? {
+        lines.push_str(&format!("{key}={value}\n"));
     }
     let viewer =
         viewer::unpack(&root.join("target/services/viewer")).context("fetching a viewer of traces")?;

@@ -1,11 +1,12 @@
 //! nginx without TLS: files to fetch and to put, an echo, a page of many parts, the repositories of `git`,
-//! and packages for apt and pip. Its log has, for each request, what went over the wire.
+//! and packages for apt, npm and pip. Its log has, for each request, what went over the wire. `web` serves
+//! the same over TLS, uploads apart.
 
-use std::{fmt::Write, fs, os::unix::fs::PermissionsExt};
+use std::{fmt::Write, fs, os::unix::fs::PermissionsExt, path::Path};
 
 use anyhow::{Context, Result};
 
-use super::{Endpoints, Place, daemon::Daemon, debian, git, nginx, python};
+use super::{Endpoints, Place, daemon::Daemon, debian, git, nginx, npm, python};
 
 /// What a browser loads for one page, besides the page: scripts, which have odd numbers, and pictures.
 const PARTS: usize = 100;
@@ -44,6 +45,7 @@ pub(super) fn prepare(place: &Place) -> Result<Daemon> {
     make_page(place).context("making the page")?;
     debian::make(place).context("making the packages for apt")?;
     python::make(place).context("making the packages for pip")?;
+    npm::make(place).context("making the packages for npm")?;
     fs::create_dir_all(place.path("site/files"))?;
     fs::write(place.path("echo"), ECHO.replace("DIRECTORY", &place.directory.display().to_string()))?;
     fs::set_permissions(place.path("echo"), fs::Permissions::from_mode(0o755))?;
@@ -80,9 +82,27 @@ fn make_page(place: &Place) -> Result<()> {
     Ok(fs::write(place.path("site/page/parts.html"), page)?)
 }
 
+/// How another service's nginx serves what this one does by the same paths, uploads apart.
+pub(super) fn locations(web: &Place) -> Result<String> {
+    let directory = web.directory.with_file_name("plain");
+    let site = format!("    root \"{}/site\";\n    autoindex on;\n", directory.display());
+    Ok(site + &echo(&directory, web)?)
+}
+
+fn echo(directory: &Path, web: &Place) -> Result<String> {
+    let (directory, backend) = (directory.display(), git::backend(web)?);
+    Ok(format!(
+        r#"    location = /echo {{
+      client_max_body_size 0;
+{backend}      fastcgi_param SCRIPT_FILENAME "{directory}/echo";
+    }}
+"#
+    ))
+}
+
 fn server(place: &Place) -> Result<String> {
     let (directory, port) = (place.directory.display(), place.port);
-    let (repositories, backend) = (git::location(place)?, git::backend(place)?);
+    let (repositories, echo) = (git::location(place)?, echo(&place.directory, place)?);
     Ok(format!(
         r#"
   log_format wire "$http_via $connection $status $request_length $bytes_sent $request_method $request_uri";
@@ -95,10 +115,6 @@ fn server(place: &Place) -> Result<String> {
       client_max_body_size 0;
       dav_methods PUT DELETE;
     }}
-    location = /echo {{
-      client_max_body_size 0;
-{backend}      fastcgi_param SCRIPT_FILENAME "{directory}/echo";
-    }}
-{repositories}  }}"#
+{echo}{repositories}  }}"#
     ))
 }

@@ -1,11 +1,11 @@
-//! nginx over TLS with a self-signed certificate for `localhost`: one page for a browser, and the sample
-//! repository of `git`.
+//! nginx over TLS with a self-signed certificate for `localhost`: one page for a browser, the sample
+//! repository of `git`, and what `plain` serves.
 
 use std::{fs, path::Path, process::Command};
 
 use anyhow::{Context, Result};
 
-use super::{Endpoints, Place, daemon::Daemon, git, nginx, tool};
+use super::{Endpoints, Place, daemon::Daemon, git, nginx, plain, tool};
 
 /// What a browser shows only if it ran the page's script.
 const PAGE_TEXT: &str = "rendered by a browser";
@@ -51,7 +51,8 @@ fn make_certificate(place: &Place) -> Result<()> {
 }
 
 fn server(place: &Place) -> Result<String> {
-    let (directory, port, repositories) = (place.directory.display(), place.port, git::location(place)?);
+    let (directory, port) = (place.directory.display(), place.port);
+    let (repositories, site) = (git::location(place)?, plain::locations(place)?);
     Ok(format!(
         r#"
   access_log off;
@@ -59,7 +60,7 @@ fn server(place: &Place) -> Result<String> {
     listen 127.0.0.1:{port} ssl;
     ssl_certificate "{directory}/certificate.pem";
     ssl_certificate_key "{directory}/key.pem";
-    location / {{ root "{directory}/pages"; }}
-{repositories}  }}"#
+    location = /page.html {{ root "{directory}/pages"; }}
+{site}{repositories}  }}"#
     ))
 }

@@ -1,0 +1,56 @@
+//! Client libraries that Debian does not have, or has in old releases, from PyPI and npm: each language's in
+//! one folder, which its interpreter is told of.
+//! Guarantees: a second run installs nothing as long as the list and the interpreter are the same; nothing of
+//! it is built here. Leaves out what those libraries depend on: the registries choose its releases.
+
+use std::{fs, io::ErrorKind, path::Path, process::Command};
+
+use anyhow::{Context, Result};
+
+use super::{Endpoints, tool};
+
+/// Debian 12 has aiohttp and grpcio as they were in 2022.
+const PYTHON: [&str; 3] = ["aiohttp==3.14.5", "grpcio==1.85.3", "PySocks==1.7.1"];
+
+/// Later ones need a Node.js that Debian 12 does not have.
+const NODE: [&str; 1] = ["undici@6.29.1"];
+
+/// Installs them below `directory`; where an interpreter finds them (`PYTHONPATH`, `NODE_PATH`).
+pub(super) fn install(directory: &Path) -> Result<Endpoints> {
+    let (python, node) = (directory.join("python"), directory.join("node"));
+    let release = tool::run(Command::new("/usr/bin/python3").arg("--version"))?;
+    once(&python, &format!("{release}{PYTHON:?}"), |folder| {
+        let mut pip = Command::new("/usr/bin/python3");
+        pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]);
+        pip.args(["--root-user-action=ignore", "--only-binary=:all:", "--target"]).arg(folder).args(PYTHON);
+        pip
+    })?;
+    once(&node, &format!("{NODE:?}"), |folder| {
+        let mut npm = Command::new("/usr/bin/npm");
+        npm.args(["install", "--silent", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix"]);
+        npm.arg(folder).args(NODE);
+        npm
+    })?;
+    let modules = node.join("node_modules");
+    Ok(vec![
+        ("PYTHON_LIBRARIES", python.display().to_string()),
+        ("NODE_LIBRARIES", modules.display().to_string()),
+    ])
+}
+
+/// Runs what `installer` returns for an empty `folder`, unless it did so before for the same `list`.
+fn once(folder: &Path, list: &str, installer: impl FnOnce(&Path) -> Command) -> Result<()> {
+    let note = folder.join("installed");
+    if fs::read_to_string(&note).is_ok_and(|installed| installed == list) {
+        return Ok(());
+    }
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            return Err(error).with_context(|| format!("removing {}", folder.display()));
+        }
+        _ => fs::create_dir_all(folder)?,
+    }
+    tool::run(&mut installer(folder))?;
+    // Written last, so that a run that was cut short begins anew.
+    fs::write(&note, list).with_context(|| format!("writing {}", note.display()))
+}

@@ -1,0 +1,59 @@
+//! A small npm registry with two packages, of which one needs the other: files that any web server can serve.
+
+use std::{
+    fs::{self, File},
+    io::{self, Read},
+    path::Path,
+    process::Command,
+};
+
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+
+use super::{Place, tool};
+
+/// How much each package carries.
+const CONTENT_BYTES: u64 = 2_000_003;
+
+/// A client must be told to ask the registry for the archives too (`replace-registry-host`): so the files
+/// name no port, which may be another one tomorrow.
+const HOST: &str = "http://registry.example";
+
+/// Makes the registry in the folder `site/npm` of a web server, once.
+pub(super) fn make(place: &Place) -> Result<()> {
+    if Path::new(&place.path("site/npm")).exists() {
+        return Ok(());
+    }
+    let draft = place.path("npm-draft");
+    fs::create_dir_all(format!("{draft}/archives"))?;
+    make_package(&draft, "sample", json!({ "sample-part": "^1.0.0" }))?;
+    make_package(&draft, "sample-part", json!({}))?;
+    fs::create_dir_all(place.path("site"))?;
+    // Renamed last, so that a run that was cut short leaves no half-made registry.
+    Ok(fs::rename(draft, place.path("site/npm"))?)
+}
+
+/// Makes the tree of a package, its archive, and the file by its name that tells of it.
+fn make_package(draft: &str, name: &str, dependencies: Value) -> Result<()> {
+    let tree = format!("{draft}/trees/{name}");
+    fs::create_dir_all(&tree)?;
+    let mut package = json!({ "name": name, "version": "1.0.0", "dependencies": dependencies });
+    fs::write(format!("{tree}/package.json"), package.to_string())?;
+    let mut random = File::open("/dev/urandom")?.take(CONTENT_BYTES);
+    io::copy(&mut random, &mut File::create(format!("{tree}/content"))?)?;
+    let mut pack = Command::new("/usr/bin/npm");
+    pack.args(["pack", "--json", "--ignore-scripts", "--pack-destination"]);
+    pack.arg(format!("{draft}/archives")).current_dir(&tree);
+    let packed: Value = serde_json::from_str(&tool::run(&mut pack)?).context("npm pack")?;
+    // A list; newer releases of npm return an object by name.
+    let packed = packed.get(0).or_else(|| packed.get(name)).context("npm pack returned no package")?;
+    let file = packed["filename"].as_str().context("npm pack returned no file name")?;
+    package["dist"] = json!({
+        "tarball": format!("{HOST}/npm/archives/{file}"),
+        "shasum": packed["shasum"],
+        "integrity": packed["integrity"],
+    });
+    let registered =
+        json!({ "name": name, "dist-tags": { "latest": "1.0.0" }, "versions": { "1.0.0": package } });
+    Ok(fs::write(format!("{draft}/{name}"), registered.to_string())?)
+}
