@@ -34,6 +34,7 @@ pub mod log;
 mod meter;
 mod own;
 pub mod pressure;
+mod progress;
 mod refusal;
 mod relay;
 pub mod reload;

@@ -2,6 +2,8 @@
 //!
 //! What an operator may choose is in `settings`; here is what the design needs.
 
+use std::time::Duration;
+
 /// Bytes that a thread's relays read into at a time. Below 16 KiB system calls dominate; above 64 KiB
 /// nothing is gained (relay CPU per GB: 0.35 s at 16 KiB, 0.23 s at 64 KiB).
 pub const SCRATCH_BYTES: usize = 64 * 1024;
@@ -70,6 +72,9 @@ pub const SHED_AT_SHORTAGE_MAX: usize = 16;
 
 /// Resting connections, the longest rests first, of which one is chosen to make room.
 pub const SHED_LOOKS_MAX: usize = 64;
+
+/// How long a peer may take nothing of what the kernel holds for it after its relay has ended.
+pub const ORPHAN_STALL_MAX: Duration = Duration::from_secs(60);
 
 /// Bytes of a refused client that are read and dropped, so that it can read our answer before a reset.
 pub const LINGER_BYTES_MAX: usize = 256 * 1024;

@@ -29,9 +29,10 @@ use sys::epoll::{Readiness, Tail};
 use sys::socket::Socket;
 use sys::splice::Pipe;
 
-pub(crate) use table::{RelayDeadlines, Relays};
+pub(crate) use table::Relays;
 
 use crate::limits::TURN_BYTES_MAX;
+use crate::progress::Progress;
 
 /// One side of a relay: a socket and its registration with the reactor.
 #[derive(Debug)]
@@ -51,7 +52,7 @@ pub(crate) struct Relay {
     flow: Key,
     timer: Option<TimerId>,
     /// When bytes last moved.
-    moved_at: Nanos,
+    progress: Progress,
     /// Whether it waits in the table's queue to be run.
     queued: bool,
 }
@@ -232,6 +233,11 @@ impl Direction {
         if self.state == State::Ended { EndBy::Close } else { EndBy::Shutdown }
     }
 
+    /// Whether something for it has arrived of which no event has told yet.
+    fn has_news(&self, source: &Socket) -> bool {
+        self.state == State::Flowing && !self.holds_bytes() && source.has_arrived()
+    }
+
     /// Whether a run would find something to do.
     fn can_move(&self) -> bool {
         match self.state {
@@ -251,7 +257,7 @@ impl Relay {
         flow: Key,
         now: Nanos,
     ) -> Relay {
-        Relay { client, upstream, up, down, flow, timer: None, moved_at: now, queued: false }
+        Relay { client, upstream, up, down, flow, timer: None, progress: Progress::begun(now), queued: false }
     }
 
     /// Passes on what was read before the relay began: what the client sent behind its request, and what the

@@ -33,7 +33,8 @@ use crate::local::{FlowIds, Local, Phase};
 use crate::log::{Log, LogInlet};
 use crate::meter::Meter;
 use crate::pressure::PressureThread;
-use crate::relay::{RelayDeadlines, Relays};
+use crate::progress::Deadlines;
+use crate::relay::Relays;
 use crate::reload::Fixed;
 use crate::resolve::{DnsThread, ResolveCache, ResolveMode, ResolveSettings, Resolver};
 use crate::session::{Resting, Session};
@@ -276,7 +277,7 @@ fn build(parts: Parts) -> io::Result<impl FnOnce()> {
     let Parts { number, parking, inbox, snapshot, stats, inlet, log, auth, resolver, .. } = parts;
     let stats = &stats.workers[usize::from(number)];
     let reactor = Reactor::new(Arc::clone(&parking), Arc::clone(&stats.reactor))?;
-    let deadlines = RelayDeadlines::from(&snapshot.config.timeouts);
+    let deadlines = Deadlines::from(&snapshot.config.timeouts);
     let local = Rc::new(Local {
         relays: Relays::new(&reactor, deadlines, stats).into(),
         meter: Meter::new(&reactor, inlet, log, stats).into(),

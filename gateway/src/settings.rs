@@ -187,9 +187,11 @@ settings! {
         greeting: Duration = "10s", "100ms" ..= "10m";
         /// For reaching the destination, over all its addresses together.
         connect: Duration = "10s", "100ms" ..= "10m";
-        /// A tunnel, or a plain HTTP request, without a byte in either direction ends after this.
+        /// A tunnel, or a plain HTTP request, ends when for this long neither peer has sent a byte or taken
+        /// one of those that wait for it. One that takes nothing may live an eighth of this longer.
         idle: Duration = "15m", "1s" ..= "30d";
-        /// A tunnel or request with one direction closed ends after this long without a byte in the other.
+        /// The same for a tunnel or request of which one direction has ended; it begins anew with that end.
+        /// What was sent to a peer together with its end is not taken away from it.
         half_closed: Duration = "1m", "1s" ..= "30d";
         /// A tunnel or request ends after this in any case.
         lifetime: Option<Duration> = "none", "1s" ..= "365d";

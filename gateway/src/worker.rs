@@ -27,9 +27,8 @@ use crate::client::Client;
 use crate::doors::Doors;
 use crate::limits::SHED_AT_SHORTAGE_MAX;
 use crate::local::{Local, Phase};
-use crate::relay::RelayDeadlines;
+use crate::progress::Deadlines;
 use crate::session::Session;
-use crate::settings::Timeouts;
 use crate::snapshot::{Current, Snapshot};
 use crate::wake::{Side, Subject};
 
@@ -293,17 +292,10 @@ impl<H: Future<Output = ()>, E: Future<Output = ()>> Worker<H, E> {
             self.doors.open(configured, entrance, &current);
         }
         let (mut relays, mut meter) = (self.local.relays.borrow_mut(), self.local.meter.borrow_mut());
-        relays.set_deadlines(RelayDeadlines::from(&snapshot.config.timeouts), &meter);
+        relays.set_deadlines(Deadlines::from(&snapshot.config.timeouts), &meter);
         relays.close_where(&mut meter, |meter, flow| {
             let revoked = meter.account(flow).is_some_and(|account| account.is_revoked());
             revoked.then_some(CloseReason::PolicyChanged)
         });
-    }
-}
-
-impl From<&Timeouts> for RelayDeadlines {
-    fn from(timeouts: &Timeouts) -> RelayDeadlines {
-        let Timeouts { idle, half_closed, lifetime, .. } = *timeouts;
-        RelayDeadlines { idle, half_closed, lifetime }
     }
 }

@@ -22,6 +22,11 @@ impl Nanos {
     pub fn since(self, earlier: Nanos) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
+
+    /// The point `span` earlier; the clock's beginning where that is before it.
+    pub fn before(self, span: Duration) -> Nanos {
+        Nanos(self.0.saturating_sub(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)))
+    }
 }
 
 impl Add<Duration> for Nanos {

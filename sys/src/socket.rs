@@ -18,6 +18,9 @@ use crate::witness::Entry;
 
 const FLAGS: SocketFlags = SocketFlags::NONBLOCK.union(SocketFlags::CLOEXEC);
 
+/// More than the kernel ever keeps for a socket: `net.ipv4.tcp_rmem` is an int.
+const RECEIVED_BYTES_MAX: usize = i32::MAX as usize;
+
 /// How far a connection attempt has come.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Connect {
@@ -132,6 +135,60 @@ impl Socket {
         let _ = self.set_nodelay();
         // If it fails the socket is closed with FIN instead, which is all that is left to do.
         let _ = sockopt::set_socket_linger(&self.0, Some(Duration::ZERO));
+    }
+
+    /// Closes in order although the peer may have sent what was not read: that is dropped first, since a
+    /// close over unread bytes is a reset, which takes away what the peer has not received yet. The kernel
+    /// goes on sending what it holds, and gives up when the peer has taken none of it for `stall_max`
+    /// (`TCP_USER_TIMEOUT`, whole milliseconds). A peer that goes on sending gets a reset all the same.
+    pub fn close_behind_queue(self, stall_max: Duration) {
+        let stall_ms = u32::try_from(stall_max.as_millis()).unwrap_or(u32::MAX);
+        // Without it the kernel has its own bound for sockets that nobody holds, of some minutes.
+        let _ = sockopt::set_tcp_user_timeout(&self.0, stall_ms);
+        // The receive queue, and what arrived while it was dropped.
+        for _ in 0..2 {
+            // SAFETY: with MSG_TRUNC a TCP socket drops as many bytes and writes none (tcp(7)), so that there
+            // is no buffer to be valid.
+            let dropped = unsafe {
+                let flags = libc::MSG_TRUNC | libc::MSG_DONTWAIT;
+                libc::recv(self.0.as_raw_fd(), std::ptr::null_mut(), RECEIVED_BYTES_MAX, flags)
+            };
+            if dropped <= 0 {
+                break;
+            }
+        }
+    }
+
+    /// Whether a read would not block: bytes, the end of the stream or an error have arrived.
+    pub fn has_arrived(&self) -> bool {
+        let mut socket = [PollFd::new(&self.0, PollFlags::IN)];
+        // Where it fails nothing is known, and a read tells.
+        event::poll(&mut socket, Some(&Timespec::default())) != Ok(0)
+    }
+
+    /// Bytes that calls have returned and that the peer has not acknowledged, whether they were sent or not
+    /// (`SIOCOUTQ`); an end of our direction counts as one. Zero where the kernel does not say.
+    pub fn unacknowledged(&self) -> u64 {
+        let mut count: libc::c_int = 0;
+        // SAFETY: the request (TIOCOUTQ by its other name) stores an int where its argument points, which
+        // lives until the call returns.
+        let outcome = unsafe { libc::ioctl(self.0.as_raw_fd(), libc::TIOCOUTQ, &raw mut count) };
+        if outcome == 0 { u64::try_from(count).unwrap_or(0) } else { 0 }
+    }
+
+    /// How long ago the last acknowledgement arrived, of new bytes or of none (`TCP_INFO`, in milliseconds):
+    /// not longer ago than the peer last took a byte. Zero where the kernel does not say.
+    pub fn since_acknowledged(&self) -> Duration {
+        let mut length = size_of::<libc::tcp_info>() as libc::socklen_t;
+        // SAFETY: the struct is of integers alone, of which each may be zero.
+        let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
+        // SAFETY: the kernel writes at most `length` bytes, the size of the struct, which lives until the
+        // call returns; one that knows a shorter struct writes less.
+        let outcome = unsafe {
+            let (level, name) = (libc::IPPROTO_TCP, libc::TCP_INFO);
+            libc::getsockopt(self.0.as_raw_fd(), level, name, (&raw mut info).cast(), &raw mut length)
+        };
+        Duration::from_millis(if outcome == 0 { info.tcpi_last_ack_recv.into() } else { 0 })
     }
 
     /// Sends small writes at once (`TCP_NODELAY`).
@@ -537,6 +594,54 @@ mod tests {
         let mut buffer = [0; 16];
         assert_eq!(server.recv(&mut buffer).unwrap(), 10);
         assert_eq!(server.recv(&mut buffer).unwrap_err().kind(), io::ErrorKind::ConnectionReset);
+    }
+
+    #[test]
+    fn a_close_behind_a_queue_takes_nothing_of_it_away_though_bytes_are_unread() {
+        let (client, server) = pair();
+        server.send(b"nobody reads this").unwrap();
+        let sent = vec![7; 1_000_000];
+        let count = client.send(&sent).unwrap();
+        client.shutdown_write().unwrap();
+        while !client.has_arrived() {}
+        client.close_behind_queue(Duration::from_secs(60));
+        let (mut taken, mut buffer) = (0, vec![0; 100_000]);
+        loop {
+            match server.recv(&mut buffer) {
+                Ok(0) => break,
+                Ok(read) => taken += read,
+                Err(error) => assert_eq!(error.kind(), io::ErrorKind::WouldBlock, "behind {taken} bytes"),
+            }
+        }
+        assert_eq!(taken, count);
+    }
+
+    #[test]
+    fn what_is_not_acknowledged_is_told_until_it_is() {
+        let (client, server) = pair();
+        assert_eq!(client.unacknowledged(), 0);
+        let sent = vec![7; 1_000_000];
+        // Until both buffers are full: nobody reads.
+        while client.send(&sent).is_ok() {}
+        let before = client.unacknowledged();
+        assert!(before > 0);
+        let mut buffer = vec![0; 100_000];
+        while client.unacknowledged() > 0 {
+            let _ = server.recv(&mut buffer);
+        }
+        assert!(client.since_acknowledged() < Duration::from_secs(60));
+    }
+
+    #[test]
+    fn what_has_arrived_is_told_before_and_after_the_end() {
+        let (client, server) = pair();
+        assert!(!server.has_arrived());
+        client.send(b"x").unwrap();
+        while !server.has_arrived() {}
+        assert_eq!(server.recv(&mut [0; 2]).unwrap(), 1);
+        assert!(!server.has_arrived());
+        drop(client);
+        while !server.has_arrived() {}
     }
 
     #[test]

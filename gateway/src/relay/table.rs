@@ -8,7 +8,6 @@ use std::collections::VecDeque;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
 use engine::net::Parts;
 use engine::reactor::{Interest, Reactor, Registration, Waiter};
@@ -17,22 +16,12 @@ use ledger::record::CloseReason;
 use sys::clock::Nanos;
 use sys::epoll::Readiness;
 
-use super::{Direction, Outcome, Peer, Relay, Tools};
-use crate::limits::SCRATCH_BYTES;
+use super::{Direction, Outcome, Peer, Relay, State, Tools};
+use crate::limits::{ORPHAN_STALL_MAX, SCRATCH_BYTES};
 use crate::meter::Meter;
+use crate::progress::{Age, Deadlines, Queues, Verdict};
 use crate::stats::WorkerStats;
 use crate::wake::{Side, Subject};
-
-/// How long a relay may be silent, and how long it may live.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct RelayDeadlines {
-    /// Without a byte in either direction.
-    pub idle: Duration,
-    /// Without a byte after one direction has ended.
-    pub half_closed: Duration,
-    /// Altogether, from the start of the relay.
-    pub lifetime: Option<Duration>,
-}
 
 /// A side of a relay to be: its socket, with its registration if it has one, and what was read from it and
 /// is still to be passed on.
@@ -44,13 +33,13 @@ pub(crate) struct Relays {
     slab: Slab<Relay>,
     queue: VecDeque<Key>,
     tools: Tools,
-    deadlines: RelayDeadlines,
+    deadlines: Deadlines,
     stats: Arc<WorkerStats>,
 }
 
 impl Relays {
     /// An empty table on the thread of `reactor`.
-    pub(crate) fn new(reactor: &Rc<Reactor>, deadlines: RelayDeadlines, stats: &Arc<WorkerStats>) -> Relays {
+    pub(crate) fn new(reactor: &Rc<Reactor>, deadlines: Deadlines, stats: &Arc<WorkerStats>) -> Relays {
         let scratch = vec![0; SCRATCH_BYTES].into_boxed_slice();
         let tools = Tools { scratch, pending: Default::default(), pipes: Default::default(), promotions: 0 };
         let (reactor, stats) = (Rc::clone(reactor), Arc::clone(stats));
@@ -68,7 +57,7 @@ impl Relays {
     }
 
     /// From now on these deadlines count, for live relays too.
-    pub(crate) fn set_deadlines(&mut self, deadlines: RelayDeadlines, meter: &Meter) {
+    pub(crate) fn set_deadlines(&mut self, deadlines: Deadlines, meter: &Meter) {
         let come_nearer = deadlines.come_before(&self.deadlines);
         self.deadlines = deadlines;
         // Later ones are found when the timers come, as always.
@@ -108,12 +97,11 @@ impl Relays {
             self.stats.bytes.add(&before, &after);
             meter.counted(flow);
         }
-        let first_look = self.reactor.now() + self.deadlines.shortest();
-        relay.timer = Some(self.reactor.arm(first_look, Waiter::Tag(Subject::RelayTimer(index).tag())));
         relay.queued = true;
         let key = self.slab.insert(relay);
         assert_eq!(key.index(), index, "the slab gives the slot that it announced");
         self.queue.push_back(key);
+        self.hasten(key, meter);
     }
 
     /// Notes that a socket of relay `index` is ready, and queues the relay if it has something to do.
@@ -145,17 +133,22 @@ impl Relays {
     pub(crate) fn due(&mut self, index: u32, meter: &mut Meter) {
         let Some((key, relay)) = self.slab.at(index) else { return };
         relay.timer = None;
-        let opened = meter.opened(relay.flow);
-        let (deadline, reason) = self.deadlines.next(relay, opened);
-        if deadline <= self.reactor.now() {
-            self.close(key, reason, meter);
-        } else {
-            let waiter = Waiter::Tag(Subject::RelayTimer(index).tag());
-            relay.timer = Some(self.reactor.arm(deadline, waiter));
+        let age = age(relay, self.reactor.now(), meter);
+        let legs = meter.tally(relay.flow).expect(OPEN).legs();
+        let Relay { client, upstream, up, down, progress, queued, .. } = relay;
+        let (client, upstream) = (&client.socket, &upstream.socket);
+        let has_arrived = || *queued || up.has_news(client) || down.has_news(upstream);
+        let queues = || Queues::read(client, upstream, &legs);
+        let verdict = self.deadlines.judge(progress, age, queues, has_arrived);
+        match verdict {
+            Verdict::LookAt(at) => {
+                relay.timer = Some(self.reactor.arm(at, Waiter::Tag(Subject::RelayTimer(index).tag())));
+            }
+            Verdict::Over(reason) => self.close(key, reason, meter),
         }
     }
 
-    /// Ends every relay for which `condemned` has a reason, with a reset to both sides.
+    /// Ends every relay for which `condemned` has a reason.
     pub(crate) fn close_where(
         &mut self,
         meter: &mut Meter,
@@ -173,13 +166,13 @@ impl Relays {
     fn run_one(&mut self, key: Key, meter: &mut Meter) {
         let Some(relay) = self.slab.get_mut(key) else { return };
         relay.queued = false;
-        let mut tally = meter.tally(relay.flow).expect("a relay's flow is open until the relay closes it");
+        let mut tally = meter.tally(relay.flow).expect(OPEN);
         let before = tally.legs();
         let was_half_closed = relay.is_half_closed();
         let mut outcome = relay.run(&mut tally, &mut self.tools);
         let after = tally.legs();
         if after != before {
-            relay.moved_at = self.reactor.now();
+            relay.progress.moved(self.reactor.now());
             self.stats.bytes.add(&before, &after);
             meter.counted(relay.flow);
         }
@@ -196,6 +189,8 @@ impl Relays {
             Outcome::Over(reason) => return self.close(key, reason, meter),
         }
         if came_nearer {
+            // The span of a half-closed relay begins with the end, however long nothing had moved before.
+            relay.progress.restart(self.reactor.now());
             self.hasten(key, meter);
         }
     }
@@ -206,12 +201,13 @@ impl Relays {
         if let Some(timer) = relay.timer.take() {
             self.reactor.cancel(timer);
         }
-        let (deadline, _) = self.deadlines.next(relay, meter.opened(relay.flow));
-        relay.timer = Some(self.reactor.arm(deadline, Waiter::Tag(Subject::RelayTimer(key.index()).tag())));
+        let look_at = self.deadlines.next_look(&relay.progress, age(relay, self.reactor.now(), meter));
+        relay.timer = Some(self.reactor.arm(look_at, Waiter::Tag(Subject::RelayTimer(key.index()).tag())));
     }
 
-    /// Ends a relay: with FIN where both directions have ended, with RST in any other case, so that neither
-    /// side takes a broken stream for a whole one.
+    /// Ends a relay. A side that was told of its stream's end has a whole stream, some of which the kernel
+    /// may still hold: it is closed in order. In any other case it is reset, so that it does not take a
+    /// broken stream for a whole one.
     fn close(&mut self, key: Key, reason: CloseReason, meter: &mut Meter) {
         let Some(mut relay) = self.slab.remove(key) else { return };
         for direction in [&mut relay.up, &mut relay.down] {
@@ -223,12 +219,14 @@ impl Relays {
         if let Some(timer) = relay.timer {
             self.reactor.cancel(timer);
         }
-        let in_order = matches!(reason, CloseReason::ClientClosed | CloseReason::UpstreamClosed);
-        for peer in [relay.client, relay.upstream] {
-            if in_order {
-                self.reactor.forget(peer.registration.key());
-            } else {
-                self.reset(peer);
+        let is_in_order = matches!(reason, CloseReason::ClientClosed | CloseReason::UpstreamClosed);
+        for (peer, toward) in [(relay.client, relay.down.state), (relay.upstream, relay.up.state)] {
+            self.reactor.forget(peer.registration.key());
+            match toward {
+                // Nothing is left to be read where both have ended.
+                _ if is_in_order => drop(peer.socket),
+                State::Ended => peer.socket.close_behind_queue(ORPHAN_STALL_MAX),
+                State::Flowing | State::Flushing => peer.socket.reset(),
             }
         }
         meter.close(relay.flow, reason);
@@ -262,28 +260,9 @@ impl Relays {
     }
 }
 
-impl RelayDeadlines {
-    fn shortest(&self) -> Duration {
-        self.lifetime.map_or(self.idle, |lifetime| lifetime.min(self.idle))
-    }
+/// What is known about the flow of each relay.
+const OPEN: &str = "a relay's flow is open until the relay closes it";
 
-    /// Whether some relay's deadline is nearer by these than by `others`.
-    fn come_before(&self, others: &RelayDeadlines) -> bool {
-        let lifetime = |deadlines: &RelayDeadlines| deadlines.lifetime.unwrap_or(Duration::MAX);
-        self.idle < others.idle || self.half_closed < others.half_closed || lifetime(self) < lifetime(others)
-    }
-
-    /// The first deadline of a relay whose flow was opened at `opened`, and the reason if it has passed.
-    fn next(&self, relay: &Relay, opened: Nanos) -> (Nanos, CloseReason) {
-        let silent = if relay.is_half_closed() { self.half_closed.min(self.idle) } else { self.idle };
-        let silent_until = relay.moved_at + silent;
-        let ends_at = self.lifetime.map_or(Nanos::NEVER, |lifetime| opened + lifetime);
-        if ends_at < silent_until {
-            (ends_at, CloseReason::LifetimeTimeout)
-        } else if relay.is_half_closed() {
-            (silent_until, CloseReason::HalfClosedTimeout)
-        } else {
-            (silent_until, CloseReason::IdleTimeout)
-        }
-    }
+fn age(relay: &Relay, now: Nanos, meter: &Meter) -> Age {
+    Age { opened: meter.opened(relay.flow), is_half_closed: relay.is_half_closed(), now }
 }

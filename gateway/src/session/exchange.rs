@@ -26,6 +26,7 @@ use crate::client::Client;
 use crate::dial::dial;
 use crate::limits::{INTERIMS_MAX, TURN_BYTES_MAX};
 use crate::local::Phase;
+use crate::progress::{Age, Deadlines, Progress, Queues, Verdict};
 use crate::refusal::Refusal;
 
 /// Room for what we add to an answer's head.
@@ -71,7 +72,9 @@ pub(super) struct Exchange<'s> {
     stage: Stage,
     /// What the statistics have been told of.
     told: Legs,
-    moved_at: Nanos,
+    progress: Progress,
+    /// When the deadlines are to be looked at next.
+    look_at: Nanos,
     /// Whether the client has ended its direction.
     is_half_closed: bool,
     /// Whether it has come to an end in order: if not, neither side may take what it got for whole.
@@ -98,8 +101,8 @@ impl Stage {
 enum Turn {
     /// The answer was passed on.
     Done,
-    /// Nothing is left to do for now, and the deadline is another one than before.
-    DeadlineNearer,
+    /// Nothing is left to do for now, and the client has ended its direction.
+    HalfClosed,
 }
 
 /// Why an exchange stops.
@@ -128,9 +131,9 @@ impl<'s> Exchange<'s> {
         flow: &'s HeldFlow,
         upstream: &'s mut Upstream,
     ) -> Exchange<'s> {
-        let moved_at = client.local.reactor.now();
+        let now = client.local.reactor.now();
         let Wanted { asked, body, keeps_trailers, head, received, .. } = wanted;
-        let exchange = Exchange {
+        let mut exchange = Exchange {
             client,
             flow,
             upstream,
@@ -140,10 +143,12 @@ impl<'s> Exchange<'s> {
             down: Transfer::new(Vec::new(), Body::new(Framing::None)),
             stage: Stage::first(),
             told: Legs::default(),
-            moved_at,
+            progress: Progress::begun(now),
+            look_at: Nanos::NEVER,
             is_half_closed: false,
             is_over: false,
         };
+        exchange.look_at = exchange.next_look();
         exchange.lane_up().received(received, &exchange.client.local, flow.key());
         exchange
     }
@@ -171,31 +176,47 @@ impl<'s> Exchange<'s> {
     async fn step(&mut self) -> Result<(), Stop> {
         let reactor = Rc::clone(&self.client.local.reactor);
         loop {
-            let (deadline, reason) = self.deadline();
-            if deadline <= reactor.now() {
-                return Err(Stop::Late(reason));
-            }
             // What moves takes the deadline along, but the timer stays where it is until it comes.
-            match within(&reactor, deadline, poll_fn(|context| self.poll(context))).await {
+            match within(&reactor, self.look_at, poll_fn(|context| self.poll(context))).await {
                 Ok(Ok(Turn::Done)) => return Ok(()),
+                Ok(Ok(Turn::HalfClosed)) => {
+                    self.progress.restart(reactor.now());
+                    self.look_at = self.next_look();
+                }
                 Ok(Err(stop)) => return Err(stop),
-                Ok(Ok(Turn::DeadlineNearer)) | Err(_) => {}
+                Err(_) => self.look()?,
             }
         }
     }
 
-    /// When it is given up if nothing moves, and why.
-    fn deadline(&self) -> (Nanos, CloseReason) {
-        let timeouts = &self.client.snapshot().config.timeouts;
-        let (silent, reason) = if self.is_half_closed && timeouts.half_closed < timeouts.idle {
-            (timeouts.half_closed, CloseReason::HalfClosedTimeout)
-        } else {
-            (timeouts.idle, CloseReason::IdleTimeout)
+    /// Looks whether it has stood still, or lived, for too long.
+    fn look(&mut self) -> Result<(), Stop> {
+        let (age, legs) = (self.age(), self.legs());
+        let deadlines = Deadlines::from(&self.client.snapshot().config.timeouts);
+        let (client, upstream) = (self.client.stream.socket(), self.upstream.stream.socket());
+        let queues = || Queues::read(client, upstream, &legs);
+        let has_arrived = || {
+            self.up.awaits_source() && client.has_arrived()
+                || self.down.is_flushed() && upstream.has_arrived()
         };
-        let opened = self.client.local.meter.borrow().opened(self.flow.key());
-        let ends_at = timeouts.lifetime.map_or(Nanos::NEVER, |lifetime| opened + lifetime);
-        let silent_until = self.moved_at + silent;
-        if ends_at < silent_until { (ends_at, CloseReason::LifetimeTimeout) } else { (silent_until, reason) }
+        match deadlines.judge(&mut self.progress, age, queues, has_arrived) {
+            Verdict::LookAt(at) => {
+                self.look_at = at;
+                Ok(())
+            }
+            Verdict::Over(reason) => Err(Stop::Late(reason)),
+        }
+    }
+
+    fn next_look(&self) -> Nanos {
+        let deadlines = Deadlines::from(&self.client.snapshot().config.timeouts);
+        deadlines.next_look(&self.progress, self.age())
+    }
+
+    fn age(&self) -> Age {
+        let local = &self.client.local;
+        let opened = local.meter.borrow().opened(self.flow.key());
+        Age { opened, is_half_closed: self.is_half_closed, now: local.reactor.now() }
     }
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Turn, Stop>> {
@@ -209,7 +230,7 @@ impl<'s> Exchange<'s> {
         let counted = self.legs();
         if counted != self.told {
             let local = &self.client.local;
-            self.moved_at = local.reactor.now();
+            self.progress.moved(local.reactor.now());
             local.stats.bytes.add(&self.told, &counted);
             local.meter.borrow_mut().counted(self.flow.key());
             self.told = counted;
@@ -233,7 +254,7 @@ impl<'s> Exchange<'s> {
             _ if watched.is_err() => Poll::Ready(Err(Stop::Client)),
             Tail::Ended if !self.is_half_closed => {
                 self.is_half_closed = true;
-                Poll::Ready(Ok(Turn::DeadlineNearer))
+                Poll::Ready(Ok(Turn::HalfClosed))
             }
             _ => Poll::Pending,
         }

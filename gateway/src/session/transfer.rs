@@ -106,7 +106,12 @@ impl Transfer {
         self.body.is_complete() && self.is_flushed()
     }
 
-    fn is_flushed(&self) -> bool {
+    /// Whether it goes on with what its source sends next.
+    pub(super) fn awaits_source(&self) -> bool {
+        self.is_flushed() && !self.is_taken()
+    }
+
+    pub(super) fn is_flushed(&self) -> bool {
         self.written == self.pending.len()
     }
 

@@ -20,5 +20,6 @@ mod peers;
 mod programs;
 mod reload;
 mod requests;
+mod slow_receivers;
 mod storms;
 mod tunnels;

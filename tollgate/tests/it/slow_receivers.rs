@@ -1,0 +1,402 @@
+//! Receivers that are slow: as long as they take something, nothing of theirs is cut, whatever stands in the
+//! kernel's queues; those that take nothing end.
+//!
+//! A server sent 3 MB and closed, its client read 30 kB/s: after a minute (`half_closed`) the client had less
+//! than 2 MB and a reset, and was billed for all. Deadlines looked at the gateway's own reads and writes, and
+//! those had ended when the kernel had taken the last byte.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use rustix::net::{AddressFamily, SendFlags, SocketType, sockopt};
+use rustix::process::Signal;
+
+use crate::harness::{Gateway, LOCAL_USER, patient};
+use crate::origin::{ok, read_answer_to, read_head, request_to};
+use crate::peers::{Destination, connect_request, pattern, read_answer, read_exactly, reset, tunnel};
+
+/// Each transfer takes at least twice as long, and each receiver takes something thirty times in it.
+const DEADLINES: &str = "[timeouts]\nidle = \"3s\"\nhalf_closed = \"3s\"\n";
+
+/// The pause between two steps of a receiver: not awaited by anything, it only makes the receiver slow.
+const STEP: Duration = Duration::from_millis(100);
+
+/// Steps in which a slow receiver takes all.
+const STEPS: usize = 70;
+
+/// Which direction.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Toward {
+    Client,
+    Destination,
+}
+
+/// Who ends its direction while bytes are on their way.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Ends {
+    Neither,
+    Sender,
+    Receiver,
+    Both,
+}
+
+/// How much is sent, and how fast the receiver takes it.
+#[derive(Clone, Copy, Debug)]
+struct Pace {
+    bytes: usize,
+    step: usize,
+    /// What its kernel may hold for it (`SO_RCVBUF`): so little that it acknowledges as it reads.
+    room: usize,
+    /// Begins with an urgent byte, past which nothing is spliced.
+    is_copied: bool,
+}
+
+impl Pace {
+    const fn new(bytes: usize, room: usize) -> Pace {
+        Pace { bytes, step: bytes.div_ceil(STEPS), room, is_copied: false }
+    }
+}
+
+const PACES: [Pace; 7] = [
+    // 1 kB/s, 25 kB/s, 140 kB/s, which all wait in the kernel.
+    Pace::new(7_000, 2_048),
+    Pace::new(175_000, 16_384),
+    Pace::new(1_000_000, 65_536),
+    Pace { is_copied: true, ..Pace::new(1_000_000, 65_536) },
+    // More than the kernel takes for one socket: some waits in the gateway.
+    Pace { step: 10_000, ..Pace::new(6_000_000, 65_536) },
+    Pace { step: 10_000, is_copied: true, ..Pace::new(6_000_000, 65_536) },
+    // 10 MB/s.
+    Pace { step: 1_000_000, ..Pace::new(10_000_000, 262_144) },
+];
+
+/// One transfer: a sender and a receiver with a tunnel between them.
+#[derive(Clone, Copy, Debug)]
+struct Transfer {
+    toward: Toward,
+    ends: Ends,
+    pace: Pace,
+}
+
+/// What a tunnel of a transfer is between.
+struct Tunnel {
+    client: SocketAddr,
+    sender: TcpStream,
+    receiver: TcpStream,
+}
+
+impl Transfer {
+    /// A destination that listens, and a client that is connected: the receiver has little room.
+    fn both_ends(&self, gateway: &Gateway) -> (TcpListener, TcpStream) {
+        let socket = || {
+            let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+            sockopt::set_socket_recv_buffer_size(&socket, self.pace.room).unwrap();
+            socket
+        };
+        let destination = match self.toward {
+            Toward::Client => TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap(),
+            Toward::Destination => {
+                let listener = socket();
+                rustix::net::bind(&listener, &SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
+                rustix::net::listen(&listener, 16).unwrap();
+                TcpListener::from(listener)
+            }
+        };
+        let client = match self.toward {
+            Toward::Client => {
+                let client = socket();
+                rustix::net::connect(&client, &gateway.listeners[0]).unwrap();
+                patient(TcpStream::from(client))
+            }
+            Toward::Destination => gateway.connect(),
+        };
+        (destination, client)
+    }
+
+    /// Opens the tunnel.
+    fn open(&self, gateway: &Gateway) -> Tunnel {
+        let (destination, mut client) = self.both_ends(gateway);
+        let address = destination.local_addr().unwrap().to_string();
+        client.write_all(connect_request(&address).as_bytes()).unwrap();
+        assert_eq!(read_answer(&mut client).status, 200);
+        let upstream = patient(destination.accept().unwrap().0);
+        let address = client.local_addr().unwrap();
+        match self.toward {
+            Toward::Client => Tunnel { client: address, sender: upstream, receiver: client },
+            Toward::Destination => Tunnel { client: address, sender: client, receiver: upstream },
+        }
+    }
+
+    /// Sends all, and keeps the connection until the receiver has done.
+    fn send(&self, mut sender: TcpStream, bytes: &[u8], done: mpsc::Receiver<()>) {
+        if self.pace.is_copied {
+            rustix::net::send(&sender, b"!", SendFlags::OOB).unwrap();
+        }
+        // Fails where the gateway ends a transfer: the receiver tells of it.
+        if sender.write_all(bytes).is_ok() && matches!(self.ends, Ends::Sender | Ends::Both) {
+            let _ = sender.shutdown(Shutdown::Write);
+        }
+        let _ = done.recv();
+    }
+
+    /// Takes all: slowly for so many steps, and then as it comes.
+    fn receive(&self, receiver: &mut TcpStream, bytes: &[u8], steps: usize) -> Result<(), String> {
+        let (mut slow, fast) = bytes.split_at(bytes.len().min(self.pace.step * steps));
+        while !slow.is_empty() {
+            let (step, rest) = slow.split_at(self.pace.step.min(slow.len()));
+            take(receiver, step).map_err(|error| format!("{error} with {} bytes to come", slow.len()))?;
+            slow = rest;
+            thread::sleep(STEP);
+        }
+        take(receiver, fast)?;
+        self.check_end(receiver)
+    }
+
+    /// Expects the end in order, where the sender ended.
+    fn check_end(&self, receiver: &mut TcpStream) -> Result<(), String> {
+        match self.ends {
+            Ends::Neither | Ends::Receiver => Ok(()),
+            Ends::Sender | Ends::Both => match receiver.read(&mut [0]) {
+                Ok(0) => Ok(()),
+                other => Err(format!("{other:?} in place of the end")),
+            },
+        }
+    }
+
+    /// Runs it; says what was wrong.
+    fn run(&self, gateway: &Gateway) -> Result<(), String> {
+        let bytes = pattern(1, self.pace.bytes);
+        let Tunnel { client, sender, mut receiver } = self.open(gateway);
+        if matches!(self.ends, Ends::Receiver | Ends::Both) {
+            receiver.shutdown(Shutdown::Write).unwrap();
+        }
+        let (tell_done, done) = mpsc::channel();
+        thread::scope(|scope| {
+            let bytes = &bytes;
+            scope.spawn(move || self.send(sender, bytes, done));
+            let received = self.receive(&mut receiver, bytes, STEPS);
+            drop((receiver, tell_done));
+            received
+        })?;
+        let line = gateway.closed(client);
+        let billed = (line["client_tx"].as_u64(), line["upstream_tx"].as_u64());
+        let count = Some(self.pace.bytes as u64);
+        let expected = if self.toward == Toward::Client { (count, Some(0)) } else { (Some(0), count) };
+        if billed == expected { Ok(()) } else { Err(format!("billed {line}")) }
+    }
+}
+
+/// Reads as many bytes as are `expected`, and compares them.
+fn take(receiver: &mut TcpStream, expected: &[u8]) -> Result<(), String> {
+    let mut taken = vec![0; expected.len()];
+    receiver.read_exact(&mut taken).map_err(|error| error.to_string())?;
+    if taken == expected { Ok(()) } else { Err("other bytes than were sent".to_owned()) }
+}
+
+/// Runs all `transfers` at once; fails with what each of them found wrong.
+#[track_caller]
+fn check_all(
+    transfers: impl Iterator<Item = Transfer>,
+    check: impl Fn(&Transfer) -> Result<(), String> + Sync,
+) {
+    let check = &check;
+    let wrong: Vec<String> = thread::scope(|scope| {
+        let runs = transfers.map(|transfer| {
+            let run = scope.spawn(move || check(&transfer));
+            (transfer, run)
+        });
+        let runs: Vec<_> = runs.collect();
+        let ended = runs.into_iter().map(|(transfer, run)| (transfer, run.join().unwrap()));
+        ended.filter_map(|(transfer, end)| Some(format!("{transfer:?}: {}", end.err()?))).collect()
+    });
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Every direction with every way to end.
+fn directions(ends: &[Ends]) -> impl Iterator<Item = (Toward, Ends)> {
+    let toward = [Toward::Client, Toward::Destination];
+    toward.into_iter().flat_map(|toward| ends.iter().map(move |ends| (toward, *ends)))
+}
+
+#[test]
+fn a_receiver_that_takes_something_now_and_then_gets_all_and_is_billed_for_it() {
+    let mut gateway = Gateway::local(DEADLINES);
+    let transfers = directions(&[Ends::Neither, Ends::Sender, Ends::Receiver, Ends::Both])
+        .flat_map(|(toward, ends)| PACES.map(|pace| Transfer { toward, ends, pace }));
+    check_all(transfers, |transfer| transfer.run(&gateway));
+    assert!(gateway.metric("tollgate_pipes_created_total") > Some(0.0), "some of it was spliced");
+    gateway.stop();
+    let bytes = 4 * PACES.iter().map(|pace| pace.bytes as u64).sum::<u64>();
+    assert_eq!(gateway.usage(), (8 * PACES.len() as u64, bytes, bytes));
+}
+
+#[test]
+fn a_receiver_that_takes_nothing_ends_and_what_was_whole_is_left_to_the_kernel() {
+    let gateway = Gateway::local(DEADLINES);
+    let paces = [Pace::new(200_000, 65_536), Pace::new(10_000_000, 65_536)];
+    let transfers = directions(&[Ends::Neither, Ends::Sender, Ends::Receiver])
+        .flat_map(|(toward, ends)| paces.map(|pace| Transfer { toward, ends, pace }));
+    check_all(transfers, |transfer| {
+        let bytes = pattern(1, transfer.pace.bytes);
+        let Tunnel { client, sender, mut receiver } = transfer.open(&gateway);
+        if transfer.ends == Ends::Receiver {
+            receiver.shutdown(Shutdown::Write).unwrap();
+        }
+        let (tell_done, done) = mpsc::channel();
+        thread::scope(|scope| {
+            let bytes = &bytes;
+            scope.spawn(move || transfer.send(sender, bytes, done));
+            // The end of what the gateway itself could not get rid of is not known to the receiver.
+            let is_whole = transfer.ends == Ends::Sender && transfer.pace.bytes < 1_000_000;
+            let is_half_closed = transfer.ends == Ends::Receiver || is_whole;
+            let expected = if is_half_closed { "half_closed_timeout" } else { "idle_timeout" };
+            let reason = gateway.closed(client)["close_reason"].as_str().map(str::to_owned);
+            drop(tell_done);
+            if reason.as_deref() != Some(expected) {
+                return Err(format!("{reason:?} in place of {expected}"));
+            }
+            if is_whole { transfer.receive(&mut receiver, bytes, 0) } else { Ok(()) }
+        })
+    });
+}
+
+/// Checks that a receiver gets all and its end, where the sender has ended its direction and then `end` ends
+/// the tunnel for `reason`.
+#[track_caller]
+fn check_whole(toward: Toward, timeouts: &str, reason: &str, end: impl FnOnce(&Gateway, TcpStream)) {
+    let gateway = Gateway::local(timeouts);
+    let transfer = Transfer { toward, ends: Ends::Sender, pace: Pace::new(200_000, 16_384) };
+    let bytes = pattern(1, transfer.pace.bytes);
+    let Tunnel { client, mut sender, mut receiver } = transfer.open(&gateway);
+    sender.write_all(&bytes).unwrap();
+    sender.shutdown(Shutdown::Write).unwrap();
+    // Received and sent.
+    gateway.await_metric("tollgate_bytes_total", 2.0 * bytes.len() as f64);
+    end(&gateway, sender);
+    let line = gateway.closed(client);
+    let leg = if toward == Toward::Client { "client_tx" } else { "upstream_tx" };
+    assert_eq!((line["close_reason"].as_str(), &line[leg]), (Some(reason), &bytes.len().into()));
+    transfer.receive(&mut receiver, &bytes, 10).unwrap();
+}
+
+#[test]
+fn what_was_sent_with_its_end_arrives_however_the_tunnel_ends() {
+    thread::scope(|scope| {
+        for toward in [Toward::Client, Toward::Destination] {
+            scope.spawn(move || {
+                check_whole(toward, "[timeouts]\nlifetime = \"2s\"\n", "lifetime_timeout", |_, sender| {
+                    // It is not the sender's end that is looked at.
+                    std::mem::forget(sender);
+                });
+            });
+            scope.spawn(move || {
+                check_whole(toward, "", "policy_changed", |gateway, _sender| {
+                    gateway.reload(&LOCAL_USER.replace("name = \"me\"", "name = \"me\"\ndisabled = true"));
+                });
+            });
+            scope.spawn(move || {
+                check_whole(toward, "[timeouts]\ndrain = \"0s\"\n", "drained", |gateway, _sender| {
+                    gateway.signal(Signal::TERM);
+                });
+            });
+        }
+        // An upload behind which the client is gone.
+        scope.spawn(|| check_whole(Toward::Destination, "", "client_reset", |_, sender| reset(sender)));
+    });
+}
+
+#[test]
+fn the_deadline_of_a_half_closed_tunnel_counts_from_its_half_close() {
+    let destination = Destination::start(|mut stream| {
+        // What was asked for is known when the client has ended, and takes its time.
+        let _ = stream.read_to_end(&mut Vec::new());
+        thread::sleep(3 * STEP);
+        let _ = stream.write_all(b"answer");
+    });
+    let gateway = Gateway::local("[timeouts]\nhalf_closed = \"2s\"\n");
+    let silent = Duration::from_millis(2_500);
+    let mut client = tunnel(&gateway, destination.address);
+    thread::sleep(silent);
+    client.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(read_exactly(&mut client, 6), b"answer");
+    gateway.check_closed(client.local_addr().unwrap(), "client_closed");
+}
+
+#[test]
+fn the_deadline_of_a_half_closed_request_counts_from_its_half_close() {
+    let destination = Destination::start(|mut stream| {
+        read_head(&mut stream).unwrap();
+        // Longer than the client waits to end.
+        thread::sleep(40 * STEP);
+        let _ = stream.write_all(&ok("answer"));
+    });
+    let gateway = Gateway::local("[timeouts]\nhalf_closed = \"3s\"\n");
+    let mut client = gateway.connect();
+    client.write_all(request_to(destination.address, "GET", "/", "").as_bytes()).unwrap();
+    thread::sleep(35 * STEP);
+    client.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(read_answer_to("GET", &mut client).text(), "answer");
+}
+
+#[test]
+fn a_gateway_that_was_stopped_for_longer_than_a_deadline_cuts_nothing_that_has_moved_meanwhile() {
+    let destination = Destination::echo();
+    let gateway = Gateway::local("[timeouts]\nidle = \"1s\"\n");
+    let mut clients: Vec<TcpStream> = (0..16).map(|_| tunnel(&gateway, destination.address)).collect();
+    gateway.freeze();
+    clients.iter_mut().for_each(|client| client.write_all(b"meanwhile").unwrap());
+    thread::sleep(Duration::from_millis(1_500));
+    gateway.thaw();
+    clients.iter_mut().for_each(|client| assert_eq!(read_exactly(client, 9), b"meanwhile"));
+}
+
+/// Checks a plain request whose body, or that of its answer, is taken at this pace.
+#[track_caller]
+fn check_body(toward: Toward, pace: Pace) {
+    let transfer = Transfer { toward, ends: Ends::Neither, pace };
+    let bytes = pattern(1, pace.bytes);
+    let gateway = Gateway::local(DEADLINES);
+    let (listener, mut client) = transfer.both_ends(&gateway);
+    let address = listener.local_addr().unwrap();
+    let length = format!("Content-Length: {}\r\n", bytes.len());
+    let asked = if toward == Toward::Destination { ("POST", &*length) } else { ("GET", "") };
+    client.write_all(request_to(address, asked.0, "/", asked.1).as_bytes()).unwrap();
+    let mut upstream = patient(listener.accept().unwrap().0);
+    read_head(&mut upstream).unwrap();
+    thread::scope(|scope| {
+        let bytes = &bytes;
+        if toward == Toward::Destination {
+            let mut sender = client.try_clone().unwrap();
+            scope.spawn(move || sender.write_all(bytes));
+            transfer.receive(&mut upstream, bytes, STEPS).unwrap();
+            upstream.write_all(&ok("taken")).unwrap();
+            assert_eq!(read_answer_to("POST", &mut client).text(), "taken");
+        } else {
+            scope.spawn(move || {
+                let head = format!("HTTP/1.1 200 OK\r\n{length}\r\n");
+                let _ = upstream.write_all(&[head.as_bytes(), bytes].concat());
+            });
+            read_head(&mut client).unwrap();
+            transfer.receive(&mut client, bytes, STEPS).unwrap();
+        }
+    });
+    gateway.check_closed(client.local_addr().unwrap(), "completed");
+}
+
+#[test]
+fn a_body_that_is_taken_slowly_arrives() {
+    let large = Pace { step: 10_000, ..Pace::new(6_000_000, 65_536) };
+    thread::scope(|scope| {
+        for (toward, pace) in [
+            (Toward::Client, large),
+            (Toward::Destination, large),
+            (Toward::Destination, Pace::new(7_000, 2_048)),
+            (Toward::Destination, Pace::new(1_000_000, 65_536)),
+        ] {
+            scope.spawn(move || check_body(toward, pace));
+        }
+    });
+}
