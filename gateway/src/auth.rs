@@ -2,10 +2,10 @@
 //!
 //! Promises: a reactor thread never hashes a password and never waits for one who does; a credential that was
 //! right a moment ago costs a keyed hash; one that is wrong costs the same time whether the name exists or
-//! not, and counts against its source; wrong ones from an address do not keep out those from there that were
-//! right before; a full queue is [`AuthError::Overloaded`] and never [`AuthError::Wrong`]; no secret outlives
-//! its check. Leaves to others: the protocols (`connection`), the stored credentials (`users`), and what the
-//! user may do (`policy`).
+//! not, and counts against its source; wrong ones keep out neither those from the same address that were
+//! right before, nor, by the time that checks take, anybody who was; a full queue is
+//! [`AuthError::Overloaded`] and never [`AuthError::Wrong`]; no secret outlives its check. Leaves to others:
+//! the protocols (`connection`), the stored credentials (`users`), and what the user may do (`policy`).
 //!
 //! ```text
 //!   token right ---------------------------------------------> in, even from a source that is throttled:
@@ -16,11 +16,12 @@
 //!      |                         |
 //!   on its way for another client of this thread? --yes--> its result
 //!      | no
-//!   queue of the hashing thread (shared.rs) --full--> Overloaded
+//!   queue of the hashing thread (queue.rs) --no room for its rank--> Overloaded
 //!      |
 //!   remembered or throttled by now? else argon2 -------------> in, or Wrong
 //! ```
 
+mod queue;
 mod remembered;
 mod roster;
 mod shared;

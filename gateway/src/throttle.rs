@@ -60,7 +60,7 @@ pub struct Throttle {
     sites: Rows<AtomicU64>,
     /// Until when a source is in good standing, by the same clock.
     standing: Rows<AtomicU64>,
-    /// Checks that wait or run, by source.
+    /// Checks that wait or run, by source or site.
     running: Rows<AtomicU32>,
 }
 
@@ -135,10 +135,16 @@ impl Throttle {
         now.0 < lower(self.standing.of(self.hash(network(source))))
     }
 
-    /// Counts a check that waits or runs for `source`, for as long as the result lives; `None` if
-    /// `running_max` do already.
-    pub fn enter(self: &Arc<Throttle>, source: IpAddr, running_max: u32) -> Option<Running> {
-        let hash = self.hash(network(source));
+    /// Counts a check that waits or runs for `source`, or for all of its IPv6 site, for as long as the result
+    /// lives; `None` if `running_max` do already.
+    pub fn enter(
+        self: &Arc<Throttle>,
+        source: IpAddr,
+        whole_site: bool,
+        running_max: u32,
+    ) -> Option<Running> {
+        let site = site(source).filter(|_| whole_site);
+        let hash = site.map_or_else(|| self.hash(network(source)), |site| self.hash(site));
         let [first, second] = self.running.of(hash).map(|place| place.fetch_add(1, Ordering::Relaxed));
         let running = Running { throttle: Arc::clone(self), hash };
         (first.min(second) < running_max).then_some(running)
@@ -392,7 +398,7 @@ mod tests {
     #[test]
     fn checks_under_way_are_bounded_by_source() {
         let throttle = Arc::new(Throttle::new());
-        let enter = |text| throttle.enter(source(text), 2);
+        let enter = |text| throttle.enter(source(text), true, 2);
         let (first, second) = (enter("192.0.2.1"), enter("192.0.2.1"));
         assert!(first.is_some() && second.is_some());
         for _ in 0..100 {
@@ -401,5 +407,8 @@ mod tests {
         assert!(enter("192.0.2.2").is_some());
         drop(first);
         assert!(enter("192.0.2.1").is_some(), "a refused entry leaves nothing behind");
+        let site = ["2001:db8::1", "2001:db8:0:1::1", "2001:db8:0:2::1"].map(enter);
+        assert_eq!(site.map(|entered| entered.is_some()), [true, true, false]);
+        assert!(throttle.enter(source("2001:db8:0:2::1"), false, 2).is_some());
     }
 }

@@ -1,9 +1,11 @@
-//! What all threads share for checking credentials: the pool that hashes, and the throttle.
+//! What all threads share for checking credentials: the queue of the thread that hashes, and the throttle.
 //!
 //! Promises: checks are made one after another, and each asks the throttle at its turn, so that of any number
 //! that come at once no more are looked at than the budgets have; a failure counts against its source even if
-//! the client has left; a secret is wiped when its check has ended or was refused; one source fills at most
-//! half of the queue. Leaves to others: who waits for a result (`auth.rs`).
+//! the client has left; a secret is wiped when its check has ended or was refused; one source, and all
+//! strangers of one IPv6 site, fill at most half of the queue. Leaves to others: who waits for a result
+//! (`auth.rs`), whose turn it is (`auth/queue.rs`), and that the pool hashes one at a time, which bounds
+//! memory and CPU (`jobs.rs`).
 
 use std::io;
 use std::net::IpAddr;
@@ -12,14 +14,16 @@ use std::time::Duration;
 
 use blake2::Blake2sMac256;
 use blake2::digest::{FixedOutput, KeyInit, Update};
-use engine::pool::{JobHandle, Pool};
+use engine::oneshot;
+use engine::pool::Pool;
 use sys::clock::monotonic;
 use zeroize::Zeroizing;
 
+use super::queue::{Queue, Rank};
 use super::remembered::{Proof, Remembered};
 use crate::jobs::HASHING;
 use crate::settings::Auth;
-use crate::throttle::Throttle;
+use crate::throttle::{Running, Throttle};
 use crate::users::{HashMemory, PasswordHash};
 
 /// A keyed hash over a user's name, their stored hash and a secret. The key is random per process and leaves
@@ -30,6 +34,7 @@ pub(super) type Mac = [u8; 32];
 pub struct AuthShared {
     key: Zeroizing<[u8; 32]>,
     pool: Pool,
+    queue: Queue<Waiting>,
     /// Checks of one source that may wait or run.
     per_source_max: u32,
     throttle: Arc<Throttle>,
@@ -54,6 +59,14 @@ pub(super) struct Check {
     pub(super) remembered: Arc<Remembered>,
 }
 
+/// A check that waits for its turn.
+struct Waiting {
+    check: Box<Check>,
+    /// Its place among those of its source, unless its credentials are known.
+    _running: Option<Running>,
+    reply: oneshot::Sender<Verdict>,
+}
+
 /// How a check ended.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Verdict {
@@ -74,6 +87,7 @@ impl AuthShared {
         Ok(AuthShared {
             key,
             pool,
+            queue: Queue::new(settings.hash_queue as usize),
             per_source_max: settings.hash_queue.div_ceil(2),
             throttle: Arc::new(Throttle::new()),
             memory: Mutex::default(),
@@ -106,19 +120,35 @@ impl AuthShared {
         self.throttle.check(check.source, &check.user, check.failures_per_minute, monotonic())
     }
 
-    /// Queues `check`; `None` if the queue is full, or half full of checks for the same source.
-    pub(super) fn submit(self: &Arc<Self>, check: Box<Check>) -> Option<JobHandle<Verdict>> {
-        let running = self.throttle.enter(check.source, self.per_source_max)?;
-        let shared = Arc::clone(self);
-        let job = move || {
-            let verdict = shared.perform(&check);
-            drop(running);
-            verdict
+    /// Queues `check`; `None` if there is no room for its rank, or if the queue is half full of checks for
+    /// the same source.
+    pub(super) fn submit(self: &Arc<Self>, check: Box<Check>) -> Option<oneshot::Receiver<Verdict>> {
+        let rank = match check.is_known {
+            true => Rank::Proven,
+            false if self.throttle.is_in_standing(check.source, monotonic()) => Rank::Standing,
+            false => Rank::Stranger,
         };
-        self.pool.run(HASHING, job).ok()
+        let running = match rank {
+            Rank::Proven => None,
+            _ => Some(self.throttle.enter(check.source, rank == Rank::Stranger, self.per_source_max)?),
+        };
+        let (reply, result) = oneshot::channel();
+        if !self.queue.put(rank, Waiting { check, _running: running, reply }) {
+            return None;
+        }
+        let shared = Arc::clone(self);
+        // A job for each check, whichever it then makes. The pool has room for as many as the queue.
+        self.pool.run_then(HASHING, move || shared.perform_next(), |_| ()).ok()?;
+        Some(result)
     }
 
     /// On a thread of the pool.
+    fn perform_next(&self) {
+        if let Some(Waiting { check, _running, reply }) = self.queue.take() {
+            reply.send(self.perform(&check));
+        }
+    }
+
     fn perform(&self, check: &Check) -> Verdict {
         let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
         // What came before it may have shown it right, for a client of another thread, or used up a budget.

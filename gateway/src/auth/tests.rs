@@ -299,13 +299,13 @@ fn a_token_gets_in_from_a_throttled_source() {
 
 #[test]
 fn a_full_queue_is_overload_and_one_source_fills_half_of_it() {
-    let text = "[auth]\nhash_queue = 4\n".to_owned() + &user("ann", &password("open sesame"));
+    let text = "[auth]\nhash_queue = 8\n".to_owned() + &user("ann", &password("open sesame"));
     let house = House::new(&text);
     let go = house.stop_hashing();
-    let mut clients = vec![house.begin("ann", "a", CLIENT), house.begin("ann", "b", CLIENT)];
-    assert_eq!(block_on(house.verify("ann", "c", CLIENT)), Err(AuthError::Overloaded));
-    clients.push(house.begin("ann", "c", "192.0.2.2"));
-    clients.push(house.begin("ann", "d", "192.0.2.3"));
+    let mut clients: Vec<_> = ["a", "b", "c", "d"].map(|secret| house.begin("ann", secret, CLIENT)).into();
+    assert_eq!(block_on(house.verify("ann", "e", CLIENT)), Err(AuthError::Overloaded));
+    clients.push(house.begin("ann", "e", "192.0.2.2"));
+    clients.push(house.begin("ann", "f", "192.0.2.3"));
     assert_eq!(block_on(house.verify("ann", "open sesame", "192.0.2.4")), Err(AuthError::Overloaded));
     go.send(()).unwrap();
     for client in clients {
@@ -313,6 +313,24 @@ fn a_full_queue_is_overload_and_one_source_fills_half_of_it() {
     }
     house.done();
     house.check("ann", "open sesame", "ann");
+}
+
+/// Wrong passwords from any number of addresses filled the queue, for good: nobody could log in.
+#[test]
+fn strangers_leave_room_for_sources_in_good_standing() {
+    let users = [user("ann", &password("open sesame")), user("bob", &password("correct horse"))].concat();
+    let house = House::new(&("[auth]\nhash_queue = 8\n".to_owned() + &users));
+    house.check("ann", "open sesame", "ann");
+    let go = house.stop_hashing();
+    let attackers: Vec<_> =
+        (0..6).map(|n| house.begin("ann", &format!("wrong {n}"), &format!("198.51.100.{n}"))).collect();
+    assert_eq!(block_on(house.verify("ann", "wrong", "198.51.100.6")), Err(AuthError::Overloaded));
+    let bob = house.begin("bob", "correct horse", CLIENT);
+    go.send(()).unwrap();
+    assert_eq!(house.show(block_on(bob)), "bob");
+    for attacker in attackers {
+        assert_eq!(block_on(attacker), Err(AuthError::Wrong));
+    }
 }
 
 /// The user to whom an address belongs.

@@ -1,12 +1,14 @@
 //! Attacks on the identity of users: credentials that are wrong, guessed, or left out.
 //!
 //! Promises: credentials come before the source's address, on every protocol; wrong passwords keep out nobody
-//! but who sends them, however many come at once.
+//! but who sends them, however many come at once and from wherever.
 
 use std::io::Write;
 use std::net::{Ipv4Addr, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread;
 
-use crate::harness::{Gateway, Room};
+use crate::harness::{Gateway, Room, eventually};
 use crate::peers::{
     Destination, basic, check_echo, connect_from, read_answer, read_exactly, read_reply, socks_request,
 };
@@ -183,4 +185,50 @@ fn guesses_that_come_at_once_do_not_exceed_the_budget() {
     // A budget of two in a minute gives one more every 30 seconds.
     let count = looked_at.filter(|status| *status == 407).count();
     assert!((2..=3).contains(&count), "{count} guesses were looked at");
+}
+
+/// Set when it is dropped, also where a test fails: those who look at it end.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Wrong passwords from many addresses, each within its budget, ask for more hashes than are made: all who
+/// had to be checked were refused with 503, for as long as it lasted. An attacker needs an address for each
+/// 20 hashes in a minute, and a connection for each. It now costs strangers their log-in, and nobody who was
+/// in before from the same address.
+#[test]
+fn hashes_for_many_strangers_leave_room_for_who_is_known() {
+    const ATTACKERS: u32 = 16;
+    const LOG_INS: u32 = 20;
+    // Nothing is remembered, so every log-in needs a hash, as the first of a day does.
+    let gateway = gateway_of_two("[auth]\ncache_entries = 0\nhash_queue = 8\n");
+    let destination = Destination::echo();
+    let target = destination.address.to_string();
+    let bob = |_: u32| ask_http(&gateway, STRANGER, Some(("bob", "correct horse")), &target).1;
+    assert_eq!(bob(0), 200);
+    let (descriptors, memory) = (gateway.descriptors(), gateway.memory_bytes());
+
+    let (is_over, addresses, refused) = (AtomicBool::new(false), AtomicU32::new(0), AtomicU32::new(0));
+    let attack = || {
+        while !is_over.load(Ordering::Relaxed) {
+            let source = Ipv4Addr::from(0x7f01_0000 + addresses.fetch_add(1, Ordering::Relaxed));
+            // Each another one: those that are alike are hashed once.
+            let (_, status) = ask_http(&gateway, source, Some(("ann", &source.to_string())), &target);
+            refused.fetch_add(u32::from(status == 503), Ordering::Relaxed);
+        }
+    };
+    thread::scope(|scope| {
+        let _over = Over(&is_over);
+        (0..ATTACKERS).for_each(|_| _ = scope.spawn(attack));
+        eventually("the queue is full", || refused.load(Ordering::Relaxed) > 0);
+        let statuses: Vec<u16> = (0..LOG_INS).map(bob).collect();
+        assert_eq!(statuses, [200; LOG_INS as usize]);
+    });
+    // The ledger opens some files of its own meanwhile.
+    eventually("descriptors are back", || gateway.descriptors() < descriptors + 8);
+    eventually("memory is back", || gateway.memory_bytes() < memory + (4 << 20));
 }
