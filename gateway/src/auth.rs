@@ -44,7 +44,7 @@ pub use roster::Roster;
 pub use shared::AuthShared;
 
 use crate::snapshot::Snapshot;
-use crate::users::{Credential, PasswordHash};
+use crate::users::{Credential, PasswordHash, TokenHash};
 use remembered::Proof;
 use shared::{Check, Mac, Verdict};
 
@@ -102,13 +102,13 @@ impl Authenticator {
         source: IpAddr,
     ) -> Result<UserIndex, AuthError> {
         let user = snapshot.config.user(&credentials.user);
-        let right = match user.and_then(|user| user.credential.as_ref()) {
-            Some(Credential::Token(hash)) if hash.verify(credentials.secret.expose()) => true,
-            Some(Credential::Password(hash)) => {
-                self.verify_password(snapshot, credentials, source, Some(hash)).await?
-            }
-            _ => self.verify_password(snapshot, credentials, source, None).await?,
+        let (password, token) = match user.and_then(|user| user.credential.as_ref()) {
+            Some(Credential::Password(hash)) => (Some(hash), None),
+            Some(Credential::Token(hash)) => (None, Some(hash)),
+            None => (None, None),
         };
+        let right = token.is_some_and(|hash| hash.verify(credentials.secret.expose()))
+            || self.verify_password(snapshot, credentials, source, password, token.is_none()).await?;
         match user {
             Some(user) if right && user.disabled => Err(AuthError::Disabled),
             Some(user) if right => {
@@ -119,34 +119,39 @@ impl Authenticator {
         }
     }
 
-    /// Whether the secret is the password of `hash`; without a hash it is not, after the same time.
+    /// Whether the secret is the password of `hash`; without a hash it is not, after the same time, that of a
+    /// token's hash included where none was made.
     async fn verify_password(
         &self,
         snapshot: &Snapshot,
         credentials: &Credentials,
         source: IpAddr,
         hash: Option<&PasswordHash>,
+        owes_token: bool,
     ) -> Result<bool, AuthError> {
         let now = monotonic();
         let failures_per_minute = snapshot.config.auth.failures_per_minute;
-        let Some(costly) = hash.or(snapshot.roster.decoy()) else {
+        let decoys = snapshot.roster.decoys();
+        let Some(hashed) = hash.or(decoys.first()) else {
+            take_time_of_token(owes_token, credentials);
             // Nobody has a password, so there is no time to be told apart from.
             let throttle = self.shared.throttle();
             throttle.check(source, &credentials.user, failures_per_minute, now).map_err(throttled)?;
             throttle.failed(source, &credentials.user, failures_per_minute, now);
             return Ok(false);
         };
-        let key = self.shared.mac(&credentials.user, costly, credentials.secret.expose());
+        let key = self.shared.mac(&credentials.user, hashed, credentials.secret.expose());
         // Only credentials that were right are in the table; it is asked for the others too, for the time.
         let proof = snapshot.remembered.proof(&key, now);
         if proof == Proof::Recent {
             return Ok(true);
         }
+        take_time_of_token(owes_token, credentials);
         // Boxed, because every handshake has room for this future, and few get here.
         let check = Box::new(Check {
             key,
-            hash: costly.clone(),
-            is_decoy: hash.is_none(),
+            hash: hash.cloned(),
+            decoys: Arc::clone(decoys),
             is_known: proof == Proof::Old,
             user: credentials.user.as_str().into(),
             secret: credentials.secret.expose().to_vec().into(),
@@ -208,6 +213,13 @@ impl Flight<'_> {
 impl Drop for Flight<'_> {
     fn drop(&mut self) {
         self.authenticator.flights.borrow_mut().remove(&self.key);
+    }
+}
+
+/// Hashes the secret as a token where none was hashed.
+fn take_time_of_token(is_owed: bool, credentials: &Credentials) {
+    if is_owed {
+        std::hint::black_box(TokenHash::decoy().verify(credentials.secret.expose()));
     }
 }
 

@@ -15,8 +15,8 @@ use std::str::FromStr;
 use toml::de::DeTable;
 
 pub use credential::{
-    Credential, CredentialError, HashMemory, PASSWORD_BYTES_MAX, PASSWORD_BYTES_MIN, PasswordHash, TokenHash,
-    generate_password, generate_token, random,
+    Argon2Cost, Credential, CredentialError, HashMemory, PASSWORD_BYTES_MAX, PASSWORD_BYTES_MIN,
+    PasswordHash, TokenHash, generate_password, generate_token, random,
 };
 
 pub use first::{FirstStartError, FirstUser, first_start};

@@ -3,20 +3,23 @@
 //! Promises: immutable, shared by all threads. Leaves to others: names (the policy's own table) and that no
 //! address belongs to two users (`config`).
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use policy::UserIndex;
 
 use crate::config::User;
-use crate::users::{Credential, PasswordHash};
+use crate::users::{Argon2Cost, Credential, PasswordHash};
 
 /// See the file's header.
 pub struct Roster {
     /// Source networks by their first address, none inside another. IPv4 sorts before IPv6.
     sources: Box<[Source]>,
-    /// What the secret of an unknown user is hashed against: somebody's own hash, so that it costs the same.
-    decoy: Option<PasswordHash>,
+    /// A hash of each cost that users' passwords have. A check makes one of every cost, so that its time does
+    /// not tell whose it is, nor whether there is such a user.
+    decoys: Arc<[PasswordHash]>,
 }
 
 struct Source {
@@ -35,11 +38,12 @@ impl Roster {
         // The wider network comes first, and swallows those inside it: they are the same user's.
         sources.sort_by(|a, b| (a.first, b.last).cmp(&(b.first, a.last)));
         sources.dedup_by(|inner, outer| inner.first <= outer.last);
-        let decoy = users.iter().find_map(|user| match &user.credential {
-            Some(Credential::Password(hash)) => Some(hash.clone()),
+        let passwords = users.iter().filter_map(|user| match &user.credential {
+            Some(Credential::Password(hash)) => Some(hash),
             _ => None,
         });
-        Roster { sources: sources.into(), decoy }
+        let decoys: BTreeMap<Argon2Cost, &PasswordHash> = passwords.map(|hash| (hash.cost(), hash)).collect();
+        Roster { sources: sources.into(), decoys: decoys.into_values().cloned().collect() }
     }
 
     /// The user to whom `address` belongs.
@@ -50,8 +54,9 @@ impl Roster {
         (address <= source.last).then_some(source.user)
     }
 
-    pub(super) fn decoy(&self) -> Option<&PasswordHash> {
-        self.decoy.as_ref()
+    /// A hash of each cost; none if nobody has a password.
+    pub(super) fn decoys(&self) -> &Arc<[PasswordHash]> {
+        &self.decoys
     }
 }
 

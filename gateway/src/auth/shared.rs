@@ -45,9 +45,10 @@ pub struct AuthShared {
 /// A password to check.
 pub(super) struct Check {
     pub(super) key: Mac,
-    pub(super) hash: PasswordHash,
-    /// The user has no password; the hash is there to take as long as one.
-    pub(super) is_decoy: bool,
+    /// The user's; none if there is no such user, or none who has a password.
+    pub(super) hash: Option<PasswordHash>,
+    /// A hash of each cost, among them that of `hash`.
+    pub(super) decoys: Arc<[PasswordHash]>,
     /// The credentials were right in the last day: no guess, so the throttle is not asked.
     pub(super) is_known: bool,
     /// The name as the client gave it.
@@ -57,6 +58,18 @@ pub(super) struct Check {
     pub(super) failures_per_minute: u32,
     /// Where it is remembered if it is right.
     pub(super) remembered: Arc<Remembered>,
+}
+
+impl Check {
+    /// What is hashed, in this order: one hash of each cost, the user's own in place of the decoy of its
+    /// cost. So the costs are the same for every name. To pad the time of the answer instead would not do: how
+    /// long the thread was busy is seen by the next in its queue.
+    fn work(&self) -> impl Iterator<Item = (&PasswordHash, bool)> {
+        self.decoys.iter().map(|decoy| match &self.hash {
+            Some(own) if own.cost() == decoy.cost() => (own, true),
+            _ => (decoy, false),
+        })
+    }
 }
 
 /// A check that waits for its turn.
@@ -158,8 +171,11 @@ impl AuthShared {
         if let Err(wait) = self.ask_throttle(check) {
             return Verdict::Throttled(wait);
         }
-        // The hash is made for a decoy too: that is what a decoy is for.
-        let is_right = check.hash.verify_in(&mut memory, &check.secret) && !check.is_decoy;
+        let mut is_right = false;
+        for (hash, is_own) in check.work() {
+            // Always made: that is what a decoy is for.
+            is_right |= hash.verify_in(&mut memory, &check.secret) & is_own;
+        }
         let now = monotonic();
         if is_right {
             check.remembered.insert(&check.key, now);
@@ -174,12 +190,12 @@ impl AuthShared {
 mod tests {
     use super::*;
 
-    fn check(key: Mac, hash: &PasswordHash, secret: &str, is_decoy: bool) -> Check {
+    fn check(key: Mac, hash: &PasswordHash, secret: &str, is_own: bool) -> Check {
         let secret = Zeroizing::new(secret.as_bytes().to_vec());
         Check {
             key,
-            hash: hash.clone(),
-            is_decoy,
+            hash: is_own.then(|| hash.clone()),
+            decoys: [hash.clone()].into(),
             is_known: false,
             user: "ann".into(),
             secret,
@@ -196,7 +212,7 @@ mod tests {
     #[test]
     fn a_check_that_another_thread_asked_for_is_not_hashed_again() {
         let (shared, hash) = (shared(), PasswordHash::make("open sesame").unwrap());
-        let mut check = check([1; 32], &hash, "open sesame", false);
+        let mut check = check([1; 32], &hash, "open sesame", true);
         assert_eq!(shared.perform(&check), Verdict::Right);
         // Hashed again, this secret would be wrong: the key is remembered.
         check.secret = b"wrong".to_vec().into();
@@ -208,8 +224,8 @@ mod tests {
     #[test]
     fn a_budget_that_is_used_up_meanwhile_ends_a_check_unless_its_credentials_are_known() {
         let (shared, hash) = (shared(), PasswordHash::make("open sesame").unwrap());
-        assert_eq!(shared.perform(&check([1; 32], &hash, "wrong", false)), Verdict::Wrong);
-        let mut late = check([2; 32], &hash, "open sesame", false);
+        assert_eq!(shared.perform(&check([1; 32], &hash, "wrong", true)), Verdict::Wrong);
+        let mut late = check([2; 32], &hash, "open sesame", true);
         assert!(matches!(shared.perform(&late), Verdict::Throttled(_)));
         late.is_known = true;
         assert_eq!(shared.perform(&late), Verdict::Right);
@@ -218,9 +234,27 @@ mod tests {
     #[test]
     fn a_decoy_is_never_right() {
         let (shared, hash) = (shared(), PasswordHash::make("open sesame").unwrap());
-        let decoy = check([1; 32], &hash, "open sesame", true);
+        let decoy = check([1; 32], &hash, "open sesame", false);
         assert_eq!(shared.perform(&decoy), Verdict::Wrong);
         assert!(matches!(shared.perform(&decoy), Verdict::Throttled(_)), "and counts");
+    }
+
+    /// Hashes of other costs than the user's own were not made, so an answer's time told users apart, and
+    /// that there is one at all.
+    #[test]
+    fn every_check_makes_a_hash_of_each_cost() {
+        let hash_at = |memory_kib| {
+            let salt_and_hash = "c29tZXNhbHRzb21lc2FsdA$RdescudvJCsgt3ub+b27ltmRu8nyhAs7XVvNS0fKwVo";
+            format!("$argon2id$v=19$m={memory_kib},t=1,p=1${salt_and_hash}").parse::<PasswordHash>().unwrap()
+        };
+        let decoys: Arc<[PasswordHash]> = [hash_at(8), hash_at(16), hash_at(32)].into();
+        for own in [None, Some(8), Some(16), Some(32)] {
+            let hash = own.map(hash_at);
+            let check = Check { hash, decoys: Arc::clone(&decoys), ..check([1; 32], &decoys[0], "x", false) };
+            let (costs, owned): (Vec<_>, Vec<_>) = check.work().map(|(hash, own)| (hash.cost(), own)).unzip();
+            assert_eq!(costs, decoys.iter().map(PasswordHash::cost).collect::<Vec<_>>());
+            assert_eq!(owned, [8, 16, 32].map(|memory_kib| own == Some(memory_kib)));
+        }
     }
 
     #[test]

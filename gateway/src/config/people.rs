@@ -3,8 +3,8 @@
 //! Promises: a name means one user, and so does a source address; every set that a rule refers to exists.
 //! Leaves to others: the meaning of rules (crate `policy`) and recognising users (`auth.rs`).
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 
 use ipnet::IpNet;
@@ -21,6 +21,9 @@ use crate::users::{Credential, PasswordHash, TokenHash, UserName};
 
 /// Most users: each costs every reactor thread an account.
 const USERS_MAX: usize = 100_000;
+
+/// Most unlike costs of passwords: a log-in takes as long as one of each, some 50 ms.
+const PASSWORD_COSTS_MAX: usize = 8;
 
 /// Somebody whose flows are admitted and billed.
 #[derive(Clone, Debug)]
@@ -80,6 +83,7 @@ pub(super) fn check(written: &Written, report: &mut Report) {
             );
         }
     }
+    check_costs(&written.users, report);
     if let Some(user) = written.users.get(USERS_MAX) {
         report.error(Diagnostic::at(&user.place, format!("more than {USERS_MAX} users")));
     }
@@ -176,6 +180,27 @@ pub(super) fn warn_of_bounds(written: &Written, report: &mut Report) {
     let title = format!("user `{}` may take every connection of the gateway", &*user.name);
     let help = format!("`connections` of one user, or `connections_per_user`, belongs below {all}");
     report.warning(Diagnostic::at(place, title).help(help));
+}
+
+/// A log-in makes a hash of each cost that passwords have, so that its time does not tell whose it is.
+fn check_costs(users: &[WrittenUser], report: &mut Report) {
+    let mut costs = BTreeMap::new();
+    for password in users.iter().filter_map(|user| user.table.password.written()) {
+        costs.entry(password.value.cost()).or_insert(&password.place);
+    }
+    let count = costs.len();
+    let places: Vec<&Place> = costs.into_values().collect();
+    let [first, .., last] = places[..] else { return };
+    let title = format!("the passwords of users have {count} unlike costs of argon2");
+    let diagnostic = Diagnostic::at(last, title).other(first, "this one has another cost").help(
+        "each log-in takes as long as all of them together, or its time would tell users apart; \
+         `tollgate user passwd NAME` gives a user the usual cost",
+    );
+    if count > PASSWORD_COSTS_MAX {
+        report.error(diagnostic.label(format!("at most {PASSWORD_COSTS_MAX} are served")));
+    } else {
+        report.warning(diagnostic);
+    }
 }
 
 /// An address must not be in networks of two users. Networks are nested or apart, so in their order only the

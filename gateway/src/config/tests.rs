@@ -223,6 +223,26 @@ fn a_draft_is_checked_as_if_it_were_written() {
 }
 
 #[test]
+fn passwords_of_unlike_costs_are_told_and_bounded() {
+    let user = |memory_kib: usize| {
+        let salt_and_hash = "c29tZXNhbHRzb21lc2FsdA$RdescudvJCsgt3ub+b27ltmRu8nyhAs7XVvNS0fKwVo";
+        let password = format!("$argon2id$v=19$m={memory_kib},t=1,p=1${salt_and_hash}");
+        format!("[[user]]\nname = \"u{memory_kib}\"\nallow = [\"a.example\"]\npassword = \"{password}\"\n")
+    };
+    let load = |costs: usize| {
+        let text: String = (0..costs).map(|n| user(8 + n)).collect();
+        let files = Files::new(&[("tollgate.toml", &text)]);
+        Config::load(&files.given())
+    };
+    assert!(load(1).unwrap().warnings.is_empty());
+    let warned = load(8).unwrap().warnings.iter().next().unwrap().message;
+    assert_eq!(warned, "the passwords of users have 8 unlike costs of argon2");
+    let errors = load(9).unwrap_err().to_string();
+    assert!(errors.starts_with("error: the passwords of users have 9 unlike costs of argon2\n"), "{errors}");
+    assert!(!errors.contains("Rdescud"), "{errors}");
+}
+
+#[test]
 fn what_can_hardly_be_meant_is_a_warning() {
     let files = Files::new(&[
         ("tollgate.toml", "[[user]]\nname = \"ci\"\n"),

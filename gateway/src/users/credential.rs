@@ -139,10 +139,24 @@ impl PasswordHash {
             && bool::from(output.ct_eq(hash.as_bytes()))
     }
 
+    /// What a verification costs: two of the same cost take the same time.
+    pub fn cost(&self) -> Argon2Cost {
+        let params = Params::try_from(&self.0).expect("the parameters were read when the hash was");
+        Argon2Cost { memory_kib: params.m_cost(), passes: params.t_cost(), lanes: params.p_cost() }
+    }
+
     /// The PHC string.
     pub fn to_text(&self) -> String {
         self.0.to_string()
     }
+}
+
+/// The parameters of argon2 on which the time of a verification depends (RFC 9106, section 3.1).
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub struct Argon2Cost {
+    memory_kib: u32,
+    passes: u32,
+    lanes: u32,
 }
 
 impl FromStr for PasswordHash {
@@ -188,6 +202,11 @@ impl TokenHash {
         let mut key = [0; TOKEN_KEY_BYTES];
         getrandom::fill(&mut key).map_err(|_| CredentialError::Randomness)?;
         Ok(TokenHash { key, hash: keyed_hash(&key, token.as_bytes()) })
+    }
+
+    /// The hash of no token: to verify against it takes the same time, and fails.
+    pub fn decoy() -> TokenHash {
+        TokenHash { key: [0; TOKEN_KEY_BYTES], hash: [0; TOKEN_HASH_BYTES] }
     }
 
     /// Whether `token` is the one, in constant time; some hundred nanoseconds.
