@@ -1,11 +1,13 @@
 //! Connections of the admin side: how many, how long, and how large a head they may send.
 //!
-//! Promises: whatever a client sends, or does not, it holds one of [`Bounds::connections_max`] places for a
-//! bounded time; when all are taken, new connections wait in the kernel's queue. Leaves to others: what is
-//! answered (`api.rs`), and parsing (hyper).
+//! Guarantees: there are [`Bounds::connections_max`] connections at most, each for a bounded time; when there
+//! are as many, one that arrives replaces the oldest of the source that has most. So connections that ask
+//! slowly, or never, cost others no wait, and those of other sources cost them no connection. Leaves out: what
+//! is answered (`api.rs`), and parsing (hyper).
 
+use std::collections::VecDeque;
+use std::net::{IpAddr, Ipv6Addr};
 use std::pin::pin;
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -13,8 +15,8 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
-use tokio::task::JoinSet;
+use tokio::sync::watch;
+use tokio::task::{AbortHandle, JoinSet, yield_now};
 use tokio::time::{sleep, timeout};
 
 /// What a client may take.
@@ -55,25 +57,21 @@ pub(crate) async fn serve(
     bounds: Bounds,
     stopped: watch::Receiver<()>,
 ) {
-    let places = Arc::new(Semaphore::new(bounds.connections_max));
     let mut connections = JoinSet::new();
+    let mut open = Open { by_age: VecDeque::new(), connections_max: bounds.connections_max };
     let mut stop = stopped.clone();
     loop {
-        let arrival = async {
-            let place = Arc::clone(&places).acquire_owned().await.expect("nobody closes the semaphore");
-            (place, listener.accept().await)
-        };
         tokio::select! {
             _ = stop.changed() => break,
             // Takes finished tasks away, so that the set does not grow.
             Some(_) = connections.join_next() => {}
-            (place, accepted) = arrival => match accepted {
-                Ok((stream, _)) => {
-                    let (routes, stopped) = (routes.clone(), stopped.clone());
-                    connections.spawn(async move {
-                        connection(stream, routes, bounds, stopped).await;
-                        drop(place);
-                    });
+            accepted = listener.accept() => match accepted {
+                Ok((stream, peer)) => {
+                    open.make_room();
+                    let task = connection(stream, routes.clone(), bounds, stopped.clone());
+                    open.add(Source::of(peer.ip()), connections.spawn(task));
+                    // What has asked already is answered before others that wait can replace it.
+                    yield_now().await;
                 }
                 Err(_) => sleep(ACCEPT_PAUSE).await,
             },
@@ -81,6 +79,50 @@ pub(crate) async fn serve(
     }
     drop(listener);
     while connections.join_next().await.is_some() {}
+}
+
+/// Whose connections count together: an IPv4 address, or an IPv6 network of 64 bits, which is what one host
+/// can choose its address from.
+#[derive(Clone, Copy, PartialEq)]
+struct Source(IpAddr);
+
+impl Source {
+    fn of(address: IpAddr) -> Source {
+        const HOST_BITS: u32 = 64;
+        Source(match address.to_canonical() {
+            IpAddr::V4(v4) => v4.into(),
+            IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() >> HOST_BITS << HOST_BITS).into(),
+        })
+    }
+}
+
+/// The connections that are open, and how each is closed.
+struct Open {
+    by_age: VecDeque<(Source, AbortHandle)>,
+    connections_max: usize,
+}
+
+impl Open {
+    /// Closes connections until there is room for one.
+    fn make_room(&mut self) {
+        self.by_age.retain(|(_, task)| !task.is_finished());
+        while self.by_age.len() >= self.connections_max {
+            let Some((_, task)) = self.by_age.remove(self.first_to_go()) else { return };
+            task.abort();
+        }
+    }
+
+    /// The oldest connection of the source that has most; of equal ones, that of the oldest connection.
+    fn first_to_go(&self) -> usize {
+        let share = |source: Source| self.by_age.iter().filter(|(other, _)| *other == source).count();
+        let shares = self.by_age.iter().map(|(source, _)| share(*source));
+        let most = shares.clone().max();
+        shares.into_iter().position(|share| Some(share) == most).unwrap_or_default()
+    }
+
+    fn add(&mut self, source: Source, task: AbortHandle) {
+        self.by_age.push_back((source, task));
+    }
 }
 
 async fn connection(stream: TcpStream, routes: Router, bounds: Bounds, mut stopped: watch::Receiver<()>) {

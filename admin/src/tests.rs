@@ -7,6 +7,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use gateway::stats::{CLOSE_REASONS, Denied, PROTOCOLS};
+use rustix::net::{AddressFamily, SocketType};
 use sys::clock::WallNanos;
 use sys::pressure::{CpuTicks, Grown, ListenDrops, Pressure, Stall, StallLine, Throttling};
 use sys::socket::Shortage;
@@ -220,6 +221,49 @@ fn silent_and_slow_clients_lose_their_places_to_the_next() {
     // Both places are taken: this one waits until one of them is free again.
     assert_eq!(fixture.get("/healthz"), (200, "ok\n".into()));
     assert_eq!((status(&until_closed(&mut silent)), status(&until_closed(&mut slow))), (0, 0));
+}
+
+/// Places in which a connection may stay for longer than a test lasts.
+const PATIENT: Bounds =
+    Bounds { connections_max: 4, head_span_max: AN_HOUR, life_span_max: AN_HOUR, ..BOUNDS };
+const AN_HOUR: Duration = Duration::from_secs(3600);
+
+#[test]
+fn the_oldest_connection_of_the_source_with_the_most_makes_room() {
+    let fixture = fixture(PATIENT);
+    let from = |source: &str| {
+        let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        rustix::net::bind(&socket, &format!("{source}:0").parse::<SocketAddr>().unwrap()).unwrap();
+        rustix::net::connect(&socket, &fixture.admin.address()).unwrap();
+        let stream = TcpStream::from(socket);
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream
+    };
+    // Its answer shows that it has its place.
+    let ask = |stream: &mut TcpStream| {
+        stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"ok\n") {
+            let mut byte = [0];
+            stream.read_exact(&mut byte).unwrap();
+            answer.push(byte[0]);
+        }
+    };
+    let mut other = from("127.0.0.2");
+    ask(&mut other);
+    let mut crowd: Vec<TcpStream> = (0..3).map(|_| from("127.0.0.3")).collect();
+    crowd.iter_mut().for_each(ask);
+    // Each arrival takes the place of the oldest of the crowd, until no source has more than another.
+    let mut third = from("127.0.0.4");
+    ask(&mut third);
+    assert_eq!(until_closed(&mut crowd[0]), "");
+    let mut fourth = from("127.0.0.5");
+    ask(&mut fourth);
+    assert_eq!(until_closed(&mut crowd[1]), "");
+    [&mut other, &mut crowd[2], &mut third, &mut fourth].into_iter().for_each(ask);
+    // Then the oldest of all.
+    ask(&mut from("127.0.0.6"));
+    assert_eq!(until_closed(&mut other), "");
 }
 
 #[test]

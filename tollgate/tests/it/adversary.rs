@@ -3,6 +3,7 @@
 //! Guarantees: a test's header says what an attacker spends per unit of harm; what the attack took is given
 //! back afterwards. Leaves out: single malformed messages (`bad_inputs`).
 
+mod admin;
 mod beside;
 mod own_addresses;
 mod passwords;

@@ -1,0 +1,69 @@
+//! Connections to the admin side that ask slowly, or never.
+//!
+//! 64 connections, each a packet every five seconds, kept every probe of `/healthz` waiting for as long, and a
+//! supervisor restarts what does not answer. A connection that waits now makes room for one that arrives.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::harness::{Gateway, PATIENCE, eventually, patient};
+use crate::peers::{Destination, check_echo, tunnel};
+
+const PROBES: usize = 100;
+const ATTACKERS: usize = 4;
+const CONNECTIONS_EACH: usize = 50;
+
+/// Holds connections whose heads never end, and opens another one for each that is closed.
+fn hold(admin: SocketAddr, is_over: &AtomicBool) {
+    let open = || {
+        let mut stream = patient(TcpStream::connect(admin).unwrap());
+        stream.write_all(b"GET /healthz HTTP/1.1\r\nHo").unwrap();
+        stream.set_nonblocking(true).unwrap();
+        stream
+    };
+    let is_held = |mut stream: &TcpStream| {
+        stream.read(&mut [0]).is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
+    };
+    let mut held: Vec<TcpStream> = (0..CONNECTIONS_EACH).map(|_| open()).collect();
+    while !is_over.load(Ordering::Relaxed) {
+        held.retain(is_held);
+        // Every few milliseconds, not as a flood: the attack is to be cheap.
+        held.extend((held.len()..CONNECTIONS_EACH).take(1).map(|_| open()));
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn is_healthy(admin: SocketAddr) -> bool {
+    let mut answer = String::new();
+    let mut stream = patient(TcpStream::connect(admin).unwrap());
+    stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").is_ok()
+        && stream.read_to_string(&mut answer).is_ok()
+        && answer.starts_with("HTTP/1.1 200 ")
+}
+
+#[test]
+fn slow_connections_do_not_starve_the_probes() {
+    let destination = Destination::echo();
+    let gateway = Gateway::local("");
+    let mut live = tunnel(&gateway, destination.address);
+    assert!(is_healthy(gateway.admin));
+    let descriptors = gateway.descriptors();
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..ATTACKERS {
+            scope.spawn(|| hold(gateway.admin, &is_over));
+        }
+        let sockets = || gateway.descriptors().saturating_sub(descriptors);
+        eventually("every place is taken", || sockets() >= 64);
+        let deadline = Instant::now() + PATIENCE;
+        let probes = (0..PROBES).take_while(|_| Instant::now() < deadline);
+        let healthy = probes.filter(|_| is_healthy(gateway.admin)).count();
+        is_over.store(true, Ordering::Relaxed);
+        assert!(healthy * 100 >= PROBES * 99, "{healthy} of {PROBES} probes were answered");
+        check_echo(&mut live, b"goes on");
+    });
+    eventually("what the attack took is given back", || gateway.descriptors() <= descriptors);
+}
