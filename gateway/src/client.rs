@@ -105,6 +105,13 @@ impl Speaks {
         }
     }
 
+    /// Notes that an HTTP client asks by HEAD.
+    fn ask_head(&mut self) {
+        if let Speaks::Http { is_head, .. } = self {
+            *is_head = true;
+        }
+    }
+
     /// Notes whether an HTTP client wants JSON.
     pub(crate) fn accept_json(&mut self, wanted: bool) {
         if let Speaks::Http { json, .. } = self {
@@ -226,6 +233,10 @@ impl Client {
     pub(crate) async fn await_head(&mut self) -> Result<usize, End> {
         let mut scanner = HeadScanner::default();
         loop {
+            // Before anything can be wrong with the head: a refusal of HEAD has no body either.
+            if self.unread().starts_with(b"HEAD ") {
+                self.speaks.ask_head();
+            }
             match scanner.find_request(self.unread())? {
                 Some(length) => return Ok(length),
                 None => self.fill().await?,

@@ -31,7 +31,7 @@ impl Wanted {
     /// Reads the head of `length` bytes that has arrived, and notes in the client how it wants to be
     /// answered. `closes` if the connection is to end with this request.
     pub(super) fn read(client: &mut Client, length: usize, closes: bool) -> Result<Wanted, RequestError> {
-        let mut speaks = Speaks::HTTP;
+        let mut speaks = client.speaks;
         let wanted = Wanted::parse(&client.unread()[..length], &client.local.via, closes, &mut speaks);
         client.speaks = speaks;
         wanted

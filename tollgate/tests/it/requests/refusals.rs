@@ -194,3 +194,43 @@ fn odd_expectations_and_forwards_are_told_so() {
     }
     assert_eq!(origin.accepted(), 0);
 }
+
+/// RFC 9110, section 9.3.2: an answer to HEAD has no body. A client would take one for the next answer.
+#[test]
+fn a_refusal_of_head_has_no_body_however_early_it_comes() {
+    let origin = Origin::saying(ok("hello"));
+    let gateway = Gateway::local("[timeouts]\ngreeting = \"2s\"\n");
+    let long = "x".repeat(20_000);
+    let at_once = FRAMINGS.iter().map(|(lines, status, _)| (origin.ask("HEAD", "/", lines), *status));
+    let more = [
+        (origin.ask("HEAD", "/", "Expect: tea\r\n"), 417),
+        (origin.ask("HEAD", "/", "Connection: a b\r\n"), 400),
+        (origin.ask("HEAD", "/", &format!("X: {long}\r\n")), 431),
+        (format!("HEAD /{long} HTTP/1.1\r\n\r\n"), 414),
+        ("HEAD / HTTP/1.1\r\nHost: a.example\r\n\r\n".to_owned(), 400),
+        ("HEAD https://a.example/ HTTP/1.1\r\nHost: a.example\r\n\r\n".to_owned(), 501),
+        ("HEAD http://a.example/ HTTP/1.1\r\nHost:".to_owned(), 408),
+    ];
+    for (request, status) in at_once.chain(more) {
+        // The first request of a connection, and a later one.
+        for earlier in [0, 1] {
+            let mut stream = gateway.connect();
+            for _ in 0..earlier {
+                assert_eq!(exchange(&mut stream, origin.get("/")).text(), "hello");
+            }
+            let answer = exchange(&mut stream, &request);
+            assert_eq!(answer.status, status, "{request}{answer:?}");
+            assert_eq!(
+                read_all(&mut stream).escape_ascii().to_string(),
+                "",
+                "behind {answer:?} to {request}"
+            );
+        }
+    }
+    // What follows another request, or came before it, is not that request.
+    let mut stream = gateway.connect();
+    assert_eq!(exchange(&mut stream, request_to("192.0.2.1", "HEAD", "/", "")).status, 403);
+    let both = "CONNECT 192.0.2.1:443 HTTP/1.1\r\nHost: 192.0.2.1:443\r\n\r\nHEAD / HTTP/1.1\r\n\r\n";
+    let answer = exchange(&mut stream, both);
+    assert!(answer.status == 403 && answer.text().contains("rule"), "{answer:?}");
+}
