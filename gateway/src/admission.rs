@@ -85,9 +85,9 @@ pub(crate) async fn admit(client: &Client, asked: &Asked) -> Result<Admission, E
         Host::Address(address) => judge_addresses(client, asked, &name_verdict, &[*address], None)?,
         Host::Name(name) => {
             let began = clock::monotonic();
-            let local = &client.local;
+            let (local, asker) = (&client.local, seat.account().id());
             let answer_by = local.reactor.now() + local.names.deadline() + DNS_GRACE;
-            let lookup = within(&local.reactor, answer_by, local.names.lookup(name.as_str())).await;
+            let lookup = within(&local.reactor, answer_by, local.names.lookup(asker, name.as_str())).await;
             let took = clock::monotonic().since(began);
             local.stats.dns.add(took);
             let answer = lookup.unwrap_or(Err(ResolveError::Timeout)).map_err(Refusal::from)?;

@@ -7,20 +7,23 @@ use std::io;
 
 use engine::pool::{Class, ClassSettings, Pool, PoolSettings};
 
-use crate::resolve::NAMES_IN_FLIGHT_MAX;
-
 /// Checks of passwords: argon2 takes 19 MiB and 50 ms, and must not take a second CPU.
 pub const HASHING: Class = Class(0);
 
 /// Names that the system looks up (`getaddrinfo`).
 pub const NAMES: Class = Class(1);
 
-/// Calls of `getaddrinfo` at a time.
-const NAMES_CONCURRENCY_MAX: usize = 4;
+/// Calls of `getaddrinfo` at a time. They compute next to nothing, and one that hangs keeps its thread for as
+/// long as the system's resolver is patient (15 s for each server by default, resolv.conf(5)). The desk gives
+/// no user more than half of them.
+pub const NAMES_CONCURRENCY_MAX: usize = 32;
 
 /// Permits that the pool has at least: a name that is looked up needs no CPU to speak of, and is not to wait
 /// for a password.
 pub const PERMITS_MIN: usize = 2;
+
+/// Permits at most, on a machine of many CPUs: a password, and four names that are read or written.
+const PERMITS_MAX: usize = 5;
 
 /// Threads that run jobs: for as many jobs as the classes run at a time.
 pub const THREADS_MAX: usize = 1 + NAMES_CONCURRENCY_MAX;
@@ -41,8 +44,8 @@ pub fn start(hash_queue: usize) -> io::Result<Pool> {
     };
     let names = ClassSettings {
         name: "names",
-        // The desk bounds the names, so the queue never fills before it does.
-        queue_max: NAMES_IN_FLIGHT_MAX,
+        // The desk starts no more than that, so none waits longer than a thread takes to start.
+        queue_max: NAMES_CONCURRENCY_MAX,
         concurrency_max: Some(NAMES_CONCURRENCY_MAX),
         ..ClassSettings::default()
     };
@@ -57,5 +60,5 @@ pub fn start(hash_queue: usize) -> io::Result<Pool> {
 
 /// Jobs that may compute at a time.
 pub fn permits() -> usize {
-    sys::limits::cpus().clamp(PERMITS_MIN, THREADS_MAX)
+    sys::limits::cpus().clamp(PERMITS_MIN, PERMITS_MAX)
 }

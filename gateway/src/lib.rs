@@ -42,6 +42,7 @@ pub mod resolve;
 pub mod server;
 mod session;
 pub mod settings;
+mod shares;
 mod snapshot;
 pub mod stats;
 mod text;

@@ -108,6 +108,15 @@ impl Refusal {
         Refusal { retry_after_s: Some(1), ..refusal }
     }
 
+    /// The user has as many names being looked up as they may.
+    fn lookup_share() -> Refusal {
+        let text =
+            "The user has as many names being looked up as one user may. Try again when some are found.";
+        let proxy_status = proxy_error::CONNECTION_LIMIT_REACHED;
+        let refusal = Refusal::new(Denied::LookupShare, (429, Reply::NotAllowed), proxy_status, text);
+        Refusal { retry_after_s: Some(1), ..refusal }
+    }
+
     /// A bound of the gateway's own is reached.
     pub(crate) fn overload(what: &'static str) -> Refusal {
         let answer = (503, Reply::GeneralFailure);
@@ -218,6 +227,7 @@ impl From<ResolveError> for Refusal {
                 ((504, Reply::HostUnreachable), proxy_error::DNS_TIMEOUT, text)
             }
             ResolveError::Overloaded => return Refusal::overload("Too many names are being looked up."),
+            ResolveError::OverShare => return Refusal::lookup_share(),
         };
         Refusal::new(Denied::Dns, answer, proxy_status, text)
     }

@@ -2,10 +2,11 @@
 //!
 //! Promises: asking never blocks and an answer arrives by the deadline or is [`ResolveError::Timeout`]; a
 //! name in flight is asked once however many wait for it; a slow name or server holds up no other; everything
-//! has a bound, and beyond it the answer is [`ResolveError::Overloaded`]; names are absolute (no search
-//! domains in builtin mode); `localhost` is loopback and never leaves the machine (RFC 6761 section 6.3).
-//! Leaves to others: strict parsing of the name (`proto::target`), which addresses may be dialled (`policy`),
-//! and their order (`dial`).
+//! has a bound, of which no user takes more than a share (`shares`): beyond that the answer is
+//! [`ResolveError::OverShare`], and beyond the bound [`ResolveError::Overloaded`]; names are absolute (no
+//! search domains in builtin mode); `localhost` is loopback and never leaves the machine (RFC 6761 section
+//! 6.3). Leaves to others: strict parsing of the name (`proto::target`), which addresses may be dialled
+//! (`policy`), and their order (`dial`).
 //!
 //! ```text
 //!   reactor thread                     DNS thread (tokio, current thread)
@@ -36,7 +37,9 @@ use tokio::sync::mpsc;
 
 pub use cache::ResolveCache;
 
+use crate::account::AccountId;
 use crate::limits::ADDRESSES_MAX;
+use crate::shares::Shortage;
 
 /// Names asked about at the same time. Each may hold some eight sockets while servers are silent.
 pub const NAMES_IN_FLIGHT_MAX: usize = 256;
@@ -154,6 +157,9 @@ pub enum ResolveError {
     /// Too many names are being asked about.
     #[error("too many DNS lookups at a time")]
     Overloaded,
+    /// Too many of the names that are being asked about are for the same user.
+    #[error("too many DNS lookups of one user at a time")]
+    OverShare,
 }
 
 /// What comes back from the DNS thread.
@@ -180,10 +186,18 @@ impl Reply {
     fn overloaded() -> Reply {
         Reply { result: Err(ResolveError::Overloaded), keep: Duration::ZERO }
     }
+
+    fn refused(shortage: Shortage) -> Reply {
+        match shortage {
+            Shortage::Share => Reply { result: Err(ResolveError::OverShare), keep: Duration::ZERO },
+            Shortage::Stock => Reply::overloaded(),
+        }
+    }
 }
 
 /// One lookup on its way to the DNS thread.
 struct Request {
+    asker: AccountId,
     name: Box<str>,
     reply: oneshot::Sender<Reply>,
 }
@@ -215,21 +229,22 @@ impl Resolver {
         self.deadline
     }
 
-    /// The addresses of `name`: lower-case A-labels without a trailing dot, as `proto::target::Name` has it.
+    /// The addresses of `name`, for no user: lower-case A-labels without a trailing dot, as
+    /// `proto::target::Name` has it.
     ///
     /// # Errors
     /// See [`ResolveError`].
     pub async fn lookup(&self, name: &str) -> Result<Answer, ResolveError> {
-        self.ask(name).await.result
+        self.ask(AccountId::PROCESS, name).await.result
     }
 
-    async fn ask(&self, name: &str) -> Reply {
+    async fn ask(&self, asker: AccountId, name: &str) -> Reply {
         if is_localhost(name) {
             return Reply::found(localhost());
         }
         let (reply, receiver) = oneshot::channel();
         // Lock-free and never waiting: this is the only step that runs on a reactor thread.
-        match self.requests.try_send(Request { name: name.into(), reply }) {
+        match self.requests.try_send(Request { asker, name: name.into(), reply }) {
             Ok(()) => receiver.await.unwrap_or_else(|oneshot::Lost| ended()),
             Err(mpsc::error::TrySendError::Full(_)) => Reply::overloaded(),
             Err(mpsc::error::TrySendError::Closed(_)) => ended(),

@@ -312,6 +312,8 @@ denied! {
     OwnAddress = "own_address",
     /// The user has as many connections as he may.
     ConnectionCap = "connection_cap",
+    /// The user has as many names being looked up as they may.
+    LookupShare = "lookup_share",
     /// What the client sent is no request of a protocol that is spoken at this listener.
     Malformed = "malformed",
     /// A well-formed request for something that the gateway does not do.

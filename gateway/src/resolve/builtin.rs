@@ -18,7 +18,7 @@ use tokio::time::timeout;
 use super::desk::{Backend, Settled};
 use super::hosts::{WatchedFile, hosts_answer, parse_hosts, parse_servers};
 use super::server::{Found, Missing, Servers};
-use super::{Answer, Reply, ResolveError, ResolveSettings};
+use super::{Answer, NAMES_IN_FLIGHT_MAX, Reply, ResolveError, ResolveSettings};
 
 /// How often the files are looked at, at most.
 const FILES_SPAN: Duration = Duration::from_secs(5);
@@ -75,6 +75,10 @@ impl Builtin {
 }
 
 impl Backend for Builtin {
+    fn concurrency_max(&self) -> usize {
+        NAMES_IN_FLIGHT_MAX
+    }
+
     fn lookup(&mut self, name: Arc<str>) -> impl Future<Output = Settled> + Send + 'static {
         self.refresh(monotonic());
         let (hosts, servers) = (Arc::clone(&self.hosts), Arc::clone(&self.servers));

@@ -11,6 +11,7 @@ use std::time::Duration;
 use sys::clock::{Nanos, monotonic};
 
 use super::{Answer, Reply, ResolveError, Resolver};
+use crate::account::AccountId;
 use crate::expiring::Expiring;
 
 /// Names that a thread remembers. An existing one takes some 400 bytes.
@@ -41,15 +42,15 @@ impl ResolveCache {
         }
     }
 
-    /// As [`Resolver::lookup`], from memory where it is there.
+    /// As [`Resolver::lookup`], for the user of the account `asker`, and from memory where it is there.
     ///
     /// # Errors
     /// See [`ResolveError`].
-    pub async fn lookup(&self, name: &str) -> Result<Answer, ResolveError> {
+    pub async fn lookup(&self, asker: AccountId, name: &str) -> Result<Answer, ResolveError> {
         if let Some(result) = self.known(name, monotonic()) {
             return result;
         }
-        let reply = self.resolver.ask(name).await;
+        let reply = self.resolver.ask(asker, name).await;
         self.learn(name, &reply, monotonic());
         reply.result
     }

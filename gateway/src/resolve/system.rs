@@ -19,7 +19,7 @@ use tokio::time::timeout;
 
 use super::desk::{Backend, Settled};
 use super::{Answer, Reply, ResolveError, ResolveSettings};
-use crate::jobs::NAMES;
+use crate::jobs::{NAMES, NAMES_CONCURRENCY_MAX};
 
 /// How long a result is repeated, within the bounds of the settings.
 const SYSTEM_TTL: Duration = Duration::from_secs(30);
@@ -60,6 +60,10 @@ impl System {
 }
 
 impl Backend for System {
+    fn concurrency_max(&self) -> usize {
+        NAMES_CONCURRENCY_MAX
+    }
+
     fn lookup(&mut self, name: Arc<str>) -> impl Future<Output = Settled> + Send + 'static {
         let (get_address_info, ttl, negative_ttl) =
             (Arc::clone(&self.get_address_info), self.ttl, self.negative_ttl);

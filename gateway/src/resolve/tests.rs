@@ -72,6 +72,7 @@ fn show(result: Result<Answer, ResolveError>) -> String {
 const NOT_FOUND: &str = "the name does not exist or has no address";
 const TIMEOUT: &str = "no DNS answer in time";
 const OVERLOADED: &str = "too many DNS lookups at a time";
+const OVER_SHARE: &str = "too many DNS lookups of one user at a time";
 const ENDED: &str = "DNS failed: the resolver has ended";
 
 fn look_up(resolver: &Resolver, name: &str) -> String {
@@ -300,11 +301,16 @@ fn localhost_and_the_hosts_file_ask_nobody() {
 
 /// A backend whose lookups do as their names say.
 struct Odd {
+    concurrency_max: usize,
     gate: tokio::sync::watch::Receiver<bool>,
     started: Arc<AtomicU32>,
 }
 
 impl Backend for Odd {
+    fn concurrency_max(&self) -> usize {
+        self.concurrency_max
+    }
+
     fn lookup(&mut self, name: Arc<str>) -> impl Future<Output = Settled> + Send + 'static {
         let mut gate = self.gate.clone();
         self.started.fetch_add(1, Ordering::Relaxed);
@@ -323,10 +329,18 @@ impl Backend for Odd {
 
 /// A resolver with the odd backend, its gate, and the count of lookups.
 fn odd() -> (Resolver, DnsThread, tokio::sync::watch::Sender<bool>, Arc<AtomicU32>) {
+    odd_with(NAMES_IN_FLIGHT_MAX, AGES)
+}
+
+/// The same, with so many lookups at a time, and with a deadline for those that have not started.
+fn odd_with(
+    concurrency_max: usize,
+    deadline: Duration,
+) -> (Resolver, DnsThread, tokio::sync::watch::Sender<bool>, Arc<AtomicU32>) {
     let (open, gate) = tokio::sync::watch::channel(false);
     let started = Arc::new(AtomicU32::new(0));
-    let (resolver, thread) =
-        desk::start(Odd { gate, started: Arc::clone(&started) }, Duration::from_secs(5)).unwrap();
+    let backend = Odd { concurrency_max, gate, started: Arc::clone(&started) };
+    let (resolver, thread) = desk::start(backend, deadline).unwrap();
     (resolver, thread, open, started)
 }
 
@@ -334,9 +348,18 @@ type Lookup<'a> = Pin<Box<dyn Future<Output = Result<Answer, ResolveError>> + 'a
 
 /// Sends a lookup on its way.
 fn ask<'a>(resolver: &'a Resolver, name: &'a str) -> Lookup<'a> {
-    let mut lookup: Lookup<'a> = Box::pin(resolver.lookup(name));
+    ask_for(resolver, AccountId::PROCESS, name)
+}
+
+/// The same for a user.
+fn ask_for<'a>(resolver: &'a Resolver, user: AccountId, name: &'a str) -> Lookup<'a> {
+    let mut lookup: Lookup<'a> = Box::pin(async move { resolver.ask(user, name).await.result });
     assert!(lookup.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
     lookup
+}
+
+fn look_up_for(resolver: &Resolver, user: AccountId, name: &str) -> String {
+    show(block_on(resolver.ask(user, name)).result)
 }
 
 #[test]
@@ -351,10 +374,10 @@ fn a_panic_ends_one_lookup() {
 fn names_and_waiters_are_bounded() {
     let (resolver, _thread, open, started) = odd();
     let names: Vec<_> = (0..NAMES_IN_FLIGHT_MAX).map(|n| format!("hang{n}.test")).collect();
-    let mut lookups: Vec<_> = names.iter().map(|name| ask(&resolver, name)).collect();
+    let mut lookups: Vec<_> = names.iter().map(|name| ask_for(&resolver, AccountId::next(), name)).collect();
     assert_eq!(look_up(&resolver, "db.test"), OVERLOADED, "one name too many");
     while lookups.len() < WAITERS_MAX {
-        lookups.push(ask(&resolver, "hang0.test"));
+        lookups.push(ask_for(&resolver, AccountId::next(), "hang0.test"));
         // The channel is shorter than what the desk holds: let it take what was sent.
         if lookups.len() % 1_000 == 0 {
             look_up(&resolver, "db.test");
@@ -367,6 +390,71 @@ fn names_and_waiters_are_bounded() {
     }
     assert_eq!(look_up(&resolver, "db.test"), "600 192.0.2.1");
     assert_eq!(started.load(Ordering::Relaxed), NAMES_IN_FLIGHT_MAX as u32 + 1);
+}
+
+/// 52 slow names a second filled the desk, and everybody was told 503. Now one user has half of it.
+#[test]
+fn a_user_has_a_share_of_names_and_of_waiters() {
+    let (resolver, _thread, open, started) = odd();
+    let [ann, ben] = [(); 2].map(|()| AccountId::next());
+    let names: Vec<_> = (0..NAMES_IN_FLIGHT_MAX / 2).map(|n| format!("hang{n}.test")).collect();
+    let mut lookups: Vec<_> = names.iter().map(|name| ask_for(&resolver, ann, name)).collect();
+    assert_eq!(look_up_for(&resolver, ann, "db.test"), OVER_SHARE, "one name too many");
+    assert_eq!(look_up_for(&resolver, ben, "db.test"), "600 192.0.2.1");
+    while lookups.len() < WAITERS_MAX / 2 {
+        lookups.push(ask_for(&resolver, ann, "hang0.test"));
+        // The channel is shorter than what the desk holds: let it take what was sent.
+        if lookups.len() % 1_000 == 0 {
+            look_up_for(&resolver, ben, "db.test");
+        }
+    }
+    assert_eq!(look_up_for(&resolver, ann, "hang0.test"), OVER_SHARE, "one waiter too many");
+    lookups.push(ask_for(&resolver, ben, "hang0.test"));
+    let asked_by_others = started.load(Ordering::Relaxed) - NAMES_IN_FLIGHT_MAX as u32 / 2;
+    open.send(true).unwrap();
+    for lookup in lookups {
+        assert_eq!(show(block_on(lookup)), "600 192.0.2.1");
+    }
+    assert_eq!(look_up_for(&resolver, ann, "db.test"), "600 192.0.2.1", "the share is free again");
+    assert_eq!(started.load(Ordering::Relaxed), NAMES_IN_FLIGHT_MAX as u32 / 2 + asked_by_others + 1);
+}
+
+/// Four names whose `getaddrinfo` hangs stopped the system's resolver for all.
+#[test]
+fn lookups_that_hang_hold_the_share_of_their_user() {
+    let (resolver, _thread, open, started) = odd_with(4, AGES);
+    let [ann, ben] = [(); 2].map(|()| AccountId::next());
+    let names: Vec<_> = (0..8).map(|n| format!("hang{n}.test")).collect();
+    let mut lookups: Vec<_> = names.iter().map(|name| ask_for(&resolver, ann, name)).collect();
+    assert_eq!(look_up_for(&resolver, ben, "db.test"), "600 192.0.2.1");
+    assert_eq!(started.load(Ordering::Relaxed), 2 + 1, "two of the eight, and the one of the other user");
+    // A name that waits behind the first user's own starts at once for somebody else.
+    lookups.push(ask_for(&resolver, ben, "hang7.test"));
+    assert_eq!(look_up_for(&resolver, AccountId::next(), "db.test"), "600 192.0.2.1");
+    assert_eq!(started.load(Ordering::Relaxed), 3 + 2);
+    open.send(true).unwrap();
+    for lookup in lookups {
+        assert_eq!(show(block_on(lookup)), "600 192.0.2.1");
+    }
+    assert_eq!(started.load(Ordering::Relaxed), 5 + 5, "each name was looked up once");
+}
+
+#[test]
+fn a_name_whose_lookup_never_starts_ends_at_its_deadline() {
+    let (resolver, _thread, _open, _) = odd_with(2, Duration::from_millis(20));
+    let [ann, ben] = [(); 2].map(|()| AccountId::next());
+    let _runs = ask_for(&resolver, ann, "hang0.test");
+    let mut waits = ask_for(&resolver, ann, "hang1.test");
+    // The desk looks at deadlines when something happens.
+    let mut is_over = || {
+        assert_eq!(look_up_for(&resolver, ben, "db.test"), "600 192.0.2.1");
+        waits.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+    };
+    let outcome = std::iter::repeat_with(&mut is_over).find_map(|outcome| match outcome {
+        Poll::Ready(result) => Some(show(result)),
+        Poll::Pending => None,
+    });
+    assert_eq!(outcome.as_deref(), Some(TIMEOUT));
 }
 
 #[test]
@@ -440,6 +528,33 @@ fn a_call_that_hangs_holds_one_thread_of_the_pool() {
     assert_eq!(answers.find(|answer| answer != TIMEOUT).unwrap(), "30 192.0.2.1");
 }
 
+/// The same on the pool itself, whose threads are what hangs: as many as one user may have, and more wait.
+#[test]
+fn calls_that_hang_leave_threads_for_other_users() {
+    let (gate, calls) = (Gate::default(), Arc::new(AtomicU32::new(0)));
+    let (held, counted) = (gate.clone(), Arc::clone(&calls));
+    let system = System::with(&settings(&[]), jobs::start(1).unwrap(), move |name| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        if name.starts_with("hang") {
+            held.pass();
+        }
+        Ok(vec![[192, 0, 2, 1].into()])
+    });
+    let (resolver, _thread) = desk::start(system, AGES).unwrap();
+    let [ann, ben] = [(); 2].map(|()| AccountId::next());
+    let share = jobs::NAMES_CONCURRENCY_MAX / 2;
+    let names: Vec<_> = (0..2 * share).map(|n| format!("hang{n}.test")).collect();
+    let lookups: Vec<_> = names.iter().map(|name| ask_for(&resolver, ann, name)).collect();
+    for number in 0..2 * share as u32 {
+        assert_eq!(look_up_for(&resolver, ben, &format!("n{number}.test")), "30 192.0.2.1");
+    }
+    assert!(calls.load(Ordering::Relaxed) <= 3 * share as u32, "half of those that hang wait");
+    gate.open();
+    for lookup in lookups {
+        assert_eq!(show(block_on(lookup)), "30 192.0.2.1");
+    }
+}
+
 #[test]
 fn the_front_repeats_replies_for_as_long_as_they_hold() {
     let (resolver, _thread, _open, started) = odd();
@@ -461,7 +576,7 @@ fn the_front_repeats_replies_for_as_long_as_they_hold() {
     assert_eq!(known("busy.test", second(100)), "unknown");
     // And through the front door: the second lookup goes no further than the cache.
     for _ in 0..2 {
-        assert!(show(block_on(cache.lookup("other.test"))).ends_with(" 192.0.2.1"));
+        assert!(show(block_on(cache.lookup(AccountId::PROCESS, "other.test"))).ends_with(" 192.0.2.1"));
     }
     assert_eq!(started.load(Ordering::Relaxed), 1);
 }

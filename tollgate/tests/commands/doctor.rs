@@ -203,7 +203,7 @@ fn a_control_group_bounds_threads_and_its_file_is_named() {
         (&first["bound"], &first["in_use"], &first["place"]),
         (&14.into(), &1.into(), &place.clone().into())
     );
-    assert_eq!(first["command"], format!("echo 32 > {place}"));
+    assert_eq!(first["command"], format!("echo 64 > {place}"));
     assert_eq!(
         (&report["threads"]["budget"], &report["threads"]["budget_limit"]),
         (&10.into(), &"pids.max".into())

@@ -5,6 +5,7 @@
 
 mod admin;
 mod beside;
+mod names;
 mod own_addresses;
 mod passwords;
 mod places;

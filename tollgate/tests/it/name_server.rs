@@ -1,5 +1,5 @@
-//! A name server on loopback: it answers for the names that it was given, and records each name that it is
-//! asked about.
+//! A name server on loopback: it answers for the names that it was given, keeps silent about others, and
+//! records each name that it is asked about.
 //!
 //! Guarantees: a query is on record before its answer is sent. Leaves out TCP, and every type but A and AAAA.
 
@@ -19,21 +19,17 @@ pub(crate) struct NameServer {
 }
 
 impl NameServer {
-    /// Answers with the addresses that `addresses` has for a name; a name without any does not exist.
-    pub(crate) fn start(addresses: impl Fn(&str) -> Vec<IpAddr> + Send + 'static) -> NameServer {
+    /// Answers with the addresses that `addresses` has for a name: a name with an empty list does not exist,
+    /// and a query for a name with `None` gets no answer.
+    pub(crate) fn start<A>(addresses: impl Fn(&str) -> A + Send + 'static) -> NameServer
+    where
+        A: Into<Option<Vec<IpAddr>>>,
+    {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let address = socket.local_addr().unwrap();
         let asked = Arc::new(Mutex::new(BTreeSet::new()));
         let record = Arc::clone(&asked);
-        thread::spawn(move || {
-            let mut query = [0; 512];
-            while let Ok((count, client)) = socket.recv_from(&mut query) {
-                let Some((name, end)) = question(&query[..count]) else { continue };
-                record.lock().unwrap().insert(name.clone());
-                // A client that has its answer by then may have closed its socket.
-                let _ = socket.send_to(&answer(&query[..end], &addresses(&name)), client);
-            }
-        });
+        thread::spawn(move || serve(&socket, |name| addresses(name).into(), &record));
         NameServer { address, asked }
     }
 
@@ -45,6 +41,34 @@ impl NameServer {
     /// Each name that was asked about, once, in small letters.
     pub(crate) fn asked(&self) -> BTreeSet<String> {
         self.asked.lock().unwrap().clone()
+    }
+
+    /// Ends the silence: from now on names without a list do not exist, those of earlier queries too.
+    pub(crate) fn speak(&self) {
+        UdpSocket::bind("127.0.0.1:0").unwrap().send_to(&[], self.address).unwrap();
+    }
+}
+
+fn serve(
+    socket: &UdpSocket,
+    addresses: impl Fn(&str) -> Option<Vec<IpAddr>>,
+    record: &Mutex<BTreeSet<String>>,
+) {
+    let (mut query, mut is_silent, mut unanswered) = ([0; 512], true, Vec::new());
+    while let Ok((count, client)) = socket.recv_from(&mut query) {
+        // An empty datagram is the call of `NameServer::speak`.
+        is_silent &= count > 0;
+        if let Some((name, end)) = question(&query[..count]) {
+            record.lock().unwrap().insert(name.clone());
+            unanswered.push((name, query[..end].to_vec(), client));
+        }
+        unanswered.retain(|(name, query, client)| {
+            let found = addresses(name).or_else(|| (!is_silent).then(Vec::new));
+            let Some(found) = found else { return true };
+            // A client that has its answer by then may have closed its socket.
+            let _ = socket.send_to(&answer(query, &found), client);
+            false
+        });
     }
 }
 

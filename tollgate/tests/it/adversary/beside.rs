@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 
 use crate::harness::Gateway;
-use crate::origin::Origin;
+use crate::origin::{Origin, request_to};
 use crate::peers::{Destination, connect_request};
 
 /// See the file's header.
@@ -15,6 +15,8 @@ pub(super) struct Beside<'a> {
     gateway: &'a Gateway,
     origin: &'a Origin,
     echo: &'a Destination,
+    /// By which host a request of this number asks for them.
+    host: Box<dyn Fn(usize) -> String + 'a>,
     /// A connection that carries one request after another.
     kept: Option<TcpStream>,
 }
@@ -22,7 +24,12 @@ pub(super) struct Beside<'a> {
 impl<'a> Beside<'a> {
     /// A user of `gateway`, known by the address 127.0.0.1, who may reach both destinations.
     pub(super) fn new(gateway: &'a Gateway, origin: &'a Origin, echo: &'a Destination) -> Beside<'a> {
-        Beside { gateway, origin, echo, kept: None }
+        Beside { gateway, origin, echo, host: Box::new(|_| "127.0.0.1".into()), kept: None }
+    }
+
+    /// The same, who asks by what `host` gives for a number.
+    pub(super) fn by_host(self, host: impl Fn(usize) -> String + 'a) -> Beside<'a> {
+        Beside { host: Box::new(host), ..self }
     }
 
     /// Makes `count` requests, and expects that 99 of 100 succeed.
@@ -33,9 +40,10 @@ impl<'a> Beside<'a> {
     }
 
     fn request(&mut self, number: usize) -> Result<(), String> {
-        let get = self.origin.get("/");
+        let host = (self.host)(number);
+        let get = request_to(format!("{host}:{}", self.origin.address.port()), "GET", "/", "");
         match number % 3 {
-            0 => self.tunnel(),
+            0 => self.tunnel(&host),
             1 => ask(&mut self.gateway.connect(), &get),
             _ => {
                 let mut stream = self.kept.take().unwrap_or_else(|| self.gateway.connect());
@@ -46,9 +54,9 @@ impl<'a> Beside<'a> {
         }
     }
 
-    fn tunnel(&self) -> Result<(), String> {
+    fn tunnel(&self, host: &str) -> Result<(), String> {
         let mut stream = self.gateway.connect();
-        ask(&mut stream, &connect_request(&self.echo.address.to_string()))?;
+        ask(&mut stream, &connect_request(&format!("{host}:{}", self.echo.address.port())))?;
         stream.write_all(b"echo").map_err(|error| error.to_string())?;
         let mut echoed = [0; 4];
         stream.read_exact(&mut echoed).map_err(|error| error.to_string())?;

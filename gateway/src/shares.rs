@@ -1,0 +1,112 @@
+//! Shares: a stock of places that users take, so that no user takes what others need.
+//!
+//! Promises: a user may take a place while they hold fewer than are free. So one user holds at most half of
+//! the stock, `n` users who want all of it hold one part in `n + 1` each, and one such part stays free for
+//! users who come later. This is the dynamic threshold of A. K. Choudhury and E. L. Hahne ("Dynamic queue
+//! length thresholds for shared-memory packet switches", IEEE/ACM Transactions on Networking 6(2), 1998) with
+//! the factor 1. A fixed share was considered: it needs the number of users, who are many and mostly idle.
+//! Leaves to others: what a place is, and who waits where none may be taken.
+
+use std::collections::HashMap;
+
+use crate::account::AccountId;
+
+/// See the file's header.
+#[derive(Debug)]
+pub(crate) struct Shares {
+    max: usize,
+    taken: usize,
+    /// Users who hold something, so never more than `taken`.
+    held: HashMap<AccountId, usize>,
+}
+
+/// Why no place may be taken.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Shortage {
+    /// The user holds as many as are free.
+    Share,
+    /// None is free, and the user holds none.
+    Stock,
+}
+
+impl Shares {
+    /// A stock of `max` places.
+    pub(crate) fn new(max: usize) -> Shares {
+        Shares { max, taken: 0, held: HashMap::new() }
+    }
+
+    /// Whether this user may take a place.
+    ///
+    /// # Errors
+    /// Why not.
+    pub(crate) fn check(&self, user: AccountId) -> Result<(), Shortage> {
+        let (held, free) = (self.held.get(&user).copied().unwrap_or(0), self.max - self.taken);
+        match held {
+            _ if held < free => Ok(()),
+            0 => Err(Shortage::Stock),
+            _ => Err(Shortage::Share),
+        }
+    }
+
+    /// Takes a place for this user.
+    ///
+    /// # Panics
+    /// If none is free: [`Shares::check`] comes first.
+    pub(crate) fn take(&mut self, user: AccountId) {
+        assert!(self.taken < self.max, "a place is taken where one is free");
+        self.taken += 1;
+        *self.held.entry(user).or_default() += 1;
+    }
+
+    /// Gives a place of this user back.
+    ///
+    /// # Panics
+    /// If the user holds none.
+    pub(crate) fn give_back(&mut self, user: AccountId) {
+        let held = self.held.get_mut(&user).expect("a place is given back once");
+        *held -= 1;
+        if *held == 0 {
+            self.held.remove(&user);
+        }
+        self.taken -= 1;
+    }
+
+    /// Whether no place is free.
+    pub(crate) fn is_full(&self) -> bool {
+        self.taken == self.max
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Takes as many as `user` may.
+    fn fill(shares: &mut Shares, user: AccountId) -> usize {
+        (0..).take_while(|_| shares.check(user).map(|()| shares.take(user)).is_ok()).count()
+    }
+
+    #[test]
+    fn one_user_leaves_half_and_some_leave_a_part_as_large_as_theirs() {
+        let [ann, ben, eve] = [(); 3].map(|()| AccountId::next());
+        let mut shares = Shares::new(12);
+        assert_eq!(fill(&mut shares, ann), 6);
+        assert_eq!(shares.check(ann), Err(Shortage::Share));
+        assert_eq!(fill(&mut shares, ben), 3);
+        // Whoever holds more than their part gets nothing more until others have theirs.
+        (0..3).for_each(|_| shares.give_back(ann));
+        assert_eq!((fill(&mut shares, ann), fill(&mut shares, eve)), (2, 2));
+        assert_eq!(shares.taken, 10);
+    }
+
+    #[test]
+    fn the_last_place_goes_to_a_user_who_has_none() {
+        let [ann, ben] = [(); 2].map(|()| AccountId::next());
+        let mut shares = Shares::new(1);
+        assert_eq!((fill(&mut shares, ann), shares.is_full()), (1, true));
+        assert_eq!((shares.check(ann), shares.check(ben)), (Err(Shortage::Share), Err(Shortage::Stock)));
+        shares.give_back(ann);
+        assert_eq!(shares.check(ben), Ok(()));
+        assert!(shares.held.is_empty());
+    }
+}

@@ -1,0 +1,78 @@
+//! Names: a user asks for names whose lookups never end, so that the names of others are not looked up.
+//!
+//! Before, lookups came ahead of the user's own bound and were bounded for all together: 256 names in flight,
+//! each for up to `[dns] timeout`, and 503 for everybody else. An attacker spent 52 requests a second, at the
+//! default of 5 seconds, for names of a zone whose servers are silent. Now a user has at most as many names
+//! in flight as are free, and is told 429.
+
+use std::io::Write;
+use std::net::{IpAddr, Ipv4Addr, TcpStream};
+
+use super::beside::Beside;
+use crate::harness::{Gateway, eventually};
+use crate::name_server::NameServer;
+use crate::origin::{Origin, ok, read_head};
+use crate::peers::{Destination, connect_from, connect_request};
+
+const GREEDY: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
+const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+/// Names that the attacker asks for.
+const SLOW_NAMES: usize = 300;
+
+/// As many as are looked up at a time for all users (`NAMES_IN_FLIGHT_MAX`).
+const NAMES_MAX: usize = 256;
+
+/// A gateway whose name server finds `*.quick.test` and keeps silent about all else.
+fn slow() -> (Gateway, NameServer) {
+    let server = NameServer::start(|name| name.ends_with(".quick.test").then(|| vec![LOCALHOST]));
+    let user = |name: &str, address: &str| {
+        format!("[[user]]\nname = \"{name}\"\nfrom = [\"{address}/32\"]\nallow = [\"@names\"]\n")
+    };
+    let gateway = Gateway::start(&format!(
+        "[dns]\nservers = [\"{}\"]\ntimeout = \"1m\"\n{}{}\
+         [destinations.names]\nto = [\"*.quick.test\", \"*.slow.test\"]\nclass = \"internal\"\n",
+        server.address,
+        user("me", "127.0.0.1"),
+        user("greedy", "127.0.0.2"),
+    ));
+    (gateway, server)
+}
+
+fn asks_for(gateway: &Gateway, name: &str) -> TcpStream {
+    let mut stream = connect_from(GREEDY, gateway.listeners[0]);
+    stream.write_all(connect_request(&format!("{name}:80")).as_bytes()).unwrap();
+    stream
+}
+
+#[test]
+fn slow_names_of_one_user_leave_room_for_those_of_others() {
+    let (origin, echo) = (Origin::saying(ok("hello")), Destination::echo());
+    let (gateway, server) = slow();
+    let mut beside = Beside::new(&gateway, &origin, &echo).by_host(|number| format!("n{number}.quick.test"));
+    beside.is_served(6);
+    gateway.await_metric("tollgate_ledger_records_total", 6.0);
+    let before = gateway.descriptors();
+
+    let mut asking: Vec<_> =
+        (0..SLOW_NAMES).map(|number| asks_for(&gateway, &format!("n{number}.slow.test"))).collect();
+    let are_refused = |count: usize| gateway.metric("tollgate_denied_total") >= Some(count as f64);
+    eventually("the attack stands", || are_refused(SLOW_NAMES - NAMES_MAX));
+    beside.is_served(100);
+    eventually("a user has half", || are_refused(SLOW_NAMES - NAMES_MAX / 2));
+    // To join the lookups of others is no way round it.
+    asking.extend(
+        (0..SLOW_NAMES).map(|number| asks_for(&gateway, &format!("n{}.slow.test", number % NAMES_MAX))),
+    );
+    beside.is_served(100);
+    let line = gateway.logged("a refusal", |line| line["reason"] == "lookup_share");
+    assert_eq!(line["user"], "greedy");
+    let head = read_head(&mut asks_for(&gateway, "one-more.slow.test")).unwrap();
+    assert!(head.starts_with("HTTP/1.1 429 ") && head.contains("\r\nRetry-After: 1\r\n"), "{head}");
+    assert!(head.contains("error=connection_limit_reached"), "{head}");
+
+    server.speak();
+    drop(asking);
+    eventually("descriptors are back", || gateway.descriptors() <= before);
+    assert_eq!(gateway.metric("tollgate_task_panics_total"), Some(0.0));
+}
