@@ -1,5 +1,5 @@
 //! Real peers for the ignored tests: a web and git server, over TLS and without it, with packages for apt,
-//! npm and pip; sshd, PostgreSQL, Redis, iperf3. And client libraries, and a viewer of traces, which is a page.
+//! npm and pip; sshd, PostgreSQL, Redis, iperf3. And client libraries, and a viewer of traces, a page.
 //! Promises: everything listens on loopback only, a second run changes nothing and is quick, and
 //! `target/services.env` (lines of KEY=VALUE, see `endpoints`) tells a test where each peer is.
 //! Leaves to others: the rivals' configurations (lab) and every test (tollgate/tests).

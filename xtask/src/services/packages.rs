@@ -28,9 +28,10 @@ const fn package(name: &'static str, witness: &'static str) -> Package {
 }
 
 /// What the ignored tests run, or talk to.
-pub(super) const PEERS: [Package; 21] = [
+pub(super) const PEERS: [Package; 22] = [
     package("apt-utils", "/usr/bin/apt-ftparchive"),
     package("chromium", "/usr/bin/chromium"),
+    package("connect-proxy", "/usr/bin/connect-proxy"),
     package("curl", "/usr/bin/curl"),
     package("default-jdk-headless", "/usr/bin/javac"),
     package("fcgiwrap", "/usr/sbin/fcgiwrap"),

@@ -26,6 +26,7 @@ pub(super) fn endpoints(place: &Place) -> Result<Endpoints> {
     Ok(vec![
         ("WEB_PORT", place.port.to_string()),
         ("WEB_CERTIFICATE", place.path("certificate.pem")),
+        ("WEB_KEY", place.path("key.pem")),
         ("PAGE_URL", format!("{origin}/page.html")),
         ("PAGE_TEXT", PAGE_TEXT.to_owned()),
         ("GIT_URL", format!("{origin}/git/sample.git")),
