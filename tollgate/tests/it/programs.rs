@@ -5,12 +5,15 @@
 use crate::harness::{EVERY_CPU, Gateway, Room};
 
 mod apt;
+mod bill;
 mod browser;
+mod command_lines;
 mod curl;
 mod curl_requests;
 mod git;
 mod golang;
 mod iperf;
+mod libraries;
 mod node;
 mod pip;
 mod postgres;

@@ -46,12 +46,24 @@ pub(crate) fn run<S: AsRef<OsStr>>(program: &str, arguments: &[S]) -> Said {
     run_with(program, arguments, b"")
 }
 
+/// Variables that lead a program to another proxy, or around one, or name whom it trusts; upper case too.
+const UNSET: [&str; 8] = [
+    "http_proxy",
+    "https_proxy",
+    "all_proxy",
+    "no_proxy",
+    "git_ssl_cainfo",
+    "requests_ca_bundle",
+    "curl_ca_bundle",
+    "ssl_cert_file",
+];
+
 /// Runs `program`, which reads `input`. Nothing in the environment leads it to, or around, another proxy,
 /// and no configuration of the user's reaches it.
 pub(crate) fn run_with<S: AsRef<OsStr>>(program: &str, arguments: &[S], input: &[u8]) -> Said {
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    for name in ["http_proxy", "https_proxy", "all_proxy", "no_proxy", "git_ssl_cainfo"] {
+    for name in UNSET {
         command.env_remove(name).env_remove(name.to_ascii_uppercase());
     }
     for (name, value) in [

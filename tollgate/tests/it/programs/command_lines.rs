@@ -1,0 +1,134 @@
+//! Programs that fetch something in one line of a shell: by requests and through tunnels, with credentials
+//! and without.
+//! Guarantees: what arrives is what the server has, and is billed to its user; without credentials a program
+//! fails with the words that its users know, and nothing is billed.
+
+use std::fs;
+use std::path::Path;
+
+use super::bill;
+use super::room;
+use super::services::{Said, run, service};
+use crate::harness::Gateway;
+
+/// A program, told of its proxy in the way that its manual says.
+struct CommandLine<'a> {
+    /// `PROXY` stands for the proxy's URL, `SITE` for the server's, `CERTIFICATE` for the file with its
+    /// certificate, `FOLDER` for an empty folder to put things into.
+    line: &'a str,
+    /// Files that arrive there, and which of the servers' files they are.
+    files: &'a [(&'a str, &'a str)],
+    /// What it says without credentials where it sends requests, and where it asks for a tunnel.
+    refusals: [&'a str; 2],
+}
+
+impl CommandLine<'_> {
+    fn check(&self) {
+        let plain = ("http", format!("http://localhost:{}", service("PLAIN_PORT")), service("PLAIN_PORT"));
+        let web = ("http_connect", format!("https://localhost:{}", service("WEB_PORT")), service("WEB_PORT"));
+        for ((protocol, site, port), refusal) in [plain, web].iter().zip(self.refusals) {
+            let room = room(&[format!("localhost:{port}")]);
+            room.add_user("ci", "right-one", "--allow @local");
+            let mut gateway = Gateway::start_in(room);
+
+            let folder = tempfile::tempdir().unwrap();
+            self.run(&gateway, "ci:right-one@", site, folder.path()).success();
+            let mut length = 0;
+            for (name, original) in self.files {
+                let original = fs::read(services_folder().join(original)).unwrap();
+                let arrived = fs::read(folder.path().join(name)).unwrap();
+                assert!(arrived == original, "{protocol}: {name} differs: {} bytes", arrived.len());
+                length += original.len() as u64;
+            }
+
+            let folder = tempfile::tempdir().unwrap();
+            let said = self.run(&gateway, "", site, folder.path());
+            let told = String::from_utf8_lossy(&said.out).into_owned() + &said.err;
+            let what = format!("{protocol}: {}\n--- expected\n{refusal}\n--- said\n{told}", self.line);
+            assert!(said.code != Some(0) && told.contains(refusal), "{what}");
+
+            let port = port.parse().expect("a port");
+            let (_, up, down) = bill::total(&mut gateway, ("ci", protocol, "localhost", port));
+            assert!(up > 0 && down > length, "{protocol}: {up} {down} {length}");
+            let denied = |line: &serde_json::Value| line["decision"] == "deny";
+            let denials: Vec<_> = gateway.events("decision").into_iter().filter(denied).collect();
+            let is_expected = |line: &serde_json::Value| line["reason"] == "unauthenticated";
+            assert!(!denials.is_empty() && denials.iter().all(is_expected), "{denials:#?}");
+        }
+    }
+
+    fn run(&self, gateway: &Gateway, credentials: &str, site: &str, folder: &Path) -> Said {
+        let proxy = format!("http://{credentials}{}", gateway.listeners[0]);
+        let certificate = service("WEB_CERTIFICATE");
+        let folder = folder.display().to_string();
+        let values = [("PROXY", &*proxy), ("SITE", site), ("CERTIFICATE", &certificate), ("FOLDER", &folder)];
+        let put =
+            |word: &str| values.iter().fold(word.to_owned(), |word, (name, value)| word.replace(name, value));
+        let words: Vec<String> = self.line.split_whitespace().map(put).collect();
+        run(&words[0], &words[1..])
+    }
+}
+
+/// The folder of all services.
+fn services_folder() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../target/services"))
+}
+
+#[test]
+#[ignore = "needs plain, web, wget: cargo xtask services"]
+fn wget_fetches_a_file() {
+    let line = "wget --no-config --no-verbose --tries=1 --timeout=60 --ca-certificate=CERTIFICATE
+        -e use_proxy=on -e http_proxy=PROXY -e https_proxy=PROXY -P FOLDER SITE/page/99.js";
+    let refusals =
+        ["ERROR 407: Proxy Authentication Required", "Proxy tunneling failed: Proxy Authentication Required"];
+    CommandLine { line, files: &[("99.js", "plain/site/page/99.js")], refusals }.check();
+}
+
+#[test]
+#[ignore = "needs plain, web, apt-utils: cargo xtask services"]
+fn apt_fetches_a_file() {
+    let line = "/usr/lib/apt/apt-helper -o Acquire::http::Proxy=PROXY -o Acquire::https::Proxy=PROXY
+        -o Acquire::https::CAInfo=CERTIFICATE -o Acquire::Retries=0 -o APT::Sandbox::User=
+        download-file SITE/page/99.js FOLDER/99.js";
+    let refusals = [
+        "407  Proxy Authentication Required",
+        "Invalid response from proxy: HTTP/1.1 407 Proxy Authentication Required",
+    ];
+    CommandLine { line, files: &[("99.js", "plain/site/page/99.js")], refusals }.check();
+}
+
+#[test]
+#[ignore = "needs plain, web, python3-pip: cargo xtask services"]
+fn pip_fetches_a_wheel() {
+    let line = "/usr/bin/python3 -m pip --isolated --disable-pip-version-check --retries 0 --proxy PROXY
+        --cert CERTIFICATE download --no-cache-dir --no-deps --only-binary :all: --index-url SITE/simple
+        --dest FOLDER sample";
+    let wheel = "sample-1.0-py3-none-any.whl";
+    let original = format!("plain/site/simple/sample/{wheel}");
+    // It takes an index that it cannot read for an empty one, whatever the answer was.
+    let refusals = ["No matching distribution found for sample"; 2];
+    CommandLine { line, files: &[(wheel, &original)], refusals }.check();
+}
+
+#[test]
+#[ignore = "needs plain, web, npm: cargo xtask services"]
+fn npm_installs_a_package_with_its_dependency() {
+    let line = "/usr/bin/npm install --prefix FOLDER --cache FOLDER/cache --userconfig FOLDER/user
+        --globalconfig FOLDER/global --registry SITE/npm/ --replace-registry-host always --proxy PROXY
+        --https-proxy PROXY --noproxy= --cafile CERTIFICATE --no-audit --no-fund --no-update-notifier sample";
+    let files = [
+        ("node_modules/sample/content", "plain/site/npm/trees/sample/content"),
+        ("node_modules/sample-part/content", "plain/site/npm/trees/sample-part/content"),
+    ];
+    let refusals = ["407 Proxy Authentication Required - GET "; 2];
+    CommandLine { line, files: &files, refusals }.check();
+}
+
+#[test]
+#[ignore = "needs plain, web, git: cargo xtask services"]
+fn git_clones_a_repository() {
+    let line = "git -c http.proxy=PROXY -c http.sslCAInfo=CERTIFICATE clone --quiet SITE/git/sample.git
+        FOLDER/clone";
+    let refusals = ["The requested URL returned error: 407", "407"];
+    CommandLine { line, files: &[("clone/content", "git/content")], refusals }.check();
+}

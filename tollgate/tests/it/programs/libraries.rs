@@ -1,0 +1,200 @@
+//! Libraries of Python, JavaScript, Go and Java: each sends megabytes to an echo by every way that it knows,
+//! with credentials, without them, and where its address suffices.
+//! Guarantees: the same bytes come back; each post is billed as one flow to its user, with its protocol and
+//! its destination; without credentials a library fails with the error that its users know, and nothing is
+//! billed.
+
+use super::bill;
+use super::room;
+use super::services::{Said, run, run_with, service};
+use super::site::testdata;
+use crate::harness::{EVERY_CPU, Gateway};
+use crate::peers::pattern;
+
+const BODY_BYTES: usize = 3_000_017;
+
+/// How a library asks a proxy.
+#[derive(Clone, Copy)]
+enum Way {
+    /// In absolute form, for a URL without TLS.
+    Request,
+    /// For a tunnel, by CONNECT, to a server with TLS.
+    Connect,
+    /// For a tunnel, by SOCKS5, to a server without TLS.
+    Socks5,
+}
+
+/// A program that posts its input: what to run, to which a proxy, a URL and a certificate are added.
+struct Library<'a> {
+    command: &'a [&'a str],
+    /// The host as it asks for it by SOCKS5: `localhost`, or its address where it resolves names itself.
+    socks5_host: &'static str,
+    /// The ways that it knows, and what it says in each where it has no credentials.
+    ways: &'a [(Way, &'a str)],
+}
+
+impl Library<'_> {
+    /// Protocol, host and port of a flow in the ledger.
+    fn flow(&self, way: Way) -> (&'static str, &'static str, u16) {
+        let port = |key: &str| service(key).parse().expect("a port");
+        match way {
+            Way::Request => ("http", "localhost", port("PLAIN_PORT")),
+            Way::Connect => ("http_connect", "localhost", port("WEB_PORT")),
+            Way::Socks5 => ("socks5", self.socks5_host, port("PLAIN_PORT")),
+        }
+    }
+
+    /// Posts `body` with `credentials`, which end in an `@`.
+    fn post(&self, gateway: &Gateway, way: Way, credentials: &str, body: &[u8]) -> Said {
+        let address = gateway.listeners[0];
+        let (scheme, origin) = match way {
+            Way::Request => ("http", format!("http://localhost:{}", service("PLAIN_PORT"))),
+            Way::Connect => ("http", format!("https://localhost:{}", service("WEB_PORT"))),
+            Way::Socks5 => ("socks5h", format!("http://localhost:{}", service("PLAIN_PORT"))),
+        };
+        let proxy = format!("{scheme}://{credentials}{address}");
+        let (url, certificate) = (format!("{origin}/echo"), service("WEB_CERTIFICATE"));
+        let words = [&self.command[1..], &[&*proxy, &*url, &*certificate]].concat();
+        run_with(self.command[0], &words, body)
+    }
+
+    /// Posts by every way, and holds the bill against it.
+    fn check(&self) {
+        let body = pattern(12, BODY_BYTES);
+        let destinations = ["PLAIN_PORT", "WEB_PORT"]
+            .map(service)
+            .map(|port| [format!("localhost:{port}"), format!("127.0.0.1:{port}")]);
+        let room = room(&destinations.concat());
+        room.add_user("ci", "right-one", "--allow @local");
+        let mut gateway = Gateway::start_in(room);
+        for &(way, refusal) in self.ways {
+            let echo = self.post(&gateway, way, "ci:right-one@", &body).success();
+            assert!(echo == body, "{:?}: {} bytes came, or other ones", self.flow(way), echo.len());
+            let said = self.post(&gateway, way, "", &body);
+            let what = format!("{:?}\n--- expected\n{refusal}\n--- said\n{}", self.flow(way), said.err);
+            assert!(said.code != Some(0) && said.err.contains(refusal), "{what}");
+        }
+        self.check_bill(&mut gateway, "ci");
+
+        let mut gateway = Gateway::local(EVERY_CPU);
+        for &(way, _) in self.ways {
+            let echo = self.post(&gateway, way, "", &body).success();
+            assert!(echo == body, "{:?}: {} bytes came, or other ones", self.flow(way), echo.len());
+        }
+        self.check_bill(&mut gateway, "me");
+    }
+
+    /// One flow for each way, and no other.
+    fn check_bill(&self, gateway: &mut Gateway, user: &str) {
+        let flows = bill::flows(gateway);
+        for &(way, _) in self.ways {
+            let wanted = self.flow(way);
+            let is_wanted = |flow: &&ledger::query::FlowRow| {
+                (&*flow.protocol, &*flow.host, flow.port) == wanted && flow.user == user && !flow.live
+            };
+            let found: Vec<_> = flows.iter().filter(is_wanted).collect();
+            let bytes = BODY_BYTES as u64;
+            assert!(
+                found.len() == 1 && found[0].up > bytes && found[0].down > bytes,
+                "{user} {wanted:?} {flows:#?}"
+            );
+        }
+        assert_eq!(flows.len(), self.ways.len(), "{flows:#?}");
+    }
+}
+
+/// `env` with a word that tells Python where the libraries are, Python, and a script.
+fn python(script: &str) -> [String; 4] {
+    let libraries = format!("PYTHONPATH={}", service("PYTHON_LIBRARIES"));
+    ["env".to_owned(), libraries, "/usr/bin/python3".to_owned(), testdata(&format!("fetch/{script}"))]
+}
+
+fn check(command: &[String], ways: &[(Way, &str)]) {
+    let command: Vec<&str> = command.iter().map(String::as_str).collect();
+    Library { command: &command, socks5_host: "localhost", ways }.check();
+}
+
+#[test]
+#[ignore = "needs plain, web, python3-requests, PySocks: cargo xtask services"]
+fn requests_comes_through() {
+    let ways = [
+        (Way::Request, "HTTPError: 407 Client Error: Proxy Authentication Required"),
+        (Way::Connect, "Tunnel connection failed: 407 Proxy Authentication Required"),
+        (Way::Socks5, "All offered SOCKS5 authentication methods were rejected"),
+    ];
+    check(&python("with_requests.py"), &ways);
+}
+
+#[test]
+#[ignore = "needs plain, web, aiohttp: cargo xtask services"]
+fn aiohttp_comes_through() {
+    let ways = [
+        (Way::Request, "ClientResponseError: 407, message='Proxy Authentication Required'"),
+        (Way::Connect, "ClientHttpProxyError: 407, message='Proxy Authentication Required'"),
+    ];
+    check(&python("with_aiohttp.py"), &ways);
+}
+
+#[test]
+#[ignore = "needs plain, web, PySocks: cargo xtask services"]
+fn pysocks_comes_through() {
+    let ways = [
+        (Way::Connect, "407: Proxy Authentication Required"),
+        (Way::Socks5, "All offered SOCKS5 authentication methods were rejected"),
+    ];
+    check(&python("with_pysocks.py"), &ways);
+}
+
+#[test]
+#[ignore = "needs plain, web, nodejs, undici: cargo xtask services"]
+fn undici_comes_through() {
+    let ways = [
+        (Way::Request, "Proxy Authentication Required (407)"),
+        (Way::Connect, "Proxy response (407) !== 200 when HTTP Tunneling"),
+    ];
+    let libraries = format!("NODE_PATH={}", service("NODE_LIBRARIES"));
+    let node = "/usr/bin/node".to_owned();
+    check(&["env".to_owned(), libraries, node, testdata("fetch/with_undici.js")], &ways);
+}
+
+#[test]
+#[ignore = "needs plain, web, golang-go: cargo xtask services"]
+fn go_comes_through() {
+    let ways = [
+        (Way::Request, "407 Proxy Authentication Required"),
+        (Way::Connect, "Proxy Authentication Required"),
+        (Way::Socks5, "no acceptable authentication methods"),
+    ];
+    let program = format!("{}/fetch", env!("CARGO_TARGET_TMPDIR"));
+    super::golang::go(&["build", "-o", &program, &testdata("fetch/fetch.go")]).success();
+    check(&[program], &ways);
+}
+
+/// Java sends no credentials before it is asked for them, and for a tunnel none as `Basic` unless it is told.
+fn check_java(client: &str, socks5_host: &'static str, ways: &[(Way, &str)]) {
+    let classes = format!("{}/java", env!("CARGO_TARGET_TMPDIR"));
+    run("javac", &["-d", &classes, &testdata("fetch/Fetch.java")]).success();
+    let told = "-Djdk.http.auth.tunneling.disabledSchemes=";
+    // They halve the time of a program that runs for a second.
+    let quick = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"];
+    let command = [&["java", told][..], &quick, &["-cp", &classes, "Fetch", client]].concat();
+    Library { command: &command, socks5_host, ways }.check();
+}
+
+#[test]
+#[ignore = "needs plain, web, default-jdk-headless: cargo xtask services"]
+fn java_http_client_comes_through() {
+    let ways = [(Way::Request, "IOException: 407: "), (Way::Connect, "IOException: 407: ")];
+    check_java("HttpClient", "localhost", &ways);
+}
+
+#[test]
+#[ignore = "needs plain, web, default-jdk-headless: cargo xtask services"]
+fn java_http_url_connection_comes_through() {
+    let ways = [
+        (Way::Request, "Server returned HTTP response code: 407"),
+        (Way::Connect, "Proxy returns \"HTTP/1.1 407 Proxy Authentication Required\""),
+        (Way::Socks5, "SOCKS : authentication failed"),
+    ];
+    check_java("HttpURLConnection", "127.0.0.1", &ways);
+}
