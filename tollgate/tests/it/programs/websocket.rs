@@ -1,42 +1,21 @@
-//! WebSocket in the clear: a client of Python's websockets asks in absolute form, as a proxy is asked, and
-//! a server of the same library echoes.
+//! WebSocket: a server of Python's websockets echoes. In the clear, a client of the same library asks in
+//! absolute form, as a proxy is asked; through tunnels come aiohttp, with TLS, and undici, without.
 
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
-
+use super::bill;
 use super::gateway_to;
-use super::services::run;
+use super::python_server::PythonServer;
+use super::services::{run, service};
 use super::site::testdata;
 use super::tap::Tap;
+use crate::harness::{EVERY_CPU, Gateway};
 
-/// A server that echoes every message; killed when dropped.
-struct EchoServer {
-    child: Child,
-    port: String,
-}
-
-impl EchoServer {
-    fn start() -> EchoServer {
-        let mut command = Command::new("/usr/bin/python3");
-        let mut child = command.arg(testdata("echo_server.py")).stdout(Stdio::piped()).spawn().unwrap();
-        let mut port = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut port).unwrap();
-        EchoServer { child, port: port.trim().to_owned() }
-    }
-}
-
-impl Drop for EchoServer {
-    fn drop(&mut self) {
-        // It may have failed already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
+/// What the messages of aiohttp and undici hold together: one of each size in their scripts.
+const MESSAGES_BYTES: u64 = 1371 * (100 * 99 / 2) + 65_535 + 65_536 + 5_000_011;
 
 #[test]
 #[ignore = "needs python3-websockets: cargo xtask services"]
 fn messages_of_every_size_come_back() {
-    let server = EchoServer::start();
+    let server = PythonServer::start("echo_server.py", &[]);
     let address = format!("127.0.0.1:{}", server.port);
     let mut gateway = gateway_to(address.clone());
     let tap = Tap::before(gateway.listeners[0]);
@@ -54,4 +33,44 @@ fn messages_of_every_size_come_back() {
     assert_eq!(gateway.usage_of("ci"), (1, up, received));
     // The heads differ; everything behind them is passed on as it is.
     assert!(up < sent && sent - up < 500 && line["upstream_rx"].as_u64().unwrap() < received, "{line:#}");
+}
+
+/// Runs the client, to which a proxy, a URL and a certificate are added, by password and by address; then
+/// without either, where it must say `refusal`.
+fn check_tunnels(client: &[&str], scheme: &str, server: &PythonServer, refusal: &str) {
+    let run_client = |gateway: &Gateway, credentials: &str| {
+        let proxy = format!("http://{credentials}{}", gateway.listeners[0]);
+        let (url, certificate) =
+            (format!("{scheme}://localhost:{}", server.port), service("WEB_CERTIFICATE"));
+        run("env", &[client, &[&*proxy, &*url, &*certificate]].concat())
+    };
+    let by_password = gateway_to(format!("localhost:{}", server.port));
+    let said = run_client(&by_password, "");
+    assert!(said.code == Some(1) && said.err.contains(refusal), "{}", said.err);
+    let by_address = Gateway::local(EVERY_CPU);
+    for (mut gateway, user, credentials) in [(by_password, "ci", "ci:right-one@"), (by_address, "me", "")] {
+        assert_eq!(run_client(&gateway, credentials).text(), "103 messages came back");
+        let flow = (user, "http_connect", "localhost", server.port);
+        let (flows, up, down) = bill::total(&mut gateway, flow);
+        assert!(flows == 1 && up > MESSAGES_BYTES && down > MESSAGES_BYTES, "{flows} {up} {down}");
+    }
+}
+
+#[test]
+#[ignore = "needs python3-websockets, web, aiohttp: cargo xtask services"]
+fn aiohttp_comes_through_connect_with_tls() {
+    let certificate = service("WEB_CERTIFICATE");
+    let server = PythonServer::start("echo_server.py", &[&certificate, &service("WEB_KEY")]);
+    let libraries = format!("PYTHONPATH={}", service("PYTHON_LIBRARIES"));
+    let client = [&*libraries, "/usr/bin/python3", &testdata("echo/with_aiohttp.py")];
+    check_tunnels(&client, "wss", &server, "407, message='Proxy Authentication Required'");
+}
+
+#[test]
+#[ignore = "needs python3-websockets, web, nodejs, undici: cargo xtask services"]
+fn undici_comes_through_connect() {
+    let server = PythonServer::start("echo_server.py", &[]);
+    let libraries = format!("NODE_PATH={}", service("NODE_LIBRARIES"));
+    let client = [&*libraries, "/usr/bin/node", &testdata("echo/with_undici.js")];
+    check_tunnels(&client, "ws", &server, "network error");
 }

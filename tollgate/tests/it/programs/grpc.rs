@@ -1,0 +1,48 @@
+//! gRPC: a stream in both directions through a tunnel, from a client that the environment tells of its proxy.
+
+use super::bill;
+use super::gateway_to;
+use super::python_server::PythonServer;
+use super::services::{Said, run, service};
+use super::site::testdata;
+use crate::harness::{EVERY_CPU, Gateway};
+
+/// What the client's messages hold together: it has one of each size in `grpc_client.py`.
+const MESSAGES_BYTES: u64 = 1371 * (200 * 199 / 2) + 65_535 + 65_536 + 5_000_011;
+
+fn client(gateway: &Gateway, credentials: &str, server: &PythonServer) -> Said {
+    let libraries = format!("PYTHONPATH={}", service("PYTHON_LIBRARIES"));
+    let proxy = format!("http_proxy=http://{credentials}{}", gateway.listeners[0]);
+    let (script, target) = (testdata("grpc_client.py"), format!("localhost:{}", server.port));
+    run("env", &[&libraries, &proxy, "/usr/bin/python3", &script, &target])
+}
+
+#[test]
+#[ignore = "needs grpcio: cargo xtask services"]
+fn a_stream_comes_through_connect() {
+    let server = PythonServer::start("grpc_server.py", &[]);
+    let by_password = gateway_to(format!("localhost:{}", server.port));
+    let by_address = Gateway::local(EVERY_CPU);
+    for (mut gateway, user, credentials) in [(by_password, "ci", "ci:right-one@"), (by_address, "me", "")] {
+        assert_eq!(client(&gateway, credentials, &server).text(), "203 messages came back");
+        let flow = (user, "http_connect", "localhost", server.port);
+        let (flows, up, down) = bill::total(&mut gateway, flow);
+        assert!(flows == 1 && up > MESSAGES_BYTES && down > MESSAGES_BYTES, "{flows} {up} {down}");
+    }
+}
+
+#[test]
+#[ignore = "needs grpcio: cargo xtask services"]
+fn without_credentials_it_is_unavailable() {
+    let server = PythonServer::start("grpc_server.py", &[]);
+    let mut gateway = gateway_to(format!("localhost:{}", server.port));
+    let said = client(&gateway, "", &server);
+    assert_eq!(said.code, Some(1), "{}", said.err);
+    for part in ["UNAVAILABLE: ", "HTTP proxy returned response code 407"] {
+        assert!(said.err.contains(part), "{}", said.err);
+    }
+    assert!(bill::flows(&mut gateway).is_empty());
+    let decisions = gateway.events("decision");
+    assert!(!decisions.is_empty(), "it was asked");
+    assert!(decisions.iter().all(|line| line["reason"] == "unauthenticated"), "{decisions:#?}");
+}
