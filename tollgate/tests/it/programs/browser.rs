@@ -1,26 +1,39 @@
 //! A browser that is told of nothing but `--proxy-server`.
 
-use super::services::{run, service};
+use super::bill;
+use super::gateway_to;
+use super::services::{Said, run, service};
 use super::site::Site;
 use crate::harness::{EVERY_CPU, Gateway};
 
 #[test]
 #[ignore = "needs web, chromium: cargo xtask services"]
-fn chromium_renders_a_page_through_connect() {
+fn chromium_renders_a_page_through_each_kind_of_tunnel() {
     let web: u16 = service("WEB_PORT").parse().expect("a port");
-    let mut gateway = Gateway::local(EVERY_CPU);
-    let document = dump(&gateway.listeners[0].to_string(), &service("PAGE_URL"));
-    assert!(document.contains(&service("PAGE_TEXT")), "{document}");
+    for (scheme, protocol) in [("http", "http_connect"), ("socks5", "socks5")] {
+        let mut gateway = Gateway::local(EVERY_CPU);
+        let document = dump(scheme, &gateway.listeners[0].to_string(), &service("PAGE_URL")).text();
+        assert!(document.contains(&service("PAGE_TEXT")), "{document}");
 
-    gateway.stop();
-    let (flows, up, down) = gateway.usage_of("me");
-    assert!(flows >= 1 && down > 0, "{flows} {up} {down}");
-    let decisions = gateway.events("decision");
-    let to_page = decisions
-        .iter()
-        .find(|line| line["decision"] == "allow" && line["requested_port"] == web && line["user"] == "me");
-    let line = to_page.unwrap_or_else(|| panic!("{decisions:#?}"));
-    assert_eq!((&line["requested_host"], &line["protocol"]), (&"localhost".into(), &"http_connect".into()));
+        // Of what it asks for by itself nothing is allowed.
+        let (_, up, down) = bill::total(&mut gateway, ("me", protocol, "localhost", web));
+        assert!(up > 0 && down > document.len() as u64, "{up} {down}");
+    }
+}
+
+#[test]
+#[ignore = "needs web, chromium: cargo xtask services"]
+fn chromium_says_that_it_has_no_credentials() {
+    let errors = [("http", "ERR_INVALID_AUTH_CREDENTIALS"), ("socks5", "ERR_SOCKS_CONNECTION_FAILED")];
+    for (scheme, error) in errors {
+        let mut gateway = gateway_to(format!("localhost:{}", service("WEB_PORT")));
+        let said = dump(scheme, &gateway.listeners[0].to_string(), &service("PAGE_URL"));
+        assert!(said.err.contains(error), "{}", said.err);
+        assert!(bill::flows(&mut gateway).is_empty());
+        let decisions = gateway.events("decision");
+        assert!(!decisions.is_empty(), "it was asked");
+        assert!(decisions.iter().all(|line| line["reason"] == "unauthenticated"), "{decisions:#?}");
+    }
 }
 
 #[test]
@@ -28,7 +41,7 @@ fn chromium_renders_a_page_through_connect() {
 fn chromium_loads_a_page_of_a_hundred_parts() {
     let listener = "[[listener]]\naddress = \"127.0.0.1:0\"\nkind = \"http\"\n";
     let site = Site::through(Gateway::local(&format!("{EVERY_CPU}{listener}")), "me");
-    let document = dump(&site.tap.address().to_string(), &site.url("page/parts.html"));
+    let document = dump("http", &site.tap.address().to_string(), &site.url("page/parts.html")).text();
     // The parts' numbers are 1 to 100, and each is as many times 997 long.
     let (parts, length) = (service("PLAIN_PARTS"), 997 * (1..=100).sum::<u64>());
     assert!(document.contains(&format!("{parts} parts, {length} long")), "{document}");
@@ -38,9 +51,9 @@ fn chromium_loads_a_page_of_a_hundred_parts() {
 }
 
 /// The document of `page` when it is complete, from a browser that goes by `proxy`.
-fn dump(proxy: &str, page: &str) -> String {
+fn dump(scheme: &str, proxy: &str, page: &str) -> Said {
     let profile = tempfile::tempdir().unwrap();
-    let proxy = format!("--proxy-server=http://{proxy}");
+    let proxy = format!("--proxy-server={scheme}://{proxy}");
     let profile = format!("--user-data-dir={}", profile.path().display());
     let arguments = [
         "--headless",
@@ -60,5 +73,5 @@ fn dump(proxy: &str, page: &str) -> String {
         "--dump-dom",
         page,
     ];
-    run("chromium", &arguments).text()
+    run("chromium", &arguments)
 }

@@ -1,19 +1,18 @@
 //! ssh with a `ProxyCommand`: a command, and bytes in both directions at once.
 
+use super::bill;
 use super::gateway_to;
-use super::services::{run_with, service};
+use super::services::{Said, run_with, service};
+use crate::harness::Gateway;
 use crate::peers::pattern;
 
 const BYTES: usize = 8_000_000;
 
-fn check_session(proxy_type: &str) {
+/// Runs `remote` at the server, through `command`, in which `GATEWAY` stands for an address.
+fn session(gateway: &Gateway, command: &str, remote: &str, input: &[u8]) -> Said {
     let port = service("SSH_PORT");
-    let mut gateway = gateway_to(format!("127.0.0.1:{port}"));
-    let proxy = gateway.listeners[0];
     let options = [
-        format!(
-            "ProxyCommand=ncat --proxy {proxy} --proxy-type {proxy_type} --proxy-auth ci:right-one %h %p"
-        ),
+        format!("ProxyCommand={}", command.replace("GATEWAY", &gateway.listeners[0].to_string())),
         format!("UserKnownHostsFile={}", service("SSH_KNOWN_HOSTS")),
         format!("IdentityFile={}", service("SSH_KEY")),
         "GlobalKnownHostsFile=/dev/null".to_owned(),
@@ -24,9 +23,14 @@ fn check_session(proxy_type: &str) {
     let mut arguments = vec!["-F", "none", "-p", &port];
     options.iter().for_each(|option| arguments.extend(["-o", option]));
     let host = format!("{}@127.0.0.1", service("SSH_USER"));
-    arguments.push(&host);
+    arguments.extend([&*host, remote]);
+    run_with("ssh", &arguments, input)
+}
 
-    let session = |remote: &str, input: &[u8]| run_with("ssh", &[&arguments[..], &[remote]].concat(), input);
+fn check_session(protocol: &str, command: &str) {
+    let port: u16 = service("SSH_PORT").parse().expect("a port");
+    let mut gateway = gateway_to(format!("127.0.0.1:{port}"));
+    let session = |remote: &str, input: &[u8]| session(&gateway, command, remote, input);
     assert_eq!(session("echo here", b"").text(), "here");
     let sent = pattern(6, BYTES);
     // Compared whole on the way back; the sum shows what arrived there.
@@ -34,8 +38,7 @@ fn check_session(proxy_type: &str) {
     assert!(echoed == sent, "{} of {} bytes came back, or other ones", echoed.len(), sent.len());
     assert_eq!(session("cksum", &sent).text(), run_with::<&str>("cksum", &[], &sent).text());
 
-    gateway.stop();
-    let (flows, up, down) = gateway.usage_of("ci");
+    let (flows, up, down) = bill::total(&mut gateway, ("ci", protocol, "127.0.0.1", port));
     assert_eq!(flows, 3);
     assert!(up >= 2 * BYTES as u64 && down >= BYTES as u64, "{up} {down}");
 }
@@ -43,11 +46,43 @@ fn check_session(proxy_type: &str) {
 #[test]
 #[ignore = "needs ssh, ncat: cargo xtask services"]
 fn a_session_comes_through_connect() {
-    check_session("http");
+    check_session("http_connect", "ncat --proxy GATEWAY --proxy-type http --proxy-auth ci:right-one %h %p");
 }
 
 #[test]
 #[ignore = "needs ssh, ncat: cargo xtask services"]
 fn a_session_comes_through_socks5() {
-    check_session("socks5");
+    check_session("socks5", "ncat --proxy GATEWAY --proxy-type socks5 --proxy-auth ci:right-one %h %p");
+}
+
+#[test]
+#[ignore = "needs ssh, connect-proxy: cargo xtask services"]
+fn a_session_comes_by_credentials_that_were_asked_for() {
+    check_session("http_connect", "env HTTP_PROXY_PASSWORD=right-one connect-proxy -H ci@GATEWAY %h %p");
+}
+
+#[test]
+#[ignore = "needs ssh, connect-proxy: cargo xtask services"]
+fn a_session_comes_through_socks5_of_connect_proxy() {
+    check_session("socks5", "env SOCKS5_PASSWORD=right-one connect-proxy -S ci@GATEWAY -R remote %h %p");
+}
+
+#[test]
+#[ignore = "needs ssh, ncat, connect-proxy: cargo xtask services"]
+fn without_credentials_a_proxy_command_says_why() {
+    let mut gateway = gateway_to(format!("127.0.0.1:{}", service("SSH_PORT")));
+    for (command, text) in [
+        ("ncat --proxy GATEWAY --proxy-type http %h %p", "Proxy returned status code 407."),
+        ("ncat --proxy GATEWAY --proxy-type socks5 %h %p", "no acceptable authentication method"),
+        ("connect-proxy -H GATEWAY %h %p", "failed to begin relaying via HTTP"),
+        ("connect-proxy -S GATEWAY -R remote %h %p", "Authentication failed"),
+    ] {
+        let said = session(&gateway, command, "true", b"");
+        assert!(said.code != Some(0) && said.err.contains(text), "{command}: {}", said.err);
+    }
+    assert!(bill::flows(&mut gateway).is_empty());
+    let decisions = gateway.events("decision");
+    // connect-proxy asks a second time, though it has nothing more to say.
+    assert!(decisions.len() >= 4, "{decisions:#?}");
+    assert!(decisions.iter().all(|line| line["reason"] == "unauthenticated"), "{decisions:#?}");
 }
