@@ -25,6 +25,7 @@ mod services;
 mod site;
 mod ssh;
 mod tap;
+mod way;
 mod websocket;
 mod wget;
 

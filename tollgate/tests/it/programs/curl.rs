@@ -2,9 +2,12 @@
 
 use std::net::TcpListener;
 
+use ledger::query::FlowRow;
+
+use super::bill;
 use super::room;
 use super::services::{Said, run, service};
-use crate::harness::Gateway;
+use crate::harness::{EVERY_CPU, Gateway};
 
 /// `ci` may reach the page, and a port where nothing listens; `outsider` may reach the same names, but not as
 /// an internal set, and "everything".
@@ -49,6 +52,25 @@ fn pages_come_through_every_kind_of_tunnel() {
     let (flows, up, down) = gateway.usage_of("ci");
     assert_eq!(flows, 5);
     assert!(down > 5 * direct.len() as u64, "{up} {down}");
+}
+
+#[test]
+#[ignore = "needs web, curl: cargo xtask services"]
+fn an_address_suffices_without_credentials() {
+    let mut gateway = Gateway::local(EVERY_CPU);
+    let direct = curl(&gateway, "PAGE").success();
+    for line in ["-p -x http://PROXY PAGE", "--socks5-hostname PROXY PAGE", "--socks5 PROXY PAGE"] {
+        assert_eq!(curl(&gateway, line).success(), direct, "curl {line}");
+    }
+    let flows = bill::flows(&mut gateway);
+    let billed = |protocol: &str, host: &str| {
+        let is_it = |flow: &&FlowRow| (&*flow.protocol, &*flow.host, &*flow.user) == (protocol, host, "me");
+        flows.iter().filter(is_it).filter(|flow| flow.down > direct.len() as u64).count()
+    };
+    // By the last one curl resolves the name itself.
+    let counts = [("http_connect", "localhost"), ("socks5", "localhost"), ("socks5", "127.0.0.1")]
+        .map(|(p, h)| billed(p, h));
+    assert_eq!((flows.len(), counts), (3, [1, 1, 1]), "{flows:#?}");
 }
 
 #[test]

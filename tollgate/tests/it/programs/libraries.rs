@@ -8,21 +8,11 @@ use super::bill;
 use super::room;
 use super::services::{Said, run, run_with, service};
 use super::site::testdata;
+use super::way::Way;
 use crate::harness::{EVERY_CPU, Gateway};
 use crate::peers::pattern;
 
 const BODY_BYTES: usize = 3_000_017;
-
-/// How a library asks a proxy.
-#[derive(Clone, Copy)]
-enum Way {
-    /// In absolute form, for a URL without TLS.
-    Request,
-    /// For a tunnel, by CONNECT, to a server with TLS.
-    Connect,
-    /// For a tunnel, by SOCKS5, to a server without TLS.
-    Socks5,
-}
 
 /// A program that posts its input: what to run, to which a proxy, a URL and a certificate are added.
 struct Library<'a> {
@@ -36,24 +26,14 @@ struct Library<'a> {
 impl Library<'_> {
     /// Protocol, host and port of a flow in the ledger.
     fn flow(&self, way: Way) -> (&'static str, &'static str, u16) {
-        let port = |key: &str| service(key).parse().expect("a port");
-        match way {
-            Way::Request => ("http", "localhost", port("PLAIN_PORT")),
-            Way::Connect => ("http_connect", "localhost", port("WEB_PORT")),
-            Way::Socks5 => ("socks5", self.socks5_host, port("PLAIN_PORT")),
-        }
+        let host = if matches!(way, Way::Socks5) { self.socks5_host } else { "localhost" };
+        (way.protocol(), host, way.port())
     }
 
     /// Posts `body` with `credentials`, which end in an `@`.
     fn post(&self, gateway: &Gateway, way: Way, credentials: &str, body: &[u8]) -> Said {
-        let address = gateway.listeners[0];
-        let (scheme, origin) = match way {
-            Way::Request => ("http", format!("http://localhost:{}", service("PLAIN_PORT"))),
-            Way::Connect => ("http", format!("https://localhost:{}", service("WEB_PORT"))),
-            Way::Socks5 => ("socks5h", format!("http://localhost:{}", service("PLAIN_PORT"))),
-        };
-        let proxy = format!("{scheme}://{credentials}{address}");
-        let (url, certificate) = (format!("{origin}/echo"), service("WEB_CERTIFICATE"));
+        let proxy = format!("{}://{credentials}{}", way.scheme(), gateway.listeners[0]);
+        let (url, certificate) = (format!("{}/echo", way.site()), service("WEB_CERTIFICATE"));
         let words = [&self.command[1..], &[&*proxy, &*url, &*certificate]].concat();
         run_with(self.command[0], &words, body)
     }
