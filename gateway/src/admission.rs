@@ -4,7 +4,7 @@
 //! Promises: every kind of ingress is judged here and nowhere else; a name is resolved once, and only
 //! addresses that were judged are dialled; what belongs to all users is taken last, so that a request which
 //! the policy or the user's own bounds refuse has held none of it. Leaves to others: who the client is
-//! (`auth`), the rules (crate `policy`), which address answers first (`dial`).
+//! (`auth`), judging without a client (`judgement`), which address answers first (`dial`).
 //!
 //! ```text
 //!   name judged --> user's connections --> name resolved --> addresses judged --> budget, ledger --> dial
@@ -16,7 +16,7 @@ use std::time::Duration;
 use engine::net::TcpStream;
 use engine::timer::within;
 use ledger::record::{Class, Record};
-use policy::{BillingClass, NameVerdict, UserIndex, Verdict};
+use policy::{BillingClass, NameVerdict, UserIndex};
 use proto::target::Host;
 use sys::clock::{self, Nanos};
 use sys::socket::FirstWord;
@@ -24,16 +24,11 @@ use sys::socket::FirstWord;
 use crate::account::Seat;
 use crate::budget::FlowPlace;
 use crate::client::{Asked, Client, Decided, End};
-use crate::dial::{DialError, dial};
+use crate::dial::dial;
+use crate::judgement::{Candidates, Judgement};
 use crate::meter::Reservation;
 use crate::refusal::Refusal;
-use crate::resolve::ResolveError;
-
-/// How much longer than planned an answer of the DNS thread may take.
-const DNS_GRACE: Duration = Duration::from_secs(1);
-
-/// An address that may be dialled, and the verdict that allows it.
-type Candidate = (SocketAddr, Verdict);
+use crate::resolve::{DNS_GRACE, ResolveError};
 
 /// A request that may go on to its destination, with all that its flow takes.
 pub(crate) struct Admission {
@@ -47,11 +42,9 @@ pub(crate) struct Admission {
     pub(crate) reservation: Reservation,
 }
 
-/// The addresses that may be dialled, in the order in which they were found.
+/// The addresses that may be dialled.
 pub(crate) struct Admitted {
-    first: Candidate,
-    /// A vector that is empty, as for most names, and for addresses, takes no memory.
-    others: Vec<Candidate>,
+    candidates: Candidates,
     /// How long the name's lookup took, in microseconds, if there was one.
     pub(crate) dns_us: Option<u32>,
 }
@@ -62,9 +55,7 @@ impl Admitted {
     /// # Panics
     /// If it is none of ours.
     pub(crate) fn record(&self, client: &Client, address: SocketAddr) -> Record {
-        let mut candidates = std::iter::once(&self.first).chain(&self.others);
-        let candidate = candidates.find(|(candidate, _)| *candidate == address);
-        let (_, verdict) = candidate.expect("only candidates are dialled");
+        let verdict = self.candidates.verdict(address).expect("only candidates are dialled");
         let class = match verdict.class {
             BillingClass::External => Class::External,
             BillingClass::Internal => Class::Internal,
@@ -113,16 +104,8 @@ pub(crate) fn admit_again(
     take_place(client, admitted, take_seat(client, asked.user)?).map(Some)
 }
 
-fn judge_name<'a>(client: &Client, asked: &'a Asked) -> Result<NameVerdict<'a>, End> {
-    let policy = &client.snapshot().config.policy;
-    let host = match &asked.target.host {
-        Host::Name(name) => policy::Host::Name(name.as_str()),
-        Host::Address(address) => policy::Host::Address(*address),
-    };
-    match policy.judge_name(asked.user, host, asked.target.port.get()) {
-        NameVerdict::Denied(verdict) => Err(Refusal::policy(policy, &verdict).into()),
-        verdict => Ok(verdict),
-    }
+fn judge_name<'a>(client: &'a Client, asked: &'a Asked) -> Result<NameVerdict<'a>, End> {
+    Ok(judgement(client, asked).judge_name()?)
 }
 
 fn judge_addresses(
@@ -132,22 +115,13 @@ fn judge_addresses(
     found: &[IpAddr],
     dns_us: Option<u32>,
 ) -> Result<Admitted, End> {
+    let candidates = judgement(client, asked).judge_addresses(name_verdict, found)?;
+    Ok(Admitted { candidates, dns_us })
+}
+
+fn judgement<'a>(client: &'a Client, asked: &'a Asked) -> Judgement<'a> {
     let policy = &client.snapshot().config.policy;
-    let port = asked.target.port.get();
-    let mut denied = None;
-    let mut allowed = found.iter().filter_map(|&address| {
-        let verdict = policy.judge_address(asked.user, name_verdict, address, port);
-        if !verdict.is_allowed() {
-            denied.get_or_insert(verdict);
-            return None;
-        }
-        Some((SocketAddr::new(address, port), verdict))
-    });
-    if let Some(first) = allowed.next() {
-        return Ok(Admitted { first, others: allowed.collect(), dns_us });
-    }
-    let refusal = denied.map_or_else(|| DialError::Unreachable.into(), |it| Refusal::policy(policy, &it));
-    Err(refusal.into())
+    Judgement { policy, user: asked.user, target: &asked.target }
 }
 
 /// Takes a place in the user's account.
@@ -190,8 +164,9 @@ pub(crate) async fn reach(
     dial_by: Nanos,
 ) -> Result<(TcpStream, SocketAddr, u32), End> {
     let began = clock::monotonic();
-    let others = admitted.others.iter().map(|(address, _)| *address).collect();
-    let dialled = dial(&client.local, admitted.first.0, others, first_word, dial_by).await;
+    let Candidates { first: (first, _), .. } = admitted.candidates;
+    let others = admitted.candidates.other_addresses();
+    let dialled = dial(&client.local, first, others, first_word, dial_by).await;
     let (stream, address) = dialled.map_err(Refusal::from)?;
     let took = clock::monotonic().since(began);
     client.local.stats.connect.add(took);

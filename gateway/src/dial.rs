@@ -149,7 +149,7 @@ async fn first_finished(attempts: &mut Vec<Attempt>) -> (io::Result<TcpStream>, 
 }
 
 /// The addresses with the families taking turns, the first address's family first (RFC 8305 section 4).
-fn alternate(first: SocketAddr, others: &[SocketAddr]) -> Vec<SocketAddr> {
+pub(crate) fn alternate(first: SocketAddr, others: &[SocketAddr]) -> Vec<SocketAddr> {
     let mut other_family = others.iter().filter(|address| address.is_ipv6() != first.is_ipv6());
     let mut its_family = others.iter().filter(|address| address.is_ipv6() == first.is_ipv6());
     let mut ordered = vec![first];

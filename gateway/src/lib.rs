@@ -11,6 +11,7 @@
 //!   reactor thread  worker: accept -> connection -> relay -> meter --ring--> ledger
 //!                             client  auth  resolve  dial      |      --ring--> log
 //!                             refusal (in the client's words)  account, budget (shared, atomic)
+//!   a command       explain: the judgement of admission, without a connection
 //! ```
 
 #![forbid(unsafe_code)]
@@ -27,7 +28,9 @@ mod dial;
 mod doors;
 pub mod drain;
 mod expiring;
+pub mod explain;
 pub mod jobs;
+mod judgement;
 pub mod limits;
 mod local;
 pub mod log;

@@ -32,6 +32,8 @@ pub(crate) struct Refusal {
     pub proxy_status: &'static str,
     /// One sentence for the person whose connection it was.
     pub text: Cow<'static, str>,
+    /// Why the policy denied it, if that did.
+    pub reason: Option<Reason>,
     /// The rule that decided, if one did.
     pub rule: Option<Box<str>>,
     /// When to try again, in seconds.
@@ -46,7 +48,17 @@ impl Refusal {
         text: impl Into<Cow<'static, str>>,
     ) -> Refusal {
         let (code, text) = (denied.as_str(), text.into());
-        Refusal { denied, code, status, reply, proxy_status, text, rule: None, retry_after_s: None }
+        Refusal {
+            denied,
+            code,
+            status,
+            reply,
+            proxy_status,
+            text,
+            reason: None,
+            rule: None,
+            retry_after_s: None,
+        }
     }
 
     /// No credentials, where some are needed.
@@ -78,6 +90,7 @@ impl Refusal {
         let text = verdict.reason.to_string();
         let mut refusal = Refusal::new(denied, (403, Reply::NotAllowed), proxy_status, text);
         refusal.code = verdict.reason.code();
+        refusal.reason = Some(verdict.reason);
         refusal.rule = verdict.rule.map(|rule| policy.rule_text(rule).into());
         refusal
     }

@@ -39,6 +39,7 @@ pub use cache::ResolveCache;
 
 use crate::account::AccountId;
 use crate::limits::ADDRESSES_MAX;
+use crate::settings::{Dns, DnsMode};
 use crate::shares::Shortage;
 
 /// Names asked about at the same time. Each may hold some eight sockets while servers are silent.
@@ -52,6 +53,9 @@ const REQUESTS_MAX: usize = 4_096;
 const FAILURE_TTL: Duration = Duration::from_secs(1);
 /// How long `localhost` is remembered; it never changes.
 const LOCALHOST_TTL: Duration = Duration::from_secs(3600);
+
+/// How much longer than planned an answer of the DNS thread may take.
+pub(crate) const DNS_GRACE: Duration = Duration::from_secs(1);
 
 /// Who finds the addresses.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -109,6 +113,25 @@ impl Default for ResolveSettings {
     }
 }
 
+impl From<&Dns> for ResolveSettings {
+    fn from(dns: &Dns) -> ResolveSettings {
+        let mode = match dns.mode {
+            DnsMode::Builtin => ResolveMode::Builtin,
+            DnsMode::System => ResolveMode::System,
+        };
+        ResolveSettings {
+            mode,
+            servers: dns.server_addresses(),
+            deadline: dns.timeout,
+            ttl_min: dns.ttl_min,
+            ttl_max: dns.ttl_max,
+            negative_ttl_max: dns.ttl_negative_max,
+            cache_entries_max: dns.cache_entries as usize,
+            ..ResolveSettings::default()
+        }
+    }
+}
+
 /// The addresses of a name.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Answer {
@@ -123,6 +146,12 @@ impl Answer {
     /// IPv4-mapped address is given as the IPv4 address that it is.
     pub fn addresses(&self) -> &[IpAddr] {
         &self.addresses[..usize::from(self.count)]
+    }
+
+    /// The answer that a resolver makes of these addresses, for those who do not keep it.
+    pub(crate) fn of_any(addresses: &[IpAddr]) -> Option<Answer> {
+        let (v4, v6): (Vec<_>, Vec<_>) = addresses.iter().partition(|address| address.is_ipv4());
+        Answer::of(&v6, &v4, Duration::ZERO)
     }
 
     /// Of more than [`ADDRESSES_MAX`] addresses each family keeps its first, and at least half of the

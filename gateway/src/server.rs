@@ -36,9 +36,9 @@ use crate::pressure::PressureThread;
 use crate::progress::Deadlines;
 use crate::relay::Relays;
 use crate::reload::Fixed;
-use crate::resolve::{DnsThread, ResolveCache, ResolveMode, ResolveSettings, Resolver};
+use crate::resolve::{DnsThread, ResolveCache, ResolveSettings, Resolver};
 use crate::session::{Resting, Session};
-use crate::settings::{self, Dns, DnsMode};
+use crate::settings;
 use crate::snapshot::{Current, Snapshot};
 use crate::stats::Stats;
 use crate::worker::{Order, Tasks, Worker};
@@ -135,7 +135,7 @@ impl Gateway {
         let stats = Stats::new(version, clock::wall(), threads, pool.clone());
         let (log, log_inlets) = Log::start(&config.log.to, &stats).map_err(StartError::Log)?;
         let (resolver, dns) =
-            Resolver::start(resolve_settings(&config.dns), &pool).map_err(StartError::Thread)?;
+            Resolver::start(ResolveSettings::from(&config.dns), &pool).map_err(StartError::Thread)?;
         let auth = Arc::new(AuthShared::new(pool, &config.auth).map_err(StartError::Thread)?);
         let process = random_u32().map_err(StartError::Thread)?;
         let handshakes_max =
@@ -348,23 +348,6 @@ fn slots(connections: usize, threads: usize) -> u32 {
     let open = connections.min(2 * connections / threads + 1024);
     let slots = (open + CLOSES_PER_SECOND_MAX * STALL_SECONDS_MAX).min(FLOWS_PER_THREAD_MAX);
     u32::try_from(slots).expect("the bound fits")
-}
-
-fn resolve_settings(dns: &Dns) -> ResolveSettings {
-    let mode = match dns.mode {
-        DnsMode::Builtin => ResolveMode::Builtin,
-        DnsMode::System => ResolveMode::System,
-    };
-    ResolveSettings {
-        mode,
-        servers: dns.server_addresses(),
-        deadline: dns.timeout,
-        ttl_min: dns.ttl_min,
-        ttl_max: dns.ttl_max,
-        negative_ttl_max: dns.ttl_negative_max,
-        cache_entries_max: dns.cache_entries as usize,
-        ..ResolveSettings::default()
-    }
 }
 
 fn random_u32() -> io::Result<u32> {

@@ -1,18 +1,18 @@
 //! `tollgate explain`: what the gateway would decide for a user and a destination, and why.
 //!
-//! Promises: the steps, the judgement and the words of the gateway itself. Leaves to others: judging (crate
-//! `policy`); whether the destination answers, and whether the user has a connection left, which only the
-//! running gateway knows.
+//! Guarantees: the steps, the judgement and the words of the gateway itself. Leaves out deciding
+//! (`gateway::explain`); whether the destination answers, and whether the user has a connection left, which
+//! only the running gateway knows.
 
-use std::io;
-use std::net::{IpAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::Args;
-use gateway::config::User;
+use gateway::config::{Config, User};
+use gateway::explain::{Explanation, Judged, Outcome, explain};
 use gateway::users::UserName;
-use policy::{AddressClass, NameVerdict, Policy, Remedy, Verdict};
+use policy::{Policy, Remedy, Verdict};
 use proto::target::{Host, Target};
 use serde_json::{Value, json};
 
@@ -26,7 +26,7 @@ pub(crate) struct Options {
     /// The destination.
     #[arg(long, value_name = "HOST:PORT", value_parser = target)]
     to: Target,
-    /// An address to judge instead of those that the system resolver gives. May be repeated.
+    /// An address to judge instead of those that the gateway's resolver gives. May be repeated.
     #[arg(long, value_name = "IP")]
     address: Vec<IpAddr>,
     /// Print for a program.
@@ -38,151 +38,88 @@ pub(crate) fn run(context: &Context, options: &Options) -> anyhow::Result<ExitCo
     let config = context.load()?;
     let name = &options.user;
     let user = config.user(name).with_context(|| format!("there is no user `{name}`"))?;
-    let explanation = Explanation::of(&config.policy, user, options);
-    let allowed = explanation.decision().allowed;
+    let report = Report::of(&config, user, options)?;
     if options.json {
-        print_json(&explanation.json())?;
+        print_json(&report.json())?;
     } else {
-        print(&explanation.text())?;
+        print(&report.text())?;
     }
-    Ok(if allowed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if report.outcome().allowed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Every step of one decision.
-struct Explanation<'a> {
+/// Every step of one decision, and who asked.
+struct Report<'a> {
     policy: &'a Policy,
     user: &'a User,
     target: &'a Target,
-    name: NameVerdict<'a>,
-    /// What the name resolves to; the reason if it does not, none if it need not.
-    resolved: Option<io::Result<Vec<IpAddr>>>,
-    addresses: Vec<Judged>,
+    explanation: Explanation,
+    /// What comes of it for a user who cannot log in.
+    locked_out: Option<Outcome>,
 }
 
-/// One address and its verdict.
-struct Judged {
-    address: IpAddr,
-    class: AddressClass,
-    verdict: Verdict,
-}
-
-/// What comes of it all.
-struct Decision {
-    allowed: bool,
-    code: &'static str,
-    reason: String,
-    rule: Option<String>,
-}
-
-impl<'a> Explanation<'a> {
-    /// Goes the way of `connection.rs`: the name, its addresses, each address.
-    fn of(policy: &'a Policy, user: &'a User, options: &'a Options) -> Explanation<'a> {
+impl<'a> Report<'a> {
+    fn of(config: &'a Config, user: &'a User, options: &'a Options) -> anyhow::Result<Report<'a>> {
         let target = &options.to;
-        let port = target.port.get();
-        let host = match &target.host {
-            Host::Name(name) => policy::Host::Name(name.as_str()),
-            Host::Address(address) => policy::Host::Address(*address),
-        };
-        let name = policy.judge_name(user.index, host, port);
-        let resolved = match (&name, &target.host) {
-            (NameVerdict::Denied(_), _) => None,
-            (NameVerdict::Judged(_), Host::Address(address)) => Some(Ok(vec![*address])),
-            (NameVerdict::Judged(_), Host::Name(_)) if !options.address.is_empty() => {
-                Some(Ok(options.address.clone()))
-            }
-            (NameVerdict::Judged(_), Host::Name(name)) => Some(resolve(name.as_str(), port)),
-        };
-        let judge = |&address: &IpAddr| Judged {
-            address,
-            class: policy.address_class(address, port),
-            verdict: policy.judge_address(user.index, &name, address, port),
-        };
-        let found = resolved.as_ref().and_then(|resolved| resolved.as_ref().ok());
-        let addresses = found.map_or(Vec::new(), |addresses| addresses.iter().map(judge).collect());
-        Explanation { policy, user, target, name, resolved, addresses }
+        let explanation = explain(config, user.index, target, &options.address)
+            .context("the gateway's resolver cannot be started")?;
+        let locked_out = user.disabled.then(|| Outcome {
+            allowed: false,
+            code: "unauthenticated",
+            reason: "The user is disabled: every credential is refused.".to_owned(),
+            rule: None,
+            dials: Vec::new(),
+        });
+        Ok(Report { policy: &config.policy, user, target, explanation, locked_out })
     }
 
-    fn decision(&self) -> Decision {
-        if self.user.disabled {
-            let reason = "The user is disabled: every credential is refused.".to_owned();
-            return Decision { allowed: false, code: "unauthenticated", reason, rule: None };
-        }
-        if let NameVerdict::Denied(verdict) = &self.name {
-            return self.decided(verdict);
-        }
-        if let Some(Err(error)) = &self.resolved {
-            let reason = format!("The destination's name cannot be used: {error}.");
-            return Decision { allowed: false, code: "dns", reason, rule: None };
-        }
-        let verdicts = || self.addresses.iter().map(|judged| &judged.verdict);
-        let verdict = verdicts().find(|verdict| verdict.is_allowed()).or_else(|| verdicts().next());
-        verdict.map_or_else(
-            || {
-                let reason = "The destination's name has no address.".to_owned();
-                Decision { allowed: false, code: "dns", reason, rule: None }
-            },
-            |verdict| self.decided(verdict),
-        )
+    fn outcome(&self) -> &Outcome {
+        self.locked_out.as_ref().unwrap_or(&self.explanation.outcome)
     }
 
-    /// What would allow that which is denied.
-    fn remedy(&self) -> Option<Remedy> {
-        let port = self.target.port.get();
-        let host = match &self.target.host {
-            Host::Name(name) => policy::Host::Name(name.as_str()),
-            Host::Address(address) => policy::Host::Address(*address),
-        };
-        let (reason, address) = match (&self.name, self.addresses.first()) {
-            _ if self.user.disabled || self.decision().allowed => return None,
-            (NameVerdict::Denied(verdict), _) => (verdict.reason, None),
-            (NameVerdict::Judged(_), first) => (first?.verdict.reason, Some(first?.address)),
-        };
-        Remedy::of(reason, host, port, address)
-    }
-
-    fn decided(&self, verdict: &Verdict) -> Decision {
-        Decision {
-            allowed: verdict.is_allowed(),
-            code: verdict.reason.code(),
-            reason: verdict.reason.to_string(),
-            rule: verdict.rule.map(|rule| self.policy.rule_text(rule).to_owned()),
-        }
+    /// No rule helps a user who cannot log in.
+    fn remedy(&self) -> Option<&Remedy> {
+        self.explanation.remedy.as_ref().filter(|_| self.locked_out.is_none())
     }
 
     fn text(&self) -> String {
-        let name = match &self.name {
-            NameVerdict::Denied(_) => "denied: it is not resolved".into(),
-            NameVerdict::Judged(_) if matches!(self.target.host, Host::Address(_)) => {
-                "an address: rules by name do not count".into()
-            }
-            NameVerdict::Judged(_) => "may be resolved; each address is judged".into(),
+        let name = match (&self.explanation.found, &self.target.host) {
+            (None, _) => "denied: it is not resolved",
+            (Some(_), Host::Address(_)) => "an address: rules by name do not count",
+            (Some(_), Host::Name(_)) => "may be resolved; each address is judged",
         };
         let mut rows = vec![
             vec!["user".to_owned(), self.user.name.to_string()],
             vec!["destination".to_owned(), self.target.to_string()],
-            vec!["name".to_owned(), name],
+            vec!["name".to_owned(), name.to_owned()],
         ];
-        if let Some(Err(error)) = &self.resolved {
+        if let Some(Err(error)) = &self.explanation.found {
             rows.push(vec!["addresses".to_owned(), format!("none: {error}")]);
         }
-        for Judged { address, class, verdict } in &self.addresses {
+        for Judged { address, class, verdict } in &self.explanation.addresses {
             let billed =
                 if verdict.is_allowed() { format!(" Counts as {}.", verdict.class) } else { String::new() };
             let text = format!("{class}. {}{billed}", self.sentence(verdict));
             rows.push(vec![address.to_string(), text]);
         }
-        let Decision { allowed, reason, rule, .. } = self.decision();
-        let outcome = if allowed { "ALLOW" } else { "DENY" };
-        let rule = rule.map_or(String::new(), |rule| format!(" [{rule}]"));
+        let Outcome { allowed, reason, rule, dials, .. } = self.outcome();
+        let outcome = if *allowed { "ALLOW" } else { "DENY" };
+        let rule = rule.as_ref().map_or(String::new(), |rule| format!(" [{rule}]"));
         rows.push(vec!["decision".to_owned(), format!("{outcome}: {reason}{rule}")]);
-        table(&[], rows, &[]) + &self.remedy().map_or(String::new(), |remedy| self.told_remedy(&remedy))
+        if !dials.is_empty() {
+            let order: Vec<String> = dials.iter().map(SocketAddr::to_string).collect();
+            rows.push(vec!["dials".to_owned(), order.join(", then ")]);
+        }
+        let remedy = self.remedy().map_or(String::new(), |remedy| self.told_remedy(remedy));
+        table(&[], rows, &[]) + &remedy
     }
 
     fn told_remedy(&self, remedy: &Remedy) -> String {
         let user = &self.user.name;
         let place = match remedy.address {
-            None => format!("This in the table of user `{user}` would allow it:"),
-            Some(_) => format!("This set, with `@NAME` in `allow` of user `{user}`, would allow it:"),
+            None => format!("With this rule added to `allow` of user `{user}`, it would be allowed:"),
+            Some(_) => {
+                format!("With this set, and `@NAME` added to `allow` of user `{user}`, it would be allowed:")
+            }
         };
         let lines: Vec<String> = remedy.to_string().lines().map(|line| format!("  {line}\n")).collect();
         format!("\n{place}\n\n{}", lines.concat())
@@ -194,41 +131,33 @@ impl<'a> Explanation<'a> {
     }
 
     fn json(&self) -> Value {
-        let verdict = |verdict: &Verdict| {
+        let address = |Judged { address, class, verdict }: &Judged| {
             json!({
+                "address": address.to_string(),
+                "address_class": class.as_str(),
                 "allowed": verdict.is_allowed(),
+                "class": verdict.class.as_str(),
                 "code": verdict.reason.code(),
                 "reason": verdict.reason.to_string(),
                 "rule": verdict.rule.map(|rule| self.policy.rule_text(rule)),
             })
         };
-        let address = |judged: &Judged| {
-            let mut value = verdict(&judged.verdict);
-            value["address"] = json!(judged.address.to_string());
-            value["address_class"] = json!(judged.class.to_string());
-            value["class"] = json!(judged.verdict.class.as_str());
-            value
-        };
-        let Decision { allowed, code, reason, rule } = self.decision();
+        let is_name_denied = self.explanation.found.is_none();
         json!({
             "user": &*self.user.name,
             "host": self.target.host.to_string(),
             "port": self.target.port,
-            "name": match &self.name {
-                NameVerdict::Denied(denied) => verdict(denied),
-                NameVerdict::Judged(_) => Value::Null,
-            },
-            "addresses": self.addresses.iter().map(address).collect::<Vec<_>>(),
-            "decision": { "allowed": allowed, "code": code, "reason": reason, "rule": rule },
-            "remedy": self.remedy().map(|remedy| remedy.to_string()),
+            "name": is_name_denied.then(|| decision(&self.explanation.outcome)),
+            "addresses": self.explanation.addresses.iter().map(address).collect::<Vec<_>>(),
+            "decision": decision(self.outcome()),
+            "dials": self.outcome().dials.iter().map(SocketAddr::to_string).collect::<Vec<_>>(),
+            "remedy": self.remedy().map(Remedy::to_string),
         })
     }
 }
 
-fn resolve(name: &str, port: u16) -> io::Result<Vec<IpAddr>> {
-    let mut addresses: Vec<IpAddr> = (name, port).to_socket_addrs()?.map(|address| address.ip()).collect();
-    addresses.dedup();
-    Ok(addresses)
+fn decision(Outcome { allowed, code, reason, rule, .. }: &Outcome) -> Value {
+    json!({ "allowed": allowed, "code": code, "reason": reason, "rule": rule })
 }
 
 fn target(text: &str) -> Result<Target, String> {

@@ -6,7 +6,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -253,6 +253,12 @@ impl Gateway {
         run_in(self.room.path(), line, input)
     }
 
+    /// As [`Gateway::run`], where the exit code is an answer too; the object that it printed.
+    pub(crate) fn explained(&self, line: &str) -> Value {
+        let output = output_in(self.room.path(), line, b"");
+        serde_json::from_slice(&output.stdout).expect("it prints an object")
+    }
+
     /// The ledger's totals: flows, bytes up, bytes down.
     pub(crate) fn usage(&self) -> (u64, u64, u64) {
         self.totals("usage --json")
@@ -372,11 +378,15 @@ fn write_configuration(room: &Path, extra: &str) {
 }
 
 fn run_in(room: &Path, line: &str, input: &[u8]) -> String {
+    let output = output_in(room, line, input);
+    assert!(output.status.success(), "tollgate {line}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn output_in(room: &Path, line: &str, input: &[u8]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
     command.args(line.split_whitespace()).arg("--config").arg(room.join("tollgate.toml")).current_dir(room);
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(input).unwrap();
-    let output = child.wait_with_output().unwrap();
-    assert!(output.status.success(), "tollgate {line}");
-    String::from_utf8(output.stdout).unwrap()
+    child.wait_with_output().unwrap()
 }

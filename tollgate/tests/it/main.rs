@@ -12,6 +12,7 @@ mod control;
 mod deadlines;
 mod denials;
 mod drain;
+mod explaining;
 mod harness;
 mod heavy;
 mod name_server;

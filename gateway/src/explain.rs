@@ -1,0 +1,149 @@
+//! An explanation: each step of the decision on one request, without the request.
+//!
+//! Guarantees: the gateway's own steps by its own code: `judgement` judges, the resolver of the configuration
+//! looks the name up, and the order of the addresses is that of `dial`. Leaves out what only a running
+//! gateway knows: answers that it remembers, connections to a destination that it keeps, ports that the
+//! kernel chose for its listeners, what `serve --allow` added, and limits.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+
+use policy::{AddressClass, Remedy, UserIndex, Verdict};
+use proto::target::{Host, Target};
+use tokio::time::timeout;
+
+use crate::config::Config;
+use crate::jobs;
+use crate::judgement::Judgement;
+use crate::refusal::Refusal;
+use crate::resolve::{Answer, DNS_GRACE, ResolveError, ResolveSettings, Resolver};
+
+/// See the file's header.
+#[derive(Debug)]
+pub struct Explanation {
+    /// What the name, or the address that was asked for, led to; none if it was denied before that.
+    pub found: Option<Result<Vec<IpAddr>, ResolveError>>,
+    /// Each address that was found, judged.
+    pub addresses: Vec<Judged>,
+    /// What comes of it.
+    pub outcome: Outcome,
+    /// What would allow that which a missing rule denies.
+    pub remedy: Option<Remedy>,
+}
+
+/// An address and its verdict.
+#[derive(Clone, Copy, Debug)]
+pub struct Judged {
+    /// The address.
+    pub address: IpAddr,
+    /// Its class, with the gateway's own listeners known.
+    pub class: AddressClass,
+    /// The verdict.
+    pub verdict: Verdict,
+}
+
+/// What the gateway would do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// Whether it would dial.
+    pub allowed: bool,
+    /// The reason as the log writes it.
+    pub code: &'static str,
+    /// The reason as the client would be told.
+    pub reason: String,
+    /// The rule that decided, if one did.
+    pub rule: Option<String>,
+    /// The addresses that it would dial, in this order, until one answers.
+    pub dials: Vec<SocketAddr>,
+}
+
+/// Explains what the gateway that runs by `config` would decide about `target` for a user of it. The name is
+/// looked up unless `addresses` stand in for its answer.
+///
+/// # Errors
+/// No thread or descriptor is to be had for the lookup.
+pub fn explain(
+    config: &Config,
+    user: UserIndex,
+    target: &Target,
+    addresses: &[IpAddr],
+) -> io::Result<Explanation> {
+    explain_by(config, user, target, |name| match addresses {
+        [] => look_up(config, name),
+        given => Ok(Answer::of_any(given).ok_or(ResolveError::NotFound)),
+    })
+}
+
+/// Explains with `look_up` for a resolver, which is asked at most once.
+fn explain_by(
+    config: &Config,
+    user: UserIndex,
+    target: &Target,
+    look_up: impl FnOnce(&str) -> io::Result<Result<Answer, ResolveError>>,
+) -> io::Result<Explanation> {
+    let judgement = Judgement { policy: &config.policy, user, target };
+    let name_verdict = match judgement.judge_name() {
+        Ok(verdict) => verdict,
+        Err(refusal) => return Ok(denied(&judgement, refusal, None)),
+    };
+    let found = match &target.host {
+        Host::Address(address) => Ok(vec![*address]),
+        Host::Name(name) => look_up(name.as_str())?.map(|answer| answer.addresses().to_vec()),
+    };
+    let found = match found {
+        Ok(found) => found,
+        Err(error) => {
+            let refusal = Refusal::from(error.clone());
+            return Ok(Explanation { found: Some(Err(error)), ..denied(&judgement, refusal, None) });
+        }
+    };
+    let judged = |&address: &IpAddr| Judged {
+        address,
+        class: config.policy.address_class(address, target.port.get()),
+        verdict: judgement.judge_address(&name_verdict, address),
+    };
+    let addresses = found.iter().map(judged).collect();
+    let explanation = match judgement.judge_addresses(&name_verdict, &found) {
+        Err(refusal) => denied(&judgement, refusal, found.first().copied()),
+        Ok(candidates) => {
+            let (_, verdict) = candidates.first;
+            let outcome = Outcome {
+                allowed: true,
+                code: verdict.reason.code(),
+                reason: verdict.reason.to_string(),
+                rule: verdict.rule.map(|rule| config.policy.rule_text(rule).to_owned()),
+                dials: candidates.dial_order(),
+            };
+            Explanation { found: None, addresses: Vec::new(), outcome, remedy: None }
+        }
+    };
+    Ok(Explanation { found: Some(Ok(found)), addresses, ..explanation })
+}
+
+/// Ends with a refusal, which is about `address` if it came to one.
+fn denied(judgement: &Judgement<'_>, refusal: Refusal, address: Option<IpAddr>) -> Explanation {
+    let port = judgement.target.port.get();
+    let remedy = refusal.reason.and_then(|reason| Remedy::of(reason, judgement.host(), port, address));
+    let outcome = Outcome {
+        allowed: false,
+        code: refusal.code,
+        reason: refusal.text.into_owned(),
+        rule: refusal.rule.map(Into::into),
+        dials: Vec::new(),
+    };
+    Explanation { found: None, addresses: Vec::new(), outcome, remedy }
+}
+
+/// Asks the resolver of the configuration, as a connection would.
+fn look_up(config: &Config, name: &str) -> io::Result<Result<Answer, ResolveError>> {
+    // Names of the system are looked up on it, passwords are not.
+    let pool = jobs::start(1)?;
+    let (resolver, _thread) = Resolver::start(ResolveSettings::from(&config.dns), &pool)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+    let answer_by = resolver.deadline() + DNS_GRACE;
+    let lookup = runtime.block_on(async { timeout(answer_by, resolver.lookup(name)).await });
+    Ok(lookup.unwrap_or(Err(ResolveError::Timeout)))
+}
+
+#[cfg(test)]
+mod tests;
