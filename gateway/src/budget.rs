@@ -85,22 +85,20 @@ impl Budget {
         self.add(FLOW, |Counts(flows, _)| flows < max).then(|| FlowPlace(Arc::clone(self)))
     }
 
-    /// Takes a place for an idle connection of `account`, or of a client of which no user is known. `None`
-    /// if the user has as many as they may, or if the place would be at the cost of another connection.
-    pub(crate) fn take_session(self: &Arc<Budget>, account: Option<&Arc<Account>>) -> Option<SessionPlace> {
+    /// Takes a place for an idle connection of `account`. `None` if the user has as many as they may, or if
+    /// the place would be at the cost of another connection.
+    pub(crate) fn take_session(self: &Arc<Budget>, account: &Arc<Account>) -> Option<SessionPlace> {
         let max = u64::from(self.connections_max.load(Ordering::Relaxed));
         if !self.add(IDLE, |counts| counts.sum() < max) {
             return None;
         }
-        // From here on a return gives the place back.
-        let mut place = SessionPlace { budget: Arc::clone(self), account: None, is_idle: true };
-        if let Some(account) = account {
-            let first = account.add_session()? == 1;
-            self.sessions.fetch_add(1, Ordering::Relaxed);
-            self.holders.fetch_add(first.into(), Ordering::Relaxed);
-            place.account = Some(Arc::clone(account));
-        }
-        Some(place)
+        let Some(sessions) = account.add_session() else {
+            self.counts.fetch_sub(IDLE, Ordering::Relaxed);
+            return None;
+        };
+        self.sessions.fetch_add(1, Ordering::Relaxed);
+        self.holders.fetch_add((sessions == 1).into(), Ordering::Relaxed);
+        Some(SessionPlace { budget: Arc::clone(self), account: Arc::clone(account), is_idle: true })
     }
 
     /// Whether idle connections have places that flows were given since.
@@ -147,14 +145,14 @@ impl Drop for FlowPlace {
 #[derive(Debug)]
 pub(crate) struct SessionPlace {
     budget: Arc<Budget>,
-    account: Option<Arc<Account>>,
+    account: Arc<Account>,
     is_idle: bool,
 }
 
 impl SessionPlace {
     /// Whether the connection counts as one of this user's.
     pub(crate) fn is_of(&self, account: &Arc<Account>) -> bool {
-        self.account.as_ref().is_some_and(|own| Arc::ptr_eq(own, account))
+        Arc::ptr_eq(&self.account, account)
     }
 
     /// Notes whether the connection is idle. While it is not, a request of it is bounded by the user's
@@ -168,9 +166,9 @@ impl SessionPlace {
         self.is_idle = is_idle;
     }
 
-    /// How many connections the user has; a client of which no user is known has the most.
+    /// How many connections the user has.
     pub(crate) fn weight(&self) -> u32 {
-        self.account.as_ref().map_or(u32::MAX, |account| account.sessions())
+        self.account.sessions()
     }
 
     /// Whether the user has at least as many as users have on average. Those of a user who has fewer do not
@@ -185,11 +183,9 @@ impl SessionPlace {
 impl Drop for SessionPlace {
     fn drop(&mut self) {
         self.set_idle(false);
-        if let Some(account) = &self.account {
-            let was_last = account.remove_session() == 0;
-            self.budget.sessions.fetch_sub(1, Ordering::Relaxed);
-            self.budget.holders.fetch_sub(was_last.into(), Ordering::Relaxed);
-        }
+        let was_last = self.account.remove_session() == 0;
+        self.budget.sessions.fetch_sub(1, Ordering::Relaxed);
+        self.budget.holders.fetch_sub(was_last.into(), Ordering::Relaxed);
     }
 }
 
@@ -208,28 +204,28 @@ mod tests {
     fn flows_have_all_places_and_idle_connections_those_that_are_left() {
         let budget = budget(3);
         let ann = Arc::new(Account::new("ann", 1));
-        let idle: Vec<_> = (0..5).filter_map(|_| budget.take_session(Some(&ann))).collect();
+        let idle: Vec<_> = (0..5).filter_map(|_| budget.take_session(&ann)).collect();
         assert_eq!(idle.len(), 3);
         let flows: Vec<_> = (0..5).filter_map(|_| budget.take_flow()).collect();
         assert_eq!((flows.len(), budget.is_exceeded()), (3, true));
         drop(idle);
-        assert!(!budget.is_exceeded() && budget.take_session(Some(&ann)).is_none());
+        assert!(!budget.is_exceeded() && budget.take_session(&ann).is_none());
         drop(flows);
-        assert!(budget.take_session(Some(&ann)).is_some());
+        assert!(budget.take_session(&ann).is_some());
     }
 
     #[test]
     fn a_connection_with_a_request_is_not_idle() {
         let budget = budget(1);
         let ann = Arc::new(Account::new("ann", 1));
-        let mut session = budget.take_session(Some(&ann)).unwrap();
+        let mut session = budget.take_session(&ann).unwrap();
         session.set_idle(false);
         let flow = budget.take_flow().unwrap();
         assert!(!budget.is_exceeded());
         drop(flow);
         session.set_idle(true);
         session.set_idle(true);
-        assert!(!budget.is_exceeded() && budget.take_session(None).is_none());
+        assert!(!budget.is_exceeded() && budget.take_session(&ann).is_none());
         drop(session);
         assert_eq!(ann.sessions(), 0);
         assert_eq!(budget.counts.load(Ordering::Relaxed), 0);
@@ -239,19 +235,19 @@ mod tests {
     fn a_user_keeps_no_more_than_their_share() {
         let budget = budget(1000);
         let (ann, ben) = (Arc::new(Account::new("ann", 1)), Arc::new(Account::new("ben", 1)));
-        let of_ann: Vec<_> = (0..500).filter_map(|_| budget.take_session(Some(&ann))).collect();
+        let of_ann: Vec<_> = (0..500).filter_map(|_| budget.take_session(&ann)).collect();
         assert_eq!(of_ann.len(), 1 + SESSIONS_SPARE as usize);
-        let of_ben = budget.take_session(Some(&ben)).unwrap();
+        let of_ben = budget.take_session(&ben).unwrap();
         assert_eq!((of_ann[0].is_heavy(), of_ben.is_heavy()), (true, false));
         drop(of_ann);
         assert!(of_ben.is_heavy(), "the only one who has any has the most");
-        assert!(budget.take_session(None).unwrap().is_heavy());
     }
 
     #[test]
     fn no_more_connections_end_than_have_to() {
         let budget = budget(2);
-        let mut idle: Vec<_> = (0..2).filter_map(|_| budget.take_session(None)).collect();
+        let ann = Arc::new(Account::new("ann", 1));
+        let mut idle: Vec<_> = (0..2).filter_map(|_| budget.take_session(&ann)).collect();
         let _flow = budget.take_flow().unwrap();
         budget.relieve(|| false);
         assert!(budget.is_exceeded(), "nothing can be ended here");

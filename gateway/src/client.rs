@@ -14,7 +14,7 @@ use ledger::record::{Class, CloseReason, Flow, Legs, Protocol, Record, Uncertain
 use policy::UserIndex;
 use proto::credentials::{Credentials, CredentialsError};
 use proto::denial::{Denial, reason_phrase, write_denial};
-use proto::http_head::HeadScanner;
+use proto::http_head::{HeadScanner, RequestError};
 use proto::socks5;
 use proto::target::{Host, Target};
 use sys::clock::{self, Nanos, WallNanos};
@@ -22,10 +22,11 @@ use sys::socket::Socket;
 use zeroize::Zeroize;
 
 use crate::config::Ingress;
-use crate::limits::{GREETING_BYTES_MAX, LINGER_BYTES_MAX};
+use crate::limits::{GREETING_BYTES_FIRST, GREETING_BYTES_MAX, LINGER_BYTES_MAX};
 use crate::local::Local;
 use crate::log::{Event, EventKind};
 use crate::refusal::Refusal;
+use crate::session::Begun;
 use crate::snapshot::{Current, Snapshot};
 use crate::stats::Denied;
 use crate::text::Literal;
@@ -54,8 +55,6 @@ pub(crate) enum End {
     Refused(Box<Refusal>),
     /// The client went away; nobody is there to be told.
     Left,
-    /// It asks for no tunnel but for plain HTTP: its session takes over, from the request's first byte on.
-    AsksForRequests,
 }
 
 impl<R: Into<Refusal>> From<R> for End {
@@ -132,6 +131,8 @@ pub(crate) struct Client {
     pub(crate) protocol: Option<Protocol>,
     /// What it asks for, once that is known.
     pub(crate) asked: Option<Asked>,
+    /// Requests that were answered with a refusal before the client was known.
+    pub(crate) refusals: u8,
     /// The id by which the client's answer, the log and the ledger know this connection.
     id: u128,
     accepted: WallNanos,
@@ -174,23 +175,25 @@ impl Client {
     pub(crate) fn new(local: &Rc<Local>, arrival: Arrival) -> Client {
         let Arrival { socket, peer, snapshot, listener, address } = arrival;
         let facts = Facts { peer, snapshot, listener: Some(listener), address };
-        Client::of(local, TcpStream::new(&local.reactor, socket), facts)
+        let asked_by = local.reactor.now() + facts.snapshot.config.timeouts.greeting;
+        let stream = TcpStream::new(&local.reactor, socket);
+        Client::of(local, stream, facts, local.greetings.take(), asked_by)
     }
 
-    /// The client of a connection of which `arrival` is known.
-    pub(crate) fn of(local: &Rc<Local>, stream: TcpStream, arrival: Facts) -> Client {
+    fn of(local: &Rc<Local>, stream: TcpStream, arrival: Facts, buffer: Vec<u8>, asked_by: Nanos) -> Client {
         let accepted = clock::wall();
         Client {
             local: Rc::clone(local),
             stream,
-            asked_by: local.reactor.now() + arrival.snapshot.config.timeouts.greeting,
+            asked_by,
             arrival,
             speaks: Speaks::Nothing,
             protocol: None,
             asked: None,
+            refusals: 0,
             id: local.flow_ids.next(accepted),
             accepted,
-            buffer: local.greetings.take(),
+            buffer,
             consumed: 0,
         }
     }
@@ -206,19 +209,37 @@ impl Client {
         self.arrival.listener.map_or(&Ingress::Http, |listener| &listeners[listener].ingress)
     }
 
-    /// Begins the next request of the connection, which runs by what holds now: another id, another
-    /// deadline, and room for its head.
+    /// The client of a connection that rested until its next request began.
+    pub(crate) fn resumed(local: &Rc<Local>, stream: TcpStream, arrival: Facts, begun: Begun) -> Client {
+        let asked_by = begun.asked_by();
+        let client = Client::of(local, stream, arrival, begun.into_bytes(), asked_by);
+        Client { speaks: Speaks::HTTP, protocol: Some(Protocol::Http), ..client }
+    }
+
+    /// Begins the next request of the connection, which runs by what holds now: another id, and room for its
+    /// head. Its deadline is the one before, unless it is renewed.
     pub(crate) fn begin_request(&mut self) {
         self.arrival.snapshot = self.local.snapshot();
+        // Its position is one of the snapshot before; what is spoken is known by now.
+        self.arrival.listener = None;
         self.accepted = clock::wall();
         self.id = self.local.flow_ids.next(self.accepted);
-        self.asked_by = self.local.reactor.now() + self.snapshot().config.timeouts.greeting;
         self.asked = None;
         self.speaks = Speaks::HTTP;
         self.protocol = Some(Protocol::Http);
         self.buffer[..self.consumed].zeroize();
         self.buffer.drain(..self.consumed);
         self.consumed = 0;
+    }
+
+    /// Gives the request that begins now its whole time.
+    pub(crate) fn renew_deadline(&mut self) {
+        self.asked_by = self.local.reactor.now() + self.snapshot().config.timeouts.greeting;
+    }
+
+    /// Whether the client was asked for credentials, and nothing of another request has arrived.
+    pub(crate) fn is_between_requests(&self) -> bool {
+        self.refusals > 0 && self.unread().is_empty()
     }
 
     /// Whether the head that has arrived asks for a tunnel.
@@ -233,15 +254,40 @@ impl Client {
     pub(crate) async fn await_head(&mut self) -> Result<usize, End> {
         let mut scanner = HeadScanner::default();
         loop {
-            // Before anything can be wrong with the head: a refusal of HEAD has no body either.
-            if self.unread().starts_with(b"HEAD ") {
-                self.speaks.ask_head();
-            }
-            match scanner.find_request(self.unread())? {
+            match self.find_head(&mut scanner)? {
                 Some(length) => return Ok(length),
                 None => self.fill().await?,
             }
         }
+    }
+
+    /// The length of the head that has arrived; `None` while it is incomplete. To be asked at a request's
+    /// beginning.
+    ///
+    /// # Errors
+    /// It is too long, or the client left.
+    pub(crate) fn head_now(&mut self) -> Result<Option<usize>, End> {
+        let mut scanner = HeadScanner::default();
+        loop {
+            if let Some(length) = self.find_head(&mut scanner)? {
+                return Ok(Some(length));
+            }
+            make_room(&mut self.buffer);
+            match self.stream.read_now(&mut self.buffer) {
+                Ok(None) => return Ok(None),
+                Ok(Some(0)) | Err(_) => return Err(End::Left),
+                Ok(Some(_)) => {}
+            }
+        }
+    }
+
+    /// The length of the head, if all of it has arrived.
+    fn find_head(&mut self, scanner: &mut HeadScanner) -> Result<Option<usize>, RequestError> {
+        // Before anything can be wrong with the head: a refusal of HEAD has no body either.
+        if self.unread().starts_with(b"HEAD ") {
+            self.speaks.ask_head();
+        }
+        scanner.find_request(self.unread())
     }
 
     /// Until when its destination has to be reached, if that is tried now.
@@ -289,10 +335,7 @@ impl Client {
     /// # Panics
     /// If the buffer is full: parsers give up at bounds below it.
     pub(crate) async fn fill(&mut self) -> Result<(), End> {
-        if self.buffer.len() == self.buffer.capacity() {
-            assert!(self.buffer.len() < GREETING_BYTES_MAX, "parsers give up before this much");
-            self.grow();
-        }
+        make_room(&mut self.buffer);
         match self.stream.read(&mut self.buffer).await {
             Ok(0) | Err(_) => Err(End::Left),
             Ok(_) => Ok(()),
@@ -526,16 +569,34 @@ impl Client {
         let _ = within(&reactor, reactor.now() + LINGER, self.drop_the_rest()).await;
     }
 
-    /// Takes the client apart to rest: its stream and what is known of it.
-    pub(crate) fn into_rest(self) -> (Parts, Facts) {
-        self.local.greetings.put(self.buffer);
-        (self.stream.into_parts(), self.arrival)
+    /// Takes the client apart to rest: its stream, what is known of it, and what has arrived of its next
+    /// request.
+    ///
+    /// # Panics
+    /// If that request was not begun: what was before it is still there.
+    pub(crate) fn into_rest(self) -> (Parts, Facts, Option<Begun>) {
+        let begun = if self.unread().is_empty() {
+            self.local.greetings.put(self.buffer);
+            None
+        } else {
+            assert_eq!(self.consumed, 0, "a request that is waited for was begun");
+            Some(Begun::new(self.buffer, self.asked_by))
+        };
+        (self.stream.into_parts(), self.arrival, begun)
     }
+}
 
-    /// Doubles the buffer. Done by hand, so that the old one is wiped: it may hold a password.
-    fn grow(&mut self) {
-        let mut larger = Vec::with_capacity((2 * self.buffer.capacity()).min(GREETING_BYTES_MAX));
-        larger.extend_from_slice(&self.buffer);
-        std::mem::replace(&mut self.buffer, larger).zeroize();
+/// Doubles a buffer that is full. Done by hand, so that the old one is wiped: it may hold a password.
+///
+/// # Panics
+/// If it is as large as it may be: parsers give up at bounds below that.
+pub(crate) fn make_room(buffer: &mut Vec<u8>) {
+    if buffer.len() < buffer.capacity() {
+        return;
     }
+    assert!(buffer.len() < GREETING_BYTES_MAX, "parsers give up before this much");
+    let mut larger =
+        Vec::with_capacity((2 * buffer.capacity()).clamp(GREETING_BYTES_FIRST, GREETING_BYTES_MAX));
+    larger.extend_from_slice(buffer);
+    std::mem::replace(buffer, larger).zeroize();
 }

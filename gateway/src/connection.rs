@@ -1,10 +1,16 @@
-//! A connection, from its accept to the start of its relay.
+//! A connection, from its accept to the start of its relay, in two tasks.
 //!
-//! Promises: every kind of tunnel takes this one path: who asks, whether he may go there, which address,
-//! dialled, answered, metered; the address that was judged is the address that is dialled; each wait has a
-//! deadline. Leaves to others: the bytes of the two protocols (`connection/http.rs`, `connection/socks5.rs`),
-//! judging (`admission`), the relay itself, and a client that asks for no tunnel but for one HTTP request
-//! after another (`session`).
+//! Guarantees: a connection whose client is not known is a handshake's, under the bound on handshakes, for as
+//! long as the client is not known; every kind of tunnel takes one path: who asks, whether they may go there,
+//! which address, dialled, answered, metered; the address that was judged is the address that is dialled;
+//! each wait has a deadline, and a handshake has one in all. Leaves out: the bytes of the two protocols
+//! (`connection/http.rs`, `connection/socks5.rs`), judging (`admission`), the relay itself, and a client that
+//! sends one HTTP request after another (`session`).
+//!
+//! ```text
+//!   accept --> identify --> Known --> serve: establish --> relay
+//!              (handshake)            (exchange)  '--> Session::serve, for plain HTTP requests
+//! ```
 
 mod http;
 mod socks5;
@@ -22,9 +28,10 @@ use crate::admission::{Admission, admit, reach};
 use crate::budget::FlowPlace;
 use crate::client::{Asked, Client, End, Speaks};
 use crate::config::Ingress;
+use crate::limits::KNOWN_WAITING_MAX;
 use crate::meter::{Opening, Reservation};
 use crate::refusal::Refusal;
-use crate::session::Session;
+use crate::session::{Session, Wanted};
 use crate::stats::Denied;
 
 /// A way that stands: all that a relay needs besides the client.
@@ -38,24 +45,83 @@ struct Way {
     connect_us: u32,
 }
 
-/// Serves one connection until its relay begins, until it is refused, or until it turns out to be a session.
-pub(crate) async fn serve(mut client: Client) {
+/// A connection whose client is known. Boxed, because a future that is handed it has room for it twice.
+pub(crate) enum Known {
+    /// It asks for a tunnel.
+    Tunnel(Box<Client>),
+    /// It sends plain HTTP requests.
+    Requests(Box<Session>),
+}
+
+/// What made a client known.
+enum Request {
+    /// A request for a tunnel, of which the client knows where to.
+    Tunnel,
+    /// A plain HTTP request, with its user.
+    Plain(Box<Wanted>),
+}
+
+/// Serves one connection until its client is known, or until it is refused.
+pub(crate) async fn identify(mut client: Client) {
+    let (reactor, asked_by) = (Rc::clone(&client.local.reactor), client.asked_by);
+    match within(&reactor, asked_by, await_request(&mut client)).await {
+        Ok(Ok(request)) => pass_on(client, request),
+        Ok(Err(End::Refused(refusal))) => client.refuse(&refusal).await,
+        // A client that was asked for credentials has its answer.
+        Ok(Err(End::Left)) | Err(_) if client.is_between_requests() => client.close(),
+        Ok(Err(End::Left)) => client.left(),
+        Err(_) => client.refuse(&Refusal::greeting_timeout()).await,
+    }
+}
+
+/// Hands a connection whose client is known to a task of its own.
+fn pass_on(mut client: Client, request: Request) {
+    let local = Rc::clone(&client.local);
+    let mut waiting = local.known.borrow_mut();
+    if waiting.len() == KNOWN_WAITING_MAX {
+        client.note_refusal(&Refusal::overload("Too many requests wait."));
+        return client.close();
+    }
+    waiting.push_back(match request {
+        Request::Tunnel => Known::Tunnel(Box::new(client)),
+        Request::Plain(wanted) => Known::Requests(Box::new(Session::new(client, wanted))),
+    });
+}
+
+/// Serves a connection whose client is known until its relay begins, or until it ends or rests.
+pub(crate) async fn serve(known: Known) {
+    match known {
+        Known::Tunnel(client) => open_tunnel(client).await,
+        Known::Requests(session) => {
+            if let Some(client) = session.serve().await {
+                // Boxed, because every exchange has room for this future, and few get here.
+                Box::pin(open_tunnel(Box::new(client))).await;
+            }
+        }
+    }
+}
+
+/// Opens the tunnel that the client has asked for, or for which its unread request asks.
+async fn open_tunnel(mut client: Box<Client>) {
+    let local = Rc::clone(&client.local);
+    let _opening = local.opening.enter();
     match establish(&mut client).await {
-        Ok(way) => begin_relay(client, way),
+        Ok(way) => begin_relay(*client, way),
         Err(End::Refused(refusal)) => client.refuse(&refusal).await,
         Err(End::Left) => client.left(),
-        Err(End::AsksForRequests) => Session::begin(client),
     }
 }
 
 async fn establish(client: &mut Client) -> Result<Way, End> {
     let reactor = Rc::clone(&client.local.reactor);
     let asked_by = client.asked_by;
-    let asked = match within(&reactor, asked_by, await_request(client)).await {
-        Ok(asked) => asked?,
-        Err(_) => return Err(Refusal::greeting_timeout().into()),
+    let asked = match client.asked {
+        Some(asked) => asked,
+        None => {
+            let known = within(&reactor, asked_by, http::await_tunnel(client)).await;
+            *client.asked.insert(known.map_err(|_| Refusal::greeting_timeout())??)
+        }
     };
-    client.asked = Some(asked);
     let Admission { admitted, seat, place, reservation } = admit(client, &asked).await?;
 
     let dial_by = client.dial_by();
@@ -79,12 +145,12 @@ fn first_word(client: &mut Client) -> Result<FirstWord, End> {
 }
 
 /// Awaits what the client wants, and learns who it is.
-async fn await_request(client: &mut Client) -> Result<Asked, End> {
+async fn await_request(client: &mut Client) -> Result<Request, End> {
     let (http, socks5) = match client.ingress() {
         Ingress::Forward { to, user } => {
-            let asked = Asked { user: *user, target: *to };
+            client.asked = Some(Asked { user: *user, target: *to });
             client.protocol = Some(Protocol::Forward);
-            return Ok(asked);
+            return Ok(Request::Tunnel);
         }
         Ingress::Mixed => (true, true),
         Ingress::Http => (true, false),
@@ -101,7 +167,10 @@ async fn await_request(client: &mut Client) -> Result<Asked, End> {
             }
             Err(Refusal::not_spoken("This listener speaks SOCKS5 and not HTTP.").into())
         }
-        Some(proto::Protocol::Socks5) if socks5 => socks5::await_request(client).await,
+        Some(proto::Protocol::Socks5) if socks5 => {
+            client.asked = Some(socks5::await_request(client).await?);
+            Ok(Request::Tunnel)
+        }
         Some(other) => {
             if other == proto::Protocol::Socks4 {
                 // The only words that such a client knows; whether they arrive makes no difference.
@@ -162,15 +231,15 @@ mod tests {
     use super::*;
 
     /// The size of the future that a function returns.
-    fn future_size<F>(_: fn(Client) -> F) -> usize {
+    fn future_size<T, F>(_: fn(T) -> F) -> usize {
         size_of::<F>()
     }
 
     #[test]
-    fn a_handshake_fits_its_place() {
-        // A thread keeps a place for as many handshakes as it ever had at once, so growth here is memory
-        // that stays. Looked at when it fails; raised only for a reason.
-        let size = future_size(serve);
-        assert!(size <= 4096, "the handshake's future has {size} bytes");
+    fn handshakes_and_exchanges_fit_their_places() {
+        // A thread keeps a place for as many of each as it ever had at once, so growth here is memory that
+        // stays. Looked at when it fails; raised only for a reason.
+        let sizes = [future_size(identify), future_size(serve)];
+        assert!(sizes.iter().all(|size| *size <= 4096), "the futures have {sizes:?} bytes");
     }
 }

@@ -23,7 +23,7 @@ pub const PIPES_PER_THREAD_MAX: usize = 64;
 /// Buffers for slow sinks that a thread keeps when they are empty.
 pub const PENDING_CACHED_MAX: usize = 16;
 
-/// Connections of one thread whose request is not answered yet; more wait in the listener's queue.
+/// Connections of one thread whose client is not known yet; more wait in the listener's queue.
 pub const HANDSHAKES_PER_THREAD_MAX: usize = 4096;
 
 /// Room for what a client sends before its tunnel stands: the longest message and what may follow it.
@@ -35,11 +35,17 @@ pub const GREETING_BYTES_FIRST: usize = 1024;
 /// Greeting buffers that a thread keeps when their connections are done with them.
 pub const GREETINGS_CACHED_MAX: usize = 64;
 
-/// Plain HTTP requests of one thread that are served at the same time; more wait where they are.
+/// Requests that a client may send before one of them makes it known: the connection ends with the last of
+/// them. A client that waits to be asked for credentials needs one refusal (curl, browsers, Java, apt); one
+/// whose saved credentials have changed needs another.
+pub const REFUSALS_BEFORE_KNOWN_MAX: u8 = 3;
+
+/// Tunnels of one thread that are being opened, and plain HTTP requests that are served, at the same time;
+/// more wait where they are.
 pub const EXCHANGES_PER_THREAD_MAX: usize = 16 * 1024;
 
-/// Connections of one thread whose first plain HTTP request waits to be served.
-pub const SESSIONS_WAITING_MAX: usize = 4096;
+/// Connections of one thread whose clients are known and whose first request waits to be served.
+pub const KNOWN_WAITING_MAX: usize = 4096;
 
 /// Room for an answer's head while it is incomplete, and for what follows it in the same read.
 pub const ANSWER_BYTES: usize = proto::limits::HEAD_BYTES_MAX;

@@ -13,13 +13,13 @@ use engine::reactor::Reactor;
 use sys::clock::WallNanos;
 
 use crate::auth::Authenticator;
-use crate::client::Client;
+use crate::connection::Known;
 use crate::date::HttpDate;
 use crate::limits::{ANSWER_BYTES, ANSWERS_CACHED_MAX, GREETING_BYTES_FIRST, GREETINGS_CACHED_MAX};
 use crate::meter::Meter;
 use crate::relay::Relays;
 use crate::resolve::ResolveCache;
-use crate::session::{Resting, Session};
+use crate::session::Resting;
 use crate::snapshot::Current;
 use crate::stats::WorkerStats;
 
@@ -41,10 +41,10 @@ pub(crate) struct Local {
     pub(crate) date: HttpDate,
     /// Our name in `Via`: nobody else's, and another one after a restart, so that it tells no outsider much.
     pub(crate) via: String,
-    /// Connections of plain HTTP whose first request is to be served.
-    pub(crate) sessions: RefCell<VecDeque<Session>>,
-    /// Connections of plain HTTP that ask for a tunnel now.
-    pub(crate) tunnels: RefCell<VecDeque<Client>>,
+    /// Connections whose clients have become known, and which wait for a task.
+    pub(crate) known: RefCell<VecDeque<Known>>,
+    /// Tunnels whose relay has not begun.
+    pub(crate) opening: Opening,
     pub(crate) resting: RefCell<Resting>,
 }
 
@@ -62,6 +62,31 @@ impl Local {
     /// What new connections run by.
     pub(crate) fn snapshot(&self) -> Rc<Current> {
         Rc::clone(&self.snapshot.borrow())
+    }
+}
+
+/// Counts the tunnels between the moment when their client is known and their relay.
+#[derive(Default)]
+pub(crate) struct Opening(Cell<usize>);
+
+impl Opening {
+    /// Counts one, until the result is dropped.
+    pub(crate) fn enter(&self) -> impl Drop + use<'_> {
+        self.0.set(self.0.get() + 1);
+        OpeningOne(self)
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.0.get()
+    }
+}
+
+struct OpeningOne<'a>(&'a Opening);
+
+impl Drop for OpeningOne<'_> {
+    fn drop(&mut self) {
+        self.0.0.set(self.0.0.get() - 1);
     }
 }
 

@@ -37,7 +37,7 @@ use crate::progress::Deadlines;
 use crate::relay::Relays;
 use crate::reload::Fixed;
 use crate::resolve::{DnsThread, ResolveCache, ResolveSettings, Resolver};
-use crate::session::{Resting, Session};
+use crate::session::Resting;
 use crate::settings;
 use crate::snapshot::{Current, Snapshot};
 use crate::stats::Stats;
@@ -292,13 +292,14 @@ fn build(parts: Parts) -> io::Result<impl FnOnce()> {
         phase: Phase::Serving.into(),
         date: Default::default(),
         via: format!("tollgate-{:08x}", parts.process),
-        sessions: Default::default(),
-        tunnels: Default::default(),
+        known: Default::default(),
+        opening: Default::default(),
         resting: Resting::new(&reactor).into(),
         reactor,
     });
-    let handshakes = Tasks::new(Executor::new(parts.handshakes_max, Arc::clone(&parking)), connection::serve);
-    let exchanges = Tasks::new(Executor::new(EXCHANGES_PER_THREAD_MAX, parking), Session::serve);
+    let handshakes =
+        Tasks::new(Executor::new(parts.handshakes_max, Arc::clone(&parking)), connection::identify);
+    let exchanges = Tasks::new(Executor::new(EXCHANGES_PER_THREAD_MAX, parking), connection::serve);
     let worker = Worker::new(&local, inbox, handshakes, exchanges, parts.seat);
     Ok(move || worker.run().expect("a reactor's own descriptors do not fail"))
 }

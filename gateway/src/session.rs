@@ -9,11 +9,12 @@
 //! (`session/exchange.rs`), and waiting between requests (`session/resting.rs`).
 //!
 //! ```text
-//!   connection --> Session::begin --> [ request -> exchange ]* --> rest --> ... --> close
-//!   (handshake)        (a task)                |                   (no task)
-//!                                              '--> relay, if the two agree to change protocols
+//!   handshake --> Session::new --> [ request -> exchange ]* --> rest --> ... --> close
+//!   (client known)   (a task)                |                 (no task)
+//!                                            '--> relay, if the two agree to change protocols
 //! ```
 
+mod begun;
 mod exchange;
 mod held_flow;
 mod request;
@@ -33,16 +34,17 @@ use proto::http_forward::write_own_options;
 use sys::clock;
 use sys::socket::FirstWord;
 
+pub(crate) use self::begun::Begun;
+pub(crate) use self::request::Wanted;
 pub(crate) use self::resting::Resting;
 
 use self::exchange::{Exchange, Outcome};
 use self::held_flow::HeldFlow;
-use self::request::Wanted;
 use self::upstream::Upstream;
 use crate::admission::{Admission, admit, admit_again, reach};
 use crate::budget::SessionPlace;
 use crate::client::{Asked, Client, End};
-use crate::limits::{DRAIN_BYTES_MAX, SESSIONS_WAITING_MAX};
+use crate::limits::DRAIN_BYTES_MAX;
 use crate::local::{Local, Phase};
 use crate::meter::Opening;
 use crate::refusal::Refusal;
@@ -50,6 +52,8 @@ use crate::refusal::Refusal;
 /// See the file's header.
 pub(crate) struct Session {
     client: Client,
+    /// The request by which the client became known.
+    first: Option<Box<Wanted>>,
     /// Where the last request went, for the next one.
     upstream: Option<Upstream>,
     /// The connection's place among its user's, from its first authenticated request on. Without one it
@@ -61,6 +65,8 @@ pub(crate) struct Session {
 enum After {
     /// The next request may come.
     Next,
+    /// The next request has begun to come, or nothing of it has.
+    Rest,
     /// It ends.
     Close,
     /// It ends, and the client may still be sending: it has to be let finish, or a reset would take our
@@ -72,6 +78,17 @@ enum After {
     Tunnel,
     /// It changed protocols, and is a relay's.
     Relay(Box<Upgraded>),
+}
+
+/// What has arrived of a next request.
+#[expect(clippy::large_enum_variant, reason = "it is taken apart where it is made")]
+enum Next {
+    /// A head, which was read.
+    Request(Wanted),
+    /// A head that asks for a tunnel, unread.
+    Tunnel,
+    /// Nothing, or a part of a head.
+    Incomplete,
 }
 
 /// A connection that changed protocols: what its relay needs.
@@ -90,34 +107,34 @@ struct Way {
 }
 
 impl Session {
-    /// Hands a connection, whose first request has arrived, to a task of its own.
-    pub(crate) fn begin(mut client: Client) {
-        client.arrival.listener = None;
-        let local = Rc::clone(&client.local);
-        let mut waiting = local.sessions.borrow_mut();
-        if waiting.len() < SESSIONS_WAITING_MAX {
-            waiting.push_back(Session { client, upstream: None, place: None });
-        } else {
-            turn_away(client);
-        }
+    /// The session of a client whose first request, `wanted`, has made it known.
+    pub(crate) fn new(client: Client, wanted: Box<Wanted>) -> Session {
+        Session { client, first: Some(wanted), upstream: None, place: None }
     }
 
-    /// Serves what has arrived, and lets the connection rest or end behind it.
-    pub(crate) async fn serve(mut self) {
+    /// Serves what has arrived, and lets the connection rest or end behind it. Gives back a client that asks
+    /// for a tunnel now, its request unread.
+    pub(crate) async fn serve(mut self: Box<Session>) -> Option<Client> {
         loop {
             match self.serve_request().await {
                 // Requests that need to wait for nothing would keep everybody else from their turn.
-                After::Next if self.has_more() => others_turn().await,
-                After::Next => return self.rest(),
-                After::Close => return self.client.close(),
+                After::Next if self.has_more() => {
+                    self.client.begin_request();
+                    self.client.renew_deadline();
+                    others_turn().await;
+                    continue;
+                }
+                After::Next | After::Rest => self.rest(),
+                After::Close => self.client.close(),
                 After::Linger => {
                     self.client.linger().await;
-                    return self.client.close();
+                    self.client.close();
                 }
-                After::Reset => return self.client.reset(),
-                After::Tunnel => return self.make_tunnel(),
-                After::Relay(upgraded) => return self.relay(*upgraded),
+                After::Reset => self.client.reset(),
+                After::Tunnel => return Some(self.client),
+                After::Relay(upgraded) => self.relay(*upgraded),
             }
+            return None;
         }
     }
 
@@ -128,11 +145,11 @@ impl Session {
     }
 
     async fn serve_request(&mut self) -> After {
-        self.client.begin_request();
         self.set_idle(true);
-        let mut wanted = match self.await_request().await {
-            Ok(Some(wanted)) => wanted,
-            Ok(None) => return After::Tunnel,
+        let mut wanted = match self.read_request() {
+            Ok(Next::Request(wanted)) => wanted,
+            Ok(Next::Tunnel) => return After::Tunnel,
+            Ok(Next::Incomplete) => return After::Rest,
             Err(End::Refused(refusal)) => return self.refuse(&refusal, 0).await,
             // Between two requests everybody may leave.
             Err(_) if self.client.unread().is_empty() => return After::Close,
@@ -152,27 +169,25 @@ impl Session {
         }
     }
 
-    /// Awaits a request and reads its head; `None` if it asks for a tunnel.
-    async fn await_request(&mut self) -> Result<Option<Wanted>, End> {
-        let (reactor, asked_by) = (Rc::clone(&self.client.local.reactor), self.client.asked_by);
-        let awaited = within(&reactor, asked_by, self.client.await_head()).await;
-        let length = awaited.map_err(|_| Refusal::greeting_timeout())??;
-        if self.client.asks_for_tunnel() {
-            return Ok(None);
+    /// Reads the next request, as far as it has arrived.
+    fn read_request(&mut self) -> Result<Next, End> {
+        if let Some(first) = self.first.take() {
+            return Ok(Next::Request(*first));
         }
-        let closes = self.client.local.phase.get() != Phase::Serving;
-        let wanted = Wanted::read(&mut self.client, length, closes)?;
-        self.client.consume(length);
-        Ok(Some(wanted))
+        let Some(length) = self.client.head_now()? else {
+            let is_late = self.client.asked_by <= self.client.local.reactor.now();
+            return if is_late { Err(Refusal::greeting_timeout().into()) } else { Ok(Next::Incomplete) };
+        };
+        if self.client.asks_for_tunnel() {
+            return Ok(Next::Tunnel);
+        }
+        Ok(Next::Request(Wanted::read(&mut self.client, length)?))
     }
 
     /// Finds out who asks and whether he may, and gets a connection to where he wants to go; `None` if the
     /// request is to go no further than to us.
     async fn admit(&mut self, wanted: &mut Wanted) -> Result<Option<Way>, End> {
-        let reactor = Rc::clone(&self.client.local.reactor);
-        let known = self.client.authenticate(wanted.presented.take());
-        let user = within(&reactor, self.client.asked_by, known).await;
-        let user = user.map_err(|_| Refusal::greeting_timeout())??;
+        let user = self.identify(wanted).await?;
         let asked = Asked { user, target: wanted.target };
         self.client.asked = Some(asked);
         self.count_for(user, wanted);
@@ -187,6 +202,16 @@ impl Session {
         }
     }
 
+    /// The user whose request it is.
+    async fn identify(&self, wanted: &mut Wanted) -> Result<UserIndex, End> {
+        if let Some(user) = wanted.user {
+            return Ok(user);
+        }
+        let reactor = Rc::clone(&self.client.local.reactor);
+        let known = self.client.authenticate(wanted.presented.take());
+        within(&reactor, self.client.asked_by, known).await.map_err(|_| Refusal::greeting_timeout())?
+    }
+
     /// Counts the connection among those of `user`. Where they have as many as they may, or the gateway has,
     /// it ends behind the answer to what is `wanted`.
     fn count_for(&mut self, user: UserIndex, wanted: &mut Wanted) {
@@ -197,7 +222,7 @@ impl Session {
         }
         // First, so that a connection that changes its user does not count twice.
         self.place = None;
-        self.place = snapshot.budget.take_session(Some(account));
+        self.place = snapshot.budget.take_session(account);
         if self.place.is_none() {
             wanted.asked.keeps_alive = false;
             self.client.speaks.close();
@@ -340,25 +365,12 @@ impl Session {
         });
     }
 
-    /// Hands the connection to a task for tunnels.
-    fn make_tunnel(self) {
-        let local = Rc::clone(&self.client.local);
-        let mut waiting = local.tunnels.borrow_mut();
-        if waiting.len() < SESSIONS_WAITING_MAX {
-            waiting.push_back(self.client)
-        } else {
-            turn_away(self.client)
-        }
-    }
-
     /// Waits for the next request without a task.
     fn rest(mut self) {
         self.set_idle(true);
         let local = Rc::clone(&self.client.local);
-        // A client of which no user is known takes a place that is free.
-        let place = self.place.or_else(|| self.client.snapshot().budget.take_session(None));
-        match place {
-            Some(place) if local.phase.get() == Phase::Serving => {
+        match self.place {
+            Some(place) if local.phase.get() == Phase::Serving || !self.client.unread().is_empty() => {
                 let upstream = self.upstream.filter(|upstream| !upstream.has_ended());
                 let budget = Arc::clone(&self.client.snapshot().budget);
                 let mut resting = local.resting.borrow_mut();
@@ -370,21 +382,11 @@ impl Session {
         }
     }
 
-    /// The next connection that has a request to be served, whether it rested or has just come.
-    pub(crate) fn next(local: &Rc<Local>) -> Option<Session> {
-        let begun = local.sessions.borrow_mut().pop_front();
-        begun.or_else(|| {
-            let (stream, facts, upstream, place) = local.resting.borrow_mut().take_woken()?;
-            let client = Client::of(local, stream, facts);
-            Some(Session { client, upstream, place: Some(place) })
-        })
+    /// The next connection that has rested and has a request to be served.
+    pub(crate) fn woken(local: &Rc<Local>) -> Option<Session> {
+        let (client, upstream, place) = local.resting.borrow_mut().take_woken(local)?;
+        Some(Session { client, first: None, upstream, place: Some(place) })
     }
-}
-
-/// Ends a connection for which there is no place to wait.
-fn turn_away(mut client: Client) {
-    client.note_refusal(&Refusal::overload("Too many requests wait."));
-    client.close();
 }
 
 /// Lets the thread's other tasks have their turn.
@@ -407,7 +409,7 @@ mod tests {
     #[test]
     fn a_session_fits_its_place() {
         // As for handshakes: what it grows by is memory that stays.
-        fn future_size<F>(_: fn(Session) -> F) -> usize {
+        fn future_size<F>(_: fn(Box<Session>) -> F) -> usize {
             size_of::<F>()
         }
         let size = future_size(Session::serve);

@@ -173,7 +173,8 @@ settings! {
         /// whether this machine carries them. Connections that wait for a next plain HTTP request make room
         /// for others, first those of the user who has the most.
         connections: u32 = 9_000, 1 ..= 1_000_000;
-        /// Connections of these that may be between accept and tunnel at the same time.
+        /// Connections whose client is not known yet, at the same time: all that clients without credentials
+        /// can hold.
         handshakes: u32 = 2_000, 1 ..= 100_000;
         /// Connections at the same time for each user without a `connections` of their own. Plain HTTP
         /// connections are kept for a next request up to 32 beyond this; those above end behind an answer.
@@ -182,8 +183,9 @@ settings! {
 
     /// Deadlines. Durations are written with their unit: ms, s, m, h or d.
     "[timeouts]" Timeouts {
-        /// From accept, or from the first byte of a next request, to the complete request of the client,
-        /// authentication included.
+        /// From accept to a complete request that tells who the client is, authentication included, however
+        /// often it is asked for credentials meanwhile (3 times at most); then from the first byte of each
+        /// next request to the end of its head.
         greeting: Duration = "10s", "100ms" ..= "10m";
         /// For reaching the destination, over all its addresses together.
         connect: Duration = "10s", "100ms" ..= "10m";

@@ -8,7 +8,7 @@
 //!   turn:  sleep -> wakes: listeners accept (who waits here already gets a place before who comes),
 //!                          relays note readiness, timers
 //!                -> orders of the control side
-//!                -> handshakes and exchanges that were woken
+//!                -> handshakes, then exchanges that were woken
 //!                -> relays that have bytes to move, each once
 //! ```
 
@@ -24,6 +24,7 @@ use engine::reactor::{Reactor, Wake};
 use ledger::record::CloseReason;
 
 use crate::client::Client;
+use crate::connection::Known;
 use crate::doors::Doors;
 use crate::limits::SHED_AT_SHORTAGE_MAX;
 use crate::local::{Local, Phase};
@@ -82,10 +83,10 @@ pub(crate) struct Worker<H, E> {
     reactor: Rc<Reactor>,
     local: Rc<Local>,
     inbox: Inbox<Order>,
-    /// Connections until it is clear what they are.
+    /// Connections until their client is known.
     handshakes: Tasks<Client, H>,
-    /// Connections of plain HTTP while they have a request.
-    exchanges: Tasks<Session, E>,
+    /// Connections of known clients: tunnels until their relay begins, plain HTTP while there is a request.
+    exchanges: Tasks<Known, E>,
     doors: Doors,
     /// The number of the budget's last call that was answered.
     call_answered: u32,
@@ -97,7 +98,7 @@ impl<H: Future<Output = ()>, E: Future<Output = ()>> Worker<H, E> {
         local: &Rc<Local>,
         inbox: Inbox<Order>,
         handshakes: Tasks<Client, H>,
-        exchanges: Tasks<Session, E>,
+        exchanges: Tasks<Known, E>,
         seat: Seat,
     ) -> Worker<H, E> {
         Worker {
@@ -140,9 +141,9 @@ impl<H: Future<Output = ()>, E: Future<Output = ()>> Worker<H, E> {
             && !self.handshakes.executor.has_runnable()
             && !self.exchanges.executor.has_runnable()
             && !self.local.relays.borrow().has_queued()
-            && (self.handshakes.is_full() || self.doors.is_quiet() && self.local.tunnels.borrow().is_empty())
+            && (self.handshakes.is_full() || self.doors.is_quiet())
             && (self.exchanges.is_full()
-                || self.local.sessions.borrow().is_empty() && !self.local.resting.borrow().has_woken())
+                || self.local.known.borrow().is_empty() && !self.local.resting.borrow().has_woken())
     }
 
     fn has_ended(&self) -> bool {
@@ -150,10 +151,8 @@ impl<H: Future<Output = ()>, E: Future<Output = ()>> Worker<H, E> {
             return false;
         }
         let local = &self.local;
-        let nothing_waits = self.doors.is_empty()
-            && local.tunnels.borrow().is_empty()
-            && local.sessions.borrow().is_empty()
-            && !local.resting.borrow().has_woken();
+        let nothing_waits =
+            self.doors.is_empty() && local.known.borrow().is_empty() && local.resting.borrow().is_empty();
         let nothing_runs = self.handshakes.executor.is_empty() && self.exchanges.executor.is_empty();
         nothing_waits && nothing_runs && local.meter.borrow().is_settled()
     }
@@ -185,11 +184,7 @@ impl<H: Future<Output = ()>, E: Future<Output = ()>> Worker<H, E> {
     fn seat_who_wait(&mut self) {
         let (local, doors) = (&self.local, &mut self.doors);
         let snapshot = local.snapshot();
-        self.handshakes.fill(|| {
-            // Who asks for a tunnel on a connection that he has is here for longer than who arrives.
-            let tunnel = local.tunnels.borrow_mut().pop_front();
-            tunnel.or_else(|| doors.next_arrival(&snapshot).map(|arrival| Client::new(local, arrival)))
-        });
+        self.handshakes.fill(|| doors.next_arrival(&snapshot).map(|arrival| Client::new(local, arrival)));
         if self.handshakes.is_full() {
             // Nobody is to hand over more to this thread, or to stand back for it.
             self.reactor.stats().is_full.set(1);
@@ -218,9 +213,10 @@ impl<H: Future<Output = ()>, E: Future<Output = ()>> Worker<H, E> {
         self.answer_call();
         self.doors.sweep(&self.local.snapshot());
         self.seat_who_wait();
-        self.exchanges.fill(|| Session::next(&self.local));
         let was_full = self.handshakes.is_full();
-        let panicked = self.handshakes.run() + self.exchanges.run();
+        let panicked = self.handshakes.run();
+        self.exchanges.fill(|| next_known(&self.local));
+        let panicked = panicked + self.exchanges.run();
         self.reactor.stats().panics.add(panicked);
         if was_full {
             // What became free is theirs; other threads are not to send anybody for it.
@@ -245,8 +241,8 @@ impl<H: Future<Output = ()>, E: Future<Output = ()>> Worker<H, E> {
         let local = &self.local;
         let (handshakes, resting) = (self.handshakes.executor.len(), local.resting.borrow().len());
         let serving = self.exchanges.executor.len() + local.relays.borrow().len();
-        let waiting = self.doors.arrivals() + local.sessions.borrow().len() + local.tunnels.borrow().len();
-        local.stats.handshakes_active.set(handshakes as u64);
+        let waiting = self.doors.arrivals() + local.known.borrow().len();
+        local.stats.handshakes_active.set((handshakes + local.opening.len()) as u64);
         local.stats.sessions_resting.set(resting as u64);
         self.reactor.stats().connections.set((handshakes + serving + resting + waiting) as u64);
         self.reactor.stats().is_full.set(self.handshakes.is_full().into());
@@ -258,15 +254,14 @@ impl<H: Future<Output = ()>, E: Future<Output = ()>> Worker<H, E> {
             Order::Drain => {
                 self.local.phase.set(Phase::Draining);
                 self.doors.retire(&self.local.snapshot(), |_| true);
-                self.local.resting.borrow_mut().shed_all();
+                self.local.resting.borrow_mut().shed_silent();
             }
             Order::Stop => {
                 self.local.phase.set(Phase::Stopping);
                 self.doors.clear();
                 self.handshakes.executor.clear();
                 self.exchanges.executor.clear();
-                self.local.sessions.borrow_mut().clear();
-                self.local.tunnels.borrow_mut().clear();
+                self.local.known.borrow_mut().clear();
                 self.local.resting.borrow_mut().clear();
                 let mut meter = self.local.meter.borrow_mut();
                 self.local.relays.borrow_mut().close_where(&mut meter, |_, _| Some(CloseReason::Drained));
@@ -298,4 +293,10 @@ impl<H: Future<Output = ()>, E: Future<Output = ()>> Worker<H, E> {
             revoked.then_some(CloseReason::PolicyChanged)
         });
     }
+}
+
+/// The next connection of a known client that has a request, whether it rested or has just become known.
+fn next_known(local: &Rc<Local>) -> Option<Known> {
+    let known = local.known.borrow_mut().pop_front();
+    known.or_else(|| Session::woken(local).map(|session| Known::Requests(Box::new(session))))
 }

@@ -1,20 +1,62 @@
-//! What a client asks by HTTP CONNECT, and who it says it is; anything but CONNECT is a session's.
+//! What a client asks by HTTP before it is known, and who it says it is.
 
 use ledger::record::Protocol;
 use proto::credentials::basic_credentials;
 use proto::http_connect::Connect;
 use proto::http_head::{RequestHead, Room};
 
+use super::Request;
 use crate::client::{Asked, Client, End};
+use crate::limits::REFUSALS_BEFORE_KNOWN_MAX;
+use crate::session::Wanted;
 
-/// Awaits the whole head and authenticates who sent it. A request for anything but a tunnel is left where it
-/// is.
-pub(super) async fn await_request(client: &mut Client) -> Result<Asked, End> {
+/// Awaits a request that tells who sends it: a client that is asked for credentials sends its request again,
+/// on the same connection.
+pub(super) async fn await_request(client: &mut Client) -> Result<Request, End> {
+    client.protocol = Some(Protocol::HttpConnect);
+    loop {
+        let length = client.await_head().await?;
+        if client.asks_for_tunnel() {
+            client.protocol = Some(Protocol::HttpConnect);
+            client.asked = Some(read_tunnel(client, length).await?);
+            return Ok(Request::Tunnel);
+        }
+        client.protocol = Some(Protocol::Http);
+        let mut wanted = Box::new(Wanted::read(client, length)?);
+        match client.authenticate(wanted.presented.take()).await {
+            Ok(user) => {
+                wanted.user = Some(user);
+                return Ok(Request::Plain(wanted));
+            }
+            Err(End::Refused(refusal)) if may_ask_again(client) => {
+                client.note_refusal(&refusal);
+                client.tell(&refusal).await?;
+                client.drop_body(wanted.drainable()).await?;
+                client.begin_request();
+            }
+            Err(end) => return Err(end),
+        }
+    }
+}
+
+/// Counts a refusal. Answers whether the connection goes on behind it.
+fn may_ask_again(client: &mut Client) -> bool {
+    client.refusals += 1;
+    if client.refusals == REFUSALS_BEFORE_KNOWN_MAX {
+        client.speaks.close();
+    }
+    !client.speaks.closes()
+}
+
+/// The tunnel for which the whole head asks that has arrived. Behind a refusal the connection ends: what a
+/// client sends on, hoping for a tunnel, must not be read as a request.
+pub(super) async fn await_tunnel(client: &mut Client) -> Result<Asked, End> {
     client.protocol = Some(Protocol::HttpConnect);
     let length = client.await_head().await?;
-    if !client.asks_for_tunnel() {
-        return Err(End::AsksForRequests);
-    }
+    read_tunnel(client, length).await
+}
+
+async fn read_tunnel(client: &mut Client, length: usize) -> Result<Asked, End> {
     let (target, credentials, json) = {
         let mut room = Room::new();
         let head = RequestHead::parse(&client.unread()[..length], &mut room)?;

@@ -3,6 +3,7 @@
 //! Promises: nothing here borrows from what was read, so that it can be waited with. Leaves to others:
 //! what is accepted (`proto::http_forward`).
 
+use policy::UserIndex;
 use proto::credentials::basic_credentials;
 use proto::http_forward::{Asked, Forward, Framing};
 use proto::http_head::{RequestError, RequestHead, Room};
@@ -10,9 +11,10 @@ use proto::target::Target;
 
 use crate::client::{Client, Presented, Speaks};
 use crate::limits::DRAIN_BYTES_MAX;
+use crate::local::Phase;
 
 /// See the file's header.
-pub(super) struct Wanted {
+pub(crate) struct Wanted {
     pub(super) target: Target,
     pub(super) asked: Asked,
     pub(super) body: Framing,
@@ -24,17 +26,25 @@ pub(super) struct Wanted {
     /// We are the last who may answer it, and do.
     pub(super) is_for_us: bool,
     /// Who the client says it is.
-    pub(super) presented: Presented,
+    pub(crate) presented: Presented,
+    /// Who the client is, once that is known.
+    pub(crate) user: Option<UserIndex>,
 }
 
 impl Wanted {
-    /// Reads the head of `length` bytes that has arrived, and notes in the client how it wants to be
-    /// answered. `closes` if the connection is to end with this request.
-    pub(super) fn read(client: &mut Client, length: usize, closes: bool) -> Result<Wanted, RequestError> {
+    /// Takes the head of `length` bytes that has arrived, and notes in the client how an answer of ours is to
+    /// be written.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub(crate) fn read(client: &mut Client, length: usize) -> Result<Wanted, RequestError> {
+        let closes = client.local.phase.get() != Phase::Serving;
         let mut speaks = client.speaks;
         let wanted = Wanted::parse(&client.unread()[..length], &client.local.via, closes, &mut speaks);
         client.speaks = speaks;
-        wanted
+        let wanted = wanted?;
+        client.consume(length);
+        Ok(wanted)
     }
 
     fn parse(bytes: &[u8], via: &str, closes: bool, speaks: &mut Speaks) -> Result<Wanted, RequestError> {
@@ -55,6 +65,7 @@ impl Wanted {
             received: bytes.len(),
             is_for_us: forward.is_for_us(),
             presented: forward.authorization.map(basic_credentials),
+            user: None,
             asked,
         };
         forward.write(&mut wanted.head, via, !wanted.asked.keeps_alive);
@@ -68,7 +79,7 @@ impl Wanted {
 
     /// Bytes of the body that have to be dropped if nobody wants them; more than anybody would if their
     /// end is not known, or if the client may not send them at all.
-    pub(super) fn drainable(&self) -> u64 {
+    pub(crate) fn drainable(&self) -> u64 {
         match self.body {
             Framing::None => 0,
             Framing::Length(length) if !self.asked.expects_continue => length,

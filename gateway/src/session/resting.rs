@@ -1,8 +1,9 @@
 //! Client connections between two requests, each with the connection to its last destination.
 //!
-//! Promises: a resting connection costs no task and no buffer; a rest ends with the next request, with either
-//! peer's end or with its deadline; under pressure those of the user who has the most make room, the longest
-//! rest first. Leaves to others: what the request is (`session`).
+//! Guarantees: a connection that rests costs no task, and no buffer before the next head begins; a rest ends
+//! when that head is complete, with either peer's end or with a deadline; under pressure those of the user who
+//! has the most make room, the longest rest first, whether a head has begun or not. Leaves out: what the
+//! request is (`session`).
 
 use std::cmp::Reverse;
 use std::collections::VecDeque;
@@ -16,10 +17,12 @@ use engine::timer::wheel::TimerId;
 use sys::epoll::Readiness;
 use sys::socket::Socket;
 
+use super::begun::Begun;
 use super::upstream::{Purpose, Upstream};
 use crate::budget::SessionPlace;
 use crate::client::{Client, Facts};
 use crate::limits::SHED_LOOKS_MAX;
+use crate::local::Local;
 use crate::snapshot::Current;
 use crate::wake::{Side, Subject};
 
@@ -27,10 +30,10 @@ use crate::wake::{Side, Subject};
 pub(crate) struct Resting {
     reactor: Rc<Reactor>,
     slab: Slab<Rest>,
-    /// In the order of their coming; those who left are skipped.
+    /// In the order of their coming; those who left are skipped. One whose next head drips in keeps its rank.
     by_age: VecDeque<Key>,
-    /// Those whose client has something to say. They stay in their slots until they are taken, so that what
-    /// the same turn tells of their other side still finds them.
+    /// Those whose client has something to say, or whose head is late. They stay in their slots until they
+    /// are taken, so that what the same turn tells of their other side still finds them.
     woken: VecDeque<Key>,
 }
 
@@ -40,12 +43,26 @@ struct Rest {
     upstream: Option<((Socket, Registration), Purpose)>,
     place: SessionPlace,
     timer: TimerId,
-    /// For what the client is ready, once it is.
-    told: Option<Readiness>,
+    /// What has arrived of the next request's head, if anything has.
+    begun: Option<Begun>,
+    /// For what the client is ready.
+    told: Readiness,
+    is_woken: bool,
 }
 
-/// A connection whose rest is over.
-type Woken = (TcpStream, Facts, Option<Upstream>, SessionPlace);
+impl Rest {
+    /// Reads what has arrived. Answers whether a task has to see to the connection.
+    fn read_on(&mut self, local: &Local) -> bool {
+        let now = local.reactor.now();
+        let asked_by = now + self.facts.snapshot.config.timeouts.greeting;
+        let begun = self.begun.get_or_insert_with(|| Begun::new(local.greetings.take(), asked_by));
+        let needs_task = begun.asked_by() <= now || begun.read_on(&self.client.0, &mut self.told);
+        if let Some(unused) = self.begun.take_if(|begun| !needs_task && begun.is_empty()) {
+            local.greetings.put(unused.into_bytes());
+        }
+        needs_task
+    }
+}
 
 impl Resting {
     /// Nobody rests yet on the thread of `reactor`.
@@ -67,7 +84,8 @@ impl Resting {
     pub(super) fn add(&mut self, client: Client, upstream: Option<Upstream>, place: SessionPlace) {
         let deadline = self.reactor.now() + client.snapshot().config.timeouts.keep_alive;
         let index = self.slab.next_index();
-        let (stream, facts) = client.into_rest();
+        let (stream, facts, begun) = client.into_rest();
+        let deadline = begun.as_ref().map_or(deadline, Begun::asked_by);
         let Ok(client) = self.watch(stream, Subject::Rest(index, Side::Client)) else { return };
         let upstream = upstream.and_then(|upstream| {
             let Upstream { stream, purpose } = upstream;
@@ -75,7 +93,8 @@ impl Resting {
             Some((connection, purpose))
         });
         let timer = self.reactor.arm(deadline, Waiter::Tag(Subject::RestTimer(index).tag()));
-        let key = self.slab.insert(Rest { client, facts, upstream, place, timer, told: None });
+        let (told, is_woken) = (Readiness::default(), false);
+        let key = self.slab.insert(Rest { client, facts, upstream, place, timer, begun, told, is_woken });
         assert_eq!(key.index(), index, "the slab gives the slot that it announced");
         self.remember(key);
     }
@@ -101,6 +120,11 @@ impl Resting {
         self.by_age.push_back(key);
     }
 
+    /// Whether none rests.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.slab.is_empty()
+    }
+
     /// Whether somebody has something to say.
     pub(crate) fn has_woken(&self) -> bool {
         !self.woken.is_empty()
@@ -109,23 +133,47 @@ impl Resting {
     /// Notes that the client of the connection in slot `index` is ready as `told`: its rest is over.
     pub(crate) fn wake(&mut self, index: u32, told: Readiness) {
         let Some((key, rest)) = self.slab.at(index) else { return };
-        if rest.told.is_none() {
+        rest.told.add(told);
+        if !std::mem::replace(&mut rest.is_woken, true) {
             self.woken.push_back(key);
         }
-        rest.told.get_or_insert_default().add(told);
     }
 
-    /// Takes out the next one whose rest is over.
-    pub(super) fn take_woken(&mut self) -> Option<Woken> {
-        let rest = self.slab.remove(self.woken.pop_front()?)?;
-        let told = rest.told.unwrap_or_default();
+    /// Takes out the next one whose rest is over. One whose head is still incomplete rests on.
+    pub(super) fn take_woken(
+        &mut self,
+        local: &Rc<Local>,
+    ) -> Option<(Client, Option<Upstream>, SessionPlace)> {
+        let key = loop {
+            let key = self.woken.pop_front()?;
+            let Some(rest) = self.slab.get_mut(key) else { continue };
+            let had_begun = rest.begun.is_some();
+            if rest.read_on(local) {
+                break key;
+            }
+            rest.is_woken = false;
+            if !had_begun {
+                self.await_head(key);
+            }
+        };
+        let rest = self.slab.remove(key)?;
         self.reactor.cancel(rest.timer);
         let stream = |parts, told| TcpStream::from_parts(&self.reactor, parts, told);
         let upstream = rest.upstream.map(|(connection, purpose)| Upstream {
             stream: stream(connection, Readiness::default()),
             purpose,
         });
-        Some((stream(rest.client, told), rest.facts, upstream, rest.place))
+        let client = Client::resumed(local, stream(rest.client, rest.told), rest.facts, rest.begun?);
+        Some((client, upstream, rest.place))
+    }
+
+    /// From now on the deadline of the connection is that of the head which has begun.
+    fn await_head(&mut self, key: Key) {
+        let Some(rest) = self.slab.get_mut(key) else { return };
+        let Some(begun) = &rest.begun else { return };
+        let timer = Waiter::Tag(Subject::RestTimer(key.index()).tag());
+        let timer = self.reactor.arm(begun.asked_by(), timer);
+        self.reactor.cancel(std::mem::replace(&mut rest.timer, timer));
     }
 
     /// Drops the destination's side of the connection in slot `index`: it ended, or said what nobody asked
@@ -137,10 +185,12 @@ impl Resting {
         }
     }
 
-    /// Ends the connection in slot `index`, whose time is over.
+    /// Ends the connection in slot `index`, whose time is over; with a task that says so, where a head has
+    /// begun.
     pub(crate) fn due(&mut self, index: u32) {
         match self.slab.at(index) {
-            Some((key, rest)) if rest.told.is_none() => self.end(key),
+            Some((_, rest)) if rest.begun.is_some() => self.wake(index, Readiness::default()),
+            Some((key, rest)) if !rest.is_woken => self.end(key),
             _ => {}
         }
     }
@@ -160,10 +210,9 @@ impl Resting {
     /// most connections, and of several the one that has rested longest.
     fn end_one(&mut self, may_end: impl Fn(&SessionPlace) -> bool) -> bool {
         let Resting { by_age, slab, .. } = self;
-        let rests = |key: Key| slab.get(key).filter(|rest| rest.told.is_none());
-        while by_age.front().is_some_and(|key| rests(*key).is_none()) {
-            by_age.pop_front();
-        }
+        while by_age.pop_front_if(|key| slab.get(*key).is_none()).is_some() {}
+        // Those that were woken in this turn keep their rank: they may rest on.
+        let rests = |key: Key| slab.get(key).filter(|rest| !rest.is_woken);
         let rested = by_age.iter().enumerate().filter_map(|(at, key)| Some((at, *key, &rests(*key)?.place)));
         let candidates = rested.take(SHED_LOOKS_MAX).filter(|(_, _, place)| may_end(place));
         let Some((at, key, _)) = candidates.min_by_key(|(_, _, place)| Reverse(place.weight())) else {
@@ -174,9 +223,14 @@ impl Resting {
         true
     }
 
-    /// Ends all who have nothing to say.
-    pub(crate) fn shed_all(&mut self) {
-        while self.shed() {}
+    /// Ends all connections of whose next request nothing has arrived.
+    pub(crate) fn shed_silent(&mut self) {
+        let keys: Vec<Key> = self.slab.keys().collect();
+        for key in keys {
+            if self.slab.get(key).is_some_and(|rest| !rest.is_woken && rest.begun.is_none()) {
+                self.end(key);
+            }
+        }
     }
 
     /// Ends all of them.

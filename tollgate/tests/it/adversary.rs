@@ -10,3 +10,4 @@ mod own_addresses;
 mod passwords;
 mod places;
 mod resolving;
+mod unknown_clients;

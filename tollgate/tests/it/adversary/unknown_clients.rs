@@ -1,0 +1,156 @@
+//! Clients that are refused and stay: what they hold is theirs for one greeting's time, and never a place of
+//! the users'.
+//!
+//! The attack: a request without credentials was answered with 407, and then its connection had a place
+//! among `[limits] connections`, for which it had not proven anything. With the first byte of a next request
+//! it could not be ended before the greeting deadline, and had another such deadline behind each further
+//! refusal. **Cost**: a connection and 60 bytes every 8 s for each place; 70 kB/s deny the 9,000 places of a
+//! default configuration, to all users, for as long as the attack lasts. Now such a connection costs a
+//! handshake for 10 s at most.
+
+use std::io::Write;
+use std::net::TcpStream;
+
+use crate::harness::{Gateway, Room, eventually};
+use crate::origin::{Origin, ask_once, exchange, ok, read_answer_to};
+use crate::peers::{Destination, basic, check_echo, check_ended, connect_request};
+
+const CONNECTIONS: usize = 20;
+
+/// A gateway with few places, and what ann has to show.
+fn gateway(extra: &str) -> (Gateway, String) {
+    let room = Room::new(&format!("[limits]\nconnections = {CONNECTIONS}\n{extra}"));
+    room.add_user("ann", "correct horse", "--allow 127.0.0.0/8");
+    (Gateway::start_in(room), format!("Proxy-Authorization: {}\r\n", basic("ann", "correct horse")))
+}
+
+/// What came of a valid user's requests.
+#[derive(Debug, Default)]
+struct Tally {
+    asked: u32,
+    served: u32,
+}
+
+impl Tally {
+    /// Asks, each time on a connection of its own.
+    fn ask(&mut self, gateway: &Gateway, request: &str, times: u32) {
+        self.asked += times;
+        self.served += (0..times).map(|_| u32::from(ask_once(gateway, request).status == 200)).sum::<u32>();
+    }
+
+    #[track_caller]
+    fn check(&self) {
+        assert!(100 * self.served >= 99 * self.asked, "{self:?}");
+    }
+}
+
+#[test]
+fn refused_clients_that_begin_another_request_hold_no_place() {
+    let origin = Origin::saying(ok("hello"));
+    let (gateway, credentials) = gateway("");
+    let known = origin.ask("GET", "/", &credentials);
+    let mut tally = Tally::default();
+    // What is made at first use and kept is there before the count, the ledger's file of this month too.
+    tally.ask(&gateway, &known, 1);
+    gateway.await_metric("tollgate_ledger_records_total", 1.0);
+    gateway.await_metric("tollgate_sessions_resting", 0.0);
+    let before = gateway.descriptors();
+    let refused_with_byte = |stream: &mut TcpStream| {
+        assert_eq!(exchange(stream, origin.get("/")).status, 407);
+        stream.write_all(b"G").unwrap();
+    };
+    for _ in 0..3 {
+        let mut attackers: Vec<_> = (0..CONNECTIONS).map(|_| gateway.connect()).collect();
+        attackers.iter_mut().for_each(refused_with_byte);
+        tally.ask(&gateway, &known, 30);
+    }
+    tally.check();
+    gateway.await_metric("tollgate_ledger_records_total", f64::from(tally.asked));
+    eventually("descriptors are back", || gateway.descriptors() <= before);
+}
+
+/// The attack from inside: a user's connections that wait for a next request made room for others, but for
+/// those of which a byte of it had come.
+#[test]
+fn a_connection_that_waits_for_a_head_makes_room_as_one_that_rests_does() {
+    let (origin, echo) = (Origin::saying(ok("hello")), Destination::echo());
+    let (gateway, credentials) = gateway("[threads]\nreactors = 1\n");
+    let known = origin.ask("GET", "/", &credentials);
+    let mut waiting: Vec<_> = (0..CONNECTIONS).map(|_| gateway.connect()).collect();
+    for stream in &mut waiting {
+        assert_eq!(exchange(stream, &known).text(), "hello");
+        stream.write_all(&known.as_bytes()[..1]).unwrap();
+    }
+    let connect = connect_request(&echo.address.to_string()).replacen("\r\n\r\n", "\r\n", 1);
+    let mut tunnels = Vec::new();
+    for _ in 0..CONNECTIONS / 2 {
+        let mut stream = gateway.connect();
+        stream.write_all(format!("{connect}{credentials}\r\n").as_bytes()).unwrap();
+        assert_eq!(read_answer_to("HEAD", &mut stream).status, 200);
+        check_echo(&mut stream, b"there is room");
+        tunnels.push(stream);
+    }
+    let (ended, live) = waiting.split_at_mut(CONNECTIONS / 2);
+    for stream in ended {
+        check_ended(stream, false);
+    }
+    for stream in live {
+        assert_eq!(exchange(stream, &known.as_bytes()[1..]).text(), "hello", "a head in two parts");
+    }
+}
+
+#[test]
+fn a_client_that_is_asked_for_credentials_has_some_tries_and_one_deadline() {
+    let origin = Origin::saying(ok("hello"));
+    let (gateway, credentials) = gateway("[timeouts]\ngreeting = \"2s\"\n");
+    let unknown = origin.get("/");
+    let mut stream = gateway.connect();
+    for closes in [None, None, Some("close")] {
+        let answer = exchange(&mut stream, &unknown);
+        assert_eq!((answer.status, answer.header("Connection")), (407, closes));
+    }
+    check_ended(&mut stream, false);
+
+    // What was refused and says no more is not told that it was late.
+    let mut silent = gateway.connect();
+    assert_eq!(exchange(&mut silent, &unknown).status, 407);
+    check_ended(&mut silent, false);
+
+    let mut late = gateway.connect();
+    assert_eq!(exchange(&mut late, &unknown).status, 407);
+    late.write_all(&unknown.as_bytes()[..9]).unwrap();
+    assert_eq!(read_answer_to("GET", &mut late).status, 408);
+    check_ended(&mut late, false);
+
+    // The same connection, once it is known, has a deadline for each request.
+    let mut known = gateway.connect();
+    assert_eq!(exchange(&mut known, &unknown).status, 407);
+    for _ in 0..3 {
+        assert_eq!(exchange(&mut known, origin.ask("GET", "/", &credentials)).text(), "hello");
+        assert_eq!(exchange(&mut known, &unknown).status, 407);
+    }
+}
+
+/// As curl, browsers, Java and apt do it: the first request without credentials, its body with it, and all of
+/// it again on the same connection.
+#[test]
+fn a_refused_request_is_repeated_on_its_connection() {
+    let (origin, echo) = (Origin::saying(ok("hello")), Destination::echo());
+    let (gateway, credentials) = gateway("");
+    for length in [0, 5, 60_000] {
+        let lines = format!("Content-Length: {length}\r\n");
+        let body = "x".repeat(length);
+        let mut stream = gateway.connect();
+        let answer = exchange(&mut stream, origin.ask("POST", "/", &lines) + &body);
+        assert_eq!((answer.status, answer.header("Connection")), (407, None), "{length}");
+        let again = origin.ask("POST", "/", &format!("{lines}{credentials}")) + &body;
+        assert_eq!(exchange(&mut stream, again).text(), "hello", "{length}");
+        assert_eq!(origin.next().body.len(), length);
+    }
+    let mut stream = gateway.connect();
+    assert_eq!(exchange(&mut stream, origin.get("/")).status, 407);
+    let connect = format!("CONNECT {} HTTP/1.1\r\n{credentials}\r\n", echo.address);
+    stream.write_all(connect.as_bytes()).unwrap();
+    assert_eq!(read_answer_to("HEAD", &mut stream).status, 200);
+    check_echo(&mut stream, b"a tunnel behind a refusal");
+}
