@@ -24,7 +24,7 @@ use sys::socket::FirstWord;
 use crate::account::Seat;
 use crate::budget::FlowPlace;
 use crate::client::{Asked, Client, Decided, End};
-use crate::dial::dial;
+use crate::dial::{Undialled, dial};
 use crate::judgement::{Candidates, Judgement};
 use crate::meter::Reservation;
 use crate::refusal::Refusal;
@@ -137,7 +137,8 @@ fn take_seat(client: &Client, user: UserIndex) -> Result<Seat, End> {
 fn take_place(client: &Client, admitted: Admitted, seat: Seat) -> Result<Admission, End> {
     let budget = &client.snapshot().budget;
     let Some(place) = budget.take_flow() else {
-        return Err(Refusal::overload("The gateway has as many connections open as it may.").into());
+        let text = "The gateway has as many connections open as it may.";
+        return Err(Refusal::overload("overload_connections", text).into());
     };
     // The new flow goes before connections that have none.
     if budget.is_exceeded() && !client.local.resting.borrow_mut().end_heavy() {
@@ -146,7 +147,8 @@ fn take_place(client: &Client, admitted: Admitted, seat: Seat) -> Result<Admissi
     match client.local.meter.borrow_mut().reserve() {
         Some(reservation) => Ok(Admission { admitted, seat, place, reservation }),
         None => {
-            Err(Refusal::overload("The ledger is behind or fails: no further flow can be recorded.").into())
+            let text = "The ledger is behind or fails: no further flow can be recorded.";
+            Err(Refusal::overload("overload_ledger", text).into())
         }
     }
 }
@@ -167,14 +169,26 @@ pub(crate) async fn reach(
     let Candidates { first: (first, _), .. } = admitted.candidates;
     let others = admitted.candidates.other_addresses();
     let dialled = dial(&client.local, first, others, first_word, dial_by).await;
-    let (stream, address) = dialled.map_err(Refusal::from)?;
     let took = clock::monotonic().since(began);
+    let (stream, address) = dialled.map_err(|failure| undialled(client, admitted, failure, took))?;
     client.local.stats.connect.add(took);
     if seat.account().is_revoked() {
         // He was removed while we dialled: too late to be cut off with his flows, too early to have one.
         return Err(Refusal::revoked().into());
     }
     Ok((stream, address, micros(took)))
+}
+
+/// The refusal of a client whose destination was not reached; the log is told what was tried.
+fn undialled(client: &Client, admitted: &Admitted, failure: Undialled, took: Duration) -> Refusal {
+    let Undialled { error, tried } = failure;
+    let mut refusal = Refusal::from(error);
+    refusal.undisclosed.tried = tried.iter().map(SocketAddr::ip).collect();
+    let rule =
+        admitted.candidates.first.1.rule.map_or("", |rule| client.snapshot().config.policy.rule_text(rule));
+    refusal.undisclosed.rule = rule.into();
+    (refusal.undisclosed.dns_us, refusal.undisclosed.connect_us) = (admitted.dns_us, Some(micros(took)));
+    refusal
 }
 
 /// A span as records and logs hold it.

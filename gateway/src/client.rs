@@ -24,11 +24,10 @@ use zeroize::Zeroize;
 use crate::config::Ingress;
 use crate::limits::{GREETING_BYTES_FIRST, GREETING_BYTES_MAX, LINGER_BYTES_MAX};
 use crate::local::Local;
-use crate::log::{Event, EventKind};
+use crate::log::{Decision, Details, Event, EventKind};
 use crate::refusal::Refusal;
 use crate::session::Begun;
 use crate::snapshot::{Current, Snapshot};
-use crate::stats::Denied;
 use crate::text::Literal;
 
 /// How long a refused client may take to read the answer before it is cut off.
@@ -55,6 +54,16 @@ pub(crate) enum End {
     Refused(Box<Refusal>),
     /// The client went away; nobody is there to be told.
     Left,
+}
+
+impl End {
+    /// With the destination that the client asked for, which the log is told.
+    pub(crate) fn aimed(mut self, target: Target) -> End {
+        if let End::Refused(refusal) = &mut self {
+            refusal.undisclosed.target = Some(target);
+        }
+        self
+    }
 }
 
 impl<R: Into<Refusal>> From<R> for End {
@@ -302,7 +311,10 @@ impl Client {
     pub(crate) async fn authenticate(&self, presented: Presented) -> Result<UserIndex, End> {
         let (authenticator, source) = (&self.local.authenticator, self.arrival.peer.ip());
         match presented {
-            Some(Ok(credentials)) => Ok(authenticator.verify(self.snapshot(), &credentials, source).await?),
+            Some(Ok(credentials)) => {
+                let verified = authenticator.verify(self.snapshot(), &credentials, source).await;
+                Ok(verified.map_err(|error| Refusal::from(error).claimed(&credentials.user))?)
+            }
             Some(Err(error)) => Err(Refusal::credentials_malformed(&error).into()),
             None => {
                 let known = authenticator.from_source(self.snapshot(), source);
@@ -408,7 +420,35 @@ impl Client {
 
     /// Logs a refusal behind which the connection may go on.
     pub(crate) fn note_refusal(&mut self, refusal: &Refusal) {
-        self.note(refusal.denied, refusal.code, refusal.rule.as_deref().unwrap_or_default());
+        self.local.stats.denied(refusal.denied);
+        let told = &refusal.undisclosed;
+        let event = Event {
+            kind: EventKind::Decision,
+            at: clock::wall(),
+            record: self.record_refused(refusal),
+            is_claimed: self.asked.is_none() && told.claimed.is_some(),
+            protocol: self.protocol,
+            listener: self.arrival.address,
+            decision: if refusal.denied.is_failure() { Decision::Failed } else { Decision::Deny },
+            reason: refusal.code,
+            dns_us: told.dns_us,
+            connect_us: told.connect_us,
+            answered: None,
+        };
+        let details = Details { tried: &told.tried, text: refusal.log_text(), ..Details::default() };
+        self.local.meter.borrow_mut().deny(&event, &details);
+    }
+
+    /// The record of a refused connection: with what it claimed, where nothing was proven.
+    fn record_refused(&self, refusal: &Refusal) -> Record {
+        let told = &refusal.undisclosed;
+        let user = match &self.asked {
+            Some(asked) => self.snapshot().account(asked.user).name(),
+            None => told.claimed.as_deref().unwrap_or_default(),
+        };
+        let target = self.asked.map(|asked| asked.target).or(told.target);
+        let rule = refusal.rule.as_deref().unwrap_or(&told.rule);
+        self.record_of(user, target.as_ref(), &Decided { address: None, rule, class: Class::External })
     }
 
     /// Answers with a refusal, in the client's own words.
@@ -428,14 +468,19 @@ impl Client {
 
     /// Notes that the client went away.
     pub(crate) fn note_left(&mut self) {
-        self.note(Denied::ClientGone, Denied::ClientGone.as_str(), "");
+        self.note_refusal(&Refusal::client_gone());
     }
 
     /// The record of this connection, as far as things are known.
     pub(crate) fn record(&self, decided: &Decided<'_>) -> Record {
+        let user = self.asked.map_or("", |asked| self.snapshot().account(asked.user).name());
+        self.record_of(user, self.asked.as_ref().map(|asked| &asked.target), decided)
+    }
+
+    fn record_of(&self, user: &str, target: Option<&Target>, decided: &Decided<'_>) -> Record {
         let literal;
-        let (host, port) = match &self.asked {
-            Some(Asked { target, .. }) => match &target.host {
+        let (host, port) = match target {
+            Some(target) => match &target.host {
                 Host::Name(name) => (name.as_str(), target.port.get()),
                 Host::Address(address) => {
                     literal = Literal::of(*address);
@@ -448,7 +493,7 @@ impl Client {
             id: self.id,
             opened: self.accepted,
             closed: WallNanos(0),
-            user: self.asked.map_or("", |asked| self.snapshot().account(asked.user).name()),
+            user,
             host,
             port,
             address: decided.address,
@@ -468,23 +513,6 @@ impl Client {
         let Client { local, stream, buffer, consumed, .. } = self;
         begin(&local, stream, &buffer[consumed..]);
         local.greetings.put(buffer);
-    }
-
-    fn note(&mut self, denied: Denied, reason: &'static str, rule: &str) {
-        self.local.stats.denied(denied);
-        let record = self.record(&Decided { address: None, rule, class: Class::External });
-        self.local.meter.borrow_mut().deny(Event {
-            kind: EventKind::Decision,
-            at: clock::wall(),
-            record,
-            protocol: self.protocol,
-            listener: self.arrival.address,
-            allowed: false,
-            reason,
-            dns_us: None,
-            connect_us: None,
-            answered: None,
-        });
     }
 
     fn answer(&self, refusal: &Refusal) -> Vec<u8> {

@@ -79,7 +79,7 @@ fn pass_on(mut client: Client, request: Request) {
     let local = Rc::clone(&client.local);
     let mut waiting = local.known.borrow_mut();
     if waiting.len() == KNOWN_WAITING_MAX {
-        client.note_refusal(&Refusal::overload("Too many requests wait."));
+        client.note_refusal(&Refusal::overload("overload_requests", "Too many requests wait."));
         return client.close();
     }
     waiting.push_back(match request {

@@ -35,47 +35,63 @@ pub(crate) enum DialError {
     Unreachable,
     /// The connection stands and leads back to this gateway.
     OwnAddress,
-    /// We have no port, descriptor or memory left to dial with.
-    Exhausted,
+    /// No local port is left to dial with.
+    NoPort,
+    /// No descriptor or memory is left to dial with.
+    Exhausted(Shortage),
     /// Something else.
     Failed(io::Error),
 }
 
 impl From<io::Error> for DialError {
     fn from(error: io::Error) -> DialError {
+        if let Some(shortage) = Shortage::of(&error) {
+            return DialError::Exhausted(shortage);
+        }
         match error.kind() {
             io::ErrorKind::ConnectionRefused => DialError::Refused,
             io::ErrorKind::TimedOut => DialError::Timeout,
             io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => DialError::Unreachable,
             // EADDRNOTAVAIL of a connect means that no local port is left.
-            io::ErrorKind::AddrNotAvailable => DialError::Exhausted,
-            _ if Shortage::of(&error).is_some() => DialError::Exhausted,
+            io::ErrorKind::AddrNotAvailable => DialError::NoPort,
             _ => DialError::Failed(error),
         }
     }
 }
 
+/// A dial that reached no address.
+#[derive(Debug)]
+pub(crate) struct Undialled {
+    /// Why the last attempt failed, or [`DialError::Timeout`].
+    pub(crate) error: DialError,
+    /// The addresses to which an attempt was begun, in that order.
+    pub(crate) tried: Vec<SocketAddr>,
+}
+
 /// Connects to the first that answers before `deadline`: `first`, or one of the `others`.
 ///
 /// # Errors
-/// Why the last attempt failed, or [`DialError::Timeout`].
+/// See [`Undialled`].
 pub(crate) async fn dial(
     local: &Local,
     first: SocketAddr,
     others: Vec<SocketAddr>,
     first_word: FirstWord,
     deadline: Nanos,
-) -> Result<(TcpStream, SocketAddr), DialError> {
+) -> Result<(TcpStream, SocketAddr), Undialled> {
     assert!(others.len() < ADDRESSES_MAX, "the resolver bounds its answers");
     if !others.is_empty() {
-        return race(local, &alternate(first, &others), first_word, deadline).await;
+        let (ordered, mut tried) = (alternate(first, &others), 0);
+        let raced = race(local, &ordered, &mut tried, first_word, deadline).await;
+        return raced.map_err(|error| Undialled { error, tried: ordered[..tried].to_vec() });
     }
     // By far the commonest case needs no race and no allocation.
-    let stream = connect(local, first, first_word)?;
+    let failed = |error: DialError| Undialled { error, tried: vec![first] };
+    let stream = connect(local, first, first_word).map_err(|error| failed(error.into()))?;
     match within(&local.reactor, deadline, stream.established(first)).await {
-        Ok(Ok(())) => own::refuse(local, first).map(|()| (stream, first)),
-        Ok(Err(error)) => Err(error.into()),
-        Err(_) => Err(DialError::Timeout),
+        Ok(Ok(())) => own::refuse(local, first).map(|()| (stream, first)).map_err(failed),
+        Ok(Err(error)) => Err(failed(error.into())),
+        Err(_) => Err(failed(DialError::Timeout)),
     }
 }
 
@@ -94,9 +110,11 @@ fn connect(local: &Local, address: SocketAddr, first_word: FirstWord) -> io::Res
 
 type Attempt = Pin<Box<dyn Future<Output = (io::Result<TcpStream>, SocketAddr)>>>;
 
+/// Counts in `tried` how many of the `addresses`, from the first on, it began to connect to.
 async fn race(
     local: &Local,
     addresses: &[SocketAddr],
+    tried: &mut usize,
     first_word: FirstWord,
     deadline: Nanos,
 ) -> Result<(TcpStream, SocketAddr), DialError> {
@@ -107,6 +125,7 @@ async fn race(
     loop {
         if let Some(address) = untried.next() {
             attempts.push(attempt(local, address, first_word));
+            *tried += 1;
         }
         if attempts.is_empty() {
             return Err(failure);
@@ -179,9 +198,10 @@ mod tests {
 
     #[test]
     fn used_up_resources_are_told_from_a_bad_destination() {
-        let exhausted = |code| matches!(io::Error::from_raw_os_error(code).into(), DialError::Exhausted);
-        // EADDRNOTAVAIL, EMFILE, ENFILE, ENOBUFS, ENOMEM; ECONNREFUSED is none.
-        assert!([99, 24, 23, 105, 12].into_iter().all(exhausted));
+        let exhausted = |code| matches!(io::Error::from_raw_os_error(code).into(), DialError::Exhausted(_));
+        // EMFILE, ENFILE, ENOBUFS, ENOMEM; EADDRNOTAVAIL is a lack of ports, and ECONNREFUSED none.
+        assert!([24, 23, 105, 12].into_iter().all(exhausted));
+        assert!(matches!(io::Error::from_raw_os_error(99).into(), DialError::NoPort));
         assert!(!exhausted(111));
         assert!(matches!(io::Error::from_raw_os_error(111).into(), DialError::Refused));
     }

@@ -31,11 +31,14 @@ use sys::ring::{self, Consumer, Producer};
 use crate::settings::LogTarget;
 use crate::stats::{Stats, WorkerStats};
 
+mod details;
 mod line;
 mod writer;
 
+pub use details::Details;
 pub use line::{Level, Value};
 
+use details::Packed;
 use line::LineWriter;
 use writer::{LogThread, Output};
 
@@ -43,20 +46,20 @@ use writer::{LogThread, Output};
 /// is used in turn, however few events wait, so more of them would take more of the CPU's caches.
 const RING_EVENTS: usize = 512;
 /// Bounds a slot of the ring.
-const EVENT_BYTES_MAX: usize = 640;
+const SLOT_BYTES_MAX: usize = 1024;
 /// Lines of the control side that wait for the log thread.
 const SAID_LINES_MAX: usize = 256;
 /// How long [`Log::close`] waits for a destination that takes nothing: a reader of our standard error who
 /// stopped reading must not keep the process from ending.
 const CLOSE_SPAN_MAX: Duration = Duration::from_secs(5);
 
-const _: () = assert!(size_of::<Event>() <= EVENT_BYTES_MAX);
+const _: () = assert!(size_of::<Slot>() <= SLOT_BYTES_MAX);
 const _: () = assert!(RING_EVENTS.is_power_of_two());
 
 /// What a line tells of a flow.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum EventKind {
-    /// The flow was admitted, or turned away.
+    /// The flow was admitted, denied, or failed before it began.
     Decision,
     /// The flow ended.
     Close,
@@ -71,6 +74,27 @@ impl EventKind {
     }
 }
 
+/// What came of a request for a flow.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Decision {
+    /// The flow began.
+    Allow,
+    /// The gateway refused it.
+    Deny,
+    /// Nothing stood against it, and it failed: the name, the destination or the client.
+    Failed,
+}
+
+impl Decision {
+    fn as_str(self) -> &'static str {
+        match self {
+            Decision::Allow => "allow",
+            Decision::Deny => "deny",
+            Decision::Failed => "failed",
+        }
+    }
+}
+
 /// One line of the log, before it is text.
 #[derive(Clone, Copy)]
 pub struct Event {
@@ -80,12 +104,14 @@ pub struct Event {
     pub at: WallNanos,
     /// The flow, as far as it is known; empty texts, port 0 and a missing address are left out of the line.
     pub record: Record,
+    /// Whether the record's user is one that the client only claims to be.
+    pub is_claimed: bool,
     /// What the client speaks, once that is known; the record's own word is not looked at.
     pub protocol: Option<Protocol>,
     /// The listener that took the connection.
     pub listener: SocketAddr,
-    /// Whether the flow was admitted.
-    pub allowed: bool,
+    /// What came of it.
+    pub decision: Decision,
     /// Why: a code in snake case.
     pub reason: &'static str,
     /// How long the lookup of the name took, in microseconds, if there was one.
@@ -100,11 +126,12 @@ impl Event {
     /// Becomes `other`. Most of an event is room for the longest texts, which is not touched where it is not
     /// used: a ring of events is larger than a CPU's nearer caches.
     fn assign(&mut self, other: &Event) {
-        let Event { kind, at, record, protocol, listener, allowed, reason, dns_us, connect_us, answered } =
-            other;
+        let Event { kind, at, record, is_claimed, protocol, listener, .. } = other;
+        let Event { decision, reason, dns_us, connect_us, answered, .. } = other;
         self.record.assign(record);
-        (self.kind, self.at, self.protocol, self.listener) = (*kind, *at, *protocol, *listener);
-        (self.allowed, self.reason, self.answered) = (*allowed, *reason, *answered);
+        (self.kind, self.at, self.is_claimed) = (*kind, *at, *is_claimed);
+        (self.protocol, self.listener) = (*protocol, *listener);
+        (self.decision, self.reason, self.answered) = (*decision, *reason, *answered);
         (self.dns_us, self.connect_us) = (*dns_us, *connect_us);
     }
 
@@ -130,14 +157,29 @@ impl Event {
                 legs: Legs::default(),
                 uncertain: Uncertain::default(),
             }),
+            is_claimed: false,
             protocol: None,
             listener: nobody,
-            allowed: false,
+            decision: Decision::Deny,
             reason: "",
             dns_us: None,
             connect_us: None,
             answered: None,
         }
+    }
+}
+
+/// An event and its details, as they wait for the log thread.
+#[derive(Clone, Copy)]
+struct Slot {
+    event: Event,
+    details: Packed,
+}
+
+impl Slot {
+    /// What a ring begins with.
+    fn blank() -> Slot {
+        Slot { event: Event::blank(), details: Packed::blank() }
     }
 }
 
@@ -222,14 +264,18 @@ impl Drop for Log {
 /// A reactor thread's way into the log.
 pub struct LogInlet {
     shared: Arc<Shared>,
-    ring: Producer<Event>,
+    ring: Producer<Slot>,
     stats: Arc<WorkerStats>,
 }
 
 impl LogInlet {
     /// Hands `event` to the log thread, or drops and counts it if [`RING_EVENTS`] of this thread wait.
-    pub fn push(&mut self, event: &Event) {
-        if self.ring.push_over(|slot| slot.assign(event)).is_err() {
+    pub fn push(&mut self, event: &Event, details: &Details<'_>) {
+        let write = |slot: &mut Slot| {
+            slot.event.assign(event);
+            slot.details.assign(details);
+        };
+        if self.ring.push_over(write).is_err() {
             self.stats.log_dropped.add(1);
         }
         if self.shared.parked.must_wake() {
@@ -257,8 +303,8 @@ impl Shared {
     }
 }
 
-fn inlet(shared: &Arc<Shared>, stats: &Arc<WorkerStats>) -> (LogInlet, Consumer<Event>) {
-    let (ring, consumer) = ring::ring(RING_EVENTS, Event::blank());
+fn inlet(shared: &Arc<Shared>, stats: &Arc<WorkerStats>) -> (LogInlet, Consumer<Slot>) {
+    let (ring, consumer) = ring::ring(RING_EVENTS, Slot::blank());
     (LogInlet { shared: Arc::clone(shared), ring, stats: Arc::clone(stats) }, consumer)
 }
 

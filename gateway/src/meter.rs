@@ -19,7 +19,7 @@ use sys::clock::{self, Nanos, WallNanos};
 use crate::account::{Account, Seat};
 use crate::budget::FlowPlace;
 use crate::limits::FLOWS_PER_THREAD_MAX;
-use crate::log::{Answered, Event, EventKind, LogInlet};
+use crate::log::{Answered, Decision, Details, Event, EventKind, LogInlet};
 use crate::stats::WorkerStats;
 
 /// What is known of a flow when it opens.
@@ -120,26 +120,28 @@ impl Meter {
             Box::new(RequestFacts { answered, dns_us, connect_us })
         });
         if request.is_none() {
-            self.log.push(&Event {
+            let event = Event {
                 kind: EventKind::Decision,
                 at,
                 record,
+                is_claimed: false,
                 protocol: Some(protocol),
                 listener,
-                allowed: true,
+                decision: Decision::Allow,
                 reason: "allowed",
                 dns_us,
                 connect_us,
                 answered: None,
-            });
+            };
+            self.log.push(&event, &Details::default());
         }
         let opened = self.reactor.now();
         Some(self.flows.insert(OpenFlow { live, protocol, seat, _place: place, opened, listener, request }))
     }
 
-    /// Logs a decision against a connection, which thereby never becomes a flow.
-    pub(crate) fn deny(&mut self, event: Event) {
-        self.log.push(&event);
+    /// Logs why a connection or request never becomes a flow.
+    pub(crate) fn deny(&mut self, event: &Event, details: &Details<'_>) {
+        self.log.push(event, details);
     }
 
     /// The counts of an open flow.
@@ -179,18 +181,20 @@ impl Meter {
         self.stats.closed(reason);
         // A damaged slot has no identity any more; the ledger tells of it.
         if let Some(record) = self.inlet.record(&flow.live, at, reason) {
-            self.log.push(&Event {
+            let event = Event {
                 kind: EventKind::Close,
                 at,
                 record,
+                is_claimed: false,
                 protocol: Some(flow.protocol),
                 listener: flow.listener,
-                allowed: true,
+                decision: Decision::Allow,
                 reason: reason.as_str(),
                 dns_us: flow.request.as_ref().and_then(|request| request.dns_us),
                 connect_us: flow.request.as_ref().and_then(|request| request.connect_us),
                 answered: flow.request.map(|request| request.answered),
-            });
+            };
+            self.log.push(&event, &Details::default());
         }
         self.inlet.close(flow.live, at, reason);
     }

@@ -1,26 +1,36 @@
 //! Refusals: why a connection does not become a flow, in the words of each protocol.
 //!
 //! Promises: one place decides status, SOCKS5 reply, `Proxy-Status` and log code together, so that no ingress
-//! kind tells another story; 407 is for missing or wrong credentials only. Leaves to others: the bytes
-//! (crate `proto`).
+//! kind tells another story; 407 is for missing or wrong credentials only; the log is told more than the
+//! client: which credentials failed and why, what ran out, which addresses were tried. Leaves to others: the
+//! bytes (crate `proto`).
 
 use std::borrow::Cow;
+use std::net::IpAddr;
 
 use policy::{AddressClass, Policy, Reason, Verdict};
 use proto::denial::proxy_error;
 use proto::http_forward::BodyError;
 use proto::http_head::{RequestError, ResponseError};
 use proto::socks5::{Reply, Socks5Error};
+use proto::target::Target;
+use sys::socket::Shortage;
 
 use crate::auth::AuthError;
 use crate::dial::DialError;
 use crate::resolve::ResolveError;
 use crate::stats::Denied;
 
+/// The code of credentials that cannot be read.
+const CREDENTIALS_MALFORMED: &str = "credentials_malformed";
+
+const CREDENTIALS_WRONG: &str = "The user or the password is wrong.";
+const NOTHING_TO_DIAL_WITH: &str = "The gateway has no port or descriptor left to dial with.";
+
 /// See the file's header.
 #[derive(Debug)]
 pub(crate) struct Refusal {
-    /// How it is counted, and its code in the log where the policy has no finer one.
+    /// How it is counted, and its code in the log where there is no finer one.
     pub denied: Denied,
     /// The code in the log.
     pub code: &'static str,
@@ -38,6 +48,25 @@ pub(crate) struct Refusal {
     pub rule: Option<Box<str>>,
     /// When to try again, in seconds.
     pub retry_after_s: Option<u32>,
+    /// What the log is told, and the client is not.
+    pub undisclosed: Box<Undisclosed>,
+}
+
+/// What the log is told of a refusal, and the client is not.
+#[derive(Debug, Default)]
+pub(crate) struct Undisclosed {
+    /// The user that the client claimed to be, where that was not proven.
+    pub claimed: Option<Box<str>>,
+    /// Where the client asked to go to, where its user is not known.
+    pub target: Option<Target>,
+    /// The addresses that were dialled in vain.
+    pub tried: Vec<IpAddr>,
+    /// The rule that admitted a dial which failed.
+    pub rule: Box<str>,
+    /// How long the name's lookup took, in microseconds, if there was one.
+    pub dns_us: Option<u32>,
+    /// How long the dial took until it failed, in microseconds.
+    pub connect_us: Option<u32>,
 }
 
 impl Refusal {
@@ -47,7 +76,7 @@ impl Refusal {
         proxy_status: &'static str,
         text: impl Into<Cow<'static, str>>,
     ) -> Refusal {
-        let (code, text) = (denied.as_str(), text.into());
+        let (code, text, undisclosed) = (denied.as_str(), text.into(), Box::default());
         Refusal {
             denied,
             code,
@@ -58,23 +87,38 @@ impl Refusal {
             reason: None,
             rule: None,
             retry_after_s: None,
+            undisclosed,
         }
+    }
+
+    /// With the user that the client claimed to be.
+    pub(crate) fn claimed(mut self, user: &str) -> Refusal {
+        self.undisclosed.claimed = Some(user.into());
+        self
+    }
+
+    /// What the log is told in words: a code says less than the text only where the fault has many forms.
+    pub(crate) fn log_text(&self) -> &str {
+        let has_many_forms =
+            matches!(self.denied, Denied::Malformed | Denied::Unsupported | Denied::Unreachable);
+        if has_many_forms || self.code == CREDENTIALS_MALFORMED { &self.text } else { "" }
     }
 
     /// No credentials, where some are needed.
     pub(crate) fn credentials_missing() -> Refusal {
         let text = "This gateway wants a user and a password or token.";
-        Refusal::new(
-            Denied::Unauthenticated,
-            (407, Reply::NotAllowed),
-            proxy_error::HTTP_REQUEST_DENIED,
-            text,
-        )
+        Refusal::unauthenticated("credentials_missing", text)
     }
 
     /// Credentials that are malformed, which are as good as wrong ones.
     pub(crate) fn credentials_malformed(error: &dyn std::error::Error) -> Refusal {
-        Refusal { text: format!("{error}.").into(), ..Refusal::credentials_missing() }
+        Refusal::unauthenticated(CREDENTIALS_MALFORMED, format!("{error}."))
+    }
+
+    fn unauthenticated(code: &'static str, text: impl Into<Cow<'static, str>>) -> Refusal {
+        let answer = (407, Reply::NotAllowed);
+        let refusal = Refusal::new(Denied::Unauthenticated, answer, proxy_error::HTTP_REQUEST_DENIED, text);
+        Refusal { code, ..refusal }
     }
 
     /// The policy's verdict.
@@ -105,12 +149,13 @@ impl Refusal {
     /// The user was removed or disabled while he was being connected.
     pub(crate) fn revoked() -> Refusal {
         let text = "The user was removed or disabled.";
-        Refusal::new(
-            Denied::Unauthenticated,
-            (403, Reply::NotAllowed),
-            proxy_error::HTTP_REQUEST_DENIED,
-            text,
-        )
+        Refusal { status: 403, ..Refusal::unauthenticated("user_revoked", text) }
+    }
+
+    /// The client went away, and is not answered.
+    pub(crate) fn client_gone() -> Refusal {
+        let answer = (400, Reply::GeneralFailure);
+        Refusal::new(Denied::ClientGone, answer, proxy_error::HTTP_REQUEST_ERROR, "")
     }
 
     /// The user has as many connections as he may.
@@ -130,11 +175,11 @@ impl Refusal {
         Refusal { retry_after_s: Some(1), ..refusal }
     }
 
-    /// A bound of the gateway's own is reached.
-    pub(crate) fn overload(what: &'static str) -> Refusal {
+    /// A bound of the gateway's own is reached; each has a `code` that begins with `overload_`.
+    pub(crate) fn overload(code: &'static str, text: &'static str) -> Refusal {
         let answer = (503, Reply::GeneralFailure);
-        let refusal = Refusal::new(Denied::Overload, answer, proxy_error::PROXY_INTERNAL_RESPONSE, what);
-        Refusal { retry_after_s: Some(1), ..refusal }
+        let refusal = Refusal::new(Denied::Overload, answer, proxy_error::PROXY_INTERNAL_RESPONSE, text);
+        Refusal { code, retry_after_s: Some(1), ..refusal }
     }
 
     /// The request was not complete in time.
@@ -209,16 +254,16 @@ impl From<AuthError> for Refusal {
         let denied = proxy_error::HTTP_REQUEST_DENIED;
         match error {
             // A disabled user is told no more than one who mistyped.
-            AuthError::Wrong | AuthError::Disabled => {
-                let text = "The user or the password is wrong.";
-                Refusal { text: text.into(), ..Refusal::credentials_missing() }
-            }
+            AuthError::Wrong => Refusal::unauthenticated("credentials_wrong", CREDENTIALS_WRONG),
+            AuthError::Disabled => Refusal::unauthenticated("user_disabled", CREDENTIALS_WRONG),
             AuthError::Throttled { retry_after_s } => {
                 let text = "Too many wrong passwords came from this address.";
                 let refusal = Refusal::new(Denied::Throttled, (429, Reply::NotAllowed), denied, text);
                 Refusal { retry_after_s: Some(retry_after_s), ..refusal }
             }
-            AuthError::Overloaded => Refusal::overload("Too many passwords are being checked."),
+            AuthError::Overloaded => {
+                Refusal::overload("overload_passwords", "Too many passwords are being checked.")
+            }
         }
     }
 }
@@ -239,7 +284,9 @@ impl From<ResolveError> for Refusal {
                 let text = "The destination's name was not found in time.";
                 ((504, Reply::HostUnreachable), proxy_error::DNS_TIMEOUT, text)
             }
-            ResolveError::Overloaded => return Refusal::overload("Too many names are being looked up."),
+            ResolveError::Overloaded => {
+                return Refusal::overload("overload_names", "Too many names are being looked up.");
+            }
             ResolveError::OverShare => return Refusal::lookup_share(),
         };
         Refusal::new(Denied::Dns, answer, proxy_status, text)
@@ -276,8 +323,12 @@ impl From<DialError> for Refusal {
                 )
             }
             DialError::OwnAddress => Refusal::own_address(),
-            DialError::Exhausted => {
-                Refusal::overload("The gateway has no port or descriptor left to dial with.")
+            DialError::NoPort => Refusal::overload("overload_ports", NOTHING_TO_DIAL_WITH),
+            DialError::Exhausted(Shortage::Descriptors | Shortage::SystemDescriptors) => {
+                Refusal::overload("overload_descriptors", NOTHING_TO_DIAL_WITH)
+            }
+            DialError::Exhausted(Shortage::Buffers | Shortage::Memory) => {
+                Refusal::overload("overload_memory", NOTHING_TO_DIAL_WITH)
             }
             DialError::Failed(error) => {
                 let proxy_status = proxy_error::CONNECTION_TERMINATED;

@@ -209,7 +209,8 @@ impl Session {
         }
         let reactor = Rc::clone(&self.client.local.reactor);
         let known = self.client.authenticate(wanted.presented.take());
-        within(&reactor, self.client.asked_by, known).await.map_err(|_| Refusal::greeting_timeout())?
+        let user = within(&reactor, self.client.asked_by, known).await;
+        user.map_err(|_| Refusal::greeting_timeout())?.map_err(|end| end.aimed(wanted.target))
     }
 
     /// Counts the connection among those of `user`. Where they have as many as they may, or the gateway has,

@@ -337,6 +337,12 @@ denied! {
 }
 
 impl Denied {
+    /// Whether nothing stood against the flow: the name, the destination or the client failed.
+    pub const fn is_failure(self) -> bool {
+        use Denied::{ClientGone, ConnectRefused, ConnectTimeout, Dns, Unreachable};
+        matches!(self, Dns | ConnectRefused | ConnectTimeout | Unreachable | ClientGone)
+    }
+
     /// The counter for a decision of the policy; none if it allows.
     pub const fn by_policy(reason: Reason) -> Option<Denied> {
         match reason {

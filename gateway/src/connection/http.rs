@@ -23,7 +23,8 @@ pub(super) async fn await_request(client: &mut Client) -> Result<Request, End> {
         }
         client.protocol = Some(Protocol::Http);
         let mut wanted = Box::new(Wanted::read(client, length)?);
-        match client.authenticate(wanted.presented.take()).await {
+        let known = client.authenticate(wanted.presented.take()).await;
+        match known.map_err(|end| end.aimed(wanted.target)) {
             Ok(user) => {
                 wanted.user = Some(user);
                 return Ok(Request::Plain(wanted));
@@ -68,6 +69,6 @@ async fn read_tunnel(client: &mut Client, length: usize) -> Result<Asked, End> {
     client.speaks.accept_json(json);
     let target = target?;
     client.consume(length);
-    let user = client.authenticate(credentials).await?;
+    let user = client.authenticate(credentials).await.map_err(|end| end.aimed(target))?;
     Ok(Asked { user, target })
 }

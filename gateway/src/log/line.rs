@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use ledger::record::Flow;
 use sys::clock::WallNanos;
 
-use super::{Event, EventKind};
+use super::{EventKind, Slot};
 use crate::text::Text as _;
 
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
@@ -82,13 +82,14 @@ pub(super) struct LineWriter {
 
 impl LineWriter {
     /// Appends the line of a flow's event. What the event does not know is left out.
-    pub(super) fn event(&mut self, out: &mut Vec<u8>, event: &Event) {
+    pub(super) fn event(&mut self, out: &mut Vec<u8>, Slot { event, details }: &Slot) {
         let flow = event.record.flow();
         let mut line = Object::open(out);
         line.id(name!("id"), flow.id);
         line.time(name!("ts"), self.time(event.at));
         line.word(name!("event"), event.kind.as_str());
-        line.text_unless_empty(name!("user"), flow.user);
+        let user = if event.is_claimed { name!("attempted_user") } else { name!("user") };
+        line.text_unless_empty(user, flow.user);
         line.socket_address(name!("listener"), event.listener);
         if let Some(protocol) = event.protocol {
             line.word(name!("protocol"), protocol.as_str());
@@ -101,9 +102,11 @@ impl LineWriter {
         if let Some(address) = flow.address {
             line.address(name!("resolved_ip"), address);
         }
+        line.addresses_unless_empty(name!("tried"), details.tried());
         line.text_unless_empty(name!("rule"), flow.rule);
-        line.word(name!("decision"), if event.allowed { "allow" } else { "deny" });
+        line.word(name!("decision"), event.decision.as_str());
         line.word(name!("reason"), event.reason);
+        line.text_unless_empty(name!("text"), details.text());
         if let Some(dns_us) = event.dns_us {
             line.milliseconds(name!("dns_ms"), dns_us.into());
         }
@@ -116,6 +119,7 @@ impl LineWriter {
                 line.number(name!("status"), status.into());
             }
         }
+        line.text_unless_empty(name!("path"), details.path());
         if event.kind == EventKind::Close {
             closing(&mut line, &flow);
         }
@@ -229,6 +233,20 @@ impl<'a> Object<'a> {
 
     fn address(&mut self, name: &str, address: IpAddr) {
         self.quoted(name, |out| out.put_address(address));
+    }
+
+    /// A list of addresses.
+    fn addresses_unless_empty(&mut self, name: &str, addresses: impl Iterator<Item = IpAddr>) {
+        let mut before: &[u8] = b"[\"";
+        for address in addresses {
+            self.out.put(if before.len() == 2 { name.as_bytes() } else { b"" });
+            self.out.put(before);
+            self.out.put_address(address);
+            before = b"\",\"";
+        }
+        if before.len() > 2 {
+            self.out.put(b"\"]");
+        }
     }
 
     fn socket_address(&mut self, name: &str, address: SocketAddr) {

@@ -24,15 +24,18 @@ fn event(kind: EventKind) -> Event {
         kind,
         at: AT,
         record: Record::new(&FLOW),
+        is_claimed: false,
         protocol: Some(Protocol::HttpConnect),
         listener: "127.0.0.1:3128".parse().unwrap(),
-        allowed: true,
+        decision: Decision::Allow,
         reason: "allowed",
         dns_us: Some(1_234),
         connect_us: Some(20_005),
         answered: None,
     }
 }
+
+const NOTHING_MORE: Details<'static> = Details { tried: &[], text: "", path: "" };
 
 const FLOW: Flow<'_> = Flow {
     id: 0x1f,
@@ -57,8 +60,13 @@ fn told(user: &str, host: &str, rule: &str) -> Event {
 }
 
 fn line_of(event: &Event) -> String {
-    let mut out = Vec::new();
-    LineWriter::default().event(&mut out, event);
+    line_with(event, &Details::default())
+}
+
+fn line_with(event: &Event, details: &Details<'_>) -> String {
+    let (mut out, mut packed) = (Vec::new(), Packed::blank());
+    packed.assign(details);
+    LineWriter::default().event(&mut out, &Slot { event: *event, details: packed });
     String::from_utf8(out).expect("lines are ASCII")
 }
 
@@ -99,7 +107,7 @@ fn what_is_not_known_is_left_out() {
         record: Record::new(&Flow { user: "", host: "", rule: "", port: 0, address: None, ..FLOW }),
         protocol: None,
         listener: "[::1]:3128".parse().unwrap(),
-        allowed: false,
+        decision: Decision::Deny,
         reason: "greeting_timeout",
         dns_us: None,
         connect_us: None,
@@ -111,6 +119,36 @@ fn what_is_not_known_is_left_out() {
         "listener":"[::1]:3128","client_addr":"127.0.0.1:40312",
         "decision":"deny","reason":"greeting_timeout"}"#,
     );
+}
+
+#[test]
+fn a_claim_is_told_apart_from_a_user_and_a_failure_from_a_denial() {
+    let claim = Event {
+        is_claimed: true,
+        decision: Decision::Deny,
+        reason: "credentials_wrong",
+        dns_us: None,
+        connect_us: None,
+        record: Record::new(&Flow { user: "an\"n", rule: "", address: None, ..FLOW }),
+        ..event(EventKind::Decision)
+    };
+    check(
+        &claim,
+        r#"{"id":"0000000000000000000000000000001f","ts":"2026-11-21T13:40:00.123Z","event":"decision",
+        "attempted_user":"an\"n","listener":"127.0.0.1:3128","protocol":"http_connect",
+        "client_addr":"127.0.0.1:40312","requested_host":"github.com","requested_port":443,
+        "decision":"deny","reason":"credentials_wrong"}"#,
+    );
+    let failure = Event { decision: Decision::Failed, reason: "unreachable", ..event(EventKind::Decision) };
+    let tried = ["192.0.2.1", "2001:db8::1", "192.0.2.2"].map(|address| address.parse().unwrap());
+    let line = line_with(&failure, &Details { tried: &tried, text: "no \u{1b}way", path: "/a b" });
+    let parsed: Json = serde_json::from_str(&line).unwrap();
+    assert_eq!(parsed["tried"], json!(["192.0.2.1", "2001:db8::1", "192.0.2.2"]));
+    assert_eq!((&parsed["decision"], &parsed["reason"]), (&json!("failed"), &json!("unreachable")));
+    assert_eq!((&parsed["text"], &parsed["path"]), (&json!("no \u{1b}way"), &json!("/a b")));
+    assert!(line.bytes().all(|byte| matches!(byte, b' '..=b'~' | b'\n')), "{line}");
+    let line = line_with(&failure, &Details { tried: &tried[..1], ..NOTHING_MORE });
+    assert!(line.contains(r#""tried":["192.0.2.1"],"#), "{line}");
 }
 
 #[test]
@@ -228,7 +266,7 @@ fn closing_writes_all_that_was_pushed_in_each_threads_order() {
     let directory = tempfile::tempdir().unwrap();
     let (log, mut inlets, stats) = start(directory.path(), 2);
     for flow in 0..RING_EVENTS {
-        inlets[flow % 2].push(&numbered(flow));
+        inlets[flow % 2].push(&numbered(flow), &NOTHING_MORE);
     }
     log.close();
     let (flows, others) = read(&directory.path().join("log"));
@@ -246,7 +284,7 @@ fn a_sleeping_log_thread_is_woken() {
     for flow in 0..3 {
         // Long enough for a nap to bring nothing; were it too short, the test would only prove less.
         thread::sleep(5 * writer::NAP);
-        inlets[0].push(&numbered(flow));
+        inlets[0].push(&numbered(flow), &NOTHING_MORE);
         wait_until("a line", || read_lines(&path) == flow + 1);
     }
 }
@@ -312,7 +350,7 @@ fn events_beyond_the_ring_are_dropped_counted_and_told_once() {
     let path = directory.path().join("log");
     let mut still = still(Output::open(&LogTarget::File(path.clone())).unwrap());
     for flow in 0..RING_EVENTS + 3 {
-        still.inlets[0].push(&numbered(flow));
+        still.inlets[0].push(&numbered(flow), &NOTHING_MORE);
     }
     assert_eq!(still.stats.workers[0].log_dropped.value(), 3);
     still.drain();
@@ -350,7 +388,7 @@ fn a_destination_that_takes_a_part_gets_the_rest_later() {
     let mut still = still(Output { file, path: None });
     drop(pipe);
     for flow in 0..RING_EVENTS {
-        still.inlets[0].push(&numbered(flow));
+        still.inlets[0].push(&numbered(flow), &NOTHING_MORE);
     }
     still.thread.collect();
     assert_eq!(still.thread.flush(), Flushed::Blocked, "a pipe holds less than a batch");
@@ -374,13 +412,13 @@ fn a_full_disk_stops_nobody_and_nothing_is_lost_while_there_is_room_to_wait() {
     let path = directory.path().join("log");
     symlink("/dev/full", &path).unwrap();
     let (log, mut inlets, stats) = start(directory.path(), 1);
-    inlets[0].push(&numbered(0));
+    inlets[0].push(&numbered(0), &NOTHING_MORE);
     wait_until("a failed write", || stats.log_write_errors.load(Ordering::Relaxed) > 0);
-    inlets[0].push(&numbered(1));
+    inlets[0].push(&numbered(1), &NOTHING_MORE);
     fs::remove_file(&path).unwrap();
     log.reopen();
     wait_until("the line that waited", || read_lines(&path) > 0);
-    inlets[0].push(&numbered(2));
+    inlets[0].push(&numbered(2), &NOTHING_MORE);
     log.close();
     assert_eq!(read(&path), (vec![0, 1, 2], Vec::new()));
 }
@@ -391,7 +429,7 @@ fn a_disk_that_stays_full_keeps_a_bounded_rest_and_lets_the_log_close() {
     symlink("/dev/full", directory.path().join("log")).unwrap();
     let (log, mut inlets, stats) = start(directory.path(), 1);
     // More than batch and ring together hold: who pushes never waits, and something has to go.
-    (0..4 * RING_EVENTS).for_each(|flow| inlets[0].push(&numbered(flow)));
+    (0..4 * RING_EVENTS).for_each(|flow| inlets[0].push(&numbered(flow), &NOTHING_MORE));
     assert!(stats.log_dropped() > 0);
     log.close();
 }
@@ -402,14 +440,14 @@ fn a_rotated_file_keeps_its_lines_and_a_new_one_takes_over() {
     let (log, mut inlets, _) = start(directory.path(), 1);
     let (path, rotated) = (directory.path().join("log"), directory.path().join("log.1"));
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o137, 0, "no more than 0640");
-    inlets[0].push(&numbered(1));
+    inlets[0].push(&numbered(1), &NOTHING_MORE);
     wait_until("the first line", || read_lines(&path) == 1);
     fs::rename(&path, &rotated).unwrap();
-    inlets[0].push(&numbered(2));
+    inlets[0].push(&numbered(2), &NOTHING_MORE);
     wait_until("a line in the renamed file", || read_lines(&rotated) == 2);
     log.reopen();
     wait_until("a new file", || path.exists());
-    inlets[0].push(&numbered(3));
+    inlets[0].push(&numbered(3), &NOTHING_MORE);
     log.close();
     assert_eq!((read(&rotated), read(&path)), ((vec![1, 2], vec![]), (vec![3], vec![])));
 }
@@ -425,7 +463,7 @@ fn a_file_that_cannot_be_opened_anew_leaves_the_old_one_in_use() {
     log.reopen();
     wait_until("a complaint", || read_lines(&moved.join("log")) == 1);
     assert_eq!(stats.log_write_errors.load(Ordering::Relaxed), 1);
-    inlets[0].push(&numbered(1));
+    inlets[0].push(&numbered(1), &NOTHING_MORE);
     log.close();
     let (flows, others) = read(&moved.join("log"));
     assert_eq!((flows, &others[0]["level"]), (vec![1], &json!("warning")));
@@ -436,7 +474,7 @@ fn a_line_that_was_cut_goes_whole_into_the_next_file() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("log");
     let mut still = still(Output::open(&LogTarget::File(path.clone())).unwrap());
-    (0..3).for_each(|flow| still.inlets[0].push(&numbered(flow)));
+    (0..3).for_each(|flow| still.inlets[0].push(&numbered(flow), &NOTHING_MORE));
     still.thread.collect();
     // As a disk does it that fills up in the middle of the second line.
     still.thread.written = line_of(&numbered(0)).len() + 40;
@@ -451,7 +489,7 @@ fn a_file_that_is_still_the_same_is_continued_where_it_was_cut() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("log");
     let mut still = still(Output::open(&LogTarget::File(path.clone())).unwrap());
-    (0..3).for_each(|flow| still.inlets[0].push(&numbered(flow)));
+    (0..3).for_each(|flow| still.inlets[0].push(&numbered(flow), &NOTHING_MORE));
     still.thread.collect();
     let cut = line_of(&numbered(0)).len() + 40;
     fs::write(&path, &still.thread.pending[..cut]).unwrap();

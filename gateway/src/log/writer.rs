@@ -20,7 +20,7 @@ use sys::clock;
 use sys::ring::Consumer;
 
 use super::line::{Level, LineWriter, Value};
-use super::{Event, Shared};
+use super::{Shared, Slot};
 use crate::settings::LogTarget;
 use crate::stats::Stats;
 
@@ -41,7 +41,7 @@ const FILE_MODE: u32 = 0o640;
 pub(super) struct LogThread {
     shared: Arc<Shared>,
     /// One for each reactor thread.
-    rings: Vec<Consumer<Event>>,
+    rings: Vec<Consumer<Slot>>,
     pub(super) said: Receiver<Box<[u8]>>,
     output: Output,
     stats: Arc<Stats>,
@@ -69,7 +69,7 @@ pub(super) enum Flushed {
 impl LogThread {
     pub(super) fn new(
         shared: Arc<Shared>,
-        rings: Vec<Consumer<Event>>,
+        rings: Vec<Consumer<Slot>>,
         said: Receiver<Box<[u8]>>,
         output: Output,
         stats: Arc<Stats>,
@@ -113,7 +113,7 @@ impl LogThread {
         while pending.len() < BATCH_BYTES_MAX {
             let mut count = 0;
             for ring in &mut *rings {
-                count += ring.drain(TURN_EVENTS_MAX, |event| lines.event(pending, event));
+                count += ring.drain(TURN_EVENTS_MAX, |slot| lines.event(pending, slot));
             }
             if let Ok(line) = said.try_recv() {
                 pending.extend_from_slice(&line);
@@ -218,7 +218,7 @@ impl LogThread {
         for index in 0..self.rings.len() {
             let LogThread { rings, lines, pending, .. } = self;
             let waiting = rings[index].len();
-            rings[index].drain(waiting, |event| lines.event(pending, event));
+            rings[index].drain(waiting, |slot| lines.event(pending, slot));
             lost += self.flush_or_give_up();
         }
         for line in self.said.try_iter().take(self.said.len()) {

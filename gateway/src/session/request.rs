@@ -15,7 +15,7 @@ use crate::local::Phase;
 
 /// See the file's header.
 pub(crate) struct Wanted {
-    pub(super) target: Target,
+    pub(crate) target: Target,
     pub(super) asked: Asked,
     pub(super) body: Framing,
     pub(super) keeps_trailers: bool,

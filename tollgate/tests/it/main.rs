@@ -19,6 +19,7 @@ mod name_server;
 mod origin;
 mod peers;
 mod programs;
+mod reasons;
 mod reload;
 mod requests;
 mod slow_receivers;

@@ -32,7 +32,7 @@ fn chromium_says_that_it_has_no_credentials() {
         assert!(bill::flows(&mut gateway).is_empty());
         let decisions = gateway.events("decision");
         assert!(!decisions.is_empty(), "it was asked");
-        assert!(decisions.iter().all(|line| line["reason"] == "unauthenticated"), "{decisions:#?}");
+        assert!(decisions.iter().all(|line| line["reason"] == "credentials_missing"), "{decisions:#?}");
     }
 }
 

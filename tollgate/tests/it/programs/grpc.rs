@@ -44,5 +44,5 @@ fn without_credentials_it_is_unavailable() {
     assert!(bill::flows(&mut gateway).is_empty());
     let decisions = gateway.events("decision");
     assert!(!decisions.is_empty(), "it was asked");
-    assert!(decisions.iter().all(|line| line["reason"] == "unauthenticated"), "{decisions:#?}");
+    assert!(decisions.iter().all(|line| line["reason"] == "credentials_missing"), "{decisions:#?}");
 }

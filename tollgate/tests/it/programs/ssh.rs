@@ -84,5 +84,7 @@ fn without_credentials_a_proxy_command_says_why() {
     let decisions = gateway.events("decision");
     // connect-proxy asks a second time, though it has nothing more to say.
     assert!(decisions.len() >= 4, "{decisions:#?}");
-    assert!(decisions.iter().all(|line| line["reason"] == "unauthenticated"), "{decisions:#?}");
+    // connect-proxy may present an empty password, which is malformed.
+    let reasons = decisions.iter().map(|line| line["reason"].as_str().unwrap_or_default());
+    assert!(reasons.into_iter().all(|reason| reason.starts_with("credentials_")), "{decisions:#?}");
 }

@@ -1,0 +1,168 @@
+//! Reasons: the log says why a client was turned away, in more detail than the client is told.
+//!
+//! Until now `unauthenticated` stood for no credentials, wrong ones and a disabled user alike, without a name
+//! or a destination; a malformed request had no text, `overload` did not say of what, and a dial that failed
+//! was counted as a denial.
+
+use std::io::Write;
+use std::net::{SocketAddr, TcpListener};
+
+use serde_json::{Value, json};
+
+use crate::harness::{Gateway, LOCAL_USER, Room};
+use crate::peers::{
+    Answer, Destination, ask, ask_socks, basic, connect_request, read_all, read_exactly, socks_request,
+    tunnel,
+};
+
+/// A port of this machine at which nobody listens.
+fn closed_port() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+fn plain_request(to: SocketAddr) -> String {
+    format!("GET http://{to}/ HTTP/1.1\r\nHost: {to}\r\nConnection: close\r\n\r\n")
+}
+
+/// The log's line about the request with this answer.
+fn line_of(gateway: &Gateway, answer: &Answer) -> Value {
+    let id = answer.head.lines().find_map(|line| line.strip_prefix("X-Request-Id: ")).expect("it has an id");
+    gateway.logged("the decision", |line| line["id"] == id)
+}
+
+#[track_caller]
+fn check(line: &Value, expected: &Value) {
+    for (name, value) in expected.as_object().unwrap() {
+        assert_eq!(&line[name], value, "{name} in {line}");
+    }
+}
+
+fn two_users() -> Gateway {
+    let room = Room::new("");
+    room.add_user("ann", "correct horse", "--allow 127.0.0.0/8");
+    room.add_user("gone", "correct horse", "--allow 127.0.0.0/8");
+    room.run("user disable gone", b"");
+    Gateway::start_in(room)
+}
+
+#[test]
+fn credentials_that_fail_are_told_apart_in_the_log_alone() {
+    let gateway = two_users();
+    let long = "x".repeat(200);
+    let cases = [
+        (None, "credentials_missing", Value::Null),
+        (Some(basic("ann", "wrong")), "credentials_wrong", json!("ann")),
+        (Some(basic("nobody\"\u{202e}", "wrong")), "credentials_wrong", json!("nobody\"\u{202e}")),
+        (Some(basic(&long, "wrong")), "credentials_wrong", json!(long[..64])),
+        (Some(basic("gone", "correct horse")), "user_disabled", json!("gone")),
+        (Some("Basic %%%".to_owned()), "credentials_malformed", Value::Null),
+    ];
+    let mut answers = Vec::new();
+    for (credentials, reason, name) in &cases {
+        let field = credentials.as_ref().map_or(String::new(), |it| format!("Proxy-Authorization: {it}\r\n"));
+        for head in ["CONNECT dest.example:7 HTTP/1.1", "GET http://dest.example:7/a?b HTTP/1.1"] {
+            let fields = format!("Host: dest.example:7\r\nConnection: close\r\n{field}");
+            let (_, answer) = ask(&gateway, format!("{head}\r\n{fields}\r\n"));
+            assert_eq!(answer.status, 407, "{head}: {answer:?}");
+            let line = line_of(&gateway, &answer);
+            let expected = json!({
+                "decision": "deny", "reason": reason, "attempted_user": name, "user": Value::Null,
+                "requested_host": "dest.example", "requested_port": 7,
+            });
+            check(&line, &expected);
+            answers.push((*reason, answer.body.replace(line["id"].as_str().unwrap(), "ID")));
+        }
+    }
+    let body = |wanted: &str| answers.iter().find(|(reason, _)| *reason == wanted).unwrap().1.as_str();
+    assert_eq!(body("credentials_wrong"), body("user_disabled"), "the client is told one and the same");
+    let malformed = gateway.logged("why", |line| line["reason"] == "credentials_malformed");
+    assert_eq!(malformed["text"], "the proxy credentials are not valid base64.");
+}
+
+#[test]
+fn a_name_that_socks5_claims_is_logged() {
+    let gateway = two_users();
+    for (user, secret, reason) in
+        [("ann", "wrong", "credentials_wrong"), ("gone", "correct horse", "user_disabled")]
+    {
+        let mut stream = gateway.connect();
+        stream.write_all(&[5, 1, 2]).unwrap();
+        assert_eq!(read_exactly(&mut stream, 2), [5, 2]);
+        let text = |text: &str| [&[text.len() as u8], text.as_bytes()].concat();
+        stream.write_all(&[&[1], &text(user)[..], &text(secret)[..]].concat()).unwrap();
+        assert_eq!(read_exactly(&mut stream, 2), [1, 1]);
+        let client = stream.local_addr().unwrap().to_string();
+        let line = gateway.logged("the decision", |line| line["client_addr"] == client.as_str());
+        // Where to is said behind the password, which was never right.
+        let expected = json!({
+            "decision": "deny", "reason": reason, "attempted_user": user, "protocol": "socks5",
+            "requested_host": Value::Null,
+        });
+        check(&line, &expected);
+    }
+}
+
+#[test]
+fn what_is_malformed_is_logged_with_the_text_that_the_client_got() {
+    let gateway = Gateway::local("");
+    for (request, reason) in [
+        ("GET / HTTP/1.1\r\nConnection: close\r\n\r\n", "malformed"),
+        ("CONNECT 127.1:9 HTTP/1.1\r\n\r\n", "malformed"),
+        ("CONNECT a:1 HTTP/1.1\r\nX: a\0b\r\n\r\n", "malformed"),
+        ("GET ftp://a.example/ HTTP/1.1\r\nConnection: close\r\n\r\n", "unsupported"),
+    ] {
+        let (_, answer) = ask(&gateway, request);
+        let line = line_of(&gateway, &answer);
+        check(&line, &json!({ "decision": "deny", "reason": reason }));
+        let text = line["text"].as_str().unwrap_or_default();
+        assert!(text.len() > 20 && answer.body.contains(text), "{line}\n{answer:?}");
+    }
+    let mut stream = gateway.connect();
+    stream.write_all(&[0x16, 3, 1, 0, 200]).unwrap();
+    assert_eq!(read_all(&mut stream), b"");
+    let client = stream.local_addr().unwrap().to_string();
+    let line = gateway.logged("the decision", |line| line["client_addr"] == client.as_str());
+    assert!(line["text"].as_str().unwrap_or_default().contains("TLS"), "{line}");
+}
+
+#[test]
+fn an_overload_says_what_ran_out() {
+    let destination = Destination::echo();
+    let gateway = Gateway::local("[limits]\nconnections = 1\n");
+    let _held = tunnel(&gateway, destination.address);
+    let (_, answer) = ask(&gateway, connect_request(&destination.address.to_string()));
+    assert_eq!(answer.status, 503);
+    let expected = json!({ "decision": "deny", "reason": "overload_connections", "user": "me" });
+    check(&line_of(&gateway, &answer), &expected);
+}
+
+#[test]
+fn a_dial_that_fails_is_no_denial_and_its_addresses_are_logged() {
+    let gateway = Gateway::start(&format!("{LOCAL_USER}[timeouts]\nconnect = \"5s\"\n"));
+    let closed = closed_port();
+    let expected = json!({
+        "decision": "failed", "reason": "connect_refused", "user": "me", "tried": ["127.0.0.1"],
+        "requested_host": "127.0.0.1", "requested_port": closed.port(),
+        "rule": "user:me/allow[0] 127.0.0.0/8",
+    });
+    let (_, answer) = ask(&gateway, connect_request(&closed.to_string()));
+    assert_eq!(answer.status, 502);
+    assert!(!answer.head.contains("details="), "the client is told no more than before: {answer:?}");
+    let line = line_of(&gateway, &answer);
+    check(&line, &expected);
+    assert!(line["connect_ms"].is_number(), "{line}");
+    let (_, answer) = ask(&gateway, plain_request(closed));
+    check(&line_of(&gateway, &answer), &expected);
+
+    // A name with an address in each family, where the machine has both.
+    let (stream, _) = ask_socks(&gateway, &socks_request("localhost", closed.port()));
+    let client = stream.local_addr().unwrap().to_string();
+    let line = gateway.logged("the decision", |line| line["client_addr"] == client.as_str());
+    assert_eq!(line["decision"], "failed", "{line}");
+    assert!(line["tried"].as_array().unwrap().contains(&json!("127.0.0.1")), "{line}");
+
+    // What a policy denies stays a denial.
+    let (_, answer) = ask(&gateway, connect_request("192.0.2.1:443"));
+    let line = line_of(&gateway, &answer);
+    check(&line, &json!({ "decision": "deny", "reason": "no_rule", "tried": Value::Null }));
+}
