@@ -202,6 +202,11 @@ impl Figures {
             stats.log_dropped(),
         )?;
         page.counter(
+            "tollgate_log_left_out",
+            "Log lines of refusals left out because one source or user had many",
+            stats.sum(|worker| worker.log_left_out.value()),
+        )?;
+        page.counter(
             "tollgate_log_write_errors",
             "Failed attempts to write or open the log",
             stats.log_write_errors.load(Ordering::Relaxed),

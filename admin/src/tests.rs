@@ -361,6 +361,7 @@ fn metrics_say_what_was_counted() {
     worker.pipes_created.add(fresh("tollgate_pipes_created_total".into()));
     worker.pipes_held.set(fresh("tollgate_pipes_held".into()));
     worker.log_dropped.add(fresh("tollgate_log_dropped_total".into()));
+    worker.log_left_out.add(fresh("tollgate_log_left_out_total".into()));
     worker.ledger_full.add(fresh("tollgate_ledger_full_total".into()));
     worker.reactor.accepts.add(fresh("tollgate_accepted_total{worker=\"1\"}".into()));
     worker.reactor.accept_wakes.add(fresh("tollgate_accept_wakes_total{worker=\"1\"}".into()));

@@ -24,7 +24,7 @@ use zeroize::Zeroize;
 use crate::config::Ingress;
 use crate::limits::{GREETING_BYTES_FIRST, GREETING_BYTES_MAX, LINGER_BYTES_MAX};
 use crate::local::Local;
-use crate::log::{Decision, Details, Event, EventKind};
+use crate::log::{Decision, Details, Event, EventKind, Subject};
 use crate::refusal::Refusal;
 use crate::session::Begun;
 use crate::snapshot::{Current, Snapshot};
@@ -421,6 +421,13 @@ impl Client {
     /// Logs a refusal behind which the connection may go on.
     pub(crate) fn note_refusal(&mut self, refusal: &Refusal) {
         self.local.stats.denied(refusal.denied);
+        let subject = match &self.asked {
+            Some(asked) => Subject::User(self.snapshot().account(asked.user).name()),
+            None => Subject::Source(self.arrival.peer.ip()),
+        };
+        if !self.local.meter.borrow_mut().may_tell(subject, refusal.code) {
+            return;
+        }
         let told = &refusal.undisclosed;
         let event = Event {
             kind: EventKind::Decision,

@@ -16,7 +16,7 @@
 //! a wake-up; it sleeps until woken only once a nap has brought nothing.
 
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::{self, Thread};
@@ -33,10 +33,12 @@ use crate::stats::{Stats, WorkerStats};
 
 mod details;
 mod line;
+mod samples;
 mod writer;
 
 pub use details::Details;
 pub use line::{Level, Value};
+pub(crate) use samples::{LeftOut, Samples, Subject};
 
 use details::Packed;
 use line::LineWriter;
@@ -56,6 +58,27 @@ const CLOSE_SPAN_MAX: Duration = Duration::from_secs(5);
 const _: () = assert!(size_of::<Slot>() <= SLOT_BYTES_MAX);
 const _: () = assert!(RING_EVENTS.is_power_of_two());
 
+/// No address.
+const NO_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+
+/// A flow of which nothing is known.
+const NO_FLOW: Flow<'_> = Flow {
+    id: 0,
+    opened: WallNanos(0),
+    closed: WallNanos(0),
+    user: "",
+    host: "",
+    port: 0,
+    address: None,
+    client: SocketAddr::new(NO_ADDRESS, 0),
+    class: Class::External,
+    protocol: Protocol::Forward,
+    rule: "",
+    reason: CloseReason::Fault,
+    legs: Legs { client_rx: 0, upstream_tx: 0, upstream_rx: 0, client_tx: 0 },
+    uncertain: Uncertain { up: 0, down: 0 },
+};
+
 /// What a line tells of a flow.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum EventKind {
@@ -63,6 +86,8 @@ pub enum EventKind {
     Decision,
     /// The flow ended.
     Close,
+    /// So many lines were left out: of the record's user, else of its client's network, else of several.
+    LeftOut(u64),
 }
 
 impl EventKind {
@@ -70,6 +95,7 @@ impl EventKind {
         match self {
             EventKind::Decision => "decision",
             EventKind::Close => "close",
+            EventKind::LeftOut(_) => "left_out",
         }
     }
 }
@@ -137,29 +163,13 @@ impl Event {
 
     /// What the slots of a ring begin with.
     fn blank() -> Event {
-        let nobody = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
         Event {
             kind: EventKind::Decision,
             at: WallNanos(0),
-            record: Record::new(&Flow {
-                id: 0,
-                opened: WallNanos(0),
-                closed: WallNanos(0),
-                user: "",
-                host: "",
-                port: 0,
-                address: None,
-                client: nobody,
-                class: Class::External,
-                protocol: Protocol::Forward,
-                rule: "",
-                reason: CloseReason::Fault,
-                legs: Legs::default(),
-                uncertain: Uncertain::default(),
-            }),
+            record: Record::new(&NO_FLOW),
             is_claimed: false,
             protocol: None,
-            listener: nobody,
+            listener: NO_FLOW.client,
             decision: Decision::Deny,
             reason: "",
             dns_us: None,
@@ -271,16 +281,39 @@ pub struct LogInlet {
 impl LogInlet {
     /// Hands `event` to the log thread, or drops and counts it if [`RING_EVENTS`] of this thread wait.
     pub fn push(&mut self, event: &Event, details: &Details<'_>) {
+        if !self.offer(event, details) {
+            self.stats.log_dropped.add(1);
+        }
+    }
+
+    /// Hands over how many lines were left out, if there is room.
+    pub(crate) fn offer_left_out(&mut self, left_out: &LeftOut<'_>) -> bool {
+        let (network, user) = match left_out.whose {
+            Some(Subject::Source(network)) => (network, ""),
+            Some(Subject::User(name)) => (NO_ADDRESS, name),
+            None => (NO_ADDRESS, ""),
+        };
+        let event = Event {
+            kind: EventKind::LeftOut(left_out.lines),
+            at: clock::wall(),
+            record: Record::new(&Flow { user, client: SocketAddr::new(network, 0), ..NO_FLOW }),
+            reason: left_out.reason,
+            ..Event::blank()
+        };
+        self.offer(&event, &Details::default())
+    }
+
+    /// Hands `event` to the log thread, if there is room.
+    fn offer(&mut self, event: &Event, details: &Details<'_>) -> bool {
         let write = |slot: &mut Slot| {
             slot.event.assign(event);
             slot.details.assign(details);
         };
-        if self.ring.push_over(write).is_err() {
-            self.stats.log_dropped.add(1);
-        }
+        let has_room = self.ring.push_over(write).is_ok();
         if self.shared.parked.must_wake() {
             self.shared.wake();
         }
+        has_room
     }
 }
 

@@ -8,8 +8,9 @@ use std::cell::Cell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
-use engine::reactor::Reactor;
+use engine::reactor::{Reactor, Waiter};
 use engine::slab::{Key, Slab};
 use ledger::live_table::Tally;
 use ledger::record::{CloseReason, Protocol, Record};
@@ -19,8 +20,12 @@ use sys::clock::{self, Nanos, WallNanos};
 use crate::account::{Account, Seat};
 use crate::budget::FlowPlace;
 use crate::limits::FLOWS_PER_THREAD_MAX;
-use crate::log::{Answered, Decision, Details, Event, EventKind, LogInlet};
+use crate::log::{Answered, Decision, Details, Event, EventKind, LogInlet, Samples, Subject};
 use crate::stats::WorkerStats;
+use crate::wake;
+
+/// How long lines are left out before the log is told how many.
+const LEFT_OUT_SPAN: Duration = Duration::from_secs(10);
 
 /// What is known of a flow when it opens.
 pub(crate) struct Opening {
@@ -84,14 +89,31 @@ pub(crate) struct Meter {
     /// Slots that are kept for flows which are about to begin.
     reserved: Rc<Cell<u32>>,
     log: LogInlet,
+    samples: Samples,
+    /// Whether the log will be told what was left out.
+    tells_left_out: bool,
     stats: Arc<WorkerStats>,
 }
 
 impl Meter {
-    /// A meter without flows.
-    pub(crate) fn new(reactor: &Rc<Reactor>, inlet: Inlet, log: LogInlet, stats: &Arc<WorkerStats>) -> Meter {
-        let (reactor, stats) = (Rc::clone(reactor), Arc::clone(stats));
-        Meter { reactor, flows: Slab::new(), inlet, reserved: Rc::default(), log, stats }
+    /// A meter without flows, for one of `threads`.
+    pub(crate) fn new(
+        reactor: &Rc<Reactor>,
+        inlet: Inlet,
+        log: LogInlet,
+        stats: &Arc<WorkerStats>,
+        threads: usize,
+    ) -> Meter {
+        Meter {
+            reactor: Rc::clone(reactor),
+            flows: Slab::new(),
+            inlet,
+            reserved: Rc::default(),
+            log,
+            samples: Samples::new(threads),
+            tells_left_out: false,
+            stats: Arc::clone(stats),
+        }
     }
 
     /// Keeps a slot for a flow that is about to begin; `None` without a free slot, or while the ledger can
@@ -137,6 +159,40 @@ impl Meter {
         }
         let opened = self.reactor.now();
         Some(self.flows.insert(OpenFlow { live, protocol, seat, _place: place, opened, listener, request }))
+    }
+
+    /// Whether the log is to be told that a client was refused, or failed, with that `reason`; if not, it is
+    /// counted, and the log is told the count within [`LEFT_OUT_SPAN`].
+    pub(crate) fn may_tell(&mut self, of: Subject<'_>, reason: &'static str) -> bool {
+        let is_admitted = self.samples.admits(of, reason, self.reactor.now());
+        if !is_admitted {
+            self.stats.log_left_out.add(1);
+            self.arm_left_out();
+        }
+        is_admitted
+    }
+
+    /// Tells the log what was left out.
+    pub(crate) fn tell_left_out(&mut self) {
+        self.tells_left_out = false;
+        let Meter { samples, log, reactor, .. } = self;
+        if samples.tell(reactor.now(), |left_out| log.offer_left_out(left_out)) > 0 {
+            self.arm_left_out();
+        }
+    }
+
+    /// The same, at the thread's end: what finds no room is lost like any other line.
+    pub(crate) fn tell_left_out_at_last(&mut self) {
+        let Meter { samples, log, reactor, .. } = self;
+        let lost = samples.tell(reactor.now(), |left_out| log.offer_left_out(left_out));
+        self.stats.log_dropped.add(lost);
+    }
+
+    fn arm_left_out(&mut self) {
+        if !std::mem::replace(&mut self.tells_left_out, true) {
+            let when = self.reactor.now() + LEFT_OUT_SPAN;
+            self.reactor.arm(when, Waiter::Tag(wake::Subject::LeftOutTimer.tag()));
+        }
     }
 
     /// Logs why a connection or request never becomes a flow.

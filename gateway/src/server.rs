@@ -275,12 +275,13 @@ fn spawn(parts: Parts) -> Result<Handle, StartError> {
 /// Builds a worker on its own thread and returns how to run it.
 fn build(parts: Parts) -> io::Result<impl FnOnce()> {
     let Parts { number, parking, inbox, snapshot, stats, inlet, log, auth, resolver, .. } = parts;
+    let threads = stats.workers.len();
     let stats = &stats.workers[usize::from(number)];
     let reactor = Reactor::new(Arc::clone(&parking), Arc::clone(&stats.reactor))?;
     let deadlines = Deadlines::from(&snapshot.config.timeouts);
     let local = Rc::new(Local {
         relays: Relays::new(&reactor, deadlines, stats).into(),
-        meter: Meter::new(&reactor, inlet, log, stats).into(),
+        meter: Meter::new(&reactor, inlet, log, stats, threads).into(),
         authenticator: Authenticator::new(auth),
         names: ResolveCache::new(resolver),
         stats: Arc::clone(stats),

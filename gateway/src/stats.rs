@@ -164,6 +164,8 @@ pub struct WorkerStats {
     pub pipes_held: Counter,
     /// Log events that found their ring full.
     pub log_dropped: Counter,
+    /// Log lines that were left out because one source or user had many.
+    pub log_left_out: Counter,
     /// Flows that were refused because the live table was full or the journal failed.
     pub ledger_full: Counter,
     /// How long the lookups of names took that were not in the cache.

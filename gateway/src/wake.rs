@@ -26,6 +26,8 @@ pub(crate) enum Subject {
     Rest(u32, Side),
     /// The connection in that slot has rested long enough.
     RestTimer(u32),
+    /// The log is to be told how many lines were left out.
+    LeftOutTimer,
 }
 
 /// How many different indexes a subject can carry.
@@ -45,6 +47,7 @@ impl Subject {
             Subject::Rest(index, Side::Client) => (4, index),
             Subject::Rest(index, Side::Upstream) => (5, index),
             Subject::RestTimer(index) => (6, index),
+            Subject::LeftOutTimer => (7, 0),
         };
         assert!(index <= INDEX_MASK, "tables are bounded below 2^{INDEX_BITS}");
         Tag(kind << INDEX_BITS | index)
@@ -60,7 +63,8 @@ impl Subject {
             3 => Subject::RelayTimer(index),
             4 => Subject::Rest(index, Side::Client),
             5 => Subject::Rest(index, Side::Upstream),
-            _ => Subject::RestTimer(index),
+            6 => Subject::RestTimer(index),
+            _ => Subject::LeftOutTimer,
         }
     }
 }

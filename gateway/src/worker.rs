@@ -132,6 +132,7 @@ impl<H: Future<Output = ()>, E: Future<Output = ()>> Worker<H, E> {
             self.local.relays.borrow_mut().run(&mut self.local.meter.borrow_mut());
             self.publish();
         }
+        self.local.meter.borrow_mut().tell_left_out_at_last();
         Ok(())
     }
 
@@ -167,7 +168,9 @@ impl<H: Future<Output = ()>, E: Future<Output = ()>> Worker<H, E> {
                 Subject::Rest(..) if !readiness.readable => {}
                 Subject::Rest(index, Side::Client) => local.resting.borrow_mut().wake(index, readiness),
                 Subject::Rest(index, Side::Upstream) => local.resting.borrow_mut().drop_upstream(index),
-                Subject::RelayTimer(_) | Subject::RestTimer(_) => unreachable!("timers are not sources"),
+                Subject::RelayTimer(_) | Subject::RestTimer(_) | Subject::LeftOutTimer => {
+                    unreachable!("timers are not sources")
+                }
             },
             Wake::Due(tag) => match Subject::of(tag) {
                 Subject::RelayTimer(index) => {
@@ -175,6 +178,7 @@ impl<H: Future<Output = ()>, E: Future<Output = ()>> Worker<H, E> {
                 }
                 Subject::RestTimer(index) => local.resting.borrow_mut().due(index),
                 Subject::Listener(number) => self.accept(number),
+                Subject::LeftOutTimer => local.meter.borrow_mut().tell_left_out(),
                 Subject::Relay(..) | Subject::Rest(..) => unreachable!("sockets are not timers"),
             },
         }

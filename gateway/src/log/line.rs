@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use ledger::record::Flow;
 use sys::clock::WallNanos;
 
-use super::{EventKind, Slot};
+use super::{Event, EventKind, Slot};
 use crate::text::Text as _;
 
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
@@ -84,6 +84,9 @@ impl LineWriter {
     /// Appends the line of a flow's event. What the event does not know is left out.
     pub(super) fn event(&mut self, out: &mut Vec<u8>, Slot { event, details }: &Slot) {
         let flow = event.record.flow();
+        if let EventKind::LeftOut(count) = event.kind {
+            return self.left_out(out, event, &flow, count);
+        }
         let mut line = Object::open(out);
         line.id(name!("id"), flow.id);
         line.time(name!("ts"), self.time(event.at));
@@ -123,6 +126,20 @@ impl LineWriter {
         if event.kind == EventKind::Close {
             closing(&mut line, &flow);
         }
+        line.close();
+    }
+
+    fn left_out(&mut self, out: &mut Vec<u8>, event: &Event, flow: &Flow<'_>, count: u64) {
+        let mut line = Object::open(out);
+        line.time(name!("ts"), self.time(event.at));
+        line.word(name!("event"), event.kind.as_str());
+        line.text_unless_empty(name!("user"), flow.user);
+        let network = flow.client.ip();
+        if !network.is_unspecified() {
+            line.network(name!("source"), network);
+        }
+        line.text_unless_empty(name!("reason"), event.reason);
+        line.number(name!("count"), count);
         line.close();
     }
 
@@ -228,6 +245,14 @@ impl<'a> Object<'a> {
             out.put(b".");
             out.put_thousandths(milliseconds);
             out.put(b"Z");
+        });
+    }
+
+    /// An address of IPv4, or a /64 of IPv6.
+    fn network(&mut self, name: &str, network: IpAddr) {
+        self.quoted(name, |out| {
+            out.put_address(network);
+            out.put(if network.is_ipv6() { b"/64" } else { b"" });
         });
     }
 

@@ -1,0 +1,187 @@
+//! A flood of the log: clients that are refused as fast as they can ask.
+//!
+//! What happened: each refusal was a line of some 350 bytes, and a pipelining client without credentials has
+//! 10,000 and more of them a second from one connection. The ring of its thread overflowed, so that lines of
+//! others were lost, and a log on the ledger's disk filled it in hours, which stops the gateway.
+//!
+//! What an attacker spends now: a source has 20 lines at once for each reason and one a second; whatever it
+//! sends beyond these, some 100 bytes for each refusal, adds to a count. All sources together have 20 lines a
+//! second, 0.7 GB a day, and no line once the log's disk is nearly full.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, Shutdown, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use serde_json::Value;
+
+use crate::harness::{Gateway, eventually};
+use crate::peers::{Destination, basic, check_echo, connect_from, connect_request, tunnel};
+
+/// Where no user is known by address.
+const ATTACKER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 66);
+
+/// Requests of the attack over all its connections.
+const REQUESTS: usize = 12_000;
+
+/// Requests in a connection. As many as are pipelined, if the gateway lets a connection have them.
+const PIPELINED: usize = 500;
+
+/// Sends `count` times `request` from `source`, by connections that pipeline, and reads what it is answered.
+fn pipeline(gateway: &Gateway, source: Ipv4Addr, request: &str, count: usize) {
+    let mut left = count;
+    while left > 0 {
+        let stream = connect_from(source, gateway.listeners[0]);
+        let batch = request.repeat(PIPELINED.min(left));
+        let mut sending: TcpStream = stream.try_clone().unwrap();
+        let answered = thread::scope(|scope| {
+            scope.spawn(move || {
+                // The gateway may end the connection behind some refusals.
+                let _ = sending.write_all(batch.as_bytes());
+                let _ = sending.shutdown(Shutdown::Write);
+            });
+            answers(stream)
+        });
+        assert!(answered > 0, "each connection is answered at least once");
+        left = left.saturating_sub(answered);
+    }
+}
+
+/// How many answers arrive until the end.
+fn answers(mut stream: TcpStream) -> usize {
+    let (mut text, mut room) = (Vec::new(), vec![0; 1 << 16]);
+    // A reset behind the last answer is the gateway's right.
+    while let Ok(count @ 1..) = stream.read(&mut room) {
+        text.extend_from_slice(&room[..count]);
+    }
+    String::from_utf8(text).unwrap().matches("HTTP/1.1 4").count()
+}
+
+/// Tunnels of a valid user, one after the other, until `is_over`; returns how many it asked for and the
+/// clients' addresses of those that it had.
+fn tunnels(gateway: &Gateway, to: &Destination, is_over: &AtomicBool) -> (usize, Vec<String>) {
+    let (mut asked, mut had) = (0, Vec::new());
+    while !is_over.load(Ordering::SeqCst) || asked < 20 {
+        asked += 1;
+        let mut stream = tunnel(gateway, to.address);
+        check_echo(&mut stream, b"still here");
+        had.push(stream.local_addr().unwrap().to_string());
+    }
+    (asked, had)
+}
+
+/// The refusals that the log tells of `source`, by reason: those that have a line, and those left out.
+fn refusals(log: &[Value], source: Ipv4Addr) -> BTreeMap<String, (u64, u64)> {
+    let (source, mut sums) = (source.to_string(), BTreeMap::<String, (u64, u64)>::new());
+    for line in log {
+        let reason = line["reason"].as_str().unwrap_or_default().to_owned();
+        let client = line["client_addr"].as_str().unwrap_or_default();
+        if line["event"] == "decision" && client.starts_with(&source) {
+            sums.entry(reason).or_default().0 += 1;
+        } else if line["event"] == "left_out" && line["source"] == source.as_str() {
+            sums.entry(reason).or_default().1 += line["count"].as_u64().unwrap();
+        }
+    }
+    sums
+}
+
+#[test]
+fn refusals_without_credentials_displace_no_line_and_are_counted() {
+    let destination = Destination::echo();
+    let mut gateway = Gateway::local("[limits]\nconnections_per_user = 100\n");
+    let request = "GET http://dest.example/ HTTP/1.1\r\nHost: dest.example\r\n\r\n";
+    // What is made at first use and kept is there before the count.
+    pipeline(&gateway, ATTACKER, request, 10);
+    drop(tunnel(&gateway, destination.address));
+    gateway.await_metric("tollgate_connections_active", 0.0);
+    gateway.await_metric("tollgate_handshakes_active", 0.0);
+    gateway.await_metric("tollgate_ledger_records_total", 1.0);
+    let denied = gateway.metric("tollgate_denied_total").unwrap();
+    let descriptors = gateway.descriptors();
+
+    let is_over = AtomicBool::new(false);
+    let (asked, had) = thread::scope(|scope| {
+        let user = scope.spawn(|| tunnels(&gateway, &destination, &is_over));
+        pipeline(&gateway, ATTACKER, request, REQUESTS);
+        is_over.store(true, Ordering::SeqCst);
+        user.join().unwrap()
+    });
+    assert!(had.len() * 100 >= asked * 99, "{} of {asked} tunnels", had.len());
+    gateway.await_metric("tollgate_connections_active", 0.0);
+    eventually("descriptors are back", || gateway.descriptors() <= descriptors);
+    let denied = gateway.metric("tollgate_denied_total").unwrap() - denied;
+    assert!(denied >= REQUESTS as f64, "the attack took place: {denied}");
+    assert_eq!(gateway.metric("tollgate_log_dropped_total"), Some(0.0));
+    let before = gateway.metric("tollgate_denied_total").unwrap();
+    gateway.stop();
+
+    let log = gateway.log();
+    for client in &had {
+        let events: Vec<_> = log
+            .iter()
+            .filter(|line| line["client_addr"] == client.as_str())
+            .map(|line| &line["event"])
+            .collect();
+        assert_eq!(events, ["decision", "close"], "{client}");
+    }
+    let sums = refusals(&log, ATTACKER);
+    let (told, left_out) = sums.values().fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1));
+    assert_eq!(told + left_out, before as u64, "what was left out is counted: {sums:?}");
+    assert!(left_out > told, "most of it has no line: {sums:?}");
+    let attack_bytes: usize = fs::read_to_string(gateway.path("log.jsonl"))
+        .unwrap()
+        .lines()
+        .filter(|line| line.contains(&ATTACKER.to_string()))
+        .map(|line| line.len() + 1)
+        .sum();
+    // 100 bytes for each refusal, where a line has some 350.
+    assert!(attack_bytes < 100 * REQUESTS, "the log grew by {attack_bytes} bytes");
+}
+
+#[test]
+fn a_user_who_is_denied_again_and_again_displaces_no_line_either() {
+    let destination = Destination::echo();
+    let mut gateway = Gateway::local("");
+    let request = "GET http://192.0.2.1/ HTTP/1.1\r\nHost: 192.0.2.1\r\n\r\n";
+    let from = Ipv4Addr::LOCALHOST;
+    let is_over = AtomicBool::new(false);
+    let (_, had) = thread::scope(|scope| {
+        let user = scope.spawn(|| tunnels(&gateway, &destination, &is_over));
+        pipeline(&gateway, from, request, REQUESTS);
+        is_over.store(true, Ordering::SeqCst);
+        user.join().unwrap()
+    });
+    gateway.await_metric("tollgate_connections_active", 0.0);
+    let denied = gateway.metric("tollgate_denied_total").unwrap() as u64;
+    gateway.stop();
+    let log = gateway.log();
+    let closed = log.iter().filter(|line| line["event"] == "close").count();
+    assert_eq!(closed, had.len());
+    assert!(!log.iter().any(|line| line["event"] == "log_dropped"));
+    let told = log.iter().filter(|line| line["decision"] == "deny").count() as u64;
+    let left_out: u64 = log
+        .iter()
+        .filter(|line| line["event"] == "left_out" && line["user"] == "me")
+        .map(|line| line["count"].as_u64().unwrap())
+        .sum();
+    // How much is left out depends on how fast it came; the unit tests of the samples have the bounds.
+    assert_eq!(told + left_out, denied);
+}
+
+#[test]
+fn wrong_passwords_keep_their_names_beside_a_flood_without_any() {
+    let gateway = Gateway::local("[auth]\nfailures_per_minute = 100\n");
+    pipeline(
+        &gateway,
+        ATTACKER,
+        &connect_request("dest.example:7").replace("CONNECT", "GET http://a/ HTTP/1.1\r\nX:"),
+        200,
+    );
+    let credentials = basic("root", "guess");
+    let guess = format!("CONNECT a:1 HTTP/1.1\r\nProxy-Authorization: {credentials}\r\n\r\n");
+    pipeline(&gateway, ATTACKER, &guess, 1);
+    let line = gateway.logged("the guess", |line| line["reason"] == "credentials_wrong");
+    assert_eq!(line["attempted_user"], "root");
+}
