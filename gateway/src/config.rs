@@ -22,7 +22,7 @@ use policy::rules::Rule;
 
 pub use listeners::{Ingress, Listener};
 pub use people::User;
-pub use read::{Optional, Placed};
+pub use read::{Optional, Placed, nearest};
 pub use report::{ConfigErrors, Finding, Findings, Place, Severity};
 pub use value::{NameServer, OwnAddress};
 

@@ -9,18 +9,20 @@
 //! which goes on at its last count. So sums over whole hours are the same from details and from rollups.
 //!
 //! ```text
-//!   hosts asked for?  -- yes --> details of each month in the window, and flows that go on
+//!   hosts, ports or protocols asked for?
+//!          |-- yes --> details of each month in the window, and flows that go on
 //!          '-- no --> whole hours: rollups;  what is left at the window's ends: details
 //! ```
 
 mod details;
 mod flows;
+mod parts;
 mod rollups;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
-use rusqlite::{Connection, OpenFlags, Row as SqlRow};
+use rusqlite::{Connection, OpenFlags, Row as SqlRow, params};
 use sys::clock::WallNanos;
 use thiserror::Error;
 
@@ -57,45 +59,43 @@ impl Usage {
         found.map_or(0, |(_, lsn)| lsn.cast_unsigned())
     }
 
-    /// The usage that `filter` admits, one row for each group: most bytes first, or in the order of time.
-    pub fn rows(&self, filter: &Filter, group: GroupBy) -> Result<Answer, QueryError> {
+    /// The usage that `filter` admits, one row for each group that has all `keys` in common. Groups follow
+    /// one another by their first key, those that share it by the second, and so on: a time in its order, of
+    /// anything else those with the most bytes first.
+    pub fn rows(&self, filter: &Filter, keys: &[GroupBy]) -> Result<Answer, QueryError> {
         let mut groups = Groups::default();
-        let missing = self.ask(filter, Some(group), &mut groups)?;
-        let mut rows = groups.finish()?;
-        if !group.is_time() {
-            let bytes = |row: &Row| u128::from(row.up) + u128::from(row.down);
-            // Stable: equal sums keep the order of their keys, so that the answer is the same each time.
-            rows.sort_by_key(|row| std::cmp::Reverse(bytes(row)));
-        }
+        let missing = self.ask(filter, keys, &mut groups)?;
+        let rows = in_order(groups.finish()?, keys);
         Ok(Answer { rows, missing: missing.into_iter().map(|month| month.to_string()).collect() })
     }
 
     /// The sum of all usage that `filter` admits, under the key `total`.
     pub fn total(&self, filter: &Filter) -> Result<Row, QueryError> {
         let mut groups = Groups::default();
-        self.ask(filter, None, &mut groups)?;
-        let none = || Row { key: TOTAL.to_owned(), ..Row::default() };
+        self.ask(filter, &[], &mut groups)?;
+        let none = || Row { keys: vec![TOTAL.to_owned()], ..Row::default() };
         Ok(groups.finish()?.pop().unwrap_or_else(none))
     }
 
+    /// The users that have any usage, also those who were removed since.
+    pub fn users(&self) -> Result<BTreeSet<String>, QueryError> {
+        let mut select =
+            self.connection.prepare("SELECT user FROM rollup_day UNION SELECT user FROM live")?;
+        let users = select.query_map([], |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;
+        Ok(users)
+    }
+
     /// Adds up what `filter` admits; the months whose details would be needed and are gone.
-    fn ask(
-        &self,
-        filter: &Filter,
-        group: Option<GroupBy>,
-        groups: &mut Groups,
-    ) -> Result<Vec<Month>, QueryError> {
+    fn ask(&self, filter: &Filter, keys: &[GroupBy], groups: &mut Groups) -> Result<Vec<Month>, QueryError> {
         let window = filter.window();
-        if filter.host.is_some() || group == Some(GroupBy::Host) {
-            return self.add_details(filter, group, window, groups);
-        }
-        let Some(hours) = window.whole_hours() else {
-            return self.add_details(filter, group, window, groups);
+        let hours = window.whole_hours().filter(|_| filter.host.is_none());
+        let Some(hours) = hours.filter(|_| keys.iter().all(|key| key.is_rolled_up())) else {
+            return self.add_details(filter, keys, window, groups);
         };
-        self.add_rollups(filter, group, hours, groups)?;
+        self.add_rollups(filter, keys, hours, groups)?;
         let mut missing = Vec::new();
         for rest in window.without(hours) {
-            missing.extend(self.add_details(filter, group, rest, groups)?);
+            missing.extend(self.add_details(filter, keys, rest, groups)?);
         }
         missing.dedup();
         Ok(missing)
@@ -174,6 +174,31 @@ impl Filter {
         let last_ns = self.until.map_or(i64::MAX, |moment| integer(moment.0) - 1);
         Window { since_ns, last_ns }
     }
+
+    /// Shows `each` the rows of a `select` with [`condition`] that this admits in `window`.
+    fn select(
+        &self,
+        connection: &Connection,
+        select: &str,
+        window: Window,
+        mut each: impl FnMut(&SqlRow<'_>) -> Result<(), QueryError>,
+    ) -> Result<(), QueryError> {
+        let class = self.class.map(Class::as_str);
+        let mut select = connection.prepare(select)?;
+        let mut rows = select.query(params![window.since_ns, window.last_ns, self.user, self.host, class])?;
+        while let Some(row) = rows.next()? {
+            each(row)?;
+        }
+        Ok(())
+    }
+}
+
+/// The condition of [`Filter::select`] on columns `user`, `host` and `class` and on a moment.
+fn condition(moment_ns: &str) -> String {
+    format!(
+        "{moment_ns} BETWEEN ?1 AND ?2
+           AND (?3 IS NULL OR user = ?3) AND (?4 IS NULL OR host = ?4) AND (?5 IS NULL OR class = ?5)"
+    )
 }
 
 /// A span of time, both ends included; empty if the last is before the first.
@@ -190,6 +215,11 @@ pub enum GroupBy {
     User,
     /// The host as requested.
     Host,
+    /// The port as requested. Empty where it is not known: of flows beyond the number of rows that a month
+    /// may have, only sums by host are kept.
+    Port,
+    /// How the client asked: `http_connect`, `http`, `socks5` or `forward`. Empty as for the port.
+    Protocol,
     /// `external` or `internal`.
     Class,
     /// The UTC hour in which the bytes were counted, as `2026-01-31T23:00Z`.
@@ -203,6 +233,11 @@ pub enum GroupBy {
 impl GroupBy {
     fn is_time(self) -> bool {
         matches!(self, Self::Hour | Self::Day | Self::Month)
+    }
+
+    /// Whether the rollups tell it apart.
+    fn is_rolled_up(self) -> bool {
+        !matches!(self, Self::Host | Self::Port | Self::Protocol)
     }
 }
 
@@ -219,8 +254,8 @@ pub struct Answer {
 /// The usage of one group.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Row {
-    /// What the flows have in common.
-    pub key: String,
+    /// What the flows have in common, in the order in which it was asked for.
+    pub keys: Vec<String>,
     /// How many closed.
     pub flows: u64,
     /// How many more go on.
@@ -257,44 +292,91 @@ pub enum QueryError {
 
 const TOTAL: &str = "total";
 
-/// Sums by key: flows, live, up, down, uncertain up, uncertain down.
+/// Sums by keys: flows, live, up, down, uncertain up, uncertain down.
 #[derive(Default)]
-struct Groups(BTreeMap<String, [i64; 6]>);
+struct Groups(BTreeMap<Vec<String>, Sums>);
+
+type Sums = [i64; 6];
 
 impl Groups {
-    /// Adds a row whose columns are the key and the sums.
-    fn add(&mut self, row: &SqlRow<'_>) -> Result<(), QueryError> {
-        let sums = self.0.entry(row.get(0)?).or_default();
-        for (index, sum) in sums.iter_mut().enumerate() {
-            *sum = sum.checked_add(row.get(index + 1)?).ok_or(QueryError::TooMuch)?;
+    /// Adds a row whose columns are `keys` keys and the sums.
+    fn add(&mut self, row: &SqlRow<'_>, keys: usize) -> Result<(), QueryError> {
+        let key = (0..keys).map(|index| row.get(index)).collect::<rusqlite::Result<_>>()?;
+        let mut more = Sums::default();
+        for (index, sum) in more.iter_mut().enumerate() {
+            *sum = row.get(keys + index)?;
+        }
+        self.sum(key, more)
+    }
+
+    fn sum(&mut self, keys: Vec<String>, more: Sums) -> Result<(), QueryError> {
+        let sums = self.0.entry(keys).or_default();
+        for (sum, more) in sums.iter_mut().zip(more) {
+            *sum = sum.checked_add(more).ok_or(QueryError::TooMuch)?;
         }
         Ok(())
     }
 
     fn finish(self) -> Result<Vec<Row>, QueryError> {
-        self.0.into_iter().map(|(key, sums)| row(key, sums)).collect()
+        self.0.into_iter().map(|(keys, sums)| row(keys, sums)).collect()
     }
 }
 
-fn row(key: String, sums: [i64; 6]) -> Result<Row, QueryError> {
+fn row(keys: Vec<String>, sums: Sums) -> Result<Row, QueryError> {
     // What the largest number stands for may be more.
     if sums.contains(&i64::MAX) {
         return Err(QueryError::TooMuch);
     }
     let [flows, live, up, down, uncertain_up, uncertain_down] = sums.map(i64::cast_unsigned);
-    Ok(Row { key, flows, live, up, down, uncertain_up, uncertain_down })
+    Ok(Row { keys, flows, live, up, down, uncertain_up, uncertain_down })
 }
 
-/// The expression of a row's key, of columns `user`, `host` and `class`, and of a moment in nanoseconds.
-fn key(group: Option<GroupBy>, moment_ns: &str) -> String {
-    let time = |format: &str| format!("strftime('{format}', {moment_ns} / 1000000000, 'unixepoch')");
-    match group {
-        None => format!("'{TOTAL}'"),
-        Some(GroupBy::User) => "user".to_owned(),
-        Some(GroupBy::Host) => "host".to_owned(),
-        Some(GroupBy::Class) => "class".to_owned(),
-        Some(GroupBy::Hour) => time("%Y-%m-%dT%H:00Z"),
-        Some(GroupBy::Day) => time("%Y-%m-%d"),
-        Some(GroupBy::Month) => time("%Y-%m"),
+/// The rows, which are in the order of their keys, as [`Usage::rows`] promises them.
+fn in_order(mut rows: Vec<Row>, keys: &[GroupBy]) -> Vec<Row> {
+    let mut bytes = HashMap::<Vec<String>, u128>::new();
+    for row in &rows {
+        for length in 1..=row.keys.len() {
+            let sum = bytes.entry(row.keys[..length].to_vec()).or_default();
+            *sum += u128::from(row.up) + u128::from(row.down);
+        }
     }
+    let place = |row: &Row| {
+        let level = |(index, key): (usize, &GroupBy)| {
+            let most_first = if key.is_time() { 0 } else { bytes[&row.keys[..=index]] };
+            // Equal sums in the order of their keys, so that the answer is the same each time.
+            (std::cmp::Reverse(most_first), row.keys[index].clone())
+        };
+        keys.iter().enumerate().map(level).collect::<Vec<_>>()
+    };
+    rows.sort_by_cached_key(place);
+    rows
+}
+
+/// The expressions of a row's keys, of columns `user`, `host`, `port`, `protocol` and `class` and of a moment
+/// in nanoseconds, and how many they are; of no key it is the word `total`.
+fn expressions(keys: &[GroupBy], moment_ns: &str) -> (String, usize) {
+    if keys.is_empty() {
+        return (format!("'{TOTAL}'"), 1);
+    }
+    let expressions: Vec<_> = keys.iter().map(|key| expression(*key, moment_ns)).collect();
+    (expressions.join(", "), keys.len())
+}
+
+fn expression(key: GroupBy, moment_ns: &str) -> String {
+    let time = |format: &str| format!("strftime('{format}', {moment_ns} / 1000000000, 'unixepoch')");
+    match key {
+        GroupBy::User => "user".to_owned(),
+        GroupBy::Host => "host".to_owned(),
+        GroupBy::Port => "CAST(port AS TEXT)".to_owned(),
+        GroupBy::Protocol => "protocol".to_owned(),
+        GroupBy::Class => "class".to_owned(),
+        GroupBy::Hour => time("%Y-%m-%dT%H:00Z"),
+        GroupBy::Day => time("%Y-%m-%d"),
+        GroupBy::Month => time("%Y-%m"),
+    }
+}
+
+/// `1, 2, 3`, for so many keys.
+fn positions(keys: usize) -> String {
+    (1..=keys).map(|position| position.to_string()).collect::<Vec<_>>().join(", ")
 }

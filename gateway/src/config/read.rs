@@ -148,7 +148,7 @@ pub(crate) fn suggest(diagnostic: Diagnostic, word: &str, known: &[&str]) -> Dia
 }
 
 /// The known word that is closest to `word`, if it is close at all.
-pub(crate) fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
+pub fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
     let distance = |name: &&str| strsim::damerau_levenshtein(word, name);
     let close = |name: &&str| distance(name) <= SUGGESTION_DISTANCE_MAX.min(name.len() / 2);
     known.iter().copied().filter(close).min_by_key(distance)

@@ -17,7 +17,7 @@ fn a_copy_is_a_ledger() {
     assert!(verify(&target).unwrap().is_clean());
     let rows = |directory: &Path| {
         let usage = Usage::open(directory).unwrap();
-        usage.rows(&Filter::default(), GroupBy::Host).unwrap()
+        usage.rows(&Filter::default(), &[GroupBy::Host]).unwrap()
     };
     assert_eq!(rows(&target), rows(&store.path()));
     assert!(matches!(backup(&store.path(), &target), Err(BackupError::Occupied(_))));
@@ -52,7 +52,7 @@ fn a_copy_that_was_written_past_is_written_on() {
     assert!(verify(&target).unwrap().is_clean());
     for group in [GroupBy::User, GroupBy::Host, GroupBy::Hour] {
         let rows =
-            |directory: &Path| Usage::open(directory).unwrap().rows(&Filter::default(), group).unwrap();
+            |directory: &Path| Usage::open(directory).unwrap().rows(&Filter::default(), &[group]).unwrap();
         assert_eq!(rows(&target), rows(&store.path()));
     }
 }

@@ -3,10 +3,9 @@
 //! Promises: a file that is ahead of `ledger.db`, whose commit comes later, is read as far as that has come.
 //! Leaves to others: which questions the rollups answer.
 
-use rusqlite::{Connection, params};
+use rusqlite::Connection;
 
-use super::{Filter, GroupBy, Groups, QueryError, Usage, Window, key};
-use crate::record::Class;
+use super::{Filter, GroupBy, Groups, QueryError, Usage, Window, condition, expressions, positions};
 use crate::sink::month::{HOUR_NS, Month};
 
 impl Usage {
@@ -14,44 +13,53 @@ impl Usage {
     pub(super) fn add_details(
         &self,
         filter: &Filter,
-        group: Option<GroupBy>,
+        keys: &[GroupBy],
         window: Window,
         groups: &mut Groups,
     ) -> Result<Vec<Month>, QueryError> {
         let mut missing = Vec::new();
-        for (month, dropped) in self.months()? {
-            if month.last_ns() < window.since_ns || month.beginning_ns() > window.last_ns {
-                continue;
-            }
+        let mut months = self.months()?;
+        months
+            .retain(|month, _| month.last_ns() >= window.since_ns && month.beginning_ns() <= window.last_ns);
+        let asks_for_ways = keys.iter().any(|key| matches!(key, GroupBy::Port | GroupBy::Protocol));
+        let ways = match months.keys().next() {
+            Some(first) if asks_for_ways => Some(self.ways(filter, window, *first)?),
+            _ => None,
+        };
+        for (month, dropped) in months {
             let file = self.month(month)?;
             if dropped || file.is_none() {
                 missing.push(month);
             }
-            if let Some(file) = file {
-                add(&file, &self.details(), filter, group, window, groups)?;
+            let Some(file) = file else { continue };
+            add(&file, &self.details(ways.is_none()), filter, keys, window, groups)?;
+            if let Some(ways) = &ways {
+                self.add_parts(&file, filter, keys, window, ways, groups)?;
             }
         }
-        add(&self.connection, LIVE, filter, group, window, groups)?;
+        add(&self.connection, LIVE, filter, keys, window, groups)?;
         Ok(missing)
     }
 
-    /// What is in a month's file, in the columns of [`LIVE`].
-    fn details(&self) -> String {
+    /// What is in a month's file, in the columns of [`LIVE`], with or without the parts of flows.
+    fn details(&self, with_parts: bool) -> String {
         let visible = self.is_visible();
         let at_ns = format!("hour * {HOUR_NS} + {}", HOUR_NS - 1);
+        let parts = if with_parts { &visible } else { "FALSE" };
         format!(
-            "SELECT closed_ns AS at_ns, user, host, class, 1 AS flows, 0 AS live, up - up_before AS up,
-                    down - down_before AS down, uncertain_up, uncertain_down FROM flow WHERE {visible}
+            "SELECT closed_ns AS at_ns, user, host, port, protocol, class, 1 AS flows, 0 AS live,
+                    up - up_before AS up, down - down_before AS down, uncertain_up, uncertain_down
+             FROM flow WHERE {visible}
              UNION ALL
-             SELECT {at_ns}, user, host, class, 0, 0, up, down, 0, 0 FROM part WHERE {visible}
+             SELECT {at_ns}, user, host, '', '', class, 0, 0, up, down, 0, 0 FROM part WHERE {parts}
              UNION ALL
-             SELECT {at_ns}, user, host, class, flows, 0, up, down, uncertain_up, uncertain_down
+             SELECT {at_ns}, user, host, '', '', class, flows, 0, up, down, uncertain_up, uncertain_down
              FROM aggregate"
         )
     }
 }
 
-const LIVE: &str = "SELECT counted_ns AS at_ns, user, host, class, 0 AS flows, 1 AS live,
+const LIVE: &str = "SELECT counted_ns AS at_ns, user, host, port, protocol, class, 0 AS flows, 1 AS live,
      upstream_tx - up_before AS up, client_tx - down_before AS down, 0 AS uncertain_up, 0 AS uncertain_down
      FROM live";
 
@@ -59,23 +67,16 @@ fn add(
     connection: &Connection,
     items: &str,
     filter: &Filter,
-    group: Option<GroupBy>,
+    keys: &[GroupBy],
     window: Window,
     groups: &mut Groups,
 ) -> Result<(), QueryError> {
+    let (keys, count) = expressions(keys, "at_ns");
     let sql = format!(
-        "SELECT {key}, sum(flows), sum(live), sum(up), sum(down), sum(uncertain_up), sum(uncertain_down)
-         FROM ({items}) WHERE at_ns BETWEEN ?1 AND ?2
-           AND (?3 IS NULL OR user = ?3) AND (?4 IS NULL OR host = ?4) AND (?5 IS NULL OR class = ?5)
-         GROUP BY 1",
-        key = key(group, "at_ns")
+        "SELECT {keys}, sum(flows), sum(live), sum(up), sum(down), sum(uncertain_up), sum(uncertain_down)
+         FROM ({items}) WHERE {} GROUP BY {}",
+        condition("at_ns"),
+        positions(count)
     );
-    let mut select = connection.prepare(&sql)?;
-    let class = filter.class.map(Class::as_str);
-    let parameters = params![window.since_ns, window.last_ns, filter.user, filter.host, class];
-    let mut rows = select.query(parameters)?;
-    while let Some(row) = rows.next()? {
-        groups.add(row)?;
-    }
-    Ok(())
+    filter.select(connection, &sql, window, |row| groups.add(row, count))
 }

@@ -4,7 +4,7 @@
 
 use rusqlite::params;
 
-use super::{Filter, GroupBy, Groups, QueryError, Usage, Window, key};
+use super::{Filter, GroupBy, Groups, QueryError, Usage, Window, expressions, positions};
 use crate::record::Class;
 use crate::sink::month::HOUR_NS;
 
@@ -40,35 +40,37 @@ impl Usage {
     pub(super) fn add_rollups(
         &self,
         filter: &Filter,
-        group: Option<GroupBy>,
+        keys: &[GroupBy],
         hours: Window,
         groups: &mut Groups,
     ) -> Result<(), QueryError> {
-        let daily = hours.is_whole_days() && group != Some(GroupBy::Hour);
+        let daily = hours.is_whole_days() && !keys.contains(&GroupBy::Hour);
         let (table, unit, unit_ns) =
             if daily { ("rollup_day", "day", DAY_NS) } else { ("rollup_hour", "hour", HOUR_NS) };
+        let (of_sums, count) = expressions(keys, &format!("({unit} * {unit_ns})"));
         let sums = format!(
-            "SELECT {key}, sum(flows), 0, sum(up), sum(down), sum(uncertain_up), sum(uncertain_down)
+            "SELECT {of_sums}, sum(flows), 0, sum(up), sum(down), sum(uncertain_up), sum(uncertain_down)
              FROM {table} WHERE {unit} BETWEEN ?1 AND ?2
-               AND (?3 IS NULL OR user = ?3) AND (?4 IS NULL OR class = ?4) GROUP BY 1",
-            key = key(group, &format!("({unit} * {unit_ns})"))
+               AND (?3 IS NULL OR user = ?3) AND (?4 IS NULL OR class = ?4) GROUP BY {}",
+            positions(count)
         );
         let class = filter.class.map(Class::as_str);
         let span = (hours.since_ns / unit_ns, hours.last_ns / unit_ns);
         let mut select = self.connection.prepare(&sums)?;
         let mut rows = select.query(params![span.0, span.1, filter.user, class])?;
         while let Some(row) = rows.next()? {
-            groups.add(row)?;
+            groups.add(row, count)?;
         }
         let live = format!(
-            "SELECT {key}, 0, count(*), 0, 0, 0, 0 FROM live WHERE counted_ns BETWEEN ?1 AND ?2
-               AND (?3 IS NULL OR user = ?3) AND (?4 IS NULL OR class = ?4) GROUP BY 1",
-            key = key(group, "counted_ns")
+            "SELECT {}, 0, count(*), 0, 0, 0, 0 FROM live WHERE counted_ns BETWEEN ?1 AND ?2
+               AND (?3 IS NULL OR user = ?3) AND (?4 IS NULL OR class = ?4) GROUP BY {}",
+            expressions(keys, "counted_ns").0,
+            positions(count)
         );
         let mut select = self.connection.prepare(&live)?;
         let mut rows = select.query(params![hours.since_ns, hours.last_ns, filter.user, class])?;
         while let Some(row) = rows.next()? {
-            groups.add(row)?;
+            groups.add(row, count)?;
         }
         Ok(())
     }

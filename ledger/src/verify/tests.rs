@@ -14,7 +14,7 @@ fn bills(directory: &Path) -> Result<(Vec<Answer>, Row, Vec<FlowRow>), QueryErro
     let usage = Usage::open(directory)?;
     let all = Filter::default();
     let groups = [GroupBy::User, GroupBy::Host, GroupBy::Class, GroupBy::Hour, GroupBy::Day, GroupBy::Month];
-    let answers = groups.map(|group| usage.rows(&all, group)).into_iter().collect::<Result<_, _>>()?;
+    let answers = groups.map(|group| usage.rows(&all, &[group])).into_iter().collect::<Result<_, _>>()?;
     Ok((answers, usage.total(&all)?, usage.flows(&all, 100)?))
 }
 

@@ -1,12 +1,14 @@
 //! `tollgate usage`: who used how much, from the ledger.
 //!
 //! Promises: exact bytes for programs (`--json`, `--csv`), decimal units for people; works while `serve`
-//! runs. Leaves to others: the sums (`ledger::query`).
+//! runs; a user that neither the configuration nor the ledger knows is an error. Leaves to others: the sums
+//! (`ledger::query`).
 
 use std::process::ExitCode;
 use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
+use gateway::config::{Config, nearest};
 use gateway::settings::duration;
 use gateway::users::UserName;
 use jiff::civil::Date;
@@ -21,9 +23,10 @@ use super::{Context, print, print_json, table};
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// What makes one row.
-    #[arg(long, value_enum, default_value_t = By::User)]
-    by: By,
+    /// What the flows of one row have in common: several, separated by commas, make a row for each
+    /// combination. The ledger does not record the listener; the log does.
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "user")]
+    by: Vec<By>,
     /// What was counted at this moment or later: a day (2026-01-31, UTC), a moment (2026-01-31T12:00:00Z), or
     /// how long ago (36h).
     #[arg(long, value_name = "WHEN")]
@@ -53,6 +56,8 @@ pub(crate) struct Options {
 enum By {
     User,
     Host,
+    Port,
+    Protocol,
     Class,
     Hour,
     Day,
@@ -79,6 +84,8 @@ impl By {
         match self {
             By::User => GroupBy::User,
             By::Host => GroupBy::Host,
+            By::Port => GroupBy::Port,
+            By::Protocol => GroupBy::Protocol,
             By::Class => GroupBy::Class,
             By::Hour => GroupBy::Hour,
             By::Day => GroupBy::Day,
@@ -90,6 +97,8 @@ impl By {
         match self {
             By::User => "user",
             By::Host => "host",
+            By::Port => "port",
+            By::Protocol => "protocol",
             By::Class => "class",
             By::Hour => "hour",
             By::Day => "day",
@@ -109,16 +118,46 @@ pub(crate) fn run(context: &Context, options: &Options) -> anyhow::Result<ExitCo
         class: options.class.map(Class::from),
     };
     let usage = Usage::open(&config.ledger.directory)?;
-    let answer = usage.rows(&filter, options.by.group())?;
+    if let Some(user) = &filter.user {
+        check_user(user, &config, &usage)?;
+    }
+    let by = keys(&options.by);
+    let answer = usage.rows(&filter, &by.iter().map(|key| key.group()).collect::<Vec<_>>())?;
     let total = usage.total(&filter)?;
     if options.json {
-        print_json(&as_json(options.by, &answer, &total))?;
+        print_json(&as_json(&by, &answer, &total))?;
     } else if options.csv {
-        print(&as_csv(options.by, &answer.rows))?;
+        print(&as_csv(&by, &answer.rows))?;
     } else {
-        print(&as_table(options.by, &answer, &total))?;
+        print(&as_table(&by, &answer, &total))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The keys, each once: a second column would say the same.
+fn keys(by: &[By]) -> Vec<By> {
+    let mut keys = Vec::new();
+    for key in by {
+        if !keys.contains(key) {
+            keys.push(*key);
+        }
+    }
+    keys
+}
+
+/// Checks that the configuration has the user, or the ledger from a time when it had.
+fn check_user(user: &str, config: &Config, usage: &Usage) -> anyhow::Result<()> {
+    if config.user(user).is_some() {
+        return Ok(());
+    }
+    let mut known = usage.users()?;
+    if known.contains(user) {
+        return Ok(());
+    }
+    known.extend(config.users.iter().map(|user| user.name.to_string()));
+    let known: Vec<&str> = known.iter().map(String::as_str).collect();
+    let hint = nearest(user, &known).map_or(String::new(), |name| format!(": did you mean `{name}`?"));
+    anyhow::bail!("there is no user `{user}`, and the ledger has had none{hint}")
 }
 
 /// A moment as people write it.
@@ -183,13 +222,15 @@ fn nanos(moment: Timestamp) -> Option<WallNanos> {
     u64::try_from(moment.as_nanosecond()).ok().map(WallNanos)
 }
 
-fn as_table(by: By, answer: &Answer, total: &Row) -> String {
+fn as_table(by: &[By], answer: &Answer, total: &Row) -> String {
     let row = |row: &Row| {
         let both = row.up.saturating_add(row.down);
-        vec![row.key.clone(), row.flows.to_string(), bytes(row.up), bytes(row.down), bytes(both)]
+        let keys = (0..by.len()).map(|index| row.keys.get(index).cloned().unwrap_or_default());
+        keys.chain([row.flows.to_string(), bytes(row.up), bytes(row.down), bytes(both)]).collect()
     };
     let rows = answer.rows.iter().chain([total]).map(row).collect();
-    let mut text = table(&[by.as_str(), "flows", "up", "down", "both"], rows, &[1, 2, 3, 4]);
+    let header: Vec<&str> = names(by).chain(["flows", "up", "down", "both"]).collect();
+    let mut text = table(&header, rows, &[0, 1, 2, 3].map(|column| by.len() + column));
     if total.live > 0 {
         text.push_str(&format!("Bytes of {} flows that go on are counted in.\n", total.live));
     }
@@ -202,7 +243,11 @@ fn as_table(by: By, answer: &Answer, total: &Row) -> String {
     text
 }
 
-fn as_json(by: By, answer: &Answer, total: &Row) -> Value {
+fn names(by: &[By]) -> impl Iterator<Item = &'static str> {
+    by.iter().map(|key| key.as_str())
+}
+
+fn as_json(by: &[By], answer: &Answer, total: &Row) -> Value {
     let sums = |row: &Row| {
         json!({
             "flows": row.flows, "live": row.live, "up": row.up, "down": row.down,
@@ -211,18 +256,26 @@ fn as_json(by: By, answer: &Answer, total: &Row) -> Value {
     };
     let row = |row: &Row| {
         let mut value = sums(row);
-        value[by.as_str()] = json!(row.key);
+        for (key, text) in by.iter().zip(&row.keys) {
+            value[key.as_str()] = match key {
+                By::Port => json!(text.parse::<u16>().ok()),
+                By::Protocol if text.is_empty() => Value::Null,
+                _ => json!(text),
+            };
+        }
         value
     };
     let rows: Vec<Value> = answer.rows.iter().map(row).collect();
-    json!({ "by": by.as_str(), "rows": rows, "total": sums(total), "missing": answer.missing })
+    let by = names(by).collect::<Vec<_>>().join(",");
+    json!({ "by": by, "rows": rows, "total": sums(total), "missing": answer.missing })
 }
 
-fn as_csv(by: By, rows: &[Row]) -> String {
-    let mut text = format!("{},flows,up,down,live,uncertain_up,uncertain_down\r\n", by.as_str());
-    for Row { key, flows, live, up, down, uncertain_up, uncertain_down } in rows {
-        let key = field(key);
-        text.push_str(&format!("{key},{flows},{up},{down},{live},{uncertain_up},{uncertain_down}\r\n"));
+fn as_csv(by: &[By], rows: &[Row]) -> String {
+    let names = names(by).collect::<Vec<_>>().join(",");
+    let mut text = format!("{names},flows,up,down,live,uncertain_up,uncertain_down\r\n");
+    for Row { keys, flows, live, up, down, uncertain_up, uncertain_down } in rows {
+        let keys = keys.iter().map(|key| field(key)).collect::<Vec<_>>().join(",");
+        text.push_str(&format!("{keys},{flows},{up},{down},{live},{uncertain_up},{uncertain_down}\r\n"));
     }
     text
 }

@@ -129,7 +129,6 @@ fn usage_is_of_a_span_a_user_a_host_and_a_class() {
     check(&room, "--since 2026-01-01 --until 2026-01-01 --user ann", 1);
     check(&room, "--until 2026-01-01T00:00:00Z", 1);
     check(&room, "--since 2026-01-01T01:00:00+01:00", 3);
-    check(&room, "--user nobody", 0);
     check(&room, "--class external", 3);
     check(&room, "--class internal --user ann", 1);
     check(&room, "--host github.com", 2);
@@ -139,8 +138,56 @@ fn usage_is_of_a_span_a_user_a_host_and_a_class() {
     check(&room, "--until 2025-12-31 --host github.com", 0);
     let incomplete = room.run("usage --by host").out;
     assert!(incomplete.contains("Incomplete: of 2025-12 only sums"), "{incomplete}");
+}
+
+#[test]
+fn usage_of_several_keys_has_a_row_for_each_combination() {
+    let room = some();
+    let by_both = "\
+user   host                flows       up     down     both
+ci     github.com              2  1.23 GB  45.6 kB  1.23 GB
+ann    db.corp                 1    100 B    200 B    300 B
+ann    =cmd|' /C calc'!A0      1      0 B      1 B      1 B
+total                          4  1.23 GB  45.8 kB  1.23 GB
+";
+    assert_eq!(room.run("usage --by user,host").out, by_both);
+    assert_eq!(room.run("usage --by user --by host,user").out, by_both, "each key once");
+    let csv = "month,user,flows,up,down,live,uncertain_up,uncertain_down\r\n\
+               2025-12,ci,1,5,7,0,0,0\r\n\
+               2026-01,ci,1,1230000000,45600,0,0,0\r\n\
+               2026-01,ann,2,100,201,0,0,0\r\n";
+    assert_eq!(room.run("usage --by month,user --csv").out, csv);
+    let (code, value) = room.json("usage --by port,protocol --json");
+    assert_eq!((code, &value["by"]), (0, &json!("port,protocol")));
+    let row = &value["rows"][0];
+    assert_eq!(
+        (&row["port"], &row["protocol"], &row["flows"]),
+        (&json!(443), &json!("http_connect"), &json!(4))
+    );
+    check_runs(
+        &room,
+        &[("usage --by listener", 2, "invalid value 'listener'"), ("usage --help", 0, "listener")],
+    );
+}
+
+#[test]
+fn usage_of_an_unknown_user_is_an_error_that_names_who_may_be_meant() {
+    let room = some();
+    room.write(
+        "tollgate.toml",
+        "[[user]]\nname = \"idle\"\nfrom = [\"192.0.2.0/24\"]\nallow = [\"a.example\"]\n",
+    );
     let none = "user   flows   up  down  both\ntotal      0  0 B   0 B   0 B\n";
-    assert_eq!(room.run("usage --user nobody").out, none);
+    assert_eq!(room.run("usage --user idle").out, none, "configured, and without any usage");
+    check_runs(
+        &room,
+        &[
+            ("usage --user ann", 0, "total      2"),
+            ("usage --user nobody", 1, "there is no user `nobody`"),
+            ("usage --user idel", 1, "did you mean `idle`?"),
+            ("usage --user anm --json", 1, "did you mean `ann`?"),
+        ],
+    );
 }
 
 #[test]

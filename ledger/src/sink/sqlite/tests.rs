@@ -44,7 +44,7 @@ impl Store {
         let usage = Usage::open(self.directory.path()).unwrap();
         let total = usage.total(&Filter::default()).unwrap();
         let applied = usage.applied.first().map_or(0, |(_, lsn)| lsn.cast_unsigned());
-        let rows = usage.rows(&Filter::default(), GroupBy::Host).unwrap().rows;
+        let rows = usage.rows(&Filter::default(), &[GroupBy::Host]).unwrap().rows;
         let sum = |of: fn(&UsageRow) -> u64| rows.iter().map(of).sum::<u64>();
         let details = (sum(|row| row.flows), sum(|row| row.up), sum(|row| row.down));
         assert_eq!(details, (total.flows, total.up, total.down), "details and rollups agree");
@@ -280,7 +280,7 @@ fn a_reader_delays_neither_the_checkpoint_nor_rows_nor_the_end() {
     assert_eq!(store.sink.checkpoint(), Ok(3));
     store.sink.seal().unwrap();
     assert_eq!(flows(&reader), 1, "the reader's moment stays");
-    assert_eq!(reader.rows(&Filter::default(), GroupBy::Host).unwrap().rows[0].flows, 1);
+    assert_eq!(reader.rows(&Filter::default(), &[GroupBy::Host]).unwrap().rows[0].flows, 1);
     assert_eq!(store.totals(), (3, 7, 3, 3));
 }
 

@@ -170,11 +170,11 @@ fn the_newest_months_are_kept_and_the_sums_of_all() {
     assert_eq!(kept, ["usage-202604.db", "usage-202605.db"]);
     let usage = Usage::open(store.directory.path()).unwrap();
     assert_eq!(usage.total(&Filter::default()).unwrap().up, 15);
-    let by_host = usage.rows(&Filter::default(), GroupBy::Host).unwrap();
+    let by_host = usage.rows(&Filter::default(), &[GroupBy::Host]).unwrap();
     assert_eq!((by_host.rows[0].up, by_host.missing), (12, vec!["2026-02".to_owned(), "2026-03".to_owned()]));
     let recent = Filter { since: Some(WallNanos(FEBRUARY + 2 * month)), ..Filter::default() };
-    assert!(usage.rows(&recent, GroupBy::Host).unwrap().missing.is_empty());
-    let by_user = usage.rows(&Filter::default(), GroupBy::User).unwrap();
+    assert!(usage.rows(&recent, &[GroupBy::Host]).unwrap().missing.is_empty());
+    let by_user = usage.rows(&Filter::default(), &[GroupBy::User]).unwrap();
     assert_eq!((by_user.rows[0].up, by_user.missing.len()), (15, 0));
     check_clean(&store);
     drop(usage);
@@ -188,7 +188,7 @@ fn the_newest_months_are_kept_and_the_sums_of_all() {
     store.sink.apply(1, 7, &[Entry::Final(record(7, FEBRUARY, 64))]).unwrap();
     let usage = Usage::open(store.directory.path()).unwrap();
     let february = Filter { until: Some(WallNanos(FEBRUARY + month / 2)), ..Filter::default() };
-    let by_host = usage.rows(&february, GroupBy::Host).unwrap();
+    let by_host = usage.rows(&february, &[GroupBy::Host]).unwrap();
     assert_eq!((by_host.rows[0].up, by_host.missing), (64, vec!["2026-02".to_owned()]));
     assert_eq!(usage.total(&february).unwrap().up, 65);
     check_clean(&store);
@@ -280,11 +280,12 @@ fn flows_of_version_1_are_moved_and_none_is_lost() {
         let mut sink = SqliteSink::open(directory.path(), 1, SinkSettings::default()).unwrap();
         assert_eq!(sink.applied_lsn(), Ok(None));
         let usage = Usage::open(directory.path()).unwrap();
-        let hosts = usage.rows(&Filter::default(), GroupBy::Host).unwrap().rows;
-        let hosts: Vec<_> = hosts.iter().map(|row| (row.key.as_str(), row.flows, row.up, row.down)).collect();
+        let hosts = usage.rows(&Filter::default(), &[GroupBy::Host]).unwrap().rows;
+        let hosts: Vec<_> =
+            hosts.iter().map(|row| (row.keys[0].as_str(), row.flows, row.up, row.down)).collect();
         assert_eq!(hosts, [("github.com", 2, 3, 30), ("db.corp", 1, 4, 20)]);
-        let days = usage.rows(&Filter::default(), GroupBy::Day).unwrap().rows;
-        let days: Vec<_> = days.iter().map(|row| (row.key.as_str(), row.flows, row.up)).collect();
+        let days = usage.rows(&Filter::default(), &[GroupBy::Day]).unwrap().rows;
+        let days: Vec<_> = days.iter().map(|row| (row.keys[0].as_str(), row.flows, row.up)).collect();
         assert_eq!(days, [("2026-01-31", 2, 3), ("2026-02-01", 1, 4)]);
         let flows = usage.flows(&Filter::default(), 9).unwrap();
         assert_eq!(flows[0].address.as_deref(), Some("10.20.0.7"));
@@ -415,4 +416,32 @@ fn rate_of_finals() {
     }
     let seconds = sys::clock::monotonic().since(began).as_secs_f64();
     println!("{:.0} finals a second", (BATCHES * BATCH) as f64 / seconds);
+}
+
+#[test]
+fn groups_are_in_the_order_of_their_first_key_then_of_the_second() {
+    let mut store = Store::new();
+    let flow = |id, user, host, down| {
+        let legs = Legs { client_tx: down, ..Legs::default() };
+        last(&Flow { id, user, host, legs, ..FLOW })
+    };
+    let flows = [
+        flow(1, "ann", "small", 1),
+        flow(2, "ci", "large", 60),
+        flow(3, "ann", "large", 50),
+        flow(4, "ci", "small", 2),
+        flow(5, "bob", "large", 55),
+    ];
+    store.sink.apply(1, 1, &flows).unwrap();
+    let usage = Usage::open(store.directory.path()).unwrap();
+    let order = |keys: &[GroupBy]| {
+        let rows = usage.rows(&Filter::default(), keys).unwrap().rows;
+        rows.iter().map(|row| row.keys.join(" ")).collect::<Vec<_>>()
+    };
+    let by_user = ["ci large", "ci small", "bob large", "ann large", "ann small"];
+    assert_eq!(order(&[GroupBy::User, GroupBy::Host]), by_user);
+    let by_month = ["1970-01 large", "1970-01 small"];
+    assert_eq!(order(&[GroupBy::Month, GroupBy::Host]), by_month);
+    let users: Vec<_> = usage.users().unwrap().into_iter().collect();
+    assert_eq!(users, ["ann", "bob", "ci"]);
 }

@@ -1,0 +1,98 @@
+//! Sums by what a flow's parts do not say themselves: its port and its protocol.
+//!
+//! Promises: what a flow had moved in hours before its last one counts under the port and protocol that its
+//! row has, whichever month that row is in; memory is bounded by the number of flows that lasted over the end
+//! of an hour. Leaves to others: everything that has its own columns (`details.rs`).
+
+use std::collections::HashMap;
+
+use rusqlite::{Connection, Row as SqlRow};
+
+use super::{Filter, GroupBy, Groups, QueryError, Usage, Window, condition, expression};
+use crate::sink::month::{HOUR_NS, Month};
+
+/// A flow's id as the database has it.
+type Id = [u8; 16];
+
+/// Port and protocol as texts.
+type Way = (String, String);
+
+/// The ways of the flows that have parts.
+#[derive(Default)]
+pub(super) struct Ways(HashMap<Id, Way>);
+
+impl Usage {
+    /// The ways of the flows that have parts in `window`, which begins in `first`.
+    pub(super) fn ways(&self, filter: &Filter, window: Window, first: Month) -> Result<Ways, QueryError> {
+        let mut ways = Ways::default();
+        let (months, parts) = (self.months()?, self.parts(""));
+        for (month, _) in months.range(first..) {
+            let Some(file) = self.month(*month)? else { continue };
+            if month.beginning_ns() <= window.last_ns {
+                filter.select(&file, &parts, window, |row| {
+                    ways.0.entry(row.get(0)?).or_default();
+                    Ok(())
+                })?;
+            }
+            ways.learn(&file, &format!("SELECT id, port, protocol FROM flow WHERE {}", self.is_visible()))?;
+        }
+        ways.learn(&self.connection, "SELECT id, port, protocol FROM live")?;
+        Ok(ways)
+    }
+
+    /// Adds the parts in the file of a month.
+    pub(super) fn add_parts(
+        &self,
+        file: &Connection,
+        filter: &Filter,
+        keys: &[GroupBy],
+        window: Window,
+        ways: &Ways,
+        groups: &mut Groups,
+    ) -> Result<(), QueryError> {
+        let columns: String = keys.iter().map(|key| format!(", {}", expression(*key, "at_ns"))).collect();
+        filter.select(file, &self.parts(&columns), window, |row| {
+            let unknown = Way::default();
+            let (port, protocol) = ways.0.get(&row.get::<_, Id>(0)?).unwrap_or(&unknown);
+            let key = |(index, key): (usize, &GroupBy)| match key {
+                GroupBy::Port => Ok(port.clone()),
+                GroupBy::Protocol => Ok(protocol.clone()),
+                _ => row.get(index + 3),
+            };
+            let keys = keys.iter().enumerate().map(key).collect::<rusqlite::Result<Vec<String>>>()?;
+            groups.sum(keys, [0, 0, row.get(1)?, row.get(2)?, 0, 0])
+        })
+    }
+
+    fn parts(&self, columns: &str) -> String {
+        format!(
+            "SELECT id, up, down {columns} FROM
+               (SELECT *, hour * {HOUR_NS} + {} AS at_ns, '' AS port, '' AS protocol FROM part)
+             WHERE {} AND {}",
+            HOUR_NS - 1,
+            self.is_visible(),
+            condition("at_ns")
+        )
+    }
+}
+
+impl Ways {
+    /// Takes over what the rows of `select` say of flows that have parts.
+    fn learn(&mut self, from: &Connection, select: &str) -> Result<(), QueryError> {
+        if self.0.is_empty() {
+            return Ok(());
+        }
+        let mut select = from.prepare(select)?;
+        let mut rows = select.query([])?;
+        while let Some(row) = rows.next()? {
+            if let Some(way) = self.0.get_mut(&row.get::<_, Id>(0)?) {
+                *way = way_of(row)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn way_of(row: &SqlRow<'_>) -> rusqlite::Result<Way> {
+    Ok((row.get::<_, i64>(1)?.to_string(), row.get(2)?))
+}
