@@ -133,6 +133,9 @@ impl Config {
         people::warn_of_bounds(&written, &mut report);
         warn_of_other_users(&gathered.origin, &written, &gathered.users_directory, &mut report);
         let policy = people::policy(&written, &mut report);
+        if let Some(policy) = &policy {
+            listeners::warn(&written, policy, &mut report);
+        }
         let findings = |diagnostics| Findings::new(&gathered.sources, diagnostics, &report.secrets);
         match policy {
             Some(policy) if report.errors.is_empty() => {

@@ -13,6 +13,7 @@ use super::read::{Optional, Placed, nearest};
 use super::report::{Diagnostic, Place, Report};
 use super::value::OwnAddress;
 use super::written::Written;
+use crate::judgement::Judgement;
 use crate::settings::{ListenerKind, ListenerTable};
 use crate::users::UserName;
 
@@ -69,6 +70,18 @@ pub(super) fn check(written: &Written, report: &mut Report) {
         } else if collide(written.admin.address, **address) {
             let title = format!("a listener on the address of [admin], {}", written.admin.address);
             report.error(Diagnostic::at(&address.place, title));
+        }
+    }
+}
+
+/// Warns of forward listeners whose connections are all denied.
+pub(super) fn warn(written: &Written, policy: &Policy, report: &mut Report) {
+    for listener in written.listeners.iter().filter(|listener| listener.kind == ListenerKind::Forward) {
+        let (Some(to), Some(name)) = (listener.to.written(), listener.user.written()) else { continue };
+        let Some(user) = policy.user(name) else { continue };
+        if let Err(refusal) = (Judgement { policy, user, target: &to.value }).judge_name() {
+            let title = format!("every connection of this listener is denied by the rules of `{}`", **name);
+            report.warning(Diagnostic::at(&to.place, title).help(refusal.text));
         }
     }
 }

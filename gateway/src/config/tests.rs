@@ -277,6 +277,28 @@ fn one_user_of_several_who_may_take_all_connections_is_a_warning() {
 }
 
 #[test]
+fn a_forward_listener_that_leads_nowhere_is_a_warning() {
+    let forward = |port: u16, to: &str| {
+        let address = format!("[[listener]]\naddress = \"127.0.0.1:{port}\"\n");
+        address + &format!("kind = \"forward\"\nto = \"{to}\"\nuser = \"ci\"\n")
+    };
+    let configuration = [
+        forward(4001, "db.corp:5432"),
+        forward(4002, "10.20.0.5:5432"),
+        forward(4003, "other.corp:5432"),
+        "[[user]]\nname = \"ci\"\nallow = [\"db.corp:5432\", \"10.20.0.0/16\"]\n".to_owned(),
+    ];
+    let files = Files::new(&[("tollgate.toml", &configuration.concat())]);
+    let warnings: Vec<_> = files.load().warnings.iter().collect();
+    let [warning] = &warnings[..] else { panic!("{warnings:?}") };
+    assert_eq!(
+        (warning.line, &*warning.message),
+        (Some(14), "every connection of this listener is denied by the rules of `ci`")
+    );
+    assert!(warning.help.as_ref().is_some_and(|help| help.contains("resolve_for_networks")), "{warning:?}");
+}
+
+#[test]
 fn findings_have_positions_for_programs() {
     let files =
         Files::new(&[("tollgate.toml", "# \u{e9}\n[limits]\nx = 1 # \u{e9}\nconnections = \"\u{e9}\"")]);
