@@ -1,20 +1,26 @@
 //! The first start: a gateway that nobody configured gets one user, so that it can be tried at once.
 //!
 //! Promises: only where there is neither a configuration file nor any user; the password is made here and
-//! exists nowhere else. Leaves to others: telling it, and loading the configuration again.
+//! exists nowhere else, unless it is kept in a file that its owner alone may read. Leaves to others: telling
+//! it, and loading the configuration again.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 use zeroize::Zeroizing;
 
-use super::{Credential, CredentialError, PasswordHash, UserFile, UserName, create, generate_password};
+use super::{
+    Credential, CredentialError, PasswordHash, UserFile, UserName, create, generate_password, quoted, replace,
+};
 use crate::config::{Config, ConfigErrors, FIRST_USER, Given, Origin};
 
 /// What the first user may reach: public addresses, which is all that such wide networks open, on the ports
 /// of the web, by any name.
 const FIRST_ALLOW: [&str; 4] = ["0.0.0.0/0:80", "0.0.0.0/0:443", "[::/0]:80", "[::/0]:443"];
+
+/// The file in the data directory where the password is kept that cannot be shown.
+const PASSWORD_FILE: &str = "first-user.curlrc";
 
 /// The user that the first start made.
 #[derive(Debug)]
@@ -25,6 +31,25 @@ pub struct FirstUser {
     pub password: Zeroizing<String>,
     /// The user file.
     pub path: PathBuf,
+}
+
+impl FirstUser {
+    /// Keeps the password in a file of `directory`, mode 0600, that `curl -K` reads: so it is in no argument
+    /// that others could see.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn keep(&self, directory: &Path) -> io::Result<PathBuf> {
+        let login = Zeroizing::new(format!("{}:{}", self.name, self.password.as_str()));
+        let text = Zeroizing::new(format!(
+            "# The first user of Tollgate, for `curl -K`. Delete this once the password is kept elsewhere.\n\
+             proxy-user = {}\n",
+            Zeroizing::new(quoted(&login)).as_str()
+        ));
+        let path = directory.join(PASSWORD_FILE);
+        replace(&path, &text)?;
+        Ok(path)
+    }
 }
 
 /// Makes the first user if there is no configuration file and no user; else changes nothing.

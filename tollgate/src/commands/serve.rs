@@ -4,8 +4,9 @@
 //! and Ctrl-C drain, a second one ends the patience; what is printed at the start is all that a newcomer
 //! needs. Leaves to others: everything that happens on the way of a connection (`gateway`).
 
-use std::io::Write;
-use std::net::SocketAddr;
+mod first;
+
+use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,10 +17,11 @@ use gateway::config::{Config, Given, Ingress};
 use gateway::log::{Level, Value};
 use gateway::server::Gateway;
 use gateway::settings::OnFailure;
-use gateway::users::{FirstUser, first_start};
+use gateway::users::first_start;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
+use self::first::Handover;
 use super::{Context, doctor};
 use crate::control::Control;
 use crate::voice::Voice;
@@ -52,11 +54,11 @@ pub(crate) fn run(context: &Context, options: Options) -> anyhow::Result<ExitCod
     // The limit of 1,024 that many systems start with is 500 tunnels.
     let _ = sys::limits::raise_descriptors();
     let mut given = Given { allow: options.allow, ..context.given()? };
-    let first = first_start(&given)?;
+    let is_terminal = std::io::stdout().is_terminal();
+    let first = first_start(&given)?.map(|user| Handover::prepare(user, is_terminal)).transpose()?;
     let started = start(&given);
     if let (Err(_), Some(first)) = (&started, &first) {
-        // Its password was never shown: the next start makes the user anew.
-        let _ = std::fs::remove_file(&first.path);
+        first.undo();
     }
     let Started { mut gateway, admin, outlook } = started?;
     // Whoever started us may not read what we say; that is no reason to stop.
@@ -172,7 +174,7 @@ fn end(gateway: Gateway, admin: Admin, events: &Events, voice: &Voice) -> anyhow
     Ok(ExitCode::SUCCESS)
 }
 
-fn greet(gateway: &Gateway, admin: &Admin, outlook: &str, first: Option<&FirstUser>) -> std::io::Result<()> {
+fn greet(gateway: &Gateway, admin: &Admin, outlook: &str, first: Option<&Handover>) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
     let config = gateway.config();
     writeln!(out, "tollgate {VERSION}")?;
@@ -193,7 +195,7 @@ fn greet(gateway: &Gateway, admin: &Admin, outlook: &str, first: Option<&FirstUs
     greet_ledger(&mut out, gateway)?;
     if let Some(first) = first {
         let proxy = gateway.listening().values().copied().next().unwrap_or(config.admin.address);
-        greet_first(&mut out, first, proxy)?;
+        first.tell(&mut out, proxy)?;
     }
     out.flush()
 }
@@ -241,11 +243,4 @@ fn medium(promise: &ledger::Promise) -> &'static str {
         }
         (false, _) => "on a disk: no tmpfs has room, so counting may wait for the disk",
     }
-}
-
-fn greet_first(out: &mut impl Write, first: &FirstUser, proxy: SocketAddr) -> std::io::Result<()> {
-    let FirstUser { name, password, path } = first;
-    writeln!(out, "\nMade the user `{name}` ({}). The password is shown this once. Try:", path.display())?;
-    writeln!(out, "\n  curl -x http://{name}:{}@{proxy} https://example.com/\n", password.as_str())?;
-    writeln!(out, "and then: tollgate usage")
 }

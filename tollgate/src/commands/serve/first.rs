@@ -1,0 +1,132 @@
+//! How the password of the first user is handed over: shown to a terminal, else kept in a file.
+//!
+//! Promises: what goes to a pipe, a file or the system's journal has no secret in it; where the start fails
+//! nothing stays, and the next one makes the user anew. Leaves to others: making the user
+//! (`gateway::users::first_start`).
+
+use std::fs;
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use gateway::users::FirstUser;
+
+/// See the file's header.
+pub(super) struct Handover {
+    user: FirstUser,
+    /// Where the password is kept; none if it is to be shown.
+    file: Option<PathBuf>,
+}
+
+impl Handover {
+    /// Keeps the password of `user`, unless standard output is a terminal and it can be shown.
+    ///
+    /// # Errors
+    /// The file cannot be written; then there is no user either.
+    pub(super) fn prepare(user: FirstUser, is_terminal: bool) -> anyhow::Result<Handover> {
+        let mut handover = Handover { user, file: None };
+        if !is_terminal {
+            // Users stand in a directory of the data directory.
+            let data = handover.user.path.ancestors().nth(2).unwrap_or(Path::new(""));
+            let kept = handover.user.keep(data).inspect_err(|_| handover.undo());
+            handover.file = Some(kept.with_context(|| {
+                format!("cannot keep the password of the first user in {}", data.display())
+            })?);
+        }
+        Ok(handover)
+    }
+
+    /// Takes the user back, whose password was not told.
+    pub(super) fn undo(&self) {
+        // What cannot be removed is told of by the next start, which finds a user.
+        let _ = fs::remove_file(&self.user.path);
+        if let Some(file) = &self.file {
+            let _ = fs::remove_file(file);
+        }
+    }
+
+    /// Tells of the user, and how to try it.
+    pub(super) fn tell(&self, out: &mut impl Write, proxy: SocketAddr) -> io::Result<()> {
+        let FirstUser { name, password, path } = &self.user;
+        write!(out, "\nMade the user `{name}` ({}). ", path.display())?;
+        match &self.file {
+            None => {
+                writeln!(out, "The password is shown this once. Try:")?;
+                writeln!(
+                    out,
+                    "\n  curl -x http://{name}:{}@{proxy} https://example.com/\n",
+                    password.as_str()
+                )?;
+            }
+            Some(file) => {
+                let file = file.display();
+                writeln!(out, "The password is in {file}, which its owner alone may read. Try:")?;
+                writeln!(out, "\n  curl -K {file} -x http://{proxy} https://example.com/\n")?;
+            }
+        }
+        writeln!(out, "and then: tollgate usage")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use tempfile::TempDir;
+
+    use super::*;
+
+    const PASSWORD: &str = "0123456789abcdefghjk";
+
+    /// A user as the first start makes it, with its file.
+    fn user() -> (TempDir, FirstUser) {
+        let data = tempfile::tempdir().unwrap();
+        let path = data.path().join("users.d/me.toml");
+        fs::create_dir(path.parent().unwrap()).unwrap();
+        fs::write(&path, "").unwrap();
+        let password = PASSWORD.to_owned().into();
+        (data, FirstUser { name: "me".parse().unwrap(), password, path })
+    }
+
+    fn told(handover: &Handover) -> String {
+        let mut out = Vec::new();
+        handover.tell(&mut out, "127.0.0.1:3128".parse().unwrap()).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    /// The password of the first user stood in a line of standard output, which a service manager writes into
+    /// its journal, for all who may read that, and for good.
+    #[test]
+    fn what_is_no_terminal_gets_the_name_of_a_file() {
+        let (data, user) = user();
+        let handover = Handover::prepare(user, false).unwrap();
+        let file = data.path().join("first-user.curlrc");
+        let text = told(&handover);
+        assert!(!text.contains(PASSWORD), "{text}");
+        assert!(text.contains(&format!("curl -K {} -x http://127.0.0.1:3128 ", file.display())), "{text}");
+        assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+        let kept = fs::read_to_string(&file).unwrap();
+        assert!(kept.ends_with(&format!("\nproxy-user = \"me:{PASSWORD}\"\n")), "{kept}");
+        handover.undo();
+        assert!(!file.exists() && fs::read_dir(data.path().join("users.d")).unwrap().next().is_none());
+    }
+
+    #[test]
+    fn a_terminal_is_shown_the_password_and_no_file_has_it() {
+        let (data, user) = user();
+        let handover = Handover::prepare(user, true).unwrap();
+        assert!(told(&handover).contains(&format!("curl -x http://me:{PASSWORD}@127.0.0.1:3128 ")));
+        assert!(!data.path().join("first-user.curlrc").exists());
+    }
+
+    #[test]
+    fn a_password_that_cannot_be_kept_makes_no_user() {
+        let (data, user) = user();
+        let path = user.path.clone();
+        fs::create_dir(data.path().join("first-user.curlrc")).unwrap();
+        let error = Handover::prepare(user, false).err().unwrap();
+        assert!(error.to_string().starts_with("cannot keep the password of the first user in "), "{error}");
+        assert!(!path.exists());
+    }
+}
