@@ -81,7 +81,8 @@ impl Authenticator {
         Authenticator { shared, flights: RefCell::default() }
     }
 
-    /// The user to whom the address belongs; a disabled user's addresses are nobody's.
+    /// The user to whom the address belongs; a disabled user's addresses are nobody's, also where a network
+    /// of another user is around them.
     #[expect(
         clippy::wrong_self_convention,
         reason = "it makes no authenticator: the user is from that source"

@@ -300,7 +300,7 @@ settings! {
         token: Optional<TokenHash> = none;
         /// Networks whose connections are this user's if they present no credentials. Credentials come first:
         /// a client that presents some is the user that they prove, and wrong ones are refused from these
-        /// networks too.
+        /// networks too. Where networks of two users nest, the smaller one decides.
         from: Vec<Placed<IpNet>> = [];
         /// Where the user may go: destinations as in `[destinations.NAME]`, and `@NAME` for such a set. What
         /// nothing allows is denied. A network matches addresses, and the addresses of a name that another

@@ -1,8 +1,10 @@
 //! What is worked out once for each configuration, so that recognising a client is a lookup.
 //!
-//! Promises: immutable, shared by all threads. Leaves to others: names (the policy's own table) and that no
-//! address belongs to two users (`config`).
+//! Promises: immutable, shared by all threads; where source networks nest, an address belongs to the user of
+//! the smallest one that holds it. Leaves to others: names (the policy's own table) and that no network
+//! belongs to two users (`config`).
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
@@ -15,7 +17,8 @@ use crate::users::{Argon2Cost, Credential, PasswordHash};
 
 /// See the file's header.
 pub struct Roster {
-    /// Source networks by their first address, none inside another. IPv4 sorts before IPv6.
+    /// Source networks by their first address, an enclosing one before those inside it. IPv4 sorts before
+    /// IPv6.
     sources: Box<[Source]>,
     /// A hash of each cost that users' passwords have. A check makes one of every cost, so that its time does
     /// not tell whose it is, nor whether there is such a user.
@@ -26,6 +29,8 @@ struct Source {
     first: IpAddr,
     last: IpAddr,
     user: UserIndex,
+    /// The position of the smallest network around this one.
+    around: Option<usize>,
 }
 
 impl Roster {
@@ -33,11 +38,22 @@ impl Roster {
     pub fn new(users: &[User]) -> Roster {
         let networks = users.iter().flat_map(|user| user.from.iter().map(|network| (network, user.index)));
         let mut sources: Vec<Source> = networks
-            .map(|(network, user)| Source { first: network.network(), last: network.broadcast(), user })
+            .map(|(network, user)| Source {
+                first: network.network(),
+                last: network.broadcast(),
+                user,
+                around: None,
+            })
             .collect();
-        // The wider network comes first, and swallows those inside it: they are the same user's.
-        sources.sort_by(|a, b| (a.first, b.last).cmp(&(b.first, a.last)));
-        sources.dedup_by(|inner, outer| inner.first <= outer.last);
+        sources.sort_by_key(|source| (source.first, Reverse(source.last)));
+        // Networks are nested or apart, so the one around the next is the one before it, or around that.
+        for next in 1..sources.len() {
+            let mut around = Some(next - 1);
+            while let Some(outer) = around.filter(|&outer| sources[outer].last < sources[next].first) {
+                around = sources[outer].around;
+            }
+            sources[next].around = around;
+        }
         let passwords = users.iter().filter_map(|user| match &user.credential {
             Some(Credential::Password(hash)) => Some(hash),
             _ => None,
@@ -50,8 +66,12 @@ impl Roster {
     pub(super) fn user_at(&self, address: IpAddr) -> Option<UserIndex> {
         let address = address.to_canonical();
         let after = self.sources.partition_point(|source| source.first <= address);
-        let source = self.sources[..after].last()?;
-        (address <= source.last).then_some(source.user)
+        let mut source = self.sources.get(after.checked_sub(1)?)?;
+        // As many steps as networks can nest: one for each length of a prefix.
+        while source.last < address {
+            source = &self.sources[source.around?];
+        }
+        Some(source.user)
     }
 
     /// A hash of each cost; none if nobody has a password.

@@ -381,3 +381,39 @@ fn source_addresses() {
     check_source(&House::new(&user("x", "from = [\"0.0.0.0/0\"]\n")), "2001:db8::1", "");
     check_source(&House::new(&user("x", &token())), "203.0.113.9", "");
 }
+
+#[test]
+fn the_smallest_network_around_an_address_decides() {
+    let house = House::new(
+        &[
+            user("all", "from = [\"0.0.0.0/0\", \"::/0\", \"10.1.2.0/24\"]\n"),
+            user("site", "from = [\"10.0.0.0/8\", \"2001:db8::/32\"]\n"),
+            user("floor", "from = [\"10.1.0.0/16\", \"10.255.0.0/16\"]\n"),
+            user("gone", "from = [\"10.1.3.0/24\", \"10.1.3.4/32\"]\ndisabled = true\n"),
+            user("host", "from = [\"10.1.3.5/32\", \"2001:db8::1/128\"]\n"),
+        ]
+        .concat(),
+    );
+    for (source, expected) in [
+        ("0.0.0.0", "all"),
+        ("9.255.255.255", "all"),
+        ("10.0.0.0", "site"),
+        ("10.1.0.0", "floor"),
+        ("10.1.2.255", "all"),
+        ("10.1.3.0", ""),
+        ("10.1.3.4", ""),
+        ("10.1.3.5", "host"),
+        ("10.1.3.6", ""),
+        ("10.1.4.0", "floor"),
+        ("10.2.0.0", "site"),
+        ("10.255.255.255", "floor"),
+        ("11.0.0.0", "all"),
+        ("255.255.255.255", "all"),
+        ("2001:db8::1", "host"),
+        ("2001:db8::2", "site"),
+        ("2001:db9::", "all"),
+        ("::", "all"),
+    ] {
+        check_source(&house, source, expected);
+    }
+}

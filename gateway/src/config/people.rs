@@ -34,7 +34,7 @@ pub struct User {
     pub index: UserIndex,
     /// A password or token; none for who is known by the source address, or by a forward listener, alone.
     pub credential: Option<Credential>,
-    /// Source networks: no address is in networks of two users.
+    /// Source networks. An address is the user's in whose network it lies that is the smallest.
     pub from: Vec<IpNet>,
     /// Destinations allowed, as rules print themselves.
     pub allow: Vec<String>,
@@ -203,26 +203,22 @@ fn check_costs(users: &[WrittenUser], report: &mut Report) {
     }
 }
 
-/// An address must not be in networks of two users. Networks are nested or apart, so in their order only the
-/// enclosing ones need to be kept.
+/// Where networks of two users nest, the innermost decides; the same network cannot be two users'.
 fn check_sources(users: &[WrittenUser], report: &mut Report) {
-    let mut networks: Vec<(&Placed<IpNet>, &WrittenUser)> =
-        users.iter().flat_map(|user| user.table.from.iter().map(move |network| (network, user))).collect();
-    networks.sort_by_key(|(network, _)| (network.network(), network.prefix_len()));
-    let mut enclosing: Vec<(&Placed<IpNet>, &WrittenUser)> = Vec::new();
-    for (network, user) in networks {
-        while enclosing.last().is_some_and(|(outer, _)| !outer.contains(&network.value)) {
-            enclosing.pop();
+    let mut seen: HashMap<IpNet, (&Placed<IpNet>, &WrittenUser)> = HashMap::new();
+    for user in users {
+        for network in &user.table.from {
+            let (first, other) = *seen.entry(network.value).or_insert((network, user));
+            if other.name != user.name {
+                let title =
+                    format!("`from` of users `{}` and `{}` has the same network", other.name, user.name);
+                report.error(
+                    Diagnostic::at(&network.place, title)
+                        .label(format!("a client from {} could be either", network.value))
+                        .other(&first.place, format!("`{}`", other.name)),
+                );
+            }
         }
-        if let Some((outer, other)) = enclosing.iter().rev().find(|(_, other)| other.name != user.name) {
-            let title = format!("`from` of users `{}` and `{}` overlap", other.name, user.name);
-            report.error(
-                Diagnostic::at(&network.place, title)
-                    .label(format!("who comes from {} could be either", network.value))
-                    .other(&outer.place, format!("`{}`", other.name)),
-            );
-        }
-        enclosing.push((network, user));
     }
 }
 

@@ -211,8 +211,9 @@ fn a_draft_is_checked_as_if_it_were_written() {
     };
     let config = draft("new.toml", "from = [\"192.0.2.0/24\"]").unwrap();
     assert!(config.user("new").is_some() && config.user("ci").is_some());
-    let errors = draft("new.toml", "from = [\"10.1.0.0/16\"]").unwrap_err().to_string();
-    assert!(errors.starts_with("error: `from` of users `ci` and `new` overlap\n"), "{errors}");
+    assert!(draft("new.toml", "from = [\"10.1.0.0/16\"]").is_ok(), "the smaller network wins");
+    let errors = draft("new.toml", "from = [\"10.0.0.0/8\"]").unwrap_err().to_string();
+    assert!(errors.starts_with("error: `from` of users `ci` and `new` has the same network\n"), "{errors}");
     let config = draft("ci.toml", "from = [\"10.1.0.0/16\"]").unwrap();
     assert_eq!(
         config.user("ci").unwrap().from,

@@ -121,7 +121,11 @@ fn what_would_be_wrong_is_not_written() {
         &room,
         &[
             ("user add ci --allow @crop", 1, "did you mean `corp`?"),
-            ("user add ci --allow @corp --from 10.1.0.0/16", 1, "`from` of users `apps` and `ci` overlap"),
+            (
+                "user add ci --allow @corp --from 10.0.0.0/8",
+                1,
+                "`from` of users `apps` and `ci` has the same network",
+            ),
             ("user add ci --allow @corp --connections 0", 1, "out of bounds: from 1 to 1_000_000"),
         ],
     );
