@@ -61,8 +61,9 @@ pub struct Given {
     /// At a reload, what [`Config::file`] said: if that file is gone or empty now, this is an error, and no
     /// reason to run by the defaults. Whoever writes it may be about to.
     pub running: Option<PathBuf>,
-    /// A user file that is not written yet, or not written like this: its path and its text.
-    pub draft: Option<(PathBuf, String)>,
+    /// A user file that is not written yet, or not written like this: its path and its text; without a text
+    /// it is read as if it were gone.
+    pub draft: Option<(PathBuf, Option<String>)>,
 }
 
 /// Where a configuration comes from.

@@ -160,6 +160,15 @@ pub fn replace(path: &Path, text: &str) -> io::Result<()> {
     write_whole(path, text, |temporary| fs::rename(temporary, path))
 }
 
+/// Takes a user's file away.
+///
+/// # Errors
+/// Whatever the file system says.
+pub fn remove(path: &Path) -> io::Result<()> {
+    fs::remove_file(path)?;
+    sync_directory(path)
+}
+
 /// Whether and where an edit belongs into a file.
 #[derive(Clone, Copy, Debug)]
 pub enum Edit<'a> {
@@ -231,7 +240,13 @@ fn write_whole(path: &Path, text: &str, publish: impl FnOnce(&Path) -> io::Resul
         let _ = fs::remove_file(&temporary);
     }
     written?;
-    File::open(directory)?.sync_all()
+    sync_directory(path)
+}
+
+/// Makes what happened to the name `path` outlast a power failure.
+fn sync_directory(path: &Path) -> io::Result<()> {
+    let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
+    File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
 }
 
 fn write_temporary(temporary: &Path, directory: &Path, text: &str) -> io::Result<()> {
@@ -292,6 +307,10 @@ mod tests {
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         // Neither success nor failure leaves anything behind.
         assert_eq!(fs::read_dir(&users).unwrap().count(), 1);
+
+        remove(&path).unwrap();
+        assert_eq!(fs::read_dir(&users).unwrap().count(), 0);
+        assert_eq!(remove(&path).unwrap_err().kind(), io::ErrorKind::NotFound);
     }
 
     #[test]

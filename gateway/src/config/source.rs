@@ -55,14 +55,18 @@ pub(super) fn gather(given: &Given, default_data: &Path, report: &mut Report) ->
 }
 
 impl Gathered {
-    fn read_users(&mut self, draft: Option<&(PathBuf, String)>, report: &mut Report) {
+    fn read_users(&mut self, draft: Option<&(PathBuf, Option<String>)>, report: &mut Report) {
         let mut paths = match user_files(&self.users_directory) {
             Ok(paths) => paths,
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
             Err(error) => return report.error(unreadable(&self.users_directory, &error)),
         };
-        if let Some((path, _)) = draft.filter(|(path, _)| !paths.contains(path)) {
-            paths.push(path.clone());
+        if let Some((draft, text)) = draft {
+            match text {
+                Some(_) if !paths.contains(draft) => paths.push(draft.clone()),
+                Some(_) => {}
+                None => paths.retain(|path| path != draft),
+            }
         }
         for path in paths {
             let name = match user_name(&path) {
@@ -74,7 +78,7 @@ impl Gathered {
                 }
             };
             let text = match draft {
-                Some((draft, text)) if *draft == path => Ok(text.clone()),
+                Some((draft, Some(text))) if *draft == path => Ok(text.clone()),
                 _ => read_bounded(&path, USER_FILE_BYTES_MAX),
             };
             match text {

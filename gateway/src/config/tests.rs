@@ -206,7 +206,7 @@ fn destinations_of_the_command_line_go_to_the_first_user() {
 fn a_draft_is_checked_as_if_it_were_written() {
     let files = Files::new(&[("tollgate.toml", ""), ("users.d/ci.toml", "from = [\"10.0.0.0/8\"]")]);
     let draft = |name: &str, text: &str| {
-        let draft = Some((files.path("users.d").join(name), text.to_owned()));
+        let draft = Some((files.path("users.d").join(name), Some(text.to_owned())));
         Config::load(&Given { draft, ..files.given() })
     };
     let config = draft("new.toml", "from = [\"192.0.2.0/24\"]").unwrap();
@@ -221,6 +221,8 @@ fn a_draft_is_checked_as_if_it_were_written() {
         "the draft replaces the file"
     );
     assert!(!files.path("users.d/new.toml").exists());
+    let gone = Some((files.path("users.d/ci.toml"), None));
+    assert!(Config::load(&Given { draft: gone, ..files.given() }).unwrap().users.is_empty());
 }
 
 #[test]
@@ -388,7 +390,7 @@ proptest::proptest! {
     fn no_text_is_too_broken_to_be_explained(pieces in proptest::collection::vec(0..PIECES.len(), 0..40)) {
         let text: String = pieces.into_iter().map(|piece| PIECES[piece]).collect();
         let files = Files::new(&[("tollgate.toml", &text)]);
-        let draft = Some((files.path("users.d/ci.toml"), text.clone()));
+        let draft = Some((files.path("users.d/ci.toml"), Some(text.clone())));
         if let Err(errors) = Config::load(&Given { draft, ..files.given() }) {
             proptest::prop_assert!(!errors.to_string().is_empty());
             for finding in errors.0.iter() {

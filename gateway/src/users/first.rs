@@ -111,7 +111,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("tollgate.toml");
         std::fs::write(&path, "").unwrap();
-        let draft = Some((directory.path().join("users.d/me.toml"), first_file().to_toml()));
+        let draft = Some((directory.path().join("users.d/me.toml"), Some(first_file().to_toml())));
         let config = Config::load(&Given { path: Some(path), draft, ..Given::default() }).unwrap();
         let me = config.user(FIRST_USER).unwrap().index;
         let may = |address: &str, port: u16| {

@@ -1,8 +1,11 @@
 //! `tollgate user`: users and their files.
 //!
-//! Promises: a file is written only if the configuration is right with it; a secret is printed once, when it
-//! is made, and kept as a hash only. Leaves to others: the files (`gateway::users`), the checks
-//! (`gateway::config`), and telling a running gateway (`reload`).
+//! Promises: a file is written or removed only if the configuration is right with that; a secret is printed
+//! once, when it is made, and kept as a hash only; what cannot be taken back is asked before. Leaves to
+//! others: the files (`gateway::users`), the checks (`gateway::config`), and telling a running gateway
+//! (`reload`).
+
+mod consent;
 
 use std::io::{self, BufRead, IsTerminal, Read};
 use std::path::{Path, PathBuf};
@@ -19,6 +22,7 @@ use policy::rules::Rule;
 use serde_json::{Value, json};
 use zeroize::Zeroizing;
 
+use self::consent::Consent;
 use super::{Context, print, print_json, table};
 
 #[derive(Subcommand)]
@@ -36,12 +40,27 @@ pub(crate) enum Command {
         /// The user.
         name: UserName,
     },
+    /// Admit a user again, who was disabled, from the next reload on.
+    Enable {
+        /// The user.
+        name: UserName,
+    },
+    /// Take a user's file away, and cut off what they have open at the next reload. The ledger keeps what
+    /// they used.
+    Remove {
+        /// The user.
+        name: UserName,
+        #[command(flatten)]
+        consent: Consent,
+    },
     /// Give a user a new password or token. Without options a password is made and printed once.
     Passwd {
         /// The user.
         name: UserName,
         #[command(flatten)]
         secret: SecretOptions,
+        #[command(flatten)]
+        consent: Consent,
         /// Print for a program.
         #[arg(long)]
         json: bool,
@@ -90,7 +109,9 @@ pub(crate) fn run(context: &Context, command: &Command) -> anyhow::Result<ExitCo
         Command::Add(options) => add(context, options)?,
         Command::List { json } => list(&context.load()?, *json)?,
         Command::Disable { name } => disable(context, name)?,
-        Command::Passwd { name, secret, json } => passwd(context, name, secret, *json)?,
+        Command::Enable { name } => enable(context, name)?,
+        Command::Remove { name, consent } => remove(context, name, consent)?,
+        Command::Passwd { name, secret, consent, json } => passwd(context, name, secret, consent, *json)?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -114,17 +135,29 @@ fn add(context: &Context, options: &AddOptions) -> anyhow::Result<()> {
         connections: options.connections,
     };
     let path = users::path_of(&config.users_directory, name);
-    check_draft(given, &path, &file.to_toml())?;
+    check_draft(given, &path, Some(file.to_toml()))?;
     users::create(&config.users_directory, name, &file.to_toml())
         .with_context(|| format!("cannot write {}", path.display()))?;
     tell(&config, name, &path, secret.as_ref(), options.json)?;
     Ok(())
 }
 
-fn passwd(context: &Context, name: &UserName, options: &SecretOptions, json: bool) -> anyhow::Result<()> {
+fn passwd(
+    context: &Context,
+    name: &UserName,
+    options: &SecretOptions,
+    consent: &Consent,
+    json: bool,
+) -> anyhow::Result<()> {
     let given = context.given()?;
     let config = Config::load(&given)?;
     let user = known(&config, name)?;
+    if user.file.is_some() && matches!(user.credential, Some(Credential::Token(_))) && !options.token {
+        consent.ask(&format!(
+            "user `{name}` has a token, and what uses it is refused once a password takes its place \
+             (--token makes a new token)"
+        ))?;
+    }
     let secret = Secret::make(options)?;
     let key = secret.credential.key();
     let hash = users::quoted(&secret.credential.to_text());
@@ -145,12 +178,36 @@ fn passwd(context: &Context, name: &UserName, options: &SecretOptions, json: boo
 fn disable(context: &Context, name: &UserName) -> anyhow::Result<()> {
     let given = context.given()?;
     let config = Config::load(&given)?;
-    let user = known(&config, name)?;
-    let Some(path) = &user.file else {
-        bail!("user `{name}` stands in {}: write `disabled = true` there", place_of(&config, user));
-    };
+    let path = file_of(&config, name, "write `disabled = true` there")?;
     change(given, path, &[Edit::Set("disabled", "true")])?;
     let text = format!("user {name} is disabled, in {}\n{PICKED_UP}", path.display());
+    Ok(print(&text)?)
+}
+
+fn enable(context: &Context, name: &UserName) -> anyhow::Result<()> {
+    let given = context.given()?;
+    let config = Config::load(&given)?;
+    let path = file_of(&config, name, "remove `disabled = true` there")?;
+    change(given, path, &[Edit::Remove("disabled")])?;
+    let text = format!("user {name} is enabled, in {}\n{PICKED_UP}", path.display());
+    Ok(print(&text)?)
+}
+
+fn remove(context: &Context, name: &UserName, consent: &Consent) -> anyhow::Result<()> {
+    let given = context.given()?;
+    let config = Config::load(&given)?;
+    let path = file_of(&config, name, "remove the `[[user]]` table there")?;
+    check_draft(given, path, None)?;
+    consent.ask(&format!(
+        "{} goes for good, with the rules and the credential of user `{name}` \
+         (`tollgate user disable {name}` keeps them)",
+        path.display()
+    ))?;
+    users::remove(path).with_context(|| format!("cannot remove {}", path.display()))?;
+    let text = format!(
+        "user {name} is removed\n\
+         The ledger keeps what {name} used; another user of this name would go on with it.\n{PICKED_UP}"
+    );
     Ok(print(&text)?)
 }
 
@@ -216,22 +273,29 @@ fn known<'a>(config: &'a Config, name: &UserName) -> anyhow::Result<&'a User> {
     config.user(name).with_context(|| format!("there is no user `{name}`"))
 }
 
+/// The file of a user; else, for one who stands in the configuration, what to do there is the error.
+fn file_of<'a>(config: &'a Config, name: &UserName, instead: &str) -> anyhow::Result<&'a Path> {
+    let user = known(config, name)?;
+    let file = user.file.as_deref();
+    file.with_context(|| format!("user `{name}` stands in {}: {instead}", place_of(config, user)))
+}
+
 /// Edits a user file, if the configuration is right with the edit.
 fn change(given: Given, path: &Path, edits: &[Edit<'_>]) -> anyhow::Result<()> {
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     let text = users::edited(&text, edits)?;
-    check_draft(given, path, &text)?;
+    check_draft(given, path, Some(text.clone()))?;
     users::replace(path, &text).with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// The configuration was right before, so what is wrong now is the command's doing: exit code 1, not 78.
-fn check_draft(given: Given, path: &Path, text: &str) -> anyhow::Result<()> {
-    let draft = Some((path.to_owned(), text.to_owned()));
+fn check_draft(given: Given, path: &Path, text: Option<String>) -> anyhow::Result<()> {
+    let draft = Some((path.to_owned(), text));
     match Config::load(&Given { draft, ..given }) {
         Ok(_) => Ok(()),
         Err(ConfigErrors(findings)) => {
             let errors = findings.render(gateway::config::Severity::Error, false);
-            bail!("nothing was written, for this would be wrong:\n{errors}")
+            bail!("nothing was changed, for this would be wrong:\n{errors}")
         }
     }
 }

@@ -134,6 +134,8 @@ fn help_and_version_are_code_0() {
             ("--version", 0, concat!("tollgate ", env!("CARGO_PKG_VERSION"))),
             ("--help", 0, "Exit codes: 0 fine, 1 failed, 2 wrong usage, 78 wrong configuration."),
             ("user --help", 0, "disable"),
+            ("user --help", 0, "enable"),
+            ("user remove --help", 0, "--yes"),
             ("help explain", 0, "--to <HOST:PORT>"),
         ],
     );

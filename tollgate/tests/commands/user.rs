@@ -147,7 +147,14 @@ fn an_edit_keeps_what_a_person_wrote() {
     check_runs(&room, &[("user disable ci", 0, ""), ("user list", 0, "disabled")]);
     assert_eq!(room.read("users.d/ci.toml"), format!("{text}disabled = true\n"), "twice is once");
 
-    let run = room.run("user passwd ci");
+    let run = room.run("user enable ci");
+    assert!(run.out.starts_with("user ci is enabled, in users.d/ci.toml\n"), "{}{}", run.out, run.err);
+    assert_eq!(room.read("users.d/ci.toml"), text);
+    check_runs(&room, &[("user enable ci", 0, ""), ("user list", 0, "active")]);
+    assert_eq!(room.read("users.d/ci.toml"), text, "twice is once");
+    check_runs(&room, &[("user disable ci", 0, "")]);
+
+    let run = room.run("user passwd ci --yes");
     assert_eq!(run.code, 0, "{}", run.err);
     let edited = room.read("users.d/ci.toml");
     let hash: PasswordHash = value(&edited, "password").parse().unwrap();
@@ -170,7 +177,15 @@ fn a_user_of_the_configuration_is_left_to_its_author() {
         &[
             ("user add ci", 1, "user `ci` exists, in tollgate.toml"),
             ("user disable ci", 1, "user `ci` stands in tollgate.toml: write `disabled = true` there"),
+            ("user enable ci", 1, "user `ci` stands in tollgate.toml: remove `disabled = true` there"),
+            (
+                "user remove ci --yes",
+                1,
+                "user `ci` stands in tollgate.toml: remove the `[[user]]` table there",
+            ),
             ("user disable cu", 1, "there is no user `cu`"),
+            ("user enable cu", 1, "there is no user `cu`"),
+            ("user remove cu", 1, "there is no user `cu`"),
             ("user passwd cu", 1, "there is no user `cu`"),
         ],
     );
@@ -179,6 +194,64 @@ fn a_user_of_the_configuration_is_left_to_its_author() {
     let hash: PasswordHash = value(&run.out, "password").parse().unwrap();
     assert!(hash.verify(told(&run.out, "password: ").as_bytes()));
     assert_eq!(room.read("tollgate.toml"), text);
+}
+
+/// `user passwd` made a password user of a token user without a word, and what used the token was refused
+/// from the next reload on.
+#[test]
+fn a_token_is_not_replaced_by_a_password_unasked() {
+    let token = TokenHash::make("tgt_old").unwrap().to_text();
+    let text = format!("token = \"{token}\"\nallow = [\"a.example\"]\n");
+    let room = Room::new(&[("tollgate.toml", ""), ("users.d/ci.toml", &text)]);
+    check_runs(
+        &room,
+        &[
+            ("user passwd ci", 1, "nothing was changed: user `ci` has a token"),
+            ("user passwd ci --json", 1, "--yes does it without asking"),
+        ],
+    );
+    let run = room.run_with("user passwd ci --password-stdin", b"yes and no\n");
+    assert_eq!((run.code, run.out.as_str()), (1, ""), "a password is no answer");
+    assert_eq!(room.read("users.d/ci.toml"), text);
+    let run = room.run_with("user passwd ci --password-stdin --yes", b"correct horse\n");
+    assert_eq!(run.code, 0, "{}", run.err);
+    let text = room.read("users.d/ci.toml");
+    assert!(text.contains("password = ") && !text.contains("token"), "{text}");
+    // Of what has no token nothing is lost, and a new token in place of the old one was asked for by name.
+    check_runs(&room, &[("user passwd ci", 0, "password: "), ("user passwd ci --token", 0, "token: ")]);
+    check_runs(&room, &[("user passwd ci --token", 0, "token: ")]);
+}
+
+#[test]
+fn a_user_is_removed_with_consent_and_the_ledger_keeps_the_rest() {
+    let room = Room::new(&[
+        ("tollgate.toml", "[[listener]]\naddress = \"127.0.0.1:0\"\n"),
+        ("users.d/ci.toml", "from = [\"10.0.0.0/8\"]\nallow = [\"a.example\"]\n"),
+    ]);
+    check_runs(
+        &room,
+        &[
+            ("user remove ci", 1, "nothing was changed: users.d/ci.toml goes for good"),
+            ("check", 0, "1 user"),
+        ],
+    );
+    let run = room.run_with("user remove ci", b"y\n");
+    assert_eq!(run.code, 1, "a pipe is no terminal: {}", run.out);
+    let listener =
+        "[[listener]]\naddress = \"127.0.0.1:0\"\nkind = \"forward\"\nto = \"a.example:1\"\nuser = \"ci\"\n";
+    room.write("tollgate.toml", listener);
+    check_runs(&room, &[("user remove ci --yes", 1, "nothing was changed, for this would be wrong")]);
+    assert!(room.path("users.d/ci.toml").exists(), "a listener forwards for it");
+    room.write("tollgate.toml", "");
+    check_runs(
+        &room,
+        &[
+            ("user remove ci --yes", 0, "user ci is removed\nThe ledger keeps what ci used"),
+            ("user remove ci --yes", 1, "there is no user `ci`"),
+            ("user list", 0, ""),
+        ],
+    );
+    assert_eq!(fs::read_dir(room.path("users.d")).unwrap().count(), 0);
 }
 
 #[test]
