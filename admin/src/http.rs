@@ -2,8 +2,8 @@
 //!
 //! Guarantees: there are [`Bounds::connections_max`] connections at most, each for a bounded time; when there
 //! are as many, one that arrives replaces the oldest of the source that has most. So connections that ask
-//! slowly, or never, cost others no wait, and those of other sources cost them no connection. Leaves out: what
-//! is answered (`api.rs`), and parsing (hyper).
+//! slowly, or never, cost others no wait, and those of other sources cost them no connection. Leaves out:
+//! what is answered (`api.rs`), and parsing (hyper).
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv6Addr};

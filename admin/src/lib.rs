@@ -33,8 +33,10 @@ use crate::http::{BOUNDS, Bounds};
 /// # Errors
 /// The address cannot be bound; the error names it.
 pub fn bind(address: SocketAddr) -> io::Result<Bound> {
-    let named =
-        |error: io::Error| io::Error::new(error.kind(), format!("the admin address {address}: {error}"));
+    let named = |error: io::Error| {
+        let error = sys::limits::explained(address, error);
+        io::Error::new(error.kind(), format!("the admin address {address}: {error}"))
+    };
     let listener = TcpListener::bind(address).map_err(named)?;
     listener.set_nonblocking(true)?;
     Ok(Bound { address: listener.local_addr()?, listener })

@@ -99,7 +99,7 @@ impl Gateway {
                 {
                     thread::sleep(LOOK);
                 }
-                outcome => return outcome,
+                outcome => return outcome.map_err(StartError::explained),
             }
         }
     }

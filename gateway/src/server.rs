@@ -65,6 +65,18 @@ pub enum StartError {
     Thread(io::Error),
 }
 
+impl StartError {
+    /// With what the machine says of a port in use.
+    pub(crate) fn explained(self) -> StartError {
+        match self {
+            StartError::Listen { address, error } => {
+                StartError::Listen { address, error: sys::limits::explained(address, error) }
+            }
+            other => other,
+        }
+    }
+}
+
 /// A running gateway.
 pub struct Gateway {
     pub(crate) snapshot: Arc<Snapshot>,
@@ -247,7 +259,8 @@ fn listen_on_all(
     threads: usize,
 ) -> Result<Vec<Listening>, StartError> {
     let listeners = (0..).zip(&config.listeners);
-    listeners.map(|(door, listener)| listen(config, listener, strategy, threads, door)).collect()
+    let opened = listeners.map(|(door, listener)| listen(config, listener, strategy, threads, door));
+    opened.collect::<Result<_, _>>().map_err(StartError::explained)
 }
 
 fn spawn(parts: Parts) -> Result<Handle, StartError> {

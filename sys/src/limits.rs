@@ -6,6 +6,7 @@
 //! ```text
 //!   reading.rs  every limit, with what is used   budget.rs     how many more threads may be started
 //!   cgroup.rs   control groups, both versions    footprint.rs  what a thread takes, measured
+//!   ports.rs    which ports outgoing connections take
 //!   root.rs     where /proc and /sys are read    cpus.rs       which CPUs, on which cores
 //! ```
 
@@ -19,11 +20,13 @@ pub mod cpus;
 mod footprint;
 #[cfg(all(test, not(loom)))]
 pub(crate) mod painted;
+mod ports;
 mod reading;
 mod root;
 
 pub use budget::{THREAD_MEMORY_BYTES, ThreadBudget, thread_budget, threads_in};
 pub use footprint::{FOOTPRINT_USUAL, Footprint, footprint};
+pub use ports::{LocalPorts, explained};
 pub use reading::{Limit, Reading, read_all, read_all_quickly};
 pub use root::Root;
 

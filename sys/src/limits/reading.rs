@@ -296,7 +296,7 @@ impl Reader<'_> {
             Limit::Memory => self.memory(),
             Limit::ListenQueue => sysctl(root, "net/core/somaxconn", None),
             Limit::SynQueue => sysctl(root, "net/ipv4/tcp_max_syn_backlog", None),
-            Limit::LocalPorts => local_ports(root).map(|ports| (Some(ports), None)),
+            Limit::LocalPorts => super::LocalPorts::read(root).map(|ports| (Some(ports.count()), None)),
             Limit::Conntrack => conntrack(root),
             Limit::TcpMemory => tcp_memory(root),
             Limit::Orphans => sysctl(root, "net/ipv4/tcp_max_orphans", sockets(root, "orphan")?),
@@ -476,24 +476,6 @@ fn threads(root: &Root) -> io::Result<u64> {
     let text = root.text("/proc/loadavg")?;
     let count = text.split_whitespace().nth(3).and_then(|word| word.split_once('/')?.1.parse().ok());
     count.ok_or_else(|| super::root::malformed("/proc/loadavg".as_ref(), &text))
-}
-
-/// How many ports of the range are not reserved.
-fn local_ports(root: &Root) -> io::Result<u64> {
-    let path = "/proc/sys/net/ipv4/ip_local_port_range";
-    let range = root.numbers(path, 2)?;
-    let (first, last) = (range[0], range[1]);
-    if first > last || last > u64::from(u16::MAX) {
-        return Err(super::root::malformed(path.as_ref(), &format!("{first} {last}")));
-    }
-    // `8080,9000-9100`; an empty file where nothing is reserved.
-    let reserved = root.text("/proc/sys/net/ipv4/ip_local_reserved_ports").unwrap_or_default();
-    let spans = reserved.trim().split(',').filter_map(|span| {
-        let (low, high) = span.split_once('-').unwrap_or((span, span));
-        Some((low.parse::<u64>().ok()?.max(first), high.parse::<u64>().ok()?.min(last)))
-    });
-    let taken: u64 = spans.map(|(low, high)| (high + 1).saturating_sub(low)).sum();
-    Ok((last - first + 1).saturating_sub(taken))
 }
 
 /// Without the files there is no connection tracking, and no limit.

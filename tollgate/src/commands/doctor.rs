@@ -6,6 +6,7 @@
 //! ```text
 //!   load.rs     what the configuration takes   finding.rs  limits judged, and which comes first
 //!   remedy.rs   errors and commands            page.rs     how it is told
+//!   ports.rs    listeners' ports at risk
 //!   cpus.rs     CPUs, quota, losses            probe.rs    what two siblings on a core get done
 //! ```
 
@@ -19,11 +20,13 @@ use super::{Context, print, print_json};
 use cpus::Cpus;
 use load::Load;
 use page::Report;
+use ports::ListeningPorts;
 
 mod cpus;
 mod finding;
 mod load;
 mod page;
+mod ports;
 mod probe;
 mod remedy;
 #[cfg(test)]
@@ -37,7 +40,8 @@ pub(crate) struct Options {
 }
 
 pub(crate) fn run(context: &Context, options: &Options) -> anyhow::Result<ExitCode> {
-    let load = Load::of(&context.load()?);
+    let config = context.load()?;
+    let load = Load::of(&config);
     let root = Root::machine();
     // Before there are threads of our own, which would be counted as others'.
     let readings = limits::read_all(&root);
@@ -49,6 +53,7 @@ pub(crate) fn run(context: &Context, options: &Options) -> anyhow::Result<ExitCo
         findings: finding::examine(&load, &readings, footprint),
         footprint,
         budget: ThreadBudget::of(readings.iter(), footprint),
+        ports: ListeningPorts::read(&root, ports::of(&config)),
         cpus,
     };
     if options.json {

@@ -11,6 +11,7 @@ use tempfile::TempDir;
 mod check;
 mod doctor;
 mod explain;
+mod serve;
 mod usage;
 mod user;
 

@@ -21,9 +21,9 @@ const DESCRIPTORS_PER_REACTOR: u64 = 8;
 /// Ledger, log, name servers, admin connections, what the process was started with.
 const DESCRIPTORS_SPARE: u64 = 512;
 
-/// Threads besides the reactors and the pool's: main, signals, voice, the pool's monitor, names, log, the
-/// ledger's three, admin, pressure; and three to spare.
-const THREADS_SPARE: u64 = 14;
+/// Threads besides the reactors and the pool's: main, signals, control, voice, the pool's monitor, names,
+/// log, the ledger's three, admin, pressure; and three to spare.
+const THREADS_SPARE: u64 = 15;
 
 /// Mappings of a process without threads: executable, libraries, heap, SQLite, the live table.
 const MAPPINGS_SPARE: u64 = 256;

@@ -9,6 +9,7 @@ use sys::limits::{Footprint, Limit, ThreadBudget};
 use super::cpus::Cpus;
 use super::finding::{Finding, Permits, State, first};
 use super::load::Load;
+use super::ports::ListeningPorts;
 use super::remedy;
 use crate::commands::table;
 
@@ -24,6 +25,7 @@ pub(super) struct Report {
     pub(super) findings: Vec<Finding>,
     pub(super) footprint: Footprint,
     pub(super) budget: ThreadBudget,
+    pub(super) ports: ListeningPorts,
     pub(super) cpus: Cpus,
 }
 
@@ -53,6 +55,7 @@ impl Report {
                 "mappings_each": self.footprint.maps,
                 "address_space_bytes_each": self.footprint.address_bytes,
             },
+            "listening_ports": self.ports.json(),
             "cpu": self.cpus.json(),
         })
     }
@@ -98,6 +101,10 @@ impl Report {
             finding.state != State::Fine && !first.iter().any(|met| met.limit() == finding.limit())
         };
         self.findings.iter().filter(other).for_each(|finding| text += &remedied(finding));
+        if let Some((finding, command)) = self.ports.finding() {
+            text += &wrapped(&finding, 0);
+            text += &format!("  to reserve: {command}\n");
+        }
         for finding in self.findings.iter().filter(|finding| finding.state != State::Unknown) {
             if let Some(trouble) = &finding.reading.trouble {
                 text += &wrapped(&format!("{}: not all could be read: {trouble}", finding.limit().name()), 0);

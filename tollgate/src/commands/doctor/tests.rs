@@ -7,6 +7,7 @@ use super::cpus::Cpus;
 use super::finding::{Finding, Permits, State, examine, first};
 use super::load::Load;
 use super::page::{Report, WIDTH, outlook};
+use super::ports::ListeningPorts;
 use super::remedy;
 
 /// A machine on which every limit is far: `== path` before each file's text.
@@ -69,6 +70,7 @@ impl Machine {
             findings: self.findings(),
             footprint: FOOTPRINT_USUAL,
             budget: ThreadBudget::of(read_all(&root).iter(), FOOTPRINT_USUAL),
+            ports: ListeningPorts::read(&root, vec![3128, 9128, 0]),
             cpus: Cpus::read(&root),
         }
     }
@@ -303,6 +305,24 @@ fn what_cannot_be_read_is_told_and_the_rest_is_judged() {
 }
 
 #[test]
+fn listening_ports_that_connections_may_take_are_told() {
+    let ports = |range, reserved| {
+        let range = ("proc/sys/net/ipv4/ip_local_port_range", Some(range));
+        Machine::new(&[range, ("proc/sys/net/ipv4/ip_local_reserved_ports", Some(reserved))])
+    };
+    let machine = ports("1024 65535", "8080");
+    let told = machine.report().text();
+    assert!(told.contains("narrow: listening ports: 3128, 9128 in net.ipv4.ip_local_port_range"), "{told}");
+    let command = "sysctl -w net.ipv4.ip_local_reserved_ports=8080,3128,9128";
+    assert!(told.contains(&format!("  to reserve: {command}\n")), "{told}");
+    assert_eq!(machine.report().json()["listening_ports"]["command"], command);
+    assert!(machine.report().is_carried(), "a start may fail, a load does not");
+    for machine in [ports("32768 60999", ""), ports("1024 65535", "3000-4000,9128"), ports("?", "")] {
+        assert!(!machine.report().text().contains("listening ports:"));
+    }
+}
+
+#[test]
 fn lines_fit_a_screen_but_for_commands() {
     let files = [
         ("proc/sys/net/core/somaxconn", Some("128")),
@@ -316,7 +336,7 @@ fn lines_fit_a_screen_but_for_commands() {
     ];
     for machine in [Machine::new(&[]), Machine::new(&files), Machine::limited("Max address space", 5 << 49)] {
         let text = machine.report().text();
-        for line in text.lines().filter(|line| !line.starts_with("  to raise: ")) {
+        for line in text.lines().filter(|line| !line.starts_with("  to r")) {
             assert!(line.chars().count() <= WIDTH, "{} characters: {line}", line.chars().count());
         }
     }

@@ -1,7 +1,7 @@
 //! Connections to the admin side that ask slowly, or never.
 //!
-//! 64 connections, each a packet every five seconds, kept every probe of `/healthz` waiting for as long, and a
-//! supervisor restarts what does not answer. A connection that waits now makes room for one that arrives.
+//! 64 connections, each a packet every five seconds, kept every probe of `/healthz` waiting for as long, and
+//! a supervisor restarts what does not answer. A connection that waits now makes room for one that arrives.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};

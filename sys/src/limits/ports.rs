@@ -1,0 +1,165 @@
+//! TCP ports of this machine: which it gives to outgoing connections, and why one cannot be listened on.
+//!
+//! Guarantees: figures as the kernel states them now. Leaves out: which ports a configuration listens on.
+//!
+//! An outgoing connection takes its local port from `net.ipv4.ip_local_port_range`, and keeps it for a minute
+//! after its end if it closed first (TIME_WAIT). A listener cannot take that port meanwhile, with
+//! `SO_REUSEADDR` either: the other socket would need it, too. Ports in `ip_local_reserved_ports` are not
+//! given out (Linux, `Documentation/networking/ip-sysctl.rst`).
+
+use std::io;
+use std::net::SocketAddr;
+use std::ops::RangeInclusive;
+
+use super::root::{Root, malformed};
+
+const RANGE: &str = "/proc/sys/net/ipv4/ip_local_port_range";
+const RESERVED: &str = "/proc/sys/net/ipv4/ip_local_reserved_ports";
+
+/// The state of a socket that listens, in `/proc/net/tcp` (Linux' `net/tcp_states.h`).
+const LISTEN: &str = "0A";
+
+/// The ports that outgoing connections may take.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LocalPorts {
+    range: RangeInclusive<u16>,
+    /// As the kernel states them: in order, and apart from each other.
+    reserved: Vec<RangeInclusive<u16>>,
+}
+
+impl LocalPorts {
+    /// Those of the machine at `root`.
+    ///
+    /// # Errors
+    /// The range cannot be read, or is none.
+    pub fn read(root: &Root) -> io::Result<LocalPorts> {
+        let range = root.numbers(RANGE, 2)?;
+        let port = |number: u64| u16::try_from(number).ok();
+        let (Some(first), Some(last)) = (port(range[0]), port(range[1])) else {
+            return Err(malformed(RANGE.as_ref(), &format!("{} {}", range[0], range[1])));
+        };
+        if first > last {
+            return Err(malformed(RANGE.as_ref(), &format!("{first} {last}")));
+        }
+        // `8080,9000-9100`; an empty file where nothing is reserved.
+        let reserved = root.text(RESERVED).unwrap_or_default();
+        let spans = reserved.trim().split(',').filter_map(|span| {
+            let (low, high) = span.split_once('-').unwrap_or((span, span));
+            Some(low.parse().ok()?..=high.parse().ok()?)
+        });
+        Ok(LocalPorts { range: first..=last, reserved: spans.collect() })
+    }
+
+    /// How many they are.
+    pub fn count(&self) -> u64 {
+        let (first, last) = (*self.range.start(), *self.range.end());
+        let within = |span: &RangeInclusive<u16>| (*span.start()).max(first)..=(*span.end()).min(last);
+        let taken: usize = self.reserved.iter().map(|span| within(span).count()).sum();
+        (self.range.clone().count() as u64).saturating_sub(taken as u64)
+    }
+
+    /// The range, as it is written: `32768-60999`.
+    pub fn range(&self) -> String {
+        format!("{}-{}", self.range.start(), self.range.end())
+    }
+
+    /// Whether an outgoing connection may take `port`.
+    pub fn contain(&self, port: u16) -> bool {
+        self.range.contains(&port) && !self.reserved.iter().any(|span| span.contains(&port))
+    }
+
+    /// The command that keeps `ports` from outgoing connections, besides those that are kept already.
+    pub fn reservation(&self, ports: &[u16]) -> String {
+        let written = |span: &RangeInclusive<u16>| match (span.start(), span.end()) {
+            (first, last) if first == last => first.to_string(),
+            (first, last) => format!("{first}-{last}"),
+        };
+        let spans: Vec<String> =
+            self.reserved.iter().map(written).chain(ports.iter().map(u16::to_string)).collect();
+        format!("sysctl -w net.ipv4.ip_local_reserved_ports={}", spans.join(","))
+    }
+}
+
+/// `error`, which a bind of `address` gave, with what this machine says of the port if it is in use.
+pub fn explained(address: SocketAddr, error: io::Error) -> io::Error {
+    if error.kind() != io::ErrorKind::AddrInUse {
+        return error;
+    }
+    let root = Root::machine();
+    match is_listened_on(&root, address.port()) {
+        Ok(is_heard) => {
+            let cause = cause(&root, address.port(), is_heard);
+            io::Error::new(error.kind(), format!("{error}: {cause}"))
+        }
+        Err(_) => error,
+    }
+}
+
+fn cause(root: &Root, port: u16, is_listened_on: bool) -> String {
+    if is_listened_on {
+        return format!("a process listens on this port; `ss -ltnp 'sport = :{port}'` names it");
+    }
+    let held = "no process listens on this port: a connection that left from it holds it, for a minute after \
+                its end (TIME_WAIT)";
+    match LocalPorts::read(root) {
+        Ok(ports) if ports.contain(port) => format!(
+            "{held}. It lies in net.ipv4.ip_local_port_range ({}); to keep it for listeners: {}",
+            ports.range(),
+            ports.reservation(&[port])
+        ),
+        _ => held.to_owned(),
+    }
+}
+
+/// Whether a socket listens on `port`, of whatever address.
+fn is_listened_on(root: &Root, port: u16) -> io::Result<bool> {
+    // Number, local address, remote address, state, and more. A machine may lack IPv6.
+    let table = root.text("/proc/net/tcp")? + &root.text("/proc/net/tcp6").unwrap_or_default();
+    let suffix = format!(":{port:04X}");
+    Ok(table.lines().any(|line| {
+        let mut fields = line.split_whitespace().skip(1);
+        fields.next().is_some_and(|local| local.ends_with(&suffix)) && fields.nth(1) == Some(LISTEN)
+    }))
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::super::painted::Machine;
+    use super::*;
+
+    const HEADER: &str = "  sl  local_address rem_address   st tx_queue rx_queue\n";
+
+    #[test]
+    fn reserved_ports_are_not_given_out() {
+        let files = [(&RANGE[1..], "1024\t65535\n"), (&RESERVED[1..], "80,8080,9000-9100\n")];
+        let ports = LocalPorts::read(&Machine::new(&files).root()).unwrap();
+        assert_eq!(ports.count(), 65_535 - 1024 + 1 - 1 - 101);
+        assert!(ports.contain(3128) && ports.contain(9101));
+        assert!(!ports.contain(80) && !ports.contain(8080) && !ports.contain(9000) && !ports.contain(9100));
+        let command = "sysctl -w net.ipv4.ip_local_reserved_ports=80,8080,9000-9100,3128,9128";
+        assert_eq!(ports.reservation(&[3128, 9128]), command);
+        let ports = LocalPorts::read(&Machine::new(&files[..1]).root()).unwrap();
+        assert_eq!(ports.reservation(&[3128]), "sysctl -w net.ipv4.ip_local_reserved_ports=3128");
+    }
+
+    #[test]
+    fn a_listener_is_told_from_a_connection_that_left() {
+        let listens = "   0: 0100007F:0C38 00000000:0000 0A 00000000:00000000\n";
+        let waits = "   1: 0100007F:0C39 0100007F:9C40 06 00000000:00000000\n";
+        let machine = Machine::new(&[
+            ("proc/net/tcp", &format!("{HEADER}{listens}{waits}")),
+            (&RANGE[1..], "1024 65535"),
+        ]);
+        let cause = |port| cause(&machine.root(), port, is_listened_on(&machine.root(), port).unwrap());
+        assert_eq!(cause(3128), "a process listens on this port; `ss -ltnp 'sport = :3128'` names it");
+        let told = cause(3129);
+        assert!(
+            told.starts_with("no process listens on this port: a connection that left from it"),
+            "{told}"
+        );
+        assert!(told.ends_with("net.ipv4.ip_local_reserved_ports=3129"), "{told}");
+        assert!(told.contains("ip_local_port_range (1024-65535)"), "{told}");
+        machine.write(&RANGE[1..], "32768 60999");
+        assert!(cause(3129).ends_with("(TIME_WAIT)"), "outside of the range no setting helps");
+    }
+}

@@ -1,0 +1,56 @@
+//! Listeners' ports that outgoing connections of the machine may take first.
+//!
+//! Guarantees: what is told to people is told to programs too. Leaves out: the kernel's figures
+//! (`sys::limits`).
+
+use gateway::config::Config;
+use serde_json::{Value, json};
+use sys::limits::{LocalPorts, Root};
+
+/// See the file's header.
+pub(super) struct ListeningPorts {
+    /// Those at risk, in order.
+    pub(super) unreserved: Vec<u16>,
+    /// None where the kernel does not say.
+    pub(super) local: Option<LocalPorts>,
+}
+
+impl ListeningPorts {
+    /// Of `ports`, on the machine at `root`.
+    pub(super) fn read(root: &Root, mut ports: Vec<u16>) -> ListeningPorts {
+        let local = LocalPorts::read(root).ok();
+        ports.sort_unstable();
+        ports.dedup();
+        // Port 0 is chosen by the kernel, which takes one that is free.
+        ports.retain(|port| *port != 0 && local.as_ref().is_some_and(|local| local.contain(*port)));
+        ListeningPorts { unreserved: ports, local }
+    }
+
+    /// What there is to say: sentences, and the command that helps.
+    pub(super) fn finding(&self) -> Option<(String, String)> {
+        let local = self.local.as_ref().filter(|_| !self.unreserved.is_empty())?;
+        let ports: Vec<String> = self.unreserved.iter().map(u16::to_string).collect();
+        let text = format!(
+            "narrow: listening ports: {} in net.ipv4.ip_local_port_range ({}). An outgoing connection of \
+             this machine may take one, and keeps it for a minute after its end (TIME_WAIT): then a start \
+             fails with \"Address already in use\", though no process listens there.",
+            ports.join(", "),
+            local.range()
+        );
+        Some((text, local.reservation(&self.unreserved)))
+    }
+
+    pub(super) fn json(&self) -> Value {
+        json!({
+            "unreserved": self.unreserved,
+            "range": self.local.as_ref().map(LocalPorts::range),
+            "command": self.finding().map(|(_, command)| command),
+        })
+    }
+}
+
+/// The ports that `config` listens on.
+pub(super) fn of(config: &Config) -> Vec<u16> {
+    let listeners = config.listeners.iter().map(|listener| listener.address);
+    listeners.chain([config.admin.address]).map(|address| address.port()).collect()
+}

@@ -1,0 +1,61 @@
+//! `tollgate serve`, where it does not come to serve.
+
+use std::fs;
+use std::io::Read;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::Room;
+
+/// A room whose gateway would listen at these addresses.
+fn room(listener: SocketAddr, admin: SocketAddr) -> Room {
+    let ledger = "[ledger]\nlive_table = \".\"\nsegment = \"1MiB\"\n";
+    let text = format!("[[listener]]\naddress = \"{listener}\"\n[admin]\naddress = \"{admin}\"\n{ledger}");
+    Room::new(&[("tollgate.toml", &text)])
+}
+
+/// A port of which no socket listens, and which a connection that left from it holds.
+fn port_in_time_wait() -> SocketAddr {
+    let destination = TcpListener::bind("127.0.0.1:0").unwrap();
+    let client = TcpStream::connect(destination.local_addr().unwrap()).unwrap();
+    let (mut accepted, peer) = destination.accept().unwrap();
+    // The end that closes first waits.
+    drop(client);
+    assert_eq!(accepted.read(&mut [0]).unwrap(), 0);
+    drop(accepted);
+    let line = format!(" 0100007F:{:04X} ", peer.port());
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let waits = || {
+        let table = fs::read_to_string("/proc/net/tcp").unwrap();
+        table.lines().any(|socket| socket.contains(&line) && socket.contains(" 06 "))
+    };
+    while !waits() {
+        assert!(Instant::now() < deadline, "{peer} does not wait");
+        thread::sleep(Duration::from_millis(5));
+    }
+    peer
+}
+
+#[test]
+fn a_port_in_use_is_told_with_its_cause() {
+    let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
+    let taken = TcpListener::bind(any).unwrap();
+    let taken = taken.local_addr().unwrap();
+    let waits = port_in_time_wait();
+    for (listener, admin, at) in [
+        (taken, any, format!("cannot listen on {taken}: ")),
+        (any, taken, format!("the admin address {taken}: ")),
+    ] {
+        let run = room(listener, admin).run("serve");
+        assert_eq!(run.code, 1, "{}", run.err);
+        assert!(run.err.contains(&at) && run.err.contains("a process listens on this port"), "{}", run.err);
+        assert!(run.err.contains(&format!("`ss -ltnp 'sport = :{}'`", taken.port())), "{}", run.err);
+    }
+    let run = room(waits, any).run("serve");
+    assert_eq!(run.code, 1, "{}", run.err);
+    assert!(run.err.contains("no process listens on this port"), "{}", run.err);
+    // Where the kernel chose it, it is one of those that the kernel gives out.
+    let command = "to keep it for listeners: sysctl -w net.ipv4.ip_local_reserved_ports=";
+    assert!(run.err.contains(command) && run.err.contains(&waits.port().to_string()), "{}", run.err);
+}
