@@ -16,6 +16,19 @@ use crate::worker::Order;
 const LOOK: Duration = Duration::from_millis(20);
 
 impl Gateway {
+    /// Says that it is not ready, and serves on for `span`, or until `hurry` answers true, which the result
+    /// says; `hurry` sleeps for the span that it is given.
+    pub fn announce_end(&self, span: Duration, mut hurry: impl FnMut(Duration) -> bool) -> bool {
+        self.stats.mark_draining();
+        let deadline = clock::monotonic() + span;
+        while clock::monotonic() < deadline {
+            if hurry(LOOK) {
+                return true;
+            }
+        }
+        false
+    }
+
     /// Lets open connections end for at most `patience`, cuts off the rest, and closes the ledger. `hurry` is
     /// asked now and then, and ends the patience when it answers true; it is expected to sleep for the span
     /// that it is given.

@@ -199,6 +199,9 @@ settings! {
         lifetime: Option<Duration> = "none", "1s" ..= "365d";
         /// A client's connection that waits for its next plain HTTP request ends after this.
         keep_alive: Duration = "1m", "1s" ..= "1d";
+        /// How long a stopping `serve` goes on as before while `/readyz` already says 503, so that load
+        /// balancers lead new clients elsewhere before the listeners close. A second signal ends it.
+        unready: Duration = "0s", "0s" ..= "1h";
         /// How long a stopping `serve` waits for its tunnels to end by themselves.
         drain: Duration = "30s", "0s" ..= "1d";
     }

@@ -16,7 +16,7 @@ use anyhow::Context as _;
 use gateway::config::{Config, Given, Ingress};
 use gateway::log::{Level, Value};
 use gateway::server::Gateway;
-use gateway::settings::OnFailure;
+use gateway::settings::{OnFailure, Timeouts};
 use gateway::users::first_start;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
@@ -161,14 +161,20 @@ fn tell_of_ledger(gateway: &Gateway, told: &mut Told, voice: &Voice) {
 }
 
 fn end(gateway: Gateway, admin: Admin, events: &Events, voice: &Voice) -> anyhow::Result<ExitCode> {
-    let patience = gateway.config().timeouts.drain;
+    let hurry = |span: Duration| matches!(events.next(span), Some(Event::End));
+    let Timeouts { unready, mut drain, .. } = gateway.config().timeouts;
+    if !unready.is_zero() {
+        voice.say(format!("/readyz says 503, and the listeners close in {} s", unready.as_secs()));
+    }
+    if gateway.announce_end(unready, hurry) {
+        drain = Duration::ZERO;
+    }
     voice.say(format!(
         "draining {} connections for at most {} s; a second signal ends the patience",
         gateway.connections(),
-        patience.as_secs()
+        drain.as_secs()
     ));
-    let hurry = |span: Duration| matches!(events.next(span), Some(Event::End));
-    let summary = gateway.drain(patience, hurry).context("the ledger could not be closed")?;
+    let summary = gateway.drain(drain, hurry).context("the ledger could not be closed")?;
     admin.stop();
     voice.say(format!("stopped; {} flows are in the ledger since the start", summary.records));
     Ok(ExitCode::SUCCESS)

@@ -1,12 +1,13 @@
 //! The end: what is open may finish, nothing new is taken, and every flow is in the ledger.
 
+use std::io::Write;
 use std::net::TcpStream;
 use std::process::Command;
 
 use rustix::process::Signal;
 
-use crate::harness::{Gateway, LOCAL_USER, Room, eventually};
-use crate::peers::{Destination, check_echo, check_ended, tunnel};
+use crate::harness::{Gateway, LOCAL_USER, Room, eventually, patient};
+use crate::peers::{Destination, check_echo, check_ended, read_answer, tunnel};
 
 #[test]
 fn a_drain_lets_tunnels_finish_and_takes_nothing_new() {
@@ -48,6 +49,34 @@ fn a_second_signal_cuts_what_is_open() {
     assert_eq!(gateway.wait(), 0, "{}", gateway.errors());
     gateway.check_closed(live.local_addr().unwrap(), "drained");
     assert_eq!(gateway.usage(), (1, 14, 14));
+}
+
+/// A load balancer that looks every few seconds led clients to listeners that were closed already.
+#[test]
+fn readiness_ends_before_the_listeners_close() {
+    let destination = Destination::echo();
+    for (unready, signals) in [("1s", 1), ("1h", 2)] {
+        let mut gateway = Gateway::local(&format!("[timeouts]\nunready = \"{unready}\"\n"));
+        assert_eq!(readiness(&gateway), 200);
+        let mut live = tunnel(&gateway, destination.address);
+        gateway.signal(Signal::TERM);
+        eventually("it is not ready", || readiness(&gateway) == 503);
+        if signals == 2 {
+            // Only here is the span sure to be long enough.
+            check_echo(&mut tunnel(&gateway, destination.address), b"new clients are served");
+            check_echo(&mut live, b"and so are those who are there");
+            gateway.signal(Signal::TERM);
+            check_ended(&mut live, true);
+        }
+        drop(live);
+        assert_eq!(gateway.wait(), 0, "{}", gateway.errors());
+    }
+}
+
+fn readiness(gateway: &Gateway) -> u16 {
+    let mut stream = patient(TcpStream::connect(gateway.admin).unwrap());
+    stream.write_all(b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
+    read_answer(&mut stream).status
 }
 
 #[test]
