@@ -31,6 +31,7 @@ use crate::settings::{
 };
 use crate::users::USERS_DIRECTORY;
 use report::{Diagnostic, Report, Source};
+use source::Gathered;
 use written::Written;
 
 mod listeners;
@@ -133,9 +134,11 @@ impl Config {
         check_agreement(&written, &mut report);
         people::warn_of_bounds(&written, &mut report);
         warn_of_other_users(&gathered.origin, &written, &gathered.users_directory, &mut report);
+        warn_of_no_users(&gathered, &written, &mut report);
         let policy = people::policy(&written, &mut report);
         if let Some(policy) = &policy {
             listeners::warn(&written, policy, &mut report);
+            listeners::warn_of_public_admin(&written, &given.local_addresses, policy, &mut report);
         }
         let findings = |diagnostics| Findings::new(&gathered.sources, diagnostics, &report.secrets);
         match policy {
@@ -249,6 +252,7 @@ fn add_allowed(given: &Given, written: &mut Written, sources: &mut Vec<Source>, 
         };
         match written.users.iter_mut().find(|user| *user.name == *FIRST_USER) {
             Some(user) => user.table.allow.push(rule),
+            None if !written.has_all_users => {}
             None => {
                 report.error(Diagnostic::at(&rule.place, format!("there is no user `{FIRST_USER}`")).help(
                     format!("`--allow` adds a destination to `{FIRST_USER}`; edit the user who is meant"),
@@ -281,6 +285,16 @@ fn warn_of_other_users(origin: &Origin, written: &Written, users_directory: &Pat
     if !files.is_empty() && orphaned != users_directory {
         let title = format!("the user files in {} are not read", orphaned.display());
         let help = format!("with a configuration file they belong into {}", users_directory.display());
+        report.warning(Diagnostic::general(title).help(help));
+    }
+}
+
+/// Without users every request is refused. Where nothing is written either, the first start makes one.
+fn warn_of_no_users(gathered: &Gathered, written: &Written, report: &mut Report) {
+    if written.users.is_empty() && gathered.origin != Origin::Embedded {
+        let title = "there are no users: every request is refused";
+        let directory = gathered.users_directory.display();
+        let help = format!("`tollgate user add NAME` makes one, in {directory}");
         report.warning(Diagnostic::general(title).help(help));
     }
 }

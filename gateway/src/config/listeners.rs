@@ -6,7 +6,7 @@
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use policy::{Policy, UserIndex};
+use policy::{AddressClass, Policy, UserIndex};
 use proto::target::Target;
 
 use super::read::{Optional, Placed, nearest};
@@ -55,7 +55,10 @@ pub enum Ingress {
 pub(super) fn check(written: &Written, report: &mut Report) {
     let names: HashSet<&str> = written.users.iter().map(|user| &*user.name).collect();
     for listener in &written.listeners {
-        check_forward(listener, &names, report);
+        check_forward(listener, report);
+        if written.has_all_users {
+            check_user(listener, &names, report);
+        }
     }
     if let Some(listener) = written.listeners.get(LISTENERS_MAX) {
         let title = format!("more than {LISTENERS_MAX} listeners");
@@ -136,7 +139,28 @@ pub(super) fn own_addresses(
     own
 }
 
-fn check_forward(listener: &ListenerTable, users: &HashSet<&str>, report: &mut Report) {
+/// Warns if the admin side, which asks for no password, is to be reached at a public address.
+pub(super) fn warn_of_public_admin(
+    written: &Written,
+    locals: &[IpAddr],
+    policy: &Policy,
+    report: &mut Report,
+) {
+    let (ip, port) = (written.admin.address.ip(), written.admin.address.port());
+    let is_public = |ip: &IpAddr| policy.address_class(*ip, port) == AddressClass::Public;
+    let public = match ip.is_unspecified() {
+        true => locals.iter().find(|local| (ip.is_ipv6() || local.is_ipv4()) && is_public(local)),
+        false => Some(&ip).filter(|ip| is_public(ip)),
+    };
+    if let Some(public) = public {
+        let title =
+            format!("[admin] asks for no password and is to be reached at a public address, {public}");
+        let help = "write `address = \"127.0.0.1:9128\"`, or an address of a private network";
+        report.warning(Diagnostic::general(title).help(help));
+    }
+}
+
+fn check_forward(listener: &ListenerTable, report: &mut Report) {
     let forward = listener.kind == ListenerKind::Forward;
     let address = &listener.address.place;
     let only_forward = |place: &Place, name: &str| {
@@ -157,8 +181,17 @@ fn check_forward(listener: &ListenerTable, users: &HashSet<&str>, report: &mut R
                 .help("write `user = \"NAME\"`: whose rules hold, and who is billed"),
         ),
         Optional::Written(user) if !forward => report.error(only_forward(&user.place, "user")),
-        Optional::Written(user) if !users.contains(&*user.value) => report.error(no_user(user, users)),
         _ => {}
+    }
+}
+
+/// Complains about a forward listener's user who does not exist.
+fn check_user(listener: &ListenerTable, users: &HashSet<&str>, report: &mut Report) {
+    if listener.kind == ListenerKind::Forward
+        && let Optional::Written(user) = &listener.user
+        && !users.contains(&*user.value)
+    {
+        report.error(no_user(user, users));
     }
 }
 

@@ -239,6 +239,12 @@ fn warn(written: &Written, report: &mut Report) {
             let help = "it has no `password`, no `token`, no `from`, and no listener forwards for it";
             report.warning(Diagnostic::at(name_place(user), title).help(help));
         }
+        for everywhere in table.from.iter().filter(|network| network.prefix_len() == 0) {
+            let title = format!("`from` of user `{}` holds every address", user.name);
+            let diagnostic = Diagnostic::at(&everywhere.place, title);
+            let label = "each client that reaches a listener is this user, without credentials";
+            report.warning(diagnostic.label(label).help("name the networks of the user's own machines"));
+        }
         if table.allow.is_empty() {
             let title = format!("user `{}` may go nowhere: `allow` is empty", user.name);
             report.warning(Diagnostic::at(name_place(user), title));

@@ -32,6 +32,8 @@ pub(super) struct Gathered {
     pub(super) main: Option<usize>,
     /// The user files: name, path, index among the sources.
     pub(super) users: Vec<(UserName, PathBuf, usize)>,
+    /// Whether every user file was read. If not, a user who is missed elsewhere may be in one of the others.
+    pub(super) has_all_users: bool,
 }
 
 /// Reads every text, and complains about those that cannot be read.
@@ -41,8 +43,14 @@ pub(super) fn gather(given: &Given, default_data: &Path, report: &mut Report) ->
         Origin::File(path) => path.parent().unwrap_or(Path::new("")).join(USERS_DIRECTORY),
         Origin::Embedded => default_data.join(USERS_DIRECTORY),
     };
-    let mut gathered =
-        Gathered { origin, users_directory, sources: Vec::new(), main: None, users: Vec::new() };
+    let mut gathered = Gathered {
+        origin,
+        users_directory,
+        sources: Vec::new(),
+        main: None,
+        users: Vec::new(),
+        has_all_users: true,
+    };
     if let Origin::File(path) = &gathered.origin {
         match read_bounded(path, FILE_BYTES_MAX) {
             Ok(text) if text.trim().is_empty() && given.running.is_some() => report.error(empty(path)),
@@ -59,7 +67,10 @@ impl Gathered {
         let mut paths = match user_files(&self.users_directory) {
             Ok(paths) => paths,
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-            Err(error) => return report.error(unreadable(&self.users_directory, &error)),
+            Err(error) => {
+                self.has_all_users = false;
+                return report.error(unreadable(&self.users_directory, &error));
+            }
         };
         if let Some((draft, text)) = draft {
             match text {
@@ -86,7 +97,10 @@ impl Gathered {
                     let index = add(&mut self.sources, &path, text);
                     self.users.push((name, path, index));
                 }
-                Err(error) => report.error(unreadable(&path, &error)),
+                Err(error) => {
+                    self.has_all_users = false;
+                    report.error(unreadable(&path, &error));
+                }
             }
         }
     }

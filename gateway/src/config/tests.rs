@@ -302,6 +302,63 @@ fn a_forward_listener_that_leads_nowhere_is_a_warning() {
 }
 
 #[test]
+fn what_lets_everybody_in_or_nobody_is_a_warning() {
+    let warnings = |text: &str, locals: &[&str]| {
+        let files = Files::new(&[("tollgate.toml", text)]);
+        let local_addresses = locals.iter().map(|local| local.parse().unwrap()).collect();
+        let config = Config::load(&Given { local_addresses, ..files.given() }).unwrap();
+        config.warnings.iter().map(|warning| warning.message).collect::<Vec<_>>()
+    };
+    assert_eq!(warnings("", &[]), ["there are no users: every request is refused"]);
+    for (network, is_wide) in [("0.0.0.0/0", true), ("::/0", true), ("10.0.0.0/8", false)] {
+        let user = format!("[[user]]\nname = \"ci\"\nfrom = [\"{network}\"]\nallow = [\"a.example\"]\n");
+        let expected: &[&str] = if is_wide { &["`from` of user `ci` holds every address"] } else { &[] };
+        assert_eq!(warnings(&user, &[]), expected);
+    }
+    let user = "[[user]]\nname = \"ci\"\nfrom = [\"10.0.0.0/8\"]\nallow = [\"a.example\"]\n";
+    let (public, private) = ("93.184.215.14", "10.1.2.3");
+    for (admin, locals, told) in [
+        ("93.184.215.14:9128", vec![], Some(public)),
+        ("0.0.0.0:9128", vec![private, public], Some(public)),
+        ("[::]:9128", vec![private, public], Some(public)),
+        ("0.0.0.0:9128", vec![private, "2606:2800:21f::1"], None),
+        ("10.1.2.3:9128", vec![public], None),
+        ("127.0.0.1:9128", vec![public], None),
+    ] {
+        let told = told.map(|public| {
+            format!("[admin] asks for no password and is to be reached at a public address, {public}")
+        });
+        let text = format!("{user}[admin]\naddress = \"{admin}\"\n");
+        assert_eq!(warnings(&text, &locals), Vec::from_iter(told), "{admin} {locals:?}");
+    }
+}
+
+/// A user whose file cannot be read was called missing, too.
+#[test]
+fn users_who_cannot_be_read_are_told_of_once() {
+    let forward =
+        "[[listener]]\naddress = \"127.0.0.1:1\"\nkind = \"forward\"\nto = \"a:1\"\nuser = \"ci\"\n";
+    let messages = |files: &Files| {
+        let given = Given { allow: vec!["a.example".to_owned()], ..files.given() };
+        let ConfigErrors(findings) = Config::load(&given).unwrap_err();
+        findings.iter().map(|finding| finding.message).collect::<Vec<_>>()
+    };
+    let path = |files: &Files, name| files.path(name).display().to_string();
+    let files = Files::new(&[("tollgate.toml", forward), ("users.d", "no directory")]);
+    let directory = path(&files, "users.d");
+    assert_eq!(messages(&files), [format!("cannot read {directory}: Not a directory (os error 20)")]);
+    let files = Files::new(&[("tollgate.toml", forward), ("users.d/ci.toml/x", "")]);
+    let file = path(&files, "users.d/ci.toml");
+    assert_eq!(messages(&files), [format!("cannot read {file}: it is not a regular file")]);
+    let files = Files::new(&[("tollgate.toml", forward), ("users.d/ci.toml", "allow = 1")]);
+    let others = ["wrong value for `allow`", "there is no user `me`"];
+    assert_eq!(messages(&files), others, "`ci` is there, and every file was read");
+    let files = Files::new(&[("tollgate.toml", forward)]);
+    let missing = ["there is no user `ci`", "there is no user `me`"];
+    assert_eq!(messages(&files), missing, "all that there is was read");
+}
+
+#[test]
 fn findings_have_positions_for_programs() {
     let files =
         Files::new(&[("tollgate.toml", "# \u{e9}\n[limits]\nx = 1 # \u{e9}\nconnections = \"\u{e9}\"")]);

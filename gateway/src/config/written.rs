@@ -23,6 +23,8 @@ pub(super) struct Written {
     pub(super) listeners: Vec<ListenerTable>,
     pub(super) destinations: Vec<WrittenDestination>,
     pub(super) users: Vec<WrittenUser>,
+    /// Whether every user file could be read: else one who is missed here need not be missing.
+    pub(super) has_all_users: bool,
     pub(super) network: Network,
     pub(super) admin: Admin,
     pub(super) accept: Accept,
@@ -56,7 +58,7 @@ pub(super) struct WrittenUser {
 
 /// Reads all texts.
 pub(super) fn read(gathered: &Gathered, report: &mut Report) -> Written {
-    let mut written = Written::default();
+    let mut written = Written { has_all_users: gathered.has_all_users, ..Written::default() };
     if let Some(main) = gathered.main {
         parsed(&gathered.sources, main, report, |section, report| written.read_main(section, report));
     }
@@ -134,7 +136,10 @@ impl Written {
             let place = root.place_of(key.span());
             return report.error(Diagnostic::at(&place, title).label("take this header out"));
         }
-        let Some(table) = UserTable::read(root, report) else { return };
+        let Some(table) = UserTable::read(root, report) else {
+            self.has_all_users = false;
+            return;
+        };
         if let Some(written) = table.name.written().filter(|written| written.value != *name) {
             let title = format!("by the name of its file this user is called `{name}`");
             report

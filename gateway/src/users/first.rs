@@ -92,8 +92,7 @@ pub enum FirstStartError {
     Write {
         /// Where.
         directory: PathBuf,
-        /// Why not.
-        #[source]
+        /// Why not. No `source`: the text above tells it already.
         error: io::Error,
     },
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use admin::Admin;
 use anyhow::Context as _;
-use gateway::config::{Config, Given, Ingress};
+use gateway::config::{Config, Findings, Given, Ingress, Severity};
 use gateway::log::{Level, Value};
 use gateway::server::Gateway;
 use gateway::settings::{OnFailure, Timeouts};
@@ -24,6 +24,7 @@ use signal_hook::iterator::Signals;
 use self::first::Handover;
 use super::{Context, doctor};
 use crate::control::Control;
+use crate::styled;
 use crate::voice::Voice;
 use events::{Event, Events};
 
@@ -63,6 +64,7 @@ pub(crate) fn run(context: &Context, options: Options) -> anyhow::Result<ExitCod
     let Started { mut gateway, admin, outlook } = started?;
     // Whoever started us may not read what we say; that is no reason to stop.
     let _ = greet(&gateway, &admin, &outlook, first.as_ref());
+    let _ = warn(&gateway.config().warnings);
     let (events, voice) = (Events::watch(signals, Arc::clone(gateway.log())), Voice::new());
     let control = open_control(&gateway, &events, &voice);
     let was_asked = serve_events(&mut gateway, &mut given, &events, &voice);
@@ -204,6 +206,14 @@ fn greet(gateway: &Gateway, admin: &Admin, outlook: &str, first: Option<&Handove
         first.tell(&mut out, proxy)?;
     }
     out.flush()
+}
+
+/// Tells what is allowed in the configuration but can hardly be meant.
+fn warn(warnings: &Findings) -> std::io::Result<()> {
+    if warnings.is_empty() {
+        return Ok(());
+    }
+    writeln!(std::io::stderr(), "{}", warnings.render(Severity::Warning, styled()))
 }
 
 /// What the ledger promises here, in a user's words, and what it found.

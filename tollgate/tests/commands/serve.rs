@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::Read;
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -58,4 +59,30 @@ fn a_port_in_use_is_told_with_its_cause() {
     // Where the kernel chose it, it is one of those that the kernel gives out.
     let command = "to keep it for listeners: sysctl -w net.ipv4.ip_local_reserved_ports=";
     assert!(run.err.contains(command) && run.err.contains(&waits.port().to_string()), "{}", run.err);
+}
+
+#[test]
+fn what_can_hardly_be_meant_is_said_at_the_start_and_by_check() {
+    let room = room("127.0.0.1:0".parse().unwrap(), "127.0.0.1:0".parse().unwrap());
+    let warning = "warning: there are no users: every request is refused\n";
+    assert!(room.run("check").err.starts_with(warning));
+    let errors = room.path("stderr.txt");
+    let mut serve = room.command("serve");
+    let mut serve = serve.stdout(Stdio::null()).stderr(fs::File::create(&errors).unwrap()).spawn().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !fs::read_to_string(&errors).unwrap().starts_with(warning) {
+        assert!(Instant::now() < deadline, "{}", fs::read_to_string(&errors).unwrap());
+        thread::sleep(Duration::from_millis(5));
+    }
+    serve.kill().unwrap();
+    serve.wait().unwrap();
+}
+
+#[test]
+fn a_cause_is_said_once() {
+    let room = Room::new(&[]);
+    // Nothing can be made below a link to nowhere.
+    std::os::unix::fs::symlink("nowhere/deeper", room.path("tollgate-data")).unwrap();
+    let run = room.run("serve");
+    assert_eq!((run.code, run.err.matches("os error").count()), (1, 1), "{}", run.err);
 }
