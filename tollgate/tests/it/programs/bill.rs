@@ -14,6 +14,22 @@ pub(crate) fn flows(gateway: &mut Gateway) -> Vec<FlowRow> {
     usage.flows(&Filter::default(), FLOWS_MAX).unwrap()
 }
 
+/// Ends the gateway and asserts that it has no flow, since what came had no user, which its log tells.
+#[track_caller]
+pub(crate) fn check_refused(gateway: &mut Gateway) {
+    let flows = flows(gateway);
+    assert!(flows.is_empty(), "{flows:#?}");
+    check_denials(gateway);
+}
+
+/// Asserts that the log tells of denials, and that none has a user.
+#[track_caller]
+pub(crate) fn check_denials(gateway: &Gateway) {
+    let decisions = gateway.events("decision");
+    let denials: Vec<_> = decisions.iter().filter(|line| line["decision"] == "deny").collect();
+    assert!(!denials.is_empty() && denials.iter().all(|line| line["user"].is_null()), "{decisions:#?}");
+}
+
 /// Ends the gateway and asserts that all its flows are `user`'s, by `protocol`, to `host` and `port`; how
 /// many there were, and their bytes up and down.
 #[track_caller]

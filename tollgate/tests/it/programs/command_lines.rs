@@ -47,10 +47,7 @@ impl CommandLine<'_> {
             let flow = ("ci", way.protocol(), "localhost", way.port());
             let (_, up, down) = bill::total(&mut gateway, flow);
             assert!(up > 0 && down > length, "{way:?}: {up} {down} {length}");
-            let denied = |line: &serde_json::Value| line["decision"] == "deny";
-            let denials: Vec<_> = gateway.events("decision").into_iter().filter(denied).collect();
-            let is_expected = |line: &serde_json::Value| line["reason"] == "credentials_missing";
-            assert!(!denials.is_empty() && denials.iter().all(is_expected), "{denials:#?}");
+            bill::check_denials(&gateway);
         }
     }
 
