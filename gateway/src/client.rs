@@ -4,6 +4,8 @@
 //! relay, or for the next request; a refusal reaches the client even if it is still sending. Leaves to
 //! others: what the bytes mean (crate `proto`), deadlines (`connection`, `session`).
 
+mod speaks;
+
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::time::Duration;
@@ -20,6 +22,8 @@ use proto::target::{Host, Target};
 use sys::clock::{self, Nanos, WallNanos};
 use sys::socket::Socket;
 use zeroize::Zeroize;
+
+pub(crate) use self::speaks::Speaks;
 
 use crate::config::Ingress;
 use crate::limits::{GREETING_BYTES_FIRST, GREETING_BYTES_MAX, LINGER_BYTES_MAX};
@@ -74,59 +78,6 @@ impl<R: Into<Refusal>> From<R> for End {
 
 /// What a client presented to say who it is, if it presented anything.
 pub(crate) type Presented = Option<Result<Credentials, CredentialsError>>;
-
-/// In which words the client understands a refusal.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Speaks {
-    /// None that we know: it is only cut off.
-    Nothing,
-    /// HTTP.
-    Http {
-        /// It asked for JSON.
-        json: bool,
-        /// It asked by HEAD: an answer of ours has no body either.
-        is_head: bool,
-        /// The connection ends behind an answer of ours.
-        closes: bool,
-    },
-    /// SOCKS5, before its methods were answered.
-    Socks5Greeting,
-    /// SOCKS5, while its password is looked at.
-    Socks5Password,
-    /// SOCKS5, at or behind its request.
-    Socks5Request,
-}
-
-impl Speaks {
-    /// HTTP, of which no more is known yet.
-    pub(crate) const HTTP: Speaks = Speaks::Http { json: false, is_head: false, closes: true };
-
-    /// Whether the connection ends behind an answer of ours.
-    pub(crate) fn closes(&self) -> bool {
-        !matches!(self, Speaks::Http { closes: false, .. })
-    }
-
-    /// Notes that the connection ends behind an answer of ours.
-    pub(crate) fn close(&mut self) {
-        if let Speaks::Http { closes, .. } = self {
-            *closes = true;
-        }
-    }
-
-    /// Notes that an HTTP client asks by HEAD.
-    fn ask_head(&mut self) {
-        if let Speaks::Http { is_head, .. } = self {
-            *is_head = true;
-        }
-    }
-
-    /// Notes whether an HTTP client wants JSON.
-    pub(crate) fn accept_json(&mut self, wanted: bool) {
-        if let Speaks::Http { json, .. } = self {
-            *json = wanted;
-        }
-    }
-}
 
 /// See the file's header.
 pub(crate) struct Client {

@@ -62,8 +62,8 @@ pub(super) struct Check {
 
 impl Check {
     /// What is hashed, in this order: one hash of each cost, the user's own in place of the decoy of its
-    /// cost. So the costs are the same for every name. To pad the time of the answer instead would not do: how
-    /// long the thread was busy is seen by the next in its queue.
+    /// cost. So the costs are the same for every name. To pad the time of the answer instead would not do:
+    /// how long the thread was busy is seen by the next in its queue.
     fn work(&self) -> impl Iterator<Item = (&PasswordHash, bool)> {
         self.decoys.iter().map(|decoy| match &self.hash {
             Some(own) if own.cost() == decoy.cost() => (own, true),

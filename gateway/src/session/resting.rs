@@ -1,8 +1,8 @@
 //! Client connections between two requests, each with the connection to its last destination.
 //!
 //! Guarantees: a connection that rests costs no task, and no buffer before the next head begins; a rest ends
-//! when that head is complete, with either peer's end or with a deadline; under pressure those of the user who
-//! has the most make room, the longest rest first, whether a head has begun or not. Leaves out: what the
+//! when that head is complete, with either peer's end or with a deadline; under pressure those of the user
+//! who has the most make room, the longest rest first, whether a head has begun or not. Leaves out: what the
 //! request is (`session`).
 
 use std::cmp::Reverse;
