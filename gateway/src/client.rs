@@ -26,12 +26,14 @@ use zeroize::Zeroize;
 pub(crate) use self::speaks::Speaks;
 
 use crate::config::Ingress;
+use crate::handshakes::Place;
 use crate::limits::{GREETING_BYTES_FIRST, GREETING_BYTES_MAX, LINGER_BYTES_MAX};
 use crate::local::Local;
 use crate::log::{Decision, Details, Event, EventKind, Subject};
 use crate::refusal::Refusal;
 use crate::session::Begun;
 use crate::snapshot::{Current, Snapshot};
+use crate::stats::Denied;
 use crate::text::Literal;
 
 /// How long a refused client may take to read the answer before it is cut off.
@@ -93,6 +95,8 @@ pub(crate) struct Client {
     pub(crate) asked: Option<Asked>,
     /// Requests that were answered with a refusal before the client was known.
     pub(crate) refusals: u8,
+    /// Its place among the handshakes, until it is known.
+    pub(crate) place: Option<Place>,
     /// The id by which the client's answer, the log and the ledger know this connection.
     id: u128,
     accepted: WallNanos,
@@ -137,7 +141,8 @@ impl Client {
         let facts = Facts { peer, snapshot, listener: Some(listener), address };
         let asked_by = local.reactor.now() + facts.snapshot.config.timeouts.greeting;
         let stream = TcpStream::new(&local.reactor, socket);
-        Client::of(local, stream, facts, local.greetings.take(), asked_by)
+        let place = Some(Place::take(local, peer.ip()));
+        Client { place, ..Client::of(local, stream, facts, local.greetings.take(), asked_by) }
     }
 
     fn of(local: &Rc<Local>, stream: TcpStream, arrival: Facts, buffer: Vec<u8>, asked_by: Nanos) -> Client {
@@ -151,6 +156,7 @@ impl Client {
             protocol: None,
             asked: None,
             refusals: 0,
+            place: None,
             id: local.flow_ids.next(accepted),
             accepted,
             buffer,
@@ -263,7 +269,11 @@ impl Client {
         let (authenticator, source) = (&self.local.authenticator, self.arrival.peer.ip());
         match presented {
             Some(Ok(credentials)) => {
-                let verified = authenticator.verify(self.snapshot(), &credentials, source).await;
+                let check = authenticator.verify(self.snapshot(), &credentials, source);
+                let verified = match &self.place {
+                    Some(place) => place.checked(check).await,
+                    None => check.await,
+                };
                 Ok(verified.map_err(|error| Refusal::from(error).claimed(&credentials.user))?)
             }
             Some(Err(error)) => Err(Refusal::credentials_malformed(&error).into()),
@@ -359,14 +369,14 @@ impl Client {
         within(&reactor, reactor.now() + LINGER, self.send(bytes)).await.map_err(|_| End::Left)?
     }
 
-    /// Answers with a refusal in the client's own words, logs it, and closes.
-    pub(crate) async fn refuse(mut self, refusal: &Refusal) {
+    /// Answers with a refusal in the client's own words and logs it. The connection is to be closed behind
+    /// it.
+    pub(crate) async fn refuse(&mut self, refusal: &Refusal) {
         self.note_refusal(refusal);
         // Who has no words that we know is cut off.
         if self.speaks != Speaks::Nothing && self.tell(refusal).await.is_ok() {
             self.linger().await;
         }
-        self.close();
     }
 
     /// Logs a refusal behind which the connection may go on.
@@ -418,15 +428,15 @@ impl Client {
         self.send_soon(&answer).await
     }
 
-    /// Notes that the client went away, and closes.
-    pub(crate) fn left(mut self) {
-        self.note_left();
-        self.close();
+    /// Ends a handshake for which there is no time or place left. A reset leaves nothing of it in the kernel.
+    pub(crate) fn cut_off(mut self, why: Denied) {
+        self.note_refusal(&Refusal::unanswerable(why));
+        self.reset();
     }
 
     /// Notes that the client went away.
     pub(crate) fn note_left(&mut self) {
-        self.note_refusal(&Refusal::client_gone());
+        self.note_refusal(&Refusal::unanswerable(Denied::ClientGone));
     }
 
     /// The record of this connection, as far as things are known.

@@ -15,6 +15,7 @@
 mod http;
 mod socks5;
 
+use std::pin::pin;
 use std::rc::Rc;
 
 use engine::net::TcpStream;
@@ -28,6 +29,7 @@ use crate::admission::{Admission, admit, reach};
 use crate::budget::FlowPlace;
 use crate::client::{Asked, Client, End, Speaks};
 use crate::config::Ingress;
+use crate::handshakes::Place;
 use crate::limits::KNOWN_WAITING_MAX;
 use crate::meter::{Opening, Reservation};
 use crate::refusal::Refusal;
@@ -61,21 +63,34 @@ enum Request {
     Plain(Box<Wanted>),
 }
 
-/// Serves one connection until its client is known, or until it is refused.
+/// Serves one connection until its client is known, or until it ends.
 pub(crate) async fn identify(mut client: Client) {
+    let ending = client.place.as_ref().map(Place::ending).expect("a new connection has a place");
+    let met = ending.unless_told(pin!(meet(&mut client))).await;
+    match met {
+        Ok(Some(request)) => pass_on(client, request),
+        Ok(None) => client.close(),
+        Err(why) => client.cut_off(why),
+    }
+}
+
+/// Awaits a request that makes the client known; `None` if there is none, and all is said.
+async fn meet(client: &mut Client) -> Option<Request> {
     let (reactor, asked_by) = (Rc::clone(&client.local.reactor), client.asked_by);
-    match within(&reactor, asked_by, await_request(&mut client)).await {
-        Ok(Ok(request)) => pass_on(client, request),
+    match within(&reactor, asked_by, await_request(client)).await {
+        Ok(Ok(request)) => return Some(request),
         Ok(Err(End::Refused(refusal))) => client.refuse(&refusal).await,
         // A client that was asked for credentials has its answer.
-        Ok(Err(End::Left)) | Err(_) if client.is_between_requests() => client.close(),
-        Ok(Err(End::Left)) => client.left(),
+        Ok(Err(End::Left)) | Err(_) if client.is_between_requests() => {}
+        Ok(Err(End::Left)) => client.note_left(),
         Err(_) => client.refuse(&Refusal::greeting_timeout()).await,
     }
+    None
 }
 
 /// Hands a connection whose client is known to a task of its own.
 fn pass_on(mut client: Client, request: Request) {
+    client.place = None;
     let local = Rc::clone(&client.local);
     let mut waiting = local.known.borrow_mut();
     if waiting.len() == KNOWN_WAITING_MAX {
@@ -106,10 +121,11 @@ async fn open_tunnel(mut client: Box<Client>) {
     let local = Rc::clone(&client.local);
     let _opening = local.opening.enter();
     match establish(&mut client).await {
-        Ok(way) => begin_relay(*client, way),
+        Ok(way) => return begin_relay(*client, way),
         Err(End::Refused(refusal)) => client.refuse(&refusal).await,
-        Err(End::Left) => client.left(),
+        Err(End::Left) => client.note_left(),
     }
+    client.close();
 }
 
 async fn establish(client: &mut Client) -> Result<Way, End> {

@@ -68,7 +68,7 @@ pub(crate) struct Doors {
     reactor: Rc<Reactor>,
     seat: Rc<Seat>,
     doors: Vec<Door>,
-    /// Connections that were accepted while nobody could take them: those of retired listeners.
+    /// Connections that were accepted while no place was free: those of retired listeners, and one of others.
     arrivals: VecDeque<Arrival>,
     /// Connections handed over from doors of which this thread has not been told yet: as many as arrive
     /// between another thread's order to open a door and this one's, which were given together.
@@ -156,6 +156,11 @@ impl Doors {
             self.receive(handed, snapshot);
         }
         self.arrivals.pop_front()
+    }
+
+    /// Has a connection that was accepted wait for a place here.
+    pub(crate) fn await_place(&mut self, arrival: Arrival) {
+        self.arrivals.push_back(arrival);
     }
 
     /// How many connections wait for a place here, without those of which this thread was not told yet.

@@ -29,6 +29,7 @@ mod doors;
 pub mod drain;
 mod expiring;
 pub mod explain;
+mod handshakes;
 pub mod jobs;
 mod judgement;
 pub mod limits;

@@ -23,7 +23,8 @@ pub const PIPES_PER_THREAD_MAX: usize = 64;
 /// Buffers for slow sinks that a thread keeps when they are empty.
 pub const PENDING_CACHED_MAX: usize = 16;
 
-/// Connections of one thread whose client is not known yet; more wait in the listener's queue.
+/// Connections of one thread whose client is not known yet. For each that comes beyond them one of the
+/// oldest ends.
 pub const HANDSHAKES_PER_THREAD_MAX: usize = 4096;
 
 /// Room for what a client sends before its tunnel stands: the longest message and what may follow it.
@@ -34,6 +35,13 @@ pub const GREETING_BYTES_FIRST: usize = 1024;
 
 /// Greeting buffers that a thread keeps when their connections are done with them.
 pub const GREETINGS_CACHED_MAX: usize = 64;
+
+/// Handshakes that end at a time to make room for connections that wait: as many packets as fq_codel drops.
+pub const DISPLACED_AT_ONCE_MAX: usize = 64;
+
+/// The time that a handshake has when all places are taken. A request comes within a round trip or two of its
+/// connection; a second covers one that is lost on the way and sent again (RFC 6298, section 2.1).
+pub const GREETING_MIN: Duration = Duration::from_secs(1);
 
 /// Requests that a client may send before one of them makes it known: the connection ends with the last of
 /// them. A client that waits to be asked for credentials needs one refusal (curl, browsers, Java, apt); one

@@ -15,6 +15,7 @@ use sys::clock::WallNanos;
 use crate::auth::Authenticator;
 use crate::connection::Known;
 use crate::date::HttpDate;
+use crate::handshakes::Handshakes;
 use crate::limits::{ANSWER_BYTES, ANSWERS_CACHED_MAX, GREETING_BYTES_FIRST, GREETINGS_CACHED_MAX};
 use crate::meter::Meter;
 use crate::relay::Relays;
@@ -41,6 +42,7 @@ pub(crate) struct Local {
     pub(crate) date: HttpDate,
     /// Our name in `Via`: nobody else's, and another one after a restart, so that it tells no outsider much.
     pub(crate) via: String,
+    pub(crate) handshakes: RefCell<Handshakes>,
     /// Connections whose clients have become known, and which wait for a task.
     pub(crate) known: RefCell<VecDeque<Known>>,
     /// Tunnels whose relay has not begun.

@@ -152,10 +152,10 @@ impl Refusal {
         Refusal { status: 403, ..Refusal::unauthenticated("user_revoked", text) }
     }
 
-    /// The client went away, and is not answered.
-    pub(crate) fn client_gone() -> Refusal {
+    /// The connection ends without an answer: it is counted and logged as `denied`.
+    pub(crate) fn unanswerable(denied: Denied) -> Refusal {
         let answer = (400, Reply::GeneralFailure);
-        Refusal::new(Denied::ClientGone, answer, proxy_error::HTTP_REQUEST_ERROR, "")
+        Refusal::new(denied, answer, proxy_error::HTTP_REQUEST_ERROR, "")
     }
 
     /// The user has as many connections as he may.

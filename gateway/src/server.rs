@@ -24,6 +24,7 @@ use crate::budget::Budget;
 use crate::config::{Config, Listener};
 use crate::connection;
 use crate::doors;
+use crate::handshakes::Handshakes;
 use crate::jobs;
 use crate::limits::{
     CLOSES_PER_SECOND_MAX, EXCHANGES_PER_THREAD_MAX, FLOWS_PER_THREAD_MAX, HANDSHAKES_PER_THREAD_MAX,
@@ -306,6 +307,7 @@ fn build(parts: Parts) -> io::Result<impl FnOnce()> {
         phase: Phase::Serving.into(),
         date: Default::default(),
         via: format!("tollgate-{:08x}", parts.process),
+        handshakes: Handshakes::new(parts.handshakes_max).into(),
         known: Default::default(),
         opening: Default::default(),
         resting: Resting::new(&reactor).into(),

@@ -174,7 +174,8 @@ settings! {
         /// for others, first those of the user who has the most.
         connections: u32 = 9_000, 1 ..= 1_000_000;
         /// Connections whose client is not known yet, at the same time: all that clients without credentials
-        /// can hold.
+        /// can hold. Each reactor thread has an equal part of them. Where all of a part are taken, the next
+        /// client ends the oldest of the source that holds most (a source is an IPv4 address or an IPv6 /64).
         handshakes: u32 = 2_000, 1 ..= 100_000;
         /// Connections at the same time for each user without a `connections` of their own. Plain HTTP
         /// connections are kept for a next request up to 32 beyond this; those above end behind an answer.
@@ -185,7 +186,8 @@ settings! {
     "[timeouts]" Timeouts {
         /// From accept to a complete request that tells who the client is, authentication included, however
         /// often it is asked for credentials meanwhile (3 times at most); then from the first byte of each
-        /// next request to the end of its head.
+        /// next request to the end of its head. While more than half of `[limits] handshakes` are taken, the
+        /// first of these shrinks, down to 1 s with the last.
         greeting: Duration = "10s", "100ms" ..= "10m";
         /// For reaching the destination, over all its addresses together.
         connect: Duration = "10s", "100ms" ..= "10m";

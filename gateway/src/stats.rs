@@ -322,6 +322,10 @@ denied! {
     Unsupported = "unsupported",
     /// The request was not complete at the greeting deadline.
     GreetingTimeout = "greeting_timeout",
+    /// The request was not complete in the time that is left of it while most handshakes are taken.
+    GreetingShortened = "greeting_shortened",
+    /// Every handshake was taken, another client came, and this one was the oldest of the source with most.
+    HandshakeDisplaced = "handshake_displaced",
     /// The client went away, or failed, before it was answered.
     ClientGone = "client_gone",
     /// The name does not resolve, or not in time.

@@ -16,6 +16,7 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use engine::accept::{Entrance, Seat};
 use engine::executor::Executor;
@@ -189,6 +190,9 @@ impl<H: Future<Output = ()>, E: Future<Output = ()>> Worker<H, E> {
         let (local, doors) = (&self.local, &mut self.doors);
         let snapshot = local.snapshot();
         self.handshakes.fill(|| doors.next_arrival(&snapshot).map(|arrival| Client::new(local, arrival)));
+        if self.handshakes.is_full() && doors.arrivals() > 0 {
+            local.handshakes.borrow_mut().displace();
+        }
         if self.handshakes.is_full() {
             // Nobody is to hand over more to this thread, or to stand back for it.
             self.reactor.stats().is_full.set(1);
@@ -200,12 +204,18 @@ impl<H: Future<Output = ()>, E: Future<Output = ()>> Worker<H, E> {
         self.seat_who_wait();
         let snapshot = self.local.snapshot();
         let (handshakes, local) = (&mut self.handshakes, &self.local);
-        // Another listener may have taken the last task.
-        let has_place = !handshakes.is_full();
-        let accepted = self.doors.accept(number, has_place, &snapshot, |arrival| {
+        let may_take = !handshakes.is_full() || self.doors.arrivals() == 0;
+        let mut without_place = None;
+        let accepted = self.doors.accept(number, may_take, &snapshot, |arrival| {
+            if handshakes.is_full() {
+                without_place = Some(arrival);
+                return false;
+            }
             handshakes.spawn(Client::new(local, arrival));
-            !handshakes.is_full()
+            true
         });
+        // Only a connection that waits here tells that one has to end for it.
+        without_place.into_iter().for_each(|arrival| self.doors.await_place(arrival));
         if accepted.is_err() {
             // Who only waits for a next request makes room for who has one.
             let mut resting = self.local.resting.borrow_mut();
@@ -217,6 +227,7 @@ impl<H: Future<Output = ()>, E: Future<Output = ()>> Worker<H, E> {
         self.answer_call();
         self.doors.sweep(&self.local.snapshot());
         self.seat_who_wait();
+        self.local.handshakes.borrow_mut().hurry(self.greeting(), self.reactor.now());
         let was_full = self.handshakes.is_full();
         let panicked = self.handshakes.run();
         self.exchanges.fill(|| next_known(&self.local));
@@ -238,6 +249,11 @@ impl<H: Future<Output = ()>, E: Future<Output = ()>> Worker<H, E> {
         if std::mem::replace(&mut self.call_answered, call) != call {
             snapshot.budget.relieve(|| self.local.resting.borrow_mut().end_heavy());
         }
+    }
+
+    /// The time that a handshake has where there are few.
+    fn greeting(&self) -> Duration {
+        self.local.snapshot.borrow().config.timeouts.greeting
     }
 
     /// Tells others how much this thread has to do.

@@ -11,4 +11,5 @@ mod own_addresses;
 mod passwords;
 mod places;
 mod resolving;
+mod silent_connections;
 mod unknown_clients;

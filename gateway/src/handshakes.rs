@@ -1,0 +1,345 @@
+//! The handshakes of a reactor thread: from where each comes, since when it waits, and which of them end when
+//! there are too many.
+//!
+//! Guarantees: up to half of its places taken, every handshake has its whole time, whatever it comes from;
+//! from there on the time shrinks with each place, for those that wait already as well; when every place is
+//! taken and another connection comes, the sources that hold most lose their oldest handshakes, until all
+//! that hold more than the rest hold the same. So a client that sends its request at once meets no handshake
+//! that can keep it out: it is the youngest, and ends last. One whose credentials are being checked ends only
+//! where the largest sources have no other. Leaves out: the tasks, which end themselves when they are told
+//! (`connection`).
+//!
+//! Cutting down the largest is what fq_codel does with packets where its queue is full, in batches for the
+//! same reason: finding the largest costs a look at each source (Linux, `net/sched/sch_fq_codel.c`). An
+//! attacker with many addresses is bounded by the places alone, and each of its handshakes ends an older
+//! one.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, HashMap};
+use std::future::{Future, poll_fn};
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+use sys::clock::Nanos;
+
+use crate::limits::{DISPLACED_AT_ONCE_MAX, GREETING_MIN};
+use crate::local::Local;
+use crate::stats::Denied;
+use crate::throttle::network;
+
+/// See the file's header.
+pub(crate) struct Handshakes {
+    places: usize,
+    /// By the order in which they came.
+    all: BTreeMap<u64, Rc<Handshake>>,
+    next: u64,
+    /// Handshakes of each source that have not been told to end.
+    held: HashMap<IpAddr, usize>,
+    /// Handshakes that have been told to end, and have not ended.
+    ending: usize,
+}
+
+struct Handshake {
+    /// The network that counts as one source.
+    source: IpAddr,
+    began: Nanos,
+    /// Its credentials are being checked: it waits for us and not for the client.
+    is_checked: Cell<bool>,
+    /// Why it has to end, once it has.
+    end: Cell<Option<Denied>>,
+    /// Its task, once it waits.
+    task: RefCell<Option<Waker>>,
+}
+
+impl Handshakes {
+    /// No handshake yet, of at most `places`.
+    pub(crate) fn new(places: usize) -> Handshakes {
+        Handshakes { places, all: BTreeMap::new(), next: 0, held: HashMap::new(), ending: 0 }
+    }
+
+    /// Takes in a connection from `source`.
+    fn enter(&mut self, source: IpAddr, now: Nanos) -> (u64, Rc<Handshake>) {
+        let (number, source) = (self.next, network(source));
+        self.next += 1;
+        *self.held.entry(source).or_default() += 1;
+        let handshake = Rc::new(Handshake {
+            source,
+            began: now,
+            is_checked: Cell::default(),
+            end: Cell::default(),
+            task: RefCell::default(),
+        });
+        self.all.insert(number, Rc::clone(&handshake));
+        (number, handshake)
+    }
+
+    fn leave(&mut self, number: u64) {
+        let handshake = self.all.remove(&number).expect("a handshake leaves once");
+        match handshake.end.get() {
+            Some(_) => self.ending -= 1,
+            None => release(&mut self.held, handshake.source),
+        }
+    }
+
+    /// Ends those whose time is over at `now`, by the time that the places taken leave of `greeting`.
+    pub(crate) fn hurry(&mut self, greeting: Duration, now: Nanos) {
+        let Handshakes { places, all, held, ending, .. } = self;
+        let allowed = allowed(greeting, all.len(), *places);
+        if allowed >= greeting {
+            return;
+        }
+        for handshake in all.values().take_while(|handshake| now.since(handshake.began) > allowed) {
+            if handshake.may_end() && !handshake.is_checked.get() {
+                handshake.end(Denied::GreetingShortened, held, ending);
+            }
+        }
+    }
+
+    /// Makes room for connections that wait for a place: ends some of the oldest handshakes of the sources
+    /// that hold most. Those that were told to end are awaited first.
+    pub(crate) fn displace(&mut self) {
+        if self.ending > 0 {
+            return;
+        }
+        let count = (self.places / 16).clamp(1, DISPLACED_AT_ONCE_MAX);
+        if self.end_oldest(count, |handshake| !handshake.is_checked.get()) == 0 {
+            self.end_oldest(1, |_| true);
+        }
+    }
+
+    /// Ends up to `count` handshakes for which `may` holds, the oldest first, of sources that hold more than
+    /// the level to which the largest are cut down; says how many.
+    fn end_oldest(&mut self, count: usize, may: impl Fn(&Handshake) -> bool) -> usize {
+        let Handshakes { all, held, ending, .. } = self;
+        let level = level(held, count);
+        let before = *ending;
+        for handshake in all.values().filter(|handshake| handshake.may_end() && may(handshake)) {
+            if held.get(&handshake.source).is_some_and(|held| *held > level) {
+                handshake.end(Denied::HandshakeDisplaced, held, ending);
+            }
+            if *ending - before == count {
+                break;
+            }
+        }
+        *ending - before
+    }
+}
+
+impl Handshake {
+    /// Whether it waits, and was not told to end: one that was not looked at yet may have its request there.
+    fn may_end(&self) -> bool {
+        self.end.get().is_none() && self.task.borrow().is_some()
+    }
+
+    fn end(&self, why: Denied, held: &mut HashMap<IpAddr, usize>, ending: &mut usize) {
+        self.end.set(Some(why));
+        release(held, self.source);
+        *ending += 1;
+        if let Some(task) = self.task.take() {
+            task.wake();
+        }
+    }
+}
+
+fn release(held: &mut HashMap<IpAddr, usize>, source: IpAddr) {
+    let count = held.get_mut(&source).expect("each handshake is counted for its source");
+    *count -= 1;
+    if *count == 0 {
+        held.remove(&source);
+    }
+}
+
+/// The time that a handshake has while `taken` of `places` are: all of it up to half, and from there less
+/// with each, in proportion, down to [`GREETING_MIN`] at the last.
+fn allowed(greeting: Duration, taken: usize, places: usize) -> Duration {
+    let scarce = places - places / 2;
+    let beyond = u32::try_from(taken.saturating_sub(places / 2).min(scarce)).expect("places are few");
+    let shrinks_by = greeting.saturating_sub(GREETING_MIN);
+    greeting - shrinks_by * beyond / u32::try_from(scarce.max(1)).expect("places are few")
+}
+
+/// The highest number of handshakes such that sources which hold more have `count` above it, together.
+fn level(held: &HashMap<IpAddr, usize>, count: usize) -> usize {
+    let above = |level: usize| held.values().map(|held| held.saturating_sub(level)).sum::<usize>();
+    let (mut low, mut high) = (0, held.values().copied().max().unwrap_or(0));
+    while low < high {
+        let middle = low + (high - low).div_ceil(2);
+        if above(middle) >= count { low = middle } else { high = middle - 1 }
+    }
+    low
+}
+
+/// A connection's place among the handshakes of its thread, which it gives back.
+pub(crate) struct Place {
+    local: Rc<Local>,
+    number: u64,
+    handshake: Rc<Handshake>,
+}
+
+impl Place {
+    /// Takes a place for a connection from `source`.
+    pub(crate) fn take(local: &Rc<Local>, source: IpAddr) -> Place {
+        let (number, handshake) = local.handshakes.borrow_mut().enter(source, local.reactor.now());
+        Place { local: Rc::clone(local), number, handshake }
+    }
+
+    /// Awaits `check`, a check of credentials: what it waits for is ours.
+    pub(crate) async fn checked<F: Future>(&self, check: F) -> F::Output {
+        self.handshake.is_checked.set(true);
+        let output = check.await;
+        self.handshake.is_checked.set(false);
+        output
+    }
+
+    /// By what the handshake is told to end.
+    pub(crate) fn ending(&self) -> Ending {
+        Ending(Rc::clone(&self.handshake))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.local.handshakes.borrow_mut().leave(self.number);
+    }
+}
+
+/// By what a handshake is told to end.
+pub(crate) struct Ending(Rc<Handshake>);
+
+impl Ending {
+    /// Awaits `future`, unless the handshake has to end before.
+    ///
+    /// # Errors
+    /// Why it has to.
+    pub(crate) async fn unless_told<F: Future>(&self, mut future: Pin<&mut F>) -> Result<F::Output, Denied> {
+        poll_fn(|context| {
+            // First, so that a request which has arrived is served all the same.
+            if let Poll::Ready(output) = future.as_mut().poll(context) {
+                return Poll::Ready(Ok(output));
+            }
+            self.0.task.borrow_mut().get_or_insert_with(|| context.waker().clone());
+            self.0.end.get().map_or(Poll::Pending, |why| Poll::Ready(Err(why)))
+        })
+        .await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GREETING: Duration = Duration::from_secs(10);
+    const START: Nanos = Nanos(1_000_000_000_000);
+
+    /// Handshakes that came one after another, a millisecond apart, by the last part of their IPv4 address.
+    fn filled(places: usize, sources: &[u8]) -> (Handshakes, Vec<Rc<Handshake>>) {
+        let mut handshakes = Handshakes::new(places);
+        let enter = |(ms, source): (u64, &u8)| {
+            let now = START + Duration::from_millis(ms);
+            let handshake = handshakes.enter([192, 0, 2, *source].into(), now).1;
+            handshake.task.replace(Some(Waker::noop().clone()));
+            handshake
+        };
+        let entered = (0..).zip(sources).map(enter).collect();
+        (handshakes, entered)
+    }
+
+    /// The positions of those that were told to end.
+    fn ended(entered: &[Rc<Handshake>]) -> Vec<usize> {
+        (0..entered.len()).filter(|&at| entered[at].end.get().is_some()).collect()
+    }
+
+    #[test]
+    fn the_source_that_holds_most_loses_its_oldest() {
+        let (mut handshakes, entered) = filled(8, &[1, 2, 2, 3, 2, 2, 1, 4]);
+        handshakes.displace();
+        assert_eq!(ended(&entered), [1]);
+        handshakes.displace();
+        assert_eq!(ended(&entered), [1], "one that was told to end is awaited");
+        handshakes.leave(1);
+        handshakes.displace();
+        assert_eq!(ended(&entered), [1, 2]);
+        handshakes.leave(2);
+        handshakes.displace();
+        assert_eq!(ended(&entered), [0, 1, 2], "of two that hold as many, the oldest");
+    }
+
+    #[test]
+    fn sources_that_hold_one_each_lose_the_oldest() {
+        let (mut handshakes, entered) = filled(48, &(0..48).collect::<Vec<_>>());
+        handshakes.displace();
+        assert_eq!(ended(&entered), [0, 1, 2], "a sixteenth of the places at once");
+    }
+
+    #[test]
+    fn a_batch_cuts_the_largest_down_to_one_level() {
+        let sources: Vec<u8> = [[1; 20].as_slice(), &[2; 20], &[3; 8]].concat();
+        let (mut handshakes, entered) = filled(48, &sources);
+        handshakes.displace();
+        assert_eq!(ended(&entered), [0, 1, 20]);
+        assert_eq!(handshakes.held[&IpAddr::from([192, 0, 2, 3])], 8, "who holds less loses nothing");
+    }
+
+    #[test]
+    fn a_client_whose_credentials_are_checked_ends_last() {
+        let (mut handshakes, entered) = filled(3, &[1, 1, 1]);
+        entered[0].is_checked.set(true);
+        entered[1].is_checked.set(true);
+        for (left, expected) in [(2, vec![2]), (0, vec![0, 2])] {
+            handshakes.displace();
+            assert_eq!(ended(&entered), expected);
+            handshakes.leave(left);
+        }
+    }
+
+    #[test]
+    fn one_that_was_not_looked_at_does_not_end() {
+        let (mut handshakes, entered) = filled(2, &[1, 1]);
+        entered[0].task.replace(None);
+        handshakes.displace();
+        assert_eq!(ended(&entered), [1]);
+        handshakes.leave(1);
+        handshakes.displace();
+        handshakes.hurry(GREETING, START + GREETING);
+        assert_eq!(ended(&entered), [1]);
+    }
+
+    #[test]
+    fn what_one_source_is() {
+        let mut handshakes = Handshakes::new(8);
+        for source in ["192.0.2.1", "::ffff:192.0.2.1", "2001:db8::1", "2001:db8::ffff", "2001:db8:0:1::1"] {
+            handshakes.enter(source.parse().unwrap(), START);
+        }
+        let mut held: Vec<usize> = handshakes.held.values().copied().collect();
+        held.sort_unstable();
+        assert_eq!(held, [1, 2, 2]);
+        (0..5).for_each(|number| handshakes.leave(number));
+        assert!(handshakes.held.is_empty() && handshakes.all.is_empty());
+    }
+
+    #[test]
+    fn the_time_shrinks_from_half_of_the_places_on() {
+        let seconds = |taken| allowed(GREETING, taken, 100).as_secs_f64();
+        assert_eq!([0, 1, 50, 75, 100, 200].map(seconds), [10.0, 10.0, 10.0, 5.5, 1.0, 1.0]);
+        assert_eq!([0, 1].map(|taken| allowed(GREETING, taken, 1).as_secs()), [10, 1]);
+        let short = GREETING_MIN / 2;
+        assert_eq!(allowed(short, 100, 100), short, "a time that is shorter anyway stays");
+    }
+
+    #[test]
+    fn those_that_wait_already_are_hurried_too() {
+        let (mut handshakes, entered) = filled(4, &[1, 2, 3, 4]);
+        entered[1].is_checked.set(true);
+        let at_ms = |ms| START + Duration::from_millis(ms);
+        handshakes.hurry(GREETING, at_ms(1000));
+        assert!(ended(&entered).is_empty());
+        handshakes.hurry(GREETING, at_ms(1003));
+        assert_eq!(ended(&entered), [0, 2], "each by its own age, but for one that waits for us");
+        [0, 2].into_iter().for_each(|number| handshakes.leave(number));
+        handshakes.hurry(GREETING, at_ms(9000));
+        assert_eq!(ended(&entered), [0, 2], "half of the places are free");
+    }
+}

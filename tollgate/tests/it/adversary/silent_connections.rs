@@ -1,0 +1,138 @@
+//! Silent connections: they keep every handshake, and clients that have something to say wait behind them.
+//!
+//! The attack: connections that say nothing, or that stay behind a refusal, held all of `[limits] handshakes`
+//! for `[timeouts] greeting` each, and the next 2,000 were in the kernel's queue already. **Cost**: 200
+//! connections a second from one address denied the gateway to everybody, for as long as the attack lasted.
+//! Now a connection that comes ends the oldest handshake of the source that holds most. To keep a client out
+//! that sends its request at once, an attacker has to open as many connections as there are handshakes
+//! within that client's round trip, from addresses of which none holds more than the client's own.
+
+use std::io::Write;
+use std::net::{Ipv4Addr, TcpStream};
+
+use super::beside::Beside;
+use crate::harness::{Gateway, LOCAL_USER, eventually};
+use crate::origin::{Origin, exchange, ok};
+use crate::peers::{
+    Destination, check_echo, connect_from, connect_request, read_answer, read_exactly, read_reply,
+    socks_request,
+};
+
+const HANDSHAKES: usize = 64;
+/// The address of the user beside the attack, as for all tests.
+const LOCAL: Ipv4Addr = Ipv4Addr::LOCALHOST;
+/// One of no user's.
+const ATTACKER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
+
+fn gateway() -> Gateway {
+    // The test has both ends of thousands of connections.
+    sys::limits::raise_descriptors().unwrap();
+    let limits = format!("[limits]\nhandshakes = {HANDSHAKES}\n[threads]\nreactors = 1\n");
+    Gateway::start(&format!("{LOCAL_USER}{limits}"))
+}
+
+/// Attacks with `open`, a connection for each number, and serves a user meanwhile.
+fn attack(attackers: usize, open: impl Fn(&Gateway, usize) -> TcpStream) {
+    let (origin, echo) = (Origin::saying(ok("hello")), Destination::echo());
+    let gateway = gateway();
+    let mut beside = Beside::new(&gateway, &origin, &echo);
+    beside.is_served(3);
+    gateway.await_metric("tollgate_ledger_records_total", 3.0);
+    let before = gateway.descriptors();
+    let mut open_ones = Vec::new();
+    for number in 0..attackers {
+        open_ones.push(open(&gateway, number));
+        if number > 2 * HANDSHAKES && number % 20 == 0 {
+            beside.is_served(1);
+        }
+    }
+    beside.is_served(100);
+    // The user's kept connection and its destination's are the gateway's too.
+    let held = gateway.descriptors();
+    assert!(held <= before + HANDSHAKES + 2, "{held} descriptors, {before} before");
+    drop(open_ones);
+    drop(beside);
+    eventually("descriptors are back", || gateway.descriptors() <= before);
+    assert_eq!(gateway.metric("tollgate_task_panics_total"), Some(0.0));
+}
+
+#[test]
+fn silent_connections_of_one_source_keep_nobody_out() {
+    attack(2000, |gateway, _| connect_from(ATTACKER, gateway.listeners[0]));
+}
+
+#[test]
+fn silent_connections_of_the_users_own_address_keep_nobody_out() {
+    attack(2000, |gateway, _| connect_from(LOCAL, gateway.listeners[0]));
+}
+
+#[test]
+fn silent_connections_of_many_sources_keep_nobody_out() {
+    attack(2000, |gateway, number| {
+        let last = u8::try_from(number % 200).unwrap();
+        connect_from(Ipv4Addr::new(127, 0, 1, last), gateway.listeners[0])
+    });
+}
+
+/// The attack of `unknown_clients` with both parts in one packet: such a connection waited in a task, and
+/// there were 16,384 of these a thread.
+#[test]
+fn clients_that_begin_another_request_with_the_refused_one_stay_handshakes() {
+    attack(300, |gateway, _| {
+        let mut stream = connect_from(ATTACKER, gateway.listeners[0]);
+        assert_eq!(
+            exchange(&mut stream, "GET http://127.0.0.1:9/ HTTP/1.1\r\nHost: 127.0.0.1:9\r\n\r\nG").status,
+            407
+        );
+        stream
+    });
+}
+
+/// What reads no answer has its connection ended as what sends no request has.
+#[test]
+fn refused_clients_that_linger_keep_nobody_out() {
+    attack(300, |gateway, _| {
+        let mut stream = connect_from(ATTACKER, gateway.listeners[0]);
+        stream.write_all(b"CONNECT 127.0.0.1:9 HTTP/1.1\r\n\r\n").unwrap();
+        stream
+    });
+}
+
+/// One address is many clients' behind a NAT: none of them ends while there is room, slow as they are.
+#[test]
+fn many_slow_clients_of_one_address_are_served_while_there_is_room() {
+    const CLIENTS: usize = HANDSHAKES / 2;
+    let echo = Destination::echo();
+    let gateway = gateway();
+    let mut clients: Vec<_> = (0..CLIENTS).map(|_| gateway.connect()).collect();
+    clients.iter_mut().for_each(|client| client.write_all(&[5, 1]).unwrap());
+    gateway.await_metric("tollgate_handshakes_active", CLIENTS as f64);
+    for client in &mut clients {
+        client.write_all(&[0]).unwrap();
+        assert_eq!(read_exactly(client, 2), [5, 0]);
+        client.write_all(&socks_request("127.0.0.1", echo.address.port())).unwrap();
+        assert_eq!(read_reply(client), 0);
+        check_echo(client, b"served");
+    }
+}
+
+/// Dials of users took the handshakes of those who came, for as long as a destination did not answer.
+#[test]
+fn tunnels_that_are_dialled_keep_no_handshake() {
+    let (silent, _held) = crate::peers::silent_destination();
+    let gateway = gateway();
+    let request = connect_request(&silent.local_addr().unwrap().to_string());
+    let dialling: Vec<_> = (0..2 * HANDSHAKES)
+        .map(|_| {
+            let mut stream = gateway.connect();
+            stream.write_all(request.as_bytes()).unwrap();
+            stream
+        })
+        .collect();
+    gateway.await_metric("tollgate_handshakes_active", 2.0 * HANDSHAKES as f64);
+    let echo = Destination::echo();
+    let mut stream = gateway.connect();
+    stream.write_all(connect_request(&echo.address.to_string()).as_bytes()).unwrap();
+    assert_eq!(read_answer(&mut stream).status, 200);
+    drop(dialling);
+}
