@@ -285,10 +285,12 @@ impl Gateway {
         fs::read_dir(self.process_file("task")).unwrap().count()
     }
 
-    /// Memory that is the process's own: the proportional set size (proc(5), `smaps_rollup`).
+    /// Memory that is the process's own and that it has written (proc(5), `smaps_rollup`): gateways of other
+    /// tests, which share the executable's pages with it, come and go.
     pub(crate) fn memory_bytes(&self) -> u64 {
         let text = fs::read_to_string(self.process_file("smaps_rollup")).unwrap();
-        let line = text.lines().find_map(|line| line.strip_prefix("Pss:")).expect("the kernel tells it");
+        let line =
+            text.lines().find_map(|line| line.strip_prefix("Private_Dirty:")).expect("the kernel tells it");
         let kilobytes: u64 = line.trim().trim_end_matches(" kB").parse().expect("a number of kB");
         kilobytes * 1024
     }
