@@ -195,7 +195,8 @@ settings! {
         /// one of those that wait for it. One that takes nothing may live an eighth of this longer.
         idle: Duration = "15m", "1s" ..= "30d";
         /// The same for a tunnel or request of which one direction has ended; it begins anew with that end.
-        /// What was sent to a peer together with its end is not taken away from it.
+        /// What was sent to a peer together with its end is not taken away from it. A receiver's kernel tells
+        /// of room when half of its buffer is free again, which takes one of 1 kB/s up to a minute.
         half_closed: Duration = "1m", "1s" ..= "30d";
         /// A tunnel or request ends after this in any case.
         lifetime: Option<Duration> = "none", "1s" ..= "365d";
