@@ -142,7 +142,22 @@ impl Figures {
             "Pipes made for splicing",
             sum(|it| it.pipes_created.value()),
         )?;
-        page.gauge("tollgate_pipes_held", "Pipes that exist now", sum(|it| it.pipes_held.value()))
+        page.gauge("tollgate_pipes_held", "Pipes that exist now", sum(|it| it.pipes_held.value()))?;
+        page.counter(
+            "tollgate_pipes_lent",
+            "Times a direction of a flow has got a pipe",
+            sum(|it| it.pipes_lent.value()),
+        )?;
+        page.counter(
+            "tollgate_pipes_emptied",
+            "Pipes that were emptied because a receiver took nothing",
+            sum(|it| it.pipes_emptied.value()),
+        )?;
+        page.gauge(
+            "tollgate_pending_bytes",
+            "Memory of buffers for bytes that slow receivers have not taken now",
+            sum(|it| it.pending_bytes.value()),
+        )
     }
 
     /// How connections reach the threads, and how evenly.

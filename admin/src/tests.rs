@@ -360,6 +360,9 @@ fn metrics_say_what_was_counted() {
     worker.splice_promotions.add(fresh("tollgate_splice_promotions_total".into()));
     worker.pipes_created.add(fresh("tollgate_pipes_created_total".into()));
     worker.pipes_held.set(fresh("tollgate_pipes_held".into()));
+    worker.pipes_lent.add(fresh("tollgate_pipes_lent_total".into()));
+    worker.pipes_emptied.add(fresh("tollgate_pipes_emptied_total".into()));
+    worker.pending_bytes.set(fresh("tollgate_pending_bytes".into()));
     worker.log_dropped.add(fresh("tollgate_log_dropped_total".into()));
     worker.log_left_out.add(fresh("tollgate_log_left_out_total".into()));
     worker.ledger_full.add(fresh("tollgate_ledger_full_total".into()));

@@ -23,6 +23,20 @@ pub const PIPES_PER_THREAD_MAX: usize = 64;
 /// Buffers for slow sinks that a thread keeps when they are empty.
 pub const PENDING_CACHED_MAX: usize = 16;
 
+/// How long a pipe may hold bytes of which the sink takes none, before they are moved to a buffer and another
+/// stream can have the pipe.
+pub const PIPE_STALL_MAX: Duration = Duration::from_secs(1);
+
+/// Pipes that are emptied in a turn: 50 us of copying each.
+pub const PIPES_EMPTIED_PER_TURN_MAX: usize = 4;
+
+/// Buffers of one thread for bytes that slow receivers have not taken. While there is as much, a thread reads
+/// no more than [`SCARCE_BYTES`] at a time, and empties no pipe.
+pub const PENDING_BYTES_MAX: u64 = 32 * 1024 * 1024;
+
+/// See [`PENDING_BYTES_MAX`]: what a receiver that stalls then may add to it in a direction.
+pub const SCARCE_BYTES: usize = 4 * 1024;
+
 /// Connections of one thread whose client is not known yet. For each that comes beyond them one of the
 /// oldest ends.
 pub const HANDSHAKES_PER_THREAD_MAX: usize = 4096;
@@ -94,6 +108,8 @@ pub const ORPHAN_STALL_MAX: Duration = Duration::from_secs(60);
 pub const LINGER_BYTES_MAX: usize = 256 * 1024;
 
 const _: () = assert!(SCRATCH_BYTES >= GREETING_BYTES_MAX);
+const _: () = assert!(SCARCE_BYTES <= SCRATCH_BYTES);
+const _: () = assert!((PENDING_CACHED_MAX * SCRATCH_BYTES) as u64 <= PENDING_BYTES_MAX / 2);
 const _: () = assert!(TURN_BYTES_MAX >= SCRATCH_BYTES);
 const _: () = assert!(GREETING_BYTES_MAX >= proto::limits::HEAD_BYTES_MAX);
 const _: () = assert!(GREETING_BYTES_MAX >= proto::limits::SOCKS5_MESSAGE_BYTES_MAX);

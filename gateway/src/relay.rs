@@ -15,9 +15,11 @@
 
 mod copy;
 mod splice;
+mod stalls;
 mod table;
 
 use std::io;
+use std::sync::Arc;
 
 use engine::reactor::{Reactor, Registration};
 use engine::slab::Key;
@@ -31,8 +33,9 @@ use sys::splice::Pipe;
 
 pub(crate) use table::Relays;
 
-use crate::limits::TURN_BYTES_MAX;
+use crate::limits::{SCRATCH_BYTES, TURN_BYTES_MAX};
 use crate::progress::Progress;
+use crate::stats::WorkerStats;
 
 /// One side of a relay: a socket and its registration with the reactor.
 #[derive(Debug)]
@@ -55,6 +58,8 @@ pub(crate) struct Relay {
     progress: Progress,
     /// Whether it waits in the table's queue to be run.
     queued: bool,
+    /// Whether it is among the [`Stalls`](stalls::Stalls).
+    is_noted: bool,
 }
 
 const _: () = assert!(size_of::<Relay>() <= 128, "nine thousand of these idle in the memory promised");
@@ -70,6 +75,8 @@ struct Direction {
     readable: bool,
     /// The sink may take bytes: true until a write would block.
     writable: bool,
+    /// The pipe had stalled when the relay was noted for that, and the sink has taken nothing since.
+    stalls: bool,
     /// What waits behind the source's bytes.
     tail: Tail,
     state: State,
@@ -120,6 +127,17 @@ pub(crate) struct Tools {
     promotions: u64,
 }
 
+impl Tools {
+    fn new(stats: &Arc<WorkerStats>) -> Tools {
+        Tools {
+            scratch: vec![0; SCRATCH_BYTES].into_boxed_slice(),
+            pending: copy::PendingCache::new(stats),
+            pipes: splice::PipeCache::default(),
+            promotions: 0,
+        }
+    }
+}
+
 /// The sockets of a direction, and what is counted of them, while it runs.
 struct Lane<'r> {
     source: &'r Socket,
@@ -147,6 +165,7 @@ impl Direction {
             pipe: None,
             readable: false,
             writable: true,
+            stalls: false,
             tail: Tail::Open,
             state: State::Flowing,
             streak: 0,
@@ -216,6 +235,12 @@ impl Direction {
         self.tail = self.tail.max(readiness.tail);
     }
 
+    /// Notes the readiness of the sink.
+    fn sink_ready(&mut self, readiness: Readiness) {
+        self.writable |= readiness.writable;
+        self.stalls &= !readiness.writable;
+    }
+
     /// Notes that a read would block: whatever comes next is reported by an event.
     fn source_empty(&mut self) {
         self.readable = false;
@@ -257,7 +282,17 @@ impl Relay {
         flow: Key,
         now: Nanos,
     ) -> Relay {
-        Relay { client, upstream, up, down, flow, timer: None, progress: Progress::begun(now), queued: false }
+        Relay {
+            client,
+            upstream,
+            up,
+            down,
+            flow,
+            timer: None,
+            progress: Progress::begun(now),
+            queued: false,
+            is_noted: false,
+        }
     }
 
     /// Passes on what was read before the relay began: what the client sent behind its request, and what the
@@ -352,12 +387,12 @@ impl Relay {
 
     fn client_ready(&mut self, readiness: Readiness) {
         self.up.source_ready(readiness);
-        self.down.writable |= readiness.writable;
+        self.down.sink_ready(readiness);
     }
 
     fn upstream_ready(&mut self, readiness: Readiness) {
         self.down.source_ready(readiness);
-        self.up.writable |= readiness.writable;
+        self.up.sink_ready(readiness);
     }
 
     /// Whether one direction has ended and the other has not.

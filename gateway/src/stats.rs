@@ -16,6 +16,7 @@ use ledger::record::{CloseReason, Legs, Protocol};
 use policy::Reason;
 use sys::clock::WallNanos;
 
+use crate::limits::{PENDING_BYTES_MAX, SCARCE_BYTES, SCRATCH_BYTES};
 use crate::pressure::LastPressure;
 
 /// The whole process: what its threads count, and what the control side says about it.
@@ -162,6 +163,12 @@ pub struct WorkerStats {
     pub pipes_created: Counter,
     /// Pipes that exist now, in use or cached.
     pub pipes_held: Counter,
+    /// Times a direction of a relay has got a pipe.
+    pub pipes_lent: Counter,
+    /// Pipes that were emptied because a receiver took nothing.
+    pub pipes_emptied: Counter,
+    /// Memory of the buffers for bytes that slow receivers have not taken, now, in use or cached.
+    pub pending_bytes: Counter,
     /// Log events that found their ring full.
     pub log_dropped: Counter,
     /// Log lines that were left out because one source or user had many.
@@ -194,6 +201,11 @@ impl WorkerStats {
     /// Counts a connection that never became a flow.
     pub fn denied(&self, why: Denied) {
         self.denied[why as usize].add(1);
+    }
+
+    /// Bytes that a read may ask for: less than a whole buffer while slow receivers keep many.
+    pub(crate) fn read_bytes_max(&self) -> usize {
+        if self.pending_bytes.value() < PENDING_BYTES_MAX { SCRATCH_BYTES } else { SCARCE_BYTES }
     }
 
     /// Flows relayed now.
@@ -413,6 +425,14 @@ mod tests {
         );
         assert_eq!(stats.opened_count(Protocol::Socks5), 0);
         assert_eq!(stats.closed_count(CloseReason::Overload), 0);
+    }
+
+    #[test]
+    fn less_is_read_at_a_time_while_slow_receivers_keep_many_buffers() {
+        let stats = WorkerStats::default();
+        assert_eq!(stats.read_bytes_max(), SCRATCH_BYTES);
+        stats.pending_bytes.set(PENDING_BYTES_MAX);
+        assert_eq!(stats.read_bytes_max(), SCARCE_BYTES);
     }
 
     #[test]

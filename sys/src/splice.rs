@@ -59,6 +59,17 @@ impl Pipe {
         self.held -= u32::try_from(moved).expect("no more is moved than was asked for");
         Ok(moved)
     }
+
+    /// Appends the bytes inside to `buffer`, and leaves the pipe empty. What a read fails for stays inside.
+    pub fn empty_into(&mut self, buffer: &mut Vec<u8>) {
+        buffer.reserve_exact(self.held as usize);
+        while self.held > 0 {
+            match retry(|| rustix::io::read(&self.reader, rustix::buffer::spare_capacity(buffer))) {
+                Ok(count @ 1..) => self.held -= u32::try_from(count).expect("it held more than was read"),
+                Ok(0) | Err(_) => break,
+            }
+        }
+    }
 }
 
 fn retry(mut call: impl FnMut() -> rustix::io::Result<usize>) -> io::Result<usize> {
@@ -92,6 +103,12 @@ mod tests {
         let mut arrived = [0; 16];
         sink.read_exact(&mut arrived).unwrap();
         assert_eq!(&arrived, b"through the pipe");
+
+        source.write_all(b"out of the pipe").unwrap();
+        assert_eq!(pipe.fill_from(&source_end, 4096).unwrap(), 15);
+        let mut kept = b"before: ".to_vec();
+        pipe.empty_into(&mut kept);
+        assert_eq!((&kept[..], pipe.held()), (&b"before: out of the pipe"[..], 0));
 
         drop(source);
         assert_eq!(pipe.fill_from(&source_end, 4096).unwrap(), 0);

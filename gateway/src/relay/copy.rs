@@ -1,16 +1,18 @@
 //! Relaying by copying: from the source into the thread's scratch buffer and at once to the sink.
 //!
 //! Promises: bytes that the sink takes at once are never stored; what it does not take moves to a buffer
-//! that belongs to the relay until it is written, and nothing is read meanwhile. Leaves to others: fast
-//! streams, which `splice` carries.
+//! that belongs to the relay until it is written, and nothing is read meanwhile; those buffers are counted,
+//! and while they are many less is read at a time. Leaves to others: fast streams, which `splice` carries.
 
 use std::io::ErrorKind;
+use std::sync::Arc;
 
 use sys::epoll::Tail;
 use sys::socket::Socket;
 
 use super::{Direction, Failure, Lane, State, Tools};
-use crate::limits::{PENDING_CACHED_MAX, SCRATCH_BYTES};
+use crate::limits::{PENDING_BYTES_MAX, PENDING_CACHED_MAX, SCRATCH_BYTES};
+use crate::stats::WorkerStats;
 
 /// Full reads in a row that make a stream a fast one.
 pub(super) const STREAK_MAX: u8 = 2;
@@ -23,31 +25,54 @@ pub(super) struct Pending {
     written: usize,
 }
 
-/// Empty buffers of a thread, kept for the next sink that is slow.
-#[derive(Debug, Default)]
+/// Empty buffers of a thread, kept for the next sink that is slow, and the count of all their memory.
 #[expect(clippy::vec_box, reason = "the boxes move to relays and back, so that a relay stays small")]
-pub(super) struct PendingCache(Vec<Box<Pending>>);
+pub(super) struct PendingCache {
+    empty: Vec<Box<Pending>>,
+    stats: Arc<WorkerStats>,
+}
 
 impl PendingCache {
-    fn take(&mut self, bytes: &[u8]) -> Box<Pending> {
-        let mut pending = self.0.pop().unwrap_or_default();
+    pub(super) fn new(stats: &Arc<WorkerStats>) -> PendingCache {
+        PendingCache { empty: Vec::new(), stats: Arc::clone(stats) }
+    }
+
+    /// A buffer with what `fill` appends.
+    pub(super) fn take(&mut self, fill: impl FnOnce(&mut Vec<u8>)) -> Box<Pending> {
+        let mut pending = self.empty.pop().unwrap_or_default();
+        let before = pending.bytes.capacity();
         pending.bytes.clear();
-        pending.bytes.extend_from_slice(bytes);
         pending.written = 0;
+        fill(&mut pending.bytes);
+        self.stats.pending_bytes.add((pending.bytes.capacity() - before) as u64);
         pending
     }
 
+    /// Takes a buffer back. One that is larger than most need is freed.
     pub(super) fn put(&mut self, pending: Box<Pending>) {
-        if self.0.len() < PENDING_CACHED_MAX {
-            self.0.push(pending);
+        if self.empty.len() < PENDING_CACHED_MAX && pending.bytes.capacity() <= SCRATCH_BYTES {
+            self.empty.push(pending);
+        } else {
+            self.stats.pending_bytes.sub(pending.bytes.capacity() as u64);
         }
+    }
+
+    /// Bytes that a read may ask for.
+    fn read_bytes_max(&self) -> usize {
+        self.stats.read_bytes_max()
+    }
+
+    /// Whether there is memory for what a pipe holds.
+    pub(super) fn has_room(&self) -> bool {
+        self.stats.pending_bytes.value() < PENDING_BYTES_MAX
     }
 }
 
 impl Direction {
     /// Reads once into the scratch buffer; returns how many bytes lie there.
     pub(super) fn read(&mut self, source: &Socket, tools: &mut Tools) -> Result<usize, Failure> {
-        let read = match source.recv(&mut tools.scratch) {
+        let room = tools.pending.read_bytes_max();
+        let read = match source.recv(&mut tools.scratch[..room]) {
             Ok(0) => {
                 self.source_ended();
                 return Ok(0);
@@ -59,7 +84,7 @@ impl Direction {
             }
             Err(_) => return Err(Failure::Source),
         };
-        if read == SCRATCH_BYTES {
+        if read == room {
             // A fast stream may still be copied for a while, past an urgent byte.
             if !self.is_fast() {
                 self.streak += 1;
@@ -89,7 +114,8 @@ impl Direction {
         }
         let written = self.send(lane, &tools.scratch[..read])?;
         if written < read {
-            self.pending = Some(tools.pending.take(&tools.scratch[written..read]));
+            self.pending =
+                Some(tools.pending.take(|room| room.extend_from_slice(&tools.scratch[written..read])));
         }
         Ok(())
     }
@@ -102,7 +128,7 @@ impl Direction {
         // A sink that fails does so again when the relay is run, which then ends.
         let written = self.send(lane, bytes).unwrap_or(0);
         if written < bytes.len() {
-            self.pending = Some(tools.pending.take(&bytes[written..]));
+            self.pending = Some(tools.pending.take(|room| room.extend_from_slice(&bytes[written..])));
         }
     }
 
@@ -114,7 +140,13 @@ impl Direction {
         tools: &mut Tools,
     ) -> Result<(), Failure> {
         let Some(mut pending) = self.pending.take() else { return Ok(()) };
-        let written = self.send(lane, &pending.bytes[pending.written..])?;
+        let written = match self.send(lane, &pending.bytes[pending.written..]) {
+            Ok(written) => written,
+            Err(failure) => {
+                tools.pending.put(pending);
+                return Err(failure);
+            }
+        };
         *budget = budget.saturating_sub(written);
         pending.written += written;
         if pending.written < pending.bytes.len() {
@@ -167,19 +199,44 @@ impl Direction {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::SCARCE_BYTES;
     use sys::socket::{FirstWord, ListenOptions, Listener};
+
+    fn pair() -> (Socket, Socket) {
+        let options = ListenOptions::plain(1);
+        let listener = Listener::bind("127.0.0.1:0".parse().unwrap(), options).unwrap();
+        let sender = Socket::connect(listener.local().unwrap(), FirstWord::Unknown).unwrap();
+        (sender, listener.accept().unwrap().0)
+    }
+
+    #[test]
+    fn what_slow_sinks_do_not_take_is_counted_and_bounds_what_is_read() {
+        let (sender, source) = pair();
+        let stats: Arc<WorkerStats> = Arc::default();
+        let mut tools = Tools::new(&stats);
+        let mut held = Vec::new();
+        while stats.pending_bytes.value() < PENDING_BYTES_MAX {
+            held.push(tools.pending.take(|room| room.extend_from_slice(&[0; SCRATCH_BYTES])));
+        }
+        assert_eq!(held.len() * SCRATCH_BYTES, PENDING_BYTES_MAX as usize);
+        assert!(!tools.pending.has_room());
+        let mut direction = Direction::taken_over();
+        // Reads that fill the smaller room prove a stream fast as well.
+        while !direction.is_fast() {
+            while sender.send(&[0; SCRATCH_BYTES]).is_ok() {}
+            assert!(direction.read(&source, &mut tools).unwrap() <= SCARCE_BYTES);
+        }
+        held.into_iter().for_each(|pending| tools.pending.put(pending));
+        assert_eq!(stats.pending_bytes.value(), (PENDING_CACHED_MAX * SCRATCH_BYTES) as u64);
+        assert!(tools.pending.has_room());
+    }
 
     #[test]
     fn a_stream_that_is_fast_for_long_and_not_spliced_is_counted_to_the_bound() {
         // A fast stream is copied past an urgent byte, and the reads that fill the buffer meanwhile may be
         // more than a byte counts.
-        let options = ListenOptions::plain(1);
-        let listener = Listener::bind("127.0.0.1:0".parse().unwrap(), options).unwrap();
-        let sender = Socket::connect(listener.local().unwrap(), FirstWord::Unknown).unwrap();
-        let (source, _) = listener.accept().unwrap();
-        let scratch = vec![0; SCRATCH_BYTES].into_boxed_slice();
-        let mut tools =
-            Tools { scratch, pending: Default::default(), pipes: Default::default(), promotions: 0 };
+        let (sender, source) = pair();
+        let mut tools = Tools::new(&Arc::default());
         let mut direction = Direction { tail: Tail::Urgent, ..Direction::taken_over() };
         let mut full = 0;
         while full < 2 * usize::from(u8::MAX) {

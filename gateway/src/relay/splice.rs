@@ -1,8 +1,9 @@
 //! Relaying by splicing: a fast stream's pages go through a pipe and are never copied.
 //!
 //! Promises: a pipe is borrowed while bytes move and goes back to the thread's cache as soon as it is empty
-//! and the source has nothing; a thread holds at most [`PIPES_PER_THREAD_MAX`]; without a pipe the stream is
-//! copied. Leaves to others: streams of small messages, for which copying is cheaper.
+//! and the source has nothing, or its sink has taken nothing for a second; a thread holds at most
+//! [`PIPES_PER_THREAD_MAX`]; without a pipe the stream is copied. Leaves to others: streams of small
+//! messages, for which copying is cheaper, and when a pipe stalls (`stalls`).
 //!
 //! Splicing costs 0.10-0.14 s of CPU per GB where copying costs 0.23-0.35 s, if segments are of 1.4 KB or
 //! more; for 200-byte writes it costs twice as much as copying, so a stream has to prove itself first.
@@ -28,13 +29,20 @@ pub(super) struct PipeCache {
     held: usize,
     /// Pipes made so far.
     pub(super) created: u64,
+    /// Times a direction has got a pipe.
+    pub(super) lent: u64,
+    /// Pipes emptied so far because their sink took nothing.
+    pub(super) emptied: u64,
 }
 
 impl PipeCache {
     fn take(&mut self) -> Option<Box<Pipe>> {
-        if let Some(pipe) = self.empty.pop() {
-            return Some(pipe);
-        }
+        let pipe = self.empty.pop().or_else(|| self.create())?;
+        self.lent += 1;
+        Some(pipe)
+    }
+
+    fn create(&mut self) -> Option<Box<Pipe>> {
         if self.held == PIPES_PER_THREAD_MAX {
             return None;
         }
@@ -111,6 +119,24 @@ impl Direction {
                 Ok(())
             }
             Err(_) => Err(Failure::Sink),
+        }
+    }
+
+    /// Whether the sink takes nothing of what the pipe holds.
+    pub(super) fn has_stalled_pipe(&self) -> bool {
+        !self.writable && self.pipe.as_ref().is_some_and(|pipe| pipe.held() > 0)
+    }
+
+    /// Moves what the pipe holds to a buffer and gives the pipe back: its sink takes nothing, and a stream
+    /// that moves has more use for it.
+    pub(super) fn empty_pipe(&mut self, tools: &mut Tools) {
+        let Some(pipe) = self.pipe.as_mut() else { return };
+        self.pending = Some(tools.pending.take(|room| pipe.empty_into(room)));
+        self.streak = 0;
+        tools.pipes.emptied += 1;
+        // What could not be read stays in there, and is written behind the buffer.
+        if pipe.held() == 0 {
+            self.return_pipe(tools);
         }
     }
 

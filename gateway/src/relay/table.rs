@@ -16,8 +16,9 @@ use ledger::record::CloseReason;
 use sys::clock::Nanos;
 use sys::epoll::Readiness;
 
+use super::stalls::Stalls;
 use super::{Direction, Outcome, Peer, Relay, State, Tools};
-use crate::limits::{ORPHAN_STALL_MAX, SCRATCH_BYTES};
+use crate::limits::{ORPHAN_STALL_MAX, PIPES_EMPTIED_PER_TURN_MAX};
 use crate::meter::Meter;
 use crate::progress::{Age, Deadlines, Queues, Verdict};
 use crate::stats::WorkerStats;
@@ -32,6 +33,7 @@ pub(crate) struct Relays {
     reactor: Rc<Reactor>,
     slab: Slab<Relay>,
     queue: VecDeque<Key>,
+    stalls: Stalls,
     tools: Tools,
     deadlines: Deadlines,
     stats: Arc<WorkerStats>,
@@ -40,10 +42,15 @@ pub(crate) struct Relays {
 impl Relays {
     /// An empty table on the thread of `reactor`.
     pub(crate) fn new(reactor: &Rc<Reactor>, deadlines: Deadlines, stats: &Arc<WorkerStats>) -> Relays {
-        let scratch = vec![0; SCRATCH_BYTES].into_boxed_slice();
-        let tools = Tools { scratch, pending: Default::default(), pipes: Default::default(), promotions: 0 };
-        let (reactor, stats) = (Rc::clone(reactor), Arc::clone(stats));
-        Relays { reactor, slab: Slab::new(), queue: VecDeque::new(), tools, deadlines, stats }
+        Relays {
+            reactor: Rc::clone(reactor),
+            slab: Slab::new(),
+            queue: VecDeque::new(),
+            stalls: Stalls::default(),
+            tools: Tools::new(stats),
+            deadlines,
+            stats: Arc::clone(stats),
+        }
     }
 
     /// How many there are.
@@ -119,6 +126,8 @@ impl Relays {
 
     /// Runs every relay that is queued now, each once.
     pub(crate) fn run(&mut self, meter: &mut Meter) {
+        // Those that run now may have use for a pipe.
+        self.free_stalled_pipes();
         for _ in 0..self.queue.len() {
             let Some(key) = self.queue.pop_front() else { break };
             self.run_one(key, meter);
@@ -126,6 +135,8 @@ impl Relays {
         let stats = &self.stats;
         stats.pipes_held.set(self.tools.pipes.held() as u64);
         stats.pipes_created.set(self.tools.pipes.created);
+        stats.pipes_lent.set(self.tools.pipes.lent);
+        stats.pipes_emptied.set(self.tools.pipes.emptied);
         stats.splice_promotions.set(self.tools.promotions);
     }
 
@@ -163,6 +174,16 @@ impl Relays {
         }
     }
 
+    fn free_stalled_pipes(&mut self) {
+        let now = self.reactor.now();
+        for _ in 0..PIPES_EMPTIED_PER_TURN_MAX {
+            let Some(key) = self.stalls.next_due(now) else { break };
+            let Some(relay) = self.slab.get_mut(key) else { continue };
+            relay.free_pipes(&mut self.tools);
+            self.stalls.note(key, relay, now);
+        }
+    }
+
     fn run_one(&mut self, key: Key, meter: &mut Meter) {
         let Some(relay) = self.slab.get_mut(key) else { return };
         relay.queued = false;
@@ -188,6 +209,7 @@ impl Relays {
             }
             Outcome::Over(reason) => return self.close(key, reason, meter),
         }
+        self.stalls.note(key, relay, self.reactor.now());
         if came_nearer {
             // The span of a half-closed relay begins with the end, however long nothing had moved before.
             relay.progress.restart(self.reactor.now());

@@ -72,6 +72,8 @@ pub(super) struct Exchange<'s> {
     stage: Stage,
     /// What the statistics have been told of.
     told: Legs,
+    /// What the statistics have been told to wait for slow receivers.
+    told_pending: u64,
     progress: Progress,
     /// When the deadlines are to be looked at next.
     look_at: Nanos,
@@ -143,6 +145,7 @@ impl<'s> Exchange<'s> {
             down: Transfer::new(Vec::new(), Body::new(Framing::None)),
             stage: Stage::first(),
             told: Legs::default(),
+            told_pending: 0,
             progress: Progress::begun(now),
             look_at: Nanos::NEVER,
             is_half_closed: false,
@@ -235,6 +238,15 @@ impl<'s> Exchange<'s> {
             local.meter.borrow_mut().counted(self.flow.key());
             self.told = counted;
         }
+        self.tell_pending(self.up.pending_bytes() + self.down.pending_bytes());
+    }
+
+    /// Tells the statistics how much memory waits for slow receivers.
+    fn tell_pending(&mut self, pending_bytes: u64) {
+        let before = std::mem::replace(&mut self.told_pending, pending_bytes);
+        let counter = &self.client.local.stats.pending_bytes;
+        counter.sub(before);
+        counter.add(pending_bytes);
     }
 
     fn poll_both(&mut self, context: &mut Context<'_>) -> Poll<Result<Turn, Stop>> {
@@ -480,6 +492,7 @@ fn with_trailers(body: Body, keeps_trailers: bool) -> Body {
 impl Drop for Exchange<'_> {
     /// Whatever ended it early, a fault of ours too: nobody shall take a part for the whole.
     fn drop(&mut self) {
+        self.tell_pending(0);
         if !self.is_over {
             self.client.stream.socket().reset_on_close();
             self.upstream.stream.socket().reset_on_close();

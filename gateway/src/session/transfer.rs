@@ -91,6 +91,11 @@ impl Transfer {
         &mut self.pending
     }
 
+    /// Memory of what waits to be written.
+    pub(super) fn pending_bytes(&self) -> u64 {
+        self.pending.capacity() as u64
+    }
+
     /// Begins again from the first byte: nothing of it has had an effect.
     pub(super) fn rewind(&mut self) {
         self.written = 0;
@@ -180,7 +185,7 @@ impl Transfer {
                 Lane::Up(..) if self.body.is_chunked() => GREETING_BYTES_MAX,
                 _ => scratch.len(),
             };
-            let room = self.body.room(most);
+            let room = self.body.room(most.min(local.stats.read_bytes_max()));
             let read = ready!(lane.source().poll_read_slice(context, &mut scratch[..room]));
             let read = read.map_err(|_| Failure::Source)?;
             if read == 0 {

@@ -12,4 +12,5 @@ mod passwords;
 mod places;
 mod resolving;
 mod silent_connections;
+mod stalled_receivers;
 mod unknown_clients;

@@ -4,7 +4,7 @@
 //! Leaves to others: what there is of it (`sys::limits`).
 
 use gateway::config::Config;
-use gateway::limits::{PIPE_BYTES, PIPES_PER_THREAD_MAX};
+use gateway::limits::{PENDING_BYTES_MAX, PIPE_BYTES, PIPES_PER_THREAD_MAX, SCARCE_BYTES};
 use gateway::server::ledger_settings;
 use ledger::live_table::SLOT_BYTES;
 use sys::limits::{self, Footprint, Limit, THREAD_MEMORY_BYTES};
@@ -43,6 +43,10 @@ const CONNECTION_KERNEL_BYTES: u64 = 10 * 1024;
 /// TCP buffers of a tunnel in which something is under way: a page for each of its sockets. An idle one has
 /// none.
 const CONNECTION_BUFFER_BYTES: u64 = 2 * 4096;
+
+/// What a tunnel whose receivers take nothing may keep besides, in both directions, when the buffers that its
+/// thread has for that are used up.
+const CONNECTION_PENDING_BYTES: u64 = 2 * SCARCE_BYTES as u64;
 
 /// What the configuration asks of a machine.
 #[derive(Clone, Copy, Debug)]
@@ -100,6 +104,12 @@ impl Load {
         self.reactors * PIPES_PER_THREAD_MAX as u64
     }
 
+    /// Our own memory for connections: once, for bytes that slow receivers have not taken, and for each.
+    fn connection_memory(&self) -> Need {
+        let once = self.reactors * PENDING_BYTES_MAX;
+        Need { once, each: CONNECTION_BYTES + CONNECTION_PENDING_BYTES }
+    }
+
     fn descriptors_once(&self) -> u64 {
         let reactors = self.reactors * (DESCRIPTORS_PER_REACTOR + self.listeners);
         self.pipes() * DESCRIPTORS_PER_PIPE + reactors + DESCRIPTORS_SPARE
@@ -109,6 +119,7 @@ impl Load {
     pub(super) fn need(&self, limit: Limit, footprint: Footprint) -> Need {
         let threads = self.threads();
         let stacks_bytes = threads * footprint.address_bytes;
+        let connections = self.connection_memory();
         match limit {
             Limit::Descriptors | Limit::OpenFiles => {
                 Need { once: self.descriptors_once(), each: SOCKETS_PER_CONNECTION }
@@ -117,17 +128,18 @@ impl Load {
                 Need::once(threads)
             }
             Limit::Mappings => Need::once((threads as f64 * footprint.maps).ceil() as u64 + MAPPINGS_SPARE),
-            Limit::AddressSpace => {
-                Need { once: stacks_bytes + PROCESS_BYTES + self.table_bytes, each: CONNECTION_BYTES }
-            }
+            Limit::AddressSpace => Need {
+                once: connections.once + stacks_bytes + PROCESS_BYTES + self.table_bytes,
+                ..connections
+            },
             Limit::Data | Limit::Commit => {
-                Need { once: stacks_bytes + PROCESS_BYTES, each: CONNECTION_BYTES }
+                Need { once: connections.once + stacks_bytes + PROCESS_BYTES, ..connections }
             }
             Limit::Stack => Need::once(FIRST_STACK_BYTES),
-            Limit::Memory | Limit::GroupMemory => Need {
-                once: threads * THREAD_MEMORY_BYTES + PROCESS_BYTES + self.table_bytes,
-                each: CONNECTION_BYTES + CONNECTION_KERNEL_BYTES,
-            },
+            Limit::Memory | Limit::GroupMemory => {
+                let process = threads * THREAD_MEMORY_BYTES + PROCESS_BYTES + self.table_bytes;
+                Need { once: connections.once + process, each: connections.each + CONNECTION_KERNEL_BYTES }
+            }
             Limit::LockedMemory => Need::once(self.table_bytes),
             Limit::ListenQueue | Limit::SynQueue => Need::once(self.backlog),
             // Each ends as at most one of these; and a tunnel of ours has a local port on one side only.

@@ -119,9 +119,9 @@ fn limits_that_end_the_load_are_named_first() {
     let command = "ulimit -u 32 # systemd: LimitNPROC=32";
     fails(&Machine::limited("Max processes", 5), UserThreads, "EAGAIN", command);
     fails(&sysctl("vm/max_map_count", "300"), Mappings, "aborts", "sysctl -w vm.max_map_count=512");
-    let command = "ulimit -v 262144 # systemd: LimitAS=268435456";
+    let command = "ulimit -v 524288 # systemd: LimitAS=536870912";
     fails(&Machine::limited("Max address space", 1 << 20), AddressSpace, "ENOMEM", command);
-    let command = "ulimit -d 262144 # systemd: LimitDATA=268435456";
+    let command = "ulimit -d 524288 # systemd: LimitDATA=536870912";
     fails(&Machine::limited("Max data size", 1 << 20), Data, "ENOMEM", command);
     let command = "ulimit -s 1024 # systemd: LimitSTACK=1048576";
     fails(&Machine::limited("Max stack size", 65_536), Stack, "SIGSEGV", command);
@@ -161,7 +161,7 @@ fn control_groups_are_raised_where_they_stand() {
     let command = "systemctl set-property tollgate.service TasksMax=32";
     fails(&pids("/system.slice/tollgate.service"), limit, "EAGAIN", command);
     let memory = [("sys/fs/cgroup/own/memory.max", Some("1048576"))];
-    let command = "echo 268435456 > /sys/fs/cgroup/own/memory.max";
+    let command = "echo 536870912 > /sys/fs/cgroup/own/memory.max";
     fails(&Machine::new(&memory), Limit::GroupMemory, "memory.events", command);
     // Version 1, where the tightest bound is an ancestor's.
     let files = [

@@ -1,0 +1,101 @@
+//! Receivers that take something fast, and then nothing: each stops with a pipe full of bytes on its way.
+//!
+//! An attacker spends a connection that is admitted for each pipe, and so its place among its user's
+//! `connections`, and gets the use of a pipe for a second. Before, it had the pipe until `idle` ended the
+//! connection, and 64 connections left all other streams of a thread to be copied.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::mpsc;
+use std::thread;
+
+use rustix::net::{AddressFamily, SocketType, sockopt};
+
+use crate::harness::{Gateway, eventually, patient};
+use crate::peers::{Destination, connect_request, pattern, read_answer, read_exactly, tunnel};
+
+/// More than a thread has pipes.
+const STALLED: usize = 80;
+
+/// What a receiver takes before it stops, and what is sent to it.
+const TAKEN_BYTES: usize = 300_000;
+const SENT_BYTES: usize = 4_000_000;
+
+/// What the user beside downloads at a time.
+const WHOLE_BYTES: usize = 3_000_000;
+
+/// A tunnel to `destination` through which little fits, so that it stalls soon; it has taken its bytes.
+fn stall(gateway: &Gateway, destination: SocketAddr) -> TcpStream {
+    let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    sockopt::set_socket_recv_buffer_size(&socket, 65_536).unwrap();
+    socket2::SockRef::from(&socket).set_tcp_mss(1_448).unwrap();
+    rustix::net::connect(&socket, &gateway.listeners[0]).unwrap();
+    let mut client = patient(TcpStream::from(socket));
+    client.write_all(connect_request(&destination.to_string()).as_bytes()).unwrap();
+    assert_eq!(read_answer(&mut client).status, 200);
+    read_exactly(&mut client, TAKEN_BYTES);
+    client
+}
+
+/// A destination that sends `bytes` to each, and waits for the client's end.
+fn sending(bytes: usize) -> Destination {
+    let bytes = pattern(1, bytes);
+    Destination::start(move |mut stream| {
+        // Fails where the client stops for good.
+        if stream.write_all(&bytes).is_ok() {
+            let _ = stream.read(&mut [0]);
+        }
+    })
+}
+
+#[test]
+fn stalled_receivers_leave_pipes_to_streams_that_move() {
+    let (slow, fast) = (sending(SENT_BYTES), sending(WHOLE_BYTES));
+    let gateway = Gateway::local("[threads]\nreactors = 1\n");
+    let expected = pattern(1, WHOLE_BYTES);
+    let download = || {
+        let mut client = tunnel(&gateway, fast.address);
+        assert!(read_exactly(&mut client, WHOLE_BYTES) == expected);
+    };
+    download();
+    let metric = |name: &str| gateway.metric(name).unwrap_or_else(|| panic!("there is no {name}"));
+    // A pipe stays in the cache.
+    let descriptors = || gateway.descriptors() as f64 - 2.0 * metric("tollgate_pipes_held");
+    // From then on the ledger has all its files open.
+    eventually("the first download is in the ledger", || gateway.usage().0 == 1);
+    let (descriptors_before, memory_before) = (descriptors(), gateway.memory_bytes());
+
+    let (tell, told) = mpsc::channel();
+    let stalled_receivers: Vec<TcpStream> = thread::scope(|scope| {
+        for _ in 0..8 {
+            let tell = tell.clone();
+            let (gateway, slow) = (&gateway, slow.address);
+            scope.spawn(move || (0..STALLED / 8).for_each(|_| tell.send(stall(gateway, slow)).unwrap()));
+        }
+        drop(tell);
+        told.iter().collect()
+    });
+    // Nothing of theirs moves any more.
+    let mut before = -1.0;
+    eventually("all receivers stall", || {
+        let now = metric("tollgate_bytes_total");
+        thread::sleep(std::time::Duration::from_millis(200));
+        std::mem::replace(&mut before, now) == now
+    });
+    let lent_before = metric("tollgate_pipes_lent_total");
+    // Each download is whole, whether it is spliced or copied.
+    eventually("pipes are emptied, and a stream that moves gets one", || {
+        download();
+        metric("tollgate_pipes_emptied_total") > 0.0 && metric("tollgate_pipes_lent_total") > lent_before
+    });
+    (0..20).for_each(|_| download());
+    assert!(metric("tollgate_pending_bytes") > 0.0);
+
+    drop(stalled_receivers);
+    gateway.await_metric("tollgate_connections_active", 0.0);
+    eventually("descriptors are given back", || descriptors() <= descriptors_before);
+    // Sixteen buffers of 64 KiB stay for the next ones.
+    assert!(metric("tollgate_pending_bytes") <= f64::from(16 * 64 * 1024));
+    let kept = gateway.memory_bytes().saturating_sub(memory_before);
+    assert!(kept < 16 << 20, "{kept} bytes are kept");
+}
