@@ -93,6 +93,7 @@ impl Figures {
             "Client connections closed behind a plain HTTP answer, because as many were kept as may be",
             sum(&|worker| worker.sessions_unkept.value()),
         )?;
+        self.dials(page)?;
         page.durations(
             "tollgate_dns_duration_seconds",
             "How long lookups of names took that were not in the cache",
@@ -102,6 +103,25 @@ impl Figures {
             "tollgate_connect_duration_seconds",
             "How long it took to reach destinations, over all their addresses together",
             self.stats.workers.iter().map(|worker| &worker.connect),
+        )
+    }
+
+    fn dials(&self, page: &mut Page<'_>) -> fmt::Result {
+        let sum = |number: fn(&WorkerStats) -> u64| self.stats.sum(number);
+        page.gauge(
+            "tollgate_dial_extra_attempts",
+            "Attempts to connect beside another of the same dial, now",
+            sum(|it| it.dial_extras_active.value()),
+        )?;
+        page.counter(
+            "tollgate_dial_extra_refused",
+            "Times that a dial had to wait with its next address, because attempts beside others are bounded",
+            sum(|it| it.dial_extras_refused.value()),
+        )?;
+        page.counter(
+            "tollgate_dial_attempts_replaced",
+            "Attempts to connect that were closed for a newer one of the same dial",
+            sum(|it| it.dial_attempts_replaced.value()),
         )
     }
 

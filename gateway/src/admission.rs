@@ -168,7 +168,7 @@ pub(crate) async fn reach(
     let began = clock::monotonic();
     let Candidates { first: (first, _), .. } = admitted.candidates;
     let others = admitted.candidates.other_addresses();
-    let dialled = dial(&client.local, first, others, first_word, dial_by).await;
+    let dialled = dial(&client.local, seat.account().id(), first, others, first_word, dial_by).await;
     let took = clock::monotonic().since(began);
     let (stream, address) = dialled.map_err(|failure| undialled(client, admitted, failure, took))?;
     client.local.stats.connect.add(took);

@@ -1,14 +1,20 @@
 //! Dialling: the first of a target's checked addresses that answers (Happy Eyeballs, RFC 8305).
 //!
 //! Promises: only addresses that were given are dialled; the families take turns, an attempt that is slow
-//! gets company after [`ATTEMPT_DELAY`], one that fails is followed at once; who loses is closed; who only
-//! rests makes room for who dials; a connection that leads back to the gateway is refused. Leaves to others:
+//! gets company after [`ATTEMPT_DELAY`], one that fails is followed at once; what loses is closed; a resting
+//! connection makes room for a dial; a connection that leads back to the gateway is refused. A dial has at
+//! most [`ATTEMPTS_MAX`] attempts under way: the next one closes the oldest. All but one of these come from a
+//! stock of the thread, of which no user takes more than a share (`shares`); without one the attempt that is
+//! under way has an equal part of the time that is left, and gives way to the next. Leaves to others:
 //! resolving (`resolve`), which addresses may be dialled (`policy`), and where a connection leads (`own`).
 
+use std::cell::RefCell;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -17,12 +23,54 @@ use engine::timer::within;
 use sys::clock::Nanos;
 use sys::socket::{FirstWord, Shortage};
 
-use crate::limits::{ADDRESSES_MAX, SHED_AT_SHORTAGE_MAX};
+use crate::account::AccountId;
+use crate::limits::{ADDRESSES_MAX, EXTRA_ATTEMPTS_PER_THREAD_MAX, SHED_AT_SHORTAGE_MAX};
 use crate::local::Local;
 use crate::own;
+use crate::shares::Shares;
+use crate::stats::WorkerStats;
 
 /// How long an attempt stays alone: the "Connection Attempt Delay" that RFC 8305 section 5 recommends.
 pub(crate) const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
+
+/// Attempts of one dial under way, a descriptor each. RFC 8305 has no bound; an attempt that is closed for
+/// the fourth has had three delays, more than a round trip on earth.
+pub(crate) const ATTEMPTS_MAX: usize = 3;
+
+/// The stock of attempts beyond the first of each dial, one for each thread.
+pub(crate) struct ExtraAttempts(Rc<Stock>);
+
+struct Stock {
+    shares: RefCell<Shares>,
+    stats: Arc<WorkerStats>,
+}
+
+/// An attempt from the stock, until it is dropped.
+struct ExtraAttempt(Rc<Stock>, AccountId);
+
+impl ExtraAttempts {
+    /// The whole stock, for the thread that counts in `stats`.
+    pub(crate) fn new(stats: &Arc<WorkerStats>) -> ExtraAttempts {
+        let shares = Shares::new(EXTRA_ATTEMPTS_PER_THREAD_MAX).into();
+        ExtraAttempts(Rc::new(Stock { shares, stats: Arc::clone(stats) }))
+    }
+
+    /// One for this user; `None` where the stock or the user's share is used up.
+    fn take(&self, user: AccountId) -> Option<ExtraAttempt> {
+        let mut shares = self.0.shares.borrow_mut();
+        shares.check(user).ok()?;
+        shares.take(user);
+        self.0.stats.dial_extras_active.add(1);
+        Some(ExtraAttempt(Rc::clone(&self.0), user))
+    }
+}
+
+impl Drop for ExtraAttempt {
+    fn drop(&mut self) {
+        self.0.shares.borrow_mut().give_back(self.1);
+        self.0.stats.dial_extras_active.sub(1);
+    }
+}
 
 /// Why no address was reached.
 #[derive(Debug)]
@@ -68,30 +116,43 @@ pub(crate) struct Undialled {
     pub(crate) tried: Vec<SocketAddr>,
 }
 
-/// Connects to the first that answers before `deadline`: `first`, or one of the `others`.
+/// Connects to the first that answers before `deadline`, for this user: `first`, or one of the `others`.
 ///
 /// # Errors
 /// See [`Undialled`].
 pub(crate) async fn dial(
     local: &Local,
+    user: AccountId,
     first: SocketAddr,
     others: Vec<SocketAddr>,
     first_word: FirstWord,
     deadline: Nanos,
 ) -> Result<(TcpStream, SocketAddr), Undialled> {
     assert!(others.len() < ADDRESSES_MAX, "the resolver bounds its answers");
-    if !others.is_empty() {
-        let (ordered, mut tried) = (alternate(first, &others), 0);
-        let raced = race(local, &ordered, &mut tried, first_word, deadline).await;
-        return raced.map_err(|error| Undialled { error, tried: ordered[..tried].to_vec() });
+    if others.is_empty() {
+        let dialled = dial_one(local, first, first_word, deadline).await;
+        let failed = |error| Undialled { error, tried: vec![first] };
+        return dialled.map(|stream| (stream, first)).map_err(failed);
     }
-    // By far the commonest case needs no race and no allocation.
-    let failed = |error: DialError| Undialled { error, tried: vec![first] };
-    let stream = connect(local, first, first_word).map_err(|error| failed(error.into()))?;
-    match within(&local.reactor, deadline, stream.established(first)).await {
-        Ok(Ok(())) => own::refuse(local, first).map(|()| (stream, first)).map_err(failed),
-        Ok(Err(error)) => Err(failed(error.into())),
-        Err(_) => Err(failed(DialError::Timeout)),
+    let mut race = Race::new(local, user, alternate(first, &others), first_word, deadline);
+    race.run().await.map_err(|error| Undialled { error, tried: race.tried().to_vec() })
+}
+
+/// Connects to the one `address`: by far the commonest case, which needs no race and no allocation.
+///
+/// # Errors
+/// Why it failed, or [`DialError::Timeout`].
+pub(crate) async fn dial_one(
+    local: &Local,
+    address: SocketAddr,
+    first_word: FirstWord,
+    deadline: Nanos,
+) -> Result<TcpStream, DialError> {
+    let stream = connect(local, address, first_word)?;
+    match within(&local.reactor, deadline, stream.established(address)).await {
+        Ok(Ok(())) => own::refuse(local, address).map(|()| stream),
+        Ok(Err(error)) => Err(error.into()),
+        Err(_) => Err(DialError::Timeout),
     }
 }
 
@@ -110,36 +171,106 @@ fn connect(local: &Local, address: SocketAddr, first_word: FirstWord) -> io::Res
 
 type Attempt = Pin<Box<dyn Future<Output = (io::Result<TcpStream>, SocketAddr)>>>;
 
-/// Counts in `tried` how many of the `addresses`, from the first on, it began to connect to.
-async fn race(
-    local: &Local,
-    addresses: &[SocketAddr],
-    tried: &mut usize,
+/// Attempts to reach one of several addresses.
+struct Race<'l> {
+    local: &'l Local,
+    user: AccountId,
+    addresses: Vec<SocketAddr>,
+    /// How many of these, from the first on, it began to connect to.
+    tried: usize,
     first_word: FirstWord,
     deadline: Nanos,
-) -> Result<(TcpStream, SocketAddr), DialError> {
-    let mut untried = addresses.iter().copied();
-    let mut attempts: Vec<Attempt> = Vec::new();
-    let mut failure = DialError::Timeout;
-    let reactor = &local.reactor;
-    loop {
-        if let Some(address) = untried.next() {
-            attempts.push(attempt(local, address, first_word));
-            *tried += 1;
+    /// In the order of their beginning.
+    attempts: Vec<Attempt>,
+    /// For each attempt but one.
+    extras: Vec<ExtraAttempt>,
+    /// Until then the latest attempt has its fair part of the time, if no other may begin beside it.
+    alone_until: Nanos,
+}
+
+impl<'l> Race<'l> {
+    fn new(
+        local: &'l Local,
+        user: AccountId,
+        addresses: Vec<SocketAddr>,
+        first_word: FirstWord,
+        deadline: Nanos,
+    ) -> Race<'l> {
+        Race {
+            local,
+            user,
+            addresses,
+            tried: 0,
+            first_word,
+            deadline,
+            attempts: Vec::new(),
+            extras: Vec::new(),
+            alone_until: local.reactor.now(),
         }
-        if attempts.is_empty() {
-            return Err(failure);
+    }
+
+    fn tried(&self) -> &[SocketAddr] {
+        &self.addresses[..self.tried]
+    }
+
+    fn untried(&self) -> usize {
+        self.addresses.len() - self.tried
+    }
+
+    async fn run(&mut self) -> Result<(TcpStream, SocketAddr), DialError> {
+        let reactor = &self.local.reactor;
+        self.begin_next();
+        loop {
+            let company = if self.untried() > 0 { reactor.now() + ATTEMPT_DELAY } else { Nanos::NEVER };
+            let finished = first_finished(&mut self.attempts);
+            let failure = match within(reactor, company.min(self.deadline), finished).await {
+                Ok((Ok(stream), address)) => match own::refuse(self.local, address) {
+                    Ok(()) => return Ok((stream, address)),
+                    Err(error) => Some(error),
+                },
+                Ok((Err(error), _)) => Some(error.into()),
+                Err(_) if reactor.now() >= self.deadline => return Err(DialError::Timeout),
+                Err(_) => None,
+            };
+            self.extras.truncate(self.attempts.len().saturating_sub(1));
+            match failure {
+                Some(failure) if self.attempts.is_empty() && self.untried() == 0 => return Err(failure),
+                // Behind a failure the next one comes at once, and not after the delay.
+                _ if self.untried() > 0 && self.make_room() => self.begin_next(),
+                _ => {}
+            }
         }
-        let company = if untried.len() > 0 { reactor.now() + ATTEMPT_DELAY } else { Nanos::NEVER };
-        match within(reactor, company.min(deadline), first_finished(&mut attempts)).await {
-            Ok((Ok(stream), address)) => match own::refuse(local, address) {
-                Ok(()) => return Ok((stream, address)),
-                Err(error) => failure = error,
-            },
-            Ok((Err(error), _)) => failure = error.into(),
-            Err(_) if reactor.now() >= deadline => return Err(DialError::Timeout),
-            Err(_) => {}
+    }
+
+    /// Makes sure that another attempt may begin: beside those there are, or in place of the oldest.
+    fn make_room(&mut self) -> bool {
+        let stats = &self.local.stats;
+        if self.attempts.is_empty() {
+            return true;
         }
+        if self.attempts.len() < ATTEMPTS_MAX {
+            match self.local.extra_attempts.take(self.user) {
+                Some(extra) => {
+                    self.extras.push(extra);
+                    return true;
+                }
+                None => stats.dial_extras_refused.add(1),
+            }
+            if self.local.reactor.now() < self.alone_until {
+                return false;
+            }
+        }
+        drop(self.attempts.remove(0));
+        stats.dial_attempts_replaced.add(1);
+        true
+    }
+
+    fn begin_next(&mut self) {
+        let now = self.local.reactor.now();
+        let parts = u32::try_from(self.untried()).expect("addresses are few");
+        self.alone_until = now + self.deadline.since(now) / parts;
+        self.attempts.push(attempt(self.local, self.addresses[self.tried], self.first_word));
+        self.tried += 1;
     }
 }
 
@@ -158,7 +289,7 @@ async fn first_finished(attempts: &mut Vec<Attempt>) -> (io::Result<TcpStream>, 
     poll_fn(|context| {
         for index in 0..attempts.len() {
             if let Poll::Ready(outcome) = attempts[index].as_mut().poll(context) {
-                drop(attempts.swap_remove(index));
+                drop(attempts.remove(index));
                 return Poll::Ready(outcome);
             }
         }

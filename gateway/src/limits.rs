@@ -84,6 +84,10 @@ pub const DRAIN_BYTES_MAX: u64 = 64 * 1024;
 /// Addresses of one name that are kept and tried; a name with more of them loses the rest.
 pub const ADDRESSES_MAX: usize = 16;
 
+/// Attempts of a thread's dials beyond the first of each, a descriptor each. A dial takes one only where an
+/// address has not answered within 250 ms; a thread has some hundred such dials in a bad hour.
+pub const EXTRA_ATTEMPTS_PER_THREAD_MAX: usize = 256;
+
 /// Flows that a thread may hold open in its table.
 pub const FLOWS_PER_THREAD_MAX: usize = 1 << 20;
 

@@ -15,6 +15,7 @@ use sys::clock::WallNanos;
 use crate::auth::Authenticator;
 use crate::connection::Known;
 use crate::date::HttpDate;
+use crate::dial::ExtraAttempts;
 use crate::handshakes::Handshakes;
 use crate::limits::{ANSWER_BYTES, ANSWERS_CACHED_MAX, GREETING_BYTES_FIRST, GREETINGS_CACHED_MAX};
 use crate::meter::Meter;
@@ -29,6 +30,7 @@ pub(crate) struct Local {
     pub(crate) reactor: Rc<Reactor>,
     pub(crate) authenticator: Authenticator,
     pub(crate) names: ResolveCache,
+    pub(crate) extra_attempts: ExtraAttempts,
     pub(crate) relays: RefCell<Relays>,
     pub(crate) meter: RefCell<Meter>,
     pub(crate) stats: Arc<WorkerStats>,

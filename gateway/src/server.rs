@@ -23,6 +23,7 @@ use crate::auth::{AuthShared, Authenticator};
 use crate::budget::Budget;
 use crate::config::{Config, Listener};
 use crate::connection;
+use crate::dial::ExtraAttempts;
 use crate::doors;
 use crate::handshakes::Handshakes;
 use crate::jobs;
@@ -298,6 +299,7 @@ fn build(parts: Parts) -> io::Result<impl FnOnce()> {
         meter: Meter::new(&reactor, inlet, log, stats, threads).into(),
         authenticator: Authenticator::new(auth),
         names: ResolveCache::new(resolver),
+        extra_attempts: ExtraAttempts::new(stats),
         stats: Arc::clone(stats),
         flow_ids: FlowIds::new(parts.process, number),
         greetings: Default::default(),

@@ -175,6 +175,12 @@ pub struct WorkerStats {
     pub log_left_out: Counter,
     /// Flows that were refused because the live table was full or the journal failed.
     pub ledger_full: Counter,
+    /// Attempts to connect beside another of the same dial, now.
+    pub dial_extras_active: Counter,
+    /// Times that a dial could not have another attempt beside the one it had.
+    pub dial_extras_refused: Counter,
+    /// Attempts that were closed because a newer one of the same dial took their place.
+    pub dial_attempts_replaced: Counter,
     /// How long the lookups of names took that were not in the cache.
     pub dns: Durations,
     /// How long it took to reach the destination, over all its addresses together.

@@ -23,7 +23,7 @@ use super::request::Wanted;
 use super::transfer::{Failure, Lane, Transfer};
 use super::upstream::Upstream;
 use crate::client::Client;
-use crate::dial::dial;
+use crate::dial::dial_one;
 use crate::limits::{INTERIMS_MAX, TURN_BYTES_MAX};
 use crate::local::Phase;
 use crate::progress::{Age, Deadlines, Progress, Queues, Verdict};
@@ -428,10 +428,8 @@ impl<'s> Exchange<'s> {
     /// Connects to the same address anew. The flow goes on: it is the same request.
     async fn connect_again(&mut self) -> Result<(), ()> {
         let address = self.upstream.purpose.address;
-        let (stream, _) =
-            dial(&self.client.local, address, Vec::new(), FirstWord::Ours, self.client.dial_by())
-                .await
-                .map_err(drop)?;
+        let dialled = dial_one(&self.client.local, address, FirstWord::Ours, self.client.dial_by());
+        let stream = dialled.await.map_err(drop)?;
         *self.upstream = self.upstream.connected_again(stream);
         self.up.rewind();
         self.up_failed = false;

@@ -5,6 +5,7 @@
 
 mod admin;
 mod beside;
+mod dials;
 mod log_flood;
 mod names;
 mod own_addresses;

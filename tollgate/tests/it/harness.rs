@@ -280,6 +280,14 @@ impl Gateway {
         fs::read_dir(self.process_file("fd")).unwrap().count()
     }
 
+    /// Sockets that the process holds: descriptors without files, which the ledger opens when it likes.
+    pub(crate) fn sockets(&self) -> usize {
+        let links = fs::read_dir(self.process_file("fd")).unwrap();
+        // A descriptor that was closed since has no link any more.
+        let targets = links.filter_map(|link| fs::read_link(link.ok()?.path()).ok());
+        targets.filter(|target| target.to_string_lossy().starts_with("socket:")).count()
+    }
+
     /// Threads that the process has.
     pub(crate) fn threads(&self) -> usize {
         fs::read_dir(self.process_file("task")).unwrap().count()

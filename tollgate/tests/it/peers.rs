@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use rustix::net::{AddressFamily, SocketType, sockopt};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use crate::harness::{Gateway, patient};
 
@@ -184,14 +184,21 @@ pub(crate) fn connect_from(source: Ipv4Addr, to: SocketAddr) -> TcpStream {
 
 /// A listener whose queue is full: connections to it are not answered. Those that fill it are held.
 pub(crate) fn silent_destination() -> (TcpListener, Vec<TcpStream>) {
-    let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
-    rustix::net::bind(&socket, &SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
+    silent_at((Ipv4Addr::LOCALHOST, 0).into()).unwrap()
+}
+
+/// The same at this address; none if its port is taken.
+pub(crate) fn silent_at(address: SocketAddr) -> Option<(TcpListener, Vec<TcpStream>)> {
+    // Else a gateway that is started behind this would inherit it.
+    let flags = SocketFlags::CLOEXEC;
+    let socket = rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None).unwrap();
+    rustix::net::bind(&socket, &address).ok()?;
     rustix::net::listen(&socket, 0).unwrap();
     let listener = TcpListener::from(socket);
     let address = listener.local_addr().unwrap();
     let second = std::time::Duration::from_millis(500);
     let held = std::iter::from_fn(|| TcpStream::connect_timeout(&address, second).ok()).collect();
-    (listener, held)
+    Some((listener, held))
 }
 
 /// A destination that serves each connection on a thread of its own, and counts them.

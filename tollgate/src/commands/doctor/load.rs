@@ -4,12 +4,14 @@
 //! Leaves to others: what there is of it (`sys::limits`).
 
 use gateway::config::Config;
-use gateway::limits::{PENDING_BYTES_MAX, PIPE_BYTES, PIPES_PER_THREAD_MAX, SCARCE_BYTES};
+use gateway::limits::{
+    EXTRA_ATTEMPTS_PER_THREAD_MAX, PENDING_BYTES_MAX, PIPE_BYTES, PIPES_PER_THREAD_MAX, SCARCE_BYTES,
+};
 use gateway::server::ledger_settings;
 use ledger::live_table::SLOT_BYTES;
 use sys::limits::{self, Footprint, Limit, THREAD_MEMORY_BYTES};
 
-/// Client side and upstream side of a tunnel.
+/// Client side and upstream side of a tunnel. Further attempts of its dial are counted by thread.
 const SOCKETS_PER_CONNECTION: u64 = 2;
 
 /// The two ends of a pipe.
@@ -110,9 +112,14 @@ impl Load {
         Need { once, each: CONNECTION_BYTES + CONNECTION_PENDING_BYTES }
     }
 
+    /// What the reactors watch, besides the sockets of connections.
+    fn watched_once(&self) -> u64 {
+        let each = DESCRIPTORS_PER_REACTOR + self.listeners + EXTRA_ATTEMPTS_PER_THREAD_MAX as u64;
+        self.reactors * each
+    }
+
     fn descriptors_once(&self) -> u64 {
-        let reactors = self.reactors * (DESCRIPTORS_PER_REACTOR + self.listeners);
-        self.pipes() * DESCRIPTORS_PER_PIPE + reactors + DESCRIPTORS_SPARE
+        self.pipes() * DESCRIPTORS_PER_PIPE + self.watched_once() + DESCRIPTORS_SPARE
     }
 
     /// What it takes of `limit`, in the limit's unit, where a thread takes `footprint`.
@@ -147,10 +154,7 @@ impl Load {
             Limit::Conntrack => Need { once: 0, each: SOCKETS_PER_CONNECTION },
             Limit::TcpMemory => Need { once: 0, each: CONNECTION_BUFFER_BYTES },
             Limit::PipePages => Need::once(self.pipes() * u64::from(PIPE_BYTES) / limits::page_bytes()),
-            Limit::EpollWatches => Need {
-                once: self.reactors * (DESCRIPTORS_PER_REACTOR + self.listeners),
-                each: SOCKETS_PER_CONNECTION,
-            },
+            Limit::EpollWatches => Need { once: self.watched_once(), each: SOCKETS_PER_CONNECTION },
         }
     }
 }
