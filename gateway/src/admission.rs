@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use engine::net::TcpStream;
 use engine::timer::within;
-use ledger::record::{Class, Record};
+use ledger::record::{Class, Protocol, Record};
 use policy::{BillingClass, NameVerdict, UserIndex};
 use proto::target::Host;
 use sys::clock::{self, Nanos};
@@ -105,7 +105,13 @@ pub(crate) fn admit_again(
 }
 
 fn judge_name<'a>(client: &'a Client, asked: &'a Asked) -> Result<NameVerdict<'a>, End> {
-    Ok(judgement(client, asked).judge_name()?)
+    let judged = judgement(client, asked).judge_name();
+    Ok(judged.map_err(|refusal| match client.protocol {
+        Some(Protocol::Socks5) if client.snapshot().config.policy.has_rules_by_name(asked.user) => {
+            refusal.hinting_at_names()
+        }
+        _ => refusal,
+    })?)
 }
 
 fn judge_addresses(

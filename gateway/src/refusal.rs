@@ -8,7 +8,7 @@
 use std::borrow::Cow;
 use std::net::IpAddr;
 
-use policy::{AddressClass, Policy, Reason, Verdict};
+use policy::{AddressClass, Policy, Reason, Verdict, Wanted};
 use proto::denial::proxy_error;
 use proto::http_forward::BodyError;
 use proto::http_head::{RequestError, ResponseError};
@@ -25,6 +25,8 @@ use crate::stats::Denied;
 const CREDENTIALS_MALFORMED: &str = "credentials_malformed";
 
 const CREDENTIALS_WRONG: &str = "The user or the password is wrong.";
+const RESOLVES_ITSELF: &str = "The client asked for an address, to which rules by name do not apply. If it \
+    resolved a name, have it send the name: `socks5h://` in place of `socks5://`.";
 const NOTHING_TO_DIAL_WITH: &str = "The gateway has no port or descriptor left to dial with.";
 
 /// See the file's header.
@@ -59,6 +61,8 @@ pub(crate) struct Undisclosed {
     pub claimed: Option<Box<str>>,
     /// Where the client asked to go to, where its user is not known.
     pub target: Option<Target>,
+    /// What else to tell the operator; empty if nothing.
+    pub hint: &'static str,
     /// The addresses that were dialled in vain.
     pub tried: Vec<IpAddr>,
     /// The rule that admitted a dial which failed.
@@ -97,8 +101,21 @@ impl Refusal {
         self
     }
 
-    /// What the log is told in words: a code says less than the text only where the fault has many forms.
+    /// With what the log is told if the client may have resolved a name itself: an address was asked for that
+    /// no network rule allows, where a rule by name does not help. A reply of SOCKS5 has no room for words.
+    pub(crate) fn hinting_at_names(mut self) -> Refusal {
+        if self.reason == Some(Reason::NoRule(Wanted::Network)) {
+            self.undisclosed.hint = RESOLVES_ITSELF;
+        }
+        self
+    }
+
+    /// What the log is told in words: a hint where there is one; else the text where a code says less, as
+    /// where the fault has many forms.
     pub(crate) fn log_text(&self) -> &str {
+        if !self.undisclosed.hint.is_empty() {
+            return self.undisclosed.hint;
+        }
         let has_many_forms =
             matches!(self.denied, Denied::Malformed | Denied::Unsupported | Denied::Unreachable);
         if has_many_forms || self.code == CREDENTIALS_MALFORMED { &self.text } else { "" }

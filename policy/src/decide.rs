@@ -112,6 +112,14 @@ impl Policy {
         user.resolve_for_networks && user.allow.iter().any(|list| self.list(*list).has_network_rules())
     }
 
+    /// Whether a rule by name allows the user anything.
+    ///
+    /// # Panics
+    /// If the index is from another policy with more users.
+    pub fn has_rules_by_name(&self, user: UserIndex) -> bool {
+        self.users[user.as_usize()].allow.iter().any(|list| !self.list(*list).names.is_empty())
+    }
+
     /// A rule as a person finds it in the configuration: `user:ci/allow[0] github.com:443` or
     /// `@corp[1] 10.20.0.0/16`. Printable ASCII without quotes.
     ///

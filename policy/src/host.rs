@@ -215,6 +215,11 @@ impl NameTable {
         Self { slots: slots.into(), records: records.into() }
     }
 
+    /// Whether there is no rule.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
     /// The rules whose name is this suffix, exact ones and those for all below it.
     pub(crate) fn rules_at(&self, suffix: &Suffix<'_>) -> impl Iterator<Item = NameRule> {
         let (rules, _) = self.record(suffix).unwrap_or_default().as_chunks();

@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 
 use crate::harness::{Gateway, LOCAL_USER, Room};
 use crate::peers::{
-    Answer, Destination, ask, ask_socks, basic, connect_request, read_all, read_exactly, socks_request,
-    tunnel,
+    Answer, Destination, ask, ask_socks, basic, connect_from, connect_request, read_all, read_exactly,
+    read_reply, socks_request, tunnel,
 };
 
 /// A port of this machine at which nobody listens.
@@ -165,4 +165,39 @@ fn a_dial_that_fails_is_no_denial_and_its_addresses_are_logged() {
     let (_, answer) = ask(&gateway, connect_request("192.0.2.1:443"));
     let line = line_of(&gateway, &answer);
     check(&line, &json!({ "decision": "deny", "reason": "no_rule", "tried": Value::Null }));
+}
+
+/// A client that was told `socks5://` resolves names itself and asks for addresses, to which rules by name do
+/// not apply: it was refused, and nothing said that one letter was missing.
+#[test]
+fn an_address_in_place_of_a_name_gets_a_hint_in_the_log() {
+    let gateway = Gateway::start(
+        "[[user]]\nname = \"named\"\nfrom = [\"127.0.0.1/32\"]\nallow = [\"example.com:443\"]\n\
+         [[user]]\nname = \"net\"\nfrom = [\"127.0.0.2/32\"]\nallow = [\"198.51.100.0/24:443\"]\n",
+    );
+    let text_of = |client: SocketAddr| {
+        let client = client.to_string();
+        let line = gateway.logged("the decision", |line| line["client_addr"] == client.as_str());
+        assert_eq!(line["decision"], "deny", "{line}");
+        line["text"].as_str().unwrap_or_default().to_owned()
+    };
+    let ask_from = |source: [u8; 4], host: &str| {
+        let mut stream = connect_from(source.into(), gateway.listeners[0]);
+        stream.write_all(&[&[5, 1, 0][..], &socks_request(host, 443)].concat()).unwrap();
+        assert_eq!((read_exactly(&mut stream, 2), read_reply(&mut stream)), (vec![5, 0], 2), "{host}");
+        text_of(stream.local_addr().unwrap())
+    };
+    for host in ["192.0.2.1", "2001:db8::1"] {
+        let text = ask_from([127, 0, 0, 1], host);
+        assert!(text.contains("`socks5h://` in place of `socks5://`"), "{host}: {text}");
+    }
+    assert_eq!(ask_from([127, 0, 0, 1], "example.net"), "", "it sent the name");
+    assert_eq!(ask_from([127, 0, 0, 2], "192.0.2.1"), "", "no rule by name would help");
+    let (stream, answer) = ask(&gateway, connect_request("192.0.2.1:443"));
+    assert_eq!(answer.status, 403);
+    assert_eq!(
+        text_of(stream.local_addr().unwrap()),
+        "",
+        "HTTP clients do not resolve, and are told in words"
+    );
 }
