@@ -232,7 +232,7 @@ fn assemble(
 fn base_directory(origin: &Origin) -> PathBuf {
     match origin {
         Origin::File(path) => path.parent().map_or(PathBuf::new(), Path::to_path_buf),
-        Origin::Embedded => PathBuf::new(),
+        Origin::Embedded => source::absolute(Path::new(".")),
     }
 }
 

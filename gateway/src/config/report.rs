@@ -16,7 +16,7 @@ const SHOWN_MAX: usize = 50;
 /// One text that configuration was read from.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Source {
-    /// How people call it: the path as it was given, or the option.
+    /// The absolute path, or the option.
     pub(crate) name: String,
     pub(crate) text: String,
 }

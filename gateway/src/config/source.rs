@@ -1,6 +1,6 @@
 //! Finds and reads the texts of a configuration: the file, and the user files beside it.
 //!
-//! Promises: bounded reads of regular files only; each text has the name that people know it by. Leaves to
+//! Promises: bounded reads of regular files only; each text is named by its absolute path. Leaves to
 //! others: what the texts say.
 
 use std::ffi::OsStr;
@@ -41,7 +41,7 @@ pub(super) fn gather(given: &Given, default_data: &Path, report: &mut Report) ->
     let origin = origin(given);
     let users_directory = match &origin {
         Origin::File(path) => path.parent().unwrap_or(Path::new("")).join(USERS_DIRECTORY),
-        Origin::Embedded => default_data.join(USERS_DIRECTORY),
+        Origin::Embedded => absolute(&default_data.join(USERS_DIRECTORY)),
     };
     let mut gathered = Gathered {
         origin,
@@ -123,10 +123,17 @@ pub(super) fn user_files(directory: &Path) -> io::Result<Vec<PathBuf>> {
 
 fn origin(given: &Given) -> Origin {
     match (&given.path, &given.running) {
-        (Some(path), _) | (None, Some(path)) => Origin::File(path.clone()),
-        (None, _) if Path::new(DEFAULT_FILE).exists() => Origin::File(DEFAULT_FILE.into()),
+        (Some(path), _) | (None, Some(path)) => Origin::File(absolute(path)),
+        (None, _) if Path::new(DEFAULT_FILE).exists() => Origin::File(absolute(Path::new(DEFAULT_FILE))),
         (None, _) => Origin::Embedded,
     }
+}
+
+/// The path with the working directory before it: what is said of a file is read elsewhere, too, in a log or
+/// by a service's manager.
+pub(super) fn absolute(path: &Path) -> PathBuf {
+    // Without a working directory it is what was given.
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
 fn user_name(path: &Path) -> Result<UserName, NameError> {

@@ -27,7 +27,8 @@ fn every_mistake_is_explained() {
 fn explains(case: &Path) -> bool {
     let given = Given { path: Some(case.join("tollgate.toml")), ..Given::default() };
     let errors = Config::load(&given).expect_err("each case is wrong").to_string();
-    let rendered = errors.replace(&format!("{}/", case.display()), "") + "\n";
+    let directory = source::absolute(case);
+    let rendered = errors.replace(&format!("{}/", directory.display()), "") + "\n";
     let path = case.join("expected.txt");
     if std::env::var_os("UPDATE").is_some() {
         fs::write(&path, &rendered).unwrap();
@@ -133,7 +134,9 @@ fn a_configuration_means_what_it_says() {
 fn without_a_file_the_defaults_hold() {
     let config = Config::load(&Given::default()).unwrap();
     assert_eq!(config.origin, Origin::Embedded);
-    assert_eq!(config.users_directory, Path::new("tollgate-data/users.d"));
+    let directory = source::absolute(Path::new("tollgate-data"));
+    assert_eq!(config.users_directory, directory.join("users.d"));
+    assert_eq!(config.ledger.directory, directory);
     let listener = Listener { address: "127.0.0.1:3128".parse().unwrap(), ingress: Ingress::Mixed };
     assert_eq!(config.listeners, [listener]);
     assert_eq!(config.admin.address, "127.0.0.1:9128".parse().unwrap());

@@ -156,3 +156,26 @@ fn the_example_is_fine() {
     assert_eq!(run.code, 0, "{}", run.err);
     assert_eq!(run.err, "", "an example gives no cause for warnings");
 }
+
+/// What was said of `tollgate.toml` or `users.d/ci.toml` did not tell in which directory.
+#[test]
+fn files_are_named_by_their_absolute_paths() {
+    let room = Room::new(&[("tollgate.toml", "[limits]\nconnections = 0\n"), ("users.d/ci.toml/x", "")]);
+    let said = |line: &str| {
+        let output = room.command(line).output().unwrap();
+        String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
+    };
+    let path = |name: &str| room.path(name).display().to_string();
+    for line in ["check", "check --config tollgate.toml", "check --config ./tollgate.toml"] {
+        let said = said(line);
+        assert!(said.contains(&format!("--> {}:2:15", path("tollgate.toml"))), "{said}");
+        assert!(said.contains(&format!("cannot read {}: it is not", path("users.d/ci.toml"))), "{said}");
+    }
+    room.write("tollgate.toml", "");
+    std::fs::remove_dir_all(room.path("users.d")).unwrap();
+    assert!(said("check").contains(&format!("{}: fine; 0 users", path("tollgate.toml"))));
+    assert!(said("user add ci").contains(&format!("user ci, in {}\n", path("users.d/ci.toml"))));
+    std::fs::remove_file(room.path("tollgate.toml")).unwrap();
+    let path = path("tollgate-data/users.d/ann.toml");
+    assert!(said("user add ann").contains(&format!("user ann, in {path}\n")));
+}

@@ -54,7 +54,8 @@ impl Room {
         command
     }
 
-    /// Runs `tollgate` with the words of `line`.
+    /// Runs `tollgate` with the words of `line`. In what it says, the room's own path is left out before the
+    /// names of files.
     fn run(&self, line: &str) -> Run {
         self.run_with(line, b"")
     }
@@ -66,10 +67,12 @@ impl Room {
         // Whether it reads all of its input is its own business.
         let _ = child.stdin.take().unwrap().write_all(input);
         let output = child.wait_with_output().unwrap();
+        let directory = format!("{}/", self.0.path().display());
+        let said = |bytes| String::from_utf8(bytes).unwrap().replace(&directory, "");
         Run {
             code: output.status.code().expect("no signal ends it"),
-            out: String::from_utf8(output.stdout).unwrap(),
-            err: String::from_utf8(output.stderr).unwrap(),
+            out: said(output.stdout),
+            err: said(output.stderr),
         }
     }
 
