@@ -19,6 +19,7 @@ use gateway::stats::Stats;
 use ledger::Status;
 use prometheus_client::encoding::text;
 use prometheus_client::registry::Registry;
+use sys::clock;
 
 use crate::metrics::Figures;
 
@@ -54,6 +55,9 @@ async fn readiness(State(facts): State<Arc<Facts>>) -> (StatusCode, String) {
     }
     if stats.is_draining() {
         reasons.push_str("draining\n");
+    }
+    if let Some(shortage) = stats.shortage(clock::monotonic()) {
+        reasons.push_str(&format!("{shortage}: new connections wait\n"));
     }
     if let Some(failure) = (facts.figures.ledger)().failing {
         reasons.push_str(&format!("the ledger cannot be written: {failure}\n"));

@@ -14,10 +14,13 @@ use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use sys::socket::Shortage;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet, yield_now};
 use tokio::time::{sleep, timeout};
+
+use crate::spare::Spare;
 
 /// What a client may take.
 #[derive(Clone, Copy)]
@@ -59,12 +62,12 @@ pub(crate) async fn serve(
 ) {
     let mut connections = JoinSet::new();
     let mut open = Open { by_age: VecDeque::new(), connections_max: bounds.connections_max };
-    let mut stop = stopped.clone();
+    let (mut stop, mut spare) = (stopped.clone(), Spare::new());
     loop {
         tokio::select! {
             _ = stop.changed() => break,
             // Takes finished tasks away, so that the set does not grow.
-            Some(_) = connections.join_next() => {}
+            Some(_) = connections.join_next() => spare.keep(),
             accepted = listener.accept() => match accepted {
                 Ok((stream, peer)) => {
                     open.make_room();
@@ -72,8 +75,13 @@ pub(crate) async fn serve(
                     open.add(Source::of(peer.ip()), connections.spawn(task));
                     // What has asked already is answered before others that wait can replace it.
                     yield_now().await;
+                    spare.keep();
                 }
-                Err(_) => sleep(ACCEPT_PAUSE).await,
+                Err(error) if Shortage::of(&error).is_some() && spare.free() => {}
+                Err(_) => {
+                    sleep(ACCEPT_PAUSE).await;
+                    spare.keep();
+                }
             },
         }
     }

@@ -14,6 +14,7 @@
 mod api;
 mod http;
 mod metrics;
+mod spare;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};

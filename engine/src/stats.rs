@@ -67,6 +67,8 @@ pub struct ReactorStats {
     pub handed_over: Counter,
     /// Accept calls that failed because a resource was used up, by [`Shortage`].
     pub shortages: [Counter; Shortage::ALL.len()],
+    /// When a resource was last used up, in monotonic nanoseconds, by [`Shortage`]; 0 if it never was.
+    short_at: [Counter; Shortage::ALL.len()],
     /// Tasks that ended by a panic.
     pub panics: Counter,
     /// When the turn that goes on began, in monotonic nanoseconds; 0 while the thread sleeps.
@@ -91,6 +93,16 @@ impl ReactorStats {
     /// How long turns take, without their sleep: a moving average.
     pub fn turn_length(&self) -> Duration {
         Duration::from_nanos(self.turn_length.value())
+    }
+
+    /// Notes that a resource was used up at `now`, by an accept or a dial.
+    pub fn note_shortage(&self, shortage: Shortage, now: Nanos) {
+        self.short_at[shortage as usize].set(now.0);
+    }
+
+    /// When a resource was last used up; the clock's zero if it never was.
+    pub fn short_at(&self, shortage: Shortage) -> Nanos {
+        Nanos(self.short_at[shortage as usize].value())
     }
 
     /// A turn of the loop begins.

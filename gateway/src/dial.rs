@@ -162,8 +162,9 @@ fn connect(local: &Local, address: SocketAddr, first_word: FirstWord) -> io::Res
     let mut sheds = 0..SHED_AT_SHORTAGE_MAX;
     loop {
         let begun = TcpStream::connect(&local.reactor, address, first_word);
-        let is_short = begun.as_ref().is_err_and(|error| Shortage::of(error).is_some());
-        if !is_short || sheds.next().is_none() || !local.resting.borrow_mut().shed() {
+        let Some(shortage) = begun.as_ref().err().and_then(Shortage::of) else { return begun };
+        local.reactor.stats().note_shortage(shortage, local.reactor.now());
+        if sheds.next().is_none() || !local.resting.borrow_mut().shed() {
             return begun;
         }
     }

@@ -14,10 +14,15 @@ use engine::stats::Counter;
 pub use engine::stats::ReactorStats;
 use ledger::record::{CloseReason, Legs, Protocol};
 use policy::Reason;
-use sys::clock::WallNanos;
+use sys::clock::{Nanos, WallNanos};
+use sys::socket::Shortage;
 
 use crate::limits::{PENDING_BYTES_MAX, SCARCE_BYTES, SCRATCH_BYTES};
 use crate::pressure::LastPressure;
+
+/// How long a resource counts as used up after the last failure. While connections wait, an accept is tried
+/// again after 0.1 s at most.
+pub const SHORTAGE_SPAN: Duration = Duration::from_secs(3);
 
 /// The whole process: what its threads count, and what the control side says about it.
 pub struct Stats {
@@ -67,6 +72,18 @@ impl Stats {
     pub fn log_dropped(&self) -> u64 {
         let messages = self.log_messages_dropped.load(Ordering::Relaxed);
         self.sum(|worker| worker.log_dropped.value()) + messages
+    }
+
+    /// What was used up within the last [`SHORTAGE_SPAN`], so that an accept or a dial failed.
+    pub fn shortage(&self, now: Nanos) -> Option<Shortage> {
+        let is_recent = |at: Nanos| at > Nanos(0) && now.since(at) < SHORTAGE_SPAN;
+        let mut shortages = Shortage::ALL.into_iter();
+        shortages.find(|of| self.workers.iter().any(|worker| is_recent(worker.reactor.short_at(*of))))
+    }
+
+    /// Accepts that failed because something was used up.
+    pub fn failed_accepts(&self) -> u64 {
+        self.sum(|worker| worker.reactor.shortages.iter().map(Counter::value).sum())
     }
 
     /// Says that every listener is bound and served.

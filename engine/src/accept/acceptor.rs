@@ -319,6 +319,7 @@ impl Acceptor {
             Err(AcceptError::ThisConnection(_)) => Next::Gone,
             Err(AcceptError::Exhausted(shortage)) => {
                 self.reactor.stats().shortages[shortage as usize].add(1);
+                self.reactor.stats().note_shortage(shortage, self.reactor.now());
                 Next::Later(shortage)
             }
         }

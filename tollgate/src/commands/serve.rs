@@ -30,6 +30,7 @@ use events::{Event, Events};
 
 mod events;
 mod reload;
+mod shortage;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -109,6 +110,7 @@ fn open_control(gateway: &Gateway, events: &Events, voice: &Voice) -> Option<Con
 /// Obeys until the end is asked for; `false` if the ledger asked for it.
 fn serve_events(gateway: &mut Gateway, given: &mut Given, events: &Events, voice: &Voice) -> bool {
     let (mut told, mut stuck_looks) = (Told::default(), 0);
+    let mut told_shortage = shortage::Told::default();
     // A reload does not change it.
     let on_failure = gateway.config().ledger.on_failure;
     loop {
@@ -123,6 +125,7 @@ fn serve_events(gateway: &mut Gateway, given: &mut Given, events: &Events, voice
             None => {}
         }
         tell_of_ledger(gateway, &mut told, voice);
+        shortage::tell(gateway, &mut told_shortage, voice);
         stuck_looks = if gateway.ledger().watch().is_stuck() { stuck_looks + 1 } else { 0 };
         if stuck_looks >= STUCK_LOOKS && on_failure == OnFailure::Drain {
             voice.say("the journal cannot be written: ending, as `on_failure` says".to_owned());

@@ -1,7 +1,7 @@
 //! Storms: after many connections of every kind nothing stays behind, and where descriptors are used up the
 //! gateway waits quietly and recovers.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::process::Command;
 use std::thread;
@@ -97,6 +97,48 @@ fn with_descriptors(descriptors: usize, extra: &str) -> Gateway {
     let script = format!("ulimit -n {descriptors}; exec \"$0\" \"$@\"");
     limited.args(["-c", &script, env!("CARGO_BIN_EXE_tollgate")]);
     Gateway::start_by(limited, Room::new(&format!("{LOCAL_USER}[limits]\nconnections = 1000\n{extra}")))
+}
+
+/// The answer of `/readyz`; `None` while the admin side cannot be reached.
+fn readiness(gateway: &Gateway) -> Option<String> {
+    let mut stream = TcpStream::connect(gateway.admin).ok()?;
+    stream.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+    write!(stream, "GET /readyz HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", gateway.admin).ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    Some(answer)
+}
+
+/// Nothing said that descriptors were used up: clients waited, `/readyz` could not even be connected to, and
+/// the log was silent. Now one message says it with the remedy, and `/readyz` is 503 for as long as it lasts.
+#[test]
+fn without_descriptors_it_is_not_ready_and_says_so_once() {
+    let mut gateway = with_descriptors(DESCRIPTORS, "[timeouts]\ngreeting = \"10m\"\n");
+    let is = |status: &str, answer: Option<String>| answer.is_some_and(|it| it.starts_with(status));
+    let crowd: Vec<TcpStream> =
+        (0..2 * DESCRIPTORS).map(|_| patient(TcpStream::connect(gateway.listeners[0]).unwrap())).collect();
+    let mut not_ready = String::new();
+    eventually("it is not ready", || {
+        not_ready = readiness(&gateway).unwrap_or_default();
+        not_ready.starts_with("HTTP/1.1 503 ")
+    });
+    assert!(
+        not_ready.ends_with("the process's descriptors are used up: new connections wait\n"),
+        "{not_ready}"
+    );
+    let is_begin = |line: &serde_json::Value| {
+        line["text"] == "the process's descriptors are used up: new connections wait"
+    };
+    let begin = gateway.logged("the message", is_begin);
+    assert_eq!((begin["level"].as_str(), begin["limit"].as_u64()), (Some("error"), Some(DESCRIPTORS as u64)));
+    assert!(begin["remedy"].as_str().unwrap().contains("LimitNOFILE"), "{begin}");
+    drop(crowd);
+    eventually("it is ready again", || is("HTTP/1.1 200 ", readiness(&gateway)));
+    let end = gateway.logged("the end", |line| line["accepts_failed"].is_u64());
+    assert!(end["accepts_failed"].as_u64() > Some(0), "{end}");
+    gateway.stop();
+    assert_eq!(gateway.log().iter().filter(|line| is_begin(line)).count(), 1, "once for the episode");
+    assert!(gateway.errors().contains("descriptors are used up"), "{}", gateway.errors());
 }
 
 #[test]

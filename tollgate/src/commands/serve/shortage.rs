@@ -1,0 +1,59 @@
+//! What is said while descriptors or memory for sockets are used up.
+//!
+//! Guarantees: one message when an episode begins, with the limit and the remedy, and one when it is over,
+//! with the number of accepts that failed, in the log and on standard error. Leaves out: `/readyz` (crate
+//! `admin`), which says the same for as long as it lasts.
+
+use gateway::log::{Level, Value};
+use gateway::server::Gateway;
+use sys::clock;
+use sys::socket::Shortage;
+
+use crate::voice::Voice;
+
+/// What was said, and holds.
+#[derive(Default)]
+pub(super) struct Told {
+    /// What is used up, in the episode that goes on.
+    shortage: Option<Shortage>,
+    /// How many accepts had failed when no episode went on.
+    failed_before: u64,
+}
+
+/// Says when an episode has begun, and when it is over.
+pub(super) fn tell(gateway: &Gateway, told: &mut Told, voice: &Voice) {
+    let (stats, log) = (gateway.stats(), gateway.log());
+    match (told.shortage, stats.shortage(clock::monotonic())) {
+        (None, Some(shortage)) => {
+            let (limit, text) = (sys::limits::descriptors().0, format!("{shortage}: new connections wait"));
+            let fields = [("limit", limit.into()), ("remedy", Value::Text(remedy(shortage)))];
+            log.say(Level::Error, &text, &fields);
+            voice.say(format!("{text} (limit of descriptors: {limit}): {}", remedy(shortage)));
+            told.shortage = Some(shortage);
+        }
+        (Some(shortage), None) => {
+            let accepts = stats.failed_accepts() - told.failed_before;
+            let text = format!("new connections are accepted again; {} were used up", shortage.as_str());
+            log.say(Level::Info, &text, &[("accepts_failed", accepts.into())]);
+            voice.say(format!("{text}, and {accepts} accepts failed"));
+            told.shortage = None;
+        }
+        _ => {}
+    }
+    if told.shortage.is_none() {
+        told.failed_before = stats.failed_accepts();
+    }
+}
+
+fn remedy(shortage: Shortage) -> &'static str {
+    match shortage {
+        Shortage::Descriptors => {
+            "raise LimitNOFILE of the service (ulimit -n), or lower `connections` of `[limits]`; \
+             `tollgate doctor` says how many are needed"
+        }
+        Shortage::SystemDescriptors => "raise the machine's limit: sysctl fs.file-max",
+        Shortage::Buffers | Shortage::Memory => {
+            "give the machine or its cgroup more memory, or lower `connections` of `[limits]`"
+        }
+    }
+}
