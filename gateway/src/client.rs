@@ -93,6 +93,8 @@ pub(crate) struct Client {
     pub(crate) protocol: Option<Protocol>,
     /// What it asks for, once that is known.
     pub(crate) asked: Option<Asked>,
+    /// The path of its plain HTTP request, where the log is to have it.
+    pub(crate) path: Option<Box<str>>,
     /// Requests that were answered with a refusal before the client was known.
     pub(crate) refusals: u8,
     /// Its place among the handshakes, until it is known.
@@ -155,6 +157,7 @@ impl Client {
             speaks: Speaks::Nothing,
             protocol: None,
             asked: None,
+            path: None,
             refusals: 0,
             place: None,
             id: local.flow_ids.next(accepted),
@@ -190,7 +193,7 @@ impl Client {
         self.arrival.listener = None;
         self.accepted = clock::wall();
         self.id = self.local.flow_ids.next(self.accepted);
-        self.asked = None;
+        (self.asked, self.path) = (None, None);
         self.speaks = Speaks::HTTP;
         self.protocol = Some(Protocol::Http);
         self.buffer[..self.consumed].zeroize();
@@ -403,7 +406,8 @@ impl Client {
             connect_us: told.connect_us,
             answered: None,
         };
-        let details = Details { tried: &told.tried, text: refusal.log_text(), ..Details::default() };
+        let path = self.path.as_deref().unwrap_or_default();
+        let details = Details { tried: &told.tried, text: refusal.log_text(), path };
         self.local.meter.borrow_mut().deny(&event, &details);
     }
 

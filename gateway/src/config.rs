@@ -204,6 +204,7 @@ fn assemble(
             LogTarget::Stderr => LogTarget::Stderr,
             LogTarget::File(path) => LogTarget::File(base.join(path)),
         },
+        ..written.log
     };
     Config {
         users_directory,

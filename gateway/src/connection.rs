@@ -224,6 +224,7 @@ fn begin_relay(client: Client, way: Way) {
         dns_us: way.dns_us,
         connect_us: Some(way.connect_us),
         method: None,
+        path: None,
     };
     client.hand_over(|local, stream, early| {
         let mut meter = local.meter.borrow_mut();

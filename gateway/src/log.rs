@@ -37,6 +37,7 @@ mod samples;
 mod writer;
 
 pub use details::Details;
+pub(crate) use details::PATH_BYTES_MAX;
 pub use line::{Level, Value};
 pub(crate) use samples::{LeftOut, Samples, Subject};
 

@@ -49,6 +49,8 @@ pub(crate) struct Opening {
     pub connect_us: Option<u32>,
     /// The method of a plain HTTP request. Such a flow is short: it has one line in the log, at its end.
     pub method: Option<&'static str>,
+    /// Its path, where the log is to have it.
+    pub path: Option<Box<str>>,
 }
 
 /// A flow that is open.
@@ -69,6 +71,7 @@ struct RequestFacts {
     answered: Answered,
     dns_us: Option<u32>,
     connect_us: Option<u32>,
+    path: Option<Box<str>>,
 }
 
 /// A slot that is kept for a flow until it begins, or does not.
@@ -132,14 +135,25 @@ impl Meter {
     /// Opens a flow: its decision is logged, from now on bytes may be counted. `None` if its slot turns out
     /// to be damaged.
     pub(crate) fn open(&mut self, opening: Opening) -> Option<Key> {
-        let Opening { record, at, protocol, seat, place, reservation, listener, dns_us, connect_us, method } =
-            opening;
+        let Opening {
+            record,
+            at,
+            protocol,
+            seat,
+            place,
+            reservation,
+            listener,
+            dns_us,
+            connect_us,
+            method,
+            path,
+        } = opening;
         drop(reservation);
         let live = self.inlet.open(record.identity())?;
         self.stats.opened(protocol);
         let request = method.map(|method| {
             let answered = Answered { method, status: None };
-            Box::new(RequestFacts { answered, dns_us, connect_us })
+            Box::new(RequestFacts { answered, dns_us, connect_us, path })
         });
         if request.is_none() {
             let event = Event {
@@ -248,9 +262,10 @@ impl Meter {
                 reason: reason.as_str(),
                 dns_us: flow.request.as_ref().and_then(|request| request.dns_us),
                 connect_us: flow.request.as_ref().and_then(|request| request.connect_us),
-                answered: flow.request.map(|request| request.answered),
+                answered: flow.request.as_ref().map(|request| request.answered),
             };
-            self.log.push(&event, &Details::default());
+            let path = flow.request.as_ref().and_then(|request| request.path.as_deref()).unwrap_or_default();
+            self.log.push(&event, &Details { path, ..Details::default() });
         }
         self.inlet.close(flow.live, at, reason);
     }

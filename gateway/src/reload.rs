@@ -15,7 +15,7 @@ use sys::clock;
 
 use crate::config::{Config, Listener, User};
 use crate::server::{Gateway, Listening, StartError, listen};
-use crate::settings::{Accept, Admin, Dns, Ledger, Log, Threads};
+use crate::settings::{Accept, Admin, Dns, Ledger, LogTarget, Threads};
 use crate::users::UserName;
 use crate::worker::Order;
 
@@ -150,7 +150,7 @@ pub(crate) struct Fixed {
     threads: Threads,
     dns: Dns,
     ledger: Ledger,
-    log: Log,
+    log: LogTarget,
     hash_queue: u32,
     handshakes: u32,
 }
@@ -164,7 +164,7 @@ impl Fixed {
             threads: config.threads.clone(),
             dns: config.dns.clone(),
             ledger: config.ledger.clone(),
-            log: config.log.clone(),
+            log: config.log.to.clone(),
             hash_queue: config.auth.hash_queue,
             handshakes: config.limits.handshakes,
         }
@@ -178,7 +178,7 @@ impl Fixed {
             ("[threads]", self.threads != config.threads),
             ("[dns]", self.dns != config.dns),
             ("[ledger]", self.ledger != config.ledger),
-            ("[log]", self.log != config.log),
+            ("[log] to", self.log != config.log.to),
             ("[auth] hash_queue", self.hash_queue != config.auth.hash_queue),
             ("[limits] handshakes", self.handshakes != config.limits.handshakes),
         ];

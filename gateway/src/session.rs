@@ -261,7 +261,7 @@ impl Session {
     }
 
     /// Opens the request's flow; `None` if memory was damaged.
-    fn open(&self, way: Way, method: &'static str) -> Option<(HeldFlow, Upstream)> {
+    fn open(&mut self, way: Way, method: &'static str) -> Option<(HeldFlow, Upstream)> {
         let Way { upstream, admission, connect_us } = way;
         let Admission { admitted, seat, place, reservation } = admission;
         let opening = Opening {
@@ -275,6 +275,7 @@ impl Session {
             dns_us: admitted.dns_us,
             connect_us,
             method: Some(method),
+            path: self.client.path.take(),
         };
         let flow = HeldFlow::open(&self.client.local, opening)?;
         Some((flow, upstream))

@@ -259,6 +259,9 @@ settings! {
         /// `stderr`, or a file, which SIGUSR1 opens again after a rotation; a relative path starts at the
         /// configuration file's directory.
         to: LogTarget = "stderr";
+        /// Adds the `path` of plain HTTP requests, without the query, at most 256 bytes of it. Paths may tell
+        /// what users look at, and some carry secrets. A reload changes it.
+        request_path: bool = false;
     }
 
     /// How clients prove who they are.

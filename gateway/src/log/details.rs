@@ -10,6 +10,9 @@ use std::net::IpAddr;
 /// refusal some 200; a path takes what these leave.
 const DETAIL_BYTES_MAX: usize = 320;
 
+/// Bytes of a path that are kept.
+pub(crate) const PATH_BYTES_MAX: usize = 256;
+
 /// What is told besides the flow; empty parts are left out of the line.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Details<'a> {

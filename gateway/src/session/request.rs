@@ -12,6 +12,7 @@ use proto::target::Target;
 use crate::client::{Client, Presented, Speaks};
 use crate::limits::DRAIN_BYTES_MAX;
 use crate::local::Phase;
+use crate::log::PATH_BYTES_MAX;
 
 /// See the file's header.
 pub(crate) struct Wanted {
@@ -39,19 +40,30 @@ impl Wanted {
     /// What is wrong with it.
     pub(crate) fn read(client: &mut Client, length: usize) -> Result<Wanted, RequestError> {
         let closes = client.local.phase.get() != Phase::Serving;
-        let mut speaks = client.speaks;
-        let wanted = Wanted::parse(&client.unread()[..length], &client.local.via, closes, &mut speaks);
-        client.speaks = speaks;
+        let (mut speaks, mut path) = (client.speaks, None);
+        let keeps_path = client.snapshot().config.log.request_path;
+        let bytes = &client.unread()[..length];
+        let wanted = Wanted::parse(bytes, &client.local.via, closes, &mut speaks, |whole| {
+            path = keeps_path.then(|| whole[..whole.floor_char_boundary(PATH_BYTES_MAX)].into());
+        });
+        (client.speaks, client.path) = (speaks, path);
         let wanted = wanted?;
         client.consume(length);
         Ok(wanted)
     }
 
-    fn parse(bytes: &[u8], via: &str, closes: bool, speaks: &mut Speaks) -> Result<Wanted, RequestError> {
+    fn parse(
+        bytes: &[u8],
+        via: &str,
+        closes: bool,
+        speaks: &mut Speaks,
+        note_path: impl FnOnce(&str),
+    ) -> Result<Wanted, RequestError> {
         let mut room = Room::new();
         let head = RequestHead::parse(bytes, &mut room)?;
         speaks.accept_json(head.accepts_json());
         let forward = Forward::read(&head)?;
+        note_path(forward.path());
         if forward.has_passed(via) {
             return Err(RequestError::Looped);
         }

@@ -111,6 +111,12 @@ impl<'a> Forward<'a> {
         self.forwards_left == Some(0)
     }
 
+    /// The path without the query, which may carry secrets; `*` where the request is for the server itself.
+    pub fn path(&self) -> &str {
+        let path = self.path.split('?').next().unwrap_or_default();
+        if path.is_empty() { "/" } else { path }
+    }
+
     /// Whether a gateway of this name, as it stands in `Via`, has forwarded it already.
     pub fn has_passed(&self, via: &str) -> bool {
         if !self.head.fields.has_via {

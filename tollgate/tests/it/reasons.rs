@@ -4,12 +4,15 @@
 //! or a destination; a malformed request had no text, `overload` did not say of what, and a dial that failed
 //! was counted as a denial.
 
+use std::fs;
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener};
 
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::harness::{Gateway, LOCAL_USER, Room};
+use crate::origin::Origin;
 use crate::peers::{
     Answer, Destination, ask, ask_socks, basic, connect_from, connect_request, read_all, read_exactly,
     read_reply, socks_request, tunnel,
@@ -200,4 +203,37 @@ fn an_address_in_place_of_a_name_gets_a_hint_in_the_log() {
         "",
         "HTTP clients do not resolve, and are told in words"
     );
+}
+
+#[test]
+fn paths_are_logged_on_demand_and_without_their_query() {
+    let origin = Origin::saying("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+    let to = origin.address;
+    let gateway = Gateway::local("");
+    let get = |path: &str| {
+        let request = format!("GET http://{to}{path} HTTP/1.1\r\nHost: {to}\r\nConnection: close\r\n\r\n");
+        let (stream, answer) = ask(&gateway, request);
+        let client = stream.local_addr().unwrap().to_string();
+        let line = gateway.logged("the request", |line| line["client_addr"] == client.as_str());
+        (answer.status, line["path"].clone())
+    };
+    assert_eq!(get("/a?b"), (200, Value::Null), "not unless it is asked for");
+    let file = gateway.path("tollgate.toml");
+    let configuration = fs::read_to_string(&file).unwrap();
+    fs::write(&file, configuration.replace("[log]\n", "[log]\nrequest_path = true\n")).unwrap();
+    gateway.signal(Signal::HUP);
+    let reloaded = gateway.logged("the reload", |line| line["text"] == "configuration reloaded");
+    assert_eq!(reloaded["needs_restart"], "");
+    let long = format!("/{}", "x".repeat(300));
+    let cases =
+        [("/a/b?secret=1", "/a/b"), ("", "/"), ("?secret=1", "/"), ("/%0a", "/%0a"), (&long, &long[..256])];
+    for (asked, told) in cases {
+        assert_eq!(get(asked), (200, json!(told)), "{asked}");
+    }
+    let denied =
+        "GET http://192.0.2.1/denied?secret=1 HTTP/1.1\r\nHost: 192.0.2.1\r\nConnection: close\r\n\r\n";
+    let (_, answer) = ask(&gateway, denied);
+    assert_eq!(line_of(&gateway, &answer)["path"], "/denied");
+    let log = fs::read_to_string(gateway.path("log.jsonl")).unwrap();
+    assert!(!log.contains("secret"), "no query is in the log");
 }
