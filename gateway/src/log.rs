@@ -33,6 +33,7 @@ use crate::stats::{Stats, WorkerStats};
 
 mod details;
 mod line;
+mod reserve;
 mod samples;
 mod writer;
 
@@ -160,6 +161,16 @@ impl Event {
         (self.protocol, self.listener) = (*protocol, *listener);
         (self.decision, self.reason, self.answered) = (*decision, *reason, *answered);
         (self.dns_us, self.connect_us) = (*dns_us, *connect_us);
+    }
+
+    /// How many lines about clients that are not known it stands for.
+    fn anonymous_lines(&self) -> u64 {
+        let is_known = !self.is_claimed && !self.record.flow().user.is_empty();
+        match self.kind {
+            _ if is_known => 0,
+            EventKind::LeftOut(count) => count,
+            EventKind::Decision | EventKind::Close => 1,
+        }
     }
 
     /// What the slots of a ring begin with.

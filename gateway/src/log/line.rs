@@ -143,6 +143,16 @@ impl LineWriter {
         line.close();
     }
 
+    /// Appends the line that says how many lines about clients that are not known were withheld.
+    pub(super) fn withheld(&mut self, out: &mut Vec<u8>, now: WallNanos, count: u64) {
+        let mut line = Object::open(out);
+        line.time(name!("ts"), self.time(now));
+        line.word(name!("event"), "left_out");
+        line.word(name!("reason"), "disk_nearly_full");
+        line.number(name!("count"), count);
+        line.close();
+    }
+
     /// Appends the line that says how many lines are missing since the last such line.
     pub(super) fn dropped(&mut self, out: &mut Vec<u8>, now: WallNanos, count: u64) {
         let mut line = Object::open(out);

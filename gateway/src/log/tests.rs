@@ -10,6 +10,7 @@ use std::time::Instant;
 use ledger::limits::RULE_BYTES_MAX;
 use proptest::prelude::*;
 use serde_json::{Value as Json, json};
+use sys::clock::Nanos;
 
 use super::writer::Flushed;
 use super::*;
@@ -366,6 +367,29 @@ fn events_beyond_the_ring_are_dropped_counted_and_told_once() {
     still.drain();
     let (_, others) = read(&path);
     assert_eq!((others.len(), &others[1]["count"]), (2, &json!(3)));
+}
+
+#[test]
+fn on_a_disk_that_is_nearly_full_lines_about_unknown_clients_are_withheld_and_counted() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("log");
+    let mut still = still(Output::open(&LogTarget::File(path.clone())).unwrap());
+    // As a disk makes it that came to the reserve at the last look, which was just now.
+    still.thread.reserve.look(&still.thread.output.file, Nanos(u64::MAX / 2));
+    still.thread.reserve.is_touched = true;
+    let unknown = Event { decision: Decision::Deny, ..told("", "a", "") };
+    let claimed = Event { is_claimed: true, ..told("root", "a", "") };
+    let left_out = Event { kind: EventKind::LeftOut(5), ..unknown };
+    for event in [unknown, claimed, left_out, numbered(7)] {
+        still.inlets[0].push(&event, &NOTHING_MORE);
+    }
+    still.drain();
+    assert_eq!(read(&path), (vec![7], vec![]), "only what is known");
+    still.thread.reserve.is_touched = false;
+    still.drain();
+    let (flows, others) = read(&path);
+    assert_eq!((flows, others.len(), &others[0]["count"]), (vec![7], 1, &json!(7)));
+    assert_eq!(others[0]["reason"], "disk_nearly_full");
 }
 
 #[test]

@@ -20,6 +20,7 @@ use sys::clock;
 use sys::ring::Consumer;
 
 use super::line::{Level, LineWriter, Value};
+use super::reserve::Reserve;
 use super::{Shared, Slot};
 use crate::settings::LogTarget;
 use crate::stats::Stats;
@@ -43,12 +44,13 @@ pub(super) struct LogThread {
     /// One for each reactor thread.
     rings: Vec<Consumer<Slot>>,
     pub(super) said: Receiver<Box<[u8]>>,
-    output: Output,
+    pub(super) output: Output,
     stats: Arc<Stats>,
     lines: LineWriter,
     /// Whole lines, of which `pending[..written]` is in the destination already.
     pub(super) pending: Vec<u8>,
     pub(super) written: usize,
+    pub(super) reserve: Reserve,
     /// Dropped lines that a line has told of. <= the count of dropped lines
     dropped_told: u64,
     /// The last write failed, and standard error was told so.
@@ -83,6 +85,7 @@ impl LogThread {
             lines: LineWriter::default(),
             pending: Vec::new(),
             written: 0,
+            reserve: Reserve::default(),
             dropped_told: 0,
             failing: false,
         }
@@ -109,11 +112,18 @@ impl LogThread {
 
     /// Makes lines of what waits, until the batch is full.
     pub(super) fn collect(&mut self) {
-        let LogThread { rings, said, lines, pending, .. } = self;
+        self.look_at_disk();
+        let LogThread { rings, said, lines, pending, reserve, .. } = self;
         while pending.len() < BATCH_BYTES_MAX {
             let mut count = 0;
             for ring in &mut *rings {
-                count += ring.drain(TURN_EVENTS_MAX, |slot| lines.event(pending, slot));
+                count += ring.drain(TURN_EVENTS_MAX, |slot| {
+                    let withheld = if reserve.is_touched { slot.event.anonymous_lines() } else { 0 };
+                    reserve.withheld += withheld;
+                    if withheld == 0 {
+                        lines.event(pending, slot);
+                    }
+                });
             }
             if let Ok(line) = said.try_recv() {
                 pending.extend_from_slice(&line);
@@ -125,6 +135,24 @@ impl LogThread {
         }
         if pending.len() < BATCH_BYTES_MAX {
             self.tell_dropped();
+        }
+    }
+
+    /// Withholds lines about clients that are not known while the log's disk is nearly full.
+    fn look_at_disk(&mut self) {
+        if self.output.path.is_some() && self.reserve.look(&self.output.file, clock::monotonic()) {
+            let text = "the log's disk is nearly full: lines about clients that are not known are left out";
+            self.lines.message(&mut self.pending, clock::wall(), Level::Warning, text, &[]);
+        }
+        if !self.reserve.is_touched {
+            self.tell_withheld();
+        }
+    }
+
+    fn tell_withheld(&mut self) {
+        let withheld = std::mem::take(&mut self.reserve.withheld);
+        if withheld > 0 {
+            self.lines.withheld(&mut self.pending, clock::wall(), withheld);
         }
     }
 
@@ -224,6 +252,7 @@ impl LogThread {
         for line in self.said.try_iter().take(self.said.len()) {
             self.pending.extend_from_slice(&line);
         }
+        self.tell_withheld();
         self.tell_dropped();
         lost += self.flush_or_give_up();
         if lost > 0 {

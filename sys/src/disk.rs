@@ -1,0 +1,25 @@
+//! Room on the disk that a file lies on.
+
+use std::fs::File;
+use std::io;
+
+use rustix::fs::fstatvfs;
+
+/// How large a file system is, and how much of it is left.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Room {
+    /// Bytes in all.
+    pub bytes: u64,
+    /// Bytes that this process may still write.
+    pub free_bytes: u64,
+}
+
+/// The room on the file system of `file`.
+///
+/// # Errors
+/// Those of fstatvfs(3).
+pub fn room(file: &File) -> io::Result<Room> {
+    let found = fstatvfs(file)?;
+    let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
+    Ok(Room { bytes: bytes(found.f_blocks), free_bytes: bytes(found.f_bavail) })
+}
