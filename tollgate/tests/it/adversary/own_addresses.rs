@@ -7,7 +7,7 @@ use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
 
-use crate::harness::{Gateway, LOCAL_USER};
+use crate::harness::{Gateway, LOCAL_USER, eventually};
 use crate::peers::{
     Destination, ask, ask_socks, check_echo, connect_from, connect_request, read_answer, socks_request,
     tunnel,
@@ -80,7 +80,10 @@ fn addresses_that_are_added_later_are_ours() {
         let destination = Destination::on(TcpListener::bind(to).unwrap(), crate::peers::echo);
         check_echo(&mut tunnel(&gateway, destination.address), b"another service of this machine");
     }
-    check_led_back(&gateway, SocketAddr::new("fd00:77::1".parse().unwrap(), v6.port()));
+    let added = SocketAddr::new("fd00:77::1".parse().unwrap(), v6.port());
+    // The kernel makes an IPv6 address usable some time after `ip` has returned.
+    eventually("the address takes connections", || TcpStream::connect(added).is_ok());
+    check_led_back(&gateway, added);
 }
 
 /// A request that began before a reload is judged by the configuration of its beginning, which does not know
