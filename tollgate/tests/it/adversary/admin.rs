@@ -14,7 +14,9 @@ use crate::peers::{Destination, check_echo, tunnel};
 
 const PROBES: usize = 100;
 const ATTACKERS: usize = 4;
-const CONNECTIONS_EACH: usize = 50;
+/// All together more than the places, and fewer than the 128 that may wait in the kernel: beyond those it
+/// drops handshakes, which are tried again after seconds.
+const CONNECTIONS_EACH: usize = 25;
 
 /// Holds connections whose heads never end, and opens another one for each that is closed.
 fn hold(admin: SocketAddr, is_over: &AtomicBool) {
