@@ -62,7 +62,11 @@ pub(crate) struct Relay {
     is_noted: bool,
 }
 
-const _: () = assert!(size_of::<Relay>() <= 128, "nine thousand of these idle in the memory promised");
+// With what a kill test notes of a socket it is larger.
+const _: () = assert!(
+    sys::crash::ENABLED || size_of::<Relay>() <= 128,
+    "nine thousand of these idle in the memory promised"
+);
 
 /// Bytes on their way from a source to a sink. At most one of `pending` and `pipe` holds bytes.
 #[derive(Debug)]
