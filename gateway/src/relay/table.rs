@@ -18,7 +18,7 @@ use sys::epoll::Readiness;
 
 use super::stalls::Stalls;
 use super::{Direction, Outcome, Peer, Relay, State, Tools};
-use crate::limits::{ORPHAN_STALL_MAX, PIPES_EMPTIED_PER_TURN_MAX};
+use crate::limits::{ORPHAN_BYTES_MIN, ORPHAN_STALL_MAX, PIPES_EMPTIED_PER_TURN_MAX};
 use crate::meter::Meter;
 use crate::progress::{Age, Deadlines, Queues, Verdict};
 use crate::stats::WorkerStats;
@@ -242,11 +242,18 @@ impl Relays {
             self.reactor.cancel(timer);
         }
         let is_in_order = matches!(reason, CloseReason::ClientClosed | CloseReason::UpstreamClosed);
-        for (peer, toward) in [(relay.client, relay.down.state), (relay.upstream, relay.up.state)] {
+        let sent = meter.tally(relay.flow).map(|tally| tally.legs()).unwrap_or_default();
+        let sides = [
+            (relay.client, relay.down.state, sent.client_tx),
+            (relay.upstream, relay.up.state, sent.upstream_tx),
+        ];
+        for (peer, toward, sent) in sides {
             self.reactor.forget(peer.registration.key());
+            // Both have ended, so that nothing is left to be read; and what little a short flow has sent is
+            // taken by now, or is not worth a call for each flow.
+            let is_small = sent < ORPHAN_BYTES_MIN || peer.socket.unacknowledged() <= 1;
             match toward {
-                // Nothing is left to be read where both have ended.
-                _ if is_in_order => drop(peer.socket),
+                _ if is_in_order && is_small => drop(peer.socket),
                 State::Ended => peer.socket.close_behind_queue(ORPHAN_STALL_MAX),
                 State::Flowing | State::Flushing => peer.socket.reset(),
             }
