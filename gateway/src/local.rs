@@ -13,6 +13,7 @@ use engine::reactor::Reactor;
 use sys::clock::WallNanos;
 
 use crate::auth::Authenticator;
+use crate::client::Lingering;
 use crate::connection::Known;
 use crate::date::HttpDate;
 use crate::dial::ExtraAttempts;
@@ -49,6 +50,7 @@ pub(crate) struct Local {
     pub(crate) known: RefCell<VecDeque<Known>>,
     /// Tunnels whose relay has not begun.
     pub(crate) opening: Opening,
+    pub(crate) lingering: Lingering,
     pub(crate) resting: RefCell<Resting>,
 }
 

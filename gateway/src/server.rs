@@ -21,6 +21,7 @@ use sys::socket::ListenOptions;
 
 use crate::auth::{AuthShared, Authenticator};
 use crate::budget::Budget;
+use crate::client::Lingering;
 use crate::config::{Config, Listener};
 use crate::connection;
 use crate::dial::ExtraAttempts;
@@ -312,6 +313,7 @@ fn build(parts: Parts) -> io::Result<impl FnOnce()> {
         handshakes: Handshakes::new(parts.handshakes_max).into(),
         known: Default::default(),
         opening: Default::default(),
+        lingering: Lingering::new(),
         resting: Resting::new(&reactor).into(),
         reactor,
     });

@@ -14,6 +14,7 @@ use sys::clock;
 use zeroize::Zeroize;
 
 use super::{Client, Decided, End, LINGER, Speaks};
+use crate::account::AccountId;
 use crate::limits::LINGER_BYTES_MAX;
 use crate::log::{Decision, Details, Event, EventKind, Subject};
 use crate::refusal::Refusal;
@@ -92,11 +93,21 @@ impl Client {
     }
 
     /// Ends our direction, and reads on for [`LINGER`] at most, until the client ends too: closing a socket
-    /// with unread bytes would reset it, and take our answer away before it was read.
+    /// with unread bytes would reset it, and take our answer away before it was read. A connection for which
+    /// there is no place to linger does not wait.
     pub(crate) async fn linger(&mut self) {
-        let reactor = Rc::clone(&self.local.reactor);
+        let local = Rc::clone(&self.local);
+        let user = self.asked.map_or(AccountId::PROCESS, |asked| self.snapshot().account(asked.user).id());
+        let place = match self.place {
+            Some(_) => None,
+            None => match local.lingering.take(user) {
+                Some(place) => Some(place),
+                None => return,
+            },
+        };
         // Whether the client has read it all or is gone is all the same now.
-        let _ = within(&reactor, reactor.now() + LINGER, self.drop_the_rest()).await;
+        let _ = within(&local.reactor, local.reactor.now() + LINGER, self.drop_the_rest()).await;
+        drop(place);
     }
 
     /// Drops the `left` bytes of a body that nobody wants.

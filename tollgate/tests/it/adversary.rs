@@ -6,6 +6,7 @@
 mod admin;
 mod beside;
 mod dials;
+mod lingering;
 mod log_flood;
 mod names;
 mod own_addresses;

@@ -5,7 +5,8 @@
 
 use gateway::config::Config;
 use gateway::limits::{
-    EXTRA_ATTEMPTS_PER_THREAD_MAX, PENDING_BYTES_MAX, PIPE_BYTES, PIPES_PER_THREAD_MAX, SCARCE_BYTES,
+    EXTRA_ATTEMPTS_PER_THREAD_MAX, LINGERING_PER_THREAD_MAX, PENDING_BYTES_MAX, PIPE_BYTES,
+    PIPES_PER_THREAD_MAX, SCARCE_BYTES,
 };
 use gateway::server::ledger_settings;
 use ledger::live_table::SLOT_BYTES;
@@ -114,8 +115,8 @@ impl Load {
 
     /// What the reactors watch, besides the sockets of connections.
     fn watched_once(&self) -> u64 {
-        let each = DESCRIPTORS_PER_REACTOR + self.listeners + EXTRA_ATTEMPTS_PER_THREAD_MAX as u64;
-        self.reactors * each
+        let for_short = (EXTRA_ATTEMPTS_PER_THREAD_MAX + LINGERING_PER_THREAD_MAX) as u64;
+        self.reactors * (DESCRIPTORS_PER_REACTOR + self.listeners + for_short)
     }
 
     fn descriptors_once(&self) -> u64 {

@@ -1,0 +1,44 @@
+//! Refused connections that linger: what a user is refused may not use up what others need.
+//!
+//! The attack: a refusal is answered, and then the connection is read on for 2 s, so that a client which
+//! still sends can read the answer. The user's own bounds did not count it: one user with five connections
+//! held 11,000 descriptors. **Cost**: 150 refused requests a second for each 300 descriptors.
+
+use std::io::Write;
+use std::net::{Ipv4Addr, TcpStream};
+
+use crate::harness::{Gateway, LOCAL_USER, eventually};
+use crate::origin::{Origin, ask_once, ok};
+use crate::peers::{connect_from, connect_request, read_answer};
+
+const REFUSED: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 4);
+
+/// More than a user may have linger on all threads of a small machine (64 on each).
+const CONNECTIONS: usize = 1_200;
+
+#[test]
+fn refused_connections_of_a_user_linger_within_a_share() {
+    let origin = Origin::saying(ok("hello"));
+    let user =
+        "[[user]]\nname = \"bad\"\nfrom = [\"127.0.0.4/32\"]\nallow = [\"192.0.2.1\"]\nconnections = 5\n";
+    let gateway = Gateway::start(&format!("{LOCAL_USER}{user}[threads]\nreactors = 2\n"));
+    assert_eq!(ask_once(&gateway, origin.get("/")).status, 200);
+    gateway.await_metric("tollgate_ledger_records_total", 1.0);
+    let before = gateway.descriptors();
+    let mut most = 0;
+    let mut refused: Vec<TcpStream> = Vec::new();
+    for number in 0..CONNECTIONS {
+        let mut stream = connect_from(REFUSED, gateway.listeners[0]);
+        stream.write_all(connect_request("127.0.0.1:9").as_bytes()).unwrap();
+        assert_eq!(read_answer(&mut stream).status, 403);
+        refused.push(stream);
+        if number % 100 == 0 {
+            most = most.max(gateway.descriptors());
+            assert_eq!(ask_once(&gateway, origin.get("/")).status, 200);
+        }
+    }
+    // Of two threads 64 each, and some that are on their way.
+    assert!(most < before + 200, "{most} descriptors, {before} before");
+    drop(refused);
+    eventually("descriptors are back", || gateway.descriptors() <= before);
+}
