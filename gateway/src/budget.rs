@@ -166,6 +166,11 @@ impl SessionPlace {
         self.is_idle = is_idle;
     }
 
+    /// Whether the user was removed or disabled.
+    pub(crate) fn is_revoked(&self) -> bool {
+        self.account.is_revoked()
+    }
+
     /// How many connections the user has.
     pub(crate) fn weight(&self) -> u32 {
         self.account.sessions()

@@ -180,16 +180,15 @@ impl Client {
     /// The client of a connection that rested until its next request began.
     pub(crate) fn resumed(local: &Rc<Local>, stream: TcpStream, arrival: Facts, begun: Begun) -> Client {
         let asked_by = begun.asked_by();
-        let client = Client::of(local, stream, arrival, begun.into_bytes(), asked_by);
+        let mut client = Client::of(local, stream, arrival, begun.into_bytes(), asked_by);
+        client.adopt_current();
         Client { speaks: Speaks::HTTP, protocol: Some(Protocol::Http), ..client }
     }
 
     /// Begins the next request of the connection, which runs by what holds now: another id, and room for its
     /// head. Its deadline is the one before, unless it is renewed.
     pub(crate) fn begin_request(&mut self) {
-        self.arrival.snapshot = self.local.snapshot();
-        // Its position is one of the snapshot before; what is spoken is known by now.
-        self.arrival.listener = None;
+        self.adopt_current();
         self.accepted = clock::wall();
         self.id = self.local.flow_ids.next(self.accepted);
         (self.asked, self.path) = (None, None);
@@ -198,6 +197,13 @@ impl Client {
         self.buffer[..self.consumed].zeroize();
         self.buffer.drain(..self.consumed);
         self.consumed = 0;
+    }
+
+    /// From now on it runs by the configuration that holds now. What is spoken is known, and the user is not.
+    pub(crate) fn adopt_current(&mut self) {
+        self.arrival.snapshot = self.local.snapshot();
+        // Its position is one of the snapshot before.
+        self.arrival.listener = None;
     }
 
     /// Gives the request that begins now its whole time.

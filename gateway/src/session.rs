@@ -371,7 +371,7 @@ impl Session {
     fn rest(mut self) {
         self.set_idle(true);
         let local = Rc::clone(&self.client.local);
-        match self.place {
+        match self.place.filter(|place| !place.is_revoked()) {
             Some(place) if local.phase.get() == Phase::Serving || !self.client.unread().is_empty() => {
                 let upstream = self.upstream.filter(|upstream| !upstream.has_ended());
                 let budget = Arc::clone(&self.client.snapshot().budget);

@@ -1,8 +1,9 @@
 //! A snapshot: one loaded configuration with the accounts of its users, as every thread reads it.
 //!
-//! Promises: immutable but for the accounts' atomics; a connection keeps the snapshot that it was accepted
-//! under until its relay begins, so indexes of one configuration never meet another's tables. Leaves to
-//! others: loading (`config`), swapping (`server`).
+//! Promises: immutable but for the accounts' atomics; a request keeps the snapshot under which its client was
+//! identified until its flow has ended or its relay begins, so indexes of one configuration never meet
+//! another's tables; the next request of the connection takes the one of its own time. Leaves to others:
+//! loading (`config`), swapping (`server`).
 
 use std::collections::HashMap;
 use std::ops::Deref;

@@ -16,6 +16,8 @@ pub(super) async fn await_request(client: &mut Client) -> Result<Request, End> {
     client.protocol = Some(Protocol::HttpConnect);
     loop {
         let length = client.await_head().await?;
+        // The head may have taken its time, over a reload that gave the user another password.
+        client.adopt_current();
         if client.asks_for_tunnel() {
             client.protocol = Some(Protocol::HttpConnect);
             client.asked = Some(read_tunnel(client, length).await?);
@@ -54,6 +56,7 @@ fn may_ask_again(client: &mut Client) -> bool {
 pub(super) async fn await_tunnel(client: &mut Client) -> Result<Asked, End> {
     client.protocol = Some(Protocol::HttpConnect);
     let length = client.await_head().await?;
+    client.adopt_current();
     read_tunnel(client, length).await
 }
 

@@ -27,6 +27,7 @@ async fn authenticate(client: &mut Client, greeting: Greeting) -> Result<UserInd
         client.send_written(|out| socks5::write_method(out, Method::UserPassword)).await?;
         client.speaks = Speaks::Socks5Password;
         let credentials = await_message(client, socks5::user_password).await?;
+        client.adopt_current();
         let user = client.authenticate(credentials.map(Ok)).await?;
         client.send_written(|out| socks5::write_password_status(out, true)).await?;
         return Ok(user);
@@ -34,6 +35,7 @@ async fn authenticate(client: &mut Client, greeting: Greeting) -> Result<UserInd
     if !greeting.offers_nothing {
         return Err(Refusal::credentials_missing().into());
     }
+    client.adopt_current();
     let user = client.authenticate(None).await?;
     client.send_written(|out| socks5::write_method(out, Method::Nothing)).await?;
     Ok(user)

@@ -240,11 +240,16 @@ impl Resting {
         self.woken.clear();
     }
 
-    /// From now on they run by another snapshot. What was connected for a user who is gone is dropped.
+    /// From now on they run by another snapshot. Connections of users who are gone end; and so do, of a
+    /// connection that changed its user, those that were made for a user who is gone.
     pub(crate) fn adopt(&mut self, snapshot: &Rc<Current>) {
         let keys: Vec<Key> = self.slab.keys().collect();
         for key in keys {
             let Some(rest) = self.slab.get_mut(key) else { continue };
+            if rest.place.is_revoked() {
+                self.end(key);
+                continue;
+            }
             rest.facts.snapshot = Rc::clone(snapshot);
             if rest.upstream.as_ref().is_some_and(|(_, purpose)| purpose.is_revoked()) {
                 self.drop_upstream(key.index());

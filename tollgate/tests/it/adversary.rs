@@ -14,5 +14,6 @@ mod passwords;
 mod places;
 mod resolving;
 mod silent_connections;
+mod stale_configuration;
 mod stalled_receivers;
 mod unknown_clients;

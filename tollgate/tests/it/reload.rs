@@ -89,7 +89,7 @@ fn a_removed_users_tunnels_are_cut_and_no_others() {
 }
 
 #[test]
-fn a_user_who_is_removed_while_he_asks_is_told_so() {
+fn a_request_that_ends_after_its_user_was_removed_is_unknown() {
     let destination = Destination::echo();
     let (first, second) = (user("first", FIRST), user("second", SECOND));
     let gateway = Gateway::start(&format!("{first}{second}"));
@@ -104,8 +104,7 @@ fn a_user_who_is_removed_while_he_asks_is_told_so() {
     gateway.reload(&second);
     eventually("the reload has taken effect", || status(&gateway, FIRST, destination.address) == 407);
     client.write_all(rest.as_bytes()).unwrap();
-    let answer = read_answer(&mut client);
-    assert!(answer.status == 403 && answer.body.contains("removed"), "{answer:?}");
+    assert_eq!(read_answer(&mut client).status, 407);
 }
 
 #[test]

@@ -1,0 +1,83 @@
+//! Connections that live through a reload: none of their later requests may be judged by what held before.
+//!
+//! The attack: a plain HTTP connection that had a request in flight, or the first bytes of one, while the
+//! configuration was reloaded, kept the configuration from before for as long as it was kept alive: revoked
+//! credentials and addresses went on working. **Cost**: five bytes sent before the reload, and a request
+//! each `[timeouts] keep_alive`.
+
+use std::io::Write;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+
+use crate::harness::{Gateway, LOCAL_USER};
+use crate::origin::{Origin, exchange, ok, read_answer_to, read_head, request_to};
+use crate::peers::{check_ended, connect_from};
+
+/// An address that is a user's until the reload.
+const TRUSTED: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 3);
+
+/// A user `net` who is known by `source`, if there is one.
+fn user(source: &str) -> String {
+    let user = "[[user]]\nname = \"net\"\nallow = [\"127.0.0.0/8\"]\n";
+    format!("{LOCAL_USER}{user}from = [\"{source}/32\"]\n")
+}
+
+fn connect(gateway: &Gateway) -> TcpStream {
+    connect_from(TRUSTED, gateway.listeners[0])
+}
+
+/// An address that is no longer in `from` is nobody's, on each kind of connection that it has open.
+#[test]
+fn what_lives_through_a_reload_is_judged_anew() {
+    let origin = Origin::saying(ok("hello"));
+    let slow = TcpListener::bind("127.0.0.1:0").unwrap();
+    let gateway = Gateway::start(&user("127.0.0.3"));
+    let get = origin.get("/");
+
+    let mut in_flight = connect(&gateway);
+    in_flight.write_all(request_to(slow.local_addr().unwrap(), "GET", "/", "").as_bytes()).unwrap();
+    let (mut held, _) = slow.accept().unwrap();
+    read_head(&mut held).expect("the request arrives");
+    let mut begun: Vec<TcpStream> = (0..8).map(|_| connect(&gateway)).collect();
+    for stream in &mut begun {
+        stream.write_all(&get.as_bytes()[..5]).unwrap();
+    }
+    let mut rests = connect(&gateway);
+    assert_eq!(exchange(&mut rests, &get).status, 200);
+    let mut begun_again = connect(&gateway);
+    assert_eq!(exchange(&mut begun_again, &get).status, 200);
+    begun_again.write_all(&get.as_bytes()[..5]).unwrap();
+    gateway.await_metric("tollgate_handshakes_active", 8.0);
+
+    gateway.reload(&user("127.0.0.9"));
+
+    for stream in &mut begun {
+        assert_eq!(exchange(stream, &get.as_bytes()[5..]).status, 407, "begun before the reload");
+    }
+    assert_eq!(exchange(&mut rests, &get).status, 407, "rested during the reload");
+    assert_eq!(exchange(&mut begun_again, &get.as_bytes()[5..]).status, 407, "begun again before it");
+    held.write_all(&ok("late")).unwrap();
+    assert_eq!(read_answer_to("GET", &mut in_flight).status, 200, "a request in flight ends as it began");
+    for _ in 0..2 {
+        assert_eq!(exchange(&mut in_flight, &get).status, 407, "the next one of the same connection");
+    }
+    assert_eq!(exchange(&mut gateway.connect(), &get).status, 200, "others go on");
+}
+
+/// A user who is gone keeps no connection.
+#[test]
+fn connections_of_a_removed_user_end() {
+    let origin = Origin::saying(ok("hello"));
+    let patient = "[timeouts]\nkeep_alive = \"1h\"\n";
+    let gateway = Gateway::start(&format!("{}{patient}", user("127.0.0.3")));
+    let mut rests: Vec<TcpStream> = (0..8).map(|_| connect(&gateway)).collect();
+    for stream in &mut rests {
+        assert_eq!(exchange(stream, origin.get("/")).status, 200);
+    }
+    gateway.await_metric("tollgate_sessions_resting", 8.0);
+    gateway.reload(&format!("{LOCAL_USER}{patient}"));
+    for stream in &mut rests {
+        check_ended(stream, false);
+    }
+    gateway.await_metric("tollgate_sessions_resting", 0.0);
+    assert_eq!(exchange(&mut gateway.connect(), origin.get("/")).status, 200);
+}
