@@ -116,7 +116,8 @@ pub const ORPHAN_STALL_MAX: Duration = Duration::from_secs(60);
 pub const LINGERING_PER_THREAD_MAX: usize = 128;
 
 /// Bytes of a refused client that are read and dropped, so that it can read our answer before a reset.
-pub const LINGER_BYTES_MAX: usize = 256 * 1024;
+/// Clients such as Java's send the whole body of an upload before they look at a 407.
+pub const LINGER_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 const _: () = assert!(SCRATCH_BYTES >= GREETING_BYTES_MAX);
 const _: () = assert!(SCARCE_BYTES <= SCRATCH_BYTES);
