@@ -296,9 +296,18 @@ impl Gateway {
     /// Memory that is the process's own and that it has written (proc(5), `smaps_rollup`): gateways of other
     /// tests, which share the executable's pages with it, come and go.
     pub(crate) fn memory_bytes(&self) -> u64 {
+        self.mapped_bytes("Private_Dirty:")
+    }
+
+    /// The same with the pages that the process has not written: those of the live table are there from the
+    /// start. For a test that is alone on the machine.
+    pub(crate) fn resident_bytes(&self) -> u64 {
+        self.memory_bytes() + self.mapped_bytes("Private_Clean:")
+    }
+
+    fn mapped_bytes(&self, kind: &str) -> u64 {
         let text = fs::read_to_string(self.process_file("smaps_rollup")).unwrap();
-        let line =
-            text.lines().find_map(|line| line.strip_prefix("Private_Dirty:")).expect("the kernel tells it");
+        let line = text.lines().find_map(|line| line.strip_prefix(kind)).expect("the kernel tells it");
         let kilobytes: u64 = line.trim().trim_end_matches(" kB").parse().expect("a number of kB");
         kilobytes * 1024
     }
