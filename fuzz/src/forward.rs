@@ -167,6 +167,7 @@ const REQUESTS: [&str; 4] = [
     "GET http://a/ HTTP/1.0\r\n\r\n",
     "HEAD http://a/ HTTP/1.1\r\nHost: a\r\n\r\n",
     "GET http://a/ HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n",
+    "GET ws://a/ HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n",
 ];
 
 fn asked(request: &str) -> Asked {

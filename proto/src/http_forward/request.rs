@@ -11,7 +11,7 @@ use crate::denial::ALLOWED_METHODS;
 use crate::http_head::{Fields, Framing, Known, RequestError, RequestHead, UriForm, Version, is_token};
 use crate::target::Target;
 
-/// The port of an `http://` URL that names none.
+/// The port of an `http://` or `ws://` URL that names none.
 const DEFAULT_PORT: NonZeroU16 = NonZeroU16::new(80).expect("80 is not 0");
 
 /// A request for one resource, in absolute form.
@@ -63,7 +63,7 @@ impl<'a> Forward<'a> {
     pub fn read(head: &'a RequestHead<'a>) -> Result<Self, RequestError> {
         check_form(head)?;
         let fields = &head.fields;
-        let (target, path) = parse_url(head.uri)?;
+        let (scheme, target, path) = parse_url(head.uri)?;
         match fields.host {
             Some(host) if Target::parse_with_port(host, DEFAULT_PORT) == Ok(target) => {}
             Some(_) => return Err(RequestError::HostDisagrees),
@@ -81,6 +81,10 @@ impl<'a> Forward<'a> {
         let is_whole_server = head.method == "OPTIONS" && path.is_empty();
         let path = if is_whole_server { "*" } else { path };
         let upgrade = upgrade(head, body);
+        let is_websocket = upgrade.is_some_and(|protocol| protocol.eq_ignore_ascii_case(b"websocket"));
+        if scheme == Scheme::WebSocket && !is_websocket {
+            return Err(RequestError::WebSocketUnasked);
+        }
         let authorization = fields.proxy_authorization;
         Ok(Self { target, authorization, body, head, path, forwards_left, upgrade })
     }
@@ -228,15 +232,24 @@ fn check_form(head: &RequestHead<'_>) -> Result<(), RequestError> {
     }
 }
 
+/// The schemes whose resources are asked for by a request without TLS.
+#[derive(Clone, Copy, PartialEq)]
+enum Scheme {
+    Http,
+    /// `ws://`: by an HTTP request that asks to change to WebSocket (RFC 6455, section 4.1).
+    WebSocket,
+}
+
 /// Splits `http://authority/path?query`; the path may be empty.
-fn parse_url(url: &str) -> Result<(Target, &str), RequestError> {
+fn parse_url(url: &str) -> Result<(Scheme, Target, &str), RequestError> {
     let (scheme, rest) = url.split_once("://").ok_or(RequestError::RequestLineMalformed)?;
-    if scheme.eq_ignore_ascii_case("https") {
-        return Err(RequestError::SchemeNeedsTunnel);
-    }
-    if !scheme.eq_ignore_ascii_case("http") {
-        return Err(RequestError::SchemeUnknown);
-    }
+    let is = |name: &str| scheme.eq_ignore_ascii_case(name);
+    let scheme = match () {
+        () if is("http") => Scheme::Http,
+        () if is("ws") => Scheme::WebSocket,
+        () if is("https") => return Err(RequestError::SchemeNeedsTunnel),
+        () => return Err(RequestError::SchemeUnknown),
+    };
     let (authority, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
     let mut is_query = false;
     for byte in path.bytes() {
@@ -251,7 +264,7 @@ fn parse_url(url: &str) -> Result<(Target, &str), RequestError> {
             return Err(RequestError::UriMalformed(byte));
         }
     }
-    Ok((Target::parse_with_port(authority.as_bytes(), DEFAULT_PORT)?, path))
+    Ok((scheme, Target::parse_with_port(authority.as_bytes(), DEFAULT_PORT)?, path))
 }
 
 fn parse_forwards(value: &[u8]) -> Result<u32, RequestError> {

@@ -107,8 +107,11 @@ pub enum RequestError {
     )]
     SchemeNeedsTunnel,
     /// `GET ftp://...`
-    #[error("only http:// URLs are forwarded")]
+    #[error("only http:// URLs are forwarded, and ws:// ones")]
     SchemeUnknown,
+    /// `GET ws://...` without `Upgrade: websocket`, or in HTTP/1.0, or with a body.
+    #[error("a ws:// URL is asked for in HTTP/1.1, with `Upgrade: websocket` and without a body")]
+    WebSocketUnasked,
     /// `GET /path`: a request for a web server.
     #[error(
         "this is a proxy, not a web server: set it as the proxy of your client (curl: -x http://HOST:PORT) \
@@ -154,6 +157,7 @@ impl RequestError {
             Self::Looped => 508,
             Self::Head(_)
             | Self::RequestLineMalformed
+            | Self::WebSocketUnasked
             | Self::VersionMissing
             | Self::BodyForbidden
             | Self::HostMissing

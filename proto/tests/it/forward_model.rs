@@ -20,7 +20,7 @@ use crate::server::{Seen, hyper_reads};
 fn model(head: &str, body: &[u8]) -> Seen {
     let mut lines = head.trim_end_matches("\r\n").split("\r\n");
     let words: Vec<&str> = lines.next().expect("a first line").split(' ').collect();
-    let after_scheme = &words[1]["http://".len()..];
+    let (_, after_scheme) = words[1].split_once("://").expect("absolute form");
     let (authority, path) =
         after_scheme.split_at(after_scheme.find(['/', '?']).unwrap_or(after_scheme.len()));
     let path = match (words[0], path) {
@@ -156,9 +156,15 @@ fn head() -> impl Strategy<Value = String> {
     ]);
     let version = prop_oneof![8 => Just("HTTP/1.1"), 1 => Just("HTTP/1.0")];
     let lines = prop::collection::vec(header_line(), 0..5);
-    (method, authority, path, version, lines).prop_map(|(method, (url, host), path, version, lines)| {
-        format!("{method} http://{url}{path} {version}\r\nHost: {host}\r\n{}\r\n", lines.concat())
-    })
+    // With what `ws://` requires, and without.
+    let upgrade = "Connection: upgrade\r\nUpgrade: websocket\r\n";
+    let scheme = prop_oneof![8 => Just(("http", "")), 1 => Just(("ws", upgrade)), 1 => Just(("ws", ""))];
+    (method, scheme, authority, path, version, lines).prop_map(
+        |(method, scheme, to, path, version, lines)| {
+            let ((scheme, upgrade), (url, host), lines) = (scheme, to, lines.concat());
+            format!("{method} {scheme}://{url}{path} {version}\r\nHost: {host}\r\n{upgrade}{lines}\r\n")
+        },
+    )
 }
 
 /// What an attacker would insert, and what a broken client would.

@@ -442,7 +442,13 @@ fn a_url_that_readers_take_differently_is_refused() {
     for (url, error) in [
         ("https://a.example/", "501 SchemeNeedsTunnel"),
         ("HTTPS://a.example/", "501 SchemeNeedsTunnel"),
-        ("ws://a.example/", "501 SchemeUnknown"),
+        ("ws://a.example/", "400 WebSocketUnasked"),
+        ("wss://a.example/", "501 SchemeUnknown"),
+        ("ws:///a.example/", "400 Target(HostEmpty)"),
+        ("ws://u@a.example/", "400 Target(UserForbidden)"),
+        ("ws://b.example/", "400 HostDisagrees"),
+        ("ws://a.example:81/", "400 HostDisagrees"),
+        ("ws://a.example/#x", "400 UriMalformed(35)"),
         ("://a.example/", "501 SchemeUnknown"),
         ("httpx://a.example/", "501 SchemeUnknown"),
         ("a.example/http://b.example/", "501 SchemeUnknown"),
@@ -637,6 +643,33 @@ fn one_protocol_may_be_changed_to() {
     check_headers("Upgrade: websocket\r\nConnection: upgrade\r\nUpgrade: h2c\r\n", NOTHING);
     check_headers("Upgrade: \r\nConnection: upgrade\r\nUpgrade: websocket\r\n", NOTHING);
     check_headers("Connection: upgrade\r\n", NOTHING);
+}
+
+#[test]
+fn a_websocket_url_is_for_requests_that_change_to_it() {
+    for (url, protocol, path) in [
+        ("ws://a.example", "websocket", "/"),
+        ("ws://a.example/x?y", "websocket", "/x?y"),
+        ("WS://A.EXAMPLE:80/x", "WebSocket", "/x"),
+    ] {
+        let headers = format!("Connection: upgrade\r\nUpgrade: {protocol}\r\n");
+        let written = format!("Upgrade: {protocol}\r\nConnection: Upgrade\r\n");
+        check_line(&format!("GET {url}"), &headers, &format!("GET {path}"), &written);
+    }
+    for headers in [
+        "",
+        "Upgrade: websocket\r\n",
+        "Connection: upgrade\r\n",
+        "Connection: upgrade\r\nUpgrade: h2c\r\n",
+        "Connection: upgrade\r\nUpgrade: x-ssh/2.0\r\n",
+        "Connection: upgrade\r\nUpgrade: websocket, h2c\r\n",
+        "Connection: upgrade\r\nUpgrade: websocket\r\nContent-Length: 5\r\n",
+        "Connection: upgrade\r\nUpgrade: websocket\r\nTransfer-Encoding: chunked\r\n",
+    ] {
+        check_line("GET ws://a.example/x", headers, "", "400 WebSocketUnasked");
+    }
+    let old = "GET ws://a.example/x HTTP/1.0\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n";
+    check(old, "400 WebSocketUnasked");
 }
 
 #[test]

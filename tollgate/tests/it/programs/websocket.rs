@@ -1,5 +1,6 @@
-//! WebSocket: a server of Python's websockets echoes. In the clear, a client of the same library asks in
-//! absolute form, as a proxy is asked; through tunnels come aiohttp, with TLS, and undici, without.
+//! WebSocket: a server of Python's websockets echoes. In the clear, clients of the same library and of
+//! aiohttp ask in absolute form, by `http://` and `ws://`; through tunnels come aiohttp, with TLS, and
+//! undici, without.
 
 use super::bill;
 use super::gateway_to;
@@ -37,7 +38,7 @@ fn messages_of_every_size_come_back() {
 
 /// Runs the client, to which a proxy, a URL and a certificate are added, by password and by address; then
 /// without either, where it must say `refusal`.
-fn check_tunnels(client: &[&str], scheme: &str, server: &PythonServer, refusal: &str) {
+fn check_client(client: &[&str], (scheme, protocol): (&str, &str), server: &PythonServer, refusal: &str) {
     let run_client = |gateway: &Gateway, credentials: &str| {
         let proxy = format!("http://{credentials}{}", gateway.listeners[0]);
         let (url, certificate) =
@@ -50,7 +51,7 @@ fn check_tunnels(client: &[&str], scheme: &str, server: &PythonServer, refusal: 
     let by_address = Gateway::local(EVERY_CPU);
     for (mut gateway, user, credentials) in [(by_password, "ci", "ci:right-one@"), (by_address, "me", "")] {
         assert_eq!(run_client(&gateway, credentials).text(), "103 messages came back");
-        let flow = (user, "http_connect", "localhost", server.port);
+        let flow = (user, protocol, "localhost", server.port);
         let (flows, up, down) = bill::total(&mut gateway, flow);
         assert!(flows == 1 && up > MESSAGES_BYTES && down > MESSAGES_BYTES, "{flows} {up} {down}");
     }
@@ -63,7 +64,16 @@ fn aiohttp_comes_through_connect_with_tls() {
     let server = PythonServer::start("echo_server.py", &[&certificate, &service("WEB_KEY")]);
     let libraries = format!("PYTHONPATH={}", service("PYTHON_LIBRARIES"));
     let client = [&*libraries, "/usr/bin/python3", &testdata("echo/with_aiohttp.py")];
-    check_tunnels(&client, "wss", &server, "407, message='Proxy Authentication Required'");
+    check_client(&client, ("wss", "http_connect"), &server, "407, message='Proxy Authentication Required'");
+}
+
+#[test]
+#[ignore = "needs python3-websockets, web, aiohttp: cargo xtask services"]
+fn aiohttp_asks_by_a_websocket_url_without_tls() {
+    let server = PythonServer::start("echo_server.py", &[]);
+    let libraries = format!("PYTHONPATH={}", service("PYTHON_LIBRARIES"));
+    let client = [&*libraries, "/usr/bin/python3", &testdata("echo/with_aiohttp.py")];
+    check_client(&client, ("ws", "http"), &server, "407, message='Invalid response status'");
 }
 
 #[test]
@@ -72,5 +82,5 @@ fn undici_comes_through_connect() {
     let server = PythonServer::start("echo_server.py", &[]);
     let libraries = format!("NODE_PATH={}", service("NODE_LIBRARIES"));
     let client = [&*libraries, "/usr/bin/node", &testdata("echo/with_undici.js")];
-    check_tunnels(&client, "ws", &server, "network error");
+    check_client(&client, ("ws", "http_connect"), &server, "network error");
 }

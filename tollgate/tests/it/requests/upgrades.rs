@@ -41,6 +41,24 @@ fn both_agree_and_the_rest_is_a_tunnel_of_the_same_flow() {
     assert_eq!((&line["client_rx"], &line["upstream_rx"]), (&received.0.into(), &received.1.into()));
 }
 
+/// aiohttp asks a proxy so: as a proxy is asked, but by the scheme of its own URL. It was told 501.
+#[test]
+fn a_websocket_url_is_asked_for_as_any_other() {
+    let said = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: upgrade\r\n\r\n";
+    let destination = Destination::start(|mut stream| {
+        assert!(read_head(&mut stream).unwrap().starts_with("GET /chat HTTP/1.1\r\nHost: 127.0.0.1:"));
+        stream.write_all(said.as_bytes()).unwrap();
+        echo(stream);
+    });
+    let gateway = Gateway::local("");
+    let request = |lines| request_to(destination.address, "GET", "/chat", lines).replace("http://", "ws://");
+    let mut stream = gateway.connect();
+    assert_eq!(exchange(&mut stream, request(UPGRADE)).status, 101);
+    check_echo(&mut stream, b"a message");
+    let unasked = exchange(&mut gateway.connect(), request(""));
+    assert!(unasked.status == 400 && unasked.text().contains("Upgrade: websocket"), "{unasked:?}");
+}
+
 #[test]
 fn an_origin_that_does_not_change_answers_as_ever_and_what_follows_is_a_request() {
     let origin = Origin::saying(ok("plain"));
