@@ -8,13 +8,10 @@
 //! under way has an equal part of the time that is left, and gives way to the next. Leaves to others:
 //! resolving (`resolve`), which addresses may be dialled (`policy`), and where a connection leads (`own`).
 
-use std::cell::RefCell;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::rc::Rc;
-use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -24,11 +21,10 @@ use sys::clock::Nanos;
 use sys::socket::{FirstWord, Shortage};
 
 use crate::account::AccountId;
-use crate::limits::{ADDRESSES_MAX, EXTRA_ATTEMPTS_PER_THREAD_MAX, SHED_AT_SHORTAGE_MAX};
+use crate::limits::{ADDRESSES_MAX, SHED_AT_SHORTAGE_MAX};
 use crate::local::Local;
 use crate::own;
-use crate::shares::Shares;
-use crate::stats::WorkerStats;
+use crate::shares::StockPlace;
 
 /// How long an attempt stays alone: the "Connection Attempt Delay" that RFC 8305 section 5 recommends.
 pub(crate) const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
@@ -36,41 +32,6 @@ pub(crate) const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 /// Attempts of one dial under way, a descriptor each. RFC 8305 has no bound; an attempt that is closed for
 /// the fourth has had three delays, more than a round trip on earth.
 pub(crate) const ATTEMPTS_MAX: usize = 3;
-
-/// The stock of attempts beyond the first of each dial, one for each thread.
-pub(crate) struct ExtraAttempts(Rc<Stock>);
-
-struct Stock {
-    shares: RefCell<Shares>,
-    stats: Arc<WorkerStats>,
-}
-
-/// An attempt from the stock, until it is dropped.
-struct ExtraAttempt(Rc<Stock>, AccountId);
-
-impl ExtraAttempts {
-    /// The whole stock, for the thread that counts in `stats`.
-    pub(crate) fn new(stats: &Arc<WorkerStats>) -> ExtraAttempts {
-        let shares = Shares::new(EXTRA_ATTEMPTS_PER_THREAD_MAX).into();
-        ExtraAttempts(Rc::new(Stock { shares, stats: Arc::clone(stats) }))
-    }
-
-    /// One for this user; `None` where the stock or the user's share is used up.
-    fn take(&self, user: AccountId) -> Option<ExtraAttempt> {
-        let mut shares = self.0.shares.borrow_mut();
-        shares.check(user).ok()?;
-        shares.take(user);
-        self.0.stats.dial_extras_active.add(1);
-        Some(ExtraAttempt(Rc::clone(&self.0), user))
-    }
-}
-
-impl Drop for ExtraAttempt {
-    fn drop(&mut self) {
-        self.0.shares.borrow_mut().give_back(self.1);
-        self.0.stats.dial_extras_active.sub(1);
-    }
-}
 
 /// Why no address was reached.
 #[derive(Debug)]
@@ -184,7 +145,7 @@ struct Race<'l> {
     /// In the order of their beginning.
     attempts: Vec<Attempt>,
     /// For each attempt but one.
-    extras: Vec<ExtraAttempt>,
+    extras: Vec<StockPlace>,
     /// Until then the latest attempt has its fair part of the time, if no other may begin beside it.
     alone_until: Nanos,
 }

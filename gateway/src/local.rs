@@ -16,13 +16,13 @@ use crate::auth::Authenticator;
 use crate::client::Lingering;
 use crate::connection::Known;
 use crate::date::HttpDate;
-use crate::dial::ExtraAttempts;
 use crate::handshakes::Handshakes;
 use crate::limits::{ANSWER_BYTES, ANSWERS_CACHED_MAX, GREETING_BYTES_FIRST, GREETINGS_CACHED_MAX};
 use crate::meter::Meter;
 use crate::relay::Relays;
 use crate::resolve::ResolveCache;
 use crate::session::Resting;
+use crate::shares::Stock;
 use crate::snapshot::Current;
 use crate::stats::WorkerStats;
 
@@ -31,7 +31,8 @@ pub(crate) struct Local {
     pub(crate) reactor: Rc<Reactor>,
     pub(crate) authenticator: Authenticator,
     pub(crate) names: ResolveCache,
-    pub(crate) extra_attempts: ExtraAttempts,
+    /// Attempts of dials beyond the first of each.
+    pub(crate) extra_attempts: Stock,
     pub(crate) relays: RefCell<Relays>,
     pub(crate) meter: RefCell<Meter>,
     pub(crate) stats: Arc<WorkerStats>,

@@ -24,13 +24,12 @@ use crate::budget::Budget;
 use crate::client::Lingering;
 use crate::config::{Config, Listener};
 use crate::connection;
-use crate::dial::ExtraAttempts;
 use crate::doors;
 use crate::handshakes::Handshakes;
 use crate::jobs;
 use crate::limits::{
-    CLOSES_PER_SECOND_MAX, EXCHANGES_PER_THREAD_MAX, FLOWS_PER_THREAD_MAX, HANDSHAKES_PER_THREAD_MAX,
-    SCRATCH_BYTES, STALL_SECONDS_MAX,
+    CLOSES_PER_SECOND_MAX, EXCHANGES_PER_THREAD_MAX, EXTRA_ATTEMPTS_PER_THREAD_MAX, FLOWS_PER_THREAD_MAX,
+    HANDSHAKES_PER_THREAD_MAX, SCRATCH_BYTES, STALL_SECONDS_MAX,
 };
 use crate::local::{FlowIds, Local, Phase};
 use crate::log::{Log, LogInlet};
@@ -42,6 +41,7 @@ use crate::reload::Fixed;
 use crate::resolve::{DnsThread, ResolveCache, ResolveSettings, Resolver};
 use crate::session::Resting;
 use crate::settings;
+use crate::shares::Stock;
 use crate::snapshot::{Current, Snapshot};
 use crate::stats::Stats;
 use crate::worker::{Order, Tasks, Worker};
@@ -300,7 +300,7 @@ fn build(parts: Parts) -> io::Result<impl FnOnce()> {
         meter: Meter::new(&reactor, inlet, log, stats, threads).into(),
         authenticator: Authenticator::new(auth),
         names: ResolveCache::new(resolver),
-        extra_attempts: ExtraAttempts::new(stats),
+        extra_attempts: Stock::new(EXTRA_ATTEMPTS_PER_THREAD_MAX),
         stats: Arc::clone(stats),
         flow_ids: FlowIds::new(parts.process, number),
         greetings: Default::default(),

@@ -7,7 +7,9 @@
 //! the factor 1. A fixed share was considered: it needs the number of users, who are many and mostly idle.
 //! Leaves to others: what a place is, and who waits where none may be taken.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
+use std::rc::Rc;
 
 use crate::account::AccountId;
 
@@ -77,6 +79,41 @@ impl Shares {
     }
 }
 
+/// Shares of one thread whose places give themselves back.
+pub(crate) struct Stock(Rc<RefCell<Shares>>);
+
+/// A user's place, until it is dropped.
+pub(crate) struct StockPlace {
+    shares: Rc<RefCell<Shares>>,
+    user: AccountId,
+}
+
+impl Stock {
+    /// A stock of `max` places.
+    pub(crate) fn new(max: usize) -> Stock {
+        Stock(Rc::new(Shares::new(max).into()))
+    }
+
+    /// A place for this user; `None` where the stock or the user's share is used up.
+    pub(crate) fn take(&self, user: AccountId) -> Option<StockPlace> {
+        let mut shares = self.0.borrow_mut();
+        shares.check(user).ok()?;
+        shares.take(user);
+        Some(StockPlace { shares: Rc::clone(&self.0), user })
+    }
+
+    /// Places that are taken.
+    pub(crate) fn taken(&self) -> usize {
+        self.0.borrow().taken
+    }
+}
+
+impl Drop for StockPlace {
+    fn drop(&mut self) {
+        self.shares.borrow_mut().give_back(self.user);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -108,5 +145,15 @@ mod tests {
         shares.give_back(ann);
         assert_eq!(shares.check(ben), Ok(()));
         assert!(shares.held.is_empty());
+    }
+
+    #[test]
+    fn a_place_that_is_dropped_is_free() {
+        let (stock, ann) = (Stock::new(8), AccountId::next());
+        let places: Vec<_> = (0..8).map_while(|_| stock.take(ann)).collect();
+        assert_eq!((places.len(), stock.taken()), (4, 4));
+        drop(places);
+        assert_eq!(stock.taken(), 0);
+        assert!(stock.take(ann).is_some());
     }
 }

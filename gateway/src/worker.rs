@@ -264,6 +264,7 @@ impl<H: Future<Output = ()>, E: Future<Output = ()>> Worker<H, E> {
         let waiting = self.doors.arrivals() + local.known.borrow().len();
         local.stats.handshakes_active.set((handshakes + local.opening.len()) as u64);
         local.stats.sessions_resting.set(resting as u64);
+        local.stats.dial_extras_active.set(local.extra_attempts.taken() as u64);
         self.reactor.stats().connections.set((handshakes + serving + resting + waiting) as u64);
         self.reactor.stats().is_full.set(self.handshakes.is_full().into());
     }
