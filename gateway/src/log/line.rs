@@ -130,9 +130,7 @@ impl LineWriter {
     }
 
     fn left_out(&mut self, out: &mut Vec<u8>, event: &Event, flow: &Flow<'_>, count: u64) {
-        let mut line = Object::open(out);
-        line.time(name!("ts"), self.time(event.at));
-        line.word(name!("event"), event.kind.as_str());
+        let mut line = self.open(out, event.at, event.kind.as_str());
         line.text_unless_empty(name!("user"), flow.user);
         let network = flow.client.ip();
         if !network.is_unspecified() {
@@ -145,9 +143,7 @@ impl LineWriter {
 
     /// Appends the line that says how many lines about clients that are not known were withheld.
     pub(super) fn withheld(&mut self, out: &mut Vec<u8>, now: WallNanos, count: u64) {
-        let mut line = Object::open(out);
-        line.time(name!("ts"), self.time(now));
-        line.word(name!("event"), "left_out");
+        let mut line = self.open(out, now, "left_out");
         line.word(name!("reason"), "disk_nearly_full");
         line.number(name!("count"), count);
         line.close();
@@ -155,9 +151,7 @@ impl LineWriter {
 
     /// Appends the line that says how many lines are missing since the last such line.
     pub(super) fn dropped(&mut self, out: &mut Vec<u8>, now: WallNanos, count: u64) {
-        let mut line = Object::open(out);
-        line.time(name!("ts"), self.time(now));
-        line.word(name!("event"), "log_dropped");
+        let mut line = self.open(out, now, "log_dropped");
         line.number(name!("count"), count);
         line.close();
     }
@@ -171,9 +165,7 @@ impl LineWriter {
         text: &str,
         fields: &[(&'static str, Value<'_>)],
     ) {
-        let mut line = Object::open(out);
-        line.time(name!("ts"), self.time(now));
-        line.word(name!("event"), "message");
+        let mut line = self.open(out, now, "message");
         line.word(name!("level"), level.as_str());
         line.text(name!("text"), text);
         for (name, value) in fields {
@@ -185,6 +177,14 @@ impl LineWriter {
             }
         }
         line.close();
+    }
+
+    /// Opens a line that has no flow: with its time and what it tells of.
+    fn open<'a>(&mut self, out: &'a mut Vec<u8>, at: WallNanos, event: &str) -> Object<'a> {
+        let mut line = Object::open(out);
+        line.time(name!("ts"), self.time(at));
+        line.word(name!("event"), event);
+        line
     }
 
     /// RFC 3339, UTC, with milliseconds.
