@@ -6,11 +6,12 @@
 //! what is answered (`api.rs`), and parsing (hyper).
 
 use std::collections::VecDeque;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::pin::pin;
 use std::time::Duration;
 
 use axum::Router;
+use gateway::throttle::network;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -72,7 +73,7 @@ pub(crate) async fn serve(
                 Ok((stream, peer)) => {
                     open.make_room();
                     let task = connection(stream, routes.clone(), bounds, stopped.clone());
-                    open.add(Source::of(peer.ip()), connections.spawn(task));
+                    open.add(network(peer.ip()), connections.spawn(task));
                     // What has asked already is answered before others that wait can replace it.
                     yield_now().await;
                     spare.keep();
@@ -89,24 +90,10 @@ pub(crate) async fn serve(
     while connections.join_next().await.is_some() {}
 }
 
-/// Whose connections count together: an IPv4 address, or an IPv6 network of 64 bits, which is what one host
-/// can choose its address from.
-#[derive(Clone, Copy, PartialEq)]
-struct Source(IpAddr);
-
-impl Source {
-    fn of(address: IpAddr) -> Source {
-        const HOST_BITS: u32 = 64;
-        Source(match address.to_canonical() {
-            IpAddr::V4(v4) => v4.into(),
-            IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() >> HOST_BITS << HOST_BITS).into(),
-        })
-    }
-}
-
 /// The connections that are open, and how each is closed.
 struct Open {
-    by_age: VecDeque<(Source, AbortHandle)>,
+    /// With the network that counts as one source, the oldest first.
+    by_age: VecDeque<(IpAddr, AbortHandle)>,
     connections_max: usize,
 }
 
@@ -122,13 +109,13 @@ impl Open {
 
     /// The oldest connection of the source that has most; of equal ones, that of the oldest connection.
     fn first_to_go(&self) -> usize {
-        let share = |source: Source| self.by_age.iter().filter(|(other, _)| *other == source).count();
+        let share = |source: IpAddr| self.by_age.iter().filter(|(other, _)| *other == source).count();
         let shares = self.by_age.iter().map(|(source, _)| share(*source));
         let most = shares.clone().max();
         shares.into_iter().position(|share| Some(share) == most).unwrap_or_default()
     }
 
-    fn add(&mut self, source: Source, task: AbortHandle) {
+    fn add(&mut self, source: IpAddr, task: AbortHandle) {
         self.by_age.push_back((source, task));
     }
 }

@@ -217,7 +217,7 @@ fn lower(places: Places<'_, AtomicU64>) -> u64 {
 }
 
 /// What counts as one source: the address of IPv4, the /64 of IPv6 (with the rest zero).
-pub(crate) fn network(source: IpAddr) -> IpAddr {
+pub fn network(source: IpAddr) -> IpAddr {
     match source.to_canonical() {
         IpAddr::V4(address) => IpAddr::V4(address),
         IpAddr::V6(address) => IpAddr::V6((address.to_bits() >> 64 << 64).into()),
