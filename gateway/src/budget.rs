@@ -245,7 +245,7 @@ mod tests {
         let of_ben = budget.take_session(&ben).unwrap();
         assert_eq!((of_ann[0].is_heavy(), of_ben.is_heavy()), (true, false));
         drop(of_ann);
-        assert!(of_ben.is_heavy(), "the only one who has any has the most");
+        assert!(of_ben.is_heavy(), "the only user with sessions has the most");
     }
 
     #[test]

@@ -57,7 +57,7 @@ pub(crate) struct Arrival {
 pub(crate) enum End {
     /// The client is told why.
     Refused(Box<Refusal>),
-    /// The client went away; nobody is there to be told.
+    /// The client went away.
     Left,
 }
 
@@ -106,10 +106,10 @@ pub(crate) struct Client {
     consumed: usize,
 }
 
-/// Who wants to go where.
+/// What a client asks for, and as which user.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asked {
-    /// Who. An index of the connection's snapshot.
+    /// An index of the connection's snapshot.
     pub user: UserIndex,
     /// Where to.
     pub target: Target,
@@ -269,7 +269,7 @@ impl Client {
         self.local.reactor.now() + self.snapshot().config.timeouts.connect
     }
 
-    /// Who the client is: by what it presented, or by its address if it presented nothing.
+    /// The client's user: by what it presented, or by its address if it presented nothing.
     ///
     /// # Errors
     /// A refusal.
@@ -368,10 +368,10 @@ impl Client {
         sent
     }
 
-    /// Sends `bytes` to a client who reads what he is sent.
+    /// Sends `bytes` to a client that reads.
     ///
     /// # Errors
-    /// [`End::Left`] when he is gone, or takes nothing for [`LINGER`].
+    /// [`End::Left`] when it is gone, or takes nothing for [`LINGER`].
     pub(crate) async fn send_soon(&mut self, bytes: &[u8]) -> Result<(), End> {
         let reactor = Rc::clone(&self.local.reactor);
         within(&reactor, reactor.now() + LINGER, self.send(bytes)).await.map_err(|_| End::Left)?

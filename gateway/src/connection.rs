@@ -1,7 +1,7 @@
 //! A connection, from its accept to the start of its relay, in two tasks.
 //!
 //! Guarantees: a connection whose client is not known is a handshake's, under the bound on handshakes, for as
-//! long as the client is not known; every kind of tunnel takes one path: who asks, whether they may go there,
+//! long as the client is not known; every kind of tunnel takes one path: the user, whether they may go there,
 //! which address, dialled, answered, metered; the address that was judged is the address that is dialled;
 //! each wait has a deadline, and a handshake has one in all. Leaves out: the bytes of the two protocols
 //! (`connection/http.rs`, `connection/socks5.rs`), judging (`admission`), the relay itself, and a client that
@@ -216,7 +216,7 @@ fn begin_relay(client: Client, way: Way) {
     let opening = Opening {
         record: way.record,
         at: clock::wall(),
-        protocol: client.protocol.expect("whoever asked did so in a protocol"),
+        protocol: client.protocol.expect("a client that asked did so in a protocol"),
         seat: way.seat,
         place: way.place,
         reservation: way.reservation,
@@ -234,7 +234,7 @@ fn begin_relay(client: Client, way: Way) {
             return stream.reset();
         };
         if meter.account(flow).is_some_and(|account| account.is_revoked()) {
-            // Removed while the answer was on its way. He is cut off as a moment later he would have been.
+            // Removed while the answer was on its way: the tunnel ends as it would have a moment later.
             meter.close(flow, CloseReason::PolicyChanged);
             return stream.reset();
         }

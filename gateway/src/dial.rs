@@ -36,9 +36,9 @@ pub(crate) const ATTEMPTS_MAX: usize = 3;
 /// Why no address was reached.
 #[derive(Debug)]
 pub(crate) enum DialError {
-    /// The destination answered that nobody listens.
+    /// The destination answered that no socket listens.
     Refused,
-    /// Nobody answered in time.
+    /// No answer came in time.
     Timeout,
     /// There is no way to the destination.
     Unreachable,
@@ -117,8 +117,8 @@ pub(crate) async fn dial_one(
     }
 }
 
-/// Begins to connect to `address`. Where what a socket takes is used up, those who only wait for a next
-/// request make room, one after the other.
+/// Begins to connect to `address`. Where what a socket takes is used up, connections that only wait for a
+/// next request make room, one after the other.
 fn connect(local: &Local, address: SocketAddr, first_word: FirstWord) -> io::Result<TcpStream> {
     let mut sheds = 0..SHED_AT_SHORTAGE_MAX;
     loop {

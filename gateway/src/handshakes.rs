@@ -280,7 +280,7 @@ mod tests {
         let (mut handshakes, entered) = filled(48, &sources);
         handshakes.displace();
         assert_eq!(ended(&entered), [0, 1, 20]);
-        assert_eq!(handshakes.held[&IpAddr::from([192, 0, 2, 3])], 8, "who holds less loses nothing");
+        assert_eq!(handshakes.held[&IpAddr::from([192, 0, 2, 3])], 8, "a smaller source loses nothing");
     }
 
     #[test]

@@ -117,7 +117,7 @@ impl Session {
     pub(crate) async fn serve(mut self: Box<Session>) -> Option<Client> {
         loop {
             match self.serve_request().await {
-                // Requests that need to wait for nothing would keep everybody else from their turn.
+                // Requests that need to wait for nothing would keep other tasks from their turn.
                 After::Next if self.has_more() => {
                     self.client.begin_request();
                     self.client.renew_deadline();
@@ -151,7 +151,7 @@ impl Session {
             Ok(Next::Tunnel) => return After::Tunnel,
             Ok(Next::Incomplete) => return After::Rest,
             Err(End::Refused(refusal)) => return self.refuse(&refusal, 0).await,
-            // Between two requests everybody may leave.
+            // Between two requests a client may leave.
             Err(_) if self.client.unread().is_empty() => return After::Close,
             Err(_) => {
                 self.client.note_left();
@@ -184,8 +184,8 @@ impl Session {
         Ok(Next::Request(Wanted::read(&mut self.client, length)?))
     }
 
-    /// Finds out who asks and whether he may, and gets a connection to where he wants to go; `None` if the
-    /// request is to go no further than to us.
+    /// Authenticates and judges the request, and gets a connection to its destination; `None` if the request
+    /// is for the gateway itself.
     async fn admit(&mut self, wanted: &mut Wanted) -> Result<Option<Way>, End> {
         let user = self.identify(wanted).await?;
         let asked = Asked { user, target: wanted.target };
@@ -202,7 +202,7 @@ impl Session {
         }
     }
 
-    /// The user whose request it is.
+    /// The request's user.
     async fn identify(&self, wanted: &mut Wanted) -> Result<UserIndex, End> {
         if let Some(user) = wanted.user {
             return Ok(user);

@@ -9,7 +9,7 @@
 //! | budget of | failures in a minute | what it bounds |
 //! |---|---|---|
 //! | a user at a source | as the settings say | guesses at one user's password |
-//! | a source | [`SOURCE_FACTOR`] times as many | guesses at all users, of many who share an address |
+//! | a source | [`SOURCE_FACTOR`] times as many | guesses at all users, from one address |
 //! | an IPv6 site, a /48 | [`SITE_FACTOR`] times as many | the same from all its /64s; not for those in good standing |
 //!
 //! **Sources.** An IPv4 address is a source, and so is an IPv6 /64: a single host owns all addresses of one.
@@ -39,7 +39,7 @@ const ROW_PLACES: usize = 1 << 15;
 const PERIOD_NANOS: u64 = Duration::from_secs(60).as_nanos() as u64;
 /// However many failures come at the same moment, all are forgiven after this long.
 const FORGIVEN_NANOS_MAX: u64 = 2 * PERIOD_NANOS;
-/// What a source may fail, by what a user may fail there: an office behind one address has some who mistype.
+/// What a source may fail, by what a user may fail there: in an office behind one address several mistype.
 const SOURCE_FACTOR: u32 = 10;
 /// What an IPv6 site may fail, by the same: several of its networks at their limits.
 const SITE_FACTOR: u32 = 4 * SOURCE_FACTOR;
@@ -65,7 +65,7 @@ pub struct Throttle {
 }
 
 impl Throttle {
-    /// A table in which nobody has failed yet.
+    /// A table without failures.
     pub fn new() -> Throttle {
         Throttle {
             key: RandomState::new(),
@@ -326,12 +326,12 @@ mod tests {
     }
 
     #[test]
-    fn who_fails_for_one_user_may_still_be_another() {
+    fn failures_for_one_user_leave_others_at_the_same_source() {
         let throttle = Throttle::new();
         fail(&throttle, "192.0.2.1", PER_MINUTE, START);
         let other = |text| throttle.check(source(text), "bob", PER_MINUTE, START);
         assert_eq!((check(&throttle, "192.0.2.1", START), other("192.0.2.1")), (Err(SPAN), Ok(())));
-        assert_eq!(check(&throttle, "192.0.2.2", START), Ok(()), "nobody locks ann out elsewhere");
+        assert_eq!(check(&throttle, "192.0.2.2", START), Ok(()), "ann can log in elsewhere");
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! (`connection`), and deciding what to order (`server`).
 //!
 //! ```text
-//!   turn:  sleep -> wakes: listeners accept (who waits here already gets a place before who comes),
+//!   turn:  sleep -> wakes: listeners accept (what waits here already gets a place before what comes),
 //!                          relays note readiness, timers
 //!                -> orders of the control side
 //!                -> handshakes, then exchanges that were woken
@@ -62,10 +62,10 @@ impl<T, F: Future<Output = ()>> Tasks<T, F> {
 
     fn spawn(&mut self, of: T) {
         let spawned = self.executor.spawn((self.serve)(of));
-        assert!(spawned.is_ok(), "whoever spawns has looked for a place");
+        assert!(spawned.is_ok(), "a place was looked for before the spawn");
     }
 
-    /// Spawns those who wait, as far as there is place.
+    /// Spawns what waits, as far as there is place.
     fn fill(&mut self, mut next: impl FnMut() -> Option<T>) {
         while !self.is_full() {
             let Some(of) = next() else { break };

@@ -1,4 +1,4 @@
-//! What a client asks by HTTP before it is known, and who it says it is.
+//! What a client asks by HTTP before it is known, and its credentials.
 
 use ledger::record::Protocol;
 use proto::credentials::basic_credentials;
@@ -10,8 +10,8 @@ use crate::client::{Asked, Client, End};
 use crate::limits::REFUSALS_BEFORE_KNOWN_MAX;
 use crate::session::Wanted;
 
-/// Awaits a request that tells who sends it: a client that is asked for credentials sends its request again,
-/// on the same connection.
+/// Awaits a request by which the client is known: a client that is asked for credentials sends its request
+/// again, on the same connection.
 pub(super) async fn await_request(client: &mut Client) -> Result<Request, End> {
     client.protocol = Some(Protocol::HttpConnect);
     loop {

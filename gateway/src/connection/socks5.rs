@@ -1,4 +1,4 @@
-//! What a client asks by SOCKS5 (RFC 1928), and who it says it is (RFC 1929).
+//! What a client asks by SOCKS5 (RFC 1928), and its credentials (RFC 1929).
 
 use ledger::record::Protocol;
 use proto::socks5::{self, Greeting, Method, Parsed};

@@ -39,10 +39,10 @@ const ALL_BURST: u32 = 200;
 /// After how long all sources may have another: 20 a second, some 0.7 GB a day.
 const ALL_SPAN: Duration = Duration::from_millis(50);
 
-const _: () = assert!(ALL_BURST as usize <= RING_EVENTS / 2, "half of the ring is for those who are known");
+const _: () = assert!(ALL_BURST as usize <= RING_EVENTS / 2, "half of the ring is for users");
 const _: () = assert!(USER_BURST as usize <= RING_EVENTS / 2, "and one user has no more of it");
 
-/// Of whom a line would tell.
+/// The subject of a line.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Subject<'a> {
     /// A client that is not known, at this address; of what was left out, in this network.

@@ -47,7 +47,7 @@ pub(crate) fn run(context: &Context, options: &Options) -> anyhow::Result<ExitCo
     Ok(if report.outcome().allowed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Every step of one decision, and who asked.
+/// Every step of one decision, and its user.
 struct Report<'a> {
     policy: &'a Policy,
     user: &'a User,

@@ -40,7 +40,7 @@ pub(crate) enum Command {
         /// The user.
         name: UserName,
     },
-    /// Admit a user again, who was disabled, from the next reload on.
+    /// Admit a disabled user again, from the next reload on.
     Enable {
         /// The user.
         name: UserName,
@@ -273,7 +273,7 @@ fn known<'a>(config: &'a Config, name: &UserName) -> anyhow::Result<&'a User> {
     config.user(name).with_context(|| format!("there is no user `{name}`"))
 }
 
-/// The file of a user; else, for one who stands in the configuration, what to do there is the error.
+/// The file of a user; for a user of the configuration the error says what to do there.
 fn file_of<'a>(config: &'a Config, name: &UserName, instead: &str) -> anyhow::Result<&'a Path> {
     let user = known(config, name)?;
     let file = user.file.as_deref();

@@ -167,7 +167,7 @@ fn explain_agrees_with_the_gateway() {
             let case =
                 format!("user{user} to {target}\n{explained:#}\n{told:#}\n{configuration}{addresses:?}");
             if told["reason"] == "connect_refused" {
-                // Nobody listens at 443; that it was dialled says enough.
+                // No socket listens at 443; that it was dialled is enough.
                 assert_eq!(decision["allowed"], true, "{case}");
                 continue;
             }

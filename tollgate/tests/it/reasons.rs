@@ -18,7 +18,7 @@ use crate::peers::{
     read_reply, socks_request, tunnel,
 };
 
-/// A port of this machine at which nobody listens.
+/// A port of this machine at which no socket listens.
 fn closed_port() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }

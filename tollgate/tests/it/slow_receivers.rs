@@ -34,7 +34,7 @@ enum Toward {
     Destination,
 }
 
-/// Who ends its direction while bytes are on their way.
+/// The end that closes its direction while bytes are on their way.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Ends {
     Neither,

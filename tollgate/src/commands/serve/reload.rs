@@ -1,4 +1,4 @@
-//! A reload as `serve` does it: read, put in place, and told to the log, to standard error and to who asked.
+//! A reload as `serve` does it: read, put in place, and told to the log, to standard error and to the caller.
 //!
 //! Guarantees: a new configuration is in place or everything is as it was. Leaves out: what changes in a
 //! running gateway (`gateway::reload`).

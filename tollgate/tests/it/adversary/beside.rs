@@ -27,7 +27,7 @@ impl<'a> Beside<'a> {
         Beside { gateway, origin, echo, host: Box::new(|_| "127.0.0.1".into()), kept: None }
     }
 
-    /// The same, who asks by what `host` gives for a number.
+    /// The same, with requests for the host that `host` gives for a number.
     pub(super) fn by_host(self, host: impl Fn(usize) -> String + 'a) -> Beside<'a> {
         Beside { host: Box::new(host), ..self }
     }

@@ -1,9 +1,9 @@
 //! Names: a user asks for names whose lookups never end, so that the names of others are not looked up.
 //!
 //! Before, lookups came ahead of the user's own bound and were bounded for all together: 256 names in flight,
-//! each for up to `[dns] timeout`, and 503 for everybody else. An attacker spent 52 requests a second, at the
-//! default of 5 seconds, for names of a zone whose servers are silent. Now a user has at most as many names
-//! in flight as are free, and is told 429.
+//! each for up to `[dns] timeout`, and 503 for all other users. An attacker spent 52 requests a second, at
+//! the default of 5 seconds, for names of a zone whose servers are silent. Now a user has at most as many
+//! names in flight as are free, and is told 429.
 
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, TcpStream};

@@ -130,7 +130,7 @@ fn an_operator_names_further_addresses() {
         check_led_back(&gateway, SocketAddr::new(address.parse().unwrap(), port));
     }
     let (_, answer) = ask(&gateway, connect_request("127.0.0.9:4000"));
-    assert_eq!(answer.status, 502, "nobody listens there: {answer:?}");
+    assert_eq!(answer.status, 502, "no socket listens there: {answer:?}");
     check_echo(&mut tunnel(&gateway, destination.address), b"as before");
     gateway.reload(&format!("{LOCAL_USER}[network]\nown_addresses = [\"{}\"]\n", destination.address));
     check_led_back(&gateway, destination.address);

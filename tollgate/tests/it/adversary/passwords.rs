@@ -1,7 +1,7 @@
 //! Attacks on the identity of users: credentials that are wrong, guessed, or left out.
 //!
-//! Promises: credentials come before the source's address, on every protocol; wrong passwords keep out nobody
-//! but who sends them, however many come at once and from wherever.
+//! Promises: credentials come before the source's address, on every protocol; wrong passwords keep out only
+//! the source that sends them, however many come at once and from any number of sources.
 
 use std::io::Write;
 use std::net::{Ipv4Addr, TcpStream};
@@ -13,7 +13,7 @@ use crate::peers::{
     Destination, basic, check_echo, connect_from, read_answer, read_exactly, read_reply, socks_request,
 };
 
-/// Nobody's address.
+/// An address of no user.
 const STRANGER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 1);
 /// The address of the user `net`.
 const TRUSTED: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
@@ -123,7 +123,7 @@ fn wrong_credentials_are_refused_from_a_trusted_network_too() {
         assert_eq!(ask_http(&gateway, source, login, &target).1, status, "{login:?} from {source}");
     }
 
-    // Who pays is who was proven, else whose the address is.
+    // The bill is that of the proven user, else that of the address's user.
     let (mut stream, _) = ask_socks(&gateway, TRUSTED, &[0, 2], right, &open);
     check_echo(&mut stream, b"app1 pays");
     let (mut other, _) = ask_socks(&gateway, TRUSTED, &[0, 2], duke, &open);
@@ -143,9 +143,9 @@ fn gateway_of_two(settings: &str) -> Gateway {
 }
 
 /// A neighbour behind the same address sends wrong passwords of one user. All who shared the address were
-/// then refused, whoever they were and however right: 25 requests a minute kept an office out. Now they cost
+/// then refused, with right credentials too: 25 requests a minute kept an office out. Now they cost
 /// the guesser the guessed user at that address; to keep out a user who was never in takes ten times as many
-/// names and hashes, and whoever was in stays in.
+/// names and hashes, and users who were in stay in.
 #[test]
 fn wrong_passwords_of_one_user_keep_no_other_out() {
     let gateway = gateway_of_two("[auth]\nfailures_per_minute = 2\n");
@@ -161,7 +161,7 @@ fn wrong_passwords_of_one_user_keep_no_other_out() {
     // The source's own budget: other names, until no new one is looked at.
     assert!((0..25).any(|n| ask(&format!("eve{n}"), "wrong") == 429));
     bob_is_in();
-    // Who knows the name alone locks nothing: ann is let in at another address.
+    // To know the name locks nothing: ann is let in at another address.
     let (_, status) = ask_http(&gateway, TRUSTED, Some(("ann", "open sesame")), &target);
     assert_eq!(status, 200);
 }
@@ -187,7 +187,7 @@ fn guesses_that_come_at_once_do_not_exceed_the_budget() {
     assert!((2..=3).contains(&count), "{count} guesses were looked at");
 }
 
-/// Set when it is dropped, also where a test fails: those who look at it end.
+/// Set when it is dropped, also where a test fails: the threads that look at it end.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {

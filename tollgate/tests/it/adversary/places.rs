@@ -1,6 +1,6 @@
 //! Places: a user with one connection keeps hundreds of client connections open, so that others find none.
 //!
-//! Before, a plain HTTP connection took a place among everybody's with its first authenticated request, ahead
+//! Before, a plain HTTP connection took one of all users' places with its first authenticated request, ahead
 //! of the policy and of the user's own bound, and kept it through 403, 429 and its rests: as many requests as
 //! there were places, each refused, denied the gateway to all for as long as the connections stood. An
 //! attacker spent a TCP connection and a refused request a minute for each place. Now a place is taken with
@@ -63,7 +63,7 @@ fn a_user_with_one_connection_cannot_keep_the_places_of_all() {
     let refused: Vec<_> = (0..CROWD).map(|_| kept(&gateway, &origin.get("/"), 429)).collect();
     beside.is_served(100);
 
-    // The first byte of a next request: who has something to say is not ended for others.
+    // The first byte of a next request: such a connection is not ended for others.
     let mut dribbling: Vec<_> = (0..CROWD).map(|_| kept(&gateway, &denied, 403)).collect();
     for stream in &mut dribbling {
         // Those that were not kept have ended.

@@ -2,7 +2,7 @@
 //!
 //! The attack: connections that say nothing, or that stay behind a refusal, held all of `[limits] handshakes`
 //! for `[timeouts] greeting` each, and the next 2,000 were in the kernel's queue already. **Cost**: 200
-//! connections a second from one address denied the gateway to everybody, for as long as the attack lasted.
+//! connections a second from one address denied the gateway to all users, for as long as the attack lasted.
 //! Now a connection that comes ends the oldest handshake of the source that holds most. To keep a client out
 //! that sends its request at once, an attacker has to open as many connections as there are handshakes
 //! within that client's round trip, from addresses of which none holds more than the client's own.
@@ -116,7 +116,7 @@ fn many_slow_clients_of_one_address_are_served_while_there_is_room() {
     }
 }
 
-/// Dials of users took the handshakes of those who came, for as long as a destination did not answer.
+/// Dials of users took the handshakes of new connections, for as long as a destination did not answer.
 #[test]
 fn tunnels_that_are_dialled_keep_no_handshake() {
     let (silent, _held) = crate::peers::silent_destination();

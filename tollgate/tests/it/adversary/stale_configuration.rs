@@ -25,7 +25,7 @@ fn connect(gateway: &Gateway) -> TcpStream {
     connect_from(TRUSTED, gateway.listeners[0])
 }
 
-/// An address that is no longer in `from` is nobody's, on each kind of connection that it has open.
+/// An address that is no longer in `from` has no user, on each kind of connection that it has open.
 #[test]
 fn what_lives_through_a_reload_is_judged_anew() {
     let origin = Origin::saying(ok("hello"));
@@ -63,7 +63,7 @@ fn what_lives_through_a_reload_is_judged_anew() {
     assert_eq!(exchange(&mut gateway.connect(), &get).status, 200, "others go on");
 }
 
-/// A user who is gone keeps no connection.
+/// A removed user keeps no connection.
 #[test]
 fn connections_of_a_removed_user_end() {
     let origin = Origin::saying(ok("hello"));

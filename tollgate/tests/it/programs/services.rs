@@ -46,7 +46,7 @@ pub(crate) fn run<S: AsRef<OsStr>>(program: &str, arguments: &[S]) -> Said {
     run_with(program, arguments, b"")
 }
 
-/// Variables that lead a program to another proxy, or around one, or name whom it trusts; upper case too.
+/// Variables that lead a program to another proxy, or around one, or name what it trusts; upper case too.
 const UNSET: [&str; 8] = [
     "http_proxy",
     "https_proxy",
