@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::beside::Over;
 use crate::harness::{Gateway, PATIENCE, eventually, patient};
 use crate::peers::{Destination, check_echo, tunnel};
 
@@ -46,15 +47,6 @@ fn is_healthy(admin: SocketAddr) -> bool {
         && answer.starts_with("HTTP/1.1 200 ")
 }
 
-/// Ends the attack when it is dropped.
-struct Ends<'a>(&'a AtomicBool);
-
-impl Drop for Ends<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 #[test]
 fn slow_connections_do_not_starve_the_probes() {
     let destination = Destination::echo();
@@ -65,7 +57,7 @@ fn slow_connections_do_not_starve_the_probes() {
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
         // Whatever fails below, the attackers end.
-        let _end = Ends(&is_over);
+        let _over = Over(&is_over);
         for _ in 0..ATTACKERS {
             scope.spawn(|| hold(gateway.admin, &is_over));
         }

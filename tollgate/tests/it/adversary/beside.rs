@@ -5,6 +5,7 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::harness::Gateway;
 use crate::origin::{Origin, request_to};
@@ -62,6 +63,15 @@ impl<'a> Beside<'a> {
         stream.read_exact(&mut echoed).map_err(|error| error.to_string())?;
         assert_eq!(&echoed, b"echo");
         Ok(())
+    }
+}
+
+/// Ends an attack when it is dropped, also where a test fails: the attack's threads look at its flag.
+pub(super) struct Over<'a>(pub(super) &'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 

@@ -8,6 +8,7 @@ use std::net::{Ipv4Addr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 
+use super::beside::Over;
 use crate::harness::{Gateway, Room, eventually};
 use crate::peers::{
     Destination, basic, check_echo, connect_from, read_answer, read_exactly, read_reply, socks_request,
@@ -185,15 +186,6 @@ fn guesses_that_come_at_once_do_not_exceed_the_budget() {
     // A budget of two in a minute gives one more every 30 seconds.
     let count = looked_at.filter(|status| *status == 407).count();
     assert!((2..=3).contains(&count), "{count} guesses were looked at");
-}
-
-/// Set when it is dropped, also where a test fails: the threads that look at it end.
-struct Over<'a>(&'a AtomicBool);
-
-impl Drop for Over<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }
 
 /// Wrong passwords from many addresses, each within its budget, ask for more hashes than are made: all who
