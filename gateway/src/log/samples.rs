@@ -66,8 +66,8 @@ pub(crate) struct LeftOut<'a> {
 pub(crate) struct Samples {
     /// By network and reason.
     sources: HashMap<(IpAddr, &'static str), Bucket>,
-    /// By name and reason.
-    users: HashMap<(Box<str>, &'static str), Bucket>,
+    /// By reason, then by name, so that a look for a name allocates nothing.
+    users: HashMap<&'static str, HashMap<Box<str>, Bucket>>,
     sweeps_at: Nanos,
     /// Of all sources that have no bucket of their own.
     others: Bucket,
@@ -119,7 +119,7 @@ impl Samples {
         let (burst, span, mut all) = (self.all_burst, self.all_span, self.all);
         let (bucket, is_admitted) = match subject {
             Subject::User(name) => {
-                let bucket = self.users.entry((name.into(), reason)).or_default();
+                let bucket = self.user(name, reason);
                 let is_admitted = bucket.rate.take(now, USER_BURST, USER_SPAN);
                 (bucket, is_admitted)
             }
@@ -132,6 +132,14 @@ impl Samples {
         bucket.left_out += u64::from(!is_admitted);
         self.all = all;
         is_admitted
+    }
+
+    fn user(&mut self, name: &str, reason: &'static str) -> &mut Bucket {
+        let of_reason = self.users.entry(reason).or_default();
+        if !of_reason.contains_key(name) {
+            of_reason.insert(name.into(), Bucket::default());
+        }
+        of_reason.get_mut(name).expect("it was made if it was missing")
     }
 
     fn source(&mut self, network: IpAddr, reason: &'static str, now: Nanos) -> &mut Bucket {
@@ -152,13 +160,15 @@ impl Samples {
         self.sweeps_at = now + SWEEP_PAUSE;
         let is_needed = |bucket: &mut Bucket| bucket.left_out > 0 || bucket.rate.0 > now;
         self.sources.retain(|_, bucket| is_needed(bucket));
-        self.users.retain(|_, bucket| is_needed(bucket));
+        self.users.values_mut().for_each(|of_reason| of_reason.retain(|_, bucket| is_needed(bucket)));
     }
 
     /// Tells `tell` what was left out since it was last told; what it answers `false` to stays
     /// counted. Returns how many lines stay so.
     pub(crate) fn tell(&mut self, now: Nanos, mut tell: impl FnMut(&LeftOut<'_>) -> bool) -> u64 {
-        let users = self.users.iter_mut().map(|((name, reason), it)| (Subject::User(name), *reason, it));
+        let users = self.users.iter_mut().flat_map(|(reason, of_reason)| {
+            of_reason.iter_mut().map(move |(name, it)| (Subject::User(name), *reason, it))
+        });
         let sources = self.sources.iter_mut().map(|((it, reason), of)| (Subject::Source(*it), *reason, of));
         let mut left_out: Vec<_> = users.collect();
         let mut of_sources: Vec<_> = sources.filter(|(.., bucket)| bucket.left_out > 0).collect();
