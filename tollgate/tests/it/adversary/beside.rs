@@ -8,7 +8,7 @@ use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::harness::Gateway;
-use crate::origin::{Origin, request_to};
+use crate::origin::{Origin, read_head, request_to};
 use crate::peers::{Destination, connect_request};
 
 /// See the file's header.
@@ -78,21 +78,11 @@ impl Drop for Over<'_> {
 /// Sends a request; the answer's head, if it is not 200, or what happened to the connection.
 fn ask(stream: &mut TcpStream, request: &str) -> Result<(), String> {
     stream.write_all(request.as_bytes()).map_err(|error| error.to_string())?;
-    let head = read_head(stream).map_err(|error| error.to_string())?;
+    let head = read_head(stream).ok_or("the connection ended before a head")?;
     if !head.starts_with("HTTP/1.1 200 ") {
         return Err(head);
     }
     let length = head.lines().find_map(|line| line.strip_prefix("Content-Length: "));
     let mut body = vec![0; length.map_or(0, |length| length.parse().unwrap())];
     stream.read_exact(&mut body).map_err(|error| error.to_string())
-}
-
-fn read_head(stream: &mut TcpStream) -> std::io::Result<String> {
-    let mut head = Vec::new();
-    while !head.ends_with(b"\r\n\r\n") {
-        let mut byte = [0];
-        stream.read_exact(&mut byte)?;
-        head.push(byte[0]);
-    }
-    Ok(String::from_utf8(head).expect("the gateway answers in ASCII"))
 }
