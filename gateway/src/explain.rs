@@ -12,6 +12,7 @@ use policy::{AddressClass, Remedy, UserIndex, Verdict};
 use proto::target::{Host, Target};
 use tokio::time::timeout;
 
+use crate::auth::AuthError;
 use crate::config::Config;
 use crate::jobs;
 use crate::judgement::Judgement;
@@ -55,6 +56,19 @@ pub struct Outcome {
     pub rule: Option<String>,
     /// The addresses that it would dial, in this order, until one answers.
     pub dials: Vec<SocketAddr>,
+}
+
+impl Outcome {
+    /// What comes of each request of a disabled user.
+    pub fn of_disabled() -> Outcome {
+        Outcome {
+            allowed: false,
+            code: Refusal::from(AuthError::Disabled).code,
+            reason: "The user is disabled: every credential is refused.".to_owned(),
+            rule: None,
+            dials: Vec::new(),
+        }
+    }
 }
 
 /// Explains what the gateway that runs by `config` would decide about `target` for a user of it. The name is

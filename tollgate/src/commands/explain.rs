@@ -62,13 +62,7 @@ impl<'a> Report<'a> {
         let target = &options.to;
         let explanation = explain(config, user.index, target, &options.address)
             .context("the gateway's resolver cannot be started")?;
-        let locked_out = user.disabled.then(|| Outcome {
-            allowed: false,
-            code: "unauthenticated",
-            reason: "The user is disabled: every credential is refused.".to_owned(),
-            rule: None,
-            dials: Vec::new(),
-        });
+        let locked_out = user.disabled.then(Outcome::of_disabled);
         Ok(Report { policy: &config.policy, user, target, explanation, locked_out })
     }
 

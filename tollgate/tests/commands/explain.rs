@@ -61,6 +61,8 @@ fn decisions_are_explained() {
                 1,
                 "DENY: The user is disabled",
             ),
+            // The code is the log's.
+            ("explain --user gone --to github.com:443 --json", 1, "\"code\": \"user_disabled\""),
             ("explain --user cu --to github.com:443", 1, "there is no user `cu`"),
             ("explain --user ci --to x.invalid:443", 1, "DENY: The destination's name "),
             ("explain --user ci --to x.invalid:443", 1, "addresses    none: "),
