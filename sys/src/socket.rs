@@ -2,11 +2,14 @@
 //!
 //! Promises: every socket made here is non-blocking and closed on exec; a send never raises SIGPIPE.
 //! Leaves to others: waiting (`epoll`), and what the bytes mean.
+//!
+//! ```text
+//!   listener.rs   sockets that listen     shortage.rs  what a socket takes and there is none of
+//!   addresses.rs  the addresses of this machine
+//! ```
 
-use std::error::Error;
-use std::fmt;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
@@ -15,6 +18,14 @@ use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFla
 
 use crate::splice::Pipe;
 use crate::witness::Entry;
+
+mod addresses;
+mod listener;
+mod shortage;
+
+pub use addresses::local_addresses;
+pub use listener::{AcceptError, FirstAck, ListenOptions, Listener};
+pub use shortage::Shortage;
 
 const FLAGS: SocketFlags = SocketFlags::NONBLOCK.union(SocketFlags::CLOEXEC);
 
@@ -213,295 +224,6 @@ impl AsFd for Socket {
         self.0.as_fd()
     }
 }
-
-/// How a listening socket is made.
-#[derive(Clone, Copy, Debug)]
-pub struct ListenOptions {
-    /// Several sockets may listen on the same address, and the kernel spreads connections over them.
-    pub reuse_port: bool,
-    /// Connections that may wait to be accepted; the kernel lowers it to `net.core.somaxconn`.
-    pub backlog: u32,
-    /// When the first bytes of a client are acknowledged.
-    pub first_ack: FirstAck,
-}
-
-impl ListenOptions {
-    /// One socket, whose clients' bytes are acknowledged as the kernel sees fit.
-    pub fn plain(backlog: u32) -> ListenOptions {
-        ListenOptions { reuse_port: false, backlog, first_ack: FirstAck::AtOnce }
-    }
-}
-
-/// When the first bytes of a client are acknowledged. Later ones always are as the kernel sees fit.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum FirstAck {
-    /// At once, by a packet of its own.
-    AtOnce,
-    /// With our answer, or after 40 ms (`TCP_ATO_MIN`): right for a listener that answers at once by itself.
-    /// A client that sends its first message in several small writes, and leaves Nagle's algorithm on, has
-    /// the second one wait for that.
-    WithAnswer,
-}
-
-/// Why accept gave no connection, each reason of accept(2) on purpose. All leave the listener usable.
-#[derive(Debug)]
-pub enum AcceptError {
-    /// Nobody waits.
-    Empty,
-    /// The connection that was next is gone or forbidden (`ECONNABORTED`, `EPERM` of a firewall, and network
-    /// errors that Linux hands over from it); the one after it may be fine.
-    ThisConnection(io::Error),
-    /// Something is used up: the connection stays queued, and the next call would fail as well.
-    Exhausted(Shortage),
-}
-
-/// What a new socket takes and there is none of.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Shortage {
-    /// The process's descriptors (`EMFILE`): one that is closed helps.
-    Descriptors,
-    /// The machine's descriptors (`ENFILE`).
-    SystemDescriptors,
-    /// Memory for sockets (`ENOBUFS`).
-    Buffers,
-    /// The kernel's memory (`ENOMEM`).
-    Memory,
-}
-
-impl Shortage {
-    /// Every shortage, in the order of their numbers.
-    pub const ALL: [Shortage; 4] =
-        [Shortage::Descriptors, Shortage::SystemDescriptors, Shortage::Buffers, Shortage::Memory];
-
-    /// Its name in metrics.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Shortage::Descriptors => "descriptors",
-            Shortage::SystemDescriptors => "system_descriptors",
-            Shortage::Buffers => "buffers",
-            Shortage::Memory => "memory",
-        }
-    }
-
-    /// What `error` says is used up, if that is what it says.
-    pub fn of(error: &io::Error) -> Option<Shortage> {
-        Shortage::of_errno(rustix::io::Errno::from_io_error(error)?)
-    }
-
-    fn of_errno(errno: rustix::io::Errno) -> Option<Shortage> {
-        use rustix::io::Errno;
-        match errno {
-            Errno::MFILE => Some(Shortage::Descriptors),
-            Errno::NFILE => Some(Shortage::SystemDescriptors),
-            Errno::NOBUFS => Some(Shortage::Buffers),
-            Errno::NOMEM => Some(Shortage::Memory),
-            _ => None,
-        }
-    }
-}
-
-impl fmt::Display for Shortage {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(match self {
-            Shortage::Descriptors => "the process's descriptors are used up",
-            Shortage::SystemDescriptors => "the machine's descriptors are used up",
-            Shortage::Buffers => "memory for sockets is used up",
-            Shortage::Memory => "the kernel's memory is used up",
-        })
-    }
-}
-
-impl Error for Shortage {}
-
-/// A TCP socket that listens.
-#[derive(Debug)]
-pub struct Listener(OwnedFd);
-
-impl Listener {
-    /// Listens on `address`. Accepted sockets inherit `TCP_NODELAY` and the way of their first
-    /// acknowledgement from it: no call for each of them.
-    ///
-    /// # Errors
-    /// `EADDRINUSE`, `EACCES` for a port below 1024, `EADDRNOTAVAIL`.
-    pub fn bind(address: SocketAddr, options: ListenOptions) -> io::Result<Listener> {
-        let socket = Listener::bind_only(address, options)?;
-        net::listen(&socket, i32::try_from(options.backlog).unwrap_or(i32::MAX))?;
-        let listener = Listener(socket);
-        // Behind the listen, which resets it.
-        listener.set_first_ack(options.first_ack);
-        Ok(listener)
-    }
-
-    /// Whether [`Listener::bind`] would succeed, as far as can be known without answering anybody.
-    ///
-    /// # Errors
-    /// Its own.
-    pub fn probe(address: SocketAddr, options: ListenOptions) -> io::Result<()> {
-        Listener::bind_only(address, options).map(drop)
-    }
-
-    fn bind_only(address: SocketAddr, options: ListenOptions) -> io::Result<OwnedFd> {
-        let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-        let socket = net::socket_with(family, SocketType::STREAM, FLAGS, None)?;
-        sockopt::set_socket_reuseaddr(&socket, true)?;
-        if options.reuse_port {
-            sockopt::set_socket_reuseport(&socket, true)?;
-        }
-        if address.is_ipv6() {
-            // `[::]` and `0.0.0.0` are two listeners in the configuration, so they must not clash here.
-            sockopt::set_ipv6_v6only(&socket, true)?;
-        }
-        sockopt::set_tcp_nodelay(&socket, true)?;
-        net::bind(&socket, &address)?;
-        Ok(socket)
-    }
-
-    /// Says when the first bytes of those who connect from now on are acknowledged.
-    pub fn set_first_ack(&self, first_ack: FirstAck) {
-        // A hint: where it fails there is a packet more, or a wait of 40 ms.
-        let _ = sockopt::set_tcp_quickack(&self.0, first_ack == FirstAck::AtOnce);
-    }
-
-    /// Takes the next connection that waits.
-    ///
-    /// # Errors
-    /// [`AcceptError`] says whether it makes sense to call again.
-    pub fn accept(&self) -> Result<(Socket, SocketAddr), AcceptError> {
-        use rustix::io::Errno;
-        loop {
-            let refused = match net::acceptfrom_with(&self.0, FLAGS) {
-                Ok((socket, Some(peer))) => {
-                    let peer = to_std(peer).map_err(AcceptError::ThisConnection)?;
-                    let entry = Entry::accepted(&socket, peer);
-                    return Ok((Socket(socket, entry), peer));
-                }
-                Ok((_, None)) => AcceptError::ThisConnection(io::ErrorKind::AddrNotAvailable.into()),
-                Err(Errno::INTR) => continue,
-                Err(Errno::AGAIN) => AcceptError::Empty,
-                Err(errno) => match Shortage::of_errno(errno) {
-                    // A descriptor is taken before the queue is looked at.
-                    Some(_) if !self.has_waiting() => AcceptError::Empty,
-                    Some(shortage) => AcceptError::Exhausted(shortage),
-                    None => AcceptError::ThisConnection(errno.into()),
-                },
-            };
-            return Err(refused);
-        }
-    }
-
-    /// Whether somebody waits, or the next accept has something else to tell than that nobody does.
-    fn has_waiting(&self) -> bool {
-        let mut listener = [PollFd::new(&self.0, PollFlags::IN)];
-        // It takes no descriptor; where it fails all the same, nothing is known.
-        event::poll(&mut listener, Some(&Timespec::default())) != Ok(0)
-    }
-
-    /// Lets nobody begin a connection any more, while those that wait can be accepted, and those whose
-    /// handshake is under way complete it: the step before closing a listener without resetting anybody. Who
-    /// comes later gets no answer, tries again after a second, and then finds what is there by that time.
-    ///
-    /// # Errors
-    /// `ENOMEM`.
-    pub fn stop_queueing(&self) -> io::Result<()> {
-        // A classic BPF program over the TCP header: load the byte of the flags; where SYN is set keep 0
-        // bytes of the packet, which drops it, and else all. (A backlog of zero would still queue one.)
-        const FLAGS_OFFSET: u32 = 13;
-        const SYN: u32 = 0x02;
-        let step = |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf, k };
-        let mut program = [
-            step(libc::BPF_LD | libc::BPF_B | libc::BPF_ABS, 0, 0, FLAGS_OFFSET),
-            step(libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K, 0, 1, SYN),
-            step(libc::BPF_RET | libc::BPF_K, 0, 0, 0),
-            step(libc::BPF_RET | libc::BPF_K, 0, 0, u32::MAX),
-        ];
-        let program = libc::sock_fprog { len: program.len() as libc::c_ushort, filter: program.as_mut_ptr() };
-        // SAFETY: the option's value is a `sock_fprog` of that size; it points to as many instructions as it
-        // says, which live until the call returns and which the kernel copies.
-        let outcome = unsafe {
-            libc::setsockopt(
-                self.0.as_raw_fd(),
-                libc::SOL_SOCKET,
-                libc::SO_ATTACH_FILTER,
-                (&raw const program).cast(),
-                size_of::<libc::sock_fprog>() as libc::socklen_t,
-            )
-        };
-        if outcome == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-    }
-
-    /// A second descriptor of the same listening socket.
-    ///
-    /// # Errors
-    /// `EMFILE`.
-    pub fn try_clone(&self) -> io::Result<Listener> {
-        Ok(Listener(self.0.try_clone()?))
-    }
-
-    /// The address listened on, with the port that the kernel chose if port 0 was asked for.
-    ///
-    /// # Errors
-    /// `ENOBUFS`.
-    pub fn local(&self) -> io::Result<SocketAddr> {
-        to_std(net::getsockname(&self.0)?)
-    }
-}
-
-impl AsFd for Listener {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
-    }
-}
-
-/// The addresses of this machine's interfaces, each once.
-///
-/// # Errors
-/// `ENOMEM`, or `EMFILE` for the netlink socket behind `getifaddrs`.
-pub fn local_addresses() -> io::Result<Vec<IpAddr>> {
-    let mut first: *mut libc::ifaddrs = std::ptr::null_mut();
-    // SAFETY: `first` is a valid place for the list's head; the list is freed below, once.
-    if unsafe { libc::getifaddrs(&mut first) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    let mut addresses = Vec::new();
-    let mut next = first;
-    while !next.is_null() {
-        // SAFETY: `next` is a node of the list that getifaddrs made and that is not freed yet.
-        let node = unsafe { &*next };
-        // SAFETY: an interface address is null or points to a sockaddr of its own family's size.
-        if let Some(address) = unsafe { ip_of(node.ifa_addr) } {
-            addresses.push(address);
-        }
-        next = node.ifa_next;
-    }
-    // SAFETY: `first` came from getifaddrs and nothing borrowed from the list is left.
-    unsafe { libc::freeifaddrs(first) };
-    addresses.sort_unstable();
-    addresses.dedup();
-    Ok(addresses)
-}
-
-/// # Safety
-/// `address` is null or points to a socket address that is as long as its family says.
-unsafe fn ip_of(address: *const libc::sockaddr) -> Option<IpAddr> {
-    if address.is_null() {
-        return None;
-    }
-    // SAFETY: not null, and every socket address begins with its family (the caller's promise).
-    match i32::from(unsafe { (*address).sa_family }) {
-        libc::AF_INET => {
-            // SAFETY: the family says that a sockaddr_in is there; read_unaligned asks for no alignment.
-            let v4 = unsafe { address.cast::<libc::sockaddr_in>().read_unaligned() };
-            Some(IpAddr::V4(Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr))))
-        }
-        libc::AF_INET6 => {
-            // SAFETY: as above, for sockaddr_in6.
-            let v6 = unsafe { address.cast::<libc::sockaddr_in6>().read_unaligned() };
-            Some(IpAddr::V6(Ipv6Addr::from(v6.sin6_addr.s6_addr)))
-        }
-        _ => None,
-    }
-}
-
 fn continue_connect(socket: &OwnedFd, address: SocketAddr) -> io::Result<Connect> {
     use rustix::io::Errno;
     match net::connect(socket, &address) {
@@ -529,7 +251,7 @@ fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> io::Result<T> {
 mod tests {
     use super::*;
 
-    const LISTEN: ListenOptions =
+    pub(super) const LISTEN: ListenOptions =
         ListenOptions { reuse_port: false, backlog: 16, first_ack: FirstAck::AtOnce };
 
     fn pair() -> (Socket, Socket) {
@@ -570,20 +292,6 @@ mod tests {
         let error = server.recv(&mut [0; 1]).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
         assert_eq!(server.send(b"x").unwrap_err().kind(), io::ErrorKind::BrokenPipe);
-    }
-
-    #[test]
-    fn a_listener_that_stops_queueing_keeps_who_waits_and_takes_nobody_else() {
-        let listener = Listener::bind("127.0.0.1:0".parse().unwrap(), LISTEN).unwrap();
-        let address = listener.local().unwrap();
-        let waits = Socket::connect(address, FirstWord::Unknown).unwrap();
-        listener.stop_queueing().unwrap();
-        let late = Socket::connect(address, FirstWord::Unknown).unwrap();
-        assert_eq!(late.continue_connect(address).unwrap(), Connect::InProgress);
-        let (_accepted, peer) = listener.accept().unwrap();
-        assert_eq!(peer, waits.local().unwrap());
-        assert!(matches!(listener.accept(), Err(AcceptError::Empty)));
-        assert_eq!(late.continue_connect(address).unwrap(), Connect::InProgress, "nobody answered");
     }
 
     #[test]
@@ -653,36 +361,5 @@ mod tests {
         let outcome =
             Socket::connect(address, FirstWord::Ours).and_then(|socket| socket.continue_connect(address));
         assert_eq!(outcome.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
-    }
-
-    #[test]
-    fn an_accepted_socket_inherits_the_way_of_its_first_ack() {
-        for (first_ack, is_quick) in [(FirstAck::AtOnce, true), (FirstAck::WithAnswer, false)] {
-            let options = ListenOptions { first_ack, ..LISTEN };
-            let listener = Listener::bind("127.0.0.1:0".parse().unwrap(), options).unwrap();
-            let address = listener.local().unwrap();
-            let accepted_is_quick = || {
-                let _client = Socket::connect(address, FirstWord::Unknown).unwrap();
-                sockopt::tcp_quickack(&listener.accept().unwrap().0.0).unwrap()
-            };
-            assert_eq!(accepted_is_quick(), is_quick);
-            listener.set_first_ack(FirstAck::AtOnce);
-            assert!(accepted_is_quick(), "it can be said anew");
-        }
-    }
-
-    #[test]
-    fn two_sockets_share_a_port_only_when_both_agree() {
-        let shared = ListenOptions { reuse_port: true, ..LISTEN };
-        let first = Listener::bind("127.0.0.1:0".parse().unwrap(), shared).unwrap();
-        let address = first.local().unwrap();
-        assert!(Listener::bind(address, shared).is_ok());
-        assert_eq!(Listener::bind(address, LISTEN).unwrap_err().kind(), io::ErrorKind::AddrInUse);
-    }
-
-    #[test]
-    fn loopback_is_among_the_local_addresses() {
-        let addresses = local_addresses().unwrap();
-        assert!(addresses.contains(&IpAddr::V4(Ipv4Addr::LOCALHOST)), "{addresses:?}");
     }
 }

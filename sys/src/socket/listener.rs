@@ -1,0 +1,240 @@
+//! TCP sockets that listen.
+//!
+//! Guarantees: what is accepted is non-blocking, closed on exec, and inherits the listener's options; every
+//! failure of an accept says whether it makes sense to call again. Leaves out: waiting (`epoll`).
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::event::{self, PollFd, PollFlags, Timespec};
+use rustix::net::{self, AddressFamily, SocketType, sockopt};
+
+use super::{FLAGS, Shortage, Socket, to_std};
+use crate::witness::Entry;
+
+/// How a listening socket is made.
+#[derive(Clone, Copy, Debug)]
+pub struct ListenOptions {
+    /// Several sockets may listen on the same address, and the kernel spreads connections over them.
+    pub reuse_port: bool,
+    /// Connections that may wait to be accepted; the kernel lowers it to `net.core.somaxconn`.
+    pub backlog: u32,
+    /// When the first bytes of a client are acknowledged.
+    pub first_ack: FirstAck,
+}
+
+impl ListenOptions {
+    /// One socket, whose clients' bytes are acknowledged as the kernel sees fit.
+    pub fn plain(backlog: u32) -> ListenOptions {
+        ListenOptions { reuse_port: false, backlog, first_ack: FirstAck::AtOnce }
+    }
+}
+
+/// When the first bytes of a client are acknowledged. Later ones always are as the kernel sees fit.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum FirstAck {
+    /// At once, by a packet of its own.
+    AtOnce,
+    /// With our answer, or after 40 ms (`TCP_ATO_MIN`): right for a listener that answers at once by itself.
+    /// A client that sends its first message in several small writes, and leaves Nagle's algorithm on, has
+    /// the second one wait for that.
+    WithAnswer,
+}
+
+/// Why accept gave no connection, each reason of accept(2) on purpose. All leave the listener usable.
+#[derive(Debug)]
+pub enum AcceptError {
+    /// Nobody waits.
+    Empty,
+    /// The connection that was next is gone or forbidden (`ECONNABORTED`, `EPERM` of a firewall, and network
+    /// errors that Linux hands over from it); the one after it may be fine.
+    ThisConnection(io::Error),
+    /// Something is used up: the connection stays queued, and the next call would fail as well.
+    Exhausted(Shortage),
+}
+
+/// A TCP socket that listens.
+#[derive(Debug)]
+pub struct Listener(OwnedFd);
+
+impl Listener {
+    /// Listens on `address`. Accepted sockets inherit `TCP_NODELAY` and the way of their first
+    /// acknowledgement from it: no call for each of them.
+    ///
+    /// # Errors
+    /// `EADDRINUSE`, `EACCES` for a port below 1024, `EADDRNOTAVAIL`.
+    pub fn bind(address: SocketAddr, options: ListenOptions) -> io::Result<Listener> {
+        let socket = Listener::bind_only(address, options)?;
+        net::listen(&socket, i32::try_from(options.backlog).unwrap_or(i32::MAX))?;
+        let listener = Listener(socket);
+        // Behind the listen, which resets it.
+        listener.set_first_ack(options.first_ack);
+        Ok(listener)
+    }
+
+    /// Whether [`Listener::bind`] would succeed, as far as can be known without answering anybody.
+    ///
+    /// # Errors
+    /// Its own.
+    pub fn probe(address: SocketAddr, options: ListenOptions) -> io::Result<()> {
+        Listener::bind_only(address, options).map(drop)
+    }
+
+    fn bind_only(address: SocketAddr, options: ListenOptions) -> io::Result<OwnedFd> {
+        let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let socket = net::socket_with(family, SocketType::STREAM, FLAGS, None)?;
+        sockopt::set_socket_reuseaddr(&socket, true)?;
+        if options.reuse_port {
+            sockopt::set_socket_reuseport(&socket, true)?;
+        }
+        if address.is_ipv6() {
+            // `[::]` and `0.0.0.0` are two listeners in the configuration, so they must not clash here.
+            sockopt::set_ipv6_v6only(&socket, true)?;
+        }
+        sockopt::set_tcp_nodelay(&socket, true)?;
+        net::bind(&socket, &address)?;
+        Ok(socket)
+    }
+
+    /// Says when the first bytes of those who connect from now on are acknowledged.
+    pub fn set_first_ack(&self, first_ack: FirstAck) {
+        // A hint: where it fails there is a packet more, or a wait of 40 ms.
+        let _ = sockopt::set_tcp_quickack(&self.0, first_ack == FirstAck::AtOnce);
+    }
+
+    /// Takes the next connection that waits.
+    ///
+    /// # Errors
+    /// [`AcceptError`] says whether it makes sense to call again.
+    pub fn accept(&self) -> Result<(Socket, SocketAddr), AcceptError> {
+        use rustix::io::Errno;
+        loop {
+            let refused = match net::acceptfrom_with(&self.0, FLAGS) {
+                Ok((socket, Some(peer))) => {
+                    let peer = to_std(peer).map_err(AcceptError::ThisConnection)?;
+                    let entry = Entry::accepted(&socket, peer);
+                    return Ok((Socket(socket, entry), peer));
+                }
+                Ok((_, None)) => AcceptError::ThisConnection(io::ErrorKind::AddrNotAvailable.into()),
+                Err(Errno::INTR) => continue,
+                Err(Errno::AGAIN) => AcceptError::Empty,
+                Err(errno) => match Shortage::of_errno(errno) {
+                    // A descriptor is taken before the queue is looked at.
+                    Some(_) if !self.has_waiting() => AcceptError::Empty,
+                    Some(shortage) => AcceptError::Exhausted(shortage),
+                    None => AcceptError::ThisConnection(errno.into()),
+                },
+            };
+            return Err(refused);
+        }
+    }
+
+    /// Whether somebody waits, or the next accept has something else to tell than that nobody does.
+    fn has_waiting(&self) -> bool {
+        let mut listener = [PollFd::new(&self.0, PollFlags::IN)];
+        // It takes no descriptor; where it fails all the same, nothing is known.
+        event::poll(&mut listener, Some(&Timespec::default())) != Ok(0)
+    }
+
+    /// Lets nobody begin a connection any more, while those that wait can be accepted, and those whose
+    /// handshake is under way complete it: the step before closing a listener without resetting anybody. Who
+    /// comes later gets no answer, tries again after a second, and then finds what is there by that time.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn stop_queueing(&self) -> io::Result<()> {
+        // A classic BPF program over the TCP header: load the byte of the flags; where SYN is set keep 0
+        // bytes of the packet, which drops it, and else all. (A backlog of zero would still queue one.)
+        const FLAGS_OFFSET: u32 = 13;
+        const SYN: u32 = 0x02;
+        let step = |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf, k };
+        let mut program = [
+            step(libc::BPF_LD | libc::BPF_B | libc::BPF_ABS, 0, 0, FLAGS_OFFSET),
+            step(libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K, 0, 1, SYN),
+            step(libc::BPF_RET | libc::BPF_K, 0, 0, 0),
+            step(libc::BPF_RET | libc::BPF_K, 0, 0, u32::MAX),
+        ];
+        let program = libc::sock_fprog { len: program.len() as libc::c_ushort, filter: program.as_mut_ptr() };
+        // SAFETY: the option's value is a `sock_fprog` of that size; it points to as many instructions as it
+        // says, which live until the call returns and which the kernel copies.
+        let outcome = unsafe {
+            libc::setsockopt(
+                self.0.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_ATTACH_FILTER,
+                (&raw const program).cast(),
+                size_of::<libc::sock_fprog>() as libc::socklen_t,
+            )
+        };
+        if outcome == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+
+    /// A second descriptor of the same listening socket.
+    ///
+    /// # Errors
+    /// `EMFILE`.
+    pub fn try_clone(&self) -> io::Result<Listener> {
+        Ok(Listener(self.0.try_clone()?))
+    }
+
+    /// The address listened on, with the port that the kernel chose if port 0 was asked for.
+    ///
+    /// # Errors
+    /// `ENOBUFS`.
+    pub fn local(&self) -> io::Result<SocketAddr> {
+        to_std(net::getsockname(&self.0)?)
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::LISTEN;
+    use super::super::{Connect, FirstWord};
+    use super::*;
+
+    #[test]
+    fn a_listener_that_stops_queueing_keeps_who_waits_and_takes_nobody_else() {
+        let listener = Listener::bind("127.0.0.1:0".parse().unwrap(), LISTEN).unwrap();
+        let address = listener.local().unwrap();
+        let waits = Socket::connect(address, FirstWord::Unknown).unwrap();
+        listener.stop_queueing().unwrap();
+        let late = Socket::connect(address, FirstWord::Unknown).unwrap();
+        assert_eq!(late.continue_connect(address).unwrap(), Connect::InProgress);
+        let (_accepted, peer) = listener.accept().unwrap();
+        assert_eq!(peer, waits.local().unwrap());
+        assert!(matches!(listener.accept(), Err(AcceptError::Empty)));
+        assert_eq!(late.continue_connect(address).unwrap(), Connect::InProgress, "nobody answered");
+    }
+
+    #[test]
+    fn an_accepted_socket_inherits_the_way_of_its_first_ack() {
+        for (first_ack, is_quick) in [(FirstAck::AtOnce, true), (FirstAck::WithAnswer, false)] {
+            let options = ListenOptions { first_ack, ..LISTEN };
+            let listener = Listener::bind("127.0.0.1:0".parse().unwrap(), options).unwrap();
+            let address = listener.local().unwrap();
+            let accepted_is_quick = || {
+                let _client = Socket::connect(address, FirstWord::Unknown).unwrap();
+                sockopt::tcp_quickack(&listener.accept().unwrap().0.0).unwrap()
+            };
+            assert_eq!(accepted_is_quick(), is_quick);
+            listener.set_first_ack(FirstAck::AtOnce);
+            assert!(accepted_is_quick(), "it can be said anew");
+        }
+    }
+
+    #[test]
+    fn two_sockets_share_a_port_only_when_both_agree() {
+        let shared = ListenOptions { reuse_port: true, ..LISTEN };
+        let first = Listener::bind("127.0.0.1:0".parse().unwrap(), shared).unwrap();
+        let address = first.local().unwrap();
+        assert!(Listener::bind(address, shared).is_ok());
+        assert_eq!(Listener::bind(address, LISTEN).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+    }
+}
