@@ -31,6 +31,7 @@ use crate::client::{Asked, Client, End, Speaks};
 use crate::config::Ingress;
 use crate::handshakes::Place;
 use crate::limits::KNOWN_WAITING_MAX;
+use crate::local::ClientRoom;
 use crate::meter::{Opening, Reservation};
 use crate::refusal::Refusal;
 use crate::session::{Session, Wanted};
@@ -50,7 +51,7 @@ struct Way {
 /// A connection whose client is known. Boxed, because a future that is handed it has room for it twice.
 pub(crate) enum Known {
     /// It asks for a tunnel.
-    Tunnel(Box<Client>),
+    Tunnel(ClientRoom),
     /// It sends plain HTTP requests.
     Requests(Box<Session>),
 }
@@ -98,7 +99,7 @@ fn pass_on(mut client: Client, request: Request) {
         return client.close();
     }
     waiting.push_back(match request {
-        Request::Tunnel => Known::Tunnel(Box::new(client)),
+        Request::Tunnel => Known::Tunnel(local.client_rooms.fill(client)),
         Request::Plain(wanted) => Known::Requests(Box::new(Session::new(client, wanted))),
     });
 }
@@ -109,23 +110,26 @@ pub(crate) async fn serve(known: Known) {
         Known::Tunnel(client) => open_tunnel(client).await,
         Known::Requests(session) => {
             if let Some(client) = session.serve().await {
+                let local = Rc::clone(&client.local);
+                let room = local.client_rooms.fill(client);
                 // Boxed, because every exchange has room for this future, and few get here.
-                Box::pin(open_tunnel(Box::new(client))).await;
+                Box::pin(open_tunnel(room)).await;
             }
         }
     }
 }
 
 /// Opens the tunnel that the client has asked for, or for which its unread request asks.
-async fn open_tunnel(mut client: Box<Client>) {
+async fn open_tunnel(mut room: ClientRoom) {
+    let client = Option::as_mut(&mut room).expect("it is filled where it is handed on");
     let local = Rc::clone(&client.local);
     let _opening = local.opening.enter();
-    match establish(&mut client).await {
-        Ok(way) => return begin_relay(*client, way),
+    match establish(client).await {
+        Ok(way) => return begin_relay(local.client_rooms.empty(room), way),
         Err(End::Refused(refusal)) => client.refuse(&refusal).await,
         Err(End::Left) => client.note_left(),
     }
-    client.close();
+    local.client_rooms.empty(room).close();
 }
 
 async fn establish(client: &mut Client) -> Result<Way, End> {

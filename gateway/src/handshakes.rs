@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use sys::clock::Nanos;
 
-use crate::limits::{DISPLACED_AT_ONCE_MAX, GREETING_MIN};
+use crate::limits::{DISPLACED_AT_ONCE_MAX, GREETING_MIN, HANDSHAKES_CACHED_MAX};
 use crate::local::Local;
 use crate::stats::Denied;
 use crate::throttle::network;
@@ -40,6 +40,8 @@ pub(crate) struct Handshakes {
     held: HashMap<IpAddr, usize>,
     /// Handshakes that have been told to end, and have not ended.
     ending: usize,
+    /// Memory of handshakes that have left, for the next ones.
+    spare: Vec<Rc<Handshake>>,
 }
 
 struct Handshake {
@@ -57,7 +59,14 @@ struct Handshake {
 impl Handshakes {
     /// No handshake yet, of at most `places`.
     pub(crate) fn new(places: usize) -> Handshakes {
-        Handshakes { places, all: BTreeMap::new(), next: 0, held: HashMap::new(), ending: 0 }
+        Handshakes {
+            places,
+            all: BTreeMap::new(),
+            next: 0,
+            held: HashMap::new(),
+            ending: 0,
+            spare: Vec::new(),
+        }
     }
 
     /// Takes in a connection from `source`.
@@ -65,13 +74,17 @@ impl Handshakes {
         let (number, source) = (self.next, network(source));
         self.next += 1;
         *self.held.entry(source).or_default() += 1;
-        let handshake = Rc::new(Handshake {
-            source,
-            began: now,
-            is_checked: Cell::default(),
-            end: Cell::default(),
-            task: RefCell::default(),
-        });
+        let (is_checked, end, task) = Default::default();
+        let begun = Handshake { source, began: now, is_checked, end, task };
+        let mut spare = self.spare.pop();
+        // None where its task has not let it go yet.
+        let handshake = match spare.as_mut().and_then(Rc::get_mut) {
+            Some(room) => {
+                *room = begun;
+                spare.expect("it was just written")
+            }
+            None => Rc::new(begun),
+        };
         self.all.insert(number, Rc::clone(&handshake));
         (number, handshake)
     }
@@ -81,6 +94,9 @@ impl Handshakes {
         match handshake.end.get() {
             Some(_) => self.ending -= 1,
             None => release(&mut self.held, handshake.source),
+        }
+        if self.spare.len() < HANDSHAKES_CACHED_MAX {
+            self.spare.push(handshake);
         }
     }
 

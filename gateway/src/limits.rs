@@ -50,6 +50,9 @@ pub const GREETING_BYTES_FIRST: usize = 1024;
 /// Greeting buffers that a thread keeps when their connections are done with them.
 pub const GREETINGS_CACHED_MAX: usize = 64;
 
+/// Handshakes, and clients on their way to a relay, whose memory a thread keeps for the next ones.
+pub const HANDSHAKES_CACHED_MAX: usize = 64;
+
 /// Handshakes that end at a time to make room for connections that wait: as many packets as fq_codel drops.
 pub const DISPLACED_AT_ONCE_MAX: usize = 64;
 

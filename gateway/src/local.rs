@@ -13,11 +13,13 @@ use engine::reactor::Reactor;
 use sys::clock::WallNanos;
 
 use crate::auth::Authenticator;
-use crate::client::Lingering;
+use crate::client::{Client, Lingering};
 use crate::connection::Known;
 use crate::date::HttpDate;
 use crate::handshakes::Handshakes;
-use crate::limits::{ANSWER_BYTES, ANSWERS_CACHED_MAX, GREETING_BYTES_FIRST, GREETINGS_CACHED_MAX};
+use crate::limits::{
+    ANSWER_BYTES, ANSWERS_CACHED_MAX, GREETING_BYTES_FIRST, GREETINGS_CACHED_MAX, HANDSHAKES_CACHED_MAX,
+};
 use crate::meter::Meter;
 use crate::relay::Relays;
 use crate::resolve::ResolveCache;
@@ -39,6 +41,7 @@ pub(crate) struct Local {
     pub(crate) flow_ids: FlowIds,
     pub(crate) greetings: Greetings,
     pub(crate) answers: Answers,
+    pub(crate) client_rooms: ClientRooms,
     /// What bodies are read into on their way.
     pub(crate) scratch: RefCell<Box<[u8]>>,
     pub(crate) snapshot: RefCell<Rc<Current>>,
@@ -169,6 +172,35 @@ impl Answers {
             room.clear();
             kept.push(room);
         }
+    }
+}
+
+/// Memory for a client on its way from its handshake to its relay; filled on that way.
+pub(crate) type ClientRoom = Box<Option<Client>>;
+
+/// Empty rooms for clients, kept for the next one.
+#[derive(Default)]
+pub(crate) struct ClientRooms(RefCell<Vec<ClientRoom>>);
+
+impl ClientRooms {
+    /// Puts `client` into a room.
+    pub(crate) fn fill(&self, client: Client) -> ClientRoom {
+        let mut room = self.0.borrow_mut().pop().unwrap_or_default();
+        *room = Some(client);
+        room
+    }
+
+    /// Takes the client out, and keeps the room.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub(crate) fn empty(&self, mut room: ClientRoom) -> Client {
+        let client = room.take().expect("a room is emptied once");
+        let mut kept = self.0.borrow_mut();
+        if kept.len() < HANDSHAKES_CACHED_MAX {
+            kept.push(room);
+        }
+        client
     }
 }
 

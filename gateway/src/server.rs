@@ -305,6 +305,7 @@ fn build(parts: Parts) -> io::Result<impl FnOnce()> {
         flow_ids: FlowIds::new(parts.process, number),
         greetings: Default::default(),
         answers: Default::default(),
+        client_rooms: Default::default(),
         scratch: vec![0; SCRATCH_BYTES].into_boxed_slice().into(),
         snapshot: Rc::new(Current(snapshot)).into(),
         phase: Phase::Serving.into(),
