@@ -88,6 +88,11 @@ impl Figures {
             "Client connections between two plain HTTP requests now",
             sum(&|worker| worker.sessions_resting.value()),
         )?;
+        page.gauge(
+            "tollgate_connections_closing",
+            "Sockets whose flows are over and whose peers have not taken all that was sent to them",
+            sum(&|worker| worker.connections_closing.value()),
+        )?;
         page.counter(
             "tollgate_sessions_unkept",
             "Client connections closed behind a plain HTTP answer, because as many were kept as may be",

@@ -171,6 +171,18 @@ impl SessionPlace {
         self.account.is_revoked()
     }
 
+    /// Takes a place for a flow, in exchange for that of an idle connection; `None` if there are as many
+    /// flows as there may be.
+    pub(crate) fn take_flow(&mut self) -> Option<FlowPlace> {
+        self.set_idle(false);
+        self.budget.take_flow()
+    }
+
+    /// The user's account.
+    pub(crate) fn account(&self) -> &Account {
+        &self.account
+    }
+
     /// How many connections the user has.
     pub(crate) fn weight(&self) -> u32 {
         self.account.sessions()

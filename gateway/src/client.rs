@@ -26,9 +26,10 @@ use zeroize::Zeroize;
 pub(crate) use self::lingering::Lingering;
 pub(crate) use self::speaks::Speaks;
 
+use crate::closing::{Hold, has_queue};
 use crate::config::Ingress;
 use crate::handshakes::Place;
-use crate::limits::{GREETING_BYTES_FIRST, GREETING_BYTES_MAX};
+use crate::limits::{GREETING_BYTES_FIRST, GREETING_BYTES_MAX, QUEUED_BYTES_MIN};
 use crate::local::Local;
 use crate::refusal::Refusal;
 use crate::session::Begun;
@@ -133,13 +134,15 @@ pub(crate) struct Facts {
     /// Its position in the snapshot's configuration; none once the client is known to speak HTTP.
     pub(crate) listener: Option<usize>,
     pub(crate) address: SocketAddr,
+    /// Bytes that requests of the connection were answered with.
+    pub(crate) answered_bytes: u64,
 }
 
 impl Client {
     /// The client of a new connection.
     pub(crate) fn new(local: &Rc<Local>, arrival: Arrival) -> Client {
         let Arrival { socket, peer, snapshot, listener, address } = arrival;
-        let facts = Facts { peer, snapshot, listener: Some(listener), address };
+        let facts = Facts { peer, snapshot, listener: Some(listener), address, answered_bytes: 0 };
         let asked_by = local.reactor.now() + facts.snapshot.config.timeouts.greeting;
         let stream = TcpStream::new(&local.reactor, socket);
         let place = Some(Place::take(local, peer.ip()));
@@ -414,6 +417,11 @@ impl Client {
         })
     }
 
+    /// Whether the client was sent many bytes, in answers to requests.
+    pub(crate) fn had_answers(&self) -> bool {
+        self.arrival.answered_bytes >= QUEUED_BYTES_MIN
+    }
+
     /// Hands the client over to a relay: `begin` is given its stream, and what it sent behind its request.
     pub(crate) fn hand_over(self, begin: impl FnOnce(&Local, TcpStream, &[u8])) {
         let Client { local, stream, buffer, consumed, .. } = self;
@@ -421,9 +429,21 @@ impl Client {
         local.greetings.put(buffer);
     }
 
-    /// Closes the connection.
+    /// Closes the connection; by a reset, if many bytes are queued that nothing holds a place for.
     pub(crate) fn close(self) {
+        self.close_with(|| None);
+    }
+
+    /// Closes the connection. If many bytes are queued it keeps what `hold` gives until they are taken.
+    pub(crate) fn close_with(self, hold: impl FnOnce() -> Option<Rc<Hold>>) {
         self.local.greetings.put(self.buffer);
+        if !has_queue(self.stream.socket(), self.arrival.answered_bytes) {
+            return;
+        }
+        match hold() {
+            Some(hold) => self.local.closing.add(self.stream.into_parts(), &hold),
+            None => self.stream.reset(),
+        }
     }
 
     /// Closes the connection with a reset, so that nobody takes what was sent for whole.

@@ -230,6 +230,7 @@ fn begin_relay(client: Client, way: Way) {
         method: None,
         path: None,
     };
+    let had_answers = client.had_answers();
     client.hand_over(|local, stream, early| {
         let mut meter = local.meter.borrow_mut();
         let Some(flow) = meter.open(opening) else {
@@ -242,8 +243,9 @@ fn begin_relay(client: Client, way: Way) {
             meter.close(flow, CloseReason::PolicyChanged);
             return stream.reset();
         }
-        let (client, upstream) = (stream.into_parts(), way.upstream.into_parts());
-        local.relays.borrow_mut().start((client, early), (upstream, &[]), flow, &mut meter);
+        let client = (stream.into_parts(), early, had_answers);
+        let upstream = (way.upstream.into_parts(), &[][..]);
+        local.relays.borrow_mut().start(client, upstream, flow, &mut meter);
     });
 }
 

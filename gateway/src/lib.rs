@@ -21,6 +21,7 @@ mod admission;
 pub mod auth;
 mod budget;
 mod client;
+mod closing;
 pub mod config;
 mod connection;
 mod date;

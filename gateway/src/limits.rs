@@ -108,11 +108,12 @@ pub const SHED_AT_SHORTAGE_MAX: usize = 16;
 /// Resting connections, the longest rests first, of which one is chosen to make room.
 pub const SHED_LOOKS_MAX: usize = 64;
 
-/// Bytes sent to a peer from which on the end of a relay in order looks for some that the peer has not taken.
-pub const ORPHAN_BYTES_MIN: u64 = 32 * 1024;
+/// Bytes sent to a peer from which on the end of its connection looks for some that the peer has not taken.
+/// Shorter flows are spared the call.
+pub const QUEUED_BYTES_MIN: u64 = 32 * 1024;
 
-/// How long a peer may take nothing of what the kernel holds for it after its relay has ended.
-pub const ORPHAN_STALL_MAX: Duration = Duration::from_secs(60);
+/// How long a peer may take nothing of what the kernel holds for it after its flow has ended.
+pub const QUEUE_STALL_MAX: Duration = Duration::from_secs(60);
 
 /// Connections of a thread that linger behind a last answer though their client is known, a descriptor each,
 /// for some seconds. More of them are closed at once.

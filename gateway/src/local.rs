@@ -14,6 +14,7 @@ use sys::clock::WallNanos;
 
 use crate::auth::Authenticator;
 use crate::client::{Client, Lingering};
+use crate::closing::Closing;
 use crate::connection::Known;
 use crate::date::HttpDate;
 use crate::handshakes::Handshakes;
@@ -55,6 +56,7 @@ pub(crate) struct Local {
     /// Tunnels whose relay has not begun.
     pub(crate) opening: Opening,
     pub(crate) lingering: Lingering,
+    pub(crate) closing: Rc<Closing>,
     pub(crate) resting: RefCell<Resting>,
 }
 

@@ -19,6 +19,7 @@ use sys::clock::{self, Nanos, WallNanos};
 
 use crate::account::{Account, Seat};
 use crate::budget::FlowPlace;
+use crate::closing::Hold;
 use crate::limits::FLOWS_PER_THREAD_MAX;
 use crate::log::{Answered, Decision, Details, Event, EventKind, LogInlet, Samples, Subject};
 use crate::stats::WorkerStats;
@@ -58,8 +59,8 @@ struct OpenFlow {
     live: LiveFlow,
     protocol: Protocol,
     seat: Seat,
-    /// Held until the flow ends.
-    _place: FlowPlace,
+    /// Held until the flow ends, and its peers have taken all.
+    place: FlowPlace,
     opened: Nanos,
     listener: SocketAddr,
     /// Of a plain HTTP request.
@@ -172,7 +173,7 @@ impl Meter {
             self.log.push(&event, &Details::default());
         }
         let opened = self.reactor.now();
-        Some(self.flows.insert(OpenFlow { live, protocol, seat, _place: place, opened, listener, request }))
+        Some(self.flows.insert(OpenFlow { live, protocol, seat, place, opened, listener, request }))
     }
 
     /// Whether the log is to be told that a client was refused, or failed, with that `reason`; if not, it is
@@ -245,8 +246,8 @@ impl Meter {
     }
 
     /// Closes a flow: it gives its places back, its end is logged, and its slot is the ledger's.
-    pub(crate) fn close(&mut self, key: Key, reason: CloseReason) {
-        let Some(flow) = self.flows.remove(key) else { return };
+    pub(crate) fn close(&mut self, key: Key, reason: CloseReason) -> Option<Hold> {
+        let flow = self.flows.remove(key)?;
         let at = clock::wall();
         self.stats.closed(reason);
         // A damaged slot has no identity any more; the ledger tells of it.
@@ -268,6 +269,7 @@ impl Meter {
             self.log.push(&event, &Details { path, ..Details::default() });
         }
         self.inlet.close(flow.live, at, reason);
+        Some(Hold::of_flow(flow.seat, flow.place))
     }
 
     /// Whether every flow has ended.

@@ -85,6 +85,11 @@ impl Queues {
         Queues::of(held, legs.client_tx + legs.upstream_tx, quiet)
     }
 
+    /// The same of one socket, to which nothing is sent any more.
+    pub(crate) fn read_one(socket: &Socket) -> Queues {
+        Queues::of(socket.unacknowledged(), 0, socket.since_acknowledged())
+    }
+
     fn of(held: u64, sent: u64, quiet: Duration) -> Queues {
         // Modulo 2^32, as the kernel's own numbers: only whether it has changed matters, from look to look.
         let acknowledged = sent.wrapping_sub(held) & u64::from(u32::MAX);
@@ -117,7 +122,7 @@ impl Progress {
     }
 
     /// When the connection, which may stand for `span`, is to be looked at next.
-    fn next_look(&self, now: Nanos, span: Duration) -> Nanos {
+    pub(crate) fn next_look(&self, now: Nanos, span: Duration) -> Nanos {
         let over_at = self.last() + span;
         // What is queued by then is watched from then on; what is not stays so without another call.
         let first = self.last() + span / LOOKS;
@@ -129,7 +134,7 @@ impl Progress {
     }
 
     /// Takes in what the kernel says; none if the connection has stood for `span`.
-    fn look(&mut self, now: Nanos, span: Duration, queues: Queues) -> Option<Nanos> {
+    pub(crate) fn look(&mut self, now: Nanos, span: Duration, queues: Queues) -> Option<Nanos> {
         match self.stood {
             Some(acknowledged) if acknowledged == queues.acknowledged => {}
             Some(_) => self.found_at = now,

@@ -60,6 +60,8 @@ pub(crate) struct Relay {
     queued: bool,
     /// Whether it is among the [`Stalls`](stalls::Stalls).
     is_noted: bool,
+    /// Whether the client was sent answers before, some of which it may not have taken.
+    had_answers: bool,
 }
 
 // With what a kill test notes of a socket it is larger.
@@ -296,6 +298,7 @@ impl Relay {
             progress: Progress::begun(now),
             queued: false,
             is_noted: false,
+            had_answers: false,
         }
     }
 

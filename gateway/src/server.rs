@@ -22,6 +22,7 @@ use sys::socket::ListenOptions;
 use crate::auth::{AuthShared, Authenticator};
 use crate::budget::Budget;
 use crate::client::Lingering;
+use crate::closing::Closing;
 use crate::config::{Config, Listener};
 use crate::connection;
 use crate::doors;
@@ -29,7 +30,7 @@ use crate::handshakes::Handshakes;
 use crate::jobs;
 use crate::limits::{
     CLOSES_PER_SECOND_MAX, EXCHANGES_PER_THREAD_MAX, EXTRA_ATTEMPTS_PER_THREAD_MAX, FLOWS_PER_THREAD_MAX,
-    HANDSHAKES_PER_THREAD_MAX, SCRATCH_BYTES, STALL_SECONDS_MAX,
+    HANDSHAKES_PER_THREAD_MAX, QUEUE_STALL_MAX, SCRATCH_BYTES, STALL_SECONDS_MAX,
 };
 use crate::local::{FlowIds, Local, Phase};
 use crate::log::{Log, LogInlet};
@@ -295,8 +296,9 @@ fn build(parts: Parts) -> io::Result<impl FnOnce()> {
     let stats = &stats.workers[usize::from(number)];
     let reactor = Reactor::new(Arc::clone(&parking), Arc::clone(&stats.reactor))?;
     let deadlines = Deadlines::from(&snapshot.config.timeouts);
+    let closing = Rc::new(Closing::new(&reactor, QUEUE_STALL_MAX));
     let local = Rc::new(Local {
-        relays: Relays::new(&reactor, deadlines, stats).into(),
+        relays: Relays::new(&reactor, deadlines, stats, &closing).into(),
         meter: Meter::new(&reactor, inlet, log, stats, threads).into(),
         authenticator: Authenticator::new(auth),
         names: ResolveCache::new(resolver),
@@ -315,7 +317,8 @@ fn build(parts: Parts) -> io::Result<impl FnOnce()> {
         known: Default::default(),
         opening: Default::default(),
         lingering: Lingering::new(),
-        resting: Resting::new(&reactor).into(),
+        resting: Resting::new(&reactor, &closing).into(),
+        closing,
         reactor,
     });
     let handshakes =

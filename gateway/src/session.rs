@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use engine::timer::within;
-use ledger::record::{CloseReason, Protocol};
+use ledger::record::{CloseReason, Legs, Protocol};
 use policy::UserIndex;
 use proto::http_forward::write_own_options;
 use sys::clock;
@@ -44,6 +44,7 @@ use self::upstream::Upstream;
 use crate::admission::{Admission, admit, admit_again, reach};
 use crate::budget::SessionPlace;
 use crate::client::{Asked, Client, End};
+use crate::closing::{Hold, has_queue};
 use crate::limits::DRAIN_BYTES_MAX;
 use crate::local::{Local, Phase};
 use crate::meter::Opening;
@@ -59,6 +60,8 @@ pub(crate) struct Session {
     /// The connection's place among its user's, from its first authenticated request on. Without one it
     /// ends behind the next answer.
     place: Option<SessionPlace>,
+    /// What the last request had of the bounds, where the client has not taken its answer.
+    untaken: Option<Rc<Hold>>,
 }
 
 /// What becomes of the connection behind a request.
@@ -109,7 +112,7 @@ struct Way {
 impl Session {
     /// The session of a client whose first request, `wanted`, has made it known.
     pub(crate) fn new(client: Client, wanted: Box<Wanted>) -> Session {
-        Session { client, first: Some(wanted), upstream: None, place: None }
+        Session { client, first: Some(wanted), upstream: None, place: None, untaken: None }
     }
 
     /// Serves what has arrived, and lets the connection rest or end behind it. Gives back a client that asks
@@ -125,10 +128,10 @@ impl Session {
                     continue;
                 }
                 After::Next | After::Rest => self.rest(),
-                After::Close => self.client.close(),
+                After::Close => self.end(),
                 After::Linger => {
                     self.client.linger().await;
-                    self.client.close();
+                    self.end();
                 }
                 After::Reset => self.client.reset(),
                 After::Tunnel => return Some(self.client),
@@ -136,6 +139,13 @@ impl Session {
             }
             return None;
         }
+    }
+
+    /// Ends the connection in order. What its client has not taken keeps a place: that of the request which
+    /// was answered, or else the connection's own.
+    fn end(self) {
+        let Session { client, place, untaken, .. } = self;
+        client.close_with(|| untaken.or_else(|| Some(Rc::new(Hold::of_session(place?)?))));
     }
 
     /// Whether some of another request, or the end, has arrived already.
@@ -190,6 +200,7 @@ impl Session {
         let user = self.identify(wanted).await?;
         let asked = Asked { user, target: wanted.target };
         self.client.asked = Some(asked);
+        self.untaken = None;
         self.count_for(user, wanted);
         if wanted.is_for_us {
             return Ok(None);
@@ -285,12 +296,13 @@ impl Session {
     async fn exchange(&mut self, wanted: Wanted, flow: HeldFlow, mut upstream: Upstream) -> After {
         let mut exchange = Exchange::new(&mut self.client, wanted, &flow, &mut upstream);
         let outcome = exchange.run().await;
+        let sent = exchange.legs();
         drop(exchange);
+        self.client.arrival.answered_bytes += sent.client_tx;
         match outcome {
             Outcome::Answered { client_may_go_on, upstream_lives_on, client_is_sending } => {
-                flow.close(CloseReason::Completed);
-                upstream.note_use(self.client.local.reactor.now());
-                self.upstream = Some(upstream).filter(|_| client_may_go_on && upstream_lives_on);
+                let upstream_lives_on = upstream_lives_on && client_may_go_on;
+                self.complete(flow, upstream, sent, upstream_lives_on);
                 match (client_may_go_on, client_is_sending) {
                     (_, true) => After::Linger,
                     (true, false) => After::Next,
@@ -311,6 +323,22 @@ impl Session {
                 After::Reset
             }
         }
+    }
+
+    /// Closes the flow of a request that was answered. What either peer has not taken keeps its place.
+    fn complete(&mut self, flow: HeldFlow, mut upstream: Upstream, sent: Legs, upstream_lives_on: bool) {
+        let local = &self.client.local;
+        let upstream_is_behind = has_queue(upstream.stream.socket(), sent.upstream_tx);
+        let client_is_behind = has_queue(self.client.stream.socket(), self.client.arrival.answered_bytes);
+        let hold = flow.close(CloseReason::Completed).map(Rc::new);
+        match &hold {
+            Some(hold) if upstream_is_behind => local.closing.add(upstream.stream.into_parts(), hold),
+            _ => {
+                upstream.note_use(local.reactor.now());
+                self.upstream = Some(upstream).filter(|_| upstream_lives_on);
+            }
+        }
+        self.untaken = hold.filter(|_| client_is_behind);
     }
 
     /// How a connection ends whose last answer was passed on: bytes that nobody has read would make the close
@@ -359,11 +387,13 @@ impl Session {
 
     /// Makes the connection a relay's: from here on its bytes mean nothing to us.
     fn relay(self, Upgraded { flow, upstream, rest }: Upgraded) {
+        let had_answers = self.client.had_answers();
         self.client.hand_over(|local, stream, early| {
             let mut meter = local.meter.borrow_mut();
             let flow = flow.pass_on();
-            let (client, upstream) = (stream.into_parts(), upstream.stream.into_parts());
-            local.relays.borrow_mut().start((client, early), (upstream, &rest), flow, &mut meter);
+            let client = (stream.into_parts(), early, had_answers);
+            let upstream = (upstream.stream.into_parts(), &*rest);
+            local.relays.borrow_mut().start(client, upstream, flow, &mut meter);
         });
     }
 
@@ -371,23 +401,22 @@ impl Session {
     fn rest(mut self) {
         self.set_idle(true);
         let local = Rc::clone(&self.client.local);
-        match self.place.filter(|place| !place.is_revoked()) {
-            Some(place) if local.phase.get() == Phase::Serving || !self.client.unread().is_empty() => {
-                let upstream = self.upstream.filter(|upstream| !upstream.has_ended());
-                let budget = Arc::clone(&self.client.snapshot().budget);
-                let mut resting = local.resting.borrow_mut();
-                resting.add(self.client, upstream, place);
-                // A call of another thread may have come while this one had a request.
-                budget.relieve(|| resting.end_heavy());
-            }
-            _ => self.client.close(),
-        }
+        let may_wait = local.phase.get() == Phase::Serving || !self.client.unread().is_empty();
+        let Some(place) = self.place.take_if(|place| may_wait && !place.is_revoked()) else {
+            return self.end();
+        };
+        let upstream = self.upstream.filter(|upstream| !upstream.has_ended());
+        let budget = Arc::clone(&self.client.snapshot().budget);
+        let mut resting = local.resting.borrow_mut();
+        resting.add(self.client, upstream, place);
+        // A call of another thread may have come while this one had a request.
+        budget.relieve(|| resting.end_heavy());
     }
 
     /// The next connection that has rested and has a request to be served.
     pub(crate) fn woken(local: &Rc<Local>) -> Option<Session> {
         let (client, upstream, place) = local.resting.borrow_mut().take_woken(local)?;
-        Some(Session { client, first: None, upstream, place: Some(place) })
+        Some(Session { client, first: None, upstream, place: Some(place), untaken: None })
     }
 }
 

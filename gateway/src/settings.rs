@@ -177,7 +177,8 @@ settings! {
         /// can hold. Each reactor thread has an equal part of them. Where all of a part are taken, the next
         /// client ends the oldest of the source that holds most (a source is an IPv4 address or an IPv6 /64).
         handshakes: u32 = 2_000, 1 ..= 100_000;
-        /// Connections at the same time for each user without a `connections` of their own. Plain HTTP
+        /// Connections at the same time for each user without a `connections` of their own. One that is over
+        /// counts until its peers have taken what was sent to them (see `half_closed`). Plain HTTP
         /// connections are kept for a next request up to 32 beyond this; those above end behind an answer.
         connections_per_user: u32 = 1_000, 1 ..= 1_000_000;
     }
@@ -195,8 +196,10 @@ settings! {
         /// one of those that wait for it. One that takes nothing may live an eighth of this longer.
         idle: Duration = "15m", "1s" ..= "30d";
         /// The same for a tunnel or request of which one direction has ended; it begins anew with that end.
-        /// What was sent to a peer together with its end is not taken away from it. A receiver's kernel tells
-        /// of room when half of its buffer is free again, which takes one of 1 kB/s up to a minute.
+        /// What was sent to a peer together with its end is not taken away from it: where that is 32 KiB or
+        /// more, it counts among the user's connections until the peer has taken it, or has taken nothing for
+        /// a minute. A receiver's kernel tells of room when half of its buffer is free again, which takes one
+        /// of 1 kB/s up to a minute.
         half_closed: Duration = "1m", "1s" ..= "30d";
         /// A tunnel or request ends after this in any case.
         lifetime: Option<Duration> = "none", "1s" ..= "365d";

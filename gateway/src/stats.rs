@@ -169,6 +169,8 @@ pub struct WorkerStats {
     pub handshakes_active: Counter,
     /// Client connections between two plain HTTP requests, now.
     pub sessions_resting: Counter,
+    /// Connections whose flows are over and whose peers have not taken all, now.
+    pub connections_closing: Counter,
     /// Client connections that end behind an answer because their user, or the gateway, has as many as may
     /// wait for a next request.
     pub sessions_unkept: Counter,

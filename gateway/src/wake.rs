@@ -26,6 +26,10 @@ pub(crate) enum Subject {
     Rest(u32, Side),
     /// The connection in that slot has rested long enough.
     RestTimer(u32),
+    /// The socket of the connection that closes in that slot has news.
+    Closing(u32),
+    /// The connection that closes in that slot is to be looked at.
+    ClosingTimer(u32),
     /// The log is to be told how many lines were left out.
     LeftOutTimer,
 }
@@ -33,7 +37,7 @@ pub(crate) enum Subject {
 /// How many different indexes a subject can carry.
 pub(crate) const INDEXES: usize = 1 << INDEX_BITS;
 
-const INDEX_BITS: u32 = 29;
+const INDEX_BITS: u32 = 28;
 const INDEX_MASK: u32 = (1 << INDEX_BITS) - 1;
 
 impl Subject {
@@ -47,7 +51,9 @@ impl Subject {
             Subject::Rest(index, Side::Client) => (4, index),
             Subject::Rest(index, Side::Upstream) => (5, index),
             Subject::RestTimer(index) => (6, index),
-            Subject::LeftOutTimer => (7, 0),
+            Subject::Closing(index) => (7, index),
+            Subject::ClosingTimer(index) => (8, index),
+            Subject::LeftOutTimer => (9, 0),
         };
         assert!(index <= INDEX_MASK, "tables are bounded below 2^{INDEX_BITS}");
         Tag(kind << INDEX_BITS | index)
@@ -64,6 +70,8 @@ impl Subject {
             4 => Subject::Rest(index, Side::Client),
             5 => Subject::Rest(index, Side::Upstream),
             6 => Subject::RestTimer(index),
+            7 => Subject::Closing(index),
+            8 => Subject::ClosingTimer(index),
             _ => Subject::LeftOutTimer,
         }
     }
@@ -84,6 +92,8 @@ mod tests {
                 Subject::Rest(index, Side::Client),
                 Subject::Rest(index, Side::Upstream),
                 Subject::RestTimer(index),
+                Subject::Closing(index),
+                Subject::ClosingTimer(index),
             ] {
                 assert_eq!(Subject::of(subject.tag()), subject);
             }

@@ -134,6 +134,7 @@ impl<H: Future<Output = ()>, E: Future<Output = ()>> Worker<H, E> {
             self.publish();
         }
         self.local.meter.borrow_mut().tell_left_out_at_last();
+        self.local.closing.clear();
         Ok(())
     }
 
@@ -165,22 +166,27 @@ impl<H: Future<Output = ()>, E: Future<Output = ()>> Worker<H, E> {
             Wake::Ready(tag, readiness) => match Subject::of(tag) {
                 Subject::Relay(index, side) => local.relays.borrow_mut().ready(index, side, readiness),
                 Subject::Listener(number) => self.accept(number),
+                Subject::Closing(index) => local.closing.ready(index, readiness),
                 // Room to write, which a full buffer leaves behind, is nothing that a rest waits for.
                 Subject::Rest(..) if !readiness.readable => {}
                 Subject::Rest(index, Side::Client) => local.resting.borrow_mut().wake(index, readiness),
                 Subject::Rest(index, Side::Upstream) => local.resting.borrow_mut().drop_upstream(index),
-                Subject::RelayTimer(_) | Subject::RestTimer(_) | Subject::LeftOutTimer => {
-                    unreachable!("timers are not sources")
-                }
+                Subject::RelayTimer(_)
+                | Subject::RestTimer(_)
+                | Subject::ClosingTimer(_)
+                | Subject::LeftOutTimer => unreachable!("timers are not sources"),
             },
             Wake::Due(tag) => match Subject::of(tag) {
                 Subject::RelayTimer(index) => {
                     local.relays.borrow_mut().due(index, &mut local.meter.borrow_mut());
                 }
                 Subject::RestTimer(index) => local.resting.borrow_mut().due(index),
+                Subject::ClosingTimer(index) => local.closing.due(index),
                 Subject::Listener(number) => self.accept(number),
                 Subject::LeftOutTimer => local.meter.borrow_mut().tell_left_out(),
-                Subject::Relay(..) | Subject::Rest(..) => unreachable!("sockets are not timers"),
+                Subject::Relay(..) | Subject::Rest(..) | Subject::Closing(_) => {
+                    unreachable!("sockets are not timers")
+                }
             },
         }
     }
@@ -217,9 +223,10 @@ impl<H: Future<Output = ()>, E: Future<Output = ()>> Worker<H, E> {
         // Only a connection that waits here tells that one has to end for it.
         without_place.into_iter().for_each(|arrival| self.doors.await_place(arrival));
         if accepted.is_err() {
-            // Who only waits for a next request makes room for who has one.
-            let mut resting = self.local.resting.borrow_mut();
-            (0..SHED_AT_SHORTAGE_MAX).take_while(|_| resting.shed()).for_each(drop);
+            // Connections without a flow make room for one that may have one, first those that are over.
+            let Local { closing, resting, .. } = &*self.local;
+            let shed = || closing.shed() || resting.borrow_mut().shed();
+            (0..SHED_AT_SHORTAGE_MAX).take_while(|_| shed()).for_each(drop);
         }
     }
 
@@ -265,6 +272,7 @@ impl<H: Future<Output = ()>, E: Future<Output = ()>> Worker<H, E> {
         local.stats.handshakes_active.set((handshakes + local.opening.len()) as u64);
         local.stats.sessions_resting.set(resting as u64);
         local.stats.dial_extras_active.set(local.extra_attempts.taken() as u64);
+        local.stats.connections_closing.set(local.closing.len() as u64);
         self.reactor.stats().connections.set((handshakes + serving + resting + waiting) as u64);
         self.reactor.stats().is_full.set(self.handshakes.is_full().into());
     }

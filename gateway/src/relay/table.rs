@@ -18,7 +18,8 @@ use sys::epoll::Readiness;
 
 use super::stalls::Stalls;
 use super::{Direction, Outcome, Peer, Relay, State, Tools};
-use crate::limits::{ORPHAN_BYTES_MIN, ORPHAN_STALL_MAX, PIPES_EMPTIED_PER_TURN_MAX};
+use crate::closing::{Closing, has_queue};
+use crate::limits::{PIPES_EMPTIED_PER_TURN_MAX, QUEUE_STALL_MAX, QUEUED_BYTES_MIN};
 use crate::meter::Meter;
 use crate::progress::{Age, Deadlines, Queues, Verdict};
 use crate::stats::WorkerStats;
@@ -27,6 +28,9 @@ use crate::wake::{Side, Subject};
 /// A side of a relay to be: its socket, with its registration if it has one, and what was read from it and
 /// is still to be passed on.
 pub(crate) type Part<'a> = (Parts, &'a [u8]);
+
+/// The client's side, and whether it was sent answers before.
+pub(crate) type ClientPart<'a> = (Parts, &'a [u8], bool);
 
 /// See the file's header.
 pub(crate) struct Relays {
@@ -37,11 +41,17 @@ pub(crate) struct Relays {
     tools: Tools,
     deadlines: Deadlines,
     stats: Arc<WorkerStats>,
+    closing: Rc<Closing>,
 }
 
 impl Relays {
     /// An empty table on the thread of `reactor`.
-    pub(crate) fn new(reactor: &Rc<Reactor>, deadlines: Deadlines, stats: &Arc<WorkerStats>) -> Relays {
+    pub(crate) fn new(
+        reactor: &Rc<Reactor>,
+        deadlines: Deadlines,
+        stats: &Arc<WorkerStats>,
+        closing: &Rc<Closing>,
+    ) -> Relays {
         Relays {
             reactor: Rc::clone(reactor),
             slab: Slab::new(),
@@ -50,6 +60,7 @@ impl Relays {
             tools: Tools::new(stats),
             deadlines,
             stats: Arc::clone(stats),
+            closing: Rc::clone(closing),
         }
     }
 
@@ -78,7 +89,7 @@ impl Relays {
     /// the flow is closed with that reason.
     pub(crate) fn start(
         &mut self,
-        (client, sent): Part<'_>,
+        (client, sent, had_answers): ClientPart<'_>,
         (upstream, answered): Part<'_>,
         flow: Key,
         meter: &mut Meter,
@@ -104,7 +115,7 @@ impl Relays {
             self.stats.bytes.add(&before, &after);
             meter.counted(flow);
         }
-        relay.queued = true;
+        (relay.queued, relay.had_answers) = (true, had_answers);
         let key = self.slab.insert(relay);
         assert_eq!(key.index(), index, "the slab gives the slot that it announced");
         self.queue.push_back(key);
@@ -243,22 +254,33 @@ impl Relays {
         }
         let is_in_order = matches!(reason, CloseReason::ClientClosed | CloseReason::UpstreamClosed);
         let sent = meter.tally(relay.flow).map(|tally| tally.legs()).unwrap_or_default();
-        let sides = [
-            (relay.client, relay.down.state, sent.client_tx),
-            (relay.upstream, relay.up.state, sent.upstream_tx),
+        let to_client = if relay.had_answers { QUEUED_BYTES_MIN } else { sent.client_tx };
+        let hold = meter.close(relay.flow, reason);
+        let queued = [
+            self.end_side(relay.client, relay.down.state, to_client, is_in_order),
+            self.end_side(relay.upstream, relay.up.state, sent.upstream_tx, is_in_order),
         ];
-        for (peer, toward, sent) in sides {
-            self.reactor.forget(peer.registration.key());
-            // Both have ended, so that nothing is left to be read; and what little a short flow has sent is
-            // taken by now, or is not worth a call for each flow.
-            let is_small = sent < ORPHAN_BYTES_MIN || peer.socket.unacknowledged() <= 1;
-            match toward {
-                _ if is_in_order && is_small => drop(peer.socket),
-                State::Ended => peer.socket.close_behind_queue(ORPHAN_STALL_MAX),
-                State::Flowing | State::Flushing => peer.socket.reset(),
-            }
+        if let (true, Some(hold)) = (queued.iter().any(Option::is_some), hold) {
+            let hold = Rc::new(hold);
+            queued.into_iter().flatten().for_each(|parts| self.closing.add(parts, &hold));
         }
-        meter.close(relay.flow, reason);
+    }
+
+    /// Ends a side to which `sent` bytes were sent, `toward` which the relay stands so. Gives it back if the
+    /// peer has yet to take what is whole.
+    fn end_side(&self, peer: Peer, toward: State, sent: u64, is_in_order: bool) -> Option<Parts> {
+        let Peer { socket, registration } = peer;
+        if toward == State::Ended && has_queue(&socket, sent) {
+            return Some((socket, Some(registration)));
+        }
+        self.reactor.forget(registration.key());
+        match toward {
+            // Both have ended, so that nothing is left to be read.
+            _ if is_in_order => drop(socket),
+            State::Ended => socket.close_behind_queue(QUEUE_STALL_MAX),
+            State::Flowing | State::Flushing => socket.reset(),
+        }
+        None
     }
 
     fn reset(&self, peer: Peer) {

@@ -473,7 +473,8 @@ impl<'s> Exchange<'s> {
         Outcome::Unanswered { reason, refusal: Box::new(refusal), sent_whole: self.up.is_taken() }
     }
 
-    fn legs(&self) -> Legs {
+    /// What was counted so far.
+    pub(super) fn legs(&self) -> Legs {
         let mut meter = self.client.local.meter.borrow_mut();
         meter.tally(self.flow.key()).map_or_else(Legs::default, |tally| tally.legs())
     }

@@ -8,6 +8,7 @@ use std::rc::Rc;
 use engine::slab::Key;
 use ledger::record::CloseReason;
 
+use crate::closing::Hold;
 use crate::local::{Local, Phase};
 use crate::meter::Opening;
 
@@ -29,9 +30,9 @@ impl HeldFlow {
         self.key.expect("it is held until it is closed or passed on")
     }
 
-    /// Closes it.
-    pub(super) fn close(mut self, reason: CloseReason) {
-        self.end(reason);
+    /// Closes it; gives back what it had of the bounds.
+    pub(super) fn close(mut self, reason: CloseReason) -> Option<Hold> {
+        self.end(reason)
     }
 
     /// Leaves it open, for somebody else to close.
@@ -39,10 +40,9 @@ impl HeldFlow {
         self.key.take().expect("it is held until it is closed or passed on")
     }
 
-    fn end(&mut self, reason: CloseReason) {
-        if let Some(key) = self.key.take() {
-            self.local.meter.borrow_mut().close(key, reason);
-        }
+    fn end(&mut self, reason: CloseReason) -> Option<Hold> {
+        let key = self.key.take()?;
+        self.local.meter.borrow_mut().close(key, reason)
     }
 }
 

@@ -21,6 +21,7 @@ use super::begun::Begun;
 use super::upstream::{Purpose, Upstream};
 use crate::budget::SessionPlace;
 use crate::client::{Client, Facts};
+use crate::closing::{Closing, Hold, has_queue};
 use crate::limits::SHED_LOOKS_MAX;
 use crate::local::Local;
 use crate::snapshot::Current;
@@ -29,6 +30,7 @@ use crate::wake::{Side, Subject};
 /// See the file's header.
 pub(crate) struct Resting {
     reactor: Rc<Reactor>,
+    closing: Rc<Closing>,
     slab: Slab<Rest>,
     /// In the order of their coming; those who left are skipped. One whose next head drips in keeps its rank.
     by_age: VecDeque<Key>,
@@ -50,6 +52,15 @@ struct Rest {
     is_woken: bool,
 }
 
+/// What becomes of bytes that a client has not taken when its connection ends.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Untaken {
+    /// They keep a place until they are taken.
+    Keeps,
+    /// They go: the place is needed.
+    Drops,
+}
+
 impl Rest {
     /// Reads what has arrived. Answers whether a task has to see to the connection.
     fn read_on(&mut self, local: &Local) -> bool {
@@ -66,9 +77,10 @@ impl Rest {
 
 impl Resting {
     /// Nobody rests yet on the thread of `reactor`.
-    pub(crate) fn new(reactor: &Rc<Reactor>) -> Resting {
+    pub(crate) fn new(reactor: &Rc<Reactor>, closing: &Rc<Closing>) -> Resting {
         Resting {
             reactor: Rc::clone(reactor),
+            closing: Rc::clone(closing),
             slab: Slab::new(),
             by_age: VecDeque::new(),
             woken: VecDeque::new(),
@@ -190,7 +202,7 @@ impl Resting {
     pub(crate) fn due(&mut self, index: u32) {
         match self.slab.at(index) {
             Some((_, rest)) if rest.begun.is_some() => self.wake(index, Readiness::default()),
-            Some((key, rest)) if !rest.is_woken => self.end(key),
+            Some((key, rest)) if !rest.is_woken => self.end(key, Untaken::Keeps),
             _ => {}
         }
     }
@@ -219,7 +231,7 @@ impl Resting {
             return false;
         };
         by_age.remove(at);
-        self.end(key);
+        self.end(key, Untaken::Drops);
         true
     }
 
@@ -228,7 +240,7 @@ impl Resting {
         let keys: Vec<Key> = self.slab.keys().collect();
         for key in keys {
             if self.slab.get(key).is_some_and(|rest| !rest.is_woken && rest.begun.is_none()) {
-                self.end(key);
+                self.end(key, Untaken::Keeps);
             }
         }
     }
@@ -236,7 +248,7 @@ impl Resting {
     /// Ends all of them.
     pub(crate) fn clear(&mut self) {
         let keys: Vec<Key> = self.slab.keys().collect();
-        keys.into_iter().for_each(|key| self.end(key));
+        keys.into_iter().for_each(|key| self.end(key, Untaken::Keeps));
         self.woken.clear();
     }
 
@@ -247,7 +259,7 @@ impl Resting {
         for key in keys {
             let Some(rest) = self.slab.get_mut(key) else { continue };
             if rest.place.is_revoked() {
-                self.end(key);
+                self.end(key, Untaken::Keeps);
                 continue;
             }
             rest.facts.snapshot = Rc::clone(snapshot);
@@ -257,12 +269,22 @@ impl Resting {
         }
     }
 
-    fn end(&mut self, key: Key) {
+    fn end(&mut self, key: Key, untaken: Untaken) {
         let Some(rest) = self.slab.remove(key) else { return };
         self.reactor.cancel(rest.timer);
-        self.reactor.forget(rest.client.1.key());
         if let Some(upstream) = rest.upstream {
             self.reactor.forget(upstream.0.1.key());
+        }
+        let (socket, registration) = rest.client;
+        if !has_queue(&socket, rest.facts.answered_bytes) {
+            return self.reactor.forget(registration.key());
+        }
+        match (untaken == Untaken::Keeps).then(|| Hold::of_session(rest.place)).flatten() {
+            Some(hold) => self.closing.add((socket, Some(registration)), &Rc::new(hold)),
+            None => {
+                self.reactor.forget(registration.key());
+                socket.reset();
+            }
         }
     }
 }

@@ -9,6 +9,7 @@ mod dials;
 mod lingering;
 mod log_flood;
 mod names;
+mod orphans;
 mod own_addresses;
 mod passwords;
 mod places;

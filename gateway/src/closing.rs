@@ -1,0 +1,359 @@
+//! Connections that close: their flows are over, the kernel has all that is sent to a peer, and the peer has
+//! not taken all of it yet.
+//!
+//! Guarantees: such a connection counts among its user's and has a place in the budget of all, until its peer
+//! has taken everything and the end behind it (RFC 9293, section 3.6); one whose peer takes nothing for a
+//! minute is reset; so is one of a user who was removed, a minute after its flow; where descriptors are used
+//! up, those of the user with the most make room. At the thread's end the kernel goes on alone. Leaves out:
+//! flows, which are closed and billed by then (`meter`), and peers that were sent little
+//! ([`QUEUED_BYTES_MIN`]), which the kernel alone sees to.
+//!
+//! A peer that acknowledges the end causes an event where it has ended its own direction before, as most
+//! have. Else a timer finds that out.
+
+use std::cell::RefCell;
+use std::cmp::Reverse;
+use std::io;
+use std::rc::Rc;
+use std::time::Duration;
+
+use engine::net::Parts;
+use engine::reactor::{Interest, Reactor, Registration, Waiter};
+use engine::slab::{Key, Slab};
+use engine::timer::wheel::TimerId;
+use sys::clock::Nanos;
+use sys::epoll::{Readiness, Tail};
+use sys::socket::Socket;
+
+use crate::account::{Account, Seat};
+use crate::budget::{FlowPlace, SessionPlace};
+use crate::limits::{QUEUED_BYTES_MIN, SHED_LOOKS_MAX};
+use crate::progress::{Progress, Queues};
+use crate::wake::Subject;
+
+/// See the file's header.
+pub(crate) struct Closing {
+    reactor: Rc<Reactor>,
+    sockets: RefCell<Slab<ClosingSocket>>,
+    /// How long a peer may take nothing.
+    stall_max: Duration,
+}
+
+/// What a flow or a client's connection had of the bounds, and keeps while it closes.
+#[derive(Debug)]
+pub(crate) struct Hold {
+    of: HoldOf,
+    /// Held until the peers have taken all.
+    _place: FlowPlace,
+}
+
+/// By what it counts among its user's connections.
+#[derive(Debug)]
+enum HoldOf {
+    Flow(Seat),
+    Session(SessionPlace),
+}
+
+struct ClosingSocket {
+    socket: Socket,
+    registration: Registration,
+    hold: Rc<Hold>,
+    progress: Progress,
+    began: Nanos,
+    timer: TimerId,
+}
+
+/// How a connection leaves the table.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Leave {
+    /// All was taken, or the kernel goes on alone.
+    InOrder,
+    /// What is queued is dropped.
+    Reset,
+}
+
+/// Whether bytes are queued that a peer has not taken, where `sent` were sent to it. The kernel is asked only
+/// if they are many.
+pub(crate) fn has_queue(socket: &Socket, sent: u64) -> bool {
+    // The end counts as one.
+    sent >= QUEUED_BYTES_MIN && socket.unacknowledged() > 1
+}
+
+impl Hold {
+    /// What a flow had.
+    pub(crate) fn of_flow(seat: Seat, place: FlowPlace) -> Hold {
+        Hold { of: HoldOf::Flow(seat), _place: place }
+    }
+
+    /// What a client's connection without a flow had; `None` where all places for flows are taken.
+    pub(crate) fn of_session(mut place: SessionPlace) -> Option<Hold> {
+        let flow_place = place.take_flow()?;
+        Some(Hold { of: HoldOf::Session(place), _place: flow_place })
+    }
+
+    fn account(&self) -> &Account {
+        match &self.of {
+            HoldOf::Flow(seat) => seat.account(),
+            HoldOf::Session(place) => place.account(),
+        }
+    }
+
+    /// How many connections the user has.
+    fn weight(&self) -> u32 {
+        self.account().connections().saturating_add(self.account().sessions())
+    }
+}
+
+impl Closing {
+    /// None closes yet on the thread of `reactor`.
+    pub(crate) fn new(reactor: &Rc<Reactor>, stall_max: Duration) -> Closing {
+        Closing { reactor: Rc::clone(reactor), sockets: RefCell::default(), stall_max }
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.sockets.borrow().len()
+    }
+
+    /// Closes a connection in order, by and by; `hold` is given back when its last connection is closed. One
+    /// that cannot be watched is reset.
+    pub(crate) fn add(&self, parts: Parts, hold: &Rc<Hold>) {
+        // Fails where the peer is gone, which an event tells.
+        let _ = parts.0.shutdown_write();
+        let mut sockets = self.sockets.borrow_mut();
+        let index = sockets.next_index();
+        let Ok((socket, registration)) = self.watch(parts, index) else { return };
+        let now = self.reactor.now();
+        let progress = Progress::begun(now);
+        let timer = self.arm(progress.next_look(now, self.stall_max), index);
+        let hold = Rc::clone(hold);
+        let key = sockets.insert(ClosingSocket { socket, registration, hold, progress, began: now, timer });
+        assert_eq!(key.index(), index, "the slab gives the slot that it announced");
+    }
+
+    /// Notes that the connection in slot `index` is ready.
+    pub(crate) fn ready(&self, index: u32, readiness: Readiness) {
+        let found = match self.sockets.borrow_mut().at(index) {
+            Some((key, closing)) => (readiness.tail == Tail::Broken || closing.is_taken()).then_some(key),
+            None => None,
+        };
+        found.into_iter().for_each(|key| self.remove(key, Leave::InOrder));
+    }
+
+    /// Looks at the connection in slot `index`, whose timer was due.
+    pub(crate) fn due(&self, index: u32) {
+        let now = self.reactor.now();
+        let (key, leave) = {
+            let mut sockets = self.sockets.borrow_mut();
+            let Some((key, closing)) = sockets.at(index) else { return };
+            match closing.look(now, self.stall_max) {
+                Ok(look_at) => {
+                    closing.timer = self.arm(look_at, index);
+                    return;
+                }
+                Err(leave) => (key, leave),
+            }
+        };
+        self.remove(key, leave);
+    }
+
+    /// Resets a connection of the user who has the most, to make room; false if none closes.
+    pub(crate) fn shed(&self) -> bool {
+        let heaviest = {
+            let sockets = self.sockets.borrow();
+            let keys = sockets.keys().take(SHED_LOOKS_MAX);
+            let weights = keys.filter_map(|key| Some((key, sockets.get(key)?.hold.weight())));
+            weights.min_by_key(|(_, weight)| Reverse(*weight))
+        };
+        heaviest.inspect(|(key, _)| self.remove(*key, Leave::Reset)).is_some()
+    }
+
+    /// Leaves all of them to the kernel.
+    pub(crate) fn clear(&self) {
+        let keys: Vec<Key> = self.sockets.borrow().keys().collect();
+        keys.into_iter().for_each(|key| self.remove(key, Leave::InOrder));
+    }
+
+    fn watch(&self, (socket, registration): Parts, index: u32) -> io::Result<(Socket, Registration)> {
+        let waiter = Waiter::Tag(Subject::Closing(index).tag());
+        let registration = match registration {
+            Some(registration) => {
+                self.reactor.hand_over(registration.key(), waiter);
+                registration
+            }
+            None => match Registration::new(&self.reactor, &socket, Interest::Read, waiter) {
+                Ok(registration) => registration,
+                Err(error) => {
+                    socket.reset();
+                    return Err(error);
+                }
+            },
+        };
+        Ok((socket, registration))
+    }
+
+    fn arm(&self, when: Nanos, index: u32) -> TimerId {
+        self.reactor.arm(when, Waiter::Tag(Subject::ClosingTimer(index).tag()))
+    }
+
+    fn remove(&self, key: Key, leave: Leave) {
+        let Some(closing) = self.sockets.borrow_mut().remove(key) else { return };
+        self.reactor.cancel(closing.timer);
+        self.reactor.forget(closing.registration.key());
+        match leave {
+            Leave::InOrder => closing.socket.close_behind_queue(self.stall_max),
+            Leave::Reset => closing.socket.reset(),
+        }
+    }
+}
+
+impl ClosingSocket {
+    /// Whether the peer has taken all, the end too.
+    fn is_taken(&self) -> bool {
+        self.socket.unacknowledged() == 0
+    }
+
+    /// When to look next, or how it leaves.
+    fn look(&mut self, now: Nanos, stall_max: Duration) -> Result<Nanos, Leave> {
+        if self.is_taken() {
+            return Err(Leave::InOrder);
+        }
+        if self.hold.account().is_revoked() && now.since(self.began) >= stall_max {
+            return Err(Leave::Reset);
+        }
+        self.progress.look(now, stall_max, Queues::read_one(&self.socket)).ok_or(Leave::Reset)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    use engine::inbox::Parking;
+    use engine::reactor::Wake;
+    use sys::socket::{FirstWord, ListenOptions, Listener};
+
+    use crate::budget::Budget;
+
+    /// A connection that closes: the gateway's side in the table, and the peer.
+    struct Closed {
+        reactor: Rc<Reactor>,
+        closing: Closing,
+        account: Arc<Account>,
+        peer: Socket,
+        queued: u64,
+    }
+
+    impl Closed {
+        /// Fills the connection until the kernel takes no more, and ends it. The peer takes nothing yet.
+        fn after_filling(stall_max: Duration) -> Closed {
+            let listener = Listener::bind("127.0.0.1:0".parse().unwrap(), ListenOptions::plain(1)).unwrap();
+            let peer = Socket::connect(listener.local().unwrap(), FirstWord::Unknown).unwrap();
+            let socket = listener.accept().unwrap().0;
+            let mut sent = 0;
+            while let Ok(count) = socket.send(&[7; 65_536]) {
+                sent += count as u64;
+            }
+            assert!(has_queue(&socket, sent), "{sent} bytes were sent");
+            let reactor = Reactor::new(Arc::new(Parking::new().unwrap()), Arc::default()).unwrap();
+            let closing = Closing::new(&reactor, stall_max);
+            let account = Arc::new(Account::new("ann", 1));
+            let budget = Budget::new(Vec::new());
+            budget.set_connections_max(1);
+            let hold = Hold::of_flow(account.seat().unwrap(), budget.take_flow().unwrap());
+            closing.add((socket, None), &Rc::new(hold));
+            assert!(account.seat().is_none(), "the connection counts");
+            Closed { reactor, closing, account, peer, queued: sent }
+        }
+
+        /// Runs the thread until nothing closes; `meanwhile` is done in each turn.
+        fn run(&self, mut meanwhile: impl FnMut()) {
+            let mut wakes = Vec::new();
+            while self.closing.len() > 0 {
+                meanwhile();
+                let look_again = self.reactor.now() + Duration::from_millis(10);
+                let timer = self.reactor.arm(look_again, Waiter::Tag(Subject::LeftOutTimer.tag()));
+                self.reactor.turn(&mut wakes, || true).unwrap();
+                self.reactor.cancel(timer);
+                for wake in wakes.drain(..) {
+                    match wake {
+                        Wake::Ready(tag, readiness) => match Subject::of(tag) {
+                            Subject::Closing(index) => self.closing.ready(index, readiness),
+                            other => panic!("{other:?}"),
+                        },
+                        Wake::Due(tag) => match Subject::of(tag) {
+                            Subject::ClosingTimer(index) => self.closing.due(index),
+                            Subject::LeftOutTimer => {}
+                            other => panic!("{other:?}"),
+                        },
+                    }
+                }
+            }
+            assert!(self.account.seat().is_some(), "the place is given back");
+        }
+
+        /// Takes what has arrived, to the end or a reset.
+        fn take(&self, taken: &mut u64) -> std::io::Result<()> {
+            let mut buffer = vec![0; 100_000];
+            loop {
+                match self.peer.recv(&mut buffer) {
+                    Ok(0) => return Ok(()),
+                    Ok(count) => *taken += count as u64,
+                    Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Ok(()),
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_place_is_kept_until_the_peer_has_taken_all() {
+        let closed = Closed::after_filling(Duration::from_secs(8));
+        let mut taken = 0;
+        closed.run(|| closed.take(&mut taken).unwrap());
+        closed.take(&mut taken).unwrap();
+        assert_eq!(taken, closed.queued);
+    }
+
+    #[test]
+    fn a_peer_that_has_ended_too_gives_the_place_back_by_an_event() {
+        let closed = Closed::after_filling(Duration::from_secs(3600));
+        closed.peer.shutdown_write().unwrap();
+        let mut taken = 0;
+        closed.run(|| closed.take(&mut taken).unwrap());
+        assert_eq!(taken, closed.queued);
+    }
+
+    #[test]
+    fn a_peer_that_takes_nothing_is_reset() {
+        let closed = Closed::after_filling(Duration::from_millis(100));
+        closed.run(|| {});
+        let mut taken = 0;
+        while closed.take(&mut taken).is_ok() {}
+        assert!(taken < closed.queued);
+    }
+
+    #[test]
+    fn a_connection_makes_room_where_descriptors_are_used_up() {
+        let closed = Closed::after_filling(Duration::from_secs(60));
+        assert!(closed.closing.shed() && !closed.closing.shed());
+        closed.run(|| {});
+    }
+
+    #[test]
+    fn a_removed_user_keeps_nothing_for_longer_than_a_stall() {
+        let closed = Closed::after_filling(Duration::from_millis(100));
+        closed.account.set_revoked(true);
+        let (mut wakes, mut taken, mut buffer) = (Vec::new(), 0, vec![0; 20_000]);
+        while closed.closing.len() > 0 {
+            // A hundred looks would not be enough for all, and there are eight in the span.
+            taken += closed.peer.recv(&mut buffer).unwrap_or(0) as u64;
+            closed.reactor.turn(&mut wakes, || true).unwrap();
+            wakes.drain(..).for_each(|_| closed.closing.due(0));
+        }
+        assert_eq!(closed.account.connections(), 0);
+        while closed.take(&mut taken).is_ok() {}
+        assert!(taken < closed.queued);
+    }
+}

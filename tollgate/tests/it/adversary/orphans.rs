@@ -1,0 +1,196 @@
+//! Receivers that take nothing while their connections end: what the kernel holds for them is still their
+//! user's.
+//!
+//! The attack: a peer of a flow has the least receive buffer that there is and never reads; the other peer
+//! sends what the kernel takes for one socket, and ends. The flow ended in order, its user's connection was
+//! free again, and the bytes stood in the kernel for a minute or longer: one user with five connections left
+//! 40 sockets and 80 MB in 2 s, of which some 1,100 reach `tcp_mem`, the bound for the whole machine.
+//! **Cost** now: one of the user's connections for each queue, for as long as it stands; or one of the 32
+//! places that a user has beyond those for connections of plain HTTP.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+
+use rustix::net::{AddressFamily, SocketType, sockopt};
+
+use super::beside::Beside;
+use crate::harness::{Gateway, LOCAL_USER, eventually, patient};
+use crate::origin::{Origin, ok, read_head, request_to};
+use crate::peers::{Destination, connect_from, connect_request};
+
+/// What is sent to a peer that takes nothing: more than a socket's own buffers, less than the kernel takes.
+const SENT_BYTES: usize = 200_000;
+
+/// Where the attacker comes from, and the flows that they may have.
+const ATTACKER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 4);
+const CONNECTIONS: usize = 4;
+
+/// What a user may have of plain HTTP connections beyond their `connections`.
+const SESSIONS_SPARE: usize = 32;
+
+/// Connections of one attack.
+const ATTEMPTS: usize = 60;
+
+/// A socket with the least receive buffer, connected or bound by its caller.
+fn narrow_socket() -> std::os::fd::OwnedFd {
+    let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    sockopt::set_socket_recv_buffer_size(&socket, 1).unwrap();
+    socket
+}
+
+/// A client that will take nothing.
+fn narrow_client(gateway: &Gateway) -> TcpStream {
+    let socket = narrow_socket();
+    rustix::net::bind(&socket, &SocketAddr::from((ATTACKER, 0))).unwrap();
+    rustix::net::connect(&socket, &gateway.listeners[0]).unwrap();
+    patient(TcpStream::from(socket))
+}
+
+/// A destination that will take nothing of what is sent to it.
+fn narrow_listener() -> TcpListener {
+    let listener = narrow_socket();
+    rustix::net::bind(&listener, &SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
+    rustix::net::listen(&listener, 64).unwrap();
+    TcpListener::from(listener)
+}
+
+/// Reads the status of an answer, and no byte more.
+fn read_status(stream: &mut TcpStream) -> u16 {
+    let mut line = [0; 12];
+    stream.read_exact(&mut line).unwrap();
+    std::str::from_utf8(&line[9..]).unwrap().parse().unwrap()
+}
+
+/// Bytes that the kernel holds for the socket at this port of this machine whose peer has not taken them.
+fn queued_bytes(port: u16) -> u64 {
+    let address = format!(":{port:04X}");
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let rows = table.lines().skip(1).map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let ours = rows.filter(|fields| fields[1].ends_with(&address));
+    ours.map(|fields| u64::from_str_radix(fields[4].split(':').next().unwrap(), 16).unwrap()).sum()
+}
+
+/// What the ends of an attack hold, and the sockets that they leave.
+struct Attack<'a> {
+    gateway: &'a Gateway,
+    beside: Beside<'a>,
+    /// The attacker's ends: none is read.
+    held: Vec<TcpStream>,
+}
+
+impl Attack<'_> {
+    /// Makes attempts, each by `attempt`, which answers with the status that it got; expects that no more
+    /// than `may_stand` leave a queue, and that the user beside is served.
+    #[track_caller]
+    fn run(&mut self, may_stand: usize, mut attempt: impl FnMut(&Gateway, &mut Vec<TcpStream>) -> u16) {
+        let mut standing = 0;
+        for number in 0..ATTEMPTS {
+            match attempt(self.gateway, &mut self.held) {
+                200 => standing += 1,
+                status => assert_eq!(status, 429, "after {standing} that stand"),
+            }
+            if number % 10 == 0 {
+                self.beside.is_served(10);
+            }
+        }
+        assert!((1..=may_stand).contains(&standing), "{standing} stand, {may_stand} may");
+        self.held.clear();
+        // Nothing of the attacker's counts any more: they may begin as before.
+        self.gateway.await_metric("tollgate_connections_closing", 0.0);
+    }
+}
+
+/// Tunnels of which both sides end.
+fn end_tunnels(attack: &mut Attack<'_>) {
+    let sends = Destination::start(|mut stream| drop(stream.write_all(&vec![7; SENT_BYTES])));
+    attack.run(CONNECTIONS, |gateway, held| {
+        let mut client = narrow_client(gateway);
+        client.write_all(connect_request(&sends.address.to_string()).as_bytes()).unwrap();
+        let status = read_status(&mut client);
+        client.shutdown(Shutdown::Write).unwrap();
+        if status == 200 {
+            gateway.closed(client.local_addr().unwrap());
+        }
+        held.push(client);
+        status
+    });
+}
+
+/// Plain HTTP: the connection ends with the answer; or it goes on, and the client ends it.
+fn take_no_answer(attack: &mut Attack<'_>) {
+    let answers = Destination::start(|mut stream| {
+        while read_head(&mut stream).is_some() {
+            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {SENT_BYTES}\r\n\r\n");
+            let _ = stream.write_all(&[head.as_bytes(), &vec![7; SENT_BYTES]].concat());
+        }
+    });
+    for (lines, may_stand) in
+        [("Connection: close\r\n", CONNECTIONS), ("", CONNECTIONS + SESSIONS_SPARE + CONNECTIONS)]
+    {
+        attack.run(may_stand, |gateway, held| {
+            let mut client = narrow_client(gateway);
+            client.write_all(request_to(answers.address, "GET", "/", lines).as_bytes()).unwrap();
+            let status = read_status(&mut client);
+            if status == 200 {
+                gateway.closed(client.local_addr().unwrap());
+            }
+            client.shutdown(Shutdown::Write).unwrap();
+            held.push(client);
+            status
+        });
+    }
+}
+
+/// Uploads that are answered before they were taken.
+fn take_no_upload(attack: &mut Attack<'_>) {
+    let takes_nothing = narrow_listener();
+    takes_nothing.set_nonblocking(true).unwrap();
+    let port = takes_nothing.local_addr().unwrap().port();
+    attack.run(CONNECTIONS, |gateway, held| {
+        let mut client = connect_from(ATTACKER, gateway.listeners[0]);
+        let lines = format!("Content-Length: {SENT_BYTES}\r\n");
+        let head = request_to(format!("127.0.0.1:{port}"), "POST", "/", &lines);
+        // Fails where the request is refused and the rest of it is not awaited.
+        let _ = client.write_all(&[head.as_bytes(), &vec![7; SENT_BYTES]].concat());
+        client.set_nonblocking(true).unwrap();
+        let mut upstream = None;
+        eventually("the request is passed on, or refused", || {
+            upstream = upstream.take().or_else(|| takes_nothing.accept().ok());
+            match &upstream {
+                Some((_, peer)) => queued_bytes(peer.port()) > SENT_BYTES as u64 / 2,
+                None => client.peek(&mut [0]).is_ok(),
+            }
+        });
+        if let Some((mut upstream, _)) = upstream {
+            upstream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").unwrap();
+            held.push(upstream);
+        }
+        client.set_nonblocking(false).unwrap();
+        let status = read_status(&mut client);
+        held.push(client);
+        status
+    });
+}
+
+#[test]
+fn what_a_receiver_has_not_taken_counts_against_its_user_until_it_has() {
+    let (origin, echo) = (Origin::saying(ok("hello")), Destination::echo());
+    let user = format!(
+        "[[user]]\nname = \"bad\"\nfrom = [\"{ATTACKER}/32\"]\nallow = [\"127.0.0.0/8\"]\n\
+         connections = {CONNECTIONS}\n"
+    );
+    let gateway = Gateway::start(&format!("{LOCAL_USER}{user}[threads]\nreactors = 2\n"));
+    let mut beside = Beside::new(&gateway, &origin, &echo);
+    beside.is_served(10);
+    eventually("the ledger has its files open", || gateway.usage().0 > 0);
+    let (descriptors, memory) = (gateway.descriptors(), gateway.memory_bytes());
+    let mut attack = Attack { gateway: &gateway, beside, held: Vec::new() };
+
+    end_tunnels(&mut attack);
+    take_no_answer(&mut attack);
+    take_no_upload(&mut attack);
+
+    drop(attack);
+    eventually("descriptors are back", || gateway.descriptors() <= descriptors);
+    assert!(gateway.memory_bytes() < memory + (16 << 20));
+}
