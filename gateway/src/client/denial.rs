@@ -5,6 +5,7 @@
 //! (crate `proto`).
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use engine::timer::within;
 use ledger::record::{Class, Record};
@@ -92,21 +93,35 @@ impl Client {
         self.note_refusal(&Refusal::unanswerable(Denied::ClientGone));
     }
 
-    /// Ends our direction, and reads on for [`LINGER`] at most, until the client ends too: closing a socket
-    /// with unread bytes would reset it, and take our answer away before it was read. A connection for which
-    /// there is no place to linger does not wait.
+    /// Ends our direction, and reads on for [`LINGER`], until the client ends too: closing a socket with
+    /// unread bytes would reset it, and take our answer away before it was read. A known client that is still
+    /// taking an answer then is read on for as long as it takes something in each such span. A connection for
+    /// which there is no place to linger does not wait.
     pub(crate) async fn linger(&mut self) {
         let local = Rc::clone(&self.local);
-        let user = self.asked.map_or(AccountId::PROCESS, |asked| self.snapshot().account(asked.user).id());
-        let place = match self.place {
-            Some(_) => None,
-            None => match local.lingering.take(user) {
-                Some(place) => Some(place),
-                None => return,
-            },
-        };
-        // Whether the client has read it all or is gone is all the same now.
-        let _ = within(&local.reactor, local.reactor.now() + LINGER, self.drop_the_rest()).await;
+        let account = self.asked.map(|asked| Arc::clone(self.snapshot().account(asked.user)));
+        let user = account.as_ref().map_or(AccountId::PROCESS, |account| account.id());
+        let is_known = self.place.is_none();
+        let place = if is_known { local.lingering.take(user) } else { None };
+        if is_known && place.is_none() {
+            return;
+        }
+        let _ = self.stream.socket().shutdown_write();
+        let (mut queued, mut is_slow, mut dropped) = (self.stream.socket().unacknowledged(), false, 0);
+        loop {
+            let rest = self.drop_the_rest(&mut dropped);
+            if within(&local.reactor, local.reactor.now() + LINGER, rest).await.is_ok() {
+                // Whether the client has read it all or is gone is all the same now.
+                break;
+            }
+            let before = std::mem::replace(&mut queued, self.stream.socket().unacknowledged());
+            // A slow client has a last span to read what its kernel has taken.
+            is_slow |= queued > 1;
+            let is_welcome = is_known && !account.as_ref().is_some_and(|account| account.is_revoked());
+            if !is_welcome || !is_slow || queued >= before {
+                break;
+            }
+        }
         drop(place);
     }
 
@@ -161,14 +176,13 @@ impl Client {
         answer
     }
 
-    async fn drop_the_rest(&mut self) -> Result<(), End> {
-        let _ = self.stream.socket().shutdown_write();
-        let mut dropped = 0;
-        while dropped < LINGER_BYTES_MAX {
+    /// Drops what arrives, until the client ends or [`LINGER_BYTES_MAX`] were `dropped`.
+    async fn drop_the_rest(&mut self, dropped: &mut usize) -> Result<(), End> {
+        while *dropped < LINGER_BYTES_MAX {
             self.buffer.zeroize();
             self.consumed = 0;
             self.fill().await?;
-            dropped += self.buffer.len();
+            *dropped += self.buffer.len();
         }
         Ok(())
     }

@@ -390,6 +390,36 @@ fn check_body(toward: Toward, pace: Pace) {
     gateway.check_closed(client.local_addr().unwrap(), "completed");
 }
 
+/// The client sent on behind its last request, as a pipeline does, and read in turn. The connection was read
+/// on for two seconds and then closed over bytes that were not read: the reset took the answer's rest away.
+#[test]
+fn a_last_answer_that_is_taken_slowly_arrives_though_the_client_sends_on() {
+    let transfer =
+        Transfer { toward: Toward::Client, ends: Ends::Sender, pace: Pace::new(1_000_000, 65_536) };
+    let bytes = pattern(1, transfer.pace.bytes);
+    let gateway = Gateway::local("");
+    let (listener, mut client) = transfer.both_ends(&gateway);
+    let request = request_to(listener.local_addr().unwrap(), "GET", "/", "Connection: close\r\n");
+    client.write_all(format!("{request}more").as_bytes()).unwrap();
+    let mut upstream = patient(listener.accept().unwrap().0);
+    read_head(&mut upstream).unwrap();
+    thread::scope(|scope| {
+        let bytes = &bytes;
+        scope.spawn(move || {
+            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", bytes.len());
+            let _ = upstream.write_all(&[head.as_bytes(), bytes].concat());
+        });
+        read_head(&mut client).unwrap();
+        for step in bytes.chunks(transfer.pace.step) {
+            // More than buffers hold: the client reads when all of it is sent.
+            client.write_all(&[b'x'; 150_000]).unwrap();
+            take(&mut client, step).unwrap();
+            thread::sleep(STEP);
+        }
+        transfer.check_end(&mut client).unwrap();
+    });
+}
+
 #[test]
 fn a_body_that_is_taken_slowly_arrives() {
     let large = Pace { step: 10_000, ..Pace::new(6_000_000, 65_536) };
