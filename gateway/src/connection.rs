@@ -80,11 +80,11 @@ async fn meet(client: &mut Client) -> Option<Request> {
     let (reactor, asked_by) = (Rc::clone(&client.local.reactor), client.asked_by);
     match within(&reactor, asked_by, await_request(client)).await {
         Ok(Ok(request)) => return Some(request),
-        Ok(Err(End::Refused(refusal))) => client.refuse(&refusal).await,
+        Ok(Err(End::Refused(refusal))) => client.refuse_soon(&refusal).await,
         // A client that was asked for credentials has its answer.
         Ok(Err(End::Left)) | Err(_) if client.is_between_requests() => {}
         Ok(Err(End::Left)) => client.note_left(),
-        Err(_) => client.refuse(&Refusal::greeting_timeout()).await,
+        Err(_) => client.refuse_soon(&Refusal::greeting_timeout()).await,
     }
     None
 }

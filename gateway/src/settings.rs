@@ -187,8 +187,9 @@ settings! {
     "[timeouts]" Timeouts {
         /// From accept to a complete request that tells who the client is, authentication included, however
         /// often it is asked for credentials meanwhile (3 times at most); then from the first byte of each
-        /// next request to the end of its head. While more than half of `[limits] handshakes` are taken, the
-        /// first of these shrinks, down to 1 s with the last.
+        /// next request to the end of its head. A client that is refused has 2 s more to read why. While more
+        /// than half of `[limits] handshakes` are taken, the first of these shrinks, down to 1 s with the
+        /// last.
         greeting: Duration = "10s", "100ms" ..= "10m";
         /// For reaching the destination, over all its addresses together.
         connect: Duration = "10s", "100ms" ..= "10m";

@@ -32,6 +32,14 @@ impl Client {
         }
     }
 
+    /// The same, of a client that is not known: it has [`LINGER`] in all, the answer and what follows it
+    /// together, so that a handshake ends by its deadline and as much more.
+    pub(crate) async fn refuse_soon(&mut self, refusal: &Refusal) {
+        let reactor = Rc::clone(&self.local.reactor);
+        // Whether the client was told all is the same: it is closed behind this.
+        let _ = within(&reactor, reactor.now() + LINGER, self.refuse(refusal)).await;
+    }
+
     /// Logs a refusal behind which the connection may go on.
     pub(crate) fn note_refusal(&mut self, refusal: &Refusal) {
         self.local.stats.denied(refusal.denied);
