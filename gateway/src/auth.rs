@@ -16,7 +16,7 @@
 //!      |                         |
 //!   on its way for another client of this thread? --yes--> its result
 //!      | no
-//!   queue of the hashing thread (queue.rs) --no room for its rank--> Overloaded
+//!   queue of the hashing thread (queue.rs) --no room for it--> Overloaded
 //!      |
 //!   remembered or throttled by now? else argon2 -------------> in, or Wrong
 //! ```
@@ -176,10 +176,11 @@ impl Authenticator {
             self.shared.ask_throttle(&check).map_err(throttled)?;
         }
         let key = check.key;
-        let result = self.shared.submit(check).ok_or(AuthError::Overloaded)?;
+        let result = self.shared.submit(check);
         let flight = Flight { authenticator: self, key };
         self.flights.borrow_mut().insert(key, Vec::new());
-        // A check that panicked gave no result: that is no proof, and no reason to say that it was wrong.
+        // A check that found no room, or lost it to another, has no result; nor has one that panicked: that
+        // is no proof, and no reason to say that it was wrong.
         match result.await.map_err(|_| AuthError::Overloaded)? {
             Verdict::Right => Ok(flight.land(true)),
             Verdict::Wrong => Ok(flight.land(false)),

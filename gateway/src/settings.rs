@@ -274,7 +274,9 @@ settings! {
         realm: Realm = "tollgate";
         /// Password checks that may wait for the one that is running (some 50 ms each); beyond this a client
         /// gets 503. Three quarters are for strangers; the rest is kept for clients whose source was let in
-        /// within the last day, and for credentials that were right then, which are checked first.
+        /// within the last day, and for credentials that were right then, which are checked first. Sources
+        /// take turns; where the queue is full, a stranger whose source failed within the last hour gives way
+        /// to one whose source did not, and the source with the most checks to others.
         hash_queue: u32 = 64, 1 ..= 4096;
         /// Credentials found right that are remembered, so that they are not hashed again.
         cache_entries: u32 = 4096, 0 ..= 1_000_000;

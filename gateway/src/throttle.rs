@@ -13,7 +13,9 @@
 //! | an IPv6 site, a /48 | [`SITE_FACTOR`] times as many | the same from all its /64s; not for those in good standing |
 //!
 //! **Sources.** An IPv4 address is a source, and so is an IPv6 /64: a single host owns all addresses of one.
-//! A source is in good standing for [`STANDING`] after credentials from it were right.
+//! A source is in good standing for [`STANDING`] after credentials from it were right; it, or its site, is
+//! known to have failed for [`FAILING`] after some were wrong, which matters where more wait than can be
+//! checked.
 //!
 //! **State.** A budget's word is the state of a GCRA (the generic cell rate algorithm of ITU-T I.371): the
 //! moment at which all failures so far are forgiven. A failure moves it one span later (a minute by the
@@ -27,8 +29,7 @@
 
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::net::{IpAddr, Ipv6Addr};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use sys::clock::Nanos;
@@ -45,6 +46,9 @@ const SOURCE_FACTOR: u32 = 10;
 const SITE_FACTOR: u32 = 4 * SOURCE_FACTOR;
 /// How long a source is in good standing after a success.
 const STANDING: Duration = Duration::from_secs(24 * 60 * 60);
+/// How long a source that failed gives way to those that have not: as many addresses as hashes are made in it
+/// keep out those that come for the first time.
+const FAILING: Duration = Duration::from_secs(60 * 60);
 /// Standing that has less than this left to go is renewed: a write in an hour, and not one for each request.
 const STANDING_RENEWED: Duration = Duration::from_secs(23 * 60 * 60);
 
@@ -60,8 +64,8 @@ pub struct Throttle {
     sites: Rows<AtomicU64>,
     /// Until when a source is in good standing, by the same clock.
     standing: Rows<AtomicU64>,
-    /// Checks that wait or run, by source or site.
-    running: Rows<AtomicU32>,
+    /// Until when a source or site is known to have failed, by the same clock.
+    failing: Rows<AtomicU64>,
 }
 
 impl Throttle {
@@ -73,7 +77,7 @@ impl Throttle {
             sources: Rows::new(),
             sites: Rows::new(),
             standing: Rows::new(),
-            running: Rows::new(),
+            failing: Rows::new(),
         }
     }
 
@@ -104,6 +108,9 @@ impl Throttle {
 
     /// Counts a failure.
     pub fn failed(&self, source: IpAddr, user: &str, failures_per_minute: u32, now: Nanos) {
+        for place in self.failing.of(self.hash(client(source))) {
+            place.fetch_max((now + FAILING).0, Ordering::Relaxed);
+        }
         for (places, failures_per_minute) in
             self.budgets(source, user, failures_per_minute).into_iter().flatten()
         {
@@ -135,19 +142,10 @@ impl Throttle {
         now.0 < lower(self.standing.of(self.hash(network(source))))
     }
 
-    /// Counts a check that waits or runs for `source`, or for all of its IPv6 site, for as long as the result
-    /// lives; `None` if `running_max` do already.
-    pub fn enter(
-        self: &Arc<Throttle>,
-        source: IpAddr,
-        whole_site: bool,
-        running_max: u32,
-    ) -> Option<Running> {
-        let site = site(source).filter(|_| whole_site);
-        let hash = site.map_or_else(|| self.hash(network(source)), |site| self.hash(site));
-        let [first, second] = self.running.of(hash).map(|place| place.fetch_add(1, Ordering::Relaxed));
-        let running = Running { throttle: Arc::clone(self), hash };
-        (first.min(second) < running_max).then_some(running)
+    /// Whether credentials from `source`, or from anywhere in its IPv6 site, were wrong in the last
+    /// [`FAILING`].
+    pub fn has_failed(&self, source: IpAddr, now: Nanos) -> bool {
+        now.0 < lower(self.failing.of(self.hash(client(source))))
     }
 
     /// The budgets that a failure counts against, each with its failures in a minute.
@@ -174,20 +172,6 @@ impl Throttle {
 impl Default for Throttle {
     fn default() -> Self {
         Self::new()
-    }
-}
-
-/// A check that waits or runs.
-pub struct Running {
-    throttle: Arc<Throttle>,
-    hash: u64,
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        for place in self.throttle.running.of(self.hash) {
-            place.fetch_sub(1, Ordering::Relaxed);
-        }
     }
 }
 
@@ -230,6 +214,11 @@ fn site(source: IpAddr) -> Option<Ipv6Addr> {
         IpAddr::V4(_) => None,
         IpAddr::V6(address) => Some((address.to_bits() >> 80 << 80).into()),
     }
+}
+
+/// What counts as one client of which nothing good is known: the address of IPv4, the whole site of IPv6.
+pub(crate) fn client(source: IpAddr) -> IpAddr {
+    site(source).map_or_else(|| network(source), IpAddr::V6)
 }
 
 /// After how long one failure is forgiven.
@@ -396,19 +385,14 @@ mod tests {
     }
 
     #[test]
-    fn checks_under_way_are_bounded_by_source() {
-        let throttle = Arc::new(Throttle::new());
-        let enter = |text| throttle.enter(source(text), true, 2);
-        let (first, second) = (enter("192.0.2.1"), enter("192.0.2.1"));
-        assert!(first.is_some() && second.is_some());
-        for _ in 0..100 {
-            assert!(enter("192.0.2.1").is_none());
-        }
-        assert!(enter("192.0.2.2").is_some());
-        drop(first);
-        assert!(enter("192.0.2.1").is_some(), "a refused entry leaves nothing behind");
-        let site = ["2001:db8::1", "2001:db8:0:1::1", "2001:db8:0:2::1"].map(enter);
-        assert_eq!(site.map(|entered| entered.is_some()), [true, true, false]);
-        assert!(throttle.enter(source("2001:db8:0:2::1"), false, 2).is_some());
+    fn a_client_that_failed_is_known_for_an_hour() {
+        let throttle = Throttle::new();
+        fail(&throttle, "192.0.2.1", 1, START);
+        let last = Nanos((START + FAILING).0 - 1);
+        let has_failed = |text, now| throttle.has_failed(source(text), now);
+        assert!(has_failed("192.0.2.1", last) && !has_failed("192.0.2.1", START + FAILING));
+        assert!(!has_failed("192.0.2.2", START));
+        fail(&throttle, "2001:db8::1", 1, START);
+        assert!(has_failed("2001:db8:0:1::1", START) && !has_failed("2001:db8:1::1", START));
     }
 }

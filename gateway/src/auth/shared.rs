@@ -2,13 +2,13 @@
 //!
 //! Promises: checks are made one after another, and each asks the throttle at its turn, so that of any number
 //! that come at once no more are looked at than the budgets have; a failure counts against its source even if
-//! the client has left; a secret is wiped when its check has ended or was refused; one source, and all
-//! strangers of one IPv6 site, fill at most half of the queue. Leaves to others: who waits for a result
-//! (`auth.rs`), whose turn it is (`auth/queue.rs`), and that the pool hashes one at a time, which bounds
-//! memory and CPU (`jobs.rs`).
+//! the client has left; a secret is wiped when its check has ended or was refused. Leaves to others: the
+//! tasks that wait for a result (`auth.rs`), room and turns (`auth/queue.rs`), and that the pool hashes one
+//! at a time, which bounds memory and CPU (`jobs.rs`).
 
 use std::io;
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -19,11 +19,11 @@ use engine::pool::Pool;
 use sys::clock::monotonic;
 use zeroize::Zeroizing;
 
-use super::queue::{Queue, Rank};
+use super::queue::{Arrival, Queue, Rank};
 use super::remembered::{Proof, Remembered};
 use crate::jobs::HASHING;
 use crate::settings::Auth;
-use crate::throttle::{Running, Throttle};
+use crate::throttle::{Throttle, client, network};
 use crate::users::{HashMemory, PasswordHash};
 
 /// A keyed hash over a user's name, their stored hash and a secret. The key is random per process and leaves
@@ -35,8 +35,10 @@ pub struct AuthShared {
     key: Zeroizing<[u8; 32]>,
     pool: Pool,
     queue: Queue<Waiting>,
-    /// Checks of one source that may wait or run.
-    per_source_max: u32,
+    /// Jobs of the pool that have not come to take a check yet, each of which takes one.
+    jobs: AtomicUsize,
+    /// As many jobs as checks may wait.
+    jobs_max: usize,
     throttle: Arc<Throttle>,
     /// Locked by the thread that makes a check: one at a time, of which the budgets make use.
     memory: Mutex<HashMemory>,
@@ -75,8 +77,6 @@ impl Check {
 /// A check that waits for its turn.
 struct Waiting {
     check: Box<Check>,
-    /// Its place among those of its source, unless its credentials are known.
-    _running: Option<Running>,
     reply: oneshot::Sender<Verdict>,
 }
 
@@ -101,7 +101,8 @@ impl AuthShared {
             key,
             pool,
             queue: Queue::new(settings.hash_queue as usize),
-            per_source_max: settings.hash_queue.div_ceil(2),
+            jobs: AtomicUsize::new(0),
+            jobs_max: settings.hash_queue as usize,
             throttle: Arc::new(Throttle::new()),
             memory: Mutex::default(),
         })
@@ -133,31 +134,48 @@ impl AuthShared {
         self.throttle.check(check.source, &check.user, check.failures_per_minute, monotonic())
     }
 
-    /// Queues `check`; `None` if there is no room for its rank, or if the queue is half full of checks for
-    /// the same source.
-    pub(super) fn submit(self: &Arc<Self>, check: Box<Check>) -> Option<oneshot::Receiver<Verdict>> {
-        let rank = match check.is_known {
-            true => Rank::Proven,
-            false if self.throttle.is_in_standing(check.source, monotonic()) => Rank::Standing,
-            false => Rank::Stranger,
-        };
-        let running = match rank {
-            Rank::Proven => None,
-            _ => Some(self.throttle.enter(check.source, rank == Rank::Stranger, self.per_source_max)?),
+    /// Queues `check`. Where there is no room for it, now or once others have come, there is no result.
+    pub(super) fn submit(self: &Arc<Self>, check: Box<Check>) -> oneshot::Receiver<Verdict> {
+        let rank = self.rank_of(&check);
+        let source = match rank {
+            Rank::Proven | Rank::Standing => network(check.source),
+            Rank::Stranger | Rank::Failing => client(check.source),
         };
         let (reply, result) = oneshot::channel();
-        if !self.queue.put(rank, Waiting { check, _running: running, reply }) {
-            return None;
+        self.queue.put(Arrival { rank, source, check: Waiting { check, reply } });
+        self.summon();
+        result
+    }
+
+    fn rank_of(&self, check: &Check) -> Rank {
+        let now = monotonic();
+        match check.is_known {
+            true => Rank::Proven,
+            false if self.throttle.is_in_standing(check.source, now) => Rank::Standing,
+            false if self.throttle.has_failed(check.source, now) => Rank::Failing,
+            false => Rank::Stranger,
+        }
+    }
+
+    /// Has the pool take another check, whichever is next then. A check that lost its place leaves its job
+    /// behind, so there may be more jobs than checks, and no more are needed than checks may wait.
+    fn summon(self: &Arc<Self>) {
+        let another = |jobs: usize| (jobs < self.jobs_max).then_some(jobs + 1);
+        // Relaxed: a job that is counted here takes the lock of the queue after it is counted off.
+        if self.jobs.fetch_update(Ordering::Relaxed, Ordering::Relaxed, another).is_err() {
+            return;
         }
         let shared = Arc::clone(self);
-        // A job for each check, whichever it then makes. The pool has room for as many as the queue.
-        self.pool.run_then(HASHING, move || shared.perform_next(), |_| ()).ok()?;
-        Some(result)
+        if self.pool.run_then(HASHING, move || shared.perform_next(), |_| ()).is_err() {
+            // The pool has room for all of them until the process ends.
+            self.jobs.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 
     /// On a thread of the pool.
     fn perform_next(&self) {
-        if let Some(Waiting { check, _running, reply }) = self.queue.take() {
+        self.jobs.fetch_sub(1, Ordering::Relaxed);
+        if let Some(Waiting { check, reply }) = self.queue.take() {
             reply.send(self.perform(&check));
         }
     }

@@ -265,7 +265,8 @@ fn wrong_passwords_that_come_at_once_do_not_exceed_the_budget() {
     let text = "[auth]\nfailures_per_minute = 2\n".to_owned() + &user("ann", &password("open sesame"));
     let house = House::new(&text);
     let go = house.stop_hashing();
-    let clients: Vec<_> = (0..32).map(|n| house.begin("ann", &format!("wrong {n}"), CLIENT)).collect();
+    // As many as a source may have in the queue.
+    let clients: Vec<_> = (0..24).map(|n| house.begin("ann", &format!("wrong {n}"), CLIENT)).collect();
     go.send(()).unwrap();
     let outcomes: Vec<_> = clients.into_iter().map(block_on).collect();
     assert_eq!(outcomes[..2], [Err(AuthError::Wrong); 2]);
@@ -298,19 +299,23 @@ fn a_token_gets_in_from_a_throttled_source() {
 }
 
 #[test]
-fn a_full_queue_is_overload_and_one_source_fills_half_of_it() {
+fn a_full_queue_is_overload_and_the_largest_source_makes_room() {
     let text = "[auth]\nhash_queue = 8\n".to_owned() + &user("ann", &password("open sesame"));
     let house = House::new(&text);
     let go = house.stop_hashing();
-    let mut clients: Vec<_> = ["a", "b", "c", "d"].map(|secret| house.begin("ann", secret, CLIENT)).into();
-    assert_eq!(block_on(house.verify("ann", "e", CLIENT)), Err(AuthError::Overloaded));
-    clients.push(house.begin("ann", "e", "192.0.2.2"));
-    clients.push(house.begin("ann", "f", "192.0.2.3"));
-    assert_eq!(block_on(house.verify("ann", "open sesame", "192.0.2.4")), Err(AuthError::Overloaded));
+    let mut clients: Vec<_> = ["a", "b", "c"].map(|secret| house.begin("ann", secret, CLIENT)).into();
+    assert_eq!(block_on(house.verify("ann", "d", CLIENT)), Err(AuthError::Overloaded));
+    clients.extend([2, 3, 4].map(|n| house.begin("ann", &format!("e{n}"), &format!("192.0.2.{n}"))));
+    let right = house.begin("ann", "open sesame", "192.0.2.5");
+    assert_eq!(block_on(clients.remove(2)), Err(AuthError::Overloaded));
+    clients.push(house.begin("ann", "g", "192.0.2.6"));
+    assert_eq!(block_on(clients.remove(1)), Err(AuthError::Overloaded));
+    assert_eq!(block_on(house.verify("ann", "f", "192.0.2.7")), Err(AuthError::Overloaded), "all have one");
     go.send(()).unwrap();
     for client in clients {
         assert_eq!(block_on(client), Err(AuthError::Wrong));
     }
+    assert_eq!(house.show(block_on(right)), "ann");
     house.done();
     house.check("ann", "open sesame", "ann");
 }
