@@ -108,10 +108,16 @@ impl Authenticator {
             Some(Credential::Token(hash)) => (None, Some(hash)),
             None => (None, None),
         };
-        let right = token.is_some_and(|hash| hash.verify(credentials.secret.expose()))
-            || self.verify_password(snapshot, credentials, source, password, token.is_none()).await?;
+        let is_disabled = user.is_some_and(|user| user.disabled);
+        let right_token = token.is_some_and(|hash| hash.verify(credentials.secret.expose()));
+        // A disabled user's check is made whole, and counts as wrong: neither its time nor the throttle tells
+        // that the secret is right.
+        let right = right_token && !is_disabled
+            || self
+                .verify_password(snapshot, credentials, source, password, is_disabled, token.is_none())
+                .await?;
         match user {
-            Some(user) if right && user.disabled => Err(AuthError::Disabled),
+            Some(user) if user.disabled && (right || right_token) => Err(AuthError::Disabled),
             Some(user) if right => {
                 self.shared.throttle().succeeded(source, monotonic());
                 Ok(user.index)
@@ -128,6 +134,7 @@ impl Authenticator {
         credentials: &Credentials,
         source: IpAddr,
         hash: Option<&PasswordHash>,
+        is_disabled: bool,
         owes_token: bool,
     ) -> Result<bool, AuthError> {
         let now = monotonic();
@@ -143,7 +150,10 @@ impl Authenticator {
         };
         let key = self.shared.mac(&credentials.user, hashed, credentials.secret.expose());
         // Only credentials that were right are in the table; it is asked for the others too, for the time.
-        let proof = snapshot.remembered.proof(&key, now);
+        let proof = match snapshot.remembered.proof(&key, now) {
+            _ if is_disabled => Proof::Nothing,
+            proof => proof,
+        };
         if proof == Proof::Recent {
             return Ok(true);
         }
@@ -154,6 +164,7 @@ impl Authenticator {
             hash: hash.cloned(),
             decoys: Arc::clone(decoys),
             is_known: proof == Proof::Old,
+            is_disabled,
             user: credentials.user.as_str().into(),
             secret: credentials.secret.expose().to_vec().into(),
             source,

@@ -53,6 +53,8 @@ pub(super) struct Check {
     pub(super) decoys: Arc<[PasswordHash]>,
     /// The credentials were right in the last day: no guess, so the throttle is not asked.
     pub(super) is_known: bool,
+    /// The user may not log in: it is no proof if it is right, and counts as a failure.
+    pub(super) is_disabled: bool,
     /// The name as the client gave it.
     pub(super) user: Box<str>,
     pub(super) secret: Zeroizing<Vec<u8>>,
@@ -183,7 +185,8 @@ impl AuthShared {
     fn perform(&self, check: &Check) -> Verdict {
         let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
         // What came before it may have shown it right, for a client of another thread, or used up a budget.
-        if check.remembered.proof(&check.key, monotonic()) == Proof::Recent {
+        let proof = check.remembered.proof(&check.key, monotonic());
+        if proof == Proof::Recent && !check.is_disabled {
             return Verdict::Right;
         }
         if let Err(wait) = self.ask_throttle(check) {
@@ -195,12 +198,12 @@ impl AuthShared {
             is_right |= hash.verify_in(&mut memory, &check.secret) & is_own;
         }
         let now = monotonic();
-        if is_right {
+        if is_right && !check.is_disabled {
             check.remembered.insert(&check.key, now);
             return Verdict::Right;
         }
         self.throttle.failed(check.source, &check.user, check.failures_per_minute, now);
-        Verdict::Wrong
+        if is_right { Verdict::Right } else { Verdict::Wrong }
     }
 }
 
@@ -215,6 +218,7 @@ mod tests {
             hash: is_own.then(|| hash.clone()),
             decoys: [hash.clone()].into(),
             is_known: false,
+            is_disabled: false,
             user: "ann".into(),
             secret,
             source: [192, 0, 2, 1].into(),

@@ -240,6 +240,29 @@ fn a_failure_counts_even_if_its_client_left() {
     assert_eq!(house.show(block_on(house.verify("ann", "open sesame", "192.0.2.3"))), "ann");
 }
 
+/// Right credentials of a disabled user were told by their time, since no hash was made of a token or of what
+/// was remembered, and by their number, since none counted as a failure.
+#[test]
+fn right_credentials_of_a_disabled_user_cost_what_wrong_ones_do() {
+    let few = "[auth]\nfailures_per_minute = 1\n".to_owned();
+    let secrets = [("ann", password("open sesame")), ("ci", token())];
+    let users = |rest: &str| {
+        let tables = secrets.iter().map(|(name, secret)| user(name, &format!("{secret}{rest}")));
+        few.clone() + &tables.collect::<String>()
+    };
+    let mut house = House::new(&users(""));
+    house.check("ann", "open sesame", "ann");
+    house.reload(&users("disabled = true\n"));
+    for (name, secret) in [("ann", "open sesame"), ("ci", TOKEN)] {
+        let before = house.done();
+        house.check(name, secret, "Disabled");
+        assert_eq!(house.done(), before + 2, "a hash, and what counts them: {name}");
+        check_throttled(block_on(house.verify(name, secret, CLIENT)));
+    }
+    house.reload(&users(""));
+    house.check("ann", "open sesame", "ann");
+}
+
 /// 25 wrong passwords of one user kept all who shared their address from logging in, with whatever
 /// credentials. A budget is now one user's at one source; and what was right before passes whatever came
 /// from its source.
