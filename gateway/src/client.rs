@@ -26,6 +26,7 @@ use zeroize::Zeroize;
 pub(crate) use self::lingering::Lingering;
 pub(crate) use self::speaks::Speaks;
 
+use crate::auth::AuthError;
 use crate::closing::{Hold, has_queue};
 use crate::config::Ingress;
 use crate::handshakes::Place;
@@ -292,6 +293,25 @@ impl Client {
                 let known = authenticator.from_source(self.snapshot(), source);
                 Ok(known.ok_or_else(Refusal::credentials_missing)?)
             }
+        }
+    }
+
+    /// From now on the connection runs by the configuration that holds now; gives the user there who is
+    /// `user` in the one before.
+    ///
+    /// # Errors
+    /// The user is gone, disabled, or has other credentials.
+    pub(crate) fn carry_over(&mut self, user: UserIndex) -> Result<UserIndex, End> {
+        let before = Rc::clone(&self.arrival.snapshot);
+        self.adopt_current();
+        if Rc::ptr_eq(&before, &self.arrival.snapshot) {
+            return Ok(user);
+        }
+        let known = &before.config.users[user.as_usize()];
+        match self.snapshot().config.user(&known.name).filter(|now| !now.disabled) {
+            Some(now) if now.credential == known.credential => Ok(now.index),
+            Some(_) => Err(Refusal::from(AuthError::Wrong).claimed(&known.name).into()),
+            None => Err(Refusal::revoked().claimed(&known.name).into()),
         }
     }
 

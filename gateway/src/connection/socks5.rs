@@ -13,24 +13,32 @@ pub(super) async fn await_request(client: &mut Client) -> Result<Asked, End> {
     client.speaks = Speaks::Socks5Greeting;
     client.protocol = Some(Protocol::Socks5);
     let greeting = await_message(client, socks5::greeting).await?;
-    let user = authenticate(client, greeting).await?;
+    let (user, is_proven) = authenticate(client, greeting).await?;
     client.speaks = Speaks::Socks5Request;
     let target = await_message(client, socks5::request).await?;
-    Ok(Asked { user, target })
+    let user = if is_proven {
+        client.carry_over(user)
+    } else {
+        client.adopt_current();
+        client.authenticate(None).await
+    };
+    Ok(Asked { user: user.map_err(|end| end.aimed(target))?, target })
 }
 
 /// Credentials come before the source's address, as in HTTP: they are asked for wherever the client offers to
 /// send some, and wrong ones are refused from every address. Most clients offer that only where they were
-/// given some (curl, Go, PySocks); one of Java offers it always, and then may have none to send.
-async fn authenticate(client: &mut Client, greeting: Greeting) -> Result<UserIndex, End> {
+/// given some (curl, Go, PySocks); one of Java offers it always, and then may have none to send. Says as well
+/// whether the user was proven by credentials.
+async fn authenticate(client: &mut Client, greeting: Greeting) -> Result<(UserIndex, bool), End> {
     if greeting.offers_user_password {
         client.send_written(|out| socks5::write_method(out, Method::UserPassword)).await?;
         client.speaks = Speaks::Socks5Password;
         let credentials = await_message(client, socks5::user_password).await?;
         client.adopt_current();
+        let is_proven = credentials.is_some();
         let user = client.authenticate(credentials.map(Ok)).await?;
         client.send_written(|out| socks5::write_password_status(out, true)).await?;
-        return Ok(user);
+        return Ok((user, is_proven));
     }
     if !greeting.offers_nothing {
         return Err(Refusal::credentials_missing().into());
@@ -38,7 +46,7 @@ async fn authenticate(client: &mut Client, greeting: Greeting) -> Result<UserInd
     client.adopt_current();
     let user = client.authenticate(None).await?;
     client.send_written(|out| socks5::write_method(out, Method::Nothing)).await?;
-    Ok(user)
+    Ok((user, false))
 }
 
 async fn await_message<T>(client: &mut Client, parse: fn(&[u8]) -> Parsed<T>) -> Result<T, End> {

@@ -8,9 +8,9 @@
 use std::io::Write;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 
-use crate::harness::{Gateway, LOCAL_USER};
+use crate::harness::{Gateway, LOCAL_USER, Room};
 use crate::origin::{Origin, exchange, ok, read_answer_to, read_head, request_to};
-use crate::peers::{check_ended, connect_from};
+use crate::peers::{check_ended, connect_from, read_exactly, read_reply, socks_request};
 
 /// An address that is a user's until the reload.
 const TRUSTED: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 3);
@@ -80,4 +80,43 @@ fn connections_of_a_removed_user_end() {
     }
     gateway.await_metric("tollgate_sessions_resting", 0.0);
     assert_eq!(exchange(&mut gateway.connect(), origin.get("/")).status, 200);
+}
+
+/// A SOCKS5 client that had its method or password accepted and sent no request yet went by the configuration
+/// of that moment, up to `[timeouts] greeting` later. **Cost**: a connection.
+#[test]
+fn a_socks5_request_is_judged_by_the_configuration_of_its_own_time() {
+    let origin = Origin::saying(ok("hello"));
+    let port = origin.address.port();
+    let room = Room::new(&user("127.0.0.3"));
+    let names = ["stays", "denied", "changed", "gone"];
+    names.iter().for_each(|name| room.add_user(name, "open sesame", "--allow 127.0.0.0/8"));
+    let gateway = Gateway::start_in(room);
+    let mut logged_in = names.map(|name| {
+        let mut stream = gateway.connect();
+        let name = [&[1, u8::try_from(name.len()).unwrap()], name.as_bytes()].concat();
+        stream.write_all(&[&[5, 1, 2], &name[..], &[11], b"open sesame"].concat()).unwrap();
+        assert_eq!(read_exactly(&mut stream, 4), [5, 2, 1, 0]);
+        stream
+    });
+    let mut trusted = [(); 2].map(|()| connect(&gateway));
+    trusted[0].write_all(&[5, 1, 0]).unwrap();
+    assert_eq!(read_exactly(&mut trusted[0], 2), [5, 0]);
+    // Java's client without credentials.
+    trusted[1].write_all(&[&[5, 1, 2, 1, 4][..], b"duke", &[0]].concat()).unwrap();
+    assert_eq!(read_exactly(&mut trusted[1], 4), [5, 2, 1, 0]);
+
+    let denied = gateway.path("users.d/denied.toml");
+    let text = std::fs::read_to_string(&denied).unwrap();
+    std::fs::write(denied, format!("{text}deny = [\"127.0.0.1:{port}\"]\n")).unwrap();
+    gateway.run("user passwd changed --password-stdin", b"correct horse\n");
+    std::fs::remove_file(gateway.path("users.d/gone.toml")).unwrap();
+    gateway.reload(&user("127.0.0.9"));
+
+    let mut ask = |stream: &mut TcpStream| {
+        stream.write_all(&socks_request("127.0.0.1", port)).unwrap();
+        read_reply(stream)
+    };
+    assert_eq!(logged_in.each_mut().map(&mut ask), [0, 2, 2, 2], "{names:?}");
+    assert_eq!(trusted.each_mut().map(&mut ask), [2, 2], "their address is nobody's");
 }
