@@ -30,7 +30,7 @@ use crate::auth::AuthError;
 use crate::closing::{Hold, has_queue};
 use crate::config::Ingress;
 use crate::handshakes::Place;
-use crate::limits::{GREETING_BYTES_FIRST, GREETING_BYTES_MAX, QUEUED_BYTES_MIN};
+use crate::limits::{GREETING_BYTES_FIRST, GREETING_BYTES_MAX, QUEUED_BYTES_MIN, REFUSALS_BEFORE_KNOWN_MAX};
 use crate::local::Local;
 use crate::refusal::Refusal;
 use crate::session::Begun;
@@ -96,8 +96,6 @@ pub(crate) struct Client {
     pub(crate) asked: Option<Asked>,
     /// The path of its plain HTTP request, where the log is to have it.
     pub(crate) path: Option<Box<str>>,
-    /// Requests that were answered with a refusal before the client was known.
-    pub(crate) refusals: u8,
     /// Its place among the handshakes, until it is known.
     pub(crate) place: Option<Place>,
     /// The id by which the client's answer, the log and the ledger know this connection.
@@ -137,13 +135,16 @@ pub(crate) struct Facts {
     pub(crate) address: SocketAddr,
     /// Bytes that requests of the connection were answered with.
     pub(crate) answered_bytes: u64,
+    /// The last requests, in a row, of which the client did not prove who sends them.
+    refusals: u8,
 }
 
 impl Client {
     /// The client of a new connection.
     pub(crate) fn new(local: &Rc<Local>, arrival: Arrival) -> Client {
         let Arrival { socket, peer, snapshot, listener, address } = arrival;
-        let facts = Facts { peer, snapshot, listener: Some(listener), address, answered_bytes: 0 };
+        let facts =
+            Facts { peer, snapshot, listener: Some(listener), address, answered_bytes: 0, refusals: 0 };
         let asked_by = local.reactor.now() + facts.snapshot.config.timeouts.greeting;
         let stream = TcpStream::new(&local.reactor, socket);
         let place = Some(Place::take(local, peer.ip()));
@@ -161,7 +162,6 @@ impl Client {
             protocol: None,
             asked: None,
             path: None,
-            refusals: 0,
             place: None,
             id: local.flow_ids.next(accepted),
             accepted,
@@ -217,7 +217,7 @@ impl Client {
 
     /// Whether the client was asked for credentials, and nothing of another request has arrived.
     pub(crate) fn is_between_requests(&self) -> bool {
-        self.refusals > 0 && self.unread().is_empty()
+        self.arrival.refusals > 0 && self.unread().is_empty()
     }
 
     /// Whether the head that has arrived asks for a tunnel.
@@ -294,6 +294,20 @@ impl Client {
                 Ok(known.ok_or_else(Refusal::credentials_missing)?)
             }
         }
+    }
+
+    /// Counts a request that was refused because the client did not prove who sends it: the connection ends
+    /// behind the answer to the last of [`REFUSALS_BEFORE_KNOWN_MAX`] in a row.
+    pub(crate) fn count_refusal(&mut self) {
+        self.arrival.refusals += 1;
+        if self.arrival.refusals >= REFUSALS_BEFORE_KNOWN_MAX {
+            self.speaks.close();
+        }
+    }
+
+    /// Notes that the client has proved who sends its request.
+    pub(crate) fn forget_refusals(&mut self) {
+        self.arrival.refusals = 0;
     }
 
     /// From now on the connection runs by the configuration that holds now; gives the user there who is

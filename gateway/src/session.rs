@@ -214,14 +214,21 @@ impl Session {
     }
 
     /// The request's user.
-    async fn identify(&self, wanted: &mut Wanted) -> Result<UserIndex, End> {
-        if let Some(user) = wanted.user {
-            return Ok(user);
+    async fn identify(&mut self, wanted: &mut Wanted) -> Result<UserIndex, End> {
+        let user = match wanted.user {
+            Some(user) => Ok(user),
+            None => {
+                let reactor = Rc::clone(&self.client.local.reactor);
+                let known = self.client.authenticate(wanted.presented.take());
+                let user = within(&reactor, self.client.asked_by, known).await;
+                user.map_err(|_| Refusal::greeting_timeout())?
+            }
+        };
+        match user {
+            Ok(_) => self.client.forget_refusals(),
+            Err(_) => self.client.count_refusal(),
         }
-        let reactor = Rc::clone(&self.client.local.reactor);
-        let known = self.client.authenticate(wanted.presented.take());
-        let user = within(&reactor, self.client.asked_by, known).await;
-        user.map_err(|_| Refusal::greeting_timeout())?.map_err(|end| end.aimed(wanted.target))
+        user.map_err(|end| end.aimed(wanted.target))
     }
 
     /// Counts the connection among those of `user`. Where they have as many as they may, or the gateway has,

@@ -7,7 +7,6 @@ use proto::http_head::{RequestHead, Room};
 
 use super::Request;
 use crate::client::{Asked, Client, End};
-use crate::limits::REFUSALS_BEFORE_KNOWN_MAX;
 use crate::session::Wanted;
 
 /// Awaits a request by which the client is known: a client that is asked for credentials sends its request
@@ -44,10 +43,7 @@ pub(super) async fn await_request(client: &mut Client) -> Result<Request, End> {
 
 /// Counts a refusal. Answers whether the connection goes on behind it.
 fn may_ask_again(client: &mut Client) -> bool {
-    client.refusals += 1;
-    if client.refusals == REFUSALS_BEFORE_KNOWN_MAX {
-        client.speaks.close();
-    }
+    client.count_refusal();
     !client.speaks.closes()
 }
 

@@ -10,7 +10,7 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 
 use crate::harness::{Gateway, LOCAL_USER, Room};
 use crate::origin::{Origin, exchange, ok, read_answer_to, read_head, request_to};
-use crate::peers::{check_ended, connect_from, read_exactly, read_reply, socks_request};
+use crate::peers::{basic, check_ended, connect_from, read_exactly, read_reply, socks_request};
 
 /// An address that is a user's until the reload.
 const TRUSTED: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 3);
@@ -119,4 +119,27 @@ fn a_socks5_request_is_judged_by_the_configuration_of_its_own_time() {
     };
     assert_eq!(logged_in.each_mut().map(&mut ask), [0, 2, 2, 2], "{names:?}");
     assert_eq!(trusted.each_mut().map(&mut ask), [2, 2], "their address is nobody's");
+}
+
+/// A connection whose credentials are right no more, or that sends none, was refused for each request and
+/// kept for ever; of unknown clients the third refusal in a row is the last. **Cost**: a request each `[timeouts]
+/// keep_alive` for one of the user's places.
+#[test]
+fn a_connection_ends_with_its_third_refusal_in_a_row() {
+    let origin = Origin::saying(ok("hello"));
+    let gateway = Gateway::start(&user("127.0.0.3"));
+    let get = origin.get("/");
+    let wrong = origin.ask("GET", "/", &format!("Proxy-Authorization: {}\r\n", basic("x", "y")));
+    let mut kept = connect(&gateway);
+    for _ in 0..3 {
+        assert_eq!(exchange(&mut kept, &get).status, 200);
+        (0..2).for_each(|_| assert_eq!(exchange(&mut kept, &wrong).status, 407, "not in a row"));
+    }
+    gateway.reload(&user("127.0.0.9"));
+    let answer = exchange(&mut kept, &get);
+    assert_eq!((answer.status, answer.header("Connection")), (407, Some("close")));
+    check_ended(&mut kept, false);
+    gateway.await_metric("tollgate_sessions_resting", 0.0);
+    let mut others = gateway.connect();
+    (0..5).for_each(|_| assert_eq!(exchange(&mut others, &get).status, 200));
 }
