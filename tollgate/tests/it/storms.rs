@@ -156,7 +156,9 @@ fn without_descriptors_it_rests_and_recovers() {
 
     let crowd: Vec<TcpStream> =
         (0..2 * DESCRIPTORS).map(|_| patient(TcpStream::connect(gateway.listeners[0]).unwrap())).collect();
-    eventually("descriptors are used up", || gateway.descriptors() >= DESCRIPTORS);
+    // The message and not a count of descriptors: a thread that waits in `accept` has one reserved, which
+    // /proc does not list.
+    gateway.logged("descriptors are used up", |line| line["limit"].is_u64());
     thread::sleep(50 * REST);
     check_echo(&mut live, b"what is open goes on");
     drop(crowd);
