@@ -244,7 +244,8 @@ impl<H: Future<Output = ()>, E: Future<Output = ()>> Worker<H, E> {
             // What became free is theirs; other threads are not to send anybody for it.
             self.seat_who_wait();
         }
-        if !self.handshakes.is_full() {
+        // A full thread takes one more, for which a handshake has to end, unless one waits for that already.
+        if !self.handshakes.is_full() || self.doors.arrivals() == 0 {
             self.doors.resume();
         }
     }

@@ -15,7 +15,7 @@ use crate::harness::{Gateway, LOCAL_USER, eventually};
 use crate::origin::{Origin, exchange, ok};
 use crate::peers::{
     Destination, check_echo, connect_from, connect_request, read_answer, read_exactly, read_reply,
-    socks_request,
+    socks_request, tunnel,
 };
 
 const HANDSHAKES: usize = 64;
@@ -25,9 +25,13 @@ const LOCAL: Ipv4Addr = Ipv4Addr::LOCALHOST;
 const ATTACKER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
 fn gateway() -> Gateway {
+    gateway_with(HANDSHAKES)
+}
+
+fn gateway_with(handshakes: usize) -> Gateway {
     // The test has both ends of thousands of connections.
     sys::limits::raise_descriptors().unwrap();
-    let limits = format!("[limits]\nhandshakes = {HANDSHAKES}\n[threads]\nreactors = 1\n");
+    let limits = format!("[limits]\nhandshakes = {handshakes}\n[threads]\nreactors = 1\n");
     Gateway::start(&format!("{LOCAL_USER}{limits}"))
 }
 
@@ -72,6 +76,20 @@ fn silent_connections_of_many_sources_keep_nobody_out() {
         let last = u8::try_from(number % 200).unwrap();
         connect_from(Ipv4Addr::new(127, 0, 1, last), gateway.listeners[0])
     });
+}
+
+/// Where one handshake at a time ends for those that come, its place was the next connection's, and none was
+/// accepted any more: fewer than 32 handshakes a thread were a limit of connections in all.
+#[test]
+fn silent_connections_keep_nobody_out_where_there_are_few_handshakes() {
+    for handshakes in [1, 2, 31] {
+        let (gateway, echo) = (gateway_with(handshakes), Destination::echo());
+        let silent: Vec<_> = (0..100).map(|_| connect_from(ATTACKER, gateway.listeners[0])).collect();
+        for _ in 0..3 {
+            check_echo(&mut tunnel(&gateway, echo.address), b"served");
+        }
+        drop(silent);
+    }
 }
 
 /// The attack of `unknown_clients` with both parts in one packet: such a connection waited in a task, and
