@@ -25,7 +25,10 @@ use std::time::Duration;
 
 use sys::clock::Nanos;
 
-use crate::limits::{DISPLACED_AT_ONCE_MAX, GREETING_MIN, HANDSHAKES_CACHED_MAX};
+use crate::limits::{
+    DESCRIPTORS_PER_HANDSHAKE, DISPLACED_AT_ONCE_MAX, GREETING_MIN, HANDSHAKES_CACHED_MAX,
+    HANDSHAKES_PER_THREAD_MAX,
+};
 use crate::local::Local;
 use crate::stats::Denied;
 use crate::throttle::network;
@@ -54,6 +57,17 @@ struct Handshake {
     end: Cell<Option<Denied>>,
     /// Its task, once it waits.
     task: RefCell<Option<Waker>>,
+}
+
+/// The handshakes that a process which may have so many descriptors keeps, where `wanted` are configured.
+pub(crate) fn affordable(wanted: u32, descriptors: u64) -> u32 {
+    let most = (descriptors / DESCRIPTORS_PER_HANDSHAKE).max(1);
+    u32::try_from(most).unwrap_or(u32::MAX).min(wanted)
+}
+
+/// Each thread's part of `handshakes`.
+pub(crate) fn places_of_a_thread(handshakes: u32, threads: usize) -> usize {
+    (handshakes as usize).div_ceil(threads).min(HANDSHAKES_PER_THREAD_MAX)
 }
 
 impl Handshakes {
@@ -266,6 +280,16 @@ mod tests {
     /// The positions of those that were told to end.
     fn ended(entered: &[Rc<Handshake>]) -> Vec<usize> {
         (0..entered.len()).filter(|&at| entered[at].end.get().is_some()).collect()
+    }
+
+    #[test]
+    fn the_places_are_a_part_of_what_is_configured_and_of_the_descriptors() {
+        let wanted = [(2_000, 1_048_576), (2_000, 8_000), (2_000, 1_024), (2_000, 3), (100_000, u64::MAX)];
+        let kept = wanted.map(|(wanted, descriptors)| affordable(wanted, descriptors));
+        assert_eq!(kept, [2_000, 2_000, 256, 1, 100_000]);
+        let places = [(2_000, 2), (2_000, 3), (1, 8), (100_000, 2)];
+        let places = places.map(|(handshakes, threads)| places_of_a_thread(handshakes, threads));
+        assert_eq!(places, [1_000, 667, 1, HANDSHAKES_PER_THREAD_MAX]);
     }
 
     #[test]

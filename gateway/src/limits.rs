@@ -41,6 +41,10 @@ pub const SCARCE_BYTES: usize = 4 * 1024;
 /// oldest ends.
 pub const HANDSHAKES_PER_THREAD_MAX: usize = 4096;
 
+/// Of the descriptors that the process may have, unknown clients hold one in so many at most. Without this
+/// bound a limit of 1,024 descriptors is used up by silent clients before any of 2,000 handshakes has to end.
+pub const DESCRIPTORS_PER_HANDSHAKE: u64 = 4;
+
 /// Room for what a client sends before its tunnel stands: the longest message and what may follow it.
 pub const GREETING_BYTES_MAX: usize = 16 * 1024;
 

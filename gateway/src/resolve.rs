@@ -42,8 +42,10 @@ use crate::limits::ADDRESSES_MAX;
 use crate::settings::{Dns, DnsMode};
 use crate::shares::Shortage;
 
-/// Names asked about at the same time. Each may hold some eight sockets while servers are silent.
+/// Names asked about at the same time.
 pub const NAMES_IN_FLIGHT_MAX: usize = 256;
+/// Sockets that a name may hold while servers are silent: some for each of two families.
+pub const SOCKETS_PER_NAME_MAX: usize = 8;
 /// Lookups that wait for a name in flight, all names together.
 pub const WAITERS_MAX: usize = 16_384;
 /// Requests on their way to the DNS thread, which takes them without waiting for anything.

@@ -26,14 +26,14 @@ use crate::closing::Closing;
 use crate::config::{Config, Listener};
 use crate::connection;
 use crate::doors;
-use crate::handshakes::Handshakes;
+use crate::handshakes::{Handshakes, affordable, places_of_a_thread};
 use crate::jobs;
 use crate::limits::{
     CLOSES_PER_SECOND_MAX, EXCHANGES_PER_THREAD_MAX, EXTRA_ATTEMPTS_PER_THREAD_MAX, FLOWS_PER_THREAD_MAX,
-    HANDSHAKES_PER_THREAD_MAX, QUEUE_STALL_MAX, SCRATCH_BYTES, STALL_SECONDS_MAX,
+    QUEUE_STALL_MAX, SCRATCH_BYTES, STALL_SECONDS_MAX,
 };
 use crate::local::{FlowIds, Local, Phase};
-use crate::log::{Log, LogInlet};
+use crate::log::{Level, Log, LogInlet, Value};
 use crate::meter::Meter;
 use crate::pressure::PressureThread;
 use crate::progress::Deadlines;
@@ -154,8 +154,7 @@ impl Gateway {
             Resolver::start(ResolveSettings::from(&config.dns), &pool).map_err(StartError::Thread)?;
         let auth = Arc::new(AuthShared::new(pool, &config.auth).map_err(StartError::Thread)?);
         let process = random_u32().map_err(StartError::Thread)?;
-        let handshakes_max =
-            (config.limits.handshakes as usize).div_ceil(threads).min(HANDSHAKES_PER_THREAD_MAX);
+        let handshakes_max = places_of_a_thread(handshakes_affordable(&config, &log), threads);
         let fixed = Fixed::of(&config);
         let parkings = parkings(threads).map_err(StartError::Thread)?;
         let snapshot = Arc::new(Snapshot::first(config, Budget::new(parkings.clone())));
@@ -227,6 +226,22 @@ impl Gateway {
     pub fn ledger(&self) -> &Ledger {
         &self.ledger
     }
+}
+
+/// The handshakes of all threads: fewer than configured, and a line of the log, where the process has too few
+/// descriptors for them.
+fn handshakes_affordable(config: &Config, log: &Log) -> u32 {
+    let (wanted, (descriptors, _)) = (config.limits.handshakes, sys::limits::descriptors());
+    let handshakes = affordable(wanted, descriptors);
+    if handshakes < wanted {
+        let text = format!(
+            "{handshakes} handshakes at a time, of {wanted} configured: unknown clients hold a quarter of the \
+             process's descriptors at most"
+        );
+        let remedy = "raise LimitNOFILE of the service (ulimit -n), or lower `handshakes` of `[limits]`";
+        log.say(Level::Warning, &text, &[("limit", descriptors.into()), ("remedy", Value::Text(remedy))]);
+    }
+    handshakes
 }
 
 fn parkings(threads: usize) -> io::Result<Vec<Arc<Parking>>> {

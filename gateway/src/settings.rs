@@ -174,7 +174,8 @@ settings! {
         /// for others, first those of the user who has the most.
         connections: u32 = 9_000, 1 ..= 1_000_000;
         /// Connections whose client is not known yet, at the same time: all that clients without credentials
-        /// can hold. Each reactor thread has an equal part of them. Where all of a part are taken, the next
+        /// can hold. Each reactor thread has an equal part of them, and together they are a quarter of the
+        /// process's descriptors at most. Where all of a part are taken, the next
         /// client ends the oldest of the source that holds most (a source is an IPv4 address or an IPv6 /64).
         handshakes: u32 = 2_000, 1 ..= 100_000;
         /// Connections at the same time for each user without a `connections` of their own. One that is over

@@ -8,6 +8,7 @@ use gateway::limits::{
     EXTRA_ATTEMPTS_PER_THREAD_MAX, LINGERING_PER_THREAD_MAX, PENDING_BYTES_MAX, PIPE_BYTES,
     PIPES_PER_THREAD_MAX, SCARCE_BYTES,
 };
+use gateway::resolve::{NAMES_IN_FLIGHT_MAX, SOCKETS_PER_NAME_MAX};
 use gateway::server::ledger_settings;
 use ledger::live_table::SLOT_BYTES;
 use sys::limits::{self, Footprint, Limit, THREAD_MEMORY_BYTES};
@@ -21,7 +22,7 @@ const DESCRIPTORS_PER_PIPE: u64 = 2;
 /// Epoll, eventfd and the like of one reactor thread.
 const DESCRIPTORS_PER_REACTOR: u64 = 8;
 
-/// Ledger, log, name servers, admin connections, what the process was started with.
+/// Ledger, log, admin connections, what the process was started with.
 const DESCRIPTORS_SPARE: u64 = 512;
 
 /// Threads besides the reactors and the pool's: main, signals, control, voice, the pool's monitor, names,
@@ -55,6 +56,7 @@ const CONNECTION_PENDING_BYTES: u64 = 2 * SCARCE_BYTES as u64;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Load {
     pub(super) connections: u64,
+    pub(super) handshakes: u64,
     pub(super) reactors: u64,
     pub(super) pool_threads: u64,
     pub(super) listeners: u64,
@@ -91,6 +93,7 @@ impl Load {
         let ledger = ledger_settings(config, reactors);
         Load {
             connections: u64::from(config.limits.connections),
+            handshakes: u64::from(config.limits.handshakes),
             reactors: reactors as u64,
             pool_threads: gateway::jobs::THREADS_MAX as u64,
             listeners: config.listeners.len() as u64,
@@ -116,11 +119,12 @@ impl Load {
     /// What the reactors watch, besides the sockets of connections.
     fn watched_once(&self) -> u64 {
         let for_short = (EXTRA_ATTEMPTS_PER_THREAD_MAX + LINGERING_PER_THREAD_MAX) as u64;
-        self.reactors * (DESCRIPTORS_PER_REACTOR + self.listeners + for_short)
+        self.reactors * (DESCRIPTORS_PER_REACTOR + self.listeners + for_short) + self.handshakes
     }
 
     fn descriptors_once(&self) -> u64 {
-        self.pipes() * DESCRIPTORS_PER_PIPE + self.watched_once() + DESCRIPTORS_SPARE
+        let for_names = (NAMES_IN_FLIGHT_MAX * SOCKETS_PER_NAME_MAX) as u64;
+        self.pipes() * DESCRIPTORS_PER_PIPE + self.watched_once() + for_names + DESCRIPTORS_SPARE
     }
 
     /// What it takes of `limit`, in the limit's unit, where a thread takes `footprint`.

@@ -14,6 +14,7 @@ use super::remedy;
 const AMPLE: &str = include_str!("../../../../sys/testdata/ample-machine.txt");
 
 const LOAD: Load = Load {
+    handshakes: 2_000,
     connections: 9_000,
     reactors: 2,
     pool_threads: 5,
