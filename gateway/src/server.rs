@@ -235,8 +235,8 @@ fn handshakes_affordable(config: &Config, log: &Log) -> u32 {
     let handshakes = affordable(wanted, descriptors);
     if handshakes < wanted {
         let text = format!(
-            "{handshakes} handshakes at a time, of {wanted} configured: unknown clients hold a quarter of the \
-             process's descriptors at most"
+            "{handshakes} handshakes at a time, of {wanted} configured: unknown clients hold a quarter of \
+             the process's descriptors at most"
         );
         let remedy = "raise LimitNOFILE of the service (ulimit -n), or lower `handshakes` of `[limits]`";
         log.say(Level::Warning, &text, &[("limit", descriptors.into()), ("remedy", Value::Text(remedy))]);

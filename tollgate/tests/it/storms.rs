@@ -99,8 +99,8 @@ fn with_descriptors(descriptors: usize, extra: &str) -> Gateway {
     Gateway::start_by(limited, Room::new(&format!("{LOCAL_USER}[limits]\nconnections = 1000\n{extra}")))
 }
 
-/// Clients that use the gateway's descriptors up: tunnels but for a few, since unknown clients hold only a part
-/// of them; then silent clients, of which most wait to be accepted.
+/// Clients that use the gateway's descriptors up: tunnels but for a few, since unknown clients hold only a
+/// part of them; then silent clients, of which most wait to be accepted.
 fn use_descriptors_up(gateway: &Gateway, destination: &Destination) -> Vec<TcpStream> {
     let tunnels = (DESCRIPTORS - gateway.descriptors() - 8) / 2;
     let tunnels = (0..tunnels).map(|_| tunnel(gateway, destination.address));
@@ -182,8 +182,8 @@ fn without_descriptors_it_rests_and_recovers() {
     assert_eq!(gateway.usage().0, tunnels + 2);
 }
 
-/// Silent clients, of which the process had fewer descriptors than handshakes, held all of them for the whole
-/// of `greeting`: no client was accepted, no destination reached. **Cost**: one connection for each descriptor.
+/// Where the process has fewer descriptors than handshakes, silent clients held all of them for the whole of
+/// `greeting`: nothing else was accepted, and nothing dialled. **Cost**: a connection for each descriptor.
 #[test]
 fn silent_clients_leave_descriptors_to_others() {
     let mut gateway = with_descriptors(DESCRIPTORS, "[timeouts]\ngreeting = \"10m\"\n");

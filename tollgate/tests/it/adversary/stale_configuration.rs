@@ -122,8 +122,8 @@ fn a_socks5_request_is_judged_by_the_configuration_of_its_own_time() {
 }
 
 /// A connection whose credentials are right no more, or that sends none, was refused for each request and
-/// kept for ever; of unknown clients the third refusal in a row is the last. **Cost**: a request each `[timeouts]
-/// keep_alive` for one of the user's places.
+/// kept for ever; of unknown clients the third refusal in a row is the last. **Cost**: a request each
+/// `[timeouts] keep_alive` for one of the user's places.
 #[test]
 fn a_connection_ends_with_its_third_refusal_in_a_row() {
     let origin = Origin::saying(ok("hello"));
