@@ -162,7 +162,7 @@ fn assert_seen(forward: &Forward<'_>, rest: &[u8]) {
 }
 
 /// One of each kind that is answered in its own way.
-const REQUESTS: [&str; 4] = [
+const REQUESTS: [&str; 5] = [
     "GET http://a/ HTTP/1.1\r\nHost: a\r\n\r\n",
     "GET http://a/ HTTP/1.0\r\n\r\n",
     "HEAD http://a/ HTTP/1.1\r\nHost: a\r\n\r\n",

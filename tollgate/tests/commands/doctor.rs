@@ -261,7 +261,7 @@ fn serve_says_in_a_line_what_is_met_first() {
         let quiet = "[[listener]]\naddress = \"127.0.0.1:0\"\n[admin]\naddress = \"127.0.0.1:0\"\n";
         let settings = format!("{quiet}[threads]\nreactors = 1\n[limits]\nconnections = {connections}\n");
         let room = Room::new(&[("tollgate.toml", &settings)]);
-        let mut serve = under(&room, "ulimit -n 2000", "serve");
+        let mut serve = under(&room, "ulimit -n 6000", "serve");
         serve.stdout(Stdio::piped()).stderr(Stdio::null());
         let mut serve = serve.spawn().unwrap();
         let mut lines = BufReader::new(serve.stdout.take().unwrap()).lines().map_while(Result::ok);
@@ -275,7 +275,7 @@ fn serve_says_in_a_line_what_is_met_first() {
         line.unwrap_or_else(|| panic!("{connections} connections: not said"))
     };
     let line = said(9_000);
-    assert!(line.trim_start().starts_with("warning: descriptors (RLIMIT_NOFILE 2000) at "), "{line}");
+    assert!(line.trim_start().starts_with("warning: descriptors (RLIMIT_NOFILE 6000) at "), "{line}");
     assert!(
         line.ends_with("connections of the 9,000 configured: ulimit -n 32768 # systemd: LimitNOFILE=32768"),
         "{line}"
@@ -283,7 +283,7 @@ fn serve_says_in_a_line_what_is_met_first() {
     let line = said(100);
     // Who is not root may lock too little memory for the live table, which is worth a word before that.
     assert!(
-        line.trim_start().starts_with("first limit: descriptors (RLIMIT_NOFILE 2000) at ")
+        line.trim_start().starts_with("first limit: descriptors (RLIMIT_NOFILE 6000) at ")
             || line.contains("RLIMIT_MEMLOCK"),
         "{line}"
     );

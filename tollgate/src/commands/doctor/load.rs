@@ -123,7 +123,8 @@ impl Load {
     }
 
     fn descriptors_once(&self) -> u64 {
-        let for_names = (NAMES_IN_FLIGHT_MAX * SOCKETS_PER_NAME_MAX) as u64;
+        // Each name in flight is that of a connection which is opened.
+        let for_names = self.connections.min(NAMES_IN_FLIGHT_MAX as u64) * SOCKETS_PER_NAME_MAX as u64;
         self.pipes() * DESCRIPTORS_PER_PIPE + self.watched_once() + for_names + DESCRIPTORS_SPARE
     }
 
