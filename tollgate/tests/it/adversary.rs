@@ -6,6 +6,7 @@
 mod admin;
 mod beside;
 mod dials;
+mod footprint;
 mod lingering;
 mod log_flood;
 mod names;

@@ -10,6 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::beside::Over;
+use super::footprint::Footprint;
 use crate::harness::{Gateway, PATIENCE, eventually, patient};
 use crate::peers::{Destination, check_echo, tunnel};
 
@@ -53,7 +54,7 @@ fn slow_connections_do_not_starve_the_probes() {
     let gateway = Gateway::local("");
     let mut live = tunnel(&gateway, destination.address);
     assert!(is_healthy(gateway.admin));
-    let descriptors = gateway.descriptors();
+    let before = Footprint::of(&gateway);
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
         // Whatever fails below, the attackers end.
@@ -61,7 +62,7 @@ fn slow_connections_do_not_starve_the_probes() {
         for _ in 0..ATTACKERS {
             scope.spawn(|| hold(gateway.admin, &is_over));
         }
-        let sockets = || gateway.descriptors().saturating_sub(descriptors);
+        let sockets = || gateway.descriptors().saturating_sub(before.descriptors);
         eventually("every place is taken", || sockets() >= 64);
         let deadline = Instant::now() + PATIENCE;
         let probes = (0..PROBES).take_while(|_| Instant::now() < deadline);
@@ -69,5 +70,5 @@ fn slow_connections_do_not_starve_the_probes() {
         assert!(healthy * 100 >= PROBES * 99, "{healthy} of {PROBES} probes were answered");
         check_echo(&mut live, b"goes on");
     });
-    eventually("what the attack took is given back", || gateway.descriptors() <= descriptors);
+    before.await_return(&gateway);
 }

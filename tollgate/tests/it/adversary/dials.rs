@@ -12,6 +12,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::thread;
 
 use super::beside::Beside;
+use super::footprint::Footprint;
 use crate::harness::{Gateway, eventually};
 use crate::name_server::NameServer;
 use crate::origin::{Origin, ok};
@@ -122,7 +123,7 @@ fn dials_of_one_user_leave_attempts_and_descriptors_to_others() {
     let mut beside = Beside::new(&gateway, &origin, &echo).by_host(|_| "quick.test".into());
     beside.is_served(6);
     gateway.await_metric("tollgate_ledger_records_total", 6.0);
-    let before = gateway.descriptors();
+    let before = Footprint::of(&gateway);
 
     let request = connect_request(&format!("silent.test:{}", blackhole.port));
     let asking: Vec<_> = (0..DIALS)
@@ -143,11 +144,11 @@ fn dials_of_one_user_leave_attempts_and_descriptors_to_others() {
     let late = connect_request(&format!("late.test:{}", blackhole.port));
     assert_eq!(ask(&gateway, &late).1.status, 200);
     assert!(extras().max(most) <= (REACTORS * EXTRAS_MAX / 2) as f64, "half of what there is");
-    let (taken, spare) = (gateway.descriptors() - before, 32);
+    let (taken, spare) = (gateway.descriptors() - before.descriptors, 32);
     assert!(taken <= 2 * DIALS + REACTORS * EXTRAS_MAX / 2 + spare, "{taken}");
 
     drop(asking);
-    eventually("descriptors are back", || gateway.descriptors() <= before);
+    before.await_return(&gateway);
     gateway.await_metric("tollgate_dial_extra_attempts", 0.0);
     assert_eq!(gateway.metric("tollgate_task_panics_total"), Some(0.0));
 }

@@ -7,7 +7,8 @@
 use std::io::Write;
 use std::net::{Ipv4Addr, TcpStream};
 
-use crate::harness::{Gateway, LOCAL_USER, eventually};
+use super::footprint::Footprint;
+use crate::harness::{Gateway, LOCAL_USER};
 use crate::origin::{Origin, ask_once, ok};
 use crate::peers::{connect_from, connect_request, read_answer};
 
@@ -24,7 +25,7 @@ fn refused_connections_of_a_user_linger_within_a_share() {
     let gateway = Gateway::start(&format!("{LOCAL_USER}{user}[threads]\nreactors = 2\n"));
     assert_eq!(ask_once(&gateway, origin.get("/")).status, 200);
     gateway.await_metric("tollgate_ledger_records_total", 1.0);
-    let before = gateway.descriptors();
+    let before = Footprint::of(&gateway);
     let mut most = 0;
     let mut refused: Vec<TcpStream> = Vec::new();
     for number in 0..CONNECTIONS {
@@ -38,7 +39,7 @@ fn refused_connections_of_a_user_linger_within_a_share() {
         }
     }
     // Of two threads 64 each, and some that are on their way.
-    assert!(most < before + 200, "{most} descriptors, {before} before");
+    assert!(most < before.descriptors + 200, "{most} descriptors, {} before", before.descriptors);
     drop(refused);
-    eventually("descriptors are back", || gateway.descriptors() <= before);
+    before.await_return(&gateway);
 }

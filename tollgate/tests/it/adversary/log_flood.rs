@@ -17,7 +17,8 @@ use std::thread;
 
 use serde_json::Value;
 
-use crate::harness::{Gateway, eventually};
+use super::footprint::Footprint;
+use crate::harness::Gateway;
 use crate::peers::{Destination, basic, check_echo, connect_from, connect_request, tunnel};
 
 /// Where no user is known by address.
@@ -99,7 +100,7 @@ fn refusals_without_credentials_displace_no_line_and_are_counted() {
     gateway.await_metric("tollgate_handshakes_active", 0.0);
     gateway.await_metric("tollgate_ledger_records_total", 1.0);
     let denied = gateway.metric("tollgate_denied_total").unwrap();
-    let descriptors = gateway.descriptors();
+    let before = Footprint::of(&gateway);
 
     let is_over = AtomicBool::new(false);
     let (asked, mut had) = thread::scope(|scope| {
@@ -110,7 +111,7 @@ fn refusals_without_credentials_displace_no_line_and_are_counted() {
     });
     assert!(had.len() * 100 >= asked * 99, "{} of {asked} tunnels", had.len());
     gateway.await_metric("tollgate_connections_active", 0.0);
-    eventually("descriptors are back", || gateway.descriptors() <= descriptors);
+    before.await_return(&gateway);
     let denied = gateway.metric("tollgate_denied_total").unwrap() - denied;
     assert!(denied >= REQUESTS as f64, "the attack took place: {denied}");
     assert_eq!(gateway.metric("tollgate_log_dropped_total"), Some(0.0));

@@ -9,6 +9,7 @@ use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, TcpStream};
 
 use super::beside::Beside;
+use super::footprint::Footprint;
 use crate::harness::{Gateway, eventually};
 use crate::name_server::NameServer;
 use crate::origin::{Origin, ok, read_head};
@@ -52,7 +53,7 @@ fn slow_names_of_one_user_leave_room_for_those_of_others() {
     let mut beside = Beside::new(&gateway, &origin, &echo).by_host(|number| format!("n{number}.quick.test"));
     beside.is_served(6);
     gateway.await_metric("tollgate_ledger_records_total", 6.0);
-    let before = gateway.descriptors();
+    let before = Footprint::of(&gateway);
 
     let mut asking: Vec<_> =
         (0..SLOW_NAMES).map(|number| asks_for(&gateway, &format!("n{number}.slow.test"))).collect();
@@ -73,6 +74,6 @@ fn slow_names_of_one_user_leave_room_for_those_of_others() {
 
     server.speak();
     drop(asking);
-    eventually("descriptors are back", || gateway.descriptors() <= before);
+    before.await_return(&gateway);
     assert_eq!(gateway.metric("tollgate_task_panics_total"), Some(0.0));
 }

@@ -14,6 +14,7 @@ use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use rustix::net::{AddressFamily, SocketType, sockopt};
 
 use super::beside::Beside;
+use super::footprint::Footprint;
 use crate::harness::{Gateway, LOCAL_USER, eventually, patient};
 use crate::origin::{Origin, ok, read_head, request_to};
 use crate::peers::{Destination, connect_from, connect_request};
@@ -183,7 +184,7 @@ fn what_a_receiver_has_not_taken_counts_against_its_user_until_it_has() {
     let mut beside = Beside::new(&gateway, &origin, &echo);
     beside.is_served(10);
     eventually("the ledger has its files open", || gateway.usage().0 > 0);
-    let (descriptors, memory) = (gateway.descriptors(), gateway.memory_bytes());
+    let before = Footprint::of(&gateway);
     let mut attack = Attack { gateway: &gateway, beside, held: Vec::new() };
 
     end_tunnels(&mut attack);
@@ -191,6 +192,5 @@ fn what_a_receiver_has_not_taken_counts_against_its_user_until_it_has() {
     take_no_upload(&mut attack);
 
     drop(attack);
-    eventually("descriptors are back", || gateway.descriptors() <= descriptors);
-    assert!(gateway.memory_bytes() < memory + (16 << 20));
+    before.await_return(&gateway);
 }

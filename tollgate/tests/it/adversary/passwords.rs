@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 
 use super::beside::Over;
+use super::footprint::Footprint;
 use crate::harness::{Gateway, Room, eventually};
 use crate::peers::{
     Destination, basic, check_echo, connect_from, read_answer, read_exactly, read_reply, socks_request,
@@ -203,7 +204,7 @@ fn hashes_for_many_strangers_leave_room_for_who_is_known() {
     let target = destination.address.to_string();
     let bob = |_: u32| ask_http(&gateway, STRANGER, Some(("bob", "correct horse")), &target).1;
     assert_eq!(bob(0), 200);
-    let (descriptors, memory) = (gateway.descriptors(), gateway.memory_bytes());
+    let before = Footprint::of(&gateway).with_spare(8);
 
     let (is_over, addresses, refused) = (AtomicBool::new(false), AtomicU32::new(0), AtomicU32::new(0));
     let attack = || {
@@ -222,8 +223,7 @@ fn hashes_for_many_strangers_leave_room_for_who_is_known() {
         assert_eq!(statuses, [200; LOG_INS as usize]);
     });
     // The ledger opens some files of its own meanwhile.
-    eventually("descriptors are back", || gateway.descriptors() < descriptors + 8);
-    eventually("memory is back", || gateway.memory_bytes() < memory + (4 << 20));
+    before.await_return(&gateway);
 }
 
 /// Four strangers, each with a dozen wrong passwords under way, filled the room that strangers have in the
@@ -244,7 +244,7 @@ fn first_log_ins_pass_strangers_at_a_few_addresses() {
     // The first hash takes memory that is kept.
     let (_, status) = ask_http(&gateway, TRUSTED, Some(("u0", "open sesame")), &target);
     assert_eq!(status, 200);
-    let (descriptors, memory) = (gateway.descriptors(), gateway.memory_bytes());
+    let before = Footprint::of(&gateway).with_spare(8);
 
     let (is_over, guesses, refused) = (AtomicBool::new(false), AtomicU32::new(0), AtomicU32::new(0));
     let attack = &|source: Ipv4Addr| {
@@ -269,6 +269,5 @@ fn first_log_ins_pass_strangers_at_a_few_addresses() {
         assert_eq!(statuses, [200; LOG_INS as usize - 1]);
     });
     // The ledger opens some files of its own meanwhile.
-    eventually("descriptors are back", || gateway.descriptors() < descriptors + 8);
-    eventually("memory is back", || gateway.memory_bytes() < memory + (4 << 20));
+    before.await_return(&gateway);
 }

@@ -11,7 +11,8 @@ use std::io::Write;
 use std::net::{Ipv4Addr, TcpStream};
 
 use super::beside::Beside;
-use crate::harness::{Gateway, LOCAL_USER, eventually};
+use super::footprint::Footprint;
+use crate::harness::{Gateway, LOCAL_USER};
 use crate::origin::{Origin, exchange, ok, request_to};
 use crate::peers::{Destination, connect_from, connect_request, read_answer};
 
@@ -48,7 +49,7 @@ fn a_user_with_one_connection_cannot_keep_the_places_of_all() {
     beside.is_served(6);
     // The ledger opens its file of the month with the first record.
     gateway.await_metric("tollgate_ledger_records_total", 6.0);
-    let before = gateway.descriptors();
+    let before = Footprint::of(&gateway);
 
     let idle: Vec<_> = (0..CROWD).map(|_| kept(&gateway, &origin.get("/"), 200)).collect();
     beside.is_served(100);
@@ -72,7 +73,7 @@ fn a_user_with_one_connection_cannot_keep_the_places_of_all() {
     beside.is_served(100);
 
     drop((idle, forbidden, tunnel, refused, dribbling));
-    eventually("descriptors are back", || gateway.descriptors() <= before);
+    before.await_return(&gateway);
     assert_eq!(gateway.metric("tollgate_task_panics_total"), Some(0.0));
 }
 

@@ -8,6 +8,7 @@
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, TcpStream};
 
+use super::footprint::Footprint;
 use crate::harness::{Gateway, LOCAL_USER};
 use crate::name_server::NameServer;
 use crate::peers::{
@@ -86,7 +87,7 @@ fn a_denied_name_never_reaches_a_name_server() {
     };
     tunnelled += served(0);
     gateway.await_metric("tollgate_connections_active", 0.0);
-    let (descriptors, memory) = (gateway.descriptors(), gateway.memory_bytes());
+    let before = Footprint::of(&gateway).with_spare(16);
     for round in 1..=ROUNDS {
         let name = format!("secret{round}.attacker.test");
         assert_eq!(connect(&gateway, ATTACKER, &format!("{name}:443")).1, 403);
@@ -101,8 +102,7 @@ fn a_denied_name_never_reaches_a_name_server() {
     gateway.await_metric("tollgate_connections_active", 0.0);
     gateway.await_metric("tollgate_handshakes_active", 0.0);
     // A thread's first flow may open what it keeps from then on.
-    assert!(gateway.descriptors() <= descriptors + 16, "{} and then {descriptors}", gateway.descriptors());
-    assert!(gateway.memory_bytes() <= memory + (8 << 20), "{} and then {memory}", gateway.memory_bytes());
+    before.await_return(&gateway);
 }
 
 /// The servers of an allowed name can have it lead anywhere: also to addresses that a set opens to its own

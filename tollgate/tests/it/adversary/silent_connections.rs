@@ -11,7 +11,8 @@ use std::io::Write;
 use std::net::{Ipv4Addr, TcpStream};
 
 use super::beside::Beside;
-use crate::harness::{Gateway, LOCAL_USER, eventually};
+use super::footprint::Footprint;
+use crate::harness::{Gateway, LOCAL_USER};
 use crate::origin::{Origin, exchange, ok};
 use crate::peers::{
     Destination, check_echo, connect_from, connect_request, read_answer, read_exactly, read_reply,
@@ -42,7 +43,7 @@ fn attack(attackers: usize, open: impl Fn(&Gateway, usize) -> TcpStream) {
     let mut beside = Beside::new(&gateway, &origin, &echo);
     beside.is_served(3);
     gateway.await_metric("tollgate_ledger_records_total", 3.0);
-    let before = gateway.descriptors();
+    let before = Footprint::of(&gateway);
     let mut open_ones = Vec::new();
     for number in 0..attackers {
         open_ones.push(open(&gateway, number));
@@ -53,10 +54,10 @@ fn attack(attackers: usize, open: impl Fn(&Gateway, usize) -> TcpStream) {
     beside.is_served(100);
     // The user's kept connection and its destination's are the gateway's too.
     let held = gateway.descriptors();
-    assert!(held <= before + HANDSHAKES + 2, "{held} descriptors, {before} before");
+    assert!(held <= before.descriptors + HANDSHAKES + 2, "{held} descriptors, {} before", before.descriptors);
     drop(open_ones);
     drop(beside);
-    eventually("descriptors are back", || gateway.descriptors() <= before);
+    before.await_return(&gateway);
     assert_eq!(gateway.metric("tollgate_task_panics_total"), Some(0.0));
 }
 

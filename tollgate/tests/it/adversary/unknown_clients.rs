@@ -11,7 +11,8 @@
 use std::io::Write;
 use std::net::TcpStream;
 
-use crate::harness::{Gateway, Room, eventually};
+use super::footprint::Footprint;
+use crate::harness::{Gateway, Room};
 use crate::origin::{Origin, ask_once, exchange, ok, read_answer_to};
 use crate::peers::{Destination, basic, check_echo, check_ended, connect_request};
 
@@ -54,7 +55,7 @@ fn refused_clients_that_begin_another_request_hold_no_place() {
     tally.ask(&gateway, &known, 1);
     gateway.await_metric("tollgate_ledger_records_total", 1.0);
     gateway.await_metric("tollgate_sessions_resting", 0.0);
-    let before = gateway.descriptors();
+    let before = Footprint::of(&gateway);
     let refused_with_byte = |stream: &mut TcpStream| {
         assert_eq!(exchange(stream, origin.get("/")).status, 407);
         stream.write_all(b"G").unwrap();
@@ -66,7 +67,7 @@ fn refused_clients_that_begin_another_request_hold_no_place() {
     }
     tally.check();
     gateway.await_metric("tollgate_ledger_records_total", f64::from(tally.asked));
-    eventually("descriptors are back", || gateway.descriptors() <= before);
+    before.await_return(&gateway);
 }
 
 /// The attack from inside: a user's connections that wait for a next request made room for others, but for
