@@ -6,6 +6,7 @@
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::report::{Diagnostic, Report, Source};
@@ -20,6 +21,9 @@ const FILE_BYTES_MAX: u64 = 64 << 20;
 
 /// Longest user file in bytes.
 const USER_FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// The bit of a mode by which accounts other than the owner's and the group's may write (inode(7)).
+const WRITE_BY_OTHERS: u32 = 0o002;
 
 const _: () = assert!(USER_FILE_BYTES_MAX <= FILE_BYTES_MAX);
 
@@ -59,6 +63,7 @@ pub(super) fn gather(given: &Given, default_data: &Path, report: &mut Report) ->
         }
     }
     gathered.read_users(given.draft.as_ref(), report);
+    gathered.check_writers(report);
     gathered
 }
 
@@ -101,6 +106,24 @@ impl Gathered {
                     self.has_all_users = false;
                     report.error(unreadable(&path, &error));
                 }
+            }
+        }
+    }
+
+    /// Warns of files, and of the directory of user files, that every account of the machine may write: what
+    /// they say is admitted.
+    fn check_writers(&self, report: &mut Report) {
+        let main = match &self.origin {
+            Origin::File(path) => Some(path),
+            Origin::Embedded => None,
+        };
+        let users = self.users.iter().map(|(_, path, _)| path);
+        for path in main.into_iter().chain([&self.users_directory]).chain(users) {
+            // What cannot be looked at was reported by its reader, or is not there.
+            if fs::metadata(path).is_ok_and(|metadata| metadata.mode() & WRITE_BY_OTHERS != 0) {
+                let title = format!("every account of this machine may write {}", path.display());
+                let help = format!("chmod o-w {}", path.display());
+                report.warning(Diagnostic::general(title).help(help));
             }
         }
     }

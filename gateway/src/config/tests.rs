@@ -264,6 +264,24 @@ fn what_can_hardly_be_meant_is_a_warning() {
 }
 
 #[test]
+fn what_every_account_may_write_is_a_warning() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let user = "from = [\"10.0.0.0/8\"]\nallow = [\"a.example\"]";
+    let files = Files::new(&[("tollgate.toml", ""), ("users.d/me.toml", user)]);
+    let warnings = || files.load().warnings.iter().map(|warning| warning.message).collect::<Vec<_>>();
+    let set_mode = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    for (path, narrow) in [("tollgate.toml", 0o664), ("users.d", 0o775), ("users.d/me.toml", 0o600)] {
+        let path = files.path(path);
+        set_mode(&path, narrow);
+        assert!(warnings().is_empty(), "{:?}", warnings());
+        set_mode(&path, narrow | 0o002);
+        assert_eq!(warnings(), [format!("every account of this machine may write {}", path.display())]);
+        set_mode(&path, narrow);
+    }
+}
+
+#[test]
 fn one_user_of_several_who_may_take_all_connections_is_a_warning() {
     let check = |text: &str, expected: &[&str]| {
         let text = format!("[limits]\nconnections = 10\nconnections_per_user = 9\n{text}");

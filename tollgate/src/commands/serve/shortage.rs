@@ -25,10 +25,16 @@ pub(super) fn tell(gateway: &Gateway, told: &mut Told, voice: &Voice) {
     let (stats, log) = (gateway.stats(), gateway.log());
     match (told.shortage, stats.shortage(clock::monotonic())) {
         (None, Some(shortage)) => {
-            let (limit, text) = (sys::limits::descriptors().0, format!("{shortage}: new connections wait"));
-            let fields = [("limit", limit.into()), ("remedy", Value::Text(remedy(shortage)))];
+            let text = format!("{shortage}: new connections wait");
+            let mut fields = vec![("remedy", Value::Text(remedy(shortage)))];
+            let mut said = text.clone();
+            if shortage == Shortage::Descriptors {
+                let limit = sys::limits::descriptors().0;
+                fields.insert(0, ("limit", limit.into()));
+                said += &format!(" (limit of descriptors: {limit})");
+            }
             log.say(Level::Error, &text, &fields);
-            voice.say(format!("{text} (limit of descriptors: {limit}): {}", remedy(shortage)));
+            voice.say(format!("{said}: {}", remedy(shortage)));
             told.shortage = Some(shortage);
         }
         (Some(shortage), None) => {
