@@ -5,7 +5,6 @@
 //! (`connection`, `session`), and how it is refused (`client/denial.rs`).
 
 mod denial;
-mod lingering;
 mod speaks;
 
 use std::net::{IpAddr, SocketAddr};
@@ -23,7 +22,6 @@ use sys::clock::{self, Nanos, WallNanos};
 use sys::socket::Socket;
 use zeroize::Zeroize;
 
-pub(crate) use self::lingering::Lingering;
 pub(crate) use self::speaks::Speaks;
 
 use crate::auth::AuthError;

@@ -13,7 +13,7 @@ use engine::reactor::Reactor;
 use sys::clock::WallNanos;
 
 use crate::auth::Authenticator;
-use crate::client::{Client, Lingering};
+use crate::client::Client;
 use crate::closing::Closing;
 use crate::connection::Known;
 use crate::date::HttpDate;
@@ -55,7 +55,9 @@ pub(crate) struct Local {
     pub(crate) known: RefCell<VecDeque<Known>>,
     /// Tunnels whose relay has not begun.
     pub(crate) opening: Opening,
-    pub(crate) lingering: Lingering,
+    /// Connections of known clients that are read on behind their last answer, so that the close is no reset
+    /// that takes the answer away. Nothing else bounds these: their requests gave back all that they held.
+    pub(crate) lingering: Stock,
     pub(crate) closing: Rc<Closing>,
     pub(crate) resting: RefCell<Resting>,
 }

@@ -21,7 +21,6 @@ use sys::socket::ListenOptions;
 
 use crate::auth::{AuthShared, Authenticator};
 use crate::budget::Budget;
-use crate::client::Lingering;
 use crate::closing::Closing;
 use crate::config::{Config, Listener};
 use crate::connection;
@@ -30,7 +29,7 @@ use crate::handshakes::{Handshakes, affordable, places_of_a_thread};
 use crate::jobs;
 use crate::limits::{
     CLOSES_PER_SECOND_MAX, EXCHANGES_PER_THREAD_MAX, EXTRA_ATTEMPTS_PER_THREAD_MAX, FLOWS_PER_THREAD_MAX,
-    QUEUE_STALL_MAX, SCRATCH_BYTES, STALL_SECONDS_MAX,
+    LINGERING_PER_THREAD_MAX, QUEUE_STALL_MAX, SCRATCH_BYTES, STALL_SECONDS_MAX,
 };
 use crate::local::{FlowIds, Local, Phase};
 use crate::log::{Level, Log, LogInlet, Value};
@@ -331,7 +330,7 @@ fn build(parts: Parts) -> io::Result<impl FnOnce()> {
         handshakes: Handshakes::new(parts.handshakes_max).into(),
         known: Default::default(),
         opening: Default::default(),
-        lingering: Lingering::new(),
+        lingering: Stock::new(LINGERING_PER_THREAD_MAX),
         resting: Resting::new(&reactor, &closing).into(),
         closing,
         reactor,
