@@ -8,7 +8,7 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
-use policy::{AddressClass, Remedy, UserIndex, Verdict};
+use policy::{AddressClass, Policy, Remedy, UserIndex, Verdict};
 use proto::target::{Host, Target};
 use tokio::time::timeout;
 
@@ -16,6 +16,7 @@ use crate::auth::AuthError;
 use crate::config::Config;
 use crate::jobs;
 use crate::judgement::Judgement;
+use crate::own::leads_back;
 use crate::refusal::Refusal;
 use crate::resolve::{Answer, DNS_GRACE, ResolveError, ResolveSettings, Resolver};
 
@@ -121,12 +122,17 @@ fn explain_by(
         Err(refusal) => denied(&judgement, refusal, found.first().copied()),
         Ok(candidates) => {
             let (_, verdict) = candidates.first;
+            let dials = elsewhere(&config.policy, candidates.dial_order())?;
+            if dials.is_empty() {
+                let denied = denied(&judgement, Refusal::own_address(), found.first().copied());
+                return Ok(Explanation { found: Some(Ok(found)), addresses, ..denied });
+            }
             let outcome = Outcome {
                 allowed: true,
                 code: verdict.reason.code(),
                 reason: verdict.reason.to_string(),
                 rule: verdict.rule.map(|rule| config.policy.rule_text(rule).to_owned()),
-                dials: candidates.dial_order(),
+                dials,
             };
             Explanation { found: None, addresses: Vec::new(), outcome, remedy: None }
         }
@@ -146,6 +152,17 @@ fn denied(judgement: &Judgement<'_>, refusal: Refusal, address: Option<IpAddr>) 
         dials: Vec::new(),
     };
     Explanation { found: None, addresses: Vec::new(), outcome, remedy }
+}
+
+/// Those of `dials` that do not lead back to the gateway: a connection to one that does is refused once it
+/// stands.
+fn elsewhere(policy: &Policy, dials: Vec<SocketAddr>) -> io::Result<Vec<SocketAddr>> {
+    let kept = |address| match leads_back(policy, address) {
+        Ok(true) => None,
+        Ok(false) => Some(Ok(address)),
+        Err(error) => Some(Err(error)),
+    };
+    dials.into_iter().filter_map(kept).collect()
 }
 
 /// Asks the resolver of the configuration, as a connection would.

@@ -12,7 +12,7 @@
 use std::io;
 use std::net::SocketAddr;
 
-use policy::AddressClass;
+use policy::{AddressClass, Policy};
 
 use crate::dial::DialError;
 use crate::local::Local;
@@ -23,15 +23,18 @@ use crate::local::Local;
 /// # Errors
 /// [`DialError::OwnAddress`], or why the kernel does not say.
 pub(crate) fn refuse(local: &Local, address: SocketAddr) -> Result<(), DialError> {
-    match leads_back(local, address)? {
+    match leads_back(&local.snapshot.borrow().config.policy, address)? {
         true => Err(DialError::OwnAddress),
         false => Ok(()),
     }
 }
 
-fn leads_back(local: &Local, address: SocketAddr) -> io::Result<bool> {
-    let snapshot = local.snapshot.borrow();
-    let (policy, ip, port) = (&snapshot.config.policy, address.ip(), address.port());
+/// Whether a connection to `address` reaches a listener that `policy` knows as the gateway's own.
+///
+/// # Errors
+/// Why the kernel does not say.
+pub(crate) fn leads_back(policy: &Policy, address: SocketAddr) -> io::Result<bool> {
+    let (ip, port) = (address.ip(), address.port());
     if policy.address_class(ip, port) == AddressClass::Ours {
         return Ok(true);
     }

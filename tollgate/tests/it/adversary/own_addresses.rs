@@ -62,9 +62,11 @@ fn addresses_that_are_added_later_are_ours() {
     }
     ip("link set lo up");
     let user = LOCAL_USER.replace("allow = [", "allow = [\"10.0.0.0/8\", \"[fd00::]/8\", ");
-    let everywhere = "[[listener]]\naddress = \"0.0.0.0:0\"\n[[listener]]\naddress = \"[::]:0\"\n";
+    // `explain` does not know a port that the kernel chose, and the test is alone with those of its network.
+    let addresses = ["0.0.0.0:0", "[::]:0", "0.0.0.0:4128"];
+    let everywhere = addresses.map(|address| format!("[[listener]]\naddress = \"{address}\"\n")).concat();
     let gateway = Gateway::start(&format!("{user}{everywhere}"));
-    let [_, v4, v6] = gateway.listeners[..] else { panic!("{:?}", gateway.listeners) };
+    let [_, v4, v6, _] = gateway.listeners[..] else { panic!("{:?}", gateway.listeners) };
     ip("addr add 10.77.0.1/24 dev lo");
     // Linux leaves for a secondary address from the primary one: the two ends of the socket differ.
     ip("addr add 10.77.0.2/24 dev lo");
@@ -73,6 +75,9 @@ fn addresses_that_are_added_later_are_ours() {
     ip("addr add fd00:77::1/128 dev lo nodad");
     for address in ["10.77.0.1", "10.77.0.2", "10.78.0.9"] {
         check_led_back(&gateway, SocketAddr::new(address.parse().unwrap(), v4.port()));
+        let decision =
+            &gateway.explained(&format!("explain --json --user me --to {address}:4128"))["decision"];
+        assert_eq!(decision["code"], "own_address", "{address}: {decision:#}");
         // What else listens on this machine is no part of the gateway.
         let destination = TcpListener::bind((address, 0)).unwrap();
         let to = destination.local_addr().unwrap();
