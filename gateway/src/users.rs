@@ -137,6 +137,26 @@ pub fn path_of(users_directory: &Path, name: &UserName) -> PathBuf {
     users_directory.join(format!("{name}.toml"))
 }
 
+/// The right to change the files of a directory, until it is dropped: what was read meanwhile still holds when
+/// a file is written.
+#[derive(Debug)]
+pub struct UsersLock {
+    /// None where the file system has no locks.
+    _directory: Option<File>,
+}
+
+/// Waits until no other command changes the user files of `users_directory`, which is made (mode 0700) if
+/// there is none. An editor takes no such lock.
+///
+/// # Errors
+/// The directory cannot be made or opened.
+pub fn lock(users_directory: &Path) -> io::Result<UsersLock> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(users_directory)?;
+    let directory = File::open(users_directory)?;
+    // NFS locks no directories; there `replace` alone tells of another change.
+    Ok(UsersLock { _directory: directory.lock().is_ok().then_some(directory) })
+}
+
 /// Makes a user's file, and its directory (mode 0700) if there is none.
 ///
 /// # Errors
@@ -152,11 +172,25 @@ pub fn create(users_directory: &Path, name: &UserName, text: &str) -> io::Result
     Ok(path)
 }
 
-/// Puts a new text in the place of a user's file.
+/// Puts a new text in the place of a user's file, or of the file that a symbolic link leads to.
 ///
 /// # Errors
-/// Whatever the file system says; the old file stands then.
-pub fn replace(path: &Path, text: &str) -> io::Result<()> {
+/// [`io::ErrorKind::ResourceBusy`] if the file does not say `before` any more; whatever else the file system
+/// says. The file stands as it is then.
+pub fn replace(path: &Path, before: &str, text: &str) -> io::Result<()> {
+    // A link stays one: what it leads to may be another gateway's file, too.
+    let path = fs::canonicalize(path)?;
+    write_whole(&path, text, |temporary| {
+        if fs::read_to_string(&path)? != before {
+            let changed = "it was changed meanwhile, and stays as it is: try again";
+            return Err(io::Error::new(io::ErrorKind::ResourceBusy, changed));
+        }
+        fs::rename(temporary, &path)
+    })
+}
+
+/// Writes a file, whatever was in its place.
+fn put(path: &Path, text: &str) -> io::Result<()> {
     write_whole(path, text, |temporary| fs::rename(temporary, path))
 }
 
@@ -302,11 +336,20 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
         assert_eq!(fs::read_to_string(&path).unwrap(), "a = 1\n");
 
-        replace(&path, "a = 3\n").unwrap();
+        replace(&path, "a = 1\n", "a = 3\n").unwrap();
+        let late = replace(&path, "a = 1\n", "a = 4\n").unwrap_err();
+        assert_eq!(late.kind(), io::ErrorKind::ResourceBusy);
         assert_eq!(fs::read_to_string(&path).unwrap(), "a = 3\n");
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         // Neither success nor failure leaves anything behind.
         assert_eq!(fs::read_dir(&users).unwrap().count(), 1);
+
+        let link = users.join("link.toml");
+        std::os::unix::fs::symlink("ci.toml", &link).unwrap();
+        replace(&link, "a = 3\n", "a = 5\n").unwrap();
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert_eq!(fs::read_to_string(&path).unwrap(), "a = 5\n");
+        fs::remove_file(link).unwrap();
 
         remove(&path).unwrap();
         assert_eq!(fs::read_dir(&users).unwrap().count(), 0);

@@ -11,7 +11,7 @@ use thiserror::Error;
 use zeroize::Zeroizing;
 
 use super::{
-    Credential, CredentialError, PasswordHash, UserFile, UserName, create, generate_password, quoted, replace,
+    Credential, CredentialError, PasswordHash, UserFile, UserName, create, generate_password, put, quoted,
 };
 use crate::config::{Config, ConfigErrors, FIRST_USER, Given, Origin};
 
@@ -47,7 +47,7 @@ impl FirstUser {
             Zeroizing::new(quoted(&login)).as_str()
         ));
         let path = directory.join(PASSWORD_FILE);
-        replace(&path, &text)?;
+        put(&path, &text)?;
         Ok(path)
     }
 }

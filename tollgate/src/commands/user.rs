@@ -15,7 +15,7 @@ use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
 use gateway::config::{Config, ConfigErrors, Given, Ingress, Origin, User};
 use gateway::users::{
-    self, Credential, Edit, PASSWORD_BYTES_MAX, PasswordHash, TokenHash, UserFile, UserName,
+    self, Credential, Edit, PASSWORD_BYTES_MAX, PasswordHash, TokenHash, UserFile, UserName, UsersLock,
 };
 use ipnet::IpNet;
 use policy::rules::Rule;
@@ -135,6 +135,7 @@ fn add(context: &Context, options: &AddOptions) -> anyhow::Result<()> {
         connections: options.connections,
     };
     let path = users::path_of(&config.users_directory, name);
+    let _lock = lock(&config)?;
     check_draft(given, &path, Some(file.to_toml()))?;
     users::create(&config.users_directory, name, &file.to_toml())
         .with_context(|| format!("cannot write {}", path.display()))?;
@@ -170,7 +171,7 @@ fn passwd(
         return Ok(print(&lines)?);
     };
     let other = if key == "password" { "token" } else { "password" };
-    change(given, path, &[Edit::Remove(other), Edit::Set(key, &hash)])?;
+    change(given, &config, path, &[Edit::Remove(other), Edit::Set(key, &hash)])?;
     tell(&config, name, path, Some(&secret), json)?;
     Ok(())
 }
@@ -179,7 +180,7 @@ fn disable(context: &Context, name: &UserName) -> anyhow::Result<()> {
     let given = context.given()?;
     let config = Config::load(&given)?;
     let path = file_of(&config, name, "write `disabled = true` there")?;
-    change(given, path, &[Edit::Set("disabled", "true")])?;
+    change(given, &config, path, &[Edit::Set("disabled", "true")])?;
     let text = format!("user {name} is disabled, in {}\n{PICKED_UP}", path.display());
     Ok(print(&text)?)
 }
@@ -188,7 +189,7 @@ fn enable(context: &Context, name: &UserName) -> anyhow::Result<()> {
     let given = context.given()?;
     let config = Config::load(&given)?;
     let path = file_of(&config, name, "remove `disabled = true` there")?;
-    change(given, path, &[Edit::Remove("disabled")])?;
+    change(given, &config, path, &[Edit::Remove("disabled")])?;
     let text = format!("user {name} is enabled, in {}\n{PICKED_UP}", path.display());
     Ok(print(&text)?)
 }
@@ -203,10 +204,12 @@ fn remove(context: &Context, name: &UserName, consent: &Consent) -> anyhow::Resu
          (`tollgate user disable {name}` keeps them)",
         path.display()
     ))?;
+    let _lock = lock(&config)?;
     users::remove(path).with_context(|| format!("cannot remove {}", path.display()))?;
     let text = format!(
         "user {name} is removed\n\
-         The ledger keeps what {name} used; another user of this name would go on with it.\n{PICKED_UP}"
+         The ledger keeps what {name} used; another user of this name would go on with it, and until the\n\
+         gateway has reloaded, with what {name} has open.\n{PICKED_UP}"
     );
     Ok(print(&text)?)
 }
@@ -280,12 +283,20 @@ fn file_of<'a>(config: &'a Config, name: &UserName, instead: &str) -> anyhow::Re
     file.with_context(|| format!("user `{name}` stands in {}: {instead}", place_of(config, user)))
 }
 
+/// Waits for other commands that change users: two that read, check and write at the same time would each undo
+/// what the other did, and say that it is done.
+fn lock(config: &Config) -> anyhow::Result<UsersLock> {
+    let directory = &config.users_directory;
+    users::lock(directory).with_context(|| format!("cannot open {}", directory.display()))
+}
+
 /// Edits a user file, if the configuration is right with the edit.
-fn change(given: Given, path: &Path, edits: &[Edit<'_>]) -> anyhow::Result<()> {
-    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    let text = users::edited(&text, edits)?;
+fn change(given: Given, config: &Config, path: &Path, edits: &[Edit<'_>]) -> anyhow::Result<()> {
+    let _lock = lock(config)?;
+    let before = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let text = users::edited(&before, edits)?;
     check_draft(given, path, Some(text.clone()))?;
-    users::replace(path, &text).with_context(|| format!("cannot write {}", path.display()))
+    users::replace(path, &before, &text).with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// The configuration was right before, so what is wrong now is the command's doing: exit code 1, not 78.

@@ -1,6 +1,9 @@
 //! `tollgate user`.
 
 use std::fs;
+use std::process::Stdio;
+use std::thread;
+use std::time::Duration;
 
 use gateway::users::{PasswordHash, TokenHash};
 
@@ -275,4 +278,44 @@ ann   disabled                     1000  a.example, b.example, c.example and 1 m
     assert_eq!(users[0]["from"], serde_json::json!(["10.0.0.0/8"]));
     assert_eq!((&users[0]["disabled"], &users[1]["disabled"]), (&false.into(), &true.into()));
     assert!(!users.to_string().contains("argon2"), "hashes are not listed");
+}
+
+/// Two commands that read, checked and wrote at the same time each undid what the other did, and both said
+/// that it was done: a password that had leaked was valid again.
+#[test]
+fn commands_that_change_users_wait_for_each_other() {
+    let room = Room::new(&[("tollgate.toml", ""), ("users.d/ci.toml", "allow = [\"a.example\"]\n")]);
+    let lock = fs::File::open(room.path("users.d")).unwrap();
+    lock.lock().unwrap();
+    let waits = |id: u32| {
+        // A lock that is waited for: "NUMBER: -> FLOCK ADVISORY WRITE PROCESS ..." (proc(5)).
+        let locks = fs::read_to_string("/proc/locks").unwrap();
+        let id = id.to_string();
+        locks.lines().any(|line| line.contains("->") && line.split_whitespace().any(|field| field == id))
+    };
+    for command in ["user disable ci", "user passwd ci", "user remove ci --yes"] {
+        let mut child = room.command(command).stdout(Stdio::null()).spawn().unwrap();
+        while !waits(child.id()) {
+            assert!(child.try_wait().unwrap().is_none(), "{command} did not wait");
+            thread::sleep(Duration::from_millis(1));
+        }
+        // What the other one wrote meanwhile.
+        let text = format!("# before {command}\n{}", room.read("users.d/ci.toml"));
+        fs::write(room.path("users.d/ci.toml"), &text).unwrap();
+        lock.unlock().unwrap();
+        assert!(child.wait().unwrap().success());
+        lock.lock().unwrap();
+        if !command.contains("remove") {
+            assert!(room.read("users.d/ci.toml").starts_with(&text[..text.find('\n').unwrap()]));
+        }
+    }
+    let run = |command: &str| room.command(command).stdout(Stdio::null()).spawn().unwrap();
+    let mut added = run("user add ci --from 10.0.0.0/8 --allow a.example");
+    while !waits(added.id()) {
+        thread::sleep(Duration::from_millis(1));
+    }
+    assert!(!room.path("users.d/ci.toml").exists());
+    lock.unlock().unwrap();
+    assert!(added.wait().unwrap().success());
+    assert!(room.path("users.d/ci.toml").exists());
 }
