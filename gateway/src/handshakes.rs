@@ -6,7 +6,7 @@
 //! taken and another connection comes, the sources that hold most lose their oldest handshakes, until all
 //! that hold more than the rest hold the same. So a client that sends its request at once meets no handshake
 //! that can keep it out: it is the youngest, and ends last. One whose credentials are being checked ends only
-//! where the largest sources have no other. Leaves out: the tasks, which end themselves when they are told
+//! where the largest sources have no other, as long as a quarter of the places or fewer have such. Leaves out: the tasks, which end themselves when they are told
 //! (`connection`).
 //!
 //! Cutting down the largest is what fq_codel does with packets where its queue is full, in batches for the
@@ -32,6 +32,10 @@ use crate::limits::{
 use crate::local::Local;
 use crate::stats::Denied;
 use crate::throttle::network;
+
+/// Of so many handshakes one may have its credentials checked and be spared for that. Where more have, wrong
+/// credentials would hold all places, and the one handshake that is no check be the next to end.
+const CHECKED_PART: usize = 4;
 
 /// See the file's header.
 pub(crate) struct Handshakes {
@@ -135,7 +139,9 @@ impl Handshakes {
             return;
         }
         let count = (self.places / 16).clamp(1, DISPLACED_AT_ONCE_MAX);
-        if self.end_oldest(count, |handshake| !handshake.is_checked.get()) == 0 {
+        let checked = self.all.values().filter(|handshake| handshake.is_checked.get()).count();
+        let spares_checked = checked <= self.places.div_ceil(CHECKED_PART);
+        if self.end_oldest(count, |handshake| !spares_checked || !handshake.is_checked.get()) == 0 {
             self.end_oldest(1, |_| true);
         }
     }
@@ -325,14 +331,25 @@ mod tests {
 
     #[test]
     fn a_client_whose_credentials_are_checked_ends_last() {
-        let (mut handshakes, entered) = filled(3, &[1, 1, 1]);
-        entered[0].is_checked.set(true);
-        entered[1].is_checked.set(true);
-        for (left, expected) in [(2, vec![2]), (0, vec![0, 2])] {
+        let (mut handshakes, entered) = filled(8, &[1; 8]);
+        (0..2).for_each(|at| entered[at].is_checked.set(true));
+        let mut expected = Vec::new();
+        for next in [2_u8, 3, 4, 5, 6, 7, 0] {
+            expected.push(usize::from(next));
             handshakes.displace();
-            assert_eq!(ended(&entered), expected);
-            handshakes.leave(left);
+            let mut ended = ended(&entered);
+            ended.sort_by_key(|at| (*at == 0, *at));
+            assert_eq!(ended, expected);
+            handshakes.leave(next.into());
         }
+    }
+
+    #[test]
+    fn many_checks_do_not_have_the_youngest_end() {
+        let (mut handshakes, entered) = filled(8, &[1, 2, 3, 4, 5, 6, 7, 8]);
+        (0..7).for_each(|at| entered[at].is_checked.set(true));
+        handshakes.displace();
+        assert_eq!(ended(&entered), [0]);
     }
 
     #[test]

@@ -10,9 +10,10 @@ use std::thread;
 
 use super::beside::Over;
 use super::footprint::Footprint;
-use crate::harness::{Gateway, Room, eventually};
+use crate::harness::{Gateway, LOCAL_USER, Room, eventually};
 use crate::peers::{
-    Destination, basic, check_echo, connect_from, read_answer, read_exactly, read_reply, socks_request,
+    Destination, basic, check_echo, connect_from, connect_request, read_answer, read_exactly, read_reply,
+    socks_request, tunnel,
 };
 
 /// An address of no user.
@@ -270,4 +271,39 @@ fn first_log_ins_pass_strangers_at_a_few_addresses() {
     });
     // The ledger opens some files of its own meanwhile.
     before.await_return(&gateway);
+}
+
+/// Handshakes whose credentials were being checked did not end for those that came. Wrong credentials from as
+/// many sources as there are places kept all of them, and each connection that came ended the one that was not
+/// being checked: a client that had not sent its request yet. **Cost**: 200 connections a second.
+#[test]
+fn wrong_passwords_in_all_handshakes_keep_nobody_out() {
+    const HANDSHAKES: u32 = 16;
+    const ROUNDS: u32 = 20;
+
+    let limits = format!("{LOCAL_USER}[limits]\nhandshakes = {HANDSHAKES}\n[threads]\nreactors = 1\n");
+    let room = Room::new(&limits);
+    room.add_user("ann", "open sesame", "--allow 127.0.0.0/8");
+    let gateway = Gateway::start_in(room);
+    let destination = Destination::echo();
+    let target = destination.address.to_string();
+    let guess = |number: u32| {
+        let source = Ipv4Addr::from(0x7f04_0001 + number);
+        let mut stream = connect_from(source, gateway.listeners[0]);
+        let login = basic("ann", &number.to_string());
+        write!(stream, "CONNECT {target} HTTP/1.1\r\nHost: {target}\r\nProxy-Authorization: {login}\r\n\r\n")
+            .unwrap();
+        stream
+    };
+    let _first = tunnel(&gateway, destination.address);
+    let mut accepted = 1.0;
+    for round in 0..ROUNDS {
+        let mut guesses: Vec<_> = (0..HANDSHAKES).map(|n| guess(round * 100 + n)).collect();
+        let mut client = gateway.connect();
+        guesses.extend((HANDSHAKES..HANDSHAKES + 6).map(|n| guess(round * 100 + n)));
+        accepted += f64::from(HANDSHAKES + 7);
+        eventually("all are accepted", || gateway.metric("tollgate_accepted_total") >= Some(accepted));
+        client.write_all(connect_request(&target).as_bytes()).unwrap();
+        assert_eq!(read_answer(&mut client).status, 200, "round {round}");
+    }
 }
