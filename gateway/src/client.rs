@@ -25,10 +25,10 @@ use zeroize::Zeroize;
 pub(crate) use self::speaks::Speaks;
 
 use crate::auth::AuthError;
-use crate::closing::{Hold, has_queue};
+use crate::closing::{Hold, Sent};
 use crate::config::Ingress;
 use crate::handshakes::Place;
-use crate::limits::{GREETING_BYTES_FIRST, GREETING_BYTES_MAX, QUEUED_BYTES_MIN, REFUSALS_BEFORE_KNOWN_MAX};
+use crate::limits::{GREETING_BYTES_FIRST, GREETING_BYTES_MAX, REFUSALS_BEFORE_KNOWN_MAX};
 use crate::local::Local;
 use crate::refusal::Refusal;
 use crate::session::Begun;
@@ -131,8 +131,8 @@ pub(crate) struct Facts {
     /// Its position in the snapshot's configuration; none once the client is known to speak HTTP.
     pub(crate) listener: Option<usize>,
     pub(crate) address: SocketAddr,
-    /// Bytes that requests of the connection were answered with.
-    pub(crate) answered_bytes: u64,
+    /// What the client was sent, our own answers included.
+    pub(crate) sent: Sent,
     /// The last requests, in a row, of which the client did not prove who sends them.
     refusals: u8,
 }
@@ -142,7 +142,7 @@ impl Client {
     pub(crate) fn new(local: &Rc<Local>, arrival: Arrival) -> Client {
         let Arrival { socket, peer, snapshot, listener, address } = arrival;
         let facts =
-            Facts { peer, snapshot, listener: Some(listener), address, answered_bytes: 0, refusals: 0 };
+            Facts { peer, snapshot, listener: Some(listener), address, sent: Sent::default(), refusals: 0 };
         let asked_by = local.reactor.now() + facts.snapshot.config.timeouts.greeting;
         let stream = TcpStream::new(&local.reactor, socket);
         let place = Some(Place::take(local, peer.ip()));
@@ -388,6 +388,7 @@ impl Client {
     /// # Errors
     /// [`End::Left`] when the client is gone.
     pub(crate) async fn send(&mut self, bytes: &[u8]) -> Result<(), End> {
+        self.arrival.sent.add(bytes.len() as u64);
         self.stream.write_all(bytes).await.map_err(|_| End::Left)
     }
 
@@ -449,9 +450,9 @@ impl Client {
         })
     }
 
-    /// Whether the client was sent many bytes, in answers to requests.
+    /// Whether the client was sent many bytes, in answers, that were not seen taken.
     pub(crate) fn had_answers(&self) -> bool {
-        self.arrival.answered_bytes >= QUEUED_BYTES_MIN
+        self.arrival.sent.are_many()
     }
 
     /// Hands the client over to a relay: `begin` is given its stream, and what it sent behind its request.
@@ -467,9 +468,9 @@ impl Client {
     }
 
     /// Closes the connection. If many bytes are queued it keeps what `hold` gives until they are taken.
-    pub(crate) fn close_with(self, hold: impl FnOnce() -> Option<Rc<Hold>>) {
+    pub(crate) fn close_with(mut self, hold: impl FnOnce() -> Option<Rc<Hold>>) {
         self.local.greetings.put(self.buffer);
-        if !has_queue(self.stream.socket(), self.arrival.answered_bytes) {
+        if !self.arrival.sent.is_queued(self.stream.socket()) {
             return;
         }
         match hold() {

@@ -79,6 +79,32 @@ pub(crate) fn has_queue(socket: &Socket, sent: u64) -> bool {
     sent >= QUEUED_BYTES_MIN && socket.unacknowledged() > 1
 }
 
+/// The bytes that were sent to a peer since all of them were last seen taken.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Sent(u64);
+
+impl Sent {
+    /// So many more are sent.
+    pub(crate) fn add(&mut self, bytes: u64) {
+        self.0 += bytes;
+    }
+
+    /// Whether they are so many that the kernel is to be asked for a queue.
+    pub(crate) fn are_many(self) -> bool {
+        self.0 >= QUEUED_BYTES_MIN
+    }
+
+    /// Whether some are queued on `socket` that the peer has not taken. The kernel is asked once for each
+    /// [`QUEUED_BYTES_MIN`], however small the messages are.
+    pub(crate) fn is_queued(&mut self, socket: &Socket) -> bool {
+        let is_queued = has_queue(socket, self.0);
+        if self.are_many() && !is_queued {
+            self.0 = 0;
+        }
+        is_queued
+    }
+}
+
 impl Hold {
     /// What a flow had.
     pub(crate) fn of_flow(seat: Seat, place: FlowPlace) -> Hold {

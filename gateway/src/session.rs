@@ -44,7 +44,7 @@ use self::upstream::Upstream;
 use crate::admission::{Admission, admit, admit_again, reach};
 use crate::budget::SessionPlace;
 use crate::client::{Asked, Client, End};
-use crate::closing::{Hold, has_queue};
+use crate::closing::Hold;
 use crate::limits::DRAIN_BYTES_MAX;
 use crate::local::{Local, Phase};
 use crate::meter::Opening;
@@ -305,7 +305,7 @@ impl Session {
         let outcome = exchange.run().await;
         let sent = exchange.legs();
         drop(exchange);
-        self.client.arrival.answered_bytes += sent.client_tx;
+        self.client.arrival.sent.add(sent.client_tx);
         match outcome {
             Outcome::Answered { client_may_go_on, upstream_lives_on, client_is_sending } => {
                 let upstream_lives_on = upstream_lives_on && client_may_go_on;
@@ -318,6 +318,7 @@ impl Session {
             }
             Outcome::Upgraded { rest } => After::Relay(Box::new(Upgraded { flow, upstream, rest })),
             Outcome::Unanswered { reason, refusal, sent_whole } => {
+                upstream.give_up(sent.upstream_tx);
                 self.client.local.meter.borrow_mut().note_status(flow.key(), refusal.status);
                 flow.close(reason);
                 if !sent_whole {
@@ -326,6 +327,7 @@ impl Session {
                 self.tell(&refusal, 0).await
             }
             Outcome::Broken(reason) => {
+                upstream.give_up(sent.upstream_tx);
                 flow.close(reason);
                 After::Reset
             }
@@ -335,8 +337,8 @@ impl Session {
     /// Closes the flow of a request that was answered. What either peer has not taken keeps its place.
     fn complete(&mut self, flow: HeldFlow, mut upstream: Upstream, sent: Legs, upstream_lives_on: bool) {
         let local = &self.client.local;
-        let upstream_is_behind = has_queue(upstream.stream.socket(), sent.upstream_tx);
-        let client_is_behind = has_queue(self.client.stream.socket(), self.client.arrival.answered_bytes);
+        let upstream_is_behind = upstream.is_behind(sent.upstream_tx);
+        let client_is_behind = self.client.arrival.sent.is_queued(self.client.stream.socket());
         let hold = flow.close(CloseReason::Completed).map(Rc::new);
         match &hold {
             Some(hold) if upstream_is_behind => local.closing.add(upstream.stream.into_parts(), hold),

@@ -21,7 +21,7 @@ use super::begun::Begun;
 use super::upstream::{Purpose, Upstream};
 use crate::budget::SessionPlace;
 use crate::client::{Client, Facts};
-use crate::closing::{Closing, Hold, has_queue};
+use crate::closing::{Closing, Hold};
 use crate::limits::SHED_LOOKS_MAX;
 use crate::local::Local;
 use crate::snapshot::Current;
@@ -270,13 +270,13 @@ impl Resting {
     }
 
     fn end(&mut self, key: Key, untaken: Untaken) {
-        let Some(rest) = self.slab.remove(key) else { return };
+        let Some(mut rest) = self.slab.remove(key) else { return };
         self.reactor.cancel(rest.timer);
         if let Some(upstream) = rest.upstream {
             self.reactor.forget(upstream.0.1.key());
         }
         let (socket, registration) = rest.client;
-        if !has_queue(&socket, rest.facts.answered_bytes) {
+        if !rest.facts.sent.is_queued(&socket) {
             return self.reactor.forget(registration.key());
         }
         match (untaken == Untaken::Keeps).then(|| Hold::of_session(rest.place)).flatten() {

@@ -16,6 +16,7 @@ use sys::epoll::Tail;
 use sys::socket::Socket;
 
 use crate::account::Account;
+use crate::closing::Sent;
 
 /// How long a connection may have been silent to be trusted with a request that cannot be repeated. Servers
 /// keep silent connections for 2 s and more; within a second the end and the request hardly ever cross.
@@ -35,6 +36,8 @@ pub(super) struct Purpose {
     account: Arc<Account>,
     /// When its last answer ended; never, before the first one.
     used_at: Nanos,
+    /// What was sent on it.
+    sent: Sent,
     /// Writes so far, as far as they matter for TCP_NODELAY: 0, 1 or 2.
     writes: Cell<u8>,
 }
@@ -55,7 +58,8 @@ impl Upstream {
         account: &Arc<Account>,
     ) -> Upstream {
         let (target, account) = (Box::new(target), Arc::clone(account));
-        let purpose = Purpose { target, address, account, used_at: Nanos::NEVER, writes: Cell::new(0) };
+        let (used_at, sent, writes) = (Nanos::NEVER, Sent::default(), Cell::new(0));
+        let purpose = Purpose { target, address, account, used_at, sent, writes };
         Upstream { stream, purpose }
     }
 
@@ -82,6 +86,20 @@ impl Upstream {
     /// Whether it has answered before.
     pub(super) fn is_used(&self) -> bool {
         self.purpose.used_at != Nanos::NEVER
+    }
+
+    /// Notes that a request had `bytes`; whether the destination has not taken all that was sent to it.
+    pub(super) fn is_behind(&mut self, bytes: u64) -> bool {
+        self.purpose.sent.add(bytes);
+        self.purpose.sent.is_queued(self.stream.socket())
+    }
+
+    /// Ends a connection that has failed behind a request of `bytes`; by a reset if the destination has not
+    /// taken all of it, for nothing would hold a place for what is queued.
+    pub(super) fn give_up(mut self, bytes: u64) {
+        if self.is_behind(bytes) {
+            self.stream.reset();
+        }
     }
 
     /// Notes that an answer has ended.

@@ -29,6 +29,10 @@ const CONNECTIONS: usize = 4;
 /// What a user may have of plain HTTP connections beyond their `connections`.
 const SESSIONS_SPARE: usize = 32;
 
+/// Bytes that may be left of a connection with nothing to hold a place for them: twice what is too little to
+/// be looked for.
+const QUEUED_MIN: u64 = 2 * 32 * 1024;
+
 /// Connections of one attack.
 const ATTEMPTS: usize = 60;
 
@@ -62,13 +66,30 @@ fn read_status(stream: &mut TcpStream) -> u16 {
     std::str::from_utf8(&line[9..]).unwrap().parse().unwrap()
 }
 
-/// Bytes that the kernel holds for the socket at this port of this machine whose peer has not taken them.
-fn queued_bytes(port: u16) -> u64 {
-    let address = format!(":{port:04X}");
-    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
-    let rows = table.lines().skip(1).map(|line| line.split_whitespace().collect::<Vec<_>>());
-    let ours = rows.filter(|fields| fields[1].ends_with(&address));
-    ours.map(|fields| u64::from_str_radix(fields[4].split(':').next().unwrap(), 16).unwrap()).sum()
+/// A socket of this machine, by `/proc/net/tcp`.
+struct Row {
+    local_port: u16,
+    remote_port: u16,
+    /// Bytes that its peer has not taken.
+    queued: u64,
+    /// No process has it any more.
+    is_orphan: bool,
+}
+
+fn rows() -> Vec<Row> {
+    let row = |line: &str| {
+        let fields: Vec<_> = line.split_whitespace().collect();
+        let port = |address: &str| u16::from_str_radix(address.rsplit(':').next().unwrap(), 16).unwrap();
+        let queued = u64::from_str_radix(fields[4].split(':').next().unwrap(), 16).unwrap();
+        let (local_port, remote_port) = (port(fields[1]), port(fields[2]));
+        Row { local_port, remote_port, queued, is_orphan: fields[9] == "0" }
+    };
+    std::fs::read_to_string("/proc/net/tcp").unwrap().lines().skip(1).map(row).collect()
+}
+
+/// Bytes that the kernel holds for sockets of this machine whose peers have not taken them.
+fn queued_bytes(of: impl Fn(&Row) -> bool) -> u64 {
+    rows().iter().filter(|row| of(row)).map(|row| row.queued).sum()
 }
 
 /// What the ends of an attack hold, and the sockets that they leave.
@@ -98,6 +119,19 @@ impl Attack<'_> {
         self.held.clear();
         // Nothing of the attacker's counts any more: they may begin as before.
         self.gateway.await_metric("tollgate_connections_closing", 0.0);
+    }
+}
+
+impl Attack<'_> {
+    /// Waits until the gateway has no connection of a client but those that close, and the one that the user
+    /// beside keeps.
+    fn await_end(&self) {
+        let port = self.gateway.listeners[0].port();
+        let is_live = |row: &Row| row.local_port == port && row.remote_port != 0 && !row.is_orphan;
+        eventually("the attackers' connections are over", || {
+            let closing = self.gateway.metric("tollgate_connections_closing").unwrap();
+            rows().iter().filter(|row| is_live(row)).count() as f64 <= closing + 1.0
+        });
     }
 }
 
@@ -158,7 +192,7 @@ fn take_no_upload(attack: &mut Attack<'_>) {
         eventually("the request is passed on, or refused", || {
             upstream = upstream.take().or_else(|| takes_nothing.accept().ok());
             match &upstream {
-                Some((_, peer)) => queued_bytes(peer.port()) > SENT_BYTES as u64 / 2,
+                Some((_, peer)) => queued_bytes(|row| row.local_port == peer.port()) > SENT_BYTES as u64 / 2,
                 None => client.peek(&mut [0]).is_ok(),
             }
         });
@@ -171,6 +205,65 @@ fn take_no_upload(attack: &mut Attack<'_>) {
         held.push(client);
         status
     });
+}
+
+/// The gateway's own answers, of which none is read: a user with one connection left 500 KB for each.
+fn take_no_refusal(attack: &mut Attack<'_>) {
+    let port = attack.gateway.listeners[0].port();
+    let denied = request_to("192.0.2.1", "GET", "/", "").repeat(1500);
+    for _ in 0..ATTEMPTS {
+        let mut client = narrow_client(attack.gateway);
+        // Fails where the gateway has given up on a client that does not read.
+        let _ = client.write_all(denied.as_bytes());
+        let _ = client.shutdown(Shutdown::Write);
+        attack.held.push(client);
+    }
+    attack.beside.is_served(10);
+    attack.await_end();
+    let left = queued_bytes(|row| row.local_port == port && row.is_orphan);
+    assert!(left < QUEUED_MIN, "{left} bytes are nobody's");
+    attack.held.clear();
+    attack.gateway.await_metric("tollgate_connections_closing", 0.0);
+}
+
+/// Uploads on a connection that is kept, each too small for the kernel to be asked.
+fn take_no_small_uploads(attack: &mut Attack<'_>) {
+    const REQUEST_BYTES: usize = 24_000;
+    let listener = narrow_listener();
+    let port = listener.local_addr().unwrap().port();
+    listener.set_nonblocking(true).unwrap();
+    let toward = |row: &Row| row.remote_port == port;
+    let head =
+        request_to(format!("127.0.0.1:{port}"), "POST", "/", &format!("Content-Length: {REQUEST_BYTES}\r\n"));
+    let request = [head.as_bytes(), &[7; REQUEST_BYTES]].concat();
+    let mut client = connect_from(ATTACKER, attack.gateway.listeners[0]);
+    let mut upstreams: Vec<TcpStream> = Vec::new();
+    let mut answered = 0;
+    while answered < 12 {
+        let before = queued_bytes(toward);
+        client.write_all(&request).unwrap();
+        client.set_nonblocking(true).unwrap();
+        eventually("the request is passed on, or refused", || {
+            upstreams.extend(listener.accept().ok().map(|(upstream, _)| upstream));
+            queued_bytes(toward) > before + REQUEST_BYTES as u64 / 2 || client.peek(&mut [0]).is_ok()
+        });
+        client.set_nonblocking(false).unwrap();
+        upstreams.extend(listener.accept().ok().map(|(upstream, _)| upstream));
+        let is_refused = client.set_nonblocking(true).is_ok() && client.peek(&mut [0]).is_ok();
+        client.set_nonblocking(false).unwrap();
+        if is_refused {
+            break;
+        }
+        upstreams.last_mut().unwrap().write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").unwrap();
+        assert_eq!(read_head(&mut client).unwrap().get(9..12), Some("200"));
+        answered += 1;
+    }
+    drop(client);
+    attack.await_end();
+    let left = queued_bytes(|row| toward(row) && row.is_orphan);
+    assert!(left < QUEUED_MIN, "{left} bytes are nobody's after {answered} uploads");
+    drop((listener, upstreams));
+    attack.gateway.await_metric("tollgate_connections_closing", 0.0);
 }
 
 #[test]
@@ -190,6 +283,8 @@ fn what_a_receiver_has_not_taken_counts_against_its_user_until_it_has() {
     end_tunnels(&mut attack);
     take_no_answer(&mut attack);
     take_no_upload(&mut attack);
+    take_no_refusal(&mut attack);
+    take_no_small_uploads(&mut attack);
 
     drop(attack);
     before.await_return(&gateway);
