@@ -117,15 +117,16 @@ pub(crate) async fn dial_one(
     }
 }
 
-/// Begins to connect to `address`. Where what a socket takes is used up, connections that only wait for a
-/// next request make room, one after the other.
+/// Begins to connect to `address`. Where what a socket takes is used up, connections of this thread that have
+/// no flow make room, one after the other, first those that are over.
 fn connect(local: &Local, address: SocketAddr, first_word: FirstWord) -> io::Result<TcpStream> {
     let mut sheds = 0..SHED_AT_SHORTAGE_MAX;
     loop {
         let begun = TcpStream::connect(&local.reactor, address, first_word);
         let Some(shortage) = begun.as_ref().err().and_then(Shortage::of) else { return begun };
         local.reactor.stats().note_shortage(shortage, local.reactor.now());
-        if sheds.next().is_none() || !local.resting.borrow_mut().shed() {
+        let shed = || local.closing.shed() || local.resting.borrow_mut().shed();
+        if sheds.next().is_none() || !shed() {
             return begun;
         }
     }
