@@ -6,8 +6,8 @@
 //! taken and another connection comes, the sources that hold most lose their oldest handshakes, until all
 //! that hold more than the rest hold the same. So a client that sends its request at once meets no handshake
 //! that can keep it out: it is the youngest, and ends last. One whose credentials are being checked ends only
-//! where the largest sources have no other, as long as a quarter of the places or fewer have such. Leaves out: the tasks, which end themselves when they are told
-//! (`connection`).
+//! where the largest sources have no other, as long as no more than a quarter of the places have such. Leaves
+//! out: the tasks, which end themselves when they are told (`connection`).
 //!
 //! Cutting down the largest is what fq_codel does with packets where its queue is full, in batches for the
 //! same reason: finding the largest costs a look at each source (Linux, `net/sched/sch_fq_codel.c`). An

@@ -137,8 +137,8 @@ pub fn path_of(users_directory: &Path, name: &UserName) -> PathBuf {
     users_directory.join(format!("{name}.toml"))
 }
 
-/// The right to change the files of a directory, until it is dropped: what was read meanwhile still holds when
-/// a file is written.
+/// The right to change the files of a directory, until it is dropped: what was read meanwhile still holds
+/// when a file is written.
 #[derive(Debug)]
 pub struct UsersLock {
     /// None where the file system has no locks.

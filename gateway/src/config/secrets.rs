@@ -8,6 +8,9 @@ use std::ops::Range;
 /// A key that contains one of these is taken to hold a secret.
 const SECRET_WORDS: [&str; 4] = ["pass", "token", "secret", "credential"];
 
+/// What a hash of a password and a token begin with.
+const SECRET_PREFIXES: [&str; 2] = ["$argon2", "tgt_"];
+
 /// `text` with stars over `spans`; the quotes around a span stay, and so do line ends.
 pub(super) fn starred(text: &str, spans: &[Range<usize>]) -> String {
     let mut hidden = vec![false; text.len()];
@@ -25,32 +28,72 @@ pub(super) fn starred(text: &str, spans: &[Range<usize>]) -> String {
     shown
 }
 
-/// The values of all keys that sound secret, found in the text alone: it works where parsing failed.
+/// The values of all keys that sound secret, and all hashes and tokens, found in the text alone: it works
+/// where parsing failed, so it hides too much rather than too little.
 pub(super) fn secret_assignments(text: &str) -> Vec<Range<usize>> {
     let lower = text.to_ascii_lowercase();
     let mut spans = Vec::new();
     for word in SECRET_WORDS {
-        for (at, _) in lower.match_indices(word) {
-            if begins_key(&text[..at]) {
-                spans.push(value_after(text, at));
+        for (at, _) in lower.match_indices(word).filter(|(at, _)| is_key(text, *at)) {
+            let value = value_after(text, at);
+            if text[value.clone()].trim_matches([' ', '\t', '\r', ']']).trim_start_matches('#').is_empty()
+                || text[value.clone()].starts_with('#')
+            {
+                spans.push(next_line(text, value.end));
             }
+            spans.push(value);
         }
+    }
+    for prefix in SECRET_PREFIXES {
+        let run = |at: usize| {
+            text[at..].find(['"', '\'', ' ', '\t', '\r', '\n']).map_or(text.len(), |end| at + end)
+        };
+        spans.extend(text.match_indices(prefix).map(|(at, _)| at..run(at)));
     }
     spans
 }
 
-/// Whether a word after `before` is part of a key: only key characters and an opening quote lie between it
-/// and the start of a line, a comment, or an entry of an inline table.
-fn begins_key(before: &str) -> bool {
-    let key = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.' | '"' | '\'');
-    let before = before.trim_end_matches(key).trim_end_matches([' ', '\t']);
-    before.is_empty() || before.ends_with(['\n', '{', ',', '#'])
+/// Whether the word at `at` is part of a key: it stands in no string, nor in a later part of a dotted key
+/// that is a table's header, such as the name of a set.
+fn is_key(text: &str, at: usize) -> bool {
+    let line = text[..at].rfind('\n').map_or(0, |newline| newline + 1);
+    let before_key = text[line..at].trim_end_matches(in_key);
+    let is_header = before_key.trim_start().starts_with('[');
+    let is_later_part = text[line + before_key.len()..at].contains('.');
+    !(is_header && is_later_part || is_in_string(&text[line..], at - line))
+}
+
+/// Whether `at` lies in a string that the line closes, other than a key in quotes.
+fn is_in_string(text: &str, at: usize) -> bool {
+    let line = &text[..text.find('\n').unwrap_or(text.len())];
+    let mut from = 0;
+    while let Some(open) = line[from..at].find(['"', '\'']).map(|open| from + open) {
+        let quote = line[open..].chars().next().expect("a quote was found");
+        let Some(close) = closing(&line[open + 1..], quote).map(|close| open + 1 + close) else {
+            return false;
+        };
+        if at < close {
+            return !line[close + 1..].trim_start().starts_with(['=', ':']);
+        }
+        from = close + 1;
+    }
+    false
+}
+
+fn in_key(c: char) -> bool {
+    c.is_alphanumeric() || matches!(c, '_' | '-' | '.' | '"' | '\'')
+}
+
+/// The next line behind `at` that is not blank: a value that its key's line lacks may stand there.
+fn next_line(text: &str, at: usize) -> Range<usize> {
+    let behind = text[at..].find('\n').map_or(text.len(), |newline| at + newline);
+    let start = text.len() - text[behind..].trim_start().len();
+    start..text[start..].find('\n').map_or(text.len(), |newline| start + newline)
 }
 
 /// The span of the value that belongs to the key around `at`, with its quotes.
 fn value_after(text: &str, at: usize) -> Range<usize> {
-    let key = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.' | '"' | '\'');
-    let rest = text[at..].trim_start_matches(key).trim_start_matches([' ', '\t', '=', ':']);
+    let rest = text[at..].trim_start_matches(in_key).trim_start_matches([' ', '\t', '=', ':']);
     let start = text.len() - rest.len();
     for quotes in ["\"\"\"", "'''"] {
         if let Some(inner) = rest.strip_prefix(quotes) {
@@ -61,7 +104,12 @@ fn value_after(text: &str, at: usize) -> Range<usize> {
     match rest.chars().next() {
         Some(quote @ ('"' | '\'')) => {
             let inner = &text[line.start + 1..line.end];
-            closing(inner, quote).map_or(line.clone(), |end| line.start..line.start + end + 2)
+            let whole = |end: &usize| {
+                inner[end + 1..].trim_start().starts_with(['#', ',', '}', ']'])
+                    || inner[end + 1..].trim().is_empty()
+            };
+            let end = closing(inner, quote).filter(whole);
+            end.map_or(line.clone(), |end| line.start..line.start + end + 2)
         }
         _ => line,
     }
@@ -123,6 +171,19 @@ mod tests {
         check("pass = '''a\nb", "pass = ****\n*");
         check("password =", "password =");
         check("password", "password");
+        check("password = \"a\" \"hunter2\"", "password = \"***********\"");
+        check("password =\n\n\"hunter2\"\nname = 1", "password =\n\n\"*******\"\nname = 1");
+        check("password = # see below\n\"hunter2\"", "password = ***********\n\"*******\"");
+        check("name = \"bob\" password = \"hunter2\"", "name = \"bob\" password = \"*******\"");
+        check("allow = [] password = \"hunter2\"", "allow = [] password = \"*******\"");
+        check("[password]\nx = \"hunter2", "[password*\n************");
+        check("x = \"a password = hunter2", "x = \"a password = *******");
+    }
+
+    #[test]
+    fn hashes_and_tokens_are_hidden_wherever_they_stand() {
+        check("x = \"$argon2id$v=19$m=8\" # y", "x = \"******************\" # y");
+        check("key: tgt_abc, z", "key: ******** z");
     }
 
     #[test]

@@ -283,8 +283,8 @@ fn file_of<'a>(config: &'a Config, name: &UserName, instead: &str) -> anyhow::Re
     file.with_context(|| format!("user `{name}` stands in {}: {instead}", place_of(config, user)))
 }
 
-/// Waits for other commands that change users: two that read, check and write at the same time would each undo
-/// what the other did, and say that it is done.
+/// Waits for other commands that change users: two that read, check and write at the same time would each
+/// undo what the other did, and say that it is done.
 fn lock(config: &Config) -> anyhow::Result<UsersLock> {
     let directory = &config.users_directory;
     users::lock(directory).with_context(|| format!("cannot open {}", directory.display()))

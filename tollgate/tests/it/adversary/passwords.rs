@@ -273,9 +273,9 @@ fn first_log_ins_pass_strangers_at_a_few_addresses() {
     before.await_return(&gateway);
 }
 
-/// Handshakes whose credentials were being checked did not end for those that came. Wrong credentials from as
-/// many sources as there are places kept all of them, and each connection that came ended the one that was not
-/// being checked: a client that had not sent its request yet. **Cost**: 200 connections a second.
+/// Handshakes whose credentials were being checked did not end for those that came. Wrong credentials from
+/// as many sources as there are places kept all of them, and each connection that came ended the one that was
+/// not being checked: a client that had not sent its request yet. **Cost**: 200 connections a second.
 #[test]
 fn wrong_passwords_in_all_handshakes_keep_nobody_out() {
     const HANDSHAKES: u32 = 16;
