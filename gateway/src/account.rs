@@ -107,9 +107,9 @@ impl Account {
         self.revoked.load(Ordering::Relaxed)
     }
 
-    /// Revokes the user, or takes that back.
-    pub fn set_revoked(&self, revoked: bool) {
-        self.revoked.store(revoked, Ordering::Relaxed);
+    /// Revokes the user, for good: a user who comes back gets another account.
+    pub fn revoke(&self) {
+        self.revoked.store(true, Ordering::Relaxed);
     }
 }
 
@@ -153,10 +153,8 @@ mod tests {
         let account = Arc::new(Account::new("me", 0));
         let seats: Vec<_> = (0..1000).filter_map(|_| account.seat()).collect();
         assert_eq!(seats.len(), 1000);
-        account.set_revoked(true);
+        account.revoke();
         assert!(account.seat().is_none());
         assert_eq!(account.connections(), 1000);
-        account.set_revoked(false);
-        assert!(account.seat().is_some());
     }
 }

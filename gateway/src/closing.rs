@@ -370,7 +370,7 @@ mod tests {
     #[test]
     fn a_removed_user_keeps_nothing_for_longer_than_a_stall() {
         let closed = Closed::after_filling(Duration::from_millis(100));
-        closed.account.set_revoked(true);
+        closed.account.revoke();
         let (mut wakes, mut taken, mut buffer) = (Vec::new(), 0, vec![0; 20_000]);
         while closed.closing.len() > 0 {
             // A hundred looks would not be enough for all, and there are eight in the span.

@@ -65,7 +65,7 @@ impl Snapshot {
         let next = Snapshot::with_accounts(config, &known, Arc::clone(&self.budget), remembered);
         for (name, account) in known {
             if next.config.user(name).is_none() {
-                account.set_revoked(true);
+                account.revoke();
             }
         }
         next
@@ -87,16 +87,48 @@ impl Snapshot {
     ) -> Snapshot {
         budget.set_connections_max(config.limits.connections);
         let accounts = config.users.iter().map(|user| {
-            let account = known.get(&*user.name).map_or_else(
+            // A revoked account stays so, for what is open of it may not have ended yet: a user who is
+            // enabled again begins with a new one.
+            let known = known.get(&*user.name).filter(|account| !account.is_revoked());
+            let account = known.map_or_else(
                 || Arc::new(Account::new(&user.name, user.connections_max)),
                 |account| Arc::clone(account),
             );
             account.set_connections_max(user.connections_max);
-            account.set_revoked(user.disabled);
+            if user.disabled {
+                account.revoke();
+            }
             account
         });
         let accounts = accounts.collect();
         let roster = Roster::new(&config.users);
         Snapshot { config, accounts, budget, roster, remembered }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Given;
+
+    fn config(settings: &str) -> Config {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("tollgate.toml");
+        let user = "[[user]]\nname = \"ann\"\nfrom = [\"10.0.0.0/8\"]\nallow = [\"a.example\"]\n";
+        std::fs::write(&path, format!("{user}{settings}")).unwrap();
+        Config::load(&Given { path: Some(path), ..Given::default() }).unwrap()
+    }
+
+    /// Threads may look after two reloads only: what was open when the user was disabled ends all the same.
+    #[test]
+    fn a_user_who_is_enabled_again_gets_a_new_account() {
+        let account = |snapshot: &Snapshot| Arc::clone(snapshot.accounts.first().unwrap());
+        let first = Snapshot::first(config(""), Budget::new(Vec::new()));
+        let stayed = first.next(config("connections = 5"));
+        assert!(Arc::ptr_eq(&account(&first), &account(&stayed)));
+        let disabled = stayed.next(config("disabled = true"));
+        let enabled = disabled.next(config(""));
+        assert!(account(&first).is_revoked() && account(&disabled).is_revoked());
+        assert!(!account(&enabled).is_revoked());
     }
 }
