@@ -176,7 +176,13 @@ pub(crate) fn reset(stream: TcpStream) {
 
 /// A connection from a chosen address of this machine.
 pub(crate) fn connect_from(source: Ipv4Addr, to: SocketAddr) -> TcpStream {
-    let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    let socket = rustix::net::socket_with(
+        AddressFamily::INET,
+        SocketType::STREAM,
+        rustix::net::SocketFlags::CLOEXEC,
+        None,
+    )
+    .unwrap();
     rustix::net::bind(&socket, &SocketAddr::from((source, 0))).unwrap();
     rustix::net::connect(&socket, &to).unwrap();
     patient(TcpStream::from(socket))

@@ -93,7 +93,13 @@ impl Transfer {
     /// A destination that listens, and a client that is connected: the receiver has little room.
     fn both_ends(&self, gateway: &Gateway) -> (TcpListener, TcpStream) {
         let socket = || {
-            let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+            let socket = rustix::net::socket_with(
+                AddressFamily::INET,
+                SocketType::STREAM,
+                rustix::net::SocketFlags::CLOEXEC,
+                None,
+            )
+            .unwrap();
             sockopt::set_socket_recv_buffer_size(&socket, self.pace.room).unwrap();
             // As on a network: where a window is smaller than a segment, as loopback has them, the kernel
             // sends into it by a timer that doubles each time.

@@ -11,7 +11,7 @@
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 
-use rustix::net::{AddressFamily, SocketType, sockopt};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use super::beside::Beside;
 use super::footprint::Footprint;
@@ -38,7 +38,9 @@ const ATTEMPTS: usize = 60;
 
 /// A socket with the least receive buffer, connected or bound by its caller.
 fn narrow_socket() -> std::os::fd::OwnedFd {
-    let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    // Gateways that other tests start meanwhile do not inherit it.
+    let flags = SocketFlags::CLOEXEC;
+    let socket = rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None).unwrap();
     sockopt::set_socket_recv_buffer_size(&socket, 1).unwrap();
     socket
 }

@@ -26,7 +26,13 @@ const WHOLE_BYTES: usize = 3_000_000;
 
 /// A tunnel to `destination` through which little fits, so that it stalls soon; it has taken its bytes.
 fn stall(gateway: &Gateway, destination: SocketAddr) -> TcpStream {
-    let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    let socket = rustix::net::socket_with(
+        AddressFamily::INET,
+        SocketType::STREAM,
+        rustix::net::SocketFlags::CLOEXEC,
+        None,
+    )
+    .unwrap();
     sockopt::set_socket_recv_buffer_size(&socket, 65_536).unwrap();
     socket2::SockRef::from(&socket).set_tcp_mss(1_448).unwrap();
     rustix::net::connect(&socket, &gateway.listeners[0]).unwrap();
