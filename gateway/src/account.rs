@@ -107,7 +107,7 @@ impl Account {
         self.revoked.load(Ordering::Relaxed)
     }
 
-    /// Revokes the user, for good: a user who comes back gets another account.
+    /// Revokes the account, for good: a user that is enabled or added again gets another one.
     pub fn revoke(&self) {
         self.revoked.store(true, Ordering::Relaxed);
     }

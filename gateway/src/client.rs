@@ -133,7 +133,7 @@ pub(crate) struct Facts {
     pub(crate) address: SocketAddr,
     /// What the client was sent, our own answers included.
     pub(crate) sent: Sent,
-    /// The last requests, in a row, of which the client did not prove who sends them.
+    /// How many of the last requests, in a row, did not prove their user.
     refusals: u8,
 }
 
@@ -294,8 +294,8 @@ impl Client {
         }
     }
 
-    /// Counts a request that was refused because the client did not prove who sends it: the connection ends
-    /// behind the answer to the last of [`REFUSALS_BEFORE_KNOWN_MAX`] in a row.
+    /// Counts a request that was refused because it did not prove its user: the connection ends behind the
+    /// answer to the last of [`REFUSALS_BEFORE_KNOWN_MAX`] in a row.
     pub(crate) fn count_refusal(&mut self) {
         self.arrival.refusals += 1;
         if self.arrival.refusals >= REFUSALS_BEFORE_KNOWN_MAX {
@@ -303,13 +303,13 @@ impl Client {
         }
     }
 
-    /// Notes that the client has proved who sends its request.
+    /// Notes that a request has proved its user.
     pub(crate) fn forget_refusals(&mut self) {
         self.arrival.refusals = 0;
     }
 
-    /// From now on the connection runs by the configuration that holds now; gives the user there who is
-    /// `user` in the one before.
+    /// Has the connection run by the configuration that is in force now. Gives the index there of the user
+    /// with index `user` in the configuration before.
     ///
     /// # Errors
     /// The user is gone, disabled, or has other credentials.

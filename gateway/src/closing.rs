@@ -183,7 +183,7 @@ impl Closing {
         self.remove(key, leave);
     }
 
-    /// Resets a connection of the user who has the most, to make room; false if none closes.
+    /// Makes room: resets a connection of the user with the most; false if no connection is closing.
     pub(crate) fn shed(&self) -> bool {
         let heaviest = {
             let sockets = self.sockets.borrow();

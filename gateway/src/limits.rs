@@ -64,10 +64,9 @@ pub const DISPLACED_AT_ONCE_MAX: usize = 64;
 /// connection; a second covers one that is lost on the way and sent again (RFC 6298, section 2.1).
 pub const GREETING_MIN: Duration = Duration::from_secs(1);
 
-/// Requests that a client may send before one of them makes it known, or, once it is known, in a row that do
-/// not prove who sends them: the connection ends with the last of them. A client that waits to be asked for
-/// credentials needs one refusal (curl, browsers, Java, apt); one whose saved credentials have changed needs
-/// another.
+/// Requests in a row that do not prove their user, of a client that is known or is not: the connection ends
+/// with the last of them. A client that waits to be asked for credentials needs one refusal (curl, browsers,
+/// Java, apt); a client with saved credentials that have changed needs another.
 pub const REFUSALS_BEFORE_KNOWN_MAX: u8 = 3;
 
 /// Tunnels of one thread that are being opened, and plain HTTP requests that are served, at the same time;

@@ -87,8 +87,8 @@ impl Snapshot {
     ) -> Snapshot {
         budget.set_connections_max(config.limits.connections);
         let accounts = config.users.iter().map(|user| {
-            // A revoked account stays so, for what is open of it may not have ended yet: a user who is
-            // enabled again begins with a new one.
+            // A thread may not have ended the connections of a revoked account yet, so the account stays
+            // revoked: a user that is enabled again begins with a new one.
             let known = known.get(&*user.name).filter(|account| !account.is_revoked());
             let account = known.map_or_else(
                 || Arc::new(Account::new(&user.name, user.connections_max)),

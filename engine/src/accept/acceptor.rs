@@ -438,7 +438,7 @@ impl Drop for Acceptor {
 /// What one accept gave.
 enum Next {
     Connection(Socket, SocketAddr),
-    /// Nobody waits.
+    /// No connection waits.
     None,
     /// The connection that was next is gone.
     Gone,

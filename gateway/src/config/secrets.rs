@@ -36,8 +36,12 @@ pub(super) fn secret_assignments(text: &str) -> Vec<Range<usize>> {
     for word in SECRET_WORDS {
         for (at, _) in lower.match_indices(word).filter(|(at, _)| is_key(text, *at)) {
             let value = value_after(text, at);
-            if text[value.clone()].trim_matches([' ', '\t', '\r', ']']).trim_start_matches('#').is_empty()
-                || text[value.clone()].starts_with('#')
+            // A comment, or the end of a table's header.
+            if text[value.clone()]
+                .trim_matches([' ', '\t', '\r', ']'])
+                .chars()
+                .next()
+                .is_none_or(|c| c == '#')
             {
                 spans.push(next_line(text, value.end));
             }
@@ -45,10 +49,7 @@ pub(super) fn secret_assignments(text: &str) -> Vec<Range<usize>> {
         }
     }
     for prefix in SECRET_PREFIXES {
-        let run = |at: usize| {
-            text[at..].find(['"', '\'', ' ', '\t', '\r', '\n']).map_or(text.len(), |end| at + end)
-        };
-        spans.extend(text.match_indices(prefix).map(|(at, _)| at..run(at)));
+        spans.extend(text.match_indices(prefix).map(|(at, _)| at..end_of_word(text, at)));
     }
     spans
 }
@@ -84,6 +85,11 @@ fn in_key(c: char) -> bool {
     c.is_alphanumeric() || matches!(c, '_' | '-' | '.' | '"' | '\'')
 }
 
+/// Where the word at `at` ends: at a space, a quote or the line's end.
+fn end_of_word(text: &str, at: usize) -> usize {
+    text[at..].find(['"', '\'', ' ', '\t', '\r', '\n']).map_or(text.len(), |end| at + end)
+}
+
 /// The next line behind `at` that is not blank: a value that its key's line lacks may stand there.
 fn next_line(text: &str, at: usize) -> Range<usize> {
     let behind = text[at..].find('\n').map_or(text.len(), |newline| at + newline);
@@ -104,11 +110,10 @@ fn value_after(text: &str, at: usize) -> Range<usize> {
     match rest.chars().next() {
         Some(quote @ ('"' | '\'')) => {
             let inner = &text[line.start + 1..line.end];
-            let whole = |end: &usize| {
-                inner[end + 1..].trim_start().starts_with(['#', ',', '}', ']'])
-                    || inner[end + 1..].trim().is_empty()
-            };
-            let end = closing(inner, quote).filter(whole);
+            // Behind it a comment or another entry follows; anything else is part of what was meant.
+            let is_whole =
+                |end: &usize| inner[end + 1..].trim().chars().next().is_none_or(|next| "#,}]".contains(next));
+            let end = closing(inner, quote).filter(is_whole);
             end.map_or(line.clone(), |end| line.start..line.start + end + 2)
         }
         _ => line,
@@ -190,5 +195,16 @@ mod tests {
     fn other_text_stays() {
         check("realm = \"the password gate\"", "realm = \"the password gate\"");
         check("[destinations.token]\nto = []", "[destinations.token]\nto = []");
+    }
+
+    #[test]
+    fn any_text_keeps_its_length_and_its_lines() {
+        const PARTS: [&str; 8] = ["password", "\"", "'", "= ", "\n", "[", "é.", "# tgt_"];
+        for number in 0..PARTS.len().pow(5) {
+            let text: String =
+                (0..5).map(|place| PARTS[number / PARTS.len().pow(place) % PARTS.len()]).collect();
+            let shown = starred(&text, &secret_assignments(&text));
+            assert_eq!((shown.len(), shown.lines().count()), (text.len(), text.lines().count()), "{text:?}");
+        }
     }
 }

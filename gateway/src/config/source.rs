@@ -4,7 +4,7 @@
 //! others: what the texts say.
 
 use std::ffi::OsStr;
-use std::fs::{self, File};
+use std::fs::{self, File, Metadata};
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -56,19 +56,21 @@ pub(super) fn gather(given: &Given, default_data: &Path, report: &mut Report) ->
         has_all_users: true,
     };
     if let Origin::File(path) = &gathered.origin {
-        match read_bounded(path, FILE_BYTES_MAX) {
+        match read_bounded(path, FILE_BYTES_MAX, report) {
             Ok(text) if text.trim().is_empty() && given.running.is_some() => report.error(empty(path)),
             Ok(text) => gathered.main = Some(add(&mut gathered.sources, path, text)),
             Err(error) => report.error(unreadable(path, &error)),
         }
     }
     gathered.read_users(given.draft.as_ref(), report);
-    gathered.check_writers(report);
     gathered
 }
 
 impl Gathered {
     fn read_users(&mut self, draft: Option<&(PathBuf, Option<String>)>, report: &mut Report) {
+        if let Ok(metadata) = fs::metadata(&self.users_directory) {
+            check_writers(&self.users_directory, &metadata, report);
+        }
         let mut paths = match user_files(&self.users_directory) {
             Ok(paths) => paths,
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
@@ -95,7 +97,7 @@ impl Gathered {
             };
             let text = match draft {
                 Some((draft, Some(text))) if *draft == path => Ok(text.clone()),
-                _ => read_bounded(&path, USER_FILE_BYTES_MAX),
+                _ => read_bounded(&path, USER_FILE_BYTES_MAX, report),
             };
             match text {
                 Ok(text) => {
@@ -106,24 +108,6 @@ impl Gathered {
                     self.has_all_users = false;
                     report.error(unreadable(&path, &error));
                 }
-            }
-        }
-    }
-
-    /// Warns of files, and of the directory of user files, that every account of the machine may write: what
-    /// they say is admitted.
-    fn check_writers(&self, report: &mut Report) {
-        let main = match &self.origin {
-            Origin::File(path) => Some(path),
-            Origin::Embedded => None,
-        };
-        let users = self.users.iter().map(|(_, path, _)| path);
-        for path in main.into_iter().chain([&self.users_directory]).chain(users) {
-            // What cannot be looked at was reported by its reader, or is not there.
-            if fs::metadata(path).is_ok_and(|metadata| metadata.mode() & WRITE_BY_OTHERS != 0) {
-                let title = format!("every account of this machine may write {}", path.display());
-                let help = format!("chmod o-w {}", path.display());
-                report.warning(Diagnostic::general(title).help(help));
             }
         }
     }
@@ -168,11 +152,22 @@ fn add(sources: &mut Vec<Source>, path: &Path, text: String) -> usize {
     sources.len() - 1
 }
 
-fn read_bounded(path: &Path, bytes_max: u64) -> io::Result<String> {
+/// Warns of a file, or of the directory of user files, that every account of the machine may write: what it
+/// says is admitted.
+fn check_writers(path: &Path, metadata: &Metadata, report: &mut Report) {
+    if metadata.mode() & WRITE_BY_OTHERS != 0 {
+        let title = format!("every account of this machine may write {}", path.display());
+        report.warning(Diagnostic::general(title).help(format!("chmod o-w {}", path.display())));
+    }
+}
+
+fn read_bounded(path: &Path, bytes_max: u64, report: &mut Report) -> io::Result<String> {
     // Asked before opening: to open a pipe would wait for its writer.
-    if !fs::metadata(path)?.is_file() {
+    let metadata = fs::metadata(path)?;
+    if !metadata.is_file() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
     }
+    check_writers(path, &metadata, report);
     let mut bytes = Vec::new();
     File::open(path)?.take(bytes_max + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > bytes_max {

@@ -45,7 +45,7 @@ pub enum FirstAck {
 /// Why accept gave no connection, each reason of accept(2) on purpose. All leave the listener usable.
 #[derive(Debug)]
 pub enum AcceptError {
-    /// Nobody waits.
+    /// No connection waits.
     Empty,
     /// The connection that was next is gone or forbidden (`ECONNABORTED`, `EPERM` of a firewall, and network
     /// errors that Linux hands over from it); the one after it may be fine.

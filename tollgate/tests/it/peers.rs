@@ -2,6 +2,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -174,15 +175,15 @@ pub(crate) fn reset(stream: TcpStream) {
     sockopt::set_socket_linger(&stream, Some(std::time::Duration::ZERO)).unwrap();
 }
 
+/// A socket for TCP by IPv4, which no gateway inherits that another test starts meanwhile.
+pub(crate) fn socket() -> OwnedFd {
+    let flags = SocketFlags::CLOEXEC;
+    rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None).unwrap()
+}
+
 /// A connection from a chosen address of this machine.
 pub(crate) fn connect_from(source: Ipv4Addr, to: SocketAddr) -> TcpStream {
-    let socket = rustix::net::socket_with(
-        AddressFamily::INET,
-        SocketType::STREAM,
-        rustix::net::SocketFlags::CLOEXEC,
-        None,
-    )
-    .unwrap();
+    let socket = socket();
     rustix::net::bind(&socket, &SocketAddr::from((source, 0))).unwrap();
     rustix::net::connect(&socket, &to).unwrap();
     patient(TcpStream::from(socket))
@@ -195,9 +196,7 @@ pub(crate) fn silent_destination() -> (TcpListener, Vec<TcpStream>) {
 
 /// The same at this address; none if its port is taken.
 pub(crate) fn silent_at(address: SocketAddr) -> Option<(TcpListener, Vec<TcpStream>)> {
-    // Else a gateway that is started behind this would inherit it.
-    let flags = SocketFlags::CLOEXEC;
-    let socket = rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None).unwrap();
+    let socket = socket();
     rustix::net::bind(&socket, &address).ok()?;
     rustix::net::listen(&socket, 0).unwrap();
     let listener = TcpListener::from(socket);

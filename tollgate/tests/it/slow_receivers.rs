@@ -11,12 +11,12 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use rustix::net::{AddressFamily, SendFlags, SocketType, sockopt};
+use rustix::net::{SendFlags, sockopt};
 use rustix::process::Signal;
 
 use crate::harness::{Gateway, LOCAL_USER, patient};
 use crate::origin::{ok, read_answer_to, read_head, request_to};
-use crate::peers::{Destination, connect_request, pattern, read_answer, read_exactly, reset, tunnel};
+use crate::peers::{Destination, connect_request, pattern, read_answer, read_exactly, reset, socket, tunnel};
 
 /// A slow transfer takes nearly twice as long, and its receiver takes something forty times in it.
 const DEADLINES: &str = "[timeouts]\nidle = \"4s\"\nhalf_closed = \"4s\"\n";
@@ -92,14 +92,8 @@ struct Tunnel {
 impl Transfer {
     /// A destination that listens, and a client that is connected: the receiver has little room.
     fn both_ends(&self, gateway: &Gateway) -> (TcpListener, TcpStream) {
-        let socket = || {
-            let socket = rustix::net::socket_with(
-                AddressFamily::INET,
-                SocketType::STREAM,
-                rustix::net::SocketFlags::CLOEXEC,
-                None,
-            )
-            .unwrap();
+        let narrow = || {
+            let socket = socket();
             sockopt::set_socket_recv_buffer_size(&socket, self.pace.room).unwrap();
             // As on a network: where a window is smaller than a segment, as loopback has them, the kernel
             // sends into it by a timer that doubles each time.
@@ -109,7 +103,7 @@ impl Transfer {
         let destination = match self.toward {
             Toward::Client => TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap(),
             Toward::Destination => {
-                let listener = socket();
+                let listener = narrow();
                 rustix::net::bind(&listener, &SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
                 rustix::net::listen(&listener, 16).unwrap();
                 TcpListener::from(listener)
@@ -117,7 +111,7 @@ impl Transfer {
         };
         let client = match self.toward {
             Toward::Client => {
-                let client = socket();
+                let client = narrow();
                 rustix::net::connect(&client, &gateway.listeners[0]).unwrap();
                 patient(TcpStream::from(client))
             }

@@ -11,13 +11,13 @@
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 
-use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+use rustix::net::sockopt;
 
 use super::beside::Beside;
 use super::footprint::Footprint;
 use crate::harness::{Gateway, LOCAL_USER, eventually, patient};
 use crate::origin::{Origin, ok, read_head, request_to};
-use crate::peers::{Destination, connect_from, connect_request};
+use crate::peers::{Destination, connect_from, connect_request, socket};
 
 /// What is sent to a peer that takes nothing: more than a socket's own buffers, less than the kernel takes.
 const SENT_BYTES: usize = 200_000;
@@ -38,9 +38,7 @@ const ATTEMPTS: usize = 60;
 
 /// A socket with the least receive buffer, connected or bound by its caller.
 fn narrow_socket() -> std::os::fd::OwnedFd {
-    // Gateways that other tests start meanwhile do not inherit it.
-    let flags = SocketFlags::CLOEXEC;
-    let socket = rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None).unwrap();
+    let socket = socket();
     sockopt::set_socket_recv_buffer_size(&socket, 1).unwrap();
     socket
 }

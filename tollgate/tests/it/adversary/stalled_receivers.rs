@@ -9,10 +9,10 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::mpsc;
 use std::thread;
 
-use rustix::net::{AddressFamily, SocketType, sockopt};
+use rustix::net::sockopt;
 
 use crate::harness::{Gateway, eventually, patient};
-use crate::peers::{Destination, connect_request, pattern, read_answer, read_exactly, tunnel};
+use crate::peers::{Destination, connect_request, pattern, read_answer, read_exactly, socket, tunnel};
 
 /// More than a thread has pipes.
 const STALLED: usize = 80;
@@ -26,13 +26,7 @@ const WHOLE_BYTES: usize = 3_000_000;
 
 /// A tunnel to `destination` through which little fits, so that it stalls soon; it has taken its bytes.
 fn stall(gateway: &Gateway, destination: SocketAddr) -> TcpStream {
-    let socket = rustix::net::socket_with(
-        AddressFamily::INET,
-        SocketType::STREAM,
-        rustix::net::SocketFlags::CLOEXEC,
-        None,
-    )
-    .unwrap();
+    let socket = socket();
     sockopt::set_socket_recv_buffer_size(&socket, 65_536).unwrap();
     socket2::SockRef::from(&socket).set_tcp_mss(1_448).unwrap();
     rustix::net::connect(&socket, &gateway.listeners[0]).unwrap();
