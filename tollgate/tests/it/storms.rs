@@ -200,13 +200,17 @@ fn silent_clients_leave_descriptors_to_others() {
     gateway.stop();
 }
 
-/// Who only waits for a next request has descriptors that those who ask need: a client to be let in, or to be
-/// connected on, where the last descriptor was his own. He has two, so an odd and an even limit try both.
+/// Connections that only wait for a next request have descriptors that others need: to be accepted, or to be
+/// connected on, where the last descriptor was their own. Each has two, so an odd and an even limit try both;
+/// others follow where the ledger has opened a file meanwhile.
 #[test]
 fn without_descriptors_those_who_rest_make_room() {
     let origin = Origin::saying(ok("hello"));
     let mut failed_accepts = 0.0;
-    for descriptors in [DESCRIPTORS, DESCRIPTORS + 1] {
+    for descriptors in DESCRIPTORS..DESCRIPTORS + 10 {
+        if descriptors >= DESCRIPTORS + 2 && failed_accepts > 0.0 {
+            break;
+        }
         let gateway = with_descriptors(descriptors, "[threads]\nreactors = 1\n");
         let mut clients = Vec::new();
         for number in 0..2 * descriptors {
