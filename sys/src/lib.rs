@@ -14,7 +14,7 @@
 //!   mapping.rs memory that outlives the process    once_fn.rs a closure for another thread
 //!   thread.rs  what the kernel knows of a thread   pressure.rs  what threads and machine waited for
 //!   route.rs   what the kernel would deliver to this machine
-//!   disk.rs    room on a file system
+//!   disk.rs    room on a file system               heap.rs   where the allocator keeps large blocks
 //!   crash.rs   where a kill test strikes    witness.rs    what it found sent; both are nothing otherwise
 //! ```
 
@@ -23,6 +23,7 @@ pub mod clock;
 pub mod crash;
 pub mod disk;
 pub mod epoll;
+pub mod heap;
 pub mod limits;
 pub mod mailbox;
 pub mod mapping;

@@ -53,6 +53,8 @@ pub(crate) struct Options {
 pub(crate) fn run(context: &Context, options: Options) -> anyhow::Result<ExitCode> {
     let signals =
         Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1]).context("cannot watch signals")?;
+    // Before there are tables that grow with the load.
+    sys::heap::map_large_blocks();
     // The limit of 1,024 that many systems start with is 500 tunnels.
     let _ = sys::limits::raise_descriptors();
     let mut given = Given { allow: options.allow, ..context.given()? };
