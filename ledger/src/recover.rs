@@ -240,6 +240,12 @@ impl Survey {
         self.scan.trouble.as_ref().and_then(Damage::of)
     }
 
+    /// Places at which a segment does not continue the one before it.
+    #[cfg(any(test, feature = "simulation"))]
+    pub(crate) fn breaks(&self) -> u64 {
+        self.scan.breaks
+    }
+
     /// The run that begins now.
     pub(crate) fn epoch(&self, applied: Applied, tables: &[TableImage<'_>]) -> u32 {
         let of_tables = tables.iter().map(|table| table.header.epoch).max();

@@ -3,8 +3,9 @@
 //! Promises: [`inspect`] writes nothing; [`repair`] first copies the journal as it was found, and gives up no
 //! entry but those that it names. Leaves to others: asking for consent (`tollgate ledger repair`).
 
-use std::fs;
+use std::fs::{self, DirBuilder, File};
 use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use sys::clock::WallNanos;
@@ -54,7 +55,7 @@ fn inspect_beyond(directory: &Path, applied: u64) -> Result<Inspection, RecoverE
     // A journal that is written meanwhile changes under the reader: a second look tells.
     for _ in 1..LOOKS_MAX {
         match scan::scan(&storage, applied, |_| {}) {
-            Ok(found) if found.trouble.is_none() => return Ok(told(&found)),
+            Ok(found) if found.trouble.is_none() && found.breaks == 0 => return Ok(told(&found)),
             // A segment that was listed may have got another name.
             Ok(_) | Err(ReadError::Io(_)) => {}
             Err(error) => return Err(error.into()),
@@ -100,11 +101,15 @@ pub fn repair(settings: &OpenSettings, now: WallNanos) -> Result<(PathBuf, Recov
     Ok((copy, recovery))
 }
 
+/// Copies the files of a directory to a new one, readable by this user alone, and to stable storage.
 fn copy_files(from: &Path, to: &Path) -> io::Result<()> {
-    fs::create_dir(to)?;
+    DirBuilder::new().mode(0o700).create(to)?;
     for entry in fs::read_dir(from)? {
         let entry = entry?;
-        fs::copy(entry.path(), to.join(entry.file_name()))?;
+        let copy = to.join(entry.file_name());
+        fs::copy(entry.path(), &copy)?;
+        File::open(&copy)?.sync_all()?;
     }
-    Ok(())
+    File::open(to)?.sync_all()?;
+    to.parent().map_or(Ok(()), |parent| File::open(parent)?.sync_all())
 }

@@ -12,6 +12,7 @@
 //!    last interim that had been announced as durable.
 //! 4. A disk that fails is an error, and changes none of the above.
 //! 5. What a start says it lost is what the bill has as lost.
+//! 6. No start finds a journal whose chain is broken: only damage breaks it.
 
 mod bill;
 #[cfg(test)]

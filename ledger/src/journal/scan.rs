@@ -402,7 +402,10 @@ impl Walk {
         while let Some(frame) =
             self.tail.pop_front_if(|frame| frame.header.last_lsn() <= lsn.max(self.applied))
         {
-            self.durable = (frame.header.last_lsn().max(self.durable.0), frame.header.hash());
+            // One without entries is proved by nobody: a segment that named it could lose what it names.
+            if frame.header.count > 0 {
+                self.durable = (frame.header.last_lsn().max(self.durable.0), frame.header.hash());
+            }
             self.buffer = frame.payload;
         }
     }

@@ -12,7 +12,7 @@
 //! |     28 |     4 | zero                                                              |
 //! |     32 |     8 | number of its first entry                                         |
 //! |     40 |     8 | number up to which all was durable when it was begun              |
-//! |     48 |     8 | hash of the header of the frame before it, zero if there was none |
+//! |     48 |     8 | hash of the last header before it of a frame with entries, or zero|
 //! |     56 |     8 | begun at, nanoseconds since the Unix epoch                        |
 //! |     64 |     8 | if it writes again what stood elsewhere: the last such number     |
 //! |     72 |     2 | bytes of the live table's path                                    |

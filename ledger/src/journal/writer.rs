@@ -24,9 +24,12 @@ pub(crate) struct Writer<S: Storage> {
     /// `None` after a failure, until another segment is begun.
     current: Option<Current<S::File>>,
     next_lsn: u64,
-    /// The hash of the last frame's header.
+    /// The hash of the header of the frame that the next one continues.
     previous: u64,
-    /// The same of the last durable frame.
+    /// The same of the last frame with entries: what the next segment continues. One without entries may
+    /// never come to the disk although the segment behind it does.
+    entries_previous: u64,
+    /// The same of the last durable frame with entries.
     durable_previous: u64,
     /// Frames that are not known to be durable, oldest first.
     undurable: VecDeque<(FrameHeader, FrameBuffer)>,
@@ -92,6 +95,7 @@ impl<S: Storage> Writer<S> {
             current: None,
             next_lsn: end.next_lsn,
             previous: end.previous,
+            entries_previous: end.previous,
             durable_previous: end.previous,
             undurable: VecDeque::new(),
             undurable_bytes: 0,
@@ -208,7 +212,7 @@ impl<S: Storage> Writer<S> {
         // Until all is written again, and confirmed, what was written first is the only copy that a start
         // would find after a kill.
         self.end_current(self.next_lsn - 1, true);
-        self.previous = self.durable_previous;
+        self.entries_previous = self.durable_previous;
         self.rewrites_to = self.next_lsn - 1;
         self.begin_segment(durable + 1)?;
         for index in 0..self.undurable.len() {
@@ -249,7 +253,7 @@ impl<S: Storage> Writer<S> {
     pub(crate) fn forget_copies(&mut self) {
         self.undurable.clear();
         self.undurable_bytes = 0;
-        self.durable_previous = self.previous;
+        self.durable_previous = self.entries_previous;
     }
 
     /// Whether the journal can be appended to: all of it is in files whose syncs have not failed.
@@ -288,6 +292,9 @@ impl<S: Storage> Writer<S> {
         point("journal.written");
         current.at += frame.bytes().len() as u64;
         self.previous = header.hash();
+        if header.count > 0 {
+            self.entries_previous = self.previous;
+        }
         Ok(())
     }
 
@@ -296,6 +303,7 @@ impl<S: Storage> Writer<S> {
         self.end_current(first_lsn - 1, false);
         point("segment.switch");
         let (number, file) = self.shared.take_spare(!self.is_open)?;
+        self.previous = self.entries_previous;
         let header = SegmentHeader {
             gateway: self.shared.settings.gateway,
             number,
@@ -354,11 +362,13 @@ impl<S: Storage> Writer<S> {
     fn forget_durable(&mut self) {
         let durable = self.shared.durable();
         while let Some((header, _)) = self.undurable.front() {
-            // A frame without entries is as durable as the last entry before it, which is enough for it.
             if header.last_lsn() > durable {
                 break;
             }
-            self.durable_previous = header.hash();
+            // A frame without entries goes with the last entry before it, and may not be on the disk itself.
+            if header.count > 0 {
+                self.durable_previous = header.hash();
+            }
             let Some((_, frame)) = self.undurable.pop_front() else { break };
             self.undurable_bytes -= frame.bytes().len();
             if self.buffers.len() < crate::limits::FRAME_BUFFERS_MAX {

@@ -56,6 +56,8 @@ pub(super) struct Process {
     pub(super) applier: Applier<Faulty, Bill>,
     pub(super) journal: Arc<Journal<Faulty>>,
     pub(super) recovery: Recovery,
+    /// Places at which the journal that the start found does not continue.
+    pub(super) breaks: u64,
     shared: Arc<Shared>,
     now: Nanos,
 }
@@ -79,13 +81,16 @@ impl Process {
             return Err(RecoverError::Damaged(Box::new(damage)));
         }
         let Build { regions, slots, segment_bytes, bytes_max, .. } = build;
+        let breaks = survey.breaks();
         let epoch = survey.epoch(applied, &images);
         let header = TableHeader { gateway: GATEWAY, epoch, boot: left.boot, process: 1, regions, slots };
         let table = String::new();
         let settings = Settings { gateway: GATEWAY, epoch, segment_bytes, bytes_max, table };
         let recovered = survey.recover(storage.clone(), settings, applied, left.boot, &images)?;
         let (journal, recovery) = (recovered.journal, recovered.report);
-        Ok(Process::of(storage.clone(), build, left.bill.clone(), header, journal, recovery))
+        let mut process = Process::of(storage.clone(), build, left.bill.clone(), header, journal, recovery);
+        process.breaks = breaks;
+        Ok(process)
     }
 
     fn of(
@@ -114,7 +119,19 @@ impl Process {
         committer.begin_at(now);
         let table = words;
         let journal = journaled;
-        Process { storage, table, inlets, committer, flusher, applier, journal, recovery, shared, now }
+        Process {
+            storage,
+            table,
+            inlets,
+            committer,
+            flusher,
+            applier,
+            journal,
+            recovery,
+            breaks: 0,
+            shared,
+            now,
+        }
     }
 
     /// Time passes.

@@ -119,6 +119,9 @@ impl World {
             Err(error) if storage.faults() == 0 => return Err(format!("a healthy disk failed: {error}")),
             Err(_) => return Ok(self.dies_early()),
         };
+        if process.breaks > 0 {
+            return Err(format!("the journal's chain is broken in {} places", process.breaks));
+        }
         self.told_lost += process.recovery.lost as usize;
         // What it recovered is durable from now on.
         let recovered = self.truths.values_mut().filter(|truth| truth.life > 0);
