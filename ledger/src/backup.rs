@@ -1,26 +1,31 @@
 //! A copy of a ledger's database, made while a gateway writes.
 //!
-//! Promises: the copy is a ledger as of one moment, to be read, verified, or written on from where it was;
-//! each file in it is compact and on stable storage; nothing is overwritten. Leaves to others: the journal,
-//! and where copies go.
+//! Guarantees: the copy is a ledger as of one entry, to be read, verified, or written on from there; it
+//! says of itself that it is a copy, and as of when; each file in it is on stable storage; nothing is
+//! overwritten. Leaves out: the journal, and where copies go.
 //!
-//! `ledger.db` is copied first and the months after it, so that each month has at least what `ledger.db` says
-//! of it. What it has beyond that is passed over by readers, and by a sink to which it is sent again. Each
-//! file is written by `VACUUM INTO`: unlike the backup API it does not begin anew when somebody writes.
+//! A read transaction on each file fixes what is copied. They begin one after another while a gateway
+//! commits months first and `ledger.db` last, so a month may be ahead of what was fixed of `ledger.db`:
+//! then all begin anew. The transactions hold back the emptying of SQLite's logs until the copy is made.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
-use rusqlite::{Connection, OpenFlags};
+use rusqlite::Connection;
+use rusqlite::backup::Backup;
+use rusqlite::types::ValueRef;
+use sys::clock;
 use thiserror::Error;
 
 use crate::directory;
-use crate::limits::READER_BUSY_MAX;
 use crate::query::{QueryError, Usage};
 use crate::sink::month::Month;
-use crate::sink::month_file;
+use crate::sink::schema::integer;
+use crate::sink::{checksum, month_file};
 
 /// What [`backup`] wrote.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -60,30 +65,94 @@ pub enum BackupError {
 
 /// Copies the databases of the ledger in `directory` to `target`, which is made, or empty. A copy that was
 /// not finished has no `ledger.db`.
+///
+/// # Errors
+/// See [`BackupError`].
 pub fn backup(directory: &Path, target: &Path) -> Result<BackupReport, BackupError> {
     copy_all(directory, target, || ())
 }
 
-/// Calls `between` after each file.
+/// Calls `between` when what is copied is fixed, and after each file.
 fn copy_all(directory: &Path, target: &Path, mut between: impl FnMut()) -> Result<BackupReport, BackupError> {
-    // Whether it is ours, and of a version that we know.
-    drop(Usage::open(directory)?);
     let failed = |path: &Path| {
         let path = path.to_owned();
         move |cause| BackupError::Io { path, cause }
     };
+    let moment = Moment::fix(directory)?;
     occupy(target).map_err(failed(target))?.then_some(()).ok_or(BackupError::Occupied(target.to_owned()))?;
+    between();
     let mut report = BackupReport::default();
     let (partial, ledger) = (target.join("ledger.db.partial"), directory::database(target));
-    copy(&mut report, &directory::database(directory), &partial)?;
-    between();
-    for month in Month::files(directory).map_err(failed(directory))? {
-        copy(&mut report, &month.path(directory), &month.path(target))?;
+    for (month, file) in &moment.months {
+        copy(&mut report, file, &month.path(target), |_| Ok(()))?;
         between();
     }
+    copy(&mut report, &moment.usage.connection, &partial, |copy| mark(copy, &moment.usage.applied))?;
     fs::rename(&partial, &ledger).map_err(failed(&ledger))?;
     File::open(target).and_then(|target| target.sync_all()).map_err(failed(target))?;
     Ok(report)
+}
+
+/// The databases of one moment: a read transaction on each.
+struct Moment {
+    usage: Usage,
+    months: Vec<(Month, Connection)>,
+}
+
+impl Moment {
+    /// Fixes one.
+    fn fix(directory: &Path) -> Result<Moment, BackupError> {
+        for _ in 1..ATTEMPTS_MAX {
+            let moment = Moment::begin(directory)?;
+            if moment.is_one()? {
+                return Ok(moment);
+            }
+            drop(moment);
+            thread::sleep(ATTEMPT_PAUSE);
+        }
+        Moment::begin(directory)
+    }
+
+    fn begin(directory: &Path) -> Result<Moment, BackupError> {
+        let usage = Usage::open(directory)?;
+        let mut months = Vec::new();
+        for month in usage.months()?.into_keys() {
+            months.extend(usage.month(month)?.map(|file| (month, file)));
+        }
+        Ok(Moment { usage, months })
+    }
+
+    /// Whether no month is ahead of `ledger.db`, and none was removed while they were opened.
+    fn is_one(&self) -> Result<bool, BackupError> {
+        let dropped = self.usage.months().map_err(BackupError::Query)?;
+        let is_there = |month: &Month| self.months.iter().any(|(other, _)| other == month);
+        if dropped.iter().any(|(month, is_dropped)| !is_dropped && !is_there(month)) {
+            return Ok(false);
+        }
+        for (gateway, applied_lsn) in &self.usage.applied {
+            for (_, file) in &self.months {
+                if month_file::applied(file, *gateway).map_err(QueryError::from)? > *applied_lsn {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// Attempts at a moment in which no month is ahead: some 10 s of a gateway that commits all the time. A
+/// copy of the last one is whole too; what a month has beyond it is passed over by readers.
+const ATTEMPTS_MAX: u32 = 500;
+const ATTEMPT_PAUSE: Duration = Duration::from_millis(20);
+
+/// Has a copy say that it is one: a gateway that begins on it expects no journal.
+fn mark(copy: &Connection, applied: &[(i64, i64)]) -> rusqlite::Result<()> {
+    let made_ns = integer(clock::wall().0);
+    for (gateway, applied_lsn) in applied {
+        let values = [*gateway, *applied_lsn, made_ns].map(ValueRef::Integer);
+        checksum::put(copy, "INSERT OR REPLACE INTO backup VALUES (?1, ?2, ?3, ?4)", &values)?;
+    }
+    Ok(())
 }
 
 /// Makes the directory, or finds it empty; `false` if there is something.
@@ -96,26 +165,32 @@ fn occupy(target: &Path) -> io::Result<bool> {
     }
 }
 
-fn copy(report: &mut BackupReport, source: &Path, target: &Path) -> Result<(), BackupError> {
-    let failed = |cause| BackupError::Sqlite { path: source.to_owned(), cause };
+/// Copies what `source` sees to a new file, and has `finish` complete it.
+fn copy(
+    report: &mut BackupReport,
+    source: &Connection,
+    target: &Path,
+    finish: impl FnOnce(&Connection) -> rusqlite::Result<()>,
+) -> Result<(), BackupError> {
+    let failed = |cause| BackupError::Sqlite { path: target.to_owned(), cause };
     let unwritten = |cause| BackupError::Io { path: target.to_owned(), cause };
-    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let connection = match Connection::open_with_flags(source, flags) {
-        // The oldest month, removed since we looked.
-        Err(_) if !source.exists() => return Ok(()),
-        opened => opened.map_err(failed)?,
-    };
-    connection.busy_timeout(READER_BUSY_MAX).map_err(failed)?;
     // SQLite writes into an empty file; this one is readable by its owner alone.
     month_file::make(target).map_err(unwritten)?;
-    let name = target.to_str().ok_or_else(|| unwritten(io::Error::other("its name is not UTF-8")))?;
-    connection.execute("VACUUM INTO ?1", [name]).map_err(failed)?;
+    let mut copy = Connection::open(target).map_err(failed)?;
+    Backup::new(source, &mut copy)
+        .and_then(|backup| backup.run_to_completion(PAGES_AT_ONCE, Duration::ZERO, None))
+        .and_then(|()| finish(&copy))
+        .map_err(failed)?;
+    copy.close().map_err(|(_, cause)| failed(cause))?;
     let copied = File::open(target).map_err(unwritten)?;
     copied.sync_all().map_err(unwritten)?;
     report.files += 1;
     report.bytes += copied.metadata().map_err(unwritten)?.len();
     Ok(())
 }
+
+/// Pages that are copied without a look at a signal.
+const PAGES_AT_ONCE: i32 = 4096;
 
 #[cfg(test)]
 mod tests;

@@ -17,6 +17,7 @@ use sys::clock::{self, Nanos, WallNanos};
 use sys::crash::point;
 
 use crate::Durability;
+use crate::entry::Entry;
 use crate::inlet::Outlet;
 use crate::journal::frame::FrameBuffer;
 use crate::journal::{JournalError, Writer};
@@ -44,6 +45,8 @@ pub(crate) struct Committer<S: Storage> {
     turn_of: usize,
     /// Whether the journal says by a frame of its own that all of it is durable.
     is_marked: bool,
+    /// Whether the journal was told that the run ended.
+    is_ended: bool,
 }
 
 /// A way round an outlet's slots in search of flows that have moved.
@@ -93,6 +96,7 @@ impl<S: Storage> Committer<S> {
             sweeps,
             turn_of: 0,
             is_marked: true,
+            is_ended: false,
         }
     }
 
@@ -193,6 +197,7 @@ impl<S: Storage> Committer<S> {
     /// The journal's: what was taken is kept, and the next turn tries again.
     pub(crate) fn turn(&mut self, now: Nanos) -> Result<Turn, JournalError> {
         self.table.beat(clock::wall());
+        self.table.note_applied(self.shared.applied_lsn());
         if !self.journal.is_whole() {
             self.journal.fail_over()?;
         }
@@ -238,9 +243,23 @@ impl<S: Storage> Committer<S> {
             if turn.is_held {
                 self.sync()?;
             } else if turn.entries == 0 && self.is_idle() {
+                self.end_run()?;
                 return self.sync();
             }
         }
+    }
+
+    /// Says in the journal that the run ended in order, unless its table has flows left for the next start.
+    fn end_run(&mut self) -> Result<(), JournalError> {
+        if self.is_ended || !self.table.is_empty() {
+            return Ok(());
+        }
+        // Not again, if the disk fails: what was appended is kept, and written elsewhere.
+        self.is_ended = true;
+        let mut frame = self.journal.buffer();
+        frame.push(&Entry::RunEnded { epoch: self.table.epoch(), at: clock::wall() });
+        self.journal.append(frame)?;
+        self.settle()
     }
 
     /// Brings all to stable storage.
@@ -262,6 +281,7 @@ impl<S: Storage> Committer<S> {
         if self.taken.is_empty() && told_lsn == last_lsn {
             return Ok(());
         }
+        self.table.note_appended(last_lsn);
         match self.durability {
             Durability::Delayed => {
                 self.free_taken();

@@ -6,27 +6,31 @@
 //!
 //! An entry's bytes, little-endian; `docs/ledger-format.md` has the whole:
 //!
-//! | offset | bytes | final, interim                     | run began         | gap                   |
+//! | offset | bytes | final, interim                     | run began, ended  | gap                   |
 //! |-------:|------:|------------------------------------|-------------------|-----------------------|
 //! |      0 |     2 | bytes of the entry, these included | the same          | the same              |
-//! |      2 |     1 | kind: 1, 2                         | 3                 | 4                     |
+//! |      2 |     1 | kind: 1, 2                         | 3, 5              | 4                     |
 //! |      3 |     1 | close reason of a final, else 0    | 0                 | 0                     |
-//! |      4 |     8 | closed or counted at, wall clock   | began at          | found at              |
+//! |      4 |     8 | closed or counted at, wall clock   | began or ended at | found at              |
 //! |     12 |     4 | `client_rx` (8 bytes)              | epoch             | epoch                 |
 //! |     16 |     8 | `upstream_tx` (at 20)              |                   | number of what is lost|
 //! |     28 |    16 | `upstream_rx`, `client_tx`         |                   |                       |
 //! |     44 |     8 | uncertain up, uncertain down       |                   |                       |
 //! |     52 |     . | identity                           |                   |                       |
+//!
+//! A consent is kind 6: epoch at 12, the first and the last number that is missing at 16 and 24, the lengths
+//! of author (1 byte) and text (2 bytes) at 32, zero at 35, author and text from 36 on.
 
 use sys::clock::WallNanos;
 
+use crate::consent::Consent;
 use crate::limits::{ENTRY_BYTES_MAX, IDENTITY_BYTES_MAX};
 use crate::record::{CloseReason, Identity, Legs, Malformed, Record, Uncertain};
 
 const HEAD_BYTES: usize = 4;
 /// Bytes of a flow's entry before its identity.
 const FLOW_BYTES: usize = 52;
-const RUN_BEGAN_BYTES: usize = 16;
+const RUN_BYTES: usize = 16;
 const GAP_BYTES: usize = 24;
 
 const _: () = assert!(FLOW_BYTES + IDENTITY_BYTES_MAX <= ENTRY_BYTES_MAX);
@@ -35,6 +39,10 @@ const FINAL: u8 = 1;
 const INTERIM: u8 = 2;
 const RUN_BEGAN: u8 = 3;
 const GAP: u8 = 4;
+const RUN_ENDED: u8 = 5;
+const CONSENT: u8 = 6;
+/// Bytes of a consent before its texts.
+const CONSENT_BYTES: usize = 36;
 
 /// One entry of the journal.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -60,6 +68,15 @@ pub enum Entry {
         /// The number of the first entry that is lost.
         first_lsn: u64,
     },
+    /// A run ended in order: all that it was told of is in front of this, and it left no live table.
+    RunEnded {
+        /// The run.
+        epoch: u32,
+        /// When it ended, by the wall clock.
+        at: WallNanos,
+    },
+    /// An operator accepted a loss.
+    Accepted(Consent),
 }
 
 impl Entry {
@@ -69,7 +86,7 @@ impl Entry {
             Entry::Final(record) => write_record(out, FINAL, record),
             Entry::Interim(record) => write_record(out, INTERIM, record),
             Entry::RunBegan { epoch, at } => {
-                head(out, RUN_BEGAN_BYTES, RUN_BEGAN, 0, *at);
+                head(out, RUN_BYTES, RUN_BEGAN, 0, *at);
                 out.extend_from_slice(&epoch.to_le_bytes());
             }
             Entry::Gap { epoch, at, first_lsn } => {
@@ -77,6 +94,11 @@ impl Entry {
                 out.extend_from_slice(&epoch.to_le_bytes());
                 out.extend_from_slice(&first_lsn.to_le_bytes());
             }
+            Entry::RunEnded { epoch, at } => {
+                head(out, RUN_BYTES, RUN_ENDED, 0, *at);
+                out.extend_from_slice(&epoch.to_le_bytes());
+            }
+            Entry::Accepted(consent) => write_consent(out, consent),
         }
     }
 
@@ -97,13 +119,18 @@ impl Entry {
             }
             INTERIM => Entry::Interim(read_record(entry, CloseReason::Fault)?),
             RUN_BEGAN => {
-                let fields = exactly(RUN_BEGAN_BYTES)?;
+                let fields = exactly(RUN_BYTES)?;
                 Entry::RunBegan { at: WallNanos(fields.u64(4)), epoch: fields.u32(12) }
             }
             GAP => {
                 let fields = exactly(GAP_BYTES)?;
                 Entry::Gap { at: WallNanos(fields.u64(4)), epoch: fields.u32(12), first_lsn: fields.u64(16) }
             }
+            RUN_ENDED => {
+                let fields = exactly(RUN_BYTES)?;
+                Entry::RunEnded { at: WallNanos(fields.u64(4)), epoch: fields.u32(12) }
+            }
+            CONSENT => Entry::Accepted(read_consent(entry)?),
             _ => return Err(Malformed("an entry of an unknown kind")),
         };
         Ok((read, length))
@@ -119,6 +146,8 @@ pub(crate) enum Gist {
     Interim(u128),
     /// This run began.
     RunBegan(u32),
+    /// This run ended in order.
+    RunEnded(u32),
     /// Anything else.
     Other,
 }
@@ -135,6 +164,7 @@ impl Gist {
             FINAL => flow()?.map(Gist::Final),
             INTERIM => flow()?.map(Gist::Interim),
             RUN_BEGAN => field(12)?.first_chunk().map(|epoch| Gist::RunBegan(u32::from_le_bytes(*epoch))),
+            RUN_ENDED => field(12)?.first_chunk().map(|epoch| Gist::RunEnded(u32::from_le_bytes(*epoch))),
             _ => Some(Gist::Other),
         };
         let gist = gist.filter(|_| (HEAD_BYTES..=bytes.len()).contains(&length));
@@ -148,7 +178,8 @@ impl From<&Entry> for Gist {
             Entry::Final(record) => Gist::Final(record.identity().id()),
             Entry::RunBegan { epoch, .. } => Gist::RunBegan(*epoch),
             Entry::Interim(record) => Gist::Interim(record.identity().id()),
-            Entry::Gap { .. } => Gist::Other,
+            Entry::RunEnded { epoch, .. } => Gist::RunEnded(*epoch),
+            Entry::Gap { .. } | Entry::Accepted(_) => Gist::Other,
         }
     }
 }
@@ -184,6 +215,33 @@ fn head(out: &mut Vec<u8>, bytes: usize, kind: u8, reason: u8, at: WallNanos) {
     out.extend_from_slice(&bytes.to_le_bytes());
     out.extend_from_slice(&[kind, reason]);
     out.extend_from_slice(&at.0.to_le_bytes());
+}
+
+fn write_consent(out: &mut Vec<u8>, consent: &Consent) {
+    let (author, what) = (consent.author(), consent.what());
+    head(out, CONSENT_BYTES + author.len() + what.len(), CONSENT, 0, consent.at);
+    out.extend_from_slice(&consent.epoch.to_le_bytes());
+    out.extend_from_slice(&consent.first_lsn.to_le_bytes());
+    out.extend_from_slice(&consent.last_lsn.to_le_bytes());
+    out.push(author.len() as u8);
+    out.extend_from_slice(&(what.len() as u16).to_le_bytes());
+    out.push(0);
+    out.extend_from_slice(author.as_bytes());
+    out.extend_from_slice(what.as_bytes());
+}
+
+fn read_consent(entry: &[u8]) -> Result<Consent, Malformed> {
+    let impossible = Malformed("a consent of an impossible length");
+    let texts = entry.get(CONSENT_BYTES..).ok_or(impossible)?;
+    let lengths = (usize::from(entry[32]), usize::from(u16::from_le_bytes([entry[33], entry[34]])));
+    let (author, what) = texts.split_at_checked(lengths.0).ok_or(impossible)?;
+    let text = |bytes| str::from_utf8(bytes).map_err(|_| Malformed("a consent that is not UTF-8"));
+    let (author, what_text) = (text(author)?, text(what)?);
+    let fields = Fields(entry);
+    let lsns = (fields.u64(16), fields.u64(24));
+    let consent = Consent::new(fields.u32(12), WallNanos(fields.u64(4)), lsns, author, what_text);
+    let is_whole = what.len() == lengths.1 && consent.author() == author && consent.what() == what_text;
+    is_whole.then_some(consent).ok_or(impossible)
 }
 
 fn write_record(out: &mut Vec<u8>, kind: u8, record: &Record) {
@@ -248,6 +306,8 @@ mod tests {
             Entry::Interim(record(&"x".repeat(253), CloseReason::Fault)),
             Entry::RunBegan { epoch: u32::MAX, at },
             Entry::Gap { epoch: 3, at, first_lsn: u64::MAX },
+            Entry::RunEnded { epoch: 3, at },
+            Entry::Accepted(Consent::new(3, at, (4, 5), "root", "the journal is missing")),
         ]
     }
 
@@ -275,7 +335,7 @@ mod tests {
                 assert!(Entry::read(&bytes[..length]).is_err());
                 assert!(Gist::read(&bytes[..length]).is_err() || length > FLOW_BYTES);
             }
-            for kind in [0, 5, 255] {
+            for kind in [0, 7, 255] {
                 bytes[2] = kind;
                 assert!(Entry::read(&bytes).is_err());
             }

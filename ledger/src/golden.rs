@@ -93,6 +93,8 @@ fn a_segment_header_is_what_it_was() {
         begun: AT,
         rewrites_to: 8,
         table: "/dev/shm/tollgate-00000001.live".to_owned(),
+        boot: 0,
+        bytes: 0,
     };
     let block = header.write();
     assert_eq!(block.len(), HEADER_BYTES);

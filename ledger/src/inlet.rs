@@ -28,6 +28,8 @@ pub struct Inlet {
     free: Vec<u32>,
     /// Slots that are the committer's, in the order of their closing, which is the order in which it frees.
     closing: VecDeque<u32>,
+    /// Slots below this number are noted in the table as used.
+    noted: u32,
     /// Flows open now.
     live: u32,
     closed: Producer<u32>,
@@ -70,6 +72,11 @@ impl Inlet {
         self.reclaim();
         let (slot, generation) = self.take_free()?;
         self.region.slot(slot).open(identity, generation);
+        if slot >= self.noted {
+            // Behind its first store: a slot that is noted as used and is zero has lost what it held.
+            self.noted = slot + 1;
+            self.region.note_used(self.noted);
+        }
         self.live += 1;
         self.seen.live.store(self.live, Ordering::Relaxed);
         if self.live == 1 {
@@ -234,6 +241,7 @@ pub(crate) fn pair(region: &Region, shared: &Arc<Shared>) -> (Outlet, Inlet) {
         // All that they may ever hold: the data plane allocates nothing here.
         free: Vec::with_capacity(slots),
         closing: VecDeque::with_capacity(slots),
+        noted: 0,
         live: 0,
         closed,
         interims,

@@ -46,8 +46,15 @@ pub(crate) struct Settings {
     pub(crate) segment_bytes: u64,
     /// Bytes that all segments together may take.
     pub(crate) bytes_max: u64,
-    /// Where this run's live table lies.
-    pub(crate) table: String,
+}
+
+/// Where a run's live table lies, as segments say.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct TablePlace {
+    /// Empty while it is not made.
+    pub(crate) path: String,
+    /// The boot of the machine in which it lies there; 0 while it is not made.
+    pub(crate) boot: u128,
 }
 
 /// Why something could not be journaled.

@@ -21,20 +21,25 @@
 mod apply;
 pub mod backup;
 mod commit;
+mod consent;
 mod directory;
 pub mod entry;
+mod findings;
 mod flush;
 #[cfg(test)]
 mod golden;
 mod inlet;
+mod inventory;
 mod journal;
 pub mod limits;
 pub mod live_table;
+mod loss;
 mod open;
 pub mod query;
 pub mod record;
 mod recover;
 pub mod repair;
+mod settle;
 #[cfg(any(test, feature = "simulation"))]
 pub mod simulation;
 mod sink;
@@ -50,12 +55,14 @@ use std::time::Duration;
 use thiserror::Error;
 
 use crate::commit::Unfinished;
+pub use crate::consent::Consent;
 pub use crate::inlet::{Inlet, LiveFlow};
 use crate::live_table::LiveTable;
 pub use crate::live_table::place::Medium;
+pub use crate::loss::{Damage, Loss, Losses};
 use crate::open::Held;
 pub use crate::open::{OpenError, OpenSettings, Promise};
-pub use crate::recover::{Damage, RecoverError, Recovery};
+pub use crate::recover::{RecoverError, Recovery};
 pub use crate::sink::schema::SchemaError;
 pub use crate::status::{Progress, Status, Watch};
 use crate::status::{Shared, Stage};

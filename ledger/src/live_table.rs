@@ -44,7 +44,7 @@ use std::sync::Arc;
 use sys::clock::WallNanos;
 use sys::mapping::SharedWords;
 
-pub(crate) use slot::{Found, Kind, Slot, State};
+pub(crate) use slot::{Found, Kind, STATE, Slot, State};
 pub use slot::{Received, Sent, Tally};
 
 /// Words of a slot: 512 bytes.
@@ -92,6 +92,16 @@ pub struct TableHeader {
     /// Slots of each.
     pub slots: u32,
 }
+
+/// The number of the last entry that the journal was given, times 251: what the journal ends with at least
+/// after a kill. Stored before the slots of that entry are free. Zero: not known.
+const APPENDED_AT: usize = 9;
+
+/// The number of the last entry that the database was seen to have, times 251. Zero: not known.
+const APPLIED_AT: usize = 10;
+
+/// From this word on, one for each region: slots below that number were used, times 251.
+const USED_AT: usize = 32;
 
 impl TableHeader {
     const WORDS: usize = 8;
@@ -159,6 +169,33 @@ pub(crate) fn alive_at(word: u64) -> Option<WallNanos> {
     slot::decoded(word).map(|micros| WallNanos(micros.saturating_mul(1000)))
 }
 
+/// How far the journal and the database had come when the process last said so; a number that is damaged, or
+/// was never said, is 0.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Reached {
+    pub(crate) appended: u64,
+    pub(crate) applied: u64,
+}
+
+impl Reached {
+    pub(crate) fn in_words(word: impl Fn(usize) -> u64) -> Reached {
+        let number = |at| slot::decoded(word(at)).unwrap_or(0);
+        Reached { appended: number(APPENDED_AT), applied: number(APPLIED_AT) }
+    }
+}
+
+/// The number below which the slots of a region were used, as far as its table says: 0 where it does not.
+pub(crate) fn used(region: u32, word: impl Fn(usize) -> u64) -> u32 {
+    let at = used_at(region).map(word).and_then(slot::decoded);
+    at.map_or(0, |used| u32::try_from(used).unwrap_or(u32::MAX))
+}
+
+/// Where a region's number of used slots stands; the last regions of more than 480 have no place for theirs.
+fn used_at(region: u32) -> Option<usize> {
+    let at = USED_AT + region as usize;
+    (at < PAGE_WORDS).then_some(at)
+}
+
 /// A table in this process.
 #[derive(Debug)]
 pub(crate) struct LiveTable {
@@ -182,6 +219,7 @@ impl LiveTable {
             words: Arc::clone(&self.words),
             first: self.header.slot_at(number, 0),
             slots: self.header.slots,
+            used_at: used_at(number),
         })
     }
 
@@ -190,10 +228,25 @@ impl LiveTable {
         self.words.words()[ALIVE_AT].store(slot::coded(now.0 / 1000), slot::RELEASE);
     }
 
+    /// Notes that the journal was given entries up to `appended`, before the slots of any of them are free.
+    pub(crate) fn note_appended(&self, appended: u64) {
+        self.words.words()[APPENDED_AT].store(slot::coded(appended), slot::RELEASE);
+    }
+
+    /// Notes that the database has entries up to `applied`.
+    pub(crate) fn note_applied(&self, applied: u64) {
+        self.words.words()[APPLIED_AT].store(slot::coded(applied), slot::RELEASE);
+    }
+
     /// The words, for a simulation that lets them outlive the process.
     #[cfg(any(test, feature = "simulation"))]
     pub(crate) fn words(&self) -> Arc<SharedWords> {
         Arc::clone(&self.words)
+    }
+
+    /// The run whose table it is.
+    pub(crate) fn epoch(&self) -> u32 {
+        self.header.epoch
     }
 
     /// Whether no slot is taken.
@@ -209,9 +262,17 @@ pub(crate) struct Region {
     words: Arc<SharedWords>,
     first: usize,
     slots: u32,
+    used_at: Option<usize>,
 }
 
 impl Region {
+    /// Notes that slots below `used` were used: one of them that is all zero is damaged. Only grows.
+    pub(crate) fn note_used(&self, used: u32) {
+        if let Some(at) = self.used_at {
+            self.words.words()[at].store(slot::coded(used.into()), slot::RELEASE);
+        }
+    }
+
     /// Its number of slots.
     pub(crate) fn slots(&self) -> u32 {
         self.slots

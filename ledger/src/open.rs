@@ -4,27 +4,31 @@
 //! that an earlier run left is durable in the journal; what is promised from then on is said. Leaves to
 //! others: the parts.
 
-use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 
+use sys::clock;
 use sys::crash::point;
 use thiserror::Error;
 
 use crate::apply::Applier;
 use crate::commit::Committer;
+use crate::consent::Consent;
 use crate::directory::{self, Lock};
+use crate::findings::{Findings, OldTables, images};
 use crate::flush::Flusher;
 use crate::inlet::{self, Outlet};
+use crate::inventory::Inventory;
 use crate::journal::segment::BLOCK_BYTES;
-use crate::journal::{Settings, Writer, scan};
+use crate::journal::{Settings, TablePlace, Writer};
 use crate::limits::COMMITTER_NICENESS;
-use crate::live_table::place::{Medium, NewTable, OldTable, Places};
+use crate::live_table::place::{self, Medium, NewTable, OldTable};
 use crate::live_table::{LiveTable, TableHeader};
-use crate::recover::{Applied, RecoverError, Recovered, Recovery, TableImage, survey};
+use crate::loss::Losses;
+use crate::recover::{RecoverError, Recovered, Recovery, Start};
 use crate::sink::schema::SchemaError;
 use crate::sink::sqlite::SqliteSink;
 use crate::sink::{Sink, SinkError, SinkSettings};
@@ -53,8 +57,8 @@ pub struct OpenSettings {
     pub journal_bytes_max: u64,
     /// Months of which each flow is kept.
     pub detail_months: u32,
-    /// Go on without entries that had been durable and are lost.
-    pub accept_loss: bool,
+    /// Go on without what is lost, with the consent of the one who is named.
+    pub accept_loss: Option<String>,
 }
 
 impl OpenSettings {
@@ -70,7 +74,7 @@ impl OpenSettings {
             segment_bytes: 64 << 20,
             journal_bytes_max: 4 << 30,
             detail_months: 13,
-            accept_loss: false,
+            accept_loss: None,
         }
     }
 }
@@ -116,13 +120,17 @@ pub enum OpenError {
     /// The live table belongs to a gateway that runs.
     #[error(
         "the live table {} is in use: a gateway runs on a copy of this ledger. Remove `identity` and \
-         `journal` from the copy, and it becomes a ledger of its own, with what its database has",
+         `journal` from the copy for a ledger of its own; unless `tollgate ledger backup` made the copy, it \
+         then starts after `tollgate ledger repair --yes`",
         path.display()
     )]
     TableInUse {
         /// Its path.
         path: PathBuf,
     },
+    /// Something that the ledger had is not there.
+    #[error("{0}")]
+    Incomplete(Losses),
     /// The database cannot be used.
     #[error(transparent)]
     Schema(#[from] SchemaError),
@@ -153,20 +161,21 @@ impl Ledger {
     /// See [`OpenError`]; nothing is left running, and nothing that an earlier run left is lost.
     pub fn open(settings: &OpenSettings) -> Result<(Ledger, Vec<Inlet>), OpenError> {
         let lock = Lock::acquire(&settings.directory)?;
-        let gateway = identity(&settings.directory)?;
-        let (sink, applied) = open_sink(settings, gateway)?;
-        let started = recover(settings, gateway, applied, sink.open_flows())?;
-        let (ledger, inlets) = start(settings, started, sink, applied.lsn, lock)?;
-        Ok((ledger, inlets))
+        let (mut found, old) = Findings::look(settings)?;
+        let mut consents = Vec::new();
+        let mut notes = found.mend(settings)?;
+        let losses = found.losses(&old);
+        if !losses.0.is_empty() {
+            let Some(author) = &settings.accept_loss else { return Err(OpenError::Incomplete(losses)) };
+            consents = found.consents(author, &losses);
+            notes.extend(losses.0.iter().map(|loss| format!("accepted by {author}: {loss}")));
+            found.settle(settings, &losses)?;
+            found = found.again(settings, &old)?;
+        }
+        consents.extend(found.restored());
+        let started = recover(settings, found, old, &consents, notes)?;
+        start(settings, started, lock)
     }
-}
-
-fn open_sink(settings: &OpenSettings, gateway: u32) -> Result<(SqliteSink, Applied), OpenError> {
-    let sink_settings = SinkSettings { detail_months: settings.detail_months, ..SinkSettings::default() };
-    let mut sink = SqliteSink::open(&settings.directory, gateway, sink_settings)?;
-    let lsn = sink.applied_lsn()?.unwrap_or(0);
-    let epoch = sink.epoch()?;
-    Ok((sink, Applied { epoch, lsn }))
 }
 
 /// What recovery leaves to start with.
@@ -174,84 +183,107 @@ struct Started {
     journal: Writer<Directory>,
     report: Recovery,
     table: NewTable,
-}
-
-/// The gateway's number; a new one if this is its first start.
-fn identity(directory: &Path) -> Result<u32, OpenError> {
-    if let Some(gateway) = directory::gateway(directory)? {
-        return Ok(gateway);
-    }
-    // One that was lost is in the journal, too.
-    let journal = Directory::at(&directory::journal(directory));
-    if let Some(gateway) = scan::gateway(&journal).map_err(RecoverError::from)? {
-        directory::set_gateway(directory, gateway)?;
-        return Ok(gateway);
-    }
-    let gateway = getrandom::u32().map_err(|error| OpenError::Thread(io::Error::other(error)))?;
-    // Zero is the gateway of ledgers that were made before gateways had numbers.
-    let gateway = gateway.max(1);
-    directory::set_gateway(directory, gateway)?;
-    Ok(gateway)
+    sink: SqliteSink,
+    applied: u64,
 }
 
 /// Brings into the journal what an earlier run left, and makes this run's live table.
 fn recover(
     settings: &OpenSettings,
-    gateway: u32,
-    applied: Applied,
-    open: HashSet<u128>,
+    found: Findings,
+    old: OldTables,
+    consents: &[Consent],
+    notes: Vec<String>,
 ) -> Result<Started, OpenError> {
     point("recover.begin");
-    let storage = Directory::at(&directory::make_journal(&settings.directory)?);
-    let boot = sys::limits::boot_id().map_err(OpenError::Boot)?;
-    let places = Places::of(gateway, settings).map_err(RecoverError::from)?;
-    let (old, damaged_tables) = places.find()?;
-    let images: Vec<TableImage<'_>> = old.iter().map(image).collect();
-    let survey = survey(&storage, gateway, applied, open, &images)?;
-    if let Some(damage) = survey.damage().filter(|_| !settings.accept_loss) {
-        return Err(RecoverError::Damaged(Box::new(damage)).into());
-    }
+    let Findings { gateway, inventory, applied, survey, boot, .. } = found;
+    let directory = &settings.directory;
+    let mut sink = adopt(settings, gateway, &inventory)?;
+    let storage = Directory::at(&directory::make_journal(directory)?);
+    let OldTables { places, tables: old, damaged } = old;
+    damaged.iter().try_for_each(|path| place::set_aside(path))?;
+    let images = images(&old);
+    let stale: Vec<PathBuf> = old
+        .iter()
+        .zip(&images)
+        .filter(|(_, image)| survey.is_stale(image))
+        .map(|(old, _)| old.path.clone())
+        .collect();
     let epoch = survey.epoch(applied, &images);
-    let table = places.make(TableHeader {
+    sink.begin_run(epoch, clock::wall())?;
+    let header = TableHeader {
         gateway,
         epoch,
         boot,
         process: std::process::id(),
         regions: u32::try_from(settings.inlets).expect("threads are few"),
         slots: settings.slots,
-    })?;
-    let journal_settings = Settings {
+    };
+    // Where the old table takes the room of the new one, the new one is made when the old one is gone.
+    let table = places.make(header, &old)?;
+    let place = |table: &NewTable| TablePlace { path: table.path.display().to_string(), boot };
+    let consents: Vec<Consent> = consents.iter().map(|consent| consent.of_run(epoch)).collect();
+    let start = Start {
+        settings: journal_settings(settings, gateway, epoch),
+        table: table.as_ref().map(place).unwrap_or_default(),
+        applied,
+        boot,
+        tables: &images,
+        consents: &consents,
+    };
+    let Recovered { mut journal, mut report } = survey.recover(storage, start)?;
+    drop(images);
+    report.notes.extend(notes);
+    report.damaged_tables = (damaged.len() + stale.len()) as u64;
+    stale.iter().try_for_each(|path| place::set_aside(path))?;
+    let left = old.into_iter().filter(|old| !stale.contains(&old.path));
+    left.into_iter().try_for_each(OldTable::remove)?;
+    point("recover.table-cleared");
+    let table = match table {
+        Some(table) => table,
+        None => {
+            let table = places.make(header, &[])?.expect("no old table is in the way");
+            journal.place_table(place(&table)).map_err(RecoverError::from)?;
+            table
+        }
+    };
+    let applied = sink.applied_lsn()?.unwrap_or(0);
+    Ok(Started { journal, report, table, sink, applied })
+}
+
+/// Opens the database, and has it and the directory know the gateway before its journal begins.
+fn adopt(settings: &OpenSettings, gateway: u32, inventory: &Inventory) -> Result<SqliteSink, OpenError> {
+    let directory = &settings.directory;
+    if !inventory.knows(gateway) {
+        SqliteSink::end_others(directory, gateway, clock::wall())?;
+    }
+    let sink_settings = SinkSettings { detail_months: settings.detail_months, ..SinkSettings::default() };
+    let mut sink = SqliteSink::open(directory, gateway, sink_settings)?;
+    if !inventory.knows(gateway) || inventory.backup_made().is_some() {
+        sink.adopt()?;
+    }
+    if directory::gateway(directory)?.is_none() {
+        directory::set_gateway(directory, gateway)?;
+    }
+    Ok(sink)
+}
+
+fn journal_settings(settings: &OpenSettings, gateway: u32, epoch: u32) -> Settings {
+    Settings {
         gateway,
         epoch,
         segment_bytes: settings.segment_bytes / BLOCK_BYTES as u64 * BLOCK_BYTES as u64,
         bytes_max: settings.journal_bytes_max,
-        table: table.path.display().to_string(),
-    };
-    let Recovered { journal, mut report } =
-        survey.recover(storage, journal_settings, applied, boot, &images)?;
-    report.damaged_tables = damaged_tables;
-    drop(images);
-    old.into_iter().try_for_each(OldTable::remove)?;
-    point("recover.table-cleared");
-    Ok(Started { journal, report, table })
-}
-
-fn image(old: &OldTable) -> TableImage<'_> {
-    TableImage { header: old.header, word: Box::new(|index| old.view.word(index)) }
+    }
 }
 
 /// Starts the threads.
-fn start(
-    settings: &OpenSettings,
-    started: Started,
-    sink: impl Sink + 'static,
-    applied: u64,
-    lock: Lock,
-) -> Result<(Ledger, Vec<Inlet>), OpenError> {
-    let Started { journal, report, table } = started;
+fn start(settings: &OpenSettings, started: Started, lock: Lock) -> Result<(Ledger, Vec<Inlet>), OpenError> {
+    let Started { journal, report, table, sink, applied } = started;
     let path = table.path.clone();
     let promise = Promise { table: path.clone(), medium: table.medium, durability: settings.durability };
     let (table, locked) = table.keep();
+    table.note_appended(journal.shared().appended());
     let shared = Arc::new(Shared::new(applied));
     let (outlets, inlets): (Vec<Outlet>, Vec<Inlet>) =
         table.regions().map(|region| inlet::pair(&region, &shared)).unzip();

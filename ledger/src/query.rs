@@ -17,9 +17,11 @@
 mod details;
 mod flows;
 mod parts;
+mod rest;
 mod rollups;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use rusqlite::{Connection, OpenFlags, Row as SqlRow, params};
@@ -27,12 +29,18 @@ use sys::clock::WallNanos;
 use thiserror::Error;
 
 use crate::directory;
+use crate::journal::scan;
 use crate::limits::READER_BUSY_MAX;
 use crate::record::Class;
 use crate::sink::month::Month;
 use crate::sink::schema::{self, LEDGER, MONTH, Migration, SchemaError, integer};
+use crate::storage::file::Directory;
 
 pub use flows::FlowRow;
+use rest::Rest;
+
+/// Looks at a journal that a gateway writes meanwhile.
+const ATTEMPTS_MAX: u32 = 3;
 
 /// A ledger's usage as of the moment of its opening.
 #[derive(Debug)]
@@ -41,6 +49,10 @@ pub struct Usage {
     pub(crate) connection: Connection,
     /// How far each gateway's entries had come.
     pub(crate) applied: Vec<(i64, i64)>,
+    /// What the journal has beyond that, if it was asked for.
+    rest: Rest,
+    /// Why some of the journal could not be read.
+    unread: Option<String>,
 }
 
 impl Usage {
@@ -50,13 +62,44 @@ impl Usage {
         let path = directory::database(directory);
         let connection = open(&path, LEDGER)?.ok_or_else(absent)?;
         let applied = applied(&connection).map_err(|cause| schema::sqlite(&path, cause))?;
-        Ok(Self { directory: directory.to_owned(), connection, applied })
+        let (rest, unread) = (Rest::default(), None);
+        Ok(Self { directory: directory.to_owned(), connection, applied, rest, unread })
     }
 
-    /// The number of the last entry of gateway `gateway` that it has.
-    pub(crate) fn applied_lsn(&self, gateway: u32) -> u64 {
-        let found = self.applied.iter().find(|(number, _)| *number == i64::from(gateway));
-        found.map_or(0, |(_, lsn)| lsn.cast_unsigned())
+    /// As [`Usage::open`], with what the journal has and the database has not got yet.
+    pub fn open_with_journal(directory: &Path) -> Result<Self, QueryError> {
+        let mut usage = Self::open(directory)?;
+        for is_last in (0..ATTEMPTS_MAX).map(|attempt| attempt + 1 == ATTEMPTS_MAX) {
+            match usage.read_journal() {
+                Ok(()) => break,
+                Err(error) if is_last => usage.unread = Some(error.to_string()),
+                // A segment that the database has by now was used again.
+                Err(_) => usage = Self::open(directory)?,
+            }
+        }
+        Ok(usage)
+    }
+
+    fn read_journal(&mut self) -> Result<(), Box<dyn std::error::Error>> {
+        let Some(gateway) = directory::gateway(&self.directory)? else { return Ok(()) };
+        let number = i64::from(gateway);
+        let applied = self.applied.iter().find(|(found, _)| *found == number).map_or(0, |(_, lsn)| *lsn);
+        let storage = Directory::for_reading(&directory::journal(&self.directory));
+        let mut rest = Rest::default();
+        rest.know(&self.connection, number)?;
+        scan::each_proved(&storage, applied.cast_unsigned(), |entry| rest.add(entry))?;
+        self.rest = rest;
+        Ok(())
+    }
+
+    /// Why some of what the journal has is not in the answers.
+    pub fn unread(&self) -> Option<&str> {
+        self.unread.as_deref()
+    }
+
+    /// Whether answers have something that the database has not got yet.
+    pub fn is_ahead(&self) -> bool {
+        !self.rest.is_empty()
     }
 
     /// The usage that `filter` admits, one row for each group that has all `keys` in common. Groups follow
@@ -77,6 +120,18 @@ impl Usage {
         Ok(groups.finish()?.pop().unwrap_or_else(none))
     }
 
+    /// What is missing with consent: when it was given, by whom, and what for.
+    pub fn consents(&self) -> Result<Vec<String>, QueryError> {
+        let mut select =
+            self.connection.prepare("SELECT given_ns, author, what FROM consent ORDER BY given_ns, lsn")?;
+        let consents = select.query_map([], |row| {
+            let given = jiff::Timestamp::from_nanosecond(row.get::<_, i64>(0)?.into()).unwrap_or_default();
+            let (author, what): (String, String) = (row.get(1)?, row.get(2)?);
+            Ok(format!("{given:.0} by {author}: {what}"))
+        })?;
+        Ok(consents.collect::<rusqlite::Result<_>>()?)
+    }
+
     /// The users that have any usage, also those who were removed since.
     pub fn users(&self) -> Result<BTreeSet<String>, QueryError> {
         let mut select =
@@ -88,6 +143,7 @@ impl Usage {
     /// Adds up what `filter` admits; the months whose details would be needed and are gone.
     fn ask(&self, filter: &Filter, keys: &[GroupBy], groups: &mut Groups) -> Result<Vec<Month>, QueryError> {
         let window = filter.window();
+        self.rest.add_to(filter, keys, window, groups)?;
         let hours = window.whole_hours().filter(|_| filter.host.is_none());
         let Some(hours) = hours.filter(|_| keys.iter().all(|key| key.is_rolled_up())) else {
             return self.add_details(filter, keys, window, groups);
@@ -104,7 +160,7 @@ impl Usage {
     /// The month's file at our moment; `None` if there is none. What it has beyond that moment is told by
     /// [`Usage::is_visible`].
     pub(crate) fn month(&self, month: Month) -> Result<Option<Connection>, QueryError> {
-        open(&month.path(&self.directory), MONTH)
+        open_month(&self.directory, month)
     }
 
     /// The condition on a row of a month's file that `ledger.db` has come to it: a month commits first.
@@ -124,10 +180,16 @@ impl Usage {
     }
 }
 
+/// The file of `month` in `directory` at this moment, for reading; `None` if there is none.
+pub(crate) fn open_month(directory: &Path, month: Month) -> Result<Option<Connection>, QueryError> {
+    open(&month.path(directory), MONTH)
+}
+
 /// Opens a database for reading, in a transaction, so that all that is read is of one moment; `None` if it is
 /// absent or has nothing in it yet.
 fn open(path: &Path, migrations: &[Migration]) -> Result<Option<Connection>, QueryError> {
-    if !path.is_file() {
+    // SQLite removes the log of a file that is empty.
+    if !fs::metadata(path).is_ok_and(|found| found.is_file() && found.len() > 0) {
         return Ok(None);
     }
     let failed = |cause| schema::sqlite(path, cause);
@@ -140,8 +202,12 @@ fn open(path: &Path, migrations: &[Migration]) -> Result<Option<Connection>, Que
     connection.busy_timeout(READER_BUSY_MAX).map_err(failed)?;
     // The first read in the transaction fixes what all others see.
     connection.execute_batch("BEGIN").map_err(failed)?;
-    if schema::is_blank(&connection).map_err(failed)? {
-        return Ok(None);
+    match schema::is_blank(&connection) {
+        Ok(false) => {}
+        Ok(true) => return Ok(None),
+        // Its first transaction, which makes its tables, was cut short: the next writer undoes it.
+        Err(error) if schema::is_half_made(&error) => return Ok(None),
+        Err(error) => return Err(failed(error).into()),
     }
     schema::check(&connection, path, migrations)?;
     Ok(Some(connection))
@@ -171,7 +237,10 @@ impl Filter {
     fn window(&self) -> Window {
         let since_ns = self.since.map_or(0, |moment| integer(moment.0));
         // The database has no later moment than this one, which is counted where there is no `until`.
-        let last_ns = self.until.map_or(i64::MAX, |moment| integer(moment.0) - 1);
+        let last_ns = match self.until.map(|moment| integer(moment.0)) {
+            None | Some(i64::MAX) => i64::MAX,
+            Some(end_ns) => end_ns - 1,
+        };
         Window { since_ns, last_ns }
     }
 

@@ -21,12 +21,16 @@ use sys::clock::{self, WallNanos};
 use sys::crash::point;
 use thiserror::Error;
 
+use crate::consent::Consent;
 use crate::entry::{Entry, Gist};
 use crate::journal::reader::ReadError;
-use crate::journal::scan::{Scan, Trouble, scan};
-use crate::journal::{JournalError, Settings, Writer};
+use crate::journal::scan::{self, Scan, Trouble};
+use crate::journal::{JournalError, Settings, TablePlace, Writer};
 use crate::limits::ENTRY_BYTES_MAX;
-use crate::live_table::{ALIVE_AT, Found, TableHeader, alive_at};
+use crate::live_table::{ALIVE_AT, Found, Reached, STATE, TableHeader, alive_at, used};
+#[cfg(any(test, feature = "simulation"))]
+use crate::loss::Losses;
+use crate::loss::{Damage, Loss};
 use crate::record::{CloseReason, Record};
 use crate::storage::Storage;
 
@@ -37,6 +41,10 @@ pub(crate) struct Applied {
     pub(crate) epoch: u32,
     /// The number of its last entry.
     pub(crate) lsn: u64,
+    /// Whether that is the end of a run that ended in order.
+    pub(crate) is_ended: bool,
+    /// Whether a run began to write since.
+    pub(crate) has_begun: bool,
 }
 
 /// A live table that an earlier run left.
@@ -50,14 +58,24 @@ impl TableImage<'_> {
     /// Shows every slot that is not free.
     pub(crate) fn each(&self, mut show: impl FnMut(Found)) {
         for region in 0..self.header.regions {
+            let used = used(region, &self.word);
             for slot in 0..self.header.slots {
                 let start = self.header.slot_at(region, slot);
+                if slot < used && (self.word)(start + STATE) == 0 {
+                    show(Found::Damaged { what: "a slot that was used and is empty", id: None });
+                    continue;
+                }
                 match Found::in_words(|index| (self.word)(start + index)) {
                     Found::Nothing => {}
                     found => show(found),
                 }
             }
         }
+    }
+
+    /// How far journal and database had come when the process last said so.
+    pub(crate) fn reached(&self) -> Reached {
+        Reached::in_words(&self.word)
     }
 
     /// When the run was last known to live.
@@ -87,18 +105,24 @@ pub struct Recovery {
     pub table: bool,
     /// Flows that were journaled, and of whose end nothing told: they are billed as they were last journaled.
     pub lost: u64,
-    /// Files of live tables that hold none, now named `.damaged`.
+    /// Files of live tables that hold none, or an older one, now named `.damaged`.
     pub damaged_tables: u64,
+    /// Whether the last run was killed in this boot of the machine, and its table is not there: what its
+    /// flows moved since they were last journaled is not billed.
+    pub table_missing: bool,
     /// What was wrong with the journal.
     pub trouble: Option<String>,
+    /// What else was found and done, each in a sentence.
+    pub notes: Vec<String>,
 }
 
 /// Why a ledger cannot be recovered.
 #[derive(Debug, Error)]
 pub enum RecoverError {
-    /// Entries that had been durable are gone.
+    /// Something is gone: what a simulated start says, in place of [`crate::OpenError::Incomplete`].
+    #[cfg(any(test, feature = "simulation"))]
     #[error("{0}")]
-    Damaged(Box<Damage>),
+    Incomplete(Losses),
     /// The journal cannot be read.
     #[error("{0}")]
     Read(String),
@@ -113,43 +137,6 @@ pub enum RecoverError {
         /// Whose ledger.
         expected: u32,
     },
-}
-
-/// Entries that had been durable and are gone.
-#[derive(Clone, Debug, Eq, Error, PartialEq)]
-#[error(
-    "the journal is damaged in segment {segment} at byte {at}: {lost} entries that had been durable are lost \
-     (numbers {ranges}); {salvaged} behind them are whole. Nothing was changed. `tollgate ledger repair` \
-     tells more and goes on without them"
-)]
-pub struct Damage {
-    /// The segment.
-    pub segment: u64,
-    /// Where in it, in bytes.
-    pub at: u64,
-    /// How many are lost.
-    pub lost: u64,
-    /// Their numbers.
-    pub ranges: String,
-    /// How many behind them are whole.
-    pub salvaged: u64,
-}
-
-impl Damage {
-    /// The damage in `trouble`; `None` if nothing had been durable.
-    pub(crate) fn of(trouble: &Trouble) -> Option<Damage> {
-        if trouble.lost.is_empty() {
-            return None;
-        }
-        let range = |(first, last): &(u64, u64)| format!("{first}-{last}");
-        Some(Damage {
-            segment: trouble.segment,
-            at: trouble.at,
-            lost: trouble.lost.iter().map(|(first, last)| last - first + 1).sum(),
-            ranges: trouble.lost.iter().map(range).collect::<Vec<_>>().join(", "),
-            salvaged: trouble.salvaged.len() as u64,
-        })
-    }
 }
 
 impl From<ReadError> for RecoverError {
@@ -170,6 +157,19 @@ pub(crate) struct Recovered<S: Storage> {
     pub(crate) report: Recovery,
 }
 
+/// What a start has, besides the journal.
+pub(crate) struct Start<'a> {
+    pub(crate) settings: Settings,
+    /// Where this run's live table lies.
+    pub(crate) table: TablePlace,
+    pub(crate) applied: Applied,
+    pub(crate) boot: u128,
+    /// What earlier runs left.
+    pub(crate) tables: &'a [TableImage<'a>],
+    /// What an operator accepts as lost.
+    pub(crate) consents: &'a [Consent],
+}
+
 /// The part of recovery that only looks.
 pub(crate) struct Survey {
     scan: Scan,
@@ -181,6 +181,8 @@ pub(crate) struct Survey {
     open: HashSet<u128>,
     /// The last run that began: what earlier ones left is in the journal.
     began: u32,
+    /// Whether the last run ended in order.
+    is_ended: bool,
 }
 
 /// Looks at the journal, without changing anything. `open` are the flows that go on as far as the database
@@ -201,9 +203,11 @@ pub(crate) fn survey(
             tabled.extend(found.id());
         });
     }
-    let mut survey = Survey { scan: Scan::default(), tabled, finals: HashSet::new(), open, began: 0 };
-    let scan = scan(storage, applied.lsn, |gist| survey.note(gist))?;
-    if let Some(found) = scan.gateway.filter(|found| *found != gateway) {
+    let (scan, finals, is_ended) = (Scan::default(), HashSet::new(), applied.is_ended);
+    let mut survey = Survey { scan, tabled, finals, open, began: 0, is_ended };
+    let scan = scan::scan(storage, applied.lsn, |gist| survey.note(gist))?;
+    let foreign = scan.foreign.map(|(_, found)| found).filter(|found| *found != gateway);
+    if let Some(found) = scan.gateway.filter(|found| *found != gateway).or(foreign) {
         return Err(RecoverError::Foreign { found, expected: gateway });
     }
     for (_, entry) in scan.trouble.iter().flat_map(|trouble| &trouble.salvaged) {
@@ -216,6 +220,7 @@ pub(crate) fn survey(
 impl Survey {
     /// Notes an entry that the database has not got.
     fn note(&mut self, gist: Gist) {
+        self.is_ended = matches!(gist, Gist::RunEnded(_));
         match gist {
             Gist::Final(id) => {
                 self.open.remove(&id);
@@ -231,19 +236,120 @@ impl Survey {
                 self.open.clear();
                 self.began = self.began.max(epoch);
             }
-            Gist::Other => {}
+            Gist::RunEnded(_) | Gist::Other => {}
         }
     }
 
-    /// What was durable and is gone, if anything is.
-    pub(crate) fn damage(&self) -> Option<Damage> {
-        self.scan.trouble.as_ref().and_then(Damage::of)
+    /// What is gone of the journal, as far as the journal itself, the tables of boot `boot`, and the
+    /// databases tell, which have come to entry `reached`.
+    pub(crate) fn losses(
+        &self,
+        applied: Applied,
+        reached: u64,
+        boot: u128,
+        tables: &[TableImage<'_>],
+    ) -> Vec<Loss> {
+        let scan = &self.scan;
+        if scan.begins_behind(applied.lsn) {
+            return vec![Loss::Between { applied: applied.lsn, first_lsn: scan.first_lsn }];
+        }
+        if scan.first_lsn == 0 && scan.trouble.is_none() {
+            let is_ended = self.is_ended && !applied.has_begun;
+            return match self.appended(applied, boot, tables) {
+                Some(appended) if appended > reached => {
+                    vec![Loss::JournalEnd { first_lsn: reached + 1, last_lsn: Some(appended) }]
+                }
+                None if reached > 0 && !is_ended => vec![Loss::Journal { reached }],
+                _ => Vec::new(),
+            };
+        }
+        let mut losses: Vec<Loss> =
+            scan.trouble.as_ref().and_then(Damage::of).map(Loss::Entries).into_iter().collect();
+        let end = scan.last_lsn.max(reached);
+        // What the last run's table says is exact; without it, what the databases have must be in front.
+        match self.appended(applied, boot, tables) {
+            Some(appended) if appended > end => {
+                losses.push(Loss::JournalEnd { first_lsn: end + 1, last_lsn: Some(appended) });
+            }
+            Some(_) => {}
+            None if self.is_ended => {}
+            None => {
+                let short = scan.short.iter().map(|(segment, bytes, expected)| Loss::Segment {
+                    segment: *segment,
+                    bytes: *bytes,
+                    expected: *expected,
+                });
+                losses.extend(short);
+                if scan.last_lsn < reached && losses.is_empty() {
+                    losses.push(Loss::JournalEnd { first_lsn: reached + 1, last_lsn: None });
+                }
+            }
+        }
+        losses
+    }
+
+    /// The last entry that the last run had written, if its table is there and says so.
+    fn appended(&self, applied: Applied, boot: u128, tables: &[TableImage<'_>]) -> Option<u64> {
+        let is_last = |table: &&TableImage<'_>| {
+            self.has_more_to_say(&table.header, applied, boot) && !self.is_stale(table)
+        };
+        let appended = tables.iter().filter(is_last).map(|table| table.reached().appended).max();
+        appended.filter(|appended| *appended > 0)
+    }
+
+    /// Whether what is in a table may be in it alone.
+    fn has_more_to_say(&self, header: &TableHeader, applied: Applied, boot: u128) -> bool {
+        header.boot == boot && header.epoch >= applied.epoch.max(self.began)
+    }
+
+    /// Whether a table is an older copy: its run has written frames of which it does not know. It notes each
+    /// one before it writes the next.
+    pub(crate) fn is_stale(&self, table: &TableImage<'_>) -> bool {
+        let Reached { appended, .. } = table.reached();
+        let is_last_run = table.header.epoch == self.scan.epoch;
+        is_last_run && appended > 0 && appended + 1 < self.scan.last_frame
+    }
+
+    /// Whether a table of boot `boot` should be there and is not: the last run began in it and did not end.
+    fn lacks_table(&self, boot: u128, tables: &[TableImage<'_>]) -> bool {
+        let is_there =
+            tables.iter().any(|table| table.header.epoch >= self.scan.epoch && table.header.boot == boot);
+        self.scan.boot == boot && boot != 0 && !self.is_ended && !is_there
     }
 
     /// Places at which a segment does not continue the one before it.
-    #[cfg(any(test, feature = "simulation"))]
     pub(crate) fn breaks(&self) -> u64 {
         self.scan.breaks
+    }
+
+    /// Entries of the journal that the database has not got.
+    pub(crate) fn entries(&self) -> u64 {
+        self.scan.entries
+    }
+
+    /// What is no loss, and worth telling.
+    pub(crate) fn notes(&self) -> Vec<String> {
+        let torn = self.scan.trouble.as_ref().filter(|trouble| trouble.lost.is_empty());
+        torn.iter().map(|trouble| format!("{trouble}; nothing in it had been promised")).collect()
+    }
+
+    /// What is to be said of a table of boot `boot` that should be there and is not.
+    pub(crate) fn table_note(&self, boot: u128, tables: &[TableImage<'_>]) -> Option<String> {
+        self.lacks_table(boot, tables).then(|| {
+            let open = self.open.len();
+            format!(
+                "the live table of the last run is missing: {open} flows were open as far as was journaled, \
+                 and what they and later ones moved since then is not billed"
+            )
+        })
+    }
+
+    /// The first and the last entry of the journal; zeros if there is none.
+    pub(crate) fn extent(&self) -> (u64, u64) {
+        match self.scan.first_lsn {
+            0 => (0, 0),
+            first_lsn => (first_lsn, self.scan.last_lsn),
+        }
     }
 
     /// The run that begins now.
@@ -260,24 +366,24 @@ impl Survey {
     pub(crate) fn recover<S: Storage>(
         self,
         storage: S,
-        settings: Settings,
-        applied: Applied,
-        boot: u128,
-        tables: &[TableImage<'_>],
+        start: Start<'_>,
     ) -> Result<Recovered<S>, RecoverError> {
+        let Start { settings, table, applied, boot, tables, consents } = start;
         point("recover.scanned");
         let mut report =
             Recovery { epoch: settings.epoch, entries: self.scan.entries, ..Recovery::default() };
         report.trouble = self.scan.trouble.as_ref().map(Trouble::to_string);
+        report.table_missing = self.lacks_table(boot, tables);
         let mut end = self.scan.end.clone();
         end.next_lsn = end.next_lsn.max(applied.lsn + 1);
-        let left = Left { survey: &self, tables, boot, applied, epoch: settings.epoch, at: clock::wall() };
+        let (epoch, at) = (settings.epoch, clock::wall());
+        let left = Left { survey: &self, tables, boot, applied, epoch, at, consents };
         let mut count = 0;
         left.each(&mut Recovery::default(), |_| {
             count += 1;
             Ok(())
         })?;
-        let mut journal = Writer::open(storage, settings, &end, count)?;
+        let mut journal = Writer::open(storage, settings, table, &end, count)?;
         let mut pen = Pen { journal: &mut journal, waiting: Vec::new() };
         let mut lost = self.open.clone();
         left.each(&mut report, |entry| {
@@ -307,6 +413,7 @@ struct Left<'a> {
     /// This run.
     epoch: u32,
     at: WallNanos,
+    consents: &'a [Consent],
 }
 
 impl Left<'_> {
@@ -323,16 +430,15 @@ impl Left<'_> {
             trouble.salvaged.iter().try_for_each(|(_, entry)| show(*entry))?;
         }
         let last_epoch = survey.scan.epoch.max(self.applied.epoch);
-        for table in self.tables.iter().filter(|table| self.has_more_to_say(&table.header)) {
+        self.consents.iter().try_for_each(|consent| show(Entry::Accepted(*consent)))?;
+        let is_believed = |table: &&TableImage<'_>| {
+            survey.has_more_to_say(&table.header, self.applied, self.boot) && !survey.is_stale(table)
+        };
+        for table in self.tables.iter().filter(is_believed) {
             report.table |= table.header.epoch >= last_epoch;
             self.finish_flows(table, report, &mut show)?;
         }
         show(Entry::RunBegan { epoch, at })
-    }
-
-    /// Whether what is in a table may be in it alone.
-    fn has_more_to_say(&self, header: &TableHeader) -> bool {
-        header.boot == self.boot && header.epoch >= self.applied.epoch.max(self.survey.began)
     }
 
     /// Shows the finals of the flows in a table that have none.

@@ -8,7 +8,10 @@ pub(crate) mod checksum;
 mod live;
 pub(crate) mod month;
 pub(crate) mod month_file;
+pub(crate) mod rebuild;
+pub(crate) mod resend;
 mod retention;
+pub(crate) mod run;
 pub(crate) mod schema;
 pub(crate) mod sqlite;
 pub(crate) mod sums;
@@ -30,9 +33,6 @@ pub(crate) trait Sink: Send {
     /// The number of the last entry that is applied; `None` if the store has never seen this gateway, and
     /// takes whichever number comes first.
     fn applied_lsn(&mut self) -> Result<Option<u64>, SinkError>;
-
-    /// The last run of the gateway of which an entry is applied; 0 if there is none.
-    fn epoch(&mut self) -> Result<u32, SinkError>;
 
     /// Makes `entries` visible, the first of which bears the number `first_lsn`; run `epoch` wrote them.
     fn apply(&mut self, epoch: u32, first_lsn: u64, entries: &[Entry]) -> Result<(), SinkError>;
@@ -69,4 +69,10 @@ pub(crate) enum SinkError {
     /// It must not be tried again before a restart: a failed sync, a damaged file, a gap.
     #[error("{0}; nothing more is written until a restart")]
     Final(String),
+}
+
+impl From<crate::query::QueryError> for SinkError {
+    fn from(error: crate::query::QueryError) -> Self {
+        Self::Final(error.to_string())
+    }
 }

@@ -169,6 +169,11 @@ impl Shared {
         }
     }
 
+    /// The number of the last entry that is visible.
+    pub(crate) fn applied_lsn(&self) -> u64 {
+        self.applied.load(Ordering::Relaxed)
+    }
+
     /// Goes on to `stage`.
     pub(crate) fn enter(&self, stage: Stage) {
         // Relaxed: what rouses the threads orders this store for them.

@@ -36,6 +36,8 @@ pub struct VerifyReport {
     pub problems: Vec<Problem>,
     /// Problems beyond those.
     pub more_problems: u64,
+    /// What is missing with consent: when it was given, by whom, and what for.
+    pub accepted: Vec<String>,
     /// What could not be checked, and why that is no problem by itself.
     pub notes: Vec<String>,
 }
@@ -155,10 +157,26 @@ pub fn verify(directory: &Path) -> Result<VerifyReport, QueryError> {
     for (month, dropped) in known {
         months.push(open_month(&mut report, &usage, month, dropped));
     }
+    if let Err(error) = tell_gaps(&mut report, &usage) {
+        report.problem(damaged("ledger.db", &error));
+    }
     if let Err(error) = check_whole(&mut report, &usage, &months) {
         report.problem(damaged("ledger.db", &error));
     }
     Ok(report)
+}
+
+/// Tells what is missing and is no problem any more.
+fn tell_gaps(report: &mut VerifyReport, usage: &Usage) -> Result<(), QueryError> {
+    report.accepted = usage.consents()?;
+    let gaps = "SELECT count(*) FROM gap";
+    let gaps: i64 = usage.connection.query_row(gaps, [], |row| row.get(0))?;
+    if gaps > 0 {
+        report
+            .notes
+            .push(format!("{gaps} gaps in the journal, where frames were torn by a crash or damaged"));
+    }
+    Ok(())
 }
 
 /// What spans files.
@@ -198,6 +216,20 @@ fn open_month(report: &mut VerifyReport, usage: &Usage, month: Month, dropped: b
         Err(error) => report.problem(damaged(&state.name, &error)),
     }
     state
+}
+
+/// What is wrong with `file` as that of `month`: its structure, a row, or that its sums are not those of
+/// `ledger.db`.
+pub(crate) fn month_problem(
+    usage: &Usage,
+    month: Month,
+    file: &rusqlite::Connection,
+) -> Result<Option<Problem>, QueryError> {
+    let mut report = VerifyReport::default();
+    if files::check(&mut report, &month.path(Path::new("")).display().to_string(), file, MONTH) {
+        sums::check_month(&mut report, usage, month, Some(file))?;
+    }
+    Ok(report.problems.into_iter().next())
 }
 
 fn damaged(file: &str, error: &QueryError) -> Problem {

@@ -27,7 +27,7 @@ fn a_copy_is_a_ledger() {
 }
 
 #[test]
-fn a_copy_that_was_written_past_is_written_on() {
+fn a_copy_is_of_one_moment_and_is_written_on() {
     let entries = mixed(60);
     let batch = |number: usize| &entries[number * 6..][..6];
     let mut store = Store::new();
@@ -40,12 +40,14 @@ fn a_copy_that_was_written_past_is_written_on() {
     let parent = tempfile::tempdir().unwrap();
     let target = parent.path().join("copy");
     let report = copy_all(&store.path(), &target, || apply(&mut store)).unwrap();
-    assert_eq!(report.files, 4, "a month began meanwhile, and is in the copy");
-    // The copy is of the moment at which `ledger.db` was copied, though its months know more.
+    assert!(report.files >= 3);
     assert!(verify(&target).unwrap().is_clean());
     let mut copy = SqliteSink::open(&target, 1, SinkSettings::default()).unwrap();
     assert_eq!(copy.applied_lsn(), Ok(Some(30)));
-    // With another cut than the one in which the months got them.
+    for month in Month::files(&target).unwrap() {
+        let file = crate::query::open_month(&target, month).unwrap().unwrap();
+        assert!(month_file::applied(&file, 1).unwrap() <= 30, "nothing is of a later moment");
+    }
     copy.apply(1, 27, &entries[26..33]).unwrap();
     copy.apply(1, 1, &entries).unwrap();
     store.sink.apply(1, 1, &entries).unwrap();

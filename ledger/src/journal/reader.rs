@@ -76,6 +76,17 @@ impl<F: StorageFile> Segment<F> {
         Ok(Segment { number, header, file, bytes })
     }
 
+    /// Its length.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// If it is shorter than it was made: what its length should be, 0 if that is not known.
+    pub(crate) fn is_short(&self) -> Option<u64> {
+        let expected = self.header.as_ref().map_or(0, |header| header.bytes);
+        (self.bytes < expected.max(HEADER_BYTES as u64)).then_some(expected)
+    }
+
     /// The header of the frame at `at`; `None` if there is none.
     pub(crate) fn header_at(&self, at: u64) -> io::Result<Option<FrameHeader>> {
         let mut bytes = [0; FRAME_HEADER_BYTES];

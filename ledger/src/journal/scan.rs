@@ -34,6 +34,18 @@ pub(crate) struct Scan {
     pub(crate) gateway: Option<u32>,
     /// The last run that wrote, 0 if none did.
     pub(crate) epoch: u32,
+    /// The boot of the machine in which that run had its live table; 0 if that is not known.
+    pub(crate) boot: u128,
+    /// The first entry of the first segment that counts, 0 if there is none.
+    pub(crate) first_lsn: u64,
+    /// The last entry that can be read, 0 if there is none.
+    pub(crate) last_lsn: u64,
+    /// The first entry of the last frame that has entries: what a run writes with one call.
+    pub(crate) last_frame: u64,
+    /// Segments that are shorter than they were made: number, length, and what that should be, or 0.
+    pub(crate) short: Vec<(u64, u64, u64)>,
+    /// Another gateway of which there is a segment.
+    pub(crate) foreign: Option<(u64, u32)>,
     /// Entries seen.
     pub(crate) entries: u64,
     /// Segments that do not continue the one before them by the hash of a frame's header.
@@ -85,15 +97,12 @@ pub(crate) fn scan<S: Storage>(
     let journal = Journal::open(storage)?;
     let mut scan = Scan::default();
     scan.end.next_segment = journal.next_segment;
-    if let Some((_, last)) = journal.begun.last() {
-        (scan.gateway, scan.epoch) = (Some(last.gateway), last.epoch);
-    }
+    scan.note_headers(&journal);
     let mut walk = Walk::from(applied);
-    if applied > 0 && journal.begun.first().is_some_and(|(_, header)| header.first_lsn > applied + 1) {
+    if scan.begins_behind(applied) {
         // The database is an older one than the journal goes with: what lies between them is gone.
         scan.end.next_lsn = applied + 1;
         scan.end.ended = journal.ended(u64::MAX);
-        scan.trouble = journal.trouble(0, HEADER_BYTES as u64, applied + 1, applied)?;
         return Ok(scan);
     }
     let start = journal.begun.iter().rposition(|(_, header)| header.first_lsn <= applied + 1).unwrap_or(0);
@@ -117,6 +126,9 @@ pub(crate) fn scan<S: Storage>(
         scan.trouble = journal.trouble(0, 0, walk.next_lsn, applied)?;
     }
     scan.trouble = scan.trouble.or_else(|| journal.torn_behind(walk.next_lsn));
+    let salvaged = scan.trouble.iter().flat_map(|trouble| &trouble.salvaged).map(|(lsn, _)| *lsn).max();
+    scan.last_lsn = salvaged.unwrap_or(0).max(walk.next_lsn - 1);
+    scan.last_frame = walk.last_frame;
     scan.entries = walk.count;
     scan.end.next_lsn = walk.durable.0 + 1;
     scan.end.previous = walk.durable.1;
@@ -125,6 +137,22 @@ pub(crate) fn scan<S: Storage>(
         frame.read(applied, &mut scan.tail)?;
     }
     Ok(scan)
+}
+
+impl Scan {
+    fn note_headers<F>(&mut self, journal: &Journal<F>) {
+        self.short.clone_from(&journal.short);
+        self.first_lsn = journal.begun.first().map_or(0, |(_, header)| header.first_lsn);
+        let Some((_, last)) = journal.begun.last() else { return };
+        (self.gateway, self.epoch, self.boot) = (Some(last.gateway), last.epoch, last.boot);
+        let foreign = journal.begun.iter().find(|(_, header)| header.gateway != last.gateway);
+        self.foreign = foreign.map(|(segment, header)| (segment.number, header.gateway));
+    }
+
+    /// Whether entries behind `applied` are missing in front of the journal's first one.
+    pub(crate) fn begins_behind(&self, applied: u64) -> bool {
+        self.first_lsn > applied + 1
+    }
 }
 
 /// Where the live tables of runs lay, the last one's first.
@@ -138,6 +166,46 @@ pub(crate) fn tables(storage: &impl Storage) -> Result<Vec<String>, ReadError> {
     Ok(tables)
 }
 
+/// Shows to `each` the entries behind `applied` that a later frame or header proves to be durable.
+///
+/// # Errors
+/// The disk's, or that one of them is not there.
+pub(crate) fn each_proved<S: Storage>(
+    storage: &S,
+    applied: u64,
+    mut each: impl FnMut(&Entry),
+) -> Result<(), ReadError> {
+    let journal = Journal::open(storage)?;
+    let mut proved = 0;
+    for (segment, header) in &journal.begun[journal.index_of(applied + 1)..] {
+        proved = proved.max(header.synced_lsn);
+        if header.rewrites_to == 0 || segment.synced_lsn()? > header.rewrites_to {
+            proved = proved.max(segment.synced_lsn()?);
+        }
+    }
+    if proved <= applied {
+        return Ok(());
+    }
+    journal.each_frame(applied + 1, proved, |_, first_lsn, entries| {
+        (first_lsn..).zip(&entries).filter(|(lsn, _)| *lsn > applied).for_each(|(_, entry)| each(entry));
+    })
+}
+
+/// Shows to `each`, frame by frame, all entries up to `last` that the journal still has: their run, and the
+/// number of the first.
+///
+/// # Errors
+/// The disk's, or that what it has is not all of a piece up to there.
+pub(crate) fn each_frame<S: Storage>(
+    storage: &S,
+    last: u64,
+    each: impl FnMut(u32, u64, Vec<Entry>),
+) -> Result<(), ReadError> {
+    let journal = Journal::open(storage)?;
+    let first_lsn = journal.begun.first().map_or(1, |(_, header)| header.first_lsn);
+    journal.each_frame(first_lsn, last, each)
+}
+
 /// The gateway that wrote the journal, if any did.
 ///
 /// # Errors
@@ -148,12 +216,8 @@ pub(crate) fn gateway(storage: &impl Storage) -> Result<Option<u32>, ReadError> 
 
 /// The headers of all segments that have one, in their order; none if there is no journal.
 fn headers(storage: &impl Storage) -> Result<Vec<SegmentHeader>, ReadError> {
-    let numbers = match numbers(storage) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
-        numbers => numbers?,
-    };
     let mut headers = Vec::new();
-    for number in numbers {
+    for number in numbers(storage)? {
         headers.extend(Segment::open(storage, number)?.header);
     }
     Ok(headers)
@@ -180,6 +244,8 @@ struct Journal<F> {
     replaced: Vec<(u64, u64)>,
     /// Those that hold nothing that counts, and whether they were begun.
     unused: Vec<(u64, bool)>,
+    /// Those that are shorter than they were made: number, length, and what that should be, or 0.
+    short: Vec<(u64, u64, u64)>,
     next_segment: u64,
 }
 
@@ -193,6 +259,7 @@ impl<F: StorageFile> Journal<F> {
             torn: Vec::new(),
             replaced: Vec::new(),
             unused: Vec::new(),
+            short: Vec::new(),
             next_segment,
         };
         // The highest number that a later segment says was durable.
@@ -201,6 +268,9 @@ impl<F: StorageFile> Journal<F> {
         let mut rewriting: Option<SegmentHeader> = None;
         for number in numbers.into_iter().rev() {
             let segment = Segment::open(storage, number)?;
+            if let Some(expected) = segment.is_short() {
+                journal.short.push((number, segment.bytes(), expected));
+            }
             match segment.header.clone() {
                 Some(header) if header.rewrites_to == 0 => {
                     synced_lsn = synced_lsn.max(header.synced_lsn);
@@ -230,7 +300,9 @@ impl<F: StorageFile> Journal<F> {
                         false => {
                             let last_lsn = frames.iter().map(|frame| frame.header.last_lsn()).max();
                             journal.torn.extend(last_lsn.map(|last_lsn| (number, last_lsn)));
-                            journal.unused.push((number, !frames.is_empty()));
+                            // A file without the room of a segment is no spare.
+                            let is_short = segment.is_short().is_some();
+                            journal.unused.push((number, is_short || !frames.is_empty()));
                         }
                     }
                 }
@@ -240,6 +312,7 @@ impl<F: StorageFile> Journal<F> {
         journal.begun.reverse();
         journal.headless.reverse();
         journal.unused.reverse();
+        journal.short.reverse();
         Ok(journal)
     }
 
@@ -298,6 +371,51 @@ impl<F: StorageFile> Journal<F> {
         let is_behind = |(number, last_lsn): &&(u64, u64)| *number > last && *last_lsn >= next_lsn;
         let (segment, _) = self.torn.iter().find(is_behind).copied()?;
         Some(Trouble { segment, at: 0, first_lsn: next_lsn, epoch, lost: Vec::new(), salvaged: Vec::new() })
+    }
+
+    /// The place among those that have begun of the segment with entry `lsn`.
+    fn index_of(&self, lsn: u64) -> usize {
+        self.begun.iter().rposition(|(_, header)| header.first_lsn <= lsn).unwrap_or(0)
+    }
+
+    /// Shows to `each` the frames with entries `first` to `last`, the last of them cut there: run, number,
+    /// entries.
+    fn each_frame(
+        &self,
+        first: u64,
+        last: u64,
+        mut each: impl FnMut(u32, u64, Vec<Entry>),
+    ) -> Result<(), ReadError> {
+        let (start, mut buffer) = (self.index_of(first), Vec::new());
+        let mut next_lsn = self.begun.get(start).map_or(1, |(_, header)| header.first_lsn);
+        if next_lsn > first {
+            return Err(ReadError::Damaged { segment: self.next_segment, at: 0, lsn: first });
+        }
+        for (index, (segment, header)) in self.begun.iter().enumerate().skip(start) {
+            let limit = self.begun.get(index + 1).map_or(u64::MAX, |(_, next)| next.first_lsn).min(last + 1);
+            let mut at = HEADER_BYTES as u64;
+            while next_lsn < limit {
+                let damaged = ReadError::Damaged { segment: segment.number, at, lsn: next_lsn };
+                let frame = segment.header_at(at)?.filter(|frame| frame.first_lsn == next_lsn);
+                let Some(frame) = frame.filter(|_| header.first_lsn <= next_lsn) else { return Err(damaged) };
+                let mut entries = Vec::new();
+                if frame.last_lsn() >= first
+                    && segment.entries_at(at, &frame, &mut buffer, &mut entries)?.is_err()
+                {
+                    return Err(damaged);
+                }
+                at += frame.frame_bytes() as u64;
+                next_lsn = frame.last_lsn() + 1;
+                // What a later segment has again counts there, and what is beyond `last` not here.
+                entries.truncate((limit - frame.first_lsn) as usize);
+                if !entries.is_empty() {
+                    each(frame.epoch, frame.first_lsn, entries);
+                }
+            }
+            next_lsn = next_lsn.min(limit);
+        }
+        let missing = ReadError::Damaged { segment: self.next_segment, at: 0, lsn: next_lsn };
+        if next_lsn > last { Ok(()) } else { Err(missing) }
     }
 
     /// All segments as ended ones, the last of which ends before `next_lsn`.
@@ -359,6 +477,8 @@ struct Walk {
     durable: (u64, u64),
     /// The last entry of each frame of the segment, and the hash of the frame's header.
     ends: Vec<(u64, u64)>,
+    /// The first entry of the last frame that has any.
+    last_frame: u64,
     /// Frames beyond that, as far as they were not applied.
     tail: VecDeque<Tail>,
     /// For the next payload.
@@ -392,6 +512,7 @@ impl Walk {
             applied,
             durable: (applied, 0),
             ends: Vec::new(),
+            last_frame: 0,
             tail: VecDeque::new(),
             buffer: Vec::new(),
         }
@@ -443,6 +564,9 @@ impl Walk {
                 self.proves(header.synced_lsn);
             }
             self.ends.push((header.last_lsn(), header.hash()));
+            if header.count > 0 {
+                self.last_frame = header.first_lsn;
+            }
             (self.next_lsn, self.previous) = (header.last_lsn() + 1, header.hash());
             at += header.frame_bytes() as u64;
         }

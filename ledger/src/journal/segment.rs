@@ -17,6 +17,8 @@
 //! |     64 |     8 | if it writes again what stood elsewhere: the last such number     |
 //! |     72 |     2 | bytes of the live table's path                                    |
 //! |     74 |  1024 | that path, then zeros                                             |
+//! |   1104 |    16 | boot id of the machine when it was begun; zero: not known         |
+//! |   1120 |     8 | bytes of the segment; zero: not known                             |
 //! |   4092 |     4 | CRC32C of all before                                              |
 
 use sys::clock::WallNanos;
@@ -32,6 +34,8 @@ const VERSION: u32 = 1;
 const PATH: usize = 74;
 /// Bytes of a path that are kept.
 const PATH_BYTES_MAX: usize = 1024;
+const BOOT: usize = 1104;
+const BYTES: usize = 1120;
 const CRC: usize = HEADER_BYTES - 4;
 
 const PREFIX: &str = "segment-";
@@ -61,6 +65,11 @@ pub(crate) struct SegmentHeader {
     /// durable; 0 if there are none.
     pub(crate) rewrites_to: u64,
     pub(crate) table: String,
+    /// The boot of the machine in which the live table lay there; 0 if there was none yet, or in segments of
+    /// an earlier version.
+    pub(crate) boot: u128,
+    /// Bytes of the segment; 0 in segments of an earlier version.
+    pub(crate) bytes: u64,
 }
 
 impl SegmentHeader {
@@ -80,6 +89,9 @@ impl SegmentHeader {
         let path = if self.table.len() <= PATH_BYTES_MAX { self.table.as_bytes() } else { &[] };
         block.extend_from_slice(&(path.len() as u16).to_le_bytes());
         block.extend_from_slice(path);
+        block.resize(BOOT, 0);
+        block.extend_from_slice(&self.boot.to_le_bytes());
+        block.extend_from_slice(&self.bytes.to_le_bytes());
         block.resize(CRC, 0);
         block.extend_from_slice(&crc32c::crc32c(&block).to_le_bytes());
         block
@@ -108,6 +120,8 @@ impl SegmentHeader {
             begun: WallNanos(u64_at(56)),
             rewrites_to: u64_at(64),
             table: str::from_utf8(path).ok()?.to_owned(),
+            boot: u128::from_le_bytes(*block[BOOT..].first_chunk().expect("within the block")),
+            bytes: u64_at(BYTES),
         })
     }
 }
@@ -127,6 +141,8 @@ mod tests {
             begun: WallNanos(7),
             rewrites_to: 8,
             table: "/dev/shm/tollgate-1.live".to_owned(),
+            boot: 9,
+            bytes: 10,
         }
     }
 

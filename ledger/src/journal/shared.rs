@@ -49,6 +49,22 @@ pub(super) struct Segments<F> {
     pub(super) ended: VecDeque<Ended>,
     /// The one that is written: its number and its first entry.
     pub(super) current: Option<(u64, u64)>,
+    /// The last one that was synced while it was written. It stays until another one is: a power failure in
+    /// which all were gone would look like a journal that was lost.
+    pub(super) synced: u64,
+}
+
+impl<F> Segments<F> {
+    /// The one that is written was synced.
+    pub(super) fn note_synced(&mut self) {
+        self.synced = self.current.map_or(self.synced, |(number, _)| number);
+    }
+
+    /// The oldest ended segment, if `released` says that nobody needs it.
+    fn first_done(&self, released: u64) -> Option<Ended> {
+        let is_done = |ended: &Ended| ended.last_lsn <= released && ended.number != self.synced;
+        self.ended.front().copied().filter(is_done)
+    }
 }
 
 /// A segment that is written no more.
@@ -156,7 +172,12 @@ impl<S: Storage> Shared<S> {
         point("journal.synced");
         // All but the last are ended, and need no further sync.
         let ended = files.len().saturating_sub(1);
-        lock(&self.unsynced).retain(|file| !files[..ended].iter().any(|synced| Arc::ptr_eq(synced, file)));
+        let mut unsynced = lock(&self.unsynced);
+        let last = unsynced.last().zip(files.last());
+        if last.is_some_and(|(now, synced)| Arc::ptr_eq(now, synced)) {
+            lock(&self.segments).note_synced();
+        }
+        unsynced.retain(|file| !files[..ended].iter().any(|synced| Arc::ptr_eq(synced, file)));
         Ok(target)
     }
 
@@ -223,7 +244,7 @@ impl<S: Storage> Shared<S> {
         while segments.ended.iter().filter(|ended| is_done(ended)).count() > RELEASED_KEPT
             || segments.ended.front().is_some_and(|ended| ended.spoilt && is_done(ended))
         {
-            let Some(done) = segments.ended.front().copied().filter(is_done) else { break };
+            let Some(done) = segments.first_done(released) else { break };
             self.storage.remove(&segment::name(done.number))?;
             segments.ended.pop_front();
         }
@@ -233,7 +254,7 @@ impl<S: Storage> Shared<S> {
     /// The next segment, from one that nobody needs, if there is any.
     fn reuse(&self, segments: &mut Segments<S::File>) -> Result<Option<S::File>, JournalError> {
         let released = self.released.load(Ordering::Relaxed);
-        let reusable = segments.ended.front().filter(|ended| ended.last_lsn <= released && !ended.spoilt);
+        let reusable = segments.first_done(released).filter(|ended| !ended.spoilt);
         let Some(reusable) = reusable else { return Ok(None) };
         let name = segment::name(segments.next);
         self.storage.rename(&segment::name(reusable.number), &name)?;

@@ -15,7 +15,7 @@ use sys::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use super::frame::{FrameBuffer, FrameHeader};
 use super::segment::{self, BLOCK_BYTES, HEADER_BYTES, SegmentHeader};
 use super::shared::{Ended, Segments, Shared, lock};
-use super::{JournalError, Settings};
+use super::{JournalError, Settings, TablePlace};
 use crate::storage::{Storage, StorageFile};
 
 /// The end of the journal that appends.
@@ -41,6 +41,8 @@ pub(crate) struct Writer<S: Storage> {
     /// False until what a start writes again is confirmed. Until then nothing is bounded: what is full
     /// becomes less only when the database is served, and that is later.
     is_open: bool,
+    /// Where the live table lies.
+    table: TablePlace,
 }
 
 struct Current<F> {
@@ -72,12 +74,19 @@ impl<S: Storage> Writer<S> {
     pub(crate) fn open(
         storage: S,
         settings: Settings,
+        table: TablePlace,
         end: &End,
         rewritten: u64,
     ) -> Result<Writer<S>, JournalError> {
         let last_lsn = end.next_lsn - 1;
-        let segments =
-            Segments { next: end.next_segment, spare: None, ended: end.ended.clone().into(), current: None };
+        let counted = end.ended.iter().filter(|ended| ended.first_lsn < u64::MAX);
+        let segments = Segments {
+            next: end.next_segment,
+            spare: None,
+            synced: counted.map(|ended| ended.number).max().unwrap_or(0),
+            ended: end.ended.clone().into(),
+            current: None,
+        };
         let shared = Shared {
             storage,
             settings,
@@ -102,9 +111,19 @@ impl<S: Storage> Writer<S> {
             buffers: Vec::new(),
             rewrites_to: last_lsn + rewritten,
             is_open: false,
+            table,
         };
         writer.begin_segment(end.next_lsn)?;
         Ok(writer)
+    }
+
+    /// The live table was made only now: begins a segment that says where it lies.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub(crate) fn place_table(&mut self, table: TablePlace) -> Result<(), JournalError> {
+        self.table = table;
+        self.begin_segment(self.next_lsn)
     }
 
     /// What other threads may see of the journal.
@@ -245,6 +264,7 @@ impl<S: Storage> Writer<S> {
         }
         let files = lock(&self.shared.unsynced).clone();
         files.iter().try_for_each(|file| file.sync())?;
+        lock(&self.shared.segments).note_synced();
         (self.rewrites_to, self.is_open) = (0, true);
         Ok(())
     }
@@ -313,7 +333,9 @@ impl<S: Storage> Writer<S> {
             previous: self.previous,
             begun: clock::wall(),
             rewrites_to: self.rewrites_to,
-            table: self.shared.settings.table.clone(),
+            table: self.table.path.clone(),
+            boot: self.table.boot,
+            bytes: self.shared.settings.segment_bytes,
         };
         let written = file.write_at(&header.write(), 0);
         lock(&self.shared.unsynced).push(Arc::clone(&file));

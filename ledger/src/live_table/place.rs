@@ -45,6 +45,15 @@ pub(crate) struct Places {
     remembered: Vec<PathBuf>,
 }
 
+/// What [`Places::peek`] found.
+pub(crate) struct Peeked {
+    pub(crate) tables: Vec<OldTable>,
+    /// Files with the name of a table that hold none.
+    pub(crate) damaged: Vec<PathBuf>,
+    /// Whether a table belongs to a process that runs.
+    pub(crate) is_running: bool,
+}
+
 /// A table that an earlier run left, and its lock.
 pub(crate) struct OldTable {
     pub(crate) path: PathBuf,
@@ -82,17 +91,18 @@ impl Places {
             Some(configured) => vec![configured.clone()],
             None => found.into_iter().flatten().map(Path::to_owned).collect(),
         };
-        let storage = Directory::at(&directory::journal(directory));
+        let storage = Directory::for_reading(&directory::journal(directory));
         let remembered = scan::tables(&storage)?.into_iter().map(PathBuf::from).collect();
         Ok(Places { gateway, directories, remembered })
     }
 
-    /// Every table of ours that earlier runs left, and the number of files with its name that hold none.
+    /// Every table of ours that earlier runs left, and the files with its name that hold none. Changes
+    /// nothing.
     ///
     /// # Errors
     /// A table is in use by another process, or cannot be read.
-    pub(crate) fn find(&self) -> Result<(Vec<OldTable>, u64), OpenError> {
-        let (mut found, mut damaged, mut seen) = (Vec::new(), 0, Vec::new());
+    pub(crate) fn find(&self) -> Result<(Vec<OldTable>, Vec<PathBuf>), OpenError> {
+        let (mut found, mut damaged, mut seen) = (Vec::new(), Vec::new(), Vec::new());
         for path in self.candidates() {
             let failed = |cause| OpenError::Table { path: path.clone(), cause };
             let Some((file, identity)) = open_own(&path).map_err(failed)? else { continue };
@@ -108,16 +118,44 @@ impl Places {
                 }
                 // Another gateway's, as one whose journal was put here: not ours to touch.
                 Ok(_) => {}
-                // A start that was cut short left it, or a power failure took its pages: nothing can be read
-                // from it, and nothing is to be read from it again.
-                Err(error) if error.kind() == DAMAGED => {
-                    damaged += 1;
-                    fs::rename(&path, path.with_extension("damaged")).map_err(failed)?;
-                }
+                // A start that was cut short left it, or a power failure took its pages.
+                Err(error) if error.kind() == DAMAGED => damaged.push(path),
                 Err(error) => return Err(failed(error)),
             }
         }
         Ok((found, damaged))
+    }
+
+    /// As [`Places::find`], without waiting for a lock or keeping one.
+    ///
+    /// # Errors
+    /// A table cannot be read.
+    pub(crate) fn peek(&self) -> Result<Peeked, OpenError> {
+        let mut peeked = Peeked { tables: Vec::new(), damaged: Vec::new(), is_running: false };
+        let mut seen = Vec::new();
+        for path in self.candidates() {
+            let failed = |cause| OpenError::Table { path: path.clone(), cause };
+            let Some((file, identity)) = open_own(&path).map_err(failed)? else { continue };
+            if seen.contains(&identity) {
+                continue;
+            }
+            seen.push(identity);
+            // Shared, and let go at once: a start may want it.
+            if matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)) {
+                peeked.is_running = true;
+                continue;
+            }
+            file.unlock().map_err(failed)?;
+            match read_header(&file) {
+                Ok((header, view)) if header.gateway == self.gateway => {
+                    peeked.tables.push(OldTable { path, header, view, _locked: file });
+                }
+                Ok(_) => {}
+                Err(error) if error.kind() == DAMAGED => peeked.damaged.push(path),
+                Err(error) => return Err(failed(error)),
+            }
+        }
+        Ok(peeked)
     }
 
     /// Paths of tables, the last run's first.
@@ -134,11 +172,12 @@ impl Places {
         candidates
     }
 
-    /// Makes the table that `header` describes in the first place that has room.
+    /// Makes the table that `header` describes in the first place that has room; `None` if a better one would
+    /// have room without those of the `old` tables that lie there.
     ///
     /// # Errors
     /// No place has room; the last one's failure.
-    pub(crate) fn make(&self, header: TableHeader) -> Result<NewTable, OpenError> {
+    pub(crate) fn make(&self, header: TableHeader, old: &[OldTable]) -> Result<Option<NewTable>, OpenError> {
         let random = getrandom::u64().map_err(|error| OpenError::Thread(io::Error::other(error)))?;
         let name = format!("tollgate-{:08x}-{random:016x}.live", self.gateway);
         let mut failure = None;
@@ -146,16 +185,29 @@ impl Places {
             let path = std::path::absolute(directory.join(&name)).unwrap_or_else(|_| directory.join(&name));
             match make_at(&path, header) {
                 Ok((table, medium, locked)) => {
-                    return Ok(NewTable { table: Some((table, locked)), medium, path });
+                    return Ok(Some(NewTable { table: Some((table, locked)), medium, path }));
                 }
                 Err(cause) => {
                     let _ = fs::remove_file(&path);
+                    let is_in_the_way = |old: &OldTable| old.path.parent() == path.parent();
+                    if cause.kind() == ErrorKind::StorageFull && old.iter().any(is_in_the_way) {
+                        return Ok(None);
+                    }
                     failure = Some(OpenError::Table { path, cause });
                 }
             }
         }
         Err(failure.expect("there is at least one place"))
     }
+}
+
+/// Renames a file that nothing is to be read from again.
+///
+/// # Errors
+/// It cannot be renamed.
+pub(crate) fn set_aside(path: &Path) -> Result<(), OpenError> {
+    let renamed = fs::rename(path, path.with_extension("damaged"));
+    renamed.map_err(|cause| OpenError::Table { path: path.to_owned(), cause })
 }
 
 impl OldTable {

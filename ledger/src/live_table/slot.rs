@@ -17,7 +17,7 @@ use crate::record::{CloseReason, Identity, Legs, Malformed, Record, Uncertain};
 pub(super) const RELEASE: Ordering = Ordering::Release;
 const ACQUIRE: Ordering = Ordering::Acquire;
 
-pub(super) const STATE: usize = 0;
+pub(crate) const STATE: usize = 0;
 const UP: usize = 1;
 const DOWN: usize = 2;
 const UP_INTENT: usize = 3;

@@ -82,7 +82,7 @@ impl Rows {
                     self.finish(Record::of(*record.identity(), flow.closed, CloseReason::Lost, flow.legs));
                 }
             }
-            Entry::Gap { .. } => {}
+            Entry::Gap { .. } | Entry::RunEnded { .. } | Entry::Accepted(_) => {}
         }
     }
 
@@ -99,10 +99,6 @@ impl Sink for Bill {
     fn applied_lsn(&mut self) -> Result<Option<u64>, SinkError> {
         let (_, lsn) = self.applied();
         Ok((lsn > 0).then_some(lsn))
-    }
-
-    fn epoch(&mut self) -> Result<u32, SinkError> {
-        Ok(self.applied().0)
     }
 
     fn apply(&mut self, epoch: u32, first_lsn: u64, entries: &[Entry]) -> Result<(), SinkError> {

@@ -14,10 +14,11 @@ use crate::apply::Applier;
 use crate::commit::Committer;
 use crate::flush::Flusher;
 use crate::inlet::{self, Inlet};
-use crate::journal::{Settings, Shared as Journal, Writer};
+use crate::journal::{Settings, Shared as Journal, TablePlace, Writer};
 use crate::live_table::{LiveTable, TableHeader};
+use crate::loss::Losses;
 use crate::record::{Class, CloseReason, Flow, Identity, Legs, Protocol, Uncertain};
-use crate::recover::{Applied, RecoverError, Recovery, TableImage, survey};
+use crate::recover::{Applied, RecoverError, Recovery, Start, TableImage, survey};
 use crate::status::Shared;
 use crate::storage::faulty::Faulty;
 use crate::{Durability, Watch};
@@ -69,7 +70,7 @@ impl Process {
     /// What the product says.
     pub(super) fn start(storage: &Faulty, build: Build, left: &Left) -> Result<Process, RecoverError> {
         let (epoch, lsn) = left.bill.applied();
-        let applied = Applied { epoch, lsn };
+        let applied = Applied { epoch, lsn, is_ended: false, has_begun: true };
         let mut images: Vec<TableImage<'_>> = Vec::new();
         if let Some(words) = &left.table {
             let header = TableHeader::parse(words.first_chunk().expect("a table has a header"));
@@ -77,16 +78,19 @@ impl Process {
             images.push(TableImage { header, word: Box::new(|index| words[index]) });
         }
         let survey = survey(storage, GATEWAY, applied, left.bill.open_flows(), &images)?;
-        if let Some(damage) = survey.damage() {
-            return Err(RecoverError::Damaged(Box::new(damage)));
+        let losses = survey.losses(applied, lsn, left.boot, &images);
+        if !losses.is_empty() {
+            return Err(RecoverError::Incomplete(Losses(losses)));
         }
         let Build { regions, slots, segment_bytes, bytes_max, .. } = build;
         let breaks = survey.breaks();
         let epoch = survey.epoch(applied, &images);
         let header = TableHeader { gateway: GATEWAY, epoch, boot: left.boot, process: 1, regions, slots };
-        let table = String::new();
-        let settings = Settings { gateway: GATEWAY, epoch, segment_bytes, bytes_max, table };
-        let recovered = survey.recover(storage.clone(), settings, applied, left.boot, &images)?;
+        let settings = Settings { gateway: GATEWAY, epoch, segment_bytes, bytes_max };
+        let table = TablePlace { path: String::new(), boot: left.boot };
+        let (boot, tables) = (left.boot, images.as_slice());
+        let start = Start { settings, table, applied, boot, tables, consents: &[] };
+        let recovered = survey.recover(storage.clone(), start)?;
         let (journal, recovery) = (recovered.journal, recovered.report);
         let mut process = Process::of(storage.clone(), build, left.bill.clone(), header, journal, recovery);
         process.breaks = breaks;
@@ -102,6 +106,7 @@ impl Process {
         recovery: Recovery,
     ) -> Process {
         let table = LiveTable::create(SharedWords::in_memory(header.table_words()), header);
+        table.note_appended(journal.shared().appended());
         let words = table.words();
         let (_, applied) = bill.applied();
         let shared = Arc::new(Shared::new(applied));

@@ -113,7 +113,7 @@ impl World {
         let storage = self.disk(dangerous);
         let process = match Process::start(&storage, self.build, &self.left) {
             Ok(process) => process,
-            Err(error @ RecoverError::Damaged(_)) => {
+            Err(error @ RecoverError::Incomplete(_)) => {
                 return Err(format!("nothing was damaged, and yet: {error}"));
             }
             Err(error) if storage.faults() == 0 => return Err(format!("a healthy disk failed: {error}")),

@@ -57,7 +57,8 @@ impl LiveFlows {
     }
 
     /// The flows that have a row, and perhaps some that are over.
-    pub(crate) fn ids(&self) -> &HashSet<u128> {
+    #[cfg(test)]
+    pub(super) fn ids(&self) -> &HashSet<u128> {
         &self.ids
     }
 

@@ -49,9 +49,14 @@ impl Month {
         Some(Self::of_day(day))
     }
 
+    /// The name of the file with its details.
+    pub(crate) fn file_name(self) -> String {
+        format!("usage-{:06}.db", self.0)
+    }
+
     /// Where its details lie.
     pub(crate) fn path(self, directory: &Path) -> PathBuf {
-        directory.join(format!("usage-{:06}.db", self.0))
+        directory.join(self.file_name())
     }
 
     /// The month whose details have this file name.

@@ -275,7 +275,8 @@ fn close(connection: Connection) -> Result<(), SinkError> {
     connection.close().map_err(|(_, error)| error.into())
 }
 
-fn remove_logs(path: &Path) -> io::Result<()> {
+/// Removes what SQLite keeps beside the database at `path`.
+pub(crate) fn remove_logs(path: &Path) -> io::Result<()> {
     for suffix in ["-wal", "-shm"] {
         let mut name = path.as_os_str().to_owned();
         name.push(suffix);

@@ -36,6 +36,7 @@ type Then = fn(&Connection, &Path) -> Result<(), SchemaError>;
 pub(crate) const LEDGER: &[Migration] = &[
     Migration { sql: FLOWS_IN_ONE_FILE, then: None },
     Migration { sql: FLOWS_BY_MONTH, then: Some(version_1::move_flows) },
+    Migration { sql: RUNS_AND_CONSENTS, then: None },
 ];
 
 /// The steps of a month's file.
@@ -152,6 +153,39 @@ const FLOWS_BY_MONTH: &str = "ALTER TABLE flow RENAME TO flow_1;
          crc       INTEGER NOT NULL,
          PRIMARY KEY (gateway, lsn)
      ) STRICT, WITHOUT ROWID;";
+
+const RUNS_AND_CONSENTS: &str =
+    "-- The runs of a gateway: `ended_lsn` and `ended_ns` are 0 unless it ended in order.
+     CREATE TABLE run (
+         gateway   INTEGER NOT NULL,
+         epoch     INTEGER NOT NULL,
+         began_lsn INTEGER NOT NULL,
+         began_ns  INTEGER NOT NULL,
+         ended_lsn INTEGER NOT NULL,
+         ended_ns  INTEGER NOT NULL,
+         crc       INTEGER NOT NULL,
+         PRIMARY KEY (gateway, epoch)
+     ) STRICT, WITHOUT ROWID;
+     -- What is missing, and who goes on without it. Appended to, never changed.
+     CREATE TABLE consent (
+         gateway   INTEGER NOT NULL,
+         lsn       INTEGER NOT NULL,
+         epoch     INTEGER NOT NULL,
+         given_ns  INTEGER NOT NULL,
+         author    TEXT    NOT NULL,
+         what      TEXT    NOT NULL,
+         first_lsn INTEGER NOT NULL,
+         last_lsn  INTEGER NOT NULL,
+         crc       INTEGER NOT NULL,
+         PRIMARY KEY (gateway, lsn)
+     ) STRICT, WITHOUT ROWID;
+     -- In a backup that no gateway has written to yet: when it was made, and as of which entry.
+     CREATE TABLE backup (
+         gateway     INTEGER PRIMARY KEY,
+         applied_lsn INTEGER NOT NULL,
+         made_ns     INTEGER NOT NULL,
+         crc         INTEGER NOT NULL
+     ) STRICT;";
 
 /// `flow` and `part` have no index: one costs two thirds of the inserts.
 const DETAILS: &str = "CREATE TABLE source (
@@ -408,6 +442,11 @@ fn apply(connection: &Connection, sql: &str, version: i64) -> rusqlite::Result<(
         params![version, checksum(sql), integer(clock::wall().0)],
     )?;
     connection.pragma_update(None, "user_version", version)
+}
+
+/// Whether a reader failed because a transaction was cut short that only a writer can undo.
+pub(crate) fn is_half_made(error: &rusqlite::Error) -> bool {
+    error.sqlite_error().is_some_and(|error| error.extended_code == ffi::SQLITE_READONLY_ROLLBACK)
 }
 
 /// Whether nobody has put anything into the file yet.

@@ -10,20 +10,22 @@
 //!               '----> live, rollups, source ------------> ledger.db commits last
 //! ```
 
-use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, ErrorCode, OptionalExtension, Transaction, TransactionBehavior, ffi};
+
+use sys::clock::WallNanos;
 
 use super::live::LiveFlows;
 use super::month::Month;
 use super::month_file::{self, MonthFiles, Stamp};
 use super::schema::{self, LEDGER, SchemaError, integer};
 use super::tally::Tally;
-use super::{Sink, SinkError, SinkSettings, checksum, retention};
+use super::{Sink, SinkError, SinkSettings, checksum, retention, run};
 use crate::directory;
 use crate::entry::Entry;
+use crate::query::{QueryError, Usage};
 
 /// See the file's header.
 pub(crate) struct SqliteSink {
@@ -53,9 +55,62 @@ impl SqliteSink {
         Ok(Self { directory, connection, live, months, gateway, months_max })
     }
 
-    /// The gateway's flows that go on, as far as it has been told; exact until something is applied.
-    pub(crate) fn open_flows(&self) -> HashSet<u128> {
-        self.live.ids().clone()
+    /// Brings the ledger in `directory` to our schema, if there is one of an earlier version.
+    pub(crate) fn migrate(directory: &Path) -> Result<(), SchemaError> {
+        match Usage::open(directory) {
+            // The gateway is of no account: none of its entries is applied.
+            Err(QueryError::Schema(SchemaError::TooOld { .. })) => {
+                Self::open(directory, u32::MAX, SinkSettings::default()).map(drop)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The connection to `ledger.db`, for what a start sets right.
+    pub(crate) fn connection(&mut self) -> &mut Connection {
+        &mut self.connection
+    }
+
+    /// Has the ledger know the gateway, whose entries begin with number 1, before its journal does: from
+    /// then on a `ledger.db` that does not know it is another one. A backup is one no more.
+    pub(crate) fn adopt(&mut self) -> Result<(), SinkError> {
+        self.connection.pragma_update(None, "synchronous", "FULL")?;
+        let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        if Source::read(&transaction, self.gateway)?.is_none() {
+            let gateway = self.gateway;
+            Source { gateway, epoch: 0, applied_lsn: 0, durable_lsn: 0 }.write(&transaction)?;
+        }
+        transaction.execute("DELETE FROM backup", [])?;
+        transaction.commit()?;
+        Ok(self.connection.pragma_update(None, "synchronous", "NORMAL")?)
+    }
+
+    /// Has the ledger know that run `epoch` begins to write, before its journal does: a journal that is
+    /// gone then is missed, although the run before ended in order.
+    pub(crate) fn begin_run(&mut self, epoch: u32, at: WallNanos) -> Result<(), SinkError> {
+        self.connection.pragma_update(None, "synchronous", "FULL")?;
+        run::Run { epoch, began: (0, integer(at.0)), ended: (0, 0) }.write(&self.connection, self.gateway)?;
+        Ok(self.connection.pragma_update(None, "synchronous", "NORMAL")?)
+    }
+
+    /// Ends the flows of other gateways that go on, which nobody counts any more.
+    pub(crate) fn end_others(directory: &Path, gateway: u32, at: WallNanos) -> Result<(), SinkError> {
+        let others: Vec<(i64, i64, i64)> = {
+            let mut sink = Self::open(directory, gateway, SinkSettings::default())?;
+            let sql = "SELECT gateway, epoch, applied_lsn FROM source
+                 WHERE gateway NOT IN (0, ?1) AND gateway IN (SELECT gateway FROM live)";
+            let mut select = sink.connection().prepare(sql)?;
+            let rows = select.query_map([gateway], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
+            rows.collect::<rusqlite::Result<_>>()?
+        };
+        for (other, epoch, applied_lsn) in others {
+            let (other, epoch) = (u32::try_from(other).unwrap_or(0), u32::try_from(epoch).unwrap_or(0));
+            let mut sink = Self::open(directory, other, SinkSettings::default())?;
+            let ended = [Entry::RunBegan { epoch, at }];
+            sink.apply(epoch, applied_lsn.cast_unsigned() + 1, &ended)?;
+            sink.seal()?;
+        }
+        Ok(())
     }
 
     /// Does all of an `apply` but the last commit; `None` if there is nothing new. Dropping what it returns
@@ -106,11 +161,6 @@ impl Sink for SqliteSink {
         Ok(source.map(|source| source.applied_lsn.cast_unsigned()))
     }
 
-    fn epoch(&mut self) -> Result<u32, SinkError> {
-        let source = Source::read(&self.connection, self.gateway)?;
-        Ok(source.map_or(0, |source| u32::try_from(source.epoch).unwrap_or(u32::MAX)))
-    }
-
     fn apply(&mut self, epoch: u32, first_lsn: u64, entries: &[Entry]) -> Result<(), SinkError> {
         let Some(transaction) = self.stage(epoch, first_lsn, entries)? else { return Ok(()) };
         transaction.commit()?;
@@ -140,17 +190,18 @@ impl Sink for SqliteSink {
 }
 
 /// How far a gateway's entries have come: a row of `source`.
-#[derive(Clone, Copy)]
-struct Source {
-    gateway: i64,
-    epoch: i64,
-    applied_lsn: i64,
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Source {
+    pub(crate) gateway: i64,
+    pub(crate) epoch: i64,
+    pub(crate) applied_lsn: i64,
     /// durable_lsn <= applied_lsn
-    durable_lsn: i64,
+    pub(crate) durable_lsn: i64,
 }
 
 impl Source {
-    fn read(connection: &Connection, gateway: i64) -> rusqlite::Result<Option<Source>> {
+    /// That of `gateway`, if it has one.
+    pub(crate) fn read(connection: &Connection, gateway: i64) -> rusqlite::Result<Option<Source>> {
         let mut select = connection.prepare_cached("SELECT * FROM source WHERE gateway = ?1")?;
         select
             .query_row([gateway], |row| {
@@ -165,7 +216,8 @@ impl Source {
             .optional()
     }
 
-    fn write(&self, connection: &Connection) -> rusqlite::Result<()> {
+    /// Stores it.
+    pub(crate) fn write(&self, connection: &Connection) -> rusqlite::Result<()> {
         let put = "INSERT OR REPLACE INTO source VALUES (?1, ?2, ?3, ?4, ?5)";
         let values = [self.gateway, self.epoch, self.applied_lsn, self.durable_lsn];
         checksum::put(connection, put, &values.map(ValueRef::Integer))

@@ -22,7 +22,8 @@ use super::month::{HOUR_NS, Month};
 use super::month_file::{Appender, MonthFiles, Stamp};
 use super::schema::integer;
 use super::sums::{Rollups, Sums};
-use super::{SinkError, checksum};
+use super::{SinkError, checksum, run};
+use crate::consent::Consent;
 use crate::entry::Entry;
 use crate::record::{CloseReason, Flow, Record};
 
@@ -68,10 +69,16 @@ impl<'a> Tally<'a> {
         match entry {
             Entry::Interim(record) => Ok(self.count(lsn, record)?),
             Entry::Final(record) => Ok(self.close(lsn, record)?),
-            Entry::RunBegan { epoch, .. } => {
+            Entry::RunBegan { epoch, at } => {
                 self.write_details(lsn - 1)?;
-                self.lose(lsn, i64::from(*epoch))
+                self.lose(lsn, i64::from(*epoch))?;
+                let run = run::Run { epoch: *epoch, began: (lsn, integer(at.0)), ended: (0, 0) };
+                Ok(run.write(self.connection, self.stamp.gateway)?)
             }
+            Entry::RunEnded { epoch, at } => {
+                Ok(run::end(self.connection, self.stamp.gateway, *epoch, (lsn, integer(at.0)))?)
+            }
+            Entry::Accepted(consent) => Ok(self.accept(lsn, consent)?),
             Entry::Gap { epoch, at, first_lsn } => {
                 let found = [integer(at.0), integer(*first_lsn)];
                 let values = [self.stamp.gateway, lsn, i64::from(*epoch), found[0], found[1]];
@@ -79,6 +86,21 @@ impl<'a> Tally<'a> {
                 Ok(checksum::put(self.connection, insert, &values.map(ValueRef::Integer))?)
             }
         }
+    }
+
+    fn accept(&self, lsn: i64, consent: &Consent) -> rusqlite::Result<()> {
+        let values = [
+            ValueRef::Integer(self.stamp.gateway),
+            ValueRef::Integer(lsn),
+            ValueRef::Integer(consent.epoch.into()),
+            ValueRef::Integer(integer(consent.at.0)),
+            ValueRef::Text(consent.author().as_bytes()),
+            ValueRef::Text(consent.what().as_bytes()),
+            ValueRef::Integer(integer(consent.first_lsn)),
+            ValueRef::Integer(integer(consent.last_lsn)),
+        ];
+        let insert = "INSERT INTO consent VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
+        checksum::put(self.connection, insert, &values)
     }
 
     /// Writes everything, the last entry of which has the number `last_lsn`, and tells how far each month

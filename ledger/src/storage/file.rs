@@ -9,17 +9,25 @@ use super::{Storage, StorageFile};
 
 /// The files of one directory, readable by this user alone.
 #[derive(Clone, Debug)]
-pub(crate) struct Directory(PathBuf);
+pub(crate) struct Directory {
+    path: PathBuf,
+    is_written: bool,
+}
 
 impl Directory {
     /// The directory at `path`, which exists.
     pub(crate) fn at(path: &Path) -> Directory {
-        Directory(path.to_owned())
+        Directory { path: path.to_owned(), is_written: true }
     }
 
-    fn options() -> OpenOptions {
+    /// The same, whose files are read alone: the file system may be a read-only one.
+    pub(crate) fn for_reading(path: &Path) -> Directory {
+        Directory { path: path.to_owned(), is_written: false }
+    }
+
+    fn options(&self) -> OpenOptions {
         let mut options = OpenOptions::new();
-        options.read(true).write(true).mode(0o600);
+        options.read(true).write(self.is_written).mode(0o600);
         options
     }
 }
@@ -28,29 +36,36 @@ impl Storage for Directory {
     type File = File;
 
     fn names(&self) -> io::Result<Vec<String>> {
-        let names = fs::read_dir(&self.0)?.map(|entry| entry.map(|entry| entry.file_name().into_string()));
+        let entries = match fs::read_dir(&self.path) {
+            // A reader may come before the first writer.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && !self.is_written => {
+                return Ok(Vec::new());
+            }
+            entries => entries?,
+        };
+        let names = entries.map(|entry| entry.map(|entry| entry.file_name().into_string()));
         // A name that is not UTF-8 is none of ours.
         Ok(names.collect::<io::Result<Vec<_>>>()?.into_iter().flatten().collect())
     }
 
     fn create(&self, name: &str) -> io::Result<File> {
-        Self::options().create(true).truncate(true).open(self.0.join(name))
+        self.options().create(true).truncate(true).open(self.path.join(name))
     }
 
     fn open(&self, name: &str) -> io::Result<File> {
-        Self::options().open(self.0.join(name))
+        self.options().open(self.path.join(name))
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        fs::rename(self.0.join(from), self.0.join(to))
+        fs::rename(self.path.join(from), self.path.join(to))
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        fs::remove_file(self.0.join(name))
+        fs::remove_file(self.path.join(name))
     }
 
     fn sync_names(&self) -> io::Result<()> {
-        File::open(&self.0)?.sync_all()
+        File::open(&self.path)?.sync_all()
     }
 }
 

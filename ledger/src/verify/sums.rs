@@ -35,16 +35,27 @@ pub(super) fn check_hours(
             report.notes.push(format!("{month}: a batch is under way; its sums were not compared"));
             continue;
         }
-        let mut expected = Totals::new();
-        if let Some(file) = file {
-            report.flows += add_details(&mut expected, usage, file)?;
-        }
-        let span = (month.beginning_ns(), month.last_ns());
-        add(&mut expected, &usage.connection, LIVE, span)?;
-        let mut found = Totals::new();
-        add(&mut found, &usage.connection, HOURS, (span.0 / HOUR_NS, span.1 / HOUR_NS))?;
-        compare(report, "rollup_hour", &expected, &found);
+        check_month(report, usage, month, file)?;
     }
+    Ok(())
+}
+
+/// Compares the rollups of the hours of `month` with the details in its file and the flows that go on.
+pub(super) fn check_month(
+    report: &mut VerifyReport,
+    usage: &Usage,
+    month: Month,
+    file: Option<&Connection>,
+) -> Result<(), QueryError> {
+    let mut expected = Totals::new();
+    if let Some(file) = file {
+        report.flows += add_details(&mut expected, usage, file)?;
+    }
+    let span = (month.beginning_ns(), month.last_ns());
+    add(&mut expected, &usage.connection, LIVE, span)?;
+    let mut found = Totals::new();
+    add(&mut found, &usage.connection, HOURS, (span.0 / HOUR_NS, span.1 / HOUR_NS))?;
+    compare(report, "rollup_hour", &expected, &found);
     Ok(())
 }
 

@@ -12,6 +12,7 @@ use gateway::server::ledger_settings;
 use gateway::settings::Ledger as Settings;
 use ledger::OpenSettings;
 use ledger::repair::{Inspection, examine, inspect, repair};
+use ledger::verify::VerifyReport;
 use serde_json::json;
 use sys::clock;
 
@@ -19,12 +20,13 @@ use super::{Context, print, print_json};
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Check every file, make every sum again from the flows, and follow the journal's chain. Works while
-    /// `serve` runs. Exit code 1 if anything is wrong.
+    /// Check every file, make every sum again from the flows, follow the journal's chain, and tell what is
+    /// missing. Works while `serve` runs, and on a read-only file system. Exit code 1 unless the ledger is
+    /// whole; what was accepted by `repair` is told.
     Verify(Verify),
     /// Copy the database to a directory, as of one moment, also while `serve` runs.
     Backup(Backup),
-    /// Tell what is wrong with the journal, and with --yes go on without what is lost.
+    /// Tell what is lost, and with --yes go on without it.
     Repair(Repair),
 }
 
@@ -44,50 +46,73 @@ pub(crate) struct Backup {
 
 #[derive(Args)]
 pub(crate) struct Repair {
-    /// Copy the journal as it is, and give up the entries that are lost.
+    /// Copy the journal as it is, and go on without what is lost. The ledger keeps who accepted that.
     #[arg(long)]
     yes: bool,
+    /// Who accepts it, if that is not the account that runs the command.
+    #[arg(long, value_name = "NAME", requires = "yes")]
+    author: Option<String>,
 }
 
 pub(crate) fn run(context: &Context, command: &Command) -> anyhow::Result<ExitCode> {
     let config = context.load()?;
     match command {
-        Command::Verify(options) => verify(&config.ledger, options),
+        Command::Verify(options) => verify(&config, options),
         Command::Backup(options) => backup(&config.ledger, options),
         Command::Repair(options) => mend(&config, options),
     }
 }
 
-fn verify(settings: &Settings, options: &Verify) -> anyhow::Result<ExitCode> {
-    let report = ledger::verify::verify(&settings.directory)?;
-    let journal = inspect(&settings.directory)?;
-    let mut problems: Vec<String> = report.problems.iter().map(ToString::to_string).collect();
-    problems.extend(journal.damage.as_ref().map(ToString::to_string));
-    if journal.breaks > 0 {
-        problems.push(format!("the journal's chain is broken in {} places", journal.breaks));
+fn verify(config: &Config, options: &Verify) -> anyhow::Result<ExitCode> {
+    let Inspection { entries, breaks, losses, notes } = inspect(&read_settings(config))?;
+    let report = match ledger::verify::verify(&config.ledger.directory) {
+        // What is wrong with it is among the losses.
+        Err(_) if !losses.0.is_empty() => VerifyReport::default(),
+        report => report?,
+    };
+    let mut problems: Vec<String> = losses.0.iter().map(ToString::to_string).collect();
+    problems.extend(report.problems.iter().map(ToString::to_string));
+    if breaks > 0 {
+        problems.push(format!("the journal's chain is broken in {breaks} places"));
     }
     if options.json {
+        let all_notes = [report.notes.clone(), notes].concat();
         print_json(&json!({
+            "whole": problems.is_empty(),
             "files": report.files, "rows": report.rows, "flows": report.flows, "sums": report.sums,
-            "journal_entries": journal.entries, "problems": problems,
-            "more_problems": report.more_problems, "notes": report.notes,
+            "journal_entries": entries, "problems": problems, "more_problems": report.more_problems,
+            "accepted": report.accepted, "notes": all_notes,
         }))?;
     } else {
-        let ledger::verify::VerifyReport { files, rows, flows, sums, more_problems, notes, .. } = &report;
-        let entries = journal.entries;
-        let mut text = problems.iter().map(|problem| format!("wrong: {problem}\n")).collect::<String>();
-        if *more_problems > 0 {
-            text += &format!("wrong: and {more_problems} more\n");
-        }
-        text.extend(notes.iter().chain(&journal.torn).map(|note| format!("note: {note}\n")));
-        let outcome = if problems.is_empty() { "whole" } else { "NOT whole" };
-        text += &format!(
-            "{outcome}: {files} files, {rows} rows, {flows} flows, {sums} sums made again, \
-             {entries} journal entries that the database has not got yet\n"
-        );
-        print(&text)?;
+        print(&told(&report, &problems, &notes, entries))?;
     }
     Ok(if problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// What was found, a line for each problem and note, and what that comes to.
+fn told(report: &VerifyReport, problems: &[String], notes: &[String], entries: u64) -> String {
+    let VerifyReport { files, rows, flows, sums, more_problems, accepted, .. } = report;
+    let mut text = problems.iter().map(|problem| format!("wrong: {problem}\n")).collect::<String>();
+    if *more_problems > 0 {
+        text += &format!("wrong: and {more_problems} more\n");
+    }
+    text.extend(accepted.iter().map(|loss| format!("accepted: {loss}\n")));
+    text.extend(report.notes.iter().chain(notes).map(|note| format!("note: {note}\n")));
+    let outcome = match (problems.is_empty(), accepted.len()) {
+        (false, _) => "NOT whole".to_owned(),
+        (true, 0) => "whole".to_owned(),
+        (true, 1) => "whole but for what was accepted once".to_owned(),
+        (true, times) => format!("whole but for what was accepted {times} times"),
+    };
+    text + &format!(
+        "{outcome}: {files} files, {rows} rows, {flows} flows, {sums} sums made again, {entries} journal \
+         entries that the database has not got yet\n"
+    )
+}
+
+/// The ledger's settings for a command that serves nothing.
+pub(super) fn read_settings(config: &Config) -> OpenSettings {
+    OpenSettings { journal_bytes_max: u64::MAX, slots: 1, ..ledger_settings(config, 1) }
 }
 
 fn backup(settings: &Settings, options: &Backup) -> anyhow::Result<ExitCode> {
@@ -97,35 +122,36 @@ fn backup(settings: &Settings, options: &Backup) -> anyhow::Result<ExitCode> {
 }
 
 fn mend(config: &Config, options: &Repair) -> anyhow::Result<ExitCode> {
-    let open = OpenSettings { journal_bytes_max: u64::MAX, slots: 1, ..ledger_settings(config, 1) };
-    let Inspection { entries, damage, torn, .. } = examine(&open)?;
-    let Some(damage) = damage else {
-        let torn = torn.map_or(String::new(), |torn| format!("{torn}; nothing in it had been promised\n"));
-        print(&format!("{torn}nothing is to be repaired: `tollgate serve` goes on from here\n"))?;
+    let open = read_settings(config);
+    let Inspection { losses, notes, .. } = examine(&open)?;
+    print(&notes.iter().map(|note| format!("{note}\n")).collect::<String>())?;
+    if losses.0.is_empty() {
+        print("nothing is to be repaired: `tollgate serve` goes on from here\n")?;
         return Ok(ExitCode::SUCCESS);
-    };
-    print(&format!(
-        "Segment {} of the journal is damaged at byte {}.\n\
-         Lost: {} entries, numbers {}. Each was a flow's end, or what it had come to meanwhile.\n\
-         Whole: {entries} entries before and {} behind, which the database has not got yet.\n\
-         A flow that is lost with its end is billed as its last entry before says, or not at all.\n\
-         If a copy of the segment exists (a backup of {}), put it back instead.\n",
-        damage.segment,
-        damage.at,
-        damage.lost,
-        damage.ranges,
-        damage.salvaged,
-        config.ledger.directory.join("journal").display(),
-    ))?;
+    }
+    print(&losses.0.iter().map(|loss| format!("lost: {loss}\n")).collect::<String>())?;
+    print(
+        "Each lost entry was a flow's end, or what it had come to meanwhile: its flow is billed as the entry \
+         before says, or not at all. What months and journal have is in the sums again.\n\
+         If a copy of the files exists, put it back instead.\n",
+    )?;
     if !options.yes {
         print("\nNothing was changed. To go on without what is lost: tollgate ledger repair --yes\n")?;
         return Ok(ExitCode::FAILURE);
     }
-    let (copy, recovery) = repair(&open, clock::wall())?;
+    let author = options.author.clone().unwrap_or_else(account);
+    let (copy, recovery) = repair(&open, &author, clock::wall())?;
     print(&format!(
-        "\nRepaired. The journal as it was is in {}.\n{} flows of the live table were brought in.\n",
+        "\nRepaired. The ledger notes that {author} accepted this. The journal as it was is in {}.\n\
+         {} flows of the live table were brought in.\n",
         copy.display(),
         recovery.killed + recovery.closed
     ))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The account that runs the command, behind `sudo` too.
+fn account() -> String {
+    let named = ["SUDO_USER", "USER", "LOGNAME"].into_iter().find_map(|name| std::env::var(name).ok());
+    named.unwrap_or_else(|| format!("uid {}", sys::limits::user()))
 }

@@ -232,7 +232,16 @@ fn greet_ledger(out: &mut impl Write, gateway: &Gateway) -> std::io::Result<()> 
         ledger::Durability::Sync => "ended flows before their place is free",
     };
     writeln!(out, "    after a power failure: {durable}; open ones to their last 5 s or 8 MiB")?;
-    let ledger::Recovery { killed, closed, uncertain, damaged, damaged_tables, lost, trouble, .. } = recovery;
+    let ledger::Recovery { killed, closed, uncertain, damaged, damaged_tables, lost, trouble, notes, .. } =
+        recovery;
+    if recovery.table_missing {
+        writeln!(
+            out,
+            "    the last run was killed and its live table is missing: what flows moved since they were \
+             last journaled is not billed"
+        )?;
+    }
+    notes.iter().try_for_each(|note| writeln!(out, "    {note}"))?;
     if killed + closed > 0 {
         let flows = killed + closed;
         writeln!(out, "    the last run was killed: {flows} flows recovered, {uncertain} bytes uncertain")?;

@@ -14,11 +14,14 @@ use gateway::users::UserName;
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, ToSpan};
+use ledger::Losses;
 use ledger::query::{Answer, Filter, GroupBy, Row, Usage};
 use ledger::record::Class;
+use ledger::repair::inspect;
 use serde_json::{Value, json};
 use sys::clock::{self, WallNanos};
 
+use super::ledger::read_settings;
 use super::{Context, print, print_json, table};
 
 #[derive(Args)]
@@ -117,21 +120,57 @@ pub(crate) fn run(context: &Context, options: &Options) -> anyhow::Result<ExitCo
         host: options.host.clone(),
         class: options.class.map(Class::from),
     };
-    let usage = Usage::open(&config.ledger.directory)?;
+    // Before the answer, so that what is told to be missing is missing from it.
+    let losses = inspect(&read_settings(&config))?.losses;
+    let usage = Usage::open_with_journal(&config.ledger.directory)?;
     if let Some(user) = &filter.user {
         check_user(user, &config, &usage)?;
     }
     let by = keys(&options.by);
     let answer = usage.rows(&filter, &by.iter().map(|key| key.group()).collect::<Vec<_>>())?;
     let total = usage.total(&filter)?;
+    let standing = Standing {
+        problems: problems(&usage, &losses, &answer, &total),
+        accepted: usage.consents()?,
+        is_ahead: usage.is_ahead(),
+    };
     if options.json {
-        print_json(&as_json(&by, &answer, &total))?;
+        print_json(&as_json(&by, &answer, &total, &standing))?;
     } else if options.csv {
         print(&as_csv(&by, &answer.rows))?;
+        standing.problems.iter().for_each(|problem| eprintln!("tollgate: incomplete: {problem}"));
     } else {
-        print(&as_table(&by, &answer, &total))?;
+        print(&as_table(&by, &answer, &total, &standing))?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(if standing.problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// How an answer stands to what was moved.
+struct Standing {
+    /// Why it is not right.
+    problems: Vec<String>,
+    /// What is missing with consent.
+    accepted: Vec<String>,
+    /// Whether it has what is in the journal alone.
+    is_ahead: bool,
+}
+
+/// Why an answer is not right: what is lost, what cannot be read, and rows that do not come to their total
+/// although no month's flows were removed.
+fn problems(usage: &Usage, losses: &Losses, answer: &Answer, total: &Row) -> Vec<String> {
+    let mut problems: Vec<String> = losses.0.iter().map(ToString::to_string).collect();
+    problems
+        .extend(usage.unread().map(|cause| format!("what the database has not got yet is missing: {cause}")));
+    let sum = |of: fn(&Row) -> u64| answer.rows.iter().map(of).fold(0, u64::saturating_add);
+    let rows = (sum(|row| row.flows), sum(|row| row.up), sum(|row| row.down));
+    if answer.missing.is_empty() && rows != (total.flows, total.up, total.down) {
+        problems.push(format!(
+            "the rows come to {} flows, {} up and {} down, and the total is {}, {} and {}: some flows are \
+             missing one by one, and `tollgate ledger verify` tells which month's",
+            rows.0, rows.1, rows.2, total.flows, total.up, total.down
+        ));
+    }
+    problems
 }
 
 /// The keys, each once: a second column would say the same.
@@ -181,7 +220,7 @@ impl FromStr for When {
         {
             return Ok(When::Day(day));
         }
-        let moment = text.parse::<Timestamp>().ok().and_then(nanos);
+        let moment = text.parse::<Timestamp>().ok().map(nanos);
         moment.map(When::Moment).ok_or_else(|| {
             "expected a day such as 2026-01-31, a moment such as 2026-01-31T12:00:00Z, \
              or how long ago such as 36h"
@@ -211,18 +250,20 @@ impl When {
     }
 }
 
-/// The beginning of a day in UTC; what lies before 1970 is the beginning of 1970.
+/// The beginning of a day in UTC; that of the last day that can be told for one behind it.
 fn midnight(day: Date) -> WallNanos {
-    let moment = day.to_zoned(TimeZone::UTC).ok().and_then(|moment| nanos(moment.timestamp()));
-    moment.unwrap_or(WallNanos(0))
+    let moment = day.to_zoned(TimeZone::UTC).ok().map(|moment| nanos(moment.timestamp()));
+    moment.unwrap_or(WallNanos(u64::MAX))
 }
 
-/// Nanoseconds since 1970; none before it, or after 2554.
-fn nanos(moment: Timestamp) -> Option<WallNanos> {
-    u64::try_from(moment.as_nanosecond()).ok().map(WallNanos)
+/// Nanoseconds since 1970; the first for a moment before it, and the last that fits (in 2554) for one
+/// behind that.
+fn nanos(moment: Timestamp) -> WallNanos {
+    let nanos = moment.as_nanosecond();
+    WallNanos(u64::try_from(nanos).unwrap_or(if nanos < 0 { 0 } else { u64::MAX }))
 }
 
-fn as_table(by: &[By], answer: &Answer, total: &Row) -> String {
+fn as_table(by: &[By], answer: &Answer, total: &Row, standing: &Standing) -> String {
     let row = |row: &Row| {
         let both = row.up.saturating_add(row.down);
         let keys = (0..by.len()).map(|index| row.keys.get(index).cloned().unwrap_or_default());
@@ -240,6 +281,11 @@ fn as_table(by: &[By], answer: &Answer, total: &Row) -> String {
             "Incomplete: of {months} only sums by user, class and hour are kept, and no longer each flow.\n"
         ));
     }
+    if standing.is_ahead {
+        text.push_str("Flows that are in the journal and not in the database yet are counted in.\n");
+    }
+    text.extend(standing.accepted.iter().map(|loss| format!("Accepted as lost {loss}.\n")));
+    text.extend(standing.problems.iter().map(|problem| format!("NOT right: {problem}.\n")));
     text
 }
 
@@ -247,7 +293,7 @@ fn names(by: &[By]) -> impl Iterator<Item = &'static str> {
     by.iter().map(|key| key.as_str())
 }
 
-fn as_json(by: &[By], answer: &Answer, total: &Row) -> Value {
+fn as_json(by: &[By], answer: &Answer, total: &Row, standing: &Standing) -> Value {
     let sums = |row: &Row| {
         json!({
             "flows": row.flows, "live": row.live, "up": row.up, "down": row.down,
@@ -267,7 +313,10 @@ fn as_json(by: &[By], answer: &Answer, total: &Row) -> Value {
     };
     let rows: Vec<Value> = answer.rows.iter().map(row).collect();
     let by = names(by).collect::<Vec<_>>().join(",");
-    json!({ "by": by, "rows": rows, "total": sums(total), "missing": answer.missing })
+    json!({
+        "by": by, "rows": rows, "total": sums(total), "missing": answer.missing,
+        "right": standing.problems.is_empty(), "problems": standing.problems, "accepted": standing.accepted,
+    })
 }
 
 fn as_csv(by: &[By], rows: &[Row]) -> String {
@@ -361,7 +410,22 @@ mod tests {
         let ago: When = "1h".parse().unwrap();
         assert_eq!(ago.end(now), WallNanos(6_400_000_000_000));
         assert_eq!("1000d".parse::<When>().unwrap().beginning(now), WallNanos(0));
-        for bad in ["", "yesterday", "2026-02-30", "2026-1-1", "1969-12-31T00:00:00Z", "12:00", "-1h"] {
+        // What nanoseconds do not hold is the first or the last that they do.
+        for (text, beginning, end) in [
+            ("2555-01-01", u64::MAX, u64::MAX),
+            ("9999-12-31", u64::MAX, u64::MAX),
+            ("2600-01-01T00:00:00Z", u64::MAX, u64::MAX),
+            ("1969-12-30", 0, 0),
+            ("1969-12-31T00:00:00Z", 0, 0),
+        ] {
+            let when: When = text.parse().unwrap();
+            assert_eq!(
+                (when.beginning(now), when.end(now)),
+                (WallNanos(beginning), WallNanos(end)),
+                "{text}"
+            );
+        }
+        for bad in ["", "yesterday", "2026-02-30", "2026-1-1", "12:00", "-1h"] {
             assert!(bad.parse::<When>().is_err(), "{bad:?}");
         }
     }

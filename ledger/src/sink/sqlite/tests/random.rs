@@ -381,7 +381,8 @@ proptest! {
         prop_assert_eq!(dump(any_way.directory.path()), dump(once.directory.path()));
         let report = verify(any_way.directory.path()).unwrap();
         prop_assert!(report.is_clean(), "{:#?}", report.problems);
-        prop_assert_eq!(&report.notes, &[""; 0]);
+        let other = report.notes.iter().find(|note| !note.contains("gaps in the journal"));
+        prop_assert_eq!(other, None);
     }
 
     /// After each commit, and after each death before one, everything that a reader sees is consistent.

@@ -1,149 +1,24 @@
 //! The ledger from outside: what is counted, closed, killed, copied, lost or spoilt, and the bill afterwards.
 //!
+//! `house.rs` is a ledger of a test, `losses.rs` what is missing or older at a start.
+//!
 //! Promises: each test has a directory and a place for its live table of its own; nothing depends on how
 //! fast a thread is. Leaves to others: failing disks and power (`src/simulation`), real kills
 //! (`tollgate/tests/crash`).
 
 #![forbid(unsafe_code)]
 
-use std::collections::BTreeMap;
+mod house;
+mod losses;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::thread;
 
 use ledger::query::{Filter, Usage};
-use ledger::record::{Class, CloseReason, Flow, Identity, Legs, Protocol, Uncertain};
-use ledger::{
-    Durability, Inlet, Ledger, LedgerError, LiveFlow, OpenError, OpenSettings, RecoverError, Recovery,
-};
-use sys::clock::WallNanos;
+use ledger::{Durability, Ledger, LedgerError, OpenError, OpenSettings, RecoverError, Recovery};
 
-/// A ledger's directory and its live table's, which end with the test.
-struct House(tempfile::TempDir);
-
-/// What a flow is billed: bytes up and down, and why it ended.
-type Bill = BTreeMap<u128, (u64, u64, String)>;
-
-impl House {
-    fn new() -> House {
-        let house = House(tempfile::tempdir().unwrap());
-        fs::create_dir(house.tables()).unwrap();
-        house
-    }
-
-    fn directory(&self) -> PathBuf {
-        self.0.path().join("data")
-    }
-
-    fn journal(&self) -> PathBuf {
-        self.directory().join("journal")
-    }
-
-    fn tables(&self) -> PathBuf {
-        self.0.path().join("tables")
-    }
-
-    fn settings(&self, inlets: usize, slots: u32) -> OpenSettings {
-        OpenSettings {
-            live_table: Some(self.tables()),
-            segment_bytes: 1 << 20,
-            ..OpenSettings::new(&self.directory(), inlets, slots)
-        }
-    }
-
-    fn open(&self) -> (Ledger, Inlet) {
-        let (ledger, mut inlets) = Ledger::open(&self.settings(1, 16)).unwrap();
-        (ledger, inlets.remove(0))
-    }
-
-    fn refusal(&self) -> OpenError {
-        match Ledger::open(&self.settings(1, 16)) {
-            Ok(_) => panic!("it was opened"),
-            Err(error) => error,
-        }
-    }
-
-    /// A start and an end in order; what the start found.
-    fn restart(&self) -> Recovery {
-        let (ledger, _inlet) = self.open();
-        let recovery = ledger.recovery().clone();
-        ledger.close().unwrap();
-        recovery
-    }
-
-    /// The live tables that are there.
-    fn left(&self) -> Vec<PathBuf> {
-        fs::read_dir(self.tables()).unwrap().map(|entry| entry.unwrap().path()).collect()
-    }
-
-    fn bill(&self) -> Bill {
-        bill(&self.directory())
-    }
-}
-
-/// Ends a ledger in order. An inlet that lives on would keep its table in use.
-fn end<I>(ledger: Ledger, inlets: I) {
-    drop(inlets);
-    ledger.close().unwrap();
-}
-
-/// Every flow that is over, each of them once, in a ledger without a fault.
-fn bill(directory: &Path) -> Bill {
-    let report = ledger::verify::verify(directory).unwrap();
-    assert!(report.is_clean(), "{:?}", report.problems);
-    let mut bill = Bill::new();
-    for flow in Usage::open(directory).unwrap().flows(&Filter::default(), usize::MAX >> 1).unwrap() {
-        assert!(!flow.live, "{flow:?}");
-        assert_eq!(bill.insert(flow.id, (flow.up, flow.down, flow.reason)), None, "{:x} twice", flow.id);
-    }
-    bill
-}
-
-fn identity(id: u128, user: &str) -> Identity {
-    Identity::new(&Flow {
-        id,
-        opened: WallNanos(1_780_000_000_000_000_000),
-        closed: WallNanos(0),
-        user,
-        host: "example.com",
-        port: 443,
-        address: None,
-        client: "192.0.2.1:50000".parse().unwrap(),
-        class: Class::External,
-        protocol: Protocol::Socks5,
-        rule: "rule",
-        reason: CloseReason::Fault,
-        legs: Legs::default(),
-        uncertain: Uncertain::default(),
-    })
-}
-
-fn open(inlet: &mut Inlet, id: u128) -> LiveFlow {
-    inlet.open(&identity(id, "ci")).expect("the table has room")
-}
-
-/// Counts bytes up and down as a relay does.
-fn count(inlet: &mut Inlet, flow: &mut LiveFlow, up: usize, down: usize) {
-    let mut tally = inlet.tally(flow);
-    tally.up().1.around(up, || Ok(up)).unwrap();
-    tally.down().1.around(down, || Ok(down)).unwrap();
-    inlet.counted(flow);
-}
-
-fn close(inlet: &mut Inlet, flow: LiveFlow) {
-    inlet.close(flow, WallNanos(1_780_000_001_000_000_000), CloseReason::ClientClosed);
-}
-
-/// Opens, counts and closes flow `id`.
-fn pass(inlet: &mut Inlet, id: u128, up: usize, down: usize) {
-    let mut flow = open(inlet, id);
-    count(inlet, &mut flow, up, down);
-    close(inlet, flow);
-}
-
-fn billed(flows: &[(u128, u64, u64, &str)]) -> Bill {
-    flows.iter().map(|(id, up, down, reason)| (*id, (*up, *down, (*reason).to_owned()))).collect()
-}
+use house::{Bill, House, bill, billed, close, copy_files, count, end, identity, open, pass};
 
 /// Many flows at a time in each thread; the slots are fewer than the flows, and are used again.
 fn flows_of_threads(durability: Durability) {
@@ -293,14 +168,6 @@ fn copy(house: &House) -> PathBuf {
     fs::copy(house.directory().join("identity"), copy.join("identity")).unwrap();
     copy_files(&house.journal(), &copy.join("journal"));
     copy
-}
-
-fn copy_files(from: &Path, to: &Path) {
-    fs::create_dir(to).unwrap();
-    for entry in fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
-    }
 }
 
 #[test]

@@ -1,0 +1,266 @@
+//! What the databases of a ledger say of themselves and of one another, read without changing any.
+//!
+//! Guarantees: a database that is missing, older than the others go with, damaged, or another ledger's is
+//! told; one that is merely behind a crash is not. Leaves out: what the journal has (`recover`), and what
+//! becomes of what is told (`settle`).
+//!
+//! ```text
+//!   ledger.db  --month rows-->  how far each month has come, at least
+//!   a month    --its source-->  how far it has come; ledger.db is behind it only as far as the journal has
+//! ```
+
+use std::collections::{BTreeMap, HashSet};
+use std::path::Path;
+
+use rusqlite::Connection;
+
+use crate::loss::Loss;
+use crate::query::{self, QueryError, Usage};
+use crate::recover::Applied;
+use crate::sink::checksum;
+use crate::sink::month::Month;
+use crate::sink::run::Run;
+use crate::sink::schema::SchemaError;
+use crate::sink::sqlite::Source;
+
+/// See the file's header.
+#[derive(Debug, Default)]
+pub(crate) struct Inventory {
+    /// What `ledger.db` says; `None` if it is missing, blank or damaged.
+    ledger: Option<LedgerFile>,
+    months: BTreeMap<Month, MonthFile>,
+    damaged: Vec<Loss>,
+    /// Why months that are behind cannot be made whole from the journal.
+    unmended: BTreeMap<Month, String>,
+}
+
+#[derive(Debug, Default)]
+struct LedgerFile {
+    sources: Vec<Source>,
+    /// Gateways whose last entry is the end of a run.
+    ended: HashSet<i64>,
+    /// Gateways of which a run began to write since.
+    begun: HashSet<i64>,
+    /// Flows that go on, by gateway.
+    open: BTreeMap<i64, HashSet<u128>>,
+    /// Month, gateway, how far the month has come, and whether it was dropped.
+    months: Vec<(Month, i64, i64, bool)>,
+    /// The gateways of which it is a backup that none has written to yet.
+    backups: Vec<(i64, i64)>,
+}
+
+/// How far a month has come, by gateway; `None` if it is blank.
+type MonthFile = Option<BTreeMap<i64, i64>>;
+
+impl Inventory {
+    /// Looks at the databases in `directory`.
+    ///
+    /// # Errors
+    /// A database is another program's or another version's.
+    pub(crate) fn take(directory: &Path) -> Result<Inventory, SchemaError> {
+        let mut inventory = Inventory::default();
+        match Usage::open(directory).and_then(|usage| LedgerFile::read(&usage.connection)) {
+            Ok(ledger) => inventory.ledger = Some(ledger),
+            Err(QueryError::Absent { .. }) => {}
+            Err(error) => inventory.note("ledger.db", error)?,
+        }
+        for month in Month::files(directory).unwrap_or_default() {
+            let file = query::open_month(directory, month);
+            match file.and_then(|file| file.as_ref().map(month_sources).transpose()) {
+                Ok(sources) => _ = inventory.months.insert(month, sources),
+                Err(error) => inventory.note(&month.file_name(), error)?,
+            }
+        }
+        Ok(inventory)
+    }
+
+    /// Notes what SQLite or a checksum says against a file.
+    fn note(&mut self, file: &str, error: QueryError) -> Result<(), SchemaError> {
+        let text = match error {
+            QueryError::Schema(SchemaError::Sqlite { cause, .. }) | QueryError::Sqlite(cause) => {
+                cause.to_string()
+            }
+            QueryError::Schema(error) => return Err(error),
+            error => error.to_string(),
+        };
+        self.damaged.push(Loss::Damaged { file: file.to_owned(), text });
+        Ok(())
+    }
+
+    /// The gateways of which `ledger.db` has entries.
+    pub(crate) fn gateways(&self) -> Vec<u32> {
+        let sources = self.ledger.iter().flat_map(|ledger| &ledger.sources);
+        sources
+            .filter_map(|source| u32::try_from(source.gateway).ok())
+            .filter(|gateway| *gateway > 0)
+            .collect()
+    }
+
+    /// Whether `ledger.db` is a backup that no gateway has written to yet, and when it was made.
+    pub(crate) fn backup_made(&self) -> Option<i64> {
+        self.ledger.as_ref()?.backups.iter().map(|(_, made_ns)| *made_ns).max()
+    }
+
+    /// How far `ledger.db` has come with the entries of `gateway`.
+    pub(crate) fn applied(&self, gateway: u32) -> Applied {
+        let Some(ledger) = &self.ledger else { return Applied::default() };
+        let source = ledger.sources.iter().find(|source| source.gateway == i64::from(gateway));
+        source.map_or_else(Applied::default, |source| Applied {
+            epoch: u32::try_from(source.epoch).unwrap_or(u32::MAX),
+            lsn: source.applied_lsn.cast_unsigned(),
+            // A backup has nothing behind it.
+            is_ended: ledger.ended.contains(&source.gateway) || !ledger.backups.is_empty(),
+            has_begun: ledger.begun.contains(&source.gateway) && ledger.backups.is_empty(),
+        })
+    }
+
+    /// Whether `ledger.db` knows `gateway`.
+    pub(crate) fn knows(&self, gateway: u32) -> bool {
+        self.gateways().contains(&gateway)
+    }
+
+    /// The last entry of `gateway` that any database has.
+    pub(crate) fn reached(&self, gateway: u32) -> u64 {
+        let months = self.months.values().flatten();
+        let months = months.filter_map(|sources| sources.get(&i64::from(gateway)));
+        months.map(|lsn| lsn.cast_unsigned()).max().unwrap_or(0).max(self.applied(gateway).lsn)
+    }
+
+    /// The flows of `gateway` that go on.
+    pub(crate) fn open_flows(&self, gateway: u32) -> HashSet<u128> {
+        let open = self.ledger.as_ref().and_then(|ledger| ledger.open.get(&gateway.into()));
+        open.cloned().unwrap_or_default()
+    }
+
+    /// The months that are behind `ledger.db` with the entries of `gateway`, or missing.
+    pub(crate) fn months_behind(&self, gateway: u32) -> Vec<Month> {
+        let months = self.ledger.iter().flat_map(|ledger| &ledger.months);
+        let is_behind = |(month, of, expected, is_dropped): &&(Month, i64, i64, bool)| {
+            !is_dropped
+                && *of == i64::from(gateway)
+                && matches!(
+                    self.month_loss(*month, String::new(), *of, *expected),
+                    Some(Loss::Older { .. } | Loss::Missing { .. })
+                )
+        };
+        months.filter(is_behind).map(|(month, ..)| *month).collect()
+    }
+
+    /// Notes why a month cannot be made whole from the journal.
+    pub(crate) fn note_unmended(&mut self, month: Month, cause: String) {
+        self.unmended.insert(month, cause);
+    }
+
+    /// Looks at the months again.
+    pub(crate) fn refresh_months(&mut self, directory: &Path) -> Result<(), SchemaError> {
+        self.months = Inventory::take(directory)?.months;
+        Ok(())
+    }
+
+    /// What is missing, where `has_journal` says whether `gateway` has one.
+    pub(crate) fn losses(&self, gateway: u32, has_journal: bool) -> Vec<Loss> {
+        let mut losses = self.damaged.clone();
+        let Some(ledger) = &self.ledger else { return losses };
+        if let Some(found) = self.gateways().first().filter(|_| has_journal && !self.knows(gateway)) {
+            let file = "ledger.db".to_owned();
+            return vec![Loss::Foreign { file, found: *found, expected: gateway }];
+        }
+        let is_told = |losses: &[Loss], file: &str| {
+            losses.iter().any(|loss| matches!(loss, Loss::Damaged { file: told, .. } if told == file))
+        };
+        for (month, gateway, expected, is_dropped) in &ledger.months {
+            let file = month.file_name();
+            if !is_dropped && !is_told(&losses, &file) {
+                losses.extend(self.month_loss(*month, file, *gateway, *expected));
+            }
+        }
+        losses
+    }
+
+    fn month_loss(&self, month: Month, file: String, gateway: i64, expected: i64) -> Option<Loss> {
+        let lsn = expected.cast_unsigned();
+        let Some(Some(sources)) = self.months.get(&month) else {
+            return Some(Loss::Missing { file, lsn });
+        };
+        let found = sources.get(&gateway).copied().unwrap_or(0);
+        if found >= expected {
+            return None;
+        }
+        let other = sources.keys().find(|other| **other > 0).filter(|_| !sources.contains_key(&gateway));
+        let number = |gateway: i64| u32::try_from(gateway).unwrap_or(0);
+        Some(match other {
+            Some(other) => Loss::Foreign { file, found: number(*other), expected: number(gateway) },
+            None => {
+                let (found, cause) = (found.cast_unsigned(), self.unmended.get(&month).cloned());
+                let cause = cause.unwrap_or_else(|| "the journal is another's".to_owned());
+                Loss::Older { file, found, expected: lsn, cause }
+            }
+        })
+    }
+}
+
+impl LedgerFile {
+    fn read(connection: &Connection) -> Result<LedgerFile, QueryError> {
+        let mut ledger = LedgerFile::default();
+        let gateways: Vec<i64> = connection
+            .prepare("SELECT gateway FROM source ORDER BY gateway")?
+            .query_map([], |row| row.get(0))?
+            .collect::<rusqlite::Result<_>>()?;
+        for gateway in gateways {
+            let Some(source) = Source::read(connection, gateway)? else { continue };
+            if Run::ended_at(connection, gateway, source.applied_lsn)? {
+                ledger.ended.insert(gateway);
+            }
+            if Run::last(connection, gateway)?.is_some_and(|run| run.ended == (0, 0)) {
+                ledger.begun.insert(gateway);
+            }
+            ledger.sources.push(source);
+        }
+        each(connection, "SELECT gateway, id FROM live", |row| {
+            let id: [u8; 16] = row.get(1)?;
+            ledger.open.entry(row.get(0)?).or_default().insert(u128::from_be_bytes(id));
+            Ok(())
+        })?;
+        each(connection, "SELECT * FROM month ORDER BY month, gateway", |row| {
+            checksum::check(row, "month")?;
+            if let Some(month) = Month::numbered(row.get("month")?) {
+                ledger.months.push((
+                    month,
+                    row.get("gateway")?,
+                    row.get("applied_lsn")?,
+                    row.get("dropped")?,
+                ));
+            }
+            Ok(())
+        })?;
+        each(connection, "SELECT * FROM backup", |row| {
+            checksum::check(row, "backup")?;
+            ledger.backups.push((row.get("gateway")?, row.get("made_ns")?));
+            Ok(())
+        })?;
+        Ok(ledger)
+    }
+}
+
+fn month_sources(file: &Connection) -> Result<BTreeMap<i64, i64>, QueryError> {
+    let mut sources = BTreeMap::new();
+    each(file, "SELECT * FROM source", |row| {
+        checksum::check(row, "source")?;
+        sources.insert(row.get("gateway")?, row.get("applied_lsn")?);
+        Ok(())
+    })?;
+    Ok(sources)
+}
+
+fn each(
+    connection: &Connection,
+    sql: &str,
+    mut take: impl FnMut(&rusqlite::Row<'_>) -> rusqlite::Result<()>,
+) -> Result<(), QueryError> {
+    let mut select = connection.prepare(sql)?;
+    let mut rows = select.query([])?;
+    while let Some(row) = rows.next()? {
+        take(row)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,264 @@
+//! `ledger.db` made again from the months: where it is missing, or older than they are, and the journal
+//! does not have what lies between.
+//!
+//! Guarantees: after it, each sum is that of the flows and parts in the months up to the number asked for,
+//! and of the flows that go on; no byte counts twice when later entries of a flow come. Leaves out: what no
+//! month has, which is what flows that go on had moved in their last hour.
+//!
+//! A flow whose parts are known, and neither its end nor how it began, gets a row of `live` with what the
+//! parts came to. Its next entry completes the row; without one it ends as `lost`.
+
+use std::collections::{HashMap, HashSet};
+use std::path::Path;
+
+use rusqlite::{Connection, Row, TransactionBehavior};
+
+use super::SinkError;
+use super::begun::{Begun, Counted};
+use super::live::{self, LiveFlows};
+use super::month::{HOUR_NS, Month};
+use super::month_file::{self, Stamp};
+use super::sqlite::{Source, put_month};
+use super::sums::{Rollups, Sums};
+use crate::query;
+
+/// Brings the database of `connection` to entry `to_lsn` of `gateway`, by the months in `directory`.
+///
+/// # Errors
+/// A month cannot be read, or keeps some of its flows as sums only, of which none can be told apart.
+pub(crate) fn rebuild(
+    connection: &mut Connection,
+    directory: &Path,
+    gateway: i64,
+    to_lsn: i64,
+) -> Result<(), SinkError> {
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let source = Source::read(&transaction, gateway)?;
+    let applied_lsn = source.map_or(0, |source| source.applied_lsn);
+    let mut rebuild = Rebuild::new(&transaction, gateway, (applied_lsn, to_lsn))?;
+    let months = Month::files(directory).map_err(|cause| SinkError::Final(cause.to_string()))?;
+    let mut files = Vec::new();
+    for month in months {
+        let Some(file) = query::open_month(directory, month)? else { continue };
+        let applied = month_file::applied(&file, gateway)?;
+        if applied > applied_lsn {
+            check_told_apart(&file, month, (applied_lsn, to_lsn), applied)?;
+            put_month(&transaction, month, gateway, applied.min(to_lsn), false)?;
+            files.push(file);
+        }
+    }
+    files.iter().try_for_each(|file| rebuild.add_parts(file))?;
+    files.iter().try_for_each(|file| rebuild.add_flows(file))?;
+    rebuild.finish(source.map_or(0, |source| source.epoch))?;
+    transaction.commit()?;
+    Ok(())
+}
+
+/// Refuses a month whose sums of single flows would count twice.
+fn check_told_apart(
+    file: &Connection,
+    month: Month,
+    (from, to): (i64, i64),
+    applied: i64,
+) -> Result<(), SinkError> {
+    let aggregates: i64 = file.query_row("SELECT count(*) FROM aggregate", [], |row| row.get(0))?;
+    if aggregates > 0 && (from > 0 || applied > to) {
+        let text =
+            format!("of {month} some flows are kept as sums only: ledger.db cannot be made again from it");
+        return Err(SinkError::Final(text));
+    }
+    Ok(())
+}
+
+/// The state of a rebuild.
+struct Rebuild<'a> {
+    connection: &'a Connection,
+    gateway: i64,
+    /// The last entry that the database has, and the last one that it is to have.
+    lsns: (i64, i64),
+    /// What the database has of flows that go on, and has not been passed yet.
+    live: HashMap<u128, Known>,
+    /// Parts of flows of which no end was met.
+    parts: HashMap<u128, Parts>,
+    rollups: Rollups<'static>,
+    epoch: i64,
+}
+
+/// A flow that goes on, as the database has it.
+struct Known {
+    user: String,
+    class: String,
+    counted: Counted,
+    /// Whether its rest was taken out of the sums: a row of a month has it.
+    is_passed: bool,
+}
+
+/// What the parts of a flow came to.
+struct Parts {
+    user: String,
+    host: String,
+    class: String,
+    hour: i64,
+    up: i64,
+    down: i64,
+}
+
+impl<'a> Rebuild<'a> {
+    fn new(connection: &'a Connection, gateway: i64, lsns: (i64, i64)) -> Result<Self, SinkError> {
+        let mut live = HashMap::new();
+        live::each_of_epochs::<rusqlite::Error>(connection, gateway, i64::MAX, EVER, |begun, counted| {
+            let known = Known {
+                user: begun.user.to_owned(),
+                class: begun.class.to_owned(),
+                counted: *counted,
+                is_passed: false,
+            };
+            live.insert(u128::from_be_bytes(begun.id), known);
+            Ok(())
+        })?;
+        let (parts, rollups) = (HashMap::new(), Rollups::default());
+        Ok(Self { connection, gateway, lsns, live, parts, rollups, epoch: 0 })
+    }
+
+    /// Calls `each` with the rows of `table` in a month's file that are to be added.
+    fn each(
+        &self,
+        file: &Connection,
+        table: &str,
+        mut each: impl FnMut(&Row<'_>) -> rusqlite::Result<()>,
+    ) -> rusqlite::Result<()> {
+        let sql = format!("SELECT * FROM {table} WHERE gateway = ?1 AND lsn > ?2 AND lsn <= ?3");
+        let mut select = file.prepare(&sql)?;
+        let mut rows = select.query([self.gateway, self.lsns.0, self.lsns.1])?;
+        while let Some(row) = rows.next()? {
+            super::checksum::check(row, table)?;
+            each(row)?;
+        }
+        Ok(())
+    }
+
+    fn add_parts(&mut self, file: &Connection) -> Result<(), SinkError> {
+        let mut found = Vec::new();
+        self.each(file, "part", |row| {
+            let id: [u8; 16] = row.get("id")?;
+            let (user, host, class) = (row.get("user")?, row.get("host")?, row.get("class")?);
+            let (hour, up, down) = (row.get("hour")?, row.get("up")?, row.get("down")?);
+            found.push((u128::from_be_bytes(id), Parts { user, host, class, hour, up, down }));
+            Ok(())
+        })?;
+        for (id, part) in found {
+            self.pass(id);
+            let sums = Sums { up: part.up, down: part.down, ..Sums::default() };
+            self.rollups.add(part.hour, part.user.clone(), part.class.clone(), &sums);
+            match self.parts.get_mut(&id) {
+                Some(parts) => {
+                    parts.hour = parts.hour.max(part.hour);
+                    (parts.up, parts.down) = (parts.up + part.up, parts.down + part.down);
+                }
+                None => _ = self.parts.insert(id, part),
+            }
+        }
+        Ok(())
+    }
+
+    fn add_flows(&mut self, file: &Connection) -> Result<(), SinkError> {
+        // Those that the database knows as open, and their parts: few. All others are added as they come.
+        let (mut ended, mut rollups, mut epoch) = (Vec::new(), Rollups::default(), self.epoch);
+        self.each(file, "flow", |row| {
+            let (begun, counted) = (Begun::read(row)?, Counted::read(row, "closed_ns")?);
+            let (up, down) = counted.rest();
+            let Counted { uncertain_up, uncertain_down, .. } = counted;
+            let sums = Sums { flows: 1, up, down, uncertain_up, uncertain_down };
+            rollups.add(counted.hour(), begun.user.to_owned(), begun.class.to_owned(), &sums);
+            epoch = epoch.max(row.get("epoch")?);
+            let id = u128::from_be_bytes(begun.id);
+            if self.live.contains_key(&id) || self.parts.contains_key(&id) {
+                ended.push(id);
+            }
+            Ok(())
+        })?;
+        rollups.write(self.connection)?;
+        self.epoch = epoch;
+        for id in ended {
+            self.pass(id);
+            self.parts.remove(&id);
+            self.live.remove(&id);
+            self.connection.execute("DELETE FROM live WHERE id = ?1", [id.to_be_bytes()])?;
+        }
+        self.add_aggregates(file)
+    }
+
+    fn add_aggregates(&mut self, file: &Connection) -> Result<(), SinkError> {
+        let mut select = file.prepare("SELECT * FROM aggregate")?;
+        let mut rows = select.query([])?;
+        while let Some(row) = rows.next()? {
+            super::checksum::check(row, "aggregate")?;
+            let (user, class): (String, String) = (row.get("user")?, row.get("class")?);
+            self.rollups.add(row.get("hour")?, user, class, &Sums::read(row)?);
+        }
+        Ok(())
+    }
+
+    /// Takes out of the sums what a flow had moved in its last hour: a row of a month has that and more.
+    fn pass(&mut self, id: u128) {
+        let Some(known) = self.live.get_mut(&id).filter(|known| !known.is_passed) else { return };
+        known.is_passed = true;
+        let (up, down) = known.counted.rest();
+        let sums = Sums { up: -up, down: -down, ..Sums::default() };
+        self.rollups.add(known.counted.hour(), known.user.clone(), known.class.clone(), &sums);
+    }
+
+    /// Writes the sums, the flows that go on as far as their parts tell, and how far all has come.
+    fn finish(mut self, epoch: i64) -> Result<(), SinkError> {
+        let epoch = epoch.max(self.epoch);
+        self.rollups.write(self.connection)?;
+        let stamp = Stamp { gateway: self.gateway, epoch };
+        let mut flows = LiveFlows::read(self.connection, self.gateway)?;
+        let parts: HashSet<u128> = self.parts.keys().copied().collect();
+        for id in parts {
+            let part = &self.parts[&id];
+            let known = self.live.get(&id).map(|known| known.counted);
+            flows.put(self.connection, stamp, &part.begun(id), &part.counted(known))?;
+        }
+        let (applied_lsn, durable_lsn) = (self.lsns.1, self.lsns.1);
+        Ok(Source { gateway: self.gateway, epoch, applied_lsn, durable_lsn }.write(self.connection)?)
+    }
+}
+
+impl Parts {
+    /// All that a part says of how its flow began.
+    fn begun(&self, id: u128) -> Begun<'_> {
+        Begun {
+            id: id.to_be_bytes(),
+            opened_ns: self.hour * HOUR_NS,
+            user: &self.user,
+            host: &self.host,
+            port: 0,
+            address: None,
+            client: "".into(),
+            class: &self.class,
+            protocol: "",
+            rule: "",
+            cut: true,
+        }
+    }
+
+    /// What the flow had come to when it left the hour of its last part.
+    fn counted(&self, known: Option<Counted>) -> Counted {
+        let before = known.map_or((0, 0), |known| (known.up_before, known.down_before));
+        let (up, down) = (before.0 + self.up, before.1 + self.down);
+        Counted {
+            at_ns: (self.hour + 1) * HOUR_NS,
+            client_rx: known.map_or(up, |known| known.client_rx.max(up)),
+            up,
+            upstream_rx: known.map_or(down, |known| known.upstream_rx.max(down)),
+            down,
+            uncertain_up: 0,
+            uncertain_down: 0,
+            up_before: up,
+            down_before: down,
+        }
+    }
+}
+
+const EVER: (i64, i64) = (0, i64::MAX);

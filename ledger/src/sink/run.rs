@@ -1,0 +1,61 @@
+//! The runs of a gateway: when each began, and whether it ended in order.
+//!
+//! Guarantees: a run that has an end has had everything before it applied. Leaves out: what a run that has
+//! none left behind (`recover`).
+
+use rusqlite::types::ValueRef;
+use rusqlite::{Connection, OptionalExtension};
+
+use super::checksum;
+
+/// A number of an entry, and its moment in nanoseconds.
+type Instant = (i64, i64);
+
+/// A row of `run`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Run {
+    pub(crate) epoch: u32,
+    pub(crate) began: Instant,
+    /// Zeros while it has none.
+    pub(crate) ended: Instant,
+}
+
+impl Run {
+    /// The last run of `gateway`.
+    pub(crate) fn last(connection: &Connection, gateway: i64) -> rusqlite::Result<Option<Run>> {
+        let last = "SELECT * FROM run WHERE gateway = ?1 ORDER BY epoch DESC LIMIT 1";
+        connection.prepare_cached(last)?.query_row([gateway], Run::read).optional()
+    }
+
+    /// Whether entry `lsn` of `gateway` is the end of a run.
+    pub(crate) fn ended_at(connection: &Connection, gateway: i64, lsn: i64) -> rusqlite::Result<bool> {
+        let ended = "SELECT * FROM run WHERE gateway = ?1 AND ended_lsn = ?2 AND ended_lsn > 0";
+        let run = connection.prepare_cached(ended)?.query_row([gateway, lsn], Run::read).optional()?;
+        Ok(run.is_some())
+    }
+
+    fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<Run> {
+        checksum::check(row, "run")?;
+        Ok(Run {
+            epoch: row.get("epoch")?,
+            began: (row.get("began_lsn")?, row.get("began_ns")?),
+            ended: (row.get("ended_lsn")?, row.get("ended_ns")?),
+        })
+    }
+
+    pub(crate) fn write(&self, connection: &Connection, gateway: i64) -> rusqlite::Result<()> {
+        let Run { epoch, began, ended } = *self;
+        let values = [gateway, epoch.into(), began.0, began.1, ended.0, ended.1];
+        let put = "INSERT OR REPLACE INTO run VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
+        checksum::put(connection, put, &values.map(ValueRef::Integer))
+    }
+}
+
+/// Run `epoch` ended in order.
+pub(crate) fn end(connection: &Connection, gateway: i64, epoch: u32, ended: Instant) -> rusqlite::Result<()> {
+    match Run::last(connection, gateway)?.filter(|run| run.epoch == epoch) {
+        Some(run) => Run { ended, ..run }.write(connection, gateway),
+        // It began under an earlier version, which kept no runs.
+        None => Run { epoch, began: (0, 0), ended }.write(connection, gateway),
+    }
+}

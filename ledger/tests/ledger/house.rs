@@ -1,0 +1,152 @@
+//! A ledger of a test: its directory, its flows, and its bill.
+//!
+//! Guarantees: a bill is of a ledger that holds together. Leaves out: what is done to it.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use ledger::query::{Filter, Usage};
+use ledger::record::{Class, CloseReason, Flow, Identity, Legs, Protocol, Uncertain};
+use ledger::{Inlet, Ledger, LiveFlow, OpenError, OpenSettings, Recovery};
+use sys::clock::WallNanos;
+
+/// A ledger's directory and its live table's, which end with the test.
+pub(crate) struct House(pub(crate) tempfile::TempDir);
+
+/// What a flow is billed: bytes up and down, and why it ended.
+pub(crate) type Bill = BTreeMap<u128, (u64, u64, String)>;
+
+impl House {
+    pub(crate) fn new() -> House {
+        let house = House(tempfile::tempdir().unwrap());
+        fs::create_dir(house.tables()).unwrap();
+        house
+    }
+
+    pub(crate) fn directory(&self) -> PathBuf {
+        self.0.path().join("data")
+    }
+
+    pub(crate) fn journal(&self) -> PathBuf {
+        self.directory().join("journal")
+    }
+
+    pub(crate) fn tables(&self) -> PathBuf {
+        self.0.path().join("tables")
+    }
+
+    pub(crate) fn settings(&self, inlets: usize, slots: u32) -> OpenSettings {
+        OpenSettings {
+            live_table: Some(self.tables()),
+            segment_bytes: 1 << 20,
+            ..OpenSettings::new(&self.directory(), inlets, slots)
+        }
+    }
+
+    pub(crate) fn open(&self) -> (Ledger, Inlet) {
+        let (ledger, mut inlets) = Ledger::open(&self.settings(1, 64)).unwrap();
+        (ledger, inlets.remove(0))
+    }
+
+    pub(crate) fn refusal(&self) -> OpenError {
+        match Ledger::open(&self.settings(1, 64)) {
+            Ok(_) => panic!("it was opened"),
+            Err(error) => error,
+        }
+    }
+
+    /// A start and an end in order; what the start found.
+    pub(crate) fn restart(&self) -> Recovery {
+        let (ledger, _inlet) = self.open();
+        let recovery = ledger.recovery().clone();
+        ledger.close().unwrap();
+        recovery
+    }
+
+    /// The live tables that are there.
+    pub(crate) fn left(&self) -> Vec<PathBuf> {
+        fs::read_dir(self.tables()).unwrap().map(|entry| entry.unwrap().path()).collect()
+    }
+
+    pub(crate) fn bill(&self) -> Bill {
+        bill(&self.directory())
+    }
+}
+
+/// Ends a ledger in order. An inlet that lives on would keep its table in use.
+pub(crate) fn end<I>(ledger: Ledger, inlets: I) {
+    drop(inlets);
+    ledger.close().unwrap();
+}
+
+/// Every flow that is over, each of them once, in a ledger without a fault.
+pub(crate) fn bill(directory: &Path) -> Bill {
+    let report = ledger::verify::verify(directory).unwrap();
+    assert!(report.is_clean(), "{:?}", report.problems);
+    let mut bill = Bill::new();
+    for flow in Usage::open(directory).unwrap().flows(&Filter::default(), usize::MAX >> 1).unwrap() {
+        assert!(!flow.live, "{flow:?}");
+        assert_eq!(bill.insert(flow.id, (flow.up, flow.down, flow.reason)), None, "{:x} twice", flow.id);
+    }
+    bill
+}
+
+pub(crate) fn identity(id: u128, user: &str) -> Identity {
+    Identity::new(&Flow {
+        id,
+        opened: WallNanos(1_780_000_000_000_000_000),
+        closed: WallNanos(0),
+        user,
+        host: "example.com",
+        port: 443,
+        address: None,
+        client: "192.0.2.1:50000".parse().unwrap(),
+        class: Class::External,
+        protocol: Protocol::Socks5,
+        rule: "rule",
+        reason: CloseReason::Fault,
+        legs: Legs::default(),
+        uncertain: Uncertain::default(),
+    })
+}
+
+pub(crate) fn open(inlet: &mut Inlet, id: u128) -> LiveFlow {
+    inlet.open(&identity(id, "ci")).expect("the table has room")
+}
+
+/// Counts bytes up and down as a relay does.
+pub(crate) fn count(inlet: &mut Inlet, flow: &mut LiveFlow, up: usize, down: usize) {
+    let mut tally = inlet.tally(flow);
+    tally.up().1.around(up, || Ok(up)).unwrap();
+    tally.down().1.around(down, || Ok(down)).unwrap();
+    inlet.counted(flow);
+}
+
+pub(crate) fn close(inlet: &mut Inlet, flow: LiveFlow) {
+    inlet.close(flow, WallNanos(1_780_000_001_000_000_000), CloseReason::ClientClosed);
+}
+
+/// Opens, counts and closes flow `id`.
+pub(crate) fn pass(inlet: &mut Inlet, id: u128, up: usize, down: usize) {
+    let mut flow = open(inlet, id);
+    count(inlet, &mut flow, up, down);
+    close(inlet, flow);
+}
+
+pub(crate) fn billed(flows: &[(u128, u64, u64, &str)]) -> Bill {
+    flows.iter().map(|(id, up, down, reason)| (*id, (*up, *down, (*reason).to_owned()))).collect()
+}
+
+/// Copies a directory and what is in it.
+pub(crate) fn copy_files(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let copy = to.join(entry.file_name());
+        match entry.file_type().unwrap().is_dir() {
+            true => copy_files(&entry.path(), &copy),
+            false => drop(fs::copy(entry.path(), copy).unwrap()),
+        }
+    }
+}

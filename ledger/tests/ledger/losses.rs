@@ -1,0 +1,410 @@
+//! Files that are missing, older, another ledger's, or cut: what a start says of them, and what a repair
+//! leaves.
+//!
+//! Guarantees: each test knows what every flow moved; a bill that is not right is told, by a refusal, by
+//! the start, or by `verify`. Leaves out: damage at random under a real gateway (`tollgate/tests/damage`).
+
+use std::fs;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ledger::query::{Filter, GroupBy, Usage};
+use ledger::repair::{examine, inspect, repair};
+use ledger::{Ledger, Loss, OpenError, OpenSettings, Recovery};
+use sys::clock::WallNanos;
+
+use crate::house::{Bill, House, bill, billed, close, copy_files, count, end, open, pass};
+
+/// What the closes of [`crate::house`] belong to.
+const MONTH: &str = "usage-202605.db";
+
+/// A ledger of 60 flows, whose journal does not reach back to its beginning: its first segments were used
+/// again.
+fn long_house() -> House {
+    let house = House::new();
+    pass_until_recycled(&house, 1..=60);
+    house
+}
+
+/// Passes flows in a run with small segments, each in a frame of its own, until the first segment was used
+/// again.
+fn pass_until_recycled(house: &House, ids: RangeInclusive<u128>) {
+    let settings = OpenSettings { segment_bytes: 64 << 10, ..house.settings(1, 64) };
+    let (ledger, mut inlets) = Ledger::open(&settings).unwrap();
+    let inlet = &mut inlets[0];
+    let middle = ids.start() + 30;
+    for id in ids {
+        if id == middle {
+            // What was applied has a checkpoint a second later.
+            std::thread::sleep(Duration::from_millis(1500));
+        }
+        let before = ledger.status().durable;
+        pass(inlet, id, 10, 20);
+        wait_for(|| ledger.status().durable > before);
+    }
+    let first = house.journal().join("segment-000000000001");
+    wait_for(|| !first.exists());
+    end(ledger, inlets);
+}
+
+/// The same files in a house of their own, as a machine finds them whose gateway was killed.
+fn copied(house: &House) -> House {
+    let copy = House::new();
+    copy_files(&house.directory(), &copy.directory());
+    copy_files(&house.tables(), &copy.tables());
+    copy
+}
+
+/// What a kill leaves of a ledger with 20 flows that are over and one that is open, all journaled.
+fn killed_house() -> House {
+    let house = House::new();
+    let (ledger, mut inlet) = house.open();
+    (1..=20).for_each(|id| pass(&mut inlet, id, 10, 20));
+    let mut flow = open(&mut inlet, 21);
+    count(&mut inlet, &mut flow, 70, 80);
+    wait_for(|| ledger.status().durable >= 20);
+    let killed = copied(&house);
+    close(&mut inlet, flow);
+    end(ledger, inlet);
+    killed
+}
+
+fn wait_for(mut is_so: impl FnMut() -> bool) {
+    for _ in 0..1000 {
+        if is_so() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("it does not come");
+}
+
+fn all_flows(killed: bool) -> Bill {
+    let mut flows: Vec<_> = (1..=20).map(|id| (id, 10, 20, "client_closed")).collect();
+    flows.extend(killed.then_some((21, 70, 80, "killed")));
+    billed(&flows)
+}
+
+fn losses(house: &House) -> Vec<Loss> {
+    let told = inspect(&house.settings(1, 64)).unwrap().losses;
+    match house.refusal() {
+        OpenError::Incomplete(losses) => {
+            assert_eq!(losses, told, "an inspection and a start say the same");
+            losses.0
+        }
+        other => panic!("{other}"),
+    }
+}
+
+fn repaired(house: &House) -> Recovery {
+    assert!(!examine(&house.settings(1, 64)).unwrap().losses.0.is_empty());
+    let (copy, recovery) = repair(&house.settings(1, 64), "root", WallNanos(7)).unwrap();
+    assert!(copy.is_dir());
+    recovery
+}
+
+/// What `verify` says was accepted.
+fn accepted(house: &House) -> Vec<String> {
+    let report = ledger::verify::verify(&house.directory()).unwrap();
+    assert!(report.is_clean(), "{:?}", report.problems);
+    report.accepted
+}
+
+fn remove(directory: &Path, file: &str) {
+    for name in [file.to_owned(), format!("{file}-wal"), format!("{file}-shm")] {
+        let _ = fs::remove_file(directory.join(name));
+    }
+}
+
+/// The segments, the last one that was begun last.
+fn begun_segments(house: &House) -> Vec<PathBuf> {
+    let mut segments: Vec<PathBuf> =
+        fs::read_dir(house.journal()).unwrap().map(|entry| entry.unwrap().path()).collect();
+    segments.retain(|path| fs::read(path).unwrap().starts_with(b"TOLLJRNL"));
+    segments.sort();
+    segments
+}
+
+#[test]
+fn a_month_that_is_gone_comes_back_from_the_journal() {
+    let house = killed_house();
+    house.restart();
+    remove(&house.directory(), MONTH);
+    let recovery = house.restart();
+    assert!(recovery.notes.iter().any(|note| note.contains(MONTH)), "{:?}", recovery.notes);
+    assert_eq!(house.bill(), all_flows(true));
+}
+
+#[test]
+fn a_month_that_is_older_comes_back_from_the_journal() {
+    let house = House::new();
+    let (ledger, mut inlet) = house.open();
+    pass(&mut inlet, 1, 10, 20);
+    end(ledger, inlet);
+    let old = fs::read(house.directory().join(MONTH)).unwrap();
+    let (ledger, mut inlet) = house.open();
+    (2..=20).for_each(|id| pass(&mut inlet, id, 10, 20));
+    end(ledger, inlet);
+    fs::write(house.directory().join(MONTH), old).unwrap();
+    assert!(!house.restart().notes.is_empty());
+    assert_eq!(house.bill(), all_flows(false));
+}
+
+#[test]
+fn a_month_that_the_journal_has_not_is_refused_and_its_loss_is_told_for_good() {
+    let house = long_house();
+    remove(&house.directory(), MONTH);
+    assert!(matches!(&losses(&house)[..], [Loss::Missing { file, .. }] if file == MONTH));
+    repaired(&house);
+    assert_eq!(accepted(&house).len(), 1);
+    let usage = Usage::open(&house.directory()).unwrap();
+    assert_eq!(usage.total(&Filter::default()).unwrap().flows, 60, "the sums are there");
+    assert_eq!(usage.rows(&Filter::default(), &[GroupBy::Host]).unwrap().missing, ["2026-05"]);
+    house.restart();
+    assert_eq!(accepted(&house).len(), 1);
+}
+
+#[test]
+fn a_ledger_that_is_gone_is_refused_and_made_again_from_its_months() {
+    let house = long_house();
+    let before = house.bill();
+    remove(&house.directory(), "ledger.db");
+    assert!(matches!(losses(&house)[..], [Loss::Between { applied: 0, first_lsn: 2.. }]));
+    repaired(&house);
+    assert_eq!(house.bill(), before);
+    assert_eq!(Usage::open(&house.directory()).unwrap().total(&Filter::default()).unwrap().up, 600);
+    assert_eq!(accepted(&house).len(), 1);
+}
+
+#[test]
+fn an_older_ledger_is_brought_on_by_months_and_journal() {
+    let house = House::new();
+    let (ledger, mut inlet) = house.open();
+    let mut flow = open(&mut inlet, 99);
+    count(&mut inlet, &mut flow, 9 << 20, 0);
+    wait_for(|| ledger.status().applied >= 2);
+    let old = copied(&house);
+    count(&mut inlet, &mut flow, 5, 5);
+    close(&mut inlet, flow);
+    end(ledger, inlet);
+    pass_until_recycled(&house, 1..=60);
+    let before = house.bill();
+    for name in ["ledger.db", "ledger.db-wal", "ledger.db-shm"] {
+        remove(&house.directory(), name);
+        if old.directory().join(name).exists() {
+            fs::copy(old.directory().join(name), house.directory().join(name)).unwrap();
+        }
+    }
+    assert!(matches!(losses(&house)[..], [Loss::Between { applied: 1.., .. }]), "{:?}", losses(&house));
+    repaired(&house);
+    assert_eq!(house.bill(), before);
+}
+
+#[test]
+fn databases_that_are_gone_are_refused() {
+    let house = long_house();
+    remove(&house.directory(), "ledger.db");
+    remove(&house.directory(), MONTH);
+    assert!(matches!(losses(&house)[..], [Loss::Between { applied: 0, .. }]));
+    repaired(&house);
+    assert_eq!(accepted(&house).len(), 1, "what was accepted is told");
+}
+
+#[test]
+fn the_journals_end_is_missed_after_a_kill() {
+    type Cut = fn(&Path);
+    let cuts: [(&str, Cut); 4] = [
+        ("deleted", |path| fs::remove_file(path).unwrap()),
+        ("cut to nothing", |path| fs::write(path, "").unwrap()),
+        ("zeros", |path| fs::write(path, vec![0; 1 << 20]).unwrap()),
+        ("cut behind its header", |path| {
+            fs::OpenOptions::new().write(true).open(path).unwrap().set_len(4096).unwrap();
+        }),
+    ];
+    for (kind, cut) in cuts {
+        let house = House::new();
+        let (ledger, mut inlet) = house.open();
+        // The database takes nothing: the journal alone has what follows.
+        let lock = rusqlite::Connection::open(house.directory().join("ledger.db")).unwrap();
+        lock.execute_batch("BEGIN IMMEDIATE").unwrap();
+        (1..=20).for_each(|id| pass(&mut inlet, id, 10, 20));
+        wait_for(|| ledger.status().durable >= 20 && ledger.status().waiting == 0);
+        let killed = copied(&house);
+        lock.execute_batch("COMMIT").unwrap();
+        drop(lock);
+        end(ledger, inlet);
+        cut(begun_segments(&killed).last().unwrap());
+        println!("{kind}");
+        let lost = losses(&killed);
+        assert!(
+            lost.iter().any(|loss| matches!(
+                loss,
+                Loss::JournalEnd { last_lsn: Some(20..), .. } | Loss::Journal { .. }
+            )),
+            "{kind}: {lost:?}"
+        );
+        repaired(&killed);
+        assert!(!accepted(&killed).is_empty(), "{kind}");
+        assert_eq!(killed.restart().epoch, 3, "{kind}");
+    }
+}
+
+#[test]
+fn a_live_table_that_is_gone_after_a_kill_is_told() {
+    let house = killed_house();
+    house.left().iter().for_each(|path| fs::remove_file(path).unwrap());
+    assert!(house.restart().table_missing);
+    assert!(!house.restart().table_missing, "once");
+}
+
+#[test]
+fn an_older_live_table_is_not_believed() {
+    let house = House::new();
+    let (ledger, mut inlet) = house.open();
+    let mut flow = open(&mut inlet, 1);
+    count(&mut inlet, &mut flow, 70, 80);
+    let early = copied(&house);
+    close(&mut inlet, flow);
+    for id in 2..=20 {
+        pass(&mut inlet, id, 10, 20);
+        wait_for(|| ledger.status().durable >= id as u64);
+    }
+    let killed = copied(&house);
+    end(ledger, inlet);
+    let (old, table) = (early.left().remove(0), killed.left().remove(0));
+    fs::copy(old, table).unwrap();
+    let recovery = killed.restart();
+    assert_eq!(recovery.damaged_tables, 1, "{recovery:?}");
+    assert_eq!(killed.bill().get(&1), Some(&(70, 80, "client_closed".to_owned())), "once, and whole");
+}
+
+#[test]
+fn slots_that_were_zeroed_are_damaged() {
+    let house = killed_house();
+    let table = house.left().remove(0);
+    let mut bytes = fs::read(&table).unwrap();
+    bytes[4096..].fill(0);
+    fs::write(&table, bytes).unwrap();
+    assert!(house.restart().damaged > 0);
+}
+
+#[test]
+fn databases_of_another_ledger_are_refused() {
+    let (house, other) = (long_house(), long_house());
+    for file in ["ledger.db", MONTH] {
+        let damaged = copied(&house);
+        remove(&damaged.directory(), file);
+        fs::copy(other.directory().join(file), damaged.directory().join(file)).unwrap();
+        let lost = losses(&damaged);
+        assert!(matches!(&lost[..], [Loss::Foreign { file: found, .. }] if found == file), "{lost:?}");
+        repaired(&damaged);
+        assert_eq!(accepted(&damaged).len(), 1);
+        let total = Usage::open(&damaged.directory()).unwrap().total(&Filter::default()).unwrap();
+        assert_eq!((total.flows, total.up), (60, 600), "{file}");
+    }
+}
+
+#[test]
+fn a_backup_begins_anew_and_goes_on_as_the_original() {
+    let house = House::new();
+    let (ledger, mut inlet) = house.open();
+    pass(&mut inlet, 1, 10, 20);
+    let mut flow = open(&mut inlet, 2);
+    count(&mut inlet, &mut flow, 9 << 20, 40);
+    wait_for(|| ledger.status().applied >= 3);
+    let copies = tempfile::tempdir().unwrap();
+    let target = copies.path().join("backup");
+    ledger::backup::backup(&house.directory(), &target).unwrap();
+    close(&mut inlet, flow);
+    end(ledger, inlet);
+    for with_identity in [false, true] {
+        let restored = House::new();
+        copy_files(&target, &restored.directory());
+        if with_identity {
+            fs::copy(house.directory().join("identity"), restored.directory().join("identity")).unwrap();
+        }
+        let (ledger, mut inlet) = restored.open();
+        pass(&mut inlet, 3, 50, 60);
+        end(ledger, inlet);
+        let shared = [(1, 10, 20, "client_closed"), (2, 9 << 20, 40, "lost"), (3, 50, 60, "client_closed")];
+        assert_eq!(restored.bill(), billed(&shared), "with its identity: {with_identity}");
+        assert!(accepted(&restored)[0].contains("restored from the backup of"), "{:?}", accepted(&restored));
+        // A backup is one once: a journal that is gone later is missed.
+        let (ledger, mut inlet) = restored.open();
+        let flow = open(&mut inlet, 4);
+        let killed = copied(&restored);
+        close(&mut inlet, flow);
+        end(ledger, inlet);
+        fs::remove_dir_all(killed.journal()).unwrap();
+        killed.left().iter().for_each(|path| fs::remove_file(path).unwrap());
+        assert!(matches!(losses(&killed)[..], [Loss::Journal { .. }]), "{:?}", losses(&killed));
+    }
+}
+
+#[test]
+fn an_identity_and_a_journal_that_are_gone_are_missed() {
+    let house = long_house();
+    let before = house.bill();
+    fs::remove_file(house.directory().join("identity")).unwrap();
+    fs::remove_dir_all(house.journal()).unwrap();
+    assert!(matches!(losses(&house)[..], [Loss::Identity { .. }]), "{:?}", losses(&house));
+    repaired(&house);
+    assert_eq!(house.bill(), before);
+}
+
+#[test]
+fn usage_has_what_the_database_does_not_take() {
+    let house = House::new();
+    let (ledger, mut inlet) = house.open();
+    let mut flow = open(&mut inlet, 50);
+    count(&mut inlet, &mut flow, 9 << 20, 1);
+    wait_for(|| ledger.status().applied >= 2);
+    let lock = rusqlite::Connection::open(house.directory().join("ledger.db")).unwrap();
+    lock.execute_batch("BEGIN IMMEDIATE").unwrap();
+    (1..=20).for_each(|id| pass(&mut inlet, id, 10, 20));
+    count(&mut inlet, &mut flow, 9 << 20, 1);
+    wait_for(|| ledger.status().durable >= 23 && ledger.status().waiting == 0);
+    // The next frame proves that they are durable.
+    std::thread::sleep(Duration::from_secs(1));
+    let sums = |usage: &Usage, keys: &[GroupBy]| {
+        let rows = usage.rows(&Filter::default(), keys).unwrap().rows;
+        rows.iter().fold((0, 0, 0, 0), |sum, row| {
+            (sum.0 + row.flows, sum.1 + row.live, sum.2 + row.up, sum.3 + row.down)
+        })
+    };
+    assert_eq!(sums(&Usage::open(&house.directory()).unwrap(), &[GroupBy::User]).0, 0);
+    let usage = Usage::open_with_journal(&house.directory()).unwrap();
+    assert_eq!(usage.unread(), None);
+    let expected = (20, 1, (18 << 20) + 200, 402);
+    for keys in
+        [&[GroupBy::User][..], &[GroupBy::Host], &[GroupBy::Port, GroupBy::Protocol], &[GroupBy::Hour]]
+    {
+        assert_eq!(sums(&usage, keys), expected, "{keys:?}");
+    }
+    let total = usage.total(&Filter::default()).unwrap();
+    assert_eq!((total.flows, total.live, total.up, total.down), expected);
+    drop(usage);
+    lock.execute_batch("COMMIT").unwrap();
+    drop(lock);
+    close(&mut inlet, flow);
+    end(ledger, inlet);
+    let usage = Usage::open_with_journal(&house.directory()).unwrap();
+    assert!(!usage.is_ahead());
+    assert_eq!(sums(&usage, &[GroupBy::Host]), (21, 0, expected.2, expected.3));
+    assert_eq!(bill(&house.directory()).len(), 21);
+}
+
+#[test]
+fn an_open_ledger_is_inspected_without_alarm() {
+    let house = House::new();
+    let (ledger, mut inlet) = house.open();
+    for id in 1..200 {
+        pass(&mut inlet, id, 1, 1);
+        wait_for(|| inlet.has_room_for(4));
+        let inspection = inspect(&house.settings(1, 64)).unwrap();
+        assert_eq!((inspection.losses.0, inspection.breaks), (Vec::new(), 0), "{id}");
+    }
+    end(ledger, inlet);
+    Ledger::open(&house.settings(1, 64)).map(drop).unwrap();
+}
