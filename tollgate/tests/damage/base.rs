@@ -216,7 +216,7 @@ impl Making<'_> {
             settle_after,
             || course.borrow().serving.signal(Signal::TERM),
         );
-        let errors = fs::read_to_string(room.directory.join("errors.txt")).unwrap_or_default();
+        let errors = room.errors();
         if errors.contains("panicked") {
             return Err(errors);
         }

@@ -22,7 +22,7 @@ use crate::visit::visit;
 pub(crate) struct Case {
     pub(crate) number: usize,
     pub(crate) base: usize,
-    /// In this order.
+    /// In this order; none for a copy that must be as its base.
     pub(crate) damages: Vec<(Kind, Part)>,
 }
 
@@ -79,7 +79,8 @@ impl Case {
     pub(crate) fn name(&self, bases: &[Base]) -> String {
         let damages: Vec<String> =
             self.damages.iter().map(|(kind, part)| format!("{}: {}", part.name(), kind.name())).collect();
-        format!("{} ({})", damages.join(", and "), bases[self.base].name)
+        let damages = if damages.is_empty() { "no damage".to_owned() } else { damages.join(", and ") };
+        format!("{damages} ({})", bases[self.base].name)
     }
 
     /// Puts a damaged copy in `directory`, which is made; `None` if it cannot be damaged like that.
@@ -97,7 +98,7 @@ impl Case {
         for damage in &self.damages {
             damages.extend(Damage::inflict(*damage, &room.directory, (base, other), &mut chance));
         }
-        if damages.is_empty() {
+        if damages.is_empty() && !self.damages.is_empty() {
             fs::remove_dir_all(&room.directory).unwrap();
             return None;
         }
@@ -282,7 +283,9 @@ impl Course<'_> {
 
     /// Keeps what a command said, and notes as a fault if it crashed.
     fn note(&mut self, words: &str, said: &Said) {
-        self.story += &format!("--- {words}: {}\n{}", said.status, said.text());
+        // An account that was given says nothing here that the differences do not.
+        let text = if said.out.starts_with('{') { &said.errors } else { &said.text() };
+        self.story += &format!("--- {words}: {}\n{text}", said.status);
         if said.is_crash() {
             self.fault(Outcome::Crash, format!("{words}: {}: {}", said.status, said.text()));
         }

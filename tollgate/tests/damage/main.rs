@@ -101,7 +101,8 @@ impl Options {
     }
 
     fn cases(&self, seed: u64) -> Vec<Case> {
-        let mut cases = Vec::new();
+        // First copies that are not damaged: whoever is told something of them is told too much.
+        let mut cases: Vec<(usize, Vec<_>)> = (0..Base::COUNT).map(|base| (base, Vec::new())).collect();
         let pairs = Kind::ALL.iter().flat_map(|kind| Part::ALL.iter().map(|part| (*kind, *part)));
         for (at, pair) in pairs.enumerate() {
             let all = 0..Base::COUNT;

@@ -22,6 +22,13 @@ pub(crate) const REACTORS: usize = 2;
 const PATIENCE: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(1);
 
+/// Files of what is written to standard output and standard error.
+type Files = (&'static str, &'static str);
+
+/// Of a gateway, and of a command that is asked something meanwhile.
+const SERVED: Files = ("serve-out.txt", "serve-errors.txt");
+const ASKED: Files = ("out.txt", "errors.txt");
+
 /// Few connections, so that the live table is small and a copy of it quick.
 const CONFIGURATION: &str = r#"
 [[listener]]
@@ -86,8 +93,8 @@ impl Room {
 
     /// Runs a command to its end.
     pub(crate) fn run(&self, words: &[&str]) -> Said {
-        let mut child = self.spawn(words, &[]);
-        self.end(&mut child)
+        let mut child = self.spawn(words, &[], ASKED);
+        self.end_by(&mut child, Instant::now() + PATIENCE, ASKED)
     }
 
     /// Starts a gateway.
@@ -95,11 +102,11 @@ impl Room {
     /// # Errors
     /// It ended before it served.
     pub(crate) fn serve(&self, environment: &[(&str, &str)]) -> Result<Serving<'_>, Said> {
-        let mut child = self.spawn(&["serve"], environment);
+        let mut child = self.spawn(&["serve"], environment, SERVED);
         let deadline = Instant::now() + PATIENCE;
         loop {
             let ended = child.try_wait().unwrap().is_some() || Instant::now() > deadline;
-            let out = self.text("out.txt");
+            let out = self.text(SERVED.0);
             if out.contains("after a power failure") {
                 let words = out.split_whitespace();
                 let listener = words.into_iter().find_map(|word| word.parse().ok());
@@ -107,7 +114,7 @@ impl Room {
                 return Ok(Serving { child, listener, room: self });
             }
             if ended {
-                return Err(self.end_by(&mut child, deadline));
+                return Err(self.end_by(&mut child, deadline, SERVED));
             }
             thread::sleep(LOOK);
         }
@@ -121,19 +128,20 @@ impl Room {
         log.lines().filter(is_complaint).map(str::to_owned).collect()
     }
 
-    fn spawn(&self, words: &[&str], environment: &[(&str, &str)]) -> Child {
+    /// What the last gateway wrote to standard error.
+    pub(crate) fn errors(&self) -> String {
+        self.text(SERVED.1)
+    }
+
+    fn spawn(&self, words: &[&str], environment: &[(&str, &str)], (out, errors): Files) -> Child {
         let file = |name: &str| File::create(self.directory.join(name)).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
         command.args(words).args(["--config", "tollgate.toml"]).current_dir(&self.directory);
-        command.stdin(Stdio::null()).stdout(file("out.txt")).stderr(file("errors.txt"));
+        command.stdin(Stdio::null()).stdout(file(out)).stderr(file(errors));
         command.envs(environment.iter().copied()).spawn().unwrap()
     }
 
-    fn end(&self, child: &mut Child) -> Said {
-        self.end_by(child, Instant::now() + PATIENCE)
-    }
-
-    fn end_by(&self, child: &mut Child, deadline: Instant) -> Said {
+    fn end_by(&self, child: &mut Child, deadline: Instant, (out, errors): Files) -> Said {
         let mut is_late = false;
         let status = loop {
             if let Some(status) = child.try_wait().unwrap() {
@@ -146,7 +154,7 @@ impl Room {
             }
             thread::sleep(LOOK);
         };
-        Said { status, out: self.text("out.txt"), errors: self.text("errors.txt"), is_late }
+        Said { status, out: self.text(out), errors: self.text(errors), is_late }
     }
 
     fn text(&self, name: &str) -> String {
@@ -186,7 +194,7 @@ impl<'r> Serving<'r> {
         // One that has ended by itself is not waited for yet, so that its number is nobody else's.
         self.signal(Signal::TERM);
         let room = self.room;
-        room.end(&mut self.child)
+        room.end_by(&mut self.child, Instant::now() + PATIENCE, SERVED)
     }
 }
 

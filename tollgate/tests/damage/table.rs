@@ -28,6 +28,7 @@ impl Table {
             return;
         };
         let (kind, part) = match case.damages[..] {
+            [] => ("no damage", "no damage"),
             [(kind, part)] => (kind.name(), part.name()),
             _ => ("two of them", "two of them"),
         };

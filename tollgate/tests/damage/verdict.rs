@@ -93,6 +93,9 @@ pub(crate) struct Evidence {
     pub(crate) differences: Option<Differences>,
 }
 
+/// Lines that are printed of what was told.
+const TOLD_SHOWN: usize = 4;
+
 impl Evidence {
     /// The outcome, and why.
     pub(crate) fn verdict(&self) -> (Outcome, String) {
@@ -135,7 +138,9 @@ impl Evidence {
         } else {
             Outcome::Blind
         };
-        Some((outcome, text))
+        let told: Vec<&str> = self.told.iter().chain(&self.told_at_last).map(String::as_str).collect();
+        let shown = told[..told.len().min(TOLD_SHOWN)].join("\n  ");
+        Some((outcome, format!("{text}\n{} lines told: {shown}", told.len())))
     }
 }
 
