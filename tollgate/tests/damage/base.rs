@@ -13,6 +13,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -40,6 +41,8 @@ struct Plan {
     /// Between two turns of the load, so that a long life has not too many flows.
     pace: Duration,
     ending: Ending,
+    /// Whether it looks as if it died while it made a segment.
+    leaves_new_segment: bool,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -52,25 +55,10 @@ enum Ending {
 
 const PLANS: [Plan; 4] = [
     // Long enough that each open flow has had its interim of 5 s.
-    Plan {
-        name: "long",
-        life: Duration::from_millis(6_500),
-        pace: Duration::from_millis(20),
-        ending: Ending::Kill,
-    },
-    Plan { name: "busy", life: Duration::from_millis(1_200), pace: Duration::ZERO, ending: Ending::Kill },
-    Plan {
-        name: "stopped",
-        life: Duration::from_millis(800),
-        pace: Duration::from_millis(5),
-        ending: Ending::Stop,
-    },
-    Plan {
-        name: "recovering",
-        life: Duration::from_millis(800),
-        pace: Duration::from_millis(5),
-        ending: Ending::KillInRecovery,
-    },
+    Plan::new("long", 6_500, 20, Ending::Kill),
+    Plan { leaves_new_segment: true, ..Plan::new("busy", 1_200, 0, Ending::Kill) },
+    Plan::new("stopped", 800, 5, Ending::Stop),
+    Plan::new("recovering", 800, 5, Ending::KillInRecovery),
 ];
 
 /// How long the gateways before the last one live.
@@ -99,6 +87,13 @@ struct Making<'m> {
     next_number: u32,
 }
 
+impl Plan {
+    const fn new(name: &'static str, life_ms: u64, pace_ms: u64, ending: Ending) -> Plan {
+        let (life, pace) = (Duration::from_millis(life_ms), Duration::from_millis(pace_ms));
+        Plan { name, life, pace, ending, leaves_new_segment: false }
+    }
+}
+
 impl Base {
     /// How many there are.
     pub(crate) const COUNT: usize = PLANS.len();
@@ -124,6 +119,9 @@ impl Base {
         let (facts, next_number) = (making.facts, making.next_number);
         // Under another name than its journal remembers, so that no copy finds the table of this one.
         fs::rename(directory.join("making"), directory.join("now")).unwrap();
+        if plan.leaves_new_segment {
+            leave_new_segment(&directory.join("now/data/journal/segment-new"));
+        }
         let base = Base {
             name: plan.name,
             directory,
@@ -270,6 +268,16 @@ impl Course<'_> {
             let _ = self.serving.child.wait();
         }
         self.has_ended || self.serving.child.try_wait().unwrap().is_some()
+    }
+}
+
+/// Puts half a segment of zeros at `path`, if a gateway that died has not left one there: they are written
+/// within a moment, which few kills meet.
+fn leave_new_segment(path: &Path) {
+    const WRITTEN_BYTES: usize = 128 * 1024;
+    if !path.exists() {
+        fs::write(path, vec![0; WRITTEN_BYTES]).unwrap();
+        fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
     }
 }
 

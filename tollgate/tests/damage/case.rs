@@ -22,7 +22,7 @@ use crate::visit::visit;
 pub(crate) struct Case {
     pub(crate) number: usize,
     pub(crate) base: usize,
-    /// In this order; none for a copy that must be as its base.
+    /// In this order, but that seals come last; none for a copy that must be as its base.
     pub(crate) damages: Vec<(Kind, Part)>,
 }
 
@@ -95,8 +95,11 @@ impl Case {
         let mut chance = Chance::new(seed, self.number as u64 + (1 << 48));
         let room = Room::furnish(directory, Some(&base.now()));
         let mut damages = Vec::new();
-        for damage in &self.damages {
-            damages.extend(Damage::inflict(*damage, &room.directory, (base, other), &mut chance));
+        // A seal comes last, so that it does not hinder us.
+        let mut wanted = self.damages.clone();
+        wanted.sort_by_key(|(kind, _)| *kind == Kind::ReadOnly);
+        for damage in wanted {
+            damages.extend(Damage::inflict(damage, &room.directory, (base, other), &mut chance));
         }
         if damages.is_empty() && !self.damages.is_empty() {
             fs::remove_dir_all(&room.directory).unwrap();
@@ -132,7 +135,9 @@ impl Case {
 
 impl Course<'_> {
     fn go(&mut self) {
+        let before = contents(&self.room.directory);
         self.was_known = !self.ask(&["ledger", "verify"]).is_success();
+        self.compare("`verify`", &before);
         for is_first in [true, false] {
             if !self.session(is_first) {
                 return;
@@ -205,8 +210,9 @@ impl Course<'_> {
         if self.unseal() {
             return true;
         }
+        let before = contents(&self.room.directory);
         let described = self.ask(&["ledger", "repair"]);
-        self.compare("`repair` without consent", before);
+        self.compare("`repair` without consent", &before);
         if described.is_success() {
             let text = format!("`repair` finds nothing: {}; and {}", described.text(), said.text());
             self.fault(Outcome::Untrue, text);

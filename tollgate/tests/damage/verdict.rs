@@ -26,7 +26,7 @@ pub(crate) enum Outcome {
     Vague,
     /// A refusal, and `repair` says that nothing is to be repaired, or what it repaired is refused again.
     Untrue,
-    /// A refusal that changed files.
+    /// A refusal that changed files, or a question that did.
     Changed,
     /// A command crashed.
     Crash,
