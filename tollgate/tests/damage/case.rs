@@ -270,6 +270,9 @@ impl Course<'_> {
         let verified = self.ask(&["ledger", "verify"]);
         self.evidence.is_alarmed = !verified.is_success();
         self.evidence.told_at_last.extend(news(&self.room, self.base, &verified));
+        if told::has_more_to_come(&verified) {
+            self.evidence.told_at_last.push("entries of the journal are not in the database".to_owned());
+        }
         let expected = self.base.account.with(&self.visits);
         if let Some(account) = account {
             self.evidence.told_at_last.extend(account.remarks.iter().cloned());

@@ -13,6 +13,8 @@ pub(crate) struct Table {
     kinds: BTreeMap<&'static str, Counts>,
     parts: BTreeMap<&'static str, Counts>,
     all: Counts,
+    /// Failures by what failed: kinds of damage, and how often.
+    classes: BTreeMap<(Outcome, &'static str), BTreeMap<&'static str, usize>>,
     /// Cases that cannot be: there is no such file, or nothing would change.
     skipped: usize,
     /// Cases that were told or refused, and of which `verify` had not known before the start.
@@ -36,6 +38,9 @@ impl Table {
             [self.kinds.entry(kind).or_default(), self.parts.entry(part).or_default(), &mut self.all]
         {
             *counts.entry(report.outcome).or_default() += 1;
+        }
+        if report.outcome.is_failure() {
+            *self.classes.entry((report.outcome, part)).or_default().entry(kind).or_default() += 1;
         }
         let is_unforeseen = matches!(report.outcome, Outcome::Told | Outcome::Refused) && !report.was_known;
         self.unforeseen += usize::from(is_unforeseen);
@@ -62,6 +67,10 @@ impl fmt::Display for Table {
                 writeln!(out)?;
             }
             writeln!(out)?;
+        }
+        for ((outcome, part), kinds) in &self.classes {
+            let kinds: Vec<String> = kinds.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
+            writeln!(out, "{}, {part}: {}", outcome.name(), kinds.join(", "))?;
         }
         let cases: usize = self.all.values().sum();
         let counts: Vec<String> =

@@ -13,6 +13,11 @@ pub(crate) fn lines(room: &Room, said: &Said) -> Vec<String> {
     text.lines().filter(is_news).map(|line| normal(room, line)).collect()
 }
 
+/// Whether `verify` says that the database has not got all yet: then what `usage` says is not the last word.
+pub(crate) fn has_more_to_come(verified: &Said) -> bool {
+    verified.out.contains(" journal entries") && !verified.out.contains(" 0 journal entries")
+}
+
 /// A line without what differs from run to run.
 pub(crate) fn normal(room: &Room, line: &str) -> String {
     let line = line.replace(&room.directory.display().to_string(), "ROOM");
