@@ -40,6 +40,19 @@ pub(crate) struct Report {
     pub(crate) story: String,
 }
 
+impl Report {
+    /// Of a case in which the harness itself failed.
+    pub(crate) fn broken() -> Report {
+        Report {
+            outcome: Outcome::Crash,
+            text: "the harness panicked".to_owned(),
+            damages: String::new(),
+            was_known: false,
+            story: String::new(),
+        }
+    }
+}
+
 /// New flows of each first session, and at most so many bytes in a direction of one.
 const VISITS: u32 = 2;
 const VISIT_BYTES_MAX: u64 = 20_000;

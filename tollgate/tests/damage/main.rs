@@ -41,6 +41,7 @@ mod verdict;
 mod visit;
 
 use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Mutex;
@@ -192,7 +193,9 @@ impl Run<'_> {
     fn work(&self, cases: &[Case]) {
         while let Some(case) = cases.get(self.next.fetch_add(1, Ordering::Relaxed)) {
             let directory = self.root.join(format!("case-{}", case.number));
-            let report = case.run(self.seed, self.bases, directory.clone());
+            let run = || case.run(self.seed, self.bases, directory.clone());
+            // A broken assumption of the harness is told with its case too, and the rest goes on.
+            let report = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| Some(Report::broken()));
             let is_kept = {
                 let mut table = self.table.lock().unwrap();
                 table.add(case, report.as_ref());
@@ -203,7 +206,8 @@ impl Run<'_> {
             self.print(case, &report, kept);
             match kept {
                 Some(directory) => self.keep(case, &report, directory),
-                None => fs::remove_dir_all(&directory).unwrap(),
+                // What a broken case sealed stays.
+                None => drop(fs::remove_dir_all(&directory)),
             }
         }
     }
@@ -227,6 +231,9 @@ impl Run<'_> {
 
     /// Puts what was said and the damaged ledger, as nobody had started it, beside what became of it.
     fn keep(&self, case: &Case, report: &Report, directory: &Path) {
+        if report.story.is_empty() {
+            return;
+        }
         fs::write(directory.join("story.txt"), &report.story).unwrap();
         if let Some((_, mut damages)) = case.prepare(self.seed, self.bases, directory.join("damaged")) {
             // A seal would hinder whoever clears up.
