@@ -1,11 +1,11 @@
-//! Automation, all of it in Rust: `cargo xtask tidy | services | deny | sim | crash`.
+//! Automation, all of it in Rust: `cargo xtask tidy | services | deny | sim | crash | damage`.
 //! Promises: each command says on one line what went wrong and what to do. Leaves the order of a full
 //! run to `.ci/run`.
 
 #![forbid(unsafe_code)]
 
-mod crash;
 mod deny;
+mod harness;
 mod services;
 mod sim;
 mod tidy;
@@ -25,7 +25,10 @@ usage: cargo xtask COMMAND
   sim SEED [--count N]         run the ledger's simulated world of a seed, or of N seeds from it on
   crash [OPTIONS]              kill gateways under load and check their bills; without options the share of
                                a change, about a minute; the whole is
-                               --random 1000 --aimed 800 --recovery 200 --all-points; --help tells the rest";
+                               --random 1000 --aimed 800 --recovery 200 --all-points; --help tells the rest
+  damage [OPTIONS]             damage ledgers that killed gateways left, and check what becomes of them;
+                               without options the share of a change, about a minute; the whole is
+                               --exhaustive --random 5000; --help tells the rest";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -38,7 +41,7 @@ fn main() -> ExitCode {
         ["deny"] => deny::run(&root()),
         ["sim", seed] => sim::run(&root(), seed, "1"),
         ["sim", seed, "--count", count] => sim::run(&root(), seed, count),
-        ["crash", ref options @ ..] => crash::run(&root(), options),
+        [harness @ ("crash" | "damage"), ref options @ ..] => harness::run(&root(), harness, options),
         _ => {
             eprintln!("{USAGE}");
             return ExitCode::from(2);

@@ -1,0 +1,322 @@
+//! A base: a ledger with a history of kills and stops, as its last gateway left it; and what its bill is.
+//!
+//! Promises: the bill of the undamaged ledger is held against what the gateways' calls returned before
+//! anybody is compared with it; each copy of an earlier state is of one moment. Leaves to others: what is
+//! done to copies of it (`damage`).
+//!
+//! ```text
+//!   now/      as the last gateway left it       older/    while that gateway served
+//!   earlier/  behind a stop before it           tale/     now, recovered: where the bill was read
+//! ```
+
+use std::cell::RefCell;
+use std::collections::{BTreeSet, HashMap};
+use std::fs;
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use sys::witness::{self, Role, Seen};
+
+use crate::account::Account;
+use crate::bill;
+use crate::chance::Chance;
+use crate::flow::{self, Flow, number_of_client, number_of_destination};
+use crate::load::Load;
+use crate::oracle::{self, Direction, Facts};
+use crate::room::{REACTORS, Room, Serving, copy_tree};
+use crate::told;
+
+/// Bases differ in the numbers of their flows, so that a stranger's row is known as one.
+const NUMBERS_OF_A_BASE: u32 = 1_000_000;
+
+/// What the last gateway of a base does.
+#[derive(Clone, Copy, Debug)]
+struct Plan {
+    name: &'static str,
+    life: Duration,
+    /// Between two turns of the load, so that a long life has not too many flows.
+    pace: Duration,
+    ending: Ending,
+    /// Whether it looks as if it died while it made a segment.
+    leaves_new_segment: bool,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Ending {
+    Kill,
+    Stop,
+    /// A kill, and another one of the gateway that recovers from it: behind the sync of what it recovered.
+    KillInRecovery,
+}
+
+const PLANS: [Plan; 4] = [
+    // Long enough that each open flow has had its interim of 5 s.
+    Plan::new("long", 6_500, 20, Ending::Kill),
+    Plan { leaves_new_segment: true, ..Plan::new("busy", 1_200, 0, Ending::Kill) },
+    Plan::new("stopped", 800, 5, Ending::Stop),
+    Plan::new("recovering", 800, 5, Ending::KillInRecovery),
+];
+
+/// How long the gateways before the last one live.
+const LIFE_MS: std::ops::Range<u64> = 150..300;
+/// When a state is copied, in hundredths of a gateway's life.
+const OLDER_PERCENT: u32 = 80;
+
+/// See the file's header.
+pub(crate) struct Base {
+    pub(crate) name: &'static str,
+    directory: PathBuf,
+    /// The first number that no flow of it has.
+    pub(crate) next_number: u32,
+    pub(crate) account: Account,
+    /// What commands say on the undamaged ledger.
+    pub(crate) usual: BTreeSet<String>,
+}
+
+/// A base that is being made.
+struct Making<'m> {
+    room: Room,
+    witness: PathBuf,
+    chance: &'m mut Chance,
+    facts: Vec<Facts>,
+    generation: usize,
+    next_number: u32,
+}
+
+impl Plan {
+    const fn new(name: &'static str, life_ms: u64, pace_ms: u64, ending: Ending) -> Plan {
+        let (life, pace) = (Duration::from_millis(life_ms), Duration::from_millis(pace_ms));
+        Plan { name, life, pace, ending, leaves_new_segment: false }
+    }
+}
+
+impl Base {
+    /// How many there are.
+    pub(crate) const COUNT: usize = PLANS.len();
+
+    /// Makes base `number` in `directory`.
+    ///
+    /// # Errors
+    /// The undamaged ledger is wrong already.
+    pub(crate) fn make(seed: u64, number: usize, directory: &Path) -> Result<Base, String> {
+        let plan = PLANS[number];
+        let directory = directory.join(plan.name);
+        let mut chance = Chance::new(seed, number as u64 + (1 << 40));
+        let first = NUMBERS_OF_A_BASE * u32::try_from(number).unwrap();
+        let mut making = Making {
+            room: Room::furnish(directory.join("making"), None),
+            witness: directory.join("witness"),
+            chance: &mut chance,
+            facts: Vec::new(),
+            generation: 0,
+            next_number: first,
+        };
+        making.live(plan, &directory)?;
+        let (facts, next_number) = (making.facts, making.next_number);
+        // Under another name than its journal remembers, so that no copy finds the table of this one.
+        fs::rename(directory.join("making"), directory.join("now")).unwrap();
+        if plan.leaves_new_segment {
+            leave_new_segment(&directory.join("now/data/journal/segment-new"));
+        }
+        let base = Base {
+            name: plan.name,
+            directory,
+            next_number,
+            account: Account::default(),
+            usual: BTreeSet::new(),
+        };
+        base.judged(&facts).map_err(|wrong| format!("base {}, undamaged: {wrong}", plan.name))
+    }
+
+    pub(crate) fn now(&self) -> PathBuf {
+        self.directory.join("now")
+    }
+
+    pub(crate) fn older(&self) -> PathBuf {
+        self.directory.join("older")
+    }
+
+    pub(crate) fn earlier(&self) -> PathBuf {
+        self.directory.join("earlier")
+    }
+
+    /// Has the ledger recovered, and its bill judged.
+    fn judged(mut self, facts: &[Facts]) -> Result<Base, String> {
+        let room = Room::furnish(self.directory.join("tale"), Some(&self.now()));
+        self.usual.extend(told::lines(&room, &room.run(&["ledger", "verify"])));
+        for _ in 0..2 {
+            let serving = room.serve(&[]).map_err(|said| said.text())?;
+            self.usual.extend(told::lines(&room, &room.run(&["ledger", "verify"])));
+            self.usual.extend(told::lines(&room, &serving.stop()));
+            let verified = room.run(&["ledger", "verify"]);
+            if !verified.is_success() {
+                return Err(verified.text());
+            }
+            self.usual.extend(told::lines(&room, &verified));
+        }
+        self.usual.extend(room.complaints().iter().map(|line| told::normal(&room, line)));
+        let rows = bill::read(&room.data()).map_err(|error| error.to_string())?;
+        if let Some(finding) = oracle::judge(facts, &rows, REACTORS).first() {
+            return Err(finding.clone());
+        }
+        let (account, said) = Account::ask(&room);
+        self.account = account.ok_or_else(|| said.map(|said| said.text()).join("\n"))?;
+        let billed = self.account.total;
+        let flows =
+            (rows.len() as u64, rows.iter().map(|row| row.up).sum(), rows.iter().map(|row| row.down).sum());
+        if (billed.flows, billed.up, billed.down) != flows || self.account.hosts.len() != rows.len() {
+            return Err(format!("the rows come to {flows:?}, and usage says {billed:?}"));
+        }
+        Ok(self)
+    }
+}
+
+impl Making<'_> {
+    fn live(&mut self, plan: Plan, directory: &Path) -> Result<(), String> {
+        let short = |chance: &mut Chance| Duration::from_millis(chance.within(LIFE_MS));
+        for ending in [Ending::Kill, Ending::Stop] {
+            let life = short(self.chance);
+            self.generation(Plan { life, ending, pace: Duration::ZERO, ..plan }, None)?;
+        }
+        keep_copy(&self.room, &directory.join("earlier"));
+        let life = short(self.chance);
+        self.generation(Plan { life, ending: Ending::Kill, pace: Duration::ZERO, ..plan }, None)?;
+        self.generation(plan, Some(&directory.join("older")))?;
+        if plan.ending == Ending::KillInRecovery {
+            let aim = [("TOLLGATE_KILL_AT", "recover.synced:1")];
+            return match self.room.serve(&aim) {
+                Ok(_) => Err("it was to die in its recovery".to_owned()),
+                Err(_) => Ok(()),
+            };
+        }
+        Ok(())
+    }
+
+    /// One gateway under load, from its start to its end.
+    fn generation(&mut self, plan: Plan, older: Option<&Path>) -> Result<(), String> {
+        self.generation += 1;
+        let room = Room { directory: self.room.directory.clone() };
+        let witness = self.witness.display().to_string();
+        let environment = [("TOLLGATE_WITNESS", witness.as_str())];
+        let serving = room.serve(&environment).map_err(|said| said.text())?;
+        let listener = serving.listener;
+        let mut load = Load::new(self.next_number, self.chance);
+        let course = RefCell::new(Course { serving, plan, began: Instant::now(), older, has_ended: false });
+        let settle_after = (plan.ending == Ending::Stop).then_some(plan.life);
+        load.run(
+            listener,
+            self.chance,
+            || course.borrow_mut().is_over(),
+            settle_after,
+            || course.borrow().serving.signal(Signal::TERM),
+        );
+        let errors = room.errors();
+        if errors.contains("panicked") {
+            return Err(errors);
+        }
+        self.keep(load, plan.ending == Ending::Stop)
+    }
+
+    /// Keeps what is known of the flows of a load that is over.
+    fn keep(&mut self, load: Load, in_order: bool) -> Result<(), String> {
+        let flows = load.into_flows();
+        self.next_number += u32::try_from(flows.len()).unwrap();
+        let seen = witness::read(&self.witness).map_err(|error| format!("the witness: {error}"))?;
+        let mut sent: HashMap<(bool, u32), Seen> = HashMap::new();
+        for entry in seen {
+            let ip = entry.peer.ip();
+            let key = match entry.role {
+                Role::Accepted => number_of_client(ip).map(|number| (true, number)),
+                Role::Connected => number_of_destination(ip).map(|number| (false, number)),
+            };
+            sent.insert(key.ok_or_else(|| format!("the witness saw a stranger: {entry:?}"))?, entry);
+        }
+        self.facts.extend(flows.iter().map(|flow| facts(flow, self.generation, in_order, &sent)));
+        Ok(())
+    }
+}
+
+/// A gateway's way to its end.
+struct Course<'c> {
+    serving: Serving<'c>,
+    plan: Plan,
+    began: Instant,
+    /// Where a copy is to be put when it is time.
+    older: Option<&'c Path>,
+    has_ended: bool,
+}
+
+impl Course<'_> {
+    /// Whether the gateway has ended, by us or as it was asked to; asked once in each turn of the load.
+    fn is_over(&mut self) -> bool {
+        thread::sleep(self.plan.pace);
+        let lived = self.began.elapsed();
+        if lived > self.plan.life * OLDER_PERCENT / 100
+            && let Some(older) = self.older.take()
+        {
+            self.serving.signal(Signal::STOP);
+            keep_copy(self.serving.room(), older);
+            self.serving.signal(Signal::CONT);
+        }
+        if lived > self.plan.life && self.plan.ending != Ending::Stop && !self.has_ended {
+            self.serving.signal(Signal::KILL);
+            self.has_ended = true;
+            let _ = self.serving.child.wait();
+        }
+        self.has_ended || self.serving.child.try_wait().unwrap().is_some()
+    }
+}
+
+/// Puts half a segment of zeros at `path`, if a gateway that died has not left one there: they are written
+/// within a moment, which few kills meet.
+fn leave_new_segment(path: &Path) {
+    const WRITTEN_BYTES: usize = 128 * 1024;
+    if !path.exists() {
+        fs::write(path, vec![0; WRITTEN_BYTES]).unwrap();
+        fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
+    }
+}
+
+fn keep_copy(room: &Room, to: &Path) {
+    for name in ["data", "table"] {
+        fs::create_dir_all(to.join(name)).unwrap();
+        copy_tree(&room.directory.join(name), &to.join(name)).unwrap();
+    }
+}
+
+fn facts(flow: &Flow, generation: usize, in_order: bool, sent: &HashMap<(bool, u32), Seen>) -> Facts {
+    // (what the witness saw returned, and attempted) toward the client or the destination, as payload.
+    let seen = |to_client: bool| {
+        let before = if to_client { flow.answer_bytes() } else { 0 };
+        let counts = sent.get(&(to_client, flow.number)).map_or((0, 0), |seen| (seen.sent, seen.attempted));
+        (counts.0.saturating_sub(before), counts.1.saturating_sub(before))
+    };
+    let ((up, up_attempted), (down, down_attempted)) = (seen(false), seen(true));
+    let origin = |read: fn(&flow::End) -> u64| flow.origin.as_ref().map_or(0, read);
+    let client: SocketAddr = flow.address;
+    Facts {
+        number: flow.number,
+        client,
+        generation,
+        in_order,
+        traffic: flow.traffic.name,
+        up: Direction {
+            offered: flow.client.offered(),
+            witnessed: up,
+            attempted: up_attempted,
+            arrived: origin(|end| end.received),
+            is_whole: flow.origin.as_ref().is_some_and(|end| end.is_whole),
+        },
+        down: Direction {
+            offered: origin(flow::End::offered),
+            witnessed: down,
+            attempted: down_attempted,
+            arrived: flow.client.received,
+            is_whole: flow.client.is_whole,
+        },
+    }
+}

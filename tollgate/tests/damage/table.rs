@@ -1,0 +1,88 @@
+//! The table of a run: how many cases of each kind, and of each part, came to what.
+//! Promises: the last line alone says it all, to be quoted.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use crate::case::{Case, Report};
+use crate::verdict::Outcome;
+
+/// See the file's header.
+#[derive(Default)]
+pub(crate) struct Table {
+    kinds: BTreeMap<&'static str, Counts>,
+    parts: BTreeMap<&'static str, Counts>,
+    all: Counts,
+    /// Failures by what failed: kinds of damage, and how often.
+    classes: BTreeMap<(Outcome, &'static str), BTreeMap<&'static str, usize>>,
+    /// Cases that cannot be: there is no such file, or nothing would change.
+    skipped: usize,
+    /// Cases that were told or refused, and of which `verify` had not known before the start.
+    unforeseen: usize,
+}
+
+type Counts = BTreeMap<Outcome, usize>;
+
+impl Table {
+    pub(crate) fn add(&mut self, case: &Case, report: Option<&Report>) {
+        let Some(report) = report else {
+            self.skipped += 1;
+            return;
+        };
+        let (kind, part) = match case.damages[..] {
+            [] => ("no damage", "no damage"),
+            [(kind, part)] => (kind.name(), part.name()),
+            _ => ("two of them", "two of them"),
+        };
+        for counts in
+            [self.kinds.entry(kind).or_default(), self.parts.entry(part).or_default(), &mut self.all]
+        {
+            *counts.entry(report.outcome).or_default() += 1;
+        }
+        if report.outcome.is_failure() {
+            *self.classes.entry((report.outcome, part)).or_default().entry(kind).or_default() += 1;
+        }
+        let is_unforeseen = matches!(report.outcome, Outcome::Told | Outcome::Refused) && !report.was_known;
+        self.unforeseen += usize::from(is_unforeseen);
+    }
+
+    pub(crate) fn failures(&self) -> usize {
+        self.all.iter().filter(|(outcome, _)| outcome.is_failure()).map(|(_, count)| count).sum()
+    }
+}
+
+impl fmt::Display for Table {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for rows in [&self.kinds, &self.parts] {
+            write!(out, "{:24}", "")?;
+            for outcome in Outcome::ALL {
+                write!(out, "{:>9}", outcome.name())?;
+            }
+            writeln!(out)?;
+            for (name, counts) in rows {
+                write!(out, "{name:24}")?;
+                for outcome in Outcome::ALL {
+                    write!(out, "{:>9}", counts.get(&outcome).copied().unwrap_or_default())?;
+                }
+                writeln!(out)?;
+            }
+            writeln!(out)?;
+        }
+        for ((outcome, part), kinds) in &self.classes {
+            let kinds: Vec<String> = kinds.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
+            writeln!(out, "{}, {part}: {}", outcome.name(), kinds.join(", "))?;
+        }
+        let cases: usize = self.all.values().sum();
+        let counts: Vec<String> =
+            self.all.iter().map(|(outcome, count)| format!("{count} {}", outcome.name())).collect();
+        write!(
+            out,
+            "damage: {cases} cases: {}; {} failures. Of those told or refused `verify` had not known {} \
+             before the start. {} cases cannot be",
+            counts.join(", "),
+            self.failures(),
+            self.unforeseen,
+            self.skipped,
+        )
+    }
+}
