@@ -1,6 +1,7 @@
 //! The kill tests: builds the gateway with its crash points and the harness that kills it, and runs that.
 //! Promises: the same build flavour as the other tests; its options are the harness's own (`--help`). Leaves
-//! to others: everything that is tested (tollgate/tests/crash).
+//! to others: everything that is tested (tollgate/tests/crash). Its power failures mount a disk of the tests'
+//! own, which takes root and /dev/fuse; where that is not to be had they are left out, and a line says so.
 
 use std::{path::Path, process::Command};
 
