@@ -159,6 +159,8 @@ impl Drop for Disk {
         self.machine.go_off();
         // Whoever had it mounted is told of what came before.
         let _ = self.unmount();
+        // Its threads may outlive it.
+        self.machine.forget();
     }
 }
 

@@ -44,6 +44,8 @@ pub(crate) struct Place {
     pub(crate) directory: PathBuf,
     /// The file of each start's witness, on a tmpfs where there is one.
     pub(crate) witness: PathBuf,
+    /// With the durability `sync`: a slot of the live table is free when its flow is durable.
+    pub(crate) is_sync: bool,
     /// On what the data lies, and where the live table does, if the power is to fail.
     power: Option<Power>,
 }
@@ -110,18 +112,24 @@ impl Place {
     }
 
     fn prepare(directory: &Path, witness: PathBuf, durability: Option<&str>, more: &str) -> Place {
+        let is_sync = durability == Some("sync");
         let durability = durability.map_or(String::new(), |word| format!("durability = \"{word}\"\n"));
         let text = format!(
             "{CONFIGURATION}[threads]\nreactors = {REACTORS}\n\
              [ledger]\ndirectory = \"data\"\nsegment = \"256KiB\"\n{durability}{more}"
         );
         fs::write(directory.join("tollgate.toml"), text).unwrap();
-        Place { directory: directory.to_owned(), witness, power: None }
+        Place { directory: directory.to_owned(), witness, is_sync, power: None }
     }
 
     /// Where the power of this place's disk is cut.
     pub(crate) fn switch(&self) -> Option<Switch> {
         self.power.as_ref().map(|power| power.disk.switch())
+    }
+
+    /// Where live tables lie, if the power may fail.
+    pub(crate) fn tables(&self) -> Option<&Path> {
+        self.power.as_ref().map(|power| power.tables.as_path())
     }
 
     /// Ends a power failure, with another boot, without the live table or with one that means nothing now.

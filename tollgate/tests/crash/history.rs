@@ -9,13 +9,14 @@ use std::time::{Duration, Instant};
 
 use sys::witness::{self, Role, Seen};
 
-use crate::announced::Announced;
+use crate::announced::{self, Announced, Sources, Told};
 use crate::bill::{self, Live, Row};
 use crate::chance::Chance;
 use crate::flow::{Flow, number_of_client, number_of_destination};
-use crate::gateway::{End, Place, REACTORS, Start, Watch, stop};
+use crate::gateway::{End, Place, REACTORS, Running, Start, Watch, stop};
 use crate::load::Load;
 use crate::oracle::{self, Direction, Facts, Fate};
+use crate::table;
 use crate::tally::Tally;
 
 /// Points at which a gateway under load is killed, each with a bound of the arrival that is drawn.
@@ -82,8 +83,8 @@ const IN_STOP_US: std::ops::Range<u64> = 0..60_000;
 /// The lives of some that the power ends: so long that the database comes after, and that each flow has an
 /// interim of its own.
 const LONG_PERCENT: u64 = 30;
-const LONG_LIFE_MS: std::ops::Range<u64> = 300..1_500;
-const LONGEST_PERCENT: u64 = 4;
+const LONG_LIFE_MS: std::ops::Range<u64> = 300..2_000;
+const LONGEST_PERCENT: u64 = 10;
 const LONGEST_LIFE_MS: std::ops::Range<u64> = 5_000..6_500;
 /// How long after a start began the power fails in it. One takes some 30 ms, and more on a slow disk.
 const IN_START_US: std::ops::Range<u64> = 500..150_000;
@@ -190,12 +191,12 @@ impl<'t> History<'t> {
             Start::Serves(running) => running,
             Start::Died => {
                 self.tally.aimed(target.as_deref(), true);
-                return self.struck(by, "at a point of a start", None);
+                return self.struck(by, "at a point of a start", &Told::default());
             }
         };
         self.recovered = self.facts.len();
         let listener = running.listener;
-        let announced = running.admin.filter(|_| by == By::Power).map(Announced::ask);
+        let announced = self.announced(&running, by);
         let mut load = Load::new(self.next_number, &mut self.chance);
         let switch = self.place.switch().filter(|_| by == By::Power);
         let watch = running.kill_after(Duration::from_millis(life), switch);
@@ -208,15 +209,40 @@ impl<'t> History<'t> {
         if by == By::Kill || is_hit {
             self.tally.aimed(target.as_deref(), is_hit);
         }
-        self.keep(load, if by == By::Kill { Fate::Killed } else { Fate::Failed })?;
-        self.struck(by, if is_hit { "at a point" } else { "under load" }, announced)
+        let told = self.told(announced);
+        self.keep(load, if by == By::Kill { Fate::Killed } else { Fate::Failed }, &told)?;
+        self.struck(by, if is_hit { "at a point" } else { "under load" }, &told)
+    }
+
+    /// Looks at what a gateway makes durable, if its power is to fail.
+    fn announced(&self, running: &Running, by: By) -> Option<Announced> {
+        if by == By::Kill {
+            return None;
+        }
+        let (admin, tables) = (running.admin?, self.place.tables()?.to_owned());
+        Some(Announced::look(Sources { admin, witness: self.place.witness.clone(), tables }))
+    }
+
+    /// What it is held to, now that it is dead. With `sync` a slot is free when its flow is durable, and so
+    /// the live table that it left tells of all that ended.
+    fn told(&self, announced: Option<Announced>) -> Told {
+        let Some(announced) = announced else { return Told::default() };
+        let mut told = announced.told();
+        if self.place.is_sync
+            && let Some(tables) = self.place.tables()
+        {
+            let holders = table::holders(tables).expect("a table in memory can be read");
+            let moved = announced::moved(&self.place.witness);
+            told.finals.extend(moved.into_keys().filter(|number| !holders.contains(number)));
+        }
+        told
     }
 
     /// What is left when a gateway was killed, and the power failed with it.
-    fn struck(&mut self, by: By, at: &'static str, announced: Option<Announced>) -> Result<(), String> {
+    fn struck(&mut self, by: By, at: &'static str, told: &Told) -> Result<(), String> {
         match by {
             By::Kill => Ok(()),
-            By::Power => self.come_back(at, announced),
+            By::Power => self.come_back(at, told),
         }
     }
 
@@ -254,7 +280,7 @@ impl<'t> History<'t> {
                 if self.place.start_and_cut(after)? {
                     self.recovered = self.facts.len();
                 }
-                self.come_back("at a random instant of a start", None)?;
+                self.come_back("at a random instant of a start", &Told::default())?;
             } else {
                 let target = self.target(&RECOVERY_POINTS);
                 if let Start::Serves(running) = self.place.start(Some(&target))? {
@@ -262,7 +288,7 @@ impl<'t> History<'t> {
                     let life = Duration::from_millis(self.chance.within(0..20));
                     self.end(running.kill_after(life, self.place.switch()))?;
                 }
-                self.come_back("at a point of a start", None)?;
+                self.come_back("at a point of a start", &Told::default())?;
             }
             if !self.chance.happens(AGAIN_PERCENT) {
                 return Ok(());
@@ -271,9 +297,8 @@ impl<'t> History<'t> {
     }
 
     /// Ends a power failure; keeps what had been shown and said before it.
-    fn come_back(&mut self, at: &'static str, announced: Option<Announced>) -> Result<(), String> {
-        let told = announced.map_or(0, Announced::highest);
-        self.shown.durable = self.shown.durable.max(told);
+    fn come_back(&mut self, at: &'static str, told: &Told) -> Result<(), String> {
+        self.shown.durable = self.shown.durable.max(told.durable);
         let seen = tempfile::tempdir().unwrap();
         self.place.come_back(seen.path(), &mut self.chance).map_err(|error| format!("the disk: {error}"))?;
         // A month that is ahead of the sums shows rows too early. They came of durable entries all the same.
@@ -327,7 +352,7 @@ impl<'t> History<'t> {
         self.recovered = self.facts.len();
         let (pid, listener) = (running.pid(), running.listener);
         let by = kill_after.map_or(By::Kill, |(_, by)| by);
-        let announced = running.admin.filter(|_| by == By::Power).map(Announced::ask);
+        let announced = self.announced(&running, by);
         let mut load = Load::new(self.next_number, &mut self.chance);
         let life = Duration::from_millis(self.chance.within(LIFE_MS));
         let kill_at = Arc::new(OnceLock::new());
@@ -351,9 +376,10 @@ impl<'t> History<'t> {
             Fate::Killed => self.tally.aimed(Some(IN_STOP), true),
             Fate::Failed | Fate::KilledThenFailed => {}
         }
-        self.keep(load, fate)?;
+        let told = self.told(announced);
+        self.keep(load, fate, &told)?;
         // Behind a stop that came to its end the power may fail too: then nothing is lost.
-        self.struck(by, if in_order { "behind an orderly stop" } else { "in an orderly stop" }, announced)
+        self.struck(by, if in_order { "behind an orderly stop" } else { "in an orderly stop" }, &told)
     }
 
     /// Awaits a gateway's end, which a thread of it that panicked must not have outlived.
@@ -372,7 +398,7 @@ impl<'t> History<'t> {
     }
 
     /// Keeps what is known of the flows of a load that is over.
-    fn keep(&mut self, load: Load, fate: Fate) -> Result<(), String> {
+    fn keep(&mut self, load: Load, fate: Fate, told: &Told) -> Result<(), String> {
         let flows = load.into_flows();
         self.next_number += u32::try_from(flows.len()).expect("flows are numbered in 32 bits");
         let seen = witness::read(&self.place.witness).map_err(|error| format!("the witness: {error}"))?;
@@ -391,7 +417,10 @@ impl<'t> History<'t> {
         }
         for flow in flows {
             self.tally.traffic(flow.traffic.name);
-            self.facts.push(facts(&flow, self.generation, fate, &sent));
+            let fact = facts(&flow, self.generation, fate, &sent);
+            let is_final = told.finals.contains(&flow.number);
+            let recorded = told.moved.get(&flow.number).copied().unwrap_or(0);
+            self.facts.push(Facts { is_final, recorded, ..fact });
         }
         Ok(())
     }
@@ -450,6 +479,8 @@ fn facts(flow: &Flow, generation: usize, fate: Fate, sent: &HashMap<(bool, u32),
         client: flow.address,
         generation,
         fate,
+        is_final: false,
+        recorded: 0,
         traffic: flow.traffic.name,
         up: Direction {
             offered: flow.client.offered(),

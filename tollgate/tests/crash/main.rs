@@ -9,7 +9,8 @@
 //!   load.rs     flows through a gateway until it is dead    bill.rs    what the ledger says
 //!   flow.rs     both ends of a flow, traffic.rs: of which kind         tally.rs  what it came to
 //!   gateway.rs  the process that is killed                  chance.rs  what the seed decides
-//!   disk.rs     a disk whose power fails                    announced.rs  what was said to be durable
+//!   disk.rs     a disk whose power fails                    announced.rs  what was seen to be durable
+//!   table.rs    who has a slot of the live table
 //! ```
 
 #![forbid(unsafe_code)]
@@ -23,6 +24,7 @@ mod gateway;
 mod history;
 mod load;
 mod oracle;
+mod table;
 mod tally;
 mod traffic;
 

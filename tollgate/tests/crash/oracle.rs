@@ -23,6 +23,10 @@ use crate::flow::{destination_address, number_of_client, number_of_destination};
 /// The most that one call may leave uncertain.
 const CALL_BYTES_MAX: u64 = 256 * 1024;
 
+/// What a flow may have moved since its last durable interim without another being due: 8 MiB, and what two
+/// turns move of one flow, 256 KiB each way and a pipe's content, before the gateway looks at its counts.
+const UNRECORDED_MAX: u64 = (8 << 20) + (2 << 20);
+
 /// The reason of a flow that its gateway's death ended.
 const KILLED: &str = "killed";
 
@@ -65,11 +69,22 @@ pub(crate) struct Facts {
     /// The kill of its history that ended its gateway.
     pub(crate) generation: usize,
     pub(crate) fate: Fate,
+    /// Its final was durable before the power failed.
+    pub(crate) is_final: bool,
+    /// What it had moved, both ways, so long before the power failed that interims then due are durable.
+    pub(crate) recorded: u64,
     /// Told where something is wrong.
     #[expect(dead_code, reason = "read by Debug alone")]
     pub(crate) traffic: &'static str,
     pub(crate) up: Direction,
     pub(crate) down: Direction,
+}
+
+impl Facts {
+    /// Whether an interim of it has to be there, if not its end.
+    pub(crate) fn is_due(&self) -> bool {
+        self.recorded > UNRECORDED_MAX
+    }
 }
 
 /// What a bill says of one direction.
@@ -177,6 +192,9 @@ fn judge_flow(fact: &Facts, rows: &[&Row]) -> Vec<&'static str> {
         rule(!is_whole || witnessed <= arrived, "the witness saw more than an orderly end delivered");
         rule(witnessed <= offered, "the witness saw more than the sender sent");
     }
+    let billed = rows.iter().map(|row| row.up + row.down).sum::<u64>();
+    rule(billed + UNRECORDED_MAX >= fact.recorded, "an interim was due, had its time, and is not billed");
+    rule(!fact.is_final || !rows.is_empty(), "its end was durable and no row tells of it");
     let row = match rows {
         [row] => row,
         [] => {
@@ -200,6 +218,7 @@ fn judge_flow(fact: &Facts, rows: &[&Row]) -> Vec<&'static str> {
     rule(fact.fate != Fate::Failed || row.reason != KILLED, "killed, though its machine failed");
     let may_lack = matches!(fact.fate, Fate::Failed | Fate::KilledThenFailed);
     rule(may_lack || row.reason != LOST, "lost, though its machine has not failed");
+    rule(!fact.is_final || row.reason != LOST, "its end was durable and is lost");
     let exactness = match row.reason.as_str() {
         KILLED => Exactness::ButForCalls,
         LOST => Exactness::AtMost,
@@ -281,6 +300,8 @@ pub(crate) fn prove() {
         client: "127.128.0.8:9".parse().unwrap(),
         generation: 1,
         fate: Fate::Killed,
+        is_final: false,
+        recorded: 0,
         traffic: "",
         up: moved(100),
         down: moved(1_000),
@@ -344,6 +365,13 @@ fn prove_power_failures(killed: &Facts, row: &Row, check: impl Fn(&Facts, &[Row]
     check(&failed, &[Row { uncertain_up: 1, ..with(LOST, 3) }], "leaves nothing uncertain");
     check(&failed, &[with(KILLED, 100)], "killed, though");
     check(&failed, &[with("client_closed", 100)], "");
+    let ended = Facts { is_final: true, ..failed };
+    check(&ended, &[], "its end was durable and no row");
+    check(&ended, &[with(LOST, 100)], "its end was durable and is lost");
+    check(&ended, &[with("client_closed", 100)], "");
+    let due = Facts { recorded: UNRECORDED_MAX + 1_101, ..failed };
+    check(&due, &[with(LOST, 100)], "an interim was due");
+    check(&Facts { recorded: due.recorded - 1, ..due }, &[with(LOST, 100)], "");
     check(&failed, &[with("client_closed", 99)], "the witness saw more");
     check(&either, &[], "");
     check(&either, &[with(LOST, 3)], "");

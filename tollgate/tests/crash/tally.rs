@@ -40,6 +40,10 @@ struct Failed {
     missing: u64,
     /// The most that one lost.
     bytes_max: u64,
+    /// Those whose end was seen to be durable.
+    finals: u64,
+    /// Those that so much was to be recorded of that it says something.
+    due: u64,
 }
 
 impl Tally {
@@ -98,6 +102,8 @@ impl Tally {
             let row = billed.get(&fact.client).copied();
             let lost = moved.saturating_sub(row.unwrap_or(0));
             self.failed.flows += 1;
+            self.failed.finals += u64::from(fact.is_final);
+            self.failed.due += u64::from(fact.is_due());
             self.failed.short += u64::from(lost > 0 && row.is_some());
             self.failed.missing += u64::from(row.is_none() && moved > 0);
             self.failed.bytes_max = self.failed.bytes_max.max(lost);
@@ -120,11 +126,12 @@ impl fmt::Display for Tally {
             writeln!(out, "power failures {at}: {count}")?;
         }
         if !self.failures.is_empty() {
-            let Failed { flows, short, missing, bytes_max } = self.failed;
+            let Failed { flows, short, missing, bytes_max, finals, due } = self.failed;
             writeln!(
                 out,
                 "of {flows} flows under a power failure: {short} billed as last recorded, {missing} that \
-                 moved bytes not recorded yet, {bytes_max} bytes of one lost at most"
+                 moved bytes not recorded yet, {bytes_max} bytes of one lost at most; {finals} had to be \
+                 exact, and {due} to have an interim"
             )?;
         }
         for (name, flows) in &self.flows {

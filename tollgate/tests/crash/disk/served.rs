@@ -74,6 +74,11 @@ impl Machine {
         self.lock().tree.take().expect("it is taken once")
     }
 
+    /// Drops what there is on a machine that is off.
+    pub(super) fn forget(&self) {
+        self.lock().tree = None;
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
