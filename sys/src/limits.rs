@@ -76,7 +76,8 @@ pub fn user() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// Which boot of the machine this is: another number after each (`kernel.random.boot_id`).
+/// Which boot of the machine this is: another number after each (`kernel.random.boot_id`). A kill test may
+/// have it another way (`crash::pretend_boot`).
 ///
 /// # Errors
 /// `/proc` is not mounted, or the file holds no such number.

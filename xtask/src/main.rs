@@ -24,7 +24,7 @@ usage: cargo xtask COMMAND
                                deny.toml
   sim SEED [--count N]         run the ledger's simulated world of a seed, or of N seeds from it on
   crash [OPTIONS]              kill gateways under load, some with the power of their disk, and check their
-                               bills; without options the share of a change, about a minute; the whole is
+                               bills; without options the share of a change, some two minutes; the whole is
                                --random 1000 --aimed 800 --recovery 200 --power 200 --all-points; --help
                                tells the rest";
 

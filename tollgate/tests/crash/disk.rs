@@ -129,7 +129,7 @@ impl Disk {
     pub(crate) fn come_back(&mut self, seen: &Path) -> io::Result<()> {
         self.machine.go_off();
         self.unmount()?;
-        let tree = self.machine.take();
+        let tree = self.machine.take().expect("it is taken here, and then another is there");
         tree.save(seen, &|name| name.ends_with(".db") || name.ends_with(".db-wal"))?;
         let left = tree.after_power_failure(&mut self.chance);
         self.machine = Machine::new(left, self.manners, self.chance.branch());
@@ -140,7 +140,8 @@ impl Disk {
     /// Copies what can be seen of the disk to `to`, for a person to look at; the disk is of no more use.
     pub(crate) fn save(&self, to: &Path) -> io::Result<()> {
         self.machine.go_off();
-        self.machine.take().save(to, &|_| true)
+        // There is none if mounting has failed.
+        self.machine.take().map_or(Ok(()), |tree| tree.save(to, &|_| true))
     }
 
     fn unmount(&mut self) -> io::Result<()> {
@@ -160,7 +161,7 @@ impl Drop for Disk {
         // Whoever had it mounted is told of what came before.
         let _ = self.unmount();
         // Its threads may outlive it.
-        self.machine.forget();
+        drop(self.machine.take());
     }
 }
 

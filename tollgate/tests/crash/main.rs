@@ -100,9 +100,9 @@ impl Options {
         match disk::prove() {
             Ok(()) => self.power = Some(self.power.unwrap_or(POWER_USUAL)),
             Err(error) if self.power.is_none() => {
-                println!("no power failures: this machine does not let us mount a disk of ours ({error})");
+                println!("no power failures: {MOUNTING} ({error})");
             }
-            Err(error) => return Err(format!("a disk that loses power cannot be mounted here: {error}")),
+            Err(error) => return Err(format!("no power can fail here: {MOUNTING}: {error}")),
         }
         Ok(())
     }
@@ -154,6 +154,8 @@ impl Options {
         histories
     }
 }
+
+const MOUNTING: &str = "to mount a disk of ours takes root and /dev/fuse";
 
 /// Power failures of one data directory, beside four other endings.
 const POWER_FAILURES_EACH: usize = 6;

@@ -69,14 +69,9 @@ impl Machine {
         self.changed.notify_all();
     }
 
-    /// Takes what there is out of a machine that is off.
-    pub(super) fn take(&self) -> Tree {
-        self.lock().tree.take().expect("it is taken once")
-    }
-
-    /// Drops what there is on a machine that is off.
-    pub(super) fn forget(&self) {
-        self.lock().tree = None;
+    /// Takes what there is out of a machine that is off; `None` if it has been taken.
+    pub(super) fn take(&self) -> Option<Tree> {
+        self.lock().tree.take()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
