@@ -2,8 +2,9 @@
 //!
 //! Promises: with the feature `crash` and after `aim`, the n-th arrival at the named point, counted over
 //! all threads, is the last thing that the process does: SIGKILL, nothing is flushed, nothing is dropped.
-//! Without the feature a point is nothing at all. Leaves to others: which points there are (whoever calls
-//! [`point`]), and reading the environment (`tollgate`).
+//! Without the feature a point is nothing at all. For power failures, a process may take another number for
+//! that of the machine's boot. Leaves to others: which points there are (whoever calls [`point`]), and
+//! reading the environment (`tollgate`).
 
 /// Whether this build can be killed: for what is done in one step in the product, and in two around a point.
 pub const ENABLED: bool = cfg!(feature = "crash");
@@ -14,7 +15,9 @@ pub const ENABLED: bool = cfg!(feature = "crash");
 pub fn point(_name: &'static str) {}
 
 #[cfg(feature = "crash")]
-pub use aimed::{aim, point};
+pub(crate) use aimed::pretended_boot;
+#[cfg(feature = "crash")]
+pub use aimed::{aim, point, pretend_boot};
 
 #[cfg(feature = "crash")]
 mod aimed {
@@ -24,6 +27,7 @@ mod aimed {
     use rustix::process::{Signal, getpid, kill_process};
 
     static AIM: OnceLock<Aim> = OnceLock::new();
+    static BOOT: OnceLock<u128> = OnceLock::new();
 
     struct Aim {
         name: String,
@@ -41,6 +45,16 @@ mod aimed {
         let nth = nth.parse().map_err(|_| "the arrival at a crash point is a number")?;
         let aim = Aim { name: name.to_owned(), nth, arrivals: AtomicU64::new(0) };
         AIM.set(aim).map_err(|_| "a process is aimed at once")
+    }
+
+    /// Makes `boot` the boot of the machine, for this process. The first call counts.
+    pub fn pretend_boot(boot: u128) {
+        BOOT.get_or_init(|| boot);
+    }
+
+    /// The boot that this process is to believe in, if it is another one than the machine's.
+    pub(crate) fn pretended_boot() -> Option<u128> {
+        BOOT.get().copied()
     }
 
     /// A place at which a kill test may end the process.

@@ -76,11 +76,16 @@ pub fn user() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// Which boot of the machine this is: another number after each (`kernel.random.boot_id`).
+/// Which boot of the machine this is: another number after each (`kernel.random.boot_id`). A kill test may
+/// have it another way (`crash::pretend_boot`).
 ///
 /// # Errors
 /// `/proc` is not mounted, or the file holds no such number.
 pub fn boot_id() -> io::Result<u128> {
+    #[cfg(feature = "crash")]
+    if let Some(boot) = crate::crash::pretended_boot() {
+        return Ok(boot);
+    }
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
     u128::from_str_radix(&text.trim().replace('-', ""), 16).map_err(io::Error::other)
 }

@@ -81,7 +81,8 @@ fn dispatch(config: Option<PathBuf>, command: Command) -> anyhow::Result<ExitCod
     }
 }
 
-/// Does what the environment of a kill test asks for: to keep a witness, and to die at a point.
+/// Does what the environment of a kill test asks for: to keep a witness, to die at a point, and to take this
+/// for another boot of the machine.
 #[cfg(feature = "crash")]
 fn obey_kill_test() {
     if let Some(path) = std::env::var_os("TOLLGATE_WITNESS") {
@@ -89,6 +90,9 @@ fn obey_kill_test() {
     }
     if let Ok(target) = std::env::var("TOLLGATE_KILL_AT") {
         sys::crash::aim(&target).expect("a kill test names its point");
+    }
+    if let Ok(boot) = std::env::var("TOLLGATE_BOOT_ID") {
+        sys::crash::pretend_boot(boot.parse().expect("a kill test numbers its boots"));
     }
 }
 

@@ -1,7 +1,8 @@
 //! The harnesses that kill gateways or damage what they leave: builds the gateway with its crash points and a
 //! harness, and runs that.
 //! Promises: the same build flavour as the other tests; its options are the harness's own (`--help`). Leaves
-//! to others: everything that is tested (tollgate/tests/crash, tollgate/tests/damage).
+//! to others: everything that is tested (tollgate/tests/crash, tollgate/tests/damage). Power failures mount a
+//! disk of the tests' own, which takes root and /dev/fuse; else they are left out, and a line says so.
 
 use std::{path::Path, process::Command};
 

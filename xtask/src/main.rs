@@ -23,9 +23,10 @@ usage: cargo xtask COMMAND
   deny                         check licences, bans, sources and advisories of all dependencies against
                                deny.toml
   sim SEED [--count N]         run the ledger's simulated world of a seed, or of N seeds from it on
-  crash [OPTIONS]              kill gateways under load and check their bills; without options the share of
-                               a change, about a minute; the whole is
-                               --random 1000 --aimed 800 --recovery 200 --all-points; --help tells the rest
+  crash [OPTIONS]              kill gateways under load, some with the power of their disk, and check their
+                               bills; without options the share of a change, some two minutes; the whole is
+                               --random 1000 --aimed 800 --recovery 200 --power 200 --all-points; --help
+                               tells the rest
   damage [OPTIONS]             damage ledgers that killed gateways left, and check what becomes of them;
                                without options the share of a change, about a minute; the whole is
                                --exhaustive --random 5000; --help tells the rest";

@@ -5,7 +5,7 @@
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rusqlite::{Connection, OpenFlags};
 
@@ -25,15 +25,81 @@ pub(crate) struct Row {
 /// Reads the bill of a gateway that has stopped.
 pub(crate) fn read(directory: &Path) -> rusqlite::Result<Vec<Row>> {
     let mut rows = Vec::new();
-    let entries = fs::read_dir(directory).expect("the data directory can be read");
-    let paths = entries.map(|entry| entry.expect("a directory's entry can be read").path());
-    for path in paths.filter(|path| path.extension().is_some_and(|extension| extension == "db")) {
-        let connection = Connection::open_with_flags(&path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+    for path in databases(directory) {
+        let connection = open(&path)?;
         if has(&connection, "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = 'flow'")? {
             read_database(&connection, &mut rows)?;
         }
     }
     Ok(rows)
+}
+
+/// What a database says of a flow that goes on: its id, and the bytes of both directions.
+#[derive(Clone, Debug)]
+pub(crate) struct Live {
+    pub(crate) id: Vec<u8>,
+    pub(crate) up: u64,
+    pub(crate) down: u64,
+}
+
+/// Reads the flows that go on; none where there is no database yet.
+pub(crate) fn live(directory: &Path) -> rusqlite::Result<Vec<Live>> {
+    let row = |row: &rusqlite::Row<'_>| {
+        let count = |at: usize| row.get::<_, i64>(at).map(|count| u64::try_from(count).unwrap_or(u64::MAX));
+        Ok(Live { id: row.get(0)?, up: count(1)?, down: count(2)? })
+    };
+    query(directory, "live", "SELECT id, upstream_tx, client_tx FROM live", row)
+}
+
+/// How far the database has come with the journal's entries.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Progress {
+    /// The last entry that is visible.
+    pub(crate) applied: u64,
+    /// Entries that say that others are missing: their own number, and that of the first one missing.
+    pub(crate) gaps: Vec<(u64, u64)>,
+}
+
+/// Reads how far the database of a gateway that has stopped has come.
+pub(crate) fn progress(directory: &Path) -> rusqlite::Result<Progress> {
+    let number = |row: &rusqlite::Row<'_>, at: usize| row.get::<_, i64>(at).map(|it| it as u64);
+    let applied = query(directory, "source", "SELECT applied_lsn FROM source", |row| number(row, 0))?;
+    let gaps = query(directory, "gap", "SELECT lsn, first_lsn FROM gap", |row| {
+        Ok((number(row, 0)?, number(row, 1)?))
+    })?;
+    Ok(Progress { applied: applied.into_iter().max().unwrap_or(0), gaps })
+}
+
+fn query<T>(
+    directory: &Path,
+    table: &str,
+    text: &str,
+    read: impl FnMut(&rusqlite::Row<'_>) -> rusqlite::Result<T>,
+) -> rusqlite::Result<Vec<T>> {
+    let path = directory.join("ledger.db");
+    if !path.exists() {
+        return Ok(Vec::new());
+    }
+    let connection = open(&path)?;
+    let asked = format!("SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = '{table}'");
+    // A database whose tables were not made yet when the power failed.
+    if !has(&connection, &asked)? {
+        return Ok(Vec::new());
+    }
+    connection.prepare(text)?.query_map([], read)?.collect()
+}
+
+fn databases(directory: &Path) -> impl Iterator<Item = PathBuf> {
+    let entries = fs::read_dir(directory).expect("the data directory can be read");
+    let paths = entries.map(|entry| entry.expect("a directory's entry can be read").path());
+    paths.filter(|path| path.extension().is_some_and(|extension| extension == "db"))
+}
+
+/// Opens a database that nobody else has open, and maps no file: the disk may be one of ours (`disk`).
+fn open(path: &Path) -> rusqlite::Result<Connection> {
+    let connection = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+    connection.pragma_update(None, "locking_mode", "EXCLUSIVE")?;
+    Ok(connection)
 }
 
 fn read_database(connection: &Connection, rows: &mut Vec<Row>) -> rusqlite::Result<()> {

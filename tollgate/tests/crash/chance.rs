@@ -14,6 +14,11 @@ impl Chance {
         chance
     }
 
+    /// A chance of its own for somebody else, whose draws change none of these.
+    pub(crate) fn branch(&mut self) -> Chance {
+        Chance(self.draw())
+    }
+
     fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut bits = self.0;

@@ -4,7 +4,7 @@
 //! the kill or the stop that was meant is a failure, with what it said. Leaves to others: why it is killed.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{self, BufRead, BufReader};
 use std::net::SocketAddr;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -14,6 +14,9 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
+
+use crate::chance::Chance;
+use crate::disk::{Disk, Switch};
 
 /// Reactor threads of each gateway: at most one call of each is cut by a kill.
 pub(crate) const REACTORS: usize = 2;
@@ -41,6 +44,17 @@ pub(crate) struct Place {
     pub(crate) directory: PathBuf,
     /// The file of each start's witness, on a tmpfs where there is one.
     pub(crate) witness: PathBuf,
+    /// With the durability `sync`: a slot of the live table is free when its flow is durable.
+    pub(crate) is_sync: bool,
+    /// On what the data lies, and where the live table does, if the power is to fail.
+    power: Option<Power>,
+}
+
+struct Power {
+    disk: Disk,
+    tables: PathBuf,
+    /// What the gateway takes for the machine's boot.
+    boot: u128,
 }
 
 /// What a start came to.
@@ -54,6 +68,8 @@ pub(crate) enum Start {
 pub(crate) struct Running {
     child: Child,
     pub(crate) listener: SocketAddr,
+    /// Where its metrics are, unless it died before it said so.
+    pub(crate) admin: Option<SocketAddr>,
 }
 
 /// Who watches a gateway, to its end: a harness that fails leaves no gateway behind.
@@ -73,13 +89,88 @@ pub(crate) enum End {
 impl Place {
     /// Prepares a place in `directory`, which is empty.
     pub(crate) fn new(directory: &Path, witness: PathBuf, durability: Option<&str>) -> Place {
+        Place::prepare(directory, witness, durability, "")
+    }
+
+    /// The same on a disk whose power may fail, with live tables in `tables`.
+    ///
+    /// # Errors
+    /// Those of mounting.
+    pub(crate) fn on_disk(
+        directory: &Path,
+        witness: PathBuf,
+        durability: Option<&str>,
+        tables: PathBuf,
+        mount: impl FnOnce(&Path) -> io::Result<Disk>,
+    ) -> io::Result<Place> {
+        let table = format!("live_table = {tables:?}\n");
+        let mut place = Place::prepare(directory, witness, durability, &table);
+        fs::create_dir(place.data())?;
+        fs::create_dir(&tables)?;
+        place.power = Some(Power { disk: mount(&place.data())?, tables, boot: 1 });
+        Ok(place)
+    }
+
+    fn prepare(directory: &Path, witness: PathBuf, durability: Option<&str>, more: &str) -> Place {
+        let is_sync = durability == Some("sync");
         let durability = durability.map_or(String::new(), |word| format!("durability = \"{word}\"\n"));
         let text = format!(
             "{CONFIGURATION}[threads]\nreactors = {REACTORS}\n\
-             [ledger]\ndirectory = \"data\"\nsegment = \"256KiB\"\n{durability}"
+             [ledger]\ndirectory = \"data\"\nsegment = \"256KiB\"\n{durability}{more}"
         );
         fs::write(directory.join("tollgate.toml"), text).unwrap();
-        Place { directory: directory.to_owned(), witness }
+        Place { directory: directory.to_owned(), witness, is_sync, power: None }
+    }
+
+    /// Where the power of this place's disk is cut.
+    pub(crate) fn switch(&self) -> Option<Switch> {
+        self.power.as_ref().map(|power| power.disk.switch())
+    }
+
+    /// Where live tables lie, if the power may fail.
+    pub(crate) fn tables(&self) -> Option<&Path> {
+        self.power.as_ref().map(|power| power.tables.as_path())
+    }
+
+    /// Ends a power failure, with another boot, without the live table or with one that means nothing now.
+    /// What databases showed just before is copied to `seen`.
+    ///
+    /// # Errors
+    /// Those of mounting.
+    pub(crate) fn come_back(&mut self, seen: &Path, chance: &mut Chance) -> io::Result<()> {
+        let power = self.power.as_mut().expect("only a place on such a disk has power failures");
+        power.disk.come_back(seen)?;
+        power.boot += 1;
+        for entry in fs::read_dir(&power.tables)? {
+            let path = entry?.path();
+            // A table in memory is gone. One on a disk is there, or what was written back of it; it must not
+            // be believed in either case.
+            match chance.within(0..3) {
+                0 => tear(&path, chance)?,
+                1 => {}
+                _ => fs::remove_file(path)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies what is on a disk of ours beside it, where it stays.
+    pub(crate) fn save(&self) {
+        if let Some(power) = &self.power {
+            power.disk.save(&self.directory.join("data-saved")).expect("the disk's files can be copied");
+        }
+    }
+
+    /// What `tollgate ledger verify` has found.
+    ///
+    /// # Errors
+    /// That something is wrong, in its words.
+    pub(crate) fn verify(&self) -> Result<(), String> {
+        let mut command = self.command_of(&["ledger", "verify"]);
+        let output = command.stderr(Stdio::piped()).output().unwrap();
+        let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let text = || format!("`ledger verify`: {}\n{}", said(&output.stdout), said(&output.stderr));
+        if output.status.success() { Ok(()) } else { Err(text()) }
     }
 
     pub(crate) fn data(&self) -> PathBuf {
@@ -96,28 +187,39 @@ impl Place {
     /// # Errors
     /// That it neither serves nor died at a point, and what it said.
     pub(crate) fn start(&self, kill_at: Option<&str>) -> Result<Start, String> {
-        let errors = fs::File::create(self.directory.join("stderr.txt")).unwrap();
-        let mut command = self.command("serve");
-        command.stderr(errors).env("TOLLGATE_WITNESS", &self.witness);
-        if let Some(target) = kill_at {
-            command.env("TOLLGATE_KILL_AT", target);
-        }
-        let mut child = command.spawn().unwrap();
-        let mut listener = None;
-        for line in BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok) {
-            if line.starts_with("  ledger in") {
-                break;
-            }
-            listener =
-                listener.or_else(|| line.split_whitespace().find_map(|word| word.parse::<SocketAddr>().ok()));
-        }
+        let mut child = self.spawn(kill_at);
         // Who is killed behind its first lines serves all the same, for a moment.
-        if let Some(listener) = listener {
-            return Ok(Start::Serves(Running { child, listener }));
+        if let (Some(listener), admin) = first_lines(&mut child) {
+            return Ok(Start::Serves(Running { child, listener, admin }));
         }
         let status = child.wait().unwrap();
         if kill_at.is_some() && was_killed(status) {
             return Ok(Start::Died);
+        }
+        Err(format!("it does not start: {status}\n{}", self.errors()))
+    }
+
+    /// Starts the gateway, and cuts the power when `after` has passed; tells whether it came to serve first.
+    ///
+    /// # Errors
+    /// That it ended by itself, and what it said.
+    pub(crate) fn start_and_cut(&self, after: Duration) -> Result<bool, String> {
+        let switch = self.switch().expect("only a place on such a disk has power failures");
+        let mut child = self.spawn(None);
+        let pid = Pid::from_child(&child);
+        // Not waited for before the cut is over, so that the number stays its own.
+        let cut = thread::spawn(move || {
+            thread::sleep(after);
+            switch.freeze();
+            // Nothing is wrong if it is dead already: the status tells.
+            let _ = kill_process(pid, Signal::KILL);
+            switch.go_off();
+        });
+        let (listener, _) = first_lines(&mut child);
+        cut.join().expect("cutting the power does not panic");
+        let status = child.wait().unwrap();
+        if was_killed(status) {
+            return Ok(listener.is_some());
         }
         Err(format!("it does not start: {status}\n{}", self.errors()))
     }
@@ -136,9 +238,26 @@ impl Place {
         fs::read_to_string(self.directory.join("stderr.txt")).unwrap_or_default()
     }
 
+    fn spawn(&self, kill_at: Option<&str>) -> Child {
+        let errors = fs::File::create(self.directory.join("stderr.txt")).unwrap();
+        let mut command = self.command("serve");
+        command.stderr(errors).env("TOLLGATE_WITNESS", &self.witness);
+        if let Some(target) = kill_at {
+            command.env("TOLLGATE_KILL_AT", target);
+        }
+        if let Some(power) = &self.power {
+            command.env("TOLLGATE_BOOT_ID", power.boot.to_string());
+        }
+        command.spawn().unwrap()
+    }
+
     fn command(&self, word: &str) -> Command {
+        self.command_of(&[word])
+    }
+
+    fn command_of(&self, words: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
-        command.args([word, "--config", "tollgate.toml"]).current_dir(&self.directory);
+        command.args(words).args(["--config", "tollgate.toml"]).current_dir(&self.directory);
         command.stdin(Stdio::null()).stdout(Stdio::piped());
         command
     }
@@ -149,8 +268,9 @@ impl Running {
         Pid::from_child(&self.child)
     }
 
-    /// Watches it on a thread of its own, and kills it when `after` has passed, if it still lives.
-    pub(crate) fn kill_after(mut self, after: Duration) -> Watch {
+    /// Watches it on a thread of its own, and kills it when `after` has passed, if it still lives: by a power
+    /// failure where there is a `switch`.
+    pub(crate) fn kill_after(mut self, after: Duration, switch: Option<Switch>) -> Watch {
         let deadline = Instant::now() + after;
         Watch::new(move || {
             while Instant::now() < deadline {
@@ -160,16 +280,15 @@ impl Running {
                 let left = deadline.saturating_duration_since(Instant::now());
                 thread::sleep(left.min(Duration::from_millis(1)));
             }
-            // It may have died a moment ago.
-            let _ = self.child.kill();
+            kill(&mut self.child, switch.as_ref());
             let status = self.child.wait().unwrap();
             if was_killed(status) { Ok(End::Signalled) } else { Err(by_itself(status)) }
         })
     }
 
     /// Watches on a thread of its own how it stops, once [`stop`] has asked for that; kills it when `kill_at`
-    /// is set and has come.
-    pub(crate) fn await_stop(mut self, kill_at: Arc<OnceLock<Instant>>) -> Watch {
+    /// is set and has come, by a power failure where there is a `switch`.
+    pub(crate) fn await_stop(mut self, kill_at: Arc<OnceLock<Instant>>, switch: Option<Switch>) -> Watch {
         Watch::new(move || {
             let deadline = Instant::now() + STOP_MAX;
             loop {
@@ -183,8 +302,7 @@ impl Running {
                 }
                 let now = Instant::now();
                 if kill_at.get().is_some_and(|at| now >= *at) || now > deadline {
-                    // It may have ended a moment ago.
-                    let _ = self.child.kill();
+                    kill(&mut self.child, switch.as_ref());
                 }
                 if now > deadline {
                     let _ = self.child.wait();
@@ -220,6 +338,41 @@ impl Drop for Watch {
         // How it ended is of no interest where something else is wrong already.
         self.0.take().into_iter().for_each(|thread| drop(thread.join()));
     }
+}
+
+/// Kills a gateway, which may have ended a moment ago. In a power failure nothing that it does between the
+/// disk's end and its own counts.
+fn kill(child: &mut Child, switch: Option<&Switch>) {
+    switch.into_iter().for_each(Switch::freeze);
+    let _ = child.kill();
+    switch.into_iter().for_each(Switch::go_off);
+}
+
+/// Reads what a gateway says when it serves: where its listener is, and its metrics.
+fn first_lines(child: &mut Child) -> (Option<SocketAddr>, Option<SocketAddr>) {
+    let mut addresses = Vec::new();
+    for line in BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok) {
+        if line.starts_with("  ledger in") {
+            break;
+        }
+        let address = |word: &str| {
+            let word = word.strip_prefix("http://").unwrap_or(word);
+            word.split('/').next().and_then(|word| word.parse::<SocketAddr>().ok())
+        };
+        addresses.extend(line.split_whitespace().find_map(address));
+    }
+    (addresses.first().copied(), addresses.get(1).copied())
+}
+
+/// Leaves of a live table what a disk may have of it.
+fn tear(path: &Path, chance: &mut Chance) -> io::Result<()> {
+    let mut bytes = fs::read(path)?;
+    for page in bytes.chunks_mut(4096) {
+        if chance.happens(50) {
+            page.fill(0);
+        }
+    }
+    fs::write(path, bytes)
 }
 
 /// Asks for an orderly stop.

@@ -1,4 +1,5 @@
-//! Kill tests: gateways under load that die by SIGKILL, and the bill that the next one presents.
+//! Kill tests: gateways under load that die by SIGKILL, alone or with their machine, and the bill that the
+//! next one presents.
 //!
 //! Promises: what is found wrong is printed with its seed, generation, flow and numbers, and with the command
 //! that runs the same again. Leaves to others: building it with the feature `crash` (`cargo xtask crash`).
@@ -8,17 +9,22 @@
 //!   load.rs     flows through a gateway until it is dead    bill.rs    what the ledger says
 //!   flow.rs     both ends of a flow, traffic.rs: of which kind         tally.rs  what it came to
 //!   gateway.rs  the process that is killed                  chance.rs  what the seed decides
+//!   disk.rs     a disk whose power fails                    announced.rs  what was seen to be durable
+//!   table.rs    who has a slot of the live table
 //! ```
 
 #![forbid(unsafe_code)]
 
+mod announced;
 mod bill;
 mod chance;
+mod disk;
 mod flow;
 mod gateway;
 mod history;
 mod load;
 mod oracle;
+mod table;
 mod tally;
 mod traffic;
 
@@ -27,9 +33,10 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Instant, SystemTime};
 
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 
 use chance::Chance;
+use disk::{Broken, Disk, Manners};
 use gateway::Place;
 use history::{Ending, History};
 use tally::Tally;
@@ -53,6 +60,14 @@ struct Options {
     /// Orderly stops under load, besides the one that each data directory has at the end.
     #[arg(long, default_value_t = 0)]
     stops: usize,
+    /// Power failures, in data directories of their own that see kills and stops too. 12, unless this machine
+    /// does not let us mount.
+    #[arg(long)]
+    power: Option<usize>,
+    /// Have the power fail on a disk without syncs of this kind: a test of the harness itself, which has to
+    /// fail.
+    #[arg(long)]
+    broken_disk: Option<Broken>,
     /// What all chance comes from; drawn if it is not given.
     #[arg(long)]
     seed: Option<u64>,
@@ -74,31 +89,86 @@ struct Options {
 }
 
 impl Options {
+    /// Decides how many power failures there are, and proves the disk that has them.
+    ///
+    /// # Errors
+    /// That this machine does not let us mount, though power failures were asked for.
+    fn settle_power(&mut self) -> Result<(), String> {
+        if self.power == Some(0) {
+            return Ok(());
+        }
+        match disk::prove() {
+            Ok(()) => self.power = Some(self.power.unwrap_or(POWER_USUAL)),
+            Err(error) if self.power.is_none() => {
+                println!("no power failures: {MOUNTING} ({error})");
+            }
+            Err(error) => return Err(format!("no power can fail here: {MOUNTING}: {error}")),
+        }
+        Ok(())
+    }
+
     /// The command line that makes the same histories again.
     fn command(&self, seed: u64) -> String {
         let Options { random, aimed, recovery, stops, generations, sync_share, rehearse, .. } = self;
         let rehearse = if *rehearse { " --rehearse" } else { "" };
+        let broken = self.broken_disk.and_then(|broken| broken.to_possible_value());
+        let broken = broken.map_or(String::new(), |broken| format!(" --broken-disk {}", broken.get_name()));
+        let power = self.power.unwrap_or(0);
         format!(
             "cargo xtask crash --random {random} --aimed {aimed} --recovery {recovery} --stops {stops} \
-             --generations {generations} --sync-share {sync_share} --seed {seed}{rehearse}"
+             --power {power} --generations {generations} --sync-share {sync_share} --seed {seed}\
+             {rehearse}{broken}"
         )
+    }
+
+    /// The histories: for each the endings of its gateways, and whether its disk may lose power. Those whose
+    /// disk does come last, so that their number changes no other.
+    fn histories(&self, seed: u64) -> Vec<(Vec<Ending>, bool)> {
+        let many = |counts: &[(Ending, usize)]| -> Vec<Ending> {
+            counts.iter().flat_map(|(ending, count)| std::iter::repeat_n(*ending, *count)).collect()
+        };
+        let mut endings = many(&[
+            (Ending::Random, self.random),
+            (Ending::Aimed, self.aimed),
+            (Ending::Recovery, self.recovery),
+            (Ending::Stop, self.stops),
+        ]);
+        Chance::new(seed, u64::MAX).shuffle(&mut endings);
+        let generations = usize::from(self.generations);
+        let mut histories: Vec<_> = endings.chunks(generations).map(|part| (part.to_vec(), false)).collect();
+        let mut left = self.power.unwrap_or(0);
+        while left > 0 {
+            let count = left.min(POWER_FAILURES_EACH);
+            // What follows a power failure is not only another.
+            let mut endings = many(&[
+                (Ending::Power, count),
+                (Ending::Random, 1),
+                (Ending::Aimed, 1),
+                (Ending::Recovery, 1),
+                (Ending::Stop, 1),
+            ]);
+            Chance::new(seed, (1 << 40) + histories.len() as u64).shuffle(&mut endings);
+            histories.push((endings, true));
+            left -= count;
+        }
+        histories
     }
 }
 
+const MOUNTING: &str = "to mount a disk of ours takes root and /dev/fuse";
+
+/// Power failures of one data directory, beside four other endings.
+const POWER_FAILURES_EACH: usize = 6;
+const POWER_USUAL: usize = 12;
+
 fn main() -> ExitCode {
-    let options = Options::parse();
+    let mut options = Options::parse();
     oracle::prove();
+    if let Err(text) = options.settle_power() {
+        eprintln!("crash: {text}");
+        return ExitCode::FAILURE;
+    }
     let seed = options.seed.unwrap_or_else(drawn_seed);
-    let mut endings: Vec<Ending> = [
-        (Ending::Random, options.random),
-        (Ending::Aimed, options.aimed),
-        (Ending::Recovery, options.recovery),
-        (Ending::Stop, options.stops),
-    ]
-    .into_iter()
-    .flat_map(|(ending, count)| std::iter::repeat_n(ending, count))
-    .collect();
-    Chance::new(seed, u64::MAX).shuffle(&mut endings);
     let command = options.command(seed);
     println!("{command}");
     let began = Instant::now();
@@ -107,19 +177,21 @@ fn main() -> ExitCode {
         println!("this gateway has no setting for durability: --sync-share has no effect");
     }
     let caveat = match (options.rehearse, knows_durability) {
+        _ if options.broken_disk.is_some() => " (A BROKEN DISK)",
         (true, _) => " (REHEARSAL, no ledger was judged)",
         (false, false) => " (no choice of durability)",
         (false, true) => "",
     };
     let mut tally = Tally::new(history::points(), caveat);
-    for (number, endings) in endings.chunks(usize::from(options.generations)).enumerate() {
+    for (number, (endings, on_disk)) in options.histories(seed).into_iter().enumerate() {
         if options.history.is_some_and(|only| only != number) {
             continue;
         }
         let sync = Chance::new(seed, number as u64 + (1 << 32)).happens(options.sync_share);
         let durability = knows_durability.then_some(if sync { "sync" } else { "delayed" });
         let own_seed = Chance::new(seed, number as u64).within(0..u64::MAX);
-        if let Err(wrong) = run_history(own_seed, (durability, options.rehearse), endings, &mut tally) {
+        let kind = Kind { durability, rehearses: options.rehearse, on_disk, broken: options.broken_disk };
+        if let Err(wrong) = run_history(own_seed, kind, &endings, &mut tally) {
             eprintln!("crash: seed {seed}, history {number}, {wrong}\nagain: {command} --history {number}");
             return ExitCode::FAILURE;
         }
@@ -132,13 +204,17 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
+/// What a history is like, besides its endings.
+struct Kind<'a> {
+    durability: Option<&'a str>,
+    rehearses: bool,
+    /// The data lies on a disk whose power may fail.
+    on_disk: bool,
+    broken: Option<Broken>,
+}
+
 /// Runs one history in a directory that stays if something is wrong.
-fn run_history(
-    seed: u64,
-    mode: (Option<&str>, bool),
-    endings: &[Ending],
-    tally: &mut Tally,
-) -> Result<(), String> {
+fn run_history(seed: u64, kind: Kind<'_>, endings: &[Ending], tally: &mut Tally) -> Result<(), String> {
     // With a name of its own, so that one that was kept is told from what other tests have there.
     let directory = tempfile::Builder::new().prefix(KEPT).tempdir().unwrap();
     // A witness on a disk would be written back all the time.
@@ -146,11 +222,25 @@ fn run_history(
     let memory = if memory.is_dir() { memory } else { directory.path() };
     let shared = tempfile::Builder::new().prefix(KEPT).tempdir_in(memory).unwrap();
     let witness = shared.path().join("witness");
-    let mut history = History::new(seed, directory.path(), witness, mode, tally);
+    let place = if kind.on_disk {
+        let mut chance = Chance::new(seed, 1);
+        let manners = Manners::draw(&mut chance, kind.broken);
+        let mount = |at: &Path| Disk::mount(at, manners, chance);
+        let tables = shared.path().join("tables");
+        let place = Place::on_disk(directory.path(), witness, kind.durability, tables, mount);
+        place.map_err(|error| format!("no disk: {error}"))?
+    } else {
+        Place::new(directory.path(), witness, kind.durability)
+    };
+    let mut history = History::new(seed, place, kind.rehearses, tally);
     // A broken assumption of the harness is told with its seed too.
     let outcome = catch_unwind(AssertUnwindSafe(|| history.run(endings)))
         .unwrap_or_else(|_| Err("the harness panicked".to_owned()));
-    outcome.map_err(|wrong| format!("{wrong}\nkept: {}", directory.keep().display()))
+    outcome.map_err(|wrong| {
+        history.save();
+        drop(history);
+        format!("{wrong}\nkept: {}", directory.keep().display())
+    })
 }
 
 /// Whether the gateway has the setting, which it may have got after this harness.

@@ -9,18 +9,42 @@
 //!              reactor that the kill cut
 //!   receiver   arrived <= truth, and arrived = truth where the stream ended in order
 //! ```
+//!
+//! After a power failure the bill of a flow may lack bytes, or be missing. How many is a matter of the disk's
+//! time, which no rule asks for. What holds is asked for instead of what a gateway had shown, or said, before
+//! the power failed: [`changed`], [`less_than_shown`], [`entries_lost`].
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
-use crate::bill::Row;
+use crate::bill::{Live, Progress, Row};
 use crate::flow::{destination_address, number_of_client, number_of_destination};
 
 /// The most that one call may leave uncertain.
 const CALL_BYTES_MAX: u64 = 256 * 1024;
 
+/// What a flow may have moved since its last durable interim without another being due: 8 MiB, and what two
+/// turns move of one flow, 256 KiB each way and a pipe's content, before the gateway looks at its counts.
+const UNRECORDED_MAX: u64 = (8 << 20) + (2 << 20);
+
 /// The reason of a flow that its gateway's death ended.
 const KILLED: &str = "killed";
+
+/// That of a flow of which only the journal knew: its last interim is billed.
+const LOST: &str = "lost";
+
+/// How a gateway ended, with its flows.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Fate {
+    /// Stopped in order: all is exact.
+    Stopped,
+    /// Killed alone, and another one has recovered: exact, but for one call of each reactor.
+    Killed,
+    /// The power failed under it: as journaled.
+    Failed,
+    /// Killed, and the power failed before another one is known to have recovered: either.
+    KilledThenFailed,
+}
 
 /// What is known of one direction of a flow, in bytes of payload.
 #[derive(Clone, Copy, Debug, Default)]
@@ -44,13 +68,23 @@ pub(crate) struct Facts {
     pub(crate) client: SocketAddr,
     /// The kill of its history that ended its gateway.
     pub(crate) generation: usize,
-    /// Its gateway was stopped and not killed.
-    pub(crate) in_order: bool,
+    pub(crate) fate: Fate,
+    /// Its final was durable before the power failed.
+    pub(crate) is_final: bool,
+    /// What it had moved, both ways, so long before the power failed that interims then due are durable.
+    pub(crate) recorded: u64,
     /// Told where something is wrong.
     #[expect(dead_code, reason = "read by Debug alone")]
     pub(crate) traffic: &'static str,
     pub(crate) up: Direction,
     pub(crate) down: Direction,
+}
+
+impl Facts {
+    /// Whether an interim of it has to be there, if not its end.
+    pub(crate) fn is_due(&self) -> bool {
+        self.recorded > UNRECORDED_MAX
+    }
 }
 
 /// What a bill says of one direction.
@@ -114,6 +148,37 @@ pub(crate) fn disagreement(rows: &[Row], told: (u64, u64, u64)) -> Option<String
     (told != summed).then(|| format!("usage tells {told:?} (flows, up, down), and the rows are {summed:?}"))
 }
 
+/// Flows that went on when the power failed, and are billed with less than the database had shown of them. It
+/// gets durable entries only, so that a flow's last durable interim is at least what was shown.
+pub(crate) fn less_than_shown(shown: &[Live], rows: &[Row]) -> Vec<String> {
+    let by_id: HashMap<&[u8], &Row> = rows.iter().map(|row| (row.id.as_slice(), row)).collect();
+    let mut findings = Vec::new();
+    for live in shown {
+        match by_id.get(live.id.as_slice()) {
+            None => findings.push(format!("a flow that was shown to go on has no row: {live:?}")),
+            Some(row) if row.up < live.up || row.down < live.down => {
+                findings.push(format!("a flow was shown as {live:?} and is billed as {row:?}"));
+            }
+            Some(_) => {}
+        }
+    }
+    findings
+}
+
+/// What became of the entries up to `durable`, which the gateway had said are durable, in a database that has
+/// everything that was found after the power failure.
+pub(crate) fn entries_lost(durable: u64, progress: &Progress) -> Vec<String> {
+    let mut findings = Vec::new();
+    if progress.applied < durable {
+        findings
+            .push(format!("all up to entry {durable} was durable, and the last one is {}", progress.applied));
+    }
+    // A gap that bears a lower number was known, and said to be durable itself, before.
+    let gaps = progress.gaps.iter().filter(|(lsn, first)| *lsn > durable && *first <= durable);
+    findings.extend(gaps.map(|gap| format!("all up to entry {durable} was durable, and a gap says {gap:?}")));
+    findings
+}
+
 fn judge_flow(fact: &Facts, rows: &[&Row]) -> Vec<&'static str> {
     let mut wrong = Vec::new();
     let mut rule = |holds: bool, text: &'static str| {
@@ -127,11 +192,16 @@ fn judge_flow(fact: &Facts, rows: &[&Row]) -> Vec<&'static str> {
         rule(!is_whole || witnessed <= arrived, "the witness saw more than an orderly end delivered");
         rule(witnessed <= offered, "the witness saw more than the sender sent");
     }
+    let billed = rows.iter().map(|row| row.up + row.down).sum::<u64>();
+    rule(billed + UNRECORDED_MAX >= fact.recorded, "an interim was due, had its time, and is not billed");
+    rule(!fact.is_final || !rows.is_empty(), "its end was durable and no row tells of it");
     let row = match rows {
         [row] => row,
         [] => {
             let moved = [fact.up, fact.down].iter().any(|it| it.witnessed > 0 || it.arrived > 0);
-            rule(!moved, "bytes moved and no row bills them");
+            // A flow that no entry of which had reached the disk is forgotten.
+            let may_be_missing = matches!(fact.fate, Fate::Failed | Fate::KilledThenFailed);
+            rule(!moved || may_be_missing, "bytes moved and no row bills them");
             return wrong;
         }
         _ => {
@@ -140,29 +210,54 @@ fn judge_flow(fact: &Facts, rows: &[&Row]) -> Vec<&'static str> {
         }
     };
     rule(row.client == fact.client, "the row is of another client");
-    rule(!fact.in_order || row.reason != KILLED, "killed, though its gateway was stopped in order");
-    let is_exact = fact.in_order || row.reason != KILLED;
+    rule(
+        fact.fate != Fate::Stopped || row.reason != KILLED,
+        "killed, though its gateway was stopped in order",
+    );
+    // Only the live table knows of a kill, and it is of another boot.
+    rule(fact.fate != Fate::Failed || row.reason != KILLED, "killed, though its machine failed");
+    let may_lack = matches!(fact.fate, Fate::Failed | Fate::KilledThenFailed);
+    rule(may_lack || row.reason != LOST, "lost, though its machine has not failed");
+    rule(!fact.is_final || row.reason != LOST, "its end was durable and is lost");
+    let exactness = match row.reason.as_str() {
+        KILLED => Exactness::ButForCalls,
+        LOST => Exactness::AtMost,
+        _ => Exactness::Whole,
+    };
     let up = Billed { bytes: row.up, uncertain: row.uncertain_up };
     let down = Billed { bytes: row.down, uncertain: row.uncertain_down };
     for (direction, billed) in [(fact.up, up), (fact.down, down)] {
-        judge_direction(direction, billed, is_exact, &mut rule);
+        judge_direction(direction, billed, exactness, &mut rule);
     }
     wrong
+}
+
+/// What a row can be held to.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Exactness {
+    /// All that moved: the gateway saw the flow's end.
+    Whole,
+    /// The same, with what a call that was cut leaves uncertain.
+    ButForCalls,
+    /// Nothing that did not move.
+    AtMost,
 }
 
 fn judge_direction(
     direction: Direction,
     billed: Billed,
-    is_exact: bool,
+    exactness: Exactness,
     rule: &mut impl FnMut(bool, &'static str),
 ) {
     let Direction { offered, witnessed, arrived, is_whole, .. } = direction;
     let Billed { bytes, uncertain } = billed;
     rule(uncertain <= CALL_BYTES_MAX, "more is uncertain than one call moves");
-    rule(!is_exact || uncertain == 0, "an end that was seen leaves nothing uncertain");
+    let may_lack = exactness == Exactness::AtMost;
+    let is_cut = exactness == Exactness::ButForCalls;
+    rule(is_cut || uncertain == 0, "an end that was seen leaves nothing uncertain");
     rule(bytes <= witnessed, "billed more than the witness saw");
-    rule(witnessed <= bytes + uncertain, "the witness saw more than is billed or uncertain");
-    rule(arrived <= bytes + uncertain, "more arrived than is billed or uncertain");
+    rule(may_lack || witnessed <= bytes + uncertain, "the witness saw more than is billed or uncertain");
+    rule(may_lack || arrived <= bytes + uncertain, "more arrived than is billed or uncertain");
     rule(!is_whole || bytes <= arrived, "billed more than arrived");
     rule(bytes <= offered, "billed more than was sent");
 }
@@ -173,13 +268,22 @@ pub(crate) fn rehearsed(facts: &[Facts]) -> Vec<Row> {
         id: fact.number.to_le_bytes().to_vec(),
         address: destination_address(fact.number).into(),
         client: fact.client,
-        reason: if fact.in_order { String::new() } else { KILLED.to_owned() },
+        reason: rehearsed_reason(fact),
         up: fact.up.witnessed,
         down: fact.down.witnessed,
-        uncertain_up: fact.up.attempted - fact.up.witnessed,
-        uncertain_down: fact.down.attempted - fact.down.witnessed,
+        uncertain_up: if fact.fate == Fate::Failed { 0 } else { fact.up.attempted - fact.up.witnessed },
+        uncertain_down: if fact.fate == Fate::Failed { 0 } else { fact.down.attempted - fact.down.witnessed },
     });
     rows.collect()
+}
+
+fn rehearsed_reason(fact: &Facts) -> String {
+    let reason = match fact.fate {
+        Fate::Stopped => "",
+        Fate::Killed | Fate::KilledThenFailed => KILLED,
+        Fate::Failed => LOST,
+    };
+    reason.to_owned()
 }
 
 /// The oracle's own test, run before it judges anybody: each lie is found, and the truth is not.
@@ -195,7 +299,9 @@ pub(crate) fn prove() {
         number: 7,
         client: "127.128.0.8:9".parse().unwrap(),
         generation: 1,
-        in_order: false,
+        fate: Fate::Killed,
+        is_final: false,
+        recorded: 0,
         traffic: "",
         up: moved(100),
         down: moved(1_000),
@@ -203,7 +309,7 @@ pub(crate) fn prove() {
     // The kernel took 40 bytes of the call that the kill cut, and nobody saw it return.
     let cut = Facts { up: Direction { attempted: 150, arrived: 140, ..moved(100) }, ..killed };
     let idle = Facts { up: moved(0), down: moved(0), ..killed };
-    let ordered = Facts { in_order: true, ..killed };
+    let ordered = Facts { fate: Fate::Stopped, ..killed };
     let row = Row {
         id: vec![1],
         address: "127.1.0.7".parse().unwrap(),
@@ -243,5 +349,40 @@ pub(crate) fn prove() {
     check(&killed, &[seen], "an end that was seen");
     check(&killed, &[with(|row| row.client.set_port(10))], "of another client");
     check(&killed, &[row.clone(), with(|row| row.address = "127.1.0.8".parse().unwrap())], "nobody's flow");
-    check(&Facts { number: 8, ..idle }, &[row], "a flow that never was");
+    check(&Facts { number: 8, ..idle }, std::slice::from_ref(&row), "a flow that never was");
+    check(&killed, &[with(|row| LOST.clone_into(&mut row.reason))], "lost, though");
+    prove_power_failures(&killed, &row, check);
+}
+
+fn prove_power_failures(killed: &Facts, row: &Row, check: impl Fn(&Facts, &[Row], &str)) {
+    let failed = Facts { fate: Fate::Failed, ..*killed };
+    let either = Facts { fate: Fate::KilledThenFailed, ..*killed };
+    let with = |reason: &str, up: u64| Row { reason: reason.to_owned(), up, ..row.clone() };
+    check(&failed, &[], "");
+    check(&failed, &[with(LOST, 3)], "");
+    check(&failed, &[with(LOST, 101)], "billed more than the witness saw");
+    check(&failed, &[with(LOST, 3), Row { id: vec![2], ..with(LOST, 3) }], "billed more than once");
+    check(&failed, &[Row { uncertain_up: 1, ..with(LOST, 3) }], "leaves nothing uncertain");
+    check(&failed, &[with(KILLED, 100)], "killed, though");
+    check(&failed, &[with("client_closed", 100)], "");
+    let ended = Facts { is_final: true, ..failed };
+    check(&ended, &[], "its end was durable and no row");
+    check(&ended, &[with(LOST, 100)], "its end was durable and is lost");
+    check(&ended, &[with("client_closed", 100)], "");
+    let due = Facts { recorded: UNRECORDED_MAX + 1_101, ..failed };
+    check(&due, &[with(LOST, 100)], "an interim was due");
+    check(&Facts { recorded: due.recorded - 1, ..due }, &[with(LOST, 100)], "");
+    check(&failed, &[with("client_closed", 99)], "the witness saw more");
+    check(&either, &[], "");
+    check(&either, &[with(LOST, 3)], "");
+    check(&either, &[with(KILLED, 100)], "");
+    check(&either, &[with(KILLED, 99)], "the witness saw more");
+    let live = |up| [Live { id: row.id.clone(), up, down: 0 }];
+    assert!(less_than_shown(&live(100), &[with(LOST, 100)]).is_empty());
+    assert_eq!(less_than_shown(&live(101), &[with(LOST, 100)]).len(), 1);
+    assert_eq!(less_than_shown(&live(0), &[]).len(), 1);
+    let lost =
+        |applied, gaps: &[(u64, u64)]| entries_lost(10, &Progress { applied, gaps: gaps.to_vec() }).len();
+    assert_eq!((lost(10, &[]), lost(9, &[])), (0, 1));
+    assert_eq!((lost(20, &[(11, 11), (5, 5)]), lost(20, &[(11, 10)])), (0, 1));
 }

@@ -1,11 +1,11 @@
 //! What a run of kill tests has come to: kills, flows, bytes.
 //! Promises: the last line alone says it all, to be quoted.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
 use crate::bill::Row;
-use crate::oracle::Facts;
+use crate::oracle::{Facts, Fate};
 
 /// See the file's header.
 #[derive(Default)]
@@ -16,6 +16,9 @@ pub(crate) struct Tally {
     points: BTreeMap<String, (u64, u64)>,
     random: u64,
     stops: u64,
+    /// Power failures, by where they came.
+    failures: BTreeMap<&'static str, u64>,
+    failed: Failed,
     checks: u64,
     flows: BTreeMap<&'static str, u64>,
     rows: u64,
@@ -24,6 +27,23 @@ pub(crate) struct Tally {
     uncertain_calls: u64,
     uncertain_bytes: u64,
     uncertain_bytes_max: u64,
+}
+
+/// What power failures took.
+#[derive(Clone, Copy, Debug, Default)]
+struct Failed {
+    /// Those of a gateway whose machine failed.
+    flows: u64,
+    /// Of these, those that are billed with less than moved.
+    short: u64,
+    /// Those that moved something and have no row.
+    missing: u64,
+    /// The most that one lost.
+    bytes_max: u64,
+    /// Those whose end was seen to be durable.
+    finals: u64,
+    /// Those that so much was to be recorded of that it says something.
+    due: u64,
 }
 
 impl Tally {
@@ -43,6 +63,10 @@ impl Tally {
         *if hit { hits } else { misses } += 1;
     }
 
+    pub(crate) fn failed(&mut self, at: &'static str) {
+        *self.failures.entry(at).or_default() += 1;
+    }
+
     pub(crate) fn stopped(&mut self) {
         self.stops += 1;
     }
@@ -59,6 +83,7 @@ impl Tally {
     pub(crate) fn bill(&mut self, facts: &[Facts], rows: &[Row]) {
         debug_assert!(rows.len() <= facts.len(), "the oracle has found no row without a flow");
         self.rows += rows.len() as u64;
+        self.losses(facts, rows);
         for row in rows {
             self.killed += u64::from(row.reason == "killed");
             self.bytes += u128::from(row.up) + u128::from(row.down);
@@ -67,6 +92,21 @@ impl Tally {
                 self.uncertain_bytes += bytes;
                 self.uncertain_bytes_max = self.uncertain_bytes_max.max(bytes);
             }
+        }
+    }
+
+    fn losses(&mut self, facts: &[Facts], rows: &[Row]) {
+        let billed: HashMap<_, _> = rows.iter().map(|row| (row.client, row.up + row.down)).collect();
+        for fact in facts.iter().filter(|fact| matches!(fact.fate, Fate::Failed | Fate::KilledThenFailed)) {
+            let moved = fact.up.witnessed + fact.down.witnessed;
+            let row = billed.get(&fact.client).copied();
+            let lost = moved.saturating_sub(row.unwrap_or(0));
+            self.failed.flows += 1;
+            self.failed.finals += u64::from(fact.is_final);
+            self.failed.due += u64::from(fact.is_due());
+            self.failed.short += u64::from(lost > 0 && row.is_some());
+            self.failed.missing += u64::from(row.is_none() && moved > 0);
+            self.failed.bytes_max = self.failed.bytes_max.max(lost);
         }
     }
 
@@ -82,6 +122,18 @@ impl fmt::Display for Tally {
         for (name, (hits, misses)) in &self.points {
             writeln!(out, "kills at {name}: {hits}, and {misses} that missed it")?;
         }
+        for (at, count) in &self.failures {
+            writeln!(out, "power failures {at}: {count}")?;
+        }
+        if !self.failures.is_empty() {
+            let Failed { flows, short, missing, bytes_max, finals, due } = self.failed;
+            writeln!(
+                out,
+                "of {flows} flows under a power failure: {short} billed as last recorded, {missing} that \
+                 moved bytes not recorded yet, {bytes_max} bytes of one lost at most; {finals} had to be \
+                 exact, and {due} to have an interim"
+            )?;
+        }
         for (name, flows) in &self.flows {
             writeln!(out, "flows, {name}: {flows}")?;
         }
@@ -93,12 +145,13 @@ impl fmt::Display for Tally {
         let flows: u64 = self.flows.values().sum();
         write!(
             out,
-            "crash{}: {} kills ({} random, {hits} at a point, {misses} beside it) and {} orderly stops, \
-             {} bills read; {flows} flows, {} rows ({} killed) of {} bytes: none missing, none twice, none \
-             wrong; {} calls uncertain, {} bytes together, {} at most",
+            "crash{}: {} kills ({} random, {hits} at a point, {misses} beside it), {} power failures and {} \
+             orderly stops, {} bills read; {flows} flows, {} rows ({} killed) of {} bytes: none missing, \
+             none twice, none wrong; {} calls uncertain, {} bytes together, {} at most",
             self.caveat,
             self.random + hits + misses,
             self.random,
+            self.failures.values().sum::<u64>(),
             self.stops,
             self.checks,
             self.rows,

@@ -1,0 +1,173 @@
+//! A disk that loses power: a file system of ours that forgets, tears and reorders what was not synced.
+//!
+//! Promises: what a successful sync covers is there after a power failure, and of all else any part may be,
+//! as a seed decides; with that it keeps the contract of a POSIX file system (ledger/src/storage.rs, rules 1
+//! and 2) and not more. Once it is frozen nothing counts any more, whoever still writes. Leaves to others:
+//! killing who uses it (`gateway`); a sync that fails, which the simulation of the ledger has.
+//!
+//! This process must map no file of the disk: the kernel would wait for our threads, with the lock on our
+//! memory that they need for their work.
+//!
+//! ```text
+//!   served.rs   what the kernel asks for      content.rs   a file's bytes, now and after a power failure
+//!   tree.rs     files by number               names.rs     a directory's names, the same
+//!   proof.rs    the disk's own test
+//! ```
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use clap::ValueEnum;
+use fuser::{BackgroundSession, Config, FileType, MountOption};
+use rustix::mount::{UnmountFlags, unmount};
+
+use crate::chance::Chance;
+use served::{Machine, Served};
+use tree::Tree;
+
+mod content;
+mod names;
+mod proof;
+mod served;
+mod tree;
+
+pub(crate) use proof::prove;
+
+/// Threads of the file system: as many syncs may be under way, with calls beside them.
+const THREADS: usize = 6;
+
+/// How a disk behaves where no contract says how.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Manners {
+    /// How long a sync may take.
+    pub(crate) sync_us_max: u64,
+    /// Whether the sync of a file that was made brings its first name to the disk, as those of ext4, XFS and
+    /// Btrfs do.
+    pub(crate) files_bring_names: bool,
+    /// A disk that breaks its contract: to see the harness find it.
+    pub(crate) broken: Option<Broken>,
+}
+
+impl Manners {
+    /// Those of one history.
+    pub(crate) fn draw(chance: &mut Chance, broken: Option<Broken>) -> Manners {
+        let sync_us_max = *chance.pick(&[0, 300, 3_000, 12_000]);
+        Manners { sync_us_max, files_bring_names: chance.happens(50), broken }
+    }
+}
+
+/// What a broken disk has no sync for: it says that all is well, and does nothing.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+pub(crate) enum Broken {
+    /// Files of the journal.
+    Journal,
+    /// Files of SQLite.
+    Database,
+    /// Directories.
+    Names,
+    /// Anything.
+    All,
+}
+
+impl Broken {
+    fn ignores(self, first_name: &str, kind: FileType) -> bool {
+        match self {
+            Broken::Journal => first_name.starts_with("segment-"),
+            Broken::Database => first_name.contains(".db"),
+            Broken::Names => kind == FileType::Directory,
+            Broken::All => true,
+        }
+    }
+}
+
+/// See the file's header.
+pub(crate) struct Disk {
+    at: PathBuf,
+    manners: Manners,
+    chance: Chance,
+    machine: Arc<Machine>,
+    session: Option<BackgroundSession>,
+}
+
+/// Where a disk's power is cut. Clones are of the same disk, until its power is back.
+#[derive(Clone)]
+pub(crate) struct Switch(Arc<Machine>);
+
+impl Switch {
+    /// Nothing that is asked of the disk from now on is done; who asks waits.
+    pub(crate) fn freeze(&self) {
+        self.0.freeze();
+    }
+
+    /// Whoever waits goes on, with an error: to be called when it is sure to die.
+    pub(crate) fn go_off(&self) {
+        self.0.go_off();
+    }
+}
+
+impl Disk {
+    /// An empty disk, mounted at the directory `at`.
+    ///
+    /// # Errors
+    /// This machine has no FUSE, or does not let us mount.
+    pub(crate) fn mount(at: &Path, manners: Manners, mut chance: Chance) -> io::Result<Disk> {
+        let machine = Machine::new(Tree::new(), manners, chance.branch());
+        let session = serve(at, &machine)?;
+        Ok(Disk { at: at.to_owned(), manners, chance, machine, session: Some(session) })
+    }
+
+    pub(crate) fn switch(&self) -> Switch {
+        Switch(Arc::clone(&self.machine))
+    }
+
+    /// Ends a power failure: what is left is mounted. Nobody may have a file open any more. What programs saw
+    /// just before, of the files that SQLite needs, is copied to `seen`.
+    ///
+    /// # Errors
+    /// Those of mounting, and of the copy.
+    pub(crate) fn come_back(&mut self, seen: &Path) -> io::Result<()> {
+        self.machine.go_off();
+        self.unmount()?;
+        let tree = self.machine.take().expect("it is taken here, and then another is there");
+        tree.save(seen, &|name| name.ends_with(".db") || name.ends_with(".db-wal"))?;
+        let left = tree.after_power_failure(&mut self.chance);
+        self.machine = Machine::new(left, self.manners, self.chance.branch());
+        self.session = Some(serve(&self.at, &self.machine)?);
+        Ok(())
+    }
+
+    /// Copies what can be seen of the disk to `to`, for a person to look at; the disk is of no more use.
+    pub(crate) fn save(&self, to: &Path) -> io::Result<()> {
+        self.machine.go_off();
+        // There is none if mounting has failed.
+        self.machine.take().map_or(Ok(()), |tree| tree.save(to, &|_| true))
+    }
+
+    fn unmount(&mut self) -> io::Result<()> {
+        let Some(session) = self.session.take() else { return Ok(()) };
+        // A reader in another process may have come by, as one who watches the machine's mounts.
+        unmount(&self.at, UnmountFlags::DETACH)?;
+        // Before anything else is mounted there, which it would take for its own. Its threads end when the
+        // kernel has let go.
+        drop(session);
+        Ok(())
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        self.machine.go_off();
+        // Whoever had it mounted is told of what came before.
+        let _ = self.unmount();
+        // Its threads may outlive it.
+        drop(self.machine.take());
+    }
+}
+
+fn serve(at: &Path, machine: &Arc<Machine>) -> io::Result<BackgroundSession> {
+    let mut config = Config::default();
+    config.mount_options = vec![MountOption::FSName("tollgate-crash".to_owned())];
+    config.n_threads = Some(THREADS);
+    fuser::spawn_mount(Served(Arc::clone(machine)), at, &config)
+}
