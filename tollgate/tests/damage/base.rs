@@ -26,7 +26,7 @@ use crate::bill;
 use crate::chance::Chance;
 use crate::flow::{self, Flow, number_of_client, number_of_destination};
 use crate::load::Load;
-use crate::oracle::{self, Direction, Facts};
+use crate::oracle::{self, Direction, Facts, Fate};
 use crate::room::{REACTORS, Room, Serving, copy_tree};
 use crate::told;
 
@@ -302,7 +302,9 @@ fn facts(flow: &Flow, generation: usize, in_order: bool, sent: &HashMap<(bool, u
         number: flow.number,
         client,
         generation,
-        in_order,
+        fate: if in_order { Fate::Stopped } else { Fate::Killed },
+        is_final: false,
+        recorded: 0,
         traffic: flow.traffic.name,
         up: Direction {
             offered: flow.client.offered(),

@@ -18,6 +18,7 @@
 mod account;
 mod base;
 #[path = "../crash/bill.rs"]
+#[expect(dead_code, reason = "what only power failures ask of a bill")]
 mod bill;
 mod case;
 #[allow(dead_code, reason = "what it can shuffle are the kill tests' endings")]
