@@ -27,7 +27,9 @@ impl Lock {
     pub(crate) fn acquire(directory: &Path) -> Result<Self, OpenError> {
         let failed = |cause| OpenError::Directory { directory: directory.to_owned(), cause };
         make(directory).map_err(failed)?;
-        let mut file = open_private(&directory.join("LOCK")).map_err(failed)?;
+        let path = directory.join("LOCK");
+        let failed = |cause| OpenError::Directory { directory: path.clone(), cause };
+        let mut file = open_private(&path).map_err(failed)?;
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
@@ -58,16 +60,15 @@ pub(crate) fn make_journal(directory: &Path) -> Result<PathBuf, OpenError> {
 pub(crate) fn gateway(directory: &Path) -> Result<Option<u32>, OpenError> {
     let path = directory.join(IDENTITY);
     let failed = |cause| OpenError::Directory { directory: path.clone(), cause };
-    match fs::read_to_string(&path) {
-        Ok(text) => {
-            let number =
-                text.trim().strip_prefix("gateway ").and_then(|hex| u32::from_str_radix(hex, 16).ok());
-            let damaged = || io::Error::other("it should say `gateway` and eight hexadecimal digits");
-            number.map(Some).ok_or_else(|| failed(damaged()))
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(failed(error)),
-    }
+    let bytes = match fs::read(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        bytes => bytes.map_err(failed)?,
+    };
+    let text = String::from_utf8_lossy(&bytes);
+    let number = text.trim().strip_prefix("gateway ").and_then(|hex| u32::from_str_radix(hex, 16).ok());
+    let damaged = "it should say `gateway` and eight hexadecimal digits; the journal says them too: remove \
+         the file, and the next start writes it again";
+    number.map(Some).ok_or_else(|| failed(io::Error::other(damaged)))
 }
 
 /// Makes `number` the gateway of this directory.

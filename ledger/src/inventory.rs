@@ -58,7 +58,7 @@ impl Inventory {
     /// # Errors
     /// A database is another program's or another version's.
     pub(crate) fn take(directory: &Path) -> Result<Inventory, SchemaError> {
-        let mut inventory = Inventory::default();
+        let mut inventory = Inventory { damaged: no_files(directory), ..Inventory::default() };
         match Usage::open(directory).and_then(|usage| LedgerFile::read(&usage.connection)) {
             Ok(ledger) => inventory.ledger = Some(ledger),
             Err(QueryError::Absent { .. }) => {}
@@ -136,7 +136,10 @@ impl Inventory {
     pub(crate) fn months_behind(&self, gateway: u32) -> Vec<Month> {
         let months = self.ledger.iter().flat_map(|ledger| &ledger.months);
         let is_behind = |(month, of, expected, is_dropped): &&(Month, i64, i64, bool)| {
+            let is_damaged =
+                |loss: &Loss| matches!(loss, Loss::Damaged { file, .. } if *file == month.file_name());
             !is_dropped
+                && !self.damaged.iter().any(is_damaged)
                 && *of == i64::from(gateway)
                 && matches!(
                     self.month_loss(*month, String::new(), *of, *expected),
@@ -197,6 +200,19 @@ impl Inventory {
             }
         })
     }
+}
+
+/// What has the name of a database, or of what SQLite keeps beside one, and is no file.
+fn no_files(directory: &Path) -> Vec<Loss> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let others = entries.filter(|entry| entry.file_type().is_ok_and(|kind| !kind.is_file()));
+    let names = others.filter_map(|entry| entry.file_name().into_string().ok());
+    let is_ours = |name: &String| {
+        let name = name.strip_suffix("-wal").or_else(|| name.strip_suffix("-shm")).unwrap_or(name);
+        name == "ledger.db" || Month::named(name).is_some()
+    };
+    let damaged = |file| Loss::Damaged { file, text: "it is not a file".to_owned() };
+    names.filter(is_ours).map(damaged).collect()
 }
 
 impl LedgerFile {

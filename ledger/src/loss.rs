@@ -147,7 +147,10 @@ impl fmt::Display for Loss {
                 "{file} is an older one: it ends with entry {found}, and had come to {expected}; {cause}"
             ),
             Loss::Foreign { file, found, expected } => {
-                write!(f, "{file} is that of gateway {found:08x}, and the ledger that of {expected:08x}")
+                write!(
+                    f,
+                    "{file} is that of gateway {found:08x}, and `identity` or the journal say {expected:08x}"
+                )
             }
             Loss::Damaged { file, text } => write!(f, "{file} is damaged: {text}"),
             Loss::Identity { gateways } => {

@@ -102,7 +102,10 @@ pub enum OpenError {
         holder: String,
     },
     /// The directory or a file in it cannot be made or opened.
-    #[error("the ledger's directory {}: {cause}", directory.display())]
+    #[error(
+        "the ledger's directory, {}: {cause}. Check its permissions: this account writes it",
+        directory.display()
+    )]
     Directory {
         /// The ledger's directory.
         directory: PathBuf,
@@ -135,7 +138,10 @@ pub enum OpenError {
     #[error(transparent)]
     Schema(#[from] SchemaError),
     /// The database cannot be read.
-    #[error("the ledger's database: {0}")]
+    #[error(
+        "the ledger's database (ledger.db, usage-*.db): {0}. Check that this account may write its files, or \
+         restore a backup"
+    )]
     Sink(String),
     /// What an earlier run left cannot be brought into the journal.
     #[error(transparent)]

@@ -124,13 +124,16 @@ pub enum RecoverError {
     #[error("{0}")]
     Incomplete(Losses),
     /// The journal cannot be read.
-    #[error("{0}")]
+    #[error("{0}. Put the file back, or restore a backup")]
     Read(String),
     /// The journal cannot be written.
     #[error("{0}")]
     Write(String),
     /// The files are another gateway's.
-    #[error("the journal is that of gateway {found:08x}, and the ledger is that of gateway {expected:08x}")]
+    #[error(
+        "the journal is that of gateway {found:08x}, and `identity` says {expected:08x}: put back the one \
+         that does not belong to the databases; without `identity`, the next start takes the journal's"
+    )]
     Foreign {
         /// Whose journal it is.
         found: u32,
@@ -183,6 +186,8 @@ pub(crate) struct Survey {
     began: u32,
     /// Whether the last run ended in order.
     is_ended: bool,
+    /// How far the database has come.
+    applied: Applied,
 }
 
 /// Looks at the journal, without changing anything. `open` are the flows that go on as far as the database
@@ -204,7 +209,7 @@ pub(crate) fn survey(
         });
     }
     let (scan, finals, is_ended) = (Scan::default(), HashSet::new(), applied.is_ended);
-    let mut survey = Survey { scan, tabled, finals, open, began: 0, is_ended };
+    let mut survey = Survey { scan, tabled, finals, open, began: 0, is_ended, applied };
     let scan = scan::scan(storage, applied.lsn, |gist| survey.note(gist))?;
     let foreign = scan.foreign.map(|(_, found)| found).filter(|found| *found != gateway);
     if let Some(found) = scan.gateway.filter(|found| *found != gateway).or(foreign) {
@@ -302,12 +307,14 @@ impl Survey {
         header.boot == boot && header.epoch >= applied.epoch.max(self.began)
     }
 
-    /// Whether a table is an older copy: its run has written frames of which it does not know. It notes each
-    /// one before it writes the next.
+    /// Whether a table is an older copy: its run has written frames, or the database has entries, of which it
+    /// does not know. It notes each frame before the next one is written, and before the database has it.
     pub(crate) fn is_stale(&self, table: &TableImage<'_>) -> bool {
         let Reached { appended, .. } = table.reached();
-        let is_last_run = table.header.epoch == self.scan.epoch;
-        is_last_run && appended > 0 && appended + 1 < self.scan.last_frame
+        let epoch = table.header.epoch;
+        let misses_frames = epoch == self.scan.epoch && appended + 1 < self.scan.last_frame;
+        let misses_entries = epoch == self.applied.epoch && appended < self.applied.lsn;
+        appended > 0 && (misses_frames || misses_entries)
     }
 
     /// Whether a table of boot `boot` should be there and is not: the last run began in it and did not end.

@@ -68,9 +68,11 @@ pub(crate) fn numbers(storage: &impl Storage) -> io::Result<Vec<u64>> {
 impl<F: StorageFile> Segment<F> {
     /// Opens segment `number`.
     pub(crate) fn open<S: Storage<File = F>>(storage: &S, number: u64) -> io::Result<Segment<F>> {
-        let file = storage.open(&segment::name(number))?;
+        let name = segment::name(number);
+        let named = |error: io::Error| io::Error::new(error.kind(), format!("{name}: {error}"));
+        let file = storage.open(&name).map_err(named)?;
         let mut block = vec![0; HEADER_BYTES];
-        let read = file.read_at(&mut block, 0)?;
+        let read = file.read_at(&mut block, 0).map_err(named)?;
         let header = SegmentHeader::parse(&block[..read]).filter(|header| header.number == number);
         let bytes = file.length()?;
         Ok(Segment { number, header, file, bytes })

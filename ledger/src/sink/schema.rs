@@ -307,7 +307,9 @@ pub enum SchemaError {
         cause: io::Error,
     },
     /// SQLite could not do it.
-    #[error("{path}: {cause}")]
+    #[error(
+        "{path}: {cause}. Check that this account may use it and the files beside it, or restore a backup"
+    )]
     Sqlite {
         /// The file.
         path: String,
