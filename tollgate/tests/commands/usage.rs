@@ -106,6 +106,9 @@ fn usage_is_exact_for_programs() {
         ],
         "total": sums(4, 1_230_000_105, 45_808, 0),
         "missing": [],
+        "right": true,
+        "problems": [],
+        "accepted": [],
     });
     assert_eq!(room.json("usage --by class --json"), (0, expected));
     let csv = "host,flows,up,down,live,uncertain_up,uncertain_down\r\n\
@@ -134,8 +137,13 @@ fn usage_is_of_a_span_a_user_a_host_and_a_class() {
     check(&room, "--host github.com", 2);
     check(&room, "--since 36500d", 4);
     std::fs::remove_file(room.path("tollgate-data/usage-202512.db")).unwrap();
-    check(&room, "--until 2025-12-31", 1);
-    check(&room, "--until 2025-12-31 --host github.com", 0);
+    // The sums are there, and the month is missed.
+    let (code, value) = room.json("usage --json --until 2025-12-31");
+    assert_eq!((code, &value["total"]["flows"], &value["right"]), (1, &1.into(), &false.into()));
+    let problem = value["problems"][0].as_str().unwrap();
+    assert!(problem.contains("usage-202512.db is missing"), "{problem}");
+    let (code, value) = room.json("usage --json --until 2025-12-31 --host github.com");
+    assert_eq!((code, &value["total"]["flows"]), (1, &0.into()));
     let incomplete = room.run("usage --by host").out;
     assert!(incomplete.contains("Incomplete: of 2025-12 only sums"), "{incomplete}");
 }
