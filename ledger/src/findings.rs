@@ -4,7 +4,7 @@
 //! Guarantees: looking changes nothing; what is missing is told with the file's name, and what the journal
 //! can set right is not called missing. Leaves out: what is done then (`open`, `settle`, `recover`).
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use sys::clock;
 
@@ -12,19 +12,19 @@ use crate::consent::Consent;
 use crate::directory;
 use crate::inventory::Inventory;
 use crate::journal::scan;
-use crate::limits::BATCH_ENTRIES_MAX;
-use crate::live_table::place::{OldTable, Places};
+use crate::live_table::place::{FoundTables, OldTable, Places};
 use crate::loss::{Loss, Losses};
+use crate::query::QueryError;
 use crate::recover::{Applied, RecoverError, Survey, TableImage, survey};
 use crate::repair::Inspection;
 use crate::settle::{Extent, settle};
 use crate::sink::SinkError;
 use crate::sink::month::Month;
-use crate::sink::resend::{self, Batch};
+use crate::sink::resend::Resend;
 use crate::sink::schema;
 use crate::sink::sqlite::SqliteSink;
 use crate::storage::file::Directory;
-use crate::{OpenError, OpenSettings};
+use crate::{OpenError, OpenSettings, verify};
 
 /// What the files of a ledger say, before anything is changed.
 pub(crate) struct Findings {
@@ -37,38 +37,38 @@ pub(crate) struct Findings {
     unknown: Option<Loss>,
 }
 
-/// Live tables that earlier runs left, and files with such a name that hold none.
+/// Live tables, and where they may lie.
 pub(crate) struct OldTables {
     pub(crate) places: Places,
-    pub(crate) tables: Vec<OldTable>,
-    pub(crate) damaged: Vec<PathBuf>,
+    pub(crate) found: FoundTables,
 }
 
 impl Findings {
+    /// Looks, and takes the locks of the live tables.
     pub(crate) fn look(settings: &OpenSettings) -> Result<(Findings, OldTables), OpenError> {
-        let directory = &settings.directory;
         schema::check_sqlite()?;
-        SqliteSink::migrate(directory)?;
-        let inventory = Inventory::take(directory)?;
-        let (gateway, unknown) = identity(directory, &inventory)?;
-        let places = Places::of(gateway, settings).map_err(RecoverError::from)?;
-        let (tables, damaged) = places.find()?;
-        let old = OldTables { places, tables, damaged };
-        let found = Findings::of(settings, gateway, inventory, &old)?;
-        Ok((Findings { unknown, ..found }, old))
+        SqliteSink::migrate(&settings.directory)?;
+        Findings::beside(settings, Places::find)
     }
 
     /// Looks without taking any lock: a gateway may have the ledger open.
-    pub(crate) fn peek(settings: &OpenSettings) -> Result<Peek, OpenError> {
+    pub(crate) fn peek(settings: &OpenSettings) -> Result<(Findings, OldTables), OpenError> {
+        Findings::beside(settings, Places::peek)
+    }
+
+    /// Databases first: what they have, the journal has had before.
+    fn beside(
+        settings: &OpenSettings,
+        tables: impl FnOnce(&Places) -> Result<FoundTables, OpenError>,
+    ) -> Result<(Findings, OldTables), OpenError> {
         let directory = &settings.directory;
         let inventory = Inventory::take(directory)?;
         let (gateway, unknown) = identity(directory, &inventory)?;
         let places = Places::of(gateway, settings).map_err(RecoverError::from)?;
-        let peeked = places.peek()?;
-        let (is_running, tables, damaged) = (peeked.is_running, peeked.tables, peeked.damaged);
-        let old = OldTables { places, tables, damaged };
-        let found = Findings { unknown, ..Findings::of(settings, gateway, inventory, &old)? };
-        Ok(Peek { found, old, is_running })
+        let found = tables(&places)?;
+        let old = OldTables { places, found };
+        let findings = Findings::of(settings, gateway, inventory, &old)?;
+        Ok((Findings { unknown, ..findings }, old))
     }
 
     /// Looks again at what was set right, beside the same tables.
@@ -86,18 +86,22 @@ impl Findings {
         let applied = inventory.applied(gateway);
         let storage = Directory::for_reading(&directory::journal(&settings.directory));
         let open = inventory.open_flows(gateway);
-        let survey = survey(&storage, gateway, applied, open, &images(&old.tables))?;
+        let survey = survey(&storage, gateway, applied, open, &images(&old.found.tables))?;
         Ok(Findings { gateway, inventory, applied, survey, boot, unknown: None })
     }
 
     /// Everything that is missing.
-    pub(crate) fn losses(&self, old: &OldTables) -> Losses {
+    pub(crate) fn losses(&self, settings: &OpenSettings, old: &OldTables) -> Losses {
         let has_journal = self.survey.extent() != (0, 0);
         let mut losses: Vec<Loss> = self.unknown.iter().cloned().collect();
         losses.extend(self.inventory.losses(self.gateway, has_journal));
         let reached = self.inventory.reached(self.gateway);
         let is_ledger_told = losses.iter().any(Loss::is_of_ledger);
-        let journal = self.survey.losses(self.applied, reached, self.boot, &images(&old.tables));
+        let images = images(&old.found.tables);
+        if let Some(from) = self.survey.went_back_from(self.boot, &images).filter(|_| losses.is_empty()) {
+            losses.extend(self.incoherence(settings, from));
+        }
+        let journal = self.survey.losses(reached, self.boot, &images);
         // How far it had come is not known then.
         losses.extend(
             journal.into_iter().filter(|loss| !(is_ledger_told && matches!(loss, Loss::Between { .. }))),
@@ -105,13 +109,36 @@ impl Findings {
         Losses(losses)
     }
 
-    /// Makes months whole that are behind `ledger.db`, as far as the journal has what they lack; what was
-    /// done.
-    pub(crate) fn mend(&mut self, settings: &OpenSettings) -> Result<Vec<String>, OpenError> {
-        let behind = self.inventory.months_behind(self.gateway);
+    /// What is wrong with a `ledger.db` that had come to entry `from` and has less now. A log of SQLite
+    /// that was cut leaves an older moment, which the journal brings on; but where pages had been copied
+    /// from behind the cut it leaves a mixture of two moments, and that shows in the sums.
+    fn incoherence(&self, settings: &OpenSettings, from: u64) -> Option<Loss> {
+        let problem = match verify::verify(&settings.directory) {
+            Ok(report) => report.problems.first()?.to_string(),
+            // A new one is of one moment.
+            Err(QueryError::Absent { .. }) => return None,
+            Err(error) => error.to_string(),
+        };
+        let applied = self.applied.lsn;
+        let text =
+            format!("it went back from entry {from} to {applied}, and does not hold together: {problem}");
+        Some(Loss::Damaged { file: "ledger.db".to_owned(), text })
+    }
+
+    /// If months are missing or behind `ledger.db`, and nothing else is wrong, makes them whole as far as the
+    /// journal has what they lack; what was done.
+    pub(crate) fn mend(
+        &mut self,
+        settings: &OpenSettings,
+        old: &OldTables,
+    ) -> Result<Vec<String>, OpenError> {
+        let is_month = |loss: &Loss| matches!(loss, Loss::Missing { .. } | Loss::Older { .. });
         let mut notes = Vec::new();
-        for month in behind {
-            match resend(&settings.directory, self.gateway, month, self.applied.lsn) {
+        if !self.losses(settings, old).0.iter().all(is_month) {
+            return Ok(notes);
+        }
+        for month in self.inventory.months_behind(self.gateway) {
+            match self.resend(&settings.directory, month) {
                 Ok(()) => notes
                     .push(format!("{} was behind, and was made whole from the journal", month.file_name())),
                 Err(error) => self.inventory.note_unmended(month, error.to_string()),
@@ -121,6 +148,33 @@ impl Findings {
             self.inventory.refresh_months(&settings.directory)?;
         }
         Ok(notes)
+    }
+
+    /// Sends what the journal has to a month that is behind.
+    fn resend(&self, directory: &Path, month: Month) -> Result<(), SinkError> {
+        let storage = Directory::for_reading(&directory::journal(directory));
+        let mut resend = Resend::begin(directory, self.gateway, month, self.survey.extent().0.max(1))?;
+        let mut outcome = Ok(());
+        let read = scan::each_frame(&storage, self.applied.lsn, |epoch, first_lsn, entries| {
+            if outcome.is_ok() {
+                outcome = resend.add(epoch, first_lsn, entries);
+            }
+        });
+        outcome?;
+        read.map_err(|error| SinkError::Final(error.to_string()))?;
+        resend.finish()
+    }
+
+    /// What there is to tell, beside the tables that were found.
+    pub(crate) fn inspection(&self, settings: &OpenSettings, old: &OldTables) -> Inspection {
+        let FoundTables { tables, damaged, is_running } = &old.found;
+        let mut notes = self.survey.notes();
+        if !is_running {
+            notes.extend(self.survey.table_note(self.boot, &images(tables)));
+        }
+        notes.extend(damaged.iter().map(|path| format!("{} holds no live table", path.display())));
+        let (entries, breaks) = (self.survey.entries(), self.survey.breaks());
+        Inspection { entries, breaks, losses: self.losses(settings, old), notes }
     }
 
     /// Goes on without what is lost of the databases.
@@ -145,32 +199,6 @@ impl Findings {
     }
 }
 
-/// What a look without a lock finds.
-pub(crate) struct Peek {
-    found: Findings,
-    old: OldTables,
-    /// Whether a gateway has the ledger's live table.
-    is_running: bool,
-}
-
-impl Peek {
-    pub(crate) fn inspection(&self) -> Inspection {
-        let Peek { found, old, is_running } = self;
-        let mut notes = found.survey.notes();
-        if !is_running {
-            notes.extend(found.survey.table_note(found.boot, &images(&old.tables)));
-        }
-        let damaged = old.damaged.iter().map(|path| format!("{} holds no live table", path.display()));
-        notes.extend(damaged);
-        Inspection {
-            entries: found.survey.entries(),
-            breaks: found.survey.breaks(),
-            losses: found.losses(old),
-            notes,
-        }
-    }
-}
-
 /// The gateway's number, a new one if this is its first start; and what is missing if it should have one.
 fn identity(directory: &Path, inventory: &Inventory) -> Result<(u32, Option<Loss>), OpenError> {
     if let Some(gateway) = directory::gateway(directory)? {
@@ -186,23 +214,6 @@ fn identity(directory: &Path, inventory: &Inventory) -> Result<(u32, Option<Loss
     let is_unknown = !gateways.is_empty() && inventory.backup_made().is_none();
     // Zero is the gateway of ledgers that were made before gateways had numbers.
     Ok((gateway.max(1), is_unknown.then_some(Loss::Identity { gateways })))
-}
-
-/// Sends what the journal has to a month that is behind entry `applied`.
-fn resend(directory: &Path, gateway: u32, month: Month, applied: u64) -> Result<(), SinkError> {
-    let storage = Directory::for_reading(&directory::journal(directory));
-    let mut batches: Vec<Batch> = Vec::new();
-    let read = scan::each_frame(&storage, applied, |epoch, first_lsn, mut entries| {
-        match batches
-            .last_mut()
-            .filter(|batch| batch.epoch == epoch && batch.entries.len() < BATCH_ENTRIES_MAX)
-        {
-            Some(batch) => batch.entries.append(&mut entries),
-            None => batches.push(Batch { epoch, first_lsn, entries }),
-        }
-    });
-    read.map_err(|error| SinkError::Final(error.to_string()))?;
-    resend::resend(directory, gateway, month, &batches)
 }
 
 /// The tables as recovery reads them.

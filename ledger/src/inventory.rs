@@ -15,7 +15,7 @@ use std::path::Path;
 use rusqlite::Connection;
 
 use crate::loss::Loss;
-use crate::query::{self, QueryError, Usage};
+use crate::query::{self, QueryError, Usage, each};
 use crate::recover::Applied;
 use crate::sink::checksum;
 use crate::sink::month::Month;
@@ -266,17 +266,4 @@ fn month_sources(file: &Connection) -> Result<BTreeMap<i64, i64>, QueryError> {
         Ok(())
     })?;
     Ok(sources)
-}
-
-fn each(
-    connection: &Connection,
-    sql: &str,
-    mut take: impl FnMut(&rusqlite::Row<'_>) -> rusqlite::Result<()>,
-) -> Result<(), QueryError> {
-    let mut select = connection.prepare(sql)?;
-    let mut rows = select.query([])?;
-    while let Some(row) = rows.next()? {
-        take(row)?;
-    }
-    Ok(())
 }

@@ -25,7 +25,7 @@ use crate::inventory::Inventory;
 use crate::journal::segment::BLOCK_BYTES;
 use crate::journal::{Settings, TablePlace, Writer};
 use crate::limits::COMMITTER_NICENESS;
-use crate::live_table::place::{self, Medium, NewTable, OldTable};
+use crate::live_table::place::{self, FoundTables, Medium, NewTable, OldTable};
 use crate::live_table::{LiveTable, TableHeader};
 use crate::loss::Losses;
 use crate::recover::{RecoverError, Recovered, Recovery, Start};
@@ -57,7 +57,7 @@ pub struct OpenSettings {
     pub journal_bytes_max: u64,
     /// Months of which each flow is kept.
     pub detail_months: u32,
-    /// Go on without what is lost, with the consent of the one who is named.
+    /// The author of a consent to go on without what is lost; without it such a start is refused.
     pub accept_loss: Option<String>,
 }
 
@@ -102,10 +102,7 @@ pub enum OpenError {
         holder: String,
     },
     /// The directory or a file in it cannot be made or opened.
-    #[error(
-        "the ledger's directory, {}: {cause}. Check its permissions: this account writes it",
-        directory.display()
-    )]
+    #[error("{}: {cause}. Check its permissions: the gateway's account writes there", directory.display())]
     Directory {
         /// The ledger's directory.
         directory: PathBuf,
@@ -169,8 +166,8 @@ impl Ledger {
         let lock = Lock::acquire(&settings.directory)?;
         let (mut found, old) = Findings::look(settings)?;
         let mut consents = Vec::new();
-        let mut notes = found.mend(settings)?;
-        let losses = found.losses(&old);
+        let mut notes = found.mend(settings, &old)?;
+        let losses = found.losses(settings, &old);
         if !losses.0.is_empty() {
             let Some(author) = &settings.accept_loss else { return Err(OpenError::Incomplete(losses)) };
             consents = found.consents(author, &losses);
@@ -202,11 +199,11 @@ fn recover(
     notes: Vec<String>,
 ) -> Result<Started, OpenError> {
     point("recover.begin");
-    let Findings { gateway, inventory, applied, survey, boot, .. } = found;
+    let Findings { gateway, inventory, survey, boot, .. } = found;
     let directory = &settings.directory;
     let mut sink = adopt(settings, gateway, &inventory)?;
     let storage = Directory::at(&directory::make_journal(directory)?);
-    let OldTables { places, tables: old, damaged } = old;
+    let OldTables { places, found: FoundTables { tables: old, damaged, .. } } = old;
     damaged.iter().try_for_each(|path| place::set_aside(path))?;
     let images = images(&old);
     let stale: Vec<PathBuf> = old
@@ -215,7 +212,7 @@ fn recover(
         .filter(|(_, image)| survey.is_stale(image))
         .map(|(old, _)| old.path.clone())
         .collect();
-    let epoch = survey.epoch(applied, &images);
+    let epoch = survey.epoch(&images);
     sink.begin_run(epoch, clock::wall())?;
     let header = TableHeader {
         gateway,
@@ -232,7 +229,6 @@ fn recover(
     let start = Start {
         settings: journal_settings(settings, gateway, epoch),
         table: table.as_ref().map(place).unwrap_or_default(),
-        applied,
         boot,
         tables: &images,
         consents: &consents,

@@ -218,6 +218,20 @@ fn applied(connection: &Connection) -> rusqlite::Result<Vec<(i64, i64)>> {
     select.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
 }
 
+/// Calls `take` with each row that `sql` selects.
+pub(crate) fn each(
+    connection: &Connection,
+    sql: &str,
+    mut take: impl FnMut(&SqlRow<'_>) -> rusqlite::Result<()>,
+) -> Result<(), QueryError> {
+    let mut select = connection.prepare(sql)?;
+    let mut rows = select.query([])?;
+    while let Some(row) = rows.next()? {
+        take(row)?;
+    }
+    Ok(())
+}
+
 /// Which flows count. The default admits all.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Filter {

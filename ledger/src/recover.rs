@@ -165,7 +165,6 @@ pub(crate) struct Start<'a> {
     pub(crate) settings: Settings,
     /// Where this run's live table lies.
     pub(crate) table: TablePlace,
-    pub(crate) applied: Applied,
     pub(crate) boot: u128,
     /// What earlier runs left.
     pub(crate) tables: &'a [TableImage<'a>],
@@ -247,20 +246,14 @@ impl Survey {
 
     /// What is gone of the journal, as far as the journal itself, the tables of boot `boot`, and the
     /// databases tell, which have come to entry `reached`.
-    pub(crate) fn losses(
-        &self,
-        applied: Applied,
-        reached: u64,
-        boot: u128,
-        tables: &[TableImage<'_>],
-    ) -> Vec<Loss> {
-        let scan = &self.scan;
+    pub(crate) fn losses(&self, reached: u64, boot: u128, tables: &[TableImage<'_>]) -> Vec<Loss> {
+        let (scan, applied) = (&self.scan, self.applied);
         if scan.begins_behind(applied.lsn) {
             return vec![Loss::Between { applied: applied.lsn, first_lsn: scan.first_lsn }];
         }
         if scan.first_lsn == 0 && scan.trouble.is_none() {
             let is_ended = self.is_ended && !applied.has_begun;
-            return match self.appended(applied, boot, tables) {
+            return match self.appended(boot, tables) {
                 Some(appended) if appended > reached => {
                     vec![Loss::JournalEnd { first_lsn: reached + 1, last_lsn: Some(appended) }]
                 }
@@ -272,7 +265,7 @@ impl Survey {
             scan.trouble.as_ref().and_then(Damage::of).map(Loss::Entries).into_iter().collect();
         let end = scan.last_lsn.max(reached);
         // What the last run's table says is exact; without it, what the databases have must be in front.
-        match self.appended(applied, boot, tables) {
+        match self.appended(boot, tables) {
             Some(appended) if appended > end => {
                 losses.push(Loss::JournalEnd { first_lsn: end + 1, last_lsn: Some(appended) });
             }
@@ -294,17 +287,24 @@ impl Survey {
     }
 
     /// The last entry that the last run had written, if its table is there and says so.
-    fn appended(&self, applied: Applied, boot: u128, tables: &[TableImage<'_>]) -> Option<u64> {
-        let is_last = |table: &&TableImage<'_>| {
-            self.has_more_to_say(&table.header, applied, boot) && !self.is_stale(table)
-        };
-        let appended = tables.iter().filter(is_last).map(|table| table.reached().appended).max();
-        appended.filter(|appended| *appended > 0)
+    fn appended(&self, boot: u128, tables: &[TableImage<'_>]) -> Option<u64> {
+        let believed = tables.iter().filter(|table| self.is_believed(table, boot));
+        believed.map(|table| table.reached().appended).max().filter(|appended| *appended > 0)
     }
 
-    /// Whether what is in a table may be in it alone.
-    fn has_more_to_say(&self, header: &TableHeader, applied: Applied, boot: u128) -> bool {
-        header.boot == boot && header.epoch >= applied.epoch.max(self.began)
+    /// The last entry that the database had in the last run, if that run's table says so and the database has
+    /// less now.
+    pub(crate) fn went_back_from(&self, boot: u128, tables: &[TableImage<'_>]) -> Option<u64> {
+        let believed = tables.iter().filter(|table| self.is_believed(table, boot));
+        believed.map(|table| table.reached().applied).max().filter(|applied| *applied > self.applied.lsn)
+    }
+
+    /// Whether a table may have what nothing else has: its run is the last one, in this boot, and it is no
+    /// older copy.
+    fn is_believed(&self, table: &TableImage<'_>, boot: u128) -> bool {
+        let header = &table.header;
+        let is_last = header.boot == boot && header.epoch >= self.applied.epoch.max(self.began);
+        is_last && !self.is_stale(table)
     }
 
     /// Whether a table is an older copy: its run has written frames, or the database has entries, of which it
@@ -360,9 +360,9 @@ impl Survey {
     }
 
     /// The run that begins now.
-    pub(crate) fn epoch(&self, applied: Applied, tables: &[TableImage<'_>]) -> u32 {
+    pub(crate) fn epoch(&self, tables: &[TableImage<'_>]) -> u32 {
         let of_tables = tables.iter().map(|table| table.header.epoch).max();
-        self.scan.epoch.max(applied.epoch).max(of_tables.unwrap_or(0)).saturating_add(1)
+        self.scan.epoch.max(self.applied.epoch).max(of_tables.unwrap_or(0)).saturating_add(1)
     }
 
     /// Begins the journal of this run, and brings into it what the last one left. When it returns, all of
@@ -375,16 +375,16 @@ impl Survey {
         storage: S,
         start: Start<'_>,
     ) -> Result<Recovered<S>, RecoverError> {
-        let Start { settings, table, applied, boot, tables, consents } = start;
+        let Start { settings, table, boot, tables, consents } = start;
         point("recover.scanned");
         let mut report =
             Recovery { epoch: settings.epoch, entries: self.scan.entries, ..Recovery::default() };
         report.trouble = self.scan.trouble.as_ref().map(Trouble::to_string);
         report.table_missing = self.lacks_table(boot, tables);
         let mut end = self.scan.end.clone();
-        end.next_lsn = end.next_lsn.max(applied.lsn + 1);
+        end.next_lsn = end.next_lsn.max(self.applied.lsn + 1);
         let (epoch, at) = (settings.epoch, clock::wall());
-        let left = Left { survey: &self, tables, boot, applied, epoch, at, consents };
+        let left = Left { survey: &self, tables, boot, epoch, at, consents };
         let mut count = 0;
         left.each(&mut Recovery::default(), |_| {
             count += 1;
@@ -416,7 +416,6 @@ struct Left<'a> {
     survey: &'a Survey,
     tables: &'a [TableImage<'a>],
     boot: u128,
-    applied: Applied,
     /// This run.
     epoch: u32,
     at: WallNanos,
@@ -436,12 +435,9 @@ impl Left<'_> {
             show(Entry::Gap { epoch: trouble.epoch, at, first_lsn: trouble.first_lsn })?;
             trouble.salvaged.iter().try_for_each(|(_, entry)| show(*entry))?;
         }
-        let last_epoch = survey.scan.epoch.max(self.applied.epoch);
+        let last_epoch = survey.scan.epoch.max(survey.applied.epoch);
         self.consents.iter().try_for_each(|consent| show(Entry::Accepted(*consent)))?;
-        let is_believed = |table: &&TableImage<'_>| {
-            survey.has_more_to_say(&table.header, self.applied, self.boot) && !survey.is_stale(table)
-        };
-        for table in self.tables.iter().filter(is_believed) {
+        for table in self.tables.iter().filter(|table| survey.is_believed(table, self.boot)) {
             report.table |= table.header.epoch >= last_epoch;
             self.finish_flows(table, report, &mut show)?;
         }

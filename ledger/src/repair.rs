@@ -34,13 +34,14 @@ pub struct Inspection {
 /// # Errors
 /// It cannot be read.
 pub fn inspect(settings: &OpenSettings) -> Result<Inspection, OpenError> {
-    let mut inspection = Findings::peek(settings)?.inspection();
+    let look = || Findings::peek(settings).map(|(found, old)| found.inspection(settings, &old));
+    let mut inspection = look()?;
     // A ledger that is written meanwhile changes under the reader: a second look tells.
     for _ in 1..LOOKS_MAX {
         if inspection.losses.0.is_empty() && inspection.breaks == 0 {
             break;
         }
-        inspection = Findings::peek(settings)?.inspection();
+        inspection = look()?;
     }
     Ok(inspection)
 }

@@ -3,8 +3,8 @@
 //! Promises: with the feature `crash` and after `aim`, the n-th arrival at the named point, counted over
 //! all threads, is the last thing that the process does: SIGKILL, nothing is flushed, nothing is dropped.
 //! Without the feature a point is nothing at all. For power failures, a process may take another number for
-//! that of the machine's boot. Leaves to others: which points there are (whoever calls [`point`]), and
-//! reading the environment (`tollgate`).
+//! that of the machine's boot. Leaves out: which points there are (the callers of [`point`]), and reading the
+//! environment (`tollgate`).
 
 /// Whether this build can be killed: for what is done in one step in the product, and in two around a point.
 pub const ENABLED: bool = cfg!(feature = "crash");

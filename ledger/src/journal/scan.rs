@@ -178,10 +178,10 @@ pub(crate) fn each_proved<S: Storage>(
     let journal = Journal::open(storage)?;
     let mut proved = 0;
     for (segment, header) in &journal.begun[journal.index_of(applied + 1)..] {
-        proved = proved.max(header.synced_lsn);
-        if header.rewrites_to == 0 || segment.synced_lsn()? > header.rewrites_to {
-            proved = proved.max(segment.synced_lsn()?);
-        }
+        let of_frames = segment.synced_lsn()?;
+        // What confirms a segment that was written again is no proof of having been synced itself.
+        let is_proof = header.rewrites_to == 0 || of_frames > header.rewrites_to;
+        proved = proved.max(header.synced_lsn).max(if is_proof { of_frames } else { 0 });
     }
     if proved <= applied {
         return Ok(());
@@ -523,7 +523,8 @@ impl Walk {
         while let Some(frame) =
             self.tail.pop_front_if(|frame| frame.header.last_lsn() <= lsn.max(self.applied))
         {
-            // One without entries is proved by nobody: a segment that named it could lose what it names.
+            // Nothing proves a frame without entries: a power failure may take it and leave the segment that
+            // continues it.
             if frame.header.count > 0 {
                 self.durable = (frame.header.last_lsn().max(self.durable.0), frame.header.hash());
             }

@@ -60,7 +60,7 @@ impl<F> Segments<F> {
         self.synced = self.current.map_or(self.synced, |(number, _)| number);
     }
 
-    /// The oldest ended segment, if `released` says that nobody needs it.
+    /// The oldest ended segment, if its entries are released.
     fn first_done(&self, released: u64) -> Option<Ended> {
         let is_done = |ended: &Ended| ended.last_lsn <= released && ended.number != self.synced;
         self.ended.front().copied().filter(is_done)

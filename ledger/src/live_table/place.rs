@@ -45,8 +45,9 @@ pub(crate) struct Places {
     remembered: Vec<PathBuf>,
 }
 
-/// What [`Places::peek`] found.
-pub(crate) struct Peeked {
+/// The tables that there are.
+#[derive(Default)]
+pub(crate) struct FoundTables {
     pub(crate) tables: Vec<OldTable>,
     /// Files with the name of a table that hold none.
     pub(crate) damaged: Vec<PathBuf>,
@@ -96,13 +97,37 @@ impl Places {
         Ok(Places { gateway, directories, remembered })
     }
 
-    /// Every table of ours that earlier runs left, and the files with its name that hold none. Changes
-    /// nothing.
+    /// Every table of ours that earlier runs left, with its lock, and the files with its name that hold none.
+    /// Changes nothing.
     ///
     /// # Errors
     /// A table is in use by another process, or cannot be read.
-    pub(crate) fn find(&self) -> Result<(Vec<OldTable>, Vec<PathBuf>), OpenError> {
-        let (mut found, mut damaged, mut seen) = (Vec::new(), Vec::new(), Vec::new());
+    pub(crate) fn find(&self) -> Result<FoundTables, OpenError> {
+        self.each_file(|file, path| lock_patiently(file, path).map(|()| true))
+    }
+
+    /// As [`Places::find`], without waiting for a lock or keeping one: a table that is in use is told and not
+    /// read.
+    ///
+    /// # Errors
+    /// A table cannot be read.
+    pub(crate) fn peek(&self) -> Result<FoundTables, OpenError> {
+        self.each_file(|file, path| {
+            // Shared, and let go at once: a start may want it.
+            if matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)) {
+                return Ok(false);
+            }
+            file.unlock().map_err(|cause| OpenError::Table { path: path.to_owned(), cause })?;
+            Ok(true)
+        })
+    }
+
+    /// Reads each table of which `may_read` says so.
+    fn each_file(
+        &self,
+        may_read: impl Fn(&File, &Path) -> Result<bool, OpenError>,
+    ) -> Result<FoundTables, OpenError> {
+        let (mut found, mut seen) = (FoundTables::default(), Vec::new());
         for path in self.candidates() {
             let failed = |cause| OpenError::Table { path: path.clone(), cause };
             let Some((file, identity)) = open_own(&path).map_err(failed)? else { continue };
@@ -111,51 +136,22 @@ impl Places {
                 continue;
             }
             seen.push(identity);
-            lock_patiently(&file, &path)?;
+            if !may_read(&file, &path)? {
+                found.is_running = true;
+                continue;
+            }
             match read_header(&file) {
                 Ok((header, view)) if header.gateway == self.gateway => {
-                    found.push(OldTable { path, header, view, _locked: file });
+                    found.tables.push(OldTable { path, header, view, _locked: file });
                 }
                 // Another gateway's, as one whose journal was put here: not ours to touch.
                 Ok(_) => {}
                 // A start that was cut short left it, or a power failure took its pages.
-                Err(error) if error.kind() == DAMAGED => damaged.push(path),
+                Err(error) if error.kind() == DAMAGED => found.damaged.push(path),
                 Err(error) => return Err(failed(error)),
             }
         }
-        Ok((found, damaged))
-    }
-
-    /// As [`Places::find`], without waiting for a lock or keeping one.
-    ///
-    /// # Errors
-    /// A table cannot be read.
-    pub(crate) fn peek(&self) -> Result<Peeked, OpenError> {
-        let mut peeked = Peeked { tables: Vec::new(), damaged: Vec::new(), is_running: false };
-        let mut seen = Vec::new();
-        for path in self.candidates() {
-            let failed = |cause| OpenError::Table { path: path.clone(), cause };
-            let Some((file, identity)) = open_own(&path).map_err(failed)? else { continue };
-            if seen.contains(&identity) {
-                continue;
-            }
-            seen.push(identity);
-            // Shared, and let go at once: a start may want it.
-            if matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)) {
-                peeked.is_running = true;
-                continue;
-            }
-            file.unlock().map_err(failed)?;
-            match read_header(&file) {
-                Ok((header, view)) if header.gateway == self.gateway => {
-                    peeked.tables.push(OldTable { path, header, view, _locked: file });
-                }
-                Ok(_) => {}
-                Err(error) if error.kind() == DAMAGED => peeked.damaged.push(path),
-                Err(error) => return Err(failed(error)),
-            }
-        }
-        Ok(peeked)
+        Ok(found)
     }
 
     /// Paths of tables, the last run's first.

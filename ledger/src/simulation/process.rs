@@ -78,18 +78,18 @@ impl Process {
             images.push(TableImage { header, word: Box::new(|index| words[index]) });
         }
         let survey = survey(storage, GATEWAY, applied, left.bill.open_flows(), &images)?;
-        let losses = survey.losses(applied, lsn, left.boot, &images);
+        let losses = survey.losses(lsn, left.boot, &images);
         if !losses.is_empty() {
             return Err(RecoverError::Incomplete(Losses(losses)));
         }
         let Build { regions, slots, segment_bytes, bytes_max, .. } = build;
         let breaks = survey.breaks();
-        let epoch = survey.epoch(applied, &images);
+        let epoch = survey.epoch(&images);
         let header = TableHeader { gateway: GATEWAY, epoch, boot: left.boot, process: 1, regions, slots };
         let settings = Settings { gateway: GATEWAY, epoch, segment_bytes, bytes_max };
         let table = TablePlace { path: String::new(), boot: left.boot };
         let (boot, tables) = (left.boot, images.as_slice());
-        let start = Start { settings, table, applied, boot, tables, consents: &[] };
+        let start = Start { settings, table, boot, tables, consents: &[] };
         let recovered = survey.recover(storage.clone(), start)?;
         let (journal, recovery) = (recovered.journal, recovered.report);
         let mut process = Process::of(storage.clone(), build, left.bill.clone(), header, journal, recovery);

@@ -28,67 +28,124 @@ use super::rebuild::rebuild;
 use super::schema::{self, LEDGER, integer};
 use super::tally::Tally;
 use crate::entry::Entry;
+use crate::limits::BATCH_ENTRIES_MAX;
 use crate::query::Usage;
 use crate::verify;
 
 /// Where copies are made.
 const DIRECTORY: &str = "month-being-mended";
 
+/// A month that is being made whole.
+pub(crate) struct Resend {
+    directory: PathBuf,
+    gateway: i64,
+    month: Month,
+    /// `ledger.db` as it was before the journal's first entry, brought on with each batch.
+    totals: Connection,
+    live: LiveFlows,
+    months: MonthFiles,
+    /// The copies, which go with this.
+    place: Place,
+    batch: Batch,
+}
+
 /// Entries that follow one another, of one run.
-pub(crate) struct Batch {
-    pub(crate) epoch: u32,
-    pub(crate) first_lsn: u64,
-    pub(crate) entries: Vec<Entry>,
+#[derive(Default)]
+struct Batch {
+    epoch: u32,
+    first_lsn: u64,
+    entries: Vec<Entry>,
 }
 
-/// Makes `month` in `directory` whole for `gateway`, with `batches` of entries up to the one that
-/// `ledger.db` has come to.
-///
-/// # Errors
-/// Why it cannot be; then nothing has changed.
-pub(crate) fn resend(
-    directory: &Path,
-    gateway: u32,
-    month: Month,
-    batches: &[Batch],
-) -> Result<(), SinkError> {
-    let place = directory.join(DIRECTORY);
-    let _ = fs::remove_dir_all(&place);
-    DirBuilder::new().mode(0o700).create(&place).map_err(failed(&place))?;
-    let outcome = resend_in(&place, directory, gateway, month, batches);
-    let _ = fs::remove_dir_all(&place);
-    outcome
+/// The directory of the copies.
+struct Place(PathBuf);
+
+impl Place {
+    fn make(directory: &Path) -> Result<Place, SinkError> {
+        let place = directory.join(DIRECTORY);
+        // Of an attempt that was cut short.
+        let _ = fs::remove_dir_all(&place);
+        DirBuilder::new().mode(0o700).create(&place).map_err(failed(&place))?;
+        Ok(Place(place))
+    }
 }
 
-fn resend_in(
-    place: &Path,
-    directory: &Path,
-    gateway: u32,
-    month: Month,
-    batches: &[Batch],
-) -> Result<(), SinkError> {
-    let gateway = i64::from(gateway);
-    copy(&month.path(directory), &month.path(place))?;
-    let first_lsn = batches.first().map_or(1, |batch| batch.first_lsn);
-    let mut totals = schema::new_in_memory(LEDGER)?;
-    rebuild(&mut totals, directory, gateway, integer(first_lsn) - 1)?;
-    let mut live = LiveFlows::read(&totals, gateway)?;
-    let mut months = MonthFiles::new(place, u64::MAX);
-    for batch in batches {
-        let stamp = Stamp { gateway, epoch: batch.epoch.into() };
-        let transaction = totals.transaction()?;
-        let mut tally = Tally::new(&transaction, &mut live, &mut months, stamp);
-        let first_lsn = integer(batch.first_lsn);
-        for (entry, lsn) in batch.entries.iter().zip(first_lsn..) {
+impl Drop for Place {
+    fn drop(&mut self) {
+        // What stays is removed by the next attempt.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+impl Resend {
+    /// Begins with a copy of `month` in `directory`, for entries of `gateway` from `first_lsn` on.
+    ///
+    /// # Errors
+    /// A database cannot be read or copied.
+    pub(crate) fn begin(
+        directory: &Path,
+        gateway: u32,
+        month: Month,
+        first_lsn: u64,
+    ) -> Result<Resend, SinkError> {
+        let gateway = i64::from(gateway);
+        let place = Place::make(directory)?;
+        copy(&month.path(directory), &month.path(&place.0))?;
+        let mut totals = schema::new_in_memory(LEDGER)?;
+        rebuild(&mut totals, directory, gateway, integer(first_lsn) - 1)?;
+        let live = LiveFlows::read(&totals, gateway)?;
+        let months = MonthFiles::new(&place.0, u64::MAX);
+        let (directory, batch) = (directory.to_owned(), Batch { first_lsn, ..Batch::default() });
+        Ok(Resend { directory, gateway, month, totals, live, months, place, batch })
+    }
+
+    /// Takes the next entries, which run `epoch` wrote.
+    ///
+    /// # Errors
+    /// A copy cannot be written.
+    pub(crate) fn add(
+        &mut self,
+        epoch: u32,
+        first_lsn: u64,
+        mut entries: Vec<Entry>,
+    ) -> Result<(), SinkError> {
+        if epoch != self.batch.epoch || self.batch.entries.len() >= BATCH_ENTRIES_MAX {
+            self.flush()?;
+            self.batch = Batch { epoch, first_lsn, entries: Vec::new() };
+        }
+        self.batch.entries.append(&mut entries);
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), SinkError> {
+        let Batch { epoch, first_lsn, entries } = &self.batch;
+        if entries.is_empty() {
+            return Ok(());
+        }
+        let stamp = Stamp { gateway: self.gateway, epoch: (*epoch).into() };
+        let transaction = self.totals.transaction()?;
+        let mut tally = Tally::new(&transaction, &mut self.live, &mut self.months, stamp);
+        let first_lsn = integer(*first_lsn);
+        for (entry, lsn) in entries.iter().zip(first_lsn..) {
             tally.add(lsn, entry)?;
         }
-        tally.finish(first_lsn + integer(batch.entries.len() as u64) - 1)?;
+        tally.finish(first_lsn + integer(entries.len() as u64) - 1)?;
         transaction.commit()?;
-        live.committed();
+        self.live.committed();
+        Ok(())
     }
-    months.close()?;
-    prove(place, directory, month)?;
-    replace(&month.path(place), &month.path(directory)).map_err(failed(&month.path(directory)))
+
+    /// Puts the copy in place of the month, if it comes to the sums.
+    ///
+    /// # Errors
+    /// It does not, or a file cannot be written; then the month is as it was.
+    pub(crate) fn finish(mut self) -> Result<(), SinkError> {
+        self.flush()?;
+        self.months.close()?;
+        prove(&self.place.0, &self.directory, self.month)?;
+        let month = self.month.path(&self.directory);
+        replace(&self.month.path(&self.place.0), &month).map_err(failed(&month))
+    }
 }
 
 /// Whether the month in `place` goes with the `ledger.db` of `directory`.
@@ -105,7 +162,7 @@ fn prove(place: &Path, directory: &Path, month: Month) -> Result<(), SinkError> 
 }
 
 /// Copies a database as of one moment, its log included; none if it is missing.
-pub(crate) fn copy(source: &Path, target: &Path) -> Result<(), SinkError> {
+fn copy(source: &Path, target: &Path) -> Result<(), SinkError> {
     if !source.is_file() {
         return Ok(());
     }

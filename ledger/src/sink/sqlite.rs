@@ -93,7 +93,7 @@ impl SqliteSink {
         Ok(self.connection.pragma_update(None, "synchronous", "NORMAL")?)
     }
 
-    /// Ends the flows of other gateways that go on, which nobody counts any more.
+    /// Ends the flows of other gateways that go on: those gateways write to other files, if they run at all.
     pub(crate) fn end_others(directory: &Path, gateway: u32, at: WallNanos) -> Result<(), SinkError> {
         let others: Vec<(i64, i64, i64)> = {
             let mut sink = Self::open(directory, gateway, SinkSettings::default())?;

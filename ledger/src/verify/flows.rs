@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use rusqlite::{Connection, Row};
+use rusqlite::Row;
 
 use super::{MonthState, Problem, VerifyReport};
-use crate::query::{QueryError, Usage};
+use crate::query::{QueryError, Usage, each};
 use crate::sink::month::Month;
 
 /// Bytes up and down.
@@ -107,19 +107,6 @@ pub(super) fn check_duplicates(
     }
     doubled.extend(seen.into_iter().filter(|(_, count)| *count > 1).map(|(flow, _)| flow));
     doubled.into_iter().for_each(|flow| report.problem(Problem::Duplicate { flow }));
-    Ok(())
-}
-
-fn each(
-    connection: &Connection,
-    sql: &str,
-    mut take: impl FnMut(&Row<'_>) -> rusqlite::Result<()>,
-) -> Result<(), QueryError> {
-    let mut select = connection.prepare(sql)?;
-    let mut rows = select.query([])?;
-    while let Some(row) = rows.next()? {
-        take(row)?;
-    }
     Ok(())
 }
 

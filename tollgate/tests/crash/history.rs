@@ -3,19 +3,16 @@
 //! Promises: a seed decides everything but the machine's timing; every check reads the whole bill, so that a
 //! later start which spoils an earlier row is found. Leaves to others: what must hold (`oracle`).
 
-use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
-
-use sys::witness::{self, Role, Seen};
 
 use crate::announced::{self, Announced, Sources, Told};
 use crate::bill::{self, Live, Row};
 use crate::chance::Chance;
-use crate::flow::{Flow, number_of_client, number_of_destination};
+use crate::facts::Sent;
 use crate::gateway::{End, Place, REACTORS, Running, Start, Watch, stop};
 use crate::load::Load;
-use crate::oracle::{self, Direction, Facts, Fate};
+use crate::oracle::{self, Facts, Fate};
 use crate::table;
 use crate::tally::Tally;
 
@@ -401,23 +398,10 @@ impl<'t> History<'t> {
     fn keep(&mut self, load: Load, fate: Fate, told: &Told) -> Result<(), String> {
         let flows = load.into_flows();
         self.next_number += u32::try_from(flows.len()).expect("flows are numbered in 32 bits");
-        let seen = witness::read(&self.place.witness).map_err(|error| format!("the witness: {error}"))?;
-        let mut sent: HashMap<(bool, u32), Seen> = HashMap::new();
-        for entry in seen {
-            let ip = entry.peer.ip();
-            let key = match entry.role {
-                Role::Accepted => number_of_client(ip).map(|number| (true, number)),
-                Role::Connected => number_of_destination(ip).map(|number| (false, number)),
-            };
-            // The harness and nobody else connects to this gateway.
-            let key = key.ok_or_else(|| format!("the witness saw a stranger: {entry:?}"))?;
-            if let Some(other) = sent.insert(key, entry) {
-                return Err(format!("the witness saw two sockets for one end: {entry:?} {other:?}"));
-            }
-        }
+        let sent = Sent::read(&self.place.witness)?;
         for flow in flows {
             self.tally.traffic(flow.traffic.name);
-            let fact = facts(&flow, self.generation, fate, &sent);
+            let fact = sent.facts(&flow, self.generation, fate);
             let is_final = told.finals.contains(&flow.number);
             let recorded = told.moved.get(&flow.number).copied().unwrap_or(0);
             self.facts.push(Facts { is_final, recorded, ..fact });
@@ -462,39 +446,5 @@ impl<'t> History<'t> {
 
     fn with_errors(&self, wrong: String) -> String {
         format!("{wrong}\n{}", self.place.errors())
-    }
-}
-
-fn facts(flow: &Flow, generation: usize, fate: Fate, sent: &HashMap<(bool, u32), Seen>) -> Facts {
-    // (what the witness saw returned, and attempted) toward the client or the destination, as payload.
-    let seen = |to_client: bool| {
-        let before = if to_client { flow.answer_bytes() } else { 0 };
-        let counts = sent.get(&(to_client, flow.number)).map_or((0, 0), |seen| (seen.sent, seen.attempted));
-        (counts.0.saturating_sub(before), counts.1.saturating_sub(before))
-    };
-    let ((up, up_attempted), (down, down_attempted)) = (seen(false), seen(true));
-    let origin = |read: fn(&crate::flow::End) -> u64| flow.origin.as_ref().map_or(0, read);
-    Facts {
-        number: flow.number,
-        client: flow.address,
-        generation,
-        fate,
-        is_final: false,
-        recorded: 0,
-        traffic: flow.traffic.name,
-        up: Direction {
-            offered: flow.client.offered(),
-            witnessed: up,
-            attempted: up_attempted,
-            arrived: origin(|end| end.received),
-            is_whole: flow.origin.as_ref().is_some_and(|end| end.is_whole),
-        },
-        down: Direction {
-            offered: origin(crate::flow::End::offered),
-            witnessed: down,
-            attempted: down_attempted,
-            arrived: flow.client.received,
-            is_whole: flow.client.is_whole,
-        },
     }
 }

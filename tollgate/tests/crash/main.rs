@@ -10,7 +10,7 @@
 //!   flow.rs     both ends of a flow, traffic.rs: of which kind         tally.rs  what it came to
 //!   gateway.rs  the process that is killed                  chance.rs  what the seed decides
 //!   disk.rs     a disk whose power fails                    announced.rs  what was seen to be durable
-//!   table.rs    who has a slot of the live table
+//!   table.rs    who has a slot of the live table      facts.rs  what witness and ends know of a flow
 //! ```
 
 #![forbid(unsafe_code)]
@@ -19,6 +19,7 @@ mod announced;
 mod bill;
 mod chance;
 mod disk;
+mod facts;
 mod flow;
 mod gateway;
 mod history;

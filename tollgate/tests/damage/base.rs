@@ -10,23 +10,21 @@
 //! ```
 
 use std::cell::RefCell;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::fs;
-use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
-use sys::witness::{self, Role, Seen};
 
 use crate::account::Account;
 use crate::bill;
 use crate::chance::Chance;
-use crate::flow::{self, Flow, number_of_client, number_of_destination};
+use crate::facts::Sent;
 use crate::load::Load;
-use crate::oracle::{self, Direction, Facts, Fate};
+use crate::oracle::{self, Facts, Fate};
 use crate::room::{REACTORS, Room, Serving, copy_tree};
 use crate::told;
 
@@ -225,17 +223,9 @@ impl Making<'_> {
     fn keep(&mut self, load: Load, in_order: bool) -> Result<(), String> {
         let flows = load.into_flows();
         self.next_number += u32::try_from(flows.len()).unwrap();
-        let seen = witness::read(&self.witness).map_err(|error| format!("the witness: {error}"))?;
-        let mut sent: HashMap<(bool, u32), Seen> = HashMap::new();
-        for entry in seen {
-            let ip = entry.peer.ip();
-            let key = match entry.role {
-                Role::Accepted => number_of_client(ip).map(|number| (true, number)),
-                Role::Connected => number_of_destination(ip).map(|number| (false, number)),
-            };
-            sent.insert(key.ok_or_else(|| format!("the witness saw a stranger: {entry:?}"))?, entry);
-        }
-        self.facts.extend(flows.iter().map(|flow| facts(flow, self.generation, in_order, &sent)));
+        let sent = Sent::read(&self.witness)?;
+        let fate = if in_order { Fate::Stopped } else { Fate::Killed };
+        self.facts.extend(flows.iter().map(|flow| sent.facts(flow, self.generation, fate)));
         Ok(())
     }
 }
@@ -285,40 +275,5 @@ fn keep_copy(room: &Room, to: &Path) {
     for name in ["data", "table"] {
         fs::create_dir_all(to.join(name)).unwrap();
         copy_tree(&room.directory.join(name), &to.join(name)).unwrap();
-    }
-}
-
-fn facts(flow: &Flow, generation: usize, in_order: bool, sent: &HashMap<(bool, u32), Seen>) -> Facts {
-    // (what the witness saw returned, and attempted) toward the client or the destination, as payload.
-    let seen = |to_client: bool| {
-        let before = if to_client { flow.answer_bytes() } else { 0 };
-        let counts = sent.get(&(to_client, flow.number)).map_or((0, 0), |seen| (seen.sent, seen.attempted));
-        (counts.0.saturating_sub(before), counts.1.saturating_sub(before))
-    };
-    let ((up, up_attempted), (down, down_attempted)) = (seen(false), seen(true));
-    let origin = |read: fn(&flow::End) -> u64| flow.origin.as_ref().map_or(0, read);
-    let client: SocketAddr = flow.address;
-    Facts {
-        number: flow.number,
-        client,
-        generation,
-        fate: if in_order { Fate::Stopped } else { Fate::Killed },
-        is_final: false,
-        recorded: 0,
-        traffic: flow.traffic.name,
-        up: Direction {
-            offered: flow.client.offered(),
-            witnessed: up,
-            attempted: up_attempted,
-            arrived: origin(|end| end.received),
-            is_whole: flow.origin.as_ref().is_some_and(|end| end.is_whole),
-        },
-        down: Direction {
-            offered: origin(flow::End::offered),
-            witnessed: down,
-            attempted: down_attempted,
-            arrived: flow.client.received,
-            is_whole: flow.client.is_whole,
-        },
     }
 }

@@ -25,6 +25,8 @@ mod case;
 #[path = "../crash/chance.rs"]
 mod chance;
 mod damage;
+#[path = "../crash/facts.rs"]
+mod facts;
 #[path = "../crash/flow.rs"]
 mod flow;
 #[path = "../crash/load.rs"]

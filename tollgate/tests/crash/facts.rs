@@ -1,0 +1,74 @@
+//! The facts of a flow: what the witness saw of the gateway's calls, and what both ends know.
+//!
+//! Guarantees: the witness saw each end of each flow once, and no other. Leaves out: what must hold of them
+//! (`oracle`).
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use sys::witness::{self, Role, Seen};
+
+use crate::flow::{End, Flow, number_of_client, number_of_destination};
+use crate::oracle::{Direction, Facts, Fate};
+
+/// What the gateway's calls sent, by whether that was toward the client, and by the flow's number.
+pub(crate) struct Sent(HashMap<(bool, u32), Seen>);
+
+impl Sent {
+    /// Reads what a gateway that is dead left in the file of its witness.
+    ///
+    /// # Errors
+    /// It saw what is no end of a flow, or one twice.
+    pub(crate) fn read(witness: &Path) -> Result<Sent, String> {
+        let mut sent: HashMap<(bool, u32), Seen> = HashMap::new();
+        for entry in witness::read(witness).map_err(|error| format!("the witness: {error}"))? {
+            let ip = entry.peer.ip();
+            let key = match entry.role {
+                Role::Accepted => number_of_client(ip).map(|number| (true, number)),
+                Role::Connected => number_of_destination(ip).map(|number| (false, number)),
+            };
+            // The harness alone connects to this gateway.
+            let key = key.ok_or_else(|| format!("the witness saw a stranger: {entry:?}"))?;
+            if let Some(other) = sent.insert(key, entry) {
+                return Err(format!("the witness saw two sockets for one end: {entry:?} {other:?}"));
+            }
+        }
+        Ok(Sent(sent))
+    }
+
+    /// What is known of `flow`, whose gateway ended with `generation` as `fate` says.
+    pub(crate) fn facts(&self, flow: &Flow, generation: usize, fate: Fate) -> Facts {
+        // (what the witness saw returned, and attempted) toward the client or the destination, as payload.
+        let seen = |to_client: bool| {
+            let before = if to_client { flow.answer_bytes() } else { 0 };
+            let counts =
+                self.0.get(&(to_client, flow.number)).map_or((0, 0), |seen| (seen.sent, seen.attempted));
+            (counts.0.saturating_sub(before), counts.1.saturating_sub(before))
+        };
+        let ((up, up_attempted), (down, down_attempted)) = (seen(false), seen(true));
+        let origin = |read: fn(&End) -> u64| flow.origin.as_ref().map_or(0, read);
+        Facts {
+            number: flow.number,
+            client: flow.address,
+            generation,
+            fate,
+            is_final: false,
+            recorded: 0,
+            traffic: flow.traffic.name,
+            up: Direction {
+                offered: flow.client.offered(),
+                witnessed: up,
+                attempted: up_attempted,
+                arrived: origin(|end| end.received),
+                is_whole: flow.origin.as_ref().is_some_and(|end| end.is_whole),
+            },
+            down: Direction {
+                offered: origin(End::offered),
+                witnessed: down,
+                attempted: down_attempted,
+                arrived: flow.client.received,
+                is_whole: flow.client.is_whole,
+            },
+        }
+    }
+}
