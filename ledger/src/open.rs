@@ -196,7 +196,7 @@ fn recover(
     found: Findings,
     old: OldTables,
     consents: &[Consent],
-    notes: Vec<String>,
+    mut notes: Vec<String>,
 ) -> Result<Started, OpenError> {
     point("recover.begin");
     let Findings { gateway, inventory, survey, boot, .. } = found;
@@ -204,7 +204,7 @@ fn recover(
     let mut sink = adopt(settings, gateway, &inventory)?;
     let storage = Directory::at(&directory::make_journal(directory)?);
     let OldTables { places, found: FoundTables { tables: old, damaged, .. } } = old;
-    damaged.iter().try_for_each(|path| place::set_aside(path))?;
+    notes.extend(damaged.iter().filter_map(|path| place::set_aside(path)));
     let images = images(&old);
     let stale: Vec<PathBuf> = old
         .iter()
@@ -237,9 +237,9 @@ fn recover(
     drop(images);
     report.notes.extend(notes);
     report.damaged_tables = (damaged.len() + stale.len()) as u64;
-    stale.iter().try_for_each(|path| place::set_aside(path))?;
+    report.notes.extend(stale.iter().filter_map(|path| place::set_aside(path)));
     let left = old.into_iter().filter(|old| !stale.contains(&old.path));
-    left.into_iter().try_for_each(OldTable::remove)?;
+    report.notes.extend(left.filter_map(OldTable::remove));
     point("recover.table-cleared");
     let table = match table {
         Some(table) => table,

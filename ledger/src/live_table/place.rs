@@ -197,22 +197,18 @@ impl Places {
     }
 }
 
-/// Renames a file that nothing is to be read from again.
-///
-/// # Errors
-/// It cannot be renamed.
-pub(crate) fn set_aside(path: &Path) -> Result<(), OpenError> {
-    let renamed = fs::rename(path, path.with_extension("damaged"));
-    renamed.map_err(|cause| OpenError::Table { path: path.to_owned(), cause })
+/// Renames a file that nothing is to be read from again; a sentence if it cannot be.
+pub(crate) fn set_aside(path: &Path) -> Option<String> {
+    let error = fs::rename(path, path.with_extension("damaged")).err()?;
+    Some(format!("{} holds no live table, and cannot be renamed: {error}", path.display()))
 }
 
 impl OldTable {
-    /// Removes the table.
-    ///
-    /// # Errors
-    /// It cannot be removed: then it must not be forgotten either.
-    pub(crate) fn remove(self) -> Result<(), OpenError> {
-        fs::remove_file(&self.path).map_err(|cause| OpenError::Table { path: self.path.clone(), cause })
+    /// Removes the table, from which the journal has all; a sentence if it cannot be. A later start tries
+    /// again, and does not believe it.
+    pub(crate) fn remove(self) -> Option<String> {
+        let error = fs::remove_file(&self.path).err()?;
+        Some(format!("the old live table {} cannot be removed: {error}", self.path.display()))
     }
 }
 
