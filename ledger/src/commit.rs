@@ -9,6 +9,7 @@
 //!   hints --take--> frame --append--> journal --(sync)--> free slots --> announce
 //! ```
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -25,7 +26,7 @@ use crate::limits::{
     CLOSE_ATTEMPTS_MAX, COMMIT_PAUSE, ENTRY_BYTES_MAX, FRAME_BYTES_MAX, INTERIM_PAUSE_MAX, RETRY_PAUSE_MAX,
     RETRY_PAUSE_MIN, UNDURABLE_BYTES_MAX,
 };
-use crate::live_table::{Kind, LiveTable, Region};
+use crate::live_table::{Found, Kind, LiveTable, Region};
 use crate::sleeper::Rest;
 use crate::status::{Shared, Stage};
 use crate::storage::Storage;
@@ -62,7 +63,10 @@ struct Sweep {
 /// What the committer could not journal when the ledger was closed: it is in the live table.
 #[derive(Debug)]
 pub(crate) struct Unfinished {
+    /// Flows that have ended, and stand in the live table alone.
     pub(crate) flows: u64,
+    /// Flows that have ended, for which the table has no room: they were written, and no sync succeeded.
+    pub(crate) unplaced: u64,
     pub(crate) cause: String,
 }
 
@@ -179,9 +183,9 @@ impl<S: Storage> Committer<S> {
             match self.finish() {
                 Ok(()) => break,
                 Err(error) if attempt == CLOSE_ATTEMPTS_MAX => {
-                    let (flows, cause) = (self.waiting() as u64, error.to_string());
+                    let cause = error.to_string();
                     self.shared.journal_failed(&cause);
-                    return Err(Unfinished { flows, cause });
+                    return Err(self.put_back(cause));
                 }
                 Err(_) => thread::sleep(pause),
             }
@@ -189,6 +193,36 @@ impl<S: Storage> Committer<S> {
         }
         self.tell(Turn::default(), clock::monotonic());
         Ok(self.table)
+    }
+
+    /// Has the live table hold again what was taken from it and is not durable: a disk that failed its
+    /// syncs may lose it when it is unmounted, and the table outlives the process. What that came to.
+    pub(crate) fn put_back(&mut self, cause: String) -> Unfinished {
+        let mut closing = HashSet::new();
+        let mut free = Vec::new();
+        for region in self.table.regions() {
+            for slot in 0..region.slots() {
+                match region.slot(slot).read() {
+                    Found::Closing(record) => drop(closing.insert(record.identity().id())),
+                    Found::Nothing => free.push((region.clone(), slot)),
+                    _ => {}
+                }
+            }
+        }
+        let (mut flows, mut unplaced) = (closing.len() as u64, 0);
+        for record in self.journal.undurable_finals() {
+            if closing.contains(&record.identity().id()) {
+                continue;
+            }
+            match free.pop() {
+                Some((region, slot)) => region.slot(slot).hold(&record),
+                None => unplaced += 1,
+            }
+            flows += 1;
+        }
+        // The table answers for these entries: the journal may end before them.
+        self.table.note_appended(0);
+        Unfinished { flows: flows - unplaced, unplaced, cause }
     }
 
     /// Takes what waits and journals it.

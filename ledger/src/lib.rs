@@ -48,6 +48,7 @@ mod status;
 mod storage;
 pub mod verify;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -159,10 +160,18 @@ impl Ledger {
         let (Ok(committed), Ok(()), Ok(applied)) = (committed, flushed, applied) else {
             return Some(Err(LedgerError::Panicked));
         };
-        let unjournaled = |Unfinished { flows, cause }| LedgerError::Unjournaled { flows, cause };
-        let committed = committed.map(|table| held.let_go(&table)).map_err(unjournaled);
-        let applied = applied.map_err(|cause| LedgerError::Unapplied { cause });
-        Some(committed.and(applied).map(|()| self.summary()))
+        let behind = self.shared.unapplied();
+        let applied = applied.map_err(|cause| LedgerError::Unapplied { entries: behind, cause });
+        let unjournaled = |Unfinished { flows, unplaced, cause }| {
+            let unapplied = applied.as_ref().err().map(ToString::to_string).unwrap_or_default();
+            let table = held.table().to_owned();
+            LedgerError::Unjournaled { flows, unplaced, table, cause, unapplied }
+        };
+        match committed.map_err(unjournaled) {
+            Ok(table) => held.let_go(&table),
+            Err(error) => return Some(Err(error)),
+        }
+        Some(applied.map(|()| self.summary()))
     }
 
     fn summary(&self) -> Summary {
@@ -210,22 +219,49 @@ pub struct Summary {
 pub enum LedgerError {
     /// The journal failed to the end.
     #[error(
-        "{flows} ended flows could not be journaled: {cause}. They are in the live table, and the next start \
-         journals them unless the machine restarts before"
+        "the journal takes nothing: {cause}. {flows} flows that ended are in the live table alone, {}: the \
+         next start brings them into the journal, and a restart of the machine before it loses them{}{}",
+        table.display(),
+        unplaced_text(*unplaced),
+        unapplied_text(unapplied)
     )]
     Unjournaled {
-        /// Flows that have ended.
+        /// Flows that have ended, in the live table alone.
         flows: u64,
+        /// Flows that have ended, for which it has no room.
+        unplaced: u64,
+        /// The live table.
+        table: PathBuf,
         /// What the disk said last.
         cause: String,
+        /// What the database said, if it failed too.
+        unapplied: String,
     },
     /// The database failed to the end.
-    #[error("{cause}. What is not in the database is in the journal, and the next start brings it there")]
+    #[error(
+        "the database takes nothing: {cause}. {entries} entries that it has not got are durable in the \
+         journal, and the next start brings them there"
+    )]
     Unapplied {
+        /// Entries that are durable in the journal, and not in the database.
+        entries: u64,
         /// What the database said last.
         cause: String,
     },
     /// A thread ended by a fault of its own.
     #[error("a thread of the ledger panicked; what it did not write is in the live table or the journal")]
     Panicked,
+}
+
+fn unplaced_text(unplaced: u64) -> String {
+    match unplaced {
+        0 => String::new(),
+        _ => format!(
+            ". {unplaced} more were written, no sync succeeded, and the live table is full: they may be lost"
+        ),
+    }
+}
+
+fn unapplied_text(unapplied: &str) -> String {
+    if unapplied.is_empty() { String::new() } else { format!(". And {unapplied}") }
 }

@@ -332,6 +332,11 @@ pub(crate) struct Held {
 }
 
 impl Held {
+    /// Where the live table lies.
+    pub(crate) fn table(&self) -> &Path {
+        &self.table
+    }
+
     /// Removes the live table if it has nothing left to say.
     pub(crate) fn let_go(self, table: &LiveTable) {
         if table.is_empty() {

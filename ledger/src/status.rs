@@ -169,6 +169,11 @@ impl Shared {
         }
     }
 
+    /// Entries that are durable and not visible.
+    pub(crate) fn unapplied(&self) -> u64 {
+        self.durable.load(Ordering::Relaxed).saturating_sub(self.applied_lsn())
+    }
+
     /// The number of the last entry that is visible.
     pub(crate) fn applied_lsn(&self) -> u64 {
         self.applied.load(Ordering::Relaxed)

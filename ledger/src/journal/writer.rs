@@ -12,10 +12,12 @@ use sys::crash::point;
 use sys::sync::Mutex;
 use sys::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use super::frame::{FrameBuffer, FrameHeader};
+use super::frame::{FRAME_HEADER_BYTES, FrameBuffer, FrameHeader};
 use super::segment::{self, BLOCK_BYTES, HEADER_BYTES, SegmentHeader};
 use super::shared::{Ended, Segments, Shared, lock};
 use super::{JournalError, Settings, TablePlace};
+use crate::entry::Entry;
+use crate::record::Record;
 use crate::storage::{Storage, StorageFile};
 
 /// The end of the journal that appends.
@@ -205,6 +207,11 @@ impl<S: Storage> Writer<S> {
     /// # Errors
     /// The disk's: nothing more is appended until this succeeds.
     pub(crate) fn fail_over(&mut self) -> Result<(), JournalError> {
+        // Where the next segment could not be had, the files before it are not in doubt, and may have to do
+        // for long. If they are, the sync says so.
+        if self.shared.is_whole() {
+            let _ = self.shared.sync_and_announce();
+        }
         let first_again = lock(&self.shared.segments).next;
         let outcome = self.write_again(first_again);
         if outcome.is_err() {
@@ -274,6 +281,21 @@ impl<S: Storage> Writer<S> {
         self.undurable.clear();
         self.undurable_bytes = 0;
         self.durable_previous = self.entries_previous;
+    }
+
+    /// The flows whose finals were given to it and are not durable.
+    pub(crate) fn undurable_finals(&mut self) -> Vec<Record> {
+        self.forget_durable();
+        let mut entries = Vec::new();
+        for (header, frame) in &self.undurable {
+            let payload = &frame.bytes()[FRAME_HEADER_BYTES..][..header.payload_bytes as usize];
+            header.entries(payload, &mut entries).expect("what was sealed in memory is whole");
+        }
+        let finals = entries.into_iter().filter_map(|entry| match entry {
+            Entry::Final(record) => Some(record),
+            _ => None,
+        });
+        finals.collect()
     }
 
     /// Whether the journal can be appended to: all of it is in files whose syncs have not failed.

@@ -133,6 +133,20 @@ impl<'a> Slot<'a> {
         self.0[STATE].store(State::GivenUp.word(0), RELEASE);
     }
 
+    /// Puts a flow that has ended into a free slot, for the next start. When no reactor thread runs any more.
+    pub(crate) fn hold(self, record: &Record) {
+        let Some((State::Free, generation)) = self.state() else { return };
+        let flow = record.flow();
+        self.open(record.identity(), generation);
+        let Legs { client_rx, upstream_tx, upstream_rx, client_tx } = flow.legs;
+        for (word, count) in
+            [(CLIENT_RX, client_rx), (UP, upstream_tx), (UPSTREAM_RX, upstream_rx), (DOWN, client_tx)]
+        {
+            self.0[word].store(coded(count), RELEASE);
+        }
+        self.close(generation, flow.closed, flow.reason);
+    }
+
     /// The counts of the flow, as `legs` has them, with their places in the slot.
     pub(crate) fn tally(self, legs: &'a mut Legs) -> Tally<'a> {
         Tally { hot: self.0.first_chunk().expect("a slot is longer than its first line"), legs }
@@ -176,7 +190,6 @@ impl<'a> Slot<'a> {
         read_identity(&|index: usize| self.0[index].load(ACQUIRE))
     }
 
-    #[cfg(test)]
     pub(crate) fn read(self) -> Found {
         Found::in_words(|index| self.0[index].load(ACQUIRE))
     }

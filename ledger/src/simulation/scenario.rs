@@ -265,6 +265,41 @@ mod faults {
         assert_eq!(process.journal.durable(), process.journal.appended());
     }
 
+    /// Every sync fails until the end, and the disk is unmounted without one: what was freed from the table
+    /// before its sync failed is in the table again.
+    #[test]
+    fn what_a_stop_could_not_sync_is_in_the_table() {
+        for durability in [Durability::Delayed, Durability::Sync] {
+            let fails = Arc::new(AtomicBool::new(false));
+            let failing = Arc::clone(&fails);
+            let plan = Box::new(move |call, _| {
+                (call == Call::Sync && failing.load(Ordering::Relaxed)).then_some(Fault::Broken)
+            });
+            let mut scenario = Scenario::on(plan, Build { durability, ..BUILD });
+            scenario.start();
+            scenario.traffic(0, 100);
+            scenario.work(true);
+            fails.store(true, Ordering::Relaxed);
+            for round in 1..4 {
+                scenario.traffic(round, 50);
+                scenario.note(Process::commit);
+                scenario.note(Process::flush);
+            }
+            let process = scenario.process.as_mut().unwrap();
+            process.committer.finish().unwrap_err();
+            let left = process.committer.put_back("simulated".to_owned());
+            assert!(left.flows >= 4 && left.unplaced == 0, "{left:?}");
+            let (table, boot) = (Arc::new(process.words()), scenario.left.boot);
+            scenario.lose_power(&mut Random::of(3));
+            (scenario.left.table, scenario.left.boot) = (Some(table), boot);
+            let found = scenario.finish().unwrap();
+            assert_eq!(found.trouble.as_ref().filter(|text| text.contains("damaged")), None);
+            let billed: BTreeMap<u128, u64> =
+                scenario.bill().iter().map(|(id, (up, _))| (*id, *up)).collect();
+            assert_eq!(billed, scenario.truths, "{durability:?}");
+        }
+    }
+
     /// A sync fails, so that what it was of must be written again; then files can be made and not written,
     /// and each attempt begins one.
     #[test]

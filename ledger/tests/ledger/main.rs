@@ -395,8 +395,9 @@ fn a_journal_that_is_full_keeps_flows_in_the_table_for_the_next_start() {
     }
     assert!(ledger.status().failing.unwrap().contains("journal_max"));
     let error = ledger.close().unwrap_err();
-    let LedgerError::Unjournaled { flows, cause } = &error else { panic!("{error}") };
-    assert!(*flows > 0 && cause.contains("journal_max"), "{error}");
+    let LedgerError::Unjournaled { flows, unplaced, cause, .. } = &error else { panic!("{error}") };
+    assert!(*flows > 0 && *unplaced == 0 && cause.contains("journal_max"), "{error}");
+    assert!(error.to_string().contains("the database takes nothing"), "{error}");
     drop((lock, inlets));
     assert_eq!(house.left().len(), 1);
     // It is as full as before, and yet can be opened.
