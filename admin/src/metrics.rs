@@ -261,6 +261,21 @@ impl Figures {
             "Slots of the live table found damaged",
             ledger.damaged,
         )?;
+        page.gauge(
+            "tollgate_ledger_accepted_losses",
+            "Losses that operators have accepted since the ledger was made",
+            ledger.accepted,
+        )?;
+        page.gauge(
+            "tollgate_ledger_table_was_missing",
+            "Whether the last run was killed and its live table was missing at the start",
+            u64::from(ledger.table_was_missing),
+        )?;
+        page.gauge(
+            "tollgate_ledger_table_is_missing",
+            "Whether the live table was removed while it is in use",
+            u64::from(ledger.table_is_missing),
+        )?;
         page.counter("tollgate_ledger_batches", "Transactions that did so", ledger.batches)?;
         page.gauge(
             "tollgate_ledger_lag_seconds",

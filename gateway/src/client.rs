@@ -150,7 +150,7 @@ impl Client {
     }
 
     fn of(local: &Rc<Local>, stream: TcpStream, arrival: Facts, buffer: Vec<u8>, asked_by: Nanos) -> Client {
-        let accepted = clock::wall();
+        let accepted = clock::steady_wall();
         Client {
             local: Rc::clone(local),
             stream,
@@ -191,7 +191,7 @@ impl Client {
     /// head. Its deadline is the one before, unless it is renewed.
     pub(crate) fn begin_request(&mut self) {
         self.adopt_current();
-        self.accepted = clock::wall();
+        self.accepted = clock::steady_wall();
         self.id = self.local.flow_ids.next(self.accepted);
         (self.asked, self.path) = (None, None);
         self.speaks = Speaks::HTTP;

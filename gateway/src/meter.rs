@@ -248,7 +248,7 @@ impl Meter {
     /// Closes a flow: it gives its places back, its end is logged, and its slot is the ledger's.
     pub(crate) fn close(&mut self, key: Key, reason: CloseReason) -> Option<Hold> {
         let flow = self.flows.remove(key)?;
-        let at = clock::wall();
+        let at = clock::steady_wall();
         self.stats.closed(reason);
         // A damaged slot has no identity any more; the ledger tells of it.
         if let Some(record) = self.inlet.record(&flow.live, at, reason) {

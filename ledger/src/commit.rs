@@ -230,7 +230,7 @@ impl<S: Storage> Committer<S> {
     /// # Errors
     /// The journal's: what was taken is kept, and the next turn tries again.
     pub(crate) fn turn(&mut self, now: Nanos) -> Result<Turn, JournalError> {
-        self.table.beat(clock::wall());
+        self.table.beat(clock::steady_wall());
         self.table.note_applied(self.shared.applied_lsn());
         if !self.journal.is_whole() {
             self.journal.fail_over()?;
@@ -291,7 +291,7 @@ impl<S: Storage> Committer<S> {
         // Not again, if the disk fails: what was appended is kept, and written elsewhere.
         self.is_ended = true;
         let mut frame = self.journal.buffer();
-        frame.push(&Entry::RunEnded { epoch: self.table.epoch(), at: clock::wall() });
+        frame.push(&Entry::RunEnded { epoch: self.table.epoch(), at: clock::steady_wall() });
         self.journal.append(frame)?;
         self.settle()
     }
@@ -342,7 +342,7 @@ impl<S: Storage> Committer<S> {
 
     /// Fills a frame; returns whether more may wait.
     fn fill(&mut self, frame: &mut FrameBuffer, moment: Nanos) -> bool {
-        let now = clock::wall();
+        let now = clock::steady_wall();
         let bytes_max = self.journal.frame_bytes_max();
         let room = |frame: &FrameBuffer| bytes_max.saturating_sub(frame.len()) / ENTRY_BYTES_MAX;
         let count = self.outlets.len();

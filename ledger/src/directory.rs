@@ -5,7 +5,7 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::OpenError;
@@ -86,6 +86,38 @@ pub(crate) fn set_gateway(directory: &Path, number: u32) -> Result<(), OpenError
     written.map_err(|cause| OpenError::Directory { directory: path, cause })
 }
 
+/// A file as it was opened, to tell later whether its path still leads to it.
+#[derive(Clone, Debug)]
+pub(crate) struct Linked {
+    path: PathBuf,
+    device: u64,
+    inode: u64,
+}
+
+impl Linked {
+    /// The file at `path`.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(crate) fn at(path: &Path) -> io::Result<Linked> {
+        let found = fs::metadata(path)?;
+        Ok(Linked { path: path.to_owned(), device: found.dev(), inode: found.ino() })
+    }
+
+    /// Whether the path leads to another file, or to none.
+    pub(crate) fn is_gone(&self) -> bool {
+        match fs::metadata(&self.path) {
+            Ok(found) => (found.dev(), found.ino()) != (self.device, self.inode),
+            Err(error) => error.kind() == io::ErrorKind::NotFound,
+        }
+    }
+
+    /// The path.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
 const IDENTITY: &str = "identity";
 
 fn make(directory: &Path) -> io::Result<()> {
@@ -113,8 +145,6 @@ fn holder(file: File) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::MetadataExt;
-
     use super::*;
 
     #[test]

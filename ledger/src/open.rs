@@ -17,7 +17,7 @@ use thiserror::Error;
 use crate::apply::Applier;
 use crate::commit::Committer;
 use crate::consent::Consent;
-use crate::directory::{self, Lock};
+use crate::directory::{self, Linked, Lock};
 use crate::findings::{Findings, OldTables, images};
 use crate::flush::Flusher;
 use crate::inlet::{self, Outlet};
@@ -32,7 +32,7 @@ use crate::recover::{RecoverError, Recovered, Recovery, Start};
 use crate::sink::schema::SchemaError;
 use crate::sink::sqlite::SqliteSink;
 use crate::sink::{Sink, SinkError, SinkSettings};
-use crate::status::{Shared, Stage};
+use crate::status::{Found, Shared, Stage};
 use crate::storage::file::Directory;
 use crate::{Durability, Inlet, Ledger, PanicAlarm, Threads};
 
@@ -188,6 +188,8 @@ struct Started {
     table: NewTable,
     sink: SqliteSink,
     applied: u64,
+    /// Losses that were accepted, now and before.
+    accepted: u64,
 }
 
 /// Brings into the journal what an earlier run left, and makes this run's live table.
@@ -250,7 +252,8 @@ fn recover(
         }
     };
     let applied = sink.applied_lsn()?.unwrap_or(0);
-    Ok(Started { journal, report, table, sink, applied })
+    let accepted = sink.accepted()? + consents.len() as u64;
+    Ok(Started { journal, report, table, sink, applied, accepted })
 }
 
 /// Opens the database, and has it and the directory know the gateway before its journal begins.
@@ -281,12 +284,14 @@ fn journal_settings(settings: &OpenSettings, gateway: u32, epoch: u32) -> Settin
 
 /// Starts the threads.
 fn start(settings: &OpenSettings, started: Started, lock: Lock) -> Result<(Ledger, Vec<Inlet>), OpenError> {
-    let Started { journal, report, table, sink, applied } = started;
+    let Started { journal, report, table, sink, applied, accepted } = started;
     let path = table.path.clone();
     let promise = Promise { table: path.clone(), medium: table.medium, durability: settings.durability };
     let (table, locked) = table.keep();
     table.note_appended(journal.shared().appended());
     let shared = Arc::new(Shared::new(applied));
+    let linked = Linked::at(&path).map_err(|cause| OpenError::Table { path: path.clone(), cause })?;
+    shared.note_found(Found { accepted, table_was_missing: report.table_missing, table: linked });
     let (outlets, inlets): (Vec<Outlet>, Vec<Inlet>) =
         table.regions().map(|region| inlet::pair(&region, &shared)).unzip();
     let journaled = Arc::clone(journal.shared());

@@ -4,13 +4,14 @@
 //! copy. Leaves to others: what to make of it (readiness, metrics).
 
 use std::collections::VecDeque;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::Duration;
 
 use sys::clock::{self, Nanos};
 use sys::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use sys::sync::{Mutex, MutexGuard};
 
+use crate::directory::Linked;
 use crate::limits::LAG_MARKS_MAX;
 use crate::sleeper::Sleeper;
 
@@ -33,6 +34,12 @@ pub struct Status {
     pub applied: u64,
     /// Slots of the live table that were found damaged.
     pub damaged: u64,
+    /// Losses that operators have accepted since the ledger was made.
+    pub accepted: u64,
+    /// Whether the last run was killed, and its live table was missing at the start.
+    pub table_was_missing: bool,
+    /// Whether this run's live table was removed while it is in use: a kill would lose what it holds.
+    pub table_is_missing: bool,
     /// What fails at present, for the log; `None` if all is well. Nothing is lost: what ended waits, and new
     /// flows are refused when there is no more room.
     pub failing: Option<String>,
@@ -61,10 +68,15 @@ impl Watch {
     /// How the ledger is doing now.
     pub fn status(&self) -> Status {
         let shared = &self.0;
-        let (failing, warning) = {
+        let (failing, spare) = {
             let failures = lock(&shared.failures);
             (failures.first(), failures.spare.clone())
         };
+        let gone = shared.table_that_is_gone();
+        let table_is_missing = gone.is_some();
+        let spare =
+            spare.map(|cause| format!("the next segment cannot be made, and will be needed: {cause}"));
+        let warning = gone.or(spare);
         let caught_up = Nanos(shared.caught_up_at.load(Ordering::Relaxed));
         Status {
             records: shared.records.load(Ordering::Relaxed),
@@ -75,6 +87,9 @@ impl Watch {
             durable: shared.durable.load(Ordering::Relaxed),
             applied: shared.applied.load(Ordering::Relaxed),
             damaged: shared.damaged.load(Ordering::Relaxed),
+            accepted: shared.found.get().map_or(0, |found| found.accepted),
+            table_was_missing: shared.found.get().is_some_and(|found| found.table_was_missing),
+            table_is_missing,
             failing,
             warning,
             is_stuck: self.is_stuck(),
@@ -127,6 +142,14 @@ impl Failures {
     }
 }
 
+/// What a start found, for those who watch.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(crate) accepted: u64,
+    pub(crate) table_was_missing: bool,
+    pub(crate) table: Linked,
+}
+
 /// What the ledger's threads share. All gauges are Relaxed: each stands alone and orders nothing.
 pub(crate) struct Shared {
     pub(crate) committer: Sleeper,
@@ -143,6 +166,8 @@ pub(crate) struct Shared {
     damaged: AtomicU64,
     /// A moment before which everything that ended is visible; [`Nanos::NEVER`] while at rest.
     caught_up_at: AtomicU64,
+    /// What the start found, and the live table that it made.
+    found: OnceLock<Found>,
     /// Entry `lsn` and all that ended before the moment are journaled; oldest first.
     marks: Mutex<VecDeque<(u64, Nanos)>>,
     failures: Mutex<Failures>,
@@ -164,9 +189,29 @@ impl Shared {
             applied: AtomicU64::new(applied),
             damaged: AtomicU64::new(0),
             caught_up_at: AtomicU64::new(clock::monotonic().0),
+            found: OnceLock::new(),
             marks: Mutex::default(),
             failures: Mutex::default(),
         }
+    }
+
+    /// Notes what the start found.
+    pub(crate) fn note_found(&self, found: Found) {
+        self.found.set(found).expect("a start notes it once");
+    }
+
+    /// What is to be said of a live table that was removed while it is in use.
+    fn table_that_is_gone(&self) -> Option<String> {
+        let table = &self.found.get()?.table;
+        // A ledger that ends removes its table itself.
+        let is_gone = !self.has_reached(Stage::Applying) && table.is_gone();
+        is_gone.then(|| {
+            format!(
+                "the live table {} was removed while it is in use: a kill would lose what flows moved since \
+                 they were last journaled; stop the gateway in order, and start it again",
+                table.path().display()
+            )
+        })
     }
 
     /// Entries that are durable and not visible.

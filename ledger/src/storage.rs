@@ -58,6 +58,9 @@ pub(crate) trait StorageFile: Send + Sync + 'static {
     /// Writes all of `bytes`. After an error any part of them may have been written.
     fn write_at(&self, bytes: &[u8], at: u64) -> io::Result<()>;
 
+    /// Whether it has a name: one that was removed, or that another file replaced, goes with the process.
+    fn is_linked(&self) -> io::Result<bool>;
+
     /// Brings what was written to stable storage, and the length with it.
     fn sync(&self) -> io::Result<()>;
 }

@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::steady::Steady;
+
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
 /// A point on the monotonic clock, in nanoseconds since some fixed event in the past (on Linux: boot).
@@ -51,6 +53,13 @@ pub fn monotonic() -> Nanos {
 /// The wall clock now (`CLOCK_REALTIME`). It may step either way at any time.
 pub fn wall() -> WallNanos {
     WallNanos(read(ClockId::Realtime))
+}
+
+/// The wall clock for bills: as [`wall`], but a step forward counts only when it has lasted for a minute,
+/// lest a short one puts flows into hours that have not come. A machine that slept has made no step.
+pub fn steady_wall() -> WallNanos {
+    static STEADY: Steady = Steady::new();
+    WallNanos(STEADY.read(read(ClockId::Realtime), read(ClockId::Boottime)))
 }
 
 /// CPU time that the calling thread has used since it began (`CLOCK_THREAD_CPUTIME_ID`): it stands still

@@ -36,6 +36,7 @@ pub mod route;
 pub mod socket;
 pub mod splice;
 pub mod stack;
+mod steady;
 pub mod sync;
 pub mod thread;
 pub mod witness;

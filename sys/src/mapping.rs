@@ -13,7 +13,7 @@ use std::ptr::{self, NonNull};
 #[cfg(not(any(loom, shuttle)))]
 use std::slice;
 
-use rustix::fs::{FallocateFlags, fallocate, fstatfs};
+use rustix::fs::{FallocateFlags, IFlags, fallocate, fstatfs, ioctl_getflags, ioctl_setflags};
 use rustix::mm::{MapFlags, ProtFlags, mlock, mmap, munmap};
 
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -130,6 +130,32 @@ pub fn is_in_memory(file: &File) -> bool {
     /// `statfs(2)`.
     const TMPFS_MAGIC: u64 = 0x0102_1994;
     fstatfs(file).is_ok_and(|found| found.f_type as u64 == TMPFS_MAGIC)
+}
+
+/// Has a store into a mapping of `file`, which is new and empty, never take room from its disk once its own
+/// is allocated.
+///
+/// # Errors
+/// Its file system writes each page to another place: a store could fail, by SIGBUS, where the disk is
+/// full. On btrfs that can be turned off for a file.
+pub fn keep_in_place(file: &File) -> io::Result<()> {
+    /// `statfs(2)`, and the sources of those that it does not list.
+    const BTRFS_MAGIC: u64 = 0x9123_683e;
+    const ELSEWHERE: [(u64, &str); 4] =
+        [(0x2fc1_2fc1, "zfs"), (0xca45_1a4e, "bcachefs"), (0xf2f5_2010, "f2fs"), (0x3434, "nilfs")];
+    // Of as many bits as `f_type` has on machines of 32.
+    let kind = fstatfs(file)?.f_type as u64 & 0xffff_ffff;
+    if kind == BTRFS_MAGIC {
+        let flags = ioctl_getflags(file)?;
+        return Ok(ioctl_setflags(file, flags | IFlags::NOCOW)?);
+    }
+    match ELSEWHERE.iter().find(|(magic, _)| *magic == kind) {
+        None => Ok(()),
+        Some((_, name)) => Err(io::Error::new(
+            io::ErrorKind::Unsupported,
+            format!("{name} writes pages to other places, so a count could fail where the disk is full"),
+        )),
+    }
 }
 
 #[cfg(not(shuttle))]

@@ -164,7 +164,7 @@ impl<S: Storage> Shared<S> {
         let target = self.appended();
         let files = lock(&self.unsynced).clone();
         point("journal.before-sync");
-        if let Err(error) = files.iter().try_for_each(|file| file.sync()) {
+        if let Err(error) = files.iter().try_for_each(|file| sync_linked(&**file)) {
             // The kernel has forgotten what it could not write: another sync would succeed and prove nothing.
             self.is_whole.store(false, Ordering::Release);
             return Err(error);
@@ -330,6 +330,15 @@ impl<S: Storage> Shared<S> {
         let number = segments.next;
         segments.next += 1;
         Ok((number, file))
+    }
+}
+
+/// Brings a file to stable storage where the next start will find it.
+fn sync_linked(file: &impl StorageFile) -> io::Result<()> {
+    file.sync()?;
+    match file.is_linked()? {
+        true => Ok(()),
+        false => Err(io::Error::other("a segment was removed while it was written")),
     }
 }
 

@@ -272,6 +272,7 @@ fn make_at(path: &Path, header: TableHeader) -> io::Result<(LiveTable, Medium, F
         TryLockError::Error(cause) => cause,
         TryLockError::WouldBlock => ErrorKind::WouldBlock.into(),
     })?;
+    sys::mapping::keep_in_place(&file)?;
     let words = SharedWords::of_file(&file, header.table_words())?;
     let is_locked = words.lock().is_ok();
     Ok((LiveTable::create(words, header), Medium { is_tmpfs: is_in_memory(&file), is_locked }, file))

@@ -24,6 +24,7 @@ use super::schema::{self, MONTH};
 use super::sums::{AGGREGATE, Sums};
 use sys::crash::point;
 
+use crate::directory::Linked;
 use crate::limits::MONTHS_OPEN_MAX;
 
 /// Who says it: the gateway, and its run.
@@ -39,12 +40,19 @@ impl Stamp {
     }
 }
 
+/// A month's file that is open.
+struct Open {
+    month: Month,
+    connection: Connection,
+    linked: Linked,
+}
+
 /// The month files of one ledger.
 pub(crate) struct MonthFiles {
     directory: PathBuf,
     rows_max: i64,
     /// The one that was used last is the last. len <= MONTHS_OPEN_MAX
-    open: Vec<(Month, Connection)>,
+    open: Vec<Open>,
     /// Whether a file was made since [`MonthFiles::take_made`].
     made: bool,
 }
@@ -93,9 +101,14 @@ impl MonthFiles {
         Ok(applied(self.file(month)?, gateway)?)
     }
 
+    /// Fails if an open file was removed, or replaced by another.
+    pub(crate) fn check_linked(&self) -> Result<(), SinkError> {
+        self.open.iter().try_for_each(|open| check_linked(&open.linked))
+    }
+
     /// Empties the logs of the open files as far as their readers permit.
     pub(crate) fn checkpoint(&self) -> Result<(), SinkError> {
-        for (_, connection) in &self.open {
+        for Open { connection, .. } in &self.open {
             connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))?;
         }
         Ok(())
@@ -103,8 +116,8 @@ impl MonthFiles {
 
     /// Closes every file, with an empty log unless a reader is in the way.
     pub(crate) fn close(&mut self) -> Result<(), SinkError> {
-        while let Some((_, connection)) = self.open.pop() {
-            close(connection)?;
+        while let Some(open) = self.open.pop() {
+            close(open.connection)?;
         }
         Ok(())
     }
@@ -117,8 +130,8 @@ impl MonthFiles {
     /// Removes the month's file. The log goes first: one that outlived its database would be replayed into
     /// the next of that name.
     pub(crate) fn remove(&mut self, month: Month) -> Result<(), SinkError> {
-        if let Some(index) = self.open.iter().position(|(open, _)| *open == month) {
-            close(self.open.remove(index).1)?;
+        if let Some(index) = self.open.iter().position(|open| open.month == month) {
+            close(self.open.remove(index).connection)?;
         }
         let path = month.path(&self.directory);
         remove_logs(&path).and_then(|()| fs::remove_file(&path)).map_err(|cause| failed(&path, &cause))
@@ -126,23 +139,36 @@ impl MonthFiles {
 
     #[cfg(test)]
     pub(super) fn each_open(&self, each: impl FnMut(&Connection)) {
-        self.open.iter().map(|(_, connection)| connection).for_each(each);
+        self.open.iter().map(|open| &open.connection).for_each(each);
     }
 
     fn file(&mut self, month: Month) -> Result<&mut Connection, SinkError> {
-        match self.open.iter().position(|(open, _)| *open == month) {
+        match self.open.iter().position(|open| open.month == month) {
             Some(index) => self.open[index..].rotate_left(1),
             None => {
                 if self.open.len() >= MONTHS_OPEN_MAX {
-                    close(self.open.remove(0).1)?;
+                    close(self.open.remove(0).connection)?;
                 }
                 let path = month.path(&self.directory);
                 self.made |= make(&path).map_err(|cause| failed(&path, &cause))?;
-                self.open.push((month, open(&path)?));
+                let connection = open(&path)?;
+                let linked = Linked::at(&path).map_err(|cause| failed(&path, &cause))?;
+                self.open.push(Open { month, connection, linked });
             }
         }
-        let (_, connection) = self.open.last_mut().expect("it was moved or pushed to the end");
-        Ok(connection)
+        let last = self.open.last_mut().expect("it was moved or pushed to the end");
+        Ok(&mut last.connection)
+    }
+}
+
+/// Fails if a database was removed, or replaced by another, while it is open.
+pub(crate) fn check_linked(linked: &Linked) -> Result<(), SinkError> {
+    match linked.is_gone() {
+        false => Ok(()),
+        true => Err(SinkError::Final(format!(
+            "{} was removed or replaced while it is open: stop the gateway, put it back or restore a backup",
+            linked.path().display()
+        ))),
     }
 }
 

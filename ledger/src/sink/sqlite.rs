@@ -19,11 +19,11 @@ use sys::clock::WallNanos;
 
 use super::live::LiveFlows;
 use super::month::Month;
-use super::month_file::{self, MonthFiles, Stamp};
+use super::month_file::{self, MonthFiles, Stamp, check_linked};
 use super::schema::{self, LEDGER, SchemaError, integer};
 use super::tally::Tally;
 use super::{Sink, SinkError, SinkSettings, checksum, retention, run};
-use crate::directory;
+use crate::directory::{self, Linked};
 use crate::entry::Entry;
 use crate::query::{QueryError, Usage};
 
@@ -35,6 +35,8 @@ pub(crate) struct SqliteSink {
     months: MonthFiles,
     gateway: i64,
     months_max: u32,
+    /// `ledger.db`, as it was opened.
+    linked: Linked,
 }
 
 impl SqliteSink {
@@ -46,13 +48,15 @@ impl SqliteSink {
         month_file::make(&path)
             .map_err(|cause| SchemaError::Unmade { path: path.display().to_string(), cause })?;
         let mut connection = schema::connect(&path)?;
+        let linked = Linked::at(&path)
+            .map_err(|cause| SchemaError::Unmade { path: path.display().to_string(), cause })?;
         schema::migrate(&mut connection, &path, LEDGER)?;
         schema::configure(&connection).map_err(|cause| schema::sqlite(&path, cause))?;
         let gateway = i64::from(gateway);
         let live = LiveFlows::read(&connection, gateway).map_err(|cause| schema::sqlite(&path, cause))?;
         let months = MonthFiles::new(directory, settings.rows_per_month_max);
         let (directory, months_max) = (directory.to_owned(), settings.detail_months);
-        Ok(Self { directory, connection, live, months, gateway, months_max })
+        Ok(Self { directory, connection, live, months, gateway, months_max, linked })
     }
 
     /// Brings the ledger in `directory` to our schema, if there is one of an earlier version.
@@ -91,6 +95,13 @@ impl SqliteSink {
         self.connection.pragma_update(None, "synchronous", "FULL")?;
         run::Run { epoch, began: (0, integer(at.0)), ended: (0, 0) }.write(&self.connection, self.gateway)?;
         Ok(self.connection.pragma_update(None, "synchronous", "NORMAL")?)
+    }
+
+    /// Losses that were accepted, as far as it has been told.
+    pub(crate) fn accepted(&self) -> Result<u64, SinkError> {
+        let count =
+            self.connection.query_row("SELECT count(*) FROM consent", [], |row| row.get::<_, i64>(0))?;
+        Ok(count.cast_unsigned())
     }
 
     /// Ends the flows of other gateways that go on: those gateways write to other files, if they run at all.
@@ -169,6 +180,8 @@ impl Sink for SqliteSink {
     }
 
     fn checkpoint(&mut self) -> Result<u64, SinkError> {
+        // The journal must not let go of what goes with this process.
+        check_linked(&self.linked).and_then(|()| self.months.check_linked())?;
         let durable_lsn = self.sync()?;
         self.months.checkpoint()?;
         self.connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))?;

@@ -175,6 +175,10 @@ impl StorageFile for FaultyFile {
         }
     }
 
+    fn is_linked(&self) -> io::Result<bool> {
+        self.file.is_linked()
+    }
+
     fn sync(&self) -> io::Result<()> {
         match self.storage.fault(Call::Sync) {
             None => self.file.sync(),

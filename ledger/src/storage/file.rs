@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use super::{Storage, StorageFile};
@@ -61,7 +61,11 @@ impl Storage for Directory {
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        fs::remove_file(self.path.join(name))
+        match fs::remove_file(self.path.join(name)) {
+            // Another has removed it.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            removed => removed,
+        }
     }
 
     fn sync_names(&self) -> io::Result<()> {
@@ -93,6 +97,10 @@ impl StorageFile for File {
 
     fn write_at(&self, bytes: &[u8], at: u64) -> io::Result<()> {
         self.write_all_at(bytes, at)
+    }
+
+    fn is_linked(&self) -> io::Result<bool> {
+        Ok(self.metadata()?.nlink() > 0)
     }
 
     fn sync(&self) -> io::Result<()> {

@@ -179,6 +179,10 @@ impl StorageFile for MemoryFile {
         Ok(())
     }
 
+    fn is_linked(&self) -> io::Result<bool> {
+        Ok(self.disk.lock().names.values().any(|index| *index == self.index))
+    }
+
     fn sync(&self) -> io::Result<()> {
         let mut disk = self.disk.lock();
         let content = &mut disk.files[self.index];

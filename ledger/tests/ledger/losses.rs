@@ -408,3 +408,53 @@ fn an_open_ledger_is_inspected_without_alarm() {
     end(ledger, inlet);
     Ledger::open(&house.settings(1, 64)).map(drop).unwrap();
 }
+
+#[test]
+fn databases_that_are_removed_while_they_are_open_are_missed() {
+    for file in ["ledger.db", MONTH] {
+        let house = House::new();
+        let (ledger, mut inlet) = house.open();
+        pass(&mut inlet, 1, 10, 20);
+        wait_for(|| ledger.status().applied >= 2);
+        remove(&house.directory(), file);
+        pass(&mut inlet, 2, 10, 20);
+        wait_for(|| ledger.status().failing.is_some());
+        let failing = ledger.status().failing.unwrap();
+        assert!(failing.contains(file) && failing.contains("was removed"), "{failing}");
+        drop(inlet);
+        let error = ledger.close().unwrap_err().to_string();
+        assert!(error.contains("durable in the journal"), "{error}");
+        // The journal has all from its beginning here: nothing needs a consent.
+        house.restart();
+        assert_eq!(house.bill().len(), 2, "{file}");
+    }
+}
+
+#[test]
+fn a_segment_that_is_removed_while_it_is_written_is_written_again() {
+    let house = House::new();
+    let (ledger, mut inlet) = house.open();
+    pass(&mut inlet, 1, 10, 20);
+    wait_for(|| ledger.status().applied >= 2);
+    fs::remove_file(begun_segments(&house).last().unwrap()).unwrap();
+    (2..=20).for_each(|id| pass(&mut inlet, id, 10, 20));
+    wait_for(|| ledger.status().applied >= 21 && ledger.status().failing.is_none());
+    let killed = copied(&house);
+    end(ledger, inlet);
+    killed.restart();
+    assert_eq!(killed.bill(), all_flows(false));
+    assert_eq!(house.bill(), all_flows(false));
+}
+
+#[test]
+fn a_live_table_that_is_removed_while_it_is_in_use_is_told() {
+    let house = House::new();
+    let (ledger, inlet) = house.open();
+    assert!(!ledger.status().table_is_missing);
+    house.left().iter().for_each(|path| fs::remove_file(path).unwrap());
+    let status = ledger.status();
+    assert!(status.table_is_missing && status.warning.unwrap().contains("was removed while it is in use"));
+    let watch = ledger.watch();
+    end(ledger, inlet);
+    assert!(!watch.status().table_is_missing, "an end removes it too");
+}

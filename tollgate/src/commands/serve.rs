@@ -162,8 +162,8 @@ fn tell_of_ledger(gateway: &Gateway, told: &mut Told, voice: &Voice) {
     };
     let begins = "the ledger cannot be written: ended flows wait in the live table or the journal";
     say(&mut told.failing, status.failing.as_ref(), Level::Error, begins, "the ledger is written again");
-    let begins = "the next segment of the journal cannot be made, and will be needed";
-    let ends = "the next segment of the journal is made";
+    let begins = "the ledger warns";
+    let ends = "what the ledger warned of is over";
     say(&mut told.warning, status.warning.as_ref(), Level::Warning, begins, ends);
 }
 
