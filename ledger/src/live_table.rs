@@ -37,6 +37,7 @@
 
 pub mod look;
 pub(crate) mod place;
+pub mod room;
 mod slot;
 
 use std::sync::Arc;

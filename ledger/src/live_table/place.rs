@@ -97,6 +97,11 @@ impl Places {
         Ok(Places { gateway, directories, remembered })
     }
 
+    /// Where a new one is tried, in this order.
+    pub(super) fn directories(&self) -> &[PathBuf] {
+        &self.directories
+    }
+
     /// Every table of ours that earlier runs left, with its lock, and the files with its name that hold none.
     /// Changes nothing.
     ///

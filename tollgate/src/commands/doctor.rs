@@ -14,6 +14,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use gateway::config::Config;
+use gateway::server::ledger_settings;
 use sys::limits::{self, Root, ThreadBudget};
 
 use super::{Context, print, print_json};
@@ -21,6 +22,7 @@ use cpus::Cpus;
 use load::Load;
 use page::Report;
 use ports::ListeningPorts;
+use room::LiveTableRoom;
 
 mod cpus;
 mod finding;
@@ -29,6 +31,7 @@ mod page;
 mod ports;
 mod probe;
 mod remedy;
+mod room;
 #[cfg(test)]
 mod tests;
 
@@ -53,6 +56,7 @@ pub(crate) fn run(context: &Context, options: &Options) -> anyhow::Result<ExitCo
         findings: finding::examine(&load, &readings, footprint),
         footprint,
         budget: ThreadBudget::of(readings.iter(), footprint),
+        room: LiveTableRoom::read(&ledger_settings(&config, load.reactors as usize)),
         ports: ListeningPorts::read(&root, ports::of(&config)),
         cpus,
     };

@@ -11,6 +11,7 @@ use super::finding::{Finding, Permits, State, first};
 use super::load::Load;
 use super::ports::ListeningPorts;
 use super::remedy;
+use super::room::LiveTableRoom;
 use crate::commands::table;
 
 /// Characters of a line.
@@ -25,13 +26,14 @@ pub(super) struct Report {
     pub(super) findings: Vec<Finding>,
     pub(super) footprint: Footprint,
     pub(super) budget: ThreadBudget,
+    pub(super) room: LiveTableRoom,
     pub(super) ports: ListeningPorts,
     pub(super) cpus: Cpus,
 }
 
 impl Report {
     pub(super) fn is_carried(&self) -> bool {
-        self.findings.iter().all(|finding| finding.state != State::Fails)
+        self.findings.iter().all(|finding| finding.state != State::Fails) && self.room.is_enough()
     }
 
     pub(super) fn json(&self) -> Value {
@@ -55,6 +57,7 @@ impl Report {
                 "mappings_each": self.footprint.maps,
                 "address_space_bytes_each": self.footprint.address_bytes,
             },
+            "live_table": self.room.json(),
             "listening_ports": self.ports.json(),
             "cpu": self.cpus.json(),
         })
@@ -105,6 +108,9 @@ impl Report {
             text += &wrapped(&finding, 0);
             text += &format!("  to reserve: {command}\n");
         }
+        let (room, command) = self.room.finding();
+        text += &wrapped(&room, 0);
+        text.extend(command.map(|command| format!("  to enlarge: {command}\n")));
         for finding in self.findings.iter().filter(|finding| finding.state != State::Unknown) {
             if let Some(trouble) = &finding.reading.trouble {
                 text += &wrapped(&format!("{}: not all could be read: {trouble}", finding.limit().name()), 0);

@@ -1,5 +1,6 @@
 //! Each limit of a painted machine lowered in turn: it is named first, with its error and its command.
 
+use ledger::live_table::room::TableRoom;
 use sys::limits::{FOOTPRINT_USUAL, Limit, Root, ThreadBudget, read_all};
 use tempfile::TempDir;
 
@@ -9,6 +10,7 @@ use super::load::Load;
 use super::page::{Report, WIDTH, outlook};
 use super::ports::ListeningPorts;
 use super::remedy;
+use super::room::LiveTableRoom;
 
 /// A machine on which every limit is far: `== path` before each file's text.
 const AMPLE: &str = include_str!("../../../../sys/testdata/ample-machine.txt");
@@ -71,10 +73,24 @@ impl Machine {
             findings: self.findings(),
             footprint: FOOTPRINT_USUAL,
             budget: ThreadBudget::of(read_all(&root).iter(), FOOTPRINT_USUAL),
+            room: LiveTableRoom::of(room(1 << 30)),
             ports: ListeningPorts::read(&root, vec![3128, 9128, 0]),
             cpus: Cpus::read(&root),
         }
     }
+}
+
+fn room(free: u64) -> TableRoom {
+    TableRoom { directory: "/dev/shm".into(), needed: 27_000_000, free }
+}
+
+#[test]
+fn a_tmpfs_that_is_too_small_for_the_live_table_is_told() {
+    let machine = Machine::new(&[]);
+    let small = Report { room: LiveTableRoom::of(room(20 << 20)), ..machine.report() };
+    assert!(!small.is_carried() && small.text().contains("mount -o remount,size=27000000 /dev/shm"));
+    assert_eq!(small.json()["live_table"]["enough"], false);
+    assert_eq!(machine.report().json()["live_table"]["enough"], true);
 }
 
 /// Expects that `limit` is met first, alone, and is in `state`; and the words of its error and its command.
