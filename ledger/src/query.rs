@@ -19,6 +19,7 @@ mod flows;
 mod parts;
 mod rest;
 mod rollups;
+mod still;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
@@ -194,15 +195,17 @@ fn open(path: &Path, migrations: &[Migration]) -> Result<Option<Connection>, Que
     }
     let failed = |cause| schema::sqlite(path, cause);
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let connection = match Connection::open_with_flags(path, flags) {
+    let mut connection = match Connection::open_with_flags(path, flags) {
         // Removed since we looked.
         Err(_) if !path.is_file() => return Ok(None),
         opened => opened.map_err(failed)?,
     };
-    connection.busy_timeout(READER_BUSY_MAX).map_err(failed)?;
-    // The first read in the transaction fixes what all others see.
-    connection.execute_batch("BEGIN").map_err(failed)?;
-    match schema::is_blank(&connection) {
+    let mut is_blank = begin(&connection);
+    if is_blank.as_ref().is_err_and(|error| !schema::is_half_made(error) && still::is_cause(path, error)) {
+        connection = still::open(path).map_err(failed)?;
+        is_blank = begin(&connection);
+    }
+    match is_blank {
         Ok(false) => {}
         Ok(true) => return Ok(None),
         // Its first transaction, which makes its tables, was cut short: the next writer undoes it.
@@ -211,6 +214,13 @@ fn open(path: &Path, migrations: &[Migration]) -> Result<Option<Connection>, Que
     }
     schema::check(&connection, path, migrations)?;
     Ok(Some(connection))
+}
+
+/// Begins a transaction: its first read, whether anything is there, fixes what all others see.
+fn begin(connection: &Connection) -> rusqlite::Result<bool> {
+    connection.busy_timeout(READER_BUSY_MAX)?;
+    connection.execute_batch("BEGIN")?;
+    schema::is_blank(connection)
 }
 
 fn applied(connection: &Connection) -> rusqlite::Result<Vec<(i64, i64)>> {

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io;
 
-use rustix::fs::fstatvfs;
+use rustix::fs::{StatVfsMountFlags, fstatvfs};
 
 /// How large a file system is, and how much of it is left.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -22,4 +22,12 @@ pub fn room(file: &File) -> io::Result<Room> {
     let found = fstatvfs(file)?;
     let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
     Ok(Room { bytes: bytes(found.f_blocks), free_bytes: bytes(found.f_bavail) })
+}
+
+/// Whether the file system of `file` is mounted read-only.
+///
+/// # Errors
+/// Those of fstatvfs(3).
+pub fn is_read_only(file: &File) -> io::Result<bool> {
+    Ok(fstatvfs(file)?.f_flag.contains(StatVfsMountFlags::RDONLY))
 }

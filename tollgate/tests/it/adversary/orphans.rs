@@ -276,7 +276,9 @@ fn what_a_receiver_has_not_taken_counts_against_its_user_until_it_has() {
     let gateway = Gateway::start(&format!("{LOCAL_USER}{user}[threads]\nreactors = 2\n"));
     let mut beside = Beside::new(&gateway, &origin, &echo);
     beside.is_served(10);
-    eventually("the ledger has its files open", || gateway.usage().0 > 0);
+    eventually("the ledger has its files open", || {
+        gateway.metric("tollgate_ledger_records_total").unwrap() > 0.0
+    });
     let before = Footprint::of(&gateway);
     let mut attack = Attack { gateway: &gateway, beside, held: Vec::new() };
 

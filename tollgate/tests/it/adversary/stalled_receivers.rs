@@ -61,8 +61,8 @@ fn stalled_receivers_leave_pipes_to_streams_that_move() {
     let metric = |name: &str| gateway.metric(name).unwrap_or_else(|| panic!("there is no {name}"));
     // A pipe stays in the cache.
     let descriptors = || gateway.descriptors() as f64 - 2.0 * metric("tollgate_pipes_held");
-    // From then on the ledger has all its files open.
-    eventually("the first download is in the ledger", || gateway.usage().0 == 1);
+    // From then on the ledger has all its files open. (`usage` has what the journal has before that.)
+    eventually("the first download is in the database", || metric("tollgate_ledger_records_total") == 1.0);
     let (descriptors_before, memory_before) = (descriptors(), gateway.memory_bytes());
 
     let (tell, told) = mpsc::channel();
