@@ -45,7 +45,9 @@ struct LedgerFile {
     open: BTreeMap<i64, HashSet<u128>>,
     /// Month, gateway, how far the month has come, and whether it was dropped.
     months: Vec<(Month, i64, i64, bool)>,
-    /// The gateways of which it is a backup that none has written to yet.
+    /// Losses that were accepted.
+    accepted: u64,
+    /// The gateways of which it is a backup that none has written to yet, and when it was made.
     backups: Vec<(i64, i64)>,
 }
 
@@ -112,6 +114,11 @@ impl Inventory {
             is_ended: ledger.ended.contains(&source.gateway) || !ledger.backups.is_empty(),
             has_begun: ledger.begun.contains(&source.gateway) && ledger.backups.is_empty(),
         })
+    }
+
+    /// Losses that were accepted, as far as `ledger.db` has been told.
+    pub(crate) fn accepted(&self) -> u64 {
+        self.ledger.as_ref().map_or(0, |ledger| ledger.accepted)
     }
 
     /// Whether `ledger.db` knows `gateway`.
@@ -232,9 +239,16 @@ impl LedgerFile {
             }
             ledger.sources.push(source);
         }
-        each(connection, "SELECT gateway, id FROM live", |row| {
-            let id: [u8; 16] = row.get(1)?;
-            ledger.open.entry(row.get(0)?).or_default().insert(u128::from_be_bytes(id));
+        each(connection, "SELECT * FROM live", |row| {
+            // One with another id would end as lost, beside the flow that it was.
+            checksum::check(row, "live")?;
+            let id: [u8; 16] = row.get("id")?;
+            ledger.open.entry(row.get("gateway")?).or_default().insert(u128::from_be_bytes(id));
+            Ok(())
+        })?;
+        each(connection, "SELECT * FROM consent", |row| {
+            checksum::check(row, "consent")?;
+            ledger.accepted += 1;
             Ok(())
         })?;
         each(connection, "SELECT * FROM month ORDER BY month, gateway", |row| {

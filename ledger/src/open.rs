@@ -252,7 +252,7 @@ fn recover(
         }
     };
     let applied = sink.applied_lsn()?.unwrap_or(0);
-    let accepted = sink.accepted()? + consents.len() as u64;
+    let accepted = inventory.accepted() + consents.len() as u64;
     Ok(Started { journal, report, table, sink, applied, accepted })
 }
 

@@ -127,7 +127,7 @@ pub enum RecoverError {
     #[error("{0}. Put the file back, or restore a backup")]
     Read(String),
     /// The journal cannot be written.
-    #[error("{0}")]
+    #[error("{0}. Check the permissions of the segments in `journal`, and the room on its disk")]
     Write(String),
     /// The files are another gateway's.
     #[error(

@@ -9,11 +9,12 @@ use std::collections::HashMap;
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
-use rusqlite::{Connection, params};
+use rusqlite::Connection;
 
-use super::{Filter, GroupBy, Groups, QueryError, Sums, TOTAL, Window};
+use super::{Filter, GroupBy, Groups, QueryError, Sums, TOTAL, Window, each};
 use crate::entry::Entry;
 use crate::record::Record;
+use crate::sink::checksum;
 use crate::sink::schema::integer;
 
 /// By how much entries beyond the database's last one change its sums.
@@ -60,29 +61,26 @@ impl Rest {
 
     /// Takes the flows of `gateway` that go on as far as the database knows.
     pub(super) fn know(&mut self, connection: &Connection, gateway: i64) -> Result<(), QueryError> {
-        let live = "SELECT id, counted_ns, upstream_tx, client_tx, uncertain_up, uncertain_down, user, host,
-                CAST(port AS TEXT), protocol, class FROM live WHERE gateway = ?1";
-        let mut select = connection.prepare(live)?;
-        let mut rows = select.query(params![gateway])?;
-        while let Some(row) = rows.next()? {
-            let id: [u8; 16] = row.get(0)?;
+        each(connection, &format!("SELECT * FROM live WHERE gateway = {gateway}"), |row| {
+            checksum::check(row, "live")?;
+            let id: [u8; 16] = row.get("id")?;
             let kind = Kind {
-                user: row.get(6)?,
-                host: row.get(7)?,
-                port: row.get(8)?,
-                protocol: row.get(9)?,
-                class: row.get(10)?,
+                user: row.get("user")?,
+                host: row.get("host")?,
+                port: row.get::<_, i64>("port")?.to_string(),
+                protocol: row.get("protocol")?,
+                class: row.get("class")?,
             };
             let known = Known {
-                at_ns: row.get(1)?,
-                up: row.get(2)?,
-                down: row.get(3)?,
-                uncertain: (row.get(4)?, row.get(5)?),
+                at_ns: row.get("counted_ns")?,
+                up: row.get("upstream_tx")?,
+                down: row.get("client_tx")?,
+                uncertain: (row.get("uncertain_up")?, row.get("uncertain_down")?),
                 kind,
             };
             self.flows.insert(u128::from_be_bytes(id), known);
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     /// Takes the next entry.

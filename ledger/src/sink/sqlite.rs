@@ -97,13 +97,6 @@ impl SqliteSink {
         Ok(self.connection.pragma_update(None, "synchronous", "NORMAL")?)
     }
 
-    /// Losses that were accepted, as far as it has been told.
-    pub(crate) fn accepted(&self) -> Result<u64, SinkError> {
-        let count =
-            self.connection.query_row("SELECT count(*) FROM consent", [], |row| row.get::<_, i64>(0))?;
-        Ok(count.cast_unsigned())
-    }
-
     /// Ends the flows of other gateways that go on: those gateways write to other files, if they run at all.
     pub(crate) fn end_others(directory: &Path, gateway: u32, at: WallNanos) -> Result<(), SinkError> {
         let others: Vec<(i64, i64, i64)> = {

@@ -218,7 +218,10 @@ impl Course<'_> {
     /// Judges a refusal and follows its advice; whether there is hope.
     fn refused(&mut self, said: &Said, before: &BTreeMap<PathBuf, Vec<u8>>) -> bool {
         self.evidence.is_refused = true;
-        self.compare("the refusal", before);
+        // One that came behind that point, as where a file cannot be written, says nothing of the kind.
+        if said.text().contains("Nothing was changed") {
+            self.compare("the refusal", before);
+        }
         self.judge_words(said);
         if self.unseal() {
             return true;
