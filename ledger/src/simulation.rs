@@ -12,9 +12,11 @@
 //!    last interim that had been announced as durable.
 //! 4. A disk that fails is an error, and changes none of the above.
 //! 5. What a start says it lost is what the bill has as lost.
-//! 6. No start finds a journal whose chain is broken: only damage breaks it.
+//! 6. A start on files that were damaged since the kill is refused, or tells, or bills as one on whole files.
+//! 7. No start finds a journal whose chain is broken: only damage breaks it.
 
 mod bill;
+mod damage;
 #[cfg(test)]
 mod flips;
 mod process;
@@ -41,6 +43,8 @@ pub struct Outcome {
     pub faults: u64,
     /// Ends inside recovery.
     pub in_recovery: u64,
+    /// Damages that were tried on copies, and those of them that a start told of.
+    pub damages: (u64, u64),
 }
 
 /// Runs the world of `seed`.

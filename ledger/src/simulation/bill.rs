@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use super::damage::Bills;
 use crate::entry::Entry;
 use crate::record::{CloseReason, Record};
 use crate::sink::{Sink, SinkError};
@@ -30,7 +31,6 @@ impl Bill {
     }
 
     /// Another database with the same rows.
-    #[cfg(test)]
     pub(super) fn copy(&self) -> Bill {
         Bill(Arc::new(Mutex::new(self.lock().clone())))
     }
@@ -55,6 +55,16 @@ impl Bill {
     pub(super) fn lost(&self) -> usize {
         let (rows, _) = &*self.lock();
         rows.finals.values().filter(|record| record.flow().reason == CloseReason::Lost).count()
+    }
+
+    /// What each flow that is over is billed.
+    pub(super) fn bills(&self) -> Bills {
+        let (rows, _) = &*self.lock();
+        let bill = |record: &Record| {
+            let flow = record.flow();
+            (flow.legs.upstream_tx, flow.legs.client_tx, flow.reason)
+        };
+        rows.finals.iter().map(|(id, record)| (*id, bill(record))).collect()
     }
 
     /// A flow with two finals, if there is any.

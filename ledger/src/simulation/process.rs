@@ -47,6 +47,14 @@ pub(super) struct Left {
     pub(super) boot: u128,
 }
 
+impl Left {
+    /// Whether there is a table, of this boot.
+    pub(super) fn has_table(&self) -> bool {
+        let words = self.table.as_ref().and_then(|words| words.first_chunk());
+        words.and_then(|words| TableHeader::parse(words).ok()).is_some_and(|header| header.boot == self.boot)
+    }
+}
+
 /// A running process.
 pub(super) struct Process {
     pub(super) storage: Faulty,
@@ -57,6 +65,8 @@ pub(super) struct Process {
     pub(super) applier: Applier<Faulty, Bill>,
     pub(super) journal: Arc<Journal<Faulty>>,
     pub(super) recovery: Recovery,
+    /// Whether the table that the start found is an older copy.
+    pub(super) is_stale: bool,
     /// Places at which the journal that the start found does not continue.
     pub(super) breaks: u64,
     shared: Arc<Shared>,
@@ -84,6 +94,7 @@ impl Process {
         }
         let Build { regions, slots, segment_bytes, bytes_max, .. } = build;
         let breaks = survey.breaks();
+        let is_stale = images.iter().any(|image| survey.is_stale(image));
         let epoch = survey.epoch(&images);
         let header = TableHeader { gateway: GATEWAY, epoch, boot: left.boot, process: 1, regions, slots };
         let settings = Settings { gateway: GATEWAY, epoch, segment_bytes, bytes_max };
@@ -93,7 +104,7 @@ impl Process {
         let recovered = survey.recover(storage.clone(), start)?;
         let (journal, recovery) = (recovered.journal, recovered.report);
         let mut process = Process::of(storage.clone(), build, left.bill.clone(), header, journal, recovery);
-        process.breaks = breaks;
+        (process.breaks, process.is_stale) = (breaks, is_stale);
         Ok(process)
     }
 
@@ -134,6 +145,7 @@ impl Process {
             journal,
             recovery,
             breaks: 0,
+            is_stale: false,
             shared,
             now,
         }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::bill::Bill;
+use super::damage::{Bills, Leavings};
 use super::process::{Build, CLOSED_AT, Left, Process, identity};
 use super::{Outcome, Random};
 use crate::Durability;
@@ -45,6 +46,8 @@ pub struct World {
     left: Left,
     /// A table on a disk, as far as its pages had come there: what a power failure may leave of it.
     stale: Option<Arc<Vec<u64>>>,
+    /// The disk some time ago.
+    older: Option<Memory>,
     truths: BTreeMap<u128, Truth>,
     /// Flows that starts said were lost.
     told_lost: usize,
@@ -80,6 +83,7 @@ impl World {
             memory: Memory::default(),
             left: Left { bill: Bill::default(), table: None, boot: 1 },
             stale: None,
+            older: None,
             truths: BTreeMap::new(),
             told_lost: 0,
             outcome: Outcome::default(),
@@ -95,6 +99,7 @@ impl World {
     pub fn run(mut self) -> Result<Outcome, String> {
         for _ in 0..LIVES {
             self.life += 1;
+            self.try_damage()?;
             let Some(mut life) = self.start(true)? else { continue };
             for _ in 0..1 + self.random.below(STEPS) {
                 self.step(&mut life)?;
@@ -134,6 +139,26 @@ impl World {
         Ok(Some(Life { process, flows: Vec::new(), closed: Vec::new(), committed: true }))
     }
 
+    /// After a kill, now and then: damage to a copy of what it left.
+    fn try_damage(&mut self) -> Result<(), String> {
+        // Without the table of this boot nothing says how far the journal went beyond the database.
+        if !self.left.has_table() || !self.random.chance(20) {
+            return Ok(());
+        }
+        let leavings = Leavings {
+            build: self.build,
+            memory: &self.memory,
+            left: &self.left,
+            older: (self.older.as_ref(), self.stale.as_ref()),
+        };
+        let moved = |truth: &Truth| (truth.up, truth.down, CloseReason::Fault);
+        let moved: Bills = self.truths.iter().map(|(id, truth)| (*id, moved(truth))).collect();
+        let is_told = leavings.damage(&mut self.random, &moved)?;
+        self.outcome.damages.0 += 1;
+        self.outcome.damages.1 += u64::from(is_told);
+        Ok(())
+    }
+
     /// The disk, which fails now and then if it is dangerous, or for a while.
     fn disk(&mut self, dangerous: bool) -> Faulty {
         let mut random = Random::of(self.random.next());
@@ -162,6 +187,9 @@ impl World {
             88..93 => Self::unless_simulated(life.process.apply())?,
             93..96 => Self::unless_simulated(life.process.checkpoint())?,
             _ => drop(life.process.prepare()),
+        }
+        if self.random.chance(2) {
+            self.older = Some(self.memory.copy());
         }
         if self.random.chance(4) {
             self.stale = Some(Arc::new(life.process.words()));

@@ -66,7 +66,6 @@ impl Memory {
     }
 
     /// Another disk with the same contents, all of them durable.
-    #[cfg(test)]
     pub(crate) fn copy(&self) -> Memory {
         let disk = self.lock();
         let whole = |content: &Content| Content {
@@ -80,7 +79,6 @@ impl Memory {
     }
 
     /// Flips bit `bit` of file `name`, on the disk and in what was not synced.
-    #[cfg(test)]
     pub(crate) fn flip(&self, name: &str, bit: usize) {
         let mut disk = self.lock();
         let index = disk.names[name];
@@ -90,6 +88,19 @@ impl Memory {
                 *byte ^= 1 << (bit % 8);
             }
         }
+    }
+
+    /// The bytes of file `name`.
+    pub(crate) fn content(&self, name: &str) -> Option<Vec<u8>> {
+        let disk = self.lock();
+        disk.names.get(name).map(|index| disk.files[*index].bytes.clone())
+    }
+
+    /// Has file `name`, which is there, have these bytes.
+    pub(crate) fn put_content(&self, name: &str, bytes: Vec<u8>) {
+        let mut disk = self.lock();
+        let index = disk.names[name];
+        disk.files[index] = Content { durable: bytes.clone(), bytes, unsynced: Vec::new() };
     }
 
     fn lock(&self) -> MutexGuard<'_, Disk> {

@@ -1,0 +1,177 @@
+//! Damage to what a killed process left: segments that are gone, cut, zeroed or older, bits that flip, and
+//! a live table that is gone, zeroed or older.
+//!
+//! Guarantees: a start on damaged files is refused, or tells of something, or bills each flow as a start on
+//! whole ones does; in any case no flow is billed twice, nor for more than it moved. Leaves out: databases
+//! (`sink`), and an older table that misses less than a frame, which nothing tells from the last one.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Random;
+use super::process::{Build, Left, Process};
+use crate::live_table::{PAGE_WORDS, SLOT_WORDS};
+use crate::record::CloseReason;
+use crate::storage::faulty::Faulty;
+use crate::storage::memory::Memory;
+use crate::storage::{Storage, StorageFile};
+
+/// What a flow is billed: bytes up and down, and why it ended.
+pub(super) type Bills = BTreeMap<u128, (u64, u64, CloseReason)>;
+
+/// What a process that was killed left, and what was kept of it before.
+pub(super) struct Leavings<'a> {
+    pub(super) build: Build,
+    pub(super) memory: &'a Memory,
+    pub(super) left: &'a Left,
+    /// The disk, and the table, some time earlier.
+    pub(super) older: (Option<&'a Memory>, Option<&'a Arc<Vec<u64>>>),
+}
+
+/// What a start came to.
+struct Outcome {
+    /// Whether it was refused, or told of something.
+    is_told: bool,
+    bills: Bills,
+}
+
+impl Leavings<'_> {
+    /// Damages a copy, and holds a start on it against a start on another that is whole; whether the damage
+    /// was told.
+    ///
+    /// # Errors
+    /// What does not hold.
+    pub(super) fn damage(&self, random: &mut Random, moved: &Bills) -> Result<bool, String> {
+        let whole = self.start(self.memory.copy(), self.left.table.clone())?;
+        let (memory, mut table) = (self.memory.copy(), self.left.table.clone());
+        let (what, is_exact) = match random.chance(75) {
+            true => (self.spoil_segment(random, &memory), true),
+            false => self.spoil_table(random, &mut table),
+        };
+        let spoilt = self.start(memory, table).map_err(|error| format!("{what}: {error}"))?;
+        for (id, bill) in &spoilt.bills {
+            let most = moved.get(id).map_or((0, 0), |moved| (moved.0, moved.1));
+            if bill.0 > most.0 || bill.1 > most.1 {
+                return Err(format!("{what}: flow {id} moved {most:?}, and is billed {bill:?}"));
+            }
+        }
+        if is_exact && !spoilt.is_told && spoilt.bills != whole.bills {
+            let other = whole.bills.iter().find(|(id, bill)| spoilt.bills.get(*id) != Some(*bill));
+            let other = other.map(|(id, bill)| (id, bill, spoilt.bills.get(id)));
+            return Err(format!("{what}: nothing is told, and a flow is billed otherwise: {other:?}"));
+        }
+        Ok(spoilt.is_told)
+    }
+
+    /// Starts on these files, and lets all come to its end.
+    fn start(&self, memory: Memory, table: Option<Arc<Vec<u64>>>) -> Result<Outcome, String> {
+        let storage = Faulty::new(memory, Random::of(0), Box::new(|_, _| None));
+        let left = Left { bill: self.left.bill.copy(), table, boot: self.left.boot };
+        let told = |bills| Outcome { is_told: true, bills };
+        let Ok(mut process) = Process::start(&storage, self.build, &left) else {
+            return Ok(told(Bills::new()));
+        };
+        let found = &process.recovery;
+        let mut is_told =
+            process.is_stale || found.trouble.is_some() || found.damaged > 0 || found.table_missing;
+        for _ in 0..TURNS {
+            process.pass(Duration::from_secs(1));
+            // The applier refuses entries that it cannot read.
+            let turn = process.commit().and_then(|()| process.flush()).and_then(|()| process.apply());
+            is_told |= turn.and_then(|()| process.checkpoint()).is_err();
+            let _ = process.prepare();
+        }
+        match left.bill.doubled() {
+            Some(flow) => Err(format!("flow {flow} has two finals")),
+            None => Ok(Outcome { is_told, bills: left.bill.bills() }),
+        }
+    }
+
+    /// Does something to a segment; what it was.
+    fn spoil_segment(&self, random: &mut Random, memory: &Memory) -> String {
+        let names = memory.names().expect("memory lists its names");
+        let Some(name) = names.get(random.below(names.len().max(1) as u64) as usize) else {
+            return "nothing".to_owned();
+        };
+        let bytes = memory.open(name).and_then(|file| file.length()).expect("it is there") as usize;
+        let at =
+            |random: &mut Random, unit: usize| random.below((bytes / unit).max(1) as u64) as usize * unit;
+        let done = match random.below(7) {
+            0 => {
+                memory.remove(name).expect("it is there");
+                "removed".to_owned()
+            }
+            1 => cut(memory, name, 0),
+            2 => cut(memory, name, at(random, 1)),
+            3 => zero(memory, name, 0..bytes),
+            4 => {
+                let first = at(random, 512);
+                zero(memory, name, first..first + 512)
+            }
+            5 => {
+                let bit = random.below((bytes * 8).max(1) as u64) as usize;
+                memory.flip(name, bit);
+                format!("bit {bit} flipped")
+            }
+            _ => match self.older.0.and_then(|older| older.content(name)) {
+                Some(content) => {
+                    memory.put_content(name, content);
+                    "an older copy".to_owned()
+                }
+                None => "left as it was".to_owned(),
+            },
+        };
+        format!("{name}: {done}")
+    }
+
+    /// Does something to the table; what it was, and whether all that is billed otherwise has to be told.
+    fn spoil_table(&self, random: &mut Random, table: &mut Option<Arc<Vec<u64>>>) -> (String, bool) {
+        let Some(words) = table.as_ref().map(|words| words.to_vec()) else {
+            return ("no table".to_owned(), true);
+        };
+        let (what, changed) = match random.below(4) {
+            0 => ("the table is gone".to_owned(), None),
+            1 => {
+                let slots = ((words.len() - PAGE_WORDS) / SLOT_WORDS) as u64;
+                let first = PAGE_WORDS + random.below(slots) as usize * SLOT_WORDS;
+                let mut zeroed = words;
+                zeroed[first..].fill(0);
+                (format!("the table is zeroed from word {first} on"), Some(Arc::new(zeroed)))
+            }
+            2 => {
+                let (word, bit) = (random.below(words.len() as u64), random.below(64));
+                let mut flipped = words;
+                flipped[word as usize] ^= 1 << bit;
+                (format!("bit {bit} of word {word} of the table flipped"), Some(Arc::new(flipped)))
+            }
+            _ => match self.older.1 {
+                Some(older) => {
+                    *table = Some(Arc::clone(older));
+                    return ("an older table".to_owned(), false);
+                }
+                None => ("the table is as it was".to_owned(), table.clone()),
+            },
+        };
+        *table = changed;
+        (what, true)
+    }
+}
+
+/// Turns until all that waits is journaled and visible.
+const TURNS: u32 = 6;
+
+fn cut(memory: &Memory, name: &str, bytes: usize) -> String {
+    let mut content = memory.content(name).expect("it is there");
+    content.truncate(bytes);
+    memory.put_content(name, content);
+    format!("cut to {bytes} bytes")
+}
+
+fn zero(memory: &Memory, name: &str, range: std::ops::Range<usize>) -> String {
+    let mut content = memory.content(name).expect("it is there");
+    let end = range.end.min(content.len());
+    content[range.start.min(end)..end].fill(0);
+    memory.put_content(name, content);
+    format!("bytes {range:?} zeroed")
+}
