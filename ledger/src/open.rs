@@ -110,7 +110,7 @@ pub enum OpenError {
         cause: io::Error,
     },
     /// The live table cannot be made, read or removed.
-    #[error("the live table {}: {cause}", path.display())]
+    #[error("the live table {}: {cause}. `tollgate doctor` says what room it needs", path.display())]
     Table {
         /// Its path.
         path: PathBuf,

@@ -33,7 +33,7 @@ fn a_database_that_takes_nothing_keeps_no_gateway_from_ending_and_no_flow_from_i
     gateway.signal(Signal::TERM);
     assert_eq!(gateway.wait(), 1);
     let errors = gateway.errors();
-    assert!(errors.contains("is in the journal, and the next start brings it there"), "{errors}");
+    assert!(errors.contains("are durable in the journal, and the next start brings them there"), "{errors}");
     drop(database);
     let mut gateway = gateway.restart();
     gateway.stop();
