@@ -186,11 +186,15 @@ pub(crate) fn open_month(directory: &Path, month: Month) -> Result<Option<Connec
     open(&month.path(directory), MONTH)
 }
 
+/// Whether there is a database that may be opened: SQLite removes the log of one that is empty.
+pub(crate) fn is_there(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|found| found.is_file() && found.len() > 0)
+}
+
 /// Opens a database for reading, in a transaction, so that all that is read is of one moment; `None` if it is
 /// absent or has nothing in it yet.
 fn open(path: &Path, migrations: &[Migration]) -> Result<Option<Connection>, QueryError> {
-    // SQLite removes the log of a file that is empty.
-    if !fs::metadata(path).is_ok_and(|found| found.is_file() && found.len() > 0) {
+    if !is_there(path) {
         return Ok(None);
     }
     let failed = |cause| schema::sqlite(path, cause);

@@ -29,7 +29,7 @@ use super::schema::{self, LEDGER, integer};
 use super::tally::Tally;
 use crate::entry::Entry;
 use crate::limits::BATCH_ENTRIES_MAX;
-use crate::query::Usage;
+use crate::query::{self, Usage};
 use crate::verify;
 
 /// Where copies are made.
@@ -151,7 +151,7 @@ impl Resend {
 /// Whether the month in `place` goes with the `ledger.db` of `directory`.
 fn prove(place: &Path, directory: &Path, month: Month) -> Result<(), SinkError> {
     let usage = Usage::open(directory)?;
-    let file = crate::query::open_month(place, month)?
+    let file = query::open_month(place, month)?
         .ok_or_else(|| SinkError::Final("the journal has nothing of it".to_owned()))?;
     match verify::month_problem(&usage, month, &file)? {
         None => Ok(()),
@@ -163,7 +163,7 @@ fn prove(place: &Path, directory: &Path, month: Month) -> Result<(), SinkError> 
 
 /// Copies a database as of one moment, its log included; none if it is missing.
 fn copy(source: &Path, target: &Path) -> Result<(), SinkError> {
-    if !source.is_file() {
+    if !query::is_there(source) {
         return Ok(());
     }
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
