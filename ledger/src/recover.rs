@@ -209,7 +209,7 @@ pub(crate) fn survey(
     }
     let (scan, finals, is_ended) = (Scan::default(), HashSet::new(), applied.is_ended);
     let mut survey = Survey { scan, tabled, finals, open, began: 0, is_ended, applied };
-    let scan = scan::scan(storage, applied.lsn, |gist| survey.note(gist))?;
+    let scan = scan::scan(storage, (applied.epoch, applied.lsn), |gist| survey.note(gist))?;
     let foreign = scan.foreign.map(|(_, found)| found).filter(|found| *found != gateway);
     if let Some(found) = scan.gateway.filter(|found| *found != gateway).or(foreign) {
         return Err(RecoverError::Foreign { found, expected: gateway });

@@ -84,14 +84,14 @@ impl fmt::Display for Trouble {
     }
 }
 
-/// Reads the journal and shows to `each` the gists of the entries beyond `applied`, which is how far the
-/// database has come.
+/// Reads the journal and shows to `each` the gists of the entries beyond `applied`, the number of the last one
+/// that the database has, which run `epoch` wrote.
 ///
 /// # Errors
 /// The disk's.
 pub(crate) fn scan<S: Storage>(
     storage: &S,
-    applied: u64,
+    (epoch, applied): (u32, u64),
     mut each: impl FnMut(Gist),
 ) -> Result<Scan, ReadError> {
     let journal = Journal::open(storage)?;
@@ -118,12 +118,12 @@ pub(crate) fn scan<S: Storage>(
         walk.proves(header.synced_lsn);
         let limit = journal.begun.get(index + 1).map(|(_, next)| next.first_lsn);
         if let Some(at) = walk.through(segment, limit, &mut each)? {
-            scan.trouble = journal.trouble(index, at, walk.next_lsn, applied)?;
+            scan.trouble = journal.trouble(index, at, walk.next_lsn, (epoch, applied))?;
             break;
         }
     }
     if journal.begun.is_empty() && !journal.headless.is_empty() {
-        scan.trouble = journal.trouble(0, 0, walk.next_lsn, applied)?;
+        scan.trouble = journal.trouble(0, 0, walk.next_lsn, (epoch, applied))?;
     }
     scan.trouble = scan.trouble.or_else(|| journal.torn_behind(walk.next_lsn));
     let salvaged = scan.trouble.iter().flat_map(|trouble| &trouble.salvaged).map(|(lsn, _)| *lsn).max();
@@ -338,7 +338,7 @@ impl<F: StorageFile> Journal<F> {
         index: usize,
         at: u64,
         next_lsn: u64,
-        applied: u64,
+        (applied_epoch, applied): (u32, u64),
     ) -> Result<Option<Trouble>, ReadError> {
         let (mut frames, mut synced_lsn, mut began) = (Vec::new(), applied, false);
         let (mut number, mut epoch) = (self.headless.first().map_or(0, |(number, _)| *number), 0);
@@ -355,9 +355,11 @@ impl<F: StorageFile> Journal<F> {
         }
         let headless = self.headless.iter().filter(|(later, _)| *later >= number);
         let headless: Vec<&Frame> = headless.flat_map(|(_, frames)| frames).collect();
-        let frames: Vec<&Frame> =
+        let mut frames: Vec<&Frame> =
             frames.iter().chain(headless).filter(|frame| frame.header.last_lsn() >= next_lsn).collect();
         synced_lsn = frames.iter().map(|frame| frame.header.synced_lsn).fold(synced_lsn, u64::max);
+        // What the run of the last applied entry salvaged of earlier runs, it wrote again by other numbers.
+        frames.retain(|frame| frame.header.epoch >= applied_epoch);
         let (salvaged, lost) = salvage(frames, next_lsn.max(applied + 1), synced_lsn);
         let trouble = Trouble { segment: number, at, first_lsn: next_lsn, epoch, lost, salvaged };
         let is_clean = !began && trouble.lost.is_empty() && trouble.salvaged.is_empty();
