@@ -143,8 +143,7 @@ impl Resend {
         self.flush()?;
         self.months.close()?;
         prove(&self.place.0, &self.directory, self.month)?;
-        let month = self.month.path(&self.directory);
-        replace(&self.month.path(&self.place.0), &month).map_err(failed(&month))
+        replace(&self.month.path(&self.place.0), &self.month.path(&self.directory))
     }
 }
 
@@ -177,13 +176,23 @@ fn copy(source: &Path, target: &Path) -> Result<(), SinkError> {
 /// Pages that are copied at a time.
 const PAGES: i32 = 4096;
 
-/// Puts a database that is closed in place of another, whose log goes first.
-fn replace(new: &Path, old: &Path) -> io::Result<()> {
-    File::open(new)?.sync_all()?;
-    month_file::remove_logs(old)?;
-    fs::rename(new, old)?;
+/// Puts a database that is closed in place of another, if there is one. Its log goes first, lest it be
+/// replayed into the new one, and before that is copied into the file: a replacement that fails loses
+/// nothing.
+fn replace(new: &Path, old: &Path) -> Result<(), SinkError> {
+    File::open(new).and_then(|file| file.sync_all()).map_err(failed(new))?;
+    if query::is_there(old) {
+        let checkpoint = "PRAGMA wal_checkpoint(TRUNCATE)";
+        let is_busy: bool = schema::connect(old)?.query_row(checkpoint, [], |row| row.get(0))?;
+        if is_busy {
+            return Err(SinkError::Passing(format!("{}: another process reads it", old.display())));
+        }
+    }
     let directory: PathBuf = old.parent().map_or_else(|| ".".into(), Path::to_owned);
-    File::open(directory)?.sync_all()
+    month_file::remove_logs(old)
+        .and_then(|()| fs::rename(new, old))
+        .and_then(|()| File::open(&directory)?.sync_all())
+        .map_err(failed(old))
 }
 
 fn failed(path: &Path) -> impl Fn(io::Error) -> SinkError {
