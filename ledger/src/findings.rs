@@ -134,10 +134,13 @@ impl Findings {
     ) -> Result<Vec<String>, OpenError> {
         let is_month = |loss: &Loss| matches!(loss, Loss::Missing { .. } | Loss::Older { .. });
         let mut notes = Vec::new();
+        let months = self.inventory.months_behind(self.gateway);
         if !self.losses(settings, old).0.iter().all(is_month) {
+            let cause = "the journal does not bring it there while other files are missing or damaged";
+            months.into_iter().for_each(|month| self.inventory.note_unmended(month, cause.to_owned()));
             return Ok(notes);
         }
-        for month in self.inventory.months_behind(self.gateway) {
+        for month in months {
             match self.resend(&settings.directory, month) {
                 Ok(()) => notes
                     .push(format!("{} was behind, and was made whole from the journal", month.file_name())),

@@ -149,7 +149,7 @@ impl Inventory {
                 && !self.damaged.iter().any(is_damaged)
                 && *of == i64::from(gateway)
                 && matches!(
-                    self.month_loss(*month, String::new(), *of, *expected),
+                    self.month_loss(gateway, *month, *of, *expected),
                     Some(Loss::Older { .. } | Loss::Missing { .. })
                 )
         };
@@ -178,32 +178,35 @@ impl Inventory {
         let is_told = |losses: &[Loss], file: &str| {
             losses.iter().any(|loss| matches!(loss, Loss::Damaged { file: told, .. } if told == file))
         };
-        for (month, gateway, expected, is_dropped) in &ledger.months {
-            let file = month.file_name();
-            if !is_dropped && !is_told(&losses, &file) {
-                losses.extend(self.month_loss(*month, file, *gateway, *expected));
+        for (month, of, expected, is_dropped) in &ledger.months {
+            if !is_dropped && !is_told(&losses, &month.file_name()) {
+                losses.extend(self.month_loss(gateway, *month, *of, *expected));
             }
         }
         losses
     }
 
-    fn month_loss(&self, month: Month, file: String, gateway: i64, expected: i64) -> Option<Loss> {
-        let lsn = expected.cast_unsigned();
+    /// What `month` lacks of the entries of `of` up to `expected`, where the journal is that of `gateway`.
+    fn month_loss(&self, gateway: u32, month: Month, of: i64, expected: i64) -> Option<Loss> {
+        let (file, lsn) = (month.file_name(), expected.cast_unsigned());
         let Some(Some(sources)) = self.months.get(&month) else {
             return Some(Loss::Missing { file, lsn });
         };
-        let found = sources.get(&gateway).copied().unwrap_or(0);
+        let found = sources.get(&of).copied().unwrap_or(0);
         if found >= expected {
             return None;
         }
-        let other = sources.keys().find(|other| **other > 0).filter(|_| !sources.contains_key(&gateway));
+        let other = sources.keys().find(|other| **other > 0).filter(|_| !sources.contains_key(&of));
         let number = |gateway: i64| u32::try_from(gateway).unwrap_or(0);
         Some(match other {
-            Some(other) => Loss::Foreign { file, found: number(*other), expected: number(gateway) },
+            Some(other) => Loss::Foreign { file, found: number(*other), expected: number(of) },
             None => {
-                let (found, cause) = (found.cast_unsigned(), self.unmended.get(&month).cloned());
-                let cause = cause.unwrap_or_else(|| "the journal is another's".to_owned());
-                Loss::Older { file, found, expected: lsn, cause }
+                let of_journal = match of == i64::from(gateway) {
+                    true => "the next start brings it there if the journal has what it lacks",
+                    false => "the journal is another gateway's",
+                };
+                let cause = self.unmended.get(&month).cloned().unwrap_or_else(|| of_journal.to_owned());
+                Loss::Older { file, found: found.cast_unsigned(), expected: lsn, cause }
             }
         })
     }
