@@ -195,7 +195,9 @@ impl Damage {
             from.into_iter().map(|from| (from, files[0].clone())).collect()
         };
         let is_equal = pairs.iter().all(|(from, to)| same(from, to)) && pairs.len() == files.len();
-        if pairs.is_empty() || is_equal {
+        // Another damage may have put a directory there.
+        let is_blocked = pairs.iter().any(|(_, to)| tree.join(to).is_dir());
+        if pairs.is_empty() || is_equal || is_blocked {
             return false;
         }
         files.iter().for_each(|file| fs::remove_file(tree.join(file)).unwrap());
