@@ -34,6 +34,7 @@ use crate::journal::scan;
 use crate::limits::READER_BUSY_MAX;
 use crate::record::Class;
 use crate::sink::month::Month;
+use crate::sink::pairing;
 use crate::sink::schema::{self, LEDGER, MONTH, Migration, SchemaError, integer};
 use crate::storage::file::Directory;
 
@@ -217,6 +218,7 @@ fn open(path: &Path, migrations: &[Migration]) -> Result<Option<Connection>, Que
         Err(error) => return Err(failed(error).into()),
     }
     schema::check(&connection, path, migrations)?;
+    pairing::check(&connection).map_err(failed)?;
     Ok(Some(connection))
 }
 

@@ -6,7 +6,7 @@
 
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use sys::clock::WallNanos;
 
@@ -16,7 +16,7 @@ use crate::loss::Loss;
 use crate::query::QueryError;
 use crate::sink::month::Month;
 use crate::sink::rebuild::rebuild;
-use crate::sink::schema::integer;
+use crate::sink::schema::{self, integer};
 use crate::sink::sqlite::{SqliteSink, drop_months};
 use crate::sink::{SinkError, SinkSettings};
 
@@ -82,12 +82,8 @@ pub(crate) fn settle(
 /// Renames a database and what SQLite keeps beside it.
 fn set_aside(path: &Path, now: WallNanos) -> io::Result<()> {
     for suffix in ["", "-wal", "-shm"] {
-        let name = |text: &str| {
-            let mut name = path.as_os_str().to_owned();
-            name.push(text);
-            PathBuf::from(name)
-        };
-        match fs::rename(name(suffix), name(&format!(".damaged-{}{suffix}", now.0))) {
+        let aside = format!(".damaged-{}{suffix}", now.0);
+        match fs::rename(schema::beside(path, suffix), schema::beside(path, &aside)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }

@@ -8,6 +8,7 @@ pub(crate) mod checksum;
 mod live;
 pub(crate) mod month;
 pub(crate) mod month_file;
+pub(crate) mod pairing;
 pub(crate) mod rebuild;
 pub(crate) mod resend;
 mod retention;

@@ -84,8 +84,8 @@ impl fmt::Display for Trouble {
     }
 }
 
-/// Reads the journal and shows to `each` the gists of the entries beyond `applied`, the number of the last one
-/// that the database has, which run `epoch` wrote.
+/// Reads the journal and shows to `each` the gists of the entries beyond `applied`, the number of the last
+/// one that the database has, which run `epoch` wrote.
 ///
 /// # Errors
 /// The disk's.

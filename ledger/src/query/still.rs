@@ -9,9 +9,11 @@
 use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rusqlite::{Connection, OpenFlags, ffi};
+
+use crate::sink::schema::beside;
 
 /// Whether a reader of `path` failed because a file beside it cannot be made on a read-only file system.
 pub(super) fn is_cause(path: &Path, error: &rusqlite::Error) -> bool {
@@ -60,12 +62,6 @@ fn open_copy(path: &Path, log: &Path) -> Result<Connection, rusqlite::Error> {
     // What is open stays readable.
     let _ = fs::remove_dir_all(&room);
     opened
-}
-
-fn beside(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(suffix);
-    PathBuf::from(name)
 }
 
 #[cfg(test)]

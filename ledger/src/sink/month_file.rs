@@ -20,6 +20,7 @@ use super::SinkError;
 use super::begun::{Begun, Counted, columns};
 use super::checksum;
 use super::month::Month;
+use super::pairing::{self, Checkpoint};
 use super::schema::{self, MONTH};
 use super::sums::{AGGREGATE, Sums};
 use sys::crash::point;
@@ -109,7 +110,7 @@ impl MonthFiles {
     /// Empties the logs of the open files as far as their readers permit.
     pub(crate) fn checkpoint(&self) -> Result<(), SinkError> {
         for Open { connection, .. } in &self.open {
-            connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))?;
+            pairing::checkpoint(connection, Checkpoint::Passive)?;
         }
         Ok(())
     }
@@ -290,6 +291,7 @@ fn open(path: &Path) -> Result<Connection, SinkError> {
     let mut connection = schema::connect(path)?;
     schema::migrate(&mut connection, path, MONTH)?;
     schema::configure(&connection)?;
+    pairing::begin(&connection, path)?;
     // Each commit is synced: see the file's header.
     connection.pragma_update(None, "synchronous", "FULL")?;
     Ok(connection)
@@ -297,16 +299,14 @@ fn open(path: &Path) -> Result<Connection, SinkError> {
 
 fn close(connection: Connection) -> Result<(), SinkError> {
     // The one that closing does would hide a failed sync.
-    connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
+    pairing::checkpoint(&connection, Checkpoint::Truncate)?;
     connection.close().map_err(|(_, error)| error.into())
 }
 
 /// Removes what SQLite keeps beside the database at `path`.
 pub(crate) fn remove_logs(path: &Path) -> io::Result<()> {
     for suffix in ["-wal", "-shm"] {
-        let mut name = path.as_os_str().to_owned();
-        name.push(suffix);
-        match fs::remove_file(&name) {
+        match fs::remove_file(schema::beside(path, suffix)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }

@@ -7,7 +7,7 @@
 //! A released migration is never edited: its checksum is in the databases that it made. Append.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rusqlite::{Connection, OpenFlags, TransactionBehavior, ffi, params};
 use sys::clock;
@@ -28,19 +28,38 @@ pub(crate) struct Migration {
     sql: &'static str,
     /// What SQL alone cannot do, after it and in the same transaction; it is told where the database lies.
     then: Option<Then>,
+    /// Whether readers need what it made.
+    is_read: bool,
 }
 
 type Then = fn(&Connection, &Path) -> Result<(), SchemaError>;
 
 /// The steps of `ledger.db`.
 pub(crate) const LEDGER: &[Migration] = &[
-    Migration { sql: FLOWS_IN_ONE_FILE, then: None },
-    Migration { sql: FLOWS_BY_MONTH, then: Some(version_1::move_flows) },
-    Migration { sql: RUNS_AND_CONSENTS, then: None },
+    Migration { sql: FLOWS_IN_ONE_FILE, then: None, is_read: true },
+    Migration { sql: FLOWS_BY_MONTH, then: Some(version_1::move_flows), is_read: true },
+    Migration { sql: RUNS_AND_CONSENTS, then: None, is_read: true },
+    Migration { sql: LOG_NUMBERS, then: None, is_read: false },
 ];
 
 /// The steps of a month's file.
-pub(crate) const MONTH: &[Migration] = &[Migration { sql: DETAILS, then: None }];
+pub(crate) const MONTH: &[Migration] = &[
+    Migration { sql: DETAILS, then: None, is_read: true },
+    Migration { sql: LOG_NUMBERS, then: None, is_read: false },
+];
+
+const LOG_NUMBERS: &str =
+    "-- The number of the write-ahead log, first in it, and of the last one that was copied into this file.
+     CREATE TABLE log_begun (
+         id     INTEGER PRIMARY KEY,
+         number INTEGER NOT NULL,
+         crc    INTEGER NOT NULL
+     ) STRICT;
+     CREATE TABLE log_copied (
+         id     INTEGER PRIMARY KEY,
+         number INTEGER NOT NULL,
+         crc    INTEGER NOT NULL
+     ) STRICT;";
 
 const FLOWS_IN_ONE_FILE: &str =
     // `source` has one row per run of the gateway: an epoch, and how far its records have come. `sealed_ns`
@@ -345,15 +364,16 @@ pub(crate) fn migrate(
     transaction.commit().map_err(failed)
 }
 
-/// Checks that the database at `path` has exactly the last version, as a reader needs it.
+/// Checks that the database at `path` has a version that a reader of ours can read.
 pub(crate) fn check(
     connection: &Connection,
     path: &Path,
     migrations: &[Migration],
 ) -> Result<(), SchemaError> {
     let found = version(connection, path, migrations)?;
+    let needed = migrations.iter().rposition(|migration| migration.is_read).map_or(0, |last| last + 1);
     match migrations.len() {
-        known if found < known => Err(SchemaError::TooOld { path: text(path), found, known }),
+        known if found < needed => Err(SchemaError::TooOld { path: text(path), found, known }),
         _ => Ok(()),
     }
 }
@@ -365,6 +385,13 @@ pub(crate) fn connect(path: &Path) -> Result<Connection, SchemaError> {
     let connection = Connection::open_with_flags(path, flags).map_err(failed)?;
     connection.busy_timeout(WRITER_BUSY_MAX).map_err(failed)?;
     Ok(connection)
+}
+
+/// The file that SQLite keeps beside the database at `path` under its name and `suffix`.
+pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    PathBuf::from(name)
 }
 
 /// More than a writer has: none is prepared twice.
@@ -379,8 +406,8 @@ pub(crate) fn configure(connection: &Connection) -> rusqlite::Result<()> {
         let code = ffi::Error::new(ffi::SQLITE_CANTOPEN);
         return Err(rusqlite::Error::SqliteFailure(code, Some(text)));
     }
-    // In WAL mode, NORMAL syncs at checkpoints only. Checkpoints are ours, for the one inside a commit
-    // would hide a failed sync.
+    // In WAL mode, NORMAL syncs at checkpoints only. Checkpoints are ours (`pairing`), for the one inside a
+    // commit would hide a failed sync.
     connection.pragma_update(None, "synchronous", "NORMAL")?;
     connection.pragma_update(None, "wal_autocheckpoint", 0)?;
     connection.pragma_update(None, "journal_size_limit", 64 << 20)?;
@@ -479,7 +506,8 @@ mod tests {
 
     fn run(connection: &mut Connection, sqls: &[&'static str]) -> Result<usize, String> {
         let path = Path::new("test.db");
-        let migrations: Vec<_> = sqls.iter().map(|sql| Migration { sql, then: None }).collect();
+        let migrations: Vec<_> =
+            sqls.iter().map(|sql| Migration { sql, then: None, is_read: true }).collect();
         migrate(connection, path, &migrations)
             .and_then(|()| version(connection, path, &migrations))
             .map_err(|error| error.to_string())

@@ -20,6 +20,7 @@ use sys::clock::WallNanos;
 use super::live::LiveFlows;
 use super::month::Month;
 use super::month_file::{self, MonthFiles, Stamp, check_linked};
+use super::pairing::{self, Checkpoint};
 use super::schema::{self, LEDGER, SchemaError, integer};
 use super::tally::Tally;
 use super::{Sink, SinkError, SinkSettings, checksum, retention, run};
@@ -51,7 +52,9 @@ impl SqliteSink {
         let linked = Linked::at(&path)
             .map_err(|cause| SchemaError::Unmade { path: path.display().to_string(), cause })?;
         schema::migrate(&mut connection, &path, LEDGER)?;
-        schema::configure(&connection).map_err(|cause| schema::sqlite(&path, cause))?;
+        schema::configure(&connection)
+            .and_then(|()| pairing::begin(&connection, &path))
+            .map_err(|cause| schema::sqlite(&path, cause))?;
         let gateway = i64::from(gateway);
         let live = LiveFlows::read(&connection, gateway).map_err(|cause| schema::sqlite(&path, cause))?;
         let months = MonthFiles::new(directory, settings.rows_per_month_max);
@@ -177,7 +180,7 @@ impl Sink for SqliteSink {
         check_linked(&self.linked).and_then(|()| self.months.check_linked())?;
         let durable_lsn = self.sync()?;
         self.months.checkpoint()?;
-        self.connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))?;
+        pairing::checkpoint(&self.connection, Checkpoint::Passive)?;
         if self.months.take_made() {
             let Self { directory, connection, months, months_max, .. } = self;
             let reached = (self.gateway, integer(durable_lsn));
@@ -190,8 +193,7 @@ impl Sink for SqliteSink {
         self.checkpoint()?;
         // For tidiness, no more: it leaves empty logs, unless a reader is in the way.
         self.months.close()?;
-        self.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
-        Ok(())
+        Ok(pairing::checkpoint(&self.connection, Checkpoint::Truncate)?)
     }
 }
 

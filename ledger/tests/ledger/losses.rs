@@ -201,6 +201,41 @@ fn an_older_ledger_is_brought_on_by_months_and_journal() {
     assert_eq!(house.bill(), before);
 }
 
+/// As where a copy of `ledger.db` is put back, and its newer log is left beside it.
+#[test]
+fn an_older_database_beside_a_newer_log_is_refused_and_made_again() {
+    for name in ["ledger.db", MONTH] {
+        let house = House::new();
+        let (ledger, mut inlet) = house.open();
+        let file = house.directory().join(name);
+        let mut older = None;
+        for id in 1..=20 {
+            pass(&mut inlet, id, 10, 20);
+            if [1, 10].contains(&id) {
+                // It changes by checkpoints alone.
+                let before = fs::read(&file).unwrap_or_default();
+                wait_for(|| fs::read(&file).is_ok_and(|now| now != before));
+                older.get_or_insert_with(|| fs::read(&file).unwrap());
+            }
+        }
+        wait_for(|| ledger.status().applied >= 20);
+        let mixed = copied(&house);
+        end(ledger, inlet);
+        fs::write(mixed.directory().join(name), older.unwrap()).unwrap();
+        match &losses(&mixed)[..] {
+            [Loss::Damaged { file, text }] => {
+                assert_eq!(file, name);
+                assert!(text.contains("of different moments"), "{text}");
+            }
+            others => panic!("{others:?}"),
+        }
+        repaired(&mixed);
+        let is_whole = mixed.bill() == all_flows(false);
+        assert_eq!(is_whole, name == "ledger.db", "{:?}", mixed.bill());
+        assert_eq!(accepted(&mixed).len(), 1);
+    }
+}
+
 #[test]
 fn databases_that_are_gone_are_refused() {
     let house = long_house();

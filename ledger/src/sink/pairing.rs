@@ -1,0 +1,197 @@
+//! What tells a database file and a write-ahead log (`-wal`) that do not belong together: an older copy of
+//! the file, put back beside a newer log, is a mixture of two moments of which SQLite knows nothing.
+//!
+//! Each log has a number. It is the first thing written to the log (`log_begun`), and the last thing that
+//! is copied from it into the file (`log_copied`). The two stand in tables of their own, so on pages of
+//! their own: a page of `log_copied` that is read comes from the file, one of `log_begun` from the log.
+//!
+//! Guarantees: a file that is older than the last complete checkpoint before its log is told. Leaves out: a
+//! log that was cut, which leaves an older moment as a whole (`inventory`); a log that is older than its
+//! file and was copied between the last write to it and the next log's first.
+
+use std::path::Path;
+
+use rusqlite::types::ValueRef;
+use rusqlite::{Connection, OptionalExtension, ffi};
+
+use super::checksum;
+use super::schema;
+
+/// What a checkpoint does with the log.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Checkpoint {
+    /// Copies what no reader needs; the next write begins the log again if that was all.
+    Passive,
+    /// Waits for readers, and empties the log: before the connection is closed.
+    Truncate,
+}
+
+/// Begins the log of the database at `path`, which has just been opened for writing. Goes on with one that a
+/// killed process left.
+pub(crate) fn begin(connection: &Connection, path: &Path) -> rusqlite::Result<()> {
+    check(connection)?;
+    let (begun, copied) = read(connection)?;
+    if begun == copied {
+        put(connection, BEGUN, begun + 1)
+    } else if is_empty(path) {
+        // SQLite itself closed the log: the file has all of it, and does not say so.
+        checkpoint(connection, Checkpoint::Passive)
+    } else {
+        Ok(())
+    }
+}
+
+/// Copies the log into the file. The checkpoint of SQLite with the numbers around it: no other may be used.
+pub(crate) fn checkpoint(connection: &Connection, checkpoint: Checkpoint) -> rusqlite::Result<()> {
+    let (begun, copied) = read(connection)?;
+    if begun != copied {
+        put(connection, COPIED, begun)?;
+    }
+    let pragma = match checkpoint {
+        Checkpoint::Passive => "PRAGMA wal_checkpoint(PASSIVE)",
+        Checkpoint::Truncate => "PRAGMA wal_checkpoint(TRUNCATE)",
+    };
+    let (frames, done): (i64, i64) =
+        connection.query_row(pragma, [], |row| Ok((row.get(1)?, row.get(2)?)))?;
+    // Otherwise the log goes on, and so does its number.
+    match checkpoint == Checkpoint::Passive && frames == done {
+        true => put(connection, BEGUN, begun + 1),
+        false => Ok(()),
+    }
+}
+
+/// Refuses a file and a log that do not belong together. A database of a version without numbers passes.
+pub(crate) fn check(connection: &Connection) -> rusqlite::Result<()> {
+    let tables = "SELECT count(*) FROM sqlite_schema WHERE name IN ('log_begun', 'log_copied')";
+    if connection.query_row(tables, [], |row| row.get::<_, i64>(0))? < 2 {
+        return Ok(());
+    }
+    let (begun, copied) = read(connection)?;
+    if (0..=1).contains(&(begun - copied)) {
+        return Ok(());
+    }
+    let text = format!(
+        "the file and the log beside it (`-wal`) are of different moments: the file has logs up to {copied}, \
+         and the log is number {begun}"
+    );
+    Err(rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_CORRUPT), Some(text)))
+}
+
+const BEGUN: &str = "log_begun";
+const COPIED: &str = "log_copied";
+
+/// The number of the log, and that of the last one that was copied.
+fn read(connection: &Connection) -> rusqlite::Result<(i64, i64)> {
+    let number = |table: &str| {
+        let mut select = connection.prepare_cached(&format!("SELECT * FROM {table}"))?;
+        let number = select.query_row([], |row| {
+            checksum::check(row, table)?;
+            row.get("number")
+        });
+        Ok::<i64, rusqlite::Error>(number.optional()?.unwrap_or(0))
+    };
+    Ok((number(BEGUN)?, number(COPIED)?))
+}
+
+fn put(connection: &Connection, table: &str, number: i64) -> rusqlite::Result<()> {
+    let put = format!("INSERT OR REPLACE INTO {table} VALUES (?1, ?2, ?3)");
+    checksum::put(connection, &put, &[ValueRef::Integer(1), ValueRef::Integer(number)])
+}
+
+/// Whether nothing of a log is beside the file.
+fn is_empty(path: &Path) -> bool {
+    std::fs::metadata(schema::beside(path, "-wal")).map_or(true, |log| log.len() == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::super::schema::MONTH;
+    use super::*;
+
+    fn open(path: &Path) -> Connection {
+        if !path.exists() {
+            fs::write(path, "").unwrap();
+        }
+        let mut connection = schema::connect(path).unwrap();
+        schema::migrate(&mut connection, path, MONTH).unwrap();
+        schema::configure(&connection).unwrap();
+        begin(&connection, path).unwrap();
+        connection
+    }
+
+    fn write(connection: &Connection, lsn: i64) {
+        connection.execute("INSERT OR REPLACE INTO source VALUES (1, ?1, 0)", [lsn]).unwrap();
+    }
+
+    /// A copy of file and log under another name.
+    fn copy(file: &Path, log: &Path, target: &Path) {
+        fs::copy(file, target).unwrap();
+        fs::copy(schema::beside(log, "-wal"), schema::beside(target, "-wal")).unwrap();
+        let _ = fs::remove_file(schema::beside(target, "-shm"));
+    }
+
+    fn is_told(path: &Path) -> bool {
+        let error = check(&schema::connect(path).unwrap()).err();
+        error.is_some_and(|error| error.to_string().contains("of different moments"))
+    }
+
+    /// Copies of a database at each step of its life: of any two moments, file and log belong together only
+    /// where no checkpoint lies between them.
+    #[test]
+    fn an_older_file_beside_a_newer_log_is_told() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: String| directory.path().join(name);
+        let database = path("a.db".to_owned());
+        let mut connection = open(&database);
+        let kept = |moment: usize| path(format!("kept-{moment}.db"));
+        let mut generations = Vec::new();
+        for moment in 0..12 {
+            write(&connection, moment);
+            copy(&database, &database, &kept(generations.len()));
+            generations.push(moment / 3);
+            match moment {
+                // One is closed in order, and one by a process that is killed.
+                5 => {
+                    checkpoint(&connection, Checkpoint::Truncate).unwrap();
+                    drop(connection);
+                    connection = open(&database);
+                }
+                7 => {
+                    drop(open(&database));
+                }
+                _ if moment % 3 == 2 => checkpoint(&connection, Checkpoint::Passive).unwrap(),
+                _ => {}
+            }
+        }
+        for (file, of_file) in generations.iter().enumerate() {
+            for (log, of_log) in generations.iter().enumerate().skip(file) {
+                let mixed = path("mixed.db".to_owned());
+                copy(&kept(file), &kept(log), &mixed);
+                assert_eq!(is_told(&mixed), of_file != of_log, "file of {file}, log of {log}");
+            }
+        }
+    }
+
+    /// SQLite copies all of a log when the last connection is closed, and does not number it.
+    #[test]
+    fn a_log_that_sqlite_closed_has_a_number_of_its_own() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a.db");
+        let connection = open(&path);
+        write(&connection, 1);
+        drop(connection);
+        let kept = directory.path().join("kept.db");
+        fs::copy(&path, &kept).unwrap();
+        let connection = open(&path);
+        write(&connection, 2);
+        checkpoint(&connection, Checkpoint::Passive).unwrap();
+        write(&connection, 3);
+        let mixed = directory.path().join("mixed.db");
+        copy(&path, &path, &mixed);
+        assert!(!is_told(&mixed));
+        copy(&kept, &path, &mixed);
+        assert!(is_told(&mixed));
+    }
+}
