@@ -22,10 +22,12 @@ use sys::clock;
 use thiserror::Error;
 
 use crate::directory;
+use crate::journal::scan;
 use crate::query::{QueryError, Usage};
 use crate::sink::month::Month;
 use crate::sink::schema::integer;
 use crate::sink::{checksum, month_file};
+use crate::storage::file::Directory;
 
 /// What [`backup`] wrote.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -34,6 +36,9 @@ pub struct BackupReport {
     pub files: u64,
     /// Their bytes.
     pub bytes: u64,
+    /// Entries of the journal that the databases had not got, and the copy has not either; `None` if the
+    /// journal cannot be read.
+    pub left_out: Option<u64>,
 }
 
 /// Why there is no backup.
@@ -45,6 +50,9 @@ pub enum BackupError {
     /// The ledger cannot be read.
     #[error(transparent)]
     Query(#[from] QueryError),
+    /// There is less than the ledger had.
+    #[error("{0} is missing: `tollgate ledger verify` says what is lost, and a start what can be done")]
+    Missing(String),
     /// A file could not be copied.
     #[error("{}: {cause}", path.display())]
     Sqlite {
@@ -84,13 +92,26 @@ fn copy_all(directory: &Path, target: &Path, mut between: impl FnMut()) -> Resul
     let mut report = BackupReport::default();
     let (partial, ledger) = (target.join("ledger.db.partial"), directory::database(target));
     for (month, file) in &moment.months {
-        copy(&mut report, file, &month.path(target), |_| Ok(()))?;
+        copy(&mut report, file, &month.path(target), |copy| {
+            let applied = &moment.usage.applied;
+            applied.iter().try_for_each(|(gateway, lsn)| month_file::cut_back(copy, *gateway, *lsn))
+        })?;
         between();
     }
     copy(&mut report, &moment.usage.connection, &partial, |copy| mark(copy, &moment.usage.applied))?;
     fs::rename(&partial, &ledger).map_err(failed(&ledger))?;
     File::open(target).and_then(|target| target.sync_all()).map_err(failed(target))?;
+    report.left_out = left_out(directory, &moment.usage.applied);
     Ok(report)
+}
+
+/// How many entries of the journal are beyond `applied`; `None` if it cannot be read.
+fn left_out(directory: &Path, applied: &[(i64, i64)]) -> Option<u64> {
+    let journal = Directory::for_reading(&directory::journal(directory));
+    let Some(gateway) = scan::gateway(&journal).ok()? else { return Some(0) };
+    let found = applied.iter().find(|(of, _)| *of == i64::from(gateway));
+    let lsn = found.map_or(0, |(_, lsn)| lsn.cast_unsigned());
+    scan::scan(&journal, (0, lsn), |_| ()).ok().map(|scan| scan.entries)
 }
 
 /// The databases of one moment: a read transaction on each.
@@ -102,10 +123,15 @@ struct Moment {
 impl Moment {
     /// Fixes one.
     fn fix(directory: &Path) -> Result<Moment, BackupError> {
-        for _ in 1..ATTEMPTS_MAX {
+        for attempt in 1..ATTEMPTS_MAX {
             let moment = Moment::begin(directory)?;
-            if moment.is_one()? {
+            let missing = moment.missing()?;
+            if missing.is_none() && moment.is_one()? {
                 return Ok(moment);
+            }
+            // One that is too old may be removed meanwhile; one that stays away is missing.
+            if let Some(month) = missing.filter(|_| attempt >= LOOKS_MAX) {
+                return Err(BackupError::Missing(month.file_name()));
             }
             drop(moment);
             thread::sleep(ATTEMPT_PAUSE);
@@ -122,13 +148,15 @@ impl Moment {
         Ok(Moment { usage, months })
     }
 
-    /// Whether no month is ahead of `ledger.db`, and none was removed while they were opened.
-    fn is_one(&self) -> Result<bool, BackupError> {
-        let dropped = self.usage.months().map_err(BackupError::Query)?;
+    /// A month that `ledger.db` has and the directory has not.
+    fn missing(&self) -> Result<Option<Month>, BackupError> {
         let is_there = |month: &Month| self.months.iter().any(|(other, _)| other == month);
-        if dropped.iter().any(|(month, is_dropped)| !is_dropped && !is_there(month)) {
-            return Ok(false);
-        }
+        let mut months = self.usage.months().map_err(BackupError::Query)?.into_iter();
+        Ok(months.find(|(month, is_dropped)| !is_dropped && !is_there(month)).map(|(month, _)| month))
+    }
+
+    /// Whether no month is ahead of `ledger.db`.
+    fn is_one(&self) -> Result<bool, BackupError> {
         for (gateway, applied_lsn) in &self.usage.applied {
             for (_, file) in &self.months {
                 if month_file::applied(file, *gateway).map_err(QueryError::from)? > *applied_lsn {
@@ -140,9 +168,11 @@ impl Moment {
     }
 }
 
-/// Attempts at a moment in which no month is ahead: some 10 s of a gateway that commits all the time. A
-/// copy of the last one is whole too; what a month has beyond it is passed over by readers.
+/// Attempts at a moment in which no month is ahead: some 10 s of a gateway that commits all the time. Of the
+/// last one the copy goes without what a month has beyond it.
 const ATTEMPTS_MAX: u32 = 500;
+/// Looks at a month before it is taken for missing.
+const LOOKS_MAX: u32 = 5;
 const ATTEMPT_PAUSE: Duration = Duration::from_millis(20);
 
 /// Has a copy say that it is one: a gateway that begins on it expects no journal.

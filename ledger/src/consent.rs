@@ -4,8 +4,13 @@
 //! (`loss`), and asking for consent (`tollgate ledger repair`).
 
 use std::fmt;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::Path;
 
 use sys::clock::WallNanos;
+
+use crate::directory;
 
 /// Bytes of an author's name; a longer one is cut.
 const AUTHOR_BYTES_MAX: usize = 64;
@@ -32,7 +37,10 @@ impl Consent {
     /// A consent of `author` to go on without `what`.
     pub(crate) fn new(epoch: u32, at: WallNanos, lsns: (u64, u64), author: &str, what: &str) -> Consent {
         let (first_lsn, last_lsn) = lsns;
-        Consent { epoch, at, first_lsn, last_lsn, author: Text::of(author), what: Text::of(what) }
+        // Both are shown on terminals, a line for each consent.
+        let plain = |text: &str| text.replace(char::is_control, " ");
+        let (author, what) = (Text::of(&plain(author)), Text::of(&plain(what)));
+        Consent { epoch, at, first_lsn, last_lsn, author, what }
     }
 
     /// The same, of run `epoch`.
@@ -50,6 +58,65 @@ impl Consent {
         self.what.as_str()
     }
 }
+
+/// Consents between being given and being in the journal. The databases are settled in between: a process
+/// that is killed there leaves them, and the next start finds nothing missing.
+pub(crate) struct Pending;
+
+impl Pending {
+    /// Keeps `consents` beside the ledger in `directory`, on stable storage.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub(crate) fn write(directory: &Path, consents: &[Consent]) -> io::Result<()> {
+        let new = directory.join("consents.new");
+        let mut file = directory::open_private(&new)?;
+        file.set_len(0)?;
+        for consent in consents {
+            let Consent { at, first_lsn, last_lsn, .. } = consent;
+            let (author, what) = (consent.author(), consent.what());
+            writeln!(file, "{}\t{first_lsn}\t{last_lsn}\t{author}\t{what}", at.0)?;
+        }
+        file.sync_all()?;
+        fs::rename(&new, directory.join(PENDING))?;
+        File::open(directory)?.sync_all()
+    }
+
+    /// Those that an earlier start left there. A line that is damaged is kept as it is.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub(crate) fn read(directory: &Path) -> io::Result<Vec<Consent>> {
+        match fs::read(directory.join(PENDING)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+            bytes => Ok(String::from_utf8_lossy(&bytes?).lines().map(Pending::parse).collect()),
+        }
+    }
+
+    /// Removes them: they are in the journal, or nothing came of them.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub(crate) fn clear(directory: &Path) -> io::Result<()> {
+        match fs::remove_file(directory.join(PENDING)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    fn parse(line: &str) -> Consent {
+        let fields: Vec<&str> = line.splitn(5, '\t').collect();
+        let number = |text: &str| text.parse().unwrap_or(0);
+        match fields[..] {
+            [at, first, last, author, what] => {
+                Consent::new(0, WallNanos(number(at)), (number(first), number(last)), author, what)
+            }
+            _ => Consent::new(0, WallNanos(0), (0, 0), "", line),
+        }
+    }
+}
+
+const PENDING: &str = "consents";
 
 /// A text of at most `N` bytes, in place, so that an entry stays a plain value.
 #[derive(Clone, Copy, Eq, PartialEq)]
@@ -87,5 +154,22 @@ mod tests {
         assert_eq!((consent.author().len(), consent.what().len()), (64, 288));
         let consent = Consent::new(1, WallNanos(2), (3, 4), &format!("x{}", "ä".repeat(40)), "");
         assert_eq!((consent.author().len(), consent.what()), (63, ""));
+    }
+
+    #[test]
+    fn pending_consents_come_back() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path();
+        assert_eq!(Pending::read(path).unwrap(), []);
+        let consents = [
+            Consent::new(0, WallNanos(2), (3, 4), "a\nb\t\x1b[1m", "one: two\n"),
+            Consent::new(0, WallNanos(u64::MAX), (0, 0), "", ""),
+        ];
+        assert_eq!(consents[0].author(), "a b  [1m");
+        Pending::write(path, &consents).unwrap();
+        assert_eq!(Pending::read(path).unwrap(), consents);
+        Pending::clear(path).unwrap();
+        assert_eq!(Pending::read(path).unwrap(), []);
+        Pending::clear(path).unwrap();
     }
 }

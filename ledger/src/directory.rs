@@ -15,11 +15,13 @@ pub(crate) fn database(directory: &Path) -> PathBuf {
     directory.join("ledger.db")
 }
 
-/// The ownership of a ledger's directory, kept as `flock` on a file in it.
+/// The ownership of a ledger's directory, kept as `flock` on a file in it, which names the owner, and on the
+/// directory itself: a file can be removed by a tidy operator.
 #[derive(Debug)]
 pub(crate) struct Lock {
-    /// Closing it ends the ownership.
+    /// Closing both ends the ownership.
     _file: File,
+    _directory: File,
 }
 
 impl Lock {
@@ -37,9 +39,36 @@ impl Lock {
             }
             Err(TryLockError::Error(cause)) => return Err(failed(cause)),
         }
+        let itself = File::open(directory).map_err(failed)?;
+        // An error is that of a file system which locks files alone.
+        if let Err(TryLockError::WouldBlock) = itself.try_lock() {
+            let holder = "another process, whose file LOCK was removed".to_owned();
+            return Err(OpenError::Locked { directory: directory.to_owned(), holder });
+        }
+        check_owner(directory)?;
         // For people only: the lock is the kernel's, so a stale number misleads no program.
         file.set_len(0).and_then(|()| write!(file, "{}", std::process::id())).map_err(failed)?;
-        Ok(Self { _file: file })
+        Ok(Self { _file: file, _directory: itself })
+    }
+}
+
+/// Refuses a ledger whose files are another account's: this one would not find that one's live table, and
+/// that one could not open what this one makes.
+fn check_owner(directory: &Path) -> Result<(), OpenError> {
+    let path = directory.join(IDENTITY);
+    let Ok(found) = fs::metadata(&path) else { return Ok(()) };
+    let user = sys::limits::user();
+    if found.uid() == user {
+        return Ok(());
+    }
+    // Some file systems show another owner than the one that makes a file.
+    let probe = directory.join("owner.new");
+    let failed = |cause| OpenError::Directory { directory: probe.clone(), cause };
+    let made = open_private(&probe).and_then(|file| file.metadata()).map_err(failed)?;
+    fs::remove_file(&probe).map_err(failed)?;
+    match made.uid() == found.uid() {
+        true => Ok(()),
+        false => Err(OpenError::Owner { path, owner: found.uid(), user }),
     }
 }
 
@@ -60,6 +89,10 @@ pub(crate) fn make_journal(directory: &Path) -> Result<PathBuf, OpenError> {
 pub(crate) fn gateway(directory: &Path) -> Result<Option<u32>, OpenError> {
     let path = directory.join(IDENTITY);
     let failed = |cause| OpenError::Directory { directory: path.clone(), cause };
+    // A pipe would be waited for.
+    if fs::metadata(&path).is_ok_and(|found| !found.is_file()) {
+        return Err(failed(io::Error::other("it is not a file: remove it")));
+    }
     let bytes = match fs::read(&path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         bytes => bytes.map_err(failed)?,
@@ -131,7 +164,7 @@ fn make(directory: &Path) -> io::Result<()> {
     }
 }
 
-fn open_private(path: &Path) -> io::Result<File> {
+pub(crate) fn open_private(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
 }
 

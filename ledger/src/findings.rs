@@ -106,6 +106,10 @@ impl Findings {
         losses.extend(
             journal.into_iter().filter(|loss| !(is_ledger_told && matches!(loss, Loss::Between { .. }))),
         );
+        if !losses.iter().any(Loss::is_of_sums) {
+            let behind = self.inventory.behind_months(self.gateway, self.survey.extent().1, &losses);
+            losses.extend(behind);
+        }
         Losses(losses)
     }
 
@@ -116,7 +120,7 @@ impl Findings {
         let problem = match verify::verify(&settings.directory) {
             Ok(report) => report.problems.first()?.to_string(),
             // A new one is of one moment.
-            Err(QueryError::Absent { .. }) => return None,
+            Err(QueryError::Absent { .. } | QueryError::Incomplete { .. }) => return None,
             Err(error) => error.to_string(),
         };
         let applied = self.applied.lsn;
@@ -197,7 +201,11 @@ impl Findings {
     pub(crate) fn restored(&self) -> Option<Consent> {
         let made_ns = self.inventory.backup_made()?;
         let made = jiff::Timestamp::from_nanosecond(made_ns.into()).unwrap_or_default();
-        let what = format!("restored from the backup of {made:.0}: what came after it is not in this ledger");
+        let what = format!(
+            "restored from the backup of {made:.0}, which ends with entry {}: what came after that entry is \
+             not in this ledger",
+            self.applied.lsn
+        );
         Some(Consent::new(0, clock::wall(), (self.applied.lsn + 1, 0), "restore", &what))
     }
 }

@@ -63,7 +63,7 @@ impl Inventory {
         let mut inventory = Inventory { damaged: no_files(directory), ..Inventory::default() };
         match Usage::open(directory).and_then(|usage| LedgerFile::read(&usage.connection)) {
             Ok(ledger) => inventory.ledger = Some(ledger),
-            Err(QueryError::Absent { .. }) => {}
+            Err(QueryError::Absent { .. } | QueryError::Incomplete { .. }) => {}
             Err(error) => inventory.note("ledger.db", error)?,
         }
         for month in Month::files(directory).unwrap_or_default() {
@@ -131,6 +131,46 @@ impl Inventory {
         let months = self.months.values().flatten();
         let months = months.filter_map(|sources| sources.get(&i64::from(gateway)));
         months.map(|lsn| lsn.cast_unsigned()).max().unwrap_or(0).max(self.applied(gateway).lsn)
+    }
+
+    /// The gateways of which months have entries, and the last one of each; without those months of which
+    /// `losses` say that they are another ledger's.
+    pub(crate) fn of_months(&self, losses: &[Loss]) -> BTreeMap<u32, u64> {
+        let mut reached = BTreeMap::new();
+        let is_ours = |month: &Month| {
+            let name = month.file_name();
+            !losses.iter().any(|loss| matches!(loss, Loss::Foreign { file, .. } if *file == name))
+        };
+        let months = self.months.iter().filter(|(month, _)| is_ours(month));
+        for (gateway, lsn) in months.filter_map(|(_, sources)| sources.as_ref()).flatten() {
+            if let Some(gateway) = u32::try_from(*gateway).ok().filter(|gateway| *gateway > 0) {
+                let last: &mut u64 = reached.entry(gateway).or_default();
+                *last = (*last).max(lsn.cast_unsigned());
+            }
+        }
+        reached
+    }
+
+    /// What `ledger.db` lacks of entries that months have, where the journal is that of `gateway` and ends
+    /// with entry `journaled`: those that the journal does not bring.
+    pub(crate) fn behind_months(&self, gateway: u32, journaled: u64, losses: &[Loss]) -> Option<Loss> {
+        let lacks = |(of, last): (u32, u64)| {
+            let found = self.applied(of).lsn;
+            // The end of another gateway's flows is an entry that its months have first.
+            let is_ending = self.ledger.as_ref().is_some_and(|ledger| ledger.open.contains_key(&of.into()));
+            let reaches = if of == gateway { found.max(journaled) } else { found + u64::from(is_ending) };
+            (last > reaches).then_some((of, found, last))
+        };
+        let (of, found, expected) = self.of_months(losses).into_iter().find_map(lacks)?;
+        let file = "ledger.db".to_owned();
+        if self.ledger.is_none() {
+            return Some(Loss::Missing { file, lsn: expected });
+        }
+        let cause = match of == gateway {
+            true => format!("months have that, and the journal ends with entry {journaled}"),
+            false => format!("months have that of gateway {of:08x}, whose journal is not here"),
+        };
+        Some(Loss::Older { file, found, expected, cause })
     }
 
     /// The flows of `gateway` that go on.

@@ -87,6 +87,15 @@ impl Loss {
         matches!(self, Loss::Foreign { file, .. } | Loss::Damaged { file, .. } if file == "ledger.db")
     }
 
+    /// Whether it says already that `ledger.db` lacks entries, or how far it had come is not known.
+    pub(crate) fn is_of_sums(&self) -> bool {
+        match self {
+            Loss::Missing { file, .. } | Loss::Older { file, .. } => file == "ledger.db",
+            Loss::Between { .. } | Loss::Journal { .. } | Loss::JournalEnd { .. } => true,
+            other => other.is_of_ledger(),
+        }
+    }
+
     /// The numbers of the first and the last entry that are missing; 0 where no entry is, or none is known.
     pub(crate) fn lsns(&self) -> (u64, u64) {
         match self {

@@ -16,7 +16,7 @@ use thiserror::Error;
 
 use crate::apply::Applier;
 use crate::commit::Committer;
-use crate::consent::Consent;
+use crate::consent::{Consent, Pending};
 use crate::directory::{self, Linked, Lock};
 use crate::findings::{Findings, OldTables, images};
 use crate::flush::Flusher;
@@ -101,11 +101,37 @@ pub enum OpenError {
         /// Who has it, as far as that is known.
         holder: String,
     },
+    /// Its files belong to another account.
+    #[error(
+        "{} belongs to user {owner}, and this process runs as user {user}: start it as that user, or give \
+         this user the whole directory (`chown -R`), and the live table, which `ledger verify` names",
+        path.display()
+    )]
+    Owner {
+        /// A file of the ledger.
+        path: PathBuf,
+        /// Whose it is.
+        owner: u32,
+        /// Whose process this is.
+        user: u32,
+    },
     /// The directory or a file in it cannot be made or opened.
     #[error("{}: {cause}. Check its permissions: the gateway's account writes there", directory.display())]
     Directory {
         /// The ledger's directory.
         directory: PathBuf,
+        /// What the system said.
+        cause: io::Error,
+    },
+    /// The journal cannot be copied before it is repaired.
+    #[error(
+        "the copy of the journal {}: {cause}. Nothing was changed: make room on its disk; copies that \
+         earlier repairs made, `journal-damaged-*`, can be moved away",
+        path.display()
+    )]
+    Copy {
+        /// Its path.
+        path: PathBuf,
         /// What the system said.
         cause: io::Error,
     },
@@ -165,18 +191,25 @@ impl Ledger {
     pub fn open(settings: &OpenSettings) -> Result<(Ledger, Vec<Inlet>), OpenError> {
         let lock = Lock::acquire(&settings.directory)?;
         let (mut found, old) = Findings::look(settings)?;
-        let mut consents = Vec::new();
+        let directory = &settings.directory;
+        let failed = |cause| OpenError::Directory { directory: directory.clone(), cause };
+        let mut consents = Pending::read(directory).map_err(failed)?;
         let mut notes = found.mend(settings, &old)?;
         let losses = found.losses(settings, &old);
         if !losses.0.is_empty() {
             let Some(author) = &settings.accept_loss else { return Err(OpenError::Incomplete(losses)) };
-            consents = found.consents(author, &losses);
+            consents.extend(found.consents(author, &losses));
             notes.extend(losses.0.iter().map(|loss| format!("accepted by {author}: {loss}")));
-            found.settle(settings, &losses)?;
+            Pending::write(directory, &consents).map_err(failed)?;
+            if let Err(error) = found.settle(settings, &losses) {
+                let _ = Pending::clear(directory);
+                return Err(error);
+            }
             found = found.again(settings, &old)?;
         }
         consents.extend(found.restored());
         let started = recover(settings, found, old, &consents, notes)?;
+        Pending::clear(directory).map_err(failed)?;
         start(settings, started, lock)
     }
 }
@@ -204,7 +237,9 @@ fn recover(
     let Findings { gateway, inventory, survey, boot, .. } = found;
     let directory = &settings.directory;
     let mut sink = adopt(settings, gateway, &inventory)?;
-    let storage = Directory::at(&directory::make_journal(directory)?);
+    let journal = directory::make_journal(directory)?;
+    let storage = Directory::at(&journal)
+        .map_err(|cause| OpenError::Directory { directory: journal.clone(), cause })?;
     let OldTables { places, found: FoundTables { tables: old, damaged, .. } } = old;
     notes.extend(damaged.iter().filter_map(|path| place::set_aside(path)));
     let images = images(&old);

@@ -19,6 +19,7 @@ mod flows;
 mod parts;
 mod rest;
 mod rollups;
+mod sealed;
 mod still;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -40,6 +41,7 @@ use crate::storage::file::Directory;
 
 pub use flows::FlowRow;
 use rest::Rest;
+use sealed::Sealed;
 
 /// Looks at a journal that a gateway writes meanwhile.
 const ATTEMPTS_MAX: u32 = 3;
@@ -55,17 +57,24 @@ pub struct Usage {
     rest: Rest,
     /// Why some of the journal could not be read.
     unread: Option<String>,
+    /// Whether the rows that were read hold.
+    sealed: Sealed,
 }
 
 impl Usage {
     /// Opens the ledger in `directory` for reading, whether or not a gateway has it open.
     pub fn open(directory: &Path) -> Result<Self, QueryError> {
-        let absent = || QueryError::Absent { directory: directory.to_owned() };
+        let absent = || match Month::files(directory).is_ok_and(|months| !months.is_empty()) {
+            true => QueryError::Incomplete { directory: directory.to_owned() },
+            false => QueryError::Absent { directory: directory.to_owned() },
+        };
         let path = directory::database(directory);
         let connection = open(&path, LEDGER)?.ok_or_else(absent)?;
-        let applied = applied(&connection).map_err(|cause| schema::sqlite(&path, cause))?;
+        let sealed = Sealed::default();
+        let applied = sealed.watch(&connection).and_then(|()| applied(&connection));
+        let applied = applied.map_err(|cause| schema::sqlite(&path, cause))?;
         let (rest, unread) = (Rest::default(), None);
-        Ok(Self { directory: directory.to_owned(), connection, applied, rest, unread })
+        Ok(Self { directory: directory.to_owned(), connection, applied, rest, unread, sealed })
     }
 
     /// As [`Usage::open`], with what the journal has and the database has not got yet.
@@ -97,6 +106,11 @@ impl Usage {
     /// Why some of what the journal has is not in the answers.
     pub fn unread(&self) -> Option<&str> {
         self.unread.as_deref()
+    }
+
+    /// Whether an answer was made of a row that is not as it was written.
+    pub fn is_broken(&self) -> bool {
+        self.sealed.is_broken()
     }
 
     /// Whether answers have something that the database has not got yet.
@@ -162,7 +176,9 @@ impl Usage {
     /// The month's file at our moment; `None` if there is none. What it has beyond that moment is told by
     /// [`Usage::is_visible`].
     pub(crate) fn month(&self, month: Month) -> Result<Option<Connection>, QueryError> {
-        open_month(&self.directory, month)
+        let file = open_month(&self.directory, month)?;
+        file.iter().try_for_each(|file| self.sealed.watch(file))?;
+        Ok(file)
     }
 
     /// The condition on a row of a month's file that `ledger.db` has come to it: a month commits first.
@@ -375,6 +391,16 @@ pub enum QueryError {
     /// No gateway has kept a ledger there.
     #[error("there is no ledger in {}: `tollgate serve` makes one", directory.display())]
     Absent {
+        /// Where it was looked for.
+        directory: PathBuf,
+    },
+    /// There are months, and not what goes with them.
+    #[error(
+        "ledger.db is missing in {}, and months (usage-*.db) are there: put it back or restore a backup; \
+         `tollgate ledger repair` tells what going on without it means",
+        directory.display()
+    )]
+    Incomplete {
         /// Where it was looked for.
         directory: PathBuf,
     },

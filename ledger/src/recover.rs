@@ -288,15 +288,28 @@ impl Survey {
 
     /// The last entry that the last run had written, if its table is there and says so.
     fn appended(&self, boot: u128, tables: &[TableImage<'_>]) -> Option<u64> {
-        let believed = tables.iter().filter(|table| self.is_believed(table, boot));
+        let believed = self.believed(boot, tables).into_iter();
         believed.map(|table| table.reached().appended).max().filter(|appended| *appended > 0)
     }
 
     /// The last entry that the database had in the last run, if that run's table says so and the database has
     /// less now.
     pub(crate) fn went_back_from(&self, boot: u128, tables: &[TableImage<'_>]) -> Option<u64> {
-        let believed = tables.iter().filter(|table| self.is_believed(table, boot));
+        let believed = self.believed(boot, tables).into_iter();
         believed.map(|table| table.reached().applied).max().filter(|applied| *applied > self.applied.lsn)
+    }
+
+    /// The tables that may have what nothing else has: of each run one, the last to be written of its copies.
+    fn believed<'t, 'w>(&self, boot: u128, tables: &'t [TableImage<'w>]) -> Vec<&'t TableImage<'w>> {
+        let mut believed: Vec<&TableImage<'_>> =
+            tables.iter().filter(|table| self.is_believed(table, boot)).collect();
+        let age = |table: &TableImage<'_>| {
+            let Reached { appended, applied } = table.reached();
+            (appended, applied, table.alive_at().map_or(0, |at| at.0))
+        };
+        believed.sort_by_key(|table| (table.header.epoch, std::cmp::Reverse(age(table))));
+        believed.dedup_by_key(|table| table.header.epoch);
+        believed
     }
 
     /// Whether a table may have what nothing else has: its run is the last one, in this boot, and it is no
@@ -321,7 +334,9 @@ impl Survey {
     fn lacks_table(&self, boot: u128, tables: &[TableImage<'_>]) -> bool {
         let is_there =
             tables.iter().any(|table| table.header.epoch >= self.scan.epoch && table.header.boot == boot);
-        self.scan.boot == boot && boot != 0 && !self.is_ended && !is_there
+        // Whether the last run ended is in a part of the journal that was not read then.
+        let is_known = !self.scan.begins_behind(self.applied.lsn);
+        is_known && self.scan.boot == boot && boot != 0 && !self.is_ended && !is_there
     }
 
     /// Places at which a segment does not continue the one before it.
@@ -346,7 +361,8 @@ impl Survey {
             let open = self.open.len();
             format!(
                 "the live table of the last run is missing: {open} flows were open as far as was journaled, \
-                 and what they and later ones moved since then is not billed"
+                 and what they and later ones moved since then is not billed; nor is it known whether the \
+                 journal has its last entries"
             )
         })
     }
@@ -437,7 +453,7 @@ impl Left<'_> {
         }
         let last_epoch = survey.scan.epoch.max(survey.applied.epoch);
         self.consents.iter().try_for_each(|consent| show(Entry::Accepted(*consent)))?;
-        for table in self.tables.iter().filter(|table| survey.is_believed(table, self.boot)) {
+        for table in survey.believed(self.boot, self.tables) {
             report.table |= table.header.epoch >= last_epoch;
             self.finish_flows(table, report, &mut show)?;
         }

@@ -72,8 +72,12 @@ pub fn repair(
     let copy = {
         let _lock = Lock::acquire(&settings.directory)?;
         let copy = settings.directory.join(format!("journal-damaged-{}", now.0));
-        copy_files(&directory::journal(&settings.directory), &copy)
-            .map_err(|cause| OpenError::Directory { directory: copy.clone(), cause })?;
+        let failed = |cause| OpenError::Copy { path: copy.clone(), cause };
+        DirBuilder::new().mode(0o700).create(&copy).map_err(failed)?;
+        if let Err(cause) = copy_files(&directory::journal(&settings.directory), &copy) {
+            let _ = fs::remove_dir_all(&copy);
+            return Err(failed(cause));
+        }
         copy
     };
     let accepting = OpenSettings { accept_loss: Some(author.to_owned()), ..settings.clone() };
@@ -83,16 +87,18 @@ pub fn repair(
     Ok((copy, recovery))
 }
 
-/// Copies the files of a directory, if there is one, to a new one that this user alone may read, and to
-/// stable storage.
+/// Copies the files of a directory, if there is one, to another, and to stable storage. What is not a file is
+/// none of ours.
 fn copy_files(from: &Path, to: &Path) -> io::Result<()> {
-    DirBuilder::new().mode(0o700).create(to)?;
     let entries = match fs::read_dir(from) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         entries => Some(entries?),
     };
     for entry in entries.into_iter().flatten() {
         let entry = entry?;
+        if !entry.file_type()?.is_file() {
+            continue;
+        }
         let copy = to.join(entry.file_name());
         fs::copy(entry.path(), &copy)?;
         File::open(&copy)?.sync_all()?;

@@ -12,6 +12,7 @@ use sys::clock::WallNanos;
 
 use crate::OpenError;
 use crate::directory;
+use crate::inventory::Inventory;
 use crate::loss::Loss;
 use crate::query::QueryError;
 use crate::sink::month::Month;
@@ -74,9 +75,16 @@ pub(crate) fn settle(
     if let Some(to) = extent.rebuilt_to(is_ledger_gone) {
         rebuild(sink.connection(), directory, gateway.into(), integer(to))?;
     }
+    // Those of other gateways are in the months alone: they have no journal here.
+    let mut others = Inventory::take(directory)?.of_months(&[]);
+    others.remove(&gateway);
+    for (other, to) in others {
+        rebuild(sink.connection(), directory, other.into(), integer(to))?;
+    }
     let months: Vec<Month> = gone.into_iter().filter_map(Month::named).collect();
     drop_months(sink.connection(), &months).map_err(QueryError::from).map_err(SinkError::from)?;
-    Ok(())
+    drop(sink);
+    Ok(SqliteSink::end_others(directory, gateway, now)?)
 }
 
 /// Renames a database and what SQLite keeps beside it.

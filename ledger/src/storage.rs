@@ -41,6 +41,11 @@ pub(crate) trait Storage: Send + Sync + 'static {
 
     /// Brings all names to stable storage.
     fn sync_names(&self) -> io::Result<()>;
+
+    /// Whether the next start finds it: not where another directory has taken its path.
+    fn is_in_place(&self) -> bool {
+        true
+    }
 }
 
 /// A file that several threads may use.

@@ -45,10 +45,14 @@ pub(crate) fn name(number: u64) -> String {
     format!("{PREFIX}{number:012}")
 }
 
+/// Digits of a number that no journal comes to, so that there is always a next one.
+const DIGITS_MAX: usize = 18;
+
 /// The number in a segment's name; `None` for any other file.
 pub(crate) fn number(name: &str) -> Option<u64> {
     let digits = name.strip_prefix(PREFIX)?;
-    (digits.len() >= 12 && digits.bytes().all(|byte| byte.is_ascii_digit())).then(|| digits.parse().ok())?
+    ((12..=DIGITS_MAX).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_digit()))
+        .then(|| digits.parse().ok())?
 }
 
 /// What a segment says of itself.
@@ -163,7 +167,8 @@ mod tests {
     #[test]
     fn names_are_told_from_others() {
         assert_eq!(number(&name(7)), Some(7));
-        assert_eq!(number(&name(u64::MAX)), Some(u64::MAX));
+        assert_eq!(number(&name(999_999_999_999_999_999)), Some(999_999_999_999_999_999));
+        assert_eq!(number(&name(u64::MAX)), None, "it would have no next one");
         for other in ["segment-7", "segment-00000000000x", "segment-+00000000007", "new-000000000007", ""] {
             assert_eq!(number(other), None, "{other}");
         }

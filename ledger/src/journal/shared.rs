@@ -164,7 +164,11 @@ impl<S: Storage> Shared<S> {
         let target = self.appended();
         let files = lock(&self.unsynced).clone();
         point("journal.before-sync");
-        if let Err(error) = files.iter().try_for_each(|file| sync_linked(&**file)) {
+        let synced = match self.storage.is_in_place() {
+            true => files.iter().try_for_each(|file| sync_linked(&**file)),
+            false => Err(io::Error::other(MOVED)),
+        };
+        if let Err(error) = synced {
             // The kernel has forgotten what it could not write: another sync would succeed and prove nothing.
             self.is_whole.store(false, Ordering::Release);
             return Err(error);
@@ -341,6 +345,10 @@ fn sync_linked(file: &impl StorageFile) -> io::Result<()> {
         false => Err(io::Error::other("a segment was removed while it was written")),
     }
 }
+
+/// What a sync fails with where another directory, or none, has the journal's path.
+const MOVED: &str =
+    "the directory `journal` was moved, removed or replaced while it was written: put it back";
 
 /// The names of segments that are being made.
 const UNDER_WAY: &str = "segment-new";

@@ -202,9 +202,15 @@ impl Places {
     }
 }
 
-/// Renames a file that nothing is to be read from again; a sentence if it cannot be.
+/// Renames a file that nothing is to be read from again; a sentence if it cannot be. One of zeros alone, as a
+/// start leaves that was cut short, is removed: it may have the room that the next table needs.
 pub(crate) fn set_aside(path: &Path) -> Option<String> {
-    let error = fs::rename(path, path.with_extension("damaged")).err()?;
+    let is_empty = File::open(path)
+        .and_then(|file| SharedView::of_file(&file))
+        .is_ok_and(|view| !view.is_empty() && (0..view.len()).all(|index| view.word(index) == 0));
+    let done =
+        if is_empty { fs::remove_file(path) } else { fs::rename(path, path.with_extension("damaged")) };
+    let error = done.err()?;
     Some(format!("{} holds no live table, and cannot be renamed: {error}", path.display()))
 }
 

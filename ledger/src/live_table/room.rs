@@ -20,6 +20,8 @@ pub struct TableRoom {
     pub needed: u64,
     /// Bytes that are free there, those of earlier runs' tables included.
     pub free: u64,
+    /// Bytes of the file system in all.
+    pub size: u64,
 }
 
 impl TableRoom {
@@ -32,7 +34,7 @@ impl TableRoom {
         // A gateway that has no number yet has no table either.
         let places = Places::of(gateway.unwrap_or(0), settings).map_err(io::Error::other)?;
         let directory = places.first_directory();
-        let free = sys::disk::room(&File::open(&directory)?)?.free_bytes;
+        let sys::disk::Room { bytes: size, free_bytes } = sys::disk::room(&File::open(&directory)?)?;
         let tables = places.candidates().into_iter().filter(|path| path.parent() == Some(&directory));
         let mut tables: Vec<PathBuf> = tables.collect();
         tables.sort_unstable();
@@ -40,7 +42,12 @@ impl TableRoom {
         let bytes = |path: &PathBuf| fs::metadata(path).map_or(0, |found| found.len());
         let of_tables: u64 = tables.iter().map(bytes).sum();
         let needed = settings.inlets as u64 * u64::from(settings.slots) * SLOT_BYTES + HEADER_BYTES;
-        Ok(TableRoom { directory: directory.to_path_buf(), needed, free: free + of_tables })
+        Ok(TableRoom { directory: directory.to_path_buf(), needed, free: free_bytes + of_tables, size })
+    }
+
+    /// Bytes that the file system has to have for the table, beside what else lies there.
+    pub fn size_needed(&self) -> u64 {
+        self.size + self.needed.saturating_sub(self.free)
     }
 
     /// Whether a start finds room there.

@@ -5,6 +5,7 @@
 
 use rusqlite::Connection;
 
+use super::sealed::Sealed;
 use super::{Filter, GroupBy, Groups, QueryError, Usage, Window, condition, expressions, positions};
 use crate::sink::month::{HOUR_NS, Month};
 
@@ -32,30 +33,33 @@ impl Usage {
                 missing.push(month);
             }
             let Some(file) = file else { continue };
-            add(&file, &self.details(ways.is_none()), filter, keys, window, groups)?;
+            add(&file, &self.details(&file, ways.is_none())?, filter, keys, window, groups)?;
             if let Some(ways) = &ways {
                 self.add_parts(&file, filter, keys, window, ways, groups)?;
             }
         }
-        add(&self.connection, LIVE, filter, keys, window, groups)?;
+        let live = format!("{LIVE} WHERE {}", Sealed::condition(&self.connection, "live")?);
+        add(&self.connection, &live, filter, keys, window, groups)?;
         Ok(missing)
     }
 
     /// What is in a month's file, in the columns of [`LIVE`], with or without the parts of flows.
-    fn details(&self, with_parts: bool) -> String {
+    fn details(&self, file: &Connection, with_parts: bool) -> Result<String, QueryError> {
         let visible = self.is_visible();
+        let holds = |table| Sealed::condition(file, table);
+        let (flow, part, aggregate) = (holds("flow")?, holds("part")?, holds("aggregate")?);
         let at_ns = format!("hour * {HOUR_NS} + {}", HOUR_NS - 1);
-        let parts = if with_parts { &visible } else { "FALSE" };
-        format!(
+        let parts = if with_parts { format!("{visible} AND {part}") } else { "FALSE".to_owned() };
+        Ok(format!(
             "SELECT closed_ns AS at_ns, user, host, port, protocol, class, 1 AS flows, 0 AS live,
                     up - up_before AS up, down - down_before AS down, uncertain_up, uncertain_down
-             FROM flow WHERE {visible}
+             FROM flow WHERE {visible} AND {flow}
              UNION ALL
              SELECT {at_ns}, user, host, '', '', class, 0, 0, up, down, 0, 0 FROM part WHERE {parts}
              UNION ALL
              SELECT {at_ns}, user, host, '', '', class, flows, 0, up, down, uncertain_up, uncertain_down
-             FROM aggregate"
-        )
+             FROM aggregate WHERE {aggregate}"
+        ))
     }
 }
 

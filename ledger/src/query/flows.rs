@@ -8,6 +8,7 @@ use sys::clock::WallNanos;
 
 use super::{Filter, QueryError, Usage, Window};
 use crate::record::Class;
+use crate::sink::checksum;
 
 /// One flow.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -54,7 +55,7 @@ impl Usage {
     pub fn flows(&self, filter: &Filter, limit: usize) -> Result<Vec<FlowRow>, QueryError> {
         let window = filter.window();
         let mut flows = Vec::new();
-        list(&self.connection, LIVE, filter, window, limit, &mut flows)?;
+        self.list(&self.connection, LIVE, filter, window, limit, &mut flows)?;
         let closed = format!("{CLOSED} WHERE {} AND", self.is_visible());
         for (month, _) in self.months()?.into_iter().rev() {
             let within = month.last_ns() >= window.since_ns && month.beginning_ns() <= window.last_ns;
@@ -62,39 +63,43 @@ impl Usage {
                 && within
                 && let Some(file) = self.month(month)?
             {
-                list(&file, &closed, filter, window, limit, &mut flows)?;
+                self.list(&file, &closed, filter, window, limit, &mut flows)?;
             }
         }
         Ok(flows)
+    }
+
+    /// Adds at most as many flows as `limit` leaves, of those that `items` selects.
+    fn list(
+        &self,
+        connection: &Connection,
+        items: &str,
+        filter: &Filter,
+        window: Window,
+        limit: usize,
+        flows: &mut Vec<FlowRow>,
+    ) -> Result<(), QueryError> {
+        let sql = format!(
+            "{items} at_ns BETWEEN ?1 AND ?2
+               AND (?3 IS NULL OR user = ?3) AND (?4 IS NULL OR host = ?4) AND (?5 IS NULL OR class = ?5)
+             ORDER BY recorded DESC LIMIT ?6"
+        );
+        let rest = i64::try_from(limit.saturating_sub(flows.len())).unwrap_or(i64::MAX);
+        let class = filter.class.map(Class::as_str);
+        let mut select = connection.prepare(&sql)?;
+        let parameters = params![window.since_ns, window.last_ns, filter.user, filter.host, class, rest];
+        let mut rows = select.query(parameters)?;
+        while let Some(row) = rows.next()? {
+            self.sealed.note(checksum::holds(row)?);
+            flows.push(flow(row)?);
+        }
+        Ok(())
     }
 }
 
 const LIVE: &str = "SELECT *, counted_ns AS at_ns, upstream_tx AS up, client_tx AS down, '' AS reason,
      TRUE AS live, opened_ns AS recorded FROM live WHERE";
 const CLOSED: &str = "SELECT *, closed_ns AS at_ns, FALSE AS live, rowid AS recorded FROM flow";
-
-fn list(
-    connection: &Connection,
-    items: &str,
-    filter: &Filter,
-    window: Window,
-    limit: usize,
-    flows: &mut Vec<FlowRow>,
-) -> Result<(), QueryError> {
-    let sql = format!(
-        "{items} at_ns BETWEEN ?1 AND ?2
-           AND (?3 IS NULL OR user = ?3) AND (?4 IS NULL OR host = ?4) AND (?5 IS NULL OR class = ?5)
-         ORDER BY recorded DESC LIMIT ?6"
-    );
-    let rest = i64::try_from(limit.saturating_sub(flows.len())).unwrap_or(i64::MAX);
-    let class = filter.class.map(Class::as_str);
-    let mut select = connection.prepare(&sql)?;
-    let parameters = params![window.since_ns, window.last_ns, filter.user, filter.host, class, rest];
-    for flow in select.query_map(parameters, flow)? {
-        flows.push(flow?);
-    }
-    Ok(())
-}
 
 fn flow(row: &SqlRow<'_>) -> rusqlite::Result<FlowRow> {
     let count = |name| row.get::<_, i64>(name).map(|count| u64::try_from(count).unwrap_or(0));

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 
 use rusqlite::{Connection, Row as SqlRow};
 
+use super::sealed::Sealed;
 use super::{Filter, GroupBy, Groups, QueryError, Usage, Window, condition, expression};
 use crate::sink::month::{HOUR_NS, Month};
 
@@ -25,16 +26,17 @@ impl Usage {
     /// The ways of the flows that have parts in `window`, which begins in `first`.
     pub(super) fn ways(&self, filter: &Filter, window: Window, first: Month) -> Result<Ways, QueryError> {
         let mut ways = Ways::default();
-        let (months, parts) = (self.months()?, self.parts(""));
+        let months = self.months()?;
         for (month, _) in months.range(first..) {
             let Some(file) = self.month(*month)? else { continue };
             if month.beginning_ns() <= window.last_ns {
-                filter.select(&file, &parts, window, |row| {
+                filter.select(&file, &self.parts(&file, "")?, window, |row| {
                     ways.0.entry(row.get(0)?).or_default();
                     Ok(())
                 })?;
             }
-            ways.learn(&file, &format!("SELECT id, port, protocol FROM flow WHERE {}", self.is_visible()))?;
+            let (visible, holds) = (self.is_visible(), Sealed::condition(&file, "flow")?);
+            ways.learn(&file, &format!("SELECT id, port, protocol FROM flow WHERE {visible} AND {holds}"))?;
         }
         ways.learn(&self.connection, "SELECT id, port, protocol FROM live")?;
         Ok(ways)
@@ -51,7 +53,7 @@ impl Usage {
         groups: &mut Groups,
     ) -> Result<(), QueryError> {
         let columns: String = keys.iter().map(|key| format!(", {}", expression(*key, "at_ns"))).collect();
-        filter.select(file, &self.parts(&columns), window, |row| {
+        filter.select(file, &self.parts(file, &columns)?, window, |row| {
             let unknown = Way::default();
             let (port, protocol) = ways.0.get(&row.get::<_, Id>(0)?).unwrap_or(&unknown);
             let key = |(index, key): (usize, &GroupBy)| match key {
@@ -64,15 +66,16 @@ impl Usage {
         })
     }
 
-    fn parts(&self, columns: &str) -> String {
-        format!(
+    fn parts(&self, file: &Connection, columns: &str) -> Result<String, QueryError> {
+        Ok(format!(
             "SELECT id, up, down {columns} FROM
-               (SELECT *, hour * {HOUR_NS} + {} AS at_ns, '' AS port, '' AS protocol FROM part)
+               (SELECT *, hour * {HOUR_NS} + {} AS at_ns, '' AS port, '' AS protocol FROM part WHERE {})
              WHERE {} AND {}",
             HOUR_NS - 1,
+            Sealed::condition(file, "part")?,
             self.is_visible(),
             condition("at_ns")
-        )
+        ))
     }
 }
 

@@ -4,6 +4,7 @@
 
 use rusqlite::params;
 
+use super::sealed::Sealed;
 use super::{Filter, GroupBy, Groups, QueryError, Usage, Window, expressions, positions};
 use crate::record::Class;
 use crate::sink::month::HOUR_NS;
@@ -50,8 +51,9 @@ impl Usage {
         let (of_sums, count) = expressions(keys, &format!("({unit} * {unit_ns})"));
         let sums = format!(
             "SELECT {of_sums}, sum(flows), 0, sum(up), sum(down), sum(uncertain_up), sum(uncertain_down)
-             FROM {table} WHERE {unit} BETWEEN ?1 AND ?2
+             FROM {table} WHERE {} AND {unit} BETWEEN ?1 AND ?2
                AND (?3 IS NULL OR user = ?3) AND (?4 IS NULL OR class = ?4) GROUP BY {}",
+            Sealed::condition(&self.connection, table)?,
             positions(count)
         );
         let class = filter.class.map(Class::as_str);
@@ -62,9 +64,10 @@ impl Usage {
             groups.add(row, count)?;
         }
         let live = format!(
-            "SELECT {}, 0, count(*), 0, 0, 0, 0 FROM live WHERE counted_ns BETWEEN ?1 AND ?2
+            "SELECT {}, 0, count(*), 0, 0, 0, 0 FROM live WHERE {} AND counted_ns BETWEEN ?1 AND ?2
                AND (?3 IS NULL OR user = ?3) AND (?4 IS NULL OR class = ?4) GROUP BY {}",
             expressions(keys, "counted_ns").0,
+            Sealed::condition(&self.connection, "live")?,
             positions(count)
         );
         let mut select = self.connection.prepare(&live)?;

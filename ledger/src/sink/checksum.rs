@@ -47,6 +47,13 @@ pub(crate) fn holds(row: &Row<'_>) -> rusqlite::Result<bool> {
     Ok(i64::from(crc32c::crc32c(&bytes)) == expected)
 }
 
+/// The checksum over `values`.
+pub(crate) fn of<'a>(values: impl Iterator<Item = ValueRef<'a>>) -> u32 {
+    let mut bytes = Vec::with_capacity(ROW_BYTES);
+    values.for_each(|value| append(&mut bytes, value));
+    crc32c::crc32c(&bytes)
+}
+
 /// Refuses a row that is damaged, so that nothing is computed from it.
 pub(crate) fn check(row: &Row<'_>, table: &str) -> rusqlite::Result<()> {
     if holds(row)? {

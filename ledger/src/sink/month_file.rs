@@ -270,6 +270,19 @@ pub(crate) fn applied(connection: &Connection, gateway: i64) -> rusqlite::Result
     Ok(applied.optional()?.unwrap_or(0))
 }
 
+/// Takes out of a copy of a month's file what entries of `gateway` beyond `lsn` brought; sums of single flows
+/// stay.
+pub(crate) fn cut_back(copy: &Connection, gateway: i64, lsn: i64) -> rusqlite::Result<()> {
+    if applied(copy, gateway)? <= lsn {
+        return Ok(());
+    }
+    for table in ["flow", "part"] {
+        let delete = format!("DELETE FROM {table} WHERE gateway = ?1 AND lsn > ?2");
+        copy.execute(&delete, [gateway, lsn])?;
+    }
+    checksum::put(copy, PUT_SOURCE, &[gateway, lsn].map(ValueRef::Integer))
+}
+
 /// Makes a database's file, readable by this user alone, and sees to it that its name outlives a power
 /// failure; whether it was missing. SQLite gives its other files the mode of this one.
 pub(crate) fn make(path: &Path) -> io::Result<bool> {

@@ -22,7 +22,8 @@ use super::sqlite::{Source, put_month};
 use super::sums::{Rollups, Sums};
 use crate::query;
 
-/// Brings the database of `connection` to entry `to_lsn` of `gateway`, by the months in `directory`.
+/// Brings the database of `connection` to entry `to_lsn` of `gateway`, if it is behind that, by the months in
+/// `directory`.
 ///
 /// # Errors
 /// A month cannot be read, or keeps some of its flows as sums only, of which none can be told apart.
@@ -35,6 +36,9 @@ pub(crate) fn rebuild(
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let source = Source::read(&transaction, gateway)?;
     let applied_lsn = source.map_or(0, |source| source.applied_lsn);
+    if to_lsn <= applied_lsn {
+        return Ok(());
+    }
     let mut rebuild = Rebuild::new(&transaction, gateway, (applied_lsn, to_lsn))?;
     let months = Month::files(directory).map_err(|cause| SinkError::Final(cause.to_string()))?;
     let mut files = Vec::new();
@@ -43,6 +47,7 @@ pub(crate) fn rebuild(
         let applied = month_file::applied(&file, gateway)?;
         if applied > applied_lsn {
             check_told_apart(&file, month, (applied_lsn, to_lsn), applied)?;
+            check_own(&file, month)?;
             put_month(&transaction, month, gateway, applied.min(to_lsn), false)?;
             files.push(file);
         }
@@ -68,6 +73,20 @@ fn check_told_apart(
         return Err(SinkError::Final(text));
     }
     Ok(())
+}
+
+/// Refuses a file with flows of another month, as a copy under another name has, which would count twice.
+fn check_own(file: &Connection, month: Month) -> Result<(), SinkError> {
+    let span = [month.beginning_ns(), month.last_ns()];
+    let others = "SELECT count(*) FROM flow WHERE closed_ns NOT BETWEEN ?1 AND ?2";
+    let others: i64 = file.query_row(others, span, |row| row.get(0))?;
+    match others {
+        0 => Ok(()),
+        _ => Err(SinkError::Final(format!(
+            "{} has flows of another month: move it out of the directory",
+            month.file_name()
+        ))),
+    }
 }
 
 /// The state of a rebuild.

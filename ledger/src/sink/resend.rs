@@ -64,7 +64,7 @@ impl Place {
     fn make(directory: &Path) -> Result<Place, SinkError> {
         let place = directory.join(DIRECTORY);
         // Of an attempt that was cut short.
-        let _ = fs::remove_dir_all(&place);
+        let _ = fs::remove_dir_all(&place).or_else(|_| fs::remove_file(&place));
         DirBuilder::new().mode(0o700).create(&place).map_err(failed(&place))?;
         Ok(Place(place))
     }

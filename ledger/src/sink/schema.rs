@@ -281,7 +281,7 @@ pub enum SchemaError {
         found: &'static str,
     },
     /// Somebody else's file.
-    #[error("{path} is a database, and not one of Tollgate's")]
+    #[error("{path} is a database, and not one of Tollgate's: move it away, or restore a backup")]
     Foreign {
         /// The file.
         path: String,
@@ -307,7 +307,10 @@ pub enum SchemaError {
         known: usize,
     },
     /// The file was made by a migration of the same number and other content.
-    #[error("{path} was made by another migration {version} than this program has")]
+    #[error(
+        "{path} was made by another migration {version} than this program has: use the program that made it, \
+         or restore a backup"
+    )]
     Changed {
         /// The file.
         path: String,

@@ -2,32 +2,52 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use sys::mapping::{IS_LINK, OPEN_PLAIN};
 
 use super::{Storage, StorageFile};
+use crate::directory::Linked;
 
 /// The files of one directory, readable by this user alone.
 #[derive(Clone, Debug)]
 pub(crate) struct Directory {
     path: PathBuf,
-    is_written: bool,
+    /// The directory itself, if it is written.
+    held: Option<Held>,
+}
+
+/// A directory that stays the same one where its path comes to lead to another.
+#[derive(Clone, Debug)]
+struct Held {
+    file: Arc<File>,
+    linked: Linked,
 }
 
 impl Directory {
-    /// The directory at `path`, which exists.
-    pub(crate) fn at(path: &Path) -> Directory {
-        Directory { path: path.to_owned(), is_written: true }
+    /// The directory at `path`, which exists. Another one that takes its path is never written to.
+    ///
+    /// # Errors
+    /// It cannot be opened.
+    pub(crate) fn at(path: &Path) -> io::Result<Directory> {
+        let linked = Linked::at(path)?;
+        let file = Arc::new(File::open(path)?);
+        // The kernel resolves this name to the open directory, whatever its path is by now.
+        let own = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        Ok(Directory { path: own, held: Some(Held { file, linked }) })
     }
 
     /// The same, whose files are read alone: the file system may be a read-only one.
     pub(crate) fn for_reading(path: &Path) -> Directory {
-        Directory { path: path.to_owned(), is_written: false }
+        Directory { path: path.to_owned(), held: None }
     }
 
     fn options(&self) -> OpenOptions {
         let mut options = OpenOptions::new();
-        options.read(true).write(self.is_written).mode(0o600);
+        options.read(true).write(self.held.is_some()).mode(0o600).custom_flags(OPEN_PLAIN);
         options
     }
 }
@@ -38,7 +58,7 @@ impl Storage for Directory {
     fn names(&self) -> io::Result<Vec<String>> {
         let entries = match fs::read_dir(&self.path) {
             // A reader may come before the first writer.
-            Err(error) if error.kind() == io::ErrorKind::NotFound && !self.is_written => {
+            Err(error) if error.kind() == io::ErrorKind::NotFound && self.held.is_none() => {
                 return Ok(Vec::new());
             }
             entries => entries?,
@@ -53,7 +73,14 @@ impl Storage for Directory {
     }
 
     fn open(&self, name: &str) -> io::Result<File> {
-        self.options().open(self.path.join(name))
+        let no_file = || io::Error::other("it is not a file: remove it");
+        match self.options().open(self.path.join(name)) {
+            Ok(file) if file.metadata()?.is_file() => Ok(file),
+            Ok(_) => Err(no_file()),
+            Err(error) if error.raw_os_error() == Some(IS_LINK) => Err(no_file()),
+            Err(error) if error.kind() == io::ErrorKind::IsADirectory => Err(no_file()),
+            Err(error) => Err(error),
+        }
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
@@ -69,7 +96,14 @@ impl Storage for Directory {
     }
 
     fn sync_names(&self) -> io::Result<()> {
-        File::open(&self.path)?.sync_all()
+        match &self.held {
+            Some(held) => held.file.sync_all(),
+            None => File::open(&self.path)?.sync_all(),
+        }
+    }
+
+    fn is_in_place(&self) -> bool {
+        self.held.as_ref().is_none_or(|held| !held.linked.is_gone())
     }
 }
 

@@ -138,7 +138,7 @@ pub(crate) fn billed(flows: &[(u128, u64, u64, &str)]) -> Bill {
     flows.iter().map(|(id, up, down, reason)| (*id, (*up, *down, (*reason).to_owned()))).collect()
 }
 
-/// Copies a directory and what is in it.
+/// Copies a directory and what is in it. A gateway that runs may rename a file meanwhile.
 pub(crate) fn copy_files(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for entry in fs::read_dir(from).unwrap() {
@@ -146,7 +146,10 @@ pub(crate) fn copy_files(from: &Path, to: &Path) {
         let copy = to.join(entry.file_name());
         match entry.file_type().unwrap().is_dir() {
             true => copy_files(&entry.path(), &copy),
-            false => drop(fs::copy(entry.path(), copy).unwrap()),
+            false => match fs::copy(entry.path(), copy) {
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                copied => drop(copied.unwrap()),
+            },
         }
     }
 }

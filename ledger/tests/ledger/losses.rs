@@ -493,3 +493,151 @@ fn a_live_table_that_is_removed_while_it_is_in_use_is_told() {
     end(ledger, inlet);
     assert!(!watch.status().table_is_missing, "an end removes it too");
 }
+
+/// As a copy that was cut short, or directories that were mixed up.
+#[test]
+fn months_without_what_goes_with_them_are_refused_and_made_use_of() {
+    let house = long_house();
+    let before = house.bill();
+    remove(&house.directory(), "ledger.db");
+    remove(&house.directory(), "identity");
+    fs::remove_dir_all(house.journal()).unwrap();
+    let lost = losses(&house);
+    assert!(matches!(&lost[..], [Loss::Missing { file, .. }] if file == "ledger.db"), "{lost:?}");
+    let told = Usage::open(&house.directory()).unwrap_err().to_string();
+    assert!(told.contains("ledger.db is missing"), "{told}");
+    repaired(&house);
+    assert_eq!(house.bill(), before);
+    assert_eq!(Usage::open(&house.directory()).unwrap().total(&Filter::default()).unwrap().up, 600);
+    assert_eq!(accepted(&house).len(), 1);
+}
+
+#[test]
+fn a_restored_ledger_that_loses_its_sums_has_those_of_both_gateways_again() {
+    let house = House::new();
+    let (ledger, mut inlet) = house.open();
+    (1..=5).for_each(|id| pass(&mut inlet, id, 10, 20));
+    wait_for(|| ledger.status().applied >= 6);
+    let restored = House::new();
+    ledger::backup::backup(&house.directory(), &restored.directory()).unwrap();
+    end(ledger, inlet);
+    let (ledger, mut inlet) = restored.open();
+    (6..=8).for_each(|id| pass(&mut inlet, id, 10, 20));
+    end(ledger, inlet);
+    let before = restored.bill();
+    assert_eq!(before.len(), 8);
+    remove(&restored.directory(), "ledger.db");
+    let lost = losses(&restored);
+    assert!(matches!(&lost[..], [Loss::Missing { file, .. }] if file == "ledger.db"), "{lost:?}");
+    repaired(&restored);
+    assert_eq!(restored.bill(), before);
+    assert_eq!(Usage::open(&restored.directory()).unwrap().total(&Filter::default()).unwrap().up, 80);
+}
+
+#[test]
+fn a_month_under_another_name_is_not_counted_twice() {
+    let house = long_house();
+    let copy = house.directory().join("usage-202604.db");
+    fs::copy(house.directory().join(MONTH), &copy).unwrap();
+    remove(&house.directory(), "ledger.db");
+    let error = repair(&house.settings(1, 64), "root", WallNanos(6)).unwrap_err().to_string();
+    assert!(error.contains("usage-202604.db has flows of another month: move it"), "{error}");
+    fs::remove_file(copy).unwrap();
+    repaired(&house);
+    assert_eq!(Usage::open(&house.directory()).unwrap().total(&Filter::default()).unwrap().up, 600);
+}
+
+/// A repair that is killed between the databases and the journal.
+#[test]
+fn a_consent_is_told_although_its_repair_was_cut_short() {
+    let house = killed_house();
+    fs::write(house.directory().join("consents"), "7\t3\t4\troot\tthe month is gone\n").unwrap();
+    house.restart();
+    assert!(!house.directory().join("consents").exists());
+    let told = accepted(&house);
+    assert!(matches!(&told[..], [text] if text.contains("root") && text.contains("the month")), "{told:?}");
+}
+
+#[test]
+fn copies_of_a_live_table_are_billed_once() {
+    let house = killed_house();
+    let table = house.left().remove(0);
+    let name = table.file_name().unwrap().to_str().unwrap().replace(".live", "0.live");
+    fs::copy(&table, table.with_file_name(name)).unwrap();
+    assert_eq!(house.restart().killed, 1);
+    assert_eq!(house.bill(), all_flows(true));
+    assert_eq!(house.left().len(), 0);
+}
+
+#[test]
+fn a_directory_has_one_owner_although_its_lock_file_is_removed() {
+    let house = House::new();
+    let (ledger, inlet) = house.open();
+    fs::remove_file(house.directory().join("LOCK")).unwrap();
+    let refusal = house.refusal();
+    assert!(matches!(refusal, OpenError::Locked { .. }), "{refusal}");
+    end(ledger, inlet);
+    house.restart();
+}
+
+#[test]
+fn a_journal_that_is_moved_while_it_is_written_is_told_and_another_is_left_alone() {
+    let house = House::new();
+    let (ledger, mut inlet) = house.open();
+    (1..=20).for_each(|id| pass(&mut inlet, id, 10, 20));
+    wait_for(|| ledger.status().durable >= 20 && ledger.status().waiting == 0);
+    let moved = house.directory().with_file_name("moved");
+    fs::rename(house.directory(), &moved).unwrap();
+    fs::create_dir_all(house.journal()).unwrap();
+    pass(&mut inlet, 21, 70, 80);
+    wait_for(|| ledger.status().failing.is_some());
+    drop(inlet);
+    ledger.close().unwrap_err();
+    assert_eq!(fs::read_dir(house.journal()).unwrap().count(), 0);
+    fs::remove_dir_all(house.directory()).unwrap();
+    fs::rename(moved, house.directory()).unwrap();
+    house.restart();
+    let mut all = all_flows(false);
+    all.insert(21, (70, 80, "client_closed".to_owned()));
+    assert_eq!(house.bill(), all);
+}
+
+#[test]
+fn what_is_no_file_is_named() {
+    let house = long_house();
+    for name in ["segment-000000000900", "identity"] {
+        let damaged = copied(&house);
+        let path = match name {
+            "identity" => damaged.directory().join(name),
+            _ => damaged.journal().join(name),
+        };
+        let _ = fs::remove_file(&path);
+        fs::create_dir(path).unwrap();
+        let refusal = damaged.refusal().to_string();
+        assert!(refusal.contains(name) && refusal.contains("it is not a file: remove it"), "{refusal}");
+    }
+}
+
+#[test]
+fn an_answer_from_a_row_that_is_not_as_it_was_written_is_told() {
+    let house = long_house();
+    let filter = Filter::default();
+    let month = rusqlite::Connection::open(house.directory().join(MONTH)).unwrap();
+    for (sql, by_host) in [
+        ("UPDATE flow SET host = 'example.net' WHERE rowid = 7", true),
+        ("UPDATE flow SET rule = 'x'", false),
+    ] {
+        let usage = Usage::open(&house.directory()).unwrap();
+        usage.rows(&filter, &[GroupBy::Host]).unwrap();
+        assert_eq!(usage.is_broken(), !by_host);
+        month.execute(sql, []).unwrap();
+        let usage = Usage::open(&house.directory()).unwrap();
+        usage.total(&filter).unwrap();
+        assert!(!usage.is_broken(), "it was not read");
+        usage.rows(&filter, &[GroupBy::Host]).unwrap();
+        assert!(usage.is_broken());
+    }
+    let usage = Usage::open(&house.directory()).unwrap();
+    usage.flows(&filter, 1).unwrap();
+    assert!(usage.is_broken());
+}

@@ -118,6 +118,15 @@ pub(super) fn read_settings(config: &Config) -> OpenSettings {
 fn backup(settings: &Settings, options: &Backup) -> anyhow::Result<ExitCode> {
     let report = ledger::backup::backup(&settings.directory, &options.target)?;
     print(&format!("{} files, {} bytes in {}\n", report.files, report.bytes, options.target.display()))?;
+    match report.left_out {
+        Some(0) => {}
+        Some(entries) => print(&format!(
+            "{entries} entries are in the journal alone, and not in this backup: they wait for the database\n"
+        ))?,
+        None => {
+            print("the journal cannot be read: what it has and the database has not is not in this backup\n")?
+        }
+    }
     Ok(ExitCode::SUCCESS)
 }
 

@@ -161,6 +161,13 @@ fn problems(usage: &Usage, losses: &Losses, answer: &Answer, total: &Row) -> Vec
     let mut problems: Vec<String> = losses.0.iter().map(ToString::to_string).collect();
     problems
         .extend(usage.unread().map(|cause| format!("what the database has not got yet is missing: {cause}")));
+    if usage.is_broken() {
+        problems.push(
+            "a row of the database is not as it was written, and its part of this may be wrong: `tollgate \
+             ledger verify` names it"
+                .to_owned(),
+        );
+    }
     let sum = |of: fn(&Row) -> u64| answer.rows.iter().map(of).fold(0, u64::saturating_add);
     let rows = (sum(|row| row.flows), sum(|row| row.up), sum(|row| row.down));
     if answer.missing.is_empty() && rows != (total.flows, total.up, total.down) {

@@ -29,12 +29,13 @@ impl LiveTableRoom {
     pub(super) fn finding(&self) -> (String, Option<String>) {
         match &self.0 {
             Ok(room) => {
-                let TableRoom { directory, needed, free } = room;
+                let TableRoom { directory, needed, free, .. } = room;
                 let directory = directory.display();
                 let text =
                     format!("the live table takes {needed} bytes in {directory}, where {free} are free");
                 let command = format!(
-                    "mount -o remount,size={needed} {directory} # or set [ledger] live_table to another tmpfs"
+                    "mount -o remount,size={} {directory} # or set [ledger] live_table to another tmpfs",
+                    room.size_needed()
                 );
                 match room.is_enough() {
                     true => (format!("Fine: {text}."), None),
