@@ -197,14 +197,19 @@ impl Findings {
         losses.0.iter().map(consent).collect()
     }
 
+    /// What a ledger says for good whose last run's live table is gone: what that alone had is not billed.
+    pub(crate) fn without_table(&self, old: &OldTables) -> Option<Consent> {
+        let note = self.survey.table_note(self.boot, &images(&old.found.tables))?;
+        Some(Consent::new(0, clock::wall(), (0, 0), "start", &note))
+    }
+
     /// What a restored backup says of itself, for good: what came after it is not in this ledger.
     pub(crate) fn restored(&self) -> Option<Consent> {
-        let made_ns = self.inventory.backup_made()?;
+        let (made_ns, last_lsn) = self.inventory.backup_made()?;
         let made = jiff::Timestamp::from_nanosecond(made_ns.into()).unwrap_or_default();
         let what = format!(
-            "restored from the backup of {made:.0}, which ends with entry {}: what came after that entry is \
-             not in this ledger",
-            self.applied.lsn
+            "restored from the backup of {made:.0}, which ends with entry {last_lsn}: what came after that \
+             entry is not in this ledger"
         );
         Some(Consent::new(0, clock::wall(), (self.applied.lsn + 1, 0), "restore", &what))
     }

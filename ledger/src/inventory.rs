@@ -14,6 +14,7 @@ use std::path::Path;
 
 use rusqlite::Connection;
 
+use crate::backup;
 use crate::loss::Loss;
 use crate::query::{self, QueryError, Usage, each};
 use crate::recover::Applied;
@@ -47,8 +48,9 @@ struct LedgerFile {
     months: Vec<(Month, i64, i64, bool)>,
     /// Losses that were accepted.
     accepted: u64,
-    /// The gateways of which it is a backup that none has written to yet, and when it was made.
-    backups: Vec<(i64, i64)>,
+    /// The gateways of which it is a backup that none has written to yet, when it was made, and the last
+    /// entry of each in it.
+    backups: Vec<(i64, i64, i64)>,
 }
 
 /// How far a month has come, by gateway; `None` if it is blank.
@@ -61,6 +63,10 @@ impl Inventory {
     /// A database is another program's or another version's.
     pub(crate) fn take(directory: &Path) -> Result<Inventory, SchemaError> {
         let mut inventory = Inventory { damaged: no_files(directory), ..Inventory::default() };
+        if directory.join(backup::PARTIAL).exists() {
+            let text = "this is a backup that was not finished: make another one".to_owned();
+            inventory.damaged.push(Loss::Damaged { file: backup::PARTIAL.to_owned(), text });
+        }
         match Usage::open(directory).and_then(|usage| LedgerFile::read(&usage.connection)) {
             Ok(ledger) => inventory.ledger = Some(ledger),
             Err(QueryError::Absent { .. } | QueryError::Incomplete { .. }) => {}
@@ -98,9 +104,11 @@ impl Inventory {
             .collect()
     }
 
-    /// Whether `ledger.db` is a backup that no gateway has written to yet, and when it was made.
-    pub(crate) fn backup_made(&self) -> Option<i64> {
-        self.ledger.as_ref()?.backups.iter().map(|(_, made_ns)| *made_ns).max()
+    /// Whether `ledger.db` is a backup that no gateway has written to yet: when it was made, and the last
+    /// entry in it, of the gateway that had most.
+    pub(crate) fn backup_made(&self) -> Option<(i64, u64)> {
+        let backups = self.ledger.iter().flat_map(|ledger| &ledger.backups);
+        backups.map(|(_, made_ns, lsn)| (*made_ns, lsn.cast_unsigned())).max()
     }
 
     /// How far `ledger.db` has come with the entries of `gateway`.
@@ -308,7 +316,7 @@ impl LedgerFile {
         })?;
         each(connection, "SELECT * FROM backup", |row| {
             checksum::check(row, "backup")?;
-            ledger.backups.push((row.get("gateway")?, row.get("made_ns")?));
+            ledger.backups.push((row.get("gateway")?, row.get("made_ns")?, row.get("applied_lsn")?));
             Ok(())
         })?;
         Ok(ledger)

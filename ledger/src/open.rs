@@ -208,6 +208,7 @@ impl Ledger {
             found = found.again(settings, &old)?;
         }
         consents.extend(found.restored());
+        consents.extend(found.without_table(&old));
         let started = recover(settings, found, old, &consents, notes)?;
         Pending::clear(directory).map_err(failed)?;
         start(settings, started, lock)

@@ -51,6 +51,8 @@ struct Open {
 /// The month files of one ledger.
 pub(crate) struct MonthFiles {
     directory: PathBuf,
+    /// The directory as it was: another one that takes its path gets none of our rows.
+    home: Option<Linked>,
     rows_max: i64,
     /// The one that was used last is the last. len <= MONTHS_OPEN_MAX
     open: Vec<Open>,
@@ -61,7 +63,8 @@ pub(crate) struct MonthFiles {
 impl MonthFiles {
     pub(crate) fn new(directory: &Path, rows_max: u64) -> Self {
         let rows_max = schema::integer(rows_max);
-        Self { directory: directory.to_owned(), rows_max, open: Vec::new(), made: false }
+        let home = Linked::at(directory).ok();
+        Self { directory: directory.to_owned(), home, rows_max, open: Vec::new(), made: false }
     }
 
     /// Runs `write` in a transaction on the month's file, unless the file has everything up to `last_lsn`.
@@ -150,6 +153,7 @@ impl MonthFiles {
                 if self.open.len() >= MONTHS_OPEN_MAX {
                     close(self.open.remove(0).connection)?;
                 }
+                self.home.as_ref().map_or(Ok(()), check_linked)?;
                 let path = month.path(&self.directory);
                 self.made |= make(&path).map_err(|cause| failed(&path, &cause))?;
                 let connection = open(&path)?;
@@ -162,7 +166,7 @@ impl MonthFiles {
     }
 }
 
-/// Fails if a database was removed, or replaced by another, while it is open.
+/// Fails if a database or its directory was removed, or replaced by another, while it is open.
 pub(crate) fn check_linked(linked: &Linked) -> Result<(), SinkError> {
     match linked.is_gone() {
         false => Ok(()),

@@ -291,6 +291,11 @@ fn a_live_table_that_is_gone_after_a_kill_is_told() {
     house.left().iter().for_each(|path| fs::remove_file(path).unwrap());
     assert!(house.restart().table_missing);
     assert!(!house.restart().table_missing, "once");
+    let told = accepted(&house);
+    assert!(
+        matches!(&told[..], [text] if text.contains("live table of the last run is missing")),
+        "{told:?}"
+    );
 }
 
 #[test]
@@ -509,6 +514,17 @@ fn months_without_what_goes_with_them_are_refused_and_made_use_of() {
     repaired(&house);
     assert_eq!(house.bill(), before);
     assert_eq!(Usage::open(&house.directory()).unwrap().total(&Filter::default()).unwrap().up, 600);
+    assert_eq!(accepted(&house).len(), 1);
+}
+
+#[test]
+fn a_backup_that_was_not_finished_is_no_ledger() {
+    let house = House::new();
+    fs::create_dir_all(house.directory()).unwrap();
+    fs::write(house.directory().join("ledger.db.partial"), "").unwrap();
+    let lost = losses(&house);
+    assert!(matches!(&lost[..], [Loss::Damaged { file, .. }] if file == "ledger.db.partial"), "{lost:?}");
+    repaired(&house);
     assert_eq!(accepted(&house).len(), 1);
 }
 
