@@ -55,10 +55,9 @@ impl Lock {
 /// Refuses a ledger whose files are another account's: this one would not find that one's live table, and
 /// that one could not open what this one makes.
 fn check_owner(directory: &Path) -> Result<(), OpenError> {
-    let path = directory.join(IDENTITY);
-    let Ok(found) = fs::metadata(&path) else { return Ok(()) };
+    let Some(owner) = account(directory) else { return Ok(()) };
     let user = sys::limits::user();
-    if found.uid() == user {
+    if owner == user {
         return Ok(());
     }
     // Some file systems show another owner than the one that makes a file.
@@ -66,9 +65,9 @@ fn check_owner(directory: &Path) -> Result<(), OpenError> {
     let failed = |cause| OpenError::Directory { directory: probe.clone(), cause };
     let made = open_private(&probe).and_then(|file| file.metadata()).map_err(failed)?;
     fs::remove_file(&probe).map_err(failed)?;
-    match made.uid() == found.uid() {
+    match made.uid() == owner {
         true => Ok(()),
-        false => Err(OpenError::Owner { path, owner: found.uid(), user }),
+        false => Err(OpenError::Owner { path: directory.join(IDENTITY), owner, user }),
     }
 }
 
@@ -117,6 +116,11 @@ pub(crate) fn set_gateway(directory: &Path, number: u32) -> Result<(), OpenError
         .and_then(|()| fs::rename(&unnamed, &path))
         .and_then(|()| File::open(directory)?.sync_all());
     written.map_err(|cause| OpenError::Directory { directory: path, cause })
+}
+
+/// The account that has the ledger in `directory`, if there is one.
+pub(crate) fn account(directory: &Path) -> Option<u32> {
+    fs::metadata(directory.join(IDENTITY)).ok().map(|found| found.uid())
 }
 
 /// A file as it was opened, to tell later whether its path still leads to it.

@@ -104,7 +104,7 @@ pub enum OpenError {
     /// Its files belong to another account.
     #[error(
         "{} belongs to user {owner}, and this process runs as user {user}: start it as that user, or give \
-         this user the whole directory (`chown -R`), and the live table, which `ledger verify` names",
+         this user the whole directory and its live table (`chown -R`)",
         path.display()
     )]
     Owner {

@@ -35,18 +35,18 @@ pub struct Inspection {
 /// It cannot be read.
 pub fn inspect(settings: &OpenSettings) -> Result<Inspection, OpenError> {
     let look = || Findings::peek(settings).map(|(found, old)| found.inspection(settings, &old));
-    let mut inspection = look()?;
+    let mut found = look();
     // A ledger that is written meanwhile changes under the reader: a second look tells.
     for _ in 1..LOOKS_MAX {
-        if inspection.losses.0.is_empty() && inspection.breaks == 0 {
+        if found.as_ref().is_ok_and(|found| found.losses.0.is_empty() && found.breaks == 0) {
             break;
         }
-        inspection = look()?;
+        found = look();
     }
-    Ok(inspection)
+    found
 }
 
-/// Looks at a ledger before what is found in it is believed to be wrong.
+/// Looks at a ledger before it is believed that something is wrong with it.
 const LOOKS_MAX: usize = 3;
 
 /// As [`inspect`], while nobody may write it.

@@ -12,7 +12,7 @@ use sys::clock::WallNanos;
 use sys::mapping::SharedView;
 use thiserror::Error;
 
-use super::place::{Places, open_own, read_header};
+use super::place::{Places, read_header};
 use super::slot::{Found, STATE};
 use super::{ALIVE_AT, alive_at};
 use crate::OpenSettings;
@@ -68,9 +68,10 @@ pub fn look(settings: &OpenSettings) -> Result<Look, LookError> {
     let unreadable = |text: String| LookError::Directory(text);
     let gateway = directory::gateway(directory).map_err(|error| unreadable(error.to_string()))?;
     let places = Places::of(gateway.ok_or_else(absent)?, settings);
-    for path in places.map_err(|error| unreadable(error.to_string()))?.candidates() {
+    let places = places.map_err(|error| unreadable(error.to_string()))?;
+    for path in places.candidates() {
         let failed = |cause| LookError::Table { path: path.clone(), cause };
-        if let Some((file, _)) = open_own(&path).map_err(failed)? {
+        if let Some((file, _)) = places.open(&path).map_err(failed)? {
             return look_at(&file).map_err(failed);
         }
     }

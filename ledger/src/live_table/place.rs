@@ -39,6 +39,8 @@ const LOOKERS_PATIENCE: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug)]
 pub(crate) struct Places {
     gateway: u32,
+    /// The account of the ledger, if it has one yet: for a reader of another one.
+    account: Option<u32>,
     /// Where a new one is tried, in this order.
     directories: Vec<PathBuf>,
     /// Paths that the journal remembers.
@@ -94,7 +96,7 @@ impl Places {
         };
         let storage = Directory::for_reading(&directory::journal(directory));
         let remembered = scan::tables(&storage)?.into_iter().map(PathBuf::from).collect();
-        Ok(Places { gateway, directories, remembered })
+        Ok(Places { gateway, account: directory::account(directory), directories, remembered })
     }
 
     /// Where a new one is tried, in this order.
@@ -135,7 +137,7 @@ impl Places {
         let (mut found, mut seen) = (FoundTables::default(), Vec::new());
         for path in self.candidates() {
             let failed = |cause| OpenError::Table { path: path.clone(), cause };
-            let Some((file, identity)) = open_own(&path).map_err(failed)? else { continue };
+            let Some((file, identity)) = self.open(&path).map_err(failed)? else { continue };
             // The same file may be known by two names.
             if seen.contains(&identity) {
                 continue;
@@ -157,6 +159,16 @@ impl Places {
             }
         }
         Ok(found)
+    }
+
+    /// The file at `path`, and what tells it from others, if it is this user's own or that of the ledger's
+    /// account.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(super) fn open(&self, path: &Path) -> io::Result<Option<(File, (u64, u64))>> {
+        let user = sys::limits::user();
+        open_own(path, [user, self.account.unwrap_or(user)])
     }
 
     /// Paths of tables, the last run's first.
@@ -238,9 +250,9 @@ impl Drop for NewTable {
     }
 }
 
-/// A file of this user's own that nobody else may write, and what tells it from others; `None` if there is no
+/// A file of one of `users` that nobody else may write, and what tells it from others; `None` if there is no
 /// such file. Neither a link nor a pipe is followed.
-pub(crate) fn open_own(path: &Path) -> io::Result<Option<(File, (u64, u64))>> {
+fn open_own(path: &Path, users: [u32; 2]) -> io::Result<Option<(File, (u64, u64))>> {
     const FLAGS: i32 = sys::mapping::OPEN_PLAIN;
     let file = match OpenOptions::new().read(true).custom_flags(FLAGS).open(path) {
         Ok(file) => file,
@@ -251,7 +263,7 @@ pub(crate) fn open_own(path: &Path) -> io::Result<Option<(File, (u64, u64))>> {
         Err(error) => return Err(error),
     };
     let metadata = file.metadata()?;
-    let is_own = metadata.is_file() && metadata.uid() == sys::limits::user() && metadata.mode() & 0o077 == 0;
+    let is_own = metadata.is_file() && users.contains(&metadata.uid()) && metadata.mode() & 0o077 == 0;
     Ok(is_own.then(|| (file, (metadata.dev(), metadata.ino()))))
 }
 
@@ -324,9 +336,12 @@ mod tests {
         fs::set_permissions(path("shared"), fs::Permissions::from_mode(0o644)).unwrap();
         symlink(path("own"), path("link")).unwrap();
         fs::create_dir(path("directory")).unwrap();
-        assert!(open_own(&path("own")).unwrap().is_some());
+        let user = sys::limits::user();
+        assert!(open_own(&path("own"), [user, user]).unwrap().is_some());
+        assert!(open_own(&path("own"), [user + 1, user]).unwrap().is_some());
+        assert!(open_own(&path("own"), [user + 1, user + 2]).unwrap().is_none());
         for other in ["shared", "link", "directory", "absent"] {
-            assert!(open_own(&path(other)).unwrap().is_none(), "{other}");
+            assert!(open_own(&path(other), [user, user]).unwrap().is_none(), "{other}");
         }
     }
 }
