@@ -72,7 +72,7 @@ pub(crate) fn check(connection: &Connection) -> rusqlite::Result<()> {
     }
     let text = format!(
         "the file and the log beside it (`-wal`) are of different moments: the file has logs up to {copied}, \
-         and the log is number {begun}"
+         and the log is number {begun}; if a copy of the file was put back, remove the log"
     );
     Err(rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_CORRUPT), Some(text)))
 }
