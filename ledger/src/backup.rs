@@ -71,9 +71,6 @@ pub enum BackupError {
     },
 }
 
-/// The name of `ledger.db` in a backup that is not finished.
-pub(crate) const PARTIAL: &str = "ledger.db.partial";
-
 /// Copies the databases of the ledger in `directory` to `target`, which is made, or empty. A copy that was
 /// not finished has no `ledger.db`, and no start takes it for a ledger.
 ///
@@ -92,8 +89,10 @@ fn copy_all(directory: &Path, target: &Path, mut between: impl FnMut()) -> Resul
     let moment = Moment::fix(directory)?;
     occupy(target).map_err(failed(target))?.then_some(()).ok_or(BackupError::Occupied(target.to_owned()))?;
     between();
-    let mut report = BackupReport::default();
-    let (partial, ledger) = (target.join(PARTIAL), directory::database(target));
+    // Now: what is applied while files are copied is in the journal alone no more.
+    let left_out = left_out(directory, &moment.usage.applied);
+    let mut report = BackupReport { left_out, ..BackupReport::default() };
+    let (partial, ledger) = (target.join(directory::PARTIAL), directory::database(target));
     // First, so that a copy that is cut short is known as one.
     copy(&mut report, &moment.usage.connection, &partial, |copy| mark(copy, &moment.usage.applied))?;
     between();
@@ -106,7 +105,6 @@ fn copy_all(directory: &Path, target: &Path, mut between: impl FnMut()) -> Resul
     }
     fs::rename(&partial, &ledger).map_err(failed(&ledger))?;
     File::open(target).and_then(|target| target.sync_all()).map_err(failed(target))?;
-    report.left_out = left_out(directory, &moment.usage.applied);
     Ok(report)
 }
 

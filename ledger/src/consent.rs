@@ -64,11 +64,14 @@ impl Consent {
 pub(crate) struct Pending;
 
 impl Pending {
-    /// Keeps `consents` beside the ledger in `directory`, on stable storage.
+    /// Keeps `consents`, and no others, beside the ledger in `directory`, on stable storage.
     ///
     /// # Errors
     /// The disk's.
     pub(crate) fn write(directory: &Path, consents: &[Consent]) -> io::Result<()> {
+        if consents.is_empty() {
+            return Pending::clear(directory);
+        }
         let new = directory.join("consents.new");
         let mut file = directory::open_private(&new)?;
         file.set_len(0)?;
@@ -78,7 +81,7 @@ impl Pending {
             writeln!(file, "{}\t{first_lsn}\t{last_lsn}\t{author}\t{what}", at.0)?;
         }
         file.sync_all()?;
-        fs::rename(&new, directory.join(PENDING))?;
+        fs::rename(&new, directory.join(directory::CONSENTS))?;
         File::open(directory)?.sync_all()
     }
 
@@ -87,7 +90,7 @@ impl Pending {
     /// # Errors
     /// The disk's.
     pub(crate) fn read(directory: &Path) -> io::Result<Vec<Consent>> {
-        match fs::read(directory.join(PENDING)) {
+        match fs::read(directory.join(directory::CONSENTS)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
             bytes => Ok(String::from_utf8_lossy(&bytes?).lines().map(Pending::parse).collect()),
         }
@@ -98,7 +101,7 @@ impl Pending {
     /// # Errors
     /// The disk's.
     pub(crate) fn clear(directory: &Path) -> io::Result<()> {
-        match fs::remove_file(directory.join(PENDING)) {
+        match fs::remove_file(directory.join(directory::CONSENTS)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),
         }
@@ -115,8 +118,6 @@ impl Pending {
         }
     }
 }
-
-const PENDING: &str = "consents";
 
 /// A text of at most `N` bytes, in place, so that an entry stays a plain value.
 #[derive(Clone, Copy, Eq, PartialEq)]

@@ -16,7 +16,7 @@ pub(crate) fn database(directory: &Path) -> PathBuf {
 }
 
 /// The ownership of a ledger's directory, kept as `flock` on a file in it, which names the owner, and on the
-/// directory itself: a file can be removed by a tidy operator.
+/// directory itself, since the file can be removed.
 #[derive(Debug)]
 pub(crate) struct Lock {
     /// Closing both ends the ownership.
@@ -70,6 +70,12 @@ fn check_owner(directory: &Path) -> Result<(), OpenError> {
         false => Err(OpenError::Owner { path: directory.join(IDENTITY), owner, user }),
     }
 }
+
+/// The name of `ledger.db` in a backup that is not finished.
+pub(crate) const PARTIAL: &str = "ledger.db.partial";
+
+/// The name of the file of consents that are not in the journal yet.
+pub(crate) const CONSENTS: &str = "consents";
 
 /// Where the journal of the ledger in `directory` lies.
 pub(crate) fn journal(directory: &Path) -> PathBuf {

@@ -14,7 +14,7 @@ use std::path::Path;
 
 use rusqlite::Connection;
 
-use crate::backup;
+use crate::directory;
 use crate::loss::Loss;
 use crate::query::{self, QueryError, Usage, each};
 use crate::recover::Applied;
@@ -63,9 +63,9 @@ impl Inventory {
     /// A database is another program's or another version's.
     pub(crate) fn take(directory: &Path) -> Result<Inventory, SchemaError> {
         let mut inventory = Inventory { damaged: no_files(directory), ..Inventory::default() };
-        if directory.join(backup::PARTIAL).exists() {
+        if directory.join(directory::PARTIAL).exists() {
             let text = "this is a backup that was not finished: make another one".to_owned();
-            inventory.damaged.push(Loss::Damaged { file: backup::PARTIAL.to_owned(), text });
+            inventory.damaged.push(Loss::Damaged { file: directory::PARTIAL.to_owned(), text });
         }
         match Usage::open(directory).and_then(|usage| LedgerFile::read(&usage.connection)) {
             Ok(ledger) => inventory.ledger = Some(ledger),

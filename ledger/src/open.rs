@@ -193,7 +193,8 @@ impl Ledger {
         let (mut found, old) = Findings::look(settings)?;
         let directory = &settings.directory;
         let failed = |cause| OpenError::Directory { directory: directory.clone(), cause };
-        let mut consents = Pending::read(directory).map_err(failed)?;
+        let earlier = Pending::read(directory).map_err(failed)?;
+        let mut consents = earlier.clone();
         let mut notes = found.mend(settings, &old)?;
         let losses = found.losses(settings, &old);
         if !losses.0.is_empty() {
@@ -202,7 +203,7 @@ impl Ledger {
             notes.extend(losses.0.iter().map(|loss| format!("accepted by {author}: {loss}")));
             Pending::write(directory, &consents).map_err(failed)?;
             if let Err(error) = found.settle(settings, &losses) {
-                let _ = Pending::clear(directory);
+                let _ = Pending::write(directory, &earlier);
                 return Err(error);
             }
             found = found.again(settings, &old)?;

@@ -161,8 +161,8 @@ impl Places {
         Ok(found)
     }
 
-    /// The file at `path`, and what tells it from others, if it is this user's own or that of the ledger's
-    /// account.
+    /// Opens the file at `path`, and tells its device and inode, if it belongs to this user or to the
+    /// ledger's account.
     ///
     /// # Errors
     /// The system's.
@@ -250,8 +250,8 @@ impl Drop for NewTable {
     }
 }
 
-/// A file of one of `users` that nobody else may write, and what tells it from others; `None` if there is no
-/// such file. Neither a link nor a pipe is followed.
+/// Opens the file at `path`, and tells its device and inode; `None` if there is none, if it belongs to an
+/// account that is not one of `users`, or if others may use it. A link or a pipe is not opened.
 fn open_own(path: &Path, users: [u32; 2]) -> io::Result<Option<(File, (u64, u64))>> {
     const FLAGS: i32 = sys::mapping::OPEN_PLAIN;
     let file = match OpenOptions::new().read(true).custom_flags(FLAGS).open(path) {

@@ -7,7 +7,8 @@
 //!
 //! Guarantees: a file that is older than the last complete checkpoint before its log is told. Leaves out: a
 //! log that was cut, which leaves an older moment as a whole (`inventory`); a log that is older than its
-//! file and was copied between the last write to it and the next log's first.
+//! file and was copied between the last write to it and the next log's first; a log that goes on behind a
+//! checkpoint which a reader held up.
 
 use std::path::Path;
 

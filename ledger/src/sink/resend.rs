@@ -176,9 +176,9 @@ fn copy(source: &Path, target: &Path) -> Result<(), SinkError> {
 /// Pages that are copied at a time.
 const PAGES: i32 = 4096;
 
-/// Puts a database that is closed in place of another, if there is one. Its log goes first, lest it be
-/// replayed into the new one, and before that is copied into the file: a replacement that fails loses
-/// nothing.
+/// Puts a database that is closed in place of another, if there is one. Its log is
+/// copied into the file and removed first, since SQLite would replay it into the new one: a replacement that
+/// fails loses nothing.
 fn replace(new: &Path, old: &Path) -> Result<(), SinkError> {
     File::open(new).and_then(|file| file.sync_all()).map_err(failed(new))?;
     if query::is_there(old) {
