@@ -13,13 +13,16 @@ use sys::clock::WallNanos;
 use crate::OpenError;
 use crate::directory;
 use crate::inventory::Inventory;
+use crate::journal::scan;
 use crate::loss::Loss;
 use crate::query::QueryError;
 use crate::sink::month::Month;
+use crate::sink::month_file::MonthFiles;
 use crate::sink::rebuild::rebuild;
 use crate::sink::schema::{self, integer};
 use crate::sink::sqlite::{SqliteSink, drop_months};
 use crate::sink::{SinkError, SinkSettings};
+use crate::storage::file::Directory;
 
 /// How far the files go, besides the losses.
 #[derive(Clone, Copy, Debug)]
@@ -73,6 +76,9 @@ pub(crate) fn settle(
     // Makes `ledger.db` if it is gone.
     let mut sink = SqliteSink::open(directory, gateway, SinkSettings::default())?;
     if let Some(to) = extent.rebuilt_to(is_ledger_gone) {
+        if is_ledger_gone && extent.reached > to {
+            have_sent_again(directory, gateway, to, extent.reached)?;
+        }
         rebuild(sink.connection(), directory, gateway.into(), integer(to))?;
     }
     // Those of other gateways are in the months alone: they have no journal here.
@@ -85,6 +91,23 @@ pub(crate) fn settle(
     drop_months(sink.connection(), &months).map_err(QueryError::from).map_err(SinkError::from)?;
     drop(sink);
     Ok(SqliteSink::end_others(directory, gateway, now)?)
+}
+
+/// Takes out of the months what entries of `gateway` beyond `to` brought, if the journal has all of those up
+/// to `reached`, and so brings them again. A month may lack some of them: it was lost once, which only the
+/// `ledger.db` knew that is gone.
+fn have_sent_again(directory: &Path, gateway: u32, to: u64, reached: u64) -> Result<(), OpenError> {
+    let journal = Directory::for_reading(&directory::journal(directory));
+    if scan::each_frame(&journal, reached, |_, _, _| ()).is_err() {
+        return Ok(());
+    }
+    let mut files = MonthFiles::new(directory, u64::MAX);
+    let months = Month::files(directory)
+        .map_err(|cause| OpenError::Directory { directory: directory.to_owned(), cause })?;
+    for month in months {
+        files.cut_back(month, gateway.into(), integer(to))?;
+    }
+    Ok(files.close()?)
 }
 
 /// Renames a database and what SQLite keeps beside it.

@@ -100,6 +100,18 @@ impl MonthFiles {
         Ok(())
     }
 
+    /// Takes out of the month's file what entries of `gateway` beyond `lsn` brought, to be brought again. One
+    /// that keeps some of its flows as sums only stays as it is.
+    pub(crate) fn cut_back(&mut self, month: Month, gateway: i64, lsn: i64) -> Result<(), SinkError> {
+        let transaction = self.file(month)?.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let sums: i64 = transaction.query_row("SELECT count(*) FROM aggregate", [], |row| row.get(0))?;
+        if sums == 0 {
+            cut_back(&transaction, gateway, lsn)?;
+            transaction.commit()?;
+        }
+        Ok(())
+    }
+
     /// How far the month's file has come with entries of `gateway`; 0 if it has none.
     pub(crate) fn applied(&mut self, month: Month, gateway: i64) -> Result<i64, SinkError> {
         Ok(applied(self.file(month)?, gateway)?)

@@ -563,6 +563,24 @@ fn a_month_under_another_name_is_not_counted_twice() {
     assert_eq!(Usage::open(&house.directory()).unwrap().total(&Filter::default()).unwrap().up, 600);
 }
 
+/// The month that was lost first has less than the journal, which nothing but the lost `ledger.db` knew.
+#[test]
+fn a_month_and_then_the_ledger_are_lost_and_what_the_journal_has_is_whole_again() {
+    let house = long_house();
+    remove(&house.directory(), MONTH);
+    repaired(&house);
+    let (ledger, mut inlet) = house.open();
+    (61..=65).for_each(|id| pass(&mut inlet, id, 10, 20));
+    end(ledger, inlet);
+    remove(&house.directory(), "ledger.db");
+    let (copy, _) = repair(&house.settings(1, 64), "root", WallNanos(8)).unwrap();
+    assert!(copy.is_dir());
+    let bill = house.bill();
+    let total = Usage::open(&house.directory()).unwrap().total(&Filter::default()).unwrap();
+    assert_eq!((total.flows, total.up), (bill.len() as u64, bill.len() as u64 * 10));
+    assert!((60..=65).all(|id| bill.contains_key(&id)), "the journal has the end of the first run: {bill:?}");
+}
+
 /// A repair that is killed between the databases and the journal.
 #[test]
 fn a_consent_is_told_although_its_repair_was_cut_short() {
