@@ -107,7 +107,7 @@ impl Findings {
             journal.into_iter().filter(|loss| !(is_ledger_told && matches!(loss, Loss::Between { .. }))),
         );
         if !losses.iter().any(Loss::is_of_sums) {
-            let behind = self.inventory.behind_months(self.gateway, self.survey.extent().1, &losses);
+            let behind = self.inventory.behind_months(self.gateway, self.survey.whole_to(), &losses);
             losses.extend(behind);
         }
         Losses(losses)
@@ -160,9 +160,10 @@ impl Findings {
     /// Sends what the journal has to a month that is behind.
     fn resend(&self, directory: &Path, month: Month) -> Result<(), SinkError> {
         let storage = Directory::for_reading(&directory::journal(directory));
-        let mut resend = Resend::begin(directory, self.gateway, month, self.survey.extent().0.max(1))?;
+        let first_lsn = self.survey.extent().0.max(1);
+        let mut resend = Resend::begin(directory, self.gateway, month, first_lsn)?;
         let mut outcome = Ok(());
-        let read = scan::each_frame(&storage, self.applied.lsn, |epoch, first_lsn, entries| {
+        let read = scan::each_frame(&storage, first_lsn, self.applied.lsn, |epoch, first_lsn, entries| {
             if outcome.is_ok() {
                 outcome = resend.add(epoch, first_lsn, entries);
             }
@@ -187,7 +188,7 @@ impl Findings {
     /// Goes on without what is lost of the databases.
     pub(crate) fn settle(&self, settings: &OpenSettings, losses: &Losses) -> Result<(), OpenError> {
         let reached = self.inventory.reached(self.gateway);
-        let extent = Extent { applied: self.applied.lsn, reached, journal: self.survey.extent() };
+        let extent = Extent { applied: self.applied.lsn, reached, first: self.survey.extent().0 };
         settle(&settings.directory, self.gateway, extent, &losses.0, clock::wall())
     }
 

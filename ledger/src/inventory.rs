@@ -159,8 +159,8 @@ impl Inventory {
         reached
     }
 
-    /// What `ledger.db` lacks of entries that months have, where the journal is that of `gateway` and ends
-    /// with entry `journaled`: those that the journal does not bring.
+    /// What `ledger.db` lacks of entries that months have, where the journal is that of `gateway` and is
+    /// whole up to entry `journaled`: those that the journal does not bring.
     pub(crate) fn behind_months(&self, gateway: u32, journaled: u64, losses: &[Loss]) -> Option<Loss> {
         let lacks = |(of, last): (u32, u64)| {
             let found = self.applied(of).lsn;
@@ -175,7 +175,7 @@ impl Inventory {
             return Some(Loss::Missing { file, lsn: expected });
         }
         let cause = match of == gateway {
-            true => format!("months have that, and the journal ends with entry {journaled}"),
+            true => format!("months have that, and the journal is whole up to entry {journaled}"),
             false => format!("months have that of gateway {of:08x}, whose journal is not here"),
         };
         Some(Loss::Older { file, found, expected, cause })

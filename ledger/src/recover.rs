@@ -375,6 +375,12 @@ impl Survey {
         }
     }
 
+    /// The last entry up to which nothing of the journal is damaged; 0 if there is none.
+    pub(crate) fn whole_to(&self) -> u64 {
+        let end = self.extent().1;
+        self.scan.trouble.as_ref().map_or(end, |trouble| end.min(trouble.first_lsn - 1))
+    }
+
     /// The run that begins now.
     pub(crate) fn epoch(&self, tables: &[TableImage<'_>]) -> u32 {
         let of_tables = tables.iter().map(|table| table.header.epoch).max();

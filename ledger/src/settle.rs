@@ -31,20 +31,17 @@ pub(crate) struct Extent {
     pub(crate) applied: u64,
     /// The last entry that any database has.
     pub(crate) reached: u64,
-    /// The first and the last entry of the journal; zeros if there is none.
-    pub(crate) journal: (u64, u64),
+    /// The first entry of the journal; 0 if there is none.
+    pub(crate) first: u64,
 }
 
 impl Extent {
-    /// The entry up to which `ledger.db` is to be made again from the months, if the journal cannot bring
-    /// it there.
-    fn rebuilt_to(&self, is_ledger_gone: bool) -> Option<u64> {
-        let applied = if is_ledger_gone { 0 } else { self.applied };
-        let (first, last) = self.journal;
-        if first > applied + 1 {
-            return Some(first - 1);
-        }
-        (self.reached > applied && last < self.reached).then_some(self.reached)
+    /// The entry up to which `ledger.db` is to be made again from the months, where it ends with entry
+    /// `applied`: all that they have, unless the journal brings it.
+    fn rebuilt_to(&self, applied: u64, is_brought: bool) -> Option<u64> {
+        let before_journal = self.first.saturating_sub(1);
+        let to = if is_brought { before_journal } else { before_journal.max(self.reached) };
+        (to > applied).then_some(to)
     }
 }
 
@@ -73,11 +70,13 @@ pub(crate) fn settle(
     }
     let ledger = directory::database(directory);
     let is_ledger_gone = !ledger.exists();
+    let applied = if is_ledger_gone { 0 } else { extent.applied };
+    let is_brought = extent.reached <= applied || is_journaled(directory, extent, applied + 1);
     // Makes `ledger.db` if it is gone.
     let mut sink = SqliteSink::open(directory, gateway, SinkSettings::default())?;
-    if let Some(to) = extent.rebuilt_to(is_ledger_gone) {
+    if let Some(to) = extent.rebuilt_to(applied, is_brought) {
         if is_ledger_gone && extent.reached > to {
-            have_sent_again(directory, gateway, to, extent.reached)?;
+            have_sent_again(directory, gateway, to)?;
         }
         rebuild(sink.connection(), directory, gateway.into(), integer(to))?;
     }
@@ -93,14 +92,17 @@ pub(crate) fn settle(
     Ok(SqliteSink::end_others(directory, gateway, now)?)
 }
 
-/// Takes out of the months what entries of `gateway` beyond `to` brought, if the journal has all of those up
-/// to `reached`, and so brings them again. A month may lack some of them: it was lost once, which only the
-/// `ledger.db` knew that is gone.
-fn have_sent_again(directory: &Path, gateway: u32, to: u64, reached: u64) -> Result<(), OpenError> {
+/// Whether the journal has each entry from `first_lsn` on, or from its own first one on, that any database
+/// has. Where one is damaged those behind it get other numbers, by which months would take them again.
+fn is_journaled(directory: &Path, extent: Extent, first_lsn: u64) -> bool {
     let journal = Directory::for_reading(&directory::journal(directory));
-    if scan::each_frame(&journal, reached, |_, _, _| ()).is_err() {
-        return Ok(());
-    }
+    let first_lsn = first_lsn.max(extent.first);
+    extent.first > 0 && scan::each_frame(&journal, first_lsn, extent.reached, |_, _, _| ()).is_ok()
+}
+
+/// Takes out of the months what entries of `gateway` beyond `to` brought, which the journal brings again. A
+/// month may lack some of them: it was lost once, which only the `ledger.db` knew that is gone.
+fn have_sent_again(directory: &Path, gateway: u32, to: u64) -> Result<(), OpenError> {
     let mut files = MonthFiles::new(directory, u64::MAX);
     let months = Month::files(directory)
         .map_err(|cause| OpenError::Directory { directory: directory.to_owned(), cause })?;

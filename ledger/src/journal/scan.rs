@@ -191,19 +191,17 @@ pub(crate) fn each_proved<S: Storage>(
     })
 }
 
-/// Shows to `each`, frame by frame, all entries up to `last` that the journal still has: their run, and the
-/// number of the first.
+/// Shows to `each`, frame by frame, the entries `first` to `last`: their run, and the number of the first.
 ///
 /// # Errors
 /// The disk's, or that what it has is not all of a piece up to there.
 pub(crate) fn each_frame<S: Storage>(
     storage: &S,
+    first: u64,
     last: u64,
     each: impl FnMut(u32, u64, Vec<Entry>),
 ) -> Result<(), ReadError> {
-    let journal = Journal::open(storage)?;
-    let first_lsn = journal.begun.first().map_or(1, |(_, header)| header.first_lsn);
-    journal.each_frame(first_lsn, last, each)
+    Journal::open(storage)?.each_frame(first, last, each)
 }
 
 /// The gateway that wrote the journal, if any did.

@@ -581,6 +581,35 @@ fn a_month_and_then_the_ledger_are_lost_and_what_the_journal_has_is_whole_again(
     assert!((60..=65).all(|id| bill.contains_key(&id)), "the journal has the end of the first run: {bill:?}");
 }
 
+/// What stands behind the damage gets new numbers, and months have it by the old ones.
+#[test]
+fn a_ledger_that_is_gone_beside_a_damaged_journal_bills_no_flow_twice() {
+    let house = House::new();
+    let (ledger, mut inlet) = house.open();
+    for id in 1..=20 {
+        let before = ledger.status().durable;
+        pass(&mut inlet, id, 10, 20);
+        wait_for(|| ledger.status().durable > before);
+    }
+    wait_for(|| ledger.status().applied >= 20);
+    let killed = copied(&house);
+    end(ledger, inlet);
+    let segment = begun_segments(&killed).pop().unwrap();
+    let whole = fs::read(&segment).unwrap();
+    let is_frame = |at: &usize| whole[*at..].starts_with(b"FRAM");
+    let frames: Vec<usize> = (4096..whole.len()).step_by(4096).filter(is_frame).collect();
+    for damaged in [frames[8], frames[frames.len() - 2]] {
+        let spoilt = copied(&killed);
+        let mut bytes = whole.clone();
+        bytes[damaged..damaged + 4096].fill(0);
+        fs::write(spoilt.journal().join(segment.file_name().unwrap()), bytes).unwrap();
+        remove(&spoilt.directory(), "ledger.db");
+        repaired(&spoilt);
+        assert_eq!(spoilt.bill(), all_flows(false), "the month has all");
+        assert_eq!(Usage::open(&spoilt.directory()).unwrap().total(&Filter::default()).unwrap().up, 200);
+    }
+}
+
 /// A repair that is killed between the databases and the journal.
 #[test]
 fn a_consent_is_told_although_its_repair_was_cut_short() {
