@@ -202,6 +202,8 @@ impl Damage {
         }
         files.iter().for_each(|file| fs::remove_file(tree.join(file)).unwrap());
         for (from, to) in &pairs {
+            // Another damage may have deleted its directory.
+            fs::create_dir_all(tree.join(to).parent().unwrap()).unwrap();
             fs::copy(source.join(from), tree.join(to)).unwrap();
             self.mark_whole(tree, to);
         }
