@@ -108,7 +108,7 @@ impl Usage {
         self.unread.as_deref()
     }
 
-    /// Whether an answer was made of a row that is not as it was written.
+    /// Whether an answer lacks a row, since that is not as it was written.
     pub fn is_broken(&self) -> bool {
         self.sealed.is_broken()
     }

@@ -90,8 +90,9 @@ impl Usage {
         let parameters = params![window.since_ns, window.last_ns, filter.user, filter.host, class, rest];
         let mut rows = select.query(parameters)?;
         while let Some(row) = rows.next()? {
-            self.sealed.note(checksum::holds(row)?);
-            flows.push(flow(row)?);
+            if self.sealed.admits(checksum::holds(row)?) {
+                flows.push(flow(row)?);
+            }
         }
         Ok(())
     }

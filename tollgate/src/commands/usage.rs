@@ -163,8 +163,8 @@ fn problems(usage: &Usage, losses: &Losses, answer: &Answer, total: &Row) -> Vec
         .extend(usage.unread().map(|cause| format!("what the database has not got yet is missing: {cause}")));
     if usage.is_broken() {
         problems.push(
-            "a row of the database is not as it was written, and its part of this may be wrong: `tollgate \
-             ledger verify` names it"
+            "a row of the database is not as it was written, and is left out: `tollgate ledger verify` \
+             names it"
                 .to_owned(),
         );
     }
