@@ -130,7 +130,10 @@ impl Disk {
         self.machine.go_off();
         self.unmount()?;
         let tree = self.machine.take().expect("it is taken here, and then another is there");
-        tree.save(seen, &|name| name.ends_with(".db") || name.ends_with(".db-wal"))?;
+        // A database that was being made when the power failed before has a journal of SQLite's own still.
+        let is_of_databases =
+            |name: &str| [".db", ".db-wal", ".db-journal"].iter().any(|end| name.ends_with(end));
+        tree.save(seen, &is_of_databases)?;
         let left = tree.after_power_failure(&mut self.chance);
         self.machine = Machine::new(left, self.manners, self.chance.branch());
         self.session = Some(serve(&self.at, &self.machine)?);
