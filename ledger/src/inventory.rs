@@ -21,7 +21,7 @@ use crate::recover::Applied;
 use crate::sink::checksum;
 use crate::sink::month::Month;
 use crate::sink::run::Run;
-use crate::sink::schema::SchemaError;
+use crate::sink::schema::{self, SchemaError};
 use crate::sink::sqlite::Source;
 
 /// See the file's header.
@@ -266,7 +266,7 @@ fn no_files(directory: &Path) -> Vec<Loss> {
     let others = entries.filter(|entry| entry.file_type().is_ok_and(|kind| !kind.is_file()));
     let names = others.filter_map(|entry| entry.file_name().into_string().ok());
     let is_ours = |name: &String| {
-        let name = name.strip_suffix("-wal").or_else(|| name.strip_suffix("-shm")).unwrap_or(name);
+        let name = schema::BESIDE.iter().find_map(|suffix| name.strip_suffix(suffix)).unwrap_or(name);
         name == "ledger.db" || Month::named(name).is_some()
     };
     let damaged = |file| Loss::Damaged { file, text: "it is not a file".to_owned() };

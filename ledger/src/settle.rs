@@ -114,7 +114,7 @@ fn have_sent_again(directory: &Path, gateway: u32, to: u64) -> Result<(), OpenEr
 
 /// Renames a database and what SQLite keeps beside it.
 fn set_aside(path: &Path, now: WallNanos) -> io::Result<()> {
-    for suffix in ["", "-wal", "-shm"] {
+    for suffix in [""].into_iter().chain(schema::BESIDE) {
         let aside = format!(".damaged-{}{suffix}", now.0);
         match fs::rename(schema::beside(path, suffix), schema::beside(path, &aside)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),

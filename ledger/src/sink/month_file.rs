@@ -334,7 +334,7 @@ fn close(connection: Connection) -> Result<(), SinkError> {
 
 /// Removes what SQLite keeps beside the database at `path`.
 pub(crate) fn remove_logs(path: &Path) -> io::Result<()> {
-    for suffix in ["-wal", "-shm"] {
+    for suffix in schema::BESIDE {
         match fs::remove_file(schema::beside(path, suffix)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}

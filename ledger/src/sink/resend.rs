@@ -160,13 +160,16 @@ fn prove(place: &Path, directory: &Path, month: Month) -> Result<(), SinkError> 
     }
 }
 
-/// Copies a database as of one moment, its log included; none if it is missing.
+/// Copies a database as of one moment, its log included; none if it is missing, or was never finished.
 fn copy(source: &Path, target: &Path) -> Result<(), SinkError> {
     if !query::is_there(source) {
         return Ok(());
     }
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let from = Connection::open_with_flags(source, flags)?;
+    if schema::is_blank(&from).is_err_and(|error| schema::is_half_made(&error)) {
+        return Ok(());
+    }
     month_file::make(target).map_err(failed(target))?;
     let mut to = Connection::open(target)?;
     Backup::new(&from, &mut to)?.run_to_completion(PAGES, std::time::Duration::ZERO, None)?;
@@ -176,9 +179,9 @@ fn copy(source: &Path, target: &Path) -> Result<(), SinkError> {
 /// Pages that are copied at a time.
 const PAGES: i32 = 4096;
 
-/// Puts a database that is closed in place of another, if there is one. Its log is
-/// copied into the file and removed first, since SQLite would replay it into the new one: a replacement that
-/// fails loses nothing.
+/// Puts a database that is closed in place of another, if there is one. The other's log is copied into its
+/// file and removed first, since SQLite would replay it into the new one: a replacement that fails loses
+/// nothing.
 fn replace(new: &Path, old: &Path) -> Result<(), SinkError> {
     File::open(new).and_then(|file| file.sync_all()).map_err(failed(new))?;
     if query::is_there(old) {

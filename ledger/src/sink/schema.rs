@@ -390,6 +390,10 @@ pub(crate) fn connect(path: &Path) -> Result<Connection, SchemaError> {
     Ok(connection)
 }
 
+/// How the names of files end that SQLite keeps beside a database: its log, the log's index, and the journal
+/// by which it undoes what a power failure cut short before there was a log.
+pub(crate) const BESIDE: [&str; 3] = ["-wal", "-shm", "-journal"];
+
 /// The file that SQLite keeps beside the database at `path` under its name and `suffix`.
 pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();

@@ -563,6 +563,31 @@ fn a_month_under_another_name_is_not_counted_twice() {
     assert_eq!(Usage::open(&house.directory()).unwrap().total(&Filter::default()).unwrap().up, 600);
 }
 
+/// A power failure, as a month is being made, leaves a journal of SQLite's own beside a file without pages:
+/// SQLite undoes by it what it takes for the file.
+#[test]
+fn a_month_that_is_resent_is_not_undone_by_a_journal_of_sqlites_own() {
+    let house = House::new();
+    let (ledger, mut inlet) = house.open();
+    (1..=20).for_each(|id| pass(&mut inlet, id, 10, 20));
+    wait_for(|| ledger.status().applied >= 20);
+    let killed = copied(&house);
+    end(ledger, inlet);
+    // Magic, no records, no salt, no pages, sectors of 512 bytes, pages of 4,096.
+    let mut journal = b"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7".to_vec();
+    [0_u32, 0, 0, 512, 4096].iter().for_each(|field| journal.extend(field.to_be_bytes()));
+    journal.resize(512, 0);
+    for pages in [0, 8] {
+        let failed = copied(&killed);
+        remove(&failed.directory(), MONTH);
+        fs::write(failed.directory().join(MONTH), vec![0; pages * 4096]).unwrap();
+        fs::write(failed.directory().join(format!("{MONTH}-journal")), &journal).unwrap();
+        failed.restart();
+        assert_eq!(failed.bill(), all_flows(false), "{pages} pages");
+        assert_eq!(Usage::open(&failed.directory()).unwrap().total(&Filter::default()).unwrap().flows, 20);
+    }
+}
+
 /// The month that was lost first has less than the journal, which nothing but the lost `ledger.db` knew.
 #[test]
 fn a_month_and_then_the_ledger_are_lost_and_what_the_journal_has_is_whole_again() {
