@@ -21,19 +21,19 @@ use prometheus_client::encoding::text;
 use prometheus_client::registry::Registry;
 use sys::clock;
 
-use crate::metrics::Figures;
+use crate::metrics::MetricsSource;
 
 const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// What answers are made of.
-struct Facts {
-    figures: Arc<Figures>,
+struct ApiState {
+    figures: Arc<MetricsSource>,
     registry: Registry,
 }
 
 /// All paths, behind the checks that hold for each.
 pub(crate) fn routes(stats: Arc<Stats>, ledger: Box<dyn Fn() -> Status + Send + Sync>) -> Router {
-    let figures = Arc::new(Figures { stats, ledger });
+    let figures = Arc::new(MetricsSource { stats, ledger });
     let mut registry = Registry::default();
     registry.register_collector(Box::new(Arc::clone(&figures)));
     Router::new()
@@ -43,11 +43,11 @@ pub(crate) fn routes(stats: Arc<Stats>, ledger: Box<dyn Fn() -> Status + Send + 
         .route("/version", get(version))
         .fallback(async || (StatusCode::NOT_FOUND, "try /healthz, /readyz, /metrics or /version\n"))
         .layer(middleware::from_fn(guard))
-        .with_state(Arc::new(Facts { figures, registry }))
+        .with_state(Arc::new(ApiState { figures, registry }))
 }
 
 /// 200 while new flows are welcome, else 503 with each reason on a line.
-async fn readiness(State(facts): State<Arc<Facts>>) -> (StatusCode, String) {
+async fn readiness(State(facts): State<Arc<ApiState>>) -> (StatusCode, String) {
     let stats = &facts.figures.stats;
     let mut reasons = String::new();
     if !stats.is_ready() {
@@ -68,13 +68,13 @@ async fn readiness(State(facts): State<Arc<Facts>>) -> (StatusCode, String) {
     }
 }
 
-async fn metrics(State(facts): State<Arc<Facts>>) -> Response {
+async fn metrics(State(facts): State<Arc<ApiState>>) -> Response {
     let mut page = String::new();
     text::encode(&mut page, &facts.registry).expect("a string takes whatever is written to it");
     ([(CONTENT_TYPE, METRICS_TYPE)], page).into_response()
 }
 
-async fn version(State(facts): State<Arc<Facts>>) -> String {
+async fn version(State(facts): State<Arc<ApiState>>) -> String {
     format!("tollgate {}\n", facts.figures.stats.version)
 }
 
@@ -99,11 +99,11 @@ fn refusal(request: &Request) -> Option<Response> {
     let is_known = match host(request.headers()) {
         // RFC 9112, section 3.2: a request of HTTP/1.1 has one. Browsers always send it; an old probe that
         // speaks HTTP/1.0 and sends none was not led here by a name.
-        Named::Nothing if request.version() == Version::HTTP_10 => true,
-        Named::Nothing | Named::Nonsense => {
+        HostHeader::Nothing if request.version() == Version::HTTP_10 => true,
+        HostHeader::Nothing | HostHeader::Nonsense => {
             return Some((StatusCode::BAD_REQUEST, "send one valid Host field\n").into_response());
         }
-        Named::Host(authority) => is_ours(&authority) && named_in_target.is_none_or(is_ours),
+        HostHeader::Host(authority) => is_ours(&authority) && named_in_target.is_none_or(is_ours),
     };
     if is_known {
         return None;
@@ -114,21 +114,21 @@ fn refusal(request: &Request) -> Option<Response> {
 }
 
 /// Whom a request names as its host.
-enum Named {
+enum HostHeader {
     Nothing,
     Nonsense,
     Host(Authority),
 }
 
-fn host(headers: &HeaderMap) -> Named {
+fn host(headers: &HeaderMap) -> HostHeader {
     let mut fields = headers.get_all(HOST).iter();
     match (fields.next(), fields.next()) {
-        (None, _) => Named::Nothing,
+        (None, _) => HostHeader::Nothing,
         (Some(only), None) => match Authority::try_from(only.as_bytes()) {
-            Ok(authority) if !authority.as_str().contains('@') => Named::Host(authority),
-            Ok(_) | Err(_) => Named::Nonsense,
+            Ok(authority) if !authority.as_str().contains('@') => HostHeader::Host(authority),
+            Ok(_) | Err(_) => HostHeader::Nonsense,
         },
-        (Some(_), Some(_)) => Named::Nonsense,
+        (Some(_), Some(_)) => HostHeader::Nonsense,
     }
 }
 

@@ -1,8 +1,8 @@
 //! Connections of the admin side: how many, how long, and how large a head they may send.
 //!
-//! Guarantees: there are [`Bounds::connections_max`] connections at most, each for a bounded time; when there
-//! are as many, one that arrives replaces the oldest of the source that has most. So connections that ask
-//! slowly, or never, cost others no wait, and those of other sources cost them no connection. Leaves out:
+//! Guarantees: there are [`HttpLimits::connections_max`] connections at most, each for a bounded time; when
+//! there are as many, one that arrives replaces the oldest of the source that has most. So connections that
+//! ask slowly, or never, cost others no wait, and those of other sources cost them no connection. Leaves out:
 //! what is answered (`api.rs`), and parsing (hyper).
 
 use std::collections::VecDeque;
@@ -15,7 +15,7 @@ use gateway::throttle::network;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use sys::socket::Shortage;
+use sys::socket::ResourceExhausted;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet, yield_now};
@@ -25,7 +25,7 @@ use crate::spare::Spare;
 
 /// What a client may take.
 #[derive(Clone, Copy)]
-pub(crate) struct Bounds {
+pub(crate) struct HttpLimits {
     /// Connections at the same time: a few scrapers, probes, and people.
     pub(crate) connections_max: usize,
     /// For a request's head, counted from the moment at which one may begin: it ends idle connections too.
@@ -37,7 +37,7 @@ pub(crate) struct Bounds {
 }
 
 /// The bounds that hold in earnest; tests have shorter ones.
-pub(crate) const BOUNDS: Bounds = Bounds {
+pub(crate) const BOUNDS: HttpLimits = HttpLimits {
     connections_max: 64,
     head_span_max: Duration::from_secs(5),
     life_span_max: Duration::from_secs(60),
@@ -58,7 +58,7 @@ const _: () = assert!(HEAD_BYTES_MAX >= 8192);
 pub(crate) async fn serve(
     listener: TcpListener,
     routes: Router,
-    bounds: Bounds,
+    bounds: HttpLimits,
     stopped: watch::Receiver<()>,
 ) {
     let mut connections = JoinSet::new();
@@ -78,7 +78,7 @@ pub(crate) async fn serve(
                     yield_now().await;
                     spare.keep();
                 }
-                Err(error) if Shortage::of(&error).is_some() && spare.free() => {}
+                Err(error) if ResourceExhausted::of(&error).is_some() && spare.free() => {}
                 Err(_) => {
                     sleep(ACCEPT_PAUSE).await;
                     spare.keep();
@@ -120,7 +120,7 @@ impl Open {
     }
 }
 
-async fn connection(stream: TcpStream, routes: Router, bounds: Bounds, mut stopped: watch::Receiver<()>) {
+async fn connection(stream: TcpStream, routes: Router, bounds: HttpLimits, mut stopped: watch::Receiver<()>) {
     let mut builder = http1::Builder::new();
     builder
         .timer(TokioTimer::new())

@@ -27,30 +27,30 @@ use ledger::Status;
 use tokio::runtime::Builder;
 use tokio::sync::watch;
 
-use crate::http::{BOUNDS, Bounds};
+use crate::http::{BOUNDS, HttpLimits};
 
 /// Listens on `address`; nobody answers yet. Whoever connects waits.
 ///
 /// # Errors
 /// The address cannot be bound; the error names it.
-pub fn bind(address: SocketAddr) -> io::Result<Bound> {
+pub fn bind(address: SocketAddr) -> io::Result<BoundAdmin> {
     let named = |error: io::Error| {
         let error = sys::limits::explained(address, error);
         io::Error::new(error.kind(), format!("the admin address {address}: {error}"))
     };
     let listener = TcpListener::bind(address).map_err(named)?;
     listener.set_nonblocking(true)?;
-    Ok(Bound { address: listener.local_addr()?, listener })
+    Ok(BoundAdmin { address: listener.local_addr()?, listener })
 }
 
 /// The admin side's address, taken.
 #[derive(Debug)]
-pub struct Bound {
+pub struct BoundAdmin {
     address: SocketAddr,
     listener: TcpListener,
 }
 
-impl Bound {
+impl BoundAdmin {
     /// The address: as asked for, with the port that the kernel chose if that was 0.
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -69,8 +69,8 @@ impl Bound {
         self.start_within(BOUNDS, api::routes(stats, ledger))
     }
 
-    fn start_within(self, bounds: Bounds, routes: Router) -> io::Result<Admin> {
-        let Bound { address, listener } = self;
+    fn start_within(self, bounds: HttpLimits, routes: Router) -> io::Result<Admin> {
+        let BoundAdmin { address, listener } = self;
         // Made here, so that what it lacks is an error of this call and not of the thread.
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let listener = {

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use gateway::stats::{
-    CLOSE_REASONS, ClassStats, DURATION_BOUNDS_US, Denied, Durations, PROTOCOLS, ReactorStats, Stats,
+    CLOSE_REASONS, ClassStats, DURATION_BOUNDS_US, DenialKind, Durations, PROTOCOLS, ReactorStats, Stats,
     WorkerStats,
 };
 use ledger::Status;
@@ -19,22 +19,22 @@ use prometheus_client::encoding::{
 };
 use prometheus_client::metrics::MetricType;
 use sys::pressure::{CpuTicks, ListenDrops, Pressure, Resource, Stall, StallLine, Throttling};
-use sys::socket::Shortage;
+use sys::socket::ResourceExhausted;
 use sys::thread::RunTime;
 
 /// Where figures come from.
-pub(crate) struct Figures {
+pub(crate) struct MetricsSource {
     pub(crate) stats: Arc<Stats>,
     pub(crate) ledger: Box<dyn Fn() -> Status + Send + Sync>,
 }
 
-impl fmt::Debug for Figures {
+impl fmt::Debug for MetricsSource {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("Figures").finish_non_exhaustive()
     }
 }
 
-impl Collector for Figures {
+impl Collector for MetricsSource {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let mut page = Page(encoder);
         self.flows(&mut page)?;
@@ -46,7 +46,7 @@ impl Collector for Figures {
     }
 }
 
-impl Figures {
+impl MetricsSource {
     fn flows(&self, page: &mut Page<'_>) -> fmt::Result {
         let sum = |number: &dyn Fn(&WorkerStats) -> u64| self.stats.sum(number);
         page.counters(
@@ -64,7 +64,9 @@ impl Figures {
         page.counters(
             "tollgate_denied",
             "Connections that never became flows, by why",
-            Denied::ALL.iter().map(|it| ([("reason", it.as_str())], sum(&|worker| worker.denied_count(*it)))),
+            DenialKind::ALL
+                .iter()
+                .map(|it| ([("reason", it.as_str())], sum(&|worker| worker.denied_count(*it)))),
         )?;
         let legs = [
             (("client", "rx"), sum(&|worker| worker.bytes.client_rx.value())),
@@ -226,7 +228,7 @@ impl Figures {
             "tollgate_accept_errors",
             "Accepts that failed because something was used up",
             workers.flat_map(|(index, worker)| {
-                Shortage::ALL.map(|shortage| {
+                ResourceExhausted::ALL.map(|shortage| {
                     let labels = [("worker", index.to_string()), ("reason", shortage.as_str().to_owned())];
                     (labels, worker.reactor.shortages[shortage as usize].value())
                 })

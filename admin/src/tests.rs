@@ -6,11 +6,11 @@ use std::net::TcpStream;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use gateway::stats::{CLOSE_REASONS, Denied, PROTOCOLS};
+use gateway::stats::{CLOSE_REASONS, DenialKind, PROTOCOLS};
 use rustix::net::{AddressFamily, SocketType};
 use sys::clock::WallNanos;
-use sys::pressure::{CpuTicks, Grown, ListenDrops, Pressure, Stall, StallLine, Throttling};
-use sys::socket::Shortage;
+use sys::pressure::{CpuTicks, Delta, ListenDrops, Pressure, Stall, StallLine, Throttling};
+use sys::socket::ResourceExhausted;
 use sys::thread::RunTime;
 
 use super::*;
@@ -19,14 +19,14 @@ use crate::http::{HEAD_BYTES_MAX, HEAD_FIELDS_MAX};
 /// Only a test that fails waits for it.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Two places, and heads that must come soon.
-const HASTY: Bounds = Bounds {
+const HASTY: HttpLimits = HttpLimits {
     connections_max: 2,
     head_span_max: Duration::from_millis(100),
     life_span_max: PATIENCE,
     ..BOUNDS
 };
 /// Connections that live for a moment.
-const BRIEF: Bounds = Bounds {
+const BRIEF: HttpLimits = HttpLimits {
     head_span_max: PATIENCE,
     life_span_max: Duration::from_millis(200),
     farewell_span_max: Duration::from_millis(50),
@@ -40,7 +40,7 @@ struct Fixture {
     ledger: Arc<Mutex<Status>>,
 }
 
-fn fixture(bounds: Bounds) -> Fixture {
+fn fixture(bounds: HttpLimits) -> Fixture {
     let pool = gateway::jobs::start(1).unwrap();
     let stats = Stats::new("1.2.3", WallNanos(1_700_000_000_500_000_000), 2, pool);
     let ledger = Arc::new(Mutex::new(Status::default()));
@@ -224,8 +224,8 @@ fn silent_and_slow_clients_lose_their_places_to_the_next() {
 }
 
 /// Places in which a connection may stay for longer than a test lasts.
-const PATIENT: Bounds =
-    Bounds { connections_max: 4, head_span_max: AN_HOUR, life_span_max: AN_HOUR, ..BOUNDS };
+const PATIENT: HttpLimits =
+    HttpLimits { connections_max: 4, head_span_max: AN_HOUR, life_span_max: AN_HOUR, ..BOUNDS };
 const AN_HOUR: Duration = Duration::from_secs(3600);
 
 #[test]
@@ -348,7 +348,7 @@ fn metrics_say_what_was_counted() {
         let count = fresh(format!("tollgate_connections_total{{protocol=\"{}\"}}", protocol.as_str()));
         (0..count).for_each(|_| worker.opened(*protocol));
     }
-    for why in Denied::ALL {
+    for why in DenialKind::ALL {
         let count = fresh(format!("tollgate_denied_total{{reason=\"{}\"}}", why.as_str()));
         (0..count).for_each(|_| worker.denied(*why));
     }
@@ -371,7 +371,7 @@ fn metrics_say_what_was_counted() {
     worker.reactor.accepts_empty.add(fresh("tollgate_accept_empty_total{worker=\"1\"}".into()));
     worker.reactor.handed_over.add(fresh("tollgate_handed_over_total{worker=\"1\"}".into()));
     worker.reactor.connections.set(fresh("tollgate_worker_clients{worker=\"1\"}".into()));
-    for shortage in Shortage::ALL {
+    for shortage in ResourceExhausted::ALL {
         let name = format!("tollgate_accept_errors_total{{worker=\"1\",reason=\"{}\"}}", shortage.as_str());
         worker.reactor.shortages[shortage as usize].add(fresh(name));
     }
@@ -479,7 +479,7 @@ fn pressure_is_told_as_far_as_the_machine_tells_it() {
     let ms = Duration::from_millis;
     let run = |on_cpu, delay| {
         let total = RunTime { on_cpu: ms(on_cpu), delay: ms(delay) };
-        Some(Grown { total, added: RunTime::default() })
+        Some(Delta { total, added: RunTime::default() })
     };
     let line = |total| StallLine { last_10_s_percent: 0.0, total: ms(total) };
     let throttling = Throttling { periods: 40, throttled_periods: 30, throttled: ms(2_500) };
@@ -490,9 +490,9 @@ fn pressure_is_told_as_far_as_the_machine_tells_it() {
             None,
             Some(Stall { some: line(7), full: Some(line(5)) }),
         ],
-        ticks: Some(Grown { total: CpuTicks { busy: 1, idle: 2, steal: 350 }, added: CpuTicks::default() }),
-        drops: Some(Grown { total: ListenDrops { overflows: 8, drops: 9 }, added: ListenDrops::default() }),
-        throttling: Some(Grown { total: throttling, added: Throttling::default() }),
+        ticks: Some(Delta { total: CpuTicks { busy: 1, idle: 2, steal: 350 }, added: CpuTicks::default() }),
+        drops: Some(Delta { total: ListenDrops { overflows: 8, drops: 9 }, added: ListenDrops::default() }),
+        throttling: Some(Delta { total: throttling, added: Throttling::default() }),
         ..Pressure::default()
     });
     let (_, page) = fixture.get("/metrics");

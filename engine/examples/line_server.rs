@@ -14,12 +14,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use engine::accept::{self, Acceptor, crew};
+use engine::accept::{self, Acceptor, worker_group};
 use engine::executor::Executor;
-use engine::inbox::Parking;
+use engine::inbox::Notifier;
 use engine::net::TcpStream;
 use engine::pool::{Class, ClassSettings, Pool, PoolSettings, Shedding, blocking};
-use engine::reactor::{Reactor, Tag};
+use engine::reactor::{RawToken, Reactor};
 use engine::stats::ReactorStats;
 use sys::socket::ListenOptions;
 
@@ -33,17 +33,17 @@ const LINE_BYTES_MAX: usize = 256;
 
 fn main() -> io::Result<()> {
     let pool = pool()?;
-    let (parking, stats) = (Arc::new(Parking::new()?), Arc::new(ReactorStats::default()));
+    let (parking, stats) = (Arc::new(Notifier::new()?), Arc::new(ReactorStats::default()));
     let reactor = Reactor::new(Arc::clone(&parking), Arc::clone(&stats))?;
     // A crew of one: connections of several threads' servers could be handed over.
-    let seat = Rc::new(crew([(Arc::clone(&parking), stats)]).remove(0));
+    let seat = Rc::new(worker_group([(Arc::clone(&parking), stats)]).remove(0));
     let mut connections: Executor<Pin<Box<dyn Future<Output = ()>>>> =
         Executor::new(CONNECTIONS_MAX, parking);
 
     let strategy = accept::strategy("exclusive").expect("it is one of the engine's");
     let address = ADDRESS.parse().expect("an address and a port");
     let entrance = accept::listen(strategy, address, ListenOptions::plain(128), 1, 0)?.remove(0);
-    let mut acceptor = Acceptor::new(&reactor, &seat, entrance, Tag(0))?;
+    let mut acceptor = Acceptor::new(&reactor, &seat, entrance, RawToken(0))?;
     println!("listening on {ADDRESS}");
 
     let mut wakes = Vec::new();

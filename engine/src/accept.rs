@@ -21,12 +21,12 @@
 //! them is what `lab accept` measures.
 
 mod acceptor;
-mod crew;
 mod exclusive;
 mod handoff;
 mod mutex;
 mod reuse_port;
 mod shared;
+mod worker_group;
 
 use std::io;
 use std::net::SocketAddr;
@@ -38,9 +38,9 @@ use sys::epoll::Trigger;
 use sys::socket::{ListenOptions, Listener};
 
 pub use acceptor::Acceptor;
-pub use crew::{Handed, Seat, crew};
+pub use worker_group::{HandedOffConnection, WorkerHandle, worker_group};
 
-use mutex::Turn;
+use mutex::AcceptMutex;
 
 /// A way to spread an address's connections over threads. An implementation decides how sockets are made and
 /// watched, by whom, how many connections a thread takes at a time, and who serves them; the rest is the same
@@ -48,7 +48,7 @@ use mutex::Turn;
 ///
 /// What it must keep: every listener of [`Strategy::listen`] can be watched on a thread of its own, and a
 /// connection that arrives at the address wakes at least one thread that may accept it, at the latest after
-/// [`mutex::RETRY`].
+/// [`mutex::ACCEPT_MUTEX_DELAY`].
 pub trait Strategy: Send + Sync {
     /// The name under which the configuration selects it.
     fn name(&self) -> &'static str;
@@ -78,12 +78,12 @@ pub trait Strategy: Send + Sync {
     fn accepts_per_wake_max(&self) -> u32;
 
     /// Whether only the thread whose turn it is watches the address.
-    fn takes_turns(&self) -> bool {
+    fn uses_accept_mutex(&self) -> bool {
         false
     }
 
     /// The number of the thread that is to serve a connection which `seat`'s thread accepts now.
-    fn server(&self, seat: &Seat, _now: Nanos) -> usize {
+    fn server(&self, seat: &WorkerHandle, _now: Nanos) -> usize {
         seat.number()
     }
 }
@@ -108,33 +108,37 @@ pub fn listen(
     options: ListenOptions,
     threads: usize,
     door: u32,
-) -> io::Result<Vec<Entrance>> {
-    let front =
-        Arc::new(Front { strategy, door, turn: Turn::default(), is_unheeded: AtomicBool::new(false) });
+) -> io::Result<Vec<ListenerHandle>> {
+    let front = Arc::new(SharedListener {
+        strategy,
+        door,
+        accept_mutex: AcceptMutex::default(),
+        accept_pending: AtomicBool::new(false),
+    });
     let listeners = strategy.listen(address, options, threads)?;
     assert_eq!(listeners.len(), threads, "a listener for each thread");
-    let entrance = |listener| Entrance { listener, front: Arc::clone(&front) };
+    let entrance = |listener| ListenerHandle { listener, front: Arc::clone(&front) };
     Ok(listeners.into_iter().map(entrance).collect())
 }
 
 /// A listening address as its entrances share it.
-struct Front {
+struct SharedListener {
     strategy: &'static dyn Strategy,
     door: u32,
     /// Whose turn it is to accept, where threads take turns.
-    turn: Turn,
+    accept_mutex: AcceptMutex,
     /// Whether a thread without place was told of who waits, while the kernel tells one thread only: another
     /// one has to look.
-    is_unheeded: AtomicBool,
+    accept_pending: AtomicBool,
 }
 
 /// One thread's part of a listening address, on its way to that thread.
-pub struct Entrance {
+pub struct ListenerHandle {
     listener: Listener,
-    front: Arc<Front>,
+    front: Arc<SharedListener>,
 }
 
-impl Entrance {
+impl ListenerHandle {
     /// The address listened on, with the port that the kernel chose if port 0 was asked for.
     ///
     /// # Errors
@@ -149,19 +153,19 @@ impl Entrance {
     }
 
     /// A look at all entrances of the address that does not keep them open.
-    pub fn ends(&self) -> Ends {
-        Ends(Arc::downgrade(&self.front))
+    pub fn liveness(&self) -> ListenerLiveness {
+        ListenerLiveness(Arc::downgrade(&self.front))
     }
 }
 
 /// Tells whether any thread still accepts at an address.
 #[derive(Debug)]
-pub struct Ends(Weak<Front>);
+pub struct ListenerLiveness(Weak<SharedListener>);
 
-impl Ends {
+impl ListenerLiveness {
     /// Whether every thread's end of the address is closed: nobody can hand over a connection of it any more
-    /// (see [`Seat::take`]), though some may wait that were handed over before. The last one that closes his
-    /// wakes all threads; one that waits for it has to look once more on its way to sleep.
+    /// (see [`WorkerHandle::take`]), though some may wait that were handed over before. The last one that
+    /// closes his wakes all threads; one that waits for it has to look once more on its way to sleep.
     pub fn are_closed(&self) -> bool {
         let are_closed = self.0.strong_count() == 0;
         // The count is read without any order. What was handed over before the last end was closed has to be
@@ -171,7 +175,7 @@ impl Ends {
     }
 }
 
-impl std::fmt::Debug for Front {
+impl std::fmt::Debug for SharedListener {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.debug_struct("Front").field("strategy", &self.strategy.name()).finish_non_exhaustive()
     }

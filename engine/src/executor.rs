@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
-use crate::inbox::Parking;
+use crate::inbox::Notifier;
 
 /// Summary words: as many as a cache line could hold.
 const SUMMARIES: usize = 8;
@@ -32,7 +32,7 @@ pub const TASKS_MAX: usize = SUMMARIES * 64 * 64;
 struct Runnable {
     summary: [AtomicU64; SUMMARIES],
     words: Box<[AtomicU64]>,
-    parking: Arc<Parking>,
+    parking: Arc<Notifier>,
 }
 
 impl Runnable {
@@ -112,7 +112,7 @@ pub struct Executor<F> {
 impl<F: Future<Output = ()>> Executor<F> {
     /// An executor for at most `tasks_max` tasks at a time, at most [`TASKS_MAX`]. Wakes from other threads
     /// end the sleep of the thread that owns `parking`.
-    pub fn new(tasks_max: usize, parking: Arc<Parking>) -> Executor<F> {
+    pub fn new(tasks_max: usize, parking: Arc<Notifier>) -> Executor<F> {
         assert!(tasks_max <= TASKS_MAX, "the runnable set has {TASKS_MAX} bits");
         let words = (0..tasks_max.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
         let runnable =
@@ -216,7 +216,7 @@ mod tests {
     type Task = Pin<Box<dyn Future<Output = ()>>>;
 
     fn executor(tasks_max: usize) -> Executor<Task> {
-        Executor::new(tasks_max, Arc::new(Parking::new().unwrap()))
+        Executor::new(tasks_max, Arc::new(Notifier::new().unwrap()))
     }
 
     /// A task that counts its polls and ends when `last` is reached.

@@ -15,18 +15,18 @@ use sys::stack::Stack;
 
 /// A thread's sleep and the means to end it.
 #[derive(Debug)]
-pub struct Parking {
+pub struct Notifier {
     flag: ParkFlag,
     wake_up: WakeUp,
 }
 
-impl Parking {
+impl Notifier {
     /// The parking of a thread that is awake.
     ///
     /// # Errors
     /// `EMFILE`, `ENFILE`.
-    pub fn new() -> io::Result<Parking> {
-        Ok(Parking { flag: ParkFlag::new(), wake_up: WakeUp::new()? })
+    pub fn new() -> io::Result<Notifier> {
+        Ok(Notifier { flag: ParkFlag::new(), wake_up: WakeUp::new()? })
     }
 
     /// Ends the thread's sleep, if it sleeps.
@@ -57,7 +57,7 @@ impl Parking {
     }
 }
 
-impl AsFd for Parking {
+impl AsFd for Notifier {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.wake_up.as_fd()
     }
@@ -65,7 +65,7 @@ impl AsFd for Parking {
 
 struct Shared<M> {
     messages: Stack<M>,
-    parking: Arc<Parking>,
+    parking: Arc<Notifier>,
 }
 
 /// The receiving end, kept by the reactor's thread.
@@ -73,13 +73,13 @@ pub struct Inbox<M>(Arc<Shared<M>>);
 
 impl<M> Inbox<M> {
     /// An empty inbox of the thread that owns `parking`.
-    pub fn new(parking: Arc<Parking>) -> Inbox<M> {
+    pub fn new(parking: Arc<Notifier>) -> Inbox<M> {
         Inbox(Arc::new(Shared { messages: Stack::new(), parking }))
     }
 
     /// A sender for other threads.
-    pub fn address(&self) -> Address<M> {
-        Address(Arc::clone(&self.0))
+    pub fn sender(&self) -> Sender<M> {
+        Sender(Arc::clone(&self.0))
     }
 
     /// Whether nothing waits.
@@ -94,9 +94,9 @@ impl<M> Inbox<M> {
 }
 
 /// A sending end.
-pub struct Address<M>(Arc<Shared<M>>);
+pub struct Sender<M>(Arc<Shared<M>>);
 
-impl<M> Address<M> {
+impl<M> Sender<M> {
     /// Hands `message` over.
     pub fn send(&self, message: M) {
         self.0.messages.push(message);
@@ -104,8 +104,8 @@ impl<M> Address<M> {
     }
 }
 
-impl<M> Clone for Address<M> {
+impl<M> Clone for Sender<M> {
     fn clone(&self) -> Self {
-        Address(Arc::clone(&self.0))
+        Sender(Arc::clone(&self.0))
     }
 }

@@ -13,10 +13,10 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-use sys::epoll::{Readiness, Tail};
-use sys::socket::{Connect, FirstWord, Socket};
+use sys::epoll::{Readiness, StreamEnd};
+use sys::socket::{Connect, Socket, SpeaksFirst};
 
-use crate::reactor::{Interest, Reactor, Registration, Waiter, Watch};
+use crate::reactor::{Interest, Reactor, Registration, TaskRegistration, WakeTarget};
 
 /// A stream taken apart: its socket, and its registration if it ever would have blocked.
 pub type Parts = (Socket, Option<Registration>);
@@ -24,7 +24,7 @@ pub type Parts = (Socket, Option<Registration>);
 /// A TCP stream that a task reads and writes.
 pub struct TcpStream {
     socket: Socket,
-    watch: Watch,
+    watch: TaskRegistration,
     /// What is worth a try, as far as calls and events have told.
     ready: Cell<Readiness>,
 }
@@ -32,8 +32,8 @@ pub struct TcpStream {
 impl TcpStream {
     /// A stream over a connected socket.
     pub fn new(reactor: &Rc<Reactor>, socket: Socket) -> TcpStream {
-        let ready = Readiness { readable: true, writable: true, tail: Tail::Open };
-        TcpStream { socket, watch: Watch::new(reactor, None), ready: Cell::new(ready) }
+        let ready = Readiness { readable: true, writable: true, end: StreamEnd::Open };
+        TcpStream { socket, watch: TaskRegistration::new(reactor, None), ready: Cell::new(ready) }
     }
 
     /// The stream that [`TcpStream::into_parts`] took apart when there was nothing to read. `told` is what
@@ -44,9 +44,9 @@ impl TcpStream {
         (socket, registration): (Socket, Registration),
         told: Readiness,
     ) -> TcpStream {
-        reactor.hand_over(registration.key(), Waiter::Task(Waker::noop().clone()));
+        reactor.hand_over(registration.key(), WakeTarget::Task(Waker::noop().clone()));
         let ready = Cell::new(Readiness { writable: true, ..told });
-        TcpStream { socket, watch: Watch::new(reactor, Some(registration)), ready }
+        TcpStream { socket, watch: TaskRegistration::new(reactor, Some(registration)), ready }
     }
 
     /// Begins to connect to `address`, of which `first_word` says how its conversation begins. Before it is
@@ -58,7 +58,7 @@ impl TcpStream {
     pub fn connect(
         reactor: &Rc<Reactor>,
         address: SocketAddr,
-        first_word: FirstWord,
+        first_word: SpeaksFirst,
     ) -> io::Result<TcpStream> {
         Ok(TcpStream::new(reactor, Socket::connect(address, first_word)?))
     }
@@ -77,7 +77,7 @@ impl TcpStream {
         })
         .await?;
         // Whoever is dialled may speak first, and then an event tells, or the registration does.
-        self.ready.set(Readiness { readable: false, writable: true, tail: Tail::Open });
+        self.ready.set(Readiness { readable: false, writable: true, end: StreamEnd::Open });
         Ok(())
     }
 
@@ -131,7 +131,7 @@ impl TcpStream {
         }
         let received = recv(&self.socket);
         let would_block = matches!(&received, Err(error) if error.kind() == io::ErrorKind::WouldBlock);
-        let is_empty = matches!(received, Ok(count) if count < room) && ready.tail == Tail::Open;
+        let is_empty = matches!(received, Ok(count) if count < room) && ready.end == StreamEnd::Open;
         self.ready.set(Readiness { readable: !would_block && !is_empty, ..ready });
         if would_block { Ok(None) } else { received.map(Some) }
     }
@@ -230,15 +230,15 @@ mod tests {
 
     use sys::socket::{ListenOptions, Listener};
 
-    use crate::inbox::Parking;
-    use crate::reactor::Tag;
+    use crate::inbox::Notifier;
+    use crate::reactor::RawToken;
 
     /// A reactor, one of its streams, and the other end.
     fn pair() -> (Rc<Reactor>, TcpStream, Socket) {
-        let reactor = Reactor::new(Arc::new(Parking::new().unwrap()), Arc::default()).unwrap();
+        let reactor = Reactor::new(Arc::new(Notifier::new().unwrap()), Arc::default()).unwrap();
         let options = ListenOptions::plain(1);
         let listener = Listener::bind("127.0.0.1:0".parse().unwrap(), options).unwrap();
-        let peer = Socket::connect(listener.local().unwrap(), FirstWord::Unknown).unwrap();
+        let peer = Socket::connect(listener.local().unwrap(), SpeaksFirst::Unknown).unwrap();
         let (socket, _) = listener.accept().unwrap();
         let stream = TcpStream::new(&reactor, socket);
         (reactor, stream, peer)
@@ -280,7 +280,7 @@ mod tests {
         assert_eq!(read(&stream), Poll::Pending);
         let (socket, registration) = stream.into_parts();
         let registration = registration.expect("it has waited");
-        reactor.hand_over(registration.key(), Waiter::Tag(Tag(7)));
+        reactor.hand_over(registration.key(), WakeTarget::Tag(RawToken(7)));
         peer.send(b"first").unwrap();
         assert_eq!(turn(&reactor), 1, "the tag is told");
         let told = Readiness { readable: true, ..Readiness::default() };

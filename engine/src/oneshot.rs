@@ -21,15 +21,15 @@ struct Shared<T> {
 
 /// The sender went away without a value: its job panicked or was dropped at shutdown.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Lost;
+pub struct Canceled;
 
-impl std::fmt::Display for Lost {
+impl std::fmt::Display for Canceled {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.write_str("the work was dropped before it gave a result")
     }
 }
 
-impl std::error::Error for Lost {}
+impl std::error::Error for Canceled {}
 
 /// A connected pair.
 pub fn channel<T>() -> (Sender<T>, Receiver<T>) {
@@ -64,18 +64,18 @@ impl<T> Drop for Sender<T> {
 pub struct Receiver<T>(Arc<Shared<T>>);
 
 impl<T: Clone> Receiver<T> {
-    fn outcome(&self) -> Option<Result<T, Lost>> {
+    fn outcome(&self) -> Option<Result<T, Canceled>> {
         if !self.0.closed.load(Ordering::Acquire) {
             return None;
         }
-        Some(self.0.value.get().cloned().ok_or(Lost))
+        Some(self.0.value.get().cloned().ok_or(Canceled))
     }
 }
 
 /// The value is cloned out, not moved: the sender may still be about to leave, and waiting for it would
 /// be waiting for another thread.
 impl<T: Clone> Future for Receiver<T> {
-    type Output = Result<T, Lost>;
+    type Output = Result<T, Canceled>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         if let Some(outcome) = self.outcome() {
@@ -126,6 +126,6 @@ pub(crate) mod tests {
     fn a_sender_that_goes_away_is_an_error() {
         let (sender, receiver) = channel::<u8>();
         drop(sender);
-        assert_eq!(block_on(receiver), Err(Lost));
+        assert_eq!(block_on(receiver), Err(Canceled));
     }
 }

@@ -36,13 +36,13 @@ mod monitor;
 mod schedule;
 #[cfg(all(test, shuttle))]
 mod schedules;
-mod seat;
 mod settings;
 mod shedding;
 mod stats;
 #[cfg(all(test, not(shuttle)))]
 mod tests;
 mod worker;
+mod worker_slot;
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -65,7 +65,7 @@ use self::cpus::Cpus;
 use self::expiry::Expiry;
 use self::handoff::{Handoff, Signal};
 use self::job::Job;
-use self::monitor::{Monitor, Watcher};
+use self::monitor::{Monitor, MonitorParker};
 use self::schedule::Schedule;
 use self::stats::{Counts, count};
 use crate::oneshot;
@@ -113,7 +113,7 @@ struct Shared {
     handoff: Handoff,
     cpus: Cpus,
     expiry: Expiry,
-    monitor: Monitor,
+    monitor: MonitorParker,
     threads: AtomicUsize,
     threads_peak: AtomicUsize,
     suspected: AtomicU64,
@@ -155,7 +155,7 @@ impl Pool {
         let shared = Arc::new(Shared::new(&settings, expiry));
         shared.expiry.serve(Arc::downgrade(&shared));
         let pool = Pool(Arc::new(Handle(Arc::clone(&shared))));
-        let watcher = Watcher::new(Arc::clone(&shared), service);
+        let watcher = Monitor::new(Arc::clone(&shared), service);
         for started in 0..settings.permits.min(shared.handoff.seats.len()) {
             match shared.start_thread(false) {
                 Ok(_) => {}
@@ -282,7 +282,7 @@ impl Shared {
             handoff: Handoff::new(settings.permits, threads_max),
             cpus: Cpus::new(settings.niceness <= 0),
             expiry,
-            monitor: Monitor::new(),
+            monitor: MonitorParker::new(),
             threads: AtomicUsize::new(0),
             threads_peak: AtomicUsize::new(0),
             suspected: AtomicU64::new(0),

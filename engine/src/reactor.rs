@@ -2,10 +2,10 @@
 //!
 //! Promises: one system call per turn, and it sleeps exactly until the next event, timer, wake or message;
 //! time is read at a turn's begin and end; an event or timer of something that is gone reaches nobody,
-//! because keys carry generations. Leaves to others: running tasks (`executor`), and what a [`Tag`] stands
-//! for.
+//! because keys carry generations. Leaves to others: running tasks (`executor`), and what a [`RawToken`]
+//! stands for.
 //!
-//! Whoever waits is either a task, which is woken, or a [`Tag`], which the loop's owner is handed as a
+//! Whoever waits is either a task, which is woken, or a [`RawToken`], which the loop's owner is handed as a
 //! [`Wake`]: state machines need no future, no waker and no allocation.
 
 use std::cell::{Cell, RefCell};
@@ -19,7 +19,7 @@ use std::time::Duration;
 use sys::clock::{self, Nanos};
 use sys::epoll::{Epoll, Events, Readiness, Trigger};
 
-use crate::inbox::Parking;
+use crate::inbox::Notifier;
 use crate::slab::{Key, Slab};
 use crate::stats::ReactorStats;
 use crate::timer::wheel::{TimerId, Wheel};
@@ -32,29 +32,29 @@ const PARKING_TOKEN: u64 = u64::MAX;
 
 /// A word by which the loop's owner knows what woke: it is handed back as it was given.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-pub struct Tag(pub u32);
+pub struct RawToken(pub u32);
 
 /// Who waits for a source or a timer.
 #[derive(Clone, Debug)]
-pub enum Waiter {
+pub enum WakeTarget {
     /// A task; it is polled.
     Task(Waker),
     /// Something of the loop's owner.
-    Tag(Tag),
+    Tag(RawToken),
 }
 
 /// What the loop's owner has to see to.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Wake {
     /// A source is ready.
-    Ready(Tag, Readiness),
+    Ready(RawToken, Readiness),
     /// A timer is due.
-    Due(Tag),
+    Due(RawToken),
 }
 
 /// A source that is watched.
 struct Source {
-    waiter: Waiter,
+    waiter: WakeTarget,
     /// What was reported since somebody last asked. A tag is told instead, with its wake.
     news: Readiness,
 }
@@ -62,10 +62,10 @@ struct Source {
 /// See the file's header.
 pub struct Reactor {
     epoll: Epoll,
-    parking: Arc<Parking>,
+    parking: Arc<Notifier>,
     events: RefCell<Events>,
     sources: RefCell<Slab<Source>>,
-    wheel: RefCell<Wheel<Waiter>>,
+    wheel: RefCell<Wheel<WakeTarget>>,
     now: Cell<Nanos>,
     stats: Arc<ReactorStats>,
 }
@@ -75,7 +75,7 @@ impl Reactor {
     ///
     /// # Errors
     /// `EMFILE`, `ENFILE`, `ENOMEM`.
-    pub fn new(parking: Arc<Parking>, stats: Arc<ReactorStats>) -> io::Result<Rc<Reactor>> {
+    pub fn new(parking: Arc<Notifier>, stats: Arc<ReactorStats>) -> io::Result<Rc<Reactor>> {
         let epoll = Epoll::new()?;
         epoll.add(&*parking, PARKING_TOKEN, Trigger::LevelRead)?;
         let now = clock::monotonic();
@@ -128,7 +128,7 @@ impl Reactor {
     ///
     /// # Errors
     /// `ENOSPC` at `fs.epoll.max_user_watches`, `ENOMEM`.
-    pub fn watch(&self, source: impl AsFd, trigger: Trigger, waiter: Waiter) -> io::Result<Key> {
+    pub fn watch(&self, source: impl AsFd, trigger: Trigger, waiter: WakeTarget) -> io::Result<Key> {
         let key = self.sources.borrow_mut().insert(Source { waiter, news: Readiness::default() });
         let added = self.epoll.add(source, key.to_bits(), trigger);
         if added.is_err() {
@@ -147,7 +147,7 @@ impl Reactor {
 
     /// From now on `waiter` is who waits for the source, without a system call. Whatever the source
     /// reported before is not reported again: the new waiter has to try first.
-    pub fn hand_over(&self, key: Key, waiter: Waiter) {
+    pub fn hand_over(&self, key: Key, waiter: WakeTarget) {
         if let Some(source) = self.sources.borrow_mut().get_mut(key) {
             source.waiter = waiter;
         }
@@ -158,8 +158,8 @@ impl Reactor {
         let mut sources = self.sources.borrow_mut();
         let Some(source) = sources.get_mut(key) else { return };
         match &source.waiter {
-            Waiter::Task(current) if current.will_wake(waker) => {}
-            _ => source.waiter = Waiter::Task(waker.clone()),
+            WakeTarget::Task(current) if current.will_wake(waker) => {}
+            _ => source.waiter = WakeTarget::Task(waker.clone()),
         }
     }
 
@@ -186,7 +186,7 @@ impl Reactor {
     }
 
     /// Arms a timer. It is never early, and late by at most a tick of 1.05 ms and a turn.
-    pub fn arm(&self, when: Nanos, waiter: Waiter) -> TimerId {
+    pub fn arm(&self, when: Nanos, waiter: WakeTarget) -> TimerId {
         self.wheel.borrow_mut().arm(when, waiter)
     }
 
@@ -218,11 +218,11 @@ impl Reactor {
                 continue;
             };
             match &source.waiter {
-                Waiter::Task(waker) => {
+                WakeTarget::Task(waker) => {
                     source.news.add(event.readiness);
                     waker.wake_by_ref();
                 }
-                Waiter::Tag(tag) => wakes.push(Wake::Ready(*tag, event.readiness)),
+                WakeTarget::Tag(tag) => wakes.push(Wake::Ready(*tag, event.readiness)),
             }
         }
     }
@@ -232,8 +232,8 @@ impl Reactor {
         while let Some(waiter) = wheel.pop_due(self.now.get()) {
             self.stats.timers.add(1);
             match waiter {
-                Waiter::Task(waker) => waker.wake(),
-                Waiter::Tag(tag) => wakes.push(Wake::Due(tag)),
+                WakeTarget::Task(waker) => waker.wake(),
+                WakeTarget::Tag(tag) => wakes.push(Wake::Due(tag)),
             }
         }
     }
@@ -266,7 +266,7 @@ impl Registration {
         reactor: &Reactor,
         source: impl AsFd,
         interest: Interest,
-        waiter: Waiter,
+        waiter: WakeTarget,
     ) -> io::Result<Registration> {
         let reports_room = interest == Interest::ReadWrite;
         let trigger = if reports_room { Trigger::EdgeReadWrite } else { Trigger::EdgeRead };
@@ -292,21 +292,21 @@ impl Registration {
 }
 
 /// A task's registration of one source, made when the source first would block and ended by the drop.
-pub(crate) struct Watch {
+pub(crate) struct TaskRegistration {
     reactor: Rc<Reactor>,
     registration: RefCell<Option<Registration>>,
 }
 
-impl Watch {
-    pub(crate) fn new(reactor: &Rc<Reactor>, registration: Option<Registration>) -> Watch {
-        Watch { reactor: Rc::clone(reactor), registration: RefCell::new(registration) }
+impl TaskRegistration {
+    pub(crate) fn new(reactor: &Rc<Reactor>, registration: Option<Registration>) -> TaskRegistration {
+        TaskRegistration { reactor: Rc::clone(reactor), registration: RefCell::new(registration) }
     }
 
     /// Has the task of `waker` polled when `source` becomes ready, edge triggered.
     pub(crate) fn wait(&self, source: impl AsFd, interest: Interest, waker: &Waker) -> io::Result<()> {
         let mut registration = self.registration.borrow_mut();
         let Some(registered) = registration.as_mut() else {
-            let waiter = Waiter::Task(waker.clone());
+            let waiter = WakeTarget::Task(waker.clone());
             *registration = Some(Registration::new(&self.reactor, source, interest, waiter)?);
             return Ok(());
         };
@@ -329,7 +329,7 @@ impl Watch {
     }
 }
 
-impl Drop for Watch {
+impl Drop for TaskRegistration {
     fn drop(&mut self) {
         if let Some(registration) = self.registration.take() {
             self.reactor.forget(registration.key);

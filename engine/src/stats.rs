@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use sys::clock::Nanos;
-use sys::socket::Shortage;
+use sys::socket::ResourceExhausted;
 
 /// A number that its one writer moves and everybody may read.
 #[derive(Debug, Default)]
@@ -65,10 +65,11 @@ pub struct ReactorStats {
     pub accepts_empty: Counter,
     /// Connections accepted that another thread serves.
     pub handed_over: Counter,
-    /// Accept calls that failed because a resource was used up, by [`Shortage`].
-    pub shortages: [Counter; Shortage::ALL.len()],
-    /// When a resource was last used up, in monotonic nanoseconds, by [`Shortage`]; 0 if it never was.
-    short_at: [Counter; Shortage::ALL.len()],
+    /// Accept calls that failed because a resource was used up, by [`ResourceExhausted`].
+    pub shortages: [Counter; ResourceExhausted::ALL.len()],
+    /// When a resource was last used up, in monotonic nanoseconds, by [`ResourceExhausted`]; 0 if it never
+    /// was.
+    short_at: [Counter; ResourceExhausted::ALL.len()],
     /// Tasks that ended by a panic.
     pub panics: Counter,
     /// When the turn that goes on began, in monotonic nanoseconds; 0 while the thread sleeps.
@@ -96,12 +97,12 @@ impl ReactorStats {
     }
 
     /// Notes that a resource was used up at `now`, by an accept or a dial.
-    pub fn note_shortage(&self, shortage: Shortage, now: Nanos) {
+    pub fn note_shortage(&self, shortage: ResourceExhausted, now: Nanos) {
         self.short_at[shortage as usize].set(now.0);
     }
 
     /// When a resource was last used up; the clock's zero if it never was.
-    pub fn short_at(&self, shortage: Shortage) -> Nanos {
+    pub fn short_at(&self, shortage: ResourceExhausted) -> Nanos {
         Nanos(self.short_at[shortage as usize].value())
     }
 

@@ -16,23 +16,23 @@
 //!   slack.rs     how late is soon enough             lazy.rs   a deadline put off by one store
 //! ```
 
+mod arm_request;
+mod callback_barrier;
 mod cell;
-mod ending;
-mod free;
 mod lazy;
 mod levels;
 mod local;
-mod owner;
-mod post;
-mod request;
 #[cfg(all(test, shuttle))]
 mod schedules;
 mod service;
 mod shard;
 mod slack;
+mod slot_allocator;
 #[cfg(all(test, not(shuttle)))]
 mod tests;
+mod timer_thread;
 pub mod wheel;
+mod wheel_driver;
 
 use std::future::Future;
 use std::pin::pin;
@@ -41,9 +41,9 @@ use std::task::{Poll, Waker};
 
 use sys::clock::Nanos;
 
-use crate::reactor::{Reactor, Waiter};
+use crate::reactor::{Reactor, WakeTarget};
 pub use lazy::LazyDeadline;
-pub use local::Local;
+pub use local::LocalTimers;
 pub use service::{ArmError, Callback, Cancel, Next, Service, Settings, TimerHandle, TimerStats, Timers};
 pub use slack::Slack;
 use wheel::TimerId;
@@ -102,7 +102,7 @@ impl Timer<'_> {
             return;
         }
         self.cancel();
-        let timer = self.reactor.arm(deadline, Waiter::Task(waker.clone()));
+        let timer = self.reactor.arm(deadline, WakeTarget::Task(waker.clone()));
         self.armed = Some((timer, waker.clone()));
     }
 

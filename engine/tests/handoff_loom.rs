@@ -12,8 +12,8 @@ mod cpus;
 mod handoff;
 #[path = "../src/pool/idle.rs"]
 mod idle;
-#[path = "../src/pool/seat.rs"]
-mod seat;
+#[path = "../src/pool/worker_slot.rs"]
+mod worker_slot;
 
 use std::sync::Arc;
 

@@ -6,30 +6,30 @@
 #![cfg(loom)]
 #![expect(dead_code, reason = "of these files the models need the part that threads share")]
 
+#[path = "../src/timer/arm_request.rs"]
+mod arm_request;
+#[path = "../src/timer/callback_barrier.rs"]
+mod callback_barrier;
 #[path = "../src/timer/cell.rs"]
 mod cell;
-#[path = "../src/timer/ending.rs"]
-mod ending;
-#[path = "../src/timer/free.rs"]
-mod free;
 #[path = "../src/timer/levels.rs"]
 mod levels;
 #[path = "../src/timer/local.rs"]
 mod local;
-#[path = "../src/timer/owner.rs"]
-mod owner;
-#[path = "../src/timer/post.rs"]
-mod post;
-#[path = "../src/timer/request.rs"]
-mod request;
 #[path = "../src/timer/service.rs"]
 mod service;
 #[path = "../src/timer/shard.rs"]
 mod shard;
 #[path = "../src/timer/slack.rs"]
 mod slack;
+#[path = "../src/timer/slot_allocator.rs"]
+mod slot_allocator;
 #[path = "../src/stats.rs"]
 mod stats;
+#[path = "../src/timer/timer_thread.rs"]
+mod timer_thread;
+#[path = "../src/timer/wheel_driver.rs"]
+mod wheel_driver;
 
 use std::sync::Arc;
 
@@ -37,10 +37,10 @@ use sys::clock::Nanos;
 use sys::sync::atomic::{AtomicUsize, Ordering};
 use sys::sync::thread::spawn;
 
-use owner::{Finished, Owner};
 use service::{ArmError, Cancel, Next, Service, Settings};
-use shard::{Duty, Shard, Ticket};
+use shard::{FollowUp, Shard, TimerKey};
 use slack::Slack;
+use wheel_driver::{Finished, WheelDriver};
 
 /// Of each thread; the models are small.
 const PREEMPTIONS_MAX: usize = 4;
@@ -57,18 +57,18 @@ fn explore(model: impl Fn() + Sync + Send + 'static) {
     builder.check(model);
 }
 
-fn shard(cells: usize) -> (Arc<Shard>, Owner) {
+fn shard(cells: usize) -> (Arc<Shard>, WheelDriver) {
     let shard = Arc::new(Shard::shared(cells));
-    let owner = Owner::lending(Arc::clone(&shard), Nanos(0));
+    let owner = WheelDriver::lending(Arc::clone(&shard), Nanos(0));
     (shard, owner)
 }
 
 /// Fires what is due; how much that was.
-fn fire(owner: &mut Owner) -> usize {
+fn fire(owner: &mut WheelDriver) -> usize {
     fire_by(owner, LATER)
 }
 
-fn fire_by(owner: &mut Owner, now: Nanos) -> usize {
+fn fire_by(owner: &mut WheelDriver, now: Nanos) -> usize {
     let mut fired = 0;
     while let Some(due) = owner.pop_due(now) {
         assert_eq!(due.tag, TAG);
@@ -78,12 +78,12 @@ fn fire_by(owner: &mut Owner, now: Nanos) -> usize {
     fired
 }
 
-fn ticket(shard: &Shard, when: Nanos) -> Ticket {
+fn ticket(shard: &Shard, when: Nanos) -> TimerKey {
     shard.arm(when, Slack::Tick, TAG).expect("there are cells").0
 }
 
 /// Every cell is spare again, once.
-fn assert_all_spare(shard: &Shard, owner: &mut Owner, cells: usize) {
+fn assert_all_spare(shard: &Shard, owner: &mut WheelDriver, cells: usize) {
     owner.collect();
     let mut indexes: Vec<_> = (0..cells).map(|_| ticket(shard, FAR).index).collect();
     assert_eq!(shard.arm(FAR, Slack::Tick, TAG).map(|_| ()), Err(ArmError::Full));
@@ -213,7 +213,7 @@ fn two_who_recycle_and_the_owner_lose_nothing() {
         let sleeps_until = owner.park();
         let duty = user.join().unwrap();
         // It is in the wheel, or among the arrivals of an owner who knows that he must look.
-        assert!(sleeps_until != Some(FAR) || duty == Duty::Wake, "{sleeps_until:?} {duty:?}");
+        assert!(sleeps_until != Some(FAR) || duty == FollowUp::Wake, "{sleeps_until:?} {duty:?}");
         owner.collect();
         assert_eq!(fire(&mut owner), 1);
         assert_eq!(shard.cancel(kept).0, Cancel::Gone);
@@ -256,7 +256,7 @@ fn nor_between_two_who_bring_it_forward() {
             spawn(move || shard.arm(Nanos(5 << 20), Slack::Tick, TAG).unwrap().1)
         };
         let duty = shard.arm(SOON, Slack::Tick, TAG).unwrap().1;
-        assert_eq!(duty, Duty::Wake, "it is the earliest");
+        assert_eq!(duty, FollowUp::Wake, "it is the earliest");
         other.join().unwrap();
         assert_eq!(shard.parked_until(), Some(levels::start_of(levels::due_tick(SOON))));
         owner.collect();

@@ -1,8 +1,8 @@
 //! Accounts: what all of a user's flows share, whichever thread they are on.
 //!
-//! Promises: taking and giving back a place is one atomic operation; places never leak, because a [`Seat`]
-//! gives its own back when it is dropped. Leaves to others: what all users together may have (`budget`),
-//! credit and rate, which will stand here too.
+//! Promises: taking and giving back a place is one atomic operation; places never leak, because a
+//! [`ConnectionPermit`] gives its own back when it is dropped. Leaves to others: what all users together may
+//! have (`budget`), credit and rate, which will stand here too.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -66,11 +66,11 @@ impl Account {
     }
 
     /// Takes a place for a flow; `None` when the cap is reached or the user is revoked.
-    pub fn seat(self: &Arc<Account>) -> Option<Seat> {
+    pub fn try_acquire(self: &Arc<Account>) -> Option<ConnectionPermit> {
         let cap = self.connections_max.load(Ordering::Relaxed);
         let free = |taken: u32| (cap == 0 || taken < cap).then_some(taken + 1);
         let taken = self.connections.fetch_update(Ordering::Relaxed, Ordering::Relaxed, free);
-        let seat = taken.is_ok().then(|| Seat(Arc::clone(self)));
+        let seat = taken.is_ok().then(|| ConnectionPermit(Arc::clone(self)));
         seat.filter(|_| !self.is_revoked())
     }
 
@@ -115,16 +115,16 @@ impl Account {
 
 /// A flow's place in its user's account.
 #[derive(Debug)]
-pub struct Seat(Arc<Account>);
+pub struct ConnectionPermit(Arc<Account>);
 
-impl Seat {
+impl ConnectionPermit {
     /// The account.
     pub fn account(&self) -> &Arc<Account> {
         &self.0
     }
 }
 
-impl Drop for Seat {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         self.0.connections.fetch_sub(1, Ordering::Relaxed);
     }
@@ -137,9 +137,9 @@ mod tests {
     #[test]
     fn the_cap_holds_for_all_threads_together_and_places_come_back() {
         let account = Arc::new(Account::new("ci", 50));
-        let seats: Vec<Seat> = std::thread::scope(|scope| {
+        let seats: Vec<ConnectionPermit> = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..8)
-                .map(|_| scope.spawn(|| (0..100).filter_map(|_| account.seat()).collect::<Vec<_>>()))
+                .map(|_| scope.spawn(|| (0..100).filter_map(|_| account.try_acquire()).collect::<Vec<_>>()))
                 .collect();
             threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
         });
@@ -151,10 +151,10 @@ mod tests {
     #[test]
     fn no_cap_and_a_revoked_user() {
         let account = Arc::new(Account::new("me", 0));
-        let seats: Vec<_> = (0..1000).filter_map(|_| account.seat()).collect();
+        let seats: Vec<_> = (0..1000).filter_map(|_| account.try_acquire()).collect();
         assert_eq!(seats.len(), 1000);
         account.revoke();
-        assert!(account.seat().is_none());
+        assert!(account.try_acquire().is_none());
         assert_eq!(account.connections(), 1000);
     }
 }

@@ -19,15 +19,15 @@ use ledger::record::{Class, Protocol, Record};
 use policy::{BillingClass, NameVerdict, UserIndex};
 use proto::target::Host;
 use sys::clock::{self, Nanos};
-use sys::socket::FirstWord;
+use sys::socket::SpeaksFirst;
 
-use crate::account::Seat;
-use crate::budget::FlowPlace;
-use crate::client::{Asked, Client, Decided, End};
-use crate::dial::{Undialled, dial};
+use crate::account::ConnectionPermit;
+use crate::budget::FlowPermit;
+use crate::client::{Client, ConnectRequest, HandshakeError, Route};
+use crate::denial::Denial;
+use crate::dial::{DialFailure, dial};
 use crate::judgement::{Candidates, Judgement};
 use crate::meter::Reservation;
-use crate::refusal::Refusal;
 use crate::resolve::{DNS_GRACE, ResolveError};
 
 /// A request that may go on to its destination, with all that its flow takes.
@@ -35,9 +35,9 @@ pub(crate) struct Admission {
     /// Where it may go.
     pub(crate) admitted: Admitted,
     /// The flow's place in its user's account.
-    pub(crate) seat: Seat,
+    pub(crate) permit: ConnectionPermit,
     /// The flow's place in the budget of all users.
-    pub(crate) place: FlowPlace,
+    pub(crate) global_permit: FlowPermit,
     /// The slot that is kept for it in the ledger.
     pub(crate) reservation: Reservation,
 }
@@ -61,7 +61,7 @@ impl Admitted {
             BillingClass::Internal => Class::Internal,
         };
         let rule = verdict.rule.map_or("", |rule| client.snapshot().config.policy.rule_text(rule));
-        client.record(&Decided { address: Some(address.ip()), rule, class })
+        client.record(&Route { address: Some(address.ip()), rule, class })
     }
 }
 
@@ -69,23 +69,24 @@ impl Admitted {
 ///
 /// # Errors
 /// A refusal, behind which nothing is held.
-pub(crate) async fn admit(client: &Client, asked: &Asked) -> Result<Admission, End> {
+pub(crate) async fn admit(client: &Client, asked: &ConnectRequest) -> Result<Admission, HandshakeError> {
     let name_verdict = judge_name(client, asked)?;
-    let seat = take_seat(client, asked.user)?;
+    let seat = acquire_user_slot(client, asked.user)?;
     let admitted = match &asked.target.host {
         Host::Address(address) => judge_addresses(client, asked, &name_verdict, &[*address], None)?,
         Host::Name(name) => {
             let began = clock::monotonic();
-            let (local, asker) = (&client.local, seat.account().id());
-            let answer_by = local.reactor.now() + local.names.deadline() + DNS_GRACE;
-            let lookup = within(&local.reactor, answer_by, local.names.lookup(asker, name.as_str())).await;
+            let (context, asker) = (&client.context, seat.account().id());
+            let answer_by = context.reactor.now() + context.names.deadline() + DNS_GRACE;
+            let lookup =
+                within(&context.reactor, answer_by, context.names.lookup(asker, name.as_str())).await;
             let took = clock::monotonic().since(began);
-            local.stats.dns.add(took);
-            let answer = lookup.unwrap_or(Err(ResolveError::Timeout)).map_err(Refusal::from)?;
+            context.stats.dns.add(took);
+            let answer = lookup.unwrap_or(Err(ResolveError::Timeout)).map_err(Denial::from)?;
             judge_addresses(client, asked, &name_verdict, answer.addresses(), Some(micros(took)))?
         }
     };
-    take_place(client, admitted, seat)
+    acquire_global_slot(client, admitted, seat)
 }
 
 /// Judges anew, for another request, the name and the one address to which a connection stands already.
@@ -93,68 +94,72 @@ pub(crate) async fn admit(client: &Client, asked: &Asked) -> Result<Admission, E
 ///
 /// # Errors
 /// A refusal, behind which nothing is held.
-pub(crate) fn admit_again(
+pub(crate) fn readmit(
     client: &Client,
-    asked: &Asked,
+    asked: &ConnectRequest,
     address: SocketAddr,
-) -> Result<Option<Admission>, End> {
+) -> Result<Option<Admission>, HandshakeError> {
     let admitted = judge_name(client, asked)
         .and_then(|verdict| judge_addresses(client, asked, &verdict, &[address.ip()], None));
     let Ok(admitted) = admitted else { return Ok(None) };
-    take_place(client, admitted, take_seat(client, asked.user)?).map(Some)
+    acquire_global_slot(client, admitted, acquire_user_slot(client, asked.user)?).map(Some)
 }
 
-fn judge_name<'a>(client: &'a Client, asked: &'a Asked) -> Result<NameVerdict<'a>, End> {
+fn judge_name<'a>(client: &'a Client, asked: &'a ConnectRequest) -> Result<NameVerdict<'a>, HandshakeError> {
     let judged = judgement(client, asked).judge_name();
-    Ok(judged.map_err(|refusal| match client.protocol {
+    Ok(judged.map_err(|denial| match client.protocol {
         Some(Protocol::Socks5) if client.snapshot().config.policy.has_rules_by_name(asked.user) => {
-            refusal.hinting_at_names()
+            denial.hinting_at_names()
         }
-        _ => refusal,
+        _ => denial,
     })?)
 }
 
 fn judge_addresses(
     client: &Client,
-    asked: &Asked,
+    asked: &ConnectRequest,
     name_verdict: &NameVerdict<'_>,
     found: &[IpAddr],
     dns_us: Option<u32>,
-) -> Result<Admitted, End> {
+) -> Result<Admitted, HandshakeError> {
     let candidates = judgement(client, asked).judge_addresses(name_verdict, found)?;
     Ok(Admitted { candidates, dns_us })
 }
 
-fn judgement<'a>(client: &'a Client, asked: &'a Asked) -> Judgement<'a> {
+fn judgement<'a>(client: &'a Client, asked: &'a ConnectRequest) -> Judgement<'a> {
     let policy = &client.snapshot().config.policy;
     Judgement { policy, user: asked.user, target: &asked.target }
 }
 
 /// Takes a place in the user's account.
-fn take_seat(client: &Client, user: UserIndex) -> Result<Seat, End> {
+fn acquire_user_slot(client: &Client, user: UserIndex) -> Result<ConnectionPermit, HandshakeError> {
     let account = client.snapshot().account(user);
-    account.seat().ok_or_else(|| {
-        let refusal = if account.is_revoked() { Refusal::revoked() } else { Refusal::connection_cap() };
-        refusal.into()
+    account.try_acquire().ok_or_else(|| {
+        let denial = if account.is_revoked() { Denial::revoked() } else { Denial::connection_cap() };
+        denial.into()
     })
 }
 
 /// Takes what belongs to all users: a place in the budget, and a slot of the ledger.
-fn take_place(client: &Client, admitted: Admitted, seat: Seat) -> Result<Admission, End> {
+fn acquire_global_slot(
+    client: &Client,
+    admitted: Admitted,
+    seat: ConnectionPermit,
+) -> Result<Admission, HandshakeError> {
     let budget = &client.snapshot().budget;
-    let Some(place) = budget.take_flow() else {
+    let Some(place) = budget.acquire_flow() else {
         let text = "The gateway has as many connections open as it may.";
-        return Err(Refusal::overload("overload_connections", text).into());
+        return Err(Denial::overload("overload_connections", text).into());
     };
     // The new flow goes before connections that have none.
-    if budget.is_exceeded() && !client.local.resting.borrow_mut().end_heavy() {
-        budget.call();
+    if budget.is_exceeded() && !client.context.idle.borrow_mut().evict_of_heavy_user() {
+        budget.request_reclaim();
     }
-    match client.local.meter.borrow_mut().reserve() {
-        Some(reservation) => Ok(Admission { admitted, seat, place, reservation }),
+    match client.context.meter.borrow_mut().reserve() {
+        Some(reservation) => Ok(Admission { admitted, permit: seat, global_permit: place, reservation }),
         None => {
             let text = "The ledger is behind or fails: no further flow can be recorded.";
-            Err(Refusal::overload("overload_ledger", text).into())
+            Err(Denial::overload("overload_ledger", text).into())
         }
     }
 }
@@ -164,37 +169,37 @@ fn take_place(client: &Client, admitted: Admitted, seat: Seat) -> Result<Admissi
 ///
 /// # Errors
 /// A refusal.
-pub(crate) async fn reach(
+pub(crate) async fn connect(
     client: &Client,
     admitted: &Admitted,
-    seat: &Seat,
-    first_word: FirstWord,
+    seat: &ConnectionPermit,
+    first_word: SpeaksFirst,
     dial_by: Nanos,
-) -> Result<(TcpStream, SocketAddr, u32), End> {
+) -> Result<(TcpStream, SocketAddr, u32), HandshakeError> {
     let began = clock::monotonic();
     let Candidates { first: (first, _), .. } = admitted.candidates;
     let others = admitted.candidates.other_addresses();
-    let dialled = dial(&client.local, seat.account().id(), first, others, first_word, dial_by).await;
+    let dialled = dial(&client.context, seat.account().id(), first, others, first_word, dial_by).await;
     let took = clock::monotonic().since(began);
-    let (stream, address) = dialled.map_err(|failure| undialled(client, admitted, failure, took))?;
-    client.local.stats.connect.add(took);
+    let (stream, address) = dialled.map_err(|failure| connect_denial(client, admitted, failure, took))?;
+    client.context.stats.connect.add(took);
     if seat.account().is_revoked() {
         // He was removed while we dialled: too late to be cut off with his flows, too early to have one.
-        return Err(Refusal::revoked().into());
+        return Err(Denial::revoked().into());
     }
     Ok((stream, address, micros(took)))
 }
 
 /// The refusal of a client whose destination was not reached; the log is told what was tried.
-fn undialled(client: &Client, admitted: &Admitted, failure: Undialled, took: Duration) -> Refusal {
-    let Undialled { error, tried } = failure;
-    let mut refusal = Refusal::from(error);
-    refusal.undisclosed.tried = tried.iter().map(SocketAddr::ip).collect();
+fn connect_denial(client: &Client, admitted: &Admitted, failure: DialFailure, took: Duration) -> Denial {
+    let DialFailure { error, tried } = failure;
+    let mut denial = Denial::from(error);
+    denial.details.tried = tried.iter().map(SocketAddr::ip).collect();
     let rule =
         admitted.candidates.first.1.rule.map_or("", |rule| client.snapshot().config.policy.rule_text(rule));
-    refusal.undisclosed.rule = rule.into();
-    (refusal.undisclosed.dns_us, refusal.undisclosed.connect_us) = (admitted.dns_us, Some(micros(took)));
-    refusal
+    denial.details.rule = rule.into();
+    (denial.details.dns_us, denial.details.connect_us) = (admitted.dns_us, Some(micros(took)));
+    denial
 }
 
 /// A span as records and logs hold it.

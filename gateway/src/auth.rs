@@ -21,9 +21,9 @@
 //!   remembered or throttled by now? else argon2 -------------> in, or Wrong
 //! ```
 
+mod credential_cache;
+mod identity_index;
 mod queue;
-mod remembered;
-mod roster;
 mod shared;
 #[cfg(test)]
 mod tests;
@@ -39,13 +39,13 @@ use policy::UserIndex;
 use proto::credentials::Credentials;
 use sys::clock::monotonic;
 
-pub(crate) use remembered::Remembered;
-pub use roster::Roster;
+pub(crate) use credential_cache::CredentialCache;
+pub use identity_index::IdentityIndex;
 pub use shared::AuthShared;
 
 use crate::snapshot::Snapshot;
 use crate::users::{Credential, PasswordHash, TokenHash};
-use remembered::Proof;
+use credential_cache::Proof;
 use shared::{Check, Mac, Verdict};
 
 /// Why a client is not let in.
@@ -188,7 +188,7 @@ impl Authenticator {
         }
         let key = check.key;
         let result = self.shared.submit(check);
-        let flight = Flight { authenticator: self, key };
+        let flight = PendingCheck { authenticator: self, key };
         self.flights.borrow_mut().insert(key, Vec::new());
         // A check that found no room, or lost it to another, has no result; nor has one that panicked: that
         // is no proof, and no reason to say that it was wrong.
@@ -210,12 +210,12 @@ impl Authenticator {
 }
 
 /// A check on its way. Dropped without landing, when its client goes away, it frees those who wait.
-struct Flight<'a> {
+struct PendingCheck<'a> {
     authenticator: &'a Authenticator,
     key: Mac,
 }
 
-impl Flight<'_> {
+impl PendingCheck<'_> {
     fn land(self, right: bool) -> bool {
         let waiters = self.authenticator.flights.borrow_mut().remove(&self.key);
         waiters.into_iter().flatten().for_each(|waiter| waiter.send(right));
@@ -223,7 +223,7 @@ impl Flight<'_> {
     }
 }
 
-impl Drop for Flight<'_> {
+impl Drop for PendingCheck<'_> {
     fn drop(&mut self) {
         self.authenticator.flights.borrow_mut().remove(&self.key);
     }

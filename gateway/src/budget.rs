@@ -22,7 +22,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use engine::inbox::Parking;
+use engine::inbox::Notifier;
 
 use crate::account::Account;
 
@@ -40,7 +40,7 @@ pub(crate) struct Budget {
     /// How often a thread found nothing of its own to end.
     calls: AtomicU32,
     /// The threads that may have something to end.
-    threads: Vec<Arc<Parking>>,
+    threads: Vec<Arc<Notifier>>,
 }
 
 /// Flows and idle connections, in this order, as [`Budget::counts`] holds them.
@@ -63,7 +63,7 @@ const IDLE: u64 = 1;
 
 impl Budget {
     /// Nothing is taken yet, and nothing may be, before [`Budget::set_connections_max`].
-    pub(crate) fn new(threads: Vec<Arc<Parking>>) -> Arc<Budget> {
+    pub(crate) fn new(threads: Vec<Arc<Notifier>>) -> Arc<Budget> {
         Arc::new(Budget {
             connections_max: AtomicU32::new(0),
             counts: AtomicU64::new(0),
@@ -80,14 +80,14 @@ impl Budget {
     }
 
     /// Takes a place for a flow; `None` if there are as many flows as there may be.
-    pub(crate) fn take_flow(self: &Arc<Budget>) -> Option<FlowPlace> {
+    pub(crate) fn acquire_flow(self: &Arc<Budget>) -> Option<FlowPermit> {
         let max = self.connections_max.load(Ordering::Relaxed);
-        self.add(FLOW, |Counts(flows, _)| flows < max).then(|| FlowPlace(Arc::clone(self)))
+        self.add(FLOW, |Counts(flows, _)| flows < max).then(|| FlowPermit(Arc::clone(self)))
     }
 
     /// Takes a place for an idle connection of `account`. `None` if the user has as many as they may, or if
     /// the place would be at the cost of another connection.
-    pub(crate) fn take_session(self: &Arc<Budget>, account: &Arc<Account>) -> Option<SessionPlace> {
+    pub(crate) fn acquire_session(self: &Arc<Budget>, account: &Arc<Account>) -> Option<SessionPermit> {
         let max = u64::from(self.connections_max.load(Ordering::Relaxed));
         if !self.add(IDLE, |counts| counts.sum() < max) {
             return None;
@@ -98,7 +98,7 @@ impl Budget {
         };
         self.sessions.fetch_add(1, Ordering::Relaxed);
         self.holders.fetch_add((sessions == 1).into(), Ordering::Relaxed);
-        Some(SessionPlace { budget: Arc::clone(self), account: Arc::clone(account), is_idle: true })
+        Some(SessionPermit { budget: Arc::clone(self), account: Arc::clone(account), is_idle: true })
     }
 
     /// Whether idle connections have places that flows were given since.
@@ -108,20 +108,20 @@ impl Budget {
     }
 
     /// Has every thread look for a connection to end.
-    pub(crate) fn call(&self) {
+    pub(crate) fn request_reclaim(&self) {
         self.calls.fetch_add(1, Ordering::Relaxed);
-        // A thread that announces its sleep compares the number once more: `Parking::wake` has the fence.
+        // A thread that announces its sleep compares the number once more: `Notifier::wake` has the fence.
         self.threads.iter().for_each(|thread| thread.wake());
     }
 
     /// The number of calls so far: a thread that finds another number than before has to look. Read in each
     /// turn, and written under pressure only.
-    pub(crate) fn calls(&self) -> u32 {
+    pub(crate) fn reclaim_requests(&self) -> u32 {
         self.calls.load(Ordering::Relaxed)
     }
 
     /// Has `end_one` end connections until the bound holds, or until it finds none to end.
-    pub(crate) fn relieve(&self, mut end_one: impl FnMut() -> bool) {
+    pub(crate) fn reclaim(&self, mut end_one: impl FnMut() -> bool) {
         while self.is_exceeded() && end_one() {}
     }
 
@@ -133,9 +133,9 @@ impl Budget {
 
 /// A flow's place in the budget.
 #[derive(Debug)]
-pub(crate) struct FlowPlace(Arc<Budget>);
+pub(crate) struct FlowPermit(Arc<Budget>);
 
-impl Drop for FlowPlace {
+impl Drop for FlowPermit {
     fn drop(&mut self) {
         self.0.counts.fetch_sub(FLOW, Ordering::Relaxed);
     }
@@ -143,13 +143,13 @@ impl Drop for FlowPlace {
 
 /// The place of a client connection of plain HTTP, in the budget and among its user's sessions.
 #[derive(Debug)]
-pub(crate) struct SessionPlace {
+pub(crate) struct SessionPermit {
     budget: Arc<Budget>,
     account: Arc<Account>,
     is_idle: bool,
 }
 
-impl SessionPlace {
+impl SessionPermit {
     /// Whether the connection counts as one of this user's.
     pub(crate) fn is_of(&self, account: &Arc<Account>) -> bool {
         Arc::ptr_eq(&self.account, account)
@@ -173,9 +173,9 @@ impl SessionPlace {
 
     /// Takes a place for a flow, in exchange for that of an idle connection; `None` if there are as many
     /// flows as there may be.
-    pub(crate) fn take_flow(&mut self) -> Option<FlowPlace> {
+    pub(crate) fn acquire_flow(&mut self) -> Option<FlowPermit> {
         self.set_idle(false);
-        self.budget.take_flow()
+        self.budget.acquire_flow()
     }
 
     /// The user's account.
@@ -197,7 +197,7 @@ impl SessionPlace {
     }
 }
 
-impl Drop for SessionPlace {
+impl Drop for SessionPermit {
     fn drop(&mut self) {
         self.set_idle(false);
         let was_last = self.account.remove_session() == 0;
@@ -221,28 +221,28 @@ mod tests {
     fn flows_have_all_places_and_idle_connections_those_that_are_left() {
         let budget = budget(3);
         let ann = Arc::new(Account::new("ann", 1));
-        let idle: Vec<_> = (0..5).filter_map(|_| budget.take_session(&ann)).collect();
+        let idle: Vec<_> = (0..5).filter_map(|_| budget.acquire_session(&ann)).collect();
         assert_eq!(idle.len(), 3);
-        let flows: Vec<_> = (0..5).filter_map(|_| budget.take_flow()).collect();
+        let flows: Vec<_> = (0..5).filter_map(|_| budget.acquire_flow()).collect();
         assert_eq!((flows.len(), budget.is_exceeded()), (3, true));
         drop(idle);
-        assert!(!budget.is_exceeded() && budget.take_session(&ann).is_none());
+        assert!(!budget.is_exceeded() && budget.acquire_session(&ann).is_none());
         drop(flows);
-        assert!(budget.take_session(&ann).is_some());
+        assert!(budget.acquire_session(&ann).is_some());
     }
 
     #[test]
     fn a_connection_with_a_request_is_not_idle() {
         let budget = budget(1);
         let ann = Arc::new(Account::new("ann", 1));
-        let mut session = budget.take_session(&ann).unwrap();
+        let mut session = budget.acquire_session(&ann).unwrap();
         session.set_idle(false);
-        let flow = budget.take_flow().unwrap();
+        let flow = budget.acquire_flow().unwrap();
         assert!(!budget.is_exceeded());
         drop(flow);
         session.set_idle(true);
         session.set_idle(true);
-        assert!(!budget.is_exceeded() && budget.take_session(&ann).is_none());
+        assert!(!budget.is_exceeded() && budget.acquire_session(&ann).is_none());
         drop(session);
         assert_eq!(ann.sessions(), 0);
         assert_eq!(budget.counts.load(Ordering::Relaxed), 0);
@@ -252,9 +252,9 @@ mod tests {
     fn a_user_keeps_no_more_than_their_share() {
         let budget = budget(1000);
         let (ann, ben) = (Arc::new(Account::new("ann", 1)), Arc::new(Account::new("ben", 1)));
-        let of_ann: Vec<_> = (0..500).filter_map(|_| budget.take_session(&ann)).collect();
+        let of_ann: Vec<_> = (0..500).filter_map(|_| budget.acquire_session(&ann)).collect();
         assert_eq!(of_ann.len(), 1 + SESSIONS_SPARE as usize);
-        let of_ben = budget.take_session(&ben).unwrap();
+        let of_ben = budget.acquire_session(&ben).unwrap();
         assert_eq!((of_ann[0].is_heavy(), of_ben.is_heavy()), (true, false));
         drop(of_ann);
         assert!(of_ben.is_heavy(), "the only user with sessions has the most");
@@ -264,11 +264,11 @@ mod tests {
     fn no_more_connections_end_than_have_to() {
         let budget = budget(2);
         let ann = Arc::new(Account::new("ann", 1));
-        let mut idle: Vec<_> = (0..2).filter_map(|_| budget.take_session(&ann)).collect();
-        let _flow = budget.take_flow().unwrap();
-        budget.relieve(|| false);
+        let mut idle: Vec<_> = (0..2).filter_map(|_| budget.acquire_session(&ann)).collect();
+        let _flow = budget.acquire_flow().unwrap();
+        budget.reclaim(|| false);
         assert!(budget.is_exceeded(), "nothing can be ended here");
-        budget.relieve(|| idle.pop().is_some());
+        budget.reclaim(|| idle.pop().is_some());
         assert_eq!((idle.len(), budget.is_exceeded()), (1, false));
     }
 }

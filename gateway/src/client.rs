@@ -4,8 +4,8 @@
 //! relay, or for the next request. Leaves to others: what the bytes mean (crate `proto`), deadlines
 //! (`connection`, `session`), and how it is refused (`client/denial.rs`).
 
-mod denial;
-mod speaks;
+mod reply;
+mod reply_protocol;
 
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
@@ -22,30 +22,30 @@ use sys::clock::{self, Nanos, WallNanos};
 use sys::socket::Socket;
 use zeroize::Zeroize;
 
-pub(crate) use self::speaks::Speaks;
+pub(crate) use self::reply_protocol::ReplyProtocol;
 
 use crate::auth::AuthError;
-use crate::closing::{Hold, Sent};
+use crate::closing::{HeldPermits, SentBytes};
 use crate::config::Ingress;
-use crate::handshakes::Place;
+use crate::context::WorkerContext;
+use crate::denial::Denial;
+use crate::handshakes::HandshakeSlot;
 use crate::limits::{GREETING_BYTES_FIRST, GREETING_BYTES_MAX, REFUSALS_BEFORE_KNOWN_MAX};
-use crate::local::Local;
-use crate::refusal::Refusal;
-use crate::session::Begun;
-use crate::snapshot::{Current, Snapshot};
+use crate::session::PartialHead;
+use crate::snapshot::{Snapshot, SnapshotHandle};
 use crate::text::Literal;
 
 /// How long a refused client may take to read the answer before it is cut off.
 const LINGER: Duration = Duration::from_secs(2);
 
 /// A connection as the listener hands it over.
-pub(crate) struct Arrival {
+pub(crate) struct Accepted {
     /// The accepted socket.
     pub socket: Socket,
     /// Who connected.
     pub peer: SocketAddr,
     /// What the connection runs by.
-    pub snapshot: Rc<Current>,
+    pub snapshot: Rc<SnapshotHandle>,
     /// The listener's position in the snapshot's configuration.
     pub listener: usize,
     /// The listener's address, with the port that the kernel chose.
@@ -54,48 +54,48 @@ pub(crate) struct Arrival {
 
 /// Why a handshake or a request ends without a flow.
 #[derive(Debug)]
-pub(crate) enum End {
+pub(crate) enum HandshakeError {
     /// The client is told why.
-    Refused(Box<Refusal>),
+    Denied(Box<Denial>),
     /// The client went away.
-    Left,
+    ClientClosed,
 }
 
-impl End {
+impl HandshakeError {
     /// With the destination that the client asked for, which the log is told.
-    pub(crate) fn aimed(mut self, target: Target) -> End {
-        if let End::Refused(refusal) = &mut self {
-            refusal.undisclosed.target = Some(target);
+    pub(crate) fn with_target(mut self, target: Target) -> HandshakeError {
+        if let HandshakeError::Denied(denial) = &mut self {
+            denial.details.target = Some(target);
         }
         self
     }
 }
 
-impl<R: Into<Refusal>> From<R> for End {
-    fn from(refusal: R) -> End {
-        End::Refused(Box::new(refusal.into()))
+impl<R: Into<Denial>> From<R> for HandshakeError {
+    fn from(denial: R) -> HandshakeError {
+        HandshakeError::Denied(Box::new(denial.into()))
     }
 }
 
 /// What a client presented to say who it is, if it presented anything.
-pub(crate) type Presented = Option<Result<Credentials, CredentialsError>>;
+pub(crate) type PresentedCredentials = Option<Result<Credentials, CredentialsError>>;
 
 /// See the file's header.
 pub(crate) struct Client {
-    pub(crate) local: Rc<Local>,
+    pub(crate) context: Rc<WorkerContext>,
     pub(crate) stream: TcpStream,
-    pub(crate) arrival: Facts,
+    pub(crate) info: ConnectionInfo,
     /// When its request has to be complete.
-    pub(crate) asked_by: Nanos,
-    pub(crate) speaks: Speaks,
+    pub(crate) request_deadline: Nanos,
+    pub(crate) reply_protocol: ReplyProtocol,
     /// How the client asks, once that is known.
     pub(crate) protocol: Option<Protocol>,
     /// What it asks for, once that is known.
-    pub(crate) asked: Option<Asked>,
+    pub(crate) request: Option<ConnectRequest>,
     /// The path of its plain HTTP request, where the log is to have it.
     pub(crate) path: Option<Box<str>>,
     /// Its place among the handshakes, until it is known.
-    pub(crate) place: Option<Place>,
+    pub(crate) slot: Option<HandshakeSlot>,
     /// The id by which the client's answer, the log and the ledger know this connection.
     id: u128,
     accepted: WallNanos,
@@ -106,7 +106,7 @@ pub(crate) struct Client {
 
 /// What a client asks for, and as which user.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Asked {
+pub(crate) struct ConnectRequest {
     /// An index of the connection's snapshot.
     pub user: UserIndex,
     /// Where to.
@@ -115,7 +115,7 @@ pub(crate) struct Asked {
 
 /// What was decided about a connection.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Decided<'a> {
+pub(crate) struct Route<'a> {
     /// The address that was dialled, if it came to that.
     pub address: Option<IpAddr>,
     /// The rule that decided; empty if none did.
@@ -125,43 +125,55 @@ pub(crate) struct Decided<'a> {
 }
 
 /// An arrival without its socket.
-pub(crate) struct Facts {
+pub(crate) struct ConnectionInfo {
     pub(crate) peer: SocketAddr,
-    pub(crate) snapshot: Rc<Current>,
+    pub(crate) snapshot: Rc<SnapshotHandle>,
     /// Its position in the snapshot's configuration; none once the client is known to speak HTTP.
     pub(crate) listener: Option<usize>,
     pub(crate) address: SocketAddr,
     /// What the client was sent, our own answers included.
-    pub(crate) sent: Sent,
+    pub(crate) sent: SentBytes,
     /// How many of the last requests, in a row, did not prove their user.
-    refusals: u8,
+    auth_failures: u8,
 }
 
 impl Client {
     /// The client of a new connection.
-    pub(crate) fn new(local: &Rc<Local>, arrival: Arrival) -> Client {
-        let Arrival { socket, peer, snapshot, listener, address } = arrival;
-        let facts =
-            Facts { peer, snapshot, listener: Some(listener), address, sent: Sent::default(), refusals: 0 };
-        let asked_by = local.reactor.now() + facts.snapshot.config.timeouts.greeting;
-        let stream = TcpStream::new(&local.reactor, socket);
-        let place = Some(Place::take(local, peer.ip()));
-        Client { place, ..Client::of(local, stream, facts, local.greetings.take(), asked_by) }
+    pub(crate) fn new(context: &Rc<WorkerContext>, arrival: Accepted) -> Client {
+        let Accepted { socket, peer, snapshot, listener, address } = arrival;
+        let facts = ConnectionInfo {
+            peer,
+            snapshot,
+            listener: Some(listener),
+            address,
+            sent: SentBytes::default(),
+            auth_failures: 0,
+        };
+        let asked_by = context.reactor.now() + facts.snapshot.config.timeouts.greeting;
+        let stream = TcpStream::new(&context.reactor, socket);
+        let place = Some(HandshakeSlot::take(context, peer.ip()));
+        Client { slot: place, ..Client::of(context, stream, facts, context.read_buffers.take(), asked_by) }
     }
 
-    fn of(local: &Rc<Local>, stream: TcpStream, arrival: Facts, buffer: Vec<u8>, asked_by: Nanos) -> Client {
+    fn of(
+        context: &Rc<WorkerContext>,
+        stream: TcpStream,
+        arrival: ConnectionInfo,
+        buffer: Vec<u8>,
+        asked_by: Nanos,
+    ) -> Client {
         let accepted = clock::steady_wall();
         Client {
-            local: Rc::clone(local),
+            context: Rc::clone(context),
             stream,
-            asked_by,
-            arrival,
-            speaks: Speaks::Nothing,
+            request_deadline: asked_by,
+            info: arrival,
+            reply_protocol: ReplyProtocol::None,
             protocol: None,
-            asked: None,
+            request: None,
             path: None,
-            place: None,
-            id: local.flow_ids.next(accepted),
+            slot: None,
+            id: context.flow_ids.next(accepted),
             accepted,
             buffer,
             consumed: 0,
@@ -170,31 +182,36 @@ impl Client {
 
     /// What this connection runs by.
     pub(crate) fn snapshot(&self) -> &Snapshot {
-        &self.arrival.snapshot
+        &self.info.snapshot
     }
 
     /// What may be spoken.
     pub(crate) fn ingress(&self) -> &Ingress {
         let listeners = &self.snapshot().config.listeners;
-        self.arrival.listener.map_or(&Ingress::Http, |listener| &listeners[listener].ingress)
+        self.info.listener.map_or(&Ingress::Http, |listener| &listeners[listener].ingress)
     }
 
     /// The client of a connection that rested until its next request began.
-    pub(crate) fn resumed(local: &Rc<Local>, stream: TcpStream, arrival: Facts, begun: Begun) -> Client {
+    pub(crate) fn resumed(
+        context: &Rc<WorkerContext>,
+        stream: TcpStream,
+        arrival: ConnectionInfo,
+        begun: PartialHead,
+    ) -> Client {
         let asked_by = begun.asked_by();
-        let mut client = Client::of(local, stream, arrival, begun.into_bytes(), asked_by);
-        client.adopt_current();
-        Client { speaks: Speaks::HTTP, protocol: Some(Protocol::Http), ..client }
+        let mut client = Client::of(context, stream, arrival, begun.into_bytes(), asked_by);
+        client.use_current_snapshot();
+        Client { reply_protocol: ReplyProtocol::HTTP, protocol: Some(Protocol::Http), ..client }
     }
 
     /// Begins the next request of the connection, which runs by what holds now: another id, and room for its
     /// head. Its deadline is the one before, unless it is renewed.
     pub(crate) fn begin_request(&mut self) {
-        self.adopt_current();
+        self.use_current_snapshot();
         self.accepted = clock::steady_wall();
-        self.id = self.local.flow_ids.next(self.accepted);
-        (self.asked, self.path) = (None, None);
-        self.speaks = Speaks::HTTP;
+        self.id = self.context.flow_ids.next(self.accepted);
+        (self.request, self.path) = (None, None);
+        self.reply_protocol = ReplyProtocol::HTTP;
         self.protocol = Some(Protocol::Http);
         self.buffer[..self.consumed].zeroize();
         self.buffer.drain(..self.consumed);
@@ -202,20 +219,20 @@ impl Client {
     }
 
     /// From now on it runs by the configuration that holds now. What is spoken is known, and the user is not.
-    pub(crate) fn adopt_current(&mut self) {
-        self.arrival.snapshot = self.local.snapshot();
+    pub(crate) fn use_current_snapshot(&mut self) {
+        self.info.snapshot = self.context.snapshot();
         // Its position is one of the snapshot before.
-        self.arrival.listener = None;
+        self.info.listener = None;
     }
 
     /// Gives the request that begins now its whole time.
     pub(crate) fn renew_deadline(&mut self) {
-        self.asked_by = self.local.reactor.now() + self.snapshot().config.timeouts.greeting;
+        self.request_deadline = self.context.reactor.now() + self.snapshot().config.timeouts.greeting;
     }
 
     /// Whether the client was asked for credentials, and nothing of another request has arrived.
     pub(crate) fn is_between_requests(&self) -> bool {
-        self.arrival.refusals > 0 && self.unread().is_empty()
+        self.info.auth_failures > 0 && self.unread().is_empty()
     }
 
     /// Whether the head that has arrived asks for a tunnel.
@@ -227,12 +244,12 @@ impl Client {
     ///
     /// # Errors
     /// It is too long, or the client left.
-    pub(crate) async fn await_head(&mut self) -> Result<usize, End> {
+    pub(crate) async fn await_head(&mut self) -> Result<usize, HandshakeError> {
         let mut scanner = HeadScanner::default();
         loop {
             match self.find_head(&mut scanner)? {
                 Some(length) => return Ok(length),
-                None => self.fill().await?,
+                None => self.read_more().await?,
             }
         }
     }
@@ -242,16 +259,16 @@ impl Client {
     ///
     /// # Errors
     /// It is too long, or the client left.
-    pub(crate) fn head_now(&mut self) -> Result<Option<usize>, End> {
+    pub(crate) fn available_head(&mut self) -> Result<Option<usize>, HandshakeError> {
         let mut scanner = HeadScanner::default();
         loop {
             if let Some(length) = self.find_head(&mut scanner)? {
                 return Ok(Some(length));
             }
-            make_room(&mut self.buffer);
+            grow_buffer(&mut self.buffer);
             match self.stream.read_now(&mut self.buffer) {
                 Ok(None) => return Ok(None),
-                Ok(Some(0)) | Err(_) => return Err(End::Left),
+                Ok(Some(0)) | Err(_) => return Err(HandshakeError::ClientClosed),
                 Ok(Some(_)) => {}
             }
         }
@@ -261,51 +278,54 @@ impl Client {
     fn find_head(&mut self, scanner: &mut HeadScanner) -> Result<Option<usize>, RequestError> {
         // Before anything can be wrong with the head: a refusal of HEAD has no body either.
         if self.unread().starts_with(b"HEAD ") {
-            self.speaks.ask_head();
+            self.reply_protocol.ask_head();
         }
         scanner.find_request(self.unread())
     }
 
     /// Until when its destination has to be reached, if that is tried now.
-    pub(crate) fn dial_by(&self) -> Nanos {
-        self.local.reactor.now() + self.snapshot().config.timeouts.connect
+    pub(crate) fn connect_deadline(&self) -> Nanos {
+        self.context.reactor.now() + self.snapshot().config.timeouts.connect
     }
 
     /// The client's user: by what it presented, or by its address if it presented nothing.
     ///
     /// # Errors
     /// A refusal.
-    pub(crate) async fn authenticate(&self, presented: Presented) -> Result<UserIndex, End> {
-        let (authenticator, source) = (&self.local.authenticator, self.arrival.peer.ip());
+    pub(crate) async fn authenticate(
+        &self,
+        presented: PresentedCredentials,
+    ) -> Result<UserIndex, HandshakeError> {
+        let (authenticator, source) = (&self.context.authenticator, self.info.peer.ip());
         match presented {
             Some(Ok(credentials)) => {
                 let check = authenticator.verify(self.snapshot(), &credentials, source);
-                let verified = match &self.place {
+                let verified = match &self.slot {
                     Some(place) => place.checked(check).await,
                     None => check.await,
                 };
-                Ok(verified.map_err(|error| Refusal::from(error).claimed(&credentials.user))?)
+                Ok(verified.map_err(|error| Denial::from(error).claimed(&credentials.user))?)
             }
-            Some(Err(error)) => Err(Refusal::credentials_malformed(&error).into()),
+            Some(Err(error)) => Err(Denial::credentials_malformed(&error).into()),
             None => {
                 let known = authenticator.from_source(self.snapshot(), source);
-                Ok(known.ok_or_else(Refusal::credentials_missing)?)
+                Ok(known.ok_or_else(Denial::credentials_missing)?)
             }
         }
     }
 
     /// Counts a request that was refused because it did not prove its user: the connection ends behind the
     /// answer to the last of [`REFUSALS_BEFORE_KNOWN_MAX`] in a row.
-    pub(crate) fn count_refusal(&mut self) {
-        self.arrival.refusals += 1;
-        if self.arrival.refusals >= REFUSALS_BEFORE_KNOWN_MAX {
-            self.speaks.close();
+    pub(crate) fn count_auth_failure(&mut self) {
+        self.info.auth_failures += 1;
+        if self.info.auth_failures >= REFUSALS_BEFORE_KNOWN_MAX {
+            self.reply_protocol.close();
         }
     }
 
     /// Notes that a request has proved its user.
-    pub(crate) fn forget_refusals(&mut self) {
-        self.arrival.refusals = 0;
+    pub(crate) fn reset_auth_failures(&mut self) {
+        self.info.auth_failures = 0;
     }
 
     /// Has the connection run by the configuration that is in force now. Gives the index there of the user
@@ -313,17 +333,17 @@ impl Client {
     ///
     /// # Errors
     /// The user is gone, disabled, or has other credentials.
-    pub(crate) fn carry_over(&mut self, user: UserIndex) -> Result<UserIndex, End> {
-        let before = Rc::clone(&self.arrival.snapshot);
-        self.adopt_current();
-        if Rc::ptr_eq(&before, &self.arrival.snapshot) {
+    pub(crate) fn revalidate(&mut self, user: UserIndex) -> Result<UserIndex, HandshakeError> {
+        let before = Rc::clone(&self.info.snapshot);
+        self.use_current_snapshot();
+        if Rc::ptr_eq(&before, &self.info.snapshot) {
             return Ok(user);
         }
         let known = &before.config.users[user.as_usize()];
         match self.snapshot().config.user(&known.name).filter(|now| !now.disabled) {
             Some(now) if now.credential == known.credential => Ok(now.index),
-            Some(_) => Err(Refusal::from(AuthError::Wrong).claimed(&known.name).into()),
-            None => Err(Refusal::revoked().claimed(&known.name).into()),
+            Some(_) => Err(Denial::from(AuthError::Wrong).claimed(&known.name).into()),
+            None => Err(Denial::revoked().claimed(&known.name).into()),
         }
     }
 
@@ -346,14 +366,14 @@ impl Client {
     /// Waits for more bytes.
     ///
     /// # Errors
-    /// [`End::Left`] at the stream's end or failure.
+    /// [`HandshakeError::ClientClosed`] at the stream's end or failure.
     ///
     /// # Panics
     /// If the buffer is full: parsers give up at bounds below it.
-    pub(crate) async fn fill(&mut self) -> Result<(), End> {
-        make_room(&mut self.buffer);
+    pub(crate) async fn read_more(&mut self) -> Result<(), HandshakeError> {
+        grow_buffer(&mut self.buffer);
         match self.stream.read(&mut self.buffer).await {
-            Ok(0) | Err(_) => Err(End::Left),
+            Ok(0) | Err(_) => Err(HandshakeError::ClientClosed),
             Ok(_) => Ok(()),
         }
     }
@@ -373,53 +393,58 @@ impl Client {
     /// Takes what has arrived already; says whether that is anything, be it the end, which stays to be read.
     ///
     /// # Errors
-    /// [`End::Left`] at the stream's failure.
-    pub(crate) fn fill_now(&mut self) -> Result<bool, End> {
+    /// [`HandshakeError::ClientClosed`] at the stream's failure.
+    pub(crate) fn read_available(&mut self) -> Result<bool, HandshakeError> {
         if self.consumed == self.buffer.len() {
             self.buffer.clear();
             self.consumed = 0;
         }
-        let read = self.stream.read_now(&mut self.buffer).map_err(|_| End::Left)?;
+        let read = self.stream.read_now(&mut self.buffer).map_err(|_| HandshakeError::ClientClosed)?;
         Ok(read.is_some())
     }
 
     /// Sends `bytes`.
     ///
     /// # Errors
-    /// [`End::Left`] when the client is gone.
-    pub(crate) async fn send(&mut self, bytes: &[u8]) -> Result<(), End> {
-        self.arrival.sent.add(bytes.len() as u64);
-        self.stream.write_all(bytes).await.map_err(|_| End::Left)
+    /// [`HandshakeError::ClientClosed`] when the client is gone.
+    pub(crate) async fn send(&mut self, bytes: &[u8]) -> Result<(), HandshakeError> {
+        self.info.sent.add(bytes.len() as u64);
+        self.stream.write_all(bytes).await.map_err(|_| HandshakeError::ClientClosed)
     }
 
     /// Sends what `write` writes, by way of a room that the thread keeps.
     ///
     /// # Errors
-    /// [`End::Left`] when the client is gone.
-    pub(crate) async fn send_written(&mut self, write: impl FnOnce(&mut Vec<u8>)) -> Result<(), End> {
-        let mut room = self.local.answers.take();
+    /// [`HandshakeError::ClientClosed`] when the client is gone.
+    pub(crate) async fn send_written(
+        &mut self,
+        write: impl FnOnce(&mut Vec<u8>),
+    ) -> Result<(), HandshakeError> {
+        let mut room = self.context.write_buffers.take();
         write(&mut room);
         let sent = self.send(&room).await;
-        self.local.answers.put(room);
+        self.context.write_buffers.put(room);
         sent
     }
 
     /// Sends `bytes` to a client that reads.
     ///
     /// # Errors
-    /// [`End::Left`] when it is gone, or takes nothing for [`LINGER`].
-    pub(crate) async fn send_soon(&mut self, bytes: &[u8]) -> Result<(), End> {
-        let reactor = Rc::clone(&self.local.reactor);
-        within(&reactor, reactor.now() + LINGER, self.send(bytes)).await.map_err(|_| End::Left)?
+    /// [`HandshakeError::ClientClosed`] when it is gone, or takes nothing for [`LINGER`].
+    pub(crate) async fn send_soon(&mut self, bytes: &[u8]) -> Result<(), HandshakeError> {
+        let reactor = Rc::clone(&self.context.reactor);
+        within(&reactor, reactor.now() + LINGER, self.send(bytes))
+            .await
+            .map_err(|_| HandshakeError::ClientClosed)?
     }
 
     /// The record of this connection, as far as things are known.
-    pub(crate) fn record(&self, decided: &Decided<'_>) -> Record {
-        let user = self.asked.map_or("", |asked| self.snapshot().account(asked.user).name());
-        self.record_of(user, self.asked.as_ref().map(|asked| &asked.target), decided)
+    pub(crate) fn record(&self, decided: &Route<'_>) -> Record {
+        let user = self.request.map_or("", |asked| self.snapshot().account(asked.user).name());
+        self.record_of(user, self.request.as_ref().map(|asked| &asked.target), decided)
     }
 
-    fn record_of(&self, user: &str, target: Option<&Target>, decided: &Decided<'_>) -> Record {
+    fn record_of(&self, user: &str, target: Option<&Target>, decided: &Route<'_>) -> Record {
         let literal;
         let (host, port) = match target {
             Some(target) => match &target.host {
@@ -439,7 +464,7 @@ impl Client {
             host,
             port,
             address: decided.address,
-            client: self.arrival.peer,
+            client: self.info.peer,
             class: decided.class,
             // The log looks at what is known instead; the ledger sees admitted flows only, which have one.
             protocol: self.protocol.unwrap_or(Protocol::HttpConnect),
@@ -451,15 +476,15 @@ impl Client {
     }
 
     /// Whether the client was sent many bytes, in answers, that were not seen taken.
-    pub(crate) fn had_answers(&self) -> bool {
-        self.arrival.sent.are_many()
+    pub(crate) fn sent_much(&self) -> bool {
+        self.info.sent.are_many()
     }
 
     /// Hands the client over to a relay: `begin` is given its stream, and what it sent behind its request.
-    pub(crate) fn hand_over(self, begin: impl FnOnce(&Local, TcpStream, &[u8])) {
-        let Client { local, stream, buffer, consumed, .. } = self;
-        begin(&local, stream, &buffer[consumed..]);
-        local.greetings.put(buffer);
+    pub(crate) fn hand_over(self, begin: impl FnOnce(&WorkerContext, TcpStream, &[u8])) {
+        let Client { context, stream, buffer, consumed, .. } = self;
+        begin(&context, stream, &buffer[consumed..]);
+        context.read_buffers.put(buffer);
     }
 
     /// Closes the connection; by a reset, if many bytes are queued that nothing holds a place for.
@@ -468,20 +493,20 @@ impl Client {
     }
 
     /// Closes the connection. If many bytes are queued it keeps what `hold` gives until they are taken.
-    pub(crate) fn close_with(mut self, hold: impl FnOnce() -> Option<Rc<Hold>>) {
-        self.local.greetings.put(self.buffer);
-        if !self.arrival.sent.is_queued(self.stream.socket()) {
+    pub(crate) fn close_with(mut self, hold: impl FnOnce() -> Option<Rc<HeldPermits>>) {
+        self.context.read_buffers.put(self.buffer);
+        if !self.info.sent.is_queued(self.stream.socket()) {
             return;
         }
         match hold() {
-            Some(hold) => self.local.closing.add(self.stream.into_parts(), &hold),
+            Some(hold) => self.context.closing.add(self.stream.into_parts(), &hold),
             None => self.stream.reset(),
         }
     }
 
     /// Closes the connection with a reset, so that nobody takes what was sent for whole.
     pub(crate) fn reset(self) {
-        self.local.greetings.put(self.buffer);
+        self.context.read_buffers.put(self.buffer);
         self.stream.reset();
     }
 
@@ -490,15 +515,15 @@ impl Client {
     ///
     /// # Panics
     /// If that request was not begun: what was before it is still there.
-    pub(crate) fn into_rest(self) -> (Parts, Facts, Option<Begun>) {
+    pub(crate) fn into_idle(self) -> (Parts, ConnectionInfo, Option<PartialHead>) {
         let begun = if self.unread().is_empty() {
-            self.local.greetings.put(self.buffer);
+            self.context.read_buffers.put(self.buffer);
             None
         } else {
             assert_eq!(self.consumed, 0, "a request that is waited for was begun");
-            Some(Begun::new(self.buffer, self.asked_by))
+            Some(PartialHead::new(self.buffer, self.request_deadline))
         };
-        (self.stream.into_parts(), self.arrival, begun)
+        (self.stream.into_parts(), self.info, begun)
     }
 }
 
@@ -506,7 +531,7 @@ impl Client {
 ///
 /// # Panics
 /// If it is as large as it may be: parsers give up at bounds below that.
-pub(crate) fn make_room(buffer: &mut Vec<u8>) {
+pub(crate) fn grow_buffer(buffer: &mut Vec<u8>) {
     if buffer.len() < buffer.capacity() {
         return;
     }

@@ -18,21 +18,21 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use engine::net::Parts;
-use engine::reactor::{Interest, Reactor, Registration, Waiter};
+use engine::reactor::{Interest, Reactor, Registration, WakeTarget};
 use engine::slab::{Key, Slab};
 use engine::timer::wheel::TimerId;
 use sys::clock::Nanos;
-use sys::epoll::{Readiness, Tail};
+use sys::epoll::{Readiness, StreamEnd};
 use sys::socket::Socket;
 
-use crate::account::{Account, Seat};
-use crate::budget::{FlowPlace, SessionPlace};
+use crate::account::{Account, ConnectionPermit};
+use crate::budget::{FlowPermit, SessionPermit};
 use crate::limits::{QUEUED_BYTES_MIN, SHED_LOOKS_MAX};
-use crate::progress::{Progress, Queues};
-use crate::wake::Subject;
+use crate::progress::{Progress, SocketQueues};
+use crate::token::Token;
 
 /// See the file's header.
-pub(crate) struct Closing {
+pub(crate) struct ClosingConnections {
     reactor: Rc<Reactor>,
     sockets: RefCell<Slab<ClosingSocket>>,
     /// How long a peer may take nothing.
@@ -41,23 +41,23 @@ pub(crate) struct Closing {
 
 /// What a flow or a client's connection had of the bounds, and keeps while it closes.
 #[derive(Debug)]
-pub(crate) struct Hold {
-    of: HoldOf,
+pub(crate) struct HeldPermits {
+    of: UserPermit,
     /// Held until the peers have taken all.
-    _place: FlowPlace,
+    _place: FlowPermit,
 }
 
 /// By what it counts among its user's connections.
 #[derive(Debug)]
-enum HoldOf {
-    Flow(Seat),
-    Session(SessionPlace),
+enum UserPermit {
+    Flow(ConnectionPermit),
+    Session(SessionPermit),
 }
 
 struct ClosingSocket {
     socket: Socket,
     registration: Registration,
-    hold: Rc<Hold>,
+    hold: Rc<HeldPermits>,
     progress: Progress,
     began: Nanos,
     timer: TimerId,
@@ -65,7 +65,7 @@ struct ClosingSocket {
 
 /// How a connection leaves the table.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Leave {
+enum CloseMode {
     /// All was taken, or the kernel goes on alone.
     InOrder,
     /// What is queued is dropped.
@@ -81,9 +81,9 @@ pub(crate) fn has_queue(socket: &Socket, sent: u64) -> bool {
 
 /// The bytes that were sent to a peer since all of them were last seen taken.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Sent(u64);
+pub(crate) struct SentBytes(u64);
 
-impl Sent {
+impl SentBytes {
     /// So many more are sent.
     pub(crate) fn add(&mut self, bytes: u64) {
         self.0 += bytes;
@@ -105,22 +105,22 @@ impl Sent {
     }
 }
 
-impl Hold {
+impl HeldPermits {
     /// What a flow had.
-    pub(crate) fn of_flow(seat: Seat, place: FlowPlace) -> Hold {
-        Hold { of: HoldOf::Flow(seat), _place: place }
+    pub(crate) fn of_flow(seat: ConnectionPermit, place: FlowPermit) -> HeldPermits {
+        HeldPermits { of: UserPermit::Flow(seat), _place: place }
     }
 
     /// What a client's connection without a flow had; `None` where all places for flows are taken.
-    pub(crate) fn of_session(mut place: SessionPlace) -> Option<Hold> {
-        let flow_place = place.take_flow()?;
-        Some(Hold { of: HoldOf::Session(place), _place: flow_place })
+    pub(crate) fn of_session(mut place: SessionPermit) -> Option<HeldPermits> {
+        let flow_place = place.acquire_flow()?;
+        Some(HeldPermits { of: UserPermit::Session(place), _place: flow_place })
     }
 
     fn account(&self) -> &Account {
         match &self.of {
-            HoldOf::Flow(seat) => seat.account(),
-            HoldOf::Session(place) => place.account(),
+            UserPermit::Flow(seat) => seat.account(),
+            UserPermit::Session(place) => place.account(),
         }
     }
 
@@ -130,10 +130,10 @@ impl Hold {
     }
 }
 
-impl Closing {
+impl ClosingConnections {
     /// None closes yet on the thread of `reactor`.
-    pub(crate) fn new(reactor: &Rc<Reactor>, stall_max: Duration) -> Closing {
-        Closing { reactor: Rc::clone(reactor), sockets: RefCell::default(), stall_max }
+    pub(crate) fn new(reactor: &Rc<Reactor>, stall_max: Duration) -> ClosingConnections {
+        ClosingConnections { reactor: Rc::clone(reactor), sockets: RefCell::default(), stall_max }
     }
 
     /// How many there are.
@@ -143,7 +143,7 @@ impl Closing {
 
     /// Closes a connection in order, by and by; `hold` is given back when its last connection is closed. One
     /// that cannot be watched is reset.
-    pub(crate) fn add(&self, parts: Parts, hold: &Rc<Hold>) {
+    pub(crate) fn add(&self, parts: Parts, hold: &Rc<HeldPermits>) {
         // Fails where the peer is gone, which an event tells.
         let _ = parts.0.shutdown_write();
         let mut sockets = self.sockets.borrow_mut();
@@ -160,10 +160,10 @@ impl Closing {
     /// Notes that the connection in slot `index` is ready.
     pub(crate) fn ready(&self, index: u32, readiness: Readiness) {
         let found = match self.sockets.borrow_mut().at(index) {
-            Some((key, closing)) => (readiness.tail == Tail::Broken || closing.is_taken()).then_some(key),
+            Some((key, closing)) => (readiness.end == StreamEnd::Broken || closing.is_taken()).then_some(key),
             None => None,
         };
-        found.into_iter().for_each(|key| self.remove(key, Leave::InOrder));
+        found.into_iter().for_each(|key| self.remove(key, CloseMode::InOrder));
     }
 
     /// Looks at the connection in slot `index`, whose timer was due.
@@ -184,24 +184,24 @@ impl Closing {
     }
 
     /// Makes room: resets a connection of the user with the most; false if no connection is closing.
-    pub(crate) fn shed(&self) -> bool {
+    pub(crate) fn evict_heaviest(&self) -> bool {
         let heaviest = {
             let sockets = self.sockets.borrow();
             let keys = sockets.keys().take(SHED_LOOKS_MAX);
             let weights = keys.filter_map(|key| Some((key, sockets.get(key)?.hold.weight())));
             weights.min_by_key(|(_, weight)| Reverse(*weight))
         };
-        heaviest.inspect(|(key, _)| self.remove(*key, Leave::Reset)).is_some()
+        heaviest.inspect(|(key, _)| self.remove(*key, CloseMode::Reset)).is_some()
     }
 
     /// Leaves all of them to the kernel.
     pub(crate) fn clear(&self) {
         let keys: Vec<Key> = self.sockets.borrow().keys().collect();
-        keys.into_iter().for_each(|key| self.remove(key, Leave::InOrder));
+        keys.into_iter().for_each(|key| self.remove(key, CloseMode::InOrder));
     }
 
     fn watch(&self, (socket, registration): Parts, index: u32) -> io::Result<(Socket, Registration)> {
-        let waiter = Waiter::Tag(Subject::Closing(index).tag());
+        let waiter = WakeTarget::Tag(Token::Closing(index).to_raw());
         let registration = match registration {
             Some(registration) => {
                 self.reactor.hand_over(registration.key(), waiter);
@@ -219,16 +219,16 @@ impl Closing {
     }
 
     fn arm(&self, when: Nanos, index: u32) -> TimerId {
-        self.reactor.arm(when, Waiter::Tag(Subject::ClosingTimer(index).tag()))
+        self.reactor.arm(when, WakeTarget::Tag(Token::ClosingTimer(index).to_raw()))
     }
 
-    fn remove(&self, key: Key, leave: Leave) {
+    fn remove(&self, key: Key, leave: CloseMode) {
         let Some(closing) = self.sockets.borrow_mut().remove(key) else { return };
         self.reactor.cancel(closing.timer);
         self.reactor.forget(closing.registration.key());
         match leave {
-            Leave::InOrder => closing.socket.close_behind_queue(self.stall_max),
-            Leave::Reset => closing.socket.reset(),
+            CloseMode::InOrder => closing.socket.close_behind_queue(self.stall_max),
+            CloseMode::Reset => closing.socket.reset(),
         }
     }
 }
@@ -240,14 +240,14 @@ impl ClosingSocket {
     }
 
     /// When to look next, or how it leaves.
-    fn look(&mut self, now: Nanos, stall_max: Duration) -> Result<Nanos, Leave> {
+    fn look(&mut self, now: Nanos, stall_max: Duration) -> Result<Nanos, CloseMode> {
         if self.is_taken() {
-            return Err(Leave::InOrder);
+            return Err(CloseMode::InOrder);
         }
         if self.hold.account().is_revoked() && now.since(self.began) >= stall_max {
-            return Err(Leave::Reset);
+            return Err(CloseMode::Reset);
         }
-        self.progress.look(now, stall_max, Queues::read_one(&self.socket)).ok_or(Leave::Reset)
+        self.progress.look(now, stall_max, SocketQueues::read_one(&self.socket)).ok_or(CloseMode::Reset)
     }
 }
 
@@ -256,16 +256,16 @@ mod tests {
     use super::*;
     use std::sync::Arc;
 
-    use engine::inbox::Parking;
+    use engine::inbox::Notifier;
     use engine::reactor::Wake;
-    use sys::socket::{FirstWord, ListenOptions, Listener};
+    use sys::socket::{ListenOptions, Listener, SpeaksFirst};
 
     use crate::budget::Budget;
 
     /// A connection that closes: the gateway's side in the table, and the peer.
     struct Closed {
         reactor: Rc<Reactor>,
-        closing: Closing,
+        closing: ClosingConnections,
         account: Arc<Account>,
         peer: Socket,
         queued: u64,
@@ -275,21 +275,21 @@ mod tests {
         /// Fills the connection until the kernel takes no more, and ends it. The peer takes nothing yet.
         fn after_filling(stall_max: Duration) -> Closed {
             let listener = Listener::bind("127.0.0.1:0".parse().unwrap(), ListenOptions::plain(1)).unwrap();
-            let peer = Socket::connect(listener.local().unwrap(), FirstWord::Unknown).unwrap();
+            let peer = Socket::connect(listener.local().unwrap(), SpeaksFirst::Unknown).unwrap();
             let socket = listener.accept().unwrap().0;
             let mut sent = 0;
             while let Ok(count) = socket.send(&[7; 65_536]) {
                 sent += count as u64;
             }
             assert!(has_queue(&socket, sent), "{sent} bytes were sent");
-            let reactor = Reactor::new(Arc::new(Parking::new().unwrap()), Arc::default()).unwrap();
-            let closing = Closing::new(&reactor, stall_max);
+            let reactor = Reactor::new(Arc::new(Notifier::new().unwrap()), Arc::default()).unwrap();
+            let closing = ClosingConnections::new(&reactor, stall_max);
             let account = Arc::new(Account::new("ann", 1));
             let budget = Budget::new(Vec::new());
             budget.set_connections_max(1);
-            let hold = Hold::of_flow(account.seat().unwrap(), budget.take_flow().unwrap());
+            let hold = HeldPermits::of_flow(account.try_acquire().unwrap(), budget.acquire_flow().unwrap());
             closing.add((socket, None), &Rc::new(hold));
-            assert!(account.seat().is_none(), "the connection counts");
+            assert!(account.try_acquire().is_none(), "the connection counts");
             Closed { reactor, closing, account, peer, queued: sent }
         }
 
@@ -299,24 +299,24 @@ mod tests {
             while self.closing.len() > 0 {
                 meanwhile();
                 let look_again = self.reactor.now() + Duration::from_millis(10);
-                let timer = self.reactor.arm(look_again, Waiter::Tag(Subject::LeftOutTimer.tag()));
+                let timer = self.reactor.arm(look_again, WakeTarget::Tag(Token::SuppressedTimer.to_raw()));
                 self.reactor.turn(&mut wakes, || true).unwrap();
                 self.reactor.cancel(timer);
                 for wake in wakes.drain(..) {
                     match wake {
-                        Wake::Ready(tag, readiness) => match Subject::of(tag) {
-                            Subject::Closing(index) => self.closing.ready(index, readiness),
+                        Wake::Ready(tag, readiness) => match Token::from_raw(tag) {
+                            Token::Closing(index) => self.closing.ready(index, readiness),
                             other => panic!("{other:?}"),
                         },
-                        Wake::Due(tag) => match Subject::of(tag) {
-                            Subject::ClosingTimer(index) => self.closing.due(index),
-                            Subject::LeftOutTimer => {}
+                        Wake::Due(tag) => match Token::from_raw(tag) {
+                            Token::ClosingTimer(index) => self.closing.due(index),
+                            Token::SuppressedTimer => {}
                             other => panic!("{other:?}"),
                         },
                     }
                 }
             }
-            assert!(self.account.seat().is_some(), "the place is given back");
+            assert!(self.account.try_acquire().is_some(), "the place is given back");
         }
 
         /// Takes what has arrived, to the end or a reset.
@@ -363,7 +363,7 @@ mod tests {
     #[test]
     fn a_connection_makes_room_where_descriptors_are_used_up() {
         let closed = Closed::after_filling(Duration::from_secs(60));
-        assert!(closed.closing.shed() && !closed.closing.shed());
+        assert!(closed.closing.evict_heaviest() && !closed.closing.evict_heaviest());
         closed.run(|| {});
     }
 

@@ -21,34 +21,34 @@ use policy::Policy;
 use policy::rules::Rule;
 
 pub use listeners::{Ingress, Listener};
-pub use people::User;
-pub use read::{Optional, Placed, nearest};
-pub use report::{ConfigErrors, Finding, Findings, Place, Severity};
+pub use read::{Located, Optional, nearest};
+pub use report::{ConfigErrors, Finding, Findings, Severity, Span};
+pub use user::User;
 pub use value::{NameServer, OwnAddress};
 
 use crate::settings::{
     Accept, Admin, Auth, Dns, DnsMode, Ledger, Limits, Log, LogTarget, Network, Threads, Timeouts,
 };
 use crate::users::USERS_DIRECTORY;
+use raw::RawConfig;
 use report::{Diagnostic, Report, Source};
-use source::Gathered;
-use written::Written;
+use source::Sources;
 
 mod listeners;
-mod people;
+mod raw;
 pub(crate) mod read;
 pub(crate) mod report;
 mod secrets;
 mod source;
+mod user;
 pub(crate) mod value;
-mod written;
 
 /// The user that the first start without a configuration makes, and to whom `serve --allow` gives.
 pub const FIRST_USER: &str = "me";
 
 /// What a load starts from.
 #[derive(Clone, Debug, Default)]
-pub struct Given {
+pub struct LoadOptions {
     /// The file that was asked for; without one it is `./tollgate.toml` if that exists, else the embedded
     /// defaults.
     pub path: Option<PathBuf>,
@@ -103,7 +103,7 @@ pub struct Config {
     pub dns: Dns,
     /// The record; its directory as the process can open it.
     pub ledger: Ledger,
-    /// As in [`Given`].
+    /// As in [`LoadOptions`].
     pub runtime_directory: Option<PathBuf>,
     /// The log; its file as the process can open it.
     pub log: Log,
@@ -113,7 +113,7 @@ pub struct Config {
     pub users: Vec<User>,
     /// Who may go where.
     pub policy: Policy,
-    /// As in [`Given`].
+    /// As in [`LoadOptions`].
     local_addresses: Vec<IpAddr>,
     /// What is allowed but can hardly be meant.
     pub warnings: Findings,
@@ -124,18 +124,18 @@ impl Config {
     ///
     /// # Errors
     /// Everything that is wrong with it, at once.
-    pub fn load(given: &Given) -> Result<Config, ConfigErrors> {
+    pub fn load(given: &LoadOptions) -> Result<Config, ConfigErrors> {
         let mut report = Report::default();
         let mut gathered = source::gather(given, &Ledger::default().directory, &mut report);
-        let mut written = written::read(&gathered, &mut report);
+        let mut written = raw::read(&gathered, &mut report);
         add_allowed(given, &mut written, &mut gathered.sources, &mut report);
         listeners::check(&written, &mut report);
-        people::check(&written, &mut report);
+        user::check(&written, &mut report);
         check_agreement(&written, &mut report);
-        people::warn_of_bounds(&written, &mut report);
+        user::warn_of_bounds(&written, &mut report);
         warn_of_other_users(&gathered.origin, &written, &gathered.users_directory, &mut report);
         warn_of_no_users(&gathered, &written, &mut report);
-        let policy = people::policy(&written, &mut report);
+        let policy = user::policy(&written, &mut report);
         if let Some(policy) = &policy {
             listeners::warn(&written, policy, &mut report);
             listeners::warn_of_public_admin(&written, &given.local_addresses, policy, &mut report);
@@ -185,10 +185,10 @@ impl Config {
 }
 
 fn assemble(
-    given: &Given,
+    given: &LoadOptions,
     (origin, is_written): (Origin, bool),
     users_directory: PathBuf,
-    written: Written,
+    written: RawConfig,
     policy: Policy,
     warnings: Findings,
 ) -> Config {
@@ -220,7 +220,7 @@ fn assemble(
         runtime_directory: given.runtime_directory.clone(),
         log,
         auth: written.auth.clone(),
-        users: people::resolve(written, &policy),
+        users: user::resolve(written, &policy),
         policy,
         local_addresses: given.local_addresses.clone(),
         warnings,
@@ -239,12 +239,12 @@ fn base_directory(origin: &Origin) -> PathBuf {
 
 /// Gives the destinations of `serve --allow` to the first user. Each is a text of its own, so that an error
 /// can point into it.
-fn add_allowed(given: &Given, written: &mut Written, sources: &mut Vec<Source>, report: &mut Report) {
+fn add_allowed(given: &LoadOptions, written: &mut RawConfig, sources: &mut Vec<Source>, report: &mut Report) {
     for text in &given.allow {
         sources.push(Source { name: "--allow".into(), text: text.clone() });
-        let place = Place::new(sources.len() - 1, 0..text.len());
+        let place = Span::new(sources.len() - 1, 0..text.len());
         let rule = match Rule::parse(text) {
-            Ok(rule) => Placed { value: rule, place },
+            Ok(rule) => Located { value: rule, place },
             Err(error) => {
                 let title = "wrong destination for `--allow`";
                 report.error(Diagnostic::at(&place, title).label(error.to_string()));
@@ -264,7 +264,7 @@ fn add_allowed(given: &Given, written: &mut Written, sources: &mut Vec<Source>, 
 }
 
 /// Settings of different lines that contradict each other.
-fn check_agreement(written: &Written, report: &mut Report) {
+fn check_agreement(written: &RawConfig, report: &mut Report) {
     let dns = &written.dns;
     if dns.mode == DnsMode::System
         && let Some(server) = dns.servers.first()
@@ -280,7 +280,7 @@ fn check_agreement(written: &Written, report: &mut Report) {
 }
 
 /// Users who were made before there was a configuration file are not read any more; that is a trap.
-fn warn_of_other_users(origin: &Origin, written: &Written, users_directory: &Path, report: &mut Report) {
+fn warn_of_other_users(origin: &Origin, written: &RawConfig, users_directory: &Path, report: &mut Report) {
     let orphaned = base_directory(origin).join(&written.ledger.directory).join(USERS_DIRECTORY);
     let files = source::user_files(&orphaned).unwrap_or_default();
     if !files.is_empty() && orphaned != users_directory {
@@ -291,7 +291,7 @@ fn warn_of_other_users(origin: &Origin, written: &Written, users_directory: &Pat
 }
 
 /// Without users every request is refused. Where nothing is written either, the first start makes one.
-fn warn_of_no_users(gathered: &Gathered, written: &Written, report: &mut Report) {
+fn warn_of_no_users(gathered: &Sources, written: &RawConfig, report: &mut Report) {
     if written.users.is_empty() && gathered.origin != Origin::Embedded {
         let title = "there are no users: every request is refused";
         let directory = gathered.users_directory.display();

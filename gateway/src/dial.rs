@@ -18,13 +18,13 @@ use std::time::Duration;
 use engine::net::TcpStream;
 use engine::timer::within;
 use sys::clock::Nanos;
-use sys::socket::{FirstWord, Shortage};
+use sys::socket::{ResourceExhausted, SpeaksFirst};
 
 use crate::account::AccountId;
+use crate::context::WorkerContext;
 use crate::limits::{ADDRESSES_MAX, SHED_AT_SHORTAGE_MAX};
-use crate::local::Local;
 use crate::own;
-use crate::shares::StockPlace;
+use crate::shares::SharePermit;
 
 /// How long an attempt stays alone: the "Connection Attempt Delay" that RFC 8305 section 5 recommends.
 pub(crate) const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
@@ -47,14 +47,14 @@ pub(crate) enum DialError {
     /// No local port is left to dial with.
     NoPort,
     /// No descriptor or memory is left to dial with.
-    Exhausted(Shortage),
+    Exhausted(ResourceExhausted),
     /// Something else.
     Failed(io::Error),
 }
 
 impl From<io::Error> for DialError {
     fn from(error: io::Error) -> DialError {
-        if let Some(shortage) = Shortage::of(&error) {
+        if let Some(shortage) = ResourceExhausted::of(&error) {
             return DialError::Exhausted(shortage);
         }
         match error.kind() {
@@ -70,7 +70,7 @@ impl From<io::Error> for DialError {
 
 /// A dial that reached no address.
 #[derive(Debug)]
-pub(crate) struct Undialled {
+pub(crate) struct DialFailure {
     /// Why the last attempt failed, or [`DialError::Timeout`].
     pub(crate) error: DialError,
     /// The addresses to which an attempt was begun, in that order.
@@ -80,23 +80,23 @@ pub(crate) struct Undialled {
 /// Connects to the first that answers before `deadline`, for this user: `first`, or one of the `others`.
 ///
 /// # Errors
-/// See [`Undialled`].
+/// See [`DialFailure`].
 pub(crate) async fn dial(
-    local: &Local,
+    context: &WorkerContext,
     user: AccountId,
     first: SocketAddr,
     others: Vec<SocketAddr>,
-    first_word: FirstWord,
+    first_word: SpeaksFirst,
     deadline: Nanos,
-) -> Result<(TcpStream, SocketAddr), Undialled> {
+) -> Result<(TcpStream, SocketAddr), DialFailure> {
     assert!(others.len() < ADDRESSES_MAX, "the resolver bounds its answers");
     if others.is_empty() {
-        let dialled = dial_one(local, first, first_word, deadline).await;
-        let failed = |error| Undialled { error, tried: vec![first] };
+        let dialled = dial_one(context, first, first_word, deadline).await;
+        let failed = |error| DialFailure { error, tried: vec![first] };
         return dialled.map(|stream| (stream, first)).map_err(failed);
     }
-    let mut race = Race::new(local, user, alternate(first, &others), first_word, deadline);
-    race.run().await.map_err(|error| Undialled { error, tried: race.tried().to_vec() })
+    let mut race = Race::new(context, user, alternate(first, &others), first_word, deadline);
+    race.run().await.map_err(|error| DialFailure { error, tried: race.tried().to_vec() })
 }
 
 /// Connects to the one `address`: by far the commonest case, which needs no race and no allocation.
@@ -104,14 +104,14 @@ pub(crate) async fn dial(
 /// # Errors
 /// Why it failed, or [`DialError::Timeout`].
 pub(crate) async fn dial_one(
-    local: &Local,
+    context: &WorkerContext,
     address: SocketAddr,
-    first_word: FirstWord,
+    first_word: SpeaksFirst,
     deadline: Nanos,
 ) -> Result<TcpStream, DialError> {
-    let stream = connect(local, address, first_word)?;
-    match within(&local.reactor, deadline, stream.established(address)).await {
-        Ok(Ok(())) => own::refuse(local, address).map(|()| stream),
+    let stream = connect(context, address, first_word)?;
+    match within(&context.reactor, deadline, stream.established(address)).await {
+        Ok(Ok(())) => own::refuse(context, address).map(|()| stream),
         Ok(Err(error)) => Err(error.into()),
         Err(_) => Err(DialError::Timeout),
     }
@@ -119,13 +119,13 @@ pub(crate) async fn dial_one(
 
 /// Begins to connect to `address`. Where what a socket takes is used up, connections of this thread that have
 /// no flow make room, one after the other, first those that are over.
-fn connect(local: &Local, address: SocketAddr, first_word: FirstWord) -> io::Result<TcpStream> {
+fn connect(context: &WorkerContext, address: SocketAddr, first_word: SpeaksFirst) -> io::Result<TcpStream> {
     let mut sheds = 0..SHED_AT_SHORTAGE_MAX;
     loop {
-        let begun = TcpStream::connect(&local.reactor, address, first_word);
-        let Some(shortage) = begun.as_ref().err().and_then(Shortage::of) else { return begun };
-        local.reactor.stats().note_shortage(shortage, local.reactor.now());
-        let shed = || local.closing.shed() || local.resting.borrow_mut().shed();
+        let begun = TcpStream::connect(&context.reactor, address, first_word);
+        let Some(shortage) = begun.as_ref().err().and_then(ResourceExhausted::of) else { return begun };
+        context.reactor.stats().note_shortage(shortage, context.reactor.now());
+        let shed = || context.closing.evict_heaviest() || context.idle.borrow_mut().evict_oldest();
         if sheds.next().is_none() || !shed() {
             return begun;
         }
@@ -136,31 +136,31 @@ type Attempt = Pin<Box<dyn Future<Output = (io::Result<TcpStream>, SocketAddr)>>
 
 /// Attempts to reach one of several addresses.
 struct Race<'l> {
-    local: &'l Local,
+    context: &'l WorkerContext,
     user: AccountId,
     addresses: Vec<SocketAddr>,
     /// How many of these, from the first on, it began to connect to.
     tried: usize,
-    first_word: FirstWord,
+    first_word: SpeaksFirst,
     deadline: Nanos,
     /// In the order of their beginning.
     attempts: Vec<Attempt>,
     /// For each attempt but one.
-    extras: Vec<StockPlace>,
+    extras: Vec<SharePermit>,
     /// Until then the latest attempt has its fair part of the time, if no other may begin beside it.
     alone_until: Nanos,
 }
 
 impl<'l> Race<'l> {
     fn new(
-        local: &'l Local,
+        context: &'l WorkerContext,
         user: AccountId,
         addresses: Vec<SocketAddr>,
-        first_word: FirstWord,
+        first_word: SpeaksFirst,
         deadline: Nanos,
     ) -> Race<'l> {
         Race {
-            local,
+            context,
             user,
             addresses,
             tried: 0,
@@ -168,7 +168,7 @@ impl<'l> Race<'l> {
             deadline,
             attempts: Vec::new(),
             extras: Vec::new(),
-            alone_until: local.reactor.now(),
+            alone_until: context.reactor.now(),
         }
     }
 
@@ -181,13 +181,13 @@ impl<'l> Race<'l> {
     }
 
     async fn run(&mut self) -> Result<(TcpStream, SocketAddr), DialError> {
-        let reactor = &self.local.reactor;
+        let reactor = &self.context.reactor;
         self.begin_next();
         loop {
             let company = if self.untried() > 0 { reactor.now() + ATTEMPT_DELAY } else { Nanos::NEVER };
             let finished = first_finished(&mut self.attempts);
             let failure = match within(reactor, company.min(self.deadline), finished).await {
-                Ok((Ok(stream), address)) => match own::refuse(self.local, address) {
+                Ok((Ok(stream), address)) => match own::refuse(self.context, address) {
                     Ok(()) => return Ok((stream, address)),
                     Err(error) => Some(error),
                 },
@@ -207,19 +207,19 @@ impl<'l> Race<'l> {
 
     /// Makes sure that another attempt may begin: beside those there are, or in place of the oldest.
     fn make_room(&mut self) -> bool {
-        let stats = &self.local.stats;
+        let stats = &self.context.stats;
         if self.attempts.is_empty() {
             return true;
         }
         if self.attempts.len() < ATTEMPTS_MAX {
-            match self.local.extra_attempts.take(self.user) {
+            match self.context.extra_attempts.take(self.user) {
                 Some(extra) => {
                     self.extras.push(extra);
                     return true;
                 }
                 None => stats.dial_extras_refused.add(1),
             }
-            if self.local.reactor.now() < self.alone_until {
+            if self.context.reactor.now() < self.alone_until {
                 return false;
             }
         }
@@ -229,16 +229,16 @@ impl<'l> Race<'l> {
     }
 
     fn begin_next(&mut self) {
-        let now = self.local.reactor.now();
+        let now = self.context.reactor.now();
         let parts = u32::try_from(self.untried()).expect("addresses are few");
         self.alone_until = now + self.deadline.since(now) / parts;
-        self.attempts.push(attempt(self.local, self.addresses[self.tried], self.first_word));
+        self.attempts.push(attempt(self.context, self.addresses[self.tried], self.first_word));
         self.tried += 1;
     }
 }
 
-fn attempt(local: &Local, address: SocketAddr, first_word: FirstWord) -> Attempt {
-    let begun = connect(local, address, first_word);
+fn attempt(context: &WorkerContext, address: SocketAddr, first_word: SpeaksFirst) -> Attempt {
+    let begun = connect(context, address, first_word);
     let attempt = async move {
         let stream = begun?;
         stream.established(address).await?;

@@ -10,7 +10,7 @@ use ledger::{LedgerError, Summary};
 use sys::clock;
 
 use crate::server::Gateway;
-use crate::worker::Order;
+use crate::worker::Command;
 
 /// How often the drain looks whether the threads have ended.
 const LOOK: Duration = Duration::from_millis(20);
@@ -41,10 +41,10 @@ impl Gateway {
         mut hurry: impl FnMut(Duration) -> bool,
     ) -> Result<Summary, LedgerError> {
         self.stats.mark_draining();
-        self.order(|| Order::Drain);
+        self.order(|| Command::Drain);
         let deadline = clock::monotonic() + patience;
         while self.is_running() && clock::monotonic() < deadline && !hurry(LOOK) {}
-        self.order(|| Order::Stop);
+        self.order(|| Command::Stop);
         let Gateway { workers, ledger, log, dns, pressure, .. } = self;
         for worker in workers {
             // A thread that panicked has ended the process already.
@@ -56,7 +56,7 @@ impl Gateway {
         summary
     }
 
-    fn order(&self, order: impl Fn() -> Order) {
+    fn order(&self, order: impl Fn() -> Command) {
         self.workers.iter().for_each(|worker| worker.orders.send(order()));
     }
 

@@ -14,10 +14,10 @@ use tokio::time::timeout;
 
 use crate::auth::AuthError;
 use crate::config::Config;
+use crate::denial::Denial;
 use crate::jobs;
 use crate::judgement::Judgement;
 use crate::own::leads_back;
-use crate::refusal::Refusal;
 use crate::resolve::{Answer, DNS_GRACE, ResolveError, ResolveSettings, Resolver};
 
 /// See the file's header.
@@ -64,7 +64,7 @@ impl Outcome {
     pub fn of_disabled() -> Outcome {
         Outcome {
             allowed: false,
-            code: Refusal::from(AuthError::Disabled).code,
+            code: Denial::from(AuthError::Disabled).code,
             reason: "The user is disabled: every credential is refused.".to_owned(),
             rule: None,
             dials: Vec::new(),
@@ -99,7 +99,7 @@ fn explain_by(
     let judgement = Judgement { policy: &config.policy, user, target };
     let name_verdict = match judgement.judge_name() {
         Ok(verdict) => verdict,
-        Err(refusal) => return Ok(denied(&judgement, refusal, None)),
+        Err(denial) => return Ok(denied(&judgement, denial, None)),
     };
     let found = match &target.host {
         Host::Address(address) => Ok(vec![*address]),
@@ -108,8 +108,8 @@ fn explain_by(
     let found = match found {
         Ok(found) => found,
         Err(error) => {
-            let refusal = Refusal::from(error.clone());
-            return Ok(Explanation { found: Some(Err(error)), ..denied(&judgement, refusal, None) });
+            let denial = Denial::from(error.clone());
+            return Ok(Explanation { found: Some(Err(error)), ..denied(&judgement, denial, None) });
         }
     };
     let judged = |&address: &IpAddr| Judged {
@@ -119,12 +119,12 @@ fn explain_by(
     };
     let addresses = found.iter().map(judged).collect();
     let explanation = match judgement.judge_addresses(&name_verdict, &found) {
-        Err(refusal) => denied(&judgement, refusal, found.first().copied()),
+        Err(denial) => denied(&judgement, denial, found.first().copied()),
         Ok(candidates) => {
             let (_, verdict) = candidates.first;
             let dials = elsewhere(&config.policy, candidates.dial_order())?;
             if dials.is_empty() {
-                let denied = denied(&judgement, Refusal::own_address(), found.first().copied());
+                let denied = denied(&judgement, Denial::own_address(), found.first().copied());
                 return Ok(Explanation { found: Some(Ok(found)), addresses, ..denied });
             }
             let outcome = Outcome {
@@ -141,14 +141,14 @@ fn explain_by(
 }
 
 /// Ends with a refusal, which is about `address` if it came to one.
-fn denied(judgement: &Judgement<'_>, refusal: Refusal, address: Option<IpAddr>) -> Explanation {
+fn denied(judgement: &Judgement<'_>, denial: Denial, address: Option<IpAddr>) -> Explanation {
     let port = judgement.target.port.get();
-    let remedy = refusal.reason.and_then(|reason| Remedy::of(reason, judgement.host(), port, address));
+    let remedy = denial.reason.and_then(|reason| Remedy::of(reason, judgement.host(), port, address));
     let outcome = Outcome {
         allowed: false,
-        code: refusal.code,
-        reason: refusal.text.into_owned(),
-        rule: refusal.rule.map(Into::into),
+        code: denial.code,
+        reason: denial.text.into_owned(),
+        rule: denial.rule.map(Into::into),
         dials: Vec::new(),
     };
     Explanation { found: None, addresses: Vec::new(), outcome, remedy }

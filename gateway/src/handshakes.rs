@@ -25,12 +25,12 @@ use std::time::Duration;
 
 use sys::clock::Nanos;
 
+use crate::context::WorkerContext;
 use crate::limits::{
     DESCRIPTORS_PER_HANDSHAKE, DISPLACED_AT_ONCE_MAX, GREETING_MIN, HANDSHAKES_CACHED_MAX,
     HANDSHAKES_PER_THREAD_MAX,
 };
-use crate::local::Local;
-use crate::stats::Denied;
+use crate::stats::DenialKind;
 use crate::throttle::network;
 
 /// Of so many handshakes one may have its credentials checked and be spared for that. Where more have, wrong
@@ -58,7 +58,7 @@ struct Handshake {
     /// Its credentials are being checked: it waits for us and not for the client.
     is_checked: Cell<bool>,
     /// Why it has to end, once it has.
-    end: Cell<Option<Denied>>,
+    end: Cell<Option<DenialKind>>,
     /// Its task, once it waits.
     task: RefCell<Option<Waker>>,
 }
@@ -70,7 +70,7 @@ pub(crate) fn affordable(wanted: u32, descriptors: u64) -> u32 {
 }
 
 /// Each thread's part of `handshakes`.
-pub(crate) fn places_of_a_thread(handshakes: u32, threads: usize) -> usize {
+pub(crate) fn slots_per_thread(handshakes: u32, threads: usize) -> usize {
     (handshakes as usize).div_ceil(threads).min(HANDSHAKES_PER_THREAD_MAX)
 }
 
@@ -119,7 +119,7 @@ impl Handshakes {
     }
 
     /// Ends those whose time is over at `now`, by the time that the places taken leave of `greeting`.
-    pub(crate) fn hurry(&mut self, greeting: Duration, now: Nanos) {
+    pub(crate) fn shorten_deadlines(&mut self, greeting: Duration, now: Nanos) {
         let Handshakes { places, all, held, ending, .. } = self;
         let allowed = allowed(greeting, all.len(), *places);
         if allowed >= greeting {
@@ -127,14 +127,14 @@ impl Handshakes {
         }
         for handshake in all.values().take_while(|handshake| now.since(handshake.began) > allowed) {
             if handshake.may_end() && !handshake.is_checked.get() {
-                handshake.end(Denied::GreetingShortened, held, ending);
+                handshake.end(DenialKind::GreetingShortened, held, ending);
             }
         }
     }
 
     /// Makes room for connections that wait for a place: ends some of the oldest handshakes of the sources
     /// that hold most. Those that were told to end are awaited first.
-    pub(crate) fn displace(&mut self) {
+    pub(crate) fn evict(&mut self) {
         if self.ending > 0 {
             return;
         }
@@ -154,7 +154,7 @@ impl Handshakes {
         let before = *ending;
         for handshake in all.values().filter(|handshake| handshake.may_end() && may(handshake)) {
             if held.get(&handshake.source).is_some_and(|held| *held > level) {
-                handshake.end(Denied::HandshakeDisplaced, held, ending);
+                handshake.end(DenialKind::HandshakeDisplaced, held, ending);
             }
             if *ending - before == count {
                 break;
@@ -170,7 +170,7 @@ impl Handshake {
         self.end.get().is_none() && self.task.borrow().is_some()
     }
 
-    fn end(&self, why: Denied, held: &mut HashMap<IpAddr, usize>, ending: &mut usize) {
+    fn end(&self, why: DenialKind, held: &mut HashMap<IpAddr, usize>, ending: &mut usize) {
         self.end.set(Some(why));
         release(held, self.source);
         *ending += 1;
@@ -209,17 +209,17 @@ fn level(held: &HashMap<IpAddr, usize>, count: usize) -> usize {
 }
 
 /// A connection's place among the handshakes of its thread, which it gives back.
-pub(crate) struct Place {
-    local: Rc<Local>,
+pub(crate) struct HandshakeSlot {
+    context: Rc<WorkerContext>,
     number: u64,
     handshake: Rc<Handshake>,
 }
 
-impl Place {
+impl HandshakeSlot {
     /// Takes a place for a connection from `source`.
-    pub(crate) fn take(local: &Rc<Local>, source: IpAddr) -> Place {
-        let (number, handshake) = local.handshakes.borrow_mut().enter(source, local.reactor.now());
-        Place { local: Rc::clone(local), number, handshake }
+    pub(crate) fn take(context: &Rc<WorkerContext>, source: IpAddr) -> HandshakeSlot {
+        let (number, handshake) = context.handshakes.borrow_mut().enter(source, context.reactor.now());
+        HandshakeSlot { context: Rc::clone(context), number, handshake }
     }
 
     /// Awaits `check`, a check of credentials: what it waits for is ours.
@@ -231,26 +231,26 @@ impl Place {
     }
 
     /// By what the handshake is told to end.
-    pub(crate) fn ending(&self) -> Ending {
-        Ending(Rc::clone(&self.handshake))
+    pub(crate) fn ending(&self) -> HandshakeEnd {
+        HandshakeEnd(Rc::clone(&self.handshake))
     }
 }
 
-impl Drop for Place {
+impl Drop for HandshakeSlot {
     fn drop(&mut self) {
-        self.local.handshakes.borrow_mut().leave(self.number);
+        self.context.handshakes.borrow_mut().leave(self.number);
     }
 }
 
 /// By what a handshake is told to end.
-pub(crate) struct Ending(Rc<Handshake>);
+pub(crate) struct HandshakeEnd(Rc<Handshake>);
 
-impl Ending {
+impl HandshakeEnd {
     /// Awaits `future`, unless the handshake has to end before.
     ///
     /// # Errors
     /// Why it has to.
-    pub(crate) async fn unless_told<F: Future>(&self, mut future: Pin<&mut F>) -> Result<F::Output, Denied> {
+    pub(crate) async fn or_ended<F: Future>(&self, mut future: Pin<&mut F>) -> Result<F::Output, DenialKind> {
         poll_fn(|context| {
             // First, so that a request which has arrived is served all the same.
             if let Poll::Ready(output) = future.as_mut().poll(context) {
@@ -294,29 +294,29 @@ mod tests {
         let kept = wanted.map(|(wanted, descriptors)| affordable(wanted, descriptors));
         assert_eq!(kept, [2_000, 2_000, 256, 1, 100_000]);
         let places = [(2_000, 2), (2_000, 3), (1, 8), (100_000, 2)];
-        let places = places.map(|(handshakes, threads)| places_of_a_thread(handshakes, threads));
+        let places = places.map(|(handshakes, threads)| slots_per_thread(handshakes, threads));
         assert_eq!(places, [1_000, 667, 1, HANDSHAKES_PER_THREAD_MAX]);
     }
 
     #[test]
     fn the_source_that_holds_most_loses_its_oldest() {
         let (mut handshakes, entered) = filled(8, &[1, 2, 2, 3, 2, 2, 1, 4]);
-        handshakes.displace();
+        handshakes.evict();
         assert_eq!(ended(&entered), [1]);
-        handshakes.displace();
+        handshakes.evict();
         assert_eq!(ended(&entered), [1], "one that was told to end is awaited");
         handshakes.leave(1);
-        handshakes.displace();
+        handshakes.evict();
         assert_eq!(ended(&entered), [1, 2]);
         handshakes.leave(2);
-        handshakes.displace();
+        handshakes.evict();
         assert_eq!(ended(&entered), [0, 1, 2], "of two that hold as many, the oldest");
     }
 
     #[test]
     fn sources_that_hold_one_each_lose_the_oldest() {
         let (mut handshakes, entered) = filled(48, &(0..48).collect::<Vec<_>>());
-        handshakes.displace();
+        handshakes.evict();
         assert_eq!(ended(&entered), [0, 1, 2], "a sixteenth of the places at once");
     }
 
@@ -324,7 +324,7 @@ mod tests {
     fn a_batch_cuts_the_largest_down_to_one_level() {
         let sources: Vec<u8> = [[1; 20].as_slice(), &[2; 20], &[3; 8]].concat();
         let (mut handshakes, entered) = filled(48, &sources);
-        handshakes.displace();
+        handshakes.evict();
         assert_eq!(ended(&entered), [0, 1, 20]);
         assert_eq!(handshakes.held[&IpAddr::from([192, 0, 2, 3])], 8, "a smaller source loses nothing");
     }
@@ -336,7 +336,7 @@ mod tests {
         let mut expected = Vec::new();
         for next in [2_u8, 3, 4, 5, 6, 7, 0] {
             expected.push(usize::from(next));
-            handshakes.displace();
+            handshakes.evict();
             let mut ended = ended(&entered);
             ended.sort_by_key(|at| (*at == 0, *at));
             assert_eq!(ended, expected);
@@ -348,7 +348,7 @@ mod tests {
     fn many_checks_do_not_have_the_youngest_end() {
         let (mut handshakes, entered) = filled(8, &[1, 2, 3, 4, 5, 6, 7, 8]);
         (0..7).for_each(|at| entered[at].is_checked.set(true));
-        handshakes.displace();
+        handshakes.evict();
         assert_eq!(ended(&entered), [0]);
     }
 
@@ -356,11 +356,11 @@ mod tests {
     fn one_that_was_not_looked_at_does_not_end() {
         let (mut handshakes, entered) = filled(2, &[1, 1]);
         entered[0].task.replace(None);
-        handshakes.displace();
+        handshakes.evict();
         assert_eq!(ended(&entered), [1]);
         handshakes.leave(1);
-        handshakes.displace();
-        handshakes.hurry(GREETING, START + GREETING);
+        handshakes.evict();
+        handshakes.shorten_deadlines(GREETING, START + GREETING);
         assert_eq!(ended(&entered), [1]);
     }
 
@@ -391,12 +391,12 @@ mod tests {
         let (mut handshakes, entered) = filled(4, &[1, 2, 3, 4]);
         entered[1].is_checked.set(true);
         let at_ms = |ms| START + Duration::from_millis(ms);
-        handshakes.hurry(GREETING, at_ms(1000));
+        handshakes.shorten_deadlines(GREETING, at_ms(1000));
         assert!(ended(&entered).is_empty());
-        handshakes.hurry(GREETING, at_ms(1003));
+        handshakes.shorten_deadlines(GREETING, at_ms(1003));
         assert_eq!(ended(&entered), [0, 2], "each by its own age, but for one that waits for us");
         [0, 2].into_iter().for_each(|number| handshakes.leave(number));
-        handshakes.hurry(GREETING, at_ms(9000));
+        handshakes.shorten_deadlines(GREETING, at_ms(9000));
         assert_eq!(ended(&entered), [0, 2], "half of the places are free");
     }
 }

@@ -11,7 +11,7 @@ use engine::pool::{Class, ClassSettings, Pool, PoolSettings};
 pub const HASHING: Class = Class(0);
 
 /// Names that the system looks up (`getaddrinfo`).
-pub const NAMES: Class = Class(1);
+pub const DNS_LOOKUP: Class = Class(1);
 
 /// Calls of `getaddrinfo` at a time. They compute next to nothing, and one that hangs keeps its thread for as
 /// long as the system's resolver is patient (15 s for each server by default, resolv.conf(5)). The desk gives

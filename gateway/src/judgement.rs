@@ -9,8 +9,8 @@ use std::net::{IpAddr, SocketAddr};
 use policy::{NameVerdict, Policy, UserIndex, Verdict};
 use proto::target::{Host, Target};
 
+use crate::denial::Denial;
 use crate::dial::{DialError, alternate};
-use crate::refusal::Refusal;
 
 /// An address that may be dialled, and the verdict that allows it.
 pub(crate) type Candidate = (SocketAddr, Verdict);
@@ -63,9 +63,9 @@ impl<'a> Judgement<'a> {
     ///
     /// # Errors
     /// A refusal.
-    pub(crate) fn judge_name(&self) -> Result<NameVerdict<'a>, Refusal> {
+    pub(crate) fn judge_name(&self) -> Result<NameVerdict<'a>, Denial> {
         match self.policy.judge_name(self.user, self.host(), self.target.port.get()) {
-            NameVerdict::Denied(verdict) => Err(Refusal::policy(self.policy, &verdict)),
+            NameVerdict::Denied(verdict) => Err(Denial::policy(self.policy, &verdict)),
             verdict => Ok(verdict),
         }
     }
@@ -83,7 +83,7 @@ impl<'a> Judgement<'a> {
         &self,
         name_verdict: &NameVerdict<'_>,
         found: &[IpAddr],
-    ) -> Result<Candidates, Refusal> {
+    ) -> Result<Candidates, Denial> {
         let port = self.target.port.get();
         let mut denied = None;
         let mut allowed = found.iter().filter_map(|&address| {
@@ -97,6 +97,6 @@ impl<'a> Judgement<'a> {
         if let Some(first) = allowed.next() {
             return Ok(Candidates { first, others: allowed.collect() });
         }
-        Err(denied.map_or_else(|| DialError::Unreachable.into(), |it| Refusal::policy(self.policy, &it)))
+        Err(denied.map_or_else(|| DialError::Unreachable.into(), |it| Denial::policy(self.policy, &it)))
     }
 }

@@ -137,4 +137,4 @@ const _: () = assert!(GREETING_BYTES_FIRST <= GREETING_BYTES_MAX);
 const _: () = assert!(HANDSHAKES_PER_THREAD_MAX <= engine::executor::TASKS_MAX);
 const _: () = assert!(EXCHANGES_PER_THREAD_MAX <= engine::executor::TASKS_MAX);
 const _: () = assert!(ANSWER_BYTES >= proto::limits::HEAD_BYTES_MAX);
-const _: () = assert!(FLOWS_PER_THREAD_MAX <= crate::wake::INDEXES);
+const _: () = assert!(FLOWS_PER_THREAD_MAX <= crate::token::INDEXES);

@@ -1,7 +1,7 @@
 //! The log: one decision line and one close line per flow, and what the control side has to say, as JSON
 //! lines on standard error or in a file.
 //!
-//! Promises: [`LogInlet::push`] never waits and makes a system call only to wake a log thread that sleeps; a
+//! Promises: [`LogSender::push`] never waits and makes a system call only to wake a log thread that sleeps; a
 //! line is never torn and holds nothing but printable ASCII, whatever a client sent; an event that finds no
 //! room is dropped and counted, and a line says so; a destination that fails is tried again and stops nobody.
 //! Leaves to others: what is billed (crate `ledger`): the log may lose lines, the ledger may not.
@@ -32,15 +32,15 @@ use crate::settings::LogTarget;
 use crate::stats::{Stats, WorkerStats};
 
 mod details;
+mod disk_reserve;
 mod line;
-mod reserve;
-mod samples;
+mod line_limiter;
 mod writer;
 
 pub use details::Details;
 pub(crate) use details::PATH_BYTES_MAX;
 pub use line::{Level, Value};
-pub(crate) use samples::{LeftOut, Samples, Subject};
+pub(crate) use line_limiter::{LineLimiter, Subject, SuppressedLines};
 
 use details::Packed;
 use line::LineWriter;
@@ -147,7 +147,7 @@ pub struct Event {
     /// How long it took to reach the destination, in microseconds, if that was tried.
     pub connect_us: Option<u32>,
     /// Of a plain HTTP request that was admitted.
-    pub answered: Option<Answered>,
+    pub answered: Option<RequestOutcome>,
 }
 
 impl Event {
@@ -207,7 +207,7 @@ impl Slot {
 
 /// What a plain HTTP request was, and what came of it.
 #[derive(Clone, Copy)]
-pub struct Answered {
+pub struct RequestOutcome {
     /// The method; `OTHER` for one that RFC 9110 does not name.
     pub method: &'static str,
     /// The answer's status, if there was an answer; ours where the destination gave none.
@@ -229,7 +229,7 @@ impl Log {
     ///
     /// # Errors
     /// The file cannot be opened or made (with mode 0640), or no thread can be started.
-    pub fn start(target: &LogTarget, stats: &Arc<Stats>) -> io::Result<(Log, Vec<LogInlet>)> {
+    pub fn start(target: &LogTarget, stats: &Arc<Stats>) -> io::Result<(Log, Vec<LogSender>)> {
         let output = Output::open(target)?;
         let shared = Arc::new(Shared::default());
         let (said, lines) = bounded(SAID_LINES_MAX);
@@ -284,13 +284,13 @@ impl Drop for Log {
 }
 
 /// A reactor thread's way into the log.
-pub struct LogInlet {
+pub struct LogSender {
     shared: Arc<Shared>,
     ring: Producer<Slot>,
     stats: Arc<WorkerStats>,
 }
 
-impl LogInlet {
+impl LogSender {
     /// Hands `event` to the log thread, or drops and counts it if [`RING_EVENTS`] of this thread wait.
     pub fn push(&mut self, event: &Event, details: &Details<'_>) {
         if !self.offer(event, details) {
@@ -299,7 +299,7 @@ impl LogInlet {
     }
 
     /// Hands over how many lines were left out, if there is room.
-    pub(crate) fn offer_left_out(&mut self, left_out: &LeftOut<'_>) -> bool {
+    pub(crate) fn offer_left_out(&mut self, left_out: &SuppressedLines<'_>) -> bool {
         let (network, user) = match left_out.whose {
             Some(Subject::Source(network)) => (network, ""),
             Some(Subject::User(name)) => (NO_ADDRESS, name),
@@ -348,9 +348,9 @@ impl Shared {
     }
 }
 
-fn inlet(shared: &Arc<Shared>, stats: &Arc<WorkerStats>) -> (LogInlet, Consumer<Slot>) {
+fn inlet(shared: &Arc<Shared>, stats: &Arc<WorkerStats>) -> (LogSender, Consumer<Slot>) {
     let (ring, consumer) = ring::ring(RING_EVENTS, Slot::blank());
-    (LogInlet { shared: Arc::clone(shared), ring, stats: Arc::clone(stats) }, consumer)
+    (LogSender { shared: Arc::clone(shared), ring, stats: Arc::clone(stats) }, consumer)
 }
 
 #[cfg(test)]

@@ -10,26 +10,26 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use engine::reactor::{Reactor, Waiter};
+use engine::reactor::{Reactor, WakeTarget};
 use engine::slab::{Key, Slab};
-use ledger::live_table::Tally;
+use ledger::live_table::FlowCounters;
 use ledger::record::{CloseReason, Protocol, Record};
-use ledger::{Inlet, LiveFlow};
+use ledger::{FlowWriter, LiveFlow};
 use sys::clock::{self, Nanos, WallNanos};
 
-use crate::account::{Account, Seat};
-use crate::budget::FlowPlace;
-use crate::closing::Hold;
+use crate::account::{Account, ConnectionPermit};
+use crate::budget::FlowPermit;
+use crate::closing::HeldPermits;
 use crate::limits::FLOWS_PER_THREAD_MAX;
-use crate::log::{Answered, Decision, Details, Event, EventKind, LogInlet, Samples, Subject};
+use crate::log::{Decision, Details, Event, EventKind, LineLimiter, LogSender, RequestOutcome, Subject};
 use crate::stats::WorkerStats;
-use crate::wake;
+use crate::token;
 
 /// How long lines are left out before the log is told how many.
 const LEFT_OUT_SPAN: Duration = Duration::from_secs(10);
 
 /// What is known of a flow when it opens.
-pub(crate) struct Opening {
+pub(crate) struct FlowStart {
     /// The record, but for its end and its bytes.
     pub record: Record,
     /// When it was admitted.
@@ -37,9 +37,9 @@ pub(crate) struct Opening {
     /// How the client asked.
     pub protocol: Protocol,
     /// The flow's place in its user's account.
-    pub seat: Seat,
+    pub seat: ConnectionPermit,
     /// The flow's place in the budget of all users.
-    pub place: FlowPlace,
+    pub place: FlowPermit,
     /// The slot that was kept for it.
     pub reservation: Reservation,
     /// The listener that took the connection.
@@ -58,18 +58,18 @@ pub(crate) struct Opening {
 struct OpenFlow {
     live: LiveFlow,
     protocol: Protocol,
-    seat: Seat,
+    seat: ConnectionPermit,
     /// Held until the flow ends, and its peers have taken all.
-    place: FlowPlace,
+    place: FlowPermit,
     opened: Nanos,
     listener: SocketAddr,
     /// Of a plain HTTP request.
-    request: Option<Box<RequestFacts>>,
+    request: Option<Box<RequestInfo>>,
 }
 
 /// What the log tells at the end of a flow that is one request.
-struct RequestFacts {
-    answered: Answered,
+struct RequestInfo {
+    answered: RequestOutcome,
     dns_us: Option<u32>,
     connect_us: Option<u32>,
     path: Option<Box<str>>,
@@ -89,11 +89,11 @@ impl Drop for Reservation {
 pub(crate) struct Meter {
     reactor: Rc<Reactor>,
     flows: Slab<OpenFlow>,
-    inlet: Inlet,
+    inlet: FlowWriter,
     /// Slots that are kept for flows which are about to begin.
     reserved: Rc<Cell<u32>>,
-    log: LogInlet,
-    samples: Samples,
+    log: LogSender,
+    samples: LineLimiter,
     /// Whether the log will be told what was left out.
     tells_left_out: bool,
     stats: Arc<WorkerStats>,
@@ -103,8 +103,8 @@ impl Meter {
     /// A meter without flows, for one of `threads`.
     pub(crate) fn new(
         reactor: &Rc<Reactor>,
-        inlet: Inlet,
-        log: LogInlet,
+        inlet: FlowWriter,
+        log: LogSender,
         stats: &Arc<WorkerStats>,
         threads: usize,
     ) -> Meter {
@@ -114,7 +114,7 @@ impl Meter {
             inlet,
             reserved: Rc::default(),
             log,
-            samples: Samples::new(threads),
+            samples: LineLimiter::new(threads),
             tells_left_out: false,
             stats: Arc::clone(stats),
         }
@@ -135,8 +135,8 @@ impl Meter {
 
     /// Opens a flow: its decision is logged, from now on bytes may be counted. `None` if its slot turns out
     /// to be damaged.
-    pub(crate) fn open(&mut self, opening: Opening) -> Option<Key> {
-        let Opening {
+    pub(crate) fn open(&mut self, opening: FlowStart) -> Option<Key> {
+        let FlowStart {
             record,
             at,
             protocol,
@@ -153,8 +153,8 @@ impl Meter {
         let live = self.inlet.open(record.identity())?;
         self.stats.opened(protocol);
         let request = method.map(|method| {
-            let answered = Answered { method, status: None };
-            Box::new(RequestFacts { answered, dns_us, connect_us, path })
+            let answered = RequestOutcome { method, status: None };
+            Box::new(RequestInfo { answered, dns_us, connect_us, path })
         });
         if request.is_none() {
             let event = Event {
@@ -178,35 +178,35 @@ impl Meter {
 
     /// Whether the log is to be told that a client was refused, or failed, with that `reason`; if not, it is
     /// counted, and the log is told the count within [`LEFT_OUT_SPAN`].
-    pub(crate) fn may_tell(&mut self, of: Subject<'_>, reason: &'static str) -> bool {
+    pub(crate) fn admits_line(&mut self, of: Subject<'_>, reason: &'static str) -> bool {
         let is_admitted = self.samples.admits(of, reason, self.reactor.now());
         if !is_admitted {
             self.stats.log_left_out.add(1);
-            self.arm_left_out();
+            self.arm_suppressed();
         }
         is_admitted
     }
 
     /// Tells the log what was left out.
-    pub(crate) fn tell_left_out(&mut self) {
+    pub(crate) fn log_suppressed(&mut self) {
         self.tells_left_out = false;
         let Meter { samples, log, reactor, .. } = self;
         if samples.tell(reactor.now(), |left_out| log.offer_left_out(left_out)) > 0 {
-            self.arm_left_out();
+            self.arm_suppressed();
         }
     }
 
     /// The same, at the thread's end: what finds no room is lost like any other line.
-    pub(crate) fn tell_left_out_at_last(&mut self) {
+    pub(crate) fn log_suppressed_at_end(&mut self) {
         let Meter { samples, log, reactor, .. } = self;
         let lost = samples.tell(reactor.now(), |left_out| log.offer_left_out(left_out));
         self.stats.log_dropped.add(lost);
     }
 
-    fn arm_left_out(&mut self) {
+    fn arm_suppressed(&mut self) {
         if !std::mem::replace(&mut self.tells_left_out, true) {
             let when = self.reactor.now() + LEFT_OUT_SPAN;
-            self.reactor.arm(when, Waiter::Tag(wake::Subject::LeftOutTimer.tag()));
+            self.reactor.arm(when, WakeTarget::Tag(token::Token::SuppressedTimer.to_raw()));
         }
     }
 
@@ -216,7 +216,7 @@ impl Meter {
     }
 
     /// The counts of an open flow.
-    pub(crate) fn tally(&mut self, flow: Key) -> Option<Tally<'_>> {
+    pub(crate) fn counters(&mut self, flow: Key) -> Option<FlowCounters<'_>> {
         let Meter { flows, inlet, .. } = self;
         flows.get_mut(flow).map(|flow| inlet.tally(&mut flow.live))
     }
@@ -246,7 +246,7 @@ impl Meter {
     }
 
     /// Closes a flow: it gives its places back, its end is logged, and its slot is the ledger's.
-    pub(crate) fn close(&mut self, key: Key, reason: CloseReason) -> Option<Hold> {
+    pub(crate) fn close(&mut self, key: Key, reason: CloseReason) -> Option<HeldPermits> {
         let flow = self.flows.remove(key)?;
         let at = clock::steady_wall();
         self.stats.closed(reason);
@@ -269,7 +269,7 @@ impl Meter {
             self.log.push(&event, &Details { path, ..Details::default() });
         }
         self.inlet.close(flow.live, at, reason);
-        Some(Hold::of_flow(flow.seat, flow.place))
+        Some(HeldPermits::of_flow(flow.seat, flow.place))
     }
 
     /// Whether every flow has ended.

@@ -14,16 +14,16 @@ use std::net::SocketAddr;
 
 use policy::{AddressClass, Policy};
 
+use crate::context::WorkerContext;
 use crate::dial::DialError;
-use crate::local::Local;
 
 /// Refuses a connection to `address`, which stands, if it leads back here. For the ports of wildcard
 /// listeners this asks the kernel: some microseconds, and a descriptor for as long.
 ///
 /// # Errors
 /// [`DialError::OwnAddress`], or why the kernel does not say.
-pub(crate) fn refuse(local: &Local, address: SocketAddr) -> Result<(), DialError> {
-    match leads_back(&local.snapshot.borrow().config.policy, address)? {
+pub(crate) fn refuse(context: &WorkerContext, address: SocketAddr) -> Result<(), DialError> {
+    match leads_back(&context.snapshot.borrow().config.policy, address)? {
         true => Err(DialError::OwnAddress),
         false => Ok(()),
     }

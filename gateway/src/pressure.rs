@@ -13,7 +13,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use sys::clock;
-use sys::limits::Root;
+use sys::limits::ProcRoot;
 use sys::pressure::{Pressure, Sampler};
 
 use crate::jobs::PERMITS_MIN;
@@ -51,7 +51,7 @@ impl LastPressure {
 
 /// What samples mean for the reactors.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Strain {
+pub struct PressureLevel {
     /// Of the last sample: the greatest share of the time that a reactor thread was ready and had no CPU.
     pub delay_share: f64,
     /// Of the last sample: whether a quota of a control group's stopped us.
@@ -60,19 +60,19 @@ pub struct Strain {
     pub quiet_samples: u32,
 }
 
-impl Strain {
-    fn next(self, pressure: &Pressure) -> Strain {
+impl PressureLevel {
+    fn next(self, pressure: &Pressure) -> PressureLevel {
         let delay_share = pressure.delay_share_max();
         let is_throttled = pressure.throttling.is_some_and(|it| it.added.throttled_periods > 0);
         let is_quiet = delay_share < DELAY_SHARE_QUIET && !is_throttled;
         let quiet_samples = if is_quiet { self.quiet_samples.saturating_add(1) } else { 0 };
-        Strain { delay_share, is_throttled, quiet_samples }
+        PressureLevel { delay_share, is_throttled, quiet_samples }
     }
 }
 
 /// How many permits a pool should have that has `now` of at most `full`: one less while the reactors are
 /// delayed, one more after each [`QUIET_SAMPLES`] quiet samples.
-pub fn permits_wanted(now: usize, full: usize, strain: &Strain) -> usize {
+pub fn permits_wanted(now: usize, full: usize, strain: &PressureLevel) -> usize {
     let is_strained = strain.is_throttled || strain.delay_share > DELAY_SHARE_MAX;
     let is_rested = strain.quiet_samples > 0 && strain.quiet_samples.is_multiple_of(QUIET_SAMPLES);
     match (is_strained, is_rested) {
@@ -94,11 +94,11 @@ impl PressureThread {
     /// # Errors
     /// No thread can be created.
     pub(crate) fn start(stats: Arc<Stats>, reactors: &[i32]) -> io::Result<PressureThread> {
-        let mut sampler = Sampler::new(&Root::machine(), reactors);
+        let mut sampler = Sampler::new(&ProcRoot::machine(), reactors);
         // Nothing is ever sent: the wait between two samples ends by time, or by the sender's end.
         let (stop, stopped) = sync_channel::<()>(0);
         let watch = move || {
-            let mut strain = Strain::default();
+            let mut strain = PressureLevel::default();
             loop {
                 let pressure = sampler.sample(clock::monotonic());
                 strain = strain.next(&pressure);
@@ -132,13 +132,13 @@ impl Drop for PressureThread {
 mod tests {
     use super::*;
     use sys::clock::WallNanos;
-    use sys::pressure::{Grown, Throttling};
+    use sys::pressure::{Delta, Throttling};
     use sys::thread::{RunTime, thread_id};
 
     #[test]
     fn permits_follow_the_strain_within_their_bounds() {
         let check = |now, full, (delay_share, is_throttled, quiet_samples), expected| {
-            let strain = Strain { delay_share, is_throttled, quiet_samples };
+            let strain = PressureLevel { delay_share, is_throttled, quiet_samples };
             assert_eq!(permits_wanted(now, full, &strain), expected, "{now} of {full}, {strain:?}");
         };
         check(4, 8, (0.11, false, 0), 3);
@@ -164,22 +164,22 @@ mod tests {
             let added = Throttling { throttled_periods, ..Throttling::default() };
             Pressure {
                 span: Duration::from_secs(1),
-                threads: vec![None, Some(Grown { total: run(delay), added: run(delay) })],
-                throttling: Some(Grown { total: added, added }),
+                threads: vec![None, Some(Delta { total: run(delay), added: run(delay) })],
+                throttling: Some(Delta { total: added, added }),
                 ..Pressure::default()
             }
         };
-        let mut strain = Strain::default();
-        let mut check = |delay_ms, throttled_periods, expected: Strain| {
+        let mut strain = PressureLevel::default();
+        let mut check = |delay_ms, throttled_periods, expected: PressureLevel| {
             strain = strain.next(&sample(delay_ms, throttled_periods));
             assert_eq!(strain, expected);
         };
-        check(0, 0, Strain { delay_share: 0.0, is_throttled: false, quiet_samples: 1 });
-        check(10, 0, Strain { delay_share: 0.01, is_throttled: false, quiet_samples: 2 });
-        check(50, 0, Strain { delay_share: 0.05, is_throttled: false, quiet_samples: 0 });
-        check(0, 0, Strain { delay_share: 0.0, is_throttled: false, quiet_samples: 1 });
-        check(0, 2, Strain { delay_share: 0.0, is_throttled: true, quiet_samples: 0 });
-        check(500, 0, Strain { delay_share: 0.5, is_throttled: false, quiet_samples: 0 });
+        check(0, 0, PressureLevel { delay_share: 0.0, is_throttled: false, quiet_samples: 1 });
+        check(10, 0, PressureLevel { delay_share: 0.01, is_throttled: false, quiet_samples: 2 });
+        check(50, 0, PressureLevel { delay_share: 0.05, is_throttled: false, quiet_samples: 0 });
+        check(0, 0, PressureLevel { delay_share: 0.0, is_throttled: false, quiet_samples: 1 });
+        check(0, 2, PressureLevel { delay_share: 0.0, is_throttled: true, quiet_samples: 0 });
+        check(500, 0, PressureLevel { delay_share: 0.5, is_throttled: false, quiet_samples: 0 });
     }
 
     #[test]

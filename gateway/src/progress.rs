@@ -37,7 +37,7 @@ pub(crate) struct Progress {
 
 /// What the kernel knows about both sockets of a connection.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Queues {
+pub(crate) struct SocketQueues {
     /// Bytes that calls have returned and that no peer has acknowledged. An end (FIN) counts as one.
     held: u64,
     /// Bytes that were acknowledged, up to a constant, modulo 2^32.
@@ -77,24 +77,24 @@ pub(crate) enum Verdict {
     Over(CloseReason),
 }
 
-impl Queues {
+impl SocketQueues {
     /// Asks the kernel, where calls have returned `legs` so far.
-    pub(crate) fn read(client: &Socket, upstream: &Socket, legs: &Legs) -> Queues {
+    pub(crate) fn read(client: &Socket, upstream: &Socket, legs: &Legs) -> SocketQueues {
         let held = client.unacknowledged() + upstream.unacknowledged();
         let quiet = client.since_acknowledged().min(upstream.since_acknowledged());
-        Queues::of(held, legs.client_tx + legs.upstream_tx, quiet)
+        SocketQueues::of(held, legs.client_tx + legs.upstream_tx, quiet)
     }
 
     /// The same of one socket, to which nothing is sent any more.
-    pub(crate) fn read_one(socket: &Socket) -> Queues {
-        Queues::of(socket.unacknowledged(), 0, socket.since_acknowledged())
+    pub(crate) fn read_one(socket: &Socket) -> SocketQueues {
+        SocketQueues::of(socket.unacknowledged(), 0, socket.since_acknowledged())
     }
 
-    fn of(held: u64, sent: u64, quiet: Duration) -> Queues {
+    fn of(held: u64, sent: u64, quiet: Duration) -> SocketQueues {
         // Modulo 2^32, as the kernel's own numbers: only whether it has changed matters, from look to look.
         let acknowledged = sent.wrapping_sub(held) & u64::from(u32::MAX);
         let acknowledged = u32::try_from(acknowledged).expect("32 bits were kept");
-        Queues { held, acknowledged, quiet }
+        SocketQueues { held, acknowledged, quiet }
     }
 }
 
@@ -134,7 +134,7 @@ impl Progress {
     }
 
     /// Takes in what the kernel says; none if the connection has stood for `span`.
-    pub(crate) fn look(&mut self, now: Nanos, span: Duration, queues: Queues) -> Option<Nanos> {
+    pub(crate) fn look(&mut self, now: Nanos, span: Duration, queues: SocketQueues) -> Option<Nanos> {
         match self.stood {
             Some(acknowledged) if acknowledged == queues.acknowledged => {}
             Some(_) => self.found_at = now,
@@ -159,7 +159,7 @@ impl Deadlines {
         &self,
         progress: &mut Progress,
         age: Age,
-        read: impl FnOnce() -> Queues,
+        read: impl FnOnce() -> SocketQueues,
         has_arrived: impl FnOnce() -> bool,
     ) -> Verdict {
         let ends_at = self.ends_at(age);
@@ -241,7 +241,7 @@ mod tests {
                 }
             }
             looks += 1;
-            let queues = || Queues::of(sent - taken, sent, look_at.since(taken_at));
+            let queues = || SocketQueues::of(sent - taken, sent, look_at.since(taken_at));
             match DEADLINES.judge(&mut progress, age(look_at), queues, || false) {
                 Verdict::LookAt(next) => {
                     assert!(next > look_at, "a look at {look_at:?} is repeated at once");
@@ -293,26 +293,27 @@ mod tests {
         // As after a reload that shortens the deadlines.
         let mut progress = Progress::begun(at(0));
         assert_eq!(
-            progress.look(at(50_000), HALF_CLOSED, Queues::of(10, 20, Duration::ZERO)),
+            progress.look(at(50_000), HALF_CLOSED, SocketQueues::of(10, 20, Duration::ZERO)),
             Some(at(51_000))
         );
         assert_eq!(
-            progress.look(at(51_000), HALF_CLOSED, Queues::of(9, 20, Duration::ZERO)),
+            progress.look(at(51_000), HALF_CLOSED, SocketQueues::of(9, 20, Duration::ZERO)),
             Some(at(52_000))
         );
         assert_eq!(
-            progress.look(at(58_999), HALF_CLOSED, Queues::of(9, 20, Duration::ZERO)),
+            progress.look(at(58_999), HALF_CLOSED, SocketQueues::of(9, 20, Duration::ZERO)),
             Some(at(59_000))
         );
-        assert_eq!(progress.look(at(59_000), HALF_CLOSED, Queues::of(9, 20, Duration::ZERO)), None);
+        assert_eq!(progress.look(at(59_000), HALF_CLOSED, SocketQueues::of(9, 20, Duration::ZERO)), None);
     }
 
     #[test]
     fn what_has_arrived_and_was_not_read_is_waited_for() {
         let mut progress = Progress::begun(at(0));
         let age = Age { opened: at(0), is_half_closed: false, now: at(90_000) };
-        let mut judge =
-            |has_arrived| DEADLINES.judge(&mut progress, age, || Queues::of(0, 0, IDLE * 2), || has_arrived);
+        let mut judge = |has_arrived| {
+            DEADLINES.judge(&mut progress, age, || SocketQueues::of(0, 0, IDLE * 2), || has_arrived)
+        };
         assert_eq!(judge(true), Verdict::LookAt(at(100_000)));
         assert_eq!(judge(false), Verdict::Over(CloseReason::IdleTimeout));
     }
@@ -322,7 +323,7 @@ mod tests {
         let deadlines = Deadlines { lifetime: Some(IDLE / 2), ..DEADLINES };
         let mut progress = Progress::begun(at(39_999));
         let age = |ms| Age { opened: at(0), is_half_closed: false, now: at(ms) };
-        let queues = || Queues::of(0, 5, Duration::ZERO);
+        let queues = || SocketQueues::of(0, 5, Duration::ZERO);
         assert_eq!(
             deadlines.judge(&mut progress, age(39_999), queues, || false),
             Verdict::LookAt(at(40_000))

@@ -24,10 +24,10 @@ use std::sync::Arc;
 use engine::reactor::{Reactor, Registration};
 use engine::slab::Key;
 use engine::timer::wheel::TimerId;
-use ledger::live_table::{Received, Sent, Tally};
+use ledger::live_table::{FlowCounters, Received, Sent};
 use ledger::record::CloseReason;
 use sys::clock::Nanos;
-use sys::epoll::{Readiness, Tail};
+use sys::epoll::{Readiness, StreamEnd};
 use sys::socket::Socket;
 use sys::splice::Pipe;
 
@@ -84,7 +84,7 @@ struct Direction {
     /// The pipe had stalled when the relay was noted for that, and the sink has taken nothing since.
     stalls: bool,
     /// What waits behind the source's bytes.
-    tail: Tail,
+    tail: StreamEnd,
     state: State,
     /// Recent reads that filled the whole buffer; 0 <= streak <= copy::STREAK_MAX.
     streak: u8,
@@ -124,7 +124,7 @@ pub(crate) enum Outcome {
 }
 
 /// What the relays of a thread share while one of them runs.
-pub(crate) struct Tools {
+pub(crate) struct RelayBuffers {
     /// Where every copying relay reads into.
     scratch: Box<[u8]>,
     pending: copy::PendingCache,
@@ -133,9 +133,9 @@ pub(crate) struct Tools {
     promotions: u64,
 }
 
-impl Tools {
-    fn new(stats: &Arc<WorkerStats>) -> Tools {
-        Tools {
+impl RelayBuffers {
+    fn new(stats: &Arc<WorkerStats>) -> RelayBuffers {
+        RelayBuffers {
             scratch: vec![0; SCRATCH_BYTES].into_boxed_slice(),
             pending: copy::PendingCache::new(stats),
             pipes: splice::PipeCache::default(),
@@ -145,7 +145,7 @@ impl Tools {
 }
 
 /// The sockets of a direction, and what is counted of them, while it runs.
-struct Lane<'r> {
+struct Endpoints<'r> {
     source: &'r Socket,
     sink: &'r Socket,
     /// Counts what calls took from the source.
@@ -156,7 +156,7 @@ struct Lane<'r> {
 
 /// How the sink is told that the source has ended.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum EndBy {
+enum CloseMode {
     /// By a FIN of its own: the other direction goes on.
     Shutdown,
     /// By the close that follows, of whichever kind.
@@ -172,7 +172,7 @@ impl Direction {
             readable: false,
             writable: true,
             stalls: false,
-            tail: Tail::Open,
+            tail: StreamEnd::Open,
             state: State::Flowing,
             streak: 0,
             writes: 0,
@@ -181,16 +181,16 @@ impl Direction {
 
     /// A direction whose source somebody else watched, and was told what is not told again.
     fn taken_over() -> Direction {
-        Direction { readable: true, tail: Tail::Unclear, ..Direction::fresh() }
+        Direction { readable: true, tail: StreamEnd::Unclear, ..Direction::fresh() }
     }
 
     /// Moves up to `budget` bytes; leaves in `budget` what was not spent.
     fn pump(
         &mut self,
-        mut lane: Lane<'_>,
-        end_by: EndBy,
+        mut lane: Endpoints<'_>,
+        end_by: CloseMode,
         budget: &mut usize,
-        tools: &mut Tools,
+        tools: &mut RelayBuffers,
     ) -> Result<(), Failure> {
         while *budget > 0 {
             if self.holds_bytes() {
@@ -199,14 +199,14 @@ impl Direction {
                 }
                 self.write(&mut lane, budget, tools)?;
             } else if self.state == State::Flushing {
-                if end_by == EndBy::Shutdown {
+                if end_by == CloseMode::Shutdown {
                     // It fails when the peer is gone already, and then needs not be told.
                     let _ = lane.sink.shutdown_write();
                 }
                 self.state = State::Ended;
             } else if self.state == State::Ended || !self.readable {
                 break;
-            } else if self.is_fast() && self.tail != Tail::Urgent {
+            } else if self.is_fast() && self.tail != StreamEnd::Urgent {
                 let moved = self.fill_pipe(lane.source, tools)?;
                 lane.received.add(moved);
             } else {
@@ -227,7 +227,12 @@ impl Direction {
     }
 
     /// Writes what is held.
-    fn write(&mut self, lane: &mut Lane<'_>, budget: &mut usize, tools: &mut Tools) -> Result<(), Failure> {
+    fn write(
+        &mut self,
+        lane: &mut Endpoints<'_>,
+        budget: &mut usize,
+        tools: &mut RelayBuffers,
+    ) -> Result<(), Failure> {
         if self.pending.is_some() {
             self.write_pending(lane, budget, tools)
         } else {
@@ -238,7 +243,7 @@ impl Direction {
     /// Notes the readiness of the source.
     fn source_ready(&mut self, readiness: Readiness) {
         self.readable |= readiness.readable;
-        self.tail = self.tail.max(readiness.tail);
+        self.tail = self.tail.max(readiness.end);
     }
 
     /// Notes the readiness of the sink.
@@ -250,7 +255,7 @@ impl Direction {
     /// Notes that a read would block: whatever comes next is reported by an event.
     fn source_empty(&mut self) {
         self.readable = false;
-        self.tail = Tail::Open;
+        self.tail = StreamEnd::Open;
     }
 
     /// Notes the end of the source.
@@ -260,8 +265,8 @@ impl Direction {
     }
 
     /// How the other direction's sink is told of its end, as far as this direction stands.
-    fn other_ends_by(&self) -> EndBy {
-        if self.state == State::Ended { EndBy::Close } else { EndBy::Shutdown }
+    fn other_ends_by(&self) -> CloseMode {
+        if self.state == State::Ended { CloseMode::Close } else { CloseMode::Shutdown }
     }
 
     /// Whether something for it has arrived of which no event has told yet.
@@ -304,19 +309,25 @@ impl Relay {
 
     /// Passes on what was read before the relay began: what the client sent behind its request, and what the
     /// destination sent behind an answer's head, which was counted as received there.
-    fn pass_on_early(&mut self, sent: &[u8], answered: &[u8], tally: &mut Tally<'_>, tools: &mut Tools) {
+    fn pass_on_early(
+        &mut self,
+        sent: &[u8],
+        answered: &[u8],
+        tally: &mut FlowCounters<'_>,
+        tools: &mut RelayBuffers,
+    ) {
         let (mut received, to_upstream) = tally.up();
         received.add(sent.len());
         let (client, upstream) = (&self.client.socket, &self.upstream.socket);
-        let mut lane = Lane { source: client, sink: upstream, received, sent: to_upstream };
+        let mut lane = Endpoints { source: client, sink: upstream, received, sent: to_upstream };
         self.up.pass_on_early(sent, &mut lane, tools);
         let (received, to_client) = tally.down();
-        let mut lane = Lane { source: upstream, sink: client, received, sent: to_client };
+        let mut lane = Endpoints { source: upstream, sink: client, received, sent: to_client };
         self.down.pass_on_early(answered, &mut lane, tools);
     }
 
     /// Moves bytes in both directions, up to the budget of a turn, and counts them in `tally`.
-    fn run(&mut self, tally: &mut Tally<'_>, tools: &mut Tools) -> Outcome {
+    fn run(&mut self, tally: &mut FlowCounters<'_>, tools: &mut RelayBuffers) -> Outcome {
         let mut budget = TURN_BYTES_MAX;
         match self.pump_up(tally, &mut budget, tools) {
             Err(Failure::Source) => return Outcome::Over(CloseReason::ClientReset),
@@ -325,7 +336,7 @@ impl Relay {
                 // a server answers "413" and resets the rest of an upload. Its end is not: the rest is lost.
                 // No event may have told of it yet.
                 self.down.readable = true;
-                let _ = self.pump_down(tally, EndBy::Close, &mut { usize::MAX }, tools);
+                let _ = self.pump_down(tally, CloseMode::Close, &mut { usize::MAX }, tools);
                 return Outcome::Over(CloseReason::UpstreamReset);
             }
             Ok(()) => {}
@@ -350,24 +361,24 @@ impl Relay {
 
     fn pump_up(
         &mut self,
-        tally: &mut Tally<'_>,
+        tally: &mut FlowCounters<'_>,
         budget: &mut usize,
-        tools: &mut Tools,
+        tools: &mut RelayBuffers,
     ) -> Result<(), Failure> {
         let (received, sent) = tally.up();
-        let lane = Lane { source: &self.client.socket, sink: &self.upstream.socket, received, sent };
+        let lane = Endpoints { source: &self.client.socket, sink: &self.upstream.socket, received, sent };
         self.up.pump(lane, self.down.other_ends_by(), budget, tools)
     }
 
     fn pump_down(
         &mut self,
-        tally: &mut Tally<'_>,
-        end_by: EndBy,
+        tally: &mut FlowCounters<'_>,
+        end_by: CloseMode,
         budget: &mut usize,
-        tools: &mut Tools,
+        tools: &mut RelayBuffers,
     ) -> Result<(), Failure> {
         let (received, sent) = tally.down();
-        let lane = Lane { source: &self.upstream.socket, sink: &self.client.socket, received, sent };
+        let lane = Endpoints { source: &self.upstream.socket, sink: &self.client.socket, received, sent };
         self.down.pump(lane, end_by, budget, tools)
     }
 
@@ -379,7 +390,7 @@ impl Relay {
     /// Whether the client's connection has failed. Where no direction can move nobody would find that out: a
     /// destination that takes nothing and says nothing would hold the relay until its deadline.
     fn client_is_lost(&self) -> bool {
-        self.up.tail == Tail::Broken
+        self.up.tail == StreamEnd::Broken
     }
 
     /// Has the sockets that took less than they were given report when they take more.

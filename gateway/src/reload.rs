@@ -14,10 +14,10 @@ use std::time::Duration;
 use sys::clock;
 
 use crate::config::{Config, Listener, User};
-use crate::server::{Gateway, Listening, StartError, listen};
+use crate::server::{BoundListener, Gateway, StartError, listen};
 use crate::settings::{Accept, Admin, Dns, Ledger, LogTarget, Threads};
 use crate::users::UserName;
-use crate::worker::Order;
+use crate::worker::Command;
 
 /// How long a reload waits for an address in use: a listener that was removed stays for a moment, for
 /// handshakes that are under way.
@@ -30,7 +30,7 @@ const LOOK: Duration = Duration::from_millis(20);
 /// forgotten.
 const DOORS_MAX: u32 = 1 << 28;
 
-const _: () = assert!((DOORS_MAX as usize) <= crate::wake::INDEXES);
+const _: () = assert!((DOORS_MAX as usize) <= crate::token::INDEXES);
 
 /// What a reload changed.
 #[derive(Debug, Default)]
@@ -81,14 +81,18 @@ impl Gateway {
         Ok(changes)
     }
 
-    fn listen_on_new(&mut self, config: &Config) -> Result<Vec<Listening>, StartError> {
+    fn listen_on_new(&mut self, config: &Config) -> Result<Vec<BoundListener>, StartError> {
         let is_new = |listener: &&Listener| !self.listening.contains_key(&listener.address);
         let new: Vec<_> = config.listeners.iter().filter(is_new).collect();
         new.into_iter().map(|listener| self.listen_patiently(config, listener)).collect()
     }
 
     /// Listens on an address, which an earlier reload may just have removed.
-    fn listen_patiently(&mut self, config: &Config, listener: &Listener) -> Result<Listening, StartError> {
+    fn listen_patiently(
+        &mut self,
+        config: &Config,
+        listener: &Listener,
+    ) -> Result<BoundListener, StartError> {
         let deadline = clock::monotonic() + ADDRESS_PATIENCE;
         let door = self.next_door;
         self.next_door = door.checked_add(1).filter(|next| *next < DOORS_MAX).unwrap_or(0);
@@ -105,12 +109,12 @@ impl Gateway {
     }
 
     /// Orders every thread to run by the current snapshot, each with its own entrance of every new listener.
-    pub(crate) fn reconfigure(&mut self, added: Vec<Listening>, removed: &[SocketAddr]) {
+    pub(crate) fn reconfigure(&mut self, added: Vec<BoundListener>, removed: &[SocketAddr]) {
         let mut added_by_thread: Vec<Vec<_>> = self.workers.iter().map(|_| Vec::new()).collect();
         for address in removed {
             self.listening.remove(address);
         }
-        for Listening { configured, bound, entrances } in added {
+        for BoundListener { configured, bound, entrances } in added {
             self.listening.insert(configured, bound);
             for (added, entrance) in added_by_thread.iter_mut().zip(entrances) {
                 added.push((configured, entrance));
@@ -118,7 +122,7 @@ impl Gateway {
         }
         for (worker, added) in self.workers.iter().zip(added_by_thread) {
             let snapshot = Arc::clone(&self.snapshot);
-            worker.orders.send(Order::Reconfigure { snapshot, added, removed: removed.to_vec() });
+            worker.orders.send(Command::Reconfigure { snapshot, added, removed: removed.to_vec() });
         }
     }
 
@@ -144,7 +148,7 @@ fn new_and_changed(before: &[User], after: &[User]) -> (Vec<UserName>, Vec<UserN
 
 /// Settings that take effect with a start only.
 #[derive(Debug)]
-pub(crate) struct Fixed {
+pub(crate) struct RestartOnly {
     admin: Admin,
     accept: Accept,
     threads: Threads,
@@ -155,10 +159,10 @@ pub(crate) struct Fixed {
     handshakes: u32,
 }
 
-impl Fixed {
+impl RestartOnly {
     /// Those of `config`.
-    pub(crate) fn of(config: &Config) -> Fixed {
-        Fixed {
+    pub(crate) fn of(config: &Config) -> RestartOnly {
+        RestartOnly {
             admin: config.admin.clone(),
             accept: config.accept.clone(),
             threads: config.threads.clone(),

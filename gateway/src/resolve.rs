@@ -18,8 +18,8 @@
 
 mod builtin;
 mod cache;
-mod desk;
 mod hosts;
+mod in_flight;
 mod server;
 mod system;
 #[cfg(test)]
@@ -40,7 +40,7 @@ pub use cache::ResolveCache;
 use crate::account::AccountId;
 use crate::limits::ADDRESSES_MAX;
 use crate::settings::{Dns, DnsMode};
-use crate::shares::Shortage;
+use crate::shares::ShareExhausted;
 
 /// Names asked about at the same time.
 pub const NAMES_IN_FLIGHT_MAX: usize = 256;
@@ -218,10 +218,10 @@ impl Reply {
         Reply { result: Err(ResolveError::Overloaded), keep: Duration::ZERO }
     }
 
-    fn refused(shortage: Shortage) -> Reply {
+    fn refused(shortage: ShareExhausted) -> Reply {
         match shortage {
-            Shortage::Share => Reply { result: Err(ResolveError::OverShare), keep: Duration::ZERO },
-            Shortage::Stock => Reply::overloaded(),
+            ShareExhausted::Share => Reply { result: Err(ResolveError::OverShare), keep: Duration::ZERO },
+            ShareExhausted::Stock => Reply::overloaded(),
         }
     }
 }
@@ -249,8 +249,8 @@ impl Resolver {
     pub fn start(settings: ResolveSettings, pool: &Pool) -> io::Result<(Resolver, DnsThread)> {
         let deadline = settings.deadline;
         match settings.mode {
-            ResolveMode::Builtin => desk::start(builtin::Builtin::new(settings), deadline),
-            ResolveMode::System => desk::start(system::System::new(&settings, pool.clone()), deadline),
+            ResolveMode::Builtin => in_flight::start(builtin::Builtin::new(settings), deadline),
+            ResolveMode::System => in_flight::start(system::System::new(&settings, pool.clone()), deadline),
         }
     }
 
@@ -276,7 +276,7 @@ impl Resolver {
         let (reply, receiver) = oneshot::channel();
         // Lock-free and never waiting: this is the only step that runs on a reactor thread.
         match self.requests.try_send(Request { asker, name: name.into(), reply }) {
-            Ok(()) => receiver.await.unwrap_or_else(|oneshot::Lost| ended()),
+            Ok(()) => receiver.await.unwrap_or_else(|oneshot::Canceled| ended()),
             Err(mpsc::error::TrySendError::Full(_)) => Reply::overloaded(),
             Err(mpsc::error::TrySendError::Closed(_)) => ended(),
         }

@@ -11,40 +11,40 @@ use std::rc::Rc;
 use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 
-use engine::accept::{self, Entrance, Seat, Strategy, crew};
+use engine::accept::{self, ListenerHandle, Strategy, WorkerHandle, worker_group};
 use engine::executor::Executor;
-use engine::inbox::{Address, Inbox, Parking};
+use engine::inbox::{Inbox, Notifier, Sender};
 use engine::reactor::Reactor;
-use ledger::{Durability, Inlet, Ledger, OpenError, OpenSettings};
+use ledger::{Durability, FlowWriter, Ledger, OpenError, OpenSettings};
 use sys::clock;
 use sys::socket::ListenOptions;
 
 use crate::auth::{AuthShared, Authenticator};
 use crate::budget::Budget;
-use crate::closing::Closing;
+use crate::closing::ClosingConnections;
 use crate::config::{Config, Listener};
 use crate::connection;
-use crate::doors;
-use crate::handshakes::{Handshakes, affordable, places_of_a_thread};
+use crate::context::{FlowIds, Phase, WorkerContext};
+use crate::handshakes::{Handshakes, affordable, slots_per_thread};
 use crate::jobs;
 use crate::limits::{
     CLOSES_PER_SECOND_MAX, EXCHANGES_PER_THREAD_MAX, EXTRA_ATTEMPTS_PER_THREAD_MAX, FLOWS_PER_THREAD_MAX,
     LINGERING_PER_THREAD_MAX, QUEUE_STALL_MAX, SCRATCH_BYTES, STALL_SECONDS_MAX,
 };
-use crate::local::{FlowIds, Local, Phase};
-use crate::log::{Level, Log, LogInlet, Value};
+use crate::listeners;
+use crate::log::{Level, Log, LogSender, Value};
 use crate::meter::Meter;
 use crate::pressure::PressureThread;
 use crate::progress::Deadlines;
 use crate::relay::Relays;
-use crate::reload::Fixed;
+use crate::reload::RestartOnly;
 use crate::resolve::{DnsThread, ResolveCache, ResolveSettings, Resolver};
-use crate::session::Resting;
+use crate::session::IdleConnections;
 use crate::settings;
-use crate::shares::Stock;
-use crate::snapshot::{Current, Snapshot};
+use crate::shares::SharePool;
+use crate::snapshot::{Snapshot, SnapshotHandle};
 use crate::stats::Stats;
-use crate::worker::{Order, Tasks, Worker};
+use crate::worker::{Command, Tasks, Worker};
 
 /// Why a gateway could not start.
 #[derive(Debug, thiserror::Error)]
@@ -88,13 +88,13 @@ pub struct Gateway {
     pub(crate) strategy: &'static dyn Strategy,
     /// The number of the next address that is listened on.
     pub(crate) next_door: u32,
-    pub(crate) workers: Vec<Handle>,
+    pub(crate) workers: Vec<WorkerThread>,
     /// Configured to bound address of every live listener.
     pub(crate) listening: BTreeMap<SocketAddr, SocketAddr>,
     /// Where the admin side listens.
     pub(crate) admin: SocketAddr,
     /// What the process started with and keeps.
-    pub(crate) fixed: Fixed,
+    pub(crate) fixed: RestartOnly,
     pub(crate) ledger: Ledger,
     pub(crate) log: Arc<Log>,
     pub(crate) stats: Arc<Stats>,
@@ -103,25 +103,25 @@ pub struct Gateway {
 }
 
 /// A reactor thread and the way to order it.
-pub(crate) struct Handle {
-    pub(crate) orders: Address<Order>,
+pub(crate) struct WorkerThread {
+    pub(crate) orders: Sender<Command>,
     pub(crate) thread: JoinHandle<()>,
     /// The kernel's id of the thread.
     id: i32,
 }
 
 /// What a thread is given to start with.
-struct Parts {
+struct WorkerParts {
     number: u16,
-    parking: Arc<Parking>,
-    inbox: Inbox<Order>,
+    parking: Arc<Notifier>,
+    inbox: Inbox<Command>,
     snapshot: Arc<Snapshot>,
     stats: Arc<Stats>,
-    inlet: Inlet,
-    log: LogInlet,
+    inlet: FlowWriter,
+    log: LogSender,
     auth: Arc<AuthShared>,
     resolver: Resolver,
-    seat: Seat,
+    seat: WorkerHandle,
     process: u32,
     handshakes_max: usize,
 }
@@ -153,17 +153,17 @@ impl Gateway {
             Resolver::start(ResolveSettings::from(&config.dns), &pool).map_err(StartError::Thread)?;
         let auth = Arc::new(AuthShared::new(pool, &config.auth).map_err(StartError::Thread)?);
         let process = random_u32().map_err(StartError::Thread)?;
-        let handshakes_max = places_of_a_thread(handshakes_affordable(&config, &log), threads);
-        let fixed = Fixed::of(&config);
+        let handshakes_max = slots_per_thread(handshakes_affordable(&config, &log), threads);
+        let fixed = RestartOnly::of(&config);
         let parkings = parkings(threads).map_err(StartError::Thread)?;
         let snapshot = Arc::new(Snapshot::first(config, Budget::new(parkings.clone())));
         let counted = stats.workers.iter().map(|worker| Arc::clone(&worker.reactor));
-        let seats = crew(parkings.iter().cloned().zip(counted));
+        let seats = worker_group(parkings.iter().cloned().zip(counted));
         let mut workers = Vec::new();
         let parts = seats.into_iter().zip(parkings).zip(inlets.into_iter().zip(log_inlets));
         for (number, ((seat, parking), (inlet, log))) in (0..).zip(parts) {
             let inbox = Inbox::new(Arc::clone(&parking));
-            workers.push(spawn(Parts {
+            workers.push(spawn(WorkerParts {
                 number,
                 parking,
                 inbox,
@@ -243,15 +243,15 @@ fn handshakes_affordable(config: &Config, log: &Log) -> u32 {
     handshakes
 }
 
-fn parkings(threads: usize) -> io::Result<Vec<Arc<Parking>>> {
-    (0..threads).map(|_| Parking::new().map(Arc::new)).collect()
+fn parkings(threads: usize) -> io::Result<Vec<Arc<Notifier>>> {
+    (0..threads).map(|_| Notifier::new().map(Arc::new)).collect()
 }
 
 /// An address that is listened on, with an entrance for each thread.
-pub(crate) struct Listening {
+pub(crate) struct BoundListener {
     pub(crate) configured: SocketAddr,
     pub(crate) bound: SocketAddr,
-    pub(crate) entrances: Vec<Entrance>,
+    pub(crate) entrances: Vec<ListenerHandle>,
 }
 
 /// Listens on one address for all threads, which know it as number `door`.
@@ -261,28 +261,28 @@ pub(crate) fn listen(
     strategy: &'static dyn Strategy,
     threads: usize,
     door: u32,
-) -> Result<Listening, StartError> {
+) -> Result<BoundListener, StartError> {
     let address = listener.address;
     let failed = |error| StartError::Listen { address, error };
-    let first_ack = doors::first_ack(&listener.ingress);
+    let first_ack = listeners::ack_mode(&listener.ingress);
     let options = ListenOptions { first_ack, ..ListenOptions::plain(config.accept.backlog) };
     let entrances = accept::listen(strategy, address, options, threads, door).map_err(failed)?;
     let bound = entrances[0].local().map_err(failed)?;
-    Ok(Listening { configured: address, bound, entrances })
+    Ok(BoundListener { configured: address, bound, entrances })
 }
 
 fn listen_on_all(
     config: &Config,
     strategy: &'static dyn Strategy,
     threads: usize,
-) -> Result<Vec<Listening>, StartError> {
+) -> Result<Vec<BoundListener>, StartError> {
     let listeners = (0..).zip(&config.listeners);
     let opened = listeners.map(|(door, listener)| listen(config, listener, strategy, threads, door));
     opened.collect::<Result<_, _>>().map_err(StartError::explained)
 }
 
-fn spawn(parts: Parts) -> Result<Handle, StartError> {
-    let orders = parts.inbox.address();
+fn spawn(parts: WorkerParts) -> Result<WorkerThread, StartError> {
+    let orders = parts.inbox.sender();
     let (report, started) = mpsc::sync_channel(1);
     let name = format!("reactor-{}", parts.number);
     let body = move || {
@@ -300,45 +300,45 @@ fn spawn(parts: Parts) -> Result<Handle, StartError> {
     let thread = thread::Builder::new().name(name).spawn(body).map_err(StartError::Thread)?;
     let outcome = started.recv().expect("the thread reports before it does anything else");
     let id = outcome.map_err(StartError::Thread)?;
-    Ok(Handle { orders, thread, id })
+    Ok(WorkerThread { orders, thread, id })
 }
 
 /// Builds a worker on its own thread and returns how to run it.
-fn build(parts: Parts) -> io::Result<impl FnOnce()> {
-    let Parts { number, parking, inbox, snapshot, stats, inlet, log, auth, resolver, .. } = parts;
+fn build(parts: WorkerParts) -> io::Result<impl FnOnce()> {
+    let WorkerParts { number, parking, inbox, snapshot, stats, inlet, log, auth, resolver, .. } = parts;
     let threads = stats.workers.len();
     let stats = &stats.workers[usize::from(number)];
     let reactor = Reactor::new(Arc::clone(&parking), Arc::clone(&stats.reactor))?;
     let deadlines = Deadlines::from(&snapshot.config.timeouts);
-    let closing = Rc::new(Closing::new(&reactor, QUEUE_STALL_MAX));
-    let local = Rc::new(Local {
+    let closing = Rc::new(ClosingConnections::new(&reactor, QUEUE_STALL_MAX));
+    let context = Rc::new(WorkerContext {
         relays: Relays::new(&reactor, deadlines, stats, &closing).into(),
         meter: Meter::new(&reactor, inlet, log, stats, threads).into(),
         authenticator: Authenticator::new(auth),
         names: ResolveCache::new(resolver),
-        extra_attempts: Stock::new(EXTRA_ATTEMPTS_PER_THREAD_MAX),
+        extra_attempts: SharePool::new(EXTRA_ATTEMPTS_PER_THREAD_MAX),
         stats: Arc::clone(stats),
         flow_ids: FlowIds::new(parts.process, number),
-        greetings: Default::default(),
-        answers: Default::default(),
-        client_rooms: Default::default(),
+        read_buffers: Default::default(),
+        write_buffers: Default::default(),
+        client_boxes: Default::default(),
         scratch: vec![0; SCRATCH_BYTES].into_boxed_slice().into(),
-        snapshot: Rc::new(Current(snapshot)).into(),
+        snapshot: Rc::new(SnapshotHandle(snapshot)).into(),
         phase: Phase::Serving.into(),
         date: Default::default(),
         via: format!("tollgate-{:08x}", parts.process),
         handshakes: Handshakes::new(parts.handshakes_max).into(),
-        known: Default::default(),
+        identified: Default::default(),
         opening: Default::default(),
-        lingering: Stock::new(LINGERING_PER_THREAD_MAX),
-        resting: Resting::new(&reactor, &closing).into(),
+        lingering: SharePool::new(LINGERING_PER_THREAD_MAX),
+        idle: IdleConnections::new(&reactor, &closing).into(),
         closing,
         reactor,
     });
     let handshakes =
         Tasks::new(Executor::new(parts.handshakes_max, Arc::clone(&parking)), connection::identify);
     let exchanges = Tasks::new(Executor::new(EXCHANGES_PER_THREAD_MAX, parking), connection::serve);
-    let worker = Worker::new(&local, inbox, handshakes, exchanges, parts.seat);
+    let worker = Worker::new(&context, inbox, handshakes, exchanges, parts.seat);
     Ok(move || worker.run().expect("a reactor's own descriptors do not fail"))
 }
 

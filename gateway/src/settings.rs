@@ -14,7 +14,7 @@ use policy::rules::Rule;
 use proto::target::Target;
 use toml::de::DeValue;
 
-use crate::config::read::{FromTable, Optional, Placed, Read, Scalar, Section, found};
+use crate::config::read::{FromTable, Located, Optional, Read, Scalar, Section, found};
 use crate::config::report::Report;
 pub use crate::config::value::{ByteSize, LogTarget, Realm, duration, network};
 use crate::config::value::{NameServer, OwnAddress, choice};
@@ -122,7 +122,7 @@ settings! {
     "[[listener]]" ListenerTable {
         /// Address and port. `[::]` takes IPv6 only: for both families have a listener on `0.0.0.0` too. Port
         /// 0 lets the kernel choose one, which `serve` prints.
-        address: Placed<SocketAddr> = required;
+        address: Located<SocketAddr> = required;
         /// What is spoken there. `mixed` tells HTTP, tunnels by CONNECT and plain requests alike, and SOCKS5
         /// apart by the first byte; `forward` speaks nothing and leads every connection to one destination,
         /// billed to one user.
@@ -139,7 +139,7 @@ settings! {
         /// published port of its container, an address that a router translates (1:1 NAT), a load balancer.
         /// Without a port, the ports of all listeners and of the admin side are meant. Addresses of this
         /// machine need not be named, whenever they are added.
-        own_addresses: Vec<Placed<OwnAddress>> = [];
+        own_addresses: Vec<Located<OwnAddress>> = [];
     }
 
     /// Health and metrics, over plain HTTP and without a password: keep it on a private address.
@@ -220,7 +220,7 @@ settings! {
         /// `system` asks the C library (nsswitch, search domains), which does not say how long.
         mode: DnsMode = "builtin";
         /// Name servers, for `builtin`; an empty list means those of `/etc/resolv.conf`.
-        servers: Vec<Placed<NameServer>> = [];
+        servers: Vec<Located<NameServer>> = [];
         /// For the answer to one lookup.
         timeout: Duration = "5s", "100ms" ..= "1m";
         /// Names that are remembered, existing or not, for `builtin`.
@@ -295,14 +295,14 @@ settings! {
     "[destinations.NAME]" DestinationTable {
         /// Its destinations: `host:port`, `host:low-high`, `host` for any port, `*.host` for any depth below
         /// it and not itself, `[v6]:port`, `network:port`.
-        to: Vec<Placed<Rule>> = [];
+        to: Vec<Located<Rule>> = [];
         /// `internal` lets the set's names lead to private addresses, and its flows are metered apart; those
         /// of an `external` one count as external. Without it the address decides.
         class: Optional<DestinationClass> = none;
         /// Networks without public addresses, such as `198.18.0.0/15`, to which the set's names may lead, on
         /// the names' ports. They open nothing to other names, nor to requests that write an address; a
         /// metadata service needs its very address. See [policy.md](policy.md).
-        addresses: Vec<Placed<IpNet>> = [];
+        addresses: Vec<Located<IpNet>> = [];
     }
 
     /// A user: a person, an app, a job. Instead of a `[[user]]` table, a file `users.d/NAME.toml` may hold
@@ -317,13 +317,13 @@ settings! {
         /// Networks whose connections are this user's if they present no credentials. Credentials come first:
         /// a client that presents some is the user that they prove, and wrong ones are refused from these
         /// networks too. Where networks of two users nest, the smaller one decides.
-        from: Vec<Placed<IpNet>> = [];
+        from: Vec<Located<IpNet>> = [];
         /// Where the user may go: destinations as in `[destinations.NAME]`, and `@NAME` for such a set. What
         /// nothing allows is denied. A network matches addresses, and the addresses of a name that another
         /// rule allows.
-        allow: Vec<Placed<Rule>> = [];
+        allow: Vec<Located<Rule>> = [];
         /// Where the user may not go, whatever is allowed.
-        deny: Vec<Placed<Rule>> = [];
+        deny: Vec<Located<Rule>> = [];
         /// Resolves any name on a port of which a network in `allow` speaks, and allows the addresses that
         /// the network holds. The name servers then see every name that the user asks for, so a program that
         /// may reach nothing else can carry data out in names. Without it only names that a rule by name

@@ -15,7 +15,7 @@ use crate::account::AccountId;
 
 /// See the file's header.
 #[derive(Debug)]
-pub(crate) struct Shares {
+pub(crate) struct FairShares {
     max: usize,
     taken: usize,
     /// Users who hold something, so never more than `taken`.
@@ -24,36 +24,36 @@ pub(crate) struct Shares {
 
 /// Why no place may be taken.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Shortage {
+pub(crate) enum ShareExhausted {
     /// The user holds as many as are free.
     Share,
     /// None is free, and the user holds none.
     Stock,
 }
 
-impl Shares {
+impl FairShares {
     /// A stock of `max` places.
-    pub(crate) fn new(max: usize) -> Shares {
-        Shares { max, taken: 0, held: HashMap::new() }
+    pub(crate) fn new(max: usize) -> FairShares {
+        FairShares { max, taken: 0, held: HashMap::new() }
     }
 
     /// Whether this user may take a place.
     ///
     /// # Errors
     /// Why not.
-    pub(crate) fn check(&self, user: AccountId) -> Result<(), Shortage> {
+    pub(crate) fn check(&self, user: AccountId) -> Result<(), ShareExhausted> {
         let (held, free) = (self.held.get(&user).copied().unwrap_or(0), self.max - self.taken);
         match held {
             _ if held < free => Ok(()),
-            0 => Err(Shortage::Stock),
-            _ => Err(Shortage::Share),
+            0 => Err(ShareExhausted::Stock),
+            _ => Err(ShareExhausted::Share),
         }
     }
 
     /// Takes a place for this user.
     ///
     /// # Panics
-    /// If none is free: [`Shares::check`] comes first.
+    /// If none is free: [`FairShares::check`] comes first.
     pub(crate) fn take(&mut self, user: AccountId) {
         assert!(self.taken < self.max, "a place is taken where one is free");
         self.taken += 1;
@@ -80,26 +80,26 @@ impl Shares {
 }
 
 /// Shares of one thread whose places give themselves back.
-pub(crate) struct Stock(Rc<RefCell<Shares>>);
+pub(crate) struct SharePool(Rc<RefCell<FairShares>>);
 
 /// A user's place, until it is dropped.
-pub(crate) struct StockPlace {
-    shares: Rc<RefCell<Shares>>,
+pub(crate) struct SharePermit {
+    shares: Rc<RefCell<FairShares>>,
     user: AccountId,
 }
 
-impl Stock {
+impl SharePool {
     /// A stock of `max` places.
-    pub(crate) fn new(max: usize) -> Stock {
-        Stock(Rc::new(Shares::new(max).into()))
+    pub(crate) fn new(max: usize) -> SharePool {
+        SharePool(Rc::new(FairShares::new(max).into()))
     }
 
     /// A place for this user; `None` where the stock or the user's share is used up.
-    pub(crate) fn take(&self, user: AccountId) -> Option<StockPlace> {
+    pub(crate) fn take(&self, user: AccountId) -> Option<SharePermit> {
         let mut shares = self.0.borrow_mut();
         shares.check(user).ok()?;
         shares.take(user);
-        Some(StockPlace { shares: Rc::clone(&self.0), user })
+        Some(SharePermit { shares: Rc::clone(&self.0), user })
     }
 
     /// Places that are taken.
@@ -108,7 +108,7 @@ impl Stock {
     }
 }
 
-impl Drop for StockPlace {
+impl Drop for SharePermit {
     fn drop(&mut self) {
         self.shares.borrow_mut().give_back(self.user);
     }
@@ -119,16 +119,16 @@ mod tests {
     use super::*;
 
     /// Takes as many as `user` may.
-    fn fill(shares: &mut Shares, user: AccountId) -> usize {
+    fn fill(shares: &mut FairShares, user: AccountId) -> usize {
         (0..).take_while(|_| shares.check(user).map(|()| shares.take(user)).is_ok()).count()
     }
 
     #[test]
     fn one_user_leaves_half_and_some_leave_a_part_as_large_as_theirs() {
         let [ann, ben, eve] = [(); 3].map(|()| AccountId::next());
-        let mut shares = Shares::new(12);
+        let mut shares = FairShares::new(12);
         assert_eq!(fill(&mut shares, ann), 6);
-        assert_eq!(shares.check(ann), Err(Shortage::Share));
+        assert_eq!(shares.check(ann), Err(ShareExhausted::Share));
         assert_eq!(fill(&mut shares, ben), 3);
         // Whoever holds more than their part gets nothing more until others have theirs.
         (0..3).for_each(|_| shares.give_back(ann));
@@ -139,9 +139,12 @@ mod tests {
     #[test]
     fn the_last_place_goes_to_a_user_who_has_none() {
         let [ann, ben] = [(); 2].map(|()| AccountId::next());
-        let mut shares = Shares::new(1);
+        let mut shares = FairShares::new(1);
         assert_eq!((fill(&mut shares, ann), shares.is_full()), (1, true));
-        assert_eq!((shares.check(ann), shares.check(ben)), (Err(Shortage::Share), Err(Shortage::Stock)));
+        assert_eq!(
+            (shares.check(ann), shares.check(ben)),
+            (Err(ShareExhausted::Share), Err(ShareExhausted::Stock))
+        );
         shares.give_back(ann);
         assert_eq!(shares.check(ben), Ok(()));
         assert!(shares.held.is_empty());
@@ -149,7 +152,7 @@ mod tests {
 
     #[test]
     fn a_place_that_is_dropped_is_free() {
-        let (stock, ann) = (Stock::new(8), AccountId::next());
+        let (stock, ann) = (SharePool::new(8), AccountId::next());
         let places: Vec<_> = (0..8).map_while(|_| stock.take(ann)).collect();
         assert_eq!((places.len(), stock.taken()), (4, 4));
         drop(places);

@@ -12,16 +12,16 @@ use std::sync::Arc;
 use policy::UserIndex;
 
 use crate::account::Account;
-use crate::auth::{Remembered, Roster};
+use crate::auth::{CredentialCache, IdentityIndex};
 use crate::budget::Budget;
 use crate::config::Config;
 
 /// A thread's hold on its snapshot: handed out to connections by a count that is the thread's own, since a
 /// count that all threads share would be a cache line that all threads fight for.
 #[derive(Debug)]
-pub(crate) struct Current(pub(crate) Arc<Snapshot>);
+pub(crate) struct SnapshotHandle(pub(crate) Arc<Snapshot>);
 
-impl Deref for Current {
+impl Deref for SnapshotHandle {
     type Target = Snapshot;
 
     fn deref(&self) -> &Snapshot {
@@ -39,15 +39,15 @@ pub struct Snapshot {
     /// What all users together may have open.
     pub(crate) budget: Arc<Budget>,
     /// By what `auth` recognises clients.
-    pub(crate) roster: Roster,
+    pub(crate) roster: IdentityIndex,
     /// Credentials that were right.
-    pub(crate) remembered: Arc<Remembered>,
+    pub(crate) remembered: Arc<CredentialCache>,
 }
 
 impl Snapshot {
     /// The first snapshot of a process.
     pub(crate) fn first(config: Config, budget: Arc<Budget>) -> Snapshot {
-        let remembered = Arc::new(Remembered::new(&config.auth));
+        let remembered = Arc::new(CredentialCache::new(&config.auth));
         Snapshot::with_accounts(config, &HashMap::new(), budget, remembered)
     }
 
@@ -60,7 +60,7 @@ impl Snapshot {
             self.accounts.iter().map(|account| (account.name(), account)).collect();
         let remembered = match self.remembered.fits(&config.auth) {
             true => Arc::clone(&self.remembered),
-            false => Arc::new(Remembered::new(&config.auth)),
+            false => Arc::new(CredentialCache::new(&config.auth)),
         };
         let next = Snapshot::with_accounts(config, &known, Arc::clone(&self.budget), remembered);
         for (name, account) in known {
@@ -83,7 +83,7 @@ impl Snapshot {
         config: Config,
         known: &HashMap<&str, &Arc<Account>>,
         budget: Arc<Budget>,
-        remembered: Arc<Remembered>,
+        remembered: Arc<CredentialCache>,
     ) -> Snapshot {
         budget.set_connections_max(config.limits.connections);
         let accounts = config.users.iter().map(|user| {
@@ -101,7 +101,7 @@ impl Snapshot {
             account
         });
         let accounts = accounts.collect();
-        let roster = Roster::new(&config.users);
+        let roster = IdentityIndex::new(&config.users);
         Snapshot { config, accounts, budget, roster, remembered }
     }
 }
@@ -109,14 +109,14 @@ impl Snapshot {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Given;
+    use crate::config::LoadOptions;
 
     fn config(settings: &str) -> Config {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("tollgate.toml");
         let user = "[[user]]\nname = \"ann\"\nfrom = [\"10.0.0.0/8\"]\nallow = [\"a.example\"]\n";
         std::fs::write(&path, format!("{user}{settings}")).unwrap();
-        Config::load(&Given { path: Some(path), ..Given::default() }).unwrap()
+        Config::load(&LoadOptions { path: Some(path), ..LoadOptions::default() }).unwrap()
     }
 
     /// Threads may look after two reloads only: what was open when the user was disabled ends all the same.

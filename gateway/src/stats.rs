@@ -15,7 +15,7 @@ pub use engine::stats::ReactorStats;
 use ledger::record::{CloseReason, Legs, Protocol};
 use policy::Reason;
 use sys::clock::{Nanos, WallNanos};
-use sys::socket::Shortage;
+use sys::socket::ResourceExhausted;
 
 use crate::limits::{PENDING_BYTES_MAX, SCARCE_BYTES, SCRATCH_BYTES};
 use crate::pressure::LastPressure;
@@ -75,9 +75,9 @@ impl Stats {
     }
 
     /// What was used up within the last [`SHORTAGE_SPAN`], so that an accept or a dial failed.
-    pub fn shortage(&self, now: Nanos) -> Option<Shortage> {
+    pub fn shortage(&self, now: Nanos) -> Option<ResourceExhausted> {
         let is_recent = |at: Nanos| at > Nanos(0) && now.since(at) < SHORTAGE_SPAN;
-        let mut shortages = Shortage::ALL.into_iter();
+        let mut shortages = ResourceExhausted::ALL.into_iter();
         shortages.find(|of| self.workers.iter().any(|worker| is_recent(worker.reactor.short_at(*of))))
     }
 
@@ -206,7 +206,7 @@ pub struct WorkerStats {
     pub connect: Durations,
     opened: [Counter; PROTOCOLS.len()],
     closed: [Counter; CLOSE_REASONS.len()],
-    denied: [Counter; Denied::ALL.len()],
+    denied: [Counter; DenialKind::ALL.len()],
     flows_active: Counter,
 }
 
@@ -224,7 +224,7 @@ impl WorkerStats {
     }
 
     /// Counts a connection that never became a flow.
-    pub fn denied(&self, why: Denied) {
+    pub fn denied(&self, why: DenialKind) {
         self.denied[why as usize].add(1);
     }
 
@@ -249,7 +249,7 @@ impl WorkerStats {
     }
 
     /// Connections that never became flows, because of `why`.
-    pub fn denied_count(&self, why: Denied) -> u64 {
+    pub fn denied_count(&self, why: DenialKind) -> u64 {
         self.denied[why as usize].value()
     }
 }
@@ -318,18 +318,18 @@ macro_rules! denied {
     ($($(#[doc = $text:literal])+ $variant:ident = $name:literal,)+) => {
         /// Why a connection did not become a flow.
         #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-        pub enum Denied {
+        pub enum DenialKind {
             $($(#[doc = $text])+ $variant,)+
         }
 
-        impl Denied {
+        impl DenialKind {
             /// Every reason, in the order of their numbers.
-            pub const ALL: &[Denied] = &[$(Denied::$variant),+];
+            pub const ALL: &[DenialKind] = &[$(DenialKind::$variant),+];
 
             /// The name that metrics and log show.
             pub const fn as_str(self) -> &'static str {
                 match self {
-                    $(Denied::$variant => $name,)+
+                    $(DenialKind::$variant => $name,)+
                 }
             }
         }
@@ -379,22 +379,22 @@ denied! {
     Internal = "internal",
 }
 
-impl Denied {
+impl DenialKind {
     /// Whether nothing stood against the flow: the name, the destination or the client failed.
     pub const fn is_failure(self) -> bool {
-        use Denied::{ClientGone, ConnectRefused, ConnectTimeout, Dns, Unreachable};
+        use DenialKind::{ClientGone, ConnectRefused, ConnectTimeout, Dns, Unreachable};
         matches!(self, Dns | ConnectRefused | ConnectTimeout | Unreachable | ClientGone)
     }
 
     /// The counter for a decision of the policy; none if it allows.
-    pub const fn by_policy(reason: Reason) -> Option<Denied> {
+    pub const fn by_policy(reason: Reason) -> Option<DenialKind> {
         match reason {
             Reason::Allowed => None,
-            Reason::DeniedByRule => Some(Denied::ByRule),
-            Reason::NoRule(_) => Some(Denied::NoRule),
-            Reason::AddressForbidden(_) => Some(Denied::AddressForbidden),
-            Reason::OwnAddress => Some(Denied::OwnAddress),
-            Reason::MalformedName => Some(Denied::Malformed),
+            Reason::DeniedByRule => Some(DenialKind::ByRule),
+            Reason::NoRule(_) => Some(DenialKind::NoRule),
+            Reason::AddressForbidden(_) => Some(DenialKind::AddressForbidden),
+            Reason::OwnAddress => Some(DenialKind::OwnAddress),
+            Reason::MalformedName => Some(DenialKind::Malformed),
         }
     }
 }
@@ -463,16 +463,16 @@ mod tests {
     #[test]
     fn each_reason_has_its_own_counter_and_its_own_name() {
         let stats = WorkerStats::default();
-        for (index, why) in Denied::ALL.iter().enumerate() {
+        for (index, why) in DenialKind::ALL.iter().enumerate() {
             (0..=index).for_each(|_| stats.denied(*why));
         }
-        for (index, why) in Denied::ALL.iter().enumerate() {
+        for (index, why) in DenialKind::ALL.iter().enumerate() {
             assert_eq!(stats.denied_count(*why), index as u64 + 1, "{why:?}");
         }
-        let mut names: Vec<_> = Denied::ALL.iter().map(|why| why.as_str()).collect();
+        let mut names: Vec<_> = DenialKind::ALL.iter().map(|why| why.as_str()).collect();
         names.sort_unstable();
         names.dedup();
-        assert_eq!(names.len(), Denied::ALL.len());
+        assert_eq!(names.len(), DenialKind::ALL.len());
     }
 
     #[test]

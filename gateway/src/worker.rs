@@ -18,26 +18,30 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use engine::accept::{Entrance, Seat};
+use engine::accept::{ListenerHandle, WorkerHandle};
 use engine::executor::Executor;
 use engine::inbox::Inbox;
 use engine::reactor::{Reactor, Wake};
 use ledger::record::CloseReason;
 
 use crate::client::Client;
-use crate::connection::Known;
-use crate::doors::Doors;
+use crate::connection::Identified;
+use crate::context::{Phase, WorkerContext};
 use crate::limits::SHED_AT_SHORTAGE_MAX;
-use crate::local::{Local, Phase};
+use crate::listeners::Listeners;
 use crate::progress::Deadlines;
 use crate::session::Session;
-use crate::snapshot::{Current, Snapshot};
-use crate::wake::{Side, Subject};
+use crate::snapshot::{Snapshot, SnapshotHandle};
+use crate::token::{Side, Token};
 
 /// What the control side may order.
-pub(crate) enum Order {
+pub(crate) enum Command {
     /// Run by this snapshot from now on, serve these listeners too, and retire those.
-    Reconfigure { snapshot: Arc<Snapshot>, added: Vec<(SocketAddr, Entrance)>, removed: Vec<SocketAddr> },
+    Reconfigure {
+        snapshot: Arc<Snapshot>,
+        added: Vec<(SocketAddr, ListenerHandle)>,
+        removed: Vec<SocketAddr>,
+    },
     /// Take nothing new; end when what is open has ended.
     Drain,
     /// Cut everything off and end.
@@ -82,34 +86,34 @@ impl<T, F: Future<Output = ()>> Tasks<T, F> {
 /// See the file's header.
 pub(crate) struct Worker<H, E> {
     reactor: Rc<Reactor>,
-    local: Rc<Local>,
-    inbox: Inbox<Order>,
+    context: Rc<WorkerContext>,
+    inbox: Inbox<Command>,
     /// Connections until their client is known.
     handshakes: Tasks<Client, H>,
     /// Connections of known clients: tunnels until their relay begins, plain HTTP while there is a request.
-    exchanges: Tasks<Known, E>,
-    doors: Doors,
+    exchanges: Tasks<Identified, E>,
+    listeners: Listeners,
     /// The number of the budget's last call that was answered.
-    call_answered: u32,
+    reclaim_seen: u32,
 }
 
 impl<H: Future<Output = ()>, E: Future<Output = ()>> Worker<H, E> {
     /// A worker without listeners.
     pub(crate) fn new(
-        local: &Rc<Local>,
-        inbox: Inbox<Order>,
+        context: &Rc<WorkerContext>,
+        inbox: Inbox<Command>,
         handshakes: Tasks<Client, H>,
-        exchanges: Tasks<Known, E>,
-        seat: Seat,
+        exchanges: Tasks<Identified, E>,
+        seat: WorkerHandle,
     ) -> Worker<H, E> {
         Worker {
-            reactor: Rc::clone(&local.reactor),
-            local: Rc::clone(local),
+            reactor: Rc::clone(&context.reactor),
+            context: Rc::clone(context),
             inbox,
             handshakes,
             exchanges,
-            doors: Doors::new(&local.reactor, seat),
-            call_answered: 0,
+            listeners: Listeners::new(&context.reactor, seat),
+            reclaim_seen: 0,
         }
     }
 
@@ -120,71 +124,72 @@ impl<H: Future<Output = ()>, E: Future<Output = ()>> Worker<H, E> {
     pub(crate) fn run(mut self) -> std::io::Result<()> {
         let mut wakes = Vec::new();
         while !self.has_ended() {
-            self.doors.take_turns();
+            self.listeners.lock_accept_mutexes();
             self.reactor.turn(&mut wakes, || self.is_idle())?;
             for wake in wakes.drain(..) {
                 self.handle(wake);
             }
-            self.doors.give_turns_up();
+            self.listeners.unlock_accept_mutexes();
             for order in self.inbox.take() {
-                self.obey(order);
+                self.handle_command(order);
             }
             self.run_tasks();
-            self.local.relays.borrow_mut().run(&mut self.local.meter.borrow_mut());
+            self.context.relays.borrow_mut().run(&mut self.context.meter.borrow_mut());
             self.publish();
         }
-        self.local.meter.borrow_mut().tell_left_out_at_last();
-        self.local.closing.clear();
+        self.context.meter.borrow_mut().log_suppressed_at_end();
+        self.context.closing.clear();
         Ok(())
     }
 
     fn is_idle(&self) -> bool {
         self.inbox.is_empty()
-            && self.call_answered == self.local.snapshot.borrow().budget.calls()
+            && self.reclaim_seen == self.context.snapshot.borrow().budget.reclaim_requests()
             && !self.handshakes.executor.has_runnable()
             && !self.exchanges.executor.has_runnable()
-            && !self.local.relays.borrow().has_queued()
-            && (self.handshakes.is_full() || self.doors.is_quiet())
+            && !self.context.relays.borrow().has_queued()
+            && (self.handshakes.is_full() || self.listeners.is_idle())
             && (self.exchanges.is_full()
-                || self.local.known.borrow().is_empty() && !self.local.resting.borrow().has_woken())
+                || self.context.identified.borrow().is_empty() && !self.context.idle.borrow().has_ready())
     }
 
     fn has_ended(&self) -> bool {
-        if self.local.phase.get() == Phase::Serving {
+        if self.context.phase.get() == Phase::Serving {
             return false;
         }
-        let local = &self.local;
-        let nothing_waits =
-            self.doors.is_empty() && local.known.borrow().is_empty() && local.resting.borrow().is_empty();
+        let context = &self.context;
+        let nothing_waits = self.listeners.is_empty()
+            && context.identified.borrow().is_empty()
+            && context.idle.borrow().is_empty();
         let nothing_runs = self.handshakes.executor.is_empty() && self.exchanges.executor.is_empty();
-        nothing_waits && nothing_runs && local.meter.borrow().is_settled()
+        nothing_waits && nothing_runs && context.meter.borrow().is_settled()
     }
 
     fn handle(&mut self, wake: Wake) {
-        let local = Rc::clone(&self.local);
+        let context = Rc::clone(&self.context);
         match wake {
-            Wake::Ready(tag, readiness) => match Subject::of(tag) {
-                Subject::Relay(index, side) => local.relays.borrow_mut().ready(index, side, readiness),
-                Subject::Listener(number) => self.accept(number),
-                Subject::Closing(index) => local.closing.ready(index, readiness),
+            Wake::Ready(tag, readiness) => match Token::from_raw(tag) {
+                Token::Relay(index, side) => context.relays.borrow_mut().ready(index, side, readiness),
+                Token::Listener(number) => self.accept(number),
+                Token::Closing(index) => context.closing.ready(index, readiness),
                 // Room to write, which a full buffer leaves behind, is nothing that a rest waits for.
-                Subject::Rest(..) if !readiness.readable => {}
-                Subject::Rest(index, Side::Client) => local.resting.borrow_mut().wake(index, readiness),
-                Subject::Rest(index, Side::Upstream) => local.resting.borrow_mut().drop_upstream(index),
-                Subject::RelayTimer(_)
-                | Subject::RestTimer(_)
-                | Subject::ClosingTimer(_)
-                | Subject::LeftOutTimer => unreachable!("timers are not sources"),
+                Token::Idle(..) if !readiness.readable => {}
+                Token::Idle(index, Side::Client) => context.idle.borrow_mut().wake(index, readiness),
+                Token::Idle(index, Side::Upstream) => context.idle.borrow_mut().drop_upstream(index),
+                Token::RelayTimer(_)
+                | Token::IdleTimer(_)
+                | Token::ClosingTimer(_)
+                | Token::SuppressedTimer => unreachable!("timers are not sources"),
             },
-            Wake::Due(tag) => match Subject::of(tag) {
-                Subject::RelayTimer(index) => {
-                    local.relays.borrow_mut().due(index, &mut local.meter.borrow_mut());
+            Wake::Due(tag) => match Token::from_raw(tag) {
+                Token::RelayTimer(index) => {
+                    context.relays.borrow_mut().due(index, &mut context.meter.borrow_mut());
                 }
-                Subject::RestTimer(index) => local.resting.borrow_mut().due(index),
-                Subject::ClosingTimer(index) => local.closing.due(index),
-                Subject::Listener(number) => self.accept(number),
-                Subject::LeftOutTimer => local.meter.borrow_mut().tell_left_out(),
-                Subject::Relay(..) | Subject::Rest(..) | Subject::Closing(_) => {
+                Token::IdleTimer(index) => context.idle.borrow_mut().due(index),
+                Token::ClosingTimer(index) => context.closing.due(index),
+                Token::Listener(number) => self.accept(number),
+                Token::SuppressedTimer => context.meter.borrow_mut().log_suppressed(),
+                Token::Relay(..) | Token::Idle(..) | Token::Closing(_) => {
                     unreachable!("sockets are not timers")
                 }
             },
@@ -192,12 +197,12 @@ impl<H: Future<Output = ()>, E: Future<Output = ()>> Worker<H, E> {
     }
 
     /// Gives places to those who wait for one.
-    fn seat_who_wait(&mut self) {
-        let (local, doors) = (&self.local, &mut self.doors);
-        let snapshot = local.snapshot();
-        self.handshakes.fill(|| doors.next_arrival(&snapshot).map(|arrival| Client::new(local, arrival)));
-        if self.handshakes.is_full() && doors.arrivals() > 0 {
-            local.handshakes.borrow_mut().displace();
+    fn admit_pending(&mut self) {
+        let (context, doors) = (&self.context, &mut self.listeners);
+        let snapshot = context.snapshot();
+        self.handshakes.fill(|| doors.next_pending(&snapshot).map(|arrival| Client::new(context, arrival)));
+        if self.handshakes.is_full() && doors.pending_count() > 0 {
+            context.handshakes.borrow_mut().evict();
         }
         if self.handshakes.is_full() {
             // Nobody is to hand over more to this thread, or to stand back for it.
@@ -207,94 +212,94 @@ impl<H: Future<Output = ()>, E: Future<Output = ()>> Worker<H, E> {
 
     fn accept(&mut self, number: u32) {
         // Else those who come would take each place before those who wait, as long as more come.
-        self.seat_who_wait();
-        let snapshot = self.local.snapshot();
-        let (handshakes, local) = (&mut self.handshakes, &self.local);
-        let may_take = !handshakes.is_full() || self.doors.arrivals() == 0;
+        self.admit_pending();
+        let snapshot = self.context.snapshot();
+        let (handshakes, context) = (&mut self.handshakes, &self.context);
+        let may_take = !handshakes.is_full() || self.listeners.pending_count() == 0;
         let mut without_place = None;
-        let accepted = self.doors.accept(number, may_take, &snapshot, |arrival| {
+        let accepted = self.listeners.accept(number, may_take, &snapshot, |arrival| {
             if handshakes.is_full() {
                 without_place = Some(arrival);
                 return false;
             }
-            handshakes.spawn(Client::new(local, arrival));
+            handshakes.spawn(Client::new(context, arrival));
             true
         });
         // Only a connection that waits here tells that one has to end for it.
-        without_place.into_iter().for_each(|arrival| self.doors.await_place(arrival));
+        without_place.into_iter().for_each(|arrival| self.listeners.enqueue(arrival));
         if accepted.is_err() {
             // Connections without a flow make room for one that may have one, first those that are over.
-            let Local { closing, resting, .. } = &*self.local;
-            let shed = || closing.shed() || resting.borrow_mut().shed();
+            let WorkerContext { closing, idle: resting, .. } = &*self.context;
+            let shed = || closing.evict_heaviest() || resting.borrow_mut().evict_oldest();
             (0..SHED_AT_SHORTAGE_MAX).take_while(|_| shed()).for_each(drop);
         }
     }
 
     fn run_tasks(&mut self) {
-        self.answer_call();
-        self.doors.sweep(&self.local.snapshot());
-        self.seat_who_wait();
-        self.local.handshakes.borrow_mut().hurry(self.greeting(), self.reactor.now());
+        self.reclaim_budget();
+        self.listeners.remove_closed(&self.context.snapshot());
+        self.admit_pending();
+        self.context.handshakes.borrow_mut().shorten_deadlines(self.greeting(), self.reactor.now());
         let was_full = self.handshakes.is_full();
         let panicked = self.handshakes.run();
-        self.exchanges.fill(|| next_known(&self.local));
+        self.exchanges.fill(|| next_identified(&self.context));
         let panicked = panicked + self.exchanges.run();
         self.reactor.stats().panics.add(panicked);
         if was_full {
             // What became free is theirs; other threads are not to send anybody for it.
-            self.seat_who_wait();
+            self.admit_pending();
         }
         // A full thread takes one more, for which a handshake has to end, unless one waits for that already.
-        if !self.handshakes.is_full() || self.doors.arrivals() == 0 {
-            self.doors.resume();
+        if !self.handshakes.is_full() || self.listeners.pending_count() == 0 {
+            self.listeners.resume();
         }
     }
 
     /// Makes room where another thread has called for it and this one was not asked before.
-    fn answer_call(&mut self) {
-        let snapshot = self.local.snapshot.borrow();
-        let call = snapshot.budget.calls();
-        if std::mem::replace(&mut self.call_answered, call) != call {
-            snapshot.budget.relieve(|| self.local.resting.borrow_mut().end_heavy());
+    fn reclaim_budget(&mut self) {
+        let snapshot = self.context.snapshot.borrow();
+        let call = snapshot.budget.reclaim_requests();
+        if std::mem::replace(&mut self.reclaim_seen, call) != call {
+            snapshot.budget.reclaim(|| self.context.idle.borrow_mut().evict_of_heavy_user());
         }
     }
 
     /// The time that a handshake has where there are few.
     fn greeting(&self) -> Duration {
-        self.local.snapshot.borrow().config.timeouts.greeting
+        self.context.snapshot.borrow().config.timeouts.greeting
     }
 
     /// Tells others how much this thread has to do.
     fn publish(&self) {
-        let local = &self.local;
-        let (handshakes, resting) = (self.handshakes.executor.len(), local.resting.borrow().len());
-        let serving = self.exchanges.executor.len() + local.relays.borrow().len();
-        let waiting = self.doors.arrivals() + local.known.borrow().len();
-        local.stats.handshakes_active.set((handshakes + local.opening.len()) as u64);
-        local.stats.sessions_resting.set(resting as u64);
-        local.stats.dial_extras_active.set(local.extra_attempts.taken() as u64);
-        local.stats.connections_closing.set(local.closing.len() as u64);
+        let context = &self.context;
+        let (handshakes, resting) = (self.handshakes.executor.len(), context.idle.borrow().len());
+        let serving = self.exchanges.executor.len() + context.relays.borrow().len();
+        let waiting = self.listeners.pending_count() + context.identified.borrow().len();
+        context.stats.handshakes_active.set((handshakes + context.opening.len()) as u64);
+        context.stats.sessions_resting.set(resting as u64);
+        context.stats.dial_extras_active.set(context.extra_attempts.taken() as u64);
+        context.stats.connections_closing.set(context.closing.len() as u64);
         self.reactor.stats().connections.set((handshakes + serving + resting + waiting) as u64);
         self.reactor.stats().is_full.set(self.handshakes.is_full().into());
     }
 
-    fn obey(&mut self, order: Order) {
+    fn handle_command(&mut self, order: Command) {
         match order {
-            Order::Reconfigure { snapshot, added, removed } => self.reconfigure(snapshot, added, &removed),
-            Order::Drain => {
-                self.local.phase.set(Phase::Draining);
-                self.doors.retire(&self.local.snapshot(), |_| true);
-                self.local.resting.borrow_mut().shed_silent();
+            Command::Reconfigure { snapshot, added, removed } => self.reconfigure(snapshot, added, &removed),
+            Command::Drain => {
+                self.context.phase.set(Phase::Draining);
+                self.listeners.retire(&self.context.snapshot(), |_| true);
+                self.context.idle.borrow_mut().close_silent();
             }
-            Order::Stop => {
-                self.local.phase.set(Phase::Stopping);
-                self.doors.clear();
+            Command::Stop => {
+                self.context.phase.set(Phase::Stopping);
+                self.listeners.clear();
                 self.handshakes.executor.clear();
                 self.exchanges.executor.clear();
-                self.local.known.borrow_mut().clear();
-                self.local.resting.borrow_mut().clear();
-                let mut meter = self.local.meter.borrow_mut();
-                self.local.relays.borrow_mut().close_where(&mut meter, |_, _| Some(CloseReason::Drained));
+                self.context.identified.borrow_mut().clear();
+                self.context.idle.borrow_mut().clear();
+                let mut meter = self.context.meter.borrow_mut();
+                self.context.relays.borrow_mut().close_where(&mut meter, |_, _| Some(CloseReason::Drained));
             }
         }
     }
@@ -302,21 +307,21 @@ impl<H: Future<Output = ()>, E: Future<Output = ()>> Worker<H, E> {
     fn reconfigure(
         &mut self,
         snapshot: Arc<Snapshot>,
-        added: Vec<(SocketAddr, Entrance)>,
+        added: Vec<(SocketAddr, ListenerHandle)>,
         removed: &[SocketAddr],
     ) {
         // Who waits at a listener that goes is still served, by the configuration that had it.
-        self.doors.retire(&self.local.snapshot(), |configured| removed.contains(&configured));
-        let current = Rc::new(Current(Arc::clone(&snapshot)));
-        self.local.resting.borrow_mut().adopt(&current);
-        self.local.snapshot.replace(Rc::clone(&current));
+        self.listeners.retire(&self.context.snapshot(), |configured| removed.contains(&configured));
+        let current = Rc::new(SnapshotHandle(Arc::clone(&snapshot)));
+        self.context.idle.borrow_mut().adopt(&current);
+        self.context.snapshot.replace(Rc::clone(&current));
         // Those whose user is gone find that out.
         self.exchanges.executor.wake_all();
-        self.doors.adopt(&current);
+        self.listeners.adopt(&current);
         for (configured, entrance) in added {
-            self.doors.open(configured, entrance, &current);
+            self.listeners.open(configured, entrance, &current);
         }
-        let (mut relays, mut meter) = (self.local.relays.borrow_mut(), self.local.meter.borrow_mut());
+        let (mut relays, mut meter) = (self.context.relays.borrow_mut(), self.context.meter.borrow_mut());
         relays.set_deadlines(Deadlines::from(&snapshot.config.timeouts), &meter);
         relays.close_where(&mut meter, |meter, flow| {
             let revoked = meter.account(flow).is_some_and(|account| account.is_revoked());
@@ -326,7 +331,7 @@ impl<H: Future<Output = ()>, E: Future<Output = ()>> Worker<H, E> {
 }
 
 /// The next connection of a known client that has a request, whether it rested or has just become known.
-fn next_known(local: &Rc<Local>) -> Option<Known> {
-    let known = local.known.borrow_mut().pop_front();
-    known.or_else(|| Session::woken(local).map(|session| Known::Requests(Box::new(session))))
+fn next_identified(context: &Rc<WorkerContext>) -> Option<Identified> {
+    let known = context.identified.borrow_mut().pop_front();
+    known.or_else(|| Session::next_ready(context).map(|session| Identified::Requests(Box::new(session))))
 }

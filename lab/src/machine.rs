@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
 
-use sys::limits::Root;
+use sys::limits::ProcRoot;
 use sys::limits::cgroup::Membership;
 use sys::pressure::{CpuTicks, Resource, Stall, Throttling};
 
@@ -70,7 +70,7 @@ fn limits(descriptors_max: u64) -> Value {
 /// What waited so far, and lately, for each resource; none where the kernel does not tell.
 fn psi() -> Value {
     let stalls = Resource::ALL.map(|resource| {
-        let stall = Stall::read(&Root::machine(), resource).map(|stall| {
+        let stall = Stall::read(&ProcRoot::machine(), resource).map(|stall| {
             json!({
                 "some_last_10_s_percent": stall.some.last_10_s_percent,
                 "some_s": stall.some.total.as_secs_f64(),
@@ -84,16 +84,16 @@ fn psi() -> Value {
 }
 
 fn pressure_percent(resource: Resource) -> Option<f64> {
-    Some(Stall::read(&Root::machine(), resource)?.some.last_10_s_percent)
+    Some(Stall::read(&ProcRoot::machine(), resource)?.some.last_10_s_percent)
 }
 
 /// CPUs' worth of time that our control groups may use; none is without a quota.
 fn cpu_quota() -> Option<f64> {
-    Some(Membership::of(&Root::machine()).cpu_quota().ok()??.cpus)
+    Some(Membership::of(&ProcRoot::machine()).cpu_quota().ok()??.cpus)
 }
 
 fn throttling() -> Value {
-    json!(Throttling::read(&Root::machine()).map(|it| json!({
+    json!(Throttling::read(&ProcRoot::machine()).map(|it| json!({
         "periods": it.periods,
         "throttled_periods": it.throttled_periods,
         "throttled_s": it.throttled.as_secs_f64(),
@@ -135,7 +135,7 @@ impl Watch {
     pub(crate) fn beside(processes: Vec<i32>) -> Self {
         let ours = own_cpu(&processes);
         let ended = measure::waited_for();
-        let root = Root::machine();
+        let root = ProcRoot::machine();
         let (ticks, throttling) = (CpuTicks::read(&root).unwrap_or_default(), Throttling::read(&root));
         Self { ticks, throttling, ours, ended, beside: processes, started: Instant::now() }
     }
@@ -145,7 +145,7 @@ impl Watch {
     pub(crate) fn finish(self) -> Sighting {
         let ours = own_cpu(&self.beside).whole_since(&self.ours);
         let ours = ours + measure::waited_for().saturating_sub(self.ended);
-        let root = Root::machine();
+        let root = ProcRoot::machine();
         let ticks = CpuTicks::read(&root).unwrap_or_default().since(self.ticks);
         let throttling = Throttling::read(&root).zip(self.throttling).map(|(now, then)| now.since(then));
         let mut sighting = sighting(ticks, ours, self.started.elapsed());

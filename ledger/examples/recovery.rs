@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use ledger::record::{Class, CloseReason, Flow, Identity, Legs, Protocol, Uncertain};
-use ledger::{Inlet, Ledger, OpenSettings};
+use ledger::{FlowWriter, Ledger, OpenSettings};
 use sys::clock::{self, WallNanos};
 
 const ENTRIES: u64 = 10_000_000;
@@ -39,7 +39,7 @@ fn measure(directory: &Path) -> Result<(), Box<dyn std::error::Error>> {
         inlet.open(&identity(id.into())).ok_or("a slot for each open flow")?;
     }
     let mut id = u128::from(OPEN);
-    while ledger.watch().progress().appended < ledger.watch().progress().applied + ENTRIES {
+    while ledger.status_handle().progress().appended < ledger.status_handle().progress().applied + ENTRIES {
         id += u128::from(close_one(inlet, id));
     }
     // Journals what has ended, and applies nothing. The table stays locked as long as an inlet has it.
@@ -54,7 +54,7 @@ fn measure(directory: &Path) -> Result<(), Box<dyn std::error::Error>> {
 }
 
 /// Whether there was a slot.
-fn close_one(inlet: &mut Inlet, id: u128) -> bool {
+fn close_one(inlet: &mut FlowWriter, id: u128) -> bool {
     let Some(flow) = inlet.open(&identity(id)) else {
         std::thread::yield_now();
         return false;

@@ -19,8 +19,8 @@ use crate::limits::{
     APPLY_PAUSE, BATCH_ENTRIES_MAX, CHECKPOINT_ENTRIES_MAX, CHECKPOINT_PAUSE_MAX, CLOSE_ATTEMPTS_MAX,
     RETRY_PAUSE_MAX, RETRY_PAUSE_MIN,
 };
+use crate::parker::ParkDecision;
 use crate::sink::{Sink, SinkError};
-use crate::sleeper::Rest;
 use crate::status::{Shared, Stage};
 use crate::storage::Storage;
 
@@ -79,7 +79,7 @@ impl<S: Storage, K: Sink> Applier<S, K> {
 
     /// Works until the ledger is closed, and then finishes.
     pub(crate) fn run(mut self) -> Result<(), String> {
-        self.shared.applier.occupy();
+        self.shared.applier.bind_current_thread();
         while !self.shared.has_reached(Stage::Applying) {
             match self.turn() {
                 Ok(0) if self.unchecked == 0 => self.sleep(),
@@ -186,12 +186,12 @@ impl<S: Storage, K: Sink> Applier<S, K> {
     fn sleep(&mut self) {
         let has_slept = self.shared.applier.sleep(|| {
             if self.journal.durable() >= self.first_lsn || self.shared.has_reached(Stage::Applying) {
-                return Rest::None;
+                return ParkDecision::None;
             }
             if self.journal.appended() < self.first_lsn {
                 self.shared.rests();
             }
-            Rest::UntilWoken
+            ParkDecision::UntilWoken
         });
         if has_slept {
             // The first entry after a rest waits for its checkpoint as long as every other.
@@ -228,8 +228,8 @@ impl<S: Storage, K: Sink> Applier<S, K> {
         self.shared.sink_failed(&error.to_string());
         while !self.shared.has_reached(Stage::Applying) {
             self.shared.applier.sleep(|| match self.shared.has_reached(Stage::Applying) {
-                true => Rest::None,
-                false => Rest::UntilWoken,
+                true => ParkDecision::None,
+                false => ParkDecision::UntilWoken,
             });
         }
         Err(error.to_string())

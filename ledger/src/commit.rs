@@ -19,15 +19,15 @@ use sys::crash::point;
 
 use crate::Durability;
 use crate::entry::Entry;
-use crate::inlet::Outlet;
+use crate::flow_writer::FlowDrain;
 use crate::journal::frame::FrameBuffer;
 use crate::journal::{JournalError, Writer};
 use crate::limits::{
     CLOSE_ATTEMPTS_MAX, COMMIT_PAUSE, ENTRY_BYTES_MAX, FRAME_BYTES_MAX, INTERIM_PAUSE_MAX, RETRY_PAUSE_MAX,
     RETRY_PAUSE_MIN, UNDURABLE_BYTES_MAX,
 };
-use crate::live_table::{Found, Kind, LiveTable, Region};
-use crate::sleeper::Rest;
+use crate::live_table::{CommitIntent, LiveTable, Region, SlotContents};
+use crate::parker::ParkDecision;
 use crate::status::{Shared, Stage};
 use crate::storage::Storage;
 
@@ -35,7 +35,7 @@ use crate::storage::Storage;
 pub(crate) struct Committer<S: Storage> {
     journal: Writer<S>,
     table: LiveTable,
-    outlets: Vec<Outlet>,
+    outlets: Vec<FlowDrain>,
     durability: Durability,
     shared: Arc<Shared>,
     /// Slots whose flows are in frames that are not written, or with `Sync` not durable: outlet, slot,
@@ -72,7 +72,7 @@ pub(crate) struct Unfinished {
 
 /// What a turn came to.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub(crate) struct Turn {
+pub(crate) struct PassOutcome {
     /// Entries appended.
     pub(crate) entries: u32,
     /// Whether so much waits that the next turn should come at once.
@@ -85,7 +85,7 @@ impl<S: Storage> Committer<S> {
     pub(crate) fn new(
         journal: Writer<S>,
         table: LiveTable,
-        outlets: Vec<Outlet>,
+        outlets: Vec<FlowDrain>,
         durability: Durability,
         shared: Arc<Shared>,
     ) -> Self {
@@ -112,7 +112,7 @@ impl<S: Storage> Committer<S> {
 
     /// Works until the ledger is closed, and then finishes.
     pub(crate) fn run(mut self) -> Result<LiveTable, Unfinished> {
-        self.shared.committer.occupy();
+        self.shared.committer.bind_current_thread();
         let mut retry_pause = RETRY_PAUSE_MIN;
         while !self.shared.has_reached(Stage::Committing) {
             match self.step(clock::monotonic()) {
@@ -133,7 +133,7 @@ impl<S: Storage> Committer<S> {
     ///
     /// # Errors
     /// As [`Committer::turn`].
-    pub(crate) fn step(&mut self, now: Nanos) -> Result<Turn, JournalError> {
+    pub(crate) fn step(&mut self, now: Nanos) -> Result<PassOutcome, JournalError> {
         let outcome = self.turn(now);
         match &outcome {
             Ok(turn) => self.tell(*turn, now),
@@ -143,7 +143,7 @@ impl<S: Storage> Committer<S> {
     }
 
     /// Tells how far it has come those who watch, and those who have to go on from there.
-    fn tell(&self, turn: Turn, began: Nanos) {
+    fn tell(&self, turn: PassOutcome, began: Nanos) {
         let journal = self.journal.shared();
         self.shared.journal_works();
         self.shared.journaled(journal.appended(), journal.durable(), self.waiting());
@@ -158,7 +158,7 @@ impl<S: Storage> Committer<S> {
     }
 
     /// Pauses as long as nobody needs it.
-    fn rest(&mut self, turn: Turn) {
+    fn rest(&mut self, turn: PassOutcome) {
         match (turn.entries, self.durability) {
             _ if turn.is_full => {}
             _ if turn.is_held => self.shared.committer.pause(HELD_PAUSE),
@@ -171,9 +171,9 @@ impl<S: Storage> Committer<S> {
 
     fn sleep(&self) {
         self.shared.committer.sleep(|| match self.pause() {
-            _ if !self.is_idle() || self.shared.has_reached(Stage::Committing) => Rest::None,
-            Some(pause) => Rest::For(pause),
-            None => Rest::UntilWoken,
+            _ if !self.is_idle() || self.shared.has_reached(Stage::Committing) => ParkDecision::None,
+            Some(pause) => ParkDecision::For(pause),
+            None => ParkDecision::UntilWoken,
         });
     }
 
@@ -191,7 +191,7 @@ impl<S: Storage> Committer<S> {
             }
             pause = (pause * 2).min(RETRY_PAUSE_MAX);
         }
-        self.tell(Turn::default(), clock::monotonic());
+        self.tell(PassOutcome::default(), clock::monotonic());
         Ok(self.table)
     }
 
@@ -203,8 +203,8 @@ impl<S: Storage> Committer<S> {
         for region in self.table.regions() {
             for slot in 0..region.slots() {
                 match region.slot(slot).read() {
-                    Found::Closing(record) => drop(closing.insert(record.identity().id())),
-                    Found::Nothing => free.push((region.clone(), slot)),
+                    SlotContents::Closing(record) => drop(closing.insert(record.identity().id())),
+                    SlotContents::Nothing => free.push((region.clone(), slot)),
                     _ => {}
                 }
             }
@@ -229,7 +229,7 @@ impl<S: Storage> Committer<S> {
     ///
     /// # Errors
     /// The journal's: what was taken is kept, and the next turn tries again.
-    pub(crate) fn turn(&mut self, now: Nanos) -> Result<Turn, JournalError> {
+    pub(crate) fn turn(&mut self, now: Nanos) -> Result<PassOutcome, JournalError> {
         self.table.beat(clock::steady_wall());
         self.table.note_applied(self.shared.applied_lsn());
         if !self.journal.is_whole() {
@@ -237,7 +237,7 @@ impl<S: Storage> Committer<S> {
         }
         self.settle()?;
         if self.journal.undurable_bytes() >= UNDURABLE_BYTES_MAX {
-            return Ok(Turn { is_held: true, ..Turn::default() });
+            return Ok(PassOutcome { is_held: true, ..PassOutcome::default() });
         }
         let mut frame = self.journal.buffer();
         let is_full = self.fill(&mut frame, now);
@@ -249,22 +249,22 @@ impl<S: Storage> Committer<S> {
         } else {
             self.mark(frame)?;
         }
-        Ok(Turn { entries, is_full, is_held: false })
+        Ok(PassOutcome { entries, is_full, is_held: false })
     }
 
     /// Whether no hint waits.
     pub(crate) fn is_idle(&self) -> bool {
-        self.outlets.iter().all(Outlet::is_empty)
+        self.outlets.iter().all(FlowDrain::is_empty)
     }
 
     /// Whether a flow is open, so that a turn is due now and then.
     pub(crate) fn has_live(&self) -> bool {
-        self.outlets.iter().any(Outlet::has_live)
+        self.outlets.iter().any(FlowDrain::has_live)
     }
 
     /// Closed flows that wait.
     pub(crate) fn waiting(&self) -> usize {
-        self.taken.len() + self.outlets.iter().map(Outlet::waiting).sum::<usize>()
+        self.taken.len() + self.outlets.iter().map(FlowDrain::waiting).sum::<usize>()
     }
 
     /// Journals every flow that has ended; to be called when no reactor thread runs.
@@ -350,17 +350,17 @@ impl<S: Storage> Committer<S> {
             let Self { outlets, sweeps, taken, shared, .. } = self;
             let (outlet, sweep) = (&mut outlets[index], &mut sweeps[index]);
             outlet.take_closed(room(frame), |region, slot| {
-                if let Some(generation) = sweep.journal(region, slot, Kind::Final, frame, shared) {
+                if let Some(generation) = sweep.journal(region, slot, CommitIntent::Final, frame, shared) {
                     taken.push((index, slot, generation));
                 }
             });
             outlet.take_interims(room(frame), |region, slot| {
-                sweep.journal(region, slot, Kind::Interim(now), frame, shared);
+                sweep.journal(region, slot, CommitIntent::Interim(now), frame, shared);
             });
         }
         self.turn_of = (self.turn_of + 1) % count.max(1);
         self.sweep(moment, now, frame, bytes_max);
-        self.outlets.iter().map(Outlet::waiting).sum::<usize>() >= WAITING_MANY
+        self.outlets.iter().map(FlowDrain::waiting).sum::<usize>() >= WAITING_MANY
     }
 
     /// Looks at a part of each thread's slots, so that all have been looked at within [`ROUND`].
@@ -373,7 +373,7 @@ impl<S: Storage> Committer<S> {
                 }
                 let slot = sweep.advance(used, moment);
                 if sweep.has_moved(region, slot) {
-                    sweep.journal(region, slot, Kind::Interim(now), frame, &self.shared);
+                    sweep.journal(region, slot, CommitIntent::Interim(now), frame, &self.shared);
                 }
             }
         }
@@ -462,7 +462,7 @@ impl Sweep {
         &mut self,
         region: &Region,
         slot: u32,
-        kind: Kind,
+        kind: CommitIntent,
         frame: &mut FrameBuffer,
         shared: &Shared,
     ) -> Option<u64> {
@@ -477,18 +477,18 @@ impl Sweep {
                 if self.journaled.len() <= index {
                     self.journaled.resize(index + 1, 0);
                 }
-                self.journaled[index] = if matches!(kind, Kind::Final) { 0 } else { written.moved };
+                self.journaled[index] = if matches!(kind, CommitIntent::Final) { 0 } else { written.moved };
                 Some(written.generation)
             }
             (Ok(None), _) => None,
-            (Err(_), Kind::Final) => {
+            (Err(_), CommitIntent::Final) => {
                 // Never guessed at: its last interim is what is billed.
                 region.slot(slot).give_up();
                 shared.damaged();
                 None
             }
             // Told of when it ends.
-            (Err(_), Kind::Interim(_)) => None,
+            (Err(_), CommitIntent::Interim(_)) => None,
         }
     }
 }

@@ -25,7 +25,7 @@ use sys::clock::WallNanos;
 
 use crate::consent::Consent;
 use crate::limits::{ENTRY_BYTES_MAX, IDENTITY_BYTES_MAX};
-use crate::record::{CloseReason, Identity, Legs, Malformed, Record, Uncertain};
+use crate::record::{CloseReason, Identity, Legs, MalformedIdentity, Record, Uncertain};
 
 const HEAD_BYTES: usize = 4;
 /// Bytes of a flow's entry before its identity.
@@ -103,18 +103,19 @@ impl Entry {
     }
 
     /// The entry at the beginning of `bytes`, and how many of them it takes.
-    pub(crate) fn read(bytes: &[u8]) -> Result<(Entry, usize), Malformed> {
-        let head = bytes.first_chunk::<HEAD_BYTES>().ok_or(Malformed("an entry that ends too early"))?;
+    pub(crate) fn read(bytes: &[u8]) -> Result<(Entry, usize), MalformedIdentity> {
+        let head =
+            bytes.first_chunk::<HEAD_BYTES>().ok_or(MalformedIdentity("an entry that ends too early"))?;
         let length = usize::from(u16::from_le_bytes([head[0], head[1]]));
-        let entry = bytes.get(..length).ok_or(Malformed("an entry that ends too early"))?;
+        let entry = bytes.get(..length).ok_or(MalformedIdentity("an entry that ends too early"))?;
         let [.., kind, reason] = *head;
         let exactly = |expected: usize| match length == expected {
             true => Ok(Fields(entry)),
-            false => Err(Malformed("an entry of an impossible length")),
+            false => Err(MalformedIdentity("an entry of an impossible length")),
         };
         let read = match kind {
             FINAL => {
-                let reason = CloseReason::of(reason).ok_or(Malformed("an unknown close reason"))?;
+                let reason = CloseReason::of(reason).ok_or(MalformedIdentity("an unknown close reason"))?;
                 Entry::Final(read_record(entry, reason)?)
             }
             INTERIM => Entry::Interim(read_record(entry, CloseReason::Fault)?),
@@ -131,7 +132,7 @@ impl Entry {
                 Entry::RunEnded { at: WallNanos(fields.u64(4)), epoch: fields.u32(12) }
             }
             CONSENT => Entry::Accepted(read_consent(entry)?),
-            _ => return Err(Malformed("an entry of an unknown kind")),
+            _ => return Err(MalformedIdentity("an entry of an unknown kind")),
         };
         Ok((read, length))
     }
@@ -139,7 +140,7 @@ impl Entry {
 
 /// What recovery needs of an entry, of which there may be millions.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Gist {
+pub(crate) enum EntryKey {
     /// The final of this flow.
     Final(u128),
     /// What this flow had come to.
@@ -152,34 +153,36 @@ pub(crate) enum Gist {
     Other,
 }
 
-impl Gist {
+impl EntryKey {
     /// That of the entry at the beginning of `bytes`, which a checksum vouches for, and how many of them it
     /// takes.
-    pub(crate) fn read(bytes: &[u8]) -> Result<(Gist, usize), Malformed> {
-        let head = bytes.first_chunk::<HEAD_BYTES>().ok_or(Malformed("an entry that ends too early"))?;
+    pub(crate) fn read(bytes: &[u8]) -> Result<(EntryKey, usize), MalformedIdentity> {
+        let head =
+            bytes.first_chunk::<HEAD_BYTES>().ok_or(MalformedIdentity("an entry that ends too early"))?;
         let length = usize::from(u16::from_le_bytes([head[0], head[1]]));
-        let field = |at: usize| bytes.get(at..length).ok_or(Malformed("an entry of an impossible length"));
+        let field =
+            |at: usize| bytes.get(at..length).ok_or(MalformedIdentity("an entry of an impossible length"));
         let flow = || Ok(field(FLOW_BYTES)?.first_chunk().map(|id| u128::from_le_bytes(*id)));
         let gist = match head[2] {
-            FINAL => flow()?.map(Gist::Final),
-            INTERIM => flow()?.map(Gist::Interim),
-            RUN_BEGAN => field(12)?.first_chunk().map(|epoch| Gist::RunBegan(u32::from_le_bytes(*epoch))),
-            RUN_ENDED => field(12)?.first_chunk().map(|epoch| Gist::RunEnded(u32::from_le_bytes(*epoch))),
-            _ => Some(Gist::Other),
+            FINAL => flow()?.map(EntryKey::Final),
+            INTERIM => flow()?.map(EntryKey::Interim),
+            RUN_BEGAN => field(12)?.first_chunk().map(|epoch| EntryKey::RunBegan(u32::from_le_bytes(*epoch))),
+            RUN_ENDED => field(12)?.first_chunk().map(|epoch| EntryKey::RunEnded(u32::from_le_bytes(*epoch))),
+            _ => Some(EntryKey::Other),
         };
         let gist = gist.filter(|_| (HEAD_BYTES..=bytes.len()).contains(&length));
-        gist.map(|gist| (gist, length)).ok_or(Malformed("an entry of an impossible length"))
+        gist.map(|gist| (gist, length)).ok_or(MalformedIdentity("an entry of an impossible length"))
     }
 }
 
-impl From<&Entry> for Gist {
-    fn from(entry: &Entry) -> Gist {
+impl From<&Entry> for EntryKey {
+    fn from(entry: &Entry) -> EntryKey {
         match entry {
-            Entry::Final(record) => Gist::Final(record.identity().id()),
-            Entry::RunBegan { epoch, .. } => Gist::RunBegan(*epoch),
-            Entry::Interim(record) => Gist::Interim(record.identity().id()),
-            Entry::RunEnded { epoch, .. } => Gist::RunEnded(*epoch),
-            Entry::Gap { .. } | Entry::Accepted(_) => Gist::Other,
+            Entry::Final(record) => EntryKey::Final(record.identity().id()),
+            Entry::RunBegan { epoch, .. } => EntryKey::RunBegan(*epoch),
+            Entry::Interim(record) => EntryKey::Interim(record.identity().id()),
+            Entry::RunEnded { epoch, .. } => EntryKey::RunEnded(*epoch),
+            Entry::Gap { .. } | Entry::Accepted(_) => EntryKey::Other,
         }
     }
 }
@@ -230,12 +233,12 @@ fn write_consent(out: &mut Vec<u8>, consent: &Consent) {
     out.extend_from_slice(what.as_bytes());
 }
 
-fn read_consent(entry: &[u8]) -> Result<Consent, Malformed> {
-    let impossible = Malformed("a consent of an impossible length");
+fn read_consent(entry: &[u8]) -> Result<Consent, MalformedIdentity> {
+    let impossible = MalformedIdentity("a consent of an impossible length");
     let texts = entry.get(CONSENT_BYTES..).ok_or(impossible)?;
     let lengths = (usize::from(entry[32]), usize::from(u16::from_le_bytes([entry[33], entry[34]])));
     let (author, what) = texts.split_at_checked(lengths.0).ok_or(impossible)?;
-    let text = |bytes| str::from_utf8(bytes).map_err(|_| Malformed("a consent that is not UTF-8"));
+    let text = |bytes| str::from_utf8(bytes).map_err(|_| MalformedIdentity("a consent that is not UTF-8"));
     let (author, what_text) = (text(author)?, text(what)?);
     let fields = Fields(entry);
     let lsns = (fields.u64(16), fields.u64(24));
@@ -256,8 +259,8 @@ fn write_record(out: &mut Vec<u8>, kind: u8, record: &Record) {
     .write(out);
 }
 
-fn read_record(entry: &[u8], reason: CloseReason) -> Result<Record, Malformed> {
-    let identity = entry.get(FLOW_BYTES..).ok_or(Malformed("an entry of an impossible length"))?;
+fn read_record(entry: &[u8], reason: CloseReason) -> Result<Record, MalformedIdentity> {
+    let identity = entry.get(FLOW_BYTES..).ok_or(MalformedIdentity("an entry of an impossible length"))?;
     let identity = Identity::parse(identity)?;
     let fields = Fields(entry);
     let legs = Legs {
@@ -319,7 +322,7 @@ mod tests {
         for expected in all() {
             let (entry, length) = Entry::read(rest).unwrap();
             assert_eq!(entry, expected);
-            assert_eq!(Gist::read(rest), Ok((Gist::from(&entry), length)));
+            assert_eq!(EntryKey::read(rest), Ok((EntryKey::from(&entry), length)));
             assert!(length <= ENTRY_BYTES_MAX);
             rest = &rest[length..];
         }
@@ -333,7 +336,7 @@ mod tests {
             entry.write(&mut bytes);
             for length in 0..bytes.len() {
                 assert!(Entry::read(&bytes[..length]).is_err());
-                assert!(Gist::read(&bytes[..length]).is_err() || length > FLOW_BYTES);
+                assert!(EntryKey::read(&bytes[..length]).is_err() || length > FLOW_BYTES);
             }
             for kind in [0, 7, 255] {
                 bytes[2] = kind;
@@ -346,7 +349,7 @@ mod tests {
         #[test]
         fn any_bytes_are_read_or_refused(bytes: Vec<u8>) {
             let _ = Entry::read(&bytes);
-            let _ = Gist::read(&bytes);
+            let _ = EntryKey::read(&bytes);
         }
     }
 }

@@ -12,10 +12,10 @@ use crate::consent::Consent;
 use crate::directory;
 use crate::inventory::Inventory;
 use crate::journal::scan;
-use crate::live_table::place::{FoundTables, OldTable, Places};
+use crate::live_table::locations::{FoundTables, OldTable, TableLocations};
 use crate::loss::{Loss, Losses};
 use crate::query::QueryError;
-use crate::recover::{Applied, RecoverError, Survey, TableImage, survey};
+use crate::recover::{Applied, RecoverError, RecoveryScan, TableImage, scan};
 use crate::repair::Inspection;
 use crate::settle::{Extent, settle};
 use crate::sink::SinkError;
@@ -31,7 +31,7 @@ pub(crate) struct Findings {
     pub(crate) gateway: u32,
     pub(crate) inventory: Inventory,
     pub(crate) applied: Applied,
-    pub(crate) survey: Survey,
+    pub(crate) survey: RecoveryScan,
     pub(crate) boot: u128,
     /// Why there is no number of the gateway, if one should be there.
     unknown: Option<Loss>,
@@ -39,7 +39,7 @@ pub(crate) struct Findings {
 
 /// Live tables, and where they may lie.
 pub(crate) struct OldTables {
-    pub(crate) places: Places,
+    pub(crate) places: TableLocations,
     pub(crate) found: FoundTables,
 }
 
@@ -48,23 +48,23 @@ impl Findings {
     pub(crate) fn look(settings: &OpenSettings) -> Result<(Findings, OldTables), OpenError> {
         schema::check_sqlite()?;
         SqliteSink::migrate(&settings.directory)?;
-        Findings::beside(settings, Places::find)
+        Findings::beside(settings, TableLocations::find)
     }
 
     /// Looks without taking any lock: a gateway may have the ledger open.
     pub(crate) fn peek(settings: &OpenSettings) -> Result<(Findings, OldTables), OpenError> {
-        Findings::beside(settings, Places::peek)
+        Findings::beside(settings, TableLocations::peek)
     }
 
     /// Databases first: what they have, the journal has had before.
     fn beside(
         settings: &OpenSettings,
-        tables: impl FnOnce(&Places) -> Result<FoundTables, OpenError>,
+        tables: impl FnOnce(&TableLocations) -> Result<FoundTables, OpenError>,
     ) -> Result<(Findings, OldTables), OpenError> {
         let directory = &settings.directory;
         let inventory = Inventory::take(directory)?;
         let (gateway, unknown) = identity(directory, &inventory)?;
-        let places = Places::of(gateway, settings).map_err(RecoverError::from)?;
+        let places = TableLocations::of(gateway, settings).map_err(RecoverError::from)?;
         let found = tables(&places)?;
         let old = OldTables { places, found };
         let findings = Findings::of(settings, gateway, inventory, &old)?;
@@ -86,7 +86,7 @@ impl Findings {
         let applied = inventory.applied(gateway);
         let storage = Directory::for_reading(&directory::journal(&settings.directory));
         let open = inventory.open_flows(gateway);
-        let survey = survey(&storage, gateway, applied, open, &images(&old.found.tables))?;
+        let survey = scan(&storage, gateway, applied, open, &images(&old.found.tables))?;
         Ok(Findings { gateway, inventory, applied, survey, boot, unknown: None })
     }
 

@@ -13,7 +13,7 @@ use sys::clock::{self, Nanos};
 use crate::Durability;
 use crate::journal::Shared as Journal;
 use crate::limits::SYNC_PAUSE;
-use crate::sleeper::Rest;
+use crate::parker::ParkDecision;
 use crate::status::{Shared, Stage};
 use crate::storage::Storage;
 
@@ -27,7 +27,7 @@ pub(crate) struct Flusher<S: Storage> {
 impl<S: Storage> Flusher<S> {
     /// Works until the ledger is closed and the committer has finished.
     pub(crate) fn run(self) {
-        self.shared.flusher.occupy();
+        self.shared.flusher.bind_current_thread();
         let mut synced_at = Nanos(0);
         let mut prepare_at = Nanos(0);
         while !self.shared.has_reached(Stage::Applying) {
@@ -91,9 +91,9 @@ impl<S: Storage> Flusher<S> {
     /// Sleeps until something is to be synced, or for `pause` if a segment is to be made then.
     fn sleep(&self, pause: Duration) {
         self.shared.flusher.sleep(|| match self.journal.lacks_spare() {
-            _ if self.must_sync() || self.shared.has_reached(Stage::Applying) => Rest::None,
-            true => Rest::For(pause),
-            false => Rest::UntilWoken,
+            _ if self.must_sync() || self.shared.has_reached(Stage::Applying) => ParkDecision::None,
+            true => ParkDecision::For(pause),
+            false => ParkDecision::UntilWoken,
         });
     }
 }

@@ -9,7 +9,7 @@ use sys::mapping::SharedWords;
 use crate::entry::Entry;
 use crate::journal::frame::{FRAME_HEADER_BYTES, FrameBuffer, FrameHeader};
 use crate::journal::segment::{BLOCK_BYTES, HEADER_BYTES, SegmentHeader};
-use crate::live_table::{Found, LiveTable, PAGE_WORDS, SLOT_WORDS, TableHeader};
+use crate::live_table::{LiveTable, PAGE_WORDS, SLOT_WORDS, SlotContents, TableHeader};
 use crate::record::{Class, CloseReason, Flow, Legs, Protocol, Record, Uncertain};
 
 const AT: WallNanos = WallNanos(0x1122_3344_5566_7788);
@@ -133,7 +133,7 @@ fn a_table_is_what_it_was() {
         .unwrap();
     slot.close(6, WallNanos(1_780_000_000_000_000_000), CloseReason::IdleTimeout);
     check("closing slot", &bytes(start, 8), CLOSING);
-    assert!(matches!(slot.read(), Found::Closing(_)));
+    assert!(matches!(slot.read(), SlotContents::Closing(_)));
     slot.free(6);
     check("free slot", &bytes(start, 1), FREE);
 }

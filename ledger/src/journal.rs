@@ -25,6 +25,7 @@
 //! 6. Numbers have no gaps, except where a segment's header begins beyond the end of the one before, which
 //!    only happens where a journal was lost or repaired; a [`crate::entry::Entry::Gap`] then tells.
 
+pub(crate) mod corruption;
 pub(crate) mod frame;
 pub(crate) mod reader;
 pub(crate) mod scan;

@@ -25,16 +25,17 @@ mod consent;
 mod directory;
 pub mod entry;
 mod findings;
+mod flow_writer;
 mod flush;
 #[cfg(test)]
 mod golden;
-mod inlet;
 mod inventory;
 mod journal;
 pub mod limits;
 pub mod live_table;
 mod loss;
 mod open;
+mod parker;
 pub mod query;
 pub mod record;
 mod recover;
@@ -43,7 +44,6 @@ mod settle;
 #[cfg(any(test, feature = "simulation"))]
 pub mod simulation;
 mod sink;
-mod sleeper;
 mod status;
 mod storage;
 pub mod verify;
@@ -57,15 +57,15 @@ use thiserror::Error;
 
 use crate::commit::Unfinished;
 pub use crate::consent::Consent;
-pub use crate::inlet::{Inlet, LiveFlow};
+pub use crate::flow_writer::{FlowWriter, LiveFlow};
 use crate::live_table::LiveTable;
-pub use crate::live_table::place::Medium;
+pub use crate::live_table::locations::Medium;
 pub use crate::loss::{Damage, Loss, Losses};
-use crate::open::Held;
-pub use crate::open::{OpenError, OpenSettings, Promise};
+use crate::open::OpenLocks;
+pub use crate::open::{Guarantees, OpenError, OpenSettings};
 pub use crate::recover::{RecoverError, Recovery};
 pub use crate::sink::schema::SchemaError;
-pub use crate::status::{Progress, Status, Watch};
+pub use crate::status::{Progress, Status, StatusHandle};
 use crate::status::{Shared, Stage};
 
 /// When an ended flow is safe.
@@ -84,7 +84,7 @@ pub enum Durability {
 /// [`Ledger::close`].
 pub struct Ledger {
     shared: Arc<Shared>,
-    promise: Promise,
+    promise: Guarantees,
     recovery: Recovery,
     /// `None` once they were asked to end.
     threads: Option<Threads>,
@@ -96,22 +96,22 @@ struct Threads {
     flusher: JoinHandle<()>,
     applier: JoinHandle<Result<(), String>>,
     /// What is let go of when they have ended.
-    held: Held,
+    held: OpenLocks,
 }
 
 impl Ledger {
     /// How the ledger is doing.
     pub fn status(&self) -> Status {
-        self.watch().status()
+        self.status_handle().status()
     }
 
     /// A view of the status for other threads.
-    pub fn watch(&self) -> Watch {
-        Watch(Arc::clone(&self.shared))
+    pub fn status_handle(&self) -> StatusHandle {
+        StatusHandle(Arc::clone(&self.shared))
     }
 
     /// What holds on this machine.
-    pub fn promise(&self) -> &Promise {
+    pub fn guarantees(&self) -> &Guarantees {
         &self.promise
     }
 
@@ -168,7 +168,7 @@ impl Ledger {
             LedgerError::Unjournaled { flows, unplaced, table, cause, unapplied }
         };
         match committed.map_err(unjournaled) {
-            Ok(table) => held.let_go(&table),
+            Ok(table) => held.release(&table),
             Err(error) => return Some(Err(error)),
         }
         Some(applied.map(|()| self.summary()))

@@ -35,18 +35,18 @@
 //!    known, and with any other bits it is one that was counted.
 //! 3. Identity before `Live`, counts and closing time before `Closing`: each a Release store.
 
-pub mod look;
-pub(crate) mod place;
-pub mod room;
+pub(crate) mod locations;
 mod slot;
+pub mod snapshot;
+pub mod space;
 
 use std::sync::Arc;
 
 use sys::clock::WallNanos;
 use sys::mapping::SharedWords;
 
-pub(crate) use slot::{Found, Kind, STATE, Slot, State};
-pub use slot::{Received, Sent, Tally};
+pub(crate) use slot::{CommitIntent, STATE, Slot, SlotContents, State};
+pub use slot::{FlowCounters, Received, Sent};
 
 /// Words of a slot: 512 bytes.
 pub(crate) const SLOT_WORDS: usize = 64;
@@ -173,15 +173,15 @@ pub(crate) fn alive_at(word: u64) -> Option<WallNanos> {
 /// How far the journal and the database had come when the process last said so; a number that is damaged, or
 /// was never said, is 0.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub(crate) struct Reached {
+pub(crate) struct ProgressMarks {
     pub(crate) appended: u64,
     pub(crate) applied: u64,
 }
 
-impl Reached {
-    pub(crate) fn in_words(word: impl Fn(usize) -> u64) -> Reached {
+impl ProgressMarks {
+    pub(crate) fn in_words(word: impl Fn(usize) -> u64) -> ProgressMarks {
         let number = |at| slot::decoded(word(at)).unwrap_or(0);
-        Reached { appended: number(APPENDED_AT), applied: number(APPLIED_AT) }
+        ProgressMarks { appended: number(APPENDED_AT), applied: number(APPLIED_AT) }
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use crate::journal::scan::Trouble;
+use crate::journal::corruption::Corruption;
 
 /// Something that was in the ledger and is not there any more. A start goes on without it with consent alone.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -212,7 +212,7 @@ pub struct Damage {
 
 impl Damage {
     /// The damage in `trouble`; `None` if nothing had been durable.
-    pub(crate) fn of(trouble: &Trouble) -> Option<Damage> {
+    pub(crate) fn of(trouble: &Corruption) -> Option<Damage> {
         let (first, last) = (trouble.lost.first()?, trouble.lost.last()?);
         let range = |(first, last): &(u64, u64)| format!("{first}-{last}");
         Some(Damage {

@@ -19,13 +19,13 @@ use crate::commit::Committer;
 use crate::consent::{Consent, Pending};
 use crate::directory::{self, Linked, Lock};
 use crate::findings::{Findings, OldTables, images};
+use crate::flow_writer::{self, FlowDrain};
 use crate::flush::Flusher;
-use crate::inlet::{self, Outlet};
 use crate::inventory::Inventory;
 use crate::journal::segment::BLOCK_BYTES;
 use crate::journal::{Settings, TablePlace, Writer};
 use crate::limits::COMMITTER_NICENESS;
-use crate::live_table::place::{self, FoundTables, Medium, NewTable, OldTable};
+use crate::live_table::locations::{self, FoundTables, Medium, NewTable, OldTable};
 use crate::live_table::{LiveTable, TableHeader};
 use crate::loss::Losses;
 use crate::recover::{RecoverError, Recovered, Recovery, Start};
@@ -34,7 +34,7 @@ use crate::sink::sqlite::SqliteSink;
 use crate::sink::{Sink, SinkError, SinkSettings};
 use crate::status::{Found, Shared, Stage};
 use crate::storage::file::Directory;
-use crate::{Durability, Inlet, Ledger, PanicAlarm, Threads};
+use crate::{Durability, FlowWriter, Ledger, PanicAlarm, Threads};
 
 /// How a ledger is opened.
 #[derive(Clone, Debug)]
@@ -81,7 +81,7 @@ impl OpenSettings {
 
 /// What holds on this machine.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Promise {
+pub struct Guarantees {
     /// Where the live table lies.
     pub table: PathBuf,
     /// On what.
@@ -188,7 +188,7 @@ impl Ledger {
     ///
     /// # Errors
     /// See [`OpenError`]; nothing is left running, and nothing that an earlier run left is lost.
-    pub fn open(settings: &OpenSettings) -> Result<(Ledger, Vec<Inlet>), OpenError> {
+    pub fn open(settings: &OpenSettings) -> Result<(Ledger, Vec<FlowWriter>), OpenError> {
         let lock = Lock::acquire(&settings.directory)?;
         let (mut found, old) = Findings::look(settings)?;
         let directory = &settings.directory;
@@ -243,7 +243,7 @@ fn recover(
     let storage = Directory::at(&journal)
         .map_err(|cause| OpenError::Directory { directory: journal.clone(), cause })?;
     let OldTables { places, found: FoundTables { tables: old, damaged, .. } } = old;
-    notes.extend(damaged.iter().filter_map(|path| place::set_aside(path)));
+    notes.extend(damaged.iter().filter_map(|path| locations::set_aside(path)));
     let images = images(&old);
     let stale: Vec<PathBuf> = old
         .iter()
@@ -276,7 +276,7 @@ fn recover(
     drop(images);
     report.notes.extend(notes);
     report.damaged_tables = (damaged.len() + stale.len()) as u64;
-    report.notes.extend(stale.iter().filter_map(|path| place::set_aside(path)));
+    report.notes.extend(stale.iter().filter_map(|path| locations::set_aside(path)));
     let left = old.into_iter().filter(|old| !stale.contains(&old.path));
     report.notes.extend(left.filter_map(OldTable::remove));
     point("recover.table-cleared");
@@ -320,17 +320,21 @@ fn journal_settings(settings: &OpenSettings, gateway: u32, epoch: u32) -> Settin
 }
 
 /// Starts the threads.
-fn start(settings: &OpenSettings, started: Started, lock: Lock) -> Result<(Ledger, Vec<Inlet>), OpenError> {
+fn start(
+    settings: &OpenSettings,
+    started: Started,
+    lock: Lock,
+) -> Result<(Ledger, Vec<FlowWriter>), OpenError> {
     let Started { journal, report, table, sink, applied, accepted } = started;
     let path = table.path.clone();
-    let promise = Promise { table: path.clone(), medium: table.medium, durability: settings.durability };
+    let promise = Guarantees { table: path.clone(), medium: table.medium, durability: settings.durability };
     let (table, locked) = table.keep();
     table.note_appended(journal.shared().appended());
     let shared = Arc::new(Shared::new(applied));
     let linked = Linked::at(&path).map_err(|cause| OpenError::Table { path: path.clone(), cause })?;
     shared.note_found(Found { accepted, table_was_missing: report.table_missing, table: linked });
-    let (outlets, inlets): (Vec<Outlet>, Vec<Inlet>) =
-        table.regions().map(|region| inlet::pair(&region, &shared)).unzip();
+    let (outlets, inlets): (Vec<FlowDrain>, Vec<FlowWriter>) =
+        table.regions().map(|region| flow_writer::pair(&region, &shared)).unzip();
     let journaled = Arc::clone(journal.shared());
     let applier = Applier::new(sink, Arc::clone(&journaled), applied, Arc::clone(&shared));
     let flusher =
@@ -348,7 +352,7 @@ fn start(settings: &OpenSettings, started: Started, lock: Lock) -> Result<(Ledge
         committer.run()
     })
     .map_err(leave)?;
-    let held = Held { table: path, _locked: locked, _lock: lock };
+    let held = OpenLocks { table: path, _locked: locked, _lock: lock };
     let threads = Some(Threads { committer, flusher, applier, held });
     Ok((Ledger { shared, promise, recovery: report, threads }, inlets))
 }
@@ -367,20 +371,20 @@ fn spawn<R: Send + 'static>(
 }
 
 /// What an open ledger holds besides its threads: the locks of its directory and its live table.
-pub(crate) struct Held {
+pub(crate) struct OpenLocks {
     table: PathBuf,
     _locked: File,
     _lock: Lock,
 }
 
-impl Held {
+impl OpenLocks {
     /// Where the live table lies.
     pub(crate) fn table(&self) -> &Path {
         &self.table
     }
 
     /// Removes the live table if it has nothing left to say.
-    pub(crate) fn let_go(self, table: &LiveTable) {
+    pub(crate) fn release(self, table: &LiveTable) {
         if table.is_empty() {
             // What stays is read by the next start, which finds nothing in it.
             let _ = fs::remove_file(&self.table);

@@ -17,10 +17,10 @@
 mod details;
 mod flows;
 mod parts;
-mod rest;
 mod rollups;
 mod sealed;
 mod still;
+mod unapplied;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
@@ -40,8 +40,8 @@ use crate::sink::schema::{self, LEDGER, MONTH, Migration, SchemaError, integer};
 use crate::storage::file::Directory;
 
 pub use flows::FlowRow;
-use rest::Rest;
 use sealed::Sealed;
+use unapplied::UnappliedEntries;
 
 /// Looks at a journal that a gateway writes meanwhile.
 const ATTEMPTS_MAX: u32 = 3;
@@ -54,7 +54,7 @@ pub struct Usage {
     /// How far each gateway's entries had come.
     pub(crate) applied: Vec<(i64, i64)>,
     /// What the journal has beyond that, if it was asked for.
-    rest: Rest,
+    rest: UnappliedEntries,
     /// Why some of the journal could not be read.
     unread: Option<String>,
     /// Whether the rows that were read hold.
@@ -73,7 +73,7 @@ impl Usage {
         let sealed = Sealed::default();
         let applied = sealed.watch(&connection).and_then(|()| applied(&connection));
         let applied = applied.map_err(|cause| schema::sqlite(&path, cause))?;
-        let (rest, unread) = (Rest::default(), None);
+        let (rest, unread) = (UnappliedEntries::default(), None);
         Ok(Self { directory: directory.to_owned(), connection, applied, rest, unread, sealed })
     }
 
@@ -96,7 +96,7 @@ impl Usage {
         let number = i64::from(gateway);
         let applied = self.applied.iter().find(|(found, _)| *found == number).map_or(0, |(_, lsn)| *lsn);
         let storage = Directory::for_reading(&directory::journal(&self.directory));
-        let mut rest = Rest::default();
+        let mut rest = UnappliedEntries::default();
         rest.know(&self.connection, number)?;
         scan::each_proved(&storage, applied.cast_unsigned(), |entry| rest.add(entry))?;
         self.rest = rest;

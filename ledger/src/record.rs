@@ -55,7 +55,7 @@ pub struct Identity {
 /// Bytes that are not an identity.
 #[derive(Clone, Copy, Debug, Eq, Error, PartialEq)]
 #[error("{0}")]
-pub struct Malformed(pub(crate) &'static str);
+pub struct MalformedIdentity(pub(crate) &'static str);
 
 impl Identity {
     /// Packs what `flow` says of its beginning. Text beyond its bound is cut on a character's border, and
@@ -88,9 +88,9 @@ impl Identity {
     }
 
     /// The identity in `bytes`, all of which it must fill.
-    pub fn parse(bytes: &[u8]) -> Result<Identity, Malformed> {
+    pub fn parse(bytes: &[u8]) -> Result<Identity, MalformedIdentity> {
         if bytes.len() < FIXED_BYTES || bytes.len() > IDENTITY_BYTES_MAX {
-            return Err(Malformed("an identity of an impossible length"));
+            return Err(MalformedIdentity("an identity of an impossible length"));
         }
         let mut identity = Identity { length: 0, bytes: [0; IDENTITY_BYTES_MAX] };
         identity.put(bytes);
@@ -138,15 +138,15 @@ impl Identity {
     }
 
     /// The flow that begins so, without an end.
-    fn unpack(&self) -> Result<Flow<'_>, Malformed> {
+    fn unpack(&self) -> Result<Flow<'_>, MalformedIdentity> {
         let [class, protocol, _flags, client_bytes, address_bytes, user_bytes, rule_bytes, host_bytes] =
             self.array(28);
         let mut rest = Rest(&self.bytes()[FIXED_BYTES..]);
-        let client = rest.address(client_bytes)?.ok_or(Malformed("a flow without a client"))?;
+        let client = rest.address(client_bytes)?.ok_or(MalformedIdentity("a flow without a client"))?;
         let address = rest.address(address_bytes)?;
         let (user, rule, host) = (rest.text(user_bytes)?, rest.text(rule_bytes)?, rest.text(host_bytes)?);
         if !rest.0.is_empty() {
-            return Err(Malformed("an identity with bytes behind its end"));
+            return Err(MalformedIdentity("an identity with bytes behind its end"));
         }
         Ok(Flow {
             id: self.id(),
@@ -157,8 +157,8 @@ impl Identity {
             port: u16::from_le_bytes(self.array(24)),
             address,
             client: SocketAddr::new(client, u16::from_le_bytes(self.array(26))),
-            class: Class::of(class).ok_or(Malformed("an unknown class"))?,
-            protocol: Protocol::of(protocol).ok_or(Malformed("an unknown protocol"))?,
+            class: Class::of(class).ok_or(MalformedIdentity("an unknown class"))?,
+            protocol: Protocol::of(protocol).ok_or(MalformedIdentity("an unknown protocol"))?,
             rule,
             reason: CloseReason::Fault,
             legs: Legs::default(),
@@ -177,16 +177,16 @@ impl fmt::Debug for Identity {
 struct Rest<'a>(&'a [u8]);
 
 impl<'a> Rest<'a> {
-    fn take(&mut self, bytes: u8) -> Result<&'a [u8], Malformed> {
+    fn take(&mut self, bytes: u8) -> Result<&'a [u8], MalformedIdentity> {
         let (taken, rest) = self
             .0
             .split_at_checked(usize::from(bytes))
-            .ok_or(Malformed("an identity that ends too early"))?;
+            .ok_or(MalformedIdentity("an identity that ends too early"))?;
         self.0 = rest;
         Ok(taken)
     }
 
-    fn address(&mut self, bytes: u8) -> Result<Option<IpAddr>, Malformed> {
+    fn address(&mut self, bytes: u8) -> Result<Option<IpAddr>, MalformedIdentity> {
         let taken = self.take(bytes)?;
         if let Ok(octets) = <[u8; 4]>::try_from(taken) {
             return Ok(Some(octets.into()));
@@ -194,12 +194,12 @@ impl<'a> Rest<'a> {
         match <[u8; 16]>::try_from(taken) {
             Ok(octets) => Ok(Some(octets.into())),
             Err(_) if taken.is_empty() => Ok(None),
-            Err(_) => Err(Malformed("an address of neither 4 nor 16 bytes")),
+            Err(_) => Err(MalformedIdentity("an address of neither 4 nor 16 bytes")),
         }
     }
 
-    fn text(&mut self, bytes: u8) -> Result<&'a str, Malformed> {
-        str::from_utf8(self.take(bytes)?).map_err(|_| Malformed("a text that is not UTF-8"))
+    fn text(&mut self, bytes: u8) -> Result<&'a str, MalformedIdentity> {
+        str::from_utf8(self.take(bytes)?).map_err(|_| MalformedIdentity("a text that is not UTF-8"))
     }
 }
 

@@ -22,12 +22,13 @@ use sys::crash::point;
 use thiserror::Error;
 
 use crate::consent::Consent;
-use crate::entry::{Entry, Gist};
+use crate::entry::{Entry, EntryKey};
+use crate::journal::corruption::Corruption;
 use crate::journal::reader::ReadError;
-use crate::journal::scan::{self, Scan, Trouble};
+use crate::journal::scan::{self, Scan};
 use crate::journal::{JournalError, Settings, TablePlace, Writer};
 use crate::limits::ENTRY_BYTES_MAX;
-use crate::live_table::{ALIVE_AT, Found, Reached, STATE, TableHeader, alive_at, used};
+use crate::live_table::{ALIVE_AT, ProgressMarks, STATE, SlotContents, TableHeader, alive_at, used};
 #[cfg(any(test, feature = "simulation"))]
 use crate::loss::Losses;
 use crate::loss::{Damage, Loss};
@@ -56,17 +57,17 @@ pub(crate) struct TableImage<'a> {
 
 impl TableImage<'_> {
     /// Shows every slot that is not free.
-    pub(crate) fn each(&self, mut show: impl FnMut(Found)) {
+    pub(crate) fn each(&self, mut show: impl FnMut(SlotContents)) {
         for region in 0..self.header.regions {
             let used = used(region, &self.word);
             for slot in 0..self.header.slots {
                 let start = self.header.slot_at(region, slot);
                 if slot < used && (self.word)(start + STATE) == 0 {
-                    show(Found::Damaged { what: "a slot that was used and is empty", id: None });
+                    show(SlotContents::Damaged { what: "a slot that was used and is empty", id: None });
                     continue;
                 }
-                match Found::in_words(|index| (self.word)(start + index)) {
-                    Found::Nothing => {}
+                match SlotContents::in_words(|index| (self.word)(start + index)) {
+                    SlotContents::Nothing => {}
                     found => show(found),
                 }
             }
@@ -74,8 +75,8 @@ impl TableImage<'_> {
     }
 
     /// How far journal and database had come when the process last said so.
-    pub(crate) fn reached(&self) -> Reached {
-        Reached::in_words(&self.word)
+    pub(crate) fn reached(&self) -> ProgressMarks {
+        ProgressMarks::in_words(&self.word)
     }
 
     /// When the run was last known to live.
@@ -173,7 +174,7 @@ pub(crate) struct Start<'a> {
 }
 
 /// The part of recovery that only looks.
-pub(crate) struct Survey {
+pub(crate) struct RecoveryScan {
     scan: Scan,
     /// Flows of the tables.
     tabled: HashSet<u128>,
@@ -194,13 +195,13 @@ pub(crate) struct Survey {
 ///
 /// # Errors
 /// It cannot be read, or is another gateway's.
-pub(crate) fn survey(
+pub(crate) fn scan(
     storage: &impl Storage,
     gateway: u32,
     applied: Applied,
     open: HashSet<u128>,
     tables: &[TableImage<'_>],
-) -> Result<Survey, RecoverError> {
+) -> Result<RecoveryScan, RecoverError> {
     let mut tabled = HashSet::new();
     for table in tables {
         table.each(|found| {
@@ -208,7 +209,7 @@ pub(crate) fn survey(
         });
     }
     let (scan, finals, is_ended) = (Scan::default(), HashSet::new(), applied.is_ended);
-    let mut survey = Survey { scan, tabled, finals, open, began: 0, is_ended, applied };
+    let mut survey = RecoveryScan { scan, tabled, finals, open, began: 0, is_ended, applied };
     let scan = scan::scan(storage, (applied.epoch, applied.lsn), |gist| survey.note(gist))?;
     let foreign = scan.foreign.map(|(_, found)| found).filter(|found| *found != gateway);
     if let Some(found) = scan.gateway.filter(|found| *found != gateway).or(foreign) {
@@ -221,26 +222,26 @@ pub(crate) fn survey(
     Ok(survey)
 }
 
-impl Survey {
+impl RecoveryScan {
     /// Notes an entry that the database has not got.
-    fn note(&mut self, gist: Gist) {
-        self.is_ended = matches!(gist, Gist::RunEnded(_));
+    fn note(&mut self, gist: EntryKey) {
+        self.is_ended = matches!(gist, EntryKey::RunEnded(_));
         match gist {
-            Gist::Final(id) => {
+            EntryKey::Final(id) => {
                 self.open.remove(&id);
                 if self.tabled.contains(&id) {
                     self.finals.insert(id);
                 }
             }
-            Gist::Interim(id) => {
+            EntryKey::Interim(id) => {
                 self.open.insert(id);
             }
-            Gist::RunBegan(epoch) => {
+            EntryKey::RunBegan(epoch) => {
                 // What earlier runs had left open ends with it.
                 self.open.clear();
                 self.began = self.began.max(epoch);
             }
-            Gist::RunEnded(_) | Gist::Other => {}
+            EntryKey::RunEnded(_) | EntryKey::Other => {}
         }
     }
 
@@ -304,7 +305,7 @@ impl Survey {
         let mut believed: Vec<&TableImage<'_>> =
             tables.iter().filter(|table| self.is_believed(table, boot)).collect();
         let age = |table: &TableImage<'_>| {
-            let Reached { appended, applied } = table.reached();
+            let ProgressMarks { appended, applied } = table.reached();
             (appended, applied, table.alive_at().map_or(0, |at| at.0))
         };
         believed.sort_by_key(|table| (table.header.epoch, std::cmp::Reverse(age(table))));
@@ -323,7 +324,7 @@ impl Survey {
     /// Whether a table is an older copy: its run has written frames, or the database has entries, of which it
     /// does not know. It notes each frame before the next one is written, and before the database has it.
     pub(crate) fn is_stale(&self, table: &TableImage<'_>) -> bool {
-        let Reached { appended, .. } = table.reached();
+        let ProgressMarks { appended, .. } = table.reached();
         let epoch = table.header.epoch;
         let misses_frames = epoch == self.scan.epoch && appended + 1 < self.scan.last_frame;
         let misses_entries = epoch == self.applied.epoch && appended < self.applied.lsn;
@@ -401,19 +402,19 @@ impl Survey {
         point("recover.scanned");
         let mut report =
             Recovery { epoch: settings.epoch, entries: self.scan.entries, ..Recovery::default() };
-        report.trouble = self.scan.trouble.as_ref().map(Trouble::to_string);
+        report.trouble = self.scan.trouble.as_ref().map(Corruption::to_string);
         report.table_missing = self.lacks_table(boot, tables);
         let mut end = self.scan.end.clone();
         end.next_lsn = end.next_lsn.max(self.applied.lsn + 1);
         let (epoch, at) = (settings.epoch, clock::wall());
-        let left = Left { survey: &self, tables, boot, epoch, at, consents };
+        let left = PreviousRun { survey: &self, tables, boot, epoch, at, consents };
         let mut count = 0;
         left.each(&mut Recovery::default(), |_| {
             count += 1;
             Ok(())
         })?;
         let mut journal = Writer::open(storage, settings, table, &end, count)?;
-        let mut pen = Pen { journal: &mut journal, waiting: Vec::new() };
+        let mut pen = FrameAppender { journal: &mut journal, waiting: Vec::new() };
         let mut lost = self.open.clone();
         left.each(&mut report, |entry| {
             if let Entry::Final(record) = &entry {
@@ -434,8 +435,8 @@ impl Survey {
 }
 
 /// What an earlier run left, and what becomes of it.
-struct Left<'a> {
-    survey: &'a Survey,
+struct PreviousRun<'a> {
+    survey: &'a RecoveryScan,
     tables: &'a [TableImage<'a>],
     boot: u128,
     /// This run.
@@ -444,14 +445,14 @@ struct Left<'a> {
     consents: &'a [Consent],
 }
 
-impl Left<'_> {
+impl PreviousRun<'_> {
     /// Shows every entry that is to be in the journal, in its order, and notes in `report` what they are.
     fn each(
         &self,
         report: &mut Recovery,
         mut show: impl FnMut(Entry) -> Result<(), RecoverError>,
     ) -> Result<(), RecoverError> {
-        let Left { survey, at, epoch, .. } = *self;
+        let PreviousRun { survey, at, epoch, .. } = *self;
         survey.scan.tail.iter().try_for_each(|(_, entry)| show(*entry))?;
         if let Some(trouble) = &survey.scan.trouble {
             show(Entry::Gap { epoch: trouble.epoch, at, first_lsn: trouble.first_lsn })?;
@@ -484,19 +485,19 @@ impl Left<'_> {
                 return;
             }
             let record = match found {
-                Found::Closing(record) => {
+                SlotContents::Closing(record) => {
                     report.closed += 1;
                     record
                 }
-                Found::Live(record) => {
+                SlotContents::Live(record) => {
                     report.killed += 1;
                     killed(record, alive_at, report)
                 }
-                Found::Damaged { .. } => {
+                SlotContents::Damaged { .. } => {
                     report.damaged += 1;
                     return;
                 }
-                Found::Nothing => return,
+                SlotContents::Nothing => return,
             };
             outcome = show(Entry::Final(record));
         });
@@ -513,12 +514,12 @@ fn killed(record: Record, alive_at: WallNanos, report: &mut Recovery) -> Record 
 }
 
 /// Writes entries in frames.
-struct Pen<'a, S: Storage> {
+struct FrameAppender<'a, S: Storage> {
     journal: &'a mut Writer<S>,
     waiting: Vec<Entry>,
 }
 
-impl<S: Storage> Pen<'_, S> {
+impl<S: Storage> FrameAppender<'_, S> {
     fn write(&mut self, entry: Entry) -> Result<(), RecoverError> {
         self.waiting.push(entry);
         if (self.waiting.len() + 1) * ENTRY_BYTES_MAX > self.journal.frame_bytes_max() {

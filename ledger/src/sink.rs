@@ -3,8 +3,9 @@
 //! The journal and further stores attach here: whoever hands entries over numbers them, and a store keeps
 //! the number that it has reached in the transaction of the rows, so that resending is always safe.
 
-pub(crate) mod begun;
+mod batch;
 pub(crate) mod checksum;
+pub(crate) mod columns;
 mod live;
 pub(crate) mod month;
 pub(crate) mod month_file;
@@ -16,7 +17,6 @@ pub(crate) mod run;
 pub(crate) mod schema;
 pub(crate) mod sqlite;
 pub(crate) mod sums;
-mod tally;
 mod version_1;
 
 use thiserror::Error;

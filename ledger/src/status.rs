@@ -13,9 +13,9 @@ use sys::sync::{Mutex, MutexGuard};
 
 use crate::directory::Linked;
 use crate::limits::LAG_MARKS_MAX;
-use crate::sleeper::Sleeper;
+use crate::parker::Parker;
 
-/// What [`Watch::status`] found.
+/// What [`StatusHandle::status`] found.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Status {
     /// Ended flows made visible since the ledger was opened.
@@ -62,9 +62,9 @@ pub struct Progress {
 
 /// A view of the ledger's [`Status`] for other threads. Cheap to clone; it outlives the ledger.
 #[derive(Clone)]
-pub struct Watch(pub(crate) Arc<Shared>);
+pub struct StatusHandle(pub(crate) Arc<Shared>);
 
-impl Watch {
+impl StatusHandle {
     /// How the ledger is doing now.
     pub fn status(&self) -> Status {
         let shared = &self.0;
@@ -152,9 +152,9 @@ pub(crate) struct Found {
 
 /// What the ledger's threads share. All gauges are Relaxed: each stands alone and orders nothing.
 pub(crate) struct Shared {
-    pub(crate) committer: Sleeper,
-    pub(crate) flusher: Sleeper,
-    pub(crate) applier: Sleeper,
+    pub(crate) committer: Parker,
+    pub(crate) flusher: Parker,
+    pub(crate) applier: Parker,
     stage: AtomicU8,
     stuck: AtomicBool,
     records: AtomicU64,
@@ -176,9 +176,9 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn new(applied: u64) -> Self {
         Self {
-            committer: Sleeper::default(),
-            flusher: Sleeper::default(),
-            applier: Sleeper::default(),
+            committer: Parker::default(),
+            flusher: Parker::default(),
+            applier: Parker::default(),
             stage: AtomicU8::new(Stage::Open as u8),
             stuck: AtomicBool::new(false),
             records: AtomicU64::new(0),
@@ -228,7 +228,7 @@ impl Shared {
     pub(crate) fn enter(&self, stage: Stage) {
         // Relaxed: what rouses the threads orders this store for them.
         self.stage.store(stage as u8, Ordering::Relaxed);
-        [&self.committer, &self.flusher, &self.applier].into_iter().for_each(Sleeper::rouse);
+        [&self.committer, &self.flusher, &self.applier].into_iter().for_each(Parker::rouse);
     }
 
     /// Whether `stage` is reached or over.

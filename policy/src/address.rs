@@ -79,12 +79,12 @@ pub fn classify(address: IpAddr) -> AddressClass {
 pub(crate) fn embedded(address: Ipv6Addr) -> impl Iterator<Item = Ipv4Addr> {
     let bits = address.to_bits();
     let low = v4_at(bits, 96);
-    let readings = match Carrier::of(address) {
-        Carrier::None => [None; 4],
-        Carrier::Nat64 | Carrier::Obsolete => [Some(low), None, None, None],
-        Carrier::SixToFour => [Some(v4_at(bits, 16)), None, None, None],
-        Carrier::Teredo => [Some(v4_at(bits, 32)), Some(teredo_client(bits)), None, None],
-        Carrier::LocalNat64 => {
+    let readings = match Ipv4Embedding::of(address) {
+        Ipv4Embedding::None => [None; 4],
+        Ipv4Embedding::Nat64 | Ipv4Embedding::Obsolete => [Some(low), None, None, None],
+        Ipv4Embedding::SixToFour => [Some(v4_at(bits, 16)), None, None, None],
+        Ipv4Embedding::Teredo => [Some(v4_at(bits, 32)), Some(teredo_client(bits)), None, None],
+        Ipv4Embedding::LocalNat64 => {
             let [by_48, by_56, by_64] = local_nat64_readings(bits).map(|v4| is_inside(v4).then_some(v4));
             [Some(low), by_48, by_56, by_64]
         }
@@ -105,7 +105,7 @@ pub(crate) fn lies_in_non_public(network: IpNet) -> bool {
 
 /// How an IPv6 address carries an IPv4 address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Carrier {
+enum Ipv4Embedding {
     None,
     /// 64:ff9b::/96, the well-known NAT64 prefix: the last 32 bits.
     Nat64,
@@ -121,7 +121,7 @@ enum Carrier {
     Obsolete,
 }
 
-impl Carrier {
+impl Ipv4Embedding {
     fn of(address: Ipv6Addr) -> Self {
         match address.segments() {
             [0, 0, 0, 0, 0, 0, 0, 0 | 1] => Self::None,
@@ -229,15 +229,16 @@ fn classify_v4(address: Ipv4Addr) -> AddressClass {
 
 fn classify_v6(address: Ipv6Addr) -> AddressClass {
     let carried = || embedded(address).map(classify_v4).max();
-    match Carrier::of(address) {
-        Carrier::None if is_metadata_v6(address) => AddressClass::Metadata,
-        Carrier::None => class_in(&BLOCKS_V6, address.to_bits()),
-        Carrier::Obsolete => {
+    match Ipv4Embedding::of(address) {
+        Ipv4Embedding::None if is_metadata_v6(address) => AddressClass::Metadata,
+        Ipv4Embedding::None => class_in(&BLOCKS_V6, address.to_bits()),
+        Ipv4Embedding::Obsolete => {
             carried().filter(|class| *class != AddressClass::Public).unwrap_or(AddressClass::Reserved)
         }
-        Carrier::Nat64 | Carrier::LocalNat64 | Carrier::SixToFour | Carrier::Teredo => {
-            carried().expect("each of these carriers has at least one reading")
-        }
+        Ipv4Embedding::Nat64
+        | Ipv4Embedding::LocalNat64
+        | Ipv4Embedding::SixToFour
+        | Ipv4Embedding::Teredo => carried().expect("each of these carriers has at least one reading"),
     }
 }
 
@@ -309,18 +310,18 @@ fn lies_in_non_public_carried(address: Ipv6Addr, length: u8) -> bool {
         Ipv4Net::new(v4_at(bits, first_bit), carried_length)
             .is_ok_and(|net| lies_in_non_public_v4(net.trunc()))
     };
-    match Carrier::of(address) {
-        Carrier::Nat64 => carried(96),
-        Carrier::SixToFour => carried(16),
-        Carrier::Teredo => {
+    match Ipv4Embedding::of(address) {
+        Ipv4Embedding::Nat64 => carried(96),
+        Ipv4Embedding::SixToFour => carried(16),
+        Ipv4Embedding::Teredo => {
             let client = Ipv4Net::new(teredo_client(bits), length.saturating_sub(96));
             carried(32) || client.is_ok_and(|net| lies_in_non_public_v4(net.trunc()))
         }
-        Carrier::LocalNat64 => {
+        Ipv4Embedding::LocalNat64 => {
             let [by_48, by_56, _] = local_nat64_readings(bits);
             length >= 96 && (carried(96) || is_inside(by_48) || is_inside(by_56))
         }
-        Carrier::Obsolete | Carrier::None => false,
+        Ipv4Embedding::Obsolete | Ipv4Embedding::None => false,
     }
 }
 

@@ -19,8 +19,8 @@ use crate::rules::{self, Rule};
 /// Collects what a policy is made of.
 #[derive(Debug, Default)]
 pub struct Builder {
-    sets: Vec<GivenSet>,
-    users: Vec<GivenUser>,
+    sets: Vec<RawSet>,
+    users: Vec<RawUser>,
 }
 
 /// What a set is made of.
@@ -35,7 +35,7 @@ pub struct SetRules {
 }
 
 #[derive(Debug)]
-struct GivenSet {
+struct RawSet {
     name: String,
     set: SetRules,
 }
@@ -53,7 +53,7 @@ pub struct UserRules {
 }
 
 #[derive(Debug)]
-struct GivenUser {
+struct RawUser {
     name: String,
     rules: UserRules,
 }
@@ -66,13 +66,13 @@ impl Builder {
 
     /// Adds a set.
     pub fn set(&mut self, name: impl Into<String>, set: SetRules) -> &mut Self {
-        self.sets.push(GivenSet { name: name.into(), set });
+        self.sets.push(RawSet { name: name.into(), set });
         self
     }
 
     /// Adds a user.
     pub fn user(&mut self, name: impl Into<String>, rules: UserRules) -> &mut Self {
-        self.users.push(GivenUser { name: name.into(), rules });
+        self.users.push(RawUser { name: name.into(), rules });
         self
     }
 
@@ -86,7 +86,7 @@ impl Builder {
         let mut lists: Vec<List> = Vec::with_capacity(self.sets.len() + self.users.len());
         lists.extend(self.sets.iter().map(|given| List::compile(&format!("@{}", given.name), &given.set)));
         let mut users = Vec::with_capacity(self.users.len());
-        for GivenUser { name, rules } in &self.users {
+        for RawUser { name, rules } in &self.users {
             let allow = add_lists(&mut lists, &by_set, name, ListKind::Allow, &rules.allow);
             let deny = add_lists(&mut lists, &by_set, name, ListKind::Deny, &rules.deny);
             let resolve_for_networks = rules.resolve_for_networks;
@@ -98,7 +98,7 @@ impl Builder {
     fn mistakes(&self) -> Vec<BuildError> {
         let mut errors = Vec::new();
         let mut sets: BTreeMap<&str, ()> = BTreeMap::new();
-        for GivenSet { name, set } in &self.sets {
+        for RawSet { name, set } in &self.sets {
             let place = |rule| Place { owner: Owner::Set(name.clone()), rule };
             check_name(name, sets.insert(name, ()).is_none(), place(None), &mut errors);
             check_length(set.rules.len() + set.addresses.len(), place(None), &mut errors);

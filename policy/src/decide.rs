@@ -10,7 +10,7 @@ use crate::address::{self, AddressClass};
 use crate::host::{self, Host, Suffixes};
 use crate::list::{List, NetworkRule};
 use crate::own::OwnAddresses;
-use crate::verdict::{BillingClass, Outcome, Reason, RuleId, Verdict, Wanted};
+use crate::verdict::{BillingClass, MissingRule, Outcome, Reason, RuleId, Verdict};
 
 /// Everything that decides, immutable. Replaced as a whole when the configuration changes; the ids and
 /// indexes that it gives are valid for it alone.
@@ -211,8 +211,8 @@ impl Policy {
         let has_network = user.allow.iter().any(|list| self.list(*list).has_network_rule_for(port));
         let wanted = match (allowed.wanted(), has_network, user.resolve_for_networks) {
             (_, true, true) => return NameVerdict::Judged(allowed),
-            (Wanted::NameOrNetwork, true, false) => Wanted::NameOrResolving,
-            (Wanted::NameOrNetwork, false, false) => Wanted::Name,
+            (MissingRule::NameOrNetwork, true, false) => MissingRule::NameOrResolving,
+            (MissingRule::NameOrNetwork, false, false) => MissingRule::Name,
             (wanted, ..) => wanted,
         };
         deny(Reason::NoRule(wanted), allowed.other_port)
@@ -290,7 +290,7 @@ impl Policy {
             return deny(Reason::AddressForbidden(class), Some(rule));
         }
         match names.other_port.or(without_length(networks.other_port)) {
-            Some(rule) => deny(Reason::NoRule(Wanted::Port), Some(rule)),
+            Some(rule) => deny(Reason::NoRule(MissingRule::Port), Some(rule)),
             None => deny(Reason::NoRule(names.wanted()), None),
         }
     }
@@ -362,11 +362,11 @@ struct NetworkMatch {
 
 impl NameMatch<'_> {
     /// The rule that is missing where nothing matched.
-    fn wanted(&self) -> Wanted {
+    fn wanted(&self) -> MissingRule {
         match self {
-            Self { other_port: Some(_), .. } => Wanted::Port,
-            Self { name: None, .. } => Wanted::Network,
-            _ => Wanted::NameOrNetwork,
+            Self { other_port: Some(_), .. } => MissingRule::Port,
+            Self { name: None, .. } => MissingRule::Network,
+            _ => MissingRule::NameOrNetwork,
         }
     }
 }

@@ -68,4 +68,4 @@ pub use host::Host;
 pub use list::{RULES_MAX, SetClass};
 pub use remedy::Remedy;
 pub use rules::{Rule, RuleError};
-pub use verdict::{BillingClass, Outcome, Reason, RuleId, Verdict, Wanted};
+pub use verdict::{BillingClass, MissingRule, Outcome, Reason, RuleId, Verdict};

@@ -84,7 +84,7 @@ pub enum Reason {
     /// A deny rule holds the name or the address; no allow rule can outdo it.
     DeniedByRule,
     /// No rule allows it; this kind of rule would be needed.
-    NoRule(Wanted),
+    NoRule(MissingRule),
     /// An allow rule holds the name or the address, but does not open an address of this class.
     AddressForbidden(AddressClass),
     /// The gateway itself listens there.
@@ -95,7 +95,7 @@ pub enum Reason {
 
 /// The rule that would have been needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Wanted {
+pub enum MissingRule {
     /// A rule by name, or a network rule that holds the address.
     NameOrNetwork,
     /// A rule by name.
@@ -115,9 +115,9 @@ impl Reason {
         match self {
             Self::Allowed => "allowed",
             Self::DeniedByRule => "denied_by_rule",
-            Self::NoRule(Wanted::NameOrNetwork | Wanted::Name | Wanted::Network) => "no_rule",
-            Self::NoRule(Wanted::NameOrResolving) => "no_rule_for_name",
-            Self::NoRule(Wanted::Port) => "no_rule_for_port",
+            Self::NoRule(MissingRule::NameOrNetwork | MissingRule::Name | MissingRule::Network) => "no_rule",
+            Self::NoRule(MissingRule::NameOrResolving) => "no_rule_for_name",
+            Self::NoRule(MissingRule::Port) => "no_rule_for_port",
             Self::AddressForbidden(class) => match class {
                 AddressClass::Public => "public_address",
                 AddressClass::Private => "private_address",
@@ -141,22 +141,24 @@ impl fmt::Display for Reason {
         formatter.write_str(match self {
             Self::Allowed => "A rule allows this destination.",
             Self::DeniedByRule => "A deny rule forbids this destination.",
-            Self::NoRule(Wanted::NameOrNetwork) => {
+            Self::NoRule(MissingRule::NameOrNetwork) => {
                 "No rule allows this destination; \
                  a rule for its name, or a network rule that holds its address, would be needed."
             }
-            Self::NoRule(Wanted::Name) => {
+            Self::NoRule(MissingRule::Name) => {
                 "No rule allows this destination; a rule for its name would be needed."
             }
-            Self::NoRule(Wanted::NameOrResolving) => {
+            Self::NoRule(MissingRule::NameOrResolving) => {
                 "No rule allows this name, and a network rule matches literal addresses only; \
                  a rule for the name, or resolve_for_networks = true for the user, would be needed."
             }
-            Self::NoRule(Wanted::Network) => {
+            Self::NoRule(MissingRule::Network) => {
                 "No rule allows this address; a rule for the address or its network would be needed, \
                  because rules by name do not apply to an address."
             }
-            Self::NoRule(Wanted::Port) => "This destination is allowed on another port, but not on this one.",
+            Self::NoRule(MissingRule::Port) => {
+                "This destination is allowed on another port, but not on this one."
+            }
             Self::AddressForbidden(class) => return write_forbidden(*class, formatter),
             Self::OwnAddress => "This address is the gateway's own; no rule opens it.",
             Self::MalformedName => "The name is not a plain host name; no rule can apply to it.",

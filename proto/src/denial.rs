@@ -6,7 +6,7 @@ use std::io::Write;
 
 /// A refusal, in words for a person and in headers for a program.
 #[derive(Clone, Copy, Debug)]
-pub struct Denial<'a> {
+pub struct DenialResponse<'a> {
     /// The HTTP status, 400 to 599.
     pub status: u16,
     /// A few words behind the status; see [`reason_phrase`] for the customary ones.
@@ -81,7 +81,7 @@ pub mod proxy_error {
 }
 
 /// Appends a complete response that refuses a request.
-pub fn write_denial(out: &mut Vec<u8>, denial: &Denial<'_>) {
+pub fn write_denial(out: &mut Vec<u8>, denial: &DenialResponse<'_>) {
     assert!((400..600).contains(&denial.status), "a denial is an error: {}", denial.status);
     let body = if denial.json { json_body(denial) } else { text_body(denial) };
     push_number(out, "HTTP/1.1 ", denial.status.into());
@@ -148,7 +148,7 @@ pub fn reason_phrase(status: u16) -> &'static str {
 }
 
 /// RFC 9209: a list member named after the proxy, whose parameters say what happened.
-fn push_proxy_status(out: &mut Vec<u8>, denial: &Denial<'_>) {
+fn push_proxy_status(out: &mut Vec<u8>, denial: &DenialResponse<'_>) {
     push(out, "Proxy-Status: tollgate");
     if let Some(error) = denial.proxy_status_error {
         push(out, "; error=");
@@ -162,7 +162,7 @@ fn push_proxy_status(out: &mut Vec<u8>, denial: &Denial<'_>) {
     push(out, "\r\n");
 }
 
-fn text_body(denial: &Denial<'_>) -> Vec<u8> {
+fn text_body(denial: &DenialResponse<'_>) -> Vec<u8> {
     let mut body = Vec::with_capacity(256);
     push_number(&mut body, "", denial.status.into());
     push(&mut body, " ");
@@ -175,7 +175,7 @@ fn text_body(denial: &Denial<'_>) -> Vec<u8> {
     body
 }
 
-fn json_body(denial: &Denial<'_>) -> Vec<u8> {
+fn json_body(denial: &DenialResponse<'_>) -> Vec<u8> {
     let mut body = Vec::with_capacity(256);
     push_number(&mut body, "{\"status\":", denial.status.into());
     push_member(&mut body, "title", denial.title);

@@ -20,6 +20,6 @@ mod request;
 mod response;
 
 pub use crate::http_head::Framing;
-pub use body::{Body, BodyError, Taken};
-pub use request::{Asked, Forward, write_own_options};
-pub use response::{Answer, Ours, write_answer};
+pub use body::{Body, BodyError, Consumed};
+pub use request::{Forward, RequestTraits, write_own_options};
+pub use response::{ResponseHeaders, ResponseKind, write_answer};

@@ -29,16 +29,16 @@ pub use scanner::{HeadScanner, HeadTooLarge};
 use crate::limits::HEADERS_MAX;
 
 /// Room for the header lines of a head; lives on the stack of whoever reads one.
-pub struct Room<'a>([MaybeUninit<httparse::Header<'a>>; HEADERS_MAX]);
+pub struct HeaderStorage<'a>([MaybeUninit<httparse::Header<'a>>; HEADERS_MAX]);
 
-impl Room<'_> {
+impl HeaderStorage<'_> {
     /// Empty room.
     pub const fn new() -> Self {
         Self([const { MaybeUninit::uninit() }; HEADERS_MAX])
     }
 }
 
-impl Default for Room<'_> {
+impl Default for HeaderStorage<'_> {
     fn default() -> Self {
         Self::new()
     }

@@ -7,7 +7,7 @@ use rustix::fs::{StatVfsMountFlags, fstatvfs};
 
 /// How large a file system is, and how much of it is left.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Room {
+pub struct DiskSpace {
     /// Bytes in all.
     pub bytes: u64,
     /// Bytes that this process may still write.
@@ -18,10 +18,10 @@ pub struct Room {
 ///
 /// # Errors
 /// Those of fstatvfs(3).
-pub fn room(file: &File) -> io::Result<Room> {
+pub fn space(file: &File) -> io::Result<DiskSpace> {
     let found = fstatvfs(file)?;
     let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
-    Ok(Room { bytes: bytes(found.f_blocks), free_bytes: bytes(found.f_bavail) })
+    Ok(DiskSpace { bytes: bytes(found.f_blocks), free_bytes: bytes(found.f_bavail) })
 }
 
 /// Whether the file system of `file` is mounted read-only.

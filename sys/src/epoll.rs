@@ -51,13 +51,13 @@ pub struct Readiness {
     /// A write would not block, or would fail at once.
     pub writable: bool,
     /// What waits behind the bytes.
-    pub tail: Tail,
+    pub end: StreamEnd,
 }
 
 /// What waits behind the bytes that have arrived. What is worse is greater: a later event may add to an
 /// earlier one, and never takes it back.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
-pub enum Tail {
+pub enum StreamEnd {
     /// Nothing yet.
     #[default]
     Open,
@@ -210,27 +210,27 @@ impl Readiness {
     pub fn add(&mut self, later: Readiness) {
         self.readable |= later.readable;
         self.writable |= later.writable;
-        self.tail = self.tail.max(later.tail);
+        self.end = self.end.max(later.end);
     }
 
     fn of(flags: EventFlags) -> Readiness {
         let broken = EventFlags::ERR | EventFlags::HUP;
         // HUP without an error means that both directions have ended, which RDHUP says of the one read.
         let tail = if flags.contains(EventFlags::ERR) {
-            Tail::Broken
+            StreamEnd::Broken
         } else if flags.contains(EventFlags::PRI) {
-            Tail::Urgent
+            StreamEnd::Urgent
         } else if flags.contains(EventFlags::RDHUP) {
-            Tail::Ended
+            StreamEnd::Ended
         } else if flags.contains(EventFlags::HUP) {
-            Tail::Unclear
+            StreamEnd::Unclear
         } else {
-            Tail::Open
+            StreamEnd::Open
         };
         Readiness {
             readable: flags.intersects(EventFlags::IN | EventFlags::RDHUP | EventFlags::PRI | broken),
             writable: flags.intersects(EventFlags::OUT | broken),
-            tail,
+            end: tail,
         }
     }
 }
@@ -273,14 +273,15 @@ mod tests {
 
     #[test]
     fn a_tail_is_as_bad_as_the_worst_that_is_told() {
-        let tail = |flags| Readiness::of(flags).tail;
+        let tail = |flags| Readiness::of(flags).end;
         let end = EventFlags::IN | EventFlags::RDHUP;
-        assert_eq!(tail(EventFlags::IN | EventFlags::OUT), Tail::Open);
-        assert_eq!(tail(end), Tail::Ended);
-        assert_eq!(tail(end | EventFlags::HUP), Tail::Ended);
-        assert_eq!(tail(end | EventFlags::PRI), Tail::Urgent);
-        assert_eq!(tail(end | EventFlags::PRI | EventFlags::HUP | EventFlags::ERR), Tail::Broken);
-        let sorted = [Tail::Open, Tail::Ended, Tail::Unclear, Tail::Urgent, Tail::Broken];
+        assert_eq!(tail(EventFlags::IN | EventFlags::OUT), StreamEnd::Open);
+        assert_eq!(tail(end), StreamEnd::Ended);
+        assert_eq!(tail(end | EventFlags::HUP), StreamEnd::Ended);
+        assert_eq!(tail(end | EventFlags::PRI), StreamEnd::Urgent);
+        assert_eq!(tail(end | EventFlags::PRI | EventFlags::HUP | EventFlags::ERR), StreamEnd::Broken);
+        let sorted =
+            [StreamEnd::Open, StreamEnd::Ended, StreamEnd::Unclear, StreamEnd::Urgent, StreamEnd::Broken];
         assert!(sorted.is_sorted(), "an end that was told never hides what is worse");
     }
 

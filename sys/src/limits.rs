@@ -17,18 +17,18 @@ use rustix::process::{Resource, Rlimit, getrlimit, setpriority_process, setrlimi
 mod budget;
 pub mod cgroup;
 pub mod cpus;
-mod footprint;
 #[cfg(all(test, not(loom)))]
-pub(crate) mod painted;
+pub(crate) mod fixture;
+mod footprint;
 mod ports;
-mod reading;
 mod root;
+mod values;
 
 pub use budget::{THREAD_MEMORY_BYTES, ThreadBudget, thread_budget, threads_in};
 pub use footprint::{FOOTPRINT_USUAL, Footprint, footprint};
 pub use ports::{LocalPorts, explained};
-pub use reading::{Limit, Reading, read_all, read_all_quickly};
-pub use root::Root;
+pub use root::ProcRoot;
+pub use values::{Limit, LimitValue, read_all, read_all_quickly};
 
 /// How many descriptors this process may hold: soft and hard limit (`RLIMIT_NOFILE`); `u64::MAX` is
 /// without limit.
@@ -44,7 +44,7 @@ pub fn descriptors() -> (u64, u64) {
 /// Those of setrlimit(2); none is expected.
 pub fn raise_descriptors() -> io::Result<u64> {
     // A hard limit from before `fs.nr_open` was lowered would be refused with EPERM, though it is there.
-    let most = Root::machine().number("/proc/sys/fs/nr_open").ok();
+    let most = ProcRoot::machine().number("/proc/sys/fs/nr_open").ok();
     let maximum = getrlimit(Resource::Nofile).maximum.into_iter().chain(most).min();
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })?;
     Ok(descriptors().0)

@@ -25,7 +25,7 @@ pub use throttling::Throttling;
 pub use ticks::CpuTicks;
 
 use crate::clock::Nanos;
-use crate::limits::Root;
+use crate::limits::ProcRoot;
 use crate::thread::RunTime;
 
 /// The longest beginning of a file that holds what is read of it: the first line of `/proc/stat`, a
@@ -35,25 +35,25 @@ const FILE_BYTES_MAX: usize = 8 * 1024;
 /// Takes samples of the pressure on some threads and on the machine.
 #[derive(Debug)]
 pub struct Sampler {
-    threads: Vec<Kept>,
-    stalls: [Kept; Resource::ALL.len()],
-    ticks: Kept,
-    queues: Kept,
+    threads: Vec<ReopenedFile>,
+    stalls: [ReopenedFile; Resource::ALL.len()],
+    ticks: ReopenedFile,
+    queues: ReopenedFile,
     /// One for each of our control groups: as of the sampler's beginning, if the process is moved.
-    throttling: Vec<Kept>,
+    throttling: Vec<ReopenedFile>,
     last: Option<(Nanos, Totals)>,
 }
 
 impl Sampler {
     /// A sampler for the threads `ids` of this process, and for the machine at `root`.
-    pub fn new(root: &Root, ids: &[i32]) -> Sampler {
-        let thread = |id: &i32| Kept::open(root, format!("/proc/self/task/{id}/schedstat"));
+    pub fn new(root: &ProcRoot, ids: &[i32]) -> Sampler {
+        let thread = |id: &i32| ReopenedFile::open(root, format!("/proc/self/task/{id}/schedstat"));
         Sampler {
             threads: ids.iter().map(thread).collect(),
-            stalls: Resource::ALL.map(|resource| Kept::open(root, Stall::path(resource))),
-            ticks: Kept::open(root, CpuTicks::PATH),
-            queues: Kept::open(root, ListenDrops::PATH),
-            throttling: throttling::paths(root).iter().map(|path| Kept::open(root, path)).collect(),
+            stalls: Resource::ALL.map(|resource| ReopenedFile::open(root, Stall::path(resource))),
+            ticks: ReopenedFile::open(root, CpuTicks::PATH),
+            queues: ReopenedFile::open(root, ListenDrops::PATH),
+            throttling: throttling::paths(root).iter().map(|path| ReopenedFile::open(root, path)).collect(),
             last: None,
         }
     }
@@ -65,7 +65,7 @@ impl Sampler {
             stalls: self.stalls.each_ref().map(|file| Stall::parse(&file.text()?)),
             ticks: self.ticks.text().and_then(|text| CpuTicks::parse(&text)),
             drops: self.queues.text().and_then(|text| ListenDrops::parse(&text)),
-            throttling: Throttling::sum(self.throttling.iter().filter_map(Kept::text)),
+            throttling: Throttling::sum(self.throttling.iter().filter_map(ReopenedFile::text)),
         };
         let (then, before) = self.last.take().unwrap_or_else(|| (now, totals.clone()));
         let pressure = Pressure {
@@ -97,7 +97,7 @@ struct Totals {
 
 /// Something that only grows.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Grown<T> {
+pub struct Delta<T> {
     /// Since it began to count.
     pub total: T,
     /// Since the last sample.
@@ -110,15 +110,15 @@ pub struct Pressure {
     /// Since the last sample.
     pub span: Duration,
     /// One for each thread, in the order in which they were given; none for one that has ended.
-    pub threads: Vec<Option<Grown<RunTime>>>,
+    pub threads: Vec<Option<Delta<RunTime>>>,
     /// One for each of [`Resource::ALL`].
     pub stalls: [Option<Stall>; Resource::ALL.len()],
     /// CPU time of the machine, and what the hypervisor withheld of it.
-    pub ticks: Option<Grown<CpuTicks>>,
+    pub ticks: Option<Delta<CpuTicks>>,
     /// Connections that found no room to wait, of all programs in this network namespace.
-    pub drops: Option<Grown<ListenDrops>>,
+    pub drops: Option<Delta<ListenDrops>>,
     /// What quotas of control groups did to us.
-    pub throttling: Option<Grown<Throttling>>,
+    pub throttling: Option<Delta<Throttling>>,
 }
 
 impl Pressure {
@@ -131,19 +131,19 @@ impl Pressure {
 }
 
 /// What is read for the first time has grown by nothing yet.
-fn grown<T: Copy>(now: Option<T>, then: Option<T>, since: fn(T, T) -> T) -> Option<Grown<T>> {
+fn grown<T: Copy>(now: Option<T>, then: Option<T>, since: fn(T, T) -> T) -> Option<Delta<T>> {
     let total = now?;
-    Some(Grown { total, added: since(total, then.unwrap_or(total)) })
+    Some(Delta { total, added: since(total, then.unwrap_or(total)) })
 }
 
 /// A file of the kernel's that stays open: each read from its beginning makes its text anew. That costs a
 /// quarter of opening it again (0.5 us instead of 2 for `schedstat`).
 #[derive(Debug)]
-struct Kept(Option<File>);
+struct ReopenedFile(Option<File>);
 
-impl Kept {
-    fn open(root: &Root, path: impl AsRef<Path>) -> Kept {
-        Kept(File::open(root.path(path)).ok())
+impl ReopenedFile {
+    fn open(root: &ProcRoot, path: impl AsRef<Path>) -> ReopenedFile {
+        ReopenedFile(File::open(root.path(path)).ok())
     }
 
     /// None for a file that is not there, or whose thread has ended.
@@ -157,7 +157,7 @@ impl Kept {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::limits::painted::ample;
+    use crate::limits::fixture::ample;
     use crate::thread::thread_id;
     use std::hint::black_box;
 
@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     fn our_own_threads_work_is_seen() {
-        let mut sampler = Sampler::new(&Root::machine(), &[thread_id()]);
+        let mut sampler = Sampler::new(&ProcRoot::machine(), &[thread_id()]);
         let _ = sampler.sample(Nanos(0));
         let mut turns = 0u64;
         while sampler.sample(Nanos(1)).threads[0].unwrap().added.on_cpu.is_zero() {

@@ -16,16 +16,16 @@ use std::time::Duration;
 use rustix::event::{self, PollFd, PollFlags, Timespec};
 use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, sockopt};
 
+use crate::send_audit::Entry;
 use crate::splice::Pipe;
-use crate::witness::Entry;
 
 mod addresses;
+mod exhausted;
 mod listener;
-mod shortage;
 
 pub use addresses::local_addresses;
-pub use listener::{AcceptError, FirstAck, ListenOptions, Listener};
-pub use shortage::Shortage;
+pub use exhausted::ResourceExhausted;
+pub use listener::{AcceptError, AckMode, ListenOptions, Listener};
 
 const FLAGS: SocketFlags = SocketFlags::NONBLOCK.union(SocketFlags::CLOEXEC);
 
@@ -43,10 +43,10 @@ pub enum Connect {
 
 /// Who sends first on a connection that we open, as far as that is known.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum FirstWord {
+pub enum SpeaksFirst {
     /// We do, as soon as it stands: then the last ACK of the handshake waits for those bytes and rides on
     /// them, which saves a packet. If they fail to come it is sent by the kernel's timer, 200 ms later.
-    Ours,
+    Us,
     /// Nobody knows: a server may greet first, and must not wait for a delayed ACK.
     Unknown,
 }
@@ -61,10 +61,10 @@ impl Socket {
     /// # Errors
     /// What `socket` and `connect` refuse at once: `EMFILE`, `ENETUNREACH`, `EADDRNOTAVAIL` when no local
     /// port is left, `EACCES`.
-    pub fn connect(address: SocketAddr, first_word: FirstWord) -> io::Result<Socket> {
+    pub fn connect(address: SocketAddr, first_word: SpeaksFirst) -> io::Result<Socket> {
         let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let socket = net::socket_with(family, SocketType::STREAM, FLAGS, None)?;
-        if first_word == FirstWord::Ours {
+        if first_word == SpeaksFirst::Us {
             // A hint: without it there is a packet more.
             let _ = sockopt::set_tcp_quickack(&socket, false);
         }
@@ -252,12 +252,12 @@ mod tests {
     use super::*;
 
     pub(super) const LISTEN: ListenOptions =
-        ListenOptions { reuse_port: false, backlog: 16, first_ack: FirstAck::AtOnce };
+        ListenOptions { reuse_port: false, backlog: 16, first_ack: AckMode::Immediate };
 
     fn pair() -> (Socket, Socket) {
         let listener = Listener::bind("127.0.0.1:0".parse().unwrap(), LISTEN).unwrap();
         let address = listener.local().unwrap();
-        let client = Socket::connect(address, FirstWord::Unknown).unwrap();
+        let client = Socket::connect(address, SpeaksFirst::Unknown).unwrap();
         while client.continue_connect(address).unwrap() == Connect::InProgress {}
         let (server, peer) = listener.accept().unwrap();
         assert_eq!(peer, client.local().unwrap());
@@ -359,7 +359,7 @@ mod tests {
             listener.local().unwrap()
         };
         let outcome =
-            Socket::connect(address, FirstWord::Ours).and_then(|socket| socket.continue_connect(address));
+            Socket::connect(address, SpeaksFirst::Us).and_then(|socket| socket.continue_connect(address));
         assert_eq!(outcome.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
     }
 }

@@ -50,7 +50,7 @@ impl<T> Stack<T> {
     }
 
     /// Takes everything, oldest first.
-    pub fn take(&self) -> Taken<T> {
+    pub fn take(&self) -> Drain<T> {
         // Acquire pairs with the Release of `push`.
         let mut newest = self.head.swap(ptr::null_mut(), Ordering::Acquire);
         let mut oldest: *mut Node<T> = ptr::null_mut();
@@ -60,7 +60,7 @@ impl<T> Stack<T> {
             oldest = newest;
             newest = next;
         }
-        Taken { next: oldest }
+        Drain { next: oldest }
     }
 
     /// Whether nothing is waiting. Another thread may push right after.
@@ -82,18 +82,18 @@ impl<T> Drop for Stack<T> {
 }
 
 /// What was taken, as an iterator from the oldest to the newest.
-pub struct Taken<T> {
+pub struct Drain<T> {
     next: *mut Node<T>,
 }
 
-impl<T> Iterator for Taken<T> {
+impl<T> Iterator for Drain<T> {
     type Item = T;
 
     fn next(&mut self) -> Option<T> {
         if self.next.is_null() {
             return None;
         }
-        // SAFETY: the chain belongs to this `Taken` alone; each node came from `Box::into_raw` and is
+        // SAFETY: the chain belongs to this `Drain` alone; each node came from `Box::into_raw` and is
         // turned back exactly once, because `self.next` moves past it here.
         let node = unsafe { Box::from_raw(self.next) };
         self.next = node.next;
@@ -101,7 +101,7 @@ impl<T> Iterator for Taken<T> {
     }
 }
 
-impl<T> Drop for Taken<T> {
+impl<T> Drop for Drain<T> {
     fn drop(&mut self) {
         self.for_each(drop);
     }

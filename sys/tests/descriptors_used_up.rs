@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::os::fd::AsRawFd;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use sys::socket::{AcceptError, ListenOptions, Listener, Shortage};
+use sys::socket::{AcceptError, ListenOptions, Listener, ResourceExhausted};
 
 /// Does `work` while no descriptor is left.
 fn without_descriptors<T>(work: impl FnOnce() -> T) -> T {
@@ -28,6 +28,6 @@ fn only_who_waits_makes_a_shortage() {
     assert!(matches!(in_vain, Err(AcceptError::Empty)), "{in_vain:?}");
     let _client = TcpStream::connect(listener.local().unwrap()).unwrap();
     let refused = without_descriptors(|| listener.accept());
-    assert!(matches!(refused, Err(AcceptError::Exhausted(Shortage::Descriptors))), "{refused:?}");
+    assert!(matches!(refused, Err(AcceptError::Exhausted(ResourceExhausted::Descriptors))), "{refused:?}");
     assert!(listener.accept().is_ok());
 }

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use comfy_table::{CellAlignment, Table, presets};
-use gateway::config::{Config, Given};
+use gateway::config::{Config, LoadOptions};
 use serde_json::Value;
 
 pub(crate) mod check;
@@ -30,13 +30,18 @@ pub(crate) struct Context {
 
 impl Context {
     /// What a load starts from on this machine.
-    pub(crate) fn given(&self) -> io::Result<Given> {
+    pub(crate) fn given(&self) -> io::Result<LoadOptions> {
         let local_addresses = sys::socket::local_addresses()?;
         // systemd separates several by colons; the first is ours.
         let runtime = std::env::var("RUNTIME_DIRECTORY").unwrap_or_default();
         let runtime = runtime.split(':').next().filter(|path| !path.is_empty());
         let runtime_directory = runtime.map(PathBuf::from);
-        Ok(Given { path: self.config.clone(), local_addresses, runtime_directory, ..Given::default() })
+        Ok(LoadOptions {
+            path: self.config.clone(),
+            local_addresses,
+            runtime_directory,
+            ..LoadOptions::default()
+        })
     }
 
     /// The configuration.

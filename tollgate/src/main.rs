@@ -18,8 +18,8 @@ use commands::{
 };
 
 mod commands;
+mod console;
 mod control;
-mod voice;
 
 /// A metered egress gateway: who may go where, and who used how much.
 #[derive(Parser)]
@@ -86,7 +86,7 @@ fn dispatch(config: Option<PathBuf>, command: Command) -> anyhow::Result<ExitCod
 #[cfg(feature = "crash")]
 fn obey_kill_test() {
     if let Some(path) = std::env::var_os("TOLLGATE_WITNESS") {
-        sys::witness::open(std::path::Path::new(&path)).expect("a kill test needs its witness");
+        sys::send_audit::open(std::path::Path::new(&path)).expect("a kill test needs its witness");
     }
     if let Ok(target) = std::env::var("TOLLGATE_KILL_AT") {
         sys::crash::aim(&target).expect("a kill test names its point");

@@ -22,12 +22,12 @@ use std::time::Duration;
 
 use sys::clock::Nanos;
 use sys::epoll::Trigger;
-use sys::socket::{AcceptError, FirstAck, Listener, Shortage, Socket};
+use sys::socket::{AcceptError, AckMode, Listener, ResourceExhausted, Socket};
 
-use super::crew::SOON;
-use super::mutex::{self, Attempt, RETRY};
-use super::{Entrance, Front, Handed, Seat};
-use crate::reactor::{Reactor, Tag, Waiter};
+use super::mutex::{self, ACCEPT_MUTEX_DELAY, LockAttempt};
+use super::worker_group::PROMPT_TURN_MAX;
+use super::{HandedOffConnection, ListenerHandle, SharedListener, WorkerHandle};
+use crate::reactor::{RawToken, Reactor, WakeTarget};
 use crate::slab::Key;
 use crate::timer::wheel::TimerId;
 
@@ -39,9 +39,9 @@ const REST: Duration = Duration::from_millis(20);
 /// attempt asks for more of it.
 const LONG_REST: Duration = Duration::from_millis(100);
 
-/// While turns of the loop take longer than [`SOON`], fewer connections are taken at a time, for those that
-/// are there wait for the end of the turn; but not less than this part of what the strategy takes: who waits
-/// in the kernel's queue is served too.
+/// While turns of the loop take longer than [`PROMPT_TURN_MAX`], fewer connections are taken at a time, for
+/// those that are there wait for the end of the turn; but not less than this part of what the strategy takes:
+/// who waits in the kernel's queue is served too.
 const SHARE_MIN: u32 = 8;
 
 /// Turns in a row that brought no connection, after which whoever has the turn at an address keeps it for as
@@ -59,11 +59,11 @@ const LAST_ACKS: Duration = Duration::from_millis(200);
 /// See the file's header.
 pub struct Acceptor {
     reactor: Rc<Reactor>,
-    seat: Rc<Seat>,
+    seat: Rc<WorkerHandle>,
     listener: Listener,
     /// What it shares with the other threads' ends; gone when it is dropped.
-    front: Option<Arc<Front>>,
-    tag: Tag,
+    front: Option<Arc<SharedListener>>,
+    tag: RawToken,
     state: State,
     /// Whether it has the turn, where threads take turns.
     has_turn: bool,
@@ -97,12 +97,12 @@ impl Acceptor {
     /// As [`Reactor::watch`].
     pub fn new(
         reactor: &Rc<Reactor>,
-        seat: &Rc<Seat>,
-        entrance: Entrance,
-        tag: Tag,
+        seat: &Rc<WorkerHandle>,
+        entrance: ListenerHandle,
+        tag: RawToken,
     ) -> std::io::Result<Acceptor> {
-        let Entrance { listener, front } = entrance;
-        let takes_turns = front.strategy.takes_turns();
+        let ListenerHandle { listener, front } = entrance;
+        let takes_turns = front.strategy.uses_accept_mutex();
         let mut acceptor = Acceptor {
             reactor: Rc::clone(reactor),
             seat: Rc::clone(seat),
@@ -128,7 +128,10 @@ impl Acceptor {
     ///
     /// # Errors
     /// What there was too little of: then it rests, and the owner may make room meanwhile.
-    pub fn accept(&mut self, mut accepted: impl FnMut(Socket, SocketAddr) -> bool) -> Result<(), Shortage> {
+    pub fn accept(
+        &mut self,
+        mut accepted: impl FnMut(Socket, SocketAddr) -> bool,
+    ) -> Result<(), ResourceExhausted> {
         // The retry of a thread that sleeps without the turn: it looks for who waits, since whoever has the
         // turn may be stuck.
         let is_retry = matches!(self.state, State::AwaitsTurn(_));
@@ -178,8 +181,8 @@ impl Acceptor {
     }
 
     /// Says when the first bytes of those who connect from now on are acknowledged.
-    pub fn set_first_ack(&self, first_ack: FirstAck) {
-        self.listener.set_first_ack(first_ack);
+    pub fn set_first_ack(&self, first_ack: AckMode) {
+        self.listener.set_ack_mode(first_ack);
     }
 
     /// Takes nothing until [`Acceptor::resume`]: the owner has no place for a connection.
@@ -191,21 +194,21 @@ impl Acceptor {
         }
         self.set(State::Held);
         let front = self.front();
-        let leaves_some = if front.strategy.takes_turns() {
-            // Pairs with the fence of `Seat::wake_another`: who stood back for this thread when it still had
-            // place has seen the turn free, and so does this look.
+        let leaves_some = if front.strategy.uses_accept_mutex() {
+            // Pairs with the fence of `WorkerHandle::wake_another`: who stood back for this thread when it
+            // still had place has seen the turn free, and so does this look.
             fence(Ordering::SeqCst);
-            front.turn.is_free()
+            front.accept_mutex.is_free()
         } else if front.strategy.trigger() == Trigger::LevelReadExclusive {
             // The kernel may have told this thread alone of who waits, and will not tell another.
-            front.is_unheeded.store(true, Ordering::Relaxed);
+            front.accept_pending.store(true, Ordering::Relaxed);
             true
         } else {
             false
         };
         // Also who is on its way to sleep, and has looked for the last time: this thread does not come back.
         if leaves_some {
-            self.seat.wake_others_with_place();
+            self.seat.wake_others_with_capacity();
         }
     }
 
@@ -220,22 +223,22 @@ impl Acceptor {
     /// Where threads take turns, tries to get this one's, or does without the socket until it comes; else
     /// looks after who was left to others by a thread without place. To be called before each sleep.
     pub fn take_turn(&mut self) {
-        if self.may_heed() && self.front().is_unheeded.swap(false, Ordering::Relaxed) {
+        if self.may_heed() && self.front().accept_pending.swap(false, Ordering::Relaxed) {
             // A new watch reports who waits already.
             self.watch_anew();
         }
         if self.has_turn || !self.takes_part_in_turns() {
             return;
         }
-        let attempt = self.front().turn.try_take(&self.seat, self.reactor.now());
-        self.stood_back = attempt == Attempt::LeftToOthers;
-        if attempt == Attempt::Taken {
+        let attempt = self.front().accept_mutex.try_lock(&self.seat, self.reactor.now());
+        self.stood_back = attempt == LockAttempt::Yielded;
+        if attempt == LockAttempt::Acquired {
             self.has_turn = true;
             self.watch();
         } else if !matches!(self.state, State::AwaitsTurn(Some(_))) {
             // Behind a retry that brought as many as it may take more wait, whoever has the turn.
-            let after = if self.left_some { Duration::ZERO } else { RETRY };
-            let retry = self.reactor.arm(self.reactor.now() + after, Waiter::Tag(self.tag));
+            let after = if self.left_some { Duration::ZERO } else { ACCEPT_MUTEX_DELAY };
+            let retry = self.reactor.arm(self.reactor.now() + after, WakeTarget::Tag(self.tag));
             self.set(State::AwaitsTurn(Some(retry)));
         }
     }
@@ -244,8 +247,8 @@ impl Acceptor {
     /// be called again; to be asked at the last look before a sleep. Whoever it stood back for may have
     /// something else to do by now, or sleep too.
     pub fn is_called(&self) -> bool {
-        let is_free = !self.has_turn && self.takes_part_in_turns() && self.front().turn.is_free();
-        let has_to_take = is_free && !(self.stood_back && mutex::leave_to_others(&self.seat));
+        let is_free = !self.has_turn && self.takes_part_in_turns() && self.front().accept_mutex.is_free();
+        let has_to_take = is_free && !(self.stood_back && mutex::wake_less_loaded(&self.seat));
         has_to_take || self.may_heed()
     }
 
@@ -253,7 +256,7 @@ impl Acceptor {
     /// before that is served. If connections wait, or would have to wait for long until this thread comes
     /// round, another is woken to take it, unless one comes round by itself.
     pub fn give_turn_up(&mut self) {
-        let is_slow = self.reactor.stats().turn_length() > SOON;
+        let is_slow = self.reactor.stats().turn_length() > PROMPT_TURN_MAX;
         if !self.has_turn || self.quiet_turns >= QUIET_TURNS && !is_slow {
             return;
         }
@@ -297,15 +300,15 @@ impl Acceptor {
         false
     }
 
-    fn front(&self) -> &Front {
+    fn front(&self) -> &SharedListener {
         self.front.as_ref().expect("only the drop takes it")
     }
 
     /// As many connections as one wake may take: fewer where turns are long already.
     fn accepts_max(&self) -> u32 {
         let most = self.front().strategy.accepts_per_wake_max();
-        let turn = self.reactor.stats().turn_length().max(SOON);
-        let fewer = u64::from(most) * SOON.as_nanos() as u64 / turn.as_nanos() as u64;
+        let turn = self.reactor.stats().turn_length().max(PROMPT_TURN_MAX);
+        let fewer = u64::from(most) * PROMPT_TURN_MAX.as_nanos() as u64 / turn.as_nanos() as u64;
         u32::try_from(fewer).unwrap_or(most).max(most / SHARE_MIN).max(1)
     }
 
@@ -330,9 +333,9 @@ impl Acceptor {
         let front = self.front();
         let stats = self.reactor.stats();
         let to = front.strategy.server(&self.seat, self.reactor.now());
-        let mut mine = Handed { socket, peer, door: front.door };
+        let mut mine = HandedOffConnection { socket, peer, door: front.door };
         if to != self.seat.number() {
-            match self.seat.hand_over(to, mine) {
+            match self.seat.hand_off(to, mine) {
                 Ok(()) => {
                     stats.handed_over.add(1);
                     return None;
@@ -347,7 +350,7 @@ impl Acceptor {
 
     /// Watches the listener, unless that has to wait; answers whether it is watched.
     fn watch(&mut self) -> bool {
-        if self.front().strategy.takes_turns() && !self.has_turn {
+        if self.front().strategy.uses_accept_mutex() && !self.has_turn {
             self.set(State::AwaitsTurn(None));
             return false;
         }
@@ -363,7 +366,7 @@ impl Acceptor {
 
     fn try_watch(&mut self) -> std::io::Result<()> {
         let trigger = self.front().strategy.trigger();
-        let key = self.reactor.watch(&self.listener, trigger, Waiter::Tag(self.tag))?;
+        let key = self.reactor.watch(&self.listener, trigger, WakeTarget::Tag(self.tag))?;
         self.set(State::Watching(key));
         Ok(())
     }
@@ -377,7 +380,7 @@ impl Acceptor {
     /// Ends the watch for a while: a connection that cannot be taken stays queued, and a level-triggered
     /// watch would report it for ever.
     fn rest(&mut self, length: Duration) {
-        let timer = self.reactor.arm(self.reactor.now() + length, Waiter::Tag(self.tag));
+        let timer = self.reactor.arm(self.reactor.now() + length, WakeTarget::Tag(self.tag));
         self.set(State::Resting(timer));
     }
 
@@ -396,14 +399,14 @@ impl Acceptor {
     /// Whether it is this thread that has to look after who was left to others.
     fn may_heed(&self) -> bool {
         matches!(self.state, State::Watching(_))
-            && self.front().is_unheeded.load(Ordering::Relaxed)
+            && self.front().accept_pending.load(Ordering::Relaxed)
             && self.closes_at.is_none()
             && self.reactor.stats().is_full.value() == 0
     }
 
     /// Whether it tries for turns: where threads take them, while it has place and is not retired.
     fn takes_part_in_turns(&self) -> bool {
-        self.front().strategy.takes_turns()
+        self.front().strategy.uses_accept_mutex()
             && self.closes_at.is_none()
             && matches!(self.state, State::Watching(_) | State::AwaitsTurn(_))
     }
@@ -413,16 +416,18 @@ impl Acceptor {
     fn drop_turn(&mut self) {
         if std::mem::take(&mut self.has_turn) {
             self.left_some = false;
-            self.front().turn.give_up();
+            self.front().accept_mutex.unlock();
         }
     }
 }
 
 /// How long to leave a listener alone that met `shortage`.
-fn rest_of(shortage: Shortage) -> Duration {
+fn rest_of(shortage: ResourceExhausted) -> Duration {
     match shortage {
-        Shortage::Descriptors => REST,
-        Shortage::SystemDescriptors | Shortage::Buffers | Shortage::Memory => LONG_REST,
+        ResourceExhausted::Descriptors => REST,
+        ResourceExhausted::SystemDescriptors | ResourceExhausted::Buffers | ResourceExhausted::Memory => {
+            LONG_REST
+        }
     }
 }
 
@@ -430,7 +435,7 @@ impl Drop for Acceptor {
     fn drop(&mut self) {
         self.set(State::Held);
         self.front = None;
-        // Whoever has closed his end before may wait for this (`Ends::are_closed`).
+        // Whoever has closed his end before may wait for this (`ListenerLiveness::are_closed`).
         self.seat.wake_all();
     }
 }
@@ -443,5 +448,5 @@ enum Next {
     /// The connection that was next is gone.
     Gone,
     /// Nothing can be taken now, though somebody waits.
-    Later(Shortage),
+    Later(ResourceExhausted),
 }

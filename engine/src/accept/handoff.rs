@@ -9,7 +9,7 @@
 use sys::clock::Nanos;
 use sys::epoll::Trigger;
 
-use super::{Seat, Strategy};
+use super::{Strategy, WorkerHandle};
 
 /// By how much another thread's load must be less for a connection to be handed to it: a hand-over costs a
 /// wake where the other one sleeps, and a difference of a connection or two is none.
@@ -35,9 +35,9 @@ impl Strategy for Handoff {
     /// The power of two choices (Mitzenmacher 1996): two samples come nearly as close to an even balance as a
     /// look at all would, and oneself is free of a hand-over. Nothing goes to a thread that is in a long
     /// turn, however few connections it has: they would wait for its end, and other threads could not help.
-    fn server(&self, seat: &Seat, now: Nanos) -> usize {
+    fn server(&self, seat: &WorkerHandle, now: Nanos) -> usize {
         let me = seat.number();
-        let takes = |other: &usize| seat.has_place(*other) && !seat.is_stuck(*other, now);
+        let takes = |other: &usize| seat.has_capacity(*other) && !seat.is_stuck(*other, now);
         let others = seat.sample().into_iter().flatten().filter(takes);
         let Some(best) = others.min_by_key(|other| seat.load(*other, now)) else { return me };
         if seat.load(best, now) + MARGIN < seat.load(me, now) { best } else { me }

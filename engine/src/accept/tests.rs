@@ -15,8 +15,8 @@ use sys::clock::Nanos;
 use sys::socket::Socket;
 
 use super::*;
-use crate::inbox::Parking;
-use crate::reactor::{Reactor, Tag, Wake};
+use crate::inbox::Notifier;
+use crate::reactor::{RawToken, Reactor, Wake};
 use crate::stats::ReactorStats;
 
 const THREADS: usize = 3;
@@ -27,19 +27,19 @@ const QUIET_ENOUGH: usize = 1_000;
 
 /// What a thread is made of, before it runs.
 struct Draft {
-    parking: Arc<Parking>,
+    parking: Arc<Notifier>,
     stats: Arc<ReactorStats>,
-    seat: Seat,
-    entrance: Entrance,
+    seat: WorkerHandle,
+    entrance: ListenerHandle,
     is_over: Arc<AtomicBool>,
 }
 
 /// A reactor with one acceptor, and the sockets that it took.
 struct Worker {
     reactor: Rc<Reactor>,
-    seat: Rc<Seat>,
+    seat: Rc<WorkerHandle>,
     acceptor: Option<Acceptor>,
-    ends: Ends,
+    ends: ListenerLiveness,
     taken: Vec<(Socket, SocketAddr)>,
     /// Connections that it serves besides.
     others: usize,
@@ -50,8 +50,8 @@ struct Worker {
 impl Worker {
     fn new(Draft { parking, stats, seat, entrance, is_over }: Draft) -> Worker {
         let reactor = Reactor::new(parking, stats).unwrap();
-        let (seat, ends) = (Rc::new(seat), entrance.ends());
-        let acceptor = Acceptor::new(&reactor, &seat, entrance, Tag(7)).unwrap();
+        let (seat, ends) = (Rc::new(seat), entrance.liveness());
+        let acceptor = Acceptor::new(&reactor, &seat, entrance, RawToken(7)).unwrap();
         Worker { reactor, seat, acceptor: Some(acceptor), ends, taken: Vec::new(), others: 0, is_over }
     }
 
@@ -59,7 +59,7 @@ impl Worker {
     fn turn(&mut self, places: usize, may_sleep: bool) -> bool {
         let (wakes, before) = (self.wakes(may_sleep), self.taken.len());
         for wake in &wakes {
-            assert!(matches!(wake, Wake::Ready(Tag(7), _) | Wake::Due(Tag(7))));
+            assert!(matches!(wake, Wake::Ready(RawToken(7), _) | Wake::Due(RawToken(7))));
             let Some(acceptor) = &mut self.acceptor else { continue };
             let taken = &mut self.taken;
             let accepted = acceptor.accept(|socket, peer| {
@@ -71,7 +71,7 @@ impl Worker {
         if let Some(acceptor) = &mut self.acceptor {
             acceptor.give_turn_up();
         }
-        while let Some(Handed { socket, peer, door }) = self.seat.take() {
+        while let Some(HandedOffConnection { socket, peer, door }) = self.seat.take() {
             assert_eq!(door, DOOR);
             self.taken.push((socket, peer));
         }
@@ -125,7 +125,7 @@ impl Worker {
             }
         }
         let are_closed = self.ends.are_closed();
-        while let Some(Handed { socket, peer, .. }) = self.seat.take() {
+        while let Some(HandedOffConnection { socket, peer, .. }) = self.seat.take() {
             self.taken.push((socket, peer));
         }
         are_closed
@@ -133,7 +133,7 @@ impl Worker {
 }
 
 /// Whether somebody has ended the sleep that this thread had announced.
-fn is_signalled(parking: &Parking) -> bool {
+fn is_signalled(parking: &Notifier) -> bool {
     let mut signal = File::from(parking.as_fd().try_clone_to_owned().unwrap());
     signal.read(&mut [0; 8]).is_ok()
 }
@@ -146,8 +146,8 @@ fn drafts(strategy: &'static dyn Strategy, threads: usize) -> (SocketAddr, Vec<D
         assert_eq!(entrance.local().unwrap(), address, "{}", strategy.name());
     }
     let parts: Vec<_> =
-        (0..threads).map(|_| (Arc::new(Parking::new().unwrap()), Arc::<ReactorStats>::default())).collect();
-    let seats = crew(parts.iter().map(|(parking, stats)| (Arc::clone(parking), Arc::clone(stats))));
+        (0..threads).map(|_| (Arc::new(Notifier::new().unwrap()), Arc::<ReactorStats>::default())).collect();
+    let seats = worker_group(parts.iter().map(|(parking, stats)| (Arc::clone(parking), Arc::clone(stats))));
     let is_over = Arc::new(AtomicBool::new(false));
     let drafts = parts.into_iter().zip(seats).zip(entrances);
     let drafts = drafts.map(|(((parking, stats), seat), entrance)| {
@@ -373,7 +373,7 @@ fn connections_that_stay_are_dealt_out_evenly() {
         }
         let counts: Vec<usize> = workers.iter().map(|worker| worker.taken.len()).collect();
         let (mean, most) = (100, *counts.iter().max().unwrap());
-        let margin = 5 + crew::LAG_CONNECTIONS_MAX as usize;
+        let margin = 5 + worker_group::LAG_CONNECTIONS_MAX as usize;
         let bound = if name == "handoff" { mean + margin } else { mean + mean / 8 + margin };
         assert!(most <= bound, "{name}: {counts:?}");
     }

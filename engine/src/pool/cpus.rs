@@ -34,11 +34,11 @@ pub(super) struct Cpus {
 }
 
 /// Where a thread is counted: its CPU plus one, or zero.
-pub(super) struct Place(AtomicU32);
+pub(super) struct CpuSlot(AtomicU32);
 
-impl Place {
-    pub(super) fn nowhere() -> Place {
-        Place(AtomicU32::new(0))
+impl CpuSlot {
+    pub(super) fn nowhere() -> CpuSlot {
+        CpuSlot(AtomicU32::new(0))
     }
 
     fn cpu(&self) -> Option<u32> {
@@ -56,7 +56,7 @@ impl Cpus {
 
     /// The calling thread begins to run, and is counted in `place`. If it shares its CPU and may move, it
     /// costs a system call to look for another CPU, and three to go there.
-    pub(super) fn arrive(&self, place: &Place) {
+    pub(super) fn arrive(&self, place: &CpuSlot) {
         let cpu = current_cpu();
         self.count(place, Some(cpu));
         if self.threads_on(cpu) > 1 && self.may_move(monotonic()) {
@@ -66,16 +66,16 @@ impl Cpus {
     }
 
     /// The thread in `place` does not run any more.
-    pub(super) fn depart(&self, place: &Place) {
+    pub(super) fn depart(&self, place: &CpuSlot) {
         self.count(place, None);
     }
 
     /// Whether another runs on the CPU of the one in `place`.
-    pub(super) fn is_shared(&self, place: &Place) -> bool {
+    pub(super) fn is_shared(&self, place: &CpuSlot) -> bool {
         place.cpu().is_some_and(|cpu| self.threads_on(cpu) > 1)
     }
 
-    fn count(&self, place: &Place, cpu: Option<u32>) {
+    fn count(&self, place: &CpuSlot, cpu: Option<u32>) {
         if place.cpu() == cpu {
             return;
         }
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn a_cpu_is_shared_while_two_are_there() {
-        let (cpus, one, two) = (Cpus::new(true), Place::nowhere(), Place::nowhere());
+        let (cpus, one, two) = (Cpus::new(true), CpuSlot::nowhere(), CpuSlot::nowhere());
         cpus.count(&one, Some(0));
         assert!(!cpus.is_shared(&one));
         cpus.count(&two, Some(0));
@@ -143,7 +143,7 @@ mod tests {
     #[test]
     fn a_thread_goes_where_no_other_is() {
         let allowed = allowed_cpus();
-        let (cpus, own, other) = (Cpus::new(true), Place::nowhere(), Place::nowhere());
+        let (cpus, own, other) = (Cpus::new(true), CpuSlot::nowhere(), CpuSlot::nowhere());
         // The kernel may move it in between, and the moves are apart: until one has been seen.
         let has_moved = || {
             cpus.count(&other, Some(current_cpu()));

@@ -12,7 +12,7 @@
 
 use sys::sync::atomic::{AtomicUsize, Ordering, fence};
 
-use super::idle::Seats;
+use super::idle::IdleStack;
 
 /// One more than the permits may run for each so many of them, and for what is left over: those that come
 /// back from a wait need not queue behind a job that has just begun.
@@ -36,12 +36,16 @@ pub(super) struct Handoff {
     permits: AtomicUsize,
     /// Permits that threads hold, and wakes carry.
     held: AtomicUsize,
-    pub(super) seats: Seats,
+    pub(super) seats: IdleStack,
 }
 
 impl Handoff {
     pub(super) fn new(permits: usize, seats: usize) -> Handoff {
-        Handoff { permits: AtomicUsize::new(permits), held: AtomicUsize::new(0), seats: Seats::new(seats) }
+        Handoff {
+            permits: AtomicUsize::new(permits),
+            held: AtomicUsize::new(0),
+            seats: IdleStack::new(seats),
+        }
     }
 
     /// Wakes a thread if there is work for it.

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 
 use sys::sync::atomic::AtomicU64;
 
-use super::seat::Seat;
+use super::worker_slot::WorkerSlot;
 
 /// Nobody sits here.
 const FREE: u32 = 0;
@@ -26,19 +26,19 @@ const LEFT: u32 = 3;
 const INDEX_BITS: u32 = 32;
 
 /// See the file's header.
-pub(super) struct Seats {
+pub(super) struct IdleStack {
     /// A count above, the number of the top seat plus one below; zero there is an empty list.
     head: AtomicU64,
-    seats: Box<[Seat]>,
+    seats: Box<[WorkerSlot]>,
 }
 
-impl Seats {
-    pub(super) fn new(count: usize) -> Seats {
-        Seats { head: AtomicU64::new(0), seats: (0..count).map(|_| Seat::new()).collect() }
+impl IdleStack {
+    pub(super) fn new(count: usize) -> IdleStack {
+        IdleStack { head: AtomicU64::new(0), seats: (0..count).map(|_| WorkerSlot::new()).collect() }
     }
 
     /// The seat of this number.
-    pub(super) fn at(&self, number: usize) -> &Seat {
+    pub(super) fn at(&self, number: usize) -> &WorkerSlot {
         &self.seats[number]
     }
 
@@ -48,7 +48,7 @@ impl Seats {
 
     /// Takes a free seat for a new thread, which is awake.
     pub(super) fn occupy(&self) -> Option<usize> {
-        let is_taken = |seat: &Seat| {
+        let is_taken = |seat: &WorkerSlot| {
             seat.listed.compare_exchange(FREE, AWAKE, Ordering::Acquire, Ordering::Relaxed).is_ok()
         };
         self.seats.iter().position(is_taken)
@@ -106,7 +106,7 @@ impl Seats {
         self.claim(&self.seats[number], LEFT)
     }
 
-    fn claim(&self, seat: &Seat, to: u32) -> bool {
+    fn claim(&self, seat: &WorkerSlot, to: u32) -> bool {
         seat.listed.compare_exchange(IDLE, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 }
@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn the_last_to_become_idle_is_the_first_to_be_woken() {
-        let seats = Seats::new(3);
+        let seats = IdleStack::new(3);
         let numbers: Vec<usize> = (0..3).map(|_| seats.occupy().unwrap()).collect();
         assert_eq!((numbers, seats.occupy()), (vec![0, 1, 2], None));
         (0..3).for_each(|number| seats.push(number));
@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn who_has_left_is_passed_over_and_his_seat_taken_anew() {
-        let seats = Seats::new(2);
+        let seats = IdleStack::new(2);
         (0..2).for_each(|_| seats.push(seats.occupy().unwrap()));
         assert!(seats.withdraw(1) && !seats.withdraw(1));
         assert_eq!(seats.occupy(), None, "still in the list");

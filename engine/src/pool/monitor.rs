@@ -22,9 +22,9 @@ use sys::thread::{ThreadState, thread_state};
 
 use super::Shared;
 use super::handoff::Signal;
-use super::seat::{Doing, Moment};
 use super::stats::count;
 use super::worker::Worker;
+use super::worker_slot::{StateWord, WorkerState};
 use crate::timer::Service;
 
 /// A job that has run for less is not looked at.
@@ -39,16 +39,16 @@ const SIGHTS_MIN: u8 = 2;
 const BUDGET_TIME: Duration = Duration::from_secs(10);
 
 /// The monitor's sleep.
-pub(super) struct Monitor {
+pub(super) struct MonitorParker {
     flag: ParkFlag,
     parker: Parker,
     /// A thread is wanted at once.
     is_urgent: AtomicBool,
 }
 
-impl Monitor {
-    pub(super) fn new() -> Monitor {
-        Monitor { flag: ParkFlag::new(), parker: Parker::new(), is_urgent: AtomicBool::new(false) }
+impl MonitorParker {
+    pub(super) fn new() -> MonitorParker {
+        MonitorParker { flag: ParkFlag::new(), parker: Parker::new(), is_urgent: AtomicBool::new(false) }
     }
 
     /// Something waits. Takes no lock; a system call only if the monitor sleeps.
@@ -76,16 +76,16 @@ impl Monitor {
 
 /// What the last looks at a seat found.
 #[derive(Clone, Copy, Default)]
-struct Sight {
-    moment: Option<Moment>,
+struct Sample {
+    moment: Option<StateWord>,
     /// How often the thread was seen otherwise than its state says, in a row.
     sights: u8,
 }
 
 /// The monitor at work.
-pub(super) struct Watcher {
+pub(super) struct Monitor {
     shared: Arc<Shared>,
-    sights: Vec<Sight>,
+    sights: Vec<Sample>,
     /// Threads that the machine has room for, and until when that is believed.
     room: u64,
     room_until: Nanos,
@@ -93,10 +93,10 @@ pub(super) struct Watcher {
     _expiry: Service,
 }
 
-impl Watcher {
-    pub(super) fn new(shared: Arc<Shared>, expiry: Service) -> Watcher {
-        let sights = vec![Sight::default(); shared.handoff.seats.len()];
-        Watcher { shared, sights, room: 0, room_until: Nanos(0), _expiry: expiry }
+impl Monitor {
+    pub(super) fn new(shared: Arc<Shared>, expiry: Service) -> Monitor {
+        let sights = vec![Sample::default(); shared.handoff.seats.len()];
+        Monitor { shared, sights, room: 0, room_until: Nanos(0), _expiry: expiry }
     }
 
     /// The monitor's whole life, which ends with the pool's last thread.
@@ -157,32 +157,32 @@ impl Watcher {
         let (seat, sight) = (self.shared.handoff.seats.at(number), &mut self.sights[number]);
         let moment = seat.moment();
         if sight.moment != Some(moment) {
-            *sight = Sight { moment: Some(moment), sights: 0 };
+            *sight = Sample { moment: Some(moment), sights: 0 };
             return false;
         }
         // Unreadable is a thread that ends, or a system without /proc, on which nothing is suspected.
         let state = || thread_state(seat.thread.load(Ordering::Relaxed));
         let is_otherwise = match moment.doing() {
-            Doing::Running => state().is_ok_and(ThreadState::is_blocked),
-            Doing::Suspected => state().is_ok_and(|state| state == ThreadState::Running),
-            Doing::NoJob | Doing::Declared => return false,
+            WorkerState::Running => state().is_ok_and(ThreadState::is_blocked),
+            WorkerState::Suspected => state().is_ok_and(|state| state == ThreadState::Running),
+            WorkerState::NoJob | WorkerState::Declared => return false,
         };
         sight.sights = if is_otherwise { sight.sights + 1 } else { 0 };
         if sight.sights >= SIGHTS_MIN {
-            *sight = Sight::default();
+            *sight = Sample::default();
             self.correct(number, moment);
         }
         is_otherwise
     }
 
     /// Takes the permit of a thread that sleeps, or counts one again that runs.
-    fn correct(&self, number: usize, moment: Moment) {
+    fn correct(&self, number: usize, moment: StateWord) {
         let seat = self.shared.handoff.seats.at(number);
         if seat.suspect(moment) {
             count(&self.shared.suspected);
             self.shared.cpus.depart(&seat.place);
             self.shared.give_back();
-        } else if moment.doing() == Doing::Suspected {
+        } else if moment.doing() == WorkerState::Suspected {
             // First the permit: who ends the job in between gives back one that is held.
             self.shared.handoff.acquire_anyway();
             if !seat.restore(moment) {

@@ -16,9 +16,9 @@ use sys::thread::thread_id;
 
 use super::class_queue::Dropped;
 use super::job::{Failure, Job};
-use super::seat::{Doing, Seat};
 use super::settings::Class;
 use super::stats::count;
+use super::worker_slot::{WorkerSlot, WorkerState};
 use super::{Shared, Waiting};
 
 /// Jobs that come back from a wait and go on, one after the other, before a new one begins.
@@ -103,7 +103,7 @@ impl Worker {
         worker.shared.left();
     }
 
-    fn seat(&self) -> &Seat {
+    fn seat(&self) -> &WorkerSlot {
         self.shared.handoff.seats.at(self.number)
     }
 
@@ -181,29 +181,29 @@ impl Worker {
     }
 
     /// Gives the permit away until what this returns is dropped; `None` inside of another wait.
-    fn step_aside(&self) -> Option<Away<'_>> {
+    fn step_aside(&self) -> Option<BlockingGuard<'_>> {
         match self.seat().enter() {
-            Doing::Declared => return None,
-            Doing::Running => {
+            WorkerState::Declared => return None,
+            WorkerState::Running => {
                 self.depart();
                 self.shared.give_back();
             }
             // Its permit is away already.
-            Doing::Suspected => {}
+            WorkerState::Suspected => {}
             // Somebody is told that his job was dropped, and waits then: a permit is held and no job begun.
-            Doing::NoJob => {
+            WorkerState::NoJob => {
                 self.seat().end();
                 return None;
             }
         }
-        Some(Away(self))
+        Some(BlockingGuard(self))
     }
 }
 
 /// A job inside of [`blocking`]; dropped, also by a panic, it gets a permit first.
-struct Away<'a>(&'a Worker);
+struct BlockingGuard<'a>(&'a Worker);
 
-impl Drop for Away<'_> {
+impl Drop for BlockingGuard<'_> {
     fn drop(&mut self) {
         if !self.0.shared.queue_again(self.0.number) {
             self.0.seat().parker.park();

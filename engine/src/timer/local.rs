@@ -17,41 +17,41 @@ use std::sync::{Arc, OnceLock, PoisonError};
 use sys::clock::Nanos;
 use sys::sync::Mutex;
 
-use super::ending::Ending;
-use super::owner::{Finished, Owner};
-use super::service::{ArmError, Cancel, Home, Next, TimerHandle, Timers};
-use super::shard::{Duty, Shard, Ticket};
+use super::callback_barrier::CallbackBarrier;
+use super::service::{ArmError, Cancel, Next, ShardId, TimerHandle, Timers};
+use super::shard::{FollowUp, Shard, TimerKey};
 use super::slack::Slack;
+use super::wheel_driver::{Finished, WheelDriver};
 
 type Wake = Box<dyn Fn() + Send + Sync>;
 
 /// What other threads see of a local end.
-pub(super) struct Desk {
+pub(super) struct RemoteHandle {
     pub(super) shard: Arc<Shard>,
-    pub(super) ending: Ending,
+    pub(super) ending: CallbackBarrier,
     /// Until somebody comes.
-    owner: Mutex<Option<Owner>>,
+    owner: Mutex<Option<WheelDriver>>,
     wake: OnceLock<Wake>,
 }
 
-impl Desk {
-    pub(super) fn new(cells: usize, now: Nanos) -> Desk {
+impl RemoteHandle {
+    pub(super) fn new(cells: usize, now: Nanos) -> RemoteHandle {
         let shard = Arc::new(Shard::own(cells));
-        let owner = Mutex::new(Some(Owner::keeping(Arc::clone(&shard), now)));
-        Desk { shard, ending: Ending::new(), owner, wake: OnceLock::new() }
+        let owner = Mutex::new(Some(WheelDriver::keeping(Arc::clone(&shard), now)));
+        RemoteHandle { shard, ending: CallbackBarrier::new(), owner, wake: OnceLock::new() }
     }
 
     /// The calling thread comes, the only one that ever does.
-    pub(super) fn occupy(&self, wake: Wake) -> Owner {
+    pub(super) fn occupy(&self, wake: Wake) -> WheelDriver {
         assert!(self.wake.set(wake).is_ok(), "a desk is occupied once");
         let owner = self.owner.lock().unwrap_or_else(PoisonError::into_inner).take();
         owner.expect("a desk is occupied once")
     }
 
     /// Any other thread.
-    pub(super) fn cancel(&self, ticket: Ticket) -> Cancel {
+    pub(super) fn cancel(&self, ticket: TimerKey) -> Cancel {
         let (found, duty) = self.shard.cancel(ticket);
-        if duty == Duty::Collect
+        if duty == FollowUp::Collect
             && self.shard.call_to_collect()
             && let Some(wake) = self.wake.get()
         {
@@ -62,17 +62,17 @@ impl Desk {
 }
 
 /// See the file's header. When it goes, its timers are gone.
-pub struct Local {
+pub struct LocalTimers {
     timers: Timers,
     number: usize,
     /// What its handles have in common.
-    home: Home,
-    owner: Owner,
+    home: ShardId,
+    owner: WheelDriver,
 }
 
-impl Local {
-    pub(super) fn new(timers: Timers, number: usize, owner: Owner) -> Local {
-        Local { home: timers.home_of_desk(number), timers, number, owner }
+impl LocalTimers {
+    pub(super) fn new(timers: Timers, number: usize, owner: WheelDriver) -> LocalTimers {
+        LocalTimers { home: timers.home_of_desk(number), timers, number, owner }
     }
 
     /// As [`Timers::arm`], here.
@@ -96,7 +96,7 @@ impl Local {
             return self.timers.cancel(handle);
         }
         let (found, duty) = self.owner.cancel(handle.ticket());
-        if duty == Duty::Collect {
+        if duty == FollowUp::Collect {
             self.owner.collect();
         }
         found
@@ -107,10 +107,10 @@ impl Local {
     ///
     /// # Panics
     /// When the callback puts another end in the place of the one that it is lent.
-    pub fn turn(&mut self, now: Nanos, mut callback: impl FnMut(&mut Local, u64) -> Next) -> usize {
-        self.desk().shard.unpark();
-        self.desk().ending.run_here();
-        if self.desk().shard.is_crowded() {
+    pub fn turn(&mut self, now: Nanos, mut callback: impl FnMut(&mut LocalTimers, u64) -> Next) -> usize {
+        self.remote().shard.unpark();
+        self.remote().ending.run_here();
+        if self.remote().shard.is_crowded() {
             self.owner.collect();
         }
         self.owner.tell_armed();
@@ -122,7 +122,7 @@ impl Local {
             // Before the timer of another end is taken for this one's.
             assert_eq!(self.home, home, "a callback leaves the end that it is lent where it is");
             if self.owner.finish(due, next) == Finished::Awaited {
-                self.desk().ending.tell();
+                self.remote().ending.notify();
             }
             if let Err(thrown) = called {
                 resume_unwind(thrown);
@@ -132,14 +132,14 @@ impl Local {
     }
 
     /// Says that the thread will sleep, and until when nothing is due; `None` if another turn is to come
-    /// first. The next [`Local::turn`] says that it is awake.
+    /// first. The next [`LocalTimers::turn`] says that it is awake.
     pub fn park(&mut self) -> Option<Nanos> {
         // Or it might be woken for what was cancelled.
         self.owner.collect();
         self.owner.park()
     }
 
-    fn desk(&self) -> &Desk {
+    fn remote(&self) -> &RemoteHandle {
         self.timers.desk(self.number)
     }
 
@@ -149,13 +149,13 @@ impl Local {
     }
 }
 
-impl Drop for Local {
+impl Drop for LocalTimers {
     fn drop(&mut self) {
         self.owner.close();
     }
 }
 
-impl fmt::Debug for Local {
+impl fmt::Debug for LocalTimers {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("Local").field("number", &self.number).field("armed", &self.armed()).finish()
     }

@@ -15,8 +15,8 @@
 //!             '---------cancel---------> Desk: shard <--wheel-- Local: a thread with a loop of its own
 //! ```
 //!
-//! A thread that arms and fires timers itself, in its own loop, has a [`Local`] end: it pays half. The timers
-//! of all others go to the posts, each thread's to the same one.
+//! A thread that arms and fires timers itself, in its own loop, has a [`LocalTimers`] end: it pays half. The
+//! timers of all others go to the posts, each thread's to the same one.
 //!
 //! A wheel has one owner, and what other threads do reaches it by lists that are taken whole. (The bucketed
 //! timer thread of brpc up to 1.17.0 splits a lock instead, and leaves cancelled timers in its heap until
@@ -37,10 +37,10 @@ use sys::clock::Nanos;
 use sys::sync::atomic::{AtomicUsize, Ordering};
 use sys::sync::thread::{self, JoinHandle};
 
-use super::local::{Desk, Local};
-use super::post::Post;
-use super::shard::{CELLS_MAX, Ticket};
+use super::local::{LocalTimers, RemoteHandle};
+use super::shard::{CELLS_MAX, TimerKey};
 use super::slack::Slack;
+use super::timer_thread::TimerThread;
 
 /// What a callback is told: whatever the caller of [`Timers::arm`] said.
 pub type Callback = dyn Fn(&Timers, u64) -> Next + Send + Sync;
@@ -100,16 +100,16 @@ pub struct TimerHandle {
 
 /// Where timers are.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) struct Home {
+pub(super) struct ShardId {
     /// The number of the service, of 65,536 that a process may have had.
     service: u16,
     /// Posts are numbered before desks.
     shard: u16,
 }
 
-impl Home {
+impl ShardId {
     #[inline]
-    pub(super) fn handle(self, ticket: Ticket) -> TimerHandle {
+    pub(super) fn handle(self, ticket: TimerKey) -> TimerHandle {
         let home = u64::from(self.service) << 48 | u64::from(self.shard) << 32;
         let generation = NonZeroU64::MIN | ticket.generation << 1;
         TimerHandle { place: home | u64::from(ticket.index), generation }
@@ -118,13 +118,13 @@ impl Home {
 
 impl TimerHandle {
     #[inline]
-    pub(super) fn home(self) -> Home {
-        Home { service: (self.place >> 48) as u16, shard: (self.place >> 32) as u16 }
+    pub(super) fn home(self) -> ShardId {
+        ShardId { service: (self.place >> 48) as u16, shard: (self.place >> 32) as u16 }
     }
 
     #[inline]
-    pub(super) fn ticket(self) -> Ticket {
-        Ticket { index: self.place as u32, generation: self.generation.get() >> 1 }
+    pub(super) fn ticket(self) -> TimerKey {
+        TimerKey { index: self.place as u32, generation: self.generation.get() >> 1 }
     }
 }
 
@@ -139,7 +139,7 @@ pub struct Settings {
     /// The most timers that may be armed with each of these threads, at most 14 million. Memory for all of
     /// them, about 80 bytes for each, is taken at the start.
     pub timers_max: usize,
-    /// How many threads may have a [`Local`] end, each once.
+    /// How many threads may have a [`LocalTimers`] end, each once.
     pub locals: usize,
     /// The most timers that may be armed at each local end.
     pub local_timers_max: usize,
@@ -165,8 +165,8 @@ pub struct Timers(Arc<Inner>);
 
 struct Inner {
     number: u16,
-    posts: Box<[Post]>,
-    desks: Box<[Desk]>,
+    posts: Box<[TimerThread]>,
+    desks: Box<[RemoteHandle]>,
     /// Desks that have been taken.
     attached: AtomicUsize,
     callback: Box<Callback>,
@@ -207,8 +207,8 @@ impl Service {
     ) -> io::Result<Service> {
         assert!(settings.threads > 0, "a timer service needs a thread");
         let now = Alarm::now();
-        let posts = (0..settings.threads).map(|_| Post::new(cells(settings.timers_max), now));
-        let desks = (0..settings.locals).map(|_| Desk::new(cells(settings.local_timers_max), now));
+        let posts = (0..settings.threads).map(|_| TimerThread::new(cells(settings.timers_max), now));
+        let desks = (0..settings.locals).map(|_| RemoteHandle::new(cells(settings.local_timers_max), now));
         assert!(settings.threads + settings.locals <= usize::from(u16::MAX), "so many wheels have no names");
         let timers = Timers(Arc::new(Inner {
             number: next_number(),
@@ -222,7 +222,7 @@ impl Service {
             let timers = service.timers.clone();
             let name = format!("{}-{number}", settings.name);
             let thread =
-                thread::Builder::new().name(name).spawn(move || timers.0.posts[number].live(&timers))?;
+                thread::Builder::new().name(name).spawn(move || timers.0.posts[number].run(&timers))?;
             service.threads.push(thread);
         }
         Ok(service)
@@ -236,11 +236,11 @@ impl Service {
     /// Ends it and waits for its threads. Timers that were armed do not fire; how many there were.
     pub fn shutdown(mut self) -> u64 {
         self.close();
-        self.timers.0.posts.iter().map(Post::forgotten).sum()
+        self.timers.0.posts.iter().map(TimerThread::forgotten).sum()
     }
 
     fn close(&mut self) {
-        self.timers.0.posts.iter().for_each(Post::close);
+        self.timers.0.posts.iter().for_each(TimerThread::close);
         for thread in self.threads.drain(..) {
             // A callback that drops the service is on one of these threads, which ends after it.
             if thread.thread().id() != thread::current().id() {
@@ -302,10 +302,10 @@ impl Timers {
     /// The calling thread's end: it arms, cancels and fires timers of its own, and others may cancel them.
     /// `wake` ends the thread's sleep, and is called by others when they have cancelled so many of its timers
     /// that it is to collect them. `None` when the settings' ends are all taken.
-    pub fn attach(&self, wake: impl Fn() + Send + Sync + 'static) -> Option<Local> {
+    pub fn attach(&self, wake: impl Fn() + Send + Sync + 'static) -> Option<LocalTimers> {
         let number = self.0.attached.fetch_add(1, Ordering::Relaxed);
         let desk = self.0.desks.get(number)?;
-        Some(Local::new(self.clone(), number, desk.occupy(Box::new(wake))))
+        Some(LocalTimers::new(self.clone(), number, desk.occupy(Box::new(wake))))
     }
 
     /// The figures so far.
@@ -313,16 +313,16 @@ impl Timers {
         self.0.posts.iter().map(|post| post.stats.read()).fold(TimerStats::default(), TimerStats::plus)
     }
 
-    pub(super) fn desk(&self, number: usize) -> &Desk {
+    pub(super) fn desk(&self, number: usize) -> &RemoteHandle {
         &self.0.desks[number]
     }
 
-    pub(super) fn home_of_desk(&self, number: usize) -> Home {
+    pub(super) fn home_of_desk(&self, number: usize) -> ShardId {
         self.home(self.0.posts.len() + number)
     }
 
-    fn home(&self, shard: usize) -> Home {
-        Home { service: self.0.number, shard: shard as u16 }
+    fn home(&self, shard: usize) -> ShardId {
+        ShardId { service: self.0.number, shard: shard as u16 }
     }
 
     pub(super) fn call(&self, tag: u64) -> Next {
@@ -345,8 +345,8 @@ impl Timers {
 
 /// Where a timer is.
 enum Place<'t> {
-    Post(&'t Post),
-    Desk(&'t Desk),
+    Post(&'t TimerThread),
+    Desk(&'t RemoteHandle),
     /// With another service.
     Nowhere,
 }

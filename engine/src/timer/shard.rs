@@ -22,9 +22,9 @@ use sys::clock::Nanos;
 use sys::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use sys::sync::fence_for_loom;
 
+use super::arm_request::{ArmCell, ArmRequest};
 use super::cell::{Cell, Claim};
 use super::levels;
-use super::request::{Request, Wanted};
 use super::service::{ArmError, Cancel};
 use super::slack::Slack;
 
@@ -56,7 +56,7 @@ pub(super) fn uncollected_max(armed: usize) -> usize {
 
 /// A timer of one shard.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) struct Ticket {
+pub(super) struct TimerKey {
     pub(super) index: u32,
     pub(super) generation: u64,
 }
@@ -64,7 +64,7 @@ pub(super) struct Ticket {
 /// What the caller has to do after a call, for the owner's sake.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[must_use]
-pub(super) enum Duty {
+pub(super) enum FollowUp {
     Nothing,
     /// The owner would sleep too long.
     Wake,
@@ -75,7 +75,7 @@ pub(super) enum Duty {
 /// What many threads write; nothing else shares its cache lines.
 #[derive(Debug)]
 #[repr(align(128))]
-pub(super) struct Apart<T>(pub(super) T);
+pub(super) struct CachePadded<T>(pub(super) T);
 
 /// See the file's header.
 #[derive(Debug)]
@@ -85,24 +85,24 @@ pub(super) struct Shard {
     /// and puts it into the list.
     nexts: Box<[AtomicU32]>,
     /// One for each cell, or none where the owner alone arms timers.
-    requests: Box<[Request]>,
-    spare: Apart<AtomicU64>,
-    arrivals: Apart<AtomicU32>,
-    cancelled: Apart<AtomicU64>,
+    requests: Box<[ArmCell]>,
+    spare: CachePadded<AtomicU64>,
+    arrivals: CachePadded<AtomicU32>,
+    cancelled: CachePadded<AtomicU64>,
     /// The earliest time at which the sleeping owner wakes by itself.
-    parked_until: Apart<AtomicU64>,
+    parked_until: CachePadded<AtomicU64>,
     /// Cancelled timers from which on they are to be collected.
-    crowd: Apart<AtomicU64>,
+    crowd: CachePadded<AtomicU64>,
     /// Set when they are so many, for an owner who runs.
-    is_crowded: Apart<AtomicBool>,
+    is_crowded: CachePadded<AtomicBool>,
 }
 
 impl Shard {
     /// A shard in which any thread arms timers: its cells are spare.
     pub(super) fn shared(cells: usize) -> Shard {
         let mut shard = Shard::own(cells);
-        shard.requests = (0..cells).map(|_| Request::default()).collect();
-        let mut spare = Chain::EMPTY;
+        shard.requests = (0..cells).map(|_| ArmCell::default()).collect();
+        let mut spare = FreeList::EMPTY;
         (0..cells as u32).rev().for_each(|index| spare.push(index, &shard));
         if !spare.is_empty() {
             shard.give_spare(spare);
@@ -117,12 +117,12 @@ impl Shard {
             cells: (0..cells).map(|_| Cell::new()).collect(),
             nexts: (0..cells).map(|_| AtomicU32::new(NONE)).collect(),
             requests: Box::default(),
-            spare: Apart(AtomicU64::new(INDEX)),
-            arrivals: Apart(AtomicU32::new(NONE)),
-            cancelled: Apart(AtomicU64::new(u64::from(NONE))),
-            parked_until: Apart(AtomicU64::new(RUNNING)),
-            crowd: Apart(AtomicU64::new(CROWD_MIN as u64)),
-            is_crowded: Apart(AtomicBool::new(false)),
+            spare: CachePadded(AtomicU64::new(INDEX)),
+            arrivals: CachePadded(AtomicU32::new(NONE)),
+            cancelled: CachePadded(AtomicU64::new(u64::from(NONE))),
+            parked_until: CachePadded(AtomicU64::new(RUNNING)),
+            crowd: CachePadded(AtomicU64::new(CROWD_MIN as u64)),
+            is_crowded: CachePadded(AtomicBool::new(false)),
         }
     }
 
@@ -135,7 +135,7 @@ impl Shard {
     }
 
     /// What was asked for a timer that is armed, and that any thread may have armed.
-    pub(super) fn wanted(&self, index: u32) -> Wanted {
+    pub(super) fn wanted(&self, index: u32) -> ArmRequest {
         self.requests[index as usize].read()
     }
 
@@ -147,23 +147,23 @@ impl Shard {
     ///
     /// # Errors
     /// See [`ArmError`].
-    pub(super) fn arm(&self, when: Nanos, slack: Slack, tag: u64) -> Result<(Ticket, Duty), ArmError> {
+    pub(super) fn arm(&self, when: Nanos, slack: Slack, tag: u64) -> Result<(TimerKey, FollowUp), ArmError> {
         let index = self.take_spare().ok_or(ArmError::Full)?;
         let cell = self.cell(index);
         let tick = levels::due_tick(slack.apply(when));
-        self.requests[index as usize].write(Wanted { tick, tag, slack });
+        self.requests[index as usize].write(ArmRequest { tick, tag, slack });
         let generation = cell.fill();
-        if !self.put_arrivals(Chain { first: index, last: index }) {
+        if !self.put_arrivals(FreeList { first: index, last: index }) {
             // Nobody knows its name, so nobody can have cancelled it.
             cell.free();
-            self.give_spare(Chain { first: index, last: index });
+            self.give_spare(FreeList { first: index, last: index });
             return Err(ArmError::Closed);
         }
-        Ok((Ticket { index, generation }, self.is_too_late(levels::start_of(tick))))
+        Ok((TimerKey { index, generation }, self.is_too_late(levels::start_of(tick))))
     }
 
     /// Puts a chain in front of the arrivals; false if nobody takes them any more.
-    pub(super) fn put_arrivals(&self, chain: Chain) -> bool {
+    pub(super) fn put_arrivals(&self, chain: FreeList) -> bool {
         let mut head = self.arrivals.0.load(Ordering::Relaxed);
         while head != CLOSED {
             self.next(chain.last).store(head, Ordering::Relaxed);
@@ -179,15 +179,15 @@ impl Shard {
     }
 
     /// Whether the caller, whose timer has arrived, must have the owner wake earlier.
-    fn is_too_late(&self, due: Nanos) -> Duty {
+    fn is_too_late(&self, due: Nanos) -> FollowUp {
         // Of the exchange in `put_arrivals`, this load, and the store and the load in `park`, all of them
         // sequentially consistent: either the owner's last look finds the timer, or this finds until when it
         // sleeps.
         fence_for_loom();
         if due.0 < self.parked_until.0.load(Ordering::SeqCst) && self.bring_forward(due) {
-            Duty::Wake
+            FollowUp::Wake
         } else {
-            Duty::Nothing
+            FollowUp::Nothing
         }
     }
 
@@ -206,18 +206,20 @@ impl Shard {
     }
 
     /// Any thread: takes a timer back.
-    pub(super) fn cancel(&self, ticket: Ticket) -> (Cancel, Duty) {
-        let Some(cell) = self.cells.get(ticket.index as usize) else { return (Cancel::Gone, Duty::Nothing) };
+    pub(super) fn cancel(&self, ticket: TimerKey) -> (Cancel, FollowUp) {
+        let Some(cell) = self.cells.get(ticket.index as usize) else {
+            return (Cancel::Gone, FollowUp::Nothing);
+        };
         let before = match cell.cancel(ticket.generation) {
-            Claim::Running => return (Cancel::Running, Duty::Nothing),
-            Claim::Gone => return (Cancel::Gone, Duty::Nothing),
+            Claim::Running => return (Cancel::Running, FollowUp::Nothing),
+            Claim::Gone => return (Cancel::Gone, FollowUp::Nothing),
             // It is in the list of arrivals, which has no second link: counted here.
             Claim::Queued => self.cancelled.0.fetch_add(ONE_CANCELLED, Ordering::Relaxed),
             Claim::Armed => self.push_cancelled(ticket.index),
         };
         let waiting = before / ONE_CANCELLED + 1;
         let is_crowded = waiting >= self.crowd.0.load(Ordering::Relaxed);
-        (Cancel::Cancelled, if is_crowded { Duty::Collect } else { Duty::Nothing })
+        (Cancel::Cancelled, if is_crowded { FollowUp::Collect } else { FollowUp::Nothing })
     }
 
     fn push_cancelled(&self, index: u32) -> u64 {
@@ -234,7 +236,7 @@ impl Shard {
         }
     }
 
-    /// Any thread but the owner, after [`Duty::Collect`]: has the owner know, and says whether it must be
+    /// Any thread but the owner, after [`FollowUp::Collect`]: has the owner know, and says whether it must be
     /// woken for that.
     pub(super) fn call_to_collect(&self) -> bool {
         let is_crowded = &self.is_crowded.0;
@@ -295,14 +297,14 @@ impl Shard {
         }
     }
 
-    /// Any thread, after [`Duty::Collect`] while another has the wheel: makes those arrivals spare that were
-    /// cancelled, and puts the others back.
-    pub(super) fn recycle(&self) -> Duty {
+    /// Any thread, after [`FollowUp::Collect`] while another has the wheel: makes those arrivals spare that
+    /// were cancelled, and puts the others back.
+    pub(super) fn recycle(&self) -> FollowUp {
         // Counted anew, before the arrivals are taken among which those counted are. What was cancelled in
         // the wheel stays in its list.
         self.cancelled.0.fetch_and(ONE_CANCELLED - 1, Ordering::Relaxed);
         let mut arrivals = self.take_arrivals();
-        let (mut cancelled, mut others, mut earliest) = (Chain::EMPTY, Chain::EMPTY, Nanos::NEVER);
+        let (mut cancelled, mut others, mut earliest) = (FreeList::EMPTY, FreeList::EMPTY, Nanos::NEVER);
         while let Some(index) = arrivals.pop(self) {
             let cell = self.cell(index);
             if cell.is_cancelled() {
@@ -318,7 +320,7 @@ impl Shard {
         }
         // Where the owner has ended meanwhile, nobody will fire them, which is what became of all others.
         if others.is_empty() || !self.put_arrivals(others) {
-            return Duty::Nothing;
+            return FollowUp::Nothing;
         }
         // The owner's last look may have missed them here.
         self.is_too_late(earliest)
@@ -326,15 +328,15 @@ impl Shard {
 
     /// The owner: those that were cancelled in the wheel. To be called before [`Shard::take_arrivals`], so
     /// that a cancelled arrival that was counted is found there.
-    pub(super) fn take_cancelled(&self) -> Chain {
+    pub(super) fn take_cancelled(&self) -> FreeList {
         if self.cancelled.0.load(Ordering::Relaxed) == u64::from(NONE) {
-            return Chain::EMPTY;
+            return FreeList::EMPTY;
         }
-        Chain::taken(self.cancelled.0.swap(u64::from(NONE), Ordering::Acquire) as u32)
+        FreeList::taken(self.cancelled.0.swap(u64::from(NONE), Ordering::Acquire) as u32)
     }
 
     /// Those that were armed by others.
-    pub(super) fn take_arrivals(&self) -> Chain {
+    pub(super) fn take_arrivals(&self) -> FreeList {
         let mut head = self.arrivals.0.load(Ordering::Relaxed);
         while head != NONE && head != CLOSED {
             match self.arrivals.0.compare_exchange_weak(head, NONE, Ordering::Acquire, Ordering::Relaxed) {
@@ -342,12 +344,12 @@ impl Shard {
                 Err(current) => head = current,
             }
         }
-        Chain::taken(head)
+        FreeList::taken(head)
     }
 
     /// The owner: as [`Shard::take_arrivals`], for the last time; who arms from now on is refused.
-    pub(super) fn close(&self) -> Chain {
-        Chain::taken(self.arrivals.0.swap(CLOSED, Ordering::Acquire))
+    pub(super) fn close(&self) -> FreeList {
+        FreeList::taken(self.arrivals.0.swap(CLOSED, Ordering::Acquire))
     }
 
     fn take_spare(&self) -> Option<u32> {
@@ -369,7 +371,7 @@ impl Shard {
     }
 
     /// Makes a chain of free cells spare that the caller holds.
-    pub(super) fn give_spare(&self, chain: Chain) {
+    pub(super) fn give_spare(&self, chain: FreeList) {
         let mut head = self.spare.0.load(Ordering::Relaxed);
         loop {
             self.next(chain.last).store((head & INDEX) as u32, Ordering::Relaxed);
@@ -384,17 +386,17 @@ impl Shard {
 
 /// Cells in a list that is the caller's alone.
 #[derive(Debug)]
-pub(super) struct Chain {
+pub(super) struct FreeList {
     first: u32,
     /// Not known of a chain that was taken.
     last: u32,
 }
 
-impl Chain {
-    pub(super) const EMPTY: Chain = Chain { first: NONE, last: NONE };
+impl FreeList {
+    pub(super) const EMPTY: FreeList = FreeList { first: NONE, last: NONE };
 
-    fn taken(first: u32) -> Chain {
-        Chain { first: if first == CLOSED { NONE } else { first }, last: NONE }
+    fn taken(first: u32) -> FreeList {
+        FreeList { first: if first == CLOSED { NONE } else { first }, last: NONE }
     }
 
     pub(super) fn is_empty(&self) -> bool {

@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use sys::clock::{Nanos, monotonic};
 
-use super::owner::{Finished, Owner};
 use super::service::{ArmError, Cancel, Next, Service, Settings, TimerHandle, Timers};
-use super::shard::{Duty, Shard, Ticket, uncollected_max};
+use super::shard::{FollowUp, Shard, TimerKey, uncollected_max};
 use super::wheel::tests::Random;
+use super::wheel_driver::{Finished, WheelDriver};
 use super::{LazyDeadline, Slack};
 
 const MS: u64 = 1_000_000;
@@ -145,9 +145,9 @@ fn a_name_of_another_service_leads_to_nothing() {
 #[test]
 fn a_timer_that_is_armed_anew_keeps_its_slack() {
     let shard = Arc::new(Shard::shared(4));
-    let mut owner = Owner::lending(Arc::clone(&shard), Nanos(0));
+    let mut owner = WheelDriver::lending(Arc::clone(&shard), Nanos(0));
     let (_, duty) = shard.arm(Nanos(5 * MS), Slack::Second, 1).unwrap();
-    assert_eq!(duty, Duty::Nothing);
+    assert_eq!(duty, FollowUp::Nothing);
     for second in 1..4 {
         owner.collect();
         let due = owner.park().unwrap();
@@ -302,7 +302,7 @@ fn one_that_arms_for_at_once_is_told_at_the_next_tick_and_stops_nobody() {
     let mut local = service.timers().attach(|| ()).unwrap();
     local.arm(Nanos(0), Slack::Tick, 0).unwrap();
     let now = soon(100);
-    let again = |local: &mut super::Local, _| {
+    let again = |local: &mut super::LocalTimers, _| {
         local.arm(Nanos(0), Slack::Tick, 1).unwrap();
         Next::Again(Nanos(0))
     };
@@ -467,7 +467,7 @@ fn a_local_end_that_has_few_timers_left_is_called_for_few() {
     let mut local = service.timers().attach(|| ()).unwrap();
     let names: Vec<_> = (0..8_000).map(|tag| local.arm(far(), Slack::Tick, tag).unwrap()).collect();
     let crowd = uncollected_max(0);
-    let turn = |local: &mut super::Local| local.turn(monotonic(), |_, _| Next::Done);
+    let turn = |local: &mut super::LocalTimers| local.turn(monotonic(), |_, _| Next::Done);
     assert!(local.park().is_some(), "when all are known");
     turn(&mut local);
     let (others, own) = names.split_at(crowd);
@@ -506,18 +506,18 @@ fn timers_of_a_local_end_that_has_gone_are_gone() {
 /// A shard and its owner in virtual time, beside a map of what is armed.
 struct Model {
     shard: Arc<Shard>,
-    owner: Owner,
+    owner: WheelDriver,
     now: u64,
     /// By number: when it is to be due, and its name.
-    armed: BTreeMap<u64, (u64, Ticket)>,
-    gone: Vec<Ticket>,
+    armed: BTreeMap<u64, (u64, TimerKey)>,
+    gone: Vec<TimerKey>,
     cancelled_since_collection: usize,
 }
 
 impl Model {
     fn new(cells: usize, now: u64) -> Model {
         let shard = Arc::new(Shard::shared(cells));
-        let owner = Owner::lending(Arc::clone(&shard), Nanos(now));
+        let owner = WheelDriver::lending(Arc::clone(&shard), Nanos(now));
         let (armed, gone) = (BTreeMap::new(), Vec::new());
         Model { shard, owner, now, armed, gone, cancelled_since_collection: 0 }
     }
@@ -539,7 +539,7 @@ impl Model {
         self.armed.remove(&number);
         self.gone.push(ticket);
         self.cancelled_since_collection += 1;
-        if duty == Duty::Collect {
+        if duty == FollowUp::Collect {
             self.collect();
         }
         // What is armed and has not arrived is not known to the bound.
@@ -586,7 +586,7 @@ impl Model {
         assert!(until == Nanos::NEVER || earliest.is_some(), "nobody wakes for what is gone");
         assert!(earliest.is_none_or(|earliest| until.0 <= (earliest >> 20).saturating_add(1) << 20));
         if let Some(&ticket) = self.gone.get(random.below(self.gone.len().max(1) as u64) as usize) {
-            assert_eq!(self.shard.cancel(ticket), (Cancel::Gone, Duty::Nothing));
+            assert_eq!(self.shard.cancel(ticket), (Cancel::Gone, FollowUp::Nothing));
         }
     }
 }
@@ -635,8 +635,8 @@ fn what_was_cancelled_is_recycled_while_another_has_the_wheel() {
         let ticket = arm(round);
         let (found, duty) = shard.cancel(ticket);
         assert_eq!(found, Cancel::Cancelled);
-        if duty == Duty::Collect {
-            assert_eq!(shard.recycle(), Duty::Nothing, "nobody sleeps");
+        if duty == FollowUp::Collect {
+            assert_eq!(shard.recycle(), FollowUp::Nothing, "nobody sleeps");
         }
     }
     assert!(kept.iter().all(|&ticket| shard.cancel(ticket).0 == Cancel::Cancelled));
@@ -645,18 +645,18 @@ fn what_was_cancelled_is_recycled_while_another_has_the_wheel() {
 #[test]
 fn recycling_wakes_a_sleeper_that_missed_what_was_in_hand() {
     let shard = Arc::new(Shard::shared(10));
-    let mut owner = Owner::lending(Arc::clone(&shard), Nanos(0));
+    let mut owner = WheelDriver::lending(Arc::clone(&shard), Nanos(0));
     let (_, duty) = shard.arm(Nanos(50 * MS), Slack::Tick, 1).unwrap();
-    assert_eq!(duty, Duty::Nothing, "the owner runs, and will look");
+    assert_eq!(duty, FollowUp::Nothing, "the owner runs, and will look");
     // As when another thread has it in hand at that moment.
     let mut chain = shard.take_arrivals();
     assert_eq!(owner.park(), Some(Nanos::NEVER));
     let index = chain.pop(&shard).unwrap();
     chain.push(index, &shard);
     assert!(shard.put_arrivals(chain));
-    assert_eq!(shard.recycle(), Duty::Wake);
+    assert_eq!(shard.recycle(), FollowUp::Wake);
     assert!(shard.parked_until().is_some_and(|until| until.0 <= 52 * MS));
-    assert_eq!(shard.recycle(), Duty::Nothing, "somebody is on the way");
+    assert_eq!(shard.recycle(), FollowUp::Nothing, "somebody is on the way");
     owner.collect();
     assert_eq!(owner.armed(), 1);
 }

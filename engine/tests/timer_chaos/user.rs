@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::thread;
 use std::time::Duration;
 
-use engine::timer::{ArmError, Cancel, Local, Slack, TimerHandle, Timers};
+use engine::timer::{ArmError, Cancel, LocalTimers, Slack, TimerHandle, Timers};
 use sys::clock::{Nanos, monotonic};
 
 use crate::chance::Chance;
@@ -86,7 +86,7 @@ pub(crate) fn live_looping(world: &World, timers: &Timers, stream: u64, gate: &G
     gate.armed.fetch_add(count - free, SeqCst);
 }
 
-fn sleep(local: &mut Local, most: Duration) {
+fn sleep(local: &mut LocalTimers, most: Duration) {
     let Some(until) = local.park() else { return };
     match until {
         Nanos::NEVER if most == Duration::MAX => thread::park(),

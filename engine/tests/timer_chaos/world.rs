@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::thread;
 use std::time::Duration;
 
-use engine::timer::{ArmError, Cancel, Local, Next, Slack, TimerHandle, Timers, wheel};
+use engine::timer::{ArmError, Cancel, LocalTimers, Next, Slack, TimerHandle, Timers, wheel};
 use sys::clock::{Nanos, monotonic};
 
 use crate::account::Account;
@@ -62,7 +62,7 @@ impl End for Anyone<'_> {
 }
 
 /// A thread with a loop, which has the way of all others too.
-pub(crate) struct Looping<'l>(pub(crate) &'l mut Local, pub(crate) &'l Timers);
+pub(crate) struct Looping<'l>(pub(crate) &'l mut LocalTimers, pub(crate) &'l Timers);
 
 impl End for Looping<'_> {
     const IS_LOCAL: bool = true;

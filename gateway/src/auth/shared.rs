@@ -19,8 +19,8 @@ use engine::pool::Pool;
 use sys::clock::monotonic;
 use zeroize::Zeroizing;
 
+use super::credential_cache::{CredentialCache, Proof};
 use super::queue::{Arrival, Queue, Rank};
-use super::remembered::{Proof, Remembered};
 use crate::jobs::HASHING;
 use crate::settings::Auth;
 use crate::throttle::{Throttle, client, network};
@@ -61,7 +61,7 @@ pub(super) struct Check {
     pub(super) source: IpAddr,
     pub(super) failures_per_minute: u32,
     /// Where it is remembered if it is right.
-    pub(super) remembered: Arc<Remembered>,
+    pub(super) remembered: Arc<CredentialCache>,
 }
 
 impl Check {
@@ -223,7 +223,7 @@ mod tests {
             secret,
             source: [192, 0, 2, 1].into(),
             failures_per_minute: 1,
-            remembered: Arc::new(Remembered::new(&Auth::default())),
+            remembered: Arc::new(CredentialCache::new(&Auth::default())),
         }
     }
 

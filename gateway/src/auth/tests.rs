@@ -11,7 +11,7 @@ use password_hash::PasswordHasher;
 
 use super::*;
 use crate::budget::Budget;
-use crate::config::{Config, Given};
+use crate::config::{Config, LoadOptions};
 use crate::resolve::tests::block_on;
 use crate::users::TokenHash;
 
@@ -37,7 +37,7 @@ fn config(text: &str) -> Config {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("tollgate.toml");
     std::fs::write(&path, text).unwrap();
-    Config::load(&Given { path: Some(path), ..Given::default() }).unwrap()
+    Config::load(&LoadOptions { path: Some(path), ..LoadOptions::default() }).unwrap()
 }
 
 /// An authenticator with its hashing thread.

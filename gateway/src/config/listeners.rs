@@ -9,10 +9,10 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use policy::{AddressClass, Policy, UserIndex};
 use proto::target::Target;
 
-use super::read::{Optional, Placed, nearest};
-use super::report::{Diagnostic, Place, Report};
+use super::raw::RawConfig;
+use super::read::{Located, Optional, nearest};
+use super::report::{Diagnostic, Report, Span};
 use super::value::OwnAddress;
-use super::written::Written;
 use crate::judgement::Judgement;
 use crate::settings::{ListenerKind, ListenerTable};
 use crate::users::UserName;
@@ -52,7 +52,7 @@ pub enum Ingress {
 }
 
 /// Complains about listeners that cannot be, or not side by side.
-pub(super) fn check(written: &Written, report: &mut Report) {
+pub(super) fn check(written: &RawConfig, report: &mut Report) {
     let names: HashSet<&str> = written.users.iter().map(|user| &*user.name).collect();
     for listener in &written.listeners {
         check_forward(listener, report);
@@ -78,19 +78,19 @@ pub(super) fn check(written: &Written, report: &mut Report) {
 }
 
 /// Warns of forward listeners whose connections are all denied.
-pub(super) fn warn(written: &Written, policy: &Policy, report: &mut Report) {
+pub(super) fn warn(written: &RawConfig, policy: &Policy, report: &mut Report) {
     for listener in written.listeners.iter().filter(|listener| listener.kind == ListenerKind::Forward) {
         let (Some(to), Some(name)) = (listener.to.written(), listener.user.written()) else { continue };
         let Some(user) = policy.user(name) else { continue };
-        if let Err(refusal) = (Judgement { policy, user, target: &to.value }).judge_name() {
+        if let Err(denial) = (Judgement { policy, user, target: &to.value }).judge_name() {
             let title = format!("every connection of this listener is denied by the rules of `{}`", **name);
-            report.warning(Diagnostic::at(&to.place, title).help(refusal.text));
+            report.warning(Diagnostic::at(&to.place, title).help(denial.text));
         }
     }
 }
 
 /// The listeners, once [`check`] and the policy are content.
-pub(super) fn resolve(written: &Written, policy: &Policy) -> Vec<Listener> {
+pub(super) fn resolve(written: &RawConfig, policy: &Policy) -> Vec<Listener> {
     if written.listeners.is_empty() {
         return vec![Listener { address: DEFAULT_ADDRESS, ingress: Ingress::Mixed }];
     }
@@ -116,10 +116,10 @@ pub(super) fn resolve(written: &Written, policy: &Policy) -> Vec<Listener> {
 pub(super) fn own_addresses(
     open: impl Iterator<Item = SocketAddr>,
     locals: &[IpAddr],
-    further: &[Placed<OwnAddress>],
+    further: &[Located<OwnAddress>],
 ) -> Vec<SocketAddr> {
     let (mut own, mut mapped) = (Vec::new(), Vec::new());
-    for Placed { value: OwnAddress { ip, port }, .. } in further {
+    for Located { value: OwnAddress { ip, port }, .. } in further {
         match *port {
             Some(port) => own.push(SocketAddr::new(*ip, port)),
             None => mapped.push(*ip),
@@ -141,7 +141,7 @@ pub(super) fn own_addresses(
 
 /// Warns if the admin side, which asks for no password, is to be reached at a public address.
 pub(super) fn warn_of_public_admin(
-    written: &Written,
+    written: &RawConfig,
     locals: &[IpAddr],
     policy: &Policy,
     report: &mut Report,
@@ -163,7 +163,7 @@ pub(super) fn warn_of_public_admin(
 fn check_forward(listener: &ListenerTable, report: &mut Report) {
     let forward = listener.kind == ListenerKind::Forward;
     let address = &listener.address.place;
-    let only_forward = |place: &Place, name: &str| {
+    let only_forward = |place: &Span, name: &str| {
         let title = format!("`{name}` is for listeners of kind \"forward\" only");
         Diagnostic::at(place, title)
     };
@@ -195,7 +195,7 @@ fn check_user(listener: &ListenerTable, users: &HashSet<&str>, report: &mut Repo
     }
 }
 
-fn no_user(user: &Placed<UserName>, users: &HashSet<&str>) -> Diagnostic {
+fn no_user(user: &Located<UserName>, users: &HashSet<&str>) -> Diagnostic {
     let diagnostic = Diagnostic::at(&user.place, format!("there is no user `{}`", user.value));
     let names: Vec<&str> = users.iter().copied().collect();
     match nearest(&user.value, &names) {

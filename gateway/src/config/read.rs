@@ -9,7 +9,7 @@ use std::ops::{Deref, Range};
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
-use super::report::{Diagnostic, Place, Report};
+use super::report::{Diagnostic, Report, Span};
 use crate::settings::{self, Setting, Table};
 
 /// How far a misspelt key may be from the one that is suggested (Damerau-Levenshtein).
@@ -17,13 +17,13 @@ const SUGGESTION_DISTANCE_MAX: usize = 3;
 
 /// A value that remembers where it was written.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Placed<T> {
+pub struct Located<T> {
     /// What was written.
     pub value: T,
-    pub(crate) place: Place,
+    pub(crate) place: Span,
 }
 
-impl<T> Deref for Placed<T> {
+impl<T> Deref for Located<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -39,12 +39,12 @@ pub enum Optional<T> {
     /// It is there, and was complained about.
     Wrong,
     /// It is there.
-    Written(Placed<T>),
+    Written(Located<T>),
 }
 
 impl<T> Optional<T> {
     /// The value, if it is there.
-    pub fn written(&self) -> Option<&Placed<T>> {
+    pub fn written(&self) -> Option<&Located<T>> {
         match self {
             Optional::Written(placed) => Some(placed),
             _ => None,
@@ -63,20 +63,20 @@ impl<T> Optional<T> {
 pub(crate) struct Section<'a> {
     entries: Option<&'a DeTable<'a>>,
     /// Where complaints about what is missing point to.
-    place: Place,
+    place: Span,
 }
 
 impl<'a> Section<'a> {
-    pub(crate) fn new(entries: &'a DeTable<'a>, place: Place) -> Section<'a> {
+    pub(crate) fn new(entries: &'a DeTable<'a>, place: Span) -> Section<'a> {
         Section { entries: Some(entries), place }
     }
 
     /// A table in which nothing is written: every setting has its default.
     pub(crate) fn empty() -> Section<'a> {
-        Section { entries: None, place: Place::new(0, 0..0) }
+        Section { entries: None, place: Span::new(0, 0..0) }
     }
 
-    pub(crate) fn place(&self) -> &Place {
+    pub(crate) fn place(&self) -> &Span {
         &self.place
     }
 
@@ -123,8 +123,8 @@ impl<'a> Section<'a> {
         }
     }
 
-    pub(crate) fn place_of(&self, span: Range<usize>) -> Place {
-        Place::new(self.place.source, span)
+    pub(crate) fn place_of(&self, span: Range<usize>) -> Span {
+        Span::new(self.place.source, span)
     }
 
     fn default<T: Read>(&self, table: &Table, setting: &Setting, report: &mut Report) -> Option<T> {
@@ -189,7 +189,7 @@ pub(crate) trait Read: Sized {
     const LIST: bool = false;
 
     /// Reads a written value, or complains.
-    fn read(value: &DeValue<'_>, place: &Place, setting: &Setting, report: &mut Report) -> Option<Self>;
+    fn read(value: &DeValue<'_>, place: &Span, setting: &Setting, report: &mut Report) -> Option<Self>;
 
     /// What holds when nothing is written; `None` where something must be.
     fn default(setting: &Setting) -> Option<Self>;
@@ -210,7 +210,7 @@ impl<T: Scalar> Read for T {
     const KIND: &'static str = T::KIND;
     const SECRET: bool = T::SECRET;
 
-    fn read(value: &DeValue<'_>, place: &Place, setting: &Setting, report: &mut Report) -> Option<T> {
+    fn read(value: &DeValue<'_>, place: &Span, setting: &Setting, report: &mut Report) -> Option<T> {
         scalar(value, place, setting, report)
     }
 
@@ -220,13 +220,13 @@ impl<T: Scalar> Read for T {
     }
 }
 
-impl<T: Scalar> Read for Placed<T> {
+impl<T: Scalar> Read for Located<T> {
     const KIND: &'static str = T::KIND;
     const SECRET: bool = T::SECRET;
 
-    fn read(value: &DeValue<'_>, place: &Place, setting: &Setting, report: &mut Report) -> Option<Self> {
+    fn read(value: &DeValue<'_>, place: &Span, setting: &Setting, report: &mut Report) -> Option<Self> {
         let value = scalar(value, place, setting, report)?;
-        Some(Placed { value, place: place.clone() })
+        Some(Located { value, place: place.clone() })
     }
 
     fn default(_: &Setting) -> Option<Self> {
@@ -238,8 +238,8 @@ impl<T: Scalar> Read for Optional<T> {
     const KIND: &'static str = T::KIND;
     const SECRET: bool = T::SECRET;
 
-    fn read(value: &DeValue<'_>, place: &Place, setting: &Setting, report: &mut Report) -> Option<Self> {
-        Some(Placed::read(value, place, setting, report).map_or(Optional::Wrong, Optional::Written))
+    fn read(value: &DeValue<'_>, place: &Span, setting: &Setting, report: &mut Report) -> Option<Self> {
+        Some(Located::read(value, place, setting, report).map_or(Optional::Wrong, Optional::Written))
     }
 
     fn default(_: &Setting) -> Option<Self> {
@@ -247,20 +247,20 @@ impl<T: Scalar> Read for Optional<T> {
     }
 }
 
-impl<T: Scalar> Read for Vec<Placed<T>> {
+impl<T: Scalar> Read for Vec<Located<T>> {
     const KIND: &'static str = T::KIND;
     const LIST: bool = true;
     const SECRET: bool = T::SECRET;
 
-    fn read(value: &DeValue<'_>, place: &Place, setting: &Setting, report: &mut Report) -> Option<Self> {
+    fn read(value: &DeValue<'_>, place: &Span, setting: &Setting, report: &mut Report) -> Option<Self> {
         let Some(items) = value.as_array() else {
             let label = format!("expected a list, each {}; found {}", setting.kind, found(value));
             report.error(complaint(place, setting).label(label));
             return None;
         };
         let item = |item: &Spanned<DeValue<'_>>| {
-            let place = Place::new(place.source, item.span());
-            Placed::read(item.get_ref(), &place, setting, report)
+            let place = Span::new(place.source, item.span());
+            Located::read(item.get_ref(), &place, setting, report)
         };
         Some(items.iter().filter_map(item).collect())
     }
@@ -279,16 +279,11 @@ pub(crate) fn found(value: &DeValue<'_>) -> String {
     }
 }
 
-fn scalar<T: Scalar>(
-    value: &DeValue<'_>,
-    place: &Place,
-    setting: &Setting,
-    report: &mut Report,
-) -> Option<T> {
+fn scalar<T: Scalar>(value: &DeValue<'_>, place: &Span, setting: &Setting, report: &mut Report) -> Option<T> {
     let complain = |reason| report.error(complaint(place, setting).label(reason));
     T::parse(value, setting).map_err(complain).ok()
 }
 
-fn complaint(place: &Place, setting: &Setting) -> Diagnostic {
+fn complaint(place: &Span, setting: &Setting) -> Diagnostic {
     Diagnostic::at(place, format!("wrong value for `{}`", setting.name))
 }

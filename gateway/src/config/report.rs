@@ -23,16 +23,16 @@ pub(crate) struct Source {
 
 /// Where something stands: a source, and the bytes in it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub struct Span {
     /// Index into the sources of one load.
     pub(crate) source: usize,
     pub(crate) start: usize,
     pub(crate) end: usize,
 }
 
-impl Place {
-    pub(crate) fn new(source: usize, span: Range<usize>) -> Place {
-        Place { source, start: span.start, end: span.end }
+impl Span {
+    pub(crate) fn new(source: usize, span: Range<usize>) -> Span {
+        Span { source, start: span.start, end: span.end }
     }
 }
 
@@ -40,11 +40,11 @@ impl Place {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Diagnostic {
     pub(crate) title: String,
-    pub(crate) place: Option<Place>,
+    pub(crate) place: Option<Span>,
     /// What to say under the marked text; may be empty.
     pub(crate) label: String,
     /// A second place that explains the first.
-    pub(crate) other: Option<(Place, String)>,
+    pub(crate) other: Option<(Span, String)>,
     pub(crate) help: Option<String>,
 }
 
@@ -54,7 +54,7 @@ impl Diagnostic {
         Diagnostic { title: title.into(), place: None, label: String::new(), other: None, help: None }
     }
 
-    pub(crate) fn at(place: &Place, title: impl Into<String>) -> Diagnostic {
+    pub(crate) fn at(place: &Span, title: impl Into<String>) -> Diagnostic {
         Diagnostic { place: Some(place.clone()), ..Diagnostic::general(title) }
     }
 
@@ -63,7 +63,7 @@ impl Diagnostic {
         self
     }
 
-    pub(crate) fn other(mut self, place: &Place, label: impl Into<String>) -> Diagnostic {
+    pub(crate) fn other(mut self, place: &Span, label: impl Into<String>) -> Diagnostic {
         self.other = Some((place.clone(), label.into()));
         self
     }
@@ -80,7 +80,7 @@ pub(crate) struct Report {
     pub(crate) errors: Vec<Diagnostic>,
     pub(crate) warnings: Vec<Diagnostic>,
     /// Values that must not be shown.
-    pub(crate) secrets: Vec<Place>,
+    pub(crate) secrets: Vec<Span>,
 }
 
 impl Report {
@@ -119,7 +119,7 @@ pub struct Finding {
 
 impl Findings {
     /// Puts the diagnostics into the order of the texts and hides what is secret.
-    pub(crate) fn new(sources: &[Source], mut diagnostics: Vec<Diagnostic>, secrets: &[Place]) -> Findings {
+    pub(crate) fn new(sources: &[Source], mut diagnostics: Vec<Diagnostic>, secrets: &[Span]) -> Findings {
         diagnostics.sort_by(|a, b| a.place.cmp(&b.place));
         let hidden = |(index, source): (usize, &Source)| {
             let mut spans: Vec<Range<usize>> = secret_assignments(&source.text);
@@ -195,7 +195,7 @@ impl Findings {
 
     fn snippet<'a>(
         &'a self,
-        place: &Place,
+        place: &Span,
         kind: AnnotationKind,
         label: &'a str,
     ) -> Snippet<'a, Annotation<'a>> {
@@ -206,7 +206,7 @@ impl Findings {
     }
 
     /// Line and column of a place, both from 1, the column in characters.
-    fn position(&self, place: &Place) -> (usize, usize) {
+    fn position(&self, place: &Span) -> (usize, usize) {
         let before = &self.sources[place.source].text[..place.start];
         let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
         (before.matches('\n').count() + 1, before[line_start..].chars().count() + 1)
@@ -234,6 +234,6 @@ impl fmt::Display for ConfigErrors {
 
 impl std::error::Error for ConfigErrors {}
 
-fn annotation<'a>(place: &Place, kind: AnnotationKind, label: &'a str) -> Annotation<'a> {
+fn annotation<'a>(place: &Span, kind: AnnotationKind, label: &'a str) -> Annotation<'a> {
     kind.span(place.start..place.end).label((!label.is_empty()).then_some(label))
 }

@@ -10,7 +10,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::report::{Diagnostic, Report, Source};
-use super::{Given, Origin};
+use super::{LoadOptions, Origin};
 use crate::users::{NameError, USERS_DIRECTORY, UserName};
 
 /// The file that is read when none is named, if it exists.
@@ -28,7 +28,7 @@ const WRITE_BY_OTHERS: u32 = 0o002;
 const _: () = assert!(USER_FILE_BYTES_MAX <= FILE_BYTES_MAX);
 
 /// What a load reads.
-pub(super) struct Gathered {
+pub(super) struct Sources {
     pub(super) origin: Origin,
     pub(super) users_directory: PathBuf,
     pub(super) sources: Vec<Source>,
@@ -41,13 +41,13 @@ pub(super) struct Gathered {
 }
 
 /// Reads every text, and complains about those that cannot be read.
-pub(super) fn gather(given: &Given, default_data: &Path, report: &mut Report) -> Gathered {
+pub(super) fn gather(given: &LoadOptions, default_data: &Path, report: &mut Report) -> Sources {
     let origin = origin(given);
     let users_directory = match &origin {
         Origin::File(path) => path.parent().unwrap_or(Path::new("")).join(USERS_DIRECTORY),
         Origin::Embedded => absolute(&default_data.join(USERS_DIRECTORY)),
     };
-    let mut gathered = Gathered {
+    let mut gathered = Sources {
         origin,
         users_directory,
         sources: Vec::new(),
@@ -66,7 +66,7 @@ pub(super) fn gather(given: &Given, default_data: &Path, report: &mut Report) ->
     gathered
 }
 
-impl Gathered {
+impl Sources {
     fn read_users(&mut self, draft: Option<&(PathBuf, Option<String>)>, report: &mut Report) {
         if let Ok(metadata) = fs::metadata(&self.users_directory) {
             check_writers(&self.users_directory, &metadata, report);
@@ -128,7 +128,7 @@ pub(super) fn user_files(directory: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-fn origin(given: &Given) -> Origin {
+fn origin(given: &LoadOptions) -> Origin {
     match (&given.path, &given.running) {
         (Some(path), _) | (None, Some(path)) => Origin::File(absolute(path)),
         (None, _) if Path::new(DEFAULT_FILE).exists() => Origin::File(absolute(Path::new(DEFAULT_FILE))),

@@ -25,7 +25,7 @@ fn every_mistake_is_explained() {
 
 /// Whether a wrong configuration is explained as expected; if not, prints both.
 fn explains(case: &Path) -> bool {
-    let given = Given { path: Some(case.join("tollgate.toml")), ..Given::default() };
+    let given = LoadOptions { path: Some(case.join("tollgate.toml")), ..LoadOptions::default() };
     let errors = Config::load(&given).expect_err("each case is wrong").to_string();
     let directory = source::absolute(case);
     let rendered = errors.replace(&format!("{}/", directory.display()), "") + "\n";
@@ -58,8 +58,8 @@ impl Files {
         self.0.path().join(name)
     }
 
-    fn given(&self) -> Given {
-        Given { path: Some(self.path("tollgate.toml")), ..Given::default() }
+    fn given(&self) -> LoadOptions {
+        LoadOptions { path: Some(self.path("tollgate.toml")), ..LoadOptions::default() }
     }
 
     #[track_caller]
@@ -132,7 +132,7 @@ fn a_configuration_means_what_it_says() {
 
 #[test]
 fn without_a_file_the_defaults_hold() {
-    let config = Config::load(&Given::default()).unwrap();
+    let config = Config::load(&LoadOptions::default()).unwrap();
     assert_eq!(config.origin, Origin::Embedded);
     let directory = source::absolute(Path::new("tollgate-data"));
     assert_eq!(config.users_directory, directory.join("users.d"));
@@ -147,7 +147,7 @@ fn without_a_file_the_defaults_hold() {
 fn a_wildcard_listener_makes_every_address_ours() {
     let files = Files::new(&[("tollgate.toml", "[[listener]]\naddress = \"0.0.0.0:3128\"\n")]);
     let local_addresses = vec!["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()];
-    let mut config = Config::load(&Given { local_addresses, ..files.given() }).unwrap();
+    let mut config = Config::load(&LoadOptions { local_addresses, ..files.given() }).unwrap();
     config.own_also(["127.0.0.1:40000".parse().unwrap()]);
     let ours = |text: &str| {
         let address: SocketAddr = text.parse().unwrap();
@@ -166,7 +166,8 @@ fn what_runs_by_a_file_is_not_replaced_by_the_defaults() {
     let files = Files::new(&[("tollgate.toml", "[timeouts]\nidle = \"1h\"\n")]);
     let running = files.load().file().map(Path::to_path_buf);
     assert_eq!(running, Some(files.path("tollgate.toml")));
-    let reload = |path| Config::load(&Given { path, running: running.clone(), ..Given::default() });
+    let reload =
+        |path| Config::load(&LoadOptions { path, running: running.clone(), ..LoadOptions::default() });
     // Named on the command line, or found in the working directory.
     let paths = [running.clone(), None];
     assert!(paths.clone().into_iter().all(|path| reload(path).is_ok()));
@@ -185,7 +186,7 @@ fn what_runs_by_a_file_is_not_replaced_by_the_defaults() {
 fn destinations_of_the_command_line_go_to_the_first_user() {
     let files = Files::new(&[("tollgate.toml", ""), ("users.d/me.toml", ""), ("users.d/you.toml", "")]);
     let allow = vec!["a.example:443".to_owned()];
-    let config = Config::load(&Given { allow, ..files.given() }).unwrap();
+    let config = Config::load(&LoadOptions { allow, ..files.given() }).unwrap();
     let may = |user: &str| {
         let user = config.user(user).unwrap();
         matches!(
@@ -196,12 +197,12 @@ fn destinations_of_the_command_line_go_to_the_first_user() {
     assert!(may("me") && !may("you"));
 
     let allow = vec!["https://a.example".to_owned()];
-    let errors = Config::load(&Given { allow, ..files.given() }).unwrap_err().to_string();
+    let errors = Config::load(&LoadOptions { allow, ..files.given() }).unwrap_err().to_string();
     assert!(errors.starts_with("error: wrong destination for `--allow`\n --> --allow:1:1\n"), "{errors}");
 
     let files = Files::new(&[("tollgate.toml", "")]);
     let allow = vec!["a.example".to_owned()];
-    let errors = Config::load(&Given { allow, ..files.given() }).unwrap_err().to_string();
+    let errors = Config::load(&LoadOptions { allow, ..files.given() }).unwrap_err().to_string();
     assert!(errors.starts_with("error: there is no user `me`\n"), "{errors}");
 }
 
@@ -210,7 +211,7 @@ fn a_draft_is_checked_as_if_it_were_written() {
     let files = Files::new(&[("tollgate.toml", ""), ("users.d/ci.toml", "from = [\"10.0.0.0/8\"]")]);
     let draft = |name: &str, text: &str| {
         let draft = Some((files.path("users.d").join(name), Some(text.to_owned())));
-        Config::load(&Given { draft, ..files.given() })
+        Config::load(&LoadOptions { draft, ..files.given() })
     };
     let config = draft("new.toml", "from = [\"192.0.2.0/24\"]").unwrap();
     assert!(config.user("new").is_some() && config.user("ci").is_some());
@@ -225,7 +226,7 @@ fn a_draft_is_checked_as_if_it_were_written() {
     );
     assert!(!files.path("users.d/new.toml").exists());
     let gone = Some((files.path("users.d/ci.toml"), None));
-    assert!(Config::load(&Given { draft: gone, ..files.given() }).unwrap().users.is_empty());
+    assert!(Config::load(&LoadOptions { draft: gone, ..files.given() }).unwrap().users.is_empty());
 }
 
 #[test]
@@ -327,7 +328,7 @@ fn what_lets_everybody_in_or_nobody_is_a_warning() {
     let warnings = |text: &str, locals: &[&str]| {
         let files = Files::new(&[("tollgate.toml", text)]);
         let local_addresses = locals.iter().map(|local| local.parse().unwrap()).collect();
-        let config = Config::load(&Given { local_addresses, ..files.given() }).unwrap();
+        let config = Config::load(&LoadOptions { local_addresses, ..files.given() }).unwrap();
         config.warnings.iter().map(|warning| warning.message).collect::<Vec<_>>()
     };
     assert_eq!(warnings("", &[]), ["there are no users: every request is refused"]);
@@ -360,7 +361,7 @@ fn users_who_cannot_be_read_are_told_of_once() {
     let forward =
         "[[listener]]\naddress = \"127.0.0.1:1\"\nkind = \"forward\"\nto = \"a:1\"\nuser = \"ci\"\n";
     let messages = |files: &Files| {
-        let given = Given { allow: vec!["a.example".to_owned()], ..files.given() };
+        let given = LoadOptions { allow: vec!["a.example".to_owned()], ..files.given() };
         let ConfigErrors(findings) = Config::load(&given).unwrap_err();
         findings.iter().map(|finding| finding.message).collect::<Vec<_>>()
     };
@@ -469,7 +470,7 @@ proptest::proptest! {
         let text: String = pieces.into_iter().map(|piece| PIECES[piece]).collect();
         let files = Files::new(&[("tollgate.toml", &text)]);
         let draft = Some((files.path("users.d/ci.toml"), Some(text.clone())));
-        if let Err(errors) = Config::load(&Given { draft, ..files.given() }) {
+        if let Err(errors) = Config::load(&LoadOptions { draft, ..files.given() }) {
             proptest::prop_assert!(!errors.to_string().is_empty());
             for finding in errors.0.iter() {
                 let lines = text.split('\n').count();

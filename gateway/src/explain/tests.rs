@@ -10,7 +10,7 @@ use proptest::sample::select;
 use proptest::test_runner::RngSeed;
 
 use super::*;
-use crate::config::Given;
+use crate::config::LoadOptions;
 
 const NAMES: &[&str] = &["test", "a.test", "b.a.test", "lab.test", "x.lab.test", "localhost"];
 
@@ -72,7 +72,7 @@ fn configuration() -> impl Strategy<Value = Config> {
         let path = directory.path().join("tollgate.toml");
         std::fs::write(&path, user).unwrap();
         let local_addresses = vec!["10.20.0.5".parse().unwrap()];
-        let given = Given { path: Some(path), local_addresses, ..Given::default() };
+        let given = LoadOptions { path: Some(path), local_addresses, ..LoadOptions::default() };
         Config::load(&given).unwrap_or_else(|errors| panic!("{errors}"))
     })
 }

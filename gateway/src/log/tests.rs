@@ -228,7 +228,7 @@ fn text(bytes_max: usize) -> impl Strategy<Value = String> {
 }
 
 /// A log into `directory/log`, and what it counts.
-fn start(directory: &Path, workers: usize) -> (Log, Vec<LogInlet>, Arc<Stats>) {
+fn start(directory: &Path, workers: usize) -> (Log, Vec<LogSender>, Arc<Stats>) {
     let stats = Stats::new("0.0.0", AT, workers, crate::jobs::start(1).unwrap());
     let (log, inlets) = Log::start(&LogTarget::File(directory.join("log")), &stats).unwrap();
     (log, inlets, stats)
@@ -317,7 +317,7 @@ const AT_TEXT: &str = "2026-11-21T13:40:00.123Z";
 /// A log thread that does only what the test tells it to.
 struct Still {
     thread: LogThread,
-    inlets: Vec<LogInlet>,
+    inlets: Vec<LogSender>,
     said: Sender<Box<[u8]>>,
     stats: Arc<Stats>,
 }

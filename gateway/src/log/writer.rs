@@ -19,8 +19,8 @@ use crossbeam_channel::Receiver;
 use sys::clock;
 use sys::ring::Consumer;
 
+use super::disk_reserve::DiskReserve;
 use super::line::{Level, LineWriter, Value};
-use super::reserve::Reserve;
 use super::{Shared, Slot};
 use crate::settings::LogTarget;
 use crate::stats::Stats;
@@ -50,7 +50,7 @@ pub(super) struct LogThread {
     /// Whole lines, of which `pending[..written]` is in the destination already.
     pub(super) pending: Vec<u8>,
     pub(super) written: usize,
-    pub(super) reserve: Reserve,
+    pub(super) reserve: DiskReserve,
     /// Dropped lines that a line has told of. <= the count of dropped lines
     dropped_told: u64,
     /// The last write failed, and standard error was told so.
@@ -85,7 +85,7 @@ impl LogThread {
             lines: LineWriter::default(),
             pending: Vec::new(),
             written: 0,
-            reserve: Reserve::default(),
+            reserve: DiskReserve::default(),
             dropped_told: 0,
             failing: false,
         }

@@ -7,10 +7,10 @@
 use std::io::ErrorKind;
 use std::sync::Arc;
 
-use sys::epoll::Tail;
+use sys::epoll::StreamEnd;
 use sys::socket::Socket;
 
-use super::{Direction, Failure, Lane, State, Tools};
+use super::{Direction, Endpoints, Failure, RelayBuffers, State};
 use crate::limits::{PENDING_BYTES_MAX, PENDING_CACHED_MAX, SCRATCH_BYTES};
 use crate::stats::WorkerStats;
 
@@ -70,7 +70,7 @@ impl PendingCache {
 
 impl Direction {
     /// Reads once into the scratch buffer; returns how many bytes lie there.
-    pub(super) fn read(&mut self, source: &Socket, tools: &mut Tools) -> Result<usize, Failure> {
+    pub(super) fn read(&mut self, source: &Socket, tools: &mut RelayBuffers) -> Result<usize, Failure> {
         let room = tools.pending.read_bytes_max();
         let read = match source.recv(&mut tools.scratch[..room]) {
             Ok(0) => {
@@ -94,9 +94,9 @@ impl Direction {
             self.streak = 0;
             // Less than asked for: the source is empty for now, or for good.
             match self.tail {
-                Tail::Open => self.readable = false,
-                Tail::Ended => self.source_ended(),
-                Tail::Unclear | Tail::Urgent | Tail::Broken => {}
+                StreamEnd::Open => self.readable = false,
+                StreamEnd::Ended => self.source_ended(),
+                StreamEnd::Unclear | StreamEnd::Urgent | StreamEnd::Broken => {}
             }
         }
         Ok(read)
@@ -106,8 +106,8 @@ impl Direction {
     pub(super) fn pass_on(
         &mut self,
         read: usize,
-        lane: &mut Lane<'_>,
-        tools: &mut Tools,
+        lane: &mut Endpoints<'_>,
+        tools: &mut RelayBuffers,
     ) -> Result<(), Failure> {
         if read == 0 {
             return Ok(());
@@ -121,7 +121,7 @@ impl Direction {
     }
 
     /// Writes `bytes` that were read before the relay began, and keeps what the sink does not take.
-    pub(super) fn pass_on_early(&mut self, bytes: &[u8], lane: &mut Lane<'_>, tools: &mut Tools) {
+    pub(super) fn pass_on_early(&mut self, bytes: &[u8], lane: &mut Endpoints<'_>, tools: &mut RelayBuffers) {
         if bytes.is_empty() {
             return;
         }
@@ -135,9 +135,9 @@ impl Direction {
     /// Writes what an earlier write left.
     pub(super) fn write_pending(
         &mut self,
-        lane: &mut Lane<'_>,
+        lane: &mut Endpoints<'_>,
         budget: &mut usize,
-        tools: &mut Tools,
+        tools: &mut RelayBuffers,
     ) -> Result<(), Failure> {
         let Some(mut pending) = self.pending.take() else { return Ok(()) };
         let written = match self.send(lane, &pending.bytes[pending.written..]) {
@@ -157,7 +157,7 @@ impl Direction {
         Ok(())
     }
 
-    fn send(&mut self, lane: &mut Lane<'_>, bytes: &[u8]) -> Result<usize, Failure> {
+    fn send(&mut self, lane: &mut Endpoints<'_>, bytes: &[u8]) -> Result<usize, Failure> {
         if !self.writable {
             return Ok(0);
         }
@@ -200,12 +200,12 @@ impl Direction {
 mod tests {
     use super::*;
     use crate::limits::SCARCE_BYTES;
-    use sys::socket::{FirstWord, ListenOptions, Listener};
+    use sys::socket::{ListenOptions, Listener, SpeaksFirst};
 
     fn pair() -> (Socket, Socket) {
         let options = ListenOptions::plain(1);
         let listener = Listener::bind("127.0.0.1:0".parse().unwrap(), options).unwrap();
-        let sender = Socket::connect(listener.local().unwrap(), FirstWord::Unknown).unwrap();
+        let sender = Socket::connect(listener.local().unwrap(), SpeaksFirst::Unknown).unwrap();
         (sender, listener.accept().unwrap().0)
     }
 
@@ -213,7 +213,7 @@ mod tests {
     fn what_slow_sinks_do_not_take_is_counted_and_bounds_what_is_read() {
         let (sender, source) = pair();
         let stats: Arc<WorkerStats> = Arc::default();
-        let mut tools = Tools::new(&stats);
+        let mut tools = RelayBuffers::new(&stats);
         let mut held = Vec::new();
         while stats.pending_bytes.value() < PENDING_BYTES_MAX {
             held.push(tools.pending.take(|room| room.extend_from_slice(&[0; SCRATCH_BYTES])));
@@ -236,8 +236,8 @@ mod tests {
         // A fast stream is copied past an urgent byte, and the reads that fill the buffer meanwhile may be
         // more than a byte counts.
         let (sender, source) = pair();
-        let mut tools = Tools::new(&Arc::default());
-        let mut direction = Direction { tail: Tail::Urgent, ..Direction::taken_over() };
+        let mut tools = RelayBuffers::new(&Arc::default());
+        let mut direction = Direction { tail: StreamEnd::Urgent, ..Direction::taken_over() };
         let mut full = 0;
         while full < 2 * usize::from(u8::MAX) {
             while sender.send(&[0; SCRATCH_BYTES]).is_ok() {}

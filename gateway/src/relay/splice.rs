@@ -14,7 +14,7 @@ use sys::socket::Socket;
 use sys::splice::Pipe;
 
 use super::copy::STREAK_MAX;
-use super::{Direction, Failure, Lane, Tools};
+use super::{Direction, Endpoints, Failure, RelayBuffers};
 use crate::limits::{PIPE_BYTES, PIPES_PER_THREAD_MAX, SPLICE_BYTES_MAX};
 
 /// A wake of the source that brings less than this speaks against splicing.
@@ -75,7 +75,7 @@ impl Direction {
     }
 
     /// Moves bytes from the source into a pipe; returns how many.
-    pub(super) fn fill_pipe(&mut self, source: &Socket, tools: &mut Tools) -> Result<usize, Failure> {
+    pub(super) fn fill_pipe(&mut self, source: &Socket, tools: &mut RelayBuffers) -> Result<usize, Failure> {
         if self.pipe.is_none() {
             self.pipe = tools.pipes.take();
         }
@@ -106,7 +106,7 @@ impl Direction {
     }
 
     /// Moves bytes from the pipe to the sink.
-    pub(super) fn drain_pipe(&mut self, lane: &mut Lane<'_>, budget: &mut usize) -> Result<(), Failure> {
+    pub(super) fn drain_pipe(&mut self, lane: &mut Endpoints<'_>, budget: &mut usize) -> Result<(), Failure> {
         let Some(pipe) = self.pipe.as_mut() else { return Ok(()) };
         let (sink, held) = (lane.sink, pipe.held() as usize);
         match lane.sent.around(held, || sink.send_from(pipe)) {
@@ -129,7 +129,7 @@ impl Direction {
 
     /// Moves what the pipe holds to a buffer and gives the pipe back: its sink takes nothing, and a stream
     /// that moves has more use for it.
-    pub(super) fn empty_pipe(&mut self, tools: &mut Tools) {
+    pub(super) fn empty_pipe(&mut self, tools: &mut RelayBuffers) {
         let Some(pipe) = self.pipe.as_mut() else { return };
         self.pending = Some(tools.pending.take(|room| pipe.empty_into(room)));
         self.streak = 0;
@@ -141,7 +141,7 @@ impl Direction {
     }
 
     /// Gives the pipe back.
-    pub(super) fn return_pipe(&mut self, tools: &mut Tools) {
+    pub(super) fn return_pipe(&mut self, tools: &mut RelayBuffers) {
         if let Some(pipe) = self.pipe.take() {
             tools.pipes.put(pipe);
         }

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use engine::slab::Key;
 use sys::clock::Nanos;
 
-use super::{Direction, Relay, Tools};
+use super::{Direction, Relay, RelayBuffers};
 use crate::limits::PIPE_STALL_MAX;
 
 /// See the file's header.
@@ -37,7 +37,7 @@ impl Stalls {
 
 impl Relay {
     /// Frees the pipes that have stalled since it was noted, as far as there is memory for what they hold.
-    pub(super) fn free_pipes(&mut self, tools: &mut Tools) {
+    pub(super) fn free_pipes(&mut self, tools: &mut RelayBuffers) {
         self.is_noted = false;
         for direction in [&mut self.up, &mut self.down] {
             if direction.stalls && direction.has_stalled_pipe() && tools.pending.has_room() {

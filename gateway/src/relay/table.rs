@@ -10,27 +10,27 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use engine::net::Parts;
-use engine::reactor::{Interest, Reactor, Registration, Waiter};
+use engine::reactor::{Interest, Reactor, Registration, WakeTarget};
 use engine::slab::{Key, Slab};
 use ledger::record::CloseReason;
 use sys::clock::Nanos;
 use sys::epoll::Readiness;
 
 use super::stalls::Stalls;
-use super::{Direction, Outcome, Peer, Relay, State, Tools};
-use crate::closing::{Closing, has_queue};
+use super::{Direction, Outcome, Peer, Relay, RelayBuffers, State};
+use crate::closing::{ClosingConnections, has_queue};
 use crate::limits::{PIPES_EMPTIED_PER_TURN_MAX, QUEUE_STALL_MAX, QUEUED_BYTES_MIN};
 use crate::meter::Meter;
-use crate::progress::{Age, Deadlines, Queues, Verdict};
+use crate::progress::{Age, Deadlines, SocketQueues, Verdict};
 use crate::stats::WorkerStats;
-use crate::wake::{Side, Subject};
+use crate::token::{Side, Token};
 
 /// A side of a relay to be: its socket, with its registration if it has one, and what was read from it and
 /// is still to be passed on.
-pub(crate) type Part<'a> = (Parts, &'a [u8]);
+pub(crate) type RelaySide<'a> = (Parts, &'a [u8]);
 
 /// The client's side, and whether it was sent answers before.
-pub(crate) type ClientPart<'a> = (Parts, &'a [u8], bool);
+pub(crate) type ClientSide<'a> = (Parts, &'a [u8], bool);
 
 /// See the file's header.
 pub(crate) struct Relays {
@@ -38,10 +38,10 @@ pub(crate) struct Relays {
     slab: Slab<Relay>,
     queue: VecDeque<Key>,
     stalls: Stalls,
-    tools: Tools,
+    buffers: RelayBuffers,
     deadlines: Deadlines,
     stats: Arc<WorkerStats>,
-    closing: Rc<Closing>,
+    closing: Rc<ClosingConnections>,
 }
 
 impl Relays {
@@ -50,14 +50,14 @@ impl Relays {
         reactor: &Rc<Reactor>,
         deadlines: Deadlines,
         stats: &Arc<WorkerStats>,
-        closing: &Rc<Closing>,
+        closing: &Rc<ClosingConnections>,
     ) -> Relays {
         Relays {
             reactor: Rc::clone(reactor),
             slab: Slab::new(),
             queue: VecDeque::new(),
             stalls: Stalls::default(),
-            tools: Tools::new(stats),
+            buffers: RelayBuffers::new(stats),
             deadlines,
             stats: Arc::clone(stats),
             closing: Rc::clone(closing),
@@ -89,8 +89,8 @@ impl Relays {
     /// the flow is closed with that reason.
     pub(crate) fn start(
         &mut self,
-        (client, sent, had_answers): ClientPart<'_>,
-        (upstream, answered): Part<'_>,
+        (client, sent, had_answers): ClientSide<'_>,
+        (upstream, answered): RelaySide<'_>,
         flow: Key,
         meter: &mut Meter,
     ) {
@@ -108,9 +108,9 @@ impl Relays {
             }
         };
         let mut relay = Relay::new(client, upstream, flow, self.reactor.now());
-        if let Some(mut tally) = meter.tally(flow) {
+        if let Some(mut tally) = meter.counters(flow) {
             let before = tally.legs();
-            relay.pass_on_early(sent, answered, &mut tally, &mut self.tools);
+            relay.pass_on_early(sent, answered, &mut tally, &mut self.buffers);
             let after = tally.legs();
             self.stats.bytes.add(&before, &after);
             meter.counted(flow);
@@ -144,11 +144,11 @@ impl Relays {
             self.run_one(key, meter);
         }
         let stats = &self.stats;
-        stats.pipes_held.set(self.tools.pipes.held() as u64);
-        stats.pipes_created.set(self.tools.pipes.created);
-        stats.pipes_lent.set(self.tools.pipes.lent);
-        stats.pipes_emptied.set(self.tools.pipes.emptied);
-        stats.splice_promotions.set(self.tools.promotions);
+        stats.pipes_held.set(self.buffers.pipes.held() as u64);
+        stats.pipes_created.set(self.buffers.pipes.created);
+        stats.pipes_lent.set(self.buffers.pipes.lent);
+        stats.pipes_emptied.set(self.buffers.pipes.emptied);
+        stats.splice_promotions.set(self.buffers.promotions);
     }
 
     /// Looks at the deadlines of relay `index`, whose timer was due.
@@ -156,15 +156,15 @@ impl Relays {
         let Some((key, relay)) = self.slab.at(index) else { return };
         relay.timer = None;
         let age = age(relay, self.reactor.now(), meter);
-        let legs = meter.tally(relay.flow).expect(OPEN).legs();
+        let legs = meter.counters(relay.flow).expect(OPEN).legs();
         let Relay { client, upstream, up, down, progress, queued, .. } = relay;
         let (client, upstream) = (&client.socket, &upstream.socket);
         let has_arrived = || *queued || up.has_news(client) || down.has_news(upstream);
-        let queues = || Queues::read(client, upstream, &legs);
+        let queues = || SocketQueues::read(client, upstream, &legs);
         let verdict = self.deadlines.judge(progress, age, queues, has_arrived);
         match verdict {
             Verdict::LookAt(at) => {
-                relay.timer = Some(self.reactor.arm(at, Waiter::Tag(Subject::RelayTimer(index).tag())));
+                relay.timer = Some(self.reactor.arm(at, WakeTarget::Tag(Token::RelayTimer(index).to_raw())));
             }
             Verdict::Over(reason) => self.close(key, reason, meter),
         }
@@ -190,7 +190,7 @@ impl Relays {
         for _ in 0..PIPES_EMPTIED_PER_TURN_MAX {
             let Some(key) = self.stalls.next_due(now) else { break };
             let Some(relay) = self.slab.get_mut(key) else { continue };
-            relay.free_pipes(&mut self.tools);
+            relay.free_pipes(&mut self.buffers);
             self.stalls.note(key, relay, now);
         }
     }
@@ -198,10 +198,10 @@ impl Relays {
     fn run_one(&mut self, key: Key, meter: &mut Meter) {
         let Some(relay) = self.slab.get_mut(key) else { return };
         relay.queued = false;
-        let mut tally = meter.tally(relay.flow).expect(OPEN);
+        let mut tally = meter.counters(relay.flow).expect(OPEN);
         let before = tally.legs();
         let was_half_closed = relay.is_half_closed();
-        let mut outcome = relay.run(&mut tally, &mut self.tools);
+        let mut outcome = relay.run(&mut tally, &mut self.buffers);
         let after = tally.legs();
         if after != before {
             relay.progress.moved(self.reactor.now());
@@ -235,7 +235,8 @@ impl Relays {
             self.reactor.cancel(timer);
         }
         let look_at = self.deadlines.next_look(&relay.progress, age(relay, self.reactor.now(), meter));
-        relay.timer = Some(self.reactor.arm(look_at, Waiter::Tag(Subject::RelayTimer(key.index()).tag())));
+        relay.timer =
+            Some(self.reactor.arm(look_at, WakeTarget::Tag(Token::RelayTimer(key.index()).to_raw())));
     }
 
     /// Ends a relay. A side that was told of its stream's end has a whole stream, some of which the kernel
@@ -244,16 +245,16 @@ impl Relays {
     fn close(&mut self, key: Key, reason: CloseReason, meter: &mut Meter) {
         let Some(mut relay) = self.slab.remove(key) else { return };
         for direction in [&mut relay.up, &mut relay.down] {
-            direction.return_pipe(&mut self.tools);
+            direction.return_pipe(&mut self.buffers);
             if let Some(pending) = direction.pending.take() {
-                self.tools.pending.put(pending);
+                self.buffers.pending.put(pending);
             }
         }
         if let Some(timer) = relay.timer {
             self.reactor.cancel(timer);
         }
         let is_in_order = matches!(reason, CloseReason::ClientClosed | CloseReason::UpstreamClosed);
-        let sent = meter.tally(relay.flow).map(|tally| tally.legs()).unwrap_or_default();
+        let sent = meter.counters(relay.flow).map(|tally| tally.legs()).unwrap_or_default();
         let to_client = if relay.had_answers { QUEUED_BYTES_MIN } else { sent.client_tx };
         let hold = meter.close(relay.flow, reason);
         let queued = [
@@ -296,7 +297,7 @@ impl Relays {
         index: u32,
         side: Side,
     ) -> io::Result<(Peer, Direction)> {
-        let waiter = Waiter::Tag(Subject::Relay(index, side).tag());
+        let waiter = WakeTarget::Tag(Token::Relay(index, side).to_raw());
         if let Some(registration) = registration {
             self.reactor.hand_over(registration.key(), waiter);
             return Ok((Peer { socket, registration }, Direction::taken_over()));

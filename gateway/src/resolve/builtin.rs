@@ -15,9 +15,9 @@ use hickory_resolver::proto::rr::{Name, RecordType};
 use sys::clock::{Nanos, monotonic};
 use tokio::time::timeout;
 
-use super::desk::{Backend, Settled};
 use super::hosts::{WatchedFile, hosts_answer, parse_hosts, parse_servers};
-use super::server::{Found, Missing, Servers};
+use super::in_flight::{Backend, Completed};
+use super::server::{LookupError, LookupResult, Servers};
 use super::{Answer, NAMES_IN_FLIGHT_MAX, Reply, ResolveError, ResolveSettings};
 
 /// How often the files are looked at, at most.
@@ -79,17 +79,17 @@ impl Backend for Builtin {
         NAMES_IN_FLIGHT_MAX
     }
 
-    fn lookup(&mut self, name: Arc<str>) -> impl Future<Output = Settled> + Send + 'static {
+    fn lookup(&mut self, name: Arc<str>) -> impl Future<Output = Completed> + Send + 'static {
         self.refresh(monotonic());
         let (hosts, servers) = (Arc::clone(&self.hosts), Arc::clone(&self.servers));
         let family_wait = self.settings.family_wait;
         async move {
             let Some(name) = absolute(&name) else {
                 let error = ResolveError::Failed("not a name of the DNS".into());
-                return Settled { reply: Reply::failed(error), rest: None };
+                return Completed { reply: Reply::failed(error), rest: None };
             };
             match hosts_answer(&hosts, &name) {
-                Some(answer) => Settled { reply: Reply::found(answer), rest: None },
+                Some(answer) => Completed { reply: Reply::found(answer), rest: None },
                 None => both_families(name, servers, family_wait).await,
             }
         }
@@ -103,9 +103,9 @@ fn absolute(name: &str) -> Option<Name> {
     Some(name)
 }
 
-type Family = Result<Found, Missing>;
+type Family = Result<LookupResult, LookupError>;
 
-async fn both_families(name: Name, servers: Arc<Servers>, family_wait: Duration) -> Settled {
+async fn both_families(name: Name, servers: Arc<Servers>, family_wait: Duration) -> Completed {
     let mut v6 = Box::pin(Arc::clone(&servers).query(name.clone(), RecordType::AAAA));
     let mut v4 = Box::pin(servers.query(name, RecordType::A));
     let first = poll_fn(|context| match v6.as_mut().poll(context) {
@@ -115,11 +115,11 @@ async fn both_families(name: Name, servers: Arc<Servers>, family_wait: Duration)
     match first.await {
         First::V6(v6) => {
             let (v4, rest) = second_family(&v6, v4, family_wait).await;
-            Settled { reply: combine(v6, v4), rest }
+            Completed { reply: combine(v6, v4), rest }
         }
         First::V4(v4) => {
             let (v6, rest) = second_family(&v4, v6, family_wait).await;
-            Settled { reply: combine(v6, v4), rest }
+            Completed { reply: combine(v6, v4), rest }
         }
     }
 }
@@ -136,7 +136,7 @@ async fn second_family<F>(
     first: &Family,
     mut second: Pin<Box<F>>,
     wait: Duration,
-) -> (Family, Option<super::desk::Rest>)
+) -> (Family, Option<super::in_flight::Rest>)
 where
     F: Future<Output = Family> + Send + 'static,
 {
@@ -146,31 +146,31 @@ where
     match timeout(wait, &mut second).await {
         Ok(family) => (family, None),
         // It goes on, so that the answer is in the cache when it is asked for again.
-        Err(_elapsed) => (Err(Missing::Timeout), Some(Box::pin(async { drop(second.await) }))),
+        Err(_elapsed) => (Err(LookupError::Timeout), Some(Box::pin(async { drop(second.await) }))),
     }
 }
 
 fn combine(v6: Family, v4: Family) -> Reply {
     match (v6, v4) {
         (Ok(v6), Ok(v4)) => answer(&v6, &v4, v6.ttl.min(v4.ttl)),
-        (Ok(v6), Err(missing)) => answer(&v6, &Found::NONE, one_family_ttl(&v6, &missing)),
-        (Err(missing), Ok(v4)) => answer(&Found::NONE, &v4, one_family_ttl(&v4, &missing)),
-        (Err(Missing::NoRecords(v6)), Err(Missing::NoRecords(v4))) => Reply::not_found(v6.min(v4)),
-        (Err(Missing::Failed(text)), Err(_)) | (Err(_), Err(Missing::Failed(text))) => {
+        (Ok(v6), Err(missing)) => answer(&v6, &LookupResult::NONE, one_family_ttl(&v6, &missing)),
+        (Err(missing), Ok(v4)) => answer(&LookupResult::NONE, &v4, one_family_ttl(&v4, &missing)),
+        (Err(LookupError::NoRecords(v6)), Err(LookupError::NoRecords(v4))) => Reply::not_found(v6.min(v4)),
+        (Err(LookupError::Failed(text)), Err(_)) | (Err(_), Err(LookupError::Failed(text))) => {
             Reply::failed(ResolveError::Failed(text))
         }
         (Err(_), Err(_)) => Reply::failed(ResolveError::Timeout),
     }
 }
 
-fn one_family_ttl(found: &Found, missing: &Missing) -> Duration {
+fn one_family_ttl(found: &LookupResult, missing: &LookupError) -> Duration {
     match missing {
-        Missing::NoRecords(_) => found.ttl,
-        Missing::Timeout | Missing::Failed(_) => found.ttl.min(PARTIAL_TTL),
+        LookupError::NoRecords(_) => found.ttl,
+        LookupError::Timeout | LookupError::Failed(_) => found.ttl.min(PARTIAL_TTL),
     }
 }
 
-fn answer(v6: &Found, v4: &Found, ttl: Duration) -> Reply {
+fn answer(v6: &LookupResult, v4: &LookupResult, ttl: Duration) -> Reply {
     Reply::found(Answer::of(&v6.addresses, &v4.addresses, ttl).expect("a found family has an address"))
 }
 

@@ -12,7 +12,7 @@ use sys::clock::{Nanos, monotonic};
 
 use super::{Answer, Reply, ResolveError, Resolver};
 use crate::account::AccountId;
-use crate::expiring::Expiring;
+use crate::ttl_cache::TtlCache;
 
 /// Names that a thread remembers. An existing one takes some 400 bytes.
 const NAMES_MAX: usize = 2_048;
@@ -22,11 +22,11 @@ pub struct ResolveCache {
     resolver: Resolver,
     /// Clients choose the names, so the hash is keyed.
     key: RandomState,
-    names: RefCell<Expiring<Box<str>, Kept>>,
+    names: RefCell<TtlCache<Box<str>, CacheEntry>>,
 }
 
 /// A reply and the end of its validity.
-struct Kept {
+struct CacheEntry {
     // Boxed: most places of the table are empty or hold a failure.
     result: Result<Box<Answer>, ResolveError>,
     expires: Nanos,
@@ -38,7 +38,7 @@ impl ResolveCache {
         ResolveCache {
             resolver,
             key: RandomState::new(),
-            names: RefCell::new(Expiring::with_places(NAMES_MAX)),
+            names: RefCell::new(TtlCache::with_places(NAMES_MAX)),
         }
     }
 
@@ -75,7 +75,7 @@ impl ResolveCache {
             return;
         }
         let expires = now + reply.keep;
-        let kept = Kept { result: reply.result.clone().map(Box::new), expires };
+        let kept = CacheEntry { result: reply.result.clone().map(Box::new), expires };
         self.names.borrow_mut().insert(self.key.hash_one(name), name.into(), kept, expires);
     }
 }

@@ -24,19 +24,19 @@ use super::{FAILURE_TTL, ResolveSettings};
 
 /// Addresses of one family.
 #[derive(Debug)]
-pub(super) struct Found {
+pub(super) struct LookupResult {
     pub(super) addresses: Vec<IpAddr>,
     pub(super) ttl: Duration,
 }
 
-impl Found {
+impl LookupResult {
     /// No address; for a family that is missing beside one that is not.
-    pub(super) const NONE: Found = Found { addresses: Vec::new(), ttl: Duration::ZERO };
+    pub(super) const NONE: LookupResult = LookupResult { addresses: Vec::new(), ttl: Duration::ZERO };
 }
 
 /// Why there are none.
 #[derive(Debug)]
-pub(super) enum Missing {
+pub(super) enum LookupError {
     /// There are no such records, or no such name; this holds for so long.
     NoRecords(Duration),
     Timeout,
@@ -81,16 +81,22 @@ impl Servers {
     }
 
     /// The addresses of `name` in one family (`A` or `AAAA`), by the deadline.
-    pub(super) async fn query(self: Arc<Self>, name: Name, family: RecordType) -> Result<Found, Missing> {
-        timeout(self.limits.deadline, self.query_in_turn(name, family)).await.unwrap_or(Err(Missing::Timeout))
+    pub(super) async fn query(
+        self: Arc<Self>,
+        name: Name,
+        family: RecordType,
+    ) -> Result<LookupResult, LookupError> {
+        timeout(self.limits.deadline, self.query_in_turn(name, family))
+            .await
+            .unwrap_or(Err(LookupError::Timeout))
     }
 
-    async fn query_in_turn(&self, name: Name, family: RecordType) -> Result<Found, Missing> {
+    async fn query_in_turn(&self, name: Name, family: RecordType) -> Result<LookupResult, LookupError> {
         let preferred = self.preferred.load(Ordering::Relaxed);
         let mut turn = (0..self.clients.len()).map(|n| (preferred + n) % self.clients.len()).peekable();
         // Dropping the set gives up on all who have not answered.
         let mut asked = JoinSet::new();
-        let mut missing = Missing::Timeout;
+        let mut missing = LookupError::Timeout;
         loop {
             if let Some(server) = turn.next() {
                 let client = self.clients[server].1.clone();
@@ -102,13 +108,13 @@ impl Servers {
                 Err(_elapsed) => continue,
                 Ok(None) => return Err(missing),
                 Ok(Some(Err(_panic))) => {
-                    missing = Missing::Failed("the DNS client panicked".into());
+                    missing = LookupError::Failed("the DNS client panicked".into());
                     continue;
                 }
                 Ok(Some(Ok(answer))) => answer,
             };
             match self.found(server, result) {
-                Err(failure @ (Missing::Failed(_) | Missing::Timeout)) => missing = failure,
+                Err(failure @ (LookupError::Failed(_) | LookupError::Timeout)) => missing = failure,
                 answer => {
                     self.preferred.store(server, Ordering::Relaxed);
                     return answer;
@@ -117,34 +123,34 @@ impl Servers {
         }
     }
 
-    fn found(&self, server: usize, result: Result<Lookup, NetError>) -> Result<Found, Missing> {
+    fn found(&self, server: usize, result: Result<Lookup, NetError>) -> Result<LookupResult, LookupError> {
         let Limits { ttl_min, ttl_max, .. } = self.limits;
         let lookup = result.map_err(|error| self.missing(server, error))?;
         let records = lookup.answers();
         let addresses: Vec<_> = records.iter().filter_map(|record| record.data.ip_addr()).collect();
         if addresses.is_empty() {
-            return Err(Missing::NoRecords(FAILURE_TTL));
+            return Err(LookupError::NoRecords(FAILURE_TTL));
         }
         // The chain of aliases is as short-lived as its shortest link.
         let ttl_s = records.iter().map(|record| record.ttl).min().unwrap_or(0);
-        Ok(Found { addresses, ttl: Duration::from_secs(ttl_s.into()).clamp(ttl_min, ttl_max) })
+        Ok(LookupResult { addresses, ttl: Duration::from_secs(ttl_s.into()).clamp(ttl_min, ttl_max) })
     }
 
-    fn missing(&self, server: usize, error: NetError) -> Missing {
+    fn missing(&self, server: usize, error: NetError) -> LookupError {
         let address = self.clients[server].0;
         match error {
-            NetError::Timeout => Missing::Timeout,
+            NetError::Timeout => LookupError::Timeout,
             NetError::Dns(DnsError::NoRecordsFound(no)) => match no.response_code {
                 ResponseCode::NXDomain | ResponseCode::NoError => {
                     let ttl = Duration::from_secs(no.negative_ttl.unwrap_or(0).into());
-                    Missing::NoRecords(ttl.clamp(FAILURE_TTL, self.limits.negative_ttl_max))
+                    LookupError::NoRecords(ttl.clamp(FAILURE_TTL, self.limits.negative_ttl_max))
                 }
-                code => Missing::Failed(format!("{address} answered {code}").into()),
+                code => LookupError::Failed(format!("{address} answered {code}").into()),
             },
             NetError::Dns(DnsError::ResponseCode(code)) => {
-                Missing::Failed(format!("{address} answered {code}").into())
+                LookupError::Failed(format!("{address} answered {code}").into())
             }
-            error => Missing::Failed(format!("{address}: {error}").into()),
+            error => LookupError::Failed(format!("{address}: {error}").into()),
         }
     }
 }

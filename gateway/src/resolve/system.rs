@@ -17,9 +17,9 @@ use engine::pool::{Failure, Outcome, Pool, blocking};
 use sys::clock::monotonic;
 use tokio::time::timeout;
 
-use super::desk::{Backend, Settled};
+use super::in_flight::{Backend, Completed};
 use super::{Answer, Reply, ResolveError, ResolveSettings};
-use crate::jobs::{NAMES, NAMES_CONCURRENCY_MAX};
+use crate::jobs::{DNS_LOOKUP, NAMES_CONCURRENCY_MAX};
 
 /// How long a result is repeated, within the bounds of the settings.
 const SYSTEM_TTL: Duration = Duration::from_secs(30);
@@ -64,26 +64,26 @@ impl Backend for System {
         NAMES_CONCURRENCY_MAX
     }
 
-    fn lookup(&mut self, name: Arc<str>) -> impl Future<Output = Settled> + Send + 'static {
+    fn lookup(&mut self, name: Arc<str>) -> impl Future<Output = Completed> + Send + 'static {
         let (get_address_info, ttl, negative_ttl) =
             (Arc::clone(&self.get_address_info), self.ttl, self.negative_ttl);
         let (sender, mut call) = oneshot::channel();
         // Nobody waits any more for a call that would begin after the deadline.
         let work = move || reply(blocking(|| get_address_info(&name)), ttl, negative_ttl);
         let told = move |outcome: Outcome<Reply>| sender.send(outcome.unwrap_or_else(failed));
-        let accepted = self.pool.run_by(NAMES, monotonic() + self.deadline, work, told);
+        let accepted = self.pool.run_by(DNS_LOOKUP, monotonic() + self.deadline, work, told);
         let deadline = self.deadline;
         async move {
             if accepted.is_err() {
-                return Settled { reply: Reply::overloaded(), rest: None };
+                return Completed { reply: Reply::overloaded(), rest: None };
             }
             match timeout(deadline, &mut call).await {
                 Ok(reply) => {
-                    Settled { reply: reply.unwrap_or_else(|_| failed(Failure::Panicked)), rest: None }
+                    Completed { reply: reply.unwrap_or_else(|_| failed(Failure::Panicked)), rest: None }
                 }
                 Err(_elapsed) => {
                     let rest = Box::pin(async { drop(call.await) });
-                    Settled { reply: Reply::failed(ResolveError::Timeout), rest: Some(rest) }
+                    Completed { reply: Reply::failed(ResolveError::Timeout), rest: Some(rest) }
                 }
             }
         }

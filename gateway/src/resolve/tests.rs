@@ -14,7 +14,7 @@ use hickory_resolver::proto::rr::RecordType;
 use sys::clock::Nanos;
 
 use self::name_server::{Act, Asked, Gate, NameServer, addresses};
-use super::desk::{self, Backend, Settled};
+use super::in_flight::{self, Backend, Completed};
 use super::system::System;
 use super::*;
 use crate::jobs;
@@ -311,7 +311,7 @@ impl Backend for Odd {
         self.concurrency_max
     }
 
-    fn lookup(&mut self, name: Arc<str>) -> impl Future<Output = Settled> + Send + 'static {
+    fn lookup(&mut self, name: Arc<str>) -> impl Future<Output = Completed> + Send + 'static {
         let mut gate = self.gate.clone();
         self.started.fetch_add(1, Ordering::Relaxed);
         async move {
@@ -322,7 +322,7 @@ impl Backend for Odd {
                 let _ = gate.wait_for(|open| *open).await;
             }
             let answer = Answer::of(&[], &[Ipv4Addr::new(192, 0, 2, 1).into()], AGES).unwrap();
-            Settled { reply: Reply::found(answer), rest: None }
+            Completed { reply: Reply::found(answer), rest: None }
         }
     }
 }
@@ -340,7 +340,7 @@ fn odd_with(
     let (open, gate) = tokio::sync::watch::channel(false);
     let started = Arc::new(AtomicU32::new(0));
     let backend = Odd { concurrency_max, gate, started: Arc::clone(&started) };
-    let (resolver, thread) = desk::start(backend, deadline).unwrap();
+    let (resolver, thread) = in_flight::start(backend, deadline).unwrap();
     (resolver, thread, open, started)
 }
 
@@ -478,7 +478,7 @@ fn the_thread_ends_with_the_last_handle() {
 #[track_caller]
 fn check_system(found: fn() -> io::Result<Vec<IpAddr>>, expected: &str) {
     let system = System::with(&settings(&[]), jobs::start(1).unwrap(), move |_| found());
-    let (resolver, _thread) = desk::start(system, Duration::from_secs(5)).unwrap();
+    let (resolver, _thread) = in_flight::start(system, Duration::from_secs(5)).unwrap();
     assert_eq!(look_up(&resolver, "db.test"), expected);
 }
 
@@ -514,7 +514,7 @@ fn a_call_that_hangs_holds_one_thread_of_the_pool() {
         }
         Ok(vec![[192, 0, 2, 1].into()])
     });
-    let (resolver, _thread) = desk::start(system, Duration::from_secs(5)).unwrap();
+    let (resolver, _thread) = in_flight::start(system, Duration::from_secs(5)).unwrap();
     // A thread that begins late finds that nobody waits any more.
     while calls.load(Ordering::Relaxed) == 0 {
         assert_eq!(look_up(&resolver, "hang.test"), TIMEOUT);
@@ -540,7 +540,7 @@ fn calls_that_hang_leave_threads_for_other_users() {
         }
         Ok(vec![[192, 0, 2, 1].into()])
     });
-    let (resolver, _thread) = desk::start(system, AGES).unwrap();
+    let (resolver, _thread) = in_flight::start(system, AGES).unwrap();
     let [ann, ben] = [(); 2].map(|()| AccountId::next());
     let share = jobs::NAMES_CONCURRENCY_MAX / 2;
     let names: Vec<_> = (0..2 * share).map(|n| format!("hang{n}.test")).collect();

@@ -12,22 +12,24 @@ use std::task::{Context, Poll, ready};
 
 use engine::timer::within;
 use ledger::record::{CloseReason, Legs};
-use proto::http_forward::{Answer, Asked, Body, BodyError, Framing, Ours, write_answer};
-use proto::http_head::{HeadScanner, ResponseError, ResponseHead, Room, Version};
+use proto::http_forward::{
+    Body, BodyError, Framing, RequestTraits, ResponseHeaders, ResponseKind, write_answer,
+};
+use proto::http_head::{HeadScanner, HeaderStorage, ResponseError, ResponseHead, Version};
 use sys::clock::Nanos;
-use sys::epoll::Tail;
-use sys::socket::FirstWord;
+use sys::epoll::StreamEnd;
+use sys::socket::SpeaksFirst;
 
-use super::held_flow::HeldFlow;
-use super::request::Wanted;
-use super::transfer::{Failure, Lane, Transfer};
+use super::flow_guard::FlowGuard;
+use super::request::PendingRequest;
+use super::transfer::{Endpoints, Failure, Transfer};
 use super::upstream::Upstream;
 use crate::client::Client;
+use crate::context::Phase;
+use crate::denial::Denial;
 use crate::dial::dial_one;
 use crate::limits::{INTERIMS_MAX, TURN_BYTES_MAX};
-use crate::local::Phase;
-use crate::progress::{Age, Deadlines, Progress, Queues, Verdict};
-use crate::refusal::Refusal;
+use crate::progress::{Age, Deadlines, Progress, SocketQueues, Verdict};
 
 /// Room for what we add to an answer's head.
 const OURS_BYTES: usize = 128;
@@ -51,7 +53,7 @@ pub(super) enum Outcome {
     /// There is no answer, and the client has to be told.
     Unanswered {
         reason: CloseReason,
-        refusal: Box<Refusal>,
+        denial: Box<Denial>,
         /// Whether the request was taken from the client's connection to its end.
         sent_whole: bool,
     },
@@ -62,18 +64,18 @@ pub(super) enum Outcome {
 /// See the file's header.
 pub(super) struct Exchange<'s> {
     client: &'s mut Client,
-    flow: &'s HeldFlow,
+    flow: &'s FlowGuard,
     upstream: &'s mut Upstream,
-    asked: Asked,
+    traits: RequestTraits,
     up: Transfer,
     /// The destination takes no more.
     up_failed: bool,
     down: Transfer,
-    stage: Stage,
+    response: ResponseState,
     /// What the statistics have been told of.
-    told: Legs,
+    reported: Legs,
     /// What the statistics have been told to wait for slow receivers.
-    told_pending: u64,
+    reported_pending: u64,
     progress: Progress,
     /// When the deadlines are to be looked at next.
     look_at: Nanos,
@@ -84,7 +86,7 @@ pub(super) struct Exchange<'s> {
 }
 
 /// How far the answer has come.
-enum Stage {
+enum ResponseState {
     /// Its head is awaited; some of it may be there.
     AwaitHead { bytes: Vec<u8>, scanner: HeadScanner, interims: u8 },
     /// Its body follows.
@@ -93,14 +95,14 @@ enum Stage {
     Upgraded { rest: Vec<u8> },
 }
 
-impl Stage {
-    fn first() -> Stage {
-        Stage::AwaitHead { bytes: Vec::new(), scanner: HeadScanner::default(), interims: 0 }
+impl ResponseState {
+    fn first() -> ResponseState {
+        ResponseState::AwaitHead { bytes: Vec::new(), scanner: HeadScanner::default(), interims: 0 }
     }
 }
 
 /// What a turn came to.
-enum Turn {
+enum PollOutcome {
     /// The answer was passed on.
     Done,
     /// Nothing is left to do for now, and the client has ended its direction.
@@ -108,7 +110,7 @@ enum Turn {
 }
 
 /// Why an exchange stops.
-enum Stop {
+enum ExchangeError {
     /// The client's connection failed, or it ended within its request.
     Client,
     /// What the client sends is no body.
@@ -129,37 +131,37 @@ impl<'s> Exchange<'s> {
     /// The exchange of what is `wanted`, whose head has been taken from the client's bytes, with `upstream`.
     pub(super) fn new(
         client: &'s mut Client,
-        wanted: Wanted,
-        flow: &'s HeldFlow,
+        wanted: PendingRequest,
+        flow: &'s FlowGuard,
         upstream: &'s mut Upstream,
     ) -> Exchange<'s> {
-        let now = client.local.reactor.now();
-        let Wanted { asked, body, keeps_trailers, head, received, .. } = wanted;
+        let now = client.context.reactor.now();
+        let PendingRequest { traits: asked, body, keeps_trailers, head, received, .. } = wanted;
         let mut exchange = Exchange {
             client,
             flow,
             upstream,
-            asked,
+            traits: asked,
             up: Transfer::new(head, with_trailers(Body::new(body), keeps_trailers)),
             up_failed: false,
             down: Transfer::new(Vec::new(), Body::new(Framing::None)),
-            stage: Stage::first(),
-            told: Legs::default(),
-            told_pending: 0,
+            response: ResponseState::first(),
+            reported: Legs::default(),
+            reported_pending: 0,
             progress: Progress::begun(now),
             look_at: Nanos::NEVER,
             is_half_closed: false,
             is_over: false,
         };
         exchange.look_at = exchange.next_look();
-        exchange.lane_up().received(received, &exchange.client.local, flow.key());
+        exchange.lane_up().received(received, &exchange.client.context, flow.key());
         exchange
     }
 
     /// Runs it to its end.
     pub(super) async fn run(&mut self) -> Outcome {
         if let Err(stop) = self.take_unread() {
-            self.tell_counts();
+            self.report_counts();
             return self.stop(stop);
         }
         loop {
@@ -167,7 +169,7 @@ impl<'s> Exchange<'s> {
                 Ok(()) => return self.finish(),
                 Err(stop) => stop,
             };
-            let may_repeat = matches!(stop, Stop::Upstream) && self.may_repeat();
+            let may_repeat = matches!(stop, ExchangeError::Upstream) && self.may_repeat();
             if may_repeat && self.connect_again().await.is_ok() {
                 continue;
             }
@@ -176,13 +178,13 @@ impl<'s> Exchange<'s> {
     }
 
     /// Moves bytes until the answer is whole, or something stops it.
-    async fn step(&mut self) -> Result<(), Stop> {
-        let reactor = Rc::clone(&self.client.local.reactor);
+    async fn step(&mut self) -> Result<(), ExchangeError> {
+        let reactor = Rc::clone(&self.client.context.reactor);
         loop {
             // What moves takes the deadline along, but the timer stays where it is until it comes.
-            match within(&reactor, self.look_at, poll_fn(|context| self.poll(context))).await {
-                Ok(Ok(Turn::Done)) => return Ok(()),
-                Ok(Ok(Turn::HalfClosed)) => {
+            match within(&reactor, self.look_at, poll_fn(|cx| self.poll(cx))).await {
+                Ok(Ok(PollOutcome::Done)) => return Ok(()),
+                Ok(Ok(PollOutcome::HalfClosed)) => {
                     self.progress.restart(reactor.now());
                     self.look_at = self.next_look();
                 }
@@ -193,11 +195,11 @@ impl<'s> Exchange<'s> {
     }
 
     /// Looks whether it has stood still, or lived, for too long.
-    fn look(&mut self) -> Result<(), Stop> {
+    fn look(&mut self) -> Result<(), ExchangeError> {
         let (age, legs) = (self.age(), self.legs());
         let deadlines = Deadlines::from(&self.client.snapshot().config.timeouts);
         let (client, upstream) = (self.client.stream.socket(), self.upstream.stream.socket());
-        let queues = || Queues::read(client, upstream, &legs);
+        let queues = || SocketQueues::read(client, upstream, &legs);
         let has_arrived = || {
             self.up.awaits_source() && client.has_arrived()
                 || self.down.is_flushed() && upstream.has_arrived()
@@ -207,7 +209,7 @@ impl<'s> Exchange<'s> {
                 self.look_at = at;
                 Ok(())
             }
-            Verdict::Over(reason) => Err(Stop::Late(reason)),
+            Verdict::Over(reason) => Err(ExchangeError::Late(reason)),
         }
     }
 
@@ -217,56 +219,56 @@ impl<'s> Exchange<'s> {
     }
 
     fn age(&self) -> Age {
-        let local = &self.client.local;
-        let opened = local.meter.borrow().opened(self.flow.key());
-        Age { opened, is_half_closed: self.is_half_closed, now: local.reactor.now() }
+        let context = &self.client.context;
+        let opened = context.meter.borrow().opened(self.flow.key());
+        Age { opened, is_half_closed: self.is_half_closed, now: context.reactor.now() }
     }
 
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Turn, Stop>> {
-        let polled = self.poll_both(context);
-        self.tell_counts();
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<PollOutcome, ExchangeError>> {
+        let polled = self.poll_both(cx);
+        self.report_counts();
         polled
     }
 
     /// Tells the statistics and the ledger of what was counted since it did so last.
-    fn tell_counts(&mut self) {
+    fn report_counts(&mut self) {
         let counted = self.legs();
-        if counted != self.told {
-            let local = &self.client.local;
-            self.progress.moved(local.reactor.now());
-            local.stats.bytes.add(&self.told, &counted);
-            local.meter.borrow_mut().counted(self.flow.key());
-            self.told = counted;
+        if counted != self.reported {
+            let context = &self.client.context;
+            self.progress.moved(context.reactor.now());
+            context.stats.bytes.add(&self.reported, &counted);
+            context.meter.borrow_mut().counted(self.flow.key());
+            self.reported = counted;
         }
-        self.tell_pending(self.up.pending_bytes() + self.down.pending_bytes());
+        self.report_pending(self.up.pending_bytes() + self.down.pending_bytes());
     }
 
     /// Tells the statistics how much memory waits for slow receivers.
-    fn tell_pending(&mut self, pending_bytes: u64) {
-        let before = std::mem::replace(&mut self.told_pending, pending_bytes);
-        let counter = &self.client.local.stats.pending_bytes;
+    fn report_pending(&mut self, pending_bytes: u64) {
+        let before = std::mem::replace(&mut self.reported_pending, pending_bytes);
+        let counter = &self.client.context.stats.pending_bytes;
         counter.sub(before);
         counter.add(pending_bytes);
     }
 
-    fn poll_both(&mut self, context: &mut Context<'_>) -> Poll<Result<Turn, Stop>> {
-        if self.upstream.purpose.is_revoked() {
-            return Poll::Ready(Err(Stop::Revoked));
+    fn poll_both(&mut self, cx: &mut Context<'_>) -> Poll<Result<PollOutcome, ExchangeError>> {
+        if self.upstream.key.is_revoked() {
+            return Poll::Ready(Err(ExchangeError::Revoked));
         }
         let mut budget = TURN_BYTES_MAX;
-        self.poll_up(context, &mut budget)?;
+        self.poll_up(cx, &mut budget)?;
         budget = budget.max(TURN_BYTES_MAX / 2);
-        if let Poll::Ready(down) = self.poll_down(context, &mut budget) {
-            return Poll::Ready(down.map(|()| Turn::Done));
+        if let Poll::Ready(down) = self.poll_down(cx, &mut budget) {
+            return Poll::Ready(down.map(|()| PollOutcome::Done));
         }
         // Where nothing is read from the client, nobody would see it end or fail.
-        let watched = self.client.stream.watch(context);
-        match self.client.stream.readiness().tail {
-            Tail::Broken => Poll::Ready(Err(Stop::Client)),
-            _ if watched.is_err() => Poll::Ready(Err(Stop::Client)),
-            Tail::Ended if !self.is_half_closed => {
+        let watched = self.client.stream.watch(cx);
+        match self.client.stream.readiness().end {
+            StreamEnd::Broken => Poll::Ready(Err(ExchangeError::Client)),
+            _ if watched.is_err() => Poll::Ready(Err(ExchangeError::Client)),
+            StreamEnd::Ended if !self.is_half_closed => {
                 self.is_half_closed = true;
-                Poll::Ready(Ok(Turn::HalfClosed))
+                Poll::Ready(Ok(PollOutcome::HalfClosed))
             }
             _ => Poll::Pending,
         }
@@ -274,20 +276,20 @@ impl<'s> Exchange<'s> {
 
     /// Sends the request on. A destination that takes no more may have answered all the same: many a server
     /// says 413 and resets the rest of an upload.
-    fn poll_up(&mut self, context: &mut Context<'_>, budget: &mut usize) -> Result<(), Stop> {
+    fn poll_up(&mut self, cx: &mut Context<'_>, budget: &mut usize) -> Result<(), ExchangeError> {
         if self.up_failed || self.up.is_complete() {
             return Ok(());
         }
         let Exchange { client, flow, upstream, up, .. } = self;
         let mut surplus = Vec::new();
-        let lane = (Lane::Up(&client.stream, upstream), &*client.local, flow.key());
-        let polled = up.poll(context, lane, budget, &mut |bytes| surplus.extend_from_slice(bytes));
+        let lane = (Endpoints::Up(&client.stream, upstream), &*client.context, flow.key());
+        let polled = up.poll(cx, lane, budget, &mut |bytes| surplus.extend_from_slice(bytes));
         if !surplus.is_empty() {
             client.keep(&surplus);
         }
         match polled {
-            Poll::Ready(Err(Failure::Source)) => Err(Stop::Client),
-            Poll::Ready(Err(Failure::Body(error))) => Err(Stop::ClientBody(error)),
+            Poll::Ready(Err(Failure::Source)) => Err(ExchangeError::Client),
+            Poll::Ready(Err(Failure::Body(error))) => Err(ExchangeError::ClientBody(error)),
             Poll::Ready(Err(Failure::Sink)) => {
                 self.up_failed = true;
                 Ok(())
@@ -297,190 +299,199 @@ impl<'s> Exchange<'s> {
     }
 
     /// Lets what was read together with the head go with it.
-    fn take_unread(&mut self) -> Result<(), Stop> {
-        let taken = self.up.feed(self.client.unread_mut()).map_err(Stop::ClientBody)?;
+    fn take_unread(&mut self) -> Result<(), ExchangeError> {
+        let taken = self.up.feed(self.client.unread_mut()).map_err(ExchangeError::ClientBody)?;
         self.client.consume(taken);
-        self.lane_up().received(taken, &self.client.local, self.flow.key());
+        self.lane_up().received(taken, &self.client.context, self.flow.key());
         Ok(())
     }
 
-    fn poll_down(&mut self, context: &mut Context<'_>, budget: &mut usize) -> Poll<Result<(), Stop>> {
+    fn poll_down(&mut self, cx: &mut Context<'_>, budget: &mut usize) -> Poll<Result<(), ExchangeError>> {
         loop {
-            if matches!(self.stage, Stage::AwaitHead { .. }) {
+            if matches!(self.response, ResponseState::AwaitHead { .. }) {
                 // An interim answer goes before the next head is looked for.
-                ready!(self.poll_flush_down(context))?;
-                ready!(self.poll_head(context))?;
+                ready!(self.poll_flush_down(cx))?;
+                ready!(self.poll_head(cx))?;
                 continue;
             }
-            if let Stage::Upgraded { .. } = self.stage {
-                return self.poll_flush_down(context);
+            if let ResponseState::Upgraded { .. } = self.response {
+                return self.poll_flush_down(cx);
             }
             let Exchange { client, flow, upstream, down, .. } = self;
             let mut has_surplus = false;
-            let lane = (Lane::Down(upstream, &client.stream), &*client.local, flow.key());
-            let polled = down.poll(context, lane, budget, &mut |bytes| has_surplus |= !bytes.is_empty());
-            if let (true, Stage::Body { upstream_lives_on, .. }) = (has_surplus, &mut self.stage) {
+            let lane = (Endpoints::Down(upstream, &client.stream), &*client.context, flow.key());
+            let polled = down.poll(cx, lane, budget, &mut |bytes| has_surplus |= !bytes.is_empty());
+            if let (true, ResponseState::Body { upstream_lives_on, .. }) = (has_surplus, &mut self.response) {
                 *upstream_lives_on = false;
             }
             return polled.map_err(|failure| match failure {
-                Failure::Source => Stop::Upstream,
-                Failure::Body(error) => Stop::AnswerBody(error),
-                Failure::Sink => Stop::Client,
+                Failure::Source => ExchangeError::Upstream,
+                Failure::Body(error) => ExchangeError::AnswerBody(error),
+                Failure::Sink => ExchangeError::Client,
             });
         }
     }
 
-    fn poll_flush_down(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
+    fn poll_flush_down(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), ExchangeError>> {
         let Exchange { client, flow, upstream, down, .. } = self;
-        let lane = Lane::Down(upstream, &client.stream);
-        down.poll_flush(context, lane, &client.local, flow.key()).map_err(|_| Stop::Client)
+        let lane = Endpoints::Down(upstream, &client.stream);
+        down.poll_flush(cx, lane, &client.context, flow.key()).map_err(|_| ExchangeError::Client)
     }
 
     /// Reads on until a head is whole, and passes it on.
-    fn poll_head(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
-        let Stage::AwaitHead { bytes, scanner, .. } = &mut self.stage else { return Poll::Ready(Ok(())) };
-        let local = &self.client.local;
+    fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), ExchangeError>> {
+        let ResponseState::AwaitHead { bytes, scanner, .. } = &mut self.response else {
+            return Poll::Ready(Ok(()));
+        };
+        let context = &self.client.context;
         loop {
-            let found =
-                scanner.find(bytes).map_err(|error| Stop::Answer(ResponseError::Head(error.into())))?;
+            let found = scanner
+                .find(bytes)
+                .map_err(|error| ExchangeError::Answer(ResponseError::Head(error.into())))?;
             if let Some(length) = found {
                 return Poll::Ready(self.pass_head_on(length));
             }
             if bytes.capacity() == 0 {
                 // Waiting for an answer needs no buffer.
-                ready!(self.upstream.stream.poll_readable(context)).map_err(|_| Stop::Upstream)?;
-                *bytes = local.answers.take();
+                ready!(self.upstream.stream.poll_readable(cx)).map_err(|_| ExchangeError::Upstream)?;
+                *bytes = context.write_buffers.take();
             }
-            let read = ready!(self.upstream.stream.poll_read(context, bytes)).map_err(|_| Stop::Upstream)?;
+            let read =
+                ready!(self.upstream.stream.poll_read(cx, bytes)).map_err(|_| ExchangeError::Upstream)?;
             if read == 0 {
-                return Poll::Ready(Err(Stop::Upstream));
+                return Poll::Ready(Err(ExchangeError::Upstream));
             }
-            Lane::Down(self.upstream, &self.client.stream).received(read, local, self.flow.key());
+            Endpoints::Down(self.upstream, &self.client.stream).received(read, context, self.flow.key());
         }
     }
 
     /// Writes the head of `length` bytes anew for the client, with what came behind it.
-    fn pass_head_on(&mut self, length: usize) -> Result<(), Stop> {
-        let Stage::AwaitHead { bytes, interims, .. } = &mut self.stage else { return Ok(()) };
+    fn pass_head_on(&mut self, length: usize) -> Result<(), ExchangeError> {
+        let ResponseState::AwaitHead { bytes, interims, .. } = &mut self.response else { return Ok(()) };
         let (mut bytes, interims) = (std::mem::take(bytes), *interims);
-        let mut room = Room::new();
+        let mut room = HeaderStorage::new();
         let (head_bytes, rest) = bytes.split_at_mut(length);
-        let head = ResponseHead::parse(head_bytes, &mut room).map_err(Stop::Answer)?;
-        let answer = Answer::read(&head, &self.asked).map_err(Stop::Answer)?;
-        if answer != Answer::Interim {
-            self.client.local.meter.borrow_mut().note_status(self.flow.key(), head.status);
+        let head = ResponseHead::parse(head_bytes, &mut room).map_err(ExchangeError::Answer)?;
+        let answer = ResponseKind::read(&head, &self.traits).map_err(ExchangeError::Answer)?;
+        if answer != ResponseKind::Interim {
+            self.client.context.meter.borrow_mut().note_status(self.flow.key(), head.status);
         }
-        if answer == Answer::Interim && interims == INTERIMS_MAX {
-            return Err(Stop::Answer(ResponseError::InterimsTooMany));
+        if answer == ResponseKind::Interim && interims == INTERIMS_MAX {
+            return Err(ExchangeError::Answer(ResponseError::InterimsTooMany));
         }
         let may_go_on = self.client_may_go_on(answer);
-        let local = &self.client.local;
-        let ours = Ours { via: &local.via, date: None, closes: !may_go_on };
-        let (out, asked) = (self.down.pending(), &self.asked);
+        let context = &self.client.context;
+        let ours = ResponseHeaders { via: &context.via, date: None, closes: !may_go_on };
+        let (out, asked) = (self.down.pending(), &self.traits);
         out.reserve(length + OURS_BYTES + rest.len());
         if head.is_dated() {
             write_answer(out, &head, answer, asked, ours);
         } else {
-            local.date.with(|now| write_answer(out, &head, answer, asked, Ours { date: Some(now), ..ours }));
+            context.date.with(|now| {
+                write_answer(out, &head, answer, asked, ResponseHeaders { date: Some(now), ..ours })
+            });
         }
-        self.stage = match answer {
-            Answer::Interim => {
+        self.response = match answer {
+            ResponseKind::Interim => {
                 bytes.drain(..length);
                 if bytes.is_empty() {
-                    local.answers.put(std::mem::take(&mut bytes));
+                    context.write_buffers.put(std::mem::take(&mut bytes));
                 }
-                Stage::AwaitHead { bytes, scanner: HeadScanner::default(), interims: interims + 1 }
+                ResponseState::AwaitHead { bytes, scanner: HeadScanner::default(), interims: interims + 1 }
             }
-            Answer::Upgraded => Stage::Upgraded { rest: rest.to_vec() },
-            Answer::Final { body, keeps_alive } => {
-                let followed = match self.asked.version {
+            ResponseKind::Upgraded => ResponseState::Upgraded { rest: rest.to_vec() },
+            ResponseKind::Final { body, keeps_alive } => {
+                let followed = match self.traits.version {
                     Version::Http11 => Body::new(body),
                     Version::Http10 => Body::unwrapped(body),
                 };
                 let followed = with_trailers(followed, head.keeps_trailers());
                 self.down.follow(followed);
-                let taken = self.down.feed(rest).map_err(Stop::AnswerBody)?;
+                let taken = self.down.feed(rest).map_err(ExchangeError::AnswerBody)?;
                 let upstream_lives_on = keeps_alive && taken == rest.len();
-                self.client.local.answers.put(bytes);
-                Stage::Body { client_may_go_on: may_go_on, upstream_lives_on }
+                self.client.context.write_buffers.put(bytes);
+                ResponseState::Body { client_may_go_on: may_go_on, upstream_lives_on }
             }
         };
         Ok(())
     }
 
     /// Whether the client could find another answer behind this one.
-    fn client_may_go_on(&self, answer: Answer) -> bool {
-        let has_end = !answer.ends_with_connection(&self.asked);
+    fn client_may_go_on(&self, answer: ResponseKind) -> bool {
+        let has_end = !answer.ends_with_connection(&self.traits);
         // Who was not told to go on may send the body or not: what he sends next could be either.
-        let awaits_body = self.asked.expects_continue && !self.up.is_taken();
-        let is_serving = self.client.local.phase.get() == Phase::Serving;
-        self.asked.keeps_alive && has_end && is_serving && (answer == Answer::Interim || !awaits_body)
+        let awaits_body = self.traits.expects_continue && !self.up.is_taken();
+        let is_serving = self.client.context.phase.get() == Phase::Serving;
+        self.traits.keeps_alive && has_end && is_serving && (answer == ResponseKind::Interim || !awaits_body)
     }
 
     /// Whether the request may be sent again: the connection had served before, so its end may have crossed
     /// our request, and nothing of an answer has come (RFC 9112, section 9.3.1).
     fn may_repeat(&self) -> bool {
         let is_unanswered =
-            matches!(&self.stage, Stage::AwaitHead { bytes, interims: 0, .. } if bytes.is_empty());
-        self.upstream.is_used() && self.asked.is_repeatable && is_unanswered
+            matches!(&self.response, ResponseState::AwaitHead { bytes, interims: 0, .. } if bytes.is_empty());
+        self.upstream.is_used() && self.traits.is_repeatable && is_unanswered
     }
 
     /// Connects to the same address anew. The flow goes on: it is the same request.
     async fn connect_again(&mut self) -> Result<(), ()> {
-        let address = self.upstream.purpose.address;
-        let dialled = dial_one(&self.client.local, address, FirstWord::Ours, self.client.dial_by());
+        let address = self.upstream.key.address;
+        let dialled =
+            dial_one(&self.client.context, address, SpeaksFirst::Us, self.client.connect_deadline());
         let stream = dialled.await.map_err(drop)?;
         *self.upstream = self.upstream.connected_again(stream);
         self.up.rewind();
         self.up_failed = false;
-        self.stage = Stage::first();
+        self.response = ResponseState::first();
         Ok(())
     }
 
     fn finish(&mut self) -> Outcome {
         self.is_over = true;
         let sent_whole = self.up.is_complete() && !self.up_failed;
-        match std::mem::replace(&mut self.stage, Stage::first()) {
-            Stage::Upgraded { rest } => Outcome::Upgraded { rest },
-            Stage::Body { client_may_go_on, upstream_lives_on } => Outcome::Answered {
+        match std::mem::replace(&mut self.response, ResponseState::first()) {
+            ResponseState::Upgraded { rest } => Outcome::Upgraded { rest },
+            ResponseState::Body { client_may_go_on, upstream_lives_on } => Outcome::Answered {
                 client_may_go_on,
                 client_is_sending: !self.up.is_taken(),
                 upstream_lives_on: upstream_lives_on && sent_whole,
             },
-            Stage::AwaitHead { .. } => unreachable!("an exchange ends behind a head"),
+            ResponseState::AwaitHead { .. } => unreachable!("an exchange ends behind a head"),
         }
     }
 
-    fn stop(&mut self, stop: Stop) -> Outcome {
+    fn stop(&mut self, stop: ExchangeError) -> Outcome {
         // A half-sent interim answer, or more, cannot be taken back.
-        let awaits_head = matches!(self.stage, Stage::AwaitHead { .. });
+        let awaits_head = matches!(self.response, ResponseState::AwaitHead { .. });
         let may_be_told = self.legs().client_tx == 0 || awaits_head && self.down.is_complete();
-        let (reason, refusal) = match stop {
-            Stop::Client => return Outcome::Broken(CloseReason::ClientReset),
-            Stop::Revoked => return Outcome::Broken(CloseReason::PolicyChanged),
-            Stop::ClientBody(error) => (CloseReason::ClientReset, Refusal::body_malformed(error)),
-            Stop::Upstream => (CloseReason::UpstreamReset, Refusal::unanswered()),
-            Stop::AnswerBody(error) => (CloseReason::UpstreamReset, Refusal::answer_body_malformed(error)),
-            Stop::Answer(error) => (CloseReason::UpstreamReset, Refusal::answer_malformed(error)),
-            Stop::Late(reason) if self.up.is_taken() => (reason, Refusal::answer_timeout()),
-            Stop::Late(reason) => (reason, Refusal::greeting_timeout()),
+        let (reason, denial) = match stop {
+            ExchangeError::Client => return Outcome::Broken(CloseReason::ClientReset),
+            ExchangeError::Revoked => return Outcome::Broken(CloseReason::PolicyChanged),
+            ExchangeError::ClientBody(error) => (CloseReason::ClientReset, Denial::body_malformed(error)),
+            ExchangeError::Upstream => (CloseReason::UpstreamReset, Denial::unanswered()),
+            ExchangeError::AnswerBody(error) => {
+                (CloseReason::UpstreamReset, Denial::answer_body_malformed(error))
+            }
+            ExchangeError::Answer(error) => (CloseReason::UpstreamReset, Denial::answer_malformed(error)),
+            ExchangeError::Late(reason) if self.up.is_taken() => (reason, Denial::answer_timeout()),
+            ExchangeError::Late(reason) => (reason, Denial::greeting_timeout()),
         };
         if !may_be_told {
             return Outcome::Broken(reason);
         }
         self.upstream.stream.socket().reset_on_close();
         self.is_over = true;
-        Outcome::Unanswered { reason, refusal: Box::new(refusal), sent_whole: self.up.is_taken() }
+        Outcome::Unanswered { reason, denial: Box::new(denial), sent_whole: self.up.is_taken() }
     }
 
     /// What was counted so far.
     pub(super) fn legs(&self) -> Legs {
-        let mut meter = self.client.local.meter.borrow_mut();
-        meter.tally(self.flow.key()).map_or_else(Legs::default, |tally| tally.legs())
+        let mut meter = self.client.context.meter.borrow_mut();
+        meter.counters(self.flow.key()).map_or_else(Legs::default, |tally| tally.legs())
     }
 
-    fn lane_up(&self) -> Lane<'_> {
-        Lane::Up(&self.client.stream, self.upstream)
+    fn lane_up(&self) -> Endpoints<'_> {
+        Endpoints::Up(&self.client.stream, self.upstream)
     }
 }
 
@@ -491,7 +502,7 @@ fn with_trailers(body: Body, keeps_trailers: bool) -> Body {
 impl Drop for Exchange<'_> {
     /// Whatever ended it early, a fault of ours too: nobody shall take a part for the whole.
     fn drop(&mut self) {
-        self.tell_pending(0);
+        self.report_pending(0);
         if !self.is_over {
             self.client.stream.socket().reset_on_close();
             self.upstream.stream.socket().reset_on_close();

@@ -5,19 +5,19 @@
 
 use policy::UserIndex;
 use proto::credentials::basic_credentials;
-use proto::http_forward::{Asked, Forward, Framing};
-use proto::http_head::{RequestError, RequestHead, Room};
+use proto::http_forward::{Forward, Framing, RequestTraits};
+use proto::http_head::{HeaderStorage, RequestError, RequestHead};
 use proto::target::Target;
 
-use crate::client::{Client, Presented, Speaks};
+use crate::client::{Client, PresentedCredentials, ReplyProtocol};
+use crate::context::Phase;
 use crate::limits::DRAIN_BYTES_MAX;
-use crate::local::Phase;
 use crate::log::PATH_BYTES_MAX;
 
 /// See the file's header.
-pub(crate) struct Wanted {
+pub(crate) struct PendingRequest {
     pub(crate) target: Target,
-    pub(super) asked: Asked,
+    pub(super) traits: RequestTraits,
     pub(super) body: Framing,
     pub(super) keeps_trailers: bool,
     /// The head for the destination.
@@ -25,28 +25,28 @@ pub(crate) struct Wanted {
     /// Bytes of the head as it was received.
     pub(super) received: usize,
     /// We are the last who may answer it, and do.
-    pub(super) is_for_us: bool,
+    pub(super) targets_proxy: bool,
     /// Who the client says it is.
-    pub(crate) presented: Presented,
+    pub(crate) credentials: PresentedCredentials,
     /// Who the client is, once that is known.
     pub(crate) user: Option<UserIndex>,
 }
 
-impl Wanted {
+impl PendingRequest {
     /// Takes the head of `length` bytes that has arrived, and notes in the client how an answer of ours is to
     /// be written.
     ///
     /// # Errors
     /// What is wrong with it.
-    pub(crate) fn read(client: &mut Client, length: usize) -> Result<Wanted, RequestError> {
-        let closes = client.local.phase.get() != Phase::Serving;
-        let (mut speaks, mut path) = (client.speaks, None);
+    pub(crate) fn read(client: &mut Client, length: usize) -> Result<PendingRequest, RequestError> {
+        let closes = client.context.phase.get() != Phase::Serving;
+        let (mut speaks, mut path) = (client.reply_protocol, None);
         let keeps_path = client.snapshot().config.log.request_path;
         let bytes = &client.unread()[..length];
-        let wanted = Wanted::parse(bytes, &client.local.via, closes, &mut speaks, |whole| {
+        let wanted = PendingRequest::parse(bytes, &client.context.via, closes, &mut speaks, |whole| {
             path = keeps_path.then(|| whole[..whole.floor_char_boundary(PATH_BYTES_MAX)].into());
         });
-        (client.speaks, client.path) = (speaks, path);
+        (client.reply_protocol, client.path) = (speaks, path);
         let wanted = wanted?;
         client.consume(length);
         Ok(wanted)
@@ -56,10 +56,10 @@ impl Wanted {
         bytes: &[u8],
         via: &str,
         closes: bool,
-        speaks: &mut Speaks,
+        speaks: &mut ReplyProtocol,
         note_path: impl FnOnce(&str),
-    ) -> Result<Wanted, RequestError> {
-        let mut room = Room::new();
+    ) -> Result<PendingRequest, RequestError> {
+        let mut room = HeaderStorage::new();
         let head = RequestHead::parse(bytes, &mut room)?;
         speaks.accept_json(head.accepts_json());
         let forward = Forward::read(&head)?;
@@ -67,34 +67,34 @@ impl Wanted {
         if forward.has_passed(via) {
             return Err(RequestError::Looped);
         }
-        let mut asked = forward.asked();
+        let mut asked = forward.traits();
         asked.keeps_alive &= !closes;
-        let mut wanted = Wanted {
+        let mut wanted = PendingRequest {
             target: forward.target,
             body: forward.body,
             keeps_trailers: forward.keeps_trailers(),
             head: Vec::with_capacity(bytes.len() + 64),
             received: bytes.len(),
-            is_for_us: forward.is_for_us(),
-            presented: forward.authorization.map(basic_credentials),
+            targets_proxy: forward.is_for_us(),
+            credentials: forward.authorization.map(basic_credentials),
             user: None,
-            asked,
+            traits: asked,
         };
-        forward.write(&mut wanted.head, via, !wanted.asked.keeps_alive);
-        *speaks = Speaks::Http {
+        forward.write(&mut wanted.head, via, !wanted.traits.keeps_alive);
+        *speaks = ReplyProtocol::Http {
             json: head.accepts_json(),
-            is_head: wanted.asked.is_head(),
-            closes: !wanted.asked.keeps_alive || wanted.drainable() > DRAIN_BYTES_MAX,
+            is_head: wanted.traits.is_head(),
+            closes: !wanted.traits.keeps_alive || wanted.discardable_body() > DRAIN_BYTES_MAX,
         };
         Ok(wanted)
     }
 
     /// Bytes of the body that have to be dropped if nobody wants them; more than anybody would if their
     /// end is not known, or if the client may not send them at all.
-    pub(crate) fn drainable(&self) -> u64 {
+    pub(crate) fn discardable_body(&self) -> u64 {
         match self.body {
             Framing::None => 0,
-            Framing::Length(length) if !self.asked.expects_continue => length,
+            Framing::Length(length) if !self.traits.expects_continue => length,
             _ => u64::MAX,
         }
     }

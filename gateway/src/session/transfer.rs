@@ -12,8 +12,8 @@ use engine::slab::Key;
 use proto::http_forward::{Body, BodyError};
 
 use super::upstream::Upstream;
+use crate::context::WorkerContext;
 use crate::limits::GREETING_BYTES_MAX;
-use crate::local::Local;
 
 /// Which end of a transfer failed.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ pub(super) enum Failure {
 
 /// From whom to whom.
 #[derive(Clone, Copy)]
-pub(super) enum Lane<'l> {
+pub(super) enum Endpoints<'l> {
     /// From the client to the destination.
     Up(&'l TcpStream, &'l Upstream),
     /// From the destination to the client.
@@ -43,39 +43,39 @@ pub(super) struct Transfer {
     written: usize,
 }
 
-impl<'l> Lane<'l> {
+impl<'l> Endpoints<'l> {
     fn source(self) -> &'l TcpStream {
         match self {
-            Lane::Up(client, _) => client,
-            Lane::Down(upstream, _) => &upstream.stream,
+            Endpoints::Up(client, _) => client,
+            Endpoints::Down(upstream, _) => &upstream.stream,
         }
     }
 
     /// Sends what the sink takes of `bytes`, and counts it.
     fn poll_send(
         self,
-        context: &Context<'_>,
+        cx: &Context<'_>,
         bytes: &[u8],
-        local: &Local,
+        context: &WorkerContext,
         flow: Key,
     ) -> Poll<io::Result<usize>> {
         let send = |socket: &sys::socket::Socket| {
-            let mut meter = local.meter.borrow_mut();
-            let mut tally = meter.tally(flow).expect("an exchange's flow is open until the exchange ends");
-            let (_, mut sent) = if matches!(self, Lane::Up(..)) { tally.up() } else { tally.down() };
+            let mut meter = context.meter.borrow_mut();
+            let mut tally = meter.counters(flow).expect("an exchange's flow is open until the exchange ends");
+            let (_, mut sent) = if matches!(self, Endpoints::Up(..)) { tally.up() } else { tally.down() };
             sent.around(bytes.len(), || socket.send(bytes))
         };
         match self {
-            Lane::Up(_, upstream) => upstream.poll_write(context, bytes.len(), send),
-            Lane::Down(_, client) => client.poll_write(context, bytes.len(), send),
+            Endpoints::Up(_, upstream) => upstream.poll_write(cx, bytes.len(), send),
+            Endpoints::Down(_, client) => client.poll_write(cx, bytes.len(), send),
         }
     }
 
     /// Counts what was received.
-    pub(super) fn received(self, count: usize, local: &Local, flow: Key) {
-        let mut meter = local.meter.borrow_mut();
-        let mut tally = meter.tally(flow).expect("an exchange's flow is open until the exchange ends");
-        let (mut received, _) = if matches!(self, Lane::Up(..)) { tally.up() } else { tally.down() };
+    pub(super) fn received(self, count: usize, context: &WorkerContext, flow: Key) {
+        let mut meter = context.meter.borrow_mut();
+        let mut tally = meter.counters(flow).expect("an exchange's flow is open until the exchange ends");
+        let (mut received, _) = if matches!(self, Endpoints::Up(..)) { tally.up() } else { tally.down() };
         received.add(count);
     }
 }
@@ -142,13 +142,13 @@ impl Transfer {
     /// Writes what waits.
     pub(super) fn poll_flush(
         &mut self,
-        context: &Context<'_>,
-        lane: Lane<'_>,
-        local: &Local,
+        cx: &Context<'_>,
+        lane: Endpoints<'_>,
+        context: &WorkerContext,
         flow: Key,
     ) -> Poll<Result<(), Failure>> {
         while !self.is_flushed() {
-            let sent = ready!(lane.poll_send(context, &self.pending[self.written..], local, flow));
+            let sent = ready!(lane.poll_send(cx, &self.pending[self.written..], context, flow));
             self.written += sent.map_err(|_| Failure::Sink)?;
         }
         Poll::Ready(Ok(()))
@@ -164,29 +164,29 @@ impl Transfer {
     /// Passes the body on, up to `budget` bytes. What was read behind its end goes to `surplus`.
     pub(super) fn poll(
         &mut self,
-        context: &Context<'_>,
-        (lane, local, flow): (Lane<'_>, &Local, Key),
+        cx: &Context<'_>,
+        (lane, context, flow): (Endpoints<'_>, &WorkerContext, Key),
         budget: &mut usize,
         surplus: &mut dyn FnMut(&[u8]),
     ) -> Poll<Result<(), Failure>> {
         loop {
-            ready!(self.poll_flush(context, lane, local, flow))?;
+            ready!(self.poll_flush(cx, lane, context, flow))?;
             if self.body.is_complete() {
                 return Poll::Ready(Ok(()));
             }
             self.forget_written();
             if *budget == 0 {
-                context.waker().wake_by_ref();
+                cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
-            let scratch = &mut *local.scratch.borrow_mut();
+            let scratch = &mut *context.scratch.borrow_mut();
             let most = match lane {
                 // What is read behind the body waits where the next request is read into.
-                Lane::Up(..) if self.body.is_chunked() => GREETING_BYTES_MAX,
+                Endpoints::Up(..) if self.body.is_chunked() => GREETING_BYTES_MAX,
                 _ => scratch.len(),
             };
-            let room = self.body.room(most.min(local.stats.read_bytes_max()));
-            let read = ready!(lane.source().poll_read_slice(context, &mut scratch[..room]));
+            let room = self.body.room(most.min(context.stats.read_bytes_max()));
+            let read = ready!(lane.source().poll_read_slice(cx, &mut scratch[..room]));
             let read = read.map_err(|_| Failure::Source)?;
             if read == 0 {
                 self.body.end().map_err(|_| Failure::Source)?;
@@ -194,9 +194,9 @@ impl Transfer {
             }
             *budget = budget.saturating_sub(read);
             let taken = self.body.take(&mut scratch[..read]).map_err(Failure::Body)?;
-            lane.received(taken.taken, local, flow);
+            lane.received(taken.taken, context, flow);
             surplus(&scratch[taken.taken..read]);
-            self.pass_on(context, (lane, local, flow), &scratch[..taken.kept])?;
+            self.pass_on(cx, (lane, context, flow), &scratch[..taken.kept])?;
             self.append_tail();
         }
     }
@@ -204,14 +204,14 @@ impl Transfer {
     /// Writes `bytes`, and keeps what the sink does not take.
     fn pass_on(
         &mut self,
-        context: &Context<'_>,
-        (lane, local, flow): (Lane<'_>, &Local, Key),
+        cx: &Context<'_>,
+        (lane, context, flow): (Endpoints<'_>, &WorkerContext, Key),
         bytes: &[u8],
     ) -> Result<(), Failure> {
         if bytes.is_empty() {
             return Ok(());
         }
-        let sent = match lane.poll_send(context, bytes, local, flow) {
+        let sent = match lane.poll_send(cx, bytes, context, flow) {
             Poll::Ready(sent) => sent.map_err(|_| Failure::Sink)?,
             Poll::Pending => 0,
         };

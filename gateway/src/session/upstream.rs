@@ -12,11 +12,11 @@ use std::time::Duration;
 use engine::net::TcpStream;
 use proto::target::Target;
 use sys::clock::Nanos;
-use sys::epoll::Tail;
+use sys::epoll::StreamEnd;
 use sys::socket::Socket;
 
 use crate::account::Account;
-use crate::closing::Sent;
+use crate::closing::SentBytes;
 
 /// How long a connection may have been silent to be trusted with a request that cannot be repeated. Servers
 /// keep silent connections for 2 s and more; within a second the end and the request hardly ever cross.
@@ -25,11 +25,11 @@ const FRESH: Duration = Duration::from_secs(1);
 /// See the file's header.
 pub(crate) struct Upstream {
     pub(super) stream: TcpStream,
-    pub(super) purpose: Purpose,
+    pub(super) key: UpstreamKey,
 }
 
 /// What a connection to a destination is for, and how far it has come.
-pub(super) struct Purpose {
+pub(super) struct UpstreamKey {
     target: Box<Target>,
     /// The address that was judged and dialled.
     pub(super) address: SocketAddr,
@@ -37,12 +37,12 @@ pub(super) struct Purpose {
     /// When its last answer ended; never, before the first one.
     used_at: Nanos,
     /// What was sent on it.
-    sent: Sent,
+    sent: SentBytes,
     /// Writes so far, as far as they matter for TCP_NODELAY: 0, 1 or 2.
     writes: Cell<u8>,
 }
 
-impl Purpose {
+impl UpstreamKey {
     /// Whether the user was removed or disabled.
     pub(super) fn is_revoked(&self) -> bool {
         self.account.is_revoked()
@@ -58,14 +58,14 @@ impl Upstream {
         account: &Arc<Account>,
     ) -> Upstream {
         let (target, account) = (Box::new(target), Arc::clone(account));
-        let (used_at, sent, writes) = (Nanos::NEVER, Sent::default(), Cell::new(0));
-        let purpose = Purpose { target, address, account, used_at, sent, writes };
-        Upstream { stream, purpose }
+        let (used_at, sent, writes) = (Nanos::NEVER, SentBytes::default(), Cell::new(0));
+        let purpose = UpstreamKey { target, address, account, used_at, sent, writes };
+        Upstream { stream, key: purpose }
     }
 
     /// For the same purpose, a new connection to the same address.
     pub(super) fn connected_again(&self, stream: TcpStream) -> Upstream {
-        Upstream::new(stream, *self.purpose.target, self.purpose.address, &self.purpose.account)
+        Upstream::new(stream, *self.key.target, self.key.address, &self.key.account)
     }
 
     /// Whether a request of this user may go over it.
@@ -76,22 +76,22 @@ impl Upstream {
         is_repeatable: bool,
         now: Nanos,
     ) -> bool {
-        let is_fresh = now.since(self.purpose.used_at) < FRESH;
-        *self.purpose.target == *target
-            && Arc::ptr_eq(&self.purpose.account, account)
+        let is_fresh = now.since(self.key.used_at) < FRESH;
+        *self.key.target == *target
+            && Arc::ptr_eq(&self.key.account, account)
             && (is_repeatable || is_fresh)
             && !self.has_ended()
     }
 
     /// Whether it has answered before.
     pub(super) fn is_used(&self) -> bool {
-        self.purpose.used_at != Nanos::NEVER
+        self.key.used_at != Nanos::NEVER
     }
 
     /// Notes that a request had `bytes`; whether the destination has not taken all that was sent to it.
     pub(super) fn is_behind(&mut self, bytes: u64) -> bool {
-        self.purpose.sent.add(bytes);
-        self.purpose.sent.is_queued(self.stream.socket())
+        self.key.sent.add(bytes);
+        self.key.sent.is_queued(self.stream.socket())
     }
 
     /// Ends a connection that has failed behind a request of `bytes`; by a reset if the destination has not
@@ -104,7 +104,7 @@ impl Upstream {
 
     /// Notes that an answer has ended.
     pub(super) fn note_use(&mut self, now: Nanos) {
-        self.purpose.used_at = now;
+        self.key.used_at = now;
     }
 
     /// Whether its end, or something that nobody asked for, has arrived.
@@ -112,18 +112,18 @@ impl Upstream {
         let ready = self.stream.readiness();
         // A read that got exactly what was left of an answer does not tell whether anything follows.
         let has_more = || !matches!(self.stream.read_now(&mut Vec::with_capacity(1)), Ok(None));
-        ready.tail != Tail::Open || ready.readable && has_more()
+        ready.end != StreamEnd::Open || ready.readable && has_more()
     }
 
     /// Writes by `send`, small writes at once: Nagle's algorithm never delays the first of a connection, and
     /// one that carries a single request saves the call.
     pub(super) fn poll_write(
         &self,
-        context: &Context<'_>,
+        cx: &Context<'_>,
         length: usize,
         send: impl FnOnce(&Socket) -> std::io::Result<usize>,
     ) -> Poll<std::io::Result<usize>> {
-        let writes = &self.purpose.writes;
+        let writes = &self.key.writes;
         if writes.get() < 2 {
             writes.set(writes.get() + 1);
             if writes.get() == 2 {
@@ -131,6 +131,6 @@ impl Upstream {
                 let _ = self.stream.socket().set_nodelay();
             }
         }
-        self.stream.poll_write(context, length, send)
+        self.stream.poll_write(cx, length, send)
     }
 }

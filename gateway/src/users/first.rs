@@ -13,7 +13,7 @@ use zeroize::Zeroizing;
 use super::{
     Credential, CredentialError, PasswordHash, UserFile, UserName, create, generate_password, put, quoted,
 };
-use crate::config::{Config, ConfigErrors, FIRST_USER, Given, Origin};
+use crate::config::{Config, ConfigErrors, FIRST_USER, LoadOptions, Origin};
 
 /// What the first user may reach: public addresses, which is all that such wide networks open, on the ports
 /// of the web, by any name.
@@ -56,9 +56,9 @@ impl FirstUser {
 ///
 /// # Errors
 /// The configuration is wrong, or the file cannot be made.
-pub fn first_start(given: &Given) -> Result<Option<FirstUser>, FirstStartError> {
+pub fn first_start(given: &LoadOptions) -> Result<Option<FirstUser>, FirstStartError> {
     // `--allow` is for a user who may not exist yet.
-    let config = Config::load(&Given { allow: Vec::new(), ..given.clone() })?;
+    let config = Config::load(&LoadOptions { allow: Vec::new(), ..given.clone() })?;
     if config.origin != Origin::Embedded || !config.users.is_empty() {
         return Ok(None);
     }
@@ -111,7 +111,8 @@ mod tests {
         let path = directory.path().join("tollgate.toml");
         std::fs::write(&path, "").unwrap();
         let draft = Some((directory.path().join("users.d/me.toml"), Some(first_file().to_toml())));
-        let config = Config::load(&Given { path: Some(path), draft, ..Given::default() }).unwrap();
+        let config =
+            Config::load(&LoadOptions { path: Some(path), draft, ..LoadOptions::default() }).unwrap();
         let me = config.user(FIRST_USER).unwrap().index;
         let may = |address: &str, port: u16| {
             let address: IpAddr = address.parse().unwrap();
@@ -143,7 +144,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("tollgate.toml");
         std::fs::write(&path, "").unwrap();
-        assert!(first_start(&Given { path: Some(path), ..Given::default() }).unwrap().is_none());
+        assert!(first_start(&LoadOptions { path: Some(path), ..LoadOptions::default() }).unwrap().is_none());
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
     }
 }

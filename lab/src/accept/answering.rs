@@ -19,9 +19,9 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
-use engine::accept::{self, Acceptor, Entrance, Seat, crew};
-use engine::inbox::{Address, Inbox, Parking};
-use engine::reactor::{Interest, Reactor, Registration, Tag, Waiter, Wake};
+use engine::accept::{self, Acceptor, ListenerHandle, WorkerHandle, worker_group};
+use engine::inbox::{Inbox, Notifier, Sender};
+use engine::reactor::{Interest, RawToken, Reactor, Registration, Wake, WakeTarget};
 use engine::slab::Slab;
 use engine::stats::ReactorStats;
 use sys::socket::{ListenOptions, Socket};
@@ -36,7 +36,7 @@ use crate::player::say;
 const BACKLOG: u32 = 4_096;
 
 /// The listener's tag; connections have their slots' numbers.
-const LISTENER: Tag = Tag(u32::MAX);
+const LISTENER: RawToken = RawToken(u32::MAX);
 
 /// What `lab answering` is told.
 #[derive(clap::Args, Clone, Debug, PartialEq, Eq)]
@@ -71,9 +71,9 @@ pub(crate) fn answer(terms: &Answering) -> Result<()> {
     let any_port = SocketAddr::from(([127, 0, 0, 1], 0));
     let entrances = accept::listen(strategy, any_port, ListenOptions::plain(BACKLOG), terms.workers, 0)?;
     let address = entrances.first().context("a server has at least one thread")?.local()?;
-    let part = || Ok((Arc::new(Parking::new()?), Arc::<ReactorStats>::default()));
+    let part = || Ok((Arc::new(Notifier::new()?), Arc::<ReactorStats>::default()));
     let parts: Vec<_> = (0..terms.workers).map(|_| part()).collect::<Result<_>>()?;
-    let seats = crew(parts.iter().cloned());
+    let seats = worker_group(parts.iter().cloned());
     let busy = Burn::of(Duration::from_micros(terms.busy_us));
     thread::scope(|scope| {
         let (mut threads, mut ends) = (Vec::new(), Vec::new());
@@ -82,7 +82,7 @@ pub(crate) fn answer(terms: &Answering) -> Result<()> {
         {
             let (opened, is_open) = sync_channel(1);
             let inbox = Inbox::new(Arc::clone(parking));
-            ends.push(EndAtDrop(inbox.address()));
+            ends.push(EndAtDrop(inbox.sender()));
             let draft =
                 Draft { seat, entrance, parking: Arc::clone(parking), stats: Arc::clone(stats), inbox };
             let busy = (number == 0 && terms.busy_us > 0).then_some(busy);
@@ -104,7 +104,7 @@ pub(crate) fn answer(terms: &Answering) -> Result<()> {
     })
 }
 
-fn counts(parts: &[(Arc<Parking>, Arc<ReactorStats>)]) -> String {
+fn counts(parts: &[(Arc<Notifier>, Arc<ReactorStats>)]) -> String {
     let column = |number: fn(&ReactorStats) -> u64| parts.iter().map(|part| number(&part.1)).collect();
     let columns = [
         column(|it| it.accepts.value()),
@@ -119,7 +119,7 @@ fn counts(parts: &[(Arc<Parking>, Arc<ReactorStats>)]) -> String {
 /// Said when nobody asks any more.
 struct End;
 
-struct EndAtDrop(Address<End>);
+struct EndAtDrop(Sender<End>);
 
 impl Drop for EndAtDrop {
     fn drop(&mut self) {
@@ -129,9 +129,9 @@ impl Drop for EndAtDrop {
 
 /// What a thread is made of, before it runs.
 struct Draft {
-    seat: Seat,
-    entrance: Entrance,
-    parking: Arc<Parking>,
+    seat: WorkerHandle,
+    entrance: ListenerHandle,
+    parking: Arc<Notifier>,
     stats: Arc<ReactorStats>,
     inbox: Inbox<End>,
 }
@@ -140,7 +140,7 @@ struct Draft {
 struct Server {
     reactor: Rc<Reactor>,
     inbox: Inbox<End>,
-    seat: Rc<Seat>,
+    seat: Rc<WorkerHandle>,
     acceptor: Acceptor,
     connections: Slab<Connection>,
     /// What each event costs it.
@@ -172,7 +172,7 @@ impl Server {
             for wake in wakes.drain(..) {
                 match wake {
                     Wake::Ready(LISTENER, _) | Wake::Due(LISTENER) => self.accept()?,
-                    Wake::Ready(Tag(index), _) => ready.push(index),
+                    Wake::Ready(RawToken(index), _) => ready.push(index),
                     Wake::Due(_) => unreachable!("connections have no timers"),
                 }
             }
@@ -216,8 +216,8 @@ impl Server {
 }
 
 fn open(reactor: &Reactor, connections: &mut Slab<Connection>, socket: Socket) -> io::Result<()> {
-    let tag = Tag(connections.next_index());
-    let registration = Registration::new(reactor, &socket, Interest::Read, Waiter::Tag(tag))?;
+    let tag = RawToken(connections.next_index());
+    let registration = Registration::new(reactor, &socket, Interest::Read, WakeTarget::Tag(tag))?;
     connections.insert(Connection { socket, registration, received_bytes: 0 });
     Ok(())
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
-use sys::limits::Root;
+use sys::limits::ProcRoot;
 use sys::pressure::ListenDrops;
 
 use super::beside::beside;
@@ -97,7 +97,7 @@ fn measure(
     case: &str,
     load: impl FnOnce(&Gateway) -> Result<Value>,
 ) -> Result<Numbers> {
-    let (drops, before) = (ListenDrops::read(&Root::machine()), Before::look(&mut gateway.running)?);
+    let (drops, before) = (ListenDrops::read(&ProcRoot::machine()), Before::look(&mut gateway.running)?);
     let counts = gateway.counts()?;
     let answer = load(gateway)?;
     losses.note(case, &answer);
@@ -107,7 +107,7 @@ fn measure(
     ensure!(gateway.running.is_alive(), "it ended under the load");
     ensure!(completed > 0.0, "no connection came through: {}", answer["failures"]);
     let mut numbers = of_clients(&answer)?;
-    if let (Some(now), Some(then)) = (ListenDrops::read(&Root::machine()), drops) {
+    if let (Some(now), Some(then)) = (ListenDrops::read(&ProcRoot::machine()), drops) {
         numbers.push(("listen_overflows", now.since(then).overflows as f64));
     }
     let names = [CPU, "data_plane_cpu_us_per_connection", "log_lines_per_connection"];

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::Result;
 use ledger::record::{Class, CloseReason, Flow, Identity, Legs, Protocol, Uncertain};
-use ledger::{Inlet, Ledger, OpenSettings, Progress, Watch};
+use ledger::{FlowWriter, Ledger, OpenSettings, Progress, StatusHandle};
 use sys::clock::WallNanos;
 
 use super::row::{Row, TEXT};
@@ -22,21 +22,21 @@ const SLOTS: u32 = 25_384;
 
 struct Ours {
     _ledger: Ledger,
-    watch: Watch,
+    watch: StatusHandle,
     /// Where it stood when it was opened.
     first: Progress,
 }
 
 struct Insert {
-    inlet: Inlet,
+    inlet: FlowWriter,
     user: String,
 }
 
 pub(super) fn open(directory: &Path, writers: usize, durability: Durability) -> Result<Opened> {
     let settings = OpenSettings { durability, ..OpenSettings::new(directory, writers, SLOTS) };
     let (ledger, inlets) = Ledger::open(&settings)?;
-    let watch = ledger.watch();
-    let writer = |(number, inlet): (usize, Inlet)| -> Box<dyn Writer> {
+    let watch = ledger.status_handle();
+    let writer = |(number, inlet): (usize, FlowWriter)| -> Box<dyn Writer> {
         Box::new(Insert { inlet, user: format!("writer-{number}") })
     };
     let writers = inlets.into_iter().enumerate().map(writer).collect();
@@ -45,7 +45,7 @@ pub(super) fn open(directory: &Path, writers: usize, durability: Durability) -> 
 }
 
 /// How far the ledger is when it has told of its own first entry.
-fn settled(watch: &Watch) -> Progress {
+fn settled(watch: &StatusHandle) -> Progress {
     loop {
         let progress = watch.progress();
         if progress.appended > 0 && progress.applied == progress.appended {

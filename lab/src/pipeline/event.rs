@@ -18,8 +18,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use anyhow::{Context, Result, anyhow};
-use engine::inbox::Parking;
-use engine::reactor::{Reactor, Tag, Waiter, Wake};
+use engine::inbox::Notifier;
+use engine::reactor::{RawToken, Reactor, Wake, WakeTarget};
 use engine::stats::ReactorStats;
 
 use super::Strategy;
@@ -83,7 +83,7 @@ struct Loop<'a> {
     ready: &'a [Ready],
     number: usize,
     /// By the tags of their timers.
-    waiting: HashMap<Tag, Begun>,
+    waiting: HashMap<RawToken, Begun>,
     window: usize,
 }
 
@@ -95,7 +95,7 @@ impl<'a> Loop<'a> {
         window: usize,
         number: usize,
     ) -> Result<Self> {
-        let parking = Arc::new(Parking::new().context("making an eventfd")?);
+        let parking = Arc::new(Notifier::new().context("making an eventfd")?);
         let stats = Arc::new(ReactorStats::default());
         let reactor = Reactor::new(parking, stats).context("making an epoll instance")?;
         let lane = work.lane(Place::Slot(number as u32));
@@ -151,9 +151,9 @@ impl<'a> Loop<'a> {
             match self.work.wait(request) {
                 Wait::Nothing | Wait::Yield => self.own(|ready| ready.push_back(begun)),
                 Wait::Sleep(time) => {
-                    let tag = Tag(request);
+                    let tag = RawToken(request);
                     // The turn's time is that of its beginning, and the wait is to be a whole one.
-                    self.reactor.arm(sys::clock::monotonic() + time, Waiter::Tag(tag));
+                    self.reactor.arm(sys::clock::monotonic() + time, WakeTarget::Tag(tag));
                     self.waiting.insert(tag, begun);
                 }
             }

@@ -4,7 +4,7 @@
 
 use std::fs;
 
-use sys::limits::{self as kernel, Reading, Root};
+use sys::limits::{self as kernel, LimitValue, ProcRoot};
 
 /// Maps that may be missing at a death by maps: one thread needs four (its stack and the guard below it, and
 /// the same for its signals), and threads that were about to end have given back two each until the lab has
@@ -64,7 +64,7 @@ impl Moment {
     pub(super) fn of(id: i32) -> Option<Self> {
         let maps = fs::read_to_string(format!("/proc/{id}/maps")).ok()?.lines().count() as u64;
         let threads = threads_in(&fs::read_to_string(format!("/proc/{id}/status")).ok()?)?;
-        let readings = kernel::read_all(&Root::machine());
+        let readings = kernel::read_all(&ProcRoot::machine());
         let tasks = readings.iter().find(|reading| reading.limit == kernel::Limit::Threads)?.used?;
         let limits = readings.iter().filter_map(|reading| limit(reading, maps)).collect();
         Some(Self { maps, threads, tasks, limits })
@@ -79,7 +79,7 @@ impl Moment {
 }
 
 /// A limit that threads can meet, for a process with so many maps; `None` where nothing bounds it.
-fn limit(reading: &Reading, maps: u64) -> Option<Limit> {
+fn limit(reading: &LimitValue, maps: u64) -> Option<Limit> {
     reading.free()?;
     let (name, used, bound) = (reading.limit.setting(), reading.used.unwrap_or(0), reading.bound?);
     match reading.limit {
@@ -97,8 +97,8 @@ fn limit(reading: &Reading, maps: u64) -> Option<Limit> {
     }
 }
 
-fn reading(limit: kernel::Limit) -> Option<Reading> {
-    kernel::read_all(&Root::machine()).into_iter().find(|reading| reading.limit == limit)
+fn reading(limit: kernel::Limit) -> Option<LimitValue> {
+    kernel::read_all(&ProcRoot::machine()).into_iter().find(|reading| reading.limit == limit)
 }
 
 /// The most memory maps that a process may have.

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use ledger::record::{Class, CloseReason, Flow, Identity, Legs, Protocol, Uncertain};
-use ledger::{Inlet, Ledger, LiveFlow, OpenSettings};
+use ledger::{FlowWriter, Ledger, LiveFlow, OpenSettings};
 use sys::clock::WallNanos;
 
 use super::configuration::{self, Plan, configuration_file};
@@ -101,7 +101,7 @@ fn flows(count: u32, directory: &Path) -> Result<u64> {
 }
 
 /// What a relay counts of a read from the client and of the write to the destination that follows.
-fn move_up(inlet: &mut Inlet, flow: &mut LiveFlow, bytes: usize) {
+fn move_up(inlet: &mut FlowWriter, flow: &mut LiveFlow, bytes: usize) {
     let mut tally = inlet.tally(flow);
     let (mut received, mut sent) = tally.up();
     received.add(bytes);
@@ -111,7 +111,7 @@ fn move_up(inlet: &mut Inlet, flow: &mut LiveFlow, bytes: usize) {
 }
 
 /// The same the other way.
-fn move_down(inlet: &mut Inlet, flow: &mut LiveFlow, bytes: usize) {
+fn move_down(inlet: &mut FlowWriter, flow: &mut LiveFlow, bytes: usize) {
     let mut tally = inlet.tally(flow);
     let (mut received, mut sent) = tally.down();
     received.add(bytes);

@@ -27,8 +27,8 @@ use std::thread;
 use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow, ensure};
-use engine::accept::{self, Entrance};
-use engine::inbox::{Address, Inbox, Parking};
+use engine::accept::{self, ListenerHandle};
+use engine::inbox::{Inbox, Notifier, Sender};
 use serde_json::json;
 use sys::clock::process_cpu;
 use sys::socket::ListenOptions;
@@ -62,10 +62,10 @@ pub(super) fn run(in_flight: usize, deadlines: Deadlines, calls: u64) -> Result<
     ensure!(in_flight > 0 && calls > 0, "an echo needs calls");
     let entrance = listen()?;
     let address = entrance.local()?;
-    let parking = Arc::new(Parking::new().context("making an eventfd")?);
+    let parking = Arc::new(Notifier::new().context("making an eventfd")?);
     let inbox = Inbox::new(Arc::clone(&parking));
     thread::scope(|scope| {
-        let stop = StopAtEnd(inbox.address());
+        let stop = StopAtEnd(inbox.sender());
         let serve = move || Server::new(parking, inbox, entrance, deadlines)?.run();
         let server = thread::Builder::new().name("echo-server".to_owned()).spawn_scoped(scope, serve)?;
         let called = call(address, in_flight, deadlines, calls);
@@ -92,14 +92,14 @@ fn call(address: SocketAddr, in_flight: usize, deadlines: Deadlines, calls: u64)
     })
 }
 
-fn listen() -> io::Result<Entrance> {
+fn listen() -> io::Result<ListenerHandle> {
     let strategy = accept::strategy("reuse_port").expect("it is one of the engine's");
     let any_port = SocketAddr::from(([127, 0, 0, 1], 0));
     Ok(accept::listen(strategy, any_port, ListenOptions::plain(BACKLOG), 1, 0)?.remove(0))
 }
 
 /// Tells the server that nobody calls any more, however the client ended.
-struct StopAtEnd(Address<Stop>);
+struct StopAtEnd(Sender<Stop>);
 
 impl Drop for StopAtEnd {
     fn drop(&mut self) {

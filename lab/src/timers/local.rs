@@ -4,7 +4,7 @@
 use std::io;
 use std::sync::Arc;
 
-use engine::timer::{Cancel, Local, Next, Service, Settings, Slack, TimerHandle};
+use engine::timer::{Cancel, LocalTimers, Next, Service, Settings, Slack, TimerHandle};
 use sys::clock::{Nanos, monotonic};
 use sys::parker::Parker;
 
@@ -48,7 +48,7 @@ impl Facility for LocalEnds {
 
 /// A thread's end.
 pub(super) struct LocalUser {
-    local: Local,
+    local: LocalTimers,
     parker: Arc<Parker>,
     ends: Arc<Ends>,
 }

@@ -22,8 +22,8 @@ use blake2::digest::consts::U8;
 use sys::clock::WallNanos;
 
 use super::segment::BLOCK_BYTES;
-use crate::entry::{Entry, Gist};
-use crate::record::Malformed;
+use crate::entry::{Entry, EntryKey};
+use crate::record::MalformedIdentity;
 
 /// Bytes of a frame's header.
 pub(crate) const FRAME_HEADER_BYTES: usize = 64;
@@ -120,10 +120,14 @@ impl FrameHeader {
 
     /// The gists of the entries in `payload`, for which the header vouches, shown to `each` with their
     /// numbers.
-    pub(crate) fn gists(&self, payload: &[u8], mut each: impl FnMut(u64, Gist)) -> Result<(), Malformed> {
+    pub(crate) fn gists(
+        &self,
+        payload: &[u8],
+        mut each: impl FnMut(u64, EntryKey),
+    ) -> Result<(), MalformedIdentity> {
         let mut rest = payload;
         for lsn in self.first_lsn..self.first_lsn + u64::from(self.count) {
-            let (gist, length) = Gist::read(rest)?;
+            let (gist, length) = EntryKey::read(rest)?;
             each(lsn, gist);
             rest = &rest[length..];
         }
@@ -131,9 +135,9 @@ impl FrameHeader {
     }
 
     /// The entries in `payload`, which is all that stands between the header and the padding.
-    pub(crate) fn entries(&self, payload: &[u8], out: &mut Vec<Entry>) -> Result<(), Malformed> {
+    pub(crate) fn entries(&self, payload: &[u8], out: &mut Vec<Entry>) -> Result<(), MalformedIdentity> {
         if !self.vouches_for(payload) {
-            return Err(Malformed("a frame's entries do not fit their checksum"));
+            return Err(MalformedIdentity("a frame's entries do not fit their checksum"));
         }
         let mut rest = payload;
         for _ in 0..self.count {
@@ -141,7 +145,7 @@ impl FrameHeader {
             out.push(entry);
             rest = &rest[length..];
         }
-        if rest.is_empty() { Ok(()) } else { Err(Malformed("a frame with bytes behind its entries")) }
+        if rest.is_empty() { Ok(()) } else { Err(MalformedIdentity("a frame with bytes behind its entries")) }
     }
 }
 

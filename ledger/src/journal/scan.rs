@@ -11,23 +11,23 @@
 //! again.
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::mem;
 
+use super::corruption::Corruption;
 use super::frame::FrameHeader;
 pub(crate) use super::reader::ReadError;
 use super::reader::{Frame, Segment, numbers};
 use super::segment::{HEADER_BYTES, SegmentHeader};
-use super::shared::Ended;
-use super::writer::End;
-use crate::entry::{Entry, Gist};
+use super::shared::ClosedSegment;
+use super::writer::JournalPosition;
+use crate::entry::{Entry, EntryKey};
 use crate::storage::{Storage, StorageFile};
 
 /// What a scan found.
 #[derive(Debug, Default)]
 pub(crate) struct Scan {
     /// Where the part ends that is known to be durable.
-    pub(crate) end: End,
+    pub(crate) end: JournalPosition,
     /// Entries behind that, which were read and are not known to be durable; with their numbers.
     pub(crate) tail: Vec<(u64, Entry)>,
     /// The gateway that wrote it, if any did.
@@ -51,37 +51,7 @@ pub(crate) struct Scan {
     /// Segments that do not continue the one before them by the hash of a frame's header.
     pub(crate) breaks: u64,
     /// What is wrong behind the whole part, if anything is.
-    pub(crate) trouble: Option<Trouble>,
-}
-
-/// A frame that should have come next and is not whole.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) struct Trouble {
-    /// The segment in which it should be.
-    pub(crate) segment: u64,
-    /// Where in it, in bytes.
-    pub(crate) at: u64,
-    /// The number of the first entry that is missing.
-    pub(crate) first_lsn: u64,
-    /// The run that wrote it.
-    pub(crate) epoch: u32,
-    /// Numbers that had been durable, are in no whole frame, and had not been applied: first and last of each
-    /// stretch. Without any, the frame was torn before anybody relied on it.
-    pub(crate) lost: Vec<(u64, u64)>,
-    /// What whole frames behind it hold, by number, as far as it was not applied.
-    pub(crate) salvaged: Vec<(u64, Entry)>,
-}
-
-impl fmt::Display for Trouble {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Trouble { segment, at, first_lsn, salvaged, lost, .. } = self;
-        let kind = if lost.is_empty() { "torn" } else { "damaged" };
-        let salvaged = salvaged.len();
-        write!(
-            formatter,
-            "segment {segment} is {kind} at byte {at}, entry {first_lsn}; {salvaged} behind it are kept"
-        )
-    }
+    pub(crate) trouble: Option<Corruption>,
 }
 
 /// Reads the journal and shows to `each` the gists of the entries beyond `applied`, the number of the last
@@ -92,7 +62,7 @@ impl fmt::Display for Trouble {
 pub(crate) fn scan<S: Storage>(
     storage: &S,
     (epoch, applied): (u32, u64),
-    mut each: impl FnMut(Gist),
+    mut each: impl FnMut(EntryKey),
 ) -> Result<Scan, ReadError> {
     let journal = Journal::open(storage)?;
     let mut scan = Scan::default();
@@ -337,7 +307,7 @@ impl<F: StorageFile> Journal<F> {
         at: u64,
         next_lsn: u64,
         (applied_epoch, applied): (u32, u64),
-    ) -> Result<Option<Trouble>, ReadError> {
+    ) -> Result<Option<Corruption>, ReadError> {
         let (mut frames, mut synced_lsn, mut began) = (Vec::new(), applied, false);
         let (mut number, mut epoch) = (self.headless.first().map_or(0, |(number, _)| *number), 0);
         if let Some((broken, header)) = self.begun.get(index) {
@@ -359,18 +329,25 @@ impl<F: StorageFile> Journal<F> {
         // What the run of the last applied entry salvaged of earlier runs, it wrote again by other numbers.
         frames.retain(|frame| frame.header.epoch >= applied_epoch);
         let (salvaged, lost) = salvage(frames, next_lsn.max(applied + 1), synced_lsn);
-        let trouble = Trouble { segment: number, at, first_lsn: next_lsn, epoch, lost, salvaged };
+        let trouble = Corruption { segment: number, at, first_lsn: next_lsn, epoch, lost, salvaged };
         let is_clean = !began && trouble.lost.is_empty() && trouble.salvaged.is_empty();
         Ok((!is_clean).then_some(trouble))
     }
 
     /// A segment behind all others that lost its header, and with it entries from `next_lsn` on. They are
     /// told of and not salvaged: without the header nobody knows whether they were to count.
-    fn torn_behind(&self, next_lsn: u64) -> Option<Trouble> {
+    fn torn_behind(&self, next_lsn: u64) -> Option<Corruption> {
         let (last, epoch) = self.begun.last().map_or((0, 0), |(last, header)| (last.number, header.epoch));
         let is_behind = |(number, last_lsn): &&(u64, u64)| *number > last && *last_lsn >= next_lsn;
         let (segment, _) = self.torn.iter().find(is_behind).copied()?;
-        Some(Trouble { segment, at: 0, first_lsn: next_lsn, epoch, lost: Vec::new(), salvaged: Vec::new() })
+        Some(Corruption {
+            segment,
+            at: 0,
+            first_lsn: next_lsn,
+            epoch,
+            lost: Vec::new(),
+            salvaged: Vec::new(),
+        })
     }
 
     /// The place among those that have begun of the segment with entry `lsn`.
@@ -419,9 +396,9 @@ impl<F: StorageFile> Journal<F> {
     }
 
     /// All segments as ended ones, the last of which ends before `next_lsn`.
-    fn ended(&self, next_lsn: u64) -> Vec<Ended> {
+    fn ended(&self, next_lsn: u64) -> Vec<ClosedSegment> {
         let next_firsts = self.begun.iter().skip(1).map(|(_, header)| header.first_lsn).chain([next_lsn]);
-        let begun = self.begun.iter().zip(next_firsts).map(|((segment, header), next)| Ended {
+        let begun = self.begun.iter().zip(next_firsts).map(|((segment, header), next)| ClosedSegment {
             number: segment.number,
             first_lsn: header.first_lsn,
             // At least its first: not even an empty one may go yet.
@@ -432,9 +409,10 @@ impl<F: StorageFile> Journal<F> {
         let headless = self.headless.iter().map(|(number, _)| (*number, next_lsn, true));
         let replaced = self.replaced.iter().map(|(number, first_lsn)| (*number, *first_lsn, true));
         let unused = self.unused.iter().map(|(number, was_begun)| (*number, 0, *was_begun)).chain(replaced);
-        let nothing = |(number, last_lsn, spoilt)| Ended { number, first_lsn: u64::MAX, last_lsn, spoilt };
+        let nothing =
+            |(number, last_lsn, spoilt)| ClosedSegment { number, first_lsn: u64::MAX, last_lsn, spoilt };
         let others = unused.chain(headless).map(nothing);
-        let mut ended: Vec<Ended> = begun.chain(others).collect();
+        let mut ended: Vec<ClosedSegment> = begun.chain(others).collect();
         ended.sort_by_key(|ended| (ended.last_lsn, ended.number));
         ended
     }
@@ -538,7 +516,7 @@ impl Walk {
         &mut self,
         segment: &Segment<F>,
         limit: Option<u64>,
-        each: &mut impl FnMut(Gist),
+        each: &mut impl FnMut(EntryKey),
     ) -> Result<Option<u64>, ReadError> {
         let mut at = HEADER_BYTES as u64;
         let rewrites_to = segment.header.as_ref().map_or(0, |header| header.rewrites_to);
@@ -550,7 +528,7 @@ impl Walk {
                 return Ok(Some(at));
             }
             let Walk { applied, count, .. } = self;
-            let show = |lsn: u64, gist: Gist| {
+            let show = |lsn: u64, gist: EntryKey| {
                 if lsn > *applied {
                     *count += 1;
                     each(gist);

@@ -46,7 +46,7 @@ pub(super) struct Segments<F> {
     /// That one, prepared.
     pub(super) spare: Option<Arc<F>>,
     /// Those that are ended, oldest first.
-    pub(super) ended: VecDeque<Ended>,
+    pub(super) ended: VecDeque<ClosedSegment>,
     /// The one that is written: its number and its first entry.
     pub(super) current: Option<(u64, u64)>,
     /// The last one that was synced while it was written. It stays until another one is: a power failure in
@@ -61,15 +61,15 @@ impl<F> Segments<F> {
     }
 
     /// The oldest ended segment, if its entries are released.
-    fn first_done(&self, released: u64) -> Option<Ended> {
-        let is_done = |ended: &Ended| ended.last_lsn <= released && ended.number != self.synced;
+    fn first_done(&self, released: u64) -> Option<ClosedSegment> {
+        let is_done = |ended: &ClosedSegment| ended.last_lsn <= released && ended.number != self.synced;
         self.ended.front().copied().filter(is_done)
     }
 }
 
 /// A segment that is written no more.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Ended {
+pub(crate) struct ClosedSegment {
     pub(crate) number: u64,
     /// Its first entry; beyond every number if it holds none that counts.
     pub(crate) first_lsn: u64,
@@ -244,7 +244,7 @@ impl<S: Storage> Shared<S> {
     /// Removes ended segments that nobody needs, but for some that will be used again.
     pub(super) fn drop_released(&self, segments: &mut Segments<S::File>) -> Result<(), JournalError> {
         let released = self.released.load(Ordering::Relaxed);
-        let is_done = |ended: &Ended| ended.last_lsn <= released;
+        let is_done = |ended: &ClosedSegment| ended.last_lsn <= released;
         while segments.ended.iter().filter(|ended| is_done(ended)).count() > RELEASED_KEPT
             || segments.ended.front().is_some_and(|ended| ended.spoilt && is_done(ended))
         {

@@ -14,7 +14,7 @@ use sys::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::frame::{FRAME_HEADER_BYTES, FrameBuffer, FrameHeader};
 use super::segment::{self, BLOCK_BYTES, HEADER_BYTES, SegmentHeader};
-use super::shared::{Ended, Segments, Shared, lock};
+use super::shared::{ClosedSegment, Segments, Shared, lock};
 use super::{JournalError, Settings, TablePlace};
 use crate::entry::Entry;
 use crate::record::Record;
@@ -56,7 +56,7 @@ struct Current<F> {
 
 /// Where a journal goes on.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub(crate) struct End {
+pub(crate) struct JournalPosition {
     /// The number of the next entry.
     pub(crate) next_lsn: u64,
     /// The hash of the last frame's header.
@@ -64,7 +64,7 @@ pub(crate) struct End {
     /// The number of the next segment.
     pub(crate) next_segment: u64,
     /// The segments that there are, oldest first.
-    pub(crate) ended: Vec<Ended>,
+    pub(crate) ended: Vec<ClosedSegment>,
 }
 
 impl<S: Storage> Writer<S> {
@@ -77,7 +77,7 @@ impl<S: Storage> Writer<S> {
         storage: S,
         settings: Settings,
         table: TablePlace,
-        end: &End,
+        end: &JournalPosition,
         rewritten: u64,
     ) -> Result<Writer<S>, JournalError> {
         let last_lsn = end.next_lsn - 1;
@@ -375,7 +375,7 @@ impl<S: Storage> Writer<S> {
         self.current = None;
         let mut segments = lock(&self.shared.segments);
         if let Some((number, first_lsn)) = segments.current.take() {
-            segments.ended.push_back(Ended { number, first_lsn, last_lsn, spoilt });
+            segments.ended.push_back(ClosedSegment { number, first_lsn, last_lsn, spoilt });
         }
     }
 

@@ -10,7 +10,7 @@ use sys::sync::atomic::{AtomicU64, Ordering};
 use super::SLOT_WORDS;
 use crate::entry::FlowEntry;
 use crate::limits::IDENTITY_BYTES_MAX;
-use crate::record::{CloseReason, Identity, Legs, Malformed, Record, Uncertain};
+use crate::record::{CloseReason, Identity, Legs, MalformedIdentity, Record, Uncertain};
 
 /// Every store is Release and every load Acquire. On x86-64 both are plain moves; for the compiler they keep
 /// the order that recovery needs.
@@ -148,8 +148,8 @@ impl<'a> Slot<'a> {
     }
 
     /// The counts of the flow, as `legs` has them, with their places in the slot.
-    pub(crate) fn tally(self, legs: &'a mut Legs) -> Tally<'a> {
-        Tally { hot: self.0.first_chunk().expect("a slot is longer than its first line"), legs }
+    pub(crate) fn tally(self, legs: &'a mut Legs) -> FlowCounters<'a> {
+        FlowCounters { hot: self.0.first_chunk().expect("a slot is longer than its first line"), legs }
     }
 
     /// Bytes sent both ways, as counted now; `None` if a count is damaged.
@@ -164,34 +164,39 @@ impl<'a> Slot<'a> {
     ///
     /// # Errors
     /// The slot is damaged; nothing was appended.
-    pub(crate) fn write_entry(self, kind: Kind, out: &mut Vec<u8>) -> Result<Option<Written>, Malformed> {
+    pub(crate) fn write_entry(
+        self,
+        kind: CommitIntent,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<SlotProgress>, MalformedIdentity> {
         let word = |index: usize| self.0[index].load(ACQUIRE);
-        let (state, generation) = State::parse(word(STATE)).ok_or(Malformed("the state of a slot"))?;
+        let (state, generation) =
+            State::parse(word(STATE)).ok_or(MalformedIdentity("the state of a slot"))?;
         let (closed, at) = match (kind, state) {
-            (Kind::Interim(now), State::Live) => (None, now),
-            (Kind::Final, State::Closing(reason)) => {
-                let closed = decoded(word(CLOSED)).ok_or(Malformed("a closing time"))?;
+            (CommitIntent::Interim(now), State::Live) => (None, now),
+            (CommitIntent::Final, State::Closing(reason)) => {
+                let closed = decoded(word(CLOSED)).ok_or(MalformedIdentity("a closing time"))?;
                 (Some(reason), WallNanos(closed.saturating_mul(1000)))
             }
             _ => return Ok(None),
         };
-        let (legs, _) = read_counts(&word).ok_or(Malformed("a count"))?;
+        let (legs, _) = read_counts(&word).ok_or(MalformedIdentity("a count"))?;
         let mut bytes = [0; IDENTITY_BYTES_MAX];
         let identity = read_identity_bytes(&word, &mut bytes)?;
         FlowEntry { closed, at, legs, uncertain: Uncertain::default(), identity }.write(out);
-        Ok(Some(Written { generation, moved: legs.upstream_tx + legs.client_tx }))
+        Ok(Some(SlotProgress { generation, moved: legs.upstream_tx + legs.client_tx }))
     }
 
     /// How the flow in the slot began.
     ///
     /// # Errors
     /// The slot is damaged or was never used.
-    pub(crate) fn identity(self) -> Result<Identity, Malformed> {
+    pub(crate) fn identity(self) -> Result<Identity, MalformedIdentity> {
         read_identity(&|index: usize| self.0[index].load(ACQUIRE))
     }
 
-    pub(crate) fn read(self) -> Found {
-        Found::in_words(|index| self.0[index].load(ACQUIRE))
+    pub(crate) fn read(self) -> SlotContents {
+        SlotContents::in_words(|index| self.0[index].load(ACQUIRE))
     }
 
     #[cfg(test)]
@@ -201,12 +206,12 @@ impl<'a> Slot<'a> {
 }
 
 /// The counts of an open flow, while its relay runs.
-pub struct Tally<'a> {
+pub struct FlowCounters<'a> {
     hot: &'a [AtomicU64; HOT_WORDS],
     legs: &'a mut Legs,
 }
 
-impl Tally<'_> {
+impl FlowCounters<'_> {
     /// What was counted so far.
     pub fn legs(&self) -> Legs {
         *self.legs
@@ -274,7 +279,7 @@ impl Sent<'_> {
 
 /// What the committer wants of a slot.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Kind {
+pub(crate) enum CommitIntent {
     /// The final of a flow that has ended.
     Final,
     /// What a flow that goes on has come to, at this moment.
@@ -283,7 +288,7 @@ pub(crate) enum Kind {
 
 /// What was written of a slot.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Written {
+pub(crate) struct SlotProgress {
     pub(crate) generation: u64,
     /// Bytes sent both ways.
     pub(crate) moved: u64,
@@ -291,7 +296,7 @@ pub(crate) struct Written {
 
 /// What a reader found in a slot.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) enum Found {
+pub(crate) enum SlotContents {
     /// The slot is free.
     Nothing,
     /// A flow that goes on, as if it had been killed now.
@@ -302,40 +307,40 @@ pub(crate) enum Found {
     Damaged { what: &'static str, id: Option<u128> },
 }
 
-impl Found {
+impl SlotContents {
     /// The flow's id, as far as it can be told.
     pub(crate) fn id(&self) -> Option<u128> {
         match self {
-            Found::Nothing => None,
-            Found::Live(record) | Found::Closing(record) => Some(record.identity().id()),
-            Found::Damaged { id, .. } => *id,
+            SlotContents::Nothing => None,
+            SlotContents::Live(record) | SlotContents::Closing(record) => Some(record.identity().id()),
+            SlotContents::Damaged { id, .. } => *id,
         }
     }
 
     /// Reads a slot word by word.
-    pub(crate) fn in_words(word: impl Fn(usize) -> u64) -> Found {
+    pub(crate) fn in_words(word: impl Fn(usize) -> u64) -> SlotContents {
         let state = State::parse(word(STATE));
         if let Some((State::Free, _)) = state {
-            return Found::Nothing;
+            return SlotContents::Nothing;
         }
         let identity = read_identity(&word);
         let id = identity.as_ref().ok().map(Identity::id);
-        let damaged = |what| Found::Damaged { what, id };
+        let damaged = |what| SlotContents::Damaged { what, id };
         let Some((state, _)) = state.filter(|(state, _)| *state != State::GivenUp) else {
             return damaged("the state of a slot");
         };
         let identity = match identity {
             Ok(identity) => identity,
-            Err(Malformed(what)) => return damaged(what),
+            Err(MalformedIdentity(what)) => return damaged(what),
         };
         let Some((legs, uncertain)) = read_counts(&word) else { return damaged("a count") };
         let Some(closed) = decoded(word(CLOSED)) else { return damaged("a closing time") };
         let at = WallNanos(closed.saturating_mul(1000));
         match state {
-            State::Closing(reason) => Found::Closing(Record::of(identity, at, reason, legs)),
+            State::Closing(reason) => SlotContents::Closing(Record::of(identity, at, reason, legs)),
             _ => {
                 let record = Record::of(identity, at, CloseReason::Killed, legs);
-                Found::Live(record.with_uncertain(uncertain))
+                SlotContents::Live(record.with_uncertain(uncertain))
             }
         }
     }
@@ -359,17 +364,17 @@ fn in_doubt(count: u64, intent: u64) -> u32 {
     if base == count & BASE_MASK { length as u32 } else { 0 }
 }
 
-fn read_identity(word: &impl Fn(usize) -> u64) -> Result<Identity, Malformed> {
+fn read_identity(word: &impl Fn(usize) -> u64) -> Result<Identity, MalformedIdentity> {
     Identity::parse(read_identity_bytes(word, &mut [0; IDENTITY_BYTES_MAX])?)
 }
 
 fn read_identity_bytes<'b>(
     word: &impl Fn(usize) -> u64,
     bytes: &'b mut [u8; IDENTITY_BYTES_MAX],
-) -> Result<&'b [u8], Malformed> {
+) -> Result<&'b [u8], MalformedIdentity> {
     let (length, check) = (word(IDENTITY) as u32 as usize, (word(IDENTITY) >> 32) as u32);
     if length > IDENTITY_BYTES_MAX {
-        return Err(Malformed("an identity of an impossible length"));
+        return Err(MalformedIdentity("an identity of an impossible length"));
     }
     let (chunks, _) = bytes.as_chunks_mut();
     for (index, chunk) in chunks[..length.div_ceil(8)].iter_mut().enumerate() {
@@ -377,7 +382,7 @@ fn read_identity_bytes<'b>(
     }
     match crc32c::crc32c(&bytes[..length]) == check {
         true => Ok(&bytes[..length]),
-        false => Err(Malformed("the identity of a slot")),
+        false => Err(MalformedIdentity("the identity of a slot")),
     }
 }
 
@@ -401,9 +406,9 @@ mod tests {
         LiveTable::create(words, header).regions().next().unwrap()
     }
 
-    fn killed(legs: Legs, uncertain: Uncertain) -> Found {
+    fn killed(legs: Legs, uncertain: Uncertain) -> SlotContents {
         let record = Record::of(identity(), WallNanos(0), CloseReason::Killed, legs);
-        Found::Live(record.with_uncertain(uncertain))
+        SlotContents::Live(record.with_uncertain(uncertain))
     }
 
     #[test]
@@ -431,7 +436,7 @@ mod tests {
         assert!(refused.is_err());
         assert_eq!(slot.read(), killed(legs, none));
         let long = slot.tally(&mut legs).down().1.around(1 << 30, || {
-            let Found::Live(record) = slot.read() else { panic!() };
+            let SlotContents::Live(record) = slot.read() else { panic!() };
             assert_eq!(record.flow().uncertain, Uncertain { up: 0, down: LENGTH_MAX as u32 });
             Ok(1 << 30)
         });
@@ -450,9 +455,9 @@ mod tests {
         slot.tally(&mut legs).down().1.around(5, || Ok(5)).unwrap();
         slot.close(0, AT, CloseReason::UpstreamClosed);
         let expected = Record::of(identity(), AT, CloseReason::UpstreamClosed, legs);
-        assert_eq!(slot.read(), Found::Closing(expected));
+        assert_eq!(slot.read(), SlotContents::Closing(expected));
         slot.free(0);
-        assert_eq!((slot.state(), slot.read()), (Some((State::Free, 1)), Found::Nothing));
+        assert_eq!((slot.state(), slot.read()), (Some((State::Free, 1)), SlotContents::Nothing));
         slot.open(&identity(), 1);
         assert_eq!(slot.read(), killed(Legs::default(), Uncertain::default()));
     }
@@ -469,14 +474,14 @@ mod tests {
             assert_eq!(written.is_some(), !out.is_empty());
             written.is_some()
         };
-        assert_eq!((written(Kind::Interim(AT)), written(Kind::Final)), (false, false));
+        assert_eq!((written(CommitIntent::Interim(AT)), written(CommitIntent::Final)), (false, false));
         slot.open(&identity(), 0);
-        assert_eq!((written(Kind::Interim(AT)), written(Kind::Final)), (true, false));
+        assert_eq!((written(CommitIntent::Interim(AT)), written(CommitIntent::Final)), (true, false));
         slot.close(0, AT, CloseReason::ClientClosed);
-        assert_eq!((written(Kind::Interim(AT)), written(Kind::Final)), (false, true));
+        assert_eq!((written(CommitIntent::Interim(AT)), written(CommitIntent::Final)), (false, true));
         slot.give_up();
-        assert_eq!((written(Kind::Interim(AT)), written(Kind::Final)), (false, false));
-        assert!(matches!(slot.read(), Found::Damaged { .. }));
+        assert_eq!((written(CommitIntent::Interim(AT)), written(CommitIntent::Final)), (false, false));
+        assert!(matches!(slot.read(), SlotContents::Damaged { .. }));
     }
 
     #[test]
@@ -496,7 +501,7 @@ mod tests {
             for bit in 0..SLOT_WORDS * 64 {
                 slot.flip(bit);
                 let found = slot.read();
-                let noticed = matches!(found, Found::Damaged { .. });
+                let noticed = matches!(found, SlotContents::Damaged { .. });
                 assert!(noticed || (bit >= used && found == whole), "bit {bit}: {found:?}");
                 slot.flip(bit);
             }

@@ -90,7 +90,7 @@ fn bytes_from_elsewhere_are_checked() {
     }
     let mut changed = bytes.to_vec();
     *changed.last_mut().unwrap() = 0xff;
-    assert_eq!(Identity::parse(&changed), Err(Malformed("a text that is not UTF-8")));
+    assert_eq!(Identity::parse(&changed), Err(MalformedIdentity("a text that is not UTF-8")));
 }
 
 #[test]

@@ -12,16 +12,16 @@ use sys::mapping::SharedWords;
 use super::bill::Bill;
 use crate::apply::Applier;
 use crate::commit::Committer;
+use crate::flow_writer::{self, FlowWriter};
 use crate::flush::Flusher;
-use crate::inlet::{self, Inlet};
 use crate::journal::{Settings, Shared as Journal, TablePlace, Writer};
 use crate::live_table::{LiveTable, TableHeader};
 use crate::loss::Losses;
 use crate::record::{Class, CloseReason, Flow, Identity, Legs, Protocol, Uncertain};
-use crate::recover::{Applied, RecoverError, Recovery, Start, TableImage, survey};
+use crate::recover::{Applied, RecoverError, Recovery, Start, TableImage, scan};
 use crate::status::Shared;
 use crate::storage::faulty::Faulty;
-use crate::{Durability, Watch};
+use crate::{Durability, StatusHandle};
 
 pub(super) const GATEWAY: u32 = 7;
 
@@ -59,7 +59,7 @@ impl Left {
 pub(super) struct Process {
     pub(super) storage: Faulty,
     pub(super) table: Arc<SharedWords>,
-    pub(super) inlets: Vec<Inlet>,
+    pub(super) inlets: Vec<FlowWriter>,
     pub(super) committer: Committer<Faulty>,
     pub(super) flusher: Flusher<Faulty>,
     pub(super) applier: Applier<Faulty, Bill>,
@@ -87,7 +87,7 @@ impl Process {
             let header = header.map_err(|what| RecoverError::Read(what.to_owned()))?;
             images.push(TableImage { header, word: Box::new(|index| words[index]) });
         }
-        let survey = survey(storage, GATEWAY, applied, left.bill.open_flows(), &images)?;
+        let survey = scan(storage, GATEWAY, applied, left.bill.open_flows(), &images)?;
         let losses = survey.losses(lsn, left.boot, &images);
         if !losses.is_empty() {
             return Err(RecoverError::Incomplete(Losses(losses)));
@@ -121,7 +121,7 @@ impl Process {
         let words = table.words();
         let (_, applied) = bill.applied();
         let shared = Arc::new(Shared::new(applied));
-        let (outlets, inlets) = table.regions().map(|region| inlet::pair(&region, &shared)).unzip();
+        let (outlets, inlets) = table.regions().map(|region| flow_writer::pair(&region, &shared)).unzip();
         let journaled = Arc::clone(journal.shared());
         let applier = Applier::new(bill, Arc::clone(&journaled), applied, Arc::clone(&shared));
         let flusher = Flusher {
@@ -185,7 +185,7 @@ impl Process {
 
     /// What fails at present.
     pub(super) fn failing(&self) -> Option<String> {
-        Watch(Arc::clone(&self.shared)).status().failing
+        StatusHandle(Arc::clone(&self.shared)).status().failing
     }
 
     /// The table's words as they are now.

@@ -12,7 +12,7 @@ use super::Random;
 use super::bill::Bill;
 use super::process::{Build, CLOSED_AT, Left, Process, identity};
 use crate::Durability;
-use crate::inlet::LiveFlow;
+use crate::flow_writer::LiveFlow;
 use crate::record::CloseReason;
 use crate::storage::faulty::{Faulty, Plan};
 use crate::storage::memory::Memory;

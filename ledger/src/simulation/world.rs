@@ -10,7 +10,7 @@ use super::damage::{Bills, Leavings};
 use super::process::{Build, CLOSED_AT, Left, Process, identity};
 use super::{Outcome, Random};
 use crate::Durability;
-use crate::inlet::LiveFlow;
+use crate::flow_writer::LiveFlow;
 use crate::limits::INTERIM_BYTES;
 use crate::record::{CloseReason, Uncertain};
 use crate::recover::RecoverError;

@@ -9,8 +9,8 @@ use std::collections::HashSet;
 
 use rusqlite::{Connection, params};
 
-use super::begun::{Begun, Counted};
 use super::checksum;
+use super::columns::{CounterColumns, FlowColumns};
 use super::month_file::Stamp;
 
 const FIND: &str = "SELECT * FROM live WHERE id = ?1";
@@ -63,7 +63,7 @@ impl LiveFlows {
     }
 
     /// What was last counted of the flow with this id, unless it is over or unknown.
-    pub(crate) fn find(&self, connection: &Connection, id: u128) -> rusqlite::Result<Option<Counted>> {
+    pub(crate) fn find(&self, connection: &Connection, id: u128) -> rusqlite::Result<Option<CounterColumns>> {
         if !self.ids.contains(&id) {
             return Ok(None);
         }
@@ -71,7 +71,7 @@ impl LiveFlows {
         let mut rows = select.query([id.to_be_bytes()])?;
         let Some(row) = rows.next()? else { return Ok(None) };
         checksum::check(row, "live")?;
-        Counted::read(row, "counted_ns").map(Some)
+        CounterColumns::read(row, "counted_ns").map(Some)
     }
 
     /// The flow goes on and has come to `counted`.
@@ -79,8 +79,8 @@ impl LiveFlows {
         &mut self,
         connection: &Connection,
         stamp: Stamp,
-        begun: &Begun<'_>,
-        counted: &Counted,
+        begun: &FlowColumns<'_>,
+        counted: &CounterColumns,
     ) -> rusqlite::Result<()> {
         let id = u128::from_be_bytes(begun.id);
         self.ids.insert(id);
@@ -117,13 +117,13 @@ pub(crate) fn each_of_epochs<E: From<rusqlite::Error>>(
     gateway: i64,
     epoch: i64,
     span_ns: (i64, i64),
-    mut each: impl FnMut(&Begun<'_>, &Counted) -> Result<(), E>,
+    mut each: impl FnMut(&FlowColumns<'_>, &CounterColumns) -> Result<(), E>,
 ) -> Result<(), E> {
     let mut select = connection.prepare_cached(OF_EPOCHS)?;
     let mut rows = select.query(params![gateway, epoch, span_ns.0, span_ns.1])?;
     while let Some(row) = rows.next()? {
         checksum::check(row, "live")?;
-        each(&Begun::read(row)?, &Counted::read(row, "counted_ns")?)?;
+        each(&FlowColumns::read(row)?, &CounterColumns::read(row, "counted_ns")?)?;
     }
     Ok(())
 }

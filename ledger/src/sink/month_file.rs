@@ -17,8 +17,8 @@ use rusqlite::types::ValueRef;
 use rusqlite::{CachedStatement, Connection, OptionalExtension, TransactionBehavior};
 
 use super::SinkError;
-use super::begun::{Begun, Counted, columns};
 use super::checksum;
+use super::columns::{CounterColumns, FlowColumns, columns};
 use super::month::Month;
 use super::pairing::{self, Checkpoint};
 use super::schema::{self, MONTH};
@@ -205,8 +205,8 @@ impl Appender<'_> {
     pub(crate) fn flow(
         &mut self,
         lsn: i64,
-        begun: &Begun<'_>,
-        counted: &Counted,
+        begun: &FlowColumns<'_>,
+        counted: &CounterColumns,
         reason: &str,
     ) -> rusqlite::Result<()> {
         if lsn <= self.applied_lsn {
@@ -214,7 +214,7 @@ impl Appender<'_> {
         }
         if self.room <= 0 {
             let (up, down) = counted.rest();
-            let Counted { uncertain_up, uncertain_down, .. } = *counted;
+            let CounterColumns { uncertain_up, uncertain_down, .. } = *counted;
             let sums = Sums { flows: 1, up, down, uncertain_up, uncertain_down };
             return self.aggregate(counted.hour(), begun, &sums);
         }
@@ -229,7 +229,7 @@ impl Appender<'_> {
     pub(crate) fn part(
         &mut self,
         lsn: i64,
-        begun: &Begun<'_>,
+        begun: &FlowColumns<'_>,
         hour: i64,
         (up, down): (i64, i64),
     ) -> rusqlite::Result<()> {
@@ -256,7 +256,7 @@ impl Appender<'_> {
         checksum::put(self.connection, INSERT_PART, &values)
     }
 
-    fn aggregate(&self, hour: i64, begun: &Begun<'_>, sums: &Sums) -> rusqlite::Result<()> {
+    fn aggregate(&self, hour: i64, begun: &FlowColumns<'_>, sums: &Sums) -> rusqlite::Result<()> {
         let key = [
             ValueRef::Integer(hour),
             ValueRef::Text(begun.user.as_bytes()),

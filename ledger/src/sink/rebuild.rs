@@ -14,7 +14,7 @@ use std::path::Path;
 use rusqlite::{Connection, Row, TransactionBehavior};
 
 use super::SinkError;
-use super::begun::{Begun, Counted};
+use super::columns::{CounterColumns, FlowColumns};
 use super::live::{self, LiveFlows};
 use super::month::{HOUR_NS, Month};
 use super::month_file::{self, Stamp};
@@ -107,7 +107,7 @@ struct Rebuild<'a> {
 struct Known {
     user: String,
     class: String,
-    counted: Counted,
+    counted: CounterColumns,
     /// Whether its rest was taken out of the sums: a row of a month has it.
     is_passed: bool,
 }
@@ -184,9 +184,9 @@ impl<'a> Rebuild<'a> {
         // Those that the database knows as open, and their parts: few. All others are added as they come.
         let (mut ended, mut rollups, mut epoch) = (Vec::new(), Rollups::default(), self.epoch);
         self.each(file, "flow", |row| {
-            let (begun, counted) = (Begun::read(row)?, Counted::read(row, "closed_ns")?);
+            let (begun, counted) = (FlowColumns::read(row)?, CounterColumns::read(row, "closed_ns")?);
             let (up, down) = counted.rest();
-            let Counted { uncertain_up, uncertain_down, .. } = counted;
+            let CounterColumns { uncertain_up, uncertain_down, .. } = counted;
             let sums = Sums { flows: 1, up, down, uncertain_up, uncertain_down };
             rollups.add(counted.hour(), begun.user.to_owned(), begun.class.to_owned(), &sums);
             epoch = epoch.max(row.get("epoch")?);
@@ -246,8 +246,8 @@ impl<'a> Rebuild<'a> {
 
 impl Parts {
     /// All that a part says of how its flow began.
-    fn begun(&self, id: u128) -> Begun<'_> {
-        Begun {
+    fn begun(&self, id: u128) -> FlowColumns<'_> {
+        FlowColumns {
             id: id.to_be_bytes(),
             opened_ns: self.hour * HOUR_NS,
             user: &self.user,
@@ -263,10 +263,10 @@ impl Parts {
     }
 
     /// What the flow had come to when it left the hour of its last part.
-    fn counted(&self, known: Option<Counted>) -> Counted {
+    fn counted(&self, known: Option<CounterColumns>) -> CounterColumns {
         let before = known.map_or((0, 0), |known| (known.up_before, known.down_before));
         let (up, down) = (before.0 + self.up, before.1 + self.down);
-        Counted {
+        CounterColumns {
             at_ns: (self.hour + 1) * HOUR_NS,
             client_rx: known.map_or(up, |known| known.client_rx.max(up)),
             up,

@@ -21,12 +21,12 @@ use rusqlite::backup::Backup;
 use rusqlite::{Connection, OpenFlags};
 
 use super::SinkError;
+use super::batch::BatchAggregator;
 use super::live::LiveFlows;
 use super::month::Month;
 use super::month_file::{self, MonthFiles, Stamp};
 use super::rebuild::rebuild;
 use super::schema::{self, LEDGER, integer};
-use super::tally::Tally;
 use crate::entry::Entry;
 use crate::limits::BATCH_ENTRIES_MAX;
 use crate::query::{self, Usage};
@@ -124,7 +124,7 @@ impl Resend {
         }
         let stamp = Stamp { gateway: self.gateway, epoch: (*epoch).into() };
         let transaction = self.totals.transaction()?;
-        let mut tally = Tally::new(&transaction, &mut self.live, &mut self.months, stamp);
+        let mut tally = BatchAggregator::new(&transaction, &mut self.live, &mut self.months, stamp);
         let first_lsn = integer(*first_lsn);
         for (entry, lsn) in entries.iter().zip(first_lsn..) {
             tally.add(lsn, entry)?;

@@ -17,12 +17,12 @@ use rusqlite::{Connection, ErrorCode, OptionalExtension, Transaction, Transactio
 
 use sys::clock::WallNanos;
 
+use super::batch::BatchAggregator;
 use super::live::LiveFlows;
 use super::month::Month;
 use super::month_file::{self, MonthFiles, Stamp, check_linked};
 use super::pairing::{self, Checkpoint};
 use super::schema::{self, LEDGER, SchemaError, integer};
-use super::tally::Tally;
 use super::{Sink, SinkError, SinkSettings, checksum, retention, run};
 use crate::directory::{self, Linked};
 use crate::entry::Entry;
@@ -136,7 +136,7 @@ impl SqliteSink {
         if known == entries.len() {
             return Ok(None);
         }
-        let mut tally = Tally::new(&transaction, live, months, stamp);
+        let mut tally = BatchAggregator::new(&transaction, live, months, stamp);
         for (entry, lsn) in entries.iter().zip(integer(first_lsn)..).skip(known) {
             tally.add(lsn, entry)?;
         }

@@ -9,7 +9,7 @@ use std::path::Path;
 use rusqlite::{Connection, params};
 
 use super::SinkError;
-use super::begun::{Begun, Counted};
+use super::columns::{CounterColumns, FlowColumns};
 use super::month::{HOUR_NS, Month};
 use super::month_file::{MonthFiles, Stamp};
 use super::schema::SchemaError;
@@ -63,8 +63,8 @@ fn move_some(connection: &Connection, months: &mut MonthFiles, month: Month) -> 
         let mut rows = select.query(params![applied, last, month.beginning_ns(), month.last_ns()])?;
         while let Some(row) = rows.next()? {
             let reason = row.get_ref("reason")?.as_str().map_err(rusqlite::Error::from)?;
-            let counted = Counted::read(row, "closed_ns")?;
-            file.flow(row.get("rowid")?, &Begun::read(row)?, &counted, reason)?;
+            let counted = CounterColumns::read(row, "closed_ns")?;
+            file.flow(row.get("rowid")?, &FlowColumns::read(row)?, &counted, reason)?;
         }
         Ok(())
     })?;

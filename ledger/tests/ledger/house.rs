@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use ledger::query::{Filter, Usage};
 use ledger::record::{Class, CloseReason, Flow, Identity, Legs, Protocol, Uncertain};
-use ledger::{Inlet, Ledger, LiveFlow, OpenError, OpenSettings, Recovery};
+use ledger::{FlowWriter, Ledger, LiveFlow, OpenError, OpenSettings, Recovery};
 use sys::clock::WallNanos;
 
 /// A ledger's directory and its live table's, which end with the test.
@@ -44,7 +44,7 @@ impl House {
         }
     }
 
-    pub(crate) fn open(&self) -> (Ledger, Inlet) {
+    pub(crate) fn open(&self) -> (Ledger, FlowWriter) {
         let (ledger, mut inlets) = Ledger::open(&self.settings(1, 64)).unwrap();
         (ledger, inlets.remove(0))
     }
@@ -111,24 +111,24 @@ pub(crate) fn identity(id: u128, user: &str) -> Identity {
     })
 }
 
-pub(crate) fn open(inlet: &mut Inlet, id: u128) -> LiveFlow {
+pub(crate) fn open(inlet: &mut FlowWriter, id: u128) -> LiveFlow {
     inlet.open(&identity(id, "ci")).expect("the table has room")
 }
 
 /// Counts bytes up and down as a relay does.
-pub(crate) fn count(inlet: &mut Inlet, flow: &mut LiveFlow, up: usize, down: usize) {
+pub(crate) fn count(inlet: &mut FlowWriter, flow: &mut LiveFlow, up: usize, down: usize) {
     let mut tally = inlet.tally(flow);
     tally.up().1.around(up, || Ok(up)).unwrap();
     tally.down().1.around(down, || Ok(down)).unwrap();
     inlet.counted(flow);
 }
 
-pub(crate) fn close(inlet: &mut Inlet, flow: LiveFlow) {
+pub(crate) fn close(inlet: &mut FlowWriter, flow: LiveFlow) {
     inlet.close(flow, WallNanos(1_780_000_001_000_000_000), CloseReason::ClientClosed);
 }
 
 /// Opens, counts and closes flow `id`.
-pub(crate) fn pass(inlet: &mut Inlet, id: u128, up: usize, down: usize) {
+pub(crate) fn pass(inlet: &mut FlowWriter, id: u128, up: usize, down: usize) {
     let mut flow = open(inlet, id);
     count(inlet, &mut flow, up, down);
     close(inlet, flow);

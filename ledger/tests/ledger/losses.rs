@@ -494,7 +494,7 @@ fn a_live_table_that_is_removed_while_it_is_in_use_is_told() {
     house.left().iter().for_each(|path| fs::remove_file(path).unwrap());
     let status = ledger.status();
     assert!(status.table_is_missing && status.warning.unwrap().contains("was removed while it is in use"));
-    let watch = ledger.watch();
+    let watch = ledger.status_handle();
     end(ledger, inlet);
     assert!(!watch.status().table_is_missing, "an end removes it too");
 }

@@ -1,17 +1,17 @@
 //! What people and programs read: every reason's code and sentence, as a table.
 
-use policy::{AddressClass, Reason, Wanted};
+use policy::{AddressClass, MissingRule, Reason};
 
 use crate::table;
 
 const REASONS: [Reason; 18] = [
     Reason::Allowed,
     Reason::DeniedByRule,
-    Reason::NoRule(Wanted::NameOrNetwork),
-    Reason::NoRule(Wanted::Name),
-    Reason::NoRule(Wanted::NameOrResolving),
-    Reason::NoRule(Wanted::Network),
-    Reason::NoRule(Wanted::Port),
+    Reason::NoRule(MissingRule::NameOrNetwork),
+    Reason::NoRule(MissingRule::Name),
+    Reason::NoRule(MissingRule::NameOrResolving),
+    Reason::NoRule(MissingRule::Network),
+    Reason::NoRule(MissingRule::Port),
     Reason::AddressForbidden(AddressClass::Public),
     Reason::AddressForbidden(AddressClass::Private),
     Reason::AddressForbidden(AddressClass::Cgnat),

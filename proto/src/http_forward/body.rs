@@ -47,7 +47,7 @@ enum State {
 
 /// What [`Body::take`] did with the bytes that it was given.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Taken {
+pub struct Consumed {
     /// Bytes from the first on that belong to the body. What follows them is another message's.
     pub taken: usize,
     /// How many of them go on: they lie at the front now. kept <= taken
@@ -86,8 +86,8 @@ impl Body {
     ///
     /// # Errors
     /// The sender's framing is broken. What was kept before may have gone on already.
-    pub fn take(&mut self, bytes: &mut [u8]) -> Result<Taken, BodyError> {
-        let all = |count: usize| Taken { taken: count, kept: count };
+    pub fn take(&mut self, bytes: &mut [u8]) -> Result<Consumed, BodyError> {
+        let all = |count: usize| Consumed { taken: count, kept: count };
         match &mut self.0 {
             State::Complete => Ok(all(0)),
             State::UntilClose => Ok(all(bytes.len())),

@@ -3,7 +3,7 @@
 //! finds the same chunks; extensions, which mean nothing beyond a hop, are cut out and bounded; trailers are
 //! bounded and cannot change where the message ends or who may have it. Leaves to others: the data.
 
-use super::body::{BodyError, Taken};
+use super::body::{BodyError, Consumed};
 use crate::http_head::{HeadError, Known, parse_lines};
 use crate::limits::{CHUNK_EXTENSION_BYTES_MAX, CHUNK_SIZE_DIGITS_MAX, HEADERS_MAX, TRAILER_BYTES_MAX};
 
@@ -72,8 +72,8 @@ impl Chunks {
         if self.unwrap { Vec::new() } else { tail }
     }
 
-    pub(super) fn take(&mut self, bytes: &mut [u8]) -> Result<Taken, BodyError> {
-        let mut done = Taken::default();
+    pub(super) fn take(&mut self, bytes: &mut [u8]) -> Result<Consumed, BodyError> {
+        let mut done = Consumed::default();
         while done.taken < bytes.len() && !self.is_complete() {
             if self.state == State::Data {
                 let there = bytes.len() - done.taken;
@@ -163,7 +163,7 @@ impl Chunks {
 }
 
 /// Keeps the next `count` bytes: moves them to the front if something before them was cut out.
-fn keep(bytes: &mut [u8], done: &mut Taken, count: usize) {
+fn keep(bytes: &mut [u8], done: &mut Consumed, count: usize) {
     if done.kept < done.taken {
         bytes.copy_within(done.taken..done.taken + count, done.kept);
     }

@@ -32,7 +32,7 @@ pub struct Forward<'a> {
 
 /// What the answer to a request depends on, once the request is gone.
 #[derive(Clone, Debug)]
-pub struct Asked {
+pub struct RequestTraits {
     /// The client's version.
     pub version: Version,
     /// The method; `OTHER` for one that RFC 9110 and RFC 5789 do not name.
@@ -48,7 +48,7 @@ pub struct Asked {
     pub expects_continue: bool,
 }
 
-impl Asked {
+impl RequestTraits {
     /// HEAD: the answer has no body, whatever its head says.
     pub fn is_head(&self) -> bool {
         self.method == "HEAD"
@@ -90,9 +90,9 @@ impl<'a> Forward<'a> {
     }
 
     /// What the answer will depend on.
-    pub fn asked(&self) -> Asked {
+    pub fn traits(&self) -> RequestTraits {
         let head = self.head;
-        Asked {
+        RequestTraits {
             version: head.version,
             method: ALLOWED_METHODS.split(", ").find(|named| *named == head.method).unwrap_or("OTHER"),
             keeps_alive: head.version == Version::Http11 && !head.fields.closes,

@@ -3,12 +3,12 @@
 //! none; what is written closes the connection where the client could not find the end otherwise. Leaves to
 //! others: the body (`body`).
 
-use super::request::{Asked, write, write_framing, write_line, write_passed_on, write_via};
+use super::request::{RequestTraits, write, write_framing, write_line, write_passed_on, write_via};
 use crate::http_head::{Framing, ResponseError, ResponseHead, Version};
 
 /// What an answer is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum ResponseKind {
     /// 1xx: another one follows.
     Interim,
     /// 101: from here on the connection speaks what the request asked for.
@@ -22,12 +22,12 @@ pub enum Answer {
     },
 }
 
-impl Answer {
+impl ResponseKind {
     /// What an answer's head says, given what was asked.
     ///
     /// # Errors
     /// Why it cannot be passed on.
-    pub fn read(head: &ResponseHead<'_>, asked: &Asked) -> Result<Self, ResponseError> {
+    pub fn read(head: &ResponseHead<'_>, asked: &RequestTraits) -> Result<Self, ResponseError> {
         let fields = &head.fields;
         match head.status {
             101 => match (&asked.upgrade, fields.upgrade) {
@@ -58,7 +58,7 @@ impl Answer {
     }
 
     /// Whether the client finds the body's end by the end of the connection alone.
-    pub fn ends_with_connection(self, asked: &Asked) -> bool {
+    pub fn ends_with_connection(self, asked: &RequestTraits) -> bool {
         match self {
             Self::Final { body: Framing::UntilClose, .. } => true,
             Self::Final { body: Framing::Chunked, .. } => asked.version == Version::Http10,
@@ -68,16 +68,16 @@ impl Answer {
 }
 
 /// Appends the head for the client, in HTTP/1.1; of an interim answer nothing if the client speaks HTTP/1.0,
-/// which has none. With [`Ours::closes`], and wherever
-/// [`Answer::ends_with_connection`], the connection ends behind the answer, which the head then says.
+/// which has none. With [`ResponseHeaders::closes`], and wherever
+/// [`ResponseKind::ends_with_connection`], the connection ends behind the answer, which the head then says.
 pub fn write_answer(
     out: &mut Vec<u8>,
     head: &ResponseHead<'_>,
-    answer: Answer,
-    asked: &Asked,
-    Ours { via, date, closes }: Ours<'_>,
+    answer: ResponseKind,
+    asked: &RequestTraits,
+    ResponseHeaders { via, date, closes }: ResponseHeaders<'_>,
 ) {
-    if answer == Answer::Interim && asked.version == Version::Http10 {
+    if answer == ResponseKind::Interim && asked.version == Version::Http10 {
         return;
     }
     let fields = &head.fields;
@@ -85,8 +85,8 @@ pub fn write_answer(
     write(out, format_args!("HTTP/1.1 {} {}\r\n", head.status, head.reason));
     write_passed_on(out, fields);
     match answer {
-        Answer::Upgraded => write_line(out, "Upgrade", fields.upgrade.unwrap_or_default()),
-        Answer::Final { body: Framing::None, .. } => {
+        ResponseKind::Upgraded => write_line(out, "Upgrade", fields.upgrade.unwrap_or_default()),
+        ResponseKind::Final { body: Framing::None, .. } => {
             // What the body would have been long: to HEAD, and for what is in a cache already. Of 204 nothing
             // is told (RFC 9110, section 8.6).
             let is_told = head.status == 304 || asked.is_head() && head.status != 204;
@@ -94,16 +94,16 @@ pub fn write_answer(
                 write_line(out, "Content-Length", length);
             }
         }
-        Answer::Final { body: Framing::Chunked, .. } if asked.version == Version::Http10 => {}
-        Answer::Final { body, .. } => write_framing(out, body),
-        Answer::Interim => {}
+        ResponseKind::Final { body: Framing::Chunked, .. } if asked.version == Version::Http10 => {}
+        ResponseKind::Final { body, .. } => write_framing(out, body),
+        ResponseKind::Interim => {}
     }
     match answer {
-        Answer::Upgraded => out.extend_from_slice(b"Connection: Upgrade\r\n"),
-        Answer::Final { .. } if closes => out.extend_from_slice(b"Connection: close\r\n"),
-        Answer::Final { .. } | Answer::Interim => {}
+        ResponseKind::Upgraded => out.extend_from_slice(b"Connection: Upgrade\r\n"),
+        ResponseKind::Final { .. } if closes => out.extend_from_slice(b"Connection: close\r\n"),
+        ResponseKind::Final { .. } | ResponseKind::Interim => {}
     }
-    if let (Answer::Final { .. }, Some(date)) = (answer, date) {
+    if let (ResponseKind::Final { .. }, Some(date)) = (answer, date) {
         write_line(out, "Date", date.as_bytes());
     }
     write_via(out, head.version, via);
@@ -112,7 +112,7 @@ pub fn write_answer(
 
 /// What we add to an answer.
 #[derive(Clone, Copy, Debug)]
-pub struct Ours<'a> {
+pub struct ResponseHeaders<'a> {
     /// Our own name in `Via`.
     pub via: &'a str,
     /// The time (RFC 9110, section 5.6.7), for an answer that does not say when it was made.

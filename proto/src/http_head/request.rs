@@ -6,7 +6,7 @@ use std::fmt;
 
 use super::error::{HeadError, RequestError};
 use super::fields::Fields;
-use super::{Room, Version, lines};
+use super::{HeaderStorage, Version, lines};
 
 /// The head of a request, tokenized.
 pub struct RequestHead<'a> {
@@ -25,7 +25,7 @@ impl<'a> RequestHead<'a> {
     ///
     /// # Errors
     /// What is wrong with its lines; what it asks for is not looked at yet.
-    pub fn parse(head: &'a [u8], room: &'a mut Room<'a>) -> Result<Self, RequestError> {
+    pub fn parse(head: &'a [u8], room: &'a mut HeaderStorage<'a>) -> Result<Self, RequestError> {
         lines::check(head)?;
         let mut tokens = httparse::Request::new(&mut []);
         match tokens.parse_with_uninit_headers(head, &mut room.0) {

@@ -3,7 +3,7 @@
 
 use super::error::{HeadError, ResponseError};
 use super::fields::{Fields, Known};
-use super::{Room, Version, lines};
+use super::{HeaderStorage, Version, lines};
 
 /// The head of a response, tokenized.
 pub struct ResponseHead<'a> {
@@ -21,7 +21,7 @@ impl<'a> ResponseHead<'a> {
     ///
     /// # Errors
     /// What is wrong with its lines.
-    pub fn parse(head: &'a [u8], room: &'a mut Room<'a>) -> Result<Self, ResponseError> {
+    pub fn parse(head: &'a [u8], room: &'a mut HeaderStorage<'a>) -> Result<Self, ResponseError> {
         // Asked first: the banner of another protocol has no lines worth a word.
         if !head.starts_with(b"HTTP/1.") {
             return Err(ResponseError::StatusLineMalformed);

@@ -1,12 +1,12 @@
 //! Responses byte for byte, and proof that no text that they quote can break out of its place.
 
 use proptest::prelude::*;
-use proto::denial::{Denial, proxy_error, reason_phrase, write_denial};
+use proto::denial::{DenialResponse, proxy_error, reason_phrase, write_denial};
 use proto::http_connect::write_established;
 
 use crate::seeded;
 
-const FORBIDDEN: Denial<'static> = Denial {
+const FORBIDDEN: DenialResponse<'static> = DenialResponse {
     status: 403,
     title: "Forbidden",
     reason: "User ci may not reach example.com:443.",
@@ -21,7 +21,7 @@ const FORBIDDEN: Denial<'static> = Denial {
     head_only: false,
 };
 
-fn written(denial: &Denial<'_>) -> String {
+fn written(denial: &DenialResponse<'_>) -> String {
     let mut out = b"before".to_vec();
     write_denial(&mut out, denial);
     let text = String::from_utf8(out).expect("a denial is UTF-8");
@@ -63,7 +63,7 @@ fn a_denial_on_a_connection_that_lives_on() {
          Proxy-Status: tollgate; error=http_request_denied; details=\"user:ci/deny[0] *.example.com\"\r\n\
          X-Request-Id: 0192f3a1-7c00\r\n\
          \r\n";
-    assert_eq!(written(&Denial { date, closes: false, head_only: true, ..FORBIDDEN }), expected);
+    assert_eq!(written(&DenialResponse { date, closes: false, head_only: true, ..FORBIDDEN }), expected);
 }
 
 #[test]
@@ -79,7 +79,7 @@ fn a_denial_in_json() {
          \r\n\
          {\"status\":429,\"title\":\"Too Many Requests\",\"reason\":\"500 connections are open.\",\
          \"error\":\"connection_limit_reached\",\"request_id\":\"0192f3a1-7c00\",\"retry_after_s\":30}\n";
-    let denial = Denial {
+    let denial = DenialResponse {
         status: 429,
         title: reason_phrase(429),
         reason: "500 connections are open.",
@@ -94,7 +94,7 @@ fn a_denial_in_json() {
 
 #[test]
 fn a_challenge_and_a_405_carry_what_their_status_demands() {
-    let challenge = written(&Denial {
+    let challenge = written(&DenialResponse {
         status: 407,
         title: reason_phrase(407),
         proxy_status_error: None,
@@ -106,14 +106,14 @@ fn a_challenge_and_a_405_carry_what_their_status_demands() {
     assert!(challenge.contains("\r\nProxy-Authenticate: Basic realm=\"tollgate\", charset=\"UTF-8\"\r\n"));
     assert!(challenge.contains("\r\nProxy-Status: tollgate\r\n"));
     assert!(!written(&FORBIDDEN).contains("Proxy-Authenticate"));
-    let not_allowed = written(&Denial { status: 405, title: reason_phrase(405), ..FORBIDDEN });
+    let not_allowed = written(&DenialResponse { status: 405, title: reason_phrase(405), ..FORBIDDEN });
     assert!(not_allowed.contains("\r\nAllow: CONNECT, GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS\r\n"));
 }
 
 #[test]
 fn quoted_texts_stay_in_their_place() {
     let hostile = "a\"; x=\\\"\r\nSet-Cookie: y\0\u{fc}\t";
-    let text = written(&Denial {
+    let text = written(&DenialResponse {
         title: "Bad\r\nX: y",
         reason: "line\r\nrule: forged",
         proxy_status_error: Some("dns_error; x\r\n"),
@@ -142,7 +142,7 @@ fn quoted_texts_stay_in_their_place() {
 fn every_ascii_character_survives_json() {
     for byte in 0..0x80u8 {
         let reason = format!("<{}>", char::from(byte));
-        let text = written(&Denial { reason: &reason, json: true, ..FORBIDDEN });
+        let text = written(&DenialResponse { reason: &reason, json: true, ..FORBIDDEN });
         let (_, body) = text.split_once("\r\n\r\n").expect("a head and a body");
         let body: serde_json::Value = serde_json::from_str(body).expect("valid JSON");
         assert_eq!(body["reason"], reason, "byte {byte:#04x}");
@@ -161,7 +161,7 @@ fn reason_phrases_cover_what_the_gateway_answers() {
 #[test]
 #[should_panic(expected = "a denial is an error")]
 fn a_denial_is_never_a_success() {
-    write_denial(&mut Vec::new(), &Denial { status: 200, ..FORBIDDEN });
+    write_denial(&mut Vec::new(), &DenialResponse { status: 200, ..FORBIDDEN });
 }
 
 /// The inside of an sf-string at the beginning of `text`, unescaped, and what follows its closing quote.
@@ -187,7 +187,7 @@ proptest! {
         error in "[ -~\r\n]{0,12}", challenge in proptest::option::of("[ -~\r\n]{0,12}"),
         json in any::<bool>(),
     ) {
-        let denial = Denial {
+        let denial = DenialResponse {
             title: &title, reason: &reason, proxy_status_error: Some(&error), rule: Some(&rule),
             request_id: &id, challenge: challenge.as_deref(), json, ..FORBIDDEN
         };

@@ -2,8 +2,8 @@
 //! refusal. Leaves to others: the syntax of heads in general (`request`), bodies (`forward_body`), and what a
 //! second parser reads (`forward_model`).
 
-use proto::http_forward::{Asked, Forward, Framing, write_own_options};
-use proto::http_head::{RequestError, RequestHead, Room, Version};
+use proto::http_forward::{Forward, Framing, RequestTraits, write_own_options};
+use proto::http_head::{HeaderStorage, RequestError, RequestHead, Version};
 use proto::limits::{CONNECTION_OPTIONS_MAX, HEADERS_MAX};
 
 /// Our own name in `Via`.
@@ -16,7 +16,7 @@ pub(crate) struct Forwarded {
     /// What the destination reads.
     pub(crate) head: Vec<u8>,
     pub(crate) body: Framing,
-    pub(crate) asked: Asked,
+    pub(crate) asked: RequestTraits,
     pub(crate) is_for_us: bool,
     pub(crate) keeps_trailers: bool,
     pub(crate) authorization: Option<Vec<u8>>,
@@ -24,7 +24,7 @@ pub(crate) struct Forwarded {
 
 /// The one place that calls the reader and the writer.
 pub(crate) fn forward(head: &[u8], closes: bool) -> Result<Forwarded, RequestError> {
-    let mut room = Room::new();
+    let mut room = HeaderStorage::new();
     let head = RequestHead::parse(head, &mut room)?;
     let forward = Forward::read(&head)?;
     if forward.has_passed(VIA) {
@@ -36,7 +36,7 @@ pub(crate) fn forward(head: &[u8], closes: bool) -> Result<Forwarded, RequestErr
         target: forward.target.to_string(),
         head: written.split_off("before".len()),
         body: forward.body,
-        asked: forward.asked(),
+        asked: forward.traits(),
         is_for_us: forward.is_for_us(),
         keeps_trailers: forward.keeps_trailers(),
         authorization: forward.authorization.map(<[u8]>::to_vec),
@@ -788,14 +788,14 @@ fn credentials_stay_with_us_and_are_never_printed() {
         "Proxy-Authorization: Basic eA==\r\nproxy-authorization: Basic eQ==\r\n",
         "400 HeaderRepeated(\"Proxy-Authorization\")",
     );
-    let mut room = Room::new();
+    let mut room = HeaderStorage::new();
     let head = RequestHead::parse(head, &mut room).expect("valid");
     let debug = format!("{head:?} {:?}", Forward::read(&head));
     assert!(debug.contains("authorization: Some(..)") && !debug.contains("c2VjcmV0"), "{debug}");
     assert!(!debug.contains("66, 97, 115"), "byte slices print as lists of numbers: {debug}");
     for url in ["http://a/?token=c2VjcmV0", "http://me:c2VjcmV0@a/"] {
         let head = format!("GET {url} HTTP/1.0\r\n\r\n");
-        let mut room = Room::new();
+        let mut room = HeaderStorage::new();
         let head = RequestHead::parse(head.as_bytes(), &mut room).expect("valid");
         let debug = format!("{head:?} {:?}", Forward::read(&head));
         assert!(debug.contains("GET") && !debug.contains("c2VjcmV0"), "{debug}");

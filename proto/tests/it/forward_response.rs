@@ -3,41 +3,45 @@
 
 use std::sync::LazyLock;
 
-use proto::http_forward::{Answer, Asked, Ours, write_answer};
-use proto::http_head::{HeadError, HeadTooLarge, ResponseError, ResponseHead, Room};
+use proto::http_forward::{RequestTraits, ResponseHeaders, ResponseKind, write_answer};
+use proto::http_head::{HeadError, HeadTooLarge, HeaderStorage, ResponseError, ResponseHead};
 use proto::limits::HEADERS_MAX;
 
 use crate::forward_request::{VIA, forward};
 
-static GET: LazyLock<Asked> = LazyLock::new(|| asked("GET http://a/ HTTP/1.1", ""));
-static HEAD: LazyLock<Asked> = LazyLock::new(|| asked("HEAD http://a/ HTTP/1.1", ""));
-static GET_10: LazyLock<Asked> = LazyLock::new(|| asked("GET http://a/ HTTP/1.0", ""));
-static WEBSOCKET: LazyLock<Asked> =
+static GET: LazyLock<RequestTraits> = LazyLock::new(|| asked("GET http://a/ HTTP/1.1", ""));
+static HEAD: LazyLock<RequestTraits> = LazyLock::new(|| asked("HEAD http://a/ HTTP/1.1", ""));
+static GET_10: LazyLock<RequestTraits> = LazyLock::new(|| asked("GET http://a/ HTTP/1.0", ""));
+static WEBSOCKET: LazyLock<RequestTraits> =
     LazyLock::new(|| asked("GET http://a/ HTTP/1.1", "Connection: upgrade\r\nUpgrade: websocket\r\n"));
 
-fn asked(line: &str, headers: &str) -> Asked {
+fn asked(line: &str, headers: &str) -> RequestTraits {
     let head = format!("{line}\r\nHost: a\r\n{headers}\r\n");
     forward(head.as_bytes(), false).expect("it is forwarded").asked
 }
 
 /// The one place that calls the reader and the writer.
-pub(crate) fn answer(head: &[u8], asked: &Asked, closes: bool) -> Result<(Answer, Vec<u8>), ResponseError> {
-    let mut room = Room::new();
+pub(crate) fn answer(
+    head: &[u8],
+    asked: &RequestTraits,
+    closes: bool,
+) -> Result<(ResponseKind, Vec<u8>), ResponseError> {
+    let mut room = HeaderStorage::new();
     let head = ResponseHead::parse(head, &mut room)?;
-    let answer = Answer::read(&head, asked)?;
+    let answer = ResponseKind::read(&head, asked)?;
     let mut written = b"before".to_vec();
-    write_answer(&mut written, &head, answer, asked, Ours { via: VIA, date: None, closes });
+    write_answer(&mut written, &head, answer, asked, ResponseHeaders { via: VIA, date: None, closes });
     Ok((answer, written.split_off("before".len())))
 }
 
 /// What it is, in a few words, and what is written; or the error and nothing.
-fn render(asked: &Asked, head: &[u8], closes: bool) -> (String, String) {
+fn render(asked: &RequestTraits, head: &[u8], closes: bool) -> (String, String) {
     match answer(head, asked, closes) {
         Ok((answer, written)) => {
             let what = match answer {
-                Answer::Interim => "interim".to_owned(),
-                Answer::Upgraded => "upgraded".to_owned(),
-                Answer::Final { body, keeps_alive } => {
+                ResponseKind::Interim => "interim".to_owned(),
+                ResponseKind::Upgraded => "upgraded".to_owned(),
+                ResponseKind::Final { body, keeps_alive } => {
                     format!("{body:?}, {}", if keeps_alive { "kept" } else { "last" })
                 }
             };
@@ -49,14 +53,14 @@ fn render(asked: &Asked, head: &[u8], closes: bool) -> (String, String) {
 }
 
 #[track_caller]
-fn check(asked: &Asked, head: &str, what: &str, written: &str) {
+fn check(asked: &RequestTraits, head: &str, what: &str, written: &str) {
     assert_eq!(render(asked, head.as_bytes(), false), (what.to_owned(), written.to_owned()), "{head:?}");
 }
 
 /// An answer with this status line and these lines. `written` is what stands between its own status line and
 /// `Via`; nothing is written of what cannot be passed on.
 #[track_caller]
-fn check_lines(asked: &Asked, status: &str, lines: &str, what: &str, written: &str) {
+fn check_lines(asked: &RequestTraits, status: &str, lines: &str, what: &str, written: &str) {
     let expected = format!("HTTP/1.1 {status}\r\n{written}Via: 1.1 {VIA}\r\n\r\n");
     check(asked, &format!("HTTP/1.1 {status}\r\n{lines}\r\n"), what, &expected);
 }
@@ -409,12 +413,12 @@ fn errors_have_their_type_for_proxy_status() {
 #[test]
 fn the_time_is_told_with_a_final_answer_that_does_not_say_it() {
     let written = |head: &str| {
-        let mut room = Room::new();
+        let mut room = HeaderStorage::new();
         let head = ResponseHead::parse(head.as_bytes(), &mut room).expect("it is well-formed");
-        let answer = Answer::read(&head, &GET).expect("it is passed on");
+        let answer = ResponseKind::read(&head, &GET).expect("it is passed on");
         let date = (!head.is_dated()).then_some("Sun, 06 Nov 1994 08:49:37 GMT");
         let mut written = Vec::new();
-        write_answer(&mut written, &head, answer, &GET, Ours { via: VIA, date, closes: false });
+        write_answer(&mut written, &head, answer, &GET, ResponseHeaders { via: VIA, date, closes: false });
         String::from_utf8(written).expect("it is ASCII")
     };
     let dates = |head: &str| {

@@ -2,13 +2,15 @@
 
 use proto::http_connect::Connect;
 use proto::http_forward::Forward;
-use proto::http_head::{HeadError, HeadScanner, HeadTooLarge, RequestError, RequestHead, Room, UriForm};
+use proto::http_head::{
+    HeadError, HeadScanner, HeadTooLarge, HeaderStorage, RequestError, RequestHead, UriForm,
+};
 use proto::limits::{HEAD_BYTES_MAX, HEADERS_MAX};
 use proto::target::TargetError;
 
 /// One line that says all of a result that matters.
 fn render(head: &[u8]) -> String {
-    let mut room = Room::new();
+    let mut room = HeaderStorage::new();
     let error = |error: RequestError| {
         let inner = match error {
             RequestError::Head(inner) => format!("{inner:?}"),
@@ -235,7 +237,7 @@ fn credentials_are_passed_on_once_and_never_printed() {
         "400 HeaderRepeated(\"Proxy-Authorization\")",
     );
     let head = b"CONNECT a.example:443 HTTP/1.1\r\nProxy-Authorization: Basic c2VjcmV0\r\n\r\n";
-    let mut room = Room::new();
+    let mut room = HeaderStorage::new();
     let head = RequestHead::parse(head, &mut room).unwrap();
     let debug = format!("{head:?} {:?}", Connect::read(&head));
     assert!(debug.contains("authorization: Some(..)") && !debug.contains("c2VjcmV0"), "{debug}");
@@ -297,7 +299,7 @@ fn other_forms_than_a_url_are_refused_with_their_reason() {
     check("GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", "400 HeaderRepeated(\"Host\")");
     let form = |uri: &str| {
         let head = format!("GET {uri} HTTP/1.1\r\n\r\n");
-        RequestHead::parse(head.as_bytes(), &mut Room::new()).unwrap().uri_form()
+        RequestHead::parse(head.as_bytes(), &mut HeaderStorage::new()).unwrap().uri_form()
     };
     assert_eq!(form("/a://b"), UriForm::Origin);
     assert_eq!(form("ftp://a"), UriForm::Absolute);

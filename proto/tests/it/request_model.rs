@@ -4,7 +4,7 @@
 use proptest::prelude::*;
 use proptest::sample::select;
 use proto::http_connect::Connect;
-use proto::http_head::{RequestHead, Room};
+use proto::http_head::{HeaderStorage, RequestHead};
 use proto::limits::HEADERS_MAX;
 use proto::target::{Host, Target};
 
@@ -55,7 +55,7 @@ fn header(line: &str) -> Option<(String, &str)> {
 }
 
 fn ours(head: &str) -> Option<(Target, Option<String>)> {
-    let mut room = Room::new();
+    let mut room = HeaderStorage::new();
     let head = RequestHead::parse(head.as_bytes(), &mut room).ok().filter(RequestHead::is_connect)?;
     let connect = Connect::read(&head).ok()?;
     let authorization = connect.authorization.map(|value| String::from_utf8_lossy(value).into_owned());
@@ -123,7 +123,7 @@ proptest! {
 
     #[test]
     fn accepts_nothing_that_httparse_reads_otherwise(head in mutated_head()) {
-        let mut room = Room::new();
+        let mut room = HeaderStorage::new();
         let Ok(ours) = RequestHead::parse(head.as_bytes(), &mut room) else { return Ok(()) };
         let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
         let mut oracle = httparse::Request::new(&mut headers);
@@ -137,9 +137,9 @@ proptest! {
 
     #[test]
     fn arbitrary_bytes_never_panic(mut bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-        let _ = RequestHead::parse(&bytes, &mut Room::new());
+        let _ = RequestHead::parse(&bytes, &mut HeaderStorage::new());
         bytes.extend_from_slice(b"\r\n\r\n");
-        let _ = RequestHead::parse(&bytes, &mut Room::new());
+        let _ = RequestHead::parse(&bytes, &mut HeaderStorage::new());
     }
 }
 

@@ -4,8 +4,8 @@
 //! that is missing leaves the others. Leaves to others: how many threads are wanted (`engine::pool`).
 
 use super::footprint::{Footprint, footprint};
-use super::reading::{Limit, Reader, Reading};
-use super::root::Root;
+use super::root::ProcRoot;
+use super::values::{Limit, LimitReader, LimitValue};
 
 /// Of what is free a fifth is left: others start threads too, and a thread that is refused is a job lost.
 const LEFT_PART: u64 = 5;
@@ -42,14 +42,14 @@ pub struct ThreadBudget {
 /// measures what a thread takes as well (see [`footprint`]).
 pub fn thread_budget() -> ThreadBudget {
     let footprint = footprint();
-    let root = Root::machine();
-    let reader = Reader::new(&root);
+    let root = ProcRoot::machine();
+    let reader = LimitReader::new(&root);
     ThreadBudget::of(LIMITS.map(|limit| reader.read_quickly(limit)).iter(), footprint)
 }
 
 impl ThreadBudget {
     /// The budget that `readings` leave, where a thread takes `footprint`.
-    pub fn of<'a>(readings: impl Iterator<Item = &'a Reading>, footprint: Footprint) -> ThreadBudget {
+    pub fn of<'a>(readings: impl Iterator<Item = &'a LimitValue>, footprint: Footprint) -> ThreadBudget {
         let mut budget = ThreadBudget { threads: u64::MAX, limit: "none" };
         for reading in readings {
             let Some(threads) = threads_in(reading, footprint) else { continue };
@@ -66,7 +66,7 @@ impl ThreadBudget {
 }
 
 /// How many threads a limit has room for; none where it bounds nothing.
-pub fn threads_in(reading: &Reading, footprint: Footprint) -> Option<u64> {
+pub fn threads_in(reading: &LimitValue, footprint: Footprint) -> Option<u64> {
     let free = reading.free()?;
     Some(match reading.limit {
         Limit::Threads | Limit::ThreadIds | Limit::UserThreads | Limit::GroupThreads => free,
@@ -80,10 +80,10 @@ pub fn threads_in(reading: &Reading, footprint: Footprint) -> Option<u64> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::limits::painted::ample;
+    use crate::limits::fixture::ample;
     use crate::limits::read_all_quickly;
 
-    fn budget(root: &Root) -> ThreadBudget {
+    fn budget(root: &ProcRoot) -> ThreadBudget {
         ThreadBudget::of(read_all_quickly(root).iter(), FOOTPRINT)
     }
 
@@ -125,7 +125,7 @@ mod tests {
     #[test]
     fn files_that_are_missing_or_broken_leave_the_others() {
         let empty = tempfile::tempdir().unwrap();
-        let nothing = budget(&Root::at(empty.path()));
+        let nothing = budget(&ProcRoot::at(empty.path()));
         assert_eq!(nothing, ThreadBudget { threads: u64::MAX, limit: "none" });
         let machine = ample();
         machine.write("proc/sys/kernel/pid_max", "1010");

@@ -7,7 +7,7 @@
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
-use super::root::{Root, malformed, number};
+use super::root::{ProcRoot, malformed, number};
 
 /// Groups from ours up to the mount; deeper ones are not looked at.
 const GROUPS_MAX: usize = 64;
@@ -45,14 +45,14 @@ pub struct Group {
 /// What `/proc` says of the groups of this process: read once, asked several times.
 #[derive(Debug)]
 pub struct Membership<'a> {
-    root: &'a Root,
+    root: &'a ProcRoot,
     /// `/proc/self/cgroup` and `/proc/self/mountinfo`.
     files: io::Result<(String, String)>,
 }
 
 impl Membership<'_> {
     /// Reads what is needed to find the groups; what fails is told by who asks.
-    pub fn of(root: &Root) -> Membership<'_> {
+    pub fn of(root: &ProcRoot) -> Membership<'_> {
         let own = root.text("/proc/self/cgroup");
         let files = own.and_then(|own| Ok((own, root.text("/proc/self/mountinfo")?)));
         Membership { root, files }
@@ -108,14 +108,14 @@ impl Membership<'_> {
     fn tightest(
         &self,
         controller: Controller,
-        room: impl Fn(&Root, &Group) -> io::Result<Option<Room>>,
+        room: impl Fn(&ProcRoot, &Group) -> io::Result<Option<Headroom>>,
     ) -> Tightest {
         let groups = match self.groups(controller) {
             Ok(groups) => groups,
             Err(error) => return Tightest { bound: None, trouble: Some(error.to_string()) },
         };
         let mut found = Tightest::default();
-        let free = |(bound, used, _): &Room| bound.saturating_sub(*used);
+        let free = |(bound, used, _): &Headroom| bound.saturating_sub(*used);
         for group in groups {
             match room(self.root, &group) {
                 Ok(Some(room)) if found.bound.as_ref().is_none_or(|best| free(&room) < free(best)) => {
@@ -234,7 +234,7 @@ pub struct Tightest {
 /// pages.
 const UNBOUNDED_MIN: u64 = 1 << 62;
 
-fn bound(root: &Root, file: &Path) -> io::Result<Option<u64>> {
+fn bound(root: &ProcRoot, file: &Path) -> io::Result<Option<u64>> {
     // The topmost group has no such file.
     let text = match root.text(file) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -248,7 +248,7 @@ fn bound(root: &Root, file: &Path) -> io::Result<Option<u64>> {
 }
 
 /// What a group permits, what it uses, and the file that says so.
-type Room = (u64, u64, PathBuf);
+type Headroom = (u64, u64, PathBuf);
 
 /// A quota of CPU time.
 #[derive(Clone, Debug, PartialEq)]
@@ -260,7 +260,7 @@ pub struct Quota {
 }
 
 /// Version 2 says `quota period` in one file, version 1 in two; `max` or -1 is without quota.
-fn quota_of(root: &Root, group: &Group, place: &Path) -> io::Result<Option<f64>> {
+fn quota_of(root: &ProcRoot, group: &Group, place: &Path) -> io::Result<Option<f64>> {
     let text = match root.text(place) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         other => other?,

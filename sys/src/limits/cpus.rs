@@ -8,7 +8,7 @@ use std::io;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use super::root::Root;
+use super::root::ProcRoot;
 
 /// The CPUs that the calling thread may run on, in ascending order; at least one.
 pub fn allowed_cpus() -> Vec<usize> {
@@ -61,7 +61,7 @@ pub fn nudge_thread(_is_wanted: impl Fn(usize) -> bool) {}
 
 /// The CPUs of `allowed` by the core that they belong to, in ascending order. A CPU of which the kernel does
 /// not say so is a core of its own.
-pub fn cores(root: &Root, allowed: &[usize]) -> Vec<Vec<usize>> {
+pub fn cores(root: &ProcRoot, allowed: &[usize]) -> Vec<Vec<usize>> {
     let mut cores: Vec<Vec<usize>> = Vec::new();
     let mut known = BTreeSet::new();
     for cpu in allowed {
@@ -94,7 +94,7 @@ fn cpu_list(text: &str) -> Vec<usize> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::limits::painted::Machine;
+    use crate::limits::fixture::Machine;
 
     #[test]
     fn cpus_are_sorted_into_cores() {

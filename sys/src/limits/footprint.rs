@@ -8,7 +8,7 @@ use std::sync::mpsc::sync_channel;
 use std::sync::{Mutex, OnceLock};
 use std::thread::{self, Builder};
 
-use super::root::Root;
+use super::root::ProcRoot;
 
 /// Threads that are started to be counted: enough that a mapping more or less elsewhere is an eighth.
 const PROBES: usize = 8;
@@ -40,15 +40,15 @@ pub fn footprint() -> Footprint {
 ///
 /// # Errors
 /// `/proc` is not mounted, or no descriptor is left to read it with.
-pub(super) fn maps(root: &Root) -> io::Result<u64> {
+pub(super) fn maps(root: &ProcRoot) -> io::Result<u64> {
     Ok(root.text("/proc/self/maps")?.lines().count() as u64)
 }
 
 fn measure() -> io::Result<Footprint> {
-    let root = Root::machine();
-    let taken = || -> io::Result<Taken> {
+    let root = ProcRoot::machine();
+    let taken = || -> io::Result<ProcessMaps> {
         let text = root.text("/proc/self/maps")?;
-        Taken::of(&text).ok_or_else(|| io::ErrorKind::InvalidData.into())
+        ProcessMaps::of(&text).ok_or_else(|| io::ErrorKind::InvalidData.into())
     };
     // What this function itself allocates is there before it counts.
     let (arrived, arrivals) = sync_channel(PROBES);
@@ -85,7 +85,7 @@ fn measure() -> io::Result<Footprint> {
 /// What a process has taken, without the arenas of the allocator: those are a luxury, of which there are at
 /// most eight for each CPU, and a thread that gets none shares one.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Taken {
+struct ProcessMaps {
     maps: u64,
     bytes: u64,
 }
@@ -94,10 +94,10 @@ struct Taken {
 /// no access yet.
 const ARENA_BYTES: u64 = 64 * 1024 * 1024;
 
-impl Taken {
+impl ProcessMaps {
     /// Of the text of `/proc/self/maps`; none if it is of another form.
-    fn of(text: &str) -> Option<Taken> {
-        let mut taken = Taken::default();
+    fn of(text: &str) -> Option<ProcessMaps> {
+        let mut taken = ProcessMaps::default();
         for line in text.lines() {
             let (range, rest) = line.split_once(' ')?;
             let (low, high) = range.split_once('-')?;
@@ -123,7 +123,11 @@ mod tests {
     #[test]
     fn arenas_are_told_from_stacks() {
         let check = |text: &str, expected: Option<(u64, u64)>| {
-            assert_eq!(Taken::of(text), expected.map(|(maps, bytes)| Taken { maps, bytes }), "{text:?}");
+            assert_eq!(
+                ProcessMaps::of(text),
+                expected.map(|(maps, bytes)| ProcessMaps { maps, bytes }),
+                "{text:?}"
+            );
         };
         check("", Some((0, 0)));
         let stack = "7f1000000000-7f1000001000 ---p 00000000 00:00 0\n7f1000001000-7f1000201000 rw-p 0 0 0\n";

@@ -11,7 +11,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 
-use super::root::{Root, malformed};
+use super::root::{ProcRoot, malformed};
 
 const RANGE: &str = "/proc/sys/net/ipv4/ip_local_port_range";
 const RESERVED: &str = "/proc/sys/net/ipv4/ip_local_reserved_ports";
@@ -32,7 +32,7 @@ impl LocalPorts {
     ///
     /// # Errors
     /// The range cannot be read, or is none.
-    pub fn read(root: &Root) -> io::Result<LocalPorts> {
+    pub fn read(root: &ProcRoot) -> io::Result<LocalPorts> {
         let range = root.numbers(RANGE, 2)?;
         let port = |number: u64| u16::try_from(number).ok();
         let (Some(first), Some(last)) = (port(range[0]), port(range[1])) else {
@@ -85,7 +85,7 @@ pub fn explained(address: SocketAddr, error: io::Error) -> io::Error {
     if error.kind() != io::ErrorKind::AddrInUse {
         return error;
     }
-    let root = Root::machine();
+    let root = ProcRoot::machine();
     match is_listened_on(&root, address.port()) {
         Ok(is_heard) => {
             let cause = cause(&root, address.port(), is_heard);
@@ -95,7 +95,7 @@ pub fn explained(address: SocketAddr, error: io::Error) -> io::Error {
     }
 }
 
-fn cause(root: &Root, port: u16, is_listened_on: bool) -> String {
+fn cause(root: &ProcRoot, port: u16, is_listened_on: bool) -> String {
     if is_listened_on {
         return format!("a process listens on this port; `ss -ltnp 'sport = :{port}'` names it");
     }
@@ -112,7 +112,7 @@ fn cause(root: &Root, port: u16, is_listened_on: bool) -> String {
 }
 
 /// Whether a socket listens on `port`, of whatever address.
-fn is_listened_on(root: &Root, port: u16) -> io::Result<bool> {
+fn is_listened_on(root: &ProcRoot, port: u16) -> io::Result<bool> {
     // Number, local address, remote address, state, and more. A machine may lack IPv6.
     let table = root.text("/proc/net/tcp")? + &root.text("/proc/net/tcp6").unwrap_or_default();
     let suffix = format!(":{port:04X}");
@@ -124,7 +124,7 @@ fn is_listened_on(root: &Root, port: u16) -> io::Result<bool> {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::super::painted::Machine;
+    use super::super::fixture::Machine;
     use super::*;
 
     const HEADER: &str = "  sl  local_address rem_address   st tx_queue rx_queue\n";

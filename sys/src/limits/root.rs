@@ -8,17 +8,17 @@ use std::path::{Path, PathBuf};
 
 /// A directory in which `proc` and `sys` stand.
 #[derive(Clone, Debug)]
-pub struct Root(PathBuf);
+pub struct ProcRoot(PathBuf);
 
-impl Root {
+impl ProcRoot {
     /// This machine's.
-    pub fn machine() -> Root {
-        Root::at("/")
+    pub fn machine() -> ProcRoot {
+        ProcRoot::at("/")
     }
 
     /// The one at `path`: tests paint machines there.
-    pub fn at(path: impl Into<PathBuf>) -> Root {
-        Root(path.into())
+    pub fn at(path: impl Into<PathBuf>) -> ProcRoot {
+        ProcRoot(path.into())
     }
 
     /// Where `path`, which may begin with a slash, is found.
@@ -41,7 +41,7 @@ impl Root {
     /// The number that is all the file holds.
     ///
     /// # Errors
-    /// As of [`Root::text`], and `InvalidData` for anything but a number.
+    /// As of [`ProcRoot::text`], and `InvalidData` for anything but a number.
     pub fn number(&self, path: impl AsRef<Path>) -> io::Result<u64> {
         let text = self.text(&path)?;
         number(text.trim()).ok_or_else(|| malformed(path.as_ref(), &text))
@@ -50,7 +50,7 @@ impl Root {
     /// The numbers that the file begins with, at least `count`.
     ///
     /// # Errors
-    /// As of [`Root::number`].
+    /// As of [`ProcRoot::number`].
     pub fn numbers(&self, path: impl AsRef<Path>, count: usize) -> io::Result<Vec<u64>> {
         let text = self.text(&path)?;
         let numbers: Vec<u64> = text.split_whitespace().map_while(number).collect();
@@ -83,7 +83,7 @@ mod tests {
     #[test]
     fn files_of_every_kind_are_a_value_or_an_error_that_names_them() {
         let directory = tempfile::tempdir().unwrap();
-        let root = Root::at(directory.path());
+        let root = ProcRoot::at(directory.path());
         let check = |bytes: &[u8], expected: Option<u64>| {
             std::fs::write(root.path("/x"), bytes).unwrap();
             let read = root.number("/x");

@@ -3,7 +3,7 @@
 //! Promises: two numbers of `/proc/net/netstat`. Leaves to others: whose socket it was, which the kernel does
 //! not tell here.
 
-use crate::limits::Root;
+use crate::limits::ProcRoot;
 
 /// Connections lost at listening sockets since the network namespace began, of all its programs.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -17,7 +17,7 @@ pub struct ListenDrops {
 
 impl ListenDrops {
     /// The drops of the network namespace of the machine at `root` that this process is in.
-    pub fn read(root: &Root) -> Option<ListenDrops> {
+    pub fn read(root: &ProcRoot) -> Option<ListenDrops> {
         ListenDrops::parse(&root.text(ListenDrops::PATH).ok()?)
     }
 
@@ -60,6 +60,6 @@ mod tests {
 
     #[test]
     fn this_machine_tells_them() {
-        assert!(ListenDrops::read(&Root::machine()).is_some());
+        assert!(ListenDrops::read(&ProcRoot::machine()).is_some());
     }
 }

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use crate::limits::Root;
+use crate::limits::ProcRoot;
 
 /// What may be short.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -52,7 +52,7 @@ pub struct Stall {
 
 impl Stall {
     /// The stall of a resource of the machine at `root`.
-    pub fn read(root: &Root, resource: Resource) -> Option<Stall> {
+    pub fn read(root: &ProcRoot, resource: Resource) -> Option<Stall> {
         Stall::parse(&root.text(Stall::path(resource)).ok()?)
     }
 

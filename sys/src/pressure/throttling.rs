@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::limits::Root;
+use crate::limits::ProcRoot;
 use crate::limits::cgroup::{Controller, Membership};
 
 /// What quotas did since the groups were made.
@@ -22,7 +22,7 @@ pub struct Throttling {
 
 impl Throttling {
     /// The throttling of our groups on the machine at `root`; none where no group could have a quota.
-    pub fn read(root: &Root) -> Option<Throttling> {
+    pub fn read(root: &ProcRoot) -> Option<Throttling> {
         Throttling::sum(paths(root).iter().map(|path| root.text(path).unwrap_or_default()))
     }
 
@@ -66,7 +66,7 @@ impl Throttling {
 }
 
 /// The files of our groups.
-pub(super) fn paths(root: &Root) -> Vec<PathBuf> {
+pub(super) fn paths(root: &ProcRoot) -> Vec<PathBuf> {
     let groups = Membership::of(root).groups(Controller::Cpu).unwrap_or_default();
     groups.iter().map(|group| group.directory.join("cpu.stat")).collect()
 }
@@ -74,7 +74,7 @@ pub(super) fn paths(root: &Root) -> Vec<PathBuf> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::limits::painted::ample;
+    use crate::limits::fixture::ample;
 
     #[test]
     fn both_versions_are_read_and_ancestors_added() {

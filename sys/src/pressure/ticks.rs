@@ -2,7 +2,7 @@
 //!
 //! Promises: the first line of `/proc/stat`. Leaves to others: whose time it was.
 
-use crate::limits::Root;
+use crate::limits::ProcRoot;
 
 /// CPU time of all CPUs together since boot, in ticks of 10 ms (`USER_HZ`, 100 on every Linux).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -17,7 +17,7 @@ pub struct CpuTicks {
 
 impl CpuTicks {
     /// The ticks of the machine at `root`.
-    pub fn read(root: &Root) -> Option<CpuTicks> {
+    pub fn read(root: &ProcRoot) -> Option<CpuTicks> {
         CpuTicks::parse(&root.text(CpuTicks::PATH).ok()?)
     }
 

@@ -10,8 +10,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::event::{self, PollFd, PollFlags, Timespec};
 use rustix::net::{self, AddressFamily, SocketType, sockopt};
 
-use super::{FLAGS, Shortage, Socket, to_std};
-use crate::witness::Entry;
+use super::{FLAGS, ResourceExhausted, Socket, to_std};
+use crate::send_audit::Entry;
 
 /// How a listening socket is made.
 #[derive(Clone, Copy, Debug)]
@@ -21,25 +21,25 @@ pub struct ListenOptions {
     /// Connections that may wait to be accepted; the kernel lowers it to `net.core.somaxconn`.
     pub backlog: u32,
     /// When the first bytes of a client are acknowledged.
-    pub first_ack: FirstAck,
+    pub first_ack: AckMode,
 }
 
 impl ListenOptions {
     /// One socket, whose clients' bytes are acknowledged as the kernel sees fit.
     pub fn plain(backlog: u32) -> ListenOptions {
-        ListenOptions { reuse_port: false, backlog, first_ack: FirstAck::AtOnce }
+        ListenOptions { reuse_port: false, backlog, first_ack: AckMode::Immediate }
     }
 }
 
 /// When the first bytes of a client are acknowledged. Later ones always are as the kernel sees fit.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum FirstAck {
+pub enum AckMode {
     /// At once, by a packet of its own.
-    AtOnce,
+    Immediate,
     /// With our answer, or after 40 ms (`TCP_ATO_MIN`): right for a listener that answers at once by itself.
     /// A client that sends its first message in several small writes, and leaves Nagle's algorithm on, has
     /// the second one wait for that.
-    WithAnswer,
+    Delayed,
 }
 
 /// Why accept gave no connection, each reason of accept(2) on purpose. All leave the listener usable.
@@ -51,7 +51,7 @@ pub enum AcceptError {
     /// errors that Linux hands over from it); the one after it may be fine.
     ThisConnection(io::Error),
     /// Something is used up: the connection stays queued, and the next call would fail as well.
-    Exhausted(Shortage),
+    Exhausted(ResourceExhausted),
 }
 
 /// A TCP socket that listens.
@@ -69,7 +69,7 @@ impl Listener {
         net::listen(&socket, i32::try_from(options.backlog).unwrap_or(i32::MAX))?;
         let listener = Listener(socket);
         // Behind the listen, which resets it.
-        listener.set_first_ack(options.first_ack);
+        listener.set_ack_mode(options.first_ack);
         Ok(listener)
     }
 
@@ -98,9 +98,9 @@ impl Listener {
     }
 
     /// Says when the first bytes of those who connect from now on are acknowledged.
-    pub fn set_first_ack(&self, first_ack: FirstAck) {
+    pub fn set_ack_mode(&self, first_ack: AckMode) {
         // A hint: where it fails there is a packet more, or a wait of 40 ms.
-        let _ = sockopt::set_tcp_quickack(&self.0, first_ack == FirstAck::AtOnce);
+        let _ = sockopt::set_tcp_quickack(&self.0, first_ack == AckMode::Immediate);
     }
 
     /// Takes the next connection that waits.
@@ -119,7 +119,7 @@ impl Listener {
                 Ok((_, None)) => AcceptError::ThisConnection(io::ErrorKind::AddrNotAvailable.into()),
                 Err(Errno::INTR) => continue,
                 Err(Errno::AGAIN) => AcceptError::Empty,
-                Err(errno) => match Shortage::of_errno(errno) {
+                Err(errno) => match ResourceExhausted::of_errno(errno) {
                     // A descriptor is taken before the queue is looked at.
                     Some(_) if !self.has_waiting() => AcceptError::Empty,
                     Some(shortage) => AcceptError::Exhausted(shortage),
@@ -196,16 +196,16 @@ impl AsFd for Listener {
 #[cfg(test)]
 mod tests {
     use super::super::tests::LISTEN;
-    use super::super::{Connect, FirstWord};
+    use super::super::{Connect, SpeaksFirst};
     use super::*;
 
     #[test]
     fn a_listener_that_stops_queueing_keeps_who_waits_and_takes_nobody_else() {
         let listener = Listener::bind("127.0.0.1:0".parse().unwrap(), LISTEN).unwrap();
         let address = listener.local().unwrap();
-        let waits = Socket::connect(address, FirstWord::Unknown).unwrap();
+        let waits = Socket::connect(address, SpeaksFirst::Unknown).unwrap();
         listener.stop_queueing().unwrap();
-        let late = Socket::connect(address, FirstWord::Unknown).unwrap();
+        let late = Socket::connect(address, SpeaksFirst::Unknown).unwrap();
         assert_eq!(late.continue_connect(address).unwrap(), Connect::InProgress);
         let (_accepted, peer) = listener.accept().unwrap();
         assert_eq!(peer, waits.local().unwrap());
@@ -215,16 +215,16 @@ mod tests {
 
     #[test]
     fn an_accepted_socket_inherits_the_way_of_its_first_ack() {
-        for (first_ack, is_quick) in [(FirstAck::AtOnce, true), (FirstAck::WithAnswer, false)] {
+        for (first_ack, is_quick) in [(AckMode::Immediate, true), (AckMode::Delayed, false)] {
             let options = ListenOptions { first_ack, ..LISTEN };
             let listener = Listener::bind("127.0.0.1:0".parse().unwrap(), options).unwrap();
             let address = listener.local().unwrap();
             let accepted_is_quick = || {
-                let _client = Socket::connect(address, FirstWord::Unknown).unwrap();
+                let _client = Socket::connect(address, SpeaksFirst::Unknown).unwrap();
                 sockopt::tcp_quickack(&listener.accept().unwrap().0.0).unwrap()
             };
             assert_eq!(accepted_is_quick(), is_quick);
-            listener.set_first_ack(FirstAck::AtOnce);
+            listener.set_ack_mode(AckMode::Immediate);
             assert!(accepted_is_quick(), "it can be said anew");
         }
     }

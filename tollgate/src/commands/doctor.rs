@@ -15,14 +15,14 @@ use std::process::ExitCode;
 use clap::Args;
 use gateway::config::Config;
 use gateway::server::ledger_settings;
-use sys::limits::{self, Root, ThreadBudget};
+use sys::limits::{self, ProcRoot, ThreadBudget};
 
 use super::{Context, print, print_json};
 use cpus::Cpus;
 use load::Load;
 use page::Report;
 use ports::ListeningPorts;
-use room::LiveTableRoom;
+use space::LiveTableSpace;
 
 mod cpus;
 mod finding;
@@ -31,7 +31,7 @@ mod page;
 mod ports;
 mod probe;
 mod remedy;
-mod room;
+mod space;
 #[cfg(test)]
 mod tests;
 
@@ -45,7 +45,7 @@ pub(crate) struct Options {
 pub(crate) fn run(context: &Context, options: &Options) -> anyhow::Result<ExitCode> {
     let config = context.load()?;
     let load = Load::of(&config);
-    let root = Root::machine();
+    let root = ProcRoot::machine();
     // Before there are threads of our own, which would be counted as others'.
     let readings = limits::read_all(&root);
     let footprint = limits::footprint();
@@ -56,7 +56,7 @@ pub(crate) fn run(context: &Context, options: &Options) -> anyhow::Result<ExitCo
         findings: finding::examine(&load, &readings, footprint),
         footprint,
         budget: ThreadBudget::of(readings.iter(), footprint),
-        room: LiveTableRoom::read(&ledger_settings(&config, load.reactors as usize)),
+        room: LiveTableSpace::read(&ledger_settings(&config, load.reactors as usize)),
         ports: ListeningPorts::read(&root, ports::of(&config)),
         cpus,
     };
@@ -71,6 +71,6 @@ pub(crate) fn run(context: &Context, options: &Options) -> anyhow::Result<ExitCo
 /// Which limit `config` meets first on this machine, in one line. It takes some milliseconds.
 pub(crate) fn outlook(config: &Config) -> String {
     let load = Load::of(config);
-    let readings = limits::read_all_quickly(&Root::machine());
+    let readings = limits::read_all_quickly(&ProcRoot::machine());
     page::outlook(&load, &finding::examine(&load, &readings, limits::footprint()))
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use admin::Admin;
 use anyhow::Context as _;
-use gateway::config::{Config, Findings, Given, Ingress, Severity};
+use gateway::config::{Config, Findings, Ingress, LoadOptions, Severity};
 use gateway::log::{Level, Value};
 use gateway::server::Gateway;
 use gateway::settings::{OnFailure, Timeouts};
@@ -21,11 +21,11 @@ use gateway::users::first_start;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
-use self::first::Handover;
+use self::first::CredentialDelivery;
 use super::{Context, doctor};
+use crate::console::Console;
 use crate::control::Control;
 use crate::styled;
-use crate::voice::Voice;
 use events::{Event, Events};
 
 mod events;
@@ -57,9 +57,10 @@ pub(crate) fn run(context: &Context, options: Options) -> anyhow::Result<ExitCod
     sys::heap::map_large_blocks();
     // The limit of 1,024 that many systems start with is 500 tunnels.
     let _ = sys::limits::raise_descriptors();
-    let mut given = Given { allow: options.allow, ..context.given()? };
+    let mut given = LoadOptions { allow: options.allow, ..context.given()? };
     let is_terminal = std::io::stdout().is_terminal();
-    let first = first_start(&given)?.map(|user| Handover::prepare(user, is_terminal)).transpose()?;
+    let first =
+        first_start(&given)?.map(|user| CredentialDelivery::prepare(user, is_terminal)).transpose()?;
     let started = start(&given);
     if let (Err(_), Some(first)) = (&started, &first) {
         first.undo();
@@ -68,7 +69,7 @@ pub(crate) fn run(context: &Context, options: Options) -> anyhow::Result<ExitCod
     // Whoever started us may not read what we say; that is no reason to stop.
     let _ = greet(&gateway, &admin, &outlook, first.as_ref());
     let _ = warn(&gateway.config().warnings);
-    let (events, voice) = (Events::watch(signals, Arc::clone(gateway.log())), Voice::new());
+    let (events, voice) = (Events::watch(signals, Arc::clone(gateway.log())), Console::new());
     let control = open_control(&gateway, &events, &voice);
     let was_asked = serve_events(&mut gateway, &mut given, &events, &voice);
     // Before the ledger's directory may be another process's.
@@ -87,19 +88,19 @@ struct Started {
     outlook: String,
 }
 
-fn start(given: &Given) -> anyhow::Result<Started> {
+fn start(given: &LoadOptions) -> anyhow::Result<Started> {
     let config = Config::load(given)?;
     // Before there are threads of ours, which it would count as others'.
     let outlook = doctor::outlook(&config);
     let admin = admin::bind(config.admin.address)?;
     let gateway = Gateway::start(config, admin.address(), VERSION)?;
-    let watch = gateway.ledger().watch();
+    let watch = gateway.ledger().status_handle();
     let admin = admin.start(gateway.stats().clone(), Box::new(move || watch.status()))?;
     Ok(Started { gateway, admin, outlook })
 }
 
 /// Opens the control socket. A gateway without one serves all the same, and reloads at SIGHUP.
-fn open_control(gateway: &Gateway, events: &Events, voice: &Voice) -> Option<Control> {
+fn open_control(gateway: &Gateway, events: &Events, voice: &Console) -> Option<Control> {
     let directory = &gateway.config().ledger.directory;
     let opened = Control::open(directory, events.hear());
     let tell = |error: &std::io::Error| {
@@ -110,9 +111,9 @@ fn open_control(gateway: &Gateway, events: &Events, voice: &Voice) -> Option<Con
 }
 
 /// Obeys until the end is asked for; `false` if the ledger asked for it.
-fn serve_events(gateway: &mut Gateway, given: &mut Given, events: &Events, voice: &Voice) -> bool {
-    let (mut told, mut stuck_looks) = (Told::default(), 0);
-    let mut told_shortage = shortage::Told::default();
+fn serve_events(gateway: &mut Gateway, given: &mut LoadOptions, events: &Events, voice: &Console) -> bool {
+    let (mut told, mut stuck_looks) = (LedgerHealth::default(), 0);
+    let mut told_shortage = shortage::ReportedShortages::default();
     // A reload does not change it.
     let on_failure = gateway.config().ledger.on_failure;
     loop {
@@ -128,7 +129,7 @@ fn serve_events(gateway: &mut Gateway, given: &mut Given, events: &Events, voice
         }
         tell_of_ledger(gateway, &mut told, voice);
         shortage::tell(gateway, &mut told_shortage, voice);
-        stuck_looks = if gateway.ledger().watch().is_stuck() { stuck_looks + 1 } else { 0 };
+        stuck_looks = if gateway.ledger().status_handle().is_stuck() { stuck_looks + 1 } else { 0 };
         if stuck_looks >= STUCK_LOOKS && on_failure == OnFailure::Drain {
             voice.say("the journal cannot be written: ending, as `on_failure` says".to_owned());
             return false;
@@ -138,13 +139,13 @@ fn serve_events(gateway: &mut Gateway, given: &mut Given, events: &Events, voice
 
 /// What was said of the ledger, and holds.
 #[derive(Default)]
-struct Told {
+struct LedgerHealth {
     failing: bool,
     warning: bool,
 }
 
 /// Says when the ledger has begun to fail, or will before long, and when that is over.
-fn tell_of_ledger(gateway: &Gateway, told: &mut Told, voice: &Voice) {
+fn tell_of_ledger(gateway: &Gateway, told: &mut LedgerHealth, voice: &Console) {
     let status = gateway.ledger().status();
     let say = |was: &mut bool, cause: Option<&String>, level, begins: &str, ends: &str| {
         match cause {
@@ -167,7 +168,7 @@ fn tell_of_ledger(gateway: &Gateway, told: &mut Told, voice: &Voice) {
     say(&mut told.warning, status.warning.as_ref(), Level::Warning, begins, ends);
 }
 
-fn end(gateway: Gateway, admin: Admin, events: &Events, voice: &Voice) -> anyhow::Result<ExitCode> {
+fn end(gateway: Gateway, admin: Admin, events: &Events, voice: &Console) -> anyhow::Result<ExitCode> {
     let hurry = |span: Duration| matches!(events.next(span), Some(Event::End));
     let Timeouts { unready, mut drain, .. } = gateway.config().timeouts;
     if !unready.is_zero() {
@@ -187,7 +188,12 @@ fn end(gateway: Gateway, admin: Admin, events: &Events, voice: &Voice) -> anyhow
     Ok(ExitCode::SUCCESS)
 }
 
-fn greet(gateway: &Gateway, admin: &Admin, outlook: &str, first: Option<&Handover>) -> std::io::Result<()> {
+fn greet(
+    gateway: &Gateway,
+    admin: &Admin,
+    outlook: &str,
+    first: Option<&CredentialDelivery>,
+) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
     let config = gateway.config();
     writeln!(out, "tollgate {VERSION}")?;
@@ -223,7 +229,7 @@ fn warn(warnings: &Findings) -> std::io::Result<()> {
 
 /// What the ledger promises here, in a user's words, and what it found.
 fn greet_ledger(out: &mut impl Write, gateway: &Gateway) -> std::io::Result<()> {
-    let (promise, recovery) = (gateway.ledger().promise(), gateway.ledger().recovery());
+    let (promise, recovery) = (gateway.ledger().guarantees(), gateway.ledger().recovery());
     let directory = gateway.config().ledger.directory.display();
     writeln!(out, "  ledger in {directory}: every byte is billed once, also across kill -9")?;
     writeln!(out, "    live table: {}, {}", promise.table.display(), medium(promise))?;
@@ -265,7 +271,7 @@ fn greet_ledger(out: &mut impl Write, gateway: &Gateway) -> std::io::Result<()> 
 }
 
 /// What the live table lies on, and what that means.
-fn medium(promise: &ledger::Promise) -> &'static str {
+fn medium(promise: &ledger::Guarantees) -> &'static str {
     match (promise.medium.is_tmpfs, promise.medium.is_locked) {
         (true, true) => "in memory that outlives the process (and goes with its container)",
         (true, false) => {

@@ -12,7 +12,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use gateway::server::ledger_settings;
 use gateway::settings::duration;
-use ledger::live_table::look::{Look, look};
+use ledger::live_table::snapshot::{TableSnapshot, snapshot};
 use ledger::record::{Flow, Record};
 use serde_json::{Value, json};
 use sys::clock::{self, Nanos, WallNanos};
@@ -67,7 +67,7 @@ fn interval(text: &str) -> Result<Duration, String> {
 
 pub(crate) fn run(context: &Context, options: &Options) -> anyhow::Result<ExitCode> {
     let settings = ledger_settings(&context.load()?, 1);
-    let see = || look(&settings);
+    let see = || snapshot(&settings);
     let mut before = Seen::new(see()?);
     loop {
         thread::sleep(options.interval);
@@ -91,13 +91,13 @@ pub(crate) fn run(context: &Context, options: &Options) -> anyhow::Result<ExitCo
 
 /// A look, and when it was.
 struct Seen {
-    look: Look,
+    look: TableSnapshot,
     at: Nanos,
     wall: WallNanos,
 }
 
 impl Seen {
-    fn new(look: Look) -> Seen {
+    fn new(look: TableSnapshot) -> Seen {
         Seen { look, at: clock::monotonic(), wall: clock::wall() }
     }
 }
@@ -187,7 +187,7 @@ impl By {
 }
 
 fn as_page(options: &Options, now: &Seen, rows: &[Row]) -> String {
-    let Look { process, is_running, flows, closing, .. } = &now.look;
+    let TableSnapshot { process, is_running, flows, closing, .. } = &now.look;
     let mut page = match is_running {
         true => format!("process {process}: {} flows, {closing} ended and not journaled\n\n", flows.len()),
         false => {
@@ -220,7 +220,7 @@ fn as_page(options: &Options, now: &Seen, rows: &[Row]) -> String {
 }
 
 fn as_json(by: By, now: &Seen, rows: &[Row]) -> Value {
-    let Look { process, is_running, flows, closing, damaged, .. } = &now.look;
+    let TableSnapshot { process, is_running, flows, closing, damaged, .. } = &now.look;
     let row = |row: &Row| {
         let mut value = json!({
             by.as_str(): row.key, "flows": row.flows, "up": row.up, "down": row.down,

@@ -5,7 +5,7 @@
 //! others: the files (`gateway::users`), the checks (`gateway::config`), and telling a running gateway
 //! (`reload`).
 
-mod consent;
+mod confirmation;
 
 use std::io::{self, BufRead, IsTerminal, Read};
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
-use gateway::config::{Config, ConfigErrors, Given, Ingress, Origin, User};
+use gateway::config::{Config, ConfigErrors, Ingress, LoadOptions, Origin, User};
 use gateway::users::{
     self, Credential, Edit, PASSWORD_BYTES_MAX, PasswordHash, TokenHash, UserFile, UserName, UsersLock,
 };
@@ -22,7 +22,7 @@ use policy::rules::Rule;
 use serde_json::{Value, json};
 use zeroize::Zeroizing;
 
-use self::consent::Consent;
+use self::confirmation::Confirmation;
 use super::{Context, print, print_json, table};
 
 #[derive(Subcommand)]
@@ -51,7 +51,7 @@ pub(crate) enum Command {
         /// The user.
         name: UserName,
         #[command(flatten)]
-        consent: Consent,
+        consent: Confirmation,
     },
     /// Give a user a new password or token. Without options a password is made and printed once.
     Passwd {
@@ -60,7 +60,7 @@ pub(crate) enum Command {
         #[command(flatten)]
         secret: SecretOptions,
         #[command(flatten)]
-        consent: Consent,
+        consent: Confirmation,
         /// Print for a program.
         #[arg(long)]
         json: bool,
@@ -147,7 +147,7 @@ fn passwd(
     context: &Context,
     name: &UserName,
     options: &SecretOptions,
-    consent: &Consent,
+    consent: &Confirmation,
     json: bool,
 ) -> anyhow::Result<()> {
     let given = context.given()?;
@@ -194,7 +194,7 @@ fn enable(context: &Context, name: &UserName) -> anyhow::Result<()> {
     Ok(print(&text)?)
 }
 
-fn remove(context: &Context, name: &UserName, consent: &Consent) -> anyhow::Result<()> {
+fn remove(context: &Context, name: &UserName, consent: &Confirmation) -> anyhow::Result<()> {
     let given = context.given()?;
     let config = Config::load(&given)?;
     let path = file_of(&config, name, "remove the `[[user]]` table there")?;
@@ -291,7 +291,7 @@ fn lock(config: &Config) -> anyhow::Result<UsersLock> {
 }
 
 /// Edits a user file, if the configuration is right with the edit.
-fn change(given: Given, config: &Config, path: &Path, edits: &[Edit<'_>]) -> anyhow::Result<()> {
+fn change(given: LoadOptions, config: &Config, path: &Path, edits: &[Edit<'_>]) -> anyhow::Result<()> {
     let _lock = lock(config)?;
     let before = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     let text = users::edited(&before, edits)?;
@@ -300,9 +300,9 @@ fn change(given: Given, config: &Config, path: &Path, edits: &[Edit<'_>]) -> any
 }
 
 /// The configuration was right before, so what is wrong now is the command's doing: exit code 1, not 78.
-fn check_draft(given: Given, path: &Path, text: Option<String>) -> anyhow::Result<()> {
+fn check_draft(given: LoadOptions, path: &Path, text: Option<String>) -> anyhow::Result<()> {
     let draft = Some((path.to_owned(), text));
-    match Config::load(&Given { draft, ..given }) {
+    match Config::load(&LoadOptions { draft, ..given }) {
         Ok(_) => Ok(()),
         Err(ConfigErrors(findings)) => {
             let errors = findings.render(gateway::config::Severity::Error, false);

@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use sys::witness::{self, Role};
+use sys::send_audit::{self, Role};
 
 use crate::flow::{number_of_client, number_of_destination};
 use crate::table;
@@ -116,7 +116,7 @@ fn look(sources: &Sources, is_over: &dyn Fn() -> bool) -> Told {
 pub(crate) fn moved(witness: &Path) -> HashMap<u32, u64> {
     let mut moved = HashMap::new();
     let mut toward_destinations = HashSet::new();
-    for entry in witness::read(witness).unwrap_or_default() {
+    for entry in send_audit::read(witness).unwrap_or_default() {
         let ip = entry.peer.ip();
         let number = match entry.role {
             Role::Accepted => number_of_client(ip),

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use sys::witness::{self, Role, Seen};
+use sys::send_audit::{self, Role, Seen};
 
 use crate::flow::{End, Flow, number_of_client, number_of_destination};
 use crate::oracle::{Direction, Facts, Fate};
@@ -21,7 +21,7 @@ impl Sent {
     /// It saw what is no end of a flow, or one twice.
     pub(crate) fn read(witness: &Path) -> Result<Sent, String> {
         let mut sent: HashMap<(bool, u32), Seen> = HashMap::new();
-        for entry in witness::read(witness).map_err(|error| format!("the witness: {error}"))? {
+        for entry in send_audit::read(witness).map_err(|error| format!("the witness: {error}"))? {
             let ip = entry.peer.ip();
             let key = match entry.role {
                 Role::Accepted => number_of_client(ip).map(|number| (true, number)),

@@ -11,7 +11,7 @@ use crate::peers::{
 };
 
 /// What a policy denies: the user, the destination, the error of `Proxy-Status`, and the rule if one decided.
-type Denied<'a> = (Ipv4Addr, String, &'a str, Option<&'a str>);
+type DenialKind<'a> = (Ipv4Addr, String, &'a str, Option<&'a str>);
 
 const FIRST: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 1);
 const SECOND: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
@@ -35,7 +35,7 @@ fn ask_socks_from(gateway: &Gateway, source: Ipv4Addr, target: &str) -> u8 {
 }
 
 #[track_caller]
-fn check_denied(gateway: &Gateway, (source, target, error, rule): &Denied<'_>) {
+fn check_denied(gateway: &Gateway, (source, target, error, rule): &DenialKind<'_>) {
     let answer = ask_from(gateway, *source, target);
     assert_eq!(answer.status, 403, "{target}: {answer:?}");
     let proxy_status = match rule {
@@ -77,7 +77,7 @@ class = "internal"
         ("http_request_denied", "destination_ip_prohibited", "proxy_loop_detected");
     let first_deny = format!("user:narrow/deny[0] 127.0.0.1:{port}");
     let everything = Some("user:wide/allow[0] 0.0.0.0/0");
-    let cases: Vec<Denied<'_>> = vec![
+    let cases: Vec<DenialKind<'_>> = vec![
         (FIRST, canary.address.to_string(), prohibited, everything),
         (FIRST, "10.0.0.1:443".into(), prohibited, everything),
         (FIRST, "169.254.169.254:80".into(), prohibited, everything),

@@ -8,13 +8,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use anyhow::{Result, bail, ensure};
-use engine::inbox::Parking;
-use engine::reactor::{Reactor, Tag, Wake};
+use engine::inbox::Notifier;
+use engine::reactor::{RawToken, Reactor, Wake};
 use engine::slab::{Key, Slab};
 use engine::stats::ReactorStats;
 use sys::clock::Nanos;
 use sys::epoll::Readiness;
-use sys::socket::{FirstWord, Socket};
+use sys::socket::{Socket, SpeaksFirst};
 
 use super::CALLS_PER_CONNECTION;
 use super::deadlines::{Deadline, Deadlines, Watch};
@@ -68,11 +68,11 @@ impl Client {
     /// # Errors
     /// No connection can be made.
     pub(super) fn connect(address: SocketAddr, in_flight: usize, deadlines: Deadlines) -> Result<Self> {
-        let reactor = Reactor::new(Arc::new(Parking::new()?), Arc::new(ReactorStats::default()))?;
+        let reactor = Reactor::new(Arc::new(Notifier::new()?), Arc::new(ReactorStats::default()))?;
         let connect = |index| {
-            let tag = Tag(index as u32);
+            let tag = RawToken(index as u32);
             // One that is under way is written to when it stands.
-            let socket = Socket::connect(address, FirstWord::Ours)?;
+            let socket = Socket::connect(address, SpeaksFirst::Us)?;
             socket.set_nodelay()?;
             let calls = Calls { table: Slab::new(), watch: Watch::new(deadlines, tag) };
             Ok(Connection { wire: Wire::new(&reactor, socket, tag)?, calls })
@@ -121,7 +121,7 @@ impl Client {
         Ok(())
     }
 
-    fn ready(&mut self, tag: Tag, readiness: Readiness) -> Result<()> {
+    fn ready(&mut self, tag: RawToken, readiness: Readiness) -> Result<()> {
         let (reactor, progress) = (&self.reactor, &mut self.progress);
         let Connection { wire, calls } = &mut self.connections[tag.0 as usize];
         let due = self.deadlines.due(reactor.now());
@@ -137,7 +137,7 @@ impl Client {
     }
 
     /// Fails the calls of a connection whose deadlines have passed; returns how many.
-    fn due(&mut self, tag: Tag) -> u64 {
+    fn due(&mut self, tag: RawToken) -> u64 {
         let Calls { table, watch } = &mut self.connections[tag.0 as usize].calls;
         watch.fired(&*self.reactor, |look| {
             let keys: Vec<Key> = table.keys().collect();

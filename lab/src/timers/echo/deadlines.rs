@@ -20,7 +20,7 @@
 use std::time::Duration;
 
 use clap::ValueEnum;
-use engine::reactor::{Reactor, Tag, Waiter};
+use engine::reactor::{RawToken, Reactor, WakeTarget};
 use engine::timer::wheel::TimerId;
 use sys::clock::Nanos;
 
@@ -62,7 +62,7 @@ impl Deadlines {
 /// Where timers are armed: a reactor, or time as a test makes it pass.
 pub(super) trait Timers {
     fn now(&self) -> Nanos;
-    fn arm(&self, when: Nanos, tag: Tag) -> TimerId;
+    fn arm(&self, when: Nanos, tag: RawToken) -> TimerId;
     /// One that has fired is ignored.
     fn cancel(&self, timer: TimerId);
 }
@@ -72,8 +72,8 @@ impl Timers for Reactor {
         Reactor::now(self)
     }
 
-    fn arm(&self, when: Nanos, tag: Tag) -> TimerId {
-        Reactor::arm(self, when, Waiter::Tag(tag))
+    fn arm(&self, when: Nanos, tag: RawToken) -> TimerId {
+        Reactor::arm(self, when, WakeTarget::Tag(tag))
     }
 
     fn cancel(&self, timer: TimerId) {
@@ -94,7 +94,7 @@ pub(super) enum Deadline {
 pub(super) struct Watch {
     way: Deadlines,
     /// Timers fire with it.
-    tag: Tag,
+    tag: RawToken,
     /// The connection's own, if it is armed.
     timer: Option<TimerId>,
     /// For when that is armed; never, while it is not.
@@ -102,7 +102,7 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    pub(super) fn new(way: Deadlines, tag: Tag) -> Self {
+    pub(super) fn new(way: Deadlines, tag: RawToken) -> Self {
         Self { way, tag, timer: None, fires_at: Nanos::NEVER }
     }
 
@@ -247,7 +247,7 @@ mod tests {
 
     struct VirtualTime {
         now: Cell<Nanos>,
-        wheel: RefCell<Wheel<Tag>>,
+        wheel: RefCell<Wheel<RawToken>>,
     }
 
     impl Timers for VirtualTime {
@@ -255,7 +255,7 @@ mod tests {
             self.now.get()
         }
 
-        fn arm(&self, when: Nanos, tag: Tag) -> TimerId {
+        fn arm(&self, when: Nanos, tag: RawToken) -> TimerId {
             self.wheel.borrow_mut().arm(when, tag)
         }
 
@@ -275,7 +275,7 @@ mod tests {
     impl Connection {
         fn new(way: Deadlines) -> Self {
             let (now, wheel) = (Cell::new(Nanos(0)), RefCell::new(Wheel::new(Nanos(0))));
-            let watch = Watch::new(way, Tag(7));
+            let watch = Watch::new(way, RawToken(7));
             Self { time: VirtualTime { now, wheel }, watch, calls: BTreeMap::new() }
         }
 
@@ -299,7 +299,7 @@ mod tests {
             let mut failed = Vec::new();
             let mut count = 0;
             while let Some(tag) = { self.time.wheel.borrow_mut().pop_due(now) } {
-                assert_eq!(tag, Tag(7));
+                assert_eq!(tag, RawToken(7));
                 let calls = &mut self.calls;
                 count += self.watch.fired(&self.time, |look| {
                     failed.extend(
@@ -396,27 +396,28 @@ mod tests {
 
     #[test]
     fn calls_of_a_group_fail_at_their_own_deadlines() {
-        let (time, mut watch) = (Connection::new(Deadlines::Lazy).time, Watch::new(Deadlines::Lazy, Tag(7)));
+        let (time, mut watch) =
+            (Connection::new(Deadlines::Lazy).time, Watch::new(Deadlines::Lazy, RawToken(7)));
         let mut group = Group::default();
         for (due, count) in [(500, 3), (20, 2), (300, 1), (10, 0)] {
             watch.begin_group(&time, Nanos(due * TICK), count, &mut group);
         }
         for (now, failed) in [(11, 0), (20, 0), (21, 2), (301, 1)] {
             time.now.set(Nanos(now * TICK));
-            while let Some(Tag(7)) = { time.wheel.borrow_mut().pop_due(time.now()) } {
+            while let Some(RawToken(7)) = { time.wheel.borrow_mut().pop_due(time.now()) } {
                 assert_eq!(watch.fired(&time, |look| group.take_failed(look)), failed, "{now}");
             }
         }
         watch.end_group(&time, &mut group);
         time.now.set(Nanos(501 * TICK));
-        assert_eq!(time.wheel.borrow_mut().pop_due(time.now()), Some(Tag(7)));
+        assert_eq!(time.wheel.borrow_mut().pop_due(time.now()), Some(RawToken(7)));
         assert_eq!(watch.fired(&time, |look| group.take_failed(look)), 0);
     }
 
     #[test]
     fn a_group_arms_what_its_way_says() {
         for (way, armed) in [(Deadlines::Off, [0, 0]), (Deadlines::Lazy, [1, 1]), (Deadlines::Each, [5, 0])] {
-            let (time, mut watch) = (Connection::new(way).time, Watch::new(way, Tag(7)));
+            let (time, mut watch) = (Connection::new(way).time, Watch::new(way, RawToken(7)));
             let mut group = Group::default();
             watch.begin_group(&time, Nanos(500 * TICK), 3, &mut group);
             watch.begin_group(&time, Nanos(500 * TICK), 2, &mut group);

@@ -6,9 +6,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
-use engine::accept::{Acceptor, Entrance, crew};
-use engine::inbox::{Inbox, Parking};
-use engine::reactor::{Reactor, Tag, Wake};
+use engine::accept::{Acceptor, ListenerHandle, worker_group};
+use engine::inbox::{Inbox, Notifier};
+use engine::reactor::{RawToken, Reactor, Wake};
 use engine::slab::Slab;
 use engine::stats::ReactorStats;
 use sys::epoll::Readiness;
@@ -18,7 +18,7 @@ use super::deadlines::{Deadlines, Group, Watch};
 use super::wire::{Stream, Wire};
 
 /// The listener's tag; connections have their slots' numbers.
-const LISTENER: Tag = Tag(u32::MAX);
+const LISTENER: RawToken = RawToken(u32::MAX);
 
 /// Said when nobody calls any more.
 pub(super) struct Stop;
@@ -45,13 +45,13 @@ impl Server {
     /// # Errors
     /// No descriptor for the reactor.
     pub(super) fn new(
-        parking: Arc<Parking>,
+        parking: Arc<Notifier>,
         inbox: Inbox<Stop>,
-        entrance: Entrance,
+        entrance: ListenerHandle,
         deadlines: Deadlines,
     ) -> Result<Self> {
         let stats = Arc::new(ReactorStats::default());
-        let seat = Rc::new(crew([(Arc::clone(&parking), Arc::clone(&stats))]).remove(0));
+        let seat = Rc::new(worker_group([(Arc::clone(&parking), Arc::clone(&stats))]).remove(0));
         let reactor = Reactor::new(parking, stats)?;
         let acceptor = Acceptor::new(&reactor, &seat, entrance, LISTENER)?;
         Ok(Self { reactor, inbox, acceptor, connections: Slab::new(), deadlines, fired: 0 })
@@ -68,8 +68,8 @@ impl Server {
             for wake in wakes.drain(..) {
                 match wake {
                     Wake::Ready(LISTENER, _) | Wake::Due(LISTENER) => self.accept()?,
-                    Wake::Ready(Tag(index), readiness) => self.ready(index, readiness)?,
-                    Wake::Due(Tag(index)) => self.due(index),
+                    Wake::Ready(RawToken(index), readiness) => self.ready(index, readiness)?,
+                    Wake::Due(RawToken(index)) => self.due(index),
                 }
             }
         }
@@ -127,7 +127,7 @@ fn open(
     deadlines: Deadlines,
     socket: Socket,
 ) -> Result<()> {
-    let tag = Tag(connections.next_index());
+    let tag = RawToken(connections.next_index());
     let wire = Wire::new(reactor, socket, tag)?;
     connections.insert(Connection { wire, requests: Group::default(), watch: Watch::new(deadlines, tag) });
     Ok(())

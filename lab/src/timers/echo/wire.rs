@@ -6,8 +6,8 @@ use std::io;
 use std::rc::Rc;
 
 use anyhow::{Result, ensure};
-use engine::reactor::{Interest, Reactor, Registration, Tag, Waiter};
-use sys::epoll::{Readiness, Tail};
+use engine::reactor::{Interest, RawToken, Reactor, Registration, WakeTarget};
+use sys::epoll::{Readiness, StreamEnd};
 use sys::socket::Socket;
 
 use super::CALLS_PER_CONNECTION;
@@ -39,8 +39,8 @@ impl Wire {
     ///
     /// # Errors
     /// As `Registration::new`.
-    pub(super) fn new(reactor: &Reactor, socket: Socket, tag: Tag) -> io::Result<Self> {
-        let registration = Registration::new(reactor, &socket, Interest::Read, Waiter::Tag(tag))?;
+    pub(super) fn new(reactor: &Reactor, socket: Socket, tag: RawToken) -> io::Result<Self> {
+        let registration = Registration::new(reactor, &socket, Interest::Read, WakeTarget::Tag(tag))?;
         let (input, output) = (Vec::with_capacity(BUFFER_BYTES), Vec::with_capacity(BUFFER_BYTES));
         Ok(Self { socket, registration, input, output })
     }
@@ -60,7 +60,7 @@ impl Wire {
             let room = self.input.capacity() - self.input.len();
             match self.socket.recv_into_spare(&mut self.input) {
                 Ok(0) => return Ok(Stream::Ended),
-                Ok(count) => has_more = count == room || readiness.tail != Tail::Open,
+                Ok(count) => has_more = count == room || readiness.end != StreamEnd::Open,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) => return Err(error.into()),
             }

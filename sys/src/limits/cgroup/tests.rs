@@ -1,7 +1,7 @@
 //! Groups of painted machines: version 1, version 2, both, containers, and files that are broken.
 
 use super::*;
-use crate::limits::painted::Machine;
+use crate::limits::fixture::Machine;
 
 /// A machine with both versions: tasks and CPU by version 1, memory by version 2.
 fn hybrid() -> Machine {

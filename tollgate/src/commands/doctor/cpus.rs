@@ -9,10 +9,10 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use sys::limits::cgroup::{Membership, Quota};
 use sys::limits::cpus::{allowed_cpus, cores};
-use sys::limits::{self, Root};
+use sys::limits::{self, ProcRoot};
 use sys::pressure::{CpuTicks, Resource, Stall, Throttling};
 
-use super::probe::Yield;
+use super::probe::SmtScaling;
 
 /// More steal than this is told as a loss.
 const STEAL_SHARE_MAX: f64 = 0.02;
@@ -30,7 +30,7 @@ pub(super) struct Cpus {
     pub(super) quota_trouble: Option<String>,
     /// What the runtime makes of affinity and quota: so many reactor threads, unless configured otherwise.
     pub(super) effective: usize,
-    pub(super) siblings: Option<Yield>,
+    pub(super) siblings: Option<SmtScaling>,
     /// Since boot.
     pub(super) ticks: Option<CpuTicks>,
     pub(super) stalls: [Option<Stall>; Resource::ALL.len()],
@@ -39,7 +39,7 @@ pub(super) struct Cpus {
 
 impl Cpus {
     /// Reads all but the siblings' yield.
-    pub(super) fn read(root: &Root) -> Cpus {
+    pub(super) fn read(root: &ProcRoot) -> Cpus {
         let quota: io::Result<Option<Quota>> = Membership::of(root).cpu_quota();
         let (quota, quota_trouble) = match quota {
             Ok(quota) => (quota, None),
@@ -208,7 +208,7 @@ mod tests {
     fn fifty_percent_is_said_in_numbers() {
         let of = |cores: Vec<Vec<usize>>, on_one_core: Option<f64>| Cpus {
             cores,
-            siblings: on_one_core.map(|on_one_core| Yield { on_one_core, on_two_cores: None }),
+            siblings: on_one_core.map(|on_one_core| SmtScaling { on_one_core, on_two_cores: None }),
             ..Cpus::default()
         };
         check(&of(vec![vec![0], vec![1]], None), &["2 CPUs on 2 cores, each its own: 50 % in `top` is half"]);

@@ -6,14 +6,14 @@
 
 use std::cmp::Ordering;
 
-use sys::limits::{Footprint, Limit, Reading, threads_in};
+use sys::limits::{Footprint, Limit, LimitValue, threads_in};
 
 use super::load::Load;
 
 /// A limit, judged.
 #[derive(Clone, Debug)]
 pub(super) struct Finding {
-    pub(super) reading: Reading,
+    pub(super) reading: LimitValue,
     /// What the configured load takes of it.
     pub(super) needed: u64,
     /// What others use of it.
@@ -55,17 +55,17 @@ impl State {
 }
 
 /// Judges every limit.
-pub(super) fn examine(load: &Load, readings: &[Reading], footprint: Footprint) -> Vec<Finding> {
+pub(super) fn examine(load: &Load, readings: &[LimitValue], footprint: Footprint) -> Vec<Finding> {
     readings.iter().map(|reading| Finding::of(load, reading, footprint)).collect()
 }
 
 impl Finding {
-    fn of(load: &Load, reading: &Reading, footprint: Footprint) -> Finding {
+    fn of(load: &Load, reading: &LimitValue, footprint: Footprint) -> Finding {
         let need = load.need(reading.limit, footprint);
         let needed = need.of(load.connections);
         // Who asks is another process than the one that will serve.
         let in_use = if is_of_process(reading.limit) { 0 } else { reading.used.unwrap_or(0) };
-        let free = Reading { used: Some(in_use), ..reading.clone() };
+        let free = LimitValue { used: Some(in_use), ..reading.clone() };
         let available = free.free();
         let permits = available.and_then(|available| match need.each {
             0 => threads_in(&free, footprint).map(Permits::Threads),

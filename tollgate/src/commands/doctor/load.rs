@@ -66,16 +66,16 @@ pub(super) struct Load {
 
 /// What it takes of one limit.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) struct Need {
+pub(super) struct Requirement {
     /// Whatever the number of connections.
     pub(super) once: u64,
     /// For each connection.
     pub(super) each: u64,
 }
 
-impl Need {
-    const fn once(once: u64) -> Need {
-        Need { once, each: 0 }
+impl Requirement {
+    const fn once(once: u64) -> Requirement {
+        Requirement { once, each: 0 }
     }
 
     /// For so many connections.
@@ -111,9 +111,9 @@ impl Load {
     }
 
     /// Our own memory for connections: once, for bytes that slow receivers have not taken, and for each.
-    fn connection_memory(&self) -> Need {
+    fn connection_memory(&self) -> Requirement {
         let once = self.reactors * PENDING_BYTES_MAX;
-        Need { once, each: CONNECTION_BYTES + CONNECTION_PENDING_BYTES }
+        Requirement { once, each: CONNECTION_BYTES + CONNECTION_PENDING_BYTES }
     }
 
     /// What the reactors watch, besides the sockets of connections.
@@ -129,38 +129,45 @@ impl Load {
     }
 
     /// What it takes of `limit`, in the limit's unit, where a thread takes `footprint`.
-    pub(super) fn need(&self, limit: Limit, footprint: Footprint) -> Need {
+    pub(super) fn need(&self, limit: Limit, footprint: Footprint) -> Requirement {
         let threads = self.threads();
         let stacks_bytes = threads * footprint.address_bytes;
         let connections = self.connection_memory();
         match limit {
             Limit::Descriptors | Limit::OpenFiles => {
-                Need { once: self.descriptors_once(), each: SOCKETS_PER_CONNECTION }
+                Requirement { once: self.descriptors_once(), each: SOCKETS_PER_CONNECTION }
             }
             Limit::Threads | Limit::ThreadIds | Limit::UserThreads | Limit::GroupThreads => {
-                Need::once(threads)
+                Requirement::once(threads)
             }
-            Limit::Mappings => Need::once((threads as f64 * footprint.maps).ceil() as u64 + MAPPINGS_SPARE),
-            Limit::AddressSpace => Need {
+            Limit::Mappings => {
+                Requirement::once((threads as f64 * footprint.maps).ceil() as u64 + MAPPINGS_SPARE)
+            }
+            Limit::AddressSpace => Requirement {
                 once: connections.once + stacks_bytes + PROCESS_BYTES + self.table_bytes,
                 ..connections
             },
             Limit::Data | Limit::Commit => {
-                Need { once: connections.once + stacks_bytes + PROCESS_BYTES, ..connections }
+                Requirement { once: connections.once + stacks_bytes + PROCESS_BYTES, ..connections }
             }
-            Limit::Stack => Need::once(FIRST_STACK_BYTES),
+            Limit::Stack => Requirement::once(FIRST_STACK_BYTES),
             Limit::Memory | Limit::GroupMemory => {
                 let process = threads * THREAD_MEMORY_BYTES + PROCESS_BYTES + self.table_bytes;
-                Need { once: connections.once + process, each: connections.each + CONNECTION_KERNEL_BYTES }
+                Requirement {
+                    once: connections.once + process,
+                    each: connections.each + CONNECTION_KERNEL_BYTES,
+                }
             }
-            Limit::LockedMemory => Need::once(self.table_bytes),
-            Limit::ListenQueue | Limit::SynQueue => Need::once(self.backlog),
+            Limit::LockedMemory => Requirement::once(self.table_bytes),
+            Limit::ListenQueue | Limit::SynQueue => Requirement::once(self.backlog),
             // Each ends as at most one of these; and a tunnel of ours has a local port on one side only.
-            Limit::LocalPorts | Limit::Orphans | Limit::TimeWait => Need { once: 0, each: 1 },
-            Limit::Conntrack => Need { once: 0, each: SOCKETS_PER_CONNECTION },
-            Limit::TcpMemory => Need { once: 0, each: CONNECTION_BUFFER_BYTES },
-            Limit::PipePages => Need::once(self.pipes() * u64::from(PIPE_BYTES) / limits::page_bytes()),
-            Limit::EpollWatches => Need { once: self.watched_once(), each: SOCKETS_PER_CONNECTION },
+            Limit::LocalPorts | Limit::Orphans | Limit::TimeWait => Requirement { once: 0, each: 1 },
+            Limit::Conntrack => Requirement { once: 0, each: SOCKETS_PER_CONNECTION },
+            Limit::TcpMemory => Requirement { once: 0, each: CONNECTION_BUFFER_BYTES },
+            Limit::PipePages => {
+                Requirement::once(self.pipes() * u64::from(PIPE_BYTES) / limits::page_bytes())
+            }
+            Limit::EpollWatches => Requirement { once: self.watched_once(), each: SOCKETS_PER_CONNECTION },
         }
     }
 }

@@ -11,7 +11,7 @@ use super::finding::{Finding, Permits, State, first};
 use super::load::Load;
 use super::ports::ListeningPorts;
 use super::remedy;
-use super::room::LiveTableRoom;
+use super::space::LiveTableSpace;
 use crate::commands::table;
 
 /// Characters of a line.
@@ -26,7 +26,7 @@ pub(super) struct Report {
     pub(super) findings: Vec<Finding>,
     pub(super) footprint: Footprint,
     pub(super) budget: ThreadBudget,
-    pub(super) room: LiveTableRoom,
+    pub(super) room: LiveTableSpace,
     pub(super) ports: ListeningPorts,
     pub(super) cpus: Cpus,
 }

@@ -5,7 +5,7 @@
 
 use gateway::config::Config;
 use serde_json::{Value, json};
-use sys::limits::{LocalPorts, Root};
+use sys::limits::{LocalPorts, ProcRoot};
 
 /// See the file's header.
 pub(super) struct ListeningPorts {
@@ -17,7 +17,7 @@ pub(super) struct ListeningPorts {
 
 impl ListeningPorts {
     /// Of `ports`, on the machine at `root`.
-    pub(super) fn read(root: &Root, mut ports: Vec<u16>) -> ListeningPorts {
+    pub(super) fn read(root: &ProcRoot, mut ports: Vec<u16>) -> ListeningPorts {
         let local = LocalPorts::read(root).ok();
         ports.sort_unstable();
         ports.dedup();

@@ -24,7 +24,7 @@ const WARM_UP_SPAN: Duration = Duration::from_millis(10);
 
 /// What two threads do in the time in which one alone does 1, on one core and on two.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Yield {
+pub(super) struct SmtScaling {
     /// On two CPUs of one core: some 1.2 to 1.3 where CPUs are hyper-threads, 2 where they are not.
     pub(super) on_one_core: f64,
     /// On two cores, as a check of the measure: 2, unless they share something else.
@@ -33,14 +33,14 @@ pub(super) struct Yield {
 
 /// Measures on the first core that has two of our CPUs; none where no core has, or where it cannot be
 /// measured.
-pub(super) fn sibling_yield(cores: &[Vec<usize>]) -> Option<Yield> {
+pub(super) fn sibling_yield(cores: &[Vec<usize>]) -> Option<SmtScaling> {
     let at = cores.iter().position(|core| core.len() >= 2)?;
     let core = &cores[at];
     let elsewhere = cores.iter().enumerate().find(|(other, _)| *other != at).map(|(_, core)| core[0]);
     let iterations = calibrated();
     let alone = rate(&[core[0]], iterations)?;
     let compared = |cpus: &[usize]| Some(rate(cpus, iterations)? / alone);
-    Some(Yield {
+    Some(SmtScaling {
         on_one_core: compared(&core[..2])?,
         on_two_cores: elsewhere.and_then(|other| compared(&[core[0], other])),
     })

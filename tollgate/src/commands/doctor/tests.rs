@@ -1,7 +1,7 @@
 //! Each limit of a painted machine lowered in turn: it is named first, with its error and its command.
 
-use ledger::live_table::room::TableRoom;
-use sys::limits::{FOOTPRINT_USUAL, Limit, Root, ThreadBudget, read_all};
+use ledger::live_table::space::TableSpace;
+use sys::limits::{FOOTPRINT_USUAL, Limit, ProcRoot, ThreadBudget, read_all};
 use tempfile::TempDir;
 
 use super::cpus::Cpus;
@@ -10,7 +10,7 @@ use super::load::Load;
 use super::page::{Report, WIDTH, outlook};
 use super::ports::ListeningPorts;
 use super::remedy;
-use super::room::LiveTableRoom;
+use super::space::LiveTableSpace;
 
 /// A machine on which every limit is far: `== path` before each file's text.
 const AMPLE: &str = include_str!("../../../../sys/testdata/ample-machine.txt");
@@ -63,31 +63,31 @@ impl Machine {
     }
 
     fn findings(&self) -> Vec<Finding> {
-        examine(&LOAD, &read_all(&Root::at(self.0.path())), FOOTPRINT_USUAL)
+        examine(&LOAD, &read_all(&ProcRoot::at(self.0.path())), FOOTPRINT_USUAL)
     }
 
     fn report(&self) -> Report {
-        let root = Root::at(self.0.path());
+        let root = ProcRoot::at(self.0.path());
         Report {
             load: LOAD,
             findings: self.findings(),
             footprint: FOOTPRINT_USUAL,
             budget: ThreadBudget::of(read_all(&root).iter(), FOOTPRINT_USUAL),
-            room: LiveTableRoom::of(room(1 << 30)),
+            room: LiveTableSpace::of(room(1 << 30)),
             ports: ListeningPorts::read(&root, vec![3128, 9128, 0]),
             cpus: Cpus::read(&root),
         }
     }
 }
 
-fn room(free: u64) -> TableRoom {
-    TableRoom { directory: "/dev/shm".into(), needed: 27_000_000, free, size: 30_000_000 }
+fn room(free: u64) -> TableSpace {
+    TableSpace { directory: "/dev/shm".into(), needed: 27_000_000, free, size: 30_000_000 }
 }
 
 #[test]
 fn a_tmpfs_that_is_too_small_for_the_live_table_is_told() {
     let machine = Machine::new(&[]);
-    let small = Report { room: LiveTableRoom::of(room(20 << 20)), ..machine.report() };
+    let small = Report { room: LiveTableSpace::of(room(20 << 20)), ..machine.report() };
     assert!(!small.is_carried() && small.text().contains("mount -o remount,size=36028480 /dev/shm"));
     assert_eq!(small.json()["live_table"]["enough"], false);
     assert_eq!(machine.report().json()["live_table"]["enough"], true);
@@ -317,7 +317,7 @@ fn what_cannot_be_read_is_told_and_the_rest_is_judged() {
     let machine = Machine::new(&[("proc/sys/kernel/threads-max", Some("99999999999999999999999999"))]);
     assert!(machine.findings().iter().all(|finding| finding.state == State::Fine));
     let empty = tempfile::tempdir().unwrap();
-    let findings = examine(&LOAD, &read_all(&Root::at(empty.path())), FOOTPRINT_USUAL);
+    let findings = examine(&LOAD, &read_all(&ProcRoot::at(empty.path())), FOOTPRINT_USUAL);
     assert_eq!(outlook(&LOAD, &findings), "no limit of the kernel's is in sight");
 }
 

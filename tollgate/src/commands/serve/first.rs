@@ -13,19 +13,19 @@ use anyhow::Context as _;
 use gateway::users::FirstUser;
 
 /// See the file's header.
-pub(super) struct Handover {
+pub(super) struct CredentialDelivery {
     user: FirstUser,
     /// Where the password is kept; none if it is to be shown.
     file: Option<PathBuf>,
 }
 
-impl Handover {
+impl CredentialDelivery {
     /// Keeps the password of `user`, unless standard output is a terminal and it can be shown.
     ///
     /// # Errors
     /// The file cannot be written; then there is no user either.
-    pub(super) fn prepare(user: FirstUser, is_terminal: bool) -> anyhow::Result<Handover> {
-        let mut handover = Handover { user, file: None };
+    pub(super) fn prepare(user: FirstUser, is_terminal: bool) -> anyhow::Result<CredentialDelivery> {
+        let mut handover = CredentialDelivery { user, file: None };
         if !is_terminal {
             // Users stand in a directory of the data directory.
             let data = handover.user.path.ancestors().nth(2).unwrap_or(Path::new(""));
@@ -89,7 +89,7 @@ mod tests {
         (data, FirstUser { name: "me".parse().unwrap(), password, path })
     }
 
-    fn told(handover: &Handover) -> String {
+    fn told(handover: &CredentialDelivery) -> String {
         let mut out = Vec::new();
         handover.tell(&mut out, "127.0.0.1:3128".parse().unwrap()).unwrap();
         String::from_utf8(out).unwrap()
@@ -100,7 +100,7 @@ mod tests {
     #[test]
     fn what_is_no_terminal_gets_the_name_of_a_file() {
         let (data, user) = user();
-        let handover = Handover::prepare(user, false).unwrap();
+        let handover = CredentialDelivery::prepare(user, false).unwrap();
         let file = data.path().join("first-user.curlrc");
         let text = told(&handover);
         assert!(!text.contains(PASSWORD), "{text}");
@@ -115,7 +115,7 @@ mod tests {
     #[test]
     fn a_terminal_is_shown_the_password_and_no_file_has_it() {
         let (data, user) = user();
-        let handover = Handover::prepare(user, true).unwrap();
+        let handover = CredentialDelivery::prepare(user, true).unwrap();
         assert!(told(&handover).contains(&format!("curl -x http://me:{PASSWORD}@127.0.0.1:3128 ")));
         assert!(!data.path().join("first-user.curlrc").exists());
     }
@@ -125,7 +125,7 @@ mod tests {
         let (data, user) = user();
         let path = user.path.clone();
         fs::create_dir(data.path().join("first-user.curlrc")).unwrap();
-        let error = Handover::prepare(user, false).err().unwrap();
+        let error = CredentialDelivery::prepare(user, false).err().unwrap();
         assert!(error.to_string().starts_with("cannot keep the password of the first user in "), "{error}");
         assert!(!path.exists());
     }

@@ -6,19 +6,19 @@
 use std::net::SocketAddr;
 use std::path::Path;
 
-use gateway::config::{Config, Given, Severity};
+use gateway::config::{Config, LoadOptions, Severity};
 use gateway::log::{Level, Value};
 use gateway::reload::Changes;
 use gateway::server::Gateway;
 
+use crate::console::Console;
 use crate::control::Outcome;
-use crate::voice::Voice;
 
 /// Names that one line of an outcome shows.
 const SHOWN_MAX: usize = 10;
 
 /// Reads what `given` leads to, and puts it in place.
-pub(super) fn reload(gateway: &mut Gateway, given: &mut Given, voice: &Voice) -> Outcome {
+pub(super) fn reload(gateway: &mut Gateway, given: &mut LoadOptions, voice: &Console) -> Outcome {
     if let Ok(addresses) = sys::socket::local_addresses() {
         given.local_addresses = addresses;
     }
@@ -41,7 +41,7 @@ pub(super) fn reload(gateway: &mut Gateway, given: &mut Given, voice: &Voice) ->
     }
 }
 
-fn tell_of_changes(gateway: &Gateway, changes: &Changes, voice: &Voice) {
+fn tell_of_changes(gateway: &Gateway, changes: &Changes, voice: &Console) {
     let list = |addresses: &[SocketAddr]| joined(addresses, " ");
     let restart = changes.needs_restart.join(" ");
     let fields = [
@@ -55,7 +55,7 @@ fn tell_of_changes(gateway: &Gateway, changes: &Changes, voice: &Voice) {
     }
 }
 
-fn tell_of_refusal(gateway: &Gateway, error: &str, voice: &Voice) {
+fn tell_of_refusal(gateway: &Gateway, error: &str, voice: &Console) {
     gateway.stats().reloads.failed();
     let fields = [("error", Value::Text(error))];
     gateway.log().say(Level::Error, "reload refused, the old configuration stays", &fields);

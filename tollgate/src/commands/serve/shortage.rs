@@ -7,28 +7,28 @@
 use gateway::log::{Level, Value};
 use gateway::server::Gateway;
 use sys::clock;
-use sys::socket::Shortage;
+use sys::socket::ResourceExhausted;
 
-use crate::voice::Voice;
+use crate::console::Console;
 
 /// What was said, and holds.
 #[derive(Default)]
-pub(super) struct Told {
+pub(super) struct ReportedShortages {
     /// What is used up, in the episode that goes on.
-    shortage: Option<Shortage>,
+    shortage: Option<ResourceExhausted>,
     /// How many accepts had failed when no episode went on.
     failed_before: u64,
 }
 
 /// Says when an episode has begun, and when it is over.
-pub(super) fn tell(gateway: &Gateway, told: &mut Told, voice: &Voice) {
+pub(super) fn tell(gateway: &Gateway, told: &mut ReportedShortages, voice: &Console) {
     let (stats, log) = (gateway.stats(), gateway.log());
     match (told.shortage, stats.shortage(clock::monotonic())) {
         (None, Some(shortage)) => {
             let text = format!("{shortage}: new connections wait");
             let mut fields = vec![("remedy", Value::Text(remedy(shortage)))];
             let mut said = text.clone();
-            if shortage == Shortage::Descriptors {
+            if shortage == ResourceExhausted::Descriptors {
                 let limit = sys::limits::descriptors().0;
                 fields.insert(0, ("limit", limit.into()));
                 said += &format!(" (limit of descriptors: {limit})");
@@ -51,14 +51,14 @@ pub(super) fn tell(gateway: &Gateway, told: &mut Told, voice: &Voice) {
     }
 }
 
-fn remedy(shortage: Shortage) -> &'static str {
+fn remedy(shortage: ResourceExhausted) -> &'static str {
     match shortage {
-        Shortage::Descriptors => {
+        ResourceExhausted::Descriptors => {
             "raise LimitNOFILE of the service (ulimit -n), or lower `connections` of `[limits]`; \
              `tollgate doctor` says how many are needed"
         }
-        Shortage::SystemDescriptors => "raise the machine's limit: sysctl fs.file-max",
-        Shortage::Buffers | Shortage::Memory => {
+        ResourceExhausted::SystemDescriptors => "raise the machine's limit: sysctl fs.file-max",
+        ResourceExhausted::Buffers | ResourceExhausted::Memory => {
             "give the machine or its cgroup more memory, or lower `connections` of `[limits]`"
         }
     }

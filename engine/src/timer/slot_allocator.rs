@@ -1,0 +1,176 @@
+//! Free numbers: the one that came back last is given out first, and those that another thread had in its
+//! hands lowest first.
+//!
+//! Promises: constant time, four steps at most beyond the stack; numbers that others had and that are given
+//! out together are together in memory, in whatever order they came back, so that who passes such numbers on
+//! to another thread takes few cache lines from it. (Of a stack they would come as good as shuffled after a
+//! while.) Leaves to others: what a number stands for, and that it comes back once.
+
+const BITS: usize = 64;
+
+/// Where the memory is that a number stands for.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Locality {
+    /// In the cache of the thread that gives the number back.
+    Warm,
+    /// Perhaps in another's.
+    Cold,
+}
+
+/// See the file's header.
+#[derive(Debug)]
+pub(super) struct SlotAllocator {
+    warm: Vec<u32>,
+    /// Bit n % 64 of word n / 64 is set if n is free.
+    words: Box<[u64]>,
+    /// Levels, the first of which is above `words`: bit n % 64 of word n / 64 is set if word n below is not
+    /// zero. The last level has one word.
+    above: Vec<Box<[u64]>>,
+    /// All words before this one are zero.
+    lowest: usize,
+}
+
+impl SlotAllocator {
+    /// The numbers below `count`, all free.
+    pub(super) fn all(count: usize) -> SlotAllocator {
+        let words = ones(count);
+        let mut above: Vec<Box<[u64]>> = Vec::new();
+        let mut below = words.len();
+        while below > 1 {
+            above.push(ones(below));
+            below = below.div_ceil(BITS);
+        }
+        SlotAllocator { warm: Vec::with_capacity(count), words, above, lowest: 0 }
+    }
+
+    /// Gives one out.
+    #[inline]
+    pub(super) fn take(&mut self) -> Option<u32> {
+        self.warm.pop().or_else(|| self.take_lowest())
+    }
+
+    fn take_lowest(&mut self) -> Option<u32> {
+        if self.words[self.lowest] == 0 {
+            self.lowest = self.find_lowest()?;
+        }
+        let word = &mut self.words[self.lowest];
+        let number = self.lowest * BITS + word.trailing_zeros() as usize;
+        *word &= *word - 1;
+        if *word == 0 {
+            self.mark(self.lowest, false);
+        }
+        Some(number as u32)
+    }
+
+    /// Takes one back.
+    #[inline]
+    pub(super) fn give(&mut self, number: u32, heat: Locality) {
+        match heat {
+            Locality::Warm => self.warm.push(number),
+            Locality::Cold => self.give_cold(number),
+        }
+    }
+
+    fn give_cold(&mut self, number: u32) {
+        let place = number as usize / BITS;
+        let before = self.words[place];
+        self.words[place] = before | 1 << (number as usize % BITS);
+        self.lowest = self.lowest.min(place);
+        if before == 0 {
+            self.mark(place, true);
+        }
+    }
+
+    /// The word with the lowest number, from the top down.
+    #[cold]
+    fn find_lowest(&self) -> Option<usize> {
+        self.above
+            .iter()
+            .rev()
+            .try_fold(0, |place, level| {
+                let word = level[place];
+                (word != 0).then(|| place * BITS + word.trailing_zeros() as usize)
+            })
+            .filter(|&place| self.words[place] != 0)
+    }
+
+    /// Says above whether a word has any number, from the bottom up as far as that changes anything.
+    #[cold]
+    fn mark(&mut self, mut place: usize, has_any: bool) {
+        for level in &mut self.above {
+            let bit = 1 << (place % BITS);
+            place /= BITS;
+            let before = level[place];
+            level[place] = if has_any { before | bit } else { before & !bit };
+            if (before == 0) == (level[place] == 0) {
+                return;
+            }
+        }
+    }
+}
+
+/// So many ones, in words, of which there is at least one.
+fn ones(count: usize) -> Box<[u64]> {
+    let word = |place: usize| match count - (place * BITS).min(count) {
+        0 => 0,
+        rest => u64::MAX >> (BITS - rest.min(BITS)),
+    };
+    (0..count.div_ceil(BITS).max(1)).map(word).collect()
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn gives_out_each_number_once_and_the_lowest_first() {
+        let large = if cfg!(miri) { 4_097 } else { 300_000 };
+        for count in [0, 1, 63, 64, 65, 4_096, large] {
+            let mut free = SlotAllocator::all(count);
+            let all: Vec<u32> = std::iter::from_fn(|| free.take()).collect();
+            assert!(all.iter().copied().eq(0..count as u32), "{count}");
+            // Back from the middle outwards, so that every level is found empty and not empty.
+            for &number in all.iter().skip(count / 2).chain(all.iter().take(count / 2).rev()) {
+                free.give(number, Locality::Cold);
+                assert_eq!(free.take(), Some(number), "{count}");
+                assert_eq!(free.take(), None, "{count}");
+                free.give(number, Locality::Cold);
+                assert_eq!(free.take(), Some(number), "{count}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_warm_goes_first_and_the_last_of_it_before_all() {
+        let mut free = SlotAllocator::all(5);
+        (0..4).for_each(|number| assert_eq!(free.take(), Some(number)));
+        for (number, heat) in
+            [(2, Locality::Cold), (1, Locality::Warm), (0, Locality::Cold), (3, Locality::Warm)]
+        {
+            free.give(number, heat);
+        }
+        assert!(std::iter::from_fn(|| free.take()).eq([3, 1, 0, 2, 4]));
+    }
+
+    #[test]
+    fn agrees_with_an_ordered_set() {
+        let mut random = super::super::wheel::tests::Random(7);
+        // Spells of mostly taking, and of mostly giving.
+        let (count, steps) = if cfg!(miri) { (5_000, 6_000) } else { (70_000, 400_000) };
+        let (mut free, mut model) = (SlotAllocator::all(count), (0..count as u32).collect::<BTreeSet<_>>());
+        let mut out = Vec::new();
+        for step in 0..steps {
+            let takes = if step * 6 / steps % 2 == 0 { 14 } else { 2 };
+            if random.below(16) < takes {
+                let taken = free.take();
+                assert_eq!(taken, model.pop_first());
+                out.extend(taken);
+            } else if !out.is_empty() {
+                let number = out.swap_remove(random.below(out.len() as u64) as usize);
+                free.give(number, Locality::Cold);
+                model.insert(number);
+            }
+        }
+    }
+}

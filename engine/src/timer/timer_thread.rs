@@ -1,0 +1,207 @@
+//! A wheel with a thread of the service's own, which sleeps until something is due.
+//!
+//! Promises: while its thread sleeps nobody wakes it but the alarm; the others bring the alarm forward, or
+//! collect what was cancelled and put it off. Leaves to others: which thread comes to which post.
+//!
+//! The alarm rings at the shard's `parked_until`: whoever has changed that sets the alarm and then looks at
+//! it again, until both agree; so does the last one, whatever the order in which several come to the kernel.
+//!
+//! Whoever collects for the sleeper holds its lock for some microseconds. Nobody waits for that but the
+//! sleeper itself, should it be due just then.
+
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, PoisonError, TryLockError};
+
+use sys::alarm::Alarm;
+use sys::clock::Nanos;
+use sys::sync::atomic::{AtomicBool, Ordering, fence};
+use sys::sync::{Mutex, MutexGuard};
+
+use super::callback_barrier::CallbackBarrier;
+use super::service::{ArmError, Cancel, Next, TimerStats, Timers};
+use super::shard::{CachePadded, FollowUp, Shard, TimerKey};
+use super::slack::Slack;
+use super::wheel_driver::{Finished, WheelDriver};
+use crate::stats::Counter;
+
+/// See the file's header.
+pub(super) struct TimerThread {
+    pub(super) shard: Arc<Shard>,
+    owner: CachePadded<Mutex<WheelDriver>>,
+    alarm: Alarm,
+    is_closing: AtomicBool,
+    pub(super) ending: CallbackBarrier,
+    pub(super) stats: TimerThreadStats,
+}
+
+/// Written by who holds the owner's lock.
+#[derive(Debug, Default)]
+pub(super) struct TimerThreadStats {
+    armed: Counter,
+    fired: Counter,
+    rearmed: Counter,
+    panics: Counter,
+    wakes: Counter,
+    dead_wakes: Counter,
+    collected: Counter,
+    forgotten: Counter,
+}
+
+impl TimerThread {
+    pub(super) fn new(cells: usize, now: Nanos) -> io::Result<TimerThread> {
+        let shard = Arc::new(Shard::shared(cells));
+        let mut owner = WheelDriver::lending(Arc::clone(&shard), now);
+        let until = owner.park();
+        debug_assert_eq!(until, Some(Nanos::NEVER), "it is empty, and the alarm is not set");
+        Ok(TimerThread {
+            shard,
+            owner: CachePadded(Mutex::new(owner)),
+            alarm: Alarm::new()?,
+            is_closing: AtomicBool::new(false),
+            ending: CallbackBarrier::new(),
+            stats: TimerThreadStats::default(),
+        })
+    }
+
+    /// Any thread.
+    pub(super) fn arm(&self, deadline: Nanos, slack: Slack, tag: u64) -> Result<TimerKey, ArmError> {
+        let mut armed = self.shard.arm(deadline, slack, tag);
+        if armed == Err(ArmError::Full) {
+            self.collect();
+            armed = self.shard.arm(deadline, slack, tag);
+        }
+        let (ticket, duty) = armed?;
+        if duty == FollowUp::Wake {
+            self.rearm_alarm();
+        }
+        Ok(ticket)
+    }
+
+    /// Any thread.
+    pub(super) fn cancel(&self, ticket: TimerKey) -> Cancel {
+        let (found, duty) = self.shard.cancel(ticket);
+        if duty == FollowUp::Collect {
+            self.collect();
+        }
+        found
+    }
+
+    /// Has the thread end.
+    pub(super) fn close(&self) {
+        self.is_closing.store(true, Ordering::Relaxed);
+        // Pairs with the fence in `Shard::park`: whoever settles next sees it, or this sees until when.
+        fence(Ordering::SeqCst);
+        self.shard.bring_forward(Nanos(0));
+        self.rearm_alarm();
+    }
+
+    /// Timers that were armed when the service ended.
+    pub(super) fn forgotten(&self) -> u64 {
+        self.stats.forgotten.value()
+    }
+
+    /// Sets the alarm to the time that the shard says, and looks again: another may have changed that
+    /// meanwhile and set the alarm before.
+    fn rearm_alarm(&self) {
+        while let Some(until) = self.shard.parked_until() {
+            self.alarm.set(until);
+            if self.shard.parked_until() == Some(until) {
+                return;
+            }
+        }
+    }
+
+    /// Takes in what was armed and cancelled while the thread sleeps, and lets it sleep on. Where another is
+    /// at that, it may be descheduled, so this does what it can without the wheel.
+    fn collect(&self) {
+        let Some(mut owner) = self.try_lock() else {
+            if self.shard.recycle() == FollowUp::Wake {
+                self.rearm_alarm();
+            }
+            return;
+        };
+        owner.collect();
+        self.stats.armed.set(owner.armed() as u64);
+        self.stats.collected.add(1);
+        if self.shard.parked_until().is_some() {
+            self.park_until_next(&mut owner);
+        }
+    }
+
+    /// Says until when the thread sleeps, from now on. The alarm is set even if that is what it was before:
+    /// another may have seen, and set, what was said in between.
+    fn park_until_next(&self, owner: &mut WheelDriver) {
+        while owner.park().is_none() {
+            owner.collect();
+        }
+        if self.is_closing.load(Ordering::Relaxed) {
+            self.shard.bring_forward(Nanos(0));
+        }
+        self.rearm_alarm();
+    }
+
+    /// The life of the thread.
+    pub(super) fn run(&self, timers: &Timers) {
+        self.ending.run_here();
+        loop {
+            let now = self.alarm.wait();
+            let mut owner = self.owner.0.lock().unwrap_or_else(PoisonError::into_inner);
+            self.shard.unpark();
+            if self.is_closing.load(Ordering::Relaxed) {
+                self.stats.forgotten.add(owner.close() as u64);
+                self.stats.armed.set(0);
+                return;
+            }
+            self.stats.wakes.add(1);
+            owner.collect();
+            if !self.fire(&mut owner, now, timers) {
+                self.stats.dead_wakes.add(1);
+            }
+            self.park_until_next(&mut owner);
+            self.stats.armed.set(owner.armed() as u64);
+        }
+    }
+
+    /// Runs the callbacks that are due at `now`, and says whether there was any.
+    fn fire(&self, owner: &mut WheelDriver, now: Nanos, timers: &Timers) -> bool {
+        let mut has_fired = false;
+        while let Some(due) = owner.pop_due(now) {
+            has_fired = true;
+            self.stats.fired.add(1);
+            let next = catch_unwind(AssertUnwindSafe(|| timers.call(due.tag))).unwrap_or_else(|_| {
+                self.stats.panics.add(1);
+                Next::Done
+            });
+            match owner.finish(due, next) {
+                Finished::Rearmed => self.stats.rearmed.add(1),
+                Finished::Gone => {}
+                Finished::Awaited => self.ending.notify(),
+            }
+        }
+        has_fired
+    }
+
+    fn try_lock(&self) -> Option<MutexGuard<'_, WheelDriver>> {
+        match self.owner.0.try_lock() {
+            Ok(owner) => Some(owner),
+            // Panics of callbacks are caught, so a poisoned lock guards an intact wheel.
+            Err(TryLockError::Poisoned(owner)) => Some(owner.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+}
+
+impl TimerThreadStats {
+    pub(super) fn read(&self) -> TimerStats {
+        TimerStats {
+            armed: self.armed.value(),
+            fired: self.fired.value(),
+            rearmed: self.rearmed.value(),
+            panics: self.panics.value(),
+            wakes: self.wakes.value(),
+            dead_wakes: self.dead_wakes.value(),
+            collected: self.collected.value(),
+        }
+    }
+}

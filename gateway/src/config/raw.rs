@@ -1,0 +1,248 @@
+//! The configuration as it is written: every table read into its typed form, all files together.
+//!
+//! Promises: every syntax error and every wrong value of every file is reported in one go. Leaves to
+//! others: whether the tables agree with each other (`listeners.rs`, `people.rs`).
+
+use std::path::{Path, PathBuf};
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::read::{FromTable, Optional, Section, found, suggest};
+use super::report::{Diagnostic, Report, Source, Span};
+use super::source::Sources;
+use crate::settings::{
+    Accept, Admin, Auth, DestinationTable, Dns, Ledger, Limits, ListenerTable, Log, Network, TABLES, Threads,
+    Timeouts, UserTable,
+};
+use crate::users::UserName;
+
+/// All tables.
+#[derive(Default)]
+pub(super) struct RawConfig {
+    pub(super) listeners: Vec<ListenerTable>,
+    pub(super) destinations: Vec<RawDestination>,
+    pub(super) users: Vec<RawUser>,
+    /// Whether every user file could be read: else one who is missed here need not be missing.
+    pub(super) has_all_users: bool,
+    pub(super) network: Network,
+    pub(super) admin: Admin,
+    pub(super) accept: Accept,
+    pub(super) threads: Threads,
+    pub(super) limits: Limits,
+    pub(super) timeouts: Timeouts,
+    pub(super) dns: Dns,
+    /// Its header, if it is written.
+    pub(super) dns_place: Option<Span>,
+    pub(super) ledger: Ledger,
+    pub(super) log: Log,
+    pub(super) auth: Auth,
+}
+
+/// One `[destinations.NAME]`.
+pub(super) struct RawDestination {
+    pub(super) name: String,
+    pub(super) place: Span,
+    pub(super) table: DestinationTable,
+}
+
+/// One `[[user]]`, or one user file.
+pub(super) struct RawUser {
+    pub(super) name: UserName,
+    /// The table's header, or the beginning of the file.
+    pub(super) place: Span,
+    pub(super) table: UserTable,
+    /// The user file; none for a table of the configuration itself.
+    pub(super) file: Option<PathBuf>,
+}
+
+/// Reads all texts.
+pub(super) fn read(gathered: &Sources, report: &mut Report) -> RawConfig {
+    let mut written = RawConfig { has_all_users: gathered.has_all_users, ..RawConfig::default() };
+    if let Some(main) = gathered.main {
+        parsed(&gathered.sources, main, report, |section, report| written.read_main(section, report));
+    }
+    for (name, path, index) in &gathered.users {
+        parsed(&gathered.sources, *index, report, |section, report| {
+            written.read_user_file(section, name, path, report);
+        });
+    }
+    written
+}
+
+/// Parses one text and walks it. Where the text is broken the parser guesses, so complaints of the walk
+/// about a broken line are dropped in favour of the parser's own.
+fn parsed(
+    sources: &[Source],
+    index: usize,
+    report: &mut Report,
+    walk: impl FnOnce(&Section<'_>, &mut Report),
+) {
+    let text = sources[index].text.as_str();
+    let (table, errors) = DeTable::parse_recoverable(text);
+    let syntax: Vec<Span> =
+        errors.iter().map(|error| Span::new(index, error.span().unwrap_or(0..0))).collect();
+    let mut walked = Report::default();
+    walk(&Section::new(table.get_ref(), Span::new(index, 0..0)), &mut walked);
+    let broken = |diagnostic: &Diagnostic| {
+        // An empty place stands for a whole file and belongs to no line.
+        let Some(place) = diagnostic.place.as_ref().filter(|place| place.start < place.end) else {
+            return false;
+        };
+        let line_start = text[..place.start].rfind('\n').map_or(0, |newline| newline + 1);
+        let line_end = text[place.end..].find('\n').map_or(text.len(), |newline| place.end + newline);
+        syntax.iter().any(|at| line_start <= at.start && at.start <= line_end)
+    };
+    walked.errors.retain(|diagnostic| !broken(diagnostic));
+    for (error, place) in errors.iter().zip(&syntax) {
+        walked.error(Diagnostic::at(place, "this is no TOML").label(error.message()));
+    }
+    report.errors.append(&mut walked.errors);
+    report.warnings.append(&mut walked.warnings);
+    report.secrets.append(&mut walked.secrets);
+}
+
+impl RawConfig {
+    fn read_main(&mut self, root: &Section<'_>, report: &mut Report) {
+        for (key, value) in root.entries() {
+            match key.get_ref().as_ref() {
+                "listener" => self.listeners = tables(root, value, report).map(|(_, table)| table).collect(),
+                "user" => {
+                    let users = tables(root, value, report);
+                    self.users = users.filter_map(|(place, table)| named(place, table, report)).collect();
+                }
+                "destinations" => self.destinations = destinations(root, value, report),
+                "network" => single(&mut self.network, root, value, report),
+                "admin" => single(&mut self.admin, root, value, report),
+                "accept" => single(&mut self.accept, root, value, report),
+                "threads" => single(&mut self.threads, root, value, report),
+                "limits" => single(&mut self.limits, root, value, report),
+                "timeouts" => single(&mut self.timeouts, root, value, report),
+                "dns" => {
+                    self.dns_place = Some(root.place_of(value.span()));
+                    single(&mut self.dns, root, value, report);
+                }
+                "ledger" => single(&mut self.ledger, root, value, report),
+                "log" => single(&mut self.log, root, value, report),
+                "auth" => single(&mut self.auth, root, value, report),
+                unknown => report.error(unknown_table(unknown, &root.place_of(key.span()))),
+            }
+        }
+    }
+
+    fn read_user_file(&mut self, root: &Section<'_>, name: &UserName, path: &Path, report: &mut Report) {
+        if let Some((key, _)) = root.entries().find(|(key, _)| key.get_ref() == "user") {
+            let title = "a user file holds the settings of one user, without a header";
+            let place = root.place_of(key.span());
+            return report.error(Diagnostic::at(&place, title).label("take this header out"));
+        }
+        let Some(table) = UserTable::read(root, report) else {
+            self.has_all_users = false;
+            return;
+        };
+        if let Some(written) = table.name.written().filter(|written| written.value != *name) {
+            let title = format!("by the name of its file this user is called `{name}`");
+            report
+                .error(Diagnostic::at(&written.place, title).label("take this line out, or rename the file"));
+        }
+        let place = root.place().clone();
+        self.users.push(RawUser { name: name.clone(), place, table, file: Some(path.into()) });
+    }
+}
+
+/// `[name]`.
+fn single<T: FromTable + Default>(
+    into: &mut T,
+    root: &Section<'_>,
+    value: &Spanned<DeValue<'_>>,
+    report: &mut Report,
+) {
+    let place = root.place_of(value.span());
+    match value.get_ref().as_table() {
+        Some(entries) => *into = T::read(&Section::new(entries, place), report).unwrap_or_default(),
+        None => report.error(not_a_table(T::TABLE.header, value.get_ref(), &place)),
+    }
+}
+
+/// `[[name]]`, as often as it is written.
+fn tables<T: FromTable>(
+    root: &Section<'_>,
+    value: &Spanned<DeValue<'_>>,
+    report: &mut Report,
+) -> std::vec::IntoIter<(Span, T)> {
+    let header = T::TABLE.header;
+    let mut tables = Vec::new();
+    for item in value.get_ref().as_array().into_iter().flatten() {
+        let place = root.place_of(item.span());
+        match item.get_ref().as_table() {
+            None => report.error(not_a_table(header, item.get_ref(), &place)),
+            Some(entries) => {
+                let table = T::read(&Section::new(entries, place.clone()), report);
+                tables.extend(table.map(|table| (place, table)));
+            }
+        }
+    }
+    if !value.get_ref().is_array() {
+        report.error(not_a_table(header, value.get_ref(), &root.place_of(value.span())));
+    }
+    tables.into_iter()
+}
+
+/// `[destinations.NAME]`, all of them.
+fn destinations(
+    root: &Section<'_>,
+    value: &Spanned<DeValue<'_>>,
+    report: &mut Report,
+) -> Vec<RawDestination> {
+    let header = DestinationTable::TABLE.header;
+    let Some(sets) = value.get_ref().as_table() else {
+        report.error(not_a_table(header, value.get_ref(), &root.place_of(value.span())));
+        return Vec::new();
+    };
+    let mut destinations = Vec::new();
+    for (key, value) in sets {
+        let place = root.place_of(key.span());
+        let Some(entries) = value.get_ref().as_table() else {
+            report.error(not_a_table(header, value.get_ref(), &place));
+            continue;
+        };
+        let table = DestinationTable::read(&Section::new(entries, place.clone()), report);
+        let name = key.get_ref().to_string();
+        destinations.extend(table.map(|table| RawDestination { name, place, table }));
+    }
+    destinations
+}
+
+/// A `[[user]]` must say its name; a user file says it by its own.
+fn named(place: Span, table: UserTable, report: &mut Report) -> Option<RawUser> {
+    match &table.name {
+        Optional::Written(name) => Some(RawUser { name: name.value.clone(), place, file: None, table }),
+        Optional::Wrong => None,
+        Optional::Absent => {
+            report.error(Diagnostic::at(&place, "[[user]] lacks `name`"));
+            None
+        }
+    }
+}
+
+fn not_a_table(header: &str, value: &DeValue<'_>, place: &Span) -> Diagnostic {
+    let label = match value {
+        DeValue::Table(_) => format!("write its header with double brackets, {header}"),
+        other => format!("expected a table, under its header {header}; found {}", found(other)),
+    };
+    Diagnostic::at(place, format!("this must be written as {header}")).label(label)
+}
+
+fn unknown_table(word: &str, place: &Span) -> Diagnostic {
+    let diagnostic = Diagnostic::at(place, format!("unknown key `{word}`"));
+    if let Some(table) = TABLES.iter().find(|table| table.setting(word).is_some()) {
+        return diagnostic.help(format!("`{word}` belongs under {}", table.header));
+    }
+    let headers: Vec<&str> = TABLES.iter().map(|table| bare(table.header)).collect();
+    suggest(diagnostic, word, &headers)
+}
+
+/// The word in a header: `user` of `[[user]]`.
+fn bare(header: &str) -> &str {
+    header.trim_matches(['[', ']']).split('.').next().unwrap_or_default()
+}

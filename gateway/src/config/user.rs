@@ -1,0 +1,302 @@
+//! Users and destinations: from their tables to users who can be recognised and a policy that judges them.
+//!
+//! Promises: a name means one user, and so does a source address; every set that a rule refers to exists.
+//! Leaves to others: the meaning of rules (crate `policy`) and recognising users (`auth.rs`).
+
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
+
+use ipnet::IpNet;
+use policy::rules::Rule;
+use policy::{
+    BuildError, Builder, ListKind, Mistake, Owner, Policy, SetClass, SetRules, UserIndex, UserRules,
+};
+
+use super::raw::{RawConfig, RawDestination, RawUser};
+use super::read::{Located, suggest};
+use super::report::{Diagnostic, Report, Span};
+use crate::settings::{DestinationClass, UserTable};
+use crate::users::{Credential, PasswordHash, TokenHash, UserName};
+
+/// Most users: each costs every reactor thread an account.
+const USERS_MAX: usize = 100_000;
+
+/// Most unlike costs of passwords: a log-in takes as long as one of each, some 50 ms.
+const PASSWORD_COSTS_MAX: usize = 8;
+
+/// Somebody whose flows are admitted and billed.
+#[derive(Clone, Debug)]
+pub struct User {
+    /// The name.
+    pub name: UserName,
+    /// The user in this configuration's policy; as a number, the position in [`super::Config::users`].
+    pub index: UserIndex,
+    /// A password or token; none for who is known by the source address, or by a forward listener, alone.
+    pub credential: Option<Credential>,
+    /// Source networks. An address is the user's in whose network it lies that is the smallest.
+    pub from: Vec<IpNet>,
+    /// Destinations allowed, as rules print themselves.
+    pub allow: Vec<String>,
+    /// Destinations denied.
+    pub deny: Vec<String>,
+    /// Most connections at the same time.
+    pub connections_max: u32,
+    /// Whether the user is refused whatever he presents.
+    pub disabled: bool,
+    /// The user file; none for a user of the configuration itself.
+    pub file: Option<PathBuf>,
+}
+
+impl User {
+    /// Whether the same is written of `other`, in whatever file.
+    pub(crate) fn is_written_as(&self, other: &User) -> bool {
+        let User { name, index: _, credential, from, allow, deny, connections_max, disabled, file: _ } =
+            other;
+        self.name == *name
+            && self.credential == *credential
+            && self.from == *from
+            && self.allow == *allow
+            && self.deny == *deny
+            && self.connections_max == *connections_max
+            && self.disabled == *disabled
+    }
+}
+
+/// Complains about users who cannot be told apart, or not be recognised at all.
+pub(super) fn check(written: &RawConfig, report: &mut Report) {
+    let mut seen: HashMap<&str, &RawUser> = HashMap::new();
+    for user in &written.users {
+        match seen.get(&*user.name) {
+            None => _ = seen.insert(&user.name, user),
+            Some(first) => report.error(
+                Diagnostic::at(name_place(user), format!("two users are called `{}`", user.name))
+                    .other(name_place(first), "the first is here"),
+            ),
+        }
+        if let (Some(password), Some(token)) = (user.table.password.written(), user.table.token.written()) {
+            let title = format!("user `{}` has a password and a token", user.name);
+            report.error(
+                Diagnostic::at(&token.place, title)
+                    .other(&password.place, "one of the two must go")
+                    .help("a second user with the same rules can have the other"),
+            );
+        }
+    }
+    check_costs(&written.users, report);
+    if let Some(user) = written.users.get(USERS_MAX) {
+        report.error(Diagnostic::at(&user.place, format!("more than {USERS_MAX} users")));
+    }
+    check_sources(&written.users, report);
+    warn(written, report);
+}
+
+/// The policy, or complaints.
+pub(super) fn policy(written: &RawConfig, report: &mut Report) -> Option<Policy> {
+    let mut builder = Builder::new();
+    for RawDestination { name, place, table } in &written.destinations {
+        if table.to.is_empty() {
+            let title = format!("the destinations of `{name}` are empty");
+            report.error(Diagnostic::at(place, title).help("write them as `to = [\"HOST:PORT\", ...]`"));
+        }
+        let class = table.class.written().map(|class| match class.value {
+            DestinationClass::Internal => SetClass::Internal,
+            DestinationClass::External => SetClass::External,
+        });
+        let addresses = table.addresses.iter().map(|network| network.value).collect();
+        builder.set(name, SetRules { class, rules: rules(&table.to), addresses });
+    }
+    let mut by_name: HashMap<&str, &RawUser> = HashMap::new();
+    for user in &written.users {
+        // A second user of the same name was complained about already.
+        if let Entry::Vacant(vacant) = by_name.entry(&user.name) {
+            vacant.insert(user);
+            let UserTable { allow, deny, resolve_for_networks, .. } = &user.table;
+            let (allow, deny, resolve_for_networks) = (rules(allow), rules(deny), *resolve_for_networks);
+            builder.user(&*user.name, UserRules { allow, deny, resolve_for_networks });
+        }
+    }
+    let built = builder.build().map_err(|mistakes| {
+        let places = MistakeLocator { written, users: &by_name };
+        mistakes.iter().for_each(|mistake| report.error(places.diagnostic(mistake)));
+    });
+    let policy = built.ok()?;
+    warn_of_resolving(&by_name, &policy, report);
+    Some(policy)
+}
+
+/// Names users for whom `resolve_for_networks` does nothing.
+fn warn_of_resolving(users: &HashMap<&str, &RawUser>, policy: &Policy, report: &mut Report) {
+    for user in users.values().filter(|user| user.table.resolve_for_networks) {
+        if policy.user(&user.name).is_some_and(|index| !policy.resolves_any_name(index)) {
+            let title = format!("`resolve_for_networks` of user `{}` has no effect", user.name);
+            let help = "no network stands in `allow`; rules by name need no such setting";
+            report.warning(Diagnostic::at(name_place(user), title).help(help));
+        }
+    }
+}
+
+/// The users, once [`check`] is content, in the order of the policy.
+pub(super) fn resolve(written: RawConfig, policy: &Policy) -> Vec<User> {
+    let connections_default = written.limits.connections_per_user;
+    let texts = |rules: &[Located<Rule>]| rules.iter().map(|rule| rule.value.to_string()).collect();
+    let resolve = |RawUser { name, table, file, .. }: RawUser| User {
+        index: policy.user(&name).expect("the policy was built from these users"),
+        credential: credential(table.password.into_value(), table.token.into_value()),
+        from: table.from.iter().map(|network| network.value).collect(),
+        allow: texts(&table.allow),
+        deny: texts(&table.deny),
+        connections_max: table.connections.into_value().unwrap_or(connections_default),
+        disabled: table.disabled,
+        name,
+        file,
+    };
+    written.users.into_iter().map(resolve).collect()
+}
+
+fn credential(password: Option<PasswordHash>, token: Option<TokenHash>) -> Option<Credential> {
+    password.map(Credential::Password).or(token.map(Credential::Token))
+}
+
+fn rules(placed: &[Located<Rule>]) -> Vec<Rule> {
+    placed.iter().map(|rule| rule.value.clone()).collect()
+}
+
+fn name_place(user: &RawUser) -> &Span {
+    user.table.name.written().map_or(&user.place, |name| &name.place)
+}
+
+/// A user whose bound is the gateway's own may take every place of it; where there are others, that is hardly
+/// meant.
+pub(super) fn warn_of_bounds(written: &RawConfig, report: &mut Report) {
+    let (all, default) = (written.limits.connections, written.limits.connections_per_user);
+    let bound = |user: &RawUser| user.table.connections.written().map_or(default, |own| own.value);
+    let mut enabled = written.users.iter().filter(|user| !user.table.disabled);
+    let Some(user) = enabled.clone().find(|user| bound(user) >= all) else { return };
+    if enabled.nth(1).is_none() {
+        return;
+    }
+    let place = user.table.connections.written().map_or(name_place(user), |own| &own.place);
+    let title = format!("user `{}` may take every connection of the gateway", &*user.name);
+    let help = format!("`connections` of one user, or `connections_per_user`, belongs below {all}");
+    report.warning(Diagnostic::at(place, title).help(help));
+}
+
+/// A log-in makes a hash of each cost that passwords have, so that its time does not tell whose it is.
+fn check_costs(users: &[RawUser], report: &mut Report) {
+    let mut costs = BTreeMap::new();
+    for password in users.iter().filter_map(|user| user.table.password.written()) {
+        costs.entry(password.value.cost()).or_insert(&password.place);
+    }
+    let count = costs.len();
+    let places: Vec<&Span> = costs.into_values().collect();
+    let [first, .., last] = places[..] else { return };
+    let title = format!("the passwords of users have {count} unlike costs of argon2");
+    let diagnostic = Diagnostic::at(last, title).other(first, "this one has another cost").help(
+        "each log-in takes as long as all of them together, or its time would tell users apart; \
+         `tollgate user passwd NAME` gives a user the usual cost",
+    );
+    if count > PASSWORD_COSTS_MAX {
+        report.error(diagnostic.label(format!("at most {PASSWORD_COSTS_MAX} are served")));
+    } else {
+        report.warning(diagnostic);
+    }
+}
+
+/// Where networks of two users nest, the innermost decides; the same network cannot be two users'.
+fn check_sources(users: &[RawUser], report: &mut Report) {
+    let mut seen: HashMap<IpNet, (&Located<IpNet>, &RawUser)> = HashMap::new();
+    for user in users {
+        for network in &user.table.from {
+            let (first, other) = *seen.entry(network.value).or_insert((network, user));
+            if other.name != user.name {
+                let title =
+                    format!("`from` of users `{}` and `{}` has the same network", other.name, user.name);
+                report.error(
+                    Diagnostic::at(&network.place, title)
+                        .label(format!("a client from {} could be either", network.value))
+                        .other(&first.place, format!("`{}`", other.name)),
+                );
+            }
+        }
+    }
+}
+
+/// What is allowed but can hardly be meant.
+fn warn(written: &RawConfig, report: &mut Report) {
+    let forwarded: Vec<&UserName> = written
+        .listeners
+        .iter()
+        .filter_map(|listener| listener.user.written())
+        .map(|user| &user.value)
+        .collect();
+    for user in &written.users {
+        let table = &user.table;
+        let credential = table.password.written().is_some() || table.token.written().is_some();
+        let known = credential || !table.from.is_empty();
+        if !known && !forwarded.contains(&&user.name) {
+            let title = format!("nobody can be user `{}`", user.name);
+            let help = "it has no `password`, no `token`, no `from`, and no listener forwards for it";
+            report.warning(Diagnostic::at(name_place(user), title).help(help));
+        }
+        for everywhere in table.from.iter().filter(|network| network.prefix_len() == 0) {
+            let title = format!("`from` of user `{}` holds every address", user.name);
+            let diagnostic = Diagnostic::at(&everywhere.place, title);
+            let label = "each client that reaches a listener is this user, without credentials";
+            report.warning(diagnostic.label(label).help("name the networks of the user's own machines"));
+        }
+        if table.allow.is_empty() {
+            let title = format!("user `{}` may go nowhere: `allow` is empty", user.name);
+            report.warning(Diagnostic::at(name_place(user), title));
+        }
+    }
+}
+
+/// Finds the place of a policy's mistake.
+struct MistakeLocator<'a> {
+    written: &'a RawConfig,
+    users: &'a HashMap<&'a str, &'a RawUser>,
+}
+
+impl MistakeLocator<'_> {
+    fn diagnostic(&self, BuildError { place, mistake }: &BuildError) -> Diagnostic {
+        let at = self.place(&place.owner, place.rule);
+        match mistake {
+            Mistake::UnknownSet { reference, .. } => {
+                let sets: Vec<&str> = self.written.destinations.iter().map(|set| set.name.as_str()).collect();
+                let diagnostic = Diagnostic::at(at, format!("there is no set `@{reference}`"));
+                match sets.is_empty() {
+                    true => diagnostic.help(format!("write a table [destinations.{reference}]")),
+                    false => suggest(diagnostic, reference, &sets),
+                }
+            }
+            other => {
+                // The texts say what is wrong and, after a semicolon, what to do.
+                let text = other.to_string();
+                let (title, help) = text.split_once("; ").unwrap_or((&text, ""));
+                let diagnostic = Diagnostic::at(at, title);
+                if help.is_empty() { diagnostic } else { diagnostic.help(help) }
+            }
+        }
+    }
+
+    fn place(&self, owner: &Owner, rule: Option<(ListKind, usize)>) -> &Span {
+        match owner {
+            Owner::Set(name) => {
+                let set = self.written.destinations.iter().find(|set| set.name == *name);
+                let set = set.expect("the policy knows no other sets");
+                let place = rule.and_then(|(kind, index)| match kind {
+                    ListKind::Addresses => set.table.addresses.get(index).map(|network| &network.place),
+                    _ => set.table.to.get(index).map(|rule| &rule.place),
+                });
+                place.unwrap_or(&set.place)
+            }
+            Owner::User(name) => {
+                let user = self.users[name.as_str()];
+                let list = |kind| if kind == ListKind::Deny { &user.table.deny } else { &user.table.allow };
+                let rule = rule.and_then(|(kind, index)| list(kind).get(index));
+                rule.map_or(name_place(user), |rule| &rule.place)
+            }
+        }
+    }
+}

@@ -1,0 +1,366 @@
+//! Refusals: why a connection does not become a flow, in the words of each protocol.
+//!
+//! Promises: one place decides status, SOCKS5 reply, `Proxy-Status` and log code together, so that no ingress
+//! kind tells another story; 407 is for missing or wrong credentials only; the log is told more than the
+//! client: which credentials failed and why, what ran out, which addresses were tried. Leaves to others: the
+//! bytes (crate `proto`).
+
+use std::borrow::Cow;
+use std::net::IpAddr;
+
+use policy::{AddressClass, MissingRule, Policy, Reason, Verdict};
+use proto::denial::proxy_error;
+use proto::http_forward::BodyError;
+use proto::http_head::{RequestError, ResponseError};
+use proto::socks5::{Reply, Socks5Error};
+use proto::target::Target;
+use sys::socket::ResourceExhausted;
+
+use crate::auth::AuthError;
+use crate::dial::DialError;
+use crate::resolve::ResolveError;
+use crate::stats::DenialKind;
+
+/// The code of credentials that cannot be read.
+const CREDENTIALS_MALFORMED: &str = "credentials_malformed";
+
+const CREDENTIALS_WRONG: &str = "The user or the password is wrong.";
+const RESOLVES_ITSELF: &str = "The client asked for an address, to which rules by name do not apply. If it \
+    resolved a name, have it send the name: `socks5h://` in place of `socks5://`.";
+const NOTHING_TO_DIAL_WITH: &str = "The gateway has no port or descriptor left to dial with.";
+
+/// See the file's header.
+#[derive(Debug)]
+pub(crate) struct Denial {
+    /// How it is counted, and its code in the log where there is no finer one.
+    pub denied: DenialKind,
+    /// The code in the log.
+    pub code: &'static str,
+    /// The HTTP status.
+    pub status: u16,
+    /// The SOCKS5 reply.
+    pub reply: Reply,
+    /// The error type of `Proxy-Status`.
+    pub proxy_status: &'static str,
+    /// One sentence for the person whose connection it was.
+    pub text: Cow<'static, str>,
+    /// Why the policy denied it, if that did.
+    pub reason: Option<Reason>,
+    /// The rule that decided, if one did.
+    pub rule: Option<Box<str>>,
+    /// When to try again, in seconds.
+    pub retry_after_s: Option<u32>,
+    /// What the log is told, and the client is not.
+    pub details: Box<DenialDetails>,
+}
+
+/// What the log is told of a refusal, and the client is not.
+#[derive(Debug, Default)]
+pub(crate) struct DenialDetails {
+    /// The user that the client claimed to be, where that was not proven.
+    pub claimed: Option<Box<str>>,
+    /// Where the client asked to go to, where its user is not known.
+    pub target: Option<Target>,
+    /// What else to tell the operator; empty if nothing.
+    pub hint: &'static str,
+    /// The addresses that were dialled in vain.
+    pub tried: Vec<IpAddr>,
+    /// The rule that admitted a dial which failed.
+    pub rule: Box<str>,
+    /// How long the name's lookup took, in microseconds, if there was one.
+    pub dns_us: Option<u32>,
+    /// How long the dial took until it failed, in microseconds.
+    pub connect_us: Option<u32>,
+}
+
+impl Denial {
+    fn new(
+        denied: DenialKind,
+        (status, reply): (u16, Reply),
+        proxy_status: &'static str,
+        text: impl Into<Cow<'static, str>>,
+    ) -> Denial {
+        let (code, text, undisclosed) = (denied.as_str(), text.into(), Box::default());
+        Denial {
+            denied,
+            code,
+            status,
+            reply,
+            proxy_status,
+            text,
+            reason: None,
+            rule: None,
+            retry_after_s: None,
+            details: undisclosed,
+        }
+    }
+
+    /// With the user that the client claimed to be.
+    pub(crate) fn claimed(mut self, user: &str) -> Denial {
+        self.details.claimed = Some(user.into());
+        self
+    }
+
+    /// With what the log is told if the client may have resolved a name itself: an address was asked for that
+    /// no network rule allows, where a rule by name does not help. A reply of SOCKS5 has no room for words.
+    pub(crate) fn hinting_at_names(mut self) -> Denial {
+        if self.reason == Some(Reason::NoRule(MissingRule::Network)) {
+            self.details.hint = RESOLVES_ITSELF;
+        }
+        self
+    }
+
+    /// What the log is told in words: a hint where there is one; else the text where a code says less, as
+    /// where the fault has many forms.
+    pub(crate) fn log_text(&self) -> &str {
+        if !self.details.hint.is_empty() {
+            return self.details.hint;
+        }
+        let has_many_forms =
+            matches!(self.denied, DenialKind::Malformed | DenialKind::Unsupported | DenialKind::Unreachable);
+        if has_many_forms || self.code == CREDENTIALS_MALFORMED { &self.text } else { "" }
+    }
+
+    /// No credentials, where some are needed.
+    pub(crate) fn credentials_missing() -> Denial {
+        let text = "This gateway wants a user and a password or token.";
+        Denial::unauthenticated("credentials_missing", text)
+    }
+
+    /// Credentials that are malformed, which are as good as wrong ones.
+    pub(crate) fn credentials_malformed(error: &dyn std::error::Error) -> Denial {
+        Denial::unauthenticated(CREDENTIALS_MALFORMED, format!("{error}."))
+    }
+
+    fn unauthenticated(code: &'static str, text: impl Into<Cow<'static, str>>) -> Denial {
+        let answer = (407, Reply::NotAllowed);
+        let denial = Denial::new(DenialKind::Unauthenticated, answer, proxy_error::HTTP_REQUEST_DENIED, text);
+        Denial { code, ..denial }
+    }
+
+    /// The policy's verdict.
+    pub(crate) fn policy(policy: &Policy, verdict: &Verdict) -> Denial {
+        let proxy_status = match verdict.reason {
+            Reason::OwnAddress | Reason::AddressForbidden(AddressClass::Ours) => {
+                proxy_error::PROXY_LOOP_DETECTED
+            }
+            Reason::AddressForbidden(_) => proxy_error::DESTINATION_IP_PROHIBITED,
+            _ => proxy_error::HTTP_REQUEST_DENIED,
+        };
+        let denied = DenialKind::by_policy(verdict.reason).unwrap_or(DenialKind::Internal);
+        let text = verdict.reason.to_string();
+        let mut denial = Denial::new(denied, (403, Reply::NotAllowed), proxy_status, text);
+        denial.code = verdict.reason.code();
+        denial.reason = Some(verdict.reason);
+        denial.rule = verdict.rule.map(|rule| policy.rule_text(rule).into());
+        denial
+    }
+
+    /// The connection that was dialled leads back to the gateway, which the policy could not know before.
+    pub(crate) fn own_address() -> Denial {
+        let answer = (403, Reply::NotAllowed);
+        let text = Reason::OwnAddress.to_string();
+        Denial::new(DenialKind::OwnAddress, answer, proxy_error::PROXY_LOOP_DETECTED, text)
+    }
+
+    /// The user was removed or disabled while he was being connected.
+    pub(crate) fn revoked() -> Denial {
+        let text = "The user was removed or disabled.";
+        Denial { status: 403, ..Denial::unauthenticated("user_revoked", text) }
+    }
+
+    /// The connection ends without an answer: it is counted and logged as `denied`.
+    pub(crate) fn unanswerable(denied: DenialKind) -> Denial {
+        let answer = (400, Reply::GeneralFailure);
+        Denial::new(denied, answer, proxy_error::HTTP_REQUEST_ERROR, "")
+    }
+
+    /// The user has as many connections as he may.
+    pub(crate) fn connection_cap() -> Denial {
+        let text = "The user has as many connections open as he may.";
+        let proxy_status = proxy_error::CONNECTION_LIMIT_REACHED;
+        let denial = Denial::new(DenialKind::ConnectionCap, (429, Reply::NotAllowed), proxy_status, text);
+        Denial { retry_after_s: Some(1), ..denial }
+    }
+
+    /// The user has as many names being looked up as they may.
+    fn lookup_share() -> Denial {
+        let text =
+            "The user has as many names being looked up as one user may. Try again when some are found.";
+        let proxy_status = proxy_error::CONNECTION_LIMIT_REACHED;
+        let denial = Denial::new(DenialKind::LookupShare, (429, Reply::NotAllowed), proxy_status, text);
+        Denial { retry_after_s: Some(1), ..denial }
+    }
+
+    /// A bound of the gateway's own is reached; each has a `code` that begins with `overload_`.
+    pub(crate) fn overload(code: &'static str, text: &'static str) -> Denial {
+        let answer = (503, Reply::GeneralFailure);
+        let denial = Denial::new(DenialKind::Overload, answer, proxy_error::PROXY_INTERNAL_RESPONSE, text);
+        Denial { code, retry_after_s: Some(1), ..denial }
+    }
+
+    /// The request was not complete in time.
+    pub(crate) fn greeting_timeout() -> Denial {
+        let text = "The request was not complete in time.";
+        let answer = (408, Reply::GeneralFailure);
+        Denial::new(DenialKind::GreetingTimeout, answer, proxy_error::HTTP_REQUEST_ERROR, text)
+    }
+
+    /// What the client sends is no body as its head announced it.
+    pub(crate) fn body_malformed(error: BodyError) -> Denial {
+        let answer = (400, Reply::GeneralFailure);
+        let text = format!("The request is malformed: {error}.");
+        Denial::new(DenialKind::Malformed, answer, proxy_error::HTTP_REQUEST_ERROR, text)
+    }
+
+    /// The destination took the request, or some of it, and did not answer.
+    pub(crate) fn unanswered() -> Denial {
+        let text = "The destination closed the connection without an answer.";
+        let answer = (502, Reply::GeneralFailure);
+        Denial::new(DenialKind::Unreachable, answer, proxy_error::CONNECTION_TERMINATED, text)
+    }
+
+    /// The destination answered what cannot be passed on.
+    pub(crate) fn answer_malformed(error: ResponseError) -> Denial {
+        let answer = (502, Reply::GeneralFailure);
+        Denial::new(DenialKind::Unreachable, answer, error.proxy_status_error(), capital(&error))
+    }
+
+    /// What the destination sends is no body as its head announced it.
+    pub(crate) fn answer_body_malformed(error: BodyError) -> Denial {
+        let answer = (502, Reply::GeneralFailure);
+        let text = format!("The destination's answer is malformed: {error}.");
+        Denial::new(DenialKind::Unreachable, answer, proxy_error::HTTP_PROTOCOL_ERROR, text)
+    }
+
+    /// The destination did not answer in time.
+    pub(crate) fn answer_timeout() -> Denial {
+        let text = "The destination did not answer the request in time.";
+        let answer = (504, Reply::GeneralFailure);
+        Denial::new(DenialKind::Unreachable, answer, proxy_error::HTTP_RESPONSE_TIMEOUT, text)
+    }
+
+    /// What the client sent is not spoken here.
+    pub(crate) fn not_spoken(hint: &'static str) -> Denial {
+        let answer = (400, Reply::GeneralFailure);
+        Denial::new(DenialKind::Malformed, answer, proxy_error::HTTP_REQUEST_ERROR, hint)
+    }
+}
+
+impl From<RequestError> for Denial {
+    fn from(error: RequestError) -> Denial {
+        let status = error.status();
+        let denied =
+            if matches!(status, 405 | 501) { DenialKind::Unsupported } else { DenialKind::Malformed };
+        let answer = (status, Reply::GeneralFailure);
+        Denial::new(denied, answer, error.proxy_status_error(), format!("{error}."))
+    }
+}
+
+impl From<Socks5Error> for Denial {
+    fn from(error: Socks5Error) -> Denial {
+        let denied = match error.reply() {
+            Reply::CommandNotSupported => DenialKind::Unsupported,
+            _ => DenialKind::Malformed,
+        };
+        Denial::new(denied, (400, error.reply()), proxy_error::HTTP_REQUEST_ERROR, format!("{error}."))
+    }
+}
+
+impl From<AuthError> for Denial {
+    fn from(error: AuthError) -> Denial {
+        let denied = proxy_error::HTTP_REQUEST_DENIED;
+        match error {
+            // A disabled user is told no more than one who mistyped.
+            AuthError::Wrong => Denial::unauthenticated("credentials_wrong", CREDENTIALS_WRONG),
+            AuthError::Disabled => Denial::unauthenticated("user_disabled", CREDENTIALS_WRONG),
+            AuthError::Throttled { retry_after_s } => {
+                let text = "Too many wrong passwords came from this address.";
+                let denial = Denial::new(DenialKind::Throttled, (429, Reply::NotAllowed), denied, text);
+                Denial { retry_after_s: Some(retry_after_s), ..denial }
+            }
+            AuthError::Overloaded => {
+                Denial::overload("overload_passwords", "Too many passwords are being checked.")
+            }
+        }
+    }
+}
+
+impl From<ResolveError> for Denial {
+    fn from(error: ResolveError) -> Denial {
+        // Which of our name servers said what is not for clients to know.
+        let (answer, proxy_status, text) = match error {
+            ResolveError::NotFound => {
+                let text = "The destination's name does not exist or has no address.";
+                ((502, Reply::HostUnreachable), proxy_error::DNS_ERROR, text)
+            }
+            ResolveError::Failed(_) => {
+                let text = "The destination's name could not be looked up.";
+                ((502, Reply::HostUnreachable), proxy_error::DNS_ERROR, text)
+            }
+            ResolveError::Timeout => {
+                let text = "The destination's name was not found in time.";
+                ((504, Reply::HostUnreachable), proxy_error::DNS_TIMEOUT, text)
+            }
+            ResolveError::Overloaded => {
+                return Denial::overload("overload_names", "Too many names are being looked up.");
+            }
+            ResolveError::OverShare => return Denial::lookup_share(),
+        };
+        Denial::new(DenialKind::Dns, answer, proxy_status, text)
+    }
+}
+
+impl From<DialError> for Denial {
+    fn from(error: DialError) -> Denial {
+        let denial = |denied, answer, proxy_status, text: &str| {
+            Denial::new(denied, answer, proxy_status, format!("The destination {text}."))
+        };
+        match error {
+            DialError::Refused => {
+                let proxy_status = proxy_error::CONNECTION_REFUSED;
+                let answer = (502, Reply::ConnectionRefused);
+                denial(DenialKind::ConnectRefused, answer, proxy_status, "refused the connection")
+            }
+            DialError::Timeout => {
+                let proxy_status = proxy_error::CONNECTION_TIMEOUT;
+                denial(
+                    DenialKind::ConnectTimeout,
+                    (504, Reply::TtlExpired),
+                    proxy_status,
+                    "did not answer in time",
+                )
+            }
+            DialError::Unreachable => {
+                let proxy_status = proxy_error::DESTINATION_IP_UNROUTABLE;
+                denial(
+                    DenialKind::Unreachable,
+                    (502, Reply::NetworkUnreachable),
+                    proxy_status,
+                    "cannot be reached",
+                )
+            }
+            DialError::OwnAddress => Denial::own_address(),
+            DialError::NoPort => Denial::overload("overload_ports", NOTHING_TO_DIAL_WITH),
+            DialError::Exhausted(ResourceExhausted::Descriptors | ResourceExhausted::SystemDescriptors) => {
+                Denial::overload("overload_descriptors", NOTHING_TO_DIAL_WITH)
+            }
+            DialError::Exhausted(ResourceExhausted::Buffers | ResourceExhausted::Memory) => {
+                Denial::overload("overload_memory", NOTHING_TO_DIAL_WITH)
+            }
+            DialError::Failed(error) => {
+                let proxy_status = proxy_error::CONNECTION_TERMINATED;
+                let text = format!("cannot be reached: {error}");
+                denial(DenialKind::Unreachable, (502, Reply::GeneralFailure), proxy_status, &text)
+            }
+        }
+    }
+}
+
+/// An error as a sentence.
+fn capital(error: &dyn std::error::Error) -> String {
+    let text = error.to_string();
+    let mut characters = text.chars();
+    let first = characters.next().map(|first| first.to_ascii_uppercase());
+    first.into_iter().chain(characters).chain(['.']).collect()
+}

@@ -1,0 +1,293 @@
+//! Samples: which refusals and failures a reactor thread tells the log of, and how many it left out.
+//!
+//! Promises: a refusal costs one look into a table, whatever its source; the table has a bound; what is told
+//! of clients that are not known fits their share of the ring and of a disk, from however many sources they
+//! come; each line that is left out is counted, and the count is told. Leaves to others: lines of flows,
+//! which are never left out, and when to tell the counts (`meter`).
+//!
+//! Each source, and each user that is known, has a bucket for each reason: as many lines as its burst at
+//! once, then so many a second (GCRA, ITU-T I.371). All sources together have one more. A source is an IPv4
+//! address or an IPv6 /64.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use sys::clock::Nanos;
+
+use super::RING_EVENTS;
+use crate::throttle::network;
+
+/// Buckets of a thread for sources; those beyond share one. Users always have their own: there are as many as
+/// are configured.
+const BUCKETS_MAX: usize = 1024;
+/// How often a full table may be searched for buckets that are not needed.
+const SWEEP_PAUSE: Duration = Duration::from_secs(1);
+/// Sources that are told each by itself at a time; the others' lines are counted together.
+const TOLD_MAX: usize = 16;
+/// Lines at once of one source for one reason.
+const SOURCE_BURST: u32 = 20;
+/// After how long it may have another.
+const SOURCE_SPAN: Duration = Duration::from_secs(1);
+/// Lines at once of one user for one reason.
+const USER_BURST: u32 = 200;
+/// After how long it may have another: 200 a second.
+const USER_SPAN: Duration = Duration::from_millis(5);
+/// Lines at once of all sources, over all threads; each thread has its part, but no less than one source may
+/// have.
+const ALL_BURST: u32 = 200;
+/// After how long all sources may have another: 20 a second, some 0.7 GB a day.
+const ALL_SPAN: Duration = Duration::from_millis(50);
+
+const _: () = assert!(ALL_BURST as usize <= RING_EVENTS / 2, "half of the ring is for users");
+const _: () = assert!(USER_BURST as usize <= RING_EVENTS / 2, "and one user has no more of it");
+
+/// The subject of a line.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Subject<'a> {
+    /// A client that is not known, at this address; of what was left out, in this network.
+    Source(IpAddr),
+    /// A user.
+    User(&'a str),
+}
+
+/// What was left out.
+#[derive(Debug, PartialEq)]
+pub(crate) struct SuppressedLines<'a> {
+    /// Whose lines; `None` for those of several sources.
+    pub(crate) whose: Option<Subject<'a>>,
+    /// Their reason; empty for several.
+    pub(crate) reason: &'static str,
+    /// How many.
+    pub(crate) lines: u64,
+}
+
+/// See the file's header.
+pub(crate) struct LineLimiter {
+    /// By network and reason.
+    sources: HashMap<(IpAddr, &'static str), Bucket>,
+    /// By reason, then by name, so that a look for a name allocates nothing.
+    users: HashMap<&'static str, HashMap<Box<str>, Bucket>>,
+    sweeps_at: Nanos,
+    /// Of all sources that have no bucket of their own.
+    others: Bucket,
+    /// Of all sources together; it leaves nothing out by itself.
+    all: Rate,
+    all_burst: u32,
+    all_span: Duration,
+}
+
+#[derive(Default)]
+struct Bucket {
+    rate: Rate,
+    left_out: u64,
+}
+
+/// When a bucket is full again. It holds its burst until then, less a line for each span that is left.
+#[derive(Clone, Copy, Default)]
+struct Rate(Nanos);
+
+impl Rate {
+    /// Takes a line, if there is one.
+    fn take(&mut self, now: Nanos, burst: u32, span: Duration) -> bool {
+        let full_at = self.0.max(now);
+        let has_one = full_at.since(now) <= span * (burst - 1);
+        if has_one {
+            self.0 = full_at + span;
+        }
+        has_one
+    }
+}
+
+impl LineLimiter {
+    /// The samples of one of `threads`.
+    pub(crate) fn new(threads: usize) -> LineLimiter {
+        let threads = u32::try_from(threads).unwrap_or(u32::MAX).max(1);
+        LineLimiter {
+            sources: HashMap::new(),
+            users: HashMap::new(),
+            sweeps_at: Nanos(0),
+            others: Bucket::default(),
+            all: Rate::default(),
+            all_burst: (ALL_BURST / threads).max(SOURCE_BURST),
+            all_span: ALL_SPAN * threads,
+        }
+    }
+
+    /// Whether the log is to be told of something with that `reason`; if not, it is counted.
+    pub(crate) fn admits(&mut self, subject: Subject<'_>, reason: &'static str, now: Nanos) -> bool {
+        let (burst, span, mut all) = (self.all_burst, self.all_span, self.all);
+        let (bucket, is_admitted) = match subject {
+            Subject::User(name) => {
+                let bucket = self.user(name, reason);
+                let is_admitted = bucket.rate.take(now, USER_BURST, USER_SPAN);
+                (bucket, is_admitted)
+            }
+            Subject::Source(source) => {
+                let bucket = self.source(network(source), reason, now);
+                let has_one = bucket.rate.take(now, SOURCE_BURST, SOURCE_SPAN);
+                (bucket, has_one && all.take(now, burst, span))
+            }
+        };
+        bucket.left_out += u64::from(!is_admitted);
+        self.all = all;
+        is_admitted
+    }
+
+    fn user(&mut self, name: &str, reason: &'static str) -> &mut Bucket {
+        let of_reason = self.users.entry(reason).or_default();
+        if !of_reason.contains_key(name) {
+            of_reason.insert(name.into(), Bucket::default());
+        }
+        of_reason.get_mut(name).expect("it was made if it was missing")
+    }
+
+    fn source(&mut self, network: IpAddr, reason: &'static str, now: Nanos) -> &mut Bucket {
+        let key = (network, reason);
+        if self.sources.len() >= BUCKETS_MAX && !self.sources.contains_key(&key) {
+            if now >= self.sweeps_at {
+                self.sweep(now);
+            }
+            if self.sources.len() >= BUCKETS_MAX {
+                return &mut self.others;
+            }
+        }
+        self.sources.entry(key).or_default()
+    }
+
+    /// Forgets the buckets that are as good as new ones.
+    fn sweep(&mut self, now: Nanos) {
+        self.sweeps_at = now + SWEEP_PAUSE;
+        let is_needed = |bucket: &mut Bucket| bucket.left_out > 0 || bucket.rate.0 > now;
+        self.sources.retain(|_, bucket| is_needed(bucket));
+        self.users.values_mut().for_each(|of_reason| of_reason.retain(|_, bucket| is_needed(bucket)));
+    }
+
+    /// Tells `tell` what was left out since it was last told; what it answers `false` to stays
+    /// counted. Returns how many lines stay so.
+    pub(crate) fn tell(&mut self, now: Nanos, mut tell: impl FnMut(&SuppressedLines<'_>) -> bool) -> u64 {
+        let users = self.users.iter_mut().flat_map(|(reason, of_reason)| {
+            of_reason.iter_mut().map(move |(name, it)| (Subject::User(name), *reason, it))
+        });
+        let sources = self.sources.iter_mut().map(|((it, reason), of)| (Subject::Source(*it), *reason, of));
+        let mut left_out: Vec<_> = users.collect();
+        let mut of_sources: Vec<_> = sources.filter(|(.., bucket)| bucket.left_out > 0).collect();
+        of_sources.sort_unstable_by_key(|(.., bucket)| std::cmp::Reverse(bucket.left_out));
+        for (.., bucket) in of_sources.iter_mut().skip(TOLD_MAX) {
+            self.others.left_out += std::mem::take(&mut bucket.left_out);
+        }
+        left_out.extend(of_sources);
+        let mut untold = 0;
+        for (whose, reason, bucket) in left_out.into_iter().filter(|(.., bucket)| bucket.left_out > 0) {
+            let told = SuppressedLines { whose: Some(whose), reason, lines: bucket.left_out };
+            bucket.left_out = if tell(&told) { 0 } else { bucket.left_out };
+            untold += bucket.left_out;
+        }
+        let others = SuppressedLines { whose: None, reason: "", lines: self.others.left_out };
+        if others.lines > 0 && tell(&others) {
+            self.others.left_out = 0;
+        }
+        self.sweep(now);
+        untold + self.others.left_out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const START: Nanos = Nanos(1_000_000_000_000);
+    const SECOND: Duration = Duration::from_secs(1);
+    const MISSING: &str = "credentials_missing";
+
+    /// A source of its own for each number.
+    fn source(number: u32) -> Subject<'static> {
+        Subject::Source(IpAddr::from((0x0a00_0000 + number).to_be_bytes()))
+    }
+
+    /// How many of `count` lines are admitted at `now`.
+    fn admitted(samples: &mut LineLimiter, of: Subject<'_>, count: u32, now: Nanos) -> u32 {
+        (0..count).map(|_| u32::from(samples.admits(of, MISSING, now))).sum()
+    }
+
+    fn told(samples: &mut LineLimiter, now: Nanos) -> Vec<(Option<String>, u64)> {
+        let mut told = Vec::new();
+        let untold = samples.tell(now, |left_out| {
+            told.push((left_out.whose.map(|whose| format!("{whose:?}")), left_out.lines));
+            true
+        });
+        assert_eq!(untold, 0);
+        told
+    }
+
+    #[test]
+    fn a_source_has_its_burst_then_one_a_second_and_what_is_left_out_is_told_once() {
+        let mut samples = LineLimiter::new(1);
+        assert_eq!(admitted(&mut samples, source(1), 1000, START), SOURCE_BURST);
+        assert_eq!(admitted(&mut samples, source(2), 1, START), 1, "another one is as free as before");
+        assert_eq!(admitted(&mut samples, source(1), 10, START + SECOND), 1);
+        assert!(samples.admits(source(1), "credentials_wrong", START), "another reason is another bucket");
+        let left_out = u64::from(1000 - SOURCE_BURST + 9);
+        assert_eq!(told(&mut samples, START + SECOND), [(Some("Source(10.0.0.1)".into()), left_out)]);
+        assert_eq!(told(&mut samples, START + SECOND), []);
+        assert_eq!(admitted(&mut samples, source(1), 1000, START + 60 * SECOND), SOURCE_BURST);
+    }
+
+    #[test]
+    fn addresses_of_one_64_are_one_source() {
+        let mut samples = LineLimiter::new(1);
+        let sum: u32 = (0..100)
+            .map(|host| {
+                let address = IpAddr::from((0x2001_0db8_u128 << 96 | host).to_be_bytes());
+                admitted(&mut samples, Subject::Source(address), 1, START)
+            })
+            .sum();
+        assert_eq!(sum, SOURCE_BURST);
+    }
+
+    #[test]
+    fn all_sources_together_have_a_bound_and_users_are_not_under_it() {
+        let (mut samples, threads) = (LineLimiter::new(4), 4);
+        let sum: u32 = (0..10_000).map(|number| admitted(&mut samples, source(number), 3, START)).sum();
+        assert_eq!(sum, ALL_BURST / threads);
+        assert!(samples.sources.len() <= BUCKETS_MAX, "the table is bounded");
+        assert_eq!(admitted(&mut samples, Subject::User("ann"), 1, START), 1);
+        // From ever new sources: as much as the whole process may write, and no more.
+        let mut lines = 0;
+        for second in 1..=1000 {
+            let now = START + second * SECOND;
+            lines += (0..50).map(|it| admitted(&mut samples, source(second * 50 + it), 1, now)).sum::<u32>();
+            if second % 10 == 0 {
+                told(&mut samples, now);
+            }
+        }
+        let most = 1000 * SECOND.as_millis() as u32 / ALL_SPAN.as_millis() as u32 / threads;
+        assert!((most - 1..=most + 1).contains(&lines), "{lines} of {most}");
+    }
+
+    #[test]
+    fn every_line_that_was_left_out_is_counted_however_many_sources_there_are() {
+        let mut samples = LineLimiter::new(1);
+        let mut sum = 0;
+        for round in 0..3 {
+            let now = START + round * 10 * SECOND;
+            for number in 0..5000 {
+                sum += u64::from(admitted(&mut samples, source(number), 1 + number % 40, now));
+            }
+            let told = told(&mut samples, now);
+            assert!(told.len() <= TOLD_MAX + 1);
+            sum += told.iter().map(|(_, lines)| lines).sum::<u64>();
+        }
+        assert_eq!(sum, 3 * (0..5000).map(|number| 1 + number % 40).sum::<u64>());
+    }
+
+    #[test]
+    fn what_could_not_be_told_is_told_the_next_time() {
+        let mut samples = LineLimiter::new(1);
+        admitted(&mut samples, source(1), SOURCE_BURST + 5, START);
+        admitted(&mut samples, Subject::User("ann"), USER_BURST + 7, START);
+        assert_eq!(samples.tell(START, |_| false), 12);
+        let expected = [(Some("User(\"ann\")".into()), 7), (Some("Source(10.0.0.1)".into()), 5)];
+        assert_eq!(told(&mut samples, START), expected);
+    }
+}

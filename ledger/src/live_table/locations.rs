@@ -1,0 +1,347 @@
+//! Where the live table lies: found again after a crash, made anew at each start.
+//!
+//! Promises: a table is never shortened, and never used by two processes; one that is found is locked while
+//! it is read, and removed only when asked; what another user put there is not looked at. Leaves to others:
+//! what is in it.
+//!
+//! A new table lies in the configured directory (`[ledger] live_table`), or without one in the first of these
+//! that has room:
+//!
+//! 1. `/dev/shm`,
+//! 2. `$RUNTIME_DIRECTORY`, as systemd gives it. It comes second, for unless it is told otherwise
+//!    (`RuntimeDirectoryPreserve`) systemd removes it when a service ends, after a crash too,
+//! 3. the ledger's own directory, on a disk.
+//!
+//! An old one is looked for in all of them, and where the journal remembers one. Its name ends with a
+//! number that nobody can guess, so that nobody can be there first.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use sys::clock;
+use sys::mapping::{IS_LINK, SharedView, SharedWords, WORD_BYTES, is_in_memory};
+
+use super::{LiveTable, OTHER_VERSION, TableHeader};
+use crate::directory;
+use crate::journal::scan;
+use crate::storage::file::Directory;
+use crate::{OpenError, OpenSettings};
+
+const SHM: &str = "/dev/shm";
+
+/// How long a start waits for those who only look at an old table.
+const LOOKERS_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Where tables of a gateway may lie.
+#[derive(Clone, Debug)]
+pub(crate) struct TableLocations {
+    gateway: u32,
+    /// The account of the ledger, if it has one yet: for a reader of another one.
+    account: Option<u32>,
+    /// Where a new one is tried, in this order.
+    directories: Vec<PathBuf>,
+    /// Paths that the journal remembers.
+    remembered: Vec<PathBuf>,
+}
+
+/// The tables that there are.
+#[derive(Default)]
+pub(crate) struct FoundTables {
+    pub(crate) tables: Vec<OldTable>,
+    /// Files with the name of a table that hold none.
+    pub(crate) damaged: Vec<PathBuf>,
+    /// Whether a table belongs to a process that runs.
+    pub(crate) is_running: bool,
+}
+
+/// A table that an earlier run left, and its lock.
+pub(crate) struct OldTable {
+    pub(crate) path: PathBuf,
+    pub(crate) header: TableHeader,
+    pub(crate) view: SharedView,
+    _locked: File,
+}
+
+/// A table that was made, and its lock. Until it is kept, it goes with this.
+pub(crate) struct NewTable {
+    /// With its lock; none once it is kept.
+    table: Option<(LiveTable, File)>,
+    pub(crate) medium: Medium,
+    pub(crate) path: PathBuf,
+}
+
+/// On what a live table lies.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Medium {
+    /// Memory of the kernel: a store never waits for a disk.
+    pub is_tmpfs: bool,
+    /// The pages cannot be swapped out.
+    pub is_locked: bool,
+}
+
+impl TableLocations {
+    /// Those of `gateway`, whose ledger `settings` describe.
+    ///
+    /// # Errors
+    /// The journal's headers cannot be read.
+    pub(crate) fn of(gateway: u32, settings: &OpenSettings) -> Result<TableLocations, scan::ReadError> {
+        let OpenSettings { directory, live_table, runtime_directory, .. } = settings;
+        let found = [Some(Path::new(SHM)), runtime_directory.as_deref(), Some(directory)];
+        let directories = match live_table {
+            Some(configured) => vec![configured.clone()],
+            None => found.into_iter().flatten().map(Path::to_owned).collect(),
+        };
+        let storage = Directory::for_reading(&directory::journal(directory));
+        let remembered = scan::tables(&storage)?.into_iter().map(PathBuf::from).collect();
+        Ok(TableLocations { gateway, account: directory::account(directory), directories, remembered })
+    }
+
+    /// Where a new one is tried, in this order.
+    pub(super) fn directories(&self) -> &[PathBuf] {
+        &self.directories
+    }
+
+    /// Every table of ours that earlier runs left, with its lock, and the files with its name that hold none.
+    /// Changes nothing.
+    ///
+    /// # Errors
+    /// A table is in use by another process, or cannot be read.
+    pub(crate) fn find(&self) -> Result<FoundTables, OpenError> {
+        self.each_file(|file, path| lock_patiently(file, path).map(|()| true))
+    }
+
+    /// As [`TableLocations::find`], without waiting for a lock or keeping one: a table that is in use is told
+    /// and not read.
+    ///
+    /// # Errors
+    /// A table cannot be read.
+    pub(crate) fn peek(&self) -> Result<FoundTables, OpenError> {
+        self.each_file(|file, path| {
+            // Shared, and let go at once: a start may want it.
+            if matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)) {
+                return Ok(false);
+            }
+            file.unlock().map_err(|cause| OpenError::Table { path: path.to_owned(), cause })?;
+            Ok(true)
+        })
+    }
+
+    /// Reads each table of which `may_read` says so.
+    fn each_file(
+        &self,
+        may_read: impl Fn(&File, &Path) -> Result<bool, OpenError>,
+    ) -> Result<FoundTables, OpenError> {
+        let (mut found, mut seen) = (FoundTables::default(), Vec::new());
+        for path in self.candidates() {
+            let failed = |cause| OpenError::Table { path: path.clone(), cause };
+            let Some((file, identity)) = self.open(&path).map_err(failed)? else { continue };
+            // The same file may be known by two names.
+            if seen.contains(&identity) {
+                continue;
+            }
+            seen.push(identity);
+            if !may_read(&file, &path)? {
+                found.is_running = true;
+                continue;
+            }
+            match read_header(&file) {
+                Ok((header, view)) if header.gateway == self.gateway => {
+                    found.tables.push(OldTable { path, header, view, _locked: file });
+                }
+                // Another gateway's, as one whose journal was put here: not ours to touch.
+                Ok(_) => {}
+                // A start that was cut short left it, or a power failure took its pages.
+                Err(error) if error.kind() == DAMAGED => found.damaged.push(path),
+                Err(error) => return Err(failed(error)),
+            }
+        }
+        Ok(found)
+    }
+
+    /// Opens the file at `path`, and tells its device and inode, if it belongs to this user or to the
+    /// ledger's account.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(super) fn open(&self, path: &Path) -> io::Result<Option<(File, (u64, u64))>> {
+        let user = sys::limits::user();
+        open_own(path, [user, self.account.unwrap_or(user)])
+    }
+
+    /// Paths of tables, the last run's first.
+    pub(crate) fn candidates(&self) -> Vec<PathBuf> {
+        let prefix = format!("tollgate-{:08x}-", self.gateway);
+        let is_ours = |name: &str| name.starts_with(&prefix) && name.ends_with(".live");
+        let mut candidates = self.remembered.clone();
+        for directory in self.directories.iter().map(PathBuf::as_path).chain([Path::new(SHM)]) {
+            // A directory that cannot be listed holds nothing that could be opened.
+            let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+            let ours = entries.filter(|entry| entry.file_name().to_str().is_some_and(is_ours));
+            candidates.extend(ours.map(|entry| entry.path()));
+        }
+        candidates
+    }
+
+    /// Makes the table that `header` describes in the first place that has room; `None` if a better one would
+    /// have room without those of the `old` tables that lie there.
+    ///
+    /// # Errors
+    /// No place has room; the last one's failure.
+    pub(crate) fn make(&self, header: TableHeader, old: &[OldTable]) -> Result<Option<NewTable>, OpenError> {
+        let random = getrandom::u64().map_err(|error| OpenError::Thread(io::Error::other(error)))?;
+        let name = format!("tollgate-{:08x}-{random:016x}.live", self.gateway);
+        let mut failure = None;
+        for directory in &self.directories {
+            let path = std::path::absolute(directory.join(&name)).unwrap_or_else(|_| directory.join(&name));
+            match make_at(&path, header) {
+                Ok((table, medium, locked)) => {
+                    return Ok(Some(NewTable { table: Some((table, locked)), medium, path }));
+                }
+                Err(cause) => {
+                    let _ = fs::remove_file(&path);
+                    let is_in_the_way = |old: &OldTable| old.path.parent() == path.parent();
+                    if cause.kind() == ErrorKind::StorageFull && old.iter().any(is_in_the_way) {
+                        return Ok(None);
+                    }
+                    failure = Some(OpenError::Table { path, cause });
+                }
+            }
+        }
+        Err(failure.expect("there is at least one place"))
+    }
+}
+
+/// Renames a file that nothing is to be read from again; a sentence if it cannot be. One of zeros alone, as a
+/// start leaves that was cut short, is removed: it may have the room that the next table needs.
+pub(crate) fn set_aside(path: &Path) -> Option<String> {
+    let is_empty = File::open(path)
+        .and_then(|file| SharedView::of_file(&file))
+        .is_ok_and(|view| !view.is_empty() && (0..view.len()).all(|index| view.word(index) == 0));
+    let done =
+        if is_empty { fs::remove_file(path) } else { fs::rename(path, path.with_extension("damaged")) };
+    let error = done.err()?;
+    Some(format!("{} holds no live table, and cannot be renamed: {error}", path.display()))
+}
+
+impl OldTable {
+    /// Removes the table, from which the journal has all; a sentence if it cannot be. A later start tries
+    /// again, and does not believe it.
+    pub(crate) fn remove(self) -> Option<String> {
+        let error = fs::remove_file(&self.path).err()?;
+        Some(format!("the old live table {} cannot be removed: {error}", self.path.display()))
+    }
+}
+
+impl NewTable {
+    /// The table and its lock, to be used from now on.
+    pub(crate) fn keep(mut self) -> (LiveTable, File) {
+        self.table.take().expect("it is kept once")
+    }
+}
+
+impl Drop for NewTable {
+    fn drop(&mut self) {
+        if self.table.is_some() {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Opens the file at `path`, and tells its device and inode; `None` if there is none, if it belongs to an
+/// account that is not one of `users`, or if others may use it. A link or a pipe is not opened.
+fn open_own(path: &Path, users: [u32; 2]) -> io::Result<Option<(File, (u64, u64))>> {
+    const FLAGS: i32 = sys::mapping::OPEN_PLAIN;
+    let file = match OpenOptions::new().read(true).custom_flags(FLAGS).open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        // A symbolic link, or somebody else's.
+        Err(error) if error.raw_os_error() == Some(IS_LINK) => return Ok(None),
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let metadata = file.metadata()?;
+    let is_own = metadata.is_file() && users.contains(&metadata.uid()) && metadata.mode() & 0o077 == 0;
+    Ok(is_own.then(|| (file, (metadata.dev(), metadata.ino()))))
+}
+
+/// The header of the table in `file`, and the whole of it.
+///
+/// # Errors
+/// Of the kind [`DAMAGED`] if the file holds no table; it cannot be read, or is of another version.
+pub(crate) fn read_header(file: &File) -> io::Result<(TableHeader, SharedView)> {
+    let damaged = |what| Err(io::Error::new(DAMAGED, what));
+    if file.metadata()?.len() < (TableHeader::WORDS * WORD_BYTES) as u64 {
+        return damaged("it is shorter than a header");
+    }
+    let view = SharedView::of_file(file)?;
+    let words = |index: usize| if index < view.len() { view.word(index) } else { 0 };
+    match TableHeader::parse(&std::array::from_fn(words)) {
+        Ok(header) if header.fits(view.len()) => Ok((header, view)),
+        Ok(_) => damaged("it is shorter than its header says"),
+        Err(what) if what == OTHER_VERSION => Err(io::Error::other(what)),
+        Err(what) => damaged(what),
+    }
+}
+
+/// What a file that holds no table fails with.
+const DAMAGED: ErrorKind = ErrorKind::InvalidData;
+
+fn make_at(path: &Path, header: TableHeader) -> io::Result<(LiveTable, Medium, File)> {
+    let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
+    file.try_lock().map_err(|error| match error {
+        TryLockError::Error(cause) => cause,
+        TryLockError::WouldBlock => ErrorKind::WouldBlock.into(),
+    })?;
+    sys::mapping::keep_in_place(&file)?;
+    let words = SharedWords::of_file(&file, header.table_words())?;
+    let is_locked = words.lock().is_ok();
+    Ok((LiveTable::create(words, header), Medium { is_tmpfs: is_in_memory(&file), is_locked }, file))
+}
+
+/// Takes the lock of an old table, for which those who look at it may have to let go first.
+fn lock_patiently(file: &File, path: &Path) -> Result<(), OpenError> {
+    let deadline = clock::monotonic() + LOOKERS_PATIENCE;
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(()),
+            Err(TryLockError::WouldBlock) if clock::monotonic() < deadline => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            Err(TryLockError::WouldBlock) => {
+                return Err(OpenError::TableInUse { path: path.to_owned() });
+            }
+            Err(TryLockError::Error(cause)) => {
+                return Err(OpenError::Table { path: path.to_owned(), cause });
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    #[test]
+    fn only_files_of_our_own_are_looked_at() {
+        let room = tempfile::tempdir().unwrap();
+        let path = |name: &str| room.path().join(name);
+        fs::write(path("own"), "x").unwrap();
+        fs::set_permissions(path("own"), fs::Permissions::from_mode(0o600)).unwrap();
+        fs::write(path("shared"), "x").unwrap();
+        fs::set_permissions(path("shared"), fs::Permissions::from_mode(0o644)).unwrap();
+        symlink(path("own"), path("link")).unwrap();
+        fs::create_dir(path("directory")).unwrap();
+        let user = sys::limits::user();
+        assert!(open_own(&path("own"), [user, user]).unwrap().is_some());
+        assert!(open_own(&path("own"), [user + 1, user]).unwrap().is_some());
+        assert!(open_own(&path("own"), [user + 1, user + 2]).unwrap().is_none());
+        for other in ["shared", "link", "directory", "absent"] {
+            assert!(open_own(&path(other), [user, user]).unwrap().is_none(), "{other}");
+        }
+    }
+}

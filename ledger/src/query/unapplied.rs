@@ -1,0 +1,187 @@
+//! What the journal has and the database has not got yet: while that cannot be written, or in the moment
+//! between two transactions.
+//!
+//! Guarantees: an entry counts once its frame is proved to be durable, and once; each difference is that by
+//! which the applier will change the sums. Leaves out: entries that nothing proves, and what only the live
+//! table has, which the next start brings in.
+
+use std::collections::HashMap;
+
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+use rusqlite::Connection;
+
+use super::{Filter, GroupBy, Groups, QueryError, Sums, TOTAL, Window, each};
+use crate::entry::Entry;
+use crate::record::Record;
+use crate::sink::checksum;
+use crate::sink::schema::integer;
+
+/// By how much entries beyond the database's last one change its sums.
+#[derive(Debug, Default)]
+pub(super) struct UnappliedEntries {
+    changes: Vec<Change>,
+    /// What is known of flows that go on.
+    flows: HashMap<u128, Known>,
+}
+
+/// A difference, and of what kind of flow.
+#[derive(Clone, Debug)]
+struct Change {
+    at_ns: i64,
+    of: Kind,
+    sums: Sums,
+}
+
+/// What flows are grouped by.
+#[derive(Clone, Debug)]
+struct Kind {
+    user: String,
+    host: String,
+    port: String,
+    protocol: String,
+    class: String,
+}
+
+/// What a flow that goes on had come to.
+#[derive(Clone, Debug)]
+struct Known {
+    at_ns: i64,
+    up: i64,
+    down: i64,
+    uncertain: (i64, i64),
+    kind: Kind,
+}
+
+impl UnappliedEntries {
+    /// Whether there is nothing.
+    pub(super) fn is_empty(&self) -> bool {
+        self.changes.is_empty()
+    }
+
+    /// Takes the flows of `gateway` that go on as far as the database knows.
+    pub(super) fn know(&mut self, connection: &Connection, gateway: i64) -> Result<(), QueryError> {
+        each(connection, &format!("SELECT * FROM live WHERE gateway = {gateway}"), |row| {
+            checksum::check(row, "live")?;
+            let id: [u8; 16] = row.get("id")?;
+            let kind = Kind {
+                user: row.get("user")?,
+                host: row.get("host")?,
+                port: row.get::<_, i64>("port")?.to_string(),
+                protocol: row.get("protocol")?,
+                class: row.get("class")?,
+            };
+            let known = Known {
+                at_ns: row.get("counted_ns")?,
+                up: row.get("upstream_tx")?,
+                down: row.get("client_tx")?,
+                uncertain: (row.get("uncertain_up")?, row.get("uncertain_down")?),
+                kind,
+            };
+            self.flows.insert(u128::from_be_bytes(id), known);
+            Ok(())
+        })
+    }
+
+    /// Takes the next entry.
+    pub(super) fn add(&mut self, entry: &Entry) {
+        match entry {
+            Entry::Interim(record) => self.count(record, false),
+            Entry::Final(record) => self.count(record, true),
+            Entry::RunBegan { .. } => self.lose(),
+            Entry::Gap { .. } | Entry::RunEnded { .. } | Entry::Accepted(_) => {}
+        }
+    }
+
+    fn count(&mut self, record: &Record, is_over: bool) {
+        let flow = record.flow();
+        let known = self.flows.remove(&flow.id);
+        let before = known.as_ref().map_or((0, 0), |known| (known.up, known.down));
+        let up = integer(flow.legs.upstream_tx).max(before.0);
+        let down = integer(flow.legs.client_tx).max(before.1);
+        let uncertain = (flow.uncertain.up.into(), flow.uncertain.down.into());
+        // A clock that goes back takes no flow back.
+        let at_ns = integer(flow.closed.0).max(known.as_ref().map_or(0, |known| known.at_ns));
+        let kind = known.as_ref().map_or_else(|| Kind::of(record), |known| known.kind.clone());
+        if let Some(known) = known {
+            self.change(known.at_ns, &known.kind, [0, -1, 0, 0, 0, 0]);
+        }
+        let moved = (up - before.0, down - before.1);
+        if is_over {
+            self.change(at_ns, &kind, [1, 0, moved.0, moved.1, uncertain.0, uncertain.1]);
+        } else {
+            self.change(at_ns, &kind, [0, 1, moved.0, moved.1, 0, 0]);
+            self.flows.insert(flow.id, Known { at_ns, up, down, uncertain, kind });
+        }
+    }
+
+    /// A run began: the flows that went on are over.
+    fn lose(&mut self) {
+        for known in std::mem::take(&mut self.flows).into_values() {
+            let (up, down) = known.uncertain;
+            self.change(known.at_ns, &known.kind, [1, -1, 0, 0, up, down]);
+        }
+    }
+
+    fn change(&mut self, at_ns: i64, of: &Kind, sums: Sums) {
+        self.changes.push(Change { at_ns, of: of.clone(), sums });
+    }
+
+    /// Adds what `filter` admits in `window`.
+    pub(super) fn add_to(
+        &self,
+        filter: &Filter,
+        keys: &[GroupBy],
+        window: Window,
+        groups: &mut Groups,
+    ) -> Result<(), QueryError> {
+        let admits = |change: &&Change| {
+            let Kind { user, host, class, .. } = &change.of;
+            (window.since_ns..=window.last_ns).contains(&change.at_ns)
+                && filter.user.as_ref().is_none_or(|wanted| wanted == user)
+                && filter.host.as_ref().is_none_or(|wanted| wanted == host)
+                && filter.class.is_none_or(|wanted| wanted.as_str() == class)
+        };
+        for change in self.changes.iter().filter(admits) {
+            let key = match keys {
+                [] => vec![TOTAL.to_owned()],
+                keys => keys.iter().map(|key| change.key(*key)).collect(),
+            };
+            groups.sum(key, change.sums)?;
+        }
+        Ok(())
+    }
+}
+
+impl Kind {
+    fn of(record: &Record) -> Kind {
+        let flow = record.flow();
+        Kind {
+            user: flow.user.to_owned(),
+            host: flow.host.to_owned(),
+            port: flow.port.to_string(),
+            protocol: flow.protocol.as_str().to_owned(),
+            class: flow.class.as_str().to_owned(),
+        }
+    }
+}
+
+impl Change {
+    /// What the query makes of a row for this key.
+    fn key(&self, key: GroupBy) -> String {
+        let time = |format: &str| {
+            let moment = Timestamp::from_nanosecond(self.at_ns.into()).unwrap_or_default();
+            moment.to_zoned(TimeZone::UTC).strftime(format).to_string()
+        };
+        match key {
+            GroupBy::User => self.of.user.clone(),
+            GroupBy::Host => self.of.host.clone(),
+            GroupBy::Port => self.of.port.clone(),
+            GroupBy::Protocol => self.of.protocol.clone(),
+            GroupBy::Class => self.of.class.clone(),
+            GroupBy::Hour => time("%Y-%m-%dT%H:00Z"),
+            GroupBy::Day => time("%Y-%m-%d"),
+            GroupBy::Month => time("%Y-%m"),
+        }
+    }
+}
