@@ -61,7 +61,7 @@ fn main() -> io::Result<()> {
             });
             wakes.clear();
         }
-        if connections.run().polled > 0 && !connections.is_full() {
+        if connections.run(drop).polled > 0 && !connections.is_full() {
             acceptor.resume();
         }
     }

@@ -101,6 +101,14 @@ pub struct Run {
     pub panicked: u32,
 }
 
+/// How one poll of a task ended.
+enum Polled<T> {
+    Pending,
+    Ready(T),
+    /// The poll or the drop of the task panicked.
+    Panicked,
+}
+
 /// See the file's header.
 pub struct Executor<F> {
     slots: Vec<Slot<F>>,
@@ -109,7 +117,7 @@ pub struct Executor<F> {
     tasks_max: usize,
 }
 
-impl<F: Future<Output = ()>> Executor<F> {
+impl<F: Future> Executor<F> {
     /// An executor for at most `tasks_max` tasks at a time, at most [`TASKS_MAX`]. Wakes from other threads
     /// end the sleep of the thread that owns `parking`.
     pub fn new(tasks_max: usize, parking: Arc<Notifier>) -> Executor<F> {
@@ -154,13 +162,18 @@ impl<F: Future<Output = ()>> Executor<F> {
         Ok(())
     }
 
-    /// Polls every task that was woken. A task that wakes itself is polled by the next run, not by this.
-    pub fn run(&mut self) -> Run {
+    /// Polls every task that was woken, and gives `finished` the output of each task that ends. A task that
+    /// wakes itself is polled by the next run, not by this.
+    pub fn run(&mut self, mut finished: impl FnMut(F::Output)) -> Run {
         let mut run = Run::default();
         let runnable = Arc::clone(&self.runnable);
         runnable.take(|index| {
             run.polled += 1;
-            run.panicked += u32::from(!self.poll(index));
+            match self.poll(index) {
+                Polled::Pending => {}
+                Polled::Ready(output) => finished(output),
+                Polled::Panicked => run.panicked += 1,
+            }
         });
         run
     }
@@ -181,21 +194,23 @@ impl<F: Future<Output = ()>> Executor<F> {
         }
     }
 
-    /// Polls one task; false if it panicked.
-    fn poll(&mut self, index: u32) -> bool {
+    fn poll(&mut self, index: u32) -> Polled<F::Output> {
         let slot = &mut self.slots[index as usize];
-        // A wake may outlive the task it was for; then the slot is empty, or its next tenant is polled
-        // once more than needed, which a future must bear.
-        let Some(future) = slot.future.as_mut().as_pin_mut() else { return true };
+        // A wake may outlive its task: then the slot is empty, or its next task is polled once more than
+        // needed, which every future allows.
+        let Some(future) = slot.future.as_mut().as_pin_mut() else { return Polled::Pending };
         let mut context = Context::from_waker(&slot.waker);
         let polled = catch_unwind(AssertUnwindSafe(|| future.poll(&mut context)));
         if matches!(polled, Ok(Poll::Pending)) {
-            return true;
+            return Polled::Pending;
         }
         // What the task held is released by its drop, which may panic as well.
         let dropped = catch_unwind(AssertUnwindSafe(|| slot.future.set(None)));
         self.free.push(index);
-        polled.is_ok() && dropped.is_ok()
+        match (polled, dropped) {
+            (Ok(Poll::Ready(output)), Ok(())) => Polled::Ready(output),
+            _ => Polled::Panicked,
+        }
     }
 
     fn grow(&mut self) -> u32 {
@@ -235,20 +250,20 @@ mod tests {
         let mut executor = executor(1);
         executor.spawn(counting(&polls, 2, &waker)).ok().unwrap();
         assert!(executor.spawn(Box::pin(async {})).is_err(), "the bound holds");
-        assert_eq!(executor.run(), Run { polled: 1, panicked: 0 });
-        assert_eq!(executor.run(), Run::default(), "nothing woke it");
+        assert_eq!(executor.run(drop), Run { polled: 1, panicked: 0 });
+        assert_eq!(executor.run(drop), Run::default(), "nothing woke it");
 
         let woken = waker.take().unwrap();
         woken.wake_by_ref();
         woken.wake_by_ref();
-        assert_eq!(executor.run().polled, 1);
+        assert_eq!(executor.run(drop).polled, 1);
         assert!(executor.is_empty());
 
         woken.wake();
-        assert_eq!(executor.run(), Run { polled: 1, panicked: 0 }, "a late wake finds an empty slot");
+        assert_eq!(executor.run(drop), Run { polled: 1, panicked: 0 }, "a late wake finds an empty slot");
         executor.spawn(Box::pin(async {})).ok().unwrap();
         assert_eq!(executor.slots.len(), 1);
-        executor.run();
+        executor.run(drop);
         assert!(executor.is_empty());
     }
 
@@ -264,10 +279,10 @@ mod tests {
         executor.spawn(Box::pin(bad)).ok().unwrap();
         let (polls, waker) = (Rc::default(), Rc::default());
         executor.spawn(counting(&polls, 2, &waker)).ok().unwrap();
-        assert_eq!(executor.run(), Run { polled: 2, panicked: 1 });
+        assert_eq!(executor.run(drop), Run { polled: 2, panicked: 1 });
         assert_eq!(Rc::strong_count(&held), 1, "what the task held was released");
         waker.take().unwrap().wake();
-        assert_eq!(executor.run(), Run { polled: 1, panicked: 0 });
+        assert_eq!(executor.run(drop), Run { polled: 1, panicked: 0 });
         assert!(executor.is_empty());
     }
 
@@ -289,14 +304,14 @@ mod tests {
             });
             executor.spawn(Box::pin(task)).ok().unwrap();
         }
-        executor.run();
+        executor.run(drop);
         let wakers = wakers.take();
         std::thread::scope(|scope| {
             for part in wakers.chunks(TASKS / 4) {
                 scope.spawn(move || part.iter().for_each(Waker::wake_by_ref));
             }
             while left.get() > 0 {
-                executor.run();
+                executor.run(drop);
             }
         });
         assert!(executor.is_empty());
@@ -307,9 +322,21 @@ mod tests {
         let (polls, waker) = (Rc::default(), Rc::default());
         let mut executor = executor(2);
         executor.spawn(counting(&polls, 9, &waker)).ok().unwrap();
-        executor.run();
+        executor.run(drop);
         executor.clear();
         assert!(executor.is_empty());
         assert_eq!(Rc::strong_count(&polls), 1);
+    }
+
+    #[test]
+    fn outputs_go_to_the_caller_in_slot_order() {
+        let mut executor = Executor::new(3, Arc::new(Notifier::new().unwrap()));
+        for value in [7, 8, 9] {
+            assert!(executor.spawn(std::future::ready(value)).is_ok());
+        }
+        let mut outputs = Vec::new();
+        executor.run(|output| outputs.push(output));
+        assert_eq!(outputs, [7, 8, 9]);
+        assert!(executor.is_empty());
     }
 }

@@ -79,7 +79,7 @@ impl<T, F: Future<Output = ()>> Tasks<T, F> {
 
     /// Runs what was woken; returns how many panicked.
     fn run(&mut self) -> u64 {
-        self.executor.run().panicked.into()
+        self.executor.run(drop).panicked.into()
     }
 }
 
