@@ -10,6 +10,8 @@
 //!   name judged --> user's connections --> name resolved --> addresses judged --> budget, ledger --> dial
 //! ```
 
+pub(crate) mod dial;
+
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -22,12 +24,12 @@ use sys::clock::{self, Nanos};
 use sys::socket::SpeaksFirst;
 
 use crate::account::ConnectionPermit;
+use crate::admission::dial::{DialFailure, dial};
 use crate::budget::FlowPermit;
 use crate::client::{Client, ConnectRequest, HandshakeError, Route};
 use crate::denial::Denial;
-use crate::dial::{DialFailure, dial};
+use crate::flow::meter::Reservation;
 use crate::judgement::{Candidates, Judgement};
-use crate::meter::Reservation;
 use crate::resolve::{DNS_GRACE, ResolveError};
 
 /// A request that may go on to its destination, with all that its flow takes.

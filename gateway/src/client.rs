@@ -25,13 +25,13 @@ use zeroize::Zeroize;
 pub(crate) use self::reply_protocol::ReplyProtocol;
 
 use crate::auth::AuthError;
-use crate::closing::{HeldPermits, SentBytes};
 use crate::config::Ingress;
 use crate::context::WorkerContext;
 use crate::denial::Denial;
-use crate::handshakes::HandshakeSlot;
+use crate::flow::closing::{HeldPermits, SentBytes};
+use crate::handshake::slots::HandshakeSlot;
+use crate::idle::PartialHead;
 use crate::limits::{GREETING_BYTES_FIRST, GREETING_BYTES_MAX, REFUSALS_BEFORE_KNOWN_MAX};
-use crate::session::PartialHead;
 use crate::snapshot::{Snapshot, SnapshotHandle};
 use crate::text::Literal;
 

@@ -14,17 +14,17 @@ use sys::clock::WallNanos;
 
 use crate::auth::Authenticator;
 use crate::client::Client;
-use crate::closing::ClosingConnections;
-use crate::connection::Identified;
 use crate::date::HttpDate;
-use crate::handshakes::Handshakes;
+use crate::flow::closing::ClosingConnections;
+use crate::flow::meter::Meter;
+use crate::handshake::Identified;
+use crate::handshake::slots::Handshakes;
+use crate::idle::IdleConnections;
 use crate::limits::{
     ANSWER_BYTES, ANSWERS_CACHED_MAX, GREETING_BYTES_FIRST, GREETINGS_CACHED_MAX, HANDSHAKES_CACHED_MAX,
 };
-use crate::meter::Meter;
 use crate::relay::Relays;
 use crate::resolve::ResolveCache;
-use crate::session::IdleConnections;
 use crate::shares::SharePool;
 use crate::snapshot::SnapshotHandle;
 use crate::stats::WorkerStats;

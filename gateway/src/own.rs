@@ -14,8 +14,8 @@ use std::net::SocketAddr;
 
 use policy::{AddressClass, Policy};
 
+use crate::admission::dial::DialError;
 use crate::context::WorkerContext;
-use crate::dial::DialError;
 
 /// Refuses a connection to `address`, which stands, if it leads back here. For the ports of wildcard
 /// listeners this asks the kernel: some microseconds, and a descriptor for as long.

@@ -33,8 +33,8 @@ use sys::splice::Pipe;
 
 pub(crate) use table::Relays;
 
+use crate::flow::progress::Progress;
 use crate::limits::{SCRATCH_BYTES, TURN_BYTES_MAX};
-use crate::progress::Progress;
 use crate::stats::WorkerStats;
 
 /// One side of a relay: a socket and its registration with the reactor.

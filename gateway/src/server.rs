@@ -21,29 +21,29 @@ use sys::socket::ListenOptions;
 
 use crate::auth::{AuthShared, Authenticator};
 use crate::budget::Budget;
-use crate::closing::ClosingConnections;
 use crate::config::{Config, Listener};
-use crate::connection;
 use crate::context::{FlowIds, Phase, WorkerContext};
-use crate::handshakes::{Handshakes, affordable, slots_per_thread};
+use crate::flow::closing::ClosingConnections;
+use crate::flow::meter::Meter;
+use crate::flow::progress::Deadlines;
+use crate::handshake;
+use crate::handshake::slots::{Handshakes, affordable, slots_per_thread};
+use crate::idle::IdleConnections;
 use crate::jobs;
 use crate::limits::{
     CLOSES_PER_SECOND_MAX, EXCHANGES_PER_THREAD_MAX, EXTRA_ATTEMPTS_PER_THREAD_MAX, FLOWS_PER_THREAD_MAX,
     LINGERING_PER_THREAD_MAX, QUEUE_STALL_MAX, SCRATCH_BYTES, STALL_SECONDS_MAX,
 };
-use crate::listeners;
 use crate::log::{Level, Log, LogSender, Value};
-use crate::meter::Meter;
 use crate::pressure::PressureThread;
-use crate::progress::Deadlines;
 use crate::relay::Relays;
 use crate::reload::RestartOnly;
 use crate::resolve::{DnsThread, ResolveCache, ResolveSettings, Resolver};
-use crate::session::IdleConnections;
 use crate::settings;
 use crate::shares::SharePool;
 use crate::snapshot::{Snapshot, SnapshotHandle};
 use crate::stats::Stats;
+use crate::worker::listeners;
 use crate::worker::{Command, Tasks, Worker};
 
 /// Why a gateway could not start.
@@ -336,8 +336,8 @@ fn build(parts: WorkerParts) -> io::Result<impl FnOnce()> {
         reactor,
     });
     let handshakes =
-        Tasks::new(Executor::new(parts.handshakes_max, Arc::clone(&parking)), connection::identify);
-    let exchanges = Tasks::new(Executor::new(EXCHANGES_PER_THREAD_MAX, parking), connection::serve);
+        Tasks::new(Executor::new(parts.handshakes_max, Arc::clone(&parking)), handshake::identify);
+    let exchanges = Tasks::new(Executor::new(EXCHANGES_PER_THREAD_MAX, parking), handshake::serve);
     let worker = Worker::new(&context, inbox, handshakes, exchanges, parts.seat);
     Ok(move || worker.run().expect("a reactor's own descriptors do not fail"))
 }

@@ -12,6 +12,8 @@
 //!                -> relays that have bytes to move, each once
 //! ```
 
+pub(crate) mod listeners;
+
 use std::future::Future;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -25,14 +27,14 @@ use engine::reactor::{Reactor, Wake};
 use ledger::record::CloseReason;
 
 use crate::client::Client;
-use crate::connection::Identified;
 use crate::context::{Phase, WorkerContext};
+use crate::flow::progress::Deadlines;
+use crate::handshake::Identified;
+use crate::http::Session;
 use crate::limits::SHED_AT_SHORTAGE_MAX;
-use crate::listeners::Listeners;
-use crate::progress::Deadlines;
-use crate::session::Session;
 use crate::snapshot::{Snapshot, SnapshotHandle};
 use crate::token::{Side, Token};
+use crate::worker::listeners::Listeners;
 
 /// What the control side may order.
 pub(crate) enum Command {

@@ -18,10 +18,10 @@ use sys::epoll::Readiness;
 
 use super::stalls::Stalls;
 use super::{Direction, Outcome, Peer, Relay, RelayBuffers, State};
-use crate::closing::{ClosingConnections, has_queue};
+use crate::flow::closing::{ClosingConnections, has_queue};
+use crate::flow::meter::Meter;
+use crate::flow::progress::{Age, Deadlines, SocketQueues, Verdict};
 use crate::limits::{PIPES_EMPTIED_PER_TURN_MAX, QUEUE_STALL_MAX, QUEUED_BYTES_MIN};
-use crate::meter::Meter;
-use crate::progress::{Age, Deadlines, SocketQueues, Verdict};
 use crate::stats::WorkerStats;
 use crate::token::{Side, Token};
 

@@ -17,15 +17,15 @@ use crate::log::PATH_BYTES_MAX;
 /// See the file's header.
 pub(crate) struct PendingRequest {
     pub(crate) target: Target,
-    pub(super) traits: RequestTraits,
-    pub(super) body: Framing,
-    pub(super) keeps_trailers: bool,
+    pub(crate) traits: RequestTraits,
+    pub(crate) body: Framing,
+    pub(crate) keeps_trailers: bool,
     /// The head for the destination.
-    pub(super) head: Vec<u8>,
+    pub(crate) head: Vec<u8>,
     /// Bytes of the head as it was received.
-    pub(super) received: usize,
+    pub(crate) received: usize,
     /// We are the last who may answer it, and do.
-    pub(super) targets_proxy: bool,
+    pub(crate) targets_proxy: bool,
     /// Who the client says it is.
     pub(crate) credentials: PresentedCredentials,
     /// Who the client is, once that is known.

@@ -7,7 +7,7 @@ use proto::http_head::{HeaderStorage, RequestHead};
 
 use super::ClientRequest;
 use crate::client::{Client, ConnectRequest, HandshakeError};
-use crate::session::PendingRequest;
+use crate::http::PendingRequest;
 
 /// Awaits a request by which the client is known: a client that is asked for credentials sends its request
 /// again, on the same connection.

@@ -19,7 +19,7 @@ use sys::clock::{self, Nanos, WallNanos};
 
 use crate::account::{Account, ConnectionPermit};
 use crate::budget::FlowPermit;
-use crate::closing::HeldPermits;
+use crate::flow::closing::HeldPermits;
 use crate::limits::FLOWS_PER_THREAD_MAX;
 use crate::log::{Decision, Details, Event, EventKind, LineLimiter, LogSender, RequestOutcome, Subject};
 use crate::stats::WorkerStats;

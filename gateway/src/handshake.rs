@@ -13,6 +13,7 @@
 //! ```
 
 mod http;
+pub(crate) mod slots;
 mod socks5;
 
 use std::pin::pin;
@@ -31,10 +32,10 @@ use crate::client::{Client, ConnectRequest, HandshakeError, ReplyProtocol};
 use crate::config::Ingress;
 use crate::context::ClientBox;
 use crate::denial::Denial;
-use crate::handshakes::HandshakeSlot;
+use crate::flow::meter::{FlowStart, Reservation};
+use crate::handshake::slots::HandshakeSlot;
+use crate::http::{PendingRequest, Session};
 use crate::limits::KNOWN_WAITING_MAX;
-use crate::meter::{FlowStart, Reservation};
-use crate::session::{PendingRequest, Session};
 use crate::stats::DenialKind;
 
 /// A way that stands: all that a relay needs besides the client.

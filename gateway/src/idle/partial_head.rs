@@ -33,7 +33,7 @@ impl PartialHead {
     }
 
     /// Whether nothing has arrived.
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
@@ -44,7 +44,7 @@ impl PartialHead {
 
     /// Reads what has arrived at `socket`, of which `told` says what is worth a try. Answers whether a task
     /// has to see to it: the head is complete, is none, or ends before its time.
-    pub(super) fn read_on(&mut self, socket: &Socket, told: &mut Readiness) -> bool {
+    pub(crate) fn read_on(&mut self, socket: &Socket, told: &mut Readiness) -> bool {
         while told.readable {
             grow_buffer(&mut self.bytes);
             let room = self.bytes.capacity() - self.bytes.len();

@@ -20,22 +20,22 @@ use sys::clock::Nanos;
 use sys::epoll::StreamEnd;
 use sys::socket::SpeaksFirst;
 
-use super::flow_guard::FlowGuard;
 use super::request::PendingRequest;
 use super::transfer::{Endpoints, Failure, Transfer};
 use super::upstream::Upstream;
+use crate::admission::dial::dial_one;
 use crate::client::Client;
 use crate::context::Phase;
 use crate::denial::Denial;
-use crate::dial::dial_one;
+use crate::flow::guard::FlowGuard;
+use crate::flow::progress::{Age, Deadlines, Progress, SocketQueues, Verdict};
 use crate::limits::{INTERIMS_MAX, TURN_BYTES_MAX};
-use crate::progress::{Age, Deadlines, Progress, SocketQueues, Verdict};
 
 /// Room for what we add to an answer's head.
 const OURS_BYTES: usize = 128;
 
 /// What an exchange came to.
-pub(super) enum Outcome {
+pub(crate) enum Outcome {
     /// The answer was passed on, whole.
     Answered {
         /// Whether the client can find the next answer behind this one.
@@ -62,7 +62,7 @@ pub(super) enum Outcome {
 }
 
 /// See the file's header.
-pub(super) struct Exchange<'s> {
+pub(crate) struct Exchange<'s> {
     client: &'s mut Client,
     flow: &'s FlowGuard,
     upstream: &'s mut Upstream,
@@ -129,7 +129,7 @@ enum ExchangeError {
 
 impl<'s> Exchange<'s> {
     /// The exchange of what is `wanted`, whose head has been taken from the client's bytes, with `upstream`.
-    pub(super) fn new(
+    pub(crate) fn new(
         client: &'s mut Client,
         wanted: PendingRequest,
         flow: &'s FlowGuard,
@@ -159,7 +159,7 @@ impl<'s> Exchange<'s> {
     }
 
     /// Runs it to its end.
-    pub(super) async fn run(&mut self) -> Outcome {
+    pub(crate) async fn run(&mut self) -> Outcome {
         if let Err(stop) = self.take_unread() {
             self.report_counts();
             return self.stop(stop);
@@ -485,7 +485,7 @@ impl<'s> Exchange<'s> {
     }
 
     /// What was counted so far.
-    pub(super) fn legs(&self) -> Legs {
+    pub(crate) fn legs(&self) -> Legs {
         let mut meter = self.client.context.meter.borrow_mut();
         meter.counters(self.flow.key()).map_or_else(Legs::default, |tally| tally.legs())
     }

@@ -17,7 +17,7 @@ use crate::limits::GREETING_BYTES_MAX;
 
 /// Which end of a transfer failed.
 #[derive(Debug)]
-pub(super) enum Failure {
+pub(crate) enum Failure {
     /// It cannot be read, or ends too early.
     Source,
     /// What it sends is no body.
@@ -28,7 +28,7 @@ pub(super) enum Failure {
 
 /// From whom to whom.
 #[derive(Clone, Copy)]
-pub(super) enum Endpoints<'l> {
+pub(crate) enum Endpoints<'l> {
     /// From the client to the destination.
     Up(&'l TcpStream, &'l Upstream),
     /// From the destination to the client.
@@ -36,7 +36,7 @@ pub(super) enum Endpoints<'l> {
 }
 
 /// See the file's header.
-pub(super) struct Transfer {
+pub(crate) struct Transfer {
     body: Body,
     pending: Vec<u8>,
     /// 0 <= written <= pending.len()
@@ -72,7 +72,7 @@ impl<'l> Endpoints<'l> {
     }
 
     /// Counts what was received.
-    pub(super) fn received(self, count: usize, context: &WorkerContext, flow: Key) {
+    pub(crate) fn received(self, count: usize, context: &WorkerContext, flow: Key) {
         let mut meter = context.meter.borrow_mut();
         let mut tally = meter.counters(flow).expect("an exchange's flow is open until the exchange ends");
         let (mut received, _) = if matches!(self, Endpoints::Up(..)) { tally.up() } else { tally.down() };
@@ -82,51 +82,51 @@ impl<'l> Endpoints<'l> {
 
 impl Transfer {
     /// A transfer of `body`, ahead of which `first` goes.
-    pub(super) fn new(first: Vec<u8>, body: Body) -> Transfer {
+    pub(crate) fn new(first: Vec<u8>, body: Body) -> Transfer {
         Transfer { body, pending: first, written: 0 }
     }
 
     /// What waits to be written.
-    pub(super) fn pending(&mut self) -> &mut Vec<u8> {
+    pub(crate) fn pending(&mut self) -> &mut Vec<u8> {
         &mut self.pending
     }
 
     /// Memory of what waits to be written.
-    pub(super) fn pending_bytes(&self) -> u64 {
+    pub(crate) fn pending_bytes(&self) -> u64 {
         self.pending.capacity() as u64
     }
 
     /// Begins again from the first byte: nothing of it has had an effect.
-    pub(super) fn rewind(&mut self) {
+    pub(crate) fn rewind(&mut self) {
         self.written = 0;
     }
 
     /// Whether nothing more is to be read for it.
-    pub(super) fn is_taken(&self) -> bool {
+    pub(crate) fn is_taken(&self) -> bool {
         self.body.is_complete()
     }
 
     /// Whether everything was written, and nothing more is to come.
-    pub(super) fn is_complete(&self) -> bool {
+    pub(crate) fn is_complete(&self) -> bool {
         self.body.is_complete() && self.is_flushed()
     }
 
     /// Whether it goes on with what its source sends next.
-    pub(super) fn awaits_source(&self) -> bool {
+    pub(crate) fn awaits_source(&self) -> bool {
         self.is_flushed() && !self.is_taken()
     }
 
-    pub(super) fn is_flushed(&self) -> bool {
+    pub(crate) fn is_flushed(&self) -> bool {
         self.written == self.pending.len()
     }
 
     /// Lets `body` follow what has come so far.
-    pub(super) fn follow(&mut self, body: Body) {
+    pub(crate) fn follow(&mut self, body: Body) {
         self.body = body;
     }
 
     /// Takes of `bytes`, which have been read already, what belongs to the body; returns how many.
-    pub(super) fn feed(&mut self, bytes: &mut [u8]) -> Result<usize, BodyError> {
+    pub(crate) fn feed(&mut self, bytes: &mut [u8]) -> Result<usize, BodyError> {
         let taken = self.body.take(bytes)?;
         self.pending.extend_from_slice(&bytes[..taken.kept]);
         self.append_tail();
@@ -140,7 +140,7 @@ impl Transfer {
     }
 
     /// Writes what waits.
-    pub(super) fn poll_flush(
+    pub(crate) fn poll_flush(
         &mut self,
         cx: &Context<'_>,
         lane: Endpoints<'_>,
@@ -162,7 +162,7 @@ impl Transfer {
     }
 
     /// Passes the body on, up to `budget` bytes. What was read behind its end goes to `surplus`.
-    pub(super) fn poll(
+    pub(crate) fn poll(
         &mut self,
         cx: &Context<'_>,
         (lane, context, flow): (Endpoints<'_>, &WorkerContext, Key),

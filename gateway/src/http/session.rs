@@ -14,14 +14,6 @@
 //!                                            '--> relay, if the two agree to change protocols
 //! ```
 
-mod exchange;
-mod flow_guard;
-mod idle;
-mod partial_head;
-mod request;
-mod transfer;
-mod upstream;
-
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -34,21 +26,18 @@ use proto::http_forward::write_own_options;
 use sys::clock;
 use sys::socket::SpeaksFirst;
 
-pub(crate) use self::idle::IdleConnections;
-pub(crate) use self::partial_head::PartialHead;
-pub(crate) use self::request::PendingRequest;
-
-use self::exchange::{Exchange, Outcome};
-use self::flow_guard::FlowGuard;
-use self::upstream::Upstream;
+use super::exchange::{Exchange, Outcome};
+use super::request::PendingRequest;
+use super::upstream::Upstream;
 use crate::admission::{Admission, admit, connect, readmit};
 use crate::budget::SessionPermit;
 use crate::client::{Client, ConnectRequest, HandshakeError};
-use crate::closing::HeldPermits;
 use crate::context::{Phase, WorkerContext};
 use crate::denial::Denial;
+use crate::flow::closing::HeldPermits;
+use crate::flow::guard::FlowGuard;
+use crate::flow::meter::FlowStart;
 use crate::limits::DRAIN_BYTES_MAX;
-use crate::meter::FlowStart;
 
 /// See the file's header.
 pub(crate) struct Session {

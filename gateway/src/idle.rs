@@ -5,6 +5,8 @@
 //! who has the most make room, the longest rest first, whether a head has begun or not. Leaves out: what the
 //! request is (`session`).
 
+mod partial_head;
+
 use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::io;
@@ -17,12 +19,13 @@ use engine::timer::wheel::TimerId;
 use sys::epoll::Readiness;
 use sys::socket::Socket;
 
-use super::partial_head::PartialHead;
-use super::upstream::{Upstream, UpstreamKey};
+pub(crate) use self::partial_head::PartialHead;
+
 use crate::budget::SessionPermit;
 use crate::client::{Client, ConnectionInfo};
-use crate::closing::{ClosingConnections, HeldPermits};
 use crate::context::WorkerContext;
+use crate::flow::closing::{ClosingConnections, HeldPermits};
+use crate::http::upstream::{Upstream, UpstreamKey};
 use crate::limits::SHED_LOOKS_MAX;
 use crate::snapshot::SnapshotHandle;
 use crate::token::{Side, Token};
@@ -94,7 +97,7 @@ impl IdleConnections {
     }
 
     /// Lets a connection rest, of which nothing is to be read now. One that cannot be watched ends.
-    pub(super) fn add(&mut self, client: Client, upstream: Option<Upstream>, place: SessionPermit) {
+    pub(crate) fn add(&mut self, client: Client, upstream: Option<Upstream>, place: SessionPermit) {
         let deadline = self.reactor.now() + client.snapshot().config.timeouts.keep_alive;
         let index = self.slab.next_index();
         let (stream, facts, begun) = client.into_idle();
@@ -162,7 +165,7 @@ impl IdleConnections {
     }
 
     /// Takes out the next one whose rest is over. One whose head is still incomplete rests on.
-    pub(super) fn take_ready(
+    pub(crate) fn take_ready(
         &mut self,
         context: &Rc<WorkerContext>,
     ) -> Option<(Client, Option<Upstream>, SessionPermit)> {

@@ -8,35 +8,35 @@ use std::rc::Rc;
 use engine::slab::Key;
 use ledger::record::CloseReason;
 
-use crate::closing::HeldPermits;
 use crate::context::{Phase, WorkerContext};
-use crate::meter::FlowStart;
+use crate::flow::closing::HeldPermits;
+use crate::flow::meter::FlowStart;
 
 /// See the file's header.
-pub(super) struct FlowGuard {
+pub(crate) struct FlowGuard {
     context: Rc<WorkerContext>,
     key: Option<Key>,
 }
 
 impl FlowGuard {
-    /// Opens a flow; see [`crate::meter::Meter::open`].
-    pub(super) fn open(context: &Rc<WorkerContext>, opening: FlowStart) -> Option<FlowGuard> {
+    /// Opens a flow; see [`crate::flow::meter::Meter::open`].
+    pub(crate) fn open(context: &Rc<WorkerContext>, opening: FlowStart) -> Option<FlowGuard> {
         let key = context.meter.borrow_mut().open(opening)?;
         Some(FlowGuard { context: Rc::clone(context), key: Some(key) })
     }
 
     /// By what the meter knows it.
-    pub(super) fn key(&self) -> Key {
+    pub(crate) fn key(&self) -> Key {
         self.key.expect("it is held until it is closed or passed on")
     }
 
     /// Closes it; gives back what it had of the bounds.
-    pub(super) fn close(mut self, reason: CloseReason) -> Option<HeldPermits> {
+    pub(crate) fn close(mut self, reason: CloseReason) -> Option<HeldPermits> {
         self.end(reason)
     }
 
     /// Leaves it open, for somebody else to close.
-    pub(super) fn pass_on(mut self) -> Key {
+    pub(crate) fn pass_on(mut self) -> Key {
         self.key.take().expect("it is held until it is closed or passed on")
     }
 

@@ -16,7 +16,7 @@ use sys::epoll::StreamEnd;
 use sys::socket::Socket;
 
 use crate::account::Account;
-use crate::closing::SentBytes;
+use crate::flow::closing::SentBytes;
 
 /// How long a connection may have been silent to be trusted with a request that cannot be repeated. Servers
 /// keep silent connections for 2 s and more; within a second the end and the request hardly ever cross.
@@ -24,15 +24,15 @@ const FRESH: Duration = Duration::from_secs(1);
 
 /// See the file's header.
 pub(crate) struct Upstream {
-    pub(super) stream: TcpStream,
-    pub(super) key: UpstreamKey,
+    pub(crate) stream: TcpStream,
+    pub(crate) key: UpstreamKey,
 }
 
 /// What a connection to a destination is for, and how far it has come.
-pub(super) struct UpstreamKey {
+pub(crate) struct UpstreamKey {
     target: Box<Target>,
     /// The address that was judged and dialled.
-    pub(super) address: SocketAddr,
+    pub(crate) address: SocketAddr,
     account: Arc<Account>,
     /// When its last answer ended; never, before the first one.
     used_at: Nanos,
@@ -44,14 +44,14 @@ pub(super) struct UpstreamKey {
 
 impl UpstreamKey {
     /// Whether the user was removed or disabled.
-    pub(super) fn is_revoked(&self) -> bool {
+    pub(crate) fn is_revoked(&self) -> bool {
         self.account.is_revoked()
     }
 }
 
 impl Upstream {
     /// A new connection.
-    pub(super) fn new(
+    pub(crate) fn new(
         stream: TcpStream,
         target: Target,
         address: SocketAddr,
@@ -64,12 +64,12 @@ impl Upstream {
     }
 
     /// For the same purpose, a new connection to the same address.
-    pub(super) fn connected_again(&self, stream: TcpStream) -> Upstream {
+    pub(crate) fn connected_again(&self, stream: TcpStream) -> Upstream {
         Upstream::new(stream, *self.key.target, self.key.address, &self.key.account)
     }
 
     /// Whether a request of this user may go over it.
-    pub(super) fn may_serve(
+    pub(crate) fn may_serve(
         &self,
         target: &Target,
         account: &Arc<Account>,
@@ -84,31 +84,31 @@ impl Upstream {
     }
 
     /// Whether it has answered before.
-    pub(super) fn is_used(&self) -> bool {
+    pub(crate) fn is_used(&self) -> bool {
         self.key.used_at != Nanos::NEVER
     }
 
     /// Notes that a request had `bytes`; whether the destination has not taken all that was sent to it.
-    pub(super) fn is_behind(&mut self, bytes: u64) -> bool {
+    pub(crate) fn is_behind(&mut self, bytes: u64) -> bool {
         self.key.sent.add(bytes);
         self.key.sent.is_queued(self.stream.socket())
     }
 
     /// Ends a connection that has failed behind a request of `bytes`; by a reset if the destination has not
     /// taken all of it, for nothing would hold a place for what is queued.
-    pub(super) fn give_up(mut self, bytes: u64) {
+    pub(crate) fn give_up(mut self, bytes: u64) {
         if self.is_behind(bytes) {
             self.stream.reset();
         }
     }
 
     /// Notes that an answer has ended.
-    pub(super) fn note_use(&mut self, now: Nanos) {
+    pub(crate) fn note_use(&mut self, now: Nanos) {
         self.key.used_at = now;
     }
 
     /// Whether its end, or something that nobody asked for, has arrived.
-    pub(super) fn has_ended(&self) -> bool {
+    pub(crate) fn has_ended(&self) -> bool {
         let ready = self.stream.readiness();
         // A read that got exactly what was left of an answer does not tell whether anything follows.
         let has_more = || !matches!(self.stream.read_now(&mut Vec::with_capacity(1)), Ok(None));
@@ -117,7 +117,7 @@ impl Upstream {
 
     /// Writes by `send`, small writes at once: Nagle's algorithm never delays the first of a connection, and
     /// one that carries a single request saves the call.
-    pub(super) fn poll_write(
+    pub(crate) fn poll_write(
         &self,
         cx: &Context<'_>,
         length: usize,

@@ -27,8 +27,8 @@ use sys::socket::Socket;
 
 use crate::account::{Account, ConnectionPermit};
 use crate::budget::{FlowPermit, SessionPermit};
+use crate::flow::progress::{Progress, SocketQueues};
 use crate::limits::{QUEUED_BYTES_MIN, SHED_LOOKS_MAX};
-use crate::progress::{Progress, SocketQueues};
 use crate::token::Token;
 
 /// See the file's header.
