@@ -1,207 +1,199 @@
-//! Admission: whether a client may go where it asks to, by which rule, to which addresses, whether there is
-//! room for one more flow, and the way there.
+//! Admission: whether a user may connect to a target, by which rule, to which addresses, and what its flow
+//! needs.
 //!
-//! Promises: every kind of ingress is judged here and nowhere else; a name is resolved once, and only
-//! addresses that were judged are dialled; what belongs to all users is taken last, so that a request which
-//! the policy or the user's own bounds refuse has held none of it. Leaves to others: who the client is
-//! (`auth`), judging without a client (`judgement`), which address answers first (`dial`).
+//! Guarantees: every kind of ingress is judged here and nowhere else; a name is resolved once, and only
+//! judged addresses are dialled; what belongs to all users is acquired last, so that a request which the
+//! policy or the user's own bounds deny has held none of it.
 //!
 //! ```text
-//!   name judged --> user's connections --> name resolved --> addresses judged --> budget, ledger --> dial
+//!   name judged --> user's permit --> name resolved --> addresses judged --> global permit, ledger --> dial
 //! ```
 
-pub(crate) mod dial;
+pub(crate) mod judgement;
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use engine::net::TcpStream;
 use engine::timer::within;
-use ledger::record::{Class, Protocol, Record};
-use policy::{BillingClass, NameVerdict, UserIndex};
+use ledger::record::Class;
+use policy::{BillingClass, UserIndex, Verdict};
 use proto::target::Host;
 use sys::clock::{self, Nanos};
 use sys::socket::SpeaksFirst;
 
+use self::judgement::{Candidates, Judgement};
 use crate::account::ConnectionPermit;
-use crate::admission::dial::{DialFailure, dial};
 use crate::budget::FlowPermit;
-use crate::client::{Client, ConnectRequest, HandshakeError, Route};
+use crate::client::{ConnectRequest, Route};
+use crate::context::WorkerContext;
 use crate::denial::Denial;
+use crate::dial::{DialFailure, dial};
 use crate::flow::meter::Reservation;
-use crate::judgement::{Candidates, Judgement};
 use crate::resolve::{DNS_GRACE, ResolveError};
+use crate::snapshot::Snapshot;
 
-/// A request that may go on to its destination, with all that its flow takes.
+/// An admitted request: the addresses that may be dialled, and all that its flow needs.
 pub(crate) struct Admission {
-    /// Where it may go.
-    pub(crate) admitted: Admitted,
-    /// The flow's place in its user's account.
-    pub(crate) permit: ConnectionPermit,
-    /// The flow's place in the budget of all users.
-    pub(crate) global_permit: FlowPermit,
-    /// The slot that is kept for it in the ledger.
-    pub(crate) reservation: Reservation,
-}
-
-/// The addresses that may be dialled.
-pub(crate) struct Admitted {
     candidates: Candidates,
     /// How long the name's lookup took, in microseconds, if there was one.
     pub(crate) dns_us: Option<u32>,
+    /// One of the user's connections.
+    pub(crate) permit: ConnectionPermit,
+    /// One of all users' flows.
+    pub(crate) global_permit: FlowPermit,
+    /// A slot of the ledger.
+    pub(crate) reservation: Reservation,
 }
 
-impl Admitted {
-    /// The record of the flow of `client` that goes to `address`.
+impl Admission {
+    /// The route of a flow to `address`.
     ///
     /// # Panics
-    /// If it is none of ours.
-    pub(crate) fn record(&self, client: &Client, address: SocketAddr) -> Record {
+    /// If it is not one of the candidates.
+    pub(crate) fn route<'a>(&self, snapshot: &'a Snapshot, address: SocketAddr) -> Route<'a> {
         let verdict = self.candidates.verdict(address).expect("only candidates are dialled");
         let class = match verdict.class {
             BillingClass::External => Class::External,
             BillingClass::Internal => Class::Internal,
         };
-        let rule = verdict.rule.map_or("", |rule| client.snapshot().config.policy.rule_text(rule));
-        client.record(&Route { address: Some(address.ip()), rule, class })
+        Route { address: Some(address.ip()), rule: rule_text(snapshot, verdict), class }
     }
 }
 
-/// Judges the name, resolves it once, judges each address, and takes what the flow needs.
+/// Judges the name, resolves it once, judges each address, and acquires what the flow needs. `is_socks5` adds
+/// to a denial that a client which resolves names itself bypasses rules by name.
 ///
 /// # Errors
-/// A refusal, behind which nothing is held.
-pub(crate) async fn admit(client: &Client, asked: &ConnectRequest) -> Result<Admission, HandshakeError> {
-    let name_verdict = judge_name(client, asked)?;
-    let seat = acquire_user_slot(client, asked.user)?;
-    let admitted = match &asked.target.host {
-        Host::Address(address) => judge_addresses(client, asked, &name_verdict, &[*address], None)?,
+/// A denial, which holds nothing.
+pub(crate) async fn admit(
+    context: &WorkerContext,
+    snapshot: &Snapshot,
+    request: &ConnectRequest,
+    is_socks5: bool,
+) -> Result<Admission, Denial> {
+    let judgement = judgement(snapshot, request);
+    let name_verdict = judgement.judge_name().map_err(|denial| {
+        let has_rules_by_name = || snapshot.config.policy.has_rules_by_name(request.user);
+        if is_socks5 && has_rules_by_name() { denial.hinting_at_names() } else { denial }
+    })?;
+    let permit = acquire_user_slot(snapshot, request.user)?;
+    let (candidates, dns_us) = match &request.target.host {
+        Host::Address(address) => (judgement.judge_addresses(&name_verdict, &[*address])?, None),
         Host::Name(name) => {
             let began = clock::monotonic();
-            let (context, asker) = (&client.context, seat.account().id());
             let answer_by = context.reactor.now() + context.names.deadline() + DNS_GRACE;
-            let lookup =
-                within(&context.reactor, answer_by, context.names.lookup(asker, name.as_str())).await;
+            let lookup = context.names.lookup(permit.account().id(), name.as_str());
+            let answer = within(&context.reactor, answer_by, lookup).await;
             let took = clock::monotonic().since(began);
             context.stats.dns.add(took);
-            let answer = lookup.unwrap_or(Err(ResolveError::Timeout)).map_err(Denial::from)?;
-            judge_addresses(client, asked, &name_verdict, answer.addresses(), Some(micros(took)))?
+            let answer = answer.unwrap_or(Err(ResolveError::Timeout)).map_err(Denial::from)?;
+            (judgement.judge_addresses(&name_verdict, answer.addresses())?, Some(micros(took)))
         }
     };
-    acquire_global_slot(client, admitted, seat)
+    acquire_global_slot(context, snapshot, candidates, dns_us, permit)
 }
 
-/// Judges anew, for another request, the name and the one address to which a connection stands already.
-/// `None` where the request has to take the long way, which gives the reason.
+/// Judges the name of another request, and the one address that a kept connection leads to. `None` if the
+/// policy denies it: [`admit`] then gives the reason.
 ///
 /// # Errors
-/// A refusal, behind which nothing is held.
+/// A denial, which holds nothing.
 pub(crate) fn readmit(
-    client: &Client,
-    asked: &ConnectRequest,
+    context: &WorkerContext,
+    snapshot: &Snapshot,
+    request: &ConnectRequest,
     address: SocketAddr,
-) -> Result<Option<Admission>, HandshakeError> {
-    let admitted = judge_name(client, asked)
-        .and_then(|verdict| judge_addresses(client, asked, &verdict, &[address.ip()], None));
-    let Ok(admitted) = admitted else { return Ok(None) };
-    acquire_global_slot(client, admitted, acquire_user_slot(client, asked.user)?).map(Some)
+) -> Result<Option<Admission>, Denial> {
+    let judgement = judgement(snapshot, request);
+    let candidates =
+        judgement.judge_name().and_then(|verdict| judgement.judge_addresses(&verdict, &[address.ip()]));
+    let Ok(candidates) = candidates else { return Ok(None) };
+    let permit = acquire_user_slot(snapshot, request.user)?;
+    acquire_global_slot(context, snapshot, candidates, None, permit).map(Some)
 }
 
-fn judge_name<'a>(client: &'a Client, asked: &'a ConnectRequest) -> Result<NameVerdict<'a>, HandshakeError> {
-    let judged = judgement(client, asked).judge_name();
-    Ok(judged.map_err(|denial| match client.protocol {
-        Some(Protocol::Socks5) if client.snapshot().config.policy.has_rules_by_name(asked.user) => {
-            denial.hinting_at_names()
-        }
-        _ => denial,
-    })?)
+fn judgement<'a>(snapshot: &'a Snapshot, request: &'a ConnectRequest) -> Judgement<'a> {
+    Judgement { policy: &snapshot.config.policy, user: request.user, target: &request.target }
 }
 
-fn judge_addresses(
-    client: &Client,
-    asked: &ConnectRequest,
-    name_verdict: &NameVerdict<'_>,
-    found: &[IpAddr],
-    dns_us: Option<u32>,
-) -> Result<Admitted, HandshakeError> {
-    let candidates = judgement(client, asked).judge_addresses(name_verdict, found)?;
-    Ok(Admitted { candidates, dns_us })
+fn acquire_user_slot(snapshot: &Snapshot, user: UserIndex) -> Result<ConnectionPermit, Denial> {
+    let account = snapshot.account(user);
+    let denial = || if account.is_revoked() { Denial::revoked() } else { Denial::connection_cap() };
+    account.try_acquire().ok_or_else(denial)
 }
 
-fn judgement<'a>(client: &'a Client, asked: &'a ConnectRequest) -> Judgement<'a> {
-    let policy = &client.snapshot().config.policy;
-    Judgement { policy, user: asked.user, target: &asked.target }
-}
-
-/// Takes a place in the user's account.
-fn acquire_user_slot(client: &Client, user: UserIndex) -> Result<ConnectionPermit, HandshakeError> {
-    let account = client.snapshot().account(user);
-    account.try_acquire().ok_or_else(|| {
-        let denial = if account.is_revoked() { Denial::revoked() } else { Denial::connection_cap() };
-        denial.into()
-    })
-}
-
-/// Takes what belongs to all users: a place in the budget, and a slot of the ledger.
+/// Acquires what belongs to all users: a permit of the budget, and a slot of the ledger.
 fn acquire_global_slot(
-    client: &Client,
-    admitted: Admitted,
-    seat: ConnectionPermit,
-) -> Result<Admission, HandshakeError> {
-    let budget = &client.snapshot().budget;
-    let Some(place) = budget.acquire_flow() else {
+    context: &WorkerContext,
+    snapshot: &Snapshot,
+    candidates: Candidates,
+    dns_us: Option<u32>,
+    permit: ConnectionPermit,
+) -> Result<Admission, Denial> {
+    let budget = &snapshot.budget;
+    let Some(global_permit) = budget.acquire_flow() else {
         let text = "The gateway has as many connections open as it may.";
-        return Err(Denial::overload("overload_connections", text).into());
+        return Err(Denial::overload("overload_connections", text));
     };
-    // The new flow goes before connections that have none.
-    if budget.is_exceeded() && !client.context.idle.borrow_mut().evict_of_heavy_user() {
+    // The new flow precedes connections without one.
+    if budget.is_exceeded() && !context.evictor.free_permit() {
         budget.request_reclaim();
     }
-    match client.context.meter.borrow_mut().reserve() {
-        Some(reservation) => Ok(Admission { admitted, permit: seat, global_permit: place, reservation }),
+    match context.meter.borrow_mut().reserve() {
+        Some(reservation) => Ok(Admission { candidates, dns_us, permit, global_permit, reservation }),
         None => {
             let text = "The ledger is behind or fails: no further flow can be recorded.";
-            Err(Denial::overload("overload_ledger", text).into())
+            Err(Denial::overload("overload_ledger", text))
         }
     }
 }
 
-/// Connects to one of the admitted addresses, for the user who has this `seat`; says how long it took, in
-/// microseconds.
+/// Connects to one of the admitted addresses. Returns the connection, its address, and how long the dial
+/// took, in microseconds.
 ///
 /// # Errors
-/// A refusal.
+/// A denial.
 pub(crate) async fn connect(
-    client: &Client,
-    admitted: &Admitted,
-    seat: &ConnectionPermit,
-    first_word: SpeaksFirst,
-    dial_by: Nanos,
-) -> Result<(TcpStream, SocketAddr, u32), HandshakeError> {
+    context: &WorkerContext,
+    snapshot: &Snapshot,
+    admission: &Admission,
+    speaks_first: SpeaksFirst,
+    deadline: Nanos,
+) -> Result<(TcpStream, SocketAddr, u32), Denial> {
     let began = clock::monotonic();
-    let Candidates { first: (first, _), .. } = admitted.candidates;
-    let others = admitted.candidates.other_addresses();
-    let dialled = dial(&client.context, seat.account().id(), first, others, first_word, dial_by).await;
+    let Candidates { first: (first, _), .. } = admission.candidates;
+    let others = admission.candidates.other_addresses();
+    let account = admission.permit.account();
+    let dialled = dial(context, account.id(), first, others, speaks_first, deadline).await;
     let took = clock::monotonic().since(began);
-    let (stream, address) = dialled.map_err(|failure| connect_denial(client, admitted, failure, took))?;
-    client.context.stats.connect.add(took);
-    if seat.account().is_revoked() {
-        // He was removed while we dialled: too late to be cut off with his flows, too early to have one.
-        return Err(Denial::revoked().into());
+    let (stream, address) = dialled.map_err(|failure| connect_denial(snapshot, admission, failure, took))?;
+    context.stats.connect.add(took);
+    if account.is_revoked() {
+        // The user was revoked during the dial; the sweep could not see this flow.
+        return Err(Denial::revoked());
     }
     Ok((stream, address, micros(took)))
 }
 
-/// The refusal of a client whose destination was not reached; the log is told what was tried.
-fn connect_denial(client: &Client, admitted: &Admitted, failure: DialFailure, took: Duration) -> Denial {
+/// The denial of a request whose destination was not reached; the log gets the addresses that were tried.
+fn connect_denial(
+    snapshot: &Snapshot,
+    admission: &Admission,
+    failure: DialFailure,
+    took: Duration,
+) -> Denial {
     let DialFailure { error, tried } = failure;
     let mut denial = Denial::from(error);
-    denial.details.tried = tried.iter().map(SocketAddr::ip).collect();
-    let rule =
-        admitted.candidates.first.1.rule.map_or("", |rule| client.snapshot().config.policy.rule_text(rule));
-    denial.details.rule = rule.into();
-    (denial.details.dns_us, denial.details.connect_us) = (admitted.dns_us, Some(micros(took)));
+    denial.details.tried = tried.iter().map(SocketAddr::ip).collect::<Vec<IpAddr>>();
+    denial.details.rule = rule_text(snapshot, &admission.candidates.first.1).into();
+    (denial.details.dns_us, denial.details.connect_us) = (admission.dns_us, Some(micros(took)));
     denial
+}
+
+/// The text of the rule that gave `verdict`; empty if none did.
+fn rule_text<'a>(snapshot: &'a Snapshot, verdict: &Verdict) -> &'a str {
+    verdict.rule.map_or("", |rule| snapshot.config.policy.rule_text(rule))
 }
 
 /// A span as records and logs hold it.

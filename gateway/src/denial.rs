@@ -16,8 +16,8 @@ use proto::socks5::{Reply, Socks5Error};
 use proto::target::Target;
 use sys::socket::ResourceExhausted;
 
-use crate::admission::dial::DialError;
 use crate::auth::AuthError;
+use crate::dial::DialError;
 use crate::resolve::ResolveError;
 use crate::stats::DenialKind;
 

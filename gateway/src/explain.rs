@@ -12,11 +12,11 @@ use policy::{AddressClass, Policy, Remedy, UserIndex, Verdict};
 use proto::target::{Host, Target};
 use tokio::time::timeout;
 
+use crate::admission::judgement::Judgement;
 use crate::auth::AuthError;
 use crate::config::Config;
 use crate::denial::Denial;
 use crate::jobs;
-use crate::judgement::Judgement;
 use crate::own::leads_back;
 use crate::resolve::{Answer, DNS_GRACE, ResolveError, ResolveSettings, Resolver};
 

@@ -1,11 +1,13 @@
-//! Client connections between two requests, each with the connection to its last destination.
+//! Idle connections: client connections between two requests, each with the connection to its last
+//! destination.
 //!
-//! Guarantees: a connection that rests costs no task, and no buffer before the next head begins; a rest ends
-//! when that head is complete, with either peer's end or with a deadline; under pressure those of the user
-//! who has the most make room, the longest rest first, whether a head has begun or not. Leaves out: what the
-//! request is (`session`).
+//! Guarantees: an idle connection has no task, and no buffer before its next head begins; it leaves the table
+//! when that head is complete, when either peer closes, or at a deadline. Under pressure the connections of
+//! the user with the most of them are evicted, the longest idle first, whether a head has begun or not.
 
+mod evictor;
 mod partial_head;
+mod upstream_key;
 
 use std::cmp::Reverse;
 use std::collections::VecDeque;
@@ -16,71 +18,90 @@ use engine::net::{Parts, TcpStream};
 use engine::reactor::{Interest, Reactor, Registration, WakeTarget};
 use engine::slab::{Key, Slab};
 use engine::timer::wheel::TimerId;
+use sys::clock::Nanos;
 use sys::epoll::Readiness;
 use sys::socket::Socket;
 
+pub(crate) use self::evictor::Evictor;
 pub(crate) use self::partial_head::PartialHead;
+pub(crate) use self::upstream_key::UpstreamKey;
 
 use crate::budget::SessionPermit;
-use crate::client::{Client, ConnectionInfo};
-use crate::context::WorkerContext;
+use crate::buffers::ReadBufferPool;
+use crate::connection::ConnectionInfo;
 use crate::flow::closing::{ClosingConnections, HeldPermits};
-use crate::http::upstream::{Upstream, UpstreamKey};
 use crate::limits::SHED_LOOKS_MAX;
 use crate::snapshot::SnapshotHandle;
 use crate::token::{Side, Token};
 
-/// See the file's header.
+/// The idle connections of one thread.
 pub(crate) struct IdleConnections {
     reactor: Rc<Reactor>,
     closing: Rc<ClosingConnections>,
     slab: Slab<IdleConnection>,
-    /// In the order of their coming; those who left are skipped. One whose next head drips in keeps its rank.
+    /// In the order of parking; keys of connections that left are skipped. A connection whose next head
+    /// trickles in keeps its rank.
     by_age: VecDeque<Key>,
-    /// Those whose client has something to say, or whose head is late. They stay in their slots until they
-    /// are taken, so that what the same turn tells of their other side still finds them.
+    /// Connections with input, or with a late head. They stay in their slots until they are taken, so that an
+    /// event of the other side in the same pass finds them.
     ready: VecDeque<Key>,
+}
+
+/// A connection on its way into the table.
+pub(crate) struct Parked {
+    pub(crate) client: Parts,
+    pub(crate) info: ConnectionInfo,
+    /// The received part of the next head, if any.
+    pub(crate) partial_head: Option<PartialHead>,
+    pub(crate) upstream: Option<(Parts, UpstreamKey)>,
+    pub(crate) permit: SessionPermit,
+}
+
+/// A connection on its way out of the table: a task has to serve its request.
+pub(crate) struct Resumed {
+    pub(crate) client: TcpStream,
+    pub(crate) info: ConnectionInfo,
+    pub(crate) partial_head: PartialHead,
+    pub(crate) upstream: Option<(TcpStream, UpstreamKey)>,
+    pub(crate) permit: SessionPermit,
 }
 
 struct IdleConnection {
     client: (Socket, Registration),
     info: ConnectionInfo,
     upstream: Option<((Socket, Registration), UpstreamKey)>,
-    place: SessionPermit,
+    permit: SessionPermit,
     timer: TimerId,
-    /// What has arrived of the next request's head, if anything has.
     partial_head: Option<PartialHead>,
-    /// For what the client is ready.
+    /// What the client's socket is ready for.
     readiness: Readiness,
     is_ready: bool,
 }
 
-/// What becomes of bytes that a client has not taken when its connection ends.
+/// What happens to bytes that the client has not acknowledged when its connection ends.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Untaken {
-    /// They keep a place until they are taken.
-    Keeps,
-    /// They go: the place is needed.
-    Drops,
+enum Unacknowledged {
+    /// The connection closes in order, and holds a permit until they are acknowledged.
+    Keep,
+    /// The connection is reset: its permit is needed.
+    Drop,
 }
 
 impl IdleConnection {
-    /// Reads what has arrived. Answers whether a task has to see to the connection.
-    fn read_on(&mut self, context: &WorkerContext) -> bool {
-        let now = context.reactor.now();
-        let asked_by = now + self.info.snapshot.config.timeouts.greeting;
-        let begun =
-            self.partial_head.get_or_insert_with(|| PartialHead::new(context.read_buffers.take(), asked_by));
-        let needs_task = begun.asked_by() <= now || begun.read_on(&self.client.0, &mut self.readiness);
-        if let Some(unused) = self.partial_head.take_if(|begun| !needs_task && begun.is_empty()) {
-            context.read_buffers.put(unused.into_bytes());
+    /// Reads the next head. Returns whether a task has to serve the connection at `now`.
+    fn read_head(&mut self, now: Nanos, buffers: &ReadBufferPool) -> bool {
+        let deadline = now + self.info.snapshot.config.timeouts.greeting;
+        let head = self.partial_head.get_or_insert_with(|| PartialHead::new(buffers.take(), deadline));
+        let needs_task = head.deadline() <= now || head.read_from(&self.client.0, &mut self.readiness);
+        if let Some(unused) = self.partial_head.take_if(|head| !needs_task && head.is_empty()) {
+            buffers.put(unused.into_bytes());
         }
         needs_task
     }
 }
 
 impl IdleConnections {
-    /// Nobody rests yet on the thread of `reactor`.
+    /// An empty table on the thread of `reactor`.
     pub(crate) fn new(reactor: &Rc<Reactor>, closing: &Rc<ClosingConnections>) -> IdleConnections {
         IdleConnections {
             reactor: Rc::clone(reactor),
@@ -91,53 +112,62 @@ impl IdleConnections {
         }
     }
 
-    /// How many rest.
+    /// The number of idle connections.
     pub(crate) fn len(&self) -> usize {
         self.slab.len()
     }
 
-    /// Lets a connection rest, of which nothing is to be read now. One that cannot be watched ends.
-    pub(crate) fn add(&mut self, client: Client, upstream: Option<Upstream>, place: SessionPermit) {
-        let deadline = self.reactor.now() + client.snapshot().config.timeouts.keep_alive;
-        let index = self.slab.next_index();
-        let (stream, facts, begun) = client.into_idle();
-        let deadline = begun.as_ref().map_or(deadline, PartialHead::asked_by);
-        let Ok(client) = self.watch(stream, Token::Idle(index, Side::Client)) else { return };
-        let upstream = upstream.and_then(|upstream| {
-            let Upstream { stream, key: purpose } = upstream;
-            let connection = self.watch(stream.into_parts(), Token::Idle(index, Side::Upstream)).ok()?;
-            Some((connection, purpose))
-        });
-        let timer = self.reactor.arm(deadline, WakeTarget::Tag(Token::IdleTimer(index).to_raw()));
-        let (told, is_woken) = (Readiness::default(), false);
-        let key = self.slab.insert(IdleConnection {
-            client,
-            info: facts,
-            upstream,
-            place,
-            timer,
-            partial_head: begun,
-            readiness: told,
-            is_ready: is_woken,
-        });
-        assert_eq!(key.index(), index, "the slab gives the slot that it announced");
-        self.remember(key);
+    /// Whether there is none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.slab.is_empty()
     }
 
-    fn watch(&self, (socket, registration): Parts, subject: Token) -> io::Result<(Socket, Registration)> {
-        let waiter = WakeTarget::Tag(subject.to_raw());
+    /// Whether a connection is ready for a task.
+    pub(crate) fn has_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// Parks a connection that has no bytes to be read now. A connection that cannot be registered closes.
+    pub(crate) fn park(&mut self, parked: Parked) {
+        let Parked { client, info, partial_head, upstream, permit } = parked;
+        let keep_alive = self.reactor.now() + info.snapshot.config.timeouts.keep_alive;
+        let deadline = partial_head.as_ref().map_or(keep_alive, PartialHead::deadline);
+        let index = self.slab.next_index();
+        let Ok(client) = self.watch(client, Token::Idle(index, Side::Client)) else { return };
+        let upstream = upstream.and_then(|(parts, key)| {
+            let connection = self.watch(parts, Token::Idle(index, Side::Upstream)).ok()?;
+            Some((connection, key))
+        });
+        let timer = self.reactor.arm(deadline, WakeTarget::Tag(Token::IdleTimer(index).to_raw()));
+        let (readiness, is_ready) = (Readiness::default(), false);
+        let key = self.slab.insert(IdleConnection {
+            client,
+            info,
+            upstream,
+            permit,
+            timer,
+            partial_head,
+            readiness,
+            is_ready,
+        });
+        assert_eq!(key.index(), index, "the slab inserts at its next index");
+        self.push_youngest(key);
+    }
+
+    fn watch(&self, (socket, registration): Parts, token: Token) -> io::Result<(Socket, Registration)> {
+        let target = WakeTarget::Tag(token.to_raw());
         let registration = match registration {
             Some(registration) => {
-                self.reactor.hand_over(registration.key(), waiter);
+                self.reactor.hand_over(registration.key(), target);
                 registration
             }
-            None => Registration::new(&self.reactor, &socket, Interest::Read, waiter)?,
+            None => Registration::new(&self.reactor, &socket, Interest::Read, target)?,
         };
         Ok((socket, registration))
     }
 
-    fn remember(&mut self, key: Key) {
-        // Most have left before they are old: their keys are swept out now and then.
+    fn push_youngest(&mut self, key: Key) {
+        // Most connections leave before they are old: their keys are swept out now and then.
         if self.by_age.len() > 2 * self.slab.len() + 64 {
             let slab = &self.slab;
             self.by_age.retain(|key| slab.get(*key).is_some());
@@ -145,156 +175,143 @@ impl IdleConnections {
         self.by_age.push_back(key);
     }
 
-    /// Whether none rests.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.slab.is_empty()
-    }
-
-    /// Whether somebody has something to say.
-    pub(crate) fn has_ready(&self) -> bool {
-        !self.ready.is_empty()
-    }
-
-    /// Notes that the client of the connection in slot `index` is ready as `told`: its rest is over.
-    pub(crate) fn wake(&mut self, index: u32, told: Readiness) {
-        let Some((key, rest)) = self.slab.at(index) else { return };
-        rest.readiness.add(told);
-        if !std::mem::replace(&mut rest.is_ready, true) {
+    /// Notes the `readiness` of the client of the connection in slot `index`.
+    pub(crate) fn client_ready(&mut self, index: u32, readiness: Readiness) {
+        let Some((key, connection)) = self.slab.at(index) else { return };
+        connection.readiness.add(readiness);
+        if !std::mem::replace(&mut connection.is_ready, true) {
             self.ready.push_back(key);
         }
     }
 
-    /// Takes out the next one whose rest is over. One whose head is still incomplete rests on.
-    pub(crate) fn take_ready(
-        &mut self,
-        context: &Rc<WorkerContext>,
-    ) -> Option<(Client, Option<Upstream>, SessionPermit)> {
+    /// Takes out the next connection that a task has to serve. A connection whose head is still incomplete
+    /// stays.
+    pub(crate) fn take_ready(&mut self, buffers: &ReadBufferPool) -> Option<Resumed> {
         let key = loop {
             let key = self.ready.pop_front()?;
-            let Some(rest) = self.slab.get_mut(key) else { continue };
-            let had_begun = rest.partial_head.is_some();
-            if rest.read_on(context) {
+            let Some(connection) = self.slab.get_mut(key) else { continue };
+            let had_begun = connection.partial_head.is_some();
+            if connection.read_head(self.reactor.now(), buffers) {
                 break key;
             }
-            rest.is_ready = false;
+            connection.is_ready = false;
             if !had_begun {
-                self.await_head(key);
+                self.arm_head_deadline(key);
             }
         };
-        let rest = self.slab.remove(key)?;
-        self.reactor.cancel(rest.timer);
-        let stream = |parts, told| TcpStream::from_parts(&self.reactor, parts, told);
-        let upstream = rest.upstream.map(|(connection, purpose)| Upstream {
-            stream: stream(connection, Readiness::default()),
-            key: purpose,
-        });
-        let client =
-            Client::resumed(context, stream(rest.client, rest.readiness), rest.info, rest.partial_head?);
-        Some((client, upstream, rest.place))
+        let connection = self.slab.remove(key)?;
+        self.reactor.cancel(connection.timer);
+        let stream = |parts, readiness| TcpStream::from_parts(&self.reactor, parts, readiness);
+        let upstream = connection.upstream.map(|(parts, key)| (stream(parts, Readiness::default()), key));
+        let partial_head = connection.partial_head.expect("a ready connection has begun a head");
+        let client = stream(connection.client, connection.readiness);
+        Some(Resumed { client, info: connection.info, partial_head, upstream, permit: connection.permit })
     }
 
-    /// From now on the deadline of the connection is that of the head which has begun.
-    fn await_head(&mut self, key: Key) {
-        let Some(rest) = self.slab.get_mut(key) else { return };
-        let Some(begun) = &rest.partial_head else { return };
-        let timer = WakeTarget::Tag(Token::IdleTimer(key.index()).to_raw());
-        let timer = self.reactor.arm(begun.asked_by(), timer);
-        self.reactor.cancel(std::mem::replace(&mut rest.timer, timer));
+    /// Replaces the keep-alive timer by that of the head which has begun.
+    fn arm_head_deadline(&mut self, key: Key) {
+        let Some(connection) = self.slab.get_mut(key) else { return };
+        let Some(head) = &connection.partial_head else { return };
+        let target = WakeTarget::Tag(Token::IdleTimer(key.index()).to_raw());
+        let timer = self.reactor.arm(head.deadline(), target);
+        self.reactor.cancel(std::mem::replace(&mut connection.timer, timer));
     }
 
-    /// Drops the destination's side of the connection in slot `index`: it ended, or said what nobody asked
-    /// for.
-    pub(crate) fn drop_upstream(&mut self, index: u32) {
-        let Some((_, rest)) = self.slab.at(index) else { return };
-        if let Some(upstream) = rest.upstream.take() {
-            self.reactor.forget(upstream.0.1.key());
+    /// The upstream of the connection in slot `index` closed, or sent unsolicited bytes: closes it.
+    pub(crate) fn close_upstream(&mut self, index: u32) {
+        let Some((_, connection)) = self.slab.at(index) else { return };
+        if let Some(((_, registration), _)) = connection.upstream.take() {
+            self.reactor.forget(registration.key());
         }
     }
 
-    /// Ends the connection in slot `index`, whose time is over; with a task that says so, where a head has
-    /// begun.
+    /// The timer of the connection in slot `index` has fired: closes the connection, or has a task deny its
+    /// late head.
     pub(crate) fn due(&mut self, index: u32) {
         match self.slab.at(index) {
-            Some((_, rest)) if rest.partial_head.is_some() => self.wake(index, Readiness::default()),
-            Some((key, rest)) if !rest.is_ready => self.end(key, Untaken::Keeps),
+            Some((_, connection)) if connection.partial_head.is_some() => {
+                self.client_ready(index, Readiness::default());
+            }
+            Some((key, connection)) if !connection.is_ready => self.close(key, Unacknowledged::Keep),
             _ => {}
         }
     }
 
-    /// Ends a connection that has rested long, of the user who has the most; false if none rests.
+    /// Evicts a long idle connection, of the user with the most; false if there is none.
     pub(crate) fn evict_oldest(&mut self) -> bool {
         self.evict_one(|_| true)
     }
 
-    /// The same, of a user who has no fewer connections than users have on average; false if none of these
-    /// rests on this thread.
+    /// The same, of a user with no fewer connections than users have on average; false if this thread has
+    /// none of such a user.
     pub(crate) fn evict_of_heavy_user(&mut self) -> bool {
         self.evict_one(SessionPermit::is_heavy)
     }
 
-    /// Of those that have rested longest, ends one for which `may_end` holds: that of the user who has the
-    /// most connections, and of several the one that has rested longest.
-    fn evict_one(&mut self, may_end: impl Fn(&SessionPermit) -> bool) -> bool {
+    /// Of the longest idle connections for which `may_evict` holds, evicts that of the user with the most
+    /// connections, and of several the longest idle.
+    fn evict_one(&mut self, may_evict: impl Fn(&SessionPermit) -> bool) -> bool {
         let IdleConnections { by_age, slab, .. } = self;
         while by_age.pop_front_if(|key| slab.get(*key).is_none()).is_some() {}
-        // Those that were woken in this turn keep their rank: they may rest on.
-        let rests = |key: Key| slab.get(key).filter(|rest| !rest.is_ready);
-        let rested = by_age.iter().enumerate().filter_map(|(at, key)| Some((at, *key, &rests(*key)?.place)));
-        let candidates = rested.take(SHED_LOOKS_MAX).filter(|(_, _, place)| may_end(place));
-        let Some((at, key, _)) = candidates.min_by_key(|(_, _, place)| Reverse(place.weight())) else {
+        // Connections that became ready in this pass keep their rank: their head may stay incomplete.
+        let idle = |key: Key| slab.get(key).filter(|connection| !connection.is_ready);
+        let oldest = by_age.iter().enumerate().filter_map(|(at, key)| Some((at, *key, &idle(*key)?.permit)));
+        let candidates = oldest.take(SHED_LOOKS_MAX).filter(|(_, _, permit)| may_evict(permit));
+        let Some((at, key, _)) = candidates.min_by_key(|(_, _, permit)| Reverse(permit.weight())) else {
             return false;
         };
         by_age.remove(at);
-        self.end(key, Untaken::Drops);
+        self.close(key, Unacknowledged::Drop);
         true
     }
 
-    /// Ends all connections of whose next request nothing has arrived.
+    /// Closes all connections without a byte of a next request.
     pub(crate) fn close_silent(&mut self) {
         let keys: Vec<Key> = self.slab.keys().collect();
         for key in keys {
-            if self.slab.get(key).is_some_and(|rest| !rest.is_ready && rest.partial_head.is_none()) {
-                self.end(key, Untaken::Keeps);
+            if self.slab.get(key).is_some_and(|idle| !idle.is_ready && idle.partial_head.is_none()) {
+                self.close(key, Unacknowledged::Keep);
             }
         }
     }
 
-    /// Ends all of them.
-    pub(crate) fn clear(&mut self) {
+    /// Closes all connections.
+    pub(crate) fn close_all(&mut self) {
         let keys: Vec<Key> = self.slab.keys().collect();
-        keys.into_iter().for_each(|key| self.end(key, Untaken::Keeps));
+        keys.into_iter().for_each(|key| self.close(key, Unacknowledged::Keep));
         self.ready.clear();
     }
 
-    /// From now on they run by another snapshot. Connections of users who are gone end; and so do, of a
-    /// connection that changed its user, those that were made for a user who is gone.
+    /// Moves all connections to another snapshot. Closes the connections of revoked users, and upstreams that
+    /// were opened for one.
     pub(crate) fn adopt(&mut self, snapshot: &Rc<SnapshotHandle>) {
         let keys: Vec<Key> = self.slab.keys().collect();
         for key in keys {
-            let Some(rest) = self.slab.get_mut(key) else { continue };
-            if rest.place.is_revoked() {
-                self.end(key, Untaken::Keeps);
+            let Some(connection) = self.slab.get_mut(key) else { continue };
+            if connection.permit.is_revoked() {
+                self.close(key, Unacknowledged::Keep);
                 continue;
             }
-            rest.info.snapshot = Rc::clone(snapshot);
-            if rest.upstream.as_ref().is_some_and(|(_, purpose)| purpose.is_revoked()) {
-                self.drop_upstream(key.index());
+            connection.info.snapshot = Rc::clone(snapshot);
+            if connection.upstream.as_ref().is_some_and(|(_, key)| key.is_revoked()) {
+                self.close_upstream(key.index());
             }
         }
     }
 
-    fn end(&mut self, key: Key, untaken: Untaken) {
-        let Some(mut rest) = self.slab.remove(key) else { return };
-        self.reactor.cancel(rest.timer);
-        if let Some(upstream) = rest.upstream {
-            self.reactor.forget(upstream.0.1.key());
+    fn close(&mut self, key: Key, unacknowledged: Unacknowledged) {
+        let Some(mut connection) = self.slab.remove(key) else { return };
+        self.reactor.cancel(connection.timer);
+        if let Some(((_, registration), _)) = connection.upstream {
+            self.reactor.forget(registration.key());
         }
-        let (socket, registration) = rest.client;
-        if !rest.info.sent.is_queued(&socket) {
+        let (socket, registration) = connection.client;
+        if !connection.info.sent.is_queued(&socket) {
             return self.reactor.forget(registration.key());
         }
-        match (untaken == Untaken::Keeps).then(|| HeldPermits::of_session(rest.place)).flatten() {
-            Some(hold) => self.closing.add((socket, Some(registration)), &Rc::new(hold)),
+        let keeps = unacknowledged == Unacknowledged::Keep;
+        match keeps.then(|| HeldPermits::of_session(connection.permit)).flatten() {
+            Some(permits) => self.closing.add((socket, Some(registration)), &Rc::new(permits)),
             None => {
                 self.reactor.forget(registration.key());
                 socket.reset();

@@ -1,17 +1,14 @@
 //! The data plane: admits, relays, times and meters flows.
 //!
-//! Promises: a reactor thread never waits for another thread, a file or a name server; every connection
-//! takes the path of `connection.rs`, whatever it speaks. Leaves to others: signals and commands
-//! (`tollgate`), health and metrics (`admin`), what is allowed (`policy`), what bytes mean (`proto`), what is
-//! kept (`ledger`).
+//! Guarantees: a reactor thread never waits for another thread, a file or a name server; every connection takes
+//! the same path, whatever its protocol.
 //!
 //! ```text
-//!   control side    settings -> config -> snapshot -> server: reload, drain
-//!                                                       | orders
-//!   reactor thread  worker: accept -> connection -> relay -> meter --ring--> ledger
-//!                             client  auth  resolve  dial      |      --ring--> log
-//!                             refusal (in the client's words)  account, budget (shared, atomic)
-//!   a command       explain: the judgement of admission, without a connection
+//!   accept --> handshake --> tunnel --> relay --> closed           worker drives all of them, and owns
+//!                  |            admission, dial, flow::meter        the queues between them; their tasks
+//!                  '-------> http <--> idle                         share the services of context
+//!   control side   config -> snapshot -> server: reload, drain  --commands--> worker
+//!   a command      explain: the judgement of admission, without a connection
 //! ```
 
 #![forbid(unsafe_code)]
@@ -20,25 +17,25 @@ pub mod account;
 mod admission;
 pub mod auth;
 mod budget;
+mod buffers;
 mod client;
 pub mod config;
+mod connection;
 mod context;
 mod date;
 mod denial;
-pub mod drain;
+mod dial;
 pub mod explain;
 mod flow;
 mod handshake;
 mod http;
 mod idle;
 pub mod jobs;
-mod judgement;
 pub mod limits;
 pub mod log;
 mod own;
 pub mod pressure;
 mod relay;
-pub mod reload;
 pub mod resolve;
 pub mod server;
 pub mod settings;
@@ -49,5 +46,6 @@ mod text;
 pub mod throttle;
 mod token;
 mod ttl_cache;
+mod tunnel;
 pub mod users;
 mod worker;

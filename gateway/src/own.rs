@@ -14,21 +14,6 @@ use std::net::SocketAddr;
 
 use policy::{AddressClass, Policy};
 
-use crate::admission::dial::DialError;
-use crate::context::WorkerContext;
-
-/// Refuses a connection to `address`, which stands, if it leads back here. For the ports of wildcard
-/// listeners this asks the kernel: some microseconds, and a descriptor for as long.
-///
-/// # Errors
-/// [`DialError::OwnAddress`], or why the kernel does not say.
-pub(crate) fn refuse(context: &WorkerContext, address: SocketAddr) -> Result<(), DialError> {
-    match leads_back(&context.snapshot.borrow().config.policy, address)? {
-        true => Err(DialError::OwnAddress),
-        false => Ok(()),
-    }
-}
-
 /// Whether a connection to `address` reaches a listener that `policy` knows as the gateway's own.
 ///
 /// # Errors

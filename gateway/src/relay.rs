@@ -31,7 +31,7 @@ use sys::epoll::{Readiness, StreamEnd};
 use sys::socket::Socket;
 use sys::splice::Pipe;
 
-pub(crate) use table::Relays;
+pub(crate) use table::{RelayStart, Relays};
 
 use crate::flow::progress::Progress;
 use crate::limits::{SCRATCH_BYTES, TURN_BYTES_MAX};

@@ -4,6 +4,9 @@
 //! freed here and not on a reactor thread. Leaves to others: signals and the command line (`tollgate`), what
 //! the threads do (`worker`), changing a running gateway (`reload`), ending it (`drain`).
 
+mod drain;
+pub mod reload;
+
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
@@ -19,6 +22,7 @@ use ledger::{Durability, FlowWriter, Ledger, OpenError, OpenSettings};
 use sys::clock;
 use sys::socket::ListenOptions;
 
+use self::reload::RestartOnly;
 use crate::auth::{AuthShared, Authenticator};
 use crate::budget::Budget;
 use crate::config::{Config, Listener};
@@ -28,7 +32,7 @@ use crate::flow::meter::Meter;
 use crate::flow::progress::Deadlines;
 use crate::handshake;
 use crate::handshake::slots::{Handshakes, affordable, slots_per_thread};
-use crate::idle::IdleConnections;
+use crate::idle::{Evictor, IdleConnections};
 use crate::jobs;
 use crate::limits::{
     CLOSES_PER_SECOND_MAX, EXCHANGES_PER_THREAD_MAX, EXTRA_ATTEMPTS_PER_THREAD_MAX, FLOWS_PER_THREAD_MAX,
@@ -37,14 +41,15 @@ use crate::limits::{
 use crate::log::{Level, Log, LogSender, Value};
 use crate::pressure::PressureThread;
 use crate::relay::Relays;
-use crate::reload::RestartOnly;
 use crate::resolve::{DnsThread, ResolveCache, ResolveSettings, Resolver};
 use crate::settings;
 use crate::shares::SharePool;
 use crate::snapshot::{Snapshot, SnapshotHandle};
 use crate::stats::Stats;
+use crate::worker::command::Command;
 use crate::worker::listeners;
-use crate::worker::{Command, Tasks, Worker};
+use crate::worker::tasks::{self, Tasks};
+use crate::worker::{Worker, WorkerParts};
 
 /// Why a gateway could not start.
 #[derive(Debug, thiserror::Error)]
@@ -111,7 +116,7 @@ pub(crate) struct WorkerThread {
 }
 
 /// What a thread is given to start with.
-struct WorkerParts {
+struct ThreadParts {
     number: u16,
     parking: Arc<Notifier>,
     inbox: Inbox<Command>,
@@ -163,7 +168,7 @@ impl Gateway {
         let parts = seats.into_iter().zip(parkings).zip(inlets.into_iter().zip(log_inlets));
         for (number, ((seat, parking), (inlet, log))) in (0..).zip(parts) {
             let inbox = Inbox::new(Arc::clone(&parking));
-            workers.push(spawn(WorkerParts {
+            workers.push(spawn(ThreadParts {
                 number,
                 parking,
                 inbox,
@@ -281,7 +286,7 @@ fn listen_on_all(
     opened.collect::<Result<_, _>>().map_err(StartError::explained)
 }
 
-fn spawn(parts: WorkerParts) -> Result<WorkerThread, StartError> {
+fn spawn(parts: ThreadParts) -> Result<WorkerThread, StartError> {
     let orders = parts.inbox.sender();
     let (report, started) = mpsc::sync_channel(1);
     let name = format!("reactor-{}", parts.number);
@@ -304,16 +309,18 @@ fn spawn(parts: WorkerParts) -> Result<WorkerThread, StartError> {
 }
 
 /// Builds a worker on its own thread and returns how to run it.
-fn build(parts: WorkerParts) -> io::Result<impl FnOnce()> {
-    let WorkerParts { number, parking, inbox, snapshot, stats, inlet, log, auth, resolver, .. } = parts;
+fn build(parts: ThreadParts) -> io::Result<impl FnOnce()> {
+    let ThreadParts { number, parking, inbox, snapshot, stats, inlet, log, auth, resolver, .. } = parts;
     let threads = stats.workers.len();
     let stats = &stats.workers[usize::from(number)];
     let reactor = Reactor::new(Arc::clone(&parking), Arc::clone(&stats.reactor))?;
     let deadlines = Deadlines::from(&snapshot.config.timeouts);
     let closing = Rc::new(ClosingConnections::new(&reactor, QUEUE_STALL_MAX));
+    let idle = Rc::new(IdleConnections::new(&reactor, &closing).into());
+    let relays = Relays::new(&reactor, deadlines, stats, &closing);
+    let meter = Meter::new(&reactor, inlet, log, stats, threads);
     let context = Rc::new(WorkerContext {
-        relays: Relays::new(&reactor, deadlines, stats, &closing).into(),
-        meter: Meter::new(&reactor, inlet, log, stats, threads).into(),
+        meter: Rc::new(meter.into()),
         authenticator: Authenticator::new(auth),
         names: ResolveCache::new(resolver),
         extra_attempts: SharePool::new(EXTRA_ATTEMPTS_PER_THREAD_MAX),
@@ -321,24 +328,31 @@ fn build(parts: WorkerParts) -> io::Result<impl FnOnce()> {
         flow_ids: FlowIds::new(parts.process, number),
         read_buffers: Default::default(),
         write_buffers: Default::default(),
-        client_boxes: Default::default(),
         scratch: vec![0; SCRATCH_BYTES].into_boxed_slice().into(),
         snapshot: Rc::new(SnapshotHandle(snapshot)).into(),
         phase: Phase::Serving.into(),
         date: Default::default(),
         via: format!("tollgate-{:08x}", parts.process),
-        handshakes: Handshakes::new(parts.handshakes_max).into(),
-        identified: Default::default(),
         opening: Default::default(),
         lingering: SharePool::new(LINGERING_PER_THREAD_MAX),
-        idle: IdleConnections::new(&reactor, &closing).into(),
+        evictor: Evictor::new(&closing, &idle),
         closing,
         reactor,
     });
-    let handshakes =
-        Tasks::new(Executor::new(parts.handshakes_max, Arc::clone(&parking)), handshake::identify);
-    let exchanges = Tasks::new(Executor::new(EXCHANGES_PER_THREAD_MAX, parking), handshake::serve);
-    let worker = Worker::new(&context, inbox, handshakes, exchanges, parts.seat);
+    let handshakes = Executor::new(parts.handshakes_max, Arc::clone(&parking));
+    let exchanges = Executor::new(EXCHANGES_PER_THREAD_MAX, parking);
+    let worker = Worker::new(
+        &context,
+        WorkerParts {
+            inbox,
+            handle: parts.seat,
+            slots: Handshakes::new(parts.handshakes_max),
+            handshakes: Tasks::new(handshakes, handshake::identify),
+            exchanges: Tasks::new(exchanges, tasks::serve),
+            idle,
+            relays,
+        },
+    );
     Ok(move || worker.run().expect("a reactor's own descriptors do not fail"))
 }
 

@@ -13,7 +13,7 @@ use super::raw::RawConfig;
 use super::read::{Located, Optional, nearest};
 use super::report::{Diagnostic, Report, Span};
 use super::value::OwnAddress;
-use crate::judgement::Judgement;
+use crate::admission::judgement::Judgement;
 use crate::settings::{ListenerKind, ListenerTable};
 use crate::users::UserName;
 

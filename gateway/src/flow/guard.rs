@@ -1,54 +1,53 @@
 //! A flow that a task holds open.
-//!
-//! Promises: it is closed, whatever becomes of the task: by the task, or by the drop, as a fault of ours
-//! or as cut off. Leaves to others: what is counted meanwhile (`meter`).
 
+use std::cell::RefCell;
 use std::rc::Rc;
 
 use engine::slab::Key;
 use ledger::record::CloseReason;
 
-use crate::context::{Phase, WorkerContext};
-use crate::flow::closing::HeldPermits;
-use crate::flow::meter::FlowStart;
+use super::closing::HeldPermits;
+use super::meter::{FlowStart, Meter};
 
-/// See the file's header.
+/// Closes its flow, by [`FlowGuard::close`] or by its drop, whatever becomes of the task.
 pub(crate) struct FlowGuard {
-    context: Rc<WorkerContext>,
+    meter: Rc<RefCell<Meter>>,
     key: Option<Key>,
 }
 
 impl FlowGuard {
-    /// Opens a flow; see [`crate::flow::meter::Meter::open`].
-    pub(crate) fn open(context: &Rc<WorkerContext>, opening: FlowStart) -> Option<FlowGuard> {
-        let key = context.meter.borrow_mut().open(opening)?;
-        Some(FlowGuard { context: Rc::clone(context), key: Some(key) })
+    /// Opens a flow; see [`Meter::open`].
+    pub(crate) fn open(meter: &Rc<RefCell<Meter>>, start: FlowStart) -> Option<FlowGuard> {
+        let key = meter.borrow_mut().open(start)?;
+        Some(FlowGuard { meter: Rc::clone(meter), key: Some(key) })
     }
 
-    /// By what the meter knows it.
+    /// The flow's key in the meter.
     pub(crate) fn key(&self) -> Key {
-        self.key.expect("it is held until it is closed or passed on")
+        self.key.expect("a guard has its flow until it is consumed")
     }
 
-    /// Closes it; gives back what it had of the bounds.
+    /// Whether the flow's user was removed or disabled.
+    pub(crate) fn is_revoked(&self) -> bool {
+        self.meter.borrow().account(self.key()).is_some_and(|account| account.is_revoked())
+    }
+
+    /// Closes the flow; returns the permits that it held.
     pub(crate) fn close(mut self, reason: CloseReason) -> Option<HeldPermits> {
-        self.end(reason)
-    }
-
-    /// Leaves it open, for somebody else to close.
-    pub(crate) fn pass_on(mut self) -> Key {
-        self.key.take().expect("it is held until it is closed or passed on")
-    }
-
-    fn end(&mut self, reason: CloseReason) -> Option<HeldPermits> {
         let key = self.key.take()?;
-        self.context.meter.borrow_mut().close(key, reason)
+        self.meter.borrow_mut().close(key, reason)
+    }
+
+    /// Leaves the flow open: the owner of the key closes it.
+    pub(crate) fn release(mut self) -> Key {
+        self.key.take().expect("a guard has its flow until it is consumed")
     }
 }
 
 impl Drop for FlowGuard {
     fn drop(&mut self) {
-        let stops = self.context.phase.get() == Phase::Stopping;
-        self.end(if stops { CloseReason::Drained } else { CloseReason::Fault });
+        if let Some(key) = self.key.take() {
+            self.meter.borrow_mut().close_abandoned(key);
+        }
     }
 }

@@ -97,6 +97,8 @@ pub(crate) struct Meter {
     /// Whether the log will be told what was left out.
     tells_left_out: bool,
     stats: Arc<WorkerStats>,
+    /// Whether the thread ends.
+    is_stopping: bool,
 }
 
 impl Meter {
@@ -117,6 +119,7 @@ impl Meter {
             samples: LineLimiter::new(threads),
             tells_left_out: false,
             stats: Arc::clone(stats),
+            is_stopping: false,
         }
     }
 
@@ -270,6 +273,17 @@ impl Meter {
         }
         self.inlet.close(flow.live, at, reason);
         Some(HeldPermits::of_flow(flow.seat, flow.place))
+    }
+
+    /// Has flows that a task abandons from now on close as drained, and no longer as faults.
+    pub(crate) fn stop(&mut self) {
+        self.is_stopping = true;
+    }
+
+    /// Closes a flow whose task was dropped: at the end of the thread, or by a panic.
+    pub(crate) fn close_abandoned(&mut self, key: Key) {
+        let reason = if self.is_stopping { CloseReason::Drained } else { CloseReason::Fault };
+        self.close(key, reason);
     }
 
     /// Whether every flow has ended.

@@ -25,7 +25,6 @@ use std::time::Duration;
 
 use sys::clock::Nanos;
 
-use crate::context::WorkerContext;
 use crate::limits::{
     DESCRIPTORS_PER_HANDSHAKE, DISPLACED_AT_ONCE_MAX, GREETING_MIN, HANDSHAKES_CACHED_MAX,
     HANDSHAKES_PER_THREAD_MAX,
@@ -208,37 +207,38 @@ fn level(held: &HashMap<IpAddr, usize>, count: usize) -> usize {
     low
 }
 
-/// A connection's place among the handshakes of its thread, which it gives back.
+/// One of a thread's handshakes; its drop returns the slot.
 pub(crate) struct HandshakeSlot {
-    context: Rc<WorkerContext>,
+    table: Rc<RefCell<Handshakes>>,
     number: u64,
     handshake: Rc<Handshake>,
 }
 
 impl HandshakeSlot {
-    /// Takes a place for a connection from `source`.
-    pub(crate) fn take(context: &Rc<WorkerContext>, source: IpAddr) -> HandshakeSlot {
-        let (number, handshake) = context.handshakes.borrow_mut().enter(source, context.reactor.now());
-        HandshakeSlot { context: Rc::clone(context), number, handshake }
+    /// Takes a slot for a connection from `source` at `now`.
+    pub(crate) fn take(table: &Rc<RefCell<Handshakes>>, source: IpAddr, now: Nanos) -> HandshakeSlot {
+        let (number, handshake) = table.borrow_mut().enter(source, now);
+        HandshakeSlot { table: Rc::clone(table), number, handshake }
     }
 
-    /// Awaits `check`, a check of credentials: what it waits for is ours.
-    pub(crate) async fn checked<F: Future>(&self, check: F) -> F::Output {
+    /// Awaits `check`, which verifies credentials: meanwhile the handshake waits for the gateway, and not for
+    /// its client.
+    pub(crate) async fn checking<F: Future>(&self, check: F) -> F::Output {
         self.handshake.is_checked.set(true);
         let output = check.await;
         self.handshake.is_checked.set(false);
         output
     }
 
-    /// By what the handshake is told to end.
-    pub(crate) fn ending(&self) -> HandshakeEnd {
+    /// The handshake's end by eviction.
+    pub(crate) fn end(&self) -> HandshakeEnd {
         HandshakeEnd(Rc::clone(&self.handshake))
     }
 }
 
 impl Drop for HandshakeSlot {
     fn drop(&mut self) {
-        self.context.handshakes.borrow_mut().leave(self.number);
+        self.table.borrow_mut().leave(self.number);
     }
 }
 

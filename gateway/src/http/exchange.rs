@@ -23,10 +23,10 @@ use sys::socket::SpeaksFirst;
 use super::request::PendingRequest;
 use super::transfer::{Endpoints, Failure, Transfer};
 use super::upstream::Upstream;
-use crate::admission::dial::dial_one;
 use crate::client::Client;
 use crate::context::Phase;
 use crate::denial::Denial;
+use crate::dial::dial_one;
 use crate::flow::guard::FlowGuard;
 use crate::flow::progress::{Age, Deadlines, Progress, SocketQueues, Verdict};
 use crate::limits::{INTERIMS_MAX, TURN_BYTES_MAX};
@@ -285,7 +285,7 @@ impl<'s> Exchange<'s> {
         let lane = (Endpoints::Up(&client.stream, upstream), &*client.context, flow.key());
         let polled = up.poll(cx, lane, budget, &mut |bytes| surplus.extend_from_slice(bytes));
         if !surplus.is_empty() {
-            client.keep(&surplus);
+            client.input.replace(&surplus);
         }
         match polled {
             Poll::Ready(Err(Failure::Source)) => Err(ExchangeError::Client),
@@ -300,8 +300,8 @@ impl<'s> Exchange<'s> {
 
     /// Lets what was read together with the head go with it.
     fn take_unread(&mut self) -> Result<(), ExchangeError> {
-        let taken = self.up.feed(self.client.unread_mut()).map_err(ExchangeError::ClientBody)?;
-        self.client.consume(taken);
+        let taken = self.up.feed(self.client.input.unread_mut()).map_err(ExchangeError::ClientBody)?;
+        self.client.input.consume(taken);
         self.lane_up().received(taken, &self.client.context, self.flow.key());
         Ok(())
     }
@@ -439,7 +439,7 @@ impl<'s> Exchange<'s> {
         let dialled =
             dial_one(&self.client.context, address, SpeaksFirst::Us, self.client.connect_deadline());
         let stream = dialled.await.map_err(drop)?;
-        *self.upstream = self.upstream.connected_again(stream);
+        *self.upstream = self.upstream.reconnected(stream);
         self.up.rewind();
         self.up_failed = false;
         self.response = ResponseState::first();

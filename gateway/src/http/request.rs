@@ -42,13 +42,13 @@ impl PendingRequest {
         let closes = client.context.phase.get() != Phase::Serving;
         let (mut speaks, mut path) = (client.reply_protocol, None);
         let keeps_path = client.snapshot().config.log.request_path;
-        let bytes = &client.unread()[..length];
+        let bytes = &client.input.unread()[..length];
         let wanted = PendingRequest::parse(bytes, &client.context.via, closes, &mut speaks, |whole| {
             path = keeps_path.then(|| whole[..whole.floor_char_boundary(PATH_BYTES_MAX)].into());
         });
         (client.reply_protocol, client.path) = (speaks, path);
         let wanted = wanted?;
-        client.consume(length);
+        client.input.consume(length);
         Ok(wanted)
     }
 
@@ -61,7 +61,7 @@ impl PendingRequest {
     ) -> Result<PendingRequest, RequestError> {
         let mut room = HeaderStorage::new();
         let head = RequestHead::parse(bytes, &mut room)?;
-        speaks.accept_json(head.accepts_json());
+        speaks.set_json(head.accepts_json());
         let forward = Forward::read(&head)?;
         note_path(forward.path());
         if forward.has_passed(via) {

@@ -18,19 +18,27 @@ use sys::epoll::Readiness;
 
 use super::stalls::Stalls;
 use super::{Direction, Outcome, Peer, Relay, RelayBuffers, State};
+use crate::buffers::{ReadBuffer, ReadBufferPool};
 use crate::flow::closing::{ClosingConnections, has_queue};
+use crate::flow::guard::FlowGuard;
 use crate::flow::meter::Meter;
 use crate::flow::progress::{Age, Deadlines, SocketQueues, Verdict};
 use crate::limits::{PIPES_EMPTIED_PER_TURN_MAX, QUEUE_STALL_MAX, QUEUED_BYTES_MIN};
 use crate::stats::WorkerStats;
 use crate::token::{Side, Token};
 
-/// A side of a relay to be: its socket, with its registration if it has one, and what was read from it and
-/// is still to be passed on.
-pub(crate) type RelaySide<'a> = (Parts, &'a [u8]);
-
-/// The client's side, and whether it was sent answers before.
-pub(crate) type ClientSide<'a> = (Parts, &'a [u8], bool);
+/// Two connected sockets, and what the relay between them starts with.
+pub(crate) struct RelayStart {
+    pub(crate) client: Parts,
+    /// Bytes that the client sent ahead, to be sent to the upstream first.
+    pub(crate) client_bytes: ReadBuffer,
+    /// Whether the client was sent many bytes before, which it may not have acknowledged.
+    pub(crate) sent_much: bool,
+    pub(crate) upstream: Parts,
+    /// Bytes that the upstream sent ahead.
+    pub(crate) upstream_bytes: Vec<u8>,
+    pub(crate) flow: FlowGuard,
+}
 
 /// See the file's header.
 pub(crate) struct Relays {
@@ -85,15 +93,11 @@ impl Relays {
         }
     }
 
-    /// Begins a relay between two connected sockets; it is run this turn. If a socket cannot be registered
-    /// the flow is closed with that reason.
-    pub(crate) fn start(
-        &mut self,
-        (client, sent, had_answers): ClientSide<'_>,
-        (upstream, answered): RelaySide<'_>,
-        flow: Key,
-        meter: &mut Meter,
-    ) {
+    /// Starts a relay, which runs in this pass. If a socket cannot be registered, closes the flow with
+    /// [`CloseReason::Overload`].
+    pub(crate) fn start(&mut self, start: RelayStart, meter: &mut Meter, buffers: &ReadBufferPool) {
+        let RelayStart { client, client_bytes, sent_much, upstream, upstream_bytes, flow } = start;
+        let flow = flow.release();
         // The key is known before the relay is, so that the registrations can carry it.
         let index = self.slab.next_index();
         let client = self.register(client, index, Side::Client);
@@ -110,12 +114,13 @@ impl Relays {
         let mut relay = Relay::new(client, upstream, flow, self.reactor.now());
         if let Some(mut tally) = meter.counters(flow) {
             let before = tally.legs();
-            relay.pass_on_early(sent, answered, &mut tally, &mut self.buffers);
+            relay.pass_on_early(client_bytes.unread(), &upstream_bytes, &mut tally, &mut self.buffers);
             let after = tally.legs();
             self.stats.bytes.add(&before, &after);
             meter.counted(flow);
         }
-        (relay.queued, relay.had_answers) = (true, had_answers);
+        (relay.queued, relay.had_answers) = (true, sent_much);
+        buffers.put(client_bytes.into_bytes());
         let key = self.slab.insert(relay);
         assert_eq!(key.index(), index, "the slab gives the slot that it announced");
         self.queue.push_back(key);

@@ -19,8 +19,8 @@ use engine::accept::{Acceptor, HandedOffConnection, ListenerHandle, ListenerLive
 use engine::reactor::Reactor;
 use sys::socket::{AckMode, ResourceExhausted, Socket};
 
-use crate::client::Accepted;
 use crate::config::{Config, Ingress};
+use crate::connection::Accepted;
 use crate::snapshot::SnapshotHandle;
 use crate::token::Token;
 

@@ -2,7 +2,7 @@
 //!
 //! Guarantees: the gateway is found by the directory of its ledger, so that no other process is meant; it has
 //! decided when the command ends; exit code 0 means that the new configuration is in force. Leaves out:
-//! what a reload does (`gateway::reload`).
+//! what a reload does (`gateway::server::reload`).
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -1,15 +1,15 @@
 //! A reload as `serve` does it: read, put in place, and told to the log, to standard error and to the caller.
 //!
 //! Guarantees: a new configuration is in place or everything is as it was. Leaves out: what changes in a
-//! running gateway (`gateway::reload`).
+//! running gateway (`gateway::server::reload`).
 
 use std::net::SocketAddr;
 use std::path::Path;
 
 use gateway::config::{Config, LoadOptions, Severity};
 use gateway::log::{Level, Value};
-use gateway::reload::Changes;
 use gateway::server::Gateway;
+use gateway::server::reload::Changes;
 
 use crate::console::Console;
 use crate::control::Outcome;

@@ -9,8 +9,8 @@ use std::net::{IpAddr, SocketAddr};
 use policy::{NameVerdict, Policy, UserIndex, Verdict};
 use proto::target::{Host, Target};
 
-use crate::admission::dial::{DialError, alternate};
 use crate::denial::Denial;
+use crate::dial::{DialError, alternate};
 
 /// An address that may be dialled, and the verdict that allows it.
 pub(crate) type Candidate = (SocketAddr, Verdict);

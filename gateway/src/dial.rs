@@ -86,16 +86,16 @@ pub(crate) async fn dial(
     user: AccountId,
     first: SocketAddr,
     others: Vec<SocketAddr>,
-    first_word: SpeaksFirst,
+    speaks_first: SpeaksFirst,
     deadline: Nanos,
 ) -> Result<(TcpStream, SocketAddr), DialFailure> {
     assert!(others.len() < ADDRESSES_MAX, "the resolver bounds its answers");
     if others.is_empty() {
-        let dialled = dial_one(context, first, first_word, deadline).await;
+        let dialled = dial_one(context, first, speaks_first, deadline).await;
         let failed = |error| DialFailure { error, tried: vec![first] };
         return dialled.map(|stream| (stream, first)).map_err(failed);
     }
-    let mut race = Race::new(context, user, alternate(first, &others), first_word, deadline);
+    let mut race = Race::new(context, user, alternate(first, &others), speaks_first, deadline);
     race.run().await.map_err(|error| DialFailure { error, tried: race.tried().to_vec() })
 }
 
@@ -106,27 +106,38 @@ pub(crate) async fn dial(
 pub(crate) async fn dial_one(
     context: &WorkerContext,
     address: SocketAddr,
-    first_word: SpeaksFirst,
+    speaks_first: SpeaksFirst,
     deadline: Nanos,
 ) -> Result<TcpStream, DialError> {
-    let stream = connect(context, address, first_word)?;
+    let stream = connect(context, address, speaks_first)?;
     match within(&context.reactor, deadline, stream.established(address)).await {
-        Ok(Ok(())) => own::refuse(context, address).map(|()| stream),
+        Ok(Ok(())) => refuse_own(context, address).map(|()| stream),
         Ok(Err(error)) => Err(error.into()),
         Err(_) => Err(DialError::Timeout),
     }
 }
 
+/// Refuses a connection to `address`, which is established, if it leads back to the gateway. For the ports of
+/// wildcard listeners this queries the kernel's routes: some microseconds, and a descriptor for as long.
+///
+/// # Errors
+/// [`DialError::OwnAddress`], or the error of the query.
+fn refuse_own(context: &WorkerContext, address: SocketAddr) -> Result<(), DialError> {
+    match own::leads_back(&context.snapshot.borrow().config.policy, address)? {
+        true => Err(DialError::OwnAddress),
+        false => Ok(()),
+    }
+}
+
 /// Begins to connect to `address`. Where what a socket takes is used up, connections of this thread that have
 /// no flow make room, one after the other, first those that are over.
-fn connect(context: &WorkerContext, address: SocketAddr, first_word: SpeaksFirst) -> io::Result<TcpStream> {
-    let mut sheds = 0..SHED_AT_SHORTAGE_MAX;
+fn connect(context: &WorkerContext, address: SocketAddr, speaks_first: SpeaksFirst) -> io::Result<TcpStream> {
+    let mut evictions = 0..SHED_AT_SHORTAGE_MAX;
     loop {
-        let begun = TcpStream::connect(&context.reactor, address, first_word);
+        let begun = TcpStream::connect(&context.reactor, address, speaks_first);
         let Some(shortage) = begun.as_ref().err().and_then(ResourceExhausted::of) else { return begun };
         context.reactor.stats().note_shortage(shortage, context.reactor.now());
-        let shed = || context.closing.evict_heaviest() || context.idle.borrow_mut().evict_oldest();
-        if sheds.next().is_none() || !shed() {
+        if evictions.next().is_none() || !context.evictor.free_descriptor() {
             return begun;
         }
     }
@@ -141,7 +152,7 @@ struct Race<'l> {
     addresses: Vec<SocketAddr>,
     /// How many of these, from the first on, it began to connect to.
     tried: usize,
-    first_word: SpeaksFirst,
+    speaks_first: SpeaksFirst,
     deadline: Nanos,
     /// In the order of their beginning.
     attempts: Vec<Attempt>,
@@ -156,7 +167,7 @@ impl<'l> Race<'l> {
         context: &'l WorkerContext,
         user: AccountId,
         addresses: Vec<SocketAddr>,
-        first_word: SpeaksFirst,
+        speaks_first: SpeaksFirst,
         deadline: Nanos,
     ) -> Race<'l> {
         Race {
@@ -164,7 +175,7 @@ impl<'l> Race<'l> {
             user,
             addresses,
             tried: 0,
-            first_word,
+            speaks_first,
             deadline,
             attempts: Vec::new(),
             extras: Vec::new(),
@@ -187,7 +198,7 @@ impl<'l> Race<'l> {
             let company = if self.untried() > 0 { reactor.now() + ATTEMPT_DELAY } else { Nanos::NEVER };
             let finished = first_finished(&mut self.attempts);
             let failure = match within(reactor, company.min(self.deadline), finished).await {
-                Ok((Ok(stream), address)) => match own::refuse(self.context, address) {
+                Ok((Ok(stream), address)) => match refuse_own(self.context, address) {
                     Ok(()) => return Ok((stream, address)),
                     Err(error) => Some(error),
                 },
@@ -232,13 +243,13 @@ impl<'l> Race<'l> {
         let now = self.context.reactor.now();
         let parts = u32::try_from(self.untried()).expect("addresses are few");
         self.alone_until = now + self.deadline.since(now) / parts;
-        self.attempts.push(attempt(self.context, self.addresses[self.tried], self.first_word));
+        self.attempts.push(attempt(self.context, self.addresses[self.tried], self.speaks_first));
         self.tried += 1;
     }
 }
 
-fn attempt(context: &WorkerContext, address: SocketAddr, first_word: SpeaksFirst) -> Attempt {
-    let begun = connect(context, address, first_word);
+fn attempt(context: &WorkerContext, address: SocketAddr, speaks_first: SpeaksFirst) -> Attempt {
+    let begun = connect(context, address, speaks_first);
     let attempt = async move {
         let stream = begun?;
         stream.established(address).await?;

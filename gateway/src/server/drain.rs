@@ -9,8 +9,8 @@ use std::time::Duration;
 use ledger::{LedgerError, Summary};
 use sys::clock;
 
-use crate::server::Gateway;
-use crate::worker::Command;
+use super::Gateway;
+use crate::worker::command::Command;
 
 /// How often the drain looks whether the threads have ended.
 const LOOK: Duration = Duration::from_millis(20);

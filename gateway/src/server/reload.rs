@@ -13,11 +13,11 @@ use std::time::Duration;
 
 use sys::clock;
 
+use super::{BoundListener, Gateway, StartError, listen};
 use crate::config::{Config, Listener, User};
-use crate::server::{BoundListener, Gateway, StartError, listen};
 use crate::settings::{Accept, Admin, Dns, Ledger, LogTarget, Threads};
 use crate::users::UserName;
-use crate::worker::Command;
+use crate::worker::command::Command;
 
 /// How long a reload waits for an address in use: a listener that was removed stays for a moment, for
 /// handshakes that are under way.

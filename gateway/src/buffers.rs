@@ -1,0 +1,75 @@
+//! Buffers of a reactor thread, and the pools that reuse them.
+
+mod read_buffer;
+
+use std::cell::RefCell;
+
+use zeroize::Zeroize;
+
+pub(crate) use self::read_buffer::{ReadBuffer, grow};
+
+use crate::limits::{ANSWER_BYTES, ANSWERS_CACHED_MAX, GREETING_BYTES_FIRST, GREETINGS_CACHED_MAX};
+
+/// Free buffers for what clients send, at most [`GREETINGS_CACHED_MAX`], of [`GREETING_BYTES_FIRST`] each.
+#[derive(Default)]
+pub(crate) struct ReadBufferPool(RefCell<Vec<Vec<u8>>>);
+
+impl ReadBufferPool {
+    /// An empty buffer.
+    pub(crate) fn take(&self) -> Vec<u8> {
+        self.0.borrow_mut().pop().unwrap_or_else(|| Vec::with_capacity(GREETING_BYTES_FIRST))
+    }
+
+    /// Returns a buffer, its contents overwritten: they may have held a password.
+    pub(crate) fn put(&self, mut buffer: Vec<u8>) {
+        let mut free = self.0.borrow_mut();
+        // A buffer that has grown for an unusual client is freed.
+        if free.len() >= GREETINGS_CACHED_MAX || !(1..=GREETING_BYTES_FIRST).contains(&buffer.capacity()) {
+            buffer.zeroize();
+            return;
+        }
+        // The buffer stays reachable, so the compiler keeps these stores: one memset in place of one volatile
+        // write for each byte.
+        buffer.clear();
+        buffer.resize(buffer.capacity(), 0);
+        std::hint::black_box(&mut buffer).clear();
+        free.push(buffer);
+    }
+}
+
+/// Free buffers for responses, at most [`ANSWERS_CACHED_MAX`], of [`ANSWER_BYTES`] each.
+#[derive(Default)]
+pub(crate) struct WriteBufferPool(RefCell<Vec<Vec<u8>>>);
+
+impl WriteBufferPool {
+    /// An empty buffer.
+    pub(crate) fn take(&self) -> Vec<u8> {
+        self.0.borrow_mut().pop().unwrap_or_else(|| Vec::with_capacity(ANSWER_BYTES))
+    }
+
+    /// Returns a buffer.
+    pub(crate) fn put(&self, mut buffer: Vec<u8>) {
+        let mut free = self.0.borrow_mut();
+        if free.len() < ANSWERS_CACHED_MAX {
+            buffer.clear();
+            free.push(buffer);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pooled_buffer_is_empty_and_of_first_size() {
+        let pool = ReadBufferPool::default();
+        let mut buffer = pool.take();
+        buffer.extend_from_slice(b"secret");
+        pool.put(buffer);
+        let buffer = pool.take();
+        assert!(buffer.is_empty() && buffer.capacity() == GREETING_BYTES_FIRST);
+        pool.put(Vec::with_capacity(10 * GREETING_BYTES_FIRST));
+        assert_eq!(pool.take().capacity(), GREETING_BYTES_FIRST);
+    }
+}
