@@ -75,7 +75,7 @@ pub(crate) async fn admit(
     let judgement = judgement(snapshot, request);
     let name_verdict = judgement.judge_name().map_err(|denial| {
         let has_rules_by_name = || snapshot.config.policy.has_rules_by_name(request.user);
-        if is_socks5 && has_rules_by_name() { denial.hinting_at_names() } else { denial }
+        if is_socks5 && has_rules_by_name() { denial.with_name_hint() } else { denial }
     })?;
     let permit = acquire_user_slot(snapshot, request.user)?;
     let (candidates, dns_us) = match &request.target.host {

@@ -33,7 +33,7 @@ const NOTHING_TO_DIAL_WITH: &str = "The gateway has no port or descriptor left t
 #[derive(Debug)]
 pub(crate) struct Denial {
     /// How it is counted, and its code in the log where there is no finer one.
-    pub denied: DenialKind,
+    pub kind: DenialKind,
     /// The code in the log.
     pub code: &'static str,
     /// The HTTP status.
@@ -82,7 +82,7 @@ impl Denial {
     ) -> Denial {
         let (code, text, undisclosed) = (denied.as_str(), text.into(), Box::default());
         Denial {
-            denied,
+            kind: denied,
             code,
             status,
             reply,
@@ -96,14 +96,14 @@ impl Denial {
     }
 
     /// With the user that the client claimed to be.
-    pub(crate) fn claimed(mut self, user: &str) -> Denial {
+    pub(crate) fn with_claimed_user(mut self, user: &str) -> Denial {
         self.details.claimed = Some(user.into());
         self
     }
 
     /// With what the log is told if the client may have resolved a name itself: an address was asked for that
     /// no network rule allows, where a rule by name does not help. A reply of SOCKS5 has no room for words.
-    pub(crate) fn hinting_at_names(mut self) -> Denial {
+    pub(crate) fn with_name_hint(mut self) -> Denial {
         if self.reason == Some(Reason::NoRule(MissingRule::Network)) {
             self.details.hint = RESOLVES_ITSELF;
         }
@@ -117,7 +117,7 @@ impl Denial {
             return self.details.hint;
         }
         let has_many_forms =
-            matches!(self.denied, DenialKind::Malformed | DenialKind::Unsupported | DenialKind::Unreachable);
+            matches!(self.kind, DenialKind::Malformed | DenialKind::Unsupported | DenialKind::Unreachable);
         if has_many_forms || self.code == CREDENTIALS_MALFORMED { &self.text } else { "" }
     }
 
@@ -170,7 +170,7 @@ impl Denial {
     }
 
     /// The connection ends without an answer: it is counted and logged as `denied`.
-    pub(crate) fn unanswerable(denied: DenialKind) -> Denial {
+    pub(crate) fn without_response(denied: DenialKind) -> Denial {
         let answer = (400, Reply::GeneralFailure);
         Denial::new(denied, answer, proxy_error::HTTP_REQUEST_ERROR, "")
     }
@@ -214,34 +214,34 @@ impl Denial {
     }
 
     /// The destination took the request, or some of it, and did not answer.
-    pub(crate) fn unanswered() -> Denial {
+    pub(crate) fn no_response() -> Denial {
         let text = "The destination closed the connection without an answer.";
         let answer = (502, Reply::GeneralFailure);
         Denial::new(DenialKind::Unreachable, answer, proxy_error::CONNECTION_TERMINATED, text)
     }
 
     /// The destination answered what cannot be passed on.
-    pub(crate) fn answer_malformed(error: ResponseError) -> Denial {
+    pub(crate) fn response_malformed(error: ResponseError) -> Denial {
         let answer = (502, Reply::GeneralFailure);
         Denial::new(DenialKind::Unreachable, answer, error.proxy_status_error(), capital(&error))
     }
 
     /// What the destination sends is no body as its head announced it.
-    pub(crate) fn answer_body_malformed(error: BodyError) -> Denial {
+    pub(crate) fn response_body_malformed(error: BodyError) -> Denial {
         let answer = (502, Reply::GeneralFailure);
         let text = format!("The destination's answer is malformed: {error}.");
         Denial::new(DenialKind::Unreachable, answer, proxy_error::HTTP_PROTOCOL_ERROR, text)
     }
 
     /// The destination did not answer in time.
-    pub(crate) fn answer_timeout() -> Denial {
+    pub(crate) fn response_timeout() -> Denial {
         let text = "The destination did not answer the request in time.";
         let answer = (504, Reply::GeneralFailure);
         Denial::new(DenialKind::Unreachable, answer, proxy_error::HTTP_RESPONSE_TIMEOUT, text)
     }
 
     /// What the client sent is not spoken here.
-    pub(crate) fn not_spoken(hint: &'static str) -> Denial {
+    pub(crate) fn unknown_protocol(hint: &'static str) -> Denial {
         let answer = (400, Reply::GeneralFailure);
         Denial::new(DenialKind::Malformed, answer, proxy_error::HTTP_REQUEST_ERROR, hint)
     }

@@ -22,7 +22,7 @@ use sys::socket::{ResourceExhausted, SpeaksFirst};
 
 use crate::account::AccountId;
 use crate::context::WorkerContext;
-use crate::limits::{ADDRESSES_MAX, SHED_AT_SHORTAGE_MAX};
+use crate::limits::{ADDRESSES_MAX, EVICTIONS_PER_ATTEMPT_MAX};
 use crate::own;
 use crate::shares::SharePermit;
 
@@ -132,7 +132,7 @@ fn refuse_own(context: &WorkerContext, address: SocketAddr) -> Result<(), DialEr
 /// Begins to connect to `address`. Where what a socket takes is used up, connections of this thread that have
 /// no flow make room, one after the other, first those that are over.
 fn connect(context: &WorkerContext, address: SocketAddr, speaks_first: SpeaksFirst) -> io::Result<TcpStream> {
-    let mut evictions = 0..SHED_AT_SHORTAGE_MAX;
+    let mut evictions = 0..EVICTIONS_PER_ATTEMPT_MAX;
     loop {
         let begun = TcpStream::connect(&context.reactor, address, speaks_first);
         let Some(shortage) = begun.as_ref().err().and_then(ResourceExhausted::of) else { return begun };
@@ -157,9 +157,9 @@ struct Race<'l> {
     /// In the order of their beginning.
     attempts: Vec<Attempt>,
     /// For each attempt but one.
-    extras: Vec<SharePermit>,
+    extra_permits: Vec<SharePermit>,
     /// Until then the latest attempt has its fair part of the time, if no other may begin beside it.
-    alone_until: Nanos,
+    single_until: Nanos,
 }
 
 impl<'l> Race<'l> {
@@ -178,8 +178,8 @@ impl<'l> Race<'l> {
             speaks_first,
             deadline,
             attempts: Vec::new(),
-            extras: Vec::new(),
-            alone_until: context.reactor.now(),
+            extra_permits: Vec::new(),
+            single_until: context.reactor.now(),
         }
     }
 
@@ -206,18 +206,18 @@ impl<'l> Race<'l> {
                 Err(_) if reactor.now() >= self.deadline => return Err(DialError::Timeout),
                 Err(_) => None,
             };
-            self.extras.truncate(self.attempts.len().saturating_sub(1));
+            self.extra_permits.truncate(self.attempts.len().saturating_sub(1));
             match failure {
                 Some(failure) if self.attempts.is_empty() && self.untried() == 0 => return Err(failure),
                 // Behind a failure the next one comes at once, and not after the delay.
-                _ if self.untried() > 0 && self.make_room() => self.begin_next(),
+                _ if self.untried() > 0 && self.allow_another() => self.begin_next(),
                 _ => {}
             }
         }
     }
 
     /// Makes sure that another attempt may begin: beside those there are, or in place of the oldest.
-    fn make_room(&mut self) -> bool {
+    fn allow_another(&mut self) -> bool {
         let stats = &self.context.stats;
         if self.attempts.is_empty() {
             return true;
@@ -225,12 +225,12 @@ impl<'l> Race<'l> {
         if self.attempts.len() < ATTEMPTS_MAX {
             match self.context.extra_attempts.take(self.user) {
                 Some(extra) => {
-                    self.extras.push(extra);
+                    self.extra_permits.push(extra);
                     return true;
                 }
                 None => stats.dial_extras_refused.add(1),
             }
-            if self.context.reactor.now() < self.alone_until {
+            if self.context.reactor.now() < self.single_until {
                 return false;
             }
         }
@@ -242,7 +242,7 @@ impl<'l> Race<'l> {
     fn begin_next(&mut self) {
         let now = self.context.reactor.now();
         let parts = u32::try_from(self.untried()).expect("addresses are few");
-        self.alone_until = now + self.deadline.since(now) / parts;
+        self.single_until = now + self.deadline.since(now) / parts;
         self.attempts.push(attempt(self.context, self.addresses[self.tried], self.speaks_first));
         self.tried += 1;
     }

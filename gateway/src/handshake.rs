@@ -92,7 +92,7 @@ async fn await_request(client: &mut Client, slot: &HandshakeSlot) -> Result<Clie
             if http {
                 return http::await_request(client, slot).await;
             }
-            Err(Denial::not_spoken("This listener speaks SOCKS5 and not HTTP.").into())
+            Err(Denial::unknown_protocol("This listener speaks SOCKS5 and not HTTP.").into())
         }
         Some(proto::Protocol::Socks5) if socks5 => {
             client.request = Some(socks5::await_request(client, slot).await?);
@@ -105,9 +105,9 @@ async fn await_request(client: &mut Client, slot: &HandshakeSlot) -> Result<Clie
                 let _ = client.send(&proto::socks5::SOCKS4_REFUSED).await;
             }
             let hint = other.hint().unwrap_or("This listener speaks HTTP and not SOCKS5.");
-            Err(Denial::not_spoken(hint).into())
+            Err(Denial::unknown_protocol(hint).into())
         }
-        None => Err(Denial::not_spoken("The client speaks no protocol that is known here.").into()),
+        None => Err(Denial::unknown_protocol("The client speaks no protocol that is known here.").into()),
     }
 }
 

@@ -30,7 +30,7 @@ use crate::budget::SessionPermit;
 use crate::buffers::ReadBufferPool;
 use crate::connection::ConnectionInfo;
 use crate::flow::closing::{ClosingConnections, HeldPermits};
-use crate::limits::SHED_LOOKS_MAX;
+use crate::limits::EVICTION_CANDIDATES_MAX;
 use crate::snapshot::SnapshotHandle;
 use crate::token::{Side, Token};
 
@@ -256,7 +256,7 @@ impl IdleConnections {
         // Connections that became ready in this pass keep their rank: their head may stay incomplete.
         let idle = |key: Key| slab.get(key).filter(|connection| !connection.is_ready);
         let oldest = by_age.iter().enumerate().filter_map(|(at, key)| Some((at, *key, &idle(*key)?.permit)));
-        let candidates = oldest.take(SHED_LOOKS_MAX).filter(|(_, _, permit)| may_evict(permit));
+        let candidates = oldest.take(EVICTION_CANDIDATES_MAX).filter(|(_, _, permit)| may_evict(permit));
         let Some((at, key, _)) = candidates.min_by_key(|(_, _, permit)| Reverse(permit.weight())) else {
             return false;
         };

@@ -1,7 +1,7 @@
 //! The data plane: admits, relays, times and meters flows.
 //!
-//! Guarantees: a reactor thread never waits for another thread, a file or a name server; every connection takes
-//! the same path, whatever its protocol.
+//! Guarantees: a reactor thread never waits for another thread, a file or a name server; every connection
+//! takes the same path, whatever its protocol.
 //!
 //! ```text
 //!   accept --> handshake --> tunnel --> relay --> closed           worker drives all of them, and owns

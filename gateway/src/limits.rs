@@ -9,7 +9,7 @@ use std::time::Duration;
 pub const SCRATCH_BYTES: usize = 64 * 1024;
 
 /// Bytes that one relay moves in a direction before others get their turn: about 0.1 ms of copying.
-pub const TURN_BYTES_MAX: usize = 256 * 1024;
+pub const PASS_BYTES_MAX: usize = 256 * 1024;
 
 /// Bytes asked of one splice call.
 pub const SPLICE_BYTES_MAX: usize = 256 * 1024;
@@ -28,14 +28,14 @@ pub const PENDING_CACHED_MAX: usize = 16;
 pub const PIPE_STALL_MAX: Duration = Duration::from_secs(1);
 
 /// Pipes that are emptied in a turn: 50 us of copying each.
-pub const PIPES_EMPTIED_PER_TURN_MAX: usize = 4;
+pub const PIPES_EMPTIED_PER_PASS_MAX: usize = 4;
 
 /// Buffers of one thread for bytes that slow receivers have not taken. While there is as much, a thread reads
-/// no more than [`SCARCE_BYTES`] at a time, and empties no pipe.
+/// no more than [`READ_BYTES_UNDER_PRESSURE`] at a time, and empties no pipe.
 pub const PENDING_BYTES_MAX: u64 = 32 * 1024 * 1024;
 
 /// See [`PENDING_BYTES_MAX`]: what a receiver that stalls then may add to it in a direction.
-pub const SCARCE_BYTES: usize = 4 * 1024;
+pub const READ_BYTES_UNDER_PRESSURE: usize = 4 * 1024;
 
 /// Connections of one thread whose client is not known yet. For each that comes beyond them one of the
 /// oldest ends.
@@ -46,47 +46,47 @@ pub const HANDSHAKES_PER_THREAD_MAX: usize = 4096;
 pub const DESCRIPTORS_PER_HANDSHAKE: u64 = 4;
 
 /// Room for what a client sends before its tunnel stands: the longest message and what may follow it.
-pub const GREETING_BYTES_MAX: usize = 16 * 1024;
+pub const CLIENT_BUFFER_BYTES_MAX: usize = 16 * 1024;
 
 /// First room for a greeting. A CONNECT head of a browser has 200 to 500 bytes.
-pub const GREETING_BYTES_FIRST: usize = 1024;
+pub const CLIENT_BUFFER_BYTES_FIRST: usize = 1024;
 
 /// Greeting buffers that a thread keeps when their connections are done with them.
-pub const GREETINGS_CACHED_MAX: usize = 64;
+pub const READ_BUFFERS_POOLED_MAX: usize = 64;
 
 /// Handshakes, and clients on their way to a relay, whose memory a thread keeps for the next ones.
 pub const HANDSHAKES_CACHED_MAX: usize = 64;
 
 /// Handshakes that end at a time to make room for connections that wait: as many packets as fq_codel drops.
-pub const DISPLACED_AT_ONCE_MAX: usize = 64;
+pub const EVICTED_AT_ONCE_MAX: usize = 64;
 
 /// The time that a handshake has when all places are taken. A request comes within a round trip or two of its
 /// connection; a second covers one that is lost on the way and sent again (RFC 6298, section 2.1).
-pub const GREETING_MIN: Duration = Duration::from_secs(1);
+pub const HANDSHAKE_TIMEOUT_MIN: Duration = Duration::from_secs(1);
 
 /// Requests in a row that do not prove their user, of a client that is known or is not: the connection ends
 /// with the last of them. A client that waits to be asked for credentials needs one refusal (curl, browsers,
 /// Java, apt); a client with saved credentials that have changed needs another.
-pub const REFUSALS_BEFORE_KNOWN_MAX: u8 = 3;
+pub const AUTH_FAILURES_MAX: u8 = 3;
 
 /// Tunnels of one thread that are being opened, and plain HTTP requests that are served, at the same time;
 /// more wait where they are.
 pub const EXCHANGES_PER_THREAD_MAX: usize = 16 * 1024;
 
 /// Connections of one thread whose clients are known and whose first request waits to be served.
-pub const KNOWN_WAITING_MAX: usize = 4096;
+pub const PENDING_MAX: usize = 4096;
 
 /// Room for an answer's head while it is incomplete, and for what follows it in the same read.
-pub const ANSWER_BYTES: usize = proto::limits::HEAD_BYTES_MAX;
+pub const RESPONSE_BUFFER_BYTES: usize = proto::limits::HEAD_BYTES_MAX;
 
 /// Such rooms that a thread keeps when they are empty.
-pub const ANSWERS_CACHED_MAX: usize = 16;
+pub const WRITE_BUFFERS_POOLED_MAX: usize = 16;
 
 /// Interim answers (1xx) before the answer. Destinations send one or two.
 pub const INTERIMS_MAX: u8 = 16;
 
 /// Bytes of a refused request's body that are read and dropped, so that the connection can go on behind it.
-pub const DRAIN_BYTES_MAX: u64 = 64 * 1024;
+pub const DISCARDED_BODY_BYTES_MAX: u64 = 64 * 1024;
 
 /// Addresses of one name that are kept and tried; a name with more of them loses the rest.
 pub const ADDRESSES_MAX: usize = 16;
@@ -107,10 +107,10 @@ pub const STALL_SECONDS_MAX: usize = 1;
 
 /// Connections of a thread between two requests that end at a time when an accept finds descriptors or memory
 /// used up. Each has one or two descriptors, and a thread tries again 10 to 50 times a second.
-pub const SHED_AT_SHORTAGE_MAX: usize = 16;
+pub const EVICTIONS_PER_ATTEMPT_MAX: usize = 16;
 
 /// Resting connections, the longest rests first, of which one is chosen to make room.
-pub const SHED_LOOKS_MAX: usize = 64;
+pub const EVICTION_CANDIDATES_MAX: usize = 64;
 
 /// Bytes sent to a peer from which on the end of its connection looks for some that the peer has not taken.
 /// Shorter flows are spared the call.
@@ -127,14 +127,14 @@ pub const LINGERING_PER_THREAD_MAX: usize = 128;
 /// Clients such as Java's send the whole body of an upload before they look at a 407.
 pub const LINGER_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-const _: () = assert!(SCRATCH_BYTES >= GREETING_BYTES_MAX);
-const _: () = assert!(SCARCE_BYTES <= SCRATCH_BYTES);
+const _: () = assert!(SCRATCH_BYTES >= CLIENT_BUFFER_BYTES_MAX);
+const _: () = assert!(READ_BYTES_UNDER_PRESSURE <= SCRATCH_BYTES);
 const _: () = assert!((PENDING_CACHED_MAX * SCRATCH_BYTES) as u64 <= PENDING_BYTES_MAX / 2);
-const _: () = assert!(TURN_BYTES_MAX >= SCRATCH_BYTES);
-const _: () = assert!(GREETING_BYTES_MAX >= proto::limits::HEAD_BYTES_MAX);
-const _: () = assert!(GREETING_BYTES_MAX >= proto::limits::SOCKS5_MESSAGE_BYTES_MAX);
-const _: () = assert!(GREETING_BYTES_FIRST <= GREETING_BYTES_MAX);
+const _: () = assert!(PASS_BYTES_MAX >= SCRATCH_BYTES);
+const _: () = assert!(CLIENT_BUFFER_BYTES_MAX >= proto::limits::HEAD_BYTES_MAX);
+const _: () = assert!(CLIENT_BUFFER_BYTES_MAX >= proto::limits::SOCKS5_MESSAGE_BYTES_MAX);
+const _: () = assert!(CLIENT_BUFFER_BYTES_FIRST <= CLIENT_BUFFER_BYTES_MAX);
 const _: () = assert!(HANDSHAKES_PER_THREAD_MAX <= engine::executor::TASKS_MAX);
 const _: () = assert!(EXCHANGES_PER_THREAD_MAX <= engine::executor::TASKS_MAX);
-const _: () = assert!(ANSWER_BYTES >= proto::limits::HEAD_BYTES_MAX);
-const _: () = assert!(FLOWS_PER_THREAD_MAX <= crate::token::INDEXES);
+const _: () = assert!(RESPONSE_BUFFER_BYTES >= proto::limits::HEAD_BYTES_MAX);
+const _: () = assert!(FLOWS_PER_THREAD_MAX <= crate::token::INDEX_COUNT);

@@ -34,7 +34,7 @@ use sys::splice::Pipe;
 pub(crate) use table::{RelayStart, Relays};
 
 use crate::flow::progress::Progress;
-use crate::limits::{SCRATCH_BYTES, TURN_BYTES_MAX};
+use crate::limits::{PASS_BYTES_MAX, SCRATCH_BYTES};
 use crate::stats::WorkerStats;
 
 /// One side of a relay: a socket and its registration with the reactor.
@@ -59,9 +59,9 @@ pub(crate) struct Relay {
     /// Whether it waits in the table's queue to be run.
     queued: bool,
     /// Whether it is among the [`Stalls`](stalls::Stalls).
-    is_noted: bool,
+    is_stall_candidate: bool,
     /// Whether the client was sent answers before, some of which it may not have taken.
-    had_answers: bool,
+    sent_much: bool,
 }
 
 // With what a kill test notes of a socket it is larger.
@@ -84,10 +84,10 @@ struct Direction {
     /// The pipe had stalled when the relay was noted for that, and the sink has taken nothing since.
     stalls: bool,
     /// What waits behind the source's bytes.
-    tail: StreamEnd,
+    end: StreamEnd,
     state: State,
-    /// Recent reads that filled the whole buffer; 0 <= streak <= copy::STREAK_MAX.
-    streak: u8,
+    /// Recent reads that filled the whole buffer; 0 <= streak <= copy::FULL_READS_MAX.
+    full_reads: u8,
     /// Writes so far, as far as they matter for TCP_NODELAY: 0, 1 or 2.
     writes: u8,
 }
@@ -165,23 +165,23 @@ enum CloseMode {
 
 impl Direction {
     /// A direction whose source is watched from now on: an event tells all.
-    fn fresh() -> Direction {
+    fn accepted() -> Direction {
         Direction {
             pending: None,
             pipe: None,
             readable: false,
             writable: true,
             stalls: false,
-            tail: StreamEnd::Open,
+            end: StreamEnd::Open,
             state: State::Flowing,
-            streak: 0,
+            full_reads: 0,
             writes: 0,
         }
     }
 
     /// A direction whose source somebody else watched, and was told what is not told again.
-    fn taken_over() -> Direction {
-        Direction { readable: true, tail: StreamEnd::Unclear, ..Direction::fresh() }
+    fn reused() -> Direction {
+        Direction { readable: true, end: StreamEnd::Unclear, ..Direction::accepted() }
     }
 
     /// Moves up to `budget` bytes; leaves in `budget` what was not spent.
@@ -206,13 +206,13 @@ impl Direction {
                 self.state = State::Ended;
             } else if self.state == State::Ended || !self.readable {
                 break;
-            } else if self.is_fast() && self.tail != StreamEnd::Urgent {
+            } else if self.is_fast() && self.end != StreamEnd::Urgent {
                 let moved = self.fill_pipe(lane.source, tools)?;
                 lane.received.add(moved);
             } else {
                 let read = self.read(lane.source, tools)?;
                 lane.received.add(read);
-                self.pass_on(read, &mut lane, tools)?;
+                self.forward(read, &mut lane, tools)?;
                 *budget = budget.saturating_sub(read);
             }
         }
@@ -243,7 +243,7 @@ impl Direction {
     /// Notes the readiness of the source.
     fn source_ready(&mut self, readiness: Readiness) {
         self.readable |= readiness.readable;
-        self.tail = self.tail.max(readiness.end);
+        self.end = self.end.max(readiness.end);
     }
 
     /// Notes the readiness of the sink.
@@ -255,7 +255,7 @@ impl Direction {
     /// Notes that a read would block: whatever comes next is reported by an event.
     fn source_empty(&mut self) {
         self.readable = false;
-        self.tail = StreamEnd::Open;
+        self.end = StreamEnd::Open;
     }
 
     /// Notes the end of the source.
@@ -300,16 +300,16 @@ impl Relay {
             down,
             flow,
             timer: None,
-            progress: Progress::begun(now),
+            progress: Progress::begin(now),
             queued: false,
-            is_noted: false,
-            had_answers: false,
+            is_stall_candidate: false,
+            sent_much: false,
         }
     }
 
     /// Passes on what was read before the relay began: what the client sent behind its request, and what the
     /// destination sent behind an answer's head, which was counted as received there.
-    fn pass_on_early(
+    fn forward_early(
         &mut self,
         sent: &[u8],
         answered: &[u8],
@@ -320,15 +320,15 @@ impl Relay {
         received.add(sent.len());
         let (client, upstream) = (&self.client.socket, &self.upstream.socket);
         let mut lane = Endpoints { source: client, sink: upstream, received, sent: to_upstream };
-        self.up.pass_on_early(sent, &mut lane, tools);
+        self.up.forward_early(sent, &mut lane, tools);
         let (received, to_client) = tally.down();
         let mut lane = Endpoints { source: upstream, sink: client, received, sent: to_client };
-        self.down.pass_on_early(answered, &mut lane, tools);
+        self.down.forward_early(answered, &mut lane, tools);
     }
 
     /// Moves bytes in both directions, up to the budget of a turn, and counts them in `tally`.
     fn run(&mut self, tally: &mut FlowCounters<'_>, tools: &mut RelayBuffers) -> Outcome {
-        let mut budget = TURN_BYTES_MAX;
+        let mut budget = PASS_BYTES_MAX;
         match self.pump_up(tally, &mut budget, tools) {
             Err(Failure::Source) => return Outcome::Over(CloseReason::ClientReset),
             Err(Failure::Sink) => {
@@ -343,7 +343,7 @@ impl Relay {
         }
         // A direction that spends all leaves the other its own half, so that acknowledgements of a fast
         // download do not wait for the upload to pause.
-        budget = budget.max(TURN_BYTES_MAX / 2);
+        budget = budget.max(PASS_BYTES_MAX / 2);
         let client_was_first = self.up.state == State::Ended && self.down.state != State::Ended;
         match self.pump_down(tally, self.up.other_ends_by(), &mut budget, tools) {
             Err(Failure::Source) => return Outcome::Over(CloseReason::UpstreamReset),
@@ -354,7 +354,7 @@ impl Relay {
             (State::Ended, State::Ended) if client_was_first => Outcome::Over(CloseReason::ClientClosed),
             (State::Ended, State::Ended) => Outcome::Over(CloseReason::UpstreamClosed),
             _ if self.up.can_move() || self.down.can_move() => Outcome::Yields,
-            _ if self.client_is_lost() => Outcome::Over(CloseReason::ClientReset),
+            _ if self.client_failed() => Outcome::Over(CloseReason::ClientReset),
             _ => Outcome::Waits,
         }
     }
@@ -384,17 +384,17 @@ impl Relay {
 
     /// Whether there is something to do.
     fn can_run(&self) -> bool {
-        self.up.can_move() || self.down.can_move() || self.client_is_lost()
+        self.up.can_move() || self.down.can_move() || self.client_failed()
     }
 
     /// Whether the client's connection has failed. Where no direction can move nobody would find that out: a
     /// destination that takes nothing and says nothing would hold the relay until its deadline.
-    fn client_is_lost(&self) -> bool {
-        self.up.tail == StreamEnd::Broken
+    fn client_failed(&self) -> bool {
+        self.up.end == StreamEnd::Broken
     }
 
     /// Has the sockets that took less than they were given report when they take more.
-    fn await_room(&mut self, reactor: &Reactor) -> io::Result<()> {
+    fn watch_writable(&mut self, reactor: &Reactor) -> io::Result<()> {
         for (direction, sink) in [(&self.up, &mut self.upstream), (&self.down, &mut self.client)] {
             if !direction.writable {
                 sink.registration.report_room(reactor, &sink.socket)?;

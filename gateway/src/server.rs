@@ -31,7 +31,7 @@ use crate::flow::closing::ClosingConnections;
 use crate::flow::meter::Meter;
 use crate::flow::progress::Deadlines;
 use crate::handshake;
-use crate::handshake::slots::{Handshakes, affordable, slots_per_thread};
+use crate::handshake::slots::{Handshakes, bounded_by_descriptors, slots_per_thread};
 use crate::idle::{Evictor, IdleConnections};
 use crate::jobs;
 use crate::limits::{
@@ -92,14 +92,14 @@ pub struct Gateway {
     pub(crate) retired: Vec<Arc<Snapshot>>,
     pub(crate) strategy: &'static dyn Strategy,
     /// The number of the next address that is listened on.
-    pub(crate) next_door: u32,
+    pub(crate) next_listener_id: u32,
     pub(crate) workers: Vec<WorkerThread>,
     /// Configured to bound address of every live listener.
     pub(crate) listening: BTreeMap<SocketAddr, SocketAddr>,
     /// Where the admin side listens.
     pub(crate) admin: SocketAddr,
     /// What the process started with and keeps.
-    pub(crate) fixed: RestartOnly,
+    pub(crate) restart_only: RestartOnly,
     pub(crate) ledger: Ledger,
     pub(crate) log: Arc<Log>,
     pub(crate) stats: Arc<Stats>,
@@ -109,7 +109,7 @@ pub struct Gateway {
 
 /// A reactor thread and the way to order it.
 pub(crate) struct WorkerThread {
-    pub(crate) orders: Sender<Command>,
+    pub(crate) commands: Sender<Command>,
     pub(crate) thread: JoinHandle<()>,
     /// The kernel's id of the thread.
     id: i32,
@@ -118,15 +118,15 @@ pub(crate) struct WorkerThread {
 /// What a thread is given to start with.
 struct ThreadParts {
     number: u16,
-    parking: Arc<Notifier>,
+    notifier: Arc<Notifier>,
     inbox: Inbox<Command>,
     snapshot: Arc<Snapshot>,
     stats: Arc<Stats>,
-    inlet: FlowWriter,
+    flow_writer: FlowWriter,
     log: LogSender,
     auth: Arc<AuthShared>,
     resolver: Resolver,
-    seat: WorkerHandle,
+    handle: WorkerHandle,
     process: u32,
     handshakes_max: usize,
 }
@@ -160,7 +160,7 @@ impl Gateway {
         let process = random_u32().map_err(StartError::Thread)?;
         let handshakes_max = slots_per_thread(handshakes_affordable(&config, &log), threads);
         let fixed = RestartOnly::of(&config);
-        let parkings = parkings(threads).map_err(StartError::Thread)?;
+        let parkings = notifiers(threads).map_err(StartError::Thread)?;
         let snapshot = Arc::new(Snapshot::first(config, Budget::new(parkings.clone())));
         let counted = stats.workers.iter().map(|worker| Arc::clone(&worker.reactor));
         let seats = worker_group(parkings.iter().cloned().zip(counted));
@@ -170,15 +170,15 @@ impl Gateway {
             let inbox = Inbox::new(Arc::clone(&parking));
             workers.push(spawn(ThreadParts {
                 number,
-                parking,
+                notifier: parking,
                 inbox,
                 snapshot: Arc::clone(&snapshot),
                 stats: Arc::clone(&stats),
-                inlet,
+                flow_writer: inlet,
                 log,
                 auth: Arc::clone(&auth),
                 resolver: resolver.clone(),
-                seat,
+                handle: seat,
                 process,
                 handshakes_max,
             })?);
@@ -190,11 +190,11 @@ impl Gateway {
             snapshot,
             retired: Vec::new(),
             strategy,
-            next_door,
+            next_listener_id: next_door,
             workers,
             listening: BTreeMap::new(),
             admin,
-            fixed,
+            restart_only: fixed,
             ledger,
             log: Arc::new(log),
             stats,
@@ -236,7 +236,7 @@ impl Gateway {
 /// descriptors for them.
 fn handshakes_affordable(config: &Config, log: &Log) -> u32 {
     let (wanted, (descriptors, _)) = (config.limits.handshakes, sys::limits::descriptors());
-    let handshakes = affordable(wanted, descriptors);
+    let handshakes = bounded_by_descriptors(wanted, descriptors);
     if handshakes < wanted {
         let text = format!(
             "{handshakes} handshakes at a time, of {wanted} configured: unknown clients hold a quarter of \
@@ -248,7 +248,7 @@ fn handshakes_affordable(config: &Config, log: &Log) -> u32 {
     handshakes
 }
 
-fn parkings(threads: usize) -> io::Result<Vec<Arc<Notifier>>> {
+fn notifiers(threads: usize) -> io::Result<Vec<Arc<Notifier>>> {
     (0..threads).map(|_| Notifier::new().map(Arc::new)).collect()
 }
 
@@ -256,7 +256,7 @@ fn parkings(threads: usize) -> io::Result<Vec<Arc<Notifier>>> {
 pub(crate) struct BoundListener {
     pub(crate) configured: SocketAddr,
     pub(crate) bound: SocketAddr,
-    pub(crate) entrances: Vec<ListenerHandle>,
+    pub(crate) handles: Vec<ListenerHandle>,
 }
 
 /// Listens on one address for all threads, which know it as number `door`.
@@ -273,7 +273,7 @@ pub(crate) fn listen(
     let options = ListenOptions { first_ack, ..ListenOptions::plain(config.accept.backlog) };
     let entrances = accept::listen(strategy, address, options, threads, door).map_err(failed)?;
     let bound = entrances[0].local().map_err(failed)?;
-    Ok(BoundListener { configured: address, bound, entrances })
+    Ok(BoundListener { configured: address, bound, handles: entrances })
 }
 
 fn listen_on_all(
@@ -305,12 +305,23 @@ fn spawn(parts: ThreadParts) -> Result<WorkerThread, StartError> {
     let thread = thread::Builder::new().name(name).spawn(body).map_err(StartError::Thread)?;
     let outcome = started.recv().expect("the thread reports before it does anything else");
     let id = outcome.map_err(StartError::Thread)?;
-    Ok(WorkerThread { orders, thread, id })
+    Ok(WorkerThread { commands: orders, thread, id })
 }
 
 /// Builds a worker on its own thread and returns how to run it.
 fn build(parts: ThreadParts) -> io::Result<impl FnOnce()> {
-    let ThreadParts { number, parking, inbox, snapshot, stats, inlet, log, auth, resolver, .. } = parts;
+    let ThreadParts {
+        number,
+        notifier: parking,
+        inbox,
+        snapshot,
+        stats,
+        flow_writer: inlet,
+        log,
+        auth,
+        resolver,
+        ..
+    } = parts;
     let threads = stats.workers.len();
     let stats = &stats.workers[usize::from(number)];
     let reactor = Reactor::new(Arc::clone(&parking), Arc::clone(&stats.reactor))?;
@@ -345,7 +356,7 @@ fn build(parts: ThreadParts) -> io::Result<impl FnOnce()> {
         &context,
         WorkerParts {
             inbox,
-            handle: parts.seat,
+            handle: parts.handle,
             slots: Handshakes::new(parts.handshakes_max),
             handshakes: Tasks::new(handshakes, handshake::identify),
             exchanges: Tasks::new(exchanges, tasks::serve),

@@ -17,7 +17,7 @@ use policy::Reason;
 use sys::clock::{Nanos, WallNanos};
 use sys::socket::ResourceExhausted;
 
-use crate::limits::{PENDING_BYTES_MAX, SCARCE_BYTES, SCRATCH_BYTES};
+use crate::limits::{PENDING_BYTES_MAX, READ_BYTES_UNDER_PRESSURE, SCRATCH_BYTES};
 use crate::pressure::LastPressure;
 
 /// How long a resource counts as used up after the last failure. While connections wait, an accept is tried
@@ -230,7 +230,7 @@ impl WorkerStats {
 
     /// Bytes that a read may ask for: less than a whole buffer while slow receivers keep many.
     pub(crate) fn read_bytes_max(&self) -> usize {
-        if self.pending_bytes.value() < PENDING_BYTES_MAX { SCRATCH_BYTES } else { SCARCE_BYTES }
+        if self.pending_bytes.value() < PENDING_BYTES_MAX { SCRATCH_BYTES } else { READ_BYTES_UNDER_PRESSURE }
     }
 
     /// Flows relayed now.
@@ -457,7 +457,7 @@ mod tests {
         let stats = WorkerStats::default();
         assert_eq!(stats.read_bytes_max(), SCRATCH_BYTES);
         stats.pending_bytes.set(PENDING_BYTES_MAX);
-        assert_eq!(stats.read_bytes_max(), SCARCE_BYTES);
+        assert_eq!(stats.read_bytes_max(), READ_BYTES_UNDER_PRESSURE);
     }
 
     #[test]

@@ -35,7 +35,7 @@ pub(crate) enum Token {
 }
 
 /// How many different indexes a subject can carry.
-pub(crate) const INDEXES: usize = 1 << INDEX_BITS;
+pub(crate) const INDEX_COUNT: usize = 1 << INDEX_BITS;
 
 const INDEX_BITS: u32 = 28;
 const INDEX_MASK: u32 = (1 << INDEX_BITS) - 1;

@@ -48,7 +48,7 @@ use crate::handshake::Identified;
 use crate::handshake::slots::{HandshakeSlot, Handshakes};
 use crate::http::{NextStep, Session};
 use crate::idle::IdleConnections;
-use crate::limits::{KNOWN_WAITING_MAX, SHED_AT_SHORTAGE_MAX};
+use crate::limits::{EVICTIONS_PER_ATTEMPT_MAX, PENDING_MAX};
 use crate::relay::Relays;
 use crate::snapshot::{Snapshot, SnapshotHandle};
 use crate::token::{Side, Token};
@@ -74,7 +74,7 @@ pub(crate) struct Worker<H, E> {
     slots: Rc<RefCell<Handshakes>>,
     /// Connections whose client is not identified.
     handshakes: Tasks<(Box<Client>, HandshakeSlot), H>,
-    /// Identified clients that wait for a task. At most [`KNOWN_WAITING_MAX`].
+    /// Identified clients that wait for a task. At most [`PENDING_MAX`].
     pending: VecDeque<Exchange>,
     /// Identified clients: tunnels until their relay starts, sessions while they have a request.
     exchanges: Tasks<Exchange, E>,
@@ -219,7 +219,7 @@ where
         if accepted.is_err() {
             // Descriptors or memory are exhausted: evict connections without a flow.
             let evictor = &self.context.evictor;
-            (0..SHED_AT_SHORTAGE_MAX).take_while(|_| evictor.free_descriptor()).for_each(drop);
+            (0..EVICTIONS_PER_ATTEMPT_MAX).take_while(|_| evictor.free_descriptor()).for_each(drop);
         }
     }
 
@@ -366,7 +366,7 @@ fn handshake(
 
 /// Queues an identified client for a task; denies it if the queue is full.
 fn push_pending(pending: &mut VecDeque<Exchange>, identified: Identified) {
-    let is_full = pending.len() >= KNOWN_WAITING_MAX;
+    let is_full = pending.len() >= PENDING_MAX;
     pending.push_back(match identified {
         Identified::Tunnel(client) | Identified::Request(client, _) if is_full => {
             return deny_overload(client);

@@ -1,11 +1,11 @@
 //! The bytes that a client has sent and that no parser has consumed yet.
 //!
-//! Guarantees: bytes are kept in order and consumed once; the buffer never exceeds [`GREETING_BYTES_MAX`];
-//! memory that held a password is overwritten before it moves or is freed.
+//! Guarantees: bytes are kept in order and consumed once; the buffer never exceeds
+//! [`CLIENT_BUFFER_BYTES_MAX`]; memory that held a password is overwritten before it moves or is freed.
 
 use zeroize::Zeroize;
 
-use crate::limits::{GREETING_BYTES_FIRST, GREETING_BYTES_MAX};
+use crate::limits::{CLIENT_BUFFER_BYTES_FIRST, CLIENT_BUFFER_BYTES_MAX};
 
 /// A growing buffer with a read position.
 pub(crate) struct ReadBuffer {
@@ -52,7 +52,7 @@ impl ReadBuffer {
     /// Spare capacity behind the bytes, for a read: doubles a buffer that is full.
     ///
     /// # Panics
-    /// If the buffer holds [`GREETING_BYTES_MAX`] bytes: parsers fail at bounds below it.
+    /// If the buffer holds [`CLIENT_BUFFER_BYTES_MAX`] bytes: parsers fail at bounds below it.
     pub(crate) fn spare(&mut self) -> &mut Vec<u8> {
         grow(&mut self.bytes);
         &mut self.bytes
@@ -101,13 +101,13 @@ impl ReadBuffer {
 /// Doubles a full buffer by hand, so that the old memory is wiped: it may hold a password.
 ///
 /// # Panics
-/// If it holds [`GREETING_BYTES_MAX`] bytes: parsers fail at bounds below it.
+/// If it holds [`CLIENT_BUFFER_BYTES_MAX`] bytes: parsers fail at bounds below it.
 pub(crate) fn grow(buffer: &mut Vec<u8>) {
     if buffer.len() < buffer.capacity() {
         return;
     }
-    assert!(buffer.len() < GREETING_BYTES_MAX, "parsers fail at bounds below the buffer's");
-    let capacity = (2 * buffer.capacity()).clamp(GREETING_BYTES_FIRST, GREETING_BYTES_MAX);
+    assert!(buffer.len() < CLIENT_BUFFER_BYTES_MAX, "parsers fail at bounds below the buffer's");
+    let capacity = (2 * buffer.capacity()).clamp(CLIENT_BUFFER_BYTES_FIRST, CLIENT_BUFFER_BYTES_MAX);
     let mut larger = Vec::with_capacity(capacity);
     larger.extend_from_slice(buffer);
     std::mem::replace(buffer, larger).zeroize();
@@ -146,7 +146,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "parsers fail at bounds below")]
     fn a_buffer_is_bounded() {
-        let mut buffer = ReadBuffer::new(vec![0; GREETING_BYTES_MAX]);
+        let mut buffer = ReadBuffer::new(vec![0; CLIENT_BUFFER_BYTES_MAX]);
         buffer.bytes.shrink_to_fit();
         buffer.spare();
     }

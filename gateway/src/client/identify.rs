@@ -7,7 +7,7 @@ use policy::UserIndex;
 use super::{Client, HandshakeError, PresentedCredentials};
 use crate::auth::AuthError;
 use crate::denial::Denial;
-use crate::limits::REFUSALS_BEFORE_KNOWN_MAX;
+use crate::limits::AUTH_FAILURES_MAX;
 
 impl Client {
     /// The user that `presented` proves, or that the client's address belongs to if nothing was presented.
@@ -22,7 +22,7 @@ impl Client {
         match presented {
             Some(Ok(credentials)) => {
                 let verified = authenticator.verify(self.snapshot(), &credentials, source).await;
-                Ok(verified.map_err(|error| Denial::from(error).claimed(&credentials.user))?)
+                Ok(verified.map_err(|error| Denial::from(error).with_claimed_user(&credentials.user))?)
             }
             Some(Err(error)) => Err(Denial::credentials_malformed(&error).into()),
             None => {
@@ -33,10 +33,10 @@ impl Client {
     }
 
     /// Counts a request that did not prove its user: the connection ends with the response to the last of
-    /// [`REFUSALS_BEFORE_KNOWN_MAX`] in a row.
+    /// [`AUTH_FAILURES_MAX`] in a row.
     pub(crate) fn count_auth_failure(&mut self) {
         self.info.auth_failures += 1;
-        if self.info.auth_failures >= REFUSALS_BEFORE_KNOWN_MAX {
+        if self.info.auth_failures >= AUTH_FAILURES_MAX {
             self.reply_protocol.set_close();
         }
     }
@@ -65,8 +65,8 @@ impl Client {
         let known = &before.config.users[user.as_usize()];
         match self.snapshot().config.user(&known.name).filter(|now| !now.disabled) {
             Some(now) if now.credential == known.credential => Ok(now.index),
-            Some(_) => Err(Denial::from(AuthError::Wrong).claimed(&known.name).into()),
-            None => Err(Denial::revoked().claimed(&known.name).into()),
+            Some(_) => Err(Denial::from(AuthError::Wrong).with_claimed_user(&known.name).into()),
+            None => Err(Denial::revoked().with_claimed_user(&known.name).into()),
         }
     }
 }

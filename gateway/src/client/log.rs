@@ -51,7 +51,7 @@ impl Client {
 
     /// Counts a denial, and logs it unless the line limiter suppresses the line.
     pub(crate) fn log_denial(&mut self, denial: &Denial) {
-        self.context.stats.denied(denial.denied);
+        self.context.stats.denied(denial.kind);
         let subject = match &self.request {
             Some(request) => Subject::User(self.snapshot().account(request.user).name()),
             None => Subject::Source(self.info.peer.ip()),
@@ -67,7 +67,7 @@ impl Client {
             is_claimed: self.request.is_none() && details.claimed.is_some(),
             protocol: self.protocol,
             listener: self.info.address,
-            decision: if denial.denied.is_failure() { Decision::Failed } else { Decision::Deny },
+            decision: if denial.kind.is_failure() { Decision::Failed } else { Decision::Deny },
             reason: denial.code,
             dns_us: details.dns_us,
             connect_us: details.connect_us,
@@ -80,7 +80,7 @@ impl Client {
 
     /// Logs that the client closed before a response.
     pub(crate) fn log_abandoned(&mut self) {
-        self.log_denial(&Denial::unanswerable(DenialKind::ClientGone));
+        self.log_denial(&Denial::without_response(DenialKind::ClientGone));
     }
 
     /// The record of a denied request; its user is the claimed one where none was proved.

@@ -77,7 +77,7 @@ impl Client {
 
     /// Ends a handshake that has run out of time or slots. RST frees the kernel's buffers at once.
     pub(crate) fn reset_with_reason(mut self, reason: DenialKind) {
-        self.log_denial(&Denial::unanswerable(reason));
+        self.log_denial(&Denial::without_response(reason));
         self.reset();
     }
 

@@ -28,7 +28,7 @@ use sys::socket::Socket;
 use crate::account::{Account, ConnectionPermit};
 use crate::budget::{FlowPermit, SessionPermit};
 use crate::flow::progress::{Progress, SocketQueues};
-use crate::limits::{QUEUED_BYTES_MIN, SHED_LOOKS_MAX};
+use crate::limits::{EVICTION_CANDIDATES_MAX, QUEUED_BYTES_MIN};
 use crate::token::Token;
 
 /// See the file's header.
@@ -74,7 +74,7 @@ enum CloseMode {
 
 /// Whether bytes are queued that a peer has not taken, where `sent` were sent to it. The kernel is asked only
 /// if they are many.
-pub(crate) fn has_queue(socket: &Socket, sent: u64) -> bool {
+pub(crate) fn has_unacknowledged(socket: &Socket, sent: u64) -> bool {
     // The end counts as one.
     sent >= QUEUED_BYTES_MIN && socket.unacknowledged() > 1
 }
@@ -97,7 +97,7 @@ impl SentBytes {
     /// Whether some are queued on `socket` that the peer has not taken. The kernel is asked once for each
     /// [`QUEUED_BYTES_MIN`], however small the messages are.
     pub(crate) fn is_queued(&mut self, socket: &Socket) -> bool {
-        let is_queued = has_queue(socket, self.0);
+        let is_queued = has_unacknowledged(socket, self.0);
         if self.are_many() && !is_queued {
             self.0 = 0;
         }
@@ -150,8 +150,8 @@ impl ClosingConnections {
         let index = sockets.next_index();
         let Ok((socket, registration)) = self.watch(parts, index) else { return };
         let now = self.reactor.now();
-        let progress = Progress::begun(now);
-        let timer = self.arm(progress.next_look(now, self.stall_max), index);
+        let progress = Progress::begin(now);
+        let timer = self.arm(progress.next_check(now, self.stall_max), index);
         let hold = Rc::clone(hold);
         let key = sockets.insert(ClosingSocket { socket, registration, hold, progress, began: now, timer });
         assert_eq!(key.index(), index, "the slab gives the slot that it announced");
@@ -160,7 +160,9 @@ impl ClosingConnections {
     /// Notes that the connection in slot `index` is ready.
     pub(crate) fn ready(&self, index: u32, readiness: Readiness) {
         let found = match self.sockets.borrow_mut().at(index) {
-            Some((key, closing)) => (readiness.end == StreamEnd::Broken || closing.is_taken()).then_some(key),
+            Some((key, closing)) => {
+                (readiness.end == StreamEnd::Broken || closing.is_acknowledged()).then_some(key)
+            }
             None => None,
         };
         found.into_iter().for_each(|key| self.remove(key, CloseMode::InOrder));
@@ -172,7 +174,7 @@ impl ClosingConnections {
         let (key, leave) = {
             let mut sockets = self.sockets.borrow_mut();
             let Some((key, closing)) = sockets.at(index) else { return };
-            match closing.look(now, self.stall_max) {
+            match closing.check(now, self.stall_max) {
                 Ok(look_at) => {
                     closing.timer = self.arm(look_at, index);
                     return;
@@ -187,7 +189,7 @@ impl ClosingConnections {
     pub(crate) fn evict_heaviest(&self) -> bool {
         let heaviest = {
             let sockets = self.sockets.borrow();
-            let keys = sockets.keys().take(SHED_LOOKS_MAX);
+            let keys = sockets.keys().take(EVICTION_CANDIDATES_MAX);
             let weights = keys.filter_map(|key| Some((key, sockets.get(key)?.hold.weight())));
             weights.min_by_key(|(_, weight)| Reverse(*weight))
         };
@@ -235,19 +237,19 @@ impl ClosingConnections {
 
 impl ClosingSocket {
     /// Whether the peer has taken all, the end too.
-    fn is_taken(&self) -> bool {
+    fn is_acknowledged(&self) -> bool {
         self.socket.unacknowledged() == 0
     }
 
     /// When to look next, or how it leaves.
-    fn look(&mut self, now: Nanos, stall_max: Duration) -> Result<Nanos, CloseMode> {
-        if self.is_taken() {
+    fn check(&mut self, now: Nanos, stall_max: Duration) -> Result<Nanos, CloseMode> {
+        if self.is_acknowledged() {
             return Err(CloseMode::InOrder);
         }
         if self.hold.account().is_revoked() && now.since(self.began) >= stall_max {
             return Err(CloseMode::Reset);
         }
-        self.progress.look(now, stall_max, SocketQueues::read_one(&self.socket)).ok_or(CloseMode::Reset)
+        self.progress.check(now, stall_max, SocketQueues::read_one(&self.socket)).ok_or(CloseMode::Reset)
     }
 }
 
@@ -281,7 +283,7 @@ mod tests {
             while let Ok(count) = socket.send(&[7; 65_536]) {
                 sent += count as u64;
             }
-            assert!(has_queue(&socket, sent), "{sent} bytes were sent");
+            assert!(has_unacknowledged(&socket, sent), "{sent} bytes were sent");
             let reactor = Reactor::new(Arc::new(Notifier::new().unwrap()), Arc::default()).unwrap();
             let closing = ClosingConnections::new(&reactor, stall_max);
             let account = Arc::new(Account::new("ann", 1));

@@ -26,7 +26,7 @@ use crate::stats::WorkerStats;
 use crate::token;
 
 /// How long lines are left out before the log is told how many.
-const LEFT_OUT_SPAN: Duration = Duration::from_secs(10);
+const SUPPRESSION_SPAN: Duration = Duration::from_secs(10);
 
 /// What is known of a flow when it opens.
 pub(crate) struct FlowStart {
@@ -37,9 +37,9 @@ pub(crate) struct FlowStart {
     /// How the client asked.
     pub protocol: Protocol,
     /// The flow's place in its user's account.
-    pub seat: ConnectionPermit,
+    pub permit: ConnectionPermit,
     /// The flow's place in the budget of all users.
-    pub place: FlowPermit,
+    pub global_permit: FlowPermit,
     /// The slot that was kept for it.
     pub reservation: Reservation,
     /// The listener that took the connection.
@@ -58,9 +58,9 @@ pub(crate) struct FlowStart {
 struct OpenFlow {
     live: LiveFlow,
     protocol: Protocol,
-    seat: ConnectionPermit,
+    permit: ConnectionPermit,
     /// Held until the flow ends, and its peers have taken all.
-    place: FlowPermit,
+    global_permit: FlowPermit,
     opened: Nanos,
     listener: SocketAddr,
     /// Of a plain HTTP request.
@@ -89,13 +89,13 @@ impl Drop for Reservation {
 pub(crate) struct Meter {
     reactor: Rc<Reactor>,
     flows: Slab<OpenFlow>,
-    inlet: FlowWriter,
+    writer: FlowWriter,
     /// Slots that are kept for flows which are about to begin.
     reserved: Rc<Cell<u32>>,
     log: LogSender,
-    samples: LineLimiter,
+    line_limiter: LineLimiter,
     /// Whether the log will be told what was left out.
-    tells_left_out: bool,
+    suppressed_armed: bool,
     stats: Arc<WorkerStats>,
     /// Whether the thread ends.
     is_stopping: bool,
@@ -113,11 +113,11 @@ impl Meter {
         Meter {
             reactor: Rc::clone(reactor),
             flows: Slab::new(),
-            inlet,
+            writer: inlet,
             reserved: Rc::default(),
             log,
-            samples: LineLimiter::new(threads),
-            tells_left_out: false,
+            line_limiter: LineLimiter::new(threads),
+            suppressed_armed: false,
             stats: Arc::clone(stats),
             is_stopping: false,
         }
@@ -128,7 +128,7 @@ impl Meter {
     pub(crate) fn reserve(&mut self) -> Option<Reservation> {
         let wanted = self.reserved.get() + 1;
         let has_room = self.flows.len() + wanted as usize <= FLOWS_PER_THREAD_MAX;
-        if !has_room || !self.inlet.has_room_for(wanted) {
+        if !has_room || !self.writer.has_room_for(wanted) {
             self.stats.ledger_full.add(1);
             return None;
         }
@@ -143,8 +143,8 @@ impl Meter {
             record,
             at,
             protocol,
-            seat,
-            place,
+            permit: seat,
+            global_permit: place,
             reservation,
             listener,
             dns_us,
@@ -153,7 +153,7 @@ impl Meter {
             path,
         } = opening;
         drop(reservation);
-        let live = self.inlet.open(record.identity())?;
+        let live = self.writer.open(record.identity())?;
         self.stats.opened(protocol);
         let request = method.map(|method| {
             let answered = RequestOutcome { method, status: None };
@@ -176,13 +176,21 @@ impl Meter {
             self.log.push(&event, &Details::default());
         }
         let opened = self.reactor.now();
-        Some(self.flows.insert(OpenFlow { live, protocol, seat, place, opened, listener, request }))
+        Some(self.flows.insert(OpenFlow {
+            live,
+            protocol,
+            permit: seat,
+            global_permit: place,
+            opened,
+            listener,
+            request,
+        }))
     }
 
     /// Whether the log is to be told that a client was refused, or failed, with that `reason`; if not, it is
-    /// counted, and the log is told the count within [`LEFT_OUT_SPAN`].
+    /// counted, and the log is told the count within [`SUPPRESSION_SPAN`].
     pub(crate) fn admits_line(&mut self, of: Subject<'_>, reason: &'static str) -> bool {
-        let is_admitted = self.samples.admits(of, reason, self.reactor.now());
+        let is_admitted = self.line_limiter.admits(of, reason, self.reactor.now());
         if !is_admitted {
             self.stats.log_left_out.add(1);
             self.arm_suppressed();
@@ -192,8 +200,8 @@ impl Meter {
 
     /// Tells the log what was left out.
     pub(crate) fn log_suppressed(&mut self) {
-        self.tells_left_out = false;
-        let Meter { samples, log, reactor, .. } = self;
+        self.suppressed_armed = false;
+        let Meter { line_limiter: samples, log, reactor, .. } = self;
         if samples.tell(reactor.now(), |left_out| log.offer_left_out(left_out)) > 0 {
             self.arm_suppressed();
         }
@@ -201,14 +209,14 @@ impl Meter {
 
     /// The same, at the thread's end: what finds no room is lost like any other line.
     pub(crate) fn log_suppressed_at_end(&mut self) {
-        let Meter { samples, log, reactor, .. } = self;
+        let Meter { line_limiter: samples, log, reactor, .. } = self;
         let lost = samples.tell(reactor.now(), |left_out| log.offer_left_out(left_out));
         self.stats.log_dropped.add(lost);
     }
 
     fn arm_suppressed(&mut self) {
-        if !std::mem::replace(&mut self.tells_left_out, true) {
-            let when = self.reactor.now() + LEFT_OUT_SPAN;
+        if !std::mem::replace(&mut self.suppressed_armed, true) {
+            let when = self.reactor.now() + SUPPRESSION_SPAN;
             self.reactor.arm(when, WakeTarget::Tag(token::Token::SuppressedTimer.to_raw()));
         }
     }
@@ -220,14 +228,14 @@ impl Meter {
 
     /// The counts of an open flow.
     pub(crate) fn counters(&mut self, flow: Key) -> Option<FlowCounters<'_>> {
-        let Meter { flows, inlet, .. } = self;
+        let Meter { flows, writer: inlet, .. } = self;
         flows.get_mut(flow).map(|flow| inlet.tally(&mut flow.live))
     }
 
     /// Notes that an open flow has counted something.
     pub(crate) fn counted(&mut self, flow: Key) {
         if let Some(flow) = self.flows.get_mut(flow) {
-            self.inlet.counted(&mut flow.live);
+            self.writer.counted(&mut flow.live);
         }
     }
 
@@ -238,11 +246,11 @@ impl Meter {
 
     /// The account of an open flow.
     pub(crate) fn account(&self, flow: Key) -> Option<&Arc<Account>> {
-        self.flows.get(flow).map(|flow| flow.seat.account())
+        self.flows.get(flow).map(|flow| flow.permit.account())
     }
 
     /// Notes the status that the client of an open flow is answered with.
-    pub(crate) fn note_status(&mut self, flow: Key, status: u16) {
+    pub(crate) fn set_status(&mut self, flow: Key, status: u16) {
         if let Some(request) = self.flows.get_mut(flow).and_then(|flow| flow.request.as_mut()) {
             request.answered.status = Some(status);
         }
@@ -254,7 +262,7 @@ impl Meter {
         let at = clock::steady_wall();
         self.stats.closed(reason);
         // A damaged slot has no identity any more; the ledger tells of it.
-        if let Some(record) = self.inlet.record(&flow.live, at, reason) {
+        if let Some(record) = self.writer.record(&flow.live, at, reason) {
             let event = Event {
                 kind: EventKind::Close,
                 at,
@@ -271,8 +279,8 @@ impl Meter {
             let path = flow.request.as_ref().and_then(|request| request.path.as_deref()).unwrap_or_default();
             self.log.push(&event, &Details { path, ..Details::default() });
         }
-        self.inlet.close(flow.live, at, reason);
-        Some(HeldPermits::of_flow(flow.seat, flow.place))
+        self.writer.close(flow.live, at, reason);
+        Some(HeldPermits::of_flow(flow.permit, flow.global_permit))
     }
 
     /// Has flows that a task abandons from now on close as drained, and no longer as faults.

@@ -100,7 +100,7 @@ impl SocketQueues {
 
 impl Progress {
     /// Of a connection that begins now.
-    pub(crate) fn begun(now: Nanos) -> Progress {
+    pub(crate) fn begin(now: Nanos) -> Progress {
         Progress { moved_at: now, found_at: now, stood: None }
     }
 
@@ -122,7 +122,7 @@ impl Progress {
     }
 
     /// When the connection, which may stand for `span`, is to be looked at next.
-    pub(crate) fn next_look(&self, now: Nanos, span: Duration) -> Nanos {
+    pub(crate) fn next_check(&self, now: Nanos, span: Duration) -> Nanos {
         let over_at = self.last() + span;
         // What is queued by then is watched from then on; what is not stays so without another call.
         let first = self.last() + span / LOOKS;
@@ -134,7 +134,7 @@ impl Progress {
     }
 
     /// Takes in what the kernel says; none if the connection has stood for `span`.
-    pub(crate) fn look(&mut self, now: Nanos, span: Duration, queues: SocketQueues) -> Option<Nanos> {
+    pub(crate) fn check(&mut self, now: Nanos, span: Duration, queues: SocketQueues) -> Option<Nanos> {
         match self.stood {
             Some(acknowledged) if acknowledged == queues.acknowledged => {}
             Some(_) => self.found_at = now,
@@ -143,14 +143,14 @@ impl Progress {
             None => self.found_at = self.last().max(now.before(queues.quiet)),
         }
         self.stood = (queues.held > 0).then_some(queues.acknowledged);
-        Some(self.next_look(now, span)).filter(|_| self.last() + span > now)
+        Some(self.next_check(now, span)).filter(|_| self.last() + span > now)
     }
 }
 
 impl Deadlines {
     /// When a connection is to be looked at next.
     pub(crate) fn next_look(&self, progress: &Progress, age: Age) -> Nanos {
-        progress.next_look(age.now, self.span(age).0).min(self.ends_at(age))
+        progress.next_check(age.now, self.span(age).0).min(self.ends_at(age))
     }
 
     /// Looks at a connection whose timer has come. `read` asks the kernel; `has_arrived` says whether
@@ -167,7 +167,7 @@ impl Deadlines {
             return Verdict::Over(CloseReason::LifetimeTimeout);
         }
         let (span, reason) = self.span(age);
-        match progress.look(age.now, span, read()) {
+        match progress.check(age.now, span, read()) {
             Some(next) => Verdict::LookAt(next.min(ends_at)),
             None if has_arrived() => Verdict::LookAt((age.now + span / LOOKS).min(ends_at)),
             None => Verdict::Over(reason),
@@ -175,7 +175,7 @@ impl Deadlines {
     }
 
     /// Whether some connection's deadline is nearer by these than by `others`.
-    pub(crate) fn come_before(&self, others: &Deadlines) -> bool {
+    pub(crate) fn are_earlier_than(&self, others: &Deadlines) -> bool {
         let lifetime = |deadlines: &Deadlines| deadlines.lifetime.unwrap_or(Duration::MAX);
         self.idle < others.idle || self.half_closed < others.half_closed || lifetime(self) < lifetime(others)
     }
@@ -227,7 +227,7 @@ mod tests {
     /// and how often the kernel was asked.
     fn lives_through(events: &[(u64, Event)]) -> (Nanos, u32) {
         let age = |now| Age { opened: at(0), is_half_closed: true, now };
-        let (mut progress, mut sent, mut taken, mut taken_at) = (Progress::begun(at(0)), 0, 0, at(0));
+        let (mut progress, mut sent, mut taken, mut taken_at) = (Progress::begin(at(0)), 0, 0, at(0));
         let mut look_at = DEADLINES.next_look(&progress, age(at(0)));
         let (mut events, mut looks) = (events.iter().peekable(), 0);
         loop {
@@ -291,25 +291,25 @@ mod tests {
     #[test]
     fn a_queue_that_is_first_seen_behind_its_deadline_is_watched_for_a_span() {
         // As after a reload that shortens the deadlines.
-        let mut progress = Progress::begun(at(0));
+        let mut progress = Progress::begin(at(0));
         assert_eq!(
-            progress.look(at(50_000), HALF_CLOSED, SocketQueues::of(10, 20, Duration::ZERO)),
+            progress.check(at(50_000), HALF_CLOSED, SocketQueues::of(10, 20, Duration::ZERO)),
             Some(at(51_000))
         );
         assert_eq!(
-            progress.look(at(51_000), HALF_CLOSED, SocketQueues::of(9, 20, Duration::ZERO)),
+            progress.check(at(51_000), HALF_CLOSED, SocketQueues::of(9, 20, Duration::ZERO)),
             Some(at(52_000))
         );
         assert_eq!(
-            progress.look(at(58_999), HALF_CLOSED, SocketQueues::of(9, 20, Duration::ZERO)),
+            progress.check(at(58_999), HALF_CLOSED, SocketQueues::of(9, 20, Duration::ZERO)),
             Some(at(59_000))
         );
-        assert_eq!(progress.look(at(59_000), HALF_CLOSED, SocketQueues::of(9, 20, Duration::ZERO)), None);
+        assert_eq!(progress.check(at(59_000), HALF_CLOSED, SocketQueues::of(9, 20, Duration::ZERO)), None);
     }
 
     #[test]
     fn what_has_arrived_and_was_not_read_is_waited_for() {
-        let mut progress = Progress::begun(at(0));
+        let mut progress = Progress::begin(at(0));
         let age = Age { opened: at(0), is_half_closed: false, now: at(90_000) };
         let mut judge = |has_arrived| {
             DEADLINES.judge(&mut progress, age, || SocketQueues::of(0, 0, IDLE * 2), || has_arrived)
@@ -321,7 +321,7 @@ mod tests {
     #[test]
     fn a_lifetime_ends_what_moves() {
         let deadlines = Deadlines { lifetime: Some(IDLE / 2), ..DEADLINES };
-        let mut progress = Progress::begun(at(39_999));
+        let mut progress = Progress::begin(at(39_999));
         let age = |ms| Age { opened: at(0), is_half_closed: false, now: at(ms) };
         let queues = || SocketQueues::of(0, 5, Duration::ZERO);
         assert_eq!(

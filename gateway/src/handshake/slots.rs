@@ -26,7 +26,7 @@ use std::time::Duration;
 use sys::clock::Nanos;
 
 use crate::limits::{
-    DESCRIPTORS_PER_HANDSHAKE, DISPLACED_AT_ONCE_MAX, GREETING_MIN, HANDSHAKES_CACHED_MAX,
+    DESCRIPTORS_PER_HANDSHAKE, EVICTED_AT_ONCE_MAX, HANDSHAKE_TIMEOUT_MIN, HANDSHAKES_CACHED_MAX,
     HANDSHAKES_PER_THREAD_MAX,
 };
 use crate::stats::DenialKind;
@@ -38,7 +38,7 @@ const CHECKED_PART: usize = 4;
 
 /// See the file's header.
 pub(crate) struct Handshakes {
-    places: usize,
+    slots: usize,
     /// By the order in which they came.
     all: BTreeMap<u64, Rc<Handshake>>,
     next: u64,
@@ -63,7 +63,7 @@ struct Handshake {
 }
 
 /// The handshakes that a process which may have so many descriptors keeps, where `wanted` are configured.
-pub(crate) fn affordable(wanted: u32, descriptors: u64) -> u32 {
+pub(crate) fn bounded_by_descriptors(wanted: u32, descriptors: u64) -> u32 {
     let most = (descriptors / DESCRIPTORS_PER_HANDSHAKE).max(1);
     u32::try_from(most).unwrap_or(u32::MAX).min(wanted)
 }
@@ -77,7 +77,7 @@ impl Handshakes {
     /// No handshake yet, of at most `places`.
     pub(crate) fn new(places: usize) -> Handshakes {
         Handshakes {
-            places,
+            slots: places,
             all: BTreeMap::new(),
             next: 0,
             held: HashMap::new(),
@@ -119,8 +119,8 @@ impl Handshakes {
 
     /// Ends those whose time is over at `now`, by the time that the places taken leave of `greeting`.
     pub(crate) fn shorten_deadlines(&mut self, greeting: Duration, now: Nanos) {
-        let Handshakes { places, all, held, ending, .. } = self;
-        let allowed = allowed(greeting, all.len(), *places);
+        let Handshakes { slots: places, all, held, ending, .. } = self;
+        let allowed = timeout_under_load(greeting, all.len(), *places);
         if allowed >= greeting {
             return;
         }
@@ -137,9 +137,9 @@ impl Handshakes {
         if self.ending > 0 {
             return;
         }
-        let count = (self.places / 16).clamp(1, DISPLACED_AT_ONCE_MAX);
+        let count = (self.slots / 16).clamp(1, EVICTED_AT_ONCE_MAX);
         let checked = self.all.values().filter(|handshake| handshake.is_checked.get()).count();
-        let spares_checked = checked <= self.places.div_ceil(CHECKED_PART);
+        let spares_checked = checked <= self.slots.div_ceil(CHECKED_PART);
         if self.end_oldest(count, |handshake| !spares_checked || !handshake.is_checked.get()) == 0 {
             self.end_oldest(1, |_| true);
         }
@@ -188,11 +188,11 @@ fn release(held: &mut HashMap<IpAddr, usize>, source: IpAddr) {
 }
 
 /// The time that a handshake has while `taken` of `places` are: all of it up to half, and from there less
-/// with each, in proportion, down to [`GREETING_MIN`] at the last.
-fn allowed(greeting: Duration, taken: usize, places: usize) -> Duration {
+/// with each, in proportion, down to [`HANDSHAKE_TIMEOUT_MIN`] at the last.
+fn timeout_under_load(greeting: Duration, taken: usize, places: usize) -> Duration {
     let scarce = places - places / 2;
     let beyond = u32::try_from(taken.saturating_sub(places / 2).min(scarce)).expect("places are few");
-    let shrinks_by = greeting.saturating_sub(GREETING_MIN);
+    let shrinks_by = greeting.saturating_sub(HANDSHAKE_TIMEOUT_MIN);
     greeting - shrinks_by * beyond / u32::try_from(scarce.max(1)).expect("places are few")
 }
 
@@ -291,7 +291,7 @@ mod tests {
     #[test]
     fn the_places_are_a_part_of_what_is_configured_and_of_the_descriptors() {
         let wanted = [(2_000, 1_048_576), (2_000, 8_000), (2_000, 1_024), (2_000, 3), (100_000, u64::MAX)];
-        let kept = wanted.map(|(wanted, descriptors)| affordable(wanted, descriptors));
+        let kept = wanted.map(|(wanted, descriptors)| bounded_by_descriptors(wanted, descriptors));
         assert_eq!(kept, [2_000, 2_000, 256, 1, 100_000]);
         let places = [(2_000, 2), (2_000, 3), (1, 8), (100_000, 2)];
         let places = places.map(|(handshakes, threads)| slots_per_thread(handshakes, threads));
@@ -379,11 +379,11 @@ mod tests {
 
     #[test]
     fn the_time_shrinks_from_half_of_the_places_on() {
-        let seconds = |taken| allowed(GREETING, taken, 100).as_secs_f64();
+        let seconds = |taken| timeout_under_load(GREETING, taken, 100).as_secs_f64();
         assert_eq!([0, 1, 50, 75, 100, 200].map(seconds), [10.0, 10.0, 10.0, 5.5, 1.0, 1.0]);
-        assert_eq!([0, 1].map(|taken| allowed(GREETING, taken, 1).as_secs()), [10, 1]);
-        let short = GREETING_MIN / 2;
-        assert_eq!(allowed(short, 100, 100), short, "a time that is shorter anyway stays");
+        assert_eq!([0, 1].map(|taken| timeout_under_load(GREETING, taken, 1).as_secs()), [10, 1]);
+        let short = HANDSHAKE_TIMEOUT_MIN / 2;
+        assert_eq!(timeout_under_load(short, 100, 100), short, "a time that is shorter anyway stays");
     }
 
     #[test]

@@ -29,10 +29,10 @@ use crate::denial::Denial;
 use crate::dial::dial_one;
 use crate::flow::guard::FlowGuard;
 use crate::flow::progress::{Age, Deadlines, Progress, SocketQueues, Verdict};
-use crate::limits::{INTERIMS_MAX, TURN_BYTES_MAX};
+use crate::limits::{INTERIMS_MAX, PASS_BYTES_MAX};
 
 /// Room for what we add to an answer's head.
-const OURS_BYTES: usize = 128;
+const ADDED_HEAD_BYTES: usize = 128;
 
 /// What an exchange came to.
 pub(crate) enum Outcome {
@@ -78,7 +78,7 @@ pub(crate) struct Exchange<'s> {
     reported_pending: u64,
     progress: Progress,
     /// When the deadlines are to be looked at next.
-    look_at: Nanos,
+    check_at: Nanos,
     /// Whether the client has ended its direction.
     is_half_closed: bool,
     /// Whether it has come to an end in order: if not, neither side may take what it got for whole.
@@ -148,13 +148,13 @@ impl<'s> Exchange<'s> {
             response: ResponseState::first(),
             reported: Legs::default(),
             reported_pending: 0,
-            progress: Progress::begun(now),
-            look_at: Nanos::NEVER,
+            progress: Progress::begin(now),
+            check_at: Nanos::NEVER,
             is_half_closed: false,
             is_over: false,
         };
-        exchange.look_at = exchange.next_look();
-        exchange.lane_up().received(received, &exchange.client.context, flow.key());
+        exchange.check_at = exchange.next_check();
+        exchange.endpoints_up().received(received, &exchange.client.context, flow.key());
         exchange
     }
 
@@ -182,20 +182,20 @@ impl<'s> Exchange<'s> {
         let reactor = Rc::clone(&self.client.context.reactor);
         loop {
             // What moves takes the deadline along, but the timer stays where it is until it comes.
-            match within(&reactor, self.look_at, poll_fn(|cx| self.poll(cx))).await {
+            match within(&reactor, self.check_at, poll_fn(|cx| self.poll(cx))).await {
                 Ok(Ok(PollOutcome::Done)) => return Ok(()),
                 Ok(Ok(PollOutcome::HalfClosed)) => {
                     self.progress.restart(reactor.now());
-                    self.look_at = self.next_look();
+                    self.check_at = self.next_check();
                 }
                 Ok(Err(stop)) => return Err(stop),
-                Err(_) => self.look()?,
+                Err(_) => self.check_deadlines()?,
             }
         }
     }
 
     /// Looks whether it has stood still, or lived, for too long.
-    fn look(&mut self) -> Result<(), ExchangeError> {
+    fn check_deadlines(&mut self) -> Result<(), ExchangeError> {
         let (age, legs) = (self.age(), self.legs());
         let deadlines = Deadlines::from(&self.client.snapshot().config.timeouts);
         let (client, upstream) = (self.client.stream.socket(), self.upstream.stream.socket());
@@ -206,14 +206,14 @@ impl<'s> Exchange<'s> {
         };
         match deadlines.judge(&mut self.progress, age, queues, has_arrived) {
             Verdict::LookAt(at) => {
-                self.look_at = at;
+                self.check_at = at;
                 Ok(())
             }
             Verdict::Over(reason) => Err(ExchangeError::Late(reason)),
         }
     }
 
-    fn next_look(&self) -> Nanos {
+    fn next_check(&self) -> Nanos {
         let deadlines = Deadlines::from(&self.client.snapshot().config.timeouts);
         deadlines.next_look(&self.progress, self.age())
     }
@@ -255,9 +255,9 @@ impl<'s> Exchange<'s> {
         if self.upstream.key.is_revoked() {
             return Poll::Ready(Err(ExchangeError::Revoked));
         }
-        let mut budget = TURN_BYTES_MAX;
+        let mut budget = PASS_BYTES_MAX;
         self.poll_up(cx, &mut budget)?;
-        budget = budget.max(TURN_BYTES_MAX / 2);
+        budget = budget.max(PASS_BYTES_MAX / 2);
         if let Poll::Ready(down) = self.poll_down(cx, &mut budget) {
             return Poll::Ready(down.map(|()| PollOutcome::Done));
         }
@@ -302,7 +302,7 @@ impl<'s> Exchange<'s> {
     fn take_unread(&mut self) -> Result<(), ExchangeError> {
         let taken = self.up.feed(self.client.input.unread_mut()).map_err(ExchangeError::ClientBody)?;
         self.client.input.consume(taken);
-        self.lane_up().received(taken, &self.client.context, self.flow.key());
+        self.endpoints_up().received(taken, &self.client.context, self.flow.key());
         Ok(())
     }
 
@@ -349,7 +349,7 @@ impl<'s> Exchange<'s> {
                 .find(bytes)
                 .map_err(|error| ExchangeError::Answer(ResponseError::Head(error.into())))?;
             if let Some(length) = found {
-                return Poll::Ready(self.pass_head_on(length));
+                return Poll::Ready(self.forward_head(length));
             }
             if bytes.capacity() == 0 {
                 // Waiting for an answer needs no buffer.
@@ -366,7 +366,7 @@ impl<'s> Exchange<'s> {
     }
 
     /// Writes the head of `length` bytes anew for the client, with what came behind it.
-    fn pass_head_on(&mut self, length: usize) -> Result<(), ExchangeError> {
+    fn forward_head(&mut self, length: usize) -> Result<(), ExchangeError> {
         let ResponseState::AwaitHead { bytes, interims, .. } = &mut self.response else { return Ok(()) };
         let (mut bytes, interims) = (std::mem::take(bytes), *interims);
         let mut room = HeaderStorage::new();
@@ -374,7 +374,7 @@ impl<'s> Exchange<'s> {
         let head = ResponseHead::parse(head_bytes, &mut room).map_err(ExchangeError::Answer)?;
         let answer = ResponseKind::read(&head, &self.traits).map_err(ExchangeError::Answer)?;
         if answer != ResponseKind::Interim {
-            self.client.context.meter.borrow_mut().note_status(self.flow.key(), head.status);
+            self.client.context.meter.borrow_mut().set_status(self.flow.key(), head.status);
         }
         if answer == ResponseKind::Interim && interims == INTERIMS_MAX {
             return Err(ExchangeError::Answer(ResponseError::InterimsTooMany));
@@ -383,7 +383,7 @@ impl<'s> Exchange<'s> {
         let context = &self.client.context;
         let ours = ResponseHeaders { via: &context.via, date: None, closes: !may_go_on };
         let (out, asked) = (self.down.pending(), &self.traits);
-        out.reserve(length + OURS_BYTES + rest.len());
+        out.reserve(length + ADDED_HEAD_BYTES + rest.len());
         if head.is_dated() {
             write_answer(out, &head, answer, asked, ours);
         } else {
@@ -420,7 +420,7 @@ impl<'s> Exchange<'s> {
     fn client_may_go_on(&self, answer: ResponseKind) -> bool {
         let has_end = !answer.ends_with_connection(&self.traits);
         // Who was not told to go on may send the body or not: what he sends next could be either.
-        let awaits_body = self.traits.expects_continue && !self.up.is_taken();
+        let awaits_body = self.traits.expects_continue && !self.up.is_fully_read();
         let is_serving = self.client.context.phase.get() == Phase::Serving;
         self.traits.keeps_alive && has_end && is_serving && (answer == ResponseKind::Interim || !awaits_body)
     }
@@ -453,7 +453,7 @@ impl<'s> Exchange<'s> {
             ResponseState::Upgraded { rest } => Outcome::Upgraded { rest },
             ResponseState::Body { client_may_go_on, upstream_lives_on } => Outcome::Answered {
                 client_may_go_on,
-                client_is_sending: !self.up.is_taken(),
+                client_is_sending: !self.up.is_fully_read(),
                 upstream_lives_on: upstream_lives_on && sent_whole,
             },
             ResponseState::AwaitHead { .. } => unreachable!("an exchange ends behind a head"),
@@ -468,12 +468,12 @@ impl<'s> Exchange<'s> {
             ExchangeError::Client => return Outcome::Broken(CloseReason::ClientReset),
             ExchangeError::Revoked => return Outcome::Broken(CloseReason::PolicyChanged),
             ExchangeError::ClientBody(error) => (CloseReason::ClientReset, Denial::body_malformed(error)),
-            ExchangeError::Upstream => (CloseReason::UpstreamReset, Denial::unanswered()),
+            ExchangeError::Upstream => (CloseReason::UpstreamReset, Denial::no_response()),
             ExchangeError::AnswerBody(error) => {
-                (CloseReason::UpstreamReset, Denial::answer_body_malformed(error))
+                (CloseReason::UpstreamReset, Denial::response_body_malformed(error))
             }
-            ExchangeError::Answer(error) => (CloseReason::UpstreamReset, Denial::answer_malformed(error)),
-            ExchangeError::Late(reason) if self.up.is_taken() => (reason, Denial::answer_timeout()),
+            ExchangeError::Answer(error) => (CloseReason::UpstreamReset, Denial::response_malformed(error)),
+            ExchangeError::Late(reason) if self.up.is_fully_read() => (reason, Denial::response_timeout()),
             ExchangeError::Late(reason) => (reason, Denial::greeting_timeout()),
         };
         if !may_be_told {
@@ -481,7 +481,7 @@ impl<'s> Exchange<'s> {
         }
         self.upstream.stream.socket().reset_on_close();
         self.is_over = true;
-        Outcome::Unanswered { reason, denial: Box::new(denial), sent_whole: self.up.is_taken() }
+        Outcome::Unanswered { reason, denial: Box::new(denial), sent_whole: self.up.is_fully_read() }
     }
 
     /// What was counted so far.
@@ -490,7 +490,7 @@ impl<'s> Exchange<'s> {
         meter.counters(self.flow.key()).map_or_else(Legs::default, |tally| tally.legs())
     }
 
-    fn lane_up(&self) -> Endpoints<'_> {
+    fn endpoints_up(&self) -> Endpoints<'_> {
         Endpoints::Up(&self.client.stream, self.upstream)
     }
 }

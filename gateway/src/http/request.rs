@@ -11,7 +11,7 @@ use proto::target::Target;
 
 use crate::client::{Client, PresentedCredentials, ReplyProtocol};
 use crate::context::Phase;
-use crate::limits::DRAIN_BYTES_MAX;
+use crate::limits::DISCARDED_BODY_BYTES_MAX;
 use crate::log::PATH_BYTES_MAX;
 
 /// See the file's header.
@@ -84,7 +84,7 @@ impl PendingRequest {
         *speaks = ReplyProtocol::Http {
             json: head.accepts_json(),
             is_head: wanted.traits.is_head(),
-            closes: !wanted.traits.keeps_alive || wanted.discardable_body() > DRAIN_BYTES_MAX,
+            closes: !wanted.traits.keeps_alive || wanted.discardable_body() > DISCARDED_BODY_BYTES_MAX,
         };
         Ok(wanted)
     }

@@ -35,7 +35,7 @@ use crate::flow::closing::HeldPermits;
 use crate::flow::guard::FlowGuard;
 use crate::flow::meter::FlowStart;
 use crate::idle::{Parked, Resumed};
-use crate::limits::DRAIN_BYTES_MAX;
+use crate::limits::DISCARDED_BODY_BYTES_MAX;
 use crate::relay::RelayStart;
 
 /// A client connection that carries plain HTTP requests, while a task serves it.
@@ -298,8 +298,8 @@ impl Session {
             record,
             at: clock::wall(),
             protocol: Protocol::Http,
-            seat: permit,
-            place: global_permit,
+            permit,
+            global_permit,
             reservation,
             listener: self.client.info.address,
             dns_us,
@@ -336,7 +336,7 @@ impl Session {
             Outcome::Upgraded { rest } => AfterRequest::Relay(Box::new(Upgraded { flow, upstream, rest })),
             Outcome::Unanswered { reason, denial, sent_whole } => {
                 upstream.close_failed(sent.upstream_tx);
-                self.client.context.meter.borrow_mut().note_status(flow.key(), denial.status);
+                self.client.context.meter.borrow_mut().set_status(flow.key(), denial.status);
                 flow.close(reason);
                 if !sent_whole {
                     self.client.reply_protocol.set_close();
@@ -403,7 +403,7 @@ impl Session {
 
     /// Discards the body of a request to which the response is the gateway's own.
     async fn after_local_response(&mut self, closes: bool, body_bytes: u64) -> AfterRequest {
-        if closes || body_bytes > DRAIN_BYTES_MAX {
+        if closes || body_bytes > DISCARDED_BODY_BYTES_MAX {
             return AfterRequest::Linger;
         }
         let (reactor, deadline) = (Rc::clone(&self.client.context.reactor), self.client.request_deadline);

@@ -13,7 +13,7 @@ use proto::http_forward::{Body, BodyError};
 
 use super::upstream::Upstream;
 use crate::context::WorkerContext;
-use crate::limits::GREETING_BYTES_MAX;
+use crate::limits::CLIENT_BUFFER_BYTES_MAX;
 
 /// Which end of a transfer failed.
 #[derive(Debug)]
@@ -102,7 +102,7 @@ impl Transfer {
     }
 
     /// Whether nothing more is to be read for it.
-    pub(crate) fn is_taken(&self) -> bool {
+    pub(crate) fn is_fully_read(&self) -> bool {
         self.body.is_complete()
     }
 
@@ -113,7 +113,7 @@ impl Transfer {
 
     /// Whether it goes on with what its source sends next.
     pub(crate) fn awaits_source(&self) -> bool {
-        self.is_flushed() && !self.is_taken()
+        self.is_flushed() && !self.is_fully_read()
     }
 
     pub(crate) fn is_flushed(&self) -> bool {
@@ -182,7 +182,7 @@ impl Transfer {
             let scratch = &mut *context.scratch.borrow_mut();
             let most = match lane {
                 // What is read behind the body waits where the next request is read into.
-                Endpoints::Up(..) if self.body.is_chunked() => GREETING_BYTES_MAX,
+                Endpoints::Up(..) if self.body.is_chunked() => CLIENT_BUFFER_BYTES_MAX,
                 _ => scratch.len(),
             };
             let room = self.body.room(most.min(context.stats.read_bytes_max()));
@@ -196,13 +196,13 @@ impl Transfer {
             let taken = self.body.take(&mut scratch[..read]).map_err(Failure::Body)?;
             lane.received(taken.taken, context, flow);
             surplus(&scratch[taken.taken..read]);
-            self.pass_on(cx, (lane, context, flow), &scratch[..taken.kept])?;
+            self.forward(cx, (lane, context, flow), &scratch[..taken.kept])?;
             self.append_tail();
         }
     }
 
     /// Writes `bytes`, and keeps what the sink does not take.
-    fn pass_on(
+    fn forward(
         &mut self,
         cx: &Context<'_>,
         (lane, context, flow): (Endpoints<'_>, &WorkerContext, Key),

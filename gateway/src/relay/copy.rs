@@ -15,7 +15,7 @@ use crate::limits::{PENDING_BYTES_MAX, PENDING_CACHED_MAX, SCRATCH_BYTES};
 use crate::stats::WorkerStats;
 
 /// Full reads in a row that make a stream a fast one.
-pub(super) const STREAK_MAX: u8 = 2;
+pub(super) const FULL_READS_MAX: u8 = 2;
 
 /// Bytes that were read and not yet written.
 #[derive(Debug, Default)]
@@ -63,7 +63,7 @@ impl PendingCache {
     }
 
     /// Whether there is memory for what a pipe holds.
-    pub(super) fn has_room(&self) -> bool {
+    pub(super) fn has_capacity(&self) -> bool {
         self.stats.pending_bytes.value() < PENDING_BYTES_MAX
     }
 }
@@ -87,13 +87,13 @@ impl Direction {
         if read == room {
             // A fast stream may still be copied for a while, past an urgent byte.
             if !self.is_fast() {
-                self.streak += 1;
+                self.full_reads += 1;
                 tools.promotions += u64::from(self.is_fast());
             }
         } else {
-            self.streak = 0;
+            self.full_reads = 0;
             // Less than asked for: the source is empty for now, or for good.
-            match self.tail {
+            match self.end {
                 StreamEnd::Open => self.readable = false,
                 StreamEnd::Ended => self.source_ended(),
                 StreamEnd::Unclear | StreamEnd::Urgent | StreamEnd::Broken => {}
@@ -103,7 +103,7 @@ impl Direction {
     }
 
     /// Writes the `read` bytes in the scratch buffer, and keeps what the sink does not take.
-    pub(super) fn pass_on(
+    pub(super) fn forward(
         &mut self,
         read: usize,
         lane: &mut Endpoints<'_>,
@@ -121,7 +121,7 @@ impl Direction {
     }
 
     /// Writes `bytes` that were read before the relay began, and keeps what the sink does not take.
-    pub(super) fn pass_on_early(&mut self, bytes: &[u8], lane: &mut Endpoints<'_>, tools: &mut RelayBuffers) {
+    pub(super) fn forward_early(&mut self, bytes: &[u8], lane: &mut Endpoints<'_>, tools: &mut RelayBuffers) {
         if bytes.is_empty() {
             return;
         }
@@ -199,7 +199,7 @@ impl Direction {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limits::SCARCE_BYTES;
+    use crate::limits::READ_BYTES_UNDER_PRESSURE;
     use sys::socket::{ListenOptions, Listener, SpeaksFirst};
 
     fn pair() -> (Socket, Socket) {
@@ -219,16 +219,16 @@ mod tests {
             held.push(tools.pending.take(|room| room.extend_from_slice(&[0; SCRATCH_BYTES])));
         }
         assert_eq!(held.len() * SCRATCH_BYTES, PENDING_BYTES_MAX as usize);
-        assert!(!tools.pending.has_room());
-        let mut direction = Direction::taken_over();
+        assert!(!tools.pending.has_capacity());
+        let mut direction = Direction::reused();
         // Reads that fill the smaller room prove a stream fast as well.
         while !direction.is_fast() {
             while sender.send(&[0; SCRATCH_BYTES]).is_ok() {}
-            assert!(direction.read(&source, &mut tools).unwrap() <= SCARCE_BYTES);
+            assert!(direction.read(&source, &mut tools).unwrap() <= READ_BYTES_UNDER_PRESSURE);
         }
         held.into_iter().for_each(|pending| tools.pending.put(pending));
         assert_eq!(stats.pending_bytes.value(), (PENDING_CACHED_MAX * SCRATCH_BYTES) as u64);
-        assert!(tools.pending.has_room());
+        assert!(tools.pending.has_capacity());
     }
 
     #[test]
@@ -237,12 +237,12 @@ mod tests {
         // more than a byte counts.
         let (sender, source) = pair();
         let mut tools = RelayBuffers::new(&Arc::default());
-        let mut direction = Direction { tail: StreamEnd::Urgent, ..Direction::taken_over() };
+        let mut direction = Direction { end: StreamEnd::Urgent, ..Direction::reused() };
         let mut full = 0;
         while full < 2 * usize::from(u8::MAX) {
             while sender.send(&[0; SCRATCH_BYTES]).is_ok() {}
             full += usize::from(direction.read(&source, &mut tools).unwrap() == SCRATCH_BYTES);
-            assert!(direction.streak <= STREAK_MAX);
+            assert!(direction.full_reads <= FULL_READS_MAX);
         }
     }
 }

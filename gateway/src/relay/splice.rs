@@ -13,7 +13,7 @@ use std::io::ErrorKind;
 use sys::socket::Socket;
 use sys::splice::Pipe;
 
-use super::copy::STREAK_MAX;
+use super::copy::FULL_READS_MAX;
 use super::{Direction, Endpoints, Failure, RelayBuffers};
 use crate::limits::{PIPE_BYTES, PIPES_PER_THREAD_MAX, SPLICE_BYTES_MAX};
 
@@ -71,7 +71,7 @@ impl PipeCache {
 impl Direction {
     /// Whether the stream has proved to be fast.
     pub(super) fn is_fast(&self) -> bool {
-        self.streak == STREAK_MAX
+        self.full_reads == FULL_READS_MAX
     }
 
     /// Moves bytes from the source into a pipe; returns how many.
@@ -81,18 +81,18 @@ impl Direction {
         }
         let Some(pipe) = self.pipe.as_mut() else {
             // All pipes are lent out: prove yourself again by copying.
-            self.streak = 0;
+            self.full_reads = 0;
             return Ok(0);
         };
         match pipe.fill_from(source, SPLICE_BYTES_MAX) {
             Ok(0) => {
                 // The end, or an urgent byte with the end somewhere behind it: a read tells which.
-                self.streak = 0;
+                self.full_reads = 0;
                 Ok(0)
             }
             Ok(moved) => {
                 if moved < FAST_BYTES_MIN {
-                    self.streak = 0;
+                    self.full_reads = 0;
                 }
                 Ok(moved)
             }
@@ -132,7 +132,7 @@ impl Direction {
     pub(super) fn empty_pipe(&mut self, tools: &mut RelayBuffers) {
         let Some(pipe) = self.pipe.as_mut() else { return };
         self.pending = Some(tools.pending.take(|room| pipe.empty_into(room)));
-        self.streak = 0;
+        self.full_reads = 0;
         tools.pipes.emptied += 1;
         // What could not be read stays in there, and is written behind the buffer.
         if pipe.held() == 0 {

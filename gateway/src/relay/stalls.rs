@@ -19,13 +19,13 @@ impl Stalls {
     /// Notes `relay`, which has run, if one of its pipes stalls.
     pub(super) fn note(&mut self, key: Key, relay: &mut Relay, now: Nanos) {
         let stalls = |direction: &Direction| direction.has_stalled_pipe();
-        if relay.is_noted || !stalls(&relay.up) && !stalls(&relay.down) {
+        if relay.is_stall_candidate || !stalls(&relay.up) && !stalls(&relay.down) {
             return;
         }
         for direction in [&mut relay.up, &mut relay.down] {
             direction.stalls = direction.has_stalled_pipe();
         }
-        relay.is_noted = true;
+        relay.is_stall_candidate = true;
         self.0.push_back((now + PIPE_STALL_MAX, key));
     }
 
@@ -38,9 +38,9 @@ impl Stalls {
 impl Relay {
     /// Frees the pipes that have stalled since it was noted, as far as there is memory for what they hold.
     pub(super) fn free_pipes(&mut self, tools: &mut RelayBuffers) {
-        self.is_noted = false;
+        self.is_stall_candidate = false;
         for direction in [&mut self.up, &mut self.down] {
-            if direction.stalls && direction.has_stalled_pipe() && tools.pending.has_room() {
+            if direction.stalls && direction.has_stalled_pipe() && tools.pending.has_capacity() {
                 direction.empty_pipe(tools);
             }
         }

@@ -19,11 +19,11 @@ use sys::epoll::Readiness;
 use super::stalls::Stalls;
 use super::{Direction, Outcome, Peer, Relay, RelayBuffers, State};
 use crate::buffers::{ReadBuffer, ReadBufferPool};
-use crate::flow::closing::{ClosingConnections, has_queue};
+use crate::flow::closing::{ClosingConnections, has_unacknowledged};
 use crate::flow::guard::FlowGuard;
 use crate::flow::meter::Meter;
 use crate::flow::progress::{Age, Deadlines, SocketQueues, Verdict};
-use crate::limits::{PIPES_EMPTIED_PER_TURN_MAX, QUEUE_STALL_MAX, QUEUED_BYTES_MIN};
+use crate::limits::{PIPES_EMPTIED_PER_PASS_MAX, QUEUE_STALL_MAX, QUEUED_BYTES_MIN};
 use crate::stats::WorkerStats;
 use crate::token::{Side, Token};
 
@@ -84,12 +84,12 @@ impl Relays {
 
     /// From now on these deadlines count, for live relays too.
     pub(crate) fn set_deadlines(&mut self, deadlines: Deadlines, meter: &Meter) {
-        let come_nearer = deadlines.come_before(&self.deadlines);
+        let is_earlier = deadlines.are_earlier_than(&self.deadlines);
         self.deadlines = deadlines;
         // Later ones are found when the timers come, as always.
-        if come_nearer {
+        if is_earlier {
             let keys: Vec<Key> = self.slab.keys().collect();
-            keys.into_iter().for_each(|key| self.hasten(key, meter));
+            keys.into_iter().for_each(|key| self.rearm_earlier(key, meter));
         }
     }
 
@@ -114,17 +114,17 @@ impl Relays {
         let mut relay = Relay::new(client, upstream, flow, self.reactor.now());
         if let Some(mut tally) = meter.counters(flow) {
             let before = tally.legs();
-            relay.pass_on_early(client_bytes.unread(), &upstream_bytes, &mut tally, &mut self.buffers);
+            relay.forward_early(client_bytes.unread(), &upstream_bytes, &mut tally, &mut self.buffers);
             let after = tally.legs();
             self.stats.bytes.add(&before, &after);
             meter.counted(flow);
         }
-        (relay.queued, relay.had_answers) = (true, sent_much);
+        (relay.queued, relay.sent_much) = (true, sent_much);
         buffers.put(client_bytes.into_bytes());
         let key = self.slab.insert(relay);
         assert_eq!(key.index(), index, "the slab gives the slot that it announced");
         self.queue.push_back(key);
-        self.hasten(key, meter);
+        self.rearm_earlier(key, meter);
     }
 
     /// Notes that a socket of relay `index` is ready, and queues the relay if it has something to do.
@@ -192,7 +192,7 @@ impl Relays {
 
     fn free_stalled_pipes(&mut self) {
         let now = self.reactor.now();
-        for _ in 0..PIPES_EMPTIED_PER_TURN_MAX {
+        for _ in 0..PIPES_EMPTIED_PER_PASS_MAX {
             let Some(key) = self.stalls.next_due(now) else { break };
             let Some(relay) = self.slab.get_mut(key) else { continue };
             relay.free_pipes(&mut self.buffers);
@@ -213,7 +213,7 @@ impl Relays {
             self.stats.bytes.add(&before, &after);
             meter.counted(relay.flow);
         }
-        if !matches!(outcome, Outcome::Over(_)) && relay.await_room(&self.reactor).is_err() {
+        if !matches!(outcome, Outcome::Over(_)) && relay.watch_writable(&self.reactor).is_err() {
             outcome = Outcome::Over(CloseReason::Fault);
         }
         let came_nearer = relay.is_half_closed() && !was_half_closed;
@@ -229,12 +229,12 @@ impl Relays {
         if came_nearer {
             // The span of a half-closed relay begins with the end, however long nothing had moved before.
             relay.progress.restart(self.reactor.now());
-            self.hasten(key, meter);
+            self.rearm_earlier(key, meter);
         }
     }
 
     /// Arms the timer anew, for a relay whose deadline has come nearer.
-    fn hasten(&mut self, key: Key, meter: &Meter) {
+    fn rearm_earlier(&mut self, key: Key, meter: &Meter) {
         let Some(relay) = self.slab.get_mut(key) else { return };
         if let Some(timer) = relay.timer.take() {
             self.reactor.cancel(timer);
@@ -260,11 +260,11 @@ impl Relays {
         }
         let is_in_order = matches!(reason, CloseReason::ClientClosed | CloseReason::UpstreamClosed);
         let sent = meter.counters(relay.flow).map(|tally| tally.legs()).unwrap_or_default();
-        let to_client = if relay.had_answers { QUEUED_BYTES_MIN } else { sent.client_tx };
+        let to_client = if relay.sent_much { QUEUED_BYTES_MIN } else { sent.client_tx };
         let hold = meter.close(relay.flow, reason);
         let queued = [
-            self.end_side(relay.client, relay.down.state, to_client, is_in_order),
-            self.end_side(relay.upstream, relay.up.state, sent.upstream_tx, is_in_order),
+            self.close_side(relay.client, relay.down.state, to_client, is_in_order),
+            self.close_side(relay.upstream, relay.up.state, sent.upstream_tx, is_in_order),
         ];
         if let (true, Some(hold)) = (queued.iter().any(Option::is_some), hold) {
             let hold = Rc::new(hold);
@@ -274,9 +274,9 @@ impl Relays {
 
     /// Ends a side to which `sent` bytes were sent, `toward` which the relay stands so. Gives it back if the
     /// peer has yet to take what is whole.
-    fn end_side(&self, peer: Peer, toward: State, sent: u64, is_in_order: bool) -> Option<Parts> {
+    fn close_side(&self, peer: Peer, toward: State, sent: u64, is_in_order: bool) -> Option<Parts> {
         let Peer { socket, registration } = peer;
-        if toward == State::Ended && has_queue(&socket, sent) {
+        if toward == State::Ended && has_unacknowledged(&socket, sent) {
             return Some((socket, Some(registration)));
         }
         self.reactor.forget(registration.key());
@@ -305,10 +305,10 @@ impl Relays {
         let waiter = WakeTarget::Tag(Token::Relay(index, side).to_raw());
         if let Some(registration) = registration {
             self.reactor.hand_over(registration.key(), waiter);
-            return Ok((Peer { socket, registration }, Direction::taken_over()));
+            return Ok((Peer { socket, registration }, Direction::reused()));
         }
         match Registration::new(&self.reactor, &socket, Interest::Read, waiter) {
-            Ok(registration) => Ok((Peer { socket, registration }, Direction::fresh())),
+            Ok(registration) => Ok((Peer { socket, registration }, Direction::accepted())),
             Err(error) => {
                 socket.reset();
                 Err(error)

@@ -13,7 +13,7 @@ use super::Gateway;
 use crate::worker::command::Command;
 
 /// How often the drain looks whether the threads have ended.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 impl Gateway {
     /// Says that it is not ready, and serves on for `span`, or until `hurry` answers true, which the result
@@ -22,7 +22,7 @@ impl Gateway {
         self.stats.mark_draining();
         let deadline = clock::monotonic() + span;
         while clock::monotonic() < deadline {
-            if hurry(LOOK) {
+            if hurry(POLL_INTERVAL) {
                 return true;
             }
         }
@@ -41,10 +41,10 @@ impl Gateway {
         mut hurry: impl FnMut(Duration) -> bool,
     ) -> Result<Summary, LedgerError> {
         self.stats.mark_draining();
-        self.order(|| Command::Drain);
+        self.command(|| Command::Drain);
         let deadline = clock::monotonic() + patience;
-        while self.is_running() && clock::monotonic() < deadline && !hurry(LOOK) {}
-        self.order(|| Command::Stop);
+        while self.is_running() && clock::monotonic() < deadline && !hurry(POLL_INTERVAL) {}
+        self.command(|| Command::Stop);
         let Gateway { workers, ledger, log, dns, pressure, .. } = self;
         for worker in workers {
             // A thread that panicked has ended the process already.
@@ -56,8 +56,8 @@ impl Gateway {
         summary
     }
 
-    fn order(&self, order: impl Fn() -> Command) {
-        self.workers.iter().for_each(|worker| worker.orders.send(order()));
+    fn command(&self, order: impl Fn() -> Command) {
+        self.workers.iter().for_each(|worker| worker.commands.send(order()));
     }
 
     /// Connections that are not ended yet: those in their handshakes, and relays.

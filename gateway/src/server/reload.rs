@@ -24,13 +24,13 @@ use crate::worker::command::Command;
 const ADDRESS_PATIENCE: Duration = Duration::from_secs(1);
 
 /// How often it looks meanwhile.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Numbers of listening addresses begin anew behind this one: by then the first ones have long been
 /// forgotten.
-const DOORS_MAX: u32 = 1 << 28;
+const LISTENER_IDS_MAX: u32 = 1 << 28;
 
-const _: () = assert!((DOORS_MAX as usize) <= crate::token::INDEXES);
+const _: () = assert!((LISTENER_IDS_MAX as usize) <= crate::token::INDEX_COUNT);
 
 /// What a reload changed.
 #[derive(Debug, Default)]
@@ -69,7 +69,7 @@ impl Gateway {
             users_changed,
             added: added.iter().map(|listening| listening.configured).collect(),
             removed: removed.clone(),
-            needs_restart: self.fixed.differing(&config),
+            needs_restart: self.restart_only.differing(&config),
         };
         let stay = self.listening.iter().filter(|(configured, _)| !removed.contains(configured));
         let open = stay.map(|(_, bound)| *bound).chain(added.iter().map(|listening| listening.bound));
@@ -84,24 +84,24 @@ impl Gateway {
     fn listen_on_new(&mut self, config: &Config) -> Result<Vec<BoundListener>, StartError> {
         let is_new = |listener: &&Listener| !self.listening.contains_key(&listener.address);
         let new: Vec<_> = config.listeners.iter().filter(is_new).collect();
-        new.into_iter().map(|listener| self.listen_patiently(config, listener)).collect()
+        new.into_iter().map(|listener| self.listen_with_retry(config, listener)).collect()
     }
 
     /// Listens on an address, which an earlier reload may just have removed.
-    fn listen_patiently(
+    fn listen_with_retry(
         &mut self,
         config: &Config,
         listener: &Listener,
     ) -> Result<BoundListener, StartError> {
         let deadline = clock::monotonic() + ADDRESS_PATIENCE;
-        let door = self.next_door;
-        self.next_door = door.checked_add(1).filter(|next| *next < DOORS_MAX).unwrap_or(0);
+        let door = self.next_listener_id;
+        self.next_listener_id = door.checked_add(1).filter(|next| *next < LISTENER_IDS_MAX).unwrap_or(0);
         loop {
             match listen(config, listener, self.strategy, self.workers.len(), door) {
                 Err(StartError::Listen { error, .. })
                     if error.kind() == ErrorKind::AddrInUse && clock::monotonic() < deadline =>
                 {
-                    thread::sleep(LOOK);
+                    thread::sleep(POLL_INTERVAL);
                 }
                 outcome => return outcome.map_err(StartError::explained),
             }
@@ -114,7 +114,7 @@ impl Gateway {
         for address in removed {
             self.listening.remove(address);
         }
-        for BoundListener { configured, bound, entrances } in added {
+        for BoundListener { configured, bound, handles: entrances } in added {
             self.listening.insert(configured, bound);
             for (added, entrance) in added_by_thread.iter_mut().zip(entrances) {
                 added.push((configured, entrance));
@@ -122,7 +122,7 @@ impl Gateway {
         }
         for (worker, added) in self.workers.iter().zip(added_by_thread) {
             let snapshot = Arc::clone(&self.snapshot);
-            worker.orders.send(Command::Reconfigure { snapshot, added, removed: removed.to_vec() });
+            worker.commands.send(Command::Reconfigure { snapshot, added, removed: removed.to_vec() });
         }
     }
 

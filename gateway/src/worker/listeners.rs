@@ -35,7 +35,7 @@ struct Listener {
     /// Gone once it is closed.
     acceptor: Option<Acceptor>,
     /// The other threads' ends of it.
-    ends: ListenerLiveness,
+    liveness: ListenerLiveness,
     /// What those who still wait are served by, once it is retired.
     retired: Option<Rc<SnapshotHandle>>,
 }
@@ -43,8 +43,8 @@ struct Listener {
 impl Listener {
     /// Whether nothing can come of it any more, but for what waits already. Whoever makes it so wakes this
     /// thread.
-    fn is_over(&self) -> bool {
-        self.acceptor.is_none() && self.ends.are_closed()
+    fn is_forgotten(&self) -> bool {
+        self.acceptor.is_none() && self.liveness.are_closed()
     }
 }
 
@@ -102,9 +102,16 @@ impl Listeners {
         // and hand connections over.
         let acceptor = Acceptor::new(&self.reactor, &self.worker, entrance, tag).ok();
         let facts = ListenerInfo { bound, position: position(&snapshot.config, configured) };
-        self.listeners.push(Listener { number, configured, info: facts, acceptor, ends, retired: None });
+        self.listeners.push(Listener {
+            number,
+            configured,
+            info: facts,
+            acceptor,
+            liveness: ends,
+            retired: None,
+        });
         for handed in std::mem::take(&mut self.early) {
-            self.receive(handed, snapshot);
+            self.take_handed_off(handed, snapshot);
         }
     }
 
@@ -164,7 +171,7 @@ impl Listeners {
     pub(crate) fn next_pending(&mut self, snapshot: &Rc<SnapshotHandle>) -> Option<Accepted> {
         while self.pending.is_empty() {
             let handed = self.worker.take()?;
-            self.receive(handed, snapshot);
+            self.take_handed_off(handed, snapshot);
         }
         self.pending.pop_front()
     }
@@ -182,7 +189,7 @@ impl Listeners {
     /// Whether no connection waits for a place here, no turn to be taken, and no door to be forgotten.
     pub(crate) fn is_idle(&self) -> bool {
         let has_work =
-            |door: &Listener| door.is_over() || door.acceptor.as_ref().is_some_and(Acceptor::is_called);
+            |door: &Listener| door.is_forgotten() || door.acceptor.as_ref().is_some_and(Acceptor::is_called);
         self.pending.is_empty() && self.worker.is_empty() && !self.listeners.iter().any(has_work)
     }
 
@@ -205,13 +212,13 @@ impl Listeners {
     /// Forgets closed doors of which nothing can come any more.
     pub(crate) fn remove_closed(&mut self, snapshot: &Rc<SnapshotHandle>) {
         let over: Vec<u32> =
-            self.listeners.iter().filter(|door| door.is_over()).map(|door| door.number).collect();
+            self.listeners.iter().filter(|door| door.is_forgotten()).map(|door| door.number).collect();
         if over.is_empty() {
             return;
         }
         // Nobody adds to these; what waits of them is taken while they are known.
         while let Some(handed) = self.worker.take() {
-            self.receive(handed, snapshot);
+            self.take_handed_off(handed, snapshot);
         }
         self.listeners.retain(|door| !over.contains(&door.number));
     }
@@ -233,7 +240,7 @@ impl Listeners {
         }
     }
 
-    fn receive(&mut self, handed: HandedOffConnection, snapshot: &Rc<SnapshotHandle>) {
+    fn take_handed_off(&mut self, handed: HandedOffConnection, snapshot: &Rc<SnapshotHandle>) {
         match self.listeners.iter().find(|door| door.number == handed.door) {
             Some(door) => {
                 let snapshot = door.retired.as_ref().unwrap_or(snapshot);

@@ -6,7 +6,7 @@
 use gateway::config::Config;
 use gateway::limits::{
     EXTRA_ATTEMPTS_PER_THREAD_MAX, LINGERING_PER_THREAD_MAX, PENDING_BYTES_MAX, PIPE_BYTES,
-    PIPES_PER_THREAD_MAX, SCARCE_BYTES,
+    PIPES_PER_THREAD_MAX, READ_BYTES_UNDER_PRESSURE,
 };
 use gateway::resolve::{NAMES_IN_FLIGHT_MAX, SOCKETS_PER_NAME_MAX};
 use gateway::server::ledger_settings;
@@ -50,7 +50,7 @@ const CONNECTION_BUFFER_BYTES: u64 = 2 * 4096;
 
 /// What a tunnel whose receivers take nothing may keep besides, in both directions, when the buffers that its
 /// thread has for that are used up.
-const CONNECTION_PENDING_BYTES: u64 = 2 * SCARCE_BYTES as u64;
+const CONNECTION_PENDING_BYTES: u64 = 2 * READ_BYTES_UNDER_PRESSURE as u64;
 
 /// What the configuration asks of a machine.
 #[derive(Clone, Copy, Debug)]
