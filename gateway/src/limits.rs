@@ -1,17 +1,17 @@
-//! The gateway's bounds, each with a name, and their relations checked when the program is compiled.
+//! Bounds of the data plane, checked against each other at compile time.
 //!
-//! What an operator may choose is in `settings`; here is what the design needs.
+//! The bounds that an operator configures are in the settings.
 
 use std::time::Duration;
 
-/// Bytes that a thread's relays read into at a time. Below 16 KiB system calls dominate; above 64 KiB
-/// nothing is gained (relay CPU per GB: 0.35 s at 16 KiB, 0.23 s at 64 KiB).
+/// Bytes that a relay reads at a time. Below 16 KiB system calls dominate; above 64 KiB nothing is gained
+/// (relay CPU per GB: 0.35 s at 16 KiB, 0.23 s at 64 KiB).
 pub const SCRATCH_BYTES: usize = 64 * 1024;
 
-/// Bytes that one relay moves in a direction before others get their turn: about 0.1 ms of copying.
+/// Bytes that one relay moves in a direction before the next relay runs: about 0.1 ms of copying.
 pub const PASS_BYTES_MAX: usize = 256 * 1024;
 
-/// Bytes asked of one splice call.
+/// Bytes requested of one splice(2) call.
 pub const SPLICE_BYTES_MAX: usize = 256 * 1024;
 
 /// The size of a pipe: 64 slots of a page each.
@@ -20,111 +20,109 @@ pub const PIPE_BYTES: u32 = 256 * 1024;
 /// Pipes of one thread, two descriptors each.
 pub const PIPES_PER_THREAD_MAX: usize = 64;
 
-/// Buffers for slow sinks that a thread keeps when they are empty.
+/// Empty buffers for slow sinks that a thread keeps.
 pub const PENDING_CACHED_MAX: usize = 16;
 
-/// How long a pipe may hold bytes of which the sink takes none, before they are moved to a buffer and another
-/// stream can have the pipe.
+/// How long a pipe may hold bytes of which the sink takes none. Then they move to a buffer, and another
+/// stream can use the pipe.
 pub const PIPE_STALL_MAX: Duration = Duration::from_secs(1);
 
-/// Pipes that are emptied in a turn: 50 us of copying each.
+/// Stalled pipes that are emptied in one pass: 50 us of copying each.
 pub const PIPES_EMPTIED_PER_PASS_MAX: usize = 4;
 
-/// Buffers of one thread for bytes that slow receivers have not taken. While there is as much, a thread reads
-/// no more than [`READ_BYTES_UNDER_PRESSURE`] at a time, and empties no pipe.
+/// Bytes of one thread's buffers for slow receivers. Beyond it a thread reads at most
+/// [`READ_BYTES_UNDER_PRESSURE`] at a time, and empties no pipe.
 pub const PENDING_BYTES_MAX: u64 = 32 * 1024 * 1024;
 
-/// See [`PENDING_BYTES_MAX`]: what a receiver that stalls then may add to it in a direction.
+/// Bytes that a stalled receiver may add in a direction, beyond [`PENDING_BYTES_MAX`].
 pub const READ_BYTES_UNDER_PRESSURE: usize = 4 * 1024;
 
-/// Connections of one thread whose client is not known yet. For each that comes beyond them one of the
-/// oldest ends.
+/// Handshakes of one thread. A connection beyond them has one of the oldest evicted.
 pub const HANDSHAKES_PER_THREAD_MAX: usize = 4096;
 
-/// Of the descriptors that the process may have, unknown clients hold one in so many at most. Without this
-/// bound a limit of 1,024 descriptors is used up by silent clients before any of 2,000 handshakes has to end.
+/// Handshakes hold one in so many of the process's descriptors at most. Without this bound, silent clients
+/// use up 1,024 descriptors before the first of 2,000 handshakes is evicted.
 pub const DESCRIPTORS_PER_HANDSHAKE: u64 = 4;
 
-/// Room for what a client sends before its tunnel stands: the longest message and what may follow it.
+/// Bytes of a client's read buffer: the longest message, and what may follow it.
 pub const CLIENT_BUFFER_BYTES_MAX: usize = 16 * 1024;
 
-/// First room for a greeting. A CONNECT head of a browser has 200 to 500 bytes.
+/// Initial bytes of a client's read buffer. A browser's CONNECT head has 200 to 500 bytes.
 pub const CLIENT_BUFFER_BYTES_FIRST: usize = 1024;
 
-/// Greeting buffers that a thread keeps when their connections are done with them.
+/// Free read buffers that a thread keeps.
 pub const READ_BUFFERS_POOLED_MAX: usize = 64;
 
-/// Handshakes, and clients on their way to a relay, whose memory a thread keeps for the next ones.
+/// Free handshake entries that a thread keeps.
 pub const HANDSHAKES_CACHED_MAX: usize = 64;
 
-/// Handshakes that end at a time to make room for connections that wait: as many packets as fq_codel drops.
+/// Handshakes that are evicted at a time for pending connections: as many as the packets that fq_codel drops.
 pub const EVICTED_AT_ONCE_MAX: usize = 64;
 
-/// The time that a handshake has when all places are taken. A request comes within a round trip or two of its
-/// connection; a second covers one that is lost on the way and sent again (RFC 6298, section 2.1).
+/// The timeout of a handshake while all slots are taken. A request comes within a round trip or two of its
+/// connection; a second covers one loss and retransmission (RFC 6298, section 2.1).
 pub const HANDSHAKE_TIMEOUT_MIN: Duration = Duration::from_secs(1);
 
-/// Requests in a row that do not prove their user, of a client that is known or is not: the connection ends
-/// with the last of them. A client that waits to be asked for credentials needs one refusal (curl, browsers,
-/// Java, apt); a client with saved credentials that have changed needs another.
+/// Requests in a row without proof of their user: the connection closes with the response to the last. A
+/// client that sends credentials on demand needs one 407 (curl, browsers, Java, apt); one with outdated
+/// credentials needs another.
 pub const AUTH_FAILURES_MAX: u8 = 3;
 
-/// Tunnels of one thread that are being opened, and plain HTTP requests that are served, at the same time;
-/// more wait where they are.
+/// Tunnels that one thread opens and plain HTTP requests that it serves, at the same time. More are pending.
 pub const EXCHANGES_PER_THREAD_MAX: usize = 16 * 1024;
 
-/// Connections of one thread whose clients are known and whose first request waits to be served.
+/// Identified clients of one thread that wait for a task.
 pub const PENDING_MAX: usize = 4096;
 
-/// Room for an answer's head while it is incomplete, and for what follows it in the same read.
+/// Bytes of a buffer for a response's head and what follows it in the same read.
 pub const RESPONSE_BUFFER_BYTES: usize = proto::limits::HEAD_BYTES_MAX;
 
-/// Such rooms that a thread keeps when they are empty.
+/// Free write buffers that a thread keeps.
 pub const WRITE_BUFFERS_POOLED_MAX: usize = 16;
 
-/// Interim answers (1xx) before the answer. Destinations send one or two.
+/// Interim responses (1xx) before the final one. Destinations send one or two.
 pub const INTERIMS_MAX: u8 = 16;
 
-/// Bytes of a refused request's body that are read and dropped, so that the connection can go on behind it.
+/// Bytes of a denied request's body that are discarded, so that the connection can serve the next request.
 pub const DISCARDED_BODY_BYTES_MAX: u64 = 64 * 1024;
 
-/// Addresses of one name that are kept and tried; a name with more of them loses the rest.
+/// Addresses of one name that are kept and dialled. More are ignored.
 pub const ADDRESSES_MAX: usize = 16;
 
-/// Attempts of a thread's dials beyond the first of each, a descriptor each. A dial takes one only where an
-/// address has not answered within 250 ms; a thread has some hundred such dials in a bad hour.
+/// Connection attempts of a thread's dials beyond the first of each, a descriptor each. A dial takes one only
+/// if an address has not accepted within 250 ms; a thread has some hundred such dials in a bad hour.
 pub const EXTRA_ATTEMPTS_PER_THREAD_MAX: usize = 256;
 
-/// Flows that a thread may hold open in its table.
+/// Open flows of one thread.
 pub const FLOWS_PER_THREAD_MAX: usize = 1 << 20;
 
 /// Flows that one thread ends in a second, at the most that was measured: 67 us of CPU each.
 pub const CLOSES_PER_SECOND_MAX: usize = 16 * 1024;
 
-/// How long the journal may stall before new flows are refused: so many seconds' closed flows have room in
-/// the live table beside the open ones.
+/// How long the journal may stall before new flows are denied: the live table has slots for the closed flows
+/// of so many seconds, beside the open ones.
 pub const STALL_SECONDS_MAX: usize = 1;
 
-/// Connections of a thread between two requests that end at a time when an accept finds descriptors or memory
-/// used up. Each has one or two descriptors, and a thread tries again 10 to 50 times a second.
+/// Idle connections that are evicted when an accept or a dial finds descriptors or memory exhausted. Each has
+/// one or two descriptors, and a listener retries 10 to 50 times a second.
 pub const EVICTIONS_PER_ATTEMPT_MAX: usize = 16;
 
-/// Resting connections, the longest rests first, of which one is chosen to make room.
+/// The longest idle connections among which one is chosen for eviction.
 pub const EVICTION_CANDIDATES_MAX: usize = 64;
 
-/// Bytes sent to a peer from which on the end of its connection looks for some that the peer has not taken.
-/// Shorter flows are spared the call.
+/// Bytes sent to a peer from which on the kernel is asked whether the peer has acknowledged them. Shorter
+/// flows are spared the call.
 pub const QUEUED_BYTES_MIN: u64 = 32 * 1024;
 
-/// How long a peer may take nothing of what the kernel holds for it after its flow has ended.
+/// How long a closing connection's peer may acknowledge nothing.
 pub const QUEUE_STALL_MAX: Duration = Duration::from_secs(60);
 
-/// Connections of a thread that linger behind a last answer though their client is known, a descriptor each,
-/// for some seconds. More of them are closed at once.
+/// Identified clients of a thread that linger behind a last response, a descriptor each, for some seconds.
+/// More are closed at once.
 pub const LINGERING_PER_THREAD_MAX: usize = 128;
 
-/// Bytes of a refused client that are read and dropped, so that it can read our answer before a reset.
-/// Clients such as Java's send the whole body of an upload before they look at a 407.
+/// Bytes of a denied client that are discarded, so that it can read the response before an RST. Java and
+/// others send the whole body of an upload before they read a 407.
 pub const LINGER_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 const _: () = assert!(SCRATCH_BYTES >= CLIENT_BUFFER_BYTES_MAX);

@@ -1,47 +1,47 @@
-//! Who may be woken on a reactor thread, and the word by which the reactor remembers it.
+//! What an event or a timer of a reactor thread belongs to, and its encoding as the word that epoll returns.
 //!
-//! Promises: the set is closed, so the thread's loop handles every kind of wake or does not compile.
+//! The set is closed: the thread's loop handles every token, or does not compile.
 
 use engine::reactor::RawToken;
 
-/// Which end of a relay.
+/// A side of a relay or of an idle connection.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Side {
-    /// The one who came to us.
+    /// The connection that a listener accepted.
     Client,
-    /// The one we dialled.
+    /// The connection that the gateway dialled.
     Upstream,
 }
 
-/// What a source or timer belongs to, apart from tasks.
+/// The owner of a source or timer that is not a task's.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Token {
-    /// The listener of that number has connections waiting, or has rested long enough.
+    /// The listener with that id has connections in its queue, or its backoff is over.
     Listener(u32),
     /// A socket of the relay in that slot is ready.
     Relay(u32, Side),
-    /// The relay in that slot is to look at its deadlines.
+    /// The relay in that slot is to check its deadlines.
     RelayTimer(u32),
-    /// A socket of the connection that rests in that slot is ready.
+    /// A socket of the idle connection in that slot is ready.
     Idle(u32, Side),
-    /// The connection in that slot has rested long enough.
+    /// The idle connection in that slot has reached its deadline.
     IdleTimer(u32),
-    /// The socket of the connection that closes in that slot has news.
+    /// The closing socket in that slot has an event.
     Closing(u32),
-    /// The connection that closes in that slot is to be looked at.
+    /// The closing socket in that slot is to be checked.
     ClosingTimer(u32),
-    /// The log is to be told how many lines were left out.
+    /// The counts of suppressed log lines are to be logged.
     SuppressedTimer,
 }
 
-/// How many different indexes a subject can carry.
+/// The number of different indexes that a token can carry.
 pub(crate) const INDEX_COUNT: usize = 1 << INDEX_BITS;
 
 const INDEX_BITS: u32 = 28;
 const INDEX_MASK: u32 = (1 << INDEX_BITS) - 1;
 
 impl Token {
-    /// The subject as a word: its kind above, its index below.
+    /// The token as a word: its kind in the upper bits, its index below.
     pub(crate) fn to_raw(self) -> RawToken {
         let (kind, index) = match self {
             Token::Listener(index) => (0, index),
@@ -59,7 +59,7 @@ impl Token {
         RawToken(kind << INDEX_BITS | index)
     }
 
-    /// The subject that [`Token::to_raw`] made the word of.
+    /// The token of a word that [`Token::to_raw`] made.
     pub(crate) fn from_raw(RawToken(word): RawToken) -> Token {
         let index = word & INDEX_MASK;
         match word >> INDEX_BITS {
@@ -82,9 +82,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_subject_survives_being_a_word() {
+    fn a_token_survives_encoding() {
         for index in [0, 1, INDEX_MASK] {
-            for subject in [
+            for token in [
                 Token::Listener(index),
                 Token::Relay(index, Side::Client),
                 Token::Relay(index, Side::Upstream),
@@ -95,7 +95,7 @@ mod tests {
                 Token::Closing(index),
                 Token::ClosingTimer(index),
             ] {
-                assert_eq!(Token::from_raw(subject.to_raw()), subject);
+                assert_eq!(Token::from_raw(token.to_raw()), token);
             }
         }
     }

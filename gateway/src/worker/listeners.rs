@@ -1,14 +1,12 @@
-//! The doors of a reactor thread: the addresses at which its connections arrive.
+//! The listeners of a reactor thread, and the accepted connections that wait for a handshake.
 //!
-//! Promises: whoever arrives is served by the configuration of the door that let him in, also where another
-//! thread accepted him, and also when the door has gone meanwhile; nobody who was let in is lost to a reload.
-//! Leaves to others: how threads share an address (`engine::accept`), and place for what arrives (`worker`).
+//! Guarantees: a connection is served by the configuration of the listener that accepted it, also after a
+//! hand-off, and also if the listener was retired meanwhile; a reload loses no accepted connection.
 //!
 //! ```text
-//!   open ----> serving ----> retired ----> closed ----> forgotten
-//!                            drains the    hands out    when no other thread can
-//!                            queue         what comes   hand over a connection of it
-//!                                          by hand-over
+//!   open ----> serving ----> retired ----> closed ----> removed
+//!                            drains its    receives     when no other thread can
+//!                            queue         hand-offs    hand off a connection of it
 //! ```
 
 use std::collections::VecDeque;
@@ -24,33 +22,33 @@ use crate::connection::Accepted;
 use crate::snapshot::SnapshotHandle;
 use crate::token::Token;
 
-/// A listening address of this thread.
+/// This thread's part of a listening address.
 struct Listener {
-    /// The number by which all threads know it.
+    /// The listener's id, the same on all threads.
     number: u32,
-    /// The address as configured: port 0 stays 0. It is the listener's name.
+    /// The address as configured (port 0 stays 0), by which a reload finds the listener.
     configured: SocketAddr,
-    /// What an arrival needs to know of it.
     info: ListenerInfo,
-    /// Gone once it is closed.
+    /// `None` once this thread's part is closed.
     acceptor: Option<Acceptor>,
-    /// The other threads' ends of it.
+    /// Whether other threads' parts are open.
     liveness: ListenerLiveness,
-    /// What those who still wait are served by, once it is retired.
+    /// The configuration that serves its pending connections, once it is retired.
     retired: Option<Rc<SnapshotHandle>>,
 }
 
 impl Listener {
-    /// Whether nothing can come of it any more, but for what waits already. Whoever makes it so wakes this
-    /// thread.
+    /// Whether no thread can accept or hand off a connection of it. The thread that closes the last part wakes
+    /// this one.
     fn is_forgotten(&self) -> bool {
         self.acceptor.is_none() && self.liveness.are_closed()
     }
 }
 
+/// What an accepted connection keeps of its listener.
 #[derive(Clone, Copy)]
 struct ListenerInfo {
-    /// The address with the port that the kernel chose.
+    /// The bound address, with the port that the kernel chose.
     bound: SocketAddr,
     /// The listener's position in the configuration.
     position: usize,
@@ -63,20 +61,21 @@ impl ListenerInfo {
     }
 }
 
-/// See the file's header.
+/// All listeners of one reactor thread.
 pub(crate) struct Listeners {
     reactor: Rc<Reactor>,
     worker: Rc<WorkerHandle>,
     listeners: Vec<Listener>,
-    /// Connections that were accepted while no place was free: those of retired listeners, and one of others.
+    /// Connections that were accepted without a free handshake slot: all of retired listeners, and one of
+    /// others.
     pending: VecDeque<Accepted>,
-    /// Connections handed over from doors of which this thread has not been told yet: as many as arrive
-    /// between another thread's order to open a door and this one's, which were given together.
+    /// Hand-offs of listeners that this thread has yet to open: at most those between two threads' handling
+    /// of the same command.
     early: Vec<HandedOffConnection>,
 }
 
 impl Listeners {
-    /// No door, for the thread of `reactor` with that seat.
+    /// No listener yet, on the thread of `reactor`.
     pub(crate) fn new(reactor: &Rc<Reactor>, seat: WorkerHandle) -> Listeners {
         let (reactor, seat) = (Rc::clone(reactor), Rc::new(seat));
         Listeners {
@@ -88,19 +87,19 @@ impl Listeners {
         }
     }
 
-    /// Opens a door; `snapshot` has its listener.
+    /// Opens a listener of `snapshot`.
     pub(crate) fn open(
         &mut self,
         configured: SocketAddr,
-        entrance: ListenerHandle,
+        handle: ListenerHandle,
         snapshot: &Rc<SnapshotHandle>,
     ) {
-        let (number, ends) = (entrance.door(), entrance.liveness());
-        let bound = entrance.local().unwrap_or(configured);
+        let (number, ends) = (handle.door(), handle.liveness());
+        let bound = handle.local().unwrap_or(configured);
         let tag = Token::Listener(number).to_raw();
-        // Failing means that the kernel has no memory for one more watch; other threads may still serve it,
-        // and hand connections over.
-        let acceptor = Acceptor::new(&self.reactor, &self.worker, entrance, tag).ok();
+        // On failure the kernel lacks memory for one more registration. Other threads may still accept, and
+        // hand connections off.
+        let acceptor = Acceptor::new(&self.reactor, &self.worker, handle, tag).ok();
         let facts = ListenerInfo { bound, position: position(&snapshot.config, configured) };
         self.listeners.push(Listener {
             number,
@@ -115,59 +114,61 @@ impl Listeners {
         }
     }
 
-    /// The doors that are not retired lead to `snapshot` from now on.
+    /// Serves new connections of the listeners that are not retired by `snapshot`.
     pub(crate) fn adopt(&mut self, snapshot: &SnapshotHandle) {
-        for door in self.listeners.iter_mut().filter(|door| door.retired.is_none()) {
-            door.info.position = position(&snapshot.config, door.configured);
-            if let Some(acceptor) = &door.acceptor {
-                acceptor.set_first_ack(ack_mode(&snapshot.config.listeners[door.info.position].ingress));
+        for listener in self.listeners.iter_mut().filter(|listener| listener.retired.is_none()) {
+            listener.info.position = position(&snapshot.config, listener.configured);
+            if let Some(acceptor) = &listener.acceptor {
+                acceptor.set_first_ack(ack_mode(&snapshot.config.listeners[listener.info.position].ingress));
             }
         }
     }
 
-    /// Takes connections at door `number` for `accepted`, which answers whether there is place for another.
-    /// Without a place for the first one it takes nothing until [`Listeners::resume`]. A retired door needs
-    /// no place: whoever waits there is taken in, and waits here.
+    /// Accepts connections of listener `number`, while `accepted` returns that it has capacity for another.
+    /// Without capacity for the first one it pauses until [`Listeners::resume`]. A retired listener accepts
+    /// without capacity: its connections become pending here.
     ///
     /// # Errors
-    /// What there was too little of; it tries again after a while.
+    /// The exhausted resource; the listener retries after a backoff.
     pub(crate) fn accept(
         &mut self,
         number: u32,
-        has_place: bool,
+        has_capacity: bool,
         snapshot: &Rc<SnapshotHandle>,
         mut accepted: impl FnMut(Accepted) -> bool,
     ) -> Result<(), ResourceExhausted> {
-        let Some(index) = self.listeners.iter().position(|door| door.number == number) else { return Ok(()) };
-        let door = &mut self.listeners[index];
-        if door.retired.is_some() {
+        let Some(index) = self.listeners.iter().position(|listener| listener.number == number) else {
+            return Ok(());
+        };
+        let listener = &mut self.listeners[index];
+        if listener.retired.is_some() {
             self.drain(index);
             return Ok(());
         }
-        let (Some(acceptor), facts) = (&mut door.acceptor, door.info) else { return Ok(()) };
-        if !has_place {
+        let (Some(acceptor), facts) = (&mut listener.acceptor, listener.info) else { return Ok(()) };
+        if !has_capacity {
             acceptor.hold();
             return Ok(());
         }
         acceptor.accept(|socket, peer| accepted(facts.accepted(socket, peer, snapshot)))
     }
 
-    /// Goes on where no place was before.
+    /// Resumes paused listeners.
     pub(crate) fn resume(&mut self) {
         self.acceptors_mut().for_each(Acceptor::resume);
     }
 
-    /// Where threads take turns at the doors, tries to get this one's. To be called before each sleep.
+    /// Tries to lock the accept mutexes, where the strategy has them. To be called before each sleep.
     pub(crate) fn lock_accept_mutexes(&mut self) {
         self.acceptors_mut().for_each(Acceptor::take_turn);
     }
 
-    /// Gives the turns up that it has. To be called when what a sleep has brought is accepted.
+    /// Unlocks the accept mutexes. To be called after the events of a sleep are handled.
     pub(crate) fn unlock_accept_mutexes(&mut self) {
         self.acceptors_mut().for_each(Acceptor::give_turn_up);
     }
 
-    /// The next connection that waits for a place here.
+    /// The next pending connection, hand-offs included.
     pub(crate) fn next_pending(&mut self, snapshot: &Rc<SnapshotHandle>) -> Option<Accepted> {
         while self.pending.is_empty() {
             let handed = self.worker.take()?;
@@ -176,61 +177,67 @@ impl Listeners {
         self.pending.pop_front()
     }
 
-    /// Has a connection that was accepted wait for a place here.
+    /// Queues an accepted connection.
     pub(crate) fn enqueue(&mut self, arrival: Accepted) {
         self.pending.push_back(arrival);
     }
 
-    /// How many connections wait for a place here, without those of which this thread was not told yet.
+    /// The number of pending connections, without hand-offs that were not received yet.
     pub(crate) fn pending_count(&self) -> usize {
         self.pending.len()
     }
 
-    /// Whether no connection waits for a place here, no turn to be taken, and no door to be forgotten.
+    /// Whether no connection is pending, no accept is due, and no closed listener is to be removed.
     pub(crate) fn is_idle(&self) -> bool {
-        let has_work =
-            |door: &Listener| door.is_forgotten() || door.acceptor.as_ref().is_some_and(Acceptor::is_called);
+        let has_work = |listener: &Listener| {
+            listener.is_forgotten() || listener.acceptor.as_ref().is_some_and(Acceptor::is_called)
+        };
         self.pending.is_empty() && self.worker.is_empty() && !self.listeners.iter().any(has_work)
     }
 
-    /// Whether nobody can arrive any more.
+    /// Whether no further connection can arrive.
     pub(crate) fn is_empty(&self) -> bool {
         self.listeners.is_empty() && self.pending.is_empty()
     }
 
-    /// Retires the doors that `goes` says: nobody new is let in, and those who wait are served by `snapshot`.
+    /// Retires the listeners for which `goes` holds: they accept nothing new, and `snapshot` serves their
+    /// pending connections.
     pub(crate) fn retire(&mut self, snapshot: &Rc<SnapshotHandle>, goes: impl Fn(SocketAddr) -> bool) {
         for index in 0..self.listeners.len() {
-            let door = &mut self.listeners[index];
-            if door.retired.is_none() && goes(door.configured) {
-                door.retired = Some(Rc::clone(snapshot));
+            let listener = &mut self.listeners[index];
+            if listener.retired.is_none() && goes(listener.configured) {
+                listener.retired = Some(Rc::clone(snapshot));
                 self.drain(index);
             }
         }
     }
 
-    /// Forgets closed doors of which nothing can come any more.
+    /// Removes closed listeners of which no connection can arrive.
     pub(crate) fn remove_closed(&mut self, snapshot: &Rc<SnapshotHandle>) {
-        let over: Vec<u32> =
-            self.listeners.iter().filter(|door| door.is_forgotten()).map(|door| door.number).collect();
+        let over: Vec<u32> = self
+            .listeners
+            .iter()
+            .filter(|listener| listener.is_forgotten())
+            .map(|listener| listener.number)
+            .collect();
         if over.is_empty() {
             return;
         }
-        // Nobody adds to these; what waits of them is taken while they are known.
+        // No thread adds to their hand-offs; those are received while their listener is known.
         while let Some(handed) = self.worker.take() {
             self.take_handed_off(handed, snapshot);
         }
-        self.listeners.retain(|door| !over.contains(&door.number));
+        self.listeners.retain(|listener| !over.contains(&listener.number));
     }
 
-    /// Closes all doors, and drops whoever waits.
+    /// Closes all listeners and pending connections.
     pub(crate) fn clear(&mut self) {
         self.listeners.clear();
         self.pending.clear();
         self.early.clear();
     }
 
-    /// Takes in those who wait at a retired door, and closes it when that was all.
+    /// Accepts the queue of a retired listener, and closes it when the queue is empty.
     fn drain(&mut self, index: usize) {
         let Listener { info: facts, acceptor, retired, .. } = &mut self.listeners[index];
         let (Some(open), Some(snapshot)) = (acceptor.as_mut(), retired) else { return };
@@ -241,22 +248,22 @@ impl Listeners {
     }
 
     fn take_handed_off(&mut self, handed: HandedOffConnection, snapshot: &Rc<SnapshotHandle>) {
-        match self.listeners.iter().find(|door| door.number == handed.door) {
-            Some(door) => {
-                let snapshot = door.retired.as_ref().unwrap_or(snapshot);
-                self.pending.push_back(door.info.accepted(handed.socket, handed.peer, snapshot));
+        match self.listeners.iter().find(|listener| listener.number == handed.door) {
+            Some(listener) => {
+                let snapshot = listener.retired.as_ref().unwrap_or(snapshot);
+                self.pending.push_back(listener.info.accepted(handed.socket, handed.peer, snapshot));
             }
             None => self.early.push(handed),
         }
     }
 
     fn acceptors_mut(&mut self) -> impl Iterator<Item = &mut Acceptor> {
-        self.listeners.iter_mut().filter_map(|door| door.acceptor.as_mut())
+        self.listeners.iter_mut().filter_map(|listener| listener.acceptor.as_mut())
     }
 }
 
-/// When the first bytes of a listener's clients are acknowledged: with our answer, where it is ours. How soon
-/// a destination answers nobody knows.
+/// When the first bytes of a listener's clients are acknowledged: with the gateway's own reply, if it sends
+/// one. How soon a `forward` destination replies is unknown.
 pub(crate) fn ack_mode(ingress: &Ingress) -> AckMode {
     match ingress {
         Ingress::Forward { .. } => AckMode::Immediate,
@@ -264,13 +271,13 @@ pub(crate) fn ack_mode(ingress: &Ingress) -> AckMode {
     }
 }
 
-/// Where the listener that is configured so stands in `config`.
+/// The position in `config` of the listener with that configured address.
 fn position(config: &Config, configured: SocketAddr) -> usize {
     let position = config.listeners.iter().position(|listener| listener.address == configured);
     position.expect("a listener that is not removed is in the configuration")
 }
 
-/// A peer's address without the IPv6 clothes that a dual-stack socket puts on an IPv4 one.
+/// A peer's address; an IPv4-mapped IPv6 address, which a dual-stack socket reports, becomes IPv4.
 fn canonical(peer: SocketAddr) -> SocketAddr {
     SocketAddr::new(peer.ip().to_canonical(), peer.port())
 }
