@@ -1,9 +1,8 @@
-//! Refusals: why a connection does not become a flow, in the words of each protocol.
+//! Denials: why a request does not become a flow, in the terms of each protocol.
 //!
-//! Promises: one place decides status, SOCKS5 reply, `Proxy-Status` and log code together, so that no ingress
-//! kind tells another story; 407 is for missing or wrong credentials only; the log is told more than the
-//! client: which credentials failed and why, what ran out, which addresses were tried. Leaves to others: the
-//! bytes (crate `proto`).
+//! Guarantees: status, SOCKS5 reply, `Proxy-Status` and log code are decided together, so that all protocols
+//! report the same; 407 is for missing or wrong credentials only; the log gets more than the client: which
+//! credentials failed and why, which resource was exhausted, which addresses were tried.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -21,7 +20,7 @@ use crate::dial::DialError;
 use crate::resolve::ResolveError;
 use crate::stats::DenialKind;
 
-/// The code of credentials that cannot be read.
+/// The log code of credentials that cannot be parsed.
 const CREDENTIALS_MALFORMED: &str = "credentials_malformed";
 
 const CREDENTIALS_WRONG: &str = "The user or the password is wrong.";
@@ -29,45 +28,45 @@ const RESOLVES_ITSELF: &str = "The client asked for an address, to which rules b
     resolved a name, have it send the name: `socks5h://` in place of `socks5://`.";
 const NOTHING_TO_DIAL_WITH: &str = "The gateway has no port or descriptor left to dial with.";
 
-/// See the file's header.
+/// Why a request is denied, for its client and for the log.
 #[derive(Debug)]
 pub(crate) struct Denial {
-    /// How it is counted, and its code in the log where there is no finer one.
+    /// The kind, by which it is counted; also its log code if no finer one exists.
     pub kind: DenialKind,
-    /// The code in the log.
+    /// The log code.
     pub code: &'static str,
     /// The HTTP status.
     pub status: u16,
     /// The SOCKS5 reply.
     pub reply: Reply,
-    /// The error type of `Proxy-Status`.
+    /// The error type of `Proxy-Status` (RFC 9209).
     pub proxy_status: &'static str,
-    /// One sentence for the person whose connection it was.
+    /// One sentence for the user.
     pub text: Cow<'static, str>,
-    /// Why the policy denied it, if that did.
+    /// The policy's reason, if the policy denied.
     pub reason: Option<Reason>,
     /// The rule that decided, if one did.
     pub rule: Option<Box<str>>,
-    /// When to try again, in seconds.
+    /// `Retry-After`, in seconds.
     pub retry_after_s: Option<u32>,
-    /// What the log is told, and the client is not.
+    /// Details for the log, withheld from the client.
     pub details: Box<DenialDetails>,
 }
 
-/// What the log is told of a refusal, and the client is not.
+/// Details of a denial for the log, withheld from the client.
 #[derive(Debug, Default)]
 pub(crate) struct DenialDetails {
-    /// The user that the client claimed to be, where that was not proven.
+    /// The claimed user, if it was not proved.
     pub claimed: Option<Box<str>>,
-    /// Where the client asked to go to, where its user is not known.
+    /// The requested target, while the user is not identified.
     pub target: Option<Target>,
-    /// What else to tell the operator; empty if nothing.
+    /// A hint for the operator; empty if there is none.
     pub hint: &'static str,
-    /// The addresses that were dialled in vain.
+    /// The addresses that were dialled without success.
     pub tried: Vec<IpAddr>,
-    /// The rule that admitted a dial which failed.
+    /// The rule that admitted a request whose dial failed.
     pub rule: Box<str>,
-    /// How long the name's lookup took, in microseconds, if there was one.
+    /// How long the lookup of the name took, in microseconds, if there was one.
     pub dns_us: Option<u32>,
     /// How long the dial took until it failed, in microseconds.
     pub connect_us: Option<u32>,
@@ -95,14 +94,14 @@ impl Denial {
         }
     }
 
-    /// With the user that the client claimed to be.
+    /// Adds the user that the client claimed.
     pub(crate) fn with_claimed_user(mut self, user: &str) -> Denial {
         self.details.claimed = Some(user.into());
         self
     }
 
-    /// With what the log is told if the client may have resolved a name itself: an address was asked for that
-    /// no network rule allows, where a rule by name does not help. A reply of SOCKS5 has no room for words.
+    /// Adds a hint for the log: the client may have resolved a name itself, for it requested an address that
+    /// no network rule allows, and rules by name do not apply to addresses. A SOCKS5 reply has no text.
     pub(crate) fn with_name_hint(mut self) -> Denial {
         if self.reason == Some(Reason::NoRule(MissingRule::Network)) {
             self.details.hint = RESOLVES_ITSELF;
@@ -110,8 +109,8 @@ impl Denial {
         self
     }
 
-    /// What the log is told in words: a hint where there is one; else the text where a code says less, as
-    /// where the fault has many forms.
+    /// The text of the log line: the hint if there is one; else the sentence, where the code says less than
+    /// it.
     pub(crate) fn log_text(&self) -> &str {
         if !self.details.hint.is_empty() {
             return self.details.hint;
@@ -127,7 +126,7 @@ impl Denial {
         Denial::unauthenticated("credentials_missing", text)
     }
 
-    /// Credentials that are malformed, which are as good as wrong ones.
+    /// Malformed credentials, which count as wrong ones.
     pub(crate) fn credentials_malformed(error: &dyn std::error::Error) -> Denial {
         Denial::unauthenticated(CREDENTIALS_MALFORMED, format!("{error}."))
     }
@@ -156,34 +155,34 @@ impl Denial {
         denial
     }
 
-    /// The connection that was dialled leads back to the gateway, which the policy could not know before.
+    /// The dialled connection leads back to the gateway, which the policy could not know before.
     pub(crate) fn own_address() -> Denial {
         let answer = (403, Reply::NotAllowed);
         let text = Reason::OwnAddress.to_string();
         Denial::new(DenialKind::OwnAddress, answer, proxy_error::PROXY_LOOP_DETECTED, text)
     }
 
-    /// The user was removed or disabled while he was being connected.
+    /// The user was removed or disabled during the request.
     pub(crate) fn revoked() -> Denial {
         let text = "The user was removed or disabled.";
         Denial { status: 403, ..Denial::unauthenticated("user_revoked", text) }
     }
 
-    /// The connection ends without an answer: it is counted and logged as `denied`.
+    /// The connection ends without a response; it is counted and logged as `denied`.
     pub(crate) fn without_response(denied: DenialKind) -> Denial {
         let answer = (400, Reply::GeneralFailure);
         Denial::new(denied, answer, proxy_error::HTTP_REQUEST_ERROR, "")
     }
 
-    /// The user has as many connections as he may.
+    /// The user has reached the limit of connections.
     pub(crate) fn connection_cap() -> Denial {
-        let text = "The user has as many connections open as he may.";
+        let text = "The user has reached the limit of open connections.";
         let proxy_status = proxy_error::CONNECTION_LIMIT_REACHED;
         let denial = Denial::new(DenialKind::ConnectionCap, (429, Reply::NotAllowed), proxy_status, text);
         Denial { retry_after_s: Some(1), ..denial }
     }
 
-    /// The user has as many names being looked up as they may.
+    /// The user has reached the limit of concurrent lookups.
     fn lookup_share() -> Denial {
         let text =
             "The user has as many names being looked up as one user may. Try again when some are found.";
@@ -192,7 +191,7 @@ impl Denial {
         Denial { retry_after_s: Some(1), ..denial }
     }
 
-    /// A bound of the gateway's own is reached; each has a `code` that begins with `overload_`.
+    /// A limit of the gateway is reached; `code` begins with `overload_`.
     pub(crate) fn overload(code: &'static str, text: &'static str) -> Denial {
         let answer = (503, Reply::GeneralFailure);
         let denial = Denial::new(DenialKind::Overload, answer, proxy_error::PROXY_INTERNAL_RESPONSE, text);
@@ -206,41 +205,41 @@ impl Denial {
         Denial::new(DenialKind::GreetingTimeout, answer, proxy_error::HTTP_REQUEST_ERROR, text)
     }
 
-    /// What the client sends is no body as its head announced it.
+    /// The client's bytes are no body as its head announced it.
     pub(crate) fn body_malformed(error: BodyError) -> Denial {
         let answer = (400, Reply::GeneralFailure);
         let text = format!("The request is malformed: {error}.");
         Denial::new(DenialKind::Malformed, answer, proxy_error::HTTP_REQUEST_ERROR, text)
     }
 
-    /// The destination took the request, or some of it, and did not answer.
+    /// The destination received the request, or a part of it, and did not respond.
     pub(crate) fn no_response() -> Denial {
         let text = "The destination closed the connection without an answer.";
         let answer = (502, Reply::GeneralFailure);
         Denial::new(DenialKind::Unreachable, answer, proxy_error::CONNECTION_TERMINATED, text)
     }
 
-    /// The destination answered what cannot be passed on.
+    /// The destination's response cannot be forwarded.
     pub(crate) fn response_malformed(error: ResponseError) -> Denial {
         let answer = (502, Reply::GeneralFailure);
         Denial::new(DenialKind::Unreachable, answer, error.proxy_status_error(), capital(&error))
     }
 
-    /// What the destination sends is no body as its head announced it.
+    /// The destination's bytes are no body as its head announced it.
     pub(crate) fn response_body_malformed(error: BodyError) -> Denial {
         let answer = (502, Reply::GeneralFailure);
         let text = format!("The destination's answer is malformed: {error}.");
         Denial::new(DenialKind::Unreachable, answer, proxy_error::HTTP_PROTOCOL_ERROR, text)
     }
 
-    /// The destination did not answer in time.
+    /// The destination did not respond in time.
     pub(crate) fn response_timeout() -> Denial {
         let text = "The destination did not answer the request in time.";
         let answer = (504, Reply::GeneralFailure);
         Denial::new(DenialKind::Unreachable, answer, proxy_error::HTTP_RESPONSE_TIMEOUT, text)
     }
 
-    /// What the client sent is not spoken here.
+    /// The listener does not speak the client's protocol.
     pub(crate) fn unknown_protocol(hint: &'static str) -> Denial {
         let answer = (400, Reply::GeneralFailure);
         Denial::new(DenialKind::Malformed, answer, proxy_error::HTTP_REQUEST_ERROR, hint)
@@ -271,7 +270,7 @@ impl From<AuthError> for Denial {
     fn from(error: AuthError) -> Denial {
         let denied = proxy_error::HTTP_REQUEST_DENIED;
         match error {
-            // A disabled user is told no more than one who mistyped.
+            // A disabled user gets the same text as one with a wrong password.
             AuthError::Wrong => Denial::unauthenticated("credentials_wrong", CREDENTIALS_WRONG),
             AuthError::Disabled => Denial::unauthenticated("user_disabled", CREDENTIALS_WRONG),
             AuthError::Throttled { retry_after_s } => {
@@ -288,7 +287,7 @@ impl From<AuthError> for Denial {
 
 impl From<ResolveError> for Denial {
     fn from(error: ResolveError) -> Denial {
-        // Which of our name servers said what is not for clients to know.
+        // Which name server failed is withheld from clients.
         let (answer, proxy_status, text) = match error {
             ResolveError::NotFound => {
                 let text = "The destination's name does not exist or has no address.";

@@ -1,12 +1,10 @@
-//! Dialling: the first of a target's checked addresses that answers (Happy Eyeballs, RFC 8305).
+//! Dialling: the first of a target's judged addresses that accepts (Happy Eyeballs, RFC 8305).
 //!
-//! Promises: only addresses that were given are dialled; the families take turns, an attempt that is slow
-//! gets company after [`ATTEMPT_DELAY`], one that fails is followed at once; what loses is closed; a resting
-//! connection makes room for a dial; a connection that leads back to the gateway is refused. A dial has at
-//! most [`ATTEMPTS_MAX`] attempts under way: the next one closes the oldest. All but one of these come from a
-//! stock of the thread, of which no user takes more than a share (`shares`); without one the attempt that is
-//! under way has an equal part of the time that is left, and gives way to the next. Leaves to others:
-//! resolving (`resolve`), which addresses may be dialled (`policy`), and where a connection leads (`own`).
+//! Guarantees: the families alternate; a second attempt starts after [`ATTEMPT_DELAY`] or a failure, and the
+//! losers are closed; a connection that leads back to the gateway is refused. At most [`ATTEMPTS_MAX`]
+//! attempts run at a time: the next one replaces the oldest. All but the first take a permit of the thread,
+//! of which no user holds more than a share; without one, an attempt has an equal part of the remaining time,
+//! and is then replaced. If descriptors are exhausted, a connection without a flow is evicted.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -26,29 +24,29 @@ use crate::limits::{ADDRESSES_MAX, EVICTIONS_PER_ATTEMPT_MAX};
 use crate::own;
 use crate::shares::SharePermit;
 
-/// How long an attempt stays alone: the "Connection Attempt Delay" that RFC 8305 section 5 recommends.
+/// How long one attempt runs alone: the "Connection Attempt Delay" of RFC 8305, section 5.
 pub(crate) const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 
-/// Attempts of one dial under way, a descriptor each. RFC 8305 has no bound; an attempt that is closed for
-/// the fourth has had three delays, more than a round trip on earth.
+/// Concurrent attempts of one dial, a descriptor each. RFC 8305 has no bound; the attempt that a fourth
+/// replaces has had three delays, more than a round trip on earth.
 pub(crate) const ATTEMPTS_MAX: usize = 3;
 
 /// Why no address was reached.
 #[derive(Debug)]
 pub(crate) enum DialError {
-    /// The destination answered that no socket listens.
+    /// ECONNREFUSED: no socket listens.
     Refused,
-    /// No answer came in time.
+    /// The deadline passed.
     Timeout,
-    /// There is no way to the destination.
+    /// EHOSTUNREACH or ENETUNREACH.
     Unreachable,
-    /// The connection stands and leads back to this gateway.
+    /// The connection is established, and leads back to this gateway.
     OwnAddress,
-    /// No local port is left to dial with.
+    /// EADDRNOTAVAIL: no local port is free.
     NoPort,
-    /// No descriptor or memory is left to dial with.
+    /// No descriptor or memory for a socket.
     Exhausted(ResourceExhausted),
-    /// Something else.
+    /// Another error.
     Failed(io::Error),
 }
 
@@ -61,7 +59,7 @@ impl From<io::Error> for DialError {
             io::ErrorKind::ConnectionRefused => DialError::Refused,
             io::ErrorKind::TimedOut => DialError::Timeout,
             io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => DialError::Unreachable,
-            // EADDRNOTAVAIL of a connect means that no local port is left.
+            // connect(2) returns EADDRNOTAVAIL when no local port is free.
             io::ErrorKind::AddrNotAvailable => DialError::NoPort,
             _ => DialError::Failed(error),
         }
@@ -71,13 +69,13 @@ impl From<io::Error> for DialError {
 /// A dial that reached no address.
 #[derive(Debug)]
 pub(crate) struct DialFailure {
-    /// Why the last attempt failed, or [`DialError::Timeout`].
+    /// The error of the last attempt, or [`DialError::Timeout`].
     pub(crate) error: DialError,
-    /// The addresses to which an attempt was begun, in that order.
+    /// The addresses that were attempted, in order.
     pub(crate) tried: Vec<SocketAddr>,
 }
 
-/// Connects to the first that answers before `deadline`, for this user: `first`, or one of the `others`.
+/// Connects for `user` to `first` or one of `others`, whichever accepts first before `deadline`.
 ///
 /// # Errors
 /// See [`DialFailure`].
@@ -99,10 +97,10 @@ pub(crate) async fn dial(
     race.run().await.map_err(|error| DialFailure { error, tried: race.tried().to_vec() })
 }
 
-/// Connects to the one `address`: by far the commonest case, which needs no race and no allocation.
+/// Connects to one address: the most common case, without race and allocation.
 ///
 /// # Errors
-/// Why it failed, or [`DialError::Timeout`].
+/// The connection's error, or [`DialError::Timeout`].
 pub(crate) async fn dial_one(
     context: &WorkerContext,
     address: SocketAddr,
@@ -129,8 +127,8 @@ fn refuse_own(context: &WorkerContext, address: SocketAddr) -> Result<(), DialEr
     }
 }
 
-/// Begins to connect to `address`. Where what a socket takes is used up, connections of this thread that have
-/// no flow make room, one after the other, first those that are over.
+/// Starts a connection to `address`. While a resource of sockets is exhausted, evicts connections of this
+/// thread without a flow, one after the other.
 fn connect(context: &WorkerContext, address: SocketAddr, speaks_first: SpeaksFirst) -> io::Result<TcpStream> {
     let mut evictions = 0..EVICTIONS_PER_ATTEMPT_MAX;
     loop {
@@ -145,20 +143,20 @@ fn connect(context: &WorkerContext, address: SocketAddr, speaks_first: SpeaksFir
 
 type Attempt = Pin<Box<dyn Future<Output = (io::Result<TcpStream>, SocketAddr)>>>;
 
-/// Attempts to reach one of several addresses.
+/// Concurrent attempts to reach one of several addresses.
 struct Race<'l> {
     context: &'l WorkerContext,
     user: AccountId,
     addresses: Vec<SocketAddr>,
-    /// How many of these, from the first on, it began to connect to.
+    /// The number of addresses attempted, from the first on.
     tried: usize,
     speaks_first: SpeaksFirst,
     deadline: Nanos,
-    /// In the order of their beginning.
+    /// In the order of their start.
     attempts: Vec<Attempt>,
-    /// For each attempt but one.
+    /// One for each attempt but the first.
     extra_permits: Vec<SharePermit>,
-    /// Until then the latest attempt has its fair part of the time, if no other may begin beside it.
+    /// Until then the latest attempt keeps its part of the time, if no other may run beside it.
     single_until: Nanos,
 }
 
@@ -209,14 +207,14 @@ impl<'l> Race<'l> {
             self.extra_permits.truncate(self.attempts.len().saturating_sub(1));
             match failure {
                 Some(failure) if self.attempts.is_empty() && self.untried() == 0 => return Err(failure),
-                // Behind a failure the next one comes at once, and not after the delay.
+                // A failure starts the next attempt at once.
                 _ if self.untried() > 0 && self.allow_another() => self.begin_next(),
                 _ => {}
             }
         }
     }
 
-    /// Makes sure that another attempt may begin: beside those there are, or in place of the oldest.
+    /// Makes sure that another attempt may start: beside the running ones, or in place of the oldest.
     fn allow_another(&mut self) -> bool {
         let stats = &self.context.stats;
         if self.attempts.is_empty() {
@@ -258,7 +256,7 @@ fn attempt(context: &WorkerContext, address: SocketAddr, speaks_first: SpeaksFir
     Box::pin(async move { (attempt.await, address) })
 }
 
-/// Awaits the first attempt to finish, and takes it out.
+/// Awaits the first attempt that finishes, and removes it.
 async fn first_finished(attempts: &mut Vec<Attempt>) -> (io::Result<TcpStream>, SocketAddr) {
     poll_fn(|context| {
         for index in 0..attempts.len() {
@@ -272,7 +270,7 @@ async fn first_finished(attempts: &mut Vec<Attempt>) -> (io::Result<TcpStream>, 
     .await
 }
 
-/// The addresses with the families taking turns, the first address's family first (RFC 8305 section 4).
+/// The addresses with alternating families, beginning with that of `first` (RFC 8305, section 4).
 pub(crate) fn alternate(first: SocketAddr, others: &[SocketAddr]) -> Vec<SocketAddr> {
     let mut other_family = others.iter().filter(|address| address.is_ipv6() != first.is_ipv6());
     let mut its_family = others.iter().filter(|address| address.is_ipv6() == first.is_ipv6());
@@ -304,7 +302,7 @@ mod tests {
     #[test]
     fn used_up_resources_are_told_from_a_bad_destination() {
         let exhausted = |code| matches!(io::Error::from_raw_os_error(code).into(), DialError::Exhausted(_));
-        // EMFILE, ENFILE, ENOBUFS, ENOMEM; EADDRNOTAVAIL is a lack of ports, and ECONNREFUSED none.
+        // EMFILE, ENFILE, ENOBUFS, ENOMEM; EADDRNOTAVAIL is a lack of ports, and ECONNREFUSED neither.
         assert!([24, 23, 105, 12].into_iter().all(exhausted));
         assert!(matches!(io::Error::from_raw_os_error(99).into(), DialError::NoPort));
         assert!(!exhausted(111));

@@ -1,17 +1,16 @@
-//! A relay: two connected sockets, and bytes that go from each to the other until both have ended.
+//! A relay: two connected sockets, and the bytes from each to the other until both directions have ended.
 //!
-//! Promises: what is billed is what outgoing calls returned; one direction may end while the other goes on
-//! (half-close), and a reset is passed on as a reset; a slow receiver stops its sender, because nothing is
-//! read while something waits to be written; an idle relay owns no buffer and no pipe. Leaves to others:
-//! who may open one (`connection`), the loop that runs it (`relay/table.rs`), the record (`meter`).
+//! Guarantees: sent bytes are counted as the call returned them; one direction may end while the other goes
+//! on (half-close), and RST is forwarded as RST; a slow receiver stops its sender, because nothing is read
+//! while bytes wait to be written; an idle relay has no buffer and no pipe.
 //!
 //! ```text
 //!   client --- client_rx --> [ up: scratch | pending | pipe ] --- upstream_tx --> upstream
 //!   client <-- client_tx --- [ down:   the same             ] <-- upstream_rx --- upstream
 //! ```
 //!
-//! A relay is a hand-written state machine and not a future, since a future never shrinks: a connection
-//! that idles for hours keeps the 128 bytes below.
+//! A relay is a hand-written state machine and not a future, since a future never shrinks: a connection that
+//! idles for hours keeps the 128 bytes below.
 
 mod copy;
 mod splice;
@@ -44,7 +43,7 @@ struct Peer {
     registration: Registration,
 }
 
-/// See the file's header.
+/// Two connected sockets, and the state of both directions.
 #[derive(Debug)]
 pub(crate) struct Relay {
     client: Peer,
@@ -56,15 +55,15 @@ pub(crate) struct Relay {
     timer: Option<TimerId>,
     /// When bytes last moved.
     progress: Progress,
-    /// Whether it waits in the table's queue to be run.
+    /// Whether it is in the table's run queue.
     queued: bool,
     /// Whether it is among the [`Stalls`](stalls::Stalls).
     is_stall_candidate: bool,
-    /// Whether the client was sent answers before, some of which it may not have taken.
+    /// Whether the client was sent many bytes before the relay, which it may not have acknowledged.
     sent_much: bool,
 }
 
-// With what a kill test notes of a socket it is larger.
+// The send audit of kill tests adds to a socket's size.
 const _: () = assert!(
     sys::crash::ENABLED || size_of::<Relay>() <= 128,
     "nine thousand of these idle in the memory promised"
@@ -73,63 +72,63 @@ const _: () = assert!(
 /// Bytes on their way from a source to a sink. At most one of `pending` and `pipe` holds bytes.
 #[derive(Debug)]
 struct Direction {
-    /// Bytes that were read and that the sink did not take.
+    /// Bytes that were read and that the sink did not accept.
     pending: Option<Box<copy::Pending>>,
-    /// The way of a fast stream; borrowed while bytes move.
+    /// The pipe of a fast stream; borrowed while bytes move.
     pipe: Option<Box<Pipe>>,
     /// The source may have bytes, or its end: true until a read would block.
     readable: bool,
-    /// The sink may take bytes: true until a write would block.
+    /// The sink may accept bytes: true until a write would block.
     writable: bool,
-    /// The pipe had stalled when the relay was noted for that, and the sink has taken nothing since.
+    /// The pipe had stalled when the relay became a candidate, and the sink has accepted nothing since.
     stalls: bool,
-    /// What waits behind the source's bytes.
+    /// What follows the source's bytes.
     end: StreamEnd,
     state: State,
-    /// Recent reads that filled the whole buffer; 0 <= streak <= copy::FULL_READS_MAX.
+    /// Consecutive reads that filled the buffer. 0 <= full_reads <= copy::FULL_READS_MAX.
     full_reads: u8,
     /// Writes so far, as far as they matter for TCP_NODELAY: 0, 1 or 2.
     writes: u8,
 }
 
-/// How far a direction has come.
+/// The state of a direction.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum State {
     /// The source is open.
     Flowing,
-    /// The source has ended; what was read is still to be written.
+    /// The source has ended; read bytes are still to be written.
     Flushing,
-    /// The sink was told of the end.
+    /// The end was forwarded to the sink.
     Ended,
 }
 
 /// Which end of a direction failed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Failure {
-    /// It cannot be read.
+    /// The source cannot be read.
     Source,
-    /// It cannot be written.
+    /// The sink cannot be written.
     Sink,
 }
 
-/// What a run of a relay came to.
+/// How a run of a relay ended.
 #[derive(Debug)]
 pub(crate) enum Outcome {
     /// It waits for its sockets.
     Waits,
-    /// Its budget is spent; it has more to do.
+    /// Its budget is spent, and it has more to do.
     Yields,
-    /// It is over: both directions have ended, or a socket failed.
+    /// Both directions have ended, or a socket failed.
     Over(CloseReason),
 }
 
-/// What the relays of a thread share while one of them runs.
+/// Buffers that the relays of a thread share, one at a time.
 pub(crate) struct RelayBuffers {
-    /// Where every copying relay reads into.
+    /// The read buffer of copying relays.
     scratch: Box<[u8]>,
     pending: copy::PendingCache,
     pipes: splice::PipeCache,
-    /// Times a direction went over from copying to splicing.
+    /// How often a direction changed from copying to splicing.
     promotions: u64,
 }
 
@@ -144,27 +143,27 @@ impl RelayBuffers {
     }
 }
 
-/// The sockets of a direction, and what is counted of them, while it runs.
+/// The sockets and counters of a direction, while it runs.
 struct Endpoints<'r> {
     source: &'r Socket,
     sink: &'r Socket,
-    /// Counts what calls took from the source.
+    /// Counts received bytes.
     received: Received<'r>,
-    /// Counts what calls took toward the sink, each call before and behind it.
+    /// Counts sent bytes, before and after each call.
     sent: Sent<'r>,
 }
 
-/// How the sink is told that the source has ended.
+/// How the end of the source is forwarded to the sink.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum CloseMode {
-    /// By a FIN of its own: the other direction goes on.
+    /// By a FIN: the other direction goes on.
     Shutdown,
-    /// By the close that follows, of whichever kind.
+    /// By the close that follows.
     Close,
 }
 
 impl Direction {
-    /// A direction whose source is watched from now on: an event tells all.
+    /// A direction whose source is registered from now on: epoll reports everything.
     fn accepted() -> Direction {
         Direction {
             pending: None,
@@ -179,7 +178,7 @@ impl Direction {
         }
     }
 
-    /// A direction whose source somebody else watched, and was told what is not told again.
+    /// A direction whose source had another registration: its earlier events are not repeated.
     fn reused() -> Direction {
         Direction { readable: true, end: StreamEnd::Unclear, ..Direction::accepted() }
     }
@@ -200,7 +199,7 @@ impl Direction {
                 self.write(&mut lane, budget, tools)?;
             } else if self.state == State::Flushing {
                 if end_by == CloseMode::Shutdown {
-                    // It fails when the peer is gone already, and then needs not be told.
+                    // Fails if the peer is gone, and then has no effect.
                     let _ = lane.sink.shutdown_write();
                 }
                 self.state = State::Ended;
@@ -226,7 +225,7 @@ impl Direction {
         self.pending.is_some() || self.pipe.as_ref().is_some_and(|pipe| pipe.held() > 0)
     }
 
-    /// Writes what is held.
+    /// Writes the held bytes.
     fn write(
         &mut self,
         lane: &mut Endpoints<'_>,
@@ -252,7 +251,7 @@ impl Direction {
         self.stalls &= !readiness.writable;
     }
 
-    /// Notes that a read would block: whatever comes next is reported by an event.
+    /// Notes that a read would block: the next bytes cause an event.
     fn source_empty(&mut self) {
         self.readable = false;
         self.end = StreamEnd::Open;
@@ -264,17 +263,17 @@ impl Direction {
         self.state = State::Flushing;
     }
 
-    /// How the other direction's sink is told of its end, as far as this direction stands.
+    /// How the other direction forwards its end, given this direction's state.
     fn other_ends_by(&self) -> CloseMode {
         if self.state == State::Ended { CloseMode::Close } else { CloseMode::Shutdown }
     }
 
-    /// Whether something for it has arrived of which no event has told yet.
+    /// Whether bytes may have arrived without an event.
     fn has_news(&self, source: &Socket) -> bool {
         self.state == State::Flowing && !self.holds_bytes() && source.has_arrived()
     }
 
-    /// Whether a run would find something to do.
+    /// Whether a run would find work.
     fn can_move(&self) -> bool {
         match self.state {
             State::Ended => false,
@@ -307,8 +306,8 @@ impl Relay {
         }
     }
 
-    /// Passes on what was read before the relay began: what the client sent behind its request, and what the
-    /// destination sent behind an answer's head, which was counted as received there.
+    /// Forwards bytes that were read before the relay: those that the client sent behind its request, and
+    /// those that the destination sent behind a response's head, which counted as received there.
     fn forward_early(
         &mut self,
         sent: &[u8],
@@ -326,22 +325,22 @@ impl Relay {
         self.down.forward_early(answered, &mut lane, tools);
     }
 
-    /// Moves bytes in both directions, up to the budget of a turn, and counts them in `tally`.
+    /// Moves bytes in both directions, up to the budget of a pass, and counts them in `tally`.
     fn run(&mut self, tally: &mut FlowCounters<'_>, tools: &mut RelayBuffers) -> Outcome {
         let mut budget = PASS_BYTES_MAX;
         match self.pump_up(tally, &mut budget, tools) {
             Err(Failure::Source) => return Outcome::Over(CloseReason::ClientReset),
             Err(Failure::Sink) => {
-                // What the destination said before it broke is the client's, as far as he takes it now: many
-                // a server answers "413" and resets the rest of an upload. Its end is not: the rest is lost.
-                // No event may have told of it yet.
+                // The client gets what the destination sent before its failure, as far as it accepts that
+                // now: many servers respond 413 and reset the rest of an upload. The end is not forwarded:
+                // the rest is lost. No event may have reported those bytes yet.
                 self.down.readable = true;
                 let _ = self.pump_down(tally, CloseMode::Close, &mut { usize::MAX }, tools);
                 return Outcome::Over(CloseReason::UpstreamReset);
             }
             Ok(()) => {}
         }
-        // A direction that spends all leaves the other its own half, so that acknowledgements of a fast
+        // A direction that spends its budget leaves the other half, so that the acknowledgements of a fast
         // download do not wait for the upload to pause.
         budget = budget.max(PASS_BYTES_MAX / 2);
         let client_was_first = self.up.state == State::Ended && self.down.state != State::Ended;
@@ -382,18 +381,18 @@ impl Relay {
         self.down.pump(lane, end_by, budget, tools)
     }
 
-    /// Whether there is something to do.
+    /// Whether a direction has work.
     fn can_run(&self) -> bool {
         self.up.can_move() || self.down.can_move() || self.client_failed()
     }
 
-    /// Whether the client's connection has failed. Where no direction can move nobody would find that out: a
-    /// destination that takes nothing and says nothing would hold the relay until its deadline.
+    /// Whether the client's connection has failed. While no direction can move, only this finds out: a
+    /// destination that accepts and sends nothing would otherwise hold the relay until its deadline.
     fn client_failed(&self) -> bool {
         self.up.end == StreamEnd::Broken
     }
 
-    /// Has the sockets that took less than they were given report when they take more.
+    /// Registers for writability the sockets that accepted less than they were given.
     fn watch_writable(&mut self, reactor: &Reactor) -> io::Result<()> {
         for (direction, sink) in [(&self.up, &mut self.upstream), (&self.down, &mut self.client)] {
             if !direction.writable {

@@ -1,8 +1,7 @@
-//! The gateway as the control side sees it: started, reloaded, drained.
+//! The gateway for the control side: started, reloaded, drained.
 //!
-//! Promises: it starts whole or not at all, with an error that names what failed; old configurations are
-//! freed here and not on a reactor thread. Leaves to others: signals and the command line (`tollgate`), what
-//! the threads do (`worker`), changing a running gateway (`reload`), ending it (`drain`).
+//! Guarantees: it starts whole or not at all, with an error that names what failed; old configurations are
+//! freed here, and not on a reactor thread.
 
 mod drain;
 pub mod reload;
@@ -54,12 +53,12 @@ use crate::worker::{Worker, WorkerParts};
 /// Why a gateway could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// A listener's address cannot be listened on.
+    /// A listener's address cannot be bound.
     #[error("cannot listen on {address}: {error}")]
     Listen {
         /// The address.
         address: SocketAddr,
-        /// What the kernel said.
+        /// The kernel's error.
         error: io::Error,
     },
     /// The log's destination cannot be opened.
@@ -68,13 +67,13 @@ pub enum StartError {
     /// The ledger cannot be opened.
     #[error("cannot open the ledger: {0}")]
     Ledger(OpenError),
-    /// A thread or one of its descriptors is not to be had.
+    /// A thread or one of its descriptors cannot be created.
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
 }
 
 impl StartError {
-    /// With what the machine says of a port in use.
+    /// With the program that uses the port, as far as the machine tells.
     pub(crate) fn explained(self) -> StartError {
         match self {
             StartError::Listen { address, error } => {
@@ -88,17 +87,17 @@ impl StartError {
 /// A running gateway.
 pub struct Gateway {
     pub(crate) snapshot: Arc<Snapshot>,
-    /// Snapshots that threads may still hold; each is freed here once the last of them has let go.
+    /// Snapshots that threads may still hold; each is freed here after its last thread has dropped it.
     pub(crate) retired: Vec<Arc<Snapshot>>,
     pub(crate) strategy: &'static dyn Strategy,
-    /// The number of the next address that is listened on.
+    /// The id of the next listener.
     pub(crate) next_listener_id: u32,
     pub(crate) workers: Vec<WorkerThread>,
     /// Configured to bound address of every live listener.
     pub(crate) listening: BTreeMap<SocketAddr, SocketAddr>,
-    /// Where the admin side listens.
+    /// The address of the admin side.
     pub(crate) admin: SocketAddr,
-    /// What the process started with and keeps.
+    /// The settings that only a start changes.
     pub(crate) restart_only: RestartOnly,
     pub(crate) ledger: Ledger,
     pub(crate) log: Arc<Log>,
@@ -107,7 +106,7 @@ pub struct Gateway {
     pub(crate) pressure: PressureThread,
 }
 
-/// A reactor thread and the way to order it.
+/// A reactor thread, and its inbox.
 pub(crate) struct WorkerThread {
     pub(crate) commands: Sender<Command>,
     pub(crate) thread: JoinHandle<()>,
@@ -115,7 +114,7 @@ pub(crate) struct WorkerThread {
     id: i32,
 }
 
-/// What a thread is given to start with.
+/// What a reactor thread starts with.
 struct ThreadParts {
     number: u16,
     notifier: Arc<Notifier>,
@@ -132,8 +131,8 @@ struct ThreadParts {
 }
 
 impl Gateway {
-    /// Starts every thread and listens on every address. `admin` is where the admin side listens, to which
-    /// nobody may be led either.
+    /// Starts every thread and binds every address. `admin` is the admin side's address, to which no user may
+    /// connect through the gateway either.
     ///
     /// # Errors
     /// See [`StartError`]; nothing is left running.
@@ -145,7 +144,8 @@ impl Gateway {
         let strategy = accept::strategy(config.accept.strategy.as_str())
             .expect("the settings offer the strategies that there are");
         let threads = reactors(&config);
-        // First what others may hold: an address or a ledger in use should be told before anything starts.
+        // First what other programs may hold: an address or a ledger in use is reported before anything
+        // starts.
         let listeners = listen_on_all(&config, strategy, threads)?;
         let next_door = u32::try_from(listeners.len()).expect("listeners are few");
         config.own_also(listeners.iter().map(|listening| listening.bound).chain([admin]));
@@ -206,17 +206,17 @@ impl Gateway {
         Ok(gateway)
     }
 
-    /// The addresses listened on: as configured, and with the port that the kernel chose.
+    /// The listeners' addresses: as configured, and as bound.
     pub fn listening(&self) -> &BTreeMap<SocketAddr, SocketAddr> {
         &self.listening
     }
 
-    /// The configuration that runs.
+    /// The current configuration.
     pub fn config(&self) -> &Config {
         &self.snapshot.config
     }
 
-    /// What is counted.
+    /// The statistics.
     pub fn stats(&self) -> &Arc<Stats> {
         &self.stats
     }
@@ -232,8 +232,8 @@ impl Gateway {
     }
 }
 
-/// The handshakes of all threads: fewer than configured, and a line of the log, where the process has too few
-/// descriptors for them.
+/// The handshakes of all threads. If the process has too few descriptors for the configured number, they are
+/// fewer, and the log says so.
 fn handshakes_affordable(config: &Config, log: &Log) -> u32 {
     let (wanted, (descriptors, _)) = (config.limits.handshakes, sys::limits::descriptors());
     let handshakes = bounded_by_descriptors(wanted, descriptors);
@@ -252,14 +252,14 @@ fn notifiers(threads: usize) -> io::Result<Vec<Arc<Notifier>>> {
     (0..threads).map(|_| Notifier::new().map(Arc::new)).collect()
 }
 
-/// An address that is listened on, with an entrance for each thread.
+/// A bound address, with a handle for each thread.
 pub(crate) struct BoundListener {
     pub(crate) configured: SocketAddr,
     pub(crate) bound: SocketAddr,
     pub(crate) handles: Vec<ListenerHandle>,
 }
 
-/// Listens on one address for all threads, which know it as number `door`.
+/// Binds one address for all threads, with listener id `door`.
 pub(crate) fn listen(
     config: &Config,
     listener: &Listener,
@@ -291,8 +291,8 @@ fn spawn(parts: ThreadParts) -> Result<WorkerThread, StartError> {
     let (report, started) = mpsc::sync_channel(1);
     let name = format!("reactor-{}", parts.number);
     let body = move || {
-        // A panic here is a failed assertion about what we own, not about what a peer sent: tasks contain
-        // theirs. The process ends, and what the ledger has is what is billed.
+        // A panic here is a failed assertion about the gateway's own state: tasks contain theirs. The process
+        // ends, and what the ledger has is billed.
         let _guard = AbortOnPanic;
         match build(parts) {
             Ok(run) => {
@@ -308,7 +308,7 @@ fn spawn(parts: ThreadParts) -> Result<WorkerThread, StartError> {
     Ok(WorkerThread { commands: orders, thread, id })
 }
 
-/// Builds a worker on its own thread and returns how to run it.
+/// Builds a worker on its own thread, and returns a function that runs it.
 fn build(parts: ThreadParts) -> io::Result<impl FnOnce()> {
     let ThreadParts {
         number,
@@ -384,10 +384,10 @@ fn reactors(config: &Config) -> usize {
     }
 }
 
-/// Segments that a journal needs room for: one that is written, a spare, and some that wait for the database.
+/// Segments for which a journal needs space: the written one, a spare, and some that wait for the database.
 const SEGMENTS_MIN: u64 = 4;
 
-/// How the ledger of a configuration is opened, for `threads` reactor threads.
+/// The ledger's settings of a configuration, for `threads` reactor threads.
 pub fn ledger_settings(config: &Config, threads: usize) -> OpenSettings {
     let settings::Ledger { directory, durability, live_table, segment, journal_max, detail_months, .. } =
         &config.ledger;
@@ -406,8 +406,8 @@ pub fn ledger_settings(config: &Config, threads: usize) -> OpenSettings {
     }
 }
 
-/// Slots of the live table for each of `threads`: for open flows, of which a thread may well have twice its
-/// share and a thousand more, and for closed ones while the journal stalls.
+/// Slots of the live table for each of `threads`: for open flows, of which a thread may have twice its share
+/// and a thousand more, and for closed ones while the journal stalls.
 fn slots(connections: usize, threads: usize) -> u32 {
     let open = connections.min(2 * connections / threads + 1024);
     let slots = (open + CLOSES_PER_SECOND_MAX * STALL_SECONDS_MAX).min(FLOWS_PER_THREAD_MAX);

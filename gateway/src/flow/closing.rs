@@ -1,15 +1,14 @@
-//! Connections that close: their flows are over, the kernel has all that is sent to a peer, and the peer has
-//! not taken all of it yet.
+//! Closing connections: their flows have ended, the kernel has all bytes for a peer, and the peer has not
+//! acknowledged all of them.
 //!
-//! Guarantees: such a connection counts among its user's and has a place in the budget of all, until its peer
-//! has taken everything and the end behind it (RFC 9293, section 3.6); one whose peer takes nothing for a
-//! minute is reset; so is one of a user who was removed, a minute after its flow; where descriptors are used
-//! up, those of the user with the most make room. At the thread's end the kernel goes on alone. Leaves out:
-//! flows, which are closed and billed by then (`meter`), and peers that were sent little
-//! ([`QUEUED_BYTES_MIN`]), which the kernel alone sees to.
+//! Guarantees: such a connection counts among its user's, and holds a permit of the budget, until its peer
+//! has acknowledged every byte and the FIN (RFC 9293, section 3.6). It is reset if the peer acknowledges
+//! nothing for a minute, a minute after the flow if the user was removed, or to free a descriptor, the user's
+//! with the most connections first. At the thread's end the kernel closes it alone. Peers that were sent
+//! fewer than [`QUEUED_BYTES_MIN`] bytes are left to the kernel at once.
 //!
-//! A peer that acknowledges the end causes an event where it has ended its own direction before, as most
-//! have. Else a timer finds that out.
+//! epoll reports the peer's acknowledgement of the FIN if the peer has shut its own direction down before, as
+//! most have. Otherwise a timer checks.
 
 use std::cell::RefCell;
 use std::cmp::Reverse;
@@ -31,23 +30,23 @@ use crate::flow::progress::{Progress, SocketQueues};
 use crate::limits::{EVICTION_CANDIDATES_MAX, QUEUED_BYTES_MIN};
 use crate::token::Token;
 
-/// See the file's header.
+/// The closing connections of one thread.
 pub(crate) struct ClosingConnections {
     reactor: Rc<Reactor>,
     sockets: RefCell<Slab<ClosingSocket>>,
-    /// How long a peer may take nothing.
+    /// How long a peer may acknowledge nothing.
     stall_max: Duration,
 }
 
-/// What a flow or a client's connection had of the bounds, and keeps while it closes.
+/// The permits of a flow or a session, held while its connections close.
 #[derive(Debug)]
 pub(crate) struct HeldPermits {
     of: UserPermit,
-    /// Held until the peers have taken all.
+    /// Held until the peers have acknowledged all bytes.
     _place: FlowPermit,
 }
 
-/// By what it counts among its user's connections.
+/// The permit of the user.
 #[derive(Debug)]
 enum UserPermit {
     Flow(ConnectionPermit),
@@ -66,35 +65,34 @@ struct ClosingSocket {
 /// How a connection leaves the table.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum CloseMode {
-    /// All was taken, or the kernel goes on alone.
+    /// Every byte was acknowledged, or the kernel closes it alone.
     InOrder,
-    /// What is queued is dropped.
+    /// Queued bytes are dropped.
     Reset,
 }
 
-/// Whether bytes are queued that a peer has not taken, where `sent` were sent to it. The kernel is asked only
-/// if they are many.
+/// Whether the peer has unacknowledged bytes of the `sent` ones. Asks the kernel only if `sent` are many.
 pub(crate) fn has_unacknowledged(socket: &Socket, sent: u64) -> bool {
-    // The end counts as one.
+    // The FIN counts as one byte.
     sent >= QUEUED_BYTES_MIN && socket.unacknowledged() > 1
 }
 
-/// The bytes that were sent to a peer since all of them were last seen taken.
+/// The bytes sent to a peer since it was last seen to have acknowledged all.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SentBytes(u64);
 
 impl SentBytes {
-    /// So many more are sent.
+    /// Adds sent bytes.
     pub(crate) fn add(&mut self, bytes: u64) {
         self.0 += bytes;
     }
 
-    /// Whether they are so many that the kernel is to be asked for a queue.
+    /// Whether they are so many that the kernel is asked for unacknowledged ones.
     pub(crate) fn are_many(self) -> bool {
         self.0 >= QUEUED_BYTES_MIN
     }
 
-    /// Whether some are queued on `socket` that the peer has not taken. The kernel is asked once for each
+    /// Whether the peer has unacknowledged bytes on `socket`. Asks the kernel once for each
     /// [`QUEUED_BYTES_MIN`], however small the messages are.
     pub(crate) fn is_queued(&mut self, socket: &Socket) -> bool {
         let is_queued = has_unacknowledged(socket, self.0);
@@ -106,12 +104,12 @@ impl SentBytes {
 }
 
 impl HeldPermits {
-    /// What a flow had.
+    /// The permits of a flow.
     pub(crate) fn of_flow(seat: ConnectionPermit, place: FlowPermit) -> HeldPermits {
         HeldPermits { of: UserPermit::Flow(seat), _place: place }
     }
 
-    /// What a client's connection without a flow had; `None` where all places for flows are taken.
+    /// The permits of a session without a flow; `None` if all flow permits are taken.
     pub(crate) fn of_session(mut place: SessionPermit) -> Option<HeldPermits> {
         let flow_place = place.acquire_flow()?;
         Some(HeldPermits { of: UserPermit::Session(place), _place: flow_place })
@@ -124,27 +122,27 @@ impl HeldPermits {
         }
     }
 
-    /// How many connections the user has.
+    /// The number of the user's connections.
     fn weight(&self) -> u32 {
         self.account().connections().saturating_add(self.account().sessions())
     }
 }
 
 impl ClosingConnections {
-    /// None closes yet on the thread of `reactor`.
+    /// An empty table on the thread of `reactor`.
     pub(crate) fn new(reactor: &Rc<Reactor>, stall_max: Duration) -> ClosingConnections {
         ClosingConnections { reactor: Rc::clone(reactor), sockets: RefCell::default(), stall_max }
     }
 
-    /// How many there are.
+    /// The number of closing connections.
     pub(crate) fn len(&self) -> usize {
         self.sockets.borrow().len()
     }
 
-    /// Closes a connection in order, by and by; `hold` is given back when its last connection is closed. One
-    /// that cannot be watched is reset.
+    /// Closes a connection in order, as its peer acknowledges; `permits` are returned with the last
+    /// connection that holds them. A connection that cannot be registered is reset.
     pub(crate) fn add(&self, parts: Parts, hold: &Rc<HeldPermits>) {
-        // Fails where the peer is gone, which an event tells.
+        // Fails if the peer is gone, which an event reports.
         let _ = parts.0.shutdown_write();
         let mut sockets = self.sockets.borrow_mut();
         let index = sockets.next_index();
@@ -168,7 +166,7 @@ impl ClosingConnections {
         found.into_iter().for_each(|key| self.remove(key, CloseMode::InOrder));
     }
 
-    /// Looks at the connection in slot `index`, whose timer was due.
+    /// Checks the connection in slot `index`, whose timer fired.
     pub(crate) fn due(&self, index: u32) {
         let now = self.reactor.now();
         let (key, leave) = {
@@ -185,7 +183,7 @@ impl ClosingConnections {
         self.remove(key, leave);
     }
 
-    /// Makes room: resets a connection of the user with the most; false if no connection is closing.
+    /// Resets a connection of the user with the most connections; false if none is closing.
     pub(crate) fn evict_heaviest(&self) -> bool {
         let heaviest = {
             let sockets = self.sockets.borrow();
@@ -196,7 +194,7 @@ impl ClosingConnections {
         heaviest.inspect(|(key, _)| self.remove(*key, CloseMode::Reset)).is_some()
     }
 
-    /// Leaves all of them to the kernel.
+    /// Leaves all connections to the kernel.
     pub(crate) fn clear(&self) {
         let keys: Vec<Key> = self.sockets.borrow().keys().collect();
         keys.into_iter().for_each(|key| self.remove(key, CloseMode::InOrder));
@@ -236,12 +234,12 @@ impl ClosingConnections {
 }
 
 impl ClosingSocket {
-    /// Whether the peer has taken all, the end too.
+    /// Whether the peer has acknowledged all bytes and the FIN.
     fn is_acknowledged(&self) -> bool {
         self.socket.unacknowledged() == 0
     }
 
-    /// When to look next, or how it leaves.
+    /// When to check next, or how the connection leaves.
     fn check(&mut self, now: Nanos, stall_max: Duration) -> Result<Nanos, CloseMode> {
         if self.is_acknowledged() {
             return Err(CloseMode::InOrder);
@@ -264,7 +262,7 @@ mod tests {
 
     use crate::budget::Budget;
 
-    /// A connection that closes: the gateway's side in the table, and the peer.
+    /// A closing connection: the gateway's side in the table, and the peer.
     struct Closed {
         reactor: Rc<Reactor>,
         closing: ClosingConnections,
@@ -274,7 +272,7 @@ mod tests {
     }
 
     impl Closed {
-        /// Fills the connection until the kernel takes no more, and ends it. The peer takes nothing yet.
+        /// Sends until the kernel accepts no more, and closes. The peer reads nothing yet.
         fn after_filling(stall_max: Duration) -> Closed {
             let listener = Listener::bind("127.0.0.1:0".parse().unwrap(), ListenOptions::plain(1)).unwrap();
             let peer = Socket::connect(listener.local().unwrap(), SpeaksFirst::Unknown).unwrap();
@@ -295,7 +293,7 @@ mod tests {
             Closed { reactor, closing, account, peer, queued: sent }
         }
 
-        /// Runs the thread until nothing closes; `meanwhile` is done in each turn.
+        /// Runs the thread until the table is empty; calls `meanwhile` in each pass.
         fn run(&self, mut meanwhile: impl FnMut()) {
             let mut wakes = Vec::new();
             while self.closing.len() > 0 {
@@ -321,7 +319,7 @@ mod tests {
             assert!(self.account.try_acquire().is_some(), "the place is given back");
         }
 
-        /// Takes what has arrived, to the end or a reset.
+        /// Reads what has arrived, to the end or a reset.
         fn take(&self, taken: &mut u64) -> std::io::Result<()> {
             let mut buffer = vec![0; 100_000];
             loop {
@@ -375,7 +373,7 @@ mod tests {
         closed.account.revoke();
         let (mut wakes, mut taken, mut buffer) = (Vec::new(), 0, vec![0; 20_000]);
         while closed.closing.len() > 0 {
-            // A hundred looks would not be enough for all, and there are eight in the span.
+            // Eight checks fall into the span, and a hundred would not suffice for all.
             taken += closed.peer.recv(&mut buffer).unwrap_or(0) as u64;
             closed.reactor.turn(&mut wakes, || true).unwrap();
             wakes.drain(..).for_each(|_| closed.closing.due(0));

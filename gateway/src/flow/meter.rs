@@ -1,8 +1,7 @@
-//! The meter: the open flows of one thread, their slots in the live table, and what the log is told of them.
+//! The open flows of one thread: their slots in the live table, and their log lines.
 //!
-//! Promises: a flow that was opened is closed exactly once, and from then on its slot is the ledger's;
-//! nothing here waits. Leaves to others: counting (`relay` makes its calls inside the tally), and
-//! durability (crate `ledger`).
+//! Guarantees: an open flow is closed exactly once, and then its slot belongs to the committer; nothing here
+//! waits.
 
 use std::cell::Cell;
 use std::net::SocketAddr;
@@ -25,49 +24,49 @@ use crate::log::{Decision, Details, Event, EventKind, LineLimiter, LogSender, Re
 use crate::stats::WorkerStats;
 use crate::token;
 
-/// How long lines are left out before the log is told how many.
+/// How long log lines are suppressed before their count is logged.
 const SUPPRESSION_SPAN: Duration = Duration::from_secs(10);
 
-/// What is known of a flow when it opens.
+/// What opens a flow.
 pub(crate) struct FlowStart {
-    /// The record, but for its end and its bytes.
+    /// The record, without end and bytes.
     pub record: Record,
-    /// When it was admitted.
+    /// When the request was admitted.
     pub at: WallNanos,
-    /// How the client asked.
+    /// The protocol of the request.
     pub protocol: Protocol,
-    /// The flow's place in its user's account.
+    /// One of the user's connections.
     pub permit: ConnectionPermit,
-    /// The flow's place in the budget of all users.
+    /// One of all users' flows.
     pub global_permit: FlowPermit,
-    /// The slot that was kept for it.
+    /// The reserved slot.
     pub reservation: Reservation,
-    /// The listener that took the connection.
+    /// The listener's address.
     pub listener: SocketAddr,
     /// How long the lookup of the name took, in microseconds, if there was one.
     pub dns_us: Option<u32>,
-    /// How long it took to reach the destination, in microseconds.
+    /// How long the dial took, in microseconds, if there was one.
     pub connect_us: Option<u32>,
-    /// The method of a plain HTTP request. Such a flow is short: it has one line in the log, at its end.
+    /// The method of a plain HTTP request. Such a flow is short: its only log line is the one at its end.
     pub method: Option<&'static str>,
-    /// Its path, where the log is to have it.
+    /// The path of the request, if the configuration has it logged.
     pub path: Option<Box<str>>,
 }
 
-/// A flow that is open.
+/// An open flow.
 struct OpenFlow {
     live: LiveFlow,
     protocol: Protocol,
     permit: ConnectionPermit,
-    /// Held until the flow ends, and its peers have taken all.
+    /// Held until the flow ends and its peers have acknowledged all bytes.
     global_permit: FlowPermit,
     opened: Nanos,
     listener: SocketAddr,
-    /// Of a plain HTTP request.
+    /// For a plain HTTP request.
     request: Option<Box<RequestInfo>>,
 }
 
-/// What the log tells at the end of a flow that is one request.
+/// Log fields of a flow that is one request.
 struct RequestInfo {
     answered: RequestOutcome,
     dns_us: Option<u32>,
@@ -75,7 +74,7 @@ struct RequestInfo {
     path: Option<Box<str>>,
 }
 
-/// A slot that is kept for a flow until it begins, or does not.
+/// A slot reserved for a flow that is about to open; the drop returns it.
 #[derive(Debug)]
 pub(crate) struct Reservation(Rc<Cell<u32>>);
 
@@ -85,16 +84,16 @@ impl Drop for Reservation {
     }
 }
 
-/// See the file's header.
+/// The open flows of one thread.
 pub(crate) struct Meter {
     reactor: Rc<Reactor>,
     flows: Slab<OpenFlow>,
     writer: FlowWriter,
-    /// Slots that are kept for flows which are about to begin.
+    /// The number of reserved slots.
     reserved: Rc<Cell<u32>>,
     log: LogSender,
     line_limiter: LineLimiter,
-    /// Whether the log will be told what was left out.
+    /// Whether the timer runs that logs the suppressed counts.
     suppressed_armed: bool,
     stats: Arc<WorkerStats>,
     /// Whether the thread ends.
@@ -123,8 +122,7 @@ impl Meter {
         }
     }
 
-    /// Keeps a slot for a flow that is about to begin; `None` without a free slot, or while the ledger can
-    /// journal nothing.
+    /// Reserves a slot; `None` if no slot is free, or the ledger cannot journal.
     pub(crate) fn reserve(&mut self) -> Option<Reservation> {
         let wanted = self.reserved.get() + 1;
         let has_room = self.flows.len() + wanted as usize <= FLOWS_PER_THREAD_MAX;
@@ -136,8 +134,7 @@ impl Meter {
         Some(Reservation(Rc::clone(&self.reserved)))
     }
 
-    /// Opens a flow: its decision is logged, from now on bytes may be counted. `None` if its slot turns out
-    /// to be damaged.
+    /// Opens a flow and logs its decision; from now on bytes can be counted. `None` if its slot is damaged.
     pub(crate) fn open(&mut self, opening: FlowStart) -> Option<Key> {
         let FlowStart {
             record,
@@ -187,8 +184,8 @@ impl Meter {
         }))
     }
 
-    /// Whether the log is to be told that a client was refused, or failed, with that `reason`; if not, it is
-    /// counted, and the log is told the count within [`SUPPRESSION_SPAN`].
+    /// Whether a denial or failure with that `reason` is logged. If not, it is counted, and the count is
+    /// logged within [`SUPPRESSION_SPAN`].
     pub(crate) fn admits_line(&mut self, of: Subject<'_>, reason: &'static str) -> bool {
         let is_admitted = self.line_limiter.admits(of, reason, self.reactor.now());
         if !is_admitted {
@@ -198,7 +195,7 @@ impl Meter {
         is_admitted
     }
 
-    /// Tells the log what was left out.
+    /// Logs the suppressed counts.
     pub(crate) fn log_suppressed(&mut self) {
         self.suppressed_armed = false;
         let Meter { line_limiter: samples, log, reactor, .. } = self;
@@ -207,7 +204,7 @@ impl Meter {
         }
     }
 
-    /// The same, at the thread's end: what finds no room is lost like any other line.
+    /// The same at the thread's end: counts that do not fit into the log's queue are lost.
     pub(crate) fn log_suppressed_at_end(&mut self) {
         let Meter { line_limiter: samples, log, reactor, .. } = self;
         let lost = samples.tell(reactor.now(), |left_out| log.offer_left_out(left_out));
@@ -221,18 +218,18 @@ impl Meter {
         }
     }
 
-    /// Logs why a connection or request never becomes a flow.
+    /// Logs a denial.
     pub(crate) fn deny(&mut self, event: &Event, details: &Details<'_>) {
         self.log.push(event, details);
     }
 
-    /// The counts of an open flow.
+    /// The counters of an open flow.
     pub(crate) fn counters(&mut self, flow: Key) -> Option<FlowCounters<'_>> {
         let Meter { flows, writer: inlet, .. } = self;
         flows.get_mut(flow).map(|flow| inlet.tally(&mut flow.live))
     }
 
-    /// Notes that an open flow has counted something.
+    /// Notes that an open flow has new counts.
     pub(crate) fn counted(&mut self, flow: Key) {
         if let Some(flow) = self.flows.get_mut(flow) {
             self.writer.counted(&mut flow.live);
@@ -249,19 +246,19 @@ impl Meter {
         self.flows.get(flow).map(|flow| flow.permit.account())
     }
 
-    /// Notes the status that the client of an open flow is answered with.
+    /// Notes the status of the response to an open flow's request.
     pub(crate) fn set_status(&mut self, flow: Key, status: u16) {
         if let Some(request) = self.flows.get_mut(flow).and_then(|flow| flow.request.as_mut()) {
             request.answered.status = Some(status);
         }
     }
 
-    /// Closes a flow: it gives its places back, its end is logged, and its slot is the ledger's.
+    /// Closes a flow: logs its end, gives its slot to the committer, and returns its permits.
     pub(crate) fn close(&mut self, key: Key, reason: CloseReason) -> Option<HeldPermits> {
         let flow = self.flows.remove(key)?;
         let at = clock::steady_wall();
         self.stats.closed(reason);
-        // A damaged slot has no identity any more; the ledger tells of it.
+        // A damaged slot has no identity any more; the ledger reports it.
         if let Some(record) = self.writer.record(&flow.live, at, reason) {
             let event = Event {
                 kind: EventKind::Close,
@@ -283,18 +280,18 @@ impl Meter {
         Some(HeldPermits::of_flow(flow.permit, flow.global_permit))
     }
 
-    /// Has flows that a task abandons from now on close as drained, and no longer as faults.
+    /// From now on, flows of dropped tasks close as drained, and not as faults.
     pub(crate) fn stop(&mut self) {
         self.is_stopping = true;
     }
 
-    /// Closes a flow whose task was dropped: at the end of the thread, or by a panic.
+    /// Closes the flow of a dropped task: at the thread's end, or after a panic.
     pub(crate) fn close_abandoned(&mut self, key: Key) {
         let reason = if self.is_stopping { CloseReason::Drained } else { CloseReason::Fault };
         self.close(key, reason);
     }
 
-    /// Whether every flow has ended.
+    /// Whether no flow is open.
     pub(crate) fn is_settled(&self) -> bool {
         self.flows.is_empty()
     }

@@ -1,16 +1,16 @@
-//! When a connection last moved bytes, and whether it has stood still for longer than it may.
+//! When a connection last moved bytes, and whether it has stalled for longer than it may.
 //!
-//! Guarantees: what a peer acknowledges is movement, however long ago our last call was, so that a send queue
-//! of the kernel's that drains is never cut; a queue that stands is none, whatever our calls add to it, and
-//! ends at most an eighth of its span late; a call that moves bytes costs one store, and the kernel is asked
-//! only when a timer comes. Leaves out: timers, and closing (`relay/table.rs`, `session/exchange.rs`).
+//! Guarantees: a peer's acknowledgement counts as progress, however long ago the last call was, so that a
+//! draining send queue is never cut; a stalled queue counts as none, whatever calls add to it, and its
+//! connection ends at most an eighth of the span late; a call that moves bytes costs one store, and the
+//! kernel is asked only when a timer fires.
 //!
 //! ```text
 //!   last call   1/8 of the span later                        the whole span later
 //!       |---------------|-------------------------------------------|
-//!                      look: nothing is queued ........... look: it is over
-//!                      look: bytes are queued
-//!                               look    look    look ...  each: has a peer taken any since the last one?
+//!                    check: nothing is queued ........... check: the deadline has passed
+//!                    check: bytes are queued
+//!                             check   check   check ...  each: has the peer acknowledged any since?
 //! ```
 
 use std::time::Duration;
@@ -21,43 +21,43 @@ use sys::socket::Socket;
 
 use crate::settings::Timeouts;
 
-/// Looks at a queue that stands, in the span for which it may. The more, the sooner its end, and the dearer.
+/// Checks of a stalled queue within its span. More of them end it sooner, at a higher cost.
 const LOOKS: u32 = 8;
 
-/// See the file's header.
+/// When a connection last moved bytes.
 #[derive(Debug)]
 pub(crate) struct Progress {
-    /// When a call of ours last moved bytes.
+    /// When a call last moved bytes.
     moved_at: Nanos,
-    /// The last movement that a look has found.
+    /// The last acknowledgement that a check has found.
     found_at: Nanos,
-    /// Where the kernel held bytes at the last look: how many were acknowledged by then, modulo 2^32.
+    /// If bytes were queued at the last check: how many were acknowledged by then, modulo 2^32.
     stood: Option<u32>,
 }
 
-/// What the kernel knows about both sockets of a connection.
+/// The kernel's send queues of a connection's two sockets.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SocketQueues {
-    /// Bytes that calls have returned and that no peer has acknowledged. An end (FIN) counts as one.
+    /// Sent bytes that no peer has acknowledged. A FIN counts as one.
     held: u64,
-    /// Bytes that were acknowledged, up to a constant, modulo 2^32.
+    /// Acknowledged bytes, plus a constant, modulo 2^32.
     acknowledged: u32,
-    /// How long ago a peer last acknowledged anything, be it nothing new.
+    /// How long ago a peer last sent an ACK, whether of new bytes or not.
     quiet: Duration,
 }
 
-/// How long a connection may stand, and how long it may live.
+/// The deadlines of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deadlines {
-    /// Without a byte in either direction.
+    /// How long no byte may move in either direction.
     pub idle: Duration,
-    /// Without a byte after one direction has ended.
+    /// How long no byte may move after one direction has ended.
     pub half_closed: Duration,
-    /// Altogether, from the beginning of its flow.
+    /// How long its flow may be open.
     pub lifetime: Option<Duration>,
 }
 
-/// What the deadlines are held against, beside the progress.
+/// What a check of the deadlines needs, beside the progress.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Age {
     /// When the flow was opened.
@@ -68,30 +68,30 @@ pub(crate) struct Age {
     pub now: Nanos,
 }
 
-/// What a look at a connection comes to.
+/// The result of a check.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Verdict {
-    /// It goes on; the next look is at that time.
+    /// The connection goes on; check again at that time.
     LookAt(Nanos),
-    /// It has reached this deadline.
+    /// The connection has reached this deadline.
     Over(CloseReason),
 }
 
 impl SocketQueues {
-    /// Asks the kernel, where calls have returned `legs` so far.
+    /// Reads both queues, of which `legs` bytes were sent.
     pub(crate) fn read(client: &Socket, upstream: &Socket, legs: &Legs) -> SocketQueues {
         let held = client.unacknowledged() + upstream.unacknowledged();
         let quiet = client.since_acknowledged().min(upstream.since_acknowledged());
         SocketQueues::of(held, legs.client_tx + legs.upstream_tx, quiet)
     }
 
-    /// The same of one socket, to which nothing is sent any more.
+    /// Reads the queue of one socket, on which nothing more is sent.
     pub(crate) fn read_one(socket: &Socket) -> SocketQueues {
         SocketQueues::of(socket.unacknowledged(), 0, socket.since_acknowledged())
     }
 
     fn of(held: u64, sent: u64, quiet: Duration) -> SocketQueues {
-        // Modulo 2^32, as the kernel's own numbers: only whether it has changed matters, from look to look.
+        // Modulo 2^32, as the kernel's sequence numbers: only a change between two checks matters.
         let acknowledged = sent.wrapping_sub(held) & u64::from(u32::MAX);
         let acknowledged = u32::try_from(acknowledged).expect("32 bits were kept");
         SocketQueues { held, acknowledged, quiet }
@@ -99,7 +99,7 @@ impl SocketQueues {
 }
 
 impl Progress {
-    /// Of a connection that begins now.
+    /// The progress of a connection that opens at `now`.
     pub(crate) fn begin(now: Nanos) -> Progress {
         Progress { moved_at: now, found_at: now, stood: None }
     }
@@ -109,22 +109,23 @@ impl Progress {
         self.moved_at = now;
     }
 
-    /// Notes an event from which the deadlines count anew, although it moves no byte.
+    /// Restarts the deadlines at an event that moves no byte.
     pub(crate) fn restart(&mut self, now: Nanos) {
         self.moved_at = now;
         self.found_at = now;
     }
 
-    /// The last movement that is known.
+    /// The last known progress.
     fn last(&self) -> Nanos {
-        // What our calls add to a queue that stands does not count.
+        // Bytes that calls add to a stalled queue are no progress.
         if self.stood.is_some() { self.found_at } else { self.found_at.max(self.moved_at) }
     }
 
-    /// When the connection, which may stand for `span`, is to be looked at next.
+    /// When to check next a connection that may stall for `span`.
     pub(crate) fn next_check(&self, now: Nanos, span: Duration) -> Nanos {
         let over_at = self.last() + span;
-        // What is queued by then is watched from then on; what is not stays so without another call.
+        // A queue that is full by then is checked from then on; an empty one stays empty without another
+        // call.
         let first = self.last() + span / LOOKS;
         match self.stood {
             Some(_) => over_at.min(now + span / LOOKS),
@@ -133,13 +134,13 @@ impl Progress {
         }
     }
 
-    /// Takes in what the kernel says; none if the connection has stood for `span`.
+    /// Updates the progress by the kernel's queues; `None` if the connection has stalled for `span`.
     pub(crate) fn check(&mut self, now: Nanos, span: Duration, queues: SocketQueues) -> Option<Nanos> {
         match self.stood {
             Some(acknowledged) if acknowledged == queues.acknowledged => {}
             Some(_) => self.found_at = now,
-            // Where a queue stands acknowledgements answer probes. Else the last one tells when the peer took
-            // what the last call sent; in a queue that is new some may have been taken, as late as that.
+            // In a stalled queue, ACKs respond to probes. Otherwise the last ACK tells when the peer received
+            // the last call's bytes; in a queue that is new, some may have been received as late as that.
             None => self.found_at = self.last().max(now.before(queues.quiet)),
         }
         self.stood = (queues.held > 0).then_some(queues.acknowledged);
@@ -148,13 +149,13 @@ impl Progress {
 }
 
 impl Deadlines {
-    /// When a connection is to be looked at next.
+    /// When to check a connection next.
     pub(crate) fn next_look(&self, progress: &Progress, age: Age) -> Nanos {
         progress.next_check(age.now, self.span(age).0).min(self.ends_at(age))
     }
 
-    /// Looks at a connection whose timer has come. `read` asks the kernel; `has_arrived` says whether
-    /// something waits there that the thread, which may have been stopped, has not been told of.
+    /// Checks a connection whose timer fired. `read` reads the kernel's queues; `has_arrived` returns whether
+    /// unread bytes wait, of which epoll has not reported to a thread that was stopped.
     pub(crate) fn judge(
         &self,
         progress: &mut Progress,
@@ -174,13 +175,13 @@ impl Deadlines {
         }
     }
 
-    /// Whether some connection's deadline is nearer by these than by `others`.
+    /// Whether one of these deadlines is earlier than that of `others`.
     pub(crate) fn are_earlier_than(&self, others: &Deadlines) -> bool {
         let lifetime = |deadlines: &Deadlines| deadlines.lifetime.unwrap_or(Duration::MAX);
         self.idle < others.idle || self.half_closed < others.half_closed || lifetime(self) < lifetime(others)
     }
 
-    /// How long it may stand, and what it is ended for.
+    /// How long the connection may stall, and the reason for which it then ends.
     fn span(&self, age: Age) -> (Duration, CloseReason) {
         if age.is_half_closed && self.half_closed <= self.idle {
             (self.half_closed, CloseReason::HalfClosedTimeout)
@@ -210,12 +211,12 @@ mod tests {
     const HALF_CLOSED: Duration = Duration::from_secs(8);
     const DEADLINES: Deadlines = Deadlines { idle: IDLE, half_closed: HALF_CLOSED, lifetime: None };
 
-    /// What happens to a connection, and when.
+    /// An event of a connection, and its time.
     #[derive(Clone, Copy, Debug)]
     enum Event {
         /// A call sends so many bytes.
         Sends(u64),
-        /// The peer acknowledges up to so many.
+        /// The peer acknowledges up to so many bytes.
         Takes(u64),
     }
 
@@ -223,8 +224,8 @@ mod tests {
         Nanos(0) + Duration::from_millis(ms)
     }
 
-    /// Lets a half-closed connection live through `events`, each at its millisecond; returns when it ends,
-    /// and how often the kernel was asked.
+    /// Runs a half-closed connection through `events`, each at its millisecond. Returns when it ends, and how
+    /// often the kernel was asked.
     fn lives_through(events: &[(u64, Event)]) -> (Nanos, u32) {
         let age = |now| Age { opened: at(0), is_half_closed: true, now };
         let (mut progress, mut sent, mut taken, mut taken_at) = (Progress::begin(at(0)), 0, 0, at(0));
@@ -255,7 +256,7 @@ mod tests {
         }
     }
 
-    /// Checks that it ends a span, or at most an eighth more, after the movement at `last_ms`.
+    /// Checks that the connection ends a span, or at most an eighth more, after the progress at `last_ms`.
     #[track_caller]
     fn check_end(events: &[(u64, Event)], last_ms: u64) {
         let (ended, _) = lives_through(events);
@@ -290,7 +291,7 @@ mod tests {
 
     #[test]
     fn a_queue_that_is_first_seen_behind_its_deadline_is_watched_for_a_span() {
-        // As after a reload that shortens the deadlines.
+        // A reload has shortened the deadlines.
         let mut progress = Progress::begin(at(0));
         assert_eq!(
             progress.check(at(50_000), HALF_CLOSED, SocketQueues::of(10, 20, Duration::ZERO)),
@@ -333,7 +334,7 @@ mod tests {
     }
 
     proptest! {
-        /// The peer takes something of what is queued at least every 7 s, and the deadline is at 8 s.
+        /// The peer acknowledges bytes at least every 7 s; the deadline is 8 s.
         #[test]
         fn what_moves_lives_and_what_stands_ends(
             steps in prop::collection::vec((1..3_500_u64, prop::bool::ANY, 1..1_000_u64), 0..60),
@@ -343,7 +344,7 @@ mod tests {
             for (pause_ms, sends, bytes) in steps {
                 now_ms += pause_ms;
                 if queued == 0 || sends && now_ms < taken_ms + 3_500 {
-                    // An empty queue has stood for no time.
+                    // An empty queue has not stalled.
                     taken_ms = if queued == 0 { now_ms } else { taken_ms };
                     queued += bytes;
                     events.push((now_ms, Event::Sends(bytes)));

@@ -1,18 +1,15 @@
-//! The handshakes of a reactor thread: from where each comes, since when it waits, and which of them end when
-//! there are too many.
+//! The handshake slots of a reactor thread: the source and age of each handshake, and which are evicted.
 //!
-//! Guarantees: up to half of its places taken, every handshake has its whole time, whatever it comes from;
-//! from there on the time shrinks with each place, for those that wait already as well; when every place is
-//! taken and another connection comes, the sources that hold most lose their oldest handshakes, until all
-//! that hold more than the rest hold the same. So a client that sends its request at once meets no handshake
-//! that can keep it out: it is the youngest, and ends last. One whose credentials are being checked ends only
-//! where the largest sources have no other, as long as no more than a quarter of the places have such. Leaves
-//! out: the tasks, which end themselves when they are told (`connection`).
+//! Guarantees: while up to half of the slots are taken, every handshake has its whole timeout. Beyond that
+//! the timeout shrinks with each slot, for running handshakes too. With all slots taken, the next connection
+//! has the oldest handshakes of the sources with the most of them evicted, until all sources above the rest
+//! have the same number. So no number of handshakes keeps out a client that sends its request at once: it is
+//! the youngest, and is evicted last. A handshake whose credentials are being checked is evicted only if the
+//! largest sources have no other, as long as no more than a quarter of the slots have such.
 //!
-//! Cutting down the largest is what fq_codel does with packets where its queue is full, in batches for the
-//! same reason: finding the largest costs a look at each source (Linux, `net/sched/sch_fq_codel.c`). An
-//! attacker with many addresses is bounded by the places alone, and each of its handshakes ends an older
-//! one.
+//! fq_codel drops packets of the largest flow likewise when its queue is full, in batches for the same
+//! reason: finding the largest costs a look at each (Linux, `net/sched/sch_fq_codel.c`). An attacker with
+//! many addresses is bounded by the slots alone, and each of its handshakes evicts an older one.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
@@ -32,52 +29,52 @@ use crate::limits::{
 use crate::stats::DenialKind;
 use crate::throttle::network;
 
-/// Of so many handshakes one may have its credentials checked and be spared for that. Where more have, wrong
-/// credentials would hold all places, and the one handshake that is no check be the next to end.
+/// One in so many slots may be spared while its credentials are checked. If more were, wrong credentials
+/// could hold all slots, and the one handshake without a check would be evicted next.
 const CHECKED_PART: usize = 4;
 
-/// See the file's header.
+/// The handshakes of one thread, each in a slot.
 pub(crate) struct Handshakes {
     slots: usize,
-    /// By the order in which they came.
+    /// In the order of arrival.
     all: BTreeMap<u64, Rc<Handshake>>,
     next: u64,
-    /// Handshakes of each source that have not been told to end.
+    /// Handshakes by source, without evicted ones.
     held: HashMap<IpAddr, usize>,
-    /// Handshakes that have been told to end, and have not ended.
+    /// Evicted handshakes whose tasks have not ended.
     ending: usize,
-    /// Memory of handshakes that have left, for the next ones.
+    /// Entries for reuse.
     spare: Vec<Rc<Handshake>>,
 }
 
 struct Handshake {
-    /// The network that counts as one source.
+    /// The source's network: an IPv4 address, or an IPv6 /64.
     source: IpAddr,
     began: Nanos,
-    /// Its credentials are being checked: it waits for us and not for the client.
+    /// Its credentials are being checked: it waits for the gateway, and not for its client.
     is_checked: Cell<bool>,
-    /// Why it has to end, once it has.
+    /// Why it was evicted, if it was.
     end: Cell<Option<DenialKind>>,
-    /// Its task, once it waits.
+    /// The waker of its task, once that waits.
     task: RefCell<Option<Waker>>,
 }
 
-/// The handshakes that a process which may have so many descriptors keeps, where `wanted` are configured.
+/// The `wanted` handshakes, bounded by the process's descriptors.
 pub(crate) fn bounded_by_descriptors(wanted: u32, descriptors: u64) -> u32 {
     let most = (descriptors / DESCRIPTORS_PER_HANDSHAKE).max(1);
     u32::try_from(most).unwrap_or(u32::MAX).min(wanted)
 }
 
-/// Each thread's part of `handshakes`.
+/// One thread's part of `handshakes`.
 pub(crate) fn slots_per_thread(handshakes: u32, threads: usize) -> usize {
     (handshakes as usize).div_ceil(threads).min(HANDSHAKES_PER_THREAD_MAX)
 }
 
 impl Handshakes {
-    /// No handshake yet, of at most `places`.
-    pub(crate) fn new(places: usize) -> Handshakes {
+    /// No handshake yet, of at most `slots`.
+    pub(crate) fn new(slots: usize) -> Handshakes {
         Handshakes {
-            slots: places,
+            slots: slots,
             all: BTreeMap::new(),
             next: 0,
             held: HashMap::new(),
@@ -86,7 +83,7 @@ impl Handshakes {
         }
     }
 
-    /// Takes in a connection from `source`.
+    /// Adds a handshake from `source`.
     fn enter(&mut self, source: IpAddr, now: Nanos) -> (u64, Rc<Handshake>) {
         let (number, source) = (self.next, network(source));
         self.next += 1;
@@ -94,7 +91,7 @@ impl Handshakes {
         let (is_checked, end, task) = Default::default();
         let begun = Handshake { source, began: now, is_checked, end, task };
         let mut spare = self.spare.pop();
-        // None where its task has not let it go yet.
+        // `None` while its former task still holds it.
         let handshake = match spare.as_mut().and_then(Rc::get_mut) {
             Some(room) => {
                 *room = begun;
@@ -117,10 +114,10 @@ impl Handshakes {
         }
     }
 
-    /// Ends those whose time is over at `now`, by the time that the places taken leave of `greeting`.
+    /// Evicts the handshakes whose timeout is over at `now`: `greeting`, or less while slots are scarce.
     pub(crate) fn shorten_deadlines(&mut self, greeting: Duration, now: Nanos) {
-        let Handshakes { slots: places, all, held, ending, .. } = self;
-        let allowed = timeout_under_load(greeting, all.len(), *places);
+        let Handshakes { slots, all, held, ending, .. } = self;
+        let allowed = timeout_under_load(greeting, all.len(), *slots);
         if allowed >= greeting {
             return;
         }
@@ -131,8 +128,8 @@ impl Handshakes {
         }
     }
 
-    /// Makes room for connections that wait for a place: ends some of the oldest handshakes of the sources
-    /// that hold most. Those that were told to end are awaited first.
+    /// Evicts some of the oldest handshakes of the sources with the most of them, for pending connections;
+    /// none while evicted ones have yet to end.
     pub(crate) fn evict(&mut self) {
         if self.ending > 0 {
             return;
@@ -145,8 +142,8 @@ impl Handshakes {
         }
     }
 
-    /// Ends up to `count` handshakes for which `may` holds, the oldest first, of sources that hold more than
-    /// the level to which the largest are cut down; says how many.
+    /// Evicts up to `count` handshakes for which `may` holds, the oldest first, of sources above the level to
+    /// which the largest are cut. Returns how many.
     fn end_oldest(&mut self, count: usize, may: impl Fn(&Handshake) -> bool) -> usize {
         let Handshakes { all, held, ending, .. } = self;
         let level = level(held, count);
@@ -164,7 +161,8 @@ impl Handshakes {
 }
 
 impl Handshake {
-    /// Whether it waits, and was not told to end: one that was not looked at yet may have its request there.
+    /// Whether it waits and is not evicted. A handshake that was not polled yet may have its request in the
+    /// socket.
     fn may_end(&self) -> bool {
         self.end.get().is_none() && self.task.borrow().is_some()
     }
@@ -187,16 +185,16 @@ fn release(held: &mut HashMap<IpAddr, usize>, source: IpAddr) {
     }
 }
 
-/// The time that a handshake has while `taken` of `places` are: all of it up to half, and from there less
-/// with each, in proportion, down to [`HANDSHAKE_TIMEOUT_MIN`] at the last.
-fn timeout_under_load(greeting: Duration, taken: usize, places: usize) -> Duration {
-    let scarce = places - places / 2;
-    let beyond = u32::try_from(taken.saturating_sub(places / 2).min(scarce)).expect("places are few");
+/// The timeout of a handshake while `taken` of `slots` are: the whole up to half, then less in proportion,
+/// down to [`HANDSHAKE_TIMEOUT_MIN`].
+fn timeout_under_load(greeting: Duration, taken: usize, slots: usize) -> Duration {
+    let scarce = slots - slots / 2;
+    let beyond = u32::try_from(taken.saturating_sub(slots / 2).min(scarce)).expect("slots are few");
     let shrinks_by = greeting.saturating_sub(HANDSHAKE_TIMEOUT_MIN);
-    greeting - shrinks_by * beyond / u32::try_from(scarce.max(1)).expect("places are few")
+    greeting - shrinks_by * beyond / u32::try_from(scarce.max(1)).expect("slots are few")
 }
 
-/// The highest number of handshakes such that sources which hold more have `count` above it, together.
+/// The highest level such that the sources above it have `count` handshakes above it, together.
 fn level(held: &HashMap<IpAddr, usize>, count: usize) -> usize {
     let above = |level: usize| held.values().map(|held| held.saturating_sub(level)).sum::<usize>();
     let (mut low, mut high) = (0, held.values().copied().max().unwrap_or(0));
@@ -242,17 +240,17 @@ impl Drop for HandshakeSlot {
     }
 }
 
-/// By what a handshake is told to end.
+/// Resolves when the handshake is evicted.
 pub(crate) struct HandshakeEnd(Rc<Handshake>);
 
 impl HandshakeEnd {
-    /// Awaits `future`, unless the handshake has to end before.
+    /// Awaits `future`, unless the handshake is evicted before.
     ///
     /// # Errors
-    /// Why it has to.
+    /// The reason of the eviction.
     pub(crate) async fn or_ended<F: Future>(&self, mut future: Pin<&mut F>) -> Result<F::Output, DenialKind> {
         poll_fn(|context| {
-            // First, so that a request which has arrived is served all the same.
+            // Polled first, so that a request which has arrived is served.
             if let Poll::Ready(output) = future.as_mut().poll(context) {
                 return Poll::Ready(Ok(output));
             }
@@ -270,9 +268,9 @@ mod tests {
     const GREETING: Duration = Duration::from_secs(10);
     const START: Nanos = Nanos(1_000_000_000_000);
 
-    /// Handshakes that came one after another, a millisecond apart, by the last part of their IPv4 address.
-    fn filled(places: usize, sources: &[u8]) -> (Handshakes, Vec<Rc<Handshake>>) {
-        let mut handshakes = Handshakes::new(places);
+    /// Handshakes a millisecond apart, by the last byte of their IPv4 address.
+    fn filled(slots: usize, sources: &[u8]) -> (Handshakes, Vec<Rc<Handshake>>) {
+        let mut handshakes = Handshakes::new(slots);
         let enter = |(ms, source): (u64, &u8)| {
             let now = START + Duration::from_millis(ms);
             let handshake = handshakes.enter([192, 0, 2, *source].into(), now).1;
@@ -283,7 +281,7 @@ mod tests {
         (handshakes, entered)
     }
 
-    /// The positions of those that were told to end.
+    /// The positions of evicted handshakes.
     fn ended(entered: &[Rc<Handshake>]) -> Vec<usize> {
         (0..entered.len()).filter(|&at| entered[at].end.get().is_some()).collect()
     }
@@ -293,9 +291,9 @@ mod tests {
         let wanted = [(2_000, 1_048_576), (2_000, 8_000), (2_000, 1_024), (2_000, 3), (100_000, u64::MAX)];
         let kept = wanted.map(|(wanted, descriptors)| bounded_by_descriptors(wanted, descriptors));
         assert_eq!(kept, [2_000, 2_000, 256, 1, 100_000]);
-        let places = [(2_000, 2), (2_000, 3), (1, 8), (100_000, 2)];
-        let places = places.map(|(handshakes, threads)| slots_per_thread(handshakes, threads));
-        assert_eq!(places, [1_000, 667, 1, HANDSHAKES_PER_THREAD_MAX]);
+        let slots = [(2_000, 2), (2_000, 3), (1, 8), (100_000, 2)];
+        let slots = slots.map(|(handshakes, threads)| slots_per_thread(handshakes, threads));
+        assert_eq!(slots, [1_000, 667, 1, HANDSHAKES_PER_THREAD_MAX]);
     }
 
     #[test]
@@ -317,7 +315,7 @@ mod tests {
     fn sources_that_hold_one_each_lose_the_oldest() {
         let (mut handshakes, entered) = filled(48, &(0..48).collect::<Vec<_>>());
         handshakes.evict();
-        assert_eq!(ended(&entered), [0, 1, 2], "a sixteenth of the places at once");
+        assert_eq!(ended(&entered), [0, 1, 2], "a sixteenth of the slots at once");
     }
 
     #[test]
@@ -397,6 +395,6 @@ mod tests {
         assert_eq!(ended(&entered), [0, 2], "each by its own age, but for one that waits for us");
         [0, 2].into_iter().for_each(|number| handshakes.leave(number));
         handshakes.shorten_deadlines(GREETING, at_ms(9000));
-        assert_eq!(ended(&entered), [0, 2], "half of the places are free");
+        assert_eq!(ended(&entered), [0, 2], "half of the slots are free");
     }
 }

@@ -1,10 +1,9 @@
-//! One request on its way to its destination, and the answer on its way back.
+//! One request on its way to the destination, and its response on the way back.
 //!
-//! Promises: both directions move at once, each with its backpressure and within the turn's budget; an
-//! answer is passed on once its head was understood, and the head says where the body ends; what breaks
-//! before the answer has begun is told to the client, what breaks later ends his connection with a reset;
-//! a request that may be repeated is, once, if the connection that it went over was ending. Leaves to
-//! others: who may send it (`session`), bodies (`transfer`).
+//! Guarantees: both directions move at once, each with its backpressure and within the budget of a pass; a
+//! response is forwarded once its head is parsed and tells where the body ends; a failure before the response
+//! becomes a denial, a later one a reset; a repeatable request is sent once more if its kept connection was
+//! closing.
 
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -31,65 +30,65 @@ use crate::flow::guard::FlowGuard;
 use crate::flow::progress::{Age, Deadlines, Progress, SocketQueues, Verdict};
 use crate::limits::{INTERIMS_MAX, PASS_BYTES_MAX};
 
-/// Room for what we add to an answer's head.
+/// Bytes that the gateway adds to a response's head.
 const ADDED_HEAD_BYTES: usize = 128;
 
-/// What an exchange came to.
+/// How an exchange ended.
 pub(crate) enum Outcome {
-    /// The answer was passed on, whole.
+    /// The response was forwarded, whole.
     Answered {
-        /// Whether the client can find the next answer behind this one.
+        /// The client can tell where the response ends, and the connection may serve another request.
         client_may_go_on: bool,
         /// The client has not sent all of its request.
         client_is_sending: bool,
-        /// Whether the destination can be sent another request.
+        /// The destination can serve another request.
         upstream_lives_on: bool,
     },
-    /// The two have agreed to speak something else.
+    /// The response was 101: both peers change protocols.
     Upgraded {
-        /// What the destination sent behind its answer.
+        /// What the destination sent behind its response.
         rest: Vec<u8>,
     },
-    /// There is no answer, and the client has to be told.
+    /// No response was forwarded, and the client can be sent a denial.
     Unanswered {
         reason: CloseReason,
         denial: Box<Denial>,
-        /// Whether the request was taken from the client's connection to its end.
+        /// Whether the request was read to its end.
         sent_whole: bool,
     },
-    /// It broke where nobody can be told.
+    /// It failed where no denial can be sent.
     Broken(CloseReason),
 }
 
-/// See the file's header.
+/// A request and its response, both in motion.
 pub(crate) struct Exchange<'s> {
     client: &'s mut Client,
     flow: &'s FlowGuard,
     upstream: &'s mut Upstream,
     traits: RequestTraits,
     up: Transfer,
-    /// The destination takes no more.
+    /// The destination accepts no more bytes.
     up_failed: bool,
     down: Transfer,
     response: ResponseState,
-    /// What the statistics have been told of.
+    /// The counts that the statistics have.
     reported: Legs,
-    /// What the statistics have been told to wait for slow receivers.
+    /// The bytes for slow receivers that the statistics have.
     reported_pending: u64,
     progress: Progress,
-    /// When the deadlines are to be looked at next.
+    /// When the deadlines are to be checked next.
     check_at: Nanos,
-    /// Whether the client has ended its direction.
+    /// Whether the client has shut its direction down.
     is_half_closed: bool,
-    /// Whether it has come to an end in order: if not, neither side may take what it got for whole.
+    /// Whether it ended in order. If not, both connections are reset, so that truncation is detectable.
     is_over: bool,
 }
 
-/// How far the answer has come.
+/// The state of the response.
 enum ResponseState {
-    /// Its head is awaited; some of it may be there.
+    /// The head is awaited; a part of it may have arrived.
     AwaitHead { bytes: Vec<u8>, scanner: HeadScanner, interims: u8 },
-    /// Its body follows.
+    /// The body is forwarded.
     Body { client_may_go_on: bool, upstream_lives_on: bool },
     /// It was 101.
     Upgraded { rest: Vec<u8> },
@@ -101,34 +100,34 @@ impl ResponseState {
     }
 }
 
-/// What a turn came to.
+/// How a poll ended.
 enum PollOutcome {
-    /// The answer was passed on.
+    /// The response was forwarded.
     Done,
-    /// Nothing is left to do for now, and the client has ended its direction.
+    /// No byte can move now, and the client has shut its direction down.
     HalfClosed,
 }
 
-/// Why an exchange stops.
+/// Why an exchange stopped.
 enum ExchangeError {
-    /// The client's connection failed, or it ended within its request.
+    /// The client's connection failed, or ended within the request.
     Client,
-    /// What the client sends is no body.
+    /// The client's bytes are no valid body.
     ClientBody(BodyError),
-    /// The destination's connection failed, or it ended within its answer.
+    /// The destination's connection failed, or ended within the response.
     Upstream,
-    /// The answer cannot be passed on.
+    /// The response cannot be forwarded.
     Answer(ResponseError),
-    /// What the destination sends is no body.
+    /// The destination's bytes are no valid body.
     AnswerBody(BodyError),
     /// The user was removed or disabled.
     Revoked,
-    /// Nothing moved for too long, or it all took too long.
+    /// No byte moved for too long, or the exchange took too long.
     Late(CloseReason),
 }
 
 impl<'s> Exchange<'s> {
-    /// The exchange of what is `wanted`, whose head has been taken from the client's bytes, with `upstream`.
+    /// The exchange of `wanted`, whose head was consumed from the client's input, with `upstream`.
     pub(crate) fn new(
         client: &'s mut Client,
         wanted: PendingRequest,
@@ -158,7 +157,7 @@ impl<'s> Exchange<'s> {
         exchange
     }
 
-    /// Runs it to its end.
+    /// Runs to the end.
     pub(crate) async fn run(&mut self) -> Outcome {
         if let Err(stop) = self.take_unread() {
             self.report_counts();
@@ -177,11 +176,11 @@ impl<'s> Exchange<'s> {
         }
     }
 
-    /// Moves bytes until the answer is whole, or something stops it.
+    /// Moves bytes until the response is complete or an error stops it.
     async fn step(&mut self) -> Result<(), ExchangeError> {
         let reactor = Rc::clone(&self.client.context.reactor);
         loop {
-            // What moves takes the deadline along, but the timer stays where it is until it comes.
+            // Progress moves the deadline, but the timer is re-armed only when it fires.
             match within(&reactor, self.check_at, poll_fn(|cx| self.poll(cx))).await {
                 Ok(Ok(PollOutcome::Done)) => return Ok(()),
                 Ok(Ok(PollOutcome::HalfClosed)) => {
@@ -194,7 +193,7 @@ impl<'s> Exchange<'s> {
         }
     }
 
-    /// Looks whether it has stood still, or lived, for too long.
+    /// Checks the idle and lifetime deadlines.
     fn check_deadlines(&mut self) -> Result<(), ExchangeError> {
         let (age, legs) = (self.age(), self.legs());
         let deadlines = Deadlines::from(&self.client.snapshot().config.timeouts);
@@ -230,7 +229,7 @@ impl<'s> Exchange<'s> {
         polled
     }
 
-    /// Tells the statistics and the ledger of what was counted since it did so last.
+    /// Reports new counts to the statistics and the ledger.
     fn report_counts(&mut self) {
         let counted = self.legs();
         if counted != self.reported {
@@ -243,7 +242,7 @@ impl<'s> Exchange<'s> {
         self.report_pending(self.up.pending_bytes() + self.down.pending_bytes());
     }
 
-    /// Tells the statistics how much memory waits for slow receivers.
+    /// Reports the memory that waits for slow receivers.
     fn report_pending(&mut self, pending_bytes: u64) {
         let before = std::mem::replace(&mut self.reported_pending, pending_bytes);
         let counter = &self.client.context.stats.pending_bytes;
@@ -261,7 +260,7 @@ impl<'s> Exchange<'s> {
         if let Poll::Ready(down) = self.poll_down(cx, &mut budget) {
             return Poll::Ready(down.map(|()| PollOutcome::Done));
         }
-        // Where nothing is read from the client, nobody would see it end or fail.
+        // While nothing is read from the client, only epoll reports its end or failure.
         let watched = self.client.stream.watch(cx);
         match self.client.stream.readiness().end {
             StreamEnd::Broken => Poll::Ready(Err(ExchangeError::Client)),
@@ -274,8 +273,8 @@ impl<'s> Exchange<'s> {
         }
     }
 
-    /// Sends the request on. A destination that takes no more may have answered all the same: many a server
-    /// says 413 and resets the rest of an upload.
+    /// Sends the request. A destination that accepts no more may still have responded: many servers send 413
+    /// and reset the rest of an upload.
     fn poll_up(&mut self, cx: &mut Context<'_>, budget: &mut usize) -> Result<(), ExchangeError> {
         if self.up_failed || self.up.is_complete() {
             return Ok(());
@@ -298,7 +297,7 @@ impl<'s> Exchange<'s> {
         }
     }
 
-    /// Lets what was read together with the head go with it.
+    /// Forwards the body bytes that were read with the head.
     fn take_unread(&mut self) -> Result<(), ExchangeError> {
         let taken = self.up.feed(self.client.input.unread_mut()).map_err(ExchangeError::ClientBody)?;
         self.client.input.consume(taken);
@@ -309,7 +308,7 @@ impl<'s> Exchange<'s> {
     fn poll_down(&mut self, cx: &mut Context<'_>, budget: &mut usize) -> Poll<Result<(), ExchangeError>> {
         loop {
             if matches!(self.response, ResponseState::AwaitHead { .. }) {
-                // An interim answer goes before the next head is looked for.
+                // An interim response is written before the next head is parsed.
                 ready!(self.poll_flush_down(cx))?;
                 ready!(self.poll_head(cx))?;
                 continue;
@@ -338,7 +337,7 @@ impl<'s> Exchange<'s> {
         down.poll_flush(cx, lane, &client.context, flow.key()).map_err(|_| ExchangeError::Client)
     }
 
-    /// Reads on until a head is whole, and passes it on.
+    /// Reads until a head is complete, and forwards it.
     fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), ExchangeError>> {
         let ResponseState::AwaitHead { bytes, scanner, .. } = &mut self.response else {
             return Poll::Ready(Ok(()));
@@ -352,7 +351,7 @@ impl<'s> Exchange<'s> {
                 return Poll::Ready(self.forward_head(length));
             }
             if bytes.capacity() == 0 {
-                // Waiting for an answer needs no buffer.
+                // Waiting for a response needs no buffer.
                 ready!(self.upstream.stream.poll_readable(cx)).map_err(|_| ExchangeError::Upstream)?;
                 *bytes = context.write_buffers.take();
             }
@@ -365,7 +364,7 @@ impl<'s> Exchange<'s> {
         }
     }
 
-    /// Writes the head of `length` bytes anew for the client, with what came behind it.
+    /// Writes the head of `length` bytes for the client, and the bytes behind it.
     fn forward_head(&mut self, length: usize) -> Result<(), ExchangeError> {
         let ResponseState::AwaitHead { bytes, interims, .. } = &mut self.response else { return Ok(()) };
         let (mut bytes, interims) = (std::mem::take(bytes), *interims);
@@ -416,24 +415,24 @@ impl<'s> Exchange<'s> {
         Ok(())
     }
 
-    /// Whether the client could find another answer behind this one.
+    /// Whether the client can tell where this response ends, and send another request.
     fn client_may_go_on(&self, answer: ResponseKind) -> bool {
         let has_end = !answer.ends_with_connection(&self.traits);
-        // Who was not told to go on may send the body or not: what he sends next could be either.
+        // A client that was not sent `100 Continue` may send the body or not: its next bytes are ambiguous.
         let awaits_body = self.traits.expects_continue && !self.up.is_fully_read();
         let is_serving = self.client.context.phase.get() == Phase::Serving;
         self.traits.keeps_alive && has_end && is_serving && (answer == ResponseKind::Interim || !awaits_body)
     }
 
-    /// Whether the request may be sent again: the connection had served before, so its end may have crossed
-    /// our request, and nothing of an answer has come (RFC 9112, section 9.3.1).
+    /// Whether the request may be sent again: the connection was reused, so its close may have crossed the
+    /// request, and no byte of a response has arrived (RFC 9112, section 9.3.1).
     fn may_repeat(&self) -> bool {
         let is_unanswered =
             matches!(&self.response, ResponseState::AwaitHead { bytes, interims: 0, .. } if bytes.is_empty());
         self.upstream.is_used() && self.traits.is_repeatable && is_unanswered
     }
 
-    /// Connects to the same address anew. The flow goes on: it is the same request.
+    /// Connects to the same address again. The flow goes on: it is the same request.
     async fn connect_again(&mut self) -> Result<(), ()> {
         let address = self.upstream.key.address;
         let dialled =
@@ -461,7 +460,7 @@ impl<'s> Exchange<'s> {
     }
 
     fn stop(&mut self, stop: ExchangeError) -> Outcome {
-        // A half-sent interim answer, or more, cannot be taken back.
+        // A partly sent response cannot be replaced by a denial.
         let awaits_head = matches!(self.response, ResponseState::AwaitHead { .. });
         let may_be_told = self.legs().client_tx == 0 || awaits_head && self.down.is_complete();
         let (reason, denial) = match stop {
@@ -484,7 +483,7 @@ impl<'s> Exchange<'s> {
         Outcome::Unanswered { reason, denial: Box::new(denial), sent_whole: self.up.is_fully_read() }
     }
 
-    /// What was counted so far.
+    /// The counts so far.
     pub(crate) fn legs(&self) -> Legs {
         let mut meter = self.client.context.meter.borrow_mut();
         meter.counters(self.flow.key()).map_or_else(Legs::default, |tally| tally.legs())
@@ -500,7 +499,7 @@ fn with_trailers(body: Body, keeps_trailers: bool) -> Body {
 }
 
 impl Drop for Exchange<'_> {
-    /// Whatever ended it early, a fault of ours too: nobody shall take a part for the whole.
+    /// Also after a panic: neither peer may take a part for the whole.
     fn drop(&mut self) {
         self.report_pending(0);
         if !self.is_over {

@@ -1,7 +1,6 @@
-//! A request as its session keeps it: what was asked, and the head that goes to the destination.
+//! A parsed request, and its head as it goes to the destination.
 //!
-//! Promises: nothing here borrows from what was read, so that it can be waited with. Leaves to others:
-//! what is accepted (`proto::http_forward`).
+//! It borrows nothing from the read buffer, so that a task can hold it over an await.
 
 use policy::UserIndex;
 use proto::credentials::basic_credentials;
@@ -14,7 +13,7 @@ use crate::context::Phase;
 use crate::limits::DISCARDED_BODY_BYTES_MAX;
 use crate::log::PATH_BYTES_MAX;
 
-/// See the file's header.
+/// A plain HTTP request that awaits its admission.
 pub(crate) struct PendingRequest {
     pub(crate) target: Target,
     pub(crate) traits: RequestTraits,
@@ -22,22 +21,21 @@ pub(crate) struct PendingRequest {
     pub(crate) keeps_trailers: bool,
     /// The head for the destination.
     pub(crate) head: Vec<u8>,
-    /// Bytes of the head as it was received.
+    /// Bytes of the head as received.
     pub(crate) received: usize,
-    /// We are the last who may answer it, and do.
+    /// The gateway is the last recipient (`Max-Forwards: 0` or `OPTIONS *`), and responds itself.
     pub(crate) targets_proxy: bool,
-    /// Who the client says it is.
+    /// The credentials that the request presents.
     pub(crate) credentials: PresentedCredentials,
-    /// Who the client is, once that is known.
+    /// The user, once identified.
     pub(crate) user: Option<UserIndex>,
 }
 
 impl PendingRequest {
-    /// Takes the head of `length` bytes that has arrived, and notes in the client how an answer of ours is to
-    /// be written.
+    /// Parses the head of `length` bytes that has arrived, and sets the client's reply protocol.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// What is malformed.
     pub(crate) fn read(client: &mut Client, length: usize) -> Result<PendingRequest, RequestError> {
         let closes = client.context.phase.get() != Phase::Serving;
         let (mut speaks, mut path) = (client.reply_protocol, None);
@@ -89,8 +87,8 @@ impl PendingRequest {
         Ok(wanted)
     }
 
-    /// Bytes of the body that have to be dropped if nobody wants them; more than anybody would if their
-    /// end is not known, or if the client may not send them at all.
+    /// Bytes of the body to be discarded behind a denial; `u64::MAX` if the length is unknown, or if the
+    /// client waits for `100 Continue` and may send no body.
     pub(crate) fn discardable_body(&self) -> u64 {
         match self.body {
             Framing::None => 0,

@@ -1,8 +1,8 @@
-//! One direction of an exchange: a body that is passed on as it comes, and what waits to be written.
+//! One direction of an exchange: a body that is forwarded as it arrives, and the bytes that wait to be
+//! written.
 //!
-//! Promises: nothing is read while something waits to be written, so that a slow receiver stops its sender;
-//! what is billed is what outgoing calls returned; no buffer is held while nothing moves. Leaves to others:
-//! heads, and what the two directions mean for each other (`exchange`).
+//! Guarantees: nothing is read while bytes wait to be written, so that a slow receiver stops its sender; sent
+//! bytes are counted as the call returned them; no buffer is held while nothing moves.
 
 use std::io;
 use std::task::{Context, Poll, ready};
@@ -18,24 +18,24 @@ use crate::limits::CLIENT_BUFFER_BYTES_MAX;
 /// Which end of a transfer failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// It cannot be read, or ends too early.
+    /// It failed, or ended before the body did.
     Source,
-    /// What it sends is no body.
+    /// Its bytes are no valid body.
     Body(BodyError),
-    /// It cannot be written.
+    /// Its connection failed.
     Sink,
 }
 
-/// From whom to whom.
+/// The source and the sink.
 #[derive(Clone, Copy)]
 pub(crate) enum Endpoints<'l> {
-    /// From the client to the destination.
+    /// Client to destination.
     Up(&'l TcpStream, &'l Upstream),
-    /// From the destination to the client.
+    /// Destination to client.
     Down(&'l Upstream, &'l TcpStream),
 }
 
-/// See the file's header.
+/// A body on its way, behind a head.
 pub(crate) struct Transfer {
     body: Body,
     pending: Vec<u8>,
@@ -51,7 +51,7 @@ impl<'l> Endpoints<'l> {
         }
     }
 
-    /// Sends what the sink takes of `bytes`, and counts it.
+    /// Sends as much of `bytes` as the sink accepts, and counts it.
     fn poll_send(
         self,
         cx: &Context<'_>,
@@ -71,7 +71,7 @@ impl<'l> Endpoints<'l> {
         }
     }
 
-    /// Counts what was received.
+    /// Counts received bytes.
     pub(crate) fn received(self, count: usize, context: &WorkerContext, flow: Key) {
         let mut meter = context.meter.borrow_mut();
         let mut tally = meter.counters(flow).expect("an exchange's flow is open until the exchange ends");
@@ -81,37 +81,37 @@ impl<'l> Endpoints<'l> {
 }
 
 impl Transfer {
-    /// A transfer of `body`, ahead of which `first` goes.
+    /// A transfer of `first`, followed by `body`.
     pub(crate) fn new(first: Vec<u8>, body: Body) -> Transfer {
         Transfer { body, pending: first, written: 0 }
     }
 
-    /// What waits to be written.
+    /// The bytes that wait to be written.
     pub(crate) fn pending(&mut self) -> &mut Vec<u8> {
         &mut self.pending
     }
 
-    /// Memory of what waits to be written.
+    /// The memory of the bytes that wait to be written.
     pub(crate) fn pending_bytes(&self) -> u64 {
         self.pending.capacity() as u64
     }
 
-    /// Begins again from the first byte: nothing of it has had an effect.
+    /// Restarts from the first byte; only while no byte had an effect.
     pub(crate) fn rewind(&mut self) {
         self.written = 0;
     }
 
-    /// Whether nothing more is to be read for it.
+    /// Whether the body is read to its end.
     pub(crate) fn is_fully_read(&self) -> bool {
         self.body.is_complete()
     }
 
-    /// Whether everything was written, and nothing more is to come.
+    /// Whether the body is read to its end, and written.
     pub(crate) fn is_complete(&self) -> bool {
         self.body.is_complete() && self.is_flushed()
     }
 
-    /// Whether it goes on with what its source sends next.
+    /// Whether its next step is a read.
     pub(crate) fn awaits_source(&self) -> bool {
         self.is_flushed() && !self.is_fully_read()
     }
@@ -120,12 +120,12 @@ impl Transfer {
         self.written == self.pending.len()
     }
 
-    /// Lets `body` follow what has come so far.
+    /// Continues with `body`.
     pub(crate) fn follow(&mut self, body: Body) {
         self.body = body;
     }
 
-    /// Takes of `bytes`, which have been read already, what belongs to the body; returns how many.
+    /// Takes the body's part of `bytes`, which were read before; returns its length.
     pub(crate) fn feed(&mut self, bytes: &mut [u8]) -> Result<usize, BodyError> {
         let taken = self.body.take(bytes)?;
         self.pending.extend_from_slice(&bytes[..taken.kept]);
@@ -139,7 +139,7 @@ impl Transfer {
         }
     }
 
-    /// Writes what waits.
+    /// Writes the waiting bytes.
     pub(crate) fn poll_flush(
         &mut self,
         cx: &Context<'_>,
@@ -154,14 +154,14 @@ impl Transfer {
         Poll::Ready(Ok(()))
     }
 
-    /// Forgets what was written.
+    /// Frees the written bytes.
     fn forget_written(&mut self) {
         assert!(self.is_flushed(), "only what was written is forgotten");
         self.pending = Vec::new();
         self.written = 0;
     }
 
-    /// Passes the body on, up to `budget` bytes. What was read behind its end goes to `surplus`.
+    /// Forwards up to `budget` bytes of the body. Bytes behind its end go to `surplus`.
     pub(crate) fn poll(
         &mut self,
         cx: &Context<'_>,
@@ -181,7 +181,7 @@ impl Transfer {
             }
             let scratch = &mut *context.scratch.borrow_mut();
             let most = match lane {
-                // What is read behind the body waits where the next request is read into.
+                // Bytes behind the body go to the client's read buffer, which bounds this read.
                 Endpoints::Up(..) if self.body.is_chunked() => CLIENT_BUFFER_BYTES_MAX,
                 _ => scratch.len(),
             };
@@ -201,7 +201,7 @@ impl Transfer {
         }
     }
 
-    /// Writes `bytes`, and keeps what the sink does not take.
+    /// Writes `bytes`, and keeps the rest that the sink does not accept.
     fn forward(
         &mut self,
         cx: &Context<'_>,

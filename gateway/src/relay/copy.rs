@@ -1,8 +1,8 @@
-//! Relaying by copying: from the source into the thread's scratch buffer and at once to the sink.
+//! Relaying by copying: from the source into the thread's scratch buffer, and at once to the sink.
 //!
-//! Promises: bytes that the sink takes at once are never stored; what it does not take moves to a buffer
-//! that belongs to the relay until it is written, and nothing is read meanwhile; those buffers are counted,
-//! and while they are many less is read at a time. Leaves to others: fast streams, which `splice` carries.
+//! Guarantees: bytes that the sink accepts at once are never stored; the rest moves to a buffer of the relay
+//! until it is written, and nothing is read meanwhile. Those buffers are counted, and while they are many,
+//! reads are smaller.
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::{Direction, Endpoints, Failure, RelayBuffers, State};
 use crate::limits::{PENDING_BYTES_MAX, PENDING_CACHED_MAX, SCRATCH_BYTES};
 use crate::stats::WorkerStats;
 
-/// Full reads in a row that make a stream a fast one.
+/// Consecutive full reads that make a stream a fast one.
 pub(super) const FULL_READS_MAX: u8 = 2;
 
 /// Bytes that were read and not yet written.
@@ -25,7 +25,7 @@ pub(super) struct Pending {
     written: usize,
 }
 
-/// Empty buffers of a thread, kept for the next sink that is slow, and the count of all their memory.
+/// Free buffers for slow sinks, and the count of the memory of all.
 #[expect(clippy::vec_box, reason = "the boxes move to relays and back, so that a relay stays small")]
 pub(super) struct PendingCache {
     empty: Vec<Box<Pending>>,
@@ -48,7 +48,7 @@ impl PendingCache {
         pending
     }
 
-    /// Takes a buffer back. One that is larger than most need is freed.
+    /// Returns a buffer. A large one is freed.
     pub(super) fn put(&mut self, pending: Box<Pending>) {
         if self.empty.len() < PENDING_CACHED_MAX && pending.bytes.capacity() <= SCRATCH_BYTES {
             self.empty.push(pending);
@@ -57,19 +57,19 @@ impl PendingCache {
         }
     }
 
-    /// Bytes that a read may ask for.
+    /// The size of a read.
     fn read_bytes_max(&self) -> usize {
         self.stats.read_bytes_max()
     }
 
-    /// Whether there is memory for what a pipe holds.
+    /// Whether there is memory for the bytes of a pipe.
     pub(super) fn has_capacity(&self) -> bool {
         self.stats.pending_bytes.value() < PENDING_BYTES_MAX
     }
 }
 
 impl Direction {
-    /// Reads once into the scratch buffer; returns how many bytes lie there.
+    /// Reads once into the scratch buffer; returns the number of bytes.
     pub(super) fn read(&mut self, source: &Socket, tools: &mut RelayBuffers) -> Result<usize, Failure> {
         let room = tools.pending.read_bytes_max();
         let read = match source.recv(&mut tools.scratch[..room]) {
@@ -92,7 +92,7 @@ impl Direction {
             }
         } else {
             self.full_reads = 0;
-            // Less than asked for: the source is empty for now, or for good.
+            // A short read: the source is empty for now, or has ended.
             match self.end {
                 StreamEnd::Open => self.readable = false,
                 StreamEnd::Ended => self.source_ended(),
@@ -102,7 +102,7 @@ impl Direction {
         Ok(read)
     }
 
-    /// Writes the `read` bytes in the scratch buffer, and keeps what the sink does not take.
+    /// Writes the `read` bytes of the scratch buffer, and keeps the rest that the sink does not accept.
     pub(super) fn forward(
         &mut self,
         read: usize,
@@ -120,19 +120,19 @@ impl Direction {
         Ok(())
     }
 
-    /// Writes `bytes` that were read before the relay began, and keeps what the sink does not take.
+    /// Writes `bytes` that were read before the relay, and keeps the rest that the sink does not accept.
     pub(super) fn forward_early(&mut self, bytes: &[u8], lane: &mut Endpoints<'_>, tools: &mut RelayBuffers) {
         if bytes.is_empty() {
             return;
         }
-        // A sink that fails does so again when the relay is run, which then ends.
+        // A failed sink fails again in the relay's run, which then ends.
         let written = self.send(lane, bytes).unwrap_or(0);
         if written < bytes.len() {
             self.pending = Some(tools.pending.take(|room| room.extend_from_slice(&bytes[written..])));
         }
     }
 
-    /// Writes what an earlier write left.
+    /// Writes the rest of an earlier write.
     pub(super) fn write_pending(
         &mut self,
         lane: &mut Endpoints<'_>,
@@ -163,13 +163,13 @@ impl Direction {
         }
         let (sink, state) = (lane.sink, self.state);
         let sent = lane.sent.around(bytes.len(), || match state {
-            // The end follows at once: it goes in the same packet.
+            // The end follows at once, in the same packet.
             State::Flushing => sink.send_before_more(bytes),
             State::Flowing | State::Ended => sink.send(bytes),
         });
         match sent {
             Ok(written) => {
-                // The kernel takes less than all only when its buffer is full.
+                // A short write: the kernel's buffer is full.
                 self.writable = written == bytes.len();
                 self.note_write(sink);
                 Ok(written)
@@ -182,14 +182,14 @@ impl Direction {
         }
     }
 
-    /// Switches Nagle's algorithm off at the second write: it never delays the first, and a connection of
-    /// one request then saves the call. (Accepted sockets inherit it from the listener and lose nothing.)
+    /// Sets TCP_NODELAY at the second write: Nagle's algorithm never delays the first, and a connection of
+    /// one request saves the call. Accepted sockets inherit it from the listener.
     fn note_write(&mut self, sink: &Socket) {
         if self.writes < 2 {
             self.writes += 1;
-            // Where the end follows there is no further write, and the option would send these bytes at once.
+            // If the end follows, there is no further write, and the option would send these bytes at once.
             if self.writes == 2 && self.state == State::Flowing {
-                // A socket that refuses it is dead, which the next read or write will tell.
+                // A socket that refuses the option has failed; the next read or write returns the error.
                 let _ = sink.set_nodelay();
             }
         }
@@ -221,7 +221,7 @@ mod tests {
         assert_eq!(held.len() * SCRATCH_BYTES, PENDING_BYTES_MAX as usize);
         assert!(!tools.pending.has_capacity());
         let mut direction = Direction::reused();
-        // Reads that fill the smaller room prove a stream fast as well.
+        // Reads that fill the smaller size also prove a stream fast.
         while !direction.is_fast() {
             while sender.send(&[0; SCRATCH_BYTES]).is_ok() {}
             assert!(direction.read(&source, &mut tools).unwrap() <= READ_BYTES_UNDER_PRESSURE);
@@ -233,8 +233,7 @@ mod tests {
 
     #[test]
     fn a_stream_that_is_fast_for_long_and_not_spliced_is_counted_to_the_bound() {
-        // A fast stream is copied past an urgent byte, and the reads that fill the buffer meanwhile may be
-        // more than a byte counts.
+        // A fast stream is copied past an urgent byte; its full reads meanwhile may exceed a byte's range.
         let (sender, source) = pair();
         let mut tools = RelayBuffers::new(&Arc::default());
         let mut direction = Direction { end: StreamEnd::Urgent, ..Direction::reused() };

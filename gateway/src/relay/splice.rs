@@ -1,12 +1,11 @@
-//! Relaying by splicing: a fast stream's pages go through a pipe and are never copied.
+//! Relaying by splicing: the pages of a fast stream move through a pipe and are not copied.
 //!
-//! Promises: a pipe is borrowed while bytes move and goes back to the thread's cache as soon as it is empty
-//! and the source has nothing, or its sink has taken nothing for a second; a thread holds at most
-//! [`PIPES_PER_THREAD_MAX`]; without a pipe the stream is copied. Leaves to others: streams of small
-//! messages, for which copying is cheaper, and when a pipe stalls (`stalls`).
+//! Guarantees: a pipe is borrowed while bytes move, and returns to the thread's cache once it is empty and
+//! the source has nothing, or once its sink has accepted nothing for a second; a thread has at most
+//! [`PIPES_PER_THREAD_MAX`]; without a pipe the stream is copied.
 //!
-//! Splicing costs 0.10-0.14 s of CPU per GB where copying costs 0.23-0.35 s, if segments are of 1.4 KB or
-//! more; for 200-byte writes it costs twice as much as copying, so a stream has to prove itself first.
+//! Splicing costs 0.10-0.14 s of CPU per GB where copying costs 0.23-0.35 s, if segments have 1.4 KB or more;
+//! for 200-byte writes it costs twice as much as copying. So a stream must prove fast first.
 
 use std::io::ErrorKind;
 
@@ -17,21 +16,21 @@ use super::copy::FULL_READS_MAX;
 use super::{Direction, Endpoints, Failure, RelayBuffers};
 use crate::limits::{PIPE_BYTES, PIPES_PER_THREAD_MAX, SPLICE_BYTES_MAX};
 
-/// A wake of the source that brings less than this speaks against splicing.
+/// An event of the source with fewer bytes speaks against splicing.
 const FAST_BYTES_MIN: usize = 4 * 1024;
 
-/// The empty pipes of a thread, and the count of all its pipes.
+/// The free pipes of a thread, and the count of all its pipes.
 #[derive(Debug, Default)]
 #[expect(clippy::vec_box, reason = "the boxes move to relays and back, so that a relay stays small")]
 pub(super) struct PipeCache {
     empty: Vec<Box<Pipe>>,
-    /// Pipes in the cache and on loan. 0 <= held <= PIPES_PER_THREAD_MAX
+    /// Pipes, free or borrowed. 0 <= held <= PIPES_PER_THREAD_MAX
     held: usize,
-    /// Pipes made so far.
+    /// Pipes created so far.
     pub(super) created: u64,
-    /// Times a direction has got a pipe.
+    /// How often a direction got a pipe.
     pub(super) lent: u64,
-    /// Pipes emptied so far because their sink took nothing.
+    /// Pipes emptied so far because their sink accepted nothing.
     pub(super) emptied: u64,
 }
 
@@ -46,14 +45,14 @@ impl PipeCache {
         if self.held == PIPES_PER_THREAD_MAX {
             return None;
         }
-        // Fails when descriptors are used up: then the stream is copied.
+        // Fails when descriptors are exhausted: then the stream is copied.
         let pipe = Pipe::new(PIPE_BYTES).ok()?;
         self.held += 1;
         self.created += 1;
         Some(Box::new(pipe))
     }
 
-    /// Takes a pipe back; one with bytes inside is closed, its next borrower must not get them.
+    /// Returns a pipe. A pipe with bytes is closed: another stream must not get them.
     fn put(&mut self, pipe: Box<Pipe>) {
         if pipe.held() == 0 {
             self.empty.push(pipe);
@@ -62,7 +61,7 @@ impl PipeCache {
         }
     }
 
-    /// Pipes that exist, in the cache or on loan.
+    /// Pipes, free or borrowed.
     pub(super) fn held(&self) -> usize {
         self.held
     }
@@ -74,19 +73,19 @@ impl Direction {
         self.full_reads == FULL_READS_MAX
     }
 
-    /// Moves bytes from the source into a pipe; returns how many.
+    /// Moves bytes from the source into a pipe; returns their number.
     pub(super) fn fill_pipe(&mut self, source: &Socket, tools: &mut RelayBuffers) -> Result<usize, Failure> {
         if self.pipe.is_none() {
             self.pipe = tools.pipes.take();
         }
         let Some(pipe) = self.pipe.as_mut() else {
-            // All pipes are lent out: prove yourself again by copying.
+            // No pipe is free: the stream is copied, and must prove fast again.
             self.full_reads = 0;
             return Ok(0);
         };
         match pipe.fill_from(source, SPLICE_BYTES_MAX) {
             Ok(0) => {
-                // The end, or an urgent byte with the end somewhere behind it: a read tells which.
+                // The end, or an urgent byte in front of it: a read distinguishes them.
                 self.full_reads = 0;
                 Ok(0)
             }
@@ -97,7 +96,7 @@ impl Direction {
                 Ok(moved)
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                // The pipe is empty whenever it is filled, so it is the source that has nothing.
+                // The pipe is empty whenever it is filled, so the source has nothing.
                 self.source_empty();
                 Ok(0)
             }
@@ -122,25 +121,25 @@ impl Direction {
         }
     }
 
-    /// Whether the sink takes nothing of what the pipe holds.
+    /// Whether the sink accepts none of the pipe's bytes.
     pub(super) fn has_stalled_pipe(&self) -> bool {
         !self.writable && self.pipe.as_ref().is_some_and(|pipe| pipe.held() > 0)
     }
 
-    /// Moves what the pipe holds to a buffer and gives the pipe back: its sink takes nothing, and a stream
-    /// that moves has more use for it.
+    /// Moves the pipe's bytes to a buffer and returns the pipe: its sink accepts nothing, and another stream
+    /// can use it.
     pub(super) fn empty_pipe(&mut self, tools: &mut RelayBuffers) {
         let Some(pipe) = self.pipe.as_mut() else { return };
         self.pending = Some(tools.pending.take(|room| pipe.empty_into(room)));
         self.full_reads = 0;
         tools.pipes.emptied += 1;
-        // What could not be read stays in there, and is written behind the buffer.
+        // Bytes that could not be read stay in the pipe, and are written after the buffer.
         if pipe.held() == 0 {
             self.return_pipe(tools);
         }
     }
 
-    /// Gives the pipe back.
+    /// Returns the pipe.
     pub(super) fn return_pipe(&mut self, tools: &mut RelayBuffers) {
         if let Some(pipe) = self.pipe.take() {
             tools.pipes.put(pipe);

@@ -1,7 +1,8 @@
-//! The relays of a thread whose pipes hold bytes that the sink does not take, in the order of their noting.
+//! The relays of a thread whose pipes hold bytes that the sink does not accept, in the order in which that
+//! was seen.
 //!
-//! Guarantees: a relay is in here at most once, and comes out [`PIPE_STALL_MAX`] after it was noted; a pipe
-//! whose sink has taken something meanwhile is noted anew. Leaves out: emptying the pipe (`splice`).
+//! Guarantees: a relay is listed at most once, and leaves the list after [`PIPE_STALL_MAX`]; a pipe whose
+//! sink has accepted bytes meanwhile is listed again.
 
 use std::collections::VecDeque;
 
@@ -11,12 +12,12 @@ use sys::clock::Nanos;
 use super::{Direction, Relay, RelayBuffers};
 use crate::limits::PIPE_STALL_MAX;
 
-/// See the file's header.
+/// Relays with stalled pipes, the longest stalled first.
 #[derive(Debug, Default)]
 pub(super) struct Stalls(VecDeque<(Nanos, Key)>);
 
 impl Stalls {
-    /// Notes `relay`, which has run, if one of its pipes stalls.
+    /// Lists `relay`, which has run, if one of its pipes stalls.
     pub(super) fn note(&mut self, key: Key, relay: &mut Relay, now: Nanos) {
         let stalls = |direction: &Direction| direction.has_stalled_pipe();
         if relay.is_stall_candidate || !stalls(&relay.up) && !stalls(&relay.down) {
@@ -29,14 +30,15 @@ impl Stalls {
         self.0.push_back((now + PIPE_STALL_MAX, key));
     }
 
-    /// Takes out the next one that was noted long enough ago; it may be gone by now.
+    /// Removes the next relay that was listed long enough ago; it may have ended.
     pub(super) fn next_due(&mut self, now: Nanos) -> Option<Key> {
         self.0.pop_front_if(|(due_at, _)| *due_at <= now).map(|(_, key)| key)
     }
 }
 
 impl Relay {
-    /// Frees the pipes that have stalled since it was noted, as far as there is memory for what they hold.
+    /// Frees the pipes that have stalled since the relay was listed, as far as there is memory for their
+    /// bytes.
     pub(super) fn free_pipes(&mut self, tools: &mut RelayBuffers) {
         self.is_stall_candidate = false;
         for direction in [&mut self.up, &mut self.down] {

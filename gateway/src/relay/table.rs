@@ -1,8 +1,8 @@
-//! The relays of one thread: their slab, their queue, their deadlines and their ends.
+//! The relays of one thread: their table, run queue, deadlines and ends.
 //!
-//! Promises: a relay that has bytes to move is run once per turn, in the order of asking, so that a fast
-//! stream waits for all others; deadlines are re-armed lazily: activity is one store, and a timer that
-//! comes early looks at it. Leaves to others: the flow's record and its way to the ledger (`meter`).
+//! Guarantees: a relay with bytes to move runs once per pass, in the order of events, so that a fast stream
+//! waits for all others; deadlines are re-armed lazily: progress is one store, and a timer that fires early
+//! re-arms itself.
 
 use std::collections::VecDeque;
 use std::io;
@@ -40,7 +40,7 @@ pub(crate) struct RelayStart {
     pub(crate) flow: FlowGuard,
 }
 
-/// See the file's header.
+/// The relays of one thread.
 pub(crate) struct Relays {
     reactor: Rc<Reactor>,
     slab: Slab<Relay>,
@@ -72,21 +72,21 @@ impl Relays {
         }
     }
 
-    /// How many there are.
+    /// The number of relays.
     pub(crate) fn len(&self) -> usize {
         self.slab.len()
     }
 
-    /// Whether a relay waits to be run.
+    /// Whether a relay is queued.
     pub(crate) fn has_queued(&self) -> bool {
         !self.queue.is_empty()
     }
 
-    /// From now on these deadlines count, for live relays too.
+    /// Sets the deadlines of all relays, live ones too.
     pub(crate) fn set_deadlines(&mut self, deadlines: Deadlines, meter: &Meter) {
         let is_earlier = deadlines.are_earlier_than(&self.deadlines);
         self.deadlines = deadlines;
-        // Later ones are found when the timers come, as always.
+        // Later deadlines are found when the present timers fire.
         if is_earlier {
             let keys: Vec<Key> = self.slab.keys().collect();
             keys.into_iter().for_each(|key| self.rearm_earlier(key, meter));
@@ -98,13 +98,13 @@ impl Relays {
     pub(crate) fn start(&mut self, start: RelayStart, meter: &mut Meter, buffers: &ReadBufferPool) {
         let RelayStart { client, client_bytes, sent_much, upstream, upstream_bytes, flow } = start;
         let flow = flow.release();
-        // The key is known before the relay is, so that the registrations can carry it.
+        // The index is known before the relay exists, so that the registrations can carry it.
         let index = self.slab.next_index();
         let client = self.register(client, index, Side::Client);
         let upstream = self.register(upstream, index, Side::Upstream);
         let (client, upstream) = match (client, upstream) {
             (Ok(client), Ok(upstream)) => (client, upstream),
-            // The kernel has no memory for a watch.
+            // The kernel has no memory for a registration.
             (client, upstream) => {
                 [client, upstream].into_iter().flatten().for_each(|(peer, _direction)| self.reset(peer));
                 meter.close(flow, CloseReason::Overload);
@@ -127,7 +127,7 @@ impl Relays {
         self.rearm_earlier(key, meter);
     }
 
-    /// Notes that a socket of relay `index` is ready, and queues the relay if it has something to do.
+    /// Notes the readiness of a socket of relay `index`, and queues the relay if it has work.
     pub(crate) fn ready(&mut self, index: u32, side: Side, readiness: Readiness) {
         let Some((key, relay)) = self.slab.at(index) else { return };
         match side {
@@ -140,9 +140,9 @@ impl Relays {
         }
     }
 
-    /// Runs every relay that is queued now, each once.
+    /// Runs every queued relay once.
     pub(crate) fn run(&mut self, meter: &mut Meter) {
-        // Those that run now may have use for a pipe.
+        // Freed first: relays that run now may use these pipes.
         self.free_stalled_pipes();
         for _ in 0..self.queue.len() {
             let Some(key) = self.queue.pop_front() else { break };
@@ -156,7 +156,7 @@ impl Relays {
         stats.splice_promotions.set(self.buffers.promotions);
     }
 
-    /// Looks at the deadlines of relay `index`, whose timer was due.
+    /// Checks the deadlines of relay `index`, whose timer fired.
     pub(crate) fn due(&mut self, index: u32, meter: &mut Meter) {
         let Some((key, relay)) = self.slab.at(index) else { return };
         relay.timer = None;
@@ -175,7 +175,7 @@ impl Relays {
         }
     }
 
-    /// Ends every relay for which `condemned` has a reason.
+    /// Ends every relay for which `condemned` returns a reason.
     pub(crate) fn close_where(
         &mut self,
         meter: &mut Meter,
@@ -227,13 +227,13 @@ impl Relays {
         }
         self.stalls.note(key, relay, self.reactor.now());
         if came_nearer {
-            // The span of a half-closed relay begins with the end, however long nothing had moved before.
+            // The span of a half-closed relay begins with the end, however long no byte had moved before.
             relay.progress.restart(self.reactor.now());
             self.rearm_earlier(key, meter);
         }
     }
 
-    /// Arms the timer anew, for a relay whose deadline has come nearer.
+    /// Re-arms the timer of a relay whose deadline is now earlier.
     fn rearm_earlier(&mut self, key: Key, meter: &Meter) {
         let Some(relay) = self.slab.get_mut(key) else { return };
         if let Some(timer) = relay.timer.take() {
@@ -244,9 +244,8 @@ impl Relays {
             Some(self.reactor.arm(look_at, WakeTarget::Tag(Token::RelayTimer(key.index()).to_raw())));
     }
 
-    /// Ends a relay. A side that was told of its stream's end has a whole stream, some of which the kernel
-    /// may still hold: it is closed in order. In any other case it is reset, so that it does not take a
-    /// broken stream for a whole one.
+    /// Ends a relay. A side to which the end was forwarded has a whole stream, of which the kernel may hold a
+    /// part: it is closed in order. Any other side is reset, so that truncation is detectable.
     fn close(&mut self, key: Key, reason: CloseReason, meter: &mut Meter) {
         let Some(mut relay) = self.slab.remove(key) else { return };
         for direction in [&mut relay.up, &mut relay.down] {
@@ -272,8 +271,8 @@ impl Relays {
         }
     }
 
-    /// Ends a side to which `sent` bytes were sent, `toward` which the relay stands so. Gives it back if the
-    /// peer has yet to take what is whole.
+    /// Ends a side to which `sent` bytes were sent; `toward` is the state of the direction toward it. Returns
+    /// the side if its peer has to acknowledge bytes of a whole stream.
     fn close_side(&self, peer: Peer, toward: State, sent: u64, is_in_order: bool) -> Option<Parts> {
         let Peer { socket, registration } = peer;
         if toward == State::Ended && has_unacknowledged(&socket, sent) {
@@ -281,7 +280,7 @@ impl Relays {
         }
         self.reactor.forget(registration.key());
         match toward {
-            // Both have ended, so that nothing is left to be read.
+            // Both directions have ended, so that no byte is left to be read.
             _ if is_in_order => drop(socket),
             State::Ended => socket.close_behind_queue(QUEUE_STALL_MAX),
             State::Flowing | State::Flushing => socket.reset(),
@@ -294,8 +293,8 @@ impl Relays {
         peer.socket.reset();
     }
 
-    /// Makes a part one side of relay `index`, with the direction of which it is the source. A socket that
-    /// cannot be registered is reset.
+    /// Registers one side of relay `index`; returns it with the direction of which it is the source. Resets a
+    /// socket that cannot be registered.
     fn register(
         &self,
         (socket, registration): Parts,
@@ -317,7 +316,7 @@ impl Relays {
     }
 }
 
-/// What is known about the flow of each relay.
+/// The flow of each relay.
 const OPEN: &str = "a relay's flow is open until the relay closes it";
 
 fn age(relay: &Relay, now: Nanos, meter: &Meter) -> Age {

@@ -1,8 +1,7 @@
-//! The end of a gateway: no new connections, time for the open ones, then nothing is lost.
+//! Draining: no new connections, time for open ones, then the ledger closes.
 //!
-//! Promises: readiness turns false first; connections that were queued are served; every flow is journaled
-//! and applied before [`Gateway::drain`] returns, or the error says what is not, and where it waits. Leaves
-//! to others: who asks for it and when patience ends (`tollgate`).
+//! Guarantees: readiness turns false first; queued connections are served; every flow is journaled and
+//! applied before [`Gateway::drain`] returns, or the error says which are not, and where they wait.
 
 use std::time::Duration;
 
@@ -12,12 +11,12 @@ use sys::clock;
 use super::Gateway;
 use crate::worker::command::Command;
 
-/// How often the drain looks whether the threads have ended.
+/// How often the drain checks whether the threads have ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 impl Gateway {
-    /// Says that it is not ready, and serves on for `span`, or until `hurry` answers true, which the result
-    /// says; `hurry` sleeps for the span that it is given.
+    /// Marks the gateway as not ready, and serves on for `span`, or until `hurry` returns true. Returns
+    /// whether it did. `hurry` sleeps for the span that it is given.
     pub fn announce_end(&self, span: Duration, mut hurry: impl FnMut(Duration) -> bool) -> bool {
         self.stats.mark_draining();
         let deadline = clock::monotonic() + span;
@@ -29,9 +28,8 @@ impl Gateway {
         false
     }
 
-    /// Lets open connections end for at most `patience`, cuts off the rest, and closes the ledger. `hurry` is
-    /// asked now and then, and ends the patience when it answers true; it is expected to sleep for the span
-    /// that it is given.
+    /// Waits for open connections to end for at most `patience`, cuts the rest, and closes the ledger.
+    /// `hurry` ends the patience by returning true; it sleeps for the span that it is given.
     ///
     /// # Errors
     /// What the ledger could not store.
@@ -47,7 +45,7 @@ impl Gateway {
         self.command(|| Command::Stop);
         let Gateway { workers, ledger, log, dns, pressure, .. } = self;
         for worker in workers {
-            // A thread that panicked has ended the process already.
+            // A thread that panicked has aborted the process.
             let _ = worker.thread.join();
         }
         drop((dns, pressure));
@@ -60,7 +58,7 @@ impl Gateway {
         self.workers.iter().for_each(|worker| worker.commands.send(order()));
     }
 
-    /// Connections that are not ended yet: those in their handshakes, and relays.
+    /// Open connections: handshakes and relays.
     pub fn connections(&self) -> u64 {
         self.stats.sum(|worker| worker.handshakes_active.value() + worker.flows_active())
     }

@@ -1,8 +1,7 @@
-//! Reloading: a new configuration put in the place of the one that runs.
+//! Reloading: replacing the running configuration.
 //!
-//! Promises: all or nothing: a listener that cannot be opened leaves everything as it was; connections,
-//! queued ones too, are never lost to a reload, except those of users who are gone. Leaves to others: reading
-//! and checking the new configuration (`config`).
+//! Guarantees: a reload takes effect whole or not at all: a listener that cannot be opened leaves everything
+//! as it was. No connection is lost, pending ones included, except those of removed users.
 
 use std::collections::HashMap;
 use std::io::ErrorKind;
@@ -19,15 +18,14 @@ use crate::settings::{Accept, Admin, Dns, Ledger, LogTarget, Threads};
 use crate::users::UserName;
 use crate::worker::command::Command;
 
-/// How long a reload waits for an address in use: a listener that was removed stays for a moment, for
-/// handshakes that are under way.
+/// How long a reload waits for an address in use: a removed listener stays open for a moment, for handshakes
+/// in its queue.
 const ADDRESS_PATIENCE: Duration = Duration::from_secs(1);
 
-/// How often it looks meanwhile.
+/// How often it retries meanwhile.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Numbers of listening addresses begin anew behind this one: by then the first ones have long been
-/// forgotten.
+/// Listener ids wrap here; by then the first ones have been removed.
 const LISTENER_IDS_MAX: u32 = 1 << 28;
 
 const _: () = assert!((LISTENER_IDS_MAX as usize) <= crate::token::INDEX_COUNT);
@@ -35,22 +33,22 @@ const _: () = assert!((LISTENER_IDS_MAX as usize) <= crate::token::INDEX_COUNT);
 /// What a reload changed.
 #[derive(Debug, Default)]
 pub struct Changes {
-    /// Users who are new, in the order of the configuration.
+    /// Added users, in the order of the configuration.
     pub users_added: Vec<UserName>,
-    /// Users who are gone.
+    /// Removed users.
     pub users_removed: Vec<UserName>,
-    /// Users of whom something is written differently; what a set of destinations holds is not.
+    /// Users with changed settings; changes of destination sets do not count.
     pub users_changed: Vec<UserName>,
-    /// Listeners that were added, as configured.
+    /// Added listeners, as configured.
     pub added: Vec<SocketAddr>,
-    /// Listeners that were retired.
+    /// Retired listeners.
     pub removed: Vec<SocketAddr>,
-    /// Tables and settings that differ from what the process started with, and take effect with a start only.
+    /// Tables and settings that differ from those of the start, and take effect with a start only.
     pub needs_restart: Vec<&'static str>,
 }
 
 impl Gateway {
-    /// Puts `config` in place of the configuration that runs.
+    /// Replaces the running configuration by `config`.
     ///
     /// # Errors
     /// A new listener cannot be opened; the old configuration stays in every respect.
@@ -87,7 +85,7 @@ impl Gateway {
         new.into_iter().map(|listener| self.listen_with_retry(config, listener)).collect()
     }
 
-    /// Listens on an address, which an earlier reload may just have removed.
+    /// Binds an address, which an earlier reload may just have released.
     fn listen_with_retry(
         &mut self,
         config: &Config,
@@ -108,7 +106,7 @@ impl Gateway {
         }
     }
 
-    /// Orders every thread to run by the current snapshot, each with its own entrance of every new listener.
+    /// Sends every thread the current snapshot, with its handle of every new listener.
     pub(crate) fn reconfigure(&mut self, added: Vec<BoundListener>, removed: &[SocketAddr]) {
         let mut added_by_thread: Vec<Vec<_>> = self.workers.iter().map(|_| Vec::new()).collect();
         for address in removed {
@@ -132,7 +130,7 @@ impl Gateway {
     }
 }
 
-/// The users of `after` who are not in `before`, and those who are and differ.
+/// The users of `after` that are not in `before`, and those that are and differ.
 fn new_and_changed(before: &[User], after: &[User]) -> (Vec<UserName>, Vec<UserName>) {
     let known: HashMap<&str, &User> = before.iter().map(|user| (&*user.name, user)).collect();
     let (mut new, mut changed) = (Vec::new(), Vec::new());
@@ -146,7 +144,7 @@ fn new_and_changed(before: &[User], after: &[User]) -> (Vec<UserName>, Vec<UserN
     (new, changed)
 }
 
-/// Settings that take effect with a start only.
+/// The settings that take effect with a start only.
 #[derive(Debug)]
 pub(crate) struct RestartOnly {
     admin: Admin,

@@ -38,8 +38,8 @@ struct Listener {
 }
 
 impl Listener {
-    /// Whether no thread can accept or hand off a connection of it. The thread that closes the last part wakes
-    /// this one.
+    /// Whether no thread can accept or hand off a connection of it. The thread that closes the last part
+    /// wakes this one.
     fn is_forgotten(&self) -> bool {
         self.acceptor.is_none() && self.liveness.are_closed()
     }
