@@ -17,7 +17,7 @@ use sys::clock::monotonic;
 const CALLERS: u64 = 4;
 const CALLS: u64 = 50_000;
 /// One call of so many is never answered.
-const UNANSWERED_SHARE: u64 = 10_000;
+const UNANSWERED_EVERY: u64 = 10_000;
 const CALL_DEADLINE: Duration = Duration::from_millis(200);
 const IDLE_MAX: Duration = Duration::from_millis(100);
 
@@ -53,7 +53,7 @@ fn call(timers: &Timers, caller: u64) -> u64 {
         let deadline = monotonic() + CALL_DEADLINE;
         let timer = timers.arm(deadline, Slack::Tick, call).expect("few calls are under way at a time");
         // The answer comes at once, if it comes.
-        if !number.is_multiple_of(UNANSWERED_SHARE) {
+        if !number.is_multiple_of(UNANSWERED_EVERY) {
             // Anything but `Cancelled`: the deadline came first, and the answer is of no use any more.
             answered += u64::from(timers.cancel(timer) == Cancel::Cancelled);
         }
@@ -68,10 +68,10 @@ fn keep_a_connection(timers: &Timers) {
     let mut local = timers.attach(move || loop_thread.unpark()).expect("the settings have one end");
     let idle_until = LazyDeadline::new(monotonic() + IDLE_MAX);
     local.arm(idle_until.until(), Slack::Fine, 0).expect("it is the first");
-    let (mut looks, mut messages) = (0, 0);
+    let (mut checks, mut messages) = (0, 0);
     loop {
         local.turn(monotonic(), |_, _| {
-            looks += 1;
+            checks += 1;
             idle_until.look(monotonic())
         });
         if local.armed() == 0 {
@@ -86,6 +86,6 @@ fn keep_a_connection(timers: &Timers) {
         }
     }
     println!(
-        "after {messages} messages the connection was idle for {IDLE_MAX:?}; its timer looked {looks} times"
+        "after {messages} messages the connection was idle for {IDLE_MAX:?}; its timer looked {checks} times"
     );
 }

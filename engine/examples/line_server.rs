@@ -33,24 +33,24 @@ const LINE_BYTES_MAX: usize = 256;
 
 fn main() -> io::Result<()> {
     let pool = pool()?;
-    let (parking, stats) = (Arc::new(Notifier::new()?), Arc::new(ReactorStats::default()));
-    let reactor = Reactor::new(Arc::clone(&parking), Arc::clone(&stats))?;
+    let (notifier, stats) = (Arc::new(Notifier::new()?), Arc::new(ReactorStats::default()));
+    let reactor = Reactor::new(Arc::clone(&notifier), Arc::clone(&stats))?;
     // A crew of one: connections of several threads' servers could be handed over.
-    let seat = Rc::new(worker_group([(Arc::clone(&parking), stats)]).remove(0));
+    let worker = Rc::new(worker_group([(Arc::clone(&notifier), stats)]).remove(0));
     let mut connections: Executor<Pin<Box<dyn Future<Output = ()>>>> =
-        Executor::new(CONNECTIONS_MAX, parking);
+        Executor::new(CONNECTIONS_MAX, notifier);
 
     let strategy = accept::strategy("exclusive").expect("it is one of the engine's");
     let address = ADDRESS.parse().expect("an address and a port");
-    let entrance = accept::listen(strategy, address, ListenOptions::plain(128), 1, 0)?.remove(0);
-    let mut acceptor = Acceptor::new(&reactor, &seat, entrance, RawToken(0))?;
+    let handle = accept::listen(strategy, address, ListenOptions::plain(128), 1, 0)?.remove(0);
+    let mut acceptor = Acceptor::new(&reactor, &worker, handle, RawToken(0))?;
     println!("listening on {ADDRESS}");
 
-    let mut wakes = Vec::new();
+    let mut events = Vec::new();
     loop {
-        reactor.turn(&mut wakes, || !connections.has_runnable())?;
+        reactor.turn(&mut events, || !connections.has_runnable())?;
         // One listener, so every wake is its.
-        if !wakes.is_empty() {
+        if !events.is_empty() {
             // Where descriptors are used up it rests by itself.
             let _ = acceptor.accept(|socket, _peer| {
                 let stream = TcpStream::new(&reactor, socket);
@@ -59,7 +59,7 @@ fn main() -> io::Result<()> {
                 let accepted = connections.spawn(Box::pin(async { drop(serve.await) }));
                 accepted.is_ok() && !connections.is_full()
             });
-            wakes.clear();
+            events.clear();
         }
         if connections.run(drop).polled > 0 && !connections.is_full() {
             acceptor.resume();
@@ -87,7 +87,7 @@ async fn serve(stream: TcpStream, pool: Pool) -> io::Result<()> {
     while stream.read(&mut buffer).await? > 0 {
         while let Some(end) = buffer.iter().position(|byte| *byte == b'\n') {
             let line: Vec<u8> = buffer.drain(..=end).collect();
-            stream.write_all(answer(&pool, line).await.as_bytes()).await?;
+            stream.write_all(reply(&pool, line).await.as_bytes()).await?;
         }
         if buffer.len() == LINE_BYTES_MAX {
             return stream.write_all(b"error: the line is too long\n").await;
@@ -97,7 +97,7 @@ async fn serve(stream: TcpStream, pool: Pool) -> io::Result<()> {
 }
 
 /// What the pool makes of a line, or why it does not.
-async fn answer(pool: &Pool, line: Vec<u8>) -> String {
+async fn reply(pool: &Pool, line: Vec<u8>) -> String {
     let job = match line.trim_ascii() {
         // Says that it waits: another job has its permit meanwhile.
         b"sleep" => pool.run(WAITING, || {

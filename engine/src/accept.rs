@@ -83,8 +83,8 @@ pub trait Strategy: Send + Sync {
     }
 
     /// The number of the thread that is to serve a connection which `seat`'s thread accepts now.
-    fn server(&self, seat: &WorkerHandle, _now: Nanos) -> usize {
-        seat.number()
+    fn serving_thread(&self, worker: &WorkerHandle, _now: Nanos) -> usize {
+        worker.number()
     }
 }
 
@@ -107,24 +107,24 @@ pub fn listen(
     address: SocketAddr,
     options: ListenOptions,
     threads: usize,
-    door: u32,
+    listener_id: u32,
 ) -> io::Result<Vec<ListenerHandle>> {
-    let front = Arc::new(SharedListener {
+    let shared = Arc::new(SharedListener {
         strategy,
-        door,
+        listener_id,
         accept_mutex: AcceptMutex::default(),
         accept_pending: AtomicBool::new(false),
     });
     let listeners = strategy.listen(address, options, threads)?;
     assert_eq!(listeners.len(), threads, "a listener for each thread");
-    let entrance = |listener| ListenerHandle { listener, front: Arc::clone(&front) };
-    Ok(listeners.into_iter().map(entrance).collect())
+    let to_handle = |listener| ListenerHandle { listener, shared: Arc::clone(&shared) };
+    Ok(listeners.into_iter().map(to_handle).collect())
 }
 
 /// A listening address as its entrances share it.
 struct SharedListener {
     strategy: &'static dyn Strategy,
-    door: u32,
+    listener_id: u32,
     /// Whose turn it is to accept, where threads take turns.
     accept_mutex: AcceptMutex,
     /// Whether a thread without place was told of who waits, while the kernel tells one thread only: another
@@ -135,7 +135,7 @@ struct SharedListener {
 /// One thread's part of a listening address, on its way to that thread.
 pub struct ListenerHandle {
     listener: Listener,
-    front: Arc<SharedListener>,
+    shared: Arc<SharedListener>,
 }
 
 impl ListenerHandle {
@@ -149,12 +149,12 @@ impl ListenerHandle {
 
     /// The number that was given to [`listen`].
     pub fn door(&self) -> u32 {
-        self.front.door
+        self.shared.listener_id
     }
 
     /// A look at all entrances of the address that does not keep them open.
     pub fn liveness(&self) -> ListenerLiveness {
-        ListenerLiveness(Arc::downgrade(&self.front))
+        ListenerLiveness(Arc::downgrade(&self.shared))
     }
 }
 
@@ -177,7 +177,7 @@ impl ListenerLiveness {
 
 impl std::fmt::Debug for SharedListener {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.debug_struct("Front").field("strategy", &self.strategy.name()).finish_non_exhaustive()
+        out.debug_struct("SharedListener").field("strategy", &self.strategy.name()).finish_non_exhaustive()
     }
 }
 

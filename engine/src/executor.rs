@@ -32,7 +32,7 @@ pub const TASKS_MAX: usize = SUMMARIES * 64 * 64;
 struct Runnable {
     summary: [AtomicU64; SUMMARIES],
     words: Box<[AtomicU64]>,
-    parking: Arc<Notifier>,
+    notifier: Arc<Notifier>,
 }
 
 impl Runnable {
@@ -41,7 +41,7 @@ impl Runnable {
         // Release pairs with the Acquire of `take`: what was done before the wake is seen by the poll.
         self.words[word as usize].fetch_or(1 << bit, Ordering::Release);
         self.summary[word as usize / 64].fetch_or(1 << (word % 64), Ordering::Release);
-        self.parking.wake();
+        self.notifier.wake();
     }
 
     fn is_empty(&self) -> bool {
@@ -120,11 +120,11 @@ pub struct Executor<F> {
 impl<F: Future> Executor<F> {
     /// An executor for at most `tasks_max` tasks at a time, at most [`TASKS_MAX`]. Wakes from other threads
     /// end the sleep of the thread that owns `parking`.
-    pub fn new(tasks_max: usize, parking: Arc<Notifier>) -> Executor<F> {
+    pub fn new(tasks_max: usize, notifier: Arc<Notifier>) -> Executor<F> {
         assert!(tasks_max <= TASKS_MAX, "the runnable set has {TASKS_MAX} bits");
         let words = (0..tasks_max.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
         let runnable =
-            Arc::new(Runnable { summary: [const { AtomicU64::new(0) }; SUMMARIES], words, parking });
+            Arc::new(Runnable { summary: [const { AtomicU64::new(0) }; SUMMARIES], words, notifier });
         Executor { slots: Vec::new(), free: Vec::new(), runnable, tasks_max }
     }
 

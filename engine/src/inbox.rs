@@ -65,7 +65,7 @@ impl AsFd for Notifier {
 
 struct Shared<M> {
     messages: Stack<M>,
-    parking: Arc<Notifier>,
+    notifier: Arc<Notifier>,
 }
 
 /// The receiving end, kept by the reactor's thread.
@@ -73,8 +73,8 @@ pub struct Inbox<M>(Arc<Shared<M>>);
 
 impl<M> Inbox<M> {
     /// An empty inbox of the thread that owns `parking`.
-    pub fn new(parking: Arc<Notifier>) -> Inbox<M> {
-        Inbox(Arc::new(Shared { messages: Stack::new(), parking }))
+    pub fn new(notifier: Arc<Notifier>) -> Inbox<M> {
+        Inbox(Arc::new(Shared { messages: Stack::new(), notifier }))
     }
 
     /// A sender for other threads.
@@ -100,7 +100,7 @@ impl<M> Sender<M> {
     /// Hands `message` over.
     pub fn send(&self, message: M) {
         self.0.messages.push(message);
-        self.0.parking.wake();
+        self.0.notifier.wake();
     }
 }
 

@@ -24,7 +24,7 @@ pub type Parts = (Socket, Option<Registration>);
 /// A TCP stream that a task reads and writes.
 pub struct TcpStream {
     socket: Socket,
-    watch: TaskRegistration,
+    registration: TaskRegistration,
     /// What is worth a try, as far as calls and events have told.
     ready: Cell<Readiness>,
 }
@@ -33,7 +33,7 @@ impl TcpStream {
     /// A stream over a connected socket.
     pub fn new(reactor: &Rc<Reactor>, socket: Socket) -> TcpStream {
         let ready = Readiness { readable: true, writable: true, end: StreamEnd::Open };
-        TcpStream { socket, watch: TaskRegistration::new(reactor, None), ready: Cell::new(ready) }
+        TcpStream { socket, registration: TaskRegistration::new(reactor, None), ready: Cell::new(ready) }
     }
 
     /// The stream that [`TcpStream::into_parts`] took apart when there was nothing to read. `told` is what
@@ -42,11 +42,11 @@ impl TcpStream {
     pub fn from_parts(
         reactor: &Rc<Reactor>,
         (socket, registration): (Socket, Registration),
-        told: Readiness,
+        readiness: Readiness,
     ) -> TcpStream {
         reactor.hand_over(registration.key(), WakeTarget::Task(Waker::noop().clone()));
-        let ready = Cell::new(Readiness { writable: true, ..told });
-        TcpStream { socket, watch: TaskRegistration::new(reactor, Some(registration)), ready }
+        let ready = Cell::new(Readiness { writable: true, ..readiness });
+        TcpStream { socket, registration: TaskRegistration::new(reactor, Some(registration)), ready }
     }
 
     /// Begins to connect to `address`, of which `first_word` says how its conversation begins. Before it is
@@ -58,9 +58,9 @@ impl TcpStream {
     pub fn connect(
         reactor: &Rc<Reactor>,
         address: SocketAddr,
-        first_word: SpeaksFirst,
+        speaks_first: SpeaksFirst,
     ) -> io::Result<TcpStream> {
-        Ok(TcpStream::new(reactor, Socket::connect(address, first_word)?))
+        Ok(TcpStream::new(reactor, Socket::connect(address, speaks_first)?))
     }
 
     /// Awaits that the connection to `address` stands which [`TcpStream::connect`] began.
@@ -97,8 +97,8 @@ impl TcpStream {
 
     /// As [`TcpStream::read`], for who polls by himself.
     pub fn poll_read(&self, context: &Context<'_>, buffer: &mut Vec<u8>) -> Poll<io::Result<usize>> {
-        let room = buffer.capacity() - buffer.len();
-        self.poll_recv(context, room, |socket| socket.recv_into_spare(buffer))
+        let capacity = buffer.capacity() - buffer.len();
+        self.poll_recv(context, capacity, |socket| socket.recv_into_spare(buffer))
     }
 
     /// As [`TcpStream::poll_read`], into a slice.
@@ -109,10 +109,10 @@ impl TcpStream {
     fn poll_recv(
         &self,
         context: &Context<'_>,
-        room: usize,
+        capacity: usize,
         recv: impl FnOnce(&Socket) -> io::Result<usize>,
     ) -> Poll<io::Result<usize>> {
-        match self.try_recv(room, recv) {
+        match self.try_recv(capacity, recv) {
             Ok(Some(count)) => Poll::Ready(Ok(count)),
             Ok(None) => self.wait(context, Interest::Read),
             Err(error) => Poll::Ready(Err(error)),
@@ -122,7 +122,7 @@ impl TcpStream {
     /// Reads by `recv`, which has `room`; `None` where it would block, or is known to.
     fn try_recv(
         &self,
-        room: usize,
+        capacity: usize,
         recv: impl FnOnce(&Socket) -> io::Result<usize>,
     ) -> io::Result<Option<usize>> {
         let ready = self.readiness();
@@ -131,7 +131,7 @@ impl TcpStream {
         }
         let received = recv(&self.socket);
         let would_block = matches!(&received, Err(error) if error.kind() == io::ErrorKind::WouldBlock);
-        let is_empty = matches!(received, Ok(count) if count < room) && ready.end == StreamEnd::Open;
+        let is_empty = matches!(received, Ok(count) if count < capacity) && ready.end == StreamEnd::Open;
         self.ready.set(Readiness { readable: !would_block && !is_empty, ..ready });
         if would_block { Ok(None) } else { received.map(Some) }
     }
@@ -141,8 +141,8 @@ impl TcpStream {
     /// # Errors
     /// As [`TcpStream::read`].
     pub fn read_now(&self, buffer: &mut Vec<u8>) -> io::Result<Option<usize>> {
-        let room = buffer.capacity() - buffer.len();
-        self.try_recv(room, |socket| socket.recv_into_spare(buffer))
+        let capacity = buffer.capacity() - buffer.len();
+        self.try_recv(capacity, |socket| socket.recv_into_spare(buffer))
     }
 
     /// Writes all of `bytes`.
@@ -185,14 +185,14 @@ impl TcpStream {
     /// # Errors
     /// `ENOSPC` or `ENOMEM` of the registration.
     pub fn watch(&self, context: &Context<'_>) -> io::Result<()> {
-        self.watch.wait(&self.socket, Interest::Read, context.waker())
+        self.registration.wait(&self.socket, Interest::Read, context.waker())
     }
 
     /// What is worth a try, as far as events have told: a stream that nobody has waited for is told of
     /// nothing.
     pub fn readiness(&self) -> Readiness {
         let mut ready = self.ready.get();
-        ready.add(self.watch.take_news());
+        ready.add(self.registration.take_readiness());
         self.ready.set(ready);
         ready
     }
@@ -200,7 +200,7 @@ impl TcpStream {
     /// Waits for the next event. A source that became ready between a call and its registration reports that
     /// at once.
     fn wait<T>(&self, context: &Context<'_>, interest: Interest) -> Poll<io::Result<T>> {
-        match self.watch.wait(&self.socket, interest, context.waker()) {
+        match self.registration.wait(&self.socket, interest, context.waker()) {
             Ok(()) => Poll::Pending,
             Err(error) => Poll::Ready(Err(error)),
         }
@@ -218,7 +218,7 @@ impl TcpStream {
 
     /// Takes the stream apart: the socket, and its registration if it ever would have blocked.
     pub fn into_parts(self) -> Parts {
-        (self.socket, self.watch.into_registration())
+        (self.socket, self.registration.into_registration())
     }
 }
 
@@ -254,10 +254,10 @@ mod tests {
     }
 
     /// One turn of the loop, which waits for an event and hands out what concerns a tag.
-    fn turn(reactor: &Reactor) -> usize {
-        let mut wakes = Vec::new();
-        reactor.turn(&mut wakes, || true).unwrap();
-        wakes.len()
+    fn poll_once(reactor: &Reactor) -> usize {
+        let mut events = Vec::new();
+        reactor.turn(&mut events, || true).unwrap();
+        events.len()
     }
 
     #[test]
@@ -268,7 +268,7 @@ mod tests {
         // Nobody has told of these, whether they have arrived or not.
         peer.send(b"second").unwrap();
         assert_eq!(read(&stream), Poll::Pending);
-        assert_eq!(turn(&reactor), 0);
+        assert_eq!(poll_once(&reactor), 0);
         assert_eq!(read(&stream), Poll::Ready(b"second".to_vec()));
     }
 
@@ -282,12 +282,12 @@ mod tests {
         let registration = registration.expect("it has waited");
         reactor.hand_over(registration.key(), WakeTarget::Tag(RawToken(7)));
         peer.send(b"first").unwrap();
-        assert_eq!(turn(&reactor), 1, "the tag is told");
-        let told = Readiness { readable: true, ..Readiness::default() };
-        let stream = TcpStream::from_parts(&reactor, (socket, registration), told);
+        assert_eq!(poll_once(&reactor), 1, "the tag is told");
+        let readiness = Readiness { readable: true, ..Readiness::default() };
+        let stream = TcpStream::from_parts(&reactor, (socket, registration), readiness);
         assert_eq!(read(&stream), Poll::Ready(b"first".to_vec()));
         peer.send(b"second").unwrap();
-        assert_eq!(turn(&reactor), 0, "the tag is told no more");
+        assert_eq!(poll_once(&reactor), 0, "the tag is told no more");
         assert_eq!(read(&stream), Poll::Ready(b"second".to_vec()));
     }
 }

@@ -25,10 +25,10 @@ use crate::stats::ReactorStats;
 use crate::timer::wheel::{TimerId, Wheel};
 
 /// Events taken from the kernel in one turn.
-const EVENTS_PER_TURN_MAX: usize = 256;
+const EVENTS_PER_PASS_MAX: usize = 256;
 
 /// The token of the parking's descriptor; no source can have it, its index would be 2^32 - 1.
-const PARKING_TOKEN: u64 = u64::MAX;
+const NOTIFIER_TOKEN: u64 = u64::MAX;
 
 /// A word by which the loop's owner knows what woke: it is handed back as it was given.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
@@ -54,16 +54,16 @@ pub enum Wake {
 
 /// A source that is watched.
 struct Source {
-    waiter: WakeTarget,
+    target: WakeTarget,
     /// What was reported since somebody last asked. A tag is told instead, with its wake.
-    news: Readiness,
+    readiness: Readiness,
 }
 
 /// See the file's header.
 pub struct Reactor {
     epoll: Epoll,
-    parking: Arc<Notifier>,
-    events: RefCell<Events>,
+    notifier: Arc<Notifier>,
+    epoll_events: RefCell<Events>,
     sources: RefCell<Slab<Source>>,
     wheel: RefCell<Wheel<WakeTarget>>,
     now: Cell<Nanos>,
@@ -75,14 +75,14 @@ impl Reactor {
     ///
     /// # Errors
     /// `EMFILE`, `ENFILE`, `ENOMEM`.
-    pub fn new(parking: Arc<Notifier>, stats: Arc<ReactorStats>) -> io::Result<Rc<Reactor>> {
+    pub fn new(notifier: Arc<Notifier>, stats: Arc<ReactorStats>) -> io::Result<Rc<Reactor>> {
         let epoll = Epoll::new()?;
-        epoll.add(&*parking, PARKING_TOKEN, Trigger::LevelRead)?;
+        epoll.add(&*notifier, NOTIFIER_TOKEN, Trigger::LevelRead)?;
         let now = clock::monotonic();
         Ok(Rc::new(Reactor {
             epoll,
-            parking,
-            events: RefCell::new(Events::with_capacity(EVENTS_PER_TURN_MAX)),
+            notifier,
+            epoll_events: RefCell::new(Events::with_capacity(EVENTS_PER_PASS_MAX)),
             sources: RefCell::default(),
             wheel: RefCell::new(Wheel::new(now)),
             now: Cell::new(now),
@@ -107,20 +107,20 @@ impl Reactor {
     ///
     /// # Errors
     /// None that the caller can cause.
-    pub fn turn(&self, wakes: &mut Vec<Wake>, is_idle: impl FnOnce() -> bool) -> io::Result<()> {
-        self.parking.announce();
+    pub fn turn(&self, events: &mut Vec<Wake>, is_idle: impl FnOnce() -> bool) -> io::Result<()> {
+        self.notifier.announce();
         let sleeps = is_idle();
         let ended = clock::monotonic();
-        self.stats.end_turn(ended, sleeps);
+        self.stats.end_pass(ended, sleeps);
         let timeout = if sleeps { self.until_next_timer(ended) } else { Some(Duration::ZERO) };
-        let events = &mut *self.events.borrow_mut();
-        let waited = self.epoll.wait(events, timeout);
-        self.parking.retract();
+        let epoll_events = &mut *self.epoll_events.borrow_mut();
+        let waited = self.epoll.wait(epoll_events, timeout);
+        self.notifier.retract();
         waited?;
         self.now.set(clock::monotonic());
-        self.stats.begin_turn(self.now.get());
-        self.collect_events(events, wakes);
-        self.collect_timers(wakes);
+        self.stats.begin_pass(self.now.get());
+        self.collect_events(epoll_events, events);
+        self.collect_timers(events);
         Ok(())
     }
 
@@ -128,8 +128,8 @@ impl Reactor {
     ///
     /// # Errors
     /// `ENOSPC` at `fs.epoll.max_user_watches`, `ENOMEM`.
-    pub fn watch(&self, source: impl AsFd, trigger: Trigger, waiter: WakeTarget) -> io::Result<Key> {
-        let key = self.sources.borrow_mut().insert(Source { waiter, news: Readiness::default() });
+    pub fn watch(&self, source: impl AsFd, trigger: Trigger, target: WakeTarget) -> io::Result<Key> {
+        let key = self.sources.borrow_mut().insert(Source { target, readiness: Readiness::default() });
         let added = self.epoll.add(source, key.to_bits(), trigger);
         if added.is_err() {
             self.forget(key);
@@ -147,28 +147,28 @@ impl Reactor {
 
     /// From now on `waiter` is who waits for the source, without a system call. Whatever the source
     /// reported before is not reported again: the new waiter has to try first.
-    pub fn hand_over(&self, key: Key, waiter: WakeTarget) {
+    pub fn hand_over(&self, key: Key, target: WakeTarget) {
         if let Some(source) = self.sources.borrow_mut().get_mut(key) {
-            source.waiter = waiter;
+            source.target = target;
         }
     }
 
     /// Makes the task of `waker` the one who waits, if it is not already.
-    pub fn wait_with(&self, key: Key, waker: &Waker) {
+    pub fn set_waker(&self, key: Key, waker: &Waker) {
         let mut sources = self.sources.borrow_mut();
         let Some(source) = sources.get_mut(key) else { return };
-        match &source.waiter {
+        match &source.target {
             WakeTarget::Task(current) if current.will_wake(waker) => {}
-            _ => source.waiter = WakeTarget::Task(waker.clone()),
+            _ => source.target = WakeTarget::Task(waker.clone()),
         }
     }
 
     /// What a source that a task waits for has reported since this was last asked.
-    pub fn take_news(&self, key: Key) -> Readiness {
+    pub fn take_readiness(&self, key: Key) -> Readiness {
         self.sources
             .borrow_mut()
             .get_mut(key)
-            .map_or_else(Readiness::default, |source| std::mem::take(&mut source.news))
+            .map_or_else(Readiness::default, |source| std::mem::take(&mut source.readiness))
     }
 
     /// Nobody waits for the source any more; its descriptor is about to be closed.
@@ -186,8 +186,8 @@ impl Reactor {
     }
 
     /// Arms a timer. It is never early, and late by at most a tick of 1.05 ms and a turn.
-    pub fn arm(&self, when: Nanos, waiter: WakeTarget) -> TimerId {
-        self.wheel.borrow_mut().arm(when, waiter)
+    pub fn arm(&self, when: Nanos, target: WakeTarget) -> TimerId {
+        self.wheel.borrow_mut().arm(when, target)
     }
 
     /// Takes a timer back; one that was due already is ignored.
@@ -205,35 +205,35 @@ impl Reactor {
         Some(next.since(now))
     }
 
-    fn collect_events(&self, events: &Events, wakes: &mut Vec<Wake>) {
+    fn collect_events(&self, epoll_events: &Events, events: &mut Vec<Wake>) {
         let mut sources = self.sources.borrow_mut();
-        for event in events.iter() {
+        for event in epoll_events.iter() {
             self.stats.events.add(1);
-            if event.token == PARKING_TOKEN {
-                self.parking.clear();
+            if event.token == NOTIFIER_TOKEN {
+                self.notifier.clear();
                 continue;
             }
             let Some(source) = sources.get_mut(Key::from_bits(event.token)) else {
                 self.stats.stale_events.add(1);
                 continue;
             };
-            match &source.waiter {
+            match &source.target {
                 WakeTarget::Task(waker) => {
-                    source.news.add(event.readiness);
+                    source.readiness.add(event.readiness);
                     waker.wake_by_ref();
                 }
-                WakeTarget::Tag(tag) => wakes.push(Wake::Ready(*tag, event.readiness)),
+                WakeTarget::Tag(token) => events.push(Wake::Ready(*token, event.readiness)),
             }
         }
     }
 
-    fn collect_timers(&self, wakes: &mut Vec<Wake>) {
+    fn collect_timers(&self, events: &mut Vec<Wake>) {
         let mut wheel = self.wheel.borrow_mut();
-        while let Some(waiter) = wheel.pop_due(self.now.get()) {
+        while let Some(target) = wheel.pop_due(self.now.get()) {
             self.stats.timers.add(1);
-            match waiter {
+            match target {
                 WakeTarget::Task(waker) => waker.wake(),
-                WakeTarget::Tag(tag) => wakes.push(Wake::Due(tag)),
+                WakeTarget::Tag(token) => events.push(Wake::Due(token)),
             }
         }
     }
@@ -245,7 +245,7 @@ impl Reactor {
 #[must_use = "a registration that is not forgotten keeps its place"]
 pub struct Registration {
     key: Key,
-    reports_room: bool,
+    reports_writable: bool,
 }
 
 /// What is waited for.
@@ -266,11 +266,11 @@ impl Registration {
         reactor: &Reactor,
         source: impl AsFd,
         interest: Interest,
-        waiter: WakeTarget,
+        target: WakeTarget,
     ) -> io::Result<Registration> {
-        let reports_room = interest == Interest::ReadWrite;
-        let trigger = if reports_room { Trigger::EdgeReadWrite } else { Trigger::EdgeRead };
-        Ok(Registration { key: reactor.watch(source, trigger, waiter)?, reports_room })
+        let reports_writable = interest == Interest::ReadWrite;
+        let trigger = if reports_writable { Trigger::EdgeReadWrite } else { Trigger::EdgeRead };
+        Ok(Registration { key: reactor.watch(source, trigger, target)?, reports_writable })
     }
 
     /// The key by which the reactor knows the source.
@@ -283,9 +283,9 @@ impl Registration {
     /// # Errors
     /// As [`Reactor::rewatch`].
     pub fn report_room(&mut self, reactor: &Reactor, source: impl AsFd) -> io::Result<()> {
-        if !self.reports_room {
+        if !self.reports_writable {
             reactor.rewatch(source, self.key, Trigger::EdgeReadWrite)?;
-            self.reports_room = true;
+            self.reports_writable = true;
         }
         Ok(())
     }
@@ -306,11 +306,11 @@ impl TaskRegistration {
     pub(crate) fn wait(&self, source: impl AsFd, interest: Interest, waker: &Waker) -> io::Result<()> {
         let mut registration = self.registration.borrow_mut();
         let Some(registered) = registration.as_mut() else {
-            let waiter = WakeTarget::Task(waker.clone());
-            *registration = Some(Registration::new(&self.reactor, source, interest, waiter)?);
+            let target = WakeTarget::Task(waker.clone());
+            *registration = Some(Registration::new(&self.reactor, source, interest, target)?);
             return Ok(());
         };
-        self.reactor.wait_with(registered.key, waker);
+        self.reactor.set_waker(registered.key, waker);
         match interest {
             Interest::Read => Ok(()),
             Interest::ReadWrite => registered.report_room(&self.reactor, source),
@@ -318,9 +318,9 @@ impl TaskRegistration {
     }
 
     /// What the source has reported since this was last asked.
-    pub(crate) fn take_news(&self) -> Readiness {
+    pub(crate) fn take_readiness(&self) -> Readiness {
         let registration = self.registration.borrow();
-        registration.as_ref().map_or_else(Readiness::default, |it| self.reactor.take_news(it.key))
+        registration.as_ref().map_or_else(Readiness::default, |it| self.reactor.take_readiness(it.key))
     }
 
     /// Gives the registration away, if there is one.

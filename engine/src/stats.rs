@@ -69,13 +69,13 @@ pub struct ReactorStats {
     pub shortages: [Counter; ResourceExhausted::ALL.len()],
     /// When a resource was last used up, in monotonic nanoseconds, by [`ResourceExhausted`]; 0 if it never
     /// was.
-    short_at: [Counter; ResourceExhausted::ALL.len()],
+    exhausted_at: [Counter; ResourceExhausted::ALL.len()],
     /// Tasks that ended by a panic.
     pub panics: Counter,
     /// When the turn that goes on began, in monotonic nanoseconds; 0 while the thread sleeps.
     busy_since: Counter,
     /// How long turns take, without their sleep, in nanoseconds: a moving average.
-    turn_length: Counter,
+    pass_length: Counter,
 }
 
 /// What a turn counts for in the average of their lengths is 2 to the power of minus this.
@@ -93,31 +93,31 @@ impl ReactorStats {
 
     /// How long turns take, without their sleep: a moving average.
     pub fn turn_length(&self) -> Duration {
-        Duration::from_nanos(self.turn_length.value())
+        Duration::from_nanos(self.pass_length.value())
     }
 
     /// Notes that a resource was used up at `now`, by an accept or a dial.
-    pub fn note_shortage(&self, shortage: ResourceExhausted, now: Nanos) {
-        self.short_at[shortage as usize].set(now.0);
+    pub fn note_shortage(&self, resource: ResourceExhausted, now: Nanos) {
+        self.exhausted_at[resource as usize].set(now.0);
     }
 
     /// When a resource was last used up; the clock's zero if it never was.
-    pub fn short_at(&self, shortage: ResourceExhausted) -> Nanos {
-        Nanos(self.short_at[shortage as usize].value())
+    pub fn short_at(&self, resource: ResourceExhausted) -> Nanos {
+        Nanos(self.exhausted_at[resource as usize].value())
     }
 
     /// A turn of the loop begins.
-    pub(crate) fn begin_turn(&self, now: Nanos) {
+    pub(crate) fn begin_pass(&self, now: Nanos) {
         self.turns.add(1);
         self.busy_since.set(now.0);
     }
 
     /// The turn that goes on, if one does, is over at `now`; the thread goes to sleep, or looks for more.
-    pub(crate) fn end_turn(&self, now: Nanos, sleeps: bool) {
+    pub(crate) fn end_pass(&self, now: Nanos, sleeps: bool) {
         let began = self.busy_since.value();
         if began != 0 {
-            let (average, length) = (self.turn_length.value(), now.since(Nanos(began)).as_nanos() as u64);
-            self.turn_length.set(average - (average >> AVERAGE_SHIFT) + (length >> AVERAGE_SHIFT));
+            let (average, length) = (self.pass_length.value(), now.since(Nanos(began)).as_nanos() as u64);
+            self.pass_length.set(average - (average >> AVERAGE_SHIFT) + (length >> AVERAGE_SHIFT));
         }
         if sleeps {
             self.busy_since.set(0);
@@ -134,19 +134,19 @@ mod tests {
         const MS: u64 = 1_000_000;
         let lag = |stats: &ReactorStats, now: u64| stats.lag(Nanos(now)).as_micros();
         let stats = ReactorStats::default();
-        stats.end_turn(Nanos(5 * MS), false);
+        stats.end_pass(Nanos(5 * MS), false);
         assert_eq!(lag(&stats, 5 * MS), 0, "what is before the first turn is none");
-        stats.begin_turn(Nanos(10 * MS));
+        stats.begin_pass(Nanos(10 * MS));
         assert_eq!(lag(&stats, 11 * MS), 1_000, "so long it has not come round");
-        stats.end_turn(Nanos(12 * MS), true);
+        stats.end_pass(Nanos(12 * MS), true);
         assert_eq!(lag(&stats, 20 * MS), 0, "it sleeps");
-        stats.begin_turn(Nanos(20 * MS));
+        stats.begin_pass(Nanos(20 * MS));
         assert_eq!(lag(&stats, 20 * MS), 250, "an eighth of the last turn");
         for _ in 0..100 {
-            stats.end_turn(Nanos(21 * MS), false);
+            stats.end_pass(Nanos(21 * MS), false);
         }
         assert!((990..=1_000).contains(&lag(&stats, 20 * MS)), "in time the average is what they take");
-        stats.end_turn(Nanos(20 * MS), false);
+        stats.end_pass(Nanos(20 * MS), false);
         assert!(lag(&stats, 20 * MS) < 900, "and goes down with them");
     }
 }

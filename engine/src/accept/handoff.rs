@@ -35,11 +35,11 @@ impl Strategy for Handoff {
     /// The power of two choices (Mitzenmacher 1996): two samples come nearly as close to an even balance as a
     /// look at all would, and oneself is free of a hand-over. Nothing goes to a thread that is in a long
     /// turn, however few connections it has: they would wait for its end, and other threads could not help.
-    fn server(&self, seat: &WorkerHandle, now: Nanos) -> usize {
-        let me = seat.number();
-        let takes = |other: &usize| seat.has_capacity(*other) && !seat.is_stuck(*other, now);
-        let others = seat.sample().into_iter().flatten().filter(takes);
-        let Some(best) = others.min_by_key(|other| seat.load(*other, now)) else { return me };
-        if seat.load(best, now) + MARGIN < seat.load(me, now) { best } else { me }
+    fn serving_thread(&self, worker: &WorkerHandle, now: Nanos) -> usize {
+        let me = worker.number();
+        let takes = |other: &usize| worker.has_capacity(*other) && !worker.is_stuck(*other, now);
+        let others = worker.sample().into_iter().flatten().filter(takes);
+        let Some(best) = others.min_by_key(|other| worker.load(*other, now)) else { return me };
+        if worker.load(best, now) + MARGIN < worker.load(me, now) { best } else { me }
     }
 }

@@ -49,33 +49,33 @@ impl Strategy for Mutex {
 /// Whose turn it is at an address: one thread's, or nobody's.
 #[derive(Debug, Default)]
 pub(super) struct AcceptMutex {
-    taken: AtomicBool,
+    locked: AtomicBool,
 }
 
 impl AcceptMutex {
     /// Takes the turn for `seat`'s thread, if nobody has it, and unless that thread stands back: then another
     /// one takes it, as soon as it comes round, or is woken. `now` is when the loop's turn began.
-    pub(super) fn try_lock(&self, seat: &WorkerHandle, now: Nanos) -> LockAttempt {
+    pub(super) fn try_lock(&self, worker: &WorkerHandle, now: Nanos) -> LockAttempt {
         // The look before the swap leaves the cache line where it is while another has the turn.
         if !self.is_free() {
             return LockAttempt::Contended;
         }
-        let bound = load_bound(seat, now);
-        if seat.load_awake(seat.number(), now) > bound && seat.wake_another(bound, clock::monotonic()) {
+        let bound = load_bound(worker, now);
+        if worker.load_awake(worker.number(), now) > bound && worker.wake_another(bound, clock::monotonic()) {
             return LockAttempt::Yielded;
         }
-        if self.taken.swap(true, Ordering::Relaxed) { LockAttempt::Contended } else { LockAttempt::Acquired }
+        if self.locked.swap(true, Ordering::Relaxed) { LockAttempt::Contended } else { LockAttempt::Acquired }
     }
 
     /// Whether nobody has it.
     pub(super) fn is_free(&self) -> bool {
         // Relaxed, as everywhere here: the turn guards no memory, only a place in the kernel's wait queue.
-        !self.taken.load(Ordering::Relaxed)
+        !self.locked.load(Ordering::Relaxed)
     }
 
     /// Gives the turn up. Only who has it may call.
     pub(super) fn unlock(&self) {
-        self.taken.store(false, Ordering::Relaxed);
+        self.locked.store(false, Ordering::Relaxed);
     }
 }
 
@@ -89,14 +89,14 @@ pub(super) enum LockAttempt {
 
 /// Sees to it that another thread takes the turn that `seat`'s thread has left to others, as in
 /// [`AcceptMutex::try_lock`]. Answers whether there is one.
-pub(super) fn wake_less_loaded(seat: &WorkerHandle) -> bool {
+pub(super) fn wake_less_loaded(worker: &WorkerHandle) -> bool {
     let now = clock::monotonic();
-    seat.wake_another(load_bound(seat, now), now)
+    worker.wake_another(load_bound(worker, now), now)
 }
 
 /// The most that a thread may have to do at `now` to take the turn, by what all have that have place. The
 /// eighth is nginx's, of what its connection table has left; that lag counts too is ours.
-fn load_bound(seat: &WorkerHandle, now: Nanos) -> u64 {
-    let mean = seat.load_mean(now);
+fn load_bound(worker: &WorkerHandle, now: Nanos) -> u64 {
+    let mean = worker.load_mean(now);
     mean + mean / 8 + LOAD_MARGIN
 }

@@ -20,43 +20,51 @@ use crate::reactor::{RawToken, Reactor, Wake};
 use crate::stats::ReactorStats;
 
 const THREADS: usize = 3;
-const DOOR: u32 = 5;
+const LISTENER_ID: u32 = 5;
 
 /// More turns than an address is quiet after.
-const QUIET_ENOUGH: usize = 1_000;
+const PASSES_UNTIL_QUIET: usize = 1_000;
 
 /// What a thread is made of, before it runs.
-struct Draft {
-    parking: Arc<Notifier>,
+struct WorkerParts {
+    notifier: Arc<Notifier>,
     stats: Arc<ReactorStats>,
-    seat: WorkerHandle,
-    entrance: ListenerHandle,
+    worker_handle: WorkerHandle,
+    listener_handle: ListenerHandle,
     is_over: Arc<AtomicBool>,
 }
 
 /// A reactor with one acceptor, and the sockets that it took.
 struct Worker {
     reactor: Rc<Reactor>,
-    seat: Rc<WorkerHandle>,
+    worker_handle: Rc<WorkerHandle>,
     acceptor: Option<Acceptor>,
-    ends: ListenerLiveness,
+    liveness: ListenerLiveness,
     taken: Vec<(Socket, SocketAddr)>,
     /// Connections that it serves besides.
-    others: usize,
+    other_connections: usize,
     /// Whether what it runs for is over; seen before a sleep.
     is_over: Arc<AtomicBool>,
 }
 
 impl Worker {
-    fn new(Draft { parking, stats, seat, entrance, is_over }: Draft) -> Worker {
-        let reactor = Reactor::new(parking, stats).unwrap();
-        let (seat, ends) = (Rc::new(seat), entrance.liveness());
-        let acceptor = Acceptor::new(&reactor, &seat, entrance, RawToken(7)).unwrap();
-        Worker { reactor, seat, acceptor: Some(acceptor), ends, taken: Vec::new(), others: 0, is_over }
+    fn new(WorkerParts { notifier, stats, worker_handle, listener_handle, is_over }: WorkerParts) -> Worker {
+        let reactor = Reactor::new(notifier, stats).unwrap();
+        let (worker_handle, liveness) = (Rc::new(worker_handle), listener_handle.liveness());
+        let acceptor = Acceptor::new(&reactor, &worker_handle, listener_handle, RawToken(7)).unwrap();
+        Worker {
+            reactor,
+            worker_handle,
+            acceptor: Some(acceptor),
+            liveness,
+            taken: Vec::new(),
+            other_connections: 0,
+            is_over,
+        }
     }
 
     /// One turn, without sleep unless it `may_sleep`; true if it was woken or took a connection.
-    fn turn(&mut self, places: usize, may_sleep: bool) -> bool {
+    fn run_pass(&mut self, capacity: usize, may_sleep: bool) -> bool {
         let (wakes, before) = (self.wakes(may_sleep), self.taken.len());
         for wake in &wakes {
             assert!(matches!(wake, Wake::Ready(RawToken(7), _) | Wake::Due(RawToken(7))));
@@ -64,18 +72,18 @@ impl Worker {
             let taken = &mut self.taken;
             let accepted = acceptor.accept(|socket, peer| {
                 taken.push((socket, peer));
-                taken.len() < places
+                taken.len() < capacity
             });
             accepted.unwrap();
         }
         if let Some(acceptor) = &mut self.acceptor {
             acceptor.give_turn_up();
         }
-        while let Some(HandedOffConnection { socket, peer, door }) = self.seat.take() {
-            assert_eq!(door, DOOR);
+        while let Some(HandedOffConnection { socket, peer, door: listener_id }) = self.worker_handle.take() {
+            assert_eq!(listener_id, LISTENER_ID);
             self.taken.push((socket, peer));
         }
-        self.reactor.stats().connections.set((self.others + self.taken.len()) as u64);
+        self.reactor.stats().connections.set((self.other_connections + self.taken.len()) as u64);
         !wakes.is_empty() || self.taken.len() > before
     }
 
@@ -85,7 +93,8 @@ impl Worker {
         if let Some(acceptor) = &mut self.acceptor {
             acceptor.take_turn();
         }
-        let has_work = || !self.seat.is_empty() || self.acceptor.as_ref().is_some_and(Acceptor::is_called);
+        let has_work =
+            || !self.worker_handle.is_empty() || self.acceptor.as_ref().is_some_and(Acceptor::is_called);
         self.reactor.turn(&mut wakes, || may_sleep && !self.is_over() && !has_work()).unwrap();
         wakes
     }
@@ -95,19 +104,19 @@ impl Worker {
     }
 
     /// As if its turns had taken so long.
-    fn pretend_turns_of(&self, length: Duration) {
+    fn pretend_pass_length(&self, length: Duration) {
         let (stats, now) = (self.reactor.stats(), self.reactor.now());
-        stats.begin_turn(now);
-        (0..64).for_each(|_| stats.end_turn(now + length, false));
+        stats.begin_pass(now);
+        (0..64).for_each(|_| stats.end_pass(now + length, false));
     }
 
     /// As if it slept now: what the test itself takes is no lag.
     fn pretend_sleep(&self) {
-        self.reactor.stats().end_turn(self.reactor.now(), true);
+        self.reactor.stats().end_pass(self.reactor.now(), true);
     }
 
     /// Whether it gets the turn; it does not keep it.
-    fn gets_turn(&mut self) -> bool {
+    fn gets_mutex(&mut self) -> bool {
         let acceptor = self.acceptor.as_mut().unwrap();
         acceptor.take_turn();
         let (watched, _) = self.reactor.load();
@@ -124,8 +133,8 @@ impl Worker {
                 self.acceptor = None;
             }
         }
-        let are_closed = self.ends.are_closed();
-        while let Some(HandedOffConnection { socket, peer, .. }) = self.seat.take() {
+        let are_closed = self.liveness.are_closed();
+        while let Some(HandedOffConnection { socket, peer, .. }) = self.worker_handle.take() {
             self.taken.push((socket, peer));
         }
         are_closed
@@ -133,39 +142,41 @@ impl Worker {
 }
 
 /// Whether somebody has ended the sleep that this thread had announced.
-fn is_signalled(parking: &Notifier) -> bool {
-    let mut signal = File::from(parking.as_fd().try_clone_to_owned().unwrap());
+fn is_signalled(notifier: &Notifier) -> bool {
+    let mut signal = File::from(notifier.as_fd().try_clone_to_owned().unwrap());
     signal.read(&mut [0; 8]).is_ok()
 }
 
-fn drafts(strategy: &'static dyn Strategy, threads: usize) -> (SocketAddr, Vec<Draft>) {
-    let entrances =
-        listen(strategy, "127.0.0.1:0".parse().unwrap(), ListenOptions::plain(128), threads, DOOR).unwrap();
-    let address = entrances[0].local().unwrap();
-    for entrance in &entrances {
-        assert_eq!(entrance.local().unwrap(), address, "{}", strategy.name());
+fn build_parts(strategy: &'static dyn Strategy, threads: usize) -> (SocketAddr, Vec<WorkerParts>) {
+    let listener_handles =
+        listen(strategy, "127.0.0.1:0".parse().unwrap(), ListenOptions::plain(128), threads, LISTENER_ID)
+            .unwrap();
+    let address = listener_handles[0].local().unwrap();
+    for listener_handle in &listener_handles {
+        assert_eq!(listener_handle.local().unwrap(), address, "{}", strategy.name());
     }
-    let parts: Vec<_> =
+    let pairs: Vec<_> =
         (0..threads).map(|_| (Arc::new(Notifier::new().unwrap()), Arc::<ReactorStats>::default())).collect();
-    let seats = worker_group(parts.iter().map(|(parking, stats)| (Arc::clone(parking), Arc::clone(stats))));
+    let worker_handles =
+        worker_group(pairs.iter().map(|(notifier, stats)| (Arc::clone(notifier), Arc::clone(stats))));
     let is_over = Arc::new(AtomicBool::new(false));
-    let drafts = parts.into_iter().zip(seats).zip(entrances);
-    let drafts = drafts.map(|(((parking, stats), seat), entrance)| {
+    let parts = pairs.into_iter().zip(worker_handles).zip(listener_handles);
+    let parts = parts.map(|(((notifier, stats), worker_handle), listener_handle)| {
         let is_over = Arc::clone(&is_over);
-        Draft { parking, stats, seat, entrance, is_over }
+        WorkerParts { notifier, stats, worker_handle, listener_handle, is_over }
     });
-    (address, drafts.collect())
+    (address, parts.collect())
 }
 
 /// Runs each worker by `run` on a thread of its own until `clients` end; in this order they stand in the
 /// socket's queue.
-fn serve<T>(drafts: Vec<Draft>, run: impl Fn(usize, Worker) + Sync, clients: impl FnOnce() -> T) -> T {
-    let end = end_of(&drafts);
+fn serve<T>(parts: Vec<WorkerParts>, run: impl Fn(usize, Worker) + Sync, clients: impl FnOnce() -> T) -> T {
+    let end = end_signal(&parts);
     thread::scope(|scope| {
-        for (number, draft) in drafts.into_iter().enumerate() {
-            let (run, parking) = (&run, Arc::clone(&draft.parking));
-            scope.spawn(move || run(number, Worker::new(draft)));
-            while !parking.is_announced() {
+        for (number, part) in parts.into_iter().enumerate() {
+            let (run, notifier) = (&run, Arc::clone(&part.notifier));
+            scope.spawn(move || run(number, Worker::new(part)));
+            while !notifier.is_announced() {
                 thread::yield_now();
             }
         }
@@ -176,18 +187,18 @@ fn serve<T>(drafts: Vec<Draft>, run: impl Fn(usize, Worker) + Sync, clients: imp
 }
 
 /// Tells all workers that what they run for is over.
-fn end_of(drafts: &[Draft]) -> impl Fn() + use<> {
-    let is_over = Arc::clone(&drafts[0].is_over);
-    let parkings: Vec<_> = drafts.iter().map(|draft| Arc::clone(&draft.parking)).collect();
+fn end_signal(parts: &[WorkerParts]) -> impl Fn() + use<> {
+    let is_over = Arc::clone(&parts[0].is_over);
+    let notifiers: Vec<_> = parts.iter().map(|part| Arc::clone(&part.notifier)).collect();
     move || {
         is_over.store(true, Ordering::Relaxed);
-        parkings.iter().for_each(|parking| parking.wake());
+        notifiers.iter().for_each(|notifier| notifier.wake());
     }
 }
 
 fn workers(strategy: &'static dyn Strategy, threads: usize) -> (SocketAddr, Vec<Worker>) {
-    let (address, drafts) = drafts(strategy, threads);
-    (address, drafts.into_iter().map(Worker::new).collect())
+    let (address, parts) = build_parts(strategy, threads);
+    (address, parts.into_iter().map(Worker::new).collect())
 }
 
 fn each_strategy(test: impl Fn(&'static dyn Strategy)) {
@@ -208,8 +219,8 @@ fn end_of_stream(client: &mut TcpStream) -> Result<usize, io::ErrorKind> {
 }
 
 /// As where a policy of the kernel's forbids it: the listener reports for ever what nobody can take.
-fn shut_down(draft: &Draft) {
-    let socket = TcpStream::from(draft.entrance.listener.as_fd().try_clone_to_owned().unwrap());
+fn shut_down(part: &WorkerParts) {
+    let socket = TcpStream::from(part.listener_handle.listener.as_fd().try_clone_to_owned().unwrap());
     socket.shutdown(Shutdown::Both).unwrap();
 }
 
@@ -217,7 +228,7 @@ fn shut_down(draft: &Draft) {
 fn run_until_quiet(workers: &mut [Worker]) {
     while workers
         .iter_mut()
-        .map(|worker| worker.turn(usize::MAX, false))
+        .map(|worker| worker.run_pass(usize::MAX, false))
         .fold(false, |one, other| one | other)
     {}
 }
@@ -241,20 +252,20 @@ fn each_connection_reaches_exactly_one_thread() {
 #[test]
 fn threads_that_sleep_lose_nobody_also_when_the_listener_goes() {
     each_strategy(|strategy| {
-        let (address, drafts) = drafts(strategy, THREADS);
-        let (retire, served) = (end_of(&drafts), AtomicUsize::new(0));
+        let (address, parts) = build_parts(strategy, THREADS);
+        let (retire, served) = (end_signal(&parts), AtomicUsize::new(0));
         let run = |_, mut worker: Worker| {
             while !worker.is_over() {
-                worker.turn(usize::MAX, true);
+                worker.run_pass(usize::MAX, true);
                 served.fetch_add(worker.taken.drain(..).count(), Ordering::Relaxed);
             }
             while !worker.retire() {
-                let may_sleep = || worker.seat.is_empty() && !worker.ends.are_closed();
+                let may_sleep = || worker.worker_handle.is_empty() && !worker.liveness.are_closed();
                 worker.reactor.turn(&mut Vec::new(), may_sleep).unwrap();
             }
             served.fetch_add(worker.taken.drain(..).count(), Ordering::Relaxed);
         };
-        let connected = serve(drafts, run, || {
+        let connected = serve(parts, run, || {
             let mut connected = 0;
             while connected < 600 {
                 if connected == 400 {
@@ -281,13 +292,13 @@ fn a_thread_without_place_is_not_woken_until_it_resumes() {
         let (address, mut workers) = workers(strategy, 1);
         let worker = &mut workers[0];
         let _clients = connect(address, 3);
-        while worker.turn(2, false) {}
+        while worker.run_pass(2, false) {}
         assert_eq!(worker.taken.len(), 2, "{}: it falls silent with one still queued", strategy.name());
         worker.acceptor.as_mut().unwrap().resume();
         worker.acceptor.as_mut().unwrap().hold();
-        assert!(!worker.turn(9, false), "{}: held by its owner it is as silent", strategy.name());
+        assert!(!worker.run_pass(9, false), "{}: held by its owner it is as silent", strategy.name());
         worker.acceptor.as_mut().unwrap().resume();
-        while worker.turn(9, false) {}
+        while worker.run_pass(9, false) {}
         assert_eq!(worker.taken.len(), 3, "{}", strategy.name());
     });
 }
@@ -299,10 +310,10 @@ fn a_thread_that_lags_takes_fewer_at_a_time() {
         let worker = &mut workers[0];
         let most = strategy.accepts_per_wake_max() as usize;
         let _clients = connect(address, 2 * most);
-        worker.turn(usize::MAX, false);
+        worker.run_pass(usize::MAX, false);
         assert_eq!(worker.taken.len(), most, "{}", strategy.name());
-        worker.pretend_turns_of(Duration::from_secs(1));
-        worker.turn(usize::MAX, false);
+        worker.pretend_pass_length(Duration::from_secs(1));
+        worker.run_pass(usize::MAX, false);
         let taken = worker.taken.len() - most;
         assert_eq!(taken, (most / 8).max(1), "{}: and not none", strategy.name());
     });
@@ -314,7 +325,7 @@ fn retiring_hands_over_everybody_who_waited() {
         let (address, mut workers) = workers(strategy, THREADS);
         let clients = connect(address, 50);
         // Some were accepted before, and may wait in another thread's mailbox.
-        workers[0].turn(usize::MAX, false);
+        workers[0].run_pass(usize::MAX, false);
         let mut open = THREADS;
         while open > 0 {
             open = workers.iter_mut().filter_map(|worker| (!worker.retire()).then_some(())).count();
@@ -342,7 +353,7 @@ fn who_comes_while_a_listener_retires_waits_for_what_comes_next() {
             worker.reactor.turn(&mut Vec::new(), || true).unwrap();
         }
         assert!(worker.taken.is_empty(), "nobody can come any more");
-        let next = listen(strategy, address, ListenOptions::plain(128), 1, DOOR).unwrap();
+        let next = listen(strategy, address, ListenOptions::plain(128), 1, LISTENER_ID).unwrap();
         assert_eq!(client.join().unwrap(), address, "{}", strategy.name());
         drop(next);
     });
@@ -352,8 +363,9 @@ fn who_comes_while_a_listener_retires_waits_for_what_comes_next() {
 fn an_address_that_somebody_has_is_refused() {
     each_strategy(|strategy| {
         let (address, _workers) = workers(strategy, THREADS);
-        let error =
-            listen(strategy, address, ListenOptions::plain(128), THREADS, DOOR).err().expect("it is taken");
+        let error = listen(strategy, address, ListenOptions::plain(128), THREADS, LISTENER_ID)
+            .err()
+            .expect("it is taken");
         assert_eq!(error.kind(), io::ErrorKind::AddrInUse, "{}", strategy.name());
     });
 }
@@ -383,18 +395,18 @@ fn connections_that_stay_are_dealt_out_evenly() {
 #[test]
 fn who_has_to_hand_over_is_woken_last() {
     const CLIENTS: usize = 50;
-    let (address, drafts) = drafts(&handoff::Handoff, 2);
-    let stats: Vec<_> = drafts.iter().map(|draft| Arc::clone(&draft.stats)).collect();
+    let (address, parts) = build_parts(&handoff::Handoff, 2);
+    let stats: Vec<_> = parts.iter().map(|part| Arc::clone(&part.stats)).collect();
     let run = |number, mut worker: Worker| {
         // The first one that watches is busy.
-        worker.others = if number == 0 { 1_000 } else { 0 };
-        worker.turn(usize::MAX, false);
+        worker.other_connections = if number == 0 { 1_000 } else { 0 };
+        worker.run_pass(usize::MAX, false);
         while !worker.is_over() {
-            worker.turn(usize::MAX, true);
+            worker.run_pass(usize::MAX, true);
         }
     };
     let accepts = || stats.iter().map(|stats| stats.accepts.value()).sum::<u64>();
-    serve(drafts, run, || {
+    serve(parts, run, || {
         for number in 1..=CLIENTS {
             let _client = connect(address, 1);
             while accepts() < number as u64 {
@@ -402,31 +414,31 @@ fn who_has_to_hand_over_is_woken_last() {
             }
         }
     });
-    let of_the_busy_one = stats[0].accepts.value() as usize;
-    assert!(of_the_busy_one < CLIENTS / 2, "{of_the_busy_one} of {CLIENTS}");
+    let of_busy = stats[0].accepts.value() as usize;
+    assert!(of_busy < CLIENTS / 2, "{of_busy} of {CLIENTS}");
 }
 
 #[test]
 fn the_turn_passes_on_when_its_holder_gives_it_up_or_goes() {
     let (address, mut workers) = workers(&mutex::Mutex, 2);
     let [first, second] = &mut workers[..] else { unreachable!() };
-    let take_turn = |worker: &mut Worker| {
+    let try_lock = |worker: &mut Worker| {
         worker.acceptor.as_mut().unwrap().take_turn();
         let (watched, _) = worker.reactor.load();
         watched > 0
     };
-    assert!(take_turn(first) && !take_turn(second), "one watches");
-    assert!(take_turn(first) && !take_turn(second), "and goes on until it has accepted");
+    assert!(try_lock(first) && !try_lock(second), "one watches");
+    assert!(try_lock(first) && !try_lock(second), "and goes on until it has accepted");
     first.acceptor.as_mut().unwrap().give_turn_up();
-    assert!(take_turn(second) && !take_turn(first));
+    assert!(try_lock(second) && !try_lock(first));
     second.acceptor.as_mut().unwrap().hold();
-    assert!(take_turn(first), "who has no place keeps nobody waiting");
+    assert!(try_lock(first), "who has no place keeps nobody waiting");
     first.acceptor = None;
     second.acceptor.as_mut().unwrap().resume();
-    assert!(take_turn(second), "nor who is gone");
+    assert!(try_lock(second), "nor who is gone");
     let _client = connect(address, 1);
     while second.taken.is_empty() {
-        second.turn(usize::MAX, true);
+        second.run_pass(usize::MAX, true);
     }
 }
 
@@ -435,31 +447,31 @@ fn the_turn_at_a_quiet_address_stays_with_who_is_quick() {
     let (address, mut workers) = workers(&mutex::Mutex, 2);
     let [first, second] = &mut workers[..] else { unreachable!() };
     // Whether the second one gets the turn that the first one had for a turn of the loop.
-    let mut passes_on = |first: &mut Worker| {
-        first.turn(usize::MAX, false);
-        second.gets_turn()
+    let mut releases = |first: &mut Worker| {
+        first.run_pass(usize::MAX, false);
+        second.gets_mutex()
     };
-    assert!((0..QUIET_ENOUGH).any(|_| !passes_on(first)), "nobody comes");
+    assert!((0..PASSES_UNTIL_QUIET).any(|_| !releases(first)), "nobody comes");
     let _client = connect(address, 1);
-    assert!(passes_on(first), "somebody has come");
-    assert!((0..QUIET_ENOUGH).any(|_| !passes_on(first)), "it is quiet again");
-    first.pretend_turns_of(Duration::from_millis(20));
-    assert!(passes_on(first), "who comes now would wait for the end of a long turn");
+    assert!(releases(first), "somebody has come");
+    assert!((0..PASSES_UNTIL_QUIET).any(|_| !releases(first)), "it is quiet again");
+    first.pretend_pass_length(Duration::from_millis(20));
+    assert!(releases(first), "who comes now would wait for the end of a long turn");
 }
 
 #[test]
 fn a_thread_that_lags_leaves_the_turn_to_another() {
     let (_, mut workers) = workers(&mutex::Mutex, 2);
-    workers[0].pretend_turns_of(Duration::from_micros(200));
-    assert!(workers[0].gets_turn());
-    workers[0].pretend_turns_of(Duration::from_millis(3));
-    assert!(!workers[0].gets_turn(), "the other one sleeps");
+    workers[0].pretend_pass_length(Duration::from_micros(200));
+    assert!(workers[0].gets_mutex());
+    workers[0].pretend_pass_length(Duration::from_millis(3));
+    assert!(!workers[0].gets_mutex(), "the other one sleeps");
     workers[1].reactor.stats().connections.set(100);
-    assert!(workers[0].gets_turn(), "the other one has far more to do");
+    assert!(workers[0].gets_mutex(), "the other one has far more to do");
     workers[1].reactor.stats().connections.set(0);
-    workers[1].pretend_turns_of(Duration::from_millis(3));
+    workers[1].pretend_pass_length(Duration::from_millis(3));
     workers[1].pretend_sleep();
-    assert!(workers[0].gets_turn(), "the other one would lag too, once it is awake");
+    assert!(workers[0].gets_mutex(), "the other one would lag too, once it is awake");
 }
 
 #[test]
@@ -467,16 +479,16 @@ fn nobody_stands_back_for_who_is_in_a_long_turn() {
     let (_, mut workers) = workers(&mutex::Mutex, 2);
     let [first, second] = &mut workers[..] else { unreachable!() };
     first.reactor.stats().connections.set(100);
-    assert!(!first.gets_turn(), "the other one comes round");
-    second.reactor.stats().begin_turn(Nanos(second.reactor.now().0 - 9_000_000));
-    assert!(first.gets_turn());
+    assert!(!first.gets_mutex(), "the other one comes round");
+    second.reactor.stats().begin_pass(Nanos(second.reactor.now().0 - 9_000_000));
+    assert!(first.gets_mutex());
 }
 
 #[test]
 fn who_stand_back_do_not_wait_for_each_other() {
-    let (_, drafts) = drafts(&mutex::Mutex, 3);
-    let idle = Arc::clone(&drafts[2].parking);
-    let mut workers: Vec<Worker> = drafts.into_iter().map(Worker::new).collect();
+    let (_, parts) = build_parts(&mutex::Mutex, 3);
+    let idle = Arc::clone(&parts[2].notifier);
+    let mut workers: Vec<Worker> = parts.into_iter().map(Worker::new).collect();
     workers[..2].iter().for_each(|busy| busy.reactor.stats().connections.set(100));
     idle.announce();
     workers[0].acceptor.as_mut().unwrap().take_turn();
@@ -485,16 +497,16 @@ fn who_stand_back_do_not_wait_for_each_other() {
 
 #[test]
 fn a_thread_that_stands_back_wakes_another_only_while_the_turn_is_free() {
-    let (_, drafts) = drafts(&mutex::Mutex, 3);
-    let [first, idle] = [0, 2].map(|number: usize| Arc::clone(&drafts[number].parking));
-    let mut workers: Vec<Worker> = drafts.into_iter().map(Worker::new).collect();
+    let (_, parts) = build_parts(&mutex::Mutex, 3);
+    let [first, idle] = [0, 2].map(|number: usize| Arc::clone(&parts[number].notifier));
+    let mut workers: Vec<Worker> = parts.into_iter().map(Worker::new).collect();
     // The second one has far more to do than the others, and the third one least.
     workers[0].reactor.stats().connections.set(1);
     workers[1].reactor.stats().connections.set(100);
     idle.announce();
-    let mut take_turn = |worker: usize| workers[worker].acceptor.as_mut().unwrap().take_turn();
-    take_turn(0);
-    take_turn(1);
+    let mut try_lock = |worker: usize| workers[worker].acceptor.as_mut().unwrap().take_turn();
+    try_lock(0);
+    try_lock(1);
     assert!(!is_signalled(&idle), "it would wake for nothing: the first one accepts");
     workers[0].acceptor.as_mut().unwrap().give_turn_up();
     workers[1].acceptor.as_mut().unwrap().take_turn();
@@ -530,12 +542,12 @@ fn a_turn_that_becomes_free_before_a_sleep_is_tried_for_again() {
 
 #[test]
 fn who_has_no_place_wakes_all_others_unless_one_has_the_turn() {
-    let (_, drafts) = drafts(&mutex::Mutex, 3);
-    let others = [1, 2].map(|number: usize| Arc::clone(&drafts[number].parking));
-    let mut workers: Vec<Worker> = drafts.into_iter().map(Worker::new).collect();
+    let (_, parts) = build_parts(&mutex::Mutex, 3);
+    let others = [1, 2].map(|number: usize| Arc::clone(&parts[number].notifier));
+    let mut workers: Vec<Worker> = parts.into_iter().map(Worker::new).collect();
     // It has looked for the turn and found it taken, and is not asleep yet.
-    let on_its_way = &workers[1].reactor;
-    on_its_way.stats().begin_turn(on_its_way.now());
+    let awake = &workers[1].reactor;
+    awake.stats().begin_pass(awake.now());
     others.iter().for_each(|other| other.announce());
     let [first, second, _] = &mut workers[..] else { unreachable!() };
     let [first, second] = [first, second].map(|worker| worker.acceptor.as_mut().unwrap());
@@ -558,38 +570,38 @@ fn who_has_no_place_wakes_all_others_unless_one_has_the_turn() {
 #[test]
 fn who_rests_and_has_no_place_then_passes_on_what_the_kernel_told_it_alone() {
     for strategy in [&exclusive::Exclusive as &dyn Strategy, &handoff::Handoff] {
-        let (_, drafts) = drafts(strategy, 2);
-        shut_down(&drafts[0]);
-        let mut workers: Vec<Worker> = drafts.into_iter().map(Worker::new).collect();
+        let (_, parts) = build_parts(strategy, 2);
+        shut_down(&parts[0]);
+        let mut workers: Vec<Worker> = parts.into_iter().map(Worker::new).collect();
         let [first, second] = &mut workers[..] else { unreachable!() };
-        first.turn(usize::MAX, false);
-        let is_called = |worker: &Worker| worker.acceptor.as_ref().unwrap().is_called();
-        assert!(!is_called(second), "{}: the first one comes back", strategy.name());
+        first.run_pass(usize::MAX, false);
+        let has_pending = |worker: &Worker| worker.acceptor.as_ref().unwrap().is_called();
+        assert!(!has_pending(second), "{}: the first one comes back", strategy.name());
         first.acceptor.as_mut().unwrap().hold();
-        assert!(is_called(second), "{}", strategy.name());
+        assert!(has_pending(second), "{}", strategy.name());
     }
 }
 
 #[test]
 fn a_thread_that_gives_its_turn_up_and_leaves_work_wakes_another() {
-    let is_woken = |clients: usize, turn_length: Duration, another_is_awake: bool| {
-        let (address, drafts) = drafts(&mutex::Mutex, 3);
-        let parkings = [1, 2].map(|number: usize| Arc::clone(&drafts[number].parking));
-        let mut workers: Vec<Worker> = drafts.into_iter().map(Worker::new).collect();
+    let is_woken = |clients: usize, pass_length: Duration, another_awake: bool| {
+        let (address, parts) = build_parts(&mutex::Mutex, 3);
+        let notifiers = [1, 2].map(|number: usize| Arc::clone(&parts[number].notifier));
+        let mut workers: Vec<Worker> = parts.into_iter().map(Worker::new).collect();
         let [first, second, third] = &mut workers[..] else { unreachable!() };
         let _clients = connect(address, clients);
-        first.pretend_turns_of(turn_length);
+        first.pretend_pass_length(pass_length);
         // With so many it is not the first one that stands back.
         second.reactor.stats().connections.set(100);
         third.reactor.stats().connections.set(100);
-        parkings[0].announce();
-        if !another_is_awake {
-            parkings[1].announce();
+        notifiers[0].announce();
+        if !another_awake {
+            notifiers[1].announce();
         }
         // It slept until now: what the test itself takes is no turn.
         first.pretend_sleep();
-        first.turn(usize::MAX, false);
-        parkings.iter().any(|parking| is_signalled(parking))
+        first.run_pass(usize::MAX, false);
+        notifiers.iter().any(|notifier| is_signalled(notifier))
     };
     let short = Duration::from_micros(50);
     let long = Duration::from_millis(20);
@@ -607,13 +619,13 @@ fn a_full_mailbox_leaves_connections_where_they_are() {
     // The second thread never comes round, and seems to have nothing to do; the first one is crowded.
     for _ in 0..CLIENTS {
         clients.extend(connect(address, 1));
-        workers[0].turn(usize::MAX, false);
+        workers[0].run_pass(usize::MAX, false);
         workers[0].reactor.stats().connections.set(1_000);
     }
     let handed_over = workers[0].reactor.stats().handed_over.value() as usize;
     assert!(handed_over < CLIENTS, "a mailbox has not room for all");
     assert_eq!(workers[0].taken.len() + handed_over, CLIENTS);
-    workers[1].turn(usize::MAX, false);
+    workers[1].run_pass(usize::MAX, false);
     assert_eq!(workers[1].taken.len(), handed_over);
 }
 
@@ -622,28 +634,28 @@ fn nobody_stands_back_for_who_has_no_place() {
     let (address, mut workers) = workers(&mutex::Mutex, 2);
     let [first, second] = &mut workers[..] else { unreachable!() };
     first.reactor.stats().connections.set(100);
-    assert!(!first.gets_turn(), "the other one has far less to do");
+    assert!(!first.gets_mutex(), "the other one has far less to do");
     second.acceptor.as_mut().unwrap().hold();
-    assert!(first.gets_turn(), "and no place");
+    assert!(first.gets_mutex(), "and no place");
     let _client = connect(address, 1);
     while first.taken.is_empty() {
-        first.turn(usize::MAX, true);
+        first.run_pass(usize::MAX, true);
     }
     second.acceptor.as_mut().unwrap().resume();
     first.reactor.stats().connections.set(100);
-    assert!(!first.gets_turn(), "it has place again");
+    assert!(!first.gets_mutex(), "it has place again");
 }
 
 #[test]
 fn nothing_is_handed_to_who_has_no_place() {
     let (address, mut workers) = workers(&handoff::Handoff, 2);
     let [first, second] = &mut workers[..] else { unreachable!() };
-    first.others = 100;
-    first.turn(usize::MAX, false);
+    first.other_connections = 100;
+    first.run_pass(usize::MAX, false);
     second.acceptor.as_mut().unwrap().hold();
     let _clients = connect(address, 3);
     while first.taken.len() < 3 {
-        first.turn(usize::MAX, true);
+        first.run_pass(usize::MAX, true);
     }
     assert_eq!(first.reactor.stats().handed_over.value(), 0);
 }
@@ -654,15 +666,15 @@ fn nothing_is_handed_to_who_is_in_a_long_turn() {
     let (_, mut workers) = workers(&handoff::Handoff, 2);
     let [first, second] = &mut workers[..] else { unreachable!() };
     let now = first.reactor.now();
-    let server = || handoff::Handoff.server(&first.seat, now);
+    let serving_thread = || handoff::Handoff.serving_thread(&first.worker_handle, now);
     first.reactor.stats().connections.set(100);
-    assert_eq!(server(), 1);
-    second.reactor.stats().begin_turn(Nanos(now.0 - 9_000_000));
-    assert_eq!(server(), 1, "it comes round in a moment");
-    second.reactor.stats().begin_turn(Nanos(now.0 - 11_000_000));
-    assert_eq!(server(), 0);
-    first.pretend_turns_of(Duration::from_millis(30));
-    assert_eq!(server(), 1, "here they would wait as long");
+    assert_eq!(serving_thread(), 1);
+    second.reactor.stats().begin_pass(Nanos(now.0 - 9_000_000));
+    assert_eq!(serving_thread(), 1, "it comes round in a moment");
+    second.reactor.stats().begin_pass(Nanos(now.0 - 11_000_000));
+    assert_eq!(serving_thread(), 0);
+    first.pretend_pass_length(Duration::from_millis(30));
+    assert_eq!(serving_thread(), 1, "here they would wait as long");
 }
 
 #[test]
@@ -672,30 +684,30 @@ fn a_holder_of_the_turn_that_is_stuck_keeps_nobody_waiting_beyond_the_retry() {
     stuck.acceptor.as_mut().unwrap().take_turn();
     let _clients = connect(address, 16);
     while other.taken.is_empty() {
-        other.turn(usize::MAX, true);
+        other.run_pass(usize::MAX, true);
     }
     assert_eq!(other.taken.len(), 4, "as many as it takes at a time");
     // Well before another retry it looks again, also if it had no place meanwhile.
-    let looks_again = |other: &mut Worker| {
+    let accepts_again = |other: &mut Worker| {
         other.acceptor.as_mut().unwrap().take_turn();
         other.pretend_sleep();
         thread::sleep(Duration::from_millis(20));
-        other.turn(usize::MAX, false);
+        other.run_pass(usize::MAX, false);
         other.taken.len()
     };
-    assert_eq!(looks_again(other), 8);
+    assert_eq!(accepts_again(other), 8);
     let acceptor = other.acceptor.as_mut().unwrap();
     acceptor.hold();
     acceptor.resume();
-    assert_eq!(looks_again(other), 12);
-    assert!(!other.gets_turn(), "which the stuck one still has");
+    assert_eq!(accepts_again(other), 12);
+    assert!(!other.gets_mutex(), "which the stuck one still has");
 }
 
 #[test]
 fn who_stands_back_and_sleeps_while_the_turn_is_free_wakes_another() {
-    let (_, drafts) = drafts(&mutex::Mutex, 2);
-    let other = Arc::clone(&drafts[1].parking);
-    let mut workers: Vec<Worker> = drafts.into_iter().map(Worker::new).collect();
+    let (_, parts) = build_parts(&mutex::Mutex, 2);
+    let other = Arc::clone(&parts[1].notifier);
+    let mut workers: Vec<Worker> = parts.into_iter().map(Worker::new).collect();
     workers[0].reactor.stats().connections.set(100);
     let acceptor = workers[0].acceptor.as_mut().unwrap();
     acceptor.take_turn();
@@ -713,7 +725,7 @@ fn who_has_no_place_passes_on_what_the_kernel_told_it_alone() {
         if strategy.name() == "reuse_port" {
             return;
         }
-        let (address, drafts) = drafts(strategy, THREADS);
+        let (address, parts) = build_parts(strategy, THREADS);
         let run = |number, mut worker: Worker| {
             while !worker.is_over() {
                 // All but the last one have no place when they are woken.
@@ -721,12 +733,12 @@ fn who_has_no_place_passes_on_what_the_kernel_told_it_alone() {
                     worker.wakes(true);
                     worker.acceptor.as_mut().unwrap().hold();
                 } else {
-                    worker.turn(usize::MAX, true);
+                    worker.run_pass(usize::MAX, true);
                     worker.taken.clear();
                 }
             }
         };
-        let end = serve(drafts, run, || {
+        let end = serve(parts, run, || {
             thread::sleep(Duration::from_millis(5));
             end_of_stream(&mut TcpStream::connect(address).unwrap())
         });
@@ -737,12 +749,12 @@ fn who_has_no_place_passes_on_what_the_kernel_told_it_alone() {
 #[test]
 fn a_listener_that_fails_each_time_is_left_alone_for_a_while_and_can_be_retired() {
     each_strategy(|strategy| {
-        let (_, mut drafts) = drafts(strategy, 1);
-        let draft = drafts.pop().unwrap();
-        shut_down(&draft);
-        let mut worker = Worker::new(draft);
-        let turns = (0..1_000).filter(|_| worker.turn(usize::MAX, false)).count();
-        assert!(turns < 500, "{}: {turns} wakes in a thousand turns without sleep", strategy.name());
+        let (_, mut parts) = build_parts(strategy, 1);
+        let part = parts.pop().unwrap();
+        shut_down(&part);
+        let mut worker = Worker::new(part);
+        let wakes = (0..1_000).filter(|_| worker.run_pass(usize::MAX, false)).count();
+        assert!(wakes < 500, "{}: {wakes} wakes in a thousand turns without sleep", strategy.name());
         while !worker.retire() {
             worker.reactor.turn(&mut Vec::new(), || true).unwrap();
         }

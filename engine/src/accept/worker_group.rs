@@ -30,12 +30,12 @@ const LAG_PER_CONNECTION: Duration = Duration::from_micros(100);
 pub(super) const LAG_CONNECTIONS_MAX: u64 = 8;
 
 /// A turn of the loop that takes no longer than this keeps nobody waiting.
-pub(super) const PROMPT_TURN_MAX: Duration = Duration::from_millis(1);
+pub(super) const PROMPT_PASS_MAX: Duration = Duration::from_millis(1);
 
 /// One that takes longer keeps those waiting whom others have handed over, and who cannot be taken back.
-const STUCK: Duration = Duration::from_millis(10);
+const STUCK_LAG_MIN: Duration = Duration::from_millis(10);
 
-const _: () = assert!(STUCK.as_nanos() > PROMPT_TURN_MAX.as_nanos());
+const _: () = assert!(STUCK_LAG_MIN.as_nanos() > PROMPT_PASS_MAX.as_nanos());
 
 /// A connection on its way from the thread that accepted it to the one that serves it.
 #[derive(Debug)]
@@ -52,16 +52,16 @@ const _: () = assert!(size_of::<HandedOffConnection>() <= 64, "a slot of the mai
 
 /// A thread as the others see it.
 struct Peer {
-    parking: Arc<Notifier>,
+    notifier: Arc<Notifier>,
     stats: Arc<ReactorStats>,
-    mail: Sender<HandedOffConnection>,
+    handoffs: Sender<HandedOffConnection>,
 }
 
 /// One thread's place in the crew; it belongs to that thread.
 pub struct WorkerHandle {
     number: usize,
     peers: Arc<[Peer]>,
-    mail: RefCell<Receiver<HandedOffConnection>>,
+    handoffs: RefCell<Receiver<HandedOffConnection>>,
     /// Counts samples, so that each takes others.
     samples: Cell<usize>,
 }
@@ -70,21 +70,21 @@ pub struct WorkerHandle {
 pub fn worker_group(
     threads: impl IntoIterator<Item = (Arc<Notifier>, Arc<ReactorStats>)>,
 ) -> Vec<WorkerHandle> {
-    let (members, mails): (Vec<_>, Vec<_>) = threads
+    let (peers, receivers): (Vec<_>, Vec<_>) = threads
         .into_iter()
-        .map(|(parking, stats)| {
+        .map(|(notifier, stats)| {
             let (sender, receiver) = mailbox(HANDOFFS_QUEUED_MAX);
-            (Peer { parking, stats, mail: sender }, receiver)
+            (Peer { notifier, stats, handoffs: sender }, receiver)
         })
         .unzip();
-    let members: Arc<[Peer]> = members.into();
-    let seat = |(number, mail)| WorkerHandle {
+    let peers: Arc<[Peer]> = peers.into();
+    let handle = |(number, receiver)| WorkerHandle {
         number,
-        peers: Arc::clone(&members),
-        mail: RefCell::new(mail),
+        peers: Arc::clone(&peers),
+        handoffs: RefCell::new(receiver),
         samples: Cell::new(0),
     };
-    mails.into_iter().enumerate().map(seat).collect()
+    receivers.into_iter().enumerate().map(handle).collect()
 }
 
 impl WorkerHandle {
@@ -95,15 +95,15 @@ impl WorkerHandle {
 
     /// Takes a connection that another thread has handed over.
     pub fn take(&self) -> Option<HandedOffConnection> {
-        let handed = self.mail.borrow_mut().pop()?;
+        let connection = self.handoffs.borrow_mut().pop()?;
         // It is the thread's to tell how many it has, at the end of the turn; until then this counts.
         self.peers[self.number].stats.connections.add(1);
-        Some(handed)
+        Some(connection)
     }
 
     /// Whether no connection waits that was handed over.
     pub fn is_empty(&self) -> bool {
-        self.mail.borrow().is_empty()
+        self.handoffs.borrow().is_empty()
     }
 
     /// What a thread has to do at `now`: connections, those handed over to it, and how far it lags behind, as
@@ -119,9 +119,9 @@ impl WorkerHandle {
     }
 
     fn load_behind(&self, lag: Duration, number: usize) -> u64 {
-        let Peer { stats, mail, .. } = &self.peers[number];
+        let Peer { stats, handoffs, .. } = &self.peers[number];
         let lag = u64::try_from(lag.as_nanos() / LAG_PER_CONNECTION.as_nanos()).unwrap_or(u64::MAX);
-        stats.connections.value() + mail.len() as u64 + lag.min(LAG_CONNECTIONS_MAX)
+        stats.connections.value() + handoffs.len() as u64 + lag.min(LAG_CONNECTIONS_MAX)
     }
 
     /// The mean load at `now` of this thread and those others that have place, all of them awake.
@@ -153,10 +153,14 @@ impl WorkerHandle {
     ///
     /// # Errors
     /// The connection itself, if too many wait for that thread.
-    pub(super) fn hand_off(&self, to: usize, handed: HandedOffConnection) -> Result<(), HandedOffConnection> {
-        let member = &self.peers[to];
-        member.mail.send(handed)?;
-        member.parking.wake();
+    pub(super) fn hand_off(
+        &self,
+        to: usize,
+        connection: HandedOffConnection,
+    ) -> Result<(), HandedOffConnection> {
+        let peer = &self.peers[to];
+        peer.handoffs.send(connection)?;
+        peer.notifier.wake();
         Ok(())
     }
 
@@ -169,7 +173,7 @@ impl WorkerHandle {
     /// longer than anybody should wait.
     pub(super) fn is_stuck(&self, number: usize, now: Nanos) -> bool {
         let here = self.peers[self.number].stats.turn_length();
-        self.peers[number].stats.lag(now) > here.max(STUCK)
+        self.peers[number].stats.lag(now) > here.max(STUCK_LAG_MIN)
     }
 
     /// Sees to it that another thread with place, and with no more to do at `now`, once it is awake, than
@@ -182,15 +186,15 @@ impl WorkerHandle {
             let loads = self.others_with_capacity().map(|number| (self.load_awake(number, now), number));
             loads.filter(|(load, _)| *load <= load_max)
         };
-        let sleeps = |number: usize| self.peers[number].parking.is_announced();
+        let sleeps = |number: usize| self.peers[number].notifier.is_announced();
         let comes_soon =
-            |number: usize| !sleeps(number) && self.peers[number].stats.lag(now) <= PROMPT_TURN_MAX;
+            |number: usize| !sleeps(number) && self.peers[number].stats.lag(now) <= PROMPT_PASS_MAX;
         if candidates().any(|(_, number)| comes_soon(number)) {
             return true;
         }
         let least = candidates().filter(|(_, number)| sleeps(*number)).min();
         if let Some((_, number)) = least {
-            self.peers[number].parking.wake();
+            self.peers[number].notifier.wake();
         }
         least.is_some()
     }
@@ -200,12 +204,12 @@ impl WorkerHandle {
     pub(super) fn wake_others_with_capacity(&self) {
         // Pairs with the fence of `ParkFlag::announce`, behind which that look is.
         fence(Ordering::SeqCst);
-        self.others_with_capacity().for_each(|number| self.peers[number].parking.wake());
+        self.others_with_capacity().for_each(|number| self.peers[number].notifier.wake());
     }
 
     /// Ends the sleep of every thread that sleeps.
     pub(super) fn wake_all(&self) {
-        self.peers.iter().for_each(|member| member.parking.wake());
+        self.peers.iter().for_each(|peer| peer.notifier.wake());
     }
 
     fn others_with_capacity(&self) -> impl Iterator<Item = usize> {
@@ -222,21 +226,21 @@ mod tests {
 
     use super::*;
 
-    fn crew_of(threads: usize) -> Vec<WorkerHandle> {
+    fn group_of(threads: usize) -> Vec<WorkerHandle> {
         worker_group((0..threads).map(|_| (Arc::new(Notifier::new().unwrap()), Arc::default())))
     }
 
     #[test]
     fn samples_are_two_others_and_in_time_every_pair() {
         for threads in 1..=9 {
-            for seat in crew_of(threads) {
+            for worker in group_of(threads) {
                 let others = threads - 1;
                 let pairs: HashSet<Vec<usize>> = (0..(others * others).max(1))
-                    .map(|_| seat.sample().into_iter().flatten().collect())
+                    .map(|_| worker.sample().into_iter().flatten().collect())
                     .collect();
                 for pair in &pairs {
                     assert_eq!(pair.len(), others.min(2));
-                    assert!(pair.iter().all(|it| *it != seat.number() && *it < threads));
+                    assert!(pair.iter().all(|it| *it != worker.number() && *it < threads));
                     assert_eq!(pair.iter().collect::<HashSet<_>>().len(), pair.len(), "{pair:?}");
                 }
                 let expected = if others < 2 { 1 } else { others * (others - 1) };
@@ -247,17 +251,17 @@ mod tests {
 
     #[test]
     fn a_load_is_what_a_thread_serves_what_waits_for_it_and_its_lag() {
-        let seats = crew_of(2);
-        let (me, other) = (&seats[0], &seats[1].peers[1].stats);
+        let workers = group_of(2);
+        let (me, other) = (&workers[0], &workers[1].peers[1].stats);
         let load_at = |now| me.load(1, Nanos(now));
         assert_eq!(load_at(1_000_000), 0);
         other.connections.set(10);
         assert_eq!(load_at(1_000_000), 10);
         // Its turn has lasted for 300 us by now, as far as anybody knows.
-        other.begin_turn(Nanos(1_000_000));
+        other.begin_pass(Nanos(1_000_000));
         assert_eq!(load_at(1_300_000), 13);
         assert_eq!(load_at(1_000_000_000), 18, "lag counts for so much and no more");
-        other.end_turn(Nanos(1_300_000), true);
+        other.end_pass(Nanos(1_300_000), true);
         assert_eq!(load_at(1_300_000), 10, "it sleeps, and takes what comes at once");
     }
 
@@ -265,37 +269,37 @@ mod tests {
     fn another_is_woken_unless_one_with_place_comes_round_soon() {
         let now = Nanos(10_000_000);
         // Which of the sleepers are woken, and whether there is anybody at all.
-        let woken = |load_max: u64, of_the_awake: &dyn Fn(&ReactorStats)| {
-            let seats = crew_of(4);
-            let members = &seats[0].peers;
-            members[1].stats.connections.set(100);
-            of_the_awake(&members[1].stats);
-            members[2].stats.connections.set(9);
-            members[3].stats.connections.set(5);
-            members[2..].iter().for_each(|sleeper| sleeper.parking.announce());
-            let somebody_looks = seats[0].wake_another(load_max, now);
-            (somebody_looks, [2, 3].map(|number: usize| !members[number].parking.is_announced()))
+        let woken = |load_max: u64, set_awake: &dyn Fn(&ReactorStats)| {
+            let workers = group_of(4);
+            let peers = &workers[0].peers;
+            peers[1].stats.connections.set(100);
+            set_awake(&peers[1].stats);
+            peers[2].stats.connections.set(9);
+            peers[3].stats.connections.set(5);
+            peers[2..].iter().for_each(|peer| peer.notifier.announce());
+            let any_looks = workers[0].wake_another(load_max, now);
+            (any_looks, [2, 3].map(|number: usize| !peers[number].notifier.is_announced()))
         };
-        let (nobody, the_less_loaded) = ([false, false], [false, true]);
-        assert_eq!(woken(u64::MAX, &|_| {}), (true, nobody), "the awake one comes round");
-        assert_eq!(woken(u64::MAX, &|stats| stats.begin_turn(Nanos(9_500_000))), (true, nobody));
-        let in_9_ms = |stats: &ReactorStats| stats.begin_turn(Nanos(1_000_000));
-        assert_eq!(woken(u64::MAX, &in_9_ms), (true, the_less_loaded));
-        assert_eq!(woken(u64::MAX, &|stats| stats.is_full.set(1)), (true, the_less_loaded), "for nothing");
-        assert_eq!(woken(50, &|_| {}), (true, the_less_loaded), "it would leave that to others too");
-        assert_eq!(woken(4, &|_| {}), (false, nobody), "so would all of them");
+        let (none, less_loaded) = ([false, false], [false, true]);
+        assert_eq!(woken(u64::MAX, &|_| {}), (true, none), "the awake one comes round");
+        assert_eq!(woken(u64::MAX, &|stats| stats.begin_pass(Nanos(9_500_000))), (true, none));
+        let in_9_ms = |stats: &ReactorStats| stats.begin_pass(Nanos(1_000_000));
+        assert_eq!(woken(u64::MAX, &in_9_ms), (true, less_loaded));
+        assert_eq!(woken(u64::MAX, &|stats| stats.is_full.set(1)), (true, less_loaded), "for nothing");
+        assert_eq!(woken(50, &|_| {}), (true, less_loaded), "it would leave that to others too");
+        assert_eq!(woken(4, &|_| {}), (false, none), "so would all of them");
     }
 
     #[test]
     fn a_connection_that_is_taken_from_the_mailbox_stays_part_of_the_load() {
-        let seats = crew_of(2);
+        let workers = group_of(2);
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let peer = listener.local_addr().unwrap();
         let socket = Socket::connect(peer, SpeaksFirst::Unknown).unwrap();
-        seats[0].hand_off(1, HandedOffConnection { socket, peer, door: 0 }).unwrap();
-        let load = || seats[0].load(1, Nanos(0));
+        workers[0].hand_off(1, HandedOffConnection { socket, peer, door: 0 }).unwrap();
+        let load = || workers[0].load(1, Nanos(0));
         assert_eq!(load(), 1);
-        let _taken = seats[1].take().unwrap();
+        let _taken = workers[1].take().unwrap();
         assert_eq!(load(), 1);
     }
 }
