@@ -101,7 +101,7 @@ struct Shared {
     niceness: i32,
     /// Permits at the start, which are the most that there can be.
     permits_max: usize,
-    classes: Box<[ClassSide]>,
+    classes: Box<[ClassInfo]>,
     /// Where submitters put jobs; a thread between two jobs takes all of them.
     arrivals: Stack<Job>,
     /// Locked by the pool's own threads only.
@@ -122,7 +122,7 @@ struct Shared {
 }
 
 /// What submitters need to know of a class.
-struct ClassSide {
+struct ClassInfo {
     name: &'static str,
     queue_max: usize,
     concurrency_max: u64,
@@ -136,7 +136,7 @@ struct Waiting {
     /// Seats of jobs that come back from a wait, oldest first.
     returning: VecDeque<usize>,
     /// How many of them were given a permit since a new job last had its turn.
-    heirs: u32,
+    resumed_in_row: u32,
 }
 
 impl Pool {
@@ -153,10 +153,10 @@ impl Pool {
         settings.assert_sound();
         let (expiry, service) = expiry::start(settings.classes.iter().map(|class| class.queue_max).sum())?;
         let shared = Arc::new(Shared::new(&settings, expiry));
-        shared.expiry.serve(Arc::downgrade(&shared));
+        shared.expiry.set_pool(Arc::downgrade(&shared));
         let pool = Pool(Arc::new(Handle(Arc::clone(&shared))));
-        let watcher = Monitor::new(Arc::clone(&shared), service);
-        for started in 0..settings.permits.min(shared.handoff.seats.len()) {
+        let monitor = Monitor::new(Arc::clone(&shared), service);
+        for started in 0..settings.permits.min(shared.handoff.workers.len()) {
             match shared.start_thread(false) {
                 Ok(_) => {}
                 Err(error) if started == 0 => return Err(error),
@@ -164,7 +164,7 @@ impl Pool {
                 Err(_) => break,
             }
         }
-        thread::Builder::new().name(format!("{}-monitor", settings.name)).spawn(move || watcher.live())?;
+        thread::Builder::new().name(format!("{}-monitor", settings.name)).spawn(move || monitor.run())?;
         Ok(pool)
     }
 
@@ -255,11 +255,11 @@ impl Drop for Handle {
 impl Shared {
     fn new(settings: &PoolSettings, expiry: Expiry) -> Shared {
         // The monitor is a thread as well.
-        let room = usize::try_from(thread_budget().threads).unwrap_or(usize::MAX).saturating_sub(1);
+        let budget = usize::try_from(thread_budget().threads).unwrap_or(usize::MAX).saturating_sub(1);
         let threads_min = settings.classes.len();
-        let threads_max = settings.threads_max.max(settings.permits).min(room).max(threads_min);
+        let threads_max = settings.threads_max.max(settings.permits).min(budget).max(threads_min);
         let classes = settings.classes.iter().zip(settings.concurrency(threads_max));
-        let side = |(class, concurrency_max): (&ClassSettings, usize)| ClassSide {
+        let info = |(class, concurrency_max): (&ClassSettings, usize)| ClassInfo {
             name: class.name,
             queue_max: class.queue_max,
             concurrency_max: concurrency_max as u64,
@@ -270,12 +270,12 @@ impl Shared {
             name: settings.name,
             niceness: settings.niceness,
             permits_max: settings.permits,
-            classes: classes.map(side).collect(),
+            classes: classes.map(info).collect(),
             arrivals: Stack::new(),
             waiting: Mutex::new(Waiting {
                 schedule: Schedule::new(settings, threads_max),
                 returning: VecDeque::new(),
-                heirs: 0,
+                resumed_in_row: 0,
             }),
             has_eligible: AtomicBool::new(false),
             has_returning: AtomicBool::new(false),
@@ -297,23 +297,23 @@ impl Shared {
         work: impl FnOnce() -> T + Send + 'static,
         reply: impl FnOnce(Outcome<T>) + Send + 'static,
     ) -> Result<(), Refused> {
-        let side = self.class(class);
+        let class_info = self.class(class);
         // The count goes up first, so that the bound holds however many threads submit at once.
-        let ahead = side.counts.queued.fetch_add(1, Ordering::Relaxed);
-        let refused = if ahead >= side.queue_max {
-            Some((Refused::Full, &side.counts.refused_full))
-        } else if now + self.expected_wait(side, ahead as u64) > deadline {
-            Some((Refused::Late, &side.counts.refused_late))
+        let ahead = class_info.counts.queued.fetch_add(1, Ordering::Relaxed);
+        let refused = if ahead >= class_info.queue_max {
+            Some((Refused::Full, &class_info.counts.refused_full))
+        } else if now + self.expected_wait(class_info, ahead as u64) > deadline {
+            Some((Refused::Late, &class_info.counts.refused_late))
         } else {
             None
         };
         if let Some((refused, counter)) = refused {
-            side.counts.queued.fetch_sub(1, Ordering::Relaxed);
+            class_info.counts.queued.fetch_sub(1, Ordering::Relaxed);
             count(counter);
             return Err(refused);
         }
         let mut job = Job::new((class, now, deadline), work, reply);
-        job.expiry = self.expiry.watch(deadline);
+        job.expiry = self.expiry.arm(deadline);
         self.arrivals.push(job);
         self.signal();
         Ok(())
@@ -322,15 +322,16 @@ impl Shared {
     /// How long a job waits that has so many of its class ahead, by what they have taken lately: of CPU on
     /// all permits, and of time on all threads that the class may have. Those ahead for whom a permit or a
     /// thread is free are about to begin.
-    fn expected_wait(&self, side: &ClassSide, ahead: u64) -> Duration {
+    fn expected_wait(&self, class_info: &ClassInfo, ahead: u64) -> Duration {
         let mean = |mean: &AtomicU64| mean.load(Ordering::Relaxed);
         let permits = self.handoff.permits() as u64;
         let free = permits.saturating_sub(self.handoff.held() as u64);
-        let of_cpu = ahead.saturating_sub(free).saturating_mul(mean(&side.counts.cost_ns)) / permits;
-        let taken = side.counts.taken.load(Ordering::Relaxed) as u64;
-        let beyond = ahead.min((ahead + taken).saturating_sub(side.concurrency_max));
-        let of_threads = beyond.saturating_mul(mean(&side.counts.service_ns)) / side.concurrency_max;
-        Duration::from_nanos(of_cpu.max(of_threads))
+        let cpu_wait = ahead.saturating_sub(free).saturating_mul(mean(&class_info.counts.cost_ns)) / permits;
+        let taken = class_info.counts.taken.load(Ordering::Relaxed) as u64;
+        let excess = ahead.min((ahead + taken).saturating_sub(class_info.concurrency_max));
+        let thread_wait =
+            excess.saturating_mul(mean(&class_info.counts.service_ns)) / class_info.concurrency_max;
+        Duration::from_nanos(cpu_wait.max(thread_wait))
     }
 
     /// To be called by whoever brings work, a permit or an idle thread.
@@ -338,7 +339,7 @@ impl Shared {
         match self.handoff.signal(|| self.has_work()) {
             Signal::NoWork | Signal::Woken => {}
             Signal::NoPermit => self.monitor.wake(),
-            Signal::NoThread => self.monitor.ask_for_thread(),
+            Signal::NoThread => self.monitor.request_thread(),
         }
     }
 
@@ -348,7 +349,7 @@ impl Shared {
     }
 
     /// Whether something waits for a permit or a thread.
-    fn is_wanting(&self) -> bool {
+    fn has_waiting(&self) -> bool {
         self.has_work() || self.has_returning.load(Ordering::Relaxed)
     }
 
@@ -363,7 +364,7 @@ impl Shared {
         self.has_returning.store(!waiting.returning.is_empty(), Ordering::Relaxed);
     }
 
-    fn class(&self, class: Class) -> &ClassSide {
+    fn class(&self, class: Class) -> &ClassInfo {
         &self.classes[usize::from(class.0)]
     }
 
@@ -380,13 +381,13 @@ impl Shared {
         self.threads.load(Ordering::Relaxed)
     }
 
-    fn joined(&self) {
+    fn thread_started(&self) {
         let threads = self.threads.fetch_add(1, Ordering::Relaxed) + 1;
         self.threads_peak.fetch_max(threads, Ordering::Relaxed);
     }
 
     /// A thread ends.
-    fn left(&self) {
+    fn thread_ended(&self) {
         // Release pairs with the Acquire of `is_over`: the last to leave has done all that it did.
         if self.threads.fetch_sub(1, Ordering::Release) == 1 {
             self.monitor.end();
@@ -399,10 +400,10 @@ impl Shared {
         // it sees this, or it is found in the list here.
         self.is_closing.store(true, Ordering::SeqCst);
         sys::sync::atomic::fence(Ordering::SeqCst);
-        while let Some(number) = self.handoff.seats.pop() {
-            let seat = self.handoff.seats.at(number);
-            seat.is_dismissed.store(true, Ordering::Release);
-            seat.parker.unpark();
+        while let Some(number) = self.handoff.workers.pop() {
+            let slot = self.handoff.workers.at(number);
+            slot.is_dismissed.store(true, Ordering::Release);
+            slot.parker.unpark();
         }
         self.monitor.end();
     }
@@ -413,6 +414,6 @@ impl Shared {
 
     /// Whether the pool has ended.
     fn is_over(&self) -> bool {
-        self.is_closing() && self.threads.load(Ordering::Acquire) == 0 && !self.is_wanting()
+        self.is_closing() && self.threads.load(Ordering::Acquire) == 0 && !self.has_waiting()
     }
 }

@@ -28,7 +28,7 @@ const PREEMPTIONS_MAX: usize = 2;
 struct Model {
     handoff: Handoff,
     jobs: AtomicUsize,
-    left: AtomicUsize,
+    remaining: AtomicUsize,
     is_closing: AtomicBool,
 }
 
@@ -37,7 +37,7 @@ impl Model {
         Arc::new(Model {
             handoff: Handoff::new(permits, threads),
             jobs: AtomicUsize::new(0),
-            left: AtomicUsize::new(jobs),
+            remaining: AtomicUsize::new(jobs),
             is_closing: AtomicBool::new(false),
         })
     }
@@ -58,16 +58,16 @@ impl Model {
 
     /// A thread's life, as in `worker.rs`. It ends only when every job was run: a wake that is lost leaves it
     /// asleep, which loom reports.
-    fn live(&self, number: usize) {
-        let seat = self.handoff.seats.at(number);
+    fn run(&self, number: usize) {
+        let slot = self.handoff.workers.at(number);
         loop {
-            self.handoff.seats.push(number);
+            self.handoff.workers.push(number);
             self.signal();
-            if self.is_closing.load(Ordering::SeqCst) && self.handoff.seats.withdraw(number) {
+            if self.is_closing.load(Ordering::SeqCst) && self.handoff.workers.try_remove(number) {
                 return;
             }
-            seat.parker.park();
-            if seat.is_dismissed.load(Ordering::Acquire) {
+            slot.parker.park();
+            if slot.is_dismissed.load(Ordering::Acquire) {
                 return;
             }
             self.work();
@@ -76,7 +76,7 @@ impl Model {
 
     fn work(&self) {
         while self.take() {
-            if self.left.fetch_sub(1, Ordering::AcqRel) == 1 {
+            if self.remaining.fetch_sub(1, Ordering::AcqRel) == 1 {
                 self.close();
             }
         }
@@ -87,10 +87,10 @@ impl Model {
     fn close(&self) {
         self.is_closing.store(true, Ordering::SeqCst);
         fence(Ordering::SeqCst);
-        while let Some(number) = self.handoff.seats.pop() {
-            let seat = self.handoff.seats.at(number);
-            seat.is_dismissed.store(true, Ordering::Release);
-            seat.parker.unpark();
+        while let Some(number) = self.handoff.workers.pop() {
+            let slot = self.handoff.workers.at(number);
+            slot.is_dismissed.store(true, Ordering::Release);
+            slot.parker.unpark();
         }
     }
 }
@@ -104,15 +104,15 @@ fn explore(model: impl Fn() + Send + Sync + 'static) {
 fn start(model: &Arc<Model>, threads: usize) -> Vec<JoinHandle<()>> {
     let start = |_| {
         let model = Arc::clone(model);
-        let number = model.handoff.seats.occupy().expect("there is a seat for each");
-        spawn(move || model.live(number))
+        let number = model.handoff.workers.allocate().expect("there is a slot for each");
+        spawn(move || model.run(number))
     };
     (0..threads).map(start).collect()
 }
 
 fn end(model: &Model, threads: Vec<JoinHandle<()>>) {
     threads.into_iter().for_each(|thread| thread.join().unwrap());
-    assert_eq!((model.left.load(Ordering::Relaxed), model.handoff.held()), (0, 0));
+    assert_eq!((model.remaining.load(Ordering::Relaxed), model.handoff.held()), (0, 0));
 }
 
 fn check(permits: usize, threads: usize, jobs: usize) {
@@ -144,16 +144,16 @@ fn no_wake_is_lost_between_two_threads_and_two_permits() {
 fn whoever_leaves_is_not_counted_on() {
     explore(|| {
         let model = Model::new(1, 2, 1);
-        let leaver = model.handoff.seats.occupy().unwrap();
+        let idle_number = model.handoff.workers.allocate().unwrap();
         let threads = start(&model, 1);
-        model.handoff.seats.push(leaver);
+        model.handoff.workers.push(idle_number);
         let leaving = {
             let model = Arc::clone(&model);
             spawn(move || {
-                let seat = model.handoff.seats.at(leaver);
-                if !model.handoff.seats.withdraw(leaver) {
-                    seat.parker.park();
-                    if !seat.is_dismissed.load(Ordering::Acquire) {
+                let slot = model.handoff.workers.at(idle_number);
+                if !model.handoff.workers.try_remove(idle_number) {
+                    slot.parker.park();
+                    if !slot.is_dismissed.load(Ordering::Acquire) {
                         model.work();
                     }
                 }

@@ -94,12 +94,12 @@ impl ClassQueue {
 
     /// Drops jobs whose deadline has passed, wherever they stand, up to the bound of `dropped`.
     pub(super) fn drop_expired(&mut self, now: Nanos, dropped: &mut Dropped) {
-        let mut place = 0;
-        while place < self.jobs.len() && dropped.len() < DROPS_MAX {
-            if self.jobs[place].deadline <= now {
-                dropped.extend(self.jobs.remove(place).map(|job| (job, Failure::Expired)));
+        let mut index = 0;
+        while index < self.jobs.len() && dropped.len() < DROPS_MAX {
+            if self.jobs[index].deadline <= now {
+                dropped.extend(self.jobs.remove(index).map(|job| (job, Failure::Expired)));
             } else {
-                place += 1;
+                index += 1;
             }
         }
     }

@@ -24,20 +24,20 @@ const CPUS_MAX: usize = if cfg!(shuttle) { 2 } else { 1024 };
 
 /// Between two moves in a pool. One takes some 10 us, so 5 % of a CPU at the most where they are of no use:
 /// the counts are wrong, or others have the CPU.
-const MOVES_APART: Duration = Duration::from_micros(200);
+const MOVE_INTERVAL_MIN: Duration = Duration::from_micros(200);
 
 /// See the file's header.
 pub(super) struct Cpus {
     threads: Box<[AtomicU32]>,
     /// When one was moved last; `u64::MAX` if none is to be.
-    moved: AtomicU64,
+    last_move: AtomicU64,
 }
 
 /// Where a thread is counted: its CPU plus one, or zero.
 pub(super) struct CpuSlot(AtomicU32);
 
 impl CpuSlot {
-    pub(super) fn nowhere() -> CpuSlot {
+    pub(super) fn unset() -> CpuSlot {
         CpuSlot(AtomicU32::new(0))
     }
 
@@ -50,36 +50,39 @@ impl Cpus {
     /// A pool whose threads are to yield to others moves none: whoever keeps the other CPU busy would have to
     /// be pushed aside there, or waited for.
     pub(super) fn new(may_move: bool) -> Cpus {
-        let moved = if may_move { 0 } else { u64::MAX };
-        Cpus { threads: (0..CPUS_MAX).map(|_| AtomicU32::new(0)).collect(), moved: AtomicU64::new(moved) }
+        let last_move = if may_move { 0 } else { u64::MAX };
+        Cpus {
+            threads: (0..CPUS_MAX).map(|_| AtomicU32::new(0)).collect(),
+            last_move: AtomicU64::new(last_move),
+        }
     }
 
     /// The calling thread begins to run, and is counted in `place`. If it shares its CPU and may move, it
     /// costs a system call to look for another CPU, and three to go there.
-    pub(super) fn arrive(&self, place: &CpuSlot) {
+    pub(super) fn begin_running(&self, slot: &CpuSlot) {
         let cpu = current_cpu();
-        self.count(place, Some(cpu));
+        self.count(slot, Some(cpu));
         if self.threads_on(cpu) > 1 && self.may_move(monotonic()) {
             nudge_thread(|other| self.threads_on(other as u32) == 0);
-            self.count(place, Some(current_cpu()));
+            self.count(slot, Some(current_cpu()));
         }
     }
 
     /// The thread in `place` does not run any more.
-    pub(super) fn depart(&self, place: &CpuSlot) {
-        self.count(place, None);
+    pub(super) fn stop_running(&self, slot: &CpuSlot) {
+        self.count(slot, None);
     }
 
     /// Whether another runs on the CPU of the one in `place`.
-    pub(super) fn is_shared(&self, place: &CpuSlot) -> bool {
-        place.cpu().is_some_and(|cpu| self.threads_on(cpu) > 1)
+    pub(super) fn is_shared(&self, slot: &CpuSlot) -> bool {
+        slot.cpu().is_some_and(|cpu| self.threads_on(cpu) > 1)
     }
 
-    fn count(&self, place: &CpuSlot, cpu: Option<u32>) {
-        if place.cpu() == cpu {
+    fn count(&self, slot: &CpuSlot, cpu: Option<u32>) {
+        if slot.cpu() == cpu {
             return;
         }
-        let last = place.0.swap(cpu.map_or(0, |cpu| cpu + 1), Ordering::Relaxed);
+        let last = slot.0.swap(cpu.map_or(0, |cpu| cpu + 1), Ordering::Relaxed);
         if let Some(last) = last.checked_sub(1) {
             self.at(last).fetch_sub(1, Ordering::Relaxed);
         }
@@ -90,10 +93,10 @@ impl Cpus {
 
     /// Whether the last move is long enough ago; of those who ask at once one is told so.
     fn may_move(&self, now: Nanos) -> bool {
-        let moved = self.moved.load(Ordering::Relaxed);
-        moved != u64::MAX
-            && now.since(Nanos(moved)) >= MOVES_APART
-            && self.moved.compare_exchange(moved, now.0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        let last_move = self.last_move.load(Ordering::Relaxed);
+        last_move != u64::MAX
+            && now.since(Nanos(last_move)) >= MOVE_INTERVAL_MIN
+            && self.last_move.compare_exchange(last_move, now.0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
     /// On all CPUs.
@@ -118,7 +121,7 @@ mod tests {
 
     #[test]
     fn a_cpu_is_shared_while_two_are_there() {
-        let (cpus, one, two) = (Cpus::new(true), CpuSlot::nowhere(), CpuSlot::nowhere());
+        let (cpus, one, two) = (Cpus::new(true), CpuSlot::unset(), CpuSlot::unset());
         cpus.count(&one, Some(0));
         assert!(!cpus.is_shared(&one));
         cpus.count(&two, Some(0));
@@ -126,8 +129,8 @@ mod tests {
         cpus.count(&two, Some(3));
         assert!(!cpus.is_shared(&one) && !cpus.is_shared(&two));
         cpus.count(&one, Some(3));
-        cpus.depart(&one);
-        cpus.depart(&one);
+        cpus.stop_running(&one);
+        cpus.stop_running(&one);
         assert!(!cpus.is_shared(&one) && !cpus.is_shared(&two));
         assert_eq!(cpus.threads_on(3), 1);
     }
@@ -143,17 +146,17 @@ mod tests {
     #[test]
     fn a_thread_goes_where_no_other_is() {
         let allowed = allowed_cpus();
-        let (cpus, own, other) = (Cpus::new(true), CpuSlot::nowhere(), CpuSlot::nowhere());
+        let (cpus, own, other) = (Cpus::new(true), CpuSlot::unset(), CpuSlot::unset());
         // The kernel may move it in between, and the moves are apart: until one has been seen.
-        let has_moved = || {
+        let moves = || {
             cpus.count(&other, Some(current_cpu()));
-            cpus.arrive(&own);
+            cpus.begin_running(&own);
             own.cpu() != other.cpu()
         };
-        assert!(allowed.len() == 1 || (0..1_000_000).any(|_| has_moved()));
+        assert!(allowed.len() == 1 || (0..1_000_000).any(|_| moves()));
         assert_eq!(allowed_cpus(), allowed, "it may be moved on");
-        cpus.depart(&own);
-        cpus.depart(&other);
+        cpus.stop_running(&own);
+        cpus.stop_running(&other);
         assert_eq!(cpus.total(), 0);
     }
 

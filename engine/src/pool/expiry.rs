@@ -30,10 +30,10 @@ pub(super) struct Expiry {
 /// As [`Service::start`].
 pub(super) fn start(jobs_max: usize) -> io::Result<(Expiry, Service)> {
     let pool: Arc<OnceLock<Weak<Shared>>> = Arc::default();
-    let told = Arc::clone(&pool);
+    let bound_pool = Arc::clone(&pool);
     let settings = Settings { name: "expiry", timers_max: jobs_max.min(TIMERS_MAX), ..Settings::default() };
     let service = Service::start(&settings, move |_, _| {
-        if let Some(shared) = told.get().and_then(Weak::upgrade) {
+        if let Some(shared) = bound_pool.get().and_then(Weak::upgrade) {
             shared.expire();
         }
         Next::Done
@@ -43,19 +43,19 @@ pub(super) fn start(jobs_max: usize) -> io::Result<(Expiry, Service)> {
 
 impl Expiry {
     /// Says whose jobs they are.
-    pub(super) fn serve(&self, pool: Weak<Shared>) {
+    pub(super) fn set_pool(&self, pool: Weak<Shared>) {
         assert!(self.pool.set(pool).is_ok(), "it serves one pool");
     }
 
     /// A timer for a job that is about to wait. `None` for one without a deadline, and where there are more
     /// jobs than timers: then the next look of a thread tells.
-    pub(super) fn watch(&self, deadline: Nanos) -> Option<TimerHandle> {
+    pub(super) fn arm(&self, deadline: Nanos) -> Option<TimerHandle> {
         let has_deadline = deadline != Nanos::NEVER;
         has_deadline.then(|| self.timers.arm(deadline, Slack::Tick, 0).ok()).flatten()
     }
 
     /// The job does not wait any more.
-    pub(super) fn forget(&self, job: &Job) {
+    pub(super) fn cancel(&self, job: &Job) {
         if let Some(timer) = job.expiry {
             self.timers.cancel(timer);
         }

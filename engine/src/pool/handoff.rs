@@ -36,15 +36,15 @@ pub(super) struct Handoff {
     permits: AtomicUsize,
     /// Permits that threads hold, and wakes carry.
     held: AtomicUsize,
-    pub(super) seats: IdleStack,
+    pub(super) workers: IdleStack,
 }
 
 impl Handoff {
-    pub(super) fn new(permits: usize, seats: usize) -> Handoff {
+    pub(super) fn new(permits: usize, threads: usize) -> Handoff {
         Handoff {
             permits: AtomicUsize::new(permits),
             held: AtomicUsize::new(0),
-            seats: IdleStack::new(seats),
+            workers: IdleStack::new(threads),
         }
     }
 
@@ -58,13 +58,13 @@ impl Handoff {
             if !self.acquire() {
                 return Signal::NoPermit;
             }
-            if let Some(number) = self.seats.pop() {
-                self.seats.at(number).parker.unpark();
+            if let Some(number) = self.workers.pop() {
+                self.workers.at(number).parker.unpark();
                 return Signal::Woken;
             }
             self.release();
             fence(Ordering::SeqCst);
-            if self.seats.is_empty() {
+            if self.workers.is_empty() {
                 return Signal::NoThread;
             }
         }
@@ -76,7 +76,7 @@ impl Handoff {
     }
 
     /// Takes a permit for a job that has begun, of which a few more may run.
-    pub(super) fn acquire_again(&self) -> bool {
+    pub(super) fn acquire_for_resumed(&self) -> bool {
         self.acquire_below(self.held_max())
     }
 
@@ -86,7 +86,7 @@ impl Handoff {
     }
 
     /// Takes a permit though none may be free.
-    pub(super) fn acquire_anyway(&self) {
+    pub(super) fn acquire_unconditionally(&self) {
         self.held.fetch_add(1, Ordering::AcqRel);
     }
 
@@ -101,7 +101,7 @@ impl Handoff {
     }
 
     /// Whether a permit that is given back may go to a job that waits to go on.
-    pub(super) fn may_pass_on(&self) -> bool {
+    pub(super) fn may_pass_permit_on(&self) -> bool {
         self.held() <= self.held_max()
     }
 

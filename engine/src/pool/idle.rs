@@ -29,34 +29,34 @@ const INDEX_BITS: u32 = 32;
 pub(super) struct IdleStack {
     /// A count above, the number of the top seat plus one below; zero there is an empty list.
     head: AtomicU64,
-    seats: Box<[WorkerSlot]>,
+    slots: Box<[WorkerSlot]>,
 }
 
 impl IdleStack {
     pub(super) fn new(count: usize) -> IdleStack {
-        IdleStack { head: AtomicU64::new(0), seats: (0..count).map(|_| WorkerSlot::new()).collect() }
+        IdleStack { head: AtomicU64::new(0), slots: (0..count).map(|_| WorkerSlot::new()).collect() }
     }
 
     /// The seat of this number.
     pub(super) fn at(&self, number: usize) -> &WorkerSlot {
-        &self.seats[number]
+        &self.slots[number]
     }
 
     pub(super) fn len(&self) -> usize {
-        self.seats.len()
+        self.slots.len()
     }
 
     /// Takes a free seat for a new thread, which is awake.
-    pub(super) fn occupy(&self) -> Option<usize> {
-        let is_taken = |seat: &WorkerSlot| {
-            seat.listed.compare_exchange(FREE, AWAKE, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    pub(super) fn allocate(&self) -> Option<usize> {
+        let try_allocate = |slot: &WorkerSlot| {
+            slot.list_state.compare_exchange(FREE, AWAKE, Ordering::Acquire, Ordering::Relaxed).is_ok()
         };
-        self.seats.iter().position(is_taken)
+        self.slots.iter().position(try_allocate)
     }
 
     /// The thread of this seat, which is awake, ends.
-    pub(super) fn vacate(&self, number: usize) {
-        self.seats[number].listed.store(FREE, Ordering::Release);
+    pub(super) fn free(&self, number: usize) {
+        self.slots[number].list_state.store(FREE, Ordering::Release);
     }
 
     /// Whether nobody is in the list, not even those who left.
@@ -66,12 +66,12 @@ impl IdleStack {
 
     /// The thread of this seat becomes idle.
     pub(super) fn push(&self, number: usize) {
-        let seat = &self.seats[number];
-        seat.listed.store(IDLE, Ordering::Relaxed);
+        let slot = &self.slots[number];
+        slot.list_state.store(IDLE, Ordering::Relaxed);
         let mut head = self.head.load(Ordering::Relaxed);
         loop {
-            seat.next.store(top(head), Ordering::Relaxed);
-            let new = after(head, number as u32 + 1);
+            slot.next.store(top(head), Ordering::Relaxed);
+            let new = next_head(head, number as u32 + 1);
             // Release pairs with the Acquire in `pop`: who finds the seat finds its state and its successor.
             match self.head.compare_exchange_weak(head, new, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => return,
@@ -85,13 +85,13 @@ impl IdleStack {
         let mut head = self.head.load(Ordering::Acquire);
         loop {
             let number = (top(head) as usize).checked_sub(1)?;
-            let seat = &self.seats[number];
+            let slot = &self.slots[number];
             // Stale if another pops the seat meanwhile; then the count has changed and the exchange fails.
-            let new = after(head, seat.next.load(Ordering::Relaxed));
+            let new = next_head(head, slot.next.load(Ordering::Relaxed));
             match self.head.compare_exchange_weak(head, new, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) if self.claim(seat, AWAKE) => return Some(number),
+                Ok(_) if self.claim(slot, AWAKE) => return Some(number),
                 // Its thread left; now that it is out of the list another may sit here.
-                Ok(_) => seat.listed.store(FREE, Ordering::Release),
+                Ok(_) => slot.list_state.store(FREE, Ordering::Release),
                 Err(current) => {
                     head = current;
                     continue;
@@ -102,12 +102,12 @@ impl IdleStack {
     }
 
     /// The thread of this seat, which is in the list, leaves for good; false if somebody is about to wake it.
-    pub(super) fn withdraw(&self, number: usize) -> bool {
-        self.claim(&self.seats[number], LEFT)
+    pub(super) fn try_remove(&self, number: usize) -> bool {
+        self.claim(&self.slots[number], LEFT)
     }
 
-    fn claim(&self, seat: &WorkerSlot, to: u32) -> bool {
-        seat.listed.compare_exchange(IDLE, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    fn claim(&self, slot: &WorkerSlot, to: u32) -> bool {
+        slot.list_state.compare_exchange(IDLE, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 }
 
@@ -116,7 +116,7 @@ fn top(head: u64) -> u32 {
 }
 
 /// The head that follows this one.
-fn after(head: u64, top: u32) -> u64 {
+fn next_head(head: u64, top: u32) -> u64 {
     let count = (head >> INDEX_BITS).wrapping_add(1);
     count << INDEX_BITS | u64::from(top)
 }
@@ -127,25 +127,25 @@ mod tests {
 
     #[test]
     fn the_last_to_become_idle_is_the_first_to_be_woken() {
-        let seats = IdleStack::new(3);
-        let numbers: Vec<usize> = (0..3).map(|_| seats.occupy().unwrap()).collect();
-        assert_eq!((numbers, seats.occupy()), (vec![0, 1, 2], None));
-        (0..3).for_each(|number| seats.push(number));
-        assert_eq!([seats.pop(), seats.pop()], [Some(2), Some(1)]);
-        seats.push(2);
-        assert_eq!([seats.pop(), seats.pop(), seats.pop()], [Some(2), Some(0), None]);
+        let stack = IdleStack::new(3);
+        let numbers: Vec<usize> = (0..3).map(|_| stack.allocate().unwrap()).collect();
+        assert_eq!((numbers, stack.allocate()), (vec![0, 1, 2], None));
+        (0..3).for_each(|number| stack.push(number));
+        assert_eq!([stack.pop(), stack.pop()], [Some(2), Some(1)]);
+        stack.push(2);
+        assert_eq!([stack.pop(), stack.pop(), stack.pop()], [Some(2), Some(0), None]);
     }
 
     #[test]
     fn who_has_left_is_passed_over_and_his_seat_taken_anew() {
-        let seats = IdleStack::new(2);
-        (0..2).for_each(|_| seats.push(seats.occupy().unwrap()));
-        assert!(seats.withdraw(1) && !seats.withdraw(1));
-        assert_eq!(seats.occupy(), None, "still in the list");
-        assert_eq!(seats.pop(), Some(0));
-        assert_eq!(seats.occupy(), Some(1));
-        assert!(!seats.withdraw(0), "it is awake");
-        seats.vacate(0);
-        assert_eq!(seats.occupy(), Some(0));
+        let stack = IdleStack::new(2);
+        (0..2).for_each(|_| stack.push(stack.allocate().unwrap()));
+        assert!(stack.try_remove(1) && !stack.try_remove(1));
+        assert_eq!(stack.allocate(), None, "still in the list");
+        assert_eq!(stack.pop(), Some(0));
+        assert_eq!(stack.allocate(), Some(1));
+        assert!(!stack.try_remove(0), "it is awake");
+        stack.free(0);
+        assert_eq!(stack.allocate(), Some(0));
     }
 }

@@ -72,7 +72,7 @@ impl Job {
         work: impl FnOnce() -> T + Send + 'static,
         reply: impl FnOnce(Outcome<T>) + Send + 'static,
     ) -> Job {
-        let task = OnceFn::new(move |dropped_because| match dropped_because {
+        let task = OnceFn::new(move |failure| match failure {
             None => run(work, reply),
             Some(why) => drop_unrun(work, reply, why),
         });
@@ -85,26 +85,26 @@ impl Job {
     }
 
     /// Tells why it is not run.
-    pub(super) fn drop_because(self, why: Failure) {
+    pub(super) fn fail(self, why: Failure) {
         self.task.call(Some(why));
     }
 }
 
 fn run<T>(work: impl FnOnce() -> T, reply: impl FnOnce(Outcome<T>)) -> bool {
-    let outcome = contained(work);
-    let has_value = outcome.is_ok();
-    contained(|| reply(outcome)).is_ok() && has_value
+    let outcome = catch_panic(work);
+    let succeeded = outcome.is_ok();
+    catch_panic(|| reply(outcome)).is_ok() && succeeded
 }
 
 fn drop_unrun<T>(work: impl FnOnce() -> T, reply: impl FnOnce(Outcome<T>), why: Failure) -> bool {
     // What the job owns is released by code that is not ours, as is who is told.
-    let _ = contained(|| drop(work));
-    let _ = contained(|| reply(Err(why)));
+    let _ = catch_panic(|| drop(work));
+    let _ = catch_panic(|| reply(Err(why)));
     false
 }
 
 /// Calls what is not ours. What a panic throws is leaked: to drop it might panic as well, out here.
-fn contained<T>(call: impl FnOnce() -> T) -> Outcome<T> {
+fn catch_panic<T>(call: impl FnOnce() -> T) -> Outcome<T> {
     catch_unwind(AssertUnwindSafe(call)).map_err(|thrown| {
         std::mem::forget(thrown);
         Failure::Panicked

@@ -28,27 +28,31 @@ use super::worker_slot::{StateWord, WorkerState};
 use crate::timer::Service;
 
 /// A job that has run for less is not looked at.
-const LOOK_MIN: Duration = Duration::from_millis(2);
+const PAUSE_MIN: Duration = Duration::from_millis(2);
 /// Between two looks when the last ones found nothing: 1 % of a CPU with a hundred threads.
-const LOOK_MAX: Duration = Duration::from_millis(16);
+const PAUSE_MAX: Duration = Duration::from_millis(16);
 /// Looks without anything that waits, after which it sleeps.
-const QUIET_LOOKS: u32 = 8;
+const QUIET_SCANS: u32 = 8;
 /// How often a thread is seen in one state before that is believed: a lock may be waited for in between.
-const SIGHTS_MIN: u8 = 2;
+const MISMATCHES_MIN: u8 = 2;
 /// How long the machine's room for threads is remembered, and after a refusal none is asked for.
-const BUDGET_TIME: Duration = Duration::from_secs(10);
+const BUDGET_TTL: Duration = Duration::from_secs(10);
 
 /// The monitor's sleep.
 pub(super) struct MonitorParker {
     flag: ParkFlag,
     parker: Parker,
     /// A thread is wanted at once.
-    is_urgent: AtomicBool,
+    thread_requested: AtomicBool,
 }
 
 impl MonitorParker {
     pub(super) fn new() -> MonitorParker {
-        MonitorParker { flag: ParkFlag::new(), parker: Parker::new(), is_urgent: AtomicBool::new(false) }
+        MonitorParker {
+            flag: ParkFlag::new(),
+            parker: Parker::new(),
+            thread_requested: AtomicBool::new(false),
+        }
     }
 
     /// Something waits. Takes no lock; a system call only if the monitor sleeps.
@@ -59,10 +63,12 @@ impl MonitorParker {
     }
 
     /// A job waits, a permit is free, and no thread is idle.
-    pub(super) fn ask_for_thread(&self) {
+    pub(super) fn request_thread(&self) {
         // Once, until a pause of the monitor's has passed: there may be no more threads to be had, and many
         // who ask.
-        if !self.is_urgent.load(Ordering::Relaxed) && !self.is_urgent.swap(true, Ordering::Relaxed) {
+        if !self.thread_requested.load(Ordering::Relaxed)
+            && !self.thread_requested.swap(true, Ordering::Relaxed)
+        {
             self.parker.unpark();
         }
         self.wake();
@@ -77,116 +83,116 @@ impl MonitorParker {
 /// What the last looks at a seat found.
 #[derive(Clone, Copy, Default)]
 struct Sample {
-    moment: Option<StateWord>,
+    word: Option<StateWord>,
     /// How often the thread was seen otherwise than its state says, in a row.
-    sights: u8,
+    mismatches: u8,
 }
 
 /// The monitor at work.
 pub(super) struct Monitor {
     shared: Arc<Shared>,
-    sights: Vec<Sample>,
+    samples: Vec<Sample>,
     /// Threads that the machine has room for, and until when that is believed.
-    room: u64,
-    room_until: Nanos,
+    budget: u64,
+    budget_until: Nanos,
     /// Ends with the pool.
     _expiry: Service,
 }
 
 impl Monitor {
     pub(super) fn new(shared: Arc<Shared>, expiry: Service) -> Monitor {
-        let sights = vec![Sample::default(); shared.handoff.seats.len()];
-        Monitor { shared, sights, room: 0, room_until: Nanos(0), _expiry: expiry }
+        let samples = vec![Sample::default(); shared.handoff.workers.len()];
+        Monitor { shared, samples, budget: 0, budget_until: Nanos(0), _expiry: expiry }
     }
 
     /// The monitor's whole life, which ends with the pool's last thread.
-    pub(super) fn live(mut self) {
+    pub(super) fn run(mut self) {
         loop {
             let monitor = &self.shared.monitor;
             monitor.flag.announce();
-            if !self.shared.is_wanting() {
+            if !self.shared.has_waiting() {
                 if self.shared.is_over() {
                     return;
                 }
                 monitor.parker.park();
             }
             monitor.flag.retract();
-            self.watch();
+            self.scan_until_quiet();
         }
     }
 
     /// Looks until nothing has waited for a while.
-    fn watch(&mut self) {
-        let (mut quiet, mut pause) = (0, LOOK_MIN);
-        while quiet < QUIET_LOOKS && !self.shared.is_over() {
-            let has_found = self.look();
-            quiet = if self.shared.is_wanting() { 0 } else { quiet + 1 };
-            pause = if has_found { LOOK_MIN } else { (pause * 2).min(LOOK_MAX) };
-            let was_called = self.shared.monitor.parker.park_for(pause);
-            if !was_called {
-                self.shared.monitor.is_urgent.store(false, Ordering::Relaxed);
+    fn scan_until_quiet(&mut self) {
+        let (mut quiet, mut pause) = (0, PAUSE_MIN);
+        while quiet < QUIET_SCANS && !self.shared.is_over() {
+            let found_mismatch = self.scan();
+            quiet = if self.shared.has_waiting() { 0 } else { quiet + 1 };
+            pause = if found_mismatch { PAUSE_MIN } else { (pause * 2).min(PAUSE_MAX) };
+            let was_unparked = self.shared.monitor.parker.park_for(pause);
+            if !was_unparked {
+                self.shared.monitor.thread_requested.store(false, Ordering::Relaxed);
             }
         }
     }
 
     /// One look; whether a thread was seen otherwise than its state says.
-    fn look(&mut self) -> bool {
-        self.shared.serve_returning();
+    fn scan(&mut self) -> bool {
+        self.shared.resume_returning();
         // Not more threads than jobs, which have work for them all until the first of them takes it.
-        let mut wanted = self.shared.queued();
-        while wanted > 0
+        let mut needed = self.shared.queued();
+        while needed > 0
             && self.shared.handoff.signal(|| self.shared.has_work()) == Signal::NoThread
             && self.grow()
         {
-            wanted -= 1;
+            needed -= 1;
         }
         if self.shared.lacks_thread_for_new() {
             self.start_thread(false);
         }
-        if !self.shared.is_wanting() {
+        if !self.shared.has_waiting() {
             return false;
         }
-        let mut has_found = false;
-        for number in 0..self.sights.len() {
-            has_found |= self.look_at(number);
+        let mut found_mismatch = false;
+        for number in 0..self.samples.len() {
+            found_mismatch |= self.check_worker(number);
         }
-        has_found
+        found_mismatch
     }
 
-    fn look_at(&mut self, number: usize) -> bool {
-        let (seat, sight) = (self.shared.handoff.seats.at(number), &mut self.sights[number]);
-        let moment = seat.moment();
-        if sight.moment != Some(moment) {
-            *sight = Sample { moment: Some(moment), sights: 0 };
+    fn check_worker(&mut self, number: usize) -> bool {
+        let (slot, sample) = (self.shared.handoff.workers.at(number), &mut self.samples[number]);
+        let word = slot.state_word();
+        if sample.word != Some(word) {
+            *sample = Sample { word: Some(word), mismatches: 0 };
             return false;
         }
         // Unreadable is a thread that ends, or a system without /proc, on which nothing is suspected.
-        let state = || thread_state(seat.thread.load(Ordering::Relaxed));
-        let is_otherwise = match moment.doing() {
-            WorkerState::Running => state().is_ok_and(ThreadState::is_blocked),
-            WorkerState::Suspected => state().is_ok_and(|state| state == ThreadState::Running),
+        let kernel_state = || thread_state(slot.thread.load(Ordering::Relaxed));
+        let is_mismatch = match word.state() {
+            WorkerState::Running => kernel_state().is_ok_and(ThreadState::is_blocked),
+            WorkerState::Suspected => kernel_state().is_ok_and(|state| state == ThreadState::Running),
             WorkerState::NoJob | WorkerState::Declared => return false,
         };
-        sight.sights = if is_otherwise { sight.sights + 1 } else { 0 };
-        if sight.sights >= SIGHTS_MIN {
-            *sight = Sample::default();
-            self.correct(number, moment);
+        sample.mismatches = if is_mismatch { sample.mismatches + 1 } else { 0 };
+        if sample.mismatches >= MISMATCHES_MIN {
+            *sample = Sample::default();
+            self.correct(number, word);
         }
-        is_otherwise
+        is_mismatch
     }
 
     /// Takes the permit of a thread that sleeps, or counts one again that runs.
-    fn correct(&self, number: usize, moment: StateWord) {
-        let seat = self.shared.handoff.seats.at(number);
-        if seat.suspect(moment) {
+    fn correct(&self, number: usize, word: StateWord) {
+        let slot = self.shared.handoff.workers.at(number);
+        if slot.suspect(word) {
             count(&self.shared.suspected);
-            self.shared.cpus.depart(&seat.place);
-            self.shared.give_back();
-        } else if moment.doing() == WorkerState::Suspected {
+            self.shared.cpus.stop_running(&slot.cpu_slot);
+            self.shared.return_permit();
+        } else if word.state() == WorkerState::Suspected {
             // First the permit: who ends the job in between gives back one that is held.
-            self.shared.handoff.acquire_anyway();
-            if !seat.restore(moment) {
-                self.shared.give_back();
+            self.shared.handoff.acquire_unconditionally();
+            if !slot.restore(word) {
+                self.shared.return_permit();
             }
         }
     }
@@ -204,23 +210,23 @@ impl Monitor {
         has_started
     }
 
-    fn start_thread(&mut self, with_permit: bool) -> bool {
+    fn start_thread(&mut self, has_permit: bool) -> bool {
         let now = monotonic();
-        if now >= self.room_until {
-            (self.room, self.room_until) = (thread_budget().threads, now + BUDGET_TIME);
+        if now >= self.budget_until {
+            (self.budget, self.budget_until) = (thread_budget().threads, now + BUDGET_TTL);
         }
-        if self.room == 0 {
+        if self.budget == 0 {
             return false;
         }
-        match self.shared.start_thread(with_permit) {
+        match self.shared.start_thread(has_permit) {
             Ok(true) => {
-                self.room -= 1;
+                self.budget -= 1;
                 true
             }
             Ok(false) => false,
             Err(_) => {
                 count(&self.shared.threads_refused);
-                (self.room, self.room_until) = (0, now + BUDGET_TIME);
+                (self.budget, self.budget_until) = (0, now + BUDGET_TTL);
                 false
             }
         }
@@ -233,15 +239,14 @@ impl Shared {
     ///
     /// # Errors
     /// What the kernel says: `EAGAIN` at a limit.
-    pub(super) fn start_thread(self: &Arc<Self>, with_permit: bool) -> std::io::Result<bool> {
-        let Some(number) = self.handoff.seats.occupy() else { return Ok(false) };
-        self.joined();
+    pub(super) fn start_thread(self: &Arc<Self>, has_permit: bool) -> std::io::Result<bool> {
+        let Some(number) = self.handoff.workers.allocate() else { return Ok(false) };
+        self.thread_started();
         let worker = Worker::new(Arc::clone(self), number);
-        let started =
-            thread::Builder::new().name(self.name.to_owned()).spawn(move || worker.live(with_permit));
+        let started = thread::Builder::new().name(self.name.to_owned()).spawn(move || worker.run(has_permit));
         if let Err(error) = started {
-            self.handoff.seats.vacate(number);
-            self.left();
+            self.handoff.workers.free(number);
+            self.thread_ended();
             return Err(error);
         }
         Ok(true)

@@ -132,7 +132,7 @@ mod tests {
         fn take(&mut self) -> Option<(u64, Class)> {
             let mut dropped = Vec::new();
             let job = self.schedule.take(self.now, &mut dropped);
-            dropped.into_iter().for_each(|(job, why)| job.drop_because(why));
+            dropped.into_iter().for_each(|(job, why)| job.fail(why));
             let class = job.as_ref().map(|job| job.class)?;
             job?.run();
             Some((self.ran.recv().unwrap(), class))
@@ -193,7 +193,7 @@ mod tests {
     }
 
     /// What the second class gets of twenty jobs of 1 ms when both have many waiting.
-    fn share_of_second(model: &mut Model) -> usize {
+    fn second_class_share(model: &mut Model) -> usize {
         let mut count = 0;
         for _ in 0..400 {
             let (_, class) = model.take().unwrap();
@@ -219,7 +219,7 @@ mod tests {
                 model.finish(Class(1), Duration::from_millis(1));
             }
             (1..500).for_each(|n| model.put(1, n, 1_000_000));
-            let share = share_of_second(&mut model);
+            let share = second_class_share(&mut model);
             assert!((190..=310).contains(&share), "{share} of 400 after {bound}");
         }
     }

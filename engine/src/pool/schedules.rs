@@ -28,14 +28,14 @@ fn pool(permits: usize, threads_max: usize) -> Pool {
 
 /// What was answered: a digit for each job, so that one that was answered twice or never is seen.
 #[derive(Clone, Default)]
-struct Answers(Arc<AtomicU64>);
+struct Replies(Arc<AtomicU64>);
 
-impl Answers {
+impl Replies {
     fn submit(&self, pool: &Pool, class: Class, job: u32, work: impl FnOnce() + Send + 'static) {
-        let answers = self.clone();
+        let replies = self.clone();
         let reply = move |outcome: Outcome<()>| {
             assert_eq!(outcome, Ok(()));
-            answers.0.fetch_add(10u64.pow(job), Ordering::Relaxed);
+            replies.0.fetch_add(10u64.pow(job), Ordering::Relaxed);
         };
         pool.run_then(class, work, reply).unwrap();
     }
@@ -57,42 +57,42 @@ impl Answers {
 #[test]
 fn two_submitters_and_jobs_that_wait() {
     explore(SCHEDULES, || {
-        let (pool, answers) = (pool(1, 3), Answers::default());
+        let (pool, replies) = (pool(1, 3), Replies::default());
         let other = {
-            let (pool, answers) = (pool.clone(), answers.clone());
+            let (pool, replies) = (pool.clone(), replies.clone());
             thread::spawn(move || {
-                answers.submit(&pool, JOBS, 0, || blocking(thread::yield_now));
-                answers.submit(&pool, OTHERS, 1, || ());
+                replies.submit(&pool, JOBS, 0, || blocking(thread::yield_now));
+                replies.submit(&pool, OTHERS, 1, || ());
             })
         };
-        answers.submit(&pool, JOBS, 2, || blocking(thread::yield_now));
-        answers.submit(&pool, OTHERS, 3, || blocking(thread::yield_now));
+        replies.submit(&pool, JOBS, 2, || blocking(thread::yield_now));
+        replies.submit(&pool, OTHERS, 3, || blocking(thread::yield_now));
         other.join().unwrap();
-        answers.close(pool, 1111);
+        replies.close(pool, 1111);
     });
 }
 
 #[test]
 fn a_job_waits_for_another_that_only_its_permit_can_run() {
     explore(SCHEDULES, || {
-        let (pool, answers) = (pool(1, 3), Answers::default());
-        let (tell, told) = shuttle::sync::mpsc::channel();
-        answers.submit(&pool, JOBS, 0, move || blocking(|| told.recv().unwrap()));
-        answers.submit(&pool, JOBS, 1, move || tell.send(()).unwrap());
-        answers.close(pool, 11);
+        let (pool, replies) = (pool(1, 3), Replies::default());
+        let (sender, receiver) = shuttle::sync::mpsc::channel();
+        replies.submit(&pool, JOBS, 0, move || blocking(|| receiver.recv().unwrap()));
+        replies.submit(&pool, JOBS, 1, move || sender.send(()).unwrap());
+        replies.close(pool, 11);
     });
 }
 
 #[test]
 fn permits_change_while_jobs_run() {
     explore(SCHEDULES, || {
-        let (pool, answers) = (pool(2, 3), Answers::default());
+        let (pool, replies) = (pool(2, 3), Replies::default());
         for job in 0..3 {
-            answers.submit(&pool, JOBS, job, || blocking(thread::yield_now));
+            replies.submit(&pool, JOBS, job, || blocking(thread::yield_now));
         }
         pool.set_permits(1);
-        answers.submit(&pool, JOBS, 3, || ());
+        replies.submit(&pool, JOBS, 3, || ());
         pool.set_permits(2);
-        answers.close(pool, 1111);
+        replies.close(pool, 1111);
     });
 }

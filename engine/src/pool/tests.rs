@@ -341,15 +341,15 @@ fn those_who_are_about_to_begin_hold_up_nobody() {
     settings.classes[0].deadline = Some(Duration::from_secs(60));
     let pool = Pool::start(settings).unwrap();
     // By the mean of what was, four of these would take longer than the deadline.
-    let side = pool.0.0.class(JOBS);
-    side.counts.cost_ns.store(120_000_000_000, Ordering::Relaxed);
-    side.counts.service_ns.store(120_000_000_000, Ordering::Relaxed);
-    let waits = |ahead| pool.0.0.expected_wait(side, ahead).as_secs();
+    let class_info = pool.0.0.class(JOBS);
+    class_info.counts.cost_ns.store(120_000_000_000, Ordering::Relaxed);
+    class_info.counts.service_ns.store(120_000_000_000, Ordering::Relaxed);
+    let waits = |ahead| pool.0.0.expected_wait(class_info, ahead).as_secs();
     assert_eq!([waits(0), waits(3), waits(4), waits(6)], [0, 0, 0, 60]);
     // With every thread taken, those ahead count; the first in the queue is always accepted.
-    side.counts.taken.store(4, Ordering::Relaxed);
+    class_info.counts.taken.store(4, Ordering::Relaxed);
     assert_eq!([waits(0), waits(1), waits(4)], [0, 30, 120]);
-    side.counts.taken.store(0, Ordering::Relaxed);
+    class_info.counts.taken.store(0, Ordering::Relaxed);
 }
 
 #[test]

@@ -22,7 +22,7 @@ use super::worker_slot::{WorkerSlot, WorkerState};
 use super::{Shared, Waiting};
 
 /// Jobs that come back from a wait and go on, one after the other, before a new one begins.
-const HEIRS_MAX: u32 = 4;
+const RESUMED_IN_ROW_MAX: u32 = 4;
 
 /// How long a thread that has a CPU for itself goes on although there are too many: until then one that
 /// shares its CPU is to come by and leave.
@@ -33,17 +33,17 @@ const IDLE_MAX: Duration = Duration::from_secs(10);
 
 sys::sync::thread_local! {
     /// The pool whose thread this is.
-    static POST: RefCell<Option<Arc<Worker>>> = const { RefCell::new(None) };
+    static CURRENT_WORKER: RefCell<Option<Arc<Worker>>> = const { RefCell::new(None) };
 }
 
 /// Runs `wait`, during which this thread needs no CPU: inside a job, its permit is given to another
 /// meanwhile. It returns when the job may go on, which may be later than `wait` ends. Outside of a pool it is
 /// `wait` alone.
 pub fn blocking<T>(wait: impl FnOnce() -> T) -> T {
-    let worker = POST.with(|post| post.borrow().clone());
+    let worker = CURRENT_WORKER.with(|current| current.borrow().clone());
     let Some(worker) = worker else { return wait() };
     // A wait inside a wait is the outer one.
-    let Some(_away) = worker.step_aside() else { return wait() };
+    let Some(_guard) = worker.release_permit() else { return wait() };
     wait()
 }
 
@@ -85,46 +85,46 @@ impl Worker {
     }
 
     /// The thread's whole life, which begins with a permit or without.
-    pub(super) fn live(self, with_permit: bool) {
+    pub(super) fn run(self, has_permit: bool) {
         let worker = Arc::new(self);
         // Set for a thread that sat here before.
-        worker.seat().is_dismissed.store(false, Ordering::Relaxed);
-        worker.seat().thread.store(thread_id(), Ordering::Relaxed);
+        worker.slot().is_dismissed.store(false, Ordering::Relaxed);
+        worker.slot().thread.store(thread_id(), Ordering::Relaxed);
         // Refused where the process is nicer than that already.
         let _ = sys::limits::set_thread_niceness(worker.shared.niceness);
-        POST.with(|post| *post.borrow_mut() = Some(Arc::clone(&worker)));
-        if with_permit {
+        CURRENT_WORKER.with(|current| *current.borrow_mut() = Some(Arc::clone(&worker)));
+        if has_permit {
             worker.work();
         }
-        while worker.rest() {
+        while worker.wait_for_permit() {
             worker.work();
         }
-        POST.with(|post| post.borrow_mut().take());
-        worker.shared.left();
+        CURRENT_WORKER.with(|current| current.borrow_mut().take());
+        worker.shared.thread_ended();
     }
 
-    fn seat(&self) -> &WorkerSlot {
-        self.shared.handoff.seats.at(self.number)
+    fn slot(&self) -> &WorkerSlot {
+        self.shared.handoff.workers.at(self.number)
     }
 
     /// Runs jobs for as long as the permit and the jobs last.
     fn work(&self) {
-        let mut watch = Stopwatch::start();
+        let mut stopwatch = Stopwatch::start();
         let mut finished = None;
         let mut exceeded_since = None;
         loop {
-            let may_leave = self.may_leave(&mut exceeded_since, finished.as_ref(), watch.time);
-            let Some(job) = self.shared.next(finished.take(), watch.time, may_leave) else { return };
+            let may_leave = self.may_leave(&mut exceeded_since, finished.as_ref(), stopwatch.time);
+            let Some(job) = self.shared.next(finished.take(), stopwatch.time, may_leave) else { return };
             let class = job.class;
-            self.arrive();
-            self.seat().begin();
-            let has_value = job.run();
-            let holds_permit = self.seat().end();
-            let (cpu, service) = watch.lap();
-            self.shared.ended(class, has_value);
+            self.begin_running();
+            self.slot().begin();
+            let succeeded = job.run();
+            let holds_permit = self.slot().end();
+            let (cpu, service) = stopwatch.lap();
+            self.shared.job_ended(class, succeeded);
             let end = Finished { class, cpu, service };
             if !holds_permit {
-                return self.shared.settle(&end);
+                return self.shared.record_finished(&end);
             }
             finished = Some(end);
         }
@@ -139,60 +139,60 @@ impl Worker {
         }
         let since = *exceeded_since.get_or_insert(now);
         let was_long = last.is_some_and(|last| last.service > EXCESS_MAX);
-        was_long || self.shared.cpus.is_shared(&self.seat().place) || now.since(since) > EXCESS_MAX
+        was_long || self.shared.cpus.is_shared(&self.slot().cpu_slot) || now.since(since) > EXCESS_MAX
     }
 
-    fn arrive(&self) {
-        self.shared.cpus.arrive(&self.seat().place);
+    fn begin_running(&self) {
+        self.shared.cpus.begin_running(&self.slot().cpu_slot);
     }
 
-    fn depart(&self) {
-        self.shared.cpus.depart(&self.seat().place);
+    fn stop_running(&self) {
+        self.shared.cpus.stop_running(&self.slot().cpu_slot);
     }
 
     /// Sleeps until it is given a permit; false if it is to end.
-    fn rest(&self) -> bool {
-        let (shared, seat) = (&*self.shared, self.seat());
-        self.depart();
-        shared.handoff.seats.push(self.number);
+    fn wait_for_permit(&self) -> bool {
+        let (shared, slot) = (&*self.shared, self.slot());
+        self.stop_running();
+        shared.handoff.workers.push(self.number);
         // There may be work for this very thread.
         shared.signal();
         loop {
-            if shared.is_closing() && shared.handoff.seats.withdraw(self.number) {
+            if shared.is_closing() && shared.handoff.workers.try_remove(self.number) {
                 return false;
             }
-            let is_spare = shared.threads() > shared.handoff.permits();
-            if !is_spare {
-                seat.parker.park();
-            } else if !seat.parker.park_for(IDLE_MAX) {
+            let is_surplus = shared.threads() > shared.handoff.permits();
+            if !is_surplus {
+                slot.parker.park();
+            } else if !slot.parker.park_for(IDLE_MAX) {
                 // Others may have ended meanwhile, or somebody is about to wake it.
-                let is_spare = shared.threads() > shared.handoff.permits();
-                if is_spare && shared.handoff.seats.withdraw(self.number) {
+                let is_surplus = shared.threads() > shared.handoff.permits();
+                if is_surplus && shared.handoff.workers.try_remove(self.number) {
                     return false;
                 }
                 continue;
             }
-            if !seat.is_dismissed.load(Ordering::Acquire) {
+            if !slot.is_dismissed.load(Ordering::Acquire) {
                 return true;
             }
-            shared.handoff.seats.vacate(self.number);
+            shared.handoff.workers.free(self.number);
             return false;
         }
     }
 
     /// Gives the permit away until what this returns is dropped; `None` inside of another wait.
-    fn step_aside(&self) -> Option<BlockingGuard<'_>> {
-        match self.seat().enter() {
+    fn release_permit(&self) -> Option<BlockingGuard<'_>> {
+        match self.slot().enter() {
             WorkerState::Declared => return None,
             WorkerState::Running => {
-                self.depart();
-                self.shared.give_back();
+                self.stop_running();
+                self.shared.return_permit();
             }
             // Its permit is away already.
             WorkerState::Suspected => {}
             // Somebody is told that his job was dropped, and waits then: a permit is held and no job begun.
             WorkerState::NoJob => {
-                self.seat().end();
+                self.slot().end();
                 return None;
             }
         }
@@ -205,11 +205,11 @@ struct BlockingGuard<'a>(&'a Worker);
 
 impl Drop for BlockingGuard<'_> {
     fn drop(&mut self) {
-        if !self.0.shared.queue_again(self.0.number) {
-            self.0.seat().parker.park();
+        if !self.0.shared.reacquire_or_queue(self.0.number) {
+            self.0.slot().parker.park();
         }
-        self.0.arrive();
-        self.0.seat().leave();
+        self.0.begin_running();
+        self.0.slot().leave();
     }
 }
 
@@ -221,15 +221,15 @@ impl Shared {
             let mut dropped = Dropped::new();
             let mut waiting = self.lock();
             if let Some(finished) = finished.take() {
-                self.book(&mut waiting, &finished);
+                self.record(&mut waiting, &finished);
             }
             self.arrivals.take().for_each(|job| waiting.schedule.put(job));
-            let stays = Self::is_turn_of_new(&waiting) || self.handoff.is_exceeded() && !may_leave;
-            let is_passed_on = !stays && self.pass_on(&mut waiting);
-            let job = if is_passed_on { None } else { waiting.schedule.take(now, &mut dropped) };
-            waiting.heirs = if is_passed_on { waiting.heirs } else { 0 };
+            let keeps_permit = Self::must_start_new(&waiting) || self.handoff.is_exceeded() && !may_leave;
+            let passed_on = !keeps_permit && self.pass_permit_on(&mut waiting);
+            let job = if passed_on { None } else { waiting.schedule.take(now, &mut dropped) };
+            waiting.resumed_in_row = if passed_on { waiting.resumed_in_row } else { 0 };
             let has_none = job.is_none() && dropped.is_empty();
-            if has_none && !is_passed_on {
+            if has_none && !passed_on {
                 // Under the lock, where those that come back from a wait look for one.
                 self.handoff.release();
             }
@@ -237,7 +237,7 @@ impl Shared {
             drop(waiting);
             dropped.into_iter().for_each(|(job, why)| self.drop_job(job, why));
             if let Some(job) = &job {
-                self.taken(job);
+                self.job_taken(job);
             }
             if job.is_some() || has_none {
                 self.signal();
@@ -247,13 +247,13 @@ impl Shared {
     }
 
     /// Books a job whose thread holds no permit any more.
-    fn settle(&self, finished: &Finished) {
+    fn record_finished(&self, finished: &Finished) {
         let mut waiting = self.lock();
-        self.book(&mut waiting, finished);
+        self.record(&mut waiting, finished);
         self.publish(&waiting);
     }
 
-    fn book(&self, waiting: &mut Waiting, finished: &Finished) {
+    fn record(&self, waiting: &mut Waiting, finished: &Finished) {
         let Finished { class, cpu, service } = *finished;
         waiting.schedule.finish(class, cpu, service);
         let (cost_ns, service_ns) = waiting.schedule.means(class);
@@ -263,37 +263,37 @@ impl Shared {
         counts.taken.fetch_sub(1, Ordering::Relaxed);
     }
 
-    fn taken(&self, job: &Job) {
-        self.expiry.forget(job);
+    fn job_taken(&self, job: &Job) {
+        self.expiry.cancel(job);
         let counts = self.counts(job.class);
         counts.queued.fetch_sub(1, Ordering::Relaxed);
         let taken = counts.taken.fetch_add(1, Ordering::Relaxed) + 1;
         counts.taken_peak.fetch_max(taken, Ordering::Relaxed);
     }
 
-    fn ended(&self, class: Class, has_value: bool) {
+    fn job_ended(&self, class: Class, succeeded: bool) {
         let counts = self.counts(class);
         count(&counts.finished);
-        if !has_value {
+        if !succeeded {
             count(&counts.panicked);
         }
     }
 
     pub(super) fn drop_job(&self, job: Job, why: Failure) {
-        self.expiry.forget(&job);
+        self.expiry.cancel(&job);
         let counts = self.counts(job.class);
         counts.queued.fetch_sub(1, Ordering::Relaxed);
         count(if why == Failure::Expired { &counts.expired } else { &counts.shed });
-        job.drop_because(why);
+        job.fail(why);
     }
 
     /// Takes the caller's permit, for a job that comes back from a wait or because there are too many; false
     /// if the caller may keep it.
-    fn pass_on(&self, waiting: &mut Waiting) -> bool {
-        let heir = if self.handoff.may_pass_on() { waiting.returning.pop_front() } else { None };
-        if let Some(number) = heir {
-            waiting.heirs += 1;
-            self.handoff.seats.at(number).parker.unpark();
+    fn pass_permit_on(&self, waiting: &mut Waiting) -> bool {
+        let resuming = if self.handoff.may_pass_permit_on() { waiting.returning.pop_front() } else { None };
+        if let Some(number) = resuming {
+            waiting.resumed_in_row += 1;
+            self.handoff.workers.at(number).parker.unpark();
         } else if self.handoff.is_exceeded() {
             self.handoff.release();
         } else {
@@ -303,31 +303,31 @@ impl Shared {
     }
 
     /// Whether a new job is to begin although others wait to go on: they would take the permits for ever.
-    fn is_turn_of_new(waiting: &Waiting) -> bool {
-        waiting.heirs >= HEIRS_MAX && waiting.schedule.is_eligible()
+    fn must_start_new(waiting: &Waiting) -> bool {
+        waiting.resumed_in_row >= RESUMED_IN_ROW_MAX && waiting.schedule.is_eligible()
     }
 
     /// Gives the caller's permit to an idle thread for a new job, if it is its turn; false if it is not, or
     /// no thread is idle.
-    fn pass_to_new(&self, waiting: &mut Waiting) -> bool {
-        let number = if Self::is_turn_of_new(waiting) { self.handoff.seats.pop() } else { None };
+    fn pass_permit_to_new(&self, waiting: &mut Waiting) -> bool {
+        let number = if Self::must_start_new(waiting) { self.handoff.workers.pop() } else { None };
         let Some(number) = number else { return false };
-        waiting.heirs = 0;
-        self.handoff.seats.at(number).parker.unpark();
+        waiting.resumed_in_row = 0;
+        self.handoff.workers.at(number).parker.unpark();
         true
     }
 
     /// Whether a new job is to begin and no thread is idle that could be given a permit for it.
     pub(super) fn lacks_thread_for_new(&self) -> bool {
         self.has_returning.load(Ordering::Relaxed)
-            && self.handoff.seats.is_empty()
-            && Self::is_turn_of_new(&self.lock())
+            && self.handoff.workers.is_empty()
+            && Self::must_start_new(&self.lock())
     }
 
     /// Gives back the permit of a job that goes on without one.
-    pub(super) fn give_back(&self) {
+    pub(super) fn return_permit(&self) {
         let mut waiting = self.lock();
-        if !self.pass_to_new(&mut waiting) && !self.pass_on(&mut waiting) {
+        if !self.pass_permit_to_new(&mut waiting) && !self.pass_permit_on(&mut waiting) {
             self.handoff.release();
         }
         self.publish(&waiting);
@@ -337,9 +337,9 @@ impl Shared {
 
     /// Asks for a permit for a job that comes back from a wait; false if it is to sleep until it is given
     /// one.
-    fn queue_again(&self, number: usize) -> bool {
+    fn reacquire_or_queue(&self, number: usize) -> bool {
         let mut waiting = self.lock();
-        if self.handoff.acquire_again() {
+        if self.handoff.acquire_for_resumed() {
             return true;
         }
         waiting.returning.push_back(number);
@@ -351,11 +351,11 @@ impl Shared {
     }
 
     /// Gives free permits to jobs that come back from a wait.
-    pub(super) fn serve_returning(&self) {
+    pub(super) fn resume_returning(&self) {
         let mut waiting = self.lock();
-        while !waiting.returning.is_empty() && self.handoff.acquire_again() {
+        while !waiting.returning.is_empty() && self.handoff.acquire_for_resumed() {
             let number = waiting.returning.pop_front().expect("it is not empty");
-            self.handoff.seats.at(number).parker.unpark();
+            self.handoff.workers.at(number).parker.unpark();
         }
         self.publish(&waiting);
     }

@@ -37,11 +37,11 @@ pub(super) enum WorkerState {
 pub(super) struct StateWord(u64);
 
 impl StateWord {
-    fn new(sequence: u64, doing: WorkerState) -> StateWord {
-        StateWord(sequence << STATE_BITS | doing as u64)
+    fn new(sequence: u64, state: WorkerState) -> StateWord {
+        StateWord(sequence << STATE_BITS | state as u64)
     }
 
-    pub(super) fn doing(self) -> WorkerState {
+    pub(super) fn state(self) -> WorkerState {
         match self.0 & ((1 << STATE_BITS) - 1) {
             0 => WorkerState::NoJob,
             1 => WorkerState::Running,
@@ -55,59 +55,59 @@ impl StateWord {
     }
 
     /// The same job in another state.
-    fn and(self, doing: WorkerState) -> StateWord {
-        StateWord::new(self.sequence(), doing)
+    fn with_state(self, state: WorkerState) -> StateWord {
+        StateWord::new(self.sequence(), state)
     }
 }
 
 /// See the file's header.
 pub(super) struct WorkerSlot {
-    moment: AtomicU64,
+    state: AtomicU64,
     /// The kernel's id of the thread that sits here.
     pub(super) thread: AtomicI32,
-    pub(super) place: CpuSlot,
+    pub(super) cpu_slot: CpuSlot,
     /// The thread is to end instead of looking for a job; set before the token that wakes it.
     pub(super) is_dismissed: AtomicBool,
     pub(super) parker: Parker,
     /// For the list of those that are idle: the next one, and whether this one is in it (`idle.rs`).
     pub(super) next: AtomicU32,
-    pub(super) listed: AtomicU32,
+    pub(super) list_state: AtomicU32,
 }
 
 impl WorkerSlot {
     pub(super) fn new() -> WorkerSlot {
         WorkerSlot {
-            moment: AtomicU64::new(0),
+            state: AtomicU64::new(0),
             thread: AtomicI32::new(0),
-            place: CpuSlot::nowhere(),
+            cpu_slot: CpuSlot::unset(),
             is_dismissed: AtomicBool::new(false),
             parker: Parker::new(),
             next: AtomicU32::new(0),
-            listed: AtomicU32::new(0),
+            list_state: AtomicU32::new(0),
         }
     }
 
-    pub(super) fn moment(&self) -> StateWord {
-        StateWord(self.moment.load(Ordering::Relaxed))
+    pub(super) fn state_word(&self) -> StateWord {
+        StateWord(self.state.load(Ordering::Relaxed))
     }
 
     /// A job begins on a thread with a permit. Only the thread itself calls this, and nobody else changes
     /// the state of a thread without a job.
     pub(super) fn begin(&self) {
-        let next = self.moment().sequence() + 1;
-        self.moment.store(StateWord::new(next, WorkerState::Running).0, Ordering::Relaxed);
+        let next = self.state_word().sequence() + 1;
+        self.state.store(StateWord::new(next, WorkerState::Running).0, Ordering::Relaxed);
     }
 
     /// The job has ended; whether the thread still holds a permit.
     pub(super) fn end(&self) -> bool {
-        let idle = self.moment().and(WorkerState::NoJob);
-        StateWord(self.moment.swap(idle.0, Ordering::Relaxed)).doing() == WorkerState::Running
+        let idle = self.state_word().with_state(WorkerState::NoJob);
+        StateWord(self.state.swap(idle.0, Ordering::Relaxed)).state() == WorkerState::Running
     }
 
     /// The job says that it is about to wait: what it was doing before.
     pub(super) fn enter(&self) -> WorkerState {
-        let declared = self.moment().and(WorkerState::Declared);
-        StateWord(self.moment.swap(declared.0, Ordering::Relaxed)).doing()
+        let declared = self.state_word().with_state(WorkerState::Declared);
+        StateWord(self.state.swap(declared.0, Ordering::Relaxed)).state()
     }
 
     /// The wait is over and the thread has a permit again. A new number: the monitor's suspicion starts anew.
@@ -118,17 +118,17 @@ impl WorkerSlot {
     /// Takes a thread's permit that was seen asleep in this moment; false if something else has happened
     /// since.
     pub(super) fn suspect(&self, seen: StateWord) -> bool {
-        seen.doing() == WorkerState::Running && self.exchange(seen, seen.and(WorkerState::Suspected))
+        seen.state() == WorkerState::Running && self.exchange(seen, seen.with_state(WorkerState::Suspected))
     }
 
     /// Undoes [`WorkerSlot::suspect`] for a thread that runs again; false if something else has happened
     /// since.
     pub(super) fn restore(&self, seen: StateWord) -> bool {
-        seen.doing() == WorkerState::Suspected && self.exchange(seen, seen.and(WorkerState::Running))
+        seen.state() == WorkerState::Suspected && self.exchange(seen, seen.with_state(WorkerState::Running))
     }
 
     fn exchange(&self, from: StateWord, to: StateWord) -> bool {
         // What a state says is about the state alone; nothing else is published by it.
-        self.moment.compare_exchange(from.0, to.0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        self.state.compare_exchange(from.0, to.0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 }
