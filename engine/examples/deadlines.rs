@@ -72,7 +72,7 @@ fn keep_a_connection(timers: &Timers) {
     loop {
         local.turn(monotonic(), |_, _| {
             checks += 1;
-            idle_until.look(monotonic())
+            idle_until.check(monotonic())
         });
         if local.armed() == 0 {
             break;

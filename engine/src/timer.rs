@@ -19,6 +19,7 @@
 mod arm_request;
 mod callback_barrier;
 mod cell;
+mod cell_allocator;
 mod lazy;
 mod levels;
 mod local;
@@ -27,7 +28,6 @@ mod schedules;
 mod service;
 mod shard;
 mod slack;
-mod slot_allocator;
 #[cfg(all(test, not(shuttle)))]
 mod tests;
 mod timer_thread;

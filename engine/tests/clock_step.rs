@@ -42,31 +42,31 @@ fn steps_of_the_wall_clock_change_nothing() {
     let mut itself = Command::new(std::env::current_exe().unwrap());
     itself.args(["--ignored", "--exact", "timers_fire_while_the_wall_clock_steps", "--nocapture"]);
     let output = itself.env("LD_PRELOAD", &library).output().unwrap();
-    let said =
+    let output_text =
         [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
-    assert!(output.status.success(), "{}\n{said}", output.status);
-    assert!(said.contains("1 passed"), "{said}");
-    println!("{said}");
+    assert!(output.status.success(), "{}\n{output_text}", output.status);
+    assert!(output_text.contains("1 passed"), "{output_text}");
+    println!("{output_text}");
 }
 
 #[test]
 #[ignore = "the other test runs it, where the wall clock steps"]
 fn timers_fire_while_the_wall_clock_steps() {
-    let account = Arc::new(Account::default());
-    let of_callback = Arc::clone(&account);
+    let log = Arc::new(TimerLog::default());
+    let in_callback = Arc::clone(&log);
     let settings = Settings { threads: 2, ..Settings::default() };
-    let service = Service::start(&settings, move |_, tag| of_callback.fire(tag)).unwrap();
+    let service = Service::start(&settings, move |_, tag| in_callback.fire(tag)).unwrap();
     // Not ended where this fails: its threads may wait for a step.
     let service = ManuallyDrop::new(service);
-    let steps = arm_through_steps(service.timers(), &account);
+    let steps = arm_through_steps(service.timers(), &log);
     assert!(steps.forward >= STEPS && steps.back >= STEPS, "the wall clock stands still: {steps:?}");
     let end = Instant::now() + LATE_MAX;
-    while let Some(text) = account.awaited() {
+    while let Some(text) = log.unfinished() {
         assert!(Instant::now() < end, "it waits for a step: {text}, {steps:?}");
         thread::sleep(Duration::from_millis(1));
     }
     println!("{steps:?}, {:?}", service.timers().stats());
-    let timers = account.0.lock().unwrap();
+    let timers = log.0.lock().unwrap();
     assert!(timers.iter().all(|timer| !timer.is_early && timer.fired == timer.expected), "{timers:?}");
     println!("at most {:?} late", timers.iter().map(|timer| timer.late).max());
 }
@@ -80,7 +80,7 @@ struct Steps {
 
 impl Steps {
     /// The wall clock and another moved on by so much.
-    fn see(&mut self, wall_nanos: i128, passed: Duration) {
+    fn observe(&mut self, wall_nanos: i128, passed: Duration) {
         let step = wall_nanos - passed.as_nanos() as i128;
         self.forward += usize::from(step > HOUR.as_nanos() as i128 / 2);
         self.back += usize::from(step < -(HOUR.as_nanos() as i128) / 2);
@@ -88,24 +88,24 @@ impl Steps {
 }
 
 /// Arms batch after batch, until the wall clock has stepped often enough in both directions.
-fn arm_through_steps(timers: &Timers, account: &Account) -> Steps {
+fn arm_through_steps(timers: &Timers, log: &TimerLog) -> Steps {
     let (mut steps, begin) = (Steps::default(), Instant::now());
     while (steps.forward < STEPS || steps.back < STEPS) && begin.elapsed() < LATE_MAX {
         let before = (wall(), Instant::now());
         for span in SPANS_MS.map(Duration::from_millis) {
             for slack in [Slack::Tick, Slack::Fine] {
-                account.arm(timers, span, slack);
+                log.arm(timers, span, slack);
             }
         }
         thread::sleep(PAUSE);
-        steps.see(i128::from(wall().0) - i128::from(before.0.0), before.1.elapsed());
+        steps.observe(i128::from(wall().0) - i128::from(before.0.0), before.1.elapsed());
     }
     steps
 }
 
 /// What was promised of each timer, by tag, and what came of it.
 #[derive(Default)]
-struct Account(Mutex<Vec<Timer>>);
+struct TimerLog(Mutex<Vec<Timer>>);
 
 #[derive(Debug)]
 struct Timer {
@@ -117,14 +117,14 @@ struct Timer {
     expected: u32,
 }
 
-impl Account {
+impl TimerLog {
     fn arm(&self, timers: &Timers, span: Duration, slack: Slack) {
         // Read first, so that it is not after the deadline.
         let due = Instant::now() + span;
-        let mut accounts = self.0.lock().unwrap();
-        let tag = accounts.len();
+        let mut timers = self.0.lock().unwrap();
+        let tag = timers.len();
         let expected = 1 + u32::from(tag.is_multiple_of(5));
-        accounts.push(Timer { due, late: Duration::ZERO, is_early: false, fired: 0, expected });
+        timers.push(Timer { due, late: Duration::ZERO, is_early: false, fired: 0, expected });
         timers.arm(monotonic() + span, slack, tag as u64).unwrap();
     }
 
@@ -143,7 +143,7 @@ impl Account {
     }
 
     /// A timer that has not fired as often as it is to.
-    fn awaited(&self) -> Option<String> {
+    fn unfinished(&self) -> Option<String> {
         let timers = self.0.lock().unwrap();
         timers.iter().find(|timer| timer.fired < timer.expected).map(|timer| format!("{timer:?}"))
     }

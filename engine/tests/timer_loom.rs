@@ -12,6 +12,8 @@ mod arm_request;
 mod callback_barrier;
 #[path = "../src/timer/cell.rs"]
 mod cell;
+#[path = "../src/timer/cell_allocator.rs"]
+mod cell_allocator;
 #[path = "../src/timer/levels.rs"]
 mod levels;
 #[path = "../src/timer/local.rs"]
@@ -22,8 +24,6 @@ mod service;
 mod shard;
 #[path = "../src/timer/slack.rs"]
 mod slack;
-#[path = "../src/timer/slot_allocator.rs"]
-mod slot_allocator;
 #[path = "../src/stats.rs"]
 mod stats;
 #[path = "../src/timer/timer_thread.rs"]
@@ -59,33 +59,33 @@ fn explore(model: impl Fn() + Sync + Send + 'static) {
 
 fn shard(cells: usize) -> (Arc<Shard>, WheelDriver) {
     let shard = Arc::new(Shard::shared(cells));
-    let owner = WheelDriver::lending(Arc::clone(&shard), Nanos(0));
-    (shard, owner)
+    let driver = WheelDriver::shared(Arc::clone(&shard), Nanos(0));
+    (shard, driver)
 }
 
 /// Fires what is due; how much that was.
-fn fire(owner: &mut WheelDriver) -> usize {
-    fire_by(owner, LATER)
+fn fire(driver: &mut WheelDriver) -> usize {
+    fire_by(driver, LATER)
 }
 
-fn fire_by(owner: &mut WheelDriver, now: Nanos) -> usize {
+fn fire_by(driver: &mut WheelDriver, now: Nanos) -> usize {
     let mut fired = 0;
-    while let Some(due) = owner.pop_due(now) {
+    while let Some(due) = driver.pop_due(now) {
         assert_eq!(due.tag, TAG);
         fired += 1;
-        assert_eq!(owner.finish(due, Next::Done), Finished::Gone);
+        assert_eq!(driver.finish(due, Next::Done), Finished::Gone);
     }
     fired
 }
 
-fn ticket(shard: &Shard, when: Nanos) -> TimerKey {
+fn arm_timer(shard: &Shard, when: Nanos) -> TimerKey {
     shard.arm(when, Slack::Tick, TAG).expect("there are cells").0
 }
 
 /// Every cell is spare again, once.
-fn assert_all_spare(shard: &Shard, owner: &mut WheelDriver, cells: usize) {
-    owner.collect();
-    let mut indexes: Vec<_> = (0..cells).map(|_| ticket(shard, FAR).index).collect();
+fn assert_all_free(shard: &Shard, driver: &mut WheelDriver, cells: usize) {
+    driver.collect();
+    let mut indexes: Vec<_> = (0..cells).map(|_| arm_timer(shard, FAR).index).collect();
     assert_eq!(shard.arm(FAR, Slack::Tick, TAG).map(|_| ()), Err(ArmError::Full));
     indexes.sort_unstable();
     assert_eq!(indexes, (0..cells as u32).collect::<Vec<_>>());
@@ -94,42 +94,42 @@ fn assert_all_spare(shard: &Shard, owner: &mut WheelDriver, cells: usize) {
 #[test]
 fn a_cancel_and_the_firing_meet_and_one_wins() {
     explore(|| {
-        let (shard, mut owner) = shard(1);
-        let name = ticket(&shard, SOON);
-        owner.collect();
+        let (shard, mut driver) = shard(1);
+        let handle = arm_timer(&shard, SOON);
+        driver.collect();
         let canceller = {
             let shard = Arc::clone(&shard);
-            spawn(move || shard.cancel(name).0)
+            spawn(move || shard.cancel(handle).0)
         };
-        let fired = fire(&mut owner);
+        let fired = fire(&mut driver);
         let found = canceller.join().unwrap();
         assert_eq!(fired == 0, found == Cancel::Cancelled, "{fired} {found:?}");
-        assert_all_spare(&shard, &mut owner, 1);
+        assert_all_free(&shard, &mut driver, 1);
     });
 }
 
 #[test]
 fn an_old_name_does_not_reach_the_next_tenant() {
     explore(|| {
-        let (shard, mut owner) = shard(1);
-        let old = ticket(&shard, SOON);
+        let (shard, mut driver) = shard(1);
+        let old = arm_timer(&shard, SOON);
         let canceller = {
             let shard = Arc::clone(&shard);
             spawn(move || shard.cancel(old).0)
         };
-        owner.collect();
-        let fired = fire(&mut owner);
-        owner.collect();
+        driver.collect();
+        let fired = fire(&mut driver);
+        driver.collect();
         if let Ok((new, _)) = shard.arm(SOON, Slack::Tick, TAG) {
             assert_ne!(new, old);
             let found = canceller.join().unwrap();
             assert_eq!(fired == 0, found == Cancel::Cancelled);
-            owner.collect();
-            assert_eq!(fire_by(&mut owner, LAST), 1, "the next tenant is nobody else's business");
+            driver.collect();
+            assert_eq!(fire_by(&mut driver, LAST), 1, "the next tenant is nobody else's business");
         } else {
             canceller.join().unwrap();
         }
-        assert_all_spare(&shard, &mut owner, 1);
+        assert_all_free(&shard, &mut driver, 1);
     });
 }
 
@@ -137,22 +137,22 @@ fn an_old_name_does_not_reach_the_next_tenant() {
 fn of_two_cancellers_one_wins_and_the_cell_comes_back_once() {
     for is_collected in [false, true] {
         explore(move || {
-            let (shard, mut owner) = shard(2);
-            let name = ticket(&shard, SOON);
+            let (shard, mut driver) = shard(2);
+            let handle = arm_timer(&shard, SOON);
             if is_collected {
-                owner.collect();
+                driver.collect();
             }
             let cancellers = [0, 1].map(|_| {
                 let shard = Arc::clone(&shard);
-                spawn(move || shard.cancel(name).0)
+                spawn(move || shard.cancel(handle).0)
             });
-            owner.collect();
+            driver.collect();
             let found = cancellers.map(|canceller| canceller.join().unwrap());
             let won = found.iter().filter(|&&found| found == Cancel::Cancelled).count();
             assert_eq!(won, 1, "{found:?}");
-            owner.collect();
-            assert_eq!(fire(&mut owner), 0);
-            assert_all_spare(&shard, &mut owner, 2);
+            driver.collect();
+            assert_eq!(fire(&mut driver), 0);
+            assert_all_free(&shard, &mut driver, 2);
         });
     }
 }
@@ -160,18 +160,18 @@ fn of_two_cancellers_one_wins_and_the_cell_comes_back_once() {
 #[test]
 fn one_that_is_cancelled_before_it_arrives_never_does() {
     explore(|| {
-        let (shard, mut owner) = shard(2);
+        let (shard, mut driver) = shard(2);
         let user = {
             let shard = Arc::clone(&shard);
-            spawn(move || shard.cancel(ticket(&shard, SOON)).0)
+            spawn(move || shard.cancel(arm_timer(&shard, SOON)).0)
         };
-        owner.collect();
-        let fired = fire(&mut owner);
+        driver.collect();
+        let fired = fire(&mut driver);
         let found = user.join().unwrap();
         assert_eq!(fired == 0, found == Cancel::Cancelled);
-        owner.collect();
-        assert_eq!(fire(&mut owner), 0);
-        assert_all_spare(&shard, &mut owner, 2);
+        driver.collect();
+        assert_eq!(fire(&mut driver), 0);
+        assert_all_free(&shard, &mut driver, 2);
     });
 }
 
@@ -180,44 +180,44 @@ fn one_that_is_cancelled_before_it_arrives_never_does() {
 #[test]
 fn a_cell_that_left_the_spares_and_came_back_is_not_taken_for_itself() {
     explore(|| {
-        let (shard, mut owner) = shard(4);
+        let (shard, mut driver) = shard(4);
         let user = {
             let shard = Arc::clone(&shard);
-            spawn(move || ticket(&shard, FAR))
+            spawn(move || arm_timer(&shard, FAR))
         };
-        let (first, second) = (ticket(&shard, FAR), ticket(&shard, FAR));
+        let (first, second) = (arm_timer(&shard, FAR), arm_timer(&shard, FAR));
         assert_eq!(shard.cancel(first).0, Cancel::Cancelled);
-        owner.collect();
+        driver.collect();
         let others = user.join().unwrap();
-        let third = ticket(&shard, FAR);
-        for name in [others, second, third] {
-            assert_eq!(shard.cancel(name).0, Cancel::Cancelled);
+        let third = arm_timer(&shard, FAR);
+        for handle in [others, second, third] {
+            assert_eq!(shard.cancel(handle).0, Cancel::Cancelled);
         }
-        assert_all_spare(&shard, &mut owner, 4);
+        assert_all_free(&shard, &mut driver, 4);
     });
 }
 
 #[test]
 fn two_who_recycle_and_the_owner_lose_nothing() {
     explore(|| {
-        let (shard, mut owner) = shard(3);
-        let kept = ticket(&shard, SOON);
+        let (shard, mut driver) = shard(3);
+        let kept = arm_timer(&shard, SOON);
         let user = {
             let shard = Arc::clone(&shard);
             spawn(move || {
-                assert_eq!(shard.cancel(ticket(&shard, FAR)).0, Cancel::Cancelled);
+                assert_eq!(shard.cancel(arm_timer(&shard, FAR)).0, Cancel::Cancelled);
                 shard.recycle()
             })
         };
-        owner.collect();
-        let sleeps_until = owner.park();
-        let duty = user.join().unwrap();
+        driver.collect();
+        let sleeps_until = driver.park();
+        let follow_up = user.join().unwrap();
         // It is in the wheel, or among the arrivals of an owner who knows that he must look.
-        assert!(sleeps_until != Some(FAR) || duty == FollowUp::Wake, "{sleeps_until:?} {duty:?}");
-        owner.collect();
-        assert_eq!(fire(&mut owner), 1);
+        assert!(sleeps_until != Some(FAR) || follow_up == FollowUp::Wake, "{sleeps_until:?} {follow_up:?}");
+        driver.collect();
+        assert_eq!(fire(&mut driver), 1);
         assert_eq!(shard.cancel(kept).0, Cancel::Gone);
-        assert_all_spare(&shard, &mut owner, 3);
+        assert_all_free(&shard, &mut driver, 3);
     });
 }
 
@@ -249,18 +249,18 @@ fn no_wake_is_lost_between_arming_and_going_to_sleep() {
 #[test]
 fn nor_between_two_who_bring_it_forward() {
     explore(|| {
-        let (shard, mut owner) = shard(2);
-        assert_eq!(owner.park(), Some(FAR));
+        let (shard, mut driver) = shard(2);
+        assert_eq!(driver.park(), Some(FAR));
         let other = {
             let shard = Arc::clone(&shard);
             spawn(move || shard.arm(Nanos(5 << 20), Slack::Tick, TAG).unwrap().1)
         };
-        let duty = shard.arm(SOON, Slack::Tick, TAG).unwrap().1;
-        assert_eq!(duty, FollowUp::Wake, "it is the earliest");
+        let follow_up = shard.arm(SOON, Slack::Tick, TAG).unwrap().1;
+        assert_eq!(follow_up, FollowUp::Wake, "it is the earliest");
         other.join().unwrap();
         assert_eq!(shard.parked_until(), Some(levels::start_of(levels::due_tick(SOON))));
-        owner.collect();
-        assert_eq!(fire(&mut owner), 2);
+        driver.collect();
+        assert_eq!(fire(&mut driver), 2);
     });
 }
 
@@ -276,8 +276,8 @@ fn a_service_that_ends_meets_one_who_arms() {
         let forgotten = service.shutdown();
         let (armed, timers) = user.join().unwrap();
         match armed {
-            Ok(name) => {
-                assert_eq!((forgotten, timers.cancel(name)), (1, Cancel::Gone));
+            Ok(handle) => {
+                assert_eq!((forgotten, timers.cancel(handle)), (1, Cancel::Gone));
             }
             Err(error) => assert_eq!((forgotten, error), (0, ArmError::Closed)),
         }

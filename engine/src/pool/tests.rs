@@ -19,13 +19,13 @@ fn pool(permits: usize, threads_max: usize) -> Pool {
 
 /// A job that says when it runs, and waits for a word to end.
 fn gated(pool: &Pool, class: Class) -> (Sender<()>, Receiver<()>) {
-    let ((open, gate), (tell, told)) = (channel::<()>(), channel());
+    let ((open, gate), (sender, receiver)) = (channel::<()>(), channel());
     let work = move || {
-        let _ = tell.send(());
+        let _ = sender.send(());
         let _ = gate.recv();
     };
     pool.run_then(class, work, drop).unwrap();
-    (open, told)
+    (open, receiver)
 }
 
 fn wait_until(is_so: impl Fn() -> bool) {
@@ -105,17 +105,17 @@ fn the_last_handle_ends_the_threads_after_all_that_is_queued() {
 #[test]
 fn a_wait_that_is_declared_gives_its_permit_to_another() {
     let pool = pool(1, 3);
-    let ((open, gate), (tell, told)) = (channel::<()>(), channel());
+    let ((open, gate), (sender, receiver)) = (channel::<()>(), channel());
     let work = move || {
         let got = blocking(move || {
-            tell.send(()).unwrap();
+            sender.send(()).unwrap();
             gate.recv()
         });
         // And a wait inside a wait is one.
         blocking(|| blocking(|| got))
     };
     let waiting = pool.run(JOBS, work).unwrap();
-    told.recv().unwrap();
+    receiver.recv().unwrap();
     assert_eq!(block_on(pool.run(JOBS, || 5).unwrap()), Ok(5), "on the only permit");
     open.send(()).unwrap();
     assert_eq!(block_on(waiting), Ok(Ok(())));
@@ -195,16 +195,16 @@ fn what_would_be_late_is_refused_and_what_has_become_late_is_not_run() {
     wait_until(|| pool.stats().held == 0);
     let (open, started) = gated(&pool, JOBS);
     started.recv().unwrap();
-    let (tell, told) = channel();
+    let (sender, receiver) = channel();
     let soon = monotonic() + Duration::from_millis(200);
-    let reply = move |outcome: Outcome<()>| tell.send(outcome).unwrap();
+    let reply = move |outcome: Outcome<()>| sender.send(outcome).unwrap();
     // Nobody is ahead of it in the queue, so it is accepted.
     pool.run_by(JOBS, soon, || (), reply).unwrap();
     let late = pool.run_by(JOBS, monotonic(), || (), |_| ());
     assert_eq!(late, Err(Refused::Late));
     wait_until(|| monotonic() > soon);
     open.send(()).unwrap();
-    assert_eq!(told.recv(), Ok(Err(Failure::Expired)));
+    assert_eq!(receiver.recv(), Ok(Err(Failure::Expired)));
     // That was told at its deadline, before the job ahead of it could end.
     wait_until(|| pool.stats().classes[0].finished == 2);
     let stats = &pool.stats().classes[0];
@@ -219,35 +219,35 @@ fn who_waits_behind_jobs_that_never_end_is_told_at_the_deadline() {
     let pool = Pool::start(settings).unwrap();
     // It computes, so nobody takes its permit, of which there is one.
     let is_over = Arc::new(AtomicBool::new(false));
-    let (is_told, (tell, told)) = (Arc::clone(&is_over), channel());
+    let (should_stop, (sender, receiver)) = (Arc::clone(&is_over), channel());
     let compute = move || {
-        tell.send(()).unwrap();
-        while !is_told.load(Ordering::Relaxed) {
+        sender.send(()).unwrap();
+        while !should_stop.load(Ordering::Relaxed) {
             std::hint::spin_loop();
         }
     };
     pool.run_then(JOBS, compute, drop).unwrap();
-    told.recv().unwrap();
+    receiver.recv().unwrap();
     let begun = monotonic();
-    let (tell, told) = channel();
+    let (sender, receiver) = channel();
     for job in 0..200 {
-        let tell = tell.clone();
-        pool.run_then(Class(1), || (), move |outcome| tell.send((job, outcome)).unwrap()).unwrap();
+        let sender = sender.clone();
+        pool.run_then(Class(1), || (), move |outcome| sender.send((job, outcome)).unwrap()).unwrap();
     }
     // One that may wait longer stands in front of one that may not.
-    let [first, second] = [tell.clone(), tell];
+    let [first, second] = [sender.clone(), sender];
     pool.run_by(JOBS, begun + Duration::from_secs(3600), || (), move |it| first.send((1_000, it)).unwrap())
         .unwrap();
     pool.run_by(JOBS, begun + Duration::from_millis(30), || (), move |it| second.send((1_001, it)).unwrap())
         .unwrap();
     // No thread has looked: the only one is held.
-    let mut expired: Vec<_> = told.iter().take(201).collect();
+    let mut expired: Vec<_> = receiver.iter().take(201).collect();
     assert!(monotonic() >= begun + Duration::from_millis(20));
     expired.sort_unstable_by_key(|it| it.0);
     let numbers = (0..200).chain([1_001]);
     assert!(expired.into_iter().eq(numbers.map(|job| (job, Err(Failure::Expired)))));
     is_over.store(true, Ordering::Relaxed);
-    assert_eq!(told.recv(), Ok((1_000, Ok(()))), "it was in time");
+    assert_eq!(receiver.recv(), Ok((1_000, Ok(()))), "it was in time");
     let stats = pool.stats();
     assert_eq!((stats.classes[1].expired, stats.classes[0].expired), (200, 1));
 }
@@ -324,12 +324,12 @@ fn nothing_that_is_thrown_or_told_ends_a_thread() {
     let (open, started) = gated(&pool, JOBS);
     started.recv().unwrap();
     let soon = monotonic() + Duration::from_millis(200);
-    let (tell, told) = channel();
-    let reply = move |outcome: Outcome<()>| blocking(|| tell.send(outcome).unwrap());
+    let (sender, receiver) = channel();
+    let reply = move |outcome: Outcome<()>| blocking(|| sender.send(outcome).unwrap());
     pool.run_by(JOBS, soon, || (), reply).unwrap();
     wait_until(|| monotonic() > soon);
     drop(open);
-    assert_eq!(told.recv(), Ok(Err(Failure::Expired)));
+    assert_eq!(receiver.recv(), Ok(Err(Failure::Expired)));
     assert_eq!(block_on(pool.run(JOBS, || 1).unwrap()), Ok(1));
     wait_until(|| pool.stats().held == 0);
     assert_eq!(pool.stats().threads, 1);
@@ -359,16 +359,16 @@ fn nothing_is_lost_between_many_submitters_and_threads() {
     let mut settings = settings(3, 6);
     settings.classes[0].queue_max = 1_000;
     let pool = Pool::start(settings).unwrap();
-    let (ran, told) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let (ran, replied) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let barrier = Barrier::new(SUBMITTERS as usize);
     std::thread::scope(|scope| {
         for submitter in 0..SUBMITTERS {
-            let (pool, ran, told, barrier) = (&pool, &ran, &told, &barrier);
+            let (pool, ran, replied, barrier) = (&pool, &ran, &replied, &barrier);
             scope.spawn(move || {
                 barrier.wait();
                 let mut n = 0;
                 while n < JOBS_EACH {
-                    let (ran, told) = (Arc::clone(ran), Arc::clone(told));
+                    let (ran, replied) = (Arc::clone(ran), Arc::clone(replied));
                     let value = submitter * JOBS_EACH + n;
                     let work = move || {
                         ran.fetch_add(value, Ordering::Relaxed);
@@ -378,7 +378,7 @@ fn nothing_is_lost_between_many_submitters_and_threads() {
                         value
                     };
                     let reply = move |outcome: Outcome<u64>| {
-                        told.fetch_add(outcome.unwrap(), Ordering::Relaxed);
+                        replied.fetch_add(outcome.unwrap(), Ordering::Relaxed);
                     };
                     match pool.run_then(JOBS, work, reply) {
                         Ok(()) => n += 1,
@@ -393,7 +393,7 @@ fn nothing_is_lost_between_many_submitters_and_threads() {
     });
     let all = SUBMITTERS * JOBS_EACH;
     wait_until(|| pool.stats().classes[0].finished == all);
-    assert_eq!([ran.load(Ordering::Relaxed), told.load(Ordering::Relaxed)], [all * (all - 1) / 2; 2]);
+    assert_eq!([ran.load(Ordering::Relaxed), replied.load(Ordering::Relaxed)], [all * (all - 1) / 2; 2]);
     let stats = pool.stats();
     assert_eq!((stats.queued(), stats.classes[0].panicked), (0, 0));
 }

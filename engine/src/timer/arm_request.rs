@@ -28,10 +28,10 @@ pub(super) struct ArmCell {
 }
 
 impl ArmCell {
-    pub(super) fn write(&self, wanted: ArmRequest) {
-        self.tick.store(wanted.tick, Ordering::Relaxed);
-        self.tag.store(wanted.tag, Ordering::Relaxed);
-        self.slack.store(wanted.slack as u8, Ordering::Relaxed);
+    pub(super) fn write(&self, request: ArmRequest) {
+        self.tick.store(request.tick, Ordering::Relaxed);
+        self.tag.store(request.tag, Ordering::Relaxed);
+        self.slack.store(request.slack as u8, Ordering::Relaxed);
     }
 
     pub(super) fn read(&self) -> ArmRequest {

@@ -26,10 +26,10 @@ impl CallbackBarrier {
     }
 
     /// The calling thread runs callbacks from here on.
-    pub(super) fn run_here(&self) {
+    pub(super) fn set_runner(&self) {
         // It is beside what others read, and so is not written without need.
-        if self.runner.load(Ordering::Relaxed) != own_token() {
-            self.runner.store(own_token(), Ordering::Relaxed);
+        if self.runner.load(Ordering::Relaxed) != thread_token() {
+            self.runner.store(thread_token(), Ordering::Relaxed);
         }
     }
 
@@ -41,19 +41,19 @@ impl CallbackBarrier {
     }
 
     /// Returns when the callback of this timer does not run any more.
-    pub(super) fn wait(&self, shard: &Shard, ticket: TimerKey) {
-        if self.runner.load(Ordering::Relaxed) == own_token() {
+    pub(super) fn wait(&self, shard: &Shard, key: TimerKey) {
+        if self.runner.load(Ordering::Relaxed) == thread_token() {
             return;
         }
         let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
-        while shard.cell(ticket.index).await_end(ticket.generation) {
+        while shard.cell(key.index).await_end(key.generation) {
             guard = self.ended.wait(guard).unwrap_or_else(PoisonError::into_inner);
         }
     }
 }
 
 /// Something that no other thread has while this one lives, without a system call.
-fn own_token() -> usize {
+fn thread_token() -> usize {
     sys::sync::thread_local! {
         static TOKEN: u8 = const { 0 };
     }

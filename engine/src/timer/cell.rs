@@ -81,25 +81,25 @@ impl Cell {
 
     /// The owner takes the cell into its wheel; its generation, or `None` if it was cancelled before.
     pub(super) fn enlist(&self) -> Option<u64> {
-        self.step(QUEUED, ARMED)
+        self.transition(QUEUED, ARMED)
     }
 
     /// The owner begins its callback; false if it was cancelled before.
     pub(super) fn fire(&self) -> bool {
-        self.step(ARMED, FIRING).is_some()
+        self.transition(ARMED, FIRING).is_some()
     }
 
     /// The owner arms it anew after its callback, under the same name; false if it was cancelled meanwhile.
-    pub(super) fn again(&self) -> bool {
-        self.step(FIRING, ARMED).is_some()
+    pub(super) fn rearm(&self) -> bool {
+        self.transition(FIRING, ARMED).is_some()
     }
 
     /// Exchanges the state, whatever the generation, and tells that: only the owner may, who holds the cell.
-    fn step(&self, from: u64, to: u64) -> Option<u64> {
+    fn transition(&self, from: u64, to: u64) -> Option<u64> {
         let generation = self.0.load(Ordering::Relaxed) & !STATE;
         let (from, to) = (generation | from, generation | to);
-        let stepped = self.0.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed);
-        stepped.ok().map(|_| generation >> STATE_BITS)
+        let exchanged = self.0.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed);
+        exchanged.ok().map(|_| generation >> STATE_BITS)
     }
 
     /// Anybody takes the timer back. Who is told that it has gone sees what its callback did.
@@ -163,15 +163,15 @@ impl Cell {
 
     /// Says that the caller will sleep until the callback has ended; false if it has.
     pub(super) fn await_end(&self, generation: u64) -> bool {
-        let of = |state: u64| generation << STATE_BITS | state;
+        let word_with = |state: u64| generation << STATE_BITS | state;
         let word = self.0.load(Ordering::Acquire);
-        if word == of(AWAITED) {
+        if word == word_with(AWAITED) {
             return true;
         }
-        word == of(DISMISSED)
-            && match self.0.compare_exchange(word, of(AWAITED), Ordering::AcqRel, Ordering::Acquire) {
+        word == word_with(DISMISSED)
+            && match self.0.compare_exchange(word, word_with(AWAITED), Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => true,
-                Err(current) => current == of(AWAITED),
+                Err(current) => current == word_with(AWAITED),
             }
     }
 }

@@ -32,7 +32,7 @@ impl LazyDeadline {
 
     /// What the timer's callback is to answer at `now`: [`Next::Done`] if the deadline has passed, otherwise
     /// to be asked again.
-    pub fn look(&self, now: Nanos) -> Next {
+    pub fn check(&self, now: Nanos) -> Next {
         let until = self.until();
         if until <= now { Next::Done } else { Next::Again(until) }
     }
@@ -45,9 +45,9 @@ mod tests {
     #[test]
     fn is_over_only_when_nothing_has_put_it_off() {
         let deadline = LazyDeadline::new(Nanos(100));
-        assert_eq!(deadline.look(Nanos(99)), Next::Again(Nanos(100)));
+        assert_eq!(deadline.check(Nanos(99)), Next::Again(Nanos(100)));
         deadline.extend(Nanos(250));
-        assert_eq!(deadline.look(Nanos(100)), Next::Again(Nanos(250)));
-        assert_eq!(deadline.look(Nanos(250)), Next::Done);
+        assert_eq!(deadline.check(Nanos(100)), Next::Again(Nanos(250)));
+        assert_eq!(deadline.check(Nanos(250)), Next::Done);
     }
 }

@@ -56,12 +56,12 @@ struct Level {
     /// No timer of the slot is due before this tick. Exact unless the earliest one was cancelled.
     earliest: [u64; SLOTS],
     /// Bit s is set if `earliest` of slot s is as good as a look has made it.
-    looked: u64,
+    searched: u64,
 }
 
 /// Timers of a slot that are looked at to find the earliest: as many as cost less than a sleep that ends for
 /// nothing.
-const LOOK_MAX: usize = 16;
+const SEARCH_MAX: usize = 16;
 
 /// See the file's header.
 #[derive(Debug)]
@@ -94,7 +94,7 @@ pub(super) fn start_of(tick: u64) -> Nanos {
 impl Levels {
     /// Empty ones, at `now`.
     pub(super) fn new(now: Nanos) -> Levels {
-        let level = Level { occupied: 0, heads: [NONE; SLOTS], earliest: [u64::MAX; SLOTS], looked: 0 };
+        let level = Level { occupied: 0, heads: [NONE; SLOTS], earliest: [u64::MAX; SLOTS], searched: 0 };
         let tick = now.0 >> TICK_BITS;
         Levels { tick, now: tick, quiet_until: 0, next_due: 0, levels: Box::new([level; LEVELS]), armed: 0 }
     }
@@ -125,9 +125,9 @@ impl Levels {
         let node = &nodes[index as usize];
         let Links { next, previous, list } = *node.links();
         let (level, slot) = (usize::from(list) / SLOTS, usize::from(list) % SLOTS);
-        let home = &mut self.levels[level];
-        if node.tick() <= home.earliest[slot] {
-            home.looked &= !(1 << slot);
+        let lists = &mut self.levels[level];
+        if node.tick() <= lists.earliest[slot] {
+            lists.searched &= !(1 << slot);
             self.next_due = 0;
         }
         if next != NONE {
@@ -137,10 +137,10 @@ impl Levels {
             nodes[previous as usize].links_mut().next = next;
             return;
         }
-        home.heads[slot] = next;
+        lists.heads[slot] = next;
         if next == NONE {
-            home.occupied &= !(1 << slot);
-            home.earliest[slot] = u64::MAX;
+            lists.occupied &= !(1 << slot);
+            lists.earliest[slot] = u64::MAX;
         }
     }
 
@@ -151,8 +151,8 @@ impl Levels {
         }
         let (level, slot) = self.first_slot()?;
         // Timers of one slot of the lowest level are due together.
-        if level > 0 && self.levels[level].looked & 1 << slot == 0 {
-            self.look(nodes, level, slot);
+        if level > 0 && self.levels[level].searched & 1 << slot == 0 {
+            self.find_earliest(nodes, level, slot);
         }
         self.next_due = self.levels[level].earliest[slot];
         Some(start_of(self.next_due))
@@ -160,14 +160,14 @@ impl Levels {
 
     /// Finds the earliest timer of a slot, where there are few. One that is farther ahead than the levels
     /// reach is kept before its time, so what is found must not be later than the slot.
-    fn look(&mut self, nodes: &[impl Node], level: usize, slot: usize) {
+    fn find_earliest(&mut self, nodes: &[impl Node], level: usize, slot: usize) {
         let end = self.slot_start(level, slot) + (1 << (SLOT_BITS * level as u32)) - 1;
-        let home = &mut self.levels[level];
-        home.looked |= 1 << slot;
-        let (mut index, mut earliest) = (home.heads[slot], end);
-        for _ in 0..LOOK_MAX {
+        let lists = &mut self.levels[level];
+        lists.searched |= 1 << slot;
+        let (mut index, mut earliest) = (lists.heads[slot], end);
+        for _ in 0..SEARCH_MAX {
             if index == NONE {
-                home.earliest[slot] = earliest.max(home.earliest[slot]);
+                lists.earliest[slot] = earliest.max(lists.earliest[slot]);
                 return;
             }
             let node = &nodes[index as usize];
@@ -220,8 +220,8 @@ impl Levels {
     /// The first tick of a slot, in the turn of its level that is under way or begins next.
     fn slot_start(&self, level: usize, slot: usize) -> u64 {
         let shift = SLOT_BITS * level as u32;
-        let turn = self.tick >> shift >> SLOT_BITS << SLOT_BITS;
-        let start = (turn + slot as u64) << shift;
+        let revolution = self.tick >> shift >> SLOT_BITS << SLOT_BITS;
+        let start = (revolution + slot as u64) << shift;
         // A slot behind the wheel's position belongs to the next turn: only the top level wraps.
         if start + (1 << shift) <= self.tick { start + (1 << (shift + SLOT_BITS)) } else { start }
     }
@@ -247,10 +247,10 @@ impl Levels {
         let distance = (kept ^ position) | (SLOTS as u64 - 1);
         let level = ((63 - distance.leading_zeros()) / SLOT_BITS).min(LEVELS as u32 - 1);
         let slot = (kept >> (SLOT_BITS * level)) as usize % SLOTS;
-        let home = &mut levels[level as usize];
-        let head = std::mem::replace(&mut home.heads[slot], index);
-        home.occupied |= 1 << slot;
-        home.earliest[slot] = home.earliest[slot].min(kept);
+        let lists = &mut levels[level as usize];
+        let head = std::mem::replace(&mut lists.heads[slot], index);
+        lists.occupied |= 1 << slot;
+        lists.earliest[slot] = lists.earliest[slot].min(kept);
         let list = (level as usize * SLOTS + slot) as u16;
         *node.links_mut() = Links { next: head, previous: NONE, list };
         if head != NONE {

@@ -23,36 +23,36 @@ use super::shard::{FollowUp, Shard, TimerKey};
 use super::slack::Slack;
 use super::wheel_driver::{Finished, WheelDriver};
 
-type Wake = Box<dyn Fn() + Send + Sync>;
+type WakeFn = Box<dyn Fn() + Send + Sync>;
 
 /// What other threads see of a local end.
 pub(super) struct RemoteHandle {
     pub(super) shard: Arc<Shard>,
-    pub(super) ending: CallbackBarrier,
+    pub(super) barrier: CallbackBarrier,
     /// Until somebody comes.
-    owner: Mutex<Option<WheelDriver>>,
-    wake: OnceLock<Wake>,
+    driver: Mutex<Option<WheelDriver>>,
+    wake: OnceLock<WakeFn>,
 }
 
 impl RemoteHandle {
     pub(super) fn new(cells: usize, now: Nanos) -> RemoteHandle {
-        let shard = Arc::new(Shard::own(cells));
-        let owner = Mutex::new(Some(WheelDriver::keeping(Arc::clone(&shard), now)));
-        RemoteHandle { shard, ending: CallbackBarrier::new(), owner, wake: OnceLock::new() }
+        let shard = Arc::new(Shard::local(cells));
+        let driver = Mutex::new(Some(WheelDriver::local(Arc::clone(&shard), now)));
+        RemoteHandle { shard, barrier: CallbackBarrier::new(), driver, wake: OnceLock::new() }
     }
 
     /// The calling thread comes, the only one that ever does.
-    pub(super) fn occupy(&self, wake: Wake) -> WheelDriver {
+    pub(super) fn attach(&self, wake: WakeFn) -> WheelDriver {
         assert!(self.wake.set(wake).is_ok(), "a desk is occupied once");
-        let owner = self.owner.lock().unwrap_or_else(PoisonError::into_inner).take();
-        owner.expect("a desk is occupied once")
+        let driver = self.driver.lock().unwrap_or_else(PoisonError::into_inner).take();
+        driver.expect("a desk is occupied once")
     }
 
     /// Any other thread.
-    pub(super) fn cancel(&self, ticket: TimerKey) -> Cancel {
-        let (found, duty) = self.shard.cancel(ticket);
-        if duty == FollowUp::Collect
-            && self.shard.call_to_collect()
+    pub(super) fn cancel(&self, key: TimerKey) -> Cancel {
+        let (found, follow_up) = self.shard.cancel(key);
+        if follow_up == FollowUp::Collect
+            && self.shard.request_collect()
             && let Some(wake) = self.wake.get()
         {
             wake();
@@ -66,13 +66,13 @@ pub struct LocalTimers {
     timers: Timers,
     number: usize,
     /// What its handles have in common.
-    home: ShardId,
-    owner: WheelDriver,
+    shard_id: ShardId,
+    driver: WheelDriver,
 }
 
 impl LocalTimers {
-    pub(super) fn new(timers: Timers, number: usize, owner: WheelDriver) -> LocalTimers {
-        LocalTimers { home: timers.home_of_desk(number), timers, number, owner }
+    pub(super) fn new(timers: Timers, number: usize, driver: WheelDriver) -> LocalTimers {
+        LocalTimers { shard_id: timers.local_shard_id(number), timers, number, driver }
     }
 
     /// As [`Timers::arm`], here.
@@ -81,23 +81,23 @@ impl LocalTimers {
     /// [`ArmError::Full`].
     #[inline]
     pub fn arm(&mut self, deadline: Nanos, slack: Slack, tag: u64) -> Result<TimerHandle, ArmError> {
-        let mut ticket = self.owner.arm(deadline, slack, tag);
-        if ticket.is_none() {
-            self.owner.collect();
-            ticket = self.owner.arm(deadline, slack, tag);
+        let mut key = self.driver.arm(deadline, slack, tag);
+        if key.is_none() {
+            self.driver.collect();
+            key = self.driver.arm(deadline, slack, tag);
         }
-        Ok(self.home.handle(ticket.ok_or(ArmError::Full)?))
+        Ok(self.shard_id.handle(key.ok_or(ArmError::Full)?))
     }
 
     /// As [`Timers::cancel`]; costs least for a timer of this end.
     #[inline]
     pub fn cancel(&mut self, handle: TimerHandle) -> Cancel {
-        if handle.home() != self.home {
+        if handle.shard_id() != self.shard_id {
             return self.timers.cancel(handle);
         }
-        let (found, duty) = self.owner.cancel(handle.ticket());
-        if duty == FollowUp::Collect {
-            self.owner.collect();
+        let (found, follow_up) = self.driver.cancel(handle.key());
+        if follow_up == FollowUp::Collect {
+            self.driver.collect();
         }
         found
     }
@@ -109,20 +109,20 @@ impl LocalTimers {
     /// When the callback puts another end in the place of the one that it is lent.
     pub fn turn(&mut self, now: Nanos, mut callback: impl FnMut(&mut LocalTimers, u64) -> Next) -> usize {
         self.remote().shard.unpark();
-        self.remote().ending.run_here();
-        if self.remote().shard.is_crowded() {
-            self.owner.collect();
+        self.remote().barrier.set_runner();
+        if self.remote().shard.is_collect_requested() {
+            self.driver.collect();
         }
-        self.owner.tell_armed();
-        let (mut fired, home) = (0, self.home);
-        while let Some(due) = self.owner.pop_due(now) {
+        self.driver.publish_armed();
+        let (mut fired, shard_id) = (0, self.shard_id);
+        while let Some(due) = self.driver.pop_due(now) {
             fired += 1;
             let called = catch_unwind(AssertUnwindSafe(|| callback(self, due.tag)));
             let next = *called.as_ref().unwrap_or(&Next::Done);
             // Before the timer of another end is taken for this one's.
-            assert_eq!(self.home, home, "a callback leaves the end that it is lent where it is");
-            if self.owner.finish(due, next) == Finished::Awaited {
-                self.remote().ending.notify();
+            assert_eq!(self.shard_id, shard_id, "a callback leaves the end that it is lent where it is");
+            if self.driver.finish(due, next) == Finished::Awaited {
+                self.remote().barrier.notify();
             }
             if let Err(thrown) = called {
                 resume_unwind(thrown);
@@ -135,28 +135,28 @@ impl LocalTimers {
     /// first. The next [`LocalTimers::turn`] says that it is awake.
     pub fn park(&mut self) -> Option<Nanos> {
         // Or it might be woken for what was cancelled.
-        self.owner.collect();
-        self.owner.park()
+        self.driver.collect();
+        self.driver.park()
     }
 
     fn remote(&self) -> &RemoteHandle {
-        self.timers.desk(self.number)
+        self.timers.remote_handle(self.number)
     }
 
     /// How many timers are armed.
     pub fn armed(&self) -> usize {
-        self.owner.armed()
+        self.driver.armed()
     }
 }
 
 impl Drop for LocalTimers {
     fn drop(&mut self) {
-        self.owner.close();
+        self.driver.close();
     }
 }
 
 impl fmt::Debug for LocalTimers {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("Local").field("number", &self.number).field("armed", &self.armed()).finish()
+        out.debug_struct("LocalTimers").field("number", &self.number).field("armed", &self.armed()).finish()
     }
 }

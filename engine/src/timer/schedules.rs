@@ -29,7 +29,7 @@ const FAR: Nanos = Nanos::NEVER;
 struct Fired(Arc<AtomicU64>);
 
 impl Fired {
-    fn of(&self, tag: u64) -> u64 {
+    fn count(&self, tag: u64) -> u64 {
         self.0.load(Ordering::SeqCst) >> (8 * tag) & 0xff
     }
 
@@ -38,7 +38,7 @@ impl Fired {
     }
 
     fn wait_for(&self, tag: u64) {
-        while self.of(tag) == 0 {
+        while self.count(tag) == 0 {
             thread::yield_now();
         }
     }
@@ -46,11 +46,11 @@ impl Fired {
 
 fn service(threads: usize) -> (Service, Fired) {
     let fired = Fired::default();
-    let of_callback = fired.clone();
+    let in_callback = fired.clone();
     let settings =
         Settings { threads, timers_max: 16, locals: 1, local_timers_max: 8, ..Settings::default() };
     let service = Service::start(&settings, move |_, tag| {
-        of_callback.add(tag);
+        in_callback.add(tag);
         Next::Done
     });
     (service.unwrap(), fired)
@@ -64,12 +64,12 @@ fn eight_threads_arm_and_cancel_what_is_due() {
             .map(|tag| {
                 let (timers, fired) = (service.timers().clone(), fired.clone());
                 thread::spawn(move || {
-                    let name = timers.arm(SOON, Slack::Tick, tag).unwrap();
-                    let found = if tag % 2 == 0 { timers.cancel_sync(name) } else { timers.cancel(name) };
+                    let handle = timers.arm(SOON, Slack::Tick, tag).unwrap();
+                    let found = if tag % 2 == 0 { timers.cancel_sync(handle) } else { timers.cancel(handle) };
                     match found {
-                        Cancel::Cancelled => assert_eq!(fired.of(tag), 0),
+                        Cancel::Cancelled => assert_eq!(fired.count(tag), 0),
                         // Its end was waited for.
-                        _ if tag % 2 == 0 => assert_eq!(fired.of(tag), 1),
+                        _ if tag % 2 == 0 => assert_eq!(fired.count(tag), 1),
                         _ => fired.wait_for(tag),
                     }
                     found
@@ -79,7 +79,7 @@ fn eight_threads_arm_and_cancel_what_is_due() {
         let found: Vec<_> = users.into_iter().map(|user| user.join().unwrap()).collect();
         assert_eq!(service.shutdown(), 0);
         for (tag, found) in found.into_iter().enumerate() {
-            assert_eq!(fired.of(tag as u64), u64::from(found != Cancel::Cancelled));
+            assert_eq!(fired.count(tag as u64), u64::from(found != Cancel::Cancelled));
         }
     });
 }
@@ -89,13 +89,13 @@ fn one_of_many_cancellers_wins_and_the_cells_come_back() {
     explore(SCHEDULES, || {
         let (service, fired) = service(2);
         let timers = service.timers().clone();
-        let names: Arc<Vec<TimerHandle>> =
+        let handles: Arc<Vec<TimerHandle>> =
             Arc::new((0..4).map(|tag| timers.arm(FAR, Slack::Tick, tag).unwrap()).collect());
         let users: Vec<_> = (0..THREADS - 2)
             .map(|_| {
-                let (timers, names) = (timers.clone(), Arc::clone(&names));
+                let (timers, handles) = (timers.clone(), Arc::clone(&handles));
                 thread::spawn(move || {
-                    let found = names.iter().map(|&name| timers.cancel(name));
+                    let found = handles.iter().map(|&handle| timers.cancel(handle));
                     found.filter(|&found| found == Cancel::Cancelled).count()
                 })
             })
@@ -104,8 +104,8 @@ fn one_of_many_cancellers_wins_and_the_cells_come_back() {
         assert_eq!(won, 4);
         // A lost cell would show here, one that is free twice as two timers of one name.
         let again: Vec<_> = (0..16).map(|_| timers.arm(FAR, Slack::Tick, 7).unwrap()).collect();
-        assert!(again.iter().all(|&name| timers.cancel(name) == Cancel::Cancelled));
-        assert_eq!((service.shutdown(), fired.of(0)), (0, 0));
+        assert!(again.iter().all(|&handle| timers.cancel(handle) == Cancel::Cancelled));
+        assert_eq!((service.shutdown(), fired.count(0)), (0, 0));
     });
 }
 
@@ -131,8 +131,8 @@ fn no_wake_is_lost_while_others_cancel_and_collect() {
 
 fn cancel_many(timers: &Timers) {
     for _ in 0..4 {
-        let name = timers.arm(FAR, Slack::Tick, 7).unwrap();
-        assert_eq!(timers.cancel(name), Cancel::Cancelled);
+        let handle = timers.arm(FAR, Slack::Tick, 7).unwrap();
+        assert_eq!(timers.cancel(handle), Cancel::Cancelled);
     }
 }
 
@@ -144,8 +144,8 @@ fn a_service_ends_while_others_arm() {
             .map(|tag| {
                 let timers = service.timers().clone();
                 thread::spawn(move || {
-                    let name = timers.arm(if tag < 3 { SOON } else { FAR }, Slack::Tick, tag);
-                    (name, timers)
+                    let handle = timers.arm(if tag < 3 { SOON } else { FAR }, Slack::Tick, tag);
+                    (handle, timers)
                 })
             })
             .collect();
@@ -154,9 +154,9 @@ fn a_service_ends_while_others_arm() {
         }
         service.shutdown();
         for user in users {
-            let (name, timers) = user.join().unwrap();
+            let (handle, timers) = user.join().unwrap();
             let before = fired.0.load(Ordering::SeqCst);
-            assert!(name.is_err() || timers.cancel(name.unwrap()) != Cancel::Running);
+            assert!(handle.is_err() || timers.cancel(handle.unwrap()) != Cancel::Running);
             assert_eq!(fired.0.load(Ordering::SeqCst), before, "nothing fires any more");
         }
     });
@@ -174,12 +174,12 @@ fn a_local_end_is_woken_for_what_others_cancel() {
                 wake.fetch_add(1, Ordering::SeqCst);
             })
             .unwrap();
-        let names: Vec<_> = (0..4).map(|tag| local.arm(FAR, Slack::Tick, tag).unwrap()).collect();
-        let users: Vec<_> = names
+        let handles: Vec<_> = (0..4).map(|tag| local.arm(FAR, Slack::Tick, tag).unwrap()).collect();
+        let users: Vec<_> = handles
             .into_iter()
-            .map(|name| {
+            .map(|handle| {
                 let timers = service.timers().clone();
-                thread::spawn(move || assert_eq!(timers.cancel(name), Cancel::Cancelled))
+                thread::spawn(move || assert_eq!(timers.cancel(handle), Cancel::Cancelled))
             })
             .collect();
         // Asleep only while fewer wait than are to be collected.

@@ -91,7 +91,7 @@ impl std::error::Error for ArmError {}
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct TimerHandle {
     /// The home above, the number in it below.
-    place: u64,
+    location: u64,
     /// The generation above a bit that is set: an option or a result of a handle is no larger than that, and
     /// comes back in registers. (To store its parts and load them as one is to wait until all stores before
     /// have reached the cache.)
@@ -109,22 +109,22 @@ pub(super) struct ShardId {
 
 impl ShardId {
     #[inline]
-    pub(super) fn handle(self, ticket: TimerKey) -> TimerHandle {
-        let home = u64::from(self.service) << 48 | u64::from(self.shard) << 32;
-        let generation = NonZeroU64::MIN | ticket.generation << 1;
-        TimerHandle { place: home | u64::from(ticket.index), generation }
+    pub(super) fn handle(self, key: TimerKey) -> TimerHandle {
+        let shard_bits = u64::from(self.service) << 48 | u64::from(self.shard) << 32;
+        let generation = NonZeroU64::MIN | key.generation << 1;
+        TimerHandle { location: shard_bits | u64::from(key.index), generation }
     }
 }
 
 impl TimerHandle {
     #[inline]
-    pub(super) fn home(self) -> ShardId {
-        ShardId { service: (self.place >> 48) as u16, shard: (self.place >> 32) as u16 }
+    pub(super) fn shard_id(self) -> ShardId {
+        ShardId { service: (self.location >> 48) as u16, shard: (self.location >> 32) as u16 }
     }
 
     #[inline]
-    pub(super) fn ticket(self) -> TimerKey {
-        TimerKey { index: self.place as u32, generation: self.generation.get() >> 1 }
+    pub(super) fn key(self) -> TimerKey {
+        TimerKey { index: self.location as u32, generation: self.generation.get() >> 1 }
     }
 }
 
@@ -165,8 +165,8 @@ pub struct Timers(Arc<Inner>);
 
 struct Inner {
     number: u16,
-    posts: Box<[TimerThread]>,
-    desks: Box<[RemoteHandle]>,
+    timer_threads: Box<[TimerThread]>,
+    remote_handles: Box<[RemoteHandle]>,
     /// Desks that have been taken.
     attached: AtomicUsize,
     callback: Box<Callback>,
@@ -207,13 +207,14 @@ impl Service {
     ) -> io::Result<Service> {
         assert!(settings.threads > 0, "a timer service needs a thread");
         let now = Alarm::now();
-        let posts = (0..settings.threads).map(|_| TimerThread::new(cells(settings.timers_max), now));
-        let desks = (0..settings.locals).map(|_| RemoteHandle::new(cells(settings.local_timers_max), now));
+        let timer_threads = (0..settings.threads).map(|_| TimerThread::new(cells(settings.timers_max), now));
+        let remote_handles =
+            (0..settings.locals).map(|_| RemoteHandle::new(cells(settings.local_timers_max), now));
         assert!(settings.threads + settings.locals <= usize::from(u16::MAX), "so many wheels have no names");
         let timers = Timers(Arc::new(Inner {
-            number: next_number(),
-            posts: posts.collect::<io::Result<_>>()?,
-            desks: desks.collect(),
+            number: next_service_number(),
+            timer_threads: timer_threads.collect::<io::Result<_>>()?,
+            remote_handles: remote_handles.collect(),
             attached: AtomicUsize::new(0),
             callback: Box::new(callback),
         }));
@@ -221,8 +222,9 @@ impl Service {
         for number in 0..settings.threads {
             let timers = service.timers.clone();
             let name = format!("{}-{number}", settings.name);
-            let thread =
-                thread::Builder::new().name(name).spawn(move || timers.0.posts[number].run(&timers))?;
+            let thread = thread::Builder::new()
+                .name(name)
+                .spawn(move || timers.0.timer_threads[number].run(&timers))?;
             service.threads.push(thread);
         }
         Ok(service)
@@ -236,11 +238,11 @@ impl Service {
     /// Ends it and waits for its threads. Timers that were armed do not fire; how many there were.
     pub fn shutdown(mut self) -> u64 {
         self.close();
-        self.timers.0.posts.iter().map(TimerThread::forgotten).sum()
+        self.timers.0.timer_threads.iter().map(TimerThread::dropped).sum()
     }
 
     fn close(&mut self) {
-        self.timers.0.posts.iter().for_each(TimerThread::close);
+        self.timers.0.timer_threads.iter().for_each(TimerThread::close);
         for thread in self.threads.drain(..) {
             // A callback that drops the service is on one of these threads, which ends after it.
             if thread.thread().id() != thread::current().id() {
@@ -270,17 +272,17 @@ impl Timers {
     /// # Errors
     /// See [`ArmError`].
     pub fn arm(&self, deadline: Nanos, slack: Slack, tag: u64) -> Result<TimerHandle, ArmError> {
-        let shard = own_number() % self.0.posts.len();
-        let ticket = self.0.posts[shard].arm(deadline, slack, tag)?;
-        Ok(self.home(shard).handle(ticket))
+        let shard = thread_number() % self.0.timer_threads.len();
+        let key = self.0.timer_threads[shard].arm(deadline, slack, tag)?;
+        Ok(self.shard_id(shard).handle(key))
     }
 
     /// Takes a timer back, whoever armed it.
     pub fn cancel(&self, handle: TimerHandle) -> Cancel {
-        match self.place(handle) {
-            Place::Post(post) => post.cancel(handle.ticket()),
-            Place::Desk(desk) => desk.cancel(handle.ticket()),
-            Place::Nowhere => Cancel::Gone,
+        match self.locate(handle) {
+            Location::TimerThread(timer_thread) => timer_thread.cancel(handle.key()),
+            Location::LocalTimers(remote) => remote.cancel(handle.key()),
+            Location::Unknown => Cancel::Gone,
         }
     }
 
@@ -290,10 +292,12 @@ impl Timers {
     pub fn cancel_sync(&self, handle: TimerHandle) -> Cancel {
         let found = self.cancel(handle);
         if found == Cancel::Running {
-            match self.place(handle) {
-                Place::Post(post) => post.ending.wait(&post.shard, handle.ticket()),
-                Place::Desk(desk) => desk.ending.wait(&desk.shard, handle.ticket()),
-                Place::Nowhere => {}
+            match self.locate(handle) {
+                Location::TimerThread(timer_thread) => {
+                    timer_thread.barrier.wait(&timer_thread.shard, handle.key())
+                }
+                Location::LocalTimers(remote) => remote.barrier.wait(&remote.shard, handle.key()),
+                Location::Unknown => {}
             }
         }
         found
@@ -304,24 +308,24 @@ impl Timers {
     /// that it is to collect them. `None` when the settings' ends are all taken.
     pub fn attach(&self, wake: impl Fn() + Send + Sync + 'static) -> Option<LocalTimers> {
         let number = self.0.attached.fetch_add(1, Ordering::Relaxed);
-        let desk = self.0.desks.get(number)?;
-        Some(LocalTimers::new(self.clone(), number, desk.occupy(Box::new(wake))))
+        let remote = self.0.remote_handles.get(number)?;
+        Some(LocalTimers::new(self.clone(), number, remote.attach(Box::new(wake))))
     }
 
     /// The figures so far.
     pub fn stats(&self) -> TimerStats {
-        self.0.posts.iter().map(|post| post.stats.read()).fold(TimerStats::default(), TimerStats::plus)
+        self.0.timer_threads.iter().map(|it| it.stats.read()).fold(TimerStats::default(), TimerStats::plus)
     }
 
-    pub(super) fn desk(&self, number: usize) -> &RemoteHandle {
-        &self.0.desks[number]
+    pub(super) fn remote_handle(&self, number: usize) -> &RemoteHandle {
+        &self.0.remote_handles[number]
     }
 
-    pub(super) fn home_of_desk(&self, number: usize) -> ShardId {
-        self.home(self.0.posts.len() + number)
+    pub(super) fn local_shard_id(&self, number: usize) -> ShardId {
+        self.shard_id(self.0.timer_threads.len() + number)
     }
 
-    fn home(&self, shard: usize) -> ShardId {
+    fn shard_id(&self, shard: usize) -> ShardId {
         ShardId { service: self.0.number, shard: shard as u16 }
     }
 
@@ -329,26 +333,26 @@ impl Timers {
         (self.0.callback)(self, tag)
     }
 
-    fn place(&self, handle: TimerHandle) -> Place<'_> {
-        let home = handle.home();
-        if home.service != self.0.number {
-            return Place::Nowhere;
+    fn locate(&self, handle: TimerHandle) -> Location<'_> {
+        let shard_id = handle.shard_id();
+        if shard_id.service != self.0.number {
+            return Location::Unknown;
         }
-        let (shard, posts) = (usize::from(home.shard), self.0.posts.len());
-        match (self.0.posts.get(shard), self.0.desks.get(shard.wrapping_sub(posts))) {
-            (Some(post), _) => Place::Post(post),
-            (None, Some(desk)) => Place::Desk(desk),
-            (None, None) => Place::Nowhere,
+        let (shard, threads) = (usize::from(shard_id.shard), self.0.timer_threads.len());
+        match (self.0.timer_threads.get(shard), self.0.remote_handles.get(shard.wrapping_sub(threads))) {
+            (Some(timer_thread), _) => Location::TimerThread(timer_thread),
+            (None, Some(remote)) => Location::LocalTimers(remote),
+            (None, None) => Location::Unknown,
         }
     }
 }
 
 /// Where a timer is.
-enum Place<'t> {
-    Post(&'t TimerThread),
-    Desk(&'t RemoteHandle),
+enum Location<'t> {
+    TimerThread(&'t TimerThread),
+    LocalTimers(&'t RemoteHandle),
     /// With another service.
-    Nowhere,
+    Unknown,
 }
 
 impl fmt::Debug for Timers {
@@ -372,13 +376,13 @@ impl TimerStats {
 }
 
 /// Services are numbered, so that a handle of one does not reach into another.
-fn next_number() -> u16 {
+fn next_service_number() -> u16 {
     static SERVICES: std::sync::atomic::AtomicU16 = std::sync::atomic::AtomicU16::new(0);
     SERVICES.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
 }
 
 /// Threads are numbered as they first arm a timer, so that they spread over the posts.
-fn own_number() -> usize {
+fn thread_number() -> usize {
     static THREADS: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
     sys::sync::thread_local! {
         static NUMBER: usize = THREADS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);

@@ -43,15 +43,15 @@ pub(super) const CELLS_MAX: usize = CLOSED as usize;
 /// Cancelled timers that may wait before they are collected, at least; the other bound is a part of those
 /// that are armed. 256 cells are 16 KiB: collected together they cost each other nothing. Models have fewer
 /// timers.
-const CROWD_MIN: usize = if cfg!(any(loom, shuttle)) { 2 } else { 256 };
-const CROWD_SHARE: usize = 8;
+const RECLAIM_MIN: usize = if cfg!(any(loom, shuttle)) { 2 } else { 256 };
+const RECLAIM_SHARE: usize = 8;
 
 /// `parked_until` while the owner runs, and while somebody is on the way to wake it.
 const RUNNING: u64 = 0;
 
 /// How many timers of so many may be cancelled and not collected.
 pub(super) fn uncollected_max(armed: usize) -> usize {
-    (armed / CROWD_SHARE).max(CROWD_MIN)
+    (armed / RECLAIM_SHARE).max(RECLAIM_MIN)
 }
 
 /// A timer of one shard.
@@ -86,43 +86,43 @@ pub(super) struct Shard {
     nexts: Box<[AtomicU32]>,
     /// One for each cell, or none where the owner alone arms timers.
     requests: Box<[ArmCell]>,
-    spare: CachePadded<AtomicU64>,
+    free: CachePadded<AtomicU64>,
     arrivals: CachePadded<AtomicU32>,
     cancelled: CachePadded<AtomicU64>,
     /// The earliest time at which the sleeping owner wakes by itself.
     parked_until: CachePadded<AtomicU64>,
     /// Cancelled timers from which on they are to be collected.
-    crowd: CachePadded<AtomicU64>,
+    reclaim_threshold: CachePadded<AtomicU64>,
     /// Set when they are so many, for an owner who runs.
-    is_crowded: CachePadded<AtomicBool>,
+    collect_requested: CachePadded<AtomicBool>,
 }
 
 impl Shard {
     /// A shard in which any thread arms timers: its cells are spare.
     pub(super) fn shared(cells: usize) -> Shard {
-        let mut shard = Shard::own(cells);
+        let mut shard = Shard::local(cells);
         shard.requests = (0..cells).map(|_| ArmCell::default()).collect();
-        let mut spare = FreeList::EMPTY;
-        (0..cells as u32).rev().for_each(|index| spare.push(index, &shard));
-        if !spare.is_empty() {
-            shard.give_spare(spare);
+        let mut free = CellList::EMPTY;
+        (0..cells as u32).rev().for_each(|index| free.push(index, &shard));
+        if !free.is_empty() {
+            shard.give_free(free);
         }
         shard
     }
 
     /// A shard in which the owner alone arms timers, and to whom all cells belong.
-    pub(super) fn own(cells: usize) -> Shard {
+    pub(super) fn local(cells: usize) -> Shard {
         assert!(cells <= CELLS_MAX, "the caller bounds its cells");
         Shard {
             cells: (0..cells).map(|_| Cell::new()).collect(),
             nexts: (0..cells).map(|_| AtomicU32::new(NONE)).collect(),
             requests: Box::default(),
-            spare: CachePadded(AtomicU64::new(INDEX)),
+            free: CachePadded(AtomicU64::new(INDEX)),
             arrivals: CachePadded(AtomicU32::new(NONE)),
             cancelled: CachePadded(AtomicU64::new(u64::from(NONE))),
             parked_until: CachePadded(AtomicU64::new(RUNNING)),
-            crowd: CachePadded(AtomicU64::new(CROWD_MIN as u64)),
-            is_crowded: CachePadded(AtomicBool::new(false)),
+            reclaim_threshold: CachePadded(AtomicU64::new(RECLAIM_MIN as u64)),
+            collect_requested: CachePadded(AtomicBool::new(false)),
         }
     }
 
@@ -135,7 +135,7 @@ impl Shard {
     }
 
     /// What was asked for a timer that is armed, and that any thread may have armed.
-    pub(super) fn wanted(&self, index: u32) -> ArmRequest {
+    pub(super) fn request(&self, index: u32) -> ArmRequest {
         self.requests[index as usize].read()
     }
 
@@ -148,28 +148,28 @@ impl Shard {
     /// # Errors
     /// See [`ArmError`].
     pub(super) fn arm(&self, when: Nanos, slack: Slack, tag: u64) -> Result<(TimerKey, FollowUp), ArmError> {
-        let index = self.take_spare().ok_or(ArmError::Full)?;
+        let index = self.take_free().ok_or(ArmError::Full)?;
         let cell = self.cell(index);
         let tick = levels::due_tick(slack.apply(when));
         self.requests[index as usize].write(ArmRequest { tick, tag, slack });
         let generation = cell.fill();
-        if !self.put_arrivals(FreeList { first: index, last: index }) {
+        if !self.put_arrivals(CellList { first: index, last: index }) {
             // Nobody knows its name, so nobody can have cancelled it.
             cell.free();
-            self.give_spare(FreeList { first: index, last: index });
+            self.give_free(CellList { first: index, last: index });
             return Err(ArmError::Closed);
         }
-        Ok((TimerKey { index, generation }, self.is_too_late(levels::start_of(tick))))
+        Ok((TimerKey { index, generation }, self.ensure_wake_by(levels::start_of(tick))))
     }
 
     /// Puts a chain in front of the arrivals; false if nobody takes them any more.
-    pub(super) fn put_arrivals(&self, chain: FreeList) -> bool {
+    pub(super) fn put_arrivals(&self, list: CellList) -> bool {
         let mut head = self.arrivals.0.load(Ordering::Relaxed);
         while head != CLOSED {
-            self.next(chain.last).store(head, Ordering::Relaxed);
+            self.next(list.last).store(head, Ordering::Relaxed);
             // Pairs, as a Release, with the Acquire of the one who takes: who finds a cell finds what it
             // holds. For the rest see `is_too_late`.
-            let to = chain.first;
+            let to = list.first;
             match self.arrivals.0.compare_exchange_weak(head, to, Ordering::SeqCst, Ordering::Relaxed) {
                 Ok(_) => return true,
                 Err(current) => head = current,
@@ -179,7 +179,7 @@ impl Shard {
     }
 
     /// Whether the caller, whose timer has arrived, must have the owner wake earlier.
-    fn is_too_late(&self, due: Nanos) -> FollowUp {
+    fn ensure_wake_by(&self, due: Nanos) -> FollowUp {
         // Of the exchange in `put_arrivals`, this load, and the store and the load in `park`, all of them
         // sequentially consistent: either the owner's last look finds the timer, or this finds until when it
         // sleeps.
@@ -206,20 +206,20 @@ impl Shard {
     }
 
     /// Any thread: takes a timer back.
-    pub(super) fn cancel(&self, ticket: TimerKey) -> (Cancel, FollowUp) {
-        let Some(cell) = self.cells.get(ticket.index as usize) else {
+    pub(super) fn cancel(&self, key: TimerKey) -> (Cancel, FollowUp) {
+        let Some(cell) = self.cells.get(key.index as usize) else {
             return (Cancel::Gone, FollowUp::Nothing);
         };
-        let before = match cell.cancel(ticket.generation) {
+        let before = match cell.cancel(key.generation) {
             Claim::Running => return (Cancel::Running, FollowUp::Nothing),
             Claim::Gone => return (Cancel::Gone, FollowUp::Nothing),
             // It is in the list of arrivals, which has no second link: counted here.
             Claim::Queued => self.cancelled.0.fetch_add(ONE_CANCELLED, Ordering::Relaxed),
-            Claim::Armed => self.push_cancelled(ticket.index),
+            Claim::Armed => self.push_cancelled(key.index),
         };
         let waiting = before / ONE_CANCELLED + 1;
-        let is_crowded = waiting >= self.crowd.0.load(Ordering::Relaxed);
-        (Cancel::Cancelled, if is_crowded { FollowUp::Collect } else { FollowUp::Nothing })
+        let is_over_threshold = waiting >= self.reclaim_threshold.0.load(Ordering::Relaxed);
+        (Cancel::Cancelled, if is_over_threshold { FollowUp::Collect } else { FollowUp::Nothing })
     }
 
     fn push_cancelled(&self, index: u32) -> u64 {
@@ -238,10 +238,10 @@ impl Shard {
 
     /// Any thread but the owner, after [`FollowUp::Collect`]: has the owner know, and says whether it must be
     /// woken for that.
-    pub(super) fn call_to_collect(&self) -> bool {
-        let is_crowded = &self.is_crowded.0;
+    pub(super) fn request_collect(&self) -> bool {
+        let collect_requested = &self.collect_requested.0;
         // Who is not the first leaves it to that one.
-        if is_crowded.load(Ordering::Relaxed) || is_crowded.swap(true, Ordering::Relaxed) {
+        if collect_requested.load(Ordering::Relaxed) || collect_requested.swap(true, Ordering::Relaxed) {
             return false;
         }
         // Pairs with the fence in `park`.
@@ -253,16 +253,16 @@ impl Shard {
     }
 
     /// The owner: whether somebody has called it to collect.
-    pub(super) fn is_crowded(&self) -> bool {
-        self.is_crowded.0.load(Ordering::Relaxed)
+    pub(super) fn is_collect_requested(&self) -> bool {
+        self.collect_requested.0.load(Ordering::Relaxed)
     }
 
     /// The owner has collected: to be said after that, as a call for what it has just taken would keep others
     /// from calling later. One for what came since is lost here; the next who cancels repeats it, and an
     /// owner that goes to sleep counts by itself.
-    pub(super) fn was_collected(&self) {
-        if self.is_crowded() {
-            self.is_crowded.0.store(false, Ordering::Relaxed);
+    pub(super) fn clear_collect_request(&self) {
+        if self.is_collect_requested() {
+            self.collect_requested.0.store(false, Ordering::Relaxed);
         }
     }
 
@@ -280,7 +280,9 @@ impl Shard {
         fence(Ordering::SeqCst);
         let has_arrivals = !matches!(self.arrivals.0.load(Ordering::SeqCst), NONE | CLOSED);
         let count = self.cancelled.0.load(Ordering::Relaxed) / ONE_CANCELLED;
-        !has_arrivals && count < self.crowd.0.load(Ordering::Relaxed) && !self.is_crowded()
+        !has_arrivals
+            && count < self.reclaim_threshold.0.load(Ordering::Relaxed)
+            && !self.is_collect_requested()
     }
 
     /// The owner: it runs.
@@ -290,10 +292,10 @@ impl Shard {
 
     /// The owner: how many timers it has, by which cancelled ones are judged to be many.
     pub(super) fn set_armed(&self, armed: usize) {
-        let crowd = uncollected_max(armed) as u64;
+        let reclaim_threshold = uncollected_max(armed) as u64;
         // Everybody who cancels reads it: it is not written without need.
-        if self.crowd.0.load(Ordering::Relaxed) != crowd {
-            self.crowd.0.store(crowd, Ordering::Relaxed);
+        if self.reclaim_threshold.0.load(Ordering::Relaxed) != reclaim_threshold {
+            self.reclaim_threshold.0.store(reclaim_threshold, Ordering::Relaxed);
         }
     }
 
@@ -304,39 +306,39 @@ impl Shard {
         // the wheel stays in its list.
         self.cancelled.0.fetch_and(ONE_CANCELLED - 1, Ordering::Relaxed);
         let mut arrivals = self.take_arrivals();
-        let (mut cancelled, mut others, mut earliest) = (FreeList::EMPTY, FreeList::EMPTY, Nanos::NEVER);
+        let (mut cancelled, mut others, mut earliest) = (CellList::EMPTY, CellList::EMPTY, Nanos::NEVER);
         while let Some(index) = arrivals.pop(self) {
             let cell = self.cell(index);
             if cell.is_cancelled() {
                 cell.free();
                 cancelled.push(index, self);
             } else {
-                earliest = earliest.min(levels::start_of(self.wanted(index).tick));
+                earliest = earliest.min(levels::start_of(self.request(index).tick));
                 others.push(index, self);
             }
         }
         if !cancelled.is_empty() {
-            self.give_spare(cancelled);
+            self.give_free(cancelled);
         }
         // Where the owner has ended meanwhile, nobody will fire them, which is what became of all others.
         if others.is_empty() || !self.put_arrivals(others) {
             return FollowUp::Nothing;
         }
         // The owner's last look may have missed them here.
-        self.is_too_late(earliest)
+        self.ensure_wake_by(earliest)
     }
 
     /// The owner: those that were cancelled in the wheel. To be called before [`Shard::take_arrivals`], so
     /// that a cancelled arrival that was counted is found there.
-    pub(super) fn take_cancelled(&self) -> FreeList {
+    pub(super) fn take_cancelled(&self) -> CellList {
         if self.cancelled.0.load(Ordering::Relaxed) == u64::from(NONE) {
-            return FreeList::EMPTY;
+            return CellList::EMPTY;
         }
-        FreeList::taken(self.cancelled.0.swap(u64::from(NONE), Ordering::Acquire) as u32)
+        CellList::taken(self.cancelled.0.swap(u64::from(NONE), Ordering::Acquire) as u32)
     }
 
     /// Those that were armed by others.
-    pub(super) fn take_arrivals(&self) -> FreeList {
+    pub(super) fn take_arrivals(&self) -> CellList {
         let mut head = self.arrivals.0.load(Ordering::Relaxed);
         while head != NONE && head != CLOSED {
             match self.arrivals.0.compare_exchange_weak(head, NONE, Ordering::Acquire, Ordering::Relaxed) {
@@ -344,17 +346,17 @@ impl Shard {
                 Err(current) => head = current,
             }
         }
-        FreeList::taken(head)
+        CellList::taken(head)
     }
 
     /// The owner: as [`Shard::take_arrivals`], for the last time; who arms from now on is refused.
-    pub(super) fn close(&self) -> FreeList {
-        FreeList::taken(self.arrivals.0.swap(CLOSED, Ordering::Acquire))
+    pub(super) fn close(&self) -> CellList {
+        CellList::taken(self.arrivals.0.swap(CLOSED, Ordering::Acquire))
     }
 
-    fn take_spare(&self) -> Option<u32> {
+    fn take_free(&self) -> Option<u32> {
         // Acquire pairs with the Release of `give_spare`: the cell's link and word are those of its giver.
-        let mut head = self.spare.0.load(Ordering::Acquire);
+        let mut head = self.free.0.load(Ordering::Acquire);
         loop {
             let index = (head & INDEX) as u32;
             if index == NONE {
@@ -363,7 +365,7 @@ impl Shard {
             // Another thread may have taken it and write its link: then the exchange fails, by the count.
             let next = self.next(index).load(Ordering::Relaxed);
             let new = (head & !INDEX).wrapping_add(ONE_TAKEN) | u64::from(next);
-            match self.spare.0.compare_exchange_weak(head, new, Ordering::Acquire, Ordering::Acquire) {
+            match self.free.0.compare_exchange_weak(head, new, Ordering::Acquire, Ordering::Acquire) {
                 Ok(_) => return Some(index),
                 Err(current) => head = current,
             }
@@ -371,12 +373,12 @@ impl Shard {
     }
 
     /// Makes a chain of free cells spare that the caller holds.
-    pub(super) fn give_spare(&self, chain: FreeList) {
-        let mut head = self.spare.0.load(Ordering::Relaxed);
+    pub(super) fn give_free(&self, list: CellList) {
+        let mut head = self.free.0.load(Ordering::Relaxed);
         loop {
-            self.next(chain.last).store((head & INDEX) as u32, Ordering::Relaxed);
-            let new = head & !INDEX | u64::from(chain.first);
-            match self.spare.0.compare_exchange_weak(head, new, Ordering::Release, Ordering::Relaxed) {
+            self.next(list.last).store((head & INDEX) as u32, Ordering::Relaxed);
+            let new = head & !INDEX | u64::from(list.first);
+            match self.free.0.compare_exchange_weak(head, new, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => return,
                 Err(current) => head = current,
             }
@@ -386,17 +388,17 @@ impl Shard {
 
 /// Cells in a list that is the caller's alone.
 #[derive(Debug)]
-pub(super) struct FreeList {
+pub(super) struct CellList {
     first: u32,
     /// Not known of a chain that was taken.
     last: u32,
 }
 
-impl FreeList {
-    pub(super) const EMPTY: FreeList = FreeList { first: NONE, last: NONE };
+impl CellList {
+    pub(super) const EMPTY: CellList = CellList { first: NONE, last: NONE };
 
-    fn taken(first: u32) -> FreeList {
-        FreeList { first: if first == CLOSED { NONE } else { first }, last: NONE }
+    fn taken(first: u32) -> CellList {
+        CellList { first: if first == CLOSED { NONE } else { first }, last: NONE }
     }
 
     pub(super) fn is_empty(&self) -> bool {

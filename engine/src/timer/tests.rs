@@ -29,14 +29,14 @@ fn far() -> Nanos {
 }
 
 /// A service that tells the tags of what fires.
-fn telling(settings: &Settings) -> (Service, Receiver<u64>) {
-    let (tell, told) = mpsc::channel();
-    let tell = Mutex::new(tell);
+fn reporting_service(settings: &Settings) -> (Service, Receiver<u64>) {
+    let (sender, fired) = mpsc::channel();
+    let sender = Mutex::new(sender);
     let service = Service::start(settings, move |_, tag| {
-        tell.lock().unwrap().send(tag).unwrap();
+        sender.lock().unwrap().send(tag).unwrap();
         Next::Done
     });
-    (service.unwrap(), told)
+    (service.unwrap(), fired)
 }
 
 fn small() -> Settings {
@@ -45,12 +45,12 @@ fn small() -> Settings {
 
 #[test]
 fn fires_once_and_never_before_its_deadline() {
-    let (service, told) = telling(&small());
+    let (service, fired) = reporting_service(&small());
     for span in [0, 1, 2, 7, 30] {
         for slack in [Slack::Tick, Slack::Fine] {
             let deadline = soon(span);
             let handle = service.timers().arm(deadline, slack, deadline.0).unwrap();
-            assert_eq!(told.recv().unwrap(), deadline.0);
+            assert_eq!(fired.recv().unwrap(), deadline.0);
             assert!(monotonic() >= deadline);
             // The callback may still be on its way out.
             assert_ne!(service.timers().cancel_sync(handle), Cancel::Cancelled);
@@ -59,35 +59,35 @@ fn fires_once_and_never_before_its_deadline() {
     }
     assert_eq!(service.timers().stats().fired, 10);
     assert_eq!(service.shutdown(), 0);
-    assert!(told.recv().is_err(), "nothing else fired");
+    assert!(fired.recv().is_err(), "nothing else fired");
 }
 
 #[test]
 fn a_later_timer_does_not_delay_an_earlier_one_nor_the_other_way() {
-    let (service, told) = telling(&small());
+    let (service, fired) = reporting_service(&small());
     let timers = service.timers();
     let last = timers.arm(far(), Slack::Tick, 1).unwrap();
     timers.arm(soon(20), Slack::Tick, 2).unwrap();
     timers.arm(soon(5), Slack::Tick, 3).unwrap();
-    assert_eq!([told.recv().unwrap(), told.recv().unwrap()], [3, 2]);
+    assert_eq!([fired.recv().unwrap(), fired.recv().unwrap()], [3, 2]);
     assert_eq!(timers.cancel(last), Cancel::Cancelled);
     assert_eq!(timers.cancel(last), Cancel::Gone);
 }
 
 #[test]
 fn a_cancelled_timer_never_fires_and_its_old_name_leads_to_nobody() {
-    let (service, told) = telling(&small());
+    let (service, fired) = reporting_service(&small());
     let timers = service.timers();
-    let names: Vec<_> = (0..50).map(|tag| timers.arm(soon(10), Slack::Tick, tag).unwrap()).collect();
-    let cancelled: Vec<_> = names.iter().map(|&name| timers.cancel(name)).collect();
+    let handles: Vec<_> = (0..50).map(|tag| timers.arm(soon(10), Slack::Tick, tag).unwrap()).collect();
+    let cancelled: Vec<_> = handles.iter().map(|&handle| timers.cancel(handle)).collect();
     // More than a turn of all cells.
     for _ in 0..2_000 {
         let other = timers.arm(far(), Slack::Tick, 99).unwrap();
-        assert!(names.iter().all(|&name| timers.cancel(name) != Cancel::Cancelled));
+        assert!(handles.iter().all(|&handle| timers.cancel(handle) != Cancel::Cancelled));
         assert_eq!(timers.cancel(other), Cancel::Cancelled);
     }
     timers.arm(soon(15), Slack::Tick, 1_000).unwrap();
-    let fired: Vec<_> = told.iter().take_while(|&tag| tag != 1_000).collect();
+    let fired: Vec<_> = fired.iter().take_while(|&tag| tag != 1_000).collect();
     for (tag, found) in cancelled.into_iter().enumerate() {
         assert_eq!(found == Cancel::Cancelled, !fired.contains(&(tag as u64)), "{tag}: {found:?}");
     }
@@ -95,99 +95,100 @@ fn a_cancelled_timer_never_fires_and_its_old_name_leads_to_nobody() {
 
 #[test]
 fn who_arms_too_many_is_told_and_nothing_is_lost() {
-    let (service, told) = telling(&small());
+    let (service, fired) = reporting_service(&small());
     let timers = service.timers();
-    let mut names = Vec::new();
+    let mut handles = Vec::new();
     let error = loop {
         match timers.arm(far(), Slack::Tick, 0) {
-            Ok(name) => names.push(name),
+            Ok(handle) => handles.push(handle),
             Err(error) => break error,
         }
     };
     assert_eq!(error, ArmError::Full);
-    assert!(names.len() >= 64, "{}", names.len());
+    assert!(handles.len() >= 64, "{}", handles.len());
     // Those that are cancelled make room at once.
     for round in 0..100 {
-        for name in names.iter_mut() {
-            assert_eq!(timers.cancel(*name), Cancel::Cancelled);
-            *name = timers.arm(far(), Slack::Tick, round).unwrap();
+        for handle in handles.iter_mut() {
+            assert_eq!(timers.cancel(*handle), Cancel::Cancelled);
+            *handle = timers.arm(far(), Slack::Tick, round).unwrap();
         }
     }
     assert_eq!(timers.arm(far(), Slack::Tick, 0), Err(ArmError::Full));
     let timers = timers.clone();
-    assert_eq!(service.shutdown(), names.len() as u64);
-    assert!(told.try_recv().is_err(), "nothing fired");
+    assert_eq!(service.shutdown(), handles.len() as u64);
+    assert!(fired.try_recv().is_err(), "nothing fired");
     assert_eq!(timers.arm(far(), Slack::Tick, 0), Err(ArmError::Closed));
-    assert!(names.iter().all(|&name| timers.cancel(name) == Cancel::Gone));
+    assert!(handles.iter().all(|&handle| timers.cancel(handle) == Cancel::Gone));
 }
 
 #[test]
 fn a_name_of_another_service_leads_to_nothing() {
-    let (small, _told) = telling(&small());
+    let (small, _fired) = reporting_service(&small());
     let settings = Settings { threads: 2, locals: 3, ..Settings::default() };
-    let (large, _told) = telling(&settings);
+    let (large, _fired) = reporting_service(&settings);
     let mut local = (0..3).map(|_| large.timers().attach(|| ()).unwrap()).next_back().unwrap();
     for _ in 0..200 {
         local.arm(far(), Slack::Tick, 0).unwrap();
     }
-    let name = local.arm(far(), Slack::Tick, 0).unwrap();
-    assert_eq!(small.timers().cancel(name), Cancel::Gone);
-    assert_eq!(small.timers().cancel_sync(name), Cancel::Gone);
-    assert_eq!(large.timers().cancel(name), Cancel::Cancelled);
+    let handle = local.arm(far(), Slack::Tick, 0).unwrap();
+    assert_eq!(small.timers().cancel(handle), Cancel::Gone);
+    assert_eq!(small.timers().cancel_sync(handle), Cancel::Gone);
+    assert_eq!(large.timers().cancel(handle), Cancel::Cancelled);
     // Nor does one whose place exists here as well, with a timer of the same age.
     let settings = Settings::default();
-    let ((first, _told), (second, _tells)) = (telling(&settings), telling(&settings));
-    let [name, other] = [&first, &second].map(|it| it.timers().arm(far(), Slack::Tick, 0).unwrap());
-    assert_eq!(second.timers().cancel(name), Cancel::Gone);
+    let ((first, _fired), (second, _other_fired)) =
+        (reporting_service(&settings), reporting_service(&settings));
+    let [handle, other] = [&first, &second].map(|it| it.timers().arm(far(), Slack::Tick, 0).unwrap());
+    assert_eq!(second.timers().cancel(handle), Cancel::Gone);
     assert_eq!(second.timers().cancel(other), Cancel::Cancelled);
 }
 
 #[test]
 fn a_timer_that_is_armed_anew_keeps_its_slack() {
     let shard = Arc::new(Shard::shared(4));
-    let mut owner = WheelDriver::lending(Arc::clone(&shard), Nanos(0));
-    let (_, duty) = shard.arm(Nanos(5 * MS), Slack::Second, 1).unwrap();
-    assert_eq!(duty, FollowUp::Nothing);
+    let mut driver = WheelDriver::shared(Arc::clone(&shard), Nanos(0));
+    let (_, follow_up) = shard.arm(Nanos(5 * MS), Slack::Second, 1).unwrap();
+    assert_eq!(follow_up, FollowUp::Nothing);
     for second in 1..4 {
-        owner.collect();
-        let due = owner.park().unwrap();
+        driver.collect();
+        let due = driver.park().unwrap();
         assert_eq!(due.0 >> 30, second, "with all others of its class");
-        let timer = owner.pop_due(due).unwrap();
-        assert_eq!(owner.finish(timer, Next::Again(Nanos(due.0 + 5 * MS))), Finished::Rearmed);
+        let timer = driver.pop_due(due).unwrap();
+        assert_eq!(driver.finish(timer, Next::Again(Nanos(due.0 + 5 * MS))), Finished::Rearmed);
     }
 }
 
 #[test]
 fn a_lazy_deadline_fires_when_it_has_stood_still() {
     let deadline = Arc::new(LazyDeadline::new(soon(10)));
-    let (tell, told) = mpsc::channel();
-    let (watched, tell) = (Arc::clone(&deadline), Mutex::new(tell));
+    let (sender, fired) = mpsc::channel();
+    let (watched, sender) = (Arc::clone(&deadline), Mutex::new(sender));
     let service = Service::start(&small(), move |_, tag| {
-        let next = watched.look(monotonic());
-        tell.lock().unwrap().send((tag, next)).unwrap();
+        let next = watched.check(monotonic());
+        sender.lock().unwrap().send((tag, next)).unwrap();
         next
     });
     let service = service.unwrap();
-    let name = service.timers().arm(deadline.until(), Slack::Tick, 7).unwrap();
+    let handle = service.timers().arm(deadline.until(), Slack::Tick, 7).unwrap();
     let until = soon(40);
     deadline.extend(until);
-    assert_eq!(told.recv().unwrap(), (7, Next::Again(until)));
-    assert_eq!(told.recv().unwrap(), (7, Next::Done));
+    assert_eq!(fired.recv().unwrap(), (7, Next::Again(until)));
+    assert_eq!(fired.recv().unwrap(), (7, Next::Done));
     assert!(monotonic() >= until);
     let stats = service.timers().stats();
     assert_eq!((stats.fired, stats.rearmed), (2, 1));
-    assert_ne!(service.timers().cancel(name), Cancel::Cancelled);
+    assert_ne!(service.timers().cancel(handle), Cancel::Cancelled);
 }
 
 /// A callback that says that it runs, and ends when it is told to.
-struct Held {
+struct BlockedCallback {
     service: Service,
     begun: Receiver<()>,
     release: mpsc::Sender<()>,
     ended: Arc<AtomicBool>,
 }
 
-fn held(next: Next) -> Held {
+fn blocked_callback(next: Next) -> BlockedCallback {
     let (begin, begun) = mpsc::channel();
     let (release, released) = mpsc::channel();
     let ended = Arc::new(AtomicBool::new(false));
@@ -199,51 +200,51 @@ fn held(next: Next) -> Held {
         ends.store(true, Ordering::SeqCst);
         next
     });
-    Held { service: service.unwrap(), begun, release, ended }
+    BlockedCallback { service: service.unwrap(), begun, release, ended }
 }
 
 #[test]
 fn cancelling_a_callback_that_runs_says_so_and_it_is_not_armed_again() {
-    let held = held(Next::Again(Nanos(0)));
-    let timers = held.service.timers();
-    let name = timers.arm(Nanos(0), Slack::Tick, 0).unwrap();
-    held.begun.recv().unwrap();
-    assert_eq!(timers.cancel(name), Cancel::Running);
-    assert_eq!(timers.cancel(name), Cancel::Running);
-    held.release.send(()).unwrap();
-    assert_eq!(held.service.shutdown(), 0, "it was not armed anew");
-    assert!(held.begun.recv().is_err(), "it ran once");
+    let blocked = blocked_callback(Next::Again(Nanos(0)));
+    let timers = blocked.service.timers();
+    let handle = timers.arm(Nanos(0), Slack::Tick, 0).unwrap();
+    blocked.begun.recv().unwrap();
+    assert_eq!(timers.cancel(handle), Cancel::Running);
+    assert_eq!(timers.cancel(handle), Cancel::Running);
+    blocked.release.send(()).unwrap();
+    assert_eq!(blocked.service.shutdown(), 0, "it was not armed anew");
+    assert!(blocked.begun.recv().is_err(), "it ran once");
 }
 
 #[test]
 fn cancel_sync_returns_after_the_callback() {
-    let held = held(Next::Done);
-    let timers = held.service.timers();
-    let name = timers.arm(Nanos(0), Slack::Tick, 0).unwrap();
-    held.begun.recv().unwrap();
+    let blocked = blocked_callback(Next::Done);
+    let timers = blocked.service.timers();
+    let handle = timers.arm(Nanos(0), Slack::Tick, 0).unwrap();
+    blocked.begun.recv().unwrap();
     std::thread::scope(|scope| {
         for _ in 0..3 {
             scope.spawn(|| {
-                assert_eq!(timers.cancel_sync(name), Cancel::Running);
-                assert!(held.ended.load(Ordering::SeqCst));
+                assert_eq!(timers.cancel_sync(handle), Cancel::Running);
+                assert!(blocked.ended.load(Ordering::SeqCst));
             });
         }
         std::thread::sleep(Duration::from_millis(20));
-        assert!(!held.ended.load(Ordering::SeqCst));
-        held.release.send(()).unwrap();
+        assert!(!blocked.ended.load(Ordering::SeqCst));
+        blocked.release.send(()).unwrap();
     });
-    assert_eq!(timers.cancel_sync(name), Cancel::Gone);
+    assert_eq!(timers.cancel_sync(handle), Cancel::Gone);
 }
 
 #[test]
 fn a_callback_may_cancel_itself_and_others_and_arm_more() {
-    let (tell, told) = mpsc::channel();
-    let names: Arc<Mutex<Vec<TimerHandle>>> = Arc::default();
-    let (of_callback, tell) = (Arc::clone(&names), Mutex::new(tell));
+    let (sender, fired) = mpsc::channel();
+    let handles: Arc<Mutex<Vec<TimerHandle>>> = Arc::default();
+    let (in_callback, sender) = (Arc::clone(&handles), Mutex::new(sender));
     let service = Service::start(&small(), move |timers, tag| {
         let found: Vec<_> =
-            of_callback.lock().unwrap().iter().map(|&name| timers.cancel_sync(name)).collect();
-        tell.lock().unwrap().send((tag, found)).unwrap();
+            in_callback.lock().unwrap().iter().map(|&handle| timers.cancel_sync(handle)).collect();
+        sender.lock().unwrap().send((tag, found)).unwrap();
         if tag < 10 {
             timers.arm(Nanos(0), Slack::Tick, 77).unwrap();
         }
@@ -252,53 +253,53 @@ fn a_callback_may_cancel_itself_and_others_and_arm_more() {
     let service = service.unwrap();
     {
         // Held, so that the first callback finds all of them.
-        let mut names = names.lock().unwrap();
+        let mut handles = handles.lock().unwrap();
         let deadline = soon(5);
-        names.extend((0..3).map(|tag| service.timers().arm(deadline, Slack::Tick, tag).unwrap()));
+        handles.extend((0..3).map(|tag| service.timers().arm(deadline, Slack::Tick, tag).unwrap()));
     }
-    let (first, found) = told.recv().unwrap();
+    let (first, found) = fired.recv().unwrap();
     for (tag, found) in found.into_iter().enumerate() {
         let expected = if tag as u64 == first { Cancel::Running } else { Cancel::Cancelled };
         assert_eq!(found, expected, "{tag}");
     }
-    let (second, found) = told.recv().unwrap();
+    let (second, found) = fired.recv().unwrap();
     assert_eq!((second, found), (77, vec![Cancel::Gone; 3]), "the others of the batch did not run");
 }
 
 #[test]
 fn a_panic_ends_one_timer() {
-    let (tell, told) = mpsc::channel();
-    let tell = Mutex::new(tell);
+    let (sender, fired) = mpsc::channel();
+    let sender = Mutex::new(sender);
     let service = Service::start(&small(), move |_, tag| {
         assert_ne!(tag, 0, "this panic is part of the test");
-        tell.lock().unwrap().send(tag).unwrap();
+        sender.lock().unwrap().send(tag).unwrap();
         Next::Done
     });
     let service = service.unwrap();
     service.timers().arm(Nanos(0), Slack::Tick, 0).unwrap();
     service.timers().arm(soon(5), Slack::Tick, 1).unwrap();
-    assert_eq!(told.recv().unwrap(), 1);
+    assert_eq!(fired.recv().unwrap(), 1);
     assert_eq!(service.timers().stats().panics, 1);
 }
 
 #[test]
 fn one_that_arms_for_at_once_is_told_at_the_next_tick_and_stops_nobody() {
-    let (tell, told) = mpsc::channel();
-    let tell = Mutex::new(tell);
+    let (sender, fired) = mpsc::channel();
+    let sender = Mutex::new(sender);
     let service = Service::start(&small(), move |_, tag| {
-        tell.lock().unwrap().send((tag, monotonic())).unwrap();
+        sender.lock().unwrap().send((tag, monotonic())).unwrap();
         if tag == 0 { Next::Again(Nanos(0)) } else { Next::Done }
     });
     let service = service.unwrap();
     service.timers().arm(Nanos(0), Slack::Tick, 0).unwrap();
-    let (_, first) = told.recv().unwrap();
+    let (_, first) = fired.recv().unwrap();
     service.timers().arm(soon(5), Slack::Tick, 1).unwrap();
-    let times: Vec<_> = told.iter().take_while(|it| it.0 == 0).map(|it| it.1).collect();
+    let times: Vec<_> = fired.iter().take_while(|it| it.0 == 0).map(|it| it.1).collect();
     let ticks = monotonic().since(first).as_nanos() / (1 << 20);
     assert!(times.len() as u128 <= ticks + 2, "{} in {ticks} ticks", times.len());
     assert_eq!(service.shutdown(), 1);
     // The same in a thread's own loop.
-    let (service, _told) = telling(&small());
+    let (service, _fired) = reporting_service(&small());
     let mut local = service.timers().attach(|| ()).unwrap();
     local.arm(Nanos(0), Slack::Tick, 0).unwrap();
     let now = soon(100);
@@ -312,23 +313,23 @@ fn one_that_arms_for_at_once_is_told_at_the_next_tick_and_stops_nobody() {
 
 #[test]
 fn a_panic_in_a_loop_ends_its_timer_alone() {
-    let (service, _told) = telling(&small());
+    let (service, _fired) = reporting_service(&small());
     let mut local = service.timers().attach(|| ()).unwrap();
-    let name = local.arm(Nanos(0), Slack::Tick, 0).unwrap();
+    let handle = local.arm(Nanos(0), Slack::Tick, 0).unwrap();
     let now = soon(100);
     let thrown = catch_unwind(AssertUnwindSafe(|| local.turn(now, |_, _| panic!("part of the test"))));
     assert!(thrown.is_err());
-    assert_eq!(service.timers().cancel_sync(name), Cancel::Gone);
+    assert_eq!(service.timers().cancel_sync(handle), Cancel::Gone);
     assert_eq!((local.turn(now, |_, _| Next::Done), local.armed()), (0, 0));
 }
 
 #[test]
 fn callbacks_that_arm_find_room_as_timers_end() {
-    let (tell, told) = mpsc::channel();
-    let tell = Mutex::new(tell);
+    let (sender, fired) = mpsc::channel();
+    let sender = Mutex::new(sender);
     let service = Service::start(&small(), move |timers, tag| {
         let armed = timers.arm(far(), Slack::Tick, tag);
-        tell.lock().unwrap().send(armed.is_ok()).unwrap();
+        sender.lock().unwrap().send(armed.is_ok()).unwrap();
         Next::Done
     });
     let service = service.unwrap();
@@ -336,23 +337,23 @@ fn callbacks_that_arm_find_room_as_timers_end() {
     let armed = std::iter::from_fn(|| service.timers().arm(deadline, Slack::Tick, 0).ok()).count();
     assert!(armed >= 64);
     // All of them were due together, and all cells in use but the one of each that has ended.
-    let rooms = told.iter().take(armed).filter(|is_armed| *is_armed).count();
-    assert!(rooms >= armed - 1, "{rooms} of {armed}");
+    let armed_again = fired.iter().take(armed).filter(|is_armed| *is_armed).count();
+    assert!(armed_again >= armed - 1, "{armed_again} of {armed}");
 }
 
 #[test]
 fn a_callback_may_drop_its_service() {
-    let (tell, told) = mpsc::channel();
+    let (sender, fired) = mpsc::channel();
     let slot: Arc<Mutex<Option<Service>>> = Arc::default();
-    let (of_callback, tell) = (Arc::clone(&slot), Mutex::new(tell));
+    let (in_callback, sender) = (Arc::clone(&slot), Mutex::new(sender));
     let service = Service::start(&small(), move |_, _| {
-        drop(of_callback.lock().unwrap().take());
-        tell.lock().unwrap().send(()).unwrap();
+        drop(in_callback.lock().unwrap().take());
+        sender.lock().unwrap().send(()).unwrap();
         Next::Done
     });
     let service = slot.lock().unwrap().insert(service.unwrap()).timers().clone();
     service.arm(Nanos(0), Slack::Tick, 0).unwrap();
-    told.recv().unwrap();
+    fired.recv().unwrap();
     assert!(slot.lock().unwrap().is_none());
     while service.arm(far(), Slack::Tick, 0) != Err(ArmError::Closed) {
         std::thread::yield_now();
@@ -362,12 +363,12 @@ fn a_callback_may_drop_its_service() {
 #[test]
 fn a_service_whose_timers_are_far_or_cancelled_sleeps() {
     let settings = Settings { timers_max: 4_096, ..small() };
-    let (service, told) = telling(&settings);
+    let (service, fired) = reporting_service(&settings);
     let timers = service.timers();
     // Far more than the cells, each to be due an hour from now.
     for _ in 0..20_000 {
-        let name = timers.arm(far(), Slack::Tick, 0).unwrap();
-        assert_eq!(timers.cancel(name), Cancel::Cancelled);
+        let handle = timers.arm(far(), Slack::Tick, 0).unwrap();
+        assert_eq!(timers.cancel(handle), Cancel::Cancelled);
     }
     for tag in 0..1_000 {
         timers.arm(far(), Slack::Tick, tag).unwrap();
@@ -376,30 +377,30 @@ fn a_service_whose_timers_are_far_or_cancelled_sleeps() {
     assert_eq!((stats.wakes, stats.fired), (0, 0), "{stats:?}");
     assert!(stats.collected > 0, "those who cancelled did the work");
     drop(service);
-    assert!(told.recv().is_err());
+    assert!(fired.recv().is_err());
 }
 
 #[test]
 fn a_local_end_keeps_its_own_timers_and_others_cancel_them() {
-    let (service, _told) = telling(&small());
+    let (service, _fired) = reporting_service(&small());
     let mut local = service.timers().attach(|| ()).unwrap();
     let now = monotonic();
     let at = |ms: u64| now + Duration::from_millis(ms);
     // Two milliseconds apart: those of one tick have no order, and a tick is a little longer than one.
-    let names: Vec<_> = (0..10).map(|tag| local.arm(at(2 * tag), Slack::Tick, tag).unwrap()).collect();
-    assert_eq!(local.cancel(names[9]), Cancel::Cancelled);
+    let handles: Vec<_> = (0..10).map(|tag| local.arm(at(2 * tag), Slack::Tick, tag).unwrap()).collect();
+    assert_eq!(local.cancel(handles[9]), Cancel::Cancelled);
     std::thread::scope(|scope| {
-        scope.spawn(|| assert_eq!(service.timers().cancel(names[8]), Cancel::Cancelled));
+        scope.spawn(|| assert_eq!(service.timers().cancel(handles[8]), Cancel::Cancelled));
     });
-    assert_eq!(local.cancel(names[8]), Cancel::Gone);
+    assert_eq!(local.cancel(handles[8]), Cancel::Gone);
     let mut fired = Vec::new();
     // Not one of them is due before its time; each may cancel the next.
     assert_eq!(local.turn(now, |_, _| Next::Done), 0);
     local.turn(at(40), |local, tag| {
         fired.push(tag);
-        assert_eq!(local.cancel(names[tag as usize]), Cancel::Running);
+        assert_eq!(local.cancel(handles[tag as usize]), Cancel::Running);
         if tag == 3 {
-            assert_eq!(local.cancel(names[4]), Cancel::Cancelled);
+            assert_eq!(local.cancel(handles[4]), Cancel::Cancelled);
         }
         // Cancelled while it runs: not armed again.
         Next::Again(at(50))
@@ -416,7 +417,7 @@ fn a_local_end_keeps_its_own_timers_and_others_cancel_them() {
 
 #[test]
 fn a_local_end_that_sleeps_is_woken_to_collect_once() {
-    let (service, _told) = telling(&Settings { local_timers_max: 2_000, ..small() });
+    let (service, _fired) = reporting_service(&Settings { local_timers_max: 2_000, ..small() });
     let wakes = Arc::new(AtomicU64::new(0));
     let counted = Arc::clone(&wakes);
     let mut local = service
@@ -425,16 +426,16 @@ fn a_local_end_that_sleeps_is_woken_to_collect_once() {
             counted.fetch_add(1, Ordering::SeqCst);
         })
         .unwrap();
-    let names: Vec<_> = (0..2_000).map(|tag| local.arm(far(), Slack::Tick, tag).unwrap()).collect();
+    let handles: Vec<_> = (0..2_000).map(|tag| local.arm(far(), Slack::Tick, tag).unwrap()).collect();
     assert_eq!(local.turn(monotonic(), |_, _| Next::Done), 0);
     assert!(local.park().is_some());
-    let cancel = |names: &[TimerHandle]| {
-        let found = names.iter().map(|&name| service.timers().cancel(name));
+    let cancel = |handles: &[TimerHandle]| {
+        let found = handles.iter().map(|&handle| service.timers().cancel(handle));
         assert!(found.into_iter().all(|it| it == Cancel::Cancelled));
     };
-    cancel(&names[..uncollected_max(2_000) - 1]);
+    cancel(&handles[..uncollected_max(2_000) - 1]);
     assert_eq!(wakes.load(Ordering::SeqCst), 0);
-    cancel(&names[uncollected_max(2_000) - 1..]);
+    cancel(&handles[uncollected_max(2_000) - 1..]);
     assert_eq!(wakes.load(Ordering::SeqCst), 1);
     local.turn(monotonic(), |_, _| Next::Done);
     assert_eq!((local.armed(), local.park()), (0, Some(Nanos::NEVER)));
@@ -442,19 +443,19 @@ fn a_local_end_that_sleeps_is_woken_to_collect_once() {
 
 #[test]
 fn a_local_end_collects_when_it_is_called_or_goes_to_sleep() {
-    let (service, _told) = telling(&Settings { local_timers_max: 2_000, ..small() });
+    let (service, _fired) = reporting_service(&Settings { local_timers_max: 2_000, ..small() });
     let mut local = service.timers().attach(|| unreachable!("it does not sleep")).unwrap();
-    let crowd = uncollected_max(0);
-    for is_crowded in [false, true] {
-        let names = (0..crowd).map(|tag| local.arm(far(), Slack::Tick, tag as u64).unwrap());
-        let names: Vec<_> = names.collect();
-        let cancelled = if is_crowded { crowd } else { crowd - 1 };
-        names[..cancelled].iter().for_each(|&name| {
-            assert_eq!(service.timers().cancel(name), Cancel::Cancelled);
+    let threshold = uncollected_max(0);
+    for at_threshold in [false, true] {
+        let handles = (0..threshold).map(|tag| local.arm(far(), Slack::Tick, tag as u64).unwrap());
+        let handles: Vec<_> = handles.collect();
+        let cancelled = if at_threshold { threshold } else { threshold - 1 };
+        handles[..cancelled].iter().for_each(|&handle| {
+            assert_eq!(service.timers().cancel(handle), Cancel::Cancelled);
         });
         local.turn(monotonic(), |_, _| Next::Done);
-        assert_eq!(local.armed(), if is_crowded { 0 } else { crowd });
-        names[cancelled..].iter().for_each(|&name| assert_eq!(local.cancel(name), Cancel::Cancelled));
+        assert_eq!(local.armed(), if at_threshold { 0 } else { threshold });
+        handles[cancelled..].iter().for_each(|&handle| assert_eq!(local.cancel(handle), Cancel::Cancelled));
         assert_eq!(local.park(), Some(Nanos::NEVER));
         assert_eq!(local.armed(), 0);
         local.turn(monotonic(), |_, _| Next::Done);
@@ -463,24 +464,24 @@ fn a_local_end_collects_when_it_is_called_or_goes_to_sleep() {
 
 #[test]
 fn a_local_end_that_has_few_timers_left_is_called_for_few() {
-    let (service, _told) = telling(&Settings { local_timers_max: 8_000, ..small() });
+    let (service, _fired) = reporting_service(&Settings { local_timers_max: 8_000, ..small() });
     let mut local = service.timers().attach(|| ()).unwrap();
-    let names: Vec<_> = (0..8_000).map(|tag| local.arm(far(), Slack::Tick, tag).unwrap()).collect();
-    let crowd = uncollected_max(0);
+    let handles: Vec<_> = (0..8_000).map(|tag| local.arm(far(), Slack::Tick, tag).unwrap()).collect();
+    let threshold = uncollected_max(0);
     let turn = |local: &mut super::LocalTimers| local.turn(monotonic(), |_, _| Next::Done);
     assert!(local.park().is_some(), "when all are known");
     turn(&mut local);
-    let (others, own) = names.split_at(crowd);
-    own.iter().for_each(|&name| assert_eq!(local.cancel(name), Cancel::Cancelled));
+    let (others, own) = handles.split_at(threshold);
+    own.iter().for_each(|&handle| assert_eq!(local.cancel(handle), Cancel::Cancelled));
     turn(&mut local);
-    others.iter().for_each(|&name| assert_eq!(service.timers().cancel(name), Cancel::Cancelled));
+    others.iter().for_each(|&handle| assert_eq!(service.timers().cancel(handle), Cancel::Cancelled));
     turn(&mut local);
     assert_eq!(local.armed(), 0);
 }
 
 #[test]
 fn a_callback_that_puts_another_end_in_its_place_is_found_out() {
-    let (service, _told) = telling(&small());
+    let (service, _fired) = reporting_service(&small());
     let [mut one, mut other] = [(); 2].map(|()| service.timers().attach(|| ()).unwrap());
     let kept = other.arm(far(), Slack::Tick, 1).unwrap();
     one.arm(monotonic(), Slack::Tick, 0).unwrap();
@@ -496,17 +497,17 @@ fn a_callback_that_puts_another_end_in_its_place_is_found_out() {
 
 #[test]
 fn timers_of_a_local_end_that_has_gone_are_gone() {
-    let (service, _told) = telling(&small());
+    let (service, _fired) = reporting_service(&small());
     let mut local = service.timers().attach(|| ()).unwrap();
-    let name = local.arm(far(), Slack::Tick, 0).unwrap();
+    let handle = local.arm(far(), Slack::Tick, 0).unwrap();
     drop(local);
-    assert_eq!(service.timers().cancel(name), Cancel::Gone);
+    assert_eq!(service.timers().cancel(handle), Cancel::Gone);
 }
 
 /// A shard and its owner in virtual time, beside a map of what is armed.
 struct Model {
     shard: Arc<Shard>,
-    owner: WheelDriver,
+    driver: WheelDriver,
     now: u64,
     /// By number: when it is to be due, and its name.
     armed: BTreeMap<u64, (u64, TimerKey)>,
@@ -517,14 +518,14 @@ struct Model {
 impl Model {
     fn new(cells: usize, now: u64) -> Model {
         let shard = Arc::new(Shard::shared(cells));
-        let owner = WheelDriver::lending(Arc::clone(&shard), Nanos(now));
+        let driver = WheelDriver::shared(Arc::clone(&shard), Nanos(now));
         let (armed, gone) = (BTreeMap::new(), Vec::new());
-        Model { shard, owner, now, armed, gone, cancelled_since_collection: 0 }
+        Model { shard, driver, now, armed, gone, cancelled_since_collection: 0 }
     }
 
     fn arm(&mut self, number: u64, when: u64) {
         match self.shard.arm(Nanos(when), Slack::Tick, number) {
-            Ok((ticket, _)) => drop(self.armed.insert(number, (when, ticket))),
+            Ok((key, _)) => drop(self.armed.insert(number, (when, key))),
             Err(error) => {
                 assert_eq!(error, ArmError::Full);
                 self.collect();
@@ -533,13 +534,13 @@ impl Model {
     }
 
     fn cancel(&mut self, skip: usize) {
-        let Some((&number, &(_, ticket))) = self.armed.iter().nth(skip) else { return };
-        let (found, duty) = self.shard.cancel(ticket);
+        let Some((&number, &(_, key))) = self.armed.iter().nth(skip) else { return };
+        let (found, follow_up) = self.shard.cancel(key);
         assert_eq!(found, Cancel::Cancelled);
         self.armed.remove(&number);
-        self.gone.push(ticket);
+        self.gone.push(key);
         self.cancelled_since_collection += 1;
-        if duty == FollowUp::Collect {
+        if follow_up == FollowUp::Collect {
             self.collect();
         }
         // What is armed and has not arrived is not known to the bound.
@@ -548,27 +549,27 @@ impl Model {
     }
 
     fn collect(&mut self) {
-        self.owner.collect();
+        self.driver.collect();
         self.cancelled_since_collection = 0;
-        assert_eq!(self.owner.armed(), self.armed.len(), "no cancelled timer keeps its memory");
+        assert_eq!(self.driver.armed(), self.armed.len(), "no cancelled timer keeps its memory");
     }
 
     fn pass(&mut self, span: u64, random: &mut Random) {
         self.now += span;
         self.collect();
         let before: BTreeMap<_, _> = self.armed.clone();
-        while let Some(due) = self.owner.pop_due(Nanos(self.now)) {
-            let (when, ticket) = self.armed.remove(&due.tag).expect("it is armed, once");
+        while let Some(due) = self.driver.pop_due(Nanos(self.now)) {
+            let (when, key) = self.armed.remove(&due.tag).expect("it is armed, once");
             assert!(when <= self.now, "never early");
             let next = if random.below(8) == 0 {
                 let when = self.now + random.below(1 << 34);
-                self.armed.insert(due.tag, (when, ticket));
+                self.armed.insert(due.tag, (when, key));
                 Next::Again(Nanos(when))
             } else {
-                self.gone.push(ticket);
+                self.gone.push(key);
                 Next::Done
             };
-            let finished = self.owner.finish(due, next);
+            let finished = self.driver.finish(due, next);
             assert_eq!(finished == Finished::Rearmed, next != Next::Done);
         }
         // Late by less than a tick: nothing is left that should have been due a tick ago.
@@ -580,13 +581,13 @@ impl Model {
 
     fn check(&mut self, random: &mut Random) {
         let earliest = self.armed.values().map(|armed| armed.0).min();
-        self.owner.collect();
+        self.driver.collect();
         self.cancelled_since_collection = 0;
-        let until = self.owner.park().expect("all has been collected");
+        let until = self.driver.park().expect("all has been collected");
         assert!(until == Nanos::NEVER || earliest.is_some(), "nobody wakes for what is gone");
         assert!(earliest.is_none_or(|earliest| until.0 <= (earliest >> 20).saturating_add(1) << 20));
-        if let Some(&ticket) = self.gone.get(random.below(self.gone.len().max(1) as u64) as usize) {
-            assert_eq!(self.shard.cancel(ticket), (Cancel::Gone, FollowUp::Nothing));
+        if let Some(&key) = self.gone.get(random.below(self.gone.len().max(1) as u64) as usize) {
+            assert_eq!(self.shard.cancel(key), (Cancel::Gone, FollowUp::Nothing));
         }
     }
 }
@@ -632,39 +633,39 @@ fn what_was_cancelled_is_recycled_while_another_has_the_wheel() {
     let arm = |tag| shard.arm(Nanos(u64::MAX / 2), Slack::Tick, tag).unwrap().0;
     let kept: Vec<_> = (0..40).map(arm).collect();
     for round in 0..1_000 {
-        let ticket = arm(round);
-        let (found, duty) = shard.cancel(ticket);
+        let key = arm(round);
+        let (found, follow_up) = shard.cancel(key);
         assert_eq!(found, Cancel::Cancelled);
-        if duty == FollowUp::Collect {
+        if follow_up == FollowUp::Collect {
             assert_eq!(shard.recycle(), FollowUp::Nothing, "nobody sleeps");
         }
     }
-    assert!(kept.iter().all(|&ticket| shard.cancel(ticket).0 == Cancel::Cancelled));
+    assert!(kept.iter().all(|&key| shard.cancel(key).0 == Cancel::Cancelled));
 }
 
 #[test]
 fn recycling_wakes_a_sleeper_that_missed_what_was_in_hand() {
     let shard = Arc::new(Shard::shared(10));
-    let mut owner = WheelDriver::lending(Arc::clone(&shard), Nanos(0));
-    let (_, duty) = shard.arm(Nanos(50 * MS), Slack::Tick, 1).unwrap();
-    assert_eq!(duty, FollowUp::Nothing, "the owner runs, and will look");
+    let mut driver = WheelDriver::shared(Arc::clone(&shard), Nanos(0));
+    let (_, follow_up) = shard.arm(Nanos(50 * MS), Slack::Tick, 1).unwrap();
+    assert_eq!(follow_up, FollowUp::Nothing, "the driver runs, and will look");
     // As when another thread has it in hand at that moment.
-    let mut chain = shard.take_arrivals();
-    assert_eq!(owner.park(), Some(Nanos::NEVER));
-    let index = chain.pop(&shard).unwrap();
-    chain.push(index, &shard);
-    assert!(shard.put_arrivals(chain));
+    let mut list = shard.take_arrivals();
+    assert_eq!(driver.park(), Some(Nanos::NEVER));
+    let index = list.pop(&shard).unwrap();
+    list.push(index, &shard);
+    assert!(shard.put_arrivals(list));
     assert_eq!(shard.recycle(), FollowUp::Wake);
     assert!(shard.parked_until().is_some_and(|until| until.0 <= 52 * MS));
     assert_eq!(shard.recycle(), FollowUp::Nothing, "somebody is on the way");
-    owner.collect();
-    assert_eq!(owner.armed(), 1);
+    driver.collect();
+    assert_eq!(driver.armed(), 1);
 }
 
 /// Nobody has to be able to name a service to debug one.
 #[test]
 fn a_way_to_a_service_shows_its_figures() {
-    let (service, _told) = telling(&small());
+    let (service, _fired) = reporting_service(&small());
     let timers: Timers = service.timers().clone();
     assert!(format!("{timers:?}").contains("wakes"));
 }

@@ -28,10 +28,10 @@ use crate::stats::Counter;
 /// See the file's header.
 pub(super) struct TimerThread {
     pub(super) shard: Arc<Shard>,
-    owner: CachePadded<Mutex<WheelDriver>>,
+    driver: CachePadded<Mutex<WheelDriver>>,
     alarm: Alarm,
     is_closing: AtomicBool,
-    pub(super) ending: CallbackBarrier,
+    pub(super) barrier: CallbackBarrier,
     pub(super) stats: TimerThreadStats,
 }
 
@@ -45,21 +45,21 @@ pub(super) struct TimerThreadStats {
     wakes: Counter,
     dead_wakes: Counter,
     collected: Counter,
-    forgotten: Counter,
+    dropped: Counter,
 }
 
 impl TimerThread {
     pub(super) fn new(cells: usize, now: Nanos) -> io::Result<TimerThread> {
         let shard = Arc::new(Shard::shared(cells));
-        let mut owner = WheelDriver::lending(Arc::clone(&shard), now);
-        let until = owner.park();
+        let mut driver = WheelDriver::shared(Arc::clone(&shard), now);
+        let until = driver.park();
         debug_assert_eq!(until, Some(Nanos::NEVER), "it is empty, and the alarm is not set");
         Ok(TimerThread {
             shard,
-            owner: CachePadded(Mutex::new(owner)),
+            driver: CachePadded(Mutex::new(driver)),
             alarm: Alarm::new()?,
             is_closing: AtomicBool::new(false),
-            ending: CallbackBarrier::new(),
+            barrier: CallbackBarrier::new(),
             stats: TimerThreadStats::default(),
         })
     }
@@ -71,17 +71,17 @@ impl TimerThread {
             self.collect();
             armed = self.shard.arm(deadline, slack, tag);
         }
-        let (ticket, duty) = armed?;
-        if duty == FollowUp::Wake {
+        let (key, follow_up) = armed?;
+        if follow_up == FollowUp::Wake {
             self.rearm_alarm();
         }
-        Ok(ticket)
+        Ok(key)
     }
 
     /// Any thread.
-    pub(super) fn cancel(&self, ticket: TimerKey) -> Cancel {
-        let (found, duty) = self.shard.cancel(ticket);
-        if duty == FollowUp::Collect {
+    pub(super) fn cancel(&self, key: TimerKey) -> Cancel {
+        let (found, follow_up) = self.shard.cancel(key);
+        if follow_up == FollowUp::Collect {
             self.collect();
         }
         found
@@ -97,8 +97,8 @@ impl TimerThread {
     }
 
     /// Timers that were armed when the service ended.
-    pub(super) fn forgotten(&self) -> u64 {
-        self.stats.forgotten.value()
+    pub(super) fn dropped(&self) -> u64 {
+        self.stats.dropped.value()
     }
 
     /// Sets the alarm to the time that the shard says, and looks again: another may have changed that
@@ -115,25 +115,25 @@ impl TimerThread {
     /// Takes in what was armed and cancelled while the thread sleeps, and lets it sleep on. Where another is
     /// at that, it may be descheduled, so this does what it can without the wheel.
     fn collect(&self) {
-        let Some(mut owner) = self.try_lock() else {
+        let Some(mut driver) = self.try_lock() else {
             if self.shard.recycle() == FollowUp::Wake {
                 self.rearm_alarm();
             }
             return;
         };
-        owner.collect();
-        self.stats.armed.set(owner.armed() as u64);
+        driver.collect();
+        self.stats.armed.set(driver.armed() as u64);
         self.stats.collected.add(1);
         if self.shard.parked_until().is_some() {
-            self.park_until_next(&mut owner);
+            self.park_until_next(&mut driver);
         }
     }
 
     /// Says until when the thread sleeps, from now on. The alarm is set even if that is what it was before:
     /// another may have seen, and set, what was said in between.
-    fn park_until_next(&self, owner: &mut WheelDriver) {
-        while owner.park().is_none() {
-            owner.collect();
+    fn park_until_next(&self, driver: &mut WheelDriver) {
+        while driver.park().is_none() {
+            driver.collect();
         }
         if self.is_closing.load(Ordering::Relaxed) {
             self.shard.bring_forward(Nanos(0));
@@ -143,50 +143,50 @@ impl TimerThread {
 
     /// The life of the thread.
     pub(super) fn run(&self, timers: &Timers) {
-        self.ending.run_here();
+        self.barrier.set_runner();
         loop {
             let now = self.alarm.wait();
-            let mut owner = self.owner.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut driver = self.driver.0.lock().unwrap_or_else(PoisonError::into_inner);
             self.shard.unpark();
             if self.is_closing.load(Ordering::Relaxed) {
-                self.stats.forgotten.add(owner.close() as u64);
+                self.stats.dropped.add(driver.close() as u64);
                 self.stats.armed.set(0);
                 return;
             }
             self.stats.wakes.add(1);
-            owner.collect();
-            if !self.fire(&mut owner, now, timers) {
+            driver.collect();
+            if !self.fire(&mut driver, now, timers) {
                 self.stats.dead_wakes.add(1);
             }
-            self.park_until_next(&mut owner);
-            self.stats.armed.set(owner.armed() as u64);
+            self.park_until_next(&mut driver);
+            self.stats.armed.set(driver.armed() as u64);
         }
     }
 
     /// Runs the callbacks that are due at `now`, and says whether there was any.
-    fn fire(&self, owner: &mut WheelDriver, now: Nanos, timers: &Timers) -> bool {
+    fn fire(&self, driver: &mut WheelDriver, now: Nanos, timers: &Timers) -> bool {
         let mut has_fired = false;
-        while let Some(due) = owner.pop_due(now) {
+        while let Some(due) = driver.pop_due(now) {
             has_fired = true;
             self.stats.fired.add(1);
             let next = catch_unwind(AssertUnwindSafe(|| timers.call(due.tag))).unwrap_or_else(|_| {
                 self.stats.panics.add(1);
                 Next::Done
             });
-            match owner.finish(due, next) {
+            match driver.finish(due, next) {
                 Finished::Rearmed => self.stats.rearmed.add(1),
                 Finished::Gone => {}
-                Finished::Awaited => self.ending.notify(),
+                Finished::Awaited => self.barrier.notify(),
             }
         }
         has_fired
     }
 
     fn try_lock(&self) -> Option<MutexGuard<'_, WheelDriver>> {
-        match self.owner.0.try_lock() {
-            Ok(owner) => Some(owner),
+        match self.driver.0.try_lock() {
+            Ok(driver) => Some(driver),
             // Panics of callbacks are caught, so a poisoned lock guards an intact wheel.
-            Err(TryLockError::Poisoned(owner)) => Some(owner.into_inner()),
+            Err(TryLockError::Poisoned(driver)) => Some(driver.into_inner()),
             Err(TryLockError::WouldBlock) => None,
         }
     }

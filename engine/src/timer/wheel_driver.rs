@@ -9,11 +9,11 @@ use std::sync::Arc;
 use sys::clock::Nanos;
 
 use super::arm_request::ArmRequest;
+use super::cell_allocator::{CellAllocator, Locality};
 use super::levels::{Levels, Links, Node, due_tick};
 use super::service::{Cancel, Next};
-use super::shard::{FollowUp, FreeList, Shard, TimerKey};
+use super::shard::{CellList, FollowUp, Shard, TimerKey};
 use super::slack::Slack;
-use super::slot_allocator::{Locality, SlotAllocator};
 
 /// A timer whose callback is to run now, and then to be finished.
 #[derive(Clone, Copy, Debug)]
@@ -31,16 +31,16 @@ pub(super) struct WheelDriver {
     /// By the numbers of the shard's cells. Apart from these, so that others who take timers back and the
     /// owner who links their neighbours do not take cache lines from each other.
     timers: Box<[Timer]>,
-    spare: FreeSlots,
+    free_cells: FreeCells,
 }
 
 /// Free cells in the owner's hands.
 #[derive(Debug)]
-enum FreeSlots {
+enum FreeCells {
     /// They stay here, where the owner alone arms timers.
-    Kept(SlotAllocator),
+    Private(CellAllocator),
     /// They go to all threads, so many so far.
-    Lent(FreeList, usize),
+    Shared(CellList, usize),
 }
 
 /// What only the owner touches of a timer.
@@ -67,23 +67,23 @@ pub(super) enum Finished {
 }
 
 /// Free cells are lent after so many: who collects may be descheduled, and others need them.
-const LEND_AFTER: usize = 64;
+const PUBLISH_AFTER: usize = 64;
 
 impl WheelDriver {
     /// The owner of a shard in which any thread arms timers.
-    pub(super) fn lending(shard: Arc<Shard>, now: Nanos) -> WheelDriver {
-        WheelDriver::new(shard, now, FreeSlots::Lent(FreeList::EMPTY, 0))
+    pub(super) fn shared(shard: Arc<Shard>, now: Nanos) -> WheelDriver {
+        WheelDriver::new(shard, now, FreeCells::Shared(CellList::EMPTY, 0))
     }
 
     /// The owner of a shard in which it alone arms timers, and others cancel them.
-    pub(super) fn keeping(shard: Arc<Shard>, now: Nanos) -> WheelDriver {
-        let spare = FreeSlots::Kept(SlotAllocator::all(shard.len()));
-        WheelDriver::new(shard, now, spare)
+    pub(super) fn local(shard: Arc<Shard>, now: Nanos) -> WheelDriver {
+        let free_cells = FreeCells::Private(CellAllocator::all(shard.len()));
+        WheelDriver::new(shard, now, free_cells)
     }
 
-    fn new(shard: Arc<Shard>, now: Nanos, spare: FreeSlots) -> WheelDriver {
+    fn new(shard: Arc<Shard>, now: Nanos, free_cells: FreeCells) -> WheelDriver {
         let timers = vec![NO_TIMER; shard.len()].into();
-        WheelDriver { shard, wheel: Levels::new(now), timers, spare }
+        WheelDriver { shard, wheel: Levels::new(now), timers, free_cells }
     }
 
     /// How many timers are in the wheel.
@@ -94,7 +94,7 @@ impl WheelDriver {
     /// Arms a timer with a cell that was kept; `None` when all are in use.
     #[inline]
     pub(super) fn arm(&mut self, when: Nanos, slack: Slack, tag: u64) -> Option<TimerKey> {
-        let FreeSlots::Kept(free) = &mut self.spare else {
+        let FreeCells::Private(free) = &mut self.free_cells else {
             unreachable!("lent cells are taken by `Shard::arm`")
         };
         let index = free.take()?;
@@ -106,73 +106,73 @@ impl WheelDriver {
 
     /// Takes a timer back; its cell is free at once.
     #[inline]
-    pub(super) fn cancel(&mut self, ticket: TimerKey) -> (Cancel, FollowUp) {
-        if (ticket.index as usize) < self.shard.len() && self.reclaim(ticket) {
+    pub(super) fn cancel(&mut self, key: TimerKey) -> (Cancel, FollowUp) {
+        if (key.index as usize) < self.shard.len() && self.reclaim(key) {
             return (Cancel::Cancelled, FollowUp::Nothing);
         }
-        self.shard.cancel(ticket)
+        self.shard.cancel(key)
     }
 
     /// Takes in what other threads have armed and cancelled.
     pub(super) fn collect(&mut self) {
         let cancelled = self.shard.take_cancelled();
         let arrivals = self.shard.take_arrivals();
-        self.shard.was_collected();
-        self.sort(cancelled, arrivals);
+        self.shard.clear_collect_request();
+        self.apply(cancelled, arrivals);
     }
 
-    fn sort(&mut self, mut cancelled: FreeList, mut arrivals: FreeList) {
+    fn apply(&mut self, mut cancelled: CellList, mut arrivals: CellList) {
         while let Some(index) = cancelled.pop(&self.shard) {
             let timer = &self.timers[index as usize];
-            if let FreeSlots::Lent(..) = self.spare {
+            if let FreeCells::Shared(..) = self.free_cells {
                 self.shard.cell(index).free_cancelled(timer.generation);
             }
             if timer.is_in_wheel() {
                 self.wheel.remove(&mut self.timers, index);
             }
-            self.give_back(index, Locality::Cold);
+            self.free_cell(index, Locality::Cold);
         }
         while let Some(index) = arrivals.pop(&self.shard) {
             let cell = self.shard.cell(index);
             if let Some(generation) = cell.enlist() {
                 self.timers[index as usize].generation = generation;
-                self.link(index, self.shard.wanted(index));
+                self.link(index, self.shard.request(index));
             } else {
                 cell.free();
-                self.give_back(index, Locality::Cold);
+                self.free_cell(index, Locality::Cold);
             }
         }
-        self.tell_armed();
-        self.lend();
+        self.publish_armed();
+        self.publish_free();
     }
 
     /// Has others judge by how many timers there are now.
-    pub(super) fn tell_armed(&self) {
+    pub(super) fn publish_armed(&self) {
         self.shard.set_armed(self.wheel.armed());
     }
 
     /// A cell is free.
     #[inline]
-    fn give_back(&mut self, index: u32, heat: Locality) {
+    fn free_cell(&mut self, index: u32, locality: Locality) {
         self.timers[index as usize].generation += 1;
-        match &mut self.spare {
-            FreeSlots::Kept(free) => free.give(index, heat),
-            FreeSlots::Lent(chain, count) => {
-                chain.push(index, &self.shard);
+        match &mut self.free_cells {
+            FreeCells::Private(free) => free.give(index, locality),
+            FreeCells::Shared(list, count) => {
+                list.push(index, &self.shard);
                 *count += 1;
-                if count.is_multiple_of(LEND_AFTER) {
-                    self.lend();
+                if count.is_multiple_of(PUBLISH_AFTER) {
+                    self.publish_free();
                 }
             }
         }
     }
 
     /// Gives free cells to those who need them, where that is not the owner.
-    fn lend(&mut self) {
-        if let FreeSlots::Lent(chain, _) = &mut self.spare
-            && !chain.is_empty()
+    fn publish_free(&mut self) {
+        if let FreeCells::Shared(list, _) = &mut self.free_cells
+            && !list.is_empty()
         {
-            self.shard.give_spare(std::mem::replace(chain, FreeList::EMPTY));
+            self.shard.give_free(std::mem::replace(list, CellList::EMPTY));
         }
     }
 
@@ -193,15 +193,15 @@ impl WheelDriver {
     pub(super) fn finish(&mut self, due: Due, next: Next) -> Finished {
         let cell = self.shard.cell(due.index);
         if let Next::Again(when) = next
-            && cell.again()
+            && cell.rearm()
         {
             let slack = self.timers[due.index as usize].slack;
             self.link(due.index, ArmRequest { tick: due_tick(slack.apply(when)), tag: due.tag, slack });
             return Finished::Rearmed;
         }
         let is_awaited = cell.free();
-        self.give_back(due.index, Locality::Warm);
-        self.lend();
+        self.free_cell(due.index, Locality::Warm);
+        self.publish_free();
         if is_awaited { Finished::Awaited } else { Finished::Gone }
     }
 
@@ -217,7 +217,7 @@ impl WheelDriver {
     pub(super) fn close(&mut self) -> usize {
         let cancelled = self.shard.take_cancelled();
         let arrivals = self.shard.close();
-        self.sort(cancelled, arrivals);
+        self.apply(cancelled, arrivals);
         let armed = self.wheel.armed();
         for index in 0..self.shard.len() as u32 {
             let generation = self.shard.cell(index).generation();
@@ -228,18 +228,18 @@ impl WheelDriver {
 
     /// Takes a timer out of the wheel, unless another thread was faster.
     #[inline]
-    fn reclaim(&mut self, ticket: TimerKey) -> bool {
-        let is_ours = self.shard.cell(ticket.index).reclaim_armed(ticket.generation);
+    fn reclaim(&mut self, key: TimerKey) -> bool {
+        let is_ours = self.shard.cell(key.index).reclaim_armed(key.generation);
         if is_ours {
-            self.wheel.remove(&mut self.timers, ticket.index);
-            self.give_back(ticket.index, Locality::Warm);
+            self.wheel.remove(&mut self.timers, key.index);
+            self.free_cell(key.index, Locality::Warm);
         }
         is_ours
     }
 
     #[inline]
-    fn link(&mut self, index: u32, wanted: ArmRequest) {
-        let ArmRequest { tick, tag, slack } = wanted;
+    fn link(&mut self, index: u32, request: ArmRequest) {
+        let ArmRequest { tick, tag, slack } = request;
         let timer = &mut self.timers[index as usize];
         (timer.tick, timer.tag, timer.slack) = (self.wheel.ahead(tick), tag, slack);
         self.wheel.insert(&mut self.timers, index);

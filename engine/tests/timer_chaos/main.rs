@@ -20,10 +20,10 @@
 
 #![forbid(unsafe_code)]
 
-mod account;
-mod chance;
+mod counters;
+mod history;
+mod random;
 mod round;
-mod tally;
 mod user;
 mod world;
 
@@ -31,24 +31,24 @@ use std::time::Duration;
 
 use sys::clock::monotonic;
 
+use counters::{Counters, Lateness};
 use round::Kind;
-use tally::{Lateness, Tally};
-use world::Temper;
+use world::Workload;
 
 const SECONDS: u64 = 2;
 
 /// Rounds take turns.
 const KINDS: [Kind; 4] = [
-    Kind { temper: Temper::Mixed, is_patient: false, ends_at_work: false },
-    Kind { temper: Temper::Far, is_patient: false, ends_at_work: false },
-    Kind { temper: Temper::Mixed, is_patient: false, ends_at_work: true },
-    Kind { temper: Temper::Mixed, is_patient: true, ends_at_work: false },
+    Kind { workload: Workload::Mixed, is_patient: false, ends_at_work: false },
+    Kind { workload: Workload::Far, is_patient: false, ends_at_work: false },
+    Kind { workload: Workload::Mixed, is_patient: false, ends_at_work: true },
+    Kind { workload: Workload::Mixed, is_patient: true, ends_at_work: false },
 ];
 
-static OF_SERVICE: Lateness = Lateness::new();
-static OF_LOCALS: Lateness = Lateness::new();
+static SERVICE_LATENESS: Lateness = Lateness::new();
+static LOCAL_LATENESS: Lateness = Lateness::new();
 
-fn number_of(variable: &str) -> Option<u64> {
+fn number_from_env(variable: &str) -> Option<u64> {
     std::env::var(variable).ok().and_then(|text| text.parse().ok())
 }
 
@@ -56,17 +56,17 @@ fn number_of(variable: &str) -> Option<u64> {
 #[test]
 fn every_timer_comes_out_even() {
     let begin = monotonic();
-    let seed = number_of("TOLLGATE_CHAOS_SEED").unwrap_or(begin.0);
-    let end = begin + Duration::from_secs(number_of("TOLLGATE_CHAOS_SECONDS").unwrap_or(SECONDS));
-    let mut tally = Tally::default();
+    let seed = number_from_env("TOLLGATE_CHAOS_SEED").unwrap_or(begin.0);
+    let end = begin + Duration::from_secs(number_from_env("TOLLGATE_CHAOS_SECONDS").unwrap_or(SECONDS));
+    let mut counters = Counters::default();
     for (number, kind) in (0..).zip(KINDS.into_iter().cycle()) {
-        round::run(seed.wrapping_add(number), kind, [&OF_SERVICE, &OF_LOCALS], &mut tally);
-        tally.rounds += 1;
+        round::run(seed.wrapping_add(number), kind, [&SERVICE_LATENESS, &LOCAL_LATENESS], &mut counters);
+        counters.rounds += 1;
         if monotonic() >= end {
             break;
         }
     }
-    println!("seed {seed}, {tally}");
-    println!("the service's threads fired {OF_SERVICE}");
-    println!("threads with a loop fired {OF_LOCALS}");
+    println!("seed {seed}, {counters}");
+    println!("the service's threads fired {SERVICE_LATENESS}");
+    println!("threads with a loop fired {LOCAL_LATENESS}");
 }

@@ -14,12 +14,12 @@ use std::time::Duration;
 use engine::timer::{ArmError, Cancel, Service, Settings, Slack, Timers};
 use sys::clock::{Nanos, monotonic};
 
-use crate::account::{Account, Fate};
-use crate::tally::{Lateness, Tally};
+use crate::counters::{Counters, Lateness};
+use crate::history::{History, Outcome};
 use crate::user::{self, Gate};
-use crate::world::{Anyone, Temper, World, is_far};
+use crate::world::{AnyThread, Workload, World, is_far};
 
-const POSTS: usize = 2;
+const SERVICE_THREADS: usize = 2;
 const LOCALS: usize = 2;
 const USERS: usize = 5;
 const WORK: Duration = Duration::from_millis(300);
@@ -36,7 +36,7 @@ const NAME: &str = "chaos";
 /// What is special about a round.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Kind {
-    pub(crate) temper: Temper,
+    pub(crate) workload: Workload,
     /// What has the greatest slack is waited for at the end, and not cancelled.
     pub(crate) is_patient: bool,
     /// The service ends while its users are at work.
@@ -54,17 +54,17 @@ pub(crate) struct Round {
 /// Far timers that the end of a round leaves armed.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 struct Left {
-    at_posts: usize,
+    at_threads: usize,
     at_locals: usize,
 }
 
 /// Runs a round.
-pub(crate) fn run(seed: u64, kind: Kind, lateness: [&'static Lateness; 2], tally: &mut Tally) {
+pub(crate) fn run(seed: u64, kind: Kind, lateness: [&'static Lateness; 2], counters: &mut Counters) {
     let before = (threads(), descriptors());
-    let world = Arc::new(World::new(seed, kind.temper, lateness));
+    let world = Arc::new(World::new(seed, kind.workload, lateness));
     let service = start(&world);
     let timers = service.timers().clone();
-    Round { kind, world, timers, gate: Arc::default() }.run(service, tally);
+    Round { kind, world, timers, gate: Arc::default() }.run(service, counters);
     // A thread that was joined may stand in the list a moment longer.
     let end = monotonic() + HANG;
     loop {
@@ -78,10 +78,15 @@ pub(crate) fn run(seed: u64, kind: Kind, lateness: [&'static Lateness; 2], tally
 }
 
 fn start(world: &Arc<World>) -> Service {
-    let settings =
-        Settings { name: NAME, threads: POSTS, timers_max: 1_500, locals: LOCALS, local_timers_max: 1_000 };
+    let settings = Settings {
+        name: NAME,
+        threads: SERVICE_THREADS,
+        timers_max: 1_500,
+        locals: LOCALS,
+        local_timers_max: 1_000,
+    };
     let world = Arc::clone(world);
-    let callback = move |timers: &Timers, tag: u64| world.fire(&mut Anyone(timers), tag);
+    let callback = move |timers: &Timers, tag: u64| world.fire(&mut AnyThread(timers), tag);
     Service::start(&settings, callback).expect("there are threads and descriptors to be had")
 }
 
@@ -99,34 +104,37 @@ fn descriptors() -> Vec<PathBuf> {
 }
 
 impl Round {
-    fn run(&self, service: Service, tally: &mut Tally) {
-        let room = user::room(&self.timers, POSTS);
+    fn run(&self, service: Service, counters: &mut Counters) {
+        let capacity = user::capacity(&self.timers, SERVICE_THREADS);
         let loops: Vec<_> = (0..LOCALS).map(|number| self.spawn_loop(number as u64)).collect();
-        let lonely: Vec<_> = (0..POSTS).filter_map(|_| self.spawn_lonely()).collect();
+        let solitary: Vec<_> = (0..SERVICE_THREADS).filter_map(|_| self.spawn_solitary()).collect();
         let service = self.work(service);
-        self.join(lonely);
+        self.join(solitary);
         let wake = || loops.iter().for_each(|thread| thread.thread().unpark());
         wake();
-        let left = self.settle(|account| service.is_some() || account.is_local());
+        let left = self.wait_settled(|history| service.is_some() || history.is_local());
         if let Some(service) = service {
-            let free = user::room(&self.timers, POSTS);
-            self.hold(free + left.at_posts == room, &format!("of {room} cells {free} came back: {left:?}"));
+            let free = user::capacity(&self.timers, SERVICE_THREADS);
+            self.check(
+                free + left.at_threads == capacity,
+                &format!("of {capacity} cells {free} came back: {left:?}"),
+            );
             self.assert_awake();
             let forgotten = self.bounded("the end of the service", move || service.shutdown());
-            self.hold(forgotten == left.at_posts as u64, &format!("it had {forgotten} timers at its end"));
+            self.check(forgotten == left.at_threads as u64, &format!("it had {forgotten} timers at its end"));
         }
         self.gate.is_open.store(true, SeqCst);
         wake();
         self.join(loops);
         let armed = self.gate.armed.load(SeqCst);
-        self.hold(armed == left.at_locals, &format!("{armed} were armed at the loops' ends: {left:?}"));
-        self.close_accounts(&left, tally);
+        self.check(armed == left.at_locals, &format!("{armed} were armed at the loops' ends: {left:?}"));
+        self.check_histories(&left, counters);
         self.world.check();
     }
 
     /// Panics, and says which round it was, unless that holds.
     #[track_caller]
-    fn hold(&self, holds: bool, otherwise: &str) {
+    fn check(&self, holds: bool, otherwise: &str) {
         self.world.check();
         assert!(holds, "{otherwise}: seed {}, {:?}", self.world.seed, self.kind);
     }
@@ -138,13 +146,13 @@ impl Round {
     fn spawn_loop(&self, number: u64) -> JoinHandle<()> {
         let (world, timers) = (Arc::clone(&self.world), self.timers.clone());
         let gate = Arc::clone(&self.gate);
-        self.spawn(move || user::live_looping(&world, &timers, u64::MAX - number, &gate))
+        self.spawn(move || user::run_looping(&world, &timers, u64::MAX - number, &gate))
     }
 
     /// A thread whose timers are the only ones that are due, where all others are far.
-    fn spawn_lonely(&self) -> Option<JoinHandle<()>> {
+    fn spawn_solitary(&self) -> Option<JoinHandle<()>> {
         let (world, timers) = (Arc::clone(&self.world), self.timers.clone());
-        (self.kind.temper == Temper::Far).then(|| {
+        (self.kind.workload == Workload::Far).then(|| {
             self.spawn(move || {
                 while !world.is_over() {
                     world.fire_alone(&timers);
@@ -182,46 +190,46 @@ impl Round {
 
     fn spawn_user(&self, stream: u64) -> JoinHandle<()> {
         let (world, timers) = (Arc::clone(&self.world), self.timers.clone());
-        self.spawn(move || user::live(&world, &timers, stream))
+        self.spawn(move || user::run(&world, &timers, stream))
     }
 
     /// While its users are at work: from then on nothing fires and nothing is armed at its threads.
     fn end_service(&self, service: Service) {
         self.bounded("the end of the service, at work", move || service.shutdown());
         let fired = || {
-            let accounts = self.world.accounts().filter(|(_, account)| !account.is_local());
-            accounts.map(|(_, account)| u64::from(account.begun())).sum::<u64>()
+            let histories = self.world.histories().filter(|(_, history)| !history.is_local());
+            histories.map(|(_, history)| u64::from(history.begun())).sum::<u64>()
         };
         let before = fired();
         thread::sleep(Duration::from_millis(5));
-        self.hold(fired() == before, "a service that had ended fired timers");
+        self.check(fired() == before, "a service that had ended fired timers");
     }
 
     fn join(&self, threads: Vec<JoinHandle<()>>) {
         for thread in threads {
             let outcome = self.bounded("the end of a user", move || thread.join());
-            self.hold(outcome.is_ok(), "a user panicked");
+            self.check(outcome.is_ok(), "a user panicked");
         }
     }
 
     /// What `wait` returns, unless it hangs.
     fn bounded<T: Send + 'static>(&self, what: &str, wait: impl FnOnce() -> T + Send + 'static) -> T {
-        let (tell, told) = mpsc::sync_channel(1);
-        let waiting = self.spawn(move || tell.send(wait()).expect("somebody waits for it"));
-        let outcome = told.recv_timeout(HANG);
-        self.hold(outcome.is_ok(), &format!("{what} did not come"));
+        let (sender, receiver) = mpsc::sync_channel(1);
+        let waiting = self.spawn(move || sender.send(wait()).expect("somebody waits for it"));
+        let outcome = receiver.recv_timeout(HANG);
+        self.check(outcome.is_ok(), &format!("{what} did not come"));
         waiting.join().expect("it has said what there was to say");
         outcome.expect("it was just there")
     }
 
     /// Waits until the timers of which that is asked have fired or are cancelled, but for some that are far.
-    fn settle(&self, is_asked: impl Fn(&Account) -> bool) -> Left {
+    fn wait_settled(&self, is_included: impl Fn(&History) -> bool) -> Left {
         let (end, mut before) = (monotonic() + HANG, None);
         loop {
             // Who rests arms nothing afterwards.
-            let are_resting = self.gate.resting.load(SeqCst) == LOCALS;
-            let (left, awaited) = self.look(&is_asked);
-            let now = (are_resting && awaited.is_none()).then_some(left);
+            let are_idle = self.gate.idle.load(SeqCst) == LOCALS;
+            let (left, awaited) = self.count_left(&is_included);
+            let now = (are_idle && awaited.is_none()).then_some(left);
             // A callback that ended during the look may have cancelled what had been counted.
             if before.is_some() && now == before {
                 return left;
@@ -237,18 +245,20 @@ impl Round {
 
     /// The far timers that are to be left, and one that is neither of them nor settled. Of those it cancels
     /// what is not due soon.
-    fn look(&self, is_asked: impl Fn(&Account) -> bool) -> (Left, Option<u64>) {
+    fn count_left(&self, is_included: impl Fn(&History) -> bool) -> (Left, Option<u64>) {
         let (mut left, mut awaited) = (Left::default(), None);
         let patience = if self.kind.is_patient { 2 * HANG } else { PATIENCE };
-        let is_open = |account: &Account| !matches!(account.fate(), Ok(fate) if fate != Fate::Left);
-        let accounts = self.world.accounts().filter(|(_, account)| is_asked(account) && is_open(account));
-        for (tag, account) in accounts {
-            if is_far(account) && left.at_posts + left.at_locals < LEFT_MAX {
-                *(if account.is_local() { &mut left.at_locals } else { &mut left.at_posts }) += 1;
+        let is_open =
+            |history: &History| !matches!(history.outcome(), Ok(outcome) if outcome != Outcome::Left);
+        let histories =
+            self.world.histories().filter(|(_, history)| is_included(history) && is_open(history));
+        for (tag, history) in histories {
+            if is_far(history) && left.at_threads + left.at_locals < LEFT_MAX {
+                *(if history.is_local() { &mut left.at_locals } else { &mut left.at_threads }) += 1;
                 continue;
             }
             awaited = Some(tag);
-            if account.promised() > monotonic() + patience {
+            if history.promised() > monotonic() + patience {
                 self.world.cancel(&self.timers, tag);
             }
         }
@@ -258,33 +268,33 @@ impl Round {
     /// With nothing but far timers left, not even cancelled ones since all room was made, nobody comes by who
     /// would make up for a wake that was lost: a timer has to wake each of the service's threads by itself.
     fn assert_awake(&self) {
-        for _ in 0..ALONE * POSTS {
+        for _ in 0..ALONE * SERVICE_THREADS {
             let (world, timers) = (Arc::clone(&self.world), self.timers.clone());
             // Each new thread comes to the next of them.
             self.join(vec![self.spawn(move || world.fire_alone(&timers))]);
-            self.settle(|account| !account.is_local());
+            self.wait_settled(|history| !history.is_local());
         }
     }
 
     /// All threads are gone: nothing is armed, and each account tells how its timer ended.
-    fn close_accounts(&self, left: &Left, tally: &mut Tally) {
+    fn check_histories(&self, left: &Left, counters: &mut Counters) {
         let closed = self.timers.arm(Nanos(0), Slack::Tick, u64::MAX);
-        self.hold(closed == Err(ArmError::Closed), "something was armed at a service that had ended");
+        self.check(closed == Err(ArmError::Closed), "something was armed at a service that had ended");
         let mut left_here = 0;
-        for (tag, account) in self.world.accounts() {
-            match account.fate() {
+        for (tag, history) in self.world.histories() {
+            match history.outcome() {
                 Err(what) => self.world.fail(what, tag),
-                Ok(fate) => {
-                    tally.add(account, fate);
-                    left_here += usize::from(fate == Fate::Left);
+                Ok(outcome) => {
+                    counters.add(history, outcome);
+                    left_here += usize::from(outcome == Outcome::Left);
                 }
             }
-            let found = account.handle().map(|handle| self.timers.cancel(handle));
+            let found = history.handle().map(|handle| self.timers.cancel(handle));
             if found.is_some_and(|found| found != Cancel::Gone) && !self.kind.ends_at_work {
                 self.world.fail("its name leads to something after the end", tag);
             }
         }
-        let is_even = self.kind.ends_at_work || left_here == left.at_posts + left.at_locals;
-        self.hold(is_even, "more timers are left than were left armed");
+        let is_even = self.kind.ends_at_work || left_here == left.at_threads + left.at_locals;
+        self.check(is_even, "more timers are left than were left armed");
     }
 }

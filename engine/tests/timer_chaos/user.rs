@@ -10,34 +10,34 @@ use std::time::Duration;
 use engine::timer::{ArmError, Cancel, LocalTimers, Slack, TimerHandle, Timers};
 use sys::clock::{Nanos, monotonic};
 
-use crate::chance::Chance;
-use crate::world::{Anyone, Looping, World};
+use crate::random::Random;
+use crate::world::{AnyThread, LoopThread, World};
 
 /// What a thread does before it goes.
 const ACTS_MAX: u64 = 20_000;
 /// What it does without a rest.
 const BURST_MAX: u64 = 64;
-const REST: Duration = Duration::from_micros(250);
+const PAUSE: Duration = Duration::from_micros(250);
 /// Of a thread with a loop, while it has something to do.
 const NAP_MAX: Duration = Duration::from_millis(2);
 /// Refusals after which a shard is full: another thread may have its free cells in hand at that moment.
 const REFUSALS: usize = 20;
 
 /// The life of a thread that comes and goes.
-pub(crate) fn live(world: &World, timers: &Timers, stream: u64) {
-    let mut chance = Chance::of(world.seed, stream);
-    let mut left = chance.below(ACTS_MAX);
+pub(crate) fn run(world: &World, timers: &Timers, stream: u64) {
+    let mut random = Random::new(world.seed, stream);
+    let mut left = random.below(ACTS_MAX);
     while left > 0 && !world.is_over() {
-        for _ in 0..=chance.below(BURST_MAX).min(left - 1) {
+        for _ in 0..=random.below(BURST_MAX).min(left - 1) {
             left -= 1;
-            match world.act(&mut Anyone(timers), &mut chance) {
+            match world.act(&mut AnyThread(timers), &mut random) {
                 Ok(()) => {}
-                Err(ArmError::Full) => thread::sleep(REST),
+                Err(ArmError::Full) => thread::sleep(PAUSE),
                 Err(ArmError::Closed) => return,
             }
         }
-        match chance.below(8) {
-            0 | 1 => thread::sleep(REST),
+        match random.below(8) {
+            0 | 1 => thread::sleep(PAUSE),
             2 | 3 => thread::yield_now(),
             _ => {}
         }
@@ -48,7 +48,7 @@ pub(crate) fn live(world: &World, timers: &Timers, stream: u64) {
 #[derive(Debug, Default)]
 pub(crate) struct Gate {
     /// How many of them have seen that the round is over: they only fire what is due.
-    pub(crate) resting: AtomicUsize,
+    pub(crate) idle: AtomicUsize,
     /// They may go, once they are unparked.
     pub(crate) is_open: AtomicBool,
     /// Timers that were armed at their ends when they went.
@@ -56,23 +56,23 @@ pub(crate) struct Gate {
 }
 
 /// The life of a thread with a loop.
-pub(crate) fn live_looping(world: &World, timers: &Timers, stream: u64, gate: &Gate) {
+pub(crate) fn run_looping(world: &World, timers: &Timers, stream: u64, gate: &Gate) {
     let this = thread::current();
     let mut local = timers.attach(move || this.unpark()).expect("there is an end for each");
-    let mut chance = Chance::of(world.seed, stream);
+    let mut random = Random::new(world.seed, stream);
     let cells = fill(|| local.arm(Nanos::NEVER, Slack::Tick, u64::MAX).ok());
     let count = cells.len();
     assert!(cells.into_iter().all(|handle| local.cancel(handle) == Cancel::Cancelled));
-    let mut is_resting = false;
+    let mut is_idle = false;
     while !gate.is_open.load(SeqCst) {
-        local.turn(monotonic(), |local, tag| world.fire(&mut Looping(local, timers), tag));
+        local.turn(monotonic(), |local, tag| world.fire(&mut LoopThread(local, timers), tag));
         let is_over = world.is_over();
-        if is_over && !std::mem::replace(&mut is_resting, true) {
-            gate.resting.fetch_add(1, SeqCst);
+        if is_over && !std::mem::replace(&mut is_idle, true) {
+            gate.idle.fetch_add(1, SeqCst);
         }
         if !is_over {
-            for _ in 0..chance.below(BURST_MAX) {
-                let outcome = world.act(&mut Looping(&mut local, timers), &mut chance);
+            for _ in 0..random.below(BURST_MAX) {
+                let outcome = world.act(&mut LoopThread(&mut local, timers), &mut random);
                 assert_ne!(outcome, Err(ArmError::Closed), "its own end is open");
             }
         }
@@ -111,13 +111,13 @@ fn fill(mut arm: impl FnMut() -> Option<TimerHandle>) -> Vec<TimerHandle> {
 
 /// How many timers can be armed at the service's threads, while nobody else arms any: each thread comes to
 /// the next of them. Nothing is left armed.
-pub(crate) fn room(timers: &Timers, posts: usize) -> usize {
+pub(crate) fn capacity(timers: &Timers, threads: usize) -> usize {
     let arm = |timers: &Timers| fill(|| timers.arm(Nanos::NEVER, Slack::Tick, u64::MAX).ok());
-    let rooms = (0..posts).map(|_| {
+    let handles_of_each = (0..threads).map(|_| {
         let timers = timers.clone();
         thread::spawn(move || arm(&timers)).join().expect("arming does not panic")
     });
-    let handles: Vec<TimerHandle> = rooms.collect::<Vec<_>>().concat();
+    let handles: Vec<TimerHandle> = handles_of_each.collect::<Vec<_>>().concat();
     assert!(handles.iter().all(|&handle| timers.cancel(handle) == Cancel::Cancelled));
     handles.len()
 }

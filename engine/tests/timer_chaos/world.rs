@@ -11,14 +11,14 @@ use std::time::Duration;
 use engine::timer::{ArmError, Cancel, LocalTimers, Next, Slack, TimerHandle, Timers, wheel};
 use sys::clock::{Nanos, monotonic};
 
-use crate::account::Account;
-use crate::chance::Chance;
-use crate::tally::Lateness;
+use crate::counters::Lateness;
+use crate::history::History;
+use crate::random::Random;
 
 /// Timers of one round, those that are refused included.
-const ACCOUNTS: usize = 1 << 18;
+const HISTORIES: usize = 1 << 18;
 /// Of these, so many are for what is armed when the others are used up.
-const ACCOUNTS_ALONE: usize = 1 << 13;
+const HISTORIES_ALONE: usize = 1 << 13;
 const SLOTS: u64 = 2_048;
 const FAR: Duration = Duration::from_secs(3600);
 /// Long enough for the service's thread to go to sleep meanwhile.
@@ -26,7 +26,7 @@ const ALONE: Duration = Duration::from_millis(2);
 
 /// What a round is mostly made of.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Temper {
+pub(crate) enum Workload {
     /// Everything, and most of it soon.
     Mixed,
     /// Timers that are taken back long before they are due, and one at a time that is due in a moment: the
@@ -35,7 +35,7 @@ pub(crate) enum Temper {
 }
 
 /// A way to the service, with or without a loop.
-pub(crate) trait End {
+pub(crate) trait TimerApi {
     const IS_LOCAL: bool;
     fn arm(&mut self, deadline: Nanos, slack: Slack, tag: u64) -> Result<TimerHandle, ArmError>;
     fn cancel(&mut self, handle: TimerHandle) -> Cancel;
@@ -43,9 +43,9 @@ pub(crate) trait End {
 }
 
 /// As any thread has it.
-pub(crate) struct Anyone<'t>(pub(crate) &'t Timers);
+pub(crate) struct AnyThread<'t>(pub(crate) &'t Timers);
 
-impl End for Anyone<'_> {
+impl TimerApi for AnyThread<'_> {
     const IS_LOCAL: bool = false;
 
     fn arm(&mut self, deadline: Nanos, slack: Slack, tag: u64) -> Result<TimerHandle, ArmError> {
@@ -62,9 +62,9 @@ impl End for Anyone<'_> {
 }
 
 /// A thread with a loop, which has the way of all others too.
-pub(crate) struct Looping<'l>(pub(crate) &'l mut LocalTimers, pub(crate) &'l Timers);
+pub(crate) struct LoopThread<'l>(pub(crate) &'l mut LocalTimers, pub(crate) &'l Timers);
 
-impl End for Looping<'_> {
+impl TimerApi for LoopThread<'_> {
     const IS_LOCAL: bool = true;
 
     fn arm(&mut self, deadline: Nanos, slack: Slack, tag: u64) -> Result<TimerHandle, ArmError> {
@@ -83,30 +83,30 @@ impl End for Looping<'_> {
 /// See the file's header.
 pub(crate) struct World {
     pub(crate) seed: u64,
-    temper: Temper,
-    accounts: Box<[Account]>,
-    taken: AtomicUsize,
+    workload: Workload,
+    histories: Box<[History]>,
+    opened: AtomicUsize,
     /// Tags of timers that anybody may cancel.
     slots: Box<[Mutex<Option<u64>>]>,
     is_over: AtomicBool,
     failure: OnceLock<String>,
-    pub(crate) of_service: &'static Lateness,
-    pub(crate) of_locals: &'static Lateness,
+    pub(crate) service_lateness: &'static Lateness,
+    pub(crate) local_lateness: &'static Lateness,
 }
 
 impl World {
-    pub(crate) fn new(seed: u64, temper: Temper, lateness: [&'static Lateness; 2]) -> World {
-        let [of_service, of_locals] = lateness;
+    pub(crate) fn new(seed: u64, workload: Workload, lateness: [&'static Lateness; 2]) -> World {
+        let [service_lateness, local_lateness] = lateness;
         World {
             seed,
-            temper,
-            accounts: (0..ACCOUNTS).map(|_| Account::new()).collect(),
-            taken: AtomicUsize::new(0),
+            workload,
+            histories: (0..HISTORIES).map(|_| History::new()).collect(),
+            opened: AtomicUsize::new(0),
             slots: (0..SLOTS).map(|_| Mutex::new(None)).collect(),
             is_over: AtomicBool::new(false),
             failure: OnceLock::new(),
-            of_service,
-            of_locals,
+            service_lateness,
+            local_lateness,
         }
     }
 
@@ -120,14 +120,14 @@ impl World {
     }
 
     /// The accounts that were opened, by their tags.
-    pub(crate) fn accounts(&self) -> impl Iterator<Item = (u64, &Account)> {
-        (0..).zip(&self.accounts[..self.taken.load(SeqCst).min(ACCOUNTS)])
+    pub(crate) fn histories(&self) -> impl Iterator<Item = (u64, &History)> {
+        (0..).zip(&self.histories[..self.opened.load(SeqCst).min(HISTORIES)])
     }
 
     /// Something that must not be; the first one is kept.
     pub(crate) fn fail(&self, what: &str, tag: u64) {
-        let account = self.accounts.get(tag as usize);
-        let text = format!("{what}: seed {}, tag {tag}, {account:?} at {:?}", self.seed, monotonic());
+        let history = self.histories.get(tag as usize);
+        let text = format!("{what}: seed {}, tag {tag}, {history:?} at {:?}", self.seed, monotonic());
         drop(self.failure.set(text));
         self.end();
     }
@@ -144,62 +144,62 @@ impl World {
     }
 
     /// One thing that a thread may do, besides arming as often.
-    pub(crate) fn act(&self, end: &mut impl End, chance: &mut Chance) -> Result<(), ArmError> {
-        match chance.below(8) {
+    pub(crate) fn act(&self, api: &mut impl TimerApi, random: &mut Random) -> Result<(), ArmError> {
+        match random.below(8) {
             0 => {
-                let tag = self.slot(chance).take();
-                self.cancel_any(end, tag);
+                let tag = self.slot(random).take();
+                self.cancel_any(api, tag);
             }
             1 => {
-                let tag = self.slot(chance).take();
-                self.cancel_any_sync(end, tag);
+                let tag = self.slot(random).take();
+                self.cancel_any_sync(api, tag);
             }
             // Left there, so that others find that it is gone.
             2 => {
-                let tag = *self.slot(chance);
-                self.cancel_any(end, tag);
+                let tag = *self.slot(random);
+                self.cancel_any(api, tag);
             }
-            _ => return self.arm(end, chance),
+            _ => return self.arm(api, random),
         }
         Ok(())
     }
 
     /// To be let go before anything waits for a callback, which may want it.
-    fn slot(&self, chance: &mut Chance) -> MutexGuard<'_, Option<u64>> {
-        self.slots[chance.below(SLOTS) as usize].lock().expect("nobody panics here")
+    fn slot(&self, random: &mut Random) -> MutexGuard<'_, Option<u64>> {
+        self.slots[random.below(SLOTS) as usize].lock().expect("nobody panics here")
     }
 
-    fn arm(&self, end: &mut impl End, chance: &mut Chance) -> Result<(), ArmError> {
-        let deadline = self.deadline(monotonic(), chance);
-        let slack = [Slack::Tick, Slack::Fine, Slack::Coarse, Slack::Second][chance.below(4) as usize];
-        let slack = if self.temper == Temper::Far { Slack::Tick } else { slack };
-        if self.taken.load(SeqCst) >= ACCOUNTS - ACCOUNTS_ALONE {
+    fn arm(&self, api: &mut impl TimerApi, random: &mut Random) -> Result<(), ArmError> {
+        let deadline = self.deadline(monotonic(), random);
+        let slack = [Slack::Tick, Slack::Fine, Slack::Coarse, Slack::Second][random.below(4) as usize];
+        let slack = if self.workload == Workload::Far { Slack::Tick } else { slack };
+        if self.opened.load(SeqCst) >= HISTORIES - HISTORIES_ALONE {
             self.end();
             return Ok(());
         }
-        let tag = self.open(end, deadline, slack)?;
-        let evicted = self.slot(chance).replace(tag);
+        let tag = self.open(api, deadline, slack)?;
+        let evicted = self.slot(random).replace(tag);
         // Those that go unseen fire, but for the far ones, of which there would be too many.
-        let is_far = evicted.is_some_and(|tag| is_far(&self.accounts[tag as usize]));
-        if is_far || !chance.one_in(4) {
-            self.cancel_any(end, evicted);
+        let is_far = evicted.is_some_and(|tag| is_far(&self.histories[tag as usize]));
+        if is_far || !random.one_in(4) {
+            self.cancel_any(api, evicted);
         }
         Ok(())
     }
 
     /// Opens an account and arms its timer.
-    fn open<E: End>(&self, end: &mut E, deadline: Nanos, slack: Slack) -> Result<u64, ArmError> {
-        let tag = self.taken.fetch_add(1, SeqCst) as u64;
-        let account =
-            self.accounts.get(tag as usize).expect("there are fewer threads than accounts in reserve");
-        account.promise(deadline, wheel::due(slack.apply(deadline.max(monotonic()))));
-        account.name(end.arm(deadline, slack, tag)?, E::IS_LOCAL);
+    fn open<E: TimerApi>(&self, api: &mut E, deadline: Nanos, slack: Slack) -> Result<u64, ArmError> {
+        let tag = self.opened.fetch_add(1, SeqCst) as u64;
+        let history =
+            self.histories.get(tag as usize).expect("there are fewer threads than histories in reserve");
+        history.promise(deadline, wheel::due(slack.apply(deadline.max(monotonic()))));
+        history.set_handle(api.arm(deadline, slack, tag)?, E::IS_LOCAL);
         Ok(tag)
     }
 
     /// Arms a timer that nobody cancels, and waits until it has fired or the round is over.
     pub(crate) fn fire_alone(&self, timers: &Timers) {
-        let arm = || self.open(&mut Anyone(timers), monotonic() + ALONE, Slack::Tick);
+        let arm = || self.open(&mut AnyThread(timers), monotonic() + ALONE, Slack::Tick);
         let tag = loop {
             match arm() {
                 Ok(tag) => break tag,
@@ -207,68 +207,68 @@ impl World {
                 Err(error) => panic!("it is not closed here: {error}"),
             }
         };
-        while self.accounts[tag as usize].begun() == 0 && !self.is_over() {
+        while self.histories[tag as usize].begun() == 0 && !self.is_over() {
             thread::sleep(ALONE / 10);
         }
     }
 
-    fn deadline(&self, now: Nanos, chance: &mut Chance) -> Nanos {
+    fn deadline(&self, now: Nanos, random: &mut Random) -> Nanos {
         let within =
-            |millis: u64, chance: &mut Chance| now + Duration::from_nanos(chance.below(millis * 1_000_000));
-        if self.temper == Temper::Far {
+            |millis: u64, random: &mut Random| now + Duration::from_nanos(random.below(millis * 1_000_000));
+        if self.workload == Workload::Far {
             return now + FAR;
         }
-        match chance.below(16) {
-            0 => Nanos(now.0.saturating_sub(chance.below(50_000_000))),
-            1 => Nanos(chance.below(2)),
-            2 if chance.one_in(2) => Nanos::NEVER,
+        match random.below(16) {
+            0 => Nanos(now.0.saturating_sub(random.below(50_000_000))),
+            1 => Nanos(random.below(2)),
+            2 if random.one_in(2) => Nanos::NEVER,
             2 => now + FAR,
-            3..=8 => within(2, chance),
-            _ => within(50, chance),
+            3..=8 => within(2, random),
+            _ => within(50, random),
         }
     }
 
-    fn cancel_any(&self, end: &mut impl End, tag: Option<u64>) {
-        if let Some((tag, account, handle)) = self.named(tag) {
-            self.expect(account.answered(end.cancel(handle), false), tag);
+    fn cancel_any(&self, api: &mut impl TimerApi, tag: Option<u64>) {
+        if let Some((tag, history, handle)) = self.named(tag) {
+            self.expect(history.record_cancel(api.cancel(handle), false), tag);
         }
     }
 
-    fn cancel_any_sync(&self, end: &mut impl End, tag: Option<u64>) {
-        if let Some((tag, account, handle)) = self.named(tag) {
-            self.expect(account.answered(end.cancel_sync(handle), true), tag);
+    fn cancel_any_sync(&self, api: &mut impl TimerApi, tag: Option<u64>) {
+        if let Some((tag, history, handle)) = self.named(tag) {
+            self.expect(history.record_cancel(api.cancel_sync(handle), true), tag);
         }
     }
 
     /// Takes it back for the round's end.
     pub(crate) fn cancel(&self, timers: &Timers, tag: u64) {
-        self.cancel_any(&mut Anyone(timers), Some(tag));
+        self.cancel_any(&mut AnyThread(timers), Some(tag));
     }
 
-    fn named(&self, tag: Option<u64>) -> Option<(u64, &Account, TimerHandle)> {
-        let account = &self.accounts[tag? as usize];
-        Some((tag?, account, account.handle()?))
+    fn named(&self, tag: Option<u64>) -> Option<(u64, &History, TimerHandle)> {
+        let history = &self.histories[tag? as usize];
+        Some((tag?, history, history.handle()?))
     }
 
     /// The callback of every timer.
-    pub(crate) fn fire<E: End>(&self, end: &mut E, tag: u64) -> Next {
-        let Some(account) = self.accounts.get(tag as usize) else {
+    pub(crate) fn fire<E: TimerApi>(&self, api: &mut E, tag: u64) -> Next {
+        let Some(history) = self.histories.get(tag as usize) else {
             self.fail("a timer fired that is due in 584 years", tag);
             return Next::Done;
         };
-        let begun = match account.begin(monotonic()) {
+        let begun = match history.begin(monotonic()) {
             Ok(begun) => begun,
             Err(what) => {
                 self.fail(what, tag);
                 return Next::Done;
             }
         };
-        let lateness = if E::IS_LOCAL { self.of_locals } else { self.of_service };
+        let lateness = if E::IS_LOCAL { self.local_lateness } else { self.service_lateness };
         lateness.add(begun.late_nanos);
-        let mut chance = Chance::of(self.seed, tag << 16 | u64::from(begun.number));
-        self.act_in_callback(end, account, tag, &mut chance);
-        let next = if chance.one_in(4) && !self.is_over() {
-            Next::Again(self.deadline(monotonic(), &mut chance))
+        let mut random = Random::new(self.seed, tag << 16 | u64::from(begun.number));
+        self.act_in_callback(api, history, tag, &mut random);
+        let next = if random.one_in(4) && !self.is_over() {
+            Next::Again(self.deadline(monotonic(), &mut random))
         } else {
             Next::Done
         };
@@ -277,36 +277,36 @@ impl World {
             Next::Again(deadline) => wheel::due(deadline.max(monotonic())),
             Next::Done => Nanos::NEVER,
         };
-        account.end(next, promised);
+        history.end(next, promised);
         next
     }
 
-    fn act_in_callback(&self, end: &mut impl End, account: &Account, tag: u64, chance: &mut Chance) {
-        match chance.below(8) {
+    fn act_in_callback(&self, api: &mut impl TimerApi, history: &History, tag: u64, random: &mut Random) {
+        match random.below(8) {
             0 | 1 if !self.is_over() => {
-                let _full_or_closed = self.arm(end, chance);
+                let _full_or_closed = self.arm(api, random);
             }
             2 | 3 => {
-                let sibling = self.slot(chance).take();
-                self.cancel_any(end, sibling.filter(|&sibling| sibling != tag));
+                let sibling = self.slot(random).take();
+                self.cancel_any(api, sibling.filter(|&sibling| sibling != tag));
             }
-            4 => self.cancel_itself(account, tag, |handle| end.cancel(handle)),
-            5 => self.cancel_itself(account, tag, |handle| end.cancel_sync(handle)),
+            4 => self.cancel_itself(history, tag, |handle| api.cancel(handle)),
+            5 => self.cancel_itself(history, tag, |handle| api.cancel_sync(handle)),
             _ => {}
         }
     }
 
     /// Inside its own callback, which does not wait for its end.
-    fn cancel_itself(&self, account: &Account, tag: u64, cancel: impl FnOnce(TimerHandle) -> Cancel) {
-        let Some(handle) = account.handle() else { return };
+    fn cancel_itself(&self, history: &History, tag: u64, cancel: impl FnOnce(TimerHandle) -> Cancel) {
+        let Some(handle) = history.handle() else { return };
         match cancel(handle) {
-            Cancel::Running => self.expect(account.answered(Cancel::Running, false), tag),
+            Cancel::Running => self.expect(history.record_cancel(Cancel::Running, false), tag),
             found => self.fail(&format!("it is {found:?} inside its own callback"), tag),
         }
     }
 }
 
 /// Whether a timer is due long after its round.
-pub(crate) fn is_far(account: &Account) -> bool {
-    account.promised() > monotonic() + FAR / 2
+pub(crate) fn is_far(history: &History) -> bool {
+    history.promised() > monotonic() + FAR / 2
 }

@@ -19,7 +19,7 @@ pub(super) enum Locality {
 
 /// See the file's header.
 #[derive(Debug)]
-pub(super) struct SlotAllocator {
+pub(super) struct CellAllocator {
     warm: Vec<u32>,
     /// Bit n % 64 of word n / 64 is set if n is free.
     words: Box<[u64]>,
@@ -30,9 +30,9 @@ pub(super) struct SlotAllocator {
     lowest: usize,
 }
 
-impl SlotAllocator {
+impl CellAllocator {
     /// The numbers below `count`, all free.
-    pub(super) fn all(count: usize) -> SlotAllocator {
+    pub(super) fn all(count: usize) -> CellAllocator {
         let words = ones(count);
         let mut above: Vec<Box<[u64]>> = Vec::new();
         let mut below = words.len();
@@ -40,7 +40,7 @@ impl SlotAllocator {
             above.push(ones(below));
             below = below.div_ceil(BITS);
         }
-        SlotAllocator { warm: Vec::with_capacity(count), words, above, lowest: 0 }
+        CellAllocator { warm: Vec::with_capacity(count), words, above, lowest: 0 }
     }
 
     /// Gives one out.
@@ -64,20 +64,20 @@ impl SlotAllocator {
 
     /// Takes one back.
     #[inline]
-    pub(super) fn give(&mut self, number: u32, heat: Locality) {
-        match heat {
+    pub(super) fn give(&mut self, number: u32, locality: Locality) {
+        match locality {
             Locality::Warm => self.warm.push(number),
             Locality::Cold => self.give_cold(number),
         }
     }
 
     fn give_cold(&mut self, number: u32) {
-        let place = number as usize / BITS;
-        let before = self.words[place];
-        self.words[place] = before | 1 << (number as usize % BITS);
-        self.lowest = self.lowest.min(place);
+        let position = number as usize / BITS;
+        let before = self.words[position];
+        self.words[position] = before | 1 << (number as usize % BITS);
+        self.lowest = self.lowest.min(position);
         if before == 0 {
-            self.mark(place, true);
+            self.mark(position, true);
         }
     }
 
@@ -87,22 +87,22 @@ impl SlotAllocator {
         self.above
             .iter()
             .rev()
-            .try_fold(0, |place, level| {
-                let word = level[place];
-                (word != 0).then(|| place * BITS + word.trailing_zeros() as usize)
+            .try_fold(0, |position, level| {
+                let word = level[position];
+                (word != 0).then(|| position * BITS + word.trailing_zeros() as usize)
             })
-            .filter(|&place| self.words[place] != 0)
+            .filter(|&position| self.words[position] != 0)
     }
 
     /// Says above whether a word has any number, from the bottom up as far as that changes anything.
     #[cold]
-    fn mark(&mut self, mut place: usize, has_any: bool) {
+    fn mark(&mut self, mut position: usize, has_any: bool) {
         for level in &mut self.above {
-            let bit = 1 << (place % BITS);
-            place /= BITS;
-            let before = level[place];
-            level[place] = if has_any { before | bit } else { before & !bit };
-            if (before == 0) == (level[place] == 0) {
+            let bit = 1 << (position % BITS);
+            position /= BITS;
+            let before = level[position];
+            level[position] = if has_any { before | bit } else { before & !bit };
+            if (before == 0) == (level[position] == 0) {
                 return;
             }
         }
@@ -111,9 +111,9 @@ impl SlotAllocator {
 
 /// So many ones, in words, of which there is at least one.
 fn ones(count: usize) -> Box<[u64]> {
-    let word = |place: usize| match count - (place * BITS).min(count) {
+    let word = |position: usize| match count - (position * BITS).min(count) {
         0 => 0,
-        rest => u64::MAX >> (BITS - rest.min(BITS)),
+        remaining => u64::MAX >> (BITS - remaining.min(BITS)),
     };
     (0..count.div_ceil(BITS).max(1)).map(word).collect()
 }
@@ -127,7 +127,7 @@ mod tests {
     fn gives_out_each_number_once_and_the_lowest_first() {
         let large = if cfg!(miri) { 4_097 } else { 300_000 };
         for count in [0, 1, 63, 64, 65, 4_096, large] {
-            let mut free = SlotAllocator::all(count);
+            let mut free = CellAllocator::all(count);
             let all: Vec<u32> = std::iter::from_fn(|| free.take()).collect();
             assert!(all.iter().copied().eq(0..count as u32), "{count}");
             // Back from the middle outwards, so that every level is found empty and not empty.
@@ -143,12 +143,12 @@ mod tests {
 
     #[test]
     fn what_is_warm_goes_first_and_the_last_of_it_before_all() {
-        let mut free = SlotAllocator::all(5);
+        let mut free = CellAllocator::all(5);
         (0..4).for_each(|number| assert_eq!(free.take(), Some(number)));
-        for (number, heat) in
+        for (number, locality) in
             [(2, Locality::Cold), (1, Locality::Warm), (0, Locality::Cold), (3, Locality::Warm)]
         {
-            free.give(number, heat);
+            free.give(number, locality);
         }
         assert!(std::iter::from_fn(|| free.take()).eq([3, 1, 0, 2, 4]));
     }
@@ -158,11 +158,11 @@ mod tests {
         let mut random = super::super::wheel::tests::Random(7);
         // Spells of mostly taking, and of mostly giving.
         let (count, steps) = if cfg!(miri) { (5_000, 6_000) } else { (70_000, 400_000) };
-        let (mut free, mut model) = (SlotAllocator::all(count), (0..count as u32).collect::<BTreeSet<_>>());
+        let (mut free, mut model) = (CellAllocator::all(count), (0..count as u32).collect::<BTreeSet<_>>());
         let mut out = Vec::new();
         for step in 0..steps {
-            let takes = if step * 6 / steps % 2 == 0 { 14 } else { 2 };
-            if random.below(16) < takes {
+            let take_weight = if step * 6 / steps % 2 == 0 { 14 } else { 2 };
+            if random.below(16) < take_weight {
                 let taken = free.take();
                 assert_eq!(taken, model.pop_first());
                 out.extend(taken);

@@ -4,11 +4,11 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::account::{Account, Fate};
+use crate::history::{History, Outcome};
 
 /// Counts of accounts that are settled.
 #[derive(Debug, Default)]
-pub(crate) struct Tally {
+pub(crate) struct Counters {
     pub(crate) rounds: u64,
     armed: u64,
     rearmed: u64,
@@ -19,24 +19,24 @@ pub(crate) struct Tally {
     left: u64,
 }
 
-impl Tally {
-    pub(crate) fn add(&mut self, account: &Account, fate: Fate) {
-        self.fired += u64::from(account.begun());
-        self.rearmed += u64::from(account.again()) - u64::from(fate == Fate::Dismissed);
-        self.armed += u64::from(fate != Fate::Refused);
-        match fate {
-            Fate::Refused => self.refused += 1,
-            Fate::Cancelled => self.cancelled += 1,
-            Fate::Dismissed => self.dismissed += 1,
-            Fate::Left => self.left += 1,
-            Fate::Fired => {}
+impl Counters {
+    pub(crate) fn add(&mut self, history: &History, outcome: Outcome) {
+        self.fired += u64::from(history.begun());
+        self.rearmed += u64::from(history.rearmed()) - u64::from(outcome == Outcome::Dismissed);
+        self.armed += u64::from(outcome != Outcome::Refused);
+        match outcome {
+            Outcome::Refused => self.refused += 1,
+            Outcome::Cancelled => self.cancelled += 1,
+            Outcome::Dismissed => self.dismissed += 1,
+            Outcome::Left => self.left += 1,
+            Outcome::Fired => {}
         }
     }
 }
 
-impl fmt::Display for Tally {
+impl fmt::Display for Counters {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Tally { rounds, armed, rearmed, refused, fired, cancelled, dismissed, left } = self;
+        let Counters { rounds, armed, rearmed, refused, fired, cancelled, dismissed, left } = self;
         write!(
             out,
             "{rounds} rounds: {armed} armed, {rearmed} re-armed, {fired} fired, {cancelled} cancelled, \

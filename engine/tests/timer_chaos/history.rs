@@ -15,7 +15,7 @@ use sys::clock::Nanos;
 
 /// See the file's header.
 #[derive(Debug)]
-pub(crate) struct Account {
+pub(crate) struct History {
     /// Of the arming that stands, as its caller gave it.
     deadline: AtomicU64,
     /// When that arming should have fired at the latest, on a machine with CPUs to spare.
@@ -26,7 +26,7 @@ pub(crate) struct Account {
     begun: AtomicU32,
     ended: AtomicU32,
     /// Callbacks that asked to be armed again.
-    again: AtomicU32,
+    rearmed: AtomicU32,
     /// How often it was answered that the timer was cancelled.
     cancelled: AtomicU32,
     /// How often it was answered that its callback runs.
@@ -37,7 +37,7 @@ pub(crate) struct Account {
 
 /// How a timer ended.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Fate {
+pub(crate) enum Outcome {
     /// It could not be armed.
     Refused,
     Fired,
@@ -49,22 +49,22 @@ pub(crate) enum Fate {
 }
 
 /// What a callback is to know of the account.
-pub(crate) struct Begun {
+pub(crate) struct CallbackStart {
     /// Which of the timer's callbacks this is, from 1.
     pub(crate) number: u32,
     pub(crate) late_nanos: u64,
 }
 
-impl Account {
-    pub(crate) fn new() -> Account {
-        Account {
+impl History {
+    pub(crate) fn new() -> History {
+        History {
             deadline: AtomicU64::new(0),
             promised: AtomicU64::new(0),
             handle: OnceLock::new(),
             is_local: AtomicBool::new(false),
             begun: AtomicU32::new(0),
             ended: AtomicU32::new(0),
-            again: AtomicU32::new(0),
+            rearmed: AtomicU32::new(0),
             cancelled: AtomicU32::new(0),
             dismissed: AtomicU32::new(0),
             begun_max: AtomicU32::new(u32::MAX),
@@ -78,7 +78,7 @@ impl Account {
     }
 
     /// It was armed.
-    pub(crate) fn name(&self, handle: TimerHandle, is_local: bool) {
+    pub(crate) fn set_handle(&self, handle: TimerHandle, is_local: bool) {
         self.is_local.store(is_local, SeqCst);
         self.handle.set(handle).expect("a timer is named once, by who armed it");
     }
@@ -101,8 +101,8 @@ impl Account {
     }
 
     /// Callbacks that were followed by another arming, unless it was dismissed.
-    pub(crate) fn again(&self) -> u32 {
-        self.again.load(SeqCst)
+    pub(crate) fn rearmed(&self) -> u32 {
+        self.rearmed.load(SeqCst)
     }
 
     pub(crate) fn begun(&self) -> u32 {
@@ -110,7 +110,7 @@ impl Account {
     }
 
     /// Its callback begins.
-    pub(crate) fn begin(&self, now: Nanos) -> Result<Begun, &'static str> {
+    pub(crate) fn begin(&self, now: Nanos) -> Result<CallbackStart, &'static str> {
         let before = self.begun.fetch_add(1, SeqCst);
         if now < self.deadline() {
             return Err("it fired before its deadline");
@@ -118,27 +118,27 @@ impl Account {
         if before != self.ended.load(SeqCst) {
             return Err("two of its callbacks run at once");
         }
-        if before != self.again.load(SeqCst) {
+        if before != self.rearmed.load(SeqCst) {
             return Err("it fired without being armed again");
         }
         if before >= self.begun_max.load(SeqCst) {
-            return Err("it fired after it was answered that it will not");
+            return Err("it fired after a cancel said that it will not");
         }
         let late_nanos = now.0.saturating_sub(self.promised.load(SeqCst));
-        Ok(Begun { number: before + 1, late_nanos })
+        Ok(CallbackStart { number: before + 1, late_nanos })
     }
 
     /// Its callback ends so.
     pub(crate) fn end(&self, next: Next, promised: Nanos) {
         if let Next::Again(deadline) = next {
             self.promise(deadline, promised);
-            self.again.fetch_add(1, SeqCst);
+            self.rearmed.fetch_add(1, SeqCst);
         }
         self.ended.fetch_add(1, SeqCst);
     }
 
     /// Cancelling found this; `is_over`: and returned when a callback that ran had ended.
-    pub(crate) fn answered(&self, found: Cancel, is_over: bool) -> Result<(), &'static str> {
+    pub(crate) fn record_cancel(&self, found: Cancel, is_over: bool) -> Result<(), &'static str> {
         let begun = self.begun.load(SeqCst);
         if found == Cancel::Running && !is_over {
             self.begun_max.fetch_min(begun + 1, SeqCst);
@@ -161,21 +161,21 @@ impl Account {
     }
 
     /// How it ended, when nobody touches it any more.
-    pub(crate) fn fate(&self) -> Result<Fate, &'static str> {
-        let [begun, again, cancelled, dismissed] =
-            [&self.begun, &self.again, &self.cancelled, &self.dismissed].map(|count| count.load(SeqCst));
+    pub(crate) fn outcome(&self) -> Result<Outcome, &'static str> {
+        let [begun, rearmed, cancelled, dismissed] =
+            [&self.begun, &self.rearmed, &self.cancelled, &self.dismissed].map(|count| count.load(SeqCst));
         self.has_ended("a callback began and did not end")?;
         if begun > self.begun_max.load(SeqCst) {
-            return Err("it fired after it was answered that it will not");
+            return Err("it fired after a cancel said that it will not");
         }
-        match (begun - again, cancelled) {
-            (0, 0) if self.handle().is_none() => Ok(Fate::Refused),
-            (0, 0) if dismissed > 0 && begun > 0 => Ok(Fate::Dismissed),
+        match (begun - rearmed, cancelled) {
+            (0, 0) if self.handle().is_none() => Ok(Outcome::Refused),
+            (0, 0) if dismissed > 0 && begun > 0 => Ok(Outcome::Dismissed),
             (0, 0) if dismissed > 0 => Err("its callback was said to run, and never did"),
-            (0, 0) => Ok(Fate::Left),
+            (0, 0) => Ok(Outcome::Left),
             (0, 1) if dismissed > 0 => Err("it was cancelled after its callback was said to run"),
-            (0, 1) => Ok(Fate::Cancelled),
-            (1, 0) => Ok(Fate::Fired),
+            (0, 1) => Ok(Outcome::Cancelled),
+            (1, 0) => Ok(Outcome::Fired),
             (1, 1) => Err("it fired and was cancelled"),
             (_, 0) => Err("it fired more often than it was armed"),
             _ => Err("it was cancelled twice"),

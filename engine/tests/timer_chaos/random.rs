@@ -2,12 +2,12 @@
 //! in which threads run, which no seed decides.
 
 /// A small generator of reproducible numbers (splitmix64).
-pub(crate) struct Chance(u64);
+pub(crate) struct Random(u64);
 
-impl Chance {
+impl Random {
     /// One of the seed's independent streams.
-    pub(crate) fn of(seed: u64, stream: u64) -> Chance {
-        Chance(seed ^ stream.wrapping_mul(0xD6E8_FEB8_6659_FD93))
+    pub(crate) fn new(seed: u64, stream: u64) -> Random {
+        Random(seed ^ stream.wrapping_mul(0xD6E8_FEB8_6659_FD93))
     }
 
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
