@@ -20,9 +20,11 @@ mod arm_request;
 mod callback_barrier;
 mod cell;
 mod cell_allocator;
+mod handle;
 mod lazy;
 mod levels;
 mod local;
+mod remote_handle;
 #[cfg(all(test, shuttle))]
 mod schedules;
 mod service;
@@ -42,10 +44,12 @@ use std::task::{Poll, Waker};
 use sys::clock::Nanos;
 
 use crate::reactor::{Reactor, WakeTarget};
+pub use handle::{ArmError, Cancel, Next, Settings, TimerHandle};
 pub use lazy::LazyDeadline;
 pub use local::LocalTimers;
-pub use service::{ArmError, Callback, Cancel, Next, Service, Settings, TimerHandle, TimerStats, Timers};
+pub use service::{Callback, Service, Timers};
 pub use slack::Slack;
+pub use timer_thread::TimerStats;
 use wheel::TimerId;
 
 /// The deadline came first.

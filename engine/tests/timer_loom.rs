@@ -14,10 +14,12 @@ mod callback_barrier;
 mod cell;
 #[path = "../src/timer/cell_allocator.rs"]
 mod cell_allocator;
+#[path = "../src/timer/handle.rs"]
+mod handle;
 #[path = "../src/timer/levels.rs"]
 mod levels;
-#[path = "../src/timer/local.rs"]
-mod local;
+#[path = "../src/timer/remote_handle.rs"]
+mod remote_handle;
 #[path = "../src/timer/service.rs"]
 mod service;
 #[path = "../src/timer/shard.rs"]
@@ -37,8 +39,9 @@ use sys::clock::Nanos;
 use sys::sync::atomic::{AtomicUsize, Ordering};
 use sys::sync::thread::spawn;
 
-use service::{ArmError, Cancel, Next, Service, Settings};
-use shard::{FollowUp, Shard, TimerKey};
+use handle::{ArmError, Cancel, Next, Settings, TimerKey};
+use service::Service;
+use shard::{FollowUp, Shard};
 use slack::Slack;
 use wheel_driver::{Finished, WheelDriver};
 

@@ -9,7 +9,8 @@ use std::sync::PoisonError;
 use sys::sync::atomic::{AtomicUsize, Ordering};
 use sys::sync::{Condvar, Mutex};
 
-use super::shard::{Shard, TimerKey};
+use super::handle::TimerKey;
+use super::shard::Shard;
 
 /// See the file's header.
 #[derive(Debug, Default)]

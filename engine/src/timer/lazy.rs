@@ -8,7 +8,7 @@
 use sys::clock::Nanos;
 use sys::sync::atomic::{AtomicU64, Ordering};
 
-use super::service::Next;
+use super::handle::Next;
 
 /// See the file's header.
 #[derive(Debug)]

@@ -12,54 +12,15 @@
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::{Arc, OnceLock, PoisonError};
 
 use sys::clock::Nanos;
-use sys::sync::Mutex;
 
-use super::callback_barrier::CallbackBarrier;
-use super::service::{ArmError, Cancel, Next, ShardId, TimerHandle, Timers};
-use super::shard::{FollowUp, Shard, TimerKey};
+use super::handle::{ArmError, Cancel, Next, ShardId, TimerHandle};
+use super::remote_handle::RemoteHandle;
+use super::service::Timers;
+use super::shard::FollowUp;
 use super::slack::Slack;
 use super::wheel_driver::{Finished, WheelDriver};
-
-type WakeFn = Box<dyn Fn() + Send + Sync>;
-
-/// What other threads see of a local end.
-pub(super) struct RemoteHandle {
-    pub(super) shard: Arc<Shard>,
-    pub(super) barrier: CallbackBarrier,
-    /// Until somebody comes.
-    driver: Mutex<Option<WheelDriver>>,
-    wake: OnceLock<WakeFn>,
-}
-
-impl RemoteHandle {
-    pub(super) fn new(cells: usize, now: Nanos) -> RemoteHandle {
-        let shard = Arc::new(Shard::local(cells));
-        let driver = Mutex::new(Some(WheelDriver::local(Arc::clone(&shard), now)));
-        RemoteHandle { shard, barrier: CallbackBarrier::new(), driver, wake: OnceLock::new() }
-    }
-
-    /// The calling thread comes, the only one that ever does.
-    pub(super) fn attach(&self, wake: WakeFn) -> WheelDriver {
-        assert!(self.wake.set(wake).is_ok(), "a desk is occupied once");
-        let driver = self.driver.lock().unwrap_or_else(PoisonError::into_inner).take();
-        driver.expect("a desk is occupied once")
-    }
-
-    /// Any other thread.
-    pub(super) fn cancel(&self, key: TimerKey) -> Cancel {
-        let (found, follow_up) = self.shard.cancel(key);
-        if follow_up == FollowUp::Collect
-            && self.shard.request_collect()
-            && let Some(wake) = self.wake.get()
-        {
-            wake();
-        }
-        found
-    }
-}
 
 /// See the file's header. When it goes, its timers are gone.
 pub struct LocalTimers {
@@ -70,11 +31,18 @@ pub struct LocalTimers {
     driver: WheelDriver,
 }
 
-impl LocalTimers {
-    pub(super) fn new(timers: Timers, number: usize, driver: WheelDriver) -> LocalTimers {
-        LocalTimers { shard_id: timers.local_shard_id(number), timers, number, driver }
+impl Timers {
+    /// The calling thread's end: it arms, cancels and fires timers of its own, and others may cancel them.
+    /// `wake` ends the thread's sleep, and is called by others when they have cancelled so many of its timers
+    /// that it is to collect them. `None` when the settings' ends are all taken.
+    pub fn attach(&self, wake: impl Fn() + Send + Sync + 'static) -> Option<LocalTimers> {
+        let (number, remote) = self.next_local()?;
+        let driver = remote.attach(Box::new(wake));
+        Some(LocalTimers { timers: self.clone(), number, shard_id: self.local_shard_id(number), driver })
     }
+}
 
+impl LocalTimers {
     /// As [`Timers::arm`], here.
     ///
     /// # Errors

@@ -29,7 +29,6 @@
 
 use std::fmt;
 use std::io;
-use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use sys::alarm::Alarm;
@@ -37,119 +36,14 @@ use sys::clock::Nanos;
 use sys::sync::atomic::{AtomicUsize, Ordering};
 use sys::sync::thread::{self, JoinHandle};
 
-use super::local::{LocalTimers, RemoteHandle};
-use super::shard::{CELLS_MAX, TimerKey};
+use super::handle::{ArmError, Cancel, Next, Settings, ShardId, TimerHandle};
+use super::remote_handle::RemoteHandle;
+use super::shard::CELLS_MAX;
 use super::slack::Slack;
-use super::timer_thread::TimerThread;
+use super::timer_thread::{TimerStats, TimerThread};
 
 /// What a callback is told: whatever the caller of [`Timers::arm`] said.
 pub type Callback = dyn Fn(&Timers, u64) -> Next + Send + Sync;
-
-/// What becomes of a timer after its callback.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Next {
-    /// It is gone, and its handle leads to nothing.
-    Done,
-    /// It is armed anew under the same handle and with the same slack, unless it was cancelled while the
-    /// callback ran: for this time, or for the next tick if it has passed.
-    Again(Nanos),
-}
-
-/// What cancelling found.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Cancel {
-    /// The timer was armed: its callback will not run.
-    Cancelled,
-    /// Its callback runs at this moment; it will not run again.
-    Running,
-    /// Its callback has run, or it was cancelled before.
-    Gone,
-}
-
-/// Why a timer could not be armed.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum ArmError {
-    /// As many are armed as the settings allow.
-    Full,
-    /// The service has ended.
-    Closed,
-}
-
-impl fmt::Display for ArmError {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(match self {
-            ArmError::Full => "as many timers are armed as the service may have",
-            ArmError::Closed => "the timer service has ended",
-        })
-    }
-}
-
-impl std::error::Error for ArmError {}
-
-/// Names a timer. It may be copied, kept for ever and used by any thread: when its timer is gone, it leads to
-/// nothing.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct TimerHandle {
-    /// The home above, the number in it below.
-    location: u64,
-    /// The generation above a bit that is set: an option or a result of a handle is no larger than that, and
-    /// comes back in registers. (To store its parts and load them as one is to wait until all stores before
-    /// have reached the cache.)
-    generation: NonZeroU64,
-}
-
-/// Where timers are.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) struct ShardId {
-    /// The number of the service, of 65,536 that a process may have had.
-    service: u16,
-    /// Posts are numbered before desks.
-    shard: u16,
-}
-
-impl ShardId {
-    #[inline]
-    pub(super) fn handle(self, key: TimerKey) -> TimerHandle {
-        let shard_bits = u64::from(self.service) << 48 | u64::from(self.shard) << 32;
-        let generation = NonZeroU64::MIN | key.generation << 1;
-        TimerHandle { location: shard_bits | u64::from(key.index), generation }
-    }
-}
-
-impl TimerHandle {
-    #[inline]
-    pub(super) fn shard_id(self) -> ShardId {
-        ShardId { service: (self.location >> 48) as u16, shard: (self.location >> 32) as u16 }
-    }
-
-    #[inline]
-    pub(super) fn key(self) -> TimerKey {
-        TimerKey { index: self.location as u32, generation: self.generation.get() >> 1 }
-    }
-}
-
-/// How a service is to be.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// Its threads are called so, with a number behind.
-    pub name: &'static str,
-    /// Threads that keep timers of threads without a loop; at least 1. One fires some million timers a
-    /// second; more of them save their users from meeting each other.
-    pub threads: usize,
-    /// The most timers that may be armed with each of these threads, at most 14 million. Memory for all of
-    /// them, about 80 bytes for each, is taken at the start.
-    pub timers_max: usize,
-    /// How many threads may have a [`LocalTimers`] end, each once.
-    pub locals: usize,
-    /// The most timers that may be armed at each local end.
-    pub local_timers_max: usize,
-}
-
-impl Default for Settings {
-    fn default() -> Settings {
-        Settings { name: "timer", threads: 1, timers_max: 16_384, locals: 0, local_timers_max: 16_384 }
-    }
-}
 
 /// A timer service that runs; when it is dropped, its threads end and its timers are gone. What uses it holds
 /// [`Timers`].
@@ -170,25 +64,6 @@ struct Inner {
     /// Desks that have been taken.
     attached: AtomicUsize,
     callback: Box<Callback>,
-}
-
-/// Figures of a service. Each is right for itself; together they may be of slightly different moments.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct TimerStats {
-    /// Timers in the wheels of the service's threads when somebody last looked after them.
-    pub armed: u64,
-    /// Callbacks that have run.
-    pub fired: u64,
-    /// Of those, the ones after which the timer was armed anew.
-    pub rearmed: u64,
-    /// Callbacks that ended by a panic; their timers are gone.
-    pub panics: u64,
-    /// Sleeps of the service's threads that have ended.
-    pub wakes: u64,
-    /// Of those, the ones that found nothing due.
-    pub dead_wakes: u64,
-    /// How often a caller collected cancelled timers for a sleeping thread.
-    pub collected: u64,
 }
 
 impl Service {
@@ -224,7 +99,7 @@ impl Service {
             let name = format!("{}-{number}", settings.name);
             let thread = thread::Builder::new()
                 .name(name)
-                .spawn(move || timers.0.timer_threads[number].run(&timers))?;
+                .spawn(move || timers.0.timer_threads[number].run(|tag| timers.call(tag)))?;
             service.threads.push(thread);
         }
         Ok(service)
@@ -303,18 +178,15 @@ impl Timers {
         found
     }
 
-    /// The calling thread's end: it arms, cancels and fires timers of its own, and others may cancel them.
-    /// `wake` ends the thread's sleep, and is called by others when they have cancelled so many of its timers
-    /// that it is to collect them. `None` when the settings' ends are all taken.
-    pub fn attach(&self, wake: impl Fn() + Send + Sync + 'static) -> Option<LocalTimers> {
-        let number = self.0.attached.fetch_add(1, Ordering::Relaxed);
-        let remote = self.0.remote_handles.get(number)?;
-        Some(LocalTimers::new(self.clone(), number, remote.attach(Box::new(wake))))
-    }
-
     /// The figures so far.
     pub fn stats(&self) -> TimerStats {
         self.0.timer_threads.iter().map(|it| it.stats.read()).fold(TimerStats::default(), TimerStats::plus)
+    }
+
+    /// The next local end that no thread has taken; `None` when all are taken.
+    pub(super) fn next_local(&self) -> Option<(usize, &RemoteHandle)> {
+        let number = self.0.attached.fetch_add(1, Ordering::Relaxed);
+        Some((number, self.0.remote_handles.get(number)?))
     }
 
     pub(super) fn remote_handle(&self, number: usize) -> &RemoteHandle {
@@ -329,7 +201,7 @@ impl Timers {
         ShardId { service: self.0.number, shard: shard as u16 }
     }
 
-    pub(super) fn call(&self, tag: u64) -> Next {
+    fn call(&self, tag: u64) -> Next {
         (self.0.callback)(self, tag)
     }
 
@@ -358,20 +230,6 @@ enum Location<'t> {
 impl fmt::Debug for Timers {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("Timers").field("stats", &self.stats()).finish_non_exhaustive()
-    }
-}
-
-impl TimerStats {
-    fn plus(self, other: TimerStats) -> TimerStats {
-        TimerStats {
-            armed: self.armed + other.armed,
-            fired: self.fired + other.fired,
-            rearmed: self.rearmed + other.rearmed,
-            panics: self.panics + other.panics,
-            wakes: self.wakes + other.wakes,
-            dead_wakes: self.dead_wakes + other.dead_wakes,
-            collected: self.collected + other.collected,
-        }
     }
 }
 

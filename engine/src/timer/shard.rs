@@ -24,8 +24,8 @@ use sys::sync::fence_for_loom;
 
 use super::arm_request::{ArmCell, ArmRequest};
 use super::cell::{Cell, Claim};
+use super::handle::{ArmError, Cancel, TimerKey};
 use super::levels;
-use super::service::{ArmError, Cancel};
 use super::slack::Slack;
 
 /// The end of a list, in 24 bits.
@@ -52,13 +52,6 @@ const RUNNING: u64 = 0;
 /// How many timers of so many may be cancelled and not collected.
 pub(super) fn uncollected_max(armed: usize) -> usize {
     (armed / RECLAIM_SHARE).max(RECLAIM_MIN)
-}
-
-/// A timer of one shard.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) struct TimerKey {
-    pub(super) index: u32,
-    pub(super) generation: u64,
 }
 
 /// What the caller has to do after a call, for the owner's sake.

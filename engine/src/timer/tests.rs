@@ -11,8 +11,9 @@ use std::time::Duration;
 
 use sys::clock::{Nanos, monotonic};
 
-use super::service::{ArmError, Cancel, Next, Service, Settings, TimerHandle, Timers};
-use super::shard::{FollowUp, Shard, TimerKey, uncollected_max};
+use super::handle::{ArmError, Cancel, Next, Settings, TimerHandle, TimerKey};
+use super::service::{Service, Timers};
+use super::shard::{FollowUp, Shard, uncollected_max};
 use super::wheel::tests::Random;
 use super::wheel_driver::{Finished, WheelDriver};
 use super::{LazyDeadline, Slack};

@@ -19,8 +19,8 @@ use sys::sync::atomic::{AtomicBool, Ordering, fence};
 use sys::sync::{Mutex, MutexGuard};
 
 use super::callback_barrier::CallbackBarrier;
-use super::service::{ArmError, Cancel, Next, TimerStats, Timers};
-use super::shard::{CachePadded, FollowUp, Shard, TimerKey};
+use super::handle::{ArmError, Cancel, Next, TimerKey};
+use super::shard::{CachePadded, FollowUp, Shard};
 use super::slack::Slack;
 use super::wheel_driver::{Finished, WheelDriver};
 use crate::stats::Counter;
@@ -46,6 +46,25 @@ pub(super) struct TimerThreadStats {
     dead_wakes: Counter,
     collected: Counter,
     dropped: Counter,
+}
+
+/// Figures of a service. Each is right for itself; together they may be of slightly different moments.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct TimerStats {
+    /// Timers in the wheels of the service's threads when somebody last looked after them.
+    pub armed: u64,
+    /// Callbacks that have run.
+    pub fired: u64,
+    /// Of those, the ones after which the timer was armed anew.
+    pub rearmed: u64,
+    /// Callbacks that ended by a panic; their timers are gone.
+    pub panics: u64,
+    /// Sleeps of the service's threads that have ended.
+    pub wakes: u64,
+    /// Of those, the ones that found nothing due.
+    pub dead_wakes: u64,
+    /// How often a caller collected cancelled timers for a sleeping thread.
+    pub collected: u64,
 }
 
 impl TimerThread {
@@ -142,7 +161,7 @@ impl TimerThread {
     }
 
     /// The life of the thread.
-    pub(super) fn run(&self, timers: &Timers) {
+    pub(super) fn run(&self, callback: impl Fn(u64) -> Next) {
         self.barrier.set_runner();
         loop {
             let now = self.alarm.wait();
@@ -155,7 +174,7 @@ impl TimerThread {
             }
             self.stats.wakes.add(1);
             driver.collect();
-            if !self.fire(&mut driver, now, timers) {
+            if !self.fire(&mut driver, now, &callback) {
                 self.stats.dead_wakes.add(1);
             }
             self.park_until_next(&mut driver);
@@ -164,12 +183,12 @@ impl TimerThread {
     }
 
     /// Runs the callbacks that are due at `now`, and says whether there was any.
-    fn fire(&self, driver: &mut WheelDriver, now: Nanos, timers: &Timers) -> bool {
+    fn fire(&self, driver: &mut WheelDriver, now: Nanos, callback: &impl Fn(u64) -> Next) -> bool {
         let mut has_fired = false;
         while let Some(due) = driver.pop_due(now) {
             has_fired = true;
             self.stats.fired.add(1);
-            let next = catch_unwind(AssertUnwindSafe(|| timers.call(due.tag))).unwrap_or_else(|_| {
+            let next = catch_unwind(AssertUnwindSafe(|| callback(due.tag))).unwrap_or_else(|_| {
                 self.stats.panics.add(1);
                 Next::Done
             });
@@ -202,6 +221,20 @@ impl TimerThreadStats {
             wakes: self.wakes.value(),
             dead_wakes: self.dead_wakes.value(),
             collected: self.collected.value(),
+        }
+    }
+}
+
+impl TimerStats {
+    pub(super) fn plus(self, other: TimerStats) -> TimerStats {
+        TimerStats {
+            armed: self.armed + other.armed,
+            fired: self.fired + other.fired,
+            rearmed: self.rearmed + other.rearmed,
+            panics: self.panics + other.panics,
+            wakes: self.wakes + other.wakes,
+            dead_wakes: self.dead_wakes + other.dead_wakes,
+            collected: self.collected + other.collected,
         }
     }
 }

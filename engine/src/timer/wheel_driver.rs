@@ -10,9 +10,9 @@ use sys::clock::Nanos;
 
 use super::arm_request::ArmRequest;
 use super::cell_allocator::{CellAllocator, Locality};
+use super::handle::{Cancel, Next, TimerKey};
 use super::levels::{Levels, Links, Node, due_tick};
-use super::service::{Cancel, Next};
-use super::shard::{CellList, FollowUp, Shard, TimerKey};
+use super::shard::{CellList, FollowUp, Shard};
 use super::slack::Slack;
 
 /// A timer whose callback is to run now, and then to be finished.
