@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn polls_once_for_many_wakes_and_reuses_the_slot() {
+    fn repeated_wakes_poll_once_and_slot_is_reused() {
         let (polls, waker) = (Rc::default(), Rc::default());
         let mut executor = executor(1);
         executor.spawn(counting(&polls, 2, &waker)).ok().unwrap();
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_ends_its_task_only() {
+    fn task_panic_ends_only_that_task() {
         let held = Rc::new(());
         let mut executor = executor(8);
         let inside = held.clone();
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn wakes_arrive_from_other_threads() {
+    fn wakes_from_other_threads_arrive() {
         const TASKS: usize = TASKS_MAX;
         let mut executor = executor(TASKS);
         let wakers: Rc<std::cell::RefCell<Vec<Waker>>> = Rc::default();
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn clearing_drops_what_waits() {
+    fn clear_drops_pending_tasks() {
         let (polls, waker) = (Rc::default(), Rc::default());
         let mut executor = executor(2);
         executor.spawn(counting(&polls, 9, &waker)).ok().unwrap();

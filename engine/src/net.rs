@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_read_is_the_last_until_an_event_tells_of_more() {
+    fn short_read_blocks_until_next_event() {
         let (reactor, stream, peer) = pair();
         peer.send(b"first").unwrap();
         assert_eq!(read(&stream), Poll::Ready(b"first".to_vec()));
@@ -275,7 +275,7 @@ mod tests {
     /// What a stream was told of between being taken back and the first wait went to the tag that had had its
     /// registration, and to whoever used the tag next: the stream never learned of it.
     #[test]
-    fn a_stream_that_was_taken_back_is_told_of_what_comes_before_it_waits() {
+    fn reassembled_stream_gets_readiness_before_wait() {
         let (reactor, stream, peer) = pair();
         assert_eq!(read(&stream), Poll::Pending);
         let (socket, registration) = stream.into_parts();

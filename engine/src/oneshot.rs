@@ -113,7 +113,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_value_arrives_from_another_thread() {
+    fn value_arrives_from_another_thread() {
         for round in 0..1_000 {
             let (sender, receiver) = channel();
             let thread = std::thread::spawn(move || sender.send(round));
@@ -123,7 +123,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_sender_that_goes_away_is_an_error() {
+    fn dropped_sender_is_an_error() {
         let (sender, receiver) = channel::<u8>();
         drop(sender);
         assert_eq!(block_on(receiver), Err(Canceled));

@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_old_key_finds_nothing() {
+    fn stale_key_finds_nothing() {
         let mut slab = Slab::new();
         let first = slab.insert("first");
         assert_eq!(slab.remove(first), Some("first"));
@@ -139,13 +139,13 @@ mod tests {
     }
 
     #[test]
-    fn a_key_survives_being_a_word() {
+    fn key_round_trips_through_bits() {
         let key = Key { index: 7, generation: u32::MAX };
         assert_eq!(Key::from_bits(key.to_bits()), key);
     }
 
     #[test]
-    fn keys_lists_what_is_inside() {
+    fn keys_lists_occupied_slots() {
         let mut slab = Slab::new();
         let keys: Vec<_> = (0..5).map(|n| slab.insert(n)).collect();
         slab.remove(keys[1]);

@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lag_is_what_a_turn_takes_or_has_taken_and_nothing_in_sleep() {
+    fn lag_follows_pass_length_and_is_zero_asleep() {
         const MS: u64 = 1_000_000;
         let lag = |stats: &ReactorStats, now: u64| stats.lag(Nanos(now)).as_micros();
         let stats = ReactorStats::default();

@@ -33,7 +33,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 const SPANS_MS: [u64; 6] = [0, 1, 20, 90, 180, 320];
 
 #[test]
-fn steps_of_the_wall_clock_change_nothing() {
+fn wall_clock_steps_change_nothing() {
     let library = Path::new(env!("CARGO_TARGET_TMPDIR")).join("wall.so");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clock_step/wall.c");
     let mut compiler = Command::new("cc");

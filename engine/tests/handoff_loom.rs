@@ -125,23 +125,23 @@ fn check(permits: usize, threads: usize, jobs: usize) {
 }
 
 #[test]
-fn no_wake_is_lost_between_a_submitter_and_a_thread() {
+fn no_wake_lost_between_a_submitter_and_a_thread() {
     check(1, 1, 2);
 }
 
 #[test]
-fn no_wake_is_lost_between_two_threads_for_one_permit() {
+fn no_wake_lost_with_two_threads_and_one_permit() {
     check(1, 2, 2);
 }
 
 #[test]
-fn no_wake_is_lost_between_two_threads_and_two_permits() {
+fn no_wake_lost_with_two_threads_and_two_permits() {
     check(2, 2, 1);
 }
 
 /// One that has waited for long enough is on top of the list, and leaves while it is about to be woken.
 #[test]
-fn whoever_leaves_is_not_counted_on() {
+fn leaving_thread_is_not_relied_on() {
     explore(|| {
         let model = Model::new(1, 2, 1);
         let idle_number = model.handoff.workers.allocate().unwrap();

@@ -95,7 +95,7 @@ fn assert_all_free(shard: &Shard, driver: &mut WheelDriver, cells: usize) {
 }
 
 #[test]
-fn a_cancel_and_the_firing_meet_and_one_wins() {
+fn cancel_races_firing_and_one_wins() {
     explore(|| {
         let (shard, mut driver) = shard(1);
         let handle = arm_timer(&shard, SOON);
@@ -112,7 +112,7 @@ fn a_cancel_and_the_firing_meet_and_one_wins() {
 }
 
 #[test]
-fn an_old_name_does_not_reach_the_next_tenant() {
+fn stale_key_does_not_reach_the_next_timer() {
     explore(|| {
         let (shard, mut driver) = shard(1);
         let old = arm_timer(&shard, SOON);
@@ -137,7 +137,7 @@ fn an_old_name_does_not_reach_the_next_tenant() {
 }
 
 #[test]
-fn of_two_cancellers_one_wins_and_the_cell_comes_back_once() {
+fn two_cancels_race_and_the_cell_returns_once() {
     for is_collected in [false, true] {
         explore(move || {
             let (shard, mut driver) = shard(2);
@@ -161,7 +161,7 @@ fn of_two_cancellers_one_wins_and_the_cell_comes_back_once() {
 }
 
 #[test]
-fn one_that_is_cancelled_before_it_arrives_never_does() {
+fn timer_cancelled_in_arrivals_never_fires() {
     explore(|| {
         let (shard, mut driver) = shard(2);
         let user = {
@@ -181,7 +181,7 @@ fn one_that_is_cancelled_before_it_arrives_never_does() {
 /// A thread that stands between reading the first spare cell's successor and taking the cell, while others
 /// take both and give the first back, must not put the second, which is in use, back into the list.
 #[test]
-fn a_cell_that_left_the_spares_and_came_back_is_not_taken_for_itself() {
+fn free_list_survives_the_aba_problem() {
     explore(|| {
         let (shard, mut driver) = shard(4);
         let user = {
@@ -201,7 +201,7 @@ fn a_cell_that_left_the_spares_and_came_back_is_not_taken_for_itself() {
 }
 
 #[test]
-fn two_who_recycle_and_the_owner_lose_nothing() {
+fn recycle_and_collect_lose_no_timer() {
     explore(|| {
         let (shard, mut driver) = shard(3);
         let kept = arm_timer(&shard, SOON);
@@ -238,7 +238,7 @@ fn service() -> (Service, Arc<AtomicUsize>) {
 
 /// A wake that is lost leaves the thread asleep, and this loop without end: loom reports both.
 #[test]
-fn no_wake_is_lost_between_arming_and_going_to_sleep() {
+fn no_wake_lost_between_arm_and_park() {
     explore(|| {
         let (service, fired) = service();
         service.timers().arm(SOON, Slack::Tick, TAG).unwrap();
@@ -250,7 +250,7 @@ fn no_wake_is_lost_between_arming_and_going_to_sleep() {
 }
 
 #[test]
-fn nor_between_two_who_bring_it_forward() {
+fn no_wake_lost_between_two_earlier_deadlines() {
     explore(|| {
         let (shard, mut driver) = shard(2);
         assert_eq!(driver.park(), Some(FAR));
@@ -268,7 +268,7 @@ fn nor_between_two_who_bring_it_forward() {
 }
 
 #[test]
-fn a_service_that_ends_meets_one_who_arms() {
+fn shutdown_races_arm_without_loss() {
     explore(|| {
         let (service, fired) = service();
         let timers = service.timers().clone();

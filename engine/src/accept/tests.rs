@@ -250,7 +250,7 @@ fn each_connection_reaches_exactly_one_thread() {
 /// Threads that sleep and wake each other, clients that come all the while, and a listener that is retired in
 /// the midst of it: whoever was let in is served, by one thread, once.
 #[test]
-fn threads_that_sleep_lose_nobody_also_when_the_listener_goes() {
+fn sleeping_threads_lose_no_connection_on_retire() {
     each_strategy(|strategy| {
         let (address, parts) = build_parts(strategy, THREADS);
         let (retire, served) = (end_signal(&parts), AtomicUsize::new(0));
@@ -287,7 +287,7 @@ fn threads_that_sleep_lose_nobody_also_when_the_listener_goes() {
 }
 
 #[test]
-fn a_thread_without_place_is_not_woken_until_it_resumes() {
+fn paused_thread_is_not_woken_until_it_resumes() {
     each_strategy(|strategy| {
         let (address, mut workers) = workers(strategy, 1);
         let worker = &mut workers[0];
@@ -304,7 +304,7 @@ fn a_thread_without_place_is_not_woken_until_it_resumes() {
 }
 
 #[test]
-fn a_thread_that_lags_takes_fewer_at_a_time() {
+fn lagging_thread_accepts_fewer_at_a_time() {
     each_strategy(|strategy| {
         let (address, mut workers) = workers(strategy, 1);
         let worker = &mut workers[0];
@@ -320,7 +320,7 @@ fn a_thread_that_lags_takes_fewer_at_a_time() {
 }
 
 #[test]
-fn retiring_hands_over_everybody_who_waited() {
+fn retire_accepts_every_queued_connection() {
     each_strategy(|strategy| {
         let (address, mut workers) = workers(strategy, THREADS);
         let clients = connect(address, 50);
@@ -342,7 +342,7 @@ fn retiring_hands_over_everybody_who_waited() {
 }
 
 #[test]
-fn who_comes_while_a_listener_retires_waits_for_what_comes_next() {
+fn late_client_reaches_the_next_listener() {
     each_strategy(|strategy| {
         let (address, mut workers) = workers(strategy, 1);
         let worker = &mut workers[0];
@@ -360,7 +360,7 @@ fn who_comes_while_a_listener_retires_waits_for_what_comes_next() {
 }
 
 #[test]
-fn an_address_that_somebody_has_is_refused() {
+fn address_in_use_is_refused() {
     each_strategy(|strategy| {
         let (address, _workers) = workers(strategy, THREADS);
         let error = listen(strategy, address, ListenOptions::plain(128), THREADS, LISTENER_ID)
@@ -373,7 +373,7 @@ fn an_address_that_somebody_has_is_refused() {
 /// The two that look at one another's load. The others' balance is the kernel's, or luck. A lag of the
 /// machine that runs the test counts as so many connections.
 #[test]
-fn connections_that_stay_are_dealt_out_evenly() {
+fn lasting_connections_are_balanced() {
     for name in ["handoff", "mutex"] {
         let (address, mut workers) = workers(super::strategy(name).unwrap(), THREADS);
         let mut clients = Vec::new();
@@ -393,7 +393,7 @@ fn connections_that_stay_are_dealt_out_evenly() {
 
 /// Without it the kernel would wake the same thread each time: the first that watched.
 #[test]
-fn who_has_to_hand_over_is_woken_last() {
+fn thread_that_hands_off_is_woken_last() {
     const CLIENTS: usize = 50;
     let (address, parts) = build_parts(&handoff::Handoff, 2);
     let stats: Vec<_> = parts.iter().map(|part| Arc::clone(&part.stats)).collect();
@@ -419,7 +419,7 @@ fn who_has_to_hand_over_is_woken_last() {
 }
 
 #[test]
-fn the_turn_passes_on_when_its_holder_gives_it_up_or_goes() {
+fn mutex_is_free_after_unlock_pause_and_drop() {
     let (address, mut workers) = workers(&mutex::Mutex, 2);
     let [first, second] = &mut workers[..] else { unreachable!() };
     let try_lock = |worker: &mut Worker| {
@@ -443,7 +443,7 @@ fn the_turn_passes_on_when_its_holder_gives_it_up_or_goes() {
 }
 
 #[test]
-fn the_turn_at_a_quiet_address_stays_with_who_is_quick() {
+fn quick_holder_keeps_mutex_of_quiet_listener() {
     let (address, mut workers) = workers(&mutex::Mutex, 2);
     let [first, second] = &mut workers[..] else { unreachable!() };
     // Whether the second one gets the turn that the first one had for a turn of the loop.
@@ -460,7 +460,7 @@ fn the_turn_at_a_quiet_address_stays_with_who_is_quick() {
 }
 
 #[test]
-fn a_thread_that_lags_leaves_the_turn_to_another() {
+fn lagging_thread_yields_the_mutex() {
     let (_, mut workers) = workers(&mutex::Mutex, 2);
     workers[0].pretend_pass_length(Duration::from_micros(200));
     assert!(workers[0].gets_mutex());
@@ -475,7 +475,7 @@ fn a_thread_that_lags_leaves_the_turn_to_another() {
 }
 
 #[test]
-fn nobody_stands_back_for_who_is_in_a_long_turn() {
+fn no_yield_to_a_thread_in_a_long_pass() {
     let (_, mut workers) = workers(&mutex::Mutex, 2);
     let [first, second] = &mut workers[..] else { unreachable!() };
     first.reactor.stats().connections.set(100);
@@ -485,7 +485,7 @@ fn nobody_stands_back_for_who_is_in_a_long_turn() {
 }
 
 #[test]
-fn who_stand_back_do_not_wait_for_each_other() {
+fn yielding_threads_do_not_wait_for_each_other() {
     let (_, parts) = build_parts(&mutex::Mutex, 3);
     let idle = Arc::clone(&parts[2].notifier);
     let mut workers: Vec<Worker> = parts.into_iter().map(Worker::new).collect();
@@ -496,7 +496,7 @@ fn who_stand_back_do_not_wait_for_each_other() {
 }
 
 #[test]
-fn a_thread_that_stands_back_wakes_another_only_while_the_turn_is_free() {
+fn yielding_thread_wakes_another_if_mutex_is_free() {
     let (_, parts) = build_parts(&mutex::Mutex, 3);
     let [first, idle] = [0, 2].map(|number: usize| Arc::clone(&parts[number].notifier));
     let mut workers: Vec<Worker> = parts.into_iter().map(Worker::new).collect();
@@ -517,7 +517,7 @@ fn a_thread_that_stands_back_wakes_another_only_while_the_turn_is_free() {
 }
 
 #[test]
-fn a_turn_that_becomes_free_before_a_sleep_is_tried_for_again() {
+fn mutex_freed_before_a_sleep_is_pending() {
     let (_, mut workers) = workers(&mutex::Mutex, 2);
     let [first, second] = &mut workers[..] else { unreachable!() };
     let (first, stats) = (first.acceptor.as_mut().unwrap(), second.reactor.stats());
@@ -541,7 +541,7 @@ fn a_turn_that_becomes_free_before_a_sleep_is_tried_for_again() {
 }
 
 #[test]
-fn who_has_no_place_wakes_all_others_unless_one_has_the_turn() {
+fn pause_wakes_all_unless_another_holds_mutex() {
     let (_, parts) = build_parts(&mutex::Mutex, 3);
     let others = [1, 2].map(|number: usize| Arc::clone(&parts[number].notifier));
     let mut workers: Vec<Worker> = parts.into_iter().map(Worker::new).collect();
@@ -568,7 +568,7 @@ fn who_has_no_place_wakes_all_others_unless_one_has_the_turn() {
 
 /// What made it rest is still reported to nobody else.
 #[test]
-fn who_rests_and_has_no_place_then_passes_on_what_the_kernel_told_it_alone() {
+fn pause_in_backoff_passes_exclusive_wake_on() {
     for strategy in [&exclusive::Exclusive as &dyn Strategy, &handoff::Handoff] {
         let (_, parts) = build_parts(strategy, 2);
         shut_down(&parts[0]);
@@ -583,7 +583,7 @@ fn who_rests_and_has_no_place_then_passes_on_what_the_kernel_told_it_alone() {
 }
 
 #[test]
-fn a_thread_that_gives_its_turn_up_and_leaves_work_wakes_another() {
+fn unlock_with_pending_connections_wakes_another() {
     let is_woken = |clients: usize, pass_length: Duration, another_awake: bool| {
         let (address, parts) = build_parts(&mutex::Mutex, 3);
         let notifiers = [1, 2].map(|number: usize| Arc::clone(&parts[number].notifier));
@@ -612,7 +612,7 @@ fn a_thread_that_gives_its_turn_up_and_leaves_work_wakes_another() {
 }
 
 #[test]
-fn a_full_mailbox_leaves_connections_where_they_are() {
+fn full_handoff_queue_keeps_connections_local() {
     const CLIENTS: usize = 300;
     let (address, mut workers) = workers(&handoff::Handoff, 2);
     let mut clients = Vec::new();
@@ -630,7 +630,7 @@ fn a_full_mailbox_leaves_connections_where_they_are() {
 }
 
 #[test]
-fn nobody_stands_back_for_who_has_no_place() {
+fn no_yield_to_a_full_thread() {
     let (address, mut workers) = workers(&mutex::Mutex, 2);
     let [first, second] = &mut workers[..] else { unreachable!() };
     first.reactor.stats().connections.set(100);
@@ -647,7 +647,7 @@ fn nobody_stands_back_for_who_has_no_place() {
 }
 
 #[test]
-fn nothing_is_handed_to_who_has_no_place() {
+fn no_handoff_to_a_full_thread() {
     let (address, mut workers) = workers(&handoff::Handoff, 2);
     let [first, second] = &mut workers[..] else { unreachable!() };
     first.other_connections = 100;
@@ -662,7 +662,7 @@ fn nothing_is_handed_to_who_has_no_place() {
 
 /// Its mailbox would hold them until the end of that turn, and nobody else can take them out.
 #[test]
-fn nothing_is_handed_to_who_is_in_a_long_turn() {
+fn no_handoff_to_a_thread_in_a_long_pass() {
     let (_, mut workers) = workers(&handoff::Handoff, 2);
     let [first, second] = &mut workers[..] else { unreachable!() };
     let now = first.reactor.now();
@@ -678,7 +678,7 @@ fn nothing_is_handed_to_who_is_in_a_long_turn() {
 }
 
 #[test]
-fn a_holder_of_the_turn_that_is_stuck_keeps_nobody_waiting_beyond_the_retry() {
+fn stuck_mutex_holder_delays_at_most_one_retry() {
     let (address, mut workers) = workers(&mutex::Mutex, 2);
     let [stuck, other] = &mut workers[..] else { unreachable!() };
     stuck.acceptor.as_mut().unwrap().take_turn();
@@ -704,7 +704,7 @@ fn a_holder_of_the_turn_that_is_stuck_keeps_nobody_waiting_beyond_the_retry() {
 }
 
 #[test]
-fn who_stands_back_and_sleeps_while_the_turn_is_free_wakes_another() {
+fn yielding_thread_wakes_another_before_its_sleep() {
     let (_, parts) = build_parts(&mutex::Mutex, 2);
     let other = Arc::clone(&parts[1].notifier);
     let mut workers: Vec<Worker> = parts.into_iter().map(Worker::new).collect();
@@ -719,7 +719,7 @@ fn who_stands_back_and_sleeps_while_the_turn_is_free_wakes_another() {
 
 /// The kernel tells one of those who sleep, and if that one cannot take the connection nobody else knows.
 #[test]
-fn who_has_no_place_passes_on_what_the_kernel_told_it_alone() {
+fn pause_after_a_wake_passes_exclusive_wake_on() {
     each_strategy(|strategy| {
         // There each thread has clients of its own.
         if strategy.name() == "reuse_port" {
@@ -747,7 +747,7 @@ fn who_has_no_place_passes_on_what_the_kernel_told_it_alone() {
 }
 
 #[test]
-fn a_listener_that_fails_each_time_is_left_alone_for_a_while_and_can_be_retired() {
+fn failing_listener_backs_off_and_can_be_retired() {
     each_strategy(|strategy| {
         let (_, mut parts) = build_parts(strategy, 1);
         let part = parts.pop().unwrap();

@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_are_two_others_and_in_time_every_pair() {
+    fn samples_cover_every_pair_of_other_threads() {
         for threads in 1..=9 {
             for worker in group_of(threads) {
                 let others = threads - 1;
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_load_is_what_a_thread_serves_what_waits_for_it_and_its_lag() {
+    fn load_is_connections_handoffs_and_bounded_lag() {
         let workers = group_of(2);
         let (me, other) = (&workers[0], &workers[1].peers[1].stats);
         let load_at = |now| me.load(1, Nanos(now));
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn another_is_woken_unless_one_with_place_comes_round_soon() {
+    fn sleeper_is_woken_unless_a_peer_is_awake() {
         let now = Nanos(10_000_000);
         // Which of the sleepers are woken, and whether there is anybody at all.
         let woken = |load_max: u64, set_awake: &dyn Fn(&ReactorStats)| {
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_that_is_taken_from_the_mailbox_stays_part_of_the_load() {
+    fn taken_handoff_still_counts_as_load() {
         let workers = group_of(2);
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let peer = listener.local_addr().unwrap();

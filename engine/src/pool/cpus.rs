@@ -120,7 +120,7 @@ mod tests {
     use sys::limits::cpus::allowed_cpus;
 
     #[test]
-    fn a_cpu_is_shared_while_two_are_there() {
+    fn cpu_with_two_threads_is_shared() {
         let (cpus, one, two) = (Cpus::new(true), CpuSlot::unset(), CpuSlot::unset());
         cpus.count(&one, Some(0));
         assert!(!cpus.is_shared(&one));
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn moves_are_seldom() {
+    fn moves_keep_their_interval() {
         let cpus = Cpus::new(true);
         let start = Nanos(1_000_000_000);
         let may = |us: &u64| cpus.may_move(start + Duration::from_micros(*us));
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_goes_where_no_other_is() {
+    fn thread_moves_to_an_unused_cpu() {
         let allowed = allowed_cpus();
         let (cpus, own, other) = (Cpus::new(true), CpuSlot::unset(), CpuSlot::unset());
         // The kernel may move it in between, and the moves are apart: until one has been seen.
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_that_yields_moves_none() {
+    fn nice_pool_moves_no_thread() {
         assert!(!Cpus::new(false).may_move(monotonic()));
     }
 }

@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_to_become_idle_is_the_first_to_be_woken() {
+    fn pop_returns_the_last_pushed() {
         let stack = IdleStack::new(3);
         let numbers: Vec<usize> = (0..3).map(|_| stack.allocate().unwrap()).collect();
         assert_eq!((numbers, stack.allocate()), (vec![0, 1, 2], None));
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_left_is_passed_over_and_his_seat_taken_anew() {
+    fn departed_slot_is_skipped_then_reused() {
         let stack = IdleStack::new(2);
         (0..2).for_each(|_| stack.push(stack.allocate().unwrap()));
         assert!(stack.try_remove(1) && !stack.try_remove(1));

@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn cpu_time_is_shared_by_weight_whatever_a_job_costs() {
+    fn cpu_time_is_shared_by_weight_not_by_jobs() {
         let mut model = Model::new(vec![class(3, 8), class(1, 8)]);
         (0..4_000).for_each(|n| model.put(u8::from(n % 2 == 1), n, 1_000_000));
         let (mut had, costs) = ([0u64; 2], [1, 4]);
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_class_that_was_idle_has_saved_nothing_up() {
+    fn idle_class_saves_no_cpu_time() {
         let mut model = Model::new(vec![class(1, 8), class(1, 8)]);
         (0..200).for_each(|n| model.put(0, n, 1_000_000));
         for _ in 0..100 {
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn nor_has_one_whose_job_waits_or_that_stood_at_its_bound() {
+    fn class_at_its_bound_saves_no_cpu_time() {
         for (bound, queued) in [(8, 0), (1, 500)] {
             let mut model = Model::new(vec![class(1, 8), class(1, bound)]);
             // One job of the second class waits for a very long time, perhaps with others behind it.
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_class_at_its_bound_is_passed_over() {
+    fn class_at_its_bound_is_skipped() {
         let mut model = Model::new(vec![class(1, 2), class(1, 8)]);
         (0..5).for_each(|n| model.put(0, n, 1_000_000));
         assert_eq!([model.take(), model.take()], [Some((0, Class(0))), Some((1, Class(0)))]);
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_is_not_run_after_its_deadline() {
+    fn expired_job_is_not_run() {
         let mut model = Model::new(vec![class(1, 8)]);
         model.put(0, 0, 10);
         model.put(0, 1, 20);
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_expire_behind_a_stuck_job_are_told_by_the_next_look() {
+    fn expired_jobs_of_a_blocked_class_are_dropped() {
         let mut model = Model::new(vec![class(1, 1), class(1, 8)]);
         model.put(0, 0, 1_000_000);
         model.put(0, 1, 10);
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn nor_is_the_newest_run_after_its_deadline() {
+    fn expired_newest_job_is_not_run() {
         let shedding =
             Some(Shedding { target: Duration::from_millis(5), interval: Duration::from_millis(20) });
         let mut model = Model::new(vec![ClassSettings { shedding, ..class(1, 8) }]);
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn an_overload_of_long_ago_sheds_nobody() {
+    fn past_overload_sheds_no_job() {
         let shedding = Some(Shedding::default());
         let mut model = Model::new(vec![ClassSettings { shedding, ..class(1, 8) }]);
         (0..2_000).for_each(|n| model.put(0, n, 1_000_000));
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn under_overload_the_newest_is_first_and_the_old_are_shed() {
+    fn overload_runs_newest_and_sheds_oldest() {
         let shedding = Some(Shedding::default());
         let mut model = Model::new(vec![ClassSettings { shedding, ..class(1, 8) }]);
         // Two come each millisecond, one is taken: the queue stands.

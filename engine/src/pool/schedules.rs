@@ -55,7 +55,7 @@ impl Replies {
 }
 
 #[test]
-fn two_submitters_and_jobs_that_wait() {
+fn two_submitters_with_blocking_jobs() {
     explore(SCHEDULES, || {
         let (pool, replies) = (pool(1, 3), Replies::default());
         let other = {
@@ -73,7 +73,7 @@ fn two_submitters_and_jobs_that_wait() {
 }
 
 #[test]
-fn a_job_waits_for_another_that_only_its_permit_can_run() {
+fn blocking_job_lends_its_permit_to_its_successor() {
     explore(SCHEDULES, || {
         let (pool, replies) = (pool(1, 3), Replies::default());
         let (sender, receiver) = shuttle::sync::mpsc::channel();

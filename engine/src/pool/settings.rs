@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_class_never_holds_the_threads_of_another() {
+    fn each_class_leaves_threads_to_the_others() {
         let check = |threads_max, classes: &[(u32, Option<usize>)], expected: &[usize]| {
             let class = |&(weight, concurrency_max)| ClassSettings {
                 weight,

@@ -72,13 +72,13 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_that_drains_is_no_overload() {
+    fn draining_burst_is_no_overload() {
         assert!(overloaded(1_000, |ms| if ms % 90 < 80 { 50 } else { 0 }).is_empty());
         assert!(overloaded(1_000, |_| 5).is_empty(), "the target itself is no concern");
     }
 
     #[test]
-    fn a_queue_that_stands_is_overloaded_until_it_no_longer_does() {
+    fn standing_queue_is_overloaded_until_it_drains() {
         let seen = overloaded(1_000, |ms| if ms < 500 { 20 } else { 1 });
         assert_eq!(seen.first(), Some(&100), "known at the end of the first interval");
         assert_eq!(seen.last(), Some(&599), "over at the end of the first interval with a short wait");
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_long_ago_does_not_count() {
+    fn old_waits_do_not_count() {
         let mut shedder = Shedder::new(Shedding::default());
         shedder.observe(Duration::from_millis(50), Nanos(1_000_000_000));
         shedder.observe(Duration::from_millis(50), Nanos(9_000_000_000));
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_late_are_shed_and_only_under_overload() {
+    fn only_late_jobs_are_shed_under_overload() {
         let mut shedder = Shedder::new(Shedding::default());
         let late = Duration::from_millis(11);
         assert!(!shedder.sheds(late));

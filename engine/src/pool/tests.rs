@@ -44,7 +44,7 @@ impl<F: Fn()> Drop for Guard<F> {
 }
 
 #[test]
-fn a_value_comes_back_to_a_task_and_to_a_channel() {
+fn value_returns_to_a_task_and_to_a_channel() {
     let pool = pool(2, 2);
     assert_eq!(block_on(pool.run(JOBS, || 6 * 7).unwrap()), Ok(42));
     let (sender, receiver) = channel();
@@ -53,7 +53,7 @@ fn a_value_comes_back_to_a_task_and_to_a_channel() {
 }
 
 #[test]
-fn a_full_queue_is_an_answer_and_queued_jobs_keep_their_order() {
+fn full_queue_refuses_and_keeps_order() {
     let mut settings = settings(1, 1);
     settings.classes[0].queue_max = 3;
     let pool = Pool::start(settings).unwrap();
@@ -72,7 +72,7 @@ fn a_full_queue_is_an_answer_and_queued_jobs_keep_their_order() {
 }
 
 #[test]
-fn a_panic_ends_the_job_and_is_its_outcome() {
+fn job_panic_is_its_outcome() {
     let pool = pool(1, 1);
     let panicked = pool.run(JOBS, || -> u8 { std::panic::panic_any("planted") }).unwrap();
     assert_eq!(block_on(panicked), Err(Failure::Panicked));
@@ -87,7 +87,7 @@ fn a_panic_ends_the_job_and_is_its_outcome() {
 }
 
 #[test]
-fn the_last_handle_ends_the_threads_after_all_that_is_queued() {
+fn last_handle_drains_the_queue_and_ends_threads() {
     let pool = pool(2, 4);
     let (done, results) = channel();
     for n in 0..50 {
@@ -103,7 +103,7 @@ fn the_last_handle_ends_the_threads_after_all_that_is_queued() {
 }
 
 #[test]
-fn a_wait_that_is_declared_gives_its_permit_to_another() {
+fn declared_wait_frees_its_permit() {
     let pool = pool(1, 3);
     let ((open, gate), (sender, receiver)) = (channel::<()>(), channel());
     let work = move || {
@@ -123,7 +123,7 @@ fn a_wait_that_is_declared_gives_its_permit_to_another() {
 }
 
 #[test]
-fn no_more_jobs_run_than_permits_and_a_quarter() {
+fn running_jobs_exceed_permits_by_a_quarter_at_most() {
     const PERMITS: usize = 2;
     let pool = pool(PERMITS, 12);
     let (running, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
@@ -152,7 +152,7 @@ fn no_more_jobs_run_than_permits_and_a_quarter() {
 }
 
 #[test]
-fn a_job_that_sleeps_unsaid_is_found_out() {
+fn undeclared_sleep_is_suspected() {
     let pool = pool(1, 2);
     let (open, started) = gated(&pool, JOBS);
     started.recv().unwrap();
@@ -165,7 +165,7 @@ fn a_job_that_sleeps_unsaid_is_found_out() {
 }
 
 #[test]
-fn a_class_that_is_stuck_holds_its_share_and_no_more() {
+fn stuck_class_holds_only_its_share() {
     let class = |name| ClassSettings { name, ..ClassSettings::default() };
     let classes = vec![class("poisoned"), class("others")];
     let pool = Pool::start(PoolSettings { classes, ..settings(2, 6) }).unwrap();
@@ -183,7 +183,7 @@ fn a_class_that_is_stuck_holds_its_share_and_no_more() {
 }
 
 #[test]
-fn what_would_be_late_is_refused_and_what_has_become_late_is_not_run() {
+fn late_job_is_refused_and_expired_job_not_run() {
     let mut settings = settings(1, 1);
     settings.classes[0].deadline = Some(Duration::from_secs(3600));
     let pool = Pool::start(settings).unwrap();
@@ -212,7 +212,7 @@ fn what_would_be_late_is_refused_and_what_has_become_late_is_not_run() {
 }
 
 #[test]
-fn who_waits_behind_jobs_that_never_end_is_told_at_the_deadline() {
+fn expiry_is_reported_behind_an_endless_job() {
     let mut settings = settings(1, 1);
     let deadline = Some(Duration::from_millis(20));
     settings.classes.push(ClassSettings { deadline, ..ClassSettings::default() });
@@ -253,7 +253,7 @@ fn who_waits_behind_jobs_that_never_end_is_told_at_the_deadline() {
 }
 
 #[test]
-fn fewer_permits_let_fewer_run_and_more_let_more() {
+fn permit_changes_bound_running_jobs() {
     let pool = pool(3, 3);
     let (running, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let is_over = Arc::new(AtomicBool::new(false));
@@ -288,7 +288,7 @@ fn fewer_permits_let_fewer_run_and_more_let_more() {
 }
 
 #[test]
-fn jobs_that_come_back_do_not_keep_new_ones_out() {
+fn resumed_jobs_do_not_starve_new_jobs() {
     const JOBS_MAX: usize = 6;
     let pool = pool(1, 2 * JOBS_MAX);
     let begun = Arc::new(AtomicUsize::new(0));
@@ -310,7 +310,7 @@ fn jobs_that_come_back_do_not_keep_new_ones_out() {
 }
 
 #[test]
-fn nothing_that_is_thrown_or_told_ends_a_thread() {
+fn panicking_payloads_and_replies_end_no_thread() {
     struct Bomb;
     impl Drop for Bomb {
         fn drop(&mut self) {
@@ -336,7 +336,7 @@ fn nothing_that_is_thrown_or_told_ends_a_thread() {
 }
 
 #[test]
-fn those_who_are_about_to_begin_hold_up_nobody() {
+fn jobs_about_to_begin_add_no_expected_wait() {
     let mut settings = settings(4, 4);
     settings.classes[0].deadline = Some(Duration::from_secs(60));
     let pool = Pool::start(settings).unwrap();
@@ -353,7 +353,7 @@ fn those_who_are_about_to_begin_hold_up_nobody() {
 }
 
 #[test]
-fn nothing_is_lost_between_many_submitters_and_threads() {
+fn many_submitters_lose_no_job() {
     const SUBMITTERS: u64 = 4;
     const JOBS_EACH: u64 = 2_500_000;
     let mut settings = settings(3, 6);
@@ -399,7 +399,7 @@ fn nothing_is_lost_between_many_submitters_and_threads() {
 }
 
 #[test]
-fn outside_of_a_pool_a_wait_is_a_wait() {
+fn blocking_outside_a_pool_only_waits() {
     assert_eq!(blocking(|| 3), 3);
 }
 
@@ -416,7 +416,7 @@ fn switches(name: &str) -> u64 {
 }
 
 #[test]
-fn a_pool_without_work_does_not_wake() {
+fn idle_pool_does_not_wake() {
     // Longer than any monitor would pause between two looks.
     const LOOK: Duration = Duration::from_millis(1_500);
     const LOOKS_MAX: usize = 10;

@@ -124,7 +124,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn gives_out_each_number_once_and_the_lowest_first() {
+    fn each_number_is_given_once_lowest_first() {
         let large = if cfg!(miri) { 4_097 } else { 300_000 };
         for count in [0, 1, 63, 64, 65, 4_096, large] {
             let mut free = CellAllocator::all(count);
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_warm_goes_first_and_the_last_of_it_before_all() {
+    fn warm_numbers_go_first_last_in_first_out() {
         let mut free = CellAllocator::all(5);
         (0..4).for_each(|number| assert_eq!(free.take(), Some(number)));
         for (number, locality) in

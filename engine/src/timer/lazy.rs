@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn is_over_only_when_nothing_has_put_it_off() {
+    fn lazy_deadline_passes_unless_extended() {
         let deadline = LazyDeadline::new(Nanos(100));
         assert_eq!(deadline.check(Nanos(99)), Next::Again(Nanos(100)));
         deadline.extend(Nanos(250));

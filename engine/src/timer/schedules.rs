@@ -57,7 +57,7 @@ fn service(threads: usize) -> (Service, Fired) {
 }
 
 #[test]
-fn eight_threads_arm_and_cancel_what_is_due() {
+fn eight_threads_arm_and_cancel_due_timers() {
     explore(SCHEDULES, || {
         let (service, fired) = service(1);
         let users: Vec<_> = (0..THREADS - 1)
@@ -85,7 +85,7 @@ fn eight_threads_arm_and_cancel_what_is_due() {
 }
 
 #[test]
-fn one_of_many_cancellers_wins_and_the_cells_come_back() {
+fn one_canceller_wins_and_cells_return() {
     explore(SCHEDULES, || {
         let (service, fired) = service(2);
         let timers = service.timers().clone();
@@ -110,7 +110,7 @@ fn one_of_many_cancellers_wins_and_the_cells_come_back() {
 }
 
 #[test]
-fn no_wake_is_lost_while_others_cancel_and_collect() {
+fn no_wake_is_lost_during_cancel_and_collect() {
     explore(SCHEDULES, || {
         let (service, fired) = service(1);
         let users: Vec<_> = (0..3)
@@ -137,7 +137,7 @@ fn cancel_many(timers: &Timers) {
 }
 
 #[test]
-fn a_service_ends_while_others_arm() {
+fn service_ends_while_threads_arm() {
     explore(SCHEDULES, || {
         let (service, fired) = service(1);
         let users: Vec<_> = (0..THREADS - 2)
@@ -163,7 +163,7 @@ fn a_service_ends_while_others_arm() {
 }
 
 #[test]
-fn a_local_end_is_woken_for_what_others_cancel() {
+fn remote_cancels_wake_local_timers() {
     explore(SCHEDULES, || {
         let (service, _fired) = service(1);
         let woken = Arc::new(AtomicU64::new(0));

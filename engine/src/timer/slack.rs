@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_deadline_is_put_off_by_less_than_its_slack_and_never_brought_forward() {
+    fn deadline_is_rounded_up_by_less_than_its_slack() {
         for (number, slack) in Slack::ALL.into_iter().enumerate() {
             assert_eq!(slack as usize, number);
             for deadline in [0, 1, (1 << 24) - 1, 1 << 24, (1 << 30) + 1, 12_345_678_901, u64::MAX - 1] {
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn deadlines_of_one_class_meet() {
+    fn deadlines_of_one_class_coincide() {
         let base = 77 << 30;
         let due: Vec<_> = (1..=100).map(|ms| Slack::Coarse.apply(Nanos(base + ms * 1_000_000))).collect();
         assert!(due.iter().all(|it| *it == due[0]));

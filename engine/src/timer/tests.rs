@@ -45,7 +45,7 @@ fn small() -> Settings {
 }
 
 #[test]
-fn fires_once_and_never_before_its_deadline() {
+fn timer_fires_once_and_never_early() {
     let (service, fired) = reporting_service(&small());
     for span in [0, 1, 2, 7, 30] {
         for slack in [Slack::Tick, Slack::Fine] {
@@ -64,7 +64,7 @@ fn fires_once_and_never_before_its_deadline() {
 }
 
 #[test]
-fn a_later_timer_does_not_delay_an_earlier_one_nor_the_other_way() {
+fn later_and_earlier_timers_fire_in_order() {
     let (service, fired) = reporting_service(&small());
     let timers = service.timers();
     let last = timers.arm(far(), Slack::Tick, 1).unwrap();
@@ -76,7 +76,7 @@ fn a_later_timer_does_not_delay_an_earlier_one_nor_the_other_way() {
 }
 
 #[test]
-fn a_cancelled_timer_never_fires_and_its_old_name_leads_to_nobody() {
+fn cancelled_timer_never_fires_and_handle_is_stale() {
     let (service, fired) = reporting_service(&small());
     let timers = service.timers();
     let handles: Vec<_> = (0..50).map(|tag| timers.arm(soon(10), Slack::Tick, tag).unwrap()).collect();
@@ -95,7 +95,7 @@ fn a_cancelled_timer_never_fires_and_its_old_name_leads_to_nobody() {
 }
 
 #[test]
-fn who_arms_too_many_is_told_and_nothing_is_lost() {
+fn arming_beyond_capacity_fails_without_loss() {
     let (service, fired) = reporting_service(&small());
     let timers = service.timers();
     let mut handles = Vec::new();
@@ -123,7 +123,7 @@ fn who_arms_too_many_is_told_and_nothing_is_lost() {
 }
 
 #[test]
-fn a_name_of_another_service_leads_to_nothing() {
+fn handle_of_another_service_is_gone() {
     let (small, _fired) = reporting_service(&small());
     let settings = Settings { threads: 2, locals: 3, ..Settings::default() };
     let (large, _fired) = reporting_service(&settings);
@@ -145,7 +145,7 @@ fn a_name_of_another_service_leads_to_nothing() {
 }
 
 #[test]
-fn a_timer_that_is_armed_anew_keeps_its_slack() {
+fn rearmed_timer_keeps_its_slack() {
     let shard = Arc::new(Shard::shared(4));
     let mut driver = WheelDriver::shared(Arc::clone(&shard), Nanos(0));
     let (_, follow_up) = shard.arm(Nanos(5 * MS), Slack::Second, 1).unwrap();
@@ -160,7 +160,7 @@ fn a_timer_that_is_armed_anew_keeps_its_slack() {
 }
 
 #[test]
-fn a_lazy_deadline_fires_when_it_has_stood_still() {
+fn lazy_deadline_fires_after_the_last_extension() {
     let deadline = Arc::new(LazyDeadline::new(soon(10)));
     let (sender, fired) = mpsc::channel();
     let (watched, sender) = (Arc::clone(&deadline), Mutex::new(sender));
@@ -205,7 +205,7 @@ fn blocked_callback(next: Next) -> BlockedCallback {
 }
 
 #[test]
-fn cancelling_a_callback_that_runs_says_so_and_it_is_not_armed_again() {
+fn cancel_during_callback_prevents_rearming() {
     let blocked = blocked_callback(Next::Again(Nanos(0)));
     let timers = blocked.service.timers();
     let handle = timers.arm(Nanos(0), Slack::Tick, 0).unwrap();
@@ -238,7 +238,7 @@ fn cancel_sync_returns_after_the_callback() {
 }
 
 #[test]
-fn a_callback_may_cancel_itself_and_others_and_arm_more() {
+fn callback_may_cancel_and_arm() {
     let (sender, fired) = mpsc::channel();
     let handles: Arc<Mutex<Vec<TimerHandle>>> = Arc::default();
     let (in_callback, sender) = (Arc::clone(&handles), Mutex::new(sender));
@@ -268,7 +268,7 @@ fn a_callback_may_cancel_itself_and_others_and_arm_more() {
 }
 
 #[test]
-fn a_panic_ends_one_timer() {
+fn callback_panic_ends_one_timer() {
     let (sender, fired) = mpsc::channel();
     let sender = Mutex::new(sender);
     let service = Service::start(&small(), move |_, tag| {
@@ -284,7 +284,7 @@ fn a_panic_ends_one_timer() {
 }
 
 #[test]
-fn one_that_arms_for_at_once_is_told_at_the_next_tick_and_stops_nobody() {
+fn immediate_rearm_waits_for_the_next_tick() {
     let (sender, fired) = mpsc::channel();
     let sender = Mutex::new(sender);
     let service = Service::start(&small(), move |_, tag| {
@@ -313,7 +313,7 @@ fn one_that_arms_for_at_once_is_told_at_the_next_tick_and_stops_nobody() {
 }
 
 #[test]
-fn a_panic_in_a_loop_ends_its_timer_alone() {
+fn local_callback_panic_ends_one_timer() {
     let (service, _fired) = reporting_service(&small());
     let mut local = service.timers().attach(|| ()).unwrap();
     let handle = local.arm(Nanos(0), Slack::Tick, 0).unwrap();
@@ -325,7 +325,7 @@ fn a_panic_in_a_loop_ends_its_timer_alone() {
 }
 
 #[test]
-fn callbacks_that_arm_find_room_as_timers_end() {
+fn callbacks_arm_in_cells_of_ended_timers() {
     let (sender, fired) = mpsc::channel();
     let sender = Mutex::new(sender);
     let service = Service::start(&small(), move |timers, tag| {
@@ -343,7 +343,7 @@ fn callbacks_that_arm_find_room_as_timers_end() {
 }
 
 #[test]
-fn a_callback_may_drop_its_service() {
+fn callback_may_drop_its_service() {
     let (sender, fired) = mpsc::channel();
     let slot: Arc<Mutex<Option<Service>>> = Arc::default();
     let (in_callback, sender) = (Arc::clone(&slot), Mutex::new(sender));
@@ -362,7 +362,7 @@ fn a_callback_may_drop_its_service() {
 }
 
 #[test]
-fn a_service_whose_timers_are_far_or_cancelled_sleeps() {
+fn service_sleeps_with_far_or_cancelled_timers() {
     let settings = Settings { timers_max: 4_096, ..small() };
     let (service, fired) = reporting_service(&settings);
     let timers = service.timers();
@@ -382,7 +382,7 @@ fn a_service_whose_timers_are_far_or_cancelled_sleeps() {
 }
 
 #[test]
-fn a_local_end_keeps_its_own_timers_and_others_cancel_them() {
+fn local_timers_fire_and_remote_cancels_work() {
     let (service, _fired) = reporting_service(&small());
     let mut local = service.timers().attach(|| ()).unwrap();
     let now = monotonic();
@@ -417,7 +417,7 @@ fn a_local_end_keeps_its_own_timers_and_others_cancel_them() {
 }
 
 #[test]
-fn a_local_end_that_sleeps_is_woken_to_collect_once() {
+fn sleeping_local_timers_are_woken_once_to_collect() {
     let (service, _fired) = reporting_service(&Settings { local_timers_max: 2_000, ..small() });
     let wakes = Arc::new(AtomicU64::new(0));
     let counted = Arc::clone(&wakes);
@@ -443,7 +443,7 @@ fn a_local_end_that_sleeps_is_woken_to_collect_once() {
 }
 
 #[test]
-fn a_local_end_collects_when_it_is_called_or_goes_to_sleep() {
+fn local_timers_collect_on_request_and_on_park() {
     let (service, _fired) = reporting_service(&Settings { local_timers_max: 2_000, ..small() });
     let mut local = service.timers().attach(|| unreachable!("it does not sleep")).unwrap();
     let threshold = uncollected_max(0);
@@ -464,7 +464,7 @@ fn a_local_end_collects_when_it_is_called_or_goes_to_sleep() {
 }
 
 #[test]
-fn a_local_end_that_has_few_timers_left_is_called_for_few() {
+fn reclaim_threshold_follows_armed_timers() {
     let (service, _fired) = reporting_service(&Settings { local_timers_max: 8_000, ..small() });
     let mut local = service.timers().attach(|| ()).unwrap();
     let handles: Vec<_> = (0..8_000).map(|tag| local.arm(far(), Slack::Tick, tag).unwrap()).collect();
@@ -481,7 +481,7 @@ fn a_local_end_that_has_few_timers_left_is_called_for_few() {
 }
 
 #[test]
-fn a_callback_that_puts_another_end_in_its_place_is_found_out() {
+fn callback_that_swaps_local_timers_panics() {
     let (service, _fired) = reporting_service(&small());
     let [mut one, mut other] = [(); 2].map(|()| service.timers().attach(|| ()).unwrap());
     let kept = other.arm(far(), Slack::Tick, 1).unwrap();
@@ -497,7 +497,7 @@ fn a_callback_that_puts_another_end_in_its_place_is_found_out() {
 }
 
 #[test]
-fn timers_of_a_local_end_that_has_gone_are_gone() {
+fn dropped_local_timers_leave_stale_handles() {
     let (service, _fired) = reporting_service(&small());
     let mut local = service.timers().attach(|| ()).unwrap();
     let handle = local.arm(far(), Slack::Tick, 0).unwrap();
@@ -594,7 +594,7 @@ impl Model {
 }
 
 #[test]
-fn a_shard_agrees_with_an_ordered_map() {
+fn shard_agrees_with_an_ordered_map() {
     // `TOLLGATE_TIMER_OPERATIONS` for the millions that a change of this module deserves.
     let wanted = std::env::var("TOLLGATE_TIMER_OPERATIONS").ok().and_then(|text| text.parse().ok());
     let operations: u64 = wanted.unwrap_or(200_000);
@@ -619,7 +619,7 @@ fn a_shard_agrees_with_an_ordered_map() {
 }
 
 #[test]
-fn a_shard_that_is_full_says_so_and_recovers() {
+fn shard_reports_full_and_recovers() {
     let mut model = Model::new(10, 5 * MS);
     (0..10).for_each(|number| model.arm(number, 6 * MS));
     assert_eq!(model.shard.arm(Nanos(0), Slack::Tick, 0).map(|armed| armed.1), Err(ArmError::Full));
@@ -629,7 +629,7 @@ fn a_shard_that_is_full_says_so_and_recovers() {
 }
 
 #[test]
-fn what_was_cancelled_is_recycled_while_another_has_the_wheel() {
+fn recycle_frees_cancelled_arrivals() {
     let shard = Shard::shared(300);
     let arm = |tag| shard.arm(Nanos(u64::MAX / 2), Slack::Tick, tag).unwrap().0;
     let kept: Vec<_> = (0..40).map(arm).collect();
@@ -645,7 +645,7 @@ fn what_was_cancelled_is_recycled_while_another_has_the_wheel() {
 }
 
 #[test]
-fn recycling_wakes_a_sleeper_that_missed_what_was_in_hand() {
+fn recycle_wakes_for_withheld_arrivals() {
     let shard = Arc::new(Shard::shared(10));
     let mut driver = WheelDriver::shared(Arc::clone(&shard), Nanos(0));
     let (_, follow_up) = shard.arm(Nanos(50 * MS), Slack::Tick, 1).unwrap();
@@ -665,7 +665,7 @@ fn recycling_wakes_a_sleeper_that_missed_what_was_in_hand() {
 
 /// Nobody has to be able to name a service to debug one.
 #[test]
-fn a_way_to_a_service_shows_its_figures() {
+fn timers_debug_shows_statistics() {
     let (service, _fired) = reporting_service(&small());
     let timers: Timers = service.timers().clone();
     assert!(format!("{timers:?}").contains("wakes"));

@@ -162,7 +162,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn never_early_and_at_most_a_tick_late() {
+    fn wheel_is_never_early_and_a_tick_late_at_most() {
         for when in [0, 1, TICK - 1, TICK, TICK + 1, 63 * TICK, 64 * TICK, 4096 * TICK + 5, 1 << 50] {
             let mut wheel = Wheel::new(Nanos(0));
             wheel.arm(Nanos(when), when);
@@ -174,7 +174,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_deadline_that_never_comes_is_kept_and_disturbs_nobody() {
+    fn deadline_never_stays_armed_and_causes_no_wake() {
         let mut wheel = Wheel::new(Nanos(5 * TICK));
         let never = wheel.arm(Nanos::NEVER, 1);
         let mut now = 5 * TICK;
@@ -188,7 +188,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn cancelling_frees_the_node_and_an_old_id_does_nothing() {
+    fn cancel_frees_the_node_and_id_goes_stale() {
         let mut wheel = Wheel::new(Nanos(0));
         let first = wheel.arm(Nanos(TICK), 1);
         assert_eq!(wheel.cancel(first), Some(1));
@@ -202,7 +202,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn nobody_wakes_for_the_earliest_when_it_was_cancelled() {
+    fn next_due_skips_a_cancelled_earliest_timer() {
         let mut wheel = Wheel::new(Nanos(0));
         // All in one slot of the second level.
         let ids: Vec<_> = (0..10).map(|n| wheel.arm(Nanos((130 + 3 * n) * TICK), n)).collect();
@@ -219,7 +219,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn who_is_given_a_due_timer_may_cancel_another() {
+    fn due_timer_may_cancel_another_due_timer() {
         let mut wheel = Wheel::new(Nanos(0));
         let ids: Vec<_> = (0..3).map(|n| wheel.arm(Nanos(TICK), n)).collect();
         let due = wheel.pop_due(Nanos(4 * TICK)).unwrap();
@@ -229,7 +229,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn agrees_with_an_ordered_map() {
+    fn wheel_agrees_with_an_ordered_map() {
         for seed in 1..=20 {
             compare_with_map(seed, if cfg!(miri) { 100 } else { 20_000 });
         }

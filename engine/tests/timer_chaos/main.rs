@@ -54,7 +54,7 @@ fn number_from_env(variable: &str) -> Option<u64> {
 
 // The only test of its process, whose threads and descriptors it counts.
 #[test]
-fn every_timer_comes_out_even() {
+fn every_timer_history_is_consistent() {
     let begin = monotonic();
     let seed = number_from_env("TOLLGATE_CHAOS_SEED").unwrap_or(begin.0);
     let end = begin + Duration::from_secs(number_from_env("TOLLGATE_CHAOS_SECONDS").unwrap_or(SECONDS));
