@@ -1,24 +1,26 @@
-//! Accept strategies: how a listening address's connections reach the reactors.
+//! Accept strategies: how the connections of a listener reach the reactors.
 //!
-//! Promises: each connection has one owner at a time, and reaches exactly one thread; an accept loop never
-//! spins, not on EMFILE and its kin either: it rests and tries again; a thread that lags takes fewer at a
-//! time; a listener that is retired is drained before it is closed. Leaves to others: how many connections
-//! there may be (`limits` of the gateway), and what they are for.
+//! Guarantees: each connection has one owner at a time and reaches exactly one thread. An accept loop never
+//! spins, not even on EMFILE: it backs off and tries again. A lagging thread accepts fewer connections at a
+//! time. A retired listener is drained before it is closed.
 //!
-//! | strategy     | sockets        | who is woken by a connection       | who serves it             | good at                        | weak at                                                      |
+//! Not handled here: the number of connections allowed (`limits` of the gateway).
+//!
+//! | strategy     | sockets        | a connection wakes                 | the serving thread        | good at                        | weak at                                                      |
 //! |--------------|----------------|------------------------------------|---------------------------|--------------------------------|--------------------------------------------------------------|
-//! | `shared`     | one            | every thread that sleeps           | the fastest               | nothing: it is the herd        | wakes for nothing, more with each thread                     |
-//! | `mutex`      | one            | whoever has the turn               | the same                  | CPU time: few wakes, batches   | waits for a turn's holder who gets stuck unforeseen          |
+//! | `shared`     | one            | every sleeping thread              | the fastest               | nothing: a thundering herd     | useless wakes, more with each thread                         |
+//! | `mutex`      | one            | the holder of the accept mutex     | the same                  | CPU time: few wakes, batches   | waits for a holder that gets stuck unexpectedly              |
 //! | `exclusive`  | one            | the first registered that sleeps   | the same                  | never waits for one thread     | light load gathers on the first thread, for good if it stays |
-//! | `reuse_port` | one per thread | the thread that the hash picks     | the same                  | no thread touches another's    | a busy thread's queue waits for it; balance is luck          |
-//! | `handoff`    | one            | the first registered that sleeps   | the least loaded of three | balance, also of long tunnels  | a wake more where the thread that serves slept               |
+//! | `reuse_port` | one per thread | the thread that the hash selects   | the same                  | no thread touches another's    | a busy thread's queue waits for it; balance is luck          |
+//! | `handoff`    | one            | the first registered that sleeps   | the least loaded of three | balance, also of long tunnels  | one more wake where the serving thread slept                 |
 //!
-//! Where the facts come from: the kernel adds an `EPOLLEXCLUSIVE` watch at the tail of the socket's wait
-//! queue and walks it from the head (fs/eventpoll.c), so the first registered wins, not the last one to
-//! sleep; `SO_REUSEPORT` picks a socket by a hash of addresses and ports when the SYN arrives
-//! (sock_reuseport.c). The turn is nginx's `accept_mutex`, with a retry and a standing back of who has many
-//! already; handing over to the less loaded of two samples and oneself is HAProxy's (listener.c). Each of
-//! them is what `lab accept` measures.
+//! Sources: the kernel adds an `EPOLLEXCLUSIVE` waiter at the tail of the socket's wait queue and walks it
+//! from the head (fs/eventpoll.c). So the first registered thread wins, not the last one to sleep.
+//! `SO_REUSEPORT` selects a socket by a hash of addresses and ports when the SYN arrives (sock_reuseport.c).
+//!
+//! The accept mutex is nginx's `accept_mutex`, with a retry, and with overloaded threads yielding. Handing
+//! off to the least loaded of two samples and oneself is HAProxy's way (listener.c). `lab accept` measures
+//! all five.
 
 mod acceptor;
 mod exclusive;
@@ -42,20 +44,19 @@ pub use worker_group::{HandedOffConnection, WorkerHandle, worker_group};
 
 use mutex::AcceptMutex;
 
-/// A way to spread an address's connections over threads. An implementation decides how sockets are made and
-/// watched, by whom, how many connections a thread takes at a time, and who serves them; the rest is the same
-/// for all, and so is the suite of tests.
+/// A way to spread the connections of a listener over threads. An implementation decides how sockets are
+/// created and watched, by which threads, how many connections a thread accepts at a time, and which thread
+/// serves them. The rest is common to all, and so is the test suite.
 ///
-/// What it must keep: every listener of [`Strategy::listen`] can be watched on a thread of its own, and a
-/// connection that arrives at the address wakes at least one thread that may accept it, at the latest after
-/// [`mutex::ACCEPT_MUTEX_DELAY`].
+/// Requirements: a thread can watch every listener of [`Strategy::listen`] on its own. A connection wakes at
+/// least one thread that may accept it, at the latest after [`mutex::ACCEPT_MUTEX_DELAY`].
 pub trait Strategy: Send + Sync {
-    /// The name under which the configuration selects it.
+    /// The name that selects it in the configuration.
     fn name(&self) -> &'static str;
 
-    /// Listens on `address` for `threads` threads: one listener for each, all on the same port. Whether they
-    /// are to share it is the strategy's to say, and not of `options`. Unless it says otherwise, they are
-    /// descriptors of one socket.
+    /// Listens on `address` for `threads` threads: one listener for each, all on the same port. The strategy,
+    /// not `options`, decides whether they share the port by `SO_REUSEPORT`. By default they are descriptors
+    /// of one socket.
     ///
     /// # Errors
     /// `EADDRINUSE`, `EACCES`, `EADDRNOTAVAIL`, `EMFILE`.
@@ -74,21 +75,21 @@ pub trait Strategy: Send + Sync {
     /// How a thread watches its listener.
     fn trigger(&self) -> Trigger;
 
-    /// The most connections that a thread takes before it looks at its other work.
+    /// The most connections that a thread accepts before it does its other work.
     fn accepts_per_wake_max(&self) -> u32;
 
-    /// Whether only the thread whose turn it is watches the address.
+    /// Whether only the holder of the accept mutex watches the listener.
     fn uses_accept_mutex(&self) -> bool {
         false
     }
 
-    /// The number of the thread that is to serve a connection which `seat`'s thread accepts now.
+    /// The number of the thread that is to serve a connection which `worker`'s thread accepts now.
     fn serving_thread(&self, worker: &WorkerHandle, _now: Nanos) -> usize {
         worker.number()
     }
 }
 
-/// The strategy of that name.
+/// The strategy with this name.
 pub fn strategy(name: &str) -> Option<&'static dyn Strategy> {
     STRATEGIES.iter().copied().find(|strategy| strategy.name() == name)
 }
@@ -97,8 +98,8 @@ pub fn strategy(name: &str) -> Option<&'static dyn Strategy> {
 pub const STRATEGIES: &[&dyn Strategy] =
     &[&shared::Shared, &mutex::Mutex, &exclusive::Exclusive, &reuse_port::ReusePort, &handoff::Handoff];
 
-/// Listens on `address` by `strategy`: an entrance for each of `threads` threads. `door` is the number by
-/// which the threads know the address among themselves.
+/// Listens on `address` by `strategy`: one handle for each of `threads` threads. The threads identify the
+/// listener by `listener_id` among themselves.
 ///
 /// # Errors
 /// As [`Strategy::listen`].
@@ -121,25 +122,25 @@ pub fn listen(
     Ok(listeners.into_iter().map(to_handle).collect())
 }
 
-/// A listening address as its entrances share it.
+/// The part of a listener that its handles share.
 struct SharedListener {
     strategy: &'static dyn Strategy,
     listener_id: u32,
-    /// Whose turn it is to accept, where threads take turns.
+    /// Used by strategies with [`Strategy::uses_accept_mutex`].
     accept_mutex: AcceptMutex,
-    /// Whether a thread without place was told of who waits, while the kernel tells one thread only: another
-    /// one has to look.
+    /// Set when the kernel woke one thread alone, and that thread has no capacity: another thread has to
+    /// accept.
     accept_pending: AtomicBool,
 }
 
-/// One thread's part of a listening address, on its way to that thread.
+/// One thread's handle of a listener, on its way to that thread.
 pub struct ListenerHandle {
     listener: Listener,
     shared: Arc<SharedListener>,
 }
 
 impl ListenerHandle {
-    /// The address listened on, with the port that the kernel chose if port 0 was asked for.
+    /// The listening address, with the port that the kernel chose if port 0 was requested.
     ///
     /// # Errors
     /// `ENOBUFS`.
@@ -147,29 +148,29 @@ impl ListenerHandle {
         self.listener.local()
     }
 
-    /// The number that was given to [`listen`].
+    /// The id that was given to [`listen`].
     pub fn door(&self) -> u32 {
         self.shared.listener_id
     }
 
-    /// A look at all entrances of the address that does not keep them open.
+    /// Observes all handles of the listener without keeping them open.
     pub fn liveness(&self) -> ListenerLiveness {
         ListenerLiveness(Arc::downgrade(&self.shared))
     }
 }
 
-/// Tells whether any thread still accepts at an address.
+/// Reports whether any thread still accepts at a listener.
 #[derive(Debug)]
 pub struct ListenerLiveness(Weak<SharedListener>);
 
 impl ListenerLiveness {
-    /// Whether every thread's end of the address is closed: nobody can hand over a connection of it any more
-    /// (see [`WorkerHandle::take`]), though some may wait that were handed over before. The last one that
-    /// closes his wakes all threads; one that waits for it has to look once more on its way to sleep.
+    /// Whether every thread has closed its handle. Then no thread can hand off a connection of the listener
+    /// any more (see [`WorkerHandle::take`]), though earlier hand-offs may still be queued. The last drop
+    /// wakes all threads; a thread that waits for it has to check once more before it sleeps.
     pub fn are_closed(&self) -> bool {
         let are_closed = self.0.strong_count() == 0;
-        // The count is read without any order. What was handed over before the last end was closed has to be
-        // seen by who looks for it next: the drops release, this acquires.
+        // The count is read without ordering. A hand-off that precedes the last drop must be visible to a
+        // later check: the drops release, this fence acquires.
         fence(Ordering::Acquire);
         are_closed
     }

@@ -1,16 +1,16 @@
 //! A small executor for the tasks of one thread: futures of one type in a bounded slab.
 //!
-//! Promises: a wake allocates nothing and takes no lock: it sets a bit, from any thread; waking twice
-//! before the poll polls once; a slot's memory is reused, so a steady state allocates nothing; a panic ends
-//! the task that caused it and no other. Leaves to others: sleeping (`reactor`), and what tasks do.
+//! Guarantees: a wake sets a bit, from any thread; it allocates nothing and takes no lock. Several wakes
+//! before a poll cause one poll. A slot's memory is reused, so the steady state allocates nothing. A panic
+//! ends the task that caused it and no other.
 //!
 //! ```text
 //!   summary  [ . . 1 . ... ][ ]    bit w: word w has a runnable task
 //!   words    [ .1...1.. ][    ]    bit t of word w: task 64 w + t is to be polled
 //! ```
 //!
-//! The waker sets the word's bit, then the summary's; the executor clears the summary, then the word. A
-//! waker that is descheduled between the two delays its own wake and nobody else's.
+//! The waker sets the word's bit, then the summary's; the executor clears the summary, then the word. A waker
+//! that is descheduled between the two delays only its own wake.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,13 +21,13 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use crate::inbox::Notifier;
 
-/// Summary words: as many as a cache line could hold.
+/// Summary words: as many as fit a cache line of 64 bytes.
 const SUMMARIES: usize = 8;
 
-/// The most tasks that one executor can hold: a bit each in the words that have a bit each in the summary.
+/// The most tasks of one executor: each has a bit in a word, and each word has a bit in the summary.
 pub const TASKS_MAX: usize = SUMMARIES * 64 * 64;
 
-/// Which tasks are to be polled; shared with the wakers.
+/// The set of runnable tasks; shared with the wakers.
 #[derive(Debug)]
 struct Runnable {
     summary: [AtomicU64; SUMMARIES],
@@ -38,7 +38,7 @@ struct Runnable {
 impl Runnable {
     fn insert(&self, index: u32) {
         let (word, bit) = (index / 64, index % 64);
-        // Release pairs with the Acquire of `take`: what was done before the wake is seen by the poll.
+        // Release pairs with the Acquire of `take`: the poll sees everything done before the wake.
         self.words[word as usize].fetch_or(1 << bit, Ordering::Release);
         self.summary[word as usize / 64].fetch_or(1 << (word % 64), Ordering::Release);
         self.notifier.wake();
@@ -48,10 +48,10 @@ impl Runnable {
         self.summary.iter().all(|summary| summary.load(Ordering::Acquire) == 0)
     }
 
-    /// The indexes of all runnable tasks, each taken off the set.
+    /// Removes every task from the set and passes its index to `each`.
     fn take(&self, mut each: impl FnMut(u32)) {
         for (summary, first) in self.summary.iter().zip((0..).step_by(64)) {
-            // A look before the swap: most words are empty, and their lines may stay where they are.
+            // Load before the swap: most words are zero, and a load leaves their cache lines shared.
             if summary.load(Ordering::Relaxed) == 0 {
                 continue;
             }
@@ -70,7 +70,7 @@ fn for_each_bit(mut bits: u64, mut each: impl FnMut(u32)) {
     }
 }
 
-/// One per slot, made once: cloning a waker is a reference count.
+/// Made once for each slot, so that cloning a waker only counts a reference.
 struct TaskWaker {
     index: u32,
     runnable: Arc<Runnable>,
@@ -87,12 +87,12 @@ impl Wake for TaskWaker {
 }
 
 struct Slot<F> {
-    /// Allocated with the slot and kept: a new tenant is written into the same place.
+    /// Allocated with the slot and kept: the next task is written to the same memory.
     future: Pin<Box<Option<F>>>,
     waker: Waker,
 }
 
-/// What a run of the tasks came to.
+/// The counts of one [`Executor::run`].
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Run {
     /// Tasks polled.
@@ -109,7 +109,7 @@ enum Polled<T> {
     Panicked,
 }
 
-/// See the file's header.
+/// The tasks of one thread, in a bounded slab; wakers set bits in a shared set.
 pub struct Executor<F> {
     slots: Vec<Slot<F>>,
     free: Vec<u32>,
@@ -118,8 +118,8 @@ pub struct Executor<F> {
 }
 
 impl<F: Future> Executor<F> {
-    /// An executor for at most `tasks_max` tasks at a time, at most [`TASKS_MAX`]. Wakes from other threads
-    /// end the sleep of the thread that owns `parking`.
+    /// An executor for at most `tasks_max` tasks at a time, which is at most [`TASKS_MAX`]. A wake from
+    /// another thread calls `notifier`.
     pub fn new(tasks_max: usize, notifier: Arc<Notifier>) -> Executor<F> {
         assert!(tasks_max <= TASKS_MAX, "the runnable set has {TASKS_MAX} bits");
         let words = (0..tasks_max.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
@@ -128,30 +128,30 @@ impl<F: Future> Executor<F> {
         Executor { slots: Vec::new(), free: Vec::new(), runnable, tasks_max }
     }
 
-    /// How many tasks live.
+    /// The number of tasks.
     pub fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// Whether no task lives.
+    /// Whether there is no task.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether every slot is taken.
+    /// Whether every slot is occupied.
     pub fn is_full(&self) -> bool {
         self.len() == self.tasks_max
     }
 
-    /// Whether a task waits to be polled.
+    /// Whether a task is waiting to be polled.
     pub fn has_runnable(&self) -> bool {
         !self.runnable.is_empty()
     }
 
-    /// Takes in a task; it is polled by the next [`Executor::run`].
+    /// Adds a task; the next [`Executor::run`] polls it.
     ///
     /// # Errors
-    /// Gives the future back when all slots are taken.
+    /// Returns the future when all slots are occupied.
     pub fn spawn(&mut self, future: F) -> Result<(), F> {
         if self.is_full() {
             return Err(future);
@@ -163,7 +163,7 @@ impl<F: Future> Executor<F> {
     }
 
     /// Polls every task that was woken, and gives `finished` the output of each task that ends. A task that
-    /// wakes itself is polled by the next run, not by this.
+    /// wakes itself is polled by the next run.
     pub fn run(&mut self, mut finished: impl FnMut(F::Output)) -> Run {
         let mut run = Run::default();
         let runnable = Arc::clone(&self.runnable);
@@ -178,13 +178,13 @@ impl<F: Future> Executor<F> {
         run
     }
 
-    /// Has every task polled by the next run: something that concerns all of them has changed.
+    /// Makes the next run poll every task, after a change that concerns all of them.
     pub fn wake_all(&self) {
         let living = self.slots.iter().filter(|slot| slot.future.is_some());
         living.for_each(|slot| slot.waker.wake_by_ref());
     }
 
-    /// Drops every task where it stands.
+    /// Drops every task, finished or not.
     pub fn clear(&mut self) {
         for index in 0..self.slots.len() {
             if self.slots[index].future.is_some() {
@@ -196,15 +196,15 @@ impl<F: Future> Executor<F> {
 
     fn poll(&mut self, index: u32) -> Polled<F::Output> {
         let slot = &mut self.slots[index as usize];
-        // A wake may outlive its task: then the slot is empty, or its next task is polled once more than
-        // needed, which every future allows.
+        // A wake may outlive its task. Then the slot is empty, or its next task is polled once more than
+        // needed, which futures must tolerate.
         let Some(future) = slot.future.as_mut().as_pin_mut() else { return Polled::Pending };
         let mut context = Context::from_waker(&slot.waker);
         let polled = catch_unwind(AssertUnwindSafe(|| future.poll(&mut context)));
         if matches!(polled, Ok(Poll::Pending)) {
             return Polled::Pending;
         }
-        // What the task held is released by its drop, which may panic as well.
+        // Dropping the future releases what it held, and may panic as well.
         let dropped = catch_unwind(AssertUnwindSafe(|| slot.future.set(None)));
         self.free.push(index);
         match (polled, dropped) {
@@ -234,7 +234,7 @@ mod tests {
         Executor::new(tasks_max, Arc::new(Notifier::new().unwrap()))
     }
 
-    /// A task that counts its polls and ends when `last` is reached.
+    /// A task that counts its polls and ends at poll number `last`.
     fn counting(polls: &Rc<Cell<u32>>, last: u32, waker: &Rc<Cell<Option<Waker>>>) -> Task {
         let (polls, waker) = (polls.clone(), waker.clone());
         Box::pin(poll_fn(move |context| {

@@ -1,9 +1,11 @@
-//! Inboxes: how any thread hands a message to one reactor thread.
+//! An inbox: any thread sends messages to one reactor thread.
 //!
-//! Promises: a sender never waits and never makes a receiver wait that is awake, wherever it is descheduled;
-//! the wake is a system call only when the receiver sleeps, and of several senders one makes it: the sleep
-//! lasts as long as that one is kept from it. Leaves to others: a bound: only the control side sends
-//! here, a message per change of configuration, and task wakes travel as bits (`executor`).
+//! Guarantees: a sender never waits, and a descheduled sender never delays a receiver that is awake. A wake
+//! is a system call only while the receiver sleeps. One of several senders makes it; if that sender is
+//! descheduled, the sleep lasts until it runs again.
+//!
+//! Not handled here: a bound. Only the control side sends here, one message for each change of configuration.
+//! Task wakes travel as bits (`executor`).
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -13,7 +15,7 @@ use sys::epoll::WakeUp;
 use sys::parking::ParkFlag;
 use sys::stack::Stack;
 
-/// A thread's sleep and the means to end it.
+/// Wakes a thread that sleeps, and knows whether it does: an eventfd and a park flag.
 #[derive(Debug)]
 pub struct Notifier {
     flag: ParkFlag,
@@ -21,7 +23,7 @@ pub struct Notifier {
 }
 
 impl Notifier {
-    /// The parking of a thread that is awake.
+    /// A notifier of a thread that is awake.
     ///
     /// # Errors
     /// `EMFILE`, `ENFILE`.
@@ -36,22 +38,22 @@ impl Notifier {
         }
     }
 
-    /// Whether the thread sleeps, or has said that it will: see [`ParkFlag::is_announced`].
+    /// Whether the thread sleeps or has announced a sleep: see [`ParkFlag::is_announced`].
     pub(crate) fn is_announced(&self) -> bool {
         self.flag.is_announced()
     }
 
-    /// Says that the thread will sleep unless its next look finds work.
+    /// Announces that the thread will sleep unless its next check finds work.
     pub(crate) fn announce(&self) {
         self.flag.announce();
     }
 
-    /// Says that the thread is awake.
+    /// Withdraws the announcement: the thread is awake.
     pub(crate) fn retract(&self) {
         self.flag.retract();
     }
 
-    /// Takes the signals that ended the sleep.
+    /// Drains the signals that ended the sleep.
     pub(crate) fn clear(&self) {
         self.wake_up.clear();
     }
@@ -68,11 +70,11 @@ struct Shared<M> {
     notifier: Arc<Notifier>,
 }
 
-/// The receiving end, kept by the reactor's thread.
+/// The receiving end; the reactor's thread owns it.
 pub struct Inbox<M>(Arc<Shared<M>>);
 
 impl<M> Inbox<M> {
-    /// An empty inbox of the thread that owns `parking`.
+    /// An empty inbox of the thread that `notifier` wakes.
     pub fn new(notifier: Arc<Notifier>) -> Inbox<M> {
         Inbox(Arc::new(Shared { messages: Stack::new(), notifier }))
     }
@@ -82,7 +84,7 @@ impl<M> Inbox<M> {
         Sender(Arc::clone(&self.0))
     }
 
-    /// Whether nothing waits.
+    /// Whether no message is queued.
     pub fn is_empty(&self) -> bool {
         self.0.messages.is_empty()
     }
@@ -93,11 +95,11 @@ impl<M> Inbox<M> {
     }
 }
 
-/// A sending end.
+/// A sending end of an [`Inbox`], for any thread.
 pub struct Sender<M>(Arc<Shared<M>>);
 
 impl<M> Sender<M> {
-    /// Hands `message` over.
+    /// Queues `message` and wakes the receiver.
     pub fn send(&self, message: M) {
         self.0.messages.push(message);
         self.0.notifier.wake();

@@ -1,14 +1,15 @@
 //! The engine: threads, reactors, accept strategies, tasks, timers and the job pool.
 //!
-//! Promises: a thread that runs a reactor waits for nothing but its own epoll: no lock that a descheduled
-//! thread may hold, no queue that a preempted producer can stall. Leaves to others: what connections are
-//! for. The engine knows nothing of proxies or money.
+//! Guarantees: a reactor thread waits for nothing but its own epoll. It takes no lock that a descheduled
+//! thread may hold, and no preempted producer can stall its queues.
+//!
+//! Not handled here: the purpose of a connection. The engine knows nothing of proxies or money.
 //!
 //! ```text
 //!            reactor.rs  one per thread: sources, timers, sleep      inbox.rs    from any thread to one
 //!   tasks -> executor.rs async handshakes in a bounded slab          oneshot.rs  one value to a task
-//!            net.rs      sockets as futures                          pool.rs     jobs that block or burn
-//!            timer.rs    deadlines of tasks, timer/wheel.rs below    accept.rs   how connections arrive
+//!            net.rs      sockets as futures                          pool.rs     jobs that block or burn CPU
+//!            timer.rs    deadlines of tasks, timer/wheel.rs below    accept.rs   listeners and strategies
 //!            timer/service.rs  deadlines that cross threads
 //!            slab.rs     slots with generations                      stats.rs    counters, one writer each
 //! ```

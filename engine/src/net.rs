@@ -1,10 +1,11 @@
 //! TCP streams as futures of one reactor's tasks.
 //!
-//! Promises: each operation tries the system call first, unless it is known that it would block: a read that
-//! got less than it asked for has emptied the socket, and only an event says that there is more; a socket is
-//! registered with the reactor at most once, when it would block for the first time, and may then be handed
-//! over to a state machine, and taken back, without another system call. Leaves to others: deadlines
-//! (`timer`), buffers.
+//! Guarantees: each operation tries the system call first, unless it is known to block. A read that returns
+//! fewer bytes than requested has emptied the socket, and only an event reports more. A socket is registered
+//! at most once, when it first would block. The registration can move to a state machine and back without
+//! another system call.
+//!
+//! Not handled here: deadlines (`timer`) and buffers.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -18,14 +19,14 @@ use sys::socket::{Connect, Socket, SpeaksFirst};
 
 use crate::reactor::{Interest, Reactor, Registration, TaskRegistration, WakeTarget};
 
-/// A stream taken apart: its socket, and its registration if it ever would have blocked.
+/// A disassembled stream: its socket, and its registration if it ever would have blocked.
 pub type Parts = (Socket, Option<Registration>);
 
 /// A TCP stream that a task reads and writes.
 pub struct TcpStream {
     socket: Socket,
     registration: TaskRegistration,
-    /// What is worth a try, as far as calls and events have told.
+    /// The operations that are worth a try, as far as calls and events have shown.
     ready: Cell<Readiness>,
 }
 
@@ -36,9 +37,9 @@ impl TcpStream {
         TcpStream { socket, registration: TaskRegistration::new(reactor, None), ready: Cell::new(ready) }
     }
 
-    /// The stream that [`TcpStream::into_parts`] took apart when there was nothing to read. `told` is what
-    /// its registration, which belonged to a tag since, has reported. From now on what it reports is kept for
-    /// the stream, also before a task first waits for it.
+    /// Reassembles a stream that [`TcpStream::into_parts`] took apart when nothing was left to read.
+    /// `readiness` is what its registration has reported to a token since. From now on the registration keeps
+    /// its readiness for the stream, also before a task first waits for it.
     pub fn from_parts(
         reactor: &Rc<Reactor>,
         (socket, registration): (Socket, Registration),
@@ -49,12 +50,12 @@ impl TcpStream {
         TcpStream { socket, registration: TaskRegistration::new(reactor, Some(registration)), ready }
     }
 
-    /// Begins to connect to `address`, of which `first_word` says how its conversation begins. Before it is
-    /// [`established`](TcpStream::established), nothing else may be asked of the stream.
+    /// Starts a connection attempt to `address`; `speaks_first` says which side sends the first bytes. Until
+    /// it is [`established`](TcpStream::established), no other operation is allowed on the stream.
     ///
     /// # Errors
-    /// What a socket takes is used up: `EMFILE`, `ENFILE`, `ENOBUFS`, `ENOMEM`, or `EADDRNOTAVAIL` when no
-    /// local port is left. Else as of [`established`](TcpStream::established).
+    /// A resource is exhausted: `EMFILE`, `ENFILE`, `ENOBUFS`, `ENOMEM`, or `EADDRNOTAVAIL` when no local
+    /// port is left. Else as [`established`](TcpStream::established).
     pub fn connect(
         reactor: &Rc<Reactor>,
         address: SocketAddr,
@@ -63,30 +64,33 @@ impl TcpStream {
         Ok(TcpStream::new(reactor, Socket::connect(address, speaks_first)?))
     }
 
-    /// Awaits that the connection to `address` stands which [`TcpStream::connect`] began.
+    /// Awaits the end of the attempt to `address` that [`TcpStream::connect`] started.
     ///
     /// # Errors
     /// Why the attempt failed: `ECONNREFUSED`, `ETIMEDOUT`, `EHOSTUNREACH`, `ENETUNREACH`.
     pub async fn established(&self, address: SocketAddr) -> io::Result<()> {
-        // The first look comes at once: to a peer on this host the handshake is complete by now, and then no
-        // event is needed.
+        // Check before waiting: the handshake with a peer on this host is complete by now, and needs no
+        // event.
         poll_fn(|context| match self.socket.continue_connect(address) {
             Ok(Connect::Established) => Poll::Ready(Ok(())),
             Ok(Connect::InProgress) => self.wait(context, Interest::ReadWrite),
             Err(error) => Poll::Ready(Err(error)),
         })
         .await?;
-        // Whoever is dialled may speak first, and then an event tells, or the registration does.
+        // The peer may speak first; then an event or the registration reports it.
         self.ready.set(Readiness { readable: false, writable: true, end: StreamEnd::Open });
         Ok(())
     }
 
-    /// Reads into the room that `buffer` has left; returns how many bytes arrived, zero at the stream's end.
+    /// Reads into the spare capacity of `buffer`; returns the number of bytes, zero at the end of the stream.
     ///
     /// # Errors
     /// The stream's own: `ConnectionReset` and the like.
     pub async fn read(&self, buffer: &mut Vec<u8>) -> io::Result<usize> {
-        assert!(buffer.len() < buffer.capacity(), "without room a read could not be told from the end");
+        assert!(
+            buffer.len() < buffer.capacity(),
+            "a read into a full buffer would look like the end of the stream"
+        );
         poll_fn(|context| self.poll_read(context, buffer)).await
     }
 
@@ -95,7 +99,7 @@ impl TcpStream {
         if self.readiness().readable { Poll::Ready(Ok(())) } else { self.wait(context, Interest::Read) }
     }
 
-    /// As [`TcpStream::read`], for who polls by himself.
+    /// As [`TcpStream::read`], for callers that poll.
     pub fn poll_read(&self, context: &Context<'_>, buffer: &mut Vec<u8>) -> Poll<io::Result<usize>> {
         let capacity = buffer.capacity() - buffer.len();
         self.poll_recv(context, capacity, |socket| socket.recv_into_spare(buffer))
@@ -119,7 +123,7 @@ impl TcpStream {
         }
     }
 
-    /// Reads by `recv`, which has `room`; `None` where it would block, or is known to.
+    /// Reads by `recv`, which has space for `capacity` bytes. `None` where it would block or is known to.
     fn try_recv(
         &self,
         capacity: usize,
@@ -136,7 +140,7 @@ impl TcpStream {
         if would_block { Ok(None) } else { received.map(Some) }
     }
 
-    /// As [`TcpStream::read`], of what is known to have arrived already: `None` if that is nothing.
+    /// As [`TcpStream::read`], of bytes that are known to have arrived: `None` if there are none.
     ///
     /// # Errors
     /// As [`TcpStream::read`].
@@ -158,7 +162,7 @@ impl TcpStream {
         Ok(())
     }
 
-    /// Writes by `send`, which is given the socket and tries to send `length` bytes.
+    /// Writes by `send`, which gets the socket and tries to send `length` bytes.
     ///
     /// # Errors
     /// As [`TcpStream::write_all`].
@@ -174,13 +178,13 @@ impl TcpStream {
         }
         let sent = send(&self.socket);
         let would_block = matches!(&sent, Err(error) if error.kind() == io::ErrorKind::WouldBlock);
-        // The kernel takes less than all only when its buffer is full.
+        // The kernel accepts fewer bytes only when its send buffer is full.
         let is_full = matches!(sent, Ok(count) if count < length);
         self.ready.set(Readiness { writable: !would_block && !is_full, ..ready });
         if would_block { self.wait(context, Interest::ReadWrite) } else { Poll::Ready(sent) }
     }
 
-    /// Has the task polled when bytes, the stream's end or an error arrive, even if nobody reads them now.
+    /// Wakes the task when bytes, the end of the stream or an error arrive, even if no read is pending.
     ///
     /// # Errors
     /// `ENOSPC` or `ENOMEM` of the registration.
@@ -188,8 +192,8 @@ impl TcpStream {
         self.registration.wait(&self.socket, Interest::Read, context.waker())
     }
 
-    /// What is worth a try, as far as events have told: a stream that nobody has waited for is told of
-    /// nothing.
+    /// The operations that are worth a try, as far as events have reported. A stream without a registration
+    /// gets no events.
     pub fn readiness(&self) -> Readiness {
         let mut ready = self.ready.get();
         ready.add(self.registration.take_readiness());
@@ -197,8 +201,8 @@ impl TcpStream {
         ready
     }
 
-    /// Waits for the next event. A source that became ready between a call and its registration reports that
-    /// at once.
+    /// Waits for the next event. A source that became ready between the call and its registration reports at
+    /// once.
     fn wait<T>(&self, context: &Context<'_>, interest: Interest) -> Poll<io::Result<T>> {
         match self.registration.wait(&self.socket, interest, context.waker()) {
             Ok(()) => Poll::Pending,
@@ -211,12 +215,12 @@ impl TcpStream {
         &self.socket
     }
 
-    /// Closes with RST in place of FIN, and drops what was not sent.
+    /// Closes with RST in place of FIN, and discards unsent bytes.
     pub fn reset(self) {
         self.socket.reset();
     }
 
-    /// Takes the stream apart: the socket, and its registration if it ever would have blocked.
+    /// Disassembles the stream: its socket, and its registration if it ever would have blocked.
     pub fn into_parts(self) -> Parts {
         (self.socket, self.registration.into_registration())
     }
@@ -233,7 +237,7 @@ mod tests {
     use crate::inbox::Notifier;
     use crate::reactor::RawToken;
 
-    /// A reactor, one of its streams, and the other end.
+    /// A reactor, one of its streams, and the peer's socket.
     fn pair() -> (Rc<Reactor>, TcpStream, Socket) {
         let reactor = Reactor::new(Arc::new(Notifier::new().unwrap()), Arc::default()).unwrap();
         let options = ListenOptions::plain(1);
@@ -253,7 +257,7 @@ mod tests {
         })
     }
 
-    /// One turn of the loop, which waits for an event and hands out what concerns a tag.
+    /// One pass, which waits for an event; returns the number of events for tokens.
     fn poll_once(reactor: &Reactor) -> usize {
         let mut events = Vec::new();
         reactor.turn(&mut events, || true).unwrap();
@@ -265,15 +269,15 @@ mod tests {
         let (reactor, stream, peer) = pair();
         peer.send(b"first").unwrap();
         assert_eq!(read(&stream), Poll::Ready(b"first".to_vec()));
-        // Nobody has told of these, whether they have arrived or not.
+        // No event has reported these bytes, whether they have arrived or not.
         peer.send(b"second").unwrap();
         assert_eq!(read(&stream), Poll::Pending);
         assert_eq!(poll_once(&reactor), 0);
         assert_eq!(read(&stream), Poll::Ready(b"second".to_vec()));
     }
 
-    /// What a stream was told of between being taken back and the first wait went to the tag that had had its
-    /// registration, and to whoever used the tag next: the stream never learned of it.
+    /// Regression: events between the reassembly and the first wait went to the token that had the
+    /// registration before, and later to another owner of that token. The stream never got them.
     #[test]
     fn reassembled_stream_gets_readiness_before_wait() {
         let (reactor, stream, peer) = pair();
@@ -282,12 +286,12 @@ mod tests {
         let registration = registration.expect("it has waited");
         reactor.hand_over(registration.key(), WakeTarget::Tag(RawToken(7)));
         peer.send(b"first").unwrap();
-        assert_eq!(poll_once(&reactor), 1, "the tag is told");
+        assert_eq!(poll_once(&reactor), 1, "the token gets the event");
         let readiness = Readiness { readable: true, ..Readiness::default() };
         let stream = TcpStream::from_parts(&reactor, (socket, registration), readiness);
         assert_eq!(read(&stream), Poll::Ready(b"first".to_vec()));
         peer.send(b"second").unwrap();
-        assert_eq!(poll_once(&reactor), 0, "the tag is told no more");
+        assert_eq!(poll_once(&reactor), 0, "the token gets no more events");
         assert_eq!(read(&stream), Poll::Ready(b"second".to_vec()));
     }
 }

@@ -1,8 +1,7 @@
 //! One value from any thread to one task.
 //!
-//! Promises: the receiver's poll is wait-free: a sender that is descheduled midway delays its value and
-//! blocks nobody; a sender that goes away without a value is an error, not silence. Leaves to others: who
-//! runs the work.
+//! Guarantees: the receiver's poll is wait-free. A descheduled sender delays its own value and blocks no
+//! other thread. A sender that is dropped without a value is an error, not silence.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -14,12 +13,12 @@ use atomic_waker::AtomicWaker;
 
 struct Shared<T> {
     value: OnceLock<T>,
-    /// Set when the sender is gone, after `value` if there is one.
+    /// Set when the sender is dropped, after `value` if there is one.
     closed: AtomicBool,
     waker: AtomicWaker,
 }
 
-/// The sender went away without a value: its job panicked or was dropped at shutdown.
+/// The sender was dropped without a value: its job panicked or was dropped at shutdown.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Canceled;
 
@@ -41,26 +40,27 @@ pub fn channel<T>() -> (Sender<T>, Receiver<T>) {
     (Sender(Arc::clone(&shared)), Receiver(shared))
 }
 
-/// Gives the value.
+/// The end that sends the value, once.
 pub struct Sender<T>(Arc<Shared<T>>);
 
 impl<T> Sender<T> {
-    /// Gives `value` and wakes the receiver.
+    /// Stores `value` and wakes the receiver.
     pub fn send(self, value: T) {
-        // This sender is the only one and is consumed, so the cell is empty.
+        // `send` consumes the only sender, so the cell is empty.
         let _ = self.0.value.set(value);
     }
 }
 
 impl<T> Drop for Sender<T> {
     fn drop(&mut self) {
-        // Release pairs with the Acquire in `poll`: who sees `closed` sees the value, if there is one.
+        // Release pairs with the Acquire in `outcome`: a receiver that sees `closed` also sees the value, if
+        // there is one.
         self.0.closed.store(true, Ordering::Release);
         self.0.waker.wake();
     }
 }
 
-/// Awaits the value.
+/// A future of the value.
 pub struct Receiver<T>(Arc<Shared<T>>);
 
 impl<T: Clone> Receiver<T> {
@@ -72,8 +72,8 @@ impl<T: Clone> Receiver<T> {
     }
 }
 
-/// The value is cloned out, not moved: the sender may still be about to leave, and waiting for it would
-/// be waiting for another thread.
+/// Clones the value out instead of moving it: the sender may still hold a reference, and the receiver must
+/// not wait for another thread.
 impl<T: Clone> Future for Receiver<T> {
     type Output = Result<T, Canceled>;
 
@@ -82,7 +82,7 @@ impl<T: Clone> Future for Receiver<T> {
             return Poll::Ready(outcome);
         }
         self.0.waker.register(context.waker());
-        // The value may have come between the look and the registration.
+        // The value may have arrived between the check and the registration.
         self.outcome().map_or(Poll::Pending, Poll::Ready)
     }
 }

@@ -1,12 +1,13 @@
-//! The reactor: what one thread sleeps for and who is told when it wakes.
+//! The reactor: the event loop of one thread, over one epoll instance, one timer wheel and one notifier.
 //!
-//! Promises: one system call per turn, and it sleeps exactly until the next event, timer, wake or message;
-//! time is read at a turn's begin and end; an event or timer of something that is gone reaches nobody,
-//! because keys carry generations. Leaves to others: running tasks (`executor`), and what a [`RawToken`]
-//! stands for.
+//! Guarantees: a pass makes one `epoll_pwait2`, and sleeps exactly until the next event, timer, wake or
+//! message. It reads the clock before and after that call. Events and timers of removed sources wake no task,
+//! because keys carry generations.
 //!
-//! Whoever waits is either a task, which is woken, or a [`RawToken`], which the loop's owner is handed as a
-//! [`Wake`]: state machines need no future, no waker and no allocation.
+//! Not handled here: running tasks (`executor`), and the meaning of a [`RawToken`].
+//!
+//! A wake target is either a task, which is woken, or a [`RawToken`], which the owner of the loop gets with a
+//! [`ReactorEvent`]. So state machines need no future, no waker and no allocation.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -24,26 +25,26 @@ use crate::slab::{Key, Slab};
 use crate::stats::ReactorStats;
 use crate::timer::wheel::{TimerId, Wheel};
 
-/// Events taken from the kernel in one turn.
+/// The most events of one pass.
 const EVENTS_PER_PASS_MAX: usize = 256;
 
-/// The token of the parking's descriptor; no source can have it, its index would be 2^32 - 1.
+/// The epoll token of the notifier. No source can have it: its index would be 2^32 - 1.
 const NOTIFIER_TOKEN: u64 = u64::MAX;
 
-/// A word by which the loop's owner knows what woke: it is handed back as it was given.
+/// A word that the owner of the loop gives at registration and gets back with each event.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct RawToken(pub u32);
 
-/// Who waits for a source or a timer.
+/// What a source or a timer wakes.
 #[derive(Clone, Debug)]
 pub enum WakeTarget {
-    /// A task; it is polled.
+    /// A task; the executor polls it.
     Task(Waker),
-    /// Something of the loop's owner.
+    /// A state machine of the loop's owner.
     Tag(RawToken),
 }
 
-/// What the loop's owner has to see to.
+/// An event for a [`RawToken`], which the owner of the loop handles.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Wake {
     /// A source is ready.
@@ -52,14 +53,14 @@ pub enum Wake {
     Due(RawToken),
 }
 
-/// A source that is watched.
+/// A registered source.
 struct Source {
     target: WakeTarget,
-    /// What was reported since somebody last asked. A tag is told instead, with its wake.
+    /// The readiness that epoll reported and the task has not taken. A token gets it with its event instead.
     readiness: Readiness,
 }
 
-/// See the file's header.
+/// The event loop of one thread: sources, timers and the sleep between passes.
 pub struct Reactor {
     epoll: Epoll,
     notifier: Arc<Notifier>,
@@ -71,7 +72,7 @@ pub struct Reactor {
 }
 
 impl Reactor {
-    /// A reactor for the calling thread, counting into `stats`.
+    /// A reactor for the calling thread that counts into `stats`.
     ///
     /// # Errors
     /// `EMFILE`, `ENFILE`, `ENOMEM`.
@@ -90,20 +91,21 @@ impl Reactor {
         }))
     }
 
-    /// The time at which this turn began.
+    /// The time at which this pass began.
     pub fn now(&self) -> Nanos {
         self.now.get()
     }
 
-    /// What this thread counts about itself.
+    /// The counters of this thread.
     pub fn stats(&self) -> &ReactorStats {
         &self.stats
     }
 
-    /// Sleeps until something happens, wakes tasks, and puts what concerns the owner into `wakes`.
+    /// Runs one pass: sleeps until an event, a timer or a wake, wakes tasks, and appends the events of tokens
+    /// to `events`.
     ///
-    /// `is_idle` is asked once the thread has said that it will sleep: it must look at everything that
-    /// other threads may have handed over. If it answers false the turn only looks, without sleeping.
+    /// `is_idle` is called after the thread has announced its sleep. It must check everything that other
+    /// threads may have sent. If it returns false, the pass polls without sleeping.
     ///
     /// # Errors
     /// None that the caller can cause.
@@ -124,7 +126,7 @@ impl Reactor {
         Ok(())
     }
 
-    /// Watches `source` for `waiter`.
+    /// Registers `source` for `target`.
     ///
     /// # Errors
     /// `ENOSPC` at `fs.epoll.max_user_watches`, `ENOMEM`.
@@ -137,23 +139,23 @@ impl Reactor {
         added.map(|()| key)
     }
 
-    /// Changes what a watched `source` reports. One that is ready for it already reports that at once.
+    /// Changes what a registered `source` reports. A source that is already ready for it reports at once.
     ///
     /// # Errors
-    /// `ENOENT` if it is not watched.
+    /// `ENOENT` if it is not registered.
     pub fn rewatch(&self, source: impl AsFd, key: Key, trigger: Trigger) -> io::Result<()> {
         self.epoll.modify(source, key.to_bits(), trigger)
     }
 
-    /// From now on `waiter` is who waits for the source, without a system call. Whatever the source
-    /// reported before is not reported again: the new waiter has to try first.
+    /// Makes `target` the one that the source wakes, without a system call. Earlier readiness is not reported
+    /// again, so the new target has to try first.
     pub fn hand_over(&self, key: Key, target: WakeTarget) {
         if let Some(source) = self.sources.borrow_mut().get_mut(key) {
             source.target = target;
         }
     }
 
-    /// Makes the task of `waker` the one who waits, if it is not already.
+    /// Makes the task of `waker` the source's target, unless it is already.
     pub fn set_waker(&self, key: Key, waker: &Waker) {
         let mut sources = self.sources.borrow_mut();
         let Some(source) = sources.get_mut(key) else { return };
@@ -163,7 +165,7 @@ impl Reactor {
         }
     }
 
-    /// What a source that a task waits for has reported since this was last asked.
+    /// Returns and clears the readiness that the source has reported for its task.
     pub fn take_readiness(&self, key: Key) -> Readiness {
         self.sources
             .borrow_mut()
@@ -171,7 +173,7 @@ impl Reactor {
             .map_or_else(Readiness::default, |source| std::mem::take(&mut source.readiness))
     }
 
-    /// Nobody waits for the source any more; its descriptor is about to be closed.
+    /// Removes the source without a system call; its descriptor is about to be closed.
     pub fn forget(&self, key: Key) {
         self.sources.borrow_mut().remove(key);
     }
@@ -179,23 +181,23 @@ impl Reactor {
     /// As [`Reactor::forget`], for a descriptor that stays open.
     ///
     /// # Errors
-    /// `ENOENT` if it is not watched.
+    /// `ENOENT` if it is not registered.
     pub fn unwatch(&self, source: impl AsFd, key: Key) -> io::Result<()> {
         self.forget(key);
         self.epoll.delete(source)
     }
 
-    /// Arms a timer. It is never early, and late by at most a tick of 1.05 ms and a turn.
+    /// Arms a timer. It never fires early; it fires late by at most a tick of 1.05 ms and a pass.
     pub fn arm(&self, when: Nanos, target: WakeTarget) -> TimerId {
         self.wheel.borrow_mut().arm(when, target)
     }
 
-    /// Takes a timer back; one that was due already is ignored.
+    /// Cancels a timer; no effect if it has fired.
     pub fn cancel(&self, timer: TimerId) {
         self.wheel.borrow_mut().cancel(timer);
     }
 
-    /// Sources watched and timers armed, for tests and metrics.
+    /// The numbers of registered sources and of armed timers, for tests and metrics.
     pub fn load(&self) -> (usize, usize) {
         (self.sources.borrow().len(), self.wheel.borrow().armed())
     }
@@ -239,26 +241,26 @@ impl Reactor {
     }
 }
 
-/// A stream's registration, edge triggered. Readiness to write is asked for when a write first would block,
-/// and then for good: a connected socket can nearly always be written.
+/// A stream's registration, edge triggered. Write readiness is enabled when a write first would block, and
+/// stays enabled: a connected socket is nearly always writable.
 #[derive(Debug, Eq, PartialEq)]
-#[must_use = "a registration that is not forgotten keeps its place"]
+#[must_use = "a registration that is not forgotten keeps its slot"]
 pub struct Registration {
     key: Key,
     reports_writable: bool,
 }
 
-/// What is waited for.
+/// The readiness that a task waits for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Interest {
     /// Bytes, the end of the stream, or an error.
     Read,
-    /// As well, that a write would not block.
+    /// Also that a write would not block.
     ReadWrite,
 }
 
 impl Registration {
-    /// Has `source` watched for `waiter`.
+    /// Registers `source` for `target`.
     ///
     /// # Errors
     /// As [`Reactor::watch`].
@@ -273,12 +275,12 @@ impl Registration {
         Ok(Registration { key: reactor.watch(source, trigger, target)?, reports_writable })
     }
 
-    /// The key by which the reactor knows the source.
+    /// The key under which the reactor has the source.
     pub fn key(&self) -> Key {
         self.key
     }
 
-    /// From now on `source` also reports when a write would not block; if that is so already, at once.
+    /// Makes `source` report write readiness as well; at once, if it is already writable.
     ///
     /// # Errors
     /// As [`Reactor::rewatch`].
@@ -291,7 +293,7 @@ impl Registration {
     }
 }
 
-/// A task's registration of one source, made when the source first would block and ended by the drop.
+/// A task's registration of one source. It is made when the source first would block, and ends with the drop.
 pub(crate) struct TaskRegistration {
     reactor: Rc<Reactor>,
     registration: RefCell<Option<Registration>>,
@@ -302,7 +304,7 @@ impl TaskRegistration {
         TaskRegistration { reactor: Rc::clone(reactor), registration: RefCell::new(registration) }
     }
 
-    /// Has the task of `waker` polled when `source` becomes ready, edge triggered.
+    /// Wakes the task of `waker` when `source` becomes ready, edge triggered.
     pub(crate) fn wait(&self, source: impl AsFd, interest: Interest, waker: &Waker) -> io::Result<()> {
         let mut registration = self.registration.borrow_mut();
         let Some(registered) = registration.as_mut() else {
@@ -317,13 +319,13 @@ impl TaskRegistration {
         }
     }
 
-    /// What the source has reported since this was last asked.
+    /// Returns and clears the readiness that the source has reported.
     pub(crate) fn take_readiness(&self) -> Readiness {
         let registration = self.registration.borrow();
         registration.as_ref().map_or_else(Readiness::default, |it| self.reactor.take_readiness(it.key))
     }
 
-    /// Gives the registration away, if there is one.
+    /// Returns the registration, if there is one, without ending it.
     pub(crate) fn into_registration(self) -> Option<Registration> {
         self.registration.take()
     }

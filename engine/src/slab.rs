@@ -1,10 +1,11 @@
-//! A slab: values in numbered slots, each slot with a generation, so that an old key finds nothing.
+//! A slab: values in numbered slots with generations, so that a stale key finds nothing.
 //!
-//! Promises: insert, look-up and removal are O(1); a removed slot is reused last-in first-out, while it is
-//! warm in the cache; a key is never valid for a later tenant of its slot until 2^32 tenants have come and
-//! gone. Leaves to others: the bound, which the owner checks against [`Slab::len`].
+//! Guarantees: insertion, look-up and removal are O(1). Slots are reused last-in first-out, while they are in
+//! the cache. A stale key matches a later occupant of its slot only after 2^32 occupants.
+//!
+//! Not handled here: the bound. The owner checks [`Slab::len`].
 
-/// Where a value is, and which tenant of the slot it is.
+/// A slot's number and the generation of its occupant.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct Key {
     index: u32,
@@ -17,12 +18,12 @@ impl Key {
         self.index
     }
 
-    /// The key as a word: generation above, index below.
+    /// The key as one word: the generation in the upper half, the index in the lower.
     pub fn to_bits(self) -> u64 {
         u64::from(self.generation) << 32 | u64::from(self.index)
     }
 
-    /// The key that [`Key::to_bits`] made the word of.
+    /// The inverse of [`Key::to_bits`].
     pub fn from_bits(bits: u64) -> Key {
         Key { index: bits as u32, generation: (bits >> 32) as u32 }
     }
@@ -34,7 +35,7 @@ struct Slot<T> {
     value: Option<T>,
 }
 
-/// See the file's header.
+/// Values in numbered slots; each slot has a generation, so that a stale key finds nothing.
 #[derive(Debug)]
 pub struct Slab<T> {
     slots: Vec<Slot<T>>,
@@ -47,12 +48,12 @@ impl<T> Slab<T> {
         Slab { slots: Vec::new(), free: Vec::new() }
     }
 
-    /// How many values are inside.
+    /// The number of values.
     pub fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// Whether nothing is inside.
+    /// Whether there is no value.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -94,7 +95,7 @@ impl<T> Slab<T> {
         slot.value.as_mut().map(|value| (key, value))
     }
 
-    /// Takes the value of `key` out.
+    /// Removes and returns the value of `key`.
     pub fn remove(&mut self, key: Key) -> Option<T> {
         let slot = self.slots.get_mut(key.index as usize)?;
         if slot.generation != key.generation {

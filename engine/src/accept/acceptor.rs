@@ -1,18 +1,19 @@
-//! An acceptor: one thread's end of a listening address.
+//! An acceptor: one thread's end of a listener.
 //!
-//! Promises: it is watched, or it knows when it will be: after a rest, when its turn comes, or when its owner
-//! has place again; what it takes goes to its owner or to another thread, by its strategy. Leaves to others:
-//! the strategies themselves, and telling it of wakes and turns of the loop.
+//! Guarantees: its listener is watched, or it knows what resumes the watch: a timer, the accept mutex, or its
+//! owner. Each accepted connection goes to its owner or to another thread, as the strategy says.
+//!
+//! Not handled here: the strategies. The owner reports events and passes.
 //!
 //! ```text
-//!                turn taken                resource used up
-//!   AwaitsTurn -------------> Watching ---------------------> Resting
-//!              <-------------          <---------------------
-//!               given up                       timer
+//!                 mutex locked             resource exhausted
+//!   AwaitsMutex -------------> Watching -------------------> Backoff
+//!               <-------------          <-------------------
+//!                  unlocked                    timer
 //! ```
 //!
-//! Without a place for a connection each of them becomes `Held`, and `Watching` again with one. Where threads
-//! take turns, what would watch awaits its turn first.
+//! Without capacity for a connection each state becomes `Paused`; `resume` leads back to `Watching`. With an
+//! accept mutex, `Watching` needs the lock first.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -31,67 +32,67 @@ use crate::reactor::{RawToken, Reactor, WakeTarget};
 use crate::slab::Key;
 use crate::timer::wheel::TimerId;
 
-/// How long an acceptor rests when descriptors of the process are used up. Long enough that the loop costs
-/// nothing, short enough that a freed descriptor is found before a client gives up.
+/// Backoff when the process has no free descriptor. Long enough that the retries cost nothing, short enough
+/// to find a freed descriptor before a client gives up.
 const BACKOFF: Duration = Duration::from_millis(20);
 
-/// How long when the machine's descriptors or memory are: what others use up comes back more slowly, and each
-/// attempt asks for more of it.
+/// Backoff when the machine has no free descriptors or memory: other processes free them more slowly, and
+/// each attempt needs more of them.
 const LONG_BACKOFF: Duration = Duration::from_millis(100);
 
-/// While turns of the loop take longer than [`PROMPT_TURN_MAX`], fewer connections are taken at a time, for
-/// those that are there wait for the end of the turn; but not less than this part of what the strategy takes:
-/// who waits in the kernel's queue is served too.
+/// While passes take longer than [`PROMPT_PASS_MAX`], fewer connections are accepted at a time, because those
+/// already accepted wait for the end of the pass. At least one in
+/// `SHARE_MIN` of the strategy's number is accepted, so that connections in the kernel's queue are served too.
 const SHARE_MIN: u32 = 8;
 
-/// Turns in a row that brought no connection, after which whoever has the turn at an address keeps it for as
-/// long as it is quick: with many quiet addresses each thread would pass all of them on before each sleep, by
-/// two calls for each.
+/// After this many passes in a row without a connection, the holder keeps the accept mutex as long as its
+/// passes are short. Else, with many quiet listeners, each thread would pass all mutexes on before each
+/// sleep, by two `epoll_ctl` calls for each.
 const QUIET_PASSES: u32 = 64;
 
-/// Connections that a retired listener hands over at a time.
+/// Connections that one call of [`Acceptor::retire`] accepts.
 const RETIRE_ACCEPTS_MAX: u32 = 4_096;
 
-/// How long a retired listener stays for the last packet of handshakes that have begun: longer than most
-/// round trips.
+/// How long a retired listener waits for the last ACK of handshakes that have begun: longer than most round
+/// trips.
 const LAST_ACK_GRACE: Duration = Duration::from_millis(200);
 
-/// See the file's header.
+/// One thread's end of a listener: accepts connections, keeps some and hands others off.
 pub struct Acceptor {
     reactor: Rc<Reactor>,
     worker: Rc<WorkerHandle>,
     listener: Listener,
-    /// What it shares with the other threads' ends; gone when it is dropped.
+    /// Shared with the acceptors of the other threads; `None` during the drop.
     shared: Option<Arc<SharedListener>>,
     token: RawToken,
     state: State,
-    /// Whether it has the turn, where threads take turns.
+    /// Whether this thread holds the accept mutex.
     holds_mutex: bool,
-    /// Whether it left the turn to others when it last tried for it.
+    /// Whether it yielded the accept mutex at its last attempt.
     yielded: bool,
-    /// Whether it took as many connections as it may at a time, when it last accepted: more may wait.
+    /// Whether its last accept stopped at the bound, so that more connections may be queued.
     may_have_more: bool,
-    /// Turns in a row that brought no connection.
+    /// Passes in a row that brought no connection.
     quiet_passes: u32,
     /// When it may be closed, once it is retired.
     closes_at: Option<Nanos>,
 }
 
-/// When the acceptor looks for connections again.
+/// What makes the acceptor accept again.
 enum State {
-    /// At the next event of the listener.
+    /// The next event of the listener.
     Watching(Key),
-    /// When it gets the turn, for which it tries before each sleep; and when the timer is due, whoever has
-    /// the turn.
+    /// The accept mutex, which it tries to lock before each sleep; also the timer, even if another thread
+    /// holds the mutex.
     AwaitsMutex(Option<TimerId>),
-    /// When the timer is due: a resource was used up.
+    /// The timer: a resource was exhausted.
     Backoff(TimerId),
-    /// When the owner says so: it has no place for a connection.
+    /// The owner: it has no capacity for a connection.
     Paused,
 }
 
 impl Acceptor {
-    /// Accepts at `entrance`; its events and timers come as wakes with `tag`.
+    /// Accepts at the listener of `handle`; its events and timers arrive with `token`.
     ///
     /// # Errors
     /// As [`Reactor::watch`].
@@ -122,26 +123,25 @@ impl Acceptor {
         Ok(acceptor)
     }
 
-    /// Takes connections that wait, as many as the strategy lets a thread take at a time, while `accepted`
-    /// answers that there is place for another; some go to other threads instead. To be called when a wake
-    /// with this acceptor's tag comes.
+    /// Accepts queued connections, at most as many as the strategy allows at a time, while `on_accepted`
+    /// returns true. False means that the owner has no capacity for another one. Some connections go to other
+    /// threads instead. To be called at an event with this acceptor's token.
     ///
     /// # Errors
-    /// What there was too little of: then it rests, and the owner may make room meanwhile.
+    /// The exhausted resource. The acceptor backs off; the owner may free resources meanwhile.
     pub fn accept(
         &mut self,
         mut on_accepted: impl FnMut(Socket, SocketAddr) -> bool,
     ) -> Result<(), ResourceExhausted> {
-        // The retry of a thread that sleeps without the turn: it looks for who waits, since whoever has the
-        // turn may be stuck.
+        // The retry of a thread without the accept mutex: it accepts anyway, since the holder may be stuck.
         let is_retry = matches!(self.state, State::AwaitsMutex(_));
         if !self.watch() && !is_retry {
             return Ok(());
         }
-        // A retry is no wake for the listener: the thread wakes for it whether somebody waits or not.
+        // A retry is no event of the listener: its timer fires whether a connection is queued or not.
         self.reactor.stats().accept_wakes.add(u64::from(!is_retry));
         self.quiet_passes = 0;
-        // More may wait than it takes. The watch is level triggered, so it reports that at the next turn.
+        // More may be queued than are accepted. The watch is level triggered, so the next pass reports them.
         self.may_have_more = true;
         let (mut has_handed_off, mut all_aborted) = (false, true);
         for _ in 0..self.accepts_max() {
@@ -170,24 +170,25 @@ impl Acceptor {
             }
         }
         if all_aborted {
-            // What fails each time, for a policy of the kernel's forbids it say, would be reported for ever.
+            // A failure of every accept, such as a security policy that forbids it, would be reported for
+            // ever.
             self.back_off(BACKOFF);
         } else if has_handed_off {
-            // The kernel wakes whoever watches first: who has more to do than others watches anew, behind
-            // them (see `handoff`).
+            // The kernel wakes the first in its wait queue. A thread with more load than others moves to the
+            // tail (see `handoff`).
             self.rewatch();
         }
         Ok(())
     }
 
-    /// Says when the first bytes of those who connect from now on are acknowledged.
+    /// Sets when the first bytes of future connections are acknowledged.
     pub fn set_first_ack(&self, first_ack: AckMode) {
         self.listener.set_ack_mode(first_ack);
     }
 
-    /// Takes nothing until [`Acceptor::resume`]: the owner has no place for a connection.
+    /// Accepts nothing until [`Acceptor::resume`]: the owner has no capacity for a connection.
     pub fn hold(&mut self) {
-        // Before the turn is free: nobody is to stand back for this thread.
+        // Before the mutex is released, so that no thread yields to this one.
         self.reactor.stats().is_full.set(1);
         if matches!(self.state, State::Paused) {
             return;
@@ -195,24 +196,24 @@ impl Acceptor {
         self.set(State::Paused);
         let shared = self.shared();
         let leaves_pending = if shared.strategy.uses_accept_mutex() {
-            // Pairs with the fence of `WorkerHandle::wake_another`: who stood back for this thread when it
-            // still had place has seen the turn free, and so does this look.
+            // Pairs with the fence of `WorkerHandle::wake_another`. A thread that yielded to this one, while
+            // this one had capacity, has seen the mutex free; so this load sees it too.
             fence(Ordering::SeqCst);
             shared.accept_mutex.is_free()
         } else if shared.strategy.trigger() == Trigger::LevelReadExclusive {
-            // The kernel may have told this thread alone of who waits, and will not tell another.
+            // The kernel may have woken this thread alone for a connection, and will not wake another.
             shared.accept_pending.store(true, Ordering::Relaxed);
             true
         } else {
             false
         };
-        // Also who is on its way to sleep, and has looked for the last time: this thread does not come back.
+        // Also wakes threads that have made their last check before a sleep: this thread will not accept.
         if leaves_pending {
             self.worker.wake_others_with_capacity();
         }
     }
 
-    /// Goes on after [`Acceptor::hold`], or after `accepted` had no place for another connection.
+    /// Continues after [`Acceptor::pause`], or after `on_accepted` returned false.
     pub fn resume(&mut self) {
         self.reactor.stats().is_full.set(0);
         if matches!(self.state, State::Paused) && self.closes_at.is_none() {
@@ -220,11 +221,12 @@ impl Acceptor {
         }
     }
 
-    /// Where threads take turns, tries to get this one's, or does without the socket until it comes; else
-    /// looks after who was left to others by a thread without place. To be called before each sleep.
+    /// Tries to lock the accept mutex, if the strategy has one, and stops watching the listener until it
+    /// succeeds. With an exclusive watch, accepts connections that a thread without capacity could not
+    /// accept. To be called before each sleep.
     pub fn take_turn(&mut self) {
         if self.can_accept_pending() && self.shared().accept_pending.swap(false, Ordering::Relaxed) {
-            // A new watch reports who waits already.
+            // A new registration reports queued connections.
             self.rewatch();
         }
         if self.holds_mutex || !self.competes_for_mutex() {
@@ -236,25 +238,25 @@ impl Acceptor {
             self.holds_mutex = true;
             self.watch();
         } else if !matches!(self.state, State::AwaitsMutex(Some(_))) {
-            // Behind a retry that brought as many as it may take more wait, whoever has the turn.
+            // A retry that stopped at its bound left connections queued, whichever thread holds the mutex.
             let after = if self.may_have_more { Duration::ZERO } else { ACCEPT_MUTEX_DELAY };
             let retry = self.reactor.arm(self.reactor.now() + after, WakeTarget::Tag(self.token));
             self.set(State::AwaitsMutex(Some(retry)));
         }
     }
 
-    /// Whether others have left the address to this thread since [`Acceptor::take_turn`], so that it has to
-    /// be called again; to be asked at the last look before a sleep. Whoever it stood back for may have
-    /// something else to do by now, or sleep too.
+    /// Whether connections or the mutex have become available to this thread since
+    /// [`Acceptor::try_lock_accept_mutex`], which then has to be called again. To be called at the last check
+    /// before a sleep: the thread to which this one yielded may be busy or asleep by now.
     pub fn is_called(&self) -> bool {
         let is_free = !self.holds_mutex && self.competes_for_mutex() && self.shared().accept_mutex.is_free();
         let has_to_take = is_free && !(self.yielded && mutex::wake_less_loaded(&self.worker));
         has_to_take || self.can_accept_pending()
     }
 
-    /// Gives the turn up, if this thread has it; to be called when what a sleep has brought is accepted, and
-    /// before that is served. If connections wait, or would have to wait for long until this thread comes
-    /// round, another is woken to take it, unless one comes round by itself.
+    /// Unlocks the accept mutex, if this thread holds it. To be called after the connections of a pass are
+    /// accepted and before they are served. If connections are queued, or would wait long for this thread's
+    /// next pass, another thread is woken to lock it, unless one is awake already.
     pub fn give_turn_up(&mut self) {
         let is_slow = self.reactor.stats().turn_length() > PROMPT_PASS_MAX;
         if !self.holds_mutex || self.quiet_passes >= QUIET_PASSES && !is_slow {
@@ -268,22 +270,23 @@ impl Acceptor {
         }
     }
 
-    /// Retires the listener: nobody can begin a connection any more, and those who wait are handed to
-    /// `accepted`. Answers whether that was all, so that the acceptor may be dropped. If it was not, it is to
-    /// be called again at the next wake with this acceptor's tag: handshakes that are under way have
-    /// [`LAST_ACKS`] to complete, and descriptors may be used up.
+    /// Retires the listener: no client can begin a connection any more, and `on_accepted` gets those that are
+    /// queued. Returns true when none is left, so that the acceptor may be dropped. On false it has to be
+    /// called again at the next event with this acceptor's token: pending handshakes have [`LAST_ACK_GRACE`]
+    /// to complete, and descriptors may be exhausted.
     ///
-    /// Where several threads share the socket, each of them takes part and the last one closes it.
+    /// Where several threads share the socket, each has to retire its acceptor; the last one closes the
+    /// socket.
     pub fn retire(&mut self, mut on_accepted: impl FnMut(Socket, SocketAddr)) -> bool {
         let closes_at = *self.closes_at.get_or_insert_with(|| {
-            // Without memory for it who comes at the last moment is reset by the close.
+            // On ENOMEM, late handshakes are reset by the close.
             let _ = self.listener.stop_queueing();
             self.reactor.now() + LAST_ACK_GRACE
         });
         for count in 1..=RETIRE_ACCEPTS_MAX {
             match self.accept_one() {
                 AcceptOutcome::Connection(socket, peer) => on_accepted(socket, peer),
-                // What fails each time would keep the listener for ever.
+                // An endless series of aborted connections would keep the listener open.
                 AcceptOutcome::Aborted if count < RETIRE_ACCEPTS_MAX => {}
                 AcceptOutcome::Aborted | AcceptOutcome::Empty if self.reactor.now() < closes_at => {
                     self.back_off(closes_at.since(self.reactor.now()));
@@ -301,10 +304,10 @@ impl Acceptor {
     }
 
     fn shared(&self) -> &SharedListener {
-        self.shared.as_ref().expect("only the drop takes it")
+        self.shared.as_ref().expect("`shared` is taken only by the drop")
     }
 
-    /// As many connections as one wake may take: fewer where turns are long already.
+    /// How many connections one event may bring: fewer while passes are long.
     fn accepts_max(&self) -> u32 {
         let most = self.shared().strategy.accepts_per_wake_max();
         let pass = self.reactor.stats().turn_length().max(PROMPT_PASS_MAX);
@@ -328,7 +331,8 @@ impl Acceptor {
         }
     }
 
-    /// Hands the connection to the thread that the strategy names, unless that is this one, or is full.
+    /// Hands the connection to the thread that the strategy names. Returns it if that is this thread, or if
+    /// the other's queue is full.
     fn hand_off(&self, socket: Socket, peer: SocketAddr) -> Option<(Socket, SocketAddr)> {
         let shared = self.shared();
         let stats = self.reactor.stats();
@@ -343,12 +347,12 @@ impl Acceptor {
                 Err(back) => connection = back,
             }
         }
-        // The owner tells how many there are at the end of the turn; until then this counts.
+        // The owner sets the number at the end of the pass; until then this counts.
         stats.connections.add(1);
         Some((connection.socket, connection.peer))
     }
 
-    /// Watches the listener, unless that has to wait; answers whether it is watched.
+    /// Watches the listener, if its state allows that. Returns whether it is watched.
     fn watch(&mut self) -> bool {
         if self.shared().strategy.uses_accept_mutex() && !self.holds_mutex {
             self.set(State::AwaitsMutex(None));
@@ -358,7 +362,7 @@ impl Acceptor {
             return true;
         }
         if self.try_watch().is_err() {
-            // The kernel has no memory for it.
+            // ENOMEM or ENOSPC.
             self.back_off(LONG_BACKOFF);
         }
         matches!(self.state, State::Watching(_))
@@ -371,13 +375,13 @@ impl Acceptor {
         Ok(())
     }
 
-    /// Watches the listener as if it had not before: behind all others, and told of who waits already.
+    /// Registers the listener anew: at the tail of the wait queue, and with a report of queued connections.
     fn rewatch(&mut self) {
         self.set(State::Paused);
         self.watch();
     }
 
-    /// Ends the watch for a while: a connection that cannot be taken stays queued, and a level-triggered
+    /// Stops watching for a while. A connection that cannot be accepted stays queued, and a level-triggered
     /// watch would report it for ever.
     fn back_off(&mut self, length: Duration) {
         let timer = self.reactor.arm(self.reactor.now() + length, WakeTarget::Tag(self.token));
@@ -386,7 +390,7 @@ impl Acceptor {
 
     fn set(&mut self, state: State) {
         match std::mem::replace(&mut self.state, state) {
-            // It fails only for a socket that is not watched.
+            // Fails only for a socket that is not registered.
             State::Watching(key) => drop(self.reactor.unwatch(&self.listener, key)),
             State::Backoff(timer) | State::AwaitsMutex(Some(timer)) => self.reactor.cancel(timer),
             State::AwaitsMutex(None) | State::Paused => {}
@@ -396,7 +400,7 @@ impl Acceptor {
         }
     }
 
-    /// Whether it is this thread that has to look after who was left to others.
+    /// Whether this thread should accept connections that a thread without capacity left behind.
     fn can_accept_pending(&self) -> bool {
         matches!(self.state, State::Watching(_))
             && self.shared().accept_pending.load(Ordering::Relaxed)
@@ -404,15 +408,15 @@ impl Acceptor {
             && self.reactor.stats().is_full.value() == 0
     }
 
-    /// Whether it tries for turns: where threads take them, while it has place and is not retired.
+    /// Whether it tries to lock the accept mutex: it has capacity and is not retired.
     fn competes_for_mutex(&self) -> bool {
         self.shared().strategy.uses_accept_mutex()
             && self.closes_at.is_none()
             && matches!(self.state, State::Watching(_) | State::AwaitsMutex(_))
     }
 
-    /// Leaves the turn to whoever tries for it next. Who took some without it remembers that more wait, also
-    /// over a rest or a time without place.
+    /// Unlocks the mutex for any thread. An acceptor that accepted without the mutex keeps `may_have_more`,
+    /// also over a backoff or a pause.
     fn release_mutex(&mut self) {
         if std::mem::take(&mut self.holds_mutex) {
             self.may_have_more = false;
@@ -421,7 +425,7 @@ impl Acceptor {
     }
 }
 
-/// How long to leave a listener alone that met `shortage`.
+/// The backoff after `resource` was exhausted.
 fn backoff_for(resource: ResourceExhausted) -> Duration {
     match resource {
         ResourceExhausted::Descriptors => BACKOFF,
@@ -435,18 +439,18 @@ impl Drop for Acceptor {
     fn drop(&mut self) {
         self.set(State::Paused);
         self.shared = None;
-        // Whoever has closed his end before may wait for this (`ListenerLiveness::are_closed`).
+        // Threads that have dropped their acceptors may wait for this (`ListenerLiveness`).
         self.worker.wake_all();
     }
 }
 
-/// What one accept gave.
+/// The result of one accept(2).
 enum AcceptOutcome {
     Connection(Socket, SocketAddr),
-    /// No connection waits.
+    /// No connection is queued.
     Empty,
-    /// The connection that was next is gone.
+    /// The next connection was aborted.
     Aborted,
-    /// Nothing can be taken now, though somebody waits.
+    /// A connection is queued, but cannot be accepted now.
     Exhausted(ResourceExhausted),
 }

@@ -1,10 +1,10 @@
-//! `exclusive`: one socket that every thread watches with EPOLLEXCLUSIVE; one of them is woken.
+//! `exclusive`: every thread watches one socket with EPOLLEXCLUSIVE; the kernel wakes one of them.
 
 use sys::epoll::Trigger;
 
 use super::Strategy;
 
-/// Takes few connections at once: what one thread leaves, an idle one picks up.
+/// Accepts few connections at a time, so that an idle thread gets the rest.
 pub(super) struct Exclusive;
 
 impl Strategy for Exclusive {

@@ -1,21 +1,21 @@
-//! `handoff`: one socket; whoever is woken accepts, and hands each connection to the least loaded of itself
-//! and two others. HAProxy's way (listener.c), without a lock and without a queue in which one thread can
-//! stall another (`sys::mailbox`).
+//! `handoff`: one socket; the woken thread accepts, and hands each connection to the least loaded of itself
+//! and two others. This is HAProxy's way (listener.c), but without a lock, and with a queue in which no
+//! thread can stall another (`sys::mailbox`).
 //!
-//! The kernel wakes the first thread that sleeps, at leisure the same one each time. If that one has more to
-//! do than others, each connection would wait for it and be handed over; so who hands over watches anew,
-//! behind the others.
+//! The kernel wakes the first sleeping thread in its wait queue, at light load the same one each time. If
+//! that thread has more load than others, each connection would take a detour through it. So a thread that
+//! hands off registers anew, at the tail of the wait queue.
 
 use sys::clock::Nanos;
 use sys::epoll::Trigger;
 
 use super::{Strategy, WorkerHandle};
 
-/// By how much another thread's load must be less for a connection to be handed to it: a hand-over costs a
-/// wake where the other one sleeps, and a difference of a connection or two is none.
+/// How much lower another thread's load must be to get a connection: a hand-off costs a wake if that thread
+/// sleeps, and a difference of a connection or two is no imbalance.
 const MARGIN: u64 = 2;
 
-/// See the file's header.
+/// One exclusive socket; accepted connections go to the least loaded of three threads.
 pub(super) struct Handoff;
 
 impl Strategy for Handoff {
@@ -32,9 +32,9 @@ impl Strategy for Handoff {
         4
     }
 
-    /// The power of two choices (Mitzenmacher 1996): two samples come nearly as close to an even balance as a
-    /// look at all would, and oneself is free of a hand-over. Nothing goes to a thread that is in a long
-    /// turn, however few connections it has: they would wait for its end, and other threads could not help.
+    /// The power of two choices (Mitzenmacher 1996): two samples balance nearly as well as a scan of all
+    /// threads, and the own thread needs no hand-off. A thread in a long pass gets none, however few
+    /// connections it has: they would wait for its end, and other threads could not help.
     fn serving_thread(&self, worker: &WorkerHandle, now: Nanos) -> usize {
         let me = worker.number();
         let takes = |other: &usize| worker.has_capacity(*other) && !worker.is_stuck(*other, now);

@@ -1,12 +1,16 @@
-//! `mutex`: one socket, watched by the one thread whose turn it is. nginx's `accept_mutex`.
+//! `mutex`: one socket, watched by the thread that holds the accept mutex. nginx's `accept_mutex`.
 //!
-//! A thread tries for the turn before each sleep, and never waits for it: where another has it, it does
-//! without the socket, and tries again before its next sleep, or after [`ACCEPT_MUTEX_DELAY`]. The turn's
-//! holder gives it up when it has accepted, and keeps it where nobody comes. If it leaves some who wait, or
-//! is slow, and none of the others comes round soon by itself, it wakes the one with the least load. A thread
-//! that has far more to do than the others stands back for one that has not, and sees to it likewise that
-//! there is one. One that has no place, and so does not come back for the turn, wakes all who have. A turn
-//! that becomes free between a thread's attempt and its sleep is seen at the last look before the sleep.
+//! A thread tries to lock the mutex before each sleep, and never waits for it. If another thread holds it,
+//! the thread stops watching the socket, and tries again before its next sleep or after
+//! [`ACCEPT_MUTEX_DELAY`].
+//!
+//! The holder unlocks the mutex after it has accepted, and keeps it while no connection comes. If it leaves
+//! connections queued, or is slow, and no other thread is awake, it wakes the one with the least load.
+//!
+//! A thread with far more load than the others yields the mutex, and ensures in the same way that another
+//! thread takes it. A thread without capacity does not try again, so it wakes all threads with capacity. A
+//! mutex that is unlocked between a thread's attempt and its sleep is found by the last check before the
+//! sleep.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -16,16 +20,17 @@ use sys::epoll::Trigger;
 
 use super::{Strategy, WorkerHandle};
 
-/// How long a thread that sleeps does without a turn before it tries again: nginx's `accept_mutex_delay`. It
-/// looks for who waits then, whoever has the turn, and goes on as long as more wait than it takes at a time;
-/// so nobody waits much longer than that for a thread that was quick until it got stuck.
+/// How long a sleeping thread without the mutex waits before it tries again: nginx's `accept_mutex_delay`.
+/// Then it accepts, even if another thread holds the mutex, and goes on as long as more connections are
+/// queued than it accepts at a time. So no connection waits much longer than this for a thread that was quick
+/// until it got stuck.
 pub(super) const ACCEPT_MUTEX_DELAY: Duration = Duration::from_millis(500);
 
-/// So much more than the mean, and an eighth of it, a thread may have to do before it leaves the turn to
-/// others: a few connections are no imbalance, and turns of a few hundred microseconds no lag.
+/// A thread yields the mutex when its load exceeds the mean by more than this and an eighth of the mean: a
+/// few connections are no imbalance, and passes of a few hundred microseconds no lag.
 const LOAD_MARGIN: u64 = 3;
 
-/// See the file's header.
+/// One socket, watched only by the holder of the accept mutex.
 pub(super) struct Mutex;
 
 impl Strategy for Mutex {
@@ -46,17 +51,17 @@ impl Strategy for Mutex {
     }
 }
 
-/// Whose turn it is at an address: one thread's, or nobody's.
+/// The accept mutex of a listener; at most one thread holds it.
 #[derive(Debug, Default)]
 pub(super) struct AcceptMutex {
     locked: AtomicBool,
 }
 
 impl AcceptMutex {
-    /// Takes the turn for `seat`'s thread, if nobody has it, and unless that thread stands back: then another
-    /// one takes it, as soon as it comes round, or is woken. `now` is when the loop's turn began.
+    /// Locks the mutex for `worker`'s thread, unless it is locked or that thread yields. After a yield
+    /// another thread locks it in its next pass, or is woken for that. `now` is when this pass began.
     pub(super) fn try_lock(&self, worker: &WorkerHandle, now: Nanos) -> LockAttempt {
-        // The look before the swap leaves the cache line where it is while another has the turn.
+        // A load before the swap leaves the cache line shared while another thread holds the mutex.
         if !self.is_free() {
             return LockAttempt::Contended;
         }
@@ -67,19 +72,19 @@ impl AcceptMutex {
         if self.locked.swap(true, Ordering::Relaxed) { LockAttempt::Contended } else { LockAttempt::Acquired }
     }
 
-    /// Whether nobody has it.
+    /// Whether no thread holds it.
     pub(super) fn is_free(&self) -> bool {
-        // Relaxed, as everywhere here: the turn guards no memory, only a place in the kernel's wait queue.
+        // Relaxed, as everywhere here: the mutex guards no memory, only the registration with epoll.
         !self.locked.load(Ordering::Relaxed)
     }
 
-    /// Gives the turn up. Only who has it may call.
+    /// Unlocks the mutex. Only its holder may call this.
     pub(super) fn unlock(&self) {
         self.locked.store(false, Ordering::Relaxed);
     }
 }
 
-/// What became of an attempt to take the turn.
+/// The result of an attempt to lock the mutex.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum LockAttempt {
     Acquired,
@@ -87,15 +92,15 @@ pub(super) enum LockAttempt {
     Yielded,
 }
 
-/// Sees to it that another thread takes the turn that `seat`'s thread has left to others, as in
-/// [`AcceptMutex::try_lock`]. Answers whether there is one.
+/// Ensures that another thread locks the mutex to which `worker`'s thread has yielded, as in
+/// [`AcceptMutex::try_lock`]. Returns whether there is one.
 pub(super) fn wake_less_loaded(worker: &WorkerHandle) -> bool {
     let now = clock::monotonic();
     worker.wake_another(load_bound(worker, now), now)
 }
 
-/// The most that a thread may have to do at `now` to take the turn, by what all have that have place. The
-/// eighth is nginx's, of what its connection table has left; that lag counts too is ours.
+/// The load at `now` up to which a thread locks the mutex, by the mean of all threads with capacity. The
+/// eighth is nginx's, of the free part of its connection table; counting lag is ours.
 fn load_bound(worker: &WorkerHandle, now: Nanos) -> u64 {
     let mean = worker.load_mean(now);
     mean + mean / 8 + LOAD_MARGIN

@@ -1,4 +1,4 @@
-//! `reuse_port`: a socket per thread, the kernel picks one by a hash of the addresses and ports.
+//! `reuse_port`: one socket for each thread; the kernel selects one by a hash of addresses and ports.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,7 +8,7 @@ use sys::socket::{ListenOptions, Listener};
 
 use super::Strategy;
 
-/// No thread ever touches another's queue, so it is free to take many connections at once.
+/// No thread touches another's queue, so it can accept many connections at once.
 pub(super) struct ReusePort;
 
 impl Strategy for ReusePort {
@@ -22,14 +22,14 @@ impl Strategy for ReusePort {
         options: ListenOptions,
         threads: usize,
     ) -> io::Result<Vec<Listener>> {
-        // Alone at first: with the option another process of ours may listen there already, and the kernel
-        // would deal our clients out between the two.
+        // Bind without the option first: with it another process of the same user may listen there already,
+        // and the kernel would split our clients between the two.
         if address.port() != 0 {
             Listener::probe(address, options)?;
         }
         let options = ListenOptions { reuse_port: true, ..options };
         let first = Listener::bind(address, options)?;
-        // Where the port was 0 the others must join the port that the first one got.
+        // With port 0 the others must join the port that the first one got.
         let address = first.local()?;
         let others = (1..threads).map(|_| Listener::bind(address, options));
         std::iter::once(Ok(first)).chain(others).collect()

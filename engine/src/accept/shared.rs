@@ -1,12 +1,11 @@
-//! `shared`: one socket that every thread watches, plainly: the herd, as servers had it before there was
-//! better.
+//! `shared`: every thread watches one socket, level triggered: the thundering herd of early servers.
 
 use sys::epoll::Trigger;
 
 use super::Strategy;
 
-/// A connection wakes every thread that sleeps; one gets it, the others find nothing. Kept to be measured
-/// against, with one accept a wake, as such servers did.
+/// A connection wakes every sleeping thread; one gets it, the others find nothing. Kept as a baseline for
+/// measurements, with one accept for each wake, as such servers had.
 pub(super) struct Shared;
 
 impl Strategy for Shared {

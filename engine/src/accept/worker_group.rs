@@ -1,9 +1,10 @@
-//! The crew: the threads that accept at the same addresses, as each of them sees the others.
+//! A worker group: the reactor threads that share listeners, as each of them sees the others.
 //!
-//! Promises: looking at another thread's load reads what it publishes anyway, and waits for nobody; a
-//! connection that is handed over has one owner at every moment: the sender, the mailbox, the receiver; a
-//! full mailbox hands it back. Leaves to others: whom to choose (`handoff`, `mutex`), and to serve what
-//! arrives.
+//! Guarantees: another thread's load is read from counters that it publishes anyway, without waiting. A
+//! handed-off connection has one owner at every moment: the sender, the queue, or the receiver. A full queue
+//! returns the connection to the sender.
+//!
+//! Not handled here: the choice of a thread (`handoff`, `mutex`).
 
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
@@ -18,37 +19,38 @@ use sys::sync::atomic::{Ordering, fence};
 use crate::inbox::Notifier;
 use crate::stats::ReactorStats;
 
-/// Connections that may wait for a thread at a time. HAProxy's accept ring has as many; fewer overflow in
-/// bursts.
+/// Connections that may be queued for a thread. HAProxy's accept ring has the same size; smaller ones
+/// overflow in bursts.
 const HANDOFFS_QUEUED_MAX: usize = 256;
 
-/// A connection that waits this long for its thread waits as if another connection were in front of it.
+/// A lag of this length counts as one more connection.
 const LAG_PER_CONNECTION: Duration = Duration::from_micros(100);
 
-/// So many connections are all that a thread's lag can count for: it comes and goes, and tunnels that are
-/// dealt out by it stay.
+/// The most connections that a thread's lag can count for: lag comes and goes, but tunnels that were assigned
+/// by it stay.
 pub(super) const LAG_CONNECTIONS_MAX: u64 = 8;
 
-/// A turn of the loop that takes no longer than this keeps nobody waiting.
+/// A pass that is no longer than this delays no connection noticeably.
 pub(super) const PROMPT_PASS_MAX: Duration = Duration::from_millis(1);
 
-/// One that takes longer keeps those waiting whom others have handed over, and who cannot be taken back.
+/// A thread whose pass takes longer counts as stuck: connections handed off to it wait, and cannot be taken
+/// back.
 const STUCK_LAG_MIN: Duration = Duration::from_millis(10);
 
 const _: () = assert!(STUCK_LAG_MIN.as_nanos() > PROMPT_PASS_MAX.as_nanos());
 
-/// A connection on its way from the thread that accepted it to the one that serves it.
+/// A connection on its way from the thread that accepted it to the thread that serves it.
 #[derive(Debug)]
 pub struct HandedOffConnection {
     /// The accepted socket.
     pub socket: Socket,
-    /// Who connected.
+    /// The client's address.
     pub peer: SocketAddr,
-    /// The number of the listening address (see [`super::listen`]).
+    /// The id of the listener (see [`super::listen`]).
     pub door: u32,
 }
 
-const _: () = assert!(size_of::<HandedOffConnection>() <= 64, "a slot of the mailbox is a line of the cache");
+const _: () = assert!(size_of::<HandedOffConnection>() <= 64, "a slot of the mailbox is a cache line");
 
 /// A thread as the others see it.
 struct Peer {
@@ -57,16 +59,16 @@ struct Peer {
     handoffs: Sender<HandedOffConnection>,
 }
 
-/// One thread's place in the crew; it belongs to that thread.
+/// One thread's membership in its worker group; owned by that thread.
 pub struct WorkerHandle {
     number: usize,
     peers: Arc<[Peer]>,
     handoffs: RefCell<Receiver<HandedOffConnection>>,
-    /// Counts samples, so that each takes others.
+    /// Counts samples, so that successive samples differ.
     samples: Cell<usize>,
 }
 
-/// A crew of the threads that sleep by these parkings and count into these statistics: a seat for each.
+/// A worker group of threads, each with its notifier and its counters; returns one handle for each.
 pub fn worker_group(
     threads: impl IntoIterator<Item = (Arc<Notifier>, Arc<ReactorStats>)>,
 ) -> Vec<WorkerHandle> {
@@ -93,26 +95,26 @@ impl WorkerHandle {
         self.number
     }
 
-    /// Takes a connection that another thread has handed over.
+    /// Takes a connection that another thread has handed off.
     pub fn take(&self) -> Option<HandedOffConnection> {
         let connection = self.handoffs.borrow_mut().pop()?;
-        // It is the thread's to tell how many it has, at the end of the turn; until then this counts.
+        // The thread sets the number itself at the end of the pass; until then this counts.
         self.peers[self.number].stats.connections.add(1);
         Some(connection)
     }
 
-    /// Whether no connection waits that was handed over.
+    /// Whether no handed-off connection is queued.
     pub fn is_empty(&self) -> bool {
         self.handoffs.borrow().is_empty()
     }
 
-    /// What a thread has to do at `now`: connections, those handed over to it, and how far it lags behind, as
-    /// nobody does who sleeps.
+    /// A thread's load at `now`: its connections, its queued hand-offs, and its lag, which is zero while it
+    /// sleeps.
     pub(super) fn load(&self, number: usize, now: Nanos) -> u64 {
         self.load_behind(self.peers[number].stats.lag(now), number)
     }
 
-    /// The same, once it is awake if it sleeps: its turns will take as long as they did.
+    /// As [`WorkerHandle::load`], but as if the thread were awake: its passes will take as long as before.
     pub(super) fn load_awake(&self, number: usize, now: Nanos) -> u64 {
         let stats = &self.peers[number].stats;
         self.load_behind(stats.lag(now).max(stats.turn_length()), number)
@@ -124,7 +126,7 @@ impl WorkerHandle {
         stats.connections.value() + handoffs.len() as u64 + lag.min(LAG_CONNECTIONS_MAX)
     }
 
-    /// The mean load at `now` of this thread and those others that have place, all of them awake.
+    /// The mean load at `now` of this thread and of the others with capacity, as if all were awake.
     pub(super) fn load_mean(&self, now: Nanos) -> u64 {
         let (count, sum) = self
             .others_with_capacity()
@@ -133,8 +135,7 @@ impl WorkerHandle {
         sum / count
     }
 
-    /// Two other threads, different ones at each call until every pair has been; one or none where there are
-    /// fewer.
+    /// Two other threads; successive calls go through every pair. One or none in smaller groups.
     pub(super) fn sample(&self) -> [Option<usize>; 2] {
         let others = self.peers.len() - 1;
         let count = self.samples.replace(self.samples.get().wrapping_add(1));
@@ -152,7 +153,7 @@ impl WorkerHandle {
     /// Hands a connection to thread number `to`.
     ///
     /// # Errors
-    /// The connection itself, if too many wait for that thread.
+    /// Returns the connection if that thread's queue is full.
     pub(super) fn hand_off(
         &self,
         to: usize,
@@ -164,23 +165,24 @@ impl WorkerHandle {
         Ok(())
     }
 
-    /// Whether thread number `number` has place for another connection, as it last told.
+    /// Whether thread `number` has capacity for another connection, as it last reported.
     pub(super) fn has_capacity(&self, number: usize) -> bool {
         self.peers[number].stats.is_full.value() == 0
     }
 
-    /// Whether what is handed to thread number `number` at `now` waits longer there than it would here, and
-    /// longer than anybody should wait.
+    /// Whether a connection handed to thread `number` at `now` would wait longer than here, and longer than
+    /// [`STUCK_LAG_MIN`].
     pub(super) fn is_stuck(&self, number: usize, now: Nanos) -> bool {
         let here = self.peers[self.number].stats.turn_length();
         self.peers[number].stats.lag(now) > here.max(STUCK_LAG_MIN)
     }
 
-    /// Sees to it that another thread with place, and with no more to do at `now`, once it is awake, than
-    /// `load_max`, looks at what the caller leaves to others: one that comes round soon by itself, else the
-    /// one with the least load of those who sleep, which is woken. Answers whether there is one.
+    /// Ensures that another thread with capacity, and with a load at `now` of at most `load_max` once it is
+    /// awake, takes what the caller leaves. That is a thread whose pass ends soon; else the least loaded of
+    /// the sleeping threads, which is woken. Returns whether there is one.
     pub(super) fn wake_another(&self, load_max: u64, now: Nanos) -> bool {
-        // Pairs with the fence of `ParkFlag::announce`: who seems awake here looks once more before a sleep.
+        // Pairs with the fence of `ParkFlag::announce`: a thread that seems awake here checks once more
+        // before a sleep.
         fence(Ordering::SeqCst);
         let candidates = || {
             let loads = self.others_with_capacity().map(|number| (self.load_awake(number, now), number));
@@ -199,15 +201,15 @@ impl WorkerHandle {
         least.is_some()
     }
 
-    /// Ends the sleep of every other thread that has place and sleeps, or has said that it will. Who gets
-    /// place after this look sees what the caller did before the call, at the last look before his sleep.
+    /// Wakes every other thread that has capacity and sleeps or has announced a sleep. A thread that gets
+    /// capacity after this check sees what the caller did before the call, at its last check before a sleep.
     pub(super) fn wake_others_with_capacity(&self) {
-        // Pairs with the fence of `ParkFlag::announce`, behind which that look is.
+        // Pairs with the fence of `ParkFlag::announce`; the last check follows that fence.
         fence(Ordering::SeqCst);
         self.others_with_capacity().for_each(|number| self.peers[number].notifier.wake());
     }
 
-    /// Ends the sleep of every thread that sleeps.
+    /// Wakes every thread that sleeps.
     pub(super) fn wake_all(&self) {
         self.peers.iter().for_each(|peer| peer.notifier.wake());
     }
@@ -257,18 +259,18 @@ mod tests {
         assert_eq!(load_at(1_000_000), 0);
         other.connections.set(10);
         assert_eq!(load_at(1_000_000), 10);
-        // Its turn has lasted for 300 us by now, as far as anybody knows.
+        // Its pass has lasted for 300 us by then.
         other.begin_pass(Nanos(1_000_000));
         assert_eq!(load_at(1_300_000), 13);
-        assert_eq!(load_at(1_000_000_000), 18, "lag counts for so much and no more");
+        assert_eq!(load_at(1_000_000_000), 18, "lag counts up to a bound");
         other.end_pass(Nanos(1_300_000), true);
-        assert_eq!(load_at(1_300_000), 10, "it sleeps, and takes what comes at once");
+        assert_eq!(load_at(1_300_000), 10, "a sleeping thread has no lag");
     }
 
     #[test]
     fn sleeper_is_woken_unless_a_peer_is_awake() {
         let now = Nanos(10_000_000);
-        // Which of the sleepers are woken, and whether there is anybody at all.
+        // Returns whether any thread will take over, and which of the sleeping threads are woken.
         let woken = |load_max: u64, set_awake: &dyn Fn(&ReactorStats)| {
             let workers = group_of(4);
             let peers = &workers[0].peers;
@@ -281,13 +283,21 @@ mod tests {
             (any_looks, [2, 3].map(|number: usize| !peers[number].notifier.is_announced()))
         };
         let (none, less_loaded) = ([false, false], [false, true]);
-        assert_eq!(woken(u64::MAX, &|_| {}), (true, none), "the awake one comes round");
+        assert_eq!(woken(u64::MAX, &|_| {}), (true, none), "the awake thread takes over");
         assert_eq!(woken(u64::MAX, &|stats| stats.begin_pass(Nanos(9_500_000))), (true, none));
         let in_9_ms = |stats: &ReactorStats| stats.begin_pass(Nanos(1_000_000));
         assert_eq!(woken(u64::MAX, &in_9_ms), (true, less_loaded));
-        assert_eq!(woken(u64::MAX, &|stats| stats.is_full.set(1)), (true, less_loaded), "for nothing");
-        assert_eq!(woken(50, &|_| {}), (true, less_loaded), "it would leave that to others too");
-        assert_eq!(woken(4, &|_| {}), (false, none), "so would all of them");
+        assert_eq!(
+            woken(u64::MAX, &|stats| stats.is_full.set(1)),
+            (true, less_loaded),
+            "the awake thread is full"
+        );
+        assert_eq!(
+            woken(50, &|_| {}),
+            (true, less_loaded),
+            "the awake thread has more than the allowed load"
+        );
+        assert_eq!(woken(4, &|_| {}), (false, none), "all threads have more than the allowed load");
     }
 
     #[test]
