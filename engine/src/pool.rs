@@ -1,14 +1,17 @@
 //! A pool for jobs that block or burn CPU, kept away from the reactors.
 //!
-//! Promises: submitting never waits, not for a lock and not for another submitter: a full queue is an
-//! answer. As many jobs compute as there are permits (and for a moment a quarter more, of those that come
-//! back from a wait), whatever else waits: a job that says that it waits ([`blocking`]) gives its permit away
-//! meanwhile, one that does not say so is found out. A class whose jobs
-//! never return holds its share of the threads and no more. A job is not run when that is of no use any more,
-//! and who waits for it is told when its deadline has passed, however busy the threads are.
-//! A panic ends the job and not its thread. Every accepted job is answered once. A pool without work uses no
-//! CPU. When the last handle goes, the threads run what is queued and end. Leaves to others: which work
-//! belongs here, and what to tell a client when it is refused.
+//! Guarantees:
+//!
+//! - Submitting never waits, neither for a lock nor for another submitter; a full queue is an error.
+//! - As many jobs compute as there are permits, whatever other jobs wait for. For a moment a quarter more may
+//!   compute, when jobs return from a wait.
+//! - A job that declares a wait ([`blocking`]) frees its permit meanwhile. A job that sleeps undeclared is
+//!   detected.
+//! - A class whose jobs never return holds its share of the threads and no more.
+//! - An expired job is not run, and its caller gets the outcome at the deadline, however busy the threads
+//!   are.
+//! - A panic ends the job and not its thread. Every accepted job gets one reply.
+//! - A pool without work uses no CPU. When the last handle is dropped, the threads drain the queue and end.
 //!
 //! ```text
 //!   any thread                                   threads of the pool
@@ -17,14 +20,14 @@
 //!             v                           | Expired, Shed        v   |
 //!           caller                        '--> reply        Handoff: permits, idle threads
 //!                                                                ^
-//!                          Monitor: starts threads, finds sleepers, sleeps itself while nobody waits
-//!                          Expiry: a timer for each job that waits and has a deadline
+//!                          Monitor: starts threads, finds sleeping jobs, sleeps while no job waits
+//!                          Expiry: a timer for each queued job with a deadline
 //! ```
 //!
-//! The lock is taken by the pool's own threads: between two jobs, and on both sides of a wait. The design
-//! follows the completion ports of Windows, where the kernel keeps the number of running threads constant,
-//! and adds what Facebook describes in "Fail at Scale" (ACM Queue 13/8, 2015): a queue that stands is served
-//! from its newest end.
+//! Only the pool's own threads take the lock: between two jobs, and on both sides of a wait. The design
+//! follows the completion ports of Windows, where the kernel keeps the number of running threads constant. It
+//! adds what Facebook describes in "Fail at Scale" (ACM Queue 13/8, 2015): a standing queue is served newest
+//! first.
 
 mod class_queue;
 mod cpus;
@@ -70,12 +73,12 @@ use self::schedule::Schedule;
 use self::stats::{Counts, count};
 use crate::oneshot;
 
-/// Why a job was not accepted. It was dropped without having run, and nobody is told but the caller.
+/// Why a job was not accepted. It was dropped without having run, and without a reply.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Refused {
-    /// All places in the queue of its class are taken.
+    /// The queue of its class is full.
     Full,
-    /// By what jobs of its class take, its turn would come after its deadline.
+    /// By the cost of earlier jobs of its class, it would start after its deadline.
     Late,
 }
 
@@ -90,7 +93,7 @@ impl fmt::Display for Refused {
 
 impl std::error::Error for Refused {}
 
-/// A handle; see the file's header.
+/// A handle to the pool's threads; they end when the last handle is dropped.
 #[derive(Clone)]
 pub struct Pool(Arc<Handle>);
 
@@ -102,12 +105,12 @@ struct Shared {
     /// Permits at the start, which are the most that there can be.
     permits_max: usize,
     classes: Box<[ClassInfo]>,
-    /// Where submitters put jobs; a thread between two jobs takes all of them.
+    /// Submitted jobs; a thread between two jobs takes all of them.
     arrivals: Stack<Job>,
     /// Locked by the pool's own threads only.
     waiting: Mutex<Waiting>,
-    /// Whether the schedule has a job that could be taken, and whether a job comes back from a wait; for
-    /// those who do not take the lock.
+    /// Whether the schedule has an eligible job, and whether a job waits to resume; published for readers
+    /// without the lock.
     has_eligible: AtomicBool,
     has_returning: AtomicBool,
     handoff: Handoff,
@@ -133,22 +136,22 @@ struct ClassInfo {
 /// What waits for a permit.
 struct Waiting {
     schedule: Schedule,
-    /// Seats of jobs that come back from a wait, oldest first.
+    /// Worker slots of jobs that return from a wait, oldest first.
     returning: VecDeque<usize>,
-    /// How many of them were given a permit since a new job last had its turn.
+    /// How many of them got a permit in a row since a new job last began.
     resumed_in_row: u32,
 }
 
 impl Pool {
-    /// Starts a thread for each permit; more are started when jobs wait. Fewer than
-    /// [`PoolSettings::threads_max`] where the machine has no room for them, but one for each class.
+    /// Starts a thread for each permit; the pool starts more when jobs wait. There are fewer than
+    /// [`PoolSettings::threads_max`] where the machine's limits require it, but at least one for each class.
     ///
     /// # Errors
-    /// `EAGAIN` when not even one thread can be created, or none that looks after the others; `EMFILE` or
-    /// `ENFILE` for the alarm of one of these.
+    /// `EAGAIN` when not even one thread can be created, or no monitor thread; `EMFILE` or `ENFILE` for the
+    /// alarm of a timer thread.
     ///
     /// # Panics
-    /// When the settings say nothing sensible: no class, no permit, a class that could never run.
+    /// When the settings are invalid: no class, no permit, or a class that could never run.
     pub fn start(settings: PoolSettings) -> io::Result<Pool> {
         settings.assert_sound();
         let (expiry, service) = expiry::start(settings.classes.iter().map(|class| class.queue_max).sum())?;
@@ -168,7 +171,7 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Queues `work`; the handle gives its outcome, to a task of any reactor.
+    /// Queues `work`; the handle is a future of its outcome, for a task of any reactor.
     ///
     /// # Errors
     /// See [`Refused`].
@@ -185,8 +188,8 @@ impl Pool {
         Ok(JobHandle(receiver))
     }
 
-    /// Queues `work`; `reply` is called once with its outcome, on a thread of the pool: to send it to an
-    /// inbox or a channel, and nothing that takes long.
+    /// Queues `work`; `reply` is called once with its outcome, on a thread of the pool. It should only send
+    /// the outcome to an inbox or a channel, since it delays other jobs.
     ///
     /// # Errors
     /// See [`Refused`]; then `reply` is dropped without a call.
@@ -201,7 +204,7 @@ impl Pool {
         self.0.0.submit((class, now, deadline), work, reply)
     }
 
-    /// As [`Pool::run_then`], with a deadline of the job's own in place of its class's.
+    /// As [`Pool::run_then`], with a deadline for this job in place of its class's.
     ///
     /// # Errors
     /// See [`Refused`]; then `reply` is dropped without a call.
@@ -215,8 +218,8 @@ impl Pool {
         self.0.0.submit((class, monotonic(), deadline), work, reply)
     }
 
-    /// Changes how many jobs may run at a time: at least 1, at most as many as at the start. Jobs that run go
-    /// on; fewer permits take effect as jobs end.
+    /// Changes how many jobs may run at a time: at least 1, at most as many as at the start. Running jobs
+    /// continue; fewer permits take effect as jobs end.
     pub fn set_permits(&self, permits: usize) {
         let shared = &self.0.0;
         shared.handoff.set_permits(permits.clamp(1, shared.permits_max));
@@ -226,12 +229,12 @@ impl Pool {
         shared.monitor.wake();
     }
 
-    /// The permits that it was started with.
+    /// The permits at the start of the pool.
     pub fn permits_max(&self) -> usize {
         self.0.0.permits_max
     }
 
-    /// The figures so far. Each is right for itself; together they may be of slightly different moments.
+    /// The counters so far. Each is exact, but they may be read at slightly different moments.
     pub fn stats(&self) -> PoolStats {
         let shared = &self.0.0;
         PoolStats {
@@ -254,7 +257,7 @@ impl Drop for Handle {
 
 impl Shared {
     fn new(settings: &PoolSettings, expiry: Expiry) -> Shared {
-        // The monitor is a thread as well.
+        // One thread is the monitor.
         let budget = usize::try_from(thread_budget().threads).unwrap_or(usize::MAX).saturating_sub(1);
         let threads_min = settings.classes.len();
         let threads_max = settings.threads_max.max(settings.permits).min(budget).max(threads_min);
@@ -298,7 +301,7 @@ impl Shared {
         reply: impl FnOnce(Outcome<T>) + Send + 'static,
     ) -> Result<(), Refused> {
         let class_info = self.class(class);
-        // The count goes up first, so that the bound holds however many threads submit at once.
+        // Count first, so that the bound holds however many threads submit at once.
         let ahead = class_info.counts.queued.fetch_add(1, Ordering::Relaxed);
         let refused = if ahead >= class_info.queue_max {
             Some((Refused::Full, &class_info.counts.refused_full))
@@ -319,9 +322,9 @@ impl Shared {
         Ok(())
     }
 
-    /// How long a job waits that has so many of its class ahead, by what they have taken lately: of CPU on
-    /// all permits, and of time on all threads that the class may have. Those ahead for whom a permit or a
-    /// thread is free are about to begin.
+    /// The expected wait of a job with `ahead` jobs of its class before it, by their recent means: CPU time
+    /// over all permits, or service time over all threads of the class, whichever is longer. Jobs ahead that
+    /// have a free permit or thread are about to begin, and add nothing.
     fn expected_wait(&self, class_info: &ClassInfo, ahead: u64) -> Duration {
         let mean = |mean: &AtomicU64| mean.load(Ordering::Relaxed);
         let permits = self.handoff.permits() as u64;
@@ -334,7 +337,7 @@ impl Shared {
         Duration::from_nanos(cpu_wait.max(thread_wait))
     }
 
-    /// To be called by whoever brings work, a permit or an idle thread.
+    /// To be called after adding work, a permit or an idle thread.
     fn signal(&self) {
         match self.handoff.signal(|| self.has_work()) {
             Signal::NoWork | Signal::Woken => {}
@@ -343,22 +346,24 @@ impl Shared {
         }
     }
 
-    /// Whether a thread with a permit would find a job, or jobs that nobody has looked at yet.
+    /// Whether a thread with a permit would find an eligible job, or arrivals that are not in the schedule
+    /// yet.
     fn has_work(&self) -> bool {
         self.has_eligible.load(Ordering::Relaxed) || !self.arrivals.is_empty()
     }
 
-    /// Whether something waits for a permit or a thread.
+    /// Whether a job waits for a permit or a thread.
     fn has_waiting(&self) -> bool {
         self.has_work() || self.has_returning.load(Ordering::Relaxed)
     }
 
     fn lock(&self) -> MutexGuard<'_, Waiting> {
-        // No job runs under the lock, so a poisoned one guards an intact schedule.
+        // No job runs under the lock, so a poisoned lock guards an intact schedule.
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells those who do not take the lock what it guards. Before it is let go of.
+    /// Publishes the state of `waiting` for readers without the lock. To be called before the lock is
+    /// released.
     fn publish(&self, waiting: &Waiting) {
         self.has_eligible.store(waiting.schedule.is_eligible(), Ordering::Relaxed);
         self.has_returning.store(!waiting.returning.is_empty(), Ordering::Relaxed);
@@ -372,7 +377,7 @@ impl Shared {
         &self.class(class).counts
     }
 
-    /// Jobs that wait, of all classes.
+    /// Queued jobs of all classes.
     fn queued(&self) -> usize {
         self.classes.iter().map(|class| class.counts.queued.load(Ordering::Relaxed)).sum()
     }
@@ -386,18 +391,18 @@ impl Shared {
         self.threads_peak.fetch_max(threads, Ordering::Relaxed);
     }
 
-    /// A thread ends.
+    /// Counts a thread that ends.
     fn thread_ended(&self) {
-        // Release pairs with the Acquire of `is_over`: the last to leave has done all that it did.
+        // Release pairs with the Acquire of `is_over`: the last thread to end has finished all its work.
         if self.threads.fetch_sub(1, Ordering::Release) == 1 {
             self.monitor.end();
         }
     }
 
-    /// Has the threads end when nothing is left to do.
+    /// Makes the threads end when no work is left.
     fn close(&self) {
         // Pairs with the load of a thread that has just become idle, after the fence of its signal: either
-        // it sees this, or it is found in the list here.
+        // that thread sees this flag, or this loop finds it in the stack.
         self.is_closing.store(true, Ordering::SeqCst);
         sys::sync::atomic::fence(Ordering::SeqCst);
         while let Some(number) = self.handoff.workers.pop() {

@@ -1,8 +1,8 @@
-//! The queue of one class: which of its jobs is next, and which are not worth running any more.
+//! The queue of one class: which of its jobs is next, and which ones to drop.
 //!
-//! Promises: without overload the oldest job is next, under overload the newest, whose client has waited for
-//! the shortest time and is likeliest to be there still; a job is not run after its deadline. Pure: the
-//! times come from outside. Leaves to others: which class is next, and who is told.
+//! Guarantees: without overload the oldest job is next. Under overload the newest is next: its client has
+//! waited the shortest, and is the likeliest to be still connected. A job is not run after its deadline.
+//! Pure: the times are arguments.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -13,16 +13,16 @@ use super::job::{Failure, Job};
 use super::settings::ClassSettings;
 use super::shedding::Shedder;
 
-/// Jobs that are dropped in one look, which happens under a lock.
+/// The most jobs that one call drops, since it runs under a lock.
 pub(super) const DROPS_MAX: usize = 64;
 
 /// Jobs that are not run, and why.
 pub(super) type Dropped = Vec<(Job, Failure)>;
 
-/// How fast the mean cost follows: the last eight jobs make two thirds of it.
+/// The weight of a new cost in the mean is 2^-`MEAN_SHIFT`: the last eight jobs make two thirds of it.
 const MEAN_SHIFT: u32 = 3;
 
-/// See the file's header.
+/// The queued jobs of one class, its mean costs and its virtual time.
 pub(super) struct ClassQueue {
     jobs: VecDeque<Job>,
     shedder: Option<Shedder>,
@@ -34,8 +34,8 @@ pub(super) struct ClassQueue {
     pub(super) cost_ns: u64,
     /// Mean time that a job holds a thread.
     pub(super) service_ns: u64,
-    /// CPU time that its jobs had, divided by its weight, as if it had begun with everybody else: the class
-    /// with the least is next.
+    /// The CPU time of its jobs divided by its weight, as if it had begun together with all other classes.
+    /// The class with the least is next.
     pub(super) virtual_ns: u64,
 }
 
@@ -58,7 +58,7 @@ impl ClassQueue {
         !self.jobs.is_empty() && self.taken < self.concurrency_max
     }
 
-    /// Whether no job waits: then it takes no part in the competition for CPU time.
+    /// Whether no job is queued: then the class does not compete for CPU time.
     pub(super) fn is_empty(&self) -> bool {
         self.jobs.is_empty()
     }
@@ -67,8 +67,8 @@ impl ClassQueue {
         self.jobs.push_back(job);
     }
 
-    /// Takes the job to run next, which holds a thread until [`ClassQueue::finish`]. Those that are not to be
-    /// run are put into `dropped`, up to its bound; then there may be more.
+    /// Takes the job to run next; it holds a thread until [`ClassQueue::finish`]. Jobs that are not to be run
+    /// are appended to `dropped`, up to its bound; then there may be more.
     pub(super) fn take(&mut self, now: Nanos, dropped: &mut Dropped) -> Option<Job> {
         let newest_first = self.is_overloaded(now);
         while dropped.len() < DROPS_MAX {
@@ -87,12 +87,12 @@ impl ClassQueue {
         None
     }
 
-    /// Drops the oldest jobs for as long as they are not to be run.
+    /// Drops the oldest jobs as long as they are not to be run.
     pub(super) fn drop_old(&mut self, now: Nanos, dropped: &mut Dropped) {
         while dropped.len() < DROPS_MAX && self.drop_oldest(now, dropped) {}
     }
 
-    /// Drops jobs whose deadline has passed, wherever they stand, up to the bound of `dropped`.
+    /// Drops expired jobs, wherever they are queued, up to the bound of `dropped`.
     pub(super) fn drop_expired(&mut self, now: Nanos, dropped: &mut Dropped) {
         let mut index = 0;
         while index < self.jobs.len() && dropped.len() < DROPS_MAX {
@@ -118,8 +118,8 @@ impl ClassQueue {
         true
     }
 
-    /// Whether the queue is overloaded, told before anything is dropped for it: what was so long ago is not
-    /// so now.
+    /// Whether the queue is overloaded. Observes before any job is dropped for it, so that an overload of
+    /// long ago causes no drop.
     fn is_overloaded(&mut self, now: Nanos) -> bool {
         let wait = self.jobs.front().map_or(Duration::ZERO, |oldest| now.since(oldest.submitted));
         self.shedder.as_mut().is_some_and(|shedder| {
@@ -128,12 +128,12 @@ impl ClassQueue {
         })
     }
 
-    /// A job has ended that had `cpu` of its thread's CPU time and held the thread for `service`.
+    /// A job has ended after `cpu` of CPU time; it held its thread for `service`.
     pub(super) fn finish(&mut self, cpu: Duration, service: Duration) {
         self.taken -= 1;
         let (cpu_ns, charged_ns) = (nanos(cpu), self.cost_ns);
-        // Charged when it began with the mean of that time, which others have moved since: the difference is
-        // noise, and is forgotten with the mean.
+        // The charge at its start was the mean of that time, which other jobs have moved since. The
+        // difference is noise, and fades with the mean.
         self.virtual_ns = (self.virtual_ns + cpu_ns / self.weight).saturating_sub(charged_ns / self.weight);
         follow(&mut self.cost_ns, cpu_ns);
         follow(&mut self.service_ns, nanos(service));

@@ -1,16 +1,15 @@
-//! On which CPUs a pool's threads run, so that no two share one while another has none.
+//! How many of a pool's threads run on each CPU, so that no two share one while another is unused.
 //!
-//! Promises: a count for each CPU; a thread that begins to run, finds another on its CPU and knows of a CPU
-//! without any, goes there. Hints, right for jobs that are shorter than the milliseconds of the kernel's
-//! balancer: it moves threads without a word, and a thread says where it is when a job begins. A thread that
-//! was suspected to sleep is counted again with its next job. Others than the pool's are not seen. Leaves to
-//! others: how many may run (`handoff.rs`).
+//! Guarantees: a thread that begins to run, shares its CPU, and knows of a CPU without pool threads, moves
+//! there. The counts are hints. They are right for jobs shorter than the milliseconds of the kernel's
+//! balancer, which moves threads without notice; a thread reports its CPU when a job begins. A suspected
+//! thread is counted again with its next job. Threads outside the pool are not counted.
 //!
-//! Why not the kernel: it wakes a thread on the CPU where it slept or on its waker's, and looks for an idle
-//! one only while the machine has many (`SIS_UTIL` in `kernel/sched/features.h`); its balancer comes by every
-//! few milliseconds and leaves a thread alone that has just run. A pool with as many threads running as
-//! there are CPUs meets this at every change of threads: of one that ran jobs of 40 us and some waits, a
-//! twentieth of the CPUs' time was idle for it.
+//! Why not leave it to the kernel: it wakes a thread on the CPU where it slept or on its waker's. It looks
+//! for an idle CPU only while the machine has many (`SIS_UTIL` in `kernel/sched/features.h`). Its balancer
+//! runs every few milliseconds and skips threads that have just run. A pool with as many running threads as
+//! CPUs meets this at every change of threads. One that ran jobs of 40 us with some waits left a twentieth of
+//! the CPU time idle.
 
 use std::time::Duration;
 
@@ -19,21 +18,22 @@ use sys::limits::cpus::nudge_thread;
 use sys::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use sys::thread::current_cpu;
 
-/// CPUs that are told apart; above them two have one count, and threads may seem to share a CPU that do not.
+/// CPUs that are counted apart. Above this number two CPUs share a count, and threads may seem to share a CPU
+/// when they do not.
 const CPUS_MAX: usize = if cfg!(shuttle) { 2 } else { 1024 };
 
-/// Between two moves in a pool. One takes some 10 us, so 5 % of a CPU at the most where they are of no use:
-/// the counts are wrong, or others have the CPU.
+/// The shortest time between two moves in a pool. A move takes some 10 us, so at most 5 % of a CPU is wasted
+/// where moves are useless: the counts are wrong, or other processes use the CPU.
 const MOVE_INTERVAL_MIN: Duration = Duration::from_micros(200);
 
-/// See the file's header.
+/// The number of running pool threads on each CPU.
 pub(super) struct Cpus {
     threads: Box<[AtomicU32]>,
-    /// When one was moved last; `u64::MAX` if none is to be.
+    /// When a thread was last moved; `u64::MAX` if none may be moved.
     last_move: AtomicU64,
 }
 
-/// Where a thread is counted: its CPU plus one, or zero.
+/// The CPU on which a thread is counted, plus one; or zero.
 pub(super) struct CpuSlot(AtomicU32);
 
 impl CpuSlot {
@@ -47,8 +47,8 @@ impl CpuSlot {
 }
 
 impl Cpus {
-    /// A pool whose threads are to yield to others moves none: whoever keeps the other CPU busy would have to
-    /// be pushed aside there, or waited for.
+    /// With `may_move` false no thread is moved. That is for pools with niceness: on the other CPU they would
+    /// have to displace a thread of higher priority, or wait for it.
     pub(super) fn new(may_move: bool) -> Cpus {
         let last_move = if may_move { 0 } else { u64::MAX };
         Cpus {
@@ -57,8 +57,8 @@ impl Cpus {
         }
     }
 
-    /// The calling thread begins to run, and is counted in `place`. If it shares its CPU and may move, it
-    /// costs a system call to look for another CPU, and three to go there.
+    /// Counts the calling thread, which begins to run, in `slot`. If it shares its CPU and may move, the
+    /// search for another CPU costs one system call, and the move three.
     pub(super) fn begin_running(&self, slot: &CpuSlot) {
         let cpu = current_cpu();
         self.count(slot, Some(cpu));
@@ -68,12 +68,12 @@ impl Cpus {
         }
     }
 
-    /// The thread in `place` does not run any more.
+    /// The thread of `slot` stops running.
     pub(super) fn stop_running(&self, slot: &CpuSlot) {
         self.count(slot, None);
     }
 
-    /// Whether another runs on the CPU of the one in `place`.
+    /// Whether another pool thread runs on the CPU of `slot`'s thread.
     pub(super) fn is_shared(&self, slot: &CpuSlot) -> bool {
         slot.cpu().is_some_and(|cpu| self.threads_on(cpu) > 1)
     }
@@ -91,7 +91,7 @@ impl Cpus {
         }
     }
 
-    /// Whether the last move is long enough ago; of those who ask at once one is told so.
+    /// Whether the last move is long enough ago. Of concurrent callers only one gets true.
     fn may_move(&self, now: Nanos) -> bool {
         let last_move = self.last_move.load(Ordering::Relaxed);
         last_move != u64::MAX
@@ -99,7 +99,7 @@ impl Cpus {
             && self.last_move.compare_exchange(last_move, now.0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
-    /// On all CPUs.
+    /// The running threads on all CPUs.
     #[cfg(test)]
     pub(super) fn total(&self) -> u32 {
         self.threads.iter().map(|count| count.load(Ordering::Relaxed)).sum()
@@ -147,7 +147,8 @@ mod tests {
     fn thread_moves_to_an_unused_cpu() {
         let allowed = allowed_cpus();
         let (cpus, own, other) = (Cpus::new(true), CpuSlot::unset(), CpuSlot::unset());
-        // The kernel may move it in between, and the moves are apart: until one has been seen.
+        // The kernel may move the thread in between, and moves keep their interval: repeat until a move is
+        // observed.
         let moves = || {
             cpus.count(&other, Some(current_cpu()));
             cpus.begin_running(&own);

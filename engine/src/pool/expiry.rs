@@ -1,8 +1,9 @@
-//! The deadlines of jobs that wait: who waits for one is told when it has passed, also while every thread is
-//! held by others.
+//! The deadlines of queued jobs: a job's caller gets its expiry in time, even while every thread is busy.
 //!
-//! Promises: nothing runs here but the replies of jobs that were dropped; a job that is taken in time costs
-//! an arming and a cancel, some 50 ns. Leaves to others: jobs that a thread finds too late itself.
+//! Guarantees: only the replies of dropped jobs run here. A job that is taken in time costs an arm and a
+//! cancel, some 50 ns.
+//!
+//! Not handled here: jobs that a worker finds expired.
 
 use std::io;
 use std::sync::{Arc, OnceLock, Weak};
@@ -14,17 +15,17 @@ use super::class_queue::{DROPS_MAX, Dropped};
 use super::job::Job;
 use crate::timer::{Next, Service, Settings, Slack, TimerHandle, Timers};
 
-/// A mebibyte of timers: of jobs beyond, those are told by a thread's next look.
+/// A mebibyte of timers. Jobs beyond that are dropped by a worker's next look into the queue.
 const TIMERS_MAX: usize = 1 << 14;
 
-/// See the file's header.
+/// A timer for each queued job that has a deadline.
 pub(super) struct Expiry {
     timers: Timers,
-    /// Whose jobs they are; set once, before there is any.
+    /// The pool of these jobs; set once, before there is any.
     pool: Arc<OnceLock<Weak<Shared>>>,
 }
 
-/// The timers of at most so many jobs, and what keeps them going.
+/// Timers for at most `jobs_max` jobs, and the service that fires them.
 ///
 /// # Errors
 /// As [`Service::start`].
@@ -42,19 +43,19 @@ pub(super) fn start(jobs_max: usize) -> io::Result<(Expiry, Service)> {
 }
 
 impl Expiry {
-    /// Says whose jobs they are.
+    /// Sets the pool of these jobs.
     pub(super) fn set_pool(&self, pool: Weak<Shared>) {
-        assert!(self.pool.set(pool).is_ok(), "it serves one pool");
+        assert!(self.pool.set(pool).is_ok(), "an `Expiry` belongs to one pool");
     }
 
-    /// A timer for a job that is about to wait. `None` for one without a deadline, and where there are more
-    /// jobs than timers: then the next look of a thread tells.
+    /// A timer for a job that is about to wait. `None` for a job without a deadline, and where all timers are
+    /// armed: then a worker's next look drops it.
     pub(super) fn arm(&self, deadline: Nanos) -> Option<TimerHandle> {
         let has_deadline = deadline != Nanos::NEVER;
         has_deadline.then(|| self.timers.arm(deadline, Slack::Tick, 0).ok()).flatten()
     }
 
-    /// The job does not wait any more.
+    /// Cancels the timer of a job that waits no longer.
     pub(super) fn cancel(&self, job: &Job) {
         if let Some(timer) = job.expiry {
             self.timers.cancel(timer);
@@ -63,7 +64,7 @@ impl Expiry {
 }
 
 impl Shared {
-    /// Drops what has expired and waits.
+    /// Drops the queued jobs that have expired.
     fn expire(&self) {
         loop {
             let mut dropped = Dropped::new();
@@ -74,7 +75,7 @@ impl Shared {
             drop(waiting);
             let has_more = dropped.len() == DROPS_MAX;
             dropped.into_iter().for_each(|(job, why)| self.drop_job(job, why));
-            // Jobs that had just arrived are somebody's to take.
+            // Jobs that have just arrived need a thread.
             self.signal();
             if !has_more {
                 return;

@@ -1,40 +1,41 @@
-//! Permits, and who is woken to use one.
+//! Permits, and which thread is woken to use one.
 //!
-//! Promises: while there is work, a permit that is free and a thread that is idle, one is woken: whichever of
-//! the three came last, whoever brought it calls [`Handoff::signal`]; no wake is lost and no lock is taken,
-//! so that a reactor may call it. A woken thread is given the permit with the wake. Leaves to others: what
-//! work is; and threads, where none is idle.
+//! Guarantees: if there is work, a free permit and an idle thread, one thread is woken. The thread that added
+//! the last of the three calls [`Handoff::signal`]. No wake is lost and no lock is taken, so a reactor may
+//! call it. The wake passes a permit to the woken thread.
 //!
-//! Why none is lost: each of the three is written, then there is a fence, then the other two are read. Of
-//! the fences of two threads one comes first, so at least one of them sees both writes (Dekker's pattern, as
-//! in `sys::parking`). A permit that `signal` takes and gives back for lack of a thread hides it from others
-//! for a moment: so it looks for a thread once more after giving it back.
+//! Not handled here: what counts as work, and starting threads where none is idle.
+//!
+//! Why no wake is lost: a thread writes one of the three, executes a fence, and reads the other two. Of the
+//! fences of two threads one comes first, so at least one thread sees both writes (Dekker's pattern, as in
+//! `sys::parking`). A permit that `signal` acquires and releases for lack of a thread is hidden from others
+//! for a moment, so `signal` looks for a thread once more after the release.
 
 use sys::sync::atomic::{AtomicUsize, Ordering, fence};
 
 use super::idle::IdleStack;
 
-/// One more than the permits may run for each so many of them, and for what is left over: those that come
-/// back from a wait need not queue behind a job that has just begun.
+/// One permit more may be held for each so many permits, rounded up. So jobs that return from a wait need not
+/// queue behind a job that has just begun.
 const PERMITS_PER_EXCESS: usize = 4;
 
-/// What became of a call for a thread.
+/// The result of a signal.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Signal {
     /// There is no work.
     NoWork,
     /// A thread was woken.
     Woken,
-    /// All permits are taken: whoever gives one back looks for work.
+    /// All permits are held: the thread that releases one looks for work.
     NoPermit,
     /// No thread is idle.
     NoThread,
 }
 
-/// See the file's header.
+/// Counts permits, and wakes idle threads for work.
 pub(super) struct Handoff {
     permits: AtomicUsize,
-    /// Permits that threads hold, and wakes carry.
+    /// Permits that threads hold or that wakes carry.
     held: AtomicUsize,
     pub(super) workers: IdleStack,
 }
@@ -70,12 +71,12 @@ impl Handoff {
         }
     }
 
-    /// Takes a permit if one is free.
+    /// Acquires a permit if one is free.
     pub(super) fn acquire(&self) -> bool {
         self.acquire_below(self.permits())
     }
 
-    /// Takes a permit for a job that has begun, of which a few more may run.
+    /// Acquires a permit for a job that has begun, of which a few more may run.
     pub(super) fn acquire_for_resumed(&self) -> bool {
         self.acquire_below(self.held_max())
     }
@@ -85,22 +86,22 @@ impl Handoff {
         self.held.fetch_update(Ordering::AcqRel, Ordering::Relaxed, one_more).is_ok()
     }
 
-    /// Takes a permit though none may be free.
+    /// Acquires a permit even if none is free.
     pub(super) fn acquire_unconditionally(&self) {
         self.held.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Gives a permit back. [`Handoff::signal`] is to follow.
+    /// Releases a permit. [`Handoff::signal`] has to follow.
     pub(super) fn release(&self) {
         self.held.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Whether more permits are held than there are.
+    /// Whether more permits are held than exist.
     pub(super) fn is_exceeded(&self) -> bool {
         self.held() > self.permits()
     }
 
-    /// Whether a permit that is given back may go to a job that waits to go on.
+    /// Whether a returned permit may go to a job that waits to resume.
     pub(super) fn may_pass_permit_on(&self) -> bool {
         self.held() <= self.held_max()
     }
@@ -113,7 +114,7 @@ impl Handoff {
         self.permits.load(Ordering::Relaxed)
     }
 
-    /// Changes how many there are. [`Handoff::signal`] is to follow, for each one more.
+    /// Changes the number of permits. [`Handoff::signal`] has to follow, for each one more.
     pub(super) fn set_permits(&self, permits: usize) {
         self.permits.store(permits, Ordering::Relaxed);
     }

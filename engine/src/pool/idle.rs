@@ -1,12 +1,12 @@
-//! The threads of a pool that have nothing to do: the one that became idle last is woken first.
+//! The worker slots of a pool, with a stack of those whose threads are idle.
 //!
-//! Promises: push and pop are a few exchanges and take no lock; a thread that is descheduled in the middle
-//! delays nobody. The last to become idle has the warmest caches, and the others sleep long enough to end.
-//! Leaves to others: waking, and what is woken for.
+//! Guarantees: push and pop take a few exchanges and no lock; a descheduled thread delays no other. The
+//! thread that became idle last is woken first: its caches are the warmest, and the others sleep long enough
+//! to end.
 //!
-//! A list of seats by number, whose head carries a count that makes each change of it unlike all others (the
-//! ABA problem; Treiber's stack with IBM's counted pointer). A thread that ends while in the list stays in it
-//! as [`LEFT`] and is thrown out when it is popped.
+//! A linked list of slot numbers (Treiber's stack). Its head carries a count that makes each change unique,
+//! which avoids the ABA problem (IBM's counted pointer). The slot of a thread that ends while in the list
+//! stays there as [`LEFT`], and is removed when it is popped.
 
 use std::sync::atomic::Ordering;
 
@@ -14,20 +14,21 @@ use sys::sync::atomic::AtomicU64;
 
 use super::worker_slot::WorkerSlot;
 
-/// Nobody sits here.
+/// The slot has no thread.
 const FREE: u32 = 0;
-/// A thread sits here that is not in the list.
+/// The slot's thread is not in the list.
 const AWAKE: u32 = 1;
-/// A thread sits here that is in the list.
+/// The slot's thread is in the list.
 const IDLE: u32 = 2;
-/// The seat is in the list, its thread has left.
+/// The slot is in the list, but its thread has ended.
 const LEFT: u32 = 3;
 
 const INDEX_BITS: u32 = 32;
 
-/// See the file's header.
+/// Worker slots, and a lock-free stack of the idle ones.
 pub(super) struct IdleStack {
-    /// A count above, the number of the top seat plus one below; zero there is an empty list.
+    /// Upper half: a count of changes. Lower half: the number of the top slot plus one; zero for an empty
+    /// list.
     head: AtomicU64,
     slots: Box<[WorkerSlot]>,
 }
@@ -37,7 +38,7 @@ impl IdleStack {
         IdleStack { head: AtomicU64::new(0), slots: (0..count).map(|_| WorkerSlot::new()).collect() }
     }
 
-    /// The seat of this number.
+    /// The slot with this number.
     pub(super) fn at(&self, number: usize) -> &WorkerSlot {
         &self.slots[number]
     }
@@ -46,7 +47,7 @@ impl IdleStack {
         self.slots.len()
     }
 
-    /// Takes a free seat for a new thread, which is awake.
+    /// Reserves a free slot for a new thread, which is awake.
     pub(super) fn allocate(&self) -> Option<usize> {
         let try_allocate = |slot: &WorkerSlot| {
             slot.list_state.compare_exchange(FREE, AWAKE, Ordering::Acquire, Ordering::Relaxed).is_ok()
@@ -54,17 +55,17 @@ impl IdleStack {
         self.slots.iter().position(try_allocate)
     }
 
-    /// The thread of this seat, which is awake, ends.
+    /// Frees the slot of a thread that is awake and ends.
     pub(super) fn free(&self, number: usize) {
         self.slots[number].list_state.store(FREE, Ordering::Release);
     }
 
-    /// Whether nobody is in the list, not even those who left.
+    /// Whether the list is empty, of ended threads' slots too.
     pub(super) fn is_empty(&self) -> bool {
         top(self.head.load(Ordering::Acquire)) == 0
     }
 
-    /// The thread of this seat becomes idle.
+    /// Adds the slot of a thread that becomes idle.
     pub(super) fn push(&self, number: usize) {
         let slot = &self.slots[number];
         slot.list_state.store(IDLE, Ordering::Relaxed);
@@ -72,7 +73,8 @@ impl IdleStack {
         loop {
             slot.next.store(top(head), Ordering::Relaxed);
             let new = next_head(head, number as u32 + 1);
-            // Release pairs with the Acquire in `pop`: who finds the seat finds its state and its successor.
+            // Release pairs with the Acquire in `pop`: a thread that pops the slot sees its state and its
+            // successor.
             match self.head.compare_exchange_weak(head, new, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => return,
                 Err(current) => head = current,
@@ -80,17 +82,18 @@ impl IdleStack {
         }
     }
 
-    /// Takes the thread off that became idle last; it is the caller's to wake.
+    /// Removes the thread that became idle last; the caller has to wake it.
     pub(super) fn pop(&self) -> Option<usize> {
         let mut head = self.head.load(Ordering::Acquire);
         loop {
             let number = (top(head) as usize).checked_sub(1)?;
             let slot = &self.slots[number];
-            // Stale if another pops the seat meanwhile; then the count has changed and the exchange fails.
+            // Stale if another thread pops the slot meanwhile; then the count has changed and the exchange
+            // fails.
             let new = next_head(head, slot.next.load(Ordering::Relaxed));
             match self.head.compare_exchange_weak(head, new, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) if self.claim(slot, AWAKE) => return Some(number),
-                // Its thread left; now that it is out of the list another may sit here.
+                // Its thread has ended. The slot is out of the list now, so another thread may use it.
                 Ok(_) => slot.list_state.store(FREE, Ordering::Release),
                 Err(current) => {
                     head = current;
@@ -101,7 +104,7 @@ impl IdleStack {
         }
     }
 
-    /// The thread of this seat, which is in the list, leaves for good; false if somebody is about to wake it.
+    /// Marks the slot of an idle thread that ends; false if another thread is about to wake it.
     pub(super) fn try_remove(&self, number: usize) -> bool {
         self.claim(&self.slots[number], LEFT)
     }
@@ -115,7 +118,7 @@ fn top(head: u64) -> u32 {
     head as u32
 }
 
-/// The head that follows this one.
+/// The head that follows `head`, with another top.
 fn next_head(head: u64, top: u32) -> u64 {
     let count = (head >> INDEX_BITS).wrapping_add(1);
     count << INDEX_BITS | u64::from(top)

@@ -1,7 +1,7 @@
-//! One job: what is to be done, and who is told how it ended.
+//! One job: its work and its reply.
 //!
-//! Promises: whoever submitted a job is told of its end once, whatever the end: its value, or why there is
-//! none; a panic, of the job or of the one who is told, ends nothing else. Leaves to others: when it runs.
+//! Guarantees: the reply is called once, with the value or the reason why there is none. A panic of the work
+//! or of the reply ends nothing else.
 
 use std::fmt;
 use std::future::Future;
@@ -16,12 +16,12 @@ use super::settings::Class;
 use crate::oneshot::Receiver;
 use crate::timer::TimerHandle;
 
-/// Why an accepted job gave no value.
+/// Why an accepted job has no value.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Failure {
-    /// Its deadline passed before its turn came; it was not run.
+    /// Its deadline passed before it began; it was not run.
     Expired,
-    /// It had waited for too long in an overloaded queue; it was not run.
+    /// It waited too long in an overloaded queue; it was not run.
     Shed,
     /// It panicked.
     Panicked,
@@ -30,7 +30,7 @@ pub enum Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(match self {
-            Failure::Expired => "the job's deadline passed before its turn came",
+            Failure::Expired => "the job's deadline passed before it began",
             Failure::Shed => "the job was shed from an overloaded queue",
             Failure::Panicked => "the job panicked",
         })
@@ -42,15 +42,14 @@ impl std::error::Error for Failure {}
 /// How an accepted job ended.
 pub type Outcome<T> = Result<T, Failure>;
 
-/// A job that was accepted; as a future it gives the [`Outcome`]. Dropping it lets the job run unheard.
+/// An accepted job, as a future of its [`Outcome`]. Dropping the handle does not cancel the job.
 pub struct JobHandle<T>(pub(super) Receiver<Outcome<T>>);
 
 impl<T: Clone> Future for JobHandle<T> {
     type Output = Outcome<T>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome<T>> {
-        // The sender is in the job's reply, which is called whatever happens, unless the job itself was
-        // leaked by the one who wrote it.
+        // The sender is in the job's reply, which is always called, unless the work itself leaked it.
         Pin::new(&mut self.0).poll(context).map(|outcome| outcome.unwrap_or(Err(Failure::Panicked)))
     }
 }
@@ -62,7 +61,7 @@ pub(super) struct Job {
     pub(super) deadline: Nanos,
     /// The timer of its deadline, while it waits.
     pub(super) expiry: Option<TimerHandle>,
-    /// Runs it, or tells why it is not run; whether there was a value.
+    /// Runs the job, or replies with the failure; returns whether there was a value.
     task: OnceFn<Option<Failure>, bool>,
 }
 
@@ -79,12 +78,12 @@ impl Job {
         Job { class, submitted, deadline, expiry: None, task }
     }
 
-    /// Runs it and tells its outcome; false if it panicked.
+    /// Runs the job and replies with its outcome; false if it panicked.
     pub(super) fn run(self) -> bool {
         self.task.call(None)
     }
 
-    /// Tells why it is not run.
+    /// Replies with `why` instead of running the job.
     pub(super) fn fail(self, why: Failure) {
         self.task.call(Some(why));
     }
@@ -97,13 +96,14 @@ fn run<T>(work: impl FnOnce() -> T, reply: impl FnOnce(Outcome<T>)) -> bool {
 }
 
 fn drop_unrun<T>(work: impl FnOnce() -> T, reply: impl FnOnce(Outcome<T>), why: Failure) -> bool {
-    // What the job owns is released by code that is not ours, as is who is told.
+    // Destructors and replies are foreign code, which may panic.
     let _ = catch_panic(|| drop(work));
     let _ = catch_panic(|| reply(Err(why)));
     false
 }
 
-/// Calls what is not ours. What a panic throws is leaked: to drop it might panic as well, out here.
+/// Calls foreign code. The panic's payload is leaked, because its destructor might panic as well, outside of
+/// `catch_unwind`.
 fn catch_panic<T>(call: impl FnOnce() -> T) -> Outcome<T> {
     catch_unwind(AssertUnwindSafe(call)).map_err(|thrown| {
         std::mem::forget(thrown);

@@ -1,13 +1,13 @@
-//! The one who looks after a pool whose jobs wait: more threads where none is idle, and permits for others
-//! while a job sleeps without having said so.
+//! The monitor of a pool whose jobs wait: it starts threads when none is idle, and frees the permits of jobs
+//! that sleep undeclared.
 //!
-//! Promises: sleeps while nothing waits for a permit or a thread; a job that computes for long keeps its
-//! permit, one that was seen asleep twice loses it until it is seen running twice; threads are refused before
-//! the machine's limits are met. Leaves to others: everything while no job waits.
+//! Guarantees: the monitor sleeps while no job waits for a permit or a thread. A job that computes for long
+//! keeps its permit. A job seen asleep twice loses it, until it is seen running twice. It starts no thread
+//! beyond the machine's limits.
 //!
-//! A thread that sleeps and one that computes look alike from inside; the kernel tells them apart
-//! (`/proc/self/task/T/stat`), as Go's `sysmon` and the I/O completion ports of Windows have their kernel or
-//! runtime tell.
+//! A sleeping and a computing thread look alike from inside the process, but the kernel distinguishes them
+//! (`/proc/self/task/T/stat`). Go's `sysmon` gets the same from its runtime, and the I/O completion ports of
+//! Windows from their kernel.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,22 +27,22 @@ use super::worker::Worker;
 use super::worker_slot::{StateWord, WorkerState};
 use crate::timer::Service;
 
-/// A job that has run for less is not looked at.
+/// The shortest pause between two scans. A job that runs for less is not suspected.
 const PAUSE_MIN: Duration = Duration::from_millis(2);
-/// Between two looks when the last ones found nothing: 1 % of a CPU with a hundred threads.
+/// The longest pause, after scans without a mismatch: 1 % of a CPU with a hundred threads.
 const PAUSE_MAX: Duration = Duration::from_millis(16);
-/// Looks without anything that waits, after which it sleeps.
+/// Scans without a waiting job, after which the monitor sleeps.
 const QUIET_SCANS: u32 = 8;
-/// How often a thread is seen in one state before that is believed: a lock may be waited for in between.
+/// How often a thread must be seen in a state before that is believed: it may wait for a lock in between.
 const MISMATCHES_MIN: u8 = 2;
-/// How long the machine's room for threads is remembered, and after a refusal none is asked for.
+/// How long the machine's thread budget is remembered, and how long no thread is started after a refusal.
 const BUDGET_TTL: Duration = Duration::from_secs(10);
 
-/// The monitor's sleep.
+/// The monitor's sleep, and the means to end it.
 pub(super) struct MonitorParker {
     flag: ParkFlag,
     parker: Parker,
-    /// A thread is wanted at once.
+    /// A thread is needed at once.
     thread_requested: AtomicBool,
 }
 
@@ -55,7 +55,7 @@ impl MonitorParker {
         }
     }
 
-    /// Something waits. Takes no lock; a system call only if the monitor sleeps.
+    /// A job waits. Takes no lock; makes a system call only if the monitor sleeps.
     pub(super) fn wake(&self) {
         if self.flag.must_wake() {
             self.parker.unpark();
@@ -64,8 +64,8 @@ impl MonitorParker {
 
     /// A job waits, a permit is free, and no thread is idle.
     pub(super) fn request_thread(&self) {
-        // Once, until a pause of the monitor's has passed: there may be no more threads to be had, and many
-        // who ask.
+        // Unpark once for each pause of the monitor: no more threads may be available, while many submitters
+        // ask.
         if !self.thread_requested.load(Ordering::Relaxed)
             && !self.thread_requested.swap(true, Ordering::Relaxed)
         {
@@ -74,25 +74,25 @@ impl MonitorParker {
         self.wake();
     }
 
-    /// The pool's last thread has left.
+    /// The pool's last thread has ended.
     pub(super) fn end(&self) {
         self.parker.unpark();
     }
 }
 
-/// What the last looks at a seat found.
+/// The last samples of a worker slot.
 #[derive(Clone, Copy, Default)]
 struct Sample {
     word: Option<StateWord>,
-    /// How often the thread was seen otherwise than its state says, in a row.
+    /// How often in a row the kernel's state contradicted the slot's state.
     mismatches: u8,
 }
 
-/// The monitor at work.
+/// The monitor thread.
 pub(super) struct Monitor {
     shared: Arc<Shared>,
     samples: Vec<Sample>,
-    /// Threads that the machine has room for, and until when that is believed.
+    /// How many threads the machine's limits still allow, and until when that is believed.
     budget: u64,
     budget_until: Nanos,
     /// Ends with the pool.
@@ -105,7 +105,7 @@ impl Monitor {
         Monitor { shared, samples, budget: 0, budget_until: Nanos(0), _expiry: expiry }
     }
 
-    /// The monitor's whole life, which ends with the pool's last thread.
+    /// The body of the monitor thread; returns after the pool's last thread has ended.
     pub(super) fn run(mut self) {
         loop {
             let monitor = &self.shared.monitor;
@@ -121,7 +121,7 @@ impl Monitor {
         }
     }
 
-    /// Looks until nothing has waited for a while.
+    /// Scans until no job has waited for a while.
     fn scan_until_quiet(&mut self) {
         let (mut quiet, mut pause) = (0, PAUSE_MIN);
         while quiet < QUIET_SCANS && !self.shared.is_over() {
@@ -135,10 +135,11 @@ impl Monitor {
         }
     }
 
-    /// One look; whether a thread was seen otherwise than its state says.
+    /// One scan; returns whether any thread's state was a mismatch.
     fn scan(&mut self) -> bool {
         self.shared.resume_returning();
-        // Not more threads than jobs, which have work for them all until the first of them takes it.
+        // At most one thread for each queued job, since `has_work` stays true until the first of them takes a
+        // job.
         let mut needed = self.shared.queued();
         while needed > 0
             && self.shared.handoff.signal(|| self.shared.has_work()) == Signal::NoThread
@@ -166,7 +167,7 @@ impl Monitor {
             *sample = Sample { word: Some(word), mismatches: 0 };
             return false;
         }
-        // Unreadable is a thread that ends, or a system without /proc, on which nothing is suspected.
+        // An error means a thread that ends, or a system without /proc, where no thread is suspected.
         let kernel_state = || thread_state(slot.thread.load(Ordering::Relaxed));
         let is_mismatch = match word.state() {
             WorkerState::Running => kernel_state().is_ok_and(ThreadState::is_blocked),
@@ -181,7 +182,7 @@ impl Monitor {
         is_mismatch
     }
 
-    /// Takes the permit of a thread that sleeps, or counts one again that runs.
+    /// Takes the permit of a sleeping thread, or returns one to a thread that runs again.
     fn correct(&self, number: usize, word: StateWord) {
         let slot = self.shared.handoff.workers.at(number);
         if slot.suspect(word) {
@@ -189,7 +190,7 @@ impl Monitor {
             self.shared.cpus.stop_running(&slot.cpu_slot);
             self.shared.return_permit();
         } else if word.state() == WorkerState::Suspected {
-            // First the permit: who ends the job in between gives back one that is held.
+            // Acquire first: the end of the job in between releases a permit, which must be held by then.
             self.shared.handoff.acquire_unconditionally();
             if !slot.restore(word) {
                 self.shared.return_permit();
@@ -197,8 +198,8 @@ impl Monitor {
         }
     }
 
-    /// Starts a thread with a permit; false if there may be none. With the permit, so that no more are
-    /// started than permits are free while the first of them are on their way.
+    /// Starts a thread with a permit; false if none may be started. The permit bounds the threads that are on
+    /// their way by the number of free permits.
     fn grow(&mut self) -> bool {
         if !self.shared.handoff.acquire() {
             return false;
@@ -234,11 +235,11 @@ impl Monitor {
 }
 
 impl Shared {
-    /// Starts a thread on a free seat, with the permit that the caller holds or without; false if every seat
-    /// is taken.
+    /// Starts a thread in a free slot, with or without the permit that the caller holds; false if every slot
+    /// is occupied.
     ///
     /// # Errors
-    /// What the kernel says: `EAGAIN` at a limit.
+    /// The kernel's: `EAGAIN` at a limit.
     pub(super) fn start_thread(self: &Arc<Self>, has_permit: bool) -> std::io::Result<bool> {
         let Some(number) = self.handoff.workers.allocate() else { return Ok(false) };
         self.thread_started();

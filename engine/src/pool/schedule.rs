@@ -1,13 +1,13 @@
-//! All jobs that wait, and which is next.
+//! The schedule: all queued jobs, and which one is next.
 //!
-//! Promises: classes that have jobs waiting get CPU time in proportion to their weights, measured and not
-//! assumed; one that was idle has saved nothing up; a class at its bound of threads is passed over and holds
-//! up nobody. Pure: the times come from outside. Leaves to others: threads and permits.
+//! Guarantees: classes with queued jobs get CPU time in proportion to their weights, as measured. A class
+//! that was idle has saved no CPU time. A class at its bound of threads is skipped and delays no other. Pure:
+//! the times are arguments.
 //!
-//! This is start-time fair queueing (Goyal, Vin and Cheng, 1996) with the cost of a job guessed as the mean
-//! of its class when it begins and corrected when it ends: a class that comes anew may be ahead by one job
-//! of each other. Deficit round robin, which needs no search for the least, has to know a cost before it
-//! serves, and there are few classes.
+//! This is start-time fair queueing (Goyal, Vin and Cheng, 1996). The cost of a job is estimated as the mean
+//! of its class when it begins, and corrected when it ends; so a newly active class may be ahead by one job
+//! of each other class. Deficit round robin needs no search for the least virtual time, but needs costs in
+//! advance, and there are few classes.
 
 use std::time::Duration;
 
@@ -17,14 +17,14 @@ use super::class_queue::{ClassQueue, DROPS_MAX, Dropped};
 use super::job::Job;
 use super::settings::{Class, PoolSettings};
 
-/// CPU time that a class can be owed by the others, however long it could not have any: at its bound of
-/// threads it waits for its own jobs, and for nobody else.
+/// The most CPU time that the others can owe a class, however long it could not run. A class at its bound of
+/// threads waits only for its own jobs.
 const LAG_NS_MAX: u64 = 100_000_000;
 
-/// See the file's header.
+/// The queues of all classes, in start-time fair queueing.
 pub(super) struct Schedule {
     classes: Vec<ClassQueue>,
-    /// The greatest virtual time at which a job has begun: where a class begins that had none waiting.
+    /// The greatest virtual time at which a job has begun; the start of a class that had no queued job.
     virtual_ns: u64,
 }
 
@@ -50,10 +50,10 @@ impl Schedule {
         self.classes.iter().any(ClassQueue::is_eligible)
     }
 
-    /// The job to run next. Those that are not to be run are put into `dropped`; when that has happened as
-    /// often as one look may, there is no job although more may be eligible.
+    /// The job to run next. Dropped jobs are appended to `dropped`. When that has reached its bound, the
+    /// result is `None` although more jobs may be eligible.
     pub(super) fn take(&mut self, now: Nanos, dropped: &mut Dropped) -> Option<Job> {
-        // Those at their bound as well: their threads may be stuck, and nobody else would tell.
+        // Also classes at their bound: their threads may be stuck, and no other call would report the expiry.
         self.classes.iter_mut().filter(|class| !class.is_eligible()).for_each(|it| it.drop_old(now, dropped));
         let least = self.virtual_ns.saturating_sub(LAG_NS_MAX);
         while dropped.len() < DROPS_MAX {
@@ -69,17 +69,17 @@ impl Schedule {
         None
     }
 
-    /// Drops jobs whose deadline has passed, wherever they stand; of more than one look may drop, some.
+    /// Drops expired jobs, wherever they are queued, up to the bound of `dropped`.
     pub(super) fn drop_expired(&mut self, now: Nanos, dropped: &mut Dropped) {
         self.classes.iter_mut().for_each(|class| class.drop_expired(now, dropped));
     }
 
-    /// A job of this class has ended: its CPU time, and how long it held its thread.
+    /// A job of this class has ended, after `cpu` of CPU time and `service` of its thread's time.
     pub(super) fn finish(&mut self, class: Class, cpu: Duration, service: Duration) {
         self.classes[usize::from(class.0)].finish(cpu, service);
     }
 
-    /// The mean CPU time of a job of this class, and how long it holds a thread, in nanoseconds.
+    /// The mean CPU time and the mean service time of a job of this class, in nanoseconds.
     pub(super) fn means(&self, class: Class) -> (u64, u64) {
         let class = &self.classes[usize::from(class.0)];
         (class.cost_ns, class.service_ns)
@@ -95,7 +95,7 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// A schedule whose jobs are numbers, told when dropped.
+    /// A schedule whose jobs are numbers; dropped ones are reported in `ended`.
     struct Model {
         schedule: Schedule,
         now: Nanos,
@@ -128,7 +128,7 @@ mod tests {
             self.now = self.now + Duration::from_millis(ms);
         }
 
-        /// Takes the next job and runs it; its number and class.
+        /// Takes the next job and runs it; returns its number and class.
         fn take(&mut self) -> Option<(u64, Class)> {
             let mut dropped = Vec::new();
             let job = self.schedule.take(self.now, &mut dropped);
@@ -138,7 +138,7 @@ mod tests {
             Some((self.ran.recv().unwrap(), class))
         }
 
-        /// The next job, done in no time.
+        /// The next job, with no CPU time.
         fn take_and_finish(&mut self) -> Option<u64> {
             let (number, class) = self.take()?;
             self.finish(class, Duration::ZERO);
@@ -192,7 +192,7 @@ mod tests {
         assert!((8..=12).contains(&late), "{late} of 20");
     }
 
-    /// What the second class gets of twenty jobs of 1 ms when both have many waiting.
+    /// How many of 400 jobs of 1 ms the second class gets, when both have many queued.
     fn second_class_share(model: &mut Model) -> usize {
         let mut count = 0;
         for _ in 0..400 {
@@ -230,7 +230,7 @@ mod tests {
         (0..5).for_each(|n| model.put(0, n, 1_000_000));
         assert_eq!([model.take(), model.take()], [Some((0, Class(0))), Some((1, Class(0)))]);
         assert_eq!(model.take(), None);
-        assert!(!model.schedule.is_eligible(), "a look would find nothing");
+        assert!(!model.schedule.is_eligible(), "no job is eligible");
         model.put(1, 9, 1_000_000);
         assert!(model.schedule.is_eligible());
         assert_eq!(model.take(), Some((9, Class(1))));
@@ -246,7 +246,7 @@ mod tests {
         model.pass(10);
         assert_eq!(model.take(), Some((1, Class(0))));
         assert_eq!(model.dropped(), [(0, Failure::Expired)]);
-        // More than one look may drop.
+        // More than one call may drop.
         (0..DROPS_MAX as u64 + 5).for_each(|n| model.put(0, n, 1));
         model.put(0, 1_000, 100);
         model.pass(5);
@@ -280,7 +280,7 @@ mod tests {
         model.put(0, 1_000, 1_000_000);
         model.put(0, 1_001, 1);
         model.pass(2);
-        assert_eq!(model.take(), Some((1_000, Class(0))), "the newest but one");
+        assert_eq!(model.take(), Some((1_000, Class(0))), "the newest that has not expired");
         assert!(model.dropped().contains(&(1_001, Failure::Expired)));
     }
 
@@ -307,7 +307,7 @@ mod tests {
     fn overload_runs_newest_and_sheds_oldest() {
         let shedding = Some(Shedding::default());
         let mut model = Model::new(vec![ClassSettings { shedding, ..class(1, 8) }]);
-        // Two come each millisecond, one is taken: the queue stands.
+        // Two jobs arrive each millisecond and one is taken: the queue grows.
         let mut next = 0;
         let mut last = None;
         for _ in 0..300 {
@@ -325,7 +325,7 @@ mod tests {
         let dropped = model.dropped();
         assert!(dropped.len() > 100, "{}", dropped.len());
         assert!(dropped.iter().all(|(_, why)| *why == Failure::Shed));
-        // After a quiet time nothing says that the overload goes on: what is left is run, oldest first.
+        // After a quiet time the overload is over: the remaining jobs run, oldest first.
         model.pass(5_000);
         assert!(model.take().is_some_and(|(oldest, _)| oldest < next - 1));
         assert_eq!(model.dropped(), []);

@@ -1,9 +1,10 @@
-//! The pool's threads under shuttle, which switches between them at every access to what they share, and
-//! whose kernel says at random of a job's thread that it sleeps or runs.
+//! The pool's threads under shuttle, which switches between them at every access to shared memory. The
+//! simulated kernel reports a job's thread at random as sleeping or running.
 //!
-//! Promises: every accepted job is answered once, whatever the schedule; no wake is lost, or the schedule
-//! would not end; all permits come back; all threads end. Leaves to others: what the memory model may
-//! reorder (`tests/handoff_loom.rs`).
+//! Guarantees: in every schedule each accepted job gets one reply. No wake is lost, or the schedule would not
+//! end. All permits are returned, and all threads end.
+//!
+//! Not handled here: what the memory model may reorder (`tests/handoff_loom.rs`).
 //!
 //! `RUSTFLAGS="--cfg shuttle" cargo test -p engine --release --target-dir target/shuttle --lib schedules`
 
@@ -26,7 +27,7 @@ fn pool(permits: usize, threads_max: usize) -> Pool {
     Pool::start(PoolSettings { name: "model", permits, threads_max, niceness: 0, classes }).unwrap()
 }
 
-/// What was answered: a digit for each job, so that one that was answered twice or never is seen.
+/// A decimal digit for each job counts its replies, so that a missing or second reply shows.
 #[derive(Clone, Default)]
 struct Replies(Arc<AtomicU64>);
 
@@ -40,7 +41,7 @@ impl Replies {
         pool.run_then(class, work, reply).unwrap();
     }
 
-    /// The pool goes, and all that it was given has been answered when its threads have ended.
+    /// Drops the pool; all its jobs have their reply when its threads have ended.
     fn close(self, pool: Pool, expected: u64) {
         let shared = Arc::clone(&pool.0.0);
         drop(pool);
@@ -48,7 +49,7 @@ impl Replies {
             thread::yield_now();
         }
         assert_eq!(self.0.load(Ordering::Relaxed), expected);
-        assert_eq!(shared.handoff.held(), 0, "every permit came back");
+        assert_eq!(shared.handoff.held(), 0, "every permit was returned");
         assert_eq!(shared.threads(), 0);
         assert_eq!(shared.cpus.total(), 0);
     }

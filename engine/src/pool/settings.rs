@@ -1,22 +1,23 @@
-//! What a pool is made of: its size, and its classes of jobs. Promises: a class that is stuck leaves threads
-//! to every other. Leaves to others: the figures.
+//! The settings of a pool: its size and its classes of jobs.
+//!
+//! Guarantees: a stuck class leaves threads to every other.
 
 use std::time::Duration;
 
-/// What a pool is made of.
+/// The size of a pool and its classes of jobs.
 #[derive(Clone, Debug)]
 pub struct PoolSettings {
     /// The threads' name; the kernel shows the first 15 bytes.
     pub name: &'static str,
-    /// How many jobs may run at a time, at least 1: `sys::limits::cpus()` where jobs may have every CPU.
-    /// Jobs that wait inside [`super::blocking`] are not counted, and those that come back from it may for a
-    /// moment be a quarter more. So one permit is no lock: that is a class with
-    /// [`ClassSettings::concurrency_max`] of one.
+    /// How many jobs may run at a time, at least 1: `sys::limits::cpus()` where jobs may use every CPU. Jobs
+    /// inside [`super::blocking`] are not counted, and jobs that return from it may exceed the number by a
+    /// quarter for a moment. So one permit is no mutual exclusion; a class with a
+    /// [`ClassSettings::concurrency_max`] of one is.
     pub permits: usize,
-    /// How many threads there may be, those included that wait. At least one for each permit and class;
-    /// fewer are started where the machine has no room ([`sys::limits::thread_budget`]).
+    /// How many threads there may be, waiting ones included. At least one for each permit and class; fewer
+    /// where the machine's limits require it ([`sys::limits::thread_budget`]).
     pub threads_max: usize,
-    /// The threads' niceness, 0 to 19: work that must not take CPU from the reactors yields to them.
+    /// The threads' niceness, 0 to 19: background work yields the CPU to the reactors.
     pub niceness: i32,
     /// The classes of jobs, at least one; [`Class`] is the position in this list.
     pub classes: Vec<ClassSettings>,
@@ -34,27 +35,27 @@ impl Default for PoolSettings {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Class(pub u8);
 
-/// Jobs that are alike: they share a queue, a bound and a fate under overload.
+/// Similar jobs: they share a queue, a bound and a policy for overload.
 #[derive(Clone, Debug)]
 pub struct ClassSettings {
-    /// What statistics call it.
+    /// Its name in statistics.
     pub name: &'static str,
-    /// How many jobs may wait.
+    /// How many jobs may be queued.
     pub queue_max: usize,
-    /// How many threads its jobs may hold, running or waiting; `None` is its share of
-    /// [`PoolSettings::threads_max`] by weight. So a class whose jobs never return takes no more than this.
+    /// How many threads its jobs may hold, running or waiting; `None` means its share of
+    /// [`PoolSettings::threads_max`] by weight. A class whose jobs never return holds no more than this.
     pub concurrency_max: Option<usize>,
-    /// Its share of the CPU time beside other classes that have jobs waiting, at least 1.
+    /// Its share of the CPU time among classes with queued jobs, at least 1.
     pub weight: u32,
-    /// How long after its submission a job is still of use. One that is later is not run, and who waits for
-    /// it is told, some milliseconds after that time at most.
+    /// How long after its submission a job is of use. A job that would begin later is not run, and its caller
+    /// gets [`super::Failure::Expired`] some milliseconds after that time at most.
     pub deadline: Option<Duration>,
     /// When the queue counts as overloaded.
     pub shedding: Option<Shedding>,
 }
 
 impl Default for ClassSettings {
-    /// A thousand places, a share of the threads, no deadline, nothing is shed.
+    /// A queue of a thousand, a share of the threads, no deadline, no shedding.
     fn default() -> Self {
         ClassSettings {
             name: "jobs",
@@ -67,13 +68,13 @@ impl Default for ClassSettings {
     }
 }
 
-/// When a queue counts as overloaded: when in a whole `interval` no job waited for less than `target`. Then
-/// the newest job is run first, and those that have waited for twice the target are shed.
+/// A queue is overloaded when no job waited for less than `target` in a whole `interval`. Then the newest job
+/// runs first, and jobs that have waited for twice the target are shed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Shedding {
-    /// A wait that is of no concern; well above the time that one job takes.
+    /// An acceptable wait; well above the time that one job takes.
     pub target: Duration,
-    /// How long a burst may last; a class that begins no job for longer is never overloaded.
+    /// How long a burst may last. A class that begins no job for longer is never overloaded.
     pub interval: Duration,
 }
 
@@ -86,19 +87,19 @@ impl Default for Shedding {
 }
 
 impl PoolSettings {
-    /// Fails where there is nothing that the pool could mean: these are mistakes of whoever wrote them.
+    /// Panics on settings that no pool could follow: they are mistakes in the caller's code.
     pub(super) fn assert_sound(&self) {
         assert!(self.permits >= 1, "a pool without permits would never run a job");
         assert!(!self.classes.is_empty(), "a pool without classes would never get a job");
-        assert!(u8::try_from(self.classes.len()).is_ok(), "a class is named by a byte");
+        assert!(u8::try_from(self.classes.len()).is_ok(), "a class number is a byte");
         for class in &self.classes {
             assert!(class.weight >= 1 && class.queue_max >= 1, "class {} could never run", class.name);
             assert!(class.concurrency_max != Some(0), "class {} could never run", class.name);
         }
     }
 
-    /// How many threads each class may hold when there are `threads_max`: as it says or by weight, and always
-    /// so that each other class has one thread left if this one is stuck.
+    /// How many threads each class may hold of `threads_max`: by its setting or by its weight, and so that
+    /// each other class has one thread left if this one is stuck.
     pub(super) fn concurrency(&self, threads_max: usize) -> impl Iterator<Item = usize> {
         let weights: usize = self.classes.iter().map(|class| class.weight as usize).sum();
         let most = threads_max.saturating_sub(self.classes.len() - 1).max(1);

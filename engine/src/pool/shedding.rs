@@ -1,12 +1,12 @@
-//! Whether a queue is overloaded, told from how long its jobs wait: CoDel for requests.
+//! Detects an overloaded queue by how long its jobs wait: CoDel for requests.
 //!
-//! Promises: a burst that drains within an interval is no overload; a queue that stands is one until it no
-//! longer stands. Pure: the times come from outside. Leaves to others: what is done about it.
+//! Guarantees: a burst that drains within an interval is no overload; a standing queue is one until it
+//! drains. Pure: the times are arguments.
 //!
-//! A queue absorbs bursts, so its length says nothing; what counts is the least wait within an interval,
+//! A queue absorbs bursts, so its length says nothing. What counts is the least wait within an interval,
 //! which is near zero in a queue that ever empties (Nichols and Jacobson, "Controlling Queue Delay", 2012).
-//! As in folly's `Codel.h`, the drop rate of the original gives way to a limit: while overloaded, jobs that
-//! waited for twice the target are shed, since a server, unlike a router, can look at every one of them.
+//! As in folly's `Codel.h`, a limit replaces the drop rate of the original: under overload, jobs that waited
+//! for twice the target are shed, since a server, unlike a router, can look at each of them.
 
 use std::time::Duration;
 
@@ -14,13 +14,13 @@ use sys::clock::Nanos;
 
 use super::settings::Shedding;
 
-/// See the file's header.
+/// Tracks the least wait of each interval and compares it with the target.
 #[derive(Clone, Debug)]
 pub(super) struct Shedder {
     settings: Shedding,
-    /// When the interval under way ends.
+    /// When the current interval ends.
     interval_end: Nanos,
-    /// The least wait seen in it.
+    /// The least wait in the current interval.
     wait_min: Duration,
     is_overloaded: bool,
 }
@@ -36,7 +36,7 @@ impl Shedder {
             self.wait_min = self.wait_min.min(wait);
             return;
         }
-        // An interval in which nobody looked long ago says nothing about now.
+        // An interval that ended long ago, without observations since, says nothing about now.
         let is_recent = now.since(self.interval_end) < self.settings.interval;
         self.is_overloaded = is_recent && self.wait_min > self.settings.target;
         self.interval_end = now + self.settings.interval;
@@ -57,7 +57,7 @@ impl Shedder {
 mod tests {
     use super::*;
 
-    /// Looks each millisecond at a wait that `wait_ms` gives; the moments at which it was overloaded.
+    /// Observes a wait of `wait_ms` each millisecond; returns the moments at which the queue was overloaded.
     fn overloaded(until_ms: u64, wait_ms: impl Fn(u64) -> u64) -> Vec<u64> {
         let mut shedder = Shedder::new(Shedding::default());
         let at = |ms: u64| Nanos(1_000_000_000_000) + Duration::from_millis(ms);
@@ -74,7 +74,7 @@ mod tests {
     #[test]
     fn draining_burst_is_no_overload() {
         assert!(overloaded(1_000, |ms| if ms % 90 < 80 { 50 } else { 0 }).is_empty());
-        assert!(overloaded(1_000, |_| 5).is_empty(), "the target itself is no concern");
+        assert!(overloaded(1_000, |_| 5).is_empty(), "the target itself is no overload");
     }
 
     #[test]

@@ -1,19 +1,19 @@
-//! What a pool counts.
+//! The counters of a pool and of its classes.
 
 use sys::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// A pool's figures: those of now, and counts since its start.
+/// A pool's current values, and counts since its start.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct PoolStats {
-    /// Permits that there are now.
+    /// Permits that exist now.
     pub permits: usize,
     /// Permits that are held now.
     pub held: usize,
-    /// Threads that live now, idle ones included.
+    /// Threads that exist now, idle ones included.
     pub threads: usize,
-    /// The most threads that have lived at a time.
+    /// The most threads that existed at a time.
     pub threads_peak: usize,
-    /// How often a thread's permit was taken because the thread slept without having said so.
+    /// How often a thread lost its permit because it slept without declaring it.
     pub suspected: u64,
     /// How often the kernel refused another thread.
     pub threads_refused: u64,
@@ -21,16 +21,16 @@ pub struct PoolStats {
     pub classes: Vec<ClassStats>,
 }
 
-/// The figures of one class.
+/// The counters of one class.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct ClassStats {
     /// As in its settings.
     pub name: &'static str,
-    /// Jobs that wait now.
+    /// Jobs that are queued now.
     pub queued: usize,
     /// Threads that its jobs hold now, running or waiting.
     pub taken: usize,
-    /// The most threads that its jobs have held at a time.
+    /// The most threads that its jobs held at a time.
     pub taken_peak: usize,
     /// Jobs that were run to their end.
     pub finished: u64,
@@ -49,7 +49,7 @@ pub struct ClassStats {
 }
 
 impl PoolStats {
-    /// Jobs that wait now, of all classes.
+    /// Jobs that are queued now, of all classes.
     pub fn queued(&self) -> usize {
         self.classes.iter().map(|class| class.queued).sum()
     }
@@ -60,7 +60,7 @@ impl PoolStats {
     }
 }
 
-/// What is counted for a class, by whoever it happens to.
+/// The counters of a class; any thread updates them.
 #[derive(Default)]
 pub(super) struct Counts {
     pub(super) queued: AtomicUsize,
@@ -72,7 +72,7 @@ pub(super) struct Counts {
     pub(super) expired: AtomicU64,
     pub(super) shed: AtomicU64,
     pub(super) panicked: AtomicU64,
-    /// Means, for the estimate at admission; in nanoseconds.
+    /// Means in nanoseconds, for the estimate at submission.
     pub(super) cost_ns: AtomicU64,
     pub(super) service_ns: AtomicU64,
 }
@@ -96,7 +96,7 @@ impl Counts {
     }
 }
 
-/// Adds one to a counter that says nothing but itself.
+/// Adds one, relaxed: no other memory depends on the counter.
 pub(super) fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }

@@ -1,10 +1,11 @@
-//! The life of a pool's thread: with a permit it takes the next job, without one it rests.
+//! A worker: a thread of the pool. With a permit it takes the next job, without one it sleeps.
 //!
-//! Promises: a permit is held while a job computes, and only then, as far as jobs say when they wait; one
-//! that comes back from a wait goes on before a new job begins, but for every fifth time, and for a
-//! millisecond while too many run. Leaves to others:
-//! which job is next (`schedule.rs`), who is woken (`handoff.rs`), jobs that wait without saying so
-//! (`monitor.rs`).
+//! Guarantees: a job holds a permit while it computes, and only then, as far as jobs declare their waits. A
+//! job that returns from a wait precedes new jobs, except for every fifth time. For up to a millisecond too
+//! many may run.
+//!
+//! Not handled here: which job is next (`schedule.rs`), which thread is woken (`handoff.rs`), and undeclared
+//! waits (`monitor.rs`).
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -21,46 +22,46 @@ use super::stats::count;
 use super::worker_slot::{WorkerSlot, WorkerState};
 use super::{Shared, Waiting};
 
-/// Jobs that come back from a wait and go on, one after the other, before a new one begins.
+/// Jobs that resume in a row before a new one begins.
 const RESUMED_IN_ROW_MAX: u32 = 4;
 
-/// How long a thread that has a CPU for itself goes on although there are too many: until then one that
-/// shares its CPU is to come by and leave.
+/// How long a thread with a CPU for itself continues although too many run. Until then a thread that shares
+/// its CPU should release its permit instead.
 const EXCESS_MAX: Duration = Duration::from_millis(1);
 
 /// How long a thread beyond the permits is idle before it ends.
 const IDLE_MAX: Duration = Duration::from_secs(10);
 
 sys::sync::thread_local! {
-    /// The pool whose thread this is.
+    /// The worker of this thread.
     static CURRENT_WORKER: RefCell<Option<Arc<Worker>>> = const { RefCell::new(None) };
 }
 
-/// Runs `wait`, during which this thread needs no CPU: inside a job, its permit is given to another
-/// meanwhile. It returns when the job may go on, which may be later than `wait` ends. Outside of a pool it is
-/// `wait` alone.
+/// Runs `wait`, during which this thread needs no CPU: another job gets this job's permit meanwhile. It
+/// returns when the job may continue, which may be later than `wait` ends. Outside of a pool it only runs
+/// `wait`.
 pub fn blocking<T>(wait: impl FnOnce() -> T) -> T {
     let worker = CURRENT_WORKER.with(|current| current.borrow().clone());
     let Some(worker) = worker else { return wait() };
-    // A wait inside a wait is the outer one.
+    // A nested wait is part of the outer one.
     let Some(_guard) = worker.release_permit() else { return wait() };
     wait()
 }
 
-/// A thread of a pool.
+/// A thread of the pool.
 pub(super) struct Worker {
     shared: Arc<Shared>,
     number: usize,
 }
 
-/// What is known of a job that has ended.
+/// The costs of a job that has ended.
 struct Finished {
     class: Class,
     cpu: Duration,
     service: Duration,
 }
 
-/// What this thread had of time and CPU when it last looked.
+/// Clock and CPU time of this thread at the last lap.
 struct Stopwatch {
     time: Nanos,
     cpu: Duration,
@@ -71,7 +72,7 @@ impl Stopwatch {
         Stopwatch { time: monotonic(), cpu: thread_cpu() }
     }
 
-    /// CPU and time since the last look. What lies between two jobs is part of the next: it is work for it.
+    /// CPU and wall time since the last lap. The time between two jobs counts for the later one.
     fn lap(&mut self) -> (Duration, Duration) {
         let last = std::mem::replace(self, Stopwatch::start());
         (self.cpu.saturating_sub(last.cpu), self.time.since(last.time))
@@ -79,18 +80,18 @@ impl Stopwatch {
 }
 
 impl Worker {
-    /// The thread on this seat, which is occupied.
+    /// The worker of an allocated slot.
     pub(super) fn new(shared: Arc<Shared>, number: usize) -> Worker {
         Worker { shared, number }
     }
 
-    /// The thread's whole life, which begins with a permit or without.
+    /// The body of the thread, which begins with or without a permit.
     pub(super) fn run(self, has_permit: bool) {
         let worker = Arc::new(self);
-        // Set for a thread that sat here before.
+        // The slot's previous thread may have left it set.
         worker.slot().is_dismissed.store(false, Ordering::Relaxed);
         worker.slot().thread.store(thread_id(), Ordering::Relaxed);
-        // Refused where the process is nicer than that already.
+        // Fails where the process already has a higher niceness.
         let _ = sys::limits::set_thread_niceness(worker.shared.niceness);
         CURRENT_WORKER.with(|current| *current.borrow_mut() = Some(Arc::clone(&worker)));
         if has_permit {
@@ -107,7 +108,7 @@ impl Worker {
         self.shared.handoff.workers.at(self.number)
     }
 
-    /// Runs jobs for as long as the permit and the jobs last.
+    /// Runs jobs as long as the permit and the jobs last.
     fn work(&self) {
         let mut stopwatch = Stopwatch::start();
         let mut finished = None;
@@ -130,8 +131,9 @@ impl Worker {
         }
     }
 
-    /// Whether this thread is one to leave where too many run. One that leaves a CPU while two others share
-    /// one would leave it idle; behind a long job there was time for it.
+    /// Whether this thread may release its permit when too many run. It should keep the permit while it has a
+    /// CPU for itself, or that CPU would be idle while two threads share another. After a job longer than
+    /// [`EXCESS_MAX`], the threads that share a CPU have had the time to release theirs.
     fn may_leave(&self, exceeded_since: &mut Option<Nanos>, last: Option<&Finished>, now: Nanos) -> bool {
         if !self.shared.handoff.is_exceeded() {
             *exceeded_since = None;
@@ -150,12 +152,12 @@ impl Worker {
         self.shared.cpus.stop_running(&self.slot().cpu_slot);
     }
 
-    /// Sleeps until it is given a permit; false if it is to end.
+    /// Sleeps until it gets a permit; false if the thread is to end.
     fn wait_for_permit(&self) -> bool {
         let (shared, slot) = (&*self.shared, self.slot());
         self.stop_running();
         shared.handoff.workers.push(self.number);
-        // There may be work for this very thread.
+        // There may be work for this thread.
         shared.signal();
         loop {
             if shared.is_closing() && shared.handoff.workers.try_remove(self.number) {
@@ -165,7 +167,7 @@ impl Worker {
             if !is_surplus {
                 slot.parker.park();
             } else if !slot.parker.park_for(IDLE_MAX) {
-                // Others may have ended meanwhile, or somebody is about to wake it.
+                // Others may have ended meanwhile, or another thread may be about to wake this one.
                 let is_surplus = shared.threads() > shared.handoff.permits();
                 if is_surplus && shared.handoff.workers.try_remove(self.number) {
                     return false;
@@ -180,7 +182,7 @@ impl Worker {
         }
     }
 
-    /// Gives the permit away until what this returns is dropped; `None` inside of another wait.
+    /// Releases the permit until the guard is dropped; `None` inside of another wait.
     fn release_permit(&self) -> Option<BlockingGuard<'_>> {
         match self.slot().enter() {
             WorkerState::Declared => return None,
@@ -188,9 +190,9 @@ impl Worker {
                 self.stop_running();
                 self.shared.return_permit();
             }
-            // Its permit is away already.
+            // The monitor has taken its permit.
             WorkerState::Suspected => {}
-            // Somebody is told that his job was dropped, and waits then: a permit is held and no job begun.
+            // A reply of a dropped job waits: the thread holds a permit, but no job has begun.
             WorkerState::NoJob => {
                 self.slot().end();
                 return None;
@@ -200,7 +202,7 @@ impl Worker {
     }
 }
 
-/// A job inside of [`blocking`]; dropped, also by a panic, it gets a permit first.
+/// A job inside of [`blocking`]. The drop, also by a panic, first acquires a permit.
 struct BlockingGuard<'a>(&'a Worker);
 
 impl Drop for BlockingGuard<'_> {
@@ -214,8 +216,9 @@ impl Drop for BlockingGuard<'_> {
 }
 
 impl Shared {
-    /// The next job for a thread that holds a permit; without one the thread holds it no longer. What it has
-    /// just ended is booked by the way. Where too many run it leaves, if it may.
+    /// The next job for a thread that holds a permit; `None` if the thread has lost the permit. It also
+    /// records the job that has just ended. Where too many threads run, this one gives its permit up if it
+    /// may.
     fn next(&self, mut finished: Option<Finished>, now: Nanos, may_leave: bool) -> Option<Job> {
         loop {
             let mut dropped = Dropped::new();
@@ -230,7 +233,7 @@ impl Shared {
             waiting.resumed_in_row = if passed_on { waiting.resumed_in_row } else { 0 };
             let has_none = job.is_none() && dropped.is_empty();
             if has_none && !passed_on {
-                // Under the lock, where those that come back from a wait look for one.
+                // Under the lock, where resuming jobs look for a permit.
                 self.handoff.release();
             }
             self.publish(&waiting);
@@ -246,7 +249,7 @@ impl Shared {
         }
     }
 
-    /// Books a job whose thread holds no permit any more.
+    /// Records a job whose thread holds no permit any more.
     fn record_finished(&self, finished: &Finished) {
         let mut waiting = self.lock();
         self.record(&mut waiting, finished);
@@ -287,8 +290,8 @@ impl Shared {
         job.fail(why);
     }
 
-    /// Takes the caller's permit, for a job that comes back from a wait or because there are too many; false
-    /// if the caller may keep it.
+    /// Takes the caller's permit, for a resuming job or because too many are held; false if the caller keeps
+    /// it.
     fn pass_permit_on(&self, waiting: &mut Waiting) -> bool {
         let resuming = if self.handoff.may_pass_permit_on() { waiting.returning.pop_front() } else { None };
         if let Some(number) = resuming {
@@ -302,13 +305,13 @@ impl Shared {
         true
     }
 
-    /// Whether a new job is to begin although others wait to go on: they would take the permits for ever.
+    /// Whether a new job must begin although others wait to resume: else they would use the permits for ever.
     fn must_start_new(waiting: &Waiting) -> bool {
         waiting.resumed_in_row >= RESUMED_IN_ROW_MAX && waiting.schedule.is_eligible()
     }
 
-    /// Gives the caller's permit to an idle thread for a new job, if it is its turn; false if it is not, or
-    /// no thread is idle.
+    /// Passes the caller's permit to an idle thread for a new job, if one must begin; false if not, or if no
+    /// thread is idle.
     fn pass_permit_to_new(&self, waiting: &mut Waiting) -> bool {
         let number = if Self::must_start_new(waiting) { self.handoff.workers.pop() } else { None };
         let Some(number) = number else { return false };
@@ -317,14 +320,14 @@ impl Shared {
         true
     }
 
-    /// Whether a new job is to begin and no thread is idle that could be given a permit for it.
+    /// Whether a new job must begin and no idle thread could get a permit for it.
     pub(super) fn lacks_thread_for_new(&self) -> bool {
         self.has_returning.load(Ordering::Relaxed)
             && self.handoff.workers.is_empty()
             && Self::must_start_new(&self.lock())
     }
 
-    /// Gives back the permit of a job that goes on without one.
+    /// Returns the permit of a job that continues without one.
     pub(super) fn return_permit(&self) {
         let mut waiting = self.lock();
         if !self.pass_permit_to_new(&mut waiting) && !self.pass_permit_on(&mut waiting) {
@@ -335,8 +338,8 @@ impl Shared {
         self.signal();
     }
 
-    /// Asks for a permit for a job that comes back from a wait; false if it is to sleep until it is given
-    /// one.
+    /// Requests a permit for a job that returns from a wait. On false the job is queued, and its thread has
+    /// to sleep until it gets one.
     fn reacquire_or_queue(&self, number: usize) -> bool {
         let mut waiting = self.lock();
         if self.handoff.acquire_for_resumed() {
@@ -345,16 +348,16 @@ impl Shared {
         waiting.returning.push_back(number);
         self.publish(&waiting);
         drop(waiting);
-        // A permit that a signal held for a moment is given back without a look at those who wait here.
+        // A signal may hold a permit for a moment, and returns it without a look at this queue.
         self.monitor.wake();
         false
     }
 
-    /// Gives free permits to jobs that come back from a wait.
+    /// Passes free permits to jobs that return from a wait.
     pub(super) fn resume_returning(&self) {
         let mut waiting = self.lock();
         while !waiting.returning.is_empty() && self.handoff.acquire_for_resumed() {
-            let number = waiting.returning.pop_front().expect("it is not empty");
+            let number = waiting.returning.pop_front().expect("`returning` is not empty");
             self.handoff.workers.at(number).parker.unpark();
         }
         self.publish(&waiting);

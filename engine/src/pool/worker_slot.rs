@@ -1,7 +1,7 @@
-//! The place of one thread of a pool, and what is known about it from outside.
+//! A worker slot: one thread of a pool, as the other threads see it.
 //!
-//! Promises: who changes a seat's state has won an exchange, so two never act on the same one. Leaves to
-//! others: what follows from a state.
+//! Guarantees: only the winner of an exchange changes a slot's state, so two threads never act on the same
+//! state.
 //!
 //! ```text
 //!            begin                enter                      end
@@ -11,10 +11,10 @@
 //!            '--------- Suspected --------------'
 //! ```
 //!
-//! A thread in Running holds a permit. Declared is inside `blocking`, without one until it is about to leave;
-//! Suspected was seen asleep by the monitor while it should have been running, and has lost it. In NoJob it
-//! is between two jobs, with a permit, or idle, without. The sequence number beside the state tells one job
-//! from the next.
+//! A Running thread holds a permit. A Declared one is inside `blocking`, without a permit until it is about
+//! to leave. A Suspected one was seen asleep by the monitor while it should have run, and has lost its
+//! permit. A thread in NoJob is between two jobs, with a permit, or idle, without. The sequence number beside
+//! the state distinguishes successive jobs.
 
 use sys::parker::Parker;
 use sys::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
@@ -23,7 +23,7 @@ use super::cpus::CpuSlot;
 
 const STATE_BITS: u32 = 2;
 
-/// What a thread does, as far as permits go.
+/// The state of a worker thread with respect to permits.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum WorkerState {
     NoJob = 0,
@@ -32,7 +32,7 @@ pub(super) enum WorkerState {
     Suspected = 3,
 }
 
-/// What a thread does, and which of its jobs it does it in.
+/// A worker's state, with the sequence number of its job.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct StateWord(u64);
 
@@ -60,16 +60,16 @@ impl StateWord {
     }
 }
 
-/// See the file's header.
+/// One thread of a pool, as the other threads see it.
 pub(super) struct WorkerSlot {
     state: AtomicU64,
-    /// The kernel's id of the thread that sits here.
+    /// The kernel's id of the slot's thread.
     pub(super) thread: AtomicI32,
     pub(super) cpu_slot: CpuSlot,
-    /// The thread is to end instead of looking for a job; set before the token that wakes it.
+    /// The thread is to end instead of taking a job; set before the wake.
     pub(super) is_dismissed: AtomicBool,
     pub(super) parker: Parker,
-    /// For the list of those that are idle: the next one, and whether this one is in it (`idle.rs`).
+    /// For the stack of idle threads (`idle.rs`): the next slot, and whether this one is in the list.
     pub(super) next: AtomicU32,
     pub(super) list_state: AtomicU32,
 }
@@ -91,44 +91,44 @@ impl WorkerSlot {
         StateWord(self.state.load(Ordering::Relaxed))
     }
 
-    /// A job begins on a thread with a permit. Only the thread itself calls this, and nobody else changes
+    /// A job begins on a thread with a permit. Only the thread itself calls this, and no other thread changes
     /// the state of a thread without a job.
     pub(super) fn begin(&self) {
         let next = self.state_word().sequence() + 1;
         self.state.store(StateWord::new(next, WorkerState::Running).0, Ordering::Relaxed);
     }
 
-    /// The job has ended; whether the thread still holds a permit.
+    /// The job has ended; returns whether the thread still holds a permit.
     pub(super) fn end(&self) -> bool {
         let idle = self.state_word().with_state(WorkerState::NoJob);
         StateWord(self.state.swap(idle.0, Ordering::Relaxed)).state() == WorkerState::Running
     }
 
-    /// The job says that it is about to wait: what it was doing before.
+    /// The job is about to wait; returns its previous state.
     pub(super) fn enter(&self) -> WorkerState {
         let declared = self.state_word().with_state(WorkerState::Declared);
         StateWord(self.state.swap(declared.0, Ordering::Relaxed)).state()
     }
 
-    /// The wait is over and the thread has a permit again. A new number: the monitor's suspicion starts anew.
+    /// The wait is over and the thread has a permit again. The new sequence number restarts the monitor's
+    /// suspicion.
     pub(super) fn leave(&self) {
         self.begin();
     }
 
-    /// Takes a thread's permit that was seen asleep in this moment; false if something else has happened
+    /// Takes the permit of a thread that was seen asleep in state `seen`; false if the state has changed
     /// since.
     pub(super) fn suspect(&self, seen: StateWord) -> bool {
         seen.state() == WorkerState::Running && self.exchange(seen, seen.with_state(WorkerState::Suspected))
     }
 
-    /// Undoes [`WorkerSlot::suspect`] for a thread that runs again; false if something else has happened
-    /// since.
+    /// Undoes [`WorkerSlot::suspect`] for a thread that runs again; false if the state has changed since.
     pub(super) fn restore(&self, seen: StateWord) -> bool {
         seen.state() == WorkerState::Suspected && self.exchange(seen, seen.with_state(WorkerState::Running))
     }
 
     fn exchange(&self, from: StateWord, to: StateWord) -> bool {
-        // What a state says is about the state alone; nothing else is published by it.
+        // Relaxed: the state publishes no other memory.
         self.state.compare_exchange(from.0, to.0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 }
