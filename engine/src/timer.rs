@@ -1,19 +1,24 @@
-//! Deadlines: of tasks here, kept on the thread's own wheel; of all else by the parts below.
+//! Deadlines: those of tasks here, on the thread's own wheel; all others in the files below.
 //!
-//! Promises: a future that is ready at its first poll costs no timer; dropping the future frees the timer
-//! at once. Leaves to others: deadlines of state machines (`Reactor::arm` with a tag).
+//! Guarantees: a future that is ready at its first poll costs no timer. Dropping the future frees the timer
+//! at once.
+//!
+//! Not handled here: deadlines of state machines (`Reactor::arm` with a token).
 //!
 //! ```text
-//!   levels.rs    who is due by when, in virtual time
-//!     wheel.rs     for one thread: a reactor's own timers
-//!   service.rs   armed and cancelled from any thread: Service, Timers
-//!     post.rs      a wheel with a thread that sleeps until something is due
-//!     local.rs     a wheel turned by a thread with a loop of its own
-//!     shard.rs     what all threads touch: the cells, and the lists by which they come and go
-//!     cell.rs      whose a timer is, by one word     request.rs   what the owner is asked for
-//!     owner.rs     what the wheel's owner does       free.rs      which cells it gives out next
-//!     ending.rs    waiting for a callback's end
-//!   slack.rs     how late is soon enough             lazy.rs   a deadline put off by one store
+//!   levels.rs          buckets of timers in virtual time
+//!     wheel.rs           a wheel for one thread: a reactor's own timers
+//!   service.rs         timers that any thread arms and cancels: Service, Timers
+//!     handle.rs          settings, handles and outcomes of the service
+//!     timer_thread.rs    a wheel with a thread that sleeps until a timer is due
+//!     local.rs           a wheel in the loop of another thread: LocalTimers
+//!     remote_handle.rs   that wheel as other threads use it
+//!     wheel_driver.rs    the only user of a wheel: arms, fires and collects
+//!     shard.rs           what all threads access: the cells, and the lists that cells pass through
+//!     cell.rs            a timer's state, in one word       arm_request.rs     what a caller asks for
+//!     cell_allocator.rs  which free cell is used next       callback_barrier.rs  waits for a callback's end
+//!   slack.rs           by how much a deadline may be rounded up
+//!   lazy.rs            a deadline that is extended by one store
 //! ```
 
 mod arm_request;
@@ -52,7 +57,7 @@ pub use slack::Slack;
 pub use timer_thread::TimerStats;
 use wheel::TimerId;
 
-/// The deadline came first.
+/// The deadline passed first.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Elapsed;
 
@@ -67,7 +72,7 @@ impl std::error::Error for Elapsed {}
 /// Awaits `future`, but not beyond `deadline`.
 ///
 /// # Errors
-/// [`Elapsed`] when the deadline came first; the future is dropped where it stands.
+/// [`Elapsed`] when the deadline passes first; the future is dropped, finished or not.
 pub async fn within<F: Future>(
     reactor: &Rc<Reactor>,
     deadline: Nanos,
@@ -90,11 +95,11 @@ pub async fn within<F: Future>(
 
 /// Awaits the time `deadline`.
 pub async fn sleep_until(reactor: &Rc<Reactor>, deadline: Nanos) {
-    // A future that is never ready cannot win against the deadline.
+    // The pending future is never ready, so the deadline always passes first.
     let Err(Elapsed) = within(reactor, deadline, std::future::pending::<std::convert::Infallible>()).await;
 }
 
-/// A timer that ends with its owner.
+/// A timer that is cancelled by its drop.
 struct Timer<'r> {
     reactor: &'r Rc<Reactor>,
     armed: Option<(TimerId, Waker)>,

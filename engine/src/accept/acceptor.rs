@@ -41,8 +41,8 @@ const BACKOFF: Duration = Duration::from_millis(20);
 const LONG_BACKOFF: Duration = Duration::from_millis(100);
 
 /// While passes take longer than [`PROMPT_PASS_MAX`], fewer connections are accepted at a time, because those
-/// already accepted wait for the end of the pass. At least one in
-/// `SHARE_MIN` of the strategy's number is accepted, so that connections in the kernel's queue are served too.
+/// already accepted wait for the end of the pass. At least one in `SHARE_MIN` of the strategy's number is
+/// accepted, so that connections in the kernel's queue are served too.
 const SHARE_MIN: u32 = 8;
 
 /// After this many passes in a row without a connection, the holder keeps the accept mutex as long as its

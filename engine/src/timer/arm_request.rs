@@ -1,29 +1,29 @@
-//! What a thread asks of the owner of a wheel when it arms a timer there.
+//! A request of any thread to the driver of a wheel: arm this timer.
 //!
-//! Promises: nothing by itself: whoever fills the timer's cell writes it, and the list into which the cell
-//! goes publishes it. Leaves to others: whose the cell is (`cell.rs`).
+//! Guarantees: none by itself. The thread that fills the timer's cell writes it, and the list to which the
+//! cell is added publishes it. `cell.rs` says which thread owns the cell.
 
 use sys::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use super::slack::Slack;
 
-/// A timer as it was asked for.
+/// The parameters of a timer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ArmRequest {
-    /// The tick at which it is to be due, with its slack.
+    /// The tick at which it is due, including its slack.
     pub(super) tick: u64,
-    /// What its callback is to be told.
+    /// The argument of its callback.
     pub(super) tag: u64,
-    /// For when it is armed anew.
+    /// Kept for rearming.
     pub(super) slack: Slack,
 }
 
-/// See the file's header.
+/// A slot for one [`ArmRequest`], shared by threads; relaxed atomics, published by the cell lists.
 #[derive(Debug, Default)]
 pub(super) struct ArmCell {
     tick: AtomicU64,
     tag: AtomicU64,
-    /// The class's number.
+    /// The class as a number.
     slack: AtomicU8,
 }
 

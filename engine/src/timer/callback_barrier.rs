@@ -1,7 +1,9 @@
-//! The end of a callback, for threads that wait for it.
+//! Waiting for the end of a callback.
 //!
-//! Promises: who waits is told, whenever the callback ends; who waits inside a callback of the same thread
-//! does not. Leaves to others: the word of the cell, which says whether anybody waits.
+//! Guarantees: a waiting thread is notified whenever the callback ends. A wait inside a callback on the same
+//! thread returns at once.
+//!
+//! Not handled here: the word of the cell, which records whether a thread waits.
 
 use std::ptr;
 use std::sync::PoisonError;
@@ -12,7 +14,7 @@ use sys::sync::{Condvar, Mutex};
 use super::handle::TimerKey;
 use super::shard::Shard;
 
-/// See the file's header.
+/// A condition variable for threads that wait for a callback's end.
 #[derive(Debug, Default)]
 pub(super) struct CallbackBarrier {
     lock: Mutex<()>,
@@ -26,22 +28,23 @@ impl CallbackBarrier {
         CallbackBarrier::default()
     }
 
-    /// The calling thread runs callbacks from here on.
+    /// From now on the calling thread runs the callbacks.
     pub(super) fn set_runner(&self) {
-        // It is beside what others read, and so is not written without need.
+        // It shares a cache line with data that others read, so it is written only on a change.
         if self.runner.load(Ordering::Relaxed) != thread_token() {
             self.runner.store(thread_token(), Ordering::Relaxed);
         }
     }
 
-    /// The callback has ended of a timer that somebody waits for.
+    /// A callback has ended that another thread waits for.
     pub(super) fn notify(&self) {
-        // Those who wait look at the word under this lock: they see that it has ended, or they sleep.
+        // Waiting threads check the word under this lock: they see the end, or are asleep before the
+        // notification.
         drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));
         self.ended.notify_all();
     }
 
-    /// Returns when the callback of this timer does not run any more.
+    /// Returns when the callback of this timer has ended.
     pub(super) fn wait(&self, shard: &Shard, key: TimerKey) {
         if self.runner.load(Ordering::Relaxed) == thread_token() {
             return;
@@ -53,7 +56,7 @@ impl CallbackBarrier {
     }
 }
 
-/// Something that no other thread has while this one lives, without a system call.
+/// A number that is unique among living threads, without a system call.
 fn thread_token() -> usize {
     sys::sync::thread_local! {
         static TOKEN: u8 = const { 0 };

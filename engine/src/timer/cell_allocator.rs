@@ -1,30 +1,31 @@
-//! Free numbers: the one that came back last is given out first, and those that another thread had in its
-//! hands lowest first.
+//! An allocator of cell numbers: last-in first-out for those freed by this thread, lowest first for those
+//! freed by others.
 //!
-//! Promises: constant time, four steps at most beyond the stack; numbers that others had and that are given
-//! out together are together in memory, in whatever order they came back, so that who passes such numbers on
-//! to another thread takes few cache lines from it. (Of a stack they would come as good as shuffled after a
-//! while.) Leaves to others: what a number stands for, and that it comes back once.
+//! Guarantees: constant time, with at most four steps beyond the stack. Numbers that others freed and that
+//! are allocated together are adjacent in memory, in whatever order they were freed. So passing them on to
+//! another thread moves few cache lines; a stack would return them as good as shuffled after a while.
+//!
+//! Not handled here: the caller ensures that each number is freed once.
 
 const BITS: usize = 64;
 
-/// Where the memory is that a number stands for.
+/// Which cache holds the cell of a number.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Locality {
-    /// In the cache of the thread that gives the number back.
+    /// The cache of the thread that frees the number.
     Warm,
-    /// Perhaps in another's.
+    /// Possibly another thread's.
     Cold,
 }
 
-/// See the file's header.
+/// A stack of warm numbers, over a bitmap of cold ones with summary levels.
 #[derive(Debug)]
 pub(super) struct CellAllocator {
     warm: Vec<u32>,
     /// Bit n % 64 of word n / 64 is set if n is free.
     words: Box<[u64]>,
-    /// Levels, the first of which is above `words`: bit n % 64 of word n / 64 is set if word n below is not
-    /// zero. The last level has one word.
+    /// Summary levels, the first of which is above `words`: bit n % 64 of word n / 64 is set if word n of the
+    /// level below is not zero. The last level has one word.
     above: Vec<Box<[u64]>>,
     /// All words before this one are zero.
     lowest: usize,
@@ -43,7 +44,7 @@ impl CellAllocator {
         CellAllocator { warm: Vec::with_capacity(count), words, above, lowest: 0 }
     }
 
-    /// Gives one out.
+    /// Allocates a number.
     #[inline]
     pub(super) fn take(&mut self) -> Option<u32> {
         self.warm.pop().or_else(|| self.take_lowest())
@@ -62,7 +63,7 @@ impl CellAllocator {
         Some(number as u32)
     }
 
-    /// Takes one back.
+    /// Frees a number.
     #[inline]
     pub(super) fn give(&mut self, number: u32, locality: Locality) {
         match locality {
@@ -81,7 +82,7 @@ impl CellAllocator {
         }
     }
 
-    /// The word with the lowest number, from the top down.
+    /// The position of the first word that is not zero, searched from the top level down.
     #[cold]
     fn find_lowest(&self) -> Option<usize> {
         self.above
@@ -94,7 +95,7 @@ impl CellAllocator {
             .filter(|&position| self.words[position] != 0)
     }
 
-    /// Says above whether a word has any number, from the bottom up as far as that changes anything.
+    /// Updates the summary levels for a word, from the bottom up as long as a bit changes.
     #[cold]
     fn mark(&mut self, mut position: usize, has_any: bool) {
         for level in &mut self.above {
@@ -109,7 +110,7 @@ impl CellAllocator {
     }
 }
 
-/// So many ones, in words, of which there is at least one.
+/// A bitmap of `count` ones; at least one word.
 fn ones(count: usize) -> Box<[u64]> {
     let word = |position: usize| match count - (position * BITS).min(count) {
         0 => 0,
@@ -130,7 +131,7 @@ mod tests {
             let mut free = CellAllocator::all(count);
             let all: Vec<u32> = std::iter::from_fn(|| free.take()).collect();
             assert!(all.iter().copied().eq(0..count as u32), "{count}");
-            // Back from the middle outwards, so that every level is found empty and not empty.
+            // Freed from the middle outwards, so that every level becomes empty and not empty.
             for &number in all.iter().skip(count / 2).chain(all.iter().take(count / 2).rev()) {
                 free.give(number, Locality::Cold);
                 assert_eq!(free.take(), Some(number), "{count}");
@@ -156,7 +157,7 @@ mod tests {
     #[test]
     fn agrees_with_an_ordered_set() {
         let mut random = super::super::wheel::tests::Random(7);
-        // Spells of mostly taking, and of mostly giving.
+        // Phases of mostly allocating, and of mostly freeing.
         let (count, steps) = if cfg!(miri) { (5_000, 6_000) } else { (70_000, 400_000) };
         let (mut free, mut model) = (CellAllocator::all(count), (0..count as u32).collect::<BTreeSet<_>>());
         let mut out = Vec::new();

@@ -1,24 +1,24 @@
-//! The values that callers of a timer service exchange with it: settings, handles, outcomes.
+//! The values that callers exchange with a timer service: settings, handles and outcomes.
 
 use std::fmt;
 use std::num::NonZeroU64;
 
 use sys::clock::Nanos;
 
-/// How a service is to be.
+/// The settings of a timer service.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Its threads are called so, with a number behind.
+    /// The threads' name; a number is appended.
     pub name: &'static str,
-    /// Threads that keep timers of threads without a loop; at least 1. One fires some million timers a
-    /// second; more of them save their users from meeting each other.
+    /// Threads that fire the timers of threads without a loop; at least 1. One fires some million timers a
+    /// second. More of them reduce contention between their callers.
     pub threads: usize,
-    /// The most timers that may be armed with each of these threads, at most 14 million. Memory for all of
-    /// them, about 80 bytes for each, is taken at the start.
+    /// The most timers that may be armed at each of these threads, at most 14 million. Memory for all of
+    /// them, about 80 bytes for each, is allocated at the start.
     pub timers_max: usize,
-    /// How many threads may have a [`LocalTimers`] end, each once.
+    /// How many threads may have [`LocalTimers`](super::LocalTimers), each once.
     pub locals: usize,
-    /// The most timers that may be armed at each local end.
+    /// The most timers that may be armed at each [`LocalTimers`](super::LocalTimers).
     pub local_timers_max: usize,
 }
 
@@ -28,17 +28,17 @@ impl Default for Settings {
     }
 }
 
-/// What becomes of a timer after its callback.
+/// What happens to a timer after its callback.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Next {
-    /// It is gone, and its handle leads to nothing.
+    /// It ends, and its handle is stale.
     Done,
-    /// It is armed anew under the same handle and with the same slack, unless it was cancelled while the
-    /// callback ran: for this time, or for the next tick if it has passed.
+    /// It is rearmed for this time under the same handle and with the same slack, or for the next tick if the
+    /// time has passed. Not if it was cancelled while the callback ran.
     Again(Nanos),
 }
 
-/// What cancelling found.
+/// The result of a cancel.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Cancel {
     /// The timer was armed: its callback will not run.
@@ -52,7 +52,7 @@ pub enum Cancel {
 /// Why a timer could not be armed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ArmError {
-    /// As many are armed as the settings allow.
+    /// As many timers are armed as the settings allow.
     Full,
     /// The service has ended.
     Closed,
@@ -69,15 +69,15 @@ impl fmt::Display for ArmError {
 
 impl std::error::Error for ArmError {}
 
-/// Names a timer. It may be copied, kept for ever and used by any thread: when its timer is gone, it leads to
-/// nothing.
+/// The handle of a timer. Any thread may copy, keep and use it; once the timer has ended, the handle is stale
+/// and has no effect.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct TimerHandle {
-    /// The home above, the number in it below.
+    /// The shard in the upper half, the index of the cell in the lower.
     location: u64,
-    /// The generation above a bit that is set: an option or a result of a handle is no larger than that, and
-    /// comes back in registers. (To store its parts and load them as one is to wait until all stores before
-    /// have reached the cache.)
+    /// The generation above a bit that is always set. So an option or a result of a handle is no larger than
+    /// the handle and is returned in registers. (Storing its parts and loading them as one word would wait
+    /// until all earlier stores have reached the cache.)
     generation: NonZeroU64,
 }
 
@@ -93,12 +93,12 @@ impl TimerHandle {
     }
 }
 
-/// Where timers are.
+/// Which shard a timer belongs to.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct ShardId {
-    /// The number of the service, of 65,536 that a process may have had.
+    /// The number of the service, modulo 65,536.
     pub(super) service: u16,
-    /// Posts are numbered before desks.
+    /// Timer threads are numbered before local timers.
     pub(super) shard: u16,
 }
 
@@ -111,7 +111,7 @@ impl ShardId {
     }
 }
 
-/// A timer of one shard.
+/// A timer of one shard: its cell and the cell's generation.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct TimerKey {
     pub(super) index: u32,

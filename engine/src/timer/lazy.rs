@@ -1,16 +1,17 @@
-//! A deadline that every activity puts off, at the price of one store.
+//! A deadline that every activity extends, at the cost of one store.
 //!
-//! Promises: putting it off touches no timer; the timer that watches it fires at the deadline as it was when
-//! it was armed, looks here, and goes on to the deadline as it is: once per span, however much happens in
-//! it. Leaves to others: the timer. (HAProxy keeps its stream timeouts so: the task is queued again only when
-//! it wakes too early.)
+//! Guarantees: an extension touches no timer. The timer fires at the deadline that it was armed with, checks
+//! here, and is rearmed for the current deadline: once for each span, however much happens in it. (HAProxy
+//! handles its stream timeouts this way: it queues the task again only when the task wakes too early.)
+//!
+//! Not handled here: the timer.
 
 use sys::clock::Nanos;
 use sys::sync::atomic::{AtomicU64, Ordering};
 
 use super::handle::Next;
 
-/// See the file's header.
+/// A deadline that is extended by one store, and checked when its timer fires.
 #[derive(Debug)]
 pub struct LazyDeadline(AtomicU64);
 
@@ -20,18 +21,18 @@ impl LazyDeadline {
         LazyDeadline(AtomicU64::new(until.0))
     }
 
-    /// Puts it off to `until`. It must not be earlier than before: the timer would find out late.
+    /// Extends the deadline to `until`. It must not be earlier than before: the timer would check too late.
     pub fn extend(&self, until: Nanos) {
         self.0.store(until.0, Ordering::Relaxed);
     }
 
-    /// When it is, as of now.
+    /// The current deadline.
     pub fn until(&self) -> Nanos {
         Nanos(self.0.load(Ordering::Relaxed))
     }
 
-    /// What the timer's callback is to answer at `now`: [`Next::Done`] if the deadline has passed, otherwise
-    /// to be asked again.
+    /// What the timer's callback is to return at `now`: [`Next::Done`] if the deadline has passed, else
+    /// [`Next::Again`] with the current deadline.
     pub fn check(&self, now: Nanos) -> Next {
         let until = self.until();
         if until <= now { Next::Done } else { Next::Again(until) }

@@ -1,15 +1,17 @@
-//! The levels and slots of a hierarchical timer wheel, in virtual time; the timers' memory is the caller's.
+//! The levels and slots of a hierarchical timer wheel, in virtual time. The caller provides the timers'
+//! memory.
 //!
-//! Promises: to insert and to remove are O(1); a timer is never due before its time, and at most one tick
-//! (2^20 ns, about a millisecond) after it; [`Levels::next_due`] is the earliest time at which anything can
-//! be due, so a thread that sleeps until then is not woken by an empty slot, nor by a timer that was
-//! cancelled: but once for a slot with many others. Leaves to others: the clock, threads, and whose a timer
-//! is.
+//! Guarantees: insertion and removal are O(1). A timer is never due before its time, and due at most one tick
+//! (2^20 ns, about a millisecond) after it. [`Levels::next_due`] is the earliest time at which a timer can be
+//! due. So a thread that sleeps until then is not woken for an empty slot or a cancelled timer, except once
+//! for a slot with many others.
+//!
+//! Not handled here: the clock, and threads.
 //!
 //! Six levels of 64 slots; a slot of level n spans 64^n ticks. A timer is kept at the level of the highest
-//! digit (base 64) in which its tick differs from the wheel's, hence every timer of a level is due before
-//! any timer of the levels above. When the wheel's tick enters a slot of a higher level, that slot's timers
-//! move down. (G. Varghese, A. Lauck, "Hashed and Hierarchical Timing Wheels", SOSP 1987.)
+//! digit (base 64) in which its tick differs from the wheel's. Hence every timer of a level is due before any
+//! timer of the levels above. When the wheel's tick enters a slot of a higher level, that slot's timers move
+//! down. (G. Varghese, A. Lauck, "Hashed and Hierarchical Timing Wheels", SOSP 1987.)
 
 use sys::clock::Nanos;
 
@@ -17,17 +19,17 @@ pub(super) const TICK_BITS: u32 = 20;
 const LEVELS: usize = 6;
 const SLOT_BITS: u32 = 6;
 const SLOTS: usize = 1 << SLOT_BITS;
-/// The farthest that a timer is kept from the wheel's tick: about 2.2 years. Later ones wait there and
-/// are kept again when they come round. One slot less than a whole turn of the top level, so that a timer
-/// of the next turn never shares a slot with the wheel's position.
+/// The farthest position of a timer ahead of the wheel's tick: about 2.2 years. Later timers are kept there,
+/// and are inserted again when the wheel arrives. It is one slot less than a revolution of the top level, so
+/// that a timer of the next revolution never shares a slot with the wheel's position.
 const TICKS_AHEAD_MAX: u64 = ((SLOTS as u64 - 1) << (SLOT_BITS * (LEVELS as u32 - 1))) - 1;
 /// The end of a list.
 pub(super) const NONE: u32 = u32::MAX;
 
-// A timer names its list in 16 bits.
+// `Links::list` has 16 bits.
 const _: () = assert!(LEVELS * SLOTS <= 1 << 16);
 
-/// Where a timer is: its neighbours, and which list it is in (level * SLOTS + slot).
+/// A timer's position: its neighbours, and its list (level * SLOTS + slot).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Links {
     pub(super) next: u32,
@@ -36,11 +38,11 @@ pub(super) struct Links {
 }
 
 impl Links {
-    /// Of a timer that is in no list.
+    /// The links of a timer that is in no list.
     pub(super) const NONE: Links = Links { next: NONE, previous: NONE, list: u16::MAX };
 }
 
-/// A timer's memory, of which the caller has a slice: timers go by their places in it.
+/// A timer's memory. The caller has a slice of them; a timer is identified by its index.
 pub(super) trait Node {
     /// The first tick at which the timer is due.
     fn tick(&self) -> u64;
@@ -55,33 +57,32 @@ struct Level {
     heads: [u32; SLOTS],
     /// No timer of the slot is due before this tick. Exact unless the earliest one was cancelled.
     earliest: [u64; SLOTS],
-    /// Bit s is set if `earliest` of slot s is as good as a look has made it.
+    /// Bit s is set if a search has made `earliest` of slot s as exact as it can.
     searched: u64,
 }
 
-/// Timers of a slot that are looked at to find the earliest: as many as cost less than a sleep that ends for
-/// nothing.
+/// The most timers of a slot that are searched for the earliest: a search must cost less than a useless wake.
 const SEARCH_MAX: usize = 16;
 
-/// See the file's header.
+/// The buckets of a timer wheel, and the wheel's position.
 #[derive(Debug)]
 pub(super) struct Levels {
-    /// The tick that the wheel has reached: all timers before or at it have been given out.
+    /// The wheel's position: all timers up to this tick have been returned.
     tick: u64,
-    /// The tick up to which timers are being given out, `tick` or later: whatever comes meanwhile is due
-    /// after it, or one that is armed for at once whenever it was due would never end.
+    /// The tick up to which timers are being returned; `tick` or later. A timer inserted meanwhile is due
+    /// after it; else a callback that rearms for a past time would never end.
     now: u64,
-    /// No timer has to move or to be given out before this tick: a turn that finds nothing due costs a
-    /// comparison. 0 when a timer was put in since that was known.
+    /// No timer moves or is due before this tick, so a pass that finds nothing due costs one comparison. 0
+    /// when a timer was inserted since.
     quiet_until: u64,
-    /// What [`Levels::next_due`] found; 0 when it has to look again.
+    /// The cached result of [`Levels::next_due`]; 0 when it has to search again.
     next_due: u64,
     levels: Box<[Level; LEVELS]>,
     armed: usize,
 }
 
-/// The tick at which a timer is due that is armed for `when`: the first one that begins later, as a timer
-/// must never be early.
+/// The tick at which a timer for `when` is due: the first one that begins later, as a timer must never be
+/// early.
 pub(super) fn due_tick(when: Nanos) -> u64 {
     (when.0 >> TICK_BITS).saturating_add(1)
 }
@@ -92,25 +93,25 @@ pub(super) fn start_of(tick: u64) -> Nanos {
 }
 
 impl Levels {
-    /// Empty ones, at `now`.
+    /// Empty levels at `now`.
     pub(super) fn new(now: Nanos) -> Levels {
         let level = Level { occupied: 0, heads: [NONE; SLOTS], earliest: [u64::MAX; SLOTS], searched: 0 };
         let tick = now.0 >> TICK_BITS;
         Levels { tick, now: tick, quiet_until: 0, next_due: 0, levels: Box::new([level; LEVELS]), armed: 0 }
     }
 
-    /// How many timers are inside.
+    /// The number of timers.
     pub(super) fn armed(&self) -> usize {
         self.armed
     }
 
-    /// The tick for a timer that is to be due at `tick`: the next one if that has passed.
+    /// The tick for a timer that should be due at `tick`: the next one if that has passed.
     #[inline]
     pub(super) fn ahead(&self, tick: u64) -> u64 {
         tick.max(self.now + 1)
     }
 
-    /// Puts a timer in whose tick is [`Levels::ahead`].
+    /// Inserts a timer whose tick is the result of [`Levels::ahead`].
     #[inline]
     pub(super) fn insert(&mut self, nodes: &mut [impl Node], index: u32) {
         self.armed += 1;
@@ -118,7 +119,7 @@ impl Levels {
         self.link(nodes, index);
     }
 
-    /// Takes a timer out that is inside.
+    /// Removes a timer that was inserted.
     #[inline]
     pub(super) fn remove(&mut self, nodes: &mut [impl Node], index: u32) {
         self.armed -= 1;
@@ -144,7 +145,7 @@ impl Levels {
         }
     }
 
-    /// The earliest time at which a timer can be due; `None` when none is inside.
+    /// The earliest time at which a timer can be due; `None` when there is none.
     pub(super) fn next_due(&mut self, nodes: &[impl Node]) -> Option<Nanos> {
         if self.next_due != 0 {
             return Some(start_of(self.next_due));
@@ -158,8 +159,8 @@ impl Levels {
         Some(start_of(self.next_due))
     }
 
-    /// Finds the earliest timer of a slot, where there are few. One that is farther ahead than the levels
-    /// reach is kept before its time, so what is found must not be later than the slot.
+    /// Finds the earliest timer of a slot, if the slot has few. A timer beyond the reach of the levels is
+    /// kept too early, so the result must not be later than the end of the slot.
     fn find_earliest(&mut self, nodes: &[impl Node], level: usize, slot: usize) {
         let end = self.slot_start(level, slot) + (1 << (SLOT_BITS * level as u32)) - 1;
         let lists = &mut self.levels[level];
@@ -176,8 +177,8 @@ impl Levels {
         }
     }
 
-    /// Moves on to `now` and takes out one timer that is due, if any: call it until it has none. One at a
-    /// time, so that whoever gets it may take out another that is due as well.
+    /// Moves on to `now` and removes one timer that is due, if any. To be called until there is none. One at
+    /// a time, so that the caller may remove another that is due as well.
     pub(super) fn pop_due(&mut self, nodes: &mut [impl Node], now: Nanos) -> Option<u32> {
         self.now = self.now.max(now.0 >> TICK_BITS);
         if self.now < self.quiet_until {
@@ -217,12 +218,12 @@ impl Levels {
         })
     }
 
-    /// The first tick of a slot, in the turn of its level that is under way or begins next.
+    /// The first tick of a slot, in its level's current or next revolution.
     fn slot_start(&self, level: usize, slot: usize) -> u64 {
         let shift = SLOT_BITS * level as u32;
         let revolution = self.tick >> shift >> SLOT_BITS << SLOT_BITS;
         let start = (revolution + slot as u64) << shift;
-        // A slot behind the wheel's position belongs to the next turn: only the top level wraps.
+        // A slot behind the wheel's position belongs to the next revolution: only the top level wraps.
         if start + (1 << shift) <= self.tick { start + (1 << (shift + SLOT_BITS)) } else { start }
     }
 

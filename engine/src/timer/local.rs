@@ -1,13 +1,13 @@
-//! A thread's own end of the timer service: the thread arms and fires its timers in its own loop, and others
-//! may cancel them.
+//! A thread's own timers: the thread arms and fires them in its own loop, and other threads may cancel them.
 //!
-//! Promises: the thread's own arming and cancelling touch nothing that others write, but for the timer's
-//! word; it is woken only when others have cancelled so many of its timers that they are to be collected.
-//! Leaves to others: the loop, and its sleep.
+//! Guarantees: the thread's own arming and cancelling access no memory that others write, except the timer's
+//! word. The thread is woken only to collect, when others have cancelled enough of its timers.
+//!
+//! Not handled here: the loop, and its sleep.
 //!
 //! ```text
-//!   loop: turn(now, callback) -> work -> park() -> Some(until): sleep, or until something else comes
-//!                                             '-> None: turn again
+//!   loop: fire_due(now, callback) -> work -> park() -> Some(until): sleep until then, or for another event
+//!                                                 '-> None: fire_due again
 //! ```
 
 use std::fmt;
@@ -22,19 +22,19 @@ use super::shard::FollowUp;
 use super::slack::Slack;
 use super::wheel_driver::{Finished, WheelDriver};
 
-/// See the file's header. When it goes, its timers are gone.
+/// The timers of one thread with a loop. Dropping it cancels its timers.
 pub struct LocalTimers {
     timers: Timers,
     number: usize,
-    /// What its handles have in common.
+    /// The part that its handles have in common.
     shard_id: ShardId,
     driver: WheelDriver,
 }
 
 impl Timers {
-    /// The calling thread's end: it arms, cancels and fires timers of its own, and others may cancel them.
-    /// `wake` ends the thread's sleep, and is called by others when they have cancelled so many of its timers
-    /// that it is to collect them. `None` when the settings' ends are all taken.
+    /// Timers of the calling thread, which arms, cancels and fires them; other threads may cancel them. Other
+    /// threads call `wake` to end the thread's sleep, when they have cancelled so many of its timers that it
+    /// has to collect them. `None` when all of [`Settings::locals`](super::Settings::locals) are taken.
     pub fn attach(&self, wake: impl Fn() + Send + Sync + 'static) -> Option<LocalTimers> {
         let (number, remote) = self.next_local()?;
         let driver = remote.attach(Box::new(wake));
@@ -43,7 +43,7 @@ impl Timers {
 }
 
 impl LocalTimers {
-    /// As [`Timers::arm`], here.
+    /// As [`Timers::arm`], for this thread.
     ///
     /// # Errors
     /// [`ArmError::Full`].
@@ -57,7 +57,7 @@ impl LocalTimers {
         Ok(self.shard_id.handle(key.ok_or(ArmError::Full)?))
     }
 
-    /// As [`Timers::cancel`]; costs least for a timer of this end.
+    /// As [`Timers::cancel`]; cheapest for a timer of this thread.
     #[inline]
     pub fn cancel(&mut self, handle: TimerHandle) -> Cancel {
         if handle.shard_id() != self.shard_id {
@@ -70,11 +70,11 @@ impl LocalTimers {
         found
     }
 
-    /// Runs `callback` for each timer that is due at `now`, and says how many there were. It may arm and
-    /// cancel others here. A panic in it ends its timer, and goes on to the caller.
+    /// Runs `callback` for each timer that is due at `now`, and returns their number. The callback may arm
+    /// and cancel timers here. A panic in it ends its timer, and is passed on to the caller.
     ///
     /// # Panics
-    /// When the callback puts another end in the place of the one that it is lent.
+    /// When the callback replaces the `LocalTimers` that it borrows.
     pub fn turn(&mut self, now: Nanos, mut callback: impl FnMut(&mut LocalTimers, u64) -> Next) -> usize {
         self.remote().shard.unpark();
         self.remote().barrier.set_runner();
@@ -87,8 +87,11 @@ impl LocalTimers {
             fired += 1;
             let called = catch_unwind(AssertUnwindSafe(|| callback(self, due.tag)));
             let next = *called.as_ref().unwrap_or(&Next::Done);
-            // Before the timer of another end is taken for this one's.
-            assert_eq!(self.shard_id, shard_id, "a callback leaves the end that it is lent where it is");
+            // Checked before the timer is finished: its index belongs to this driver.
+            assert_eq!(
+                self.shard_id, shard_id,
+                "a callback does not replace the `LocalTimers` that it borrows"
+            );
             if self.driver.finish(due, next) == Finished::Awaited {
                 self.remote().barrier.notify();
             }
@@ -99,10 +102,10 @@ impl LocalTimers {
         fired
     }
 
-    /// Says that the thread will sleep, and until when nothing is due; `None` if another turn is to come
-    /// first. The next [`LocalTimers::turn`] says that it is awake.
+    /// Announces a sleep, and returns until when no timer is due; `None` if timers have to be fired or
+    /// collected first. The next [`LocalTimers::fire_due`] withdraws the announcement.
     pub fn park(&mut self) -> Option<Nanos> {
-        // Or it might be woken for what was cancelled.
+        // Else the thread might be woken for earlier cancels.
         self.driver.collect();
         self.driver.park()
     }
@@ -111,7 +114,7 @@ impl LocalTimers {
         self.timers.remote_handle(self.number)
     }
 
-    /// How many timers are armed.
+    /// The number of armed timers.
     pub fn armed(&self) -> usize {
         self.driver.armed()
     }

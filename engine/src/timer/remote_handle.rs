@@ -1,4 +1,4 @@
-//! The end of a thread-local wheel that other threads use: they cancel its timers and wake its thread.
+//! A thread-local wheel as other threads use it: they cancel its timers and wake its thread.
 
 use std::sync::{Arc, OnceLock, PoisonError};
 
@@ -12,11 +12,11 @@ use super::wheel_driver::WheelDriver;
 
 type WakeFn = Box<dyn Fn() + Send + Sync>;
 
-/// What other threads see of a local end.
+/// What other threads access of a thread's local timers.
 pub(super) struct RemoteHandle {
     pub(super) shard: Arc<Shard>,
     pub(super) barrier: CallbackBarrier,
-    /// Until somebody comes.
+    /// `Some` until a thread attaches.
     driver: Mutex<Option<WheelDriver>>,
     wake: OnceLock<WakeFn>,
 }
@@ -28,14 +28,14 @@ impl RemoteHandle {
         RemoteHandle { shard, barrier: CallbackBarrier::new(), driver, wake: OnceLock::new() }
     }
 
-    /// The calling thread comes, the only one that ever does.
+    /// Attaches the calling thread; no other thread ever does.
     pub(super) fn attach(&self, wake: WakeFn) -> WheelDriver {
-        assert!(self.wake.set(wake).is_ok(), "a desk is occupied once");
+        assert!(self.wake.set(wake).is_ok(), "a thread attaches once");
         let driver = self.driver.lock().unwrap_or_else(PoisonError::into_inner).take();
-        driver.expect("a desk is occupied once")
+        driver.expect("a thread attaches once")
     }
 
-    /// Any other thread.
+    /// Any other thread: cancels a timer, and wakes the thread if it has to collect.
     pub(super) fn cancel(&self, key: TimerKey) -> Cancel {
         let (found, follow_up) = self.shard.cancel(key);
         if follow_up == FollowUp::Collect

@@ -1,10 +1,11 @@
-//! The timer service under shuttle, which switches between its threads and its users at every access to what
-//! they share. Time passes at once: what is due some time fires as soon as its thread runs, and what is armed
-//! for `FAR` fires never.
+//! The timer service under shuttle, which switches between its threads and its callers at every access to
+//! shared memory. Time passes at once: a timer with a deadline fires as soon as its thread runs, and a timer
+//! for `FAR` never fires.
 //!
-//! Promises: whatever the schedule, a timer is fired or cancelled once and never both; no wake is lost, or
-//! the schedule would not end; all threads end and all cells come back. Leaves to others: what the memory
-//! model may reorder (`tests/timer_loom.rs`).
+//! Guarantees: in every schedule a timer is fired or cancelled once and never both. No wake is lost, or the
+//! schedule would not end. All threads end, and all cells are returned.
+//!
+//! Not handled here: what the memory model may reorder (`tests/timer_loom.rs`).
 //!
 //! `RUSTFLAGS="--cfg shuttle" cargo test -p engine --release --target-dir target/shuttle --lib schedules`
 
@@ -68,7 +69,7 @@ fn eight_threads_arm_and_cancel_due_timers() {
                     let found = if tag % 2 == 0 { timers.cancel_sync(handle) } else { timers.cancel(handle) };
                     match found {
                         Cancel::Cancelled => assert_eq!(fired.count(tag), 0),
-                        // Its end was waited for.
+                        // `cancel_sync` has waited for its end.
                         _ if tag % 2 == 0 => assert_eq!(fired.count(tag), 1),
                         _ => fired.wait_for(tag),
                     }
@@ -102,7 +103,7 @@ fn one_canceller_wins_and_cells_return() {
             .collect();
         let won: usize = users.into_iter().map(|user| user.join().unwrap()).sum();
         assert_eq!(won, 4);
-        // A lost cell would show here, one that is free twice as two timers of one name.
+        // A lost cell makes an arm fail here; a cell that was freed twice gives two timers one handle.
         let again: Vec<_> = (0..16).map(|_| timers.arm(FAR, Slack::Tick, 7).unwrap()).collect();
         assert!(again.iter().all(|&handle| timers.cancel(handle) == Cancel::Cancelled));
         assert_eq!((service.shutdown(), fired.count(0)), (0, 0));
@@ -157,7 +158,7 @@ fn service_ends_while_threads_arm() {
             let (handle, timers) = user.join().unwrap();
             let before = fired.0.load(Ordering::SeqCst);
             assert!(handle.is_err() || timers.cancel(handle.unwrap()) != Cancel::Running);
-            assert_eq!(fired.0.load(Ordering::SeqCst), before, "nothing fires any more");
+            assert_eq!(fired.0.load(Ordering::SeqCst), before, "no timer fires after the shutdown");
         }
     });
 }
@@ -182,7 +183,7 @@ fn remote_cancels_wake_local_timers() {
                 thread::spawn(move || assert_eq!(timers.cancel(handle), Cancel::Cancelled))
             })
             .collect();
-        // Asleep only while fewer wait than are to be collected.
+        // Asleep only while fewer cancelled timers than the threshold are uncollected.
         while local.armed() > 1 {
             local.turn(SOON, |_, _| Next::Done);
             let before = woken.load(Ordering::SeqCst);

@@ -1,31 +1,37 @@
-//! Timers that any thread arms and any thread cancels.
+//! A timer service: timers that any thread arms and any thread cancels.
 //!
-//! Promises: a callback runs never before its deadline, and at most a tick (1.05 ms) and its slack after it,
-//! as far as the machine gives the service's thread a CPU; once for each time that a timer was armed; never
-//! after [`Cancel::Cancelled`] was answered. Arming and cancelling take constant time and wait for nobody: no
-//! lock that another thread may hold, no system call but by the one who moves the next wake-up. Of timers
-//! that were cancelled at most 256 or an eighth of the armed ones keep their memory, whichever is more, and
-//! what comes while a thread collects them. A service whose timers are all cancelled or far away sleeps.
-//! Steps of the wall clock change nothing. Leaves to others: deadlines that never leave their thread (the
-//! reactor's own wheel costs less), and what a tag means.
+//! Guarantees:
+//!
+//! - A callback never runs before its deadline, and at most a tick (1.05 ms) and its slack after it, as far
+//!   as the timer thread gets a CPU. It runs once for each arming, and never after [`Cancel::Cancelled`].
+//! - Arming and cancelling take constant time and never wait. They take no lock that another thread may hold;
+//!   only the caller that moves the next wake-up makes a system call.
+//! - At most 256 cancelled timers, or an eighth of the armed ones if that is more, keep their memory, and
+//!   those that are cancelled while a thread collects.
+//! - A service sleeps while all its timers are cancelled or far in the future. Steps of the wall clock have
+//!   no effect.
+//!
+//! Not handled here: deadlines that never leave their thread; the reactor's own wheel costs less.
 //!
 //! ```text
-//!   Timers (any thread) --arm, cancel--> Post: shard, wheel, alarm <--sleeps-- a thread of the service
-//!            \                                                                    '--> callback(tag)
-//!             '---------cancel---------> Desk: shard <--wheel-- Local: a thread with a loop of its own
+//!   Timers (any thread) --arm, cancel--> TimerThread: shard, driver, alarm <-- a thread of the service
+//!            \                                                                  '--> callback(tag)
+//!             '---------cancel---------> RemoteHandle: shard <-- driver -- LocalTimers: a thread with a loop
 //! ```
 //!
-//! A thread that arms and fires timers itself, in its own loop, has a [`LocalTimers`] end: it pays half. The
-//! timers of all others go to the posts, each thread's to the same one.
+//! A thread that arms and fires timers in its own loop has [`LocalTimers`](super::LocalTimers), at half the
+//! cost. The timers of all other threads are spread over the timer threads; each thread always uses the same
+//! one.
 //!
-//! A wheel has one owner, and what other threads do reaches it by lists that are taken whole. (The bucketed
-//! timer thread of brpc up to 1.17.0 splits a lock instead, and leaves cancelled timers in its heap until
-//! they would have been due: apache/brpc#3383.) Whoever cancels one too many collects them, and puts the
-//! alarm off: a thread that sleeps need not be woken to learn that it may sleep on.
+//! A wheel has one driver. The operations of other threads reach it by lists that are taken as a whole. (The
+//! bucketed timer thread of brpc up to 1.17.0 splits a lock instead, and leaves cancelled timers in its heap
+//! until they would have been due: apache/brpc#3383.) The thread that cancels one timer too many collects
+//! them all and sets the alarm to a later time. So a sleeping timer thread need not be woken just to learn
+//! that it may sleep longer.
 //!
-//! What a thread pays for another's timer is the cache lines that it takes over. So what others touch is
-//! packed (a word in `cell.rs`, a link in `shard.rs`), timers armed together are neighbours (`free.rs`), and
-//! all else is the owner's alone.
+//! The cost of another thread's timer is the cache lines that move. So shared data is packed (a word in
+//! `cell.rs`, a link in `shard.rs`), timers armed together are neighbours (`cell_allocator.rs`), and all else
+//! belongs to the driver alone.
 
 use std::fmt;
 use std::io;
@@ -42,18 +48,17 @@ use super::shard::CELLS_MAX;
 use super::slack::Slack;
 use super::timer_thread::{TimerStats, TimerThread};
 
-/// What a callback is told: whatever the caller of [`Timers::arm`] said.
+/// The callback of all timers; its second argument is the tag that was given to [`Timers::arm`].
 pub type Callback = dyn Fn(&Timers, u64) -> Next + Send + Sync;
 
-/// A timer service that runs; when it is dropped, its threads end and its timers are gone. What uses it holds
-/// [`Timers`].
+/// A running timer service. Dropping it ends its threads and its timers. Its users hold [`Timers`].
 #[derive(Debug)]
 pub struct Service {
     timers: Timers,
     threads: Vec<JoinHandle<()>>,
 }
 
-/// A way to a service, for any thread. It does not keep the service alive.
+/// Access to a service, for any thread. It does not keep the service alive.
 #[derive(Clone)]
 pub struct Timers(Arc<Inner>);
 
@@ -61,21 +66,21 @@ struct Inner {
     number: u16,
     timer_threads: Box<[TimerThread]>,
     remote_handles: Box<[RemoteHandle]>,
-    /// Desks that have been taken.
+    /// How many [`RemoteHandle`]s have been taken.
     attached: AtomicUsize,
     callback: Box<Callback>,
 }
 
 impl Service {
-    /// Starts its threads. `callback` is told the tag of each timer that is due, on a thread of the service,
-    /// one at a time for each thread: it should tell somebody, and not work or wait. A panic in it ends the
-    /// timer and nothing else.
+    /// Starts the threads. They call `callback` with the tag of each timer that is due, one at a time for
+    /// each thread. It should only notify another thread, since it delays other timers. A panic in it ends
+    /// the timer and nothing else.
     ///
     /// # Errors
     /// `EAGAIN` when a thread cannot be created, `EMFILE` or `ENFILE` for its alarm.
     ///
     /// # Panics
-    /// When the settings ask for no thread or for more timers than a shard can hold.
+    /// When the settings have no thread, or more timers than a shard can hold.
     pub fn start(
         settings: &Settings,
         callback: impl Fn(&Timers, u64) -> Next + Send + Sync + 'static,
@@ -85,7 +90,7 @@ impl Service {
         let timer_threads = (0..settings.threads).map(|_| TimerThread::new(cells(settings.timers_max), now));
         let remote_handles =
             (0..settings.locals).map(|_| RemoteHandle::new(cells(settings.local_timers_max), now));
-        assert!(settings.threads + settings.locals <= usize::from(u16::MAX), "so many wheels have no names");
+        assert!(settings.threads + settings.locals <= usize::from(u16::MAX), "too many wheels for `ShardId`");
         let timers = Timers(Arc::new(Inner {
             number: next_service_number(),
             timer_threads: timer_threads.collect::<io::Result<_>>()?,
@@ -105,12 +110,12 @@ impl Service {
         Ok(service)
     }
 
-    /// The way to it.
+    /// Access to the service, for any thread.
     pub fn timers(&self) -> &Timers {
         &self.timers
     }
 
-    /// Ends it and waits for its threads. Timers that were armed do not fire; how many there were.
+    /// Ends the service and waits for its threads. Armed timers do not fire; returns their number.
     pub fn shutdown(mut self) -> u64 {
         self.close();
         self.timers.0.timer_threads.iter().map(TimerThread::dropped).sum()
@@ -119,9 +124,9 @@ impl Service {
     fn close(&mut self) {
         self.timers.0.timer_threads.iter().for_each(TimerThread::close);
         for thread in self.threads.drain(..) {
-            // A callback that drops the service is on one of these threads, which ends after it.
+            // A callback may drop the service; its thread ends after the callback.
             if thread.thread().id() != thread::current().id() {
-                thread.join().expect("callbacks' panics are caught");
+                thread.join().expect("panics of callbacks are caught");
             }
         }
     }
@@ -133,7 +138,7 @@ impl Drop for Service {
     }
 }
 
-/// Cells for so many timers: those that are cancelled and not collected yet take nobody's place.
+/// Cells for that many timers, and for those that are cancelled and not collected yet.
 fn cells(timers: usize) -> usize {
     let cells = timers + super::shard::uncollected_max(timers);
     assert!(cells <= CELLS_MAX, "{timers} timers are more than a shard can hold");
@@ -141,8 +146,8 @@ fn cells(timers: usize) -> usize {
 }
 
 impl Timers {
-    /// Has the callback told `tag` at `deadline`, or up to a tick and `slack` later. One that has passed is
-    /// told at the next tick.
+    /// Arms a timer: the callback gets `tag` at `deadline`, or up to a tick and `slack` later. For a deadline
+    /// in the past that is the next tick.
     ///
     /// # Errors
     /// See [`ArmError`].
@@ -152,7 +157,7 @@ impl Timers {
         Ok(self.shard_id(shard).handle(key))
     }
 
-    /// Takes a timer back, whoever armed it.
+    /// Cancels a timer, whichever thread armed it.
     pub fn cancel(&self, handle: TimerHandle) -> Cancel {
         match self.locate(handle) {
             Location::TimerThread(timer_thread) => timer_thread.cancel(handle.key()),
@@ -161,9 +166,9 @@ impl Timers {
         }
     }
 
-    /// As [`Timers::cancel`]; where the callback runs, it returns when that has ended, so that what the
-    /// callback uses may go. Inside that very callback it returns at once; two callbacks on different threads
-    /// that wait for each other so wait for ever.
+    /// As [`Timers::cancel`], but returns only after a running callback has ended, so that the caller may
+    /// free what the callback uses. Inside that callback it returns at once. Two callbacks on different
+    /// threads that wait for each other deadlock.
     pub fn cancel_sync(&self, handle: TimerHandle) -> Cancel {
         let found = self.cancel(handle);
         if found == Cancel::Running {
@@ -178,12 +183,12 @@ impl Timers {
         found
     }
 
-    /// The figures so far.
+    /// The counters so far.
     pub fn stats(&self) -> TimerStats {
         self.0.timer_threads.iter().map(|it| it.stats.read()).fold(TimerStats::default(), TimerStats::plus)
     }
 
-    /// The next local end that no thread has taken; `None` when all are taken.
+    /// The next local timers that no thread has taken; `None` when all are taken.
     pub(super) fn next_local(&self) -> Option<(usize, &RemoteHandle)> {
         let number = self.0.attached.fetch_add(1, Ordering::Relaxed);
         Some((number, self.0.remote_handles.get(number)?))
@@ -219,11 +224,11 @@ impl Timers {
     }
 }
 
-/// Where a timer is.
+/// Where a timer is kept.
 enum Location<'t> {
     TimerThread(&'t TimerThread),
     LocalTimers(&'t RemoteHandle),
-    /// With another service.
+    /// Not in this service.
     Unknown,
 }
 
@@ -233,13 +238,13 @@ impl fmt::Debug for Timers {
     }
 }
 
-/// Services are numbered, so that a handle of one does not reach into another.
+/// Numbers services, so that a handle of one is stale in all others.
 fn next_service_number() -> u16 {
     static SERVICES: std::sync::atomic::AtomicU16 = std::sync::atomic::AtomicU16::new(0);
     SERVICES.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
 }
 
-/// Threads are numbered as they first arm a timer, so that they spread over the posts.
+/// Numbers threads as they first arm a timer, so that they spread over the timer threads.
 fn thread_number() -> usize {
     static THREADS: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
     sys::sync::thread_local! {

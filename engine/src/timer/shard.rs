@@ -1,21 +1,24 @@
-//! What all threads may touch of one wheel's timers: the cells, and the lists by which cells come and go.
+//! A shard: what all threads access of one wheel's timers, namely the cells and the lists that cells pass
+//! through.
 //!
-//! Promises: nobody waits here; a thread that is descheduled anywhere stalls no other, but that whoever was
-//! about to bring the owner's wake-up forward does so when it runs again. Memory is taken once, at the start.
-//! Leaves to others: what the word of a cell means (`cell.rs`), the wheel (`owner.rs`), the owner's sleep.
+//! Guarantees: no thread waits here. A descheduled thread delays no other, with one exception: a thread that
+//! is about to move the driver's wake-up to an earlier time does so only when it runs again. Memory is
+//! allocated once, at the start.
+//!
+//! Not handled here: the states of a cell (`cell.rs`), the wheel (`wheel_driver.rs`), and the driver's sleep.
 //!
 //! ```text
-//!   any thread                                              the owner of the wheel
-//!   arm:    spare ----> fill ----> arrivals --------------> enlist, into the wheel
-//!             ^                      '- earlier than parked_until? the one who lowers it has the owner woken
+//!   any thread                                              the driver of the wheel
+//!   arm:    free -----> fill ----> arrivals --------------> enlist, into the wheel
+//!             ^                      '- earlier than parked_until? lower it and wake the driver
 //!   cancel: the word ------------> cancelled -------------> out of the wheel, free
-//!             '- QUEUED: counted only, the owner finds it among the arrivals
-//!             '- as many as `crowd`: somebody has them collected
+//!             '- QUEUED: only counted, the driver finds it among the arrivals
+//!             '- as many as `reclaim_threshold`: the caller has them collected
 //! ```
 //!
-//! Lists of cells are stacks, linked by the numbers of cells. Two are taken whole, which rules the ABA
-//! problem out (R. K. Treiber, IBM RJ 5118, 1986); of the third, `spare`, single cells are taken, so its head
-//! counts what was taken: 2^40 cells would have to go through it while a thread stands between two
+//! Lists of cells are stacks, linked by cell numbers. Two are always taken as a whole, which avoids the ABA
+//! problem (R. K. Treiber, IBM RJ 5118, 1986). From the third, `free`, single cells are taken, so its head
+//! counts them: the count repeats only if 2^40 cells pass through it while a thread is between two
 //! instructions.
 
 use sys::clock::Nanos;
@@ -30,68 +33,67 @@ use super::slack::Slack;
 
 /// The end of a list, in 24 bits.
 const NONE: u32 = (1 << INDEX_BITS) - 1;
-/// The head of the arrivals when nobody will take them any more.
+/// The head of the arrivals when the driver has taken them for the last time.
 const CLOSED: u32 = NONE - 1;
 const INDEX_BITS: u32 = 24;
 const INDEX: u64 = (1 << INDEX_BITS) - 1;
 const ONE_TAKEN: u64 = 1 << INDEX_BITS;
-/// In the word of the cancelled ones the count stands above the head.
+/// In the word `cancelled` the count is above the head.
 const ONE_CANCELLED: u64 = 1 << 32;
 /// The most cells that a shard can have.
 pub(super) const CELLS_MAX: usize = CLOSED as usize;
 
-/// Cancelled timers that may wait before they are collected, at least; the other bound is a part of those
-/// that are armed. 256 cells are 16 KiB: collected together they cost each other nothing. Models have fewer
-/// timers.
+/// At least so many cancelled timers may be uncollected; the other bound is a share of the armed ones. 256
+/// cells are 16 KiB: collecting them together costs little for each. Models have fewer timers.
 const RECLAIM_MIN: usize = if cfg!(any(loom, shuttle)) { 2 } else { 256 };
 const RECLAIM_SHARE: usize = 8;
 
-/// `parked_until` while the owner runs, and while somebody is on the way to wake it.
+/// The value of `parked_until` while the driver runs, and while another thread is about to wake it.
 const RUNNING: u64 = 0;
 
-/// How many timers of so many may be cancelled and not collected.
+/// How many cancelled timers may be uncollected while `armed` are armed.
 pub(super) fn uncollected_max(armed: usize) -> usize {
     (armed / RECLAIM_SHARE).max(RECLAIM_MIN)
 }
 
-/// What the caller has to do after a call, for the owner's sake.
+/// What the caller has to do after a call, for the driver.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[must_use]
 pub(super) enum FollowUp {
     Nothing,
-    /// The owner would sleep too long.
+    /// The driver would sleep too long.
     Wake,
-    /// So many cancelled timers wait that they are to be collected.
+    /// Enough cancelled timers are uncollected to collect them now.
     Collect,
 }
 
-/// What many threads write; nothing else shares its cache lines.
+/// Data that many threads write, on cache lines of its own.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(super) struct CachePadded<T>(pub(super) T);
 
-/// See the file's header.
+/// The cells of one wheel's timers, with the lists of free, arriving and cancelled cells.
 #[derive(Debug)]
 pub(super) struct Shard {
     cells: Box<[Cell]>,
-    /// By the same numbers: the next cell of the list that a cell is in. Written by whoever holds the cell
-    /// and puts it into the list.
+    /// By cell number: the next cell of the list that a cell is in. Written by the thread that holds the cell
+    /// and adds it to the list.
     nexts: Box<[AtomicU32]>,
-    /// One for each cell, or none where the owner alone arms timers.
+    /// One for each cell, or none where the driver alone arms timers.
     requests: Box<[ArmCell]>,
     free: CachePadded<AtomicU64>,
     arrivals: CachePadded<AtomicU32>,
     cancelled: CachePadded<AtomicU64>,
-    /// The earliest time at which the sleeping owner wakes by itself.
+    /// The earliest time at which the sleeping driver wakes by itself.
     parked_until: CachePadded<AtomicU64>,
-    /// Cancelled timers from which on they are to be collected.
+    /// So many cancelled timers have to be collected.
     reclaim_threshold: CachePadded<AtomicU64>,
-    /// Set when they are so many, for an owner who runs.
+    /// Tells a running driver that so many are cancelled.
     collect_requested: CachePadded<AtomicBool>,
 }
 
 impl Shard {
-    /// A shard in which any thread arms timers: its cells are spare.
+    /// A shard in which any thread arms timers; all its cells are free.
     pub(super) fn shared(cells: usize) -> Shard {
         let mut shard = Shard::local(cells);
         shard.requests = (0..cells).map(|_| ArmCell::default()).collect();
@@ -103,9 +105,9 @@ impl Shard {
         shard
     }
 
-    /// A shard in which the owner alone arms timers, and to whom all cells belong.
+    /// A shard in which the driver alone arms timers; all cells belong to the driver.
     pub(super) fn local(cells: usize) -> Shard {
-        assert!(cells <= CELLS_MAX, "the caller bounds its cells");
+        assert!(cells <= CELLS_MAX, "a shard has at most `CELLS_MAX` cells");
         Shard {
             cells: (0..cells).map(|_| Cell::new()).collect(),
             nexts: (0..cells).map(|_| AtomicU32::new(NONE)).collect(),
@@ -127,7 +129,7 @@ impl Shard {
         &self.nexts[index as usize]
     }
 
-    /// What was asked for a timer that is armed, and that any thread may have armed.
+    /// The request of an armed timer, in a shard where any thread arms.
     pub(super) fn request(&self, index: u32) -> ArmRequest {
         self.requests[index as usize].read()
     }
@@ -136,7 +138,7 @@ impl Shard {
         self.cells.len()
     }
 
-    /// Any thread: a timer that the owner will find.
+    /// Any thread: arms a timer that the driver will find.
     ///
     /// # Errors
     /// See [`ArmError`].
@@ -147,7 +149,7 @@ impl Shard {
         self.requests[index as usize].write(ArmRequest { tick, tag, slack });
         let generation = cell.fill();
         if !self.put_arrivals(CellList { first: index, last: index }) {
-            // Nobody knows its name, so nobody can have cancelled it.
+            // The key was never returned, so no thread can have cancelled it.
             cell.free();
             self.give_free(CellList { first: index, last: index });
             return Err(ArmError::Closed);
@@ -155,13 +157,13 @@ impl Shard {
         Ok((TimerKey { index, generation }, self.ensure_wake_by(levels::start_of(tick))))
     }
 
-    /// Puts a chain in front of the arrivals; false if nobody takes them any more.
+    /// Adds a list to the arrivals; false if the driver has taken them for the last time.
     pub(super) fn put_arrivals(&self, list: CellList) -> bool {
         let mut head = self.arrivals.0.load(Ordering::Relaxed);
         while head != CLOSED {
             self.next(list.last).store(head, Ordering::Relaxed);
-            // Pairs, as a Release, with the Acquire of the one who takes: who finds a cell finds what it
-            // holds. For the rest see `is_too_late`.
+            // Release pairs with the Acquire of the thread that takes the list: it sees what each cell holds.
+            // SeqCst: see `ensure_wake_by`.
             let to = list.first;
             match self.arrivals.0.compare_exchange_weak(head, to, Ordering::SeqCst, Ordering::Relaxed) {
                 Ok(_) => return true,
@@ -171,11 +173,11 @@ impl Shard {
         false
     }
 
-    /// Whether the caller, whose timer has arrived, must have the owner wake earlier.
+    /// Whether the caller, which has added a timer, must wake the driver earlier.
     fn ensure_wake_by(&self, due: Nanos) -> FollowUp {
-        // Of the exchange in `put_arrivals`, this load, and the store and the load in `park`, all of them
-        // sequentially consistent: either the owner's last look finds the timer, or this finds until when it
-        // sleeps.
+        // The exchange in `put_arrivals`, this load, and the store and the load in `park` are all
+        // sequentially consistent. So either the driver's last check finds the timer, or this load sees until
+        // when the driver sleeps.
         fence_for_loom();
         if due.0 < self.parked_until.0.load(Ordering::SeqCst) && self.bring_forward(due) {
             FollowUp::Wake
@@ -184,7 +186,7 @@ impl Shard {
         }
     }
 
-    /// Has the owner sleep no longer than until `due`; whether it would have.
+    /// Limits the driver's sleep to `due`; returns whether that is earlier than before.
     pub(super) fn bring_forward(&self, due: Nanos) -> bool {
         let due = due.0.max(RUNNING + 1);
         let parked_until = &self.parked_until.0;
@@ -198,7 +200,7 @@ impl Shard {
         false
     }
 
-    /// Any thread: takes a timer back.
+    /// Any thread: cancels a timer.
     pub(super) fn cancel(&self, key: TimerKey) -> (Cancel, FollowUp) {
         let Some(cell) = self.cells.get(key.index as usize) else {
             return (Cancel::Gone, FollowUp::Nothing);
@@ -206,7 +208,7 @@ impl Shard {
         let before = match cell.cancel(key.generation) {
             Claim::Running => return (Cancel::Running, FollowUp::Nothing),
             Claim::Gone => return (Cancel::Gone, FollowUp::Nothing),
-            // It is in the list of arrivals, which has no second link: counted here.
+            // The cell is in the list of arrivals and has no second link, so it is only counted.
             Claim::Queued => self.cancelled.0.fetch_add(ONE_CANCELLED, Ordering::Relaxed),
             Claim::Armed => self.push_cancelled(key.index),
         };
@@ -221,7 +223,7 @@ impl Shard {
             self.next(index).store(word as u32, Ordering::Relaxed);
             let count = word / ONE_CANCELLED + 1;
             let new = count * ONE_CANCELLED + u64::from(index);
-            // Release pairs with the Acquire of the owner's swap.
+            // Release pairs with the Acquire of the driver's swap.
             match self.cancelled.0.compare_exchange_weak(word, new, Ordering::Release, Ordering::Relaxed) {
                 Ok(before) => return before,
                 Err(current) => word = current,
@@ -229,11 +231,11 @@ impl Shard {
         }
     }
 
-    /// Any thread but the owner, after [`FollowUp::Collect`]: has the owner know, and says whether it must be
-    /// woken for that.
+    /// Any thread but the driver's, after [`FollowUp::Collect`]: requests a collection, and returns whether
+    /// the caller has to wake the driver for it.
     pub(super) fn request_collect(&self) -> bool {
         let collect_requested = &self.collect_requested.0;
-        // Who is not the first leaves it to that one.
+        // Only the first to request it wakes the driver.
         if collect_requested.load(Ordering::Relaxed) || collect_requested.swap(true, Ordering::Relaxed) {
             return false;
         }
@@ -245,21 +247,21 @@ impl Shard {
             && parked_until.compare_exchange(until, RUNNING, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
-    /// The owner: whether somebody has called it to collect.
+    /// Driver only: whether a collection was requested.
     pub(super) fn is_collect_requested(&self) -> bool {
         self.collect_requested.0.load(Ordering::Relaxed)
     }
 
-    /// The owner has collected: to be said after that, as a call for what it has just taken would keep others
-    /// from calling later. One for what came since is lost here; the next who cancels repeats it, and an
-    /// owner that goes to sleep counts by itself.
+    /// Driver only, after a collection: clears the request, since a stale one would suppress later requests.
+    /// A request that arrives between the two is lost here. The next cancel repeats it, and a driver that
+    /// goes to sleep checks the count itself.
     pub(super) fn clear_collect_request(&self) {
         if self.is_collect_requested() {
             self.collect_requested.0.store(false, Ordering::Relaxed);
         }
     }
 
-    /// Until when the owner sleeps, as far as those who lower it know; `None` while it runs.
+    /// Until when the driver sleeps, as lowered by other threads; `None` while it runs.
     pub(super) fn parked_until(&self) -> Option<Nanos> {
         match self.parked_until.0.load(Ordering::Acquire) {
             RUNNING => None,
@@ -267,7 +269,8 @@ impl Shard {
         }
     }
 
-    /// The owner: it sleeps until then unless its last look, which this is, finds something to do.
+    /// Driver only: announces a sleep until then. This is the last check before it: false if there is
+    /// something to do.
     pub(super) fn park(&self, until: Nanos) -> bool {
         self.parked_until.0.store(until.0.max(RUNNING + 1), Ordering::SeqCst);
         fence(Ordering::SeqCst);
@@ -278,25 +281,25 @@ impl Shard {
             && !self.is_collect_requested()
     }
 
-    /// The owner: it runs.
+    /// Driver only: it runs.
     pub(super) fn unpark(&self) {
         self.parked_until.0.store(RUNNING, Ordering::Relaxed);
     }
 
-    /// The owner: how many timers it has, by which cancelled ones are judged to be many.
+    /// Driver only: publishes the number of armed timers, on which the threshold depends.
     pub(super) fn set_armed(&self, armed: usize) {
         let reclaim_threshold = uncollected_max(armed) as u64;
-        // Everybody who cancels reads it: it is not written without need.
+        // Every cancelling thread reads it, so it is written only on a change.
         if self.reclaim_threshold.0.load(Ordering::Relaxed) != reclaim_threshold {
             self.reclaim_threshold.0.store(reclaim_threshold, Ordering::Relaxed);
         }
     }
 
-    /// Any thread, after [`FollowUp::Collect`] while another has the wheel: makes those arrivals spare that
-    /// were cancelled, and puts the others back.
+    /// Any thread, after [`FollowUp::Collect`] while another thread uses the driver: frees cancelled
+    /// arrivals, and puts the others back.
     pub(super) fn recycle(&self) -> FollowUp {
-        // Counted anew, before the arrivals are taken among which those counted are. What was cancelled in
-        // the wheel stays in its list.
+        // Reset the count before taking the arrivals, since some of the counted cells are among them. Timers
+        // that were cancelled in the wheel stay in their list.
         self.cancelled.0.fetch_and(ONE_CANCELLED - 1, Ordering::Relaxed);
         let mut arrivals = self.take_arrivals();
         let (mut cancelled, mut others, mut earliest) = (CellList::EMPTY, CellList::EMPTY, Nanos::NEVER);
@@ -313,16 +316,16 @@ impl Shard {
         if !cancelled.is_empty() {
             self.give_free(cancelled);
         }
-        // Where the owner has ended meanwhile, nobody will fire them, which is what became of all others.
+        // If the driver has ended meanwhile, they never fire, like all its other timers.
         if others.is_empty() || !self.put_arrivals(others) {
             return FollowUp::Nothing;
         }
-        // The owner's last look may have missed them here.
+        // The driver's last check may have missed them while they were out of the list.
         self.ensure_wake_by(earliest)
     }
 
-    /// The owner: those that were cancelled in the wheel. To be called before [`Shard::take_arrivals`], so
-    /// that a cancelled arrival that was counted is found there.
+    /// Driver only: takes the timers that were cancelled in the wheel. To be called before
+    /// [`Shard::take_arrivals`], so that a cancelled arrival that was counted is found there.
     pub(super) fn take_cancelled(&self) -> CellList {
         if self.cancelled.0.load(Ordering::Relaxed) == u64::from(NONE) {
             return CellList::EMPTY;
@@ -330,7 +333,7 @@ impl Shard {
         CellList::taken(self.cancelled.0.swap(u64::from(NONE), Ordering::Acquire) as u32)
     }
 
-    /// Those that were armed by others.
+    /// Takes the timers that other threads have armed.
     pub(super) fn take_arrivals(&self) -> CellList {
         let mut head = self.arrivals.0.load(Ordering::Relaxed);
         while head != NONE && head != CLOSED {
@@ -342,20 +345,21 @@ impl Shard {
         CellList::taken(head)
     }
 
-    /// The owner: as [`Shard::take_arrivals`], for the last time; who arms from now on is refused.
+    /// Driver only: as [`Shard::take_arrivals`], for the last time. From now on arming fails.
     pub(super) fn close(&self) -> CellList {
         CellList::taken(self.arrivals.0.swap(CLOSED, Ordering::Acquire))
     }
 
     fn take_free(&self) -> Option<u32> {
-        // Acquire pairs with the Release of `give_spare`: the cell's link and word are those of its giver.
+        // Acquire pairs with the Release of `give_free`: this thread sees the cell's link and word.
         let mut head = self.free.0.load(Ordering::Acquire);
         loop {
             let index = (head & INDEX) as u32;
             if index == NONE {
                 return None;
             }
-            // Another thread may have taken it and write its link: then the exchange fails, by the count.
+            // Another thread may have taken the cell and may write its link: then the exchange fails, by the
+            // count.
             let next = self.next(index).load(Ordering::Relaxed);
             let new = (head & !INDEX).wrapping_add(ONE_TAKEN) | u64::from(next);
             match self.free.0.compare_exchange_weak(head, new, Ordering::Acquire, Ordering::Acquire) {
@@ -365,7 +369,7 @@ impl Shard {
         }
     }
 
-    /// Makes a chain of free cells spare that the caller holds.
+    /// Adds a list of free cells to the shard's free ones.
     pub(super) fn give_free(&self, list: CellList) {
         let mut head = self.free.0.load(Ordering::Relaxed);
         loop {
@@ -379,11 +383,11 @@ impl Shard {
     }
 }
 
-/// Cells in a list that is the caller's alone.
+/// A list of cells that one thread owns.
 #[derive(Debug)]
 pub(super) struct CellList {
     first: u32,
-    /// Not known of a chain that was taken.
+    /// Unknown for a list that was taken from the shard.
     last: u32,
 }
 
@@ -398,7 +402,7 @@ impl CellList {
         self.first == NONE
     }
 
-    /// Puts a cell in front that is in no list.
+    /// Adds a cell, which is in no list, at the front.
     pub(super) fn push(&mut self, index: u32, shard: &Shard) {
         shard.next(index).store(self.first, Ordering::Relaxed);
         if self.is_empty() {
@@ -407,7 +411,7 @@ impl CellList {
         self.first = index;
     }
 
-    /// Takes the first cell out.
+    /// Removes the first cell.
     pub(super) fn pop(&mut self, shard: &Shard) -> Option<u32> {
         if self.is_empty() {
             return None;

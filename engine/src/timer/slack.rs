@@ -1,24 +1,24 @@
-//! How late a timer may be, so that many share a wake-up.
+//! Slack: by how much a deadline may be rounded up, so that many timers share a wake-up.
 
 use sys::clock::Nanos;
 
 /// Classes of slack: a deadline is rounded up to the next multiple, never down. A tick of the wheel (2^20 ns,
-/// 1.05 ms) comes on top. The multiples are powers of two, so that the classes share instants.
+/// 1.05 ms) is added. The multiples are powers of two, so that the classes share instants.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Slack {
     /// No later than the tick: deadlines of calls.
     #[default]
     Tick,
-    /// Up to 2^24 ns, 17 ms: retries, polite pauses.
+    /// Up to 2^24 ns, 17 ms: retries, short pauses.
     Fine,
     /// Up to 2^27 ns, 134 ms: idle connections.
     Coarse,
-    /// Up to 2^30 ns, 1.07 s: caches, sessions, what is swept.
+    /// Up to 2^30 ns, 1.07 s: caches, sessions, periodic sweeps.
     Second,
 }
 
 impl Slack {
-    /// By their numbers.
+    /// In the order of their numbers.
     pub(super) const ALL: [Slack; 4] = [Slack::Tick, Slack::Fine, Slack::Coarse, Slack::Second];
 
     /// The most that this class adds, in nanoseconds.
@@ -31,7 +31,7 @@ impl Slack {
         }
     }
 
-    /// `deadline`, put off to where others of the class are due as well.
+    /// `deadline`, rounded up to an instant that others of the class share.
     pub fn apply(self, deadline: Nanos) -> Nanos {
         match self.nanos().checked_sub(1) {
             None => deadline,

@@ -1,13 +1,16 @@
-//! A wheel with a thread of the service's own, which sleeps until something is due.
+//! A wheel with a timer thread, which sleeps until a timer is due.
 //!
-//! Promises: while its thread sleeps nobody wakes it but the alarm; the others bring the alarm forward, or
-//! collect what was cancelled and put it off. Leaves to others: which thread comes to which post.
+//! Guarantees: only the alarm ends the sleep of the timer thread. Other threads set the alarm to an earlier
+//! time; or they collect cancelled timers, and set it to a later time.
 //!
-//! The alarm rings at the shard's `parked_until`: whoever has changed that sets the alarm and then looks at
-//! it again, until both agree; so does the last one, whatever the order in which several come to the kernel.
+//! Not handled here: which thread arms at which timer thread (`service.rs`).
 //!
-//! Whoever collects for the sleeper holds its lock for some microseconds. Nobody waits for that but the
-//! sleeper itself, should it be due just then.
+//! The alarm expires at the shard's `parked_until`. A thread that changes `parked_until` sets the alarm and
+//! then reads it again, until both agree. The last such thread does so too, in whatever order their system
+//! calls arrive.
+//!
+//! A thread that collects for the sleeping timer thread holds the driver's lock for some microseconds. Only
+//! the timer thread itself waits for that, if a timer becomes due just then.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -25,7 +28,7 @@ use super::slack::Slack;
 use super::wheel_driver::{Finished, WheelDriver};
 use crate::stats::Counter;
 
-/// See the file's header.
+/// A wheel driver with its shard, its alarm and its counters; one thread of the service runs it.
 pub(super) struct TimerThread {
     pub(super) shard: Arc<Shard>,
     driver: CachePadded<Mutex<WheelDriver>>,
@@ -35,7 +38,7 @@ pub(super) struct TimerThread {
     pub(super) stats: TimerThreadStats,
 }
 
-/// Written by who holds the owner's lock.
+/// Written by the thread that holds the driver's lock.
 #[derive(Debug, Default)]
 pub(super) struct TimerThreadStats {
     armed: Counter,
@@ -48,22 +51,22 @@ pub(super) struct TimerThreadStats {
     dropped: Counter,
 }
 
-/// Figures of a service. Each is right for itself; together they may be of slightly different moments.
+/// The counters of a service. Each is exact, but they may be read at slightly different moments.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct TimerStats {
-    /// Timers in the wheels of the service's threads when somebody last looked after them.
+    /// Timers in the wheels of the timer threads, at the last collection.
     pub armed: u64,
     /// Callbacks that have run.
     pub fired: u64,
-    /// Of those, the ones after which the timer was armed anew.
+    /// Of those, the ones after which the timer was rearmed.
     pub rearmed: u64,
-    /// Callbacks that ended by a panic; their timers are gone.
+    /// Callbacks that ended by a panic; their timers have ended.
     pub panics: u64,
-    /// Sleeps of the service's threads that have ended.
+    /// Sleeps of the timer threads that have ended.
     pub wakes: u64,
-    /// Of those, the ones that found nothing due.
+    /// Of those, the ones that found no timer due.
     pub dead_wakes: u64,
-    /// How often a caller collected cancelled timers for a sleeping thread.
+    /// How often a caller collected cancelled timers for a sleeping timer thread.
     pub collected: u64,
 }
 
@@ -72,7 +75,7 @@ impl TimerThread {
         let shard = Arc::new(Shard::shared(cells));
         let mut driver = WheelDriver::shared(Arc::clone(&shard), now);
         let until = driver.park();
-        debug_assert_eq!(until, Some(Nanos::NEVER), "it is empty, and the alarm is not set");
+        debug_assert_eq!(until, Some(Nanos::NEVER), "an empty wheel has no deadline");
         Ok(TimerThread {
             shard,
             driver: CachePadded(Mutex::new(driver)),
@@ -83,7 +86,7 @@ impl TimerThread {
         })
     }
 
-    /// Any thread.
+    /// Any thread: arms a timer.
     pub(super) fn arm(&self, deadline: Nanos, slack: Slack, tag: u64) -> Result<TimerKey, ArmError> {
         let mut armed = self.shard.arm(deadline, slack, tag);
         if armed == Err(ArmError::Full) {
@@ -97,7 +100,7 @@ impl TimerThread {
         Ok(key)
     }
 
-    /// Any thread.
+    /// Any thread: cancels a timer.
     pub(super) fn cancel(&self, key: TimerKey) -> Cancel {
         let (found, follow_up) = self.shard.cancel(key);
         if follow_up == FollowUp::Collect {
@@ -106,10 +109,11 @@ impl TimerThread {
         found
     }
 
-    /// Has the thread end.
+    /// Makes the thread end.
     pub(super) fn close(&self) {
         self.is_closing.store(true, Ordering::Relaxed);
-        // Pairs with the fence in `Shard::park`: whoever settles next sees it, or this sees until when.
+        // Pairs with the fence in `Shard::park`: either the next `park_until_next` sees the flag, or this
+        // thread sees its `parked_until`.
         fence(Ordering::SeqCst);
         self.shard.bring_forward(Nanos(0));
         self.rearm_alarm();
@@ -120,8 +124,8 @@ impl TimerThread {
         self.stats.dropped.value()
     }
 
-    /// Sets the alarm to the time that the shard says, and looks again: another may have changed that
-    /// meanwhile and set the alarm before.
+    /// Sets the alarm to `parked_until` and reads that again: another thread may have changed it meanwhile,
+    /// and may have set the alarm before.
     fn rearm_alarm(&self) {
         while let Some(until) = self.shard.parked_until() {
             self.alarm.set(until);
@@ -131,8 +135,8 @@ impl TimerThread {
         }
     }
 
-    /// Takes in what was armed and cancelled while the thread sleeps, and lets it sleep on. Where another is
-    /// at that, it may be descheduled, so this does what it can without the wheel.
+    /// Collects for the sleeping timer thread, and lets it sleep on. If another thread is collecting, it may
+    /// be descheduled, so this one does what it can without the wheel.
     fn collect(&self) {
         let Some(mut driver) = self.try_lock() else {
             if self.shard.recycle() == FollowUp::Wake {
@@ -148,8 +152,8 @@ impl TimerThread {
         }
     }
 
-    /// Says until when the thread sleeps, from now on. The alarm is set even if that is what it was before:
-    /// another may have seen, and set, what was said in between.
+    /// Publishes until when the thread sleeps from now on. It sets the alarm even to the same time as before:
+    /// another thread may have seen and set an intermediate value.
     fn park_until_next(&self, driver: &mut WheelDriver) {
         while driver.park().is_none() {
             driver.collect();
@@ -160,7 +164,7 @@ impl TimerThread {
         self.rearm_alarm();
     }
 
-    /// The life of the thread.
+    /// The body of the thread; `callback` gets the tag of each due timer.
     pub(super) fn run(&self, callback: impl Fn(u64) -> Next) {
         self.barrier.set_runner();
         loop {
@@ -182,7 +186,7 @@ impl TimerThread {
         }
     }
 
-    /// Runs the callbacks that are due at `now`, and says whether there was any.
+    /// Runs the callbacks that are due at `now`; returns whether there was any.
     fn fire(&self, driver: &mut WheelDriver, now: Nanos, callback: &impl Fn(u64) -> Next) -> bool {
         let mut has_fired = false;
         while let Some(due) = driver.pop_due(now) {

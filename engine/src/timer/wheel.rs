@@ -1,7 +1,9 @@
-//! A hierarchical timer wheel in virtual time, for one thread: who is due by when.
+//! A hierarchical timer wheel in virtual time, for one thread.
 //!
-//! Promises: what its levels promise (`levels.rs`: O(1), never early, a tick late at most); a cancelled
-//! timer's memory is free at once. Leaves to others: the clock, and threads.
+//! Guarantees: those of its levels (`levels.rs`: O(1), never early, at most a tick late). A cancelled timer's
+//! memory is free at once.
+//!
+//! Not handled here: the clock, and threads.
 
 use std::num::NonZeroU64;
 
@@ -9,17 +11,17 @@ use sys::clock::Nanos;
 
 use super::levels::{self, Levels, Links, NONE, due_tick, start_of};
 
-/// Names an armed timer. An id outlives its timer harmlessly: cancelling it again does nothing.
+/// The id of an armed timer. An id may outlive its timer: then a cancel has no effect.
 ///
-/// One word, which is not zero: a result or an option of it comes back in registers. (Two halves that are
-/// stored and loaded as one had the CPU wait for the store, which took as long as all of arming.)
+/// One non-zero word, so that a result or an option of it is returned in registers. (Two halves that are
+/// stored apart and loaded as one made the CPU wait for the store, as long as all of arming.)
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct TimerId(NonZeroU64);
 
 impl TimerId {
     #[inline]
     fn new(index: u32, generation: u32) -> TimerId {
-        // Exact: `add_node` bounds the index below u32::MAX.
+        // The sum is exact: `add_node` bounds the index below u32::MAX.
         TimerId(NonZeroU64::MIN.saturating_add(u64::from(generation) << 32 | u64::from(index)))
     }
 
@@ -30,8 +32,7 @@ impl TimerId {
     }
 }
 
-/// When a timer is due that is armed for `when`: at the first tick that begins later, as it must never be
-/// early.
+/// When a timer for `when` is due: at the first tick that begins later, as it must never be early.
 pub fn due(when: Nanos) -> Nanos {
     start_of(due_tick(when))
 }
@@ -41,12 +42,12 @@ struct Node<T> {
     /// u64::MAX while the node is free.
     tick: u64,
     generation: u32,
-    /// In its list while it is armed; then `next` is the next free node.
+    /// Its list while it is armed; else `next` is the next free node.
     links: Links,
     payload: Option<T>,
 }
 
-/// See the file's header.
+/// A timer wheel whose timers carry a payload.
 #[derive(Debug)]
 pub struct Wheel<T> {
     levels: Levels,
@@ -55,12 +56,12 @@ pub struct Wheel<T> {
 }
 
 impl<T> Wheel<T> {
-    /// An empty wheel that stands at `now`.
+    /// An empty wheel at `now`.
     pub fn new(now: Nanos) -> Wheel<T> {
         Wheel { levels: Levels::new(now), nodes: Vec::new(), free: NONE }
     }
 
-    /// How many timers are armed.
+    /// The number of armed timers.
     pub fn armed(&self) -> usize {
         self.levels.armed()
     }
@@ -72,7 +73,7 @@ impl<T> Wheel<T> {
         }
         let index = self.free;
         let node = &mut self.nodes[index as usize];
-        // Said so that no code is made which would drop one.
+        // Lets the compiler omit the code that would drop an old payload.
         assert!(node.payload.is_none(), "a free node has no payload");
         self.free = node.links.next;
         node.tick = self.levels.ahead(due_tick(when));
@@ -82,7 +83,7 @@ impl<T> Wheel<T> {
         TimerId::new(index, generation)
     }
 
-    /// Takes a timer back. `None` if it was due or cancelled before.
+    /// Cancels a timer. `None` if it was due or cancelled before.
     pub fn cancel(&mut self, id: TimerId) -> Option<T> {
         let (index, generation) = id.index_and_generation();
         let node = self.nodes.get(index as usize)?;
@@ -98,14 +99,14 @@ impl<T> Wheel<T> {
         self.levels.next_due(&self.nodes)
     }
 
-    /// Moves the wheel to `now` and gives out one timer that is due, if any: call it until it has none.
-    /// One at a time, so that whoever gets it may cancel another that is due as well.
+    /// Moves the wheel to `now` and returns one timer that is due, if any. To be called until there is none.
+    /// One at a time, so that the caller may cancel another that is due as well.
     pub fn pop_due(&mut self, now: Nanos) -> Option<T> {
         let index = self.levels.pop_due(&mut self.nodes, now)?;
         self.free_node(index)
     }
 
-    /// One more node, which is free.
+    /// Adds a free node.
     #[cold]
     fn add_node(&mut self) {
         let index = u32::try_from(self.nodes.len()).expect("owners bound their timers far below 2^32");
@@ -166,7 +167,7 @@ pub(super) mod tests {
         for when in [0, 1, TICK - 1, TICK, TICK + 1, 63 * TICK, 64 * TICK, 4096 * TICK + 5, 1 << 50] {
             let mut wheel = Wheel::new(Nanos(0));
             wheel.arm(Nanos(when), when);
-            assert_eq!(drain(&mut wheel, Nanos(when)), [], "not due at its own instant's tick: {when}");
+            assert_eq!(drain(&mut wheel, Nanos(when)), [], "never due at its own instant's tick: {when}");
             assert_eq!(wheel.next_due(), Some(Nanos((when / TICK + 1) * TICK)));
             assert_eq!(drain(&mut wheel, Nanos(when + TICK)), [when]);
             assert_eq!(wheel.next_due(), None);
@@ -178,7 +179,7 @@ pub(super) mod tests {
         let mut wheel = Wheel::new(Nanos(5 * TICK));
         let never = wheel.arm(Nanos::NEVER, 1);
         let mut now = 5 * TICK;
-        // Over several turns of the top level.
+        // Over several revolutions of the top level.
         while now < u64::MAX / 4 {
             now += u64::MAX / 1000;
             assert_eq!(wheel.pop_due(Nanos(now)), None);
@@ -212,7 +213,7 @@ pub(super) mod tests {
         }
         wheel.arm(Nanos(140 * TICK), 99);
         assert_eq!(wheel.next_due(), Some(due(Nanos(140 * TICK))));
-        // Among many it is not looked for; the bound holds.
+        // A slot with many timers is not searched; the bound holds.
         let many: Vec<_> = (0..40).map(|n| wheel.arm(Nanos((130 + n) * TICK), n)).collect();
         assert_eq!(wheel.cancel(many[0]), Some(0));
         assert!(wheel.next_due() <= Some(due(Nanos(131 * TICK))));
@@ -235,7 +236,7 @@ pub(super) mod tests {
         }
     }
 
-    /// Random arms, cancels and steps of the clock, near and far, against a map ordered by time.
+    /// Compares random arms, cancels and steps of the clock, near and far, with a map ordered by time.
     fn compare_with_map(seed: u64, operations: usize) {
         let mut random = Random(seed);
         let mut now = random.below(1 << 40);

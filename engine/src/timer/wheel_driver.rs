@@ -1,8 +1,10 @@
-//! The owner's side of a shard: the wheel, and the one thread at a time that turns it.
+//! The wheel driver: the owner of a shard's wheel. One thread at a time uses it.
 //!
-//! Promises: a timer that was cancelled by another thread is out of the wheel and free when
-//! [`WheelDriver::collect`] comes by; a callback that is due runs unlinked and one at a time, so that it may
-//! cancel any other. Leaves to others: who turns it and when (`service.rs`).
+//! Guarantees: [`WheelDriver::collect`] takes timers that other threads cancelled out of the wheel and frees
+//! their cells. Due callbacks run one at a time, and their timers are out of the wheel by then; so a callback
+//! may cancel any other timer.
+//!
+//! Not handled here: which thread uses it and when (`timer_thread.rs`, `local.rs`).
 
 use std::sync::Arc;
 
@@ -23,30 +25,30 @@ pub(super) struct Due {
     pub(super) tag: u64,
 }
 
-/// See the file's header.
+/// The wheel of a shard, and the driver's part of its timers.
 #[derive(Debug)]
 pub(super) struct WheelDriver {
     shard: Arc<Shard>,
     wheel: Levels,
-    /// By the numbers of the shard's cells. Apart from these, so that others who take timers back and the
-    /// owner who links their neighbours do not take cache lines from each other.
+    /// By cell number. Kept apart from the cells, so that threads that cancel timers and the driver that
+    /// links their neighbours do not contend for cache lines.
     timers: Box<[Timer]>,
     free_cells: FreeCells,
 }
 
-/// Free cells in the owner's hands.
+/// Free cells that the driver holds.
 #[derive(Debug)]
 enum FreeCells {
-    /// They stay here, where the owner alone arms timers.
+    /// They stay here, where the driver alone arms timers.
     Private(CellAllocator),
-    /// They go to all threads, so many so far.
+    /// They go to all threads; the count of cells freed so far.
     Shared(CellList, usize),
 }
 
-/// What only the owner touches of a timer.
+/// The part of a timer that only the driver accesses.
 #[derive(Clone, Copy, Debug)]
 struct Timer {
-    /// Of the timer in the wheel, or where cells are kept, of the next one.
+    /// Of the timer in the wheel; or of the next one, if the cell is free and private.
     generation: u64,
     tick: u64,
     tag: u64,
@@ -62,20 +64,21 @@ const NO_TIMER: Timer = Timer { generation: 0, tick: 0, tag: 0, links: Links::NO
 pub(super) enum Finished {
     Rearmed,
     Gone,
-    /// Gone, and somebody sleeps until then.
+    /// Gone, and another thread sleeps until then.
     Awaited,
 }
 
-/// Free cells are lent after so many: who collects may be descheduled, and others need them.
+/// Free cells are published in batches of this size: a collecting thread may be descheduled, and others need
+/// the cells.
 const PUBLISH_AFTER: usize = 64;
 
 impl WheelDriver {
-    /// The owner of a shard in which any thread arms timers.
+    /// The driver of a shard in which any thread arms timers.
     pub(super) fn shared(shard: Arc<Shard>, now: Nanos) -> WheelDriver {
         WheelDriver::new(shard, now, FreeCells::Shared(CellList::EMPTY, 0))
     }
 
-    /// The owner of a shard in which it alone arms timers, and others cancel them.
+    /// The driver of a shard in which it alone arms timers; other threads cancel them.
     pub(super) fn local(shard: Arc<Shard>, now: Nanos) -> WheelDriver {
         let free_cells = FreeCells::Private(CellAllocator::all(shard.len()));
         WheelDriver::new(shard, now, free_cells)
@@ -86,16 +89,16 @@ impl WheelDriver {
         WheelDriver { shard, wheel: Levels::new(now), timers, free_cells }
     }
 
-    /// How many timers are in the wheel.
+    /// The number of timers in the wheel.
     pub(super) fn armed(&self) -> usize {
         self.wheel.armed()
     }
 
-    /// Arms a timer with a cell that was kept; `None` when all are in use.
+    /// Arms a timer in a private free cell; `None` when all are in use.
     #[inline]
     pub(super) fn arm(&mut self, when: Nanos, slack: Slack, tag: u64) -> Option<TimerKey> {
         let FreeCells::Private(free) = &mut self.free_cells else {
-            unreachable!("lent cells are taken by `Shard::arm`")
+            unreachable!("in a shared shard `Shard::arm` takes the free cells")
         };
         let index = free.take()?;
         let generation = self.timers[index as usize].generation;
@@ -104,7 +107,7 @@ impl WheelDriver {
         Some(TimerKey { index, generation })
     }
 
-    /// Takes a timer back; its cell is free at once.
+    /// Cancels a timer; its cell is free at once.
     #[inline]
     pub(super) fn cancel(&mut self, key: TimerKey) -> (Cancel, FollowUp) {
         if (key.index as usize) < self.shard.len() && self.reclaim(key) {
@@ -146,12 +149,12 @@ impl WheelDriver {
         self.publish_free();
     }
 
-    /// Has others judge by how many timers there are now.
+    /// Publishes the number of armed timers, on which the reclaim threshold depends.
     pub(super) fn publish_armed(&self) {
         self.shard.set_armed(self.wheel.armed());
     }
 
-    /// A cell is free.
+    /// Frees a cell.
     #[inline]
     fn free_cell(&mut self, index: u32, locality: Locality) {
         self.timers[index as usize].generation += 1;
@@ -167,7 +170,7 @@ impl WheelDriver {
         }
     }
 
-    /// Gives free cells to those who need them, where that is not the owner.
+    /// Publishes free cells, where other threads arm timers.
     fn publish_free(&mut self) {
         if let FreeCells::Shared(list, _) = &mut self.free_cells
             && !list.is_empty()
@@ -176,7 +179,7 @@ impl WheelDriver {
         }
     }
 
-    /// The next timer that is due at `now`, taken from whoever would cancel it.
+    /// The next timer that is due at `now`; from here on it cannot be cancelled.
     pub(super) fn pop_due(&mut self, now: Nanos) -> Option<Due> {
         loop {
             let index = self.wheel.pop_due(&mut self.timers, now)?;
@@ -185,7 +188,7 @@ impl WheelDriver {
             if self.shard.cell(index).fire() {
                 return Some(Due { index, tag: timer.tag });
             }
-            // Cancelled by another thread, which has put it among the cancelled ones or is about to.
+            // Another thread has cancelled it, and adds it to the cancelled ones.
         }
     }
 
@@ -205,15 +208,14 @@ impl WheelDriver {
         if is_awaited { Finished::Awaited } else { Finished::Gone }
     }
 
-    /// Says until when nothing is due, for the sleep that follows; `None` when that sleep is not to be, as
-    /// something has come in meanwhile.
+    /// Announces a sleep, and returns until when no timer is due; `None` if something has arrived meanwhile.
     pub(super) fn park(&mut self) -> Option<Nanos> {
         let until = self.wheel.next_due(&self.timers).unwrap_or(Nanos::NEVER);
         self.shard.park(until).then_some(until)
     }
 
-    /// Forgets all timers, so that every name leads to nothing; how many there were. Where all threads armed
-    /// timers none can any more.
+    /// Ends all timers, so that every key is stale; returns their number. In a shared shard arming fails from
+    /// now on.
     pub(super) fn close(&mut self) -> usize {
         let cancelled = self.shard.take_cancelled();
         let arrivals = self.shard.close();
@@ -226,7 +228,7 @@ impl WheelDriver {
         armed
     }
 
-    /// Takes a timer out of the wheel, unless another thread was faster.
+    /// Takes a timer out of the wheel, unless another thread was first.
     #[inline]
     fn reclaim(&mut self, key: TimerKey) -> bool {
         let is_ours = self.shard.cell(key.index).reclaim_armed(key.generation);
