@@ -276,13 +276,13 @@ fn shutdown_races_arm_without_loss() {
             let armed = timers.arm(FAR, Slack::Tick, TAG);
             (armed, timers)
         });
-        let forgotten = service.shutdown();
+        let dropped = service.shutdown();
         let (armed, timers) = user.join().unwrap();
         match armed {
             Ok(handle) => {
-                assert_eq!((forgotten, timers.cancel(handle)), (1, Cancel::Gone));
+                assert_eq!((dropped, timers.cancel(handle)), (1, Cancel::Gone));
             }
-            Err(error) => assert_eq!((forgotten, error), (0, ArmError::Closed)),
+            Err(error) => assert_eq!((dropped, error), (0, ArmError::Closed)),
         }
         assert_eq!(fired.load(Ordering::Relaxed), 0);
     });

@@ -418,20 +418,20 @@ fn switches(name: &str) -> u64 {
 #[test]
 fn idle_pool_does_not_wake() {
     // Longer than any monitor would pause between two looks.
-    const LOOK: Duration = Duration::from_millis(1_500);
-    const LOOKS_MAX: usize = 10;
+    const PERIOD: Duration = Duration::from_millis(1_500);
+    const PERIODS_MAX: usize = 10;
     let pool = Pool::start(PoolSettings { name: "quiet", ..settings(2, 4) }).unwrap();
     let handles: Vec<_> = (0..100).map(|n| pool.run(JOBS, move || blocking(|| n)).unwrap()).collect();
     for (n, handle) in handles.into_iter().enumerate() {
         assert_eq!(block_on(handle), Ok(n));
     }
     // It may take some looks until the monitor has seen that nothing waits; then it is quiet for good.
-    let mut looks = (0..LOOKS_MAX).map(|_| {
+    let mut periods = (0..PERIODS_MAX).map(|_| {
         let before = switches("quiet");
-        std::thread::sleep(LOOK);
+        std::thread::sleep(PERIOD);
         (before, switches("quiet"))
     });
-    let quiet = looks.find(|(before, after)| before == after);
+    let quiet = periods.find(|(before, after)| before == after);
     assert!(
         quiet.is_some_and(|(count, _)| count > 0),
         "it never comes to rest, or was never seen: {quiet:?}"

@@ -19,7 +19,7 @@ pub(crate) struct History {
     /// Of the arming that stands, as its caller gave it.
     deadline: AtomicU64,
     /// When that arming should have fired at the latest, on a machine with CPUs to spare.
-    promised: AtomicU64,
+    expected_by: AtomicU64,
     /// Its name, once its caller knows it; never if it was refused.
     handle: OnceLock<TimerHandle>,
     is_local: AtomicBool,
@@ -59,7 +59,7 @@ impl History {
     pub(crate) fn new() -> History {
         History {
             deadline: AtomicU64::new(0),
-            promised: AtomicU64::new(0),
+            expected_by: AtomicU64::new(0),
             handle: OnceLock::new(),
             is_local: AtomicBool::new(false),
             begun: AtomicU32::new(0),
@@ -72,9 +72,9 @@ impl History {
     }
 
     /// It is about to be armed, or armed again.
-    pub(crate) fn promise(&self, deadline: Nanos, promised: Nanos) {
+    pub(crate) fn expect_by(&self, deadline: Nanos, expected_by: Nanos) {
         self.deadline.store(deadline.0, SeqCst);
-        self.promised.store(promised.0, SeqCst);
+        self.expected_by.store(expected_by.0, SeqCst);
     }
 
     /// It was armed.
@@ -92,8 +92,8 @@ impl History {
     }
 
     /// See [`Account::promise`].
-    pub(crate) fn promised(&self) -> Nanos {
-        Nanos(self.promised.load(SeqCst))
+    pub(crate) fn expected_by(&self) -> Nanos {
+        Nanos(self.expected_by.load(SeqCst))
     }
 
     fn deadline(&self) -> Nanos {
@@ -124,14 +124,14 @@ impl History {
         if before >= self.begun_max.load(SeqCst) {
             return Err("it fired after a cancel said that it will not");
         }
-        let late_nanos = now.0.saturating_sub(self.promised.load(SeqCst));
+        let late_nanos = now.0.saturating_sub(self.expected_by.load(SeqCst));
         Ok(CallbackStart { number: before + 1, late_nanos })
     }
 
     /// Its callback ends so.
-    pub(crate) fn end(&self, next: Next, promised: Nanos) {
+    pub(crate) fn end(&self, next: Next, expected_by: Nanos) {
         if let Next::Again(deadline) = next {
-            self.promise(deadline, promised);
+            self.expect_by(deadline, expected_by);
             self.rearmed.fetch_add(1, SeqCst);
         }
         self.ended.fetch_add(1, SeqCst);

@@ -120,8 +120,8 @@ impl Round {
                 &format!("of {capacity} cells {free} came back: {left:?}"),
             );
             self.assert_awake();
-            let forgotten = self.bounded("the end of the service", move || service.shutdown());
-            self.check(forgotten == left.at_threads as u64, &format!("it had {forgotten} timers at its end"));
+            let dropped = self.bounded("the end of the service", move || service.shutdown());
+            self.check(dropped == left.at_threads as u64, &format!("it had {dropped} timers at its end"));
         }
         self.gate.is_open.store(true, SeqCst);
         wake();
@@ -258,7 +258,7 @@ impl Round {
                 continue;
             }
             awaited = Some(tag);
-            if history.promised() > monotonic() + patience {
+            if history.expected_by() > monotonic() + patience {
                 self.world.cancel(&self.timers, tag);
             }
         }

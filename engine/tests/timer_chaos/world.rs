@@ -192,7 +192,7 @@ impl World {
         let tag = self.opened.fetch_add(1, SeqCst) as u64;
         let history =
             self.histories.get(tag as usize).expect("there are fewer threads than histories in reserve");
-        history.promise(deadline, wheel::due(slack.apply(deadline.max(monotonic()))));
+        history.expect_by(deadline, wheel::due(slack.apply(deadline.max(monotonic()))));
         history.set_handle(api.arm(deadline, slack, tag)?, E::IS_LOCAL);
         Ok(tag)
     }
@@ -273,11 +273,11 @@ impl World {
             Next::Done
         };
         // Armed again, it is not put off by a slack.
-        let promised = match next {
+        let expected_by = match next {
             Next::Again(deadline) => wheel::due(deadline.max(monotonic())),
             Next::Done => Nanos::NEVER,
         };
-        history.end(next, promised);
+        history.end(next, expected_by);
         next
     }
 
@@ -308,5 +308,5 @@ impl World {
 
 /// Whether a timer is due long after its round.
 pub(crate) fn is_far(history: &History) -> bool {
-    history.promised() > monotonic() + FAR / 2
+    history.expected_by() > monotonic() + FAR / 2
 }
