@@ -1,5 +1,5 @@
-//! Deadlines of calls, for those who build a client on the engine: threads make calls of which some are never
-//! answered, and a loop of its own keeps connections that may be idle for a while and no longer.
+//! Deadlines for a client on the engine: threads make calls, some of which are never answered. A thread with
+//! its own loop keeps connections that may be idle for a while and no longer.
 //!
 //! ```text
 //!   cargo run -p engine --example deadlines
@@ -16,7 +16,7 @@ use sys::clock::monotonic;
 
 const CALLERS: u64 = 4;
 const CALLS: u64 = 50_000;
-/// One call of so many is never answered.
+/// One call in so many is never answered.
 const UNANSWERED_EVERY: u64 = 10_000;
 const CALL_DEADLINE: Duration = Duration::from_millis(200);
 const IDLE_MAX: Duration = Duration::from_millis(100);
@@ -25,7 +25,7 @@ fn main() -> io::Result<()> {
     let expired = Arc::new(AtomicU64::new(0));
     let counted = Arc::clone(&expired);
     let settings = Settings { locals: 1, ..Settings::default() };
-    // The callback gets the tag that a timer was armed with, and tells somebody; here it counts.
+    // The callback gets the tag of the timer, and should notify another thread; here it counts.
     let service = Service::start(&settings, move |_timers, call| {
         println!("call {call} was not answered within {CALL_DEADLINE:?}");
         counted.fetch_add(1, Ordering::Relaxed);
@@ -45,29 +45,29 @@ fn main() -> io::Result<()> {
     Ok(())
 }
 
-/// Makes calls; how many were answered in time.
+/// Makes calls; returns how many were answered in time.
 fn call(timers: &Timers, caller: u64) -> u64 {
     let mut answered = 0;
     for number in 1..=CALLS {
         let call = caller * CALLS + number;
         let deadline = monotonic() + CALL_DEADLINE;
-        let timer = timers.arm(deadline, Slack::Tick, call).expect("few calls are under way at a time");
+        let timer = timers.arm(deadline, Slack::Tick, call).expect("few calls are pending at a time");
         // The answer comes at once, if it comes.
         if !number.is_multiple_of(UNANSWERED_EVERY) {
-            // Anything but `Cancelled`: the deadline came first, and the answer is of no use any more.
+            // Anything but `Cancelled`: the deadline passed first, and the answer is useless.
             answered += u64::from(timers.cancel(timer) == Cancel::Cancelled);
         }
     }
     answered
 }
 
-/// A loop with timers of its own: traffic puts the end of a connection off by a store, and its timer looks
-/// only when it is due.
+/// A loop with its own timers: traffic extends the idle deadline by a store, and the timer checks it only
+/// when it fires.
 fn keep_a_connection(timers: &Timers) {
     let loop_thread = thread::current();
-    let mut local = timers.attach(move || loop_thread.unpark()).expect("the settings have one end");
+    let mut local = timers.attach(move || loop_thread.unpark()).expect("the settings allow one local end");
     let idle_until = LazyDeadline::new(monotonic() + IDLE_MAX);
-    local.arm(idle_until.until(), Slack::Fine, 0).expect("it is the first");
+    local.arm(idle_until.until(), Slack::Fine, 0).expect("it is the first timer");
     let (mut checks, mut messages) = (0, 0);
     loop {
         local.turn(monotonic(), |_, _| {
@@ -86,6 +86,6 @@ fn keep_a_connection(timers: &Timers) {
         }
     }
     println!(
-        "after {messages} messages the connection was idle for {IDLE_MAX:?}; its timer looked {checks} times"
+        "after {messages} messages the connection was idle for {IDLE_MAX:?}; its timer checked {checks} times"
     );
 }

@@ -1,6 +1,5 @@
-//! A small server on the engine, for those who build another: each line that comes in is answered with what a
-//! slow function makes of it. One thread has all connections and never computes; the pool computes, and
-//! refuses what would be late.
+//! A small server on the engine: it replies to each line with the result of a slow function. One thread has
+//! all connections and never computes. The pool computes, and refuses jobs that would be late.
 //!
 //! ```text
 //!   cargo run -p engine --example line_server     then, in another terminal:
@@ -23,7 +22,7 @@ use engine::reactor::{RawToken, Reactor};
 use engine::stats::ReactorStats;
 use sys::socket::ListenOptions;
 
-/// The classes of jobs: what computes, and what waits for something slow. Neither takes the other's threads.
+/// The classes of jobs: jobs that compute, and jobs that wait. Neither takes the other's threads.
 const COMPUTING: Class = Class(0);
 const WAITING: Class = Class(1);
 
@@ -35,12 +34,12 @@ fn main() -> io::Result<()> {
     let pool = pool()?;
     let (notifier, stats) = (Arc::new(Notifier::new()?), Arc::new(ReactorStats::default()));
     let reactor = Reactor::new(Arc::clone(&notifier), Arc::clone(&stats))?;
-    // A crew of one: connections of several threads' servers could be handed over.
+    // A worker group of one thread; with several, connections could be handed off.
     let worker = Rc::new(worker_group([(Arc::clone(&notifier), stats)]).remove(0));
     let mut connections: Executor<Pin<Box<dyn Future<Output = ()>>>> =
         Executor::new(CONNECTIONS_MAX, notifier);
 
-    let strategy = accept::strategy("exclusive").expect("it is one of the engine's");
+    let strategy = accept::strategy("exclusive").expect("it is one of the engine's strategies");
     let address = ADDRESS.parse().expect("an address and a port");
     let handle = accept::listen(strategy, address, ListenOptions::plain(128), 1, 0)?.remove(0);
     let mut acceptor = Acceptor::new(&reactor, &worker, handle, RawToken(0))?;
@@ -49,13 +48,13 @@ fn main() -> io::Result<()> {
     let mut events = Vec::new();
     loop {
         reactor.turn(&mut events, || !connections.has_runnable())?;
-        // One listener, so every wake is its.
+        // There is one listener, so every event is its event.
         if !events.is_empty() {
-            // Where descriptors are used up it rests by itself.
+            // On descriptor exhaustion the acceptor backs off by itself.
             let _ = acceptor.accept(|socket, _peer| {
                 let stream = TcpStream::new(&reactor, socket);
                 let serve = serve(stream, pool.clone());
-                // One that fails is over, and nobody else need know.
+                // An error ends the connection, and is not reported.
                 let accepted = connections.spawn(Box::pin(async { drop(serve.await) }));
                 accepted.is_ok() && !connections.is_full()
             });
@@ -73,7 +72,7 @@ fn pool() -> io::Result<Pool> {
         name: "computing",
         queue_max: 10_000,
         deadline: Some(Duration::from_secs(1)),
-        // A job takes some milliseconds, so a wait of as many is no overload.
+        // A job takes some milliseconds, so a wait of some milliseconds is no overload.
         shedding: Some(Shedding { target: Duration::from_millis(100), interval: Duration::from_secs(1) }),
         ..ClassSettings::default()
     };
@@ -96,10 +95,10 @@ async fn serve(stream: TcpStream, pool: Pool) -> io::Result<()> {
     Ok(())
 }
 
-/// What the pool makes of a line, or why it does not.
+/// The pool's result for a line, or why there is none.
 async fn reply(pool: &Pool, line: Vec<u8>) -> String {
     let job = match line.trim_ascii() {
-        // Says that it waits: another job has its permit meanwhile.
+        // Declares its wait: another job has its permit meanwhile.
         b"sleep" => pool.run(WAITING, || {
             blocking(|| std::thread::sleep(Duration::from_millis(100)));
             0

@@ -1,11 +1,12 @@
-//! Steps of the wall clock under the timer service: this binary, run by itself with a C library whose wall
-//! clock steps by an hour, forward and back, while timers are armed (`clock_step/wall.c`).
+//! Steps of the wall clock under the timer service. This test runs its own binary with a preloaded library
+//! whose wall clock steps by an hour, forward and back, while timers are armed (`clock_step/wall.c`).
 //!
-//! Promises: the steps are seen, or the test proves nothing; no timer fires early, all fire, and none waits
-//! for a step. What time it is tells the standard library, lest the clock under test judge itself. Leaves to
-//! others: how late a timer may be without steps.
+//! Guarantees: the test fails unless it observes the steps. No timer fires early, all fire, and none waits
+//! for a step. The time comes from the standard library, so that the clock under test does not judge itself.
 //!
-//! Readings have to go through the C library, which rustix does in a flavour of its own:
+//! Not handled here: how late a timer may be without steps.
+//!
+//! Clock readings have to go through the C library, for which rustix needs a configuration flag:
 //!
 //! `RUSTFLAGS="--cfg rustix_use_libc" cargo test -p engine --target-dir target/libc --test clock_step`
 
@@ -23,13 +24,13 @@ use engine::timer::{Next, Service, Settings, Slack, Timers};
 use sys::clock::{monotonic, wall};
 
 const HOUR: Duration = Duration::from_secs(3600);
-/// More than any machine makes a timer wait, and much less than a step.
+/// Longer than any machine delays a timer, and much shorter than a step.
 const LATE_MAX: Duration = Duration::from_secs(30);
-/// Steps that are waited for, in each direction.
+/// How many steps to observe in each direction.
 const STEPS: usize = 6;
-/// Between a batch of timers and the next; less than a step takes.
+/// Between two batches of timers; shorter than the time between steps.
 const PAUSE: Duration = Duration::from_millis(20);
-/// Some of each batch are over before the next step, and some not before the third.
+/// Some of each batch end before the next step, and some only after the third.
 const SPANS_MS: [u64; 6] = [0, 1, 20, 90, 180, 320];
 
 #[test]
@@ -56,10 +57,10 @@ fn timers_fire_while_the_wall_clock_steps() {
     let in_callback = Arc::clone(&log);
     let settings = Settings { threads: 2, ..Settings::default() };
     let service = Service::start(&settings, move |_, tag| in_callback.fire(tag)).unwrap();
-    // Not ended where this fails: its threads may wait for a step.
+    // Never dropped if the test fails: its threads may wait for a step.
     let service = ManuallyDrop::new(service);
     let steps = arm_through_steps(service.timers(), &log);
-    assert!(steps.forward >= STEPS && steps.back >= STEPS, "the wall clock stands still: {steps:?}");
+    assert!(steps.forward >= STEPS && steps.back >= STEPS, "the wall clock does not step: {steps:?}");
     let end = Instant::now() + LATE_MAX;
     while let Some(text) = log.unfinished() {
         assert!(Instant::now() < end, "it waits for a step: {text}, {steps:?}");
@@ -71,7 +72,7 @@ fn timers_fire_while_the_wall_clock_steps() {
     println!("at most {:?} late", timers.iter().map(|timer| timer.late).max());
 }
 
-/// Steps of about an hour that the program has seen.
+/// Observed steps of about an hour.
 #[derive(Debug, Default)]
 struct Steps {
     forward: usize,
@@ -79,7 +80,7 @@ struct Steps {
 }
 
 impl Steps {
-    /// The wall clock and another moved on by so much.
+    /// The wall clock advanced by `wall_nanos` while `passed` went by.
     fn observe(&mut self, wall_nanos: i128, passed: Duration) {
         let step = wall_nanos - passed.as_nanos() as i128;
         self.forward += usize::from(step > HOUR.as_nanos() as i128 / 2);
@@ -103,7 +104,7 @@ fn arm_through_steps(timers: &Timers, log: &TimerLog) -> Steps {
     steps
 }
 
-/// What was promised of each timer, by tag, and what came of it.
+/// The expected and observed firing of each timer, by tag.
 #[derive(Default)]
 struct TimerLog(Mutex<Vec<Timer>>);
 
@@ -113,7 +114,7 @@ struct Timer {
     late: Duration,
     is_early: bool,
     fired: u32,
-    /// How often it is to fire: some are armed again.
+    /// How often it has to fire: some are rearmed.
     expected: u32,
 }
 
@@ -142,7 +143,7 @@ impl TimerLog {
         Next::Again(monotonic() + span)
     }
 
-    /// A timer that has not fired as often as it is to.
+    /// A timer that has not fired often enough yet.
     fn unfinished(&self) -> Option<String> {
         let timers = self.0.lock().unwrap();
         timers.iter().find(|timer| timer.fired < timer.expected).map(|timer| format!("{timer:?}"))

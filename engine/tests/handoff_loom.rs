@@ -1,10 +1,10 @@
-//! Loom models of the hand-off: a free permit, an idle thread and work, each brought by another thread, in
-//! every order that the memory model allows.
+//! Loom models of the pool's hand-off: a free permit, an idle thread and work, each added by another thread,
+//! in every order that the memory model allows.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p engine --release --target-dir target/loom --test handoff_loom`
 
 #![cfg(loom)]
-#![expect(dead_code, reason = "of these files the models need the part that threads share")]
+#![expect(dead_code, reason = "the models need only the part of these files that threads share")]
 
 #[path = "../src/pool/cpus.rs"]
 mod cpus;
@@ -21,10 +21,10 @@ use handoff::{Handoff, Signal};
 use sys::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use sys::sync::thread::{JoinHandle, spawn};
 
-/// More would take hours, and two suffice for every way in which two threads can miss each other.
+/// More would take hours; two cover every way in which two threads can miss each other.
 const PREEMPTIONS_MAX: usize = 2;
 
-/// A pool without everything else: jobs are a number.
+/// A pool reduced to its hand-off: jobs are a count.
 struct Model {
     handoff: Handoff,
     jobs: AtomicUsize,
@@ -56,7 +56,7 @@ impl Model {
         self.jobs.fetch_update(Ordering::AcqRel, Ordering::Relaxed, one_less).is_ok()
     }
 
-    /// A thread's life, as in `worker.rs`. It ends only when every job was run: a wake that is lost leaves it
+    /// The body of a thread, as in `worker.rs`. It ends only when every job was run: a lost wake leaves it
     /// asleep, which loom reports.
     fn run(&self, number: usize) {
         let slot = self.handoff.workers.at(number);
@@ -104,7 +104,7 @@ fn explore(model: impl Fn() + Send + Sync + 'static) {
 fn start(model: &Arc<Model>, threads: usize) -> Vec<JoinHandle<()>> {
     let start = |_| {
         let model = Arc::clone(model);
-        let number = model.handoff.workers.allocate().expect("there is a slot for each");
+        let number = model.handoff.workers.allocate().expect("there is a slot for each thread");
         spawn(move || model.run(number))
     };
     (0..threads).map(start).collect()
@@ -139,7 +139,7 @@ fn no_wake_lost_with_two_threads_and_two_permits() {
     check(2, 2, 1);
 }
 
-/// One that has waited for long enough is on top of the list, and leaves while it is about to be woken.
+/// A thread whose idle time is over is on top of the stack, and leaves while it is about to be woken.
 #[test]
 fn leaving_thread_is_not_relied_on() {
     explore(|| {

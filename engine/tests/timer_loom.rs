@@ -1,10 +1,10 @@
-//! Loom models of the timer service: two or three threads that meet at one timer, in every order that the
-//! memory model allows. Time passes at once, as `sys::alarm` says.
+//! Loom models of the timer service: two or three threads access one timer, in every order that the memory
+//! model allows. Time passes at once, as in `sys::alarm`.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p engine --release --target-dir target/loom --test timer_loom`
 
 #![cfg(loom)]
-#![expect(dead_code, reason = "of these files the models need the part that threads share")]
+#![expect(dead_code, reason = "the models need only the part of these files that threads share")]
 
 #[path = "../src/timer/arm_request.rs"]
 mod arm_request;
@@ -66,7 +66,7 @@ fn shard(cells: usize) -> (Arc<Shard>, WheelDriver) {
     (shard, driver)
 }
 
-/// Fires what is due; how much that was.
+/// Fires the due timers; returns their number.
 fn fire(driver: &mut WheelDriver) -> usize {
     fire_by(driver, LATER)
 }
@@ -82,10 +82,10 @@ fn fire_by(driver: &mut WheelDriver, now: Nanos) -> usize {
 }
 
 fn arm_timer(shard: &Shard, when: Nanos) -> TimerKey {
-    shard.arm(when, Slack::Tick, TAG).expect("there are cells").0
+    shard.arm(when, Slack::Tick, TAG).expect("there are free cells").0
 }
 
-/// Every cell is spare again, once.
+/// Asserts that every cell is free, once.
 fn assert_all_free(shard: &Shard, driver: &mut WheelDriver, cells: usize) {
     driver.collect();
     let mut indexes: Vec<_> = (0..cells).map(|_| arm_timer(shard, FAR).index).collect();
@@ -128,7 +128,7 @@ fn stale_key_does_not_reach_the_next_timer() {
             let found = canceller.join().unwrap();
             assert_eq!(fired == 0, found == Cancel::Cancelled);
             driver.collect();
-            assert_eq!(fire_by(&mut driver, LAST), 1, "the next tenant is nobody else's business");
+            assert_eq!(fire_by(&mut driver, LAST), 1, "the next timer of the cell fires");
         } else {
             canceller.join().unwrap();
         }
@@ -178,8 +178,9 @@ fn timer_cancelled_in_arrivals_never_fires() {
     });
 }
 
-/// A thread that stands between reading the first spare cell's successor and taking the cell, while others
-/// take both and give the first back, must not put the second, which is in use, back into the list.
+/// One thread has read the successor of the first free cell and has not taken that cell yet. Meanwhile others
+/// take both cells and free the first. Then the thread must not put the second cell, which is in use, back
+/// into the list.
 #[test]
 fn free_list_survives_the_aba_problem() {
     explore(|| {
@@ -215,7 +216,7 @@ fn recycle_and_collect_lose_no_timer() {
         driver.collect();
         let sleeps_until = driver.park();
         let follow_up = user.join().unwrap();
-        // It is in the wheel, or among the arrivals of an owner who knows that he must look.
+        // The timer is in the wheel, or among the arrivals of a driver that is about to be woken.
         assert!(sleeps_until != Some(FAR) || follow_up == FollowUp::Wake, "{sleeps_until:?} {follow_up:?}");
         driver.collect();
         assert_eq!(fire(&mut driver), 1);
@@ -236,7 +237,7 @@ fn service() -> (Service, Arc<AtomicUsize>) {
     (service.unwrap(), fired)
 }
 
-/// A wake that is lost leaves the thread asleep, and this loop without end: loom reports both.
+/// A lost wake leaves the thread asleep, and this loop without end: loom reports both.
 #[test]
 fn no_wake_lost_between_arm_and_park() {
     explore(|| {

@@ -375,7 +375,7 @@ impl Acceptor {
         Ok(())
     }
 
-    /// Registers the listener anew: at the tail of the wait queue, and with a report of queued connections.
+    /// Registers the listener again: at the tail of the wait queue, and with a report of queued connections.
     fn rewatch(&mut self) {
         self.set(State::Paused);
         self.watch();

@@ -4,7 +4,7 @@
 //!
 //! The kernel wakes the first sleeping thread in its wait queue, at light load the same one each time. If
 //! that thread has more load than others, each connection would take a detour through it. So a thread that
-//! hands off registers anew, at the tail of the wait queue.
+//! hands off registers again, at the tail of the wait queue.
 
 use sys::clock::Nanos;
 use sys::epoll::Trigger;

@@ -1,4 +1,4 @@
-//! One suite for every accept strategy.
+//! Tests that run for every accept strategy, and tests of single ones.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -22,10 +22,10 @@ use crate::stats::ReactorStats;
 const THREADS: usize = 3;
 const LISTENER_ID: u32 = 5;
 
-/// More turns than an address is quiet after.
+/// More passes than it takes until a listener counts as quiet.
 const PASSES_UNTIL_QUIET: usize = 1_000;
 
-/// What a thread is made of, before it runs.
+/// The parts of a worker, before it runs.
 struct WorkerParts {
     notifier: Arc<Notifier>,
     stats: Arc<ReactorStats>,
@@ -34,7 +34,7 @@ struct WorkerParts {
     is_over: Arc<AtomicBool>,
 }
 
-/// A reactor with one acceptor, and the sockets that it took.
+/// A reactor with one acceptor, and the sockets that it accepted.
 struct Worker {
     reactor: Rc<Reactor>,
     worker_handle: Rc<WorkerHandle>,
@@ -43,7 +43,7 @@ struct Worker {
     taken: Vec<(Socket, SocketAddr)>,
     /// Connections that it serves besides.
     other_connections: usize,
-    /// Whether what it runs for is over; seen before a sleep.
+    /// Whether the worker has to end; checked before a sleep.
     is_over: Arc<AtomicBool>,
 }
 
@@ -63,7 +63,7 @@ impl Worker {
         }
     }
 
-    /// One turn, without sleep unless it `may_sleep`; true if it was woken or took a connection.
+    /// Runs one pass, without sleep unless `may_sleep`; true if there was an event or a connection.
     fn run_pass(&mut self, capacity: usize, may_sleep: bool) -> bool {
         let (wakes, before) = (self.wakes(may_sleep), self.taken.len());
         for wake in &wakes {
@@ -87,7 +87,7 @@ impl Worker {
         !wakes.is_empty() || self.taken.len() > before
     }
 
-    /// What the kernel and the timers tell, after a sleep if it `may_sleep`.
+    /// The events of one pass, after a sleep if `may_sleep`.
     fn wakes(&mut self, may_sleep: bool) -> Vec<Wake> {
         let mut wakes = Vec::new();
         if let Some(acceptor) = &mut self.acceptor {
@@ -103,19 +103,19 @@ impl Worker {
         self.is_over.load(Ordering::Relaxed)
     }
 
-    /// As if its turns had taken so long.
+    /// Makes the mean length of a pass `length`.
     fn pretend_pass_length(&self, length: Duration) {
         let (stats, now) = (self.reactor.stats(), self.reactor.now());
         stats.begin_pass(now);
         (0..64).for_each(|_| stats.end_pass(now + length, false));
     }
 
-    /// As if it slept now: what the test itself takes is no lag.
+    /// Makes the thread look asleep, so that the test's own duration is no lag.
     fn pretend_sleep(&self) {
         self.reactor.stats().end_pass(self.reactor.now(), true);
     }
 
-    /// Whether it gets the turn; it does not keep it.
+    /// Whether it gets the accept mutex; unlocks it again.
     fn gets_mutex(&mut self) -> bool {
         let acceptor = self.acceptor.as_mut().unwrap();
         acceptor.take_turn();
@@ -125,7 +125,7 @@ impl Worker {
         watched > 0
     }
 
-    /// A step of retiring; true once nothing of the address can reach this thread any more.
+    /// One step of retiring; true once no connection of the listener can reach this thread any more.
     fn retire(&mut self) -> bool {
         if let Some(acceptor) = &mut self.acceptor {
             let taken = &mut self.taken;
@@ -141,7 +141,7 @@ impl Worker {
     }
 }
 
-/// Whether somebody has ended the sleep that this thread had announced.
+/// Whether another thread has ended the sleep that `notifier` had announced.
 fn is_signalled(notifier: &Notifier) -> bool {
     let mut signal = File::from(notifier.as_fd().try_clone_to_owned().unwrap());
     signal.read(&mut [0; 8]).is_ok()
@@ -168,8 +168,8 @@ fn build_parts(strategy: &'static dyn Strategy, threads: usize) -> (SocketAddr, 
     (address, parts.collect())
 }
 
-/// Runs each worker by `run` on a thread of its own until `clients` end; in this order they stand in the
-/// socket's queue.
+/// Runs each worker by `run` on a thread of its own until `clients` returns. The workers register with the
+/// socket's wait queue in their order.
 fn serve<T>(parts: Vec<WorkerParts>, run: impl Fn(usize, Worker) + Sync, clients: impl FnOnce() -> T) -> T {
     let end = end_signal(&parts);
     thread::scope(|scope| {
@@ -186,7 +186,7 @@ fn serve<T>(parts: Vec<WorkerParts>, run: impl Fn(usize, Worker) + Sync, clients
     })
 }
 
-/// Tells all workers that what they run for is over.
+/// Returns a function that makes all workers end.
 fn end_signal(parts: &[WorkerParts]) -> impl Fn() + use<> {
     let is_over = Arc::clone(&parts[0].is_over);
     let notifiers: Vec<_> = parts.iter().map(|part| Arc::clone(&part.notifier)).collect();
@@ -212,19 +212,20 @@ fn connect(address: SocketAddr, count: usize) -> Vec<TcpStream> {
     (0..count).map(|_| TcpStream::connect(address).unwrap()).collect()
 }
 
-/// Waits until the other side closes: `Ok(0)`, unless it has sent something or resets.
+/// Waits until the peer closes: `Ok(0)`, unless it has sent bytes or a reset.
 fn end_of_stream(client: &mut TcpStream) -> Result<usize, io::ErrorKind> {
     client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     client.read(&mut [0]).map_err(|error| error.kind())
 }
 
-/// As where a policy of the kernel's forbids it: the listener reports for ever what nobody can take.
+/// Simulates a security policy of the kernel that forbids accept: the listener is always readable, and every
+/// accept fails.
 fn shut_down(part: &WorkerParts) {
     let socket = TcpStream::from(part.listener_handle.listener.as_fd().try_clone_to_owned().unwrap());
     socket.shutdown(Shutdown::Both).unwrap();
 }
 
-/// Turns of all, until none of them finds anything.
+/// Runs passes of all workers until none finds anything.
 fn run_until_quiet(workers: &mut [Worker]) {
     while workers
         .iter_mut()
@@ -247,8 +248,8 @@ fn each_connection_reaches_exactly_one_thread() {
     });
 }
 
-/// Threads that sleep and wake each other, clients that come all the while, and a listener that is retired in
-/// the midst of it: whoever was let in is served, by one thread, once.
+/// Threads sleep and wake each other, clients connect all the while, and the listener is retired meanwhile:
+/// each accepted connection is served once, by one thread.
 #[test]
 fn sleeping_threads_lose_no_connection_on_retire() {
     each_strategy(|strategy| {
@@ -271,12 +272,11 @@ fn sleeping_threads_lose_no_connection_on_retire() {
                 if connected == 400 {
                     retire();
                 }
-                // Behind that, whoever comes too late gets no answer at all, or is refused once all is
-                // closed.
+                // From now on a late client gets no reply at all, or is refused once the socket is closed.
                 let Ok(mut client) = TcpStream::connect_timeout(&address, Duration::from_millis(500)) else {
                     break;
                 };
-                assert_eq!(end_of_stream(&mut client), Ok(0), "{}: taken and dropped", strategy.name());
+                assert_eq!(end_of_stream(&mut client), Ok(0), "{}: accepted and dropped", strategy.name());
                 connected += 1;
             }
             connected
@@ -293,10 +293,15 @@ fn paused_thread_is_not_woken_until_it_resumes() {
         let worker = &mut workers[0];
         let _clients = connect(address, 3);
         while worker.run_pass(2, false) {}
-        assert_eq!(worker.taken.len(), 2, "{}: it falls silent with one still queued", strategy.name());
+        assert_eq!(
+            worker.taken.len(),
+            2,
+            "{}: no event while paused, with one connection queued",
+            strategy.name()
+        );
         worker.acceptor.as_mut().unwrap().resume();
         worker.acceptor.as_mut().unwrap().hold();
-        assert!(!worker.run_pass(9, false), "{}: held by its owner it is as silent", strategy.name());
+        assert!(!worker.run_pass(9, false), "{}: no event while paused by its owner", strategy.name());
         worker.acceptor.as_mut().unwrap().resume();
         while worker.run_pass(9, false) {}
         assert_eq!(worker.taken.len(), 3, "{}", strategy.name());
@@ -315,7 +320,7 @@ fn lagging_thread_accepts_fewer_at_a_time() {
         worker.pretend_pass_length(Duration::from_secs(1));
         worker.run_pass(usize::MAX, false);
         let taken = worker.taken.len() - most;
-        assert_eq!(taken, (most / 8).max(1), "{}: and not none", strategy.name());
+        assert_eq!(taken, (most / 8).max(1), "{}: and at least one", strategy.name());
     });
 }
 
@@ -324,7 +329,7 @@ fn retire_accepts_every_queued_connection() {
     each_strategy(|strategy| {
         let (address, mut workers) = workers(strategy, THREADS);
         let clients = connect(address, 50);
-        // Some were accepted before, and may wait in another thread's mailbox.
+        // Some were accepted before, and may be in another thread's queue.
         workers[0].run_pass(usize::MAX, false);
         let mut open = THREADS;
         while open > 0 {
@@ -333,7 +338,7 @@ fn retire_accepts_every_queued_connection() {
             workers.iter().for_each(|it| it.reactor.turn(&mut Vec::new(), || false).unwrap());
         }
         for worker in &workers {
-            assert_eq!(worker.reactor.load(), (0, 0), "{}: nothing stays registered", strategy.name());
+            assert_eq!(worker.reactor.load(), (0, 0), "{}: no registration is left", strategy.name());
         }
         let taken: usize = workers.iter().map(|worker| worker.taken.len()).sum();
         assert_eq!(taken, clients.len(), "{}", strategy.name());
@@ -347,12 +352,12 @@ fn late_client_reaches_the_next_listener() {
         let (address, mut workers) = workers(strategy, 1);
         let worker = &mut workers[0];
         assert!(!worker.retire(), "{}", strategy.name());
-        // Its first packet is dropped. By the second, a second later, somebody else listens there.
+        // Its first SYN is dropped. At the retransmission, a second later, the next listener is open.
         let client = thread::spawn(move || TcpStream::connect(address).unwrap().peer_addr().unwrap());
         while !worker.retire() {
             worker.reactor.turn(&mut Vec::new(), || true).unwrap();
         }
-        assert!(worker.taken.is_empty(), "nobody can come any more");
+        assert!(worker.taken.is_empty(), "no client can connect any more");
         let next = listen(strategy, address, ListenOptions::plain(128), 1, LISTENER_ID).unwrap();
         assert_eq!(client.join().unwrap(), address, "{}", strategy.name());
         drop(next);
@@ -365,13 +370,13 @@ fn address_in_use_is_refused() {
         let (address, _workers) = workers(strategy, THREADS);
         let error = listen(strategy, address, ListenOptions::plain(128), THREADS, LISTENER_ID)
             .err()
-            .expect("it is taken");
+            .expect("the address is in use");
         assert_eq!(error.kind(), io::ErrorKind::AddrInUse, "{}", strategy.name());
     });
 }
 
-/// The two that look at one another's load. The others' balance is the kernel's, or luck. A lag of the
-/// machine that runs the test counts as so many connections.
+/// The two strategies that compare loads. In the others balance is the kernel's, or luck. A lag of the test
+/// machine counts as up to `LAG_CONNECTIONS_MAX` connections.
 #[test]
 fn lasting_connections_are_balanced() {
     for name in ["handoff", "mutex"] {
@@ -380,7 +385,7 @@ fn lasting_connections_are_balanced() {
         for _ in 0..100 {
             clients.extend(connect(address, 3));
             run_until_quiet(&mut workers);
-            // That no other thread turns meanwhile is no lag either.
+            // Nor is it lag that no other thread runs a pass meanwhile.
             workers.iter().for_each(Worker::pretend_sleep);
         }
         let counts: Vec<usize> = workers.iter().map(|worker| worker.taken.len()).collect();
@@ -391,7 +396,7 @@ fn lasting_connections_are_balanced() {
     }
 }
 
-/// Without it the kernel would wake the same thread each time: the first that watched.
+/// Without the new registration the kernel would always wake the thread that registered first.
 #[test]
 fn thread_that_hands_off_is_woken_last() {
     const CLIENTS: usize = 50;
@@ -427,15 +432,15 @@ fn mutex_is_free_after_unlock_pause_and_drop() {
         let (watched, _) = worker.reactor.load();
         watched > 0
     };
-    assert!(try_lock(first) && !try_lock(second), "one watches");
-    assert!(try_lock(first) && !try_lock(second), "and goes on until it has accepted");
+    assert!(try_lock(first) && !try_lock(second), "one thread watches");
+    assert!(try_lock(first) && !try_lock(second), "it keeps the mutex until it has accepted");
     first.acceptor.as_mut().unwrap().give_turn_up();
     assert!(try_lock(second) && !try_lock(first));
     second.acceptor.as_mut().unwrap().hold();
-    assert!(try_lock(first), "who has no place keeps nobody waiting");
+    assert!(try_lock(first), "a paused thread holds no mutex");
     first.acceptor = None;
     second.acceptor.as_mut().unwrap().resume();
-    assert!(try_lock(second), "nor who is gone");
+    assert!(try_lock(second), "nor does a dropped acceptor");
     let _client = connect(address, 1);
     while second.taken.is_empty() {
         second.run_pass(usize::MAX, true);
@@ -446,17 +451,17 @@ fn mutex_is_free_after_unlock_pause_and_drop() {
 fn quick_holder_keeps_mutex_of_quiet_listener() {
     let (address, mut workers) = workers(&mutex::Mutex, 2);
     let [first, second] = &mut workers[..] else { unreachable!() };
-    // Whether the second one gets the turn that the first one had for a turn of the loop.
+    // Whether the second thread gets the mutex that the first one held for a pass.
     let mut releases = |first: &mut Worker| {
         first.run_pass(usize::MAX, false);
         second.gets_mutex()
     };
-    assert!((0..PASSES_UNTIL_QUIET).any(|_| !releases(first)), "nobody comes");
+    assert!((0..PASSES_UNTIL_QUIET).any(|_| !releases(first)), "no client connects");
     let _client = connect(address, 1);
-    assert!(releases(first), "somebody has come");
-    assert!((0..PASSES_UNTIL_QUIET).any(|_| !releases(first)), "it is quiet again");
+    assert!(releases(first), "a client has connected");
+    assert!((0..PASSES_UNTIL_QUIET).any(|_| !releases(first)), "the listener is quiet again");
     first.pretend_pass_length(Duration::from_millis(20));
-    assert!(releases(first), "who comes now would wait for the end of a long turn");
+    assert!(releases(first), "a connection would wait for the end of a long pass");
 }
 
 #[test]
@@ -467,11 +472,11 @@ fn lagging_thread_yields_the_mutex() {
     workers[0].pretend_pass_length(Duration::from_millis(3));
     assert!(!workers[0].gets_mutex(), "the other one sleeps");
     workers[1].reactor.stats().connections.set(100);
-    assert!(workers[0].gets_mutex(), "the other one has far more to do");
+    assert!(workers[0].gets_mutex(), "the other one has a far higher load");
     workers[1].reactor.stats().connections.set(0);
     workers[1].pretend_pass_length(Duration::from_millis(3));
     workers[1].pretend_sleep();
-    assert!(workers[0].gets_mutex(), "the other one would lag too, once it is awake");
+    assert!(workers[0].gets_mutex(), "the other one would lag too, once awake");
 }
 
 #[test]
@@ -479,7 +484,7 @@ fn no_yield_to_a_thread_in_a_long_pass() {
     let (_, mut workers) = workers(&mutex::Mutex, 2);
     let [first, second] = &mut workers[..] else { unreachable!() };
     first.reactor.stats().connections.set(100);
-    assert!(!first.gets_mutex(), "the other one comes round");
+    assert!(!first.gets_mutex(), "the other one is awake and may lock it");
     second.reactor.stats().begin_pass(Nanos(second.reactor.now().0 - 9_000_000));
     assert!(first.gets_mutex());
 }
@@ -492,7 +497,7 @@ fn yielding_threads_do_not_wait_for_each_other() {
     workers[..2].iter().for_each(|busy| busy.reactor.stats().connections.set(100));
     idle.announce();
     workers[0].acceptor.as_mut().unwrap().take_turn();
-    assert!(is_signalled(&idle), "the other one that is awake would stand back too");
+    assert!(is_signalled(&idle), "the other awake thread would yield too");
 }
 
 #[test]
@@ -500,17 +505,17 @@ fn yielding_thread_wakes_another_if_mutex_is_free() {
     let (_, parts) = build_parts(&mutex::Mutex, 3);
     let [first, idle] = [0, 2].map(|number: usize| Arc::clone(&parts[number].notifier));
     let mut workers: Vec<Worker> = parts.into_iter().map(Worker::new).collect();
-    // The second one has far more to do than the others, and the third one least.
+    // The second one has a far higher load than the others, and the third one the lowest.
     workers[0].reactor.stats().connections.set(1);
     workers[1].reactor.stats().connections.set(100);
     idle.announce();
     let mut try_lock = |worker: usize| workers[worker].acceptor.as_mut().unwrap().take_turn();
     try_lock(0);
     try_lock(1);
-    assert!(!is_signalled(&idle), "it would wake for nothing: the first one accepts");
+    assert!(!is_signalled(&idle), "a useless wake: the first one accepts");
     workers[0].acceptor.as_mut().unwrap().give_turn_up();
     workers[1].acceptor.as_mut().unwrap().take_turn();
-    assert!(!is_signalled(&idle), "the first one is awake, and comes round");
+    assert!(!is_signalled(&idle), "the first one is awake and may lock it");
     first.announce();
     workers[1].acceptor.as_mut().unwrap().take_turn();
     assert!(is_signalled(&idle));
@@ -524,20 +529,20 @@ fn mutex_freed_before_a_sleep_is_pending() {
     let second = second.acceptor.as_mut().unwrap();
     first.take_turn();
     second.take_turn();
-    assert!(!first.is_called() && !second.is_called(), "the first one has it");
+    assert!(!first.is_called() && !second.is_called(), "the first one holds it");
     first.give_turn_up();
-    assert!(second.is_called(), "nobody has it, and nobody would say so");
+    assert!(second.is_called(), "the mutex is free, and no thread would be notified");
     stats.connections.set(100);
     second.take_turn();
-    assert!(!second.is_called(), "who stands back sleeps: the first one comes round");
+    assert!(!second.is_called(), "a yielding thread may sleep: the first one is awake");
     first.hold();
-    assert!(second.is_called(), "it has no place any more, and there is nobody else");
+    assert!(second.is_called(), "the first one is full, and there is no other thread");
     first.resume();
     stats.connections.set(0);
     second.take_turn();
     first.take_turn();
     second.hold();
-    assert!(!second.is_called(), "nor who has no place");
+    assert!(!second.is_called(), "a paused thread does not compete");
 }
 
 #[test]
@@ -545,7 +550,7 @@ fn pause_wakes_all_unless_another_holds_mutex() {
     let (_, parts) = build_parts(&mutex::Mutex, 3);
     let others = [1, 2].map(|number: usize| Arc::clone(&parts[number].notifier));
     let mut workers: Vec<Worker> = parts.into_iter().map(Worker::new).collect();
-    // It has looked for the turn and found it taken, and is not asleep yet.
+    // It has found the mutex locked, and is not asleep yet.
     let awake = &workers[1].reactor;
     awake.stats().begin_pass(awake.now());
     others.iter().for_each(|other| other.announce());
@@ -554,19 +559,19 @@ fn pause_wakes_all_unless_another_holds_mutex() {
     second.take_turn();
     first.take_turn();
     first.hold();
-    assert!(others.iter().all(|other| !is_signalled(other)), "another has the turn");
+    assert!(others.iter().all(|other| !is_signalled(other)), "another thread holds the mutex");
     second.give_turn_up();
     first.resume();
     first.take_turn();
     first.hold();
-    assert!(others.iter().all(|other| is_signalled(other)), "it had the turn");
+    assert!(others.iter().all(|other| is_signalled(other)), "it held the mutex");
     others.iter().for_each(|other| other.announce());
     first.resume();
     first.hold();
-    assert!(others.iter().all(|other| is_signalled(other)), "they may have left it to this one");
+    assert!(others.iter().all(|other| is_signalled(other)), "they may have yielded to this thread");
 }
 
-/// What made it rest is still reported to nobody else.
+/// The connection that caused the backoff is still reported to no other thread.
 #[test]
 fn pause_in_backoff_passes_exclusive_wake_on() {
     for strategy in [&exclusive::Exclusive as &dyn Strategy, &handoff::Handoff] {
@@ -576,7 +581,7 @@ fn pause_in_backoff_passes_exclusive_wake_on() {
         let [first, second] = &mut workers[..] else { unreachable!() };
         first.run_pass(usize::MAX, false);
         let has_pending = |worker: &Worker| worker.acceptor.as_ref().unwrap().is_called();
-        assert!(!has_pending(second), "{}: the first one comes back", strategy.name());
+        assert!(!has_pending(second), "{}: the first one will retry", strategy.name());
         first.acceptor.as_mut().unwrap().hold();
         assert!(has_pending(second), "{}", strategy.name());
     }
@@ -591,24 +596,24 @@ fn unlock_with_pending_connections_wakes_another() {
         let [first, second, third] = &mut workers[..] else { unreachable!() };
         let _clients = connect(address, clients);
         first.pretend_pass_length(pass_length);
-        // With so many it is not the first one that stands back.
+        // With this load the first one does not yield.
         second.reactor.stats().connections.set(100);
         third.reactor.stats().connections.set(100);
         notifiers[0].announce();
         if !another_awake {
             notifiers[1].announce();
         }
-        // It slept until now: what the test itself takes is no turn.
+        // It slept until now: the test's own duration is no pass.
         first.pretend_sleep();
         first.run_pass(usize::MAX, false);
         notifiers.iter().any(|notifier| is_signalled(notifier))
     };
     let short = Duration::from_micros(50);
     let long = Duration::from_millis(20);
-    assert!(!is_woken(1, short, false), "there is nothing for it");
-    assert!(is_woken(100, short, false), "more wait than one takes");
-    assert!(is_woken(1, long, false), "who comes now would wait for the end of a long turn");
-    assert!(!is_woken(100, long, true), "it comes round by itself");
+    assert!(!is_woken(1, short, false), "no connection is left");
+    assert!(is_woken(100, short, false), "more are queued than one thread accepts");
+    assert!(is_woken(1, long, false), "a connection would wait for the end of a long pass");
+    assert!(!is_woken(100, long, true), "one thread is awake and will accept");
 }
 
 #[test]
@@ -616,14 +621,14 @@ fn full_handoff_queue_keeps_connections_local() {
     const CLIENTS: usize = 300;
     let (address, mut workers) = workers(&handoff::Handoff, 2);
     let mut clients = Vec::new();
-    // The second thread never comes round, and seems to have nothing to do; the first one is crowded.
+    // The second thread runs no pass and seems idle; the first one has a high load.
     for _ in 0..CLIENTS {
         clients.extend(connect(address, 1));
         workers[0].run_pass(usize::MAX, false);
         workers[0].reactor.stats().connections.set(1_000);
     }
     let handed_over = workers[0].reactor.stats().handed_over.value() as usize;
-    assert!(handed_over < CLIENTS, "a mailbox has not room for all");
+    assert!(handed_over < CLIENTS, "the queue has no space for all");
     assert_eq!(workers[0].taken.len() + handed_over, CLIENTS);
     workers[1].run_pass(usize::MAX, false);
     assert_eq!(workers[1].taken.len(), handed_over);
@@ -634,16 +639,16 @@ fn no_yield_to_a_full_thread() {
     let (address, mut workers) = workers(&mutex::Mutex, 2);
     let [first, second] = &mut workers[..] else { unreachable!() };
     first.reactor.stats().connections.set(100);
-    assert!(!first.gets_mutex(), "the other one has far less to do");
+    assert!(!first.gets_mutex(), "the other one has a far lower load");
     second.acceptor.as_mut().unwrap().hold();
-    assert!(first.gets_mutex(), "and no place");
+    assert!(first.gets_mutex(), "but it is full");
     let _client = connect(address, 1);
     while first.taken.is_empty() {
         first.run_pass(usize::MAX, true);
     }
     second.acceptor.as_mut().unwrap().resume();
     first.reactor.stats().connections.set(100);
-    assert!(!first.gets_mutex(), "it has place again");
+    assert!(!first.gets_mutex(), "it has capacity again");
 }
 
 #[test]
@@ -660,7 +665,7 @@ fn no_handoff_to_a_full_thread() {
     assert_eq!(first.reactor.stats().handed_over.value(), 0);
 }
 
-/// Its mailbox would hold them until the end of that turn, and nobody else can take them out.
+/// They would stay in its queue until the end of that pass, and no other thread can take them.
 #[test]
 fn no_handoff_to_a_thread_in_a_long_pass() {
     let (_, mut workers) = workers(&handoff::Handoff, 2);
@@ -670,11 +675,11 @@ fn no_handoff_to_a_thread_in_a_long_pass() {
     first.reactor.stats().connections.set(100);
     assert_eq!(serving_thread(), 1);
     second.reactor.stats().begin_pass(Nanos(now.0 - 9_000_000));
-    assert_eq!(serving_thread(), 1, "it comes round in a moment");
+    assert_eq!(serving_thread(), 1, "its pass ends in a moment");
     second.reactor.stats().begin_pass(Nanos(now.0 - 11_000_000));
     assert_eq!(serving_thread(), 0);
     first.pretend_pass_length(Duration::from_millis(30));
-    assert_eq!(serving_thread(), 1, "here they would wait as long");
+    assert_eq!(serving_thread(), 1, "they would wait as long here");
 }
 
 #[test]
@@ -686,8 +691,8 @@ fn stuck_mutex_holder_delays_at_most_one_retry() {
     while other.taken.is_empty() {
         other.run_pass(usize::MAX, true);
     }
-    assert_eq!(other.taken.len(), 4, "as many as it takes at a time");
-    // Well before another retry it looks again, also if it had no place meanwhile.
+    assert_eq!(other.taken.len(), 4, "as many as it accepts at a time");
+    // It accepts again well before the next retry, also after a pause.
     let accepts_again = |other: &mut Worker| {
         other.acceptor.as_mut().unwrap().take_turn();
         other.pretend_sleep();
@@ -700,7 +705,7 @@ fn stuck_mutex_holder_delays_at_most_one_retry() {
     acceptor.hold();
     acceptor.resume();
     assert_eq!(accepts_again(other), 12);
-    assert!(!other.gets_mutex(), "which the stuck one still has");
+    assert!(!other.gets_mutex(), "the stuck thread still holds the mutex");
 }
 
 #[test]
@@ -717,18 +722,19 @@ fn yielding_thread_wakes_another_before_its_sleep() {
     assert!(is_signalled(&other));
 }
 
-/// The kernel tells one of those who sleep, and if that one cannot take the connection nobody else knows.
+/// The kernel wakes one sleeping thread. If that one cannot accept the connection, no other thread knows of
+/// it.
 #[test]
 fn pause_after_a_wake_passes_exclusive_wake_on() {
     each_strategy(|strategy| {
-        // There each thread has clients of its own.
+        // There each thread has its own clients.
         if strategy.name() == "reuse_port" {
             return;
         }
         let (address, parts) = build_parts(strategy, THREADS);
         let run = |number, mut worker: Worker| {
             while !worker.is_over() {
-                // All but the last one have no place when they are woken.
+                // All but the last one have no capacity when they are woken.
                 if number < THREADS - 1 {
                     worker.wakes(true);
                     worker.acceptor.as_mut().unwrap().hold();
@@ -742,7 +748,7 @@ fn pause_after_a_wake_passes_exclusive_wake_on() {
             thread::sleep(Duration::from_millis(5));
             end_of_stream(&mut TcpStream::connect(address).unwrap())
         });
-        assert_eq!(end, Ok(0), "{}: its socket was taken and dropped", strategy.name());
+        assert_eq!(end, Ok(0), "{}: its socket was accepted and dropped", strategy.name());
     });
 }
 
@@ -754,7 +760,7 @@ fn failing_listener_backs_off_and_can_be_retired() {
         shut_down(&part);
         let mut worker = Worker::new(part);
         let wakes = (0..1_000).filter(|_| worker.run_pass(usize::MAX, false)).count();
-        assert!(wakes < 500, "{}: {wakes} wakes in a thousand turns without sleep", strategy.name());
+        assert!(wakes < 500, "{}: {wakes} wakes in a thousand passes without sleep", strategy.name());
         while !worker.retire() {
             worker.reactor.turn(&mut Vec::new(), || true).unwrap();
         }

@@ -15,7 +15,7 @@ use super::class_queue::{DROPS_MAX, Dropped};
 use super::job::Job;
 use crate::timer::{Next, Service, Settings, Slack, TimerHandle, Timers};
 
-/// A mebibyte of timers. Jobs beyond that are dropped by a worker's next look into the queue.
+/// A mebibyte of timers. Expired jobs beyond that are dropped when a worker takes its next job.
 const TIMERS_MAX: usize = 1 << 14;
 
 /// A timer for each queued job that has a deadline.
@@ -49,7 +49,7 @@ impl Expiry {
     }
 
     /// A timer for a job that is about to wait. `None` for a job without a deadline, and where all timers are
-    /// armed: then a worker's next look drops it.
+    /// armed: then a worker drops it when it takes its next job.
     pub(super) fn arm(&self, deadline: Nanos) -> Option<TimerHandle> {
         let has_deadline = deadline != Nanos::NEVER;
         has_deadline.then(|| self.timers.arm(deadline, Slack::Tick, 0).ok()).flatten()

@@ -1,5 +1,5 @@
-//! The pool as its users see it, with real threads. What depends on an order is made to happen in that order;
-//! nothing is measured.
+//! The pool as its callers see it, with real threads. Where a test depends on an order, it enforces that
+//! order; it measures no time.
 
 use super::*;
 use crate::oneshot::tests::block_on;
@@ -17,7 +17,7 @@ fn pool(permits: usize, threads_max: usize) -> Pool {
     Pool::start(settings(permits, threads_max)).unwrap()
 }
 
-/// A job that says when it runs, and waits for a word to end.
+/// A job that reports its start, and ends when the sender sends or is dropped.
 fn gated(pool: &Pool, class: Class) -> (Sender<()>, Receiver<()>) {
     let ((open, gate), (sender, receiver)) = (channel::<()>(), channel());
     let work = move || {
@@ -34,7 +34,7 @@ fn wait_until(is_so: impl Fn() -> bool) {
     }
 }
 
-/// Calls what it holds when it is dropped.
+/// Calls its function when it is dropped.
 struct Guard<F: Fn()>(F);
 
 impl<F: Fn()> Drop for Guard<F> {
@@ -76,7 +76,7 @@ fn job_panic_is_its_outcome() {
     let pool = pool(1, 1);
     let panicked = pool.run(JOBS, || -> u8 { std::panic::panic_any("planted") }).unwrap();
     assert_eq!(block_on(panicked), Err(Failure::Panicked));
-    // Nor does a panic of the one who is told end the thread.
+    // Nor does a panic of the reply end the thread.
     pool.run_then(JOBS, || (), |_| std::panic::panic_any("planted")).unwrap();
     let in_a_wait = pool.run(JOBS, || blocking(|| -> u8 { std::panic::panic_any("planted") })).unwrap();
     assert_eq!(block_on(in_a_wait), Err(Failure::Panicked));
@@ -111,7 +111,7 @@ fn declared_wait_frees_its_permit() {
             sender.send(()).unwrap();
             gate.recv()
         });
-        // And a wait inside a wait is one.
+        // A nested wait is one wait.
         blocking(|| blocking(|| got))
     };
     let waiting = pool.run(JOBS, work).unwrap();
@@ -133,13 +133,13 @@ fn running_jobs_exceed_permits_by_a_quarter_at_most() {
         let compute = move || {
             let now = running.fetch_add(1, Ordering::Relaxed) + 1;
             most.fetch_max(now, Ordering::Relaxed);
-            // Long enough for all others to come in between, if they may.
+            // Long enough for all others to run in between, if they may.
             (0..50).for_each(|_| std::thread::yield_now());
             running.fetch_sub(1, Ordering::Relaxed);
         };
         let work = move || {
             compute();
-            // Many wait, so that many threads are there, and come back together.
+            // Many jobs wait, so that many threads exist, and return together.
             blocking(|| std::thread::sleep(Duration::from_micros(200)));
             compute();
         };
@@ -156,7 +156,7 @@ fn undeclared_sleep_is_suspected() {
     let pool = pool(1, 2);
     let (open, started) = gated(&pool, JOBS);
     started.recv().unwrap();
-    // Nothing but the monitor can give it a permit.
+    // Only the monitor can free a permit for it.
     assert_eq!(block_on(pool.run(JOBS, || 5).unwrap()), Ok(5));
     assert_eq!(pool.stats().suspected, 1);
     drop(open);
@@ -187,7 +187,7 @@ fn late_job_is_refused_and_expired_job_not_run() {
     let mut settings = settings(1, 1);
     settings.classes[0].deadline = Some(Duration::from_secs(3600));
     let pool = Pool::start(settings).unwrap();
-    // The first job tells what one takes: more than no time.
+    // The first job sets the mean cost: more than zero.
     assert_eq!(
         block_on(pool.run(JOBS, || (0..10_000).map(std::hint::black_box).sum::<u64>()).unwrap()),
         Ok(49_995_000)
@@ -198,14 +198,14 @@ fn late_job_is_refused_and_expired_job_not_run() {
     let (sender, receiver) = channel();
     let soon = monotonic() + Duration::from_millis(200);
     let reply = move |outcome: Outcome<()>| sender.send(outcome).unwrap();
-    // Nobody is ahead of it in the queue, so it is accepted.
+    // No job is ahead of it in the queue, so it is accepted.
     pool.run_by(JOBS, soon, || (), reply).unwrap();
     let late = pool.run_by(JOBS, monotonic(), || (), |_| ());
     assert_eq!(late, Err(Refused::Late));
     wait_until(|| monotonic() > soon);
     open.send(()).unwrap();
     assert_eq!(receiver.recv(), Ok(Err(Failure::Expired)));
-    // That was told at its deadline, before the job ahead of it could end.
+    // The reply came at its deadline, before the job ahead of it could end.
     wait_until(|| pool.stats().classes[0].finished == 2);
     let stats = &pool.stats().classes[0];
     assert_eq!((stats.finished, stats.expired, stats.refused_late, stats.queued), (2, 1, 1, 0));
@@ -217,7 +217,7 @@ fn expiry_is_reported_behind_an_endless_job() {
     let deadline = Some(Duration::from_millis(20));
     settings.classes.push(ClassSettings { deadline, ..ClassSettings::default() });
     let pool = Pool::start(settings).unwrap();
-    // It computes, so nobody takes its permit, of which there is one.
+    // It computes, so it keeps its permit, the only one.
     let is_over = Arc::new(AtomicBool::new(false));
     let (should_stop, (sender, receiver)) = (Arc::clone(&is_over), channel());
     let compute = move || {
@@ -234,13 +234,13 @@ fn expiry_is_reported_behind_an_endless_job() {
         let sender = sender.clone();
         pool.run_then(Class(1), || (), move |outcome| sender.send((job, outcome)).unwrap()).unwrap();
     }
-    // One that may wait longer stands in front of one that may not.
+    // A job with a late deadline is ahead of one with an early deadline.
     let [first, second] = [sender.clone(), sender];
     pool.run_by(JOBS, begun + Duration::from_secs(3600), || (), move |it| first.send((1_000, it)).unwrap())
         .unwrap();
     pool.run_by(JOBS, begun + Duration::from_millis(30), || (), move |it| second.send((1_001, it)).unwrap())
         .unwrap();
-    // No thread has looked: the only one is held.
+    // No worker has looked into the queue: the only one is busy.
     let mut expired: Vec<_> = receiver.iter().take(201).collect();
     assert!(monotonic() >= begun + Duration::from_millis(20));
     expired.sort_unstable_by_key(|it| it.0);
@@ -257,7 +257,7 @@ fn permit_changes_bound_running_jobs() {
     let pool = pool(3, 3);
     let (running, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let is_over = Arc::new(AtomicBool::new(false));
-    // Before the pool, which waits for its jobs, also where an assertion fails.
+    // Dropped before the pool, which waits for its jobs, also where an assertion fails.
     let end = Guard(|| is_over.store(true, Ordering::Relaxed));
     let submit = || {
         let (running, most, is_over) = (Arc::clone(&running), Arc::clone(&most), Arc::clone(&is_over));
@@ -272,7 +272,7 @@ fn permit_changes_bound_running_jobs() {
     pool.set_permits(1);
     (0..3).for_each(|_| submit());
     wait_until(|| running.load(Ordering::Relaxed) >= 1);
-    // Many looks of the monitor and of the threads that could take another.
+    // Many scans of the monitor and of threads that could take another job.
     for _ in 0..1_000 {
         std::thread::yield_now();
         assert_eq!(pool.stats().classes[0].queued, 2);
@@ -296,7 +296,7 @@ fn resumed_jobs_do_not_starve_new_jobs() {
         let begun = Arc::clone(&begun);
         let work = move || {
             begun.fetch_add(1, Ordering::Relaxed);
-            // Each goes on until all have begun, and between two waits there is always one that comes back.
+            // Each continues until all have begun, and between two waits there is always one that returns.
             while begun.load(Ordering::Relaxed) < JOBS_MAX {
                 let start = monotonic();
                 wait_until(|| monotonic().since(start) > Duration::from_micros(300));
@@ -320,7 +320,7 @@ fn panicking_payloads_and_replies_end_no_thread() {
     let pool = pool(1, 1);
     let thrown = pool.run(JOBS, || -> u8 { std::panic::panic_any(Bomb) }).unwrap();
     assert_eq!(block_on(thrown), Err(Failure::Panicked));
-    // Told of its job's end, one may wait: also of a job that was not run.
+    // A reply may wait, also that of a job that was not run.
     let (open, started) = gated(&pool, JOBS);
     started.recv().unwrap();
     let soon = monotonic() + Duration::from_millis(200);
@@ -340,13 +340,13 @@ fn jobs_about_to_begin_add_no_expected_wait() {
     let mut settings = settings(4, 4);
     settings.classes[0].deadline = Some(Duration::from_secs(60));
     let pool = Pool::start(settings).unwrap();
-    // By the mean of what was, four of these would take longer than the deadline.
+    // By the mean cost, four of these would take longer than the deadline.
     let class_info = pool.0.0.class(JOBS);
     class_info.counts.cost_ns.store(120_000_000_000, Ordering::Relaxed);
     class_info.counts.service_ns.store(120_000_000_000, Ordering::Relaxed);
     let waits = |ahead| pool.0.0.expected_wait(class_info, ahead).as_secs();
     assert_eq!([waits(0), waits(3), waits(4), waits(6)], [0, 0, 0, 60]);
-    // With every thread taken, those ahead count; the first in the queue is always accepted.
+    // With every thread busy, the jobs ahead count; the first in the queue is always accepted.
     class_info.counts.taken.store(4, Ordering::Relaxed);
     assert_eq!([waits(0), waits(1), waits(4)], [0, 30, 120]);
     class_info.counts.taken.store(0, Ordering::Relaxed);
@@ -403,7 +403,7 @@ fn blocking_outside_a_pool_only_waits() {
     assert_eq!(blocking(|| 3), 3);
 }
 
-/// Switches of all threads of the pool so far, by the kernel's count.
+/// The context switches of all the pool's threads so far, as the kernel counts them.
 fn switches(name: &str) -> u64 {
     let of_task = |task: std::fs::DirEntry| {
         let is_ours =
@@ -417,7 +417,7 @@ fn switches(name: &str) -> u64 {
 
 #[test]
 fn idle_pool_does_not_wake() {
-    // Longer than any monitor would pause between two looks.
+    // Longer than the monitor's longest pause.
     const PERIOD: Duration = Duration::from_millis(1_500);
     const PERIODS_MAX: usize = 10;
     let pool = Pool::start(PoolSettings { name: "quiet", ..settings(2, 4) }).unwrap();
@@ -425,15 +425,12 @@ fn idle_pool_does_not_wake() {
     for (n, handle) in handles.into_iter().enumerate() {
         assert_eq!(block_on(handle), Ok(n));
     }
-    // It may take some looks until the monitor has seen that nothing waits; then it is quiet for good.
+    // The monitor may need some scans to see that no job waits; then it stays asleep.
     let mut periods = (0..PERIODS_MAX).map(|_| {
         let before = switches("quiet");
         std::thread::sleep(PERIOD);
         (before, switches("quiet"))
     });
     let quiet = periods.find(|(before, after)| before == after);
-    assert!(
-        quiet.is_some_and(|(count, _)| count > 0),
-        "it never comes to rest, or was never seen: {quiet:?}"
-    );
+    assert!(quiet.is_some_and(|(count, _)| count > 0), "it never falls asleep, or was never seen: {quiet:?}");
 }

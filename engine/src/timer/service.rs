@@ -6,8 +6,8 @@
 //!   as the timer thread gets a CPU. It runs once for each arming, and never after [`Cancel::Cancelled`].
 //! - Arming and cancelling take constant time and never wait. They take no lock that another thread may hold;
 //!   only the caller that moves the next wake-up makes a system call.
-//! - At most 256 cancelled timers (or an eighth of the armed ones, if that is more) keep their memory, besides
-//!   those that are cancelled while a thread collects.
+//! - At most 256 cancelled timers (or an eighth of the armed ones, if that is more) keep their memory,
+//!   besides those that are cancelled while a thread collects.
 //! - A service sleeps while all its timers are cancelled or far in the future. Steps of the wall clock have
 //!   no effect.
 //!

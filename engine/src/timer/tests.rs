@@ -1,5 +1,5 @@
-//! The timer service with real threads and a real clock, and one shard in virtual time beside an ordered map.
-//! Nothing here bounds a time from above: a loaded machine is late and not wrong.
+//! The timer service with real threads and a real clock, and one shard in virtual time compared with an
+//! ordered map. No test bounds a delay from above: a loaded machine is late but not wrong.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -29,7 +29,7 @@ fn far() -> Nanos {
     monotonic() + FAR
 }
 
-/// A service that tells the tags of what fires.
+/// A service that sends the tag of each timer that fires.
 fn reporting_service(settings: &Settings) -> (Service, Receiver<u64>) {
     let (sender, fired) = mpsc::channel();
     let sender = Mutex::new(sender);
@@ -53,7 +53,7 @@ fn timer_fires_once_and_never_early() {
             let handle = service.timers().arm(deadline, slack, deadline.0).unwrap();
             assert_eq!(fired.recv().unwrap(), deadline.0);
             assert!(monotonic() >= deadline);
-            // The callback may still be on its way out.
+            // The callback may not have returned yet.
             assert_ne!(service.timers().cancel_sync(handle), Cancel::Cancelled);
             assert_eq!(service.timers().cancel(handle), Cancel::Gone);
         }
@@ -81,7 +81,7 @@ fn cancelled_timer_never_fires_and_handle_is_stale() {
     let timers = service.timers();
     let handles: Vec<_> = (0..50).map(|tag| timers.arm(soon(10), Slack::Tick, tag).unwrap()).collect();
     let cancelled: Vec<_> = handles.iter().map(|&handle| timers.cancel(handle)).collect();
-    // More than a turn of all cells.
+    // Enough to reuse every cell.
     for _ in 0..2_000 {
         let other = timers.arm(far(), Slack::Tick, 99).unwrap();
         assert!(handles.iter().all(|&handle| timers.cancel(handle) != Cancel::Cancelled));
@@ -107,7 +107,7 @@ fn arming_beyond_capacity_fails_without_loss() {
     };
     assert_eq!(error, ArmError::Full);
     assert!(handles.len() >= 64, "{}", handles.len());
-    // Those that are cancelled make room at once.
+    // Cancelled timers free their cells at once.
     for round in 0..100 {
         for handle in handles.iter_mut() {
             assert_eq!(timers.cancel(*handle), Cancel::Cancelled);
@@ -135,7 +135,7 @@ fn handle_of_another_service_is_gone() {
     assert_eq!(small.timers().cancel(handle), Cancel::Gone);
     assert_eq!(small.timers().cancel_sync(handle), Cancel::Gone);
     assert_eq!(large.timers().cancel(handle), Cancel::Cancelled);
-    // Nor does one whose place exists here as well, with a timer of the same age.
+    // Nor does a handle whose shard and cell exist here as well, with a timer of the same generation.
     let settings = Settings::default();
     let ((first, _fired), (second, _other_fired)) =
         (reporting_service(&settings), reporting_service(&settings));
@@ -153,7 +153,7 @@ fn rearmed_timer_keeps_its_slack() {
     for second in 1..4 {
         driver.collect();
         let due = driver.park().unwrap();
-        assert_eq!(due.0 >> 30, second, "with all others of its class");
+        assert_eq!(due.0 >> 30, second, "together with all others of its class");
         let timer = driver.pop_due(due).unwrap();
         assert_eq!(driver.finish(timer, Next::Again(Nanos(due.0 + 5 * MS))), Finished::Rearmed);
     }
@@ -181,7 +181,7 @@ fn lazy_deadline_fires_after_the_last_extension() {
     assert_ne!(service.timers().cancel(handle), Cancel::Cancelled);
 }
 
-/// A callback that says that it runs, and ends when it is told to.
+/// A service whose callback reports its start, and ends on release.
 struct BlockedCallback {
     service: Service,
     begun: Receiver<()>,
@@ -213,7 +213,7 @@ fn cancel_during_callback_prevents_rearming() {
     assert_eq!(timers.cancel(handle), Cancel::Running);
     assert_eq!(timers.cancel(handle), Cancel::Running);
     blocked.release.send(()).unwrap();
-    assert_eq!(blocked.service.shutdown(), 0, "it was not armed anew");
+    assert_eq!(blocked.service.shutdown(), 0, "it was not rearmed");
     assert!(blocked.begun.recv().is_err(), "it ran once");
 }
 
@@ -253,7 +253,7 @@ fn callback_may_cancel_and_arm() {
     });
     let service = service.unwrap();
     {
-        // Held, so that the first callback finds all of them.
+        // Locked, so that the first callback finds all of them.
         let mut handles = handles.lock().unwrap();
         let deadline = soon(5);
         handles.extend((0..3).map(|tag| service.timers().arm(deadline, Slack::Tick, tag).unwrap()));
@@ -318,7 +318,8 @@ fn local_callback_panic_ends_one_timer() {
     let mut local = service.timers().attach(|| ()).unwrap();
     let handle = local.arm(Nanos(0), Slack::Tick, 0).unwrap();
     let now = soon(100);
-    let thrown = catch_unwind(AssertUnwindSafe(|| local.turn(now, |_, _| panic!("part of the test"))));
+    let thrown =
+        catch_unwind(AssertUnwindSafe(|| local.turn(now, |_, _| panic!("this panic is part of the test"))));
     assert!(thrown.is_err());
     assert_eq!(service.timers().cancel_sync(handle), Cancel::Gone);
     assert_eq!((local.turn(now, |_, _| Next::Done), local.armed()), (0, 0));
@@ -337,7 +338,7 @@ fn callbacks_arm_in_cells_of_ended_timers() {
     let deadline = soon(10);
     let armed = std::iter::from_fn(|| service.timers().arm(deadline, Slack::Tick, 0).ok()).count();
     assert!(armed >= 64);
-    // All of them were due together, and all cells in use but the one of each that has ended.
+    // All were due together, and all cells in use except that of each timer that has ended.
     let armed_again = fired.iter().take(armed).filter(|is_armed| *is_armed).count();
     assert!(armed_again >= armed - 1, "{armed_again} of {armed}");
 }
@@ -366,7 +367,7 @@ fn service_sleeps_with_far_or_cancelled_timers() {
     let settings = Settings { timers_max: 4_096, ..small() };
     let (service, fired) = reporting_service(&settings);
     let timers = service.timers();
-    // Far more than the cells, each to be due an hour from now.
+    // Far more than there are cells, each due an hour from now.
     for _ in 0..20_000 {
         let handle = timers.arm(far(), Slack::Tick, 0).unwrap();
         assert_eq!(timers.cancel(handle), Cancel::Cancelled);
@@ -376,7 +377,7 @@ fn service_sleeps_with_far_or_cancelled_timers() {
     }
     let stats = timers.stats();
     assert_eq!((stats.wakes, stats.fired), (0, 0), "{stats:?}");
-    assert!(stats.collected > 0, "those who cancelled did the work");
+    assert!(stats.collected > 0, "the cancelling threads did the work");
     drop(service);
     assert!(fired.recv().is_err());
 }
@@ -387,7 +388,8 @@ fn local_timers_fire_and_remote_cancels_work() {
     let mut local = service.timers().attach(|| ()).unwrap();
     let now = monotonic();
     let at = |ms: u64| now + Duration::from_millis(ms);
-    // Two milliseconds apart: those of one tick have no order, and a tick is a little longer than one.
+    // Two milliseconds apart: timers of one tick have no order, and a tick is a little longer than one
+    // millisecond.
     let handles: Vec<_> = (0..10).map(|tag| local.arm(at(2 * tag), Slack::Tick, tag).unwrap()).collect();
     assert_eq!(local.cancel(handles[9]), Cancel::Cancelled);
     std::thread::scope(|scope| {
@@ -395,7 +397,7 @@ fn local_timers_fire_and_remote_cancels_work() {
     });
     assert_eq!(local.cancel(handles[8]), Cancel::Gone);
     let mut fired = Vec::new();
-    // Not one of them is due before its time; each may cancel the next.
+    // None is due before its time; each may cancel the next.
     assert_eq!(local.turn(now, |_, _| Next::Done), 0);
     local.turn(at(40), |local, tag| {
         fired.push(tag);
@@ -403,17 +405,17 @@ fn local_timers_fire_and_remote_cancels_work() {
         if tag == 3 {
             assert_eq!(local.cancel(handles[4]), Cancel::Cancelled);
         }
-        // Cancelled while it runs: not armed again.
+        // Cancelled while it runs: not rearmed.
         Next::Again(at(50))
     });
     fired.sort_unstable();
     assert_eq!(fired, [0, 1, 2, 3, 5, 6, 7]);
     assert_eq!((local.armed(), local.park()), (0, Some(Nanos::NEVER)));
-    // A timer of the service's threads, by way of the local end.
+    // A timer of the service's threads, cancelled through the local timers.
     let other = service.timers().arm(far(), Slack::Tick, 0).unwrap();
     assert_eq!(local.cancel(other), Cancel::Cancelled);
     assert!(service.timers().attach(|| ()).is_some());
-    assert!(service.timers().attach(|| ()).is_none(), "two were asked for");
+    assert!(service.timers().attach(|| ()).is_none(), "the settings allow two");
 }
 
 #[test]
@@ -470,7 +472,7 @@ fn reclaim_threshold_follows_armed_timers() {
     let handles: Vec<_> = (0..8_000).map(|tag| local.arm(far(), Slack::Tick, tag).unwrap()).collect();
     let threshold = uncollected_max(0);
     let turn = |local: &mut super::LocalTimers| local.turn(monotonic(), |_, _| Next::Done);
-    assert!(local.park().is_some(), "when all are known");
+    assert!(local.park().is_some(), "the wheel has all timers");
     turn(&mut local);
     let (others, own) = handles.split_at(threshold);
     own.iter().for_each(|&handle| assert_eq!(local.cancel(handle), Cancel::Cancelled));
@@ -487,13 +489,13 @@ fn callback_that_swaps_local_timers_panics() {
     let kept = other.arm(far(), Slack::Tick, 1).unwrap();
     one.arm(monotonic(), Slack::Tick, 0).unwrap();
     let turned = catch_unwind(AssertUnwindSafe(|| {
-        one.turn(far(), |lent, _| {
-            std::mem::swap(lent, &mut other);
+        one.turn(far(), |borrowed, _| {
+            std::mem::swap(borrowed, &mut other);
             Next::Done
         })
     }));
     assert!(turned.is_err());
-    assert_eq!(service.timers().cancel(kept), Cancel::Cancelled, "it is as it was");
+    assert_eq!(service.timers().cancel(kept), Cancel::Cancelled, "the other thread's timer is still armed");
 }
 
 #[test]
@@ -505,12 +507,12 @@ fn dropped_local_timers_leave_stale_handles() {
     assert_eq!(service.timers().cancel(handle), Cancel::Gone);
 }
 
-/// A shard and its owner in virtual time, beside a map of what is armed.
+/// A shard and its driver in virtual time, beside a map of what is armed.
 struct Model {
     shard: Arc<Shard>,
     driver: WheelDriver,
     now: u64,
-    /// By number: when it is to be due, and its name.
+    /// By number: the deadline and the key.
     armed: BTreeMap<u64, (u64, TimerKey)>,
     gone: Vec<TimerKey>,
     cancelled_since_collection: usize,
@@ -544,7 +546,7 @@ impl Model {
         if follow_up == FollowUp::Collect {
             self.collect();
         }
-        // What is armed and has not arrived is not known to the bound.
+        // Timers that are armed but not collected do not count for the bound.
         let bound = uncollected_max(self.shard.len());
         assert!(self.cancelled_since_collection <= bound, "{}", self.cancelled_since_collection);
     }
@@ -573,10 +575,10 @@ impl Model {
             let finished = self.driver.finish(due, next);
             assert_eq!(finished == Finished::Rearmed, next != Next::Done);
         }
-        // Late by less than a tick: nothing is left that should have been due a tick ago.
+        // Late by less than a tick: no timer is left that was due a tick ago.
         for (number, (when, _)) in &self.armed {
             let is_left = before.get(number).is_some_and(|before| before.0 == *when);
-            assert!(!is_left || when + (1 << 20) > self.now, "a tick late at most");
+            assert!(!is_left || when + (1 << 20) > self.now, "at most a tick late");
         }
     }
 
@@ -584,8 +586,8 @@ impl Model {
         let earliest = self.armed.values().map(|armed| armed.0).min();
         self.driver.collect();
         self.cancelled_since_collection = 0;
-        let until = self.driver.park().expect("all has been collected");
-        assert!(until == Nanos::NEVER || earliest.is_some(), "nobody wakes for what is gone");
+        let until = self.driver.park().expect("everything has been collected");
+        assert!(until == Nanos::NEVER || earliest.is_some(), "no wake for ended timers");
         assert!(earliest.is_none_or(|earliest| until.0 <= (earliest >> 20).saturating_add(1) << 20));
         if let Some(&key) = self.gone.get(random.below(self.gone.len().max(1) as u64) as usize) {
             assert_eq!(self.shard.cancel(key), (Cancel::Gone, FollowUp::Nothing));
@@ -595,7 +597,7 @@ impl Model {
 
 #[test]
 fn shard_agrees_with_an_ordered_map() {
-    // `TOLLGATE_TIMER_OPERATIONS` for the millions that a change of this module deserves.
+    // Set `TOLLGATE_TIMER_OPERATIONS` to millions for a change of this module.
     let wanted = std::env::var("TOLLGATE_TIMER_OPERATIONS").ok().and_then(|text| text.parse().ok());
     let operations: u64 = wanted.unwrap_or(200_000);
     for seed in 1..=4 {
@@ -638,7 +640,7 @@ fn recycle_frees_cancelled_arrivals() {
         let (found, follow_up) = shard.cancel(key);
         assert_eq!(found, Cancel::Cancelled);
         if follow_up == FollowUp::Collect {
-            assert_eq!(shard.recycle(), FollowUp::Nothing, "nobody sleeps");
+            assert_eq!(shard.recycle(), FollowUp::Nothing, "no driver sleeps");
         }
     }
     assert!(kept.iter().all(|&key| shard.cancel(key).0 == Cancel::Cancelled));
@@ -649,8 +651,8 @@ fn recycle_wakes_for_withheld_arrivals() {
     let shard = Arc::new(Shard::shared(10));
     let mut driver = WheelDriver::shared(Arc::clone(&shard), Nanos(0));
     let (_, follow_up) = shard.arm(Nanos(50 * MS), Slack::Tick, 1).unwrap();
-    assert_eq!(follow_up, FollowUp::Nothing, "the driver runs, and will look");
-    // As when another thread has it in hand at that moment.
+    assert_eq!(follow_up, FollowUp::Nothing, "the driver runs, and will check");
+    // As if another thread held the list at that moment.
     let mut list = shard.take_arrivals();
     assert_eq!(driver.park(), Some(Nanos::NEVER));
     let index = list.pop(&shard).unwrap();
@@ -658,12 +660,12 @@ fn recycle_wakes_for_withheld_arrivals() {
     assert!(shard.put_arrivals(list));
     assert_eq!(shard.recycle(), FollowUp::Wake);
     assert!(shard.parked_until().is_some_and(|until| until.0 <= 52 * MS));
-    assert_eq!(shard.recycle(), FollowUp::Nothing, "somebody is on the way");
+    assert_eq!(shard.recycle(), FollowUp::Nothing, "another thread is about to wake it");
     driver.collect();
     assert_eq!(driver.armed(), 1);
 }
 
-/// Nobody has to be able to name a service to debug one.
+/// A caller's `Debug` output may include `Timers`.
 #[test]
 fn timers_debug_shows_statistics() {
     let (service, _fired) = reporting_service(&small());

@@ -1,11 +1,12 @@
 /* A wall clock that steps by an hour, forward and back, ten times a second: preloaded into `clock_step.rs`.
  *
- * Promises: every reading of the wall clock through the C library shows the steps, none of another clock does;
- * who would have the kernel wake it by the wall clock, which steps nowhere but here, is ended. Leaves to
- * others: readings past the C library (rustix reads the clock itself unless `rustix_use_libc` is set).
+ * Guarantees: every reading of the wall clock through the C library shows the steps; other clocks do not. A
+ * process that asks the kernel for a wake by the wall clock, which steps only in this library, is aborted.
  *
- * libfaketime cannot stand in for it: it takes each absolute time of a timerfd for one of the wall clock, that
- * of a monotonic one too (wolfcw/libfaketime#378), so that a program that does it right waits for an hour.
+ * Not handled here: readings past the C library (rustix reads the clock itself unless `rustix_use_libc` is set).
+ *
+ * Why not libfaketime: it takes each absolute time of a timerfd for one of the wall clock, even for a monotonic
+ * timerfd (wolfcw/libfaketime#378). So a correct program would wait for an hour.
  */
 #define _GNU_SOURCE
 #include <stdlib.h>
@@ -20,7 +21,7 @@
 
 static const time_t SECONDS_OFF[] = {0, 3600, 0, -3600};
 
-/* Decided by the monotonic clock alone, so that all threads see the same. */
+/* Depends on the monotonic clock alone, so that all threads see the same steps. */
 static time_t seconds_off(void) {
     struct timespec now;
     syscall(SYS_clock_gettime, CLOCK_MONOTONIC, &now);

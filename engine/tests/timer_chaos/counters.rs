@@ -1,12 +1,13 @@
-//! What a run came to: how many timers did what, and how late they were. Promises: nothing here decides
-//! whether a run passes. Leaves to others: reading it on a machine with nothing else to do.
+//! The results of a run: how many timers did what, and how late they fired.
+//!
+//! Guarantees: none of these figures decides whether a run passes. Read them on a machine without other load.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::history::{History, Outcome};
 
-/// Counts of accounts that are settled.
+/// Counts of timers by their outcome.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) rounds: u64,
@@ -63,7 +64,7 @@ impl Lateness {
         self.greatest_nanos.fetch_max(nanos, Relaxed);
     }
 
-    /// So many of a thousand were no later, in microseconds and rounded up to a power of two.
+    /// The lateness that so many of a thousand did not exceed, in microseconds, rounded up to a power of two.
     fn micros_of(&self, thousandths: u64) -> f64 {
         let counts: Vec<u64> = self.counts.iter().map(|count| count.load(Relaxed)).collect();
         let wanted = (counts.iter().sum::<u64>() * thousandths).div_ceil(1000);

@@ -1,11 +1,12 @@
-//! The account of one timer: what it was promised, what was answered about it, and what its callbacks saw.
+//! The history of one timer: its deadlines, the results of cancels, and its callbacks.
 //!
-//! Promises: whatever contradicts is an `Err` with the words for it, at the latest in [`Account::fate`].
-//! Leaves to others: who asks, and when no more can come.
+//! Guarantees: every contradiction is an `Err` with its description, at the latest in [`History::outcome`].
 //!
-//! An answer is noted after it was given, so each note takes the callbacks that have begun by then: after
-//! `Cancelled` and `Gone`, and after `cancel_sync` has returned, no other may begin; after `Running` the one
-//! that runs may not have been counted yet, so one may.
+//! Not handled here: when the timer can have no more callbacks.
+//!
+//! A cancel's result is recorded after the cancel returned, together with the number of callbacks that have
+//! begun by then. After `Cancelled` and `Gone`, and after `cancel_sync` has returned, no other callback may
+//! begin. After `Running` the running one may not have been counted yet, so one more may.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
@@ -13,25 +14,25 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
 use engine::timer::{Cancel, Next, TimerHandle};
 use sys::clock::Nanos;
 
-/// See the file's header.
+/// What has happened to one timer, recorded by all threads that use it.
 #[derive(Debug)]
 pub(crate) struct History {
-    /// Of the arming that stands, as its caller gave it.
+    /// The deadline of the current arming.
     deadline: AtomicU64,
-    /// When that arming should have fired at the latest, on a machine with CPUs to spare.
+    /// When that arming should have fired at the latest, on a machine with enough CPUs.
     expected_by: AtomicU64,
-    /// Its name, once its caller knows it; never if it was refused.
+    /// Its handle, once its caller has it; never if arming failed.
     handle: OnceLock<TimerHandle>,
     is_local: AtomicBool,
     begun: AtomicU32,
     ended: AtomicU32,
-    /// Callbacks that asked to be armed again.
+    /// Callbacks that asked to be rearmed.
     rearmed: AtomicU32,
-    /// How often it was answered that the timer was cancelled.
+    /// How many cancels returned `Cancelled`.
     cancelled: AtomicU32,
-    /// How often it was answered that its callback runs.
+    /// How many cancels returned `Running`.
     dismissed: AtomicU32,
-    /// Callbacks that may have begun at the end: begun <= begun_max
+    /// The most callbacks that may have begun in the end: begun <= begun_max
     begun_max: AtomicU32,
 }
 
@@ -42,15 +43,15 @@ pub(crate) enum Outcome {
     Refused,
     Fired,
     Cancelled,
-    /// Its last callback asked to be armed again after somebody had been told that it runs.
+    /// Its last callback asked to be rearmed, but a cancel had returned `Running`.
     Dismissed,
-    /// It is armed, or went with its service.
+    /// It is armed, or ended with its service.
     Left,
 }
 
-/// What a callback is to know of the account.
+/// What a callback needs to know of the history.
 pub(crate) struct CallbackStart {
-    /// Which of the timer's callbacks this is, from 1.
+    /// The number of this callback of the timer, from 1.
     pub(crate) number: u32,
     pub(crate) late_nanos: u64,
 }
@@ -71,7 +72,7 @@ impl History {
         }
     }
 
-    /// It is about to be armed, or armed again.
+    /// It is about to be armed or rearmed.
     pub(crate) fn expect_by(&self, deadline: Nanos, expected_by: Nanos) {
         self.deadline.store(deadline.0, SeqCst);
         self.expected_by.store(expected_by.0, SeqCst);
@@ -80,7 +81,7 @@ impl History {
     /// It was armed.
     pub(crate) fn set_handle(&self, handle: TimerHandle, is_local: bool) {
         self.is_local.store(is_local, SeqCst);
-        self.handle.set(handle).expect("a timer is named once, by who armed it");
+        self.handle.set(handle).expect("a timer gets one handle, from the thread that armed it");
     }
 
     pub(crate) fn handle(&self) -> Option<TimerHandle> {
@@ -91,7 +92,7 @@ impl History {
         self.is_local.load(SeqCst)
     }
 
-    /// See [`Account::promise`].
+    /// See [`History::expect_by`].
     pub(crate) fn expected_by(&self) -> Nanos {
         Nanos(self.expected_by.load(SeqCst))
     }
@@ -100,7 +101,7 @@ impl History {
         Nanos(self.deadline.load(SeqCst))
     }
 
-    /// Callbacks that were followed by another arming, unless it was dismissed.
+    /// Callbacks that asked to be rearmed.
     pub(crate) fn rearmed(&self) -> u32 {
         self.rearmed.load(SeqCst)
     }
@@ -119,16 +120,16 @@ impl History {
             return Err("two of its callbacks run at once");
         }
         if before != self.rearmed.load(SeqCst) {
-            return Err("it fired without being armed again");
+            return Err("it fired without being rearmed");
         }
         if before >= self.begun_max.load(SeqCst) {
-            return Err("it fired after a cancel said that it will not");
+            return Err("it fired after a cancel had ruled that out");
         }
         let late_nanos = now.0.saturating_sub(self.expected_by.load(SeqCst));
         Ok(CallbackStart { number: before + 1, late_nanos })
     }
 
-    /// Its callback ends so.
+    /// Its callback ends and returns `next`.
     pub(crate) fn end(&self, next: Next, expected_by: Nanos) {
         if let Next::Again(deadline) = next {
             self.expect_by(deadline, expected_by);
@@ -137,7 +138,8 @@ impl History {
         self.ended.fetch_add(1, SeqCst);
     }
 
-    /// Cancelling found this; `is_over`: and returned when a callback that ran had ended.
+    /// Records the result of a cancel. `is_over` is true for `cancel_sync`, which waits for a running
+    /// callback.
     pub(crate) fn record_cancel(&self, found: Cancel, is_over: bool) -> Result<(), &'static str> {
         let begun = self.begun.load(SeqCst);
         if found == Cancel::Running && !is_over {
@@ -152,7 +154,7 @@ impl History {
                 self.dismissed.fetch_add(1, SeqCst);
                 self.has_ended("cancel_sync returned while its callback ran")
             }
-            _ => self.has_ended("its callback runs, and cancelling did not say so"),
+            _ => self.has_ended("its callback runs, and the cancel did not return `Running`"),
         }
     }
 
@@ -160,20 +162,20 @@ impl History {
         if self.begun.load(SeqCst) == self.ended.load(SeqCst) { Ok(()) } else { Err(otherwise) }
     }
 
-    /// How it ended, when nobody touches it any more.
+    /// How it ended, once no thread uses it any more.
     pub(crate) fn outcome(&self) -> Result<Outcome, &'static str> {
         let [begun, rearmed, cancelled, dismissed] =
             [&self.begun, &self.rearmed, &self.cancelled, &self.dismissed].map(|count| count.load(SeqCst));
         self.has_ended("a callback began and did not end")?;
         if begun > self.begun_max.load(SeqCst) {
-            return Err("it fired after a cancel said that it will not");
+            return Err("it fired after a cancel had ruled that out");
         }
         match (begun - rearmed, cancelled) {
             (0, 0) if self.handle().is_none() => Ok(Outcome::Refused),
             (0, 0) if dismissed > 0 && begun > 0 => Ok(Outcome::Dismissed),
-            (0, 0) if dismissed > 0 => Err("its callback was said to run, and never did"),
+            (0, 0) if dismissed > 0 => Err("a cancel returned `Running`, but its callback never ran"),
             (0, 0) => Ok(Outcome::Left),
-            (0, 1) if dismissed > 0 => Err("it was cancelled after its callback was said to run"),
+            (0, 1) if dismissed > 0 => Err("it was cancelled after a cancel had returned `Running`"),
             (0, 1) => Ok(Outcome::Cancelled),
             (1, 0) => Ok(Outcome::Fired),
             (1, 1) => Err("it fired and was cancelled"),

@@ -1,21 +1,23 @@
-//! Chaos: threads that come and go arm, cancel and await each other's timers, with a real clock, and every
-//! timer has an account that must come out even.
+//! Chaos test of the timer service: short-lived threads arm, cancel and await each other's timers, with a
+//! real clock, and the history of every timer must be consistent.
 //!
-//! Promises: a timer fires never before its deadline, and once for each arming unless it was cancelled;
-//! nothing fires after the answer that it will not; nothing is left, neither cells nor threads nor
-//! descriptors. What contradicts is printed with seed, tag and account. Lateness is printed and never judged.
-//! Leaves to others: schedules that a machine does not happen to run (`tests/timer_loom.rs`,
+//! Guarantees: a timer never fires before its deadline, and fires once for each arming unless it was
+//! cancelled. It never fires after a cancel that rules it out. No cell, thread or descriptor leaks. A
+//! contradiction is printed with seed, tag and history. Lateness is printed but never judged.
+//!
+//! Not handled here: schedules that a machine does not happen to run (`tests/timer_loom.rs`,
 //! `src/timer/schedules.rs`).
 //!
 //! ```text
-//!   round.rs    a service, its users, and what must hold at its end
-//!   world.rs    what the users share, and do        user.rs    their threads
-//!   account.rs  what was said of one timer          tally.rs   what it all came to
-//!   chance.rs   what the seed decides
+//!   round.rs    a service, its users, and the checks at its end
+//!   world.rs    what the users share, and their actions      user.rs      the threads of the users
+//!   history.rs  what has happened to one timer               counters.rs  the results of a run
+//!   random.rs   what the seed decides
 //! ```
 //!
-//! It runs for two seconds, or `TOLLGATE_CHAOS_SECONDS`. `TOLLGATE_CHAOS_SEED` repeats what a seed decides,
-//! which is what each thread does, and not when it runs. To read the figures:
+//! It runs for two seconds, or for `TOLLGATE_CHAOS_SECONDS`. `TOLLGATE_CHAOS_SEED` repeats what a seed
+//! decides: what each thread does, but not when it runs. To read the figures:
+//!
 //! `TOLLGATE_CHAOS_SECONDS=600 cargo test -p engine --release --test timer_chaos -- --nocapture`
 
 #![forbid(unsafe_code)]
@@ -37,7 +39,7 @@ use world::Workload;
 
 const SECONDS: u64 = 2;
 
-/// Rounds take turns.
+/// Rounds cycle through these kinds.
 const KINDS: [Kind; 4] = [
     Kind { workload: Workload::Mixed, is_patient: false, ends_at_work: false },
     Kind { workload: Workload::Far, is_patient: false, ends_at_work: false },

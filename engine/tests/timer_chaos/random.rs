@@ -1,5 +1,5 @@
-//! What a seed decides. Promises: the same numbers for the same seed and stream. Leaves to others: the order
-//! in which threads run, which no seed decides.
+//! Random numbers that the seed decides: the same for the same seed and stream. No seed decides the order in
+//! which threads run.
 
 /// A small generator of reproducible numbers (splitmix64).
 pub(crate) struct Random(u64);

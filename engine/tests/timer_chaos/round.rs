@@ -1,7 +1,9 @@
-//! One round: a service, users that work for a moment, and what must hold when they are gone.
+//! One round: a service, users that work for a moment, and the checks after they have ended.
 //!
-//! Promises: a wait that does not end is a failure and not a wait (`HANG`, which is far above what a loaded
-//! machine needs). Leaves to others: what one timer's account says (`account.rs`).
+//! Guarantees: a wait that does not end fails the test, after `HANG`, which is far above what a loaded
+//! machine needs.
+//!
+//! Not handled here: the consistency of a single timer (`history.rs`).
 
 use std::fs;
 use std::path::PathBuf;
@@ -26,24 +28,24 @@ const WORK: Duration = Duration::from_millis(300);
 /// More than the coarse slack, and less than the greatest.
 const PATIENCE: Duration = Duration::from_millis(250);
 const HANG: Duration = Duration::from_secs(60);
-/// Timers that each of the service's threads has to fire when there is nothing else.
+/// Timers that each timer thread has to fire while there is no other activity.
 const ALONE: usize = 3;
 /// Far timers that stay armed until their service ends.
 const LEFT_MAX: usize = 16;
-/// All threads of a round, the service's too, are called so, with something behind.
+/// The name of all threads of a round, also of the service's; a suffix is appended.
 const NAME: &str = "chaos";
 
-/// What is special about a round.
+/// How a round differs from others.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Kind {
     pub(crate) workload: Workload,
-    /// What has the greatest slack is waited for at the end, and not cancelled.
+    /// At its end, timers with the greatest slack are awaited, not cancelled.
     pub(crate) is_patient: bool,
     /// The service ends while its users are at work.
     pub(crate) ends_at_work: bool,
 }
 
-/// See the file's header.
+/// A running round.
 pub(crate) struct Round {
     kind: Kind,
     world: Arc<World>,
@@ -51,7 +53,7 @@ pub(crate) struct Round {
     gate: Arc<Gate>,
 }
 
-/// Far timers that the end of a round leaves armed.
+/// Far timers that are still armed at the end of a round.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 struct Left {
     at_threads: usize,
@@ -65,7 +67,7 @@ pub(crate) fn run(seed: u64, kind: Kind, lateness: [&'static Lateness; 2], count
     let service = start(&world);
     let timers = service.timers().clone();
     Round { kind, world, timers, gate: Arc::default() }.run(service, counters);
-    // A thread that was joined may stand in the list a moment longer.
+    // A joined thread may stay in the list a moment longer.
     let end = monotonic() + HANG;
     loop {
         let now = (threads(), descriptors());
@@ -87,19 +89,19 @@ fn start(world: &Arc<World>) -> Service {
     };
     let world = Arc::clone(world);
     let callback = move |timers: &Timers, tag: u64| world.fire(&mut AnyThread(timers), tag);
-    Service::start(&settings, callback).expect("there are threads and descriptors to be had")
+    Service::start(&settings, callback).expect("the machine has threads and descriptors")
 }
 
 fn threads() -> usize {
-    let names = fs::read_dir("/proc/self/task").expect("Linux has it").filter_map(|task| {
-        // Who ends while this looks has no name any more.
+    let names = fs::read_dir("/proc/self/task").expect("Linux has /proc").filter_map(|task| {
+        // A thread that ends meanwhile has no name any more.
         fs::read_to_string(task.ok()?.path().join("comm")).ok()
     });
     names.filter(|name| name.starts_with(NAME)).count()
 }
 
 fn descriptors() -> Vec<PathBuf> {
-    let open = fs::read_dir("/proc/self/fd").expect("Linux has it");
+    let open = fs::read_dir("/proc/self/fd").expect("Linux has /proc");
     open.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok()).collect()
 }
 
@@ -117,7 +119,7 @@ impl Round {
             let free = user::capacity(&self.timers, SERVICE_THREADS);
             self.check(
                 free + left.at_threads == capacity,
-                &format!("of {capacity} cells {free} came back: {left:?}"),
+                &format!("of {capacity} cells {free} were freed: {left:?}"),
             );
             self.assert_awake();
             let dropped = self.bounded("the end of the service", move || service.shutdown());
@@ -127,12 +129,12 @@ impl Round {
         wake();
         self.join(loops);
         let armed = self.gate.armed.load(SeqCst);
-        self.check(armed == left.at_locals, &format!("{armed} were armed at the loops' ends: {left:?}"));
+        self.check(armed == left.at_locals, &format!("{armed} were armed at the end of the loops: {left:?}"));
         self.check_histories(&left, counters);
         self.world.check();
     }
 
-    /// Panics, and says which round it was, unless that holds.
+    /// Panics with the round's seed and kind, unless `holds`.
     #[track_caller]
     fn check(&self, holds: bool, otherwise: &str) {
         self.world.check();
@@ -140,7 +142,7 @@ impl Round {
     }
 
     fn spawn(&self, life: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
-        thread::Builder::new().name(format!("{NAME}-user")).spawn(life).expect("there are threads to be had")
+        thread::Builder::new().name(format!("{NAME}-user")).spawn(life).expect("the machine has threads")
     }
 
     fn spawn_loop(&self, number: u64) -> JoinHandle<()> {
@@ -149,7 +151,7 @@ impl Round {
         self.spawn(move || user::run_looping(&world, &timers, u64::MAX - number, &gate))
     }
 
-    /// A thread whose timers are the only ones that are due, where all others are far.
+    /// A thread whose timers are the only ones due, where all others are far.
     fn spawn_solitary(&self) -> Option<JoinHandle<()>> {
         let (world, timers) = (Arc::clone(&self.world), self.timers.clone());
         (self.kind.workload == Workload::Far).then(|| {
@@ -161,7 +163,7 @@ impl Round {
         })
     }
 
-    /// Lets users come and go for a while, and gives the service back unless it ended meanwhile.
+    /// Starts and joins users for a while; returns the service unless it ended meanwhile.
     fn work(&self, service: Service) -> Option<Service> {
         let (mut users, mut streams) = (Vec::new(), u64::MAX / 2..);
         let end = monotonic() + WORK;
@@ -193,7 +195,7 @@ impl Round {
         self.spawn(move || user::run(&world, &timers, stream))
     }
 
-    /// While its users are at work: from then on nothing fires and nothing is armed at its threads.
+    /// Ends the service while its users are at work: from then on its threads fire no timer and arming fails.
     fn end_service(&self, service: Service) {
         self.bounded("the end of the service, at work", move || service.shutdown());
         let fired = || {
@@ -212,25 +214,25 @@ impl Round {
         }
     }
 
-    /// What `wait` returns, unless it hangs.
+    /// The result of `wait`, unless it hangs.
     fn bounded<T: Send + 'static>(&self, what: &str, wait: impl FnOnce() -> T + Send + 'static) -> T {
         let (sender, receiver) = mpsc::sync_channel(1);
-        let waiting = self.spawn(move || sender.send(wait()).expect("somebody waits for it"));
+        let waiting = self.spawn(move || sender.send(wait()).expect("the round waits for it"));
         let outcome = receiver.recv_timeout(HANG);
-        self.check(outcome.is_ok(), &format!("{what} did not come"));
-        waiting.join().expect("it has said what there was to say");
-        outcome.expect("it was just there")
+        self.check(outcome.is_ok(), &format!("{what} did not happen"));
+        waiting.join().expect("the thread has sent its result");
+        outcome.expect("checked above")
     }
 
-    /// Waits until the timers of which that is asked have fired or are cancelled, but for some that are far.
+    /// Waits until the included timers have fired or are cancelled, except for some far ones.
     fn wait_settled(&self, is_included: impl Fn(&History) -> bool) -> Left {
         let (end, mut before) = (monotonic() + HANG, None);
         loop {
-            // Who rests arms nothing afterwards.
+            // An idle loop arms nothing afterwards.
             let are_idle = self.gate.idle.load(SeqCst) == LOCALS;
             let (left, awaited) = self.count_left(&is_included);
             let now = (are_idle && awaited.is_none()).then_some(left);
-            // A callback that ended during the look may have cancelled what had been counted.
+            // A callback that ended meanwhile may have cancelled a timer that was counted.
             if before.is_some() && now == before {
                 return left;
             }
@@ -243,8 +245,8 @@ impl Round {
         }
     }
 
-    /// The far timers that are to be left, and one that is neither of them nor settled. Of those it cancels
-    /// what is not due soon.
+    /// Counts the far timers that stay armed, and returns one that is neither among them nor settled. It
+    /// cancels those of the latter that are not due soon.
     fn count_left(&self, is_included: impl Fn(&History) -> bool) -> (Left, Option<u64>) {
         let (mut left, mut awaited) = (Left::default(), None);
         let patience = if self.kind.is_patient { 2 * HANG } else { PATIENCE };
@@ -265,21 +267,21 @@ impl Round {
         (left, awaited)
     }
 
-    /// With nothing but far timers left, not even cancelled ones since all room was made, nobody comes by who
-    /// would make up for a wake that was lost: a timer has to wake each of the service's threads by itself.
+    /// Only far timers are left, and not even cancelled ones, since all cells were armed once. So no other
+    /// activity hides a lost wake: a timer has to wake each timer thread by itself.
     fn assert_awake(&self) {
         for _ in 0..ALONE * SERVICE_THREADS {
             let (world, timers) = (Arc::clone(&self.world), self.timers.clone());
-            // Each new thread comes to the next of them.
+            // Each new thread arms at the next timer thread.
             self.join(vec![self.spawn(move || world.fire_alone(&timers))]);
             self.wait_settled(|history| !history.is_local());
         }
     }
 
-    /// All threads are gone: nothing is armed, and each account tells how its timer ended.
+    /// All threads have ended: no timer is armed, and each history has an outcome.
     fn check_histories(&self, left: &Left, counters: &mut Counters) {
         let closed = self.timers.arm(Nanos(0), Slack::Tick, u64::MAX);
-        self.check(closed == Err(ArmError::Closed), "something was armed at a service that had ended");
+        self.check(closed == Err(ArmError::Closed), "arming succeeded at a service that had ended");
         let mut left_here = 0;
         for (tag, history) in self.world.histories() {
             match history.outcome() {
@@ -291,10 +293,10 @@ impl Round {
             }
             let found = history.handle().map(|handle| self.timers.cancel(handle));
             if found.is_some_and(|found| found != Cancel::Gone) && !self.kind.ends_at_work {
-                self.world.fail("its name leads to something after the end", tag);
+                self.world.fail("its handle is valid after the end", tag);
             }
         }
         let is_even = self.kind.ends_at_work || left_here == left.at_threads + left.at_locals;
-        self.check(is_even, "more timers are left than were left armed");
+        self.check(is_even, "more timers are armed than were left armed");
     }
 }

@@ -1,7 +1,9 @@
-//! The threads of a round: those that come and go, and those that have a loop with timers of their own.
+//! The threads of a round: short-lived ones, and ones with a loop and their own timers.
 //!
-//! Promises: a thread with a loop sleeps as long as its end says, but for its own doings, and holds that its
-//! cells have all come back before it goes. Leaves to others: what is done (`world.rs`), and when they end.
+//! Guarantees: a thread with a loop sleeps as long as its local timers say, except for its own work. It
+//! checks before its end that all its cells are free.
+//!
+//! Not handled here: the actions (`world.rs`).
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::thread;
@@ -13,17 +15,17 @@ use sys::clock::{Nanos, monotonic};
 use crate::random::Random;
 use crate::world::{AnyThread, LoopThread, World};
 
-/// What a thread does before it goes.
+/// The most actions of a short-lived thread.
 const ACTS_MAX: u64 = 20_000;
-/// What it does without a rest.
+/// The most actions without a pause.
 const BURST_MAX: u64 = 64;
 const PAUSE: Duration = Duration::from_micros(250);
-/// Of a thread with a loop, while it has something to do.
+/// The longest sleep of a thread with a loop that still has work.
 const NAP_MAX: Duration = Duration::from_millis(2);
-/// Refusals after which a shard is full: another thread may have its free cells in hand at that moment.
+/// Refusals after which a shard counts as full: another thread may hold its free cells at that moment.
 const REFUSALS: usize = 20;
 
-/// The life of a thread that comes and goes.
+/// The body of a short-lived thread.
 pub(crate) fn run(world: &World, timers: &Timers, stream: u64) {
     let mut random = Random::new(world.seed, stream);
     let mut left = random.below(ACTS_MAX);
@@ -44,21 +46,21 @@ pub(crate) fn run(world: &World, timers: &Timers, stream: u64) {
     }
 }
 
-/// The way out for threads with a loop.
+/// Lets the threads with a loop end.
 #[derive(Debug, Default)]
 pub(crate) struct Gate {
-    /// How many of them have seen that the round is over: they only fire what is due.
+    /// How many of them have seen the end of the round: they only fire due timers.
     pub(crate) idle: AtomicUsize,
-    /// They may go, once they are unparked.
+    /// They may end, once they are unparked.
     pub(crate) is_open: AtomicBool,
-    /// Timers that were armed at their ends when they went.
+    /// Timers that were armed at their ends.
     pub(crate) armed: AtomicUsize,
 }
 
-/// The life of a thread with a loop.
+/// The body of a thread with a loop.
 pub(crate) fn run_looping(world: &World, timers: &Timers, stream: u64, gate: &Gate) {
     let this = thread::current();
-    let mut local = timers.attach(move || this.unpark()).expect("there is an end for each");
+    let mut local = timers.attach(move || this.unpark()).expect("there are local timers for each");
     let mut random = Random::new(world.seed, stream);
     let cells = fill(|| local.arm(Nanos::NEVER, Slack::Tick, u64::MAX).ok());
     let count = cells.len();
@@ -73,13 +75,13 @@ pub(crate) fn run_looping(world: &World, timers: &Timers, stream: u64, gate: &Ga
         if !is_over {
             for _ in 0..random.below(BURST_MAX) {
                 let outcome = world.act(&mut LoopThread(&mut local, timers), &mut random);
-                assert_ne!(outcome, Err(ArmError::Closed), "its own end is open");
+                assert_ne!(outcome, Err(ArmError::Closed), "its own local timers are open");
             }
         }
         sleep(&mut local, if is_over { Duration::MAX } else { NAP_MAX });
     }
     let free = fill(|| local.arm(Nanos::NEVER, Slack::Tick, u64::MAX).ok()).len();
-    // Refused, it has collected what others cancelled: what is armed are the cells that it has.
+    // When arming fails, it has collected what others cancelled: the armed timers are its cells.
     if local.armed() != count {
         world.fail(&format!("a loop began with {count} cells and has {}", local.armed()), u64::MAX);
     }
@@ -94,7 +96,7 @@ fn sleep(local: &mut LocalTimers, most: Duration) {
     }
 }
 
-/// Arms until it is refused for good.
+/// Arms timers until arming keeps failing.
 fn fill(mut arm: impl FnMut() -> Option<TimerHandle>) -> Vec<TimerHandle> {
     let (mut handles, mut refusals) = (Vec::new(), 0);
     while refusals < REFUSALS {
@@ -109,8 +111,8 @@ fn fill(mut arm: impl FnMut() -> Option<TimerHandle>) -> Vec<TimerHandle> {
     handles
 }
 
-/// How many timers can be armed at the service's threads, while nobody else arms any: each thread comes to
-/// the next of them. Nothing is left armed.
+/// How many timers can be armed at the timer threads, while no other thread arms any. Each new thread arms at
+/// the next timer thread. No timer stays armed.
 pub(crate) fn capacity(timers: &Timers, threads: usize) -> usize {
     let arm = |timers: &Timers| fill(|| timers.arm(Nanos::NEVER, Slack::Tick, u64::MAX).ok());
     let handles_of_each = (0..threads).map(|_| {

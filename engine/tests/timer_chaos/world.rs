@@ -1,7 +1,7 @@
-//! What the threads of a round share: the accounts, and slots through which they find each other's timers.
+//! What the threads of a round share: the histories, and slots through which they find each other's timers.
 //!
-//! Promises: every answer of the service is noted in the timer's account; the first contradiction is kept and
-//! ends the round. Leaves to others: the threads, and the service.
+//! Guarantees: every result of the service is recorded in the timer's history. The first contradiction is
+//! kept and ends the round.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, OnceLock};
@@ -15,26 +15,26 @@ use crate::counters::Lateness;
 use crate::history::History;
 use crate::random::Random;
 
-/// Timers of one round, those that are refused included.
+/// Timers of one round, including those that could not be armed.
 const HISTORIES: usize = 1 << 18;
-/// Of these, so many are for what is armed when the others are used up.
+/// Of these, so many are reserved for timers that are armed when the others are used up.
 const HISTORIES_ALONE: usize = 1 << 13;
 const SLOTS: u64 = 2_048;
 const FAR: Duration = Duration::from_secs(3600);
-/// Long enough for the service's thread to go to sleep meanwhile.
+/// Long enough for the timer thread to fall asleep meanwhile.
 const ALONE: Duration = Duration::from_millis(2);
 
-/// What a round is mostly made of.
+/// What most timers of a round are like.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Workload {
-    /// Everything, and most of it soon.
+    /// Deadlines of all kinds, mostly near ones.
     Mixed,
-    /// Timers that are taken back long before they are due, and one at a time that is due in a moment: the
-    /// service sleeps, others collect, and a wake that is lost is missed for an hour.
+    /// Timers that are cancelled long before they are due, and one at a time that is due in a moment. The
+    /// timer thread sleeps, other threads collect, and a lost wake would last for an hour.
     Far,
 }
 
-/// A way to the service, with or without a loop.
+/// Access to the service, with or without a loop.
 pub(crate) trait TimerApi {
     const IS_LOCAL: bool;
     fn arm(&mut self, deadline: Nanos, slack: Slack, tag: u64) -> Result<TimerHandle, ArmError>;
@@ -61,7 +61,7 @@ impl TimerApi for AnyThread<'_> {
     }
 }
 
-/// A thread with a loop, which has the way of all others too.
+/// As a thread with a loop has it; it may use the other way too.
 pub(crate) struct LoopThread<'l>(pub(crate) &'l mut LocalTimers, pub(crate) &'l Timers);
 
 impl TimerApi for LoopThread<'_> {
@@ -80,13 +80,13 @@ impl TimerApi for LoopThread<'_> {
     }
 }
 
-/// See the file's header.
+/// The shared state of a round.
 pub(crate) struct World {
     pub(crate) seed: u64,
     workload: Workload,
     histories: Box<[History]>,
     opened: AtomicUsize,
-    /// Tags of timers that anybody may cancel.
+    /// Tags of timers that any thread may cancel.
     slots: Box<[Mutex<Option<u64>>]>,
     is_over: AtomicBool,
     failure: OnceLock<String>,
@@ -119,12 +119,12 @@ impl World {
         self.is_over.load(SeqCst) || self.failure.get().is_some()
     }
 
-    /// The accounts that were opened, by their tags.
+    /// The histories in use, by their tags.
     pub(crate) fn histories(&self) -> impl Iterator<Item = (u64, &History)> {
         (0..).zip(&self.histories[..self.opened.load(SeqCst).min(HISTORIES)])
     }
 
-    /// Something that must not be; the first one is kept.
+    /// Records a contradiction; the first one is kept.
     pub(crate) fn fail(&self, what: &str, tag: u64) {
         let history = self.histories.get(tag as usize);
         let text = format!("{what}: seed {}, tag {tag}, {history:?} at {:?}", self.seed, monotonic());
@@ -134,7 +134,7 @@ impl World {
 
     /// Panics with the first contradiction, if there was one.
     pub(crate) fn check(&self) {
-        assert!(self.failure.get().is_none(), "{}", self.failure.get().expect("it was just there"));
+        assert!(self.failure.get().is_none(), "{}", self.failure.get().expect("checked above"));
     }
 
     fn expect(&self, outcome: Result<(), &'static str>, tag: u64) {
@@ -143,7 +143,7 @@ impl World {
         }
     }
 
-    /// One thing that a thread may do, besides arming as often.
+    /// One action of a thread; in half of the cases it arms a timer.
     pub(crate) fn act(&self, api: &mut impl TimerApi, random: &mut Random) -> Result<(), ArmError> {
         match random.below(8) {
             0 => {
@@ -154,7 +154,7 @@ impl World {
                 let tag = self.slot(random).take();
                 self.cancel_any_sync(api, tag);
             }
-            // Left there, so that others find that it is gone.
+            // Leaves the tag there, so that others cancel a timer that has ended.
             2 => {
                 let tag = *self.slot(random);
                 self.cancel_any(api, tag);
@@ -164,9 +164,9 @@ impl World {
         Ok(())
     }
 
-    /// To be let go before anything waits for a callback, which may want it.
+    /// The guard has to be dropped before any wait for a callback, which may lock the slot.
     fn slot(&self, random: &mut Random) -> MutexGuard<'_, Option<u64>> {
-        self.slots[random.below(SLOTS) as usize].lock().expect("nobody panics here")
+        self.slots[random.below(SLOTS) as usize].lock().expect("no thread panics here")
     }
 
     fn arm(&self, api: &mut impl TimerApi, random: &mut Random) -> Result<(), ArmError> {
@@ -179,7 +179,7 @@ impl World {
         }
         let tag = self.open(api, deadline, slack)?;
         let evicted = self.slot(random).replace(tag);
-        // Those that go unseen fire, but for the far ones, of which there would be too many.
+        // Timers that no slot holds fire. Far ones are cancelled instead, since there would be too many.
         let is_far = evicted.is_some_and(|tag| is_far(&self.histories[tag as usize]));
         if is_far || !random.one_in(4) {
             self.cancel_any(api, evicted);
@@ -187,24 +187,24 @@ impl World {
         Ok(())
     }
 
-    /// Opens an account and arms its timer.
+    /// Begins a history and arms its timer.
     fn open<E: TimerApi>(&self, api: &mut E, deadline: Nanos, slack: Slack) -> Result<u64, ArmError> {
         let tag = self.opened.fetch_add(1, SeqCst) as u64;
         let history =
-            self.histories.get(tag as usize).expect("there are fewer threads than histories in reserve");
+            self.histories.get(tag as usize).expect("there are fewer threads than reserved histories");
         history.expect_by(deadline, wheel::due(slack.apply(deadline.max(monotonic()))));
         history.set_handle(api.arm(deadline, slack, tag)?, E::IS_LOCAL);
         Ok(tag)
     }
 
-    /// Arms a timer that nobody cancels, and waits until it has fired or the round is over.
+    /// Arms a timer that no thread cancels, and waits until it has fired or the round is over.
     pub(crate) fn fire_alone(&self, timers: &Timers) {
         let arm = || self.open(&mut AnyThread(timers), monotonic() + ALONE, Slack::Tick);
         let tag = loop {
             match arm() {
                 Ok(tag) => break tag,
                 Err(ArmError::Full) => thread::sleep(ALONE),
-                Err(error) => panic!("it is not closed here: {error}"),
+                Err(error) => panic!("the service is open here: {error}"),
             }
         };
         while self.histories[tag as usize].begun() == 0 && !self.is_over() {
@@ -240,7 +240,7 @@ impl World {
         }
     }
 
-    /// Takes it back for the round's end.
+    /// Cancels a timer at the end of the round.
     pub(crate) fn cancel(&self, timers: &Timers, tag: u64) {
         self.cancel_any(&mut AnyThread(timers), Some(tag));
     }
@@ -272,7 +272,7 @@ impl World {
         } else {
             Next::Done
         };
-        // Armed again, it is not put off by a slack.
+        // Slack was applied when it was armed, not when it is rearmed.
         let expected_by = match next {
             Next::Again(deadline) => wheel::due(deadline.max(monotonic())),
             Next::Done => Nanos::NEVER,
@@ -296,7 +296,7 @@ impl World {
         }
     }
 
-    /// Inside its own callback, which does not wait for its end.
+    /// Inside its own callback, where a cancel does not wait for its end.
     fn cancel_itself(&self, history: &History, tag: u64, cancel: impl FnOnce(TimerHandle) -> Cancel) {
         let Some(handle) = history.handle() else { return };
         match cancel(handle) {
