@@ -471,14 +471,14 @@ fn reclaim_threshold_follows_armed_timers() {
     let mut local = service.timers().attach(|| ()).unwrap();
     let handles: Vec<_> = (0..8_000).map(|tag| local.arm(far(), Slack::Tick, tag).unwrap()).collect();
     let threshold = uncollected_max(0);
-    let turn = |local: &mut super::LocalTimers| local.turn(monotonic(), |_, _| Next::Done);
+    let fire_due = |local: &mut super::LocalTimers| local.turn(monotonic(), |_, _| Next::Done);
     assert!(local.park().is_some(), "the wheel has all timers");
-    turn(&mut local);
+    fire_due(&mut local);
     let (others, own) = handles.split_at(threshold);
     own.iter().for_each(|&handle| assert_eq!(local.cancel(handle), Cancel::Cancelled));
-    turn(&mut local);
+    fire_due(&mut local);
     others.iter().for_each(|&handle| assert_eq!(service.timers().cancel(handle), Cancel::Cancelled));
-    turn(&mut local);
+    fire_due(&mut local);
     assert_eq!(local.armed(), 0);
 }
 
