@@ -49,7 +49,7 @@ use mutex::AcceptMutex;
 /// serves them. The rest is common to all, and so is the test suite.
 ///
 /// Requirements: a thread can watch every listener of [`Strategy::listen`] on its own. A connection wakes at
-/// least one thread that may accept it, at the latest after [`mutex::ACCEPT_MUTEX_DELAY`].
+/// least one thread that may accept it, at the latest after `mutex::ACCEPT_MUTEX_DELAY`.
 pub trait Strategy: Send + Sync {
     /// The name that selects it in the configuration.
     fn name(&self) -> &'static str;

@@ -272,7 +272,7 @@ impl Acceptor {
 
     /// Retires the listener: no client can begin a connection any more, and `on_accepted` gets those that are
     /// queued. Returns true when none is left, so that the acceptor may be dropped. On false it has to be
-    /// called again at the next event with this acceptor's token: pending handshakes have [`LAST_ACK_GRACE`]
+    /// called again at the next event with this acceptor's token: pending handshakes have `LAST_ACK_GRACE`
     /// to complete, and descriptors may be exhausted.
     ///
     /// Where several threads share the socket, each has to retire its acceptor; the last one closes the
