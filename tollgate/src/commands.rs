@@ -30,7 +30,7 @@ pub(crate) struct Context {
 
 impl Context {
     /// What a load starts from on this machine.
-    pub(crate) fn given(&self) -> io::Result<LoadOptions> {
+    pub(crate) fn load_options(&self) -> io::Result<LoadOptions> {
         let local_addresses = sys::socket::local_addresses()?;
         // systemd separates several by colons; the first is ours.
         let runtime = std::env::var("RUNTIME_DIRECTORY").unwrap_or_default();
@@ -46,7 +46,7 @@ impl Context {
 
     /// The configuration.
     pub(crate) fn load(&self) -> anyhow::Result<Config> {
-        Ok(Config::load(&self.given()?)?)
+        Ok(Config::load(&self.load_options()?)?)
     }
 }
 

@@ -19,27 +19,27 @@ const LAST_LINES: Duration = Duration::from_secs(1);
 pub(crate) struct Console {
     lines: SyncSender<String>,
     /// Disconnected once all has been said.
-    silent: Receiver<()>,
+    finished: Receiver<()>,
 }
 
 impl Console {
     /// A voice on a thread of its own, which alone waits for the reader.
     pub(crate) fn new() -> Console {
-        let (lines, waiting) = mpsc::sync_channel::<String>(LINES_MAX);
-        let (speaking, silent) = mpsc::sync_channel(0);
+        let (lines, queue) = mpsc::sync_channel::<String>(LINES_MAX);
+        let (running, finished) = mpsc::sync_channel(0);
         // Without a thread nothing is said, which is no reason not to serve.
-        let _ = thread::Builder::new().name("voice".into()).spawn(move || {
-            let _speaking: SyncSender<()> = speaking;
-            for line in waiting {
+        let _ = thread::Builder::new().name("console".into()).spawn(move || {
+            let _running: SyncSender<()> = running;
+            for line in queue {
                 // The reader may be gone.
                 let _ = writeln!(std::io::stderr(), "{line}");
             }
         });
-        Console { lines, silent }
+        Console { lines, finished }
     }
 
     /// Says a line, now or never.
-    pub(crate) fn say(&self, line: String) {
+    pub(crate) fn print_line(&self, line: String) {
         let _ = self.lines.try_send(line);
     }
 
@@ -47,6 +47,6 @@ impl Console {
     pub(crate) fn finish(self) {
         drop(self.lines);
         // Nothing is ever sent: it ends by the thread's end, or by the time-out.
-        let _ = self.silent.recv_timeout(LAST_LINES);
+        let _ = self.finished.recv_timeout(LAST_LINES);
     }
 }

@@ -35,7 +35,7 @@ const CLIENT_SPAN_MAX: Duration = Duration::from_secs(1);
 const OUTCOME_SPAN_MAX: Duration = Duration::from_secs(120);
 
 /// Bytes of an answer that are read: fifty errors with the lines that they point to.
-const ANSWER_BYTES_MAX: u64 = 1 << 20;
+const REPLY_BYTES_MAX: u64 = 1 << 20;
 
 /// The pause after a failed accept: descriptors are short.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -53,7 +53,7 @@ pub(crate) struct Request(SyncSender<Outcome>);
 
 impl Request {
     /// Answers it.
-    pub(crate) fn answer(self, outcome: Outcome) {
+    pub(crate) fn reply(self, outcome: Outcome) {
         // There is room for the one answer; the thread may have given up.
         let _ = self.0.try_send(outcome);
     }
@@ -70,7 +70,10 @@ impl Control {
     ///
     /// # Errors
     /// What the system says: a file system may have no sockets.
-    pub(crate) fn open(directory: &Path, hear: impl Fn(Request) + Send + 'static) -> io::Result<Control> {
+    pub(crate) fn open(
+        directory: &Path,
+        on_request: impl Fn(Request) + Send + 'static,
+    ) -> io::Result<Control> {
         let opened = File::open(directory)?;
         let (path, short) = (directory.join(NAME), short_path(&opened));
         // One of a gateway that was killed: the owner of the directory is this process now.
@@ -81,7 +84,7 @@ impl Control {
         // The directory is the account's own, so nothing connects before the socket's own mode holds.
         let listener = UnixListener::bind(short)?;
         fs::set_permissions(&path, Permissions::from_mode(0o600))?;
-        thread::Builder::new().name("control".into()).spawn(move || serve(&listener, hear))?;
+        thread::Builder::new().name("control".into()).spawn(move || serve(&listener, on_request))?;
         Ok(Control { path })
     }
 }
@@ -93,25 +96,25 @@ impl Drop for Control {
     }
 }
 
-fn serve(listener: &UnixListener, hear: impl Fn(Request)) {
+fn serve(listener: &UnixListener, on_request: impl Fn(Request)) {
     for stream in listener.incoming() {
         match stream {
             // A client that leaves or sends something else has its own reasons.
-            Ok(stream) => _ = answer(stream, &hear),
+            Ok(stream) => _ = reply(stream, &on_request),
             Err(_) => thread::sleep(ACCEPT_PAUSE),
         }
     }
 }
 
-fn answer(mut stream: UnixStream, hear: &impl Fn(Request)) -> io::Result<()> {
+fn reply(mut stream: UnixStream, on_request: &impl Fn(Request)) -> io::Result<()> {
     stream.set_read_timeout(Some(CLIENT_SPAN_MAX))?;
     stream.set_write_timeout(Some(CLIENT_SPAN_MAX))?;
-    let mut asked = [0; RELOAD.len()];
-    stream.read_exact(&mut asked)?;
+    let mut request = [0; RELOAD.len()];
+    stream.read_exact(&mut request)?;
     let refused = |text: &str| Outcome { is_done: false, text: text.to_owned() };
-    let outcome = if asked == RELOAD.as_bytes() {
+    let outcome = if request == RELOAD.as_bytes() {
         let (sender, outcome) = mpsc::sync_channel(1);
-        hear(Request(sender));
+        on_request(Request(sender));
         outcome.recv().unwrap_or_else(|_| refused("the gateway is ending"))
     } else {
         refused("this gateway does not know the request")
@@ -124,7 +127,7 @@ fn answer(mut stream: UnixStream, hear: &impl Fn(Request)) -> io::Result<()> {
 ///
 /// # Errors
 /// No gateway owns it, this account may not ask, or the gateway ended or took too long.
-pub(crate) fn ask_reload(directory: &Path) -> anyhow::Result<Outcome> {
+pub(crate) fn request_reload(directory: &Path) -> anyhow::Result<Outcome> {
     let shown = directory.display();
     let mut stream = match File::open(directory).and_then(|opened| UnixStream::connect(short_path(&opened))) {
         Ok(stream) => stream,
@@ -138,19 +141,19 @@ pub(crate) fn ask_reload(directory: &Path) -> anyhow::Result<Outcome> {
             _ => return Err(error).with_context(|| format!("cannot ask the gateway of {shown}")),
         },
     };
-    let answer = exchange(&mut stream).with_context(|| format!("no answer of the gateway of {shown}"))?;
+    let reply = exchange(&mut stream).with_context(|| format!("no answer of the gateway of {shown}"))?;
     let outcome = |is_done, text: &str| Outcome { is_done, text: text.to_owned() };
-    let done = answer.strip_prefix(DONE).map(|text| outcome(true, text));
-    done.or_else(|| answer.strip_prefix(REFUSED).map(|text| outcome(false, text)))
+    let done = reply.strip_prefix(DONE).map(|text| outcome(true, text));
+    done.or_else(|| reply.strip_prefix(REFUSED).map(|text| outcome(false, text)))
         .with_context(|| format!("the gateway of {shown} ended before it answered"))
 }
 
 fn exchange(stream: &mut UnixStream) -> io::Result<String> {
     stream.set_read_timeout(Some(OUTCOME_SPAN_MAX))?;
     stream.write_all(RELOAD.as_bytes())?;
-    let mut answer = String::new();
-    stream.take(ANSWER_BYTES_MAX).read_to_string(&mut answer)?;
-    Ok(answer)
+    let mut reply = String::new();
+    stream.take(REPLY_BYTES_MAX).read_to_string(&mut reply)?;
+    Ok(reply)
 }
 
 /// The socket's path by way of the open directory: a socket's address has 108 bytes, a directory's path more.
@@ -163,16 +166,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_is_answered_with_its_outcome() {
+    fn request_is_answered_with_its_outcome() {
         let directory = tempfile::tempdir().unwrap();
         // Longer than an address of a socket may be.
         let directory = directory.path().join("d".repeat(200));
         fs::create_dir(&directory).unwrap();
-        let ask = || ask_reload(&directory).map_err(|error| error.to_string());
+        let ask = || request_reload(&directory).map_err(|error| error.to_string());
         assert!(ask().unwrap_err().starts_with("no gateway serves with the ledger in /"));
         for (is_done, text) in [(true, "lines\nof text\n"), (false, ""), (false, "why")] {
-            let hear = move |request: Request| request.answer(Outcome { is_done, text: text.to_owned() });
-            let control = Control::open(&directory, hear).unwrap();
+            let on_request =
+                move |request: Request| request.reply(Outcome { is_done, text: text.to_owned() });
+            let control = Control::open(&directory, on_request).unwrap();
             let mode = fs::metadata(directory.join(NAME)).unwrap().permissions().mode();
             assert_eq!(mode & 0o777, 0o600);
             assert_eq!(ask(), Ok(Outcome { is_done, text: text.to_owned() }));
@@ -182,23 +186,23 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_gateway_left_is_in_nobodys_way() {
+    fn stale_socket_of_a_killed_gateway_is_replaced() {
         let directory = tempfile::tempdir().unwrap();
         drop(UnixListener::bind(directory.path().join(NAME)).unwrap());
-        assert!(ask_reload(directory.path()).unwrap_err().to_string().starts_with("no gateway serves"));
+        assert!(request_reload(directory.path()).unwrap_err().to_string().starts_with("no gateway serves"));
         let _control = Control::open(directory.path(), drop).unwrap();
-        let outcome = ask_reload(directory.path()).unwrap();
+        let outcome = request_reload(directory.path()).unwrap();
         assert_eq!(outcome, Outcome { is_done: false, text: "the gateway is ending".to_owned() });
     }
 
     #[test]
-    fn a_client_that_says_nothing_delays_others_for_a_bounded_time() {
+    fn silent_client_delays_others_for_a_bounded_time() {
         let directory = tempfile::tempdir().unwrap();
         let done = || Outcome { is_done: true, text: String::new() };
-        let _control = Control::open(directory.path(), move |request| request.answer(done())).unwrap();
+        let _control = Control::open(directory.path(), move |request| request.reply(done())).unwrap();
         let _silent = UnixStream::connect(directory.path().join(NAME)).unwrap();
         let mut confused = UnixStream::connect(directory.path().join(NAME)).unwrap();
         confused.write_all(b"shutdown\n").unwrap();
-        assert!(ask_reload(directory.path()).unwrap().is_done);
+        assert!(request_reload(directory.path()).unwrap().is_done);
     }
 }

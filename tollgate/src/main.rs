@@ -61,9 +61,9 @@ enum Command {
 
 fn main() -> ExitCode {
     #[cfg(feature = "crash")]
-    obey_kill_test();
+    apply_kill_test_environment();
     let CommandLine { config, command } = CommandLine::parse();
-    dispatch(config, command).unwrap_or_else(|error| failed(&error))
+    dispatch(config, command).unwrap_or_else(|error| report_error(&error))
 }
 
 fn dispatch(config: Option<PathBuf>, command: Command) -> anyhow::Result<ExitCode> {
@@ -84,8 +84,8 @@ fn dispatch(config: Option<PathBuf>, command: Command) -> anyhow::Result<ExitCod
 /// Does what the environment of a kill test asks for: to keep a witness, to die at a point, and to take this
 /// for another boot of the machine.
 #[cfg(feature = "crash")]
-fn obey_kill_test() {
-    if let Some(path) = std::env::var_os("TOLLGATE_WITNESS") {
+fn apply_kill_test_environment() {
+    if let Some(path) = std::env::var_os("TOLLGATE_SEND_AUDIT") {
         sys::send_audit::open(std::path::Path::new(&path)).expect("a kill test needs its witness");
     }
     if let Ok(target) = std::env::var("TOLLGATE_KILL_AT") {
@@ -97,7 +97,7 @@ fn obey_kill_test() {
 }
 
 /// Tells what went wrong, and gives the exit code for it.
-fn failed(error: &anyhow::Error) -> ExitCode {
+fn report_error(error: &anyhow::Error) -> ExitCode {
     if error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
         return ExitCode::SUCCESS;
     }

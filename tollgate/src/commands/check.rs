@@ -29,7 +29,7 @@ pub(crate) fn run(context: &Context, options: &Options) -> anyhow::Result<ExitCo
         print(&settings::markdown())?;
         return Ok(ExitCode::SUCCESS);
     }
-    let loaded = Config::load(&context.given()?);
+    let loaded = Config::load(&context.load_options()?);
     if options.json {
         let (code, errors, warnings, resolvers) = match &loaded {
             Ok(config) => (0, Vec::new(), list(&config.warnings), resolvers(config)),
@@ -62,11 +62,11 @@ fn summary(config: &Config) -> String {
         count => format!("{count} users"),
     };
     let summary = format!("{origin}: fine; {users}, listening on {}\n", listeners.join(", "));
-    summary + &told_resolvers(&resolvers(config))
+    summary + &resolver_line(&resolvers(config))
 }
 
 /// A line about the users for whom any name is resolved; nothing if there are none.
-fn told_resolvers(users: &[&str]) -> String {
+fn resolver_line(users: &[&str]) -> String {
     const SHOWN_MAX: usize = 8;
     if users.is_empty() {
         return String::new();

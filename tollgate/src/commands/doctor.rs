@@ -20,17 +20,17 @@ use sys::limits::{self, ProcRoot, ThreadBudget};
 use super::{Context, print, print_json};
 use cpus::Cpus;
 use load::Load;
-use page::Report;
 use ports::ListeningPorts;
+use report::Report;
 use space::LiveTableSpace;
 
 mod cpus;
 mod finding;
 mod load;
-mod page;
 mod ports;
 mod probe;
 mod remedy;
+mod report;
 mod space;
 #[cfg(test)]
 mod tests;
@@ -44,20 +44,20 @@ pub(crate) struct Options {
 
 pub(crate) fn run(context: &Context, options: &Options) -> anyhow::Result<ExitCode> {
     let config = context.load()?;
-    let load = Load::of(&config);
+    let load = Load::from_config(&config);
     let root = ProcRoot::machine();
     // Before there are threads of our own, which would be counted as others'.
     let readings = limits::read_all(&root);
     let footprint = limits::footprint();
     let mut cpus = Cpus::read(&root);
-    cpus.siblings = probe::sibling_yield(&cpus.cores);
+    cpus.siblings = probe::measure_smt_scaling(&cpus.cores);
     let report = Report {
         load,
         findings: finding::examine(&load, &readings, footprint),
         footprint,
         budget: ThreadBudget::of(readings.iter(), footprint),
-        room: LiveTableSpace::read(&ledger_settings(&config, load.reactors as usize)),
-        ports: ListeningPorts::read(&root, ports::of(&config)),
+        space: LiveTableSpace::read(&ledger_settings(&config, load.reactors as usize)),
+        ports: ListeningPorts::read(&root, ports::listening_ports(&config)),
         cpus,
     };
     if options.json {
@@ -69,8 +69,8 @@ pub(crate) fn run(context: &Context, options: &Options) -> anyhow::Result<ExitCo
 }
 
 /// Which limit `config` meets first on this machine, in one line. It takes some milliseconds.
-pub(crate) fn outlook(config: &Config) -> String {
-    let load = Load::of(config);
+pub(crate) fn first_limit_line(config: &Config) -> String {
+    let load = Load::from_config(config);
     let readings = limits::read_all_quickly(&ProcRoot::machine());
-    page::outlook(&load, &finding::examine(&load, &readings, limits::footprint()))
+    report::first_limit_line(&load, &finding::examine(&load, &readings, limits::footprint()))
 }

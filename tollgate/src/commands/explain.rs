@@ -38,7 +38,7 @@ pub(crate) fn run(context: &Context, options: &Options) -> anyhow::Result<ExitCo
     let config = context.load()?;
     let name = &options.user;
     let user = config.user(name).with_context(|| format!("there is no user `{name}`"))?;
-    let report = Report::of(&config, user, options)?;
+    let report = Report::new(&config, user, options)?;
     if options.json {
         print_json(&report.json())?;
     } else {
@@ -58,7 +58,7 @@ struct Report<'a> {
 }
 
 impl<'a> Report<'a> {
-    fn of(config: &'a Config, user: &'a User, options: &'a Options) -> anyhow::Result<Report<'a>> {
+    fn new(config: &'a Config, user: &'a User, options: &'a Options) -> anyhow::Result<Report<'a>> {
         let target = &options.to;
         let explanation = explain(config, user.index, target, &options.address)
             .context("the gateway's resolver cannot be started")?;
@@ -103,20 +103,20 @@ impl<'a> Report<'a> {
             let order: Vec<String> = dials.iter().map(SocketAddr::to_string).collect();
             rows.push(vec!["dials".to_owned(), order.join(", then ")]);
         }
-        let remedy = self.remedy().map_or(String::new(), |remedy| self.told_remedy(remedy));
+        let remedy = self.remedy().map_or(String::new(), |remedy| self.remedy_text(remedy));
         table(&[], rows, &[]) + &remedy
     }
 
-    fn told_remedy(&self, remedy: &Remedy) -> String {
+    fn remedy_text(&self, remedy: &Remedy) -> String {
         let user = &self.user.name;
-        let place = match remedy.address {
+        let introduction = match remedy.address {
             None => format!("With this rule added to `allow` of user `{user}`, it would be allowed:"),
             Some(_) => {
                 format!("With this set, and `@NAME` added to `allow` of user `{user}`, it would be allowed:")
             }
         };
         let lines: Vec<String> = remedy.to_string().lines().map(|line| format!("  {line}\n")).collect();
-        format!("\n{place}\n\n{}", lines.concat())
+        format!("\n{introduction}\n\n{}", lines.concat())
     }
 
     fn sentence(&self, verdict: &Verdict) -> String {

@@ -59,7 +59,7 @@ pub(crate) fn run(context: &Context, command: &Command) -> anyhow::Result<ExitCo
     match command {
         Command::Verify(options) => verify(&config, options),
         Command::Backup(options) => backup(&config.ledger, options),
-        Command::Repair(options) => mend(&config, options),
+        Command::Repair(options) => run_repair(&config, options),
     }
 }
 
@@ -84,13 +84,13 @@ fn verify(config: &Config, options: &Verify) -> anyhow::Result<ExitCode> {
             "accepted": report.accepted, "notes": all_notes,
         }))?;
     } else {
-        print(&told(&report, &problems, &notes, entries))?;
+        print(&render(&report, &problems, &notes, entries))?;
     }
     Ok(if problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// What was found, a line for each problem and note, and what that comes to.
-fn told(report: &VerifyReport, problems: &[String], notes: &[String], entries: u64) -> String {
+fn render(report: &VerifyReport, problems: &[String], notes: &[String], entries: u64) -> String {
     let VerifyReport { files, rows, flows, sums, more_problems, accepted, .. } = report;
     let mut text = problems.iter().map(|problem| format!("wrong: {problem}\n")).collect::<String>();
     if *more_problems > 0 {
@@ -130,7 +130,7 @@ fn backup(settings: &Settings, options: &Backup) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn mend(config: &Config, options: &Repair) -> anyhow::Result<ExitCode> {
+fn run_repair(config: &Config, options: &Repair) -> anyhow::Result<ExitCode> {
     let open = read_settings(config);
     let Inspection { losses, notes, .. } = examine(&open)?;
     print(&notes.iter().map(|note| format!("{note}\n")).collect::<String>())?;

@@ -24,7 +24,7 @@ pub(crate) fn run(context: &Context, options: Options) -> anyhow::Result<ExitCod
         Some(directory) => directory,
         None => context.load()?.ledger.directory,
     };
-    let outcome = control::ask_reload(&std::path::absolute(directory)?)?;
+    let outcome = control::request_reload(&std::path::absolute(directory)?)?;
     if outcome.is_done {
         print(&outcome.text)?;
         return Ok(ExitCode::SUCCESS);

@@ -4,7 +4,7 @@
 //! and Ctrl-C drain, a second one ends the patience; what is printed at the start is all that a newcomer
 //! needs. Leaves to others: everything that happens on the way of a connection (`gateway`).
 
-mod first;
+mod first_user;
 
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
@@ -21,7 +21,7 @@ use gateway::users::first_start;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
-use self::first::CredentialDelivery;
+use self::first_user::CredentialDelivery;
 use super::{Context, doctor};
 use crate::console::Console;
 use crate::control::Control;
@@ -36,10 +36,10 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Looks at which nothing could be journaled, before `on_failure` takes effect: one may be a failure that
 /// heals.
-const STUCK_LOOKS: u32 = 3;
+const STUCK_CHECKS: u32 = 3;
 
 /// How often it looks whether the ledger fails.
-const LEDGER_LOOK: Duration = Duration::from_secs(1);
+const LEDGER_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What the command line says.
 #[derive(Debug, clap::Args)]
@@ -57,27 +57,27 @@ pub(crate) fn run(context: &Context, options: Options) -> anyhow::Result<ExitCod
     sys::heap::map_large_blocks();
     // The limit of 1,024 that many systems start with is 500 tunnels.
     let _ = sys::limits::raise_descriptors();
-    let mut given = LoadOptions { allow: options.allow, ..context.given()? };
+    let mut load_options = LoadOptions { allow: options.allow, ..context.load_options()? };
     let is_terminal = std::io::stdout().is_terminal();
     let first =
-        first_start(&given)?.map(|user| CredentialDelivery::prepare(user, is_terminal)).transpose()?;
-    let started = start(&given);
+        first_start(&load_options)?.map(|user| CredentialDelivery::prepare(user, is_terminal)).transpose()?;
+    let started = start(&load_options);
     if let (Err(_), Some(first)) = (&started, &first) {
         first.undo();
     }
-    let Started { mut gateway, admin, outlook } = started?;
+    let Started { mut gateway, admin, first_limit } = started?;
     // Whoever started us may not read what we say; that is no reason to stop.
-    let _ = greet(&gateway, &admin, &outlook, first.as_ref());
+    let _ = print_banner(&gateway, &admin, &first_limit, first.as_ref());
     let _ = warn(&gateway.config().warnings);
-    let (events, voice) = (Events::watch(signals, Arc::clone(gateway.log())), Console::new());
-    let control = open_control(&gateway, &events, &voice);
-    let was_asked = serve_events(&mut gateway, &mut given, &events, &voice);
+    let (events, console) = (Events::watch(signals, Arc::clone(gateway.log())), Console::new());
+    let control = open_control(&gateway, &events, &console);
+    let was_signalled = serve_events(&mut gateway, &mut load_options, &events, &console);
     // Before the ledger's directory may be another process's.
     drop(control);
-    let ended = end(gateway, admin, &events, &voice);
-    voice.finish();
+    let ended = shut_down(gateway, admin, &events, &console);
+    console.finish();
     // Whoever watches over us is to start another.
-    ended.map(|code| if was_asked { code } else { ExitCode::FAILURE })
+    ended.map(|code| if was_signalled { code } else { ExitCode::FAILURE })
 }
 
 /// What a start made.
@@ -85,53 +85,60 @@ struct Started {
     gateway: Gateway,
     admin: Admin,
     /// Which limit of the kernel's is met first.
-    outlook: String,
+    first_limit: String,
 }
 
-fn start(given: &LoadOptions) -> anyhow::Result<Started> {
-    let config = Config::load(given)?;
+fn start(load_options: &LoadOptions) -> anyhow::Result<Started> {
+    let config = Config::load(load_options)?;
     // Before there are threads of ours, which it would count as others'.
-    let outlook = doctor::outlook(&config);
+    let first_limit = doctor::first_limit_line(&config);
     let admin = admin::bind(config.admin.address)?;
     let gateway = Gateway::start(config, admin.address(), VERSION)?;
     let watch = gateway.ledger().status_handle();
     let admin = admin.start(gateway.stats().clone(), Box::new(move || watch.status()))?;
-    Ok(Started { gateway, admin, outlook })
+    Ok(Started { gateway, admin, first_limit })
 }
 
 /// Opens the control socket. A gateway without one serves all the same, and reloads at SIGHUP.
-fn open_control(gateway: &Gateway, events: &Events, voice: &Console) -> Option<Control> {
+fn open_control(gateway: &Gateway, events: &Events, console: &Console) -> Option<Control> {
     let directory = &gateway.config().ledger.directory;
-    let opened = Control::open(directory, events.hear());
-    let tell = |error: &std::io::Error| {
+    let opened = Control::open(directory, events.on_request());
+    let report = |error: &std::io::Error| {
         let place = directory.display();
-        voice.say(format!("no control socket in {place}, so `tollgate reload` finds no gateway: {error}"));
+        console.print_line(format!(
+            "no control socket in {place}, so `tollgate reload` finds no gateway: {error}"
+        ));
     };
-    opened.inspect_err(tell).ok()
+    opened.inspect_err(report).ok()
 }
 
 /// Obeys until the end is asked for; `false` if the ledger asked for it.
-fn serve_events(gateway: &mut Gateway, given: &mut LoadOptions, events: &Events, voice: &Console) -> bool {
-    let (mut told, mut stuck_looks) = (LedgerHealth::default(), 0);
-    let mut told_shortage = shortage::ReportedShortages::default();
+fn serve_events(
+    gateway: &mut Gateway,
+    load_options: &mut LoadOptions,
+    events: &Events,
+    console: &Console,
+) -> bool {
+    let (mut reported, mut stuck_checks) = (LedgerHealth::default(), 0);
+    let mut reported_shortages = shortage::ReportedShortages::default();
     // A reload does not change it.
     let on_failure = gateway.config().ledger.on_failure;
     loop {
-        match events.next(LEDGER_LOOK) {
+        match events.next(LEDGER_CHECK_INTERVAL) {
             Some(Event::Reload(request)) => {
-                let outcome = reload::reload(gateway, given, voice);
+                let outcome = reload::reload(gateway, load_options, console);
                 if let Some(request) = request {
-                    request.answer(outcome);
+                    request.reply(outcome);
                 }
             }
-            Some(Event::End) => return true,
+            Some(Event::Stop) => return true,
             None => {}
         }
-        tell_of_ledger(gateway, &mut told, voice);
-        shortage::tell(gateway, &mut told_shortage, voice);
-        stuck_looks = if gateway.ledger().status_handle().is_stuck() { stuck_looks + 1 } else { 0 };
-        if stuck_looks >= STUCK_LOOKS && on_failure == OnFailure::Drain {
-            voice.say("the journal cannot be written: ending, as `on_failure` says".to_owned());
+        report_ledger_health(gateway, &mut reported, console);
+        shortage::report(gateway, &mut reported_shortages, console);
+        stuck_checks = if gateway.ledger().status_handle().is_stuck() { stuck_checks + 1 } else { 0 };
+        if stuck_checks >= STUCK_CHECKS && on_failure == OnFailure::Drain {
+            console.print_line("the journal cannot be written: ending, as `on_failure` says".to_owned());
             return false;
         }
     }
@@ -145,53 +152,59 @@ struct LedgerHealth {
 }
 
 /// Says when the ledger has begun to fail, or will before long, and when that is over.
-fn tell_of_ledger(gateway: &Gateway, told: &mut LedgerHealth, voice: &Console) {
+fn report_ledger_health(gateway: &Gateway, reported: &mut LedgerHealth, console: &Console) {
     let status = gateway.ledger().status();
-    let say = |was: &mut bool, cause: Option<&String>, level, begins: &str, ends: &str| {
+    let report = |was: &mut bool, cause: Option<&String>, level, begins: &str, ends: &str| {
         match cause {
             Some(cause) if !*was => {
                 gateway.log().say(level, begins, &[("cause", Value::Text(cause))]);
-                voice.say(format!("{begins}: {cause}"));
+                console.print_line(format!("{begins}: {cause}"));
             }
             None if *was => {
                 gateway.log().say(Level::Info, ends, &[]);
-                voice.say(ends.to_owned());
+                console.print_line(ends.to_owned());
             }
             _ => {}
         }
         *was = cause.is_some();
     };
     let begins = "the ledger cannot be written: ended flows wait in the live table or the journal";
-    say(&mut told.failing, status.failing.as_ref(), Level::Error, begins, "the ledger is written again");
+    report(
+        &mut reported.failing,
+        status.failing.as_ref(),
+        Level::Error,
+        begins,
+        "the ledger is written again",
+    );
     let begins = "the ledger warns";
     let ends = "what the ledger warned of is over";
-    say(&mut told.warning, status.warning.as_ref(), Level::Warning, begins, ends);
+    report(&mut reported.warning, status.warning.as_ref(), Level::Warning, begins, ends);
 }
 
-fn end(gateway: Gateway, admin: Admin, events: &Events, voice: &Console) -> anyhow::Result<ExitCode> {
-    let hurry = |span: Duration| matches!(events.next(span), Some(Event::End));
+fn shut_down(gateway: Gateway, admin: Admin, events: &Events, console: &Console) -> anyhow::Result<ExitCode> {
+    let is_hurried = |span: Duration| matches!(events.next(span), Some(Event::Stop));
     let Timeouts { unready, mut drain, .. } = gateway.config().timeouts;
     if !unready.is_zero() {
-        voice.say(format!("/readyz says 503, and the listeners close in {} s", unready.as_secs()));
+        console.print_line(format!("/readyz says 503, and the listeners close in {} s", unready.as_secs()));
     }
-    if gateway.announce_end(unready, hurry) {
+    if gateway.announce_end(unready, is_hurried) {
         drain = Duration::ZERO;
     }
-    voice.say(format!(
+    console.print_line(format!(
         "draining {} connections for at most {} s; a second signal ends the patience",
         gateway.connections(),
         drain.as_secs()
     ));
-    let summary = gateway.drain(drain, hurry).context("the ledger could not be closed")?;
+    let summary = gateway.drain(drain, is_hurried).context("the ledger could not be closed")?;
     admin.stop();
-    voice.say(format!("stopped; {} flows are in the ledger since the start", summary.records));
+    console.print_line(format!("stopped; {} flows are in the ledger since the start", summary.records));
     Ok(ExitCode::SUCCESS)
 }
 
-fn greet(
+fn print_banner(
     gateway: &Gateway,
     admin: &Admin,
-    outlook: &str,
+    first_limit: &str,
     first: Option<&CredentialDelivery>,
 ) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
@@ -210,11 +223,11 @@ fn greet(
         }
     }
     writeln!(out, "  health and metrics on http://{}/metrics", admin.address())?;
-    writeln!(out, "  {outlook}")?;
-    greet_ledger(&mut out, gateway)?;
+    writeln!(out, "  {first_limit}")?;
+    print_ledger_status(&mut out, gateway)?;
     if let Some(first) = first {
         let proxy = gateway.listening().values().copied().next().unwrap_or(config.admin.address);
-        first.tell(&mut out, proxy)?;
+        first.print(&mut out, proxy)?;
     }
     out.flush()
 }
@@ -228,12 +241,12 @@ fn warn(warnings: &Findings) -> std::io::Result<()> {
 }
 
 /// What the ledger promises here, in a user's words, and what it found.
-fn greet_ledger(out: &mut impl Write, gateway: &Gateway) -> std::io::Result<()> {
-    let (promise, recovery) = (gateway.ledger().guarantees(), gateway.ledger().recovery());
+fn print_ledger_status(out: &mut impl Write, gateway: &Gateway) -> std::io::Result<()> {
+    let (guarantees, recovery) = (gateway.ledger().guarantees(), gateway.ledger().recovery());
     let directory = gateway.config().ledger.directory.display();
     writeln!(out, "  ledger in {directory}: every byte is billed once, also across kill -9")?;
-    writeln!(out, "    live table: {}, {}", promise.table.display(), medium(promise))?;
-    let durable = match promise.durability {
+    writeln!(out, "    live table: {}, {}", guarantees.table.display(), medium(guarantees))?;
+    let durable = match guarantees.durability {
         ledger::Durability::Delayed => "ended flows within 10 ms and a sync of the disk",
         ledger::Durability::Sync => "ended flows before their place is free",
     };
@@ -271,8 +284,8 @@ fn greet_ledger(out: &mut impl Write, gateway: &Gateway) -> std::io::Result<()> 
 }
 
 /// What the live table lies on, and what that means.
-fn medium(promise: &ledger::Guarantees) -> &'static str {
-    match (promise.medium.is_tmpfs, promise.medium.is_locked) {
+fn medium(guarantees: &ledger::Guarantees) -> &'static str {
+    match (guarantees.medium.is_tmpfs, guarantees.medium.is_locked) {
         (true, true) => "in memory that outlives the process (and goes with its container)",
         (true, false) => {
             "in memory that outlives the process (and goes with its container); it may be swapped"

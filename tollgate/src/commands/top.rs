@@ -67,13 +67,15 @@ fn interval(text: &str) -> Result<Duration, String> {
 
 pub(crate) fn run(context: &Context, options: &Options) -> anyhow::Result<ExitCode> {
     let settings = ledger_settings(&context.load()?, 1);
-    let see = || snapshot(&settings);
-    let mut before = Seen::new(see()?);
+    let sample = || snapshot(&settings);
+    let mut before = Sample::new(sample()?);
     loop {
         thread::sleep(options.interval);
-        let now = Seen::new(see()?);
+        let now = Sample::new(sample()?);
         let mut rows = rows(options.by, &before, &now);
-        rows.sort_by(|a, b| options.sort.of(b).cmp(&options.sort.of(a)).then_with(|| a.key.cmp(&b.key)));
+        rows.sort_by(|a, b| {
+            options.sort.sort_key(b).cmp(&options.sort.sort_key(a)).then_with(|| a.key.cmp(&b.key))
+        });
         if options.json {
             print_json(&as_json(options.by, &now, &rows))?;
             return Ok(ExitCode::SUCCESS);
@@ -90,15 +92,15 @@ pub(crate) fn run(context: &Context, options: &Options) -> anyhow::Result<ExitCo
 }
 
 /// A look, and when it was.
-struct Seen {
-    look: TableSnapshot,
+struct Sample {
+    table: TableSnapshot,
     at: Nanos,
     wall: WallNanos,
 }
 
-impl Seen {
-    fn new(look: TableSnapshot) -> Seen {
-        Seen { look, at: clock::monotonic(), wall: clock::wall() }
+impl Sample {
+    fn new(table: TableSnapshot) -> Sample {
+        Sample { table, at: clock::monotonic(), wall: clock::wall() }
     }
 }
 
@@ -120,7 +122,7 @@ struct Row {
 }
 
 impl Order {
-    fn of(self, row: &Row) -> u128 {
+    fn sort_key(self, row: &Row) -> u128 {
         match self {
             Order::Rate => u128::from(row.up_rate) + u128::from(row.down_rate),
             Order::Bytes => u128::from(row.up) + u128::from(row.down),
@@ -129,16 +131,16 @@ impl Order {
     }
 }
 
-fn rows(by: By, before: &Seen, now: &Seen) -> Vec<Row> {
+fn rows(by: By, before: &Sample, now: &Sample) -> Vec<Row> {
     let sent = |record: &Record| {
         let flow = record.flow();
         (flow.id, (flow.legs.upstream_tx, flow.legs.client_tx))
     };
-    let earlier: HashMap<u128, (u64, u64)> = before.look.flows.iter().map(sent).collect();
+    let earlier: HashMap<u128, (u64, u64)> = before.table.flows.iter().map(sent).collect();
     let passed = now.at.since(before.at).as_secs_f64().max(0.001);
     let rate = |bytes: u64| (bytes as f64 / passed) as u64;
     let mut rows: HashMap<String, Row> = HashMap::new();
-    for record in &now.look.flows {
+    for record in &now.table.flows {
         let flow = record.flow();
         let (up, down) = (flow.legs.upstream_tx, flow.legs.client_tx);
         // One that is new has sent all since.
@@ -186,8 +188,8 @@ impl By {
     }
 }
 
-fn as_page(options: &Options, now: &Seen, rows: &[Row]) -> String {
-    let TableSnapshot { process, is_running, flows, closing, .. } = &now.look;
+fn as_page(options: &Options, now: &Sample, rows: &[Row]) -> String {
+    let TableSnapshot { process, is_running, flows, closing, .. } = &now.table;
     let mut page = match is_running {
         true => format!("process {process}: {} flows, {closing} ended and not journaled\n\n", flows.len()),
         false => {
@@ -219,8 +221,8 @@ fn as_page(options: &Options, now: &Seen, rows: &[Row]) -> String {
     page
 }
 
-fn as_json(by: By, now: &Seen, rows: &[Row]) -> Value {
-    let TableSnapshot { process, is_running, flows, closing, damaged, .. } = &now.look;
+fn as_json(by: By, now: &Sample, rows: &[Row]) -> Value {
+    let TableSnapshot { process, is_running, flows, closing, damaged, .. } = &now.table;
     let row = |row: &Row| {
         let mut value = json!({
             by.as_str(): row.key, "flows": row.flows, "up": row.up, "down": row.down,

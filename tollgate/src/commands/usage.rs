@@ -45,7 +45,7 @@ pub(crate) struct Options {
     host: Option<String>,
     /// Flows of this class: the outside, or a company's own services.
     #[arg(long, value_enum)]
-    class: Option<OfClass>,
+    class: Option<ClassFilter>,
     /// Print exact bytes for a program.
     #[arg(long, conflicts_with = "csv")]
     json: bool,
@@ -68,16 +68,16 @@ enum By {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum OfClass {
+enum ClassFilter {
     External,
     Internal,
 }
 
-impl From<OfClass> for Class {
-    fn from(class: OfClass) -> Class {
+impl From<ClassFilter> for Class {
+    fn from(class: ClassFilter) -> Class {
         match class {
-            OfClass::External => Class::External,
-            OfClass::Internal => Class::Internal,
+            ClassFilter::External => Class::External,
+            ClassFilter::Internal => Class::Internal,
         }
     }
 }
@@ -129,24 +129,24 @@ pub(crate) fn run(context: &Context, options: &Options) -> anyhow::Result<ExitCo
     let by = keys(&options.by);
     let answer = usage.rows(&filter, &by.iter().map(|key| key.group()).collect::<Vec<_>>())?;
     let total = usage.total(&filter)?;
-    let standing = Standing {
+    let status = AnswerStatus {
         problems: problems(&usage, &losses, &answer, &total),
         accepted: usage.consents()?,
         is_ahead: usage.is_ahead(),
     };
     if options.json {
-        print_json(&as_json(&by, &answer, &total, &standing))?;
+        print_json(&as_json(&by, &answer, &total, &status))?;
     } else if options.csv {
         print(&as_csv(&by, &answer.rows))?;
-        standing.problems.iter().for_each(|problem| eprintln!("tollgate: incomplete: {problem}"));
+        status.problems.iter().for_each(|problem| eprintln!("tollgate: incomplete: {problem}"));
     } else {
-        print(&as_table(&by, &answer, &total, &standing))?;
+        print(&as_table(&by, &answer, &total, &status))?;
     }
-    Ok(if standing.problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if status.problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// How an answer stands to what was moved.
-struct Standing {
+struct AnswerStatus {
     /// Why it is not right.
     problems: Vec<String>,
     /// What is missing with consent.
@@ -168,7 +168,7 @@ fn problems(usage: &Usage, losses: &Losses, answer: &Answer, total: &Row) -> Vec
                 .to_owned(),
         );
     }
-    let sum = |of: fn(&Row) -> u64| answer.rows.iter().map(of).fold(0, u64::saturating_add);
+    let sum = |column: fn(&Row) -> u64| answer.rows.iter().map(column).fold(0, u64::saturating_add);
     let rows = (sum(|row| row.flows), sum(|row| row.up), sum(|row| row.down));
     if answer.missing.is_empty() && rows != (total.flows, total.up, total.down) {
         problems.push(format!(
@@ -270,7 +270,7 @@ fn nanos(moment: Timestamp) -> WallNanos {
     WallNanos(u64::try_from(nanos).unwrap_or(if nanos < 0 { 0 } else { u64::MAX }))
 }
 
-fn as_table(by: &[By], answer: &Answer, total: &Row, standing: &Standing) -> String {
+fn as_table(by: &[By], answer: &Answer, total: &Row, status: &AnswerStatus) -> String {
     let row = |row: &Row| {
         let both = row.up.saturating_add(row.down);
         let keys = (0..by.len()).map(|index| row.keys.get(index).cloned().unwrap_or_default());
@@ -288,11 +288,11 @@ fn as_table(by: &[By], answer: &Answer, total: &Row, standing: &Standing) -> Str
             "Incomplete: of {months} only sums by user, class and hour are kept, and no longer each flow.\n"
         ));
     }
-    if standing.is_ahead {
+    if status.is_ahead {
         text.push_str("Flows that are in the journal and not in the database yet are counted in.\n");
     }
-    text.extend(standing.accepted.iter().map(|loss| format!("Accepted as lost {loss}.\n")));
-    text.extend(standing.problems.iter().map(|problem| format!("NOT right: {problem}.\n")));
+    text.extend(status.accepted.iter().map(|loss| format!("Accepted as lost {loss}.\n")));
+    text.extend(status.problems.iter().map(|problem| format!("NOT right: {problem}.\n")));
     text
 }
 
@@ -300,7 +300,7 @@ fn names(by: &[By]) -> impl Iterator<Item = &'static str> {
     by.iter().map(|key| key.as_str())
 }
 
-fn as_json(by: &[By], answer: &Answer, total: &Row, standing: &Standing) -> Value {
+fn as_json(by: &[By], answer: &Answer, total: &Row, status: &AnswerStatus) -> Value {
     let sums = |row: &Row| {
         json!({
             "flows": row.flows, "live": row.live, "up": row.up, "down": row.down,
@@ -322,7 +322,7 @@ fn as_json(by: &[By], answer: &Answer, total: &Row, standing: &Standing) -> Valu
     let by = names(by).collect::<Vec<_>>().join(",");
     json!({
         "by": by, "rows": rows, "total": sums(total), "missing": answer.missing,
-        "right": standing.problems.is_empty(), "problems": standing.problems, "accepted": standing.accepted,
+        "right": status.problems.is_empty(), "problems": status.problems, "accepted": status.accepted,
     })
 }
 

@@ -51,7 +51,7 @@ pub(crate) enum Command {
         /// The user.
         name: UserName,
         #[command(flatten)]
-        consent: Confirmation,
+        confirmation: Confirmation,
     },
     /// Give a user a new password or token. Without options a password is made and printed once.
     Passwd {
@@ -60,7 +60,7 @@ pub(crate) enum Command {
         #[command(flatten)]
         secret: SecretOptions,
         #[command(flatten)]
-        consent: Confirmation,
+        confirmation: Confirmation,
         /// Print for a program.
         #[arg(long)]
         json: bool,
@@ -110,18 +110,20 @@ pub(crate) fn run(context: &Context, command: &Command) -> anyhow::Result<ExitCo
         Command::List { json } => list(&context.load()?, *json)?,
         Command::Disable { name } => disable(context, name)?,
         Command::Enable { name } => enable(context, name)?,
-        Command::Remove { name, consent } => remove(context, name, consent)?,
-        Command::Passwd { name, secret, consent, json } => passwd(context, name, secret, consent, *json)?,
+        Command::Remove { name, confirmation } => remove(context, name, confirmation)?,
+        Command::Passwd { name, secret, confirmation, json } => {
+            passwd(context, name, secret, confirmation, *json)?
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
 
 fn add(context: &Context, options: &AddOptions) -> anyhow::Result<()> {
-    let given = context.given()?;
-    let config = Config::load(&given)?;
+    let load_options = context.load_options()?;
+    let config = Config::load(&load_options)?;
     let name = &options.name;
     if let Some(user) = config.user(name) {
-        bail!("user `{name}` exists, in {}", place_of(&config, user));
+        bail!("user `{name}` exists, in {}", defining_file(&config, user));
     }
     let wants_secret = options.secret.password_stdin || options.secret.token || options.from.is_empty();
     let secret = wants_secret.then(|| Secret::make(&options.secret)).transpose()?;
@@ -136,10 +138,10 @@ fn add(context: &Context, options: &AddOptions) -> anyhow::Result<()> {
     };
     let path = users::path_of(&config.users_directory, name);
     let _lock = lock(&config)?;
-    check_draft(given, &path, Some(file.to_toml()))?;
+    check_draft(load_options, &path, Some(file.to_toml()))?;
     users::create(&config.users_directory, name, &file.to_toml())
         .with_context(|| format!("cannot write {}", path.display()))?;
-    tell(&config, name, &path, secret.as_ref(), options.json)?;
+    print_result(&config, name, &path, secret.as_ref(), options.json)?;
     Ok(())
 }
 
@@ -147,14 +149,14 @@ fn passwd(
     context: &Context,
     name: &UserName,
     options: &SecretOptions,
-    consent: &Confirmation,
+    confirmation: &Confirmation,
     json: bool,
 ) -> anyhow::Result<()> {
-    let given = context.given()?;
-    let config = Config::load(&given)?;
-    let user = known(&config, name)?;
+    let load_options = context.load_options()?;
+    let config = Config::load(&load_options)?;
+    let user = find_user(&config, name)?;
     if user.file.is_some() && matches!(user.credential, Some(Credential::Token(_))) && !options.token {
-        consent.ask(&format!(
+        confirmation.require(&format!(
             "user `{name}` has a token, and what uses it is refused once a password takes its place \
              (--token makes a new token)"
         ))?;
@@ -163,7 +165,7 @@ fn passwd(
     let key = secret.credential.key();
     let hash = users::quoted(&secret.credential.to_text());
     let Some(path) = &user.file else {
-        let place = place_of(&config, user);
+        let place = defining_file(&config, user);
         let mut lines =
             secret.shown.as_ref().map_or(String::new(), |secret| format!("{key}: {}\n", secret.as_str()));
         lines
@@ -171,35 +173,35 @@ fn passwd(
         return Ok(print(&lines)?);
     };
     let other = if key == "password" { "token" } else { "password" };
-    change(given, &config, path, &[Edit::Remove(other), Edit::Set(key, &hash)])?;
-    tell(&config, name, path, Some(&secret), json)?;
+    change(load_options, &config, path, &[Edit::Remove(other), Edit::Set(key, &hash)])?;
+    print_result(&config, name, path, Some(&secret), json)?;
     Ok(())
 }
 
 fn disable(context: &Context, name: &UserName) -> anyhow::Result<()> {
-    let given = context.given()?;
-    let config = Config::load(&given)?;
-    let path = file_of(&config, name, "write `disabled = true` there")?;
-    change(given, &config, path, &[Edit::Set("disabled", "true")])?;
-    let text = format!("user {name} is disabled, in {}\n{PICKED_UP}", path.display());
+    let load_options = context.load_options()?;
+    let config = Config::load(&load_options)?;
+    let path = own_file(&config, name, "write `disabled = true` there")?;
+    change(load_options, &config, path, &[Edit::Set("disabled", "true")])?;
+    let text = format!("user {name} is disabled, in {}\n{RELOAD_HINT}", path.display());
     Ok(print(&text)?)
 }
 
 fn enable(context: &Context, name: &UserName) -> anyhow::Result<()> {
-    let given = context.given()?;
-    let config = Config::load(&given)?;
-    let path = file_of(&config, name, "remove `disabled = true` there")?;
-    change(given, &config, path, &[Edit::Remove("disabled")])?;
-    let text = format!("user {name} is enabled, in {}\n{PICKED_UP}", path.display());
+    let load_options = context.load_options()?;
+    let config = Config::load(&load_options)?;
+    let path = own_file(&config, name, "remove `disabled = true` there")?;
+    change(load_options, &config, path, &[Edit::Remove("disabled")])?;
+    let text = format!("user {name} is enabled, in {}\n{RELOAD_HINT}", path.display());
     Ok(print(&text)?)
 }
 
-fn remove(context: &Context, name: &UserName, consent: &Confirmation) -> anyhow::Result<()> {
-    let given = context.given()?;
-    let config = Config::load(&given)?;
-    let path = file_of(&config, name, "remove the `[[user]]` table there")?;
-    check_draft(given, path, None)?;
-    consent.ask(&format!(
+fn remove(context: &Context, name: &UserName, confirmation: &Confirmation) -> anyhow::Result<()> {
+    let load_options = context.load_options()?;
+    let config = Config::load(&load_options)?;
+    let path = own_file(&config, name, "remove the `[[user]]` table there")?;
+    check_draft(load_options, path, None)?;
+    confirmation.require(&format!(
         "{} goes for good, with the rules and the credential of user `{name}` \
          (`tollgate user disable {name}` keeps them)",
         path.display()
@@ -209,7 +211,7 @@ fn remove(context: &Context, name: &UserName, consent: &Confirmation) -> anyhow:
     let text = format!(
         "user {name} is removed\n\
          The ledger keeps what {name} used; another user of this name would go on with it, and until the\n\
-         gateway has reloaded, with what {name} has open.\n{PICKED_UP}"
+         gateway has reloaded, with what {name} has open.\n{RELOAD_HINT}"
     );
     Ok(print(&text)?)
 }
@@ -227,7 +229,7 @@ fn list(config: &Config, json: bool) -> anyhow::Result<()> {
             user.connections_max.to_string(),
             listed(&user.allow),
             listed(&user.deny),
-            place_of(config, user),
+            defining_file(config, user),
         ]
     };
     let header = ["user", "state", "known by", "connections", "allow", "deny", "file"];
@@ -272,15 +274,15 @@ fn read_password(mut input: impl BufRead, terminal: bool) -> anyhow::Result<Zero
     Ok(Zeroizing::new(text.to_owned()))
 }
 
-fn known<'a>(config: &'a Config, name: &UserName) -> anyhow::Result<&'a User> {
+fn find_user<'a>(config: &'a Config, name: &UserName) -> anyhow::Result<&'a User> {
     config.user(name).with_context(|| format!("there is no user `{name}`"))
 }
 
 /// The file of a user; for a user of the configuration the error says what to do there.
-fn file_of<'a>(config: &'a Config, name: &UserName, instead: &str) -> anyhow::Result<&'a Path> {
-    let user = known(config, name)?;
+fn own_file<'a>(config: &'a Config, name: &UserName, instead: &str) -> anyhow::Result<&'a Path> {
+    let user = find_user(config, name)?;
     let file = user.file.as_deref();
-    file.with_context(|| format!("user `{name}` stands in {}: {instead}", place_of(config, user)))
+    file.with_context(|| format!("user `{name}` stands in {}: {instead}", defining_file(config, user)))
 }
 
 /// Waits for other commands that change users: two that read, check and write at the same time would each
@@ -291,18 +293,18 @@ fn lock(config: &Config) -> anyhow::Result<UsersLock> {
 }
 
 /// Edits a user file, if the configuration is right with the edit.
-fn change(given: LoadOptions, config: &Config, path: &Path, edits: &[Edit<'_>]) -> anyhow::Result<()> {
+fn change(load_options: LoadOptions, config: &Config, path: &Path, edits: &[Edit<'_>]) -> anyhow::Result<()> {
     let _lock = lock(config)?;
     let before = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     let text = users::edited(&before, edits)?;
-    check_draft(given, path, Some(text.clone()))?;
+    check_draft(load_options, path, Some(text.clone()))?;
     users::replace(path, &before, &text).with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// The configuration was right before, so what is wrong now is the command's doing: exit code 1, not 78.
-fn check_draft(given: LoadOptions, path: &Path, text: Option<String>) -> anyhow::Result<()> {
+fn check_draft(load_options: LoadOptions, path: &Path, text: Option<String>) -> anyhow::Result<()> {
     let draft = Some((path.to_owned(), text));
-    match Config::load(&LoadOptions { draft, ..given }) {
+    match Config::load(&LoadOptions { draft, ..load_options }) {
         Ok(_) => Ok(()),
         Err(ConfigErrors(findings)) => {
             let errors = findings.render(gateway::config::Severity::Error, false);
@@ -311,11 +313,11 @@ fn check_draft(given: LoadOptions, path: &Path, text: Option<String>) -> anyhow:
     }
 }
 
-const PICKED_UP: &str =
+const RELOAD_HINT: &str =
     "A running gateway takes this up by: tollgate reload (with the same --config, if any)\n";
 
 /// Tells what was written, and the secret, which nobody can tell later.
-fn tell(
+fn print_result(
     config: &Config,
     name: &UserName,
     path: &Path,
@@ -337,14 +339,14 @@ fn tell(
             text.push_str(&format!("proxy: http://{name}:{}@{address}\n", secret.as_str()));
         }
     }
-    text.push_str(PICKED_UP);
+    text.push_str(RELOAD_HINT);
     print(&text)
 }
 
 /// Where a client on this machine would find the gateway.
 fn proxy_address(config: &Config) -> Option<String> {
-    let spoken = |ingress: &Ingress| matches!(ingress, Ingress::Mixed | Ingress::Http);
-    let listener = config.listeners.iter().find(|listener| spoken(&listener.ingress))?;
+    let is_http = |ingress: &Ingress| matches!(ingress, Ingress::Mixed | Ingress::Http);
+    let listener = config.listeners.iter().find(|listener| is_http(&listener.ingress))?;
     let mut address = listener.address;
     if address.ip().is_unspecified() {
         address.set_ip(std::net::Ipv4Addr::LOCALHOST.into());
@@ -361,7 +363,7 @@ fn user_json(config: &Config, user: &User) -> Value {
         "allow": user.allow,
         "deny": user.deny,
         "connections": user.connections_max,
-        "file": place_of(config, user),
+        "file": defining_file(config, user),
     })
 }
 
@@ -380,7 +382,7 @@ fn listed(rules: &[String]) -> String {
 }
 
 /// The file in which a user stands.
-fn place_of(config: &Config, user: &User) -> String {
+fn defining_file(config: &Config, user: &User) -> String {
     let path: Option<&PathBuf> = user.file.as_ref().or(match &config.origin {
         Origin::File(path) => Some(path),
         Origin::Embedded => None,

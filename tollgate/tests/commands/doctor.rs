@@ -9,7 +9,7 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
-use super::Room;
+use super::TestDir;
 
 const LIMITS: [&str; 23] = [
     "descriptors",
@@ -37,15 +37,15 @@ const LIMITS: [&str; 23] = [
     "epoll watches",
 ];
 
-fn room(connections: u32) -> Room {
-    Room::new(&[("tollgate.toml", &format!("[limits]\nconnections = {connections}\n"))])
+fn test_dir(connections: u32) -> TestDir {
+    TestDir::new(&[("tollgate.toml", &format!("[limits]\nconnections = {connections}\n"))])
 }
 
 /// `tollgate` after a line of shell, which lowers limits for it.
-fn under(room: &Room, lowered: &str, arguments: &str) -> Command {
+fn under(dir: &TestDir, lowered: &str, arguments: &str) -> Command {
     let mut command = Command::new("sh");
     let program = env!("CARGO_BIN_EXE_tollgate");
-    command.args(["-c", &format!("{lowered} && exec {program} {arguments}")]).current_dir(room.path(""));
+    command.args(["-c", &format!("{lowered} && exec {program} {arguments}")]).current_dir(dir.path(""));
     command
 }
 
@@ -57,9 +57,9 @@ fn document(output: &Output) -> (Option<i32>, Value) {
 }
 
 #[test]
-fn every_limit_is_told() {
-    let room = room(10);
-    let (_, report) = room.json("doctor --json");
+fn every_limit_is_reported() {
+    let dir = test_dir(10);
+    let (_, report) = dir.json("doctor --json");
     let limits = report["limits"].as_array().unwrap();
     let names: Vec<&str> = limits.iter().map(|limit| limit["what"].as_str().unwrap()).collect();
     assert_eq!(names, LIMITS);
@@ -68,7 +68,7 @@ fn every_limit_is_told() {
         let is_bounded = limit["available"].is_u64();
         assert!(!is_bounded || limit["command"].is_string(), "{limit}");
     }
-    let text = room.run("doctor").out;
+    let text = dir.run("doctor").out;
     for name in names {
         assert!(text.contains(name), "{text}");
     }
@@ -77,8 +77,8 @@ fn every_limit_is_told() {
 }
 
 #[test]
-fn the_cpus_are_told() {
-    let (_, report) = room(10).json("doctor --json");
+fn cpus_are_reported() {
+    let (_, report) = test_dir(10).json("doctor --json");
     let cpu = &report["cpu"];
     let cores = cpu["cores"].as_array().unwrap();
     let in_cores: usize = cores.iter().map(|core| core.as_array().unwrap().len()).sum();
@@ -92,9 +92,9 @@ fn the_cpus_are_told() {
 }
 
 #[test]
-fn a_load_that_is_not_carried_is_code_1_with_the_command_that_helps() {
-    let room = room(1_000_000);
-    let output = under(&room, "ulimit -n 256", "doctor --json").output().unwrap();
+fn failing_load_is_code_1_with_a_remedy() {
+    let dir = test_dir(1_000_000);
+    let output = under(&dir, "ulimit -n 256", "doctor --json").output().unwrap();
     let (code, report) = document(&output);
     assert_eq!((code, &report["carried"]), (Some(1), &Value::Bool(false)));
     let first = &report["first"];
@@ -104,15 +104,15 @@ fn a_load_that_is_not_carried_is_code_1_with_the_command_that_helps() {
     );
     assert!(first["error"].as_str().unwrap().contains("EMFILE"), "{first}");
     assert!(first["command"].as_str().unwrap().contains("ulimit -n 2097152"), "{first}");
-    let output = under(&room, "ulimit -n 256", "doctor").output().unwrap();
+    let output = under(&dir, "ulimit -n 256", "doctor").output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains("First: descriptors (RLIMIT_NOFILE 256)"), "{text}");
 }
 
 #[test]
-fn an_address_space_that_is_too_small_is_told() {
-    let output = under(&room(10), "ulimit -v 150000", "doctor --json").output().unwrap();
+fn small_address_space_is_reported() {
+    let output = under(&test_dir(10), "ulimit -v 150000", "doctor --json").output().unwrap();
     let (code, report) = document(&output);
     assert_eq!((code, &report["first"]["what"]), (Some(1), &"address space".into()));
     assert_eq!(report["first"]["bound"], 150_000 * 1024);
@@ -120,15 +120,15 @@ fn an_address_space_that_is_too_small_is_told() {
 }
 
 #[test]
-fn threads_of_a_user_are_bounded_where_he_is_not_root() {
+fn user_thread_limit_binds_without_root() {
     /// Nobody's number, which has no process on most machines.
-    const NOBODY: u32 = 65_534;
-    let room = room(10);
+    const UNUSED_UID: u32 = 65_534;
+    let dir = test_dir(10);
     // bash calls it -u, dash -p.
-    let mut command = under(&room, "{ ulimit -u 12 2>/dev/null || ulimit -p 12; }", "doctor --json");
+    let mut command = under(&dir, "{ ulimit -u 12 2>/dev/null || ulimit -p 12; }", "doctor --json");
     if sys::limits::user() == 0 {
-        fs::set_permissions(room.path(""), fs::Permissions::from_mode(0o755)).unwrap();
-        command.uid(NOBODY);
+        fs::set_permissions(dir.path(""), fs::Permissions::from_mode(0o755)).unwrap();
+        command.uid(UNUSED_UID);
     }
     let output = match command.output() {
         Ok(output) if !output.stdout.is_empty() => output,
@@ -185,14 +185,14 @@ impl Drop for Group {
 }
 
 #[test]
-fn a_control_group_bounds_threads_and_its_file_is_named() {
+fn cgroup_thread_limit_is_reported_with_its_file() {
     let group = match Group::new("pids", "pids", "pids.max") {
         Ok(group) => group,
         Err(why) => return println!("skipped: {why}"),
     };
     group.write("pids.max", "14");
-    let room = room(10);
-    let (code, report) = document(&under(&room, &group.entered(), "doctor --json").output().unwrap());
+    let dir = test_dir(10);
+    let (code, report) = document(&under(&dir, &group.entered(), "doctor --json").output().unwrap());
     let first = &report["first"];
     let place = group.0.join("pids.max").display().to_string();
     assert_eq!((code, &first["what"]), (Some(1), &"threads of the cgroup".into()), "{first}");
@@ -219,8 +219,8 @@ fn a_quota_of_cpu_time_bounds_the_reactors() {
     } else {
         group.write("cpu.cfs_quota_us", "150000");
     }
-    let room = room(10);
-    let (_, report) = document(&under(&room, &group.entered(), "doctor --json").output().unwrap());
+    let dir = test_dir(10);
+    let (_, report) = document(&under(&dir, &group.entered(), "doctor --json").output().unwrap());
     assert_eq!(report["cpu"]["quota_cpus"], 1.5);
     assert_eq!((&report["cpu"]["effective"], &report["load"]["reactors"]), (&1.into(), &1.into()));
     let place = report["cpu"]["quota_place"].as_str().unwrap();
@@ -248,25 +248,25 @@ impl Drop for Mappings {
 
 #[test]
 #[ignore = "needs root, and lowers vm.max_map_count of the machine for a moment: cargo xtask services"]
-fn mappings_that_are_too_few_are_told() {
+fn too_few_mappings_are_reported() {
     let _lowered = Mappings::lowered("300");
-    let (code, report) = room(10).json("doctor --json");
+    let (code, report) = test_dir(10).json("doctor --json");
     assert_eq!((code, &report["first"]["what"]), (1, &"mappings".into()));
     assert_eq!(report["first"]["command"], "sysctl -w vm.max_map_count=512");
 }
 
 #[test]
-fn serve_says_in_a_line_what_is_met_first() {
-    let said = |connections: u32| {
+fn serve_prints_the_first_limit_in_one_line() {
+    let printed = |connections: u32| {
         let quiet = "[[listener]]\naddress = \"127.0.0.1:0\"\n[admin]\naddress = \"127.0.0.1:0\"\n";
         let settings = format!("{quiet}[threads]\nreactors = 1\n[limits]\nconnections = {connections}\n");
-        let room = Room::new(&[("tollgate.toml", &settings)]);
-        let mut serve = under(&room, "ulimit -n 6000", "serve");
+        let dir = TestDir::new(&[("tollgate.toml", &settings)]);
+        let mut serve = under(&dir, "ulimit -n 6000", "serve");
         serve.stdout(Stdio::piped()).stderr(Stdio::null());
         let mut serve = serve.spawn().unwrap();
         let mut lines = BufReader::new(serve.stdout.take().unwrap()).lines().map_while(Result::ok);
-        let is_said = |line: &String| line.contains("first limit: ") || line.contains("warning: ");
-        let line = lines.find(is_said);
+        let is_limit_line = |line: &String| line.contains("first limit: ") || line.contains("warning: ");
+        let line = lines.find(is_limit_line);
         let id = rustix::process::Pid::from_child(&serve);
         rustix::process::kill_process(id, rustix::process::Signal::TERM).unwrap();
         // Until it has said all that it has to say.
@@ -274,13 +274,13 @@ fn serve_says_in_a_line_what_is_met_first() {
         assert!(serve.wait().unwrap().success());
         line.unwrap_or_else(|| panic!("{connections} connections: not said"))
     };
-    let line = said(9_000);
+    let line = printed(9_000);
     assert!(line.trim_start().starts_with("warning: descriptors (RLIMIT_NOFILE 6000) at "), "{line}");
     assert!(
         line.ends_with("connections of the 9,000 configured: ulimit -n 32768 # systemd: LimitNOFILE=32768"),
         "{line}"
     );
-    let line = said(100);
+    let line = printed(100);
     // Who is not root may lock too little memory for the live table, which is worth a word before that.
     assert!(
         line.trim_start().starts_with("first limit: descriptors (RLIMIT_NOFILE 6000) at ")

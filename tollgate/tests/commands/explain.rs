@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{Room, check_runs};
+use super::{TestDir, check_runs};
 
 /// Nothing answers at this name server: no test asks one beyond this machine.
 const CONFIGURATION: &str = r#"
@@ -28,9 +28,9 @@ disabled = true
 
 #[test]
 fn decisions_are_explained() {
-    let room = Room::new(&[("tollgate.toml", CONFIGURATION)]);
+    let dir = TestDir::new(&[("tollgate.toml", CONFIGURATION)]);
     check_runs(
-        &room,
+        &dir,
         &[
             (
                 "explain --user ci --to api.github.com:443 --address 192.30.255.113",
@@ -81,11 +81,11 @@ fn decisions_are_explained() {
 fn a_denial_prints_the_rule_to_write() {
     let set = "\n[destinations.lab]\nto = [\"*.lab.test:443\"]\naddresses = [\"198.18.0.0/15\"]\n";
     let configuration = CONFIGURATION.replace("@github\", \"@corp", "@github\", \"@lab") + set;
-    let room = Room::new(&[("tollgate.toml", &configuration)]);
+    let dir = TestDir::new(&[("tollgate.toml", &configuration)]);
     let for_names = "\nWith this set, and `@NAME` added to `allow` of user `ci`, it would be allowed:\n\n  \
                      [destinations.NAME]\n  ";
     check_runs(
-        &room,
+        &dir,
         &[
             ("explain --user ci --to a.lab.test:443 --address 198.18.0.7", 0, "Counts as internal."),
             ("explain --user ci --to 198.18.0.7:443", 1, "  allow = [\"198.18.0.7:443\"]\n"),
@@ -97,7 +97,7 @@ fn a_denial_prints_the_rule_to_write() {
             ),
         ],
     );
-    let denied = room.run("explain --user ci --to gist.github.com:443");
+    let denied = dir.run("explain --user ci --to gist.github.com:443");
     assert!(
         !denied.out.contains("would be allowed"),
         "no rule opens what a deny rule closes: {}",
@@ -107,16 +107,16 @@ fn a_denial_prints_the_rule_to_write() {
 
 /// The configuration that README shows does what its text says.
 #[test]
-fn the_sample_of_the_readme_decides_as_told() {
+fn readme_sample_decides_as_documented() {
     let readme = include_str!("../../../README.md");
     let (_, sample) = readme.split_once("```toml\n").unwrap();
     let (sample, _) = sample.split_once("```").unwrap();
-    let room = Room::new(&[("tollgate.toml", sample)]);
-    let checked = room.run("check");
+    let dir = TestDir::new(&[("tollgate.toml", sample)]);
+    let checked = dir.run("check");
     assert_eq!((checked.code, checked.err.as_str()), (0, ""), "{}", checked.out);
     assert!(!checked.out.contains("any name is resolved"), "{}", checked.out);
     check_runs(
-        &room,
+        &dir,
         &[
             ("explain --user ci --to api.github.com:443 --address 140.82.121.6", 0, "Counts as external."),
             ("explain --user ci --to db.corp:5432 --address 172.16.0.5", 0, "Counts as internal."),
@@ -129,9 +129,9 @@ fn the_sample_of_the_readme_decides_as_told() {
 
 #[test]
 fn every_step_is_shown() {
-    let room = Room::new(&[("tollgate.toml", CONFIGURATION)]);
+    let dir = TestDir::new(&[("tollgate.toml", CONFIGURATION)]);
     let run =
-        room.run("explain --user ci --to api.github.com:443 --address 192.30.255.113 --address 127.0.0.1");
+        dir.run("explain --user ci --to api.github.com:443 --address 192.30.255.113 --address 127.0.0.1");
     let expected = "\
 user            ci
 destination     api.github.com:443
@@ -143,8 +143,8 @@ name            may be resolved; each address is judged
 
 #[test]
 fn programs_read_the_same() {
-    let room = Room::new(&[("tollgate.toml", CONFIGURATION)]);
-    let (code, value) = room.json("explain --user ci --to db.corp:5432 --address 10.9.9.9 --json");
+    let dir = TestDir::new(&[("tollgate.toml", CONFIGURATION)]);
+    let (code, value) = dir.json("explain --user ci --to db.corp:5432 --address 10.9.9.9 --json");
     let rule = "@corp[0] *.corp:5432";
     let reason = "A rule allows this destination.";
     let expected = json!({
@@ -167,7 +167,7 @@ fn programs_read_the_same() {
     });
     assert_eq!((code, value), (0, expected));
 
-    let (code, value) = room.json("explain --user ci --to gist.github.com:443 --json");
+    let (code, value) = dir.json("explain --user ci --to gist.github.com:443 --json");
     assert_eq!((code, &value["addresses"]), (1, &json!([])));
     assert_eq!(value["name"], value["decision"]);
     assert_eq!(value["decision"]["rule"], "user:ci/deny[0] gist.github.com");

@@ -16,7 +16,7 @@ mod usage;
 mod user;
 
 /// A directory to run in.
-struct Room(TempDir);
+struct TestDir(TempDir);
 
 /// What a run left behind.
 struct Run {
@@ -25,13 +25,13 @@ struct Run {
     err: String,
 }
 
-impl Room {
-    fn new(files: &[(&str, &str)]) -> Room {
-        let room = Room(tempfile::tempdir().unwrap());
+impl TestDir {
+    fn new(files: &[(&str, &str)]) -> TestDir {
+        let dir = TestDir(tempfile::tempdir().unwrap());
         for (name, text) in files {
-            room.write(name, text);
+            dir.write(name, text);
         }
-        room
+        dir
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -68,11 +68,11 @@ impl Room {
         let _ = child.stdin.take().unwrap().write_all(input);
         let output = child.wait_with_output().unwrap();
         let directory = format!("{}/", self.0.path().display());
-        let said = |bytes| String::from_utf8(bytes).unwrap().replace(&directory, "");
+        let printed = |bytes| String::from_utf8(bytes).unwrap().replace(&directory, "");
         Run {
             code: output.status.code().expect("no signal ends it"),
-            out: said(output.stdout),
-            err: said(output.stderr),
+            out: printed(output.stdout),
+            err: printed(output.stderr),
         }
     }
 
@@ -85,12 +85,12 @@ impl Room {
 
 /// Runs each line and compares the exit code and a part of what is said, on whichever stream.
 #[track_caller]
-fn check_runs(room: &Room, cases: &[(&str, i32, &str)]) {
+fn check_runs(dir: &TestDir, cases: &[(&str, i32, &str)]) {
     for (line, code, part) in cases {
-        let run = room.run(line);
-        let said = format!("{}{}", run.out, run.err);
-        assert_eq!(run.code, *code, "tollgate {line}\n{said}");
-        assert!(said.contains(part), "tollgate {line}\n--- said\n{said}--- expected\n{part}");
+        let run = dir.run(line);
+        let printed = format!("{}{}", run.out, run.err);
+        assert_eq!(run.code, *code, "tollgate {line}\n{printed}");
+        assert!(printed.contains(part), "tollgate {line}\n--- said\n{printed}--- expected\n{part}");
     }
 }
 
@@ -101,9 +101,9 @@ fn mode(path: &Path) -> u32 {
 
 #[test]
 fn wrong_usage_is_code_2() {
-    let room = Room::new(&[]);
+    let dir = TestDir::new(&[]);
     check_runs(
-        &room,
+        &dir,
         &[
             ("", 2, "Usage: tollgate"),
             ("sreve", 2, "unrecognized subcommand 'sreve'"),
@@ -131,9 +131,9 @@ fn wrong_usage_is_code_2() {
 
 #[test]
 fn help_and_version_are_code_0() {
-    let room = Room::new(&[]);
+    let dir = TestDir::new(&[]);
     check_runs(
-        &room,
+        &dir,
         &[
             ("--version", 0, concat!("tollgate ", env!("CARGO_PKG_VERSION"))),
             ("--help", 0, "Exit codes: 0 fine, 1 failed, 2 wrong usage, 78 wrong configuration."),
@@ -146,20 +146,20 @@ fn help_and_version_are_code_0() {
 }
 
 #[test]
-fn a_reader_that_goes_away_is_no_error() {
-    let room = Room::new(&[]);
+fn closed_standard_output_is_no_error() {
+    let dir = TestDir::new(&[]);
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
-    let output = room.command("check --settings").stdout(writer).output().unwrap();
+    let output = dir.command("check --settings").stdout(writer).output().unwrap();
     assert_eq!(output.status.code(), Some(0));
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
 }
 
 #[test]
 fn a_full_disk_is_an_error() {
-    let room = Room::new(&[]);
+    let dir = TestDir::new(&[]);
     let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-    let output = room.command("check --settings").stdout(full).output().unwrap();
+    let output = dir.command("check --settings").stdout(full).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains("No space left on device"));
 }

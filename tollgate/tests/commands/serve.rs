@@ -7,13 +7,13 @@ use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::Room;
+use super::TestDir;
 
 /// A room whose gateway would listen at these addresses.
-fn room(listener: SocketAddr, admin: SocketAddr) -> Room {
+fn test_dir(listener: SocketAddr, admin: SocketAddr) -> TestDir {
     let ledger = "[ledger]\nlive_table = \".\"\nsegment = \"1MiB\"\n";
     let text = format!("[[listener]]\naddress = \"{listener}\"\n[admin]\naddress = \"{admin}\"\n{ledger}");
-    Room::new(&[("tollgate.toml", &text)])
+    TestDir::new(&[("tollgate.toml", &text)])
 }
 
 /// A port of which no socket listens, and which a connection that left from it holds.
@@ -39,7 +39,7 @@ fn port_in_time_wait() -> SocketAddr {
 }
 
 #[test]
-fn a_port_in_use_is_told_with_its_cause() {
+fn port_in_use_is_reported_with_its_cause() {
     let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
     let taken = TcpListener::bind(any).unwrap();
     let taken = taken.local_addr().unwrap();
@@ -48,12 +48,12 @@ fn a_port_in_use_is_told_with_its_cause() {
         (taken, any, format!("cannot listen on {taken}: ")),
         (any, taken, format!("the admin address {taken}: ")),
     ] {
-        let run = room(listener, admin).run("serve");
+        let run = test_dir(listener, admin).run("serve");
         assert_eq!(run.code, 1, "{}", run.err);
         assert!(run.err.contains(&at) && run.err.contains("a process listens on this port"), "{}", run.err);
         assert!(run.err.contains(&format!("`ss -ltnp 'sport = :{}'`", taken.port())), "{}", run.err);
     }
-    let run = room(waits, any).run("serve");
+    let run = test_dir(waits, any).run("serve");
     assert_eq!(run.code, 1, "{}", run.err);
     assert!(run.err.contains("no process listens on this port"), "{}", run.err);
     // Where the kernel chose it, it is one of those that the kernel gives out.
@@ -62,12 +62,12 @@ fn a_port_in_use_is_told_with_its_cause() {
 }
 
 #[test]
-fn what_can_hardly_be_meant_is_said_at_the_start_and_by_check() {
-    let room = room("127.0.0.1:0".parse().unwrap(), "127.0.0.1:0".parse().unwrap());
+fn warnings_are_printed_by_check_and_at_the_start() {
+    let dir = test_dir("127.0.0.1:0".parse().unwrap(), "127.0.0.1:0".parse().unwrap());
     let warning = "warning: there are no users: every request is refused\n";
-    assert!(room.run("check").err.starts_with(warning));
-    let errors = room.path("stderr.txt");
-    let mut serve = room.command("serve");
+    assert!(dir.run("check").err.starts_with(warning));
+    let errors = dir.path("stderr.txt");
+    let mut serve = dir.command("serve");
     let mut serve = serve.stdout(Stdio::null()).stderr(fs::File::create(&errors).unwrap()).spawn().unwrap();
     let deadline = Instant::now() + Duration::from_secs(60);
     while !fs::read_to_string(&errors).unwrap().starts_with(warning) {
@@ -79,10 +79,10 @@ fn what_can_hardly_be_meant_is_said_at_the_start_and_by_check() {
 }
 
 #[test]
-fn a_cause_is_said_once() {
-    let room = Room::new(&[]);
+fn error_cause_is_printed_once() {
+    let dir = TestDir::new(&[]);
     // Nothing can be made below a link to nowhere.
-    std::os::unix::fs::symlink("nowhere/deeper", room.path("tollgate-data")).unwrap();
-    let run = room.run("serve");
+    std::os::unix::fs::symlink("nowhere/deeper", dir.path("tollgate-data")).unwrap();
+    let run = dir.run("serve");
     assert_eq!((run.code, run.err.matches("os error").count()), (1, 1), "{}", run.err);
 }

@@ -7,7 +7,7 @@ use ledger::{Ledger, OpenSettings};
 use serde_json::json;
 use sys::clock::WallNanos;
 
-use super::{Room, check_runs};
+use super::{TestDir, check_runs};
 
 const DAY_NANOS: u64 = 86_400 * 1_000_000_000;
 
@@ -15,10 +15,10 @@ const DAY_NANOS: u64 = 86_400 * 1_000_000_000;
 const NEW_YEAR: u64 = 20_454 * DAY_NANOS;
 
 /// A room whose ledger holds some flows: moment of the end, user, host, class, up, down.
-fn room(flows: &[(u64, &str, &str, Class, u64, u64)]) -> Room {
-    let room = Room::new(&[("tollgate.toml", "")]);
+fn test_dir(flows: &[(u64, &str, &str, Class, u64, u64)]) -> TestDir {
+    let dir = TestDir::new(&[("tollgate.toml", "")]);
     let settings =
-        OpenSettings { segment_bytes: 1 << 20, ..OpenSettings::new(&room.path("tollgate-data"), 1, 64) };
+        OpenSettings { segment_bytes: 1 << 20, ..OpenSettings::new(&dir.path("tollgate-data"), 1, 64) };
     let (ledger, mut inlets) = Ledger::open(&settings).unwrap();
     for (id, &(closed, user, host, class, up, down)) in (1..).zip(flows) {
         let flow = Flow {
@@ -44,11 +44,11 @@ fn room(flows: &[(u64, &str, &str, Class, u64, u64)]) -> Room {
     }
     drop(inlets);
     ledger.close().unwrap();
-    room
+    dir
 }
 
-fn some() -> Room {
-    room(&[
+fn some() -> TestDir {
+    test_dir(&[
         (NEW_YEAR - 1, "ci", "github.com", Class::External, 5, 7),
         (NEW_YEAR, "ci", "github.com", Class::External, 1_230_000_000, 45_600),
         (NEW_YEAR + DAY_NANOS - 1, "ann", "db.corp", Class::Internal, 100, 200),
@@ -58,14 +58,14 @@ fn some() -> Room {
 
 #[test]
 fn usage_is_grouped_for_people() {
-    let room = some();
+    let dir = some();
     let by_user = "\
 user   flows       up     down     both
 ci         2  1.23 GB  45.6 kB  1.23 GB
 ann        2    100 B    201 B    301 B
 total      4  1.23 GB  45.8 kB  1.23 GB
 ";
-    assert_eq!(room.run("usage").out, by_user);
+    assert_eq!(dir.run("usage").out, by_user);
     let by_day = "\
 day         flows       up     down     both
 2025-12-31      1      5 B      7 B     12 B
@@ -73,9 +73,9 @@ day         flows       up     down     both
 2026-01-02      1      0 B      1 B      1 B
 total           4  1.23 GB  45.8 kB  1.23 GB
 ";
-    assert_eq!(room.run("usage --by day").out, by_day);
+    assert_eq!(dir.run("usage --by day").out, by_day);
     check_runs(
-        &room,
+        &dir,
         &[
             ("usage --by host", 0, "db.corp"),
             ("usage --by class", 0, "internal"),
@@ -87,7 +87,7 @@ total           4  1.23 GB  45.8 kB  1.23 GB
 
 #[test]
 fn usage_is_exact_for_programs() {
-    let room = some();
+    let dir = some();
     let sums = |flows: u64, up: u64, down: u64, uncertain_down: u64| {
         json!({
             "flows": flows, "live": 0, "up": up, "down": down,
@@ -110,47 +110,47 @@ fn usage_is_exact_for_programs() {
         "problems": [],
         "accepted": [],
     });
-    assert_eq!(room.json("usage --by class --json"), (0, expected));
+    assert_eq!(dir.json("usage --by class --json"), (0, expected));
     let csv = "host,flows,up,down,live,uncertain_up,uncertain_down\r\n\
                github.com,2,1230000005,45607,0,0,0\r\n\
                db.corp,1,100,200,0,0,0\r\n\
                '=cmd|' /C calc'!A0,1,0,1,0,0,0\r\n";
-    assert_eq!(room.run("usage --by host --csv").out, csv);
+    assert_eq!(dir.run("usage --by host --csv").out, csv);
 }
 
 #[test]
-fn usage_is_of_a_span_a_user_a_host_and_a_class() {
-    let room = some();
+fn usage_is_filtered_by_span_user_host_and_class() {
+    let dir = some();
     #[track_caller]
-    fn check(room: &Room, options: &str, flows: u64) {
-        let (code, value) = room.json(&format!("usage --json {options}"));
+    fn check(dir: &TestDir, options: &str, flows: u64) {
+        let (code, value) = dir.json(&format!("usage --json {options}"));
         assert_eq!((code, &value["total"]["flows"]), (0, &flows.into()), "{options}");
     }
-    check(&room, "--since 2026-01-01", 3);
-    check(&room, "--until 2025-12-31", 1);
-    check(&room, "--since 2026-01-01 --until 2026-01-01", 2);
-    check(&room, "--since 2026-01-01 --until 2026-01-01 --user ann", 1);
-    check(&room, "--until 2026-01-01T00:00:00Z", 1);
-    check(&room, "--since 2026-01-01T01:00:00+01:00", 3);
-    check(&room, "--class external", 3);
-    check(&room, "--class internal --user ann", 1);
-    check(&room, "--host github.com", 2);
-    check(&room, "--since 36500d", 4);
-    std::fs::remove_file(room.path("tollgate-data/usage-202512.db")).unwrap();
+    check(&dir, "--since 2026-01-01", 3);
+    check(&dir, "--until 2025-12-31", 1);
+    check(&dir, "--since 2026-01-01 --until 2026-01-01", 2);
+    check(&dir, "--since 2026-01-01 --until 2026-01-01 --user ann", 1);
+    check(&dir, "--until 2026-01-01T00:00:00Z", 1);
+    check(&dir, "--since 2026-01-01T01:00:00+01:00", 3);
+    check(&dir, "--class external", 3);
+    check(&dir, "--class internal --user ann", 1);
+    check(&dir, "--host github.com", 2);
+    check(&dir, "--since 36500d", 4);
+    std::fs::remove_file(dir.path("tollgate-data/usage-202512.db")).unwrap();
     // The sums are there, and the month is missed.
-    let (code, value) = room.json("usage --json --until 2025-12-31");
+    let (code, value) = dir.json("usage --json --until 2025-12-31");
     assert_eq!((code, &value["total"]["flows"], &value["right"]), (1, &1.into(), &false.into()));
     let problem = value["problems"][0].as_str().unwrap();
     assert!(problem.contains("usage-202512.db is missing"), "{problem}");
-    let (code, value) = room.json("usage --json --until 2025-12-31 --host github.com");
+    let (code, value) = dir.json("usage --json --until 2025-12-31 --host github.com");
     assert_eq!((code, &value["total"]["flows"]), (1, &0.into()));
-    let incomplete = room.run("usage --by host").out;
+    let incomplete = dir.run("usage --by host").out;
     assert!(incomplete.contains("Incomplete: of 2025-12 only sums"), "{incomplete}");
 }
 
 #[test]
-fn usage_of_several_keys_has_a_row_for_each_combination() {
-    let room = some();
+fn usage_by_several_keys_has_a_row_per_combination() {
+    let dir = some();
     let by_both = "\
 user   host                flows       up     down     both
 ci     github.com              2  1.23 GB  45.6 kB  1.23 GB
@@ -158,14 +158,14 @@ ann    db.corp                 1    100 B    200 B    300 B
 ann    =cmd|' /C calc'!A0      1      0 B      1 B      1 B
 total                          4  1.23 GB  45.8 kB  1.23 GB
 ";
-    assert_eq!(room.run("usage --by user,host").out, by_both);
-    assert_eq!(room.run("usage --by user --by host,user").out, by_both, "each key once");
+    assert_eq!(dir.run("usage --by user,host").out, by_both);
+    assert_eq!(dir.run("usage --by user --by host,user").out, by_both, "each key once");
     let csv = "month,user,flows,up,down,live,uncertain_up,uncertain_down\r\n\
                2025-12,ci,1,5,7,0,0,0\r\n\
                2026-01,ci,1,1230000000,45600,0,0,0\r\n\
                2026-01,ann,2,100,201,0,0,0\r\n";
-    assert_eq!(room.run("usage --by month,user --csv").out, csv);
-    let (code, value) = room.json("usage --by port,protocol --json");
+    assert_eq!(dir.run("usage --by month,user --csv").out, csv);
+    let (code, value) = dir.json("usage --by port,protocol --json");
     assert_eq!((code, &value["by"]), (0, &json!("port,protocol")));
     let row = &value["rows"][0];
     assert_eq!(
@@ -173,22 +173,22 @@ total                          4  1.23 GB  45.8 kB  1.23 GB
         (&json!(443), &json!("http_connect"), &json!(4))
     );
     check_runs(
-        &room,
+        &dir,
         &[("usage --by listener", 2, "invalid value 'listener'"), ("usage --help", 0, "listener")],
     );
 }
 
 #[test]
-fn usage_of_an_unknown_user_is_an_error_that_names_who_may_be_meant() {
-    let room = some();
-    room.write(
+fn usage_of_an_unknown_user_suggests_a_name() {
+    let dir = some();
+    dir.write(
         "tollgate.toml",
         "[[user]]\nname = \"idle\"\nfrom = [\"192.0.2.0/24\"]\nallow = [\"a.example\"]\n",
     );
     let none = "user   flows   up  down  both\ntotal      0  0 B   0 B   0 B\n";
-    assert_eq!(room.run("usage --user idle").out, none, "configured, and without any usage");
+    assert_eq!(dir.run("usage --user idle").out, none, "configured, and without any usage");
     check_runs(
-        &room,
+        &dir,
         &[
             ("usage --user ann", 0, "total      2"),
             ("usage --user nobody", 1, "there is no user `nobody`"),
@@ -200,9 +200,9 @@ fn usage_of_an_unknown_user_is_an_error_that_names_who_may_be_meant() {
 
 #[test]
 fn a_ledger_is_needed() {
-    let room = Room::new(&[("tollgate.toml", "[ledger]\ndirectory = \"elsewhere\"\n")]);
-    check_runs(&room, &[("usage", 1, "there is no ledger in elsewhere")]);
-    room.write("elsewhere/ledger.db", "this is no database, and much too short for one");
-    assert_eq!(room.run("usage").code, 1);
-    assert_eq!(room.run("usage --json").out, "", "no answer is better than a wrong one");
+    let dir = TestDir::new(&[("tollgate.toml", "[ledger]\ndirectory = \"elsewhere\"\n")]);
+    check_runs(&dir, &[("usage", 1, "there is no ledger in elsewhere")]);
+    dir.write("elsewhere/ledger.db", "this is no database, and much too short for one");
+    assert_eq!(dir.run("usage").code, 1);
+    assert_eq!(dir.run("usage --json").out, "", "no answer is better than a wrong one");
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use gateway::users::{PasswordHash, TokenHash};
 
-use super::{Room, check_runs, mode};
+use super::{TestDir, check_runs, mode};
 
 /// The value of a key in a user file that `tollgate` wrote.
 fn value(text: &str, key: &str) -> String {
@@ -16,17 +16,17 @@ fn value(text: &str, key: &str) -> String {
 }
 
 /// The word after a label in what was printed.
-fn told(out: &str, label: &str) -> String {
+fn printed_value(out: &str, label: &str) -> String {
     let line = out.lines().find_map(|line| line.strip_prefix(label)).expect(label);
     line.split_whitespace().next().unwrap().to_owned()
 }
 
 #[test]
-fn a_password_is_made_and_told_once() {
-    let room = Room::new(&[]);
-    let run = room.run("user add ci --allow GitHub.com:443 --allow *.github.com:443 --deny 192.0.2.0/24");
+fn generated_password_is_printed_once() {
+    let dir = TestDir::new(&[]);
+    let run = dir.run("user add ci --allow GitHub.com:443 --allow *.github.com:443 --deny 192.0.2.0/24");
     assert_eq!(run.code, 0, "{}", run.err);
-    let password = told(&run.out, "password: ");
+    let password = printed_value(&run.out, "password: ");
     let expected = format!(
         "user ci, in tollgate-data/users.d/ci.toml\n\
          password: {password} (shown this once; only its hash is kept)\n\
@@ -35,44 +35,44 @@ fn a_password_is_made_and_told_once() {
     );
     assert_eq!(run.out, expected);
 
-    let path = room.path("tollgate-data/users.d/ci.toml");
+    let path = dir.path("tollgate-data/users.d/ci.toml");
     assert_eq!((mode(&path), mode(path.parent().unwrap())), (0o600, 0o700));
-    let text = room.read("tollgate-data/users.d/ci.toml");
+    let text = dir.read("tollgate-data/users.d/ci.toml");
     assert!(!text.contains(&password));
     let hash: PasswordHash = value(&text, "password").parse().unwrap();
     assert!(hash.verify(password.as_bytes()));
     assert_eq!(value(&text, "allow"), "[\"github.com:443\", \"*.github.com:443\"]");
     assert_eq!(value(&text, "deny"), "[\"192.0.2.0/24\"]");
     check_runs(
-        &room,
+        &dir,
         &[("check", 0, "1 user"), ("user add ci", 1, "user `ci` exists, in tollgate-data/users.d/ci.toml")],
     );
 }
 
 #[test]
-fn names_are_resolved_for_the_networks_of_a_user_who_is_made_so() {
-    let room = Room::new(&[]);
-    let run = room.run("user add ci --allow 0.0.0.0/0:443 --resolve-for-networks");
+fn resolve_for_networks_option_is_written_to_the_file() {
+    let dir = TestDir::new(&[]);
+    let run = dir.run("user add ci --allow 0.0.0.0/0:443 --resolve-for-networks");
     assert_eq!(run.code, 0, "{}", run.err);
-    assert_eq!(value(&room.read("tollgate-data/users.d/ci.toml"), "resolve_for_networks"), "true");
-    check_runs(&room, &[("check", 0, "any name is resolved for ci,")]);
+    assert_eq!(value(&dir.read("tollgate-data/users.d/ci.toml"), "resolve_for_networks"), "true");
+    check_runs(&dir, &[("check", 0, "any name is resolved for ci,")]);
 }
 
 #[test]
-fn a_password_may_be_given() {
-    let room = Room::new(&[("tollgate.toml", "")]);
-    let run = room.run_with("user add ci --allow a.example --password-stdin", b"correct horse\r\n");
+fn password_is_read_from_standard_input() {
+    let dir = TestDir::new(&[("tollgate.toml", "")]);
+    let run = dir.run_with("user add ci --allow a.example --password-stdin", b"correct horse\r\n");
     assert_eq!(run.code, 0, "{}", run.err);
     assert!(!run.out.contains("correct horse"), "what its owner chose is not told: {}", run.out);
-    let hash: PasswordHash = value(&room.read("users.d/ci.toml"), "password").parse().unwrap();
+    let hash: PasswordHash = value(&dir.read("users.d/ci.toml"), "password").parse().unwrap();
     assert!(hash.verify(b"correct horse"));
 }
 
 #[test]
 fn bad_passwords_are_refused() {
-    let room = Room::new(&[("tollgate.toml", "")]);
+    let dir = TestDir::new(&[("tollgate.toml", "")]);
     let long = vec![b'a'; 256];
-    for (input, said) in [
+    for (input, printed) in [
         (&b""[..], "a password has 8 to 255 bytes"),
         (b"short\n", "a password has 8 to 255 bytes"),
         (&long, "a password has 8 to 255 bytes"),
@@ -80,48 +80,51 @@ fn bad_passwords_are_refused() {
         (b"correct\0horse\n", "no control characters"),
         (b"correct \xff horse\n", "not UTF-8"),
     ] {
-        let run = room.run_with("user add ci --allow a.example --password-stdin", input);
-        assert_eq!((run.code, run.out.as_str()), (1, ""), "{said}");
-        assert!(run.err.contains(said), "{}", run.err);
+        let run = dir.run_with("user add ci --allow a.example --password-stdin", input);
+        assert_eq!((run.code, run.out.as_str()), (1, ""), "{printed}");
+        assert!(run.err.contains(printed), "{}", run.err);
     }
-    assert!(!room.path("users.d").exists(), "nothing was written");
+    assert!(!dir.path("users.d").exists(), "nothing was written");
 }
 
 #[test]
-fn a_token_is_made_and_told_once() {
-    let room = Room::new(&[("tollgate.toml", "[[listener]]\naddress = \"0.0.0.0:4000\"\n")]);
-    let (code, told) = room.json("user add ci --allow a.example --token --json");
-    assert_eq!((code, &told["user"], &told["file"]), (0, &"ci".into(), &"users.d/ci.toml".into()));
-    let token = told["token"].as_str().unwrap();
+fn generated_token_is_printed_once() {
+    let dir = TestDir::new(&[("tollgate.toml", "[[listener]]\naddress = \"0.0.0.0:4000\"\n")]);
+    let (code, printed_value) = dir.json("user add ci --allow a.example --token --json");
+    assert_eq!(
+        (code, &printed_value["user"], &printed_value["file"]),
+        (0, &"ci".into(), &"users.d/ci.toml".into())
+    );
+    let token = printed_value["token"].as_str().unwrap();
     assert!(token.starts_with("tgt_"));
-    let hash: TokenHash = value(&room.read("users.d/ci.toml"), "token").parse().unwrap();
+    let hash: TokenHash = value(&dir.read("users.d/ci.toml"), "token").parse().unwrap();
     assert!(hash.verify(token.as_bytes()));
-    let run = room.run("user passwd ci --token");
+    let run = dir.run("user passwd ci --token");
     assert!(run.out.contains("@127.0.0.1:4000\n"), "a wildcard is no address for a client: {}", run.out);
-    let hash: TokenHash = value(&room.read("users.d/ci.toml"), "token").parse().unwrap();
+    let hash: TokenHash = value(&dir.read("users.d/ci.toml"), "token").parse().unwrap();
     assert!(!hash.verify(token.as_bytes()), "the old token is gone");
 }
 
 #[test]
 fn a_source_address_needs_no_secret() {
-    let room = Room::new(&[("tollgate.toml", "")]);
-    let run = room.run("user add ci --allow a.example --from 10.1.0.0/16 --from 192.0.2.7 --connections 50");
+    let dir = TestDir::new(&[("tollgate.toml", "")]);
+    let run = dir.run("user add ci --allow a.example --from 10.1.0.0/16 --from 192.0.2.7 --connections 50");
     assert_eq!(run.code, 0, "{}", run.err);
     assert!(!run.out.contains("password") && !run.out.contains("token"), "{}", run.out);
-    let text = room.read("users.d/ci.toml");
+    let text = dir.read("users.d/ci.toml");
     assert_eq!(value(&text, "from"), "[\"10.1.0.0/16\", \"192.0.2.7/32\"]");
     assert_eq!(value(&text, "connections"), "50");
     assert!(!text.contains("password") && !text.contains("token"));
 }
 
 #[test]
-fn what_would_be_wrong_is_not_written() {
-    let room = Room::new(&[
+fn invalid_change_is_not_written() {
+    let dir = TestDir::new(&[
         ("tollgate.toml", "[destinations.corp]\nto = [\"db.corp:5432\"]\n"),
         ("users.d/apps.toml", "from = [\"10.0.0.0/8\"]\nallow = [\"@corp\"]\n"),
     ]);
     check_runs(
-        &room,
+        &dir,
         &[
             ("user add ci --allow @crop", 1, "did you mean `corp`?"),
             (
@@ -132,51 +135,51 @@ fn what_would_be_wrong_is_not_written() {
             ("user add ci --allow @corp --connections 0", 1, "out of bounds: from 1 to 1_000_000"),
         ],
     );
-    assert_eq!(fs::read_dir(room.path("users.d")).unwrap().count(), 1);
+    assert_eq!(fs::read_dir(dir.path("users.d")).unwrap().count(), 1);
 }
 
 #[test]
-fn an_edit_keeps_what_a_person_wrote() {
+fn edit_keeps_comments_and_formatting() {
     let text = "# For the build machines, see the wiki.\n\
                 token = \"blake2b:KEY:HASH\" # made in May\n\
                 allow = [\n  \"a.example\", # the mirror\n]\n";
     let token = TokenHash::make("tgt_old").unwrap().to_text();
     let text = text.replace("blake2b:KEY:HASH", &token);
-    let room = Room::new(&[("tollgate.toml", ""), ("users.d/ci.toml", &text)]);
-    let run = room.run("user disable ci");
+    let dir = TestDir::new(&[("tollgate.toml", ""), ("users.d/ci.toml", &text)]);
+    let run = dir.run("user disable ci");
     assert_eq!(run.code, 0, "{}", run.err);
     assert!(run.out.starts_with("user ci is disabled, in users.d/ci.toml\n"), "{}", run.out);
-    assert_eq!(room.read("users.d/ci.toml"), format!("{text}disabled = true\n"));
-    check_runs(&room, &[("user disable ci", 0, ""), ("user list", 0, "disabled")]);
-    assert_eq!(room.read("users.d/ci.toml"), format!("{text}disabled = true\n"), "twice is once");
+    assert_eq!(dir.read("users.d/ci.toml"), format!("{text}disabled = true\n"));
+    check_runs(&dir, &[("user disable ci", 0, ""), ("user list", 0, "disabled")]);
+    assert_eq!(dir.read("users.d/ci.toml"), format!("{text}disabled = true\n"), "twice is once");
 
-    let run = room.run("user enable ci");
+    let run = dir.run("user enable ci");
     assert!(run.out.starts_with("user ci is enabled, in users.d/ci.toml\n"), "{}{}", run.out, run.err);
-    assert_eq!(room.read("users.d/ci.toml"), text);
-    check_runs(&room, &[("user enable ci", 0, ""), ("user list", 0, "active")]);
-    assert_eq!(room.read("users.d/ci.toml"), text, "twice is once");
-    check_runs(&room, &[("user disable ci", 0, "")]);
+    assert_eq!(dir.read("users.d/ci.toml"), text);
+    check_runs(&dir, &[("user enable ci", 0, ""), ("user list", 0, "active")]);
+    assert_eq!(dir.read("users.d/ci.toml"), text, "twice is once");
+    check_runs(&dir, &[("user disable ci", 0, "")]);
 
-    let run = room.run("user passwd ci --yes");
+    let run = dir.run("user passwd ci --yes");
     assert_eq!(run.code, 0, "{}", run.err);
-    let edited = room.read("users.d/ci.toml");
+    let edited = dir.read("users.d/ci.toml");
     let hash: PasswordHash = value(&edited, "password").parse().unwrap();
-    assert!(hash.verify(told(&run.out, "password: ").as_bytes()));
+    assert!(hash.verify(printed_value(&run.out, "password: ").as_bytes()));
     assert!(!edited.contains("blake2b"), "the token went");
     assert!(
         edited.contains("see the wiki")
             && edited.contains("# the mirror")
             && edited.contains("disabled = true")
     );
-    assert_eq!(mode(&room.path("users.d/ci.toml")), 0o600);
+    assert_eq!(mode(&dir.path("users.d/ci.toml")), 0o600);
 }
 
 #[test]
-fn a_user_of_the_configuration_is_left_to_its_author() {
+fn configuration_file_users_are_not_edited() {
     let text = "[[user]]\nname = \"ci\"\nfrom = [\"10.0.0.0/8\"]\nallow = [\"a.example\"]\n";
-    let room = Room::new(&[("tollgate.toml", text)]);
+    let dir = TestDir::new(&[("tollgate.toml", text)]);
     check_runs(
-        &room,
+        &dir,
         &[
             ("user add ci", 1, "user `ci` exists, in tollgate.toml"),
             ("user disable ci", 1, "user `ci` stands in tollgate.toml: write `disabled = true` there"),
@@ -192,74 +195,74 @@ fn a_user_of_the_configuration_is_left_to_its_author() {
             ("user passwd cu", 1, "there is no user `cu`"),
         ],
     );
-    let run = room.run("user passwd ci");
+    let run = dir.run("user passwd ci");
     assert_eq!(run.code, 0, "{}", run.err);
     let hash: PasswordHash = value(&run.out, "password").parse().unwrap();
-    assert!(hash.verify(told(&run.out, "password: ").as_bytes()));
-    assert_eq!(room.read("tollgate.toml"), text);
+    assert!(hash.verify(printed_value(&run.out, "password: ").as_bytes()));
+    assert_eq!(dir.read("tollgate.toml"), text);
 }
 
 /// `user passwd` made a password user of a token user without a word, and what used the token was refused
 /// from the next reload on.
 #[test]
-fn a_token_is_not_replaced_by_a_password_unasked() {
+fn token_is_replaced_by_password_only_with_consent() {
     let token = TokenHash::make("tgt_old").unwrap().to_text();
     let text = format!("token = \"{token}\"\nallow = [\"a.example\"]\n");
-    let room = Room::new(&[("tollgate.toml", ""), ("users.d/ci.toml", &text)]);
+    let dir = TestDir::new(&[("tollgate.toml", ""), ("users.d/ci.toml", &text)]);
     check_runs(
-        &room,
+        &dir,
         &[
             ("user passwd ci", 1, "nothing was changed: user `ci` has a token"),
             ("user passwd ci --json", 1, "--yes does it without asking"),
         ],
     );
-    let run = room.run_with("user passwd ci --password-stdin", b"yes and no\n");
+    let run = dir.run_with("user passwd ci --password-stdin", b"yes and no\n");
     assert_eq!((run.code, run.out.as_str()), (1, ""), "a password is no answer");
-    assert_eq!(room.read("users.d/ci.toml"), text);
-    let run = room.run_with("user passwd ci --password-stdin --yes", b"correct horse\n");
+    assert_eq!(dir.read("users.d/ci.toml"), text);
+    let run = dir.run_with("user passwd ci --password-stdin --yes", b"correct horse\n");
     assert_eq!(run.code, 0, "{}", run.err);
-    let text = room.read("users.d/ci.toml");
+    let text = dir.read("users.d/ci.toml");
     assert!(text.contains("password = ") && !text.contains("token"), "{text}");
     // Of what has no token nothing is lost, and a new token in place of the old one was asked for by name.
-    check_runs(&room, &[("user passwd ci", 0, "password: "), ("user passwd ci --token", 0, "token: ")]);
-    check_runs(&room, &[("user passwd ci --token", 0, "token: ")]);
+    check_runs(&dir, &[("user passwd ci", 0, "password: "), ("user passwd ci --token", 0, "token: ")]);
+    check_runs(&dir, &[("user passwd ci --token", 0, "token: ")]);
 }
 
 #[test]
-fn a_user_is_removed_with_consent_and_the_ledger_keeps_the_rest() {
-    let room = Room::new(&[
+fn user_is_removed_only_with_consent() {
+    let dir = TestDir::new(&[
         ("tollgate.toml", "[[listener]]\naddress = \"127.0.0.1:0\"\n"),
         ("users.d/ci.toml", "from = [\"10.0.0.0/8\"]\nallow = [\"a.example\"]\n"),
     ]);
     check_runs(
-        &room,
+        &dir,
         &[
             ("user remove ci", 1, "nothing was changed: users.d/ci.toml goes for good"),
             ("check", 0, "1 user"),
         ],
     );
-    let run = room.run_with("user remove ci", b"y\n");
+    let run = dir.run_with("user remove ci", b"y\n");
     assert_eq!(run.code, 1, "a pipe is no terminal: {}", run.out);
     let listener =
         "[[listener]]\naddress = \"127.0.0.1:0\"\nkind = \"forward\"\nto = \"a.example:1\"\nuser = \"ci\"\n";
-    room.write("tollgate.toml", listener);
-    check_runs(&room, &[("user remove ci --yes", 1, "nothing was changed, for this would be wrong")]);
-    assert!(room.path("users.d/ci.toml").exists(), "a listener forwards for it");
-    room.write("tollgate.toml", "");
+    dir.write("tollgate.toml", listener);
+    check_runs(&dir, &[("user remove ci --yes", 1, "nothing was changed, for this would be wrong")]);
+    assert!(dir.path("users.d/ci.toml").exists(), "a listener forwards for it");
+    dir.write("tollgate.toml", "");
     check_runs(
-        &room,
+        &dir,
         &[
             ("user remove ci --yes", 0, "user ci is removed\nThe ledger keeps what ci used"),
             ("user remove ci --yes", 1, "there is no user `ci`"),
             ("user list", 0, ""),
         ],
     );
-    assert_eq!(fs::read_dir(room.path("users.d")).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(dir.path("users.d")).unwrap().count(), 0);
 }
 
 #[test]
 fn users_are_listed() {
-    let room = Room::new(&[
+    let dir = TestDir::new(&[
         ("tollgate.toml", "[[user]]\nname = \"ci\"\nfrom = [\"10.0.0.0/8\"]\nallow = [\"a.example\"]\n"),
         (
             "users.d/ann.toml",
@@ -271,8 +274,8 @@ user  state     known by    connections  allow                                  
 ci    active    10.0.0.0/8         1000  a.example                                         tollgate.toml
 ann   disabled                     1000  a.example, b.example, c.example and 1 more        users.d/ann.toml
 ";
-    assert_eq!(room.run("user list").out, expected);
-    let (code, users) = room.json("user list --json");
+    assert_eq!(dir.run("user list").out, expected);
+    let (code, users) = dir.json("user list --json");
     assert_eq!(code, 0);
     assert_eq!(users[1]["allow"].as_array().unwrap().len(), 4);
     assert_eq!(users[0]["from"], serde_json::json!(["10.0.0.0/8"]));
@@ -284,8 +287,8 @@ ann   disabled                     1000  a.example, b.example, c.example and 1 m
 /// that it was done: a password that had leaked was valid again.
 #[test]
 fn commands_that_change_users_wait_for_each_other() {
-    let room = Room::new(&[("tollgate.toml", ""), ("users.d/ci.toml", "allow = [\"a.example\"]\n")]);
-    let lock = fs::File::open(room.path("users.d")).unwrap();
+    let dir = TestDir::new(&[("tollgate.toml", ""), ("users.d/ci.toml", "allow = [\"a.example\"]\n")]);
+    let lock = fs::File::open(dir.path("users.d")).unwrap();
     lock.lock().unwrap();
     let waits = |id: u32| {
         // A lock that is waited for: "NUMBER: -> FLOCK ADVISORY WRITE PROCESS ..." (proc(5)).
@@ -294,28 +297,28 @@ fn commands_that_change_users_wait_for_each_other() {
         locks.lines().any(|line| line.contains("->") && line.split_whitespace().any(|field| field == id))
     };
     for command in ["user disable ci", "user passwd ci", "user remove ci --yes"] {
-        let mut child = room.command(command).stdout(Stdio::null()).spawn().unwrap();
+        let mut child = dir.command(command).stdout(Stdio::null()).spawn().unwrap();
         while !waits(child.id()) {
             assert!(child.try_wait().unwrap().is_none(), "{command} did not wait");
             thread::sleep(Duration::from_millis(1));
         }
         // What the other one wrote meanwhile.
-        let text = format!("# before {command}\n{}", room.read("users.d/ci.toml"));
-        fs::write(room.path("users.d/ci.toml"), &text).unwrap();
+        let text = format!("# before {command}\n{}", dir.read("users.d/ci.toml"));
+        fs::write(dir.path("users.d/ci.toml"), &text).unwrap();
         lock.unlock().unwrap();
         assert!(child.wait().unwrap().success());
         lock.lock().unwrap();
         if !command.contains("remove") {
-            assert!(room.read("users.d/ci.toml").starts_with(&text[..text.find('\n').unwrap()]));
+            assert!(dir.read("users.d/ci.toml").starts_with(&text[..text.find('\n').unwrap()]));
         }
     }
-    let run = |command: &str| room.command(command).stdout(Stdio::null()).spawn().unwrap();
+    let run = |command: &str| dir.command(command).stdout(Stdio::null()).spawn().unwrap();
     let mut added = run("user add ci --from 10.0.0.0/8 --allow a.example");
     while !waits(added.id()) {
         thread::sleep(Duration::from_millis(1));
     }
-    assert!(!room.path("users.d/ci.toml").exists());
+    assert!(!dir.path("users.d/ci.toml").exists());
     lock.unlock().unwrap();
     assert!(added.wait().unwrap().success());
-    assert!(room.path("users.d/ci.toml").exists());
+    assert!(dir.path("users.d/ci.toml").exists());
 }

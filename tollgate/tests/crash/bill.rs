@@ -81,9 +81,10 @@ fn query<T>(
         return Ok(Vec::new());
     }
     let connection = open(&path)?;
-    let asked = format!("SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = '{table}'");
+    let table_exists =
+        format!("SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = '{table}'");
     // A database whose tables were not made yet when the power failed.
-    if !has(&connection, &asked)? {
+    if !has(&connection, &table_exists)? {
         return Ok(Vec::new());
     }
     connection.prepare(text)?.query_map([], read)?.collect()
@@ -103,8 +104,8 @@ fn open(path: &Path) -> rusqlite::Result<Connection> {
 }
 
 fn read_database(connection: &Connection, rows: &mut Vec<Row>) -> rusqlite::Result<()> {
-    let asked = "SELECT count(*) FROM pragma_table_info('flow') WHERE name = 'uncertain_up'";
-    let uncertain = if has(connection, asked)? { "uncertain_up, uncertain_down" } else { "0, 0" };
+    let table_exists = "SELECT count(*) FROM pragma_table_info('flow') WHERE name = 'uncertain_up'";
+    let uncertain = if has(connection, table_exists)? { "uncertain_up, uncertain_down" } else { "0, 0" };
     let query = format!("SELECT id, address, client, reason, up, down, {uncertain} FROM flow");
     let mut statement = connection.prepare(&query)?;
     let found = statement.query_map([], |row| {

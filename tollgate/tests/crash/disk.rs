@@ -22,38 +22,38 @@ use clap::ValueEnum;
 use fuser::{BackgroundSession, Config, FileType, MountOption};
 use rustix::mount::{UnmountFlags, unmount};
 
-use crate::chance::Chance;
-use served::{Machine, Served};
+use crate::rng::Rng;
+use fuse_server::{FuseServer, SharedDisk};
 use tree::Tree;
 
 mod content;
+mod fuse_server;
 mod names;
-mod proof;
-mod served;
+mod self_test;
 mod tree;
 
-pub(crate) use proof::prove;
+pub(crate) use self_test::run_self_test;
 
 /// Threads of the file system: as many syncs may be under way, with calls beside them.
 const THREADS: usize = 6;
 
 /// How a disk behaves where no contract says how.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Manners {
+pub(crate) struct DiskModel {
     /// How long a sync may take.
     pub(crate) sync_us_max: u64,
     /// Whether the sync of a file that was made brings its first name to the disk, as those of ext4, XFS and
     /// Btrfs do.
-    pub(crate) files_bring_names: bool,
+    pub(crate) sync_persists_name: bool,
     /// A disk that breaks its contract: to see the harness find it.
     pub(crate) broken: Option<Broken>,
 }
 
-impl Manners {
+impl DiskModel {
     /// Those of one history.
-    pub(crate) fn draw(chance: &mut Chance, broken: Option<Broken>) -> Manners {
-        let sync_us_max = *chance.pick(&[0, 300, 3_000, 12_000]);
-        Manners { sync_us_max, files_bring_names: chance.happens(50), broken }
+    pub(crate) fn random(rng: &mut Rng, broken: Option<Broken>) -> DiskModel {
+        let sync_us_max = *rng.choose(&[0, 300, 3_000, 12_000]);
+        DiskModel { sync_us_max, sync_persists_name: rng.random_percent(50), broken }
     }
 }
 
@@ -84,25 +84,25 @@ impl Broken {
 /// See the file's header.
 pub(crate) struct Disk {
     at: PathBuf,
-    manners: Manners,
-    chance: Chance,
-    machine: Arc<Machine>,
+    model: DiskModel,
+    rng: Rng,
+    shared: Arc<SharedDisk>,
     session: Option<BackgroundSession>,
 }
 
 /// Where a disk's power is cut. Clones are of the same disk, until its power is back.
 #[derive(Clone)]
-pub(crate) struct Switch(Arc<Machine>);
+pub(crate) struct PowerSwitch(Arc<SharedDisk>);
 
-impl Switch {
+impl PowerSwitch {
     /// Nothing that is asked of the disk from now on is done; who asks waits.
     pub(crate) fn freeze(&self) {
         self.0.freeze();
     }
 
     /// Whoever waits goes on, with an error: to be called when it is sure to die.
-    pub(crate) fn go_off(&self) {
-        self.0.go_off();
+    pub(crate) fn power_off(&self) {
+        self.0.power_off();
     }
 }
 
@@ -111,14 +111,14 @@ impl Disk {
     ///
     /// # Errors
     /// This machine has no FUSE, or does not let us mount.
-    pub(crate) fn mount(at: &Path, manners: Manners, mut chance: Chance) -> io::Result<Disk> {
-        let machine = Machine::new(Tree::new(), manners, chance.branch());
-        let session = serve(at, &machine)?;
-        Ok(Disk { at: at.to_owned(), manners, chance, machine, session: Some(session) })
+    pub(crate) fn mount(at: &Path, model: DiskModel, mut rng: Rng) -> io::Result<Disk> {
+        let shared = SharedDisk::new(Tree::new(), model, rng.fork());
+        let session = serve(at, &shared)?;
+        Ok(Disk { at: at.to_owned(), model, rng, shared, session: Some(session) })
     }
 
-    pub(crate) fn switch(&self) -> Switch {
-        Switch(Arc::clone(&self.machine))
+    pub(crate) fn switch(&self) -> PowerSwitch {
+        PowerSwitch(Arc::clone(&self.shared))
     }
 
     /// Ends a power failure: what is left is mounted. Nobody may have a file open any more. What programs saw
@@ -126,25 +126,25 @@ impl Disk {
     ///
     /// # Errors
     /// Those of mounting, and of the copy.
-    pub(crate) fn come_back(&mut self, seen: &Path) -> io::Result<()> {
-        self.machine.go_off();
+    pub(crate) fn restore_power(&mut self, seen: &Path) -> io::Result<()> {
+        self.shared.power_off();
         self.unmount()?;
-        let tree = self.machine.take().expect("it is taken here, and then another is there");
+        let tree = self.shared.take().expect("it is taken here, and then another is there");
         // A database that was being made when the power failed before has a journal of SQLite's own still.
         let is_of_databases =
             |name: &str| [".db", ".db-wal", ".db-journal"].iter().any(|end| name.ends_with(end));
         tree.save(seen, &is_of_databases)?;
-        let left = tree.after_power_failure(&mut self.chance);
-        self.machine = Machine::new(left, self.manners, self.chance.branch());
-        self.session = Some(serve(&self.at, &self.machine)?);
+        let left = tree.after_power_failure(&mut self.rng);
+        self.shared = SharedDisk::new(left, self.model, self.rng.fork());
+        self.session = Some(serve(&self.at, &self.shared)?);
         Ok(())
     }
 
     /// Copies what can be seen of the disk to `to`, for a person to look at; the disk is of no more use.
     pub(crate) fn save(&self, to: &Path) -> io::Result<()> {
-        self.machine.go_off();
+        self.shared.power_off();
         // There is none if mounting has failed.
-        self.machine.take().map_or(Ok(()), |tree| tree.save(to, &|_| true))
+        self.shared.take().map_or(Ok(()), |tree| tree.save(to, &|_| true))
     }
 
     fn unmount(&mut self) -> io::Result<()> {
@@ -160,17 +160,17 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        self.machine.go_off();
+        self.shared.power_off();
         // Whoever had it mounted is told of what came before.
         let _ = self.unmount();
         // Its threads may outlive it.
-        drop(self.machine.take());
+        drop(self.shared.take());
     }
 }
 
-fn serve(at: &Path, machine: &Arc<Machine>) -> io::Result<BackgroundSession> {
+fn serve(at: &Path, shared: &Arc<SharedDisk>) -> io::Result<BackgroundSession> {
     let mut config = Config::default();
     config.mount_options = vec![MountOption::FSName("tollgate-crash".to_owned())];
     config.n_threads = Some(THREADS);
-    fuser::spawn_mount(Served(Arc::clone(machine)), at, &config)
+    fuser::spawn_mount(FuseServer(Arc::clone(shared)), at, &config)
 }

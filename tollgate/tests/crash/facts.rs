@@ -8,7 +8,7 @@ use std::path::Path;
 
 use sys::send_audit::{self, Role, Seen};
 
-use crate::flow::{End, Flow, number_of_client, number_of_destination};
+use crate::flow::{Endpoint, Flow, number_of_client, number_of_destination};
 use crate::oracle::{Direction, Facts, Fate};
 
 /// What the gateway's calls sent, by whether that was toward the client, and by the flow's number.
@@ -19,9 +19,9 @@ impl Sent {
     ///
     /// # Errors
     /// It saw what is no end of a flow, or one twice.
-    pub(crate) fn read(witness: &Path) -> Result<Sent, String> {
+    pub(crate) fn read(audit_path: &Path) -> Result<Sent, String> {
         let mut sent: HashMap<(bool, u32), Seen> = HashMap::new();
-        for entry in send_audit::read(witness).map_err(|error| format!("the witness: {error}"))? {
+        for entry in send_audit::read(audit_path).map_err(|error| format!("the witness: {error}"))? {
             let ip = entry.peer.ip();
             let key = match entry.role {
                 Role::Accepted => number_of_client(ip).map(|number| (true, number)),
@@ -40,13 +40,13 @@ impl Sent {
     pub(crate) fn facts(&self, flow: &Flow, generation: usize, fate: Fate) -> Facts {
         // (what the witness saw returned, and attempted) toward the client or the destination, as payload.
         let seen = |to_client: bool| {
-            let before = if to_client { flow.answer_bytes() } else { 0 };
+            let before = if to_client { flow.response_bytes() } else { 0 };
             let counts =
                 self.0.get(&(to_client, flow.number)).map_or((0, 0), |seen| (seen.sent, seen.attempted));
             (counts.0.saturating_sub(before), counts.1.saturating_sub(before))
         };
         let ((up, up_attempted), (down, down_attempted)) = (seen(false), seen(true));
-        let origin = |read: fn(&End) -> u64| flow.origin.as_ref().map_or(0, read);
+        let origin = |read: fn(&Endpoint) -> u64| flow.origin.as_ref().map_or(0, read);
         Facts {
             number: flow.number,
             client: flow.address,
@@ -57,14 +57,14 @@ impl Sent {
             traffic: flow.traffic.name,
             up: Direction {
                 offered: flow.client.offered(),
-                witnessed: up,
+                audited: up,
                 attempted: up_attempted,
                 arrived: origin(|end| end.received),
                 is_whole: flow.origin.as_ref().is_some_and(|end| end.is_whole),
             },
             down: Direction {
-                offered: origin(End::offered),
-                witnessed: down,
+                offered: origin(Endpoint::offered),
+                audited: down,
                 attempted: down_attempted,
                 arrived: flow.client.received,
                 is_whole: flow.client.is_whole,

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
-use crate::chance::Chance;
+use crate::rng::Rng;
 use crate::traffic::{Finish, Side, Traffic};
 
 /// Receive buffers are small, so that a slow reader is one for the gateway too.
@@ -59,7 +59,7 @@ fn number(address: IpAddr, first: u32) -> Option<u32> {
 }
 
 /// One end of a flow, and what it has done.
-pub(crate) struct End {
+pub(crate) struct Endpoint {
     /// `None` when it is over.
     stream: Option<TcpStream>,
     side: Side,
@@ -68,9 +68,9 @@ pub(crate) struct End {
     /// Bytes that may come out at the other end for that: a head of HTTP is written anew.
     head_bytes_max: u64,
     /// Bytes of the gateway's answer that have not come yet.
-    answer_left: usize,
+    response_left: usize,
     /// What of the answer has come.
-    answer: Vec<u8>,
+    response: Vec<u8>,
     next_write: Instant,
     next_read: Instant,
     /// Payload.
@@ -83,17 +83,23 @@ pub(crate) struct End {
     writes: bool,
 }
 
-impl End {
-    fn new(stream: TcpStream, side: Side, ask: Ask, request: Vec<u8>, answer_left: usize) -> End {
+impl Endpoint {
+    fn new(
+        stream: TcpStream,
+        side: Side,
+        kind: RequestKind,
+        request: Vec<u8>,
+        response_left: usize,
+    ) -> Endpoint {
         let now = Instant::now();
-        let head_bytes_max = if ask == Ask::Request { request.len() + HEAD_GROWTH_MAX } else { 0 };
-        End {
+        let head_bytes_max = if kind == RequestKind::Request { request.len() + HEAD_GROWTH_MAX } else { 0 };
+        Endpoint {
             stream: Some(stream),
             side,
             head_bytes_max: head_bytes_max as u64,
             request,
-            answer_left,
-            answer: Vec::new(),
+            response_left,
+            response: Vec::new(),
             next_write: now,
             next_read: now,
             sent: 0,
@@ -105,8 +111,8 @@ impl End {
     }
 
     /// The origin's end of a flow with this traffic.
-    fn origin(stream: TcpStream, traffic: &Traffic, ask: Ask) -> End {
-        End::new(stream, traffic.origin, ask, ask.answer(traffic), 0)
+    fn origin(stream: TcpStream, traffic: &Traffic, kind: RequestKind) -> Endpoint {
+        Endpoint::new(stream, traffic.origin, kind, kind.response(traffic), 0)
     }
 
     /// Payload that may have gone in at this end, with its head where that goes through the gateway too.
@@ -130,8 +136,8 @@ impl End {
 
     /// Whether the gateway's answer has come, or never will.
     pub(crate) fn is_answered(&self) -> bool {
-        let is_told = self.head_bytes_max == 0 || self.received > 0;
-        self.answer_left == 0 && is_told || !self.reads
+        let has_response = self.head_bytes_max == 0 || self.received > 0;
+        self.response_left == 0 && has_response || !self.reads
     }
 
     /// Whether it wants to read and to write now.
@@ -144,14 +150,14 @@ impl End {
     /// Reads once; with `all`, all that is there.
     pub(crate) fn read(&mut self, scratch: &mut [u8], all: bool) {
         while let Some(stream) = self.stream.as_mut().filter(|_| self.reads) {
-            let room = if all { scratch.len() } else { self.side.read_bytes.min(scratch.len()) };
-            let room = if self.answer_left > 0 { self.answer_left } else { room };
-            match stream.read(&mut scratch[..room]) {
+            let limit = if all { scratch.len() } else { self.side.read_bytes.min(scratch.len()) };
+            let limit = if self.response_left > 0 { self.response_left } else { limit };
+            match stream.read(&mut scratch[..limit]) {
                 Ok(0) => {
                     self.is_whole = true;
-                    self.ended(false);
+                    self.direction_ended(false);
                 }
-                Ok(count) => self.take(&scratch[..count]),
+                Ok(count) => self.receive(&scratch[..count]),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(_) => self.close(),
@@ -163,15 +169,15 @@ impl End {
         }
     }
 
-    fn take(&mut self, bytes: &[u8]) {
-        if self.answer_left == 0 {
+    fn receive(&mut self, bytes: &[u8]) {
+        if self.response_left == 0 {
             self.received += bytes.len() as u64;
             return;
         }
-        self.answer.extend_from_slice(bytes);
-        self.answer_left -= bytes.len();
-        if self.answer_left == 0 {
-            assert_established(&self.answer);
+        self.response.extend_from_slice(bytes);
+        self.response_left -= bytes.len();
+        if self.response_left == 0 {
+            assert_established(&self.response);
         }
     }
 
@@ -181,7 +187,7 @@ impl End {
         if !self.request.is_empty() {
             match stream.write(&self.request) {
                 Ok(count) => drop(self.request.drain(..count)),
-                Err(error) if is_for_later(error.kind()) => return,
+                Err(error) if is_retryable(error.kind()) => return,
                 Err(_) => return self.close(),
             }
         }
@@ -189,7 +195,7 @@ impl End {
         if self.may_send() && left > 0 {
             match stream.write(&payload[..self.side.write_bytes.min(left)]) {
                 Ok(count) => self.sent += count as u64,
-                Err(error) if is_for_later(error.kind()) => return,
+                Err(error) if is_retryable(error.kind()) => return,
                 Err(_) => return self.close(),
             }
             self.next_write = Instant::now() + self.side.write_pause;
@@ -200,15 +206,15 @@ impl End {
     }
 
     fn may_send(&self) -> bool {
-        self.request.is_empty() && (self.answer_left == 0 || self.side.is_eager)
+        self.request.is_empty() && (self.response_left == 0 || self.side.is_eager)
     }
 
     fn finish(&mut self) {
         match (self.side.finish, &self.stream) {
-            (Finish::End, Some(stream)) => {
+            (Finish::HalfClose, Some(stream)) => {
                 // It fails when the other side is gone, which the next read tells.
                 let _ = stream.shutdown(Shutdown::Write);
-                self.ended(true);
+                self.direction_ended(true);
             }
             (Finish::Reset, Some(stream)) => {
                 // A socket that refuses it is dead.
@@ -220,7 +226,7 @@ impl End {
     }
 
     /// Notes the end of our direction, or of the other; with both the end is over.
-    fn ended(&mut self, ours: bool) {
+    fn direction_ended(&mut self, ours: bool) {
         if ours {
             self.writes = false;
         } else {
@@ -238,7 +244,7 @@ impl End {
 
 /// How a client asks.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Ask {
+enum RequestKind {
     Connect,
     Socks5,
     /// No tunnel but one plain request, whose body and whose answer's are the payload. What the gateway says
@@ -255,10 +261,10 @@ pub(crate) struct Flow {
     /// The client's.
     pub(crate) address: SocketAddr,
     pub(crate) traffic: Traffic,
-    ask: Ask,
-    pub(crate) client: End,
+    kind: RequestKind,
+    pub(crate) client: Endpoint,
     /// `None` until the gateway has come to the origin.
-    pub(crate) origin: Option<End>,
+    pub(crate) origin: Option<Endpoint>,
 }
 
 impl Flow {
@@ -268,14 +274,14 @@ impl Flow {
         gateway: SocketAddr,
         port: u16,
         traffic: Traffic,
-        chance: &mut Chance,
+        rng: &mut Rng,
     ) -> std::io::Result<Flow> {
         let destination = SocketAddr::from((destination_address(number), port));
-        let ask = *chance.pick(&[Ask::Connect, Ask::Socks5, Ask::Request]);
+        let kind = *rng.choose(&[RequestKind::Connect, RequestKind::Socks5, RequestKind::Request]);
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket = rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?;
         sockopt::set_socket_recv_buffer_size(&socket, RECEIVE_BUFFER_BYTES)?;
-        if chance.happens(SMALL_SEGMENTS_PERCENT) {
+        if rng.random_percent(SMALL_SEGMENTS_PERCENT) {
             set_small_segments(&socket)?;
         }
         rustix::net::bind(&socket, &SocketAddr::from((client_address(number), 0)))?;
@@ -285,49 +291,49 @@ impl Flow {
         }
         let socket = TcpStream::from(socket);
         let address = socket.local_addr()?;
-        let request = ask.request(destination, &traffic);
-        let client = End::new(socket, traffic.client, ask, request, ask.answer_bytes());
-        Ok(Flow { number, address, traffic, ask, client, origin: None })
+        let request = kind.request(destination, &traffic);
+        let client = Endpoint::new(socket, traffic.client, kind, request, kind.response_bytes());
+        Ok(Flow { number, address, traffic, kind, client, origin: None })
     }
 
     /// What the gateway sends to the client ahead of the payload.
-    pub(crate) fn answer_bytes(&self) -> u64 {
-        self.ask.answer_bytes() as u64
+    pub(crate) fn response_bytes(&self) -> u64 {
+        self.kind.response_bytes() as u64
     }
 
     /// Takes the connection by which the gateway has come to the origin.
-    pub(crate) fn reached(&mut self, stream: TcpStream) {
+    pub(crate) fn attach_origin(&mut self, stream: TcpStream) {
         assert!(self.origin.is_none(), "one connection reaches a destination");
-        self.origin = Some(End::origin(stream, &self.traffic, self.ask));
+        self.origin = Some(Endpoint::origin(stream, &self.traffic, self.kind));
     }
 
     /// Whether both ends are over.
     pub(crate) fn is_over(&self) -> bool {
-        self.client.is_over() && self.origin.as_ref().is_some_and(End::is_over)
+        self.client.is_over() && self.origin.as_ref().is_some_and(Endpoint::is_over)
     }
 
-    pub(crate) fn ends_mut(&mut self) -> impl Iterator<Item = &mut End> {
+    pub(crate) fn ends_mut(&mut self) -> impl Iterator<Item = &mut Endpoint> {
         std::iter::once(&mut self.client).chain(&mut self.origin)
     }
 
-    pub(crate) fn ends(&self) -> impl Iterator<Item = &End> {
+    pub(crate) fn ends(&self) -> impl Iterator<Item = &Endpoint> {
         std::iter::once(&self.client).chain(&self.origin)
     }
 }
 
-impl Ask {
+impl RequestKind {
     fn request(self, to: SocketAddr, traffic: &Traffic) -> Vec<u8> {
         let SocketAddr::V4(address) = to else { unreachable!("destinations are addresses of IPv4") };
         match self {
-            Ask::Connect => format!("CONNECT {to} HTTP/1.1\r\nHost: {to}\r\n\r\n").into_bytes(),
-            Ask::Socks5 => {
+            RequestKind::Connect => format!("CONNECT {to} HTTP/1.1\r\nHost: {to}\r\n\r\n").into_bytes(),
+            RequestKind::Socks5 => {
                 // The greeting, and the request right behind it.
                 let mut request = vec![5, 1, 0, 5, 1, 0, 1];
                 request.extend(address.ip().octets());
                 request.extend(to.port().to_be_bytes());
                 request
             }
-            Ask::Request => {
+            RequestKind::Request => {
                 let length = traffic.client.bytes;
                 let head =
                     format!("POST http://{to}/ HTTP/1.1\r\nHost: {to}\r\nContent-Length: {length}\r\n\r\n");
@@ -337,37 +343,37 @@ impl Ask {
     }
 
     /// What the origin says ahead of its payload.
-    fn answer(self, traffic: &Traffic) -> Vec<u8> {
+    fn response(self, traffic: &Traffic) -> Vec<u8> {
         match self {
-            Ask::Connect | Ask::Socks5 => Vec::new(),
-            Ask::Request => {
+            RequestKind::Connect | RequestKind::Socks5 => Vec::new(),
+            RequestKind::Request => {
                 let length = traffic.origin.bytes;
                 format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n").into_bytes()
             }
         }
     }
 
-    fn answer_bytes(self) -> usize {
+    fn response_bytes(self) -> usize {
         match self {
-            Ask::Connect => {
-                let mut answer = Vec::new();
-                proto::http_connect::write_established(&mut answer);
-                answer.len()
+            RequestKind::Connect => {
+                let mut response = Vec::new();
+                proto::http_connect::write_established(&mut response);
+                response.len()
             }
             // The method, and the reply with an address of IPv4.
-            Ask::Socks5 => 2 + 10,
-            Ask::Request => 0,
+            RequestKind::Socks5 => 2 + 10,
+            RequestKind::Request => 0,
         }
     }
 }
 
-fn assert_established(answer: &[u8]) {
-    let is_connect = answer.starts_with(b"HTTP/1.1 200 ");
-    let is_socks5 = answer.starts_with(&[5, 0, 5, 0, 0, 1]);
-    assert!(is_connect || is_socks5, "the gateway refuses: {}", answer.escape_ascii());
+fn assert_established(response: &[u8]) {
+    let is_connect = response.starts_with(b"HTTP/1.1 200 ");
+    let is_socks5 = response.starts_with(&[5, 0, 5, 0, 0, 1]);
+    assert!(is_connect || is_socks5, "the gateway refuses: {}", response.escape_ascii());
 }
 
 /// A socket that is not connected yet has `NotConnected` for a write.
-fn is_for_later(kind: ErrorKind) -> bool {
+fn is_retryable(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::WouldBlock | ErrorKind::Interrupted | ErrorKind::NotConnected)
 }

@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::chance::Chance;
-use crate::disk::{Disk, Switch};
+use crate::disk::{Disk, PowerSwitch};
+use crate::rng::Rng;
 
 /// Reactor threads of each gateway: at most one call of each is cut by a kill.
 pub(crate) const REACTORS: usize = 2;
@@ -40,10 +40,10 @@ allow = ["127.0.0.0/8"]
 "#;
 
 /// A directory with a configuration and, after the first start, with data.
-pub(crate) struct Place {
+pub(crate) struct Workspace {
     pub(crate) directory: PathBuf,
     /// The file of each start's witness, on a tmpfs where there is one.
-    pub(crate) witness: PathBuf,
+    pub(crate) audit_path: PathBuf,
     /// With the durability `sync`: a slot of the live table is free when its flow is durable.
     pub(crate) is_sync: bool,
     /// On what the data lies, and where the live table does, if the power is to fail.
@@ -58,7 +58,7 @@ struct Power {
 }
 
 /// What a start came to.
-pub(crate) enum Start {
+pub(crate) enum StartOutcome {
     Serves(Running),
     /// It died at the point that it was aimed at.
     Died,
@@ -73,11 +73,11 @@ pub(crate) struct Running {
 }
 
 /// Who watches a gateway, to its end: a harness that fails leaves no gateway behind.
-pub(crate) struct Watch(Option<JoinHandle<Result<End, String>>>);
+pub(crate) struct Watcher(Option<JoinHandle<Result<Exit, String>>>);
 
 /// How a gateway ended.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum End {
+pub(crate) enum Exit {
     /// At the point that it was aimed at.
     Aimed,
     /// By the harness's SIGKILL.
@@ -86,10 +86,10 @@ pub(crate) enum End {
     Stopped,
 }
 
-impl Place {
+impl Workspace {
     /// Prepares a place in `directory`, which is empty.
-    pub(crate) fn new(directory: &Path, witness: PathBuf, durability: Option<&str>) -> Place {
-        Place::prepare(directory, witness, durability, "")
+    pub(crate) fn new(directory: &Path, audit_path: PathBuf, durability: Option<&str>) -> Workspace {
+        Workspace::prepare(directory, audit_path, durability, "")
     }
 
     /// The same on a disk whose power may fail, with live tables in `tables`.
@@ -98,20 +98,20 @@ impl Place {
     /// Those of mounting.
     pub(crate) fn on_disk(
         directory: &Path,
-        witness: PathBuf,
+        audit_path: PathBuf,
         durability: Option<&str>,
         tables: PathBuf,
         mount: impl FnOnce(&Path) -> io::Result<Disk>,
-    ) -> io::Result<Place> {
+    ) -> io::Result<Workspace> {
         let table = format!("live_table = {tables:?}\n");
-        let mut place = Place::prepare(directory, witness, durability, &table);
-        fs::create_dir(place.data())?;
+        let mut workspace = Workspace::prepare(directory, audit_path, durability, &table);
+        fs::create_dir(workspace.data())?;
         fs::create_dir(&tables)?;
-        place.power = Some(Power { disk: mount(&place.data())?, tables, boot: 1 });
-        Ok(place)
+        workspace.power = Some(Power { disk: mount(&workspace.data())?, tables, boot: 1 });
+        Ok(workspace)
     }
 
-    fn prepare(directory: &Path, witness: PathBuf, durability: Option<&str>, more: &str) -> Place {
+    fn prepare(directory: &Path, audit_path: PathBuf, durability: Option<&str>, more: &str) -> Workspace {
         let is_sync = durability == Some("sync");
         let durability = durability.map_or(String::new(), |word| format!("durability = \"{word}\"\n"));
         let text = format!(
@@ -119,11 +119,11 @@ impl Place {
              [ledger]\ndirectory = \"data\"\nsegment = \"256KiB\"\n{durability}{more}"
         );
         fs::write(directory.join("tollgate.toml"), text).unwrap();
-        Place { directory: directory.to_owned(), witness, is_sync, power: None }
+        Workspace { directory: directory.to_owned(), audit_path, is_sync, power: None }
     }
 
     /// Where the power of this place's disk is cut.
-    pub(crate) fn switch(&self) -> Option<Switch> {
+    pub(crate) fn switch(&self) -> Option<PowerSwitch> {
         self.power.as_ref().map(|power| power.disk.switch())
     }
 
@@ -137,16 +137,16 @@ impl Place {
     ///
     /// # Errors
     /// Those of mounting.
-    pub(crate) fn come_back(&mut self, seen: &Path, chance: &mut Chance) -> io::Result<()> {
+    pub(crate) fn restore_power(&mut self, seen: &Path, rng: &mut Rng) -> io::Result<()> {
         let power = self.power.as_mut().expect("only a place on such a disk has power failures");
-        power.disk.come_back(seen)?;
+        power.disk.restore_power(seen)?;
         power.boot += 1;
         for entry in fs::read_dir(&power.tables)? {
             let path = entry?.path();
             // A table in memory is gone. One on a disk is there, or what was written back of it; it must not
             // be believed in either case.
-            match chance.within(0..3) {
-                0 => tear(&path, chance)?,
+            match rng.random_range(0..3) {
+                0 => corrupt_pages(&path, rng)?,
                 1 => {}
                 _ => fs::remove_file(path)?,
             }
@@ -168,8 +168,8 @@ impl Place {
     pub(crate) fn verify(&self) -> Result<(), String> {
         let mut command = self.command_of(&["ledger", "verify"]);
         let output = command.stderr(Stdio::piped()).output().unwrap();
-        let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        let text = || format!("`ledger verify`: {}\n{}", said(&output.stdout), said(&output.stderr));
+        let text_of = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let text = || format!("`ledger verify`: {}\n{}", text_of(&output.stdout), text_of(&output.stderr));
         if output.status.success() { Ok(()) } else { Err(text()) }
     }
 
@@ -178,7 +178,7 @@ impl Place {
     }
 
     /// Whether the gateway takes the configuration.
-    pub(crate) fn is_accepted(&self) -> bool {
+    pub(crate) fn accepts_configuration(&self) -> bool {
         self.command("check").stderr(Stdio::null()).output().unwrap().status.success()
     }
 
@@ -186,17 +186,17 @@ impl Place {
     ///
     /// # Errors
     /// That it neither serves nor died at a point, and what it said.
-    pub(crate) fn start(&self, kill_at: Option<&str>) -> Result<Start, String> {
+    pub(crate) fn start(&self, kill_at: Option<&str>) -> Result<StartOutcome, String> {
         let mut child = self.spawn(kill_at);
         // Who is killed behind its first lines serves all the same, for a moment.
-        if let (Some(listener), admin) = first_lines(&mut child) {
-            return Ok(Start::Serves(Running { child, listener, admin }));
+        if let (Some(listener), admin) = read_banner(&mut child) {
+            return Ok(StartOutcome::Serves(Running { child, listener, admin }));
         }
         let status = child.wait().unwrap();
         if kill_at.is_some() && was_killed(status) {
-            return Ok(Start::Died);
+            return Ok(StartOutcome::Died);
         }
-        Err(format!("it does not start: {status}\n{}", self.errors()))
+        Err(format!("it does not start: {status}\n{}", self.stderr()))
     }
 
     /// Starts the gateway, and cuts the power when `after` has passed; tells whether it came to serve first.
@@ -213,15 +213,15 @@ impl Place {
             switch.freeze();
             // Nothing is wrong if it is dead already: the status tells.
             let _ = kill_process(pid, Signal::KILL);
-            switch.go_off();
+            switch.power_off();
         });
-        let (listener, _) = first_lines(&mut child);
+        let (listener, _) = read_banner(&mut child);
         cut.join().expect("cutting the power does not panic");
         let status = child.wait().unwrap();
         if was_killed(status) {
             return Ok(listener.is_some());
         }
-        Err(format!("it does not start: {status}\n{}", self.errors()))
+        Err(format!("it does not start: {status}\n{}", self.stderr()))
     }
 
     /// What `tollgate usage` says: flows, bytes up, bytes down.
@@ -234,14 +234,14 @@ impl Place {
     }
 
     /// What the last gateway wrote to standard error.
-    pub(crate) fn errors(&self) -> String {
+    pub(crate) fn stderr(&self) -> String {
         fs::read_to_string(self.directory.join("stderr.txt")).unwrap_or_default()
     }
 
     fn spawn(&self, kill_at: Option<&str>) -> Child {
-        let errors = fs::File::create(self.directory.join("stderr.txt")).unwrap();
+        let stderr = fs::File::create(self.directory.join("stderr.txt")).unwrap();
         let mut command = self.command("serve");
-        command.stderr(errors).env("TOLLGATE_WITNESS", &self.witness);
+        command.stderr(stderr).env("TOLLGATE_SEND_AUDIT", &self.audit_path);
         if let Some(target) = kill_at {
             command.env("TOLLGATE_KILL_AT", target);
         }
@@ -270,34 +270,38 @@ impl Running {
 
     /// Watches it on a thread of its own, and kills it when `after` has passed, if it still lives: by a power
     /// failure where there is a `switch`.
-    pub(crate) fn kill_after(mut self, after: Duration, switch: Option<Switch>) -> Watch {
+    pub(crate) fn kill_after(mut self, after: Duration, switch: Option<PowerSwitch>) -> Watcher {
         let deadline = Instant::now() + after;
-        Watch::new(move || {
+        Watcher::new(move || {
             while Instant::now() < deadline {
                 if let Some(status) = self.child.try_wait().unwrap() {
-                    return if was_killed(status) { Ok(End::Aimed) } else { Err(by_itself(status)) };
+                    return if was_killed(status) { Ok(Exit::Aimed) } else { Err(unexpected_exit(status)) };
                 }
                 let left = deadline.saturating_duration_since(Instant::now());
                 thread::sleep(left.min(Duration::from_millis(1)));
             }
             kill(&mut self.child, switch.as_ref());
             let status = self.child.wait().unwrap();
-            if was_killed(status) { Ok(End::Signalled) } else { Err(by_itself(status)) }
+            if was_killed(status) { Ok(Exit::Signalled) } else { Err(unexpected_exit(status)) }
         })
     }
 
     /// Watches on a thread of its own how it stops, once [`stop`] has asked for that; kills it when `kill_at`
     /// is set and has come, by a power failure where there is a `switch`.
-    pub(crate) fn await_stop(mut self, kill_at: Arc<OnceLock<Instant>>, switch: Option<Switch>) -> Watch {
-        Watch::new(move || {
+    pub(crate) fn await_stop(
+        mut self,
+        kill_at: Arc<OnceLock<Instant>>,
+        switch: Option<PowerSwitch>,
+    ) -> Watcher {
+        Watcher::new(move || {
             let deadline = Instant::now() + STOP_MAX;
             loop {
                 match self.child.try_wait().unwrap() {
-                    Some(status) if status.success() => return Ok(End::Stopped),
+                    Some(status) if status.success() => return Ok(Exit::Stopped),
                     Some(status) if was_killed(status) && kill_at.get().is_some() => {
-                        return Ok(End::Signalled);
+                        return Ok(Exit::Signalled);
                     }
-                    Some(status) => return Err(by_itself(status)),
+                    Some(status) => return Err(unexpected_exit(status)),
                     None => thread::sleep(Duration::from_millis(1)),
                 }
                 let now = Instant::now();
@@ -313,9 +317,9 @@ impl Running {
     }
 }
 
-impl Watch {
-    fn new(watch: impl FnOnce() -> Result<End, String> + Send + 'static) -> Watch {
-        Watch(Some(thread::spawn(watch)))
+impl Watcher {
+    fn new(watcher: impl FnOnce() -> Result<Exit, String> + Send + 'static) -> Watcher {
+        Watcher(Some(thread::spawn(watcher)))
     }
 
     /// Whether the gateway has ended.
@@ -327,13 +331,13 @@ impl Watch {
     ///
     /// # Errors
     /// That it was not the end that was meant.
-    pub(crate) fn end(mut self) -> Result<End, String> {
+    pub(crate) fn end(mut self) -> Result<Exit, String> {
         let thread = self.0.take().expect("only this and `drop` take it, and both are the last");
         thread.join().expect("watching does not panic")
     }
 }
 
-impl Drop for Watch {
+impl Drop for Watcher {
     fn drop(&mut self) {
         // How it ended is of no interest where something else is wrong already.
         self.0.take().into_iter().for_each(|thread| drop(thread.join()));
@@ -342,14 +346,14 @@ impl Drop for Watch {
 
 /// Kills a gateway, which may have ended a moment ago. In a power failure nothing that it does between the
 /// disk's end and its own counts.
-fn kill(child: &mut Child, switch: Option<&Switch>) {
-    switch.into_iter().for_each(Switch::freeze);
+fn kill(child: &mut Child, switch: Option<&PowerSwitch>) {
+    switch.into_iter().for_each(PowerSwitch::freeze);
     let _ = child.kill();
-    switch.into_iter().for_each(Switch::go_off);
+    switch.into_iter().for_each(PowerSwitch::power_off);
 }
 
 /// Reads what a gateway says when it serves: where its listener is, and its metrics.
-fn first_lines(child: &mut Child) -> (Option<SocketAddr>, Option<SocketAddr>) {
+fn read_banner(child: &mut Child) -> (Option<SocketAddr>, Option<SocketAddr>) {
     let mut addresses = Vec::new();
     for line in BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok) {
         if line.starts_with("  ledger in") {
@@ -365,10 +369,10 @@ fn first_lines(child: &mut Child) -> (Option<SocketAddr>, Option<SocketAddr>) {
 }
 
 /// Leaves of a live table what a disk may have of it.
-fn tear(path: &Path, chance: &mut Chance) -> io::Result<()> {
+fn corrupt_pages(path: &Path, rng: &mut Rng) -> io::Result<()> {
     let mut bytes = fs::read(path)?;
     for page in bytes.chunks_mut(4096) {
-        if chance.happens(50) {
+        if rng.random_percent(50) {
             page.fill(0);
         }
     }
@@ -384,6 +388,6 @@ fn was_killed(status: ExitStatus) -> bool {
     status.signal() == Some(Signal::KILL.as_raw())
 }
 
-fn by_itself(status: ExitStatus) -> String {
+fn unexpected_exit(status: ExitStatus) -> String {
     format!("it ended by itself: {status}")
 }

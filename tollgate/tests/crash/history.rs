@@ -6,15 +6,15 @@
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use crate::announced::{self, Announced, Sources, Told};
 use crate::bill::{self, Live, Row};
-use crate::chance::Chance;
 use crate::facts::Sent;
-use crate::gateway::{End, Place, REACTORS, Running, Start, Watch, stop};
+use crate::gateway::{Exit, REACTORS, Running, StartOutcome, Watcher, Workspace, stop};
 use crate::load::Load;
+use crate::observer::{self, DurabilityObserver, Observed, Sources};
 use crate::oracle::{self, Facts, Fate};
+use crate::rng::Rng;
 use crate::table;
-use crate::tally::Tally;
+use crate::totals::Totals;
 
 /// Points at which a gateway under load is killed, each with a bound of the arrival that is drawn.
 const POINTS: [(&str, u64); 15] = [
@@ -92,7 +92,7 @@ const AGAIN_PERCENT: u64 = 30;
 
 /// What a gateway had shown or said before the power failed, and is held to.
 #[derive(Default)]
-struct Shown {
+struct BeforeFailure {
     rows: Vec<Row>,
     live: Vec<Live>,
     /// The highest entry that was said to be durable.
@@ -101,47 +101,52 @@ struct Shown {
 
 /// What ends a gateway before its time.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum By {
+enum Cause {
     Kill,
     Power,
 }
 
 /// See the file's header.
 pub(crate) struct History<'t> {
-    chance: Chance,
-    place: Place,
+    rng: Rng,
+    workspace: Workspace,
     facts: Vec<Facts>,
     /// As many flows belong to gateways whose successor is known to have recovered.
     recovered: usize,
-    shown: Shown,
+    before_failure: BeforeFailure,
     bill: Vec<Row>,
     generation: usize,
     next_number: u32,
     /// The bill is made of the witness, so that the harness itself is tested.
     rehearses: bool,
-    tally: &'t mut Tally,
+    totals: &'t mut Totals,
 }
 
 impl<'t> History<'t> {
     /// A history in `place`, which is new.
-    pub(crate) fn new(seed: u64, place: Place, rehearses: bool, tally: &'t mut Tally) -> History<'t> {
+    pub(crate) fn new(
+        seed: u64,
+        workspace: Workspace,
+        rehearses: bool,
+        totals: &'t mut Totals,
+    ) -> History<'t> {
         History {
-            chance: Chance::new(seed, 0),
-            place,
+            rng: Rng::new(seed, 0),
+            workspace,
             facts: Vec::new(),
             recovered: 0,
-            shown: Shown::default(),
+            before_failure: BeforeFailure::default(),
             bill: Vec::new(),
             generation: 0,
             next_number: 0,
             rehearses,
-            tally,
+            totals,
         }
     }
 
     /// Keeps a disk of ours for a person to look at.
     pub(crate) fn save(&self) {
-        self.place.save();
+        self.workspace.save();
     }
 
     /// Goes through `endings`, and through one orderly stop behind them.
@@ -149,29 +154,29 @@ impl<'t> History<'t> {
     /// # Errors
     /// What went wrong, and in which generation.
     pub(crate) fn run(&mut self, endings: &[Ending]) -> Result<(), String> {
-        self.go_through(endings).map_err(|wrong| format!("generation {}: {wrong}", self.generation))?;
-        self.tally.bill(&self.facts, &self.bill);
+        self.run_endings(endings).map_err(|wrong| format!("generation {}: {wrong}", self.generation))?;
+        self.totals.bill(&self.facts, &self.bill);
         Ok(())
     }
 
-    fn go_through(&mut self, endings: &[Ending]) -> Result<(), String> {
+    fn run_endings(&mut self, endings: &[Ending]) -> Result<(), String> {
         for ending in endings {
             self.generation += 1;
             match ending {
                 Ending::Stop => self.stop_under_load(None)?,
-                Ending::Random if self.chance.happens(IN_STOP_PERCENT) => {
-                    let after = Duration::from_micros(self.chance.within(IN_STOP_US));
-                    self.stop_under_load(Some((after, By::Kill)))?;
+                Ending::Random if self.rng.random_percent(IN_STOP_PERCENT) => {
+                    let after = Duration::from_micros(self.rng.random_range(IN_STOP_US));
+                    self.stop_under_load(Some((after, Cause::Kill)))?;
                 }
-                Ending::Random => self.strike(false, By::Kill)?,
-                Ending::Aimed => self.strike(true, By::Kill)?,
+                Ending::Random => self.kill_under_load(false, Cause::Kill)?,
+                Ending::Aimed => self.kill_under_load(true, Cause::Kill)?,
                 Ending::Recovery => {
-                    self.strike(false, By::Kill)?;
-                    self.strike_recovery()?;
+                    self.kill_under_load(false, Cause::Kill)?;
+                    self.kill_recovery()?;
                 }
-                Ending::Power => self.fail()?,
+                Ending::Power => self.fail_power()?,
             }
-            if !self.chance.happens(UNCHECKED_PERCENT) {
+            if !self.rng.random_percent(UNCHECKED_PERCENT) {
                 self.check()?;
             }
         }
@@ -181,150 +186,157 @@ impl<'t> History<'t> {
     }
 
     /// Loads a gateway and has it killed, alone or with its machine.
-    fn strike(&mut self, is_aimed: bool, by: By) -> Result<(), String> {
+    fn kill_under_load(&mut self, is_aimed: bool, cause: Cause) -> Result<(), String> {
         let target = is_aimed.then(|| self.target(&POINTS));
-        let life = if is_aimed { AIMED_LIFE_MS } else { self.life_ms(by) };
-        let running = match self.place.start(target.as_deref())? {
-            Start::Serves(running) => running,
-            Start::Died => {
-                self.tally.aimed(target.as_deref(), true);
-                return self.struck(by, "at a point of a start", &Told::default());
+        let life = if is_aimed { AIMED_LIFE_MS } else { self.life_ms(cause) };
+        let running = match self.workspace.start(target.as_deref())? {
+            StartOutcome::Serves(running) => running,
+            StartOutcome::Died => {
+                self.totals.aimed(target.as_deref(), true);
+                return self.after_kill(cause, "at a point of a start", &Observed::default());
             }
         };
         self.recovered = self.facts.len();
         let listener = running.listener;
-        let announced = self.announced(&running, by);
-        let mut load = Load::new(self.next_number, &mut self.chance);
-        let switch = self.place.switch().filter(|_| by == By::Power);
-        let watch = running.kill_after(Duration::from_millis(life), switch);
-        load.run(listener, &mut self.chance, || watch.is_over(), None, || {});
-        let end = self.end(watch)?;
-        if target.is_none() && end == End::Aimed {
+        let observer = self.start_observer(&running, cause);
+        let mut load = Load::new(self.next_number, &mut self.rng);
+        let switch = self.workspace.switch().filter(|_| cause == Cause::Power);
+        let watcher = running.kill_after(Duration::from_millis(life), switch);
+        load.run(listener, &mut self.rng, || watcher.is_over(), None, || {});
+        let end = self.end(watcher)?;
+        if target.is_none() && end == Exit::Aimed {
             return Err(self.with_errors("it was killed by somebody else".to_owned()));
         }
-        let is_hit = end == End::Aimed;
-        if by == By::Kill || is_hit {
-            self.tally.aimed(target.as_deref(), is_hit);
+        let is_hit = end == Exit::Aimed;
+        if cause == Cause::Kill || is_hit {
+            self.totals.aimed(target.as_deref(), is_hit);
         }
-        let told = self.told(announced);
-        self.keep(load, if by == By::Kill { Fate::Killed } else { Fate::Failed }, &told)?;
-        self.struck(by, if is_hit { "at a point" } else { "under load" }, &told)
+        let observed = self.observed(observer);
+        self.record_flows(load, if cause == Cause::Kill { Fate::Killed } else { Fate::Failed }, &observed)?;
+        self.after_kill(cause, if is_hit { "at a point" } else { "under load" }, &observed)
     }
 
     /// Looks at what a gateway makes durable, if its power is to fail.
-    fn announced(&self, running: &Running, by: By) -> Option<Announced> {
-        if by == By::Kill {
+    fn start_observer(&self, running: &Running, cause: Cause) -> Option<DurabilityObserver> {
+        if cause == Cause::Kill {
             return None;
         }
-        let (admin, tables) = (running.admin?, self.place.tables()?.to_owned());
-        Some(Announced::look(Sources { admin, witness: self.place.witness.clone(), tables }))
+        let (admin, tables) = (running.admin?, self.workspace.tables()?.to_owned());
+        Some(DurabilityObserver::start(Sources {
+            admin,
+            audit_path: self.workspace.audit_path.clone(),
+            tables,
+        }))
     }
 
     /// What it is held to, now that it is dead. With `sync` a slot is free when its flow is durable, and so
     /// the live table that it left tells of all that ended.
-    fn told(&self, announced: Option<Announced>) -> Told {
-        let Some(announced) = announced else { return Told::default() };
-        let mut told = announced.told();
-        if self.place.is_sync
-            && let Some(tables) = self.place.tables()
+    fn observed(&self, observer: Option<DurabilityObserver>) -> Observed {
+        let Some(observer) = observer else { return Observed::default() };
+        let mut observed = observer.finish();
+        if self.workspace.is_sync
+            && let Some(tables) = self.workspace.tables()
         {
             let holders = table::holders(tables).expect("a table in memory can be read");
-            let moved = announced::moved(&self.place.witness);
-            told.finals.extend(moved.into_keys().filter(|number| !holders.contains(number)));
+            let moved = observer::moved(&self.workspace.audit_path);
+            observed.finals.extend(moved.into_keys().filter(|number| !holders.contains(number)));
         }
-        told
+        observed
     }
 
     /// What is left when a gateway was killed, and the power failed with it.
-    fn struck(&mut self, by: By, at: &'static str, told: &Told) -> Result<(), String> {
-        match by {
-            By::Kill => Ok(()),
-            By::Power => self.come_back(at, told),
+    fn after_kill(&mut self, cause: Cause, at: &'static str, observed: &Observed) -> Result<(), String> {
+        match cause {
+            Cause::Kill => Ok(()),
+            Cause::Power => self.restore_power(at, observed),
         }
     }
 
-    fn life_ms(&mut self, by: By) -> u64 {
-        let lives = match by {
-            By::Power if self.chance.happens(LONGEST_PERCENT) => LONGEST_LIFE_MS,
-            By::Power if self.chance.happens(LONG_PERCENT) => LONG_LIFE_MS,
+    fn life_ms(&mut self, cause: Cause) -> u64 {
+        let lives = match cause {
+            Cause::Power if self.rng.random_percent(LONGEST_PERCENT) => LONGEST_LIFE_MS,
+            Cause::Power if self.rng.random_percent(LONG_PERCENT) => LONG_LIFE_MS,
             _ => LIFE_MS,
         };
-        self.chance.within(lives)
+        self.rng.random_range(lives)
     }
 
     /// Has the power fail, somewhere.
-    fn fail(&mut self) -> Result<(), String> {
-        match self.chance.within(0..100) {
-            0..40 => self.strike(false, By::Power),
-            40..60 => self.strike(true, By::Power),
+    fn fail_power(&mut self) -> Result<(), String> {
+        match self.rng.random_range(0..100) {
+            0..40 => self.kill_under_load(false, Cause::Power),
+            40..60 => self.kill_under_load(true, Cause::Power),
             60..75 => {
-                let after = Duration::from_micros(self.chance.within(IN_STOP_US));
-                self.stop_under_load(Some((after, By::Power)))
+                let after = Duration::from_micros(self.rng.random_range(IN_STOP_US));
+                self.stop_under_load(Some((after, Cause::Power)))
             }
             _ => {
-                let by = *self.chance.pick(&[By::Kill, By::Power]);
-                self.strike(false, by)?;
-                self.fail_in_start()
+                let cause = *self.rng.choose(&[Cause::Kill, Cause::Power]);
+                self.kill_under_load(false, cause)?;
+                self.fail_power_in_start()
             }
         }
     }
 
     /// Has the power fail while a gateway recovers, perhaps while another one does too.
-    fn fail_in_start(&mut self) -> Result<(), String> {
+    fn fail_power_in_start(&mut self) -> Result<(), String> {
         loop {
-            if self.chance.happens(50) {
-                let after = Duration::from_micros(self.chance.within_orders(IN_START_US));
-                if self.place.start_and_cut(after)? {
+            if self.rng.random_percent(50) {
+                let after = Duration::from_micros(self.rng.log_range(IN_START_US));
+                if self.workspace.start_and_cut(after)? {
                     self.recovered = self.facts.len();
                 }
-                self.come_back("at a random instant of a start", &Told::default())?;
+                self.restore_power("at a random instant of a start", &Observed::default())?;
             } else {
                 let target = self.target(&RECOVERY_POINTS);
-                if let Start::Serves(running) = self.place.start(Some(&target))? {
+                if let StartOutcome::Serves(running) = self.workspace.start(Some(&target))? {
                     self.recovered = self.facts.len();
-                    let life = Duration::from_millis(self.chance.within(0..20));
-                    self.end(running.kill_after(life, self.place.switch()))?;
+                    let life = Duration::from_millis(self.rng.random_range(0..20));
+                    self.end(running.kill_after(life, self.workspace.switch()))?;
                 }
-                self.come_back("at a point of a start", &Told::default())?;
+                self.restore_power("at a point of a start", &Observed::default())?;
             }
-            if !self.chance.happens(AGAIN_PERCENT) {
+            if !self.rng.random_percent(AGAIN_PERCENT) {
                 return Ok(());
             }
         }
     }
 
     /// Ends a power failure; keeps what had been shown and said before it.
-    fn come_back(&mut self, at: &'static str, told: &Told) -> Result<(), String> {
-        self.shown.durable = self.shown.durable.max(told.durable);
+    fn restore_power(&mut self, at: &'static str, observed: &Observed) -> Result<(), String> {
+        self.before_failure.durable = self.before_failure.durable.max(observed.durable);
         let seen = tempfile::tempdir().unwrap();
-        self.place.come_back(seen.path(), &mut self.chance).map_err(|error| format!("the disk: {error}"))?;
+        self.workspace
+            .restore_power(seen.path(), &mut self.rng)
+            .map_err(|error| format!("the disk: {error}"))?;
         // A month that is ahead of the sums shows rows too early. They came of durable entries all the same.
         let wrong = |error| format!("the databases as they were when the power failed: {error}");
-        self.shown.rows.extend(bill::read(seen.path()).map_err(wrong)?);
-        self.shown.live.extend(bill::live(seen.path()).map_err(wrong)?);
+        self.before_failure.rows.extend(bill::read(seen.path()).map_err(wrong)?);
+        self.before_failure.live.extend(bill::live(seen.path()).map_err(wrong)?);
         for fact in &mut self.facts[self.recovered..] {
             if fact.fate == Fate::Killed {
                 fact.fate = Fate::KilledThenFailed;
             }
         }
-        self.tally.failed(at);
+        self.totals.failed(at);
         Ok(())
     }
 
     /// Has a gateway killed that recovers, perhaps another one too.
-    fn strike_recovery(&mut self) -> Result<(), String> {
+    fn kill_recovery(&mut self) -> Result<(), String> {
         loop {
             let target = self.target(&RECOVERY_POINTS);
-            let died = match self.place.start(Some(&target))? {
-                Start::Died => true,
-                Start::Serves(running) => {
+            let died = match self.workspace.start(Some(&target))? {
+                StartOutcome::Died => true,
+                StartOutcome::Serves(running) => {
                     self.recovered = self.facts.len();
-                    let watch = running.kill_after(Duration::from_millis(self.chance.within(0..20)), None);
-                    self.end(watch)? == End::Aimed
+                    let watcher =
+                        running.kill_after(Duration::from_millis(self.rng.random_range(0..20)), None);
+                    self.end(watcher)? == Exit::Aimed
                 }
             };
-            self.tally.aimed(Some(&format!("{IN_RECOVERY}{target}")), died);
-            if !self.chance.happens(AGAIN_PERCENT) {
+            self.totals.aimed(Some(&format!("{IN_RECOVERY}{target}")), died);
+            if !self.rng.random_percent(AGAIN_PERCENT) {
                 return Ok(());
             }
         }
@@ -332,7 +344,7 @@ impl<'t> History<'t> {
 
     /// Starts a gateway without load, stops it in order, and judges the bill.
     fn check(&mut self) -> Result<(), String> {
-        let Start::Serves(running) = self.place.start(None)? else {
+        let StartOutcome::Serves(running) = self.workspace.start(None)? else {
             return Err(self.with_errors("it was killed by somebody else".to_owned()));
         };
         self.recovered = self.facts.len();
@@ -342,47 +354,51 @@ impl<'t> History<'t> {
     }
 
     /// Loads a gateway and stops it in order: then all is exact, unless it is killed on the way.
-    fn stop_under_load(&mut self, kill_after: Option<(Duration, By)>) -> Result<(), String> {
-        let Start::Serves(running) = self.place.start(None)? else {
+    fn stop_under_load(&mut self, kill_after: Option<(Duration, Cause)>) -> Result<(), String> {
+        let StartOutcome::Serves(running) = self.workspace.start(None)? else {
             return Err(self.with_errors("it was killed by somebody else".to_owned()));
         };
         self.recovered = self.facts.len();
         let (pid, listener) = (running.pid(), running.listener);
-        let by = kill_after.map_or(By::Kill, |(_, by)| by);
-        let announced = self.announced(&running, by);
-        let mut load = Load::new(self.next_number, &mut self.chance);
-        let life = Duration::from_millis(self.chance.within(LIFE_MS));
+        let cause = kill_after.map_or(Cause::Kill, |(_, cause)| cause);
+        let observer = self.start_observer(&running, cause);
+        let mut load = Load::new(self.next_number, &mut self.rng);
+        let life = Duration::from_millis(self.rng.random_range(LIFE_MS));
         let kill_at = Arc::new(OnceLock::new());
-        let switch = self.place.switch().filter(|_| by == By::Power);
-        let watch = running.await_stop(Arc::clone(&kill_at), switch);
+        let switch = self.workspace.switch().filter(|_| cause == Cause::Power);
+        let watcher = running.await_stop(Arc::clone(&kill_at), switch);
         let settled = || {
             stop(pid);
             if let Some((after, _)) = kill_after {
                 kill_at.set(Instant::now() + after).expect("a load settles once");
             }
         };
-        load.run(listener, &mut self.chance, || watch.is_over(), Some(life), settled);
-        let in_order = self.end(watch)? == End::Stopped;
-        let fate = match by {
+        load.run(listener, &mut self.rng, || watcher.is_over(), Some(life), settled);
+        let in_order = self.end(watcher)? == Exit::Stopped;
+        let fate = match cause {
             _ if in_order => Fate::Stopped,
-            By::Kill => Fate::Killed,
-            By::Power => Fate::Failed,
+            Cause::Kill => Fate::Killed,
+            Cause::Power => Fate::Failed,
         };
         match fate {
-            Fate::Stopped => self.tally.stopped(),
-            Fate::Killed => self.tally.aimed(Some(IN_STOP), true),
+            Fate::Stopped => self.totals.stopped(),
+            Fate::Killed => self.totals.aimed(Some(IN_STOP), true),
             Fate::Failed | Fate::KilledThenFailed => {}
         }
-        let told = self.told(announced);
-        self.keep(load, fate, &told)?;
+        let observed = self.observed(observer);
+        self.record_flows(load, fate, &observed)?;
         // Behind a stop that came to its end the power may fail too: then nothing is lost.
-        self.struck(by, if in_order { "behind an orderly stop" } else { "in an orderly stop" }, &told)
+        self.after_kill(
+            cause,
+            if in_order { "behind an orderly stop" } else { "in an orderly stop" },
+            &observed,
+        )
     }
 
     /// Awaits a gateway's end, which a thread of it that panicked must not have outlived.
-    fn end(&self, watch: Watch) -> Result<End, String> {
-        let end = watch.end().map_err(|wrong| self.with_errors(wrong))?;
-        match self.place.errors().contains("panicked") {
+    fn end(&self, watcher: Watcher) -> Result<Exit, String> {
+        let end = watcher.end().map_err(|wrong| self.with_errors(wrong))?;
+        match self.workspace.stderr().contains("panicked") {
             true => Err(self.with_errors("a thread of it panicked".to_owned())),
             false => Ok(end),
         }
@@ -390,20 +406,20 @@ impl<'t> History<'t> {
 
     /// Draws a point and the arrival at it.
     fn target(&mut self, points: &[(&'static str, u64)]) -> String {
-        let (name, arrivals) = *self.chance.pick(points);
-        format!("{name}:{}", self.chance.within_orders(1..arrivals + 1))
+        let (name, arrivals) = *self.rng.choose(points);
+        format!("{name}:{}", self.rng.log_range(1..arrivals + 1))
     }
 
     /// Keeps what is known of the flows of a load that is over.
-    fn keep(&mut self, load: Load, fate: Fate, told: &Told) -> Result<(), String> {
+    fn record_flows(&mut self, load: Load, fate: Fate, observed: &Observed) -> Result<(), String> {
         let flows = load.into_flows();
         self.next_number += u32::try_from(flows.len()).expect("flows are numbered in 32 bits");
-        let sent = Sent::read(&self.place.witness)?;
+        let sent = Sent::read(&self.workspace.audit_path)?;
         for flow in flows {
-            self.tally.traffic(flow.traffic.name);
+            self.totals.traffic(flow.traffic.name);
             let fact = sent.facts(&flow, self.generation, fate);
-            let is_final = told.finals.contains(&flow.number);
-            let recorded = told.moved.get(&flow.number).copied().unwrap_or(0);
+            let is_final = observed.finals.contains(&flow.number);
+            let recorded = observed.moved.get(&flow.number).copied().unwrap_or(0);
             self.facts.push(Facts { is_final, recorded, ..fact });
         }
         Ok(())
@@ -413,38 +429,38 @@ impl<'t> History<'t> {
     fn judge(&mut self) -> Result<(), String> {
         let rows = match self.rehearses {
             true => oracle::rehearsed(&self.facts),
-            false => bill::read(&self.place.data()).map_err(|error| format!("the bill: {error}"))?,
+            false => bill::read(&self.workspace.data()).map_err(|error| format!("the bill: {error}"))?,
         };
         let mut findings = oracle::judge(&self.facts, &rows, REACTORS);
         findings.extend(oracle::changed(&self.bill, &rows));
         if !self.rehearses {
-            findings.extend(oracle::disagreement(&rows, self.place.usage()));
-            if self.place.switch().is_some() {
-                findings.extend(self.went_back(&rows)?);
+            findings.extend(oracle::usage_mismatch(&rows, self.workspace.usage()));
+            if self.workspace.switch().is_some() {
+                findings.extend(self.check_rollback(&rows)?);
             }
         }
         self.bill = rows;
-        self.tally.checked();
+        self.totals.checked();
         if findings.is_empty() {
             return Ok(());
         }
-        let shown = findings.iter().take(10).map(|finding| format!("\n  {finding}")).collect::<String>();
-        Err(format!("{} findings in a bill of {} rows:{shown}", findings.len(), self.bill.len()))
+        let lines = findings.iter().take(10).map(|finding| format!("\n  {finding}")).collect::<String>();
+        Err(format!("{} findings in a bill of {} rows:{lines}", findings.len(), self.bill.len()))
     }
 
     /// What the power took back of what had been shown or said, and what else is wrong on the disk.
-    fn went_back(&mut self, rows: &[Row]) -> Result<Vec<String>, String> {
+    fn check_rollback(&mut self, rows: &[Row]) -> Result<Vec<String>, String> {
         let progress =
-            bill::progress(&self.place.data()).map_err(|error| format!("the database: {error}"))?;
-        let shown = std::mem::take(&mut self.shown);
-        let mut findings = oracle::changed(&shown.rows, rows);
-        findings.extend(oracle::less_than_shown(&shown.live, rows));
-        findings.extend(oracle::entries_lost(shown.durable, &progress));
-        findings.extend(self.place.verify().err());
+            bill::progress(&self.workspace.data()).map_err(|error| format!("the database: {error}"))?;
+        let before_failure = std::mem::take(&mut self.before_failure);
+        let mut findings = oracle::changed(&before_failure.rows, rows);
+        findings.extend(oracle::less_than_shown(&before_failure.live, rows));
+        findings.extend(oracle::entries_lost(before_failure.durable, &progress));
+        findings.extend(self.workspace.verify().err());
         Ok(findings)
     }
 
     fn with_errors(&self, wrong: String) -> String {
-        format!("{wrong}\n{}", self.place.errors())
+        format!("{wrong}\n{}", self.workspace.stderr())
     }
 }

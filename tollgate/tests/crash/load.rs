@@ -11,17 +11,17 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
-use crate::chance::Chance;
 use crate::flow::{
     FLOWS_MAX, Flow, RECEIVE_BUFFER_BYTES, SMALL_SEGMENTS_PERCENT, number_of_destination, set_small_segments,
 };
+use crate::rng::Rng;
 use crate::traffic::{Traffic, WRITE_BYTES_MAX};
 
 /// Flows at a time.
 const LIVE: std::ops::Range<u64> = 64..513;
 
 /// Connections opened at a time, so that those that are open get their turn.
-const OPENINGS_PER_TURN_MAX: usize = 8;
+const OPENS_PER_PASS_MAX: usize = 8;
 
 /// Of the flows that are open, so that there is room for those that come and go.
 const LASTING_PERCENT_MAX: usize = 70;
@@ -29,7 +29,7 @@ const LASTING_PERCENT_MAX: usize = 70;
 /// How long the gateway's kernel may take to deliver what a dead gateway has sent.
 const DELIVERY_MAX: Duration = Duration::from_secs(3);
 
-const TURN: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+const POLL_TIMEOUT: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 
 /// See the file's header.
 pub(crate) struct Load {
@@ -47,12 +47,12 @@ pub(crate) struct Load {
 
 impl Load {
     /// A load of some hundreds of flows at a time, numbered from `first` on.
-    pub(crate) fn new(first: u32, chance: &mut Chance) -> Load {
-        let live_max = usize::try_from(chance.within_orders(LIVE)).expect("some hundreds");
+    pub(crate) fn new(first: u32, rng: &mut Rng) -> Load {
+        let live_max = usize::try_from(rng.log_range(LIVE)).expect("some hundreds");
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket = rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None).unwrap();
         sockopt::set_socket_recv_buffer_size(&socket, RECEIVE_BUFFER_BYTES).unwrap();
-        if chance.happens(SMALL_SEGMENTS_PERCENT) {
+        if rng.random_percent(SMALL_SEGMENTS_PERCENT) {
             set_small_segments(&socket).unwrap();
         }
         rustix::net::bind(&socket, &SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0))).unwrap();
@@ -76,7 +76,7 @@ impl Load {
     pub(crate) fn run(
         &mut self,
         gateway: SocketAddr,
-        chance: &mut Chance,
+        rng: &mut Rng,
         is_dead: impl Fn() -> bool,
         settle_after: Option<Duration>,
         settled: impl FnOnce(),
@@ -86,13 +86,13 @@ impl Load {
         while !is_dead() {
             let opens = settle_at.is_none_or(|at| Instant::now() < at);
             if opens {
-                self.open_some(gateway, chance);
+                self.open_some(gateway, rng);
             } else if self.live.iter().all(|&at| self.flows[at].client.is_answered()) {
                 settled.take().into_iter().for_each(|settled| settled());
             }
-            self.turn();
+            self.pass();
         }
-        self.receive_the_rest();
+        self.receive_remaining();
     }
 
     /// All flows, at the end.
@@ -100,43 +100,43 @@ impl Load {
         self.flows
     }
 
-    fn open_some(&mut self, gateway: SocketAddr, chance: &mut Chance) {
-        let lasting = self.live.iter().filter(|&&place| self.flows[place].traffic.lasts).count();
+    fn open_some(&mut self, gateway: SocketAddr, rng: &mut Rng) {
+        let lasting = self.live.iter().filter(|&&index| self.flows[index].traffic.lasts).count();
         let mut may_last = (self.live_max * LASTING_PERCENT_MAX / 100).saturating_sub(lasting);
-        for _ in 0..OPENINGS_PER_TURN_MAX.min(self.live_max.saturating_sub(self.live.len())) {
+        for _ in 0..OPENS_PER_PASS_MAX.min(self.live_max.saturating_sub(self.live.len())) {
             let number = self.first + u32::try_from(self.flows.len()).unwrap();
             assert!(number < FLOWS_MAX, "every flow of the run has an address of its own");
-            let traffic = Traffic::draw(chance, may_last > 0);
+            let traffic = Traffic::random(rng, may_last > 0);
             may_last -= usize::from(traffic.lasts);
             // The gateway died a moment ago.
-            let Ok(flow) = Flow::open(number, gateway, self.port, traffic, chance) else { return };
+            let Ok(flow) = Flow::open(number, gateway, self.port, traffic, rng) else { return };
             self.live.push_back(self.flows.len());
             self.flows.push(flow);
         }
     }
 
     /// Waits a moment for whoever is ready, and serves them.
-    fn turn(&mut self) {
+    fn pass(&mut self) {
         let now = Instant::now();
         let mut sources = vec![PollFd::new(&self.listener, PollFlags::IN)];
         let mut owners = Vec::new();
-        for &place in &self.live {
-            for (end_at, end) in self.flows[place].ends().enumerate() {
+        for &index in &self.live {
+            for (end_at, end) in self.flows[index].ends().enumerate() {
                 let (reads, writes) = end.wants(now);
                 let mut flags = PollFlags::empty();
                 flags.set(PollFlags::IN, reads);
                 flags.set(PollFlags::OUT, writes);
                 if let (Some(stream), false) = (end.stream(), flags.is_empty()) {
                     sources.push(PollFd::from_borrowed_fd(stream.as_fd(), flags));
-                    owners.push((place, end_at));
+                    owners.push((index, end_at));
                 }
             }
         }
-        poll(&mut sources, Some(&TURN)).expect("as many sources may be polled as may be open");
+        poll(&mut sources, Some(&POLL_TIMEOUT)).expect("as many sources may be polled as may be open");
         let ready: Vec<PollFlags> = sources.iter().map(PollFd::revents).collect();
         drop(sources);
-        for ((place, end_at), ready) in owners.into_iter().zip(&ready[1..]) {
-            let end = self.flows[place].ends_mut().nth(end_at).expect("an end that was polled is there");
+        for ((index, end_at), ready) in owners.into_iter().zip(&ready[1..]) {
+            let end = self.flows[index].ends_mut().nth(end_at).expect("an end that was polled is there");
             let is_broken = ready.intersects(PollFlags::ERR | PollFlags::HUP);
             let (reads, writes) = end.wants(now);
             if reads && (is_broken || ready.contains(PollFlags::IN)) {
@@ -150,7 +150,7 @@ impl Load {
             self.accept();
         }
         let flows = &self.flows;
-        self.live.retain(|&place| !flows[place].is_over());
+        self.live.retain(|&index| !flows[index].is_over());
     }
 
     fn accept(&mut self) {
@@ -158,19 +158,19 @@ impl Load {
             stream.set_nonblocking(true).unwrap();
             let local: IpAddr = stream.local_addr().unwrap().ip();
             let number = number_of_destination(local).expect("only flows of ours come here");
-            let place = number.checked_sub(self.first).expect("flows of earlier loads are over") as usize;
-            self.flows[place].reached(stream);
+            let index = number.checked_sub(self.first).expect("flows of earlier loads are over") as usize;
+            self.flows[index].attach_origin(stream);
         }
     }
 
     /// Receives what is still under way from a gateway that is dead.
-    fn receive_the_rest(&mut self) {
+    fn receive_remaining(&mut self) {
         let deadline = Instant::now() + DELIVERY_MAX;
         loop {
             self.accept();
             let mut is_done = true;
-            for &place in &self.live {
-                for end in self.flows[place].ends_mut() {
+            for &index in &self.live {
+                for end in self.flows[index].ends_mut() {
                     end.read(&mut self.scratch, true);
                     is_done &= !end.reads();
                 }

@@ -15,18 +15,18 @@
 
 #![forbid(unsafe_code)]
 
-mod announced;
 mod bill;
-mod chance;
 mod disk;
 mod facts;
 mod flow;
 mod gateway;
 mod history;
 mod load;
+mod observer;
 mod oracle;
+mod rng;
 mod table;
-mod tally;
+mod totals;
 mod traffic;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -36,14 +36,14 @@ use std::time::{Instant, SystemTime};
 
 use clap::{Parser, ValueEnum};
 
-use chance::Chance;
-use disk::{Broken, Disk, Manners};
-use gateway::Place;
+use disk::{Broken, Disk, DiskModel};
+use gateway::Workspace;
 use history::{Ending, History};
-use tally::Tally;
+use rng::Rng;
+use totals::Totals;
 
 /// What the names of our directories begin with.
-const KEPT: &str = "tollgate-crash-";
+const DIRECTORY_PREFIX: &str = "tollgate-crash-";
 
 /// Kills gateways under load and holds their bills against what was sent.
 #[derive(Debug, Parser)]
@@ -94,16 +94,16 @@ impl Options {
     ///
     /// # Errors
     /// That this machine does not let us mount, though power failures were asked for.
-    fn settle_power(&mut self) -> Result<(), String> {
+    fn resolve_power(&mut self) -> Result<(), String> {
         if self.power == Some(0) {
             return Ok(());
         }
-        match disk::prove() {
+        match disk::run_self_test() {
             Ok(()) => self.power = Some(self.power.unwrap_or(POWER_USUAL)),
             Err(error) if self.power.is_none() => {
-                println!("no power failures: {MOUNTING} ({error})");
+                println!("no power failures: {MOUNT_REQUIREMENT} ({error})");
             }
-            Err(error) => return Err(format!("no power can fail here: {MOUNTING}: {error}")),
+            Err(error) => return Err(format!("no power can fail here: {MOUNT_REQUIREMENT}: {error}")),
         }
         Ok(())
     }
@@ -134,7 +134,7 @@ impl Options {
             (Ending::Recovery, self.recovery),
             (Ending::Stop, self.stops),
         ]);
-        Chance::new(seed, u64::MAX).shuffle(&mut endings);
+        Rng::new(seed, u64::MAX).shuffle(&mut endings);
         let generations = usize::from(self.generations);
         let mut histories: Vec<_> = endings.chunks(generations).map(|part| (part.to_vec(), false)).collect();
         let mut left = self.power.unwrap_or(0);
@@ -148,7 +148,7 @@ impl Options {
                 (Ending::Recovery, 1),
                 (Ending::Stop, 1),
             ]);
-            Chance::new(seed, (1 << 40) + histories.len() as u64).shuffle(&mut endings);
+            Rng::new(seed, (1 << 40) + histories.len() as u64).shuffle(&mut endings);
             histories.push((endings, true));
             left -= count;
         }
@@ -156,7 +156,7 @@ impl Options {
     }
 }
 
-const MOUNTING: &str = "to mount a disk of ours takes root and /dev/fuse";
+const MOUNT_REQUIREMENT: &str = "to mount a disk of ours takes root and /dev/fuse";
 
 /// Power failures of one data directory, beside four other endings.
 const POWER_FAILURES_EACH: usize = 6;
@@ -164,12 +164,12 @@ const POWER_USUAL: usize = 12;
 
 fn main() -> ExitCode {
     let mut options = Options::parse();
-    oracle::prove();
-    if let Err(text) = options.settle_power() {
+    oracle::run_self_test();
+    if let Err(text) = options.resolve_power() {
         eprintln!("crash: {text}");
         return ExitCode::FAILURE;
     }
-    let seed = options.seed.unwrap_or_else(drawn_seed);
+    let seed = options.seed.unwrap_or_else(random_seed);
     let command = options.command(seed);
     println!("{command}");
     let began = Instant::now();
@@ -183,22 +183,22 @@ fn main() -> ExitCode {
         (false, false) => " (no choice of durability)",
         (false, true) => "",
     };
-    let mut tally = Tally::new(history::points(), caveat);
+    let mut totals = Totals::new(history::points(), caveat);
     for (number, (endings, on_disk)) in options.histories(seed).into_iter().enumerate() {
         if options.history.is_some_and(|only| only != number) {
             continue;
         }
-        let sync = Chance::new(seed, number as u64 + (1 << 32)).happens(options.sync_share);
+        let sync = Rng::new(seed, number as u64 + (1 << 32)).random_percent(options.sync_share);
         let durability = knows_durability.then_some(if sync { "sync" } else { "delayed" });
-        let own_seed = Chance::new(seed, number as u64).within(0..u64::MAX);
-        let kind = Kind { durability, rehearses: options.rehearse, on_disk, broken: options.broken_disk };
-        if let Err(wrong) = run_history(own_seed, kind, &endings, &mut tally) {
+        let own_seed = Rng::new(seed, number as u64).random_range(0..u64::MAX);
+        let setup = Setup { durability, rehearses: options.rehearse, on_disk, broken: options.broken_disk };
+        if let Err(wrong) = run_history(own_seed, setup, &endings, &mut totals) {
             eprintln!("crash: seed {seed}, history {number}, {wrong}\nagain: {command} --history {number}");
             return ExitCode::FAILURE;
         }
     }
-    println!("{tally}; {} s; seed {seed}", began.elapsed().as_secs());
-    if options.all_points && !tally.unreached().is_empty() {
+    println!("{totals}; {} s; seed {seed}", began.elapsed().as_secs());
+    if options.all_points && !totals.unreached().is_empty() {
         eprintln!("crash: a point that nobody died at proves nothing; see above");
         return ExitCode::FAILURE;
     }
@@ -206,7 +206,7 @@ fn main() -> ExitCode {
 }
 
 /// What a history is like, besides its endings.
-struct Kind<'a> {
+struct Setup<'a> {
     durability: Option<&'a str>,
     rehearses: bool,
     /// The data lies on a disk whose power may fail.
@@ -215,25 +215,25 @@ struct Kind<'a> {
 }
 
 /// Runs one history in a directory that stays if something is wrong.
-fn run_history(seed: u64, kind: Kind<'_>, endings: &[Ending], tally: &mut Tally) -> Result<(), String> {
+fn run_history(seed: u64, setup: Setup<'_>, endings: &[Ending], totals: &mut Totals) -> Result<(), String> {
     // With a name of its own, so that one that was kept is told from what other tests have there.
-    let directory = tempfile::Builder::new().prefix(KEPT).tempdir().unwrap();
+    let directory = tempfile::Builder::new().prefix(DIRECTORY_PREFIX).tempdir().unwrap();
     // A witness on a disk would be written back all the time.
     let memory = Path::new("/dev/shm");
     let memory = if memory.is_dir() { memory } else { directory.path() };
-    let shared = tempfile::Builder::new().prefix(KEPT).tempdir_in(memory).unwrap();
-    let witness = shared.path().join("witness");
-    let place = if kind.on_disk {
-        let mut chance = Chance::new(seed, 1);
-        let manners = Manners::draw(&mut chance, kind.broken);
-        let mount = |at: &Path| Disk::mount(at, manners, chance);
+    let shared = tempfile::Builder::new().prefix(DIRECTORY_PREFIX).tempdir_in(memory).unwrap();
+    let audit_path = shared.path().join("witness");
+    let workspace = if setup.on_disk {
+        let mut rng = Rng::new(seed, 1);
+        let model = DiskModel::random(&mut rng, setup.broken);
+        let mount = |at: &Path| Disk::mount(at, model, rng);
         let tables = shared.path().join("tables");
-        let place = Place::on_disk(directory.path(), witness, kind.durability, tables, mount);
-        place.map_err(|error| format!("no disk: {error}"))?
+        let workspace = Workspace::on_disk(directory.path(), audit_path, setup.durability, tables, mount);
+        workspace.map_err(|error| format!("no disk: {error}"))?
     } else {
-        Place::new(directory.path(), witness, kind.durability)
+        Workspace::new(directory.path(), audit_path, setup.durability)
     };
-    let mut history = History::new(seed, place, kind.rehearses, tally);
+    let mut history = History::new(seed, workspace, setup.rehearses, totals);
     // A broken assumption of the harness is told with its seed too.
     let outcome = catch_unwind(AssertUnwindSafe(|| history.run(endings)))
         .unwrap_or_else(|_| Err("the harness panicked".to_owned()));
@@ -247,10 +247,10 @@ fn run_history(seed: u64, kind: Kind<'_>, endings: &[Ending], tally: &mut Tally)
 /// Whether the gateway has the setting, which it may have got after this harness.
 fn knows_durability() -> bool {
     let directory = tempfile::tempdir().unwrap();
-    Place::new(directory.path(), directory.path().join("witness"), Some("sync")).is_accepted()
+    Workspace::new(directory.path(), directory.path().join("witness"), Some("sync")).accepts_configuration()
 }
 
-fn drawn_seed() -> u64 {
+fn random_seed() -> u64 {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("it is after 1970");
-    Chance::new(now.as_nanos() as u64, 0).within(0..u64::from(u32::MAX))
+    Rng::new(now.as_nanos() as u64, 0).random_range(0..u64::from(u32::MAX))
 }

@@ -52,7 +52,7 @@ pub(crate) struct Direction {
     /// Sent by the sender's calls.
     pub(crate) offered: u64,
     /// Returned by the gateway's calls.
-    pub(crate) witnessed: u64,
+    pub(crate) audited: u64,
     /// The same, if the call that was under way took all.
     pub(crate) attempted: u64,
     /// Received by the receiver's calls.
@@ -142,10 +142,11 @@ pub(crate) fn changed(earlier: &[Row], later: &[Row]) -> Vec<String> {
 }
 
 /// What the totals that a user is told (flows, up, down) have against the rows.
-pub(crate) fn disagreement(rows: &[Row], told: (u64, u64, u64)) -> Option<String> {
+pub(crate) fn usage_mismatch(rows: &[Row], reported: (u64, u64, u64)) -> Option<String> {
     let sum = |bytes: fn(&Row) -> u64| rows.iter().map(bytes).sum::<u64>();
     let summed = (rows.len() as u64, sum(|row| row.up), sum(|row| row.down));
-    (told != summed).then(|| format!("usage tells {told:?} (flows, up, down), and the rows are {summed:?}"))
+    (reported != summed)
+        .then(|| format!("usage tells {reported:?} (flows, up, down), and the rows are {summed:?}"))
 }
 
 /// Flows that went on when the power failed, and are billed with less than the database had shown of them. It
@@ -187,10 +188,10 @@ fn judge_flow(fact: &Facts, rows: &[&Row]) -> Vec<&'static str> {
         }
     };
     for direction in [fact.up, fact.down] {
-        let Direction { offered, witnessed, attempted, arrived, is_whole } = direction;
-        rule(witnessed <= attempted && arrived <= attempted, "more arrived than was attempted");
-        rule(!is_whole || witnessed <= arrived, "the witness saw more than an orderly end delivered");
-        rule(witnessed <= offered, "the witness saw more than the sender sent");
+        let Direction { offered, audited, attempted, arrived, is_whole } = direction;
+        rule(audited <= attempted && arrived <= attempted, "more arrived than was attempted");
+        rule(!is_whole || audited <= arrived, "the witness saw more than an orderly end delivered");
+        rule(audited <= offered, "the witness saw more than the sender sent");
     }
     let billed = rows.iter().map(|row| row.up + row.down).sum::<u64>();
     rule(billed + UNRECORDED_MAX >= fact.recorded, "an interim was due, had its time, and is not billed");
@@ -198,7 +199,7 @@ fn judge_flow(fact: &Facts, rows: &[&Row]) -> Vec<&'static str> {
     let row = match rows {
         [row] => row,
         [] => {
-            let moved = [fact.up, fact.down].iter().any(|it| it.witnessed > 0 || it.arrived > 0);
+            let moved = [fact.up, fact.down].iter().any(|it| it.audited > 0 || it.arrived > 0);
             // A flow that no entry of which had reached the disk is forgotten.
             let may_be_missing = matches!(fact.fate, Fate::Failed | Fate::KilledThenFailed);
             rule(!moved || may_be_missing, "bytes moved and no row bills them");
@@ -249,14 +250,14 @@ fn judge_direction(
     exactness: Exactness,
     rule: &mut impl FnMut(bool, &'static str),
 ) {
-    let Direction { offered, witnessed, arrived, is_whole, .. } = direction;
+    let Direction { offered, audited, arrived, is_whole, .. } = direction;
     let Billed { bytes, uncertain } = billed;
     rule(uncertain <= CALL_BYTES_MAX, "more is uncertain than one call moves");
     let may_lack = exactness == Exactness::AtMost;
     let is_cut = exactness == Exactness::ButForCalls;
     rule(is_cut || uncertain == 0, "an end that was seen leaves nothing uncertain");
-    rule(bytes <= witnessed, "billed more than the witness saw");
-    rule(may_lack || witnessed <= bytes + uncertain, "the witness saw more than is billed or uncertain");
+    rule(bytes <= audited, "billed more than the witness saw");
+    rule(may_lack || audited <= bytes + uncertain, "the witness saw more than is billed or uncertain");
     rule(may_lack || arrived <= bytes + uncertain, "more arrived than is billed or uncertain");
     rule(!is_whole || bytes <= arrived, "billed more than arrived");
     rule(bytes <= offered, "billed more than was sent");
@@ -269,10 +270,10 @@ pub(crate) fn rehearsed(facts: &[Facts]) -> Vec<Row> {
         address: destination_address(fact.number).into(),
         client: fact.client,
         reason: rehearsed_reason(fact),
-        up: fact.up.witnessed,
-        down: fact.down.witnessed,
-        uncertain_up: if fact.fate == Fate::Failed { 0 } else { fact.up.attempted - fact.up.witnessed },
-        uncertain_down: if fact.fate == Fate::Failed { 0 } else { fact.down.attempted - fact.down.witnessed },
+        up: fact.up.audited,
+        down: fact.down.audited,
+        uncertain_up: if fact.fate == Fate::Failed { 0 } else { fact.up.attempted - fact.up.audited },
+        uncertain_down: if fact.fate == Fate::Failed { 0 } else { fact.down.attempted - fact.down.audited },
     });
     rows.collect()
 }
@@ -287,10 +288,10 @@ fn rehearsed_reason(fact: &Facts) -> String {
 }
 
 /// The oracle's own test, run before it judges anybody: each lie is found, and the truth is not.
-pub(crate) fn prove() {
+pub(crate) fn run_self_test() {
     let moved = |bytes| Direction {
         offered: bytes + 5,
-        witnessed: bytes,
+        audited: bytes,
         attempted: bytes,
         arrived: bytes,
         is_whole: true,
@@ -351,10 +352,10 @@ pub(crate) fn prove() {
     check(&killed, &[row.clone(), with(|row| row.address = "127.1.0.8".parse().unwrap())], "nobody's flow");
     check(&Facts { number: 8, ..idle }, std::slice::from_ref(&row), "a flow that never was");
     check(&killed, &[with(|row| LOST.clone_into(&mut row.reason))], "lost, though");
-    prove_power_failures(&killed, &row, check);
+    run_power_failure_self_test(&killed, &row, check);
 }
 
-fn prove_power_failures(killed: &Facts, row: &Row, check: impl Fn(&Facts, &[Row], &str)) {
+fn run_power_failure_self_test(killed: &Facts, row: &Row, check: impl Fn(&Facts, &[Row], &str)) {
     let failed = Facts { fate: Fate::Failed, ..*killed };
     let either = Facts { fate: Fate::KilledThenFailed, ..*killed };
     let with = |reason: &str, up: u64| Row { reason: reason.to_owned(), up, ..row.clone() };

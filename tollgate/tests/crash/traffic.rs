@@ -5,7 +5,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use crate::chance::Chance;
+use crate::rng::Rng;
 
 /// What one side does.
 #[derive(Clone, Copy, Debug)]
@@ -27,7 +27,7 @@ pub(crate) struct Side {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Finish {
     /// It ends its direction and reads on.
-    End,
+    HalfClose,
     /// Nothing: the flow idles.
     Stay,
     /// It resets the connection.
@@ -60,7 +60,7 @@ struct Kind {
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Slow {
-    Nobody,
+    Neither,
     Client,
     Origin,
 }
@@ -79,8 +79,8 @@ const KINDS: [Kind; 7] = [
         down: 1..20_000,
         write_bytes: 20_000..20_001,
         write_pause_us: 0..1,
-        slow: Slow::Nobody,
-        finish: &[Finish::End, Finish::End, Finish::End, Finish::Reset],
+        slow: Slow::Neither,
+        finish: &[Finish::HalfClose, Finish::HalfClose, Finish::HalfClose, Finish::Reset],
     },
     Kind {
         name: "chat",
@@ -89,8 +89,8 @@ const KINDS: [Kind; 7] = [
         down: 100_000..400_000,
         write_bytes: 1..1_500,
         write_pause_us: 500..20_000,
-        slow: Slow::Nobody,
-        finish: &[Finish::End],
+        slow: Slow::Neither,
+        finish: &[Finish::HalfClose],
     },
     Kind {
         name: "upload",
@@ -99,8 +99,8 @@ const KINDS: [Kind; 7] = [
         down: 1..1_000,
         write_bytes: 16_000..262_144,
         write_pause_us: 0..1,
-        slow: Slow::Nobody,
-        finish: &[Finish::End, Finish::End, Finish::Stay, Finish::Reset],
+        slow: Slow::Neither,
+        finish: &[Finish::HalfClose, Finish::HalfClose, Finish::Stay, Finish::Reset],
     },
     Kind {
         name: "download",
@@ -109,8 +109,8 @@ const KINDS: [Kind; 7] = [
         down: 200_000..30_000_000,
         write_bytes: 16_000..262_144,
         write_pause_us: 0..1,
-        slow: Slow::Nobody,
-        finish: &[Finish::End, Finish::End, Finish::Stay],
+        slow: Slow::Neither,
+        finish: &[Finish::HalfClose, Finish::HalfClose, Finish::Stay],
     },
     Kind {
         name: "slow client",
@@ -120,7 +120,7 @@ const KINDS: [Kind; 7] = [
         write_bytes: 16_000..65_536,
         write_pause_us: 0..1,
         slow: Slow::Client,
-        finish: &[Finish::End],
+        finish: &[Finish::HalfClose],
     },
     Kind {
         name: "slow origin",
@@ -130,7 +130,7 @@ const KINDS: [Kind; 7] = [
         write_bytes: 16_000..65_536,
         write_pause_us: 0..1,
         slow: Slow::Origin,
-        finish: &[Finish::End],
+        finish: &[Finish::HalfClose],
     },
     Kind {
         name: "idle",
@@ -139,7 +139,7 @@ const KINDS: [Kind; 7] = [
         down: 0..100,
         write_bytes: 1..100,
         write_pause_us: 0..1_000,
-        slow: Slow::Nobody,
+        slow: Slow::Neither,
         finish: &[Finish::Stay],
     },
 ];
@@ -149,35 +149,35 @@ pub(crate) const WRITE_BYTES_MAX: usize = 262_144;
 
 impl Traffic {
     /// The traffic of one flow.
-    pub(crate) fn draw(chance: &mut Chance, may_last: bool) -> Traffic {
+    pub(crate) fn random(rng: &mut Rng, may_last: bool) -> Traffic {
         loop {
-            let traffic = Traffic::draw_any(chance);
+            let traffic = Traffic::random_any(rng);
             if may_last || !traffic.lasts {
                 return traffic;
             }
         }
     }
 
-    fn draw_any(chance: &mut Chance) -> Traffic {
+    fn random_any(rng: &mut Rng) -> Traffic {
         let tickets: Vec<&Kind> =
             KINDS.iter().flat_map(|kind| std::iter::repeat_n(kind, kind.share)).collect();
-        let kind = *chance.pick(&tickets);
-        let finish = *chance.pick(kind.finish);
-        let is_eager = chance.happens(30);
+        let kind = *rng.choose(&tickets);
+        let finish = *rng.choose(kind.finish);
+        let is_eager = rng.random_percent(30);
         let mut side = |bytes: &Range<u64>, is_slow: bool| Side {
-            bytes: chance.within(bytes.clone()),
-            write_bytes: usize::try_from(chance.within(kind.write_bytes.clone())).unwrap(),
-            write_pause: Duration::from_micros(chance.within(kind.write_pause_us.clone())),
+            bytes: rng.random_range(bytes.clone()),
+            write_bytes: usize::try_from(rng.random_range(kind.write_bytes.clone())).unwrap(),
+            write_pause: Duration::from_micros(rng.random_range(kind.write_pause_us.clone())),
             read_bytes: if is_slow { SLOW_READ_BYTES } else { READ_BYTES },
             read_pause: if is_slow { SLOW_READ_PAUSE } else { Duration::ZERO },
-            finish: Finish::End,
+            finish: Finish::HalfClose,
             is_eager,
         };
         let client = Side { finish, ..side(&kind.up, kind.slow == Slow::Client) };
         let origin = side(&kind.down, kind.slow == Slow::Origin);
         // Where the client stays, the origin does too: else a flow that idles would be half closed.
-        let stays = if finish == Finish::Stay { Finish::Stay } else { Finish::End };
-        let lasts = stays == Finish::Stay || kind.slow != Slow::Nobody || kind.name == "chat";
+        let stays = if finish == Finish::Stay { Finish::Stay } else { Finish::HalfClose };
+        let lasts = stays == Finish::Stay || kind.slow != Slow::Neither || kind.name == "chat";
         Traffic { name: kind.name, lasts, client, origin: Side { finish: stays, ..origin } }
     }
 }

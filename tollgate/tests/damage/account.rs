@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::room::{Room, Said};
+use crate::workspace::{CommandOutput, Workspace};
 
 /// What is billed to one destination, or to all.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -40,21 +40,21 @@ pub(crate) struct Differences {
 
 impl Account {
     /// Asks for it; together with what the commands said.
-    pub(crate) fn ask(room: &Room) -> (Option<Account>, [Said; 2]) {
-        let total = room.run(&["usage", "--json"]);
-        let hosts = room.run(&["usage", "--by", "host", "--json"]);
+    pub(crate) fn query(workspace: &Workspace) -> (Option<Account>, [CommandOutput; 2]) {
+        let total = workspace.run(&["usage", "--json"]);
+        let hosts = workspace.run(&["usage", "--by", "host", "--json"]);
         let account = Account::read(&total, &hosts);
         (account, [total, hosts])
     }
 
     /// An answer that says that it is not right is an account too.
-    fn read(total: &Said, hosts: &Said) -> Option<Account> {
+    fn read(total: &CommandOutput, hosts: &CommandOutput) -> Option<Account> {
         let by_user: Value = serde_json::from_str(&total.out).ok()?;
         let by_host: Value = serde_json::from_str(&hosts.out).ok()?;
-        let mut account = Account { total: Line::of(&by_user["total"])?, ..Account::default() };
+        let mut account = Account { total: Line::from_json(&by_user["total"])?, ..Account::default() };
         for row in by_host["rows"].as_array()? {
             let line = account.hosts.entry(row["host"].as_str()?.to_owned()).or_default();
-            line.add(Line::of(row)?);
+            line.add(Line::from_json(row)?);
         }
         for (key, value) in [&by_user, &by_host].into_iter().filter_map(Value::as_object).flatten() {
             let is_empty = value.as_array().is_some_and(Vec::is_empty) || value.is_null();
@@ -66,23 +66,25 @@ impl Account {
     }
 
     /// What this account has against `expected`, each of whose lines may have moved what is uncertain too.
-    pub(crate) fn against(&self, expected: &Account) -> Differences {
+    pub(crate) fn compare_with(&self, expected: &Account) -> Differences {
         let mut found = Differences::default();
         let mut sum = Line::default();
         for (host, line) in &self.hosts {
             sum.add(*line);
-            let Some(due) = expected.hosts.get(host) else {
+            let Some(expected_line) = expected.hosts.get(host) else {
                 found.other.push(format!("{host}: nobody's flow: {line:?}"));
                 continue;
             };
-            if line.is_over(*due) {
-                found.over.push(format!("{host}: {line:?}, and it was {due:?}"));
-            } else if line != due {
-                found.other.push(format!("{host}: {line:?}, and it was {due:?}"));
+            if line.is_over(*expected_line) {
+                found.over.push(format!("{host}: {line:?}, and it was {expected_line:?}"));
+            } else if line != expected_line {
+                found.other.push(format!("{host}: {line:?}, and it was {expected_line:?}"));
             }
         }
         let absent = expected.hosts.iter().filter(|(host, _)| !self.hosts.contains_key(*host));
-        found.other.extend(absent.map(|(host, due)| format!("{host}: not billed: {due:?}")));
+        found
+            .other
+            .extend(absent.map(|(host, expected_line)| format!("{host}: not billed: {expected_line:?}")));
         if sum != self.total {
             found.other.push(format!("the sums are {:?}, and the flows come to {sum:?}", self.total));
         }
@@ -90,9 +92,9 @@ impl Account {
     }
 
     /// The lines put together, as what is expected after new flows.
-    pub(crate) fn with(&self, visits: &[(String, Line)]) -> Account {
+    pub(crate) fn with(&self, new_flows: &[(String, Line)]) -> Account {
         let mut account = self.clone();
-        for (host, line) in visits {
+        for (host, line) in new_flows {
             account.hosts.entry(host.clone()).or_default().add(*line);
             account.total.add(*line);
         }
@@ -113,7 +115,7 @@ impl Differences {
 }
 
 impl Line {
-    fn of(value: &Value) -> Option<Line> {
+    fn from_json(value: &Value) -> Option<Line> {
         let count = |key: &str| value[key].as_u64();
         Some(Line {
             flows: count("flows")?,
@@ -126,10 +128,10 @@ impl Line {
     }
 
     /// Whether it has more than was moved, where that is `due`.
-    fn is_over(&self, due: Line) -> bool {
-        self.up > due.up + due.uncertain_up
-            || self.down > due.down + due.uncertain_down
-            || self.flows + self.live > due.flows + due.live
+    fn is_over(&self, expected_line: Line) -> bool {
+        self.up > expected_line.up + expected_line.uncertain_up
+            || self.down > expected_line.down + expected_line.uncertain_down
+            || self.flows + self.live > expected_line.flows + expected_line.live
     }
 
     fn add(&mut self, other: Line) {

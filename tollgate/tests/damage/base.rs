@@ -21,12 +21,12 @@ use rustix::process::Signal;
 
 use crate::account::Account;
 use crate::bill;
-use crate::chance::Chance;
 use crate::facts::Sent;
 use crate::load::Load;
+use crate::messages;
 use crate::oracle::{self, Facts, Fate};
-use crate::room::{REACTORS, Room, Serving, copy_tree};
-use crate::told;
+use crate::rng::Rng;
+use crate::workspace::{REACTORS, RunningGateway, Workspace, copy_tree};
 
 /// Bases differ in the numbers of their flows, so that a stranger's row is known as one.
 const NUMBERS_OF_A_BASE: u32 = 1_000_000;
@@ -72,14 +72,14 @@ pub(crate) struct Base {
     pub(crate) next_number: u32,
     pub(crate) account: Account,
     /// What commands say on the undamaged ledger.
-    pub(crate) usual: BTreeSet<String>,
+    pub(crate) usual_lines: BTreeSet<String>,
 }
 
 /// A base that is being made.
-struct Making<'m> {
-    room: Room,
-    witness: PathBuf,
-    chance: &'m mut Chance,
+struct BaseBuilder<'m> {
+    workspace: Workspace,
+    audit_path: PathBuf,
+    rng: &'m mut Rng,
     facts: Vec<Facts>,
     generation: usize,
     next_number: u32,
@@ -103,18 +103,18 @@ impl Base {
     pub(crate) fn make(seed: u64, number: usize, directory: &Path) -> Result<Base, String> {
         let plan = PLANS[number];
         let directory = directory.join(plan.name);
-        let mut chance = Chance::new(seed, number as u64 + (1 << 40));
+        let mut rng = Rng::new(seed, number as u64 + (1 << 40));
         let first = NUMBERS_OF_A_BASE * u32::try_from(number).unwrap();
-        let mut making = Making {
-            room: Room::furnish(directory.join("making"), None),
-            witness: directory.join("witness"),
-            chance: &mut chance,
+        let mut builder = BaseBuilder {
+            workspace: Workspace::create(directory.join("making"), None),
+            audit_path: directory.join("witness"),
+            rng: &mut rng,
             facts: Vec::new(),
             generation: 0,
             next_number: first,
         };
-        making.live(plan, &directory)?;
-        let (facts, next_number) = (making.facts, making.next_number);
+        builder.run_history(plan, &directory)?;
+        let (facts, next_number) = (builder.facts, builder.next_number);
         // Under another name than its journal remembers, so that no copy finds the table of this one.
         fs::rename(directory.join("making"), directory.join("now")).unwrap();
         if plan.leaves_new_segment {
@@ -125,9 +125,9 @@ impl Base {
             directory,
             next_number,
             account: Account::default(),
-            usual: BTreeSet::new(),
+            usual_lines: BTreeSet::new(),
         };
-        base.judged(&facts).map_err(|wrong| format!("base {}, undamaged: {wrong}", plan.name))
+        base.with_judged_bill(&facts).map_err(|wrong| format!("base {}, undamaged: {wrong}", plan.name))
     }
 
     pub(crate) fn now(&self) -> PathBuf {
@@ -143,26 +143,27 @@ impl Base {
     }
 
     /// Has the ledger recovered, and its bill judged.
-    fn judged(mut self, facts: &[Facts]) -> Result<Base, String> {
-        let room = Room::furnish(self.directory.join("tale"), Some(&self.now()));
-        self.usual.extend(told::lines(&room, &room.run(&["ledger", "verify"])));
+    fn with_judged_bill(mut self, facts: &[Facts]) -> Result<Base, String> {
+        let workspace = Workspace::create(self.directory.join("recovered"), Some(&self.now()));
+        self.usual_lines.extend(messages::lines(&workspace, &workspace.run(&["ledger", "verify"])));
         for _ in 0..2 {
-            let serving = room.serve(&[]).map_err(|said| said.text())?;
-            self.usual.extend(told::lines(&room, &room.run(&["ledger", "verify"])));
-            self.usual.extend(told::lines(&room, &serving.stop()));
-            let verified = room.run(&["ledger", "verify"]);
+            let gateway = workspace.serve(&[]).map_err(|output| output.text())?;
+            self.usual_lines.extend(messages::lines(&workspace, &workspace.run(&["ledger", "verify"])));
+            self.usual_lines.extend(messages::lines(&workspace, &gateway.stop()));
+            let verified = workspace.run(&["ledger", "verify"]);
             if !verified.is_success() {
                 return Err(verified.text());
             }
-            self.usual.extend(told::lines(&room, &verified));
+            self.usual_lines.extend(messages::lines(&workspace, &verified));
         }
-        self.usual.extend(room.complaints().iter().map(|line| told::normal(&room, line)));
-        let rows = bill::read(&room.data()).map_err(|error| error.to_string())?;
+        self.usual_lines
+            .extend(workspace.log_warnings().iter().map(|line| messages::normalize(&workspace, line)));
+        let rows = bill::read(&workspace.data()).map_err(|error| error.to_string())?;
         if let Some(finding) = oracle::judge(facts, &rows, REACTORS).first() {
             return Err(finding.clone());
         }
-        let (account, said) = Account::ask(&room);
-        self.account = account.ok_or_else(|| said.map(|said| said.text()).join("\n"))?;
+        let (account, output) = Account::query(&workspace);
+        self.account = account.ok_or_else(|| output.map(|output| output.text()).join("\n"))?;
         let billed = self.account.total;
         let flows =
             (rows.len() as u64, rows.iter().map(|row| row.up).sum(), rows.iter().map(|row| row.down).sum());
@@ -173,20 +174,20 @@ impl Base {
     }
 }
 
-impl Making<'_> {
-    fn live(&mut self, plan: Plan, directory: &Path) -> Result<(), String> {
-        let short = |chance: &mut Chance| Duration::from_millis(chance.within(LIFE_MS));
+impl BaseBuilder<'_> {
+    fn run_history(&mut self, plan: Plan, directory: &Path) -> Result<(), String> {
+        let short = |rng: &mut Rng| Duration::from_millis(rng.random_range(LIFE_MS));
         for ending in [Ending::Kill, Ending::Stop] {
-            let life = short(self.chance);
+            let life = short(self.rng);
             self.generation(Plan { life, ending, pace: Duration::ZERO, ..plan }, None)?;
         }
-        keep_copy(&self.room, &directory.join("earlier"));
-        let life = short(self.chance);
+        keep_copy(&self.workspace, &directory.join("earlier"));
+        let life = short(self.rng);
         self.generation(Plan { life, ending: Ending::Kill, pace: Duration::ZERO, ..plan }, None)?;
         self.generation(plan, Some(&directory.join("older")))?;
         if plan.ending == Ending::KillInRecovery {
             let aim = [("TOLLGATE_KILL_AT", "recover.synced:1")];
-            return match self.room.serve(&aim) {
+            return match self.workspace.serve(&aim) {
                 Ok(_) => Err("it was to die in its recovery".to_owned()),
                 Err(_) => Ok(()),
             };
@@ -197,33 +198,33 @@ impl Making<'_> {
     /// One gateway under load, from its start to its end.
     fn generation(&mut self, plan: Plan, older: Option<&Path>) -> Result<(), String> {
         self.generation += 1;
-        let room = Room { directory: self.room.directory.clone() };
-        let witness = self.witness.display().to_string();
-        let environment = [("TOLLGATE_WITNESS", witness.as_str())];
-        let serving = room.serve(&environment).map_err(|said| said.text())?;
-        let listener = serving.listener;
-        let mut load = Load::new(self.next_number, self.chance);
-        let course = RefCell::new(Course { serving, plan, began: Instant::now(), older, has_ended: false });
+        let workspace = Workspace { directory: self.workspace.directory.clone() };
+        let audit_path = self.audit_path.display().to_string();
+        let environment = [("TOLLGATE_SEND_AUDIT", audit_path.as_str())];
+        let gateway = workspace.serve(&environment).map_err(|output| output.text())?;
+        let listener = gateway.listener;
+        let mut load = Load::new(self.next_number, self.rng);
+        let run = RefCell::new(GatewayRun { gateway, plan, began: Instant::now(), older, has_ended: false });
         let settle_after = (plan.ending == Ending::Stop).then_some(plan.life);
         load.run(
             listener,
-            self.chance,
-            || course.borrow_mut().is_over(),
+            self.rng,
+            || run.borrow_mut().is_over(),
             settle_after,
-            || course.borrow().serving.signal(Signal::TERM),
+            || run.borrow().gateway.signal(Signal::TERM),
         );
-        let errors = room.errors();
-        if errors.contains("panicked") {
-            return Err(errors);
+        let stderr = workspace.stderr();
+        if stderr.contains("panicked") {
+            return Err(stderr);
         }
-        self.keep(load, plan.ending == Ending::Stop)
+        self.record_flows(load, plan.ending == Ending::Stop)
     }
 
     /// Keeps what is known of the flows of a load that is over.
-    fn keep(&mut self, load: Load, in_order: bool) -> Result<(), String> {
+    fn record_flows(&mut self, load: Load, in_order: bool) -> Result<(), String> {
         let flows = load.into_flows();
         self.next_number += u32::try_from(flows.len()).unwrap();
-        let sent = Sent::read(&self.witness)?;
+        let sent = Sent::read(&self.audit_path)?;
         let fate = if in_order { Fate::Stopped } else { Fate::Killed };
         self.facts.extend(flows.iter().map(|flow| sent.facts(flow, self.generation, fate)));
         Ok(())
@@ -231,8 +232,8 @@ impl Making<'_> {
 }
 
 /// A gateway's way to its end.
-struct Course<'c> {
-    serving: Serving<'c>,
+struct GatewayRun<'c> {
+    gateway: RunningGateway<'c>,
     plan: Plan,
     began: Instant,
     /// Where a copy is to be put when it is time.
@@ -240,7 +241,7 @@ struct Course<'c> {
     has_ended: bool,
 }
 
-impl Course<'_> {
+impl GatewayRun<'_> {
     /// Whether the gateway has ended, by us or as it was asked to; asked once in each turn of the load.
     fn is_over(&mut self) -> bool {
         thread::sleep(self.plan.pace);
@@ -248,16 +249,16 @@ impl Course<'_> {
         if lived > self.plan.life * OLDER_PERCENT / 100
             && let Some(older) = self.older.take()
         {
-            self.serving.signal(Signal::STOP);
-            keep_copy(self.serving.room(), older);
-            self.serving.signal(Signal::CONT);
+            self.gateway.signal(Signal::STOP);
+            keep_copy(self.gateway.workspace(), older);
+            self.gateway.signal(Signal::CONT);
         }
         if lived > self.plan.life && self.plan.ending != Ending::Stop && !self.has_ended {
-            self.serving.signal(Signal::KILL);
+            self.gateway.signal(Signal::KILL);
             self.has_ended = true;
-            let _ = self.serving.child.wait();
+            let _ = self.gateway.child.wait();
         }
-        self.has_ended || self.serving.child.try_wait().unwrap().is_some()
+        self.has_ended || self.gateway.child.try_wait().unwrap().is_some()
     }
 }
 
@@ -271,9 +272,9 @@ fn leave_new_segment(path: &Path) {
     }
 }
 
-fn keep_copy(room: &Room, to: &Path) {
+fn keep_copy(workspace: &Workspace, to: &Path) {
     for name in ["data", "table"] {
         fs::create_dir_all(to.join(name)).unwrap();
-        copy_tree(&room.directory.join(name), &to.join(name)).unwrap();
+        copy_tree(&workspace.directory.join(name), &to.join(name)).unwrap();
     }
 }

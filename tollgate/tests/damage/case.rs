@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 
 use crate::account::{Account, Line};
 use crate::base::Base;
-use crate::chance::Chance;
 use crate::damage::{Damage, Kind};
+use crate::messages;
+use crate::new_flow::new_flow;
 use crate::part::{Part, all_files};
-use crate::room::{Room, Said, Serving};
-use crate::told;
+use crate::rng::Rng;
 use crate::verdict::{Evidence, Outcome};
-use crate::visit::visit;
+use crate::workspace::{CommandOutput, RunningGateway, Workspace};
 
 /// What is to be done.
 #[derive(Clone, Debug)]
@@ -37,7 +37,7 @@ pub(crate) struct Report {
     /// What `verify` said of the ledger before anybody had started it.
     pub(crate) was_known: bool,
     /// Everything that was said.
-    pub(crate) story: String,
+    pub(crate) transcript: String,
 }
 
 impl Report {
@@ -48,14 +48,14 @@ impl Report {
             text: "the harness panicked".to_owned(),
             damages: String::new(),
             was_known: false,
-            story: String::new(),
+            transcript: String::new(),
         }
     }
 }
 
 /// New flows of each first session, and at most so many bytes in a direction of one.
-const VISITS: u32 = 2;
-const VISIT_BYTES_MAX: u64 = 20_000;
+const NEW_FLOWS: u32 = 2;
+const NEW_FLOW_BYTES_MAX: u64 = 20_000;
 /// Refusals that are answered with a repair.
 const REPAIRS_MAX: usize = 2;
 
@@ -76,15 +76,15 @@ const REMEDIES: [&str; 12] = [
 ];
 
 /// A case under way.
-struct Course<'c> {
-    room: Room,
+struct CaseRun<'c> {
+    workspace: Workspace,
     base: &'c Base,
-    chance: Chance,
+    rng: Rng,
     damages: Vec<Damage>,
     evidence: Evidence,
-    visits: Vec<(String, Line)>,
+    new_flows: Vec<(String, Line)>,
     was_known: bool,
-    story: String,
+    transcript: String,
 }
 
 impl Case {
@@ -102,160 +102,160 @@ impl Case {
         seed: u64,
         bases: &[Base],
         directory: PathBuf,
-    ) -> Option<(Room, Vec<Damage>)> {
+    ) -> Option<(Workspace, Vec<Damage>)> {
         let base = &bases[self.base];
         let other = &bases[(self.base + 1) % bases.len()];
-        let mut chance = Chance::new(seed, self.number as u64 + (1 << 48));
-        let room = Room::furnish(directory, Some(&base.now()));
+        let mut rng = Rng::new(seed, self.number as u64 + (1 << 48));
+        let workspace = Workspace::create(directory, Some(&base.now()));
         let mut damages = Vec::new();
         // A seal comes last, so that it does not hinder us.
         let mut wanted = self.damages.clone();
         wanted.sort_by_key(|(kind, _)| *kind == Kind::ReadOnly);
         for damage in wanted {
-            damages.extend(Damage::inflict(damage, &room.directory, (base, other), &mut chance));
+            damages.extend(Damage::inflict(damage, &workspace.directory, (base, other), &mut rng));
         }
         if damages.is_empty() && !self.damages.is_empty() {
-            fs::remove_dir_all(&room.directory).unwrap();
+            fs::remove_dir_all(&workspace.directory).unwrap();
             return None;
         }
-        Some((room, damages))
+        Some((workspace, damages))
     }
 
     /// Runs it in `directory`, which is made and stays.
     pub(crate) fn run(&self, seed: u64, bases: &[Base], directory: PathBuf) -> Option<Report> {
-        let (room, damages) = self.prepare(seed, bases, directory)?;
-        let mut course = Course {
-            room,
+        let (workspace, damages) = self.prepare(seed, bases, directory)?;
+        let mut run = CaseRun {
+            workspace,
             base: &bases[self.base],
-            chance: Chance::new(seed, self.number as u64 + (1 << 49)),
+            rng: Rng::new(seed, self.number as u64 + (1 << 49)),
             damages,
             evidence: Evidence::default(),
-            visits: Vec::new(),
+            new_flows: Vec::new(),
             was_known: false,
-            story: String::new(),
+            transcript: String::new(),
         };
-        course.go();
-        course.unseal();
-        let (outcome, text) = course.evidence.verdict();
-        let texts = course
+        run.run_steps();
+        run.unseal();
+        let (outcome, text) = run.evidence.verdict();
+        let texts = run
             .damages
             .iter()
             .map(|damage| format!("{} {} [{}]", damage.part.name(), damage.kind.name(), damage.text));
         let damages = texts.collect::<Vec<_>>().join("; ");
-        Some(Report { outcome, text, damages, was_known: course.was_known, story: course.story })
+        Some(Report { outcome, text, damages, was_known: run.was_known, transcript: run.transcript })
     }
 }
 
-impl Course<'_> {
-    fn go(&mut self) {
-        let before = contents(&self.room.directory);
-        self.was_known = !self.ask(&["ledger", "verify"]).is_success();
+impl CaseRun<'_> {
+    fn run_steps(&mut self) {
+        let before = contents(&self.workspace.directory);
+        self.was_known = !self.run_command(&["ledger", "verify"]).is_success();
         self.compare("`verify`", &before);
         for is_first in [true, false] {
             if !self.session(is_first) {
                 return;
             }
         }
-        self.account_for();
+        self.check_account();
     }
 
     /// From a start to a stop; with repairs, where the start is refused. `false` if it is refused for good.
     fn session(&mut self, is_first: bool) -> bool {
-        let room = Room { directory: self.room.directory.clone() };
+        let workspace = Workspace { directory: self.workspace.directory.clone() };
         for _ in 0..=REPAIRS_MAX {
-            let before = contents(&room.directory);
-            match room.serve(&[]) {
-                Ok(serving) => {
-                    self.serve(serving, is_first);
+            let before = contents(&workspace.directory);
+            match workspace.serve(&[]) {
+                Ok(gateway) => {
+                    self.serve(gateway, is_first);
                     return true;
                 }
-                Err(said) => {
-                    self.note("serve", &said);
-                    if !self.refused(&said, &before) {
+                Err(output) => {
+                    self.record("serve", &output);
+                    if !self.handle_refusal(&output, &before) {
                         return false;
                     }
                 }
             }
         }
-        self.fault(Outcome::Untrue, "what was repaired is refused again".to_owned());
+        self.add_fault(Outcome::Untrue, "what was repaired is refused again".to_owned());
         false
     }
 
-    fn serve(&mut self, serving: Serving<'_>, is_first: bool) {
+    fn serve(&mut self, gateway: RunningGateway<'_>, is_first: bool) {
         self.evidence.has_served = true;
         if is_first {
-            for offset in 0..VISITS {
-                self.visit(&serving, self.base.next_number + offset);
+            for offset in 0..NEW_FLOWS {
+                self.new_flow(&gateway, self.base.next_number + offset);
             }
-            let expected = self.base.account.with(&self.visits);
-            let (account, said) = Account::ask(&self.room);
-            said.iter().for_each(|said| self.note("usage", said));
-            let over = account.map(|account| account.against(&expected).over).unwrap_or_default();
+            let expected = self.base.account.with(&self.new_flows);
+            let (account, output) = Account::query(&self.workspace);
+            output.iter().for_each(|output| self.record("usage", output));
+            let over = account.map(|account| account.compare_with(&expected).over).unwrap_or_default();
             over.first()
                 .into_iter()
-                .for_each(|over| self.fault(Outcome::Over, format!("while serving: {over}")));
-            self.ask(&["ledger", "verify"]);
+                .for_each(|over| self.add_fault(Outcome::Over, format!("while serving: {over}")));
+            self.run_command(&["ledger", "verify"]);
         }
-        let said = serving.stop();
-        self.tell(&said);
-        self.note("serve", &said);
-        if !said.is_success() {
-            self.evidence.told.push(format!("it did not stop in order: {}", said.status));
+        let output = gateway.stop();
+        self.record_messages(&output);
+        self.record("serve", &output);
+        if !output.is_success() {
+            self.evidence.messages.push(format!("it did not stop in order: {}", output.status));
         }
         self.unseal();
-        self.ask(&["ledger", "verify"]);
+        self.run_command(&["ledger", "verify"]);
     }
 
-    fn visit(&mut self, serving: &Serving<'_>, number: u32) {
-        let mut bytes = || usize::try_from(self.chance.within(0..VISIT_BYTES_MAX)).unwrap();
-        match visit(serving.listener, number, (bytes(), bytes())) {
-            Ok(line) => self.visits.push(line),
+    fn new_flow(&mut self, gateway: &RunningGateway<'_>, number: u32) {
+        let mut bytes = || usize::try_from(self.rng.random_range(0..NEW_FLOW_BYTES_MAX)).unwrap();
+        match new_flow(gateway.listener, number, (bytes(), bytes())) {
+            Ok(line) => self.new_flows.push(line),
             // Whoever is turned away knows.
-            Err(error) => self.evidence.told_at_last.push(format!("a new flow was turned away: {error}")),
+            Err(error) => self.evidence.final_messages.push(format!("a new flow was turned away: {error}")),
         }
     }
 
     /// Judges a refusal and follows its advice; whether there is hope.
-    fn refused(&mut self, said: &Said, before: &BTreeMap<PathBuf, Vec<u8>>) -> bool {
+    fn handle_refusal(&mut self, output: &CommandOutput, before: &BTreeMap<PathBuf, Vec<u8>>) -> bool {
         self.evidence.is_refused = true;
         // One that came behind that point, as where a file cannot be written, says nothing of the kind.
-        if said.text().contains("Nothing was changed") {
+        if output.text().contains("Nothing was changed") {
             self.compare("the refusal", before);
         }
-        self.judge_words(said);
+        self.judge_words(output);
         if self.unseal() {
             return true;
         }
-        let before = contents(&self.room.directory);
-        let described = self.ask(&["ledger", "repair"]);
+        let before = contents(&self.workspace.directory);
+        let described = self.run_command(&["ledger", "repair"]);
         self.compare("`repair` without consent", &before);
         if described.is_success() {
-            let text = format!("`repair` finds nothing: {}; and {}", described.text(), said.text());
-            self.fault(Outcome::Untrue, text);
+            let text = format!("`repair` finds nothing: {}; and {}", described.text(), output.text());
+            self.add_fault(Outcome::Untrue, text);
             return false;
         }
-        let repaired = self.ask(&["ledger", "repair", "--yes"]);
-        self.tell(&repaired);
+        let repaired = self.run_command(&["ledger", "repair", "--yes"]);
+        self.record_messages(&repaired);
         if !repaired.is_success() {
             self.judge_words(&repaired);
         }
         repaired.is_success()
     }
 
-    fn judge_words(&mut self, said: &Said) {
-        let text = said.text();
+    fn judge_words(&mut self, output: &CommandOutput) {
+        let text = output.text();
         let is_named =
             self.damages.iter().flat_map(|damage| damage.part.words()).any(|word| text.contains(word));
         let has_remedy = REMEDIES.iter().any(|remedy| text.contains(remedy));
         if !is_named || !has_remedy {
             let lacks = if is_named { "a remedy" } else { "what is damaged" };
-            self.fault(Outcome::Vague, format!("without {lacks}: {text}"));
+            self.add_fault(Outcome::Vague, format!("without {lacks}: {text}"));
         }
     }
 
     /// Notes as a fault what is not as it was `before`.
-    fn compare(&mut self, who: &str, before: &BTreeMap<PathBuf, Vec<u8>>) {
-        let after = contents(&self.room.directory);
+    fn compare(&mut self, actor: &str, before: &BTreeMap<PathBuf, Vec<u8>>) {
+        let after = contents(&self.workspace.directory);
         let mut changed: Vec<String> = Vec::new();
         for path in before.keys().chain(after.keys().filter(|path| !before.contains_key(*path))) {
             let what = match (before.get(path), after.get(path)) {
@@ -267,70 +267,70 @@ impl Course<'_> {
             changed.push(format!("{} is {what}", path.display()));
         }
         if !changed.is_empty() {
-            self.fault(Outcome::Changed, format!("by {who}: {}", changed.join(", ")));
+            self.add_fault(Outcome::Changed, format!("by {actor}: {}", changed.join(", ")));
         }
     }
 
     fn unseal(&mut self) -> bool {
-        let tree = &self.room.directory;
+        let tree = &self.workspace.directory;
         self.damages.iter_mut().fold(false, |any, damage| damage.unseal(tree) | any)
     }
 
     /// Reads the bill, and what is said of it in the end.
-    fn account_for(&mut self) {
-        let (account, said) = Account::ask(&self.room);
-        for said in &said {
-            self.note("usage", said);
-            self.evidence.told_at_last.extend(said.errors.lines().map(str::to_owned));
+    fn check_account(&mut self) {
+        let (account, output) = Account::query(&self.workspace);
+        for output in &output {
+            self.record("usage", output);
+            self.evidence.final_messages.extend(output.stderr.lines().map(str::to_owned));
         }
-        let verified = self.ask(&["ledger", "verify"]);
+        let verified = self.run_command(&["ledger", "verify"]);
         self.evidence.is_alarmed = !verified.is_success();
-        self.evidence.told_at_last.extend(news(&self.room, self.base, &verified));
-        if told::has_more_to_come(&verified) {
-            self.evidence.told_at_last.push("entries of the journal are not in the database".to_owned());
+        self.evidence.final_messages.extend(new_lines(&self.workspace, self.base, &verified));
+        if messages::has_unapplied_entries(&verified) {
+            self.evidence.final_messages.push("entries of the journal are not in the database".to_owned());
         }
-        let expected = self.base.account.with(&self.visits);
+        let expected = self.base.account.with(&self.new_flows);
         if let Some(account) = account {
-            self.evidence.told_at_last.extend(account.remarks.iter().cloned());
-            self.evidence.differences = Some(account.against(&expected));
+            self.evidence.final_messages.extend(account.remarks.iter().cloned());
+            self.evidence.differences = Some(account.compare_with(&expected));
         }
-        let complaints = self.room.complaints();
-        let complaints = complaints.iter().map(|line| told::normal(&self.room, line));
-        self.evidence.told.extend(complaints.filter(|line| !self.base.usual.contains(line)));
-        self.evidence.remains = self.damages.iter().any(|damage| damage.remains(&self.room.directory));
+        let log_warnings = self.workspace.log_warnings();
+        let log_warnings = log_warnings.iter().map(|line| messages::normalize(&self.workspace, line));
+        self.evidence.messages.extend(log_warnings.filter(|line| !self.base.usual_lines.contains(line)));
+        self.evidence.remains = self.damages.iter().any(|damage| damage.remains(&self.workspace.directory));
     }
 
-    fn ask(&mut self, words: &[&str]) -> Said {
-        let said = self.room.run(words);
-        self.note(&words.join(" "), &said);
-        said
+    fn run_command(&mut self, words: &[&str]) -> CommandOutput {
+        let output = self.workspace.run(words);
+        self.record(&words.join(" "), &output);
+        output
     }
 
     /// Keeps what a command said, and notes as a fault if it crashed.
-    fn note(&mut self, words: &str, said: &Said) {
+    fn record(&mut self, words: &str, output: &CommandOutput) {
         // An account that was given says nothing here that the differences do not.
-        let text = if said.out.starts_with('{') { &said.errors } else { &said.text() };
-        self.story += &format!("--- {words}: {}\n{text}", said.status);
-        if said.is_crash() {
-            self.fault(Outcome::Crash, format!("{words}: {}: {}", said.status, said.text()));
+        let text = if output.out.starts_with('{') { &output.stderr } else { &output.text() };
+        self.transcript += &format!("--- {words}: {}\n{text}", output.status);
+        if output.is_crash() {
+            self.add_fault(Outcome::Crash, format!("{words}: {}: {}", output.status, output.text()));
         }
-        if said.is_late {
-            self.fault(Outcome::Stuck, format!("{words}: {}", said.text()));
+        if output.is_late {
+            self.add_fault(Outcome::Stuck, format!("{words}: {}", output.text()));
         }
     }
 
-    fn tell(&mut self, said: &Said) {
-        self.evidence.told.extend(news(&self.room, self.base, said));
+    fn record_messages(&mut self, output: &CommandOutput) {
+        self.evidence.messages.extend(new_lines(&self.workspace, self.base, output));
     }
 
-    fn fault(&mut self, outcome: Outcome, text: String) {
+    fn add_fault(&mut self, outcome: Outcome, text: String) {
         self.evidence.faults.push((outcome, text));
     }
 }
 
 /// Lines that nobody says of the undamaged base.
-fn news(room: &Room, base: &Base, said: &Said) -> Vec<String> {
-    told::lines(room, said).into_iter().filter(|line| !base.usual.contains(line)).collect()
+fn new_lines(workspace: &Workspace, base: &Base, output: &CommandOutput) -> Vec<String> {
+    messages::lines(workspace, output).into_iter().filter(|line| !base.usual_lines.contains(line)).collect()
 }
 
 /// Every file but those that a start may touch: the lock, the index of SQLite's log, which is made anew, and

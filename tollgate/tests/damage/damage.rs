@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
 
 use crate::base::Base;
-use crate::chance::Chance;
 use crate::part::{Part, all_files};
+use crate::rng::Rng;
 
 /// See the file's header.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Ord, PartialOrd)]
@@ -90,12 +90,12 @@ pub(crate) struct Damage {
     /// What was done, for people.
     pub(crate) text: String,
     /// Bytes that are in the way of a ledger that is whole, where they can be known again.
-    marks: Vec<Mark>,
+    damaged_bytes: Vec<DamagedBytes>,
     sealed: Vec<PathBuf>,
 }
 
 #[derive(Debug)]
-struct Mark {
+struct DamagedBytes {
     path: PathBuf,
     at: u64,
     bytes: Vec<u8>,
@@ -114,13 +114,14 @@ impl Damage {
         (kind, part): (Kind, Part),
         tree: &Path,
         (base, other): (&Base, &Base),
-        chance: &mut Chance,
+        rng: &mut Rng,
     ) -> Option<Damage> {
         let files = part.files(tree);
         if files.is_empty() {
             return None;
         }
-        let mut damage = Damage { kind, part, text: String::new(), marks: Vec::new(), sealed: Vec::new() };
+        let mut damage =
+            Damage { kind, part, text: String::new(), damaged_bytes: Vec::new(), sealed: Vec::new() };
         let is_done = match kind {
             Kind::Deleted => damage.delete(tree, &files),
             Kind::InTheWay => damage.obstruct(tree, &files),
@@ -128,13 +129,13 @@ impl Damage {
             Kind::EarlierCopy => damage.replace(tree, &files, &base.earlier()),
             Kind::AnotherLedgers => damage.replace(tree, &files, &other.now()),
             Kind::ReadOnly => files.iter().all(|file| damage.seal(tree, file)),
-            Kind::Swapped => damage.swap(tree, &files[0], chance),
+            Kind::Swapped => damage.swap(tree, &files[0], rng),
             Kind::LastFrameZeroed => damage.zero_last_frame(tree, &files[0]),
             Kind::SectorZeroed | Kind::BlockZeroed | Kind::BitFlipped => {
-                let file = chance.pick(&files).clone();
-                damage.spoil(tree, &file, chance)
+                let file = rng.choose(&files).clone();
+                damage.corrupt(tree, &file, rng)
             }
-            _ => files.iter().fold(false, |done, file| damage.resize(tree, file, chance) | done),
+            _ => files.iter().fold(false, |done, file| damage.resize(tree, file, rng) | done),
         };
         is_done.then_some(damage)
     }
@@ -152,10 +153,10 @@ impl Damage {
     pub(crate) fn remains(&self, tree: &Path) -> bool {
         // Of a database nobody can say, but SQLite.
         let is_of_database = self.part.words().iter().any(|word| ["ledger.db", "usage-"].contains(word));
-        is_of_database || self.marks.iter().any(|mark| mark.holds(tree))
+        is_of_database || self.damaged_bytes.iter().any(|mark| mark.holds(tree))
     }
 
-    fn say(&mut self, text: &str) {
+    fn describe(&mut self, text: &str) {
         if self.text.len() < 200 {
             self.text += &format!("{}{text}", if self.text.is_empty() { "" } else { ", " });
         }
@@ -166,7 +167,7 @@ impl Damage {
         if self.part == Part::Journal {
             fs::remove_dir(tree.join("data/journal")).unwrap();
         }
-        self.say(&format!("{} files", files.len()));
+        self.describe(&format!("{} files", files.len()));
         true
     }
 
@@ -205,9 +206,9 @@ impl Damage {
             // Another damage may have deleted its directory.
             fs::create_dir_all(tree.join(to).parent().unwrap()).unwrap();
             fs::copy(source.join(from), tree.join(to)).unwrap();
-            self.mark_whole(tree, to);
+            self.record_whole_file(tree, to);
         }
-        self.say(&format!("{} files for {}", pairs.len(), files.len()));
+        self.describe(&format!("{} files for {}", pairs.len(), files.len()));
         true
     }
 
@@ -219,7 +220,7 @@ impl Damage {
         is_sealed
     }
 
-    fn swap(&mut self, tree: &Path, file: &Path, chance: &mut Chance) -> bool {
+    fn swap(&mut self, tree: &Path, file: &Path, rng: &mut Rng) -> bool {
         let mut others = all_files(tree);
         others.retain(|other| {
             other.display().to_string().starts_with("data/journal/segment-0") && other != file
@@ -227,13 +228,13 @@ impl Damage {
         if !self.part.is_segment() || others.is_empty() {
             return false;
         }
-        let other = chance.pick(&others).clone();
+        let other = rng.choose(&others).clone();
         let (one, two) = (fs::read(tree.join(file)).unwrap(), fs::read(tree.join(&other)).unwrap());
         fs::write(tree.join(file), two).unwrap();
         fs::write(tree.join(&other), one).unwrap();
-        self.mark_whole(tree, file);
-        self.mark_whole(tree, &other);
-        self.say(&format!("{} with {}", file.display(), other.display()));
+        self.record_whole_file(tree, file);
+        self.record_whole_file(tree, &other);
+        self.describe(&format!("{} with {}", file.display(), other.display()));
         true
     }
 
@@ -253,7 +254,7 @@ impl Damage {
     }
 
     /// Damages one place of a file, one that holds something if such a place is found.
-    fn spoil(&mut self, tree: &Path, file: &Path, chance: &mut Chance) -> bool {
+    fn corrupt(&mut self, tree: &Path, file: &Path, rng: &mut Rng) -> bool {
         let bytes = fs::read(tree.join(file)).unwrap();
         if bytes.is_empty() {
             return false;
@@ -263,40 +264,40 @@ impl Damage {
             Kind::SectorZeroed => SECTOR_BYTES,
             _ => BLOCK_BYTES,
         };
-        let places = (bytes.len() as u64).div_ceil(unit);
+        let units = (bytes.len() as u64).div_ceil(unit);
         let piece = |at: u64| {
             let end = (at + unit).min(bytes.len() as u64);
             &bytes[usize::try_from(at).unwrap()..usize::try_from(end).unwrap()]
         };
         let mut at = 0;
         for _ in 0..DRAWS {
-            at = chance.within(0..places) * unit;
+            at = rng.random_range(0..units) * unit;
             // A flipped bit of a zero counts too, where something is near.
             let near = piece(at - at % 64);
             if piece(at).iter().chain(near).any(|byte| *byte != 0) {
                 break;
             }
         }
-        let spoilt = match self.kind {
-            Kind::BitFlipped => vec![piece(at)[0] ^ (1 << chance.within(0..8))],
+        let corrupted = match self.kind {
+            Kind::BitFlipped => vec![piece(at)[0] ^ (1 << rng.random_range(0..8))],
             _ => vec![0; piece(at).len()],
         };
-        let differs = spoilt != piece(at);
-        self.write(tree, file, at, &spoilt);
+        let differs = corrupted != piece(at);
+        self.write(tree, file, at, &corrupted);
         differs
     }
 
     /// Cuts a file, zeroes all of it, or appends to it.
-    fn resize(&mut self, tree: &Path, file: &Path, chance: &mut Chance) -> bool {
+    fn resize(&mut self, tree: &Path, file: &Path, rng: &mut Rng) -> bool {
         let path = tree.join(file);
         let length = fs::metadata(&path).unwrap().len();
         let to = match self.kind {
             Kind::Emptied => 0,
             Kind::Halved => length / 2,
-            Kind::CutAtABlock => chance.within(0..length.div_ceil(BLOCK_BYTES).max(1)) * BLOCK_BYTES,
+            Kind::CutAtABlock => rng.random_range(0..length.div_ceil(BLOCK_BYTES).max(1)) * BLOCK_BYTES,
             Kind::CutByAByte => length.saturating_sub(1),
-            Kind::CutAnywhere => chance.within(0..length.max(1)),
-            Kind::Lengthened => length + chance.within(1..GARBAGE_BYTES),
+            Kind::CutAnywhere => rng.random_range(0..length.max(1)),
+            Kind::Lengthened => length + rng.random_range(1..GARBAGE_BYTES),
             _ => length,
         };
         let differs =
@@ -305,30 +306,30 @@ impl Damage {
         match self.kind {
             Kind::Zeroed => target.write_all_at(&vec![0; usize::try_from(length).unwrap()], 0).unwrap(),
             Kind::Lengthened => {
-                let garbage: Vec<u8> = (length..to).map(|_| chance.within(0..256) as u8).collect();
+                let garbage: Vec<u8> = (length..to).map(|_| rng.random_range(0..256) as u8).collect();
                 target.write_all_at(&garbage, length).unwrap();
             }
             _ => target.set_len(to).unwrap(),
         }
-        self.mark_whole(tree, file);
-        self.say(&format!("{}: {length} to {to} B", file.display()));
+        self.record_whole_file(tree, file);
+        self.describe(&format!("{}: {length} to {to} B", file.display()));
         differs
     }
 
     fn write(&mut self, tree: &Path, file: &Path, at: u64, bytes: &[u8]) {
         let target = OpenOptions::new().write(true).open(tree.join(file)).unwrap();
         target.write_all_at(bytes, at).unwrap();
-        self.marks.push(Mark { path: file.to_owned(), at, bytes: bytes.to_vec() });
-        self.say(&format!("{}: {} B at {at}", file.display(), bytes.len()));
+        self.damaged_bytes.push(DamagedBytes { path: file.to_owned(), at, bytes: bytes.to_vec() });
+        self.describe(&format!("{}: {} B at {at}", file.display(), bytes.len()));
     }
 
-    fn mark_whole(&mut self, tree: &Path, file: &Path) {
+    fn record_whole_file(&mut self, tree: &Path, file: &Path) {
         let bytes = fs::read(tree.join(file)).unwrap();
-        self.marks.push(Mark { path: file.to_owned(), at: 0, bytes });
+        self.damaged_bytes.push(DamagedBytes { path: file.to_owned(), at: 0, bytes });
     }
 }
 
-impl Mark {
+impl DamagedBytes {
     fn holds(&self, tree: &Path) -> bool {
         let Ok(found) = fs::read(tree.join(&self.path)) else { return false };
         let at = usize::try_from(self.at).unwrap();

@@ -21,9 +21,6 @@ mod base;
 #[expect(dead_code, reason = "what only power failures ask of a bill")]
 mod bill;
 mod case;
-#[allow(dead_code, reason = "what it can shuffle are the kill tests' endings")]
-#[path = "../crash/chance.rs"]
-mod chance;
 mod damage;
 #[path = "../crash/facts.rs"]
 mod facts;
@@ -31,17 +28,20 @@ mod facts;
 mod flow;
 #[path = "../crash/load.rs"]
 mod load;
+mod messages;
+mod new_flow;
 #[allow(dead_code, reason = "its rules for a bill that grows are the kill tests' own")]
 #[path = "../crash/oracle.rs"]
 mod oracle;
 mod part;
-mod room;
+#[allow(dead_code, reason = "what it can shuffle are the kill tests' endings")]
+#[path = "../crash/rng.rs"]
+mod rng;
 mod table;
-mod told;
 #[path = "../crash/traffic.rs"]
 mod traffic;
 mod verdict;
-mod visit;
+mod workspace;
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -56,13 +56,13 @@ use clap::Parser;
 
 use base::Base;
 use case::{Case, Report};
-use chance::Chance;
 use damage::Kind;
 use part::Part;
+use rng::Rng;
 use table::Table;
 
 /// What the names of our directories begin with.
-const KEPT: &str = "tollgate-damage-";
+const DIRECTORY_PREFIX: &str = "tollgate-damage-";
 /// Cases at a time.
 const WORKERS: usize = 2;
 /// Without `--exhaustive`, one in so many pairs of kind and part. No divisor of the number of parts, so that
@@ -116,10 +116,10 @@ impl Options {
             cases.extend(bases.map(|base| (base, vec![pair])));
         }
         for number in 0..self.random {
-            let mut chance = Chance::new(seed, number as u64 + (1 << 50));
-            let damages = if chance.happens(SECOND_PERCENT) { 2 } else { 1 };
-            let base = usize::try_from(chance.within(0..Base::COUNT as u64)).unwrap();
-            let damages = (0..damages).map(|_| (*chance.pick(&Kind::ALL), *chance.pick(&Part::ALL)));
+            let mut rng = Rng::new(seed, number as u64 + (1 << 50));
+            let damages = if rng.random_percent(SECOND_PERCENT) { 2 } else { 1 };
+            let base = usize::try_from(rng.random_range(0..Base::COUNT as u64)).unwrap();
+            let damages = (0..damages).map(|_| (*rng.choose(&Kind::ALL), *rng.choose(&Part::ALL)));
             cases.push((base, damages.collect()));
         }
         let numbered = cases.into_iter().enumerate();
@@ -140,16 +140,16 @@ struct Run<'r> {
 
 fn main() -> ExitCode {
     let options = Options::parse();
-    verdict::prove();
-    oracle::prove();
-    let seed = options.seed.unwrap_or_else(drawn_seed);
+    verdict::run_self_test();
+    oracle::run_self_test();
+    let seed = options.seed.unwrap_or_else(random_seed);
     let command = options.command(seed);
     println!("{command}");
     let began = Instant::now();
     // Copies of whole ledgers, thousands of them: not for a disk.
     let memory = Path::new("/dev/shm");
     let memory = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
-    let root = tempfile::Builder::new().prefix(KEPT).tempdir_in(memory).unwrap();
+    let root = tempfile::Builder::new().prefix(DIRECTORY_PREFIX).tempdir_in(memory).unwrap();
     let bases = match make_bases(seed, root.path()) {
         Ok(bases) => bases,
         Err(wrong) => {
@@ -234,10 +234,10 @@ impl Run<'_> {
 
     /// Puts what was said and the damaged ledger, as nobody had started it, beside what became of it.
     fn keep(&self, case: &Case, report: &Report, directory: &Path) {
-        if report.story.is_empty() {
+        if report.transcript.is_empty() {
             return;
         }
-        fs::write(directory.join("story.txt"), &report.story).unwrap();
+        fs::write(directory.join("story.txt"), &report.transcript).unwrap();
         if let Some((_, mut damages)) = case.prepare(self.seed, self.bases, directory.join("damaged")) {
             // A seal would hinder whoever clears up.
             damages.iter_mut().for_each(|damage| {
@@ -247,7 +247,7 @@ impl Run<'_> {
     }
 }
 
-fn drawn_seed() -> u64 {
+fn random_seed() -> u64 {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("it is after 1970");
-    Chance::new(now.as_nanos() as u64, 0).within(0..u64::from(u32::MAX))
+    Rng::new(now.as_nanos() as u64, 0).random_range(0..u64::from(u32::MAX))
 }

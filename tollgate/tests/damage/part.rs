@@ -81,44 +81,44 @@ impl Part {
 
     /// The files of it in `tree`, from there; none if there is no such file.
     pub(crate) fn files(self, tree: &Path) -> Vec<PathBuf> {
-        let of = |wanted: fn(&str) -> bool| -> Vec<PathBuf> {
+        let matching = |wanted: fn(&str) -> bool| -> Vec<PathBuf> {
             let all = all_files(tree);
             all.into_iter().filter(|path| wanted(&path.display().to_string())).collect()
         };
         match self {
-            Part::Identity => of(|path| path == "data/identity"),
-            Part::Lock => of(|path| path == "data/LOCK"),
-            Part::FirstSegment => begun_segments(tree).into_iter().take(1).collect(),
+            Part::Identity => matching(|path| path == "data/identity"),
+            Part::Lock => matching(|path| path == "data/LOCK"),
+            Part::FirstSegment => segments_with_header(tree).into_iter().take(1).collect(),
             Part::MiddleSegment => {
-                let begun = begun_segments(tree);
+                let with_header = segments_with_header(tree);
                 // One that is neither the first nor the last.
-                let inner = begun.get(1..begun.len().saturating_sub(1)).unwrap_or_default();
+                let inner = with_header.get(1..with_header.len().saturating_sub(1)).unwrap_or_default();
                 inner.get(inner.len() / 2).cloned().into_iter().collect()
             }
             Part::CurrentSegment => {
-                begun_segments(tree).into_iter().skip(1).next_back().into_iter().collect()
+                segments_with_header(tree).into_iter().skip(1).next_back().into_iter().collect()
             }
             Part::SpareSegment => {
-                let begun = begun_segments(tree);
-                let all = of(|path| path.starts_with("data/journal/segment-0"));
-                all.into_iter().filter(|path| !begun.contains(path)).take(1).collect()
+                let with_header = segments_with_header(tree);
+                let all = matching(|path| path.starts_with("data/journal/segment-0"));
+                all.into_iter().filter(|path| !with_header.contains(path)).take(1).collect()
             }
-            Part::NewSegment => of(|path| path.starts_with("data/journal/segment-new")),
-            Part::Journal => of(|path| path.starts_with("data/journal/")),
-            Part::Sums => of(|path| path == "data/ledger.db"),
-            Part::SumsLog => of(|path| path == "data/ledger.db-wal"),
-            Part::SumsIndex => of(|path| path == "data/ledger.db-shm"),
-            Part::Month => of(|path| path.starts_with("data/usage-") && path.ends_with(".db")),
-            Part::MonthLog => of(|path| path.starts_with("data/usage-") && path.ends_with(".db-wal")),
-            Part::MonthIndex => of(|path| path.starts_with("data/usage-") && path.ends_with(".db-shm")),
-            Part::Table => of(|path| path.starts_with("table/")),
-            Part::BothDatabases => of(|path| path.ends_with(".db")),
-            Part::SumsAndLog => of(|path| path == "data/ledger.db" || path == "data/ledger.db-wal"),
-            Part::MonthAndLog => of(|path| {
+            Part::NewSegment => matching(|path| path.starts_with("data/journal/segment-new")),
+            Part::Journal => matching(|path| path.starts_with("data/journal/")),
+            Part::Sums => matching(|path| path == "data/ledger.db"),
+            Part::SumsLog => matching(|path| path == "data/ledger.db-wal"),
+            Part::SumsIndex => matching(|path| path == "data/ledger.db-shm"),
+            Part::Month => matching(|path| path.starts_with("data/usage-") && path.ends_with(".db")),
+            Part::MonthLog => matching(|path| path.starts_with("data/usage-") && path.ends_with(".db-wal")),
+            Part::MonthIndex => matching(|path| path.starts_with("data/usage-") && path.ends_with(".db-shm")),
+            Part::Table => matching(|path| path.starts_with("table/")),
+            Part::BothDatabases => matching(|path| path.ends_with(".db")),
+            Part::SumsAndLog => matching(|path| path == "data/ledger.db" || path == "data/ledger.db-wal"),
+            Part::MonthAndLog => matching(|path| {
                 path.starts_with("data/usage-") && (path.ends_with(".db") || path.ends_with(".db-wal"))
             }),
-            Part::AllButJournal => of(|path| !path.starts_with("data/journal/")),
-            Part::AllButDatabases => of(|path| !path.contains(".db")),
+            Part::AllButJournal => matching(|path| !path.starts_with("data/journal/")),
+            Part::AllButDatabases => matching(|path| !path.contains(".db")),
         }
     }
 
@@ -163,7 +163,7 @@ pub(crate) fn all_files(tree: &Path) -> Vec<PathBuf> {
 }
 
 /// Segments whose header is there, in order.
-fn begun_segments(tree: &Path) -> Vec<PathBuf> {
+fn segments_with_header(tree: &Path) -> Vec<PathBuf> {
     let mut segments = all_files(tree);
     segments.retain(|path| {
         let name = path.display().to_string();

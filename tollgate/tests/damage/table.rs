@@ -18,7 +18,7 @@ pub(crate) struct Table {
     /// Cases that cannot be: there is no such file, or nothing would change.
     skipped: usize,
     /// Cases that were told or refused, and of which `verify` had not known before the start.
-    unforeseen: usize,
+    undetected_before_start: usize,
 }
 
 type Counts = BTreeMap<Outcome, usize>;
@@ -42,8 +42,9 @@ impl Table {
         if report.outcome.is_failure() {
             *self.classes.entry((report.outcome, part)).or_default().entry(kind).or_default() += 1;
         }
-        let is_unforeseen = matches!(report.outcome, Outcome::Told | Outcome::Refused) && !report.was_known;
-        self.unforeseen += usize::from(is_unforeseen);
+        let is_undetected =
+            matches!(report.outcome, Outcome::Reported | Outcome::Refused) && !report.was_known;
+        self.undetected_before_start += usize::from(is_undetected);
     }
 
     pub(crate) fn failures(&self) -> usize {
@@ -81,7 +82,7 @@ impl fmt::Display for Table {
              before the start. {} cases cannot be",
             counts.join(", "),
             self.failures(),
-            self.unforeseen,
+            self.undetected_before_start,
             self.skipped,
         )
     }

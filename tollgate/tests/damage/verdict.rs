@@ -13,7 +13,7 @@ pub(crate) enum Outcome {
     /// A start was refused, and said what is the matter.
     Refused,
     /// Something is missing or other, and that was said.
-    Told,
+    Reported,
     /// Something is missing or other, and nobody said so.
     Silent,
     /// It was said at the start alone: `verify` and `usage` take the ledger for whole.
@@ -38,7 +38,7 @@ impl Outcome {
     pub(crate) const ALL: [Outcome; 12] = [
         Outcome::Right,
         Outcome::Refused,
-        Outcome::Told,
+        Outcome::Reported,
         Outcome::Silent,
         Outcome::Blind,
         Outcome::Over,
@@ -54,7 +54,7 @@ impl Outcome {
         match self {
             Outcome::Right => "right",
             Outcome::Refused => "refused",
-            Outcome::Told => "told",
+            Outcome::Reported => "told",
             Outcome::Silent => "SILENT",
             Outcome::Blind => "BLIND",
             Outcome::Over => "OVER",
@@ -68,7 +68,7 @@ impl Outcome {
     }
 
     pub(crate) fn is_failure(self) -> bool {
-        self > Outcome::Told
+        self > Outcome::Reported
     }
 }
 
@@ -82,9 +82,9 @@ pub(crate) struct Evidence {
     /// A gateway served in the end: there is something to compare.
     pub(crate) has_served: bool,
     /// What starts, stops and the log said beyond what they always say.
-    pub(crate) told: Vec<String>,
+    pub(crate) messages: Vec<String>,
     /// What `verify` and `usage` said, in the end, beyond what they always say.
-    pub(crate) told_at_last: Vec<String>,
+    pub(crate) final_messages: Vec<String>,
     /// `verify` found, in the end, that something is wrong.
     pub(crate) is_alarmed: bool,
     /// What was damaged is damaged still, or may be.
@@ -94,7 +94,7 @@ pub(crate) struct Evidence {
 }
 
 /// Lines that are printed of what was told.
-const TOLD_SHOWN: usize = 4;
+const MESSAGES_SHOWN: usize = 4;
 
 impl Evidence {
     /// The outcome, and why.
@@ -120,9 +120,9 @@ impl Evidence {
         if !self.has_served {
             return None;
         }
-        let is_told_at_last = self.is_alarmed || !self.told_at_last.is_empty();
+        let has_final_messages = self.is_alarmed || !self.final_messages.is_empty();
         let Some(differences) = &self.differences else {
-            let outcome = if is_told_at_last { Outcome::Told } else { Outcome::Silent };
+            let outcome = if has_final_messages { Outcome::Reported } else { Outcome::Silent };
             return Some((outcome, "there is no account".to_owned()));
         };
         let text = differences.text();
@@ -131,21 +131,22 @@ impl Evidence {
         } else if differences.is_empty() {
             let is_false = self.is_alarmed && !self.remains;
             if is_false { Outcome::FalseAlarm } else { Outcome::Right }
-        } else if is_told_at_last {
-            Outcome::Told
-        } else if self.told.is_empty() {
+        } else if has_final_messages {
+            Outcome::Reported
+        } else if self.messages.is_empty() {
             Outcome::Silent
         } else {
             Outcome::Blind
         };
-        let told: Vec<&str> = self.told.iter().chain(&self.told_at_last).map(String::as_str).collect();
-        let shown = told[..told.len().min(TOLD_SHOWN)].join("\n  ");
-        Some((outcome, format!("{text}\n{} lines told: {shown}", told.len())))
+        let messages: Vec<&str> =
+            self.messages.iter().chain(&self.final_messages).map(String::as_str).collect();
+        let shown = messages[..messages.len().min(MESSAGES_SHOWN)].join("\n  ");
+        Some((outcome, format!("{text}\n{} lines told: {shown}", messages.len())))
     }
 }
 
 /// The judge's own test: each lie is found, and the truth is not.
-pub(crate) fn prove() {
+pub(crate) fn run_self_test() {
     let line = Line { flows: 1, up: 100, down: 1_000, uncertain_up: 5, ..Line::default() };
     let account = |lines: &[Line]| {
         let named = lines.iter().enumerate().map(|(at, line)| (format!("127.1.0.{at}"), *line));
@@ -154,30 +155,33 @@ pub(crate) fn prove() {
     let expected = account(&[line, line]);
     let served = |found: &Account| Evidence {
         has_served: true,
-        differences: Some(found.against(&expected)),
+        differences: Some(found.compare_with(&expected)),
         ..Evidence::default()
     };
-    let check = |evidence: Evidence, due: Outcome| {
+    let check = |evidence: Evidence, expected_outcome: Outcome| {
         let (outcome, text) = evidence.verdict();
-        assert_eq!(outcome, due, "the judge is to say {due:?}: {text}, {evidence:?}");
+        assert_eq!(
+            outcome, expected_outcome,
+            "the judge is to say {expected_outcome:?}: {text}, {evidence:?}"
+        );
     };
     let short = account(&[line, Line { up: 99, ..line }]);
-    let said = || vec!["something is lost".to_owned()];
+    let message = || vec!["something is lost".to_owned()];
     check(served(&expected), Outcome::Right);
     check(served(&account(&[line])), Outcome::Silent);
     check(served(&short), Outcome::Silent);
     check(served(&account(&[line, Line { flows: 0, live: 1, ..line }])), Outcome::Silent);
     check(served(&account(&[line, line, line])), Outcome::Silent);
     check(served(&Account { total: line, ..expected.clone() }), Outcome::Silent);
-    check(Evidence { told: said(), ..served(&short) }, Outcome::Blind);
-    check(Evidence { told_at_last: said(), ..served(&short) }, Outcome::Told);
-    check(Evidence { is_alarmed: true, ..served(&short) }, Outcome::Told);
+    check(Evidence { messages: message(), ..served(&short) }, Outcome::Blind);
+    check(Evidence { final_messages: message(), ..served(&short) }, Outcome::Reported);
+    check(Evidence { is_alarmed: true, ..served(&short) }, Outcome::Reported);
     check(Evidence { differences: None, ..served(&short) }, Outcome::Silent);
     check(Evidence { is_alarmed: true, ..served(&expected) }, Outcome::FalseAlarm);
     check(Evidence { is_alarmed: true, remains: true, ..served(&expected) }, Outcome::Right);
     check(served(&account(&[line, Line { up: 105, uncertain_up: 0, ..line }])), Outcome::Silent);
     for over in [Line { up: 106, ..line }, Line { down: 1_001, ..line }, Line { flows: 2, ..line }] {
-        check(Evidence { told_at_last: said(), ..served(&account(&[line, over])) }, Outcome::Over);
+        check(Evidence { final_messages: message(), ..served(&account(&[line, over])) }, Outcome::Over);
     }
     check(Evidence { is_refused: true, ..Evidence::default() }, Outcome::Refused);
     check(Evidence { is_refused: true, ..served(&expected) }, Outcome::Refused);

@@ -4,8 +4,8 @@
 //! back afterwards. Leaves out: single malformed messages (`bad_inputs`).
 
 mod admin;
-mod beside;
 mod dials;
+mod flow_permits;
 mod footprint;
 mod lingering;
 mod log_flood;
@@ -13,9 +13,9 @@ mod names;
 mod orphans;
 mod own_addresses;
 mod passwords;
-mod places;
 mod resolving;
 mod silent_connections;
 mod stale_configuration;
 mod stalled_receivers;
 mod unknown_clients;
+mod valid_user;

@@ -8,8 +8,8 @@ use proto::limits::{HEAD_BYTES_MAX, HEADERS_MAX};
 
 use crate::harness::{Gateway, eventually};
 use crate::peers::{
-    Answer, Destination, ask, ask_socks, check_echo, connect_request, read_all, read_answer, read_exactly,
-    read_reply, reset, socks_request,
+    Destination, Response, ask, ask_socks, check_echo, connect_request, read_all, read_exactly, read_reply,
+    read_response, reset, socks_request,
 };
 
 /// A user who may go to the canary in every spelling that means it, so that nothing but the parser is in the
@@ -22,15 +22,15 @@ fn gateway() -> Gateway {
 }
 
 #[track_caller]
-fn check_refused(answer: &Answer, status: u16, part: &str, request: &[u8]) {
+fn check_refused(response: &Response, status: u16, part: &str, request: &[u8]) {
     let request = request.escape_ascii();
-    assert_eq!(answer.status, status, "{request}\n{answer:?}");
-    assert!(answer.body.contains(part), "{request}\nexpected: {part}\n{answer:?}");
-    assert!(answer.head.contains("\r\nProxy-Status: tollgate; error="), "{request}\n{answer:?}");
+    assert_eq!(response.status, status, "{request}\n{response:?}");
+    assert!(response.body.contains(part), "{request}\nexpected: {part}\n{response:?}");
+    assert!(response.head.contains("\r\nProxy-Status: tollgate; error="), "{request}\n{response:?}");
 }
 
 #[test]
-fn destinations_that_are_no_destinations_are_400() {
+fn invalid_destinations_are_400() {
     let canary = Destination::echo();
     let port = canary.address.port();
     let gateway = gateway();
@@ -77,7 +77,7 @@ fn destinations_that_are_no_destinations_are_400() {
 }
 
 #[test]
-fn heads_that_are_no_heads_are_refused() {
+fn malformed_heads_are_refused() {
     let canary = Destination::echo();
     let to = canary.address;
     let gateway = gateway();
@@ -111,20 +111,20 @@ fn heads_that_are_no_heads_are_refused() {
 }
 
 #[test]
-fn what_follows_a_refused_request_is_dropped() {
+fn bytes_after_a_refused_request_are_dropped() {
     let canary = Destination::echo();
     let gateway = gateway();
     let second = connect_request(&canary.address.to_string());
     for first in ["CONNECT 192.0.2.1:443 HTTP/1.1\r\n\r\n", "GET / HTTP/1.1\r\n\r\n"] {
-        let (_, answer) = ask(&gateway, format!("{first}{second}"));
-        assert!(answer.status == 403 || answer.status == 400, "{answer:?}");
-        assert!(!answer.body.contains("HTTP/1.1"), "one answer: {answer:?}");
+        let (_, response) = ask(&gateway, format!("{first}{second}"));
+        assert!(response.status == 403 || response.status == 400, "{response:?}");
+        assert!(!response.body.contains("HTTP/1.1"), "one answer: {response:?}");
     }
     assert_eq!(canary.accepted(), 0);
 }
 
 #[test]
-fn socks_requests_that_cannot_be_are_refused_in_kind() {
+fn invalid_socks_requests_are_refused_by_reply_code() {
     let canary = Destination::echo();
     let port = canary.address.port();
     let gateway = gateway();
@@ -172,17 +172,17 @@ fn socks_requests_that_cannot_be_are_refused_in_kind() {
         (&[5, 1, 2, 1, 0, 1, b'x'], &[5, 2, 1, 1]),
         (&[5, 1, 2, 1, 1, 0xff, 1, b'x'], &[5, 2, 1, 1]),
     ];
-    for (said, answered) in handshakes {
+    for (sent, received) in handshakes {
         let mut stream = gateway.connect();
-        stream.write_all(said).unwrap();
+        stream.write_all(sent).unwrap();
         stream.shutdown(Shutdown::Write).unwrap();
-        assert_eq!(read_all(&mut stream), answered, "{said:?}");
+        assert_eq!(read_all(&mut stream), received, "{sent:?}");
     }
     assert_eq!(canary.accepted(), 0);
 }
 
 #[test]
-fn unusual_requests_that_mean_one_thing_are_served() {
+fn unusual_but_unambiguous_requests_are_served() {
     let destination = Destination::echo();
     let (to, port) = (destination.address, destination.address.port());
     let gateway = gateway();
@@ -196,8 +196,8 @@ fn unusual_requests_that_mean_one_thing_are_served() {
         format!("CONNECT {to} HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(8 * 1024 - 60)),
     ];
     for request in &requests {
-        let (mut stream, answer) = ask(&gateway, request);
-        assert_eq!(answer.status, 200, "{request}{answer:?}");
+        let (mut stream, response) = ask(&gateway, request);
+        assert_eq!(response.status, 200, "{request}{response:?}");
         check_echo(&mut stream, b"served");
     }
     assert_eq!(destination.accepted(), requests.len() as u64);
@@ -218,7 +218,7 @@ fn a_head_may_be_split_at_every_byte() {
     };
     for at in 1..request.len() {
         let mut stream = send_in_two(request.as_bytes(), at);
-        assert_eq!(read_answer(&mut stream).status, 200, "split at {at}");
+        assert_eq!(read_response(&mut stream).status, 200, "split at {at}");
         check_echo(&mut stream, b"http");
     }
     for at in 1..socks.len() {
@@ -232,16 +232,16 @@ fn a_head_may_be_split_at_every_byte() {
 #[test]
 fn a_host_cannot_forge_a_line_of_the_log() {
     let gateway = gateway();
-    let (_, answer) = ask(&gateway, "CONNECT a\u{1b}[31m\u{7f}.test:443 HTTP/1.1\r\n\r\n");
-    assert_eq!(answer.status, 400, "{answer:?}");
-    assert!(!answer.body.contains('\u{1b}'), "{answer:?}");
-    gateway.logged("the decision", |line| line["reason"] == "malformed");
+    let (_, response) = ask(&gateway, "CONNECT a\u{1b}[31m\u{7f}.test:443 HTTP/1.1\r\n\r\n");
+    assert_eq!(response.status, 400, "{response:?}");
+    assert!(!response.body.contains('\u{1b}'), "{response:?}");
+    gateway.await_log_line("the decision", |line| line["reason"] == "malformed");
     let text = std::fs::read_to_string(gateway.path("log.jsonl")).unwrap();
     assert!(text.bytes().all(|byte| byte == b'\n' || (b' '..=b'~').contains(&byte)));
 }
 
 #[test]
-fn a_client_that_leaves_while_it_is_connected_through_leaves_nothing_open() {
+fn reset_during_the_dial_leaves_nothing_open() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let destination = Destination::on(listener, |mut stream| {
         read_all(&mut stream);

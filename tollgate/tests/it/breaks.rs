@@ -13,14 +13,14 @@ use crate::peers::{Destination, check_ended, pattern, read_exactly, reset, tunne
 const TOO_MUCH: usize = 24_000_000;
 
 #[test]
-fn a_reset_is_passed_on_as_a_reset() {
-    let (tell, told) = mpsc::channel();
+fn reset_is_forwarded_as_a_reset() {
+    let (report, reports) = mpsc::channel();
     let destination = Destination::start(move |mut stream| {
         if read_exactly(&mut stream, 1) == b"r" {
             reset(stream);
         } else {
             stream.write_all(b"!").unwrap();
-            tell.send(stream.read(&mut [0]).map_err(|error| error.kind())).unwrap();
+            report.send(stream.read(&mut [0]).map_err(|error| error.kind())).unwrap();
         }
     });
     let gateway = Gateway::local("");
@@ -35,12 +35,12 @@ fn a_reset_is_passed_on_as_a_reset() {
     client.write_all(b"x").unwrap();
     read_exactly(&mut client, 1);
     reset(client);
-    assert_eq!(told.recv().unwrap(), Err(ErrorKind::ConnectionReset));
+    assert_eq!(reports.recv().unwrap(), Err(ErrorKind::ConnectionReset));
     gateway.check_closed(address, "client_reset");
 }
 
 #[test]
-fn an_answer_before_the_reset_of_an_upload_is_heard() {
+fn response_before_an_upload_reset_is_delivered() {
     const ANSWER: &[u8] = b"HTTP/1.1 413 Content Too Large\r\n\r\n";
     let destination = Destination::start(|mut stream| {
         if read_exactly(&mut stream, 1_000_000)[0].is_multiple_of(2) {
@@ -82,7 +82,7 @@ fn fill(client: &mut TcpStream) {
 }
 
 #[test]
-fn a_client_that_is_gone_holds_no_tunnel_to_a_destination_that_takes_nothing() {
+fn client_reset_ends_a_tunnel_with_a_full_destination() {
     let (go, may_end) = mpsc::channel::<()>();
     let may_end = Mutex::new(may_end);
     let destination = Destination::start(move |_stream| may_end.lock().unwrap().recv().unwrap_or_default());

@@ -12,18 +12,18 @@ use crate::peers::{Destination, check_echo, tunnel};
 /// Has `gateway` reload with `extra` in place of what stood behind the head: exit code, and what was said.
 fn reload(gateway: &Gateway, extra: &str) -> (i32, String) {
     gateway.write_configuration(extra);
-    told(Command::new(env!("CARGO_BIN_EXE_tollgate")).arg("reload").current_dir(gateway.path("")))
+    run_command(Command::new(env!("CARGO_BIN_EXE_tollgate")).arg("reload").current_dir(gateway.path("")))
 }
 
-fn told(command: &mut Command) -> (i32, String) {
+fn run_command(command: &mut Command) -> (i32, String) {
     let Output { status, stdout, stderr } = command.output().unwrap();
-    let said = [stdout, stderr].concat();
-    (status.code().expect("no signal ends it"), String::from_utf8(said).unwrap())
+    let printed = [stdout, stderr].concat();
+    (status.code().expect("no signal ends it"), String::from_utf8(printed).unwrap())
 }
 
 /// The line that was printed for this, `kill -HUP $(pidof tollgate)`, ended other commands of the program.
 #[test]
-fn a_reload_tells_what_changed_and_no_other_process() {
+fn reload_prints_changes_and_reaches_one_process() {
     let destination = Destination::echo();
     let (gateway, other) = (Gateway::local(""), Gateway::local(""));
     let mut live = tunnel(&gateway, destination.address);
@@ -35,19 +35,19 @@ fn a_reload_tells_what_changed_and_no_other_process() {
     let user = "[[user]]\nname = \"new\"\nfrom = [\"127.9.0.1/32\"]\n";
     let changed = LOCAL_USER.replace("\"[::1]\", ", "");
     let listener = format!("[[listener]]\naddress = \"{added}\"\n");
-    let (code, said) = reload(&gateway, &format!("{changed}{user}{listener}[accept]\nbacklog = 77\n"));
+    let (code, printed) = reload(&gateway, &format!("{changed}{user}{listener}[accept]\nbacklog = 77\n"));
     let expected = format!(
         "reloaded\n  users added: new\n  users changed: me\n  listeners added: {added}\n  \
          take effect with the next start: [accept]\n"
     );
-    assert!(code == 0 && said.starts_with(&expected), "{code} {said}");
-    assert!(said.contains("user `new` may go nowhere"), "warnings are told: {said}");
+    assert!(code == 0 && printed.starts_with(&expected), "{code} {printed}");
+    assert!(printed.contains("user `new` may go nowhere"), "warnings are told: {printed}");
     eventually("the new listener serves", || TcpStream::connect(added).is_ok());
 
-    let (code, said) = reload(&gateway, LOCAL_USER);
+    let (code, printed) = reload(&gateway, LOCAL_USER);
     let expected =
         format!("reloaded\n  users removed: new\n  users changed: me\n  listeners removed: {added}\n");
-    assert_eq!((code, said), (0, expected));
+    assert_eq!((code, printed), (0, expected));
     assert_eq!(reload(&gateway, LOCAL_USER), (0, "reloaded\n".to_owned()));
 
     check_echo(&mut live, b"goes on");
@@ -59,34 +59,35 @@ fn a_reload_tells_what_changed_and_no_other_process() {
 }
 
 #[test]
-fn a_refusal_is_told_with_its_reason() {
+fn refused_reload_is_printed_with_its_reason() {
     let mut gateway = Gateway::local("");
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
-    let (code, said) = reload(&gateway, &format!("{LOCAL_USER}[[listener]]\naddress = \"{address}\"\n"));
-    assert_eq!(code, 1, "{said}");
-    assert!(said.contains("reload refused, the old configuration stays:\n"), "{said}");
-    assert!(said.contains(&format!("cannot listen on {address}")), "{said}");
+    let (code, printed) = reload(&gateway, &format!("{LOCAL_USER}[[listener]]\naddress = \"{address}\"\n"));
+    assert_eq!(code, 1, "{printed}");
+    assert!(printed.contains("reload refused, the old configuration stays:\n"), "{printed}");
+    assert!(printed.contains(&format!("cannot listen on {address}")), "{printed}");
 
-    let (code, said) = reload(&gateway, "[nonsense]\n");
-    assert_eq!(code, 78, "the configuration is looked at first: {said}");
+    let (code, printed) = reload(&gateway, "[nonsense]\n");
+    assert_eq!(code, 78, "the configuration is looked at first: {printed}");
     // By the directory the gateway is asked whatever the configuration says, and says it itself.
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
     let directory = gateway.path("tollgate-data");
-    let (code, said) = told(command.args(["reload", "--directory"]).arg(&directory).current_dir("/"));
-    assert!(code == 1 && said.contains("unknown key `nonsense`"), "{code} {said}");
+    let (code, printed) =
+        run_command(command.args(["reload", "--directory"]).arg(&directory).current_dir("/"));
+    assert!(code == 1 && printed.contains("unknown key `nonsense`"), "{code} {printed}");
     assert_eq!(gateway.metric("tollgate_config_reload_success"), Some(0.0));
 
     gateway.stop();
     assert!(!directory.join("control").exists());
-    let (code, said) = reload(&gateway, LOCAL_USER);
+    let (code, printed) = reload(&gateway, LOCAL_USER);
     let expected = format!("no gateway serves with the ledger in {}", directory.display());
-    assert!(code == 1 && said.contains(&expected), "{code} {said}");
+    assert!(code == 1 && printed.contains(&expected), "{code} {printed}");
 }
 
 /// USR1 waited behind a reload, so that a rotation lost the name of its new file for as long.
 #[test]
-fn a_log_is_opened_anew_while_a_reload_takes_long() {
+fn log_is_reopened_during_a_long_reload() {
     let gateway = Gateway::local("");
     let (log, old) = (gateway.path("log.jsonl"), gateway.path("log.old"));
     // A reload opens its listeners in their order, and waits a second for an address in use.

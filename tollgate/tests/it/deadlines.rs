@@ -5,8 +5,8 @@ use std::net::{Shutdown, TcpStream};
 
 use crate::harness::Gateway;
 use crate::peers::{
-    Destination, check_echo, check_ended, connect_request, pattern, read_all, read_answer, read_exactly,
-    read_reply, socks_request, tunnel,
+    Destination, check_echo, check_ended, connect_request, pattern, read_all, read_exactly, read_reply,
+    read_response, socks_request, tunnel,
 };
 
 #[test]
@@ -16,27 +16,27 @@ fn a_request_that_never_completes_is_408() {
     for length in [1, 7, request.len() - 1] {
         let mut stream = gateway.connect();
         stream.write_all(&request.as_bytes()[..length]).unwrap();
-        assert_eq!(read_answer(&mut stream).status, 408, "{length} bytes");
+        assert_eq!(read_response(&mut stream).status, 408, "{length} bytes");
     }
-    let said_and_answered: [(&[u8], &[u8]); 5] = [
+    let sent_and_received: [(&[u8], &[u8]); 5] = [
         (b"", b""),
         (&[5], &[5, 0xff]),
         (&[5, 2, 0], &[5, 0xff]),
         (&[5, 1, 0], &[5, 0, 5, 1, 0, 1, 0, 0, 0, 0, 0, 0]),
         (&[5, 1, 2, 1, 3, b'a'], &[5, 2, 1, 1]),
     ];
-    for (said, answered) in said_and_answered {
+    for (sent, received) in sent_and_received {
         let mut stream = gateway.connect();
-        stream.write_all(said).unwrap();
-        assert_eq!(read_all(&mut stream), answered, "{said:?}");
+        stream.write_all(sent).unwrap();
+        assert_eq!(read_all(&mut stream), received, "{sent:?}");
     }
     gateway.await_metric("tollgate_handshakes_active", 0.0);
-    let line = gateway.logged("the decision", |line| line["reason"] == "greeting_timeout");
+    let line = gateway.await_log_line("the decision", |line| line["reason"] == "greeting_timeout");
     assert_eq!(line["decision"], "deny");
 }
 
 #[test]
-fn a_client_that_drips_ends_at_the_same_deadline() {
+fn dripping_client_ends_at_the_same_deadline() {
     let gateway = Gateway::local("[timeouts]\ngreeting = \"300ms\"\n");
     let mut stream = gateway.connect();
     let mut dripping = stream.try_clone().unwrap();
@@ -47,7 +47,7 @@ fn a_client_that_drips_ends_at_the_same_deadline() {
             std::thread::sleep(std::time::Duration::from_millis(20));
         }
     });
-    assert_eq!(read_answer(&mut stream).status, 408);
+    assert_eq!(read_response(&mut stream).status, 408);
     drop(stream);
     dripper.join().unwrap();
 }
@@ -56,22 +56,22 @@ fn a_client_that_drips_ends_at_the_same_deadline() {
 #[track_caller]
 fn check_end(timeouts: &str, reason: &str, act: impl FnOnce(&mut TcpStream)) {
     let destination = Destination::start(|mut stream| {
-        let heard = read_exactly(&mut stream, 1);
-        stream.write_all(&heard).unwrap();
-        if heard == b"u" {
+        let received = read_exactly(&mut stream, 1);
+        stream.write_all(&received).unwrap();
+        if received == b"u" {
             stream.shutdown(Shutdown::Write).unwrap();
         }
         // Up to the end that the gateway makes, in whatever way.
         let _ = std::io::Read::read_to_end(&mut stream, &mut Vec::new());
         let _ = std::io::Read::read(&mut stream, &mut [0]);
-        if heard == b"c" {
+        if received == b"c" {
             std::thread::park();
         }
     });
     let mut gateway = Gateway::local(&format!("[timeouts]\n{timeouts}\n"));
     let mut client = tunnel(&gateway, destination.address);
     act(&mut client);
-    let line = gateway.closed(client.local_addr().unwrap());
+    let line = gateway.await_close_line(client.local_addr().unwrap());
     assert_eq!((line["close_reason"].as_str(), line["upstream_tx"].as_u64()), (Some(reason), Some(1)));
     gateway.stop();
     assert_eq!(gateway.usage(), (1, 1, 1));
@@ -86,7 +86,7 @@ fn a_silent_tunnel_ends() {
 }
 
 #[test]
-fn a_tunnel_that_lives_too_long_ends() {
+fn tunnel_ends_at_its_lifetime() {
     check_end("lifetime = \"1s\"", "lifetime_timeout", |client| {
         check_echo(client, b"x");
         check_ended(client, true);
@@ -94,7 +94,7 @@ fn a_tunnel_that_lives_too_long_ends() {
 }
 
 #[test]
-fn a_half_closed_tunnel_ends_by_the_lifetime_too() {
+fn half_closed_tunnel_ends_at_its_lifetime() {
     check_end("half_closed = \"10m\"\nlifetime = \"2s\"", "lifetime_timeout", |client| {
         check_echo(client, b"c");
         client.shutdown(Shutdown::Write).unwrap();
@@ -103,7 +103,7 @@ fn a_half_closed_tunnel_ends_by_the_lifetime_too() {
 }
 
 #[test]
-fn a_tunnel_that_the_client_half_closed_ends() {
+fn tunnel_half_closed_by_client_ends() {
     check_end("half_closed = \"1s\"", "half_closed_timeout", |client| {
         check_echo(client, b"c");
         client.shutdown(Shutdown::Write).unwrap();
@@ -112,7 +112,7 @@ fn a_tunnel_that_the_client_half_closed_ends() {
 }
 
 #[test]
-fn a_tunnel_that_the_client_half_closed_under_load_ends() {
+fn tunnel_half_closed_by_client_under_load_ends() {
     const DOWN: usize = 30_000_000;
     let destination = Destination::start(|mut stream| {
         stream.write_all(&pattern(9, DOWN)).unwrap();
@@ -127,7 +127,7 @@ fn a_tunnel_that_the_client_half_closed_under_load_ends() {
 }
 
 #[test]
-fn a_tunnel_that_the_destination_half_closed_ends() {
+fn tunnel_half_closed_by_destination_ends() {
     check_end("half_closed = \"1s\"", "half_closed_timeout", |client| {
         check_echo(client, b"u");
         check_ended(client, false);
@@ -135,7 +135,7 @@ fn a_tunnel_that_the_destination_half_closed_ends() {
 }
 
 #[test]
-fn a_slow_handshake_takes_nothing_from_a_quick_one() {
+fn slow_handshake_does_not_delay_a_quick_one() {
     let destination = Destination::echo();
     let gateway = Gateway::local("");
     let mut slow = gateway.connect();

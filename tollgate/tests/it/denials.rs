@@ -4,10 +4,10 @@
 use std::io::Write;
 use std::net::{Ipv4Addr, Shutdown};
 
-use crate::harness::{Gateway, Room, eventually};
+use crate::harness::{Gateway, TestDir, eventually};
 use crate::peers::{
-    Answer, Destination, ask, ask_socks, basic, check_echo, connect_from, connect_request, pattern, read_all,
-    read_answer, read_exactly, read_reply, silent_destination, socks_request, tunnel,
+    Destination, Response, ask, ask_socks, basic, check_echo, connect_from, connect_request, pattern,
+    read_all, read_exactly, read_reply, read_response, silent_destination, socks_request, tunnel,
 };
 
 /// What a policy denies: the user, the destination, the error of `Proxy-Status`, and the rule if one decided.
@@ -18,10 +18,10 @@ const SECOND: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 const THIRD: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 3);
 
 /// Asks from `source` by HTTP.
-fn ask_from(gateway: &Gateway, source: Ipv4Addr, target: &str) -> Answer {
+fn ask_from(gateway: &Gateway, source: Ipv4Addr, target: &str) -> Response {
     let mut stream = connect_from(source, gateway.listeners[0]);
     stream.write_all(connect_request(target).as_bytes()).unwrap();
-    read_answer(&mut stream)
+    read_response(&mut stream)
 }
 
 /// Asks from `source` by SOCKS5 without authentication.
@@ -36,15 +36,15 @@ fn ask_socks_from(gateway: &Gateway, source: Ipv4Addr, target: &str) -> u8 {
 
 #[track_caller]
 fn check_denied(gateway: &Gateway, (source, target, error, rule): &DenialKind<'_>) {
-    let answer = ask_from(gateway, *source, target);
-    assert_eq!(answer.status, 403, "{target}: {answer:?}");
+    let response = ask_from(gateway, *source, target);
+    assert_eq!(response.status, 403, "{target}: {response:?}");
     let proxy_status = match rule {
         Some(rule) => format!("\r\nProxy-Status: tollgate; error={error}; details=\"{rule}\"\r\n"),
         None => format!("\r\nProxy-Status: tollgate; error={error}\r\n"),
     };
-    assert!(answer.head.contains(&proxy_status), "{target}: expected{proxy_status}{answer:?}");
-    assert!(answer.head.contains("\r\nX-Request-Id: "), "{answer:?}");
-    assert!(!answer.head.contains("Proxy-Authenticate"), "no password helps: {answer:?}");
+    assert!(response.head.contains(&proxy_status), "{target}: expected{proxy_status}{response:?}");
+    assert!(response.head.contains("\r\nX-Request-Id: "), "{response:?}");
+    assert!(!response.head.contains("Proxy-Authenticate"), "no password helps: {response:?}");
     assert_eq!(ask_socks_from(gateway, *source, target), 2, "{target}");
 }
 
@@ -115,30 +115,30 @@ fn an_internal_set_admits_what_it_names() {
 }
 
 #[test]
-fn a_denial_is_json_for_who_accepts_json() {
+fn denial_is_json_if_accepted() {
     let gateway = Gateway::local("");
     let request = "CONNECT 192.0.2.1:443 HTTP/1.1\r\nAccept: application/json\r\n\r\n";
-    let (_, answer) = ask(&gateway, request);
-    let body: serde_json::Value = serde_json::from_str(&answer.body).unwrap();
-    assert_eq!((answer.status, body["error"].as_str()), (403, Some("http_request_denied")));
+    let (_, response) = ask(&gateway, request);
+    let body: serde_json::Value = serde_json::from_str(&response.body).unwrap();
+    assert_eq!((response.status, body["error"].as_str()), (403, Some("http_request_denied")));
     let id = body["request_id"].as_str().unwrap();
-    let line = gateway.logged("the decision", |line| line["id"] == id);
+    let line = gateway.await_log_line("the decision", |line| line["id"] == id);
     assert_eq!((line["decision"].as_str(), line["reason"].as_str()), (Some("deny"), Some("no_rule")));
     assert_eq!(line["user"], "me");
 }
 
 #[test]
-fn the_connection_cap_is_429_and_a_place_comes_back_with_each_close() {
+fn user_cap_is_429_and_permits_return_on_close() {
     let destination = Destination::echo();
     let gateway = Gateway::local("[limits]\nconnections_per_user = 2\n");
     let request = connect_request(&destination.address.to_string());
     for _ in 0..3 {
         let first = tunnel(&gateway, destination.address);
         let second = tunnel(&gateway, destination.address);
-        let (_, answer) = ask(&gateway, &request);
-        assert_eq!(answer.status, 429, "{answer:?}");
-        assert!(answer.head.contains("\r\nRetry-After: 1\r\n"), "{answer:?}");
-        assert!(answer.head.contains("error=connection_limit_reached"), "{answer:?}");
+        let (_, response) = ask(&gateway, &request);
+        assert_eq!(response.status, 429, "{response:?}");
+        assert!(response.head.contains("\r\nRetry-After: 1\r\n"), "{response:?}");
+        assert!(response.head.contains("error=connection_limit_reached"), "{response:?}");
         let (_, reply) = ask_socks(&gateway, &socks_request("127.0.0.1", destination.address.port()));
         assert_eq!(reply, 2);
         drop(first);
@@ -149,7 +149,7 @@ fn the_connection_cap_is_429_and_a_place_comes_back_with_each_close() {
 }
 
 #[test]
-fn the_gateways_own_cap_is_503() {
+fn global_cap_is_503() {
     let destination = Destination::echo();
     let gateway = Gateway::local("[limits]\nconnections = 1\nhandshakes = 1\n");
     let held = tunnel(&gateway, destination.address);
@@ -161,16 +161,16 @@ fn the_gateways_own_cap_is_503() {
 }
 
 #[test]
-fn what_cannot_be_reached_is_told_in_kind() {
+fn unreachable_destination_has_a_specific_error() {
     let gateway = Gateway::local("[timeouts]\nconnect = \"300ms\"\n");
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let (silent, _held) = silent_destination();
     let silent = silent.local_addr().unwrap();
     let cases = [(closed, 502, "connection_refused", 5), (silent, 504, "connection_timeout", 6)];
     for (target, status, error, reply) in cases {
-        let (_, answer) = ask(&gateway, connect_request(&target.to_string()));
-        assert_eq!(answer.status, status, "{answer:?}");
-        assert!(answer.head.contains(&format!("error={error}")), "{answer:?}");
+        let (_, response) = ask(&gateway, connect_request(&target.to_string()));
+        assert_eq!(response.status, status, "{response:?}");
+        assert!(response.head.contains(&format!("error={error}")), "{response:?}");
         assert_eq!(ask_socks(&gateway, &socks_request("127.0.0.1", target.port())).1, reply, "{error}");
     }
 }
@@ -195,21 +195,21 @@ fn socks_login(gateway: &Gateway, user: &str, secret: &str) -> (Vec<u8>, Vec<u8>
 }
 
 #[test]
-fn passwords_and_tokens_open_and_all_else_is_407() {
-    let room = Room::new("[destinations.here]\nto = [\"127.0.0.0/8\"]\n");
-    room.add_user("ann", "correct horse", "--allow @here");
-    room.add_user("gone", "correct horse", "--allow @here");
-    room.run("user disable gone", b"");
-    let made = room.run("user add bot --allow @here --token --json", b"");
+fn passwords_and_tokens_are_accepted_others_get_407() {
+    let dir = TestDir::new("[destinations.here]\nto = [\"127.0.0.0/8\"]\n");
+    dir.add_user("ann", "correct horse", "--allow @here");
+    dir.add_user("gone", "correct horse", "--allow @here");
+    dir.run("user disable gone", b"");
+    let made = dir.run("user add bot --allow @here --token --json", b"");
     let token =
         serde_json::from_str::<serde_json::Value>(&made).unwrap()["token"].as_str().unwrap().to_owned();
-    let gateway = Gateway::start_in(room);
+    let gateway = Gateway::start_in(dir);
     let destination = Destination::echo();
     let target = destination.address.to_string();
 
     for (user, secret) in [("ann", "correct horse"), ("bot", token.as_str()), ("ann", "correct horse")] {
-        let (mut stream, answer) = ask(&gateway, with_credentials(&target, &basic(user, secret)));
-        assert_eq!(answer.status, 200, "{user}: {answer:?}");
+        let (mut stream, response) = ask(&gateway, with_credentials(&target, &basic(user, secret)));
+        assert_eq!(response.status, 200, "{user}: {response:?}");
         check_echo(&mut stream, b"authenticated");
         assert_eq!(socks_login(&gateway, user, secret), (vec![5, 2], vec![1, 0]), "{user}");
     }
@@ -227,11 +227,11 @@ fn passwords_and_tokens_open_and_all_else_is_407() {
     ];
     let requests = wrong.iter().map(|encoded| with_credentials(&target, encoded));
     for request in requests.chain([connect_request(&target)]) {
-        let (_, answer) = ask(&gateway, &request);
-        assert_eq!(answer.status, 407, "{request}{answer:?}");
+        let (_, response) = ask(&gateway, &request);
+        assert_eq!(response.status, 407, "{request}{response:?}");
         assert!(
-            answer.head.contains("\r\nProxy-Authenticate: Basic realm=\"tollgate\", charset=\"UTF-8\"\r\n"),
-            "{answer:?}"
+            response.head.contains("\r\nProxy-Authenticate: Basic realm=\"tollgate\", charset=\"UTF-8\"\r\n"),
+            "{response:?}"
         );
     }
     for (user, secret) in [("ann", "wrong"), ("gone", "correct horse"), ("nobody", "correct horse")] {
@@ -241,25 +241,25 @@ fn passwords_and_tokens_open_and_all_else_is_407() {
     stream.write_all(&[5, 1, 0]).unwrap();
     assert_eq!(read_all(&mut stream), [5, 0xff], "without authentication nobody is let in");
     assert_eq!(destination.accepted(), 3, "only who authenticated by HTTP and asked");
-    let logged = std::fs::read_to_string(gateway.path("log.jsonl")).unwrap() + &gateway.errors();
-    assert!(!logged.contains("correct horse") && !logged.contains(&token), "no secret is in the log");
+    let log_text = std::fs::read_to_string(gateway.path("log.jsonl")).unwrap() + &gateway.errors();
+    assert!(!log_text.contains("correct horse") && !log_text.contains(&token), "no secret is in the log");
 }
 
 #[test]
 fn wrong_passwords_from_one_source_are_throttled() {
-    let room = Room::new("[auth]\nfailures_per_minute = 3\n");
-    room.add_user("ann", "correct horse", "--allow 127.0.0.0/8");
-    let gateway = Gateway::start_in(room);
+    let dir = TestDir::new("[auth]\nfailures_per_minute = 3\n");
+    dir.add_user("ann", "correct horse", "--allow 127.0.0.0/8");
+    let gateway = Gateway::start_in(dir);
     let request = with_credentials("127.0.0.1:9", &basic("ann", "wrong"));
     let mut statuses: Vec<u16> = (0..6).map(|_| ask(&gateway, &request).1.status).collect();
     statuses.dedup();
     assert_eq!(statuses, [407, 429], "first a look, then none");
-    let answer = ask(&gateway, with_credentials("127.0.0.1:9", &basic("ann", "correct horse"))).1;
-    assert!(answer.status == 429 && answer.head.contains("Retry-After: "), "{answer:?}");
+    let response = ask(&gateway, with_credentials("127.0.0.1:9", &basic("ann", "correct horse"))).1;
+    assert!(response.status == 429 && response.head.contains("Retry-After: "), "{response:?}");
 }
 
 #[test]
-fn what_is_not_served_gets_a_text_that_says_what_to_do() {
+fn unsupported_request_gets_a_helpful_text() {
     let gateway = Gateway::local("");
     let cases: &[(&str, u16, &str)] = &[
         ("GET https://example.com/ HTTP/1.1\r\nHost: example.com\r\n\r\n", 501, "asked for by CONNECT"),
@@ -271,9 +271,9 @@ fn what_is_not_served_gets_a_text_that_says_what_to_do() {
         ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505, "HTTP/1.1"),
     ];
     for (request, status, part) in cases {
-        let (_, answer) = ask(&gateway, request);
-        assert_eq!(answer.status, *status, "{request}{answer:?}");
-        assert!(answer.body.contains(part), "{request}{answer:?}");
+        let (_, response) = ask(&gateway, request);
+        assert_eq!(response.status, *status, "{request}{response:?}");
+        assert!(response.body.contains(part), "{request}{response:?}");
     }
     assert_eq!(ask_socks(&gateway, &[5, 2, 0, 1, 127, 0, 0, 1, 0, 9]).1, 7, "BIND");
     assert_eq!(ask_socks(&gateway, &[5, 3, 0, 1, 127, 0, 0, 1, 0, 9]).1, 7, "UDP ASSOCIATE");
@@ -290,7 +290,7 @@ kind = "socks5"
 "#;
 
 /// Says `bytes` to a listener, ends, and returns what it answers up to its end.
-fn said(gateway: &Gateway, listener: usize, bytes: &[u8]) -> Vec<u8> {
+fn send_and_read(gateway: &Gateway, listener: usize, bytes: &[u8]) -> Vec<u8> {
     let mut stream = connect_from(FIRST, gateway.listeners[listener]);
     stream.write_all(bytes).unwrap();
     stream.shutdown(Shutdown::Write).unwrap();
@@ -298,24 +298,33 @@ fn said(gateway: &Gateway, listener: usize, bytes: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn other_protocols_are_turned_away() {
+fn other_protocols_are_refused() {
     let gateway = Gateway::local(LISTENERS);
     let client_hello = [&[0x16, 3, 1, 0, 200, 1, 0, 0, 196, 3, 3][..], &pattern(5, 190)].concat();
     let socks4 = [4, 1, 0, 80, 127, 0, 0, 1, 0];
     for listener in 0..3 {
-        assert_eq!(said(&gateway, listener, &client_hello), b"", "TLS at {listener}");
-        assert_eq!(said(&gateway, listener, &socks4), [0, 91, 0, 0, 0, 0, 0, 0], "SOCKS4 at {listener}");
-        assert_eq!(said(&gateway, listener, b"\0\xff\xfe garbage \r\n\r\n"), b"", "garbage at {listener}");
+        assert_eq!(send_and_read(&gateway, listener, &client_hello), b"", "TLS at {listener}");
+        assert_eq!(
+            send_and_read(&gateway, listener, &socks4),
+            [0, 91, 0, 0, 0, 0, 0, 0],
+            "SOCKS4 at {listener}"
+        );
+        assert_eq!(
+            send_and_read(&gateway, listener, b"\0\xff\xfe garbage \r\n\r\n"),
+            b"",
+            "garbage at {listener}"
+        );
     }
-    assert_eq!(said(&gateway, 1, &[5, 1, 0]), b"", "SOCKS5 where only HTTP is spoken");
+    assert_eq!(send_and_read(&gateway, 1, &[5, 1, 0]), b"", "SOCKS5 where only HTTP is spoken");
     for listener in 0..2 {
-        let answer = said(&gateway, listener, b"\r\nGET http://127.0.0.1:9/ HTTP/1.1\r\n\r\n");
-        assert!(answer.starts_with(b"HTTP/1.1 400 "), "an empty line at {listener}");
-        let answer = said(&gateway, listener, b"get http://127.0.0.1:9/ HTTP/1.0\r\n\r\n");
-        assert!(answer.starts_with(b"HTTP/1.1 502 "), "a method in small letters at {listener}");
+        let response = send_and_read(&gateway, listener, b"\r\nGET http://127.0.0.1:9/ HTTP/1.1\r\n\r\n");
+        assert!(response.starts_with(b"HTTP/1.1 400 "), "an empty line at {listener}");
+        let response = send_and_read(&gateway, listener, b"get http://127.0.0.1:9/ HTTP/1.0\r\n\r\n");
+        assert!(response.starts_with(b"HTTP/1.1 502 "), "a method in small letters at {listener}");
     }
-    let answer = String::from_utf8(said(&gateway, 2, connect_request("127.0.0.1:9").as_bytes())).unwrap();
-    assert!(answer.starts_with("HTTP/1.1 400 "), "HTTP where only SOCKS5 is spoken: {answer}");
-    assert!(answer.contains("This listener speaks SOCKS5"), "{answer}");
+    let response =
+        String::from_utf8(send_and_read(&gateway, 2, connect_request("127.0.0.1:9").as_bytes())).unwrap();
+    assert!(response.starts_with("HTTP/1.1 400 "), "HTTP where only SOCKS5 is spoken: {response}");
+    assert!(response.contains("This listener speaks SOCKS5"), "{response}");
     gateway.await_metric("tollgate_handshakes_active", 0.0);
 }

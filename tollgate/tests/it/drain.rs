@@ -6,11 +6,11 @@ use std::process::Command;
 
 use rustix::process::Signal;
 
-use crate::harness::{Gateway, LOCAL_USER, Room, eventually, patient};
-use crate::peers::{Destination, check_echo, check_ended, read_answer, tunnel};
+use crate::harness::{Gateway, LOCAL_USER, TestDir, eventually, with_timeouts};
+use crate::peers::{Destination, check_echo, check_ended, read_response, tunnel};
 
 #[test]
-fn a_drain_lets_tunnels_finish_and_takes_nothing_new() {
+fn drain_finishes_tunnels_and_accepts_none() {
     for signal in [Signal::TERM, Signal::INT] {
         let destination = Destination::echo();
         let mut gateway = Gateway::local("");
@@ -27,7 +27,7 @@ fn a_drain_lets_tunnels_finish_and_takes_nothing_new() {
         // A connection that was there before may still ask.
         let request = crate::peers::connect_request(&destination.address.to_string());
         std::io::Write::write_all(&mut pending, request.as_bytes()).unwrap();
-        assert_eq!(crate::peers::read_answer(&mut pending).status, 200);
+        assert_eq!(crate::peers::read_response(&mut pending).status, 200);
         drop((live, pending));
         assert_eq!(gateway.wait(), 0, "{}", gateway.errors());
         assert!(gateway.errors().contains("stopped; 7 flows are in the ledger"), "{}", gateway.errors());
@@ -36,7 +36,7 @@ fn a_drain_lets_tunnels_finish_and_takes_nothing_new() {
 }
 
 #[test]
-fn a_second_signal_cuts_what_is_open() {
+fn second_signal_cuts_open_tunnels() {
     let destination = Destination::echo();
     let mut gateway = Gateway::local("");
     let mut live = tunnel(&gateway, destination.address);
@@ -74,18 +74,18 @@ fn readiness_ends_before_the_listeners_close() {
 }
 
 fn readiness(gateway: &Gateway) -> u16 {
-    let mut stream = patient(TcpStream::connect(gateway.admin).unwrap());
+    let mut stream = with_timeouts(TcpStream::connect(gateway.admin).unwrap());
     stream.write_all(b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
-    read_answer(&mut stream).status
+    read_response(&mut stream).status
 }
 
 #[test]
-fn patience_ends_by_itself() {
+fn drain_ends_at_its_timeout() {
     let destination = Destination::echo();
     let mut gateway = Gateway::local("[timeouts]\ndrain = \"200ms\"\n");
     let mut live = tunnel(&gateway, destination.address);
     check_echo(&mut live, b"counted");
-    let _asking = gateway.connect();
+    let _handshake = gateway.connect();
     gateway.stop();
     check_ended(&mut live, true);
     gateway.check_closed(live.local_addr().unwrap(), "drained");
@@ -93,17 +93,17 @@ fn patience_ends_by_itself() {
 }
 
 #[test]
-fn a_reader_of_standard_error_who_is_gone_takes_nothing_along() {
+fn broken_standard_error_pipe_is_harmless() {
     // As with `serve 2>&1 | tee`, when tee has died: what is said meets EPIPE.
     let mut command = Command::new("sh");
     command.args(["-c", "mkfifo gone && { : <gone & } && exec \"$0\" \"$@\" 2>gone"]);
     command.arg(env!("CARGO_BIN_EXE_tollgate"));
-    let mut gateway = Gateway::start_by(command, Room::new(LOCAL_USER));
+    let mut gateway = Gateway::start_by(command, TestDir::new(LOCAL_USER));
     let destination = Destination::echo();
     let mut live = tunnel(&gateway, destination.address);
     check_echo(&mut live, b"counted");
-    gateway.ask_reload("[nonsense]\n");
-    gateway.logged("the reload is refused", |line| line["level"] == "error");
+    gateway.request_reload("[nonsense]\n");
+    gateway.await_log_line("the reload is refused", |line| line["level"] == "error");
     check_echo(&mut live, b"counted");
     gateway.reload(LOCAL_USER);
     for _ in 0..2 {
@@ -115,7 +115,7 @@ fn a_reader_of_standard_error_who_is_gone_takes_nothing_along() {
 }
 
 #[test]
-fn a_second_start_goes_on_with_the_same_ledger() {
+fn second_start_continues_the_ledger() {
     let destination = Destination::echo();
     let mut gateway = Gateway::local("");
     check_echo(&mut tunnel(&gateway, destination.address), b"first");

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::harness::Gateway;
 use crate::name_server::NameServer;
-use crate::peers::{Destination, connect_from, connect_request, echo, pattern, read_answer};
+use crate::peers::{Destination, connect_from, connect_request, echo, pattern, read_response};
 
 const USERS: u8 = 12;
 const ADDRESSES_PER_USER: usize = 6;
@@ -75,20 +75,20 @@ addresses = ["127.0.0.2", "127.1.0.0/16", "::1", "198.18.0.0/15"]
 "#;
 
 /// Numbers that no two runs draw differently.
-struct Chance(Vec<u8>);
+struct Rng(Vec<u8>);
 
-impl Chance {
-    fn number(&mut self, below: usize) -> usize {
+impl Rng {
+    fn next_below(&mut self, below: usize) -> usize {
         let [high, low] = [self.0.pop(), self.0.pop()].map(|byte| usize::from(byte.unwrap()));
         (high * 256 + low) % below
     }
 
-    fn of<'a>(&mut self, list: &[&'a str]) -> &'a str {
-        list[self.number(list.len())]
+    fn choose<'a>(&mut self, list: &[&'a str]) -> &'a str {
+        list[self.next_below(list.len())]
     }
 
-    fn several<'a>(&mut self, list: &[&'a str], below: usize) -> Vec<&'a str> {
-        (0..self.number(below)).map(|_| self.of(list)).collect()
+    fn choose_some<'a>(&mut self, list: &[&'a str], below: usize) -> Vec<&'a str> {
+        (0..self.next_below(below)).map(|_| self.choose(list)).collect()
     }
 }
 
@@ -97,10 +97,10 @@ fn source(user: u8) -> Ipv4Addr {
 }
 
 /// The users with their rules, as lines of configuration.
-fn users(chance: &mut Chance, port: u16) -> String {
+fn users(rng: &mut Rng, port: u16) -> String {
     let mut list = |below| {
         let rules =
-            chance.several(&RULES, below).into_iter().map(|rule| rule.replace("PORT", &port.to_string()));
+            rng.choose_some(&RULES, below).into_iter().map(|rule| rule.replace("PORT", &port.to_string()));
         format!("{:?}", rules.collect::<Vec<_>>())
     };
     let user = |number: u8| {
@@ -115,10 +115,10 @@ fn users(chance: &mut Chance, port: u16) -> String {
 }
 
 /// Each name, and some addresses, mostly on the port of the destination.
-fn questions(chance: &mut Chance, port: u16) -> Vec<String> {
-    let addresses: Vec<&str> = (0..ADDRESSES_PER_USER).map(|_| chance.of(&ADDRESSES)).collect();
+fn questions(rng: &mut Rng, port: u16) -> Vec<String> {
+    let addresses: Vec<&str> = (0..ADDRESSES_PER_USER).map(|_| rng.choose(&ADDRESSES)).collect();
     let mut question = |host: &&str| {
-        let port = if chance.number(8) > 0 { port } else { 443 };
+        let port = if rng.next_below(8) > 0 { port } else { 443 };
         if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
     };
     NAMES.iter().chain(&addresses).map(&mut question).collect()
@@ -129,10 +129,10 @@ fn decided(gateway: &Gateway, user: u8, target: &str, host: &Value) -> Value {
     let mut stream = connect_from(source(user), gateway.listeners[0]);
     let client = stream.local_addr().unwrap().to_string();
     stream.write_all(connect_request(target).as_bytes()).unwrap();
-    read_answer(&mut stream);
+    read_response(&mut stream);
     // The kernel may give a port a second time: the decision is that about the host.
     let is_it = |line: &Value| line["client_addr"] == client.as_str() && line["requested_host"] == *host;
-    gateway.logged("the decision", |line| line["event"] == "decision" && is_it(line))
+    gateway.await_log_line("the decision", |line| line["event"] == "decision" && is_it(line))
 }
 
 #[test]
@@ -141,46 +141,46 @@ fn explain_agrees_with_the_gateway() {
     let listener = TcpListener::bind("[::]:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let _destination = Destination::on(listener, echo);
-    let mut chance = Chance(pattern(14, 64 * 1024));
+    let mut rng = Rng(pattern(14, 64 * 1024));
     let mut addresses: BTreeMap<&str, Vec<IpAddr>> = BTreeMap::new();
     for name in &NAMES[..NAMES.len() - 1] {
-        let found = [&["127.0.0.1"], &*chance.several(&ADDRESSES, 4)].concat();
-        let skipped = chance.number(2);
+        let found = [&["127.0.0.1"], &*rng.choose_some(&ADDRESSES, 4)].concat();
+        let skipped = rng.next_below(2);
         addresses.insert(name, found.iter().skip(skipped).map(|text| text.parse().unwrap()).collect());
     }
     let known = addresses.clone();
     let server = NameServer::start(move |name| known.get(name).cloned().unwrap_or_default());
-    let configuration = format!("{}{SETS}{}", users(&mut chance, port), server.configuration());
+    let configuration = format!("{}{SETS}{}", users(&mut rng, port), server.configuration());
     let gateway = Gateway::start(&configuration);
     let (mut allowed, mut denied) = (0, 0);
     for user in 0..USERS {
-        for target in questions(&mut chance, port) {
-            let explained = gateway.explained(&format!("explain --json --user user{user} --to {target}"));
-            let dials = explained["dials"].as_array().unwrap();
+        for target in questions(&mut rng, port) {
+            let explain = gateway.explain(&format!("explain --json --user user{user} --to {target}"));
+            let dials = explain["dials"].as_array().unwrap();
             let is_local = |dial: &Value| {
                 dial.as_str().unwrap().starts_with("127.") || dial.as_str().unwrap().starts_with("[::1]")
             };
             if !dials.iter().all(is_local) {
                 continue;
             }
-            let decision = &explained["decision"];
-            let told = decided(&gateway, user, &target, &explained["host"]);
+            let decision = &explain["decision"];
+            let logged = decided(&gateway, user, &target, &explain["host"]);
             let case =
-                format!("user{user} to {target}\n{explained:#}\n{told:#}\n{configuration}{addresses:?}");
-            if told["reason"] == "connect_refused" {
+                format!("user{user} to {target}\n{explain:#}\n{logged:#}\n{configuration}{addresses:?}");
+            if logged["reason"] == "connect_refused" {
                 // No socket listens at 443; that it was dialled is enough.
                 assert_eq!(decision["allowed"], true, "{case}");
                 continue;
             }
-            assert_eq!(decision["code"], told["reason"], "{case}");
+            assert_eq!(decision["code"], logged["reason"], "{case}");
             assert_eq!(
                 decision["rule"].as_str().unwrap_or_default(),
-                told["rule"].as_str().unwrap_or_default(),
+                logged["rule"].as_str().unwrap_or_default(),
                 "{case}"
             );
             let first = dials.first().and_then(|dial| dial.as_str()?.parse().ok());
             let dialled = first.map(|address: std::net::SocketAddr| address.ip().to_string());
-            assert_eq!(dialled.as_deref(), told["resolved_ip"].as_str(), "{case}");
+            assert_eq!(dialled.as_deref(), logged["resolved_ip"].as_str(), "{case}");
             if decision["allowed"] == true { allowed += 1 } else { denied += 1 }
         }
     }

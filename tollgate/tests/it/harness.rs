@@ -15,7 +15,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 /// How long anything may take that is sure to happen. Only a failure waits this long.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What every configuration begins with: one listener for both protocols, its port chosen by the kernel.
 const HEAD: &str = r#"
@@ -58,7 +58,7 @@ pub(crate) const STRATEGIES: [&str; 5] = [
 
 /// A running `tollgate serve`; killed when dropped.
 pub(crate) struct Gateway {
-    room: TempDir,
+    dir: TempDir,
     child: Child,
     /// The listeners, in the order of the configuration.
     pub(crate) listeners: Vec<SocketAddr>,
@@ -78,19 +78,19 @@ impl Gateway {
 
     /// Starts with `extra` lines of configuration behind the head that all have.
     pub(crate) fn start(extra: &str) -> Gateway {
-        Gateway::start_in(Room::new(extra))
+        Gateway::start_in(TestDir::new(extra))
     }
 
     /// Starts in a prepared room.
-    pub(crate) fn start_in(room: Room) -> Gateway {
-        Gateway::start_by(Command::new(env!("CARGO_BIN_EXE_tollgate")), room)
+    pub(crate) fn start_in(dir: TestDir) -> Gateway {
+        Gateway::start_by(Command::new(env!("CARGO_BIN_EXE_tollgate")), dir)
     }
 
     /// Starts by `command`: the executable, or what runs it with the arguments that follow.
-    pub(crate) fn start_by(mut command: Command, Room(room): Room) -> Gateway {
-        let errors = fs::File::create(room.path().join("stderr.txt")).unwrap();
-        command.args(["serve", "--config"]).arg(room.path().join("tollgate.toml"));
-        command.current_dir(room.path()).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(errors);
+    pub(crate) fn start_by(mut command: Command, TestDir(dir): TestDir) -> Gateway {
+        let errors = fs::File::create(dir.path().join("stderr.txt")).unwrap();
+        command.args(["serve", "--config"]).arg(dir.path().join("tollgate.toml"));
+        command.current_dir(dir.path()).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(errors);
         let mut child = command.spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let (mut listeners, mut admin) = (Vec::new(), None);
@@ -104,24 +104,24 @@ impl Gateway {
             }
         }
         let Some(admin) = admin else {
-            panic!("it did not start: {}", fs::read_to_string(room.path().join("stderr.txt")).unwrap());
+            panic!("it did not start: {}", fs::read_to_string(dir.path().join("stderr.txt")).unwrap());
         };
-        Gateway { room, child, listeners, admin }
+        Gateway { dir, child, listeners, admin }
     }
 
     /// Starts it again, after it has ended, on what it left.
     pub(crate) fn restart(mut self) -> Gateway {
-        let room = std::mem::replace(&mut self.room, tempfile::tempdir().unwrap());
-        Gateway::start_in(Room(room))
+        let dir = std::mem::replace(&mut self.dir, tempfile::tempdir().unwrap());
+        Gateway::start_in(TestDir(dir))
     }
 
     /// A connection to the first listener.
     pub(crate) fn connect(&self) -> TcpStream {
-        patient(TcpStream::connect(self.listeners[0]).unwrap())
+        with_timeouts(TcpStream::connect(self.listeners[0]).unwrap())
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
-        self.room.path().join(name)
+        self.dir.path().join(name)
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -134,7 +134,7 @@ impl Gateway {
     }
 
     /// Stops it; what it does after this it does once it is told to go on.
-    pub(crate) fn freeze(&self) {
+    pub(crate) fn pause(&self) {
         let pid = Pid::from_child(&self.child);
         kill_process(pid, Signal::STOP).unwrap();
         // The kernel reports it when the last of its threads has stopped.
@@ -142,17 +142,17 @@ impl Gateway {
         assert!(status.stopped(), "it has ended: {status:?}");
     }
 
-    pub(crate) fn thaw(&self) {
+    pub(crate) fn resume(&self) {
         self.signal(Signal::CONT);
     }
 
     /// Writes the configuration anew.
     pub(crate) fn write_configuration(&self, extra: &str) {
-        write_configuration(self.room.path(), extra);
+        write_configuration(self.dir.path(), extra);
     }
 
     /// Writes the configuration anew and asks for a reload.
-    pub(crate) fn ask_reload(&self, extra: &str) {
+    pub(crate) fn request_reload(&self, extra: &str) {
         self.write_configuration(extra);
         self.signal(Signal::HUP);
     }
@@ -160,13 +160,13 @@ impl Gateway {
     /// Reloads with `extra` in place of what stood behind the head, and awaits that the log tells of it.
     pub(crate) fn reload(&self, extra: &str) {
         // Looked for in the text: under load the log is long, and parsing it all would take the test's time.
-        let told = || {
+        let reload_count = || {
             let log = fs::read_to_string(self.path("log.jsonl")).unwrap_or_default();
             log.matches("\"text\":\"configuration reloaded\"").count()
         };
-        let before = told();
-        self.ask_reload(extra);
-        eventually("the log tells of the reload", || told() > before);
+        let before = reload_count();
+        self.request_reload(extra);
+        eventually("the log tells of the reload", || reload_count() > before);
     }
 
     /// Awaits the end by itself; returns the exit code.
@@ -195,7 +195,7 @@ impl Gateway {
     }
 
     /// The first line of the log, now or later, of which `wanted` holds.
-    pub(crate) fn logged(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+    pub(crate) fn await_log_line(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
         let mut found = None;
         eventually(what, || {
             found = self.log().into_iter().find(|line| wanted(line));
@@ -210,9 +210,9 @@ impl Gateway {
     }
 
     /// The close line of the flow of this client.
-    pub(crate) fn closed(&self, client: SocketAddr) -> Value {
+    pub(crate) fn await_close_line(&self, client: SocketAddr) -> Value {
         let client = client.to_string();
-        self.logged("the log has the close", |line| {
+        self.await_log_line("the log has the close", |line| {
             line["event"] == "close" && line["client_addr"] == client.as_str()
         })
     }
@@ -220,7 +220,7 @@ impl Gateway {
     /// How the flow of this client ended.
     #[track_caller]
     pub(crate) fn check_closed(&self, client: SocketAddr, reason: &str) {
-        assert_eq!(self.closed(client)["close_reason"], reason);
+        assert_eq!(self.await_close_line(client)["close_reason"], reason);
     }
 
     /// What it wrote to standard error.
@@ -230,7 +230,7 @@ impl Gateway {
 
     /// The sum of a metric over its labels. `None` while nobody answers.
     pub(crate) fn metric(&self, name: &str) -> Option<f64> {
-        let mut stream = patient(TcpStream::connect(self.admin).ok()?);
+        let mut stream = with_timeouts(TcpStream::connect(self.admin).ok()?);
         let request = format!("GET /metrics HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", self.admin);
         stream.write_all(request.as_bytes()).ok()?;
         let mut page = String::new();
@@ -250,12 +250,12 @@ impl Gateway {
 
     /// Runs `tollgate` with the words of `line` on the same configuration; returns what it printed.
     pub(crate) fn run(&self, line: &str, input: &[u8]) -> String {
-        run_in(self.room.path(), line, input)
+        run_in(self.dir.path(), line, input)
     }
 
     /// As [`Gateway::run`], where the exit code is an answer too; the object that it printed.
-    pub(crate) fn explained(&self, line: &str) -> Value {
-        let output = output_in(self.room.path(), line, b"");
+    pub(crate) fn explain(&self, line: &str) -> Value {
+        let output = output_in(self.dir.path(), line, b"");
         serde_json::from_slice(&output.stdout).expect("it prints an object")
     }
 
@@ -332,13 +332,13 @@ impl Drop for Gateway {
 }
 
 /// A directory with a configuration, before the gateway starts in it.
-pub(crate) struct Room(TempDir);
+pub(crate) struct TestDir(TempDir);
 
-impl Room {
-    pub(crate) fn new(extra: &str) -> Room {
-        let room = tempfile::tempdir().unwrap();
-        write_configuration(room.path(), extra);
-        Room(room)
+impl TestDir {
+    pub(crate) fn new(extra: &str) -> TestDir {
+        let dir = tempfile::tempdir().unwrap();
+        write_configuration(dir.path(), extra);
+        TestDir(dir)
     }
 
     /// Adds a user who has this password, with further options of `tollgate user add`.
@@ -361,7 +361,7 @@ pub(crate) fn forward(address: &str, to: impl Display, user: &str) -> String {
 /// Waits until `holds`, looking often.
 #[track_caller]
 pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while !holds() {
         assert!(Instant::now() < deadline, "never happened: {what}");
         thread::sleep(Duration::from_millis(10));
@@ -385,26 +385,26 @@ pub(crate) fn kernel_sockets() -> Vec<(SocketAddr, u8)> {
 }
 
 /// The stream, made to fail a test instead of hanging it.
-pub(crate) fn patient(stream: TcpStream) -> TcpStream {
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+pub(crate) fn with_timeouts(stream: TcpStream) -> TcpStream {
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+    stream.set_write_timeout(Some(TIMEOUT)).unwrap();
     stream
 }
 
-fn write_configuration(room: &Path, extra: &str) {
+fn write_configuration(dir: &Path, extra: &str) {
     let threads = if extra.contains("[threads]") { "" } else { FEW_THREADS };
-    fs::write(room.join("tollgate.toml"), format!("{HEAD}{SMALL_LEDGER}{threads}{extra}")).unwrap();
+    fs::write(dir.join("tollgate.toml"), format!("{HEAD}{SMALL_LEDGER}{threads}{extra}")).unwrap();
 }
 
-fn run_in(room: &Path, line: &str, input: &[u8]) -> String {
-    let output = output_in(room, line, input);
+fn run_in(dir: &Path, line: &str, input: &[u8]) -> String {
+    let output = output_in(dir, line, input);
     assert!(output.status.success(), "tollgate {line}");
     String::from_utf8(output.stdout).unwrap()
 }
 
-fn output_in(room: &Path, line: &str, input: &[u8]) -> Output {
+fn output_in(dir: &Path, line: &str, input: &[u8]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
-    command.args(line.split_whitespace()).arg("--config").arg(room.join("tollgate.toml")).current_dir(room);
+    command.args(line.split_whitespace()).arg("--config").arg(dir.join("tollgate.toml")).current_dir(dir);
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(input).unwrap();
     child.wait_with_output().unwrap()

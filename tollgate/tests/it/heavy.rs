@@ -2,7 +2,7 @@
 //! Promises: every byte is compared and billed, and nothing stays behind; the gateway has as many threads as
 //! a user's. Two of them rest for seconds before they measure, so that ledger and log are done.
 
-use crate::peers::Way;
+use crate::peers::Ingress;
 
 mod bulk;
 mod idle;
@@ -11,5 +11,5 @@ mod storm;
 mod stripes;
 mod stuck;
 
-const CONNECT: Way = Way::Connect("127.0.0.1");
-const SOCKS5: Way = Way::Socks5("127.0.0.1");
+const CONNECT: Ingress = Ingress::Connect("127.0.0.1");
+const SOCKS5: Ingress = Ingress::Socks5("127.0.0.1");

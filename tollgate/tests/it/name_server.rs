@@ -15,7 +15,7 @@ const TYPE_AAAA: [u8; 2] = [0, 28];
 /// See the file's header. Its thread lives as long as the test's process.
 pub(crate) struct NameServer {
     pub(crate) address: SocketAddr,
-    asked: Arc<Mutex<BTreeSet<String>>>,
+    queried: Arc<Mutex<BTreeSet<String>>>,
 }
 
 impl NameServer {
@@ -27,10 +27,10 @@ impl NameServer {
     {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let address = socket.local_addr().unwrap();
-        let asked = Arc::new(Mutex::new(BTreeSet::new()));
-        let record = Arc::clone(&asked);
+        let queried = Arc::new(Mutex::new(BTreeSet::new()));
+        let record = Arc::clone(&queried);
         thread::spawn(move || serve(&socket, |name| addresses(name).into(), &record));
-        NameServer { address, asked }
+        NameServer { address, queried }
     }
 
     /// The lines of configuration that have a gateway ask here.
@@ -39,8 +39,8 @@ impl NameServer {
     }
 
     /// Each name that was asked about, once, in small letters.
-    pub(crate) fn asked(&self) -> BTreeSet<String> {
-        self.asked.lock().unwrap().clone()
+    pub(crate) fn queried(&self) -> BTreeSet<String> {
+        self.queried.lock().unwrap().clone()
     }
 
     /// Ends the silence: from now on names without a list do not exist, those of earlier queries too.

@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::mpsc::{Receiver, channel};
 
-use crate::harness::{Gateway, PATIENCE};
+use crate::harness::{Gateway, TIMEOUT};
 use crate::peers::Destination;
 
 /// A request as it arrived: the head with its empty line, and the body as it was framed.
@@ -21,9 +21,9 @@ pub(crate) struct Request {
 /// What an origin does with a request.
 pub(crate) enum Reply {
     /// Answers, and waits for the next one.
-    Say(Vec<u8>),
+    Respond(Vec<u8>),
     /// Answers and closes.
-    SayAndClose(Vec<u8>),
+    RespondAndClose(Vec<u8>),
 }
 
 /// See the file's header.
@@ -44,8 +44,8 @@ impl Origin {
                 let reply = reply(&request);
                 // A test that has seen enough asks no more.
                 let _ = sender.send(request);
-                let (Reply::Say(bytes) | Reply::SayAndClose(bytes)) = &reply;
-                if stream.write_all(bytes).is_err() || matches!(reply, Reply::SayAndClose(_)) {
+                let (Reply::Respond(bytes) | Reply::RespondAndClose(bytes)) = &reply;
+                if stream.write_all(bytes).is_err() || matches!(reply, Reply::RespondAndClose(_)) {
                     return;
                 }
             }
@@ -54,19 +54,19 @@ impl Origin {
     }
 
     /// Says `answer` to everything.
-    pub(crate) fn saying(answer: impl Into<Vec<u8>>) -> Origin {
-        let answer = answer.into();
-        Origin::start(move |_| Reply::Say(answer.clone()))
+    pub(crate) fn responding(response: impl Into<Vec<u8>>) -> Origin {
+        let response = response.into();
+        Origin::start(move |_| Reply::Respond(response.clone()))
     }
 
     /// The next request that arrived.
     #[track_caller]
     pub(crate) fn next(&self) -> Request {
-        self.requests.recv_timeout(PATIENCE).expect("a request arrives")
+        self.requests.recv_timeout(TIMEOUT).expect("a request arrives")
     }
 
     /// Whether no request has arrived since the last one that was looked at.
-    pub(crate) fn is_quiet(&self) -> bool {
+    pub(crate) fn has_no_request(&self) -> bool {
         self.requests.try_recv().is_err()
     }
 
@@ -162,14 +162,14 @@ fn length(head: &str) -> Option<usize> {
 
 /// An answer as a client reads it.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct Response {
     pub(crate) status: u16,
     pub(crate) head: String,
     /// As it is framed.
     pub(crate) body: Vec<u8>,
 }
 
-impl Answer {
+impl Response {
     pub(crate) fn text(&self) -> &str {
         str::from_utf8(&self.body).unwrap()
     }
@@ -183,7 +183,7 @@ impl Answer {
 
 /// Reads one answer, to the end that its head announces; one to HEAD has no body.
 #[track_caller]
-pub(crate) fn read_answer_to(method: &str, stream: &mut TcpStream) -> Answer {
+pub(crate) fn read_response_to(method: &str, stream: &mut TcpStream) -> Response {
     let head = read_head(stream).expect("an answer has a whole head");
     let status = head[9..12].parse().unwrap();
     let has_body = method != "HEAD" && !(100..200).contains(&status) && status != 204 && status != 304;
@@ -201,20 +201,20 @@ pub(crate) fn read_answer_to(method: &str, stream: &mut TcpStream) -> Answer {
             body
         }
     };
-    Answer { status, head, body }
+    Response { status, head, body }
 }
 
 /// Sends a request on a connection that may have carried others, and reads its answer.
 #[track_caller]
-pub(crate) fn exchange(stream: &mut TcpStream, request: impl AsRef<[u8]>) -> Answer {
+pub(crate) fn exchange(stream: &mut TcpStream, request: impl AsRef<[u8]>) -> Response {
     let request = request.as_ref();
     stream.write_all(request).unwrap();
     let method = request.split(|&byte| byte == b' ').next().unwrap();
-    read_answer_to(str::from_utf8(method).unwrap(), stream)
+    read_response_to(str::from_utf8(method).unwrap(), stream)
 }
 
 /// The same on a connection of its own.
 #[track_caller]
-pub(crate) fn ask_once(gateway: &Gateway, request: impl AsRef<[u8]>) -> Answer {
+pub(crate) fn ask_once(gateway: &Gateway, request: impl AsRef<[u8]>) -> Response {
     exchange(&mut gateway.connect(), request)
 }

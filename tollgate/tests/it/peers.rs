@@ -9,11 +9,11 @@ use std::thread;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
-use crate::harness::{Gateway, patient};
+use crate::harness::{Gateway, with_timeouts};
 
 /// An answer in HTTP.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct Response {
     pub(crate) status: u16,
     pub(crate) head: String,
     /// Empty for 200: what follows belongs to the tunnel.
@@ -26,15 +26,15 @@ pub(crate) fn connect_request(target: &str) -> String {
 }
 
 /// Sends a request in HTTP and reads the answer.
-pub(crate) fn ask(gateway: &Gateway, request: impl AsRef<[u8]>) -> (TcpStream, Answer) {
+pub(crate) fn ask(gateway: &Gateway, request: impl AsRef<[u8]>) -> (TcpStream, Response) {
     let mut stream = gateway.connect();
     stream.write_all(request.as_ref()).unwrap();
-    let answer = read_answer(&mut stream);
-    (stream, answer)
+    let response = read_response(&mut stream);
+    (stream, response)
 }
 
 /// Reads an answer; for anything but 200 to the end of the connection.
-pub(crate) fn read_answer(stream: &mut TcpStream) -> Answer {
+pub(crate) fn read_response(stream: &mut TcpStream) -> Response {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         let mut byte = [0];
@@ -48,13 +48,13 @@ pub(crate) fn read_answer(stream: &mut TcpStream) -> Answer {
     if status != 200 {
         stream.read_to_string(&mut body).unwrap();
     }
-    Answer { status, head, body }
+    Response { status, head, body }
 }
 
 /// A tunnel to `target` by HTTP CONNECT.
 pub(crate) fn tunnel(gateway: &Gateway, target: impl ToString) -> TcpStream {
-    let (stream, answer) = ask(gateway, connect_request(&target.to_string()));
-    assert_eq!(answer.status, 200, "{answer:?}");
+    let (stream, response) = ask(gateway, connect_request(&target.to_string()));
+    assert_eq!(response.status, 200, "{response:?}");
     stream
 }
 
@@ -96,7 +96,7 @@ fn send_socks(gateway: &Gateway, request: &[u8]) -> TcpStream {
 
 /// How a client opens its tunnel to an IPv4 destination; with the host that it asks for, if it asks.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Way {
+pub(crate) enum Ingress {
     /// By the gateway's second listener, which is a `forward` to the destination.
     Forward,
     /// By HTTP CONNECT.
@@ -105,13 +105,13 @@ pub(crate) enum Way {
     Socks5(&'static str),
 }
 
-impl Way {
+impl Ingress {
     /// Opens a tunnel to `to`, and awaits the answer where there is one.
     pub(crate) fn open(self, gateway: &Gateway, to: SocketAddr) -> TcpStream {
         match self {
-            Way::Forward => patient(TcpStream::connect(gateway.listeners[1]).unwrap()),
-            Way::Connect(host) => tunnel(gateway, format!("{host}:{}", to.port())),
-            Way::Socks5(host) => {
+            Ingress::Forward => with_timeouts(TcpStream::connect(gateway.listeners[1]).unwrap()),
+            Ingress::Connect(host) => tunnel(gateway, format!("{host}:{}", to.port())),
+            Ingress::Socks5(host) => {
                 let mut stream = send_socks(gateway, &socks_request(host, to.port()));
                 // The address that the gateway dialled from is one of IPv4 too.
                 assert_eq!(read_exactly(&mut stream, 10)[..4], [5, 0, 0, 1], "{host}");
@@ -186,7 +186,7 @@ pub(crate) fn connect_from(source: Ipv4Addr, to: SocketAddr) -> TcpStream {
     let socket = socket();
     rustix::net::bind(&socket, &SocketAddr::from((source, 0))).unwrap();
     rustix::net::connect(&socket, &to).unwrap();
-    patient(TcpStream::from(socket))
+    with_timeouts(TcpStream::from(socket))
 }
 
 /// A listener whose queue is full: connections to it are not answered. Those that fill it are held.
@@ -231,7 +231,7 @@ impl Destination {
             for stream in listener.incoming().map_while(Result::ok) {
                 counter.fetch_add(1, Ordering::SeqCst);
                 let serve = Arc::clone(&serve);
-                thread::spawn(move || serve(patient(stream)));
+                thread::spawn(move || serve(with_timeouts(stream)));
             }
         });
         Destination { address, accepted }

@@ -2,7 +2,7 @@
 //! Promises: what the gateway billed is compared with what the programs did; it has as many threads as a
 //! user's. Leaves to others: the servers, which `cargo xtask services` starts.
 
-use crate::harness::{EVERY_CPU, Gateway, Room};
+use crate::harness::{EVERY_CPU, Gateway, TestDir};
 
 mod apt;
 mod bill;
@@ -18,6 +18,7 @@ mod libraries;
 mod node;
 mod pip;
 mod postgres;
+mod proxy_method;
 mod python;
 mod python_server;
 mod redis;
@@ -25,7 +26,6 @@ mod services;
 mod site;
 mod ssh;
 mod tap;
-mod way;
 mod websocket;
 mod wget;
 
@@ -33,19 +33,19 @@ mod wget;
 /// command line.
 fn forwarding(port: &str) -> (Gateway, [String; 2]) {
     let gateway = Gateway::forwarding(format!("127.0.0.1:{port}"), EVERY_CPU);
-    let place = gateway.listeners[1];
-    (gateway, [place.ip().to_string(), place.port().to_string()])
+    let address = gateway.listeners[1];
+    (gateway, [address.ip().to_string(), address.port().to_string()])
 }
 
 /// A directory with a configuration whose set `@local` has `destinations`.
-fn room(destinations: &[String]) -> Room {
+fn test_dir(destinations: &[String]) -> TestDir {
     // TOML writes strings, and arrays of them, as Rust does.
-    Room::new(&format!("{EVERY_CPU}[destinations.local]\nto = {destinations:?}\nclass = \"internal\"\n"))
+    TestDir::new(&format!("{EVERY_CPU}[destinations.local]\nto = {destinations:?}\nclass = \"internal\"\n"))
 }
 
 /// A gateway that lets `ci`, by the password `right-one`, go to `destination`.
 fn gateway_to(destination: String) -> Gateway {
-    let room = room(&[destination]);
-    room.add_user("ci", "right-one", "--allow @local");
-    Gateway::start_in(room)
+    let dir = test_dir(&[destination]);
+    dir.add_user("ci", "right-one", "--allow @local");
+    Gateway::start_in(dir)
 }

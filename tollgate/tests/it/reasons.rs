@@ -11,10 +11,10 @@ use std::net::{SocketAddr, TcpListener};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::harness::{Gateway, LOCAL_USER, Room};
+use crate::harness::{Gateway, LOCAL_USER, TestDir};
 use crate::origin::Origin;
 use crate::peers::{
-    Answer, Destination, ask, ask_socks, basic, connect_from, connect_request, read_all, read_exactly,
+    Destination, Response, ask, ask_socks, basic, connect_from, connect_request, read_all, read_exactly,
     read_reply, socks_request, tunnel,
 };
 
@@ -28,9 +28,10 @@ fn plain_request(to: SocketAddr) -> String {
 }
 
 /// The log's line about the request with this answer.
-fn line_of(gateway: &Gateway, answer: &Answer) -> Value {
-    let id = answer.head.lines().find_map(|line| line.strip_prefix("X-Request-Id: ")).expect("it has an id");
-    gateway.logged("the decision", |line| line["id"] == id)
+fn decision_line(gateway: &Gateway, response: &Response) -> Value {
+    let id =
+        response.head.lines().find_map(|line| line.strip_prefix("X-Request-Id: ")).expect("it has an id");
+    gateway.await_log_line("the decision", |line| line["id"] == id)
 }
 
 #[track_caller]
@@ -41,15 +42,15 @@ fn check(line: &Value, expected: &Value) {
 }
 
 fn two_users() -> Gateway {
-    let room = Room::new("");
-    room.add_user("ann", "correct horse", "--allow 127.0.0.0/8");
-    room.add_user("gone", "correct horse", "--allow 127.0.0.0/8");
-    room.run("user disable gone", b"");
-    Gateway::start_in(room)
+    let dir = TestDir::new("");
+    dir.add_user("ann", "correct horse", "--allow 127.0.0.0/8");
+    dir.add_user("gone", "correct horse", "--allow 127.0.0.0/8");
+    dir.run("user disable gone", b"");
+    Gateway::start_in(dir)
 }
 
 #[test]
-fn credentials_that_fail_are_told_apart_in_the_log_alone() {
+fn credential_failures_differ_only_in_the_log() {
     let gateway = two_users();
     let long = "x".repeat(200);
     let cases = [
@@ -60,30 +61,30 @@ fn credentials_that_fail_are_told_apart_in_the_log_alone() {
         (Some(basic("gone", "correct horse")), "user_disabled", json!("gone")),
         (Some("Basic %%%".to_owned()), "credentials_malformed", Value::Null),
     ];
-    let mut answers = Vec::new();
+    let mut responses = Vec::new();
     for (credentials, reason, name) in &cases {
         let field = credentials.as_ref().map_or(String::new(), |it| format!("Proxy-Authorization: {it}\r\n"));
         for head in ["CONNECT dest.example:7 HTTP/1.1", "GET http://dest.example:7/a?b HTTP/1.1"] {
             let fields = format!("Host: dest.example:7\r\nConnection: close\r\n{field}");
-            let (_, answer) = ask(&gateway, format!("{head}\r\n{fields}\r\n"));
-            assert_eq!(answer.status, 407, "{head}: {answer:?}");
-            let line = line_of(&gateway, &answer);
+            let (_, response) = ask(&gateway, format!("{head}\r\n{fields}\r\n"));
+            assert_eq!(response.status, 407, "{head}: {response:?}");
+            let line = decision_line(&gateway, &response);
             let expected = json!({
                 "decision": "deny", "reason": reason, "attempted_user": name, "user": Value::Null,
                 "requested_host": "dest.example", "requested_port": 7,
             });
             check(&line, &expected);
-            answers.push((*reason, answer.body.replace(line["id"].as_str().unwrap(), "ID")));
+            responses.push((*reason, response.body.replace(line["id"].as_str().unwrap(), "ID")));
         }
     }
-    let body = |wanted: &str| answers.iter().find(|(reason, _)| *reason == wanted).unwrap().1.as_str();
+    let body = |wanted: &str| responses.iter().find(|(reason, _)| *reason == wanted).unwrap().1.as_str();
     assert_eq!(body("credentials_wrong"), body("user_disabled"), "the client is told one and the same");
-    let malformed = gateway.logged("why", |line| line["reason"] == "credentials_malformed");
+    let malformed = gateway.await_log_line("why", |line| line["reason"] == "credentials_malformed");
     assert_eq!(malformed["text"], "the proxy credentials are not valid base64.");
 }
 
 #[test]
-fn a_name_that_socks5_claims_is_logged() {
+fn socks5_user_name_is_logged() {
     let gateway = two_users();
     for (user, secret, reason) in
         [("ann", "wrong", "credentials_wrong"), ("gone", "correct horse", "user_disabled")]
@@ -95,7 +96,7 @@ fn a_name_that_socks5_claims_is_logged() {
         stream.write_all(&[&[1], &text(user)[..], &text(secret)[..]].concat()).unwrap();
         assert_eq!(read_exactly(&mut stream, 2), [1, 1]);
         let client = stream.local_addr().unwrap().to_string();
-        let line = gateway.logged("the decision", |line| line["client_addr"] == client.as_str());
+        let line = gateway.await_log_line("the decision", |line| line["client_addr"] == client.as_str());
         // Where to is said behind the password, which was never right.
         let expected = json!({
             "decision": "deny", "reason": reason, "attempted_user": user, "protocol": "socks5",
@@ -106,7 +107,7 @@ fn a_name_that_socks5_claims_is_logged() {
 }
 
 #[test]
-fn what_is_malformed_is_logged_with_the_text_that_the_client_got() {
+fn malformed_request_is_logged_with_its_text() {
     let gateway = Gateway::local("");
     for (request, reason) in [
         ("GET / HTTP/1.1\r\nConnection: close\r\n\r\n", "malformed"),
@@ -114,33 +115,33 @@ fn what_is_malformed_is_logged_with_the_text_that_the_client_got() {
         ("CONNECT a:1 HTTP/1.1\r\nX: a\0b\r\n\r\n", "malformed"),
         ("GET ftp://a.example/ HTTP/1.1\r\nConnection: close\r\n\r\n", "unsupported"),
     ] {
-        let (_, answer) = ask(&gateway, request);
-        let line = line_of(&gateway, &answer);
+        let (_, response) = ask(&gateway, request);
+        let line = decision_line(&gateway, &response);
         check(&line, &json!({ "decision": "deny", "reason": reason }));
         let text = line["text"].as_str().unwrap_or_default();
-        assert!(text.len() > 20 && answer.body.contains(text), "{line}\n{answer:?}");
+        assert!(text.len() > 20 && response.body.contains(text), "{line}\n{response:?}");
     }
     let mut stream = gateway.connect();
     stream.write_all(&[0x16, 3, 1, 0, 200]).unwrap();
     assert_eq!(read_all(&mut stream), b"");
     let client = stream.local_addr().unwrap().to_string();
-    let line = gateway.logged("the decision", |line| line["client_addr"] == client.as_str());
+    let line = gateway.await_log_line("the decision", |line| line["client_addr"] == client.as_str());
     assert!(line["text"].as_str().unwrap_or_default().contains("TLS"), "{line}");
 }
 
 #[test]
-fn an_overload_says_what_ran_out() {
+fn overload_names_the_exhausted_limit() {
     let destination = Destination::echo();
     let gateway = Gateway::local("[limits]\nconnections = 1\n");
     let _held = tunnel(&gateway, destination.address);
-    let (_, answer) = ask(&gateway, connect_request(&destination.address.to_string()));
-    assert_eq!(answer.status, 503);
+    let (_, response) = ask(&gateway, connect_request(&destination.address.to_string()));
+    assert_eq!(response.status, 503);
     let expected = json!({ "decision": "deny", "reason": "overload_connections", "user": "me" });
-    check(&line_of(&gateway, &answer), &expected);
+    check(&decision_line(&gateway, &response), &expected);
 }
 
 #[test]
-fn a_dial_that_fails_is_no_denial_and_its_addresses_are_logged() {
+fn failed_dial_is_no_denial_and_logs_addresses() {
     let gateway = Gateway::start(&format!("{LOCAL_USER}[timeouts]\nconnect = \"5s\"\n"));
     let closed = closed_port();
     let expected = json!({
@@ -148,39 +149,39 @@ fn a_dial_that_fails_is_no_denial_and_its_addresses_are_logged() {
         "requested_host": "127.0.0.1", "requested_port": closed.port(),
         "rule": "user:me/allow[0] 127.0.0.0/8",
     });
-    let (_, answer) = ask(&gateway, connect_request(&closed.to_string()));
-    assert_eq!(answer.status, 502);
-    assert!(!answer.head.contains("details="), "the client is told no more than before: {answer:?}");
-    let line = line_of(&gateway, &answer);
+    let (_, response) = ask(&gateway, connect_request(&closed.to_string()));
+    assert_eq!(response.status, 502);
+    assert!(!response.head.contains("details="), "the client is told no more than before: {response:?}");
+    let line = decision_line(&gateway, &response);
     check(&line, &expected);
     assert!(line["connect_ms"].is_number(), "{line}");
-    let (_, answer) = ask(&gateway, plain_request(closed));
-    check(&line_of(&gateway, &answer), &expected);
+    let (_, response) = ask(&gateway, plain_request(closed));
+    check(&decision_line(&gateway, &response), &expected);
 
     // A name with an address in each family, where the machine has both.
     let (stream, _) = ask_socks(&gateway, &socks_request("localhost", closed.port()));
     let client = stream.local_addr().unwrap().to_string();
-    let line = gateway.logged("the decision", |line| line["client_addr"] == client.as_str());
+    let line = gateway.await_log_line("the decision", |line| line["client_addr"] == client.as_str());
     assert_eq!(line["decision"], "failed", "{line}");
     assert!(line["tried"].as_array().unwrap().contains(&json!("127.0.0.1")), "{line}");
 
     // What a policy denies stays a denial.
-    let (_, answer) = ask(&gateway, connect_request("192.0.2.1:443"));
-    let line = line_of(&gateway, &answer);
+    let (_, response) = ask(&gateway, connect_request("192.0.2.1:443"));
+    let line = decision_line(&gateway, &response);
     check(&line, &json!({ "decision": "deny", "reason": "no_rule", "tried": Value::Null }));
 }
 
 /// A client that was told `socks5://` resolves names itself and asks for addresses, to which rules by name do
 /// not apply: it was refused, and nothing said that one letter was missing.
 #[test]
-fn an_address_in_place_of_a_name_gets_a_hint_in_the_log() {
+fn address_in_place_of_a_name_logs_a_hint() {
     let gateway = Gateway::start(
         "[[user]]\nname = \"named\"\nfrom = [\"127.0.0.1/32\"]\nallow = [\"example.com:443\"]\n\
          [[user]]\nname = \"net\"\nfrom = [\"127.0.0.2/32\"]\nallow = [\"198.51.100.0/24:443\"]\n",
     );
     let text_of = |client: SocketAddr| {
         let client = client.to_string();
-        let line = gateway.logged("the decision", |line| line["client_addr"] == client.as_str());
+        let line = gateway.await_log_line("the decision", |line| line["client_addr"] == client.as_str());
         assert_eq!(line["decision"], "deny", "{line}");
         line["text"].as_str().unwrap_or_default().to_owned()
     };
@@ -196,8 +197,8 @@ fn an_address_in_place_of_a_name_gets_a_hint_in_the_log() {
     }
     assert_eq!(ask_from([127, 0, 0, 1], "example.net"), "", "it sent the name");
     assert_eq!(ask_from([127, 0, 0, 2], "192.0.2.1"), "", "no rule by name would help");
-    let (stream, answer) = ask(&gateway, connect_request("192.0.2.1:443"));
-    assert_eq!(answer.status, 403);
+    let (stream, response) = ask(&gateway, connect_request("192.0.2.1:443"));
+    assert_eq!(response.status, 403);
     assert_eq!(
         text_of(stream.local_addr().unwrap()),
         "",
@@ -207,33 +208,33 @@ fn an_address_in_place_of_a_name_gets_a_hint_in_the_log() {
 
 #[test]
 fn paths_are_logged_on_demand_and_without_their_query() {
-    let origin = Origin::saying("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+    let origin = Origin::responding("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
     let to = origin.address;
     let gateway = Gateway::local("");
     let get = |path: &str| {
         let request = format!("GET http://{to}{path} HTTP/1.1\r\nHost: {to}\r\nConnection: close\r\n\r\n");
-        let (stream, answer) = ask(&gateway, request);
+        let (stream, response) = ask(&gateway, request);
         let client = stream.local_addr().unwrap().to_string();
-        let line = gateway.logged("the request", |line| line["client_addr"] == client.as_str());
-        (answer.status, line["path"].clone())
+        let line = gateway.await_log_line("the request", |line| line["client_addr"] == client.as_str());
+        (response.status, line["path"].clone())
     };
     assert_eq!(get("/a?b"), (200, Value::Null), "not unless it is asked for");
     let file = gateway.path("tollgate.toml");
     let configuration = fs::read_to_string(&file).unwrap();
     fs::write(&file, configuration.replace("[log]\n", "[log]\nrequest_path = true\n")).unwrap();
     gateway.signal(Signal::HUP);
-    let reloaded = gateway.logged("the reload", |line| line["text"] == "configuration reloaded");
+    let reloaded = gateway.await_log_line("the reload", |line| line["text"] == "configuration reloaded");
     assert_eq!(reloaded["needs_restart"], "");
     let long = format!("/{}", "x".repeat(300));
     let cases =
         [("/a/b?secret=1", "/a/b"), ("", "/"), ("?secret=1", "/"), ("/%0a", "/%0a"), (&long, &long[..256])];
-    for (asked, told) in cases {
-        assert_eq!(get(asked), (200, json!(told)), "{asked}");
+    for (requested, logged) in cases {
+        assert_eq!(get(requested), (200, json!(logged)), "{requested}");
     }
     let denied =
         "GET http://192.0.2.1/denied?secret=1 HTTP/1.1\r\nHost: 192.0.2.1\r\nConnection: close\r\n\r\n";
-    let (_, answer) = ask(&gateway, denied);
-    assert_eq!(line_of(&gateway, &answer)["path"], "/denied");
+    let (_, response) = ask(&gateway, denied);
+    assert_eq!(decision_line(&gateway, &response)["path"], "/denied");
     let log = fs::read_to_string(gateway.path("log.jsonl")).unwrap();
     assert!(!log.contains("secret"), "no query is in the log");
 }

@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::harness::{Gateway, LOCAL_USER, STRATEGIES, eventually, kernel_sockets, patient};
+use crate::harness::{Gateway, LOCAL_USER, STRATEGIES, eventually, kernel_sockets, with_timeouts};
 use crate::peers::{
-    Destination, ask, check_echo, check_ended, connect_from, connect_request, read_answer,
+    Destination, ask, check_echo, check_ended, connect_from, connect_request, read_response,
     silent_destination, tunnel,
 };
 
@@ -29,14 +29,14 @@ fn user(name: &str, from: Ipv4Addr) -> String {
 fn status(gateway: &Gateway, source: Ipv4Addr, target: SocketAddr) -> u16 {
     let mut stream = connect_from(source, gateway.listeners[0]);
     stream.write_all(connect_request(&target.to_string()).as_bytes()).unwrap();
-    read_answer(&mut stream).status
+    read_response(&mut stream).status
 }
 
 /// A tunnel of the user at `source`.
 fn tunnel_from(gateway: &Gateway, source: Ipv4Addr, target: SocketAddr) -> TcpStream {
     let mut stream = connect_from(source, gateway.listeners[0]);
     stream.write_all(connect_request(&target.to_string()).as_bytes()).unwrap();
-    assert_eq!(read_answer(&mut stream).status, 200);
+    assert_eq!(read_response(&mut stream).status, 200);
     stream
 }
 
@@ -72,7 +72,7 @@ fn users_and_rules_change_for_new_connections() {
 }
 
 #[test]
-fn a_removed_users_tunnels_are_cut_and_no_others() {
+fn removed_user_loses_tunnels_and_no_others() {
     let destination = Destination::echo();
     let (first, second) = (user("first", FIRST), user("second", SECOND));
     for without_first in [second.clone(), format!("{first}disabled = true\n{second}")] {
@@ -89,7 +89,7 @@ fn a_removed_users_tunnels_are_cut_and_no_others() {
 }
 
 #[test]
-fn a_request_that_ends_after_its_user_was_removed_is_unknown() {
+fn request_completed_after_user_removal_is_407() {
     let destination = Destination::echo();
     let (first, second) = (user("first", FIRST), user("second", SECOND));
     let gateway = Gateway::start(&format!("{first}{second}"));
@@ -104,11 +104,11 @@ fn a_request_that_ends_after_its_user_was_removed_is_unknown() {
     gateway.reload(&second);
     eventually("the reload has taken effect", || status(&gateway, FIRST, destination.address) == 407);
     client.write_all(rest.as_bytes()).unwrap();
-    assert_eq!(read_answer(&mut client).status, 407);
+    assert_eq!(read_response(&mut client).status, 407);
 }
 
 #[test]
-fn a_user_who_is_removed_while_he_is_connected_through_gets_no_tunnel() {
+fn user_removed_during_the_dial_gets_no_tunnel() {
     let (silent, held) = silent_destination();
     let target = silent.local_addr().unwrap();
     let (first, second) = (user("first", FIRST), user("second", SECOND));
@@ -125,11 +125,11 @@ fn a_user_who_is_removed_while_he_is_connected_through_gets_no_tunnel() {
     eventually("the reload has taken effect", || status(&gateway, FIRST, target) == 407);
     // Now there is room for the connection, at the kernel's next attempt.
     thread::spawn(move || silent.incoming().map_while(Result::ok).for_each(std::mem::forget));
-    let mut said = [0; 12];
+    let mut head = [0; 12];
     // However it ends, it does not stay open.
-    if let Ok(count) = client.read(&mut said) {
-        assert!(!said[..count].ends_with(b" 504"), "the destination was reached after all");
-        if said[..count].ends_with(b" 200") {
+    if let Ok(count) = client.read(&mut head) {
+        assert!(!head[..count].ends_with(b" 504"), "the destination was reached after all");
+        if head[..count].ends_with(b" 200") {
             let rest = client.read_to_end(&mut Vec::new()).map_err(|error| error.kind());
             assert_eq!(rest, Err(ErrorKind::ConnectionReset));
         }
@@ -139,7 +139,7 @@ fn a_user_who_is_removed_while_he_is_connected_through_gets_no_tunnel() {
 }
 
 #[test]
-fn a_wrong_configuration_changes_nothing() {
+fn invalid_configuration_changes_nothing() {
     let destination = Destination::echo();
     let mut gateway = Gateway::local("");
     let mut old = tunnel(&gateway, destination.address);
@@ -152,7 +152,7 @@ fn a_wrong_configuration_changes_nothing() {
         format!("{LOCAL_USER}[limits]\nconnections_per_user = 1\n{}", listener(taken)),
     ];
     for (count, extra) in wrong.iter().enumerate() {
-        gateway.ask_reload(extra);
+        gateway.request_reload(extra);
         let refused = |line: &&serde_json::Value| {
             line["text"] == "reload refused, the old configuration stays" && line["level"] == "error"
         };
@@ -173,14 +173,14 @@ fn a_wrong_configuration_changes_nothing() {
 /// An editor or a copy empties a file, or takes it away, before it writes it. To run by the defaults then
 /// would close every listener.
 #[test]
-fn a_configuration_that_is_empty_or_gone_changes_nothing() {
+fn empty_or_missing_configuration_changes_nothing() {
     let destination = Destination::echo();
     let gateway = Gateway::local("");
     let path = gateway.path("tollgate.toml");
     let whole = fs::read_to_string(&path).unwrap();
-    let check_refused = |told| {
+    let check_refused = |message| {
         gateway.signal(Signal::HUP);
-        eventually("it is refused", || gateway.errors().contains(told));
+        eventually("it is refused", || gateway.errors().contains(message));
         check_echo(&mut tunnel(&gateway, destination.address), b"what was there is served");
     };
     fs::write(&path, "\n").unwrap();
@@ -199,7 +199,7 @@ fn listeners_come_and_go_without_losing_a_connection() {
     let gateway = Gateway::local("");
     let request = connect_request(&destination.address.to_string());
     let open = || {
-        let mut stream = patient(TcpStream::connect(added)?);
+        let mut stream = with_timeouts(TcpStream::connect(added)?);
         stream.write_all(request.as_bytes())?;
         std::io::Result::Ok(stream)
     };
@@ -208,27 +208,27 @@ fn listeners_come_and_go_without_losing_a_connection() {
         gateway.reload(&format!("{LOCAL_USER}{}", listener(added)));
         eventually("somebody listens", || TcpStream::connect(added).is_ok());
         let mut live = open().unwrap();
-        assert_eq!(read_answer(&mut live).status, 200);
-        let mut asking = patient(TcpStream::connect(added).unwrap());
-        asking.write_all(&request.as_bytes()[..10]).unwrap();
+        assert_eq!(read_response(&mut live).status, 200);
+        let mut handshake = with_timeouts(TcpStream::connect(added).unwrap());
+        handshake.write_all(&request.as_bytes()[..10]).unwrap();
 
-        gateway.ask_reload(LOCAL_USER);
+        gateway.request_reload(LOCAL_USER);
         // Whoever got through to the listener is served, to the last one.
         let mut served = 0;
         while let Ok(mut stream) = open() {
-            assert_eq!(read_answer(&mut stream).status, 200, "after {served}");
+            assert_eq!(read_response(&mut stream).status, 200, "after {served}");
             check_echo(&mut stream, b"served");
             served += 1;
         }
         check_echo(&mut live, b"the listener is gone, the tunnel is not");
-        asking.write_all(&request.as_bytes()[10..]).unwrap();
-        assert_eq!(read_answer(&mut asking).status, 200);
-        check_echo(&mut asking, b"nor is the handshake");
+        handshake.write_all(&request.as_bytes()[10..]).unwrap();
+        assert_eq!(read_response(&mut handshake).status, 200);
+        check_echo(&mut handshake, b"nor is the handshake");
     }
 }
 
 #[test]
-fn a_port_that_the_kernel_chose_at_a_reload_is_our_own_too() {
+fn kernel_chosen_port_after_reload_is_own() {
     /// No other test uses it, so that the kernel's table tells the port.
     const OWN: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 77);
     let gateway = Gateway::local("");
@@ -240,15 +240,15 @@ fn a_port_that_the_kernel_chose_at_a_reload_is_our_own_too() {
         port != 0
     });
     eventually("every thread knows that the port is ours", || {
-        let (_, answer) = ask(&gateway, connect_request(&format!("{OWN}:{port}")));
-        answer.status == 403 && answer.head.contains("proxy_loop_detected")
+        let (_, response) = ask(&gateway, connect_request(&format!("{OWN}:{port}")));
+        response.status == 403 && response.head.contains("proxy_loop_detected")
     });
 }
 
 /// The timer at which a retired listener is looked at for the last time found every handshake taken, and put
 /// the listener on hold for good: it was never closed, and a gateway that drained never ended by itself.
 #[test]
-fn a_listener_that_goes_is_closed_also_while_every_handshake_is_taken() {
+fn retired_listener_closes_at_full_handshakes() {
     let few = "[limits]\nhandshakes = 2\n[timeouts]\ngreeting = \"10m\"\n[threads]\nreactors = 1\n";
     let added = free_address();
     let gateway = Gateway::local(&format!("{few}{}", listener(added)));
@@ -263,7 +263,7 @@ fn a_listener_that_goes_is_closed_also_while_every_handshake_is_taken() {
 }
 
 #[test]
-fn a_hundred_reloads_under_a_stream_of_connections_lose_none() {
+fn hundred_reloads_lose_no_connection() {
     // Side by side: most of the time a reload waits for handshakes that might be under way.
     thread::scope(|scope| {
         for strategy in STRATEGIES {
@@ -283,9 +283,9 @@ fn reloads_lose_no_connection(reloads: usize, strategy: &str) {
             let (done, served, request) = (Arc::clone(&done), Arc::clone(&served), request.clone());
             thread::spawn(move || {
                 while !done.load(Ordering::Relaxed) {
-                    let mut stream = patient(TcpStream::connect(address).unwrap());
+                    let mut stream = with_timeouts(TcpStream::connect(address).unwrap());
                     stream.write_all(request.as_bytes()).unwrap();
-                    assert_eq!(read_answer(&mut stream).status, 200);
+                    assert_eq!(read_response(&mut stream).status, 200);
                     check_echo(&mut stream, b"12345678");
                     served.fetch_add(1, Ordering::Relaxed);
                 }
@@ -323,14 +323,14 @@ fn shorter_deadlines_reach_open_tunnels() {
 
 /// One place for all who ask. Who was let in before gets it before those who come, however many those are.
 #[test]
-fn who_waited_at_a_listener_that_is_gone_gets_a_place_while_others_keep_coming() {
+fn retired_listener_queue_precedes_new_connections() {
     const CLIENTS: usize = 5;
     const OTHERS: usize = 4;
-    const ONE_PLACE: &str =
+    const ONE_HANDSHAKE: &str =
         "[threads]\nreactors = 1\n[limits]\nhandshakes = 1\n[timeouts]\ngreeting = \"200ms\"\n";
 
     let destination = Destination::echo();
-    let gateway = Gateway::forwarding(destination.address, ONE_PLACE);
+    let gateway = Gateway::forwarding(destination.address, ONE_HANDSHAKE);
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
         for _ in 0..OTHERS {
@@ -344,8 +344,8 @@ fn who_waited_at_a_listener_that_is_gone_gets_a_place_while_others_keep_coming()
         }
         gateway.await_metric("tollgate_handshakes_active", 1.0);
         let mut clients: Vec<_> =
-            (0..CLIENTS).map(|_| patient(TcpStream::connect(gateway.listeners[1]).unwrap())).collect();
-        gateway.reload(&format!("{LOCAL_USER}{ONE_PLACE}"));
+            (0..CLIENTS).map(|_| with_timeouts(TcpStream::connect(gateway.listeners[1]).unwrap())).collect();
+        gateway.reload(&format!("{LOCAL_USER}{ONE_HANDSHAKE}"));
         let served = panic::catch_unwind(AssertUnwindSafe(|| {
             clients.iter_mut().for_each(|client| check_echo(client, b"before the others"));
         }));

@@ -14,9 +14,11 @@ use std::time::Duration;
 use rustix::net::{SendFlags, sockopt};
 use rustix::process::Signal;
 
-use crate::harness::{Gateway, LOCAL_USER, patient};
-use crate::origin::{ok, read_answer_to, read_head, request_to};
-use crate::peers::{Destination, connect_request, pattern, read_answer, read_exactly, reset, socket, tunnel};
+use crate::harness::{Gateway, LOCAL_USER, with_timeouts};
+use crate::origin::{ok, read_head, read_response_to, request_to};
+use crate::peers::{
+    Destination, connect_request, pattern, read_exactly, read_response, reset, socket, tunnel,
+};
 
 /// A slow transfer takes nearly twice as long, and its receiver takes something forty times in it.
 const DEADLINES: &str = "[timeouts]\nidle = \"4s\"\nhalf_closed = \"4s\"\n";
@@ -36,7 +38,7 @@ enum Toward {
 
 /// The end that closes its direction while bytes are on their way.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Ends {
+enum HalfClosed {
     Neither,
     Sender,
     Receiver,
@@ -49,14 +51,14 @@ struct Pace {
     bytes: usize,
     step: usize,
     /// What its kernel may hold for it (`SO_RCVBUF`): so little that it acknowledges as it reads.
-    room: usize,
+    receive_buffer: usize,
     /// Begins with an urgent byte, past which nothing is spliced.
     is_copied: bool,
 }
 
 impl Pace {
-    const fn new(bytes: usize, room: usize) -> Pace {
-        Pace { bytes, step: bytes.div_ceil(STEPS), room, is_copied: false }
+    const fn new(bytes: usize, receive_buffer: usize) -> Pace {
+        Pace { bytes, step: bytes.div_ceil(STEPS), receive_buffer, is_copied: false }
     }
 }
 
@@ -78,7 +80,7 @@ const PACES: [Pace; 7] = [
 #[derive(Clone, Copy, Debug)]
 struct Transfer {
     toward: Toward,
-    ends: Ends,
+    half_closed: HalfClosed,
     pace: Pace,
 }
 
@@ -94,7 +96,7 @@ impl Transfer {
     fn both_ends(&self, gateway: &Gateway) -> (TcpListener, TcpStream) {
         let narrow = || {
             let socket = socket();
-            sockopt::set_socket_recv_buffer_size(&socket, self.pace.room).unwrap();
+            sockopt::set_socket_recv_buffer_size(&socket, self.pace.receive_buffer).unwrap();
             // As on a network: where a window is smaller than a segment, as loopback has them, the kernel
             // sends into it by a timer that doubles each time.
             socket2::SockRef::from(&socket).set_tcp_mss(536).unwrap();
@@ -113,7 +115,7 @@ impl Transfer {
             Toward::Client => {
                 let client = narrow();
                 rustix::net::connect(&client, &gateway.listeners[0]).unwrap();
-                patient(TcpStream::from(client))
+                with_timeouts(TcpStream::from(client))
             }
             Toward::Destination => gateway.connect(),
         };
@@ -125,8 +127,8 @@ impl Transfer {
         let (destination, mut client) = self.both_ends(gateway);
         let address = destination.local_addr().unwrap().to_string();
         client.write_all(connect_request(&address).as_bytes()).unwrap();
-        assert_eq!(read_answer(&mut client).status, 200);
-        let upstream = patient(destination.accept().unwrap().0);
+        assert_eq!(read_response(&mut client).status, 200);
+        let upstream = with_timeouts(destination.accept().unwrap().0);
         let address = client.local_addr().unwrap();
         match self.toward {
             Toward::Client => Tunnel { client: address, sender: upstream, receiver: client },
@@ -140,7 +142,9 @@ impl Transfer {
             rustix::net::send(&sender, b"!", SendFlags::OOB).unwrap();
         }
         // Fails where the gateway ends a transfer: the receiver tells of it.
-        if sender.write_all(bytes).is_ok() && matches!(self.ends, Ends::Sender | Ends::Both) {
+        if sender.write_all(bytes).is_ok()
+            && matches!(self.half_closed, HalfClosed::Sender | HalfClosed::Both)
+        {
             let _ = sender.shutdown(Shutdown::Write);
         }
         let _ = done.recv();
@@ -161,9 +165,9 @@ impl Transfer {
 
     /// Expects the end in order, where the sender ended.
     fn check_end(&self, receiver: &mut TcpStream) -> Result<(), String> {
-        match self.ends {
-            Ends::Neither | Ends::Receiver => Ok(()),
-            Ends::Sender | Ends::Both => match receiver.read(&mut [0]) {
+        match self.half_closed {
+            HalfClosed::Neither | HalfClosed::Receiver => Ok(()),
+            HalfClosed::Sender | HalfClosed::Both => match receiver.read(&mut [0]) {
                 Ok(0) => Ok(()),
                 other => Err(format!("{other:?} in place of the end")),
             },
@@ -174,18 +178,18 @@ impl Transfer {
     fn run(&self, gateway: &Gateway) -> Result<(), String> {
         let bytes = pattern(1, self.pace.bytes);
         let Tunnel { client, sender, mut receiver } = self.open(gateway);
-        if matches!(self.ends, Ends::Receiver | Ends::Both) {
+        if matches!(self.half_closed, HalfClosed::Receiver | HalfClosed::Both) {
             receiver.shutdown(Shutdown::Write).unwrap();
         }
-        let (tell_done, done) = mpsc::channel();
+        let (done_sender, done) = mpsc::channel();
         thread::scope(|scope| {
             let bytes = &bytes;
             scope.spawn(move || self.send(sender, bytes, done));
             let received = self.receive(&mut receiver, bytes, STEPS);
-            drop((receiver, tell_done));
+            drop((receiver, done_sender));
             received
         })?;
-        let line = gateway.closed(client);
+        let line = gateway.await_close_line(client);
         let billed = (line["client_tx"].as_u64(), line["upstream_tx"].as_u64());
         let count = Some(self.pace.bytes as u64);
         let expected = if self.toward == Toward::Client { (count, Some(0)) } else { (Some(0), count) };
@@ -220,16 +224,17 @@ fn check_all(
 }
 
 /// Every direction with every way to end.
-fn directions(ends: &[Ends]) -> impl Iterator<Item = (Toward, Ends)> {
+fn directions(half_closed: &[HalfClosed]) -> impl Iterator<Item = (Toward, HalfClosed)> {
     let toward = [Toward::Client, Toward::Destination];
-    toward.into_iter().flat_map(|toward| ends.iter().map(move |ends| (toward, *ends)))
+    toward.into_iter().flat_map(|toward| half_closed.iter().map(move |half_closed| (toward, *half_closed)))
 }
 
 #[test]
-fn a_receiver_that_takes_something_now_and_then_gets_all_and_is_billed_for_it() {
+fn slow_receiver_gets_and_pays_for_all_bytes() {
     let mut gateway = Gateway::local(DEADLINES);
-    let transfers = directions(&[Ends::Neither, Ends::Sender, Ends::Receiver, Ends::Both])
-        .flat_map(|(toward, ends)| PACES.map(|pace| Transfer { toward, ends, pace }));
+    let transfers =
+        directions(&[HalfClosed::Neither, HalfClosed::Sender, HalfClosed::Receiver, HalfClosed::Both])
+            .flat_map(|(toward, half_closed)| PACES.map(|pace| Transfer { toward, half_closed, pace }));
     check_all(transfers, |transfer| transfer.run(&gateway));
     assert!(gateway.metric("tollgate_pipes_created_total") > Some(0.0), "some of it was spliced");
     gateway.stop();
@@ -238,27 +243,27 @@ fn a_receiver_that_takes_something_now_and_then_gets_all_and_is_billed_for_it() 
 }
 
 #[test]
-fn a_receiver_that_takes_nothing_ends_and_what_was_whole_is_left_to_the_kernel() {
+fn stalled_receiver_ends_and_kernel_delivers_the_rest() {
     let gateway = Gateway::local(DEADLINES);
     let paces = [Pace::new(200_000, 65_536), Pace::new(10_000_000, 65_536)];
-    let transfers = directions(&[Ends::Neither, Ends::Sender, Ends::Receiver])
-        .flat_map(|(toward, ends)| paces.map(|pace| Transfer { toward, ends, pace }));
+    let transfers = directions(&[HalfClosed::Neither, HalfClosed::Sender, HalfClosed::Receiver])
+        .flat_map(|(toward, half_closed)| paces.map(|pace| Transfer { toward, half_closed, pace }));
     check_all(transfers, |transfer| {
         let bytes = pattern(1, transfer.pace.bytes);
         let Tunnel { client, sender, mut receiver } = transfer.open(&gateway);
-        if transfer.ends == Ends::Receiver {
+        if transfer.half_closed == HalfClosed::Receiver {
             receiver.shutdown(Shutdown::Write).unwrap();
         }
-        let (tell_done, done) = mpsc::channel();
+        let (done_sender, done) = mpsc::channel();
         thread::scope(|scope| {
             let bytes = &bytes;
             scope.spawn(move || transfer.send(sender, bytes, done));
             // The end of what the gateway itself could not get rid of is not known to the receiver.
-            let is_whole = transfer.ends == Ends::Sender && transfer.pace.bytes < 1_000_000;
-            let is_half_closed = transfer.ends == Ends::Receiver || is_whole;
+            let is_whole = transfer.half_closed == HalfClosed::Sender && transfer.pace.bytes < 1_000_000;
+            let is_half_closed = transfer.half_closed == HalfClosed::Receiver || is_whole;
             let expected = if is_half_closed { "half_closed_timeout" } else { "idle_timeout" };
-            let reason = gateway.closed(client)["close_reason"].as_str().map(str::to_owned);
-            drop(tell_done);
+            let reason = gateway.await_close_line(client)["close_reason"].as_str().map(str::to_owned);
+            drop(done_sender);
             if reason.as_deref() != Some(expected) {
                 return Err(format!("{reason:?} in place of {expected}"));
             }
@@ -272,7 +277,7 @@ fn a_receiver_that_takes_nothing_ends_and_what_was_whole_is_left_to_the_kernel()
 #[track_caller]
 fn check_whole(toward: Toward, timeouts: &str, reason: &str, end: impl FnOnce(&Gateway, TcpStream)) {
     let gateway = Gateway::local(timeouts);
-    let transfer = Transfer { toward, ends: Ends::Sender, pace: Pace::new(200_000, 16_384) };
+    let transfer = Transfer { toward, half_closed: HalfClosed::Sender, pace: Pace::new(200_000, 16_384) };
     let bytes = pattern(1, transfer.pace.bytes);
     let Tunnel { client, mut sender, mut receiver } = transfer.open(&gateway);
     sender.write_all(&bytes).unwrap();
@@ -280,14 +285,14 @@ fn check_whole(toward: Toward, timeouts: &str, reason: &str, end: impl FnOnce(&G
     // Received and sent.
     gateway.await_metric("tollgate_bytes_total", 2.0 * bytes.len() as f64);
     end(&gateway, sender);
-    let line = gateway.closed(client);
+    let line = gateway.await_close_line(client);
     let leg = if toward == Toward::Client { "client_tx" } else { "upstream_tx" };
     assert_eq!((line["close_reason"].as_str(), &line[leg]), (Some(reason), &bytes.len().into()));
     transfer.receive(&mut receiver, &bytes, 10).unwrap();
 }
 
 #[test]
-fn what_was_sent_with_its_end_arrives_however_the_tunnel_ends() {
+fn bytes_before_a_fin_arrive_however_the_tunnel_ends() {
     thread::scope(|scope| {
         for toward in [Toward::Client, Toward::Destination] {
             scope.spawn(move || {
@@ -313,7 +318,7 @@ fn what_was_sent_with_its_end_arrives_however_the_tunnel_ends() {
 }
 
 #[test]
-fn the_deadline_of_a_half_closed_tunnel_counts_from_its_half_close() {
+fn half_closed_tunnel_deadline_starts_at_half_close() {
     let destination = Destination::start(|mut stream| {
         // What was asked for is known when the client has ended, and takes its time.
         let _ = stream.read_to_end(&mut Vec::new());
@@ -330,7 +335,7 @@ fn the_deadline_of_a_half_closed_tunnel_counts_from_its_half_close() {
 }
 
 #[test]
-fn the_deadline_of_a_half_closed_request_counts_from_its_half_close() {
+fn half_closed_request_deadline_starts_at_half_close() {
     let destination = Destination::start(|mut stream| {
         read_head(&mut stream).unwrap();
         // Longer than the client waits to end.
@@ -342,33 +347,33 @@ fn the_deadline_of_a_half_closed_request_counts_from_its_half_close() {
     client.write_all(request_to(destination.address, "GET", "/", "").as_bytes()).unwrap();
     thread::sleep(35 * STEP);
     client.shutdown(Shutdown::Write).unwrap();
-    assert_eq!(read_answer_to("GET", &mut client).text(), "answer");
+    assert_eq!(read_response_to("GET", &mut client).text(), "answer");
 }
 
 #[test]
-fn a_gateway_that_was_stopped_for_longer_than_a_deadline_cuts_nothing_that_has_moved_meanwhile() {
+fn bytes_during_a_pause_prevent_the_idle_timeout() {
     let destination = Destination::echo();
     let gateway = Gateway::local("[timeouts]\nidle = \"1s\"\n");
     let mut clients: Vec<TcpStream> = (0..16).map(|_| tunnel(&gateway, destination.address)).collect();
-    gateway.freeze();
+    gateway.pause();
     clients.iter_mut().for_each(|client| client.write_all(b"meanwhile").unwrap());
     thread::sleep(Duration::from_millis(1_500));
-    gateway.thaw();
+    gateway.resume();
     clients.iter_mut().for_each(|client| assert_eq!(read_exactly(client, 9), b"meanwhile"));
 }
 
 /// Checks a plain request whose body, or that of its answer, is taken at this pace.
 #[track_caller]
 fn check_body(toward: Toward, pace: Pace) {
-    let transfer = Transfer { toward, ends: Ends::Neither, pace };
+    let transfer = Transfer { toward, half_closed: HalfClosed::Neither, pace };
     let bytes = pattern(1, pace.bytes);
     let gateway = Gateway::local(DEADLINES);
     let (listener, mut client) = transfer.both_ends(&gateway);
     let address = listener.local_addr().unwrap();
     let length = format!("Content-Length: {}\r\n", bytes.len());
-    let asked = if toward == Toward::Destination { ("POST", &*length) } else { ("GET", "") };
-    client.write_all(request_to(address, asked.0, "/", asked.1).as_bytes()).unwrap();
-    let mut upstream = patient(listener.accept().unwrap().0);
+    let request_line = if toward == Toward::Destination { ("POST", &*length) } else { ("GET", "") };
+    client.write_all(request_to(address, request_line.0, "/", request_line.1).as_bytes()).unwrap();
+    let mut upstream = with_timeouts(listener.accept().unwrap().0);
     read_head(&mut upstream).unwrap();
     thread::scope(|scope| {
         let bytes = &bytes;
@@ -377,7 +382,7 @@ fn check_body(toward: Toward, pace: Pace) {
             scope.spawn(move || sender.write_all(bytes));
             transfer.receive(&mut upstream, bytes, STEPS).unwrap();
             upstream.write_all(&ok("taken")).unwrap();
-            assert_eq!(read_answer_to("POST", &mut client).text(), "taken");
+            assert_eq!(read_response_to("POST", &mut client).text(), "taken");
         } else {
             scope.spawn(move || {
                 let head = format!("HTTP/1.1 200 OK\r\n{length}\r\n");
@@ -393,15 +398,18 @@ fn check_body(toward: Toward, pace: Pace) {
 /// The client sent on behind its last request, as a pipeline does, and read in turn. The connection was read
 /// on for two seconds and then closed over bytes that were not read: the reset took the answer's rest away.
 #[test]
-fn a_last_answer_that_is_taken_slowly_arrives_though_the_client_sends_on() {
-    let transfer =
-        Transfer { toward: Toward::Client, ends: Ends::Sender, pace: Pace::new(1_000_000, 65_536) };
+fn last_response_arrives_though_the_client_sends_on() {
+    let transfer = Transfer {
+        toward: Toward::Client,
+        half_closed: HalfClosed::Sender,
+        pace: Pace::new(1_000_000, 65_536),
+    };
     let bytes = pattern(1, transfer.pace.bytes);
     let gateway = Gateway::local("");
     let (listener, mut client) = transfer.both_ends(&gateway);
     let request = request_to(listener.local_addr().unwrap(), "GET", "/", "Connection: close\r\n");
     client.write_all(format!("{request}more").as_bytes()).unwrap();
-    let mut upstream = patient(listener.accept().unwrap().0);
+    let mut upstream = with_timeouts(listener.accept().unwrap().0);
     read_head(&mut upstream).unwrap();
     thread::scope(|scope| {
         let bytes = &bytes;
@@ -421,7 +429,7 @@ fn a_last_answer_that_is_taken_slowly_arrives_though_the_client_sends_on() {
 }
 
 #[test]
-fn a_body_that_is_taken_slowly_arrives() {
+fn slowly_received_body_arrives_whole() {
     let large = Pace { step: 10_000, ..Pace::new(6_000_000, 65_536) };
     thread::scope(|scope| {
         for (toward, pace) in [

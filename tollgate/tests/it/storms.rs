@@ -7,9 +7,9 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::harness::{Gateway, LOCAL_USER, Room, STRATEGIES, eventually};
+use crate::harness::{Gateway, LOCAL_USER, STRATEGIES, TestDir, eventually};
 use crate::origin::{Origin, exchange, ok};
-use crate::peers::{Destination, check_echo, check_ended, connect_request, read_answer, reset, tunnel};
+use crate::peers::{Destination, check_echo, check_ended, connect_request, read_response, reset, tunnel};
 
 const THREADS: usize = 4;
 
@@ -19,7 +19,7 @@ fn storm(number: usize, gateway: &Gateway, destination: &Destination) {
     let mut stream = gateway.connect();
     let open = |stream: &mut TcpStream| {
         stream.write_all(request.as_bytes()).unwrap();
-        assert_eq!(read_answer(stream).status, 200);
+        assert_eq!(read_response(stream).status, 200);
     };
     match number % 8 {
         // Says nothing.
@@ -49,7 +49,7 @@ fn storm(number: usize, gateway: &Gateway, destination: &Destination) {
         // Is refused.
         _ => {
             stream.write_all(b"CONNECT 192.0.2.1:443 HTTP/1.1\r\n\r\n").unwrap();
-            assert_eq!(read_answer(&mut stream).status, 403);
+            assert_eq!(read_response(&mut stream).status, 403);
         }
     }
 }
@@ -68,11 +68,11 @@ fn storms(count: usize, gateway: &Gateway, destination: &Destination) {
 }
 
 #[test]
-fn after_a_storm_every_descriptor_is_back() {
-    STRATEGIES.iter().for_each(|strategy| weather_a_storm(strategy));
+fn storm_returns_every_descriptor() {
+    STRATEGIES.iter().for_each(|strategy| check_storm(strategy));
 }
 
-fn weather_a_storm(strategy: &str) {
+fn check_storm(strategy: &str) {
     let destination = Destination::echo();
     let mut gateway = Gateway::local(strategy);
     // What is made at first use and kept is there before the count, the ledger's file of this month too.
@@ -96,7 +96,7 @@ fn with_descriptors(descriptors: usize, extra: &str) -> Gateway {
     let mut limited = Command::new("sh");
     let script = format!("ulimit -n {descriptors}; exec \"$0\" \"$@\"");
     limited.args(["-c", &script, env!("CARGO_BIN_EXE_tollgate")]);
-    Gateway::start_by(limited, Room::new(&format!("{LOCAL_USER}[limits]\nconnections = 1000\n{extra}")))
+    Gateway::start_by(limited, TestDir::new(&format!("{LOCAL_USER}[limits]\nconnections = 1000\n{extra}")))
 }
 
 /// Clients that use the gateway's descriptors up: tunnels but for a few, since unknown clients hold only a
@@ -112,19 +112,19 @@ fn readiness(gateway: &Gateway) -> Option<String> {
     let mut stream = TcpStream::connect(gateway.admin).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
     write!(stream, "GET /readyz HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", gateway.admin).ok()?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).ok()?;
-    Some(answer)
+    let mut response = String::new();
+    stream.read_to_string(&mut response).ok()?;
+    Some(response)
 }
 
 /// Nothing said that descriptors were used up: clients waited, `/readyz` could not even be connected to, and
 /// the log was silent. Now one message says it with the remedy, and `/readyz` is 503 for as long as it lasts.
 #[test]
-fn without_descriptors_it_is_not_ready_and_says_so_once() {
+fn descriptor_exhaustion_is_reported_once_and_unready() {
     let mut gateway = with_descriptors(DESCRIPTORS, "[timeouts]\ngreeting = \"10m\"\n");
-    let is = |status: &str, answer: Option<String>| answer.is_some_and(|it| it.starts_with(status));
+    let is = |status: &str, response: Option<String>| response.is_some_and(|it| it.starts_with(status));
     let destination = Destination::echo();
-    let crowd = use_descriptors_up(&gateway, &destination);
+    let clients = use_descriptors_up(&gateway, &destination);
     let mut not_ready = String::new();
     eventually("it is not ready", || {
         not_ready = readiness(&gateway).unwrap_or_default();
@@ -137,12 +137,12 @@ fn without_descriptors_it_is_not_ready_and_says_so_once() {
     let is_begin = |line: &serde_json::Value| {
         line["text"] == "the process's descriptors are used up: new connections wait"
     };
-    let begin = gateway.logged("the message", is_begin);
+    let begin = gateway.await_log_line("the message", is_begin);
     assert_eq!((begin["level"].as_str(), begin["limit"].as_u64()), (Some("error"), Some(DESCRIPTORS as u64)));
     assert!(begin["remedy"].as_str().unwrap().contains("LimitNOFILE"), "{begin}");
-    drop(crowd);
+    drop(clients);
     eventually("it is ready again", || is("HTTP/1.1 200 ", readiness(&gateway)));
-    let end = gateway.logged("the end", |line| line["accepts_failed"].is_u64());
+    let end = gateway.await_log_line("the end", |line| line["accepts_failed"].is_u64());
     assert!(end["accepts_failed"].as_u64() > Some(0), "{end}");
     gateway.stop();
     assert_eq!(gateway.log().iter().filter(|line| is_begin(line)).count(), 1, "once for the episode");
@@ -150,9 +150,9 @@ fn without_descriptors_it_is_not_ready_and_says_so_once() {
 }
 
 #[test]
-fn without_descriptors_it_rests_and_recovers() {
+fn descriptor_exhaustion_pauses_accept_then_recovers() {
     /// How long an acceptor rests at least when descriptors are used up.
-    const REST: Duration = Duration::from_millis(20);
+    const BACKOFF: Duration = Duration::from_millis(20);
     const REACTORS: u32 = 2;
 
     let began = Instant::now();
@@ -162,21 +162,25 @@ fn without_descriptors_it_rests_and_recovers() {
     let errors_before = gateway.metric("tollgate_accept_errors_total").unwrap();
     assert_eq!(errors_before, 0.0);
 
-    let crowd = use_descriptors_up(&gateway, &destination);
+    let clients = use_descriptors_up(&gateway, &destination);
     // The message and not a count of descriptors: a thread that waits in `accept` has one reserved, which
     // /proc does not list.
-    gateway.logged("descriptors are used up", |line| line["level"] == "error" && line["limit"].is_u64());
-    thread::sleep(50 * REST);
+    gateway
+        .await_log_line("descriptors are used up", |line| line["level"] == "error" && line["limit"].is_u64());
+    thread::sleep(50 * BACKOFF);
     check_echo(&mut live, b"what is open goes on");
     let tunnels = gateway.metric("tollgate_connections_active").unwrap() as u64 - 1;
-    drop(crowd);
+    drop(clients);
 
     eventually("descriptors are back", || gateway.descriptors() < DESCRIPTORS / 2);
     check_echo(&mut tunnel(&gateway, destination.address), b"and new ones are served");
     eventually("the admin side answers again", || gateway.metric("tollgate_accept_errors_total").is_some());
     let errors = gateway.metric("tollgate_accept_errors_total").unwrap();
-    let rests_max = (began.elapsed().as_micros() / REST.as_micros() + 1) as f64 * f64::from(REACTORS);
-    assert!(errors > 0.0 && errors <= rests_max, "{errors} failed accepts, at most {rests_max} if it rests");
+    let backoffs_max = (began.elapsed().as_micros() / BACKOFF.as_micros() + 1) as f64 * f64::from(REACTORS);
+    assert!(
+        errors > 0.0 && errors <= backoffs_max,
+        "{errors} failed accepts, at most {backoffs_max} if it rests"
+    );
     drop(live);
     gateway.stop();
     assert_eq!(gateway.usage().0, tunnels + 2);
@@ -188,15 +192,16 @@ fn without_descriptors_it_rests_and_recovers() {
 fn silent_clients_leave_descriptors_to_others() {
     let mut gateway = with_descriptors(DESCRIPTORS, "[timeouts]\ngreeting = \"10m\"\n");
     let destination = Destination::echo();
-    let crowd: Vec<TcpStream> = (0..2 * DESCRIPTORS).map(|_| gateway.connect()).collect();
+    let clients: Vec<TcpStream> = (0..2 * DESCRIPTORS).map(|_| gateway.connect()).collect();
     check_echo(&mut tunnel(&gateway, destination.address), b"served beside them");
     assert!(readiness(&gateway).unwrap().starts_with("HTTP/1.1 200 "));
     assert_eq!(gateway.metric("tollgate_accept_errors_total"), Some(0.0));
     let held = gateway.metric("tollgate_handshakes_active").unwrap();
     assert!(held <= (DESCRIPTORS / 4) as f64, "{held} handshakes");
-    drop(crowd);
-    let told = gateway.logged("the bound", |line| line["level"] == "warning" && line["limit"].is_u64());
-    assert!(told["text"].as_str().unwrap().starts_with("24 handshakes at a time, of 2000 "), "{told}");
+    drop(clients);
+    let line =
+        gateway.await_log_line("the bound", |line| line["level"] == "warning" && line["limit"].is_u64());
+    assert!(line["text"].as_str().unwrap().starts_with("24 handshakes at a time, of 2000 "), "{line}");
     gateway.stop();
 }
 
@@ -204,8 +209,8 @@ fn silent_clients_leave_descriptors_to_others() {
 /// connected on, where the last descriptor was their own. Each has two, so an odd and an even limit try both;
 /// others follow where the ledger has opened a file meanwhile.
 #[test]
-fn without_descriptors_those_who_rest_make_room() {
-    let origin = Origin::saying(ok("hello"));
+fn descriptor_exhaustion_evicts_idle_connections() {
+    let origin = Origin::responding(ok("hello"));
     let mut failed_accepts = 0.0;
     for descriptors in DESCRIPTORS..DESCRIPTORS + 10 {
         if descriptors >= DESCRIPTORS + 2 && failed_accepts > 0.0 {
@@ -229,7 +234,7 @@ fn without_descriptors_those_who_rest_make_room() {
 
 /// Who arrives is let in by the same thread that serves who is there.
 #[test]
-fn a_storm_does_not_starve_who_is_there() {
+fn connection_storm_does_not_starve_tunnels() {
     const ARRIVALS: usize = 20_000;
     /// More than were there before the first arrival is noticed, and after the last one. A machine that is
     /// busy with other work has some 80.

@@ -10,20 +10,20 @@ use rustix::net::SendFlags;
 
 use crate::harness::{Gateway, STRATEGIES, eventually, kernel_sockets};
 use crate::peers::{
-    Destination, Way, ask_socks, check_echo, connect_request, echo, pattern, read_all, read_answer,
-    read_exactly, read_reply, reset, socks_request, tunnel,
+    Destination, Ingress, ask_socks, check_echo, connect_request, echo, pattern, read_all, read_exactly,
+    read_reply, read_response, reset, socks_request, tunnel,
 };
 
 const UP: usize = 7_654_321;
 const DOWN: usize = 5_432_109;
 
-const WAYS: [Way; 6] = [
-    Way::Forward,
-    Way::Connect("127.0.0.1"),
-    Way::Connect("localhost"),
-    Way::Socks5("127.0.0.1"),
-    Way::Socks5("LocalHost"),
-    Way::Socks5("::ffff:127.0.0.1"),
+const INGRESSES: [Ingress; 6] = [
+    Ingress::Forward,
+    Ingress::Connect("127.0.0.1"),
+    Ingress::Connect("localhost"),
+    Ingress::Socks5("127.0.0.1"),
+    Ingress::Socks5("LocalHost"),
+    Ingress::Socks5("::ffff:127.0.0.1"),
 ];
 
 /// Sends the pattern of one seed and ends, and meanwhile expects that of another, to its end.
@@ -50,15 +50,15 @@ fn exchanging() -> (Destination, mpsc::Receiver<()>) {
 }
 
 #[test]
-fn megabytes_go_both_ways_at_once_and_are_billed_to_the_byte() {
+fn megabytes_in_both_directions_are_billed_exactly() {
     let (destination, dones) = exchanging();
     let mut gateway = Gateway::forwarding(destination.address, "");
-    for way in WAYS {
-        exchange(way.open(&gateway, destination.address), (1, UP), (2, DOWN));
+    for ingress in INGRESSES {
+        exchange(ingress.open(&gateway, destination.address), (1, UP), (2, DOWN));
         dones.recv().unwrap();
     }
     gateway.stop();
-    let flows = WAYS.len() as u64;
+    let flows = INGRESSES.len() as u64;
     assert_eq!(gateway.usage(), (flows, flows * UP as u64, flows * DOWN as u64));
 }
 
@@ -78,12 +78,12 @@ fn ipv6_destinations_are_reached() {
 }
 
 #[test]
-fn each_side_may_end_first_and_still_hear_the_other() {
+fn each_side_may_close_first_and_still_receive() {
     let destination = Destination::start(|mut stream| {
         // The first byte says who ends first.
         if read_exactly(&mut stream, 1) == b"c" {
-            let heard = read_all(&mut stream);
-            stream.write_all(&heard).unwrap();
+            let received = read_all(&mut stream);
+            stream.write_all(&received).unwrap();
         } else {
             stream.write_all(b"said first").unwrap();
             stream.shutdown(Shutdown::Write).unwrap();
@@ -107,7 +107,7 @@ fn each_side_may_end_first_and_still_hear_the_other() {
 }
 
 #[test]
-fn bytes_behind_the_request_are_relayed_after_the_answer() {
+fn bytes_behind_a_request_follow_the_response() {
     let destination = Destination::echo();
     let mut gateway = Gateway::local("");
     let early = pattern(3, 12_000);
@@ -116,7 +116,7 @@ fn bytes_behind_the_request_are_relayed_after_the_answer() {
     let mut client = gateway.connect();
     let request = connect_request(&destination.address.to_string());
     client.write_all(&[request.as_bytes(), &early].concat()).unwrap();
-    assert_eq!(read_answer(&mut client).status, 200);
+    assert_eq!(read_response(&mut client).status, 200);
     assert!(read_exactly(&mut client, early.len()) == early);
     drop(client);
 
@@ -133,37 +133,37 @@ fn bytes_behind_the_request_are_relayed_after_the_answer() {
 }
 
 #[test]
-fn an_urgent_byte_is_dropped_and_nothing_behind_it() {
-    let (tell, told) = mpsc::channel();
-    let destination = Destination::start(move |mut stream| tell.send(read_all(&mut stream)).unwrap());
+fn only_the_urgent_byte_is_dropped() {
+    let (report, reports) = mpsc::channel();
+    let destination = Destination::start(move |mut stream| report.send(read_all(&mut stream)).unwrap());
     let mut gateway = Gateway::forwarding(destination.address, "");
     let mut up = 0;
     // Reads stop short at the mark of such a byte, and splicing does not come past it. Neither is the end.
-    for (way, count) in WAYS.iter().flat_map(|way| [(way, 6), (way, 3_000_000)]) {
+    for (ingress, count) in INGRESSES.iter().flat_map(|ingress| [(ingress, 6), (ingress, 3_000_000)]) {
         let sent = pattern(8, count);
-        let mut stream = way.open(&gateway, destination.address);
+        let mut stream = ingress.open(&gateway, destination.address);
         stream.write_all(&sent).unwrap();
         rustix::net::send(&stream, b"!", SendFlags::OOB).unwrap();
         stream.write_all(&sent).unwrap();
         stream.shutdown(Shutdown::Write).unwrap();
         assert_eq!(read_all(&mut stream), b"");
-        assert!(told.recv().unwrap() == [&sent[..], &sent].concat(), "{way:?} {count}");
+        assert!(reports.recv().unwrap() == [&sent[..], &sent].concat(), "{ingress:?} {count}");
         up += 2 * count as u64;
     }
     gateway.stop();
-    assert_eq!(gateway.usage(), (2 * WAYS.len() as u64, up, 0));
+    assert_eq!(gateway.usage(), (2 * INGRESSES.len() as u64, up, 0));
 }
 
 #[test]
-fn a_client_that_asked_and_ended_before_it_was_accepted_is_served() {
+fn client_half_closed_before_accept_is_served() {
     let destination = Destination::start(|mut stream| {
-        let heard = read_all(&mut stream);
-        stream.write_all(&heard).unwrap();
+        let received = read_all(&mut stream);
+        stream.write_all(&received).unwrap();
     });
     let mut gateway = Gateway::forwarding(destination.address, "");
     let sent = pattern(5, 100_000);
     let mut clients: Vec<TcpStream> =
-        (0..50).map(|_| Way::Forward.open(&gateway, destination.address)).collect();
+        (0..50).map(|_| Ingress::Forward.open(&gateway, destination.address)).collect();
     for (number, client) in clients.iter_mut().enumerate() {
         client.write_all(&sent[..number * 2_000]).unwrap();
         client.shutdown(Shutdown::Write).unwrap();
@@ -186,19 +186,19 @@ fn connections_to(address: SocketAddr) -> usize {
 }
 
 #[test]
-fn for_a_client_who_hung_up_before_it_was_accepted_nobody_is_dialled() {
+fn client_reset_before_accept_causes_no_dial() {
     const LEFT: usize = 20;
     let destination = Destination::echo();
     for strategy in STRATEGIES {
         let gateway = Gateway::forwarding(destination.address, strategy);
         let before = destination.accepted();
         // The kernel goes on to take connections in.
-        gateway.freeze();
+        gateway.pause();
         (0..LEFT).for_each(|_| reset(TcpStream::connect(gateway.listeners[1]).unwrap()));
         // A busy kernel delivers them later, each CPU its own.
         eventually("all resets have arrived", || connections_to(gateway.listeners[1]) == 0);
-        gateway.thaw();
-        check_echo(&mut Way::Forward.open(&gateway, destination.address), b"who stays is served");
+        gateway.resume();
+        check_echo(&mut Ingress::Forward.open(&gateway, destination.address), b"who stays is served");
         gateway.await_metric("tollgate_connections_active", 0.0);
         gateway.await_metric("tollgate_handshakes_active", 0.0);
         assert_eq!(destination.accepted() - before, 1, "{strategy}");
@@ -206,14 +206,14 @@ fn for_a_client_who_hung_up_before_it_was_accepted_nobody_is_dialled() {
 }
 
 #[test]
-fn a_destination_that_speaks_first_is_heard() {
+fn bytes_of_a_destination_that_speaks_first_arrive() {
     let destination = Destination::start(|mut stream| {
         stream.write_all(b"220 ready\r\n").unwrap();
         echo(stream);
     });
     let gateway = Gateway::forwarding(destination.address, "");
-    for way in WAYS {
-        let mut client = way.open(&gateway, destination.address);
+    for ingress in INGRESSES {
+        let mut client = ingress.open(&gateway, destination.address);
         assert_eq!(read_exactly(&mut client, 11), b"220 ready\r\n");
         check_echo(&mut client, b"and goes on");
     }
@@ -232,7 +232,7 @@ fn requests_may_come_a_byte_at_a_time() {
 
     let mut client = gateway.connect();
     one_by_one(&mut client, connect_request(&destination.address.to_string()).as_bytes());
-    assert_eq!(read_answer(&mut client).status, 200);
+    assert_eq!(read_response(&mut client).status, 200);
     check_echo(&mut client, b"by CONNECT");
 
     let mut client = gateway.connect();
@@ -244,25 +244,25 @@ fn requests_may_come_a_byte_at_a_time() {
 }
 
 #[test]
-fn a_receiver_that_does_not_read_stops_its_sender_and_loses_nothing() {
-    stop_and_go(|_| {});
+fn stalled_receiver_stops_its_sender_without_loss() {
+    check_backpressure(|_| {});
 }
 
 #[test]
-fn an_urgent_byte_toward_a_receiver_that_is_slow_is_nothing_special() {
+fn urgent_byte_to_a_slow_receiver_loses_nothing() {
     // As long as the source never runs dry nothing tells that the byte is passed.
-    stop_and_go(|client| {
+    check_backpressure(|client| {
         rustix::net::send(client, b"!", SendFlags::OOB).unwrap();
     });
 }
 
 /// Sends until the gateway takes no more, while nobody reads, and then the rest; `act` once on the way.
-fn stop_and_go(act: fn(&TcpStream)) {
+fn check_backpressure(act: fn(&TcpStream)) {
     let (go, may_read) = mpsc::channel::<()>();
-    let (may_read, (tell, told)) = (Mutex::new(may_read), mpsc::channel());
+    let (may_read, (report, reports)) = (Mutex::new(may_read), mpsc::channel());
     let destination = Destination::start(move |mut stream| {
         may_read.lock().unwrap().recv().unwrap();
-        tell.send(read_all(&mut stream)).unwrap();
+        report.send(read_all(&mut stream)).unwrap();
     });
     let gateway = Gateway::local("");
     let mut client = tunnel(&gateway, destination.address);
@@ -286,5 +286,5 @@ fn stop_and_go(act: fn(&TcpStream)) {
     go.send(()).unwrap();
     client.write_all(&sent[count..]).unwrap();
     client.shutdown(Shutdown::Write).unwrap();
-    assert!(told.recv().unwrap() == sent);
+    assert!(reports.recv().unwrap() == sent);
 }

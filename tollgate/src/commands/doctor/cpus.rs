@@ -205,26 +205,29 @@ mod tests {
     }
 
     #[test]
-    fn fifty_percent_is_said_in_numbers() {
-        let of = |cores: Vec<Vec<usize>>, on_one_core: Option<f64>| Cpus {
+    fn fifty_percent_is_explained_in_numbers() {
+        let cpus_with = |cores: Vec<Vec<usize>>, on_one_core: Option<f64>| Cpus {
             cores,
             siblings: on_one_core.map(|on_one_core| SmtScaling { on_one_core, on_two_cores: None }),
             ..Cpus::default()
         };
-        check(&of(vec![vec![0], vec![1]], None), &["2 CPUs on 2 cores, each its own: 50 % in `top` is half"]);
-        check(&of(vec![vec![0]], None), &["1 CPU on 1 core"]);
         check(
-            &of(siblings(4), Some(1.25)),
+            &cpus_with(vec![vec![0], vec![1]], None),
+            &["2 CPUs on 2 cores, each its own: 50 % in `top` is half"],
+        );
+        check(&cpus_with(vec![vec![0]], None), &["1 CPU on 1 core"]);
+        check(
+            &cpus_with(siblings(4), Some(1.25)),
             &["worth 5.0 cores, and 50 % in `top`, 4 busy CPUs on as many cores, is 80 %"],
         );
-        check(&of(siblings(4), Some(2.0)), &["is 50 % of what there is"]);
-        check(&of(siblings(4), None), &["could not be measured"]);
+        check(&cpus_with(siblings(4), Some(2.0)), &["is 50 % of what there is"]);
+        check(&cpus_with(siblings(4), None), &["could not be measured"]);
         let mixed = vec![vec![0, 1], vec![2]];
-        check(&of(mixed, Some(1.2)), &["3 CPUs on 2 cores: two busy siblings do 1.20 times"]);
+        check(&cpus_with(mixed, Some(1.2)), &["3 CPUs on 2 cores: two busy siblings do 1.20 times"]);
     }
 
     #[test]
-    fn what_takes_cpus_away_is_told_and_noise_is_not() {
+    fn cpu_losses_above_noise_are_reported() {
         let cores = vec![vec![0], vec![1]];
         let stall = |percent| {
             let some = StallLine { last_10_s_percent: percent, total: Duration::ZERO };

@@ -20,13 +20,13 @@ pub(super) struct Finding {
     pub(super) in_use: u64,
     /// What is left for us; none where nothing bounds us, or nobody knows.
     pub(super) available: Option<u64>,
-    pub(super) permits: Option<Permits>,
+    pub(super) capacity: Option<Capacity>,
     pub(super) state: State,
 }
 
 /// What a limit has room for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Permits {
+pub(super) enum Capacity {
     /// So many connections at a time.
     Connections(u64),
     /// So many threads.
@@ -56,29 +56,29 @@ impl State {
 
 /// Judges every limit.
 pub(super) fn examine(load: &Load, readings: &[LimitValue], footprint: Footprint) -> Vec<Finding> {
-    readings.iter().map(|reading| Finding::of(load, reading, footprint)).collect()
+    readings.iter().map(|reading| Finding::judge(load, reading, footprint)).collect()
 }
 
 impl Finding {
-    fn of(load: &Load, reading: &LimitValue, footprint: Footprint) -> Finding {
+    fn judge(load: &Load, reading: &LimitValue, footprint: Footprint) -> Finding {
         let need = load.need(reading.limit, footprint);
-        let needed = need.of(load.connections);
+        let needed = need.total_for(load.connections);
         // Who asks is another process than the one that will serve.
-        let in_use = if is_of_process(reading.limit) { 0 } else { reading.used.unwrap_or(0) };
+        let in_use = if is_per_process(reading.limit) { 0 } else { reading.used.unwrap_or(0) };
         let free = LimitValue { used: Some(in_use), ..reading.clone() };
         let available = free.free();
-        let permits = available.and_then(|available| match need.each {
-            0 => threads_in(&free, footprint).map(Permits::Threads),
-            each => Some(Permits::Connections(available.saturating_sub(need.once) / each)),
+        let capacity = available.and_then(|available| match need.each {
+            0 => threads_in(&free, footprint).map(Capacity::Threads),
+            each => Some(Capacity::Connections(available.saturating_sub(need.once) / each)),
         });
         let state = match available {
-            Some(available) if available < needed && costs_only(reading.limit) => State::Narrow,
+            Some(available) if available < needed && only_degrades(reading.limit) => State::Narrow,
             Some(available) if available < needed => State::Fails,
             Some(_) => State::Fine,
             None if reading.trouble.is_some() => State::Unknown,
             None => State::Fine,
         };
-        Finding { reading: reading.clone(), needed, in_use, available, permits, state }
+        Finding { reading: reading.clone(), needed, in_use, available, capacity, state }
     }
 
     pub(super) fn limit(&self) -> Limit {
@@ -88,8 +88,8 @@ impl Finding {
     /// What is carried of what is configured: connections where it bounds those, else what it counts.
     pub(super) fn share(&self, load: &Load) -> Option<f64> {
         let available = self.available?;
-        match self.permits {
-            Some(Permits::Connections(carried)) => Some(carried as f64 / load.connections.max(1) as f64),
+        match self.capacity {
+            Some(Capacity::Connections(carried)) => Some(carried as f64 / load.connections.max(1) as f64),
             _ => Some(available as f64 / self.needed.max(1) as f64),
         }
     }
@@ -97,11 +97,11 @@ impl Finding {
     /// Who comes first in [`first`]: what ends the load, what costs, then what would end it with more
     /// connections, what would cost with more. A limit whose need is met and does not grow is never met.
     fn rank(&self) -> Option<u8> {
-        match (self.state, self.permits) {
+        match (self.state, self.capacity) {
             (State::Fails, _) => Some(0),
             (State::Narrow, _) => Some(1),
-            (State::Fine, Some(Permits::Connections(_))) => {
-                Some(if costs_only(self.limit()) { 3 } else { 2 })
+            (State::Fine, Some(Capacity::Connections(_))) => {
+                Some(if only_degrades(self.limit()) { 3 } else { 2 })
             }
             _ => None,
         }
@@ -119,7 +119,7 @@ pub(super) fn first<'a>(load: &Load, findings: &'a [Finding]) -> Vec<&'a Finding
 }
 
 /// Limits that each process has for itself.
-fn is_of_process(limit: Limit) -> bool {
+fn is_per_process(limit: Limit) -> bool {
     matches!(
         limit,
         Limit::Descriptors
@@ -132,7 +132,7 @@ fn is_of_process(limit: Limit) -> bool {
 }
 
 /// Beyond these the load is carried, with a loss.
-fn costs_only(limit: Limit) -> bool {
+fn only_degrades(limit: Limit) -> bool {
     matches!(
         limit,
         Limit::LockedMemory

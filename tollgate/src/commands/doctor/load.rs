@@ -79,13 +79,13 @@ impl Requirement {
     }
 
     /// For so many connections.
-    pub(super) fn of(self, connections: u64) -> u64 {
+    pub(super) fn total_for(self, connections: u64) -> u64 {
         self.once.saturating_add(self.each.saturating_mul(connections))
     }
 }
 
 impl Load {
-    pub(super) fn of(config: &Config) -> Load {
+    pub(super) fn from_config(config: &Config) -> Load {
         let reactors = match config.threads.reactors {
             0 => limits::cpus(),
             count => count as usize,

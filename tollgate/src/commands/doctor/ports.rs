@@ -50,7 +50,7 @@ impl ListeningPorts {
 }
 
 /// The ports that `config` listens on.
-pub(super) fn of(config: &Config) -> Vec<u16> {
+pub(super) fn listening_ports(config: &Config) -> Vec<u16> {
     let listeners = config.listeners.iter().map(|listener| listener.address);
     listeners.chain([config.admin.address]).map(|address| address.port()).collect()
 }

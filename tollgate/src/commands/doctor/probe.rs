@@ -33,7 +33,7 @@ pub(super) struct SmtScaling {
 
 /// Measures on the first core that has two of our CPUs; none where no core has, or where it cannot be
 /// measured.
-pub(super) fn sibling_yield(cores: &[Vec<usize>]) -> Option<SmtScaling> {
+pub(super) fn measure_smt_scaling(cores: &[Vec<usize>]) -> Option<SmtScaling> {
     let at = cores.iter().position(|core| core.len() >= 2)?;
     let core = &cores[at];
     let elsewhere = cores.iter().enumerate().find(|(other, _)| *other != at).map(|(_, core)| core[0]);
@@ -117,18 +117,18 @@ mod tests {
     use sys::limits::cpus::allowed_cpus;
 
     #[test]
-    fn the_probe_runs_where_there_are_two_cpus_and_tells_something() {
+    fn probe_with_two_cpus_returns_a_scaling() {
         // It is told that all CPUs are of one core; what comes out depends on the machine.
         let cpus = allowed_cpus();
-        let measured = sibling_yield(std::slice::from_ref(&cpus));
+        let measured = measure_smt_scaling(std::slice::from_ref(&cpus));
         assert_eq!(measured.is_some(), cpus.len() >= 2);
         assert!(measured.is_none_or(|it| it.on_one_core > 0.0 && it.on_two_cores.is_none()));
     }
 
     #[test]
-    fn without_siblings_or_with_cpus_that_are_not_ours_there_is_nothing() {
-        assert_eq!(sibling_yield(&[vec![0], vec![1]]), None);
-        assert_eq!(sibling_yield(&[]), None);
-        assert_eq!(sibling_yield(&[vec![allowed_cpus()[0], usize::MAX]]), None);
+    fn probe_without_usable_siblings_returns_none() {
+        assert_eq!(measure_smt_scaling(&[vec![0], vec![1]]), None);
+        assert_eq!(measure_smt_scaling(&[]), None);
+        assert_eq!(measure_smt_scaling(&[vec![allowed_cpus()[0], usize::MAX]]), None);
     }
 }

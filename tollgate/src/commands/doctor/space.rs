@@ -16,8 +16,8 @@ impl LiveTableSpace {
     }
 
     #[cfg(test)]
-    pub(super) fn of(room: TableSpace) -> LiveTableSpace {
-        LiveTableSpace(Ok(room))
+    pub(super) fn from_space(space: TableSpace) -> LiveTableSpace {
+        LiveTableSpace(Ok(space))
     }
 
     /// Whether there is room, or that cannot be told.
@@ -28,16 +28,16 @@ impl LiveTableSpace {
     /// A sentence, and the command that helps if there is no room.
     pub(super) fn finding(&self) -> (String, Option<String>) {
         match &self.0 {
-            Ok(room) => {
-                let TableSpace { directory, needed, free, .. } = room;
+            Ok(space) => {
+                let TableSpace { directory, needed, free, .. } = space;
                 let directory = directory.display();
                 let text =
                     format!("the live table takes {needed} bytes in {directory}, where {free} are free");
                 let command = format!(
                     "mount -o remount,size={} {directory} # or set [ledger] live_table to another tmpfs",
-                    room.size_needed()
+                    space.size_needed()
                 );
-                match room.is_enough() {
+                match space.is_enough() {
                     true => (format!("Fine: {text}."), None),
                     false => (
                         format!("fails: {text}: the table comes to a disk, or `serve` is refused."),
@@ -50,12 +50,12 @@ impl LiveTableSpace {
     }
 
     pub(super) fn json(&self) -> Value {
-        let room = self.0.as_ref().ok();
+        let space = self.0.as_ref().ok();
         json!({
-            "directory": room.map(|room| room.directory.display().to_string()),
-            "needed": room.map(|room| room.needed),
-            "free": room.map(|room| room.free),
-            "enough": room.map(TableSpace::is_enough),
+            "directory": space.map(|space| space.directory.display().to_string()),
+            "needed": space.map(|space| space.needed),
+            "free": space.map(|space| space.free),
+            "enough": space.map(TableSpace::is_enough),
             "command": self.finding().1,
             "trouble": self.0.as_ref().err(),
         })

@@ -5,11 +5,11 @@ use sys::limits::{FOOTPRINT_USUAL, Limit, ProcRoot, ThreadBudget, read_all};
 use tempfile::TempDir;
 
 use super::cpus::Cpus;
-use super::finding::{Finding, Permits, State, examine, first};
+use super::finding::{Capacity, Finding, State, examine, first};
 use super::load::Load;
-use super::page::{Report, WIDTH, outlook};
 use super::ports::ListeningPorts;
 use super::remedy;
+use super::report::{Report, WIDTH, first_limit_line};
 use super::space::LiveTableSpace;
 
 /// A machine on which every limit is far: `== path` before each file's text.
@@ -73,21 +73,21 @@ impl Machine {
             findings: self.findings(),
             footprint: FOOTPRINT_USUAL,
             budget: ThreadBudget::of(read_all(&root).iter(), FOOTPRINT_USUAL),
-            room: LiveTableSpace::of(room(1 << 30)),
+            space: LiveTableSpace::from_space(table_space(1 << 30)),
             ports: ListeningPorts::read(&root, vec![3128, 9128, 0]),
             cpus: Cpus::read(&root),
         }
     }
 }
 
-fn room(free: u64) -> TableSpace {
+fn table_space(free: u64) -> TableSpace {
     TableSpace { directory: "/dev/shm".into(), needed: 27_000_000, free, size: 30_000_000 }
 }
 
 #[test]
-fn a_tmpfs_that_is_too_small_for_the_live_table_is_told() {
+fn small_tmpfs_for_live_table_fails_with_remedy() {
     let machine = Machine::new(&[]);
-    let small = Report { room: LiveTableSpace::of(room(20 << 20)), ..machine.report() };
+    let small = Report { space: LiveTableSpace::from_space(table_space(20 << 20)), ..machine.report() };
     assert!(!small.is_carried() && small.text().contains("mount -o remount,size=36028480 /dev/shm"));
     assert_eq!(small.json()["live_table"]["enough"], false);
     assert_eq!(machine.report().json()["live_table"]["enough"], true);
@@ -108,7 +108,7 @@ fn check(machine: &Machine, limit: Limit, state: State, error: &str, command: &s
     for part in [limit.name(), limit.setting(), command] {
         assert!(text.contains(part), "{part:?} in\n{text}");
     }
-    assert!(outlook(&LOAD, &findings).starts_with(&format!("warning: {} (", limit.name())));
+    assert!(first_limit_line(&LOAD, &findings).starts_with(&format!("warning: {} (", limit.name())));
     let json = report.json();
     assert_eq!(
         (json["carried"] == false, json["first"]["what"] == limit.name()),
@@ -121,7 +121,7 @@ fn sysctl(path: &str, text: &str) -> Machine {
 }
 
 #[test]
-fn limits_that_end_the_load_are_named_first() {
+fn failing_limits_come_first() {
     use Limit::*;
     let fails = |machine: &Machine, limit, error: &str, command: &str| {
         check(machine, limit, State::Fails, error, command);
@@ -160,7 +160,7 @@ fn limits_that_end_the_load_are_named_first() {
 }
 
 #[test]
-fn control_groups_are_raised_where_they_stand() {
+fn cgroup_limits_are_raised_at_their_own_path() {
     let fails = |machine: &Machine, limit, error: &str, command: &str| {
         check(machine, limit, State::Fails, error, command);
     };
@@ -193,7 +193,7 @@ fn control_groups_are_raised_where_they_stand() {
 }
 
 #[test]
-fn limits_that_only_cost_are_named_where_nothing_ends_the_load() {
+fn narrow_limits_come_first_where_none_fails() {
     use Limit::*;
     let narrow = |machine: &Machine, limit, error: &str, command: &str| {
         check(machine, limit, State::Narrow, error, command);
@@ -217,27 +217,27 @@ fn limits_that_only_cost_are_named_where_nothing_ends_the_load() {
 }
 
 #[test]
-fn a_machine_that_carries_the_load_says_at_how_many_connections_it_ends() {
+fn first_limit_line_names_the_maximum_connections() {
     let findings = Machine::new(&[]).findings();
     assert!(findings.iter().all(|finding| finding.state == State::Fine), "{findings:?}");
     let once = LOAD.need(Limit::Descriptors, FOOTPRINT_USUAL).once;
     let most = (1_048_576 - once) / 2;
-    assert_eq!(first(&LOAD, &findings)[0].permits, Some(Permits::Connections(most)));
+    assert_eq!(first(&LOAD, &findings)[0].capacity, Some(Capacity::Connections(most)));
     let (thousands, rest) = (most / 1000, most % 1000);
     let expected =
         format!("first limit: descriptors (RLIMIT_NOFILE 1048576) at {thousands},{rest:03} connections");
-    assert_eq!(outlook(&LOAD, &findings), expected);
+    assert_eq!(first_limit_line(&LOAD, &findings), expected);
 }
 
 #[test]
-fn the_point_at_which_a_limit_ends_the_load_is_exact() {
-    let needed = LOAD.need(Limit::Descriptors, FOOTPRINT_USUAL).of(LOAD.connections);
+fn descriptor_limit_capacity_is_exact() {
+    let needed = LOAD.need(Limit::Descriptors, FOOTPRINT_USUAL).total_for(LOAD.connections);
     let check = |limit: u64, state: State, connections: u64| {
         let findings = Machine::limited("Max open files", limit).findings();
         let finding = findings.iter().find(|finding| finding.limit() == Limit::Descriptors).unwrap();
         assert_eq!(
-            (finding.state, finding.permits),
-            (state, Some(Permits::Connections(connections))),
+            (finding.state, finding.capacity),
+            (state, Some(Capacity::Connections(connections))),
             "{limit}"
         );
     };
@@ -249,7 +249,7 @@ fn the_point_at_which_a_limit_ends_the_load_is_exact() {
 }
 
 #[test]
-fn no_command_lowers_a_limit_and_none_is_told_where_nothing_bounds() {
+fn command_only_raises_limits_that_are_bounded() {
     let findings = Machine::new(&[]).findings();
     let command = |limit: Limit| {
         let finding = findings.iter().find(|finding| finding.limit() == limit).unwrap();
@@ -269,7 +269,7 @@ fn no_command_lowers_a_limit_and_none_is_told_where_nothing_bounds() {
 }
 
 #[test]
-fn what_ends_the_load_comes_before_what_costs_and_ties_are_told_together() {
+fn failing_limits_precede_narrow_and_ties_are_joined() {
     let files = [
         ("proc/sys/kernel/threads-max", Some("1009")),
         ("proc/sys/kernel/pid_max", Some("1009")),
@@ -289,7 +289,7 @@ fn what_ends_the_load_comes_before_what_costs_and_ties_are_told_together() {
 }
 
 #[test]
-fn privileges_take_a_limit_out_of_the_way() {
+fn capability_exempts_from_a_limit() {
     let machine = Machine::limited("Max processes", 5);
     let path = machine.0.path().join("proc/self/status");
     let status = std::fs::read_to_string(&path).unwrap();
@@ -300,7 +300,7 @@ fn privileges_take_a_limit_out_of_the_way() {
 }
 
 #[test]
-fn what_cannot_be_read_is_told_and_the_rest_is_judged() {
+fn unreadable_limit_is_unknown_and_others_are_judged() {
     for text in [None, Some(""), Some("max"), Some("?\u{0}"), Some("-3")] {
         let machine = Machine::new(&[
             ("proc/sys/vm/max_map_count", text),
@@ -309,29 +309,32 @@ fn what_cannot_be_read_is_told_and_the_rest_is_judged() {
         let findings = machine.findings();
         let unknown: Vec<_> = findings.iter().filter(|it| it.state == State::Unknown).collect();
         assert_eq!(unknown.iter().map(|it| it.limit()).collect::<Vec<_>>(), [Limit::Mappings], "{text:?}");
-        let told = machine.report().text();
-        assert!(told.contains("unknown: mappings: /proc/sys/vm/max_map_count"), "{told}");
-        assert!(told.contains("First: accept queue"), "{told}");
+        let report = machine.report().text();
+        assert!(report.contains("unknown: mappings: /proc/sys/vm/max_map_count"), "{report}");
+        assert!(report.contains("First: accept queue"), "{report}");
         assert!(machine.report().is_carried(), "nothing is known to fail");
     }
     let machine = Machine::new(&[("proc/sys/kernel/threads-max", Some("99999999999999999999999999"))]);
     assert!(machine.findings().iter().all(|finding| finding.state == State::Fine));
     let empty = tempfile::tempdir().unwrap();
     let findings = examine(&LOAD, &read_all(&ProcRoot::at(empty.path())), FOOTPRINT_USUAL);
-    assert_eq!(outlook(&LOAD, &findings), "no limit of the kernel's is in sight");
+    assert_eq!(first_limit_line(&LOAD, &findings), "no limit of the kernel's is in sight");
 }
 
 #[test]
-fn listening_ports_that_connections_may_take_are_told() {
+fn unreserved_listening_ports_are_reported() {
     let ports = |range, reserved| {
         let range = ("proc/sys/net/ipv4/ip_local_port_range", Some(range));
         Machine::new(&[range, ("proc/sys/net/ipv4/ip_local_reserved_ports", Some(reserved))])
     };
     let machine = ports("1024 65535", "8080");
-    let told = machine.report().text();
-    assert!(told.contains("narrow: listening ports: 3128, 9128 in net.ipv4.ip_local_port_range"), "{told}");
+    let report = machine.report().text();
+    assert!(
+        report.contains("narrow: listening ports: 3128, 9128 in net.ipv4.ip_local_port_range"),
+        "{report}"
+    );
     let command = "sysctl -w net.ipv4.ip_local_reserved_ports=8080,3128,9128";
-    assert!(told.contains(&format!("  to reserve: {command}\n")), "{told}");
+    assert!(report.contains(&format!("  to reserve: {command}\n")), "{report}");
     assert_eq!(machine.report().json()["listening_ports"]["command"], command);
     assert!(machine.report().is_carried(), "a start may fail, a load does not");
     for machine in [ports("32768 60999", ""), ports("1024 65535", "3000-4000,9128"), ports("?", "")] {
@@ -340,7 +343,7 @@ fn listening_ports_that_connections_may_take_are_told() {
 }
 
 #[test]
-fn lines_fit_a_screen_but_for_commands() {
+fn report_lines_except_commands_fit_the_width() {
     let files = [
         ("proc/sys/net/core/somaxconn", Some("128")),
         ("proc/sys/kernel/threads-max", Some("7")),

@@ -17,19 +17,19 @@ use crate::control::Request;
 
 /// Requests that may wait: one HUP, one at the control socket, and signals that end the process, of which
 /// the second says all.
-const WAITING_MAX: usize = 8;
+const QUEUE_MAX: usize = 8;
 
 /// What is asked.
 pub(super) enum Event {
     /// To reload: by HUP, or by a client that waits for the outcome.
     Reload(Option<Request>),
     /// To end.
-    End,
+    Stop,
 }
 
 /// See the file's header.
 pub(super) struct Events {
-    waiting: Receiver<Event>,
+    queue: Receiver<Event>,
     sender: SyncSender<Event>,
     /// A HUP waits; another one would ask for the same.
     has_hangup: Arc<AtomicBool>,
@@ -39,9 +39,9 @@ impl Events {
     /// Watches `signals`, on a thread that lives as long as the process: a signal is delivered whenever it
     /// comes.
     pub(super) fn watch(mut signals: Signals, log: Arc<Log>) -> Events {
-        let (sender, waiting) = mpsc::sync_channel(WAITING_MAX);
+        let (sender, queue) = mpsc::sync_channel(QUEUE_MAX);
         let has_hangup = Arc::new(AtomicBool::new(false));
-        let events = Events { waiting, sender: sender.clone(), has_hangup: Arc::clone(&has_hangup) };
+        let events = Events { queue, sender: sender.clone(), has_hangup: Arc::clone(&has_hangup) };
         thread::spawn(move || {
             for signal in signals.forever() {
                 let event = match signal {
@@ -51,7 +51,7 @@ impl Events {
                     }
                     SIGHUP if has_hangup.swap(true, Ordering::AcqRel) => continue,
                     SIGHUP => Event::Reload(None),
-                    _ => Event::End,
+                    _ => Event::Stop,
                 };
                 // Only what ends the process can be too much, and then enough of that waits.
                 let _ = sender.try_send(event);
@@ -61,7 +61,7 @@ impl Events {
     }
 
     /// How requests of the control socket get here.
-    pub(super) fn hear(&self) -> impl Fn(Request) + Send + 'static {
+    pub(super) fn on_request(&self) -> impl Fn(Request) + Send + 'static {
         let sender = self.sender.clone();
         // Dropped, the request is refused.
         move |request| _ = sender.send(Event::Reload(Some(request)))
@@ -69,7 +69,7 @@ impl Events {
 
     /// The next event, if one comes within `span`.
     pub(super) fn next(&self, span: Duration) -> Option<Event> {
-        match self.waiting.recv_timeout(span) {
+        match self.queue.recv_timeout(span) {
             Ok(event) => {
                 if matches!(event, Event::Reload(None)) {
                     // Before the reload reads anything: what is written later asks anew.

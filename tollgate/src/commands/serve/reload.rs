@@ -18,12 +18,12 @@ use crate::control::Outcome;
 const SHOWN_MAX: usize = 10;
 
 /// Reads what `given` leads to, and puts it in place.
-pub(super) fn reload(gateway: &mut Gateway, given: &mut LoadOptions, voice: &Console) -> Outcome {
+pub(super) fn reload(gateway: &mut Gateway, load_options: &mut LoadOptions, console: &Console) -> Outcome {
     if let Ok(addresses) = sys::socket::local_addresses() {
-        given.local_addresses = addresses;
+        load_options.local_addresses = addresses;
     }
-    given.running = gateway.config().file().map(Path::to_path_buf);
-    let loaded = Config::load(given).map_err(|errors| errors.to_string());
+    load_options.running = gateway.config().file().map(Path::to_path_buf);
+    let loaded = Config::load(load_options).map_err(|errors| errors.to_string());
     let outcome = loaded.and_then(|config| {
         let warnings = config.warnings.render(Severity::Warning, false);
         let changes = gateway.reload(config).map_err(|error| error.to_string())?;
@@ -31,17 +31,17 @@ pub(super) fn reload(gateway: &mut Gateway, given: &mut LoadOptions, voice: &Con
     });
     match outcome {
         Ok((changes, warnings)) => {
-            tell_of_changes(gateway, &changes, voice);
-            Outcome { is_done: true, text: described(&changes, &warnings) }
+            report_changes(gateway, &changes, console);
+            Outcome { is_done: true, text: describe(&changes, &warnings) }
         }
         Err(error) => {
-            tell_of_refusal(gateway, &error, voice);
+            report_refusal(gateway, &error, console);
             Outcome { is_done: false, text: error }
         }
     }
 }
 
-fn tell_of_changes(gateway: &Gateway, changes: &Changes, voice: &Console) {
+fn report_changes(gateway: &Gateway, changes: &Changes, console: &Console) {
     let list = |addresses: &[SocketAddr]| joined(addresses, " ");
     let restart = changes.needs_restart.join(" ");
     let fields = [
@@ -51,19 +51,19 @@ fn tell_of_changes(gateway: &Gateway, changes: &Changes, voice: &Console) {
     ];
     gateway.log().say(Level::Info, "configuration reloaded", &fields);
     if !restart.is_empty() {
-        voice.say(format!("reloaded; these take effect with the next start: {restart}"));
+        console.print_line(format!("reloaded; these take effect with the next start: {restart}"));
     }
 }
 
-fn tell_of_refusal(gateway: &Gateway, error: &str, voice: &Console) {
+fn report_refusal(gateway: &Gateway, error: &str, console: &Console) {
     gateway.stats().reloads.failed();
     let fields = [("error", Value::Text(error))];
     gateway.log().say(Level::Error, "reload refused, the old configuration stays", &fields);
-    voice.say(format!("reload refused, the old configuration stays:\n{error}"));
+    console.print_line(format!("reload refused, the old configuration stays:\n{error}"));
 }
 
 /// What a reload changed, a line for each kind, and what it warns of.
-fn described(changes: &Changes, warnings: &str) -> String {
+fn describe(changes: &Changes, warnings: &str) -> String {
     let kinds = [
         ("users added", shown(&changes.users_added)),
         ("users removed", shown(&changes.users_removed)),

@@ -21,33 +21,33 @@ pub(super) struct ReportedShortages {
 }
 
 /// Says when an episode has begun, and when it is over.
-pub(super) fn tell(gateway: &Gateway, told: &mut ReportedShortages, voice: &Console) {
+pub(super) fn report(gateway: &Gateway, reported: &mut ReportedShortages, console: &Console) {
     let (stats, log) = (gateway.stats(), gateway.log());
-    match (told.shortage, stats.shortage(clock::monotonic())) {
+    match (reported.shortage, stats.shortage(clock::monotonic())) {
         (None, Some(shortage)) => {
             let text = format!("{shortage}: new connections wait");
             let mut fields = vec![("remedy", Value::Text(remedy(shortage)))];
-            let mut said = text.clone();
+            let mut message = text.clone();
             if shortage == ResourceExhausted::Descriptors {
                 let limit = sys::limits::descriptors().0;
                 fields.insert(0, ("limit", limit.into()));
-                said += &format!(" (limit of descriptors: {limit})");
+                message += &format!(" (limit of descriptors: {limit})");
             }
             log.say(Level::Error, &text, &fields);
-            voice.say(format!("{said}: {}", remedy(shortage)));
-            told.shortage = Some(shortage);
+            console.print_line(format!("{message}: {}", remedy(shortage)));
+            reported.shortage = Some(shortage);
         }
         (Some(shortage), None) => {
-            let accepts = stats.failed_accepts() - told.failed_before;
+            let accepts = stats.failed_accepts() - reported.failed_before;
             let text = format!("new connections are accepted again; {} were used up", shortage.as_str());
             log.say(Level::Info, &text, &[("accepts_failed", accepts.into())]);
-            voice.say(format!("{text}, and {accepts} accepts failed"));
-            told.shortage = None;
+            console.print_line(format!("{text}, and {accepts} accepts failed"));
+            reported.shortage = None;
         }
         _ => {}
     }
-    if told.shortage.is_none() {
-        told.failed_before = stats.failed_accepts();
+    if reported.shortage.is_none() {
+        reported.failed_before = stats.failed_accepts();
     }
 }
 

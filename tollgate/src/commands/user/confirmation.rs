@@ -24,7 +24,7 @@ impl Confirmation {
     ///
     /// # Errors
     /// The answer is not yes, or there is no terminal to ask at.
-    pub(super) fn ask(&self, what: &str) -> anyhow::Result<()> {
+    pub(super) fn require(&self, what: &str) -> anyhow::Result<()> {
         if self.yes {
             return Ok(());
         }

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use crate::chance::Chance;
+use crate::rng::Rng;
 
 /// What a disk writes whole or not at all.
 const SECTOR_BYTES: usize = 512;
@@ -38,7 +38,7 @@ impl Change {
                     let sector_left = SECTOR_BYTES - (at + done) % SECTOR_BYTES;
                     let end = written.len().min(done + sector_left);
                     if survives() {
-                        put(bytes, at + done, &written[done..end]);
+                        write_at(bytes, at + done, &written[done..end]);
                     }
                     done = end;
                 }
@@ -47,7 +47,7 @@ impl Change {
     }
 }
 
-fn put(content: &mut Vec<u8>, at: usize, bytes: &[u8]) {
+fn write_at(content: &mut Vec<u8>, at: usize, bytes: &[u8]) {
     if content.len() < at + bytes.len() {
         content.resize(at + bytes.len(), 0);
     }
@@ -73,11 +73,11 @@ impl Content {
     }
 
     /// How much has been done so far.
-    pub(super) fn done(&self) -> u64 {
+    pub(super) fn change_count(&self) -> u64 {
         self.synced + self.unsynced.len() as u64
     }
 
-    /// Makes durable what had been done when [`Content::done`] said `done`.
+    /// Makes durable what had been done when [`Content::change_count`] said `done`.
     pub(super) fn sync(&mut self, done: u64) {
         while self.synced < done
             && let Some(change) = self.unsynced.pop_front()
@@ -88,18 +88,18 @@ impl Content {
     }
 
     /// What a power failure leaves.
-    pub(super) fn after_power_failure(mut self, chance: &mut Chance) -> Content {
+    pub(super) fn after_power_failure(mut self, rng: &mut Rng) -> Content {
         // All, as if it had been written back a moment ago; or nothing; or what had its turn, torn: each
         // sector that was written twice is as it was before, in between, or at the end.
-        let survival = Survival::draw(chance);
+        let survival = Survival::random(rng);
         for change in std::mem::take(&mut self.unsynced) {
             let percent = match survival {
                 Survival::All => 100,
                 Survival::None => 0,
                 // Pages go to the disk in any order, and most of them whole.
-                Survival::Some => *chance.pick(&[0, 50, 100, 100]),
+                Survival::Some => *rng.choose(&[0, 50, 100, 100]),
             };
-            change.apply(&mut self.durable, || chance.happens(percent));
+            change.apply(&mut self.durable, || rng.random_percent(percent));
         }
         Content { current: self.durable.clone(), durable: self.durable, ..Content::default() }
     }
@@ -114,7 +114,7 @@ pub(super) enum Survival {
 }
 
 impl Survival {
-    pub(super) fn draw(chance: &mut Chance) -> Survival {
-        *chance.pick(&[Survival::All, Survival::None, Survival::Some, Survival::Some])
+    pub(super) fn random(rng: &mut Rng) -> Survival {
+        *rng.choose(&[Survival::All, Survival::None, Survival::Some, Survival::Some])
     }
 }

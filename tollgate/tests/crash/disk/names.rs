@@ -8,41 +8,41 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{OsStr, OsString};
 
 use super::content::Survival;
-use crate::chance::Chance;
+use crate::rng::Rng;
 
 /// Names, and the numbers of their files.
-type Numbers = BTreeMap<OsString, u64>;
+type Inodes = BTreeMap<OsString, u64>;
 
 /// See the file's header.
 #[derive(Default)]
 pub(super) struct Names {
-    current: Numbers,
-    durable: Numbers,
+    current: Inodes,
+    durable: Inodes,
     /// What was done since the last sync, in its order.
-    unsynced: VecDeque<Step>,
+    unsynced: VecDeque<NameChange>,
     /// How much was done before that.
     synced: u64,
 }
 
 /// What is done to a directory, each whole or not at all.
-pub(super) enum Step {
-    Put(OsString, u64),
-    Gone(OsString),
-    Moved { from: OsString, to: OsString },
+pub(super) enum NameChange {
+    Insert(OsString, u64),
+    Remove(OsString),
+    Rename { from: OsString, to: OsString },
 }
 
-impl Step {
-    fn apply(&self, numbers: &mut Numbers) {
+impl NameChange {
+    fn apply(&self, inodes: &mut Inodes) {
         match self {
-            Step::Put(name, number) => {
-                numbers.insert(name.clone(), *number);
+            NameChange::Insert(name, inode) => {
+                inodes.insert(name.clone(), *inode);
             }
-            Step::Gone(name) => {
-                numbers.remove(name);
+            NameChange::Remove(name) => {
+                inodes.remove(name);
             }
-            Step::Moved { from, to } => {
-                if let Some(number) = numbers.remove(from) {
-                    numbers.insert(to.clone(), number);
+            NameChange::Rename { from, to } => {
+                if let Some(inode) = inodes.remove(from) {
+                    inodes.insert(to.clone(), inode);
                 }
             }
         }
@@ -50,43 +50,43 @@ impl Step {
 }
 
 impl Names {
-    pub(super) fn number(&self, name: &OsStr) -> Option<u64> {
+    pub(super) fn inode(&self, name: &OsStr) -> Option<u64> {
         self.current.get(name).copied()
     }
 
     pub(super) fn all(&self) -> impl Iterator<Item = (&OsString, u64)> {
-        self.current.iter().map(|(name, number)| (name, *number))
+        self.current.iter().map(|(name, inode)| (name, *inode))
     }
 
-    pub(super) fn step(&mut self, step: Step) {
-        step.apply(&mut self.current);
-        self.unsynced.push_back(step);
+    pub(super) fn change(&mut self, change: NameChange) {
+        change.apply(&mut self.current);
+        self.unsynced.push_back(change);
     }
 
     /// How much has been done so far.
-    pub(super) fn done(&self) -> u64 {
+    pub(super) fn change_count(&self) -> u64 {
         self.synced + self.unsynced.len() as u64
     }
 
-    /// Makes durable what had been done when [`Names::done`] said `done`.
+    /// Makes durable what had been done when [`Names::change_count`] said `done`.
     pub(super) fn sync(&mut self, done: u64) {
         while self.synced < done
-            && let Some(step) = self.unsynced.pop_front()
+            && let Some(change) = self.unsynced.pop_front()
         {
-            step.apply(&mut self.durable);
+            change.apply(&mut self.durable);
             self.synced += 1;
         }
     }
 
     /// What a power failure leaves.
-    pub(super) fn after_power_failure(mut self, chance: &mut Chance) -> Names {
+    pub(super) fn after_power_failure(mut self, rng: &mut Rng) -> Names {
         let count = self.unsynced.len();
-        let left = match Survival::draw(chance) {
+        let left = match Survival::random(rng) {
             Survival::All => count,
             Survival::None => 0,
-            Survival::Some => chance.within(0..count as u64 + 1) as usize,
+            Survival::Some => rng.random_range(0..count as u64 + 1) as usize,
         };
-        self.unsynced.iter().take(left).for_each(|step| step.apply(&mut self.durable));
+        self.unsynced.iter().take(left).for_each(|change| change.apply(&mut self.durable));
         Names { current: self.durable.clone(), durable: self.durable, ..Names::default() }
     }
 }

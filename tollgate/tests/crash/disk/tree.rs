@@ -13,10 +13,10 @@ use std::time::SystemTime;
 
 use fuser::{Errno, FileAttr, FileType, INodeNo};
 
-use super::Manners;
+use super::DiskModel;
 use super::content::Content;
-use super::names::{Names, Step};
-use crate::chance::Chance;
+use super::names::{NameChange, Names};
+use crate::rng::Rng;
 
 /// The number of the topmost directory.
 pub(super) const ROOT: u64 = 1;
@@ -35,28 +35,28 @@ pub(super) struct File {
     pub(super) content: Content,
     pub(super) names: Names,
     /// The directory that it was made in, and how much had been done there then.
-    born: (u64, u64),
+    created: (u64, u64),
     /// What it was called at first.
     first_name: String,
 }
 
 /// What a sync that begins now is to make durable.
 #[derive(Clone, Copy)]
-pub(super) struct Mark {
-    number: u64,
+pub(super) struct SyncPoint {
+    inode: u64,
     content: u64,
     names: u64,
 }
 
 impl File {
-    fn new(kind: FileType, mode: u32, born: (u64, u64), first_name: &OsStr) -> File {
+    fn new(kind: FileType, mode: u32, created: (u64, u64), first_name: &OsStr) -> File {
         File {
             kind,
             mode: (mode & 0o7777) as u16,
             modified: SystemTime::now(),
             content: Content::default(),
             names: Names::default(),
-            born,
+            created,
             first_name: first_name.to_string_lossy().into_owned(),
         }
     }
@@ -69,19 +69,19 @@ impl Tree {
         Tree { files: HashMap::from([(ROOT, root)]), next: ROOT + 1 }
     }
 
-    pub(super) fn file(&mut self, number: u64) -> Result<&mut File, Errno> {
-        self.files.get_mut(&number).ok_or(Errno::ENOENT)
+    pub(super) fn file(&mut self, inode: u64) -> Result<&mut File, Errno> {
+        self.files.get_mut(&inode).ok_or(Errno::ENOENT)
     }
 
     pub(super) fn lookup(&mut self, directory: u64, name: &OsStr) -> Result<u64, Errno> {
-        self.file(directory)?.names.number(name).ok_or(Errno::ENOENT)
+        self.file(directory)?.names.inode(name).ok_or(Errno::ENOENT)
     }
 
-    pub(super) fn attributes(&mut self, number: u64) -> Result<FileAttr, Errno> {
-        let file = self.file(number)?;
+    pub(super) fn attributes(&mut self, inode: u64) -> Result<FileAttr, Errno> {
+        let file = self.file(inode)?;
         let size = file.content.bytes().len() as u64;
         Ok(FileAttr {
-            ino: INodeNo(number),
+            ino: INodeNo(inode),
             size,
             blocks: size.div_ceil(512),
             atime: file.modified,
@@ -99,39 +99,39 @@ impl Tree {
         })
     }
 
-    pub(super) fn set_mode(&mut self, number: u64, mode: u32) -> Result<(), Errno> {
-        self.file(number)?.mode = (mode & 0o7777) as u16;
+    pub(super) fn set_mode(&mut self, inode: u64, mode: u32) -> Result<(), Errno> {
+        self.file(inode)?.mode = (mode & 0o7777) as u16;
         Ok(())
     }
 
-    pub(super) fn make(
+    pub(super) fn create_file(
         &mut self,
         directory: u64,
         name: &OsStr,
         kind: FileType,
         mode: u32,
     ) -> Result<u64, Errno> {
-        let number = self.next;
+        let inode = self.next;
         let names = &mut self.file(directory)?.names;
-        if names.number(name).is_some() {
+        if names.inode(name).is_some() {
             return Err(Errno::EEXIST);
         }
-        names.step(Step::Put(name.to_owned(), number));
-        let born = (directory, names.done());
-        self.files.insert(number, File::new(kind, mode, born, name));
+        names.change(NameChange::Insert(name.to_owned(), inode));
+        let created = (directory, names.change_count());
+        self.files.insert(inode, File::new(kind, mode, created, name));
         self.next += 1;
-        Ok(number)
+        Ok(inode)
     }
 
     pub(super) fn unlink(&mut self, directory: u64, name: &OsStr) -> Result<(), Errno> {
         self.lookup(directory, name)?;
-        self.file(directory)?.names.step(Step::Gone(name.to_owned()));
+        self.file(directory)?.names.change(NameChange::Remove(name.to_owned()));
         Ok(())
     }
 
     pub(super) fn remove_directory(&mut self, directory: u64, name: &OsStr) -> Result<(), Errno> {
-        let number = self.lookup(directory, name)?;
-        if self.file(number)?.names.all().next().is_some() {
+        let inode = self.lookup(directory, name)?;
+        if self.file(inode)?.names.all().next().is_some() {
             return Err(Errno::ENOTEMPTY);
         }
         self.unlink(directory, name)
@@ -139,36 +139,36 @@ impl Tree {
 
     pub(super) fn rename(&mut self, directory: u64, from: &OsStr, to: &OsStr) -> Result<(), Errno> {
         self.lookup(directory, from)?;
-        self.file(directory)?.names.step(Step::Moved { from: from.to_owned(), to: to.to_owned() });
+        self.file(directory)?.names.change(NameChange::Rename { from: from.to_owned(), to: to.to_owned() });
         Ok(())
     }
 
     /// The names in a directory, with what they name.
     pub(super) fn list(&mut self, directory: u64) -> Result<Vec<(String, u64, FileType)>, Errno> {
         let names: Vec<_> = self.file(directory)?.names.all().map(|(name, at)| (name.clone(), at)).collect();
-        let entry = |(name, number): (std::ffi::OsString, u64)| {
-            (name.to_string_lossy().into_owned(), number, self.files[&number].kind)
+        let entry = |(name, inode): (std::ffi::OsString, u64)| {
+            (name.to_string_lossy().into_owned(), inode, self.files[&inode].kind)
         };
         Ok(names.into_iter().map(entry).collect())
     }
 
     /// What a sync of this file that begins now makes durable.
-    pub(super) fn mark(&mut self, number: u64) -> Result<Mark, Errno> {
-        let file = self.file(number)?;
-        Ok(Mark { number, content: file.content.done(), names: file.names.done() })
+    pub(super) fn sync_point(&mut self, inode: u64) -> Result<SyncPoint, Errno> {
+        let file = self.file(inode)?;
+        Ok(SyncPoint { inode, content: file.content.change_count(), names: file.names.change_count() })
     }
 
     /// A sync has come to its end.
-    pub(super) fn sync(&mut self, mark: Mark, manners: Manners) -> Result<(), Errno> {
-        let file = self.file(mark.number)?;
-        if manners.broken.is_some_and(|broken| broken.ignores(&file.first_name, file.kind)) {
+    pub(super) fn sync(&mut self, sync_point: SyncPoint, model: DiskModel) -> Result<(), Errno> {
+        let file = self.file(sync_point.inode)?;
+        if model.broken.is_some_and(|broken| broken.ignores(&file.first_name, file.kind)) {
             return Ok(());
         }
-        file.content.sync(mark.content);
-        file.names.sync(mark.names);
-        let (directory, born) = file.born;
-        if manners.files_bring_names {
-            self.file(directory)?.names.sync(born);
+        file.content.sync(sync_point.content);
+        file.names.sync(sync_point.names);
+        let (directory, created) = file.created;
+        if model.sync_persists_name {
+            self.file(directory)?.names.sync(created);
         }
         Ok(())
     }
@@ -178,12 +178,12 @@ impl Tree {
         self.save_below(ROOT, to, wanted)
     }
 
-    fn save_below(&self, number: u64, to: &Path, wanted: &dyn Fn(&str) -> bool) -> io::Result<()> {
+    fn save_below(&self, inode: u64, to: &Path, wanted: &dyn Fn(&str) -> bool) -> io::Result<()> {
         fs::create_dir_all(to)?;
-        for (name, number) in self.files[&number].names.all() {
-            let (file, to) = (&self.files[&number], to.join(name));
+        for (name, inode) in self.files[&inode].names.all() {
+            let (file, to) = (&self.files[&inode], to.join(name));
             match file.kind {
-                FileType::Directory => self.save_below(number, &to, wanted)?,
+                FileType::Directory => self.save_below(inode, &to, wanted)?,
                 FileType::RegularFile if wanted(&name.to_string_lossy()) => {
                     fs::write(to, file.content.bytes())?;
                 }
@@ -194,30 +194,30 @@ impl Tree {
     }
 
     /// What a power failure leaves.
-    pub(super) fn after_power_failure(self, chance: &mut Chance) -> Tree {
+    pub(super) fn after_power_failure(self, rng: &mut Rng) -> Tree {
         let mut files: Vec<(u64, File)> = self.files.into_iter().collect();
         // Else the order of a hash would decide, and not the seed.
-        files.sort_by_key(|(number, _)| *number);
-        let left = files.into_iter().map(|(number, file)| {
-            let content = file.content.after_power_failure(chance);
-            let names = file.names.after_power_failure(chance);
+        files.sort_by_key(|(inode, _)| *inode);
+        let left = files.into_iter().map(|(inode, file)| {
+            let content = file.content.after_power_failure(rng);
+            let names = file.names.after_power_failure(rng);
             // Whatever name it has now is durable.
-            (number, File { content, names, born: (ROOT, 0), ..file })
+            (inode, File { content, names, created: (ROOT, 0), ..file })
         });
         let mut tree = Tree { files: left.collect(), next: self.next };
-        tree.drop_nameless();
+        tree.drop_unreachable();
         tree
     }
 
     /// Forgets the files that nothing leads to: nobody has one open after a power failure.
-    fn drop_nameless(&mut self) {
+    fn drop_unreachable(&mut self) {
         let mut reached = vec![ROOT];
         let mut at = 0;
-        while let Some(number) = reached.get(at) {
-            let below: Vec<u64> = self.files[number].names.all().map(|(_, number)| number).collect();
+        while let Some(inode) = reached.get(at) {
+            let below: Vec<u64> = self.files[inode].names.all().map(|(_, inode)| inode).collect();
             reached.extend(below);
             at += 1;
         }
-        self.files.retain(|number, _| reached.contains(number));
+        self.files.retain(|inode, _| reached.contains(inode));
     }
 }

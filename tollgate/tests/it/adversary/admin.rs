@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::beside::Over;
 use super::footprint::Footprint;
-use crate::harness::{Gateway, PATIENCE, eventually, patient};
+use super::valid_user::StopOnDrop;
+use crate::harness::{Gateway, TIMEOUT, eventually, with_timeouts};
 use crate::peers::{Destination, check_echo, tunnel};
 
 const PROBES: usize = 100;
@@ -23,7 +23,7 @@ const CONNECTIONS_EACH: usize = 25;
 /// Holds connections whose heads never end, and opens another one for each that is closed.
 fn hold(admin: SocketAddr, is_over: &AtomicBool) {
     let open = || {
-        let mut stream = patient(TcpStream::connect(admin).unwrap());
+        let mut stream = with_timeouts(TcpStream::connect(admin).unwrap());
         stream.write_all(b"GET /healthz HTTP/1.1\r\nHo").unwrap();
         stream.set_nonblocking(true).unwrap();
         stream
@@ -41,11 +41,11 @@ fn hold(admin: SocketAddr, is_over: &AtomicBool) {
 }
 
 fn is_healthy(admin: SocketAddr) -> bool {
-    let mut answer = String::new();
-    let mut stream = patient(TcpStream::connect(admin).unwrap());
+    let mut response = String::new();
+    let mut stream = with_timeouts(TcpStream::connect(admin).unwrap());
     stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").is_ok()
-        && stream.read_to_string(&mut answer).is_ok()
-        && answer.starts_with("HTTP/1.1 200 ")
+        && stream.read_to_string(&mut response).is_ok()
+        && response.starts_with("HTTP/1.1 200 ")
 }
 
 #[test]
@@ -54,17 +54,17 @@ fn slow_connections_do_not_starve_the_probes() {
     let gateway = Gateway::local("");
     let mut live = tunnel(&gateway, destination.address);
     assert!(is_healthy(gateway.admin));
-    let before = Footprint::of(&gateway);
+    let before = Footprint::measure(&gateway);
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
         // Whatever fails below, the attackers end.
-        let _over = Over(&is_over);
+        let _stop = StopOnDrop(&is_over);
         for _ in 0..ATTACKERS {
             scope.spawn(|| hold(gateway.admin, &is_over));
         }
         let sockets = || gateway.descriptors().saturating_sub(before.descriptors);
         eventually("every place is taken", || sockets() >= 64);
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         let probes = (0..PROBES).take_while(|_| Instant::now() < deadline);
         let healthy = probes.filter(|_| is_healthy(gateway.admin)).count();
         assert!(healthy * 100 >= PROBES * 99, "{healthy} of {PROBES} probes were answered");

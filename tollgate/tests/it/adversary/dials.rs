@@ -11,12 +11,12 @@ use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::thread;
 
-use super::beside::Beside;
 use super::footprint::Footprint;
+use super::valid_user::ValidUser;
 use crate::harness::{Gateway, eventually};
 use crate::name_server::NameServer;
 use crate::origin::{Origin, ok};
-use crate::peers::{Destination, ask, connect_from, connect_request, read_answer, silent_at};
+use crate::peers::{Destination, ask, connect_from, connect_request, read_response, silent_at};
 
 const GREEDY: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
@@ -78,7 +78,7 @@ fn gateway(late: usize, extra: &str) -> Gateway {
 }
 
 #[test]
-fn a_dial_has_three_attempts_and_comes_to_the_address_behind_many_that_are_silent() {
+fn dial_passes_silent_addresses_with_three_attempts() {
     const LATE: usize = 6;
     let (blackhole, listener) = Blackhole::start(SILENT);
     let destination = Destination::on(listener, drop);
@@ -95,7 +95,7 @@ fn a_dial_has_three_attempts_and_comes_to_the_address_behind_many_that_are_silen
     let seen = thread::scope(|scope| {
         let dial = scope.spawn(|| {
             client.write_all(request.as_bytes()).unwrap();
-            read_answer(&mut client).status
+            read_response(&mut client).status
         });
         let mut seen = BTreeSet::new();
         while !dial.is_finished() {
@@ -113,20 +113,20 @@ fn a_dial_has_three_attempts_and_comes_to_the_address_behind_many_that_are_silen
 }
 
 #[test]
-fn dials_of_one_user_leave_attempts_and_descriptors_to_others() {
+fn dials_of_one_user_leave_attempts_to_others() {
     const DIALS: usize = 400;
     const REACTORS: usize = 2;
     let (blackhole, listener) = Blackhole::start(SILENT);
     Destination::on(listener, drop);
-    let (origin, echo) = (Origin::saying(ok("hello")), Destination::echo());
+    let (origin, echo) = (Origin::responding(ok("hello")), Destination::echo());
     let gateway = gateway(1, "[timeouts]\nconnect = \"4s\"\n");
-    let mut beside = Beside::new(&gateway, &origin, &echo).by_host(|_| "quick.test".into());
-    beside.is_served(6);
+    let mut valid_user = ValidUser::new(&gateway, &origin, &echo).with_hosts(|_| "quick.test".into());
+    valid_user.check_served(6);
     gateway.await_metric("tollgate_ledger_records_total", 6.0);
-    let before = Footprint::of(&gateway);
+    let before = Footprint::measure(&gateway);
 
     let request = connect_request(&format!("silent.test:{}", blackhole.port));
-    let asking: Vec<_> = (0..DIALS)
+    let pending: Vec<_> = (0..DIALS)
         .map(|_| {
             let mut stream = connect_from(GREEDY, gateway.listeners[0]);
             stream.write_all(request.as_bytes()).unwrap();
@@ -139,7 +139,7 @@ fn dials_of_one_user_leave_attempts_and_descriptors_to_others() {
         most = extras().max(most);
         gateway.metric("tollgate_dial_extra_refused_total") > Some(0.0)
     });
-    beside.is_served(100);
+    valid_user.check_served(100);
     // Where the first address is silent, the second one gets an attempt beside it.
     let late = connect_request(&format!("late.test:{}", blackhole.port));
     assert_eq!(ask(&gateway, &late).1.status, 200);
@@ -147,7 +147,7 @@ fn dials_of_one_user_leave_attempts_and_descriptors_to_others() {
     let (taken, spare) = (gateway.descriptors() - before.descriptors, 32);
     assert!(taken <= 2 * DIALS + REACTORS * EXTRAS_MAX / 2 + spare, "{taken}");
 
-    drop(asking);
+    drop(pending);
     before.await_return(&gateway);
     gateway.await_metric("tollgate_dial_extra_attempts", 0.0);
     assert_eq!(gateway.metric("tollgate_task_panics_total"), Some(0.0));

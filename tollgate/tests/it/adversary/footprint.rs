@@ -17,7 +17,7 @@ pub(super) struct Footprint {
 
 impl Footprint {
     /// What `gateway` holds now.
-    pub(super) fn of(gateway: &Gateway) -> Footprint {
+    pub(super) fn measure(gateway: &Gateway) -> Footprint {
         Footprint { descriptors: descriptors(gateway), memory_bytes: gateway.memory_bytes() }
     }
 

@@ -10,7 +10,7 @@ use std::net::{Ipv4Addr, TcpStream};
 use super::footprint::Footprint;
 use crate::harness::{Gateway, LOCAL_USER};
 use crate::origin::{Origin, ask_once, ok};
-use crate::peers::{connect_from, connect_request, read_answer};
+use crate::peers::{connect_from, connect_request, read_response};
 
 const REFUSED: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 4);
 
@@ -18,20 +18,20 @@ const REFUSED: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 4);
 const CONNECTIONS: usize = 1_200;
 
 #[test]
-fn refused_connections_of_a_user_linger_within_a_share() {
-    let origin = Origin::saying(ok("hello"));
+fn refused_connections_linger_within_a_user_share() {
+    let origin = Origin::responding(ok("hello"));
     let user =
         "[[user]]\nname = \"bad\"\nfrom = [\"127.0.0.4/32\"]\nallow = [\"192.0.2.1\"]\nconnections = 5\n";
     let gateway = Gateway::start(&format!("{LOCAL_USER}{user}[threads]\nreactors = 2\n"));
     assert_eq!(ask_once(&gateway, origin.get("/")).status, 200);
     gateway.await_metric("tollgate_ledger_records_total", 1.0);
-    let before = Footprint::of(&gateway);
+    let before = Footprint::measure(&gateway);
     let mut most = 0;
     let mut refused: Vec<TcpStream> = Vec::new();
     for number in 0..CONNECTIONS {
         let mut stream = connect_from(REFUSED, gateway.listeners[0]);
         stream.write_all(connect_request("127.0.0.1:9").as_bytes()).unwrap();
-        assert_eq!(read_answer(&mut stream).status, 403);
+        assert_eq!(read_response(&mut stream).status, 403);
         refused.push(stream);
         if number % 100 == 0 {
             most = most.max(gateway.descriptors());

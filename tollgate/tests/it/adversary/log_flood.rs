@@ -43,7 +43,7 @@ fn pipeline(gateway: &Gateway, source: Ipv4Addr, request: &str, count: usize) {
                 let _ = sending.write_all(batch.as_bytes());
                 let _ = sending.shutdown(Shutdown::Write);
             });
-            answers(stream)
+            count_responses(stream)
         });
         assert!(answered > 0, "each connection is answered at least once");
         left = left.saturating_sub(answered);
@@ -51,11 +51,11 @@ fn pipeline(gateway: &Gateway, source: Ipv4Addr, request: &str, count: usize) {
 }
 
 /// How many answers arrive until the end.
-fn answers(mut stream: TcpStream) -> usize {
-    let (mut text, mut room) = (Vec::new(), vec![0; 1 << 16]);
+fn count_responses(mut stream: TcpStream) -> usize {
+    let (mut text, mut buffer) = (Vec::new(), vec![0; 1 << 16]);
     // A reset behind the last answer is the gateway's right.
-    while let Ok(count @ 1..) = stream.read(&mut room) {
-        text.extend_from_slice(&room[..count]);
+    while let Ok(count @ 1..) = stream.read(&mut buffer) {
+        text.extend_from_slice(&buffer[..count]);
     }
     String::from_utf8(text).unwrap().matches("HTTP/1.1 4").count()
 }
@@ -63,14 +63,14 @@ fn answers(mut stream: TcpStream) -> usize {
 /// Tunnels of a valid user, one after the other, until `is_over`; returns how many it asked for and the
 /// clients' addresses of those that it had.
 fn tunnels(gateway: &Gateway, to: &Destination, is_over: &AtomicBool) -> (usize, Vec<String>) {
-    let (mut asked, mut had) = (0, Vec::new());
-    while !is_over.load(Ordering::SeqCst) || asked < 20 {
-        asked += 1;
+    let (mut attempted, mut had) = (0, Vec::new());
+    while !is_over.load(Ordering::SeqCst) || attempted < 20 {
+        attempted += 1;
         let mut stream = tunnel(gateway, to.address);
         check_echo(&mut stream, b"still here");
         had.push(stream.local_addr().unwrap().to_string());
     }
-    (asked, had)
+    (attempted, had)
 }
 
 /// The refusals that the log tells of `source`, by reason: those that have a line, and those left out.
@@ -89,7 +89,7 @@ fn refusals(log: &[Value], source: Ipv4Addr) -> BTreeMap<String, (u64, u64)> {
 }
 
 #[test]
-fn refusals_without_credentials_displace_no_line_and_are_counted() {
+fn anonymous_refusals_displace_no_log_line() {
     let destination = Destination::echo();
     let mut gateway = Gateway::local("[limits]\nconnections_per_user = 100\n");
     let request = "GET http://dest.example/ HTTP/1.1\r\nHost: dest.example\r\n\r\n";
@@ -100,16 +100,16 @@ fn refusals_without_credentials_displace_no_line_and_are_counted() {
     gateway.await_metric("tollgate_handshakes_active", 0.0);
     gateway.await_metric("tollgate_ledger_records_total", 1.0);
     let denied = gateway.metric("tollgate_denied_total").unwrap();
-    let before = Footprint::of(&gateway);
+    let before = Footprint::measure(&gateway);
 
     let is_over = AtomicBool::new(false);
-    let (asked, mut had) = thread::scope(|scope| {
+    let (attempted, mut had) = thread::scope(|scope| {
         let user = scope.spawn(|| tunnels(&gateway, &destination, &is_over));
         pipeline(&gateway, ATTACKER, request, REQUESTS);
         is_over.store(true, Ordering::SeqCst);
         user.join().unwrap()
     });
-    assert!(had.len() * 100 >= asked * 99, "{} of {asked} tunnels", had.len());
+    assert!(had.len() * 100 >= attempted * 99, "{} of {attempted} tunnels", had.len());
     gateway.await_metric("tollgate_connections_active", 0.0);
     before.await_return(&gateway);
     let denied = gateway.metric("tollgate_denied_total").unwrap() - denied;
@@ -129,9 +129,9 @@ fn refusals_without_credentials_displace_no_line_and_are_counted() {
         }
     }
     let sums = refusals(&log, ATTACKER);
-    let (told, left_out) = sums.values().fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1));
-    assert_eq!(told + left_out, before as u64, "what was left out is counted: {sums:?}");
-    assert!(left_out > told, "most of it has no line: {sums:?}");
+    let (logged, left_out) = sums.values().fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1));
+    assert_eq!(logged + left_out, before as u64, "what was left out is counted: {sums:?}");
+    assert!(left_out > logged, "most of it has no line: {sums:?}");
     let attack_bytes: usize = fs::read_to_string(gateway.path("log.jsonl"))
         .unwrap()
         .lines()
@@ -143,7 +143,7 @@ fn refusals_without_credentials_displace_no_line_and_are_counted() {
 }
 
 #[test]
-fn a_user_who_is_denied_again_and_again_displaces_no_line_either() {
+fn repeated_denials_of_a_user_displace_no_log_line() {
     let destination = Destination::echo();
     let mut gateway = Gateway::local("");
     let request = "GET http://192.0.2.1/ HTTP/1.1\r\nHost: 192.0.2.1\r\n\r\n";
@@ -162,18 +162,18 @@ fn a_user_who_is_denied_again_and_again_displaces_no_line_either() {
     let closed = log.iter().filter(|line| line["event"] == "close").count();
     assert_eq!(closed, had.len());
     assert!(!log.iter().any(|line| line["event"] == "log_dropped"));
-    let told = log.iter().filter(|line| line["decision"] == "deny").count() as u64;
+    let logged = log.iter().filter(|line| line["decision"] == "deny").count() as u64;
     let left_out: u64 = log
         .iter()
         .filter(|line| line["event"] == "left_out" && line["user"] == "me")
         .map(|line| line["count"].as_u64().unwrap())
         .sum();
     // How much is left out depends on how fast it came; the unit tests of the samples have the bounds.
-    assert_eq!(told + left_out, denied);
+    assert_eq!(logged + left_out, denied);
 }
 
 #[test]
-fn wrong_passwords_keep_their_names_beside_a_flood_without_any() {
+fn wrong_password_is_logged_by_name_during_a_flood() {
     let gateway = Gateway::local("[auth]\nfailures_per_minute = 100\n");
     pipeline(
         &gateway,
@@ -184,6 +184,6 @@ fn wrong_passwords_keep_their_names_beside_a_flood_without_any() {
     let credentials = basic("root", "guess");
     let guess = format!("CONNECT a:1 HTTP/1.1\r\nProxy-Authorization: {credentials}\r\n\r\n");
     pipeline(&gateway, ATTACKER, &guess, 1);
-    let line = gateway.logged("the guess", |line| line["reason"] == "credentials_wrong");
+    let line = gateway.await_log_line("the guess", |line| line["reason"] == "credentials_wrong");
     assert_eq!(line["attempted_user"], "root");
 }

@@ -8,8 +8,8 @@
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, TcpStream};
 
-use super::beside::Beside;
 use super::footprint::Footprint;
+use super::valid_user::ValidUser;
 use crate::harness::{Gateway, eventually};
 use crate::name_server::NameServer;
 use crate::origin::{Origin, ok, read_head};
@@ -40,40 +40,41 @@ fn slow() -> (Gateway, NameServer) {
     (gateway, server)
 }
 
-fn asks_for(gateway: &Gateway, name: &str) -> TcpStream {
+fn request_name(gateway: &Gateway, name: &str) -> TcpStream {
     let mut stream = connect_from(GREEDY, gateway.listeners[0]);
     stream.write_all(connect_request(&format!("{name}:80")).as_bytes()).unwrap();
     stream
 }
 
 #[test]
-fn slow_names_of_one_user_leave_room_for_those_of_others() {
-    let (origin, echo) = (Origin::saying(ok("hello")), Destination::echo());
+fn slow_lookups_of_one_user_leave_capacity_to_others() {
+    let (origin, echo) = (Origin::responding(ok("hello")), Destination::echo());
     let (gateway, server) = slow();
-    let mut beside = Beside::new(&gateway, &origin, &echo).by_host(|number| format!("n{number}.quick.test"));
-    beside.is_served(6);
+    let mut valid_user =
+        ValidUser::new(&gateway, &origin, &echo).with_hosts(|number| format!("n{number}.quick.test"));
+    valid_user.check_served(6);
     gateway.await_metric("tollgate_ledger_records_total", 6.0);
-    let before = Footprint::of(&gateway);
+    let before = Footprint::measure(&gateway);
 
-    let mut asking: Vec<_> =
-        (0..SLOW_NAMES).map(|number| asks_for(&gateway, &format!("n{number}.slow.test"))).collect();
+    let mut pending: Vec<_> =
+        (0..SLOW_NAMES).map(|number| request_name(&gateway, &format!("n{number}.slow.test"))).collect();
     let are_refused = |count: usize| gateway.metric("tollgate_denied_total") >= Some(count as f64);
     eventually("the attack stands", || are_refused(SLOW_NAMES - NAMES_MAX));
-    beside.is_served(100);
+    valid_user.check_served(100);
     eventually("a user has half", || are_refused(SLOW_NAMES - NAMES_MAX / 2));
     // To join the lookups of others is no way round it.
-    asking.extend(
-        (0..SLOW_NAMES).map(|number| asks_for(&gateway, &format!("n{}.slow.test", number % NAMES_MAX))),
+    pending.extend(
+        (0..SLOW_NAMES).map(|number| request_name(&gateway, &format!("n{}.slow.test", number % NAMES_MAX))),
     );
-    beside.is_served(100);
-    let line = gateway.logged("a refusal", |line| line["reason"] == "lookup_share");
+    valid_user.check_served(100);
+    let line = gateway.await_log_line("a refusal", |line| line["reason"] == "lookup_share");
     assert_eq!(line["user"], "greedy");
-    let head = read_head(&mut asks_for(&gateway, "one-more.slow.test")).unwrap();
+    let head = read_head(&mut request_name(&gateway, "one-more.slow.test")).unwrap();
     assert!(head.starts_with("HTTP/1.1 429 ") && head.contains("\r\nRetry-After: 1\r\n"), "{head}");
     assert!(head.contains("error=connection_limit_reached"), "{head}");
 
     server.speak();
-    drop(asking);
+    drop(pending);
     before.await_return(&gateway);
     assert_eq!(gateway.metric("tollgate_task_panics_total"), Some(0.0));
 }

@@ -13,9 +13,9 @@ use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 
 use rustix::net::sockopt;
 
-use super::beside::Beside;
 use super::footprint::Footprint;
-use crate::harness::{Gateway, LOCAL_USER, eventually, patient};
+use super::valid_user::ValidUser;
+use crate::harness::{Gateway, LOCAL_USER, eventually, with_timeouts};
 use crate::origin::{Origin, ok, read_head, request_to};
 use crate::peers::{Destination, connect_from, connect_request, socket};
 
@@ -48,7 +48,7 @@ fn narrow_client(gateway: &Gateway) -> TcpStream {
     let socket = narrow_socket();
     rustix::net::bind(&socket, &SocketAddr::from((ATTACKER, 0))).unwrap();
     rustix::net::connect(&socket, &gateway.listeners[0]).unwrap();
-    patient(TcpStream::from(socket))
+    with_timeouts(TcpStream::from(socket))
 }
 
 /// A destination that will take nothing of what is sent to it.
@@ -88,14 +88,14 @@ fn rows() -> Vec<Row> {
 }
 
 /// Bytes that the kernel holds for sockets of this machine whose peers have not taken them.
-fn queued_bytes(of: impl Fn(&Row) -> bool) -> u64 {
-    rows().iter().filter(|row| of(row)).map(|row| row.queued).sum()
+fn queued_bytes(matches: impl Fn(&Row) -> bool) -> u64 {
+    rows().iter().filter(|row| matches(row)).map(|row| row.queued).sum()
 }
 
 /// What the ends of an attack hold, and the sockets that they leave.
 struct Attack<'a> {
     gateway: &'a Gateway,
-    beside: Beside<'a>,
+    valid_user: ValidUser<'a>,
     /// The attacker's ends: none is read.
     held: Vec<TcpStream>,
 }
@@ -112,7 +112,7 @@ impl Attack<'_> {
                 status => assert_eq!(status, 429, "after {standing} that stand"),
             }
             if number % 10 == 0 {
-                self.beside.is_served(10);
+                self.valid_user.check_served(10);
             }
         }
         assert!((1..=may_stand).contains(&standing), "{standing} stand, {may_stand} may");
@@ -144,7 +144,7 @@ fn end_tunnels(attack: &mut Attack<'_>) {
         let status = read_status(&mut client);
         client.shutdown(Shutdown::Write).unwrap();
         if status == 200 {
-            gateway.closed(client.local_addr().unwrap());
+            gateway.await_close_line(client.local_addr().unwrap());
         }
         held.push(client);
         status
@@ -152,8 +152,8 @@ fn end_tunnels(attack: &mut Attack<'_>) {
 }
 
 /// Plain HTTP: the connection ends with the answer; or it goes on, and the client ends it.
-fn take_no_answer(attack: &mut Attack<'_>) {
-    let answers = Destination::start(|mut stream| {
+fn leave_responses_unread(attack: &mut Attack<'_>) {
+    let responses = Destination::start(|mut stream| {
         while read_head(&mut stream).is_some() {
             let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {SENT_BYTES}\r\n\r\n");
             let _ = stream.write_all(&[head.as_bytes(), &vec![7; SENT_BYTES]].concat());
@@ -164,10 +164,10 @@ fn take_no_answer(attack: &mut Attack<'_>) {
     {
         attack.run(may_stand, |gateway, held| {
             let mut client = narrow_client(gateway);
-            client.write_all(request_to(answers.address, "GET", "/", lines).as_bytes()).unwrap();
+            client.write_all(request_to(responses.address, "GET", "/", lines).as_bytes()).unwrap();
             let status = read_status(&mut client);
             if status == 200 {
-                gateway.closed(client.local_addr().unwrap());
+                gateway.await_close_line(client.local_addr().unwrap());
             }
             client.shutdown(Shutdown::Write).unwrap();
             held.push(client);
@@ -177,10 +177,10 @@ fn take_no_answer(attack: &mut Attack<'_>) {
 }
 
 /// Uploads that are answered before they were taken.
-fn take_no_upload(attack: &mut Attack<'_>) {
-    let takes_nothing = narrow_listener();
-    takes_nothing.set_nonblocking(true).unwrap();
-    let port = takes_nothing.local_addr().unwrap().port();
+fn leave_uploads_unread(attack: &mut Attack<'_>) {
+    let listener = narrow_listener();
+    listener.set_nonblocking(true).unwrap();
+    let port = listener.local_addr().unwrap().port();
     attack.run(CONNECTIONS, |gateway, held| {
         let mut client = connect_from(ATTACKER, gateway.listeners[0]);
         let lines = format!("Content-Length: {SENT_BYTES}\r\n");
@@ -190,7 +190,7 @@ fn take_no_upload(attack: &mut Attack<'_>) {
         client.set_nonblocking(true).unwrap();
         let mut upstream = None;
         eventually("the request is passed on, or refused", || {
-            upstream = upstream.take().or_else(|| takes_nothing.accept().ok());
+            upstream = upstream.take().or_else(|| listener.accept().ok());
             match &upstream {
                 Some((_, peer)) => queued_bytes(|row| row.local_port == peer.port()) > SENT_BYTES as u64 / 2,
                 None => client.peek(&mut [0]).is_ok(),
@@ -208,7 +208,7 @@ fn take_no_upload(attack: &mut Attack<'_>) {
 }
 
 /// The gateway's own answers, of which none is read: a user with one connection left 500 KB for each.
-fn take_no_refusal(attack: &mut Attack<'_>) {
+fn leave_refusals_unread(attack: &mut Attack<'_>) {
     let port = attack.gateway.listeners[0].port();
     let denied = request_to("192.0.2.1", "GET", "/", "").repeat(1500);
     for _ in 0..ATTEMPTS {
@@ -218,7 +218,7 @@ fn take_no_refusal(attack: &mut Attack<'_>) {
         let _ = client.shutdown(Shutdown::Write);
         attack.held.push(client);
     }
-    attack.beside.is_served(10);
+    attack.valid_user.check_served(10);
     attack.await_end();
     let left = queued_bytes(|row| row.local_port == port && row.is_orphan);
     assert!(left < QUEUED_MIN, "{left} bytes are nobody's");
@@ -227,7 +227,7 @@ fn take_no_refusal(attack: &mut Attack<'_>) {
 }
 
 /// Uploads on a connection that is kept, each too small for the kernel to be asked.
-fn take_no_small_uploads(attack: &mut Attack<'_>) {
+fn leave_small_uploads_unread(attack: &mut Attack<'_>) {
     const REQUEST_BYTES: usize = 24_000;
     let listener = narrow_listener();
     let port = listener.local_addr().unwrap().port();
@@ -267,26 +267,26 @@ fn take_no_small_uploads(attack: &mut Attack<'_>) {
 }
 
 #[test]
-fn what_a_receiver_has_not_taken_counts_against_its_user_until_it_has() {
-    let (origin, echo) = (Origin::saying(ok("hello")), Destination::echo());
+fn unreceived_bytes_hold_their_user_permit() {
+    let (origin, echo) = (Origin::responding(ok("hello")), Destination::echo());
     let user = format!(
         "[[user]]\nname = \"bad\"\nfrom = [\"{ATTACKER}/32\"]\nallow = [\"127.0.0.0/8\"]\n\
          connections = {CONNECTIONS}\n"
     );
     let gateway = Gateway::start(&format!("{LOCAL_USER}{user}[threads]\nreactors = 2\n"));
-    let mut beside = Beside::new(&gateway, &origin, &echo);
-    beside.is_served(10);
+    let mut valid_user = ValidUser::new(&gateway, &origin, &echo);
+    valid_user.check_served(10);
     eventually("the ledger has its files open", || {
         gateway.metric("tollgate_ledger_records_total").unwrap() > 0.0
     });
-    let before = Footprint::of(&gateway);
-    let mut attack = Attack { gateway: &gateway, beside, held: Vec::new() };
+    let before = Footprint::measure(&gateway);
+    let mut attack = Attack { gateway: &gateway, valid_user, held: Vec::new() };
 
     end_tunnels(&mut attack);
-    take_no_answer(&mut attack);
-    take_no_upload(&mut attack);
-    take_no_refusal(&mut attack);
-    take_no_small_uploads(&mut attack);
+    leave_responses_unread(&mut attack);
+    leave_uploads_unread(&mut attack);
+    leave_refusals_unread(&mut attack);
+    leave_small_uploads_unread(&mut attack);
 
     drop(attack);
     before.await_return(&gateway);

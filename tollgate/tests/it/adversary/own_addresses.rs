@@ -9,18 +9,18 @@ use std::process::Command;
 
 use crate::harness::{Gateway, LOCAL_USER, eventually};
 use crate::peers::{
-    Destination, ask, ask_socks, check_echo, connect_from, connect_request, read_answer, socks_request,
+    Destination, ask, ask_socks, check_echo, connect_from, connect_request, read_response, socks_request,
     tunnel,
 };
 
 /// Set for the process of a test that has a network of its own.
-const ALONE: &str = "TOLLGATE_TEST_ALONE";
+const OWN_NETWORK: &str = "TOLLGATE_TEST_ALONE";
 
 /// Runs this test again in a network of its own, where addresses can be added; `true` there.
 ///
 /// `false` outside, once the run there has succeeded, or where the kernel grants no such network.
-fn is_alone(test: &str) -> bool {
-    if std::env::var_os(ALONE).is_some() {
+fn in_own_network(test: &str) -> bool {
+    if std::env::var_os(OWN_NETWORK).is_some() {
         return true;
     }
     let unshare = ["--map-root-user", "--net"];
@@ -31,10 +31,10 @@ fn is_alone(test: &str) -> bool {
     }
     let mut again = Command::new("unshare");
     again.args(unshare).arg(std::env::current_exe().unwrap()).args(["--exact", test, "--nocapture"]);
-    let output = again.env(ALONE, "1").output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
-    assert!(said.contains("1 passed"), "the test is called {test}: {said}");
+    let output = again.env(OWN_NETWORK, "1").output().unwrap();
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{printed}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(printed.contains("1 passed"), "the test is called {test}: {printed}");
     false
 }
 
@@ -44,20 +44,20 @@ fn ip(line: &str) {
 }
 
 #[track_caller]
-fn check_led_back(gateway: &Gateway, target: SocketAddr) {
-    let (_, answer) = ask(gateway, connect_request(&target.to_string()));
-    assert_eq!(answer.status, 403, "{target}: {answer:?}");
-    assert!(answer.head.contains("error=proxy_loop_detected"), "{target}: {answer:?}");
+fn check_loop_refused(gateway: &Gateway, target: SocketAddr) {
+    let (_, response) = ask(gateway, connect_request(&target.to_string()));
+    assert_eq!(response.status, 403, "{target}: {response:?}");
+    assert!(response.head.contains("error=proxy_loop_detected"), "{target}: {response:?}");
     let (_, reply) = ask_socks(gateway, &socks_request(&target.ip().to_string(), target.port()));
     assert_eq!(reply, 2, "{target}");
     let request = format!("GET http://{target}/ HTTP/1.1\r\nHost: {target}\r\nConnection: close\r\n\r\n");
-    let (_, answer) = ask(gateway, request);
-    assert_eq!(answer.status, 403, "{target}: {answer:?}");
+    let (_, response) = ask(gateway, request);
+    assert_eq!(response.status, 403, "{target}: {response:?}");
 }
 
 #[test]
-fn addresses_that_are_added_later_are_ours() {
-    if !is_alone("adversary::own_addresses::addresses_that_are_added_later_are_ours") {
+fn addresses_added_at_run_time_are_own() {
+    if !in_own_network("adversary::own_addresses::addresses_added_at_run_time_are_own") {
         return;
     }
     ip("link set lo up");
@@ -74,9 +74,8 @@ fn addresses_that_are_added_later_are_ours() {
     ip("route add local 10.78.0.0/24 dev lo");
     ip("addr add fd00:77::1/128 dev lo nodad");
     for address in ["10.77.0.1", "10.77.0.2", "10.78.0.9"] {
-        check_led_back(&gateway, SocketAddr::new(address.parse().unwrap(), v4.port()));
-        let decision =
-            &gateway.explained(&format!("explain --json --user me --to {address}:4128"))["decision"];
+        check_loop_refused(&gateway, SocketAddr::new(address.parse().unwrap(), v4.port()));
+        let decision = &gateway.explain(&format!("explain --json --user me --to {address}:4128"))["decision"];
         assert_eq!(decision["code"], "own_address", "{address}: {decision:#}");
         // What else listens on this machine is no part of the gateway.
         let destination = TcpListener::bind((address, 0)).unwrap();
@@ -88,13 +87,13 @@ fn addresses_that_are_added_later_are_ours() {
     let added = SocketAddr::new("fd00:77::1".parse().unwrap(), v6.port());
     // The kernel makes an IPv6 address usable some time after `ip` has returned.
     eventually("the address takes connections", || TcpStream::connect(added).is_ok());
-    check_led_back(&gateway, added);
+    check_loop_refused(&gateway, added);
 }
 
 /// A request that began before a reload is judged by the configuration of its beginning, which does not know
 /// the listeners that the reload added.
 #[test]
-fn a_request_from_before_a_reload_does_not_reach_its_listeners() {
+fn request_before_reload_reaches_no_new_listener() {
     let destination = Destination::echo();
     let gateway = Gateway::local("");
     let added = TcpListener::bind("127.0.0.5:0").unwrap().local_addr().unwrap();
@@ -105,7 +104,7 @@ fn a_request_from_before_a_reload_does_not_reach_its_listeners() {
     };
     let finish = |mut client: TcpStream, request: &str| {
         client.write_all(&request.as_bytes()[10..]).unwrap();
-        read_answer(&mut client)
+        read_response(&mut client)
     };
     let (attack, valid) =
         (connect_request(&added.to_string()), connect_request(&destination.address.to_string()));
@@ -117,26 +116,26 @@ fn a_request_from_before_a_reload_does_not_reach_its_listeners() {
         assert_eq!(ask(&gateway, &attack).1.status, 403);
     }
     for (attacker, client) in clients {
-        let answer = finish(attacker, &attack);
-        assert_eq!(answer.status, 403, "{answer:?}");
-        assert!(answer.head.contains("error=proxy_loop_detected"), "{answer:?}");
+        let response = finish(attacker, &attack);
+        assert_eq!(response.status, 403, "{response:?}");
+        assert!(response.head.contains("error=proxy_loop_detected"), "{response:?}");
         assert_eq!(finish(client, &valid).status, 200);
     }
 }
 
 /// What a router or a container engine leads to the gateway, no kernel of this machine can tell.
 #[test]
-fn an_operator_names_further_addresses() {
+fn configured_own_addresses_are_refused() {
     let destination = Destination::echo();
     let own = "[network]\nown_addresses = [\"127.0.0.9\", \"127.0.0.10:4000\"]\n";
     let gateway = Gateway::local(own);
     let (listener, admin) = (gateway.listeners[0].port(), gateway.admin.port());
     for (address, port) in [("127.0.0.9", listener), ("127.0.0.9", admin), ("127.0.0.10", 4000)] {
-        check_led_back(&gateway, SocketAddr::new(address.parse().unwrap(), port));
+        check_loop_refused(&gateway, SocketAddr::new(address.parse().unwrap(), port));
     }
-    let (_, answer) = ask(&gateway, connect_request("127.0.0.9:4000"));
-    assert_eq!(answer.status, 502, "no socket listens there: {answer:?}");
+    let (_, response) = ask(&gateway, connect_request("127.0.0.9:4000"));
+    assert_eq!(response.status, 502, "no socket listens there: {response:?}");
     check_echo(&mut tunnel(&gateway, destination.address), b"as before");
     gateway.reload(&format!("{LOCAL_USER}[network]\nown_addresses = [\"{}\"]\n", destination.address));
-    check_led_back(&gateway, destination.address);
+    check_loop_refused(&gateway, destination.address);
 }

@@ -8,16 +8,16 @@ use std::net::{Ipv4Addr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 
-use super::beside::Over;
 use super::footprint::Footprint;
-use crate::harness::{Gateway, LOCAL_USER, Room, eventually};
+use super::valid_user::StopOnDrop;
+use crate::harness::{Gateway, LOCAL_USER, TestDir, eventually};
 use crate::peers::{
-    Destination, basic, check_echo, connect_from, connect_request, read_answer, read_exactly, read_reply,
+    Destination, basic, check_echo, connect_from, connect_request, read_exactly, read_reply, read_response,
     socks_request, tunnel,
 };
 
 /// An address of no user.
-const STRANGER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 1);
+const UNKNOWN_ADDRESS: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 1);
 /// The address of the user `net`.
 const TRUSTED: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
@@ -33,7 +33,7 @@ fn ask_http(
         .map(|(user, secret)| format!("Proxy-Authorization: {}\r\n", basic(user, secret)))
         .unwrap_or_default();
     write!(stream, "CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n{line}\r\n").unwrap();
-    let status = read_answer(&mut stream).status;
+    let status = read_response(&mut stream).status;
     (stream, status)
 }
 
@@ -83,19 +83,19 @@ fn ask_socks(
 /// the method "none" wherever the source was known let it in by its address: the deny rules of `app1` did
 /// not hold, and `net` paid. An attacker spends one connection.
 #[test]
-fn wrong_credentials_are_refused_from_a_trusted_network_too() {
+fn wrong_credentials_are_refused_from_known_networks() {
     let (open, closed) = (Destination::echo(), Destination::echo());
-    let room = Room::new(&format!(
+    let dir = TestDir::new(&format!(
         "[[user]]\nname = \"net\"\nfrom = [\"{TRUSTED}/32\"]\nallow = [\"127.0.0.0/8\"]\n"
     ));
     let deny = format!("--deny {}", closed.address);
-    room.add_user("app1", "correct horse", &format!("--allow 127.0.0.0/8 {deny}"));
-    let mut gateway = Gateway::start_in(room);
+    dir.add_user("app1", "correct horse", &format!("--allow 127.0.0.0/8 {deny}"));
+    let mut gateway = Gateway::start_in(dir);
     let (right, wrong, duke) = (("app1", "correct horse"), ("app1", "WRONG"), ("duke", ""));
 
     // What curl, Go and PySocks offer with credentials, and Java always; and what others do.
     for methods in [&[0, 2][..], &[0, 1, 2], &[2, 0], &[2]] {
-        for source in [TRUSTED, STRANGER] {
+        for source in [TRUSTED, UNKNOWN_ADDRESS] {
             let ask = |login, target| ask_socks(&gateway, source, methods, login, target).1;
             assert_eq!(ask(wrong, &open), Reached::NoLogin, "{methods:?} from {source}");
             assert_eq!(ask(("nobody", "WRONG"), &open), Reached::NoLogin, "{methods:?} from {source}");
@@ -104,12 +104,20 @@ fn wrong_credentials_are_refused_from_a_trusted_network_too() {
         }
         // Java's client without credentials sends the name of its account and a password of no bytes.
         assert_eq!(ask_socks(&gateway, TRUSTED, methods, duke, &closed).1, Reached::Reply(0), "{methods:?}");
-        assert_eq!(ask_socks(&gateway, STRANGER, methods, duke, &open).1, Reached::NoLogin, "{methods:?}");
+        assert_eq!(
+            ask_socks(&gateway, UNKNOWN_ADDRESS, methods, duke, &open).1,
+            Reached::NoLogin,
+            "{methods:?}"
+        );
     }
     // What curl, Go and PySocks offer without credentials.
     for methods in [&[0][..], &[0, 1]] {
         assert_eq!(ask_socks(&gateway, TRUSTED, methods, duke, &closed).1, Reached::Reply(0), "{methods:?}");
-        assert_eq!(ask_socks(&gateway, STRANGER, methods, duke, &open).1, Reached::NoMethod, "{methods:?}");
+        assert_eq!(
+            ask_socks(&gateway, UNKNOWN_ADDRESS, methods, duke, &open).1,
+            Reached::NoMethod,
+            "{methods:?}"
+        );
     }
     assert_eq!(ask_socks(&gateway, TRUSTED, &[1], duke, &open).1, Reached::NoMethod);
 
@@ -119,9 +127,9 @@ fn wrong_credentials_are_refused_from_a_trusted_network_too() {
         (TRUSTED, Some(wrong), 407),
         (TRUSTED, Some(("app1", "")), 407),
         (TRUSTED, Some(right), 200),
-        (STRANGER, None, 407),
-        (STRANGER, Some(wrong), 407),
-        (STRANGER, Some(right), 200),
+        (UNKNOWN_ADDRESS, None, 407),
+        (UNKNOWN_ADDRESS, Some(wrong), 407),
+        (UNKNOWN_ADDRESS, Some(right), 200),
     ] {
         assert_eq!(ask_http(&gateway, source, login, &target).1, status, "{login:?} from {source}");
     }
@@ -139,10 +147,10 @@ fn wrong_credentials_are_refused_from_a_trusted_network_too() {
 
 /// Two users who share an address, one of whom is being guessed.
 fn gateway_of_two(settings: &str) -> Gateway {
-    let room = Room::new(settings);
-    room.add_user("ann", "open sesame", "--allow 127.0.0.0/8");
-    room.add_user("bob", "correct horse", "--allow 127.0.0.0/8");
-    Gateway::start_in(room)
+    let dir = TestDir::new(settings);
+    dir.add_user("ann", "open sesame", "--allow 127.0.0.0/8");
+    dir.add_user("bob", "correct horse", "--allow 127.0.0.0/8");
+    Gateway::start_in(dir)
 }
 
 /// A neighbour behind the same address sends wrong passwords of one user. All who shared the address were
@@ -150,11 +158,11 @@ fn gateway_of_two(settings: &str) -> Gateway {
 /// the guesser the guessed user at that address; to keep out a user who was never in takes ten times as many
 /// names and hashes, and users who were in stay in.
 #[test]
-fn wrong_passwords_of_one_user_keep_no_other_out() {
+fn wrong_passwords_of_one_user_block_no_other() {
     let gateway = gateway_of_two("[auth]\nfailures_per_minute = 2\n");
     let destination = Destination::echo();
     let target = destination.address.to_string();
-    let ask = |user: &str, secret: &str| ask_http(&gateway, STRANGER, Some((user, secret)), &target).1;
+    let ask = |user: &str, secret: &str| ask_http(&gateway, UNKNOWN_ADDRESS, Some((user, secret)), &target).1;
     // Connections fall to either thread.
     let bob_is_in = || (0..12).for_each(|n| assert_eq!(ask("bob", "correct horse"), 200, "{n}"));
     assert_eq!(ask("bob", "correct horse"), 200);
@@ -172,22 +180,22 @@ fn wrong_passwords_of_one_user_keep_no_other_out() {
 /// Guesses that come at once were all looked at, because none had failed when the last one came: 32 instead
 /// of what the budget says, each minute. They are now asked for their budget one after another.
 #[test]
-fn guesses_that_come_at_once_do_not_exceed_the_budget() {
+fn concurrent_guesses_stay_within_the_budget() {
     let gateway = gateway_of_two("[auth]\nfailures_per_minute = 2\n");
     // As many as a source may have in the queue.
     let guesses: Vec<TcpStream> = (0..24)
         .map(|n| {
-            let mut stream = connect_from(STRANGER, gateway.listeners[0]);
+            let mut stream = connect_from(UNKNOWN_ADDRESS, gateway.listeners[0]);
             let secret = basic("ann", &format!("wrong {n}"));
             let head = "CONNECT 127.0.0.1:9 HTTP/1.1\r\nHost: 127.0.0.1:9\r\nProxy-Authorization: ";
             write!(stream, "{head}{secret}\r\n\r\n").unwrap();
             stream
         })
         .collect();
-    let looked_at = guesses.into_iter().map(|mut stream| read_answer(&mut stream).status);
-    let looked_at = looked_at.inspect(|status| assert!([407, 429].contains(status), "{status}"));
+    let checked = guesses.into_iter().map(|mut stream| read_response(&mut stream).status);
+    let checked = checked.inspect(|status| assert!([407, 429].contains(status), "{status}"));
     // A budget of two in a minute gives one more every 30 seconds.
-    let count = looked_at.filter(|status| *status == 407).count();
+    let count = checked.filter(|status| *status == 407).count();
     assert!((2..=3).contains(&count), "{count} guesses were looked at");
 }
 
@@ -196,16 +204,16 @@ fn guesses_that_come_at_once_do_not_exceed_the_budget() {
 /// 20 hashes in a minute, and a connection for each. It now costs strangers their log-in, and nobody who was
 /// in before from the same address.
 #[test]
-fn hashes_for_many_strangers_leave_room_for_who_is_known() {
+fn known_users_log_in_while_the_hash_queue_is_full() {
     const ATTACKERS: u32 = 16;
     const LOG_INS: u32 = 20;
     // Nothing is remembered, so every log-in needs a hash, as the first of a day does.
     let gateway = gateway_of_two("[auth]\ncache_entries = 0\nhash_queue = 8\n");
     let destination = Destination::echo();
     let target = destination.address.to_string();
-    let bob = |_: u32| ask_http(&gateway, STRANGER, Some(("bob", "correct horse")), &target).1;
+    let bob = |_: u32| ask_http(&gateway, UNKNOWN_ADDRESS, Some(("bob", "correct horse")), &target).1;
     assert_eq!(bob(0), 200);
-    let before = Footprint::of(&gateway).with_spare(8);
+    let before = Footprint::measure(&gateway).with_spare(8);
 
     let (is_over, addresses, refused) = (AtomicBool::new(false), AtomicU32::new(0), AtomicU32::new(0));
     let attack = || {
@@ -217,7 +225,7 @@ fn hashes_for_many_strangers_leave_room_for_who_is_known() {
         }
     };
     thread::scope(|scope| {
-        let _over = Over(&is_over);
+        let _stop = StopOnDrop(&is_over);
         (0..ATTACKERS).for_each(|_| _ = scope.spawn(attack));
         eventually("the queue is full", || refused.load(Ordering::Relaxed) > 0);
         let statuses: Vec<u16> = (0..LOG_INS).map(bob).collect();
@@ -233,19 +241,19 @@ fn hashes_for_many_strangers_leave_room_for_who_is_known() {
 /// not. **Cost**: an attacker who wants to keep a stranger's log-in waiting spends an IPv4 address, or an
 /// IPv6 /48, for each hash, and gets it back after an hour: 40 addresses a second where a hash takes 25 ms.
 #[test]
-fn first_log_ins_pass_strangers_at_a_few_addresses() {
+fn first_logins_precede_repeated_failures() {
     const SOURCES: u32 = 4;
     const UNDER_WAY: u32 = 6;
     const LOG_INS: u8 = 13;
-    let room = Room::new("[auth]\nhash_queue = 16\n");
-    (0..LOG_INS).for_each(|n| room.add_user(&format!("u{n}"), "open sesame", "--allow 127.0.0.0/8"));
-    let gateway = Gateway::start_in(room);
+    let dir = TestDir::new("[auth]\nhash_queue = 16\n");
+    (0..LOG_INS).for_each(|n| dir.add_user(&format!("u{n}"), "open sesame", "--allow 127.0.0.0/8"));
+    let gateway = Gateway::start_in(dir);
     let destination = Destination::echo();
     let target = destination.address.to_string();
     // The first hash takes memory that is kept.
     let (_, status) = ask_http(&gateway, TRUSTED, Some(("u0", "open sesame")), &target);
     assert_eq!(status, 200);
-    let before = Footprint::of(&gateway).with_spare(8);
+    let before = Footprint::measure(&gateway).with_spare(8);
 
     let (is_over, guesses, refused) = (AtomicBool::new(false), AtomicU32::new(0), AtomicU32::new(0));
     let attack = &|source: Ipv4Addr| {
@@ -256,7 +264,7 @@ fn first_log_ins_pass_strangers_at_a_few_addresses() {
         }
     };
     thread::scope(|scope| {
-        let _over = Over(&is_over);
+        let _stop = StopOnDrop(&is_over);
         for n in 0..SOURCES * UNDER_WAY {
             let source = Ipv4Addr::from(0x7f02_0001 + n % SOURCES);
             scope.spawn(move || attack(source));
@@ -277,14 +285,14 @@ fn first_log_ins_pass_strangers_at_a_few_addresses() {
 /// as many sources as there are places kept all of them, and each connection that came ended the one that was
 /// not being checked: a client that had not sent its request yet. **Cost**: 200 connections a second.
 #[test]
-fn wrong_passwords_in_all_handshakes_keep_nobody_out() {
+fn wrong_passwords_in_all_handshakes_block_no_client() {
     const HANDSHAKES: u32 = 16;
     const ROUNDS: u32 = 20;
 
     let limits = format!("{LOCAL_USER}[limits]\nhandshakes = {HANDSHAKES}\n[threads]\nreactors = 1\n");
-    let room = Room::new(&limits);
-    room.add_user("ann", "open sesame", "--allow 127.0.0.0/8");
-    let gateway = Gateway::start_in(room);
+    let dir = TestDir::new(&limits);
+    dir.add_user("ann", "open sesame", "--allow 127.0.0.0/8");
+    let gateway = Gateway::start_in(dir);
     let destination = Destination::echo();
     let target = destination.address.to_string();
     let guess = |number: u32| {
@@ -304,6 +312,6 @@ fn wrong_passwords_in_all_handshakes_keep_nobody_out() {
         accepted += f64::from(HANDSHAKES + 7);
         eventually("all are accepted", || gateway.metric("tollgate_accepted_total") >= Some(accepted));
         client.write_all(connect_request(&target).as_bytes()).unwrap();
-        assert_eq!(read_answer(&mut client).status, 200, "round {round}");
+        assert_eq!(read_response(&mut client).status, 200, "round {round}");
     }
 }

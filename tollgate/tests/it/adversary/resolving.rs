@@ -12,7 +12,7 @@ use super::footprint::Footprint;
 use crate::harness::{Gateway, LOCAL_USER};
 use crate::name_server::NameServer;
 use crate::peers::{
-    Destination, check_echo, connect_from, connect_request, read_answer, read_exactly, read_reply,
+    Destination, check_echo, connect_from, connect_request, read_exactly, read_reply, read_response,
     socks_request,
 };
 
@@ -52,7 +52,7 @@ fn name_server() -> NameServer {
 fn connect(gateway: &Gateway, source: Ipv4Addr, target: &str) -> (TcpStream, u16) {
     let mut stream = connect_from(source, gateway.listeners[0]);
     stream.write_all(connect_request(target).as_bytes()).unwrap();
-    let status = read_answer(&mut stream).status;
+    let status = read_response(&mut stream).status;
     (stream, status)
 }
 
@@ -69,7 +69,7 @@ fn request(gateway: &Gateway, source: Ipv4Addr, host: &str) -> u16 {
     let mut stream = connect_from(source, gateway.listeners[0]);
     let head = format!("GET http://{host}/ HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
     stream.write_all(head.as_bytes()).unwrap();
-    read_answer(&mut stream).status
+    read_response(&mut stream).status
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn a_denied_name_never_reaches_a_name_server() {
     };
     tunnelled += served(0);
     gateway.await_metric("tollgate_connections_active", 0.0);
-    let before = Footprint::of(&gateway).with_spare(16);
+    let before = Footprint::measure(&gateway).with_spare(16);
     for round in 1..=ROUNDS {
         let name = format!("secret{round}.attacker.test");
         assert_eq!(connect(&gateway, ATTACKER, &format!("{name}:443")).1, 403);
@@ -96,9 +96,9 @@ fn a_denied_name_never_reaches_a_name_server() {
         tunnelled += served(round);
     }
     assert_eq!(tunnelled, ROUNDS + 1, "the neighbour is served");
-    let asked = server.asked();
-    assert!(asked.contains("host1.lab.test"), "the server's record is complete: {asked:?}");
-    assert!(!asked.iter().any(|name| name.ends_with("attacker.test")), "{asked:?}");
+    let queried = server.queried();
+    assert!(queried.contains("host1.lab.test"), "the server's record is complete: {queried:?}");
+    assert!(!queried.iter().any(|name| name.ends_with("attacker.test")), "{queried:?}");
     gateway.await_metric("tollgate_connections_active", 0.0);
     gateway.await_metric("tollgate_handshakes_active", 0.0);
     // A thread's first flow may open what it keeps from then on.
@@ -132,12 +132,12 @@ addresses = ["127.0.0.0/8"]
         assert_eq!(connect(&gateway, ATTACKER, &format!("127.0.0.1:{port}")).1, 403);
     }
     assert_eq!(destination.accepted(), ROUNDS as u64, "nothing that was denied was reached");
-    let denied = gateway.logged("the denial", |line| line["reason"] == "loopback_address");
+    let denied = gateway.await_log_line("the denial", |line| line["reason"] == "loopback_address");
     assert_eq!(denied["rule"], "user:me/allow[1] *.attacker.test");
 }
 
 #[test]
-fn any_name_is_looked_up_for_a_user_who_may_have_that() {
+fn resolve_for_networks_looks_up_any_name() {
     let (server, destination) = (name_server(), Destination::echo());
     let gateway = Gateway::start(&format!("{USERS}{}", server.configuration()));
     let port = destination.address.port();
@@ -145,5 +145,5 @@ fn any_name_is_looked_up_for_a_user_who_may_have_that() {
     assert_eq!(status, 200);
     check_echo(&mut stream, b"behind a network rule");
     assert_eq!(connect(&gateway, TRUSTED, "secret.attacker.test:443").1, 403, "a deny rule comes first");
-    assert_eq!(server.asked().into_iter().collect::<Vec<_>>(), ["any.elsewhere.test"]);
+    assert_eq!(server.queried().into_iter().collect::<Vec<_>>(), ["any.elsewhere.test"]);
 }

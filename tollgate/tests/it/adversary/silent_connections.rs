@@ -10,12 +10,12 @@
 use std::io::Write;
 use std::net::{Ipv4Addr, TcpStream};
 
-use super::beside::Beside;
 use super::footprint::Footprint;
+use super::valid_user::ValidUser;
 use crate::harness::{Gateway, LOCAL_USER};
 use crate::origin::{Origin, exchange, ok};
 use crate::peers::{
-    Destination, check_echo, connect_from, connect_request, read_answer, read_exactly, read_reply,
+    Destination, check_echo, connect_from, connect_request, read_exactly, read_reply, read_response,
     socks_request, tunnel,
 };
 
@@ -38,41 +38,41 @@ fn gateway_with(handshakes: usize) -> Gateway {
 
 /// Attacks with `open`, a connection for each number, and serves a user meanwhile.
 fn attack(attackers: usize, open: impl Fn(&Gateway, usize) -> TcpStream) {
-    let (origin, echo) = (Origin::saying(ok("hello")), Destination::echo());
+    let (origin, echo) = (Origin::responding(ok("hello")), Destination::echo());
     let gateway = gateway();
-    let mut beside = Beside::new(&gateway, &origin, &echo);
-    beside.is_served(3);
+    let mut valid_user = ValidUser::new(&gateway, &origin, &echo);
+    valid_user.check_served(3);
     gateway.await_metric("tollgate_ledger_records_total", 3.0);
-    let before = Footprint::of(&gateway);
+    let before = Footprint::measure(&gateway);
     let mut open_ones = Vec::new();
     for number in 0..attackers {
         open_ones.push(open(&gateway, number));
         if number > 2 * HANDSHAKES && number % 20 == 0 {
-            beside.is_served(1);
+            valid_user.check_served(1);
         }
     }
-    beside.is_served(100);
+    valid_user.check_served(100);
     // The user's kept connection and its destination's are the gateway's too.
     let held = gateway.descriptors();
     assert!(held <= before.descriptors + HANDSHAKES + 2, "{held} descriptors, {} before", before.descriptors);
     drop(open_ones);
-    drop(beside);
+    drop(valid_user);
     before.await_return(&gateway);
     assert_eq!(gateway.metric("tollgate_task_panics_total"), Some(0.0));
 }
 
 #[test]
-fn silent_connections_of_one_source_keep_nobody_out() {
+fn silent_connections_of_one_source_block_no_user() {
     attack(2000, |gateway, _| connect_from(ATTACKER, gateway.listeners[0]));
 }
 
 #[test]
-fn silent_connections_of_the_users_own_address_keep_nobody_out() {
+fn silent_connections_of_own_address_block_no_user() {
     attack(2000, |gateway, _| connect_from(LOCAL, gateway.listeners[0]));
 }
 
 #[test]
-fn silent_connections_of_many_sources_keep_nobody_out() {
+fn silent_connections_of_many_sources_block_no_user() {
     attack(2000, |gateway, number| {
         let last = u8::try_from(number % 200).unwrap();
         connect_from(Ipv4Addr::new(127, 0, 1, last), gateway.listeners[0])
@@ -82,7 +82,7 @@ fn silent_connections_of_many_sources_keep_nobody_out() {
 /// Where one handshake at a time ends for those that come, its place was the next connection's, and none was
 /// accepted any more: fewer than 32 handshakes a thread were a limit of connections in all.
 #[test]
-fn silent_connections_keep_nobody_out_where_there_are_few_handshakes() {
+fn silent_connections_block_no_user_at_few_handshakes() {
     for handshakes in [1, 2, 31] {
         let (gateway, echo) = (gateway_with(handshakes), Destination::echo());
         let silent: Vec<_> = (0..100).map(|_| connect_from(ATTACKER, gateway.listeners[0])).collect();
@@ -96,7 +96,7 @@ fn silent_connections_keep_nobody_out_where_there_are_few_handshakes() {
 /// The attack of `unknown_clients` with both parts in one packet: such a connection waited in a task, and
 /// there were 16,384 of these a thread.
 #[test]
-fn clients_that_begin_another_request_with_the_refused_one_stay_handshakes() {
+fn refused_client_with_early_bytes_stays_a_handshake() {
     attack(300, |gateway, _| {
         let mut stream = connect_from(ATTACKER, gateway.listeners[0]);
         assert_eq!(
@@ -109,7 +109,7 @@ fn clients_that_begin_another_request_with_the_refused_one_stay_handshakes() {
 
 /// What reads no answer has its connection ended as what sends no request has.
 #[test]
-fn refused_clients_that_linger_keep_nobody_out() {
+fn lingering_refused_clients_block_no_user() {
     attack(300, |gateway, _| {
         let mut stream = connect_from(ATTACKER, gateway.listeners[0]);
         stream.write_all(b"CONNECT 127.0.0.1:9 HTTP/1.1\r\n\r\n").unwrap();
@@ -119,7 +119,7 @@ fn refused_clients_that_linger_keep_nobody_out() {
 
 /// One address is many clients' behind a NAT: none of them ends while there is room, slow as they are.
 #[test]
-fn many_slow_clients_of_one_address_are_served_while_there_is_room() {
+fn slow_clients_of_one_address_are_served_below_limit() {
     const CLIENTS: usize = HANDSHAKES / 2;
     let echo = Destination::echo();
     let gateway = gateway();
@@ -137,7 +137,7 @@ fn many_slow_clients_of_one_address_are_served_while_there_is_room() {
 
 /// Dials of users took the handshakes of new connections, for as long as a destination did not answer.
 #[test]
-fn tunnels_that_are_dialled_keep_no_handshake() {
+fn dialling_tunnels_hold_no_handshake() {
     let (silent, _held) = crate::peers::silent_destination();
     let gateway = gateway();
     let request = connect_request(&silent.local_addr().unwrap().to_string());
@@ -152,6 +152,6 @@ fn tunnels_that_are_dialled_keep_no_handshake() {
     let echo = Destination::echo();
     let mut stream = gateway.connect();
     stream.write_all(connect_request(&echo.address.to_string()).as_bytes()).unwrap();
-    assert_eq!(read_answer(&mut stream).status, 200);
+    assert_eq!(read_response(&mut stream).status, 200);
     drop(dialling);
 }

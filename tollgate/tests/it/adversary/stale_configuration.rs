@@ -8,8 +8,8 @@
 use std::io::Write;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 
-use crate::harness::{Gateway, LOCAL_USER, Room};
-use crate::origin::{Origin, exchange, ok, read_answer_to, read_head, request_to};
+use crate::harness::{Gateway, LOCAL_USER, TestDir};
+use crate::origin::{Origin, exchange, ok, read_head, read_response_to, request_to};
 use crate::peers::{basic, check_ended, connect_from, read_exactly, read_reply, socks_request};
 
 /// An address that is a user's until the reload.
@@ -27,8 +27,8 @@ fn connect(gateway: &Gateway) -> TcpStream {
 
 /// An address that is no longer in `from` has no user, on each kind of connection that it has open.
 #[test]
-fn what_lives_through_a_reload_is_judged_anew() {
-    let origin = Origin::saying(ok("hello"));
+fn connections_open_across_a_reload_are_judged_anew() {
+    let origin = Origin::responding(ok("hello"));
     let slow = TcpListener::bind("127.0.0.1:0").unwrap();
     let gateway = Gateway::start(&user("127.0.0.3"));
     let get = origin.get("/");
@@ -41,8 +41,8 @@ fn what_lives_through_a_reload_is_judged_anew() {
     for stream in &mut begun {
         stream.write_all(&get.as_bytes()[..5]).unwrap();
     }
-    let mut rests = connect(&gateway);
-    assert_eq!(exchange(&mut rests, &get).status, 200);
+    let mut idle = connect(&gateway);
+    assert_eq!(exchange(&mut idle, &get).status, 200);
     let mut begun_again = connect(&gateway);
     assert_eq!(exchange(&mut begun_again, &get).status, 200);
     begun_again.write_all(&get.as_bytes()[..5]).unwrap();
@@ -53,10 +53,10 @@ fn what_lives_through_a_reload_is_judged_anew() {
     for stream in &mut begun {
         assert_eq!(exchange(stream, &get.as_bytes()[5..]).status, 407, "begun before the reload");
     }
-    assert_eq!(exchange(&mut rests, &get).status, 407, "rested during the reload");
+    assert_eq!(exchange(&mut idle, &get).status, 407, "rested during the reload");
     assert_eq!(exchange(&mut begun_again, &get.as_bytes()[5..]).status, 407, "begun again before it");
     held.write_all(&ok("late")).unwrap();
-    assert_eq!(read_answer_to("GET", &mut in_flight).status, 200, "a request in flight ends as it began");
+    assert_eq!(read_response_to("GET", &mut in_flight).status, 200, "a request in flight ends as it began");
     for _ in 0..2 {
         assert_eq!(exchange(&mut in_flight, &get).status, 407, "the next one of the same connection");
     }
@@ -66,16 +66,16 @@ fn what_lives_through_a_reload_is_judged_anew() {
 /// A removed user keeps no connection.
 #[test]
 fn connections_of_a_removed_user_end() {
-    let origin = Origin::saying(ok("hello"));
-    let patient = "[timeouts]\nkeep_alive = \"1h\"\n";
-    let gateway = Gateway::start(&format!("{}{patient}", user("127.0.0.3")));
-    let mut rests: Vec<TcpStream> = (0..8).map(|_| connect(&gateway)).collect();
-    for stream in &mut rests {
+    let origin = Origin::responding(ok("hello"));
+    let with_timeouts = "[timeouts]\nkeep_alive = \"1h\"\n";
+    let gateway = Gateway::start(&format!("{}{with_timeouts}", user("127.0.0.3")));
+    let mut idle: Vec<TcpStream> = (0..8).map(|_| connect(&gateway)).collect();
+    for stream in &mut idle {
         assert_eq!(exchange(stream, origin.get("/")).status, 200);
     }
     gateway.await_metric("tollgate_sessions_resting", 8.0);
-    gateway.reload(&format!("{LOCAL_USER}{patient}"));
-    for stream in &mut rests {
+    gateway.reload(&format!("{LOCAL_USER}{with_timeouts}"));
+    for stream in &mut idle {
         check_ended(stream, false);
     }
     gateway.await_metric("tollgate_sessions_resting", 0.0);
@@ -85,13 +85,13 @@ fn connections_of_a_removed_user_end() {
 /// A SOCKS5 client that had its method or password accepted and sent no request yet went by the configuration
 /// of that moment, up to `[timeouts] greeting` later. **Cost**: a connection.
 #[test]
-fn a_socks5_request_is_judged_by_the_configuration_of_its_own_time() {
-    let origin = Origin::saying(ok("hello"));
+fn socks5_request_uses_the_configuration_of_its_time() {
+    let origin = Origin::responding(ok("hello"));
     let port = origin.address.port();
-    let room = Room::new(&user("127.0.0.3"));
+    let dir = TestDir::new(&user("127.0.0.3"));
     let names = ["stays", "denied", "changed", "gone"];
-    names.iter().for_each(|name| room.add_user(name, "open sesame", "--allow 127.0.0.0/8"));
-    let gateway = Gateway::start_in(room);
+    names.iter().for_each(|name| dir.add_user(name, "open sesame", "--allow 127.0.0.0/8"));
+    let gateway = Gateway::start_in(dir);
     let mut logged_in = names.map(|name| {
         let mut stream = gateway.connect();
         let name = [&[1, u8::try_from(name.len()).unwrap()], name.as_bytes()].concat();
@@ -125,8 +125,8 @@ fn a_socks5_request_is_judged_by_the_configuration_of_its_own_time() {
 /// kept for ever; of unknown clients the third refusal in a row is the last. **Cost**: a request each
 /// `[timeouts] keep_alive` for one of the user's places.
 #[test]
-fn a_connection_ends_with_its_third_refusal_in_a_row() {
-    let origin = Origin::saying(ok("hello"));
+fn third_consecutive_refusal_ends_the_connection() {
+    let origin = Origin::responding(ok("hello"));
     let gateway = Gateway::start(&user("127.0.0.3"));
     let get = origin.get("/");
     let wrong = origin.ask("GET", "/", &format!("Proxy-Authorization: {}\r\n", basic("x", "y")));
@@ -136,8 +136,8 @@ fn a_connection_ends_with_its_third_refusal_in_a_row() {
         (0..2).for_each(|_| assert_eq!(exchange(&mut kept, &wrong).status, 407, "not in a row"));
     }
     gateway.reload(&user("127.0.0.9"));
-    let answer = exchange(&mut kept, &get);
-    assert_eq!((answer.status, answer.header("Connection")), (407, Some("close")));
+    let response = exchange(&mut kept, &get);
+    assert_eq!((response.status, response.header("Connection")), (407, Some("close")));
     check_ended(&mut kept, false);
     gateway.await_metric("tollgate_sessions_resting", 0.0);
     let mut others = gateway.connect();

@@ -11,8 +11,8 @@ use std::thread;
 
 use rustix::net::sockopt;
 
-use crate::harness::{Gateway, eventually, patient};
-use crate::peers::{Destination, connect_request, pattern, read_answer, read_exactly, socket, tunnel};
+use crate::harness::{Gateway, eventually, with_timeouts};
+use crate::peers::{Destination, connect_request, pattern, read_exactly, read_response, socket, tunnel};
 
 /// More than a thread has pipes.
 const STALLED: usize = 80;
@@ -30,9 +30,9 @@ fn stall(gateway: &Gateway, destination: SocketAddr) -> TcpStream {
     sockopt::set_socket_recv_buffer_size(&socket, 65_536).unwrap();
     socket2::SockRef::from(&socket).set_tcp_mss(1_448).unwrap();
     rustix::net::connect(&socket, &gateway.listeners[0]).unwrap();
-    let mut client = patient(TcpStream::from(socket));
+    let mut client = with_timeouts(TcpStream::from(socket));
     client.write_all(connect_request(&destination.to_string()).as_bytes()).unwrap();
-    assert_eq!(read_answer(&mut client).status, 200);
+    assert_eq!(read_response(&mut client).status, 200);
     read_exactly(&mut client, TAKEN_BYTES);
     client
 }
@@ -49,7 +49,7 @@ fn sending(bytes: usize) -> Destination {
 }
 
 #[test]
-fn stalled_receivers_leave_pipes_to_streams_that_move() {
+fn stalled_receivers_leave_pipes_to_moving_streams() {
     let (slow, fast) = (sending(SENT_BYTES), sending(WHOLE_BYTES));
     let gateway = Gateway::local("[threads]\nreactors = 1\n");
     let expected = pattern(1, WHOLE_BYTES);
@@ -65,15 +65,15 @@ fn stalled_receivers_leave_pipes_to_streams_that_move() {
     eventually("the first download is in the database", || metric("tollgate_ledger_records_total") == 1.0);
     let (descriptors_before, memory_before) = (descriptors(), gateway.memory_bytes());
 
-    let (tell, told) = mpsc::channel();
+    let (sender, streams) = mpsc::channel();
     let stalled_receivers: Vec<TcpStream> = thread::scope(|scope| {
         for _ in 0..8 {
-            let tell = tell.clone();
+            let sender = sender.clone();
             let (gateway, slow) = (&gateway, slow.address);
-            scope.spawn(move || (0..STALLED / 8).for_each(|_| tell.send(stall(gateway, slow)).unwrap()));
+            scope.spawn(move || (0..STALLED / 8).for_each(|_| sender.send(stall(gateway, slow)).unwrap()));
         }
-        drop(tell);
-        told.iter().collect()
+        drop(sender);
+        streams.iter().collect()
     });
     // Nothing of theirs moves any more.
     let mut before = -1.0;

@@ -12,50 +12,50 @@ use std::io::Write;
 use std::net::TcpStream;
 
 use super::footprint::Footprint;
-use crate::harness::{Gateway, Room};
-use crate::origin::{Origin, ask_once, exchange, ok, read_answer_to};
+use crate::harness::{Gateway, TestDir};
+use crate::origin::{Origin, ask_once, exchange, ok, read_response_to};
 use crate::peers::{Destination, basic, check_echo, check_ended, connect_request};
 
 const CONNECTIONS: usize = 20;
 
 /// A gateway with few places, and what ann has to show.
 fn gateway(extra: &str) -> (Gateway, String) {
-    let room = Room::new(&format!("[limits]\nconnections = {CONNECTIONS}\n{extra}"));
-    room.add_user("ann", "correct horse", "--allow 127.0.0.0/8");
-    (Gateway::start_in(room), format!("Proxy-Authorization: {}\r\n", basic("ann", "correct horse")))
+    let dir = TestDir::new(&format!("[limits]\nconnections = {CONNECTIONS}\n{extra}"));
+    dir.add_user("ann", "correct horse", "--allow 127.0.0.0/8");
+    (Gateway::start_in(dir), format!("Proxy-Authorization: {}\r\n", basic("ann", "correct horse")))
 }
 
 /// What came of a valid user's requests.
 #[derive(Debug, Default)]
-struct Tally {
-    asked: u32,
+struct Counts {
+    requested: u32,
     served: u32,
 }
 
-impl Tally {
+impl Counts {
     /// Asks, each time on a connection of its own.
     fn ask(&mut self, gateway: &Gateway, request: &str, times: u32) {
-        self.asked += times;
+        self.requested += times;
         self.served += (0..times).map(|_| u32::from(ask_once(gateway, request).status == 200)).sum::<u32>();
     }
 
     #[track_caller]
     fn check(&self) {
-        assert!(100 * self.served >= 99 * self.asked, "{self:?}");
+        assert!(100 * self.served >= 99 * self.requested, "{self:?}");
     }
 }
 
 #[test]
-fn refused_clients_that_begin_another_request_hold_no_place() {
-    let origin = Origin::saying(ok("hello"));
+fn refused_clients_with_early_bytes_hold_no_permit() {
+    let origin = Origin::responding(ok("hello"));
     let (gateway, credentials) = gateway("");
     let known = origin.ask("GET", "/", &credentials);
-    let mut tally = Tally::default();
+    let mut counts = Counts::default();
     // What is made at first use and kept is there before the count, the ledger's file of this month too.
-    tally.ask(&gateway, &known, 1);
+    counts.ask(&gateway, &known, 1);
     gateway.await_metric("tollgate_ledger_records_total", 1.0);
     gateway.await_metric("tollgate_sessions_resting", 0.0);
-    let before = Footprint::of(&gateway);
+    let before = Footprint::measure(&gateway);
     let refused_with_byte = |stream: &mut TcpStream| {
         assert_eq!(exchange(stream, origin.get("/")).status, 407);
         stream.write_all(b"G").unwrap();
@@ -63,18 +63,18 @@ fn refused_clients_that_begin_another_request_hold_no_place() {
     for _ in 0..3 {
         let mut attackers: Vec<_> = (0..CONNECTIONS).map(|_| gateway.connect()).collect();
         attackers.iter_mut().for_each(refused_with_byte);
-        tally.ask(&gateway, &known, 30);
+        counts.ask(&gateway, &known, 30);
     }
-    tally.check();
-    gateway.await_metric("tollgate_ledger_records_total", f64::from(tally.asked));
+    counts.check();
+    gateway.await_metric("tollgate_ledger_records_total", f64::from(counts.requested));
     before.await_return(&gateway);
 }
 
 /// The attack from inside: a user's connections that wait for a next request made room for others, but for
 /// those of which a byte of it had come.
 #[test]
-fn a_connection_that_waits_for_a_head_makes_room_as_one_that_rests_does() {
-    let (origin, echo) = (Origin::saying(ok("hello")), Destination::echo());
+fn connection_with_partial_head_is_evicted_as_idle() {
+    let (origin, echo) = (Origin::responding(ok("hello")), Destination::echo());
     let (gateway, credentials) = gateway("[threads]\nreactors = 1\n");
     let known = origin.ask("GET", "/", &credentials);
     let mut waiting: Vec<_> = (0..CONNECTIONS).map(|_| gateway.connect()).collect();
@@ -87,7 +87,7 @@ fn a_connection_that_waits_for_a_head_makes_room_as_one_that_rests_does() {
     for _ in 0..CONNECTIONS / 2 {
         let mut stream = gateway.connect();
         stream.write_all(format!("{connect}{credentials}\r\n").as_bytes()).unwrap();
-        assert_eq!(read_answer_to("HEAD", &mut stream).status, 200);
+        assert_eq!(read_response_to("HEAD", &mut stream).status, 200);
         check_echo(&mut stream, b"there is room");
         tunnels.push(stream);
     }
@@ -101,14 +101,14 @@ fn a_connection_that_waits_for_a_head_makes_room_as_one_that_rests_does() {
 }
 
 #[test]
-fn a_client_that_is_asked_for_credentials_has_some_tries_and_one_deadline() {
-    let origin = Origin::saying(ok("hello"));
+fn unauthenticated_client_has_three_tries() {
+    let origin = Origin::responding(ok("hello"));
     let (gateway, credentials) = gateway("[timeouts]\ngreeting = \"2s\"\n");
     let unknown = origin.get("/");
     let mut stream = gateway.connect();
     for closes in [None, None, Some("close")] {
-        let answer = exchange(&mut stream, &unknown);
-        assert_eq!((answer.status, answer.header("Connection")), (407, closes));
+        let response = exchange(&mut stream, &unknown);
+        assert_eq!((response.status, response.header("Connection")), (407, closes));
     }
     check_ended(&mut stream, false);
 
@@ -120,7 +120,7 @@ fn a_client_that_is_asked_for_credentials_has_some_tries_and_one_deadline() {
     let mut late = gateway.connect();
     assert_eq!(exchange(&mut late, &unknown).status, 407);
     late.write_all(&unknown.as_bytes()[..9]).unwrap();
-    assert_eq!(read_answer_to("GET", &mut late).status, 408);
+    assert_eq!(read_response_to("GET", &mut late).status, 408);
     check_ended(&mut late, false);
 
     // The same connection, once it is known, has a deadline for each request.
@@ -135,15 +135,15 @@ fn a_client_that_is_asked_for_credentials_has_some_tries_and_one_deadline() {
 /// As curl, browsers, Java and apt do it: the first request without credentials, its body with it, and all of
 /// it again on the same connection.
 #[test]
-fn a_refused_request_is_repeated_on_its_connection() {
-    let (origin, echo) = (Origin::saying(ok("hello")), Destination::echo());
+fn refused_request_is_repeated_on_its_connection() {
+    let (origin, echo) = (Origin::responding(ok("hello")), Destination::echo());
     let (gateway, credentials) = gateway("");
     for length in [0, 5, 60_000] {
         let lines = format!("Content-Length: {length}\r\n");
         let body = "x".repeat(length);
         let mut stream = gateway.connect();
-        let answer = exchange(&mut stream, origin.ask("POST", "/", &lines) + &body);
-        assert_eq!((answer.status, answer.header("Connection")), (407, None), "{length}");
+        let response = exchange(&mut stream, origin.ask("POST", "/", &lines) + &body);
+        assert_eq!((response.status, response.header("Connection")), (407, None), "{length}");
         let again = origin.ask("POST", "/", &format!("{lines}{credentials}")) + &body;
         assert_eq!(exchange(&mut stream, again).text(), "hello", "{length}");
         assert_eq!(origin.next().body.len(), length);
@@ -152,6 +152,6 @@ fn a_refused_request_is_repeated_on_its_connection() {
     assert_eq!(exchange(&mut stream, origin.get("/")).status, 407);
     let connect = format!("CONNECT {} HTTP/1.1\r\n{credentials}\r\n", echo.address);
     stream.write_all(connect.as_bytes()).unwrap();
-    assert_eq!(read_answer_to("HEAD", &mut stream).status, 200);
+    assert_eq!(read_response_to("HEAD", &mut stream).status, 200);
     check_echo(&mut stream, b"a tunnel behind a refusal");
 }

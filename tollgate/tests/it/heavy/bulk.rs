@@ -7,12 +7,12 @@ use std::thread;
 use super::stripes::{bytes, receive, send};
 use super::{CONNECT, SOCKS5};
 use crate::harness::{EVERY_CPU, Gateway};
-use crate::peers::Way;
+use crate::peers::Ingress;
 
 #[test]
 #[ignore = "takes a minute or more: cargo xtask services"]
 fn ten_gigabytes_each_way_through_forward() {
-    check_bulk(Way::Forward);
+    check_bulk(Ingress::Forward);
 }
 
 #[test]
@@ -27,11 +27,11 @@ fn ten_gigabytes_each_way_through_socks5() {
     check_bulk(SOCKS5);
 }
 
-fn check_bulk(way: Way) {
+fn check_bulk(ingress: Ingress) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let server = listener.local_addr().unwrap();
     let mut gateway = Gateway::forwarding(server, EVERY_CPU);
-    let client = way.open(&gateway, server);
+    let client = ingress.open(&gateway, server);
     let (upstream, _) = listener.accept().unwrap();
     let [up, down] = thread::scope(|scope| {
         let sources = [(&client, 1), (&upstream, 2)];
@@ -45,10 +45,10 @@ fn check_bulk(way: Way) {
         let sinks = [(&upstream, 1), (&client, 2)];
         let sinks = sinks.map(|(stream, kind)| scope.spawn(move || receive(stream, kind)));
         let sent = sources.map(|source| source.join().unwrap());
-        assert_eq!(sinks.map(|sink| sink.join().unwrap()), sent, "{way:?}");
+        assert_eq!(sinks.map(|sink| sink.join().unwrap()), sent, "{ingress:?}");
         sent
     });
     assert_eq!([up, down], [bytes(); 2]);
     gateway.stop();
-    assert_eq!(gateway.usage_of("me"), (1, up, down), "{way:?}");
+    assert_eq!(gateway.usage_of("me"), (1, up, down), "{ingress:?}");
 }

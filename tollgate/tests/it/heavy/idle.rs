@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use super::{CONNECT, SOCKS5};
 use crate::harness::{EVERY_CPU, Gateway, eventually};
-use crate::peers::{Way, read_exactly};
+use crate::peers::{Ingress, read_exactly};
 
 const TUNNELS: usize = 9_000;
 /// The rings have a size of their own, whatever the number of tunnels; this is more than they hold.
 const WARM_UP_TUNNELS: usize = 6_000;
 const TUNNEL_BYTES_MAX: u64 = 1024;
 /// Far longer than the ledger and the log take for what they were handed.
-const REST: Duration = Duration::from_secs(2);
+const SETTLE_TIME: Duration = Duration::from_secs(2);
 
 #[test]
 #[ignore = "opens 36,000 sockets: cargo xtask services"]
@@ -26,12 +26,12 @@ fn nine_thousand_idle_tunnels_cost_a_kibibyte_each() {
     let cold_bytes = gateway.resident_bytes();
     // One after the other, so that the slots of the rings to ledger and log have been used.
     (0..WARM_UP_TUNNELS).for_each(|_| drop(open_all(&gateway, &listener, 1)));
-    thread::sleep(REST);
-    let before = Figures::of(&gateway);
+    thread::sleep(SETTLE_TIME);
+    let before = Resources::measure(&gateway);
 
     let (clients, upstreams) = open_all(&gateway, &listener, TUNNELS);
-    thread::sleep(REST);
-    let idle = Figures::of(&gateway);
+    thread::sleep(SETTLE_TIME);
+    let idle = Resources::measure(&gateway);
     let each = idle.memory_bytes.saturating_sub(before.memory_bytes) / TUNNELS as u64;
     println!("{each} bytes for each of {TUNNELS} idle tunnels; {cold_bytes} cold, {before:?}, {idle:?}");
     assert_eq!(idle.descriptors, before.descriptors + 2 * TUNNELS);
@@ -49,16 +49,16 @@ fn nine_thousand_idle_tunnels_cost_a_kibibyte_each() {
 }
 
 #[derive(Debug)]
-struct Figures {
+struct Resources {
     memory_bytes: u64,
     descriptors: usize,
     threads: usize,
 }
 
-impl Figures {
-    fn of(gateway: &Gateway) -> Figures {
+impl Resources {
+    fn measure(gateway: &Gateway) -> Resources {
         let (memory_bytes, descriptors) = (gateway.resident_bytes(), gateway.descriptors());
-        Figures { memory_bytes, descriptors, threads: gateway.threads() }
+        Resources { memory_bytes, descriptors, threads: gateway.threads() }
     }
 }
 
@@ -71,8 +71,8 @@ fn start(listener: &TcpListener) -> Gateway {
 fn open_all(gateway: &Gateway, listener: &TcpListener, tunnels: usize) -> (Vec<TcpStream>, Vec<TcpStream>) {
     let server = listener.local_addr().unwrap();
     let pair = |number: usize| {
-        let way = [Way::Forward, CONNECT, SOCKS5][number % 3];
-        let mut client = way.open(gateway, server);
+        let ingress = [Ingress::Forward, CONNECT, SOCKS5][number % 3];
+        let mut client = ingress.open(gateway, server);
         let (mut upstream, _) = listener.accept().unwrap();
         pass_byte(&mut client, &mut upstream);
         pass_byte(&mut upstream, &mut client);

@@ -8,13 +8,13 @@ use std::thread;
 use std::time::Duration;
 
 use super::stripes::{bytes, receive, send};
-use crate::harness::{EVERY_CPU, Gateway, patient};
+use crate::harness::{EVERY_CPU, Gateway, with_timeouts};
 use crate::origin::read_head;
 
 /// What the gateway may hold of twenty gigabytes on their way; its buffers are 64 KiB.
 const HELD_BYTES_MAX: u64 = 4 * 1024 * 1024;
 /// Between two looks at the gateway's memory.
-const LOOK: Duration = Duration::from_millis(100);
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
 
 const CHUNKED: &str = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
 const EMPTY: &str = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
@@ -31,11 +31,11 @@ fn ten_gigabytes_each_way_through_chunked_requests() {
     let mut most = before;
     let (up, framed, heads) = thread::scope(|scope| {
         let origins =
-            [scope.spawn(|| take_upload(&listeners[0])), scope.spawn(|| give_download(&listeners[1]))];
+            [scope.spawn(|| serve_upload(&listeners[0])), scope.spawn(|| serve_download(&listeners[1]))];
         let ends = [scope.spawn(|| upload(uploader)), scope.spawn(|| download(downloader))];
         while !ends.iter().all(|end| end.is_finished()) {
             most = most.max(gateway.memory_bytes());
-            thread::sleep(LOOK);
+            thread::sleep(SAMPLE_INTERVAL);
         }
         let heads = ends.map(|end| end.join().unwrap()).iter().sum::<u64>();
         let [(up_head, up_body), (down_head, down_body)] = origins.map(|origin| origin.join().unwrap());
@@ -69,14 +69,14 @@ fn download(mut curl: Child) -> u64 {
 
 fn heads(curl: Child) -> u64 {
     let output = curl.wait_with_output().unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.success(), "{said}");
-    said.trim().parse().unwrap_or_else(|_| panic!("{said}"))
+    let printed = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{printed}");
+    printed.trim().parse().unwrap_or_else(|_| panic!("{printed}"))
 }
 
 /// Answers an upload; returns the bytes of its head and of its body, as it is framed.
-fn take_upload(listener: &TcpListener) -> (u64, u64) {
-    let mut stream = patient(listener.accept().unwrap().0);
+fn serve_upload(listener: &TcpListener) -> (u64, u64) {
+    let mut stream = with_timeouts(listener.accept().unwrap().0);
     let head = read_head(&mut stream).unwrap();
     assert!(head.contains("\r\nTransfer-Encoding: chunked\r\n"), "{head}");
     let source = BufReader::with_capacity(256 * 1024, stream.try_clone().unwrap());
@@ -87,8 +87,8 @@ fn take_upload(listener: &TcpListener) -> (u64, u64) {
 }
 
 /// Answers with a download; returns the bytes of the request, and those of the answer's body as it is framed.
-fn give_download(listener: &TcpListener) -> (u64, u64) {
-    let mut stream = patient(listener.accept().unwrap().0);
+fn serve_download(listener: &TcpListener) -> (u64, u64) {
+    let mut stream = with_timeouts(listener.accept().unwrap().0);
     let head = read_head(&mut stream).unwrap();
     stream.write_all(CHUNKED.as_bytes()).unwrap();
     let mut frames = Frames { sink: stream, framed: 0 };
@@ -169,9 +169,9 @@ impl Read for Chunks {
         if self.is_over {
             return Ok(0);
         }
-        let room = buffer.len().min(self.left);
-        let count = self.source.read(&mut buffer[..room])?;
-        assert!(count > 0 || room == 0, "the body ends in the middle of a chunk");
+        let limit = buffer.len().min(self.left);
+        let count = self.source.read(&mut buffer[..limit])?;
+        assert!(count > 0 || limit == 0, "the body ends in the middle of a chunk");
         self.left -= count;
         self.framed += count as u64;
         Ok(count)

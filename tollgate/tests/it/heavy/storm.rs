@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::{CONNECT, SOCKS5};
 use crate::harness::{EVERY_CPU, Gateway, eventually, forward};
-use crate::peers::{Destination, Way, read_all, reset};
+use crate::peers::{Destination, Ingress, read_all, reset};
 
 const CONNECTIONS: usize = 20_000;
 const CLIENTS: usize = 16;
@@ -17,11 +17,11 @@ const MESSAGE: [u8; 100] = [b'm'; 100];
 /// The first byte that makes the server reset the connection, instead of echoing.
 const RESET: u8 = b'r';
 /// Far longer than a connection takes to end whose client is gone.
-const REST: Duration = Duration::from_secs(2);
+const SETTLE_TIME: Duration = Duration::from_secs(2);
 
 /// How a connection goes. Each one that opens a flow sends one message.
 #[derive(Clone, Copy, Debug)]
-enum Course {
+enum Scenario {
     /// Closes before it says anything.
     Silent,
     /// Closes within the head of its request.
@@ -29,42 +29,42 @@ enum Course {
     /// Connects to the forward listener of another user and resets at once, known to nobody.
     Hasty,
     /// Half-closes, and reads the echo to its end.
-    HalfClose(Way),
+    HalfClose(Ingress),
     /// Closes both directions, with the echo read.
-    Close(Way),
+    Close(Ingress),
     /// Resets: closes with bytes unread.
-    Reset(Way),
+    Reset(Ingress),
     /// Is reset by the server.
-    ServerReset(Way),
+    ServerReset(Ingress),
 }
 
-const COURSES: [Course; 16] = [
-    Course::Silent,
-    Course::Unfinished,
-    Course::Hasty,
-    Course::Hasty,
-    Course::HalfClose(Way::Forward),
-    Course::HalfClose(CONNECT),
-    Course::HalfClose(SOCKS5),
-    Course::HalfClose(Way::Forward),
-    Course::Close(Way::Forward),
-    Course::Close(CONNECT),
-    Course::Reset(Way::Forward),
-    Course::Reset(CONNECT),
-    Course::Reset(SOCKS5),
-    Course::ServerReset(Way::Forward),
-    Course::ServerReset(CONNECT),
-    Course::ServerReset(SOCKS5),
+const SCENARIOS: [Scenario; 16] = [
+    Scenario::Silent,
+    Scenario::Unfinished,
+    Scenario::Hasty,
+    Scenario::Hasty,
+    Scenario::HalfClose(Ingress::Forward),
+    Scenario::HalfClose(CONNECT),
+    Scenario::HalfClose(SOCKS5),
+    Scenario::HalfClose(Ingress::Forward),
+    Scenario::Close(Ingress::Forward),
+    Scenario::Close(CONNECT),
+    Scenario::Reset(Ingress::Forward),
+    Scenario::Reset(CONNECT),
+    Scenario::Reset(SOCKS5),
+    Scenario::ServerReset(Ingress::Forward),
+    Scenario::ServerReset(CONNECT),
+    Scenario::ServerReset(SOCKS5),
 ];
 
 #[test]
 #[ignore = "opens 40,000 connections: cargo xtask services"]
 fn nothing_stays_of_twenty_thousand_connections() {
-    let server = Destination::start(answer).address;
+    let server = Destination::start(serve_client).address;
     let gateway = start(server);
     // One of each, so that what is opened at first use is open.
-    COURSES.iter().for_each(|course| go(*course, &gateway, server));
-    thread::sleep(REST);
+    SCENARIOS.iter().for_each(|scenario| run_scenario(*scenario, &gateway, server));
+    thread::sleep(SETTLE_TIME);
     let (descriptors, threads) = (gateway.descriptors(), gateway.threads());
 
     let next = AtomicUsize::new(0);
@@ -72,7 +72,7 @@ fn nothing_stays_of_twenty_thousand_connections() {
         for _ in 0..CLIENTS {
             scope.spawn(|| {
                 while let number @ 0..CONNECTIONS = next.fetch_add(1, Ordering::Relaxed) {
-                    go(COURSES[number % COURSES.len()], &gateway, server);
+                    run_scenario(SCENARIOS[number % SCENARIOS.len()], &gateway, server);
                 }
             });
         }
@@ -83,12 +83,14 @@ fn nothing_stays_of_twenty_thousand_connections() {
 }
 
 fn check_bills(mut gateway: Gateway) {
-    let courses =
-        || COURSES.into_iter().chain((0..CONNECTIONS).map(|number| COURSES[number % COURSES.len()]));
-    let count = |wanted: fn(&Course) -> bool| courses().filter(wanted).count() as u64;
-    let echoed = count(|course| matches!(course, Course::HalfClose(_) | Course::Close(_) | Course::Reset(_)));
-    let server_reset = count(|course| matches!(course, Course::ServerReset(_)));
-    let hasty = count(|course| matches!(course, Course::Hasty));
+    let scenarios =
+        || SCENARIOS.into_iter().chain((0..CONNECTIONS).map(|number| SCENARIOS[number % SCENARIOS.len()]));
+    let count = |wanted: fn(&Scenario) -> bool| scenarios().filter(wanted).count() as u64;
+    let echoed = count(|scenario| {
+        matches!(scenario, Scenario::HalfClose(_) | Scenario::Close(_) | Scenario::Reset(_))
+    });
+    let server_reset = count(|scenario| matches!(scenario, Scenario::ServerReset(_)));
+    let hasty = count(|scenario| matches!(scenario, Scenario::Hasty));
     let message = MESSAGE.len() as u64;
     let flows = echoed + server_reset;
     gateway.stop();
@@ -106,37 +108,37 @@ fn start(server: SocketAddr) -> Gateway {
 }
 
 /// Takes one connection on its course.
-fn go(course: Course, gateway: &Gateway, server: SocketAddr) {
-    let tunnel = |way: Way, first| {
-        let mut stream = way.open(gateway, server);
+fn run_scenario(scenario: Scenario, gateway: &Gateway, server: SocketAddr) {
+    let tunnel = |ingress: Ingress, first| {
+        let mut stream = ingress.open(gateway, server);
         let mut message = MESSAGE;
         message[0] = first;
         stream.write_all(&message).unwrap();
         stream
     };
-    match course {
-        Course::Silent => drop(gateway.connect()),
-        Course::Unfinished => gateway.connect().write_all(b"CONNECT a.example:4").unwrap(),
-        Course::Hasty => reset(TcpStream::connect(gateway.listeners[2]).unwrap()),
-        Course::HalfClose(way) => {
-            let mut stream = tunnel(way, MESSAGE[0]);
+    match scenario {
+        Scenario::Silent => drop(gateway.connect()),
+        Scenario::Unfinished => gateway.connect().write_all(b"CONNECT a.example:4").unwrap(),
+        Scenario::Hasty => reset(TcpStream::connect(gateway.listeners[2]).unwrap()),
+        Scenario::HalfClose(ingress) => {
+            let mut stream = tunnel(ingress, MESSAGE[0]);
             stream.shutdown(Shutdown::Write).unwrap();
             assert_eq!(read_all(&mut stream), MESSAGE);
         }
-        Course::Close(way) => {
+        Scenario::Close(ingress) => {
             let mut echo = MESSAGE;
-            tunnel(way, MESSAGE[0]).read_exact(&mut echo).unwrap();
+            tunnel(ingress, MESSAGE[0]).read_exact(&mut echo).unwrap();
             assert_eq!(echo, MESSAGE);
         }
-        Course::Reset(way) => {
-            let stream = tunnel(way, MESSAGE[0]);
+        Scenario::Reset(ingress) => {
+            let stream = tunnel(ingress, MESSAGE[0]);
             let mut echo = MESSAGE;
             // Until all has arrived; none of it is taken.
             while stream.peek(&mut echo).unwrap() < MESSAGE.len() {}
             reset(stream);
         }
-        Course::ServerReset(way) => {
-            let outcome = tunnel(way, RESET).read(&mut [0]);
+        Scenario::ServerReset(ingress) => {
+            let outcome = tunnel(ingress, RESET).read(&mut [0]);
             let kind = outcome.map_err(|error| error.kind());
             assert_eq!(kind, Err(ErrorKind::ConnectionReset), "a reset is passed on as a reset");
         }
@@ -144,7 +146,7 @@ fn go(course: Course, gateway: &Gateway, server: SocketAddr) {
 }
 
 /// Echoes a message, or resets the connection.
-fn answer(mut stream: TcpStream) {
+fn serve_client(mut stream: TcpStream) {
     // For ever: what the gateway should have ended is not ended from here.
     stream.set_read_timeout(None).unwrap();
     let mut message = MESSAGE;

@@ -11,7 +11,7 @@ use crate::peers::{Destination, read_all};
 
 #[test]
 #[ignore = "opens 17,000 connections: cargo xtask services"]
-fn a_database_that_takes_nothing_keeps_no_gateway_from_ending_and_no_flow_from_its_bill() {
+fn locked_database_delays_no_stop_and_loses_no_flow() {
     /// More than one transaction takes.
     const FLOWS: usize = 8_192 + 600;
     const THREADS: usize = 4;

@@ -3,16 +3,16 @@
 use std::fs;
 use std::path::Path;
 
-use super::services::{Said, run, service};
+use super::services::{ProgramOutput, run, service};
 use super::site::{Site, connections};
 
 /// Nothing of this machine's apt: neither its configuration, nor its state, nor another user to run as.
-fn configuration(room: &Path, site: &Site) -> String {
-    let room = room.display();
+fn configuration(dir: &Path, site: &Site) -> String {
+    let dir = dir.display();
     format!(
-        "Dir \"{room}\";\nDir::Etc::main \"/dev/null\";\nDir::Etc::parts \"/dev/null\";\n\
-         Dir::Etc::sourceparts \"/dev/null\";\nDir::State::status \"{room}/status\";\n\
-         Dir::State \"{room}/state\";\nDir::Cache \"{room}/cache\";\n\
+        "Dir \"{dir}\";\nDir::Etc::main \"/dev/null\";\nDir::Etc::parts \"/dev/null\";\n\
+         Dir::Etc::sourceparts \"/dev/null\";\nDir::State::status \"{dir}/status\";\n\
+         Dir::State \"{dir}/state\";\nDir::Cache \"{dir}/cache\";\n\
          Dir::Bin::methods \"/usr/lib/apt/methods\";\nAPT::Sandbox::User \"\";\n\
          Acquire::http::Proxy \"{}\";\nAcquire::Languages \"none\";\n",
         site.proxy()
@@ -23,17 +23,17 @@ fn configuration(room: &Path, site: &Site) -> String {
 #[ignore = "needs plain, apt-utils: cargo xtask services"]
 fn an_index_and_packages_come_through() {
     let site = Site::start();
-    let room = tempfile::tempdir().unwrap();
-    let path = |name: &str| room.path().join(name);
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
     for folder in ["etc/apt", "downloads", "state/lists/partial", "cache/archives/partial"] {
         fs::create_dir_all(path(folder)).unwrap();
     }
     fs::write(path("status"), "").unwrap();
-    fs::write(path("apt.conf"), configuration(room.path(), &site)).unwrap();
+    fs::write(path("apt.conf"), configuration(dir.path(), &site)).unwrap();
     fs::write(path("etc/apt/sources.list"), format!("deb [trusted=yes] {} ./\n", site.url("apt"))).unwrap();
     let settings = format!("APT_CONFIG={}", path("apt.conf").display());
     let directory = format!("--chdir={}", path("downloads").display());
-    let apt_get = |words: &[&str]| -> Said {
+    let apt_get = |words: &[&str]| -> ProgramOutput {
         run("env", &[&[&*directory, &*settings, "apt-get", "--quiet"], words].concat())
     };
     apt_get(&["update"]).success();

@@ -2,13 +2,13 @@
 
 use super::bill;
 use super::gateway_to;
-use super::services::{Said, run, service};
+use super::services::{ProgramOutput, run, service};
 use super::site::Site;
 use crate::harness::{EVERY_CPU, Gateway};
 
 #[test]
 #[ignore = "needs web, chromium: cargo xtask services"]
-fn chromium_renders_a_page_through_each_kind_of_tunnel() {
+fn chromium_renders_a_page_through_each_tunnel() {
     let web: u16 = service("WEB_PORT").parse().expect("a port");
     for (scheme, protocol) in [("http", "http_connect"), ("socks5", "socks5")] {
         let mut gateway = Gateway::local(EVERY_CPU);
@@ -23,12 +23,12 @@ fn chromium_renders_a_page_through_each_kind_of_tunnel() {
 
 #[test]
 #[ignore = "needs web, chromium: cargo xtask services"]
-fn chromium_says_that_it_has_no_credentials() {
+fn chromium_without_credentials_shows_an_error() {
     let errors = [("http", "ERR_INVALID_AUTH_CREDENTIALS"), ("socks5", "ERR_SOCKS_CONNECTION_FAILED")];
     for (scheme, error) in errors {
         let mut gateway = gateway_to(format!("localhost:{}", service("WEB_PORT")));
-        let said = dump(scheme, &gateway.listeners[0].to_string(), &service("PAGE_URL"));
-        assert!(said.err.contains(error), "{}", said.err);
+        let output = dump(scheme, &gateway.listeners[0].to_string(), &service("PAGE_URL"));
+        assert!(output.err.contains(error), "{}", output.err);
         bill::check_refused(&mut gateway);
     }
 }
@@ -48,7 +48,7 @@ fn chromium_loads_a_page_of_a_hundred_parts() {
 }
 
 /// The document of `page` when it is complete, from a browser that goes by `proxy`.
-fn dump(scheme: &str, proxy: &str, page: &str) -> Said {
+fn dump(scheme: &str, proxy: &str, page: &str) -> ProgramOutput {
     let profile = tempfile::tempdir().unwrap();
     let proxy = format!("--proxy-server={scheme}://{proxy}");
     let profile = format!("--user-data-dir={}", profile.path().display());

@@ -8,8 +8,8 @@ use std::path::Path;
 
 use super::bill;
 use super::gateway_to;
-use super::services::{Said, run, service};
-use super::way::Way;
+use super::proxy_method::ProxyMethod;
+use super::services::{ProgramOutput, run, service};
 use crate::harness::Gateway;
 
 /// A program, told of its proxy in the way that its manual says.
@@ -20,41 +20,47 @@ struct CommandLine<'a> {
     /// Files that arrive there, and which of the servers' files they are.
     files: &'a [(&'a str, &'a str)],
     /// The ways that it knows, and what it says in each where it has no credentials.
-    ways: &'a [(Way, &'a str)],
+    proxy_methods: &'a [(ProxyMethod, &'a str)],
 }
 
 impl CommandLine<'_> {
     fn check(&self) {
-        for &(way, refusal) in self.ways {
-            let mut gateway = gateway_to(format!("localhost:{}", way.port()));
+        for &(proxy_method, refusal) in self.proxy_methods {
+            let mut gateway = gateway_to(format!("localhost:{}", proxy_method.port()));
 
             let folder = tempfile::tempdir().unwrap();
-            self.run(&gateway, way, "ci:right-one@", folder.path()).success();
+            self.run(&gateway, proxy_method, "ci:right-one@", folder.path()).success();
             let mut length = 0;
             for (name, original) in self.files {
                 let original = fs::read(services_folder().join(original)).unwrap();
                 let arrived = fs::read(folder.path().join(name)).unwrap();
-                assert!(arrived == original, "{way:?}: {name} differs: {} bytes", arrived.len());
+                assert!(arrived == original, "{proxy_method:?}: {name} differs: {} bytes", arrived.len());
                 length += original.len() as u64;
             }
 
             let folder = tempfile::tempdir().unwrap();
-            let said = self.run(&gateway, way, "", folder.path());
-            let told = String::from_utf8_lossy(&said.out).into_owned() + &said.err;
-            let what = format!("{way:?}: {}\n--- expected\n{refusal}\n--- said\n{told}", self.line);
-            assert!(said.code != Some(0) && told.contains(refusal), "{what}");
+            let output = self.run(&gateway, proxy_method, "", folder.path());
+            let text = String::from_utf8_lossy(&output.out).into_owned() + &output.err;
+            let what = format!("{proxy_method:?}: {}\n--- expected\n{refusal}\n--- said\n{text}", self.line);
+            assert!(output.code != Some(0) && text.contains(refusal), "{what}");
 
-            let flow = ("ci", way.protocol(), "localhost", way.port());
+            let flow = ("ci", proxy_method.protocol(), "localhost", proxy_method.port());
             let (_, up, down) = bill::total(&mut gateway, flow);
-            assert!(up > 0 && down > length, "{way:?}: {up} {down} {length}");
+            assert!(up > 0 && down > length, "{proxy_method:?}: {up} {down} {length}");
             bill::check_denials(&gateway);
         }
     }
 
-    fn run(&self, gateway: &Gateway, way: Way, credentials: &str, folder: &Path) -> Said {
+    fn run(
+        &self,
+        gateway: &Gateway,
+        proxy_method: ProxyMethod,
+        credentials: &str,
+        folder: &Path,
+    ) -> ProgramOutput {
         let values = [
-            ("PROXY", format!("{}://{credentials}{}", way.scheme(), gateway.listeners[0])),
-            ("SITE", way.site()),
+            ("PROXY", format!("{}://{credentials}{}", proxy_method.scheme(), gateway.listeners[0])),
+            ("SITE", proxy_method.site()),
             ("CERTIFICATE", service("WEB_CERTIFICATE")),
             ("FOLDER", folder.display().to_string()),
             ("LIBRARIES", service("PYTHON_LIBRARIES")),
@@ -76,11 +82,11 @@ fn services_folder() -> &'static Path {
 fn wget_fetches_a_file() {
     let line = "wget --no-config --no-verbose --tries=1 --timeout=60 --ca-certificate=CERTIFICATE
         -e use_proxy=on -e http_proxy=PROXY -e https_proxy=PROXY -P FOLDER SITE/page/99.js";
-    let ways = [
-        (Way::Request, "ERROR 407: Proxy Authentication Required"),
-        (Way::Connect, "Proxy tunneling failed: Proxy Authentication Required"),
+    let proxy_methods = [
+        (ProxyMethod::Request, "ERROR 407: Proxy Authentication Required"),
+        (ProxyMethod::Connect, "Proxy tunneling failed: Proxy Authentication Required"),
     ];
-    CommandLine { line, files: &[("99.js", "plain/site/page/99.js")], ways: &ways }.check();
+    CommandLine { line, files: &[("99.js", "plain/site/page/99.js")], proxy_methods: &proxy_methods }.check();
 }
 
 #[test]
@@ -89,12 +95,12 @@ fn apt_fetches_a_file() {
     let line = "/usr/lib/apt/apt-helper -o Acquire::http::Proxy=PROXY -o Acquire::https::Proxy=PROXY
         -o Acquire::https::CAInfo=CERTIFICATE -o Acquire::Retries=0 -o APT::Sandbox::User=
         download-file SITE/page/99.js FOLDER/99.js";
-    let ways = [
-        (Way::Request, "407  Proxy Authentication Required"),
-        (Way::Connect, "Invalid response from proxy: HTTP/1.1 407 Proxy Authentication Required"),
-        (Way::Socks5, "greets back having not found a common authorization method"),
+    let proxy_methods = [
+        (ProxyMethod::Request, "407  Proxy Authentication Required"),
+        (ProxyMethod::Connect, "Invalid response from proxy: HTTP/1.1 407 Proxy Authentication Required"),
+        (ProxyMethod::Socks5, "greets back having not found a common authorization method"),
     ];
-    CommandLine { line, files: &[("99.js", "plain/site/page/99.js")], ways: &ways }.check();
+    CommandLine { line, files: &[("99.js", "plain/site/page/99.js")], proxy_methods: &proxy_methods }.check();
 }
 
 #[test]
@@ -106,9 +112,9 @@ fn pip_fetches_a_wheel() {
     let wheel = "sample-1.0-py3-none-any.whl";
     let original = format!("plain/site/simple/sample/{wheel}");
     // It takes an index that it cannot read for an empty one, whatever the answer was.
-    let ways = [Way::Request, Way::Connect, Way::Socks5]
-        .map(|way| (way, "No matching distribution found for sample"));
-    CommandLine { line, files: &[(wheel, &original)], ways: &ways }.check();
+    let proxy_methods = [ProxyMethod::Request, ProxyMethod::Connect, ProxyMethod::Socks5]
+        .map(|proxy_method| (proxy_method, "No matching distribution found for sample"));
+    CommandLine { line, files: &[(wheel, &original)], proxy_methods: &proxy_methods }.check();
 }
 
 #[test]
@@ -122,12 +128,12 @@ fn npm_installs_a_package_with_its_dependency() {
         ("node_modules/sample/content", "plain/site/npm/trees/sample/content"),
         ("node_modules/sample-part/content", "plain/site/npm/trees/sample-part/content"),
     ];
-    let ways = [
-        (Way::Request, "407 Proxy Authentication Required - GET "),
-        (Way::Connect, "407 Proxy Authentication Required - GET "),
-        (Way::Socks5, "no accepted authentication type"),
+    let proxy_methods = [
+        (ProxyMethod::Request, "407 Proxy Authentication Required - GET "),
+        (ProxyMethod::Connect, "407 Proxy Authentication Required - GET "),
+        (ProxyMethod::Socks5, "no accepted authentication type"),
     ];
-    CommandLine { line, files: &files, ways: &ways }.check();
+    CommandLine { line, files: &files, proxy_methods: &proxy_methods }.check();
 }
 
 #[test]
@@ -135,11 +141,11 @@ fn npm_installs_a_package_with_its_dependency() {
 fn git_clones_a_repository() {
     let line = "git -c http.proxy=PROXY -c http.sslCAInfo=CERTIFICATE clone --quiet SITE/git/sample.git
         FOLDER/clone";
-    let ways = [
-        (Way::Request, "The requested URL returned error: 407"),
+    let proxy_methods = [
+        (ProxyMethod::Request, "The requested URL returned error: 407"),
         // Which words are around it depends on the version of libcurl.
-        (Way::Connect, "407"),
-        (Way::Socks5, "No authentication method was acceptable"),
+        (ProxyMethod::Connect, "407"),
+        (ProxyMethod::Socks5, "No authentication method was acceptable"),
     ];
-    CommandLine { line, files: &[("clone/content", "git/content")], ways: &ways }.check();
+    CommandLine { line, files: &[("clone/content", "git/content")], proxy_methods: &proxy_methods }.check();
 }

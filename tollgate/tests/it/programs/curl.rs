@@ -5,22 +5,22 @@ use std::net::TcpListener;
 use ledger::query::FlowRow;
 
 use super::bill;
-use super::room;
-use super::services::{Said, run, service};
+use super::services::{ProgramOutput, run, service};
+use super::test_dir;
 use crate::harness::{EVERY_CPU, Gateway};
 
 /// `ci` may reach the page, and a port where nothing listens; `outsider` may reach the same names, but not as
 /// an internal set, and "everything".
 fn start(closed: u16) -> Gateway {
     let web = service("WEB_PORT");
-    let room = room(&[format!("localhost:{web}"), format!("127.0.0.1:{closed}")]);
-    room.add_user("ci", "right-one", "--allow @local --deny denied.example:443");
-    room.add_user("outsider", "right-one", &format!("--allow localhost:{web} --allow 0.0.0.0/0"));
-    Gateway::start_in(room)
+    let dir = test_dir(&[format!("localhost:{web}"), format!("127.0.0.1:{closed}")]);
+    dir.add_user("ci", "right-one", "--allow @local --deny denied.example:443");
+    dir.add_user("outsider", "right-one", &format!("--allow localhost:{web} --allow 0.0.0.0/0"));
+    Gateway::start_in(dir)
 }
 
 /// Runs curl with the words of `line`, in which `PROXY` and `PAGE` stand for an address and a URL.
-fn curl(gateway: &Gateway, line: &str) -> Said {
+fn curl(gateway: &Gateway, line: &str) -> ProgramOutput {
     let (proxy, page) = (gateway.listeners[0].to_string(), service("PAGE_URL"));
     let line = line.replace("PROXY", &proxy).replace("PAGE", &page);
     let certificate = service("WEB_CERTIFICATE");
@@ -75,14 +75,14 @@ fn an_address_suffices_without_credentials() {
 
 #[test]
 #[ignore = "needs web, curl: cargo xtask services"]
-fn denials_tell_what_to_do() {
+fn denials_state_their_reason() {
     let closed = a_closed_port();
     let mut gateway = start(closed);
     let check = |line: &str, expected: &[&str]| {
-        let said = curl(&gateway, &format!("-v -p {line}"));
-        assert_ne!(said.code, Some(0), "curl {line} succeeded");
+        let output = curl(&gateway, &format!("-v -p {line}"));
+        assert_ne!(output.code, Some(0), "curl {line} succeeded");
         for part in expected {
-            assert!(said.err.contains(part), "curl {line}\n--- expected\n{part}\n--- said\n{}", said.err);
+            assert!(output.err.contains(part), "curl {line}\n--- expected\n{part}\n--- said\n{}", output.err);
         }
     };
     let challenge = "< Proxy-Authenticate: Basic realm=\"tollgate\"";
@@ -122,7 +122,7 @@ fn denials_tell_what_to_do() {
 
 #[test]
 #[ignore = "needs curl: cargo xtask services"]
-fn socks5_denials_are_told_in_kind() {
+fn socks5_denials_have_specific_reply_codes() {
     let closed = a_closed_port();
     let mut gateway = start(closed);
     // 97 is CURLE_PROXY; the reply's number is that of RFC 1928.
@@ -133,9 +133,9 @@ fn socks5_denials_are_told_in_kind() {
         ("-x socks5h://outsider:right-one@PROXY PAGE", "(2)"),
         (&format!("-x socks5h://ci:right-one@PROXY https://127.0.0.1:{closed}/"), "(5)"),
     ] {
-        let said = curl(&gateway, line);
-        assert_eq!(said.code, Some(97), "curl {line}: {}", said.err);
-        assert!(said.err.contains(text), "curl {line}: {}", said.err);
+        let output = curl(&gateway, line);
+        assert_eq!(output.code, Some(97), "curl {line}: {}", output.err);
+        assert!(output.err.contains(text), "curl {line}: {}", output.err);
     }
     gateway.stop();
     let decisions = gateway.events("decision");

@@ -3,7 +3,7 @@
 use std::fs;
 use std::net::TcpListener;
 
-use super::services::{Said, run_with, service};
+use super::services::{ProgramOutput, run_with, service};
 use super::site::{Entry, Site, connections};
 use crate::peers::pattern;
 
@@ -12,7 +12,7 @@ const BODY_BYTES: usize = 3_000_017;
 
 /// Runs curl with the words of `line`, in which `PROXY`, `SITE`, `FILE` and `FOLDER` stand for an address, a
 /// URL, a file's name there and a folder of this machine.
-fn curl(site: &Site, folder: &str, line: &str, input: &[u8]) -> Said {
+fn curl(site: &Site, folder: &str, line: &str, input: &[u8]) -> ProgramOutput {
     let (proxy, url, file) = (site.tap.address().to_string(), site.url(""), site.new_file("curl"));
     let words = [("PROXY", proxy), ("SITE/", url), ("FILE", file), ("FOLDER", folder.to_owned())];
     let line = words.iter().fold(line.to_owned(), |line, (word, value)| line.replace(word, value));
@@ -29,16 +29,16 @@ fn methods(entries: &[Entry]) -> Vec<(&str, u16)> {
 #[ignore = "needs plain, curl: cargo xtask services"]
 fn every_kind_of_request_comes_through() {
     let site = Site::start();
-    let room = tempfile::tempdir().unwrap();
-    let folder = room.path().display().to_string();
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().display().to_string();
     let body = pattern(8, BODY_BYTES);
-    fs::write(room.path().join("body"), &body).unwrap();
+    fs::write(dir.path().join("body"), &body).unwrap();
     let through = |line: &str, input: &[u8]| {
         curl(&site, &folder, &format!("-x http://ci:right-one@PROXY {line}"), input)
     };
     let check = |line: &str, expected: &[u8]| {
-        let answer = through(line, &body).success();
-        assert!(answer == expected, "curl {line}: {} bytes came, or other ones", answer.len());
+        let response = through(line, &body).success();
+        assert!(response == expected, "curl {line}: {} bytes came, or other ones", response.len());
     };
     let (page, part) = (site.file("page/parts.html"), site.file("page/77.js"));
     check("SITE/page/parts.html", &page);
@@ -76,25 +76,29 @@ fn every_kind_of_request_comes_through() {
 
 #[test]
 #[ignore = "needs plain, curl: cargo xtask services"]
-fn an_upload_waits_to_be_told_to_go_on() {
+fn upload_waits_for_100_continue() {
     let site = Site::start();
     let body = pattern(9, BODY_BYTES);
-    let room = tempfile::tempdir().unwrap();
-    fs::write(room.path().join("body"), &body).unwrap();
-    let folder = room.path().display().to_string();
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("body"), &body).unwrap();
+    let folder = dir.path().display().to_string();
     for source in ["-", "FOLDER/body"] {
         let line = format!("-v -T {source} -x http://ci:right-one@PROXY -H Expect:100-continue SITE/FILE");
-        let said = curl(&site, &folder, &line, &body);
-        let told = said.err.matches("< HTTP/1.1 100 Continue").count();
-        assert_eq!((said.code, told), (Some(0), 1), "{}", said.err);
+        let output = curl(&site, &folder, &line, &body);
+        let count = output.err.matches("< HTTP/1.1 100 Continue").count();
+        assert_eq!((output.code, count), (Some(0), 1), "{}", output.err);
         assert!(curl(&site, "", "-x http://ci:right-one@PROXY SITE/FILE", b"").success() == body);
     }
     // Refused before a byte of the body was sent.
     let line =
         "-v -T - -x http://PROXY -H Expect:100-continue -w %{stderr}uploaded=%{size_upload}; SITE/FILE";
-    let said = curl(&site, "", line, &body);
-    assert!(said.err.contains("< HTTP/1.1 407 ") && !said.err.contains(" 100 Continue"), "{}", said.err);
-    assert!(said.err.contains("uploaded=0;"), "{}", said.err);
+    let output = curl(&site, "", line, &body);
+    assert!(
+        output.err.contains("< HTTP/1.1 407 ") && !output.err.contains(" 100 Continue"),
+        "{}",
+        output.err
+    );
+    assert!(output.err.contains("uploaded=0;"), "{}", output.err);
     assert_eq!(curl(&site, "", "-x http://ci:right-one@PROXY -X DELETE SITE/FILE", b"").code, Some(0));
     assert_eq!(site.finish().len(), 5);
 }
@@ -104,14 +108,14 @@ fn an_upload_waits_to_be_told_to_go_on() {
 fn many_urls_come_over_one_connection_or_a_few() {
     for (option, accepted_max) in [("--no-parallel", 1), ("--parallel --parallel-max 5", 5)] {
         let site = Site::start();
-        let room = tempfile::tempdir().unwrap();
-        let folder = room.path().display().to_string();
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().display().to_string();
         let line = format!("{option} -x http://ci:right-one@PROXY SITE/page/[1-99:2].js -o FOLDER/#1.js");
         curl(&site, &folder, &line, b"").success();
         for number in (1..=99).step_by(2) {
             let name = format!("{number}.js");
             assert!(
-                fs::read(room.path().join(&name)).unwrap() == site.file(&format!("page/{name}")),
+                fs::read(dir.path().join(&name)).unwrap() == site.file(&format!("page/{name}")),
                 "{name}"
             );
         }
@@ -124,31 +128,31 @@ fn many_urls_come_over_one_connection_or_a_few() {
 
 #[test]
 #[ignore = "needs plain, curl: cargo xtask services"]
-fn credentials_that_are_asked_for_are_given_on_the_same_connection() {
+fn credentials_after_407_use_the_same_connection() {
     let site = Site::start();
     let body = pattern(10, BODY_BYTES);
-    let asked = "-v --proxy-anyauth --proxy-user ci:right-one -x http://PROXY";
-    let said = curl(&site, "", &format!("{asked} SITE/page/1.js SITE/page/3.js"), b"");
+    let options = "-v --proxy-anyauth --proxy-user ci:right-one -x http://PROXY";
+    let output = curl(&site, "", &format!("{options} SITE/page/1.js SITE/page/3.js"), b"");
     let expected = [site.file("page/1.js"), site.file("page/3.js")].concat();
-    assert!(said.err.contains("< HTTP/1.1 407 "), "{}", said.err);
-    assert!(said.success() == expected);
+    assert!(output.err.contains("< HTTP/1.1 407 "), "{}", output.err);
+    assert!(output.success() == expected);
     assert_eq!(site.tap.accepted(), 1);
-    let said = curl(&site, "", &format!("{asked} --data-binary @- SITE/echo"), &body);
-    assert!(said.err.contains("< HTTP/1.1 407 "), "{}", said.err);
-    assert!(said.success() == body);
+    let output = curl(&site, "", &format!("{options} --data-binary @- SITE/echo"), &body);
+    assert!(output.err.contains("< HTTP/1.1 407 "), "{}", output.err);
+    assert!(output.success() == body);
     assert_eq!(methods(&site.finish()), [("GET", 200), ("GET", 200), ("POST", 200)]);
 }
 
 #[test]
 #[ignore = "needs plain, curl: cargo xtask services"]
-fn refusals_of_plain_requests_tell_what_to_do() {
+fn refused_requests_state_their_reason() {
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let site = Site::start();
     let check = |line: &str, expected: &[&str]| {
-        let said = curl(&site, "", &format!("-v {line}"), b"");
-        assert_eq!(said.code, Some(0), "an answer is an answer: {}", said.err);
+        let output = curl(&site, "", &format!("-v {line}"), b"");
+        assert_eq!(output.code, Some(0), "an answer is an answer: {}", output.err);
         for part in expected {
-            assert!(said.err.contains(part), "curl {line}\n--- expected\n{part}\n--- said\n{}", said.err);
+            assert!(output.err.contains(part), "curl {line}\n--- expected\n{part}\n--- said\n{}", output.err);
         }
     };
     let challenge = "< Proxy-Authenticate: Basic realm=\"tollgate\"";

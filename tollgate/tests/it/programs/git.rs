@@ -14,8 +14,8 @@ fn check_clone(proxy_scheme: &str) {
     let mut gateway = gateway_to(format!("localhost:{}", service("WEB_PORT")));
     let proxy = format!("http.proxy={proxy_scheme}://ci:right-one@{}", gateway.listeners[0]);
     let trust = format!("http.sslCAInfo={}", service("WEB_CERTIFICATE"));
-    let room = tempfile::tempdir().unwrap();
-    let clone = room.path().join("clone").display().to_string();
+    let dir = tempfile::tempdir().unwrap();
+    let clone = dir.path().join("clone").display().to_string();
     let settings = ["-c", &proxy, "-c", &trust];
     run("git", &[&settings[..], &["clone", "--quiet", &service("GIT_URL"), &clone]].concat()).success();
     assert_eq!(run("git", &["-C", &clone, "rev-parse", "HEAD"]).text(), service("GIT_COMMIT"));
@@ -43,8 +43,8 @@ fn a_clone_comes_through_socks5() {
 fn a_clone_and_a_push_are_forwarded() {
     let site = Site::start();
     let proxy = format!("http.proxy={}", site.proxy());
-    let room = tempfile::tempdir().unwrap();
-    let path = |name: &str| room.path().join(name).display().to_string();
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).display().to_string();
     let (first, second) = (path("first"), path("second"));
     let (sample, inbox) = (site.url("git/sample.git"), site.url("git/inbox.git"));
     let git = |words: &[&str]| {

@@ -1,16 +1,16 @@
 //! Go's net/http, told of the gateway by the environment: many requests at a time, and bodies of unknown
 //! length.
 
-use super::services::{Said, run};
+use super::services::{ProgramOutput, run};
 use super::site::{Site, connections, testdata};
 
 /// `go` with these words.
-pub(crate) fn go(words: &[&str]) -> Said {
+pub(crate) fn go(words: &[&str]) -> ProgramOutput {
     go_with("HTTP_PROXY=", words)
 }
 
 /// The same with one more setting in its environment. It fetches nothing.
-fn go_with(setting: &str, words: &[&str]) -> Said {
+fn go_with(setting: &str, words: &[&str]) -> ProgramOutput {
     // What it has compiled stays beside what cargo has, for the next run.
     let cache = format!("GOCACHE={}/go", env!("CARGO_TARGET_TMPDIR"));
     let offline =

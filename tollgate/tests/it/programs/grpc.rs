@@ -3,14 +3,14 @@
 use super::bill;
 use super::gateway_to;
 use super::python_server::PythonServer;
-use super::services::{Said, run, service};
+use super::services::{ProgramOutput, run, service};
 use super::site::testdata;
 use crate::harness::{EVERY_CPU, Gateway};
 
 /// What the client's messages hold together: it has one of each size in `grpc_client.py`.
 const MESSAGES_BYTES: u64 = 1371 * (200 * 199 / 2) + 65_535 + 65_536 + 5_000_011;
 
-fn client(gateway: &Gateway, credentials: &str, server: &PythonServer) -> Said {
+fn client(gateway: &Gateway, credentials: &str, server: &PythonServer) -> ProgramOutput {
     let libraries = format!("PYTHONPATH={}", service("PYTHON_LIBRARIES"));
     let proxy = format!("http_proxy=http://{credentials}{}", gateway.listeners[0]);
     let (script, target) = (testdata("grpc_client.py"), format!("localhost:{}", server.port));
@@ -36,10 +36,10 @@ fn a_stream_comes_through_connect() {
 fn without_credentials_it_is_unavailable() {
     let server = PythonServer::start("grpc_server.py", &[]);
     let mut gateway = gateway_to(format!("localhost:{}", server.port));
-    let said = client(&gateway, "", &server);
-    assert_eq!(said.code, Some(1), "{}", said.err);
+    let output = client(&gateway, "", &server);
+    assert_eq!(output.code, Some(1), "{}", output.err);
     for part in ["UNAVAILABLE: ", "HTTP proxy returned response code 407"] {
-        assert!(said.err.contains(part), "{}", said.err);
+        assert!(output.err.contains(part), "{}", output.err);
     }
     bill::check_refused(&mut gateway);
 }

@@ -5,10 +5,10 @@
 //! billed.
 
 use super::bill;
-use super::room;
-use super::services::{Said, run, run_with, service};
+use super::proxy_method::ProxyMethod;
+use super::services::{ProgramOutput, run, run_with, service};
 use super::site::testdata;
-use super::way::Way;
+use super::test_dir;
 use crate::harness::{EVERY_CPU, Gateway};
 use crate::peers::pattern;
 
@@ -20,20 +20,26 @@ struct Library<'a> {
     /// The host as it asks for it by SOCKS5: `localhost`, or its address where it resolves names itself.
     socks5_host: &'static str,
     /// The ways that it knows, and what it says in each where it has no credentials.
-    ways: &'a [(Way, &'a str)],
+    proxy_methods: &'a [(ProxyMethod, &'a str)],
 }
 
 impl Library<'_> {
     /// Protocol, host and port of a flow in the ledger.
-    fn flow(&self, way: Way) -> (&'static str, &'static str, u16) {
-        let host = if matches!(way, Way::Socks5) { self.socks5_host } else { "localhost" };
-        (way.protocol(), host, way.port())
+    fn flow(&self, proxy_method: ProxyMethod) -> (&'static str, &'static str, u16) {
+        let host = if matches!(proxy_method, ProxyMethod::Socks5) { self.socks5_host } else { "localhost" };
+        (proxy_method.protocol(), host, proxy_method.port())
     }
 
     /// Posts `body` with `credentials`, which end in an `@`.
-    fn post(&self, gateway: &Gateway, way: Way, credentials: &str, body: &[u8]) -> Said {
-        let proxy = format!("{}://{credentials}{}", way.scheme(), gateway.listeners[0]);
-        let (url, certificate) = (format!("{}/echo", way.site()), service("WEB_CERTIFICATE"));
+    fn post(
+        &self,
+        gateway: &Gateway,
+        proxy_method: ProxyMethod,
+        credentials: &str,
+        body: &[u8],
+    ) -> ProgramOutput {
+        let proxy = format!("{}://{credentials}{}", proxy_method.scheme(), gateway.listeners[0]);
+        let (url, certificate) = (format!("{}/echo", proxy_method.site()), service("WEB_CERTIFICATE"));
         let words = [&self.command[1..], &[&*proxy, &*url, &*certificate]].concat();
         run_with(self.command[0], &words, body)
     }
@@ -44,22 +50,23 @@ impl Library<'_> {
         let destinations = ["PLAIN_PORT", "WEB_PORT"]
             .map(service)
             .map(|port| [format!("localhost:{port}"), format!("127.0.0.1:{port}")]);
-        let room = room(&destinations.concat());
-        room.add_user("ci", "right-one", "--allow @local");
-        let mut gateway = Gateway::start_in(room);
-        for &(way, refusal) in self.ways {
-            let echo = self.post(&gateway, way, "ci:right-one@", &body).success();
-            assert!(echo == body, "{:?}: {} bytes came, or other ones", self.flow(way), echo.len());
-            let said = self.post(&gateway, way, "", &body);
-            let what = format!("{:?}\n--- expected\n{refusal}\n--- said\n{}", self.flow(way), said.err);
-            assert!(said.code != Some(0) && said.err.contains(refusal), "{what}");
+        let dir = test_dir(&destinations.concat());
+        dir.add_user("ci", "right-one", "--allow @local");
+        let mut gateway = Gateway::start_in(dir);
+        for &(proxy_method, refusal) in self.proxy_methods {
+            let echo = self.post(&gateway, proxy_method, "ci:right-one@", &body).success();
+            assert!(echo == body, "{:?}: {} bytes came, or other ones", self.flow(proxy_method), echo.len());
+            let output = self.post(&gateway, proxy_method, "", &body);
+            let what =
+                format!("{:?}\n--- expected\n{refusal}\n--- said\n{}", self.flow(proxy_method), output.err);
+            assert!(output.code != Some(0) && output.err.contains(refusal), "{what}");
         }
         self.check_bill(&mut gateway, "ci");
 
         let mut gateway = Gateway::local(EVERY_CPU);
-        for &(way, _) in self.ways {
-            let echo = self.post(&gateway, way, "", &body).success();
-            assert!(echo == body, "{:?}: {} bytes came, or other ones", self.flow(way), echo.len());
+        for &(proxy_method, _) in self.proxy_methods {
+            let echo = self.post(&gateway, proxy_method, "", &body).success();
+            assert!(echo == body, "{:?}: {} bytes came, or other ones", self.flow(proxy_method), echo.len());
         }
         self.check_bill(&mut gateway, "me");
     }
@@ -67,8 +74,8 @@ impl Library<'_> {
     /// One flow for each way, and no other.
     fn check_bill(&self, gateway: &mut Gateway, user: &str) {
         let flows = bill::flows(gateway);
-        for &(way, _) in self.ways {
-            let wanted = self.flow(way);
+        for &(proxy_method, _) in self.proxy_methods {
+            let wanted = self.flow(proxy_method);
             let is_wanted = |flow: &&ledger::query::FlowRow| {
                 (&*flow.protocol, &*flow.host, flow.port) == wanted && flow.user == user && !flow.live
             };
@@ -79,7 +86,7 @@ impl Library<'_> {
                 "{user} {wanted:?} {flows:#?}"
             );
         }
-        assert_eq!(flows.len(), self.ways.len(), "{flows:#?}");
+        assert_eq!(flows.len(), self.proxy_methods.len(), "{flows:#?}");
     }
 }
 
@@ -89,92 +96,93 @@ fn python(script: &str) -> [String; 4] {
     ["env".to_owned(), libraries, "/usr/bin/python3".to_owned(), testdata(&format!("fetch/{script}"))]
 }
 
-fn check(command: &[String], ways: &[(Way, &str)]) {
+fn check(command: &[String], proxy_methods: &[(ProxyMethod, &str)]) {
     let command: Vec<&str> = command.iter().map(String::as_str).collect();
-    Library { command: &command, socks5_host: "localhost", ways }.check();
+    Library { command: &command, socks5_host: "localhost", proxy_methods }.check();
 }
 
 #[test]
 #[ignore = "needs plain, web, python3-requests, PySocks: cargo xtask services"]
 fn requests_comes_through() {
-    let ways = [
-        (Way::Request, "HTTPError: 407 Client Error: Proxy Authentication Required"),
-        (Way::Connect, "Tunnel connection failed: 407 Proxy Authentication Required"),
-        (Way::Socks5, "All offered SOCKS5 authentication methods were rejected"),
+    let proxy_methods = [
+        (ProxyMethod::Request, "HTTPError: 407 Client Error: Proxy Authentication Required"),
+        (ProxyMethod::Connect, "Tunnel connection failed: 407 Proxy Authentication Required"),
+        (ProxyMethod::Socks5, "All offered SOCKS5 authentication methods were rejected"),
     ];
-    check(&python("with_requests.py"), &ways);
+    check(&python("with_requests.py"), &proxy_methods);
 }
 
 #[test]
 #[ignore = "needs plain, web, aiohttp: cargo xtask services"]
 fn aiohttp_comes_through() {
-    let ways = [
-        (Way::Request, "ClientResponseError: 407, message='Proxy Authentication Required'"),
-        (Way::Connect, "ClientHttpProxyError: 407, message='Proxy Authentication Required'"),
+    let proxy_methods = [
+        (ProxyMethod::Request, "ClientResponseError: 407, message='Proxy Authentication Required'"),
+        (ProxyMethod::Connect, "ClientHttpProxyError: 407, message='Proxy Authentication Required'"),
     ];
-    check(&python("with_aiohttp.py"), &ways);
+    check(&python("with_aiohttp.py"), &proxy_methods);
 }
 
 #[test]
 #[ignore = "needs plain, web, PySocks: cargo xtask services"]
 fn pysocks_comes_through() {
-    let ways = [
-        (Way::Connect, "407: Proxy Authentication Required"),
-        (Way::Socks5, "All offered SOCKS5 authentication methods were rejected"),
+    let proxy_methods = [
+        (ProxyMethod::Connect, "407: Proxy Authentication Required"),
+        (ProxyMethod::Socks5, "All offered SOCKS5 authentication methods were rejected"),
     ];
-    check(&python("with_pysocks.py"), &ways);
+    check(&python("with_pysocks.py"), &proxy_methods);
 }
 
 #[test]
 #[ignore = "needs plain, web, nodejs, undici: cargo xtask services"]
 fn undici_comes_through() {
-    let ways = [
-        (Way::Request, "Proxy Authentication Required (407)"),
-        (Way::Connect, "Proxy response (407) !== 200 when HTTP Tunneling"),
+    let proxy_methods = [
+        (ProxyMethod::Request, "Proxy Authentication Required (407)"),
+        (ProxyMethod::Connect, "Proxy response (407) !== 200 when HTTP Tunneling"),
     ];
     let libraries = format!("NODE_PATH={}", service("NODE_LIBRARIES"));
     let node = "/usr/bin/node".to_owned();
-    check(&["env".to_owned(), libraries, node, testdata("fetch/with_undici.js")], &ways);
+    check(&["env".to_owned(), libraries, node, testdata("fetch/with_undici.js")], &proxy_methods);
 }
 
 #[test]
 #[ignore = "needs plain, web, golang-go: cargo xtask services"]
 fn go_comes_through() {
-    let ways = [
-        (Way::Request, "407 Proxy Authentication Required"),
-        (Way::Connect, "Proxy Authentication Required"),
-        (Way::Socks5, "no acceptable authentication methods"),
+    let proxy_methods = [
+        (ProxyMethod::Request, "407 Proxy Authentication Required"),
+        (ProxyMethod::Connect, "Proxy Authentication Required"),
+        (ProxyMethod::Socks5, "no acceptable authentication methods"),
     ];
     let program = format!("{}/fetch", env!("CARGO_TARGET_TMPDIR"));
     super::golang::go(&["build", "-o", &program, &testdata("fetch/fetch.go")]).success();
-    check(&[program], &ways);
+    check(&[program], &proxy_methods);
 }
 
 /// Java sends no credentials before it is asked for them, and for a tunnel none as `Basic` unless it is told.
-fn check_java(client: &str, socks5_host: &'static str, ways: &[(Way, &str)]) {
+fn check_java(client: &str, socks5_host: &'static str, proxy_methods: &[(ProxyMethod, &str)]) {
     let classes = format!("{}/java", env!("CARGO_TARGET_TMPDIR"));
     run("javac", &["-d", &classes, &testdata("fetch/Fetch.java")]).success();
-    let told = "-Djdk.http.auth.tunneling.disabledSchemes=";
+    let option = "-Djdk.http.auth.tunneling.disabledSchemes=";
     // They halve the time of a program that runs for a second.
     let quick = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"];
-    let command = [&["java", told][..], &quick, &["-cp", &classes, "Fetch", client]].concat();
-    Library { command: &command, socks5_host, ways }.check();
+    let command = [&["java", option][..], &quick, &["-cp", &classes, "Fetch", client]].concat();
+    Library { command: &command, socks5_host, proxy_methods }.check();
 }
 
 #[test]
 #[ignore = "needs plain, web, default-jdk-headless: cargo xtask services"]
 fn java_http_client_comes_through() {
-    let ways = [(Way::Request, "IOException: 407: "), (Way::Connect, "IOException: 407: ")];
-    check_java("HttpClient", "localhost", &ways);
+    let proxy_methods =
+        [(ProxyMethod::Request, "IOException: 407: "), (ProxyMethod::Connect, "IOException: 407: ")];
+    check_java("HttpClient", "localhost", &proxy_methods);
 }
 
 #[test]
 #[ignore = "needs plain, web, default-jdk-headless: cargo xtask services"]
 fn java_http_url_connection_comes_through() {
-    let ways = [
-        (Way::Request, "Server returned HTTP response code: 407"),
-        (Way::Connect, "Proxy returns \"HTTP/1.1 407 Proxy Authentication Required\""),
-        (Way::Socks5, "SOCKS : authentication failed"),
+    let proxy_methods = [
+        (ProxyMethod::Request, "Server returned HTTP response code: 407"),
+        (ProxyMethod::Connect, "Proxy returns \"HTTP/1.1 407 Proxy Authentication Required\""),
+        (ProxyMethod::Socks5, "SOCKS : authentication failed"),
     ];
-    check_java("HttpURLConnection", "127.0.0.1", &ways);
+    check_java("HttpURLConnection", "127.0.0.1", &proxy_methods);
 }

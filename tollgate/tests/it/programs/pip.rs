@@ -9,8 +9,8 @@ use super::site::{Site, names};
 #[ignore = "needs plain, python3-pip: cargo xtask services"]
 fn a_wheel_and_a_source_distribution_come_through() {
     let site = Site::start();
-    let room = tempfile::tempdir().unwrap();
-    let (proxy, index, into) = (site.proxy(), site.url("simple"), room.path().display().to_string());
+    let dir = tempfile::tempdir().unwrap();
+    let (proxy, index, into) = (site.proxy(), site.url("simple"), dir.path().display().to_string());
     let download = |kind: &str| {
         let words = ["-m", "pip", "--isolated", "--proxy", &proxy, "--disable-pip-version-check", "download"];
         let options = ["--no-cache-dir", "--no-deps", "--no-build-isolation", "--index-url", &index];
@@ -20,9 +20,9 @@ fn a_wheel_and_a_source_distribution_come_through() {
     download("--only-binary");
     download("--no-binary");
     let distributions = site.names("simple/sample");
-    assert_eq!((names(room.path()), distributions.len()), (distributions.clone(), 2));
+    assert_eq!((names(dir.path()), distributions.len()), (distributions.clone(), 2));
     for name in distributions {
-        let arrived = fs::read(room.path().join(&name)).unwrap();
+        let arrived = fs::read(dir.path().join(&name)).unwrap();
         assert!(arrived == site.file(&format!("simple/sample/{name}")), "{name} differs");
     }
     assert_eq!(site.finish().len(), 4);

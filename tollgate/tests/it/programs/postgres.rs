@@ -1,7 +1,7 @@
 //! psql through a `forward` listener.
 
 use super::forwarding;
-use super::services::{Said, run, service};
+use super::services::{ProgramOutput, run, service};
 
 const QUERY: &str = "select i, md5(i::text), repeat('x', 60) from generate_series(1, 200000) i";
 
@@ -10,10 +10,10 @@ const QUERY: &str = "select i, md5(i::text), repeat('x', 60) from generate_serie
 fn a_large_result_comes_through_forward() {
     let server = service("POSTGRES_PORT");
     let (mut gateway, [host, port]) = forwarding(&server);
-    let psql = |host: &str, port: &str, query: &str| -> Said {
+    let psql = |host: &str, port: &str, query: &str| -> ProgramOutput {
         let (user, database) = (service("POSTGRES_USER"), service("POSTGRES_DATABASE"));
-        let place = ["-h", host, "-p", port, "-U", &user, "-d", &database];
-        run("psql", &[&place[..], &["-X", "-w", "-A", "-t", "-c", query]].concat())
+        let endpoint = ["-h", host, "-p", port, "-U", &user, "-d", &database];
+        run("psql", &[&endpoint[..], &["-X", "-w", "-A", "-t", "-c", query]].concat())
     };
     assert_eq!(psql(&host, &port, "select 6 * 7").text(), "42");
     let result = psql(&host, &port, QUERY).success();

@@ -12,8 +12,8 @@ const VALUES: usize = 100_000;
 fn commands_and_a_mass_insert_come_through_forward() {
     let (mut gateway, [host, port]) = forwarding(&service("REDIS_PORT"));
     let redis = |words: &[&str], input: &str| {
-        let place = ["-h", &host, "-p", &port];
-        run_with("redis-cli", &[&place[..], words].concat(), input.as_bytes()).text()
+        let endpoint = ["-h", &host, "-p", &port];
+        run_with("redis-cli", &[&endpoint[..], words].concat(), input.as_bytes()).text()
     };
     // Of this run only: the server keeps its data from one run to the next.
     let key = format!("tollgate:{}", std::process::id());
@@ -22,8 +22,8 @@ fn commands_and_a_mass_insert_come_through_forward() {
     assert_eq!(redis(&["del", &key], ""), "1");
 
     let (inserts, values) = mass_insert(&key);
-    let said = redis(&["--pipe"], &inserts);
-    assert!(said.contains(&format!("errors: 0, replies: {VALUES}")), "{said}");
+    let output = redis(&["--pipe"], &inserts);
+    assert!(output.contains(&format!("errors: 0, replies: {VALUES}")), "{output}");
     assert!(redis(&["lrange", &key, "0", "-1"], "") == values, "other values came back");
     assert_eq!(redis(&["del", &key], ""), "1");
 

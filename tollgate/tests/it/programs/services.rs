@@ -20,13 +20,13 @@ fn environment_file() -> PathBuf {
 }
 
 /// What a program said, and how it ended.
-pub(crate) struct Said {
+pub(crate) struct ProgramOutput {
     pub(crate) code: Option<i32>,
     pub(crate) out: Vec<u8>,
     pub(crate) err: String,
 }
 
-impl Said {
+impl ProgramOutput {
     /// Standard output of a program that succeeded.
     #[track_caller]
     pub(crate) fn success(self) -> Vec<u8> {
@@ -42,7 +42,7 @@ impl Said {
 }
 
 /// Runs `program` without input.
-pub(crate) fn run<S: AsRef<OsStr>>(program: &str, arguments: &[S]) -> Said {
+pub(crate) fn run<S: AsRef<OsStr>>(program: &str, arguments: &[S]) -> ProgramOutput {
     run_with(program, arguments, b"")
 }
 
@@ -60,7 +60,7 @@ const UNSET: [&str; 8] = [
 
 /// Runs `program`, which reads `input`. Nothing in the environment leads it to, or around, another proxy,
 /// and no configuration of the user's reaches it.
-pub(crate) fn run_with<S: AsRef<OsStr>>(program: &str, arguments: &[S], input: &[u8]) -> Said {
+pub(crate) fn run_with<S: AsRef<OsStr>>(program: &str, arguments: &[S], input: &[u8]) -> ProgramOutput {
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     for name in UNSET {
@@ -84,5 +84,5 @@ pub(crate) fn run_with<S: AsRef<OsStr>>(program: &str, arguments: &[S], input: &
         child.wait_with_output().unwrap()
     });
     let err = String::from_utf8_lossy(&output.stderr).into_owned();
-    Said { code: output.status.code(), out: output.stdout, err }
+    ProgramOutput { code: output.status.code(), out: output.stdout, err }
 }

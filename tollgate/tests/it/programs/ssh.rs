@@ -2,14 +2,14 @@
 
 use super::bill;
 use super::gateway_to;
-use super::services::{Said, run_with, service};
+use super::services::{ProgramOutput, run_with, service};
 use crate::harness::Gateway;
 use crate::peers::pattern;
 
 const BYTES: usize = 8_000_000;
 
 /// Runs `remote` at the server, through `command`, in which `GATEWAY` stands for an address.
-fn session(gateway: &Gateway, command: &str, remote: &str, input: &[u8]) -> Said {
+fn session(gateway: &Gateway, command: &str, remote: &str, input: &[u8]) -> ProgramOutput {
     let port = service("SSH_PORT");
     let options = [
         format!("ProxyCommand={}", command.replace("GATEWAY", &gateway.listeners[0].to_string())),
@@ -57,7 +57,7 @@ fn a_session_comes_through_socks5() {
 
 #[test]
 #[ignore = "needs ssh, connect-proxy: cargo xtask services"]
-fn a_session_comes_by_credentials_that_were_asked_for() {
+fn session_with_credentials_after_a_challenge() {
     check_session("http_connect", "env HTTP_PROXY_PASSWORD=right-one connect-proxy -H ci@GATEWAY %h %p");
 }
 
@@ -69,7 +69,7 @@ fn a_session_comes_through_socks5_of_connect_proxy() {
 
 #[test]
 #[ignore = "needs ssh, ncat, connect-proxy: cargo xtask services"]
-fn without_credentials_a_proxy_command_says_why() {
+fn proxy_command_without_credentials_prints_why() {
     let mut gateway = gateway_to(format!("127.0.0.1:{}", service("SSH_PORT")));
     for (command, text) in [
         ("ncat --proxy GATEWAY --proxy-type http %h %p", "Proxy returned status code 407."),
@@ -77,8 +77,8 @@ fn without_credentials_a_proxy_command_says_why() {
         ("connect-proxy -H GATEWAY %h %p", "failed to begin relaying via HTTP"),
         ("connect-proxy -S GATEWAY -R remote %h %p", "Authentication failed"),
     ] {
-        let said = session(&gateway, command, "true", b"");
-        assert!(said.code != Some(0) && said.err.contains(text), "{command}: {}", said.err);
+        let output = session(&gateway, command, "true", b"");
+        assert!(output.code != Some(0) && output.err.contains(text), "{command}: {}", output.err);
     }
     bill::check_refused(&mut gateway);
 }

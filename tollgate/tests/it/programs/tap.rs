@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use crate::harness::{eventually, patient};
+use crate::harness::{eventually, with_timeouts};
 use crate::peers::Destination;
 
 /// See the file's header.
@@ -30,7 +30,7 @@ impl Tap {
         let counts = Arc::new(Counts::default());
         let counter = Arc::clone(&counts);
         let destination = Destination::start(move |client| {
-            let gateway = patient(TcpStream::connect(gateway).unwrap());
+            let gateway = with_timeouts(TcpStream::connect(gateway).unwrap());
             thread::scope(|scope| {
                 scope.spawn(|| pass(&gateway, &client, &counter.down, &counter.ended));
                 pass(&client, &gateway, &counter.up, &counter.ended);

@@ -27,8 +27,8 @@ fn messages_of_every_size_come_back() {
     gateway.stop();
     let closed = gateway.events("close");
     let line = &closed[0];
-    let told = (&line["protocol"], &line["method"], &line["status"]);
-    assert_eq!((closed.len(), told), (1, (&"http".into(), &"GET".into(), &101.into())));
+    let logged = (&line["protocol"], &line["method"], &line["status"]);
+    assert_eq!((closed.len(), logged), (1, (&"http".into(), &"GET".into(), &101.into())));
     assert_eq!((&line["client_rx"], &line["client_tx"]), (&sent.into(), &received.into()));
     let up = line["upstream_tx"].as_u64().unwrap();
     assert_eq!(gateway.usage_of("ci"), (1, up, received));
@@ -46,8 +46,8 @@ fn check_client(client: &[&str], (scheme, protocol): (&str, &str), server: &Pyth
         run("env", &[client, &[&*proxy, &*url, &*certificate]].concat())
     };
     let by_password = gateway_to(format!("localhost:{}", server.port));
-    let said = run_client(&by_password, "");
-    assert!(said.code == Some(1) && said.err.contains(refusal), "{}", said.err);
+    let output = run_client(&by_password, "");
+    assert!(output.code == Some(1) && output.err.contains(refusal), "{}", output.err);
     let by_address = Gateway::local(EVERY_CPU);
     for (mut gateway, user, credentials) in [(by_password, "ci", "ci:right-one@"), (by_address, "me", "")] {
         assert_eq!(run_client(&gateway, credentials).text(), "103 messages came back");

@@ -2,12 +2,12 @@
 
 use std::fs;
 
-use super::services::{Said, run, service};
+use super::services::{ProgramOutput, run, service};
 use super::site::{Site, connections};
 use crate::peers::pattern;
 
 /// `wget` with these words in an empty folder of its own.
-fn wget(site: &Site, folder: &str, words: &[&str]) -> Said {
+fn wget(site: &Site, folder: &str, words: &[&str]) -> ProgramOutput {
     let proxy = format!("http_proxy=http://{}", site.tap.address());
     let settings =
         ["--no-config", "--quiet", "--tries=1", "--timeout=60", "-e", "use_proxy=on", "-e", &proxy];
@@ -19,15 +19,15 @@ fn wget(site: &Site, folder: &str, words: &[&str]) -> Said {
 #[ignore = "needs plain, wget: cargo xtask services"]
 fn a_page_with_its_parts_comes_over_one_connection() {
     let site = Site::start();
-    let room = tempfile::tempdir().unwrap();
-    let folder = room.path().display().to_string();
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().display().to_string();
     let page = site.url("page/parts.html");
     wget(&site, &folder, &["--page-requisites", "--no-host-directories", "-e", "robots=off", &page])
         .success();
     let names = site.names("page");
     for name in &names {
         let path = format!("page/{name}");
-        assert!(fs::read(room.path().join(&path)).unwrap() == site.file(&path), "{name} differs");
+        assert!(fs::read(dir.path().join(&path)).unwrap() == site.file(&path), "{name} differs");
     }
     assert_eq!(site.tap.accepted(), 1);
     let entries = site.finish();
@@ -39,8 +39,8 @@ fn a_page_with_its_parts_comes_over_one_connection() {
 #[ignore = "needs plain, wget: cargo xtask services"]
 fn the_rest_of_a_file_and_a_form_come_through() {
     let site = Site::start();
-    let room = tempfile::tempdir().unwrap();
-    let (folder, path) = (room.path().display().to_string(), |name: &str| room.path().join(name));
+    let dir = tempfile::tempdir().unwrap();
+    let (folder, path) = (dir.path().display().to_string(), |name: &str| dir.path().join(name));
     let whole = site.file("page/99.js");
     fs::write(path("99.js"), &whole[..12_345]).unwrap();
     wget(&site, &folder, &["--continue", &site.url("page/99.js")]).success();
@@ -48,10 +48,10 @@ fn the_rest_of_a_file_and_a_form_come_through() {
 
     let form = pattern(7, 300_000);
     fs::write(path("form"), &form).unwrap();
-    let (posted, answer) = (path("form").display().to_string(), path("answer").display().to_string());
-    let words = [&format!("--post-file={posted}"), "-O", &answer, &site.url("echo")];
+    let (posted, response) = (path("form").display().to_string(), path("answer").display().to_string());
+    let words = [&format!("--post-file={posted}"), "-O", &response, &site.url("echo")];
     wget(&site, &folder, &words).success();
-    assert!(fs::read(&answer).unwrap() == form, "another answer came back");
+    assert!(fs::read(&response).unwrap() == form, "another answer came back");
     let statuses: Vec<u16> = site.finish().iter().map(|entry| entry.status).collect();
     assert_eq!(statuses, [206, 200]);
 }

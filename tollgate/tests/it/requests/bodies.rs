@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::thread;
 
 use crate::harness::{Gateway, eventually};
-use crate::origin::{Origin, Reply, exchange, ok, read_answer_to, read_head, request_to};
+use crate::origin::{Origin, Reply, exchange, ok, read_head, read_response_to, request_to};
 use crate::peers::{Destination, check_echo, check_ended, pattern, read_exactly};
 
 const LARGE: usize = 12_345_678;
@@ -25,15 +25,15 @@ fn chunked(bytes: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn megabytes_go_both_ways_in_either_framing_and_are_billed_to_the_byte() {
+fn large_bodies_are_billed_exactly_in_both_framings() {
     let bytes = pattern(7, LARGE);
     let framed = chunked(&bytes);
-    let answers = [
+    let responses = [
         [format!("HTTP/1.1 200 OK\r\nContent-Length: {LARGE}\r\n\r\n").as_bytes(), &bytes].concat(),
         [&b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"[..], &framed].concat(),
     ];
     let origin = Origin::start(move |request| {
-        Reply::Say(answers[usize::from(request.head.contains("chunked"))].clone())
+        Reply::Respond(responses[usize::from(request.head.contains("chunked"))].clone())
     });
     let mut gateway = Gateway::local("");
     let mut stream = gateway.connect();
@@ -43,11 +43,11 @@ fn megabytes_go_both_ways_in_either_framing_and_are_billed_to_the_byte() {
         ("Transfer-Encoding: chunked\r\n".to_owned(), &framed),
     ] {
         let request = [origin.ask("POST", "/", &lines).as_bytes(), sent].concat();
-        let answer = exchange(&mut stream, request);
+        let response = exchange(&mut stream, request);
         let arrived = origin.next();
-        assert!(arrived.body == *sent && answer.body == *sent, "both bodies are as they were sent");
+        assert!(arrived.body == *sent && response.body == *sent, "both bodies are as they were sent");
         up += arrived.head.len() + arrived.body.len();
-        down += answer.head.len() + answer.body.len();
+        down += response.head.len() + response.body.len();
     }
     drop(stream);
     gateway.stop();
@@ -55,8 +55,8 @@ fn megabytes_go_both_ways_in_either_framing_and_are_billed_to_the_byte() {
 }
 
 #[test]
-fn a_request_arrives_the_same_however_it_is_cut() {
-    let origin = Origin::saying(ok("hello"));
+fn request_is_unchanged_by_segmentation() {
+    let origin = Origin::responding(ok("hello"));
     let gateway = Gateway::local("");
     let lines = "Transfer-Encoding: chunked\r\nTrailer: X-Sum\r\n";
     let body = "4;name=\"value\"\r\nwiki\r\n00A\r\npedia in c\r\n0\r\nX-Sum:  42 \r\n\r\n";
@@ -74,12 +74,12 @@ fn a_request_arrives_the_same_however_it_is_cut() {
     for byte in request.as_bytes() {
         stream.write_all(&[*byte]).unwrap();
     }
-    assert_eq!(read_answer_to("PUT", &mut stream).text(), "hello");
+    assert_eq!(read_response_to("PUT", &mut stream).text(), "hello");
     assert_eq!(origin.next().body, expected);
 }
 
 #[test]
-fn a_client_that_waits_to_be_told_to_continue_is_told() {
+fn expect_100_continue_is_forwarded() {
     let destination = Destination::start(|mut stream| {
         let head = read_head(&mut stream).unwrap();
         assert!(head.contains("\r\nExpect: 100-continue\r\n"));
@@ -98,7 +98,7 @@ fn a_client_that_waits_to_be_told_to_continue_is_told() {
 /// Whether the body comes all the same is the client's choice, so nothing behind it can be read; the answer
 /// did not say that, and a client that went on with its next request lost it.
 #[test]
-fn a_client_that_is_not_told_to_continue_is_told_that_the_connection_ends() {
+fn final_response_without_100_closes_the_connection() {
     let destination = Destination::start(|mut stream| {
         read_head(&mut stream).unwrap();
         stream.write_all(b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 3\r\n\r\nno\n").unwrap();
@@ -111,45 +111,46 @@ fn a_client_that_is_not_told_to_continue_is_told_that_the_connection_ends() {
         "PUT http://{address}/ HTTP/1.1\r\nHost: {address}\r\nContent-Length: 5\r\n\
          Expect: 100-continue\r\n\r\n"
     );
-    let answer = exchange(&mut stream, request);
-    assert_eq!((answer.status, answer.header("Connection")), (401, Some("close")));
+    let response = exchange(&mut stream, request);
+    assert_eq!((response.status, response.header("Connection")), (401, Some("close")));
     check_ended(&mut stream, false);
 }
 
 #[test]
-fn trailers_go_on_unless_connection_may_name_them() {
+fn trailers_are_forwarded_unless_connection_names_any() {
     let body = "5\r\nhello\r\n0\r\nX-Sum: 42\r\n\r\n";
     let without = "5\r\nhello\r\n0\r\n\r\n";
-    let answer = |lines: &str| format!("HTTP/1.1 200 OK\r\n{lines}Transfer-Encoding: chunked\r\n\r\n{body}");
+    let response =
+        |lines: &str| format!("HTTP/1.1 200 OK\r\n{lines}Transfer-Encoding: chunked\r\n\r\n{body}");
     let gateway = Gateway::local("");
     for (lines, expected) in [("", body), ("Connection: close\r\n", body), ("Connection: x-sum\r\n", without)]
     {
-        let origin = Origin::saying(answer(lines));
+        let origin = Origin::responding(response(lines));
         let request = origin.ask("PUT", "/", &format!("{lines}Transfer-Encoding: chunked\r\n"));
-        let answer = exchange(&mut gateway.connect(), request + body);
+        let response = exchange(&mut gateway.connect(), request + body);
         assert_eq!(str::from_utf8(&origin.next().body), Ok(expected), "{lines}");
-        assert_eq!(answer.text(), expected, "{lines}");
+        assert_eq!(response.text(), expected, "{lines}");
     }
 }
 
 #[test]
-fn an_answer_that_ends_with_its_connection_is_passed_on_to_its_end() {
+fn close_delimited_response_is_forwarded_whole() {
     let origin = Origin::start(|request| {
         let version = if request.head.contains("/old") { "1.0" } else { "1.1" };
         let head = format!("HTTP/{version} 200 OK\r\n\r\n");
-        Reply::SayAndClose([head.as_bytes(), &pattern(3, 1_000_000)].concat())
+        Reply::RespondAndClose([head.as_bytes(), &pattern(3, 1_000_000)].concat())
     });
     let gateway = Gateway::local("");
     for path in ["/old", "/new"] {
         let mut stream = gateway.connect();
-        let answer = exchange(&mut stream, origin.get(path));
-        assert_eq!(answer.header("Connection"), Some("close"));
-        assert!(answer.body == pattern(3, 1_000_000));
+        let response = exchange(&mut stream, origin.get(path));
+        assert_eq!(response.header("Connection"), Some("close"));
+        assert!(response.body == pattern(3, 1_000_000));
     }
 }
 
 #[test]
-fn an_answer_may_come_while_the_request_is_still_being_sent() {
+fn response_may_precede_the_end_of_the_request() {
     let destination = Destination::start(|mut stream| {
         read_head(&mut stream).unwrap();
         let mut echoed = stream.try_clone().unwrap();
@@ -178,7 +179,7 @@ fn an_answer_may_come_while_the_request_is_still_being_sent() {
 }
 
 #[test]
-fn an_answer_that_comes_instead_of_reading_on_reaches_the_client() {
+fn early_response_to_an_unread_upload_is_delivered() {
     let destination = Destination::start(|mut stream| {
         read_head(&mut stream).unwrap();
         // Closed with most of the request unread: a reset follows.
@@ -193,8 +194,8 @@ fn an_answer_that_comes_instead_of_reading_on_reaches_the_client() {
         // It ends by the gateway's end.
         let _ = sender.write_all(head.as_bytes()).and_then(|()| sender.write_all(&vec![0; 50_000_000]));
     });
-    let answer = read_answer_to("POST", &mut stream);
-    assert_eq!((answer.status, answer.text()), (413, "no\n"));
+    let response = read_response_to("POST", &mut stream);
+    assert_eq!((response.status, response.text()), (413, "no\n"));
     drop(stream);
     sending.join().unwrap();
     gateway.await_metric("tollgate_connections_active", 0.0);
@@ -203,7 +204,7 @@ fn an_answer_that_comes_instead_of_reading_on_reaches_the_client() {
 /// What came behind a chunked body was read together with it, up to 64 KiB, and held for as long as the
 /// origin took to answer. Now it is read as far as the next request's head may go.
 #[test]
-fn little_is_read_behind_a_body() {
+fn bytes_behind_a_body_are_read_within_a_bound() {
     const CLIENTS: usize = 200;
     let (sender, ended) = std::sync::mpsc::channel();
     let destination = Destination::start(move |mut stream| {
@@ -231,10 +232,10 @@ fn little_is_read_behind_a_body() {
 }
 
 #[test]
-fn a_slow_client_stops_its_origin() {
+fn slow_client_throttles_its_origin() {
     let origin = Origin::start(|_| {
         let bytes = vec![b'x'; 60_000_000];
-        Reply::Say([b"HTTP/1.1 200 OK\r\nContent-Length: 60000000\r\n\r\n", &bytes[..]].concat())
+        Reply::Respond([b"HTTP/1.1 200 OK\r\nContent-Length: 60000000\r\n\r\n", &bytes[..]].concat())
     });
     let gateway = Gateway::local("");
     let before = gateway.memory_bytes();
@@ -245,13 +246,13 @@ fn a_slow_client_stops_its_origin() {
     let mut last = -1.0;
     eventually("nothing moves any more", || {
         let now = sent();
-        let rests = now == last && now > 0.0;
+        let is_still = now == last && now > 0.0;
         last = now;
         thread::sleep(std::time::Duration::from_millis(200));
-        rests
+        is_still
     });
     assert!(last < 60_000_000.0, "{last}");
     let held = gateway.memory_bytes().saturating_sub(before);
     assert!(held < 4_000_000, "the gateway holds {held} bytes more");
-    assert_eq!(read_answer_to("GET", &mut stream).body.len(), 60_000_000);
+    assert_eq!(read_response_to("GET", &mut stream).body.len(), 60_000_000);
 }

@@ -8,17 +8,17 @@ use std::sync::mpsc::channel;
 
 use rustix::process::Signal;
 
-use crate::harness::{Gateway, Room, eventually, patient};
-use crate::origin::{Origin, Reply, ask_once, exchange, ok, read_answer_to, read_head, request_to};
+use crate::harness::{Gateway, TestDir, eventually, with_timeouts};
+use crate::origin::{Origin, Reply, ask_once, exchange, ok, read_head, read_response_to, request_to};
 use crate::peers::{Destination, basic, check_ended, connect_request, read_all, read_until_reset};
 
 #[test]
-fn a_connection_to_an_origin_serves_one_client_one_destination_and_one_user() {
-    let (first, second) = (Origin::saying(ok("first")), Origin::saying(ok("second")));
-    let room = Room::new("");
-    room.add_user("ann", "correct horse", "--allow 127.0.0.0/8");
-    room.add_user("ben", "battery staple", "--allow 127.0.0.0/8");
-    let gateway = Gateway::start_in(room);
+fn upstream_is_reused_for_one_client_target_and_user() {
+    let (first, second) = (Origin::responding(ok("first")), Origin::responding(ok("second")));
+    let dir = TestDir::new("");
+    dir.add_user("ann", "correct horse", "--allow 127.0.0.0/8");
+    dir.add_user("ben", "battery staple", "--allow 127.0.0.0/8");
+    let gateway = Gateway::start_in(dir);
     let as_ann = &format!("Proxy-Authorization: {}\r\n", basic("ann", "correct horse"));
     let as_ben = &format!("Proxy-Authorization: {}\r\n", basic("ben", "battery staple"));
     let (mut one, mut other) = (gateway.connect(), gateway.connect());
@@ -39,11 +39,11 @@ fn a_connection_to_an_origin_serves_one_client_one_destination_and_one_user() {
 }
 
 #[test]
-fn every_request_shows_who_it_is_from() {
-    let origin = Origin::saying(ok("hello"));
-    let room = Room::new("");
-    room.add_user("ann", "correct horse", "--allow 127.0.0.0/8");
-    let gateway = Gateway::start_in(room);
+fn every_request_needs_its_own_credentials() {
+    let origin = Origin::responding(ok("hello"));
+    let dir = TestDir::new("");
+    dir.add_user("ann", "correct horse", "--allow 127.0.0.0/8");
+    let gateway = Gateway::start_in(dir);
     let credentials = format!("Proxy-Authorization: {}\r\n", basic("ann", "correct horse"));
     let known = origin.ask("GET", "/1", &credentials);
     let unknown = origin.ask("GET", "/2", "");
@@ -51,14 +51,14 @@ fn every_request_shows_who_it_is_from() {
     assert_eq!(exchange(&mut stream, &unknown).status, 407);
     assert_eq!(exchange(&mut stream, &known).text(), "hello", "the same connection, now with credentials");
     stream.write_all(format!("{known}{unknown}{known}").as_bytes()).unwrap();
-    let mut next = || read_answer_to("GET", &mut stream).status;
+    let mut next = || read_response_to("GET", &mut stream).status;
     assert_eq!((next(), next(), next()), (200, 407, 200));
     let paths = (0..3).map(|_| origin.next().head.split(' ').nth(1).unwrap().to_owned());
-    assert!(paths.eq(["/1"; 3]) && origin.is_quiet());
+    assert!(paths.eq(["/1"; 3]) && origin.has_no_request());
 }
 
 #[test]
-fn a_kept_connection_that_has_ended_is_not_used() {
+fn ended_upstream_is_not_reused() {
     let (ended, has_ended) = channel();
     let destination = Destination::start(move |mut stream| {
         read_head(&mut stream).unwrap();
@@ -82,14 +82,14 @@ fn a_kept_connection_that_has_ended_is_not_used() {
 /// A body's last read asked for exactly what was left and got it, and nobody looked whether anything
 /// followed: every answer above 16 KiB cost its origin a connection. Now the socket is asked.
 #[test]
-fn a_connection_to_an_origin_outlives_an_answer_of_any_length() {
+fn upstream_is_kept_after_a_response_of_any_length() {
     for length in [0, 5, 16 * 1024, 64 * 1024, 100_000] {
         for cut in [0, 1, length / 2, length] {
             let body = "x".repeat(length);
             let destination = Destination::start(move |mut stream| {
                 while read_head(&mut stream).is_some() {
-                    let answer = ok(&body);
-                    let (first, second) = answer.split_at(answer.len() - cut);
+                    let response = ok(&body);
+                    let (first, second) = response.split_at(response.len() - cut);
                     stream.write_all(first).unwrap();
                     std::thread::yield_now();
                     stream.write_all(second).unwrap();
@@ -110,8 +110,8 @@ fn a_connection_to_an_origin_outlives_an_answer_of_any_length() {
 /// The same on the client's side: behind a body of its own segment, or a head that filled its buffer to the
 /// last byte, a connection waited for a request in place of resting, and was told 408 for not sending one.
 #[test]
-fn a_connection_rests_behind_a_request_of_any_length() {
-    let origin = Origin::saying(ok("hello"));
+fn connection_is_idle_after_a_request_of_any_length() {
+    let origin = Origin::responding(ok("hello"));
     let gateway = Gateway::local("");
     let mut streams = Vec::new();
     for length in [1024, 2048, 4096] {
@@ -139,24 +139,24 @@ fn a_connection_rests_behind_a_request_of_any_length() {
 /// Requests that are refused at once, sent one behind another, were served in one go: whoever kept the
 /// buffers full had the thread for himself. Now each of them lets the others have their turn.
 #[test]
-fn requests_that_need_not_wait_take_turns() {
+fn pipelined_refusals_yield_to_other_tasks() {
     const REQUESTS: usize = 2000;
     let gateway = Gateway::local("[threads]\nreactors = 1\n");
-    let turns = || gateway.metric("tollgate_reactor_turns_total").unwrap();
-    let before = turns();
+    let passes = || gateway.metric("tollgate_reactor_turns_total").unwrap();
+    let before = passes();
     let refused = request_to("192.0.2.1", "GET", "/", "");
     let mut stream = gateway.connect();
     let mut sender = stream.try_clone().unwrap();
     let sending = std::thread::spawn(move || sender.write_all(refused.repeat(REQUESTS).as_bytes()).unwrap());
     for _ in 0..REQUESTS {
-        assert_eq!(read_answer_to("GET", &mut stream).status, 403);
+        assert_eq!(read_response_to("GET", &mut stream).status, 403);
     }
     sending.join().unwrap();
-    assert!(turns() - before >= REQUESTS as f64 - 1.0, "{} turns", turns() - before);
+    assert!(passes() - before >= REQUESTS as f64 - 1.0, "{} turns", passes() - before);
 }
 
 /// An origin that reads a second request on a connection and closes it without a word.
-fn forgetful() -> (Destination, &'static AtomicU64) {
+fn closing_origin() -> (Destination, &'static AtomicU64) {
     let requests: &AtomicU64 = Box::leak(Box::default());
     let destination = Destination::start(|mut stream| {
         read_head(&mut stream).unwrap();
@@ -170,16 +170,16 @@ fn forgetful() -> (Destination, &'static AtomicU64) {
 }
 
 #[test]
-fn a_request_that_crossed_with_the_end_of_its_connection_is_repeated_if_it_may_be() {
+fn only_idempotent_requests_are_retried() {
     for (method, status, arrived) in [("GET", 200, 3), ("POST", 502, 2)] {
-        let (destination, requests) = forgetful();
+        let (destination, requests) = closing_origin();
         let mut gateway = Gateway::local("");
         let mut stream = gateway.connect();
         let address = destination.address;
         let ask = |method: &str| request_to(address, method, "/", "");
         assert_eq!(exchange(&mut stream, ask("GET")).text(), "hello");
-        let answer = exchange(&mut stream, ask(method));
-        assert_eq!(answer.status, status, "{method}: {answer:?}");
+        let response = exchange(&mut stream, ask(method));
+        assert_eq!(response.status, status, "{method}: {response:?}");
         assert_eq!(requests.load(Ordering::SeqCst), arrived, "{method}");
         drop(stream);
         gateway.stop();
@@ -188,8 +188,8 @@ fn a_request_that_crossed_with_the_end_of_its_connection_is_repeated_if_it_may_b
 }
 
 #[test]
-fn a_request_that_may_not_be_repeated_does_not_take_a_connection_that_was_silent_for_long() {
-    let (destination, requests) = forgetful();
+fn post_does_not_reuse_a_long_idle_upstream() {
+    let (destination, requests) = closing_origin();
     let gateway = Gateway::local("");
     let mut stream = gateway.connect();
     let ask = |method| request_to(destination.address, method, "/", "");
@@ -200,25 +200,25 @@ fn a_request_that_may_not_be_repeated_does_not_take_a_connection_that_was_silent
 }
 
 #[test]
-fn an_origin_that_says_nothing_at_all_is_a_502() {
+fn origin_close_without_a_response_is_a_502() {
     let destination = Destination::start(|mut stream| {
         read_head(&mut stream).unwrap();
     });
     let gateway = Gateway::local("");
     let address = destination.address;
-    let answer = ask_once(&gateway, request_to(address, "GET", "/", ""));
-    assert_eq!(answer.status, 502);
-    assert_eq!(answer.header("Proxy-Status"), Some("tollgate; error=connection_terminated"));
+    let response = ask_once(&gateway, request_to(address, "GET", "/", ""));
+    assert_eq!(response.status, 502);
+    assert_eq!(response.header("Proxy-Status"), Some("tollgate; error=connection_terminated"));
     assert_eq!(destination.accepted(), 1, "a new connection is not tried again");
-    let line = gateway.logged("the end", |line| line["event"] == "close");
+    let line = gateway.await_log_line("the end", |line| line["event"] == "close");
     assert_eq!((&line["close_reason"], &line["status"]), (&"upstream_reset".into(), &502.into()));
 }
 
 #[test]
-fn a_client_may_end_its_direction_and_still_be_answered() {
+fn half_closed_client_still_gets_its_response() {
     let origin = Origin::start(|_| {
         std::thread::sleep(std::time::Duration::from_millis(100));
-        Reply::Say(ok("late"))
+        Reply::Respond(ok("late"))
     });
     let gateway = Gateway::local("");
     let mut stream = gateway.connect();
@@ -228,12 +228,12 @@ fn a_client_may_end_its_direction_and_still_be_answered() {
 }
 
 #[test]
-fn a_client_that_breaks_takes_its_request_along() {
-    let (asked, was_asked) = channel();
+fn client_reset_resets_the_origin() {
+    let (requested, was_requested) = channel();
     let (ended, has_ended) = channel();
     let destination = Destination::start(move |mut stream| {
         read_head(&mut stream).unwrap();
-        asked.send(()).unwrap();
+        requested.send(()).unwrap();
         check_ended(&mut stream, true);
         ended.send(()).unwrap();
     });
@@ -241,7 +241,7 @@ fn a_client_that_breaks_takes_its_request_along() {
     let address = destination.address;
     let mut stream = gateway.connect();
     stream.write_all(request_to(address, "GET", "/", "").as_bytes()).unwrap();
-    was_asked.recv().unwrap();
+    was_requested.recv().unwrap();
     let client = stream.local_addr().unwrap();
     crate::peers::reset(stream);
     has_ended.recv().expect("the origin's connection was reset");
@@ -249,7 +249,7 @@ fn a_client_that_breaks_takes_its_request_along() {
 }
 
 #[test]
-fn a_request_whose_body_breaks_off_is_never_taken_for_whole() {
+fn truncated_request_body_resets_the_origin() {
     for (lines, part) in
         [("Content-Length: 9\r\n", "part"), ("Transfer-Encoding: chunked\r\n", "4\r\npart\r\n")]
     {
@@ -271,30 +271,30 @@ fn a_request_whose_body_breaks_off_is_never_taken_for_whole() {
 }
 
 #[test]
-fn what_follows_the_last_request_of_a_connection_reaches_nobody() {
-    let origin = Origin::saying(ok("hello"));
+fn bytes_after_the_last_request_reach_no_origin() {
+    let origin = Origin::responding(ok("hello"));
     let gateway = Gateway::local("");
     let last =
         [origin.ask("GET", "/last", "Connection: close\r\n"), origin.get("/last").replace("/1.1", "/1.0")];
     for last in last {
         let mut stream = gateway.connect();
         stream.write_all(format!("{last}{}", origin.get("/behind")).as_bytes()).unwrap();
-        let answer = read_answer_to("GET", &mut stream);
-        assert_eq!((answer.text(), answer.header("Connection")), ("hello", Some("close")));
+        let response = read_response_to("GET", &mut stream);
+        assert_eq!((response.text(), response.header("Connection")), ("hello", Some("close")));
         assert_eq!(read_all(&mut stream), b"");
         assert!(origin.next().head.starts_with("GET /last "));
     }
-    assert!(origin.is_quiet());
+    assert!(origin.has_no_request());
 }
 
 #[test]
-fn a_connection_asks_for_a_tunnel_behind_a_request_and_gets_it() {
-    let (origin, echo) = (Origin::saying(ok("hello")), Destination::echo());
+fn connect_after_a_request_opens_a_tunnel() {
+    let (origin, echo) = (Origin::responding(ok("hello")), Destination::echo());
     let mut gateway = Gateway::local("");
     let mut stream = gateway.connect();
     assert_eq!(exchange(&mut stream, origin.get("/")).text(), "hello");
     stream.write_all(connect_request(&echo.address.to_string()).as_bytes()).unwrap();
-    assert_eq!(read_answer_to("HEAD", &mut stream).status, 200);
+    assert_eq!(read_response_to("HEAD", &mut stream).status, 200);
     crate::peers::check_echo(&mut stream, b"in a tunnel now");
     drop(stream);
     gateway.stop();
@@ -302,40 +302,40 @@ fn a_connection_asks_for_a_tunnel_behind_a_request_and_gets_it() {
 }
 
 #[test]
-fn a_draining_gateway_answers_what_it_has_and_closes() {
+fn drain_answers_pending_requests_then_closes() {
     let (release, held) = std::sync::mpsc::channel::<()>();
     let held = std::sync::Mutex::new(held);
     let origin = Origin::start(move |request| {
         if request.head.contains("/slow") {
             held.lock().unwrap().recv().unwrap();
         }
-        Reply::Say(ok("hello"))
+        Reply::Respond(ok("hello"))
     });
     let mut gateway = Gateway::local("");
-    let (mut resting, mut busy) = (gateway.connect(), gateway.connect());
-    assert_eq!(exchange(&mut resting, origin.get("/")).text(), "hello");
+    let (mut idle, mut busy) = (gateway.connect(), gateway.connect());
+    assert_eq!(exchange(&mut idle, origin.get("/")).text(), "hello");
     origin.next();
     busy.write_all(origin.get("/slow").as_bytes()).unwrap();
     eventually("the request is under way", || gateway.metric("tollgate_connections_active") == Some(1.0));
     gateway.signal(Signal::TERM);
-    check_ended(&mut resting, false);
+    check_ended(&mut idle, false);
     release.send(()).unwrap();
-    let answer = read_answer_to("GET", &mut busy);
-    assert_eq!((answer.text(), answer.header("Connection")), ("hello", Some("close")));
+    let response = read_response_to("GET", &mut busy);
+    assert_eq!((response.text(), response.header("Connection")), ("hello", Some("close")));
     check_ended(&mut busy, false);
     assert_eq!(gateway.wait(), 0);
     assert_eq!(gateway.usage().0, 2);
 }
 
 #[test]
-fn a_user_who_is_removed_loses_the_request_that_he_waits_for() {
+fn removed_user_loses_the_pending_request() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let gateway = Gateway::local("");
     let mut stream = gateway.connect();
     stream.write_all(request_to(address, "GET", "/", "").as_bytes()).unwrap();
     let (accepted, _) = listener.accept().unwrap();
-    let mut accepted = patient(accepted);
+    let mut accepted = with_timeouts(accepted);
     read_head(&mut accepted).unwrap();
     let client = stream.local_addr().unwrap();
     gateway.reload("");
@@ -345,25 +345,25 @@ fn a_user_who_is_removed_loses_the_request_that_he_waits_for() {
 }
 
 #[test]
-fn a_new_configuration_holds_from_the_next_request_on() {
-    let origin = Origin::saying(ok("hello"));
+fn new_configuration_applies_to_the_next_request() {
+    let origin = Origin::responding(ok("hello"));
     let gateway = Gateway::local("");
     let mut stream = gateway.connect();
     assert_eq!(exchange(&mut stream, origin.get("/")).status, 200);
     gateway.reload("[[user]]\nname = \"me\"\nfrom = [\"127.0.0.1/32\"]\nallow = [\"192.0.2.0/24\"]\n");
-    let answer = exchange(&mut stream, origin.get("/"));
-    assert_eq!(answer.status, 403, "{answer:?}");
+    let response = exchange(&mut stream, origin.get("/"));
+    assert_eq!(response.status, 403, "{response:?}");
 }
 
 /// Whoever has always asked for more before he is answered never rests.
 #[test]
-fn a_new_configuration_holds_for_those_who_never_rest() {
-    let (asked, was_asked) = channel();
+fn new_configuration_applies_to_pipelined_requests() {
+    let (requested, was_requested) = channel();
     let (go, may_go) = channel();
     let may_go = Mutex::new(may_go);
     let destination = Destination::start(move |mut stream| {
         read_head(&mut stream).unwrap();
-        asked.send(()).unwrap();
+        requested.send(()).unwrap();
         may_go.lock().unwrap().recv().unwrap();
         stream.write_all(&ok("hello")).unwrap();
         read_head(&mut stream);
@@ -372,20 +372,20 @@ fn a_new_configuration_holds_for_those_who_never_rest() {
     let mut stream = gateway.connect();
     let request = request_to(destination.address, "GET", "/", "");
     stream.write_all(request.repeat(2).as_bytes()).unwrap();
-    was_asked.recv().unwrap();
+    was_requested.recv().unwrap();
     gateway.reload("[[user]]\nname = \"me\"\nfrom = [\"127.0.0.1/32\"]\nallow = [\"192.0.2.0/24\"]\n");
     go.send(()).unwrap();
-    assert_eq!(read_answer_to("GET", &mut stream).text(), "hello");
-    assert_eq!(read_answer_to("GET", &mut stream).status, 403);
+    assert_eq!(read_response_to("GET", &mut stream).text(), "hello");
+    assert_eq!(read_response_to("GET", &mut stream).status, 403);
 }
 
 /// A client that is not known yet stays a handshake, and takes no place of a user's.
 #[test]
-fn a_client_that_is_unknown_displaces_nobody() {
-    let origin = Origin::saying(ok("hello"));
-    let room = Room::new("[limits]\nconnections = 2\n[threads]\nreactors = 1\n");
-    room.add_user("ann", "correct horse", "--allow 127.0.0.0/8");
-    let gateway = Gateway::start_in(room);
+fn unknown_client_evicts_no_user() {
+    let origin = Origin::responding(ok("hello"));
+    let dir = TestDir::new("[limits]\nconnections = 2\n[threads]\nreactors = 1\n");
+    dir.add_user("ann", "correct horse", "--allow 127.0.0.0/8");
+    let gateway = Gateway::start_in(dir);
     let credentials = format!("Proxy-Authorization: {}\r\n", basic("ann", "correct horse"));
     let mut known: Vec<_> = (0..2).map(|_| gateway.connect()).collect();
     for stream in &mut known {
@@ -402,16 +402,16 @@ fn a_client_that_is_unknown_displaces_nobody() {
 }
 
 #[test]
-fn those_who_rest_make_room_for_those_who_ask() {
-    let (origin, echo) = (Origin::saying(ok("hello")), Destination::echo());
+fn idle_connections_are_evicted_for_new_requests() {
+    let (origin, echo) = (Origin::responding(ok("hello")), Destination::echo());
     let gateway = Gateway::local("[limits]\nconnections = 3\n[threads]\nreactors = 1\n");
-    let mut resting: Vec<_> = (0..3).map(|_| gateway.connect()).collect();
-    for stream in &mut resting {
+    let mut idle: Vec<_> = (0..3).map(|_| gateway.connect()).collect();
+    for stream in &mut idle {
         assert_eq!(exchange(stream, origin.get("/")).text(), "hello");
     }
     gateway.await_metric("tollgate_sessions_resting", 3.0);
     let mut tunnel = crate::peers::tunnel(&gateway, echo.address);
     crate::peers::check_echo(&mut tunnel, b"there is room");
-    check_ended(&mut resting[0], false);
-    assert_eq!(exchange(&mut resting[2], origin.get("/")).text(), "hello");
+    check_ended(&mut idle[0], false);
+    assert_eq!(exchange(&mut idle[2], origin.get("/")).text(), "hello");
 }

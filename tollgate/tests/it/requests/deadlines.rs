@@ -3,11 +3,11 @@
 use std::io::{ErrorKind, Write};
 
 use crate::harness::Gateway;
-use crate::origin::{Origin, exchange, ok, read_answer_to, read_head, request_to};
+use crate::origin::{Origin, exchange, ok, read_head, read_response_to, request_to};
 use crate::peers::{Destination, check_ended, read_exactly};
 
 #[test]
-fn an_origin_that_does_not_answer_is_504_and_a_client_that_does_not_go_on_408() {
+fn silent_origin_is_504_and_stalled_client_408() {
     let destination = Destination::start(|mut stream| {
         // Never a word, until the gateway ends it.
         let _ = std::io::Read::read_to_end(&mut stream, &mut Vec::new());
@@ -21,15 +21,15 @@ fn an_origin_that_does_not_answer_is_504_and_a_client_that_does_not_go_on_408() 
     ] {
         let mut stream = gateway.connect();
         let request = request_to(address, "POST", "/", lines) + sent;
-        let answer = exchange(&mut stream, request);
-        assert_eq!(answer.status, status, "{lines}{answer:?}");
-        assert_eq!(answer.header("Proxy-Status"), Some(&*format!("tollgate; error={error}")));
+        let response = exchange(&mut stream, request);
+        assert_eq!(response.status, status, "{lines}{response:?}");
+        assert_eq!(response.header("Proxy-Status"), Some(&*format!("tollgate; error={error}")));
         gateway.check_closed(stream.local_addr().unwrap(), "idle_timeout");
     }
 }
 
 #[test]
-fn an_answer_that_stalls_is_cut_off_so_that_nobody_takes_it_for_whole() {
+fn stalled_response_ends_with_a_reset() {
     let destination = Destination::start(|mut stream| {
         read_head(&mut stream).unwrap();
         stream.write_all(b"HTTP/1.0 200 OK\r\n\r\npart").unwrap();
@@ -48,7 +48,7 @@ fn an_answer_that_stalls_is_cut_off_so_that_nobody_takes_it_for_whole() {
 }
 
 #[test]
-fn a_client_that_ended_its_direction_is_not_waited_with_for_long() {
+fn half_closed_client_waits_within_half_closed() {
     let destination = Destination::start(|mut stream| {
         let _ = std::io::Read::read_to_end(&mut stream, &mut Vec::new());
     });
@@ -57,12 +57,12 @@ fn a_client_that_ended_its_direction_is_not_waited_with_for_long() {
     let address = destination.address;
     stream.write_all(request_to(address, "GET", "/", "").as_bytes()).unwrap();
     stream.shutdown(std::net::Shutdown::Write).unwrap();
-    assert_eq!(read_answer_to("GET", &mut stream).status, 504);
+    assert_eq!(read_response_to("GET", &mut stream).status, 504);
     gateway.check_closed(stream.local_addr().unwrap(), "half_closed_timeout");
 }
 
 #[test]
-fn a_client_that_reads_no_answer_is_not_waited_for() {
+fn client_that_reads_no_response_is_reset() {
     let gateway = Gateway::local("");
     let mut stream = gateway.connect();
     let refused = request_to("192.0.2.1", "GET", "/", "").repeat(1000);
@@ -76,14 +76,14 @@ fn a_client_that_reads_no_answer_is_not_waited_for() {
 }
 
 #[test]
-fn who_rests_for_too_long_is_closed_and_who_drips_a_next_request_gets_408() {
-    let origin = Origin::saying(ok("hello"));
+fn idle_client_is_closed_and_dripping_client_gets_408() {
+    let origin = Origin::responding(ok("hello"));
     let gateway = Gateway::local("[timeouts]\nkeep_alive = \"1s\"\ngreeting = \"500ms\"\n");
     let (mut silent, mut dripping) = (gateway.connect(), gateway.connect());
     assert_eq!(exchange(&mut silent, origin.get("/")).text(), "hello");
     assert_eq!(exchange(&mut dripping, origin.get("/")).text(), "hello");
     dripping.write_all(b"GET http://").unwrap();
-    assert_eq!(read_answer_to("GET", &mut dripping).status, 408);
+    assert_eq!(read_response_to("GET", &mut dripping).status, 408);
     check_ended(&mut silent, false);
     gateway.await_metric("tollgate_sessions_resting", 0.0);
     assert_eq!(gateway.metric("tollgate_handshakes_active"), Some(0.0));

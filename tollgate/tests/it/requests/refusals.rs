@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use crate::harness::Gateway;
-use crate::origin::{Origin, ask_once, exchange, ok, read_answer_to, request_to};
+use crate::origin::{Origin, ask_once, exchange, ok, read_response_to, request_to};
 use crate::peers::{check_ended, read_all};
 
 /// What stands between the request line and the empty line, or the whole request; then status and text.
@@ -35,26 +35,26 @@ const FRAMINGS: [Case<'_>; 22] = [
 ];
 
 #[test]
-fn a_framing_that_could_be_read_in_two_ways_reaches_nobody() {
-    let origin = Origin::saying(ok("hello"));
+fn ambiguous_framing_reaches_no_origin() {
+    let origin = Origin::responding(ok("hello"));
     let gateway = Gateway::local("");
     for (lines, status, part) in FRAMINGS {
         let smuggled = origin.get("/smuggled");
         let mut stream = gateway.connect();
         let request = format!("{}0\r\n\r\n{smuggled}", origin.ask("POST", "/", lines));
         stream.write_all(request.as_bytes()).unwrap();
-        let answer = read_answer_to("POST", &mut stream);
-        assert_eq!(answer.status, status, "{lines}{answer:?}");
-        assert!(answer.text().contains(part), "{lines}{answer:?}");
-        assert_eq!(answer.header("Connection"), Some("close"), "{lines}");
+        let response = read_response_to("POST", &mut stream);
+        assert_eq!(response.status, status, "{lines}{response:?}");
+        assert!(response.text().contains(part), "{lines}{response:?}");
+        assert_eq!(response.header("Connection"), Some("close"), "{lines}");
         assert_eq!(read_all(&mut stream), b"", "{lines}: one answer");
     }
-    assert!(origin.is_quiet() && origin.accepted() == 0);
+    assert!(origin.has_no_request() && origin.accepted() == 0);
 }
 
 #[test]
-fn chunks_that_could_be_read_in_two_ways_end_the_request() {
-    let origin = Origin::saying(ok("hello"));
+fn ambiguous_chunks_end_the_request() {
+    let origin = Origin::responding(ok("hello"));
     let gateway = Gateway::local("");
     let huge = "f".repeat(16);
     let extended = format!("1;{}\r\nx\r\n0\r\n\r\n", "e".repeat(5000));
@@ -82,19 +82,19 @@ fn chunks_that_could_be_read_in_two_ways_end_the_request() {
         let request = origin.ask("POST", "/", "Transfer-Encoding: chunked\r\n") + body;
         let mut stream = gateway.connect();
         stream.write_all(request.as_bytes()).unwrap();
-        assert_eq!(read_answer_to("POST", &mut stream).status, 400, "{body:?}");
+        assert_eq!(read_response_to("POST", &mut stream).status, 400, "{body:?}");
         assert_eq!(read_all(&mut stream), b"", "{body:?}");
     }
-    assert!(origin.is_quiet(), "the origin never saw a whole request");
+    assert!(origin.has_no_request(), "the origin never saw a whole request");
 }
 
 #[test]
-fn a_destination_that_could_be_read_in_two_ways_reaches_nobody() {
-    let origin = Origin::saying(ok("hello"));
+fn ambiguous_destination_reaches_no_origin() {
+    let origin = Origin::responding(ok("hello"));
     let gateway = Gateway::local("");
     let (address, port) = (origin.address, origin.address.port());
     let with_host = |url: String, host: String| format!("GET {url} HTTP/1.1\r\nHost: {host}\r\n\r\n");
-    let of = |url: String| with_host(url, address.to_string());
+    let with_url = |url: String| with_host(url, address.to_string());
     let url = format!("http://{address}/");
     let cases: Vec<(String, u16, &str)> = vec![
         (format!("GET {url} HTTP/1.1\r\n\r\n"), 400, "Host header is missing"),
@@ -103,43 +103,43 @@ fn a_destination_that_could_be_read_in_two_ways_reaches_nobody() {
         (with_host(url.clone(), format!("localhost:{port}")), 400, "does not agree"),
         (with_host(url.clone(), format!("{address}, {address}")), 400, "does not agree"),
         (with_host(url.clone(), format!("{address}\r\nHost: {address}")), 400, "more than one Host"),
-        (of(format!("http://ok@{address}/")), 400, "'@'"),
-        (of(format!("http://127.1:{port}/")), 400, "four decimal numbers"),
-        (of(format!("http://2130706433:{port}/")), 400, "four decimal numbers"),
-        (of(format!("http://0177.0.0.1:{port}/")), 400, "four decimal numbers"),
-        (of(format!("http://localhost.:{port}/")), 400, "remove it"),
-        (of(format!("http://localhost%2e:{port}/")), 400, "'%'"),
-        (of(format!("http://127.0.0.1:0{port}/")), 400, "port must be a number"),
-        (of("http://127.0.0.1:/".into()), 400, "port must be a number"),
-        (of("http:///path".into()), 400, "host is empty"),
-        (of(format!("http://[::ffff:127.0.0.1%25lo]:{port}/")), 400, "zone"),
-        (of(format!("http://{address}/#x")), 400, "fragment"),
-        (of(format!("http://{address}\\@elsewhere/")), 400, ""),
-        (of(format!("http://{address}/a\\b")), 400, "percent-encode"),
-        (of(format!("http://{address}/\u{e4}")), 400, ""),
-        (of(format!("https://{address}/")), 501, "CONNECT"),
-        (of(format!("ftp://{address}/")), 501, "only http://"),
-        (of(format!("http:{address}/")), 400, ""),
+        (with_url(format!("http://ok@{address}/")), 400, "'@'"),
+        (with_url(format!("http://127.1:{port}/")), 400, "four decimal numbers"),
+        (with_url(format!("http://2130706433:{port}/")), 400, "four decimal numbers"),
+        (with_url(format!("http://0177.0.0.1:{port}/")), 400, "four decimal numbers"),
+        (with_url(format!("http://localhost.:{port}/")), 400, "remove it"),
+        (with_url(format!("http://localhost%2e:{port}/")), 400, "'%'"),
+        (with_url(format!("http://127.0.0.1:0{port}/")), 400, "port must be a number"),
+        (with_url("http://127.0.0.1:/".into()), 400, "port must be a number"),
+        (with_url("http:///path".into()), 400, "host is empty"),
+        (with_url(format!("http://[::ffff:127.0.0.1%25lo]:{port}/")), 400, "zone"),
+        (with_url(format!("http://{address}/#x")), 400, "fragment"),
+        (with_url(format!("http://{address}\\@elsewhere/")), 400, ""),
+        (with_url(format!("http://{address}/a\\b")), 400, "percent-encode"),
+        (with_url(format!("http://{address}/\u{e4}")), 400, ""),
+        (with_url(format!("https://{address}/")), 501, "CONNECT"),
+        (with_url(format!("ftp://{address}/")), 501, "only http://"),
+        (with_url(format!("http:{address}/")), 400, ""),
         (format!("GET http://{address}/ HTTP/1.1\nHost: {address}\n\n"), 400, "LF alone"),
     ];
     for (request, status, part) in cases {
-        let answer = ask_once(&gateway, &request);
-        assert_eq!(answer.status, status, "{request}{answer:?}");
-        assert!(answer.text().contains(part), "{request}{answer:?}");
+        let response = ask_once(&gateway, &request);
+        assert_eq!(response.status, status, "{request}{response:?}");
+        assert!(response.text().contains(part), "{request}{response:?}");
     }
     assert_eq!(origin.accepted(), 0);
 }
 
 #[test]
-fn a_refused_request_leaves_the_connection_where_its_end_is_known() {
-    let origin = Origin::saying(ok("hello"));
+fn refused_request_of_known_length_keeps_connection() {
+    let origin = Origin::responding(ok("hello"));
     let gateway = Gateway::local("");
     let forbidden = |lines: &str| request_to("192.0.2.1", "POST", "/", lines);
     let mut stream = gateway.connect();
     for (lines, body) in [("", 0), ("Content-Length: 5\r\n", 5), ("Content-Length: 60000\r\n", 60_000)] {
         stream.write_all(&[forbidden(lines).as_bytes(), &vec![b'x'; body]].concat()).unwrap();
-        let answer = read_answer_to("POST", &mut stream);
-        assert_eq!((answer.status, answer.header("Connection")), (403, None));
+        let response = read_response_to("POST", &mut stream);
+        assert_eq!((response.status, response.header("Connection")), (403, None));
         assert_eq!(exchange(&mut stream, origin.get("/")).text(), "hello");
     }
     let head = exchange(&mut stream, forbidden("").replace("POST", "HEAD"));
@@ -154,15 +154,15 @@ fn a_refused_request_leaves_the_connection_where_its_end_is_known() {
         "Content-Length: 5\r\nExpect: 100-continue\r\n",
     ] {
         let mut stream = gateway.connect();
-        let answer = exchange(&mut stream, forbidden(lines));
-        assert_eq!((answer.status, answer.header("Connection")), (403, Some("close")), "{lines}");
+        let response = exchange(&mut stream, forbidden(lines));
+        assert_eq!((response.status, response.header("Connection")), (403, Some("close")), "{lines}");
         check_ended(&mut stream, false);
     }
 }
 
 #[test]
-fn what_is_too_long_is_told_so() {
-    let origin = Origin::saying(ok("hello"));
+fn overlong_urls_and_heads_are_414_and_431() {
+    let origin = Origin::responding(ok("hello"));
     let gateway = Gateway::local("");
     // RFC 9110, section 4.1: at least 8,000 bytes of URL should do.
     let path = format!("/{}", "x".repeat(8000));
@@ -174,15 +174,15 @@ fn what_is_too_long_is_told_so() {
         (format!("CONNECT {long}:443 HTTP/1.1\r\n\r\n"), 414),
         (origin.ask("GET", "/", &format!("X: {long}\r\n")), 431),
     ] {
-        let answer = ask_once(&gateway, request);
-        assert_eq!((answer.status, answer.header("Connection")), (status, Some("close")));
+        let response = ask_once(&gateway, request);
+        assert_eq!((response.status, response.header("Connection")), (status, Some("close")));
     }
-    assert!(origin.is_quiet());
+    assert!(origin.has_no_request());
 }
 
 #[test]
-fn odd_expectations_and_forwards_are_told_so() {
-    let origin = Origin::saying(ok("hello"));
+fn odd_expectations_and_forwards_are_refused() {
+    let origin = Origin::responding(ok("hello"));
     let gateway = Gateway::local("");
     for (method, lines, status) in [
         ("GET", "Expect: tea\r\n", 417),
@@ -197,8 +197,8 @@ fn odd_expectations_and_forwards_are_told_so() {
 
 /// RFC 9110, section 9.3.2: an answer to HEAD has no body. A client would take one for the next answer.
 #[test]
-fn a_refusal_of_head_has_no_body_however_early_it_comes() {
-    let origin = Origin::saying(ok("hello"));
+fn refused_head_request_has_no_response_body() {
+    let origin = Origin::responding(ok("hello"));
     let gateway = Gateway::local("[timeouts]\ngreeting = \"2s\"\n");
     let long = "x".repeat(20_000);
     let at_once = FRAMINGS.iter().map(|(lines, status, _)| (origin.ask("HEAD", "/", lines), *status));
@@ -218,12 +218,12 @@ fn a_refusal_of_head_has_no_body_however_early_it_comes() {
             for _ in 0..earlier {
                 assert_eq!(exchange(&mut stream, origin.get("/")).text(), "hello");
             }
-            let answer = exchange(&mut stream, &request);
-            assert_eq!(answer.status, status, "{request}{answer:?}");
+            let response = exchange(&mut stream, &request);
+            assert_eq!(response.status, status, "{request}{response:?}");
             assert_eq!(
                 read_all(&mut stream).escape_ascii().to_string(),
                 "",
-                "behind {answer:?} to {request}"
+                "behind {response:?} to {request}"
             );
         }
     }
@@ -231,6 +231,6 @@ fn a_refusal_of_head_has_no_body_however_early_it_comes() {
     let mut stream = gateway.connect();
     assert_eq!(exchange(&mut stream, request_to("192.0.2.1", "HEAD", "/", "")).status, 403);
     let both = "CONNECT 192.0.2.1:443 HTTP/1.1\r\nHost: 192.0.2.1:443\r\n\r\nHEAD / HTTP/1.1\r\n\r\n";
-    let answer = exchange(&mut stream, both);
-    assert!(answer.status == 403 && answer.text().contains("rule"), "{answer:?}");
+    let response = exchange(&mut stream, both);
+    assert!(response.status == 403 && response.text().contains("rule"), "{response:?}");
 }

@@ -19,15 +19,15 @@ use rustix::process::{Pid, Signal, kill_process};
 pub(crate) const REACTORS: usize = 2;
 
 /// How long a command, a start or a stop may take. Only a failure waits this long.
-const PATIENCE: Duration = Duration::from_secs(30);
-const LOOK: Duration = Duration::from_millis(1);
+const TIMEOUT: Duration = Duration::from_secs(30);
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Files of what is written to standard output and standard error.
 type Files = (&'static str, &'static str);
 
 /// Of a gateway, and of a command that is asked something meanwhile.
-const SERVED: Files = ("serve-out.txt", "serve-errors.txt");
-const ASKED: Files = ("out.txt", "errors.txt");
+const SERVE_FILES: Files = ("serve-out.txt", "serve-errors.txt");
+const COMMAND_FILES: Files = ("out.txt", "errors.txt");
 
 /// Few connections, so that the live table is small and a copy of it quick.
 const CONFIGURATION: &str = r#"
@@ -53,30 +53,30 @@ segment = "256KiB"
 
 /// See the file's header.
 #[derive(Debug)]
-pub(crate) struct Room {
+pub(crate) struct Workspace {
     pub(crate) directory: PathBuf,
 }
 
 /// What a command came to.
 #[derive(Clone, Debug)]
-pub(crate) struct Said {
+pub(crate) struct CommandOutput {
     pub(crate) status: ExitStatus,
     pub(crate) out: String,
-    pub(crate) errors: String,
+    pub(crate) stderr: String,
     /// It did not end by itself, and was killed.
     pub(crate) is_late: bool,
 }
 
 /// A gateway that serves.
-pub(crate) struct Serving<'r> {
+pub(crate) struct RunningGateway<'r> {
     pub(crate) child: Child,
     pub(crate) listener: SocketAddr,
-    room: &'r Room,
+    workspace: &'r Workspace,
 }
 
-impl Room {
+impl Workspace {
     /// A room in `directory`, which is made, with the files of `tree` if one is given.
-    pub(crate) fn furnish(directory: PathBuf, tree: Option<&Path>) -> Room {
+    pub(crate) fn create(directory: PathBuf, tree: Option<&Path>) -> Workspace {
         fs::create_dir_all(&directory).unwrap();
         if let Some(tree) = tree {
             copy_tree(tree, &directory).unwrap();
@@ -84,7 +84,7 @@ impl Room {
         fs::create_dir_all(directory.join("table")).unwrap();
         let text = format!("{CONFIGURATION}[threads]\nreactors = {REACTORS}\n");
         fs::write(directory.join("tollgate.toml"), text).unwrap();
-        Room { directory }
+        Workspace { directory }
     }
 
     pub(crate) fn data(&self) -> PathBuf {
@@ -92,56 +92,56 @@ impl Room {
     }
 
     /// Runs a command to its end.
-    pub(crate) fn run(&self, words: &[&str]) -> Said {
-        let mut child = self.spawn(words, &[], ASKED);
-        self.end_by(&mut child, Instant::now() + PATIENCE, ASKED)
+    pub(crate) fn run(&self, words: &[&str]) -> CommandOutput {
+        let mut child = self.spawn(words, &[], COMMAND_FILES);
+        self.wait_until(&mut child, Instant::now() + TIMEOUT, COMMAND_FILES)
     }
 
     /// Starts a gateway.
     ///
     /// # Errors
     /// It ended before it served.
-    pub(crate) fn serve(&self, environment: &[(&str, &str)]) -> Result<Serving<'_>, Said> {
-        let mut child = self.spawn(&["serve"], environment, SERVED);
-        let deadline = Instant::now() + PATIENCE;
+    pub(crate) fn serve(&self, environment: &[(&str, &str)]) -> Result<RunningGateway<'_>, CommandOutput> {
+        let mut child = self.spawn(&["serve"], environment, SERVE_FILES);
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             let ended = child.try_wait().unwrap().is_some() || Instant::now() > deadline;
-            let out = self.text(SERVED.0);
+            let out = self.text(SERVE_FILES.0);
             if out.contains("after a power failure") {
                 let words = out.split_whitespace();
                 let listener = words.into_iter().find_map(|word| word.parse().ok());
                 let listener = listener.expect("a gateway says where it listens before anything else");
-                return Ok(Serving { child, listener, room: self });
+                return Ok(RunningGateway { child, listener, workspace: self });
             }
             if ended {
-                return Err(self.end_by(&mut child, deadline, SERVED));
+                return Err(self.wait_until(&mut child, deadline, SERVE_FILES));
             }
-            thread::sleep(LOOK);
+            thread::sleep(POLL_INTERVAL);
         }
     }
 
     /// Events of the gateways' log that are a warning or worse.
-    pub(crate) fn complaints(&self) -> Vec<String> {
+    pub(crate) fn log_warnings(&self) -> Vec<String> {
         let log = self.text("log.jsonl");
-        let is_complaint =
+        let is_warning =
             |line: &&str| ["\"warning\"", "\"warn\"", "\"error\""].iter().any(|level| line.contains(level));
-        log.lines().filter(is_complaint).map(str::to_owned).collect()
+        log.lines().filter(is_warning).map(str::to_owned).collect()
     }
 
     /// What the last gateway wrote to standard error.
-    pub(crate) fn errors(&self) -> String {
-        self.text(SERVED.1)
+    pub(crate) fn stderr(&self) -> String {
+        self.text(SERVE_FILES.1)
     }
 
-    fn spawn(&self, words: &[&str], environment: &[(&str, &str)], (out, errors): Files) -> Child {
+    fn spawn(&self, words: &[&str], environment: &[(&str, &str)], (out, stderr): Files) -> Child {
         let file = |name: &str| File::create(self.directory.join(name)).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
         command.args(words).args(["--config", "tollgate.toml"]).current_dir(&self.directory);
-        command.stdin(Stdio::null()).stdout(file(out)).stderr(file(errors));
+        command.stdin(Stdio::null()).stdout(file(out)).stderr(file(stderr));
         command.envs(environment.iter().copied()).spawn().unwrap()
     }
 
-    fn end_by(&self, child: &mut Child, deadline: Instant, (out, errors): Files) -> Said {
+    fn wait_until(&self, child: &mut Child, deadline: Instant, (out, stderr): Files) -> CommandOutput {
         let mut is_late = false;
         let status = loop {
             if let Some(status) = child.try_wait().unwrap() {
@@ -152,9 +152,9 @@ impl Room {
                 child.kill().unwrap();
                 break child.wait().unwrap();
             }
-            thread::sleep(LOOK);
+            thread::sleep(POLL_INTERVAL);
         };
-        Said { status, out: self.text(out), errors: self.text(errors), is_late }
+        CommandOutput { status, out: self.text(out), stderr: self.text(stderr), is_late }
     }
 
     fn text(&self, name: &str) -> String {
@@ -163,7 +163,7 @@ impl Room {
     }
 }
 
-impl Said {
+impl CommandOutput {
     pub(crate) fn is_success(&self) -> bool {
         self.status.success()
     }
@@ -171,18 +171,18 @@ impl Said {
     /// Whether a fault of the program ended it, or a thread of it.
     pub(crate) fn is_crash(&self) -> bool {
         let is_killed = !self.is_late && self.status.signal().is_some();
-        is_killed || [&self.out, &self.errors].iter().any(|text| text.contains("panicked at"))
+        is_killed || [&self.out, &self.stderr].iter().any(|text| text.contains("panicked at"))
     }
 
     /// All that it said.
     pub(crate) fn text(&self) -> String {
-        format!("{}{}", self.out, self.errors)
+        format!("{}{}", self.out, self.stderr)
     }
 }
 
-impl<'r> Serving<'r> {
-    pub(crate) fn room(&self) -> &'r Room {
-        self.room
+impl<'r> RunningGateway<'r> {
+    pub(crate) fn workspace(&self) -> &'r Workspace {
+        self.workspace
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
@@ -190,15 +190,15 @@ impl<'r> Serving<'r> {
     }
 
     /// Stops it in order.
-    pub(crate) fn stop(mut self) -> Said {
+    pub(crate) fn stop(mut self) -> CommandOutput {
         // One that has ended by itself is not waited for yet, so that its number is nobody else's.
         self.signal(Signal::TERM);
-        let room = self.room;
-        room.end_by(&mut self.child, Instant::now() + PATIENCE, SERVED)
+        let workspace = self.workspace;
+        workspace.wait_until(&mut self.child, Instant::now() + TIMEOUT, SERVE_FILES)
     }
 }
 
-impl Drop for Serving<'_> {
+impl Drop for RunningGateway<'_> {
     fn drop(&mut self) {
         // It has ended if all went well.
         let _ = self.child.kill();

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use sys::limits::{Footprint, Limit, ThreadBudget};
 
 use super::cpus::Cpus;
-use super::finding::{Finding, Permits, State, first};
+use super::finding::{Capacity, Finding, State, first};
 use super::load::Load;
 use super::ports::ListeningPorts;
 use super::remedy;
@@ -26,14 +26,14 @@ pub(super) struct Report {
     pub(super) findings: Vec<Finding>,
     pub(super) footprint: Footprint,
     pub(super) budget: ThreadBudget,
-    pub(super) room: LiveTableSpace,
+    pub(super) space: LiveTableSpace,
     pub(super) ports: ListeningPorts,
     pub(super) cpus: Cpus,
 }
 
 impl Report {
     pub(super) fn is_carried(&self) -> bool {
-        self.findings.iter().all(|finding| finding.state != State::Fails) && self.room.is_enough()
+        self.findings.iter().all(|finding| finding.state != State::Fails) && self.space.is_enough()
     }
 
     pub(super) fn json(&self) -> Value {
@@ -57,16 +57,16 @@ impl Report {
                 "mappings_each": self.footprint.maps,
                 "address_space_bytes_each": self.footprint.address_bytes,
             },
-            "live_table": self.room.json(),
+            "live_table": self.space.json(),
             "listening_ports": self.ports.json(),
             "cpu": self.cpus.json(),
         })
     }
 
     fn finding_json(&self, finding: &Finding) -> Value {
-        let (connections, threads) = match finding.permits {
-            Some(Permits::Connections(count)) => (Some(count), None),
-            Some(Permits::Threads(count)) => (None, Some(count)),
+        let (connections, threads) = match finding.capacity {
+            Some(Capacity::Connections(count)) => (Some(count), None),
+            Some(Capacity::Threads(count)) => (None, Some(count)),
             None => (None, None),
         };
         json!({
@@ -103,13 +103,13 @@ impl Report {
         let other = |finding: &&Finding| {
             finding.state != State::Fine && !first.iter().any(|met| met.limit() == finding.limit())
         };
-        self.findings.iter().filter(other).for_each(|finding| text += &remedied(finding));
+        self.findings.iter().filter(other).for_each(|finding| text += &finding_lines(finding));
         if let Some((finding, command)) = self.ports.finding() {
             text += &wrapped(&finding, 0);
             text += &format!("  to reserve: {command}\n");
         }
-        let (room, command) = self.room.finding();
-        text += &wrapped(&room, 0);
+        let (space, command) = self.space.finding();
+        text += &wrapped(&space, 0);
         text.extend(command.map(|command| format!("  to enlarge: {command}\n")));
         for finding in self.findings.iter().filter(|finding| finding.state != State::Unknown) {
             if let Some(trouble) = &finding.reading.trouble {
@@ -138,7 +138,7 @@ impl Report {
                 amount(finding.needed),
                 amount(finding.in_use),
                 available,
-                permits(finding.permits),
+                capacity(finding.capacity),
             ]
         };
         let rows = self.findings.iter().map(row).collect();
@@ -152,12 +152,12 @@ impl Report {
         };
         let mut text = wrapped(&format!("First: {}.", met(&self.load, finding)), 0);
         if !ties.is_empty() {
-            let names: Vec<_> = ties.iter().map(|tie| named(tie)).collect();
+            let names: Vec<_> = ties.iter().map(|tie| title(tie)).collect();
             let text_of_ties =
                 format!("At the same point: {}. It has to be raised as well.", names.join(", "));
             text += &wrapped(&text_of_ties, 2);
         }
-        text + &shown(finding) + &ties.iter().map(|tie| shown(tie)).collect::<String>()
+        text + &remedy_lines(finding) + &ties.iter().map(|tie| remedy_lines(tie)).collect::<String>()
     }
 
     fn threads(&self) -> String {
@@ -184,7 +184,7 @@ impl Report {
 }
 
 /// What `serve` says at its start: what is met first, in one line.
-pub(super) fn outlook(load: &Load, findings: &[Finding]) -> String {
+pub(super) fn first_limit_line(load: &Load, findings: &[Finding]) -> String {
     let first = first(load, findings);
     match first.first() {
         None => "no limit of the kernel's is in sight".to_owned(),
@@ -199,48 +199,48 @@ pub(super) fn outlook(load: &Load, findings: &[Finding]) -> String {
 /// A limit, and at how many connections it is met or what it lacks.
 fn met(load: &Load, finding: &Finding) -> String {
     let configured = grouped(load.connections);
-    match (finding.permits, finding.state) {
-        (Some(Permits::Connections(count)), State::Fine) => {
-            format!("{} at {} connections", named(finding), grouped(count))
+    match (finding.capacity, finding.state) {
+        (Some(Capacity::Connections(count)), State::Fine) => {
+            format!("{} at {} connections", title(finding), grouped(count))
         }
-        (Some(Permits::Connections(count)), _) => {
-            format!("{} at {} connections of the {configured} configured", named(finding), grouped(count))
+        (Some(Capacity::Connections(count)), _) => {
+            format!("{} at {} connections of the {configured} configured", title(finding), grouped(count))
         }
         _ => {
             let amount = |amount| amount_of(finding.limit(), amount);
             let available = amount(finding.available.unwrap_or(0));
-            format!("{}: {available} of the {} needed", named(finding), amount(finding.needed))
+            format!("{}: {available} of the {} needed", title(finding), amount(finding.needed))
         }
     }
 }
 
-fn named(finding: &Finding) -> String {
+fn title(finding: &Finding) -> String {
     let bound = finding.reading.bound.map_or(String::new(), |bound| format!(" {bound}"));
     format!("{} ({}{bound})", finding.limit().name(), finding.limit().setting())
 }
 
-fn remedied(finding: &Finding) -> String {
+fn finding_lines(finding: &Finding) -> String {
     let state = finding.state.as_str();
     if let (State::Unknown, Some(trouble)) = (finding.state, &finding.reading.trouble) {
         return wrapped(&format!("{state}: {}: {trouble}", finding.limit().name()), 0);
     }
     let amount = |amount| amount_of(finding.limit(), amount);
     let available = amount(finding.available.unwrap_or(0));
-    let text = format!("{state}: {}: {available} of the {} needed.", named(finding), amount(finding.needed));
-    wrapped(&text, 0) + &shown(finding)
+    let text = format!("{state}: {}: {available} of the {} needed.", title(finding), amount(finding.needed));
+    wrapped(&text, 0) + &remedy_lines(finding)
 }
 
 /// How it shows, and what raises it. A command stays on one line, to be pasted.
-fn shown(finding: &Finding) -> String {
+fn remedy_lines(finding: &Finding) -> String {
     let command =
         remedy::command(finding).map_or(String::new(), |command| format!("  to raise: {command}\n"));
     wrapped(&format!("shows as: {}", remedy::error(finding.limit())), 2) + &command
 }
 
-fn permits(permits: Option<Permits>) -> String {
-    match permits {
-        Some(Permits::Connections(count)) => format!("{} conn.", shortened(count)),
-        Some(Permits::Threads(count)) => format!("{} threads", shortened(count)),
+fn capacity(capacity: Option<Capacity>) -> String {
+    match capacity {
+        Some(Capacity::Connections(count)) => format!("{} conn.", shortened(count)),
+        Some(Capacity::Threads(count)) => format!("{} threads", shortened(count)),
         None => String::new(),
     }
 }

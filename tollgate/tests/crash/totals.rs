@@ -9,7 +9,7 @@ use crate::oracle::{Facts, Fate};
 
 /// See the file's header.
 #[derive(Default)]
-pub(crate) struct Tally {
+pub(crate) struct Totals {
     /// What all this was, if it was not the ledger as configured: printed ahead of the numbers.
     caveat: &'static str,
     /// By point: those that died there, and those that lived too long and were killed anywhere.
@@ -46,10 +46,10 @@ struct Failed {
     due: u64,
 }
 
-impl Tally {
+impl Totals {
     /// Nothing so far, at these points.
-    pub(crate) fn new(points: impl Iterator<Item = String>, caveat: &'static str) -> Tally {
-        Tally { points: points.map(|name| (name, (0, 0))).collect(), caveat, ..Tally::default() }
+    pub(crate) fn new(points: impl Iterator<Item = String>, caveat: &'static str) -> Totals {
+        Totals { points: points.map(|name| (name, (0, 0))).collect(), caveat, ..Totals::default() }
     }
 
     /// A kill: at a random instant if there was no target, else whether the target was hit.
@@ -98,7 +98,7 @@ impl Tally {
     fn losses(&mut self, facts: &[Facts], rows: &[Row]) {
         let billed: HashMap<_, _> = rows.iter().map(|row| (row.client, row.up + row.down)).collect();
         for fact in facts.iter().filter(|fact| matches!(fact.fate, Fate::Failed | Fate::KilledThenFailed)) {
-            let moved = fact.up.witnessed + fact.down.witnessed;
+            let moved = fact.up.audited + fact.down.audited;
             let row = billed.get(&fact.client).copied();
             let lost = moved.saturating_sub(row.unwrap_or(0));
             self.failed.flows += 1;
@@ -116,7 +116,7 @@ impl Tally {
     }
 }
 
-impl fmt::Display for Tally {
+impl fmt::Display for Totals {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(out, "kills at a random instant: {}", self.random)?;
         for (name, (hits, misses)) in &self.points {

@@ -4,22 +4,22 @@
 use std::ops::Range;
 
 /// See the file's header.
-pub(crate) struct Chance(u64);
+pub(crate) struct Rng(u64);
 
-impl Chance {
+impl Rng {
     /// The chance of `seed`, in the branch numbered `branch`: what one branch draws changes no other.
-    pub(crate) fn new(seed: u64, branch: u64) -> Chance {
-        let mut chance = Chance(seed ^ branch.wrapping_mul(0xd134_2543_de82_ef95));
-        chance.draw();
-        chance
+    pub(crate) fn new(seed: u64, fork: u64) -> Rng {
+        let mut rng = Rng(seed ^ fork.wrapping_mul(0xd134_2543_de82_ef95));
+        rng.next_u64();
+        rng
     }
 
     /// A chance of its own for somebody else, whose draws change none of these.
-    pub(crate) fn branch(&mut self) -> Chance {
-        Chance(self.draw())
+    pub(crate) fn fork(&mut self) -> Rng {
+        Rng(self.next_u64())
     }
 
-    fn draw(&mut self) -> u64 {
+    fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut bits = self.0;
         bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -28,31 +28,31 @@ impl Chance {
     }
 
     /// A number of `range`.
-    pub(crate) fn within(&mut self, range: Range<u64>) -> u64 {
-        range.start + self.draw() % (range.end - range.start)
+    pub(crate) fn random_range(&mut self, range: Range<u64>) -> u64 {
+        range.start + self.next_u64() % (range.end - range.start)
     }
 
     /// A number of `range`, small ones as likely as large ones: the logarithm is drawn evenly.
-    pub(crate) fn within_orders(&mut self, range: Range<u64>) -> u64 {
+    pub(crate) fn log_range(&mut self, range: Range<u64>) -> u64 {
         let (low, high) = ((range.start as f64).ln(), (range.end as f64).ln());
-        let drawn = low + (high - low) * (self.draw() as f64 / u64::MAX as f64);
+        let drawn = low + (high - low) * (self.next_u64() as f64 / u64::MAX as f64);
         (drawn.exp() as u64).clamp(range.start, range.end - 1)
     }
 
     /// True in `percent` of all draws.
-    pub(crate) fn happens(&mut self, percent: u64) -> bool {
-        self.within(0..100) < percent
+    pub(crate) fn random_percent(&mut self, percent: u64) -> bool {
+        self.random_range(0..100) < percent
     }
 
     /// One of `choices`.
-    pub(crate) fn pick<'a, T>(&mut self, choices: &'a [T]) -> &'a T {
-        &choices[self.within(0..choices.len() as u64) as usize]
+    pub(crate) fn choose<'a, T>(&mut self, choices: &'a [T]) -> &'a T {
+        &choices[self.random_range(0..choices.len() as u64) as usize]
     }
 
     /// The same things in another order.
     pub(crate) fn shuffle<T>(&mut self, things: &mut [T]) {
         for last in (1..things.len()).rev() {
-            things.swap(last, self.within(0..last as u64 + 1) as usize);
+            things.swap(last, self.random_range(0..last as u64 + 1) as usize);
         }
     }
 }

@@ -25,16 +25,16 @@ impl CredentialDelivery {
     /// # Errors
     /// The file cannot be written; then there is no user either.
     pub(super) fn prepare(user: FirstUser, is_terminal: bool) -> anyhow::Result<CredentialDelivery> {
-        let mut handover = CredentialDelivery { user, file: None };
+        let mut delivery = CredentialDelivery { user, file: None };
         if !is_terminal {
             // Users stand in a directory of the data directory.
-            let data = handover.user.path.ancestors().nth(2).unwrap_or(Path::new(""));
-            let kept = handover.user.keep(data).inspect_err(|_| handover.undo());
-            handover.file = Some(kept.with_context(|| {
+            let data = delivery.user.path.ancestors().nth(2).unwrap_or(Path::new(""));
+            let kept = delivery.user.keep(data).inspect_err(|_| delivery.undo());
+            delivery.file = Some(kept.with_context(|| {
                 format!("cannot keep the password of the first user in {}", data.display())
             })?);
         }
-        Ok(handover)
+        Ok(delivery)
     }
 
     /// Takes the user back, whose password was not told.
@@ -47,7 +47,7 @@ impl CredentialDelivery {
     }
 
     /// Tells of the user, and how to try it.
-    pub(super) fn tell(&self, out: &mut impl Write, proxy: SocketAddr) -> io::Result<()> {
+    pub(super) fn print(&self, out: &mut impl Write, proxy: SocketAddr) -> io::Result<()> {
         let FirstUser { name, password, path } = &self.user;
         write!(out, "\nMade the user `{name}` ({}). ", path.display())?;
         match &self.file {
@@ -89,39 +89,39 @@ mod tests {
         (data, FirstUser { name: "me".parse().unwrap(), password, path })
     }
 
-    fn told(handover: &CredentialDelivery) -> String {
+    fn printed(delivery: &CredentialDelivery) -> String {
         let mut out = Vec::new();
-        handover.tell(&mut out, "127.0.0.1:3128".parse().unwrap()).unwrap();
+        delivery.print(&mut out, "127.0.0.1:3128".parse().unwrap()).unwrap();
         String::from_utf8(out).unwrap()
     }
 
     /// The password of the first user stood in a line of standard output, which a service manager writes into
     /// its journal, for all who may read that, and for good.
     #[test]
-    fn what_is_no_terminal_gets_the_name_of_a_file() {
+    fn non_terminal_gets_the_name_of_a_file() {
         let (data, user) = user();
-        let handover = CredentialDelivery::prepare(user, false).unwrap();
+        let delivery = CredentialDelivery::prepare(user, false).unwrap();
         let file = data.path().join("first-user.curlrc");
-        let text = told(&handover);
+        let text = printed(&delivery);
         assert!(!text.contains(PASSWORD), "{text}");
         assert!(text.contains(&format!("curl -K {} -x http://127.0.0.1:3128 ", file.display())), "{text}");
         assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
         let kept = fs::read_to_string(&file).unwrap();
         assert!(kept.ends_with(&format!("\nproxy-user = \"me:{PASSWORD}\"\n")), "{kept}");
-        handover.undo();
+        delivery.undo();
         assert!(!file.exists() && fs::read_dir(data.path().join("users.d")).unwrap().next().is_none());
     }
 
     #[test]
-    fn a_terminal_is_shown_the_password_and_no_file_has_it() {
+    fn terminal_gets_the_password_and_no_file() {
         let (data, user) = user();
-        let handover = CredentialDelivery::prepare(user, true).unwrap();
-        assert!(told(&handover).contains(&format!("curl -x http://me:{PASSWORD}@127.0.0.1:3128 ")));
+        let delivery = CredentialDelivery::prepare(user, true).unwrap();
+        assert!(printed(&delivery).contains(&format!("curl -x http://me:{PASSWORD}@127.0.0.1:3128 ")));
         assert!(!data.path().join("first-user.curlrc").exists());
     }
 
     #[test]
-    fn a_password_that_cannot_be_kept_makes_no_user() {
+    fn unwritable_password_file_undoes_the_user() {
         let (data, user) = user();
         let path = user.path.clone();
         fs::create_dir(data.path().join("first-user.curlrc")).unwrap();

@@ -12,7 +12,7 @@ use crate::origin::{Origin, read_head, request_to};
 use crate::peers::{Destination, connect_request};
 
 /// See the file's header.
-pub(super) struct Beside<'a> {
+pub(super) struct ValidUser<'a> {
     gateway: &'a Gateway,
     origin: &'a Origin,
     echo: &'a Destination,
@@ -22,20 +22,20 @@ pub(super) struct Beside<'a> {
     kept: Option<TcpStream>,
 }
 
-impl<'a> Beside<'a> {
+impl<'a> ValidUser<'a> {
     /// A user of `gateway`, known by the address 127.0.0.1, who may reach both destinations.
-    pub(super) fn new(gateway: &'a Gateway, origin: &'a Origin, echo: &'a Destination) -> Beside<'a> {
-        Beside { gateway, origin, echo, host: Box::new(|_| "127.0.0.1".into()), kept: None }
+    pub(super) fn new(gateway: &'a Gateway, origin: &'a Origin, echo: &'a Destination) -> ValidUser<'a> {
+        ValidUser { gateway, origin, echo, host: Box::new(|_| "127.0.0.1".into()), kept: None }
     }
 
     /// The same, with requests for the host that `host` gives for a number.
-    pub(super) fn by_host(self, host: impl Fn(usize) -> String + 'a) -> Beside<'a> {
-        Beside { host: Box::new(host), ..self }
+    pub(super) fn with_hosts(self, host: impl Fn(usize) -> String + 'a) -> ValidUser<'a> {
+        ValidUser { host: Box::new(host), ..self }
     }
 
     /// Makes `count` requests, and expects that 99 of 100 succeed.
     #[track_caller]
-    pub(super) fn is_served(&mut self, count: usize) {
+    pub(super) fn check_served(&mut self, count: usize) {
         let failures: Vec<String> = (0..count).filter_map(|number| self.request(number).err()).collect();
         assert!(failures.len() * 100 <= count, "{} of {count}: {failures:?}", failures.len());
     }
@@ -67,9 +67,9 @@ impl<'a> Beside<'a> {
 }
 
 /// Ends an attack when it is dropped, also where a test fails: the attack's threads look at its flag.
-pub(super) struct Over<'a>(pub(super) &'a AtomicBool);
+pub(super) struct StopOnDrop<'a>(pub(super) &'a AtomicBool);
 
-impl Drop for Over<'_> {
+impl Drop for StopOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }

@@ -4,7 +4,7 @@ use super::services::service;
 
 /// See the file's header.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Way {
+pub(crate) enum ProxyMethod {
     /// By a request in absolute form, to the server without TLS.
     Request,
     /// Through a tunnel by CONNECT, to the server with TLS.
@@ -13,29 +13,29 @@ pub(crate) enum Way {
     Socks5,
 }
 
-impl Way {
+impl ProxyMethod {
     /// The scheme of the proxy's URL: the proxy resolves names.
     pub(crate) fn scheme(self) -> &'static str {
         match self {
-            Way::Request | Way::Connect => "http",
-            Way::Socks5 => "socks5h",
+            ProxyMethod::Request | ProxyMethod::Connect => "http",
+            ProxyMethod::Socks5 => "socks5h",
         }
     }
 
     /// What the ledger calls it.
     pub(crate) fn protocol(self) -> &'static str {
         match self {
-            Way::Request => "http",
-            Way::Connect => "http_connect",
-            Way::Socks5 => "socks5",
+            ProxyMethod::Request => "http",
+            ProxyMethod::Connect => "http_connect",
+            ProxyMethod::Socks5 => "socks5",
         }
     }
 
     /// The server's port.
     pub(crate) fn port(self) -> u16 {
         let key = match self {
-            Way::Request | Way::Socks5 => "PLAIN_PORT",
-            Way::Connect => "WEB_PORT",
+            ProxyMethod::Request | ProxyMethod::Socks5 => "PLAIN_PORT",
+            ProxyMethod::Connect => "WEB_PORT",
         };
         service(key).parse().expect("a port")
     }
@@ -43,8 +43,8 @@ impl Way {
     /// The server's URL, without a path.
     pub(crate) fn site(self) -> String {
         let scheme = match self {
-            Way::Request | Way::Socks5 => "http",
-            Way::Connect => "https",
+            ProxyMethod::Request | ProxyMethod::Socks5 => "http",
+            ProxyMethod::Connect => "https",
         };
         format!("{scheme}://localhost:{}", self.port())
     }

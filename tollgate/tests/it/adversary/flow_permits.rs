@@ -10,19 +10,19 @@
 use std::io::Write;
 use std::net::{Ipv4Addr, TcpStream};
 
-use super::beside::Beside;
 use super::footprint::Footprint;
+use super::valid_user::ValidUser;
 use crate::harness::{Gateway, LOCAL_USER};
 use crate::origin::{Origin, exchange, ok, request_to};
-use crate::peers::{Destination, connect_from, connect_request, read_answer};
+use crate::peers::{Destination, connect_from, connect_request, read_response};
 
 const GREEDY: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
 /// Connections that the attacker opens in each way.
-const CROWD: usize = 100;
+const CONNECTIONS_EACH: usize = 100;
 
 /// A user with one connection, known by [`GREEDY`], beside the local one, and few places.
-fn scarce() -> Gateway {
+fn small_gateway() -> Gateway {
     Gateway::start(&format!(
         "{LOCAL_USER}[limits]\nconnections = 20\n\
          [[user]]\nname = \"greedy\"\nfrom = [\"{GREEDY}/32\"]\nallow = [\"127.0.0.0/8\"]\nconnections = 1\n"
@@ -42,35 +42,35 @@ fn kept(gateway: &Gateway, request: &str, status: u16) -> TcpStream {
 }
 
 #[test]
-fn a_user_with_one_connection_cannot_keep_the_places_of_all() {
-    let (origin, echo) = (Origin::saying(ok("hello")), Destination::echo());
-    let gateway = scarce();
-    let mut beside = Beside::new(&gateway, &origin, &echo);
-    beside.is_served(6);
+fn user_with_one_connection_cannot_hold_all_permits() {
+    let (origin, echo) = (Origin::responding(ok("hello")), Destination::echo());
+    let gateway = small_gateway();
+    let mut valid_user = ValidUser::new(&gateway, &origin, &echo);
+    valid_user.check_served(6);
     // The ledger opens its file of the month with the first record.
     gateway.await_metric("tollgate_ledger_records_total", 6.0);
-    let before = Footprint::of(&gateway);
+    let before = Footprint::measure(&gateway);
 
-    let idle: Vec<_> = (0..CROWD).map(|_| kept(&gateway, &origin.get("/"), 200)).collect();
-    beside.is_served(100);
+    let idle: Vec<_> = (0..CONNECTIONS_EACH).map(|_| kept(&gateway, &origin.get("/"), 200)).collect();
+    valid_user.check_served(100);
     let denied = request_to("192.0.2.1", "GET", "/", "");
-    let forbidden: Vec<_> = (0..CROWD).map(|_| kept(&gateway, &denied, 403)).collect();
-    beside.is_served(100);
+    let forbidden: Vec<_> = (0..CONNECTIONS_EACH).map(|_| kept(&gateway, &denied, 403)).collect();
+    valid_user.check_served(100);
 
     // From here on the attacker has the one flow, and all else is 429.
     let mut tunnel = connect_from(GREEDY, gateway.listeners[0]);
     tunnel.write_all(connect_request(&echo.address.to_string()).as_bytes()).unwrap();
-    assert_eq!(read_answer(&mut tunnel).status, 200);
-    let refused: Vec<_> = (0..CROWD).map(|_| kept(&gateway, &origin.get("/"), 429)).collect();
-    beside.is_served(100);
+    assert_eq!(read_response(&mut tunnel).status, 200);
+    let refused: Vec<_> = (0..CONNECTIONS_EACH).map(|_| kept(&gateway, &origin.get("/"), 429)).collect();
+    valid_user.check_served(100);
 
     // The first byte of a next request: such a connection is not ended for others.
-    let mut dribbling: Vec<_> = (0..CROWD).map(|_| kept(&gateway, &denied, 403)).collect();
+    let mut dribbling: Vec<_> = (0..CONNECTIONS_EACH).map(|_| kept(&gateway, &denied, 403)).collect();
     for stream in &mut dribbling {
         // Those that were not kept have ended.
         let _ = stream.write_all(b"G");
     }
-    beside.is_served(100);
+    valid_user.check_served(100);
 
     drop((idle, forbidden, tunnel, refused, dribbling));
     before.await_return(&gateway);
@@ -78,20 +78,20 @@ fn a_user_with_one_connection_cannot_keep_the_places_of_all() {
 }
 
 #[test]
-fn a_user_keeps_as_many_connections_as_a_browser_and_the_rest_end_behind_their_answers() {
+fn idle_connections_of_a_user_are_bounded() {
     const CONNECTIONS: usize = 40;
-    let origin = Origin::saying(ok("hello"));
+    let origin = Origin::responding(ok("hello"));
     let gateway = Gateway::local("[limits]\nconnections_per_user = 1\n");
     let closes = |stream: &mut TcpStream| {
         loop {
-            let answer = exchange(stream, origin.get("/"));
-            let closes = answer.header("Connection") == Some("close");
-            match answer.status {
+            let response = exchange(stream, origin.get("/"));
+            let closes = response.header("Connection") == Some("close");
+            match response.status {
                 200 => return closes,
                 // The flow before has been answered and has not ended yet.
                 429 if !closes => {}
                 429 => return true,
-                _ => panic!("{answer:?}"),
+                _ => panic!("{response:?}"),
             }
         }
     };

@@ -11,14 +11,14 @@ use socket2::{Domain, Socket, Type};
 use crate::account::Line;
 use crate::flow::{client_address, destination_address};
 
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 const HEAD_BYTES_MAX: usize = 4096;
 
 /// Goes through `gateway` as flow `number`; its destination and what is to be billed for it.
 ///
 /// # Errors
 /// It was not let through to its end; what of it was moved is not known.
-pub(crate) fn visit(
+pub(crate) fn new_flow(
     gateway: SocketAddr,
     number: u32,
     (up, down): (usize, usize),
@@ -27,13 +27,13 @@ pub(crate) fn visit(
     let to = SocketAddr::from((destination_address(number), origin.local_addr()?.port()));
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
     socket.bind(&SocketAddr::from((client_address(number), 0)).into())?;
-    socket.connect_timeout(&gateway.into(), PATIENCE)?;
-    let mut client = patient(socket.into())?;
+    socket.connect_timeout(&gateway.into(), TIMEOUT)?;
+    let mut client = with_timeouts(socket.into())?;
     write!(client, "CONNECT {to} HTTP/1.1\r\nHost: {to}\r\n\r\n")?;
     read_head(&mut client)?;
     // The gateway has reached the origin before it says so.
     let (peer, _) = origin.accept()?;
-    let mut peer = patient(peer)?;
+    let mut peer = with_timeouts(peer)?;
     client.write_all(&vec![0x5a; up])?;
     client.shutdown(Shutdown::Write)?;
     let came_up = peer.read_to_end(&mut Vec::new())?;
@@ -47,9 +47,9 @@ pub(crate) fn visit(
     Ok((to.ip().to_string(), line))
 }
 
-fn patient(stream: TcpStream) -> io::Result<TcpStream> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+fn with_timeouts(stream: TcpStream) -> io::Result<TcpStream> {
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    stream.set_write_timeout(Some(TIMEOUT))?;
     Ok(stream)
 }
 

@@ -36,11 +36,11 @@ const DURABLE: &str = "tollgate_ledger_durable_lsn ";
 const PAUSE: Duration = Duration::from_millis(3);
 
 /// Looks after which an interim that had been asked for is surely durable.
-const LOOKS_BEHIND: usize = 3;
+const OBSERVATIONS_BEHIND: usize = 3;
 
 /// What a gateway is held to.
 #[derive(Debug, Default)]
-pub(crate) struct Told {
+pub(crate) struct Observed {
     /// The highest number up to which all was said to be durable.
     pub(crate) durable: u64,
     /// Flows whose finals are durable.
@@ -50,73 +50,73 @@ pub(crate) struct Told {
 }
 
 /// Who looks, on a thread of its own.
-pub(crate) struct Announced {
-    looks: Option<JoinHandle<Told>>,
+pub(crate) struct DurabilityObserver {
+    thread: Option<JoinHandle<Observed>>,
     is_over: Arc<AtomicBool>,
 }
 
 /// Where one looks.
 pub(crate) struct Sources {
     pub(crate) admin: SocketAddr,
-    pub(crate) witness: PathBuf,
+    pub(crate) audit_path: PathBuf,
     pub(crate) tables: PathBuf,
 }
 
-impl Announced {
+impl DurabilityObserver {
     /// Begins to look.
-    pub(crate) fn look(sources: Sources) -> Announced {
+    pub(crate) fn start(sources: Sources) -> DurabilityObserver {
         let is_over = Arc::new(AtomicBool::new(false));
-        let told = Arc::clone(&is_over);
+        let flag = Arc::clone(&is_over);
         // Relaxed: nothing else is told by it.
-        let looks = thread::spawn(move || look(&sources, &|| told.load(Ordering::Relaxed)));
-        Announced { looks: Some(looks), is_over }
+        let thread = thread::spawn(move || observe(&sources, &|| flag.load(Ordering::Relaxed)));
+        DurabilityObserver { thread: Some(thread), is_over }
     }
 
     /// What the looks came to. For when the gateway is dead.
-    pub(crate) fn told(mut self) -> Told {
+    pub(crate) fn finish(mut self) -> Observed {
         self.is_over.store(true, Ordering::Relaxed);
-        let looks = self.looks.take().expect("only this takes it, and it is the last");
-        looks.join().expect("looking does not panic")
+        let thread = self.thread.take().expect("only this takes it, and it is the last");
+        thread.join().expect("looking does not panic")
     }
 }
 
-impl Drop for Announced {
+impl Drop for DurabilityObserver {
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::Relaxed);
     }
 }
 
-fn look(sources: &Sources, is_over: &dyn Fn() -> bool) -> Told {
-    let mut told = Told::default();
+fn observe(sources: &Sources, is_over: &dyn Fn() -> bool) -> Observed {
+    let mut observed = Observed::default();
     let mut earlier: VecDeque<HashMap<u32, u64>> = VecDeque::new();
     while !is_over() {
-        let moved = moved(&sources.witness);
+        let moved = moved(&sources.audit_path);
         let Ok(holders) = table::holders(&sources.tables) else { continue };
-        let Some((appended, _)) = metrics(sources.admin) else { continue };
+        let Some((appended, _)) = read_lsns(sources.admin) else { continue };
         let mut is_done = false;
         while !is_done && !is_over() {
             thread::sleep(PAUSE);
-            let durable = metrics(sources.admin).map_or(0, |(_, durable)| durable);
-            told.durable = told.durable.max(durable);
+            let durable = read_lsns(sources.admin).map_or(0, |(_, durable)| durable);
+            observed.durable = observed.durable.max(durable);
             is_done = durable > appended;
         }
         if !is_done {
             break;
         }
-        told.finals.extend(moved.keys().filter(|number| !holders.contains(number)));
+        observed.finals.extend(moved.keys().filter(|number| !holders.contains(number)));
         earlier.push_back(moved);
-        if earlier.len() > LOOKS_BEHIND {
-            told.moved = earlier.pop_front().unwrap_or_default();
+        if earlier.len() > OBSERVATIONS_BEHIND {
+            observed.moved = earlier.pop_front().unwrap_or_default();
         }
     }
-    told
+    observed
 }
 
 /// What each flow that has moved anything has moved.
-pub(crate) fn moved(witness: &Path) -> HashMap<u32, u64> {
+pub(crate) fn moved(audit_path: &Path) -> HashMap<u32, u64> {
     let mut moved = HashMap::new();
     let mut toward_destinations = HashSet::new();
-    for entry in send_audit::read(witness).unwrap_or_default() {
+    for entry in send_audit::read(audit_path).unwrap_or_default() {
         let ip = entry.peer.ip();
         let number = match entry.role {
             Role::Accepted => number_of_client(ip),
@@ -134,7 +134,7 @@ pub(crate) fn moved(witness: &Path) -> HashMap<u32, u64> {
 }
 
 /// What the gateway says now is written, and durable; `None` if it does not, or not any more.
-fn metrics(admin: SocketAddr) -> Option<(u64, u64)> {
+fn read_lsns(admin: SocketAddr) -> Option<(u64, u64)> {
     let mut stream = TcpStream::connect_timeout(&admin, Duration::from_secs(1)).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(1))).ok()?;
     stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").ok()?;

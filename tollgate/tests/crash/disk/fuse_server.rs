@@ -17,12 +17,12 @@ use fuser::{
     ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow, WriteFlags,
 };
 
-use super::Manners;
+use super::DiskModel;
 use super::tree::Tree;
-use crate::chance::Chance;
+use crate::rng::Rng;
 
 /// How long the kernel may believe a name or an attribute: nothing changes but through it.
-const BELIEVED: Duration = Duration::from_secs(3600);
+const ATTRIBUTE_TTL: Duration = Duration::from_secs(3600);
 
 /// What `statfs` tells: room for all that a test writes.
 const BLOCKS: u64 = 1 << 24;
@@ -31,17 +31,17 @@ const BLOCK_BYTES: u32 = 4096;
 const FALLOCATE_KEEP_SIZE: i32 = 1;
 
 /// A disk and its power: what the threads of the file system and the harness share.
-pub(super) struct Machine {
+pub(super) struct SharedDisk {
     state: Mutex<State>,
     changed: Condvar,
-    manners: Manners,
+    model: DiskModel,
 }
 
 struct State {
     power: Power,
     /// `None` when somebody has taken it away to see what is left.
     tree: Option<Tree>,
-    chance: Chance,
+    rng: Rng,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -52,10 +52,10 @@ enum Power {
     Off,
 }
 
-impl Machine {
-    pub(super) fn new(tree: Tree, manners: Manners, chance: Chance) -> Arc<Machine> {
-        let state = State { power: Power::On, tree: Some(tree), chance };
-        Arc::new(Machine { state: Mutex::new(state), changed: Condvar::new(), manners })
+impl SharedDisk {
+    pub(super) fn new(tree: Tree, model: DiskModel, rng: Rng) -> Arc<SharedDisk> {
+        let state = State { power: Power::On, tree: Some(tree), rng };
+        Arc::new(SharedDisk { state: Mutex::new(state), changed: Condvar::new(), model })
     }
 
     /// Nothing that is asked for from now on is done.
@@ -64,7 +64,7 @@ impl Machine {
     }
 
     /// Whoever waits gets an error.
-    pub(super) fn go_off(&self) {
+    pub(super) fn power_off(&self) {
         self.lock().power = Power::Off;
         self.changed.notify_all();
     }
@@ -79,7 +79,7 @@ impl Machine {
     }
 
     /// Does `work`, unless the power has failed.
-    fn work<T>(&self, work: impl FnOnce(&mut Tree) -> Result<T, Errno>) -> Result<T, Errno> {
+    fn with_tree<T>(&self, work: impl FnOnce(&mut Tree) -> Result<T, Errno>) -> Result<T, Errno> {
         let mut state = self.lock();
         while state.power == Power::Failing {
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -90,62 +90,62 @@ impl Machine {
         }
     }
 
-    fn sync(&self, number: u64) -> Result<(), Errno> {
-        let mark = self.work(|tree| tree.mark(number))?;
-        let pause_us = self.lock().chance.within(0..self.manners.sync_us_max + 1);
+    fn sync(&self, inode: u64) -> Result<(), Errno> {
+        let sync_point = self.with_tree(|tree| tree.sync_point(inode))?;
+        let pause_us = self.lock().rng.random_range(0..self.model.sync_us_max + 1);
         thread::sleep(Duration::from_micros(pause_us));
-        self.work(|tree| tree.sync(mark, self.manners))
+        self.with_tree(|tree| tree.sync(sync_point, self.model))
     }
 }
 
 /// See the file's header.
-pub(super) struct Served(pub(super) Arc<Machine>);
+pub(super) struct FuseServer(pub(super) Arc<SharedDisk>);
 
-impl Served {
-    fn make(
+impl FuseServer {
+    fn create_file(
         &self,
         parent: INodeNo,
         name: &OsStr,
         kind: FileType,
         mode: u32,
     ) -> Result<fuser::FileAttr, Errno> {
-        self.0.work(|tree| {
-            let number = tree.make(parent.0, name, kind, mode)?;
-            tree.attributes(number)
+        self.0.with_tree(|tree| {
+            let inode = tree.create_file(parent.0, name, kind, mode)?;
+            tree.attributes(inode)
         })
     }
 }
 
-fn entry(outcome: Result<fuser::FileAttr, Errno>, reply: ReplyEntry) {
+fn reply_entry(outcome: Result<fuser::FileAttr, Errno>, reply: ReplyEntry) {
     match outcome {
-        Ok(attributes) => reply.entry(&BELIEVED, &attributes, Generation(0)),
+        Ok(attributes) => reply.entry(&ATTRIBUTE_TTL, &attributes, Generation(0)),
         Err(error) => reply.error(error),
     }
 }
 
-fn empty(outcome: Result<(), Errno>, reply: ReplyEmpty) {
+fn reply_empty(outcome: Result<(), Errno>, reply: ReplyEmpty) {
     match outcome {
         Ok(()) => reply.ok(),
         Err(error) => reply.error(error),
     }
 }
 
-fn index(offset: u64) -> Result<usize, Errno> {
+fn to_usize(offset: u64) -> Result<usize, Errno> {
     usize::try_from(offset).map_err(|_| Errno::EFBIG)
 }
 
-impl Filesystem for Served {
+impl Filesystem for FuseServer {
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let found = self.0.work(|tree| {
-            let number = tree.lookup(parent.0, name)?;
-            tree.attributes(number)
+        let found = self.0.with_tree(|tree| {
+            let inode = tree.lookup(parent.0, name)?;
+            tree.attributes(inode)
         });
-        entry(found, reply);
+        reply_entry(found, reply);
     }
 
-    fn getattr(&self, _: &Request, number: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        match self.0.work(|tree| tree.attributes(number.0)) {
-            Ok(attributes) => reply.attr(&BELIEVED, &attributes),
+    fn getattr(&self, _: &Request, inode: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+        match self.0.with_tree(|tree| tree.attributes(inode.0)) {
+            Ok(attributes) => reply.attr(&ATTRIBUTE_TTL, &attributes),
             Err(error) => reply.error(error),
         }
     }
@@ -153,7 +153,7 @@ impl Filesystem for Served {
     fn setattr(
         &self,
         _: &Request,
-        number: INodeNo,
+        inode: INodeNo,
         mode: Option<u32>,
         _: Option<u32>,
         _: Option<u32>,
@@ -168,17 +168,17 @@ impl Filesystem for Served {
         _: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        let outcome = self.0.work(|tree| {
+        let outcome = self.0.with_tree(|tree| {
             if let Some(mode) = mode {
-                tree.set_mode(number.0, mode)?;
+                tree.set_mode(inode.0, mode)?;
             }
             if let Some(size) = size {
-                tree.file(number.0)?.content.set_length(index(size)?);
+                tree.file(inode.0)?.content.set_length(to_usize(size)?);
             }
-            tree.attributes(number.0)
+            tree.attributes(inode.0)
         });
         match outcome {
-            Ok(attributes) => reply.attr(&BELIEVED, &attributes),
+            Ok(attributes) => reply.attr(&ATTRIBUTE_TTL, &attributes),
             Err(error) => reply.error(error),
         }
     }
@@ -196,11 +196,11 @@ impl Filesystem for Served {
         const FORMAT: u32 = 0o170_000;
         const SOCKET: u32 = 0o140_000;
         let kind = if mode & FORMAT == SOCKET { FileType::Socket } else { FileType::RegularFile };
-        entry(self.make(parent, name, kind, mode & !umask), reply);
+        reply_entry(self.create_file(parent, name, kind, mode & !umask), reply);
     }
 
     fn mkdir(&self, _: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
-        entry(self.make(parent, name, FileType::Directory, mode & !umask), reply);
+        reply_entry(self.create_file(parent, name, FileType::Directory, mode & !umask), reply);
     }
 
     fn create(
@@ -213,9 +213,15 @@ impl Filesystem for Served {
         _: i32,
         reply: ReplyCreate,
     ) {
-        match self.make(parent, name, FileType::RegularFile, mode & !umask) {
+        match self.create_file(parent, name, FileType::RegularFile, mode & !umask) {
             Ok(made) => {
-                reply.created(&BELIEVED, &made, Generation(0), FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE);
+                reply.created(
+                    &ATTRIBUTE_TTL,
+                    &made,
+                    Generation(0),
+                    FileHandle(0),
+                    FopenFlags::FOPEN_KEEP_CACHE,
+                );
             }
             Err(error) => reply.error(error),
         }
@@ -226,11 +232,11 @@ impl Filesystem for Served {
     }
 
     fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        empty(self.0.work(|tree| tree.unlink(parent.0, name)), reply);
+        reply_empty(self.0.with_tree(|tree| tree.unlink(parent.0, name)), reply);
     }
 
     fn rmdir(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        empty(self.0.work(|tree| tree.remove_directory(parent.0, name)), reply);
+        reply_empty(self.0.with_tree(|tree| tree.remove_directory(parent.0, name)), reply);
     }
 
     fn rename(
@@ -247,13 +253,13 @@ impl Filesystem for Served {
         if parent != new_parent || !flags.is_empty() {
             return reply.error(Errno::EXDEV);
         }
-        empty(self.0.work(|tree| tree.rename(parent.0, name, new_name)), reply);
+        reply_empty(self.0.with_tree(|tree| tree.rename(parent.0, name, new_name)), reply);
     }
 
     fn read(
         &self,
         _: &Request,
-        number: INodeNo,
+        inode: INodeNo,
         _: FileHandle,
         offset: u64,
         size: u32,
@@ -261,9 +267,9 @@ impl Filesystem for Served {
         _: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        let read = self.0.work(|tree| {
-            let bytes = tree.file(number.0)?.content.bytes();
-            let start = index(offset)?.min(bytes.len());
+        let read = self.0.with_tree(|tree| {
+            let bytes = tree.file(inode.0)?.content.bytes();
+            let start = to_usize(offset)?.min(bytes.len());
             let end = bytes.len().min(start + size as usize);
             Ok(bytes[start..end].to_vec())
         });
@@ -276,7 +282,7 @@ impl Filesystem for Served {
     fn write(
         &self,
         _: &Request,
-        number: INodeNo,
+        inode: INodeNo,
         _: FileHandle,
         offset: u64,
         data: &[u8],
@@ -285,8 +291,8 @@ impl Filesystem for Served {
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let written = self.0.work(|tree| {
-            tree.file(number.0)?.content.write(index(offset)?, data);
+        let written = self.0.with_tree(|tree| {
+            tree.file(inode.0)?.content.write(to_usize(offset)?, data);
             Ok(())
         });
         match written {
@@ -298,16 +304,16 @@ impl Filesystem for Served {
     fn fallocate(
         &self,
         _: &Request,
-        number: INodeNo,
+        inode: INodeNo,
         _: FileHandle,
         offset: u64,
         length: u64,
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        let outcome = self.0.work(|tree| {
-            let content = &mut tree.file(number.0)?.content;
-            let end = index(offset + length)?;
+        let outcome = self.0.with_tree(|tree| {
+            let content = &mut tree.file(inode.0)?.content;
+            let end = to_usize(offset + length)?;
             match mode {
                 0 if content.bytes().len() < end => content.set_length(end),
                 0 | FALLOCATE_KEEP_SIZE => {}
@@ -315,23 +321,23 @@ impl Filesystem for Served {
             }
             Ok(())
         });
-        empty(outcome, reply);
+        reply_empty(outcome, reply);
     }
 
-    fn fsync(&self, _: &Request, number: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        empty(self.0.sync(number.0), reply);
+    fn fsync(&self, _: &Request, inode: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        reply_empty(self.0.sync(inode.0), reply);
     }
 
-    fn fsyncdir(&self, _: &Request, number: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        empty(self.0.sync(number.0), reply);
+    fn fsyncdir(&self, _: &Request, inode: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        reply_empty(self.0.sync(inode.0), reply);
     }
 
-    fn readdir(&self, _: &Request, number: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectory) {
-        match self.0.work(|tree| tree.list(number.0)) {
+    fn readdir(&self, _: &Request, inode: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        match self.0.with_tree(|tree| tree.list(inode.0)) {
             Ok(entries) => {
                 let from = usize::try_from(offset).unwrap_or(usize::MAX);
-                for (at, (name, number, kind)) in entries.iter().enumerate().skip(from) {
-                    if reply.add(INodeNo(*number), at as u64 + 1, *kind, name) {
+                for (at, (name, inode, kind)) in entries.iter().enumerate().skip(from) {
+                    if reply.add(INodeNo(*inode), at as u64 + 1, *kind, name) {
                         break;
                     }
                 }

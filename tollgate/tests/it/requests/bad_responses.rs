@@ -3,11 +3,11 @@
 use std::io::Write;
 
 use crate::harness::Gateway;
-use crate::origin::{Origin, Reply, ask_once, exchange, ok, read_answer_to, read_head};
+use crate::origin::{Origin, Reply, ask_once, exchange, ok, read_head, read_response_to};
 use crate::peers::{check_ended, read_until_reset};
 
 #[test]
-fn an_answer_that_could_be_read_in_two_ways_is_a_502() {
+fn ambiguous_response_is_a_502() {
     let gateway = Gateway::local("");
     let large = format!("HTTP/1.1 200 OK\r\nX: {}\r\n\r\n", "x".repeat(20_000));
     let interims = "HTTP/1.1 102 Processing\r\n\r\n".repeat(40);
@@ -30,48 +30,48 @@ fn an_answer_that_could_be_read_in_two_ways_is_a_502() {
         ),
         (&*large, "http_response_header_section_size"),
     ];
-    for (said, error) in cases {
-        let origin = Origin::saying(said);
-        let answer = ask_once(&gateway, origin.get("/"));
-        assert_eq!(answer.status, 502, "{said}{answer:?}");
-        assert_eq!(answer.header("Proxy-Status"), Some(&*format!("tollgate; error={error}")), "{said}");
-        assert_eq!(answer.header("Proxy-Authenticate"), None);
+    for (bytes, error) in cases {
+        let origin = Origin::responding(bytes);
+        let response = ask_once(&gateway, origin.get("/"));
+        assert_eq!(response.status, 502, "{bytes}{response:?}");
+        assert_eq!(response.header("Proxy-Status"), Some(&*format!("tollgate; error={error}")), "{bytes}");
+        assert_eq!(response.header("Proxy-Authenticate"), None);
     }
-    let origin = Origin::saying(interims);
+    let origin = Origin::responding(interims);
     let mut stream = gateway.connect();
     let mut status = exchange(&mut stream, origin.get("/")).status;
     while status == 102 {
-        status = read_answer_to("GET", &mut stream).status;
+        status = read_response_to("GET", &mut stream).status;
     }
     assert_eq!(status, 502);
 }
 
 #[test]
-fn a_connection_that_brought_a_bad_answer_is_not_used_again() {
+fn connection_with_a_bad_response_is_not_reused() {
     let gateway = Gateway::local("");
-    for said in [
+    for bytes in [
         "HTTP/1.1 200 OK\r\nContent-Length: +5\r\n\r\nhello",
         "HTTP/1.1 200 OK\r\nX: a\r\n b\r\nContent-Length: 0\r\n\r\n",
         "HTTP/1.1 407 Login\r\nContent-Length: 0\r\n\r\n",
     ] {
-        let origin = Origin::saying(said);
+        let origin = Origin::responding(bytes);
         let mut stream = gateway.connect();
         for count in 1..=3 {
-            let answer = exchange(&mut stream, origin.get("/"));
-            assert_eq!((answer.status, answer.header("Connection")), (502, None), "{said}");
-            assert_eq!(origin.accepted(), count, "{said}");
+            let response = exchange(&mut stream, origin.get("/"));
+            assert_eq!((response.status, response.header("Connection")), (502, None), "{bytes}");
+            assert_eq!(origin.accepted(), count, "{bytes}");
         }
     }
 }
 
 #[test]
-fn an_answer_that_breaks_off_ends_with_a_reset() {
+fn truncated_response_ends_with_a_reset() {
     let gateway = Gateway::local("");
-    for said in [
+    for bytes in [
         "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhello",
         "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n",
     ] {
-        let origin = Origin::start(move |_| Reply::SayAndClose(said.as_bytes().to_vec()));
+        let origin = Origin::start(move |_| Reply::RespondAndClose(bytes.as_bytes().to_vec()));
         let mut stream = gateway.connect();
         stream.write_all(origin.get("/").as_bytes()).unwrap();
         read_head(&mut stream).unwrap();
@@ -81,10 +81,10 @@ fn an_answer_that_breaks_off_ends_with_a_reset() {
 }
 
 #[test]
-fn what_follows_an_answer_is_nobodys_answer() {
+fn bytes_after_a_response_are_no_response() {
     let origin = Origin::start(|_| {
         let poison = "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\npoison";
-        Reply::Say([&ok("hello")[..], poison.as_bytes()].concat())
+        Reply::Respond([&ok("hello")[..], poison.as_bytes()].concat())
     });
     let gateway = Gateway::local("");
     let mut stream = gateway.connect();
@@ -92,7 +92,7 @@ fn what_follows_an_answer_is_nobodys_answer() {
         assert_eq!(exchange(&mut stream, origin.get("/")).text(), "hello");
     }
     assert_eq!(origin.accepted(), 5, "a connection that says more than it was asked is not used again");
-    let lengthy = Origin::saying("HTTP/1.1 204 No Content\r\nContent-Length: 5\r\n\r\nhello");
+    let lengthy = Origin::responding("HTTP/1.1 204 No Content\r\nContent-Length: 5\r\n\r\nhello");
     for _ in 0..3 {
         assert_eq!(exchange(&mut stream, lengthy.get("/")).status, 204);
     }
@@ -102,8 +102,8 @@ fn what_follows_an_answer_is_nobodys_answer() {
     let mut head = origin.ask("HEAD", "/", "");
     head.push_str(&origin.get("/"));
     stream.write_all(head.as_bytes()).unwrap();
-    read_answer_to("HEAD", &mut stream);
-    assert_eq!(read_answer_to("GET", &mut stream).text(), "hello");
+    read_response_to("HEAD", &mut stream);
+    assert_eq!(read_response_to("GET", &mut stream).text(), "hello");
     drop(stream);
     let mut ended = gateway.connect();
     ended.write_all(b"GET").unwrap();

@@ -12,8 +12,8 @@ use std::path::Path;
 
 use rusqlite::Connection;
 
-use super::{Broken, Disk, Manners};
-use crate::chance::Chance;
+use super::{Broken, Disk, DiskModel};
+use crate::rng::Rng;
 
 const FAILURES: u64 = 60;
 const SECTOR: usize = 512;
@@ -23,22 +23,22 @@ const SECTORS: usize = 4;
 ///
 /// # Errors
 /// This machine has no FUSE, or does not let us mount.
-pub(crate) fn prove() -> io::Result<()> {
+pub(crate) fn run_self_test() -> io::Result<()> {
     let directory = tempfile::tempdir()?;
     let at = directory.path();
     let mut seen = HashSet::new();
     for seed in 0..FAILURES {
-        let manners = Manners { sync_us_max: 0, files_bring_names: seed % 2 == 0, broken: None };
-        let mut disk = Disk::mount(at, manners, Chance::new(seed, 0))?;
+        let model = DiskModel { sync_us_max: 0, sync_persists_name: seed % 2 == 0, broken: None };
+        let mut disk = Disk::mount(at, model, Rng::new(seed, 0))?;
         let connection = prepare(at)?;
         change(at)?;
-        fail(&mut disk, connection)?;
-        look(at, manners, &mut seen);
+        fail_power(&mut disk, connection)?;
+        inspect(at, model, &mut seen);
     }
     for outcome in OUTCOMES {
         assert!(seen.contains(outcome), "{FAILURES} power failures, and none left: {outcome}");
     }
-    assert!(broken_is_seen(at)?, "a disk that ignores syncs lost nothing");
+    assert!(broken_disk_is_detected(at)?, "a disk that ignores syncs lost nothing");
     Ok(())
 }
 
@@ -99,15 +99,15 @@ fn change(at: &Path) -> io::Result<()> {
     Ok(())
 }
 
-fn fail(disk: &mut Disk, connection: Connection) -> io::Result<()> {
+fn fail_power(disk: &mut Disk, connection: Connection) -> io::Result<()> {
     disk.switch().freeze();
-    disk.switch().go_off();
+    disk.switch().power_off();
     // What it wants to do at its end comes too late.
     drop(connection);
-    disk.come_back(tempfile::tempdir()?.path())
+    disk.restore_power(tempfile::tempdir()?.path())
 }
 
-fn look(at: &Path, manners: Manners, seen: &mut HashSet<&'static str>) {
+fn inspect(at: &Path, model: DiskModel, seen: &mut HashSet<&'static str>) {
     assert_eq!(fs::read(at.join("kept")).unwrap(), [1; SECTORS * SECTOR], "it was synced");
     assert!(at.join("below").is_dir());
     let bytes = fs::read(at.join("overwritten")).unwrap();
@@ -129,7 +129,7 @@ fn look(at: &Path, manners: Manners, seen: &mut HashSet<&'static str>) {
     } else {
         "no name that was not synced"
     });
-    if manners.files_bring_names {
+    if model.sync_persists_name {
         // What came before it in the directory comes with it.
         assert!(has("synced-file") && has("unsynced-name"), "its sync brings its name");
     }
@@ -153,13 +153,13 @@ fn look(at: &Path, manners: Manners, seen: &mut HashSet<&'static str>) {
 }
 
 /// Whether a disk without syncs shows.
-fn broken_is_seen(at: &Path) -> io::Result<bool> {
+fn broken_disk_is_detected(at: &Path) -> io::Result<bool> {
     for seed in 0..FAILURES {
         let broken = Some(Broken::All);
-        let manners = Manners { sync_us_max: 0, files_bring_names: true, broken };
-        let mut disk = Disk::mount(at, manners, Chance::new(seed, 1))?;
+        let model = DiskModel { sync_us_max: 0, sync_persists_name: true, broken };
+        let mut disk = Disk::mount(at, model, Rng::new(seed, 1))?;
         let connection = prepare(at)?;
-        fail(&mut disk, connection)?;
+        fail_power(&mut disk, connection)?;
         if fs::read(at.join("kept")).map_or(true, |bytes| bytes != [1; SECTORS * SECTOR]) {
             return Ok(true);
         }
