@@ -1,6 +1,4 @@
-//! What the commands share: how they find the configuration and how they print.
-//!
-//! Leaves to others: one file per command.
+//! What all commands share: locating the configuration, and printing.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -22,17 +20,17 @@ pub(crate) mod user;
 /// The exit code for a wrong configuration: EX_CONFIG of sysexits.h.
 pub(crate) const EXIT_CONFIGURATION: u8 = 78;
 
-/// What was given before the command.
+/// Options that precede the command.
 pub(crate) struct Context {
     /// `--config`.
     pub(crate) config: Option<PathBuf>,
 }
 
 impl Context {
-    /// What a load starts from on this machine.
+    /// The inputs of a configuration load: `--config`, local addresses and `RUNTIME_DIRECTORY`.
     pub(crate) fn load_options(&self) -> io::Result<LoadOptions> {
         let local_addresses = sys::socket::local_addresses()?;
-        // systemd separates several by colons; the first is ours.
+        // systemd separates several directories by colons; Tollgate takes the first.
         let runtime = std::env::var("RUNTIME_DIRECTORY").unwrap_or_default();
         let runtime = runtime.split(':').next().filter(|path| !path.is_empty());
         let runtime_directory = runtime.map(PathBuf::from);
@@ -44,26 +42,25 @@ impl Context {
         })
     }
 
-    /// The configuration.
+    /// Loads and validates the configuration.
     pub(crate) fn load(&self) -> anyhow::Result<Config> {
         Ok(Config::load(&self.load_options()?)?)
     }
 }
 
-/// Prints to standard output. Unlike `println!` a reader that goes away is an error here, and `main`
-/// forgives it.
+/// Prints to standard output. Unlike `println!` it returns an error on a closed pipe, which `main` ignores.
 pub(crate) fn print(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())?;
     out.flush()
 }
 
-/// Prints for a program.
+/// Prints a JSON document for programs.
 pub(crate) fn print_json(value: &Value) -> io::Result<()> {
     print(&format!("{value:#}\n"))
 }
 
-/// A table without lines; `numbers` are the columns to align to the right.
+/// Renders a table without lines; the columns in `numbers` are aligned to the right.
 pub(crate) fn table(header: &[&str], rows: Vec<Vec<String>>, numbers: &[usize]) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).add_rows(rows);

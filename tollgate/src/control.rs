@@ -1,8 +1,8 @@
-//! The control socket of a running gateway: how `tollgate reload` asks one gateway, and learns the outcome.
+//! The control socket of a running gateway: `tollgate reload` sends a request and receives the outcome.
 //!
-//! Guarantees: the socket stands in the ledger's directory, which one gateway at a time owns, so a request
-//! reaches that gateway or none, and never another process; the account of the gateway and root alone can
-//! connect; one connection at a time is served, for a bounded time. Leaves out: what a request does.
+//! Guarantees: the socket lies in the ledger's directory, which one gateway at a time owns. So a request
+//! reaches that gateway or none, and never another process. Only root and the gateway's own account can
+//! connect. One connection at a time is served, for a bounded time.
 //!
 //! ```text
 //!   client:   reload LF
@@ -28,60 +28,60 @@ const RELOAD: &str = "reload\n";
 const DONE: &str = "done\n";
 const REFUSED: &str = "refused\n";
 
-/// How long a client may take to send its request, and to take a part of the answer.
+/// How long a client may take to send its request, and to receive a part of the reply.
 const CLIENT_SPAN_MAX: Duration = Duration::from_secs(1);
 
-/// How long the outcome of a request may take: a reload of a hundred thousand users takes seconds.
+/// How long a request may take: a reload of a hundred thousand users takes seconds.
 const OUTCOME_SPAN_MAX: Duration = Duration::from_secs(120);
 
-/// Bytes of an answer that are read: fifty errors with the lines that they point to.
+/// Bytes of a reply that are read: fifty errors, each with the line that it points to.
 const REPLY_BYTES_MAX: u64 = 1 << 20;
 
-/// The pause after a failed accept: descriptors are short.
+/// The pause after a failed accept, which means that descriptors are short.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// What became of a request.
+/// The result of a request.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Outcome {
     pub(crate) is_done: bool,
-    /// For a person: lines, or nothing.
+    /// Text for people: lines, or nothing.
     pub(crate) text: String,
 }
 
-/// A request to reload; dropped without an answer, it is refused.
+/// A request to reload; it is refused if it is dropped without a reply.
 pub(crate) struct Request(SyncSender<Outcome>);
 
 impl Request {
-    /// Answers it.
+    /// Sends the outcome to the client.
     pub(crate) fn reply(self, outcome: Outcome) {
-        // There is room for the one answer; the thread may have given up.
+        // The channel has capacity for the one reply; the receiver may have given up.
         let _ = self.0.try_send(outcome);
     }
 }
 
-/// The open socket; dropping it removes the socket, while requests that have arrived are still answered.
+/// The open socket. Dropping it removes the socket's file; requests that have arrived are still answered.
 pub(crate) struct Control {
     path: PathBuf,
 }
 
 impl Control {
-    /// Opens the socket in `directory`, which this process owns, and passes requests to `hear` on a thread of
-    /// its own.
+    /// Opens the socket in `directory`, which this process owns. A thread passes each request to
+    /// `on_request`.
     ///
     /// # Errors
-    /// What the system says: a file system may have no sockets.
+    /// Those of bind(2) and chmod(2): a file system may not support sockets.
     pub(crate) fn open(
         directory: &Path,
         on_request: impl Fn(Request) + Send + 'static,
     ) -> io::Result<Control> {
         let opened = File::open(directory)?;
         let (path, short) = (directory.join(NAME), short_path(&opened));
-        // One of a gateway that was killed: the owner of the directory is this process now.
+        // A killed gateway left it: this process owns the directory now.
         match fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        // The directory is the account's own, so nothing connects before the socket's own mode holds.
+        // Nothing connects before the socket has its own mode: the directory belongs to the account alone.
         let listener = UnixListener::bind(short)?;
         fs::set_permissions(&path, Permissions::from_mode(0o600))?;
         thread::Builder::new().name("control".into()).spawn(move || serve(&listener, on_request))?;
@@ -91,7 +91,7 @@ impl Control {
 
 impl Drop for Control {
     fn drop(&mut self) {
-        // What stays answers nothing, and the next start removes it.
+        // A socket that stays has no listener, and the next start removes it.
         let _ = fs::remove_file(&self.path);
     }
 }
@@ -99,7 +99,7 @@ impl Drop for Control {
 fn serve(listener: &UnixListener, on_request: impl Fn(Request)) {
     for stream in listener.incoming() {
         match stream {
-            // A client that leaves or sends something else has its own reasons.
+            // A client that disconnects or sends something else needs no reply.
             Ok(stream) => _ = reply(stream, &on_request),
             Err(_) => thread::sleep(ACCEPT_PAUSE),
         }
@@ -115,18 +115,18 @@ fn reply(mut stream: UnixStream, on_request: &impl Fn(Request)) -> io::Result<()
     let outcome = if request == RELOAD.as_bytes() {
         let (sender, outcome) = mpsc::sync_channel(1);
         on_request(Request(sender));
-        outcome.recv().unwrap_or_else(|_| refused("the gateway is ending"))
+        outcome.recv().unwrap_or_else(|_| refused("the gateway is stopping"))
     } else {
-        refused("this gateway does not know the request")
+        refused("unknown request")
     };
     stream.write_all(if outcome.is_done { DONE } else { REFUSED }.as_bytes())?;
     stream.write_all(outcome.text.as_bytes())
 }
 
-/// Asks the gateway that owns `directory` to reload, and waits for the outcome.
+/// Requests a reload from the gateway that owns `directory`, and waits for the outcome.
 ///
 /// # Errors
-/// No gateway owns it, this account may not ask, or the gateway ended or took too long.
+/// No gateway owns the directory, this account has no permission, or the gateway ended or took too long.
 pub(crate) fn request_reload(directory: &Path) -> anyhow::Result<Outcome> {
     let shown = directory.display();
     let mut stream = match File::open(directory).and_then(|opened| UnixStream::connect(short_path(&opened))) {
@@ -136,16 +136,16 @@ pub(crate) fn request_reload(directory: &Path) -> anyhow::Result<Outcome> {
                 bail!("no gateway serves with the ledger in {shown}: its next start reads the configuration")
             }
             io::ErrorKind::PermissionDenied => {
-                bail!("no permission to ask the gateway of {shown}: ask as its account, or as root")
+                bail!("no permission for the control socket in {shown}: use the gateway's account, or root")
             }
-            _ => return Err(error).with_context(|| format!("cannot ask the gateway of {shown}")),
+            _ => return Err(error).with_context(|| format!("cannot connect to the gateway of {shown}")),
         },
     };
-    let reply = exchange(&mut stream).with_context(|| format!("no answer of the gateway of {shown}"))?;
+    let reply = exchange(&mut stream).with_context(|| format!("no reply from the gateway of {shown}"))?;
     let outcome = |is_done, text: &str| Outcome { is_done, text: text.to_owned() };
     let done = reply.strip_prefix(DONE).map(|text| outcome(true, text));
     done.or_else(|| reply.strip_prefix(REFUSED).map(|text| outcome(false, text)))
-        .with_context(|| format!("the gateway of {shown} ended before it answered"))
+        .with_context(|| format!("the gateway of {shown} ended before it replied"))
 }
 
 fn exchange(stream: &mut UnixStream) -> io::Result<String> {
@@ -156,7 +156,8 @@ fn exchange(stream: &mut UnixStream) -> io::Result<String> {
     Ok(reply)
 }
 
-/// The socket's path by way of the open directory: a socket's address has 108 bytes, a directory's path more.
+/// The socket's path through the open directory: `sun_path` has 108 bytes, and a directory's path may be
+/// longer.
 fn short_path(directory: &File) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}/{NAME}", directory.as_raw_fd()))
 }
@@ -168,7 +169,7 @@ mod tests {
     #[test]
     fn request_is_answered_with_its_outcome() {
         let directory = tempfile::tempdir().unwrap();
-        // Longer than an address of a socket may be.
+        // Longer than the address of a socket may be.
         let directory = directory.path().join("d".repeat(200));
         fs::create_dir(&directory).unwrap();
         let ask = || request_reload(&directory).map_err(|error| error.to_string());
@@ -192,7 +193,7 @@ mod tests {
         assert!(request_reload(directory.path()).unwrap_err().to_string().starts_with("no gateway serves"));
         let _control = Control::open(directory.path(), drop).unwrap();
         let outcome = request_reload(directory.path()).unwrap();
-        assert_eq!(outcome, Outcome { is_done: false, text: "the gateway is ending".to_owned() });
+        assert_eq!(outcome, Outcome { is_done: false, text: "the gateway is stopping".to_owned() });
     }
 
     #[test]

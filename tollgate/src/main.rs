@@ -1,7 +1,7 @@
 //! Tollgate: a metered egress gateway. This is its command line.
 //!
-//! Promises: exit codes 0 fine, 1 failed, 2 wrong usage, 78 wrong configuration; a reader that goes away is
-//! no error. Leaves to others: each command's work (`commands/`).
+//! Guarantees: exit codes 0 fine, 1 failed, 2 wrong usage, 78 wrong configuration; a closed standard output
+//! is no error.
 
 #![forbid(unsafe_code)]
 
@@ -21,11 +21,11 @@ mod commands;
 mod console;
 mod control;
 
-/// A metered egress gateway: who may go where, and who used how much.
+/// A metered egress gateway: decides which user may reach which destination, and bills every byte.
 #[derive(Parser)]
 #[command(name = "tollgate", version, after_help = EXIT_CODES)]
 struct CommandLine {
-    /// Configuration file; without it ./tollgate.toml if there is one, else built-in defaults.
+    /// Configuration file; without it ./tollgate.toml if it exists, else built-in defaults.
     #[arg(long, short, global = true, value_name = "FILE")]
     config: Option<PathBuf>,
     #[command(subcommand)]
@@ -38,22 +38,22 @@ const EXIT_CODES: &str = "Exit codes: 0 fine, 1 failed, 2 wrong usage, 78 wrong 
 enum Command {
     /// Serve: admit, relay and record, until SIGTERM or Ctrl-C.
     Serve(serve::Options),
-    /// Have a running gateway take up its configuration, and tell what changed. Exit code 1 if it refuses.
+    /// Reload the configuration of a running gateway, and print what changed. Exit code 1 if it refuses.
     Reload(reload::Options),
-    /// Check the configuration and report every error in it.
+    /// Check the configuration and report every error.
     Check(check::Options),
     /// Add, list, disable users, or change their passwords.
     #[command(subcommand)]
     User(user::Command),
-    /// Show who used how much.
+    /// Show the usage of each user.
     Usage(usage::Options),
-    /// Show what flows now, by flow, user or host.
+    /// Show the current flows, by flow, user or host.
     Top(top::Options),
     /// Check, copy or repair the ledger.
     #[command(subcommand)]
     Ledger(ledger::Command),
-    /// Explain what the gateway would decide for a user and a destination, and why. Exit code 0 if it would
-    /// allow, 1 if it would deny.
+    /// Explain what the gateway would decide for a user and a destination, and why. Exit code 0 for a
+    /// destination that would be allowed, 1 for one that would be denied.
     Explain(explain::Options),
     /// Check whether this machine carries the configured load.
     Doctor(doctor::Options),
@@ -81,22 +81,22 @@ fn dispatch(config: Option<PathBuf>, command: Command) -> anyhow::Result<ExitCod
     }
 }
 
-/// Does what the environment of a kill test asks for: to keep a witness, to die at a point, and to take this
-/// for another boot of the machine.
+/// Applies the environment of a kill test: opens the send audit, aims at a crash point, and sets another boot
+/// id.
 #[cfg(feature = "crash")]
 fn apply_kill_test_environment() {
     if let Some(path) = std::env::var_os("TOLLGATE_SEND_AUDIT") {
-        sys::send_audit::open(std::path::Path::new(&path)).expect("a kill test needs its witness");
+        sys::send_audit::open(std::path::Path::new(&path)).expect("the send audit's file can be opened");
     }
     if let Ok(target) = std::env::var("TOLLGATE_KILL_AT") {
-        sys::crash::aim(&target).expect("a kill test names its point");
+        sys::crash::aim(&target).expect("the target names a crash point");
     }
     if let Ok(boot) = std::env::var("TOLLGATE_BOOT_ID") {
-        sys::crash::pretend_boot(boot.parse().expect("a kill test numbers its boots"));
+        sys::crash::pretend_boot(boot.parse().expect("a boot id is a number"));
     }
 }
 
-/// Tells what went wrong, and gives the exit code for it.
+/// Prints an error, and returns the exit code for it.
 fn report_error(error: &anyhow::Error) -> ExitCode {
     if error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
         return ExitCode::SUCCESS;
@@ -105,7 +105,7 @@ fn report_error(error: &anyhow::Error) -> ExitCode {
         Some(ConfigErrors(findings)) => (findings.render(Severity::Error, styled()), EXIT_CONFIGURATION),
         None => (format!("tollgate: {error:#}"), 1),
     };
-    // With standard error gone there is nobody left to tell.
+    // Without standard error the text has no reader.
     let _ = writeln!(io::stderr(), "{text}");
     ExitCode::from(code)
 }

@@ -1,7 +1,6 @@
-//! `tollgate check`: is the configuration right?
+//! `tollgate check`: validates the configuration.
 //!
-//! Promises: every error and every warning at once, each with its place; changes nothing. Leaves to others:
-//! the checks (`gateway::config`).
+//! Guarantees: reports every error and warning at once, each with its file and line; changes nothing.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -65,7 +64,7 @@ fn summary(config: &Config) -> String {
     summary + &resolver_line(&resolvers(config))
 }
 
-/// A line about the users for whom any name is resolved; nothing if there are none.
+/// A line that lists the users with `resolve_for_networks`; empty if there are none.
 fn resolver_line(users: &[&str]) -> String {
     const SHOWN_MAX: usize = 8;
     if users.is_empty() {

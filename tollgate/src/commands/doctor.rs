@@ -1,13 +1,13 @@
-//! `tollgate doctor`: does this machine carry the configured load, and which limit is met first?
+//! `tollgate doctor`: whether this machine carries the configured load, and which limit is met first.
 //!
-//! Promises: every limit with what is there, what is needed and what to do; exit code 1 if the load is not
-//! carried. Leaves to others: the figures (`sys::limits`), and measuring the gateway itself (`lab`).
+//! Guarantees: every limit has its available and needed amount and a remedy; exit code 1 if the load is not
+//! carried.
 //!
 //! ```text
-//!   load.rs     what the configuration takes   finding.rs  limits judged, and which comes first
-//!   remedy.rs   errors and commands            page.rs     how it is told
-//!   ports.rs    listeners' ports at risk
-//!   cpus.rs     CPUs, quota, losses            probe.rs    what two siblings on a core get done
+//!   load.rs     what the configuration needs   finding.rs  judges limits, and orders them
+//!   remedy.rs   errors and commands            report.rs   text and JSON
+//!   ports.rs    listening ports at risk        space.rs    space for the live table
+//!   cpus.rs     CPUs, quota, losses            probe.rs    measures two siblings on a core
 //! ```
 
 use std::process::ExitCode;
@@ -46,7 +46,7 @@ pub(crate) fn run(context: &Context, options: &Options) -> anyhow::Result<ExitCo
     let config = context.load()?;
     let load = Load::from_config(&config);
     let root = ProcRoot::machine();
-    // Before there are threads of our own, which would be counted as others'.
+    // Before Tollgate starts threads, which would be counted as those of other processes.
     let readings = limits::read_all(&root);
     let footprint = limits::footprint();
     let mut cpus = Cpus::read(&root);
@@ -68,7 +68,7 @@ pub(crate) fn run(context: &Context, options: &Options) -> anyhow::Result<ExitCo
     Ok(if report.is_carried() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Which limit `config` meets first on this machine, in one line. It takes some milliseconds.
+/// The limit that `config` meets first on this machine, in one line. Takes some milliseconds.
 pub(crate) fn first_limit_line(config: &Config) -> String {
     let load = Load::from_config(config);
     let readings = limits::read_all_quickly(&ProcRoot::machine());

@@ -1,8 +1,9 @@
 //! `tollgate explain`: what the gateway would decide for a user and a destination, and why.
 //!
-//! Guarantees: the steps, the judgement and the words of the gateway itself. Leaves out deciding
-//! (`gateway::explain`); whether the destination answers, and whether the user has a connection left, which
-//! only the running gateway knows.
+//! Guarantees: the steps, verdicts and texts are the gateway's own (`gateway::explain`).
+//!
+//! Not handled here: whether the destination can be reached, and whether the user has a free permit; only the
+//! running gateway knows that.
 
 use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
@@ -26,10 +27,10 @@ pub(crate) struct Options {
     /// The destination.
     #[arg(long, value_name = "HOST:PORT", value_parser = target)]
     to: Target,
-    /// An address to judge instead of those that the gateway's resolver gives. May be repeated.
+    /// An address to judge instead of those that the gateway's resolver returns. May be repeated.
     #[arg(long, value_name = "IP")]
     address: Vec<IpAddr>,
-    /// Print for a program.
+    /// Print JSON.
     #[arg(long)]
     json: bool,
 }
@@ -53,7 +54,7 @@ struct Report<'a> {
     user: &'a User,
     target: &'a Target,
     explanation: Explanation,
-    /// What comes of it for a user who cannot log in.
+    /// The outcome for a user that cannot log in.
     locked_out: Option<Outcome>,
 }
 
@@ -70,7 +71,7 @@ impl<'a> Report<'a> {
         self.locked_out.as_ref().unwrap_or(&self.explanation.outcome)
     }
 
-    /// No rule helps a user who cannot log in.
+    /// The rule that would help; none helps a user that cannot log in.
     fn remedy(&self) -> Option<&Remedy> {
         self.explanation.remedy.as_ref().filter(|_| self.locked_out.is_none())
     }

@@ -1,7 +1,6 @@
-//! `tollgate ledger`: is it whole, a copy of it, and going on after damage.
+//! `tollgate ledger`: verifies, copies and repairs the ledger.
 //!
-//! Promises: nothing is given up without `--yes`; a problem is an exit code of 1. Leaves to others:
-//! everything that is found (`ledger::verify`, `ledger::repair`).
+//! Guarantees: accepts no loss without `--yes`; exit code 1 if there is a problem.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -20,36 +19,37 @@ use super::{Context, print, print_json};
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Check every file, make every sum again from the flows, follow the journal's chain, and tell what is
+    /// Check every file, recompute every sum from the flows, follow the journal's chain, and report what is
     /// missing. Works while `serve` runs, and on a read-only file system. Exit code 1 unless the ledger is
-    /// whole; what was accepted by `repair` is told.
+    /// whole; losses that `repair` accepted are printed.
     Verify(Verify),
-    /// Copy the database to a directory, as of one moment, also while `serve` runs.
+    /// Copy the database, as of one moment, to a directory. Works while `serve` runs.
     Backup(Backup),
-    /// Tell what is lost, and with --yes go on without it.
+    /// Report what is lost, and with --yes continue without it.
     Repair(Repair),
 }
 
 #[derive(Args)]
 pub(crate) struct Verify {
-    /// Print for a program.
+    /// Print JSON.
     #[arg(long)]
     json: bool,
 }
 
 #[derive(Args)]
 pub(crate) struct Backup {
-    /// The copy: a directory that is made, or is empty.
+    /// The copy: a new or empty directory.
     #[arg(value_name = "DIRECTORY")]
     target: PathBuf,
 }
 
 #[derive(Args)]
 pub(crate) struct Repair {
-    /// Copy the journal as it is, and go on without what is lost. The ledger keeps who accepted that.
+    /// Copy the journal as it is, and continue without what is lost. The ledger records the author of this
+    /// consent.
     #[arg(long)]
     yes: bool,
-    /// Who accepts it, if that is not the account that runs the command.
+    /// The author of the consent, if not the account that runs the command.
     #[arg(long, value_name = "NAME", requires = "yes")]
     author: Option<String>,
 }
@@ -66,7 +66,7 @@ pub(crate) fn run(context: &Context, command: &Command) -> anyhow::Result<ExitCo
 fn verify(config: &Config, options: &Verify) -> anyhow::Result<ExitCode> {
     let Inspection { entries, breaks, losses, notes } = inspect(&read_settings(config))?;
     let report = match ledger::verify::verify(&config.ledger.directory) {
-        // What is wrong with it is among the losses.
+        // The losses name what is wrong with it.
         Err(_) if !losses.0.is_empty() => VerifyReport::default(),
         report => report?,
     };
@@ -89,7 +89,7 @@ fn verify(config: &Config, options: &Verify) -> anyhow::Result<ExitCode> {
     Ok(if problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// What was found, a line for each problem and note, and what that comes to.
+/// A line for each problem and note, and the outcome.
 fn render(report: &VerifyReport, problems: &[String], notes: &[String], entries: u64) -> String {
     let VerifyReport { files, rows, flows, sums, more_problems, accepted, .. } = report;
     let mut text = problems.iter().map(|problem| format!("wrong: {problem}\n")).collect::<String>();
@@ -105,12 +105,12 @@ fn render(report: &VerifyReport, problems: &[String], notes: &[String], entries:
         (true, times) => format!("whole but for what was accepted {times} times"),
     };
     text + &format!(
-        "{outcome}: {files} files, {rows} rows, {flows} flows, {sums} sums made again, {entries} journal \
-         entries that the database has not got yet\n"
+        "{outcome}: {files} files, {rows} rows, {flows} flows, {sums} sums recomputed, {entries} journal \
+         entries not yet in the database\n"
     )
 }
 
-/// The ledger's settings for a command that serves nothing.
+/// The ledger's settings for a command that serves no connection.
 pub(super) fn read_settings(config: &Config) -> OpenSettings {
     OpenSettings { journal_bytes_max: u64::MAX, slots: 1, ..ledger_settings(config, 1) }
 }
@@ -121,11 +121,9 @@ fn backup(settings: &Settings, options: &Backup) -> anyhow::Result<ExitCode> {
     match report.left_out {
         Some(0) => {}
         Some(entries) => print(&format!(
-            "{entries} entries are in the journal alone, and not in this backup: they wait for the database\n"
+            "{entries} entries are only in the journal, not yet in the database, and so not in this backup\n"
         ))?,
-        None => {
-            print("the journal cannot be read: what it has and the database has not is not in this backup\n")?
-        }
+        None => print("the journal cannot be read: entries that are only there are not in this backup\n")?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -135,31 +133,31 @@ fn run_repair(config: &Config, options: &Repair) -> anyhow::Result<ExitCode> {
     let Inspection { losses, notes, .. } = examine(&open)?;
     print(&notes.iter().map(|note| format!("{note}\n")).collect::<String>())?;
     if losses.0.is_empty() {
-        print("nothing is to be repaired: `tollgate serve` goes on from here\n")?;
+        print("nothing to repair: `tollgate serve` can continue\n")?;
         return Ok(ExitCode::SUCCESS);
     }
     print(&losses.0.iter().map(|loss| format!("lost: {loss}\n")).collect::<String>())?;
     print(
-        "Each lost entry was a flow's end, or what it had come to meanwhile: its flow is billed as the entry \
-         before says, or not at all. What months and journal have is in the sums again.\n\
-         If a copy of the files exists, put it back instead.\n",
+        "Each lost entry was the end of a flow or its count so far: the flow is billed by its previous \
+         entry, or not at all. The sums include all flows of the months and the journal.\n\
+         If a copy of the files exists, restore it instead.\n",
     )?;
     if !options.yes {
-        print("\nNothing was changed. To go on without what is lost: tollgate ledger repair --yes\n")?;
+        print("\nNothing was changed. To continue without what is lost: tollgate ledger repair --yes\n")?;
         return Ok(ExitCode::FAILURE);
     }
     let author = options.author.clone().unwrap_or_else(account);
     let (copy, recovery) = repair(&open, &author, clock::wall())?;
     print(&format!(
-        "\nRepaired. The ledger notes that {author} accepted this. The journal as it was is in {}.\n\
-         {} flows of the live table were brought in.\n",
+        "\nRepaired. The ledger records that {author} accepted this. The former journal is in {}.\n\
+         {} flows of the live table were recovered.\n",
         copy.display(),
         recovery.killed + recovery.closed
     ))?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// The account that runs the command, behind `sudo` too.
+/// The account that runs the command, also through `sudo`.
 fn account() -> String {
     let named = ["SUDO_USER", "USER", "LOGNAME"].into_iter().find_map(|name| std::env::var(name).ok());
     named.unwrap_or_else(|| format!("uid {}", sys::limits::user()))

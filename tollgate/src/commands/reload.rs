@@ -1,8 +1,7 @@
-//! `tollgate reload`: has one running gateway take up its configuration, and tells what became of it.
+//! `tollgate reload`: reloads the configuration of one running gateway, and prints the outcome.
 //!
-//! Guarantees: the gateway is found by the directory of its ledger, so that no other process is meant; it has
-//! decided when the command ends; exit code 0 means that the new configuration is in force. Leaves out:
-//! what a reload does (`gateway::server::reload`).
+//! Guarantees: the gateway is found by the directory of its ledger, so no other process receives the request.
+//! It has decided when the command ends; with exit code 0 the new configuration is in force.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -14,7 +13,7 @@ use crate::control;
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// The directory of the gateway's ledger; without it that of the configuration, which is checked first.
+    /// The directory of the gateway's ledger; by default that of the configuration, which is validated first.
     #[arg(long, value_name = "DIR")]
     directory: Option<PathBuf>,
 }

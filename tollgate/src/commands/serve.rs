@@ -1,8 +1,7 @@
-//! `tollgate serve`: the gateway in the foreground, and what it is asked while it runs.
+//! `tollgate serve`: runs the gateway in the foreground and handles signals and control requests.
 //!
-//! Promises: HUP and `tollgate reload` put a new configuration in place or leave everything as it was; TERM
-//! and Ctrl-C drain, a second one ends the patience; what is printed at the start is all that a newcomer
-//! needs. Leaves to others: everything that happens on the way of a connection (`gateway`).
+//! Guarantees: SIGHUP and `tollgate reload` put a new configuration in place, or leave everything as it was.
+//! SIGTERM and Ctrl-C drain; a second signal stops immediately. The start prints all that a newcomer needs.
 
 mod first_user;
 
@@ -34,14 +33,14 @@ mod shortage;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Looks at which nothing could be journaled, before `on_failure` takes effect: one may be a failure that
-/// heals.
+/// Checks in a row during which the journal could not be written, before `on_failure` takes effect: a single
+/// one may be transient.
 const STUCK_CHECKS: u32 = 3;
 
-/// How often it looks whether the ledger fails.
+/// The interval of checks for a failing ledger.
 const LEDGER_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What the command line says.
+/// The options of `serve`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
     /// Let the first user `me` reach DEST too, for this run: HOST:PORT, NETWORK:PORT or the like.
@@ -49,13 +48,13 @@ pub(crate) struct Options {
     allow: Vec<String>,
 }
 
-/// Runs until a signal ends it.
+/// Serves until a signal or the ledger ends it.
 pub(crate) fn run(context: &Context, options: Options) -> anyhow::Result<ExitCode> {
     let signals =
         Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1]).context("cannot watch signals")?;
-    // Before there are tables that grow with the load.
+    // Before tables exist that grow with the load.
     sys::heap::map_large_blocks();
-    // The limit of 1,024 that many systems start with is 500 tunnels.
+    // Many systems start a process with a limit of 1,024, which is 500 tunnels.
     let _ = sys::limits::raise_descriptors();
     let mut load_options = LoadOptions { allow: options.allow, ..context.load_options()? };
     let is_terminal = std::io::stdout().is_terminal();
@@ -66,31 +65,31 @@ pub(crate) fn run(context: &Context, options: Options) -> anyhow::Result<ExitCod
         first.undo();
     }
     let Started { mut gateway, admin, first_limit } = started?;
-    // Whoever started us may not read what we say; that is no reason to stop.
+    // The parent process may not read standard output. That is no reason to stop.
     let _ = print_banner(&gateway, &admin, &first_limit, first.as_ref());
     let _ = warn(&gateway.config().warnings);
     let (events, console) = (Events::watch(signals, Arc::clone(gateway.log())), Console::new());
     let control = open_control(&gateway, &events, &console);
     let was_signalled = serve_events(&mut gateway, &mut load_options, &events, &console);
-    // Before the ledger's directory may be another process's.
+    // Afterwards the ledger's directory may belong to another process.
     drop(control);
     let ended = shut_down(gateway, admin, &events, &console);
     console.finish();
-    // Whoever watches over us is to start another.
+    // A supervisor is to start another process.
     ended.map(|code| if was_signalled { code } else { ExitCode::FAILURE })
 }
 
-/// What a start made.
+/// The parts that a start creates.
 struct Started {
     gateway: Gateway,
     admin: Admin,
-    /// Which limit of the kernel's is met first.
+    /// The limit of the kernel that is met first.
     first_limit: String,
 }
 
 fn start(load_options: &LoadOptions) -> anyhow::Result<Started> {
     let config = Config::load(load_options)?;
-    // Before there are threads of ours, which it would count as others'.
+    // Before Tollgate starts threads, which would be counted as those of other processes.
     let first_limit = doctor::first_limit_line(&config);
     let admin = admin::bind(config.admin.address)?;
     let gateway = Gateway::start(config, admin.address(), VERSION)?;
@@ -99,20 +98,20 @@ fn start(load_options: &LoadOptions) -> anyhow::Result<Started> {
     Ok(Started { gateway, admin, first_limit })
 }
 
-/// Opens the control socket. A gateway without one serves all the same, and reloads at SIGHUP.
+/// Opens the control socket. Without it the gateway serves all the same, and reloads on SIGHUP.
 fn open_control(gateway: &Gateway, events: &Events, console: &Console) -> Option<Control> {
     let directory = &gateway.config().ledger.directory;
     let opened = Control::open(directory, events.on_request());
     let report = |error: &std::io::Error| {
         let place = directory.display();
         console.print_line(format!(
-            "no control socket in {place}, so `tollgate reload` finds no gateway: {error}"
+            "no control socket in {place}, so `tollgate reload` cannot reach this gateway: {error}"
         ));
     };
     opened.inspect_err(report).ok()
 }
 
-/// Obeys until the end is asked for; `false` if the ledger asked for it.
+/// Handles events until a signal requests the stop; `false` if a failing ledger ends it.
 fn serve_events(
     gateway: &mut Gateway,
     load_options: &mut LoadOptions,
@@ -121,7 +120,7 @@ fn serve_events(
 ) -> bool {
     let (mut reported, mut stuck_checks) = (LedgerHealth::default(), 0);
     let mut reported_shortages = shortage::ReportedShortages::default();
-    // A reload does not change it.
+    // A reload does not change this setting.
     let on_failure = gateway.config().ledger.on_failure;
     loop {
         match events.next(LEDGER_CHECK_INTERVAL) {
@@ -138,20 +137,20 @@ fn serve_events(
         shortage::report(gateway, &mut reported_shortages, console);
         stuck_checks = if gateway.ledger().status_handle().is_stuck() { stuck_checks + 1 } else { 0 };
         if stuck_checks >= STUCK_CHECKS && on_failure == OnFailure::Drain {
-            console.print_line("the journal cannot be written: ending, as `on_failure` says".to_owned());
+            console.print_line("the journal cannot be written: stopping, as `on_failure` says".to_owned());
             return false;
         }
     }
 }
 
-/// What was said of the ledger, and holds.
+/// The conditions of the ledger that were reported and have not ended.
 #[derive(Default)]
 struct LedgerHealth {
     failing: bool,
     warning: bool,
 }
 
-/// Says when the ledger has begun to fail, or will before long, and when that is over.
+/// Reports the begin and the end of failures and warnings of the ledger.
 fn report_ledger_health(gateway: &Gateway, reported: &mut LedgerHealth, console: &Console) {
     let status = gateway.ledger().status();
     let report = |was: &mut bool, cause: Option<&String>, level, begins: &str, ends: &str| {
@@ -177,7 +176,7 @@ fn report_ledger_health(gateway: &Gateway, reported: &mut LedgerHealth, console:
         "the ledger is written again",
     );
     let begins = "the ledger warns";
-    let ends = "what the ledger warned of is over";
+    let ends = "the ledger's warning has ended";
     report(&mut reported.warning, status.warning.as_ref(), Level::Warning, begins, ends);
 }
 
@@ -185,13 +184,14 @@ fn shut_down(gateway: Gateway, admin: Admin, events: &Events, console: &Console)
     let is_hurried = |span: Duration| matches!(events.next(span), Some(Event::Stop));
     let Timeouts { unready, mut drain, .. } = gateway.config().timeouts;
     if !unready.is_zero() {
-        console.print_line(format!("/readyz says 503, and the listeners close in {} s", unready.as_secs()));
+        console
+            .print_line(format!("/readyz returns 503, and the listeners close in {} s", unready.as_secs()));
     }
     if gateway.announce_end(unready, is_hurried) {
         drain = Duration::ZERO;
     }
     console.print_line(format!(
-        "draining {} connections for at most {} s; a second signal ends the patience",
+        "draining {} connections for at most {} s; a second signal stops immediately",
         gateway.connections(),
         drain.as_secs()
     ));
@@ -232,7 +232,7 @@ fn print_banner(
     out.flush()
 }
 
-/// Tells what is allowed in the configuration but can hardly be meant.
+/// Prints the configuration's warnings: settings that are valid but hardly intended.
 fn warn(warnings: &Findings) -> std::io::Result<()> {
     if warnings.is_empty() {
         return Ok(());
@@ -240,7 +240,7 @@ fn warn(warnings: &Findings) -> std::io::Result<()> {
     writeln!(std::io::stderr(), "{}", warnings.render(Severity::Warning, styled()))
 }
 
-/// What the ledger promises here, in a user's words, and what it found.
+/// Prints the ledger's guarantees on this machine, and what its recovery found.
 fn print_ledger_status(out: &mut impl Write, gateway: &Gateway) -> std::io::Result<()> {
     let (guarantees, recovery) = (gateway.ledger().guarantees(), gateway.ledger().recovery());
     let directory = gateway.config().ledger.directory.display();
@@ -248,7 +248,7 @@ fn print_ledger_status(out: &mut impl Write, gateway: &Gateway) -> std::io::Resu
     writeln!(out, "    live table: {}, {}", guarantees.table.display(), medium(guarantees))?;
     let durable = match guarantees.durability {
         ledger::Durability::Delayed => "ended flows within 10 ms and a sync of the disk",
-        ledger::Durability::Sync => "ended flows before their place is free",
+        ledger::Durability::Sync => "ended flows before their slot is free",
     };
     writeln!(out, "    after a power failure: {durable}; open ones to their last 5 s or 8 MiB")?;
     let ledger::Recovery { killed, closed, uncertain, damaged, damaged_tables, lost, trouble, notes, .. } =
@@ -274,7 +274,7 @@ fn print_ledger_status(out: &mut impl Write, gateway: &Gateway) -> std::io::Resu
     if *damaged > 0 {
         writeln!(
             out,
-            "    {damaged} places of its live table were damaged; their flows are billed as journaled"
+            "    {damaged} slots of its live table were damaged; their flows are billed as journaled"
         )?;
     }
     if *damaged_tables > 0 {
@@ -283,13 +283,13 @@ fn print_ledger_status(out: &mut impl Write, gateway: &Gateway) -> std::io::Resu
     trouble.iter().try_for_each(|trouble| writeln!(out, "    the journal: {trouble}"))
 }
 
-/// What the live table lies on, and what that means.
+/// The medium of the live table, and its consequence.
 fn medium(guarantees: &ledger::Guarantees) -> &'static str {
     match (guarantees.medium.is_tmpfs, guarantees.medium.is_locked) {
         (true, true) => "in memory that outlives the process (and goes with its container)",
         (true, false) => {
             "in memory that outlives the process (and goes with its container); it may be swapped"
         }
-        (false, _) => "on a disk: no tmpfs has room, so counting may wait for the disk",
+        (false, _) => "on a disk: no tmpfs has enough space, so counting may wait for the disk",
     }
 }

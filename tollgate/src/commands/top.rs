@@ -1,7 +1,7 @@
-//! `tollgate top`: what flows now, from the live table of the gateway that runs.
+//! `tollgate top`: the current flows, from the live table of the running gateway.
 //!
-//! Promises: the gateway is not asked and not disturbed; bytes are exact at the moment of the look, rates are
-//! those between two looks. Leaves to others: what is in the table (`ledger::live_table`).
+//! Guarantees: the gateway gets no request and is not disturbed. Bytes are exact at the moment of a sample;
+//! rates are those between two samples.
 
 use std::collections::HashMap;
 use std::io::{self, IsTerminal};
@@ -22,22 +22,22 @@ use super::{Context, print, print_json, table};
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// What makes one row.
+    /// The key of a row.
     #[arg(long, value_enum, default_value_t = By::Flow)]
     by: By,
-    /// By what rows are sorted, most first.
+    /// The order of rows, largest first.
     #[arg(long, value_enum, default_value_t = Order::Rate)]
     sort: Order,
-    /// Show so many rows.
+    /// The number of rows.
     #[arg(long, short = 'n', default_value_t = 25)]
     rows: usize,
-    /// How long from one look to the next: 500ms, 2s.
+    /// The interval between samples: 500ms, 2s.
     #[arg(long, default_value = "1s", value_parser = interval)]
     interval: Duration,
-    /// Look twice, print once, and end.
+    /// Take two samples, print once, and exit.
     #[arg(long)]
     once: bool,
-    /// Print exact bytes for a program; all rows, once.
+    /// Print JSON with exact bytes; all rows, once.
     #[arg(long)]
     json: bool,
 }
@@ -51,9 +51,9 @@ enum By {
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Order {
-    /// Bytes per second, both ways.
+    /// Bytes per second, both directions.
     Rate,
-    /// Bytes so far, both ways.
+    /// Bytes so far, both directions.
     Bytes,
     /// The oldest first.
     Age,
@@ -85,13 +85,13 @@ pub(crate) fn run(context: &Context, options: &Options) -> anyhow::Result<ExitCo
             print(&page)?;
             return Ok(ExitCode::SUCCESS);
         }
-        // Home, the page, and nothing behind it: less flicker than an empty screen in between.
+        // Home, the page, and an erase of the rest: it flickers less than an empty screen in between.
         print(&format!("\x1b[H{}\x1b[J", page.replace('\n', "\x1b[K\n")))?;
         before = now;
     }
 }
 
-/// A look, and when it was.
+/// The contents of the live table, and their time.
 struct Sample {
     table: TableSnapshot,
     at: Nanos,
@@ -104,7 +104,7 @@ impl Sample {
     }
 }
 
-/// One row: a flow, or what flows have in common.
+/// One row: a flow, or all flows with the same key.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Row {
     key: String,
@@ -117,7 +117,7 @@ struct Row {
     /// Bytes per second.
     up_rate: u64,
     down_rate: u64,
-    /// Of the oldest flow.
+    /// The age of the oldest flow.
     age: Duration,
 }
 
@@ -143,7 +143,7 @@ fn rows(by: By, before: &Sample, now: &Sample) -> Vec<Row> {
     for record in &now.table.flows {
         let flow = record.flow();
         let (up, down) = (flow.legs.upstream_tx, flow.legs.client_tx);
-        // One that is new has sent all since.
+        // A new flow has sent all its bytes since the first sample.
         let (up_before, down_before) = earlier.get(&flow.id).copied().unwrap_or((0, 0));
         let row = rows.entry(by.key(&flow)).or_insert_with(|| by.row(&flow));
         row.flows += 1;

@@ -1,8 +1,7 @@
-//! `tollgate usage`: who used how much, from the ledger.
+//! `tollgate usage`: the usage of each user, from the ledger.
 //!
-//! Promises: exact bytes for programs (`--json`, `--csv`), decimal units for people; works while `serve`
-//! runs; a user that neither the configuration nor the ledger knows is an error. Leaves to others: the sums
-//! (`ledger::query`).
+//! Guarantees: exact bytes for programs (`--json`, `--csv`), decimal units for people. Works while `serve`
+//! runs. A user that neither the configuration nor the ledger knows is an error.
 
 use std::process::ExitCode;
 use std::str::FromStr;
@@ -26,31 +25,31 @@ use super::{Context, print, print_json, table};
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// What the flows of one row have in common: several, separated by commas, make a row for each
-    /// combination. The ledger does not record the listener; the log does.
+    /// The key of a row: several, separated by commas, make a row for each combination. The ledger does not
+    /// record the listener; the log does.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "user")]
     by: Vec<By>,
-    /// What was counted at this moment or later: a day (2026-01-31, UTC), a moment (2026-01-31T12:00:00Z), or
-    /// how long ago (36h).
+    /// Count from this moment on: a day (2026-01-31, UTC), a moment (2026-01-31T12:00:00Z), or a time ago
+    /// (36h).
     #[arg(long, value_name = "WHEN")]
     since: Option<When>,
-    /// What was counted before this moment; a day counts to its end.
+    /// Count up to this moment; a day counts to its end.
     #[arg(long, value_name = "WHEN")]
     until: Option<When>,
     /// Flows of this user.
     #[arg(long, value_name = "NAME")]
     user: Option<UserName>,
-    /// Flows to this host, as it was requested.
+    /// Flows to this host, as requested.
     #[arg(long, value_name = "HOST")]
     host: Option<String>,
     /// Flows of this class: the outside, or a company's own services.
     #[arg(long, value_enum)]
     class: Option<ClassFilter>,
-    /// Print exact bytes for a program.
+    /// Print JSON with exact bytes.
     #[arg(long, conflicts_with = "csv")]
     json: bool,
-    /// Print exact bytes for a spreadsheet (RFC 4180). A text that a spreadsheet would run as a formula, one
-    /// that begins with = + - @, a tab or a carriage return, gets an apostrophe before it.
+    /// Print CSV with exact bytes (RFC 4180). A text that a spreadsheet would run as a formula, one that
+    /// begins with = + - @, a tab or a carriage return, gets an apostrophe before it.
     #[arg(long)]
     csv: bool,
 }
@@ -120,7 +119,7 @@ pub(crate) fn run(context: &Context, options: &Options) -> anyhow::Result<ExitCo
         host: options.host.clone(),
         class: options.class.map(Class::from),
     };
-    // Before the answer, so that what is told to be missing is missing from it.
+    // Before the query, so that a loss reported here is also missing in its answer.
     let losses = inspect(&read_settings(&config))?.losses;
     let usage = Usage::open_with_journal(&config.ledger.directory)?;
     if let Some(user) = &filter.user {
@@ -145,22 +144,23 @@ pub(crate) fn run(context: &Context, options: &Options) -> anyhow::Result<ExitCo
     Ok(if status.problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// How an answer stands to what was moved.
+/// How complete and correct an answer is.
 struct AnswerStatus {
-    /// Why it is not right.
+    /// Why it is wrong.
     problems: Vec<String>,
-    /// What is missing with consent.
+    /// Losses that an operator accepted.
     accepted: Vec<String>,
-    /// Whether it has what is in the journal alone.
+    /// Whether it includes entries that are only in the journal.
     is_ahead: bool,
 }
 
-/// Why an answer is not right: what is lost, what cannot be read, and rows that do not come to their total
-/// although no month's flows were removed.
+/// Why an answer is wrong: losses, unreadable entries, and rows that do not add up to their total although no
+/// month's flows were removed.
 fn problems(usage: &Usage, losses: &Losses, answer: &Answer, total: &Row) -> Vec<String> {
     let mut problems: Vec<String> = losses.0.iter().map(ToString::to_string).collect();
-    problems
-        .extend(usage.unread().map(|cause| format!("what the database has not got yet is missing: {cause}")));
+    problems.extend(
+        usage.unread().map(|cause| format!("entries that are not yet in the database are missing: {cause}")),
+    );
     if usage.is_broken() {
         problems.push(
             "a row of the database is not as it was written, and is left out: `tollgate ledger verify` \
@@ -172,15 +172,15 @@ fn problems(usage: &Usage, losses: &Losses, answer: &Answer, total: &Row) -> Vec
     let rows = (sum(|row| row.flows), sum(|row| row.up), sum(|row| row.down));
     if answer.missing.is_empty() && rows != (total.flows, total.up, total.down) {
         problems.push(format!(
-            "the rows come to {} flows, {} up and {} down, and the total is {}, {} and {}: some flows are \
-             missing one by one, and `tollgate ledger verify` tells which month's",
+            "the rows add up to {} flows, {} up and {} down, and the total is {}, {} and {}: some flows are \
+             missing one by one, and `tollgate ledger verify` names the month",
             rows.0, rows.1, rows.2, total.flows, total.up, total.down
         ));
     }
     problems
 }
 
-/// The keys, each once: a second column would say the same.
+/// The keys, each once: a second column would be the same.
 fn keys(by: &[By]) -> Vec<By> {
     let mut keys = Vec::new();
     for key in by {
@@ -191,7 +191,7 @@ fn keys(by: &[By]) -> Vec<By> {
     keys
 }
 
-/// Checks that the configuration has the user, or the ledger from a time when it had.
+/// Checks that the user is in the configuration, or was when a flow was recorded.
 fn check_user(user: &str, config: &Config, usage: &Usage) -> anyhow::Result<()> {
     if config.user(user).is_some() {
         return Ok(());
@@ -206,7 +206,7 @@ fn check_user(user: &str, config: &Config, usage: &Usage) -> anyhow::Result<()> 
     anyhow::bail!("there is no user `{user}`, and the ledger has had none{hint}")
 }
 
-/// A moment as people write it.
+/// A moment on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum When {
     Moment(WallNanos),
@@ -221,7 +221,7 @@ impl FromStr for When {
         if let Some(ago) = duration(text) {
             return Ok(When::Ago(ago));
         }
-        // A date alone would also parse from the front of a moment.
+        // A date alone would also parse from the start of a moment.
         if text.len() == "2026-01-31".len()
             && let Ok(day) = text.parse::<Date>()
         {
@@ -257,14 +257,13 @@ impl When {
     }
 }
 
-/// The beginning of a day in UTC; that of the last day that can be told for one behind it.
+/// The beginning of a day in UTC; the last day's for a later one, which cannot be represented.
 fn midnight(day: Date) -> WallNanos {
     let moment = day.to_zoned(TimeZone::UTC).ok().map(|moment| nanos(moment.timestamp()));
     moment.unwrap_or(WallNanos(u64::MAX))
 }
 
-/// Nanoseconds since 1970; the first for a moment before it, and the last that fits (in 2554) for one
-/// behind that.
+/// Nanoseconds since 1970. An earlier moment becomes the first, a later one than fits (in 2554) the last.
 fn nanos(moment: Timestamp) -> WallNanos {
     let nanos = moment.as_nanosecond();
     WallNanos(u64::try_from(nanos).unwrap_or(if nanos < 0 { 0 } else { u64::MAX }))
@@ -280,7 +279,7 @@ fn as_table(by: &[By], answer: &Answer, total: &Row, status: &AnswerStatus) -> S
     let header: Vec<&str> = names(by).chain(["flows", "up", "down", "both"]).collect();
     let mut text = table(&header, rows, &[0, 1, 2, 3].map(|column| by.len() + column));
     if total.live > 0 {
-        text.push_str(&format!("Bytes of {} flows that go on are counted in.\n", total.live));
+        text.push_str(&format!("Includes the bytes of {} open flows.\n", total.live));
     }
     if !answer.missing.is_empty() {
         let months = answer.missing.join(", ");
@@ -289,7 +288,7 @@ fn as_table(by: &[By], answer: &Answer, total: &Row, status: &AnswerStatus) -> S
         ));
     }
     if status.is_ahead {
-        text.push_str("Flows that are in the journal and not in the database yet are counted in.\n");
+        text.push_str("Includes flows that are in the journal and not yet in the database.\n");
     }
     text.extend(status.accepted.iter().map(|loss| format!("Accepted as lost {loss}.\n")));
     text.extend(status.problems.iter().map(|problem| format!("NOT right: {problem}.\n")));
@@ -336,7 +335,7 @@ fn as_csv(by: &[By], rows: &[Row]) -> String {
     text
 }
 
-/// A text as a CSV field that no spreadsheet takes for a formula.
+/// A text as a CSV field that no spreadsheet interprets as a formula.
 fn field(text: &str) -> String {
     let formula = text.starts_with(['=', '+', '-', '@', '\t', '\r']);
     let text = format!("{}{text}", if formula { "'" } else { "" });
@@ -349,7 +348,7 @@ fn field(text: &str) -> String {
 /// Bytes in decimal units, three digits: `1.23 GB` is 1,230,000,000 bytes.
 pub(super) fn bytes(count: u64) -> String {
     const UNITS: [&str; 7] = ["B", "kB", "MB", "GB", "TB", "PB", "EB"];
-    // In thousandths, so that 999,999 bytes do not become "1000 kB" by rounding.
+    // In thousandths, so that rounding never turns 999,999 bytes into "1000 kB".
     let mut value = count as f64;
     let mut unit = 0;
     while value >= 999.5 && unit + 1 < UNITS.len() {
@@ -417,7 +416,7 @@ mod tests {
         let ago: When = "1h".parse().unwrap();
         assert_eq!(ago.end(now), WallNanos(6_400_000_000_000));
         assert_eq!("1000d".parse::<When>().unwrap().beginning(now), WallNanos(0));
-        // What nanoseconds do not hold is the first or the last that they do.
+        // A moment outside the range of nanoseconds becomes the first or the last one.
         for (text, beginning, end) in [
             ("2555-01-01", u64::MAX, u64::MAX),
             ("9999-12-31", u64::MAX, u64::MAX),

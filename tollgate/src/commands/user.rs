@@ -1,9 +1,8 @@
-//! `tollgate user`: users and their files.
+//! `tollgate user`: manages users and their files.
 //!
-//! Promises: a file is written or removed only if the configuration is right with that; a secret is printed
-//! once, when it is made, and kept as a hash only; what cannot be taken back is asked before. Leaves to
-//! others: the files (`gateway::users`), the checks (`gateway::config`), and telling a running gateway
-//! (`reload`).
+//! Guarantees: a file is written or removed only if the configuration stays valid. A secret is printed once,
+//! when it is generated, and only its hash is stored. An irreversible change needs confirmation. A running
+//! gateway takes a change up by `reload`.
 
 mod confirmation;
 
@@ -27,15 +26,15 @@ use super::{Context, print, print_json, table};
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Add a user. Without --password-stdin, --token or --from a password is made and printed once.
+    /// Add a user. Without --password-stdin, --token or --from a password is generated and printed once.
     Add(AddOptions),
     /// List the users.
     List {
-        /// Print for a program.
+        /// Print JSON.
         #[arg(long)]
         json: bool,
     },
-    /// Refuse a user from the next reload on, cut off what he has open, and keep the name taken.
+    /// Refuse a user from the next reload on, cut their open connections, and keep the name reserved.
     Disable {
         /// The user.
         name: UserName,
@@ -45,15 +44,14 @@ pub(crate) enum Command {
         /// The user.
         name: UserName,
     },
-    /// Take a user's file away, and cut off what they have open at the next reload. The ledger keeps what
-    /// they used.
+    /// Remove a user's file, and cut their open connections at the next reload. The ledger keeps their usage.
     Remove {
         /// The user.
         name: UserName,
         #[command(flatten)]
         confirmation: Confirmation,
     },
-    /// Give a user a new password or token. Without options a password is made and printed once.
+    /// Give a user a new password or token. Without options a password is generated and printed once.
     Passwd {
         /// The user.
         name: UserName,
@@ -61,7 +59,7 @@ pub(crate) enum Command {
         secret: SecretOptions,
         #[command(flatten)]
         confirmation: Confirmation,
-        /// Print for a program.
+        /// Print JSON.
         #[arg(long)]
         json: bool,
     },
@@ -74,21 +72,21 @@ pub(crate) struct AddOptions {
     /// A destination that the user may reach: HOST:PORT, *.HOST, NETWORK:PORT, @SET. May be repeated.
     #[arg(long, value_name = "DEST")]
     allow: Vec<Rule>,
-    /// A destination that the user may not reach, whatever is allowed. May be repeated.
+    /// A destination that the user may not reach, even if a rule allows it. May be repeated.
     #[arg(long, value_name = "DEST")]
     deny: Vec<Rule>,
     /// Resolve any name for the networks that the user may reach; the name servers then see every name.
     #[arg(long)]
     resolve_for_networks: bool,
-    /// A network whose connections are this user's without credentials. May be repeated.
+    /// A network whose connections belong to this user without credentials. May be repeated.
     #[arg(long, value_name = "CIDR", value_parser = gateway::settings::network)]
     from: Vec<IpNet>,
-    /// Connections that the user may have at the same time.
+    /// The user's connections at the same time, at most.
     #[arg(long, value_name = "N")]
     connections: Option<u32>,
     #[command(flatten)]
     secret: SecretOptions,
-    /// Print for a program.
+    /// Print JSON.
     #[arg(long)]
     json: bool,
 }
@@ -99,7 +97,7 @@ pub(crate) struct SecretOptions {
     /// Read the password from standard input: one line.
     #[arg(long)]
     password_stdin: bool,
-    /// Make a token, for a program, instead of a password.
+    /// Generate a token, for a program, instead of a password.
     #[arg(long)]
     token: bool,
 }
@@ -157,7 +155,7 @@ fn passwd(
     let user = find_user(&config, name)?;
     if user.file.is_some() && matches!(user.credential, Some(Credential::Token(_))) && !options.token {
         confirmation.require(&format!(
-            "user `{name}` has a token, and what uses it is refused once a password takes its place \
+            "user `{name}` has a token, and its clients are refused once a password replaces it \
              (--token makes a new token)"
         ))?;
     }
@@ -202,7 +200,7 @@ fn remove(context: &Context, name: &UserName, confirmation: &Confirmation) -> an
     let path = own_file(&config, name, "remove the `[[user]]` table there")?;
     check_draft(load_options, path, None)?;
     confirmation.require(&format!(
-        "{} goes for good, with the rules and the credential of user `{name}` \
+        "{} is deleted for good, with the rules and the credential of user `{name}` \
          (`tollgate user disable {name}` keeps them)",
         path.display()
     ))?;
@@ -210,8 +208,8 @@ fn remove(context: &Context, name: &UserName, confirmation: &Confirmation) -> an
     users::remove(path).with_context(|| format!("cannot remove {}", path.display()))?;
     let text = format!(
         "user {name} is removed\n\
-         The ledger keeps what {name} used; another user of this name would go on with it, and until the\n\
-         gateway has reloaded, with what {name} has open.\n{RELOAD_HINT}"
+         The ledger keeps what {name} used; a new user of this name would continue it, and until the\n\
+         gateway has reloaded, also the open connections of {name}.\n{RELOAD_HINT}"
     );
     Ok(print(&text)?)
 }
@@ -237,7 +235,7 @@ fn list(config: &Config, json: bool) -> anyhow::Result<()> {
     Ok(print(&table(&header, rows, &[3]))?)
 }
 
-/// A new secret: what is kept of it, and what is shown once, unless its owner chose it.
+/// A new secret: its stored form, and the text to print once, unless the user chose it.
 struct Secret {
     credential: Credential,
     shown: Option<Zeroizing<String>>,
@@ -261,9 +259,9 @@ impl Secret {
     }
 }
 
-/// One line; what follows it is a mistake, except at a terminal.
+/// Reads one line; more input is an error, except at a terminal.
 fn read_password(mut input: impl BufRead, terminal: bool) -> anyhow::Result<Zeroizing<String>> {
-    // Of the final size from the start, so that growing leaves no copy behind.
+    // Allocated at its final size, so that no growth leaves a copy behind.
     let mut line = Zeroizing::new(Vec::with_capacity(PASSWORD_BYTES_MAX + 3));
     (&mut input).take(PASSWORD_BYTES_MAX as u64 + 2).read_until(b'\n', &mut line)?;
     if !terminal && line.ends_with(b"\n") && input.read(&mut [0])? > 0 {
@@ -278,21 +276,21 @@ fn find_user<'a>(config: &'a Config, name: &UserName) -> anyhow::Result<&'a User
     config.user(name).with_context(|| format!("there is no user `{name}`"))
 }
 
-/// The file of a user; for a user of the configuration the error says what to do there.
+/// The file of a user; for a user of the configuration file the error says what to edit there.
 fn own_file<'a>(config: &'a Config, name: &UserName, instead: &str) -> anyhow::Result<&'a Path> {
     let user = find_user(config, name)?;
     let file = user.file.as_deref();
-    file.with_context(|| format!("user `{name}` stands in {}: {instead}", defining_file(config, user)))
+    file.with_context(|| format!("user `{name}` is defined in {}: {instead}", defining_file(config, user)))
 }
 
-/// Waits for other commands that change users: two that read, check and write at the same time would each
-/// undo what the other did, and say that it is done.
+/// Waits for other commands that change users. Two that read, check and write concurrently would each undo
+/// the other's change, and both report success.
 fn lock(config: &Config) -> anyhow::Result<UsersLock> {
     let directory = &config.users_directory;
     users::lock(directory).with_context(|| format!("cannot open {}", directory.display()))
 }
 
-/// Edits a user file, if the configuration is right with the edit.
+/// Edits a user file, if the configuration stays valid.
 fn change(load_options: LoadOptions, config: &Config, path: &Path, edits: &[Edit<'_>]) -> anyhow::Result<()> {
     let _lock = lock(config)?;
     let before = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -301,22 +299,22 @@ fn change(load_options: LoadOptions, config: &Config, path: &Path, edits: &[Edit
     users::replace(path, &before, &text).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// The configuration was right before, so what is wrong now is the command's doing: exit code 1, not 78.
+/// The configuration was valid before, so an error is due to the command: exit code 1, not 78.
 fn check_draft(load_options: LoadOptions, path: &Path, text: Option<String>) -> anyhow::Result<()> {
     let draft = Some((path.to_owned(), text));
     match Config::load(&LoadOptions { draft, ..load_options }) {
         Ok(_) => Ok(()),
         Err(ConfigErrors(findings)) => {
             let errors = findings.render(gateway::config::Severity::Error, false);
-            bail!("nothing was changed, for this would be wrong:\n{errors}")
+            bail!("nothing was changed, because the configuration would be invalid:\n{errors}")
         }
     }
 }
 
 const RELOAD_HINT: &str =
-    "A running gateway takes this up by: tollgate reload (with the same --config, if any)\n";
+    "To apply this to a running gateway: tollgate reload (with the same --config, if any)\n";
 
-/// Tells what was written, and the secret, which nobody can tell later.
+/// Prints the file, and the secret, which cannot be shown again.
 fn print_result(
     config: &Config,
     name: &UserName,
@@ -343,7 +341,7 @@ fn print_result(
     print(&text)
 }
 
-/// Where a client on this machine would find the gateway.
+/// The address of the gateway for a client on this machine.
 fn proxy_address(config: &Config) -> Option<String> {
     let is_http = |ingress: &Ingress| matches!(ingress, Ingress::Mixed | Ingress::Http);
     let listener = config.listeners.iter().find(|listener| is_http(&listener.ingress))?;
@@ -372,7 +370,7 @@ fn known_by(user: &User) -> Vec<String> {
     credential.chain(user.from.iter().map(IpNet::to_string)).collect()
 }
 
-/// The first rules of a list, and how many more there are.
+/// The first rules of a list, and the number of the others.
 fn listed(rules: &[String]) -> String {
     const SHOWN_MAX: usize = 3;
     match rules.len().checked_sub(SHOWN_MAX) {
@@ -381,7 +379,7 @@ fn listed(rules: &[String]) -> String {
     }
 }
 
-/// The file in which a user stands.
+/// The file that defines a user.
 fn defining_file(config: &Config, user: &User) -> String {
     let path: Option<&PathBuf> = user.file.as_ref().or(match &config.origin {
         Origin::File(path) => Some(path),

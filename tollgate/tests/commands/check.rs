@@ -157,7 +157,7 @@ fn the_example_is_fine() {
     assert_eq!(run.err, "", "an example gives no cause for warnings");
 }
 
-/// What was said of `tollgate.toml` or `users.d/ci.toml` did not tell in which directory.
+/// Regression: messages named `tollgate.toml` or `users.d/ci.toml` without their directory.
 #[test]
 fn files_are_named_by_their_absolute_paths() {
     let dir = TestDir::new(&[("tollgate.toml", "[limits]\nconnections = 0\n"), ("users.d/ci.toml/x", "")]);

@@ -1,4 +1,4 @@
-//! `tollgate doctor`: on this machine, and under limits that are lowered for it alone.
+//! `tollgate doctor`: on this machine, and under limits that are lowered for its process alone.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -41,7 +41,7 @@ fn test_dir(connections: u32) -> TestDir {
     TestDir::new(&[("tollgate.toml", &format!("[limits]\nconnections = {connections}\n"))])
 }
 
-/// `tollgate` after a line of shell, which lowers limits for it.
+/// Runs `tollgate` after a line of shell that lowers its limits.
 fn under(dir: &TestDir, lowered: &str, arguments: &str) -> Command {
     let mut command = Command::new("sh");
     let program = env!("CARGO_BIN_EXE_tollgate");
@@ -121,10 +121,10 @@ fn small_address_space_is_reported() {
 
 #[test]
 fn user_thread_limit_binds_without_root() {
-    /// Nobody's number, which has no process on most machines.
+    /// The uid of an unprivileged account on most systems, which usually has no process.
     const UNUSED_UID: u32 = 65_534;
     let dir = test_dir(10);
-    // bash calls it -u, dash -p.
+    // The option is -u in bash, and -p in dash.
     let mut command = under(&dir, "{ ulimit -u 12 2>/dev/null || ulimit -p 12; }", "doctor --json");
     if sys::limits::user() == 0 {
         fs::set_permissions(dir.path(""), fs::Permissions::from_mode(0o755)).unwrap();
@@ -145,11 +145,11 @@ fn user_thread_limit_binds_without_root() {
     assert_eq!(report["threads"]["budget_limit"], "RLIMIT_NPROC");
 }
 
-/// A control group of a test's own, gone with it.
+/// A control group of one test; dropping it removes the group.
 struct Group(PathBuf);
 
 impl Group {
-    /// A group beside ours for `file`; or why there is none.
+    /// Creates a group with `file` beside this process's own; the error says why there is none.
     fn new(name: &str, controller: &str, file: &str) -> Result<Group, String> {
         let version_1 = Path::new("/sys/fs/cgroup").join(controller);
         let parents = [version_1, PathBuf::from("/sys/fs/cgroup/unified"), PathBuf::from("/sys/fs/cgroup")];
@@ -169,7 +169,7 @@ impl Group {
         fs::write(self.0.join(file), text).unwrap();
     }
 
-    /// Shell that moves itself into the group.
+    /// A shell command that moves its process into the group.
     fn entered(&self) -> String {
         format!("echo $$ > {}", self.0.join("cgroup.procs").display())
     }
@@ -177,7 +177,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // A process that has just ended may still be on its way out.
+        // A process that has just ended may still be a member (EBUSY).
         while fs::remove_dir(&self.0).is_err_and(|error| error.raw_os_error() == Some(16)) {
             std::thread::yield_now();
         }
@@ -227,7 +227,7 @@ fn a_quota_of_cpu_time_bounds_the_reactors() {
     assert!(place.starts_with(&group.0.display().to_string()), "{place}");
 }
 
-/// The limit itself is the machine's, so it is put back whatever happens.
+/// Restores the limit on drop: it is the machine's own.
 struct Mappings(String);
 
 impl Mappings {
@@ -269,10 +269,10 @@ fn serve_prints_the_first_limit_in_one_line() {
         let line = lines.find(is_limit_line);
         let id = rustix::process::Pid::from_child(&serve);
         rustix::process::kill_process(id, rustix::process::Signal::TERM).unwrap();
-        // Until it has said all that it has to say.
+        // Reads all output until the end.
         lines.for_each(drop);
         assert!(serve.wait().unwrap().success());
-        line.unwrap_or_else(|| panic!("{connections} connections: not said"))
+        line.unwrap_or_else(|| panic!("{connections} connections: the line is missing"))
     };
     let line = printed(9_000);
     assert!(line.trim_start().starts_with("warning: descriptors (RLIMIT_NOFILE 6000) at "), "{line}");
@@ -281,7 +281,7 @@ fn serve_prints_the_first_limit_in_one_line() {
         "{line}"
     );
     let line = printed(100);
-    // Who is not root may lock too little memory for the live table, which is worth a word before that.
+    // Without root the RLIMIT_MEMLOCK may be too small for the live table, which is reported first.
     assert!(
         line.trim_start().starts_with("first limit: descriptors (RLIMIT_NOFILE 6000) at ")
             || line.contains("RLIMIT_MEMLOCK"),

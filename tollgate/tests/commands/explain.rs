@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::{TestDir, check_runs};
 
-/// Nothing answers at this name server: no test asks one beyond this machine.
+/// No process listens at this name server: no test sends a query beyond this machine.
 const CONFIGURATION: &str = r#"
 [dns]
 servers = ["127.0.0.1:9"]
@@ -43,7 +43,7 @@ fn decisions_are_explained() {
                 1,
                 "DENY: The destination is a private address;",
             ),
-            // In a mixed answer only what is admitted may be dialled.
+            // Of a mixed DNS answer only admitted addresses may be dialled.
             (
                 "explain --user ci --to api.github.com:443 --address 10.0.0.1 --address 192.30.255.113",
                 0,
@@ -61,12 +61,12 @@ fn decisions_are_explained() {
                 1,
                 "DENY: The user is disabled",
             ),
-            // The code is the log's.
+            // The code is the one that the log has.
             ("explain --user gone --to github.com:443 --json", 1, "\"code\": \"user_disabled\""),
             ("explain --user cu --to github.com:443", 1, "there is no user `cu`"),
             ("explain --user ci --to x.invalid:443", 1, "DENY: The destination's name "),
             ("explain --user ci --to x.invalid:443", 1, "addresses    none: "),
-            // The families take turns, whatever the order of the answer.
+            // The address families alternate, whatever the order of the DNS answer.
             (
                 "explain --user ci --to api.github.com:443 --address 192.30.255.113 --address \
                  2606:50c0:8000::154 --address 2606:50c0:8000::155",
@@ -105,7 +105,7 @@ fn a_denial_prints_the_rule_to_write() {
     );
 }
 
-/// The configuration that README shows does what its text says.
+/// The configuration that README shows behaves as its text says.
 #[test]
 fn readme_sample_decides_as_documented() {
     let readme = include_str!("../../../README.md");

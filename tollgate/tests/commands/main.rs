@@ -1,5 +1,5 @@
-//! Drives the built executable: each command as a user runs it, in a directory of its own.
-//! Leaves to others: `serve` and what goes through it.
+//! Runs each command of the built executable as a user does, in a directory of its own. `tests/it` tests
+//! `serve`.
 
 use std::fs;
 use std::io::Write;
@@ -18,7 +18,7 @@ mod user;
 /// A directory to run in.
 struct TestDir(TempDir);
 
-/// What a run left behind.
+/// The outcome of a run.
 struct Run {
     code: i32,
     out: String,
@@ -54,8 +54,7 @@ impl TestDir {
         command
     }
 
-    /// Runs `tollgate` with the words of `line`. In what it says, the room's own path is left out before the
-    /// names of files.
+    /// Runs `tollgate` with the words of `line`. The output has file names relative to the directory.
     fn run(&self, line: &str) -> Run {
         self.run_with(line, b"")
     }
@@ -64,13 +63,13 @@ impl TestDir {
         let mut command = self.command(line);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
-        // Whether it reads all of its input is its own business.
+        // The program may end without reading all of its input.
         let _ = child.stdin.take().unwrap().write_all(input);
         let output = child.wait_with_output().unwrap();
         let directory = format!("{}/", self.0.path().display());
         let printed = |bytes| String::from_utf8(bytes).unwrap().replace(&directory, "");
         Run {
-            code: output.status.code().expect("no signal ends it"),
+            code: output.status.code().expect("the program exits, and no signal ends it"),
             out: printed(output.stdout),
             err: printed(output.stderr),
         }
@@ -83,7 +82,7 @@ impl TestDir {
     }
 }
 
-/// Runs each line and compares the exit code and a part of what is said, on whichever stream.
+/// Runs each line; compares the exit code and a part of the output, on either stream.
 #[track_caller]
 fn check_runs(dir: &TestDir, cases: &[(&str, i32, &str)]) {
     for (line, code, part) in cases {

@@ -1,4 +1,4 @@
-//! `tollgate serve`, where it does not come to serve.
+//! `tollgate serve`, where the start fails or warns.
 
 use std::fs;
 use std::io::Read;
@@ -9,19 +9,19 @@ use std::time::{Duration, Instant};
 
 use super::TestDir;
 
-/// A room whose gateway would listen at these addresses.
+/// A directory whose gateway would listen at these addresses.
 fn test_dir(listener: SocketAddr, admin: SocketAddr) -> TestDir {
     let ledger = "[ledger]\nlive_table = \".\"\nsegment = \"1MiB\"\n";
     let text = format!("[[listener]]\naddress = \"{listener}\"\n[admin]\naddress = \"{admin}\"\n{ledger}");
     TestDir::new(&[("tollgate.toml", &text)])
 }
 
-/// A port of which no socket listens, and which a connection that left from it holds.
+/// A port without a listener that a connection in TIME_WAIT holds.
 fn port_in_time_wait() -> SocketAddr {
     let destination = TcpListener::bind("127.0.0.1:0").unwrap();
     let client = TcpStream::connect(destination.local_addr().unwrap()).unwrap();
     let (mut accepted, peer) = destination.accept().unwrap();
-    // The end that closes first waits.
+    // The end that closes first enters TIME_WAIT.
     drop(client);
     assert_eq!(accepted.read(&mut [0]).unwrap(), 0);
     drop(accepted);
@@ -32,7 +32,7 @@ fn port_in_time_wait() -> SocketAddr {
         table.lines().any(|socket| socket.contains(&line) && socket.contains(" 06 "))
     };
     while !waits() {
-        assert!(Instant::now() < deadline, "{peer} does not wait");
+        assert!(Instant::now() < deadline, "{peer} is not in TIME_WAIT");
         thread::sleep(Duration::from_millis(5));
     }
     peer
@@ -56,7 +56,7 @@ fn port_in_use_is_reported_with_its_cause() {
     let run = test_dir(waits, any).run("serve");
     assert_eq!(run.code, 1, "{}", run.err);
     assert!(run.err.contains("no process listens on this port"), "{}", run.err);
-    // Where the kernel chose it, it is one of those that the kernel gives out.
+    // The kernel chose the port, so it is in the range of local ports.
     let command = "to keep it for listeners: sysctl -w net.ipv4.ip_local_reserved_ports=";
     assert!(run.err.contains(command) && run.err.contains(&waits.port().to_string()), "{}", run.err);
 }
@@ -81,7 +81,7 @@ fn warnings_are_printed_by_check_and_at_the_start() {
 #[test]
 fn error_cause_is_printed_once() {
     let dir = TestDir::new(&[]);
-    // Nothing can be made below a link to nowhere.
+    // No directory can be created below a dangling link.
     std::os::unix::fs::symlink("nowhere/deeper", dir.path("tollgate-data")).unwrap();
     let run = dir.run("serve");
     assert_eq!((run.code, run.err.matches("os error").count()), (1, 1), "{}", run.err);

@@ -14,7 +14,7 @@ const DAY_NANOS: u64 = 86_400 * 1_000_000_000;
 /// 2026-01-01 00:00:00 UTC.
 const NEW_YEAR: u64 = 20_454 * DAY_NANOS;
 
-/// A room whose ledger holds some flows: moment of the end, user, host, class, up, down.
+/// A directory whose ledger has some flows: time of the end, user, host, class, up, down.
 fn test_dir(flows: &[(u64, &str, &str, Class, u64, u64)]) -> TestDir {
     let dir = TestDir::new(&[("tollgate.toml", "")]);
     let settings =
@@ -137,7 +137,7 @@ fn usage_is_filtered_by_span_user_host_and_class() {
     check(&dir, "--host github.com", 2);
     check(&dir, "--since 36500d", 4);
     std::fs::remove_file(dir.path("tollgate-data/usage-202512.db")).unwrap();
-    // The sums are there, and the month is missed.
+    // The sums exist, and the missing month is reported.
     let (code, value) = dir.json("usage --json --until 2025-12-31");
     assert_eq!((code, &value["total"]["flows"], &value["right"]), (1, &1.into(), &false.into()));
     let problem = value["problems"][0].as_str().unwrap();
@@ -191,7 +191,7 @@ fn usage_of_an_unknown_user_suggests_a_name() {
         &dir,
         &[
             ("usage --user ann", 0, "total      2"),
-            ("usage --user nobody", 1, "there is no user `nobody`"),
+            ("usage --user ghost", 1, "there is no user `ghost`"),
             ("usage --user idel", 1, "did you mean `idle`?"),
             ("usage --user anm --json", 1, "did you mean `ann`?"),
         ],

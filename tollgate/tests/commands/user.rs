@@ -15,7 +15,7 @@ fn value(text: &str, key: &str) -> String {
     line.trim_matches('"').to_owned()
 }
 
-/// The word after a label in what was printed.
+/// The word after a label in the output.
 fn printed_value(out: &str, label: &str) -> String {
     let line = out.lines().find_map(|line| line.strip_prefix(label)).expect(label);
     line.split_whitespace().next().unwrap().to_owned()
@@ -31,7 +31,7 @@ fn generated_password_is_printed_once() {
         "user ci, in tollgate-data/users.d/ci.toml\n\
          password: {password} (shown this once; only its hash is kept)\n\
          proxy: http://ci:{password}@127.0.0.1:3128\n\
-         A running gateway takes this up by: tollgate reload (with the same --config, if any)\n"
+         To apply this to a running gateway: tollgate reload (with the same --config, if any)\n"
     );
     assert_eq!(run.out, expected);
 
@@ -63,7 +63,7 @@ fn password_is_read_from_standard_input() {
     let dir = TestDir::new(&[("tollgate.toml", "")]);
     let run = dir.run_with("user add ci --allow a.example --password-stdin", b"correct horse\r\n");
     assert_eq!(run.code, 0, "{}", run.err);
-    assert!(!run.out.contains("correct horse"), "what its owner chose is not told: {}", run.out);
+    assert!(!run.out.contains("correct horse"), "a chosen password is not printed: {}", run.out);
     let hash: PasswordHash = value(&dir.read("users.d/ci.toml"), "password").parse().unwrap();
     assert!(hash.verify(b"correct horse"));
 }
@@ -151,13 +151,17 @@ fn edit_keeps_comments_and_formatting() {
     assert!(run.out.starts_with("user ci is disabled, in users.d/ci.toml\n"), "{}", run.out);
     assert_eq!(dir.read("users.d/ci.toml"), format!("{text}disabled = true\n"));
     check_runs(&dir, &[("user disable ci", 0, ""), ("user list", 0, "disabled")]);
-    assert_eq!(dir.read("users.d/ci.toml"), format!("{text}disabled = true\n"), "twice is once");
+    assert_eq!(
+        dir.read("users.d/ci.toml"),
+        format!("{text}disabled = true\n"),
+        "a second `disable` changes nothing"
+    );
 
     let run = dir.run("user enable ci");
     assert!(run.out.starts_with("user ci is enabled, in users.d/ci.toml\n"), "{}{}", run.out, run.err);
     assert_eq!(dir.read("users.d/ci.toml"), text);
     check_runs(&dir, &[("user enable ci", 0, ""), ("user list", 0, "active")]);
-    assert_eq!(dir.read("users.d/ci.toml"), text, "twice is once");
+    assert_eq!(dir.read("users.d/ci.toml"), text, "a second `enable` changes nothing");
     check_runs(&dir, &[("user disable ci", 0, "")]);
 
     let run = dir.run("user passwd ci --yes");
@@ -165,7 +169,7 @@ fn edit_keeps_comments_and_formatting() {
     let edited = dir.read("users.d/ci.toml");
     let hash: PasswordHash = value(&edited, "password").parse().unwrap();
     assert!(hash.verify(printed_value(&run.out, "password: ").as_bytes()));
-    assert!(!edited.contains("blake2b"), "the token went");
+    assert!(!edited.contains("blake2b"), "the token was removed");
     assert!(
         edited.contains("see the wiki")
             && edited.contains("# the mirror")
@@ -182,12 +186,12 @@ fn configuration_file_users_are_not_edited() {
         &dir,
         &[
             ("user add ci", 1, "user `ci` exists, in tollgate.toml"),
-            ("user disable ci", 1, "user `ci` stands in tollgate.toml: write `disabled = true` there"),
-            ("user enable ci", 1, "user `ci` stands in tollgate.toml: remove `disabled = true` there"),
+            ("user disable ci", 1, "user `ci` is defined in tollgate.toml: write `disabled = true` there"),
+            ("user enable ci", 1, "user `ci` is defined in tollgate.toml: remove `disabled = true` there"),
             (
                 "user remove ci --yes",
                 1,
-                "user `ci` stands in tollgate.toml: remove the `[[user]]` table there",
+                "user `ci` is defined in tollgate.toml: remove the `[[user]]` table there",
             ),
             ("user disable cu", 1, "there is no user `cu`"),
             ("user enable cu", 1, "there is no user `cu`"),
@@ -202,8 +206,8 @@ fn configuration_file_users_are_not_edited() {
     assert_eq!(dir.read("tollgate.toml"), text);
 }
 
-/// `user passwd` made a password user of a token user without a word, and what used the token was refused
-/// from the next reload on.
+/// Regression: `user passwd` replaced a token by a password without a warning, and the token's clients were
+/// refused from the next reload on.
 #[test]
 fn token_is_replaced_by_password_only_with_consent() {
     let token = TokenHash::make("tgt_old").unwrap().to_text();
@@ -217,13 +221,13 @@ fn token_is_replaced_by_password_only_with_consent() {
         ],
     );
     let run = dir.run_with("user passwd ci --password-stdin", b"yes and no\n");
-    assert_eq!((run.code, run.out.as_str()), (1, ""), "a password is no answer");
+    assert_eq!((run.code, run.out.as_str()), (1, ""), "a password on standard input is no confirmation");
     assert_eq!(dir.read("users.d/ci.toml"), text);
     let run = dir.run_with("user passwd ci --password-stdin --yes", b"correct horse\n");
     assert_eq!(run.code, 0, "{}", run.err);
     let text = dir.read("users.d/ci.toml");
     assert!(text.contains("password = ") && !text.contains("token"), "{text}");
-    // Of what has no token nothing is lost, and a new token in place of the old one was asked for by name.
+    // Without a token nothing is lost, and `--token` explicitly replaces a token.
     check_runs(&dir, &[("user passwd ci", 0, "password: "), ("user passwd ci --token", 0, "token: ")]);
     check_runs(&dir, &[("user passwd ci --token", 0, "token: ")]);
 }
@@ -237,7 +241,7 @@ fn user_is_removed_only_with_consent() {
     check_runs(
         &dir,
         &[
-            ("user remove ci", 1, "nothing was changed: users.d/ci.toml goes for good"),
+            ("user remove ci", 1, "nothing was changed: users.d/ci.toml is deleted for good"),
             ("check", 0, "1 user"),
         ],
     );
@@ -246,7 +250,10 @@ fn user_is_removed_only_with_consent() {
     let listener =
         "[[listener]]\naddress = \"127.0.0.1:0\"\nkind = \"forward\"\nto = \"a.example:1\"\nuser = \"ci\"\n";
     dir.write("tollgate.toml", listener);
-    check_runs(&dir, &[("user remove ci --yes", 1, "nothing was changed, for this would be wrong")]);
+    check_runs(
+        &dir,
+        &[("user remove ci --yes", 1, "nothing was changed, because the configuration would be invalid")],
+    );
     assert!(dir.path("users.d/ci.toml").exists(), "a listener forwards for it");
     dir.write("tollgate.toml", "");
     check_runs(
@@ -283,15 +290,16 @@ ann   disabled                     1000  a.example, b.example, c.example and 1 m
     assert!(!users.to_string().contains("argon2"), "hashes are not listed");
 }
 
-/// Two commands that read, checked and wrote at the same time each undid what the other did, and both said
-/// that it was done: a password that had leaked was valid again.
+/// Regression: two commands that read, checked and wrote concurrently each undid the other's change, and both
+/// reported success: a leaked password was valid again.
 #[test]
 fn commands_that_change_users_wait_for_each_other() {
     let dir = TestDir::new(&[("tollgate.toml", ""), ("users.d/ci.toml", "allow = [\"a.example\"]\n")]);
     let lock = fs::File::open(dir.path("users.d")).unwrap();
     lock.lock().unwrap();
     let waits = |id: u32| {
-        // A lock that is waited for: "NUMBER: -> FLOCK ADVISORY WRITE PROCESS ..." (proc(5)).
+        // The entry of a process that waits for a lock: "NUMBER: -> FLOCK ADVISORY WRITE PROCESS ..."
+        // (proc(5)).
         let locks = fs::read_to_string("/proc/locks").unwrap();
         let id = id.to_string();
         locks.lines().any(|line| line.contains("->") && line.split_whitespace().any(|field| field == id))
@@ -302,7 +310,7 @@ fn commands_that_change_users_wait_for_each_other() {
             assert!(child.try_wait().unwrap().is_none(), "{command} did not wait");
             thread::sleep(Duration::from_millis(1));
         }
-        // What the other one wrote meanwhile.
+        // A change by another command meanwhile.
         let text = format!("# before {command}\n{}", dir.read("users.d/ci.toml"));
         fs::write(dir.path("users.d/ci.toml"), &text).unwrap();
         lock.unlock().unwrap();

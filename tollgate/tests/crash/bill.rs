@@ -1,7 +1,7 @@
-//! The bill: what the ledger of a data directory says of each flow.
+//! The bill: what the ledger of a data directory has of each flow.
 //!
-//! Promises: every row of every `flow` table in the directory, whether one database holds all or each month
-//! has its own, with or without the columns of what is uncertain. Leaves to others: whether it is right.
+//! Guarantees: returns every row of every `flow` table in the directory, whether one database holds all or
+//! each month has its own, with or without the columns of uncertain bytes. `oracle` judges it.
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::{Connection, OpenFlags};
 
-/// A final row, as far as a kill test looks at it.
+/// A final row, as far as a kill test checks it.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Row {
     pub(crate) id: Vec<u8>,
@@ -34,7 +34,7 @@ pub(crate) fn read(directory: &Path) -> rusqlite::Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// What a database says of a flow that goes on: its id, and the bytes of both directions.
+/// A row of `live`: the id of an open flow, and its bytes in both directions.
 #[derive(Clone, Debug)]
 pub(crate) struct Live {
     pub(crate) id: Vec<u8>,
@@ -42,7 +42,7 @@ pub(crate) struct Live {
     pub(crate) down: u64,
 }
 
-/// Reads the flows that go on; none where there is no database yet.
+/// Reads the open flows; empty if there is no database yet.
 pub(crate) fn live(directory: &Path) -> rusqlite::Result<Vec<Live>> {
     let row = |row: &rusqlite::Row<'_>| {
         let count = |at: usize| row.get::<_, i64>(at).map(|count| u64::try_from(count).unwrap_or(u64::MAX));
@@ -51,16 +51,16 @@ pub(crate) fn live(directory: &Path) -> rusqlite::Result<Vec<Live>> {
     query(directory, "live", "SELECT id, upstream_tx, client_tx FROM live", row)
 }
 
-/// How far the database has come with the journal's entries.
+/// How far the journal's entries are applied to the database.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Progress {
-    /// The last entry that is visible.
+    /// The last applied entry.
     pub(crate) applied: u64,
-    /// Entries that say that others are missing: their own number, and that of the first one missing.
+    /// Gap entries: their own LSN, and that of the first missing entry.
     pub(crate) gaps: Vec<(u64, u64)>,
 }
 
-/// Reads how far the database of a gateway that has stopped has come.
+/// Reads the progress of a gateway that has stopped.
 pub(crate) fn progress(directory: &Path) -> rusqlite::Result<Progress> {
     let number = |row: &rusqlite::Row<'_>, at: usize| row.get::<_, i64>(at).map(|it| it as u64);
     let applied = query(directory, "source", "SELECT applied_lsn FROM source", |row| number(row, 0))?;
@@ -83,7 +83,7 @@ fn query<T>(
     let connection = open(&path)?;
     let table_exists =
         format!("SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = '{table}'");
-    // A database whose tables were not made yet when the power failed.
+    // A database whose tables were not created yet when the power failed.
     if !has(&connection, &table_exists)? {
         return Ok(Vec::new());
     }
@@ -96,7 +96,8 @@ fn databases(directory: &Path) -> impl Iterator<Item = PathBuf> {
     paths.filter(|path| path.extension().is_some_and(|extension| extension == "db"))
 }
 
-/// Opens a database that nobody else has open, and maps no file: the disk may be one of ours (`disk`).
+/// Opens a database that no other process has open, without mapping a file: it may lie on the test disk
+/// (`disk`).
 fn open(path: &Path) -> rusqlite::Result<Connection> {
     let connection = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
     connection.pragma_update(None, "locking_mode", "EXCLUSIVE")?;
@@ -113,8 +114,8 @@ fn read_database(connection: &Connection, rows: &mut Vec<Row>) -> rusqlite::Resu
         let count = |at: usize| row.get::<_, i64>(at).map(|count| u64::try_from(count).unwrap_or(u64::MAX));
         Ok(Row {
             id: row.get(0)?,
-            address: text(1)?.parse().expect("a flow was dialled at an address"),
-            client: text(2)?.parse().expect("a client has an address and a port"),
+            address: text(1)?.parse().expect("the column `address` is an IP address"),
+            client: text(2)?.parse().expect("the column `client` is an address and a port"),
             reason: text(3)?,
             up: count(4)?,
             down: count(5)?,

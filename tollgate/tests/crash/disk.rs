@@ -1,17 +1,19 @@
-//! A disk that loses power: a file system of ours that forgets, tears and reorders what was not synced.
+//! A disk that loses power: a FUSE file system that forgets, tears and reorders writes that were not synced.
 //!
-//! Promises: what a successful sync covers is there after a power failure, and of all else any part may be,
-//! as a seed decides; with that it keeps the contract of a POSIX file system (ledger/src/storage.rs, rules 1
-//! and 2) and not more. Once it is frozen nothing counts any more, whoever still writes. Leaves to others:
-//! killing who uses it (`gateway`); a sync that fails, which the simulation of the ledger has.
+//! Guarantees: after a power failure everything is present that a successful sync covers; of all else any
+//! part may be, by the seed. So it keeps the contract of a POSIX file system (ledger/src/storage.rs, rules 1
+//! and 2) and not more. While it is frozen no operation takes effect.
 //!
-//! This process must map no file of the disk: the kernel would wait for our threads, with the lock on our
-//! memory that they need for their work.
+//! Not handled here: killing the processes that use it (`gateway`); a failing sync, which the simulation of
+//! the ledger has.
+//!
+//! This process must map no file of the disk: the kernel would wait for the disk's threads, with the lock on
+//! this process's memory that they need for their work.
 //!
 //! ```text
-//!   served.rs   what the kernel asks for      content.rs   a file's bytes, now and after a power failure
-//!   tree.rs     files by number               names.rs     a directory's names, the same
-//!   proof.rs    the disk's own test
+//!   fuse_server.rs  the FUSE operations           content.rs  a file's bytes, now and after a power failure
+//!   tree.rs         files by inode                names.rs    a directory's names, the same
+//!   self_test.rs    the disk's own test
 //! ```
 
 use std::io;
@@ -34,30 +36,29 @@ mod tree;
 
 pub(crate) use self_test::run_self_test;
 
-/// Threads of the file system: as many syncs may be under way, with calls beside them.
+/// Threads of the file system: that many syncs may run, together with other calls.
 const THREADS: usize = 6;
 
-/// How a disk behaves where no contract says how.
+/// The behavior of a disk where no contract specifies it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DiskModel {
-    /// How long a sync may take.
+    /// The longest duration of a sync.
     pub(crate) sync_us_max: u64,
-    /// Whether the sync of a file that was made brings its first name to the disk, as those of ext4, XFS and
-    /// Btrfs do.
+    /// Whether the sync of a new file also makes its first name durable, as ext4, XFS and Btrfs do.
     pub(crate) sync_persists_name: bool,
-    /// A disk that breaks its contract: to see the harness find it.
+    /// A disk that breaks its contract, so that the harness must find it.
     pub(crate) broken: Option<Broken>,
 }
 
 impl DiskModel {
-    /// Those of one history.
+    /// The behavior for one history.
     pub(crate) fn random(rng: &mut Rng, broken: Option<Broken>) -> DiskModel {
         let sync_us_max = *rng.choose(&[0, 300, 3_000, 12_000]);
         DiskModel { sync_us_max, sync_persists_name: rng.random_percent(50), broken }
     }
 }
 
-/// What a broken disk has no sync for: it says that all is well, and does nothing.
+/// The files for which a broken disk ignores sync, which still succeeds.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
 pub(crate) enum Broken {
     /// Files of the journal.
@@ -81,7 +82,7 @@ impl Broken {
     }
 }
 
-/// See the file's header.
+/// A mounted disk.
 pub(crate) struct Disk {
     at: PathBuf,
     model: DiskModel,
@@ -90,17 +91,17 @@ pub(crate) struct Disk {
     session: Option<BackgroundSession>,
 }
 
-/// Where a disk's power is cut. Clones are of the same disk, until its power is back.
+/// Cuts the power of a disk. Clones cut that of the same disk, until its power is restored.
 #[derive(Clone)]
 pub(crate) struct PowerSwitch(Arc<SharedDisk>);
 
 impl PowerSwitch {
-    /// Nothing that is asked of the disk from now on is done; who asks waits.
+    /// From now on no operation takes effect; its caller blocks.
     pub(crate) fn freeze(&self) {
         self.0.freeze();
     }
 
-    /// Whoever waits goes on, with an error: to be called when it is sure to die.
+    /// Blocked callers continue with an error. To be called when they are sure to die.
     pub(crate) fn power_off(&self) {
         self.0.power_off();
     }
@@ -110,7 +111,7 @@ impl Disk {
     /// An empty disk, mounted at the directory `at`.
     ///
     /// # Errors
-    /// This machine has no FUSE, or does not let us mount.
+    /// This machine has no FUSE, or does not permit mounting.
     pub(crate) fn mount(at: &Path, model: DiskModel, mut rng: Rng) -> io::Result<Disk> {
         let shared = SharedDisk::new(Tree::new(), model, rng.fork());
         let session = serve(at, &shared)?;
@@ -121,16 +122,16 @@ impl Disk {
         PowerSwitch(Arc::clone(&self.shared))
     }
 
-    /// Ends a power failure: what is left is mounted. Nobody may have a file open any more. What programs saw
-    /// just before, of the files that SQLite needs, is copied to `seen`.
+    /// Ends a power failure: mounts what is left. No file may be open any more. What programs last saw of
+    /// SQLite's files is copied to `seen`.
     ///
     /// # Errors
     /// Those of mounting, and of the copy.
     pub(crate) fn restore_power(&mut self, seen: &Path) -> io::Result<()> {
         self.shared.power_off();
         self.unmount()?;
-        let tree = self.shared.take().expect("it is taken here, and then another is there");
-        // A database that was being made when the power failed before has a journal of SQLite's own still.
+        let tree = self.shared.take().expect("the tree is taken here alone, and replaced below");
+        // SQLite's rollback journal remains of a database that was being created at an earlier power failure.
         let is_of_databases =
             |name: &str| [".db", ".db-wal", ".db-journal"].iter().any(|end| name.ends_with(end));
         tree.save(seen, &is_of_databases)?;
@@ -140,7 +141,7 @@ impl Disk {
         Ok(())
     }
 
-    /// Copies what can be seen of the disk to `to`, for a person to look at; the disk is of no more use.
+    /// Copies the visible files to `to`, to be inspected; the disk cannot be used afterwards.
     pub(crate) fn save(&self, to: &Path) -> io::Result<()> {
         self.shared.power_off();
         // There is none if mounting has failed.
@@ -149,10 +150,10 @@ impl Disk {
 
     fn unmount(&mut self) -> io::Result<()> {
         let Some(session) = self.session.take() else { return Ok(()) };
-        // A reader in another process may have come by, as one who watches the machine's mounts.
+        // A process that watches the machine's mounts may hold this one, so detach it.
         unmount(&self.at, UnmountFlags::DETACH)?;
-        // Before anything else is mounted there, which it would take for its own. Its threads end when the
-        // kernel has let go.
+        // Before another disk is mounted there, which the session would unmount as its own. Its threads end
+        // once the kernel has released the mount.
         drop(session);
         Ok(())
     }
@@ -161,7 +162,7 @@ impl Disk {
 impl Drop for Disk {
     fn drop(&mut self) {
         self.shared.power_off();
-        // Whoever had it mounted is told of what came before.
+        // An error of mounting was already returned.
         let _ = self.unmount();
         // Its threads may outlive it.
         drop(self.shared.take());

@@ -1,7 +1,6 @@
-//! The facts of a flow: what the witness saw of the gateway's calls, and what both ends know.
+//! The facts of a flow: what the send audit recorded of the gateway's calls, and what both ends counted.
 //!
-//! Guarantees: the witness saw each end of each flow once, and no other. Leaves out: what must hold of them
-//! (`oracle`).
+//! Guarantees: the audit has each end of each flow once, and no other socket. `oracle` judges the facts.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -11,34 +10,35 @@ use sys::send_audit::{self, Role, Seen};
 use crate::flow::{Endpoint, Flow, number_of_client, number_of_destination};
 use crate::oracle::{Direction, Facts, Fate};
 
-/// What the gateway's calls sent, by whether that was toward the client, and by the flow's number.
+/// The gateway's sends, by direction (whether toward the client) and flow number.
 pub(crate) struct Sent(HashMap<(bool, u32), Seen>);
 
 impl Sent {
-    /// Reads what a gateway that is dead left in the file of its witness.
+    /// Reads the send audit of a dead gateway.
     ///
     /// # Errors
-    /// It saw what is no end of a flow, or one twice.
+    /// The audit has a socket that is no end of a flow, or one end twice.
     pub(crate) fn read(audit_path: &Path) -> Result<Sent, String> {
         let mut sent: HashMap<(bool, u32), Seen> = HashMap::new();
-        for entry in send_audit::read(audit_path).map_err(|error| format!("the witness: {error}"))? {
+        for entry in send_audit::read(audit_path).map_err(|error| format!("the send audit: {error}"))? {
             let ip = entry.peer.ip();
             let key = match entry.role {
                 Role::Accepted => number_of_client(ip).map(|number| (true, number)),
                 Role::Connected => number_of_destination(ip).map(|number| (false, number)),
             };
-            // The harness alone connects to this gateway.
-            let key = key.ok_or_else(|| format!("the witness saw a stranger: {entry:?}"))?;
+            // Only the harness connects to this gateway.
+            let key = key.ok_or_else(|| format!("the send audit has an unknown peer: {entry:?}"))?;
             if let Some(other) = sent.insert(key, entry) {
-                return Err(format!("the witness saw two sockets for one end: {entry:?} {other:?}"));
+                return Err(format!("the send audit has two sockets for one end: {entry:?} {other:?}"));
             }
         }
         Ok(Sent(sent))
     }
 
-    /// What is known of `flow`, whose gateway ended with `generation` as `fate` says.
+    /// The facts of `flow`, whose gateway ended with `generation` as `fate` specifies.
     pub(crate) fn facts(&self, flow: &Flow, generation: usize, fate: Fate) -> Facts {
-        // (what the witness saw returned, and attempted) toward the client or the destination, as payload.
+        // Bytes that the gateway's calls sent, and attempted to send, toward the client or the destination:
+        // payload only.
         let seen = |to_client: bool| {
             let before = if to_client { flow.response_bytes() } else { 0 };
             let counts =

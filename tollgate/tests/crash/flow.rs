@@ -1,8 +1,8 @@
-//! A flow: one client's connection through the gateway and, at the other end, the origin's.
+//! A flow: a client's connection through the gateway and, at the other end, the origin's.
 //!
-//! Promises: every flow has a client address and a destination address that no other flow of the run has, so
-//! that ledger, witness and origin speak of the same one; each end counts the payload that its own calls
-//! sent and received. Leaves to others: when it is polled (`load`), and what the counts mean (`oracle`).
+//! Guarantees: every flow has a client address and a destination address that no other flow of the run has,
+//! so ledger, send audit and origin can be matched. Each end counts the payload that its own calls sent and
+//! received. `load` polls it, and `oracle` judges the counts.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpStream};
@@ -14,15 +14,15 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use crate::rng::Rng;
 use crate::traffic::{Finish, Side, Traffic};
 
-/// Receive buffers are small, so that a slow reader is one for the gateway too.
+/// Small, so that a slow reader is one for the gateway too.
 pub(crate) const RECEIVE_BUFFER_BYTES: usize = 64 * 1024;
 
-/// How often one end has the segments of an outer network. Those of the loopback, 64 KiB, make the gateway's
-/// kernel take megabytes before it takes less than it is given, which few flows would live to see.
+/// How often an end has the segment size of a wide area network. With 64 KiB segments of the loopback, the
+/// gateway's kernel takes megabytes before a short write, which few flows would live to see.
 pub(crate) const SMALL_SEGMENTS_PERCENT: u64 = 70;
 const SMALL_SEGMENT_BYTES: u32 = 1_400;
 
-/// Has the other side send in small segments: before the handshake, in which they are agreed.
+/// Limits the segments of the peer. To be called before the handshake, which negotiates them.
 pub(crate) fn set_small_segments(socket: impl AsFd) -> std::io::Result<()> {
     socket2::SockRef::from(&socket).set_tcp_mss(SMALL_SEGMENT_BYTES)
 }
@@ -30,7 +30,7 @@ pub(crate) fn set_small_segments(socket: impl AsFd) -> std::io::Result<()> {
 /// Addresses of clients are 127.128.0.0/9, those of destinations 127.0.0.0/9 without its first 65,536.
 const CLIENTS: u32 = 0x7f80_0000;
 const DESTINATIONS: u32 = 0x7f01_0000;
-/// Flows that may have an address of their own.
+/// Flows that can have an address of their own.
 pub(crate) const FLOWS_MAX: u32 = 0x7e_0000;
 
 /// The source address of a flow's client.
@@ -38,7 +38,7 @@ pub(crate) fn client_address(number: u32) -> Ipv4Addr {
     Ipv4Addr::from(CLIENTS + 1 + number)
 }
 
-/// The address that a flow goes to.
+/// The destination address of a flow.
 pub(crate) fn destination_address(number: u32) -> Ipv4Addr {
     Ipv4Addr::from(DESTINATIONS + number)
 }
@@ -48,7 +48,7 @@ pub(crate) fn number_of_client(address: IpAddr) -> Option<u32> {
     number(address, CLIENTS + 1)
 }
 
-/// The flow that goes to this address.
+/// The flow with this destination.
 pub(crate) fn number_of_destination(address: IpAddr) -> Option<u32> {
     number(address, DESTINATIONS)
 }
@@ -58,18 +58,18 @@ fn number(address: IpAddr, first: u32) -> Option<u32> {
     u32::from(address).checked_sub(first).filter(|number| *number < FLOWS_MAX)
 }
 
-/// One end of a flow, and what it has done.
+/// One end of a flow, and its counts.
 pub(crate) struct Endpoint {
-    /// `None` when it is over.
+    /// `None` once it is closed.
     stream: Option<TcpStream>,
     side: Side,
-    /// What is sent before the payload: a client's request, or the head of an origin's answer to it.
+    /// Sent before the payload: a client's request, or the head of an origin's response.
     request: Vec<u8>,
-    /// Bytes that may come out at the other end for that: a head of HTTP is written anew.
+    /// Bytes that may come out at the other end for it: the gateway rewrites an HTTP head.
     head_bytes_max: u64,
-    /// Bytes of the gateway's answer that have not come yet.
+    /// Bytes of the gateway's response that have not arrived yet.
     response_left: usize,
-    /// What of the answer has come.
+    /// The part of the response that has arrived.
     response: Vec<u8>,
     next_write: Instant,
     next_read: Instant,
@@ -77,7 +77,7 @@ pub(crate) struct Endpoint {
     sent: u64,
     /// Payload.
     pub(crate) received: u64,
-    /// The other side has ended in order: all that it ever sent has been received.
+    /// The peer has ended in order: all that it ever sent was received.
     pub(crate) is_whole: bool,
     reads: bool,
     writes: bool,
@@ -124,30 +124,30 @@ impl Endpoint {
         self.stream.as_ref()
     }
 
-    /// Whether it has ended, in order or not.
+    /// Whether it is closed, in order or not.
     pub(crate) fn is_over(&self) -> bool {
         self.stream.is_none()
     }
 
-    /// Whether more may come.
+    /// Whether more may arrive.
     pub(crate) fn reads(&self) -> bool {
         self.reads
     }
 
-    /// Whether the gateway's answer has come, or never will.
+    /// Whether the gateway's response has arrived, or never will.
     pub(crate) fn is_answered(&self) -> bool {
         let has_response = self.head_bytes_max == 0 || self.received > 0;
         self.response_left == 0 && has_response || !self.reads
     }
 
-    /// Whether it wants to read and to write now.
+    /// Whether it wants to read, and to write, now.
     pub(crate) fn wants(&self, now: Instant) -> (bool, bool) {
         let has_more = self.sent < self.side.bytes || self.side.finish != Finish::Stay;
         let may_write = !self.request.is_empty() || (has_more && self.may_send());
         (self.reads && now >= self.next_read, self.writes && may_write && now >= self.next_write)
     }
 
-    /// Reads once; with `all`, all that is there.
+    /// Reads once; with `all`, everything that is available.
     pub(crate) fn read(&mut self, scratch: &mut [u8], all: bool) {
         while let Some(stream) = self.stream.as_mut().filter(|_| self.reads) {
             let limit = if all { scratch.len() } else { self.side.read_bytes.min(scratch.len()) };
@@ -212,12 +212,12 @@ impl Endpoint {
     fn finish(&mut self) {
         match (self.side.finish, &self.stream) {
             (Finish::HalfClose, Some(stream)) => {
-                // It fails when the other side is gone, which the next read tells.
+                // It fails when the peer is gone, which the next read reports.
                 let _ = stream.shutdown(Shutdown::Write);
                 self.direction_ended(true);
             }
             (Finish::Reset, Some(stream)) => {
-                // A socket that refuses it is dead.
+                // A socket that refuses the option is dead.
                 let _ = sockopt::set_socket_linger(stream, Some(Duration::ZERO));
                 self.close();
             }
@@ -225,7 +225,7 @@ impl Endpoint {
         }
     }
 
-    /// Notes the end of our direction, or of the other; with both the end is over.
+    /// Records the end of this end's direction, or of the peer's; after both it is closed.
     fn direction_ended(&mut self, ours: bool) {
         if ours {
             self.writes = false;
@@ -242,20 +242,20 @@ impl Endpoint {
     }
 }
 
-/// How a client asks.
+/// How a client makes its request.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum RequestKind {
     Connect,
     Socks5,
-    /// No tunnel but one plain request, whose body and whose answer's are the payload. What the gateway says
-    /// to either side is payload then, heads included.
+    /// No tunnel but one plain HTTP request, whose body and response body are the payload. What the gateway
+    /// sends to either side is payload then, heads included.
     Request,
 }
 
-/// What a head may gain on its way: `Via`, `Date` and the like.
+/// How much a head may grow on its way: `Via`, `Date` and the like.
 const HEAD_GROWTH_MAX: usize = 256;
 
-/// See the file's header.
+/// A flow with both ends.
 pub(crate) struct Flow {
     pub(crate) number: u32,
     /// The client's.
@@ -263,12 +263,12 @@ pub(crate) struct Flow {
     pub(crate) traffic: Traffic,
     kind: RequestKind,
     pub(crate) client: Endpoint,
-    /// `None` until the gateway has come to the origin.
+    /// `None` until the gateway has connected to the origin.
     pub(crate) origin: Option<Endpoint>,
 }
 
 impl Flow {
-    /// Opens the client's end of flow `number`, which is to reach the origin at `port`.
+    /// Opens the client's end of flow `number`, whose destination is the origin at `port`.
     pub(crate) fn open(
         number: u32,
         gateway: SocketAddr,
@@ -296,18 +296,18 @@ impl Flow {
         Ok(Flow { number, address, traffic, kind, client, origin: None })
     }
 
-    /// What the gateway sends to the client ahead of the payload.
+    /// Bytes that the gateway sends to the client ahead of the payload.
     pub(crate) fn response_bytes(&self) -> u64 {
         self.kind.response_bytes() as u64
     }
 
-    /// Takes the connection by which the gateway has come to the origin.
+    /// Sets the connection by which the gateway has reached the origin.
     pub(crate) fn attach_origin(&mut self, stream: TcpStream) {
         assert!(self.origin.is_none(), "one connection reaches a destination");
         self.origin = Some(Endpoint::origin(stream, &self.traffic, self.kind));
     }
 
-    /// Whether both ends are over.
+    /// Whether both ends are closed.
     pub(crate) fn is_over(&self) -> bool {
         self.client.is_over() && self.origin.as_ref().is_some_and(Endpoint::is_over)
     }
@@ -342,7 +342,7 @@ impl RequestKind {
         }
     }
 
-    /// What the origin says ahead of its payload.
+    /// What the origin sends ahead of its payload.
     fn response(self, traffic: &Traffic) -> Vec<u8> {
         match self {
             RequestKind::Connect | RequestKind::Socks5 => Vec::new(),
@@ -370,10 +370,10 @@ impl RequestKind {
 fn assert_established(response: &[u8]) {
     let is_connect = response.starts_with(b"HTTP/1.1 200 ");
     let is_socks5 = response.starts_with(&[5, 0, 5, 0, 0, 1]);
-    assert!(is_connect || is_socks5, "the gateway refuses: {}", response.escape_ascii());
+    assert!(is_connect || is_socks5, "the gateway refuses the request: {}", response.escape_ascii());
 }
 
-/// A socket that is not connected yet has `NotConnected` for a write.
+/// A write to a socket that is not connected yet fails with `NotConnected`.
 fn is_retryable(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::WouldBlock | ErrorKind::Interrupted | ErrorKind::NotConnected)
 }

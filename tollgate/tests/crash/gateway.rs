@@ -1,7 +1,7 @@
 //! The gateway as a process that is meant to die: started on a data directory, watched, ended.
 //!
-//! Promises: a start tells whether it came to serve or died at its point first; whoever ends by anything but
-//! the kill or the stop that was meant is a failure, with what it said. Leaves to others: why it is killed.
+//! Guarantees: a start returns whether the gateway serves or died at its crash point first. An end by
+//! anything but the intended kill or stop is an error with the gateway's output.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader};
@@ -18,7 +18,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::disk::{Disk, PowerSwitch};
 use crate::rng::Rng;
 
-/// Reactor threads of each gateway: at most one call of each is cut by a kill.
+/// Reactor threads of each gateway: a kill interrupts at most one call of each.
 pub(crate) const REACTORS: usize = 2;
 
 /// How long an orderly stop may take. Only a failure waits this long.
@@ -42,25 +42,25 @@ allow = ["127.0.0.0/8"]
 /// A directory with a configuration and, after the first start, with data.
 pub(crate) struct Workspace {
     pub(crate) directory: PathBuf,
-    /// The file of each start's witness, on a tmpfs where there is one.
+    /// The file of each start's send audit, on a tmpfs if there is one.
     pub(crate) audit_path: PathBuf,
-    /// With the durability `sync`: a slot of the live table is free when its flow is durable.
+    /// With the durability `sync`: a slot of the live table is free once its flow is durable.
     pub(crate) is_sync: bool,
-    /// On what the data lies, and where the live table does, if the power is to fail.
+    /// The disk and the live tables' directory, if the power is to fail.
     power: Option<Power>,
 }
 
 struct Power {
     disk: Disk,
     tables: PathBuf,
-    /// What the gateway takes for the machine's boot.
+    /// The boot id that the gateway uses.
     boot: u128,
 }
 
-/// What a start came to.
+/// The outcome of a start.
 pub(crate) enum StartOutcome {
     Serves(Running),
-    /// It died at the point that it was aimed at.
+    /// It died at its crash point.
     Died,
 }
 
@@ -68,17 +68,17 @@ pub(crate) enum StartOutcome {
 pub(crate) struct Running {
     child: Child,
     pub(crate) listener: SocketAddr,
-    /// Where its metrics are, unless it died before it said so.
+    /// The address of its metrics; `None` if it died before it printed it.
     pub(crate) admin: Option<SocketAddr>,
 }
 
-/// Who watches a gateway, to its end: a harness that fails leaves no gateway behind.
+/// Watches a gateway until its end: a failing harness leaves no gateway behind.
 pub(crate) struct Watcher(Option<JoinHandle<Result<Exit, String>>>);
 
-/// How a gateway ended.
+/// The end of a gateway.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Exit {
-    /// At the point that it was aimed at.
+    /// At its crash point.
     Aimed,
     /// By the harness's SIGKILL.
     Signalled,
@@ -87,12 +87,12 @@ pub(crate) enum Exit {
 }
 
 impl Workspace {
-    /// Prepares a place in `directory`, which is empty.
+    /// Prepares a workspace in `directory`, which is empty.
     pub(crate) fn new(directory: &Path, audit_path: PathBuf, durability: Option<&str>) -> Workspace {
         Workspace::prepare(directory, audit_path, durability, "")
     }
 
-    /// The same on a disk whose power may fail, with live tables in `tables`.
+    /// Prepares one on a disk whose power may fail, with live tables in `tables`.
     ///
     /// # Errors
     /// Those of mounting.
@@ -122,29 +122,29 @@ impl Workspace {
         Workspace { directory: directory.to_owned(), audit_path, is_sync, power: None }
     }
 
-    /// Where the power of this place's disk is cut.
+    /// The switch of this workspace's disk.
     pub(crate) fn switch(&self) -> Option<PowerSwitch> {
         self.power.as_ref().map(|power| power.disk.switch())
     }
 
-    /// Where live tables lie, if the power may fail.
+    /// The directory of live tables, if the power may fail.
     pub(crate) fn tables(&self) -> Option<&Path> {
         self.power.as_ref().map(|power| power.tables.as_path())
     }
 
-    /// Ends a power failure, with another boot, without the live table or with one that means nothing now.
-    /// What databases showed just before is copied to `seen`.
+    /// Ends a power failure, with another boot id, without the live table or with an invalid one. The last
+    /// visible state of the databases is copied to `seen`.
     ///
     /// # Errors
     /// Those of mounting.
     pub(crate) fn restore_power(&mut self, seen: &Path, rng: &mut Rng) -> io::Result<()> {
-        let power = self.power.as_mut().expect("only a place on such a disk has power failures");
+        let power = self.power.as_mut().expect("power fails only where the workspace has a test disk");
         power.disk.restore_power(seen)?;
         power.boot += 1;
         for entry in fs::read_dir(&power.tables)? {
             let path = entry?.path();
-            // A table in memory is gone. One on a disk is there, or what was written back of it; it must not
-            // be believed in either case.
+            // A table in memory is lost. One on a disk remains, perhaps with torn pages; it must not be
+            // trusted in either case.
             match rng.random_range(0..3) {
                 0 => corrupt_pages(&path, rng)?,
                 1 => {}
@@ -154,17 +154,17 @@ impl Workspace {
         Ok(())
     }
 
-    /// Copies what is on a disk of ours beside it, where it stays.
+    /// Copies the test disk's files beside it, where they stay.
     pub(crate) fn save(&self) {
         if let Some(power) = &self.power {
             power.disk.save(&self.directory.join("data-saved")).expect("the disk's files can be copied");
         }
     }
 
-    /// What `tollgate ledger verify` has found.
+    /// Runs `tollgate ledger verify`.
     ///
     /// # Errors
-    /// That something is wrong, in its words.
+    /// The command's output, if it found a problem.
     pub(crate) fn verify(&self) -> Result<(), String> {
         let mut command = self.command_of(&["ledger", "verify"]);
         let output = command.stderr(Stdio::piped()).output().unwrap();
@@ -177,18 +177,18 @@ impl Workspace {
         self.directory.join("data")
     }
 
-    /// Whether the gateway takes the configuration.
+    /// Whether `tollgate check` accepts the configuration.
     pub(crate) fn accepts_configuration(&self) -> bool {
         self.command("check").stderr(Stdio::null()).output().unwrap().status.success()
     }
 
-    /// Starts the gateway, aimed at a crash point if one is given.
+    /// Starts the gateway, with a crash point if one is given.
     ///
     /// # Errors
-    /// That it neither serves nor died at a point, and what it said.
+    /// It neither serves nor died at a crash point; with its output.
     pub(crate) fn start(&self, kill_at: Option<&str>) -> Result<StartOutcome, String> {
         let mut child = self.spawn(kill_at);
-        // Who is killed behind its first lines serves all the same, for a moment.
+        // A gateway that is killed behind its first lines has served all the same, for a moment.
         if let (Some(listener), admin) = read_banner(&mut child) {
             return Ok(StartOutcome::Serves(Running { child, listener, admin }));
         }
@@ -196,22 +196,22 @@ impl Workspace {
         if kill_at.is_some() && was_killed(status) {
             return Ok(StartOutcome::Died);
         }
-        Err(format!("it does not start: {status}\n{}", self.stderr()))
+        Err(format!("the gateway does not start: {status}\n{}", self.stderr()))
     }
 
-    /// Starts the gateway, and cuts the power when `after` has passed; tells whether it came to serve first.
+    /// Starts the gateway, and cuts the power when `after` has passed; returns whether it served first.
     ///
     /// # Errors
-    /// That it ended by itself, and what it said.
+    /// It ended by itself; with its output.
     pub(crate) fn start_and_cut(&self, after: Duration) -> Result<bool, String> {
-        let switch = self.switch().expect("only a place on such a disk has power failures");
+        let switch = self.switch().expect("power fails only where the workspace has a test disk");
         let mut child = self.spawn(None);
         let pid = Pid::from_child(&child);
-        // Not waited for before the cut is over, so that the number stays its own.
+        // The child is not reaped before the cut is over, so its pid is not reused.
         let cut = thread::spawn(move || {
             thread::sleep(after);
             switch.freeze();
-            // Nothing is wrong if it is dead already: the status tells.
+            // It may be dead already, which the status shows.
             let _ = kill_process(pid, Signal::KILL);
             switch.power_off();
         });
@@ -221,10 +221,10 @@ impl Workspace {
         if was_killed(status) {
             return Ok(listener.is_some());
         }
-        Err(format!("it does not start: {status}\n{}", self.stderr()))
+        Err(format!("the gateway does not start: {status}\n{}", self.stderr()))
     }
 
-    /// What `tollgate usage` says: flows, bytes up, bytes down.
+    /// The totals of `tollgate usage`: flows, bytes up, bytes down.
     pub(crate) fn usage(&self) -> (u64, u64, u64) {
         let output = self.command("usage").arg("--json").output().unwrap();
         let usage: serde_json::Value =
@@ -233,7 +233,7 @@ impl Workspace {
         (total("flows"), total("up"), total("down"))
     }
 
-    /// What the last gateway wrote to standard error.
+    /// The standard error of the last gateway.
     pub(crate) fn stderr(&self) -> String {
         fs::read_to_string(self.directory.join("stderr.txt")).unwrap_or_default()
     }
@@ -268,8 +268,8 @@ impl Running {
         Pid::from_child(&self.child)
     }
 
-    /// Watches it on a thread of its own, and kills it when `after` has passed, if it still lives: by a power
-    /// failure where there is a `switch`.
+    /// Watches it on a thread of its own, and kills it after `after` if it still lives: by a power failure
+    /// where there is a `switch`.
     pub(crate) fn kill_after(mut self, after: Duration, switch: Option<PowerSwitch>) -> Watcher {
         let deadline = Instant::now() + after;
         Watcher::new(move || {
@@ -286,8 +286,8 @@ impl Running {
         })
     }
 
-    /// Watches on a thread of its own how it stops, once [`stop`] has asked for that; kills it when `kill_at`
-    /// is set and has come, by a power failure where there is a `switch`.
+    /// Watches on a thread of its own for its stop, once [`stop`] has requested it; kills it at `kill_at` if
+    /// that is set, by a power failure where there is a `switch`.
     pub(crate) fn await_stop(
         mut self,
         kill_at: Arc<OnceLock<Instant>>,
@@ -310,7 +310,7 @@ impl Running {
                 }
                 if now > deadline {
                     let _ = self.child.wait();
-                    return Err(format!("it has not stopped after {} s", STOP_MAX.as_secs()));
+                    return Err(format!("the gateway has not stopped after {} s", STOP_MAX.as_secs()));
                 }
             }
         })
@@ -327,32 +327,32 @@ impl Watcher {
         self.0.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Awaits the gateway's end.
+    /// Waits for the gateway's end.
     ///
     /// # Errors
-    /// That it was not the end that was meant.
+    /// It was not the intended end.
     pub(crate) fn end(mut self) -> Result<Exit, String> {
-        let thread = self.0.take().expect("only this and `drop` take it, and both are the last");
-        thread.join().expect("watching does not panic")
+        let thread = self.0.take().expect("the thread is joined once, by `end` or by `drop`");
+        thread.join().expect("the watcher thread does not panic")
     }
 }
 
 impl Drop for Watcher {
     fn drop(&mut self) {
-        // How it ended is of no interest where something else is wrong already.
+        // Another error is already reported.
         self.0.take().into_iter().for_each(|thread| drop(thread.join()));
     }
 }
 
 /// Kills a gateway, which may have ended a moment ago. In a power failure nothing that it does between the
-/// disk's end and its own counts.
+/// freeze and its death takes effect.
 fn kill(child: &mut Child, switch: Option<&PowerSwitch>) {
     switch.into_iter().for_each(PowerSwitch::freeze);
     let _ = child.kill();
     switch.into_iter().for_each(PowerSwitch::power_off);
 }
 
-/// Reads what a gateway says when it serves: where its listener is, and its metrics.
+/// Reads what a gateway prints when it serves: the addresses of its listener and of its metrics.
 fn read_banner(child: &mut Child) -> (Option<SocketAddr>, Option<SocketAddr>) {
     let mut addresses = Vec::new();
     for line in BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok) {
@@ -368,7 +368,7 @@ fn read_banner(child: &mut Child) -> (Option<SocketAddr>, Option<SocketAddr>) {
     (addresses.first().copied(), addresses.get(1).copied())
 }
 
-/// Leaves of a live table what a disk may have of it.
+/// Leaves a torn live table, as a disk may have it.
 fn corrupt_pages(path: &Path, rng: &mut Rng) -> io::Result<()> {
     let mut bytes = fs::read(path)?;
     for page in bytes.chunks_mut(4096) {
@@ -379,7 +379,7 @@ fn corrupt_pages(path: &Path, rng: &mut Rng) -> io::Result<()> {
     fs::write(path, bytes)
 }
 
-/// Asks for an orderly stop.
+/// Requests an orderly stop.
 pub(crate) fn stop(pid: Pid) {
     kill_process(pid, Signal::TERM).unwrap();
 }
@@ -389,5 +389,5 @@ fn was_killed(status: ExitStatus) -> bool {
 }
 
 fn unexpected_exit(status: ExitStatus) -> String {
-    format!("it ended by itself: {status}")
+    format!("the gateway ended by itself: {status}")
 }

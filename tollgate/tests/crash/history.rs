@@ -1,7 +1,7 @@
 //! A history: one data directory through many kills, judged again and again as it grows.
 //!
-//! Promises: a seed decides everything but the machine's timing; every check reads the whole bill, so that a
-//! later start which spoils an earlier row is found. Leaves to others: what must hold (`oracle`).
+//! Guarantees: a seed decides everything but the machine's timing. Every check reads the whole bill, so that
+//! a later start which damages an earlier row is found. `oracle` has the rules.
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use crate::rng::Rng;
 use crate::table;
 use crate::totals::Totals;
 
-/// Points at which a gateway under load is killed, each with a bound of the arrival that is drawn.
+/// Crash points of a gateway under load, each with an upper bound of the arrival that is drawn.
 const POINTS: [(&str, u64); 15] = [
     ("send.before", 8_192),
     ("send.returned", 8_192),
@@ -35,7 +35,7 @@ const POINTS: [(&str, u64); 15] = [
     ("segment.switch", 2),
 ];
 
-/// Points at which a gateway that finds what a dead one left is killed.
+/// Crash points of a gateway that recovers what a dead one left.
 const RECOVERY_POINTS: [(&str, u64); 8] = [
     ("recover.begin", 1),
     ("recover.scanned", 1),
@@ -47,83 +47,83 @@ const RECOVERY_POINTS: [(&str, u64); 8] = [
     ("apply.committed", 1),
 ];
 
-/// Every place at which a gateway is to die, as the tally calls it.
+/// Every crash point, as the totals name it.
 pub(crate) fn points() -> impl Iterator<Item = String> {
     let recovery = RECOVERY_POINTS.iter().map(|(name, _)| format!("{IN_RECOVERY}{name}"));
     POINTS.iter().map(|(name, _)| (*name).to_owned()).chain(recovery)
 }
 
-/// How a gateway under load ends.
+/// The end of a gateway under load.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Ending {
     /// By an orderly stop.
     Stop,
     /// At a random instant.
     Random,
-    /// At a point.
+    /// At a crash point.
     Aimed,
-    /// At a random instant, and the one that recovers at a point.
+    /// At a random instant, and the one that recovers at a crash point.
     Recovery,
-    /// With its machine: under load, in an orderly stop, or in the start that follows.
+    /// By a power failure: under load, in an orderly stop, or in the start that follows.
     Power,
 }
 
-/// How long a gateway under load lives; one that misses its point has a little more.
+/// How long a gateway under load lives; one that misses its crash point gets longer.
 const LIFE_MS: std::ops::Range<u64> = 20..300;
 const AIMED_LIFE_MS: u64 = 300;
-/// How often a kill is followed by the next one, and not by a check.
+/// How often a kill is followed by another kill instead of a check.
 const UNCHECKED_PERCENT: u64 = 25;
-/// How often a kill at a random instant comes while the gateway stops in order, and how long after it was
-/// asked to.
+/// How often a kill at a random instant happens during an orderly stop, and how long after its request.
 const IN_STOP_PERCENT: u64 = 15;
 const IN_STOP_US: std::ops::Range<u64> = 0..60_000;
-/// The lives of some that the power ends: so long that the database comes after, and that each flow has an
-/// interim of its own.
+/// Longer lives of some gateways that a power failure ends: long enough for the database to catch up, and for
+/// an interim of each flow.
 const LONG_PERCENT: u64 = 30;
 const LONG_LIFE_MS: std::ops::Range<u64> = 300..2_000;
 const LONGEST_PERCENT: u64 = 10;
 const LONGEST_LIFE_MS: std::ops::Range<u64> = 5_000..6_500;
-/// How long after a start began the power fails in it. One takes some 30 ms, and more on a slow disk.
+/// How long after the begin of a start the power fails in it. A start takes some 30 ms, and more on a slow
+/// disk.
 const IN_START_US: std::ops::Range<u64> = 500..150_000;
 const IN_RECOVERY: &str = "recovery, ";
 const IN_STOP: &str = "a random instant of an orderly stop";
-/// How often a recovery that was killed has company by another.
+/// How often another recovery is killed too.
 const AGAIN_PERCENT: u64 = 30;
 
-/// What a gateway had shown or said before the power failed, and is held to.
+/// What a gateway had shown or reported before the power failed, and is held to.
 #[derive(Default)]
 struct BeforeFailure {
     rows: Vec<Row>,
     live: Vec<Live>,
-    /// The highest entry that was said to be durable.
+    /// The highest LSN that was reported as durable.
     durable: u64,
 }
 
-/// What ends a gateway before its time.
+/// What ends a gateway early.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Cause {
     Kill,
     Power,
 }
 
-/// See the file's header.
+/// One data directory, its flows so far, and its last bill.
 pub(crate) struct History<'t> {
     rng: Rng,
     workspace: Workspace,
     facts: Vec<Facts>,
-    /// As many flows belong to gateways whose successor is known to have recovered.
+    /// The number of flows whose gateway's successor is known to have recovered.
     recovered: usize,
     before_failure: BeforeFailure,
     bill: Vec<Row>,
     generation: usize,
     next_number: u32,
-    /// The bill is made of the witness, so that the harness itself is tested.
+    /// Makes the bill from the send audit instead, to test the harness itself.
     rehearses: bool,
     totals: &'t mut Totals,
 }
 
 impl<'t> History<'t> {
-    /// A history in `place`, which is new.
+    /// A history in `workspace`, which is new.
     pub(crate) fn new(
         seed: u64,
         workspace: Workspace,
@@ -144,12 +144,12 @@ impl<'t> History<'t> {
         }
     }
 
-    /// Keeps a disk of ours for a person to look at.
+    /// Keeps a copy of the test disk, to be inspected.
     pub(crate) fn save(&self) {
         self.workspace.save();
     }
 
-    /// Goes through `endings`, and through one orderly stop behind them.
+    /// Runs all `endings`, and one orderly stop behind them.
     ///
     /// # Errors
     /// What went wrong, and in which generation.
@@ -185,7 +185,7 @@ impl<'t> History<'t> {
         self.judge()
     }
 
-    /// Loads a gateway and has it killed, alone or with its machine.
+    /// Loads a gateway and kills it, alone or by a power failure.
     fn kill_under_load(&mut self, is_aimed: bool, cause: Cause) -> Result<(), String> {
         let target = is_aimed.then(|| self.target(&POINTS));
         let life = if is_aimed { AIMED_LIFE_MS } else { self.life_ms(cause) };
@@ -193,7 +193,7 @@ impl<'t> History<'t> {
             StartOutcome::Serves(running) => running,
             StartOutcome::Died => {
                 self.totals.aimed(target.as_deref(), true);
-                return self.after_kill(cause, "at a point of a start", &Observed::default());
+                return self.after_kill(cause, "at a crash point of a start", &Observed::default());
             }
         };
         self.recovered = self.facts.len();
@@ -205,7 +205,7 @@ impl<'t> History<'t> {
         load.run(listener, &mut self.rng, || watcher.is_over(), None, || {});
         let end = self.end(watcher)?;
         if target.is_none() && end == Exit::Aimed {
-            return Err(self.with_errors("it was killed by somebody else".to_owned()));
+            return Err(self.with_errors("the gateway was killed, though not by this harness".to_owned()));
         }
         let is_hit = end == Exit::Aimed;
         if cause == Cause::Kill || is_hit {
@@ -213,10 +213,10 @@ impl<'t> History<'t> {
         }
         let observed = self.observed(observer);
         self.record_flows(load, if cause == Cause::Kill { Fate::Killed } else { Fate::Failed }, &observed)?;
-        self.after_kill(cause, if is_hit { "at a point" } else { "under load" }, &observed)
+        self.after_kill(cause, if is_hit { "at a crash point" } else { "under load" }, &observed)
     }
 
-    /// Looks at what a gateway makes durable, if its power is to fail.
+    /// Observes what a gateway makes durable, if its power is to fail.
     fn start_observer(&self, running: &Running, cause: Cause) -> Option<DurabilityObserver> {
         if cause == Cause::Kill {
             return None;
@@ -229,8 +229,8 @@ impl<'t> History<'t> {
         }))
     }
 
-    /// What it is held to, now that it is dead. With `sync` a slot is free when its flow is durable, and so
-    /// the live table that it left tells of all that ended.
+    /// What a dead gateway is held to. With `sync` a slot is free once its flow is durable, so the live table
+    /// that it left shows all flows that ended.
     fn observed(&self, observer: Option<DurabilityObserver>) -> Observed {
         let Some(observer) = observer else { return Observed::default() };
         let mut observed = observer.finish();
@@ -244,7 +244,7 @@ impl<'t> History<'t> {
         observed
     }
 
-    /// What is left when a gateway was killed, and the power failed with it.
+    /// After the kill: restores the power, if it failed too.
     fn after_kill(&mut self, cause: Cause, at: &'static str, observed: &Observed) -> Result<(), String> {
         match cause {
             Cause::Kill => Ok(()),
@@ -261,7 +261,7 @@ impl<'t> History<'t> {
         self.rng.random_range(lives)
     }
 
-    /// Has the power fail, somewhere.
+    /// Makes the power fail, in a random situation.
     fn fail_power(&mut self) -> Result<(), String> {
         match self.rng.random_range(0..100) {
             0..40 => self.kill_under_load(false, Cause::Power),
@@ -278,7 +278,7 @@ impl<'t> History<'t> {
         }
     }
 
-    /// Has the power fail while a gateway recovers, perhaps while another one does too.
+    /// Makes the power fail while a gateway recovers, perhaps repeatedly.
     fn fail_power_in_start(&mut self) -> Result<(), String> {
         loop {
             if self.rng.random_percent(50) {
@@ -294,7 +294,7 @@ impl<'t> History<'t> {
                     let life = Duration::from_millis(self.rng.random_range(0..20));
                     self.end(running.kill_after(life, self.workspace.switch()))?;
                 }
-                self.restore_power("at a point of a start", &Observed::default())?;
+                self.restore_power("at a crash point of a start", &Observed::default())?;
             }
             if !self.rng.random_percent(AGAIN_PERCENT) {
                 return Ok(());
@@ -302,14 +302,14 @@ impl<'t> History<'t> {
         }
     }
 
-    /// Ends a power failure; keeps what had been shown and said before it.
+    /// Ends a power failure; keeps what had been shown and reported before it.
     fn restore_power(&mut self, at: &'static str, observed: &Observed) -> Result<(), String> {
         self.before_failure.durable = self.before_failure.durable.max(observed.durable);
         let seen = tempfile::tempdir().unwrap();
         self.workspace
             .restore_power(seen.path(), &mut self.rng)
             .map_err(|error| format!("the disk: {error}"))?;
-        // A month that is ahead of the sums shows rows too early. They came of durable entries all the same.
+        // A month that is ahead of the sums shows rows early. Their entries were durable all the same.
         let wrong = |error| format!("the databases as they were when the power failed: {error}");
         self.before_failure.rows.extend(bill::read(seen.path()).map_err(wrong)?);
         self.before_failure.live.extend(bill::live(seen.path()).map_err(wrong)?);
@@ -322,7 +322,7 @@ impl<'t> History<'t> {
         Ok(())
     }
 
-    /// Has a gateway killed that recovers, perhaps another one too.
+    /// Kills a gateway that recovers, perhaps repeatedly.
     fn kill_recovery(&mut self) -> Result<(), String> {
         loop {
             let target = self.target(&RECOVERY_POINTS);
@@ -345,7 +345,7 @@ impl<'t> History<'t> {
     /// Starts a gateway without load, stops it in order, and judges the bill.
     fn check(&mut self) -> Result<(), String> {
         let StartOutcome::Serves(running) = self.workspace.start(None)? else {
-            return Err(self.with_errors("it was killed by somebody else".to_owned()));
+            return Err(self.with_errors("the gateway was killed, though not by this harness".to_owned()));
         };
         self.recovered = self.facts.len();
         stop(running.pid());
@@ -353,10 +353,10 @@ impl<'t> History<'t> {
         self.judge()
     }
 
-    /// Loads a gateway and stops it in order: then all is exact, unless it is killed on the way.
+    /// Loads a gateway and stops it in order: then all is exact, unless it is killed meanwhile.
     fn stop_under_load(&mut self, kill_after: Option<(Duration, Cause)>) -> Result<(), String> {
         let StartOutcome::Serves(running) = self.workspace.start(None)? else {
-            return Err(self.with_errors("it was killed by somebody else".to_owned()));
+            return Err(self.with_errors("the gateway was killed, though not by this harness".to_owned()));
         };
         self.recovered = self.facts.len();
         let (pid, listener) = (running.pid(), running.listener);
@@ -370,7 +370,7 @@ impl<'t> History<'t> {
         let settled = || {
             stop(pid);
             if let Some((after, _)) = kill_after {
-                kill_at.set(Instant::now() + after).expect("a load settles once");
+                kill_at.set(Instant::now() + after).expect("a load calls `settled` once");
             }
         };
         load.run(listener, &mut self.rng, || watcher.is_over(), Some(life), settled);
@@ -387,7 +387,7 @@ impl<'t> History<'t> {
         }
         let observed = self.observed(observer);
         self.record_flows(load, fate, &observed)?;
-        // Behind a stop that came to its end the power may fail too: then nothing is lost.
+        // The power may also fail after a complete stop: then nothing is lost.
         self.after_kill(
             cause,
             if in_order { "behind an orderly stop" } else { "in an orderly stop" },
@@ -395,22 +395,22 @@ impl<'t> History<'t> {
         )
     }
 
-    /// Awaits a gateway's end, which a thread of it that panicked must not have outlived.
+    /// Waits for a gateway's end; no thread of it may have panicked.
     fn end(&self, watcher: Watcher) -> Result<Exit, String> {
         let end = watcher.end().map_err(|wrong| self.with_errors(wrong))?;
         match self.workspace.stderr().contains("panicked") {
-            true => Err(self.with_errors("a thread of it panicked".to_owned())),
+            true => Err(self.with_errors("a thread of the gateway panicked".to_owned())),
             false => Ok(end),
         }
     }
 
-    /// Draws a point and the arrival at it.
+    /// Draws a crash point, and the arrival at it.
     fn target(&mut self, points: &[(&'static str, u64)]) -> String {
         let (name, arrivals) = *self.rng.choose(points);
         format!("{name}:{}", self.rng.log_range(1..arrivals + 1))
     }
 
-    /// Keeps what is known of the flows of a load that is over.
+    /// Records the facts of a finished load's flows.
     fn record_flows(&mut self, load: Load, fate: Fate, observed: &Observed) -> Result<(), String> {
         let flows = load.into_flows();
         self.next_number += u32::try_from(flows.len()).expect("flows are numbered in 32 bits");
@@ -425,7 +425,7 @@ impl<'t> History<'t> {
         Ok(())
     }
 
-    /// Reads the bill and has it judged.
+    /// Reads the bill and judges it.
     fn judge(&mut self) -> Result<(), String> {
         let rows = match self.rehearses {
             true => oracle::rehearsed(&self.facts),
@@ -448,7 +448,7 @@ impl<'t> History<'t> {
         Err(format!("{} findings in a bill of {} rows:{lines}", findings.len(), self.bill.len()))
     }
 
-    /// What the power took back of what had been shown or said, and what else is wrong on the disk.
+    /// Findings about what a power failure reverted of the shown or reported data, and about the disk.
     fn check_rollback(&mut self, rows: &[Row]) -> Result<Vec<String>, String> {
         let progress =
             bill::progress(&self.workspace.data()).map_err(|error| format!("the database: {error}"))?;

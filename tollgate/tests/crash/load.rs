@@ -1,7 +1,8 @@
-//! The load: many flows through one gateway, both ends of each in this process, until the gateway is dead.
+//! The load: many flows through one gateway, with both ends of each in this process, until the gateway is
+//! dead.
 //!
-//! Promises: one thread, sockets that never block, no code of the engine; after the gateway's death all that
-//! its kernel still delivers is received. Leaves to others: killing (`gateway`), judging (`oracle`).
+//! Guarantees: one thread, non-blocking sockets, no code of the engine. After the gateway's death all bytes
+//! that its kernel still delivers are received.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
@@ -20,25 +21,25 @@ use crate::traffic::{Traffic, WRITE_BYTES_MAX};
 /// Flows at a time.
 const LIVE: std::ops::Range<u64> = 64..513;
 
-/// Connections opened at a time, so that those that are open get their turn.
+/// Connections opened in a pass, so that open ones are served in between.
 const OPENS_PER_PASS_MAX: usize = 8;
 
-/// Of the flows that are open, so that there is room for those that come and go.
+/// The share of flows that may stay open, so that there is capacity for short ones.
 const LASTING_PERCENT_MAX: usize = 70;
 
-/// How long the gateway's kernel may take to deliver what a dead gateway has sent.
+/// How long the kernel may take to deliver what a dead gateway has sent.
 const DELIVERY_MAX: Duration = Duration::from_secs(3);
 
 const POLL_TIMEOUT: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 
-/// See the file's header.
+/// The flows of one gateway, and the origin's listener.
 pub(crate) struct Load {
     listener: TcpListener,
     port: u16,
     first: u32,
-    /// Every flow of this load; a flow's place is its number less `first`.
+    /// Every flow of this load; a flow's index is its number less `first`.
     flows: Vec<Flow>,
-    /// The places of those that are not over.
+    /// The indices of those that are not over.
     live: VecDeque<usize>,
     live_max: usize,
     scratch: Vec<u8>,
@@ -48,7 +49,7 @@ pub(crate) struct Load {
 impl Load {
     /// A load of some hundreds of flows at a time, numbered from `first` on.
     pub(crate) fn new(first: u32, rng: &mut Rng) -> Load {
-        let live_max = usize::try_from(rng.log_range(LIVE)).expect("some hundreds");
+        let live_max = usize::try_from(rng.log_range(LIVE)).expect("the range of live flows fits");
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket = rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None).unwrap();
         sockopt::set_socket_recv_buffer_size(&socket, RECEIVE_BUFFER_BYTES).unwrap();
@@ -71,8 +72,8 @@ impl Load {
         }
     }
 
-    /// Keeps the flows going through `gateway` until `is_dead`. When `settle_after` has passed nothing new
-    /// is opened, and when all that is open has been answered `settled` is called, once.
+    /// Runs flows through `gateway` until `is_dead`. After `settle_after` no flow is opened any more; once
+    /// all open ones have their response, `settled` is called, once.
     pub(crate) fn run(
         &mut self,
         gateway: SocketAddr,
@@ -95,7 +96,7 @@ impl Load {
         self.receive_remaining();
     }
 
-    /// All flows, at the end.
+    /// Returns all flows.
     pub(crate) fn into_flows(self) -> Vec<Flow> {
         self.flows
     }
@@ -105,7 +106,7 @@ impl Load {
         let mut may_last = (self.live_max * LASTING_PERCENT_MAX / 100).saturating_sub(lasting);
         for _ in 0..OPENS_PER_PASS_MAX.min(self.live_max.saturating_sub(self.live.len())) {
             let number = self.first + u32::try_from(self.flows.len()).unwrap();
-            assert!(number < FLOWS_MAX, "every flow of the run has an address of its own");
+            assert!(number < FLOWS_MAX, "the run has more flows than addresses");
             let traffic = Traffic::random(rng, may_last > 0);
             may_last -= usize::from(traffic.lasts);
             // The gateway died a moment ago.
@@ -115,7 +116,7 @@ impl Load {
         }
     }
 
-    /// Waits a moment for whoever is ready, and serves them.
+    /// Waits a moment for ready sockets, and serves them.
     fn pass(&mut self) {
         let now = Instant::now();
         let mut sources = vec![PollFd::new(&self.listener, PollFlags::IN)];
@@ -132,11 +133,11 @@ impl Load {
                 }
             }
         }
-        poll(&mut sources, Some(&POLL_TIMEOUT)).expect("as many sources may be polled as may be open");
+        poll(&mut sources, Some(&POLL_TIMEOUT)).expect("poll(2) accepts all open sockets");
         let ready: Vec<PollFlags> = sources.iter().map(PollFd::revents).collect();
         drop(sources);
         for ((index, end_at), ready) in owners.into_iter().zip(&ready[1..]) {
-            let end = self.flows[index].ends_mut().nth(end_at).expect("an end that was polled is there");
+            let end = self.flows[index].ends_mut().nth(end_at).expect("a polled end exists");
             let is_broken = ready.intersects(PollFlags::ERR | PollFlags::HUP);
             let (reads, writes) = end.wants(now);
             if reads && (is_broken || ready.contains(PollFlags::IN)) {
@@ -157,13 +158,13 @@ impl Load {
         while let Ok((stream, _)) = self.listener.accept() {
             stream.set_nonblocking(true).unwrap();
             let local: IpAddr = stream.local_addr().unwrap().ip();
-            let number = number_of_destination(local).expect("only flows of ours come here");
-            let index = number.checked_sub(self.first).expect("flows of earlier loads are over") as usize;
+            let number = number_of_destination(local).expect("only flows of this load connect to the origin");
+            let index = number.checked_sub(self.first).expect("no flow of an earlier load connects") as usize;
             self.flows[index].attach_origin(stream);
         }
     }
 
-    /// Receives what is still under way from a gateway that is dead.
+    /// Receives the remaining bytes in flight from a dead gateway.
     fn receive_remaining(&mut self) {
         let deadline = Instant::now() + DELIVERY_MAX;
         loop {

@@ -1,16 +1,16 @@
-//! Kill tests: gateways under load that die by SIGKILL, alone or with their machine, and the bill that the
-//! next one presents.
+//! Kill tests: gateways under load die by SIGKILL or by a power failure; the bill of the next one is judged.
 //!
-//! Promises: what is found wrong is printed with its seed, generation, flow and numbers, and with the command
-//! that runs the same again. Leaves to others: building it with the feature `crash` (`cargo xtask crash`).
+//! Guarantees: an error is printed with its seed, generation, flow and numbers, and with the command that
+//! repeats the run. `cargo xtask crash` builds it with the feature `crash`.
 //!
 //! ```text
-//!   history.rs  one data directory through many kills      oracle.rs  what must hold of its bill
-//!   load.rs     flows through a gateway until it is dead    bill.rs    what the ledger says
-//!   flow.rs     both ends of a flow, traffic.rs: of which kind         tally.rs  what it came to
-//!   gateway.rs  the process that is killed                  chance.rs  what the seed decides
-//!   disk.rs     a disk whose power fails                    announced.rs  what was seen to be durable
-//!   table.rs    who has a slot of the live table      facts.rs  what witness and ends know of a flow
+//!   history.rs   one data directory through many kills     oracle.rs    the rules for its bill
+//!   load.rs      flows through a gateway until it is dead  bill.rs      reads the ledger
+//!   flow.rs      both ends of a flow                       traffic.rs   kinds of flows
+//!   gateway.rs   the process that is killed                rng.rs       random numbers by a seed
+//!   disk.rs      a disk whose power fails                  observer.rs  what was reported as durable
+//!   table.rs     flows that hold a slot of the live table  facts.rs     audit and counts of a flow
+//!   totals.rs    the totals of a run
 //! ```
 
 #![forbid(unsafe_code)]
@@ -42,10 +42,10 @@ use history::{Ending, History};
 use rng::Rng;
 use totals::Totals;
 
-/// What the names of our directories begin with.
+/// The prefix of temporary directories.
 const DIRECTORY_PREFIX: &str = "tollgate-crash-";
 
-/// Kills gateways under load and holds their bills against what was sent.
+/// Kills gateways under load and compares their bills with what was sent.
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask crash")]
 struct Options {
@@ -58,42 +58,41 @@ struct Options {
     /// Kills at a random instant, each followed by one inside the recovery.
     #[arg(long, default_value_t = 20)]
     recovery: usize,
-    /// Orderly stops under load, besides the one that each data directory has at the end.
+    /// Orderly stops under load, besides the one at the end of each data directory.
     #[arg(long, default_value_t = 0)]
     stops: usize,
-    /// Power failures, in data directories of their own that see kills and stops too. 12, unless this machine
-    /// does not let us mount.
+    /// Power failures, in data directories of their own with kills and stops too. 12 by default, or none if
+    /// this machine does not permit mounting.
     #[arg(long)]
     power: Option<usize>,
-    /// Have the power fail on a disk without syncs of this kind: a test of the harness itself, which has to
-    /// fail.
+    /// Fail the power on a disk that ignores these syncs: a test of the harness itself, which has to fail.
     #[arg(long)]
     broken_disk: Option<Broken>,
-    /// What all chance comes from; drawn if it is not given.
+    /// The seed of all random numbers; random if it is not given.
     #[arg(long)]
     seed: Option<u64>,
     /// Kills of one data directory.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..))]
     generations: u16,
-    /// Of a hundred data directories, those with the durability `sync`.
+    /// The percentage of data directories with the durability `sync`.
     #[arg(long, default_value_t = 30)]
     sync_share: u64,
-    /// Only this history of those that the other options make.
+    /// Run only this history.
     #[arg(long)]
     history: Option<usize>,
-    /// Fail if there is a crash point that nobody died at: for runs long enough to draw each many times.
+    /// Fail if no process died at some crash point: for runs long enough to draw each many times.
     #[arg(long)]
     all_points: bool,
-    /// Judge a bill that is made of the witness, in place of the ledger's: a test of the harness itself.
+    /// Judge a bill made from the send audit, in place of the ledger's: a test of the harness itself.
     #[arg(long)]
     rehearse: bool,
 }
 
 impl Options {
-    /// Decides how many power failures there are, and proves the disk that has them.
+    /// Sets the number of power failures, and tests the disk that has them.
     ///
     /// # Errors
-    /// That this machine does not let us mount, though power failures were asked for.
+    /// This machine does not permit mounting, though power failures were requested.
     fn resolve_power(&mut self) -> Result<(), String> {
         if self.power == Some(0) {
             return Ok(());
@@ -101,14 +100,16 @@ impl Options {
         match disk::run_self_test() {
             Ok(()) => self.power = Some(self.power.unwrap_or(POWER_USUAL)),
             Err(error) if self.power.is_none() => {
-                println!("no power failures: {MOUNT_REQUIREMENT} ({error})");
+                println!("skipped: power failures: {MOUNT_REQUIREMENT} ({error})");
             }
-            Err(error) => return Err(format!("no power can fail here: {MOUNT_REQUIREMENT}: {error}")),
+            Err(error) => {
+                return Err(format!("cannot simulate power failures: {MOUNT_REQUIREMENT}: {error}"));
+            }
         }
         Ok(())
     }
 
-    /// The command line that makes the same histories again.
+    /// The command line that repeats these histories.
     fn command(&self, seed: u64) -> String {
         let Options { random, aimed, recovery, stops, generations, sync_share, rehearse, .. } = self;
         let rehearse = if *rehearse { " --rehearse" } else { "" };
@@ -122,8 +123,8 @@ impl Options {
         )
     }
 
-    /// The histories: for each the endings of its gateways, and whether its disk may lose power. Those whose
-    /// disk does come last, so that their number changes no other.
+    /// The histories: the endings of each one's gateways, and whether its disk may lose power. Those come
+    /// last, so that their number changes no other.
     fn histories(&self, seed: u64) -> Vec<(Vec<Ending>, bool)> {
         let many = |counts: &[(Ending, usize)]| -> Vec<Ending> {
             counts.iter().flat_map(|(ending, count)| std::iter::repeat_n(*ending, *count)).collect()
@@ -140,7 +141,7 @@ impl Options {
         let mut left = self.power.unwrap_or(0);
         while left > 0 {
             let count = left.min(POWER_FAILURES_EACH);
-            // What follows a power failure is not only another.
+            // A power failure is followed by other endings too.
             let mut endings = many(&[
                 (Ending::Power, count),
                 (Ending::Random, 1),
@@ -156,7 +157,7 @@ impl Options {
     }
 }
 
-const MOUNT_REQUIREMENT: &str = "to mount a disk of ours takes root and /dev/fuse";
+const MOUNT_REQUIREMENT: &str = "mounting a test disk needs root and /dev/fuse";
 
 /// Power failures of one data directory, beside four other endings.
 const POWER_FAILURES_EACH: usize = 6;
@@ -199,13 +200,13 @@ fn main() -> ExitCode {
     }
     println!("{totals}; {} s; seed {seed}", began.elapsed().as_secs());
     if options.all_points && !totals.unreached().is_empty() {
-        eprintln!("crash: a point that nobody died at proves nothing; see above");
+        eprintln!("crash: some crash points were never reached; see above");
         return ExitCode::FAILURE;
     }
     ExitCode::SUCCESS
 }
 
-/// What a history is like, besides its endings.
+/// The properties of a history besides its endings.
 struct Setup<'a> {
     durability: Option<&'a str>,
     rehearses: bool,
@@ -214,11 +215,11 @@ struct Setup<'a> {
     broken: Option<Broken>,
 }
 
-/// Runs one history in a directory that stays if something is wrong.
+/// Runs one history in a directory that is kept if there is an error.
 fn run_history(seed: u64, setup: Setup<'_>, endings: &[Ending], totals: &mut Totals) -> Result<(), String> {
-    // With a name of its own, so that one that was kept is told from what other tests have there.
+    // With a prefix of its own, so that a kept directory is recognized among those of other tests.
     let directory = tempfile::Builder::new().prefix(DIRECTORY_PREFIX).tempdir().unwrap();
-    // A witness on a disk would be written back all the time.
+    // On a disk the audit would be written back all the time.
     let memory = Path::new("/dev/shm");
     let memory = if memory.is_dir() { memory } else { directory.path() };
     let shared = tempfile::Builder::new().prefix(DIRECTORY_PREFIX).tempdir_in(memory).unwrap();
@@ -234,7 +235,7 @@ fn run_history(seed: u64, setup: Setup<'_>, endings: &[Ending], totals: &mut Tot
         Workspace::new(directory.path(), audit_path, setup.durability)
     };
     let mut history = History::new(seed, workspace, setup.rehearses, totals);
-    // A broken assumption of the harness is told with its seed too.
+    // A panic of the harness is reported with its seed too.
     let outcome = catch_unwind(AssertUnwindSafe(|| history.run(endings)))
         .unwrap_or_else(|_| Err("the harness panicked".to_owned()));
     outcome.map_err(|wrong| {
@@ -244,13 +245,13 @@ fn run_history(seed: u64, setup: Setup<'_>, endings: &[Ending], totals: &mut Tot
     })
 }
 
-/// Whether the gateway has the setting, which it may have got after this harness.
+/// Whether the gateway has the setting `durability`, which may be younger than this harness.
 fn knows_durability() -> bool {
     let directory = tempfile::tempdir().unwrap();
     Workspace::new(directory.path(), directory.path().join("witness"), Some("sync")).accepts_configuration()
 }
 
 fn random_seed() -> u64 {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("it is after 1970");
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("the clock is after 1970");
     Rng::new(now.as_nanos() as u64, 0).random_range(0..u64::from(u32::MAX))
 }

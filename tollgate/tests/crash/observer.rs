@@ -1,19 +1,20 @@
-//! What a gateway says and shows to be durable, looked at again and again as it runs.
+//! Observes what a gateway reports or shows to be durable, again and again while it runs.
 //!
-//! Promises: tells only what follows from what was seen, however long a disk or a thread takes, so that it is
-//! safe to hold the gateway to it. Leaves to others: what must hold of it after a power failure (`oracle`).
+//! Guarantees: [`Observed`] has only what follows from the observations, however long a disk or a thread
+//! takes. So the gateway can safely be held to it. `oracle` judges what must hold of it after a power
+//! failure.
 //!
-//! A **look** takes four things, in this order: what the witness has seen each flow move; which flows hold a
-//! slot of the live table; A, the last entry that the metrics say is written; and metrics, again and again,
-//! until they say that more than A is durable. Then:
+//! An **observation** reads four things, in this order: the bytes that each flow has moved by the send audit;
+//! the flows that hold a slot of the live table; A, the last written entry by the metrics; and metrics, again
+//! and again, until they report more than A as durable. Then:
 //!
-//! - A flow that had moved something and held no slot any more is durable. Its slot was free, so its final
-//!   had been written by a turn of the committer. If that turn had told of itself before A was read, the
-//!   final is not behind A. If not, then whoever told of more than A is that turn or a later one, and what is
-//!   durable ends where a turn's frame does.
-//! - A flow that had moved 8 MiB since it last asked for an interim had asked for one: what it had moved then
-//!   is written by the first turn that begins behind the look and has room for it, and turns have room for a
-//!   hundred entries. Three further looks have seen as many whole turns.
+//! - A flow that had moved bytes and held no slot any more is durable. Its slot was free, so a pass of the
+//!   committer had written its final. If that pass had updated the metric before A was read, the final is not
+//!   behind A. If not, then more than A was reported by that pass or a later one, and what is durable ends
+//!   where a pass's frame does.
+//! - A flow that had moved 8 MiB since its last interim had requested another. The first pass that begins
+//!   after the observation and has space for it writes what it had moved by then, and a pass has space for a
+//!   hundred entries. Three further observations have seen as many whole passes.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io::{Read, Write};
@@ -32,30 +33,30 @@ use crate::table;
 const APPENDED: &str = "tollgate_ledger_appended_lsn ";
 const DURABLE: &str = "tollgate_ledger_durable_lsn ";
 
-/// Between two questions: each costs the gateway some of its time.
+/// Between two queries of the metrics: each costs the gateway some of its time.
 const PAUSE: Duration = Duration::from_millis(3);
 
-/// Looks after which an interim that had been asked for is surely durable.
+/// Observations after which a requested interim is certainly durable.
 const OBSERVATIONS_BEHIND: usize = 3;
 
 /// What a gateway is held to.
 #[derive(Debug, Default)]
 pub(crate) struct Observed {
-    /// The highest number up to which all was said to be durable.
+    /// The highest LSN up to which the metrics reported all entries as durable.
     pub(crate) durable: u64,
     /// Flows whose finals are durable.
     pub(crate) finals: HashSet<u32>,
-    /// What flows had moved, both ways, for so long that interims of it are durable where they were due.
+    /// The bytes that each flow had moved, both directions, so long ago that interims then due are durable.
     pub(crate) moved: HashMap<u32, u64>,
 }
 
-/// Who looks, on a thread of its own.
+/// Observes a gateway on a thread of its own.
 pub(crate) struct DurabilityObserver {
     thread: Option<JoinHandle<Observed>>,
     is_over: Arc<AtomicBool>,
 }
 
-/// Where one looks.
+/// Where the observations are read from.
 pub(crate) struct Sources {
     pub(crate) admin: SocketAddr,
     pub(crate) audit_path: PathBuf,
@@ -63,20 +64,21 @@ pub(crate) struct Sources {
 }
 
 impl DurabilityObserver {
-    /// Begins to look.
+    /// Starts to observe.
     pub(crate) fn start(sources: Sources) -> DurabilityObserver {
         let is_over = Arc::new(AtomicBool::new(false));
         let flag = Arc::clone(&is_over);
-        // Relaxed: nothing else is told by it.
+        // Relaxed: the flag publishes no other data.
         let thread = thread::spawn(move || observe(&sources, &|| flag.load(Ordering::Relaxed)));
         DurabilityObserver { thread: Some(thread), is_over }
     }
 
-    /// What the looks came to. For when the gateway is dead.
+    /// Returns the observations. Called once the gateway is dead.
     pub(crate) fn finish(mut self) -> Observed {
         self.is_over.store(true, Ordering::Relaxed);
-        let thread = self.thread.take().expect("only this takes it, and it is the last");
-        thread.join().expect("looking does not panic")
+        let thread =
+            self.thread.take().expect("the thread is joined once, by the method that consumes the observer");
+        thread.join().expect("the observer thread does not panic")
     }
 }
 
@@ -112,7 +114,7 @@ fn observe(sources: &Sources, is_over: &dyn Fn() -> bool) -> Observed {
     observed
 }
 
-/// What each flow that has moved anything has moved.
+/// The bytes that each flow has moved, without flows that have moved none.
 pub(crate) fn moved(audit_path: &Path) -> HashMap<u32, u64> {
     let mut moved = HashMap::new();
     let mut toward_destinations = HashSet::new();
@@ -128,12 +130,12 @@ pub(crate) fn moved(audit_path: &Path) -> HashMap<u32, u64> {
             toward_destinations.insert(number);
         }
     }
-    // Toward a client there may be an answer alone, which is of no flow yet.
+    // Toward a client there may be the response alone, which belongs to no flow yet.
     moved.retain(|number, _| toward_destinations.contains(number));
     moved
 }
 
-/// What the gateway says now is written, and durable; `None` if it does not, or not any more.
+/// The LSNs that the gateway reports as written and as durable; `None` if it does not respond.
 fn read_lsns(admin: SocketAddr) -> Option<(u64, u64)> {
     let mut stream = TcpStream::connect_timeout(&admin, Duration::from_secs(1)).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(1))).ok()?;

@@ -1,18 +1,18 @@
-//! The oracle: what must hold of a bill, given what the witness and both ends know of every flow.
+//! The oracle: the rules for a bill, given what the send audit and both ends counted of every flow.
 //!
-//! Promises: each rule is one line that names what it found; a flow is judged by itself, a killed gateway by
-//! all its flows. Leaves to others: where the facts come from (`history`).
+//! Guarantees: each rule is one line that names its finding. A flow is judged by itself, a killed gateway by
+//! all its flows.
 //!
 //! ```text
-//!   truth      what the kernel took:  witnessed <= truth <= attempted
+//!   truth      what the kernel took:  audited <= truth <= attempted
 //!   bill       billed <= truth <= billed + uncertain, and uncertain is 0 but for the one call of each
-//!              reactor that the kill cut
+//!              reactor that the kill interrupted
 //!   receiver   arrived <= truth, and arrived = truth where the stream ended in order
 //! ```
 //!
-//! After a power failure the bill of a flow may lack bytes, or be missing. How many is a matter of the disk's
-//! time, which no rule asks for. What holds is asked for instead of what a gateway had shown, or said, before
-//! the power failed: [`changed`], [`less_than_shown`], [`entries_lost`].
+//! After a power failure the bill of a flow may lack bytes, or be missing. How many depends on the disk's
+//! timing, which no rule bounds. Instead the rules require what a gateway had shown or reported before the
+//! power failed: [`changed`], [`less_than_shown`], [`entries_lost`].
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -23,45 +23,45 @@ use crate::flow::{destination_address, number_of_client, number_of_destination};
 /// The most that one call may leave uncertain.
 const CALL_BYTES_MAX: u64 = 256 * 1024;
 
-/// What a flow may have moved since its last durable interim without another being due: 8 MiB, and what two
-/// turns move of one flow, 256 KiB each way and a pipe's content, before the gateway looks at its counts.
+/// The most that a flow moves after its last durable interim before another is due: 8 MiB, and what two
+/// passes move of one flow, 256 KiB each way and a pipe's content, before the gateway checks its counts.
 const UNRECORDED_MAX: u64 = (8 << 20) + (2 << 20);
 
-/// The reason of a flow that its gateway's death ended.
+/// The close reason of a flow that ended with its killed gateway.
 const KILLED: &str = "killed";
 
-/// That of a flow of which only the journal knew: its last interim is billed.
+/// The close reason of a flow that only the journal has: its last interim is billed.
 const LOST: &str = "lost";
 
-/// How a gateway ended, with its flows.
+/// The end of a gateway and its flows.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Fate {
     /// Stopped in order: all is exact.
     Stopped,
     /// Killed alone, and another one has recovered: exact, but for one call of each reactor.
     Killed,
-    /// The power failed under it: as journaled.
+    /// The power failed under it: billed as journaled.
     Failed,
     /// Killed, and the power failed before another one is known to have recovered: either.
     KilledThenFailed,
 }
 
-/// What is known of one direction of a flow, in bytes of payload.
+/// The counts of one direction of a flow, in bytes of payload.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Direction {
     /// Sent by the sender's calls.
     pub(crate) offered: u64,
-    /// Returned by the gateway's calls.
+    /// Returned by the gateway's calls, by the send audit.
     pub(crate) audited: u64,
-    /// The same, if the call that was under way took all.
+    /// The same, plus all bytes of the call in progress.
     pub(crate) attempted: u64,
     /// Received by the receiver's calls.
     pub(crate) arrived: u64,
-    /// The receiver read to an end in order: nothing is missing in `arrived`.
+    /// The receiver read until an orderly end: `arrived` is complete.
     pub(crate) is_whole: bool,
 }
 
-/// What is known of a flow besides its row.
+/// The facts of a flow, besides its row.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Facts {
     pub(crate) number: u32,
@@ -71,9 +71,10 @@ pub(crate) struct Facts {
     pub(crate) fate: Fate,
     /// Its final was durable before the power failed.
     pub(crate) is_final: bool,
-    /// What it had moved, both ways, so long before the power failed that interims then due are durable.
+    /// Bytes that it had moved, both directions, so long before the power failed that interims then due are
+    /// durable.
     pub(crate) recorded: u64,
-    /// Told where something is wrong.
+    /// Printed with a finding.
     #[expect(dead_code, reason = "read by Debug alone")]
     pub(crate) traffic: &'static str,
     pub(crate) up: Direction,
@@ -81,20 +82,20 @@ pub(crate) struct Facts {
 }
 
 impl Facts {
-    /// Whether an interim of it has to be there, if not its end.
+    /// Whether an interim of it must exist, if not its final.
     pub(crate) fn is_due(&self) -> bool {
         self.recorded > UNRECORDED_MAX
     }
 }
 
-/// What a bill says of one direction.
+/// The bill of one direction.
 #[derive(Clone, Copy, Debug)]
 struct Billed {
     bytes: u64,
     uncertain: u64,
 }
 
-/// What the rules found wrong with the `rows` of these flows, which are all that there are.
+/// The findings about the `rows` of all these flows.
 pub(crate) fn judge(facts: &[Facts], rows: &[Row], reactors: usize) -> Vec<String> {
     let mut findings = Vec::new();
     let mut of_flow: HashMap<u32, Vec<&Row>> = HashMap::new();
@@ -105,7 +106,7 @@ pub(crate) fn judge(facts: &[Facts], rows: &[Row], reactors: usize) -> Vec<Strin
             Some(number) if number_of_client(row.client.ip()) == Some(number) => {
                 of_flow.entry(number).or_default().push(row);
             }
-            _ => findings.push(format!("a row of nobody's flow: {row:?}")),
+            _ => findings.push(format!("a row without a flow: {row:?}")),
         }
     }
     let twice = ids.into_iter().filter(|(_, count)| *count > 1);
@@ -127,7 +128,7 @@ pub(crate) fn judge(facts: &[Facts], rows: &[Row], reactors: usize) -> Vec<Strin
     findings
 }
 
-/// Rows of an earlier bill that the later one has not, or has otherwise: a final row never changes.
+/// Rows of an earlier bill that are missing or different in the later one: a final row never changes.
 pub(crate) fn changed(earlier: &[Row], later: &[Row]) -> Vec<String> {
     let by_id: HashMap<&[u8], &Row> = later.iter().map(|row| (row.id.as_slice(), row)).collect();
     let mut findings = Vec::new();
@@ -141,22 +142,22 @@ pub(crate) fn changed(earlier: &[Row], later: &[Row]) -> Vec<String> {
     findings
 }
 
-/// What the totals that a user is told (flows, up, down) have against the rows.
+/// A difference between the totals that `usage` reports (flows, up, down) and the rows.
 pub(crate) fn usage_mismatch(rows: &[Row], reported: (u64, u64, u64)) -> Option<String> {
     let sum = |bytes: fn(&Row) -> u64| rows.iter().map(bytes).sum::<u64>();
     let summed = (rows.len() as u64, sum(|row| row.up), sum(|row| row.down));
     (reported != summed)
-        .then(|| format!("usage tells {reported:?} (flows, up, down), and the rows are {summed:?}"))
+        .then(|| format!("usage reports {reported:?} (flows, up, down), and the rows have {summed:?}"))
 }
 
-/// Flows that went on when the power failed, and are billed with less than the database had shown of them. It
-/// gets durable entries only, so that a flow's last durable interim is at least what was shown.
+/// Flows that were open when the power failed, and are billed with less than the database had shown. It has
+/// durable entries only, so a flow's last durable interim has at least what was shown.
 pub(crate) fn less_than_shown(shown: &[Live], rows: &[Row]) -> Vec<String> {
     let by_id: HashMap<&[u8], &Row> = rows.iter().map(|row| (row.id.as_slice(), row)).collect();
     let mut findings = Vec::new();
     for live in shown {
         match by_id.get(live.id.as_slice()) {
-            None => findings.push(format!("a flow that was shown to go on has no row: {live:?}")),
+            None => findings.push(format!("a flow that was shown as open has no row: {live:?}")),
             Some(row) if row.up < live.up || row.down < live.down => {
                 findings.push(format!("a flow was shown as {live:?} and is billed as {row:?}"));
             }
@@ -166,7 +167,7 @@ pub(crate) fn less_than_shown(shown: &[Live], rows: &[Row]) -> Vec<String> {
     findings
 }
 
-/// What became of the entries up to `durable`, which the gateway had said are durable, in a database that has
+/// Entries up to `durable`, which the gateway had reported as durable, that are missing in a database with
 /// everything that was found after the power failure.
 pub(crate) fn entries_lost(durable: u64, progress: &Progress) -> Vec<String> {
     let mut findings = Vec::new();
@@ -174,9 +175,10 @@ pub(crate) fn entries_lost(durable: u64, progress: &Progress) -> Vec<String> {
         findings
             .push(format!("all up to entry {durable} was durable, and the last one is {}", progress.applied));
     }
-    // A gap that bears a lower number was known, and said to be durable itself, before.
+    // A gap with a lower LSN was known, and reported as durable itself, before.
     let gaps = progress.gaps.iter().filter(|(lsn, first)| *lsn > durable && *first <= durable);
-    findings.extend(gaps.map(|gap| format!("all up to entry {durable} was durable, and a gap says {gap:?}")));
+    findings
+        .extend(gaps.map(|gap| format!("all up to entry {durable} was durable, and there is a gap {gap:?}")));
     findings
 }
 
@@ -190,17 +192,17 @@ fn judge_flow(fact: &Facts, rows: &[&Row]) -> Vec<&'static str> {
     for direction in [fact.up, fact.down] {
         let Direction { offered, audited, attempted, arrived, is_whole } = direction;
         rule(audited <= attempted && arrived <= attempted, "more arrived than was attempted");
-        rule(!is_whole || audited <= arrived, "the witness saw more than an orderly end delivered");
-        rule(audited <= offered, "the witness saw more than the sender sent");
+        rule(!is_whole || audited <= arrived, "the audit has more than an orderly end delivered");
+        rule(audited <= offered, "the audit has more than the sender sent");
     }
     let billed = rows.iter().map(|row| row.up + row.down).sum::<u64>();
-    rule(billed + UNRECORDED_MAX >= fact.recorded, "an interim was due, had its time, and is not billed");
-    rule(!fact.is_final || !rows.is_empty(), "its end was durable and no row tells of it");
+    rule(billed + UNRECORDED_MAX >= fact.recorded, "an interim was due and durable, and is not billed");
+    rule(!fact.is_final || !rows.is_empty(), "its final was durable and it has no row");
     let row = match rows {
         [row] => row,
         [] => {
             let moved = [fact.up, fact.down].iter().any(|it| it.audited > 0 || it.arrived > 0);
-            // A flow that no entry of which had reached the disk is forgotten.
+            // A flow without a durable entry is forgotten.
             let may_be_missing = matches!(fact.fate, Fate::Failed | Fate::KilledThenFailed);
             rule(!moved || may_be_missing, "bytes moved and no row bills them");
             return wrong;
@@ -215,11 +217,11 @@ fn judge_flow(fact: &Facts, rows: &[&Row]) -> Vec<&'static str> {
         fact.fate != Fate::Stopped || row.reason != KILLED,
         "killed, though its gateway was stopped in order",
     );
-    // Only the live table knows of a kill, and it is of another boot.
+    // Only the live table records a kill, and it is of another boot.
     rule(fact.fate != Fate::Failed || row.reason != KILLED, "killed, though its machine failed");
     let may_lack = matches!(fact.fate, Fate::Failed | Fate::KilledThenFailed);
     rule(may_lack || row.reason != LOST, "lost, though its machine has not failed");
-    rule(!fact.is_final || row.reason != LOST, "its end was durable and is lost");
+    rule(!fact.is_final || row.reason != LOST, "its final was durable and is lost");
     let exactness = match row.reason.as_str() {
         KILLED => Exactness::ButForCalls,
         LOST => Exactness::AtMost,
@@ -233,12 +235,12 @@ fn judge_flow(fact: &Facts, rows: &[&Row]) -> Vec<&'static str> {
     wrong
 }
 
-/// What a row can be held to.
+/// The rules for a row.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Exactness {
     /// All that moved: the gateway saw the flow's end.
     Whole,
-    /// The same, with what a call that was cut leaves uncertain.
+    /// The same, with the uncertain bytes of an interrupted call.
     ButForCalls,
     /// Nothing that did not move.
     AtMost,
@@ -255,15 +257,15 @@ fn judge_direction(
     rule(uncertain <= CALL_BYTES_MAX, "more is uncertain than one call moves");
     let may_lack = exactness == Exactness::AtMost;
     let is_cut = exactness == Exactness::ButForCalls;
-    rule(is_cut || uncertain == 0, "an end that was seen leaves nothing uncertain");
-    rule(bytes <= audited, "billed more than the witness saw");
-    rule(may_lack || audited <= bytes + uncertain, "the witness saw more than is billed or uncertain");
+    rule(is_cut || uncertain == 0, "an end that the gateway saw leaves nothing uncertain");
+    rule(bytes <= audited, "billed more than the audit has");
+    rule(may_lack || audited <= bytes + uncertain, "the audit has more than is billed or uncertain");
     rule(may_lack || arrived <= bytes + uncertain, "more arrived than is billed or uncertain");
     rule(!is_whole || bytes <= arrived, "billed more than arrived");
     rule(bytes <= offered, "billed more than was sent");
 }
 
-/// The bill that a ledger without a fault would present, to learn whether the harness has one.
+/// The bill of a ledger without a fault, to find a fault of the harness.
 pub(crate) fn rehearsed(facts: &[Facts]) -> Vec<Row> {
     let rows = facts.iter().filter(|fact| fact.up.attempted + fact.down.attempted > 0).map(|fact| Row {
         id: fact.number.to_le_bytes().to_vec(),
@@ -287,7 +289,7 @@ fn rehearsed_reason(fact: &Facts) -> String {
     reason.to_owned()
 }
 
-/// The oracle's own test, run before it judges anybody: each lie is found, and the truth is not.
+/// The oracle's own test, run before it judges a bill: each wrong bill is found, and the right one is not.
 pub(crate) fn run_self_test() {
     let moved = |bytes| Direction {
         offered: bytes + 5,
@@ -307,7 +309,7 @@ pub(crate) fn run_self_test() {
         up: moved(100),
         down: moved(1_000),
     };
-    // The kernel took 40 bytes of the call that the kill cut, and nobody saw it return.
+    // The kernel took 40 bytes of the call that the kill interrupted before it returned.
     let cut = Facts { up: Direction { attempted: 150, arrived: 140, ..moved(100) }, ..killed };
     let idle = Facts { up: moved(0), down: moved(0), ..killed };
     let ordered = Facts { fate: Fate::Stopped, ..killed };
@@ -330,7 +332,7 @@ pub(crate) fn run_self_test() {
     let check = |fact: &Facts, rows: &[Row], expected: &str| {
         let findings = judge(std::slice::from_ref(fact), rows, 1).join("\n");
         let is_right = if expected.is_empty() { findings.is_empty() } else { findings.contains(expected) };
-        assert!(is_right, "the oracle is to say {expected:?} and says: {findings}");
+        assert!(is_right, "expected the finding {expected:?}, got: {findings}");
     };
     check(&killed, std::slice::from_ref(&row), "");
     check(&cut, &[with(|row| row.uncertain_up = 50)], "");
@@ -338,8 +340,8 @@ pub(crate) fn run_self_test() {
     check(&killed, &[], "bytes moved and no row");
     check(&killed, &[row.clone(), other_id], "billed more than once");
     check(&killed, &[row.clone(), row.clone()], "has 2 final rows");
-    check(&killed, &[with(|row| row.up = 99)], "the witness saw more than is billed");
-    check(&killed, &[with(|row| row.up = 101)], "billed more than the witness saw");
+    check(&killed, &[with(|row| row.up = 99)], "the audit has more than is billed");
+    check(&killed, &[with(|row| row.up = 101)], "billed more than the audit has");
     check(&killed, &[with(|row| row.down = 1_006)], "billed more than was sent");
     check(&killed, &[with(|row| (row.up, row.uncertain_up) = (40, 300_000))], "than one call moves");
     check(&killed, &[with(|row| (row.uncertain_up, row.uncertain_down) = (1, 1))], "2 calls are uncertain");
@@ -347,9 +349,9 @@ pub(crate) fn run_self_test() {
     check(&ordered, std::slice::from_ref(&row), "killed, though");
     check(&ordered, &[with(|row| "client_closed".clone_into(&mut row.reason))], "");
     let seen = with(|row| (row.reason, row.uncertain_up) = ("client_closed".to_owned(), 3));
-    check(&killed, &[seen], "an end that was seen");
+    check(&killed, &[seen], "an end that the gateway saw");
     check(&killed, &[with(|row| row.client.set_port(10))], "of another client");
-    check(&killed, &[row.clone(), with(|row| row.address = "127.1.0.8".parse().unwrap())], "nobody's flow");
+    check(&killed, &[row.clone(), with(|row| row.address = "127.1.0.8".parse().unwrap())], "without a flow");
     check(&Facts { number: 8, ..idle }, std::slice::from_ref(&row), "a flow that never was");
     check(&killed, &[with(|row| LOST.clone_into(&mut row.reason))], "lost, though");
     run_power_failure_self_test(&killed, &row, check);
@@ -361,23 +363,23 @@ fn run_power_failure_self_test(killed: &Facts, row: &Row, check: impl Fn(&Facts,
     let with = |reason: &str, up: u64| Row { reason: reason.to_owned(), up, ..row.clone() };
     check(&failed, &[], "");
     check(&failed, &[with(LOST, 3)], "");
-    check(&failed, &[with(LOST, 101)], "billed more than the witness saw");
+    check(&failed, &[with(LOST, 101)], "billed more than the audit has");
     check(&failed, &[with(LOST, 3), Row { id: vec![2], ..with(LOST, 3) }], "billed more than once");
     check(&failed, &[Row { uncertain_up: 1, ..with(LOST, 3) }], "leaves nothing uncertain");
     check(&failed, &[with(KILLED, 100)], "killed, though");
     check(&failed, &[with("client_closed", 100)], "");
     let ended = Facts { is_final: true, ..failed };
-    check(&ended, &[], "its end was durable and no row");
-    check(&ended, &[with(LOST, 100)], "its end was durable and is lost");
+    check(&ended, &[], "its final was durable and it has no row");
+    check(&ended, &[with(LOST, 100)], "its final was durable and is lost");
     check(&ended, &[with("client_closed", 100)], "");
     let due = Facts { recorded: UNRECORDED_MAX + 1_101, ..failed };
     check(&due, &[with(LOST, 100)], "an interim was due");
     check(&Facts { recorded: due.recorded - 1, ..due }, &[with(LOST, 100)], "");
-    check(&failed, &[with("client_closed", 99)], "the witness saw more");
+    check(&failed, &[with("client_closed", 99)], "the audit has more");
     check(&either, &[], "");
     check(&either, &[with(LOST, 3)], "");
     check(&either, &[with(KILLED, 100)], "");
-    check(&either, &[with(KILLED, 99)], "the witness saw more");
+    check(&either, &[with(KILLED, 99)], "the audit has more");
     let live = |up| [Live { id: row.id.clone(), up, down: 0 }];
     assert!(less_than_shown(&live(100), &[with(LOST, 100)]).is_empty());
     assert_eq!(less_than_shown(&live(101), &[with(LOST, 100)]).len(), 1);

@@ -1,20 +1,23 @@
-//! Chance that a seed reproduces: splitmix64.
-//! Promises: equal seeds give equal draws. Leaves to others: the machine's own chance, which is the timing.
+//! A random number generator with a seed: splitmix64.
+//!
+//! Guarantees: equal seeds give equal draws.
+//!
+//! Not handled here: the timing of the machine, which no seed reproduces.
 
 use std::ops::Range;
 
-/// See the file's header.
+/// A splitmix64 generator.
 pub(crate) struct Rng(u64);
 
 impl Rng {
-    /// The chance of `seed`, in the branch numbered `branch`: what one branch draws changes no other.
+    /// A generator for `seed` and a branch number: draws of one branch change no other.
     pub(crate) fn new(seed: u64, fork: u64) -> Rng {
         let mut rng = Rng(seed ^ fork.wrapping_mul(0xd134_2543_de82_ef95));
         rng.next_u64();
         rng
     }
 
-    /// A chance of its own for somebody else, whose draws change none of these.
+    /// A generator of its own, whose draws change none of these.
     pub(crate) fn fork(&mut self) -> Rng {
         Rng(self.next_u64())
     }
@@ -27,12 +30,12 @@ impl Rng {
         bits ^ (bits >> 31)
     }
 
-    /// A number of `range`.
+    /// A number in `range`.
     pub(crate) fn random_range(&mut self, range: Range<u64>) -> u64 {
         range.start + self.next_u64() % (range.end - range.start)
     }
 
-    /// A number of `range`, small ones as likely as large ones: the logarithm is drawn evenly.
+    /// A number in `range`, small ones as likely as large ones: its logarithm is uniform.
     pub(crate) fn log_range(&mut self, range: Range<u64>) -> u64 {
         let (low, high) = ((range.start as f64).ln(), (range.end as f64).ln());
         let drawn = low + (high - low) * (self.next_u64() as f64 / u64::MAX as f64);
@@ -49,7 +52,7 @@ impl Rng {
         &choices[self.random_range(0..choices.len() as u64) as usize]
     }
 
-    /// The same things in another order.
+    /// Shuffles `things` in place.
     pub(crate) fn shuffle<T>(&mut self, things: &mut [T]) {
         for last in (1..things.len()).rev() {
             things.swap(last, self.random_range(0..last as u64 + 1) as usize);

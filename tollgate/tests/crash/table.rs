@@ -1,7 +1,8 @@
-//! The live table as a stranger reads it: which flows hold a slot (docs/ledger-format.md, section 2).
+//! Reads which flows hold a slot of the live table, independently of the product (docs/ledger-format.md,
+//! section 2).
 //!
-//! Promises: a flow that holds a slot from before the call to its end is found, and one that holds none is
-//! not, also while the gateway runs. Leaves to others: what that means for a bill (`announced`, `history`).
+//! Guarantees: a flow that holds a slot from before the call until its end is found, and one that holds none
+//! is not, also while the gateway runs.
 
 use std::collections::HashSet;
 use std::fs;
@@ -13,12 +14,12 @@ use crate::flow::number_of_client;
 
 const HEADER_BYTES: usize = 4096;
 const SLOT_BYTES: usize = 512;
-/// Each of the first words holds its value times this.
+/// Each of the first words holds its value times this factor.
 const CODE: u64 = 251;
 const STATE_BITS: u64 = 3;
 const LIVE: u64 = 1;
 const CLOSING: u64 = 2;
-/// In a slot: how many bytes the client's address has, and the address.
+/// Offsets in a slot: the length of the client's address, and the address.
 const ADDRESS_LENGTH: usize = 72 + 31;
 const ADDRESS: usize = 72 + 36;
 
@@ -26,7 +27,7 @@ const ADDRESS: usize = 72 + 36;
 /// gateway serves.
 ///
 /// # Errors
-/// The files'.
+/// Those of reading the files.
 pub(crate) fn holders(directory: &Path) -> io::Result<HashSet<u32>> {
     let mut holders = HashSet::new();
     for entry in fs::read_dir(directory)? {
@@ -40,7 +41,7 @@ pub(crate) fn holders(directory: &Path) -> io::Result<HashSet<u32>> {
     Ok(holders)
 }
 
-/// The flow in a slot. The state stands before what it says is there, and is read first.
+/// The flow in a slot. The state precedes the identity that it covers, so `fs::read` copies it first.
 fn holder(slot: &[u8]) -> Option<u32> {
     let word = u64::from_le_bytes(slot[..8].try_into().expect("eight bytes"));
     let state = (word / CODE) & STATE_BITS;

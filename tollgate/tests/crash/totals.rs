@@ -1,5 +1,6 @@
-//! What a run of kill tests has come to: kills, flows, bytes.
-//! Promises: the last line alone says it all, to be quoted.
+//! The totals of a run of kill tests: kills, flows, bytes.
+//!
+//! Guarantees: the last line is complete by itself, to be quoted.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -7,16 +8,16 @@ use std::fmt;
 use crate::bill::Row;
 use crate::oracle::{Facts, Fate};
 
-/// See the file's header.
+/// Counters of a run.
 #[derive(Default)]
 pub(crate) struct Totals {
-    /// What all this was, if it was not the ledger as configured: printed ahead of the numbers.
+    /// A note if this was not the ledger as configured: printed ahead of the numbers.
     caveat: &'static str,
-    /// By point: those that died there, and those that lived too long and were killed anywhere.
+    /// By crash point: processes that died there, and those that missed it and were killed elsewhere.
     points: BTreeMap<String, (u64, u64)>,
     random: u64,
     stops: u64,
-    /// Power failures, by where they came.
+    /// Power failures, by situation.
     failures: BTreeMap<&'static str, u64>,
     failed: Failed,
     checks: u64,
@@ -29,30 +30,30 @@ pub(crate) struct Totals {
     uncertain_bytes_max: u64,
 }
 
-/// What power failures took.
+/// Losses by power failures.
 #[derive(Clone, Copy, Debug, Default)]
 struct Failed {
-    /// Those of a gateway whose machine failed.
+    /// Flows of gateways under a power failure.
     flows: u64,
-    /// Of these, those that are billed with less than moved.
+    /// Of these, flows that are billed with less than they moved.
     short: u64,
-    /// Those that moved something and have no row.
+    /// Of these, flows that moved bytes and have no row.
     missing: u64,
-    /// The most that one lost.
+    /// The largest loss of one flow.
     bytes_max: u64,
-    /// Those whose end was seen to be durable.
+    /// Of these, flows whose final was seen as durable.
     finals: u64,
-    /// Those that so much was to be recorded of that it says something.
+    /// Of these, flows that must have an interim.
     due: u64,
 }
 
 impl Totals {
-    /// Nothing so far, at these points.
+    /// Empty totals for these crash points.
     pub(crate) fn new(points: impl Iterator<Item = String>, caveat: &'static str) -> Totals {
         Totals { points: points.map(|name| (name, (0, 0))).collect(), caveat, ..Totals::default() }
     }
 
-    /// A kill: at a random instant if there was no target, else whether the target was hit.
+    /// Counts a kill: at a random instant without a target, else by whether the target was hit.
     pub(crate) fn aimed(&mut self, target: Option<&str>, hit: bool) {
         let Some(target) = target else {
             self.random += 1;
@@ -79,9 +80,9 @@ impl Totals {
         *self.flows.entry(name).or_default() += 1;
     }
 
-    /// The bill of a history that is over.
+    /// Adds the bill of a finished history.
     pub(crate) fn bill(&mut self, facts: &[Facts], rows: &[Row]) {
-        debug_assert!(rows.len() <= facts.len(), "the oracle has found no row without a flow");
+        debug_assert!(rows.len() <= facts.len(), "the oracle accepts no row without a flow");
         self.rows += rows.len() as u64;
         self.losses(facts, rows);
         for row in rows {
@@ -110,7 +111,7 @@ impl Totals {
         }
     }
 
-    /// Points that nobody died at.
+    /// Crash points at which no process died.
     pub(crate) fn unreached(&self) -> Vec<&str> {
         self.points.iter().filter(|(_, (hits, _))| *hits == 0).map(|(name, _)| name.as_str()).collect()
     }
@@ -139,7 +140,7 @@ impl fmt::Display for Totals {
         }
         let unreached = self.unreached();
         if !unreached.is_empty() {
-            writeln!(out, "points that nobody died at: {}", unreached.join("; "))?;
+            writeln!(out, "crash points that were not reached: {}", unreached.join("; "))?;
         }
         let (hits, misses) = self.points.values().fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1));
         let flows: u64 = self.flows.values().sum();

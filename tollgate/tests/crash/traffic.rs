@@ -1,32 +1,32 @@
-//! Kinds of traffic, and how much of each: what each side of a flow sends, how fast, and how it ends.
+//! Kinds of traffic, and their shares: what each side of a flow sends, how fast, and how it ends.
 //!
-//! Promises: one table, which describes both sides of a flow alike. Leaves to others: doing it (`flow`).
+//! Guarantees: one table describes both sides of a flow.
 
 use std::ops::Range;
 use std::time::Duration;
 
 use crate::rng::Rng;
 
-/// What one side does.
+/// The behavior of one side.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Side {
-    /// Payload to send, altogether and with one call.
+    /// Payload to send: in all, and by one call.
     pub(crate) bytes: u64,
     pub(crate) write_bytes: usize,
     /// Between two calls.
     pub(crate) write_pause: Duration,
-    /// Asked for with one call.
+    /// Requested by one call.
     pub(crate) read_bytes: usize,
     pub(crate) read_pause: Duration,
     pub(crate) finish: Finish,
-    /// Whether payload goes right behind the request, before the answer has come.
+    /// Whether it sends payload right behind the request, before the response has arrived.
     pub(crate) is_eager: bool,
 }
 
 /// What a side does when all is sent.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Finish {
-    /// It ends its direction and reads on.
+    /// It half-closes the connection and reads on.
     HalfClose,
     /// Nothing: the flow idles.
     Stay,
@@ -38,22 +38,22 @@ pub(crate) enum Finish {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Traffic {
     pub(crate) name: &'static str,
-    /// Whether it goes on for as long as a gateway usually has.
+    /// Whether it usually lasts as long as its gateway.
     pub(crate) lasts: bool,
     pub(crate) client: Side,
     pub(crate) origin: Side,
 }
 
-/// A row of the table: ranges that are drawn from.
+/// A row of the table: ranges to draw from.
 struct Kind {
     name: &'static str,
-    /// Of a hundred flows that are opened.
+    /// The percentage of opened flows.
     share: usize,
     up: Range<u64>,
     down: Range<u64>,
     write_bytes: Range<u64>,
     write_pause_us: Range<u64>,
-    /// Who reads slowly.
+    /// The side that reads slowly.
     slow: Slow,
     finish: &'static [Finish],
 }
@@ -65,9 +65,9 @@ enum Slow {
     Origin,
 }
 
-/// What a reader asks for who is in no hurry to be slow.
+/// Bytes that a fast reader requests.
 const READ_BYTES: usize = 256 * 1024;
-/// What a slow one asks for, and how long it waits then.
+/// Bytes that a slow reader requests, and its pause afterwards.
 const SLOW_READ_BYTES: usize = 8_000;
 const SLOW_READ_PAUSE: Duration = Duration::from_millis(3);
 
@@ -175,7 +175,7 @@ impl Traffic {
         };
         let client = Side { finish, ..side(&kind.up, kind.slow == Slow::Client) };
         let origin = side(&kind.down, kind.slow == Slow::Origin);
-        // Where the client stays, the origin does too: else a flow that idles would be half closed.
+        // Where the client stays, the origin does too: else an idle flow would be half closed.
         let stays = if finish == Finish::Stay { Finish::Stay } else { Finish::HalfClose };
         let lasts = stays == Finish::Stay || kind.slow != Slow::Neither || kind.name == "chat";
         Traffic { name: kind.name, lasts, client, origin: Side { finish: stays, ..origin } }

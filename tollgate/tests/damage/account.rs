@@ -1,7 +1,7 @@
-//! An account: what `tollgate usage` says of each destination and of all, and how two accounts differ.
+//! An account: what `tollgate usage` reports of each destination and in total, and how two accounts differ.
 //!
-//! Promises: every flow of the harness has a destination of its own, so a line is a flow; what is said
-//! besides the numbers is told too. Leaves to others: what a difference means (`verdict`).
+//! Guarantees: every flow of the harness has a destination of its own, so a line is a flow. Remarks besides
+//! the numbers are kept too. `verdict` judges a difference.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::workspace::{CommandOutput, Workspace};
 
-/// What is billed to one destination, or to all.
+/// The bill of one destination, or of all.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Line {
     pub(crate) flows: u64,
@@ -20,26 +20,26 @@ pub(crate) struct Line {
     pub(crate) uncertain_down: u64,
 }
 
-/// See the file's header.
+/// The reports of `tollgate usage`, by host and in total.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Account {
     pub(crate) hosts: BTreeMap<String, Line>,
     pub(crate) total: Line,
-    /// What is said besides the numbers.
+    /// Non-empty fields of the report besides the numbers.
     pub(crate) remarks: Vec<String>,
 }
 
-/// What an account has against the one that is expected.
+/// The differences from the expected account.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Differences {
-    /// More is billed than was moved, or a flow twice.
+    /// Lines with more bytes or flows than were moved.
     pub(crate) over: Vec<String>,
-    /// Anything else.
+    /// All other differences.
     pub(crate) other: Vec<String>,
 }
 
 impl Account {
-    /// Asks for it; together with what the commands said.
+    /// Runs `tollgate usage`; returns the account with the output of its commands.
     pub(crate) fn query(workspace: &Workspace) -> (Option<Account>, [CommandOutput; 2]) {
         let total = workspace.run(&["usage", "--json"]);
         let hosts = workspace.run(&["usage", "--by", "host", "--json"]);
@@ -47,7 +47,7 @@ impl Account {
         (account, [total, hosts])
     }
 
-    /// An answer that says that it is not right is an account too.
+    /// A report that declares itself wrong is an account too.
     fn read(total: &CommandOutput, hosts: &CommandOutput) -> Option<Account> {
         let by_user: Value = serde_json::from_str(&total.out).ok()?;
         let by_host: Value = serde_json::from_str(&hosts.out).ok()?;
@@ -65,20 +65,20 @@ impl Account {
         Some(account)
     }
 
-    /// What this account has against `expected`, each of whose lines may have moved what is uncertain too.
+    /// The differences from `expected`, each of whose lines may have moved its uncertain bytes too.
     pub(crate) fn compare_with(&self, expected: &Account) -> Differences {
         let mut found = Differences::default();
         let mut sum = Line::default();
         for (host, line) in &self.hosts {
             sum.add(*line);
             let Some(expected_line) = expected.hosts.get(host) else {
-                found.other.push(format!("{host}: nobody's flow: {line:?}"));
+                found.other.push(format!("{host}: not a flow of this ledger: {line:?}"));
                 continue;
             };
             if line.is_over(*expected_line) {
-                found.over.push(format!("{host}: {line:?}, and it was {expected_line:?}"));
+                found.over.push(format!("{host}: {line:?}, expected {expected_line:?}"));
             } else if line != expected_line {
-                found.other.push(format!("{host}: {line:?}, and it was {expected_line:?}"));
+                found.other.push(format!("{host}: {line:?}, expected {expected_line:?}"));
             }
         }
         let absent = expected.hosts.iter().filter(|(host, _)| !self.hosts.contains_key(*host));
@@ -86,12 +86,12 @@ impl Account {
             .other
             .extend(absent.map(|(host, expected_line)| format!("{host}: not billed: {expected_line:?}")));
         if sum != self.total {
-            found.other.push(format!("the sums are {:?}, and the flows come to {sum:?}", self.total));
+            found.other.push(format!("the sums are {:?}, and the flows add up to {sum:?}", self.total));
         }
         found
     }
 
-    /// The lines put together, as what is expected after new flows.
+    /// The account plus these lines, as expected after new flows.
     pub(crate) fn with(&self, new_flows: &[(String, Line)]) -> Account {
         let mut account = self.clone();
         for (host, line) in new_flows {
@@ -107,7 +107,7 @@ impl Differences {
         self.over.is_empty() && self.other.is_empty()
     }
 
-    /// The first few.
+    /// The first few differences.
     pub(crate) fn text(&self) -> String {
         let shown: Vec<&str> = self.over.iter().chain(&self.other).take(4).map(String::as_str).collect();
         format!("{} over, {} otherwise: {}", self.over.len(), self.other.len(), shown.join("; "))
@@ -127,7 +127,7 @@ impl Line {
         })
     }
 
-    /// Whether it has more than was moved, where that is `due`.
+    /// Whether it has more than was moved, which is `expected_line`.
     fn is_over(&self, expected_line: Line) -> bool {
         self.up > expected_line.up + expected_line.uncertain_up
             || self.down > expected_line.down + expected_line.uncertain_down

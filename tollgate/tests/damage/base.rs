@@ -1,12 +1,12 @@
-//! A base: a ledger with a history of kills and stops, as its last gateway left it; and what its bill is.
+//! A base: a ledger with a history of kills and stops, as its last gateway left it; and its bill.
 //!
-//! Promises: the bill of the undamaged ledger is held against what the gateways' calls returned before
-//! anybody is compared with it; each copy of an earlier state is of one moment. Leaves to others: what is
-//! done to copies of it (`damage`).
+//! Guarantees: the bill of the undamaged ledger is compared with what the gateways' calls returned, before
+//! any case is compared with it. Each copy of an earlier state is of one moment. `damage` damages copies of
+//! it.
 //!
 //! ```text
-//!   now/      as the last gateway left it       older/    while that gateway served
-//!   earlier/  behind a stop before it           tale/     now, recovered: where the bill was read
+//!   now/      as the last gateway left it       older/      while that gateway served
+//!   earlier/  behind a stop before it           recovered/  now, recovered: where the bill was read
 //! ```
 
 use std::cell::RefCell;
@@ -28,18 +28,18 @@ use crate::oracle::{self, Facts, Fate};
 use crate::rng::Rng;
 use crate::workspace::{REACTORS, RunningGateway, Workspace, copy_tree};
 
-/// Bases differ in the numbers of their flows, so that a stranger's row is known as one.
+/// Bases differ in the numbers of their flows, so that a row of another base is recognized.
 const NUMBERS_OF_A_BASE: u32 = 1_000_000;
 
-/// What the last gateway of a base does.
+/// The life of a base's last gateway.
 #[derive(Clone, Copy, Debug)]
 struct Plan {
     name: &'static str,
     life: Duration,
-    /// Between two turns of the load, so that a long life has not too many flows.
+    /// Between two passes of the load, so that a long life has not too many flows.
     pace: Duration,
     ending: Ending,
-    /// Whether it looks as if it died while it made a segment.
+    /// Whether to make it look as if it died while it created a segment.
     leaves_new_segment: bool,
 }
 
@@ -47,35 +47,35 @@ struct Plan {
 enum Ending {
     Kill,
     Stop,
-    /// A kill, and another one of the gateway that recovers from it: behind the sync of what it recovered.
+    /// A kill, and another one of the gateway that recovers: behind the sync of what it recovered.
     KillInRecovery,
 }
 
 const PLANS: [Plan; 4] = [
-    // Long enough that each open flow has had its interim of 5 s.
+    // Long enough for the 5 s interim of each open flow.
     Plan::new("long", 6_500, 20, Ending::Kill),
     Plan { leaves_new_segment: true, ..Plan::new("busy", 1_200, 0, Ending::Kill) },
     Plan::new("stopped", 800, 5, Ending::Stop),
     Plan::new("recovering", 800, 5, Ending::KillInRecovery),
 ];
 
-/// How long the gateways before the last one live.
+/// How long the earlier gateways live.
 const LIFE_MS: std::ops::Range<u64> = 150..300;
-/// When a state is copied, in hundredths of a gateway's life.
+/// When a state is copied, in percent of a gateway's life.
 const OLDER_PERCENT: u32 = 80;
 
-/// See the file's header.
+/// A ledger with its history, and its bill.
 pub(crate) struct Base {
     pub(crate) name: &'static str,
     directory: PathBuf,
-    /// The first number that no flow of it has.
+    /// The first number above those of its flows.
     pub(crate) next_number: u32,
     pub(crate) account: Account,
-    /// What commands say on the undamaged ledger.
+    /// Output lines of commands on the undamaged ledger.
     pub(crate) usual_lines: BTreeSet<String>,
 }
 
-/// A base that is being made.
+/// Creates a base.
 struct BaseBuilder<'m> {
     workspace: Workspace,
     audit_path: PathBuf,
@@ -93,10 +93,10 @@ impl Plan {
 }
 
 impl Base {
-    /// How many there are.
+    /// The number of bases.
     pub(crate) const COUNT: usize = PLANS.len();
 
-    /// Makes base `number` in `directory`.
+    /// Creates base `number` in `directory`.
     ///
     /// # Errors
     /// The undamaged ledger is wrong already.
@@ -115,7 +115,7 @@ impl Base {
         };
         builder.run_history(plan, &directory)?;
         let (facts, next_number) = (builder.facts, builder.next_number);
-        // Under another name than its journal remembers, so that no copy finds the table of this one.
+        // Under another name than its journal records, so that no copy finds this one's table.
         fs::rename(directory.join("making"), directory.join("now")).unwrap();
         if plan.leaves_new_segment {
             leave_new_segment(&directory.join("now/data/journal/segment-new"));
@@ -142,7 +142,7 @@ impl Base {
         self.directory.join("earlier")
     }
 
-    /// Has the ledger recovered, and its bill judged.
+    /// Recovers the ledger, and judges its bill.
     fn with_judged_bill(mut self, facts: &[Facts]) -> Result<Base, String> {
         let workspace = Workspace::create(self.directory.join("recovered"), Some(&self.now()));
         self.usual_lines.extend(messages::lines(&workspace, &workspace.run(&["ledger", "verify"])));
@@ -168,7 +168,7 @@ impl Base {
         let flows =
             (rows.len() as u64, rows.iter().map(|row| row.up).sum(), rows.iter().map(|row| row.down).sum());
         if (billed.flows, billed.up, billed.down) != flows || self.account.hosts.len() != rows.len() {
-            return Err(format!("the rows come to {flows:?}, and usage says {billed:?}"));
+            return Err(format!("the rows add up to {flows:?}, and usage reports {billed:?}"));
         }
         Ok(self)
     }
@@ -188,14 +188,14 @@ impl BaseBuilder<'_> {
         if plan.ending == Ending::KillInRecovery {
             let aim = [("TOLLGATE_KILL_AT", "recover.synced:1")];
             return match self.workspace.serve(&aim) {
-                Ok(_) => Err("it was to die in its recovery".to_owned()),
+                Ok(_) => Err("the gateway did not die in its recovery".to_owned()),
                 Err(_) => Ok(()),
             };
         }
         Ok(())
     }
 
-    /// One gateway under load, from its start to its end.
+    /// Runs one gateway under load, from its start to its end.
     fn generation(&mut self, plan: Plan, older: Option<&Path>) -> Result<(), String> {
         self.generation += 1;
         let workspace = Workspace { directory: self.workspace.directory.clone() };
@@ -220,7 +220,7 @@ impl BaseBuilder<'_> {
         self.record_flows(load, plan.ending == Ending::Stop)
     }
 
-    /// Keeps what is known of the flows of a load that is over.
+    /// Records the facts of a finished load's flows.
     fn record_flows(&mut self, load: Load, in_order: bool) -> Result<(), String> {
         let flows = load.into_flows();
         self.next_number += u32::try_from(flows.len()).unwrap();
@@ -231,18 +231,19 @@ impl BaseBuilder<'_> {
     }
 }
 
-/// A gateway's way to its end.
+/// A running gateway and its end.
 struct GatewayRun<'c> {
     gateway: RunningGateway<'c>,
     plan: Plan,
     began: Instant,
-    /// Where a copy is to be put when it is time.
+    /// Where to put a copy when it is time.
     older: Option<&'c Path>,
     has_ended: bool,
 }
 
 impl GatewayRun<'_> {
-    /// Whether the gateway has ended, by us or as it was asked to; asked once in each turn of the load.
+    /// Whether the gateway has ended, by a kill or by the requested stop; called once in each pass of the
+    /// load.
     fn is_over(&mut self) -> bool {
         thread::sleep(self.plan.pace);
         let lived = self.began.elapsed();
@@ -262,8 +263,8 @@ impl GatewayRun<'_> {
     }
 }
 
-/// Puts half a segment of zeros at `path`, if a gateway that died has not left one there: they are written
-/// within a moment, which few kills meet.
+/// Writes half a segment of zeros to `path`, unless a gateway that died has left a file there: zeros are
+/// written within a moment, which few kills hit.
 fn leave_new_segment(path: &Path) {
     const WRITTEN_BYTES: usize = 128 * 1024;
     if !path.exists() {

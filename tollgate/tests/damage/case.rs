@@ -1,7 +1,7 @@
 //! A case: a copy of a base that is damaged, started, used, stopped, started again, and accounted for.
 //!
-//! Promises: every command is asked for with the same patience, and a crash of any is a fault; what a refusal
-//! left as it was is compared byte by byte. Leaves to others: the verdict on all that (`verdict`).
+//! Guarantees: every command has the same time limit, and a crash of any is a fault. After a refusal the
+//! files are compared byte by byte. `verdict` judges the evidence.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,31 +17,31 @@ use crate::rng::Rng;
 use crate::verdict::{Evidence, Outcome};
 use crate::workspace::{CommandOutput, RunningGateway, Workspace};
 
-/// What is to be done.
+/// What a case does.
 #[derive(Clone, Debug)]
 pub(crate) struct Case {
     pub(crate) number: usize,
     pub(crate) base: usize,
-    /// In this order, but that seals come last; none for a copy that must be as its base.
+    /// Applied in this order, but seals last; empty for a copy that must be equal to its base.
     pub(crate) damages: Vec<(Kind, Part)>,
 }
 
-/// What a case came to.
+/// The result of a case.
 #[derive(Debug)]
 pub(crate) struct Report {
     pub(crate) outcome: Outcome,
-    /// Why.
+    /// The reason for the outcome.
     pub(crate) text: String,
-    /// What was done.
+    /// The damage that was done.
     pub(crate) damages: String,
-    /// What `verify` said of the ledger before anybody had started it.
+    /// Whether `verify` found a problem before the first start.
     pub(crate) was_known: bool,
-    /// Everything that was said.
+    /// The output of all commands.
     pub(crate) transcript: String,
 }
 
 impl Report {
-    /// Of a case in which the harness itself failed.
+    /// A case in which the harness itself failed.
     pub(crate) fn broken() -> Report {
         Report {
             outcome: Outcome::Crash,
@@ -53,13 +53,13 @@ impl Report {
     }
 }
 
-/// New flows of each first session, and at most so many bytes in a direction of one.
+/// New flows in a first session, and the most bytes in a direction of one.
 const NEW_FLOWS: u32 = 2;
 const NEW_FLOW_BYTES_MAX: u64 = 20_000;
-/// Refusals that are answered with a repair.
+/// Refusals that are followed by a repair.
 const REPAIRS_MAX: usize = 2;
 
-/// Words of which a refusal has one, that says what can be done.
+/// A refusal must contain one of these words: they name a remedy.
 const REMEDIES: [&str; 12] = [
     "repair",
     "restore",
@@ -75,7 +75,7 @@ const REMEDIES: [&str; 12] = [
     "stop ",
 ];
 
-/// A case under way.
+/// A case in progress.
 struct CaseRun<'c> {
     workspace: Workspace,
     base: &'c Base,
@@ -88,7 +88,7 @@ struct CaseRun<'c> {
 }
 
 impl Case {
-    /// What it is, in a few words.
+    /// Its name in a few words.
     pub(crate) fn name(&self, bases: &[Base]) -> String {
         let damages: Vec<String> =
             self.damages.iter().map(|(kind, part)| format!("{}: {}", part.name(), kind.name())).collect();
@@ -96,7 +96,7 @@ impl Case {
         format!("{damages} ({})", bases[self.base].name)
     }
 
-    /// Puts a damaged copy in `directory`, which is made; `None` if it cannot be damaged like that.
+    /// Creates a damaged copy in `directory`; `None` if the damage is not possible.
     pub(crate) fn prepare(
         &self,
         seed: u64,
@@ -108,7 +108,7 @@ impl Case {
         let mut rng = Rng::new(seed, self.number as u64 + (1 << 48));
         let workspace = Workspace::create(directory, Some(&base.now()));
         let mut damages = Vec::new();
-        // A seal comes last, so that it does not hinder us.
+        // Seals come last, so that they do not hinder other damage.
         let mut wanted = self.damages.clone();
         wanted.sort_by_key(|(kind, _)| *kind == Kind::ReadOnly);
         for damage in wanted {
@@ -121,7 +121,7 @@ impl Case {
         Some((workspace, damages))
     }
 
-    /// Runs it in `directory`, which is made and stays.
+    /// Runs the case in `directory`, which is created and kept.
     pub(crate) fn run(&self, seed: u64, bases: &[Base], directory: PathBuf) -> Option<Report> {
         let (workspace, damages) = self.prepare(seed, bases, directory)?;
         let mut run = CaseRun {
@@ -159,7 +159,8 @@ impl CaseRun<'_> {
         self.check_account();
     }
 
-    /// From a start to a stop; with repairs, where the start is refused. `false` if it is refused for good.
+    /// From a start to a stop, with repairs where the start is refused. Returns `false` if it is refused for
+    /// good.
     fn session(&mut self, is_first: bool) -> bool {
         let workspace = Workspace { directory: self.workspace.directory.clone() };
         for _ in 0..=REPAIRS_MAX {
@@ -177,7 +178,7 @@ impl CaseRun<'_> {
                 }
             }
         }
-        self.add_fault(Outcome::Untrue, "what was repaired is refused again".to_owned());
+        self.add_fault(Outcome::Untrue, "a start is refused again after a repair".to_owned());
         false
     }
 
@@ -200,7 +201,7 @@ impl CaseRun<'_> {
         self.record_messages(&output);
         self.record("serve", &output);
         if !output.is_success() {
-            self.evidence.messages.push(format!("it did not stop in order: {}", output.status));
+            self.evidence.messages.push(format!("the gateway did not stop in order: {}", output.status));
         }
         self.unseal();
         self.run_command(&["ledger", "verify"]);
@@ -210,15 +211,15 @@ impl CaseRun<'_> {
         let mut bytes = || usize::try_from(self.rng.random_range(0..NEW_FLOW_BYTES_MAX)).unwrap();
         match new_flow(gateway.listener, number, (bytes(), bytes())) {
             Ok(line) => self.new_flows.push(line),
-            // Whoever is turned away knows.
-            Err(error) => self.evidence.final_messages.push(format!("a new flow was turned away: {error}")),
+            // The client of a refused flow knows of the refusal.
+            Err(error) => self.evidence.final_messages.push(format!("a new flow was refused: {error}")),
         }
     }
 
-    /// Judges a refusal and follows its advice; whether there is hope.
+    /// Judges a refusal and follows its advice; returns whether a start may succeed now.
     fn handle_refusal(&mut self, output: &CommandOutput, before: &BTreeMap<PathBuf, Vec<u8>>) -> bool {
         self.evidence.is_refused = true;
-        // One that came behind that point, as where a file cannot be written, says nothing of the kind.
+        // A later refusal, as where a file cannot be written, has no such text.
         if output.text().contains("Nothing was changed") {
             self.compare("the refusal", before);
         }
@@ -253,7 +254,7 @@ impl CaseRun<'_> {
         }
     }
 
-    /// Notes as a fault what is not as it was `before`.
+    /// Adds a fault for each file that differs from `before`.
     fn compare(&mut self, actor: &str, before: &BTreeMap<PathBuf, Vec<u8>>) {
         let after = contents(&self.workspace.directory);
         let mut changed: Vec<String> = Vec::new();
@@ -276,7 +277,7 @@ impl CaseRun<'_> {
         self.damages.iter_mut().fold(false, |any, damage| damage.unseal(tree) | any)
     }
 
-    /// Reads the bill, and what is said of it in the end.
+    /// Reads the bill, and the final messages about it.
     fn check_account(&mut self) {
         let (account, output) = Account::query(&self.workspace);
         for output in &output {
@@ -306,9 +307,9 @@ impl CaseRun<'_> {
         output
     }
 
-    /// Keeps what a command said, and notes as a fault if it crashed.
+    /// Adds a command's output to the transcript, and a fault if it crashed or did not end.
     fn record(&mut self, words: &str, output: &CommandOutput) {
-        // An account that was given says nothing here that the differences do not.
+        // An account needs no text here: its differences are listed.
         let text = if output.out.starts_with('{') { &output.stderr } else { &output.text() };
         self.transcript += &format!("--- {words}: {}\n{text}", output.status);
         if output.is_crash() {
@@ -328,13 +329,13 @@ impl CaseRun<'_> {
     }
 }
 
-/// Lines that nobody says of the undamaged base.
+/// Output lines that no command prints on the undamaged base.
 fn new_lines(workspace: &Workspace, base: &Base, output: &CommandOutput) -> Vec<String> {
     messages::lines(workspace, output).into_iter().filter(|line| !base.usual_lines.contains(line)).collect()
 }
 
-/// Every file but those that a start may touch: the lock, the index of SQLite's log, which is made anew, and
-/// a log without contents, which whoever looks makes and removes.
+/// Every file but those that a start may touch: the lock, the index of SQLite's log, which is rebuilt, and an
+/// empty log, which every reader creates and removes.
 fn contents(tree: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let is_kept = |path: &PathBuf| {
         let name = path.display().to_string();

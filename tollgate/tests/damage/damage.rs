@@ -1,7 +1,7 @@
 //! Damage: what is done to a part of a ledger while no gateway runs.
 //!
-//! Promises: equal chance does equal damage to equal files; what was done can be told and, of a seal, undone.
-//! Leaves to others: what must come of it (`verdict`).
+//! Guarantees: equal random numbers do equal damage to equal files. The damage can be printed and, if it is a
+//! seal, undone. `verdict` judges its effects.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -13,7 +13,7 @@ use crate::base::Base;
 use crate::part::{Part, all_files};
 use crate::rng::Rng;
 
-/// See the file's header.
+/// A kind of damage.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Ord, PartialOrd)]
 pub(crate) enum Kind {
     Deleted,
@@ -87,9 +87,9 @@ impl Kind {
 pub(crate) struct Damage {
     pub(crate) kind: Kind,
     pub(crate) part: Part,
-    /// What was done, for people.
+    /// The description, for people.
     pub(crate) text: String,
-    /// Bytes that are in the way of a ledger that is whole, where they can be known again.
+    /// Bytes that an undamaged ledger would not have, to detect whether they remain.
     damaged_bytes: Vec<DamagedBytes>,
     sealed: Vec<PathBuf>,
 }
@@ -104,12 +104,12 @@ struct DamagedBytes {
 const SECTOR_BYTES: u64 = 512;
 const BLOCK_BYTES: u64 = 4096;
 const GARBAGE_BYTES: u64 = 10_000;
-/// Draws of a place that holds something, before any place is taken.
+/// Draws of a unit that is not zero, before any unit is taken.
 const DRAWS: usize = 64;
 
 impl Damage {
-    /// Damages `part` of the ledger in `tree`, which was copied from `base`; `None` if there is no such part
-    /// here, or nothing would be changed. Fails where the file system has no such attribute.
+    /// Damages `part` of the ledger in `tree`, which was copied from `base`; `None` if there is no such part,
+    /// or nothing would change. Fails where the file system has no such attribute.
     pub(crate) fn inflict(
         (kind, part): (Kind, Part),
         tree: &Path,
@@ -140,7 +140,7 @@ impl Damage {
         is_done.then_some(damage)
     }
 
-    /// Takes the seals off again.
+    /// Removes the seals.
     pub(crate) fn unseal(&mut self, tree: &Path) -> bool {
         let sealed = std::mem::take(&mut self.sealed);
         for path in &sealed {
@@ -149,9 +149,9 @@ impl Damage {
         !sealed.is_empty()
     }
 
-    /// Whether what was done can still be found in the files.
+    /// Whether the damage can still be found in the files.
     pub(crate) fn remains(&self, tree: &Path) -> bool {
-        // Of a database nobody can say, but SQLite.
+        // Only SQLite can tell whether a database still has it.
         let is_of_database = self.part.words().iter().any(|word| ["ledger.db", "usage-"].contains(word));
         is_of_database || self.damaged_bytes.iter().any(|mark| mark.holds(tree))
     }
@@ -171,7 +171,7 @@ impl Damage {
         true
     }
 
-    /// Puts a directory where a file is expected; for the journal, a file where its directory is.
+    /// Puts a directory in the place of a file; for the journal, a file in the place of its directory.
     fn obstruct(&mut self, tree: &Path, files: &[PathBuf]) -> bool {
         if self.part.is_group() && self.part != Part::Journal {
             return false;
@@ -190,7 +190,7 @@ impl Damage {
         let pairs: Vec<(PathBuf, PathBuf)> = if self.part.is_group() {
             sources.into_iter().map(|file| (file.clone(), file)).collect()
         } else {
-            // The file of that name, or the one that was in its place.
+            // The file of the same name, or the one with the same role.
             let namesake = source.join(&files[0]).is_file() && self.kind != Kind::AnotherLedgers;
             let from = if namesake { Some(files[0].clone()) } else { sources.into_iter().next() };
             from.into_iter().map(|from| (from, files[0].clone())).collect()
@@ -253,7 +253,7 @@ impl Damage {
         true
     }
 
-    /// Damages one place of a file, one that holds something if such a place is found.
+    /// Damages one unit of a file: one that is not zero, if one is found.
     fn corrupt(&mut self, tree: &Path, file: &Path, rng: &mut Rng) -> bool {
         let bytes = fs::read(tree.join(file)).unwrap();
         if bytes.is_empty() {
@@ -272,7 +272,7 @@ impl Damage {
         let mut at = 0;
         for _ in 0..DRAWS {
             at = rng.random_range(0..units) * unit;
-            // A flipped bit of a zero counts too, where something is near.
+            // A flipped bit of a zero counts too, where other bytes are near.
             let near = piece(at - at % 64);
             if piece(at).iter().chain(near).any(|byte| *byte != 0) {
                 break;
@@ -338,7 +338,7 @@ impl DamagedBytes {
     }
 }
 
-/// Makes a file one that nobody can change, root neither; `false` where there is no such attribute.
+/// Makes a file immutable, also for root; `false` where there is no such attribute.
 fn set_immutable(path: &Path, is_on: bool) -> bool {
     let Ok(file) = File::open(path) else { return false };
     let Ok(mut flags) = ioctl_getflags(&file) else { return false };

@@ -1,16 +1,16 @@
-//! Damage tests: ledgers whose files are deleted, cut, zeroed, flipped or replaced after a kill, and what the
-//! next gateway makes of them.
+//! Damage tests: ledgers whose files are deleted, cut, zeroed, flipped or replaced after a kill, and how the
+//! next gateway handles them.
 //!
-//! Promises: each case ends right, refused with a message that is true, or told; one that does not is printed
-//! with its seed, its damage and what was said, and with the command that runs it again. Leaves to others:
-//! building it with the feature `crash` (`cargo xtask damage`), and kills without damage (`crash`).
+//! Guarantees: each case is right, refused with a true message, or reported. Any other is printed with its
+//! seed, its damage and the output, and with the command that repeats it. `cargo xtask damage` builds it with
+//! the feature `crash`; `crash` has kills without damage.
 //!
 //! ```text
-//!   base.rs   a ledger with a history, undamaged     damage.rs   what is done to a copy of it
-//!   part.rs   which files                            case.rs     a copy, from its damage to its bill
-//!   room.rs   the product's commands in a copy       account.rs  what `usage` says, and how two differ
-//!   visit.rs  a new flow                             told.rs     what is said beyond the usual
-//!   verdict.rs  right, refused, told or a failure    table.rs    how many of each
+//!   base.rs       a ledger with a history, undamaged  damage.rs    kinds of damage
+//!   part.rs       the damaged files                   case.rs      a copy, from its damage to its bill
+//!   workspace.rs  runs commands on a copy             account.rs   the reports of `usage`, compared
+//!   new_flow.rs   a flow of known size                messages.rs  output beyond the usual
+//!   verdict.rs    the outcome of a case               table.rs     how many of each
 //! ```
 
 #![forbid(unsafe_code)]
@@ -18,7 +18,7 @@
 mod account;
 mod base;
 #[path = "../crash/bill.rs"]
-#[expect(dead_code, reason = "what only power failures ask of a bill")]
+#[expect(dead_code, reason = "parts that only power failures need")]
 mod bill;
 mod case;
 mod damage;
@@ -34,7 +34,7 @@ mod new_flow;
 #[path = "../crash/oracle.rs"]
 mod oracle;
 mod part;
-#[allow(dead_code, reason = "what it can shuffle are the kill tests' endings")]
+#[allow(dead_code, reason = "only the kill tests shuffle")]
 #[path = "../crash/rng.rs"]
 mod rng;
 mod table;
@@ -61,35 +61,35 @@ use part::Part;
 use rng::Rng;
 use table::Table;
 
-/// What the names of our directories begin with.
+/// The prefix of temporary directories.
 const DIRECTORY_PREFIX: &str = "tollgate-damage-";
 /// Cases at a time.
 const WORKERS: usize = 2;
-/// Without `--exhaustive`, one in so many pairs of kind and part. No divisor of the number of parts, so that
-/// each part is met.
+/// Without `--exhaustive`, one in this many pairs of kind and part. No divisor of the number of parts, so
+/// that every part occurs.
 const THINNED: usize = 3;
 /// Random cases with a second damage.
 const SECOND_PERCENT: u64 = 20;
-/// Failures whose directory stays: each has tens of megabytes.
+/// Failures whose directory is kept: each has tens of megabytes.
 const KEPT_MAX: usize = 10;
 
-/// Damages ledgers that a killed gateway left, and holds what becomes of them against what was moved.
+/// Damages ledgers that a killed gateway left, and compares their bills with what was moved.
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask damage")]
 struct Options {
     /// Random cases.
     #[arg(long, default_value_t = 60)]
     random: usize,
-    /// Each kind of damage to each part of each base once, in place of a thinned choice.
+    /// Run each kind of damage to each part of each base once, in place of a thinned choice.
     #[arg(long)]
     exhaustive: bool,
-    /// What all chance comes from; drawn if it is not given.
+    /// The seed of all random numbers; random if it is not given.
     #[arg(long)]
     seed: Option<u64>,
-    /// Only this case of those that the other options make.
+    /// Run only this case.
     #[arg(long)]
     case: Option<usize>,
-    /// Only cases whose name has this in it.
+    /// Run only cases whose name contains this text.
     #[arg(long)]
     only: Option<String>,
     /// Print every case.
@@ -98,14 +98,14 @@ struct Options {
 }
 
 impl Options {
-    /// The command line that makes the same cases again.
+    /// The command line that repeats these cases.
     fn command(&self, seed: u64) -> String {
         let exhaustive = if self.exhaustive { " --exhaustive" } else { "" };
         format!("cargo xtask damage --random {} --seed {seed}{exhaustive}", self.random)
     }
 
     fn cases(&self, seed: u64) -> Vec<Case> {
-        // First copies that are not damaged: whoever is told something of them is told too much.
+        // First copies without damage: any message about them is a false one.
         let mut cases: Vec<(usize, Vec<_>)> = (0..Base::COUNT).map(|base| (base, Vec::new())).collect();
         let pairs = Kind::ALL.iter().flat_map(|kind| Part::ALL.iter().map(|part| (*kind, *part)));
         for (at, pair) in pairs.enumerate() {
@@ -127,7 +127,7 @@ impl Options {
     }
 }
 
-/// What the workers share.
+/// Shared by the workers.
 struct Run<'r> {
     seed: u64,
     command: String,
@@ -146,7 +146,7 @@ fn main() -> ExitCode {
     let command = options.command(seed);
     println!("{command}");
     let began = Instant::now();
-    // Copies of whole ledgers, thousands of them: not for a disk.
+    // Thousands of copies of whole ledgers, which would take long on a disk.
     let memory = Path::new("/dev/shm");
     let memory = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
     let root = tempfile::Builder::new().prefix(DIRECTORY_PREFIX).tempdir_in(memory).unwrap();
@@ -188,7 +188,7 @@ fn make_bases(seed: u64, root: &Path) -> Result<Vec<Base>, String> {
     thread::scope(|scope| {
         let makers: Vec<_> =
             (0..Base::COUNT).map(|number| scope.spawn(move || Base::make(seed, number, root))).collect();
-        makers.into_iter().map(|maker| maker.join().expect("a base that is wrong is told of")).collect()
+        makers.into_iter().map(|maker| maker.join().expect("making a base returns its errors")).collect()
     })
 }
 
@@ -197,7 +197,7 @@ impl Run<'_> {
         while let Some(case) = cases.get(self.next.fetch_add(1, Ordering::Relaxed)) {
             let directory = self.root.join(format!("case-{}", case.number));
             let run = || case.run(self.seed, self.bases, directory.clone());
-            // A broken assumption of the harness is told with its case too, and the rest goes on.
+            // A panic of the harness is reported with its case too, and the other cases go on.
             let report = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| Some(Report::broken()));
             let is_kept = {
                 let mut table = self.table.lock().unwrap();
@@ -209,7 +209,7 @@ impl Run<'_> {
             self.print(case, &report, kept);
             match kept {
                 Some(directory) => self.keep(case, &report, directory),
-                // What a broken case sealed stays.
+                // The seals of a panicked case remain.
                 None => drop(fs::remove_dir_all(&directory)),
             }
         }
@@ -232,14 +232,14 @@ impl Run<'_> {
         );
     }
 
-    /// Puts what was said and the damaged ledger, as nobody had started it, beside what became of it.
+    /// Puts the transcript and the damaged ledger, before its first start, beside its final state.
     fn keep(&self, case: &Case, report: &Report, directory: &Path) {
         if report.transcript.is_empty() {
             return;
         }
         fs::write(directory.join("story.txt"), &report.transcript).unwrap();
         if let Some((_, mut damages)) = case.prepare(self.seed, self.bases, directory.join("damaged")) {
-            // A seal would hinder whoever clears up.
+            // A seal would hinder the removal of the directory.
             damages.iter_mut().for_each(|damage| {
                 damage.unseal(&directory.join("damaged"));
             });
@@ -248,6 +248,6 @@ impl Run<'_> {
 }
 
 fn random_seed() -> u64 {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("it is after 1970");
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("the clock is after 1970");
     Rng::new(now.as_nanos() as u64, 0).random_range(0..u64::from(u32::MAX))
 }

@@ -1,6 +1,6 @@
-//! A visit: one new flow through a gateway whose bytes are known, for it ends in order on both sides.
+//! A new flow through a gateway whose bytes are known, because both sides end in order.
 //!
-//! Promises: no call waits for more than some seconds. Leaves to others: whether it is billed.
+//! Guarantees: no call blocks for longer than [`TIMEOUT`].
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -14,10 +14,10 @@ use crate::flow::{client_address, destination_address};
 const TIMEOUT: Duration = Duration::from_secs(5);
 const HEAD_BYTES_MAX: usize = 4096;
 
-/// Goes through `gateway` as flow `number`; its destination and what is to be billed for it.
+/// Runs flow `number` through `gateway`; returns its destination and its expected bill.
 ///
 /// # Errors
-/// It was not let through to its end; what of it was moved is not known.
+/// The flow did not complete; how much it moved is not known.
 pub(crate) fn new_flow(
     gateway: SocketAddr,
     number: u32,
@@ -31,7 +31,7 @@ pub(crate) fn new_flow(
     let mut client = with_timeouts(socket.into())?;
     write!(client, "CONNECT {to} HTTP/1.1\r\nHost: {to}\r\n\r\n")?;
     read_head(&mut client)?;
-    // The gateway has reached the origin before it says so.
+    // The gateway has connected to the origin before it responds.
     let (peer, _) = origin.accept()?;
     let mut peer = with_timeouts(peer)?;
     client.write_all(&vec![0x5a; up])?;
@@ -41,7 +41,7 @@ pub(crate) fn new_flow(
     drop(peer);
     let came_down = client.read_to_end(&mut Vec::new())?;
     if (came_up, came_down) != (up, down) {
-        return Err(io::Error::other(format!("{came_up} and {came_down} bytes came, of {up} and {down}")));
+        return Err(io::Error::other(format!("{came_up} and {came_down} bytes arrived, of {up} and {down}")));
     }
     let line = Line { flows: 1, up: up as u64, down: down as u64, ..Line::default() };
     Ok((to.ip().to_string(), line))
@@ -62,6 +62,6 @@ fn read_head(client: &mut TcpStream) -> io::Result<()> {
     }
     match head.starts_with(b"HTTP/1.1 200") {
         true => Ok(()),
-        false => Err(io::Error::other(format!("the gateway refuses: {}", head.escape_ascii()))),
+        false => Err(io::Error::other(format!("the gateway refuses the request: {}", head.escape_ascii()))),
     }
 }

@@ -1,11 +1,11 @@
-//! A part of a ledger that can be damaged: one file by its role, or several that go together.
+//! A part of a ledger that can be damaged: one file by its role, or several that belong together.
 //!
-//! Promises: each file that a gateway leaves has a part. Leaves to others: what is done to it (`damage`).
+//! Guarantees: each file that a gateway leaves belongs to a part.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// See the file's header.
+/// One or more files of a ledger.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Part {
     Identity,
@@ -79,7 +79,7 @@ impl Part {
         }
     }
 
-    /// The files of it in `tree`, from there; none if there is no such file.
+    /// Its files in `tree`, as relative paths; empty if there are none.
     pub(crate) fn files(self, tree: &Path) -> Vec<PathBuf> {
         let matching = |wanted: fn(&str) -> bool| -> Vec<PathBuf> {
             let all = all_files(tree);
@@ -91,7 +91,7 @@ impl Part {
             Part::FirstSegment => segments_with_header(tree).into_iter().take(1).collect(),
             Part::MiddleSegment => {
                 let with_header = segments_with_header(tree);
-                // One that is neither the first nor the last.
+                // Neither the first nor the last one.
                 let inner = with_header.get(1..with_header.len().saturating_sub(1)).unwrap_or_default();
                 inner.get(inner.len() / 2).cloned().into_iter().collect()
             }
@@ -122,7 +122,7 @@ impl Part {
         }
     }
 
-    /// Whether it is several files that go together, and are replaced as they are called.
+    /// Whether it is several files that belong together, and are replaced by name.
     pub(crate) fn is_group(self) -> bool {
         use Part::{AllButDatabases, AllButJournal, BothDatabases, Journal, MonthAndLog, SumsAndLog};
         matches!(self, Journal | BothDatabases | SumsAndLog | MonthAndLog | AllButJournal | AllButDatabases)
@@ -133,7 +133,7 @@ impl Part {
         matches!(self, FirstSegment | MiddleSegment | CurrentSegment | SpareSegment)
     }
 
-    /// Words of which a message that is about this part has one.
+    /// A message about this part must contain one of these words.
     pub(crate) fn words(self) -> &'static [&'static str] {
         match self {
             Part::Identity => &["identity"],
@@ -149,7 +149,7 @@ impl Part {
     }
 }
 
-/// Every plain file below `tree` that is a ledger's, in order.
+/// Every plain file of the ledger below `tree`, in order.
 pub(crate) fn all_files(tree: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for below in ["data", "data/journal", "table"] {
@@ -162,7 +162,7 @@ pub(crate) fn all_files(tree: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Segments whose header is there, in order.
+/// Segments with a header, in order.
 fn segments_with_header(tree: &Path) -> Vec<PathBuf> {
     let mut segments = all_files(tree);
     segments.retain(|path| {

@@ -1,5 +1,6 @@
-//! The table of a run: how many cases of each kind, and of each part, came to what.
-//! Promises: the last line alone says it all, to be quoted.
+//! The table of a run: the outcomes of each kind of damage, and of each part.
+//!
+//! Guarantees: the last line is complete by itself, to be quoted.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,17 +8,17 @@ use std::fmt;
 use crate::case::{Case, Report};
 use crate::verdict::Outcome;
 
-/// See the file's header.
+/// Counts of outcomes.
 #[derive(Default)]
 pub(crate) struct Table {
     kinds: BTreeMap<&'static str, Counts>,
     parts: BTreeMap<&'static str, Counts>,
     all: Counts,
-    /// Failures by what failed: kinds of damage, and how often.
+    /// Failures by outcome and part: kinds of damage, and how often.
     classes: BTreeMap<(Outcome, &'static str), BTreeMap<&'static str, usize>>,
-    /// Cases that cannot be: there is no such file, or nothing would change.
+    /// Impossible cases: there is no such file, or nothing would change.
     skipped: usize,
-    /// Cases that were told or refused, and of which `verify` had not known before the start.
+    /// Cases that were reported or refused, and of which `verify` had found no problem before the start.
     undetected_before_start: usize,
 }
 
@@ -78,8 +79,8 @@ impl fmt::Display for Table {
             self.all.iter().map(|(outcome, count)| format!("{count} {}", outcome.name())).collect();
         write!(
             out,
-            "damage: {cases} cases: {}; {} failures. Of those told or refused `verify` had not known {} \
-             before the start. {} cases cannot be",
+            "damage: {cases} cases: {}; {} failures. Of those reported or refused `verify` had not found {} \
+             before the start. {} cases are impossible",
             counts.join(", "),
             self.failures(),
             self.undetected_before_start,

@@ -1,32 +1,31 @@
-//! The verdict on a case, given what was said and what the account came to.
+//! The verdict on a case, given the output of its commands and the account.
 //!
-//! Promises: each outcome is one rule; the judge is tested before it judges. Leaves to others: what was said
-//! (`case`), and what differs (`account`).
+//! Guarantees: each outcome is one rule; a self-test checks the rules first.
 
 use crate::account::{Account, Differences, Line};
 
-/// What a case came to: the first three are as it should be.
+/// The outcome of a case: the first three are correct.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Ord, PartialOrd)]
 pub(crate) enum Outcome {
-    /// The bill is what it would have been.
+    /// The bill is that of the undamaged ledger.
     Right,
-    /// A start was refused, and said what is the matter.
+    /// A start was refused, with a message that names the cause.
     Refused,
-    /// Something is missing or other, and that was said.
+    /// Something is missing or different, and that was reported.
     Reported,
-    /// Something is missing or other, and nobody said so.
+    /// Something is missing or different, and that was not reported.
     Silent,
-    /// It was said at the start alone: `verify` and `usage` take the ledger for whole.
+    /// It was reported at the start alone: `verify` and `usage` report a whole ledger.
     Blind,
-    /// More was billed than was moved, or something twice.
+    /// More was billed than was moved, or a flow twice.
     Over,
-    /// `verify` says that something is wrong, and nothing is.
+    /// `verify` reports a problem where there is none.
     FalseAlarm,
-    /// A refusal that does not say what is the matter, or what to do.
+    /// A refusal without its cause, or without a remedy.
     Vague,
-    /// A refusal, and `repair` says that nothing is to be repaired, or what it repaired is refused again.
+    /// A refusal, and `repair` finds nothing to repair, or the start is refused again after it.
     Untrue,
-    /// A refusal that changed files, or a question that did.
+    /// A refusal or a query changed files.
     Changed,
     /// A command crashed.
     Crash,
@@ -54,7 +53,7 @@ impl Outcome {
         match self {
             Outcome::Right => "right",
             Outcome::Refused => "refused",
-            Outcome::Reported => "told",
+            Outcome::Reported => "reported",
             Outcome::Silent => "SILENT",
             Outcome::Blind => "BLIND",
             Outcome::Over => "OVER",
@@ -72,32 +71,32 @@ impl Outcome {
     }
 }
 
-/// What is known at a case's end.
+/// The evidence at a case's end.
 #[derive(Debug, Default)]
 pub(crate) struct Evidence {
-    /// What went wrong on the way, and needs no comparison.
+    /// Faults on the way, which need no comparison.
     pub(crate) faults: Vec<(Outcome, String)>,
     /// A start was refused.
     pub(crate) is_refused: bool,
-    /// A gateway served in the end: there is something to compare.
+    /// A gateway served in the end: there is an account to compare.
     pub(crate) has_served: bool,
-    /// What starts, stops and the log said beyond what they always say.
+    /// Unusual messages of starts, stops and the log.
     pub(crate) messages: Vec<String>,
-    /// What `verify` and `usage` said, in the end, beyond what they always say.
+    /// Unusual final messages of `verify` and `usage`.
     pub(crate) final_messages: Vec<String>,
-    /// `verify` found, in the end, that something is wrong.
+    /// The final `verify` found a problem.
     pub(crate) is_alarmed: bool,
-    /// What was damaged is damaged still, or may be.
+    /// The damage is still in the files, or may be.
     pub(crate) remains: bool,
-    /// None if there was no account.
+    /// `None` without an account.
     pub(crate) differences: Option<Differences>,
 }
 
-/// Lines that are printed of what was told.
+/// Messages that are printed.
 const MESSAGES_SHOWN: usize = 4;
 
 impl Evidence {
-    /// The outcome, and why.
+    /// The outcome, and the reason.
     pub(crate) fn verdict(&self) -> (Outcome, String) {
         let worst = self.faults.iter().map(|(outcome, _)| *outcome).max();
         let texts = self.faults.iter().map(|(outcome, text)| format!("{}: {text}", outcome.name()));
@@ -115,7 +114,7 @@ impl Evidence {
         }
     }
 
-    /// What the comparison alone says.
+    /// The outcome of the comparison alone.
     fn compared(&self) -> Option<(Outcome, String)> {
         if !self.has_served {
             return None;
@@ -141,11 +140,11 @@ impl Evidence {
         let messages: Vec<&str> =
             self.messages.iter().chain(&self.final_messages).map(String::as_str).collect();
         let shown = messages[..messages.len().min(MESSAGES_SHOWN)].join("\n  ");
-        Some((outcome, format!("{text}\n{} lines told: {shown}", messages.len())))
+        Some((outcome, format!("{text}\n{} messages: {shown}", messages.len())))
     }
 }
 
-/// The judge's own test: each lie is found, and the truth is not.
+/// The judge's own test: each wrong account is found, and the right one is not.
 pub(crate) fn run_self_test() {
     let line = Line { flows: 1, up: 100, down: 1_000, uncertain_up: 5, ..Line::default() };
     let account = |lines: &[Line]| {
@@ -162,7 +161,7 @@ pub(crate) fn run_self_test() {
         let (outcome, text) = evidence.verdict();
         assert_eq!(
             outcome, expected_outcome,
-            "the judge is to say {expected_outcome:?}: {text}, {evidence:?}"
+            "expected {expected_outcome:?}, got {outcome:?}: {text}, {evidence:?}"
         );
     };
     let short = account(&[line, Line { up: 99, ..line }]);

@@ -1,7 +1,6 @@
-//! A room: the directory of one ledger with its configuration, and the product's commands run in it.
+//! A workspace: the directory of one ledger with its configuration, and Tollgate's commands run in it.
 //!
-//! Promises: whatever a command does, it ends, and what it said is kept; a gateway that is let go of is dead.
-//! Leaves to others: what is in the room (`base`, `damage`), and what the words mean (`told`).
+//! Guarantees: every command ends, and its output is kept. Dropping a running gateway kills it.
 
 use std::fs::{self, File};
 use std::io;
@@ -22,14 +21,14 @@ pub(crate) const REACTORS: usize = 2;
 const TIMEOUT: Duration = Duration::from_secs(30);
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Files of what is written to standard output and standard error.
+/// The files of standard output and standard error.
 type Files = (&'static str, &'static str);
 
-/// Of a gateway, and of a command that is asked something meanwhile.
+/// Of a gateway, and of other commands.
 const SERVE_FILES: Files = ("serve-out.txt", "serve-errors.txt");
 const COMMAND_FILES: Files = ("out.txt", "errors.txt");
 
-/// Few connections, so that the live table is small and a copy of it quick.
+/// Few connections, so that the live table is small and copied fast.
 const CONFIGURATION: &str = r#"
 [[listener]]
 address = "127.0.0.1:0"
@@ -51,19 +50,19 @@ live_table = "table"
 segment = "256KiB"
 "#;
 
-/// See the file's header.
+/// The directory of one ledger with its configuration.
 #[derive(Debug)]
 pub(crate) struct Workspace {
     pub(crate) directory: PathBuf,
 }
 
-/// What a command came to.
+/// The outcome of a command.
 #[derive(Clone, Debug)]
 pub(crate) struct CommandOutput {
     pub(crate) status: ExitStatus,
     pub(crate) out: String,
     pub(crate) stderr: String,
-    /// It did not end by itself, and was killed.
+    /// It did not end in time, and was killed.
     pub(crate) is_late: bool,
 }
 
@@ -75,7 +74,7 @@ pub(crate) struct RunningGateway<'r> {
 }
 
 impl Workspace {
-    /// A room in `directory`, which is made, with the files of `tree` if one is given.
+    /// A workspace in `directory`, which is created, with the files of `tree` if one is given.
     pub(crate) fn create(directory: PathBuf, tree: Option<&Path>) -> Workspace {
         fs::create_dir_all(&directory).unwrap();
         if let Some(tree) = tree {
@@ -91,7 +90,7 @@ impl Workspace {
         self.directory.join("data")
     }
 
-    /// Runs a command to its end.
+    /// Runs a command until its end.
     pub(crate) fn run(&self, words: &[&str]) -> CommandOutput {
         let mut child = self.spawn(words, &[], COMMAND_FILES);
         self.wait_until(&mut child, Instant::now() + TIMEOUT, COMMAND_FILES)
@@ -110,7 +109,7 @@ impl Workspace {
             if out.contains("after a power failure") {
                 let words = out.split_whitespace();
                 let listener = words.into_iter().find_map(|word| word.parse().ok());
-                let listener = listener.expect("a gateway says where it listens before anything else");
+                let listener = listener.expect("a gateway prints its listeners first");
                 return Ok(RunningGateway { child, listener, workspace: self });
             }
             if ended {
@@ -120,7 +119,7 @@ impl Workspace {
         }
     }
 
-    /// Events of the gateways' log that are a warning or worse.
+    /// Events of the gateways' log with level warning or error.
     pub(crate) fn log_warnings(&self) -> Vec<String> {
         let log = self.text("log.jsonl");
         let is_warning =
@@ -128,7 +127,7 @@ impl Workspace {
         log.lines().filter(is_warning).map(str::to_owned).collect()
     }
 
-    /// What the last gateway wrote to standard error.
+    /// The standard error of the last gateway.
     pub(crate) fn stderr(&self) -> String {
         self.text(SERVE_FILES.1)
     }
@@ -174,7 +173,7 @@ impl CommandOutput {
         is_killed || [&self.out, &self.stderr].iter().any(|text| text.contains("panicked at"))
     }
 
-    /// All that it said.
+    /// All its output.
     pub(crate) fn text(&self) -> String {
         format!("{}{}", self.out, self.stderr)
     }
@@ -191,7 +190,7 @@ impl<'r> RunningGateway<'r> {
 
     /// Stops it in order.
     pub(crate) fn stop(mut self) -> CommandOutput {
-        // One that has ended by itself is not waited for yet, so that its number is nobody else's.
+        // A gateway that has ended by itself was not reaped yet, so its pid is not reused.
         self.signal(Signal::TERM);
         let workspace = self.workspace;
         workspace.wait_until(&mut self.child, Instant::now() + TIMEOUT, SERVE_FILES)
@@ -206,7 +205,7 @@ impl Drop for RunningGateway<'_> {
     }
 }
 
-/// Copies directories and plain files; a socket is nothing that one copies.
+/// Copies directories and plain files; sockets are skipped.
 pub(crate) fn copy_tree(from: &Path, to: &Path) -> io::Result<()> {
     for entry in fs::read_dir(from)? {
         let entry = entry?;

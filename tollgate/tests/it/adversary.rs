@@ -1,7 +1,7 @@
-//! Attacks: each runs against the real program beside a valid user, whose requests succeed while it lasts.
+//! Attacks: each runs against the real program beside a valid user, whose requests succeed meanwhile.
 //!
-//! Guarantees: a test's header says what an attacker spends per unit of harm; what the attack took is given
-//! back afterwards. Leaves out: single malformed messages (`bad_inputs`).
+//! Guarantees: a test's header states an attacker's cost for each unit of harm. After the attack all
+//! resources that it held are free again. `bad_inputs` tests single malformed messages.
 
 mod admin;
 mod dials;

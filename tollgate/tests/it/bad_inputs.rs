@@ -1,5 +1,5 @@
-//! Bad inputs: each gets its own clear answer, and none of them reaches anything: a canary listens where
-//! every one of them would lead if it were understood in a lenient way.
+//! Bad inputs: each gets a specific response, and none reaches a destination. A canary listens at the address
+//! that a lenient parser would derive from any of them.
 
 use std::io::Write;
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -12,8 +12,8 @@ use crate::peers::{
     read_response, reset, socks_request,
 };
 
-/// A user who may go to the canary in every spelling that means it, so that nothing but the parser is in the
-/// way; by name too, and with a set that would open names to private addresses.
+/// A user that may reach the canary in every spelling of its address, so that only the parser refuses; also
+/// by name, and by a set that would open names to private addresses.
 fn gateway() -> Gateway {
     Gateway::local(
         "[[user]]\nname = \"other\"\nfrom = [\"127.0.0.9/32\"]\nallow = [\"127.0.0.0/8\"]\n\
@@ -118,7 +118,7 @@ fn bytes_after_a_refused_request_are_dropped() {
     for first in ["CONNECT 192.0.2.1:443 HTTP/1.1\r\n\r\n", "GET / HTTP/1.1\r\n\r\n"] {
         let (_, response) = ask(&gateway, format!("{first}{second}"));
         assert!(response.status == 403 || response.status == 400, "{response:?}");
-        assert!(!response.body.contains("HTTP/1.1"), "one answer: {response:?}");
+        assert!(!response.body.contains("HTTP/1.1"), "one response: {response:?}");
     }
     assert_eq!(canary.accepted(), 0);
 }
@@ -167,7 +167,8 @@ fn invalid_socks_requests_are_refused_by_reply_code() {
         (&[5, 0], &[5, 0xff]),
         (&[5, 1, 1], &[5, 0xff]),
         (&[5, 1, 0x80], &[5, 0xff]),
-        // The request without the method's answer is not skipped to; version 5 in RFC 1929.
+        // A request sent ahead of the method's reply is read as login data, whose version must be 1 (RFC
+        // 1929).
         (&[5, 1, 2, 5, 1, 0, 1, 127, 0, 0, 1, 0, 9], &[5, 2, 1, 1]),
         (&[5, 1, 2, 1, 0, 1, b'x'], &[5, 2, 1, 1]),
         (&[5, 1, 2, 1, 1, 0xff, 1, b'x'], &[5, 2, 1, 1]),
@@ -252,7 +253,7 @@ fn reset_during_the_dial_leaves_nothing_open() {
         stream.write_all(connect_request(&destination.address.to_string()).as_bytes()).unwrap();
         reset(stream);
     }
-    eventually("all is closed", || {
+    eventually("all connections are closed", || {
         gateway.metric("tollgate_handshakes_active") == Some(0.0)
             && gateway.metric("tollgate_connections_active") == Some(0.0)
     });

@@ -1,5 +1,5 @@
-//! Tunnels that break: a reset is passed on as a reset, what was said before it is not lost, and nobody holds
-//! a tunnel whose other end is gone.
+//! Broken tunnels: a reset is forwarded as a reset, bytes before it are delivered, and a tunnel ends with
+//! either of its ends.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -9,7 +9,7 @@ use std::thread;
 use crate::harness::{Gateway, eventually};
 use crate::peers::{Destination, check_ended, pattern, read_exactly, reset, tunnel};
 
-/// More than the sockets on the way store, as a rule.
+/// More than the sockets of a tunnel store, usually.
 const TOO_MUCH: usize = 24_000_000;
 
 #[test]
@@ -44,8 +44,8 @@ fn response_before_an_upload_reset_is_delivered() {
     const ANSWER: &[u8] = b"HTTP/1.1 413 Content Too Large\r\n\r\n";
     let destination = Destination::start(|mut stream| {
         if read_exactly(&mut stream, 1_000_000)[0].is_multiple_of(2) {
-            // With nothing unread the close is a FIN, and the bytes that come afterwards are answered by a
-            // reset: the answer, its end and the reset arrive almost at once.
+            // With nothing unread the close is a FIN, and later bytes are answered by a reset: the response,
+            // its end and the reset arrive almost at once.
             while rustix::io::ioctl_fionread(&stream).unwrap() > 0 {
                 assert_ne!(stream.read(&mut [0; 65_536]).unwrap(), 0);
             }
@@ -61,8 +61,8 @@ fn response_before_an_upload_reset_is_delivered() {
         thread::scope(|scope| {
             let upload = scope.spawn(|| sender.write_all(&[round]).and_then(|()| sender.write_all(&body)));
             assert_eq!(read_exactly(&mut client, ANSWER.len()), ANSWER, "round {round}");
-            // Without an error the destination has read it all, or the sockets on the way have stored it:
-            // `tcp_rmem` lets some grow to 32 MiB.
+            // Without an error the destination has read everything, or the sockets of the tunnel have stored
+            // it: `tcp_rmem` lets some grow to 32 MiB.
             if let Err(error) = upload.join().unwrap() {
                 assert!(matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe));
             }
@@ -70,7 +70,7 @@ fn response_before_an_upload_reset_is_delivered() {
     }
 }
 
-/// Writes until nothing more is taken for as long as the gateway needs to settle.
+/// Writes until the gateway has read nothing for as long as it needs to settle.
 fn fill(client: &mut TcpStream) {
     let bytes = pattern(7, 1_000_000);
     client.set_nonblocking(true).unwrap();

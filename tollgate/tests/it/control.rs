@@ -9,7 +9,7 @@ use rustix::process::Signal;
 use crate::harness::{Gateway, LOCAL_USER, eventually};
 use crate::peers::{Destination, check_echo, tunnel};
 
-/// Has `gateway` reload with `extra` in place of what stood behind the head: exit code, and what was said.
+/// Reloads `gateway` with `extra` behind the head; returns the exit code and the output.
 fn reload(gateway: &Gateway, extra: &str) -> (i32, String) {
     gateway.write_configuration(extra);
     run_command(Command::new(env!("CARGO_BIN_EXE_tollgate")).arg("reload").current_dir(gateway.path("")))
@@ -18,10 +18,10 @@ fn reload(gateway: &Gateway, extra: &str) -> (i32, String) {
 fn run_command(command: &mut Command) -> (i32, String) {
     let Output { status, stdout, stderr } = command.output().unwrap();
     let printed = [stdout, stderr].concat();
-    (status.code().expect("no signal ends it"), String::from_utf8(printed).unwrap())
+    (status.code().expect("the process exits, and no signal ends it"), String::from_utf8(printed).unwrap())
 }
 
-/// The line that was printed for this, `kill -HUP $(pidof tollgate)`, ended other commands of the program.
+/// Regression: the formerly printed hint, `kill -HUP $(pidof tollgate)`, ended other commands of the program.
 #[test]
 fn reload_prints_changes_and_reaches_one_process() {
     let destination = Destination::echo();
@@ -41,7 +41,7 @@ fn reload_prints_changes_and_reaches_one_process() {
          take effect with the next start: [accept]\n"
     );
     assert!(code == 0 && printed.starts_with(&expected), "{code} {printed}");
-    assert!(printed.contains("user `new` may go nowhere"), "warnings are told: {printed}");
+    assert!(printed.contains("user `new` may go nowhere"), "warnings are printed: {printed}");
     eventually("the new listener serves", || TcpStream::connect(added).is_ok());
 
     let (code, printed) = reload(&gateway, LOCAL_USER);
@@ -51,9 +51,9 @@ fn reload_prints_changes_and_reaches_one_process() {
     assert_eq!(reload(&gateway, LOCAL_USER), (0, "reloaded\n".to_owned()));
 
     check_echo(&mut live, b"goes on");
-    assert_eq!(other.metric("tollgate_config_reloads_total"), Some(1.0), "its start, and no more");
+    assert_eq!(other.metric("tollgate_config_reloads_total"), Some(1.0), "its start alone");
     assert_eq!(gateway.metric("tollgate_config_reloads_total"), Some(4.0));
-    assert_eq!(top.try_wait().unwrap(), None, "another command goes on");
+    assert_eq!(top.try_wait().unwrap(), None, "another command is not ended");
     top.kill().unwrap();
     top.wait().unwrap();
 }
@@ -69,8 +69,9 @@ fn refused_reload_is_printed_with_its_reason() {
     assert!(printed.contains(&format!("cannot listen on {address}")), "{printed}");
 
     let (code, printed) = reload(&gateway, "[nonsense]\n");
-    assert_eq!(code, 78, "the configuration is looked at first: {printed}");
-    // By the directory the gateway is asked whatever the configuration says, and says it itself.
+    assert_eq!(code, 78, "the configuration is validated first: {printed}");
+    // With `--directory` the command does not read the configuration, and the gateway reports the error
+    // itself.
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
     let directory = gateway.path("tollgate-data");
     let (code, printed) =
@@ -85,19 +86,19 @@ fn refused_reload_is_printed_with_its_reason() {
     assert!(code == 1 && printed.contains(&expected), "{code} {printed}");
 }
 
-/// USR1 waited behind a reload, so that a rotation lost the name of its new file for as long.
+/// Regression: SIGUSR1 waited behind a reload, so that for as long a rotated log had no new file.
 #[test]
 fn log_is_reopened_during_a_long_reload() {
     let gateway = Gateway::local("");
     let (log, old) = (gateway.path("log.jsonl"), gateway.path("log.old"));
-    // A reload opens its listeners in their order, and waits a second for an address in use.
+    // A reload opens its listeners in order, and waits a second for an address in use.
     let [first, taken] = [(); 2].map(|()| TcpListener::bind("127.0.0.4:0").unwrap());
     let [open, in_use] = [&first, &taken].map(|socket| socket.local_addr().unwrap());
     drop(first);
     let listeners = [open, in_use].map(|address| format!("[[listener]]\naddress = \"{address}\"\n"));
     gateway.write_configuration(&format!("{LOCAL_USER}{}", listeners.concat()));
     let reloads = || gateway.metric("tollgate_config_reloads_total").unwrap();
-    // This process may be held up for that second; then the next round tells.
+    // This process may be delayed for that second; then the next round decides.
     let is_prompt = (0..10).any(|_| {
         let before = reloads();
         fs::rename(&log, &old).unwrap();
@@ -109,5 +110,5 @@ fn log_is_reopened_during_a_long_reload() {
         eventually("the reload is refused", || reloads() > before);
         is_prompt
     });
-    assert!(is_prompt, "the file is there once the reload has ended, ten times of ten");
+    assert!(is_prompt, "the file appeared only after the reload, ten times of ten");
 }

@@ -1,4 +1,4 @@
-//! Deadlines: each wait ends, and the log says which one it was.
+//! Deadlines: each wait ends, and the log names its deadline.
 
 use std::io::Write;
 use std::net::{Shutdown, TcpStream};
@@ -41,7 +41,7 @@ fn dripping_client_ends_at_the_same_deadline() {
     let mut stream = gateway.connect();
     let mut dripping = stream.try_clone().unwrap();
     let dripper = std::thread::spawn(move || {
-        // Never a complete head. It ends when the gateway, having answered, is gone.
+        // Never a complete head. The thread ends once the gateway has responded and closed.
         dripping.write_all(b"CONNECT 127.0.0.1:9 HTTP/1.1\r\nX: ").unwrap();
         while dripping.write_all(b"x").is_ok() {
             std::thread::sleep(std::time::Duration::from_millis(20));
@@ -52,7 +52,7 @@ fn dripping_client_ends_at_the_same_deadline() {
     dripper.join().unwrap();
 }
 
-/// Checks how a tunnel ends in which `act` does all that happens.
+/// Checks how a tunnel ends; `act` is all its traffic.
 #[track_caller]
 fn check_end(timeouts: &str, reason: &str, act: impl FnOnce(&mut TcpStream)) {
     let destination = Destination::start(|mut stream| {
@@ -61,7 +61,7 @@ fn check_end(timeouts: &str, reason: &str, act: impl FnOnce(&mut TcpStream)) {
         if received == b"u" {
             stream.shutdown(Shutdown::Write).unwrap();
         }
-        // Up to the end that the gateway makes, in whatever way.
+        // Until the gateway closes or resets the connection.
         let _ = std::io::Read::read_to_end(&mut stream, &mut Vec::new());
         let _ = std::io::Read::read(&mut stream, &mut [0]);
         if received == b"c" {

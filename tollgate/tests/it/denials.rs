@@ -1,5 +1,4 @@
-//! Denials: who is refused what, in the words of each protocol, with the rule that decided; and who is let
-//! in.
+//! Denials: the refusals of each protocol, with the rule that decided; and the requests that are admitted.
 
 use std::io::Write;
 use std::net::{Ipv4Addr, Shutdown};
@@ -10,21 +9,21 @@ use crate::peers::{
     read_all, read_exactly, read_reply, read_response, silent_destination, socks_request, tunnel,
 };
 
-/// What a policy denies: the user, the destination, the error of `Proxy-Status`, and the rule if one decided.
+/// A denial by policy: the user, the destination, the error in `Proxy-Status`, and the rule if one decided.
 type DenialKind<'a> = (Ipv4Addr, String, &'a str, Option<&'a str>);
 
 const FIRST: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 1);
 const SECOND: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 const THIRD: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 3);
 
-/// Asks from `source` by HTTP.
+/// Sends a CONNECT request from `source`.
 fn ask_from(gateway: &Gateway, source: Ipv4Addr, target: &str) -> Response {
     let mut stream = connect_from(source, gateway.listeners[0]);
     stream.write_all(connect_request(target).as_bytes()).unwrap();
     read_response(&mut stream)
 }
 
-/// Asks from `source` by SOCKS5 without authentication.
+/// Sends a SOCKS5 request without authentication from `source`.
 fn ask_socks_from(gateway: &Gateway, source: Ipv4Addr, target: &str) -> u8 {
     let (host, port) = target.rsplit_once(':').unwrap();
     let mut stream = connect_from(source, gateway.listeners[0]);
@@ -102,7 +101,7 @@ class = "internal"
     for case in &cases {
         check_denied(&gateway, case);
     }
-    assert_eq!(canary.accepted(), 0, "nothing that was denied was reached");
+    assert_eq!(canary.accepted(), 0, "no denied request reached it");
 }
 
 #[test]
@@ -142,7 +141,7 @@ fn user_cap_is_429_and_permits_return_on_close() {
         let (_, reply) = ask_socks(&gateway, &socks_request("127.0.0.1", destination.address.port()));
         assert_eq!(reply, 2);
         drop(first);
-        eventually("a place is free", || ask(&gateway, &request).1.status == 200);
+        eventually("a permit is free", || ask(&gateway, &request).1.status == 200);
         drop(second);
         gateway.await_metric("tollgate_connections_active", 0.0);
     }
@@ -157,7 +156,7 @@ fn global_cap_is_503() {
     assert_eq!(ask(&gateway, &request).1.status, 503);
     assert_eq!(ask_socks(&gateway, &socks_request("127.0.0.1", destination.address.port())).1, 1);
     drop(held);
-    eventually("the place is free", || ask(&gateway, &request).1.status == 200);
+    eventually("the permit is free", || ask(&gateway, &request).1.status == 200);
 }
 
 #[test]
@@ -175,12 +174,12 @@ fn unreachable_destination_has_a_specific_error() {
     }
 }
 
-/// A request with Basic credentials, as `encoded` is.
+/// A request with credentials in `Proxy-Authorization`.
 fn with_credentials(target: &str, encoded: &str) -> String {
     format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\nProxy-Authorization: {encoded}\r\n\r\n")
 }
 
-/// The statuses of a greeting that offers user and password: method, verdict.
+/// The replies to a SOCKS5 login: to the method, and to user and password.
 fn socks_login(gateway: &Gateway, user: &str, secret: &str) -> (Vec<u8>, Vec<u8>) {
     let mut stream = gateway.connect();
     stream.write_all(&[5, 1, 2]).unwrap();
@@ -216,7 +215,7 @@ fn passwords_and_tokens_are_accepted_others_get_407() {
     let wrong = [
         basic("ann", "wrong"),
         basic("gone", "correct horse"),
-        basic("nobody", "correct horse"),
+        basic("ghost", "correct horse"),
         basic("ann", &token),
         basic("bot", "correct horse"),
         basic("ann", ""),
@@ -234,13 +233,13 @@ fn passwords_and_tokens_are_accepted_others_get_407() {
             "{response:?}"
         );
     }
-    for (user, secret) in [("ann", "wrong"), ("gone", "correct horse"), ("nobody", "correct horse")] {
+    for (user, secret) in [("ann", "wrong"), ("gone", "correct horse"), ("ghost", "correct horse")] {
         assert_eq!(socks_login(&gateway, user, secret), (vec![5, 2], vec![1, 1]), "{user}");
     }
     let mut stream = gateway.connect();
     stream.write_all(&[5, 1, 0]).unwrap();
-    assert_eq!(read_all(&mut stream), [5, 0xff], "without authentication nobody is let in");
-    assert_eq!(destination.accepted(), 3, "only who authenticated by HTTP and asked");
+    assert_eq!(read_all(&mut stream), [5, 0xff], "no client is admitted without authentication");
+    assert_eq!(destination.accepted(), 3, "only authenticated HTTP requests reached it");
     let log_text = std::fs::read_to_string(gateway.path("log.jsonl")).unwrap() + &gateway.errors();
     assert!(!log_text.contains("correct horse") && !log_text.contains(&token), "no secret is in the log");
 }
@@ -253,7 +252,7 @@ fn wrong_passwords_from_one_source_are_throttled() {
     let request = with_credentials("127.0.0.1:9", &basic("ann", "wrong"));
     let mut statuses: Vec<u16> = (0..6).map(|_| ask(&gateway, &request).1.status).collect();
     statuses.dedup();
-    assert_eq!(statuses, [407, 429], "first a look, then none");
+    assert_eq!(statuses, [407, 429], "checked at first, then refused");
     let response = ask(&gateway, with_credentials("127.0.0.1:9", &basic("ann", "correct horse"))).1;
     assert!(response.status == 429 && response.head.contains("Retry-After: "), "{response:?}");
 }
@@ -289,7 +288,7 @@ address = "127.0.0.3:0"
 kind = "socks5"
 "#;
 
-/// Says `bytes` to a listener, ends, and returns what it answers up to its end.
+/// Sends `bytes` to a listener, half-closes, and returns everything that it sends back.
 fn send_and_read(gateway: &Gateway, listener: usize, bytes: &[u8]) -> Vec<u8> {
     let mut stream = connect_from(FIRST, gateway.listeners[listener]);
     stream.write_all(bytes).unwrap();
@@ -315,7 +314,7 @@ fn other_protocols_are_refused() {
             "garbage at {listener}"
         );
     }
-    assert_eq!(send_and_read(&gateway, 1, &[5, 1, 0]), b"", "SOCKS5 where only HTTP is spoken");
+    assert_eq!(send_and_read(&gateway, 1, &[5, 1, 0]), b"", "SOCKS5 at an HTTP listener");
     for listener in 0..2 {
         let response = send_and_read(&gateway, listener, b"\r\nGET http://127.0.0.1:9/ HTTP/1.1\r\n\r\n");
         assert!(response.starts_with(b"HTTP/1.1 400 "), "an empty line at {listener}");
@@ -324,7 +323,7 @@ fn other_protocols_are_refused() {
     }
     let response =
         String::from_utf8(send_and_read(&gateway, 2, connect_request("127.0.0.1:9").as_bytes())).unwrap();
-    assert!(response.starts_with("HTTP/1.1 400 "), "HTTP where only SOCKS5 is spoken: {response}");
+    assert!(response.starts_with("HTTP/1.1 400 "), "HTTP at a SOCKS5 listener: {response}");
     assert!(response.contains("This listener speaks SOCKS5"), "{response}");
     gateway.await_metric("tollgate_handshakes_active", 0.0);
 }

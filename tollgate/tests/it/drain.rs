@@ -1,4 +1,4 @@
-//! The end: what is open may finish, nothing new is taken, and every flow is in the ledger.
+//! The stop: open connections may finish, no new ones are accepted, and every flow is in the ledger.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -20,11 +20,11 @@ fn drain_finishes_tunnels_and_accepts_none() {
         let mut live = tunnel(&gateway, destination.address);
         let mut pending = gateway.connect();
         gateway.signal(signal);
-        eventually("nothing new is taken", || TcpStream::connect(gateway.listeners[0]).is_err());
+        eventually("no connection is accepted", || TcpStream::connect(gateway.listeners[0]).is_err());
         for _ in 0..3 {
             check_echo(&mut live, b"goes on");
         }
-        // A connection that was there before may still ask.
+        // A connection that was accepted before may still send its request.
         let request = crate::peers::connect_request(&destination.address.to_string());
         std::io::Write::write_all(&mut pending, request.as_bytes()).unwrap();
         assert_eq!(crate::peers::read_response(&mut pending).status, 200);
@@ -42,7 +42,7 @@ fn second_signal_cuts_open_tunnels() {
     let mut live = tunnel(&gateway, destination.address);
     check_echo(&mut live, b"counted");
     gateway.signal(Signal::TERM);
-    eventually("it drains", || TcpStream::connect(gateway.listeners[0]).is_err());
+    eventually("the listeners close", || TcpStream::connect(gateway.listeners[0]).is_err());
     check_echo(&mut live, b"counted");
     gateway.signal(Signal::TERM);
     check_ended(&mut live, true);
@@ -51,7 +51,8 @@ fn second_signal_cuts_open_tunnels() {
     assert_eq!(gateway.usage(), (1, 14, 14));
 }
 
-/// A load balancer that looks every few seconds led clients to listeners that were closed already.
+/// Regression: a load balancer with a probe every few seconds sent clients to listeners that were already
+/// closed.
 #[test]
 fn readiness_ends_before_the_listeners_close() {
     let destination = Destination::echo();
@@ -60,11 +61,11 @@ fn readiness_ends_before_the_listeners_close() {
         assert_eq!(readiness(&gateway), 200);
         let mut live = tunnel(&gateway, destination.address);
         gateway.signal(Signal::TERM);
-        eventually("it is not ready", || readiness(&gateway) == 503);
+        eventually("/readyz returns 503", || readiness(&gateway) == 503);
         if signals == 2 {
-            // Only here is the span sure to be long enough.
+            // Only here is the span certainly long enough.
             check_echo(&mut tunnel(&gateway, destination.address), b"new clients are served");
-            check_echo(&mut live, b"and so are those who are there");
+            check_echo(&mut live, b"so are open tunnels");
             gateway.signal(Signal::TERM);
             check_ended(&mut live, true);
         }
@@ -94,7 +95,7 @@ fn drain_ends_at_its_timeout() {
 
 #[test]
 fn broken_standard_error_pipe_is_harmless() {
-    // As with `serve 2>&1 | tee`, when tee has died: what is said meets EPIPE.
+    // As with `serve 2>&1 | tee` after tee has died: writes fail with EPIPE.
     let mut command = Command::new("sh");
     command.args(["-c", "mkfifo gone && { : <gone & } && exec \"$0\" \"$@\" 2>gone"]);
     command.arg(env!("CARGO_BIN_EXE_tollgate"));
@@ -108,7 +109,7 @@ fn broken_standard_error_pipe_is_harmless() {
     gateway.reload(LOCAL_USER);
     for _ in 0..2 {
         gateway.signal(Signal::TERM);
-        eventually("it drains", || TcpStream::connect(gateway.listeners[0]).is_err());
+        eventually("the listeners close", || TcpStream::connect(gateway.listeners[0]).is_err());
     }
     assert_eq!(gateway.wait(), 0);
     assert_eq!(gateway.usage(), (1, 14, 14));

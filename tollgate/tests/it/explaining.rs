@@ -1,9 +1,10 @@
-//! `tollgate explain` beside the gateway that it speaks of: the same configuration, the same name server, the
-//! same questions, drawn by chance.
+//! Compares `tollgate explain` with a gateway of the same configuration and name server, for random
+//! questions.
 //!
-//! Guarantees: the two agree on outcome, reason, rule and the address that is dialled. Leaves out questions
-//! of which `explain` says that an address beyond this machine would be dialled, for nothing is to be sent
-//! there, and what only a running gateway knows: ports that the kernel chose, and limits.
+//! Guarantees: outcome, reason, rule and dialled address agree.
+//!
+//! Not handled here: questions for which `explain` would dial an address beyond this machine, since no packet
+//! may leave it; and what only a running gateway knows: kernel-chosen ports, and limits.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -21,7 +22,7 @@ const ADDRESSES_PER_USER: usize = 6;
 const NAMES: [&str; 7] =
     ["test", "a.test", "b.a.test", "c.b.a.test", "lab.test", "x.lab.test", "nowhere.a.test"];
 
-/// Each class of address is here, those of this machine more often.
+/// Each class of address, with those of this machine more often.
 const ADDRESSES: [&str; 18] = [
     "127.0.0.1",
     "127.0.0.1",
@@ -74,7 +75,7 @@ class = "external"
 addresses = ["127.0.0.2", "127.1.0.0/16", "::1", "198.18.0.0/15"]
 "#;
 
-/// Numbers that no two runs draw differently.
+/// Random numbers that are equal in all runs.
 struct Rng(Vec<u8>);
 
 impl Rng {
@@ -96,7 +97,7 @@ fn source(user: u8) -> Ipv4Addr {
     Ipv4Addr::new(127, 0, 1, user + 1)
 }
 
-/// The users with their rules, as lines of configuration.
+/// The users with their rules, as configuration.
 fn users(rng: &mut Rng, port: u16) -> String {
     let mut list = |below| {
         let rules =
@@ -114,7 +115,7 @@ fn users(rng: &mut Rng, port: u16) -> String {
     (0..USERS).map(user).collect()
 }
 
-/// Each name, and some addresses, mostly on the port of the destination.
+/// Each name, and some addresses, mostly with the port of the destination.
 fn questions(rng: &mut Rng, port: u16) -> Vec<String> {
     let addresses: Vec<&str> = (0..ADDRESSES_PER_USER).map(|_| rng.choose(&ADDRESSES)).collect();
     let mut question = |host: &&str| {
@@ -124,20 +125,20 @@ fn questions(rng: &mut Rng, port: u16) -> Vec<String> {
     NAMES.iter().chain(&addresses).map(&mut question).collect()
 }
 
-/// What the gateway decides about `target`, which is `host` as it tells names, for a user, by its log.
+/// The gateway's logged decision about `target` for a user; `host` is the host as the log spells it.
 fn decided(gateway: &Gateway, user: u8, target: &str, host: &Value) -> Value {
     let mut stream = connect_from(source(user), gateway.listeners[0]);
     let client = stream.local_addr().unwrap().to_string();
     stream.write_all(connect_request(target).as_bytes()).unwrap();
     read_response(&mut stream);
-    // The kernel may give a port a second time: the decision is that about the host.
+    // The kernel may reuse a port, so the host identifies the decision too.
     let is_it = |line: &Value| line["client_addr"] == client.as_str() && line["requested_host"] == *host;
     gateway.await_log_line("the decision", |line| line["event"] == "decision" && is_it(line))
 }
 
 #[test]
 fn explain_agrees_with_the_gateway() {
-    // The wildcard of IPv6 takes connections of both families.
+    // The IPv6 wildcard accepts connections of both families.
     let listener = TcpListener::bind("[::]:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let _destination = Destination::on(listener, echo);
@@ -168,7 +169,7 @@ fn explain_agrees_with_the_gateway() {
             let case =
                 format!("user{user} to {target}\n{explain:#}\n{logged:#}\n{configuration}{addresses:?}");
             if logged["reason"] == "connect_refused" {
-                // No socket listens at 443; that it was dialled is enough.
+                // No socket listens at 443; a failed dial is enough.
                 assert_eq!(decision["allowed"], true, "{case}");
                 continue;
             }
@@ -184,5 +185,5 @@ fn explain_agrees_with_the_gateway() {
             if decision["allowed"] == true { allowed += 1 } else { denied += 1 }
         }
     }
-    assert!(allowed >= 10 && denied >= 40, "{allowed} allowed and {denied} denied say little");
+    assert!(allowed >= 10 && denied >= 40, "{allowed} allowed and {denied} denied are too few");
 }

@@ -1,5 +1,5 @@
-//! A gateway as a process: started with a configuration in a directory of its own, asked, signalled, and read
-//! from outside: its first lines, its log, its metrics and its ledger.
+//! A gateway process: started with a configuration in a directory of its own, and observed by its output,
+//! log, metrics and ledger.
 
 use std::fmt::Display;
 use std::fs;
@@ -14,10 +14,10 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// How long anything may take that is sure to happen. Only a failure waits this long.
+/// How long a test waits for an event that certainly happens. Only a failure waits this long.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What every configuration begins with: one listener for both protocols, its port chosen by the kernel.
+/// The head of every configuration: one listener for both protocols, with a kernel-chosen port.
 const HEAD: &str = r#"
 [[listener]]
 address = "127.0.0.1:0"
@@ -27,16 +27,16 @@ address = "127.0.0.1:0"
 to = "log.jsonl"
 "#;
 
-/// A gateway that is killed at a test's end leaves its live table, which goes with the room.
+/// A gateway that is killed at a test's end leaves its live table, which is removed with the directory.
 const SMALL_LEDGER: &str = "[ledger]\nlive_table = \".\"\nsegment = \"1MiB\"\n";
 
-/// What suffices where tests run side by side; a configuration that has its own `[threads]` goes without.
+/// Enough for tests that run in parallel; a configuration with its own `[threads]` omits it.
 const FEW_THREADS: &str = "[threads]\nreactors = 2\n";
 
-/// Lines of configuration for as many reactors as a user has who sets nothing: one for each CPU.
+/// The default number of reactors: one for each CPU.
 pub(crate) const EVERY_CPU: &str = "[threads]\nreactors = 0\n";
 
-/// A user who is known by his address and may reach this machine, by address and as `localhost`.
+/// A user with a known address that may reach this machine, by address and as `localhost`.
 pub(crate) const LOCAL_USER: &str = r#"
 [[user]]
 name = "me"
@@ -47,7 +47,7 @@ to = ["localhost"]
 class = "internal"
 "#;
 
-/// Every way to accept, as lines of configuration.
+/// Every accept strategy, as configuration.
 pub(crate) const STRATEGIES: [&str; 5] = [
     "[accept]\nstrategy = \"shared\"\n",
     "[accept]\nstrategy = \"mutex\"\n",
@@ -56,7 +56,7 @@ pub(crate) const STRATEGIES: [&str; 5] = [
     "[accept]\nstrategy = \"handoff\"\n",
 ];
 
-/// A running `tollgate serve`; killed when dropped.
+/// A running `tollgate serve`; killed on drop.
 pub(crate) struct Gateway {
     dir: TempDir,
     child: Child,
@@ -71,22 +71,22 @@ impl Gateway {
         Gateway::start(&format!("{LOCAL_USER}{extra}"))
     }
 
-    /// Starts with [`LOCAL_USER`], a `forward` listener that leads him to `to`, the second one, and `extra`.
+    /// Starts with [`LOCAL_USER`], a second listener, a `forward` to `to` for that user, and `extra`.
     pub(crate) fn forwarding(to: impl Display, extra: &str) -> Gateway {
         Gateway::local(&format!("{}{extra}", forward("127.0.0.2:0", to, "me")))
     }
 
-    /// Starts with `extra` lines of configuration behind the head that all have.
+    /// Starts with `extra` lines of configuration behind the common head.
     pub(crate) fn start(extra: &str) -> Gateway {
         Gateway::start_in(TestDir::new(extra))
     }
 
-    /// Starts in a prepared room.
+    /// Starts in a prepared directory.
     pub(crate) fn start_in(dir: TestDir) -> Gateway {
         Gateway::start_by(Command::new(env!("CARGO_BIN_EXE_tollgate")), dir)
     }
 
-    /// Starts by `command`: the executable, or what runs it with the arguments that follow.
+    /// Starts by `command`: the executable, or a program that runs it with the arguments that follow.
     pub(crate) fn start_by(mut command: Command, TestDir(dir): TestDir) -> Gateway {
         let errors = fs::File::create(dir.path().join("stderr.txt")).unwrap();
         command.args(["serve", "--config"]).arg(dir.path().join("tollgate.toml"));
@@ -104,12 +104,15 @@ impl Gateway {
             }
         }
         let Some(admin) = admin else {
-            panic!("it did not start: {}", fs::read_to_string(dir.path().join("stderr.txt")).unwrap());
+            panic!(
+                "the gateway did not start: {}",
+                fs::read_to_string(dir.path().join("stderr.txt")).unwrap()
+            );
         };
         Gateway { dir, child, listeners, admin }
     }
 
-    /// Starts it again, after it has ended, on what it left.
+    /// Starts it again in the same directory, after it has ended.
     pub(crate) fn restart(mut self) -> Gateway {
         let dir = std::mem::replace(&mut self.dir, tempfile::tempdir().unwrap());
         Gateway::start_in(TestDir(dir))
@@ -133,13 +136,13 @@ impl Gateway {
         kill_process(pid, signal).unwrap();
     }
 
-    /// Stops it; what it does after this it does once it is told to go on.
+    /// Stops the process by SIGSTOP: it does nothing until [`Gateway::resume`].
     pub(crate) fn pause(&self) {
         let pid = Pid::from_child(&self.child);
         kill_process(pid, Signal::STOP).unwrap();
-        // The kernel reports it when the last of its threads has stopped.
+        // waitpid(2) returns once the last of its threads has stopped.
         let (_, status) = waitpid(Some(pid), WaitOptions::UNTRACED).unwrap().unwrap();
-        assert!(status.stopped(), "it has ended: {status:?}");
+        assert!(status.stopped(), "the gateway has ended: {status:?}");
     }
 
     pub(crate) fn resume(&self) {
@@ -151,35 +154,39 @@ impl Gateway {
         write_configuration(self.dir.path(), extra);
     }
 
-    /// Writes the configuration anew and asks for a reload.
+    /// Writes the configuration anew and requests a reload.
     pub(crate) fn request_reload(&self, extra: &str) {
         self.write_configuration(extra);
         self.signal(Signal::HUP);
     }
 
-    /// Reloads with `extra` in place of what stood behind the head, and awaits that the log tells of it.
+    /// Reloads with `extra` behind the head, and waits until the log reports it.
     pub(crate) fn reload(&self, extra: &str) {
-        // Looked for in the text: under load the log is long, and parsing it all would take the test's time.
+        // Counted in the text: under load the log is long, and parsing it would take the test's time.
         let reload_count = || {
             let log = fs::read_to_string(self.path("log.jsonl")).unwrap_or_default();
             log.matches("\"text\":\"configuration reloaded\"").count()
         };
         let before = reload_count();
         self.request_reload(extra);
-        eventually("the log tells of the reload", || reload_count() > before);
+        eventually("the log reports the reload", || reload_count() > before);
     }
 
-    /// Awaits the end by itself; returns the exit code.
+    /// Waits for the process to end by itself; returns the exit code.
     pub(crate) fn wait(&mut self) -> i32 {
         let mut code = None;
         eventually("the process ends", || {
-            code = self.child.try_wait().unwrap().map(|status| status.code().expect("no signal ends it"));
+            code = self
+                .child
+                .try_wait()
+                .unwrap()
+                .map(|status| status.code().expect("the process exits, and no signal ends it"));
             code.is_some()
         });
         code.unwrap()
     }
 
-    /// Ends it in order, all connections being closed or to be closed now.
+    /// Stops it in order, with all connections closed or to be closed now.
     pub(crate) fn stop(&mut self) {
         self.signal(Signal::TERM);
         assert_eq!(self.wait(), 0, "{}", self.errors());
@@ -187,14 +194,14 @@ impl Gateway {
         assert!(log.ends_with('\n'), "the last line of the log is whole");
     }
 
-    /// The lines of the log that are whole.
+    /// The complete lines of the log.
     pub(crate) fn log(&self) -> Vec<Value> {
         let text = fs::read_to_string(self.path("log.jsonl")).unwrap_or_default();
         let whole = text.rfind('\n').map_or("", |end| &text[..end]);
-        whole.lines().map(|line| serde_json::from_str(line).expect("a line is an object")).collect()
+        whole.lines().map(|line| serde_json::from_str(line).expect("a log line is a JSON object")).collect()
     }
 
-    /// The first line of the log, now or later, of which `wanted` holds.
+    /// Waits for a log line that `wanted` accepts, and returns the first one.
     pub(crate) fn await_log_line(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
         let mut found = None;
         eventually(what, || {
@@ -209,7 +216,7 @@ impl Gateway {
         self.log().into_iter().filter(|line| line["event"] == event).collect()
     }
 
-    /// The close line of the flow of this client.
+    /// Waits for the close line of this client's flow.
     pub(crate) fn await_close_line(&self, client: SocketAddr) -> Value {
         let client = client.to_string();
         self.await_log_line("the log has the close", |line| {
@@ -217,18 +224,18 @@ impl Gateway {
         })
     }
 
-    /// How the flow of this client ended.
+    /// Checks the close reason of this client's flow.
     #[track_caller]
     pub(crate) fn check_closed(&self, client: SocketAddr, reason: &str) {
         assert_eq!(self.await_close_line(client)["close_reason"], reason);
     }
 
-    /// What it wrote to standard error.
+    /// Its standard error.
     pub(crate) fn errors(&self) -> String {
         fs::read_to_string(self.path("stderr.txt")).unwrap_or_default()
     }
 
-    /// The sum of a metric over its labels. `None` while nobody answers.
+    /// The sum of a metric over its labels. `None` if the gateway does not respond.
     pub(crate) fn metric(&self, name: &str) -> Option<f64> {
         let mut stream = with_timeouts(TcpStream::connect(self.admin).ok()?);
         let request = format!("GET /metrics HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", self.admin);
@@ -243,28 +250,28 @@ impl Gateway {
         (!samples.is_empty()).then(|| samples.iter().sum())
     }
 
-    /// Awaits that a metric has this value.
+    /// Waits until a metric has this value.
     pub(crate) fn await_metric(&self, name: &str, value: f64) {
         eventually(&format!("{name} becomes {value}"), || self.metric(name) == Some(value));
     }
 
-    /// Runs `tollgate` with the words of `line` on the same configuration; returns what it printed.
+    /// Runs `tollgate` with the words of `line` on the same configuration; returns the standard output.
     pub(crate) fn run(&self, line: &str, input: &[u8]) -> String {
         run_in(self.dir.path(), line, input)
     }
 
-    /// As [`Gateway::run`], where the exit code is an answer too; the object that it printed.
+    /// Runs `tollgate` as [`Gateway::run`] does, with any exit code; returns the printed object.
     pub(crate) fn explain(&self, line: &str) -> Value {
         let output = output_in(self.dir.path(), line, b"");
-        serde_json::from_slice(&output.stdout).expect("it prints an object")
+        serde_json::from_slice(&output.stdout).expect("the command prints a JSON object")
     }
 
-    /// The ledger's totals: flows, bytes up, bytes down.
+    /// The totals of the ledger: flows, bytes up, bytes down.
     pub(crate) fn usage(&self) -> (u64, u64, u64) {
         self.totals("usage --json")
     }
 
-    /// The same of one user.
+    /// The totals of one user.
     pub(crate) fn usage_of(&self, user: &str) -> (u64, u64, u64) {
         self.totals(&format!("usage --json --user {user}"))
     }
@@ -275,39 +282,40 @@ impl Gateway {
         (total("flows"), total("up"), total("down"))
     }
 
-    /// Descriptors that the process holds.
+    /// Open descriptors of the process.
     pub(crate) fn descriptors(&self) -> usize {
         fs::read_dir(self.process_file("fd")).unwrap().count()
     }
 
-    /// Sockets that the process holds: descriptors without files, which the ledger opens when it likes.
+    /// Open sockets of the process: unlike files, which the ledger opens at any time.
     pub(crate) fn sockets(&self) -> usize {
         let links = fs::read_dir(self.process_file("fd")).unwrap();
-        // A descriptor that was closed since has no link any more.
+        // A descriptor that was closed meanwhile has no link any more.
         let targets = links.filter_map(|link| fs::read_link(link.ok()?.path()).ok());
         targets.filter(|target| target.to_string_lossy().starts_with("socket:")).count()
     }
 
-    /// Threads that the process has.
+    /// Threads of the process.
     pub(crate) fn threads(&self) -> usize {
         fs::read_dir(self.process_file("task")).unwrap().count()
     }
 
-    /// Memory that is the process's own and that it has written (proc(5), `smaps_rollup`): gateways of other
-    /// tests, which share the executable's pages with it, come and go.
+    /// Private memory that the process has written (proc(5), `smaps_rollup`): excludes the executable's
+    /// pages, which gateways of other tests share.
     pub(crate) fn memory_bytes(&self) -> u64 {
         self.mapped_bytes("Private_Dirty:")
     }
 
-    /// The same with the pages that the process has not written: those of the live table are there from the
-    /// start. For a test that is alone on the machine.
+    /// Private memory including pages that the process has not written: those of the live table exist from
+    /// the start. For a test that is alone on the machine.
     pub(crate) fn resident_bytes(&self) -> u64 {
         self.memory_bytes() + self.mapped_bytes("Private_Clean:")
     }
 
     fn mapped_bytes(&self, kind: &str) -> u64 {
         let text = fs::read_to_string(self.process_file("smaps_rollup")).unwrap();
-        let line = text.lines().find_map(|line| line.strip_prefix(kind)).expect("the kernel tells it");
+        let line =
+            text.lines().find_map(|line| line.strip_prefix(kind)).expect("the kernel reports the field");
         let kilobytes: u64 = line.trim().trim_end_matches(" kB").parse().expect("a number of kB");
         kilobytes * 1024
     }
@@ -331,7 +339,7 @@ impl Drop for Gateway {
     }
 }
 
-/// A directory with a configuration, before the gateway starts in it.
+/// A directory with a configuration, in which a gateway can be started.
 pub(crate) struct TestDir(TempDir);
 
 impl TestDir {
@@ -341,24 +349,24 @@ impl TestDir {
         TestDir(dir)
     }
 
-    /// Adds a user who has this password, with further options of `tollgate user add`.
+    /// Adds a user with this password, and further options of `tollgate user add`.
     pub(crate) fn add_user(&self, name: &str, password: &str, options: &str) {
         let line = format!("user add {name} {options} --password-stdin");
         self.run(&line, format!("{password}\n").as_bytes());
     }
 
-    /// Runs `tollgate` with the words of `line`; returns what it printed.
+    /// Runs `tollgate` with the words of `line`; returns the standard output.
     pub(crate) fn run(&self, line: &str, input: &[u8]) -> String {
         run_in(self.0.path(), line, input)
     }
 }
 
-/// A `forward` listener at `address` that leads `user` to `to`, as lines of configuration.
+/// The configuration of a `forward` listener at `address` to `to`, whose flows are billed to `user`.
 pub(crate) fn forward(address: &str, to: impl Display, user: &str) -> String {
     format!("[[listener]]\naddress = \"{address}\"\nkind = \"forward\"\nto = \"{to}\"\nuser = \"{user}\"\n")
 }
 
-/// Waits until `holds`, looking often.
+/// Polls until `holds` returns true.
 #[track_caller]
 pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + TIMEOUT;
@@ -368,15 +376,15 @@ pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// The local address of each IPv4 socket that speaks or listens to TCP, and its state, by the numbers of
-/// Linux' `net/tcp_states.h`.
+/// The local address of each IPv4 TCP socket of this machine, and its state as a number of Linux'
+/// `net/tcp_states.h`.
 pub(crate) fn kernel_sockets() -> Vec<(SocketAddr, u8)> {
     let table = fs::read_to_string("/proc/net/tcp").unwrap();
     let socket = |line: &str| {
         // Number, local address, remote address, state, and more.
         let fields: Vec<&str> = line.split_whitespace().collect();
         let (ip, port) = fields[1].split_once(':').unwrap();
-        // In the order of the network, printed as a number of this machine.
+        // The address is in network byte order, printed as a native number.
         let ip = u32::from_str_radix(ip, 16).unwrap().to_ne_bytes();
         let port = u16::from_str_radix(port, 16).unwrap();
         (SocketAddr::from((ip, port)), u8::from_str_radix(fields[3], 16).unwrap())
@@ -384,7 +392,7 @@ pub(crate) fn kernel_sockets() -> Vec<(SocketAddr, u8)> {
     table.lines().skip(1).map(socket).collect()
 }
 
-/// The stream, made to fail a test instead of hanging it.
+/// Sets timeouts, so that a stuck stream fails the test instead of blocking it.
 pub(crate) fn with_timeouts(stream: TcpStream) -> TcpStream {
     stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     stream.set_write_timeout(Some(TIMEOUT)).unwrap();

@@ -1,6 +1,7 @@
-//! More bytes and connections than the other tests move: ignored by default, and for a run of their own.
-//! Promises: every byte is compared and billed, and nothing stays behind; the gateway has as many threads as
-//! a user's. Two of them rest for seconds before they measure, so that ledger and log are done.
+//! More bytes and connections than in the other tests: ignored by default, and for a run of their own.
+//!
+//! Guarantees: every byte is compared and billed, and no resource is left. The gateway has the default number
+//! of threads. Two tests sleep for seconds before they measure, so that ledger and log are idle.
 
 use crate::peers::Ingress;
 

@@ -1,9 +1,9 @@
-//! Drives the built `tollgate serve` as clients, destinations and an operator meet it: every test has its own
-//! process, directory and ports, on loopback alone.
+//! Drives the built `tollgate serve` by clients, destinations and signals: every test has its own process,
+//! directory and ports, on loopback alone.
 //!
-//! Promises: nothing here depends on how long something takes; what is awaited has a limit that only a
-//! failure reaches. What needs more than this executable, or the whole machine, is `#[ignore]`d and lies in
-//! `programs` and `heavy`. Leaves to others: the other commands (`tests/commands`).
+//! Guarantees: no test depends on the duration of an operation; only a failure reaches a time limit. Tests
+//! that need more than this executable, or the whole machine, are `#[ignore]`d, in `programs` and `heavy`.
+//! `tests/commands` has the other commands.
 
 mod adversary;
 mod bad_inputs;

@@ -1,7 +1,9 @@
-//! A name server on loopback: it answers for the names that it was given, keeps silent about others, and
-//! records each name that it is asked about.
+//! A name server on loopback: it answers queries for given names, ignores others, and records each queried
+//! name.
 //!
-//! Guarantees: a query is on record before its answer is sent. Leaves out TCP, and every type but A and AAAA.
+//! Guarantees: a query is recorded before its answer is sent.
+//!
+//! Not handled here: TCP, and types other than A and AAAA.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -12,15 +14,15 @@ use std::thread;
 const TYPE_A: [u8; 2] = [0, 1];
 const TYPE_AAAA: [u8; 2] = [0, 28];
 
-/// See the file's header. Its thread lives as long as the test's process.
+/// A name server for A and AAAA over UDP. Its thread lives as long as the test's process.
 pub(crate) struct NameServer {
     pub(crate) address: SocketAddr,
     queried: Arc<Mutex<BTreeSet<String>>>,
 }
 
 impl NameServer {
-    /// Answers with the addresses that `addresses` has for a name: a name with an empty list does not exist,
-    /// and a query for a name with `None` gets no answer.
+    /// Answers with the addresses that `addresses` returns for a name: a name with an empty list does not
+    /// exist, and a query for a name with `None` gets no answer.
     pub(crate) fn start<A>(addresses: impl Fn(&str) -> A + Send + 'static) -> NameServer
     where
         A: Into<Option<Vec<IpAddr>>>,
@@ -33,17 +35,17 @@ impl NameServer {
         NameServer { address, queried }
     }
 
-    /// The lines of configuration that have a gateway ask here.
+    /// The configuration of a gateway that queries this server.
     pub(crate) fn configuration(&self) -> String {
         format!("[dns]\nservers = [\"{}\"]\n", self.address)
     }
 
-    /// Each name that was asked about, once, in small letters.
+    /// Each queried name, once, in small letters.
     pub(crate) fn queried(&self) -> BTreeSet<String> {
         self.queried.lock().unwrap().clone()
     }
 
-    /// Ends the silence: from now on names without a list do not exist, those of earlier queries too.
+    /// From now on names without a list do not exist, also for earlier queries.
     pub(crate) fn speak(&self) {
         UdpSocket::bind("127.0.0.1:0").unwrap().send_to(&[], self.address).unwrap();
     }
@@ -56,7 +58,7 @@ fn serve(
 ) {
     let (mut query, mut is_silent, mut unanswered) = ([0; 512], true, Vec::new());
     while let Ok((count, client)) = socket.recv_from(&mut query) {
-        // An empty datagram is the call of `NameServer::speak`.
+        // `NameServer::speak` sends an empty datagram.
         is_silent &= count > 0;
         if let Some((name, end)) = question(&query[..count]) {
             record.lock().unwrap().insert(name.clone());
@@ -65,7 +67,7 @@ fn serve(
         unanswered.retain(|(name, query, client)| {
             let found = addresses(name).or_else(|| (!is_silent).then(Vec::new));
             let Some(found) = found else { return true };
-            // A client that has its answer by then may have closed its socket.
+            // A client that has its answer already may have closed its socket.
             let _ = socket.send_to(&answer(query, &found), client);
             false
         });

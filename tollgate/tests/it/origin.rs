@@ -1,5 +1,5 @@
-//! An origin server for plain HTTP that keeps what it was sent, byte for byte, and says what it is told
-//! to; and a client that reads answers by their framing.
+//! An origin server for plain HTTP that records requests byte for byte and sends given responses; and a
+//! client that reads responses by their framing.
 
 use std::fmt::Display;
 use std::io::{Read, Write};
@@ -9,24 +9,24 @@ use std::sync::mpsc::{Receiver, channel};
 use crate::harness::{Gateway, TIMEOUT};
 use crate::peers::Destination;
 
-/// A request as it arrived: the head with its empty line, and the body as it was framed.
+/// A received request: the head with its empty line, and the body with its framing.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Request {
     pub(crate) head: String,
     pub(crate) body: Vec<u8>,
-    /// The number of the connection over which it came.
+    /// The number of its connection.
     pub(crate) connection: u64,
 }
 
-/// What an origin does with a request.
+/// How an origin handles a request.
 pub(crate) enum Reply {
-    /// Answers, and waits for the next one.
+    /// Sends the response, and waits for the next request.
     Respond(Vec<u8>),
-    /// Answers and closes.
+    /// Sends the response and closes.
     RespondAndClose(Vec<u8>),
 }
 
-/// See the file's header.
+/// An HTTP server that records its requests.
 pub(crate) struct Origin {
     pub(crate) address: SocketAddr,
     destination: Destination,
@@ -34,7 +34,7 @@ pub(crate) struct Origin {
 }
 
 impl Origin {
-    /// Replies to each request with what `reply` makes of it.
+    /// Replies to each request with the result of `reply`.
     pub(crate) fn start(reply: impl Fn(&Request) -> Reply + Send + Sync + 'static) -> Origin {
         let (sender, requests) = channel();
         let numbers = std::sync::atomic::AtomicU64::new(1);
@@ -42,7 +42,7 @@ impl Origin {
             let connection = numbers.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
             while let Some(request) = read_request(&mut stream, connection) {
                 let reply = reply(&request);
-                // A test that has seen enough asks no more.
+                // A test that needs no more requests has dropped the receiver.
                 let _ = sender.send(request);
                 let (Reply::Respond(bytes) | Reply::RespondAndClose(bytes)) = &reply;
                 if stream.write_all(bytes).is_err() || matches!(reply, Reply::RespondAndClose(_)) {
@@ -53,19 +53,19 @@ impl Origin {
         Origin { address: destination.address, destination, requests }
     }
 
-    /// Says `answer` to everything.
+    /// Sends `response` to every request.
     pub(crate) fn responding(response: impl Into<Vec<u8>>) -> Origin {
         let response = response.into();
         Origin::start(move |_| Reply::Respond(response.clone()))
     }
 
-    /// The next request that arrived.
+    /// Waits for the next request.
     #[track_caller]
     pub(crate) fn next(&self) -> Request {
-        self.requests.recv_timeout(TIMEOUT).expect("a request arrives")
+        self.requests.recv_timeout(TIMEOUT).expect("the origin gets a request")
     }
 
-    /// Whether no request has arrived since the last one that was looked at.
+    /// Whether there is no further request.
     pub(crate) fn has_no_request(&self) -> bool {
         self.requests.try_recv().is_err()
     }
@@ -75,7 +75,7 @@ impl Origin {
         self.destination.accepted()
     }
 
-    /// A request for `/path` here, with these lines behind `Host`.
+    /// A request for `/path` at this origin, with these lines behind `Host`.
     pub(crate) fn ask(&self, method: &str, path: &str, lines: &str) -> String {
         request_to(self.address, method, path, lines)
     }
@@ -91,7 +91,7 @@ pub(crate) fn request_to(address: impl Display, method: &str, path: &str, lines:
     format!("{method} http://{address}{path} HTTP/1.1\r\nHost: {address}\r\n{lines}\r\n")
 }
 
-/// An answer of this body, whose length it says.
+/// A response with this body and its length.
 pub(crate) fn ok(body: &str) -> Vec<u8> {
     format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len()).into_bytes()
 }
@@ -108,7 +108,7 @@ fn read_request(stream: &mut TcpStream, connection: u64) -> Option<Request> {
     Some(Request { head, body, connection })
 }
 
-/// A head with its empty line; none if the stream ends before it.
+/// A head with its empty line; `None` if the stream ends before it.
 pub(crate) fn read_head(stream: &mut TcpStream) -> Option<String> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -119,7 +119,7 @@ pub(crate) fn read_head(stream: &mut TcpStream) -> Option<String> {
     Some(String::from_utf8(head).unwrap())
 }
 
-/// A chunked body as it is framed, trailers included.
+/// A chunked body with its framing, trailers included.
 pub(crate) fn read_chunks(stream: &mut TcpStream) -> Option<Vec<u8>> {
     let mut body = Vec::new();
     loop {
@@ -160,12 +160,12 @@ fn length(head: &str) -> Option<usize> {
     head.lines().find_map(value).map(|value| value.parse().unwrap())
 }
 
-/// An answer as a client reads it.
+/// A response, as a client reads it.
 #[derive(Debug)]
 pub(crate) struct Response {
     pub(crate) status: u16,
     pub(crate) head: String,
-    /// As it is framed.
+    /// With its framing.
     pub(crate) body: Vec<u8>,
 }
 
@@ -181,10 +181,10 @@ impl Response {
     }
 }
 
-/// Reads one answer, to the end that its head announces; one to HEAD has no body.
+/// Reads one response, until the end that its head defines; one to HEAD has no body.
 #[track_caller]
 pub(crate) fn read_response_to(method: &str, stream: &mut TcpStream) -> Response {
-    let head = read_head(stream).expect("an answer has a whole head");
+    let head = read_head(stream).expect("a response has a complete head");
     let status = head[9..12].parse().unwrap();
     let has_body = method != "HEAD" && !(100..200).contains(&status) && status != 204 && status != 304;
     let body = match length(&head) {
@@ -204,7 +204,7 @@ pub(crate) fn read_response_to(method: &str, stream: &mut TcpStream) -> Response
     Response { status, head, body }
 }
 
-/// Sends a request on a connection that may have carried others, and reads its answer.
+/// Sends a request on a connection that may have carried others, and reads its response.
 #[track_caller]
 pub(crate) fn exchange(stream: &mut TcpStream, request: impl AsRef<[u8]>) -> Response {
     let request = request.as_ref();
@@ -213,7 +213,7 @@ pub(crate) fn exchange(stream: &mut TcpStream, request: impl AsRef<[u8]>) -> Res
     read_response_to(str::from_utf8(method).unwrap(), stream)
 }
 
-/// The same on a connection of its own.
+/// Sends a request on a connection of its own, and reads its response.
 #[track_caller]
 pub(crate) fn ask_once(gateway: &Gateway, request: impl AsRef<[u8]>) -> Response {
     exchange(&mut gateway.connect(), request)

@@ -1,4 +1,4 @@
-//! Both ends of a tunnel: clients that ask in HTTP or SOCKS5, and destinations that count who reaches them.
+//! Both ends of a tunnel: clients of HTTP and SOCKS5, and destinations that count their connections.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -11,7 +11,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use crate::harness::{Gateway, with_timeouts};
 
-/// An answer in HTTP.
+/// An HTTP response.
 #[derive(Debug)]
 pub(crate) struct Response {
     pub(crate) status: u16,
@@ -25,7 +25,7 @@ pub(crate) fn connect_request(target: &str) -> String {
     format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n")
 }
 
-/// Sends a request in HTTP and reads the answer.
+/// Sends an HTTP request and reads the response.
 pub(crate) fn ask(gateway: &Gateway, request: impl AsRef<[u8]>) -> (TcpStream, Response) {
     let mut stream = gateway.connect();
     stream.write_all(request.as_ref()).unwrap();
@@ -33,12 +33,12 @@ pub(crate) fn ask(gateway: &Gateway, request: impl AsRef<[u8]>) -> (TcpStream, R
     (stream, response)
 }
 
-/// Reads an answer; for anything but 200 to the end of the connection.
+/// Reads a response; unless it is 200, until the end of the connection.
 pub(crate) fn read_response(stream: &mut TcpStream) -> Response {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         let mut byte = [0];
-        assert_eq!(stream.read(&mut byte).unwrap(), 1, "the answer ends in {:?}", head.escape_ascii());
+        assert_eq!(stream.read(&mut byte).unwrap(), 1, "the response ends in {:?}", head.escape_ascii());
         head.push(byte[0]);
     }
     let head = String::from_utf8(head).unwrap();
@@ -51,7 +51,7 @@ pub(crate) fn read_response(stream: &mut TcpStream) -> Response {
     Response { status, head, body }
 }
 
-/// A tunnel to `target` by HTTP CONNECT.
+/// Opens a tunnel to `target` by HTTP CONNECT.
 pub(crate) fn tunnel(gateway: &Gateway, target: impl ToString) -> TcpStream {
     let (stream, response) = ask(gateway, connect_request(&target.to_string()));
     assert_eq!(response.status, 200, "{response:?}");
@@ -94,7 +94,7 @@ fn send_socks(gateway: &Gateway, request: &[u8]) -> TcpStream {
     stream
 }
 
-/// How a client opens its tunnel to an IPv4 destination; with the host that it asks for, if it asks.
+/// How a client opens its tunnel to an IPv4 destination, with the host in its request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Ingress {
     /// By the gateway's second listener, which is a `forward` to the destination.
@@ -106,14 +106,14 @@ pub(crate) enum Ingress {
 }
 
 impl Ingress {
-    /// Opens a tunnel to `to`, and awaits the answer where there is one.
+    /// Opens a tunnel to `to`, and waits for the response where there is one.
     pub(crate) fn open(self, gateway: &Gateway, to: SocketAddr) -> TcpStream {
         match self {
             Ingress::Forward => with_timeouts(TcpStream::connect(gateway.listeners[1]).unwrap()),
             Ingress::Connect(host) => tunnel(gateway, format!("{host}:{}", to.port())),
             Ingress::Socks5(host) => {
                 let mut stream = send_socks(gateway, &socks_request(host, to.port()));
-                // The address that the gateway dialled from is one of IPv4 too.
+                // The gateway dials from an IPv4 address too.
                 assert_eq!(read_exactly(&mut stream, 10)[..4], [5, 0, 0, 1], "{host}");
                 stream
             }
@@ -121,7 +121,7 @@ impl Ingress {
     }
 }
 
-/// Reads the reply to a SOCKS5 request, whole; returns its code.
+/// Reads the whole reply to a SOCKS5 request; returns its code.
 pub(crate) fn read_reply(stream: &mut TcpStream) -> u8 {
     let head = read_exactly(stream, 4);
     assert_eq!((head[0], head[2]), (5, 0), "{head:?}");
@@ -135,14 +135,14 @@ pub(crate) fn read_exactly(stream: &mut TcpStream, count: usize) -> Vec<u8> {
     bytes
 }
 
-/// Everything up to the end of the stream.
+/// Reads until the end of the stream.
 pub(crate) fn read_all(stream: &mut TcpStream) -> Vec<u8> {
     let mut bytes = Vec::new();
     stream.read_to_end(&mut bytes).unwrap();
     bytes
 }
 
-/// Everything up to a reset, which is expected.
+/// Reads until a reset, which is expected.
 #[track_caller]
 pub(crate) fn read_until_reset(stream: &mut TcpStream) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -152,14 +152,14 @@ pub(crate) fn read_until_reset(stream: &mut TcpStream) -> Vec<u8> {
     bytes
 }
 
-/// Sends some bytes and expects them back.
+/// Sends some bytes and expects their echo.
 #[track_caller]
 pub(crate) fn check_echo(stream: &mut TcpStream, bytes: &[u8]) {
     stream.write_all(bytes).unwrap();
     assert_eq!(read_exactly(stream, bytes.len()), bytes);
 }
 
-/// Expects that the peer has ended: in order, or by a reset where `reset`.
+/// Expects that the peer has closed: in order, or by a reset if `reset`.
 #[track_caller]
 pub(crate) fn check_ended(stream: &mut TcpStream, reset: bool) {
     match stream.read(&mut [0; 16]) {
@@ -170,18 +170,18 @@ pub(crate) fn check_ended(stream: &mut TcpStream, reset: bool) {
     }
 }
 
-/// Closes with a reset instead of an end.
+/// Closes with a reset instead of a FIN.
 pub(crate) fn reset(stream: TcpStream) {
     sockopt::set_socket_linger(&stream, Some(std::time::Duration::ZERO)).unwrap();
 }
 
-/// A socket for TCP by IPv4, which no gateway inherits that another test starts meanwhile.
+/// An IPv4 TCP socket with CLOEXEC, so that no concurrently started gateway inherits it.
 pub(crate) fn socket() -> OwnedFd {
     let flags = SocketFlags::CLOEXEC;
     rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None).unwrap()
 }
 
-/// A connection from a chosen address of this machine.
+/// Connects from a given address of this machine.
 pub(crate) fn connect_from(source: Ipv4Addr, to: SocketAddr) -> TcpStream {
     let socket = socket();
     rustix::net::bind(&socket, &SocketAddr::from((source, 0))).unwrap();
@@ -189,12 +189,12 @@ pub(crate) fn connect_from(source: Ipv4Addr, to: SocketAddr) -> TcpStream {
     with_timeouts(TcpStream::from(socket))
 }
 
-/// A listener whose queue is full: connections to it are not answered. Those that fill it are held.
+/// A listener with a full queue: connections to it get no response. The returned streams fill the queue.
 pub(crate) fn silent_destination() -> (TcpListener, Vec<TcpStream>) {
     silent_at((Ipv4Addr::LOCALHOST, 0).into()).unwrap()
 }
 
-/// The same at this address; none if its port is taken.
+/// A silent listener at this address; `None` if its port is taken.
 pub(crate) fn silent_at(address: SocketAddr) -> Option<(TcpListener, Vec<TcpStream>)> {
     let socket = socket();
     rustix::net::bind(&socket, &address).ok()?;
@@ -226,7 +226,7 @@ impl Destination {
         let address = listener.local_addr().unwrap();
         let accepted = Arc::new(AtomicU64::new(0));
         let (counter, serve) = (Arc::clone(&accepted), Arc::new(serve));
-        // It lives as long as the test's process.
+        // The thread lives as long as the test's process.
         thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
                 counter.fetch_add(1, Ordering::SeqCst);
@@ -237,7 +237,7 @@ impl Destination {
         Destination { address, accepted }
     }
 
-    /// Sends back what it receives.
+    /// Echoes.
     pub(crate) fn echo() -> Destination {
         Destination::start(echo)
     }
@@ -248,10 +248,10 @@ impl Destination {
     }
 }
 
-/// Sends back what it receives, to the end.
+/// Sends back what it receives, until the end.
 pub(crate) fn echo(mut stream: TcpStream) {
     let mut buffer = vec![0; 16 * 1024];
-    // A client that resets, or that has read enough, ends it too.
+    // A client that resets, or has closed its receiving side, ends it too.
     while let Ok(count @ 1..) = stream.read(&mut buffer) {
         if stream.write_all(&buffer[..count]).is_err() {
             return;
@@ -260,7 +260,7 @@ pub(crate) fn echo(mut stream: TcpStream) {
     let _ = stream.shutdown(Shutdown::Write);
 }
 
-/// Bytes that no other seed or place has by chance.
+/// Pseudorandom bytes, different for each seed and position.
 pub(crate) fn pattern(seed: u64, count: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let words = std::iter::from_fn(move || {
@@ -272,7 +272,7 @@ pub(crate) fn pattern(seed: u64, count: usize) -> Vec<u8> {
     words.flatten().take(count).collect()
 }
 
-/// The value of `Proxy-Authorization` of this user.
+/// The value of `Proxy-Authorization` for this user.
 pub(crate) fn basic(user: &str, secret: &str) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let pair = format!("{user}:{secret}");

@@ -1,6 +1,7 @@
-//! Real programs, each told of the gateway in the way that its manual says.
-//! Promises: what the gateway billed is compared with what the programs did; it has as many threads as a
-//! user's. Leaves to others: the servers, which `cargo xtask services` starts.
+//! Real programs, each configured for the gateway as its manual specifies.
+//!
+//! Guarantees: the bill is compared with what the programs transferred. The gateway has the default number of
+//! threads. `cargo xtask services` starts the servers.
 
 use crate::harness::{EVERY_CPU, Gateway, TestDir};
 
@@ -29,8 +30,8 @@ mod tap;
 mod websocket;
 mod wget;
 
-/// A gateway that leads `me` to the server at `port`, and where it does so: host and port, as words of a
-/// command line.
+/// A gateway that forwards `me` to the server at `port`, and the listener's host and port as command line
+/// arguments.
 fn forwarding(port: &str) -> (Gateway, [String; 2]) {
     let gateway = Gateway::forwarding(format!("127.0.0.1:{port}"), EVERY_CPU);
     let address = gateway.listeners[1];
@@ -39,11 +40,11 @@ fn forwarding(port: &str) -> (Gateway, [String; 2]) {
 
 /// A directory with a configuration whose set `@local` has `destinations`.
 fn test_dir(destinations: &[String]) -> TestDir {
-    // TOML writes strings, and arrays of them, as Rust does.
+    // TOML has the same syntax for strings, and arrays of them, as Rust.
     TestDir::new(&format!("{EVERY_CPU}[destinations.local]\nto = {destinations:?}\nclass = \"internal\"\n"))
 }
 
-/// A gateway that lets `ci`, by the password `right-one`, go to `destination`.
+/// A gateway that allows `destination` for `ci`, with the password `right-one`.
 fn gateway_to(destination: String) -> Gateway {
     let dir = test_dir(&[destination]);
     dir.add_user("ci", "right-one", "--allow @local");

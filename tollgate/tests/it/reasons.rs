@@ -1,7 +1,7 @@
-//! Reasons: the log says why a client was turned away, in more detail than the client is told.
+//! Reasons: the log has the reason of a refusal, in more detail than the client gets.
 //!
-//! Until now `unauthenticated` stood for no credentials, wrong ones and a disabled user alike, without a name
-//! or a destination; a malformed request had no text, `overload` did not say of what, and a dial that failed
+//! Before, `unauthenticated` stood for no credentials, wrong ones and a disabled user alike, without a name
+//! or a destination; a malformed request had no text, `overload` did not name the resource, and a failed dial
 //! was counted as a denial.
 
 use std::fs;
@@ -18,7 +18,7 @@ use crate::peers::{
     read_reply, socks_request, tunnel,
 };
 
-/// A port of this machine at which no socket listens.
+/// A port of this machine without a listener.
 fn closed_port() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
@@ -27,7 +27,7 @@ fn plain_request(to: SocketAddr) -> String {
     format!("GET http://{to}/ HTTP/1.1\r\nHost: {to}\r\nConnection: close\r\n\r\n")
 }
 
-/// The log's line about the request with this answer.
+/// The log line of the request with this response.
 fn decision_line(gateway: &Gateway, response: &Response) -> Value {
     let id =
         response.head.lines().find_map(|line| line.strip_prefix("X-Request-Id: ")).expect("it has an id");
@@ -56,7 +56,7 @@ fn credential_failures_differ_only_in_the_log() {
     let cases = [
         (None, "credentials_missing", Value::Null),
         (Some(basic("ann", "wrong")), "credentials_wrong", json!("ann")),
-        (Some(basic("nobody\"\u{202e}", "wrong")), "credentials_wrong", json!("nobody\"\u{202e}")),
+        (Some(basic("ghost\"\u{202e}", "wrong")), "credentials_wrong", json!("ghost\"\u{202e}")),
         (Some(basic(&long, "wrong")), "credentials_wrong", json!(long[..64])),
         (Some(basic("gone", "correct horse")), "user_disabled", json!("gone")),
         (Some("Basic %%%".to_owned()), "credentials_malformed", Value::Null),
@@ -78,7 +78,7 @@ fn credential_failures_differ_only_in_the_log() {
         }
     }
     let body = |wanted: &str| responses.iter().find(|(reason, _)| *reason == wanted).unwrap().1.as_str();
-    assert_eq!(body("credentials_wrong"), body("user_disabled"), "the client is told one and the same");
+    assert_eq!(body("credentials_wrong"), body("user_disabled"), "the client cannot distinguish the two");
     let malformed = gateway.await_log_line("why", |line| line["reason"] == "credentials_malformed");
     assert_eq!(malformed["text"], "the proxy credentials are not valid base64.");
 }
@@ -97,7 +97,7 @@ fn socks5_user_name_is_logged() {
         assert_eq!(read_exactly(&mut stream, 2), [1, 1]);
         let client = stream.local_addr().unwrap().to_string();
         let line = gateway.await_log_line("the decision", |line| line["client_addr"] == client.as_str());
-        // Where to is said behind the password, which was never right.
+        // The target would follow the password, which was never right.
         let expected = json!({
             "decision": "deny", "reason": reason, "attempted_user": user, "protocol": "socks5",
             "requested_host": Value::Null,
@@ -151,7 +151,7 @@ fn failed_dial_is_no_denial_and_logs_addresses() {
     });
     let (_, response) = ask(&gateway, connect_request(&closed.to_string()));
     assert_eq!(response.status, 502);
-    assert!(!response.head.contains("details="), "the client is told no more than before: {response:?}");
+    assert!(!response.head.contains("details="), "the client gets no details: {response:?}");
     let line = decision_line(&gateway, &response);
     check(&line, &expected);
     assert!(line["connect_ms"].is_number(), "{line}");
@@ -165,14 +165,14 @@ fn failed_dial_is_no_denial_and_logs_addresses() {
     assert_eq!(line["decision"], "failed", "{line}");
     assert!(line["tried"].as_array().unwrap().contains(&json!("127.0.0.1")), "{line}");
 
-    // What a policy denies stays a denial.
+    // A denial by policy stays a denial.
     let (_, response) = ask(&gateway, connect_request("192.0.2.1:443"));
     let line = decision_line(&gateway, &response);
     check(&line, &json!({ "decision": "deny", "reason": "no_rule", "tried": Value::Null }));
 }
 
-/// A client that was told `socks5://` resolves names itself and asks for addresses, to which rules by name do
-/// not apply: it was refused, and nothing said that one letter was missing.
+/// Regression: a client with `socks5://` resolves names itself and requests addresses, to which rules by name
+/// do not apply. It was refused, without a hint that one letter was missing.
 #[test]
 fn address_in_place_of_a_name_logs_a_hint() {
     let gateway = Gateway::start(
@@ -195,15 +195,11 @@ fn address_in_place_of_a_name_logs_a_hint() {
         let text = ask_from([127, 0, 0, 1], host);
         assert!(text.contains("`socks5h://` in place of `socks5://`"), "{host}: {text}");
     }
-    assert_eq!(ask_from([127, 0, 0, 1], "example.net"), "", "it sent the name");
+    assert_eq!(ask_from([127, 0, 0, 1], "example.net"), "", "the client sent the name");
     assert_eq!(ask_from([127, 0, 0, 2], "192.0.2.1"), "", "no rule by name would help");
     let (stream, response) = ask(&gateway, connect_request("192.0.2.1:443"));
     assert_eq!(response.status, 403);
-    assert_eq!(
-        text_of(stream.local_addr().unwrap()),
-        "",
-        "HTTP clients do not resolve, and are told in words"
-    );
+    assert_eq!(text_of(stream.local_addr().unwrap()), "", "HTTP clients do not resolve, and get the text");
 }
 
 #[test]
@@ -218,7 +214,7 @@ fn paths_are_logged_on_demand_and_without_their_query() {
         let line = gateway.await_log_line("the request", |line| line["client_addr"] == client.as_str());
         (response.status, line["path"].clone())
     };
-    assert_eq!(get("/a?b"), (200, Value::Null), "not unless it is asked for");
+    assert_eq!(get("/a?b"), (200, Value::Null), "only with `request_path`");
     let file = gateway.path("tollgate.toml");
     let configuration = fs::read_to_string(&file).unwrap();
     fs::write(&file, configuration.replace("[log]\n", "[log]\nrequest_path = true\n")).unwrap();

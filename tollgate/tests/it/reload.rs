@@ -1,5 +1,5 @@
-//! Reloads: what changes takes effect for new connections, what is wrong changes nothing, and nobody who is
-//! not meant loses a connection.
+//! Reloads: changes apply to new connections, an invalid configuration changes nothing, and only affected
+//! users lose connections.
 
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
@@ -21,7 +21,7 @@ use crate::peers::{
 const FIRST: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 1);
 const SECOND: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
-/// A user who is known by one address and may reach this machine.
+/// A user with one known address that may reach this machine.
 fn user(name: &str, from: Ipv4Addr) -> String {
     format!("[[user]]\nname = \"{name}\"\nfrom = [\"{from}/32\"]\nallow = [\"127.0.0.0/8\"]\n")
 }
@@ -32,7 +32,7 @@ fn status(gateway: &Gateway, source: Ipv4Addr, target: SocketAddr) -> u16 {
     read_response(&mut stream).status
 }
 
-/// A tunnel of the user at `source`.
+/// Opens a tunnel of the user at `source`.
 fn tunnel_from(gateway: &Gateway, source: Ipv4Addr, target: SocketAddr) -> TcpStream {
     let mut stream = connect_from(source, gateway.listeners[0]);
     stream.write_all(connect_request(&target.to_string()).as_bytes()).unwrap();
@@ -40,7 +40,7 @@ fn tunnel_from(gateway: &Gateway, source: Ipv4Addr, target: SocketAddr) -> TcpSt
     stream
 }
 
-/// An address of this machine with a port that nobody has.
+/// An address of this machine with a free port.
 fn free_address() -> SocketAddr {
     TcpListener::bind("127.0.0.4:0").unwrap().local_addr().unwrap()
 }
@@ -54,20 +54,20 @@ fn users_and_rules_change_for_new_connections() {
     let destination = Destination::echo();
     let (first, second) = (user("first", FIRST), user("second", SECOND));
     let gateway = Gateway::start(&first);
-    assert_eq!(status(&gateway, SECOND, destination.address), 407, "not known yet");
+    assert_eq!(status(&gateway, SECOND, destination.address), 407, "unknown so far");
     let mut old = tunnel_from(&gateway, FIRST, destination.address);
 
     gateway.reload(&format!("{first}{second}"));
-    eventually("the new user is let in", || status(&gateway, SECOND, destination.address) == 200);
+    eventually("the new user is admitted", || status(&gateway, SECOND, destination.address) == 200);
 
     let denied = first.replace("allow", "deny = [\"127.0.0.1\"]\nallow");
     gateway.reload(&format!("{denied}{second}"));
     eventually("the new rule denies", || status(&gateway, FIRST, destination.address) == 403);
-    check_echo(&mut old, b"a rule is for new connections");
+    check_echo(&mut old, b"rules apply to new connections");
 
     gateway.reload(&format!("{first}connections = 1\n"));
     eventually("the new cap holds", || status(&gateway, FIRST, destination.address) == 429);
-    eventually("the second user is gone", || status(&gateway, SECOND, destination.address) == 407);
+    eventually("the second user is unknown", || status(&gateway, SECOND, destination.address) == 407);
     check_echo(&mut old, b"still here");
 }
 
@@ -97,7 +97,7 @@ fn request_completed_after_user_removal_is_407() {
     let (begun, rest) = request.split_at(20);
     let mut client = connect_from(FIRST, gateway.listeners[0]);
     client.write_all(begun.as_bytes()).unwrap();
-    // Connections of one thread are taken in turn: when later ones have been served this one was read.
+    // A thread serves connections in order: once later ones are served, it has read this one.
     for _ in 0..8 {
         assert_eq!(status(&gateway, SECOND, destination.address), 200);
     }
@@ -116,17 +116,17 @@ fn user_removed_during_the_dial_gets_no_tunnel() {
     let mut client = connect_from(FIRST, gateway.listeners[0]);
     client.write_all(connect_request(&target.to_string()).as_bytes()).unwrap();
     gateway.await_metric("tollgate_handshakes_active", 1.0);
-    // The connection is being dialled as soon as the gateway has looked at the request; the answer to
-    // another one on each thread shows that it has.
+    // The gateway dials as soon as it has read the request; a response to a later request on each thread
+    // shows that it has.
     for _ in 0..8 {
         assert_eq!(status(&gateway, SECOND, "127.0.0.1:1".parse().unwrap()), 502);
     }
     gateway.reload(&second);
     eventually("the reload has taken effect", || status(&gateway, FIRST, target) == 407);
-    // Now there is room for the connection, at the kernel's next attempt.
+    // Now the listener's queue has space, at the kernel's next attempt.
     thread::spawn(move || silent.incoming().map_while(Result::ok).for_each(std::mem::forget));
     let mut head = [0; 12];
-    // However it ends, it does not stay open.
+    // In any case it does not stay open.
     if let Ok(count) = client.read(&mut head) {
         assert!(!head[..count].ends_with(b" 504"), "the destination was reached after all");
         if head[..count].ends_with(b" 200") {
@@ -148,7 +148,7 @@ fn invalid_configuration_changes_nothing() {
         "[timeouts]\nidle = \"soon\"\n".to_owned(),
         "colour = \"red\"\n[[".to_owned(),
         "[[user]]\nname = \"x\"\nallow = [\"@missing\"]\n".to_owned(),
-        // A listener that cannot be opened is found out later than the rest.
+        // A listener that cannot be opened is detected later than other errors.
         format!("{LOCAL_USER}[limits]\nconnections_per_user = 1\n{}", listener(taken)),
     ];
     for (count, extra) in wrong.iter().enumerate() {
@@ -156,11 +156,11 @@ fn invalid_configuration_changes_nothing() {
         let refused = |line: &&serde_json::Value| {
             line["text"] == "reload refused, the old configuration stays" && line["level"] == "error"
         };
-        eventually("it is told", || gateway.log().iter().filter(refused).count() == count + 1);
-        eventually("standard error tells it too", || {
+        eventually("the log has the refusal", || gateway.log().iter().filter(refused).count() == count + 1);
+        eventually("standard error has the refusal", || {
             gateway.errors().matches("reload refused").count() == count + 1
         });
-        check_echo(&mut old, b"the old one lives");
+        check_echo(&mut old, b"the old tunnel is open");
         check_echo(&mut tunnel(&gateway, destination.address), b"and new ones are served");
     }
     gateway.await_metric("tollgate_config_reload_success", 0.0);
@@ -170,8 +170,8 @@ fn invalid_configuration_changes_nothing() {
     gateway.stop();
 }
 
-/// An editor or a copy empties a file, or takes it away, before it writes it. To run by the defaults then
-/// would close every listener.
+/// An editor or a copy may empty or remove a file before writing it. The defaults would then close every
+/// listener.
 #[test]
 fn empty_or_missing_configuration_changes_nothing() {
     let destination = Destination::echo();
@@ -181,7 +181,7 @@ fn empty_or_missing_configuration_changes_nothing() {
     let check_refused = |message| {
         gateway.signal(Signal::HUP);
         eventually("it is refused", || gateway.errors().contains(message));
-        check_echo(&mut tunnel(&gateway, destination.address), b"what was there is served");
+        check_echo(&mut tunnel(&gateway, destination.address), b"the old configuration is served");
     };
     fs::write(&path, "\n").unwrap();
     check_refused("is empty");
@@ -204,49 +204,49 @@ fn listeners_come_and_go_without_losing_a_connection() {
         std::io::Result::Ok(stream)
     };
     for _ in 0..3 {
-        assert!(TcpStream::connect(added).is_err(), "nobody listens yet");
+        assert!(TcpStream::connect(added).is_err(), "no listener yet");
         gateway.reload(&format!("{LOCAL_USER}{}", listener(added)));
-        eventually("somebody listens", || TcpStream::connect(added).is_ok());
+        eventually("the listener is open", || TcpStream::connect(added).is_ok());
         let mut live = open().unwrap();
         assert_eq!(read_response(&mut live).status, 200);
         let mut handshake = with_timeouts(TcpStream::connect(added).unwrap());
         handshake.write_all(&request.as_bytes()[..10]).unwrap();
 
         gateway.request_reload(LOCAL_USER);
-        // Whoever got through to the listener is served, to the last one.
+        // Every connection that the listener accepted is served, to the last one.
         let mut served = 0;
         while let Ok(mut stream) = open() {
             assert_eq!(read_response(&mut stream).status, 200, "after {served}");
             check_echo(&mut stream, b"served");
             served += 1;
         }
-        check_echo(&mut live, b"the listener is gone, the tunnel is not");
+        check_echo(&mut live, b"the tunnel outlives its listener");
         handshake.write_all(&request.as_bytes()[10..]).unwrap();
         assert_eq!(read_response(&mut handshake).status, 200);
-        check_echo(&mut handshake, b"nor is the handshake");
+        check_echo(&mut handshake, b"the handshake too");
     }
 }
 
 #[test]
 fn kernel_chosen_port_after_reload_is_own() {
-    /// No other test uses it, so that the kernel's table tells the port.
+    /// No other test uses it, so that the kernel's table shows the port.
     const OWN: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 77);
     let gateway = Gateway::local("");
     gateway.reload(&format!("{LOCAL_USER}{}", listener((OWN, 0).into())));
     let mut port = 0;
-    eventually("somebody listens", || {
+    eventually("the listener is open", || {
         let found = kernel_sockets().into_iter().find(|(local, _)| local.ip() == OWN);
         port = found.map_or(0, |(local, _)| local.port());
         port != 0
     });
-    eventually("every thread knows that the port is ours", || {
+    eventually("every thread has the port as an own address", || {
         let (_, response) = ask(&gateway, connect_request(&format!("{OWN}:{port}")));
         response.status == 403 && response.head.contains("proxy_loop_detected")
     });
 }
 
-/// The timer at which a retired listener is looked at for the last time found every handshake taken, and put
-/// the listener on hold for good: it was never closed, and a gateway that drained never ended by itself.
+/// Regression: the timer for the last accepts of a retired listener found every handshake taken, and paused
+/// the listener for good: it was never closed, and a draining gateway never ended by itself.
 #[test]
 fn retired_listener_closes_at_full_handshakes() {
     let few = "[limits]\nhandshakes = 2\n[timeouts]\ngreeting = \"10m\"\n[threads]\nreactors = 1\n";
@@ -255,7 +255,7 @@ fn retired_listener_closes_at_full_handshakes() {
     let silent: Vec<_> = (0..2).map(|_| gateway.connect()).collect();
     gateway.await_metric("tollgate_handshakes_active", 2.0);
     gateway.reload(&format!("{LOCAL_USER}{few}"));
-    eventually("nobody listens there", || {
+    eventually("the listener is closed", || {
         let attempt = TcpStream::connect_timeout(&added, Duration::from_millis(100));
         attempt.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
     });
@@ -264,7 +264,7 @@ fn retired_listener_closes_at_full_handshakes() {
 
 #[test]
 fn hundred_reloads_lose_no_connection() {
-    // Side by side: most of the time a reload waits for handshakes that might be under way.
+    // In parallel: a reload mostly waits for handshakes that may be in progress.
     thread::scope(|scope| {
         for strategy in STRATEGIES {
             scope.spawn(|| reloads_lose_no_connection(100, strategy));
@@ -321,7 +321,7 @@ fn shorter_deadlines_reach_open_tunnels() {
     check_echo(&mut tunnel(&gateway, destination.address), b"the log is opened anew, and nothing else");
 }
 
-/// One place for all who ask. Who was let in before gets it before those who come, however many those are.
+/// One handshake for all clients. A queued connection gets it before new ones, however many those are.
 #[test]
 fn retired_listener_queue_precedes_new_connections() {
     const CLIENTS: usize = 5;
@@ -334,7 +334,8 @@ fn retired_listener_queue_precedes_new_connections() {
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
         for _ in 0..OTHERS {
-            // Each says nothing, and keeps the place until its time is over or another client needs it.
+            // Each sends nothing, and keeps the handshake until its deadline, or until another client needs
+            // it.
             scope.spawn(|| {
                 while !is_over.load(Ordering::Relaxed) {
                     let read = gateway.connect().read_to_end(&mut Vec::new());
@@ -347,9 +348,9 @@ fn retired_listener_queue_precedes_new_connections() {
             (0..CLIENTS).map(|_| with_timeouts(TcpStream::connect(gateway.listeners[1]).unwrap())).collect();
         gateway.reload(&format!("{LOCAL_USER}{ONE_HANDSHAKE}"));
         let served = panic::catch_unwind(AssertUnwindSafe(|| {
-            clients.iter_mut().for_each(|client| check_echo(client, b"before the others"));
+            clients.iter_mut().for_each(|client| check_echo(client, b"ahead of the others"));
         }));
         is_over.store(true, Ordering::Relaxed);
-        served.expect("all were served while others kept coming");
+        served.expect("all queued clients were served while new ones connected");
     });
 }

@@ -1,4 +1,4 @@
-//! Plain HTTP requests: each is forwarded as it was understood, answered in its order, and a flow of its own.
+//! Plain HTTP requests: each is forwarded as it was parsed, answered in order, and a flow of its own.
 
 mod bad_responses;
 mod bodies;
@@ -101,7 +101,7 @@ fn bodiless_responses_keep_the_connection() {
         (not_modified.header("Content-Length"), not_modified.header("ETag")),
         (Some("7"), Some("\"x\""))
     );
-    assert_eq!(exchange(&mut stream, origin.get("/103")).status, 103, "an interim answer is passed on");
+    assert_eq!(exchange(&mut stream, origin.get("/103")).status, 103, "an interim response is forwarded");
     assert_eq!(read_response_to("GET", &mut stream).status, 200);
     assert_eq!(exchange(&mut stream, origin.get("/")).text(), "end");
     assert_eq!(origin.accepted(), 1);
@@ -125,7 +125,10 @@ fn http_1_0_client_gets_an_unchunked_response() {
         let response = String::from_utf8(read_all(&mut stream)).unwrap();
         assert!(response.starts_with("HTTP/1.1 200 OK\r\nConnection: close\r\nDate: "), "{response}");
         assert!(response.ends_with("\r\n\r\nhello world"), "{response}");
-        assert!(origin.next().head.contains("\r\nConnection: close\r\n"), "one request is all that comes");
+        assert!(
+            origin.next().head.contains("\r\nConnection: close\r\n"),
+            "the client sends one request only"
+        );
     }
 }
 
@@ -138,7 +141,7 @@ fn returning_request_is_refused_as_a_loop() {
     let response = ask_once(&gateway, origin.ask("GET", "/", &format!("Via: 1.1 a, {via} (x)\r\n")));
     assert_eq!(response.status, 508);
     assert_eq!(response.header("Proxy-Status"), Some("tollgate; error=proxy_loop_detected"));
-    // It may not lead to the gateway itself either, whatever stands in Via.
+    // It may not address the gateway itself either, whatever `Via` contains.
     let own = request_to(gateway.listeners[0], "GET", "/", "");
     assert_eq!(ask_once(&gateway, own).status, 403);
     assert!(origin.has_no_request());
@@ -159,6 +162,6 @@ fn options_obeys_max_forwards() {
     assert!(own.header("Allow").unwrap().contains("CONNECT"));
     assert!(origin.has_no_request());
     let unreachable = "OPTIONS http://127.0.0.1:1/ HTTP/1.1\r\nHost: 127.0.0.1:1\r\nMax-Forwards: 0\r\n\r\n";
-    assert_eq!(ask_once(&gateway, unreachable).status, 200, "the answer is ours, and nobody is asked");
-    assert_eq!(ask("/", "").text(), "served", "the connection goes on");
+    assert_eq!(ask_once(&gateway, unreachable).status, 200, "the gateway responds itself, without a dial");
+    assert_eq!(ask("/", "").text(), "served", "the connection stays open");
 }

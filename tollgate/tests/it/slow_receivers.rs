@@ -1,9 +1,9 @@
-//! Receivers that are slow: as long as they take something, nothing of theirs is cut, whatever stands in the
-//! kernel's queues; those that take nothing end.
+//! Slow receivers: as long as a receiver reads something its tunnel is not cut, however much is queued in the
+//! kernel; a receiver that reads nothing is cut.
 //!
-//! A server sent 3 MB and closed, its client read 30 kB/s: after a minute (`half_closed`) the client had less
-//! than 2 MB and a reset, and was billed for all. Deadlines looked at the gateway's own reads and writes, and
-//! those had ended when the kernel had taken the last byte.
+//! Regression: a server sent 3 MB and closed, its client read 30 kB/s. After a minute (`half_closed`) the
+//! client had less than 2 MB and a reset, and was billed for all. Deadlines considered the gateway's own
+//! reads and writes, which had ended when the kernel had taken the last byte.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -20,23 +20,23 @@ use crate::peers::{
     Destination, connect_request, pattern, read_exactly, read_response, reset, socket, tunnel,
 };
 
-/// A slow transfer takes nearly twice as long, and its receiver takes something forty times in it.
+/// A slow transfer takes nearly twice as long, in forty reads.
 const DEADLINES: &str = "[timeouts]\nidle = \"4s\"\nhalf_closed = \"4s\"\n";
 
-/// The pause between two steps of a receiver: not awaited by anything, it only makes the receiver slow.
+/// The pause between two steps of a receiver. Nothing waits for it: it only makes the receiver slow.
 const STEP: Duration = Duration::from_millis(100);
 
-/// Steps in which a slow receiver takes all.
+/// Steps in which a slow receiver reads all.
 const STEPS: usize = 70;
 
-/// Which direction.
+/// The direction of a transfer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Toward {
     Client,
     Destination,
 }
 
-/// The end that closes its direction while bytes are on their way.
+/// The end that closes its direction while bytes are in flight.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum HalfClosed {
     Neither,
@@ -45,14 +45,14 @@ enum HalfClosed {
     Both,
 }
 
-/// How much is sent, and how fast the receiver takes it.
+/// How much is sent, and how fast the receiver reads it.
 #[derive(Clone, Copy, Debug)]
 struct Pace {
     bytes: usize,
     step: usize,
-    /// What its kernel may hold for it (`SO_RCVBUF`): so little that it acknowledges as it reads.
+    /// The receive buffer (`SO_RCVBUF`): so small that the receiver acknowledges as it reads.
     receive_buffer: usize,
-    /// Begins with an urgent byte, past which nothing is spliced.
+    /// Begins with an urgent byte, behind which nothing is spliced.
     is_copied: bool,
 }
 
@@ -63,8 +63,8 @@ impl Pace {
 }
 
 const PACES: [Pace; 7] = [
-    // 1 kB/s, 25 kB/s, 140 kB/s, which all wait in the kernel. A receiver's kernel tells of room when half of
-    // it is free: the slowest has the least that there is, 2 kB.
+    // 1 kB/s, 25 kB/s, 140 kB/s, which all wait in the kernel. A receiver's kernel opens the window when half
+    // of the buffer is free: the slowest has the smallest buffer, 2 kB.
     Pace::new(7_000, 1),
     Pace::new(175_000, 16_384),
     Pace::new(1_000_000, 65_536),
@@ -84,7 +84,7 @@ struct Transfer {
     pace: Pace,
 }
 
-/// What a tunnel of a transfer is between.
+/// Both ends of a transfer's tunnel.
 struct Tunnel {
     client: SocketAddr,
     sender: TcpStream,
@@ -92,13 +92,13 @@ struct Tunnel {
 }
 
 impl Transfer {
-    /// A destination that listens, and a client that is connected: the receiver has little room.
+    /// A listening destination, and a connected client; the receiver has a small buffer.
     fn both_ends(&self, gateway: &Gateway) -> (TcpListener, TcpStream) {
         let narrow = || {
             let socket = socket();
             sockopt::set_socket_recv_buffer_size(&socket, self.pace.receive_buffer).unwrap();
-            // As on a network: where a window is smaller than a segment, as loopback has them, the kernel
-            // sends into it by a timer that doubles each time.
+            // As on a network: where a window is smaller than a segment, as on loopback, the kernel sends
+            // into it by a timer that doubles each time.
             socket2::SockRef::from(&socket).set_tcp_mss(536).unwrap();
             socket
         };
@@ -136,12 +136,12 @@ impl Transfer {
         }
     }
 
-    /// Sends all, and keeps the connection until the receiver has done.
+    /// Sends all, and keeps the connection until the receiver is done.
     fn send(&self, mut sender: TcpStream, bytes: &[u8], done: mpsc::Receiver<()>) {
         if self.pace.is_copied {
             rustix::net::send(&sender, b"!", SendFlags::OOB).unwrap();
         }
-        // Fails where the gateway ends a transfer: the receiver tells of it.
+        // Fails where the gateway ends a transfer: the receiver reports it.
         if sender.write_all(bytes).is_ok()
             && matches!(self.half_closed, HalfClosed::Sender | HalfClosed::Both)
         {
@@ -150,7 +150,7 @@ impl Transfer {
         let _ = done.recv();
     }
 
-    /// Takes all: slowly for so many steps, and then as it comes.
+    /// Reads all: slowly for `steps` steps, then as it arrives.
     fn receive(&self, receiver: &mut TcpStream, bytes: &[u8], steps: usize) -> Result<(), String> {
         let (mut slow, fast) = bytes.split_at(bytes.len().min(self.pace.step * steps));
         while !slow.is_empty() {
@@ -163,7 +163,7 @@ impl Transfer {
         self.check_end(receiver)
     }
 
-    /// Expects the end in order, where the sender ended.
+    /// Expects an orderly end, where the sender ended.
     fn check_end(&self, receiver: &mut TcpStream) -> Result<(), String> {
         match self.half_closed {
             HalfClosed::Neither | HalfClosed::Receiver => Ok(()),
@@ -174,7 +174,7 @@ impl Transfer {
         }
     }
 
-    /// Runs it; says what was wrong.
+    /// Runs the transfer; the error names what was wrong.
     fn run(&self, gateway: &Gateway) -> Result<(), String> {
         let bytes = pattern(1, self.pace.bytes);
         let Tunnel { client, sender, mut receiver } = self.open(gateway);
@@ -204,7 +204,7 @@ fn take(receiver: &mut TcpStream, expected: &[u8]) -> Result<(), String> {
     if taken == expected { Ok(()) } else { Err("other bytes than were sent".to_owned()) }
 }
 
-/// Runs all `transfers` at once; fails with what each of them found wrong.
+/// Runs all `transfers` at once; fails with the error of each.
 #[track_caller]
 fn check_all(
     transfers: impl Iterator<Item = Transfer>,
@@ -223,7 +223,7 @@ fn check_all(
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Every direction with every way to end.
+/// Every direction with every combination of half-closes.
 fn directions(half_closed: &[HalfClosed]) -> impl Iterator<Item = (Toward, HalfClosed)> {
     let toward = [Toward::Client, Toward::Destination];
     toward.into_iter().flat_map(|toward| half_closed.iter().map(move |half_closed| (toward, *half_closed)))
@@ -236,7 +236,7 @@ fn slow_receiver_gets_and_pays_for_all_bytes() {
         directions(&[HalfClosed::Neither, HalfClosed::Sender, HalfClosed::Receiver, HalfClosed::Both])
             .flat_map(|(toward, half_closed)| PACES.map(|pace| Transfer { toward, half_closed, pace }));
     check_all(transfers, |transfer| transfer.run(&gateway));
-    assert!(gateway.metric("tollgate_pipes_created_total") > Some(0.0), "some of it was spliced");
+    assert!(gateway.metric("tollgate_pipes_created_total") > Some(0.0), "some bytes were spliced");
     gateway.stop();
     let bytes = 4 * PACES.iter().map(|pace| pace.bytes as u64).sum::<u64>();
     assert_eq!(gateway.usage(), (8 * PACES.len() as u64, bytes, bytes));
@@ -258,7 +258,7 @@ fn stalled_receiver_ends_and_kernel_delivers_the_rest() {
         thread::scope(|scope| {
             let bytes = &bytes;
             scope.spawn(move || transfer.send(sender, bytes, done));
-            // The end of what the gateway itself could not get rid of is not known to the receiver.
+            // The receiver cannot know the end of bytes that the gateway itself could not send.
             let is_whole = transfer.half_closed == HalfClosed::Sender && transfer.pace.bytes < 1_000_000;
             let is_half_closed = transfer.half_closed == HalfClosed::Receiver || is_whole;
             let expected = if is_half_closed { "half_closed_timeout" } else { "idle_timeout" };
@@ -272,7 +272,7 @@ fn stalled_receiver_ends_and_kernel_delivers_the_rest() {
     });
 }
 
-/// Checks that a receiver gets all and its end, where the sender has ended its direction and then `end` ends
+/// Checks that a receiver gets all bytes and their end, where the sender has half-closed and then `end` ends
 /// the tunnel for `reason`.
 #[track_caller]
 fn check_whole(toward: Toward, timeouts: &str, reason: &str, end: impl FnOnce(&Gateway, TcpStream)) {
@@ -297,7 +297,7 @@ fn bytes_before_a_fin_arrive_however_the_tunnel_ends() {
         for toward in [Toward::Client, Toward::Destination] {
             scope.spawn(move || {
                 check_whole(toward, "[timeouts]\nlifetime = \"2s\"\n", "lifetime_timeout", |_, sender| {
-                    // It is not the sender's end that is looked at.
+                    // Keeps the socket open, so that the lifetime ends the tunnel.
                     std::mem::forget(sender);
                 });
             });
@@ -312,7 +312,7 @@ fn bytes_before_a_fin_arrive_however_the_tunnel_ends() {
                 });
             });
         }
-        // An upload behind which the client is gone.
+        // An upload behind which the client resets.
         scope.spawn(|| check_whole(Toward::Destination, "", "client_reset", |_, sender| reset(sender)));
     });
 }
@@ -320,7 +320,7 @@ fn bytes_before_a_fin_arrive_however_the_tunnel_ends() {
 #[test]
 fn half_closed_tunnel_deadline_starts_at_half_close() {
     let destination = Destination::start(|mut stream| {
-        // What was asked for is known when the client has ended, and takes its time.
+        // The response is known once the client has ended, and takes time.
         let _ = stream.read_to_end(&mut Vec::new());
         thread::sleep(3 * STEP);
         let _ = stream.write_all(b"answer");
@@ -338,7 +338,7 @@ fn half_closed_tunnel_deadline_starts_at_half_close() {
 fn half_closed_request_deadline_starts_at_half_close() {
     let destination = Destination::start(|mut stream| {
         read_head(&mut stream).unwrap();
-        // Longer than the client waits to end.
+        // Longer than the client waits before its end.
         thread::sleep(40 * STEP);
         let _ = stream.write_all(&ok("answer"));
     });
@@ -362,7 +362,7 @@ fn bytes_during_a_pause_prevent_the_idle_timeout() {
     clients.iter_mut().for_each(|client| assert_eq!(read_exactly(client, 9), b"meanwhile"));
 }
 
-/// Checks a plain request whose body, or that of its answer, is taken at this pace.
+/// Checks a plain request whose body, or that of its response, is read at this pace.
 #[track_caller]
 fn check_body(toward: Toward, pace: Pace) {
     let transfer = Transfer { toward, half_closed: HalfClosed::Neither, pace };
@@ -395,8 +395,9 @@ fn check_body(toward: Toward, pace: Pace) {
     gateway.check_closed(client.local_addr().unwrap(), "completed");
 }
 
-/// The client sent on behind its last request, as a pipeline does, and read in turn. The connection was read
-/// on for two seconds and then closed over bytes that were not read: the reset took the answer's rest away.
+/// Regression: the client sent on behind its last request, as a pipeline does, and read in turn. The gateway
+/// read the connection for two seconds and then closed it with bytes unread: the reset discarded the rest of
+/// the response.
 #[test]
 fn last_response_arrives_though_the_client_sends_on() {
     let transfer = Transfer {
@@ -419,7 +420,7 @@ fn last_response_arrives_though_the_client_sends_on() {
         });
         read_head(&mut client).unwrap();
         for step in bytes.chunks(transfer.pace.step) {
-            // More than buffers hold: the client reads when all of it is sent.
+            // More than buffers hold: the client reads once all of it is sent.
             client.write_all(&[b'x'; 150_000]).unwrap();
             take(&mut client, step).unwrap();
             thread::sleep(STEP);

@@ -1,5 +1,5 @@
-//! Storms: after many connections of every kind nothing stays behind, and where descriptors are used up the
-//! gateway waits quietly and recovers.
+//! Storms: many connections of every kind leave no resource behind; on descriptor exhaustion the gateway
+//! waits quietly and recovers.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -13,7 +13,7 @@ use crate::peers::{Destination, check_echo, check_ended, connect_request, read_r
 
 const THREADS: usize = 4;
 
-/// One connection of a storm; what it does depends on its number.
+/// One connection of a storm; its behavior depends on its number.
 fn storm(number: usize, gateway: &Gateway, destination: &Destination) {
     let request = connect_request(&destination.address.to_string());
     let mut stream = gateway.connect();
@@ -22,12 +22,12 @@ fn storm(number: usize, gateway: &Gateway, destination: &Destination) {
         assert_eq!(read_response(stream).status, 200);
     };
     match number % 8 {
-        // Says nothing.
+        // Sends nothing.
         0 => {}
         1 => reset(stream),
-        // Leaves in the middle of its request.
+        // Closes in the middle of its request.
         2 => stream.write_all(&request.as_bytes()[..20]).unwrap(),
-        // Leaves before the answer.
+        // Closes before the response.
         3 => {
             stream.write_all(request.as_bytes()).unwrap();
             reset(stream);
@@ -54,7 +54,7 @@ fn storm(number: usize, gateway: &Gateway, destination: &Destination) {
     }
 }
 
-/// `count` connections from some threads.
+/// Opens `count` connections from some threads.
 fn storms(count: usize, gateway: &Gateway, destination: &Destination) {
     thread::scope(|scope| {
         for first in 0..THREADS {
@@ -75,13 +75,14 @@ fn storm_returns_every_descriptor() {
 fn check_storm(strategy: &str) {
     let destination = Destination::echo();
     let mut gateway = Gateway::local(strategy);
-    // What is made at first use and kept is there before the count, the ledger's file of this month too.
+    // Warm up, so that resources of the first use are held before the count, also the ledger's file of this
+    // month.
     storms(64, &gateway, &destination);
     let opened = gateway.metric("tollgate_connections_total").unwrap();
     gateway.await_metric("tollgate_ledger_records_total", opened);
     let before = gateway.descriptors();
     storms(2_000, &gateway, &destination);
-    eventually("descriptors are back", || gateway.descriptors() <= before);
+    eventually("descriptors are closed again", || gateway.descriptors() <= before);
     assert_eq!(gateway.metric("tollgate_task_panics_total"), Some(0.0));
     let opened = gateway.metric("tollgate_connections_total").unwrap();
     assert_eq!(gateway.metric("tollgate_closed_total"), Some(opened));
@@ -89,7 +90,7 @@ fn check_storm(strategy: &str) {
     assert_eq!(gateway.usage().0, opened as u64, "every flow is in the ledger, once");
 }
 
-/// So many descriptors the process may have.
+/// The process's limit of descriptors.
 const DESCRIPTORS: usize = 96;
 
 fn with_descriptors(descriptors: usize, extra: &str) -> Gateway {
@@ -99,15 +100,15 @@ fn with_descriptors(descriptors: usize, extra: &str) -> Gateway {
     Gateway::start_by(limited, TestDir::new(&format!("{LOCAL_USER}[limits]\nconnections = 1000\n{extra}")))
 }
 
-/// Clients that use the gateway's descriptors up: tunnels but for a few, since unknown clients hold only a
-/// part of them; then silent clients, of which most wait to be accepted.
+/// Clients that use up the gateway's descriptors: tunnels but for a few, since unknown clients get only a
+/// part of them; then silent clients, most of which wait to be accepted.
 fn use_descriptors_up(gateway: &Gateway, destination: &Destination) -> Vec<TcpStream> {
     let tunnels = (DESCRIPTORS - gateway.descriptors() - 8) / 2;
     let tunnels = (0..tunnels).map(|_| tunnel(gateway, destination.address));
     tunnels.chain((0..2 * DESCRIPTORS).map(|_| gateway.connect())).collect()
 }
 
-/// The answer of `/readyz`; `None` while the admin side cannot be reached.
+/// The response of `/readyz`; `None` if the admin side cannot be reached.
 fn readiness(gateway: &Gateway) -> Option<String> {
     let mut stream = TcpStream::connect(gateway.admin).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
@@ -117,8 +118,8 @@ fn readiness(gateway: &Gateway) -> Option<String> {
     Some(response)
 }
 
-/// Nothing said that descriptors were used up: clients waited, `/readyz` could not even be connected to, and
-/// the log was silent. Now one message says it with the remedy, and `/readyz` is 503 for as long as it lasts.
+/// Regression: descriptor exhaustion was not reported. Clients waited, `/readyz` refused connections, and the
+/// log was silent. Now one message reports it with the remedy, and `/readyz` is 503 for as long as it lasts.
 #[test]
 fn descriptor_exhaustion_is_reported_once_and_unready() {
     let mut gateway = with_descriptors(DESCRIPTORS, "[timeouts]\ngreeting = \"10m\"\n");
@@ -126,7 +127,7 @@ fn descriptor_exhaustion_is_reported_once_and_unready() {
     let destination = Destination::echo();
     let clients = use_descriptors_up(&gateway, &destination);
     let mut not_ready = String::new();
-    eventually("it is not ready", || {
+    eventually("/readyz returns 503", || {
         not_ready = readiness(&gateway).unwrap_or_default();
         not_ready.starts_with("HTTP/1.1 503 ")
     });
@@ -141,7 +142,7 @@ fn descriptor_exhaustion_is_reported_once_and_unready() {
     assert_eq!((begin["level"].as_str(), begin["limit"].as_u64()), (Some("error"), Some(DESCRIPTORS as u64)));
     assert!(begin["remedy"].as_str().unwrap().contains("LimitNOFILE"), "{begin}");
     drop(clients);
-    eventually("it is ready again", || is("HTTP/1.1 200 ", readiness(&gateway)));
+    eventually("/readyz returns 200", || is("HTTP/1.1 200 ", readiness(&gateway)));
     let end = gateway.await_log_line("the end", |line| line["accepts_failed"].is_u64());
     assert!(end["accepts_failed"].as_u64() > Some(0), "{end}");
     gateway.stop();
@@ -151,7 +152,7 @@ fn descriptor_exhaustion_is_reported_once_and_unready() {
 
 #[test]
 fn descriptor_exhaustion_pauses_accept_then_recovers() {
-    /// How long an acceptor rests at least when descriptors are used up.
+    /// How long an acceptor pauses at least on descriptor exhaustion.
     const BACKOFF: Duration = Duration::from_millis(20);
     const REACTORS: u32 = 2;
 
@@ -163,8 +164,8 @@ fn descriptor_exhaustion_pauses_accept_then_recovers() {
     assert_eq!(errors_before, 0.0);
 
     let clients = use_descriptors_up(&gateway, &destination);
-    // The message and not a count of descriptors: a thread that waits in `accept` has one reserved, which
-    // /proc does not list.
+    // Waits for the message and not for a count of descriptors: a thread blocked in `accept` has one
+    // reserved, which /proc does not list.
     gateway
         .await_log_line("descriptors are used up", |line| line["level"] == "error" && line["limit"].is_u64());
     thread::sleep(50 * BACKOFF);
@@ -172,28 +173,29 @@ fn descriptor_exhaustion_pauses_accept_then_recovers() {
     let tunnels = gateway.metric("tollgate_connections_active").unwrap() as u64 - 1;
     drop(clients);
 
-    eventually("descriptors are back", || gateway.descriptors() < DESCRIPTORS / 2);
+    eventually("descriptors are closed again", || gateway.descriptors() < DESCRIPTORS / 2);
     check_echo(&mut tunnel(&gateway, destination.address), b"and new ones are served");
     eventually("the admin side answers again", || gateway.metric("tollgate_accept_errors_total").is_some());
     let errors = gateway.metric("tollgate_accept_errors_total").unwrap();
     let backoffs_max = (began.elapsed().as_micros() / BACKOFF.as_micros() + 1) as f64 * f64::from(REACTORS);
     assert!(
         errors > 0.0 && errors <= backoffs_max,
-        "{errors} failed accepts, at most {backoffs_max} if it rests"
+        "{errors} failed accepts, at most {backoffs_max} with pauses"
     );
     drop(live);
     gateway.stop();
     assert_eq!(gateway.usage().0, tunnels + 2);
 }
 
-/// Where the process has fewer descriptors than handshakes, silent clients held all of them for the whole of
-/// `greeting`: nothing else was accepted, and nothing dialled. **Cost**: a connection for each descriptor.
+/// Regression: in a process with fewer descriptors than handshakes, silent clients held all of them for the
+/// whole of `greeting`: no other connection was accepted or dialled. **Cost**: a connection for each
+/// descriptor.
 #[test]
 fn silent_clients_leave_descriptors_to_others() {
     let mut gateway = with_descriptors(DESCRIPTORS, "[timeouts]\ngreeting = \"10m\"\n");
     let destination = Destination::echo();
     let clients: Vec<TcpStream> = (0..2 * DESCRIPTORS).map(|_| gateway.connect()).collect();
-    check_echo(&mut tunnel(&gateway, destination.address), b"served beside them");
+    check_echo(&mut tunnel(&gateway, destination.address), b"served meanwhile");
     assert!(readiness(&gateway).unwrap().starts_with("HTTP/1.1 200 "));
     assert_eq!(gateway.metric("tollgate_accept_errors_total"), Some(0.0));
     let held = gateway.metric("tollgate_handshakes_active").unwrap();
@@ -205,9 +207,9 @@ fn silent_clients_leave_descriptors_to_others() {
     gateway.stop();
 }
 
-/// Connections that only wait for a next request have descriptors that others need: to be accepted, or to be
-/// connected on, where the last descriptor was their own. Each has two, so an odd and an even limit try both;
-/// others follow where the ledger has opened a file meanwhile.
+/// Idle connections have descriptors that others need, for accept or for the dial of the connection with the
+/// last descriptor. Each idle one has two, so an odd and an even limit test both cases; others follow where
+/// the ledger has opened a file meanwhile.
 #[test]
 fn descriptor_exhaustion_evicts_idle_connections() {
     let origin = Origin::responding(ok("hello"));
@@ -232,12 +234,12 @@ fn descriptor_exhaustion_evicts_idle_connections() {
     assert!(failed_accepts > 0.0, "no accept met the limit: there were too few clients");
 }
 
-/// Who arrives is let in by the same thread that serves who is there.
+/// One thread accepts new connections and serves open tunnels.
 #[test]
 fn connection_storm_does_not_starve_tunnels() {
     const ARRIVALS: usize = 20_000;
-    /// More than were there before the first arrival is noticed, and after the last one. A machine that is
-    /// busy with other work has some 80.
+    /// More than occur before the first accept and after the last one. A machine that is busy with other work
+    /// has some 80.
     const ROUND_TRIPS_MIN: usize = 20;
 
     let destination = Destination::echo();
@@ -248,7 +250,7 @@ fn connection_storm_does_not_starve_tunnels() {
             let arrive = || (0..ARRIVALS / THREADS).for_each(|_| reset(gateway.connect()));
             let storm: Vec<_> = (0..THREADS).map(|_| scope.spawn(arrive)).collect();
             let goes_on = || storm.iter().any(|thread| !thread.is_finished());
-            (0..).take_while(|_| goes_on()).inspect(|_| check_echo(&mut live, b"is anybody there")).count()
+            (0..).take_while(|_| goes_on()).inspect(|_| check_echo(&mut live, b"are you there")).count()
         });
         assert!(round_trips >= ROUND_TRIPS_MIN, "{strategy}: {round_trips} in a storm of {ARRIVALS}");
         drop(live);

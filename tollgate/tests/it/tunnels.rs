@@ -1,5 +1,5 @@
-//! Tunnels that stand: bytes arrive as they were sent, in both directions and to the last one; ends are
-//! passed on; and what is billed is what the peers counted.
+//! Tunnels: bytes arrive as sent, in both directions and to the last one; half-closes are forwarded; and the
+//! bill is what the peers counted.
 
 use std::io::Write;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -26,7 +26,7 @@ const INGRESSES: [Ingress; 6] = [
     Ingress::Socks5("::ffff:127.0.0.1"),
 ];
 
-/// Sends the pattern of one seed and ends, and meanwhile expects that of another, to its end.
+/// Sends the pattern of one seed and half-closes; meanwhile expects that of another, until its end.
 fn exchange(mut stream: TcpStream, send: (u64, usize), expect: (u64, usize)) {
     let mut sender = stream.try_clone().unwrap();
     let sending = thread::spawn(move || {
@@ -35,11 +35,11 @@ fn exchange(mut stream: TcpStream, send: (u64, usize), expect: (u64, usize)) {
     });
     let received = read_all(&mut stream);
     assert_eq!(received.len(), expect.1);
-    assert!(received == pattern(expect.0, expect.1), "the bytes are those that were sent, in their order");
+    assert!(received == pattern(expect.0, expect.1), "the bytes arrive as sent, in order");
     sending.join().unwrap();
 }
 
-/// A destination that exchanges patterns and tells when it is done; a failure there is a failure here.
+/// A destination that exchanges patterns and reports each completion; a failure there fails the test.
 fn exchanging() -> (Destination, mpsc::Receiver<()>) {
     let (done, dones) = mpsc::channel();
     let destination = Destination::start(move |stream| {
@@ -64,7 +64,7 @@ fn megabytes_in_both_directions_are_billed_exactly() {
 
 #[test]
 fn ipv6_destinations_are_reached() {
-    // Where the machine has no IPv6 there is nothing to see.
+    // A machine without IPv6 skips the test.
     let Ok(listener) = TcpListener::bind("[::1]:0") else { return };
     let destination = Destination::on(listener, echo);
     let mut gateway = Gateway::local("");
@@ -80,7 +80,7 @@ fn ipv6_destinations_are_reached() {
 #[test]
 fn each_side_may_close_first_and_still_receive() {
     let destination = Destination::start(|mut stream| {
-        // The first byte says who ends first.
+        // The first byte decides which side ends first.
         if read_exactly(&mut stream, 1) == b"c" {
             let received = read_all(&mut stream);
             stream.write_all(&received).unwrap();
@@ -120,7 +120,7 @@ fn bytes_behind_a_request_follow_the_response() {
     assert!(read_exactly(&mut client, early.len()) == early);
     drop(client);
 
-    // A client that does not wait for any answer.
+    // A client that waits for no response.
     let mut client = gateway.connect();
     client.write_all(&[&[5, 1, 0][..], &socks_request("127.0.0.1", port), &early].concat()).unwrap();
     assert_eq!(read_exactly(&mut client, 2), [5, 0]);
@@ -129,7 +129,7 @@ fn bytes_behind_a_request_follow_the_response() {
     drop(client);
 
     gateway.stop();
-    assert_eq!(gateway.usage(), (2, 24_000, 24_000), "requests and answers are not billed");
+    assert_eq!(gateway.usage(), (2, 24_000, 24_000), "requests and responses are not billed");
 }
 
 #[test]
@@ -138,7 +138,8 @@ fn only_the_urgent_byte_is_dropped() {
     let destination = Destination::start(move |mut stream| report.send(read_all(&mut stream)).unwrap());
     let mut gateway = Gateway::forwarding(destination.address, "");
     let mut up = 0;
-    // Reads stop short at the mark of such a byte, and splicing does not come past it. Neither is the end.
+    // A read stops short at the urgent mark, and splice(2) does not pass it. Neither is the end of the
+    // stream.
     for (ingress, count) in INGRESSES.iter().flat_map(|ingress| [(ingress, 6), (ingress, 3_000_000)]) {
         let sent = pattern(8, count);
         let mut stream = ingress.open(&gateway, destination.address);
@@ -176,11 +177,11 @@ fn client_half_closed_before_accept_is_served() {
     assert_eq!(gateway.usage(), (50, bytes, bytes));
 }
 
-/// How many connections to `address` stand or are about to, accepted or not.
+/// The number of connections to `address` that are established or about to be, accepted or not.
 fn connections_to(address: SocketAddr) -> usize {
     const ESTABLISHED: u8 = 1;
     const SYN_RECV: u8 = 3;
-    assert!(address.is_ipv4(), "{address} is in another table");
+    assert!(address.is_ipv4(), "{address} is not in the IPv4 table");
     let stands = |&(local, state): &_| local == address && [ESTABLISHED, SYN_RECV].contains(&state);
     kernel_sockets().into_iter().filter(stands).count()
 }
@@ -192,13 +193,13 @@ fn client_reset_before_accept_causes_no_dial() {
     for strategy in STRATEGIES {
         let gateway = Gateway::forwarding(destination.address, strategy);
         let before = destination.accepted();
-        // The kernel goes on to take connections in.
+        // The kernel still completes connections.
         gateway.pause();
         (0..LEFT).for_each(|_| reset(TcpStream::connect(gateway.listeners[1]).unwrap()));
         // A busy kernel delivers them later, each CPU its own.
         eventually("all resets have arrived", || connections_to(gateway.listeners[1]) == 0);
         gateway.resume();
-        check_echo(&mut Ingress::Forward.open(&gateway, destination.address), b"who stays is served");
+        check_echo(&mut Ingress::Forward.open(&gateway, destination.address), b"the next client is served");
         gateway.await_metric("tollgate_connections_active", 0.0);
         gateway.await_metric("tollgate_handshakes_active", 0.0);
         assert_eq!(destination.accepted() - before, 1, "{strategy}");
@@ -250,13 +251,14 @@ fn stalled_receiver_stops_its_sender_without_loss() {
 
 #[test]
 fn urgent_byte_to_a_slow_receiver_loses_nothing() {
-    // As long as the source never runs dry nothing tells that the byte is passed.
+    // As long as the source never runs dry nothing shows that the byte was passed.
     check_backpressure(|client| {
         rustix::net::send(client, b"!", SendFlags::OOB).unwrap();
     });
 }
 
-/// Sends until the gateway takes no more, while nobody reads, and then the rest; `act` once on the way.
+/// Sends until the gateway reads no more, while the destination does not read, then sends the rest; calls
+/// `act` once.
 fn check_backpressure(act: fn(&TcpStream)) {
     let (go, may_read) = mpsc::channel::<()>();
     let (may_read, (report, reports)) = (Mutex::new(may_read), mpsc::channel());
@@ -271,7 +273,7 @@ fn check_backpressure(act: fn(&TcpStream)) {
     client.write_all(&sent[..count]).unwrap();
     act(&client);
     client.set_nonblocking(true).unwrap();
-    // Full is when nothing more was taken for as long as the gateway needs to settle.
+    // Full means that nothing was taken for as long as the gateway needs to settle.
     let mut full = 0;
     eventually("the sender is stopped", || {
         match client.write(&sent[count..]) {
@@ -280,8 +282,8 @@ fn check_backpressure(act: fn(&TcpStream)) {
         }
         full > 20
     });
-    // The sockets on the way store some 20 MB where they may.
-    assert!(count < sent.len(), "the gateway does not store what nobody reads");
+    // The sockets of a tunnel store some 20 MB at most.
+    assert!(count < sent.len(), "the gateway does not buffer unread bytes without bound");
     client.set_nonblocking(false).unwrap();
     go.send(()).unwrap();
     client.write_all(&sent[count..]).unwrap();

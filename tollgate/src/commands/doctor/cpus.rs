@@ -1,7 +1,6 @@
-//! The CPUs: how many there are in truth, and what takes them away.
+//! The CPUs: how many are effectively available, and what takes them away.
 //!
-//! Promises: [`Cpus`] says what was read and measured, its sentences follow from it alone. Leaves to
-//! others: what siblings yield (`probe`).
+//! Guarantees: the sentences follow from the fields of [`Cpus`] alone.
 
 use std::io;
 use std::time::Duration;
@@ -14,21 +13,22 @@ use sys::pressure::{CpuTicks, Resource, Stall, Throttling};
 
 use super::probe::SmtScaling;
 
-/// More steal than this is told as a loss.
+/// A larger share of steal is reported as a loss.
 const STEAL_SHARE_MAX: f64 = 0.02;
 
-/// Tasks that waited longer than this for a CPU, in percent of the last 10 s, are told as a loss.
+/// A longer wait of tasks for a resource, in percent of the last 10 s, is reported as a loss.
 const STALL_PERCENT_MAX: f64 = 20.0;
 
-/// What there is of CPUs, for this process.
+/// The CPUs of this process.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Cpus {
-    /// Those that it may use, by core.
+    /// CPUs that the process may use, by core.
     pub(super) cores: Vec<Vec<usize>>,
     pub(super) quota: Option<Quota>,
-    /// What could not be read of the quota.
+    /// Why a part of the quota could not be read.
     pub(super) quota_trouble: Option<String>,
-    /// What the runtime makes of affinity and quota: so many reactor threads, unless configured otherwise.
+    /// The count that the runtime derives from affinity and quota: the number of reactor threads, unless
+    /// configured otherwise.
     pub(super) effective: usize,
     pub(super) siblings: Option<SmtScaling>,
     /// Since boot.
@@ -38,7 +38,7 @@ pub(super) struct Cpus {
 }
 
 impl Cpus {
-    /// Reads all but the siblings' yield.
+    /// Reads all but the siblings' scaling.
     pub(super) fn read(root: &ProcRoot) -> Cpus {
         let quota: io::Result<Option<Quota>> = Membership::of(root).cpu_quota();
         let (quota, quota_trouble) = match quota {
@@ -65,14 +65,14 @@ impl Cpus {
         self.cores.iter().any(|core| core.len() >= 2)
     }
 
-    /// What all CPUs together get done, counted in cores: each core with a second CPU does as much as its
-    /// siblings yield.
+    /// The throughput of all CPUs together, in cores: a core with a second CPU counts as much as its two
+    /// siblings achieve together.
     fn capacity(&self) -> Option<f64> {
         let siblings = self.siblings?.on_one_core;
         Some(self.cores.iter().map(|core| if core.len() >= 2 { siblings } else { 1.0 }).sum())
     }
 
-    /// What stands below the table, a sentence each.
+    /// The text below the table, a sentence for each fact.
     pub(super) fn sentences(&self) -> Vec<String> {
         let mut sentences = vec![self.fifty_percent()];
         if let Some(Quota { cpus, place }) = &self.quota {
@@ -84,40 +84,40 @@ impl Cpus {
             ));
         }
         if let Some(trouble) = &self.quota_trouble {
-            sentences.push(format!("The control group's quota is not known: {trouble}."));
+            sentences.push(format!("The control group's quota is unknown: {trouble}."));
         }
         sentences.extend(self.losses());
         sentences
     }
 
-    /// What half of the CPUs means here.
+    /// What 50 % in `top` means on these cores.
     fn fifty_percent(&self) -> String {
         let (count, cores) = (self.count(), self.cores.len());
         let names = format!("{} on {}", counted(count, "CPU"), counted(cores, "core"));
         match (self.has_siblings(), self.capacity()) {
             (false, _) => format!(
-                "{names}, each its own: 50 % in `top` is half of what there is (a hypervisor may hide that \
+                "{names}, each its own: 50 % in `top` is half of the capacity (a hypervisor may hide that \
                  CPUs share a core)."
             ),
             (true, Some(capacity)) => {
-                // The scheduler fills a core's second CPU only when each core has one that is busy.
+                // The scheduler fills a core's second CPU only once every core has a busy one.
                 let half = (count as f64 / 2.0).min(cores as f64);
                 let on_one_core = self.siblings.map_or(0.0, |siblings| siblings.on_one_core);
                 format!(
                     "{names}: two busy siblings do {on_one_core:.2} times the work of one (measured), so \
                      all CPUs are worth {capacity:.1} cores, and 50 % in `top`, {half:.0} busy CPUs on as \
-                     many cores, is {:.0} % of what there is.",
+                     many cores, is {:.0} % of the capacity.",
                     (half / capacity * 100.0).min(100.0),
                 )
             }
             (true, None) => format!(
-                "{names}: what two busy siblings do could not be measured; often it is 1.2 to 1.3 times the \
-                 work of one, and 50 % in `top` is then about 80 % of what there is."
+                "{names}: the throughput of two busy siblings could not be measured; often it is 1.2 to 1.3 \
+                 times that of one, and 50 % in `top` is then about 80 % of the capacity."
             ),
         }
     }
 
-    /// What takes CPUs away, where it is more than noise.
+    /// What takes CPUs away, above the noise.
     fn losses(&self) -> Vec<String> {
         let mut losses = Vec::new();
         let steal_share = self.ticks.map_or(0.0, CpuTicks::steal_share);
@@ -220,7 +220,7 @@ mod tests {
             &cpus_with(siblings(4), Some(1.25)),
             &["worth 5.0 cores, and 50 % in `top`, 4 busy CPUs on as many cores, is 80 %"],
         );
-        check(&cpus_with(siblings(4), Some(2.0)), &["is 50 % of what there is"]);
+        check(&cpus_with(siblings(4), Some(2.0)), &["is 50 % of the capacity"]);
         check(&cpus_with(siblings(4), None), &["could not be measured"]);
         let mixed = vec![vec![0, 1], vec![2]];
         check(&cpus_with(mixed, Some(1.2)), &["3 CPUs on 2 cores: two busy siblings do 1.20 times"]);

@@ -1,8 +1,6 @@
-//! Findings: the load held against each limit, and which limit is met first.
+//! Findings: compares the load with each limit, and finds the limit that is met first.
 //!
-//! Promises: pure: what was read and what is needed go in, judgements come out; a limit that could not be
-//! read is never called fine. Leaves to others: reading (`sys::limits`), needs (`load`), words for a remedy
-//! (`remedy`).
+//! Guarantees: pure functions of readings and needs; a limit that could not be read is never called fine.
 
 use std::cmp::Ordering;
 
@@ -14,29 +12,29 @@ use super::load::Load;
 #[derive(Clone, Debug)]
 pub(super) struct Finding {
     pub(super) reading: LimitValue,
-    /// What the configured load takes of it.
+    /// The amount that the configured load needs.
     pub(super) needed: u64,
-    /// What others use of it.
+    /// The amount that other processes use.
     pub(super) in_use: u64,
-    /// What is left for us; none where nothing bounds us, or nobody knows.
+    /// The remaining amount for Tollgate; `None` without a limit, or if the amount is unknown.
     pub(super) available: Option<u64>,
     pub(super) capacity: Option<Capacity>,
     pub(super) state: State,
 }
 
-/// What a limit has room for.
+/// The load that a limit suffices for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Capacity {
-    /// So many connections at a time.
+    /// That many connections at a time.
     Connections(u64),
-    /// So many threads.
+    /// That many threads.
     Threads(u64),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     Fine,
-    /// It is carried, with a loss that the remedy names.
+    /// The load is carried, at a cost that the remedy names.
     Narrow,
     /// The configured load is not carried.
     Fails,
@@ -63,7 +61,7 @@ impl Finding {
     fn judge(load: &Load, reading: &LimitValue, footprint: Footprint) -> Finding {
         let need = load.need(reading.limit, footprint);
         let needed = need.total_for(load.connections);
-        // Who asks is another process than the one that will serve.
+        // The command is another process than the gateway, whose own usage starts at zero.
         let in_use = if is_per_process(reading.limit) { 0 } else { reading.used.unwrap_or(0) };
         let free = LimitValue { used: Some(in_use), ..reading.clone() };
         let available = free.free();
@@ -85,7 +83,8 @@ impl Finding {
         self.reading.limit
     }
 
-    /// What is carried of what is configured: connections where it bounds those, else what it counts.
+    /// The carried part of the configured load: in connections where the limit bounds them, else in the
+    /// limit's unit.
     pub(super) fn share(&self, load: &Load) -> Option<f64> {
         let available = self.available?;
         match self.capacity {
@@ -94,8 +93,8 @@ impl Finding {
         }
     }
 
-    /// Who comes first in [`first`]: what ends the load, what costs, then what would end it with more
-    /// connections, what would cost with more. A limit whose need is met and does not grow is never met.
+    /// The order for [`first`]: limits that fail the load, limits that degrade it, then those that would fail
+    /// or degrade it with more connections. A limit whose need is met and does not grow is never met.
     fn rank(&self) -> Option<u8> {
         match (self.state, self.capacity) {
             (State::Fails, _) => Some(0),
@@ -108,8 +107,8 @@ impl Finding {
     }
 }
 
-/// The limits that the load meets first: the one with the smallest share of what is needed, and those that
-/// are met together with it. Empty where no limit is in sight.
+/// The limits that the load meets first: the one with the smallest share of the need, and all limits with the
+/// same share. Empty if the load meets no limit.
 pub(super) fn first<'a>(load: &Load, findings: &'a [Finding]) -> Vec<&'a Finding> {
     let key = |finding: &&Finding| Some((finding.rank()?, finding.share(load)?));
     let least = findings.iter().filter_map(|finding| key(&finding)).min_by(|one, other| {
@@ -131,7 +130,7 @@ fn is_per_process(limit: Limit) -> bool {
     )
 }
 
-/// Beyond these the load is carried, with a loss.
+/// Beyond these limits the load is carried, at a cost.
 fn only_degrades(limit: Limit) -> bool {
     matches!(
         limit,

@@ -1,7 +1,6 @@
-//! The configured load: what it takes of each limit, once and for each connection.
+//! The configured load: what it needs of each limit, once and for each connection.
 //!
-//! Promises: whatever `serve` opens, starts and maps is counted here, with the reason for each number.
-//! Leaves to others: what there is of it (`sys::limits`).
+//! Guarantees: counts everything that `serve` opens, starts and maps, with the reason for each number.
 
 use gateway::config::Config;
 use gateway::limits::{
@@ -13,7 +12,7 @@ use gateway::server::ledger_settings;
 use ledger::live_table::SLOT_BYTES;
 use sys::limits::{self, Footprint, Limit, THREAD_MEMORY_BYTES};
 
-/// Client side and upstream side of a tunnel. Further attempts of its dial are counted by thread.
+/// Client side and upstream side of a tunnel. Further attempts of a dial are counted for each thread.
 const SOCKETS_PER_CONNECTION: u64 = 2;
 
 /// The two ends of a pipe.
@@ -22,37 +21,37 @@ const DESCRIPTORS_PER_PIPE: u64 = 2;
 /// Epoll, eventfd and the like of one reactor thread.
 const DESCRIPTORS_PER_REACTOR: u64 = 8;
 
-/// Ledger, log, admin connections, what the process was started with.
+/// Ledger, log, admin connections, and inherited descriptors.
 const DESCRIPTORS_SPARE: u64 = 512;
 
-/// Threads besides the reactors and the pool's: main, signals, control, voice, the pool's monitor, names,
+/// Threads besides the reactors and the pool's: main, signals, control, console, the pool's monitor, names,
 /// log, the ledger's three, admin, pressure; and three to spare.
 const THREADS_SPARE: u64 = 15;
 
 /// Mappings of a process without threads: executable, libraries, heap, SQLite, the live table.
 const MAPPINGS_SPARE: u64 = 256;
 
-/// Executable, rings, caches and buffers of a process that serves nobody, and one password that is hashed.
+/// Executable, rings, caches and buffers of a process without connections, and the memory of one password
+/// hash.
 const PROCESS_BYTES: u64 = 96 * 1024 * 1024;
 
-/// The first thread reads the configuration and does little else.
+/// The main thread reads the configuration and does little else.
 const FIRST_STACK_BYTES: u64 = 1024 * 1024;
 
-/// Our own memory for an idle tunnel: 826 bytes were measured.
+/// Tollgate's own memory for an idle tunnel: 826 bytes were measured.
 const CONNECTION_BYTES: u64 = 1024;
 
 /// The kernel's memory for the two sockets of an idle tunnel: 9.5 KB were measured.
 const CONNECTION_KERNEL_BYTES: u64 = 10 * 1024;
 
-/// TCP buffers of a tunnel in which something is under way: a page for each of its sockets. An idle one has
-/// none.
+/// TCP buffers of a tunnel with bytes in flight: a page for each of its sockets. An idle tunnel has none.
 const CONNECTION_BUFFER_BYTES: u64 = 2 * 4096;
 
-/// What a tunnel whose receivers take nothing may keep besides, in both directions, when the buffers that its
-/// thread has for that are used up.
+/// Bytes that a tunnel with stalled receivers may keep in both directions once its thread's pending buffers
+/// are used up.
 const CONNECTION_PENDING_BYTES: u64 = 2 * READ_BYTES_UNDER_PRESSURE as u64;
 
-/// What the configuration asks of a machine.
+/// What the configuration needs of a machine.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Load {
     pub(super) connections: u64,
@@ -64,10 +63,10 @@ pub(super) struct Load {
     pub(super) table_bytes: u64,
 }
 
-/// What it takes of one limit.
+/// What the load needs of one limit.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct Requirement {
-    /// Whatever the number of connections.
+    /// Independent of the number of connections.
     pub(super) once: u64,
     /// For each connection.
     pub(super) each: u64,
@@ -78,7 +77,7 @@ impl Requirement {
         Requirement { once, each: 0 }
     }
 
-    /// For so many connections.
+    /// The total for this number of connections.
     pub(super) fn total_for(self, connections: u64) -> u64 {
         self.once.saturating_add(self.each.saturating_mul(connections))
     }
@@ -110,25 +109,26 @@ impl Load {
         self.reactors * PIPES_PER_THREAD_MAX as u64
     }
 
-    /// Our own memory for connections: once, for bytes that slow receivers have not taken, and for each.
+    /// Tollgate's own memory for connections: once for bytes that slow receivers have not taken, and for
+    /// each.
     fn connection_memory(&self) -> Requirement {
         let once = self.reactors * PENDING_BYTES_MAX;
         Requirement { once, each: CONNECTION_BYTES + CONNECTION_PENDING_BYTES }
     }
 
-    /// What the reactors watch, besides the sockets of connections.
+    /// Descriptors that the reactors watch, besides the sockets of connections.
     fn watched_once(&self) -> u64 {
         let for_short = (EXTRA_ATTEMPTS_PER_THREAD_MAX + LINGERING_PER_THREAD_MAX) as u64;
         self.reactors * (DESCRIPTORS_PER_REACTOR + self.listeners + for_short) + self.handshakes
     }
 
     fn descriptors_once(&self) -> u64 {
-        // Each name in flight is that of a connection which is opened.
+        // Each name in flight belongs to a connection that is being opened.
         let for_names = self.connections.min(NAMES_IN_FLIGHT_MAX as u64) * SOCKETS_PER_NAME_MAX as u64;
         self.pipes() * DESCRIPTORS_PER_PIPE + self.watched_once() + for_names + DESCRIPTORS_SPARE
     }
 
-    /// What it takes of `limit`, in the limit's unit, where a thread takes `footprint`.
+    /// What the load needs of `limit`, in the limit's unit, where a thread takes `footprint`.
     pub(super) fn need(&self, limit: Limit, footprint: Footprint) -> Requirement {
         let threads = self.threads();
         let stacks_bytes = threads * footprint.address_bytes;
@@ -160,7 +160,7 @@ impl Load {
             }
             Limit::LockedMemory => Requirement::once(self.table_bytes),
             Limit::ListenQueue | Limit::SynQueue => Requirement::once(self.backlog),
-            // Each ends as at most one of these; and a tunnel of ours has a local port on one side only.
+            // A connection ends as at most one of these; and a tunnel has a local port on one side only.
             Limit::LocalPorts | Limit::Orphans | Limit::TimeWait => Requirement { once: 0, each: 1 },
             Limit::Conntrack => Requirement { once: 0, each: SOCKETS_PER_CONNECTION },
             Limit::TcpMemory => Requirement { once: 0, each: CONNECTION_BUFFER_BYTES },

@@ -1,32 +1,31 @@
-//! Listeners' ports that outgoing connections of the machine may take first.
+//! Listening ports that the kernel may give to an outgoing connection first.
 //!
-//! Guarantees: what is told to people is told to programs too. Leaves out: the kernel's figures
-//! (`sys::limits`).
+//! Guarantees: JSON and text have the same facts.
 
 use gateway::config::Config;
 use serde_json::{Value, json};
 use sys::limits::{LocalPorts, ProcRoot};
 
-/// See the file's header.
+/// Listening ports in `ip_local_port_range` that no reservation protects.
 pub(super) struct ListeningPorts {
-    /// Those at risk, in order.
+    /// Ports at risk, in ascending order.
     pub(super) unreserved: Vec<u16>,
-    /// None where the kernel does not say.
+    /// `None` if the kernel's range cannot be read.
     pub(super) local: Option<LocalPorts>,
 }
 
 impl ListeningPorts {
-    /// Of `ports`, on the machine at `root`.
+    /// Filters `ports` by the ranges of the machine at `root`.
     pub(super) fn read(root: &ProcRoot, mut ports: Vec<u16>) -> ListeningPorts {
         let local = LocalPorts::read(root).ok();
         ports.sort_unstable();
         ports.dedup();
-        // Port 0 is chosen by the kernel, which takes one that is free.
+        // For port 0 the kernel chooses a free port.
         ports.retain(|port| *port != 0 && local.as_ref().is_some_and(|local| local.contain(*port)));
         ListeningPorts { unreserved: ports, local }
     }
 
-    /// What there is to say: sentences, and the command that helps.
+    /// Sentences, and the command that reserves the ports.
     pub(super) fn finding(&self) -> Option<(String, String)> {
         let local = self.local.as_ref().filter(|_| !self.unreserved.is_empty())?;
         let ports: Vec<String> = self.unreserved.iter().map(u16::to_string).collect();

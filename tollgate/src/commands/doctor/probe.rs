@@ -1,9 +1,9 @@
-//! What two busy threads get done on two CPUs of one core, compared with one thread alone: measured.
+//! The throughput of two busy threads on two CPUs of one core, compared with that of one thread alone:
+//! measured.
 //!
-//! Promises: some 150 ms of work on threads of its own, each pinned to its CPU, measured in their own CPU
-//! time. Right where little else runs: a stranger on one of the two CPUs slows a thread that is alone, and
-//! one that takes a CPU from the pair leaves the other the whole core. Leaves to others: what follows
-//! (`cpus`).
+//! Guarantees: some 150 ms of work on threads of its own, each pinned to its CPU and measured in its own CPU
+//! time. The result holds where little else runs: another task on one of the two CPUs slows the single
+//! thread, and one that takes a CPU from the pair leaves the whole core to the other thread.
 
 use std::hint::black_box;
 use std::sync::Mutex;
@@ -13,26 +13,25 @@ use std::time::Duration;
 use sys::clock;
 use sys::limits::cpus::pin_thread;
 
-/// How long a chunk of work takes: short, so that who is late or early by a chunk does not matter.
+/// How long a chunk of work takes: so short that an error of one chunk does not matter.
 const CHUNK_SPAN: Duration = Duration::from_micros(20);
 
-/// How long one arrangement works.
+/// How long one arrangement of threads works.
 const WORK_SPAN: Duration = Duration::from_millis(50);
 
-/// Before the work is timed: until CPUs have raised their clocks.
+/// Work before the measurement, until CPUs have raised their clocks.
 const WARM_UP_SPAN: Duration = Duration::from_millis(10);
 
-/// What two threads do in the time in which one alone does 1, on one core and on two.
+/// The throughput of two threads, where that of one alone is 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct SmtScaling {
     /// On two CPUs of one core: some 1.2 to 1.3 where CPUs are hyper-threads, 2 where they are not.
     pub(super) on_one_core: f64,
-    /// On two cores, as a check of the measure: 2, unless they share something else.
+    /// On two cores, as a check of the measurement: 2, unless they share something else.
     pub(super) on_two_cores: Option<f64>,
 }
 
-/// Measures on the first core that has two of our CPUs; none where no core has, or where it cannot be
-/// measured.
+/// Measures on the first core with two allowed CPUs; `None` without such a core, or if the measurement fails.
 pub(super) fn measure_smt_scaling(cores: &[Vec<usize>]) -> Option<SmtScaling> {
     let at = cores.iter().position(|core| core.len() >= 2)?;
     let core = &cores[at];
@@ -46,7 +45,7 @@ pub(super) fn measure_smt_scaling(cores: &[Vec<usize>]) -> Option<SmtScaling> {
     })
 }
 
-/// Iterations that take a chunk's span here.
+/// Iterations that take [`CHUNK_SPAN`] on this machine.
 fn calibrated() -> u64 {
     let mut iterations = 64;
     loop {
@@ -59,10 +58,10 @@ fn calibrated() -> u64 {
     }
 }
 
-/// Chunks that threads on each of `cpus` get done per second of their CPU time, all together; none if one of
-/// them cannot be started, or cannot run there.
+/// Chunks for each second of CPU time on each of `cpus`, all together; `None` if a thread cannot be started
+/// or pinned.
 fn rate(cpus: &[usize], iterations: u64) -> Option<f64> {
-    // Held until all have been started, which is then so or not.
+    // The lock is held until every thread was started or failed to start.
     let all_started = Mutex::new(false);
     thread::scope(|scope| {
         let mut gate = all_started.lock().ok()?;
@@ -79,7 +78,7 @@ fn rate(cpus: &[usize], iterations: u64) -> Option<f64> {
     })
 }
 
-/// Chunks that the calling thread gets done per second of its CPU time.
+/// Chunks for each second of the calling thread's CPU time.
 fn chunk_rate(iterations: u64) -> Option<f64> {
     count_chunks(WARM_UP_SPAN, iterations);
     let before = clock::thread_cpu();
@@ -88,7 +87,7 @@ fn chunk_rate(iterations: u64) -> Option<f64> {
     (!span.is_zero()).then(|| chunks as f64 / span.as_secs_f64())
 }
 
-/// Works for `span` of the wall's time, which all threads end together; how many chunks that were.
+/// Works until `span` of wall time has passed, which ends all threads together; returns the number of chunks.
 fn count_chunks(span: Duration, iterations: u64) -> u64 {
     let end = clock::monotonic() + span;
     let mut chunks = 0;
@@ -99,8 +98,8 @@ fn count_chunks(span: Duration, iterations: u64) -> u64 {
     chunks
 }
 
-/// Work that keeps a core's units busy: eight chains that do not wait for each other. A single chain would
-/// leave most of a core idle, and its sibling could use that as it never can beside real work.
+/// Work that keeps a core's units busy: eight independent chains. A single chain would leave most of a core
+/// idle, which a sibling could use as it never can beside real work.
 fn chunk(iterations: u64) {
     let mut chains = [1u64, 2, 3, 4, 5, 6, 7, 8];
     for _ in 0..iterations {
@@ -118,7 +117,7 @@ mod tests {
 
     #[test]
     fn probe_with_two_cpus_returns_a_scaling() {
-        // It is told that all CPUs are of one core; what comes out depends on the machine.
+        // All CPUs are passed as one core, so the result depends on the machine.
         let cpus = allowed_cpus();
         let measured = measure_smt_scaling(std::slice::from_ref(&cpus));
         assert_eq!(measured.is_some(), cpus.len() >= 2);

@@ -1,7 +1,7 @@
-//! Remedies: how a limit shows when it is met, and the command that raises it.
+//! Remedies: the error that shows a limit, and the command that raises it.
 //!
-//! Promises: a command can be pasted as it stands, by root, on this machine: with the path of the control
-//! group in which we are, and with a figure that is enough. Leaves to others: whether it is wanted.
+//! Guarantees: root can paste a command as it is on this machine. It has the path of this process's control
+//! group and a sufficient amount.
 
 use std::path::Path;
 
@@ -9,13 +9,13 @@ use sys::limits::{Limit, page_bytes};
 
 use super::finding::{Finding, State};
 
-/// `kernel.pid_max` can be no greater.
+/// The largest `kernel.pid_max`.
 const PID_MAX: u64 = 4_194_304;
 
-/// Unprivileged ports are no more: 1024 to 65535.
+/// The number of unprivileged ports: 1024 to 65535.
 const PORTS_MAX: u64 = 64_512;
 
-/// How it shows when the limit is met.
+/// The errors and symptoms once the limit is met.
 pub(super) fn error(limit: Limit) -> &'static str {
     match limit {
         Limit::Descriptors => "EMFILE from accept and connect: clients wait in the queue, requests get 503",
@@ -28,7 +28,7 @@ pub(super) fn error(limit: Limit) -> &'static str {
         Limit::UserThreads => "EAGAIN from clone, also for other programs of the user",
         Limit::GroupThreads => "EAGAIN from clone; `pids.events` counts it",
         Limit::Mappings => {
-            "ENOMEM from mmap, which a thread's start tells as EAGAIN; with 3 to 6 mappings left a new \
+            "ENOMEM from mmap, which a thread's start reports as EAGAIN; with 3 to 6 mappings left a new \
              thread aborts the process"
         }
         Limit::AddressSpace => {
@@ -68,7 +68,8 @@ pub(super) fn error(limit: Limit) -> &'static str {
     }
 }
 
-/// The command that makes it enough, or twice of what is enough now; none where nothing bounds us.
+/// The command that raises the limit to the need, or doubles a sufficient one; `None` where nothing is
+/// limited.
 pub(super) fn command(finding: &Finding) -> Option<String> {
     finding.available?;
     let bound = finding.reading.bound?;
@@ -76,7 +77,7 @@ pub(super) fn command(finding: &Finding) -> Option<String> {
         State::Fine => bound.saturating_mul(2),
         _ => finding.in_use.saturating_add(finding.needed),
     };
-    // A figure that is easy to read, and leaves something for the next one who counts.
+    // A round number with some reserve for other processes.
     let count = wanted.checked_next_power_of_two().unwrap_or(wanted);
     Some(raised(finding, bound, count))
 }
@@ -122,12 +123,12 @@ fn sysctl(name: &str, value: u64) -> String {
     format!("sysctl -w {name}={value}")
 }
 
-/// In the shell that starts us, which wants KiB, or in the service's unit, which takes bytes.
+/// `ulimit` takes KiB in the shell that starts Tollgate; the directive of systemd takes bytes.
 fn ulimit(letter: char, directive: &str, bytes: u64) -> String {
     format!("ulimit -{letter} {} # systemd: {directive}={bytes}", bytes.div_ceil(1024))
 }
 
-/// A process may have no more descriptors than `fs.nr_open` says.
+/// `fs.nr_open` is the upper bound of a process's descriptors.
 fn descriptors(count: u64, most: Option<u64>) -> String {
     let raised = format!("ulimit -n {count} # systemd: LimitNOFILE={count}");
     match most {
@@ -136,7 +137,7 @@ fn descriptors(count: u64, most: Option<u64>) -> String {
     }
 }
 
-/// systemd keeps what it is told; what is written into a group of its own behind its back it forgets.
+/// systemd keeps a property that it set itself. It overwrites what is written into its groups without it.
 fn group(place: Option<&Path>, property: &str, value: u64) -> String {
     let Some(place) = place else { return format!("systemctl set-property UNIT {property}={value}") };
     let unit = place.parent().and_then(Path::file_name).and_then(|name| name.to_str()).unwrap_or("");

@@ -1,7 +1,6 @@
-//! How findings are told: a table and sentences for people, a document for programs, a line for `serve`.
+//! The report: a table and sentences for people, a JSON document for programs, and a line for `serve`.
 //!
-//! Promises: no line but a command's is wider than [`WIDTH`]; what is told to people is told to programs too.
-//! Leaves to others: judging (`finding`), words for a remedy (`remedy`).
+//! Guarantees: no line but a command's is wider than [`WIDTH`]; the document has all that the text has.
 
 use serde_json::{Value, json};
 use sys::limits::{Footprint, Limit, ThreadBudget};
@@ -17,10 +16,10 @@ use crate::commands::table;
 /// Characters of a line.
 pub(super) const WIDTH: usize = 110;
 
-/// Figures from here on are a way to write "without limit".
+/// Amounts from here on mean "without limit".
 const UNLIMITED_MIN: u64 = 1 << 62;
 
-/// All that is told.
+/// Everything that the report shows.
 pub(super) struct Report {
     pub(super) load: Load,
     pub(super) findings: Vec<Finding>,
@@ -145,10 +144,10 @@ impl Report {
         table(&["what", "limit", "state", "needed", "in use", "available", "permits"], rows, &[3, 4, 5, 6])
     }
 
-    /// What is met first, and what is met with it.
+    /// The limit that is met first, and those that are met with it.
     fn first(&self, first: &[&Finding]) -> String {
         let Some((finding, ties)) = first.split_first() else {
-            return "No limit of the kernel's is in sight.\n".to_owned();
+            return "The load meets no limit of the kernel.\n".to_owned();
         };
         let mut text = wrapped(&format!("First: {}.", met(&self.load, finding)), 0);
         if !ties.is_empty() {
@@ -166,28 +165,28 @@ impl Report {
         let mappings = mappings.and_then(|finding| finding.available).map_or(String::new(), |available| {
             let threads = grouped((available as f64 / maps) as u64);
             format!(
-                ". {} mappings have room for {threads} threads; with the last 3 to 6 of them a new thread \
+                ". {} mappings suffice for {threads} threads; with the last 3 to 6 of them a new thread \
                  does not fail but aborts the process",
                 grouped(available)
             )
         });
         let budget = match bounded(self.budget.threads) {
             Some(threads) => format!(
-                "{} more threads may be started now before {} is near, a fifth of which is kept free",
+                "{} more threads may be started now within {}, with a fifth of it kept free",
                 grouped(threads),
                 self.budget.limit
             ),
-            None => "Nothing that can be read bounds threads".to_owned(),
+            None => "No limit that can be read bounds threads".to_owned(),
         };
         format!("{budget}; a thread takes {maps:.1} mappings here (measured){mappings}.")
     }
 }
 
-/// What `serve` says at its start: what is met first, in one line.
+/// The line that `serve` prints at its start: the limit that is met first.
 pub(super) fn first_limit_line(load: &Load, findings: &[Finding]) -> String {
     let first = first(load, findings);
     match first.first() {
-        None => "no limit of the kernel's is in sight".to_owned(),
+        None => "the load meets no limit of the kernel".to_owned(),
         Some(finding) if finding.state == State::Fine => format!("first limit: {}", met(load, finding)),
         Some(finding) => {
             let command = remedy::command(finding).unwrap_or_default();
@@ -196,7 +195,7 @@ pub(super) fn first_limit_line(load: &Load, findings: &[Finding]) -> String {
     }
 }
 
-/// A limit, and at how many connections it is met or what it lacks.
+/// A limit, and the number of connections at which it is met, or the lacking amount.
 fn met(load: &Load, finding: &Finding) -> String {
     let configured = grouped(load.connections);
     match (finding.capacity, finding.state) {
@@ -230,7 +229,7 @@ fn finding_lines(finding: &Finding) -> String {
     wrapped(&text, 0) + &remedy_lines(finding)
 }
 
-/// How it shows, and what raises it. A command stays on one line, to be pasted.
+/// The error that shows the limit, and the command that raises it. A command stays on one line, to be pasted.
 fn remedy_lines(finding: &Finding) -> String {
     let command =
         remedy::command(finding).map_or(String::new(), |command| format!("  to raise: {command}\n"));
@@ -264,7 +263,7 @@ fn amount_of(limit: Limit, amount: u64) -> String {
     }
 }
 
-/// In the unit that leaves at least one digit before the point.
+/// In the largest unit with at least one digit before the point.
 fn bytes(bytes: u64) -> String {
     if bytes == 0 {
         return "0".to_owned();
@@ -302,7 +301,7 @@ fn grouped(count: u64) -> String {
     text
 }
 
-/// Lines of at most [`WIDTH`] characters, the first indented by `indent` and the others by two more.
+/// Lines of at most [`WIDTH`] characters: the first is indented by `indent`, the others by two more.
 fn wrapped(text: &str, indent: usize) -> String {
     let mut lines = " ".repeat(indent);
     let mut width = indent;

@@ -1,13 +1,12 @@
-//! Whether the live table of the ledger has room where it will lie.
+//! Whether the file system of the live table has space for it.
 //!
-//! Guarantees: what is told to people is told to programs too. Leaves out: looking
-//! (`ledger::live_table::room`).
+//! Guarantees: JSON and text have the same facts.
 
 use ledger::OpenSettings;
 use ledger::live_table::space::TableSpace;
 use serde_json::{Value, json};
 
-/// See the file's header.
+/// The space of the live table's file system, or why it is unknown.
 pub(super) struct LiveTableSpace(Result<TableSpace, String>);
 
 impl LiveTableSpace {
@@ -20,12 +19,12 @@ impl LiveTableSpace {
         LiveTableSpace(Ok(space))
     }
 
-    /// Whether there is room, or that cannot be told.
+    /// Whether the space suffices, or is unknown.
     pub(super) fn is_enough(&self) -> bool {
         self.0.as_ref().is_ok_and(TableSpace::is_enough) || self.0.is_err()
     }
 
-    /// A sentence, and the command that helps if there is no room.
+    /// A sentence, and the remedy if the space does not suffice.
     pub(super) fn finding(&self) -> (String, Option<String>) {
         match &self.0 {
             Ok(space) => {
@@ -40,12 +39,12 @@ impl LiveTableSpace {
                 match space.is_enough() {
                     true => (format!("Fine: {text}."), None),
                     false => (
-                        format!("fails: {text}: the table comes to a disk, or `serve` is refused."),
+                        format!("fails: {text}: the table is put on a disk, or `serve` refuses to start."),
                         Some(command),
                     ),
                 }
             }
-            Err(error) => (format!("Unknown: the room for the live table: {error}."), None),
+            Err(error) => (format!("Unknown: the space for the live table: {error}."), None),
         }
     }
 

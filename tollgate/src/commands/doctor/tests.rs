@@ -1,4 +1,4 @@
-//! Each limit of a painted machine lowered in turn: it is named first, with its error and its command.
+//! Lowers each limit of a machine fixture in turn: it is named first, with its error and its command.
 
 use ledger::live_table::space::TableSpace;
 use sys::limits::{FOOTPRINT_USUAL, Limit, ProcRoot, ThreadBudget, read_all};
@@ -12,7 +12,7 @@ use super::remedy;
 use super::report::{Report, WIDTH, first_limit_line};
 use super::space::LiveTableSpace;
 
-/// A machine on which every limit is far: `== path` before each file's text.
+/// A machine on which no limit is near: `== path` before each file's text.
 const AMPLE: &str = include_str!("../../../../sys/testdata/ample-machine.txt");
 
 const LOAD: Load = Load {
@@ -28,7 +28,7 @@ const LOAD: Load = Load {
 struct Machine(TempDir);
 
 impl Machine {
-    /// The ample machine, with other texts in some files; none is a file that is missing.
+    /// The ample machine with other texts in some files; `None` removes a file.
     fn new(files: &[(&str, Option<&str>)]) -> Machine {
         let machine = Machine(tempfile::tempdir().unwrap());
         for file in AMPLE.split("== ").skip(1) {
@@ -93,7 +93,7 @@ fn small_tmpfs_for_live_table_fails_with_remedy() {
     assert_eq!(machine.report().json()["live_table"]["enough"], true);
 }
 
-/// Expects that `limit` is met first, alone, and is in `state`; and the words of its error and its command.
+/// Expects that `limit` alone is met first, is in `state`, and has this error and command.
 #[track_caller]
 fn check(machine: &Machine, limit: Limit, state: State, error: &str, command: &str) {
     let findings = machine.findings();
@@ -180,7 +180,7 @@ fn cgroup_limits_are_raised_at_their_own_path() {
     let memory = [("sys/fs/cgroup/own/memory.max", Some("1048576"))];
     let command = "echo 536870912 > /sys/fs/cgroup/own/memory.max";
     fails(&Machine::new(&memory), Limit::GroupMemory, "memory.events", command);
-    // Version 1, where the tightest bound is an ancestor's.
+    // Version 1, where an ancestor has the tightest bound.
     let files = [
         ("proc/self/cgroup", Some("8:pids:/a/b\n")),
         ("proc/self/mountinfo", Some("39 31 0:36 / /sys/fs/cgroup/pids rw - cgroup cgroup rw,pids\n")),
@@ -312,13 +312,13 @@ fn unreadable_limit_is_unknown_and_others_are_judged() {
         let report = machine.report().text();
         assert!(report.contains("unknown: mappings: /proc/sys/vm/max_map_count"), "{report}");
         assert!(report.contains("First: accept queue"), "{report}");
-        assert!(machine.report().is_carried(), "nothing is known to fail");
+        assert!(machine.report().is_carried(), "no limit is known to fail");
     }
     let machine = Machine::new(&[("proc/sys/kernel/threads-max", Some("99999999999999999999999999"))]);
     assert!(machine.findings().iter().all(|finding| finding.state == State::Fine));
     let empty = tempfile::tempdir().unwrap();
     let findings = examine(&LOAD, &read_all(&ProcRoot::at(empty.path())), FOOTPRINT_USUAL);
-    assert_eq!(first_limit_line(&LOAD, &findings), "no limit of the kernel's is in sight");
+    assert_eq!(first_limit_line(&LOAD, &findings), "the load meets no limit of the kernel");
 }
 
 #[test]
@@ -336,7 +336,7 @@ fn unreserved_listening_ports_are_reported() {
     let command = "sysctl -w net.ipv4.ip_local_reserved_ports=8080,3128,9128";
     assert!(report.contains(&format!("  to reserve: {command}\n")), "{report}");
     assert_eq!(machine.report().json()["listening_ports"]["command"], command);
-    assert!(machine.report().is_carried(), "a start may fail, a load does not");
+    assert!(machine.report().is_carried(), "a start may fail, the load does not");
     for machine in [ports("32768 60999", ""), ports("1024 65535", "3000-4000,9128"), ports("?", "")] {
         assert!(!machine.report().text().contains("listening ports:"));
     }

@@ -1,7 +1,6 @@
-//! What a running gateway is asked from outside: by signals, and at its control socket.
+//! Events of a running gateway: signals, and requests at its control socket.
 //!
-//! Guarantees: USR1 is obeyed at once, whatever a reload waits for; of signals that ask for the same, one
-//! waits. Leaves out: what is done (`serve`).
+//! Guarantees: SIGUSR1 takes effect at once, also during a reload; of several SIGHUPs one is queued.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,29 +14,29 @@ use signal_hook::iterator::Signals;
 
 use crate::control::Request;
 
-/// Requests that may wait: one HUP, one at the control socket, and signals that end the process, of which
-/// the second says all.
+/// Capacity of the queue: one SIGHUP, one control request, and stop signals, of which the second has the full
+/// effect.
 const QUEUE_MAX: usize = 8;
 
-/// What is asked.
+/// An event for the main loop.
 pub(super) enum Event {
-    /// To reload: by HUP, or by a client that waits for the outcome.
+    /// Reload: by SIGHUP, or by a client that waits for the outcome.
     Reload(Option<Request>),
-    /// To end.
+    /// Stop.
     Stop,
 }
 
-/// See the file's header.
+/// The queue of events, and the thread that watches signals.
 pub(super) struct Events {
     queue: Receiver<Event>,
     sender: SyncSender<Event>,
-    /// A HUP waits; another one would ask for the same.
+    /// A SIGHUP is queued; another one would request the same.
     has_hangup: Arc<AtomicBool>,
 }
 
 impl Events {
-    /// Watches `signals`, on a thread that lives as long as the process: a signal is delivered whenever it
-    /// comes.
+    /// Watches `signals` on a thread that lives as long as the process, so that each is handled when it
+    /// arrives.
     pub(super) fn watch(mut signals: Signals, log: Arc<Log>) -> Events {
         let (sender, queue) = mpsc::sync_channel(QUEUE_MAX);
         let has_hangup = Arc::new(AtomicBool::new(false));
@@ -53,17 +52,17 @@ impl Events {
                     SIGHUP => Event::Reload(None),
                     _ => Event::Stop,
                 };
-                // Only what ends the process can be too much, and then enough of that waits.
+                // Only stop signals can exceed the capacity, and then enough of them are queued.
                 let _ = sender.try_send(event);
             }
         });
         events
     }
 
-    /// How requests of the control socket get here.
+    /// The callback by which the control socket queues its requests.
     pub(super) fn on_request(&self) -> impl Fn(Request) + Send + 'static {
         let sender = self.sender.clone();
-        // Dropped, the request is refused.
+        // Dropping the request refuses it.
         move |request| _ = sender.send(Event::Reload(Some(request)))
     }
 
@@ -72,13 +71,13 @@ impl Events {
         match self.queue.recv_timeout(span) {
             Ok(event) => {
                 if matches!(event, Event::Reload(None)) {
-                    // Before the reload reads anything: what is written later asks anew.
+                    // Before the reload reads a file: a later change needs another SIGHUP.
                     self.has_hangup.store(false, Ordering::Release);
                 }
                 Some(event)
             }
             Err(RecvTimeoutError::Timeout) => None,
-            Err(RecvTimeoutError::Disconnected) => unreachable!("this end holds a sender, too"),
+            Err(RecvTimeoutError::Disconnected) => unreachable!("`self.sender` keeps the channel connected"),
         }
     }
 }

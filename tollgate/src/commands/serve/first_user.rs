@@ -1,8 +1,7 @@
-//! How the password of the first user is handed over: shown to a terminal, else kept in a file.
+//! Delivers the password of the first user: shows it at a terminal, otherwise writes it to a file.
 //!
-//! Promises: what goes to a pipe, a file or the system's journal has no secret in it; where the start fails
-//! nothing stays, and the next one makes the user anew. Leaves to others: making the user
-//! (`gateway::users::first_start`).
+//! Guarantees: a pipe, a file or the system's journal never gets the password. After a failed start nothing
+//! is left, and the next start creates the user anew.
 
 use std::fs;
 use std::io::{self, Write};
@@ -12,22 +11,22 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use gateway::users::FirstUser;
 
-/// See the file's header.
+/// The first user, and the file of the password if it is not shown.
 pub(super) struct CredentialDelivery {
     user: FirstUser,
-    /// Where the password is kept; none if it is to be shown.
+    /// The file that has the password; `None` if it is to be shown.
     file: Option<PathBuf>,
 }
 
 impl CredentialDelivery {
-    /// Keeps the password of `user`, unless standard output is a terminal and it can be shown.
+    /// Writes the password of `user` to a file, unless standard output is a terminal.
     ///
     /// # Errors
-    /// The file cannot be written; then there is no user either.
+    /// The file cannot be written; then the user is removed again.
     pub(super) fn prepare(user: FirstUser, is_terminal: bool) -> anyhow::Result<CredentialDelivery> {
         let mut delivery = CredentialDelivery { user, file: None };
         if !is_terminal {
-            // Users stand in a directory of the data directory.
+            // User files lie in a directory of the data directory.
             let data = delivery.user.path.ancestors().nth(2).unwrap_or(Path::new(""));
             let kept = delivery.user.keep(data).inspect_err(|_| delivery.undo());
             delivery.file = Some(kept.with_context(|| {
@@ -37,16 +36,16 @@ impl CredentialDelivery {
         Ok(delivery)
     }
 
-    /// Takes the user back, whose password was not told.
+    /// Removes the user, whose password was not delivered.
     pub(super) fn undo(&self) {
-        // What cannot be removed is told of by the next start, which finds a user.
+        // A file that cannot be removed is reported by the next start, which finds a user.
         let _ = fs::remove_file(&self.user.path);
         if let Some(file) = &self.file {
             let _ = fs::remove_file(file);
         }
     }
 
-    /// Tells of the user, and how to try it.
+    /// Prints the user's name, and a command to try it.
     pub(super) fn print(&self, out: &mut impl Write, proxy: SocketAddr) -> io::Result<()> {
         let FirstUser { name, password, path } = &self.user;
         write!(out, "\nMade the user `{name}` ({}). ", path.display())?;
@@ -79,7 +78,7 @@ mod tests {
 
     const PASSWORD: &str = "0123456789abcdefghjk";
 
-    /// A user as the first start makes it, with its file.
+    /// A user as the first start creates it, with its file.
     fn user() -> (TempDir, FirstUser) {
         let data = tempfile::tempdir().unwrap();
         let path = data.path().join("users.d/me.toml");
@@ -95,8 +94,8 @@ mod tests {
         String::from_utf8(out).unwrap()
     }
 
-    /// The password of the first user stood in a line of standard output, which a service manager writes into
-    /// its journal, for all who may read that, and for good.
+    /// Regression: the first user's password was printed to standard output, which a service manager writes
+    /// to its journal, permanently and for all readers of the journal.
     #[test]
     fn non_terminal_gets_the_name_of_a_file() {
         let (data, user) = user();

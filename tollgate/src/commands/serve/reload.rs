@@ -1,7 +1,7 @@
-//! A reload as `serve` does it: read, put in place, and told to the log, to standard error and to the caller.
+//! A reload in `serve`: loads and applies the configuration; reports to the log, to standard error and to the
+//! client.
 //!
-//! Guarantees: a new configuration is in place or everything is as it was. Leaves out: what changes in a
-//! running gateway (`gateway::server::reload`).
+//! Guarantees: a new configuration is in place, or everything is as it was.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -14,10 +14,10 @@ use gateway::server::reload::Changes;
 use crate::console::Console;
 use crate::control::Outcome;
 
-/// Names that one line of an outcome shows.
+/// Names in one line of an outcome.
 const SHOWN_MAX: usize = 10;
 
-/// Reads what `given` leads to, and puts it in place.
+/// Loads the configuration that `load_options` select, and applies it.
 pub(super) fn reload(gateway: &mut Gateway, load_options: &mut LoadOptions, console: &Console) -> Outcome {
     if let Ok(addresses) = sys::socket::local_addresses() {
         load_options.local_addresses = addresses;
@@ -62,7 +62,7 @@ fn report_refusal(gateway: &Gateway, error: &str, console: &Console) {
     console.print_line(format!("reload refused, the old configuration stays:\n{error}"));
 }
 
-/// What a reload changed, a line for each kind, and what it warns of.
+/// A line for each kind of change, and the warnings.
 fn describe(changes: &Changes, warnings: &str) -> String {
     let kinds = [
         ("users added", shown(&changes.users_added)),
@@ -81,7 +81,7 @@ fn describe(changes: &Changes, warnings: &str) -> String {
     text
 }
 
-/// The first names of a list, and how many more there are.
+/// The first names of a list, and the number of the others.
 fn shown(names: &[impl ToString]) -> String {
     match names.len().checked_sub(SHOWN_MAX) {
         Some(rest @ 1..) => format!("{} and {rest} more", joined(&names[..SHOWN_MAX], ", ")),

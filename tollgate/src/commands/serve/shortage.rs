@@ -1,8 +1,8 @@
-//! What is said while descriptors or memory for sockets are used up.
+//! Messages while descriptors or memory for sockets are exhausted.
 //!
-//! Guarantees: one message when an episode begins, with the limit and the remedy, and one when it is over,
-//! with the number of accepts that failed, in the log and on standard error. Leaves out: `/readyz` (crate
-//! `admin`), which says the same for as long as it lasts.
+//! Guarantees: an episode has two messages, in the log and on standard error. The first names the limit and
+//! the remedy, the last the number of failed accepts. `/readyz` (crate `admin`) reports the shortage for as
+//! long as it lasts.
 
 use gateway::log::{Level, Value};
 use gateway::server::Gateway;
@@ -11,16 +11,16 @@ use sys::socket::ResourceExhausted;
 
 use crate::console::Console;
 
-/// What was said, and holds.
+/// The reported shortage, if it has not ended.
 #[derive(Default)]
 pub(super) struct ReportedShortages {
-    /// What is used up, in the episode that goes on.
+    /// The resource that is exhausted in the current episode.
     shortage: Option<ResourceExhausted>,
-    /// How many accepts had failed when no episode went on.
+    /// Failed accepts at the end of the previous episode.
     failed_before: u64,
 }
 
-/// Says when an episode has begun, and when it is over.
+/// Reports the begin and the end of an episode.
 pub(super) fn report(gateway: &Gateway, reported: &mut ReportedShortages, console: &Console) {
     let (stats, log) = (gateway.stats(), gateway.log());
     match (reported.shortage, stats.shortage(clock::monotonic())) {

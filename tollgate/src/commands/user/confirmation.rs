@@ -1,17 +1,17 @@
-//! Consent to what cannot be taken back: `--yes`, or an answer at the terminal.
+//! Confirmation of an irreversible change: `--yes`, or an answer at the terminal.
 //!
-//! Promises: without either nothing happens, and the error says so; a pipe is never taken for an answer,
-//! since it may hold a password. Leaves to others: what it is that happens.
+//! Guarantees: without either nothing happens, and the error says so. A pipe is never read as an answer,
+//! since it may hold a password.
 
 use std::io::{self, BufRead, IsTerminal, Write};
 
 use anyhow::bail;
 use clap::Args;
 
-/// Longest answer that is read, in bytes: what is longer is no "yes".
+/// Bytes of an answer that are read: a longer one is no "yes".
 const ANSWER_BYTES_MAX: u64 = 16;
 
-/// See the file's header.
+/// `--yes`, flattened into the options of a command.
 #[derive(Args)]
 pub(crate) struct Confirmation {
     /// Do it without asking.
@@ -20,10 +20,10 @@ pub(crate) struct Confirmation {
 }
 
 impl Confirmation {
-    /// Asks whether to go on, after saying `what` happens then.
+    /// Requires `--yes` or a yes at the terminal, after printing `what` would happen.
     ///
     /// # Errors
-    /// The answer is not yes, or there is no terminal to ask at.
+    /// The answer is not yes, or there is no terminal.
     pub(super) fn require(&self, what: &str) -> anyhow::Result<()> {
         if self.yes {
             return Ok(());

@@ -1,23 +1,23 @@
 //! The content of a file: as programs see it, and what of it a power failure is sure to leave.
 //!
-//! Promises: a sync makes durable what was done before it began, and no more; of what was done since, a power
-//! failure leaves any sectors, in any order. Leaves to others: who syncs, and when (`served`).
+//! Guarantees: a sync makes durable what was done before it began, and no more; of later changes a power
+//! failure leaves any sectors, in any order.
 
 use std::collections::VecDeque;
 
 use crate::rng::Rng;
 
-/// What a disk writes whole or not at all.
+/// A disk writes a sector whole or not at all.
 const SECTOR_BYTES: usize = 512;
 
-/// See the file's header.
+/// The bytes of a file: current, durable, and the changes in between.
 #[derive(Default)]
 pub(super) struct Content {
     current: Vec<u8>,
     durable: Vec<u8>,
-    /// What was done since the last sync, in its order.
+    /// Changes since the last sync, in order.
     unsynced: VecDeque<Change>,
-    /// How much was done before that.
+    /// The number of earlier changes.
     synced: u64,
 }
 
@@ -27,7 +27,7 @@ enum Change {
 }
 
 impl Change {
-    /// Does it to `bytes`; where `survives` says so of a sector, or of the length.
+    /// Applies the change to `bytes`, for each sector or the length where `survives` returns true.
     fn apply(&self, bytes: &mut Vec<u8>, mut survives: impl FnMut() -> bool) {
         match self {
             Change::Length(length) if survives() => bytes.resize(*length, 0),
@@ -72,12 +72,12 @@ impl Content {
         self.unsynced.push_back(change);
     }
 
-    /// How much has been done so far.
+    /// The number of changes so far.
     pub(super) fn change_count(&self) -> u64 {
         self.synced + self.unsynced.len() as u64
     }
 
-    /// Makes durable what had been done when [`Content::change_count`] said `done`.
+    /// Makes durable the changes before [`Content::change_count`] was `done`.
     pub(super) fn sync(&mut self, done: u64) {
         while self.synced < done
             && let Some(change) = self.unsynced.pop_front()
@@ -89,14 +89,14 @@ impl Content {
 
     /// What a power failure leaves.
     pub(super) fn after_power_failure(mut self, rng: &mut Rng) -> Content {
-        // All, as if it had been written back a moment ago; or nothing; or what had its turn, torn: each
-        // sector that was written twice is as it was before, in between, or at the end.
+        // All changes, as if written back a moment ago; or none; or some, torn: a sector that was written
+        // twice has its state before, in between, or at the end.
         let survival = Survival::random(rng);
         for change in std::mem::take(&mut self.unsynced) {
             let percent = match survival {
                 Survival::All => 100,
                 Survival::None => 0,
-                // Pages go to the disk in any order, and most of them whole.
+                // Pages are written in any order, and most of them whole.
                 Survival::Some => *rng.choose(&[0, 50, 100, 100]),
             };
             change.apply(&mut self.durable, || rng.random_percent(percent));
@@ -105,7 +105,7 @@ impl Content {
     }
 }
 
-/// How much of what was not synced a power failure leaves.
+/// How many of the unsynced changes a power failure leaves.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Survival {
     All,

@@ -1,10 +1,10 @@
-//! The disk as a file system that the kernel asks: FUSE.
+//! The disk as a FUSE file system, whose operations the kernel calls.
 //!
-//! Promises: each call is done at one moment, but for a sync, which takes a while, and makes durable what was
-//! done before it began. Once the power fails nothing is done any more: who asks waits until the process is
-//! sure to die, and has an error then. The kernel keeps locks, and keeps what is read, but nothing that is
-//! written: `write` comes here at once, a page of a shared mapping when it is synced or given up. Leaves to
-//! others: what survives (`tree`).
+//! Guarantees: each operation takes effect at one moment, except a sync, which takes a while and makes
+//! durable what was done before it began. Once the power fails no operation takes effect: its caller blocks
+//! until the process is sure to die, and gets an error then. The kernel caches locks and reads, but no
+//! writes: `write` arrives here at once, a page of a shared mapping when it is synced or evicted. `tree`
+//! decides what survives.
 
 use std::ffi::OsStr;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -21,10 +21,10 @@ use super::DiskModel;
 use super::tree::Tree;
 use crate::rng::Rng;
 
-/// How long the kernel may believe a name or an attribute: nothing changes but through it.
+/// How long the kernel may cache a name or an attribute: all changes go through the kernel.
 const ATTRIBUTE_TTL: Duration = Duration::from_secs(3600);
 
-/// What `statfs` tells: room for all that a test writes.
+/// The size that `statfs` reports: enough for all that a test writes.
 const BLOCKS: u64 = 1 << 24;
 const BLOCK_BYTES: u32 = 4096;
 
@@ -39,7 +39,7 @@ pub(super) struct SharedDisk {
 
 struct State {
     power: Power,
-    /// `None` when somebody has taken it away to see what is left.
+    /// `None` once it was taken, to see what is left.
     tree: Option<Tree>,
     rng: Rng,
 }
@@ -47,7 +47,7 @@ struct State {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Power {
     On,
-    /// Nothing is done any more, and nobody is told yet.
+    /// Operations block, without an error so far.
     Failing,
     Off,
 }
@@ -58,18 +58,18 @@ impl SharedDisk {
         Arc::new(SharedDisk { state: Mutex::new(state), changed: Condvar::new(), model })
     }
 
-    /// Nothing that is asked for from now on is done.
+    /// From now on no operation takes effect.
     pub(super) fn freeze(&self) {
         self.lock().power = Power::Failing;
     }
 
-    /// Whoever waits gets an error.
+    /// Blocked operations return an error.
     pub(super) fn power_off(&self) {
         self.lock().power = Power::Off;
         self.changed.notify_all();
     }
 
-    /// Takes what there is out of a machine that is off; `None` if it has been taken.
+    /// Takes the tree of a disk that is off; `None` if it was taken before.
     pub(super) fn take(&self) -> Option<Tree> {
         self.lock().tree.take()
     }
@@ -78,7 +78,7 @@ impl SharedDisk {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does `work`, unless the power has failed.
+    /// Runs `work`, unless the power has failed.
     fn with_tree<T>(&self, work: impl FnOnce(&mut Tree) -> Result<T, Errno>) -> Result<T, Errno> {
         let mut state = self.lock();
         while state.power == Power::Failing {
@@ -98,7 +98,7 @@ impl SharedDisk {
     }
 }
 
-/// See the file's header.
+/// The FUSE operations on a [`SharedDisk`].
 pub(super) struct FuseServer(pub(super) Arc<SharedDisk>);
 
 impl FuseServer {
@@ -249,7 +249,8 @@ impl Filesystem for FuseServer {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        // Nothing of ours does it, and it would need two directories that agree after a power failure.
+        // Tollgate moves no file to another directory, and two directories would have to agree after a power
+        // failure.
         if parent != new_parent || !flags.is_empty() {
             return reply.error(Errno::EXDEV);
         }

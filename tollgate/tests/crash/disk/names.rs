@@ -1,8 +1,8 @@
 //! The names in a directory: as programs see them, and those that a power failure is sure to leave.
 //!
-//! Promises: of what was done since the last sync, a power failure leaves all, nothing, or what came first:
-//! file systems journal their directories, so that nothing overtakes. Each directory has an order of its own:
-//! that one directory's sync brings another's names to the disk is no promise. Leaves to others: the files.
+//! Guarantees: of the changes since the last sync, a power failure leaves all, none, or the first ones: file
+//! systems journal their directories, so no change overtakes another. Each directory has an order of its own:
+//! the sync of one need not make another's names durable.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{OsStr, OsString};
@@ -10,21 +10,21 @@ use std::ffi::{OsStr, OsString};
 use super::content::Survival;
 use crate::rng::Rng;
 
-/// Names, and the numbers of their files.
+/// Names, and the inodes of their files.
 type Inodes = BTreeMap<OsString, u64>;
 
-/// See the file's header.
+/// The names of a directory: current, durable, and the changes in between.
 #[derive(Default)]
 pub(super) struct Names {
     current: Inodes,
     durable: Inodes,
-    /// What was done since the last sync, in its order.
+    /// Changes since the last sync, in order.
     unsynced: VecDeque<NameChange>,
-    /// How much was done before that.
+    /// The number of earlier changes.
     synced: u64,
 }
 
-/// What is done to a directory, each whole or not at all.
+/// A change of a directory, which happens whole or not at all.
 pub(super) enum NameChange {
     Insert(OsString, u64),
     Remove(OsString),
@@ -63,12 +63,12 @@ impl Names {
         self.unsynced.push_back(change);
     }
 
-    /// How much has been done so far.
+    /// The number of changes so far.
     pub(super) fn change_count(&self) -> u64 {
         self.synced + self.unsynced.len() as u64
     }
 
-    /// Makes durable what had been done when [`Names::change_count`] said `done`.
+    /// Makes durable the changes before [`Names::change_count`] was `done`.
     pub(super) fn sync(&mut self, done: u64) {
         while self.synced < done
             && let Some(change) = self.unsynced.pop_front()

@@ -1,7 +1,7 @@
-//! The disk's own test, run before a gateway is put on it: over many power failures each thing that may be
-//! left is left at some time, and each that must be is at any time.
+//! The disk's own test, run before a gateway uses it: over many power failures each permitted loss happens at
+//! some time, and no other ever does.
 //!
-//! Promises: goes through the kernel, as a gateway does. Leaves to others: the gateway.
+//! Guarantees: goes through the kernel, as a gateway does.
 
 use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};
@@ -19,10 +19,10 @@ const FAILURES: u64 = 60;
 const SECTOR: usize = 512;
 const SECTORS: usize = 4;
 
-/// Whether a disk can be had here; panics if it is not what it should be.
+/// Whether a disk can be mounted here; panics if it breaks its contract.
 ///
 /// # Errors
-/// This machine has no FUSE, or does not let us mount.
+/// This machine has no FUSE, or does not permit mounting.
 pub(crate) fn run_self_test() -> io::Result<()> {
     let directory = tempfile::tempdir()?;
     let at = directory.path();
@@ -36,13 +36,13 @@ pub(crate) fn run_self_test() -> io::Result<()> {
         inspect(at, model, &mut seen);
     }
     for outcome in OUTCOMES {
-        assert!(seen.contains(outcome), "{FAILURES} power failures, and none left: {outcome}");
+        assert!(seen.contains(outcome), "{FAILURES} power failures, and none with the outcome: {outcome}");
     }
     assert!(broken_disk_is_detected(at)?, "a disk that ignores syncs lost nothing");
     Ok(())
 }
 
-/// What some power failure is to leave.
+/// Outcomes that must occur in some power failure.
 const OUTCOMES: [&str; 9] = [
     "nothing of a write",
     "all of a write",
@@ -55,7 +55,7 @@ const OUTCOMES: [&str; 9] = [
     "the old name",
 ];
 
-/// What is synced in every way, and a database that is open.
+/// Creates files that are synced in every way, and an open database.
 fn prepare(at: &Path) -> io::Result<Connection> {
     for name in ["kept", "overwritten", "removed", "old"] {
         let file = File::create(at.join(name))?;
@@ -65,7 +65,7 @@ fn prepare(at: &Path) -> io::Result<Connection> {
     fs::create_dir(at.join("below"))?;
     File::open(at)?.sync_all()?;
     let connection = Connection::open(at.join("some.db")).map_err(io::Error::other)?;
-    // Exclusive: it maps no file then (see the header of `disk`).
+    // Exclusive: SQLite maps no file then (see the header of `disk`).
     let text = "PRAGMA locking_mode = EXCLUSIVE; PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;
                 CREATE TABLE row (x INTEGER) STRICT; INSERT INTO row VALUES (7);
                 PRAGMA synchronous = OFF; INSERT INTO row VALUES (8);";
@@ -73,7 +73,7 @@ fn prepare(at: &Path) -> io::Result<Connection> {
     Ok(connection)
 }
 
-/// What is not synced.
+/// Makes changes that are not synced.
 fn change(at: &Path) -> io::Result<()> {
     let file = OpenOptions::new().read(true).write(true).open(at.join("overwritten"))?;
     file.write_all_at(&[2; SECTORS * SECTOR], 0)?;
@@ -88,7 +88,7 @@ fn change(at: &Path) -> io::Result<()> {
     let removed = File::open(at.join("removed"))?;
     fs::remove_file(at.join("removed"))?;
     removed.read_exact_at(&mut bytes, 0)?;
-    assert_eq!(bytes, [1; SECTOR], "an open file without a name is there");
+    assert_eq!(bytes, [1; SECTOR], "an open file without a name can be read");
     fs::rename(at.join("old"), at.join("new"))?;
     UnixListener::bind(at.join("below/socket"))?;
     let grown = File::create(at.join("below/grown"))?;
@@ -102,7 +102,7 @@ fn change(at: &Path) -> io::Result<()> {
 fn fail_power(disk: &mut Disk, connection: Connection) -> io::Result<()> {
     disk.switch().freeze();
     disk.switch().power_off();
-    // What it wants to do at its end comes too late.
+    // Its last writes come too late.
     drop(connection);
     disk.restore_power(tempfile::tempdir()?.path())
 }
@@ -130,7 +130,7 @@ fn inspect(at: &Path, model: DiskModel, seen: &mut HashSet<&'static str>) {
         "no name that was not synced"
     });
     if model.sync_persists_name {
-        // What came before it in the directory comes with it.
+        // Earlier changes of the directory come with it.
         assert!(has("synced-file") && has("unsynced-name"), "its sync brings its name");
     }
     if has("synced-file") {
@@ -152,7 +152,7 @@ fn inspect(at: &Path, model: DiskModel, seen: &mut HashSet<&'static str>) {
     assert_eq!(count("SELECT count(*) FROM row WHERE x = 7"), 1, "SQLite had synced it");
 }
 
-/// Whether a disk without syncs shows.
+/// Whether a disk without syncs is detected.
 fn broken_disk_is_detected(at: &Path) -> io::Result<bool> {
     for seed in 0..FAILURES {
         let broken = Some(Broken::All);

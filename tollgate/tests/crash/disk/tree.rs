@@ -1,8 +1,8 @@
-//! The files and directories of the disk, by number.
+//! The files and directories of the disk, by inode.
 //!
-//! Promises: a file without a name stays for as long as a power failure may give it one again. Not forgotten
-//! are modes, and which kind a file is: nothing of ours depends on it. Leaves to others: what a power failure
-//! leaves of one file or directory (`content`, `names`).
+//! Guarantees: a file without a name stays for as long as a power failure may restore a name. Modes and file
+//! types survive a power failure, since nothing depends on their loss. `content` and `names` decide what a
+//! power failure leaves of one file or directory.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -18,29 +18,29 @@ use super::content::Content;
 use super::names::{NameChange, Names};
 use crate::rng::Rng;
 
-/// The number of the topmost directory.
+/// The inode of the root directory.
 pub(super) const ROOT: u64 = 1;
 
-/// See the file's header.
+/// All files, by inode.
 pub(super) struct Tree {
     files: HashMap<u64, File>,
     next: u64,
 }
 
-/// A file of any kind.
+/// A file of any type.
 pub(super) struct File {
     kind: FileType,
     mode: u16,
     modified: SystemTime,
     pub(super) content: Content,
     pub(super) names: Names,
-    /// The directory that it was made in, and how much had been done there then.
+    /// The directory in which it was created, and that directory's number of changes then.
     created: (u64, u64),
-    /// What it was called at first.
+    /// Its first name.
     first_name: String,
 }
 
-/// What a sync that begins now is to make durable.
+/// What a sync that begins now will make durable.
 #[derive(Clone, Copy)]
 pub(super) struct SyncPoint {
     inode: u64,
@@ -63,7 +63,7 @@ impl File {
 }
 
 impl Tree {
-    /// An empty directory.
+    /// An empty root directory.
     pub(super) fn new() -> Tree {
         let root = File::new(FileType::Directory, 0o700, (ROOT, 0), OsStr::new(""));
         Tree { files: HashMap::from([(ROOT, root)]), next: ROOT + 1 }
@@ -143,7 +143,7 @@ impl Tree {
         Ok(())
     }
 
-    /// The names in a directory, with what they name.
+    /// The names in a directory, with their inodes and types.
     pub(super) fn list(&mut self, directory: u64) -> Result<Vec<(String, u64, FileType)>, Errno> {
         let names: Vec<_> = self.file(directory)?.names.all().map(|(name, at)| (name.clone(), at)).collect();
         let entry = |(name, inode): (std::ffi::OsString, u64)| {
@@ -158,7 +158,7 @@ impl Tree {
         Ok(SyncPoint { inode, content: file.content.change_count(), names: file.names.change_count() })
     }
 
-    /// A sync has come to its end.
+    /// Completes a sync.
     pub(super) fn sync(&mut self, sync_point: SyncPoint, model: DiskModel) -> Result<(), Errno> {
         let file = self.file(sync_point.inode)?;
         if model.broken.is_some_and(|broken| broken.ignores(&file.first_name, file.kind)) {
@@ -173,7 +173,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Copies what programs see of files whose name is `wanted` to the directory `to`.
+    /// Copies the visible content of files whose name is `wanted` to the directory `to`.
     pub(super) fn save(&self, to: &Path, wanted: &dyn Fn(&str) -> bool) -> io::Result<()> {
         self.save_below(ROOT, to, wanted)
     }
@@ -196,12 +196,12 @@ impl Tree {
     /// What a power failure leaves.
     pub(super) fn after_power_failure(self, rng: &mut Rng) -> Tree {
         let mut files: Vec<(u64, File)> = self.files.into_iter().collect();
-        // Else the order of a hash would decide, and not the seed.
+        // Else the order of a hash table would decide, and not the seed.
         files.sort_by_key(|(inode, _)| *inode);
         let left = files.into_iter().map(|(inode, file)| {
             let content = file.content.after_power_failure(rng);
             let names = file.names.after_power_failure(rng);
-            // Whatever name it has now is durable.
+            // Its current name is durable.
             (inode, File { content, names, created: (ROOT, 0), ..file })
         });
         let mut tree = Tree { files: left.collect(), next: self.next };
@@ -209,7 +209,7 @@ impl Tree {
         tree
     }
 
-    /// Forgets the files that nothing leads to: nobody has one open after a power failure.
+    /// Drops files without a name: no process has one open after a power failure.
     fn drop_unreachable(&mut self) {
         let mut reached = vec![ROOT];
         let mut at = 0;

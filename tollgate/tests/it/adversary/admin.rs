@@ -1,7 +1,8 @@
-//! Connections to the admin side that ask slowly, or never.
+//! Connections to the admin side that send their request slowly, or never.
 //!
-//! 64 connections, each a packet every five seconds, kept every probe of `/healthz` waiting for as long, and
-//! a supervisor restarts what does not answer. A connection that waits now makes room for one that arrives.
+//! Regression: 64 connections, each with a packet every five seconds, delayed every probe of `/healthz` for
+//! as long, and a supervisor restarts a process that does not respond. Now a new connection evicts a waiting
+//! one.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -16,8 +17,8 @@ use crate::peers::{Destination, check_echo, tunnel};
 
 const PROBES: usize = 100;
 const ATTACKERS: usize = 4;
-/// All together more than the places, and fewer than the 128 that may wait in the kernel: beyond those it
-/// drops handshakes, which are tried again after seconds.
+/// All together more than the admin side's slots, and fewer than the 128 that may wait in the kernel: beyond
+/// those the kernel drops SYNs, which clients repeat after seconds.
 const CONNECTIONS_EACH: usize = 25;
 
 /// Holds connections whose heads never end, and opens another one for each that is closed.
@@ -34,7 +35,7 @@ fn hold(admin: SocketAddr, is_over: &AtomicBool) {
     let mut held: Vec<TcpStream> = (0..CONNECTIONS_EACH).map(|_| open()).collect();
     while !is_over.load(Ordering::Relaxed) {
         held.retain(is_held);
-        // At most 80 a second from all: a probe that is held up for most of a second keeps its place.
+        // At most 80 a second from all threads: a probe that takes most of a second keeps its slot.
         held.extend((held.len()..CONNECTIONS_EACH).take(1).map(|_| open()));
         thread::sleep(Duration::from_millis(50));
     }
@@ -57,18 +58,18 @@ fn slow_connections_do_not_starve_the_probes() {
     let before = Footprint::measure(&gateway);
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
-        // Whatever fails below, the attackers end.
+        // Stops the attackers, also if an assertion fails.
         let _stop = StopOnDrop(&is_over);
         for _ in 0..ATTACKERS {
             scope.spawn(|| hold(gateway.admin, &is_over));
         }
         let sockets = || gateway.descriptors().saturating_sub(before.descriptors);
-        eventually("every place is taken", || sockets() >= 64);
+        eventually("every slot is taken", || sockets() >= 64);
         let deadline = Instant::now() + TIMEOUT;
         let probes = (0..PROBES).take_while(|_| Instant::now() < deadline);
         let healthy = probes.filter(|_| is_healthy(gateway.admin)).count();
-        assert!(healthy * 100 >= PROBES * 99, "{healthy} of {PROBES} probes were answered");
-        check_echo(&mut live, b"goes on");
+        assert!(healthy * 100 >= PROBES * 99, "{healthy} of {PROBES} probes succeeded");
+        check_echo(&mut live, b"still open");
     });
     before.await_return(&gateway);
 }

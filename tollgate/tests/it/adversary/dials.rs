@@ -1,10 +1,9 @@
-//! Dials: a user asks for names with many addresses, none of which answers, so that the gateway has no
-//! descriptors for others.
+//! Dials: a user requests names with many silent addresses, to use up the descriptors of other users.
 //!
 //! Before, a dial kept an attempt for each of up to 16 addresses until its deadline, 10 seconds, and `doctor`
 //! counted one. An attacker spent a request for 15 descriptors; with the default 1,000 connections that was
-//! 15,000 beside the two of each connection. Now a dial has three attempts at most, of which two come from a
-//! stock that `doctor` counts, and no user takes more than a share of that.
+//! 15,000 beside the two of each connection. Now a dial has three attempts at most. Two of these come from a
+//! pool that `doctor` counts, and no user takes more than a share of it.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -20,14 +19,14 @@ use crate::peers::{Destination, ask, connect_from, connect_request, read_respons
 
 const GREEDY: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
-/// Attempts of one dial at a time, and of all dials of a thread beside the first ones.
+/// The most attempts of one dial at a time, and of all dials of a thread beside their first ones.
 const ATTEMPTS_MAX: usize = 3;
 const EXTRAS_MAX: usize = 256;
 
-/// Addresses that do not answer, as many as a name may have.
+/// Silent addresses, as many as a name may have.
 const SILENT: u8 = 16;
 
-/// One port of several addresses, of which each drops what it is sent.
+/// One port of several addresses, of which each drops its packets.
 struct Blackhole {
     port: u16,
     _held: Vec<(TcpListener, Vec<TcpStream>)>,
@@ -38,7 +37,7 @@ impl Blackhole {
         Ipv4Addr::new(127, 77, 0, number + 1)
     }
 
-    /// The first `count` addresses are silent; the one behind them is a listener that is returned.
+    /// The first `count` addresses are silent; the next one is the returned listener's.
     fn start(count: u8) -> (Blackhole, TcpListener) {
         loop {
             let listener = TcpListener::bind((Blackhole::address(count), 0)).unwrap();
@@ -48,7 +47,7 @@ impl Blackhole {
                 let threads: Vec<_> = (0..count).map(|number| scope.spawn(move || silent(number))).collect();
                 threads.into_iter().map(|thread| thread.join().unwrap()).collect()
             });
-            // Else the port is taken at one of the addresses.
+            // Otherwise the port is taken at one of the addresses.
             if let Some(held) = held {
                 return (Blackhole { port, _held: held }, listener);
             }
@@ -56,8 +55,8 @@ impl Blackhole {
     }
 }
 
-/// A gateway for two users whose name server gives `silent.test` all [`SILENT`] addresses, `late.test` these
-/// but with the `late`th replaced by the one that answers, and `quick.test` an address of this machine.
+/// A gateway for two users. Its name server gives `silent.test` all [`SILENT`] addresses, `late.test` those
+/// before `late` and then the listener's, and other names an address of this machine.
 fn gateway(late: usize, extra: &str) -> Gateway {
     let silent: Vec<IpAddr> = (0..SILENT).map(|number| Blackhole::address(number).into()).collect();
     let server = NameServer::start(move |name| match name {
@@ -83,12 +82,12 @@ fn dial_passes_silent_addresses_with_three_attempts() {
     let (blackhole, listener) = Blackhole::start(SILENT);
     let destination = Destination::on(listener, drop);
     let gateway = gateway(LATE, "[threads]\nreactors = 1\n");
-    // The last socket that a start opens.
-    eventually("commands are heard", || gateway.path("tollgate-data/control").exists());
+    // The start opens this socket last.
+    eventually("the control socket is open", || gateway.path("tollgate-data/control").exists());
     let without = gateway.sockets();
-    // The name is known from here on. The admin side is not asked: its connections are sockets too.
+    // From here on the name is cached. The admin side gets no request: its connections are sockets too.
     assert_eq!(ask(&gateway, connect_request("late.test:1")).1.status, 502);
-    eventually("sockets are back", || gateway.sockets() <= without);
+    eventually("sockets are closed again", || gateway.sockets() <= without);
 
     let mut client = gateway.connect();
     let request = connect_request(&format!("late.test:{}", blackhole.port));
@@ -106,7 +105,7 @@ fn dial_passes_silent_addresses_with_three_attempts() {
     });
     assert!(seen.last() <= Some(&(without + 1 + ATTEMPTS_MAX)), "{without} before the client: {seen:?}");
     eventually("the destination is reached", || destination.accepted() == 1);
-    // The first two had company, each of the next ones took the place of one, the last one too.
+    // Each attempt after the third replaced an earlier one.
     let replaced = gateway.metric("tollgate_dial_attempts_replaced_total").unwrap();
     assert_eq!(replaced, (LATE + 1 - ATTEMPTS_MAX) as f64);
     gateway.await_metric("tollgate_dial_extra_attempts", 0.0);
@@ -135,15 +134,15 @@ fn dials_of_one_user_leave_attempts_to_others() {
         .collect();
     let extras = || gateway.metric("tollgate_dial_extra_attempts").unwrap();
     let mut most = 0.0;
-    eventually("the attacker has a share", || {
+    eventually("the attacker has used up its share", || {
         most = extras().max(most);
         gateway.metric("tollgate_dial_extra_refused_total") > Some(0.0)
     });
     valid_user.check_served(100);
-    // Where the first address is silent, the second one gets an attempt beside it.
+    // Where the first address is silent, the second one gets an extra attempt.
     let late = connect_request(&format!("late.test:{}", blackhole.port));
     assert_eq!(ask(&gateway, &late).1.status, 200);
-    assert!(extras().max(most) <= (REACTORS * EXTRAS_MAX / 2) as f64, "half of what there is");
+    assert!(extras().max(most) <= (REACTORS * EXTRAS_MAX / 2) as f64, "half of all extra attempts");
     let (taken, spare) = (gateway.descriptors() - before.descriptors, 32);
     assert!(taken <= 2 * DIALS + REACTORS * EXTRAS_MAX / 2 + spare, "{taken}");
 

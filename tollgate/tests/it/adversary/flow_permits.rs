@@ -1,11 +1,12 @@
-//! Places: a user with one connection keeps hundreds of client connections open, so that others find none.
+//! Flow permits: a user with one connection keeps hundreds of client connections open, so that others get no
+//! permit.
 //!
-//! Before, a plain HTTP connection took one of all users' places with its first authenticated request, ahead
-//! of the policy and of the user's own bound, and kept it through 403, 429 and its rests: as many requests as
-//! there were places, each refused, denied the gateway to all for as long as the connections stood. An
-//! attacker spent a TCP connection and a refused request a minute for each place. Now a place is taken with
-//! the dial and given back with the flow, so that a user has as many as their `connections`; a connection
-//! without a flow is one of the user's own, and makes room.
+//! Before, a plain HTTP connection took a global permit with its first authenticated request, ahead of the
+//! policy and of the user's own limit, and kept it through 403, 429 and its idle times. As many refused
+//! requests as there were permits denied the gateway to all users, for as long as the connections existed. An
+//! attacker spent a TCP connection and a refused request a minute for each permit. Now a permit is acquired
+//! with the dial and returned with the flow, so that a user has as many as their `connections`. A connection
+//! without a flow belongs to the user's own limit, and can be evicted.
 
 use std::io::Write;
 use std::net::{Ipv4Addr, TcpStream};
@@ -21,7 +22,7 @@ const GREEDY: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 /// Connections that the attacker opens in each way.
 const CONNECTIONS_EACH: usize = 100;
 
-/// A user with one connection, known by [`GREEDY`], beside the local one, and few places.
+/// A gateway with few permits for the local user and another one, with address [`GREEDY`] and one connection.
 fn small_gateway() -> Gateway {
     Gateway::start(&format!(
         "{LOCAL_USER}[limits]\nconnections = 20\n\
@@ -29,13 +30,13 @@ fn small_gateway() -> Gateway {
     ))
 }
 
-/// A connection of the attacker, behind the answer to `request`, which has to be `status`.
+/// A connection of the attacker, after the response to `request`, which has to be `status`.
 fn kept(gateway: &Gateway, request: &str, status: u16) -> TcpStream {
     loop {
         let mut stream = connect_from(GREEDY, gateway.listeners[0]);
         match exchange(&mut stream, request).status {
             found if found == status => return stream,
-            // The flow before has been answered and has not ended yet.
+            // The response of the previous flow was sent, and the flow has not ended yet.
             found => assert_eq!((found, status), (429, 200)),
         }
     }
@@ -64,7 +65,7 @@ fn user_with_one_connection_cannot_hold_all_permits() {
     let refused: Vec<_> = (0..CONNECTIONS_EACH).map(|_| kept(&gateway, &origin.get("/"), 429)).collect();
     valid_user.check_served(100);
 
-    // The first byte of a next request: such a connection is not ended for others.
+    // The first byte of a next request: such a connection is not evicted.
     let mut dribbling: Vec<_> = (0..CONNECTIONS_EACH).map(|_| kept(&gateway, &denied, 403)).collect();
     for stream in &mut dribbling {
         // Those that were not kept have ended.
@@ -88,7 +89,7 @@ fn idle_connections_of_a_user_are_bounded() {
             let closes = response.header("Connection") == Some("close");
             match response.status {
                 200 => return closes,
-                // The flow before has been answered and has not ended yet.
+                // The response of the previous flow was sent, and the flow has not ended yet.
                 429 if !closes => {}
                 429 => return true,
                 _ => panic!("{response:?}"),
@@ -97,11 +98,11 @@ fn idle_connections_of_a_user_are_bounded() {
     };
     let mut streams: Vec<_> = (0..CONNECTIONS).map(|_| gateway.connect()).collect();
     let ended = streams.iter_mut().map(closes).filter(|closes| *closes).count();
-    assert_eq!(ended, CONNECTIONS - 33, "one for each connection of the user's, and 32");
+    assert_eq!(ended, CONNECTIONS - 33, "one for each of the user's `connections`, and 32");
     assert_eq!(gateway.metric("tollgate_sessions_unkept_total"), Some(ended as f64));
     gateway.await_metric("tollgate_sessions_resting", 33.0);
     drop(streams);
     gateway.await_metric("tollgate_sessions_resting", 0.0);
     let mut again = gateway.connect();
-    assert!(!closes(&mut again) && !closes(&mut again), "their places are back");
+    assert!(!closes(&mut again) && !closes(&mut again), "their permits are returned");
 }

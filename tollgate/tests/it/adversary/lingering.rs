@@ -1,8 +1,8 @@
-//! Refused connections that linger: what a user is refused may not use up what others need.
+//! Lingering refused connections: the refusals of one user may not use up descriptors that others need.
 //!
-//! The attack: a refusal is answered, and then the connection is read on for 2 s, so that a client which
-//! still sends can read the answer. The user's own bounds did not count it: one user with five connections
-//! held 11,000 descriptors. **Cost**: 150 refused requests a second for each 300 descriptors.
+//! The attack: after the response to a refused request the connection is read for 2 s more, so that a client
+//! which still sends can read the response. The user's own limit did not count it: one user with five
+//! connections held 11,000 descriptors. **Cost**: 150 refused requests a second for each 300 descriptors.
 
 use std::io::Write;
 use std::net::{Ipv4Addr, TcpStream};
@@ -14,7 +14,7 @@ use crate::peers::{connect_from, connect_request, read_response};
 
 const REFUSED: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 4);
 
-/// More than a user may have linger on all threads of a small machine (64 on each).
+/// More than may linger for one user on all threads of a small machine (64 on each).
 const CONNECTIONS: usize = 1_200;
 
 #[test]
@@ -38,7 +38,7 @@ fn refused_connections_linger_within_a_user_share() {
             assert_eq!(ask_once(&gateway, origin.get("/")).status, 200);
         }
     }
-    // Of two threads 64 each, and some that are on their way.
+    // 64 on each of two threads, and some that are about to linger.
     assert!(most < before.descriptors + 200, "{most} descriptors, {} before", before.descriptors);
     drop(refused);
     before.await_return(&gateway);

@@ -1,12 +1,12 @@
-//! A flood of the log: clients that are refused as fast as they can ask.
+//! A log flood: clients whose requests are refused at the highest rate.
 //!
-//! What happened: each refusal was a line of some 350 bytes, and a pipelining client without credentials has
-//! 10,000 and more of them a second from one connection. The ring of its thread overflowed, so that lines of
-//! others were lost, and a log on the ledger's disk filled it in hours, which stops the gateway.
+//! Regression: each refusal was a line of some 350 bytes, and a pipelining client without credentials causes
+//! 10,000 and more of them a second by one connection. The ring of its thread overflowed, so lines of others
+//! were lost, and a log on the ledger's disk filled it in hours, which stops the gateway.
 //!
-//! What an attacker spends now: a source has 20 lines at once for each reason and one a second; whatever it
-//! sends beyond these, some 100 bytes for each refusal, adds to a count. All sources together have 20 lines a
-//! second, 0.7 GB a day, and no line once the log's disk is nearly full.
+//! The attacker's cost now: a source has 20 lines at once for each reason and one a second. A further
+//! refusal, some 100 bytes sent, only increments a count. All sources together have 20 lines a second, 0.7 GB
+//! a day, and no line once the log's disk is nearly full.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,16 +21,16 @@ use super::footprint::Footprint;
 use crate::harness::Gateway;
 use crate::peers::{Destination, basic, check_echo, connect_from, connect_request, tunnel};
 
-/// Where no user is known by address.
+/// An address without a user.
 const ATTACKER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 66);
 
-/// Requests of the attack over all its connections.
+/// Requests of the attack by all its connections.
 const REQUESTS: usize = 12_000;
 
-/// Requests in a connection. As many as are pipelined, if the gateway lets a connection have them.
+/// Requests of a connection, as many as are pipelined, unless the gateway closes it earlier.
 const PIPELINED: usize = 500;
 
-/// Sends `count` times `request` from `source`, by connections that pipeline, and reads what it is answered.
+/// Sends `request` `count` times from `source`, pipelined, and reads the responses.
 fn pipeline(gateway: &Gateway, source: Ipv4Addr, request: &str, count: usize) {
     let mut left = count;
     while left > 0 {
@@ -45,23 +45,23 @@ fn pipeline(gateway: &Gateway, source: Ipv4Addr, request: &str, count: usize) {
             });
             count_responses(stream)
         });
-        assert!(answered > 0, "each connection is answered at least once");
+        assert!(answered > 0, "each connection gets at least one response");
         left = left.saturating_sub(answered);
     }
 }
 
-/// How many answers arrive until the end.
+/// Counts the responses until the end.
 fn count_responses(mut stream: TcpStream) -> usize {
     let (mut text, mut buffer) = (Vec::new(), vec![0; 1 << 16]);
-    // A reset behind the last answer is the gateway's right.
+    // The gateway may reset the connection behind the last response.
     while let Ok(count @ 1..) = stream.read(&mut buffer) {
         text.extend_from_slice(&buffer[..count]);
     }
     String::from_utf8(text).unwrap().matches("HTTP/1.1 4").count()
 }
 
-/// Tunnels of a valid user, one after the other, until `is_over`; returns how many it asked for and the
-/// clients' addresses of those that it had.
+/// Opens tunnels of a valid user, one after another, until `is_over`; returns the number of attempts, and the
+/// client addresses of those that were opened.
 fn tunnels(gateway: &Gateway, to: &Destination, is_over: &AtomicBool) -> (usize, Vec<String>) {
     let (mut attempted, mut had) = (0, Vec::new());
     while !is_over.load(Ordering::SeqCst) || attempted < 20 {
@@ -73,7 +73,7 @@ fn tunnels(gateway: &Gateway, to: &Destination, is_over: &AtomicBool) -> (usize,
     (attempted, had)
 }
 
-/// The refusals that the log tells of `source`, by reason: those that have a line, and those left out.
+/// Logged refusals of `source`, by reason: the lines, and the counted ones without a line.
 fn refusals(log: &[Value], source: Ipv4Addr) -> BTreeMap<String, (u64, u64)> {
     let (source, mut sums) = (source.to_string(), BTreeMap::<String, (u64, u64)>::new());
     for line in log {
@@ -93,7 +93,7 @@ fn anonymous_refusals_displace_no_log_line() {
     let destination = Destination::echo();
     let mut gateway = Gateway::local("[limits]\nconnections_per_user = 100\n");
     let request = "GET http://dest.example/ HTTP/1.1\r\nHost: dest.example\r\n\r\n";
-    // What is made at first use and kept is there before the count.
+    // Warm up, so that resources of the first use are held before the measurement.
     pipeline(&gateway, ATTACKER, request, 10);
     let first = tunnel(&gateway, destination.address).local_addr().unwrap().to_string();
     gateway.await_metric("tollgate_connections_active", 0.0);
@@ -113,7 +113,7 @@ fn anonymous_refusals_displace_no_log_line() {
     gateway.await_metric("tollgate_connections_active", 0.0);
     before.await_return(&gateway);
     let denied = gateway.metric("tollgate_denied_total").unwrap() - denied;
-    assert!(denied >= REQUESTS as f64, "the attack took place: {denied}");
+    assert!(denied >= REQUESTS as f64, "the attack was refused: {denied}");
     assert_eq!(gateway.metric("tollgate_log_dropped_total"), Some(0.0));
     let before = gateway.metric("tollgate_denied_total").unwrap();
     gateway.stop();
@@ -130,8 +130,8 @@ fn anonymous_refusals_displace_no_log_line() {
     }
     let sums = refusals(&log, ATTACKER);
     let (logged, left_out) = sums.values().fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1));
-    assert_eq!(logged + left_out, before as u64, "what was left out is counted: {sums:?}");
-    assert!(left_out > logged, "most of it has no line: {sums:?}");
+    assert_eq!(logged + left_out, before as u64, "refusals without a line are counted: {sums:?}");
+    assert!(left_out > logged, "most refusals have no line: {sums:?}");
     let attack_bytes: usize = fs::read_to_string(gateway.path("log.jsonl"))
         .unwrap()
         .lines()
@@ -168,7 +168,7 @@ fn repeated_denials_of_a_user_displace_no_log_line() {
         .filter(|line| line["event"] == "left_out" && line["user"] == "me")
         .map(|line| line["count"].as_u64().unwrap())
         .sum();
-    // How much is left out depends on how fast it came; the unit tests of the samples have the bounds.
+    // The number of lines depends on the rate; the unit tests of the line limiter have the bounds.
     assert_eq!(logged + left_out, denied);
 }
 

@@ -1,9 +1,9 @@
-//! Names: a user asks for names whose lookups never end, so that the names of others are not looked up.
+//! Names: a user requests names whose lookups never end, so that other users' names are not looked up.
 //!
-//! Before, lookups came ahead of the user's own bound and were bounded for all together: 256 names in flight,
-//! each for up to `[dns] timeout`, and 503 for all other users. An attacker spent 52 requests a second, at
-//! the default of 5 seconds, for names of a zone whose servers are silent. Now a user has at most as many
-//! names in flight as are free, and is told 429.
+//! Before, lookups preceded the user's own limit and were bounded globally: 256 names in flight, each for up
+//! to `[dns] timeout`, and 503 for all other users. An attacker spent 52 requests a second, at the default of
+//! 5 seconds, for names of a zone whose servers are silent. Now a user has at most as many names in flight as
+//! are free, and then gets 429.
 
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, TcpStream};
@@ -18,13 +18,13 @@ use crate::peers::{Destination, connect_from, connect_request};
 const GREEDY: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// Names that the attacker asks for.
+/// Names that the attacker requests.
 const SLOW_NAMES: usize = 300;
 
-/// As many as are looked up at a time for all users (`NAMES_IN_FLIGHT_MAX`).
+/// The global bound of lookups at a time (`NAMES_IN_FLIGHT_MAX`).
 const NAMES_MAX: usize = 256;
 
-/// A gateway whose name server finds `*.quick.test` and keeps silent about all else.
+/// A gateway whose name server resolves `*.quick.test` and is silent about other names.
 fn slow() -> (Gateway, NameServer) {
     let server = NameServer::start(|name| name.ends_with(".quick.test").then(|| vec![LOCALHOST]));
     let user = |name: &str, address: &str| {
@@ -59,10 +59,10 @@ fn slow_lookups_of_one_user_leave_capacity_to_others() {
     let mut pending: Vec<_> =
         (0..SLOW_NAMES).map(|number| request_name(&gateway, &format!("n{number}.slow.test"))).collect();
     let are_refused = |count: usize| gateway.metric("tollgate_denied_total") >= Some(count as f64);
-    eventually("the attack stands", || are_refused(SLOW_NAMES - NAMES_MAX));
+    eventually("the attack holds all lookups", || are_refused(SLOW_NAMES - NAMES_MAX));
     valid_user.check_served(100);
-    eventually("a user has half", || are_refused(SLOW_NAMES - NAMES_MAX / 2));
-    // To join the lookups of others is no way round it.
+    eventually("the attacker has half", || are_refused(SLOW_NAMES - NAMES_MAX / 2));
+    // Joining the lookups of others does not evade the limit.
     pending.extend(
         (0..SLOW_NAMES).map(|number| request_name(&gateway, &format!("n{}.slow.test", number % NAMES_MAX))),
     );

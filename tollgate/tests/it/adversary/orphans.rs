@@ -1,12 +1,12 @@
-//! Receivers that take nothing while their connections end: what the kernel holds for them is still their
-//! user's.
+//! Receivers that read nothing while their connections end: their user still pays for the bytes in the
+//! kernel.
 //!
-//! The attack: a peer of a flow has the least receive buffer that there is and never reads; the other peer
-//! sends what the kernel takes for one socket, and ends. The flow ended in order, its user's connection was
-//! free again, and the bytes stood in the kernel for a minute or longer: one user with five connections left
-//! 40 sockets and 80 MB in 2 s, of which some 1,100 reach `tcp_mem`, the bound for the whole machine.
-//! **Cost** now: one of the user's connections for each queue, for as long as it stands; or one of the 32
-//! places that a user has beyond those for connections of plain HTTP.
+//! The attack: a peer of a flow has the smallest receive buffer and never reads; the other peer sends what
+//! the kernel takes for one socket, and ends. The flow ended in order, the user's connection was free again,
+//! and the bytes stayed in the kernel for a minute or longer. One user with five connections left 40 sockets
+//! and 80 MB in 2 s; some 1,100 of these sockets reach `tcp_mem`, the limit of the whole machine. **Cost**
+//! now: one of the user's connections for each queue, for as long as it exists; or one of the 32 that a user
+//! has beyond those for plain HTTP.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -19,31 +19,31 @@ use crate::harness::{Gateway, LOCAL_USER, eventually, with_timeouts};
 use crate::origin::{Origin, ok, read_head, request_to};
 use crate::peers::{Destination, connect_from, connect_request, socket};
 
-/// What is sent to a peer that takes nothing: more than a socket's own buffers, less than the kernel takes.
+/// Bytes to a peer that reads nothing: more than a socket's own buffers, less than the kernel takes.
 const SENT_BYTES: usize = 200_000;
 
-/// Where the attacker comes from, and the flows that they may have.
+/// The attacker's address and connections.
 const ATTACKER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 4);
 const CONNECTIONS: usize = 4;
 
-/// What a user may have of plain HTTP connections beyond their `connections`.
+/// Plain HTTP connections of a user beyond their `connections`.
 const SESSIONS_SPARE: usize = 32;
 
-/// Bytes that may be left of a connection with nothing to hold a place for them: twice what is too little to
-/// be looked for.
+/// Bytes that a closed connection may leave without a permit: twice the amount below which the gateway does
+/// not check.
 const QUEUED_MIN: u64 = 2 * 32 * 1024;
 
 /// Connections of one attack.
 const ATTEMPTS: usize = 60;
 
-/// A socket with the least receive buffer, connected or bound by its caller.
+/// A socket with the smallest receive buffer; the caller connects or binds it.
 fn narrow_socket() -> std::os::fd::OwnedFd {
     let socket = socket();
     sockopt::set_socket_recv_buffer_size(&socket, 1).unwrap();
     socket
 }
 
-/// A client that will take nothing.
+/// A client that will read nothing.
 fn narrow_client(gateway: &Gateway) -> TcpStream {
     let socket = narrow_socket();
     rustix::net::bind(&socket, &SocketAddr::from((ATTACKER, 0))).unwrap();
@@ -51,7 +51,7 @@ fn narrow_client(gateway: &Gateway) -> TcpStream {
     with_timeouts(TcpStream::from(socket))
 }
 
-/// A destination that will take nothing of what is sent to it.
+/// A destination that will read nothing.
 fn narrow_listener() -> TcpListener {
     let listener = narrow_socket();
     rustix::net::bind(&listener, &SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
@@ -59,20 +59,20 @@ fn narrow_listener() -> TcpListener {
     TcpListener::from(listener)
 }
 
-/// Reads the status of an answer, and no byte more.
+/// Reads the status of a response, and no byte more.
 fn read_status(stream: &mut TcpStream) -> u16 {
     let mut line = [0; 12];
     stream.read_exact(&mut line).unwrap();
     std::str::from_utf8(&line[9..]).unwrap().parse().unwrap()
 }
 
-/// A socket of this machine, by `/proc/net/tcp`.
+/// A socket of this machine, from `/proc/net/tcp`.
 struct Row {
     local_port: u16,
     remote_port: u16,
-    /// Bytes that its peer has not taken.
+    /// Bytes that its peer has not acknowledged.
     queued: u64,
-    /// No process has it any more.
+    /// No process has it open any more.
     is_orphan: bool,
 }
 
@@ -87,12 +87,12 @@ fn rows() -> Vec<Row> {
     std::fs::read_to_string("/proc/net/tcp").unwrap().lines().skip(1).map(row).collect()
 }
 
-/// Bytes that the kernel holds for sockets of this machine whose peers have not taken them.
+/// Bytes that the kernel holds for sockets of this machine whose peers have not acknowledged them.
 fn queued_bytes(matches: impl Fn(&Row) -> bool) -> u64 {
     rows().iter().filter(|row| matches(row)).map(|row| row.queued).sum()
 }
 
-/// What the ends of an attack hold, and the sockets that they leave.
+/// The connections of an attack.
 struct Attack<'a> {
     gateway: &'a Gateway,
     valid_user: ValidUser<'a>,
@@ -101,30 +101,30 @@ struct Attack<'a> {
 }
 
 impl Attack<'_> {
-    /// Makes attempts, each by `attempt`, which answers with the status that it got; expects that no more
-    /// than `may_stand` leave a queue, and that the user beside is served.
+    /// Makes attempts by `attempt`, which returns the response's status. Expects that no more than
+    /// `may_stand` leave a queue, and that the valid user is served.
     #[track_caller]
     fn run(&mut self, may_stand: usize, mut attempt: impl FnMut(&Gateway, &mut Vec<TcpStream>) -> u16) {
         let mut standing = 0;
         for number in 0..ATTEMPTS {
             match attempt(self.gateway, &mut self.held) {
                 200 => standing += 1,
-                status => assert_eq!(status, 429, "after {standing} that stand"),
+                status => assert_eq!(status, 429, "after {standing} that left a queue"),
             }
             if number % 10 == 0 {
                 self.valid_user.check_served(10);
             }
         }
-        assert!((1..=may_stand).contains(&standing), "{standing} stand, {may_stand} may");
+        assert!((1..=may_stand).contains(&standing), "{standing} left a queue, {may_stand} may");
         self.held.clear();
-        // Nothing of the attacker's counts any more: they may begin as before.
+        // Nothing of the attacker's counts any more, so it may begin again.
         self.gateway.await_metric("tollgate_connections_closing", 0.0);
     }
 }
 
 impl Attack<'_> {
-    /// Waits until the gateway has no connection of a client but those that close, and the one that the user
-    /// beside keeps.
+    /// Waits until the gateway has no client connection but closing ones, and the one that the valid user
+    /// keeps.
     fn await_end(&self) {
         let port = self.gateway.listeners[0].port();
         let is_live = |row: &Row| row.local_port == port && row.remote_port != 0 && !row.is_orphan;
@@ -135,7 +135,7 @@ impl Attack<'_> {
     }
 }
 
-/// Tunnels of which both sides end.
+/// Tunnels whose both sides end.
 fn end_tunnels(attack: &mut Attack<'_>) {
     let sends = Destination::start(|mut stream| drop(stream.write_all(&vec![7; SENT_BYTES])));
     attack.run(CONNECTIONS, |gateway, held| {
@@ -151,7 +151,7 @@ fn end_tunnels(attack: &mut Attack<'_>) {
     });
 }
 
-/// Plain HTTP: the connection ends with the answer; or it goes on, and the client ends it.
+/// Plain HTTP: the connection ends with the response; or it stays open, and the client ends it.
 fn leave_responses_unread(attack: &mut Attack<'_>) {
     let responses = Destination::start(|mut stream| {
         while read_head(&mut stream).is_some() {
@@ -176,7 +176,7 @@ fn leave_responses_unread(attack: &mut Attack<'_>) {
     }
 }
 
-/// Uploads that are answered before they were taken.
+/// Uploads with a response before they were read.
 fn leave_uploads_unread(attack: &mut Attack<'_>) {
     let listener = narrow_listener();
     listener.set_nonblocking(true).unwrap();
@@ -185,11 +185,11 @@ fn leave_uploads_unread(attack: &mut Attack<'_>) {
         let mut client = connect_from(ATTACKER, gateway.listeners[0]);
         let lines = format!("Content-Length: {SENT_BYTES}\r\n");
         let head = request_to(format!("127.0.0.1:{port}"), "POST", "/", &lines);
-        // Fails where the request is refused and the rest of it is not awaited.
+        // Fails where the request is refused and its rest is not read.
         let _ = client.write_all(&[head.as_bytes(), &vec![7; SENT_BYTES]].concat());
         client.set_nonblocking(true).unwrap();
         let mut upstream = None;
-        eventually("the request is passed on, or refused", || {
+        eventually("the request is forwarded, or refused", || {
             upstream = upstream.take().or_else(|| listener.accept().ok());
             match &upstream {
                 Some((_, peer)) => queued_bytes(|row| row.local_port == peer.port()) > SENT_BYTES as u64 / 2,
@@ -207,13 +207,13 @@ fn leave_uploads_unread(attack: &mut Attack<'_>) {
     });
 }
 
-/// The gateway's own answers, of which none is read: a user with one connection left 500 KB for each.
+/// The gateway's own responses, all unread: a user with one connection left 500 KB for each.
 fn leave_refusals_unread(attack: &mut Attack<'_>) {
     let port = attack.gateway.listeners[0].port();
     let denied = request_to("192.0.2.1", "GET", "/", "").repeat(1500);
     for _ in 0..ATTEMPTS {
         let mut client = narrow_client(attack.gateway);
-        // Fails where the gateway has given up on a client that does not read.
+        // Fails once the gateway has reset a client that does not read.
         let _ = client.write_all(denied.as_bytes());
         let _ = client.shutdown(Shutdown::Write);
         attack.held.push(client);
@@ -221,12 +221,12 @@ fn leave_refusals_unread(attack: &mut Attack<'_>) {
     attack.valid_user.check_served(10);
     attack.await_end();
     let left = queued_bytes(|row| row.local_port == port && row.is_orphan);
-    assert!(left < QUEUED_MIN, "{left} bytes are nobody's");
+    assert!(left < QUEUED_MIN, "{left} bytes have no permit");
     attack.held.clear();
     attack.gateway.await_metric("tollgate_connections_closing", 0.0);
 }
 
-/// Uploads on a connection that is kept, each too small for the kernel to be asked.
+/// Uploads on a kept connection, each too small for the gateway to query the kernel.
 fn leave_small_uploads_unread(attack: &mut Attack<'_>) {
     const REQUEST_BYTES: usize = 24_000;
     let listener = narrow_listener();
@@ -243,7 +243,7 @@ fn leave_small_uploads_unread(attack: &mut Attack<'_>) {
         let before = queued_bytes(toward);
         client.write_all(&request).unwrap();
         client.set_nonblocking(true).unwrap();
-        eventually("the request is passed on, or refused", || {
+        eventually("the request is forwarded, or refused", || {
             upstreams.extend(listener.accept().ok().map(|(upstream, _)| upstream));
             queued_bytes(toward) > before + REQUEST_BYTES as u64 / 2 || client.peek(&mut [0]).is_ok()
         });
@@ -261,7 +261,7 @@ fn leave_small_uploads_unread(attack: &mut Attack<'_>) {
     drop(client);
     attack.await_end();
     let left = queued_bytes(|row| toward(row) && row.is_orphan);
-    assert!(left < QUEUED_MIN, "{left} bytes are nobody's after {answered} uploads");
+    assert!(left < QUEUED_MIN, "{left} bytes have no permit after {answered} uploads");
     drop((listener, upstreams));
     attack.gateway.await_metric("tollgate_connections_closing", 0.0);
 }

@@ -1,7 +1,8 @@
-//! Connections that lead back to a listener of the gateway, where the attacker would be its `from` user.
+//! Requests for a listener of the gateway itself, where the attacker would have the identity of a `from`
+//! user.
 //!
-//! Each costs the attacker one request. Before the mend the harm was the identity of another user, for as
-//! long as the gateway ran: own addresses were read at the start and at a reload, and never in between.
+//! Each costs the attacker one request. Before the fix the harm was the identity of another user, for as long
+//! as the gateway ran: it read its own addresses at the start and at a reload, and never in between.
 
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -13,12 +14,12 @@ use crate::peers::{
     tunnel,
 };
 
-/// Set for the process of a test that has a network of its own.
+/// Set for the process of a test in its own network namespace.
 const OWN_NETWORK: &str = "TOLLGATE_TEST_ALONE";
 
-/// Runs this test again in a network of its own, where addresses can be added; `true` there.
+/// Runs this test again in a network namespace of its own, where addresses can be added; `true` there.
 ///
-/// `false` outside, once the run there has succeeded, or where the kernel grants no such network.
+/// `false` outside, once the inner run has succeeded, or where the kernel permits no such namespace.
 fn in_own_network(test: &str) -> bool {
     if std::env::var_os(OWN_NETWORK).is_some() {
         return true;
@@ -26,7 +27,7 @@ fn in_own_network(test: &str) -> bool {
     let unshare = ["--map-root-user", "--net"];
     let granted = Command::new("unshare").args(unshare).args(["ip", "link", "set", "lo", "up"]).output();
     if !granted.is_ok_and(|output| output.status.success()) {
-        eprintln!("skipped: `unshare --map-root-user --net` or `ip` is not to be had");
+        eprintln!("skipped: `unshare --map-root-user --net` or `ip` is not available");
         return false;
     }
     let mut again = Command::new("unshare");
@@ -34,7 +35,7 @@ fn in_own_network(test: &str) -> bool {
     let output = again.env(OWN_NETWORK, "1").output().unwrap();
     let printed = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{printed}{}", String::from_utf8_lossy(&output.stderr));
-    assert!(printed.contains("1 passed"), "the test is called {test}: {printed}");
+    assert!(printed.contains("1 passed"), "no test is called {test}: {printed}");
     false
 }
 
@@ -62,22 +63,22 @@ fn addresses_added_at_run_time_are_own() {
     }
     ip("link set lo up");
     let user = LOCAL_USER.replace("allow = [", "allow = [\"10.0.0.0/8\", \"[fd00::]/8\", ");
-    // `explain` does not know a port that the kernel chose, and the test is alone with those of its network.
+    // `explain` does not know a kernel-chosen port, and in its own network the test can use a fixed one.
     let addresses = ["0.0.0.0:0", "[::]:0", "0.0.0.0:4128"];
     let everywhere = addresses.map(|address| format!("[[listener]]\naddress = \"{address}\"\n")).concat();
     let gateway = Gateway::start(&format!("{user}{everywhere}"));
     let [_, v4, v6, _] = gateway.listeners[..] else { panic!("{:?}", gateway.listeners) };
     ip("addr add 10.77.0.1/24 dev lo");
-    // Linux leaves for a secondary address from the primary one: the two ends of the socket differ.
+    // Linux connects to a secondary address from the primary one: the two ends of the socket differ.
     ip("addr add 10.77.0.2/24 dev lo");
-    // And of a local route no interface knows.
+    // No interface has the address of a local route.
     ip("route add local 10.78.0.0/24 dev lo");
     ip("addr add fd00:77::1/128 dev lo nodad");
     for address in ["10.77.0.1", "10.77.0.2", "10.78.0.9"] {
         check_loop_refused(&gateway, SocketAddr::new(address.parse().unwrap(), v4.port()));
         let decision = &gateway.explain(&format!("explain --json --user me --to {address}:4128"))["decision"];
         assert_eq!(decision["code"], "own_address", "{address}: {decision:#}");
-        // What else listens on this machine is no part of the gateway.
+        // Other listeners of this machine are not the gateway.
         let destination = TcpListener::bind((address, 0)).unwrap();
         let to = destination.local_addr().unwrap();
         drop(destination);
@@ -86,12 +87,12 @@ fn addresses_added_at_run_time_are_own() {
     }
     let added = SocketAddr::new("fd00:77::1".parse().unwrap(), v6.port());
     // The kernel makes an IPv6 address usable some time after `ip` has returned.
-    eventually("the address takes connections", || TcpStream::connect(added).is_ok());
+    eventually("the address accepts connections", || TcpStream::connect(added).is_ok());
     check_loop_refused(&gateway, added);
 }
 
-/// A request that began before a reload is judged by the configuration of its beginning, which does not know
-/// the listeners that the reload added.
+/// A request that began before a reload is judged by the configuration of its begin, which does not have the
+/// listeners that the reload added.
 #[test]
 fn request_before_reload_reaches_no_new_listener() {
     let destination = Destination::echo();
@@ -111,7 +112,7 @@ fn request_before_reload_reaches_no_new_listener() {
     let clients: Vec<_> = (0..8).map(|_| (begin(&attack), begin(&valid))).collect();
     gateway.await_metric("tollgate_handshakes_active", 16.0);
     gateway.reload(&format!("{LOCAL_USER}[[listener]]\naddress = \"{added}\"\n"));
-    // New connections of each thread show that it runs by the new configuration.
+    // New connections show that each thread has the new configuration.
     for _ in 0..8 {
         assert_eq!(ask(&gateway, &attack).1.status, 403);
     }
@@ -123,7 +124,7 @@ fn request_before_reload_reaches_no_new_listener() {
     }
 }
 
-/// What a router or a container engine leads to the gateway, no kernel of this machine can tell.
+/// The kernel cannot know addresses that a router or a container engine forwards to the gateway.
 #[test]
 fn configured_own_addresses_are_refused() {
     let destination = Destination::echo();

@@ -1,7 +1,7 @@
 //! Attacks on the identity of users: credentials that are wrong, guessed, or left out.
 //!
-//! Promises: credentials come before the source's address, on every protocol; wrong passwords keep out only
-//! the source that sends them, however many come at once and from any number of sources.
+//! Guarantees: on every protocol, credentials take precedence over the source address. Wrong passwords lock
+//! out only the source that sends them, however many arrive at once and from any number of sources.
 
 use std::io::Write;
 use std::net::{Ipv4Addr, TcpStream};
@@ -16,12 +16,12 @@ use crate::peers::{
     socks_request, tunnel,
 };
 
-/// An address of no user.
+/// An address without a user.
 const UNKNOWN_ADDRESS: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 1);
 /// The address of the user `net`.
 const TRUSTED: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
-/// Sends a CONNECT request from `source`, with credentials if some are given; returns the status.
+/// Sends a CONNECT request from `source`, with credentials if given; returns the status.
 fn ask_http(
     gateway: &Gateway,
     source: Ipv4Addr,
@@ -37,10 +37,10 @@ fn ask_http(
     (stream, status)
 }
 
-/// How far a SOCKS5 client gets.
+/// The outcome of a SOCKS5 handshake.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Reached {
-    /// None of its methods will do.
+    /// No offered method is accepted.
     NoMethod,
     /// User and password are refused.
     NoLogin,
@@ -48,7 +48,7 @@ enum Reached {
     Reply(u8),
 }
 
-/// Offers `methods` from `source`, sends `login` if it is asked for, and asks for `target` if it may.
+/// Offers `methods` from `source`, sends `login` if the method requires it, and requests `target`.
 fn ask_socks(
     gateway: &Gateway,
     source: Ipv4Addr,
@@ -79,9 +79,9 @@ fn ask_socks(
     (stream, Reached::Reply(reply))
 }
 
-/// A client in the network of the user `net` names itself `app1` with a wrong password. A gateway that took
-/// the method "none" wherever the source was known let it in by its address: the deny rules of `app1` did
-/// not hold, and `net` paid. An attacker spends one connection.
+/// A client in the network of the user `net` names itself `app1` with a wrong password. A gateway that chose
+/// the method "none" for every known source accepted it by its address: the deny rules of `app1` did not
+/// apply, and `net` paid. An attacker spends one connection.
 #[test]
 fn wrong_credentials_are_refused_from_known_networks() {
     let (open, closed) = (Destination::echo(), Destination::echo());
@@ -93,16 +93,16 @@ fn wrong_credentials_are_refused_from_known_networks() {
     let mut gateway = Gateway::start_in(dir);
     let (right, wrong, duke) = (("app1", "correct horse"), ("app1", "WRONG"), ("duke", ""));
 
-    // What curl, Go and PySocks offer with credentials, and Java always; and what others do.
+    // Offers of curl, Go and PySocks with credentials, of Java always; and other orders.
     for methods in [&[0, 2][..], &[0, 1, 2], &[2, 0], &[2]] {
         for source in [TRUSTED, UNKNOWN_ADDRESS] {
             let ask = |login, target| ask_socks(&gateway, source, methods, login, target).1;
             assert_eq!(ask(wrong, &open), Reached::NoLogin, "{methods:?} from {source}");
-            assert_eq!(ask(("nobody", "WRONG"), &open), Reached::NoLogin, "{methods:?} from {source}");
+            assert_eq!(ask(("ghost", "WRONG"), &open), Reached::NoLogin, "{methods:?} from {source}");
             assert_eq!(ask(right, &open), Reached::Reply(0), "{methods:?} from {source}");
             assert_eq!(ask(right, &closed), Reached::Reply(2), "the rules of app1: {methods:?}");
         }
-        // Java's client without credentials sends the name of its account and a password of no bytes.
+        // Without credentials, Java's client sends its account's name and an empty password.
         assert_eq!(ask_socks(&gateway, TRUSTED, methods, duke, &closed).1, Reached::Reply(0), "{methods:?}");
         assert_eq!(
             ask_socks(&gateway, UNKNOWN_ADDRESS, methods, duke, &open).1,
@@ -110,7 +110,7 @@ fn wrong_credentials_are_refused_from_known_networks() {
             "{methods:?}"
         );
     }
-    // What curl, Go and PySocks offer without credentials.
+    // Offers of curl, Go and PySocks without credentials.
     for methods in [&[0][..], &[0, 1]] {
         assert_eq!(ask_socks(&gateway, TRUSTED, methods, duke, &closed).1, Reached::Reply(0), "{methods:?}");
         assert_eq!(
@@ -134,7 +134,7 @@ fn wrong_credentials_are_refused_from_known_networks() {
         assert_eq!(ask_http(&gateway, source, login, &target).1, status, "{login:?} from {source}");
     }
 
-    // The bill is that of the proven user, else that of the address's user.
+    // The authenticated user pays, else the user of the address.
     let (mut stream, _) = ask_socks(&gateway, TRUSTED, &[0, 2], right, &open);
     check_echo(&mut stream, b"app1 pays");
     let (mut other, _) = ask_socks(&gateway, TRUSTED, &[0, 2], duke, &open);
@@ -145,7 +145,7 @@ fn wrong_credentials_are_refused_from_known_networks() {
     assert_eq!((gateway.usage_of("app1").1, gateway.usage_of("net").1), (9, 13));
 }
 
-/// Two users who share an address, one of whom is being guessed.
+/// Two users that share an address; the attacker guesses the password of one.
 fn gateway_of_two(settings: &str) -> Gateway {
     let dir = TestDir::new(settings);
     dir.add_user("ann", "open sesame", "--allow 127.0.0.0/8");
@@ -153,32 +153,32 @@ fn gateway_of_two(settings: &str) -> Gateway {
     Gateway::start_in(dir)
 }
 
-/// A neighbour behind the same address sends wrong passwords of one user. All who shared the address were
-/// then refused, with right credentials too: 25 requests a minute kept an office out. Now they cost
-/// the guesser the guessed user at that address; to keep out a user who was never in takes ten times as many
-/// names and hashes, and users who were in stay in.
+/// A neighbour behind the same address sends wrong passwords of one user. All users of the address were then
+/// refused, with right credentials too: 25 requests a minute locked out an office. Now they lock the guessed
+/// user at that address. To lock out a user that never logged in takes ten times as many names and hashes,
+/// and users that logged in before stay admitted.
 #[test]
 fn wrong_passwords_of_one_user_block_no_other() {
     let gateway = gateway_of_two("[auth]\nfailures_per_minute = 2\n");
     let destination = Destination::echo();
     let target = destination.address.to_string();
     let ask = |user: &str, secret: &str| ask_http(&gateway, UNKNOWN_ADDRESS, Some((user, secret)), &target).1;
-    // Connections fall to either thread.
+    // Connections go to either thread.
     let bob_is_in = || (0..12).for_each(|n| assert_eq!(ask("bob", "correct horse"), 200, "{n}"));
     assert_eq!(ask("bob", "correct horse"), 200);
     let statuses: Vec<u16> = (0..25).map(|n| ask("ann", &format!("wrong {n}"))).collect();
     assert!(statuses.starts_with(&[407, 407]) && statuses.contains(&429), "{statuses:?}");
     bob_is_in();
-    // The source's own budget: other names, until no new one is looked at.
+    // The source's own budget: other names, until no new one is checked.
     assert!((0..25).any(|n| ask(&format!("eve{n}"), "wrong") == 429));
     bob_is_in();
-    // To know the name locks nothing: ann is let in at another address.
+    // Knowing the name locks nothing: ann is admitted at another address.
     let (_, status) = ask_http(&gateway, TRUSTED, Some(("ann", "open sesame")), &target);
     assert_eq!(status, 200);
 }
 
-/// Guesses that come at once were all looked at, because none had failed when the last one came: 32 instead
-/// of what the budget says, each minute. They are now asked for their budget one after another.
+/// Concurrent guesses were all checked, because none had failed when the last one arrived: 32 instead of the
+/// budget, each minute. Now each takes from the budget before its check.
 #[test]
 fn concurrent_guesses_stay_within_the_budget() {
     let gateway = gateway_of_two("[auth]\nfailures_per_minute = 2\n");
@@ -196,18 +196,18 @@ fn concurrent_guesses_stay_within_the_budget() {
     let checked = checked.inspect(|status| assert!([407, 429].contains(status), "{status}"));
     // A budget of two in a minute gives one more every 30 seconds.
     let count = checked.filter(|status| *status == 407).count();
-    assert!((2..=3).contains(&count), "{count} guesses were looked at");
+    assert!((2..=3).contains(&count), "{count} guesses were checked");
 }
 
-/// Wrong passwords from many addresses, each within its budget, ask for more hashes than are made: all who
-/// had to be checked were refused with 503, for as long as it lasted. An attacker needs an address for each
-/// 20 hashes in a minute, and a connection for each. It now costs strangers their log-in, and nobody who was
-/// in before from the same address.
+/// Wrong passwords from many addresses, each within its budget, need more hashes than are computed: all users
+/// that needed a check were refused with 503, for as long as it lasted. An attacker needs an address for each
+/// 20 hashes in a minute, and a connection for each. Now unknown clients lose their login, and no user that
+/// logged in before from the same address.
 #[test]
 fn known_users_log_in_while_the_hash_queue_is_full() {
     const ATTACKERS: u32 = 16;
     const LOG_INS: u32 = 20;
-    // Nothing is remembered, so every log-in needs a hash, as the first of a day does.
+    // No cached credentials: every login needs a hash, as the first of a day does.
     let gateway = gateway_of_two("[auth]\ncache_entries = 0\nhash_queue = 8\n");
     let destination = Destination::echo();
     let target = destination.address.to_string();
@@ -219,7 +219,7 @@ fn known_users_log_in_while_the_hash_queue_is_full() {
     let attack = || {
         while !is_over.load(Ordering::Relaxed) {
             let source = Ipv4Addr::from(0x7f01_0000 + addresses.fetch_add(1, Ordering::Relaxed));
-            // Each another one: those that are alike are hashed once.
+            // A different password each, because equal ones are hashed once.
             let (_, status) = ask_http(&gateway, source, Some(("ann", &source.to_string())), &target);
             refused.fetch_add(u32::from(status == 503), Ordering::Relaxed);
         }
@@ -235,10 +235,10 @@ fn known_users_log_in_while_the_hash_queue_is_full() {
     before.await_return(&gateway);
 }
 
-/// Four strangers, each with a dozen wrong passwords under way, filled the room that strangers have in the
-/// queue: of twelve users who logged in for the first time, each from an address of their own, two got in.
-/// After a restart that was every log-in by password. A source that has failed now gives way to one that has
-/// not. **Cost**: an attacker who wants to keep a stranger's log-in waiting spends an IPv4 address, or an
+/// Four unknown sources, each with a dozen wrong passwords in flight, filled the share of unknown sources in
+/// the queue: of twelve users that logged in for the first time, each from an address of their own, two
+/// succeeded. After a restart that was every login by password. Now a source that has failed yields to one
+/// that has not. **Cost**: to delay the login of an unknown client an attacker spends an IPv4 address, or an
 /// IPv6 /48, for each hash, and gets it back after an hour: 40 addresses a second where a hash takes 25 ms.
 #[test]
 fn first_logins_precede_repeated_failures() {
@@ -250,7 +250,7 @@ fn first_logins_precede_repeated_failures() {
     let gateway = Gateway::start_in(dir);
     let destination = Destination::echo();
     let target = destination.address.to_string();
-    // The first hash takes memory that is kept.
+    // The first hash allocates memory that is kept.
     let (_, status) = ask_http(&gateway, TRUSTED, Some(("u0", "open sesame")), &target);
     assert_eq!(status, 200);
     let before = Footprint::measure(&gateway).with_spare(8);
@@ -281,9 +281,9 @@ fn first_logins_precede_repeated_failures() {
     before.await_return(&gateway);
 }
 
-/// Handshakes whose credentials were being checked did not end for those that came. Wrong credentials from
-/// as many sources as there are places kept all of them, and each connection that came ended the one that was
-/// not being checked: a client that had not sent its request yet. **Cost**: 200 connections a second.
+/// Handshakes during a credential check were not evicted for new connections. Wrong credentials from as many
+/// sources as there are slots kept all of them, and each new connection evicted the one that was not being
+/// checked: a client that had not sent its request yet. **Cost**: 200 connections a second.
 #[test]
 fn wrong_passwords_in_all_handshakes_block_no_client() {
     const HANDSHAKES: u32 = 16;

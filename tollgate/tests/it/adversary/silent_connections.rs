@@ -1,11 +1,11 @@
-//! Silent connections: they keep every handshake, and clients that have something to say wait behind them.
+//! Silent connections: they occupy every handshake, and clients with a request wait behind them.
 //!
-//! The attack: connections that say nothing, or that stay behind a refusal, held all of `[limits] handshakes`
-//! for `[timeouts] greeting` each, and the next 2,000 were in the kernel's queue already. **Cost**: 200
-//! connections a second from one address denied the gateway to all users, for as long as the attack lasted.
-//! Now a connection that comes ends the oldest handshake of the source that holds most. To keep a client out
-//! that sends its request at once, an attacker has to open as many connections as there are handshakes
-//! within that client's round trip, from addresses of which none holds more than the client's own.
+//! The attack: connections that send nothing, or that stay open behind a refusal, held all of `[limits]
+//! handshakes` for `[timeouts] greeting` each, and the next 2,000 were in the kernel's queue already.
+//! **Cost**: 200 connections a second from one address denied the gateway to all users, for as long as the
+//! attack lasted. Now a new connection evicts the oldest handshake of the source that holds most. To lock out
+//! a client that sends its request at once, an attacker has to open as many connections as there are
+//! handshakes within that client's round trip, from addresses of which none holds more than the client's own.
 
 use std::io::Write;
 use std::net::{Ipv4Addr, TcpStream};
@@ -20,9 +20,9 @@ use crate::peers::{
 };
 
 const HANDSHAKES: usize = 64;
-/// The address of the user beside the attack, as for all tests.
+/// The address of the valid user, as in all tests.
 const LOCAL: Ipv4Addr = Ipv4Addr::LOCALHOST;
-/// One of no user's.
+/// An address without a user.
 const ATTACKER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
 fn gateway() -> Gateway {
@@ -36,7 +36,7 @@ fn gateway_with(handshakes: usize) -> Gateway {
     Gateway::start(&format!("{LOCAL_USER}{limits}"))
 }
 
-/// Attacks with `open`, a connection for each number, and serves a user meanwhile.
+/// Attacks by `open`, a connection for each number, while a valid user is served.
 fn attack(attackers: usize, open: impl Fn(&Gateway, usize) -> TcpStream) {
     let (origin, echo) = (Origin::responding(ok("hello")), Destination::echo());
     let gateway = gateway();
@@ -52,7 +52,7 @@ fn attack(attackers: usize, open: impl Fn(&Gateway, usize) -> TcpStream) {
         }
     }
     valid_user.check_served(100);
-    // The user's kept connection and its destination's are the gateway's too.
+    // The user's kept connection and its upstream are the gateway's too.
     let held = gateway.descriptors();
     assert!(held <= before.descriptors + HANDSHAKES + 2, "{held} descriptors, {} before", before.descriptors);
     drop(open_ones);
@@ -79,8 +79,8 @@ fn silent_connections_of_many_sources_block_no_user() {
     });
 }
 
-/// Where one handshake at a time ends for those that come, its place was the next connection's, and none was
-/// accepted any more: fewer than 32 handshakes a thread were a limit of connections in all.
+/// Regression: where one handshake at a time is evicted, its slot went to the next connection, and none was
+/// accepted any more: fewer than 32 handshakes a thread limited all connections.
 #[test]
 fn silent_connections_block_no_user_at_few_handshakes() {
     for handshakes in [1, 2, 31] {
@@ -93,8 +93,8 @@ fn silent_connections_block_no_user_at_few_handshakes() {
     }
 }
 
-/// The attack of `unknown_clients` with both parts in one packet: such a connection waited in a task, and
-/// there were 16,384 of these a thread.
+/// The attack of `unknown_clients` with both parts in one packet: such a connection waited in a task, of
+/// which a thread has 16,384.
 #[test]
 fn refused_client_with_early_bytes_stays_a_handshake() {
     attack(300, |gateway, _| {
@@ -107,7 +107,7 @@ fn refused_client_with_early_bytes_stays_a_handshake() {
     });
 }
 
-/// What reads no answer has its connection ended as what sends no request has.
+/// A client that reads no response is evicted like one that sends no request.
 #[test]
 fn lingering_refused_clients_block_no_user() {
     attack(300, |gateway, _| {
@@ -117,7 +117,7 @@ fn lingering_refused_clients_block_no_user() {
     });
 }
 
-/// One address is many clients' behind a NAT: none of them ends while there is room, slow as they are.
+/// One address is that of many clients behind a NAT: while there is capacity none is evicted, however slow.
 #[test]
 fn slow_clients_of_one_address_are_served_below_limit() {
     const CLIENTS: usize = HANDSHAKES / 2;
@@ -135,7 +135,7 @@ fn slow_clients_of_one_address_are_served_below_limit() {
     }
 }
 
-/// Dials of users took the handshakes of new connections, for as long as a destination did not answer.
+/// Dials of users occupied the handshakes of new connections, for as long as a destination was silent.
 #[test]
 fn dialling_tunnels_hold_no_handshake() {
     let (silent, _held) = crate::peers::silent_destination();

@@ -1,9 +1,8 @@
-//! Connections that live through a reload: none of their later requests may be judged by what held before.
+//! Connections that stay open across a reload: no later request may be judged by the old configuration.
 //!
-//! The attack: a plain HTTP connection that had a request in flight, or the first bytes of one, while the
-//! configuration was reloaded, kept the configuration from before for as long as it was kept alive: revoked
-//! credentials and addresses went on working. **Cost**: five bytes sent before the reload, and a request
-//! each `[timeouts] keep_alive`.
+//! The attack: a plain HTTP connection with a request in flight, or with the first bytes of one, during a
+//! reload kept the old configuration for as long as it was kept alive: revoked credentials and addresses
+//! still worked. **Cost**: five bytes sent before the reload, and a request each `[timeouts] keep_alive`.
 
 use std::io::Write;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -12,10 +11,10 @@ use crate::harness::{Gateway, LOCAL_USER, TestDir};
 use crate::origin::{Origin, exchange, ok, read_head, read_response_to, request_to};
 use crate::peers::{basic, check_ended, connect_from, read_exactly, read_reply, socks_request};
 
-/// An address that is a user's until the reload.
+/// An address that belongs to a user until the reload.
 const TRUSTED: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 3);
 
-/// A user `net` who is known by `source`, if there is one.
+/// The local user, and a user `net` with the address `source`.
 fn user(source: &str) -> String {
     let user = "[[user]]\nname = \"net\"\nallow = [\"127.0.0.0/8\"]\n";
     format!("{LOCAL_USER}{user}from = [\"{source}/32\"]\n")
@@ -25,7 +24,7 @@ fn connect(gateway: &Gateway) -> TcpStream {
     connect_from(TRUSTED, gateway.listeners[0])
 }
 
-/// An address that is no longer in `from` has no user, on each kind of connection that it has open.
+/// An address that is no longer in `from` has no user, on each kind of open connection.
 #[test]
 fn connections_open_across_a_reload_are_judged_anew() {
     let origin = Origin::responding(ok("hello"));
@@ -53,14 +52,18 @@ fn connections_open_across_a_reload_are_judged_anew() {
     for stream in &mut begun {
         assert_eq!(exchange(stream, &get.as_bytes()[5..]).status, 407, "begun before the reload");
     }
-    assert_eq!(exchange(&mut idle, &get).status, 407, "rested during the reload");
-    assert_eq!(exchange(&mut begun_again, &get.as_bytes()[5..]).status, 407, "begun again before it");
+    assert_eq!(exchange(&mut idle, &get).status, 407, "idle during the reload");
+    assert_eq!(
+        exchange(&mut begun_again, &get.as_bytes()[5..]).status,
+        407,
+        "the next request begun before it"
+    );
     held.write_all(&ok("late")).unwrap();
     assert_eq!(read_response_to("GET", &mut in_flight).status, 200, "a request in flight ends as it began");
     for _ in 0..2 {
-        assert_eq!(exchange(&mut in_flight, &get).status, 407, "the next one of the same connection");
+        assert_eq!(exchange(&mut in_flight, &get).status, 407, "the next request of the same connection");
     }
-    assert_eq!(exchange(&mut gateway.connect(), &get).status, 200, "others go on");
+    assert_eq!(exchange(&mut gateway.connect(), &get).status, 200, "other users are served");
 }
 
 /// A removed user keeps no connection.
@@ -82,8 +85,8 @@ fn connections_of_a_removed_user_end() {
     assert_eq!(exchange(&mut gateway.connect(), origin.get("/")).status, 200);
 }
 
-/// A SOCKS5 client that had its method or password accepted and sent no request yet went by the configuration
-/// of that moment, up to `[timeouts] greeting` later. **Cost**: a connection.
+/// A SOCKS5 client whose method or password was accepted before a reload, and that had sent no request yet,
+/// was judged by the old configuration, up to `[timeouts] greeting` later. **Cost**: a connection.
 #[test]
 fn socks5_request_uses_the_configuration_of_its_time() {
     let origin = Origin::responding(ok("hello"));
@@ -118,12 +121,12 @@ fn socks5_request_uses_the_configuration_of_its_time() {
         read_reply(stream)
     };
     assert_eq!(logged_in.each_mut().map(&mut ask), [0, 2, 2, 2], "{names:?}");
-    assert_eq!(trusted.each_mut().map(&mut ask), [2, 2], "their address is nobody's");
+    assert_eq!(trusted.each_mut().map(&mut ask), [2, 2], "their address has no user");
 }
 
-/// A connection whose credentials are right no more, or that sends none, was refused for each request and
-/// kept for ever; of unknown clients the third refusal in a row is the last. **Cost**: a request each
-/// `[timeouts] keep_alive` for one of the user's places.
+/// A connection with revoked or without credentials was refused for each request and kept for ever; for
+/// unknown clients the third consecutive refusal is the last. **Cost**: a request each `[timeouts]
+/// keep_alive` for one of the user's connections.
 #[test]
 fn third_consecutive_refusal_ends_the_connection() {
     let origin = Origin::responding(ok("hello"));
@@ -133,7 +136,7 @@ fn third_consecutive_refusal_ends_the_connection() {
     let mut kept = connect(&gateway);
     for _ in 0..3 {
         assert_eq!(exchange(&mut kept, &get).status, 200);
-        (0..2).for_each(|_| assert_eq!(exchange(&mut kept, &wrong).status, 407, "not in a row"));
+        (0..2).for_each(|_| assert_eq!(exchange(&mut kept, &wrong).status, 407, "not consecutive"));
     }
     gateway.reload(&user("127.0.0.9"));
     let response = exchange(&mut kept, &get);

@@ -1,8 +1,8 @@
-//! Receivers that take something fast, and then nothing: each stops with a pipe full of bytes on its way.
+//! Receivers that read fast, and then nothing: each stops with a pipe full of bytes in flight.
 //!
-//! An attacker spends a connection that is admitted for each pipe, and so its place among its user's
-//! `connections`, and gets the use of a pipe for a second. Before, it had the pipe until `idle` ended the
-//! connection, and 64 connections left all other streams of a thread to be copied.
+//! An attacker spends an admitted connection for each pipe, and so one of its user's `connections`, and gets
+//! the use of a pipe for a second. Before, it had the pipe until `idle` ended the connection, and 64
+//! connections left all other streams of a thread to be copied.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -17,14 +17,14 @@ use crate::peers::{Destination, connect_request, pattern, read_exactly, read_res
 /// More than a thread has pipes.
 const STALLED: usize = 80;
 
-/// What a receiver takes before it stops, and what is sent to it.
+/// Bytes that a receiver reads before it stops, and bytes that are sent to it.
 const TAKEN_BYTES: usize = 300_000;
 const SENT_BYTES: usize = 4_000_000;
 
-/// What the user beside downloads at a time.
+/// Bytes of a download by the valid user.
 const WHOLE_BYTES: usize = 3_000_000;
 
-/// A tunnel to `destination` through which little fits, so that it stalls soon; it has taken its bytes.
+/// A tunnel to `destination` with small buffers, so that it stalls soon; it has read its bytes.
 fn stall(gateway: &Gateway, destination: SocketAddr) -> TcpStream {
     let socket = socket();
     sockopt::set_socket_recv_buffer_size(&socket, 65_536).unwrap();
@@ -37,7 +37,7 @@ fn stall(gateway: &Gateway, destination: SocketAddr) -> TcpStream {
     client
 }
 
-/// A destination that sends `bytes` to each, and waits for the client's end.
+/// A destination that sends `bytes` to each client, and waits for its end.
 fn sending(bytes: usize) -> Destination {
     let bytes = pattern(1, bytes);
     Destination::start(move |mut stream| {
@@ -58,10 +58,10 @@ fn stalled_receivers_leave_pipes_to_moving_streams() {
         assert!(read_exactly(&mut client, WHOLE_BYTES) == expected);
     };
     download();
-    let metric = |name: &str| gateway.metric(name).unwrap_or_else(|| panic!("there is no {name}"));
+    let metric = |name: &str| gateway.metric(name).unwrap_or_else(|| panic!("no metric {name}"));
     // A pipe stays in the cache.
     let descriptors = || gateway.descriptors() as f64 - 2.0 * metric("tollgate_pipes_held");
-    // From then on the ledger has all its files open. (`usage` has what the journal has before that.)
+    // From then on the ledger has all its files open. (`usage` already includes the journal before that.)
     eventually("the first download is in the database", || metric("tollgate_ledger_records_total") == 1.0);
     let (descriptors_before, memory_before) = (descriptors(), gateway.memory_bytes());
 
@@ -75,7 +75,7 @@ fn stalled_receivers_leave_pipes_to_moving_streams() {
         drop(sender);
         streams.iter().collect()
     });
-    // Nothing of theirs moves any more.
+    // No receiver reads any more.
     let mut before = -1.0;
     eventually("all receivers stall", || {
         let now = metric("tollgate_bytes_total");
@@ -83,8 +83,8 @@ fn stalled_receivers_leave_pipes_to_moving_streams() {
         std::mem::replace(&mut before, now) == now
     });
     let lent_before = metric("tollgate_pipes_lent_total");
-    // Each download is whole, whether it is spliced or copied.
-    eventually("pipes are emptied, and a stream that moves gets one", || {
+    // Each download is complete, whether it is spliced or copied.
+    eventually("pipes are emptied, and a moving stream gets one", || {
         download();
         metric("tollgate_pipes_emptied_total") > 0.0 && metric("tollgate_pipes_lent_total") > lent_before
     });
@@ -93,8 +93,8 @@ fn stalled_receivers_leave_pipes_to_moving_streams() {
 
     drop(stalled_receivers);
     gateway.await_metric("tollgate_connections_active", 0.0);
-    eventually("descriptors are given back", || descriptors() <= descriptors_before);
-    // Sixteen buffers of 64 KiB stay for the next ones.
+    eventually("descriptors are closed again", || descriptors() <= descriptors_before);
+    // Sixteen buffers of 64 KiB stay cached.
     assert!(metric("tollgate_pending_bytes") <= f64::from(16 * 64 * 1024));
     let kept = gateway.memory_bytes().saturating_sub(memory_before);
     assert!(kept < 16 << 20, "{kept} bytes are kept");

@@ -1,12 +1,12 @@
-//! Clients that are refused and stay: what they hold is theirs for one greeting's time, and never a place of
-//! the users'.
+//! Refused clients that stay connected: they hold a handshake for the greeting's time, and never a permit of
+//! a user.
 //!
-//! The attack: a request without credentials was answered with 407, and then its connection had a place
-//! among `[limits] connections`, for which it had not proven anything. With the first byte of a next request
-//! it could not be ended before the greeting deadline, and had another such deadline behind each further
-//! refusal. **Cost**: a connection and 60 bytes every 8 s for each place; 70 kB/s deny the 9,000 places of a
-//! default configuration, to all users, for as long as the attack lasts. Now such a connection costs a
-//! handshake for 10 s at most.
+//! The attack: after a 407 for a request without credentials the connection had one of `[limits]
+//! connections`, for which it had proven nothing. With the first byte of a next request it could not be
+//! evicted before the greeting deadline, and got another such deadline behind each further refusal. **Cost**:
+//! a connection and 60 bytes every 8 s for each permit; 70 kB/s deny the 9,000 permits of a default
+//! configuration, to all users, for as long as the attack lasts. Now such a connection costs a handshake for
+//! 10 s at most.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -18,14 +18,14 @@ use crate::peers::{Destination, basic, check_echo, check_ended, connect_request}
 
 const CONNECTIONS: usize = 20;
 
-/// A gateway with few places, and what ann has to show.
+/// A gateway with few permits, and the credentials of ann.
 fn gateway(extra: &str) -> (Gateway, String) {
     let dir = TestDir::new(&format!("[limits]\nconnections = {CONNECTIONS}\n{extra}"));
     dir.add_user("ann", "correct horse", "--allow 127.0.0.0/8");
     (Gateway::start_in(dir), format!("Proxy-Authorization: {}\r\n", basic("ann", "correct horse")))
 }
 
-/// What came of a valid user's requests.
+/// The requests of a valid user, and how many succeeded.
 #[derive(Debug, Default)]
 struct Counts {
     requested: u32,
@@ -33,7 +33,7 @@ struct Counts {
 }
 
 impl Counts {
-    /// Asks, each time on a connection of its own.
+    /// Sends the request `times` times, each on a connection of its own.
     fn ask(&mut self, gateway: &Gateway, request: &str, times: u32) {
         self.requested += times;
         self.served += (0..times).map(|_| u32::from(ask_once(gateway, request).status == 200)).sum::<u32>();
@@ -51,7 +51,8 @@ fn refused_clients_with_early_bytes_hold_no_permit() {
     let (gateway, credentials) = gateway("");
     let known = origin.ask("GET", "/", &credentials);
     let mut counts = Counts::default();
-    // What is made at first use and kept is there before the count, the ledger's file of this month too.
+    // Warm up, so that resources of the first use are held before the measurement, also the ledger's file of
+    // this month.
     counts.ask(&gateway, &known, 1);
     gateway.await_metric("tollgate_ledger_records_total", 1.0);
     gateway.await_metric("tollgate_sessions_resting", 0.0);
@@ -70,8 +71,8 @@ fn refused_clients_with_early_bytes_hold_no_permit() {
     before.await_return(&gateway);
 }
 
-/// The attack from inside: a user's connections that wait for a next request made room for others, but for
-/// those of which a byte of it had come.
+/// The attack by a user: their idle connections could be evicted, but not those with one byte of a next
+/// request.
 #[test]
 fn connection_with_partial_head_is_evicted_as_idle() {
     let (origin, echo) = (Origin::responding(ok("hello")), Destination::echo());
@@ -88,7 +89,7 @@ fn connection_with_partial_head_is_evicted_as_idle() {
         let mut stream = gateway.connect();
         stream.write_all(format!("{connect}{credentials}\r\n").as_bytes()).unwrap();
         assert_eq!(read_response_to("HEAD", &mut stream).status, 200);
-        check_echo(&mut stream, b"there is room");
+        check_echo(&mut stream, b"there is a permit");
         tunnels.push(stream);
     }
     let (ended, live) = waiting.split_at_mut(CONNECTIONS / 2);
@@ -112,7 +113,7 @@ fn unauthenticated_client_has_three_tries() {
     }
     check_ended(&mut stream, false);
 
-    // What was refused and says no more is not told that it was late.
+    // A refused client that sends no more gets no 408.
     let mut silent = gateway.connect();
     assert_eq!(exchange(&mut silent, &unknown).status, 407);
     check_ended(&mut silent, false);
@@ -123,7 +124,7 @@ fn unauthenticated_client_has_three_tries() {
     assert_eq!(read_response_to("GET", &mut late).status, 408);
     check_ended(&mut late, false);
 
-    // The same connection, once it is known, has a deadline for each request.
+    // The same connection has a deadline for each request once its user is known.
     let mut known = gateway.connect();
     assert_eq!(exchange(&mut known, &unknown).status, 407);
     for _ in 0..3 {
@@ -132,8 +133,8 @@ fn unauthenticated_client_has_three_tries() {
     }
 }
 
-/// As curl, browsers, Java and apt do it: the first request without credentials, its body with it, and all of
-/// it again on the same connection.
+/// As curl, browsers, Java and apt do it: the first request without credentials, with its body, and all of it
+/// again on the same connection.
 #[test]
 fn refused_request_is_repeated_on_its_connection() {
     let (origin, echo) = (Origin::responding(ok("hello")), Destination::echo());

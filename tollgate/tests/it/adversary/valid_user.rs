@@ -1,7 +1,7 @@
-//! The user beside an attack: requests of every kind, one after another, and how many of them succeed.
+//! The valid user beside an attack: sends requests of every kind, one after another, and counts how many
+//! succeed.
 //!
-//! Promises: a request fails where a client that repeats nothing would see a failure. Leaves to others: what
-//! else happens meanwhile.
+//! Guarantees: a request fails where a client without retries would see a failure.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -11,29 +11,29 @@ use crate::harness::Gateway;
 use crate::origin::{Origin, read_head, request_to};
 use crate::peers::{Destination, connect_request};
 
-/// See the file's header.
+/// A user that sends requests while an attack lasts.
 pub(super) struct ValidUser<'a> {
     gateway: &'a Gateway,
     origin: &'a Origin,
     echo: &'a Destination,
-    /// By which host a request of this number asks for them.
+    /// The host in the request with this number.
     host: Box<dyn Fn(usize) -> String + 'a>,
     /// A connection that carries one request after another.
     kept: Option<TcpStream>,
 }
 
 impl<'a> ValidUser<'a> {
-    /// A user of `gateway`, known by the address 127.0.0.1, who may reach both destinations.
+    /// A user of `gateway` with the address 127.0.0.1 that may reach both destinations.
     pub(super) fn new(gateway: &'a Gateway, origin: &'a Origin, echo: &'a Destination) -> ValidUser<'a> {
         ValidUser { gateway, origin, echo, host: Box::new(|_| "127.0.0.1".into()), kept: None }
     }
 
-    /// The same, with requests for the host that `host` gives for a number.
+    /// Sends requests for the host that `host` returns for a number.
     pub(super) fn with_hosts(self, host: impl Fn(usize) -> String + 'a) -> ValidUser<'a> {
         ValidUser { host: Box::new(host), ..self }
     }
 
-    /// Makes `count` requests, and expects that 99 of 100 succeed.
+    /// Sends `count` requests, and expects that 99 of 100 succeed.
     #[track_caller]
     pub(super) fn check_served(&mut self, count: usize) {
         let failures: Vec<String> = (0..count).filter_map(|number| self.request(number).err()).collect();
@@ -66,7 +66,7 @@ impl<'a> ValidUser<'a> {
     }
 }
 
-/// Ends an attack when it is dropped, also where a test fails: the attack's threads look at its flag.
+/// Ends an attack on drop, also in a failing test: the attack's threads check the flag.
 pub(super) struct StopOnDrop<'a>(pub(super) &'a AtomicBool);
 
 impl Drop for StopOnDrop<'_> {
@@ -75,10 +75,10 @@ impl Drop for StopOnDrop<'_> {
     }
 }
 
-/// Sends a request; the answer's head, if it is not 200, or what happened to the connection.
+/// Sends a request; the error is the response's head, if its status is not 200, or that of the connection.
 fn ask(stream: &mut TcpStream, request: &str) -> Result<(), String> {
     stream.write_all(request.as_bytes()).map_err(|error| error.to_string())?;
-    let head = read_head(stream).ok_or("the connection ended before a head")?;
+    let head = read_head(stream).ok_or("the connection ended before a response")?;
     if !head.starts_with("HTTP/1.1 200 ") {
         return Err(head);
     }

@@ -1,5 +1,5 @@
-//! Ten gigabytes in each direction at the same time: every byte is where it was, and what was billed is what
-//! the two peers counted.
+//! Ten gigabytes in each direction at the same time: no byte is lost or moved, and the bill is what both
+//! peers counted.
 
 use std::net::{Shutdown, TcpListener};
 use std::thread;

@@ -1,4 +1,4 @@
-//! Nine thousand idle tunnels: what each of them costs the gateway, and that nothing of it stays.
+//! Nine thousand idle tunnels: the memory of each in the gateway, and that all of it is released.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -10,10 +10,10 @@ use crate::harness::{EVERY_CPU, Gateway, eventually};
 use crate::peers::{Ingress, read_exactly};
 
 const TUNNELS: usize = 9_000;
-/// The rings have a size of their own, whatever the number of tunnels; this is more than they hold.
+/// The rings have a fixed size, whatever the number of tunnels; this is more than they hold.
 const WARM_UP_TUNNELS: usize = 6_000;
 const TUNNEL_BYTES_MAX: u64 = 1024;
-/// Far longer than the ledger and the log take for what they were handed.
+/// Far longer than the ledger and the log take for their queues.
 const SETTLE_TIME: Duration = Duration::from_secs(2);
 
 #[test]
@@ -24,7 +24,7 @@ fn nine_thousand_idle_tunnels_cost_a_kibibyte_each() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut gateway = start(&listener);
     let cold_bytes = gateway.resident_bytes();
-    // One after the other, so that the slots of the rings to ledger and log have been used.
+    // One after another, so that every slot of the rings to ledger and log was used.
     (0..WARM_UP_TUNNELS).for_each(|_| drop(open_all(&gateway, &listener, 1)));
     thread::sleep(SETTLE_TIME);
     let before = Resources::measure(&gateway);
@@ -40,9 +40,9 @@ fn nine_thousand_idle_tunnels_cost_a_kibibyte_each() {
 
     drop(clients);
     for mut upstream in upstreams {
-        assert_eq!(upstream.read(&mut [0]).unwrap(), 0, "the client's end was passed on");
+        assert_eq!(upstream.read(&mut [0]).unwrap(), 0, "the client's FIN was forwarded");
     }
-    eventually("descriptors are back", || gateway.descriptors() == before.descriptors);
+    eventually("descriptors are closed again", || gateway.descriptors() == before.descriptors);
     gateway.stop();
     let flows = (WARM_UP_TUNNELS + TUNNELS) as u64;
     assert_eq!(gateway.usage_of("me"), (flows, flows, flows));
@@ -67,7 +67,7 @@ fn start(listener: &TcpListener) -> Gateway {
     Gateway::forwarding(listener.local_addr().unwrap(), &format!("{EVERY_CPU}{limits}"))
 }
 
-/// Opens tunnels by all kinds of ingress, one after the other; a byte goes through each and comes back.
+/// Opens tunnels by all kinds of ingress, one after another; a byte passes each in both directions.
 fn open_all(gateway: &Gateway, listener: &TcpListener, tunnels: usize) -> (Vec<TcpStream>, Vec<TcpStream>) {
     let server = listener.local_addr().unwrap();
     let pair = |number: usize| {

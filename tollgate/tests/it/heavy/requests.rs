@@ -1,5 +1,5 @@
-//! Ten gigabytes up and ten down at the same time, in two requests of curl's whose bodies are chunked: every
-//! byte is where it was, what was billed is what both ends counted, and the gateway keeps none of it.
+//! Ten gigabytes up and ten down at the same time, in two chunked requests of curl: no byte is lost or moved,
+//! the bill is what both ends counted, and the gateway buffers little.
 
 use std::io::{BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -11,9 +11,9 @@ use super::stripes::{bytes, receive, send};
 use crate::harness::{EVERY_CPU, Gateway, with_timeouts};
 use crate::origin::read_head;
 
-/// What the gateway may hold of twenty gigabytes on their way; its buffers are 64 KiB.
+/// The most that the gateway may hold of twenty gigabytes in flight; its buffers are 64 KiB.
 const HELD_BYTES_MAX: u64 = 4 * 1024 * 1024;
-/// Between two looks at the gateway's memory.
+/// Between two samples of the gateway's memory.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
 
 const CHUNKED: &str = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
@@ -44,11 +44,11 @@ fn ten_gigabytes_each_way_through_chunked_requests() {
     gateway.stop();
     assert_eq!(gateway.usage_of("me"), (2, up, framed + heads));
     let held = most - before;
-    println!("{held} bytes more than the {before} of a gateway that does nothing");
+    println!("{held} bytes more than the {before} of an idle gateway");
     assert!(held <= HELD_BYTES_MAX, "{held} bytes were held");
 }
 
-/// Starts curl, whose last word on standard error is the length of all heads that it received.
+/// Starts curl, which finally prints the length of all received heads to standard error.
 fn curl(proxy: SocketAddr, origin: SocketAddr, words: &[&str]) -> Child {
     let mut command = Command::new("curl");
     command.args(["-q", "--silent", "--show-error", "--noproxy", "", "--proxy", &proxy.to_string()]);
@@ -74,7 +74,7 @@ fn heads(curl: Child) -> u64 {
     printed.trim().parse().unwrap_or_else(|_| panic!("{printed}"))
 }
 
-/// Answers an upload; returns the bytes of its head and of its body, as it is framed.
+/// Responds to an upload; returns the bytes of its head, and of its body with framing.
 fn serve_upload(listener: &TcpListener) -> (u64, u64) {
     let mut stream = with_timeouts(listener.accept().unwrap().0);
     let head = read_head(&mut stream).unwrap();
@@ -86,7 +86,7 @@ fn serve_upload(listener: &TcpListener) -> (u64, u64) {
     (head.len() as u64, chunks.framed)
 }
 
-/// Answers with a download; returns the bytes of the request, and those of the answer's body as it is framed.
+/// Responds with a download; returns the bytes of the request, and of the response's body with framing.
 fn serve_download(listener: &TcpListener) -> (u64, u64) {
     let mut stream = with_timeouts(listener.accept().unwrap().0);
     let head = read_head(&mut stream).unwrap();
@@ -100,12 +100,12 @@ fn serve_download(listener: &TcpListener) -> (u64, u64) {
 /// Writes each buffer as a chunk.
 struct Frames {
     sink: TcpStream,
-    /// Bytes so far, frames included.
+    /// Bytes so far, framing included.
     framed: u64,
 }
 
 impl Frames {
-    /// A chunk of these bytes; the last one, if there are none.
+    /// Writes a chunk of these bytes; the last one, if there are none.
     fn frame(&mut self, bytes: &[u8]) -> std::io::Result<()> {
         let chunk = [format!("{:x}\r\n", bytes.len()).as_bytes(), bytes, b"\r\n"].concat();
         self.framed += chunk.len() as u64;
@@ -124,19 +124,19 @@ impl Write for Frames {
     }
 }
 
-/// Reads the data of chunks without extensions, up to the end of the last one.
+/// Reads the data of chunks without extensions, until the last chunk.
 struct Chunks {
     source: BufReader<TcpStream>,
-    /// Bytes of the chunk that are still to come.
+    /// Remaining bytes of the chunk.
     left: usize,
     is_first: bool,
     is_over: bool,
-    /// Bytes so far, frames included.
+    /// Bytes so far, framing included.
     framed: u64,
 }
 
 impl Chunks {
-    /// Reads a line, which is a number or nothing.
+    /// Reads a line, which is a number or empty.
     fn line(&mut self) -> String {
         let mut line = Vec::new();
         while !line.ends_with(b"\r\n") {

@@ -1,5 +1,5 @@
-//! Twenty thousand connections that end in every way there is, at once: nothing of them stays in the gateway,
-//! and every byte of every flow is billed.
+//! Twenty thousand connections that end in every possible way: none leaves a resource in the gateway, and
+//! every byte of every flow is billed.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -16,21 +16,21 @@ const CLIENTS: usize = 16;
 const MESSAGE: [u8; 100] = [b'm'; 100];
 /// The first byte that makes the server reset the connection, instead of echoing.
 const RESET: u8 = b'r';
-/// Far longer than a connection takes to end whose client is gone.
+/// Far longer than a connection takes to end after its client.
 const SETTLE_TIME: Duration = Duration::from_secs(2);
 
-/// How a connection goes. Each one that opens a flow sends one message.
+/// The scenario of a connection. Each one that opens a flow sends one message.
 #[derive(Clone, Copy, Debug)]
 enum Scenario {
-    /// Closes before it says anything.
+    /// Closes before it sends anything.
     Silent,
     /// Closes within the head of its request.
     Unfinished,
-    /// Connects to the forward listener of another user and resets at once, known to nobody.
+    /// Connects to the forward listener of another user and resets at once.
     Hasty,
-    /// Half-closes, and reads the echo to its end.
+    /// Half-closes, and reads the echo until its end.
     HalfClose(Ingress),
-    /// Closes both directions, with the echo read.
+    /// Closes both directions, after reading the echo.
     Close(Ingress),
     /// Resets: closes with bytes unread.
     Reset(Ingress),
@@ -62,7 +62,7 @@ const SCENARIOS: [Scenario; 16] = [
 fn nothing_stays_of_twenty_thousand_connections() {
     let server = Destination::start(serve_client).address;
     let gateway = start(server);
-    // One of each, so that what is opened at first use is open.
+    // Each one once, so that resources of the first use are held.
     SCENARIOS.iter().for_each(|scenario| run_scenario(*scenario, &gateway, server));
     thread::sleep(SETTLE_TIME);
     let (descriptors, threads) = (gateway.descriptors(), gateway.threads());
@@ -77,7 +77,7 @@ fn nothing_stays_of_twenty_thousand_connections() {
             });
         }
     });
-    eventually("descriptors are back", || gateway.descriptors() == descriptors);
+    eventually("descriptors are closed again", || gateway.descriptors() == descriptors);
     assert_eq!(gateway.threads(), threads);
     check_bills(gateway);
 }
@@ -107,7 +107,7 @@ fn start(server: SocketAddr) -> Gateway {
     Gateway::forwarding(server, &format!("{EVERY_CPU}{listener}{hasty}"))
 }
 
-/// Takes one connection on its course.
+/// Runs one connection.
 fn run_scenario(scenario: Scenario, gateway: &Gateway, server: SocketAddr) {
     let tunnel = |ingress: Ingress, first| {
         let mut stream = ingress.open(gateway, server);
@@ -133,24 +133,24 @@ fn run_scenario(scenario: Scenario, gateway: &Gateway, server: SocketAddr) {
         Scenario::Reset(ingress) => {
             let stream = tunnel(ingress, MESSAGE[0]);
             let mut echo = MESSAGE;
-            // Until all has arrived; none of it is taken.
+            // Until all has arrived; none of it is read.
             while stream.peek(&mut echo).unwrap() < MESSAGE.len() {}
             reset(stream);
         }
         Scenario::ServerReset(ingress) => {
             let outcome = tunnel(ingress, RESET).read(&mut [0]);
             let kind = outcome.map_err(|error| error.kind());
-            assert_eq!(kind, Err(ErrorKind::ConnectionReset), "a reset is passed on as a reset");
+            assert_eq!(kind, Err(ErrorKind::ConnectionReset), "a reset is forwarded as a reset");
         }
     }
 }
 
 /// Echoes a message, or resets the connection.
 fn serve_client(mut stream: TcpStream) {
-    // For ever: what the gateway should have ended is not ended from here.
+    // No timeout: a connection that the gateway should have ended is not ended from here.
     stream.set_read_timeout(None).unwrap();
     let mut message = MESSAGE;
-    // A client that went away at once sends nothing.
+    // A client that reset at once sends nothing.
     if stream.read_exact(&mut message).is_err() {
         return;
     }

@@ -1,5 +1,5 @@
-//! A stream of ten gigabytes, made of stripes that differ in their number alone. A stripe's length is odd,
-//! and so no whole number of buffers or pages: whatever a relay might lose, repeat or swap shifts a stripe.
+//! A stream of ten gigabytes, made of stripes that differ only in their number. A stripe's length is odd, and
+//! so no multiple of a buffer or page: a lost, repeated or swapped piece shifts a stripe.
 
 use std::io::{Read, Write};
 
@@ -9,12 +9,12 @@ const BYTES: u64 = 10_000_000_000;
 const STRIPE_BYTES: usize = 262_139;
 const NUMBER_BYTES: usize = 8;
 
-/// How long the stream is; fewer for somebody who looks for a fault: `BULK_BYTES` in the environment.
+/// The length of the stream; the variable `BULK_BYTES` shortens it, to search for a fault.
 pub(super) fn bytes() -> u64 {
     std::env::var("BULK_BYTES").map_or(BYTES, |text| text.parse().expect("BULK_BYTES is a number"))
 }
 
-/// Sends the whole stream, a stripe at a time; returns how many bytes the sink took.
+/// Sends the whole stream, a stripe at a time; returns the number of bytes sent.
 pub(super) fn send(mut sink: impl Write, kind: u64) -> u64 {
     let mut stripe = pattern(kind, STRIPE_BYTES);
     let mut sent = 0;
@@ -26,7 +26,7 @@ pub(super) fn send(mut sink: impl Write, kind: u64) -> u64 {
     sent
 }
 
-/// Receives up to the stream's end and compares; returns how many bytes the source gave.
+/// Receives until the stream's end and compares; returns the number of bytes received.
 pub(super) fn receive(mut source: impl Read, kind: u64) -> u64 {
     let mut expected = pattern(kind, STRIPE_BYTES);
     let mut stripe = vec![0; STRIPE_BYTES];

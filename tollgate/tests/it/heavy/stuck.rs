@@ -1,5 +1,5 @@
-//! A database that takes nothing, because somebody else holds it: the gateway goes on, ends when it is told
-//! to, and the next start brings every flow into it.
+//! A database that another process has locked: the gateway continues, stops on a signal, and the next start
+//! applies every flow.
 
 use std::net::TcpStream;
 use std::thread;

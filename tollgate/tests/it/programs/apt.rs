@@ -1,4 +1,4 @@
-//! apt-get: an index, and packages that it asks for many at a time without waiting for the answers.
+//! apt-get: an index, and packages that it requests in a pipeline.
 
 use std::fs;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use super::services::{ProgramOutput, run, service};
 use super::site::{Site, connections};
 
-/// Nothing of this machine's apt: neither its configuration, nor its state, nor another user to run as.
+/// Excludes this machine's apt: its configuration, its state, and its sandbox user.
 fn configuration(dir: &Path, site: &Site) -> String {
     let dir = dir.display();
     format!(
@@ -44,12 +44,12 @@ fn an_index_and_packages_come_through() {
         let arrived = fs::read(path("downloads").join(package)).unwrap();
         assert!(arrived == site.file(&format!("apt/{package}")), "{package} differs");
     }
-    // Nothing has changed, which a 304 says.
+    // Nothing has changed, so the response is 304.
     apt_get(&["update"]).success();
 
     let entries = site.finish();
     let fetched = entries.iter().filter(|entry| entry.path.ends_with(".deb"));
     assert_eq!((fetched.count(), packages.len()), (20, 20), "{}", service("PLAIN_SITE"));
     assert!(entries.iter().any(|entry| entry.status == 304), "{entries:#?}");
-    assert!(connections(&entries) < packages.len(), "they are kept: {entries:#?}");
+    assert!(connections(&entries) < packages.len(), "they are reused: {entries:#?}");
 }

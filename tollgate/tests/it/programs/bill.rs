@@ -1,4 +1,4 @@
-//! What the ledger has of a gateway, flow by flow.
+//! Reads the flows of a gateway from its ledger.
 
 use ledger::query::{Filter, FlowRow, Usage};
 
@@ -7,14 +7,14 @@ use crate::harness::Gateway;
 /// More than any test here makes.
 const FLOWS_MAX: usize = 1000;
 
-/// Ends the gateway; all flows of its ledger.
+/// Stops the gateway; returns all flows of its ledger.
 pub(crate) fn flows(gateway: &mut Gateway) -> Vec<FlowRow> {
     gateway.stop();
     let usage = Usage::open(&gateway.path("tollgate-data")).unwrap();
     usage.flows(&Filter::default(), FLOWS_MAX).unwrap()
 }
 
-/// Ends the gateway and asserts that it has no flow, since what came had no user, which its log tells.
+/// Stops the gateway and asserts that it has no flow, since no request had a user, as its log shows.
 #[track_caller]
 pub(crate) fn check_refused(gateway: &mut Gateway) {
     let flows = flows(gateway);
@@ -22,7 +22,7 @@ pub(crate) fn check_refused(gateway: &mut Gateway) {
     check_denials(gateway);
 }
 
-/// Asserts that the log tells of denials, and that none has a user.
+/// Asserts that the log has denials, and that none has a user.
 #[track_caller]
 pub(crate) fn check_denials(gateway: &Gateway) {
     let decisions = gateway.events("decision");
@@ -30,8 +30,8 @@ pub(crate) fn check_denials(gateway: &Gateway) {
     assert!(!denials.is_empty() && denials.iter().all(|line| line["user"].is_null()), "{decisions:#?}");
 }
 
-/// Ends the gateway and asserts that all its flows are `user`'s, by `protocol`, to `host` and `port`; how
-/// many there were, and their bytes up and down.
+/// Stops the gateway and asserts that all its flows are `user`'s, by `protocol`, to `host` and `port`;
+/// returns their number, and their bytes up and down.
 #[track_caller]
 pub(crate) fn total(
     gateway: &mut Gateway,

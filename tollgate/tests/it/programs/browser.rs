@@ -1,4 +1,4 @@
-//! A browser that is told of nothing but `--proxy-server`.
+//! A browser that is configured by `--proxy-server` alone.
 
 use super::bill;
 use super::gateway_to;
@@ -15,7 +15,7 @@ fn chromium_renders_a_page_through_each_tunnel() {
         let document = dump(scheme, &gateway.listeners[0].to_string(), &service("PAGE_URL")).text();
         assert!(document.contains(&service("PAGE_TEXT")), "{document}");
 
-        // Of what it asks for by itself nothing is allowed.
+        // The browser's own requests are denied.
         let (_, up, down) = bill::total(&mut gateway, ("me", protocol, "localhost", web));
         assert!(up > 0 && down > document.len() as u64, "{up} {down}");
     }
@@ -39,7 +39,7 @@ fn chromium_loads_a_page_of_a_hundred_parts() {
     let listener = "[[listener]]\naddress = \"127.0.0.1:0\"\nkind = \"http\"\n";
     let site = Site::through(Gateway::local(&format!("{EVERY_CPU}{listener}")), "me");
     let document = dump("http", &site.tap.address().to_string(), &site.url("page/parts.html")).text();
-    // The parts' numbers are 1 to 100, and each is as many times 997 long.
+    // The parts' numbers are 1 to 100, and each is 997 times its number long.
     let (parts, length) = (service("PLAIN_PARTS"), 997 * (1..=100).sum::<u64>());
     assert!(document.contains(&format!("{parts} parts, {length} long")), "{document}");
     let entries = site.finish();
@@ -47,7 +47,7 @@ fn chromium_loads_a_page_of_a_hundred_parts() {
     assert!(entries.iter().all(|entry| entry.status == 200), "{entries:#?}");
 }
 
-/// The document of `page` when it is complete, from a browser that goes by `proxy`.
+/// The complete document of `page`, from a browser that uses `proxy`.
 fn dump(scheme: &str, proxy: &str, page: &str) -> ProgramOutput {
     let profile = tempfile::tempdir().unwrap();
     let proxy = format!("--proxy-server={scheme}://{proxy}");
@@ -63,7 +63,7 @@ fn dump(scheme: &str, proxy: &str, page: &str) -> ProgramOutput {
         "--disable-component-update",
         "--disable-sync",
         "--ignore-certificate-errors",
-        // Without it a browser goes to its own machine directly.
+        // Without it a browser connects to its own machine directly.
         "--proxy-bypass-list=<-loopback>",
         &proxy,
         &profile,

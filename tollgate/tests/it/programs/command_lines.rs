@@ -1,7 +1,8 @@
-//! Programs that fetch something in one line of a shell, by every way that they know, with credentials and
-//! without.
-//! Guarantees: what arrives is what the server has, and is billed to its user; without credentials a program
-//! fails with the words that its users know, and nothing is billed.
+//! Programs that fetch something in one command line, by every proxy method that they support, with
+//! credentials and without.
+//!
+//! Guarantees: the arrived files are those of the server, and billed to the user. Without credentials a
+//! program fails with its usual message, and nothing is billed.
 
 use std::fs;
 use std::path::Path;
@@ -12,14 +13,14 @@ use super::proxy_method::ProxyMethod;
 use super::services::{ProgramOutput, run, service};
 use crate::harness::Gateway;
 
-/// A program, told of its proxy in the way that its manual says.
+/// A program with its proxy settings, as its manual specifies.
 struct CommandLine<'a> {
-    /// `PROXY` stands for the proxy's URL, `SITE` for the server's, `CERTIFICATE` for the file with its
-    /// certificate, `FOLDER` for an empty folder to put things into, `LIBRARIES` for those of Python.
+    /// `PROXY` stands for the proxy's URL, `SITE` for the server's, `CERTIFICATE` for the file of its
+    /// certificate, `FOLDER` for an empty folder for the files, `LIBRARIES` for those of Python.
     line: &'a str,
-    /// Files that arrive there, and which of the servers' files they are.
+    /// The fetched files, and the server's files that they must equal.
     files: &'a [(&'a str, &'a str)],
-    /// The ways that it knows, and what it says in each where it has no credentials.
+    /// The proxy methods that it supports, and its message for each without credentials.
     proxy_methods: &'a [(ProxyMethod, &'a str)],
 }
 
@@ -111,7 +112,7 @@ fn pip_fetches_a_wheel() {
         --only-binary :all: --index-url SITE/simple --dest FOLDER sample";
     let wheel = "sample-1.0-py3-none-any.whl";
     let original = format!("plain/site/simple/sample/{wheel}");
-    // It takes an index that it cannot read for an empty one, whatever the answer was.
+    // pip takes an unreadable index for an empty one, whatever the response was.
     let proxy_methods = [ProxyMethod::Request, ProxyMethod::Connect, ProxyMethod::Socks5]
         .map(|proxy_method| (proxy_method, "No matching distribution found for sample"));
     CommandLine { line, files: &[(wheel, &original)], proxy_methods: &proxy_methods }.check();
@@ -143,7 +144,7 @@ fn git_clones_a_repository() {
         FOLDER/clone";
     let proxy_methods = [
         (ProxyMethod::Request, "The requested URL returned error: 407"),
-        // Which words are around it depends on the version of libcurl.
+        // The rest of the message depends on the version of libcurl.
         (ProxyMethod::Connect, "407"),
         (ProxyMethod::Socks5, "No authentication method was acceptable"),
     ];

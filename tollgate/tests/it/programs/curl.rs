@@ -1,4 +1,4 @@
-//! curl: pages through every kind of tunnel, and every denial as its user sees it.
+//! curl: pages through every kind of tunnel, and every denial as a user sees it.
 
 use std::net::TcpListener;
 
@@ -9,8 +9,8 @@ use super::services::{ProgramOutput, run, service};
 use super::test_dir;
 use crate::harness::{EVERY_CPU, Gateway};
 
-/// `ci` may reach the page, and a port where nothing listens; `outsider` may reach the same names, but not as
-/// an internal set, and "everything".
+/// `ci` may reach the page, and a port without a listener; `outsider` may reach the same names, but not by an
+/// internal set, and "everything".
 fn start(closed: u16) -> Gateway {
     let web = service("WEB_PORT");
     let dir = test_dir(&[format!("localhost:{web}"), format!("127.0.0.1:{closed}")]);
@@ -67,7 +67,7 @@ fn an_address_suffices_without_credentials() {
         let is_it = |flow: &&FlowRow| (&*flow.protocol, &*flow.host, &*flow.user) == (protocol, host, "me");
         flows.iter().filter(is_it).filter(|flow| flow.down > direct.len() as u64).count()
     };
-    // By the last one curl resolves the name itself.
+    // In the last one curl resolves the name itself.
     let counts = [("http_connect", "localhost"), ("socks5", "localhost"), ("socks5", "127.0.0.1")]
         .map(|(p, h)| billed(p, h));
     assert_eq!((flows.len(), counts), (3, [1, 1, 1]), "{flows:#?}");
@@ -88,7 +88,7 @@ fn denials_state_their_reason() {
     let challenge = "< Proxy-Authenticate: Basic realm=\"tollgate\"";
     check("-x http://PROXY PAGE", &["< HTTP/1.1 407 ", challenge, "< X-Request-Id: "]);
     check("-x http://ci:wrong-one@PROXY PAGE", &["< HTTP/1.1 407 ", challenge]);
-    check("-x http://nobody:right-one@PROXY PAGE", &["< HTTP/1.1 407 ", challenge]);
+    check("-x http://ghost:right-one@PROXY PAGE", &["< HTTP/1.1 407 ", challenge]);
     check(
         "-x http://ci:right-one@PROXY https://denied.example/",
         &[
@@ -99,7 +99,7 @@ fn denials_state_their_reason() {
     );
     let unknown = ["< HTTP/1.1 403 ", "< Proxy-Status: tollgate; error=http_request_denied"];
     check("-x http://ci:right-one@PROXY https://unknown.example/", &unknown);
-    // A private address behind an allowed public name, and one that only "everything" names.
+    // A private address behind an allowed public name, and one that only the rule for everything allows.
     let prohibited = ["< HTTP/1.1 403 ", "< Proxy-Status: tollgate; error=destination_ip_prohibited"];
     check("-x http://outsider:right-one@PROXY PAGE", &prohibited);
     check("-x http://outsider:right-one@PROXY https://127.0.0.1:1/", &prohibited);
@@ -125,7 +125,7 @@ fn denials_state_their_reason() {
 fn socks5_denials_have_specific_reply_codes() {
     let closed = a_closed_port();
     let mut gateway = start(closed);
-    // 97 is CURLE_PROXY; the reply's number is that of RFC 1928.
+    // 97 is CURLE_PROXY; the reply codes are those of RFC 1928.
     for (line, text) in [
         ("-x socks5h://PROXY PAGE", "No authentication method was acceptable"),
         ("-x socks5h://ci:wrong-one@PROXY PAGE", "User was rejected by the SOCKS5 server"),

@@ -1,4 +1,4 @@
-//! curl: plain requests of every kind that it makes, with and without credentials at first.
+//! curl: plain requests of every kind, with credentials at first and without.
 
 use std::fs;
 use std::net::TcpListener;
@@ -38,7 +38,7 @@ fn every_kind_of_request_comes_through() {
     };
     let check = |line: &str, expected: &[u8]| {
         let response = through(line, &body).success();
-        assert!(response == expected, "curl {line}: {} bytes came, or other ones", response.len());
+        assert!(response == expected, "curl {line}: {} bytes arrived, or other ones", response.len());
     };
     let (page, part) = (site.file("page/parts.html"), site.file("page/77.js"));
     check("SITE/page/parts.html", &page);
@@ -150,7 +150,7 @@ fn refused_requests_state_their_reason() {
     let site = Site::start();
     let check = |line: &str, expected: &[&str]| {
         let output = curl(&site, "", &format!("-v {line}"), b"");
-        assert_eq!(output.code, Some(0), "an answer is an answer: {}", output.err);
+        assert_eq!(output.code, Some(0), "curl succeeds with any response: {}", output.err);
         for part in expected {
             assert!(output.err.contains(part), "curl {line}\n--- expected\n{part}\n--- said\n{}", output.err);
         }

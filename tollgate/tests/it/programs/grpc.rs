@@ -1,4 +1,4 @@
-//! gRPC: a stream in both directions through a tunnel, from a client that the environment tells of its proxy.
+//! gRPC: a bidirectional stream through a tunnel, with a proxy from the environment.
 
 use super::bill;
 use super::gateway_to;
@@ -7,7 +7,7 @@ use super::services::{ProgramOutput, run, service};
 use super::site::testdata;
 use crate::harness::{EVERY_CPU, Gateway};
 
-/// What the client's messages hold together: it has one of each size in `grpc_client.py`.
+/// The total of the client's messages: one of each size in `grpc_client.py`.
 const MESSAGES_BYTES: u64 = 1371 * (200 * 199 / 2) + 65_535 + 65_536 + 5_000_011;
 
 fn client(gateway: &Gateway, credentials: &str, server: &PythonServer) -> ProgramOutput {

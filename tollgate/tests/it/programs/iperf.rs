@@ -20,7 +20,7 @@ fn parallel_streams_come_through_forward() {
         report["end"]["sum_received"]["bytes"].as_u64().unwrap_or_else(|| panic!("{report:#}"))
     };
     let (up, down) = (received(&[]), received(&["--reverse"]));
-    // A sender says on the control connection that it is done, and what is still under way then is not read.
+    // A sender reports its end on the control connection, and bytes in flight are not read any more.
     assert!(up >= BYTES / 2 && down >= BYTES / 2, "{up} {down}");
 
     gateway.stop();

@@ -1,8 +1,8 @@
-//! Libraries of Python, JavaScript, Go and Java: each sends megabytes to an echo by every way that it knows,
-//! with credentials, without them, and where its address suffices.
-//! Guarantees: the same bytes come back; each post is billed as one flow to its user, with its protocol and
-//! its destination; without credentials a library fails with the error that its users know, and nothing is
-//! billed.
+//! Libraries of Python, JavaScript, Go and Java: each sends megabytes to an echo by every proxy method that
+//! it supports, with credentials, without them, and where its address suffices.
+//!
+//! Guarantees: the same bytes come back. Each post is billed as one flow to its user, with its protocol and
+//! its destination. Without credentials a library fails with its usual error, and nothing is billed.
 
 use super::bill;
 use super::proxy_method::ProxyMethod;
@@ -14,12 +14,12 @@ use crate::peers::pattern;
 
 const BODY_BYTES: usize = 3_000_017;
 
-/// A program that posts its input: what to run, to which a proxy, a URL and a certificate are added.
+/// A program that posts its input; a proxy, a URL and a certificate are added to `command`.
 struct Library<'a> {
     command: &'a [&'a str],
-    /// The host as it asks for it by SOCKS5: `localhost`, or its address where it resolves names itself.
+    /// The host in its SOCKS5 request: `localhost`, or its address where the library resolves names itself.
     socks5_host: &'static str,
-    /// The ways that it knows, and what it says in each where it has no credentials.
+    /// The proxy methods that it supports, and its message for each without credentials.
     proxy_methods: &'a [(ProxyMethod, &'a str)],
 }
 
@@ -44,7 +44,7 @@ impl Library<'_> {
         run_with(self.command[0], &words, body)
     }
 
-    /// Posts by every way, and holds the bill against it.
+    /// Posts by every method, and compares the bill.
     fn check(&self) {
         let body = pattern(12, BODY_BYTES);
         let destinations = ["PLAIN_PORT", "WEB_PORT"]
@@ -55,7 +55,12 @@ impl Library<'_> {
         let mut gateway = Gateway::start_in(dir);
         for &(proxy_method, refusal) in self.proxy_methods {
             let echo = self.post(&gateway, proxy_method, "ci:right-one@", &body).success();
-            assert!(echo == body, "{:?}: {} bytes came, or other ones", self.flow(proxy_method), echo.len());
+            assert!(
+                echo == body,
+                "{:?}: {} bytes arrived, or other ones",
+                self.flow(proxy_method),
+                echo.len()
+            );
             let output = self.post(&gateway, proxy_method, "", &body);
             let what =
                 format!("{:?}\n--- expected\n{refusal}\n--- said\n{}", self.flow(proxy_method), output.err);
@@ -66,12 +71,17 @@ impl Library<'_> {
         let mut gateway = Gateway::local(EVERY_CPU);
         for &(proxy_method, _) in self.proxy_methods {
             let echo = self.post(&gateway, proxy_method, "", &body).success();
-            assert!(echo == body, "{:?}: {} bytes came, or other ones", self.flow(proxy_method), echo.len());
+            assert!(
+                echo == body,
+                "{:?}: {} bytes arrived, or other ones",
+                self.flow(proxy_method),
+                echo.len()
+            );
         }
         self.check_bill(&mut gateway, "me");
     }
 
-    /// One flow for each way, and no other.
+    /// Expects one flow for each method, and no other.
     fn check_bill(&self, gateway: &mut Gateway, user: &str) {
         let flows = bill::flows(gateway);
         for &(proxy_method, _) in self.proxy_methods {
@@ -90,7 +100,7 @@ impl Library<'_> {
     }
 }
 
-/// `env` with a word that tells Python where the libraries are, Python, and a script.
+/// `env` with the path of Python's libraries, Python, and a script.
 fn python(script: &str) -> [String; 4] {
     let libraries = format!("PYTHONPATH={}", service("PYTHON_LIBRARIES"));
     ["env".to_owned(), libraries, "/usr/bin/python3".to_owned(), testdata(&format!("fetch/{script}"))]
@@ -157,7 +167,7 @@ fn go_comes_through() {
     check(&[program], &proxy_methods);
 }
 
-/// Java sends no credentials before it is asked for them, and for a tunnel none as `Basic` unless it is told.
+/// Java sends credentials only after a challenge, and `Basic` for a tunnel only with this option.
 fn check_java(client: &str, socks5_host: &'static str, proxy_methods: &[(ProxyMethod, &str)]) {
     let classes = format!("{}/java", env!("CARGO_TARGET_TMPDIR"));
     run("javac", &["-d", &classes, &testdata("fetch/Fetch.java")]).success();

@@ -13,5 +13,5 @@ fn streams_come_through_over_kept_connections() {
     assert!(site.tap.accepted() <= 4, "{}", site.tap.accepted());
     let entries = site.finish();
     assert_eq!(entries.len(), 54);
-    assert!(connections(&entries) < 10, "they are kept: {}", connections(&entries));
+    assert!(connections(&entries) < 10, "they are reused: {}", connections(&entries));
 }

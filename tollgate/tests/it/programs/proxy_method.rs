@@ -1,8 +1,8 @@
-//! How a program comes to a server through a proxy.
+//! How a program reaches a server through a proxy.
 
 use super::services::service;
 
-/// See the file's header.
+/// A request form or a tunnel.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ProxyMethod {
     /// By a request in absolute form, to the server without TLS.
@@ -22,7 +22,7 @@ impl ProxyMethod {
         }
     }
 
-    /// What the ledger calls it.
+    /// The protocol's name in the ledger.
     pub(crate) fn protocol(self) -> &'static str {
         match self {
             ProxyMethod::Request => "http",

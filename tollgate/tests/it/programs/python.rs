@@ -13,5 +13,5 @@ fn a_session_streams_in_both_directions() {
     assert_eq!(site.tap.accepted(), 1);
     let entries = site.finish();
     assert_eq!(entries.len(), 25);
-    assert!(connections(&entries) < 10, "they are kept: {}", connections(&entries));
+    assert!(connections(&entries) < 10, "they are reused: {}", connections(&entries));
 }

@@ -1,4 +1,4 @@
-//! A server that a script of Python runs, on a port of its own choice; killed when dropped.
+//! A server run by a Python script, on a port of its own choice; killed on drop.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -6,14 +6,14 @@ use std::process::{Child, Command, Stdio};
 use super::services::service;
 use super::site::testdata;
 
-/// See the file's header.
+/// A Python process that serves on `port`.
 pub(crate) struct PythonServer {
     child: Child,
     pub(crate) port: u16,
 }
 
 impl PythonServer {
-    /// Runs `script`, whose first line is its port. It has the libraries of `cargo xtask services`.
+    /// Runs `script`, whose first output line is its port, with the libraries of `cargo xtask services`.
     pub(crate) fn start(script: &str, arguments: &[&str]) -> PythonServer {
         let mut command = Command::new("/usr/bin/python3");
         command.arg(testdata(script)).args(arguments).env("PYTHONPATH", service("PYTHON_LIBRARIES"));

@@ -15,7 +15,7 @@ fn commands_and_a_mass_insert_come_through_forward() {
         let endpoint = ["-h", &host, "-p", &port];
         run_with("redis-cli", &[&endpoint[..], words].concat(), input.as_bytes()).text()
     };
-    // Of this run only: the server keeps its data from one run to the next.
+    // The key is unique to this run: the server keeps its data from one run to the next.
     let key = format!("tollgate:{}", std::process::id());
     assert_eq!(redis(&["set", &key, "a value"], ""), "OK");
     assert_eq!(redis(&["get", &key], ""), "a value");
@@ -33,7 +33,7 @@ fn commands_and_a_mass_insert_come_through_forward() {
     assert!(up > inserts.len() as u64 && down > values.len() as u64, "{up} {down}");
 }
 
-/// Commands in Redis's own protocol that append to a list, and the list's lines in the end.
+/// Commands in the Redis protocol that append to a list, and the final lines of the list.
 fn mass_insert(key: &str) -> (String, String) {
     let (mut inserts, mut values) = (String::new(), String::new());
     for number in 0..VALUES {

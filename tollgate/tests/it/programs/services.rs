@@ -1,4 +1,5 @@
-//! Where the servers are that `cargo xtask services` has started, and how programs are run against them.
+//! The addresses of the servers that `cargo xtask services` has started, and the environment in which
+//! programs use them.
 
 use std::ffi::OsStr;
 use std::io::Write;
@@ -6,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
 
-/// The value that `target/services.env` gives to `key`.
+/// The value of `key` in `target/services.env`.
 pub(crate) fn service(key: &str) -> String {
     let path = environment_file();
     let text = std::fs::read_to_string(&path)
@@ -19,7 +20,7 @@ fn environment_file() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("target/services.env")
 }
 
-/// What a program said, and how it ended.
+/// The output and exit code of a program.
 pub(crate) struct ProgramOutput {
     pub(crate) code: Option<i32>,
     pub(crate) out: Vec<u8>,
@@ -27,17 +28,17 @@ pub(crate) struct ProgramOutput {
 }
 
 impl ProgramOutput {
-    /// Standard output of a program that succeeded.
+    /// The standard output of a program that succeeded.
     #[track_caller]
     pub(crate) fn success(self) -> Vec<u8> {
         assert_eq!(self.code, Some(0), "{}{}", String::from_utf8_lossy(&self.out), self.err);
         self.out
     }
 
-    /// The same as text, without white space at its ends.
+    /// The standard output as text, without white space at its ends.
     #[track_caller]
     pub(crate) fn text(self) -> String {
-        String::from_utf8(self.success()).expect("it writes UTF-8").trim().to_owned()
+        String::from_utf8(self.success()).expect("the output is UTF-8").trim().to_owned()
     }
 }
 
@@ -46,7 +47,7 @@ pub(crate) fn run<S: AsRef<OsStr>>(program: &str, arguments: &[S]) -> ProgramOut
     run_with(program, arguments, b"")
 }
 
-/// Variables that lead a program to another proxy, or around one, or name what it trusts; upper case too.
+/// Variables that set another proxy, exclude hosts from it, or name trusted certificates; also in upper case.
 const UNSET: [&str; 8] = [
     "http_proxy",
     "https_proxy",
@@ -58,8 +59,8 @@ const UNSET: [&str; 8] = [
     "ssl_cert_file",
 ];
 
-/// Runs `program`, which reads `input`. Nothing in the environment leads it to, or around, another proxy,
-/// and no configuration of the user's reaches it.
+/// Runs `program`, which reads `input`. The environment has no other proxy settings, and no configuration of
+/// the user applies.
 pub(crate) fn run_with<S: AsRef<OsStr>>(program: &str, arguments: &[S], input: &[u8]) -> ProgramOutput {
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -77,9 +78,9 @@ pub(crate) fn run_with<S: AsRef<OsStr>>(program: &str, arguments: &[S], input: &
         command.env(name, value);
     }
     let mut child = command.spawn().unwrap_or_else(|error| panic!("{program}: {error}"));
-    let mut stdin = child.stdin.take().expect("it was piped");
+    let mut stdin = child.stdin.take().expect("standard input is piped");
     let output = thread::scope(|scope| {
-        // Beside reading, since both sides may be larger than a pipe. Whether it reads all is its business.
+        // In parallel with reading, since both sides may be larger than a pipe. The program may not read all.
         scope.spawn(move || drop(stdin.write_all(input)));
         child.wait_with_output().unwrap()
     });

@@ -33,7 +33,7 @@ fn check_session(protocol: &str, command: &str) {
     let session = |remote: &str, input: &[u8]| session(&gateway, command, remote, input);
     assert_eq!(session("echo here", b"").text(), "here");
     let sent = pattern(6, BYTES);
-    // Compared whole on the way back; the sum shows what arrived there.
+    // The bytes are compared on their way back; the checksum shows what arrived there.
     let echoed = session("cat", &sent).success();
     assert!(echoed == sent, "{} of {} bytes came back, or other ones", echoed.len(), sent.len());
     assert_eq!(session("cksum", &sent).text(), run_with::<&str>("cksum", &[], &sent).text());

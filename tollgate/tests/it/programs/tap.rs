@@ -1,5 +1,4 @@
-//! A relay that programs take for the gateway: it counts every byte between them and the gateway, and has no
-//! idea what they mean.
+//! A relay between programs and the gateway that counts every byte in both directions, without parsing any.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -10,7 +9,7 @@ use std::thread;
 use crate::harness::{eventually, with_timeouts};
 use crate::peers::Destination;
 
-/// See the file's header.
+/// A counting relay to one gateway.
 pub(crate) struct Tap {
     destination: Destination,
     counts: Arc<Counts>,
@@ -25,7 +24,7 @@ struct Counts {
 }
 
 impl Tap {
-    /// Before what listens at `gateway`.
+    /// Starts a relay to `gateway`.
     pub(crate) fn before(gateway: SocketAddr) -> Tap {
         let counts = Arc::new(Counts::default());
         let counter = Arc::clone(&counts);
@@ -48,7 +47,7 @@ impl Tap {
         self.destination.accepted()
     }
 
-    /// Bytes that programs sent, and bytes that they were sent, once all connections have ended.
+    /// Bytes from and to programs, once all connections have ended.
     pub(crate) fn totals(&self) -> (u64, u64) {
         let ended = || self.counts.ended.load(Ordering::SeqCst);
         eventually("all connections have ended", || ended() == 2 * self.accepted());
@@ -56,7 +55,7 @@ impl Tap {
     }
 }
 
-/// Passes one direction on to its end. A sink that is gone ends its source too.
+/// Forwards one direction until its end. A closed sink ends its source too.
 fn pass(mut source: &TcpStream, mut sink: &TcpStream, count: &AtomicU64, ended: &AtomicU64) {
     let mut buffer = vec![0; 64 * 1024];
     while let Ok(read @ 1..) = source.read(&mut buffer) {

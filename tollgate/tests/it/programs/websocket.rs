@@ -1,5 +1,5 @@
-//! WebSocket: a server of Python's websockets echoes. In the clear, clients of the same library and of
-//! aiohttp ask in absolute form, by `http://` and `ws://`; through tunnels come aiohttp, with TLS, and
+//! WebSocket: an echo server of Python's websockets. Without TLS, clients of the same library and of aiohttp
+//! request in absolute form, by `http://` and `ws://`. Through tunnels there are aiohttp, with TLS, and
 //! undici, without.
 
 use super::bill;
@@ -10,7 +10,7 @@ use super::site::testdata;
 use super::tap::Tap;
 use crate::harness::{EVERY_CPU, Gateway};
 
-/// What the messages of aiohttp and undici hold together: one of each size in their scripts.
+/// The total of aiohttp's and undici's messages: one of each size in their scripts.
 const MESSAGES_BYTES: u64 = 1371 * (100 * 99 / 2) + 65_535 + 65_536 + 5_000_011;
 
 #[test]
@@ -32,12 +32,12 @@ fn messages_of_every_size_come_back() {
     assert_eq!((&line["client_rx"], &line["client_tx"]), (&sent.into(), &received.into()));
     let up = line["upstream_tx"].as_u64().unwrap();
     assert_eq!(gateway.usage_of("ci"), (1, up, received));
-    // The heads differ; everything behind them is passed on as it is.
+    // The heads differ; everything behind them is forwarded unchanged.
     assert!(up < sent && sent - up < 500 && line["upstream_rx"].as_u64().unwrap() < received, "{line:#}");
 }
 
 /// Runs the client, to which a proxy, a URL and a certificate are added, by password and by address; then
-/// without either, where it must say `refusal`.
+/// without either, where it must print `refusal`.
 fn check_client(client: &[&str], (scheme, protocol): (&str, &str), server: &PythonServer, refusal: &str) {
     let run_client = |gateway: &Gateway, credentials: &str| {
         let proxy = format!("http://{credentials}{}", gateway.listeners[0]);

@@ -6,7 +6,7 @@ use super::services::{ProgramOutput, run, service};
 use super::site::{Site, connections};
 use crate::peers::pattern;
 
-/// `wget` with these words in an empty folder of its own.
+/// Runs `wget` with these arguments.
 fn wget(site: &Site, folder: &str, words: &[&str]) -> ProgramOutput {
     let proxy = format!("http_proxy=http://{}", site.tap.address());
     let settings =
@@ -44,14 +44,14 @@ fn the_rest_of_a_file_and_a_form_come_through() {
     let whole = site.file("page/99.js");
     fs::write(path("99.js"), &whole[..12_345]).unwrap();
     wget(&site, &folder, &["--continue", &site.url("page/99.js")]).success();
-    assert!(fs::read(path("99.js")).unwrap() == whole, "the two parts make another whole");
+    assert!(fs::read(path("99.js")).unwrap() == whole, "the two parts differ from the whole");
 
     let form = pattern(7, 300_000);
     fs::write(path("form"), &form).unwrap();
     let (posted, response) = (path("form").display().to_string(), path("answer").display().to_string());
     let words = [&format!("--post-file={posted}"), "-O", &response, &site.url("echo")];
     wget(&site, &folder, &words).success();
-    assert!(fs::read(&response).unwrap() == form, "another answer came back");
+    assert!(fs::read(&response).unwrap() == form, "the response differs from the form");
     let statuses: Vec<u16> = site.finish().iter().map(|entry| entry.status).collect();
     assert_eq!(statuses, [206, 200]);
 }

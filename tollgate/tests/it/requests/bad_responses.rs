@@ -1,4 +1,4 @@
-//! Bad answers: one that could be read in two ways is none, and one that breaks off is never taken for whole.
+//! Bad responses: an ambiguous one is a 502, and a truncated one is never taken for complete.
 
 use std::io::Write;
 
@@ -91,7 +91,7 @@ fn bytes_after_a_response_are_no_response() {
     for _ in 0..5 {
         assert_eq!(exchange(&mut stream, origin.get("/")).text(), "hello");
     }
-    assert_eq!(origin.accepted(), 5, "a connection that says more than it was asked is not used again");
+    assert_eq!(origin.accepted(), 5, "a connection with unsolicited bytes is not reused");
     let lengthy = Origin::responding("HTTP/1.1 204 No Content\r\nContent-Length: 5\r\n\r\nhello");
     for _ in 0..3 {
         assert_eq!(exchange(&mut stream, lengthy.get("/")).status, 204);

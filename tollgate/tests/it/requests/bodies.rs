@@ -1,4 +1,4 @@
-//! Bodies: whole, in both directions, however they are framed and cut into pieces.
+//! Bodies: complete, in both directions, with any framing and segmentation.
 
 use std::io::{Read, Write};
 use std::thread;
@@ -45,7 +45,7 @@ fn large_bodies_are_billed_exactly_in_both_framings() {
         let request = [origin.ask("POST", "/", &lines).as_bytes(), sent].concat();
         let response = exchange(&mut stream, request);
         let arrived = origin.next();
-        assert!(arrived.body == *sent && response.body == *sent, "both bodies are as they were sent");
+        assert!(arrived.body == *sent && response.body == *sent, "both bodies arrive unchanged");
         up += arrived.head.len() + arrived.body.len();
         down += response.head.len() + response.body.len();
     }
@@ -61,7 +61,7 @@ fn request_is_unchanged_by_segmentation() {
     let lines = "Transfer-Encoding: chunked\r\nTrailer: X-Sum\r\n";
     let body = "4;name=\"value\"\r\nwiki\r\n00A\r\npedia in c\r\n0\r\nX-Sum:  42 \r\n\r\n";
     let request = origin.ask("PUT", "/", lines) + body;
-    // Trailers go on as they came; what a chunk's line says besides its size does not.
+    // Trailers are forwarded as they are; a chunk extension is removed.
     let expected = b"4\r\nwiki\r\n00A\r\npedia in c\r\n0\r\nX-Sum:  42 \r\n\r\n";
     let mut stream = gateway.connect();
     for cut in (1..request.len()).step_by(3) {
@@ -95,8 +95,8 @@ fn expect_100_continue_is_forwarded() {
     assert_eq!(exchange(&mut stream, "hello").text(), "thanks");
 }
 
-/// Whether the body comes all the same is the client's choice, so nothing behind it can be read; the answer
-/// did not say that, and a client that went on with its next request lost it.
+/// The client may send the body all the same, so the gateway can read no request behind it. Regression: the
+/// response did not have `Connection: close`, and a client lost its next request.
 #[test]
 fn final_response_without_100_closes_the_connection() {
     let destination = Destination::start(|mut stream| {
@@ -155,7 +155,7 @@ fn response_may_precede_the_end_of_the_request() {
         read_head(&mut stream).unwrap();
         let mut echoed = stream.try_clone().unwrap();
         echoed.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n").unwrap();
-        // Chunks come back as they came, so each is seen to have arrived.
+        // Each chunk is echoed, which shows that it has arrived.
         let mut buffer = [0; 4096];
         while let Ok(count @ 1..) = stream.read(&mut buffer) {
             if echoed.write_all(&buffer[..count]).is_err() {
@@ -191,7 +191,7 @@ fn early_response_to_an_unread_upload_is_delivered() {
     let head = request_to(address, "POST", "/", "Content-Length: 50000000\r\n");
     let mut sender = stream.try_clone().unwrap();
     let sending = thread::spawn(move || {
-        // It ends by the gateway's end.
+        // The gateway's end of the connection ends it.
         let _ = sender.write_all(head.as_bytes()).and_then(|()| sender.write_all(&vec![0; 50_000_000]));
     });
     let response = read_response_to("POST", &mut stream);
@@ -201,8 +201,8 @@ fn early_response_to_an_unread_upload_is_delivered() {
     gateway.await_metric("tollgate_connections_active", 0.0);
 }
 
-/// What came behind a chunked body was read together with it, up to 64 KiB, and held for as long as the
-/// origin took to answer. Now it is read as far as the next request's head may go.
+/// Regression: bytes behind a chunked body were read together with it, up to 64 KiB, and held until the
+/// origin responded. Now the gateway reads at most the next request's head.
 #[test]
 fn bytes_behind_a_body_are_read_within_a_bound() {
     const CLIENTS: usize = 200;
@@ -242,7 +242,7 @@ fn slow_client_throttles_its_origin() {
     let mut stream = gateway.connect();
     stream.write_all(origin.get("/").as_bytes()).unwrap();
     let sent = || gateway.metric("tollgate_bytes_total").unwrap_or(0.0);
-    // It comes to rest: neither the gateway nor the two kernels take in more.
+    // It comes to a stop: neither the gateway nor the two kernels read more.
     let mut last = -1.0;
     eventually("nothing moves any more", || {
         let now = sent();

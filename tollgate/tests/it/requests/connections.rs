@@ -1,4 +1,4 @@
-//! Connections: which live on behind a request, for whom, and what happens when one ends at the wrong time.
+//! Connections: which ones are reused after a request, for which client, and how they end at a bad time.
 
 use std::io::Write;
 use std::net::{Shutdown, TcpListener};
@@ -70,7 +70,7 @@ fn ended_upstream_is_not_reused() {
     let mut stream = gateway.connect();
     let request = request_to(destination.address, "POST", "/", "Content-Length: 0\r\n");
     for _ in 0..5 {
-        // POST could not be repeated: if one went to a connection that had ended, it would fail.
+        // A POST is not repeated: sent to an ended connection, it would fail.
         assert_eq!(exchange(&mut stream, &request).text(), "hello");
         has_ended.recv().unwrap();
     }
@@ -79,8 +79,8 @@ fn ended_upstream_is_not_reused() {
     assert_eq!(gateway.usage().0, 5);
 }
 
-/// A body's last read asked for exactly what was left and got it, and nobody looked whether anything
-/// followed: every answer above 16 KiB cost its origin a connection. Now the socket is asked.
+/// Regression: a body's last read requested exactly the rest and got it, and the gateway did not check for
+/// further bytes: every response above 16 KiB cost its origin a connection. Now it queries the socket.
 #[test]
 fn upstream_is_kept_after_a_response_of_any_length() {
     for length in [0, 5, 16 * 1024, 64 * 1024, 100_000] {
@@ -102,13 +102,13 @@ fn upstream_is_kept_after_a_response_of_any_length() {
             for _ in 0..4 {
                 assert_eq!(exchange(&mut stream, &request).body.len(), length);
             }
-            assert_eq!(destination.accepted(), 1, "{length} bytes, the last {cut} of them later");
+            assert_eq!(destination.accepted(), 1, "{length} bytes, the last {cut} of them delayed");
         }
     }
 }
 
-/// The same on the client's side: behind a body of its own segment, or a head that filled its buffer to the
-/// last byte, a connection waited for a request in place of resting, and was told 408 for not sending one.
+/// Regression on the client's side: behind a body in its own segment, or a head that filled its buffer to the
+/// last byte, a connection waited for a request instead of becoming idle, and got a 408 for not sending one.
 #[test]
 fn connection_is_idle_after_a_request_of_any_length() {
     let origin = Origin::responding(ok("hello"));
@@ -127,7 +127,7 @@ fn connection_is_idle_after_a_request_of_any_length() {
         stream
             .write_all(origin.ask("PUT", "/", &format!("Content-Length: {length}\r\n")).as_bytes())
             .unwrap();
-        // The head has gone on, so the body comes by itself.
+        // The head was forwarded, so the body arrives separately.
         eventually("the head arrives", || origin.accepted() == streams.len() as u64 + 1);
         assert_eq!(exchange(&mut stream, vec![b'x'; length]).text(), "hello");
         streams.push(stream);
@@ -136,8 +136,8 @@ fn connection_is_idle_after_a_request_of_any_length() {
     assert_eq!(gateway.metric("tollgate_handshakes_active"), Some(0.0));
 }
 
-/// Requests that are refused at once, sent one behind another, were served in one go: whoever kept the
-/// buffers full had the thread for himself. Now each of them lets the others have their turn.
+/// Regression: pipelined requests that are refused at once were served in one task poll: a client that kept
+/// the buffers full occupied the thread. Now the task yields after each.
 #[test]
 fn pipelined_refusals_yield_to_other_tasks() {
     const REQUESTS: usize = 2000;
@@ -155,7 +155,7 @@ fn pipelined_refusals_yield_to_other_tasks() {
     assert!(passes() - before >= REQUESTS as f64 - 1.0, "{} turns", passes() - before);
 }
 
-/// An origin that reads a second request on a connection and closes it without a word.
+/// An origin that reads a second request on a connection and closes it without a response.
 fn closing_origin() -> (Destination, &'static AtomicU64) {
     let requests: &AtomicU64 = Box::leak(Box::default());
     let destination = Destination::start(|mut stream| {
@@ -183,7 +183,7 @@ fn only_idempotent_requests_are_retried() {
         assert_eq!(requests.load(Ordering::SeqCst), arrived, "{method}");
         drop(stream);
         gateway.stop();
-        assert_eq!(gateway.usage().0, 2, "repeated or not, a request is one flow");
+        assert_eq!(gateway.usage().0, 2, "a request is one flow, repeated or not");
     }
 }
 
@@ -209,7 +209,7 @@ fn origin_close_without_a_response_is_a_502() {
     let response = ask_once(&gateway, request_to(address, "GET", "/", ""));
     assert_eq!(response.status, 502);
     assert_eq!(response.header("Proxy-Status"), Some("tollgate; error=connection_terminated"));
-    assert_eq!(destination.accepted(), 1, "a new connection is not tried again");
+    assert_eq!(destination.accepted(), 1, "a new connection is not retried");
     let line = gateway.await_log_line("the end", |line| line["event"] == "close");
     assert_eq!((&line["close_reason"], &line["status"]), (&"upstream_reset".into(), &502.into()));
 }
@@ -355,7 +355,7 @@ fn new_configuration_applies_to_the_next_request() {
     assert_eq!(response.status, 403, "{response:?}");
 }
 
-/// Whoever has always asked for more before he is answered never rests.
+/// A client that always sends its next request before the response has no idle connection.
 #[test]
 fn new_configuration_applies_to_pipelined_requests() {
     let (requested, was_requested) = channel();
@@ -379,7 +379,7 @@ fn new_configuration_applies_to_pipelined_requests() {
     assert_eq!(read_response_to("GET", &mut stream).status, 403);
 }
 
-/// A client that is not known yet stays a handshake, and takes no place of a user's.
+/// A client without a user stays a handshake, and evicts no user's connection.
 #[test]
 fn unknown_client_evicts_no_user() {
     let origin = Origin::responding(ok("hello"));
@@ -394,7 +394,7 @@ fn unknown_client_evicts_no_user() {
     gateway.await_metric("tollgate_sessions_resting", 2.0);
     let mut unknown = gateway.connect();
     assert_eq!(exchange(&mut unknown, origin.get("/")).status, 407);
-    // The answer is there before its turn has ended, and the figures with it.
+    // The response arrives before its task has finished and updated the metrics.
     gateway.await_metric("tollgate_handshakes_active", 1.0);
     for stream in &mut known {
         assert_eq!(exchange(stream, origin.ask("GET", "/", &credentials)).text(), "hello");
@@ -411,7 +411,7 @@ fn idle_connections_are_evicted_for_new_requests() {
     }
     gateway.await_metric("tollgate_sessions_resting", 3.0);
     let mut tunnel = crate::peers::tunnel(&gateway, echo.address);
-    crate::peers::check_echo(&mut tunnel, b"there is room");
+    crate::peers::check_echo(&mut tunnel, b"there is a permit");
     check_ended(&mut idle[0], false);
     assert_eq!(exchange(&mut idle[2], origin.get("/")).text(), "hello");
 }

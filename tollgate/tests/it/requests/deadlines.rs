@@ -1,4 +1,4 @@
-//! Deadlines of requests: each wait ends, with an answer where one can still be given.
+//! Deadlines of requests: each wait ends, with a response where one can still be sent.
 
 use std::io::{ErrorKind, Write};
 
@@ -9,7 +9,7 @@ use crate::peers::{Destination, check_ended, read_exactly};
 #[test]
 fn silent_origin_is_504_and_stalled_client_408() {
     let destination = Destination::start(|mut stream| {
-        // Never a word, until the gateway ends it.
+        // Sends nothing, until the gateway closes the connection.
         let _ = std::io::Read::read_to_end(&mut stream, &mut Vec::new());
     });
     let gateway = Gateway::local("[timeouts]\nidle = \"1s\"\n");
@@ -66,7 +66,7 @@ fn client_that_reads_no_response_is_reset() {
     let gateway = Gateway::local("");
     let mut stream = gateway.connect();
     let refused = request_to("192.0.2.1", "GET", "/", "").repeat(1000);
-    // Until the gateway, whose answers nobody reads, reads no more either, and gives up.
+    // Until the gateway, whose responses are unread, stops reading, and closes the connection.
     let given_up = loop {
         if let Err(error) = stream.write_all(refused.as_bytes()) {
             break error;

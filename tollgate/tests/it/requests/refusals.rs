@@ -1,4 +1,4 @@
-//! Refusals of requests: what reaches nobody, how it is answered, and what the connection is good for then.
+//! Refusals of requests: what reaches no origin, the response, and whether the connection stays usable.
 
 use std::io::Write;
 
@@ -6,7 +6,7 @@ use crate::harness::Gateway;
 use crate::origin::{Origin, ask_once, exchange, ok, read_response_to, request_to};
 use crate::peers::{check_ended, read_all};
 
-/// What stands between the request line and the empty line, or the whole request; then status and text.
+/// The lines between the request line and the empty line, or the whole request; then status and text.
 type Case<'a> = (&'a str, u16, &'a str);
 
 const FRAMINGS: [Case<'_>; 22] = [
@@ -47,7 +47,7 @@ fn ambiguous_framing_reaches_no_origin() {
         assert_eq!(response.status, status, "{lines}{response:?}");
         assert!(response.text().contains(part), "{lines}{response:?}");
         assert_eq!(response.header("Connection"), Some("close"), "{lines}");
-        assert_eq!(read_all(&mut stream), b"", "{lines}: one answer");
+        assert_eq!(read_all(&mut stream), b"", "{lines}: one response");
     }
     assert!(origin.has_no_request() && origin.accepted() == 0);
 }
@@ -85,7 +85,7 @@ fn ambiguous_chunks_end_the_request() {
         assert_eq!(read_response_to("POST", &mut stream).status, 400, "{body:?}");
         assert_eq!(read_all(&mut stream), b"", "{body:?}");
     }
-    assert!(origin.has_no_request(), "the origin never saw a whole request");
+    assert!(origin.has_no_request(), "the origin got no complete request");
 }
 
 #[test]
@@ -164,7 +164,7 @@ fn refused_request_of_known_length_keeps_connection() {
 fn overlong_urls_and_heads_are_414_and_431() {
     let origin = Origin::responding(ok("hello"));
     let gateway = Gateway::local("");
-    // RFC 9110, section 4.1: at least 8,000 bytes of URL should do.
+    // RFC 9110, section 4.1: at least 8,000 bytes of URL should be supported.
     let path = format!("/{}", "x".repeat(8000));
     assert_eq!(ask_once(&gateway, origin.get(&path)).text(), "hello");
     assert!(origin.next().head.starts_with(&format!("GET {path} HTTP/1.1\r\n")));
@@ -195,7 +195,7 @@ fn odd_expectations_and_forwards_are_refused() {
     assert_eq!(origin.accepted(), 0);
 }
 
-/// RFC 9110, section 9.3.2: an answer to HEAD has no body. A client would take one for the next answer.
+/// RFC 9110, section 9.3.2: a response to HEAD has no body. A client would take one for the next response.
 #[test]
 fn refused_head_request_has_no_response_body() {
     let origin = Origin::responding(ok("hello"));
@@ -227,7 +227,7 @@ fn refused_head_request_has_no_response_body() {
             );
         }
     }
-    // What follows another request, or came before it, is not that request.
+    // A HEAD that follows another request, or precedes it, does not change that request's response.
     let mut stream = gateway.connect();
     assert_eq!(exchange(&mut stream, request_to("192.0.2.1", "HEAD", "/", "")).status, 403);
     let both = "CONNECT 192.0.2.1:443 HTTP/1.1\r\nHost: 192.0.2.1:443\r\n\r\nHEAD / HTTP/1.1\r\n\r\n";

@@ -1,4 +1,4 @@
-//! Changes of protocol: a connection becomes a tunnel where both sides say so, and not a byte earlier.
+//! Protocol changes: a connection becomes a tunnel where both sides agree, and not a byte earlier.
 
 use std::io::Write;
 
@@ -22,14 +22,14 @@ fn agreed_upgrade_becomes_a_tunnel_of_the_same_flow() {
     let mut stream = gateway.connect();
     let address = destination.address;
     let request = request_to(address, "GET", "/chat", UPGRADE);
-    // A client that cannot wait: it must not reach the origin before the change, and not be lost.
+    // A client that does not wait: its bytes must not reach the origin before the change, and not be lost.
     stream.write_all(format!("{request}impatient").as_bytes()).unwrap();
     let response = read_response_to("GET", &mut stream);
     assert_eq!((response.status, response.header("Upgrade")), (101, Some("WebSocket")));
     assert_eq!(read_exactly(&mut stream, 14), b"earlyimpatient");
     check_echo(&mut stream, b"GET http://elsewhere/ HTTP/1.1\r\n\r\n");
     std::thread::sleep(std::time::Duration::from_millis(1500));
-    check_echo(&mut stream, b"a tunnel does not rest");
+    check_echo(&mut stream, b"a tunnel is never idle");
     let client = stream.local_addr().unwrap();
     drop(stream);
     gateway.stop();
@@ -42,7 +42,7 @@ fn agreed_upgrade_becomes_a_tunnel_of_the_same_flow() {
     assert_eq!((&line["client_rx"], &line["upstream_rx"]), (&received.0.into(), &received.1.into()));
 }
 
-/// aiohttp asks a proxy so: as a proxy is asked, but by the scheme of its own URL. It was told 501.
+/// Regression: aiohttp sends a proxy request with the scheme of its own URL (`ws://`), and got a 501.
 #[test]
 fn websocket_url_is_requested_as_http() {
     let switching = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: upgrade\r\n\r\n";
