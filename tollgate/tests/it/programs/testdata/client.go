@@ -1,4 +1,4 @@
-// A client of net/http through the proxy that the environment names: client.go SITE FILE
+// A client of net/http through the proxy of the environment: client.go SITE FILE
 package main
 
 import (
@@ -27,7 +27,7 @@ var (
 	}}
 )
 
-// Sends a request and returns the answer, whose status must be the given one.
+// Sends a request and returns the response, whose status must be the given one.
 func ask(method, path string, status int, body io.Reader, expect bool) *http.Response {
 	request, err := http.NewRequest(method, site+path, body)
 	check(err)
@@ -63,7 +63,7 @@ func expectSame(what string, got, want []byte) {
 	}
 }
 
-// The content through a pipe, whose length nobody knows before its end.
+// The content through a pipe, so that its length is unknown before its end.
 func piped(content []byte) io.Reader {
 	reader, writer := io.Pipe()
 	go func() {

@@ -1,6 +1,6 @@
-"""A WebSocket client that asks a proxy in absolute form: echo_client.py HOST PORT CREDENTIALS SERVER
+"""A WebSocket client with requests to a proxy in absolute form: echo_client.py HOST PORT CREDENTIALS SERVER
 
-The library's own connections would ask for a tunnel; its protocol, which does no I/O, leaves that to us.
+The library's own connections would request a tunnel; its protocol does no I/O, so this script does it.
 """
 
 import base64
@@ -28,7 +28,7 @@ with socket.create_connection((host, int(port)), timeout=60) as stream:
                 stream.shutdown(socket.SHUT_WR)
 
     def receive():
-        """What has happened once more bytes have come."""
+        """Waits for more bytes, and returns the events."""
         data = stream.recv(65536)
         if data:
             connection.receive_data(data)
@@ -38,7 +38,7 @@ with socket.create_connection((host, int(port)), timeout=60) as stream:
         return connection.events_received()
 
     def receive_frames(opcode):
-        """The data of frames up to a last one, of which the first has this opcode."""
+        """Returns the data of frames until a last one; the first has this opcode."""
         content = b""
         while True:
             for frame in receive():

@@ -1,4 +1,4 @@
-"""A gRPC client, told of its proxy by the environment: grpc_client.py SERVER"""
+"""A gRPC client with a proxy from the environment: grpc_client.py SERVER"""
 
 import sys
 

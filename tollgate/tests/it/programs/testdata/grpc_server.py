@@ -6,7 +6,7 @@ import grpc
 
 
 class Echo(grpc.GenericRpcHandler):
-    """Messages are bytes: nothing has to be generated."""
+    """Messages are bytes: no code has to be generated."""
 
     def service(self, call):
         return grpc.stream_stream_rpc_method_handler(lambda messages, context: messages)

@@ -12,7 +12,7 @@ proxy, site, file = sys.argv[1:]
 content = random.Random(1).randbytes(5_000_011)
 count = 0
 
-# Sent along by hand where the library forgets them: with chunks, before version 2.30.
+# Set explicitly where the library omits them: with chunks, before version 2.30.
 parts = urllib.parse.urlsplit(proxy)
 credentials = base64.b64encode(f"{parts.username}:{parts.password}".encode()).decode()
 remembered = {"Proxy-Authorization": f"Basic {credentials}"}

@@ -1,4 +1,4 @@
-"""Has messages echoed over a WebSocket of aiohttp: with_aiohttp.py PROXY URL CERTIFICATE"""
+"""Sends messages to an echo over a WebSocket of aiohttp: with_aiohttp.py PROXY URL CERTIFICATE"""
 
 import asyncio
 import random

@@ -1,4 +1,4 @@
-// Has messages echoed over a WebSocket of undici: with_undici.js PROXY URL CERTIFICATE
+// Sends messages to an echo over a WebSocket of undici: with_undici.js PROXY URL CERTIFICATE
 "use strict";
 
 const assert = require("node:assert");

@@ -1,4 +1,4 @@
-// Posts its input by a client of Java's own, and prints the answer: Fetch CLIENT PROXY URL CERTIFICATE
+// Posts its input by a client of Java's own, and prints the response: Fetch CLIENT PROXY URL CERTIFICATE
 
 import java.io.IOException;
 import java.io.InputStream;

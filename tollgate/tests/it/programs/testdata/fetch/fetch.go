@@ -1,4 +1,4 @@
-// Posts its input by net/http, and prints the answer: fetch.go PROXY URL CERTIFICATE
+// Posts its input by net/http, and prints the response: fetch.go PROXY URL CERTIFICATE
 package main
 
 import (
@@ -13,7 +13,7 @@ import (
 )
 
 func main() {
-	// It has the name of the scheme that resolves names itself for the one that does not.
+	// Go's `socks5` resolves names at the proxy, which curl calls `socks5h`.
 	proxy, err := url.Parse(strings.Replace(os.Args[1], "socks5h:", "socks5:", 1))
 	check(err)
 	certificate, err := os.ReadFile(os.Args[3])

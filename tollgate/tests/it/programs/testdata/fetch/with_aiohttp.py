@@ -1,4 +1,4 @@
-"""Posts its input by aiohttp, and prints the answer: with_aiohttp.py PROXY URL CERTIFICATE"""
+"""Posts its input by aiohttp, and prints the response: with_aiohttp.py PROXY URL CERTIFICATE"""
 
 import asyncio
 import ssl

@@ -1,4 +1,4 @@
-"""Posts its input over a socket of PySocks, and prints the answer: with_pysocks.py PROXY URL CERTIFICATE"""
+"""Posts its input over a socket of PySocks, and prints the response: with_pysocks.py PROXY URL CERTIFICATE"""
 
 import http.client
 import ssl

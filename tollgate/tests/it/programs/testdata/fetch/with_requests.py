@@ -1,4 +1,4 @@
-"""Posts its input by Python's requests, and prints the answer: with_requests.py PROXY URL CERTIFICATE"""
+"""Posts its input by Python's requests, and prints the response: with_requests.py PROXY URL CERTIFICATE"""
 
 import sys
 
