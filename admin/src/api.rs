@@ -15,7 +15,7 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Version};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use gateway::stats::Stats;
+use gateway::observe::stats::Stats;
 use ledger::Status;
 use prometheus_client::encoding::text;
 use prometheus_client::registry::Registry;

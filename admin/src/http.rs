@@ -11,7 +11,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use axum::Router;
-use gateway::throttle::network;
+use gateway::identity::throttle::network;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;

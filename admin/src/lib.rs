@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
 use axum::Router;
-use gateway::stats::Stats;
+use gateway::observe::stats::Stats;
 use ledger::Status;
 use tokio::runtime::Builder;
 use tokio::sync::watch;

@@ -1,14 +1,14 @@
 //! The counters as Prometheus reads them, in the OpenMetrics text format.
 //!
 //! Promises: every name begins with `tollgate_`, but for those that Prometheus keeps for any process; labels
-//! have few values, known beforehand: no user and no host. Leaves to others: counting (`gateway::stats`).
+//! have few values, known beforehand: no user and no host. Leaves to others: counting (`gateway::observe::stats`).
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use gateway::stats::{
+use gateway::observe::stats::{
     CLOSE_REASONS, ClassStats, DURATION_BOUNDS_US, DenialKind, Durations, PROTOCOLS, ReactorStats, Stats,
     WorkerStats,
 };

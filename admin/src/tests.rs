@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use gateway::stats::{CLOSE_REASONS, DenialKind, PROTOCOLS};
+use gateway::observe::stats::{CLOSE_REASONS, DenialKind, PROTOCOLS};
 use rustix::net::{AddressFamily, SocketType};
 use sys::clock::WallNanos;
 use sys::pressure::{CpuTicks, Delta, ListenDrops, Pressure, Stall, StallLine, Throttling};

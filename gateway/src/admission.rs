@@ -29,8 +29,8 @@ use crate::client::{ConnectRequest, Route};
 use crate::context::WorkerContext;
 use crate::denial::Denial;
 use crate::dial::{DialFailure, dial};
+use crate::dns::{DNS_GRACE, ResolveError};
 use crate::flow::meter::Reservation;
-use crate::resolve::{DNS_GRACE, ResolveError};
 use crate::snapshot::Snapshot;
 
 /// An admitted request: the addresses that may be dialled, and all that its flow needs.

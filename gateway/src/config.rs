@@ -26,10 +26,10 @@ pub use report::{ConfigErrors, Finding, Findings, Severity, Span};
 pub use user::User;
 pub use value::{NameServer, OwnAddress};
 
-use crate::settings::{
+use crate::config::settings::{
     Accept, Admin, Auth, Dns, DnsMode, Ledger, Limits, Log, LogTarget, Network, Threads, Timeouts,
 };
-use crate::users::USERS_DIRECTORY;
+use crate::identity::users::USERS_DIRECTORY;
 use raw::RawConfig;
 use report::{Diagnostic, Report, Source};
 use source::Sources;
@@ -39,6 +39,7 @@ mod raw;
 pub(crate) mod read;
 pub(crate) mod report;
 mod secrets;
+pub mod settings;
 mod source;
 mod user;
 pub(crate) mod value;

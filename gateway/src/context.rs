@@ -13,16 +13,16 @@ use engine::reactor::Reactor;
 
 pub(crate) use self::flow_ids::FlowIds;
 
-use crate::auth::Authenticator;
 use crate::buffers::{ReadBufferPool, WriteBufferPool};
 use crate::date::HttpDate;
+use crate::dns::ResolveCache;
 use crate::flow::closing::ClosingConnections;
 use crate::flow::meter::Meter;
+use crate::identity::Authenticator;
 use crate::idle::Evictor;
-use crate::resolve::ResolveCache;
+use crate::observe::stats::WorkerStats;
 use crate::shares::SharePool;
 use crate::snapshot::SnapshotHandle;
-use crate::stats::WorkerStats;
 
 /// The services of a reactor thread, for its tasks.
 pub(crate) struct WorkerContext {

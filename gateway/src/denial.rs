@@ -15,10 +15,10 @@ use proto::socks5::{Reply, Socks5Error};
 use proto::target::Target;
 use sys::socket::ResourceExhausted;
 
-use crate::auth::AuthError;
 use crate::dial::DialError;
-use crate::resolve::ResolveError;
-use crate::stats::DenialKind;
+use crate::dns::ResolveError;
+use crate::identity::AuthError;
+use crate::observe::stats::DenialKind;
 
 /// The log code of credentials that cannot be parsed.
 const CREDENTIALS_MALFORMED: &str = "credentials_malformed";

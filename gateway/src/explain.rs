@@ -13,12 +13,12 @@ use proto::target::{Host, Target};
 use tokio::time::timeout;
 
 use crate::admission::judgement::Judgement;
-use crate::auth::AuthError;
 use crate::config::Config;
 use crate::denial::Denial;
+use crate::dns::{Answer, DNS_GRACE, ResolveError, ResolveSettings, Resolver};
+use crate::identity::AuthError;
 use crate::jobs;
 use crate::own::leads_back;
-use crate::resolve::{Answer, DNS_GRACE, ResolveError, ResolveSettings, Resolver};
 
 /// See the file's header.
 #[derive(Debug)]

@@ -34,7 +34,7 @@ pub(crate) use table::{RelayStart, Relays};
 
 use crate::flow::progress::Progress;
 use crate::limits::{PASS_BYTES_MAX, SCRATCH_BYTES};
-use crate::stats::WorkerStats;
+use crate::observe::stats::WorkerStats;
 
 /// One side of a relay: a socket and its registration with the reactor.
 #[derive(Debug)]

@@ -22,29 +22,29 @@ use sys::clock;
 use sys::socket::ListenOptions;
 
 use self::reload::RestartOnly;
-use crate::auth::{AuthShared, Authenticator};
 use crate::budget::Budget;
+use crate::config::settings;
 use crate::config::{Config, Listener};
 use crate::context::{FlowIds, Phase, WorkerContext};
+use crate::dns::{DnsThread, ResolveCache, ResolveSettings, Resolver};
 use crate::flow::closing::ClosingConnections;
 use crate::flow::meter::Meter;
 use crate::flow::progress::Deadlines;
 use crate::handshake;
 use crate::handshake::slots::{Handshakes, bounded_by_descriptors, slots_per_thread};
+use crate::identity::{AuthShared, Authenticator};
 use crate::idle::{Evictor, IdleConnections};
 use crate::jobs;
 use crate::limits::{
     CLOSES_PER_SECOND_MAX, EXCHANGES_PER_THREAD_MAX, EXTRA_ATTEMPTS_PER_THREAD_MAX, FLOWS_PER_THREAD_MAX,
     LINGERING_PER_THREAD_MAX, QUEUE_STALL_MAX, SCRATCH_BYTES, STALL_SECONDS_MAX,
 };
-use crate::log::{Level, Log, LogSender, Value};
-use crate::pressure::PressureThread;
+use crate::observe::log::{Level, Log, LogSender, Value};
+use crate::observe::pressure::PressureThread;
+use crate::observe::stats::Stats;
 use crate::relay::Relays;
-use crate::resolve::{DnsThread, ResolveCache, ResolveSettings, Resolver};
-use crate::settings;
 use crate::shares::SharePool;
 use crate::snapshot::{Snapshot, SnapshotHandle};
-use crate::stats::Stats;
 use crate::worker::command::Command;
 use crate::worker::listeners;
 use crate::worker::tasks::{self, Tasks};

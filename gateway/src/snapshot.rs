@@ -12,9 +12,9 @@ use std::sync::Arc;
 use policy::UserIndex;
 
 use crate::account::Account;
-use crate::auth::{CredentialCache, IdentityIndex};
 use crate::budget::Budget;
 use crate::config::Config;
+use crate::identity::{CredentialCache, IdentityIndex};
 
 /// A thread's hold on its snapshot: handed out to connections by a count that is the thread's own, since a
 /// count that all threads share would be a cache line that all threads fight for.

@@ -17,8 +17,8 @@ use crate::denial::Denial;
 use crate::flow::guard::FlowGuard;
 use crate::flow::meter::FlowStart;
 use crate::http::read_connect;
+use crate::observe::stats::DenialKind;
 use crate::relay::RelayStart;
-use crate::stats::DenialKind;
 
 /// An upstream connection, and what opens its flow.
 struct Established {

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use gateway::config::{ConfigErrors, Severity};
-use gateway::users::FirstStartError;
+use gateway::first_start::FirstStartError;
 
 use commands::{
     Context, EXIT_CONFIGURATION, check, doctor, explain, ledger, reload, serve, top, usage, user,

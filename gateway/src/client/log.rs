@@ -6,8 +6,8 @@ use sys::clock::{self, WallNanos};
 
 use super::{Client, Route};
 use crate::denial::Denial;
-use crate::log::{Decision, Details, Event, EventKind, Subject};
-use crate::stats::DenialKind;
+use crate::observe::log::{Decision, Details, Event, EventKind, Subject};
+use crate::observe::stats::DenialKind;
 use crate::text::Literal;
 
 impl Client {

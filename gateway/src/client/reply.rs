@@ -10,7 +10,7 @@ use engine::timer::within;
 use super::{Client, HandshakeError, LINGER, ReplyProtocol};
 use crate::account::AccountId;
 use crate::denial::Denial;
-use crate::stats::DenialKind;
+use crate::observe::stats::DenialKind;
 
 impl Client {
     /// Sends `bytes`.

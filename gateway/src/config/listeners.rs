@@ -14,8 +14,8 @@ use super::read::{Located, Optional, nearest};
 use super::report::{Diagnostic, Report, Span};
 use super::value::OwnAddress;
 use crate::admission::judgement::Judgement;
-use crate::settings::{ListenerKind, ListenerTable};
-use crate::users::UserName;
+use crate::config::settings::{ListenerKind, ListenerTable};
+use crate::identity::users::UserName;
 
 /// Most listeners: each costs every reactor thread a socket.
 const LISTENERS_MAX: usize = 256;

@@ -11,11 +11,11 @@ use toml::de::{DeTable, DeValue};
 use super::read::{FromTable, Optional, Section, found, suggest};
 use super::report::{Diagnostic, Report, Source, Span};
 use super::source::Sources;
-use crate::settings::{
+use crate::config::settings::{
     Accept, Admin, Auth, DestinationTable, Dns, Ledger, Limits, ListenerTable, Log, Network, TABLES, Threads,
     Timeouts, UserTable,
 };
-use crate::users::UserName;
+use crate::identity::users::UserName;
 
 /// All tables.
 #[derive(Default)]

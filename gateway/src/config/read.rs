@@ -10,7 +10,7 @@ use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
 use super::report::{Diagnostic, Report, Span};
-use crate::settings::{self, Setting, Table};
+use crate::config::settings::{self, Setting, Table};
 
 /// How far a misspelt key may be from the one that is suggested (Damerau-Levenshtein).
 const SUGGESTION_DISTANCE_MAX: usize = 3;

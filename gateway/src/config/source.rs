@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use super::report::{Diagnostic, Report, Source};
 use super::{LoadOptions, Origin};
-use crate::users::{NameError, USERS_DIRECTORY, UserName};
+use crate::identity::users::{NameError, USERS_DIRECTORY, UserName};
 
 /// The file that is read when none is named, if it exists.
 pub(super) const DEFAULT_FILE: &str = "tollgate.toml";

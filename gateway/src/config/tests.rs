@@ -10,7 +10,7 @@ use policy::{AddressClass, Host};
 use tempfile::TempDir;
 
 use super::*;
-use crate::settings::{AcceptStrategy, LogTarget};
+use crate::config::settings::{AcceptStrategy, LogTarget};
 
 const CASES: &str = "testdata/config";
 

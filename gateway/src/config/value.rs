@@ -14,8 +14,8 @@ use proto::target::Target;
 use toml::de::DeValue;
 
 use super::read::{Scalar, found};
-use crate::settings::Setting;
-use crate::users::{CredentialError, NameError, PasswordHash, TokenHash, UserName};
+use crate::config::settings::Setting;
+use crate::identity::users::{CredentialError, NameError, PasswordHash, TokenHash, UserName};
 
 /// Port of name servers that are given without one (RFC 1035 section 4.2).
 const DNS_PORT: u16 = 53;

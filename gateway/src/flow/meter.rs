@@ -20,8 +20,10 @@ use crate::account::{Account, ConnectionPermit};
 use crate::budget::FlowPermit;
 use crate::flow::closing::HeldPermits;
 use crate::limits::FLOWS_PER_THREAD_MAX;
-use crate::log::{Decision, Details, Event, EventKind, LineLimiter, LogSender, RequestOutcome, Subject};
-use crate::stats::WorkerStats;
+use crate::observe::log::{
+    Decision, Details, Event, EventKind, LineLimiter, LogSender, RequestOutcome, Subject,
+};
+use crate::observe::stats::WorkerStats;
 use crate::token;
 
 /// How long log lines are suppressed before their count is logged.

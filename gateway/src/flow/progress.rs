@@ -19,7 +19,7 @@ use ledger::record::{CloseReason, Legs};
 use sys::clock::Nanos;
 use sys::socket::Socket;
 
-use crate::settings::Timeouts;
+use crate::config::settings::Timeouts;
 
 /// Checks of a stalled queue within its span. More of them end it sooner, at a higher cost.
 const LOOKS: u32 = 8;

@@ -11,7 +11,7 @@ use proto::target::Target;
 use crate::client::{Client, PresentedCredentials, ReplyProtocol};
 use crate::context::Phase;
 use crate::limits::DISCARDED_BODY_BYTES_MAX;
-use crate::log::PATH_BYTES_MAX;
+use crate::observe::log::PATH_BYTES_MAX;
 
 /// A plain HTTP request that awaits its admission.
 pub(crate) struct PendingRequest {

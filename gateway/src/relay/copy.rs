@@ -12,7 +12,7 @@ use sys::socket::Socket;
 
 use super::{Direction, Endpoints, Failure, RelayBuffers, State};
 use crate::limits::{PENDING_BYTES_MAX, PENDING_CACHED_MAX, SCRATCH_BYTES};
-use crate::stats::WorkerStats;
+use crate::observe::stats::WorkerStats;
 
 /// Consecutive full reads that make a stream a fast one.
 pub(super) const FULL_READS_MAX: u8 = 2;

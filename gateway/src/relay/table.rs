@@ -24,7 +24,7 @@ use crate::flow::guard::FlowGuard;
 use crate::flow::meter::Meter;
 use crate::flow::progress::{Age, Deadlines, SocketQueues, Verdict};
 use crate::limits::{PIPES_EMPTIED_PER_PASS_MAX, QUEUE_STALL_MAX, QUEUED_BYTES_MIN};
-use crate::stats::WorkerStats;
+use crate::observe::stats::WorkerStats;
 use crate::token::{Side, Token};
 
 /// Two connected sockets, and what the relay between them starts with.

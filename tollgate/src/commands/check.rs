@@ -6,8 +6,8 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::Args;
+use gateway::config::settings;
 use gateway::config::{Config, ConfigErrors, Finding, Findings, Origin, Severity};
-use gateway::settings;
 use serde_json::{Value, json};
 
 use super::{Context, EXIT_CONFIGURATION, print, print_json};

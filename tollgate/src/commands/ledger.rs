@@ -7,8 +7,8 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 use gateway::config::Config;
+use gateway::config::settings::Ledger as Settings;
 use gateway::server::ledger_settings;
-use gateway::settings::Ledger as Settings;
 use ledger::OpenSettings;
 use ledger::repair::{Inspection, examine, inspect, repair};
 use ledger::verify::VerifyReport;

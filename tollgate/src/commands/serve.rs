@@ -12,11 +12,11 @@ use std::time::Duration;
 
 use admin::Admin;
 use anyhow::Context as _;
+use gateway::config::settings::{OnFailure, Timeouts};
 use gateway::config::{Config, Findings, Ingress, LoadOptions, Severity};
-use gateway::log::{Level, Value};
+use gateway::first_start::first_start;
+use gateway::observe::log::{Level, Value};
 use gateway::server::Gateway;
-use gateway::settings::{OnFailure, Timeouts};
-use gateway::users::first_start;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 

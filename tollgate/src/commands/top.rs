@@ -10,8 +10,8 @@ use std::thread;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use gateway::config::settings::duration;
 use gateway::server::ledger_settings;
-use gateway::settings::duration;
 use ledger::live_table::snapshot::{TableSnapshot, snapshot};
 use ledger::record::{Flow, Record};
 use serde_json::{Value, json};

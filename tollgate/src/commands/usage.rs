@@ -7,9 +7,9 @@ use std::process::ExitCode;
 use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
+use gateway::config::settings::duration;
 use gateway::config::{Config, nearest};
-use gateway::settings::duration;
-use gateway::users::UserName;
+use gateway::identity::users::UserName;
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, ToSpan};

@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
 use gateway::config::{Config, ConfigErrors, Ingress, LoadOptions, Origin, User};
-use gateway::users::{
+use gateway::identity::users::{
     self, Credential, Edit, PASSWORD_BYTES_MAX, PasswordHash, TokenHash, UserFile, UserName, UsersLock,
 };
 use ipnet::IpNet;
@@ -79,7 +79,7 @@ pub(crate) struct AddOptions {
     #[arg(long)]
     resolve_for_networks: bool,
     /// A network whose connections belong to this user without credentials. May be repeated.
-    #[arg(long, value_name = "CIDR", value_parser = gateway::settings::network)]
+    #[arg(long, value_name = "CIDR", value_parser = gateway::config::settings::network)]
     from: Vec<IpNet>,
     /// The user's connections at the same time, at most.
     #[arg(long, value_name = "N")]

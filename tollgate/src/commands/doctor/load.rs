@@ -3,11 +3,11 @@
 //! Guarantees: counts everything that `serve` opens, starts and maps, with the reason for each number.
 
 use gateway::config::Config;
+use gateway::dns::{NAMES_IN_FLIGHT_MAX, SOCKETS_PER_NAME_MAX};
 use gateway::limits::{
     EXTRA_ATTEMPTS_PER_THREAD_MAX, LINGERING_PER_THREAD_MAX, PENDING_BYTES_MAX, PIPE_BYTES,
     PIPES_PER_THREAD_MAX, READ_BYTES_UNDER_PRESSURE,
 };
-use gateway::resolve::{NAMES_IN_FLIGHT_MAX, SOCKETS_PER_NAME_MAX};
 use gateway::server::ledger_settings;
 use ledger::live_table::SLOT_BYTES;
 use sys::limits::{self, Footprint, Limit, THREAD_MEMORY_BYTES};

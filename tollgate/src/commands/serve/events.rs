@@ -8,7 +8,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
 use std::thread;
 use std::time::Duration;
 
-use gateway::log::Log;
+use gateway::observe::log::Log;
 use signal_hook::consts::{SIGHUP, SIGUSR1};
 use signal_hook::iterator::Signals;
 

@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use gateway::users::FirstUser;
+use gateway::first_start::FirstUser;
 
 /// The first user, and the file of the password if it is not shown.
 pub(super) struct CredentialDelivery {

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use gateway::config::{Config, LoadOptions, Severity};
-use gateway::log::{Level, Value};
+use gateway::observe::log::{Level, Value};
 use gateway::server::Gateway;
 use gateway::server::reload::Changes;
 

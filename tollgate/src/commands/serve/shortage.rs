@@ -4,7 +4,7 @@
 //! the remedy, the last the number of failed accepts. `/readyz` (crate `admin`) reports the shortage for as
 //! long as it lasts.
 
-use gateway::log::{Level, Value};
+use gateway::observe::log::{Level, Value};
 use gateway::server::Gateway;
 use sys::clock;
 use sys::socket::ResourceExhausted;

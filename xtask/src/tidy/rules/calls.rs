@@ -104,7 +104,7 @@ pub(in crate::tidy) const BANS: [Ban; 9] = [
     Ban {
         patterns: &["to_socket_addrs", "lookup_host"],
         crates: LIBRARIES,
-        except: Some("gateway/src/resolve/system.rs"),
+        except: Some("gateway/src/dns/system.rs"),
         instead: "asks the DNS while the thread waits, and its addresses escape the policy: use \
                   `gateway::resolve`",
     },

@@ -12,8 +12,8 @@ use password_hash::PasswordHasher;
 use super::*;
 use crate::budget::Budget;
 use crate::config::{Config, LoadOptions};
-use crate::resolve::tests::block_on;
-use crate::users::TokenHash;
+use crate::dns::tests::block_on;
+use crate::identity::users::TokenHash;
 
 const CLIENT: &str = "192.0.2.1";
 const TOKEN: &str = "tgt_0123456789abcdefghjkmnpqrs";

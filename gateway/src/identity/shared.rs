@@ -19,12 +19,12 @@ use engine::pool::Pool;
 use sys::clock::monotonic;
 use zeroize::Zeroizing;
 
+use super::check_queue::{Arrival, Queue, Rank};
 use super::credential_cache::{CredentialCache, Proof};
-use super::queue::{Arrival, Queue, Rank};
+use crate::config::settings::Auth;
+use crate::identity::throttle::{Throttle, client, network};
+use crate::identity::users::{HashMemory, PasswordHash};
 use crate::jobs::HASHING;
-use crate::settings::Auth;
-use crate::throttle::{Throttle, client, network};
-use crate::users::{HashMemory, PasswordHash};
 
 /// A keyed hash over a user's name, their stored hash and a secret. The key is random per process and leaves
 /// it never, so it says nothing about the secret.

@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 use zeroize::Zeroizing;
 
-use super::{
+use crate::config::{Config, ConfigErrors, FIRST_USER, LoadOptions, Origin};
+use crate::identity::users::{
     Credential, CredentialError, PasswordHash, UserFile, UserName, create, generate_password, put, quoted,
 };
-use crate::config::{Config, ConfigErrors, FIRST_USER, LoadOptions, Origin};
 
 /// What the first user may reach: public addresses, which is all that such wide networks open, on the ports
 /// of the web, by any name.

@@ -21,10 +21,6 @@
 //!   remembered or throttled by now? else argon2 -------------> in, or Wrong
 //! ```
 
-mod credential_cache;
-mod identity_index;
-mod queue;
-mod shared;
 #[cfg(test)]
 mod tests;
 
@@ -39,14 +35,10 @@ use policy::UserIndex;
 use proto::credentials::Credentials;
 use sys::clock::monotonic;
 
-pub(crate) use credential_cache::CredentialCache;
-pub use identity_index::IdentityIndex;
-pub use shared::AuthShared;
-
+use super::credential_cache::Proof;
+use super::shared::{AuthShared, Check, Mac, Verdict};
+use crate::identity::users::{Credential, PasswordHash, TokenHash};
 use crate::snapshot::Snapshot;
-use crate::users::{Credential, PasswordHash, TokenHash};
-use credential_cache::Proof;
-use shared::{Check, Mac, Verdict};
 
 /// Why a client is not let in.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]

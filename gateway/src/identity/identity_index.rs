@@ -13,7 +13,7 @@ use std::sync::Arc;
 use policy::UserIndex;
 
 use crate::config::User;
-use crate::users::{Argon2Cost, Credential, PasswordHash};
+use crate::identity::users::{Argon2Cost, Credential, PasswordHash};
 
 /// See the file's header.
 pub struct IdentityIndex {

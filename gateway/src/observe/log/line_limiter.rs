@@ -16,7 +16,7 @@ use std::time::Duration;
 use sys::clock::Nanos;
 
 use super::RING_EVENTS;
-use crate::throttle::network;
+use crate::identity::throttle::network;
 
 /// Buckets of a thread for sources; those beyond share one. Users always have their own: there are as many as
 /// are configured.

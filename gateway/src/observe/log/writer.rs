@@ -22,8 +22,8 @@ use sys::ring::Consumer;
 use super::disk_reserve::DiskReserve;
 use super::line::{Level, LineWriter, Value};
 use super::{Shared, Slot};
-use crate::settings::LogTarget;
-use crate::stats::Stats;
+use crate::config::settings::LogTarget;
+use crate::observe::stats::Stats;
 
 /// How long the log thread lets events gather while there is traffic. A line is at most that late.
 pub(super) const NAP: Duration = Duration::from_millis(10);

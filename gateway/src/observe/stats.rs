@@ -18,7 +18,7 @@ use sys::clock::{Nanos, WallNanos};
 use sys::socket::ResourceExhausted;
 
 use crate::limits::{PENDING_BYTES_MAX, READ_BYTES_UNDER_PRESSURE, SCRATCH_BYTES};
-use crate::pressure::LastPressure;
+use crate::observe::pressure::LastPressure;
 
 /// How long a resource counts as used up after the last failure. While connections wait, an accept is tried
 /// again after 0.1 s at most.

@@ -20,7 +20,7 @@ mod builtin;
 mod cache;
 mod hosts;
 mod in_flight;
-mod server;
+mod servers;
 mod system;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -38,8 +38,8 @@ use tokio::sync::mpsc;
 pub use cache::ResolveCache;
 
 use crate::account::AccountId;
+use crate::config::settings::{Dns, DnsMode};
 use crate::limits::ADDRESSES_MAX;
-use crate::settings::{Dns, DnsMode};
 use crate::shares::ShareExhausted;
 
 /// Names asked about at the same time.

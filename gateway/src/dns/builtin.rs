@@ -17,7 +17,7 @@ use tokio::time::timeout;
 
 use super::hosts::{WatchedFile, hosts_answer, parse_hosts, parse_servers};
 use super::in_flight::{Backend, Completed};
-use super::server::{LookupError, LookupResult, Servers};
+use super::servers::{LookupError, LookupResult, Servers};
 use super::{Answer, NAMES_IN_FLIGHT_MAX, Reply, ResolveError, ResolveSettings};
 
 /// How often the files are looked at, at most.

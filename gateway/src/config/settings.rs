@@ -18,7 +18,7 @@ use crate::config::read::{FromTable, Located, Optional, Read, Scalar, Section, f
 use crate::config::report::Report;
 pub use crate::config::value::{ByteSize, LogTarget, Realm, duration, network};
 use crate::config::value::{NameServer, OwnAddress, choice};
-use crate::users::{PasswordHash, TokenHash, UserName};
+use crate::identity::users::{PasswordHash, TokenHash, UserName};
 
 /// A table of the configuration and what may stand in it.
 #[derive(Debug)]

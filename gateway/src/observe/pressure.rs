@@ -17,7 +17,7 @@ use sys::limits::ProcRoot;
 use sys::pressure::{Pressure, Sampler};
 
 use crate::jobs::PERMITS_MIN;
-use crate::stats::Stats;
+use crate::observe::stats::Stats;
 
 /// How often a sample is taken.
 const SAMPLE_SPAN: Duration = Duration::from_secs(1);

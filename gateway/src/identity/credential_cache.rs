@@ -16,7 +16,7 @@ use std::time::Duration;
 use sys::clock::Nanos;
 
 use super::shared::Mac;
-use crate::settings::Auth;
+use crate::config::settings::Auth;
 
 /// Places per bucket, the unit in which an entry finds its place.
 const WAYS: usize = 4;

@@ -28,8 +28,8 @@ use sys::clock::{self, WallNanos};
 use sys::parking::ParkFlag;
 use sys::ring::{self, Consumer, Producer};
 
-use crate::settings::LogTarget;
-use crate::stats::{Stats, WorkerStats};
+use crate::config::settings::LogTarget;
+use crate::observe::stats::{Stats, WorkerStats};
 
 mod details;
 mod disk_reserve;
