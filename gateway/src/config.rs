@@ -36,13 +36,14 @@ use source::Sources;
 
 mod listeners;
 mod raw;
-pub(crate) mod read;
-pub(crate) mod report;
+mod read;
+mod report;
+mod schema;
 mod secrets;
 pub mod settings;
 mod source;
 mod user;
-pub(crate) mod value;
+mod value;
 
 /// The user that the first start without a configuration makes, and to whom `serve --allow` gives.
 pub const FIRST_USER: &str = "me";

@@ -10,7 +10,7 @@ use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
 use super::report::{Diagnostic, Report, Span};
-use crate::config::settings::{self, Setting, Table};
+use super::schema::{Setting, Table};
 
 /// How far a misspelt key may be from the one that is suggested (Damerau-Levenshtein).
 const SUGGESTION_DISTANCE_MAX: usize = 3;
@@ -101,8 +101,8 @@ impl<'a> Section<'a> {
         T::read(value.get_ref(), &place, setting, report).or_else(|| T::default(setting))
     }
 
-    /// Complains about every key that `table` does not know.
-    pub(crate) fn refuse_unknown(&self, table: &Table, report: &mut Report) {
+    /// Complains about every key that `table`, one of `tables`, does not know.
+    pub(crate) fn refuse_unknown(&self, table: &Table, tables: &[&Table], report: &mut Report) {
         let names: Vec<&str> = table.settings.iter().map(|setting| setting.name).collect();
         for (key, value) in self.entries() {
             if names.contains(&key.get_ref().as_ref()) {
@@ -115,7 +115,7 @@ impl<'a> Section<'a> {
             }
             let title = format!("unknown key `{}` in {}", key.get_ref(), table.header);
             let diagnostic = Diagnostic::at(&self.place_of(key.span()), title);
-            report.error(match elsewhere(key.get_ref(), table) {
+            report.error(match elsewhere(key.get_ref(), table, tables) {
                 _ if meant.is_some() => suggest(diagnostic, key.get_ref(), &names),
                 Some(homes) => diagnostic.help(format!("`{}` belongs in {homes}", key.get_ref())),
                 None => suggest(diagnostic, key.get_ref(), &names),
@@ -155,8 +155,8 @@ pub fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
 }
 
 /// The other tables that have a setting of this name.
-fn elsewhere(name: &str, table: &Table) -> Option<String> {
-    let others = settings::TABLES.iter().filter(|other| other.header != table.header);
+fn elsewhere(name: &str, table: &Table, tables: &[&Table]) -> Option<String> {
+    let others = tables.iter().filter(|other| other.header != table.header);
     let homes: Vec<_> =
         others.filter(|other| other.setting(name).is_some()).map(|other| other.header).collect();
     (!homes.is_empty()).then(|| homes.join(" or "))

@@ -16,59 +16,11 @@ use toml::de::DeValue;
 
 use crate::config::read::{FromTable, Located, Optional, Read, Scalar, Section, found};
 use crate::config::report::Report;
+use crate::config::schema::joined;
+pub use crate::config::schema::{Setting, Table};
 pub use crate::config::value::{ByteSize, LogTarget, Realm, duration, network};
 use crate::config::value::{NameServer, OwnAddress, choice};
 use crate::identity::users::{PasswordHash, TokenHash, UserName};
-
-/// A table of the configuration and what may stand in it.
-#[derive(Debug)]
-pub struct Table {
-    /// As it is written: `[limits]`, or `[[user]]` for one that may be repeated.
-    pub header: &'static str,
-    /// What the table is about; paragraphs are lines.
-    pub text: &'static [&'static str],
-    /// Its settings.
-    pub settings: &'static [Setting],
-}
-
-impl Table {
-    /// The setting of this name.
-    pub fn setting(&self, name: &str) -> Option<&Setting> {
-        self.settings.iter().find(|setting| setting.name == name)
-    }
-}
-
-/// One setting.
-#[derive(Debug)]
-pub struct Setting {
-    /// Its key.
-    pub name: &'static str,
-    /// What to write, in words.
-    pub kind: &'static str,
-    /// Whether it is a list of these.
-    pub list: bool,
-    /// Whether its value is never shown.
-    pub secret: bool,
-    /// The default as TOML; `required` and `none` are no TOML and mean what they say.
-    pub default: &'static str,
-    bounds: &'static [&'static str],
-    text: &'static [&'static str],
-}
-
-impl Setting {
-    /// The least and the greatest value, as TOML.
-    pub fn bounds(&self) -> Option<(&'static str, &'static str)> {
-        match self.bounds {
-            [low, high] => Some((low, high)),
-            _ => None,
-        }
-    }
-
-    /// What it does.
-    pub fn text(&self) -> String {
-        joined(self.text)
-    }
-}
 
 /// Declares tables of settings: for each a struct with one field per setting, how it is read, and its
 /// [`Table`]. A setting is `name: type = default, low ..= high;`, default and bounds as TOML.
@@ -105,7 +57,7 @@ macro_rules! settings {
                 };
 
                 fn read(section: &Section<'_>, report: &mut Report) -> Option<$table> {
-                    section.refuse_unknown(Self::TABLE, report);
+                    section.refuse_unknown(Self::TABLE, TABLES, report);
                     $(let $name = section.value(Self::TABLE, stringify!($name), report);)+
                     Some($table { $($name: $name?),+ })
                 }
@@ -465,11 +417,6 @@ fn shown_default(setting: &Setting) -> String {
         word @ ("required" | "none") => word.to_owned(),
         toml => format!("`{toml}`"),
     }
-}
-
-/// The lines of a doc comment as one paragraph.
-fn joined(lines: &[&str]) -> String {
-    lines.iter().map(|line| line.trim()).collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use proto::target::Target;
 use toml::de::DeValue;
 
 use super::read::{Scalar, found};
-use crate::config::settings::Setting;
+use super::schema::Setting;
 use crate::identity::users::{CredentialError, NameError, PasswordHash, TokenHash, UserName};
 
 /// Port of name servers that are given without one (RFC 1035 section 4.2).

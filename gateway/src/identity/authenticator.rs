@@ -35,8 +35,8 @@ use policy::UserIndex;
 use proto::credentials::Credentials;
 use sys::clock::monotonic;
 
-use super::credential_cache::Proof;
-use super::shared::{AuthShared, Check, Mac, Verdict};
+use super::credential_cache::{Mac, Proof};
+use super::shared::{AuthShared, Check, Verdict};
 use crate::identity::users::{Credential, PasswordHash, TokenHash};
 use crate::snapshot::Snapshot;
 

@@ -15,8 +15,11 @@ use std::time::Duration;
 
 use sys::clock::Nanos;
 
-use super::shared::Mac;
 use crate::config::settings::Auth;
+
+/// A keyed hash over a user's name, their stored hash and a secret. The key is random per process and leaves
+/// it never, so it says nothing about the secret.
+pub(super) type Mac = [u8; 32];
 
 /// Places per bucket, the unit in which an entry finds its place.
 const WAYS: usize = 4;

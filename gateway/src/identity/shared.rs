@@ -20,15 +20,11 @@ use sys::clock::monotonic;
 use zeroize::Zeroizing;
 
 use super::check_queue::{Arrival, Queue, Rank};
-use super::credential_cache::{CredentialCache, Proof};
+use super::credential_cache::{CredentialCache, Mac, Proof};
 use crate::config::settings::Auth;
 use crate::identity::throttle::{Throttle, client, network};
 use crate::identity::users::{HashMemory, PasswordHash};
 use crate::jobs::HASHING;
-
-/// A keyed hash over a user's name, their stored hash and a secret. The key is random per process and leaves
-/// it never, so it says nothing about the secret.
-pub(super) type Mac = [u8; 32];
 
 /// See the file's header.
 pub struct AuthShared {

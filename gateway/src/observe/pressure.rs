@@ -7,8 +7,8 @@
 //! (`sys::pressure`), and names for the outside (crate `admin`).
 
 use std::io;
+use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -32,22 +32,6 @@ const DELAY_SHARE_QUIET: f64 = 0.02;
 /// Quiet samples, one after the other, before the pool gets a permit back: slower than it loses them, for
 /// what delayed the reactors may have been the pool itself.
 const QUIET_SAMPLES: u32 = 5;
-
-/// The last sample, for whoever asks.
-#[derive(Debug, Default)]
-pub struct LastPressure(Mutex<Pressure>);
-
-impl LastPressure {
-    /// A copy of it; empty before the first. The lock is the control side's: no reactor thread takes it.
-    pub fn read(&self) -> Pressure {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Puts a sample in its place.
-    pub fn set(&self, pressure: Pressure) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = pressure;
-    }
-}
 
 /// What samples mean for the reactors.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

@@ -4,8 +4,8 @@
 //! were true a moment ago, each by itself: two counters may disagree by what happens in between. Totals only
 //! grow. Leaves to others: names for the outside (crate `admin`), and what is billed (crate `ledger`).
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 pub use engine::pool::ClassStats;
@@ -15,10 +15,10 @@ pub use engine::stats::ReactorStats;
 use ledger::record::{CloseReason, Legs, Protocol};
 use policy::Reason;
 use sys::clock::{Nanos, WallNanos};
+use sys::pressure::Pressure;
 use sys::socket::ResourceExhausted;
 
 use crate::limits::{PENDING_BYTES_MAX, READ_BYTES_UNDER_PRESSURE, SCRATCH_BYTES};
-use crate::observe::pressure::LastPressure;
 
 /// How long a resource counts as used up after the last failure. While connections wait, an accept is tried
 /// again after 0.1 s at most.
@@ -105,6 +105,22 @@ impl Stats {
     /// Whether the gateway is on its way out.
     pub fn is_draining(&self) -> bool {
         self.draining.load(Ordering::Relaxed)
+    }
+}
+
+/// The last sample, for whoever asks.
+#[derive(Debug, Default)]
+pub struct LastPressure(Mutex<Pressure>);
+
+impl LastPressure {
+    /// A copy of it; empty before the first. The lock is the control side's: no reactor thread takes it.
+    pub fn read(&self) -> Pressure {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Puts a sample in its place.
+    pub fn set(&self, pressure: Pressure) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = pressure;
     }
 }
 
