@@ -68,17 +68,19 @@ impl Account {
     /// Takes a place for a flow; `None` when the cap is reached or the user is revoked.
     pub fn try_acquire(self: &Arc<Account>) -> Option<ConnectionPermit> {
         let cap = self.connections_max.load(Ordering::Relaxed);
-        let free = |taken: u32| (cap == 0 || taken < cap).then_some(taken + 1);
-        let taken = self.connections.fetch_update(Ordering::Relaxed, Ordering::Relaxed, free);
-        let seat = taken.is_ok().then(|| ConnectionPermit(Arc::clone(self)));
-        seat.filter(|_| !self.is_revoked())
+        let increment = |acquired: u32| (cap == 0 || acquired < cap).then_some(acquired + 1);
+        let acquired = self.connections.fetch_update(Ordering::Relaxed, Ordering::Relaxed, increment);
+        let permit = acquired.is_ok().then(|| ConnectionPermit(Arc::clone(self)));
+        permit.filter(|_| !self.is_revoked())
     }
 
     /// Counts one more session, unless the user has as many as they may; says how many that makes.
     pub(crate) fn add_session(&self) -> Option<u32> {
         let cap = self.connections_max.load(Ordering::Relaxed);
-        let free = |taken: u32| (cap == 0 || taken < cap.saturating_add(SESSIONS_SPARE)).then_some(taken + 1);
-        let before = self.sessions.fetch_update(Ordering::Relaxed, Ordering::Relaxed, free);
+        let increment = |acquired: u32| {
+            (cap == 0 || acquired < cap.saturating_add(SESSIONS_SPARE)).then_some(acquired + 1)
+        };
+        let before = self.sessions.fetch_update(Ordering::Relaxed, Ordering::Relaxed, increment);
         before.ok().map(|before| before + 1)
     }
 
@@ -135,24 +137,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_cap_holds_for_all_threads_together_and_places_come_back() {
+    fn cap_holds_across_threads_and_permits_return() {
         let account = Arc::new(Account::new("ci", 50));
-        let seats: Vec<ConnectionPermit> = std::thread::scope(|scope| {
+        let permits: Vec<ConnectionPermit> = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..8)
                 .map(|_| scope.spawn(|| (0..100).filter_map(|_| account.try_acquire()).collect::<Vec<_>>()))
                 .collect();
             threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
         });
-        assert_eq!(seats.len(), 50);
-        drop(seats);
+        assert_eq!(permits.len(), 50);
+        drop(permits);
         assert_eq!(account.connections(), 0);
     }
 
     #[test]
-    fn no_cap_and_a_revoked_user() {
+    fn revoked_user_gets_no_permit() {
         let account = Arc::new(Account::new("me", 0));
-        let seats: Vec<_> = (0..1000).filter_map(|_| account.try_acquire()).collect();
-        assert_eq!(seats.len(), 1000);
+        let permits: Vec<_> = (0..1000).filter_map(|_| account.try_acquire()).collect();
+        assert_eq!(permits.len(), 1000);
         account.revoke();
         assert!(account.try_acquire().is_none());
         assert_eq!(account.connections(), 1000);

@@ -38,7 +38,7 @@ pub(crate) struct Budget {
     /// Users who have one.
     holders: AtomicU32,
     /// How often a thread found nothing of its own to end.
-    calls: AtomicU32,
+    reclaim_requests: AtomicU32,
     /// The threads that may have something to end.
     threads: Vec<Arc<Notifier>>,
 }
@@ -48,7 +48,7 @@ pub(crate) struct Budget {
 struct Counts(u32, u32);
 
 impl Counts {
-    fn of(word: u64) -> Counts {
+    fn from_word(word: u64) -> Counts {
         Counts((word >> 32) as u32, word as u32)
     }
 
@@ -69,7 +69,7 @@ impl Budget {
             counts: AtomicU64::new(0),
             sessions: AtomicU32::new(0),
             holders: AtomicU32::new(0),
-            calls: AtomicU32::new(0),
+            reclaim_requests: AtomicU32::new(0),
             threads,
         })
     }
@@ -104,12 +104,12 @@ impl Budget {
     /// Whether idle connections have places that flows were given since.
     pub(crate) fn is_exceeded(&self) -> bool {
         let max = u64::from(self.connections_max.load(Ordering::Relaxed));
-        Counts::of(self.counts.load(Ordering::Relaxed)).sum() > max
+        Counts::from_word(self.counts.load(Ordering::Relaxed)).sum() > max
     }
 
     /// Has every thread look for a connection to end.
     pub(crate) fn request_reclaim(&self) {
-        self.calls.fetch_add(1, Ordering::Relaxed);
+        self.reclaim_requests.fetch_add(1, Ordering::Relaxed);
         // A thread that announces its sleep compares the number once more: `Notifier::wake` has the fence.
         self.threads.iter().for_each(|thread| thread.wake());
     }
@@ -117,7 +117,7 @@ impl Budget {
     /// The number of calls so far: a thread that finds another number than before has to look. Read in each
     /// turn, and written under pressure only.
     pub(crate) fn reclaim_requests(&self) -> u32 {
-        self.calls.load(Ordering::Relaxed)
+        self.reclaim_requests.load(Ordering::Relaxed)
     }
 
     /// Has `end_one` end connections until the bound holds, or until it finds none to end.
@@ -125,8 +125,8 @@ impl Budget {
         while self.is_exceeded() && end_one() {}
     }
 
-    fn add(&self, what: u64, may: impl Fn(Counts) -> bool) -> bool {
-        let add = |word: u64| may(Counts::of(word)).then_some(word + what);
+    fn add(&self, unit: u64, is_allowed: impl Fn(Counts) -> bool) -> bool {
+        let add = |word: u64| is_allowed(Counts::from_word(word)).then_some(word + unit);
         self.counts.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok()
     }
 }
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn flows_have_all_places_and_idle_connections_those_that_are_left() {
+    fn idle_connections_get_what_flows_leave() {
         let budget = budget(3);
         let ann = Arc::new(Account::new("ann", 1));
         let idle: Vec<_> = (0..5).filter_map(|_| budget.acquire_session(&ann)).collect();
@@ -249,19 +249,19 @@ mod tests {
     }
 
     #[test]
-    fn a_user_keeps_no_more_than_their_share() {
+    fn user_sessions_are_bounded_and_weighed() {
         let budget = budget(1000);
         let (ann, ben) = (Arc::new(Account::new("ann", 1)), Arc::new(Account::new("ben", 1)));
-        let of_ann: Vec<_> = (0..500).filter_map(|_| budget.acquire_session(&ann)).collect();
-        assert_eq!(of_ann.len(), 1 + SESSIONS_SPARE as usize);
-        let of_ben = budget.acquire_session(&ben).unwrap();
-        assert_eq!((of_ann[0].is_heavy(), of_ben.is_heavy()), (true, false));
-        drop(of_ann);
-        assert!(of_ben.is_heavy(), "the only user with sessions has the most");
+        let ann_sessions: Vec<_> = (0..500).filter_map(|_| budget.acquire_session(&ann)).collect();
+        assert_eq!(ann_sessions.len(), 1 + SESSIONS_SPARE as usize);
+        let ben_session = budget.acquire_session(&ben).unwrap();
+        assert_eq!((ann_sessions[0].is_heavy(), ben_session.is_heavy()), (true, false));
+        drop(ann_sessions);
+        assert!(ben_session.is_heavy(), "the only user with sessions has the most");
     }
 
     #[test]
-    fn no_more_connections_end_than_have_to() {
+    fn reclaim_ends_no_more_than_needed() {
         let budget = budget(2);
         let ann = Arc::new(Account::new("ann", 1));
         let mut idle: Vec<_> = (0..2).filter_map(|_| budget.acquire_session(&ann)).collect();

@@ -31,7 +31,7 @@ use crate::config::settings::{
 };
 use crate::identity::users::USERS_DIRECTORY;
 use raw::RawConfig;
-use report::{Diagnostic, Report, Source};
+use report::{Diagnostic, Report, SourceText};
 use source::Sources;
 
 mod listeners;
@@ -126,31 +126,31 @@ impl Config {
     ///
     /// # Errors
     /// Everything that is wrong with it, at once.
-    pub fn load(given: &LoadOptions) -> Result<Config, ConfigErrors> {
+    pub fn load(options: &LoadOptions) -> Result<Config, ConfigErrors> {
         let mut report = Report::default();
-        let mut gathered = source::gather(given, &Ledger::default().directory, &mut report);
-        let mut written = raw::read(&gathered, &mut report);
-        add_allowed(given, &mut written, &mut gathered.sources, &mut report);
-        listeners::check(&written, &mut report);
-        user::check(&written, &mut report);
-        check_agreement(&written, &mut report);
-        user::warn_of_bounds(&written, &mut report);
-        warn_of_other_users(&gathered.origin, &written, &gathered.users_directory, &mut report);
-        warn_of_no_users(&gathered, &written, &mut report);
-        let policy = user::policy(&written, &mut report);
+        let mut sources = source::read_sources(options, &Ledger::default().directory, &mut report);
+        let mut raw = raw::read(&sources, &mut report);
+        add_allowed(options, &mut raw, &mut sources.sources, &mut report);
+        listeners::check(&raw, &mut report);
+        user::check(&raw, &mut report);
+        check_agreement(&raw, &mut report);
+        user::warn_unshared_limit(&raw, &mut report);
+        warn_unread_user_files(&sources.origin, &raw, &sources.users_directory, &mut report);
+        warn_no_users(&sources, &raw, &mut report);
+        let policy = user::policy(&raw, &mut report);
         if let Some(policy) = &policy {
-            listeners::warn(&written, policy, &mut report);
-            listeners::warn_of_public_admin(&written, &given.local_addresses, policy, &mut report);
+            listeners::warn_denied_forwards(&raw, policy, &mut report);
+            listeners::warn_public_admin(&raw, &options.local_addresses, policy, &mut report);
         }
-        let findings = |diagnostics| Findings::new(&gathered.sources, diagnostics, &report.secrets);
+        let findings = |diagnostics| Findings::new(&sources.sources, diagnostics, &report.secrets);
         match policy {
             Some(policy) if report.errors.is_empty() => {
                 let warnings = findings(report.warnings);
-                let (origin, users_directory) = (gathered.origin, gathered.users_directory);
-                let main = gathered.main.map(|index| &gathered.sources[index].text);
+                let (origin, users_directory) = (sources.origin, sources.users_directory);
+                let main = sources.main.map(|index| &sources.sources[index].text);
                 let is_written = main.is_some_and(|text| !text.trim().is_empty());
                 let mut config =
-                    assemble(given, (origin, is_written), users_directory, written, policy, warnings);
+                    assemble(options, (origin, is_written), users_directory, raw, policy, warnings);
                 config.own_also([]);
                 Ok(config)
             }
@@ -187,44 +187,44 @@ impl Config {
 }
 
 fn assemble(
-    given: &LoadOptions,
+    options: &LoadOptions,
     (origin, is_written): (Origin, bool),
     users_directory: PathBuf,
-    written: RawConfig,
+    raw: RawConfig,
     policy: Policy,
     warnings: Findings,
 ) -> Config {
     let base = base_directory(&origin);
-    let listeners = listeners::resolve(&written, &policy);
+    let listeners = listeners::resolve(&raw, &policy);
     let ledger = Ledger {
-        directory: base.join(&written.ledger.directory),
-        live_table: written.ledger.live_table.as_ref().map(|path| base.join(path)),
-        ..written.ledger
+        directory: base.join(&raw.ledger.directory),
+        live_table: raw.ledger.live_table.as_ref().map(|path| base.join(path)),
+        ..raw.ledger
     };
     let log = Log {
-        to: match &written.log.to {
+        to: match &raw.log.to {
             LogTarget::Stderr => LogTarget::Stderr,
             LogTarget::File(path) => LogTarget::File(base.join(path)),
         },
-        ..written.log
+        ..raw.log
     };
     Config {
         users_directory,
         listeners,
-        network: written.network.clone(),
-        admin: written.admin.clone(),
-        accept: written.accept.clone(),
-        threads: written.threads.clone(),
-        limits: written.limits.clone(),
-        timeouts: written.timeouts.clone(),
-        dns: written.dns.clone(),
+        network: raw.network.clone(),
+        admin: raw.admin.clone(),
+        accept: raw.accept.clone(),
+        threads: raw.threads.clone(),
+        limits: raw.limits.clone(),
+        timeouts: raw.timeouts.clone(),
+        dns: raw.dns.clone(),
         ledger,
-        runtime_directory: given.runtime_directory.clone(),
+        runtime_directory: options.runtime_directory.clone(),
         log,
-        auth: written.auth.clone(),
-        users: user::resolve(written, &policy),
+        auth: raw.auth.clone(),
+        users: user::resolve(raw, &policy),
         policy,
-        local_addresses: given.local_addresses.clone(),
+        local_addresses: options.local_addresses.clone(),
         warnings,
         origin,
         is_written,
@@ -241,23 +241,28 @@ fn base_directory(origin: &Origin) -> PathBuf {
 
 /// Gives the destinations of `serve --allow` to the first user. Each is a text of its own, so that an error
 /// can point into it.
-fn add_allowed(given: &LoadOptions, written: &mut RawConfig, sources: &mut Vec<Source>, report: &mut Report) {
-    for text in &given.allow {
-        sources.push(Source { name: "--allow".into(), text: text.clone() });
-        let place = Span::new(sources.len() - 1, 0..text.len());
+fn add_allowed(
+    options: &LoadOptions,
+    raw: &mut RawConfig,
+    sources: &mut Vec<SourceText>,
+    report: &mut Report,
+) {
+    for text in &options.allow {
+        sources.push(SourceText { name: "--allow".into(), text: text.clone() });
+        let span = Span::new(sources.len() - 1, 0..text.len());
         let rule = match Rule::parse(text) {
-            Ok(rule) => Located { value: rule, place },
+            Ok(rule) => Located { value: rule, span },
             Err(error) => {
                 let title = "wrong destination for `--allow`";
-                report.error(Diagnostic::at(&place, title).label(error.to_string()));
+                report.error(Diagnostic::at(&span, title).label(error.to_string()));
                 continue;
             }
         };
-        match written.users.iter_mut().find(|user| *user.name == *FIRST_USER) {
+        match raw.users.iter_mut().find(|user| *user.name == *FIRST_USER) {
             Some(user) => user.table.allow.push(rule),
-            None if !written.has_all_users => {}
+            None if !raw.has_all_users => {}
             None => {
-                report.error(Diagnostic::at(&rule.place, format!("there is no user `{FIRST_USER}`")).help(
+                report.error(Diagnostic::at(&rule.span, format!("there is no user `{FIRST_USER}`")).help(
                     format!("`--allow` adds a destination to `{FIRST_USER}`; edit the user who is meant"),
                 ))
             }
@@ -266,39 +271,39 @@ fn add_allowed(given: &LoadOptions, written: &mut RawConfig, sources: &mut Vec<S
 }
 
 /// Settings of different lines that contradict each other.
-fn check_agreement(written: &RawConfig, report: &mut Report) {
-    let dns = &written.dns;
+fn check_agreement(raw: &RawConfig, report: &mut Report) {
+    let dns = &raw.dns;
     if dns.mode == DnsMode::System
         && let Some(server) = dns.servers.first()
     {
         let title = "`servers` is for `mode = \"builtin\"` only";
-        report.error(Diagnostic::at(&server.place, title).help("the system resolver has its own"));
+        report.error(Diagnostic::at(&server.span, title).help("the system resolver has its own"));
     }
-    if let Some(place) = &written.dns_place
+    if let Some(span) = &raw.dns_span
         && dns.ttl_min > dns.ttl_max
     {
-        report.error(Diagnostic::at(place, "`ttl_min` is greater than `ttl_max`"));
+        report.error(Diagnostic::at(span, "`ttl_min` is greater than `ttl_max`"));
     }
 }
 
 /// Users who were made before there was a configuration file are not read any more; that is a trap.
-fn warn_of_other_users(origin: &Origin, written: &RawConfig, users_directory: &Path, report: &mut Report) {
-    let orphaned = base_directory(origin).join(&written.ledger.directory).join(USERS_DIRECTORY);
+fn warn_unread_user_files(origin: &Origin, raw: &RawConfig, users_directory: &Path, report: &mut Report) {
+    let orphaned = base_directory(origin).join(&raw.ledger.directory).join(USERS_DIRECTORY);
     let files = source::user_files(&orphaned).unwrap_or_default();
     if !files.is_empty() && orphaned != users_directory {
         let title = format!("the user files in {} are not read", orphaned.display());
         let help = format!("with a configuration file they belong into {}", users_directory.display());
-        report.warning(Diagnostic::general(title).help(help));
+        report.warning(Diagnostic::without_span(title).help(help));
     }
 }
 
 /// Without users every request is refused. Where nothing is written either, the first start makes one.
-fn warn_of_no_users(gathered: &Sources, written: &RawConfig, report: &mut Report) {
-    if written.users.is_empty() && gathered.origin != Origin::Embedded {
+fn warn_no_users(sources: &Sources, raw: &RawConfig, report: &mut Report) {
+    if raw.users.is_empty() && sources.origin != Origin::Embedded {
         let title = "there are no users: every request is refused";
-        let directory = gathered.users_directory.display();
+        let directory = sources.users_directory.display();
         let help = format!("`tollgate user add NAME` makes one, in {directory}");
-        report.warning(Diagnostic::general(title).help(help));
+        report.warning(Diagnostic::without_span(title).help(help));
     }
 }
 

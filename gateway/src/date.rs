@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_time_is_written_as_http_wants_it() {
+    fn date_is_written_as_imf_fixdate() {
         let date = HttpDate::default();
         // The example of RFC 9110, section 5.6.7.
         date.at(WallNanos(784_111_777_999_999_999));

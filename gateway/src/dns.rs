@@ -18,7 +18,7 @@
 
 mod builtin;
 mod cache;
-mod hosts;
+mod files;
 mod in_flight;
 mod servers;
 mod system;
@@ -151,14 +151,14 @@ impl Answer {
     }
 
     /// The answer that a resolver makes of these addresses, for those who do not keep it.
-    pub(crate) fn of_any(addresses: &[IpAddr]) -> Option<Answer> {
+    pub(crate) fn from_addresses(addresses: &[IpAddr]) -> Option<Answer> {
         let (v4, v6): (Vec<_>, Vec<_>) = addresses.iter().partition(|address| address.is_ipv4());
-        Answer::of(&v6, &v4, Duration::ZERO)
+        Answer::from_families(&v6, &v4, Duration::ZERO)
     }
 
     /// Of more than [`ADDRESSES_MAX`] addresses each family keeps its first, and at least half of the
     /// places if it can fill them. `None` if there is no address at all.
-    fn of(v6: &[IpAddr], v4: &[IpAddr], ttl: Duration) -> Option<Answer> {
+    fn from_families(v6: &[IpAddr], v4: &[IpAddr], ttl: Duration) -> Option<Answer> {
         let v6_max = ADDRESSES_MAX - v4.len().min(ADDRESSES_MAX / 2);
         let mut answer =
             Answer { addresses: [IpAddr::V4(Ipv4Addr::UNSPECIFIED); ADDRESSES_MAX], count: 0, ttl };
@@ -198,37 +198,39 @@ pub enum ResolveError {
 struct Reply {
     result: Result<Answer, ResolveError>,
     /// For how much longer the result may be repeated without asking again; may be zero.
-    keep: Duration,
+    cache_for: Duration,
 }
 
 impl Reply {
     fn found(answer: Answer) -> Reply {
-        Reply { keep: answer.ttl, result: Ok(answer) }
+        Reply { cache_for: answer.ttl, result: Ok(answer) }
     }
 
-    fn not_found(keep: Duration) -> Reply {
-        Reply { result: Err(ResolveError::NotFound), keep }
+    fn not_found(cache_for: Duration) -> Reply {
+        Reply { result: Err(ResolveError::NotFound), cache_for }
     }
 
     fn failed(error: ResolveError) -> Reply {
-        Reply { result: Err(error), keep: FAILURE_TTL }
+        Reply { result: Err(error), cache_for: FAILURE_TTL }
     }
 
     fn overloaded() -> Reply {
-        Reply { result: Err(ResolveError::Overloaded), keep: Duration::ZERO }
+        Reply { result: Err(ResolveError::Overloaded), cache_for: Duration::ZERO }
     }
 
-    fn refused(shortage: ShareExhausted) -> Reply {
-        match shortage {
-            ShareExhausted::Share => Reply { result: Err(ResolveError::OverShare), keep: Duration::ZERO },
-            ShareExhausted::Stock => Reply::overloaded(),
+    fn exhausted(exhausted: ShareExhausted) -> Reply {
+        match exhausted {
+            ShareExhausted::UserShare => {
+                Reply { result: Err(ResolveError::OverShare), cache_for: Duration::ZERO }
+            }
+            ShareExhausted::Pool => Reply::overloaded(),
         }
     }
 }
 
 /// One lookup on its way to the DNS thread.
 struct Request {
-    asker: AccountId,
+    account: AccountId,
     name: Box<str>,
     reply: oneshot::Sender<Reply>,
 }
@@ -266,19 +268,19 @@ impl Resolver {
     /// # Errors
     /// See [`ResolveError`].
     pub async fn lookup(&self, name: &str) -> Result<Answer, ResolveError> {
-        self.ask(AccountId::PROCESS, name).await.result
+        self.request(AccountId::PROCESS, name).await.result
     }
 
-    async fn ask(&self, asker: AccountId, name: &str) -> Reply {
+    async fn request(&self, account: AccountId, name: &str) -> Reply {
         if is_localhost(name) {
             return Reply::found(localhost());
         }
         let (reply, receiver) = oneshot::channel();
         // Lock-free and never waiting: this is the only step that runs on a reactor thread.
-        match self.requests.try_send(Request { asker, name: name.into(), reply }) {
-            Ok(()) => receiver.await.unwrap_or_else(|oneshot::Canceled| ended()),
+        match self.requests.try_send(Request { account, name: name.into(), reply }) {
+            Ok(()) => receiver.await.unwrap_or_else(|oneshot::Canceled| resolver_ended()),
             Err(mpsc::error::TrySendError::Full(_)) => Reply::overloaded(),
-            Err(mpsc::error::TrySendError::Closed(_)) => ended(),
+            Err(mpsc::error::TrySendError::Closed(_)) => resolver_ended(),
         }
     }
 }
@@ -299,7 +301,7 @@ impl Drop for DnsThread {
     }
 }
 
-fn ended() -> Reply {
+fn resolver_ended() -> Reply {
     Reply::failed(ResolveError::Failed("the resolver has ended".into()))
 }
 
@@ -308,6 +310,6 @@ fn is_localhost(name: &str) -> bool {
 }
 
 fn localhost() -> Answer {
-    Answer::of(&[Ipv6Addr::LOCALHOST.into()], &[Ipv4Addr::LOCALHOST.into()], LOCALHOST_TTL)
+    Answer::from_families(&[Ipv6Addr::LOCALHOST.into()], &[Ipv4Addr::LOCALHOST.into()], LOCALHOST_TTL)
         .expect("two addresses are given")
 }

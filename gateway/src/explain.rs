@@ -85,7 +85,7 @@ pub fn explain(
 ) -> io::Result<Explanation> {
     explain_by(config, user, target, |name| match addresses {
         [] => look_up(config, name),
-        given => Ok(Answer::of_any(given).ok_or(ResolveError::NotFound)),
+        given => Ok(Answer::from_addresses(given).ok_or(ResolveError::NotFound)),
     })
 }
 
@@ -122,7 +122,7 @@ fn explain_by(
         Err(denial) => denied(&judgement, denial, found.first().copied()),
         Ok(candidates) => {
             let (_, verdict) = candidates.first;
-            let dials = elsewhere(&config.policy, candidates.dial_order())?;
+            let dials = without_own_addresses(&config.policy, candidates.dial_order())?;
             if dials.is_empty() {
                 let denied = denied(&judgement, Denial::own_address(), found.first().copied());
                 return Ok(Explanation { found: Some(Ok(found)), addresses, ..denied });
@@ -156,7 +156,7 @@ fn denied(judgement: &Judgement<'_>, denial: Denial, address: Option<IpAddr>) ->
 
 /// Those of `dials` that do not lead back to the gateway: a connection to one that does is refused once it
 /// stands.
-fn elsewhere(policy: &Policy, dials: Vec<SocketAddr>) -> io::Result<Vec<SocketAddr>> {
+fn without_own_addresses(policy: &Policy, dials: Vec<SocketAddr>) -> io::Result<Vec<SocketAddr>> {
     let kept = |address| match leads_back(policy, address) {
         Ok(true) => None,
         Ok(false) => Some(Ok(address)),

@@ -12,7 +12,7 @@ use zeroize::Zeroizing;
 
 use crate::config::{Config, ConfigErrors, FIRST_USER, LoadOptions, Origin};
 use crate::identity::users::{
-    Credential, CredentialError, PasswordHash, UserFile, UserName, create, generate_password, put, quoted,
+    Credential, CredentialError, PasswordHash, UserFile, UserName, create, generate_password, quoted, write,
 };
 
 /// What the first user may reach: public addresses, which is all that such wide networks open, on the ports
@@ -47,7 +47,7 @@ impl FirstUser {
             Zeroizing::new(quoted(&login)).as_str()
         ));
         let path = directory.join(PASSWORD_FILE);
-        put(&path, &text)?;
+        write(&path, &text)?;
         Ok(path)
     }
 }
@@ -65,7 +65,7 @@ pub fn first_start(given: &LoadOptions) -> Result<Option<FirstUser>, FirstStartE
     let name: UserName = FIRST_USER.parse().expect("the name of the first user is a user name");
     let password = generate_password()?;
     let credential = Some(Credential::Password(PasswordHash::make(&password)?));
-    let file = UserFile { credential, ..first_file() };
+    let file = UserFile { credential, ..first_user_file() };
     let written = create(&config.users_directory, &name, &file.to_toml());
     let path = written
         .map_err(|error| FirstStartError::Write { directory: config.users_directory.clone(), error })?;
@@ -73,7 +73,7 @@ pub fn first_start(given: &LoadOptions) -> Result<Option<FirstUser>, FirstStartE
 }
 
 /// The first user's file, without a credential.
-fn first_file() -> UserFile {
+fn first_user_file() -> UserFile {
     let allow = FIRST_ALLOW.map(str::to_owned).to_vec();
     UserFile { allow, resolve_for_networks: true, ..UserFile::default() }
 }
@@ -110,7 +110,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("tollgate.toml");
         std::fs::write(&path, "").unwrap();
-        let draft = Some((directory.path().join("users.d/me.toml"), Some(first_file().to_toml())));
+        let draft = Some((directory.path().join("users.d/me.toml"), Some(first_user_file().to_toml())));
         let config =
             Config::load(&LoadOptions { path: Some(path), draft, ..LoadOptions::default() }).unwrap();
         let me = config.user(FIRST_USER).unwrap().index;
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_made_beside_a_configuration_file() {
+    fn configuration_file_prevents_a_first_user() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("tollgate.toml");
         std::fs::write(&path, "").unwrap();

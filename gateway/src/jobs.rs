@@ -16,7 +16,7 @@ pub const DNS_LOOKUP: Class = Class(1);
 /// Calls of `getaddrinfo` at a time. They compute next to nothing, and one that hangs keeps its thread for as
 /// long as the system's resolver is patient (15 s for each server by default, resolv.conf(5)). The desk gives
 /// no user more than half of them.
-pub const NAMES_CONCURRENCY_MAX: usize = 32;
+pub const DNS_LOOKUPS_MAX: usize = 32;
 
 /// Permits that the pool has at least: a name that is looked up needs no CPU to speak of, and is not to wait
 /// for a password.
@@ -26,7 +26,7 @@ pub const PERMITS_MIN: usize = 2;
 const PERMITS_MAX: usize = 5;
 
 /// Threads that run jobs: for as many jobs as the classes run at a time.
-pub const THREADS_MAX: usize = 1 + NAMES_CONCURRENCY_MAX;
+pub const THREADS_MAX: usize = 1 + DNS_LOOKUPS_MAX;
 
 /// The threads may take what the reactors leave.
 const NICENESS: i32 = 10;
@@ -45,8 +45,8 @@ pub fn start(hash_queue: usize) -> io::Result<Pool> {
     let names = ClassSettings {
         name: "names",
         // The desk starts no more than that, so none waits longer than a thread takes to start.
-        queue_max: NAMES_CONCURRENCY_MAX,
-        concurrency_max: Some(NAMES_CONCURRENCY_MAX),
+        queue_max: DNS_LOOKUPS_MAX,
+        concurrency_max: Some(DNS_LOOKUPS_MAX),
         ..ClassSettings::default()
     };
     Pool::start(PoolSettings {

@@ -26,9 +26,9 @@ pub(crate) struct FairShares {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum ShareExhausted {
     /// The user holds as many as are free.
-    Share,
+    UserShare,
     /// None is free, and the user holds none.
-    Stock,
+    Pool,
 }
 
 impl FairShares {
@@ -45,8 +45,8 @@ impl FairShares {
         let (held, free) = (self.held.get(&user).copied().unwrap_or(0), self.max - self.taken);
         match held {
             _ if held < free => Ok(()),
-            0 => Err(ShareExhausted::Stock),
-            _ => Err(ShareExhausted::Share),
+            0 => Err(ShareExhausted::Pool),
+            _ => Err(ShareExhausted::UserShare),
         }
     }
 
@@ -64,7 +64,7 @@ impl FairShares {
     ///
     /// # Panics
     /// If the user holds none.
-    pub(crate) fn give_back(&mut self, user: AccountId) {
+    pub(crate) fn release(&mut self, user: AccountId) {
         let held = self.held.get_mut(&user).expect("a place is given back once");
         *held -= 1;
         if *held == 0 {
@@ -110,7 +110,7 @@ impl SharePool {
 
 impl Drop for SharePermit {
     fn drop(&mut self) {
-        self.shares.borrow_mut().give_back(self.user);
+        self.shares.borrow_mut().release(self.user);
     }
 }
 
@@ -124,39 +124,39 @@ mod tests {
     }
 
     #[test]
-    fn one_user_leaves_half_and_some_leave_a_part_as_large_as_theirs() {
+    fn one_user_gets_half_and_several_get_equal_parts() {
         let [ann, ben, eve] = [(); 3].map(|()| AccountId::next());
         let mut shares = FairShares::new(12);
         assert_eq!(fill(&mut shares, ann), 6);
-        assert_eq!(shares.check(ann), Err(ShareExhausted::Share));
+        assert_eq!(shares.check(ann), Err(ShareExhausted::UserShare));
         assert_eq!(fill(&mut shares, ben), 3);
         // Whoever holds more than their part gets nothing more until others have theirs.
-        (0..3).for_each(|_| shares.give_back(ann));
+        (0..3).for_each(|_| shares.release(ann));
         assert_eq!((fill(&mut shares, ann), fill(&mut shares, eve)), (2, 2));
         assert_eq!(shares.taken, 10);
     }
 
     #[test]
-    fn the_last_place_goes_to_a_user_who_has_none() {
+    fn last_slot_goes_to_a_user_without_one() {
         let [ann, ben] = [(); 2].map(|()| AccountId::next());
         let mut shares = FairShares::new(1);
         assert_eq!((fill(&mut shares, ann), shares.is_full()), (1, true));
         assert_eq!(
             (shares.check(ann), shares.check(ben)),
-            (Err(ShareExhausted::Share), Err(ShareExhausted::Stock))
+            (Err(ShareExhausted::UserShare), Err(ShareExhausted::Pool))
         );
-        shares.give_back(ann);
+        shares.release(ann);
         assert_eq!(shares.check(ben), Ok(()));
         assert!(shares.held.is_empty());
     }
 
     #[test]
-    fn a_place_that_is_dropped_is_free() {
-        let (stock, ann) = (SharePool::new(8), AccountId::next());
-        let places: Vec<_> = (0..8).map_while(|_| stock.take(ann)).collect();
-        assert_eq!((places.len(), stock.taken()), (4, 4));
-        drop(places);
-        assert_eq!(stock.taken(), 0);
-        assert!(stock.take(ann).is_some());
+    fn dropped_permit_frees_its_slot() {
+        let (pool, ann) = (SharePool::new(8), AccountId::next());
+        let permits: Vec<_> = (0..8).map_while(|_| pool.take(ann)).collect();
+        assert_eq!((permits.len(), pool.taken()), (4, 4));
+        drop(permits);
+        assert_eq!(pool.taken(), 0);
+        assert!(pool.take(ann).is_some());
     }
 }

@@ -39,16 +39,16 @@ pub struct Snapshot {
     /// What all users together may have open.
     pub(crate) budget: Arc<Budget>,
     /// By what `auth` recognises clients.
-    pub(crate) roster: IdentityIndex,
+    pub(crate) identity_index: IdentityIndex,
     /// Credentials that were right.
-    pub(crate) remembered: Arc<CredentialCache>,
+    pub(crate) credential_cache: Arc<CredentialCache>,
 }
 
 impl Snapshot {
     /// The first snapshot of a process.
     pub(crate) fn first(config: Config, budget: Arc<Budget>) -> Snapshot {
-        let remembered = Arc::new(CredentialCache::new(&config.auth));
-        Snapshot::with_accounts(config, &HashMap::new(), budget, remembered)
+        let credential_cache = Arc::new(CredentialCache::new(&config.auth));
+        Snapshot::with_accounts(config, &HashMap::new(), budget, credential_cache)
     }
 
     /// The snapshot after this one: users who stay keep their accounts, so that what they have open counts
@@ -56,14 +56,14 @@ impl Snapshot {
     /// settings for that are in force: a new password has another key, and for a user who is gone none is
     /// looked up.
     pub fn next(&self, config: Config) -> Snapshot {
-        let known: HashMap<&str, &Arc<Account>> =
+        let previous: HashMap<&str, &Arc<Account>> =
             self.accounts.iter().map(|account| (account.name(), account)).collect();
-        let remembered = match self.remembered.fits(&config.auth) {
-            true => Arc::clone(&self.remembered),
+        let credential_cache = match self.credential_cache.matches(&config.auth) {
+            true => Arc::clone(&self.credential_cache),
             false => Arc::new(CredentialCache::new(&config.auth)),
         };
-        let next = Snapshot::with_accounts(config, &known, Arc::clone(&self.budget), remembered);
-        for (name, account) in known {
+        let next = Snapshot::with_accounts(config, &previous, Arc::clone(&self.budget), credential_cache);
+        for (name, account) in previous {
             if next.config.user(name).is_none() {
                 account.revoke();
             }
@@ -81,16 +81,16 @@ impl Snapshot {
 
     fn with_accounts(
         config: Config,
-        known: &HashMap<&str, &Arc<Account>>,
+        previous: &HashMap<&str, &Arc<Account>>,
         budget: Arc<Budget>,
-        remembered: Arc<CredentialCache>,
+        credential_cache: Arc<CredentialCache>,
     ) -> Snapshot {
         budget.set_connections_max(config.limits.connections);
         let accounts = config.users.iter().map(|user| {
             // A thread may not have ended the connections of a revoked account yet, so the account stays
             // revoked: a user that is enabled again begins with a new one.
-            let known = known.get(&*user.name).filter(|account| !account.is_revoked());
-            let account = known.map_or_else(
+            let previous = previous.get(&*user.name).filter(|account| !account.is_revoked());
+            let account = previous.map_or_else(
                 || Arc::new(Account::new(&user.name, user.connections_max)),
                 |account| Arc::clone(account),
             );
@@ -101,8 +101,8 @@ impl Snapshot {
             account
         });
         let accounts = accounts.collect();
-        let roster = IdentityIndex::new(&config.users);
-        Snapshot { config, accounts, budget, roster, remembered }
+        let identity_index = IdentityIndex::new(&config.users);
+        Snapshot { config, accounts, budget, identity_index, credential_cache }
     }
 }
 
@@ -121,7 +121,7 @@ mod tests {
 
     /// Threads may look after two reloads only: what was open when the user was disabled ends all the same.
     #[test]
-    fn a_user_who_is_enabled_again_gets_a_new_account() {
+    fn reenabled_user_gets_a_new_account() {
         let account = |snapshot: &Snapshot| Arc::clone(snapshot.accounts.first().unwrap());
         let first = Snapshot::first(config(""), Budget::new(Vec::new()));
         let stayed = first.next(config("connections = 5"));

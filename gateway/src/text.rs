@@ -12,7 +12,7 @@ const ADDRESS_BYTES_MAX: usize = "ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255"
 const DIGITS: &[u8; 16] = b"0123456789abcdef";
 
 /// What text is appended to.
-pub(crate) trait Text {
+pub(crate) trait PutText {
     /// Appends these bytes.
     fn put(&mut self, bytes: &[u8]);
 
@@ -38,11 +38,11 @@ pub(crate) trait Text {
         match address {
             IpAddr::V4(address) => self.put_v4(address),
             IpAddr::V6(address) => {
-                let mut room = [0; ADDRESS_BYTES_MAX];
-                let mut rest = &mut room[..];
+                let mut buffer = [0; ADDRESS_BYTES_MAX];
+                let mut rest = &mut buffer[..];
                 write!(rest, "{address}").expect("the longest address fits");
                 let length = ADDRESS_BYTES_MAX - rest.len();
-                self.put(&room[..length]);
+                self.put(&buffer[..length]);
             }
         }
     }
@@ -76,7 +76,7 @@ pub(crate) trait Text {
     }
 }
 
-impl Text for Vec<u8> {
+impl PutText for Vec<u8> {
     fn put(&mut self, bytes: &[u8]) {
         self.extend_from_slice(bytes);
     }
@@ -91,7 +91,7 @@ pub(crate) struct Literal {
 
 impl Literal {
     /// That address's.
-    pub(crate) fn of(address: IpAddr) -> Literal {
+    pub(crate) fn new(address: IpAddr) -> Literal {
         let mut literal = Literal { bytes: [0; ADDRESS_BYTES_MAX], length: 0 };
         literal.put_address(address);
         literal
@@ -103,7 +103,7 @@ impl Literal {
     }
 }
 
-impl Text for Literal {
+impl PutText for Literal {
     fn put(&mut self, bytes: &[u8]) {
         self.bytes[self.length..][..bytes.len()].copy_from_slice(bytes);
         self.length += bytes.len();
@@ -125,7 +125,7 @@ mod tests {
     }
 
     fn check(address: IpAddr, port: u16, scope: u32) {
-        assert_eq!(Literal::of(address).as_str(), address.to_string());
+        assert_eq!(Literal::new(address).as_str(), address.to_string());
         let with_port = match address {
             IpAddr::V4(_) => SocketAddr::new(address, port),
             IpAddr::V6(address) => SocketAddrV6::new(address, port, 0, scope).into(),
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_addresses_are_written_as_they_are_displayed() {
+    fn odd_addresses_match_display() {
         for text in ["0.0.0.0", "255.255.255.255", "::", "1:2:3:4:5:6:7:8", "::ffff:255.255.255.255"] {
             check(text.parse().unwrap(), 0, 0);
         }
@@ -143,7 +143,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn addresses_are_written_as_they_are_displayed(
+        fn addresses_match_display(
             v4: [u8; 4], v6: [u8; 16], port: u16, scope in 0..3_u32,
         ) {
             check(v4.into(), port, scope);
@@ -151,7 +151,7 @@ mod tests {
         }
 
         #[test]
-        fn numbers_are_written_as_they_are_displayed(number: u64, id: u128) {
+        fn numbers_match_display(number: u64, id: u128) {
             assert_eq!(text(|text| text.put_number(number)), number.to_string());
             assert_eq!(text(|text| text.put_thousandths(number)), format!("{:03}", number % 1_000));
             assert_eq!(text(|text| text.put_hex(id)), format!("{id:032x}"));

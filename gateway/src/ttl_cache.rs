@@ -12,7 +12,7 @@ const WAYS: usize = 4;
 /// See the file's header.
 pub(crate) struct TtlCache<K, V> {
     /// `buckets x WAYS` places; the number of buckets is a power of two.
-    places: Box<[Option<Entry<K, V>>]>,
+    slots: Box<[Option<Entry<K, V>>]>,
 }
 
 struct Entry<K, V> {
@@ -24,14 +24,14 @@ struct Entry<K, V> {
 
 impl<K, V> TtlCache<K, V> {
     /// A table with at least `entries_max` places (rounded up to whole buckets, a power of two of them).
-    pub(crate) fn with_places(entries_max: usize) -> Self {
+    pub(crate) fn with_capacity(entries_max: usize) -> Self {
         let buckets = entries_max.div_ceil(WAYS).next_power_of_two();
-        Self { places: std::iter::repeat_with(|| None).take(buckets * WAYS).collect() }
+        Self { slots: std::iter::repeat_with(|| None).take(buckets * WAYS).collect() }
     }
 
     /// The value of the key that `is_key` recognises, if it still holds at `now`.
-    pub(crate) fn value(&self, hash: u64, is_key: impl Fn(&K) -> bool, now: Nanos) -> Option<&V> {
-        let entry = self.places[self.bucket(hash)].iter().flatten().find(|entry| is_key(&entry.key))?;
+    pub(crate) fn get(&self, hash: u64, is_key: impl Fn(&K) -> bool, now: Nanos) -> Option<&V> {
+        let entry = self.slots[self.bucket(hash)].iter().flatten().find(|entry| is_key(&entry.key))?;
         (now < entry.expires).then_some(&entry.value)
     }
 
@@ -42,21 +42,21 @@ impl<K, V> TtlCache<K, V> {
         K: Eq,
     {
         let bucket = self.bucket(hash);
-        let place = self.places[bucket]
+        let slot = self.slots[bucket]
             .iter_mut()
-            .min_by_key(|place| match place {
+            .min_by_key(|slot| match slot {
                 Some(entry) if entry.key == key => (0, Nanos(0)),
                 None => (1, Nanos(0)),
                 Some(entry) => (2, entry.expires),
             })
             .expect("a bucket has WAYS places, more than none");
-        *place = Some(Entry { key, value, expires });
+        *slot = Some(Entry { key, value, expires });
     }
 
     /// The places of one bucket.
     fn bucket(&self, hash: u64) -> std::ops::Range<usize> {
         // The upper half of the hash, so that callers may use the lower half for themselves.
-        let buckets = self.places.len() / WAYS;
+        let buckets = self.slots.len() / WAYS;
         let start = ((hash >> 32) as usize & (buckets - 1)) * WAYS;
         start..start + WAYS
     }
@@ -66,48 +66,48 @@ impl<K, V> TtlCache<K, V> {
 mod tests {
     use super::*;
 
-    fn held(table: &TtlCache<u32, u32>, hash: u64, key: u32, now: u64) -> Option<u32> {
-        table.value(hash, |k| *k == key, Nanos(now)).copied()
+    fn cached(cache: &TtlCache<u32, u32>, hash: u64, key: u32, now: u64) -> Option<u32> {
+        cache.get(hash, |k| *k == key, Nanos(now)).copied()
     }
 
     #[test]
-    fn a_value_holds_until_it_expires_and_not_at_that_moment() {
-        let mut table = TtlCache::with_places(1);
-        table.insert(0, 7, 70, Nanos(100));
-        assert_eq!(held(&table, 0, 7, 99), Some(70));
-        assert_eq!(held(&table, 0, 7, 100), None);
-        assert_eq!(held(&table, 0, 8, 0), None);
+    fn value_expires_at_its_deadline() {
+        let mut cache = TtlCache::with_capacity(1);
+        cache.insert(0, 7, 70, Nanos(100));
+        assert_eq!(cached(&cache, 0, 7, 99), Some(70));
+        assert_eq!(cached(&cache, 0, 7, 100), None);
+        assert_eq!(cached(&cache, 0, 8, 0), None);
     }
 
     #[test]
-    fn a_key_keeps_its_place() {
-        let mut table = TtlCache::with_places(4);
+    fn key_keeps_its_slot() {
+        let mut cache = TtlCache::with_capacity(4);
         for value in 0..100 {
-            table.insert(0, 7, value, Nanos(100));
+            cache.insert(0, 7, value, Nanos(100));
         }
-        assert_eq!(table.places.iter().flatten().count(), 1);
-        assert_eq!(held(&table, 0, 7, 0), Some(99));
+        assert_eq!(cache.slots.iter().flatten().count(), 1);
+        assert_eq!(cached(&cache, 0, 7, 0), Some(99));
     }
 
     #[test]
-    fn a_full_bucket_gives_up_what_expires_first() {
-        let mut table = TtlCache::with_places(4);
+    fn full_bucket_evicts_the_first_to_expire() {
+        let mut cache = TtlCache::with_capacity(4);
         for key in 0..4 {
-            table.insert(0, key, key, Nanos(100 + u64::from(key)));
+            cache.insert(0, key, key, Nanos(100 + u64::from(key)));
         }
-        table.insert(0, 4, 4, Nanos(50));
-        let kept: Vec<_> = (0..5).filter(|key| held(&table, 0, *key, 0).is_some()).collect();
-        assert_eq!(kept, [1, 2, 3, 4]);
+        cache.insert(0, 4, 4, Nanos(50));
+        let cached_keys: Vec<_> = (0..5).filter(|key| cached(&cache, 0, *key, 0).is_some()).collect();
+        assert_eq!(cached_keys, [1, 2, 3, 4]);
     }
 
     #[test]
-    fn never_grows_and_spreads_over_its_buckets() {
-        let mut table = TtlCache::with_places(100);
-        assert_eq!(table.places.len(), 128);
+    fn size_is_fixed_and_every_bucket_is_used() {
+        let mut cache = TtlCache::with_capacity(100);
+        assert_eq!(cache.slots.len(), 128);
         for key in 0..10_000u32 {
             // A multiplicative hash stands for the keyed one: what counts is that all buckets are used.
-            table.insert(u64::from(key).wrapping_mul(0x9e37_79b9_7f4a_7c15), key, key, Nanos(1));
+            cache.insert(u64::from(key).wrapping_mul(0x9e37_79b9_7f4a_7c15), key, key, Nanos(1));
         }
-        assert_eq!(table.places.iter().flatten().count(), 128);
+        assert_eq!(cache.slots.iter().flatten().count(), 128);
     }
 }

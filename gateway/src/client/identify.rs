@@ -26,7 +26,7 @@ impl Client {
             }
             Some(Err(error)) => Err(Denial::credentials_malformed(&error).into()),
             None => {
-                let user = authenticator.from_source(self.snapshot(), source);
+                let user = authenticator.user_of_source(self.snapshot(), source);
                 Ok(user.ok_or_else(Denial::credentials_missing)?)
             }
         }

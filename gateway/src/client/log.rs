@@ -23,7 +23,7 @@ impl Client {
             Some(target) => match &target.host {
                 Host::Name(name) => (name.as_str(), target.port.get()),
                 Host::Address(address) => {
-                    literal = Literal::of(*address);
+                    literal = Literal::new(*address);
                     (literal.as_str(), target.port.get())
                 }
             },

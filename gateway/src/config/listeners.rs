@@ -52,46 +52,46 @@ pub enum Ingress {
 }
 
 /// Complains about listeners that cannot be, or not side by side.
-pub(super) fn check(written: &RawConfig, report: &mut Report) {
-    let names: HashSet<&str> = written.users.iter().map(|user| &*user.name).collect();
-    for listener in &written.listeners {
+pub(super) fn check(raw: &RawConfig, report: &mut Report) {
+    let names: HashSet<&str> = raw.users.iter().map(|user| &*user.name).collect();
+    for listener in &raw.listeners {
         check_forward(listener, report);
-        if written.has_all_users {
-            check_user(listener, &names, report);
+        if raw.has_all_users {
+            check_forward_user(listener, &names, report);
         }
     }
-    if let Some(listener) = written.listeners.get(LISTENERS_MAX) {
+    if let Some(listener) = raw.listeners.get(LISTENERS_MAX) {
         let title = format!("more than {LISTENERS_MAX} listeners");
-        report.error(Diagnostic::at(&listener.address.place, title));
+        report.error(Diagnostic::at(&listener.address.span, title));
     }
-    for (at, listener) in written.listeners.iter().enumerate().take(LISTENERS_MAX) {
+    for (at, listener) in raw.listeners.iter().enumerate().take(LISTENERS_MAX) {
         let address = &listener.address;
-        if let Some(earlier) = written.listeners[..at].iter().find(|l| collide(*l.address, **address)) {
+        if let Some(earlier) = raw.listeners[..at].iter().find(|l| collide(*l.address, **address)) {
             let title = format!("two listeners on {}", **address);
-            let diagnostic = Diagnostic::at(&address.place, title).label("it takes the same connections");
-            report.error(diagnostic.other(&earlier.address.place, "as this one"));
-        } else if collide(written.admin.address, **address) {
-            let title = format!("a listener on the address of [admin], {}", written.admin.address);
-            report.error(Diagnostic::at(&address.place, title));
+            let diagnostic = Diagnostic::at(&address.span, title).label("it takes the same connections");
+            report.error(diagnostic.related(&earlier.address.span, "as this one"));
+        } else if collide(raw.admin.address, **address) {
+            let title = format!("a listener on the address of [admin], {}", raw.admin.address);
+            report.error(Diagnostic::at(&address.span, title));
         }
     }
 }
 
 /// Warns of forward listeners whose connections are all denied.
-pub(super) fn warn(written: &RawConfig, policy: &Policy, report: &mut Report) {
-    for listener in written.listeners.iter().filter(|listener| listener.kind == ListenerKind::Forward) {
+pub(super) fn warn_denied_forwards(raw: &RawConfig, policy: &Policy, report: &mut Report) {
+    for listener in raw.listeners.iter().filter(|listener| listener.kind == ListenerKind::Forward) {
         let (Some(to), Some(name)) = (listener.to.written(), listener.user.written()) else { continue };
         let Some(user) = policy.user(name) else { continue };
         if let Err(denial) = (Judgement { policy, user, target: &to.value }).judge_name() {
             let title = format!("every connection of this listener is denied by the rules of `{}`", **name);
-            report.warning(Diagnostic::at(&to.place, title).help(denial.text));
+            report.warning(Diagnostic::at(&to.span, title).help(denial.text));
         }
     }
 }
 
 /// The listeners, once [`check`] and the policy are content.
-pub(super) fn resolve(written: &RawConfig, policy: &Policy) -> Vec<Listener> {
-    if written.listeners.is_empty() {
+pub(super) fn resolve(raw: &RawConfig, policy: &Policy) -> Vec<Listener> {
+    if raw.listeners.is_empty() {
         return vec![Listener { address: DEFAULT_ADDRESS, ingress: Ingress::Mixed }];
     }
     let resolve = |table: &ListenerTable| {
@@ -108,7 +108,7 @@ pub(super) fn resolve(written: &RawConfig, policy: &Policy) -> Vec<Listener> {
         };
         Listener { address: *table.address, ingress }
     };
-    written.listeners.iter().map(resolve).collect()
+    raw.listeners.iter().map(resolve).collect()
 }
 
 /// Every address at which a connection reaches a socket of `open`. A wildcard stands for itself and for all
@@ -140,13 +140,8 @@ pub(super) fn own_addresses(
 }
 
 /// Warns if the admin side, which asks for no password, is to be reached at a public address.
-pub(super) fn warn_of_public_admin(
-    written: &RawConfig,
-    locals: &[IpAddr],
-    policy: &Policy,
-    report: &mut Report,
-) {
-    let (ip, port) = (written.admin.address.ip(), written.admin.address.port());
+pub(super) fn warn_public_admin(raw: &RawConfig, locals: &[IpAddr], policy: &Policy, report: &mut Report) {
+    let (ip, port) = (raw.admin.address.ip(), raw.admin.address.port());
     let is_public = |ip: &IpAddr| policy.address_class(*ip, port) == AddressClass::Public;
     let public = match ip.is_unspecified() {
         true => locals.iter().find(|local| (ip.is_ipv6() || local.is_ipv4()) && is_public(local)),
@@ -156,23 +151,23 @@ pub(super) fn warn_of_public_admin(
         let title =
             format!("[admin] asks for no password and is to be reached at a public address, {public}");
         let help = "write `address = \"127.0.0.1:9128\"`, or an address of a private network";
-        report.warning(Diagnostic::general(title).help(help));
+        report.warning(Diagnostic::without_span(title).help(help));
     }
 }
 
 fn check_forward(listener: &ListenerTable, report: &mut Report) {
     let forward = listener.kind == ListenerKind::Forward;
-    let address = &listener.address.place;
-    let only_forward = |place: &Span, name: &str| {
+    let address = &listener.address.span;
+    let only_forward = |span: &Span, name: &str| {
         let title = format!("`{name}` is for listeners of kind \"forward\" only");
-        Diagnostic::at(place, title)
+        Diagnostic::at(span, title)
     };
     match &listener.to {
         Optional::Absent if forward => report.error(
             Diagnostic::at(address, "a forward listener needs `to`")
                 .help("write `to = \"HOST:PORT\"`, the destination of its connections"),
         ),
-        Optional::Written(to) if !forward => report.error(only_forward(&to.place, "to")),
+        Optional::Written(to) if !forward => report.error(only_forward(&to.span, "to")),
         _ => {}
     }
     match &listener.user {
@@ -180,23 +175,23 @@ fn check_forward(listener: &ListenerTable, report: &mut Report) {
             Diagnostic::at(address, "a forward listener needs `user`")
                 .help("write `user = \"NAME\"`: whose rules hold, and who is billed"),
         ),
-        Optional::Written(user) if !forward => report.error(only_forward(&user.place, "user")),
+        Optional::Written(user) if !forward => report.error(only_forward(&user.span, "user")),
         _ => {}
     }
 }
 
 /// Complains about a forward listener's user who does not exist.
-fn check_user(listener: &ListenerTable, users: &HashSet<&str>, report: &mut Report) {
+fn check_forward_user(listener: &ListenerTable, users: &HashSet<&str>, report: &mut Report) {
     if listener.kind == ListenerKind::Forward
         && let Optional::Written(user) = &listener.user
         && !users.contains(&*user.value)
     {
-        report.error(no_user(user, users));
+        report.error(unknown_user(user, users));
     }
 }
 
-fn no_user(user: &Located<UserName>, users: &HashSet<&str>) -> Diagnostic {
-    let diagnostic = Diagnostic::at(&user.place, format!("there is no user `{}`", user.value));
+fn unknown_user(user: &Located<UserName>, users: &HashSet<&str>) -> Diagnostic {
+    let diagnostic = Diagnostic::at(&user.span, format!("there is no user `{}`", user.value));
     let names: Vec<&str> = users.iter().copied().collect();
     match nearest(&user.value, &names) {
         Some(name) => diagnostic.help(format!("did you mean `{name}`?")),

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::read::{FromTable, Optional, Section, found, suggest};
-use super::report::{Diagnostic, Report, Source, Span};
+use super::read::{FromTable, Optional, Section, kind_of, suggest};
+use super::report::{Diagnostic, Report, SourceText, Span};
 use super::source::Sources;
 use crate::config::settings::{
     Accept, Admin, Auth, DestinationTable, Dns, Ledger, Limits, ListenerTable, Log, Network, TABLES, Threads,
@@ -33,7 +33,7 @@ pub(super) struct RawConfig {
     pub(super) timeouts: Timeouts,
     pub(super) dns: Dns,
     /// Its header, if it is written.
-    pub(super) dns_place: Option<Span>,
+    pub(super) dns_span: Option<Span>,
     pub(super) ledger: Ledger,
     pub(super) log: Log,
     pub(super) auth: Auth,
@@ -42,7 +42,7 @@ pub(super) struct RawConfig {
 /// One `[destinations.NAME]`.
 pub(super) struct RawDestination {
     pub(super) name: String,
-    pub(super) place: Span,
+    pub(super) span: Span,
     pub(super) table: DestinationTable,
 }
 
@@ -50,52 +50,52 @@ pub(super) struct RawDestination {
 pub(super) struct RawUser {
     pub(super) name: UserName,
     /// The table's header, or the beginning of the file.
-    pub(super) place: Span,
+    pub(super) span: Span,
     pub(super) table: UserTable,
     /// The user file; none for a table of the configuration itself.
     pub(super) file: Option<PathBuf>,
 }
 
 /// Reads all texts.
-pub(super) fn read(gathered: &Sources, report: &mut Report) -> RawConfig {
-    let mut written = RawConfig { has_all_users: gathered.has_all_users, ..RawConfig::default() };
-    if let Some(main) = gathered.main {
-        parsed(&gathered.sources, main, report, |section, report| written.read_main(section, report));
+pub(super) fn read(sources: &Sources, report: &mut Report) -> RawConfig {
+    let mut raw = RawConfig { has_all_users: sources.has_all_users, ..RawConfig::default() };
+    if let Some(main) = sources.main {
+        parse_text(&sources.sources, main, report, |section, report| raw.read_main(section, report));
     }
-    for (name, path, index) in &gathered.users {
-        parsed(&gathered.sources, *index, report, |section, report| {
-            written.read_user_file(section, name, path, report);
+    for (name, path, index) in &sources.users {
+        parse_text(&sources.sources, *index, report, |section, report| {
+            raw.read_user_file(section, name, path, report);
         });
     }
-    written
+    raw
 }
 
 /// Parses one text and walks it. Where the text is broken the parser guesses, so complaints of the walk
 /// about a broken line are dropped in favour of the parser's own.
-fn parsed(
-    sources: &[Source],
+fn parse_text(
+    sources: &[SourceText],
     index: usize,
     report: &mut Report,
     walk: impl FnOnce(&Section<'_>, &mut Report),
 ) {
     let text = sources[index].text.as_str();
     let (table, errors) = DeTable::parse_recoverable(text);
-    let syntax: Vec<Span> =
+    let syntax_errors: Vec<Span> =
         errors.iter().map(|error| Span::new(index, error.span().unwrap_or(0..0))).collect();
     let mut walked = Report::default();
     walk(&Section::new(table.get_ref(), Span::new(index, 0..0)), &mut walked);
     let broken = |diagnostic: &Diagnostic| {
         // An empty place stands for a whole file and belongs to no line.
-        let Some(place) = diagnostic.place.as_ref().filter(|place| place.start < place.end) else {
+        let Some(span) = diagnostic.span.as_ref().filter(|span| span.start < span.end) else {
             return false;
         };
-        let line_start = text[..place.start].rfind('\n').map_or(0, |newline| newline + 1);
-        let line_end = text[place.end..].find('\n').map_or(text.len(), |newline| place.end + newline);
-        syntax.iter().any(|at| line_start <= at.start && at.start <= line_end)
+        let line_start = text[..span.start].rfind('\n').map_or(0, |newline| newline + 1);
+        let line_end = text[span.end..].find('\n').map_or(text.len(), |newline| span.end + newline);
+        syntax_errors.iter().any(|at| line_start <= at.start && at.start <= line_end)
     };
     walked.errors.retain(|diagnostic| !broken(diagnostic));
-    for (error, place) in errors.iter().zip(&syntax) {
-        walked.error(Diagnostic::at(place, "this is no TOML").label(error.message()));
+    for (error, span) in errors.iter().zip(&syntax_errors) {
+        walked.error(Diagnostic::at(span, "this is no TOML").label(error.message()));
     }
     report.errors.append(&mut walked.errors);
     report.warnings.append(&mut walked.warnings);
@@ -109,7 +109,8 @@ impl RawConfig {
                 "listener" => self.listeners = tables(root, value, report).map(|(_, table)| table).collect(),
                 "user" => {
                     let users = tables(root, value, report);
-                    self.users = users.filter_map(|(place, table)| named(place, table, report)).collect();
+                    self.users =
+                        users.filter_map(|(span, table)| user_with_name(span, table, report)).collect();
                 }
                 "destinations" => self.destinations = destinations(root, value, report),
                 "network" => single(&mut self.network, root, value, report),
@@ -119,13 +120,13 @@ impl RawConfig {
                 "limits" => single(&mut self.limits, root, value, report),
                 "timeouts" => single(&mut self.timeouts, root, value, report),
                 "dns" => {
-                    self.dns_place = Some(root.place_of(value.span()));
+                    self.dns_span = Some(root.span_in_source(value.span()));
                     single(&mut self.dns, root, value, report);
                 }
                 "ledger" => single(&mut self.ledger, root, value, report),
                 "log" => single(&mut self.log, root, value, report),
                 "auth" => single(&mut self.auth, root, value, report),
-                unknown => report.error(unknown_table(unknown, &root.place_of(key.span()))),
+                unknown => report.error(unknown_table(unknown, &root.span_in_source(key.span()))),
             }
         }
     }
@@ -133,8 +134,8 @@ impl RawConfig {
     fn read_user_file(&mut self, root: &Section<'_>, name: &UserName, path: &Path, report: &mut Report) {
         if let Some((key, _)) = root.entries().find(|(key, _)| key.get_ref() == "user") {
             let title = "a user file holds the settings of one user, without a header";
-            let place = root.place_of(key.span());
-            return report.error(Diagnostic::at(&place, title).label("take this header out"));
+            let span = root.span_in_source(key.span());
+            return report.error(Diagnostic::at(&span, title).label("take this header out"));
         }
         let Some(table) = UserTable::read(root, report) else {
             self.has_all_users = false;
@@ -143,10 +144,10 @@ impl RawConfig {
         if let Some(written) = table.name.written().filter(|written| written.value != *name) {
             let title = format!("by the name of its file this user is called `{name}`");
             report
-                .error(Diagnostic::at(&written.place, title).label("take this line out, or rename the file"));
+                .error(Diagnostic::at(&written.span, title).label("take this line out, or rename the file"));
         }
-        let place = root.place().clone();
-        self.users.push(RawUser { name: name.clone(), place, table, file: Some(path.into()) });
+        let span = root.span().clone();
+        self.users.push(RawUser { name: name.clone(), span, table, file: Some(path.into()) });
     }
 }
 
@@ -157,10 +158,10 @@ fn single<T: FromTable + Default>(
     value: &Spanned<DeValue<'_>>,
     report: &mut Report,
 ) {
-    let place = root.place_of(value.span());
+    let span = root.span_in_source(value.span());
     match value.get_ref().as_table() {
-        Some(entries) => *into = T::read(&Section::new(entries, place), report).unwrap_or_default(),
-        None => report.error(not_a_table(T::TABLE.header, value.get_ref(), &place)),
+        Some(entries) => *into = T::read(&Section::new(entries, span), report).unwrap_or_default(),
+        None => report.error(not_a_table(T::TABLE.header, value.get_ref(), &span)),
     }
 }
 
@@ -173,17 +174,17 @@ fn tables<T: FromTable>(
     let header = T::TABLE.header;
     let mut tables = Vec::new();
     for item in value.get_ref().as_array().into_iter().flatten() {
-        let place = root.place_of(item.span());
+        let span = root.span_in_source(item.span());
         match item.get_ref().as_table() {
-            None => report.error(not_a_table(header, item.get_ref(), &place)),
+            None => report.error(not_a_table(header, item.get_ref(), &span)),
             Some(entries) => {
-                let table = T::read(&Section::new(entries, place.clone()), report);
-                tables.extend(table.map(|table| (place, table)));
+                let table = T::read(&Section::new(entries, span.clone()), report);
+                tables.extend(table.map(|table| (span, table)));
             }
         }
     }
     if !value.get_ref().is_array() {
-        report.error(not_a_table(header, value.get_ref(), &root.place_of(value.span())));
+        report.error(not_a_table(header, value.get_ref(), &root.span_in_source(value.span())));
     }
     tables.into_iter()
 }
@@ -196,53 +197,53 @@ fn destinations(
 ) -> Vec<RawDestination> {
     let header = DestinationTable::TABLE.header;
     let Some(sets) = value.get_ref().as_table() else {
-        report.error(not_a_table(header, value.get_ref(), &root.place_of(value.span())));
+        report.error(not_a_table(header, value.get_ref(), &root.span_in_source(value.span())));
         return Vec::new();
     };
     let mut destinations = Vec::new();
     for (key, value) in sets {
-        let place = root.place_of(key.span());
+        let span = root.span_in_source(key.span());
         let Some(entries) = value.get_ref().as_table() else {
-            report.error(not_a_table(header, value.get_ref(), &place));
+            report.error(not_a_table(header, value.get_ref(), &span));
             continue;
         };
-        let table = DestinationTable::read(&Section::new(entries, place.clone()), report);
+        let table = DestinationTable::read(&Section::new(entries, span.clone()), report);
         let name = key.get_ref().to_string();
-        destinations.extend(table.map(|table| RawDestination { name, place, table }));
+        destinations.extend(table.map(|table| RawDestination { name, span, table }));
     }
     destinations
 }
 
 /// A `[[user]]` must say its name; a user file says it by its own.
-fn named(place: Span, table: UserTable, report: &mut Report) -> Option<RawUser> {
+fn user_with_name(span: Span, table: UserTable, report: &mut Report) -> Option<RawUser> {
     match &table.name {
-        Optional::Written(name) => Some(RawUser { name: name.value.clone(), place, file: None, table }),
-        Optional::Wrong => None,
+        Optional::Written(name) => Some(RawUser { name: name.value.clone(), span, file: None, table }),
+        Optional::Invalid => None,
         Optional::Absent => {
-            report.error(Diagnostic::at(&place, "[[user]] lacks `name`"));
+            report.error(Diagnostic::at(&span, "[[user]] lacks `name`"));
             None
         }
     }
 }
 
-fn not_a_table(header: &str, value: &DeValue<'_>, place: &Span) -> Diagnostic {
+fn not_a_table(header: &str, value: &DeValue<'_>, span: &Span) -> Diagnostic {
     let label = match value {
         DeValue::Table(_) => format!("write its header with double brackets, {header}"),
-        other => format!("expected a table, under its header {header}; found {}", found(other)),
+        other => format!("expected a table, under its header {header}; found {}", kind_of(other)),
     };
-    Diagnostic::at(place, format!("this must be written as {header}")).label(label)
+    Diagnostic::at(span, format!("this must be written as {header}")).label(label)
 }
 
-fn unknown_table(word: &str, place: &Span) -> Diagnostic {
-    let diagnostic = Diagnostic::at(place, format!("unknown key `{word}`"));
+fn unknown_table(word: &str, span: &Span) -> Diagnostic {
+    let diagnostic = Diagnostic::at(span, format!("unknown key `{word}`"));
     if let Some(table) = TABLES.iter().find(|table| table.setting(word).is_some()) {
         return diagnostic.help(format!("`{word}` belongs under {}", table.header));
     }
-    let headers: Vec<&str> = TABLES.iter().map(|table| bare(table.header)).collect();
+    let headers: Vec<&str> = TABLES.iter().map(|table| table_name(table.header)).collect();
     suggest(diagnostic, word, &headers)
 }
 
 /// The word in a header: `user` of `[[user]]`.
-fn bare(header: &str) -> &str {
+fn table_name(header: &str) -> &str {
     header.trim_matches(['[', ']']).split('.').next().unwrap_or_default()
 }

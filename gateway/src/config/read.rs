@@ -20,7 +20,7 @@ const SUGGESTION_DISTANCE_MAX: usize = 3;
 pub struct Located<T> {
     /// What was written.
     pub value: T,
-    pub(crate) place: Span,
+    pub(crate) span: Span,
 }
 
 impl<T> Deref for Located<T> {
@@ -37,7 +37,7 @@ pub enum Optional<T> {
     /// It is left out.
     Absent,
     /// It is there, and was complained about.
-    Wrong,
+    Invalid,
     /// It is there.
     Written(Located<T>),
 }
@@ -46,14 +46,14 @@ impl<T> Optional<T> {
     /// The value, if it is there.
     pub fn written(&self) -> Option<&Located<T>> {
         match self {
-            Optional::Written(placed) => Some(placed),
+            Optional::Written(located) => Some(located),
             _ => None,
         }
     }
 
     pub(crate) fn into_value(self) -> Option<T> {
         match self {
-            Optional::Written(placed) => Some(placed.value),
+            Optional::Written(located) => Some(located.value),
             _ => None,
         }
     }
@@ -63,21 +63,21 @@ impl<T> Optional<T> {
 pub(crate) struct Section<'a> {
     entries: Option<&'a DeTable<'a>>,
     /// Where complaints about what is missing point to.
-    place: Span,
+    span: Span,
 }
 
 impl<'a> Section<'a> {
-    pub(crate) fn new(entries: &'a DeTable<'a>, place: Span) -> Section<'a> {
-        Section { entries: Some(entries), place }
+    pub(crate) fn new(entries: &'a DeTable<'a>, span: Span) -> Section<'a> {
+        Section { entries: Some(entries), span }
     }
 
     /// A table in which nothing is written: every setting has its default.
     pub(crate) fn empty() -> Section<'a> {
-        Section { entries: None, place: Span::new(0, 0..0) }
+        Section { entries: None, span: Span::new(0, 0..0) }
     }
 
-    pub(crate) fn place(&self) -> &Span {
-        &self.place
+    pub(crate) fn span(&self) -> &Span {
+        &self.span
     }
 
     /// The written keys, each with its value.
@@ -89,20 +89,20 @@ impl<'a> Section<'a> {
 
     /// The value of one setting of `table`: as written, else its default; `None` once it has been
     /// complained about and there is no default to go on with.
-    pub(crate) fn value<T: Read>(&self, table: &Table, name: &str, report: &mut Report) -> Option<T> {
+    pub(crate) fn value<T: FromSetting>(&self, table: &Table, name: &str, report: &mut Report) -> Option<T> {
         let setting = table.setting(name).expect("the macro asks for the settings that it declares");
         let Some(value) = self.entries.and_then(|entries| entries.get(name)) else {
             return self.default(table, setting, report);
         };
-        let place = self.place_of(value.span());
+        let span = self.span_in_source(value.span());
         if T::SECRET {
-            report.secrets.push(place.clone());
+            report.secrets.push(span.clone());
         }
-        T::read(value.get_ref(), &place, setting, report).or_else(|| T::default(setting))
+        T::read(value.get_ref(), &span, setting, report).or_else(|| T::default(setting))
     }
 
     /// Complains about every key that `table`, one of `tables`, does not know.
-    pub(crate) fn refuse_unknown(&self, table: &Table, tables: &[&Table], report: &mut Report) {
+    pub(crate) fn reject_unknown_keys(&self, table: &Table, tables: &[&Table], report: &mut Report) {
         let names: Vec<&str> = table.settings.iter().map(|setting| setting.name).collect();
         for (key, value) in self.entries() {
             if names.contains(&key.get_ref().as_ref()) {
@@ -111,11 +111,11 @@ impl<'a> Section<'a> {
             let meant = nearest(key.get_ref(), &names).and_then(|name| table.setting(name));
             // Where secrets are kept, a misspelt key may well hold one.
             if table.settings.iter().any(|setting| setting.secret) && meant.is_none_or(|near| near.secret) {
-                report.secrets.push(self.place_of(value.span()));
+                report.secrets.push(self.span_in_source(value.span()));
             }
             let title = format!("unknown key `{}` in {}", key.get_ref(), table.header);
-            let diagnostic = Diagnostic::at(&self.place_of(key.span()), title);
-            report.error(match elsewhere(key.get_ref(), table, tables) {
+            let diagnostic = Diagnostic::at(&self.span_in_source(key.span()), title);
+            report.error(match tables_with_setting(key.get_ref(), table, tables) {
                 _ if meant.is_some() => suggest(diagnostic, key.get_ref(), &names),
                 Some(homes) => diagnostic.help(format!("`{}` belongs in {homes}", key.get_ref())),
                 None => suggest(diagnostic, key.get_ref(), &names),
@@ -123,16 +123,16 @@ impl<'a> Section<'a> {
         }
     }
 
-    pub(crate) fn place_of(&self, span: Range<usize>) -> Span {
-        Span::new(self.place.source, span)
+    pub(crate) fn span_in_source(&self, span: Range<usize>) -> Span {
+        Span::new(self.span.source, span)
     }
 
-    fn default<T: Read>(&self, table: &Table, setting: &Setting, report: &mut Report) -> Option<T> {
+    fn default<T: FromSetting>(&self, table: &Table, setting: &Setting, report: &mut Report) -> Option<T> {
         let default = T::default(setting);
         if default.is_none() {
             let title = format!("{} lacks `{}`", table.header, setting.name);
             let label = format!("write `{} = ...`: {}", setting.name, setting.kind);
-            report.error(Diagnostic::at(&self.place, title).label(label));
+            report.error(Diagnostic::at(&self.span, title).label(label));
         }
         default
     }
@@ -143,7 +143,7 @@ pub(crate) fn suggest(diagnostic: Diagnostic, word: &str, known: &[&str]) -> Dia
     match nearest(word, known) {
         Some(name) => diagnostic.help(format!("did you mean `{name}`?")),
         None if known.is_empty() => diagnostic,
-        None => diagnostic.help(format!("there is {}", listed(known))),
+        None => diagnostic.help(format!("there is {}", quoted_list(known))),
     }
 }
 
@@ -155,7 +155,7 @@ pub fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
 }
 
 /// The other tables that have a setting of this name.
-fn elsewhere(name: &str, table: &Table, tables: &[&Table]) -> Option<String> {
+fn tables_with_setting(name: &str, table: &Table, tables: &[&Table]) -> Option<String> {
     let others = tables.iter().filter(|other| other.header != table.header);
     let homes: Vec<_> =
         others.filter(|other| other.setting(name).is_some()).map(|other| other.header).collect();
@@ -163,7 +163,7 @@ fn elsewhere(name: &str, table: &Table, tables: &[&Table]) -> Option<String> {
 }
 
 /// The words for a person; a long list is cut.
-fn listed(names: &[&str]) -> String {
+fn quoted_list(names: &[&str]) -> String {
     const SHOWN_MAX: usize = 16;
     let shown: Vec<String> = names.iter().take(SHOWN_MAX).map(|name| format!("`{name}`")).collect();
     let more = if names.len() > SHOWN_MAX { ", ..." } else { "" };
@@ -180,7 +180,7 @@ pub(crate) trait FromTable: Sized {
 }
 
 /// A type that a setting can have.
-pub(crate) trait Read: Sized {
+pub(crate) trait FromSetting: Sized {
     /// What to write, in words.
     const KIND: &'static str;
     /// Whether the value must never be shown.
@@ -189,7 +189,7 @@ pub(crate) trait Read: Sized {
     const LIST: bool = false;
 
     /// Reads a written value, or complains.
-    fn read(value: &DeValue<'_>, place: &Span, setting: &Setting, report: &mut Report) -> Option<Self>;
+    fn read(value: &DeValue<'_>, span: &Span, setting: &Setting, report: &mut Report) -> Option<Self>;
 
     /// What holds when nothing is written; `None` where something must be.
     fn default(setting: &Setting) -> Option<Self>;
@@ -206,12 +206,12 @@ pub(crate) trait Scalar: Sized {
     fn parse(value: &DeValue<'_>, setting: &Setting) -> Result<Self, String>;
 }
 
-impl<T: Scalar> Read for T {
+impl<T: Scalar> FromSetting for T {
     const KIND: &'static str = T::KIND;
     const SECRET: bool = T::SECRET;
 
-    fn read(value: &DeValue<'_>, place: &Span, setting: &Setting, report: &mut Report) -> Option<T> {
-        scalar(value, place, setting, report)
+    fn read(value: &DeValue<'_>, span: &Span, setting: &Setting, report: &mut Report) -> Option<T> {
+        scalar(value, span, setting, report)
     }
 
     fn default(setting: &Setting) -> Option<T> {
@@ -220,13 +220,13 @@ impl<T: Scalar> Read for T {
     }
 }
 
-impl<T: Scalar> Read for Located<T> {
+impl<T: Scalar> FromSetting for Located<T> {
     const KIND: &'static str = T::KIND;
     const SECRET: bool = T::SECRET;
 
-    fn read(value: &DeValue<'_>, place: &Span, setting: &Setting, report: &mut Report) -> Option<Self> {
-        let value = scalar(value, place, setting, report)?;
-        Some(Located { value, place: place.clone() })
+    fn read(value: &DeValue<'_>, span: &Span, setting: &Setting, report: &mut Report) -> Option<Self> {
+        let value = scalar(value, span, setting, report)?;
+        Some(Located { value, span: span.clone() })
     }
 
     fn default(_: &Setting) -> Option<Self> {
@@ -234,12 +234,12 @@ impl<T: Scalar> Read for Located<T> {
     }
 }
 
-impl<T: Scalar> Read for Optional<T> {
+impl<T: Scalar> FromSetting for Optional<T> {
     const KIND: &'static str = T::KIND;
     const SECRET: bool = T::SECRET;
 
-    fn read(value: &DeValue<'_>, place: &Span, setting: &Setting, report: &mut Report) -> Option<Self> {
-        Some(Located::read(value, place, setting, report).map_or(Optional::Wrong, Optional::Written))
+    fn read(value: &DeValue<'_>, span: &Span, setting: &Setting, report: &mut Report) -> Option<Self> {
+        Some(Located::read(value, span, setting, report).map_or(Optional::Invalid, Optional::Written))
     }
 
     fn default(_: &Setting) -> Option<Self> {
@@ -247,20 +247,20 @@ impl<T: Scalar> Read for Optional<T> {
     }
 }
 
-impl<T: Scalar> Read for Vec<Located<T>> {
+impl<T: Scalar> FromSetting for Vec<Located<T>> {
     const KIND: &'static str = T::KIND;
     const LIST: bool = true;
     const SECRET: bool = T::SECRET;
 
-    fn read(value: &DeValue<'_>, place: &Span, setting: &Setting, report: &mut Report) -> Option<Self> {
+    fn read(value: &DeValue<'_>, span: &Span, setting: &Setting, report: &mut Report) -> Option<Self> {
         let Some(items) = value.as_array() else {
-            let label = format!("expected a list, each {}; found {}", setting.kind, found(value));
-            report.error(complaint(place, setting).label(label));
+            let label = format!("expected a list, each {}; found {}", setting.kind, kind_of(value));
+            report.error(wrong_value(span, setting).label(label));
             return None;
         };
         let item = |item: &Spanned<DeValue<'_>>| {
-            let place = Span::new(place.source, item.span());
-            Located::read(item.get_ref(), &place, setting, report)
+            let span = Span::new(span.source, item.span());
+            Located::read(item.get_ref(), &span, setting, report)
         };
         Some(items.iter().filter_map(item).collect())
     }
@@ -271,7 +271,7 @@ impl<T: Scalar> Read for Vec<Located<T>> {
 }
 
 /// What was written, for a complaint that something else was expected.
-pub(crate) fn found(value: &DeValue<'_>) -> String {
+pub(crate) fn kind_of(value: &DeValue<'_>) -> String {
     match value {
         DeValue::Integer(_) => "an integer".into(),
         DeValue::Array(_) => "a list".into(),
@@ -279,11 +279,11 @@ pub(crate) fn found(value: &DeValue<'_>) -> String {
     }
 }
 
-fn scalar<T: Scalar>(value: &DeValue<'_>, place: &Span, setting: &Setting, report: &mut Report) -> Option<T> {
-    let complain = |reason| report.error(complaint(place, setting).label(reason));
+fn scalar<T: Scalar>(value: &DeValue<'_>, span: &Span, setting: &Setting, report: &mut Report) -> Option<T> {
+    let complain = |reason| report.error(wrong_value(span, setting).label(reason));
     T::parse(value, setting).map_err(complain).ok()
 }
 
-fn complaint(place: &Span, setting: &Setting) -> Diagnostic {
-    Diagnostic::at(place, format!("wrong value for `{}`", setting.name))
+fn wrong_value(span: &Span, setting: &Setting) -> Diagnostic {
+    Diagnostic::at(span, format!("wrong value for `{}`", setting.name))
 }

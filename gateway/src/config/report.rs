@@ -8,14 +8,14 @@ use std::ops::Range;
 
 use annotate_snippets::{Annotation, AnnotationKind, Element, Level, Renderer, Snippet};
 
-use super::secrets::{secret_assignments, starred};
+use super::secrets::{masked, secret_assignments};
 
 /// Diagnostics that are shown; a file that is no configuration at all would fill the screen.
 const SHOWN_MAX: usize = 50;
 
 /// One text that configuration was read from.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Source {
+pub(crate) struct SourceText {
     /// The absolute path, or the option.
     pub(crate) name: String,
     pub(crate) text: String,
@@ -40,22 +40,22 @@ impl Span {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Diagnostic {
     pub(crate) title: String,
-    pub(crate) place: Option<Span>,
+    pub(crate) span: Option<Span>,
     /// What to say under the marked text; may be empty.
     pub(crate) label: String,
     /// A second place that explains the first.
-    pub(crate) other: Option<(Span, String)>,
+    pub(crate) related: Option<(Span, String)>,
     pub(crate) help: Option<String>,
 }
 
 impl Diagnostic {
     /// A complaint without a place: a file that cannot be read.
-    pub(crate) fn general(title: impl Into<String>) -> Diagnostic {
-        Diagnostic { title: title.into(), place: None, label: String::new(), other: None, help: None }
+    pub(crate) fn without_span(title: impl Into<String>) -> Diagnostic {
+        Diagnostic { title: title.into(), span: None, label: String::new(), related: None, help: None }
     }
 
-    pub(crate) fn at(place: &Span, title: impl Into<String>) -> Diagnostic {
-        Diagnostic { place: Some(place.clone()), ..Diagnostic::general(title) }
+    pub(crate) fn at(span: &Span, title: impl Into<String>) -> Diagnostic {
+        Diagnostic { span: Some(span.clone()), ..Diagnostic::without_span(title) }
     }
 
     pub(crate) fn label(mut self, label: impl Into<String>) -> Diagnostic {
@@ -63,8 +63,8 @@ impl Diagnostic {
         self
     }
 
-    pub(crate) fn other(mut self, place: &Span, label: impl Into<String>) -> Diagnostic {
-        self.other = Some((place.clone(), label.into()));
+    pub(crate) fn related(mut self, span: &Span, label: impl Into<String>) -> Diagnostic {
+        self.related = Some((span.clone(), label.into()));
         self
     }
 
@@ -96,7 +96,7 @@ impl Report {
 /// Diagnostics with the texts that they point into, ready to be shown.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Findings {
-    sources: Vec<Source>,
+    sources: Vec<SourceText>,
     diagnostics: Vec<Diagnostic>,
 }
 
@@ -119,12 +119,16 @@ pub struct Finding {
 
 impl Findings {
     /// Puts the diagnostics into the order of the texts and hides what is secret.
-    pub(crate) fn new(sources: &[Source], mut diagnostics: Vec<Diagnostic>, secrets: &[Span]) -> Findings {
-        diagnostics.sort_by(|a, b| a.place.cmp(&b.place));
-        let hidden = |(index, source): (usize, &Source)| {
+    pub(crate) fn new(
+        sources: &[SourceText],
+        mut diagnostics: Vec<Diagnostic>,
+        secrets: &[Span],
+    ) -> Findings {
+        diagnostics.sort_by(|a, b| a.span.cmp(&b.span));
+        let hidden = |(index, source): (usize, &SourceText)| {
             let mut spans: Vec<Range<usize>> = secret_assignments(&source.text);
-            spans.extend(secrets.iter().filter(|place| place.source == index).map(|at| at.start..at.end));
-            Source { name: source.name.clone(), text: starred(&source.text, &spans) }
+            spans.extend(secrets.iter().filter(|span| span.source == index).map(|at| at.start..at.end));
+            SourceText { name: source.name.clone(), text: masked(&source.text, &spans) }
         };
         Findings { sources: sources.iter().enumerate().map(hidden).collect(), diagnostics }
     }
@@ -142,9 +146,9 @@ impl Findings {
     /// The findings one by one, in the order of the texts.
     pub fn iter(&self) -> impl Iterator<Item = Finding> {
         self.diagnostics.iter().map(|diagnostic| {
-            let position = diagnostic.place.as_ref().map(|place| self.position(place));
+            let position = diagnostic.span.as_ref().map(|span| self.position(span));
             Finding {
-                file: diagnostic.place.as_ref().map(|place| self.sources[place.source].name.clone()),
+                file: diagnostic.span.as_ref().map(|span| self.sources[span.source].name.clone()),
                 line: position.map(|(line, _)| line),
                 column: position.map(|(_, column)| column),
                 message: diagnostic.title.clone(),
@@ -178,12 +182,12 @@ impl Findings {
         renderer.render(&[group])
     }
 
-    fn snippets<'a>(&'a self, of: &'a Diagnostic) -> Vec<Element<'a>> {
-        let Some(place) = &of.place else { return Vec::new() };
-        let mut first = self.snippet(place, AnnotationKind::Primary, &of.label);
-        match &of.other {
+    fn snippets<'a>(&'a self, diagnostic: &'a Diagnostic) -> Vec<Element<'a>> {
+        let Some(span) = &diagnostic.span else { return Vec::new() };
+        let mut first = self.snippet(span, AnnotationKind::Primary, &diagnostic.label);
+        match &diagnostic.related {
             None => vec![first.into()],
-            Some((other, label)) if other.source == place.source => {
+            Some((other, label)) if other.source == span.source => {
                 first = first.annotation(annotation(other, AnnotationKind::Context, label));
                 vec![first.into()]
             }
@@ -195,19 +199,19 @@ impl Findings {
 
     fn snippet<'a>(
         &'a self,
-        place: &Span,
+        span: &Span,
         kind: AnnotationKind,
         label: &'a str,
     ) -> Snippet<'a, Annotation<'a>> {
-        let source = &self.sources[place.source];
+        let source = &self.sources[span.source];
         Snippet::source(source.text.as_str())
             .path(source.name.as_str())
-            .annotation(annotation(place, kind, label))
+            .annotation(annotation(span, kind, label))
     }
 
     /// Line and column of a place, both from 1, the column in characters.
-    fn position(&self, place: &Span) -> (usize, usize) {
-        let before = &self.sources[place.source].text[..place.start];
+    fn position(&self, span: &Span) -> (usize, usize) {
+        let before = &self.sources[span.source].text[..span.start];
         let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
         (before.matches('\n').count() + 1, before[line_start..].chars().count() + 1)
     }
@@ -234,6 +238,6 @@ impl fmt::Display for ConfigErrors {
 
 impl std::error::Error for ConfigErrors {}
 
-fn annotation<'a>(place: &Span, kind: AnnotationKind, label: &'a str) -> Annotation<'a> {
-    kind.span(place.start..place.end).label((!label.is_empty()).then_some(label))
+fn annotation<'a>(span: &Span, kind: AnnotationKind, label: &'a str) -> Annotation<'a> {
+    kind.span(span.start..span.end).label((!label.is_empty()).then_some(label))
 }

@@ -12,7 +12,7 @@ const SECRET_WORDS: [&str; 4] = ["pass", "token", "secret", "credential"];
 const SECRET_PREFIXES: [&str; 2] = ["$argon2", "tgt_"];
 
 /// `text` with stars over `spans`; the quotes around a span stay, and so do line ends.
-pub(super) fn starred(text: &str, spans: &[Range<usize>]) -> String {
+pub(super) fn masked(text: &str, spans: &[Range<usize>]) -> String {
     let mut hidden = vec![false; text.len()];
     for span in spans {
         hidden[within_quotes(text, span)].fill(true);
@@ -149,7 +149,7 @@ mod tests {
 
     #[track_caller]
     fn check(text: &str, shown: &str) {
-        let starred = starred(text, &secret_assignments(text));
+        let starred = masked(text, &secret_assignments(text));
         assert_eq!(starred, shown);
         assert_eq!(starred.len(), text.len());
     }
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn hashes_and_tokens_are_hidden_wherever_they_stand() {
+    fn hashes_and_tokens_are_hidden_everywhere() {
         check("x = \"$argon2id$v=19$m=8\" # y", "x = \"******************\" # y");
         check("key: tgt_abc, z", "key: ******** z");
     }
@@ -203,7 +203,7 @@ mod tests {
         for number in 0..PARTS.len().pow(5) {
             let text: String =
                 (0..5).map(|place| PARTS[number / PARTS.len().pow(place) % PARTS.len()]).collect();
-            let shown = starred(&text, &secret_assignments(&text));
+            let shown = masked(&text, &secret_assignments(&text));
             assert_eq!((shown.len(), shown.lines().count()), (text.len(), text.lines().count()), "{text:?}");
         }
     }

@@ -14,7 +14,7 @@ use policy::rules::Rule;
 use proto::target::Target;
 use toml::de::DeValue;
 
-use crate::config::read::{FromTable, Located, Optional, Read, Scalar, Section, found};
+use crate::config::read::{FromSetting, FromTable, Located, Optional, Scalar, Section, kind_of};
 use crate::config::report::Report;
 use crate::config::schema::joined;
 pub use crate::config::schema::{Setting, Table};
@@ -47,9 +47,9 @@ macro_rules! settings {
                     text: &[$($about),+],
                     settings: &[$(Setting {
                         name: stringify!($name),
-                        kind: <$type as Read>::KIND,
-                        list: <$type as Read>::LIST,
-                        secret: <$type as Read>::SECRET,
+                        kind: <$type as FromSetting>::KIND,
+                        list: <$type as FromSetting>::LIST,
+                        secret: <$type as FromSetting>::SECRET,
                         default: stringify!($default),
                         bounds: &[$(stringify!($low), stringify!($high))?],
                         text: &[$($text),+],
@@ -57,7 +57,7 @@ macro_rules! settings {
                 };
 
                 fn read(section: &Section<'_>, report: &mut Report) -> Option<$table> {
-                    section.refuse_unknown(Self::TABLE, TABLES, report);
+                    section.reject_unknown_keys(Self::TABLE, TABLES, report);
                     $(let $name = section.value(Self::TABLE, stringify!($name), report);)+
                     Some($table { $($name: $name?),+ })
                 }
@@ -393,7 +393,7 @@ pub fn markdown() -> String {
                 "| `{}` | {list}{} | {} | {bounds} | {} |",
                 setting.name,
                 setting.kind,
-                shown_default(setting),
+                default_cell(setting),
                 setting.text(),
             );
         }
@@ -412,7 +412,7 @@ at once.
 This page is generated from `gateway/src/settings.rs`; `tollgate check --settings` prints it.
 ";
 
-fn shown_default(setting: &Setting) -> String {
+fn default_cell(setting: &Setting) -> String {
     match setting.default {
         word @ ("required" | "none") => word.to_owned(),
         toml => format!("`{toml}`"),

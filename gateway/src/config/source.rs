@@ -9,7 +9,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::report::{Diagnostic, Report, Source};
+use super::report::{Diagnostic, Report, SourceText};
 use super::{LoadOptions, Origin};
 use crate::identity::users::{NameError, USERS_DIRECTORY, UserName};
 
@@ -31,7 +31,7 @@ const _: () = assert!(USER_FILE_BYTES_MAX <= FILE_BYTES_MAX);
 pub(super) struct Sources {
     pub(super) origin: Origin,
     pub(super) users_directory: PathBuf,
-    pub(super) sources: Vec<Source>,
+    pub(super) sources: Vec<SourceText>,
     /// Index of the configuration file among the sources, if there is one.
     pub(super) main: Option<usize>,
     /// The user files: name, path, index among the sources.
@@ -41,13 +41,13 @@ pub(super) struct Sources {
 }
 
 /// Reads every text, and complains about those that cannot be read.
-pub(super) fn gather(given: &LoadOptions, default_data: &Path, report: &mut Report) -> Sources {
-    let origin = origin(given);
+pub(super) fn read_sources(options: &LoadOptions, default_data: &Path, report: &mut Report) -> Sources {
+    let origin = origin(options);
     let users_directory = match &origin {
         Origin::File(path) => path.parent().unwrap_or(Path::new("")).join(USERS_DIRECTORY),
         Origin::Embedded => absolute(&default_data.join(USERS_DIRECTORY)),
     };
-    let mut gathered = Sources {
+    let mut found = Sources {
         origin,
         users_directory,
         sources: Vec::new(),
@@ -55,21 +55,21 @@ pub(super) fn gather(given: &LoadOptions, default_data: &Path, report: &mut Repo
         users: Vec::new(),
         has_all_users: true,
     };
-    if let Origin::File(path) = &gathered.origin {
+    if let Origin::File(path) = &found.origin {
         match read_bounded(path, FILE_BYTES_MAX, report) {
-            Ok(text) if text.trim().is_empty() && given.running.is_some() => report.error(empty(path)),
-            Ok(text) => gathered.main = Some(add(&mut gathered.sources, path, text)),
+            Ok(text) if text.trim().is_empty() && options.running.is_some() => report.error(empty_file(path)),
+            Ok(text) => found.main = Some(push_source(&mut found.sources, path, text)),
             Err(error) => report.error(unreadable(path, &error)),
         }
     }
-    gathered.read_users(given.draft.as_ref(), report);
-    gathered
+    found.read_users(options.draft.as_ref(), report);
+    found
 }
 
 impl Sources {
     fn read_users(&mut self, draft: Option<&(PathBuf, Option<String>)>, report: &mut Report) {
         if let Ok(metadata) = fs::metadata(&self.users_directory) {
-            check_writers(&self.users_directory, &metadata, report);
+            warn_if_world_writable(&self.users_directory, &metadata, report);
         }
         let mut paths = match user_files(&self.users_directory) {
             Ok(paths) => paths,
@@ -91,7 +91,7 @@ impl Sources {
                 Ok(name) => name,
                 Err(error) => {
                     let title = format!("{} does not bear a user's name", path.display());
-                    report.error(Diagnostic::general(title).help(error.to_string()));
+                    report.error(Diagnostic::without_span(title).help(error.to_string()));
                     continue;
                 }
             };
@@ -101,7 +101,7 @@ impl Sources {
             };
             match text {
                 Ok(text) => {
-                    let index = add(&mut self.sources, &path, text);
+                    let index = push_source(&mut self.sources, &path, text);
                     self.users.push((name, path, index));
                 }
                 Err(error) => {
@@ -128,8 +128,8 @@ pub(super) fn user_files(directory: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-fn origin(given: &LoadOptions) -> Origin {
-    match (&given.path, &given.running) {
+fn origin(options: &LoadOptions) -> Origin {
+    match (&options.path, &options.running) {
         (Some(path), _) | (None, Some(path)) => Origin::File(absolute(path)),
         (None, _) if Path::new(DEFAULT_FILE).exists() => Origin::File(absolute(Path::new(DEFAULT_FILE))),
         (None, _) => Origin::Embedded,
@@ -147,17 +147,17 @@ fn user_name(path: &Path) -> Result<UserName, NameError> {
     path.file_stem().unwrap_or_default().to_string_lossy().parse()
 }
 
-fn add(sources: &mut Vec<Source>, path: &Path, text: String) -> usize {
-    sources.push(Source { name: path.display().to_string(), text });
+fn push_source(sources: &mut Vec<SourceText>, path: &Path, text: String) -> usize {
+    sources.push(SourceText { name: path.display().to_string(), text });
     sources.len() - 1
 }
 
 /// Warns of a file, or of the directory of user files, that every account of the machine may write: what it
 /// says is admitted.
-fn check_writers(path: &Path, metadata: &Metadata, report: &mut Report) {
+fn warn_if_world_writable(path: &Path, metadata: &Metadata, report: &mut Report) {
     if metadata.mode() & WRITE_BY_OTHERS != 0 {
         let title = format!("every account of this machine may write {}", path.display());
-        report.warning(Diagnostic::general(title).help(format!("chmod o-w {}", path.display())));
+        report.warning(Diagnostic::without_span(title).help(format!("chmod o-w {}", path.display())));
     }
 }
 
@@ -167,7 +167,7 @@ fn read_bounded(path: &Path, bytes_max: u64, report: &mut Report) -> io::Result<
     if !metadata.is_file() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
     }
-    check_writers(path, &metadata, report);
+    warn_if_world_writable(path, &metadata, report);
     let mut bytes = Vec::new();
     File::open(path)?.take(bytes_max + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > bytes_max {
@@ -184,10 +184,10 @@ fn read_bounded(path: &Path, bytes_max: u64, report: &mut Report) -> io::Result<
 }
 
 fn unreadable(path: &Path, error: &io::Error) -> Diagnostic {
-    Diagnostic::general(format!("cannot read {}: {error}", path.display()))
+    Diagnostic::without_span(format!("cannot read {}: {error}", path.display()))
 }
 
-fn empty(path: &Path) -> Diagnostic {
+fn empty_file(path: &Path) -> Diagnostic {
     let help = "it may be about to be written: reload again when it is; to run by the defaults, restart";
-    Diagnostic::general(format!("{} is empty", path.display())).help(help)
+    Diagnostic::without_span(format!("{} is empty", path.display())).help(help)
 }

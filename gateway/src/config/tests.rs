@@ -98,7 +98,7 @@ connections = 500
 "#;
 
 #[test]
-fn a_configuration_means_what_it_says() {
+fn full_configuration_loads_as_written() {
     let files = Files::new(&[("tollgate.toml", TWO_USERS), ("users.d/ann.toml", "allow = [\"a.example\"]")]);
     let config = files.load();
     assert_eq!(config.origin, Origin::File(files.path("tollgate.toml")));
@@ -131,7 +131,7 @@ fn a_configuration_means_what_it_says() {
 }
 
 #[test]
-fn without_a_file_the_defaults_hold() {
+fn missing_file_loads_the_defaults() {
     let config = Config::load(&LoadOptions::default()).unwrap();
     assert_eq!(config.origin, Origin::Embedded);
     let directory = source::absolute(Path::new("tollgate-data"));
@@ -144,7 +144,7 @@ fn without_a_file_the_defaults_hold() {
 }
 
 #[test]
-fn a_wildcard_listener_makes_every_address_ours() {
+fn wildcard_listener_owns_every_local_address() {
     let files = Files::new(&[("tollgate.toml", "[[listener]]\naddress = \"0.0.0.0:3128\"\n")]);
     let local_addresses = vec!["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()];
     let mut config = Config::load(&LoadOptions { local_addresses, ..files.given() }).unwrap();
@@ -162,7 +162,7 @@ fn a_wildcard_listener_makes_every_address_ours() {
 }
 
 #[test]
-fn what_runs_by_a_file_is_not_replaced_by_the_defaults() {
+fn reload_never_falls_back_to_the_defaults() {
     let files = Files::new(&[("tollgate.toml", "[timeouts]\nidle = \"1h\"\n")]);
     let running = files.load().file().map(Path::to_path_buf);
     assert_eq!(running, Some(files.path("tollgate.toml")));
@@ -171,19 +171,21 @@ fn what_runs_by_a_file_is_not_replaced_by_the_defaults() {
     // Named on the command line, or found in the working directory.
     let paths = [running.clone(), None];
     assert!(paths.clone().into_iter().all(|path| reload(path).is_ok()));
-    let refused = |told: &str| {
-        paths.iter().all(|path| reload(path.clone()).is_err_and(|errors| errors.to_string().contains(told)))
+    let is_refused_with = |expected: &str| {
+        paths
+            .iter()
+            .all(|path| reload(path.clone()).is_err_and(|errors| errors.to_string().contains(expected)))
     };
     fs::write(files.path("tollgate.toml"), " \n").unwrap();
-    assert!(refused("tollgate.toml is empty"));
+    assert!(is_refused_with("tollgate.toml is empty"));
     // Whoever never wrote it has all in user files.
     assert_eq!(files.load().file(), None);
     fs::remove_file(files.path("tollgate.toml")).unwrap();
-    assert!(refused("cannot read"));
+    assert!(is_refused_with("cannot read"));
 }
 
 #[test]
-fn destinations_of_the_command_line_go_to_the_first_user() {
+fn command_line_destinations_go_to_the_first_user() {
     let files = Files::new(&[("tollgate.toml", ""), ("users.d/me.toml", ""), ("users.d/you.toml", "")]);
     let allow = vec!["a.example:443".to_owned()];
     let config = Config::load(&LoadOptions { allow, ..files.given() }).unwrap();
@@ -207,7 +209,7 @@ fn destinations_of_the_command_line_go_to_the_first_user() {
 }
 
 #[test]
-fn a_draft_is_checked_as_if_it_were_written() {
+fn draft_is_checked_like_a_written_file() {
     let files = Files::new(&[("tollgate.toml", ""), ("users.d/ci.toml", "from = [\"10.0.0.0/8\"]")]);
     let draft = |name: &str, text: &str| {
         let draft = Some((files.path("users.d").join(name), Some(text.to_owned())));
@@ -230,7 +232,7 @@ fn a_draft_is_checked_as_if_it_were_written() {
 }
 
 #[test]
-fn passwords_of_unlike_costs_are_told_and_bounded() {
+fn distinct_password_costs_warn_and_are_bounded() {
     let user = |memory_kib: usize| {
         let salt_and_hash = "c29tZXNhbHRzb21lc2FsdA$RdescudvJCsgt3ub+b27ltmRu8nyhAs7XVvNS0fKwVo";
         let password = format!("$argon2id$v=19$m={memory_kib},t=1,p=1${salt_and_hash}");
@@ -250,7 +252,7 @@ fn passwords_of_unlike_costs_are_told_and_bounded() {
 }
 
 #[test]
-fn what_can_hardly_be_meant_is_a_warning() {
+fn unusable_users_and_unread_files_warn() {
     let files = Files::new(&[
         ("tollgate.toml", "[[user]]\nname = \"ci\"\n"),
         ("tollgate-data/users.d/me.toml", "allow = [\"a.example\"]"),
@@ -265,7 +267,7 @@ fn what_can_hardly_be_meant_is_a_warning() {
 }
 
 #[test]
-fn what_every_account_may_write_is_a_warning() {
+fn world_writable_file_warns() {
     use std::os::unix::fs::PermissionsExt;
 
     let user = "from = [\"10.0.0.0/8\"]\nallow = [\"a.example\"]";
@@ -283,7 +285,7 @@ fn what_every_account_may_write_is_a_warning() {
 }
 
 #[test]
-fn one_user_of_several_who_may_take_all_connections_is_a_warning() {
+fn user_able_to_take_every_connection_warns() {
     let check = |text: &str, expected: &[&str]| {
         let text = format!("[limits]\nconnections = 10\nconnections_per_user = 9\n{text}");
         let files = Files::new(&[("tollgate.toml", &text)]);
@@ -302,7 +304,7 @@ fn one_user_of_several_who_may_take_all_connections_is_a_warning() {
 }
 
 #[test]
-fn a_forward_listener_that_leads_nowhere_is_a_warning() {
+fn denied_forward_listener_warns() {
     let forward = |port: u16, to: &str| {
         let address = format!("[[listener]]\naddress = \"127.0.0.1:{port}\"\n");
         address + &format!("kind = \"forward\"\nto = \"{to}\"\nuser = \"ci\"\n")
@@ -324,7 +326,7 @@ fn a_forward_listener_that_leads_nowhere_is_a_warning() {
 }
 
 #[test]
-fn what_lets_everybody_in_or_nobody_is_a_warning() {
+fn open_or_userless_configuration_warns() {
     let warnings = |text: &str, locals: &[&str]| {
         let files = Files::new(&[("tollgate.toml", text)]);
         let local_addresses = locals.iter().map(|local| local.parse().unwrap()).collect();
@@ -339,7 +341,7 @@ fn what_lets_everybody_in_or_nobody_is_a_warning() {
     }
     let user = "[[user]]\nname = \"ci\"\nfrom = [\"10.0.0.0/8\"]\nallow = [\"a.example\"]\n";
     let (public, private) = ("93.184.215.14", "10.1.2.3");
-    for (admin, locals, told) in [
+    for (admin, locals, expected) in [
         ("93.184.215.14:9128", vec![], Some(public)),
         ("0.0.0.0:9128", vec![private, public], Some(public)),
         ("[::]:9128", vec![private, public], Some(public)),
@@ -347,17 +349,17 @@ fn what_lets_everybody_in_or_nobody_is_a_warning() {
         ("10.1.2.3:9128", vec![public], None),
         ("127.0.0.1:9128", vec![public], None),
     ] {
-        let told = told.map(|public| {
+        let expected = expected.map(|public| {
             format!("[admin] asks for no password and is to be reached at a public address, {public}")
         });
         let text = format!("{user}[admin]\naddress = \"{admin}\"\n");
-        assert_eq!(warnings(&text, &locals), Vec::from_iter(told), "{admin} {locals:?}");
+        assert_eq!(warnings(&text, &locals), Vec::from_iter(expected), "{admin} {locals:?}");
     }
 }
 
 /// A user whose file cannot be read was called missing, too.
 #[test]
-fn users_who_cannot_be_read_are_told_of_once() {
+fn unreadable_user_is_reported_once() {
     let forward =
         "[[listener]]\naddress = \"127.0.0.1:1\"\nkind = \"forward\"\nto = \"a:1\"\nuser = \"ci\"\n";
     let messages = |files: &Files| {
@@ -392,7 +394,7 @@ fn findings_have_positions_for_programs() {
 }
 
 #[test]
-fn a_flood_of_errors_is_cut() {
+fn long_list_of_errors_is_cut() {
     let text: String = (0..200).map(|n| format!("key{n} = 1\n")).collect();
     let files = Files::new(&[("tollgate.toml", &text)]);
     let ConfigErrors(findings) = Config::load(&files.given()).unwrap_err();
@@ -402,7 +404,7 @@ fn a_flood_of_errors_is_cut() {
 }
 
 #[test]
-fn a_dangling_link_and_a_pipe_are_errors_and_block_nothing() {
+fn dangling_link_and_device_are_errors() {
     let files = Files::new(&[("tollgate.toml", ""), ("users.d/real.toml", "")]);
     std::os::unix::fs::symlink("nowhere", files.path("users.d/link.toml")).unwrap();
     std::os::unix::fs::symlink("real.toml", files.path("users.d/good.toml")).unwrap();
@@ -466,7 +468,7 @@ const PIECES: [&str; 40] = [
 proptest::proptest! {
     /// Whatever the text, it is refused with words and not with a panic, and every place lies in it.
     #[test]
-    fn no_text_is_too_broken_to_be_explained(pieces in proptest::collection::vec(0..PIECES.len(), 0..40)) {
+    fn any_broken_text_is_explained(pieces in proptest::collection::vec(0..PIECES.len(), 0..40)) {
         let text: String = pieces.into_iter().map(|piece| PIECES[piece]).collect();
         let files = Files::new(&[("tollgate.toml", &text)]);
         let draft = Some((files.path("users.d/ci.toml"), Some(text.clone())));

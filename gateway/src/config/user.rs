@@ -64,40 +64,40 @@ impl User {
 }
 
 /// Complains about users who cannot be told apart, or not be recognised at all.
-pub(super) fn check(written: &RawConfig, report: &mut Report) {
+pub(super) fn check(raw: &RawConfig, report: &mut Report) {
     let mut seen: HashMap<&str, &RawUser> = HashMap::new();
-    for user in &written.users {
+    for user in &raw.users {
         match seen.get(&*user.name) {
             None => _ = seen.insert(&user.name, user),
             Some(first) => report.error(
-                Diagnostic::at(name_place(user), format!("two users are called `{}`", user.name))
-                    .other(name_place(first), "the first is here"),
+                Diagnostic::at(name_span(user), format!("two users are called `{}`", user.name))
+                    .related(name_span(first), "the first is here"),
             ),
         }
         if let (Some(password), Some(token)) = (user.table.password.written(), user.table.token.written()) {
             let title = format!("user `{}` has a password and a token", user.name);
             report.error(
-                Diagnostic::at(&token.place, title)
-                    .other(&password.place, "one of the two must go")
+                Diagnostic::at(&token.span, title)
+                    .related(&password.span, "one of the two must go")
                     .help("a second user with the same rules can have the other"),
             );
         }
     }
-    check_costs(&written.users, report);
-    if let Some(user) = written.users.get(USERS_MAX) {
-        report.error(Diagnostic::at(&user.place, format!("more than {USERS_MAX} users")));
+    check_costs(&raw.users, report);
+    if let Some(user) = raw.users.get(USERS_MAX) {
+        report.error(Diagnostic::at(&user.span, format!("more than {USERS_MAX} users")));
     }
-    check_sources(&written.users, report);
-    warn(written, report);
+    check_sources(&raw.users, report);
+    warn_unusable_users(raw, report);
 }
 
 /// The policy, or complaints.
-pub(super) fn policy(written: &RawConfig, report: &mut Report) -> Option<Policy> {
+pub(super) fn policy(raw: &RawConfig, report: &mut Report) -> Option<Policy> {
     let mut builder = Builder::new();
-    for RawDestination { name, place, table } in &written.destinations {
+    for RawDestination { name, span, table } in &raw.destinations {
         if table.to.is_empty() {
             let title = format!("the destinations of `{name}` are empty");
-            report.error(Diagnostic::at(place, title).help("write them as `to = [\"HOST:PORT\", ...]`"));
+            report.error(Diagnostic::at(span, title).help("write them as `to = [\"HOST:PORT\", ...]`"));
         }
         let class = table.class.written().map(|class| match class.value {
             DestinationClass::Internal => SetClass::Internal,
@@ -107,7 +107,7 @@ pub(super) fn policy(written: &RawConfig, report: &mut Report) -> Option<Policy>
         builder.set(name, SetRules { class, rules: rules(&table.to), addresses });
     }
     let mut by_name: HashMap<&str, &RawUser> = HashMap::new();
-    for user in &written.users {
+    for user in &raw.users {
         // A second user of the same name was complained about already.
         if let Entry::Vacant(vacant) = by_name.entry(&user.name) {
             vacant.insert(user);
@@ -117,28 +117,28 @@ pub(super) fn policy(written: &RawConfig, report: &mut Report) -> Option<Policy>
         }
     }
     let built = builder.build().map_err(|mistakes| {
-        let places = MistakeLocator { written, users: &by_name };
-        mistakes.iter().for_each(|mistake| report.error(places.diagnostic(mistake)));
+        let locator = MistakeLocator { raw, users: &by_name };
+        mistakes.iter().for_each(|mistake| report.error(locator.diagnostic(mistake)));
     });
     let policy = built.ok()?;
-    warn_of_resolving(&by_name, &policy, report);
+    warn_needless_resolving(&by_name, &policy, report);
     Some(policy)
 }
 
 /// Names users for whom `resolve_for_networks` does nothing.
-fn warn_of_resolving(users: &HashMap<&str, &RawUser>, policy: &Policy, report: &mut Report) {
+fn warn_needless_resolving(users: &HashMap<&str, &RawUser>, policy: &Policy, report: &mut Report) {
     for user in users.values().filter(|user| user.table.resolve_for_networks) {
         if policy.user(&user.name).is_some_and(|index| !policy.resolves_any_name(index)) {
             let title = format!("`resolve_for_networks` of user `{}` has no effect", user.name);
             let help = "no network stands in `allow`; rules by name need no such setting";
-            report.warning(Diagnostic::at(name_place(user), title).help(help));
+            report.warning(Diagnostic::at(name_span(user), title).help(help));
         }
     }
 }
 
 /// The users, once [`check`] is content, in the order of the policy.
-pub(super) fn resolve(written: RawConfig, policy: &Policy) -> Vec<User> {
-    let connections_default = written.limits.connections_per_user;
+pub(super) fn resolve(raw: RawConfig, policy: &Policy) -> Vec<User> {
+    let connections_default = raw.limits.connections_per_user;
     let texts = |rules: &[Located<Rule>]| rules.iter().map(|rule| rule.value.to_string()).collect();
     let resolve = |RawUser { name, table, file, .. }: RawUser| User {
         index: policy.user(&name).expect("the policy was built from these users"),
@@ -151,48 +151,48 @@ pub(super) fn resolve(written: RawConfig, policy: &Policy) -> Vec<User> {
         name,
         file,
     };
-    written.users.into_iter().map(resolve).collect()
+    raw.users.into_iter().map(resolve).collect()
 }
 
 fn credential(password: Option<PasswordHash>, token: Option<TokenHash>) -> Option<Credential> {
     password.map(Credential::Password).or(token.map(Credential::Token))
 }
 
-fn rules(placed: &[Located<Rule>]) -> Vec<Rule> {
-    placed.iter().map(|rule| rule.value.clone()).collect()
+fn rules(located: &[Located<Rule>]) -> Vec<Rule> {
+    located.iter().map(|rule| rule.value.clone()).collect()
 }
 
-fn name_place(user: &RawUser) -> &Span {
-    user.table.name.written().map_or(&user.place, |name| &name.place)
+fn name_span(user: &RawUser) -> &Span {
+    user.table.name.written().map_or(&user.span, |name| &name.span)
 }
 
 /// A user whose bound is the gateway's own may take every place of it; where there are others, that is hardly
 /// meant.
-pub(super) fn warn_of_bounds(written: &RawConfig, report: &mut Report) {
-    let (all, default) = (written.limits.connections, written.limits.connections_per_user);
+pub(super) fn warn_unshared_limit(raw: &RawConfig, report: &mut Report) {
+    let (all, default) = (raw.limits.connections, raw.limits.connections_per_user);
     let bound = |user: &RawUser| user.table.connections.written().map_or(default, |own| own.value);
-    let mut enabled = written.users.iter().filter(|user| !user.table.disabled);
+    let mut enabled = raw.users.iter().filter(|user| !user.table.disabled);
     let Some(user) = enabled.clone().find(|user| bound(user) >= all) else { return };
     if enabled.nth(1).is_none() {
         return;
     }
-    let place = user.table.connections.written().map_or(name_place(user), |own| &own.place);
+    let span = user.table.connections.written().map_or(name_span(user), |own| &own.span);
     let title = format!("user `{}` may take every connection of the gateway", &*user.name);
     let help = format!("`connections` of one user, or `connections_per_user`, belongs below {all}");
-    report.warning(Diagnostic::at(place, title).help(help));
+    report.warning(Diagnostic::at(span, title).help(help));
 }
 
 /// A log-in makes a hash of each cost that passwords have, so that its time does not tell whose it is.
 fn check_costs(users: &[RawUser], report: &mut Report) {
     let mut costs = BTreeMap::new();
     for password in users.iter().filter_map(|user| user.table.password.written()) {
-        costs.entry(password.value.cost()).or_insert(&password.place);
+        costs.entry(password.value.cost()).or_insert(&password.span);
     }
     let count = costs.len();
-    let places: Vec<&Span> = costs.into_values().collect();
-    let [first, .., last] = places[..] else { return };
+    let spans: Vec<&Span> = costs.into_values().collect();
+    let [first, .., last] = spans[..] else { return };
     let title = format!("the passwords of users have {count} unlike costs of argon2");
-    let diagnostic = Diagnostic::at(last, title).other(first, "this one has another cost").help(
+    let diagnostic = Diagnostic::at(last, title).related(first, "this one has another cost").help(
         "each log-in takes as long as all of them together, or its time would tell users apart; \
          `tollgate user passwd NAME` gives a user the usual cost",
     );
@@ -213,9 +213,9 @@ fn check_sources(users: &[RawUser], report: &mut Report) {
                 let title =
                     format!("`from` of users `{}` and `{}` has the same network", other.name, user.name);
                 report.error(
-                    Diagnostic::at(&network.place, title)
+                    Diagnostic::at(&network.span, title)
                         .label(format!("a client from {} could be either", network.value))
-                        .other(&first.place, format!("`{}`", other.name)),
+                        .related(&first.span, format!("`{}`", other.name)),
                 );
             }
         }
@@ -223,47 +223,43 @@ fn check_sources(users: &[RawUser], report: &mut Report) {
 }
 
 /// What is allowed but can hardly be meant.
-fn warn(written: &RawConfig, report: &mut Report) {
-    let forwarded: Vec<&UserName> = written
-        .listeners
-        .iter()
-        .filter_map(|listener| listener.user.written())
-        .map(|user| &user.value)
-        .collect();
-    for user in &written.users {
+fn warn_unusable_users(raw: &RawConfig, report: &mut Report) {
+    let forwarded: Vec<&UserName> =
+        raw.listeners.iter().filter_map(|listener| listener.user.written()).map(|user| &user.value).collect();
+    for user in &raw.users {
         let table = &user.table;
         let credential = table.password.written().is_some() || table.token.written().is_some();
         let known = credential || !table.from.is_empty();
         if !known && !forwarded.contains(&&user.name) {
             let title = format!("nobody can be user `{}`", user.name);
             let help = "it has no `password`, no `token`, no `from`, and no listener forwards for it";
-            report.warning(Diagnostic::at(name_place(user), title).help(help));
+            report.warning(Diagnostic::at(name_span(user), title).help(help));
         }
         for everywhere in table.from.iter().filter(|network| network.prefix_len() == 0) {
             let title = format!("`from` of user `{}` holds every address", user.name);
-            let diagnostic = Diagnostic::at(&everywhere.place, title);
+            let diagnostic = Diagnostic::at(&everywhere.span, title);
             let label = "each client that reaches a listener is this user, without credentials";
             report.warning(diagnostic.label(label).help("name the networks of the user's own machines"));
         }
         if table.allow.is_empty() {
             let title = format!("user `{}` may go nowhere: `allow` is empty", user.name);
-            report.warning(Diagnostic::at(name_place(user), title));
+            report.warning(Diagnostic::at(name_span(user), title));
         }
     }
 }
 
 /// Finds the place of a policy's mistake.
 struct MistakeLocator<'a> {
-    written: &'a RawConfig,
+    raw: &'a RawConfig,
     users: &'a HashMap<&'a str, &'a RawUser>,
 }
 
 impl MistakeLocator<'_> {
     fn diagnostic(&self, BuildError { place, mistake }: &BuildError) -> Diagnostic {
-        let at = self.place(&place.owner, place.rule);
+        let at = self.span(&place.owner, place.rule);
         match mistake {
             Mistake::UnknownSet { reference, .. } => {
-                let sets: Vec<&str> = self.written.destinations.iter().map(|set| set.name.as_str()).collect();
+                let sets: Vec<&str> = self.raw.destinations.iter().map(|set| set.name.as_str()).collect();
                 let diagnostic = Diagnostic::at(at, format!("there is no set `@{reference}`"));
                 match sets.is_empty() {
                     true => diagnostic.help(format!("write a table [destinations.{reference}]")),
@@ -280,22 +276,22 @@ impl MistakeLocator<'_> {
         }
     }
 
-    fn place(&self, owner: &Owner, rule: Option<(ListKind, usize)>) -> &Span {
+    fn span(&self, owner: &Owner, rule: Option<(ListKind, usize)>) -> &Span {
         match owner {
             Owner::Set(name) => {
-                let set = self.written.destinations.iter().find(|set| set.name == *name);
+                let set = self.raw.destinations.iter().find(|set| set.name == *name);
                 let set = set.expect("the policy knows no other sets");
-                let place = rule.and_then(|(kind, index)| match kind {
-                    ListKind::Addresses => set.table.addresses.get(index).map(|network| &network.place),
-                    _ => set.table.to.get(index).map(|rule| &rule.place),
+                let span = rule.and_then(|(kind, index)| match kind {
+                    ListKind::Addresses => set.table.addresses.get(index).map(|network| &network.span),
+                    _ => set.table.to.get(index).map(|rule| &rule.span),
                 });
-                place.unwrap_or(&set.place)
+                span.unwrap_or(&set.span)
             }
             Owner::User(name) => {
                 let user = self.users[name.as_str()];
                 let list = |kind| if kind == ListKind::Deny { &user.table.deny } else { &user.table.allow };
                 let rule = rule.and_then(|(kind, index)| list(kind).get(index));
-                rule.map_or(name_place(user), |rule| &rule.place)
+                rule.map_or(name_span(user), |rule| &rule.span)
             }
         }
     }

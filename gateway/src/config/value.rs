@@ -13,7 +13,7 @@ use policy::rules::Rule;
 use proto::target::Target;
 use toml::de::DeValue;
 
-use super::read::{Scalar, found};
+use super::read::{Scalar, kind_of};
 use super::schema::Setting;
 use crate::identity::users::{CredentialError, NameError, PasswordHash, TokenHash, UserName};
 
@@ -45,7 +45,7 @@ macro_rules! choice {
                 match value.as_str() {
                     $(Some($word) => Ok($name::$variant),)+
                     Some(other) => Err(wrong(format!("\"{other}\""))),
-                    None => Err(wrong(found(value))),
+                    None => Err(wrong(kind_of(value))),
                 }
             }
         }
@@ -70,7 +70,7 @@ impl Scalar for u32 {
 }
 
 fn number(value: &DeValue<'_>) -> Result<i64, String> {
-    let integer = value.as_integer().ok_or_else(|| format!("expected a number; found {}", found(value)))?;
+    let integer = value.as_integer().ok_or_else(|| format!("expected a number; found {}", kind_of(value)))?;
     let parsed = i64::from_str_radix(integer.as_str(), integer.radix());
     parsed.map_err(|_| "this number is too large".into())
 }
@@ -79,7 +79,7 @@ impl Scalar for bool {
     const KIND: &'static str = "true or false";
 
     fn parse(value: &DeValue<'_>, _: &Setting) -> Result<bool, String> {
-        value.as_bool().ok_or_else(|| format!("expected true or false; found {}", found(value)))
+        value.as_bool().ok_or_else(|| format!("expected true or false; found {}", kind_of(value)))
     }
 }
 
@@ -89,7 +89,7 @@ impl Scalar for Duration {
     const KIND: &'static str = "a duration";
 
     fn parse(value: &DeValue<'_>, setting: &Setting) -> Result<Duration, String> {
-        let text = value.as_str().ok_or_else(|| format!("expected {DURATION}; found {}", found(value)))?;
+        let text = value.as_str().ok_or_else(|| format!("expected {DURATION}; found {}", kind_of(value)))?;
         let duration = duration(text).ok_or_else(|| format!("expected {DURATION}"))?;
         if let Some((low, high)) = setting.bounds() {
             let bound = |text: &str| self::duration(text.trim_matches('"'));
@@ -151,7 +151,7 @@ impl Scalar for ByteSize {
     const KIND: &'static str = "a size";
 
     fn parse(value: &DeValue<'_>, setting: &Setting) -> Result<ByteSize, String> {
-        let text = value.as_str().ok_or_else(|| format!("expected {BYTE_SIZE}; found {}", found(value)))?;
+        let text = value.as_str().ok_or_else(|| format!("expected {BYTE_SIZE}; found {}", kind_of(value)))?;
         let size = byte_size(text).ok_or_else(|| format!("expected {BYTE_SIZE}"))?;
         if let Some((low, high)) = setting.bounds() {
             let bound = |text: &str| byte_size(text.trim_matches('"'));
@@ -185,7 +185,8 @@ fn out_of_bounds(low: &str, high: &str) -> String {
 
 /// The text of a string value, within bounds.
 fn text<'a>(value: &'a DeValue<'_>, kind: &str) -> Result<&'a str, String> {
-    let text = value.as_str().ok_or_else(|| format!("expected {kind}, in quotes; found {}", found(value)))?;
+    let text =
+        value.as_str().ok_or_else(|| format!("expected {kind}, in quotes; found {}", kind_of(value)))?;
     match text {
         "" => Err(format!("expected {kind}; found an empty text")),
         text if text.len() > TEXT_BYTES_MAX => Err(format!("longer than {TEXT_BYTES_MAX} bytes")),

@@ -15,13 +15,13 @@ use hickory_resolver::proto::rr::{Name, RecordType};
 use sys::clock::{Nanos, monotonic};
 use tokio::time::timeout;
 
-use super::hosts::{WatchedFile, hosts_answer, parse_hosts, parse_servers};
+use super::files::{WatchedFile, hosts_answer, parse_hosts, parse_servers};
 use super::in_flight::{Backend, Completed};
 use super::servers::{LookupError, LookupResult, Servers};
 use super::{Answer, NAMES_IN_FLIGHT_MAX, Reply, ResolveError, ResolveSettings};
 
 /// How often the files are looked at, at most.
-const FILES_SPAN: Duration = Duration::from_secs(5);
+const FILES_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// An answer that lacks a family because its servers failed is asked for again after this long.
 const PARTIAL_TTL: Duration = Duration::from_secs(5);
 
@@ -31,7 +31,7 @@ pub(super) struct Builtin {
     hosts_file: WatchedFile,
     resolv_conf: WatchedFile,
     /// When the files were looked at.
-    looked: Nanos,
+    files_checked_at: Nanos,
     hosts: Arc<Hosts>,
     servers: Arc<Servers>,
 }
@@ -41,33 +41,33 @@ impl Builtin {
     pub(super) fn new(settings: ResolveSettings) -> Builtin {
         let mut hosts_file = WatchedFile::new(settings.hosts.clone());
         let mut resolv_conf = WatchedFile::new(settings.resolv_conf.clone());
-        let found = parse_servers(&resolv_conf.change().unwrap_or_default());
+        let found = parse_servers(&resolv_conf.read_if_changed().unwrap_or_default());
         let servers = if settings.servers.is_empty() { &found } else { &settings.servers };
         Builtin {
-            hosts: Arc::new(parse_hosts(&hosts_file.change().unwrap_or_default())),
+            hosts: Arc::new(parse_hosts(&hosts_file.read_if_changed().unwrap_or_default())),
             servers: Arc::new(Servers::new(servers, &settings)),
             hosts_file,
             resolv_conf,
-            looked: monotonic(),
+            files_checked_at: monotonic(),
             settings,
         }
     }
 
     /// Looks at the files if that was not done lately.
-    fn refresh(&mut self, now: Nanos) {
-        if now.since(self.looked) < FILES_SPAN {
+    fn refresh_files(&mut self, now: Nanos) {
+        if now.since(self.files_checked_at) < FILES_CHECK_INTERVAL {
             return;
         }
-        self.looked = now;
-        if let Some(text) = self.hosts_file.change() {
+        self.files_checked_at = now;
+        if let Some(text) = self.hosts_file.read_if_changed() {
             self.hosts = Arc::new(parse_hosts(&text));
         }
-        if let Some(text) = self.resolv_conf.change()
+        if let Some(text) = self.resolv_conf.read_if_changed()
             && self.settings.servers.is_empty()
         {
             let servers = parse_servers(&text);
             // The same servers keep their caches.
-            if !self.servers.are(&servers) {
+            if !self.servers.have_addresses(&servers) {
                 self.servers = Arc::new(Servers::new(&servers, &self.settings));
             }
         }
@@ -80,16 +80,16 @@ impl Backend for Builtin {
     }
 
     fn lookup(&mut self, name: Arc<str>) -> impl Future<Output = Completed> + Send + 'static {
-        self.refresh(monotonic());
+        self.refresh_files(monotonic());
         let (hosts, servers) = (Arc::clone(&self.hosts), Arc::clone(&self.servers));
         let family_wait = self.settings.family_wait;
         async move {
             let Some(name) = absolute(&name) else {
                 let error = ResolveError::Failed("not a name of the DNS".into());
-                return Completed { reply: Reply::failed(error), rest: None };
+                return Completed { reply: Reply::failed(error), background: None };
             };
             match hosts_answer(&hosts, &name) {
-                Some(answer) => Completed { reply: Reply::found(answer), rest: None },
+                Some(answer) => Completed { reply: Reply::found(answer), background: None },
                 None => both_families(name, servers, family_wait).await,
             }
         }
@@ -109,17 +109,17 @@ async fn both_families(name: Name, servers: Arc<Servers>, family_wait: Duration)
     let mut v6 = Box::pin(Arc::clone(&servers).query(name.clone(), RecordType::AAAA));
     let mut v4 = Box::pin(servers.query(name, RecordType::A));
     let first = poll_fn(|context| match v6.as_mut().poll(context) {
-        Poll::Ready(family) => Poll::Ready(First::V6(family)),
+        Poll::Ready(result) => Poll::Ready(First::V6(result)),
         Poll::Pending => v4.as_mut().poll(context).map(First::V4),
     });
     match first.await {
         First::V6(v6) => {
-            let (v4, rest) = second_family(&v6, v4, family_wait).await;
-            Completed { reply: combine(v6, v4), rest }
+            let (v4, background) = second_family(&v6, v4, family_wait).await;
+            Completed { reply: combine(v6, v4), background }
         }
         First::V4(v4) => {
-            let (v6, rest) = second_family(&v4, v6, family_wait).await;
-            Completed { reply: combine(v6, v4), rest }
+            let (v6, background) = second_family(&v4, v6, family_wait).await;
+            Completed { reply: combine(v6, v4), background }
         }
     }
 }
@@ -136,7 +136,7 @@ async fn second_family<F>(
     first: &Family,
     mut second: Pin<Box<F>>,
     wait: Duration,
-) -> (Family, Option<super::in_flight::Rest>)
+) -> (Family, Option<super::in_flight::BackgroundWork>)
 where
     F: Future<Output = Family> + Send + 'static,
 {
@@ -144,7 +144,7 @@ where
         return (second.await, None);
     }
     match timeout(wait, &mut second).await {
-        Ok(family) => (family, None),
+        Ok(result) => (result, None),
         // It goes on, so that the answer is in the cache when it is asked for again.
         Err(_elapsed) => (Err(LookupError::Timeout), Some(Box::pin(async { drop(second.await) }))),
     }
@@ -171,7 +171,9 @@ fn one_family_ttl(found: &LookupResult, missing: &LookupError) -> Duration {
 }
 
 fn answer(v6: &LookupResult, v4: &LookupResult, ttl: Duration) -> Reply {
-    Reply::found(Answer::of(&v6.addresses, &v4.addresses, ttl).expect("a found family has an address"))
+    Reply::found(
+        Answer::from_families(&v6.addresses, &v4.addresses, ttl).expect("a found family has an address"),
+    )
 }
 
 #[cfg(test)]
@@ -181,13 +183,13 @@ mod tests {
 
     /// The addresses that the hosts file gives `name` after a look at `now`.
     fn looked_up(builtin: &mut Builtin, name: &str, now: Nanos) -> String {
-        builtin.refresh(now);
+        builtin.refresh_files(now);
         let answer = hosts_answer(&builtin.hosts, &absolute(name).unwrap());
         answer.iter().flat_map(|a| a.addresses()).map(ToString::to_string).collect::<Vec<_>>().join(" ")
     }
 
     #[test]
-    fn edits_are_seen_after_the_span() {
+    fn file_edits_are_seen_after_the_interval() {
         let directory = tempfile::tempdir().unwrap();
         let [hosts, resolv_conf] = ["hosts", "resolv.conf"].map(|name| directory.path().join(name));
         fs::write(&hosts, "10.0.0.5 db\n").unwrap();
@@ -195,27 +197,27 @@ mod tests {
         let settings =
             ResolveSettings { hosts: hosts.clone(), resolv_conf: resolv_conf.clone(), ..Default::default() };
         let mut builtin = Builtin::new(settings);
-        let start = builtin.looked;
+        let start = builtin.files_checked_at;
         assert_eq!(looked_up(&mut builtin, "db", start), "10.0.0.5");
         let servers = Arc::clone(&builtin.servers);
 
         fs::write(&hosts, "10.0.0.55 db\n").unwrap();
         assert_eq!(looked_up(&mut builtin, "db", start), "10.0.0.5", "not looked at again so soon");
-        assert_eq!(looked_up(&mut builtin, "db", start + FILES_SPAN), "10.0.0.55");
+        assert_eq!(looked_up(&mut builtin, "db", start + FILES_CHECK_INTERVAL), "10.0.0.55");
         assert!(Arc::ptr_eq(&servers, &builtin.servers), "unchanged servers keep their caches");
 
         fs::write(&resolv_conf, "# by hand\nnameserver 10.0.0.2\n").unwrap();
-        builtin.refresh(start + FILES_SPAN * 2);
+        builtin.refresh_files(start + FILES_CHECK_INTERVAL * 2);
         assert!(Arc::ptr_eq(&servers, &builtin.servers), "unchanged servers keep their caches");
         fs::write(&resolv_conf, "nameserver 10.0.0.33\n").unwrap();
-        builtin.refresh(start + FILES_SPAN * 3);
-        assert!(builtin.servers.are(&["10.0.0.33:53".parse().unwrap()]));
+        builtin.refresh_files(start + FILES_CHECK_INTERVAL * 3);
+        assert!(builtin.servers.have_addresses(&["10.0.0.33:53".parse().unwrap()]));
     }
 
     #[test]
-    fn configured_servers_go_before_resolv_conf() {
+    fn configured_servers_override_resolv_conf() {
         let servers = vec!["192.0.2.53:5353".parse().unwrap()];
         let settings = ResolveSettings { servers: servers.clone(), ..Default::default() };
-        assert!(Builtin::new(settings).servers.are(&servers));
+        assert!(Builtin::new(settings).servers.have_addresses(&servers));
     }
 }

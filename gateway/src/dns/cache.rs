@@ -38,7 +38,7 @@ impl ResolveCache {
         ResolveCache {
             resolver,
             key: RandomState::new(),
-            names: RefCell::new(TtlCache::with_places(NAMES_MAX)),
+            names: RefCell::new(TtlCache::with_capacity(NAMES_MAX)),
         }
     }
 
@@ -46,12 +46,12 @@ impl ResolveCache {
     ///
     /// # Errors
     /// See [`ResolveError`].
-    pub async fn lookup(&self, asker: AccountId, name: &str) -> Result<Answer, ResolveError> {
-        if let Some(result) = self.known(name, monotonic()) {
+    pub async fn lookup(&self, account: AccountId, name: &str) -> Result<Answer, ResolveError> {
+        if let Some(result) = self.cached(name, monotonic()) {
             return result;
         }
-        let reply = self.resolver.ask(asker, name).await;
-        self.learn(name, &reply, monotonic());
+        let reply = self.resolver.request(account, name).await;
+        self.insert(name, &reply, monotonic());
         reply.result
     }
 
@@ -61,21 +61,21 @@ impl ResolveCache {
     }
 
     /// What is remembered of `name`, with the TTL that is left at `now`.
-    pub(super) fn known(&self, name: &str, now: Nanos) -> Option<Result<Answer, ResolveError>> {
+    pub(super) fn cached(&self, name: &str, now: Nanos) -> Option<Result<Answer, ResolveError>> {
         let names = self.names.borrow();
-        let kept = names.value(self.key.hash_one(name), |key| **key == *name, now)?;
-        Some(match &kept.result {
-            Ok(answer) => Ok(Answer { ttl: kept.expires.since(now), ..**answer }),
+        let entry = names.get(self.key.hash_one(name), |key| **key == *name, now)?;
+        Some(match &entry.result {
+            Ok(answer) => Ok(Answer { ttl: entry.expires.since(now), ..**answer }),
             Err(error) => Err(error.clone()),
         })
     }
 
-    pub(super) fn learn(&self, name: &str, reply: &Reply, now: Nanos) {
-        if reply.keep == Duration::ZERO {
+    pub(super) fn insert(&self, name: &str, reply: &Reply, now: Nanos) {
+        if reply.cache_for == Duration::ZERO {
             return;
         }
-        let expires = now + reply.keep;
-        let kept = CacheEntry { result: reply.result.clone().map(Box::new), expires };
-        self.names.borrow_mut().insert(self.key.hash_one(name), name.into(), kept, expires);
+        let expires = now + reply.cache_for;
+        let entry = CacheEntry { result: reply.result.clone().map(Box::new), expires };
+        self.names.borrow_mut().insert(self.key.hash_one(name), name.into(), entry, expires);
     }
 }

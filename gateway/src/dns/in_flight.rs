@@ -40,16 +40,16 @@ use crate::account::AccountId;
 use crate::shares::FairShares;
 
 /// Users on whose share a name may start. More who wait for it start no other lookup either.
-const SPONSORS_MAX: usize = 8;
+const ELIGIBLE_USERS_MAX: usize = 8;
 
 /// Work that goes on after its reply was given.
-pub(super) type Rest = Pin<Box<dyn Future<Output = ()> + Send>>;
+pub(super) type BackgroundWork = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// The end of a lookup as far as those who wait are concerned.
 pub(super) struct Completed {
     pub(super) reply: Reply,
     /// What still runs, if anything.
-    pub(super) rest: Option<Rest>,
+    pub(super) background: Option<BackgroundWork>,
 }
 
 /// Who does the lookups.
@@ -64,29 +64,29 @@ pub(super) trait Backend: Send + 'static {
 /// Starts the DNS thread with `backend`, whose lookups settle within `deadline`.
 pub(super) fn start(backend: impl Backend, deadline: Duration) -> io::Result<(Resolver, DnsThread)> {
     let runtime = runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
-    let (requests, inlet) = mpsc::channel(REQUESTS_MAX);
+    let (requests, receiver) = mpsc::channel(REQUESTS_MAX);
     let (stop, stopped) = tokio::sync::oneshot::channel();
-    let desk = InFlightTable {
-        running: FairShares::new(backend.concurrency_max()),
+    let table = InFlightTable {
+        lookup_shares: FairShares::new(backend.concurrency_max()),
         backend,
         deadline,
-        inlet,
+        requests: receiver,
         stopped,
         names: HashMap::new(),
         queue: VecDeque::new(),
-        owned: FairShares::new(NAMES_IN_FLIGHT_MAX),
-        waiting: FairShares::new(WAITERS_MAX),
+        name_shares: FairShares::new(NAMES_IN_FLIGHT_MAX),
+        waiter_shares: FairShares::new(WAITERS_MAX),
         tasks: JoinSet::new(),
         ids: HashMap::new(),
     };
     // The desk is the runtime's main future, which a sender wakes without touching the run queue's lock.
-    let thread = thread::Builder::new().name("dns".into()).spawn(move || runtime.block_on(desk.serve()))?;
+    let thread = thread::Builder::new().name("dns".into()).spawn(move || runtime.block_on(table.serve()))?;
     Ok((Resolver { requests, deadline }, DnsThread { stop: Some(stop), thread: Some(thread) }))
 }
 
 struct InFlightTable<B> {
     backend: B,
-    inlet: mpsc::Receiver<Request>,
+    requests: mpsc::Receiver<Request>,
     /// Ready when the owner is gone.
     stopped: tokio::sync::oneshot::Receiver<()>,
     names: HashMap<Arc<str>, InFlightName>,
@@ -94,11 +94,11 @@ struct InFlightTable<B> {
     queue: VecDeque<Arc<str>>,
     deadline: Duration,
     /// Names, by the user who asked first.
-    owned: FairShares,
+    name_shares: FairShares,
     /// Lookups that run, by the user on whose share they do.
-    running: FairShares,
+    lookup_shares: FairShares,
     /// The waiters of all names.
-    waiting: FairShares,
+    waiter_shares: FairShares,
     /// One task per name; it gives `Some` when it settles, `None` when its rest is done.
     tasks: JoinSet<Option<Box<Completed>>>,
     ids: HashMap<Id, Arc<str>>,
@@ -114,23 +114,23 @@ struct InFlightName {
 /// What is known of a name in flight.
 enum State {
     /// These wait; the users among them on whose share the lookup may start, at most [`SPONSORS_MAX`].
-    Queued { waiters: Vec<Waiter>, sponsors: Vec<AccountId>, expires: Nanos },
+    Queued { waiters: Vec<Waiter>, eligible_users: Vec<AccountId>, expires: Nanos },
     /// A task is on it on this user's share, and these wait.
-    Asked { runner: AccountId, waiters: Vec<Waiter> },
+    Running { runner: AccountId, waiters: Vec<Waiter> },
     /// This was the reply, and a task is still on the rest, on this user's share.
-    Settled { runner: AccountId, reply: Box<Reply> },
+    Replied { runner: AccountId, reply: Box<Reply> },
 }
 
 /// A request that waits for the reply.
 struct Waiter {
-    asker: AccountId,
+    account: AccountId,
     reply: oneshot::Sender<Reply>,
 }
 
 /// All that can wake the desk.
 enum Event {
     Stop,
-    Ended(Id, Result<Option<Box<Completed>>, JoinError>),
+    TaskEnded(Id, Result<Option<Box<Completed>>, JoinError>),
     Request(Request),
 }
 
@@ -139,8 +139,8 @@ impl<B: Backend> InFlightTable<B> {
         loop {
             match poll_fn(|context| self.poll_event(context)).await {
                 Event::Stop => return,
-                Event::Request(request) => self.take(request),
-                Event::Ended(id, outcome) => self.ended(id, outcome),
+                Event::Request(request) => self.handle_request(request),
+                Event::TaskEnded(id, outcome) => self.handle_ended_task(id, outcome),
             }
         }
     }
@@ -151,48 +151,47 @@ impl<B: Backend> InFlightTable<B> {
         }
         // `None` says that no task is left; the next one is spawned by the next request.
         match self.tasks.poll_join_next_with_id(context) {
-            Poll::Ready(Some(Ok((id, outcome)))) => return Poll::Ready(Event::Ended(id, Ok(outcome))),
-            Poll::Ready(Some(Err(error))) => return Poll::Ready(Event::Ended(error.id(), Err(error))),
+            Poll::Ready(Some(Ok((id, outcome)))) => return Poll::Ready(Event::TaskEnded(id, Ok(outcome))),
+            Poll::Ready(Some(Err(error))) => return Poll::Ready(Event::TaskEnded(error.id(), Err(error))),
             Poll::Ready(None) | Poll::Pending => {}
         }
-        self.inlet.poll_recv(context).map(|request| request.map_or(Event::Stop, Event::Request))
+        self.requests.poll_recv(context).map(|request| request.map_or(Event::Stop, Event::Request))
     }
 
-    fn take(&mut self, request: Request) {
+    fn handle_request(&mut self, request: Request) {
         self.expire(monotonic());
-        let Request { asker, name, reply } = request;
-        if let Some(InFlightName { state: State::Settled { reply: settled, .. }, .. }) =
-            self.names.get(&*name)
+        let Request { account, name, reply } = request;
+        if let Some(InFlightName { state: State::Replied { reply: known, .. }, .. }) = self.names.get(&*name)
         {
-            return reply.send(Reply::clone(settled));
+            return reply.send(Reply::clone(known));
         }
         let is_known = self.names.contains_key(&*name);
-        let owned = if is_known { Ok(()) } else { self.owned.check(asker) };
-        if let Err(shortage) = owned.and(self.waiting.check(asker)) {
-            return reply.send(Reply::refused(shortage));
+        let name_share = if is_known { Ok(()) } else { self.name_shares.check(account) };
+        if let Err(exhausted) = name_share.and(self.waiter_shares.check(account)) {
+            return reply.send(Reply::exhausted(exhausted));
         }
-        self.waiting.take(asker);
-        let waiter = Waiter { asker, reply };
-        match self.names.get_mut(&*name).map(|flight| &mut flight.state) {
-            Some(State::Asked { waiters, .. }) => waiters.push(waiter),
-            Some(State::Queued { waiters, sponsors, .. }) => {
+        self.waiter_shares.take(account);
+        let waiter = Waiter { account, reply };
+        match self.names.get_mut(&*name).map(|in_flight| &mut in_flight.state) {
+            Some(State::Running { waiters, .. }) => waiters.push(waiter),
+            Some(State::Queued { waiters, eligible_users, .. }) => {
                 waiters.push(waiter);
-                if sponsors.len() < SPONSORS_MAX && !sponsors.contains(&asker) {
-                    sponsors.push(asker);
+                if eligible_users.len() < ELIGIBLE_USERS_MAX && !eligible_users.contains(&account) {
+                    eligible_users.push(account);
                     self.start_queued();
                 }
             }
-            Some(State::Settled { .. }) => unreachable!("a settled name was answered above"),
-            None => self.queue(name.into(), waiter),
+            Some(State::Replied { .. }) => unreachable!("a settled name was answered above"),
+            None => self.enqueue(name.into(), waiter),
         }
     }
 
     /// Takes a name on that is not in flight.
-    fn queue(&mut self, name: Arc<str>, waiter: Waiter) {
-        let owner = waiter.asker;
-        self.owned.take(owner);
+    fn enqueue(&mut self, name: Arc<str>, waiter: Waiter) {
+        let owner = waiter.account;
+        self.name_shares.take(owner);
         let expires = monotonic() + self.deadline;
-        let state = State::Queued { waiters: vec![waiter], sponsors: vec![owner], expires };
+        let state = State::Queued { waiters: vec![waiter], eligible_users: vec![owner], expires };
         self.names.insert(Arc::clone(&name), InFlightName { owner, state });
         self.queue.push_back(name);
         self.start_queued();
@@ -201,17 +200,18 @@ impl<B: Backend> InFlightTable<B> {
     /// Starts the lookups of those names that have waited longest and may start.
     fn start_queued(&mut self) {
         let mut at = 0;
-        while at < self.queue.len() && !self.running.is_full() {
-            let flight = self.names.get_mut(&self.queue[at]).expect("a queued name is in flight");
-            let State::Queued { waiters, sponsors, .. } = &mut flight.state else {
+        while at < self.queue.len() && !self.lookup_shares.is_full() {
+            let in_flight = self.names.get_mut(&self.queue[at]).expect("a queued name is in flight");
+            let State::Queued { waiters, eligible_users, .. } = &mut in_flight.state else {
                 unreachable!("only names that have not started are queued");
             };
-            let Some(&runner) = sponsors.iter().find(|user| self.running.check(**user).is_ok()) else {
+            let Some(&runner) = eligible_users.iter().find(|user| self.lookup_shares.check(**user).is_ok())
+            else {
                 at += 1;
                 continue;
             };
-            flight.state = State::Asked { runner, waiters: std::mem::take(waiters) };
-            self.running.take(runner);
+            in_flight.state = State::Running { runner, waiters: std::mem::take(waiters) };
+            self.lookup_shares.take(runner);
             let name = self.queue.remove(at).expect("it stands there");
             let lookup = self.backend.lookup(Arc::clone(&name));
             self.spawn(&name, async { Some(Box::new(lookup.await)) });
@@ -222,7 +222,7 @@ impl<B: Backend> InFlightTable<B> {
     /// harms nobody: those who wait have a deadline of their own.
     fn expire(&mut self, now: Nanos) {
         while let Some(name) = self.queue.front() {
-            let state = self.names.get(name).map(|flight| &flight.state);
+            let state = self.names.get(name).map(|in_flight| &in_flight.state);
             if !matches!(state, Some(State::Queued { expires, .. }) if *expires <= now) {
                 return;
             }
@@ -230,15 +230,15 @@ impl<B: Backend> InFlightTable<B> {
             if let Some(InFlightName { owner, state: State::Queued { waiters, .. } }) =
                 self.names.remove(&name)
             {
-                self.owned.give_back(owner);
-                self.answer(waiters, &Reply::failed(ResolveError::Timeout));
+                self.name_shares.release(owner);
+                self.send_reply(waiters, &Reply::failed(ResolveError::Timeout));
             }
         }
     }
 
-    fn answer(&mut self, waiters: Vec<Waiter>, reply: &Reply) {
+    fn send_reply(&mut self, waiters: Vec<Waiter>, reply: &Reply) {
         for waiter in waiters {
-            self.waiting.give_back(waiter.asker);
+            self.waiter_shares.release(waiter.account);
             waiter.reply.send(reply.clone());
         }
     }
@@ -252,38 +252,38 @@ impl<B: Backend> InFlightTable<B> {
         self.ids.insert(id, Arc::clone(name));
     }
 
-    fn ended(&mut self, id: Id, outcome: Result<Option<Box<Completed>>, JoinError>) {
+    fn handle_ended_task(&mut self, id: Id, outcome: Result<Option<Box<Completed>>, JoinError>) {
         let name = self.ids.remove(&id).expect("each task's id is entered when it is spawned");
         let InFlightName { owner, state } =
             self.names.remove(&name).expect("a name with a task is in flight");
-        let settled = match outcome {
-            Ok(settled) => settled.map(|settled| *settled),
+        let completed = match outcome {
+            Ok(completed) => completed.map(|completed| *completed),
             Err(_) => {
                 let error = ResolveError::Failed("the lookup panicked".into());
-                Some(Completed { reply: Reply::failed(error), rest: None })
+                Some(Completed { reply: Reply::failed(error), background: None })
             }
         };
         let (runner, waiters) = match state {
-            State::Asked { runner, waiters } => (runner, waiters),
-            State::Settled { runner, .. } => (runner, Vec::new()),
+            State::Running { runner, waiters } => (runner, waiters),
+            State::Replied { runner, .. } => (runner, Vec::new()),
             State::Queued { .. } => unreachable!("a name that has not started has no task"),
         };
-        match settled {
-            Some(Completed { reply, rest: Some(rest) }) => {
-                self.answer(waiters, &reply);
+        match completed {
+            Some(Completed { reply, background: Some(background) }) => {
+                self.send_reply(waiters, &reply);
                 self.spawn(&name, async {
-                    rest.await;
+                    background.await;
                     None
                 });
-                let state = State::Settled { runner, reply: Box::new(reply) };
+                let state = State::Replied { runner, reply: Box::new(reply) };
                 self.names.insert(name, InFlightName { owner, state });
             }
-            over => {
-                if let Some(Completed { reply, .. }) = over {
-                    self.answer(waiters, &reply);
+            finished => {
+                if let Some(Completed { reply, .. }) = finished {
+                    self.send_reply(waiters, &reply);
                 }
-                self.owned.give_back(owner);
-                self.running.give_back(runner);
+                self.name_shares.release(owner);
+                self.lookup_shares.release(runner);
                 self.start_queued();
             }
         }

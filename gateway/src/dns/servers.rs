@@ -76,7 +76,7 @@ impl Servers {
     }
 
     /// Whether these are the servers.
-    pub(super) fn are(&self, addresses: &[SocketAddr]) -> bool {
+    pub(super) fn have_addresses(&self, addresses: &[SocketAddr]) -> bool {
         self.clients.iter().map(|(address, _)| address).eq(addresses)
     }
 
@@ -86,46 +86,51 @@ impl Servers {
         name: Name,
         family: RecordType,
     ) -> Result<LookupResult, LookupError> {
-        timeout(self.limits.deadline, self.query_in_turn(name, family))
+        timeout(self.limits.deadline, self.query_by_preference(name, family))
             .await
             .unwrap_or(Err(LookupError::Timeout))
     }
 
-    async fn query_in_turn(&self, name: Name, family: RecordType) -> Result<LookupResult, LookupError> {
+    async fn query_by_preference(&self, name: Name, family: RecordType) -> Result<LookupResult, LookupError> {
         let preferred = self.preferred.load(Ordering::Relaxed);
-        let mut turn = (0..self.clients.len()).map(|n| (preferred + n) % self.clients.len()).peekable();
+        let mut candidates = (0..self.clients.len()).map(|n| (preferred + n) % self.clients.len()).peekable();
         // Dropping the set gives up on all who have not answered.
-        let mut asked = JoinSet::new();
-        let mut missing = LookupError::Timeout;
+        let mut queries = JoinSet::new();
+        let mut error = LookupError::Timeout;
         loop {
-            if let Some(server) = turn.next() {
+            if let Some(server) = candidates.next() {
                 let client = self.clients[server].1.clone();
                 let name = name.clone();
-                asked.spawn(async move { (server, client.lookup(name, family).await) });
+                queries.spawn(async move { (server, client.lookup(name, family).await) });
             }
-            let patience = if turn.peek().is_some() { self.limits.server_wait } else { self.limits.deadline };
-            let (server, result) = match timeout(patience, asked.join_next()).await {
+            let wait =
+                if candidates.peek().is_some() { self.limits.server_wait } else { self.limits.deadline };
+            let (server, result) = match timeout(wait, queries.join_next()).await {
                 Err(_elapsed) => continue,
-                Ok(None) => return Err(missing),
+                Ok(None) => return Err(error),
                 Ok(Some(Err(_panic))) => {
-                    missing = LookupError::Failed("the DNS client panicked".into());
+                    error = LookupError::Failed("the DNS client panicked".into());
                     continue;
                 }
-                Ok(Some(Ok(answer))) => answer,
+                Ok(Some(Ok(result))) => result,
             };
-            match self.found(server, result) {
-                Err(failure @ (LookupError::Failed(_) | LookupError::Timeout)) => missing = failure,
-                answer => {
+            match self.interpret(server, result) {
+                Err(failure @ (LookupError::Failed(_) | LookupError::Timeout)) => error = failure,
+                result => {
                     self.preferred.store(server, Ordering::Relaxed);
-                    return answer;
+                    return result;
                 }
             }
         }
     }
 
-    fn found(&self, server: usize, result: Result<Lookup, NetError>) -> Result<LookupResult, LookupError> {
+    fn interpret(
+        &self,
+        server: usize,
+        result: Result<Lookup, NetError>,
+    ) -> Result<LookupResult, LookupError> {
         let Limits { ttl_min, ttl_max, .. } = self.limits;
-        let lookup = result.map_err(|error| self.missing(server, error))?;
+        let lookup = result.map_err(|error| self.interpret_error(server, error))?;
         let records = lookup.answers();
         let addresses: Vec<_> = records.iter().filter_map(|record| record.data.ip_addr()).collect();
         if addresses.is_empty() {
@@ -136,7 +141,7 @@ impl Servers {
         Ok(LookupResult { addresses, ttl: Duration::from_secs(ttl_s.into()).clamp(ttl_min, ttl_max) })
     }
 
-    fn missing(&self, server: usize, error: NetError) -> LookupError {
+    fn interpret_error(&self, server: usize, error: NetError) -> LookupError {
         let address = self.clients[server].0;
         match error {
             NetError::Timeout => LookupError::Timeout,

@@ -19,7 +19,7 @@ use tokio::time::timeout;
 
 use super::in_flight::{Backend, Completed};
 use super::{Answer, Reply, ResolveError, ResolveSettings};
-use crate::jobs::{DNS_LOOKUP, NAMES_CONCURRENCY_MAX};
+use crate::jobs::{DNS_LOOKUP, DNS_LOOKUPS_MAX};
 
 /// How long a result is repeated, within the bounds of the settings.
 const SYSTEM_TTL: Duration = Duration::from_secs(30);
@@ -61,7 +61,7 @@ impl System {
 
 impl Backend for System {
     fn concurrency_max(&self) -> usize {
-        NAMES_CONCURRENCY_MAX
+        DNS_LOOKUPS_MAX
     }
 
     fn lookup(&mut self, name: Arc<str>) -> impl Future<Output = Completed> + Send + 'static {
@@ -70,20 +70,20 @@ impl Backend for System {
         let (sender, mut call) = oneshot::channel();
         // Nobody waits any more for a call that would begin after the deadline.
         let work = move || reply(blocking(|| get_address_info(&name)), ttl, negative_ttl);
-        let told = move |outcome: Outcome<Reply>| sender.send(outcome.unwrap_or_else(failed));
-        let accepted = self.pool.run_by(DNS_LOOKUP, monotonic() + self.deadline, work, told);
+        let deliver = move |outcome: Outcome<Reply>| sender.send(outcome.unwrap_or_else(failed));
+        let accepted = self.pool.run_by(DNS_LOOKUP, monotonic() + self.deadline, work, deliver);
         let deadline = self.deadline;
         async move {
             if accepted.is_err() {
-                return Completed { reply: Reply::overloaded(), rest: None };
+                return Completed { reply: Reply::overloaded(), background: None };
             }
             match timeout(deadline, &mut call).await {
                 Ok(reply) => {
-                    Completed { reply: reply.unwrap_or_else(|_| failed(Failure::Panicked)), rest: None }
+                    Completed { reply: reply.unwrap_or_else(|_| failed(Failure::Panicked)), background: None }
                 }
                 Err(_elapsed) => {
                     let rest = Box::pin(async { drop(call.await) });
-                    Completed { reply: Reply::failed(ResolveError::Timeout), rest: Some(rest) }
+                    Completed { reply: Reply::failed(ResolveError::Timeout), background: Some(rest) }
                 }
             }
         }
@@ -101,7 +101,7 @@ fn reply(found: io::Result<Vec<IpAddr>>, ttl: Duration, negative_ttl: Duration) 
     match found {
         Ok(addresses) => {
             let (v4, v6): (Vec<_>, Vec<_>) = addresses.into_iter().partition(|address| address.is_ipv4());
-            Answer::of(&v6, &v4, ttl).map_or_else(|| Reply::not_found(negative_ttl), Reply::found)
+            Answer::from_families(&v6, &v4, ttl).map_or_else(|| Reply::not_found(negative_ttl), Reply::found)
         }
         Err(error) if says_not_found(&error) => Reply::not_found(negative_ttl),
         Err(error) => Reply::failed(ResolveError::Failed(error.to_string().into())),

@@ -13,14 +13,14 @@ use std::time::Duration;
 use hickory_resolver::proto::rr::RecordType;
 use sys::clock::Nanos;
 
-use self::name_server::{Act, Asked, Gate, NameServer, addresses};
+use self::name_server::{Action, Gate, NameServer, Query, addresses};
 use super::in_flight::{self, Backend, Completed};
 use super::system::System;
 use super::*;
 use crate::jobs;
 
 /// Longer than any test runs: what waits this long waits for ever.
-const AGES: Duration = Duration::from_secs(600);
+const UNREACHED: Duration = Duration::from_secs(600);
 
 /// Runs a future of this thread to its end.
 pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
@@ -44,9 +44,9 @@ pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
 fn settings(servers: &[&NameServer]) -> ResolveSettings {
     ResolveSettings {
         servers: servers.iter().map(|server| server.address).collect(),
-        deadline: AGES,
-        family_wait: AGES,
-        server_wait: AGES,
+        deadline: UNREACHED,
+        family_wait: UNREACHED,
+        server_wait: UNREACHED,
         hosts: "/nonexistent/hosts".into(),
         resolv_conf: "/nonexistent/resolv.conf".into(),
         ..ResolveSettings::default()
@@ -80,25 +80,25 @@ fn look_up(resolver: &Resolver, name: &str) -> String {
 }
 
 /// A script that answers by family.
-fn by_family(v4: fn() -> Act, v6: fn() -> Act) -> impl Fn(&Asked) -> Act {
-    move |asked| if asked.family == RecordType::A { v4() } else { v6() }
+fn by_family(v4: fn() -> Action, v6: fn() -> Action) -> impl Fn(&Query) -> Action {
+    move |query| if query.family == RecordType::A { v4() } else { v6() }
 }
 
 /// What a name server with this script makes of `db.test`, looked up twice, and all that it was asked.
 #[track_caller]
-fn check(v4: fn() -> Act, v6: fn() -> Act, expected: &str, asked: &[&str]) {
+fn check(v4: fn() -> Action, v6: fn() -> Action, expected: &str, queries: &[&str]) {
     let server = NameServer::start(by_family(v4, v6));
     let (resolver, _thread) = start(settings(&[&server]));
     assert_eq!(look_up(&resolver, "db.test"), expected);
     // The TTL may have counted down by now.
     let without_ttl = |text: &str| text.trim_start_matches(|c: char| c.is_ascii_digit()).to_owned();
     assert_eq!(without_ttl(&look_up(&resolver, "db.test")), without_ttl(expected), "the second time");
-    assert_eq!(server.asked(), asked);
+    assert_eq!(server.queries(), queries);
 }
 
 /// What a name server with this script makes of `db.test`, looked up once.
 #[track_caller]
-fn check_once(v4: fn() -> Act, v6: fn() -> Act, expected: &str) {
+fn check_once(v4: fn() -> Action, v6: fn() -> Action, expected: &str) {
     let server = NameServer::start(by_family(v4, v6));
     let (resolver, _thread) = start(settings(&[&server]));
     assert_eq!(look_up(&resolver, "db.test"), expected);
@@ -107,70 +107,71 @@ fn check_once(v4: fn() -> Act, v6: fn() -> Act, expected: &str) {
 const BOTH: &[&str] = &["A db.test.", "AAAA db.test."];
 
 #[test]
-fn both_families_are_found_and_remembered() {
+fn both_families_are_found_and_cached() {
     let v4 = || addresses(&["192.0.2.1", "192.0.2.2"]);
     check(v4, || addresses(&["2001:db8::1"]), "300 2001:db8::1 192.0.2.1 192.0.2.2", BOTH);
-    check(v4, || Act::NoData(60), "300 192.0.2.1 192.0.2.2", BOTH);
-    check(|| Act::NoData(60), || addresses(&["2001:db8::1"]), "300 2001:db8::1", BOTH);
+    check(v4, || Action::NoData(60), "300 192.0.2.1 192.0.2.2", BOTH);
+    check(|| Action::NoData(60), || addresses(&["2001:db8::1"]), "300 2001:db8::1", BOTH);
     // There are servers that deny a name when they are asked for its addresses of IPv6.
-    check(v4, || Act::NxDomain(60), "300 192.0.2.1 192.0.2.2", BOTH);
+    check(v4, || Action::NxDomain(60), "300 192.0.2.1 192.0.2.2", BOTH);
     check(v4, || addresses(&["::ffff:192.0.2.1"]), "300 192.0.2.1 192.0.2.2", BOTH);
 }
 
 #[test]
-fn what_is_missing_is_remembered() {
-    check(|| Act::NxDomain(60), || Act::NxDomain(60), NOT_FOUND, BOTH);
-    check(|| Act::NoData(60), || Act::NoData(60), NOT_FOUND, BOTH);
+fn negative_answers_are_cached() {
+    check(|| Action::NxDomain(60), || Action::NxDomain(60), NOT_FOUND, BOTH);
+    check(|| Action::NoData(60), || Action::NoData(60), NOT_FOUND, BOTH);
 }
 
 #[test]
-fn ttls_are_those_of_the_shortest_record_within_bounds() {
-    let alias = || Act::Alias("db.corp.", 20, Box::new(addresses(&["192.0.2.1"])));
-    check_once(alias, || Act::NoData(60), "20 192.0.2.1");
-    fn for_seconds(ttl: u32) -> Act {
-        Act::Addresses(ttl, vec![[192, 0, 2, 1].into()])
+fn ttl_is_that_of_the_shortest_record_within_bounds() {
+    let alias = || Action::Alias("db.corp.", 20, Box::new(addresses(&["192.0.2.1"])));
+    check_once(alias, || Action::NoData(60), "20 192.0.2.1");
+    fn for_seconds(ttl: u32) -> Action {
+        Action::Addresses(ttl, vec![[192, 0, 2, 1].into()])
     }
     check_once(|| for_seconds(40), || addresses(&["2001:db8::1"]), "40 2001:db8::1 192.0.2.1");
-    check_once(|| for_seconds(0), || Act::NoData(60), "1 192.0.2.1");
-    check_once(|| for_seconds(u32::MAX), || Act::NoData(60), "3600 192.0.2.1");
+    check_once(|| for_seconds(0), || Action::NoData(60), "1 192.0.2.1");
+    check_once(|| for_seconds(u32::MAX), || Action::NoData(60), "3600 192.0.2.1");
 }
 
 #[test]
 fn a_truncated_answer_is_fetched_by_tcp() {
-    let script = |asked: &Asked| match (asked.family, asked.tcp) {
-        (RecordType::A, false) => Act::Truncated,
+    let script = |query: &Query| match (query.family, query.tcp) {
+        (RecordType::A, false) => Action::Truncated,
         (RecordType::A, true) => addresses(&["192.0.2.1"]),
-        _ => Act::NoData(60),
+        _ => Action::NoData(60),
     };
     let server = NameServer::start(script);
     let (resolver, _thread) = start(settings(&[&server]));
     assert_eq!(look_up(&resolver, "db.test"), "300 192.0.2.1");
-    assert_eq!(server.asked(), ["A db.test.", "A db.test. tcp", "AAAA db.test."]);
+    assert_eq!(server.queries(), ["A db.test.", "A db.test. tcp", "AAAA db.test."]);
 }
 
 #[test]
-fn a_forged_answer_is_passed_over() {
-    let forged = || Act::Forged([6, 6, 6, 6].into(), Box::new(addresses(&["192.0.2.1"])));
-    check(forged, || Act::NoData(60), "300 192.0.2.1", BOTH);
+fn forged_answer_is_ignored() {
+    let forged = || Action::ForgedFirst([6, 6, 6, 6].into(), Box::new(addresses(&["192.0.2.1"])));
+    check(forged, || Action::NoData(60), "300 192.0.2.1", BOTH);
 }
 
 #[test]
-fn of_many_addresses_each_family_keeps_some() {
-    let many_v4 = || Act::Addresses(300, (0..40).map(|n| IpAddr::from([192, 0, 2, n])).collect());
+fn many_addresses_keep_some_of_each_family() {
+    let many_v4 = || Action::Addresses(300, (0..40).map(|n| IpAddr::from([192, 0, 2, n])).collect());
     let v4 = |count: u8| (0..count).map(|n| format!(" 192.0.2.{n}")).collect::<String>();
-    check(many_v4, || Act::NoData(60), &format!("300{}", v4(16)), BOTH);
+    check(many_v4, || Action::NoData(60), &format!("300{}", v4(16)), BOTH);
     let few = || addresses(&["2001:db8::a", "2001:db8::b"]);
     check(many_v4, few, &format!("300 2001:db8::a 2001:db8::b{}", v4(14)), BOTH);
-    let many_v6 = || Act::Addresses(300, (0..20).map(|n| [0x2001, 0xdb8, 0, 0, 0, 0, 1, n].into()).collect());
+    let many_v6 =
+        || Action::Addresses(300, (0..20).map(|n| [0x2001, 0xdb8, 0, 0, 0, 0, 1, n].into()).collect());
     let v6 = (0..8).map(|n| format!(" 2001:db8::1:{n}")).collect::<String>();
     check(many_v4, many_v6, &format!("300{v6}{}", v4(8)), BOTH);
 }
 
 #[test]
-fn a_loop_of_aliases_ends() {
-    let script = |asked: &Asked| match &*asked.name {
-        "a.test." => Act::Alias("b.test.", 300, Box::new(Act::NoData(60))),
-        _ => Act::Alias("a.test.", 300, Box::new(Act::NoData(60))),
+fn alias_loop_ends() {
+    let script = |query: &Query| match &*query.name {
+        "a.test." => Action::Alias("b.test.", 300, Box::new(Action::NoData(60))),
+        _ => Action::Alias("a.test.", 300, Box::new(Action::NoData(60))),
     };
     let server = NameServer::start(script);
     let (resolver, _thread) = start(settings(&[&server]));
@@ -178,50 +179,50 @@ fn a_loop_of_aliases_ends() {
 }
 
 #[test]
-fn errors_of_a_server_are_told() {
-    let server = NameServer::start(|_| Act::ServFail);
+fn server_error_is_reported() {
+    let server = NameServer::start(|_| Action::ServFail);
     let (resolver, _thread) = start(settings(&[&server]));
     let expected = format!("DNS failed: {} answered Server Failure", server.address);
     assert_eq!(look_up(&resolver, "db.test"), expected);
 }
 
 #[test]
-fn silence_ends_at_the_deadline() {
-    let server = NameServer::start(|_| Act::Silence);
+fn silent_server_ends_at_the_deadline() {
+    let server = NameServer::start(|_| Action::Silence);
     let (resolver, _thread) =
         start(ResolveSettings { deadline: Duration::from_millis(50), ..settings(&[&server]) });
     assert_eq!(look_up(&resolver, "db.test"), TIMEOUT);
 }
 
 #[test]
-fn a_failing_server_gives_way_and_stays_behind() {
-    let failing = NameServer::start(|_| Act::ServFail);
-    let healthy = NameServer::start(by_family(|| addresses(&["192.0.2.1"]), || Act::NoData(60)));
+fn failing_server_loses_preference() {
+    let failing = NameServer::start(|_| Action::ServFail);
+    let healthy = NameServer::start(by_family(|| addresses(&["192.0.2.1"]), || Action::NoData(60)));
     let (resolver, _thread) = start(settings(&[&failing, &healthy]));
     assert_eq!(look_up(&resolver, "a.test"), "300 192.0.2.1");
     assert_eq!(look_up(&resolver, "b.test"), "300 192.0.2.1");
-    assert_eq!(failing.asked(), ["A a.test.", "AAAA a.test."]);
-    assert_eq!(healthy.asked(), ["A a.test.", "A b.test.", "AAAA a.test.", "AAAA b.test."]);
+    assert_eq!(failing.queries(), ["A a.test.", "AAAA a.test."]);
+    assert_eq!(healthy.queries(), ["A a.test.", "A b.test.", "AAAA a.test.", "AAAA b.test."]);
 }
 
 #[test]
-fn a_silent_server_gets_company() {
-    let silent = NameServer::start(|_| Act::Silence);
-    let healthy = NameServer::start(by_family(|| addresses(&["192.0.2.1"]), || Act::NoData(60)));
+fn silent_server_triggers_the_next_one() {
+    let silent = NameServer::start(|_| Action::Silence);
+    let healthy = NameServer::start(by_family(|| addresses(&["192.0.2.1"]), || Action::NoData(60)));
     let settings =
         ResolveSettings { server_wait: Duration::from_millis(20), ..settings(&[&silent, &healthy]) };
     let (resolver, _thread) = start(settings);
     assert_eq!(look_up(&resolver, "db.test"), "300 192.0.2.1");
-    assert_eq!(healthy.asked(), BOTH);
+    assert_eq!(healthy.queries(), BOTH);
 }
 
 #[test]
-fn a_slow_family_does_not_hold_up_the_other_and_is_not_lost() {
+fn slow_family_delays_nothing_and_is_cached() {
     let gate = Gate::default();
-    let held = gate.clone();
-    let server = NameServer::start(move |asked| match asked.family {
+    let gate_in_script = gate.clone();
+    let server = NameServer::start(move |query| match query.family {
         RecordType::A => addresses(&["192.0.2.1"]),
-        _ => Act::Hold(held.clone(), Box::new(addresses(&["2001:db8::1"]))),
+        _ => Action::Hold(gate_in_script.clone(), Box::new(addresses(&["2001:db8::1"]))),
     });
     let (resolver, _thread) =
         start(ResolveSettings { family_wait: Duration::from_millis(1), ..settings(&[&server]) });
@@ -236,19 +237,19 @@ fn a_slow_family_does_not_hold_up_the_other_and_is_not_lost() {
         }
     };
     assert!(complete.ends_with(" 2001:db8::1 192.0.2.1"), "{complete}");
-    assert_eq!(server.asked(), BOTH);
+    assert_eq!(server.queries(), BOTH);
 }
 
 #[test]
-fn a_family_on_which_all_hangs_is_waited_for() {
+fn only_family_with_records_is_awaited() {
     let gate = Gate::default();
-    let held = gate.clone();
-    let server = NameServer::start(move |asked| match asked.family {
-        RecordType::A => Act::NxDomain(60),
-        _ => Act::Hold(held.clone(), Box::new(addresses(&["2001:db8::1"]))),
+    let gate_in_script = gate.clone();
+    let server = NameServer::start(move |query| match query.family {
+        RecordType::A => Action::NxDomain(60),
+        _ => Action::Hold(gate_in_script.clone(), Box::new(addresses(&["2001:db8::1"]))),
     });
     let (resolver, _thread) = start(ResolveSettings { family_wait: Duration::ZERO, ..settings(&[&server]) });
-    let lookup = ask(&resolver, "db.test");
+    let lookup = start_lookup(&resolver, "db.test");
     // Gives a lookup that does not wait the time to show it; one that waits ends the same whenever this ends.
     thread::sleep(Duration::from_millis(50));
     gate.open();
@@ -256,11 +257,11 @@ fn a_family_on_which_all_hangs_is_waited_for() {
 }
 
 #[test]
-fn a_name_in_flight_is_asked_once_and_holds_up_no_other() {
+fn name_in_flight_is_queried_once_and_blocks_none() {
     let gate = Gate::default();
-    let held = gate.clone();
-    let server = NameServer::start(move |asked| match &*asked.name {
-        "slow.test." => Act::Hold(held.clone(), Box::new(Act::ServFail)),
+    let gate_in_script = gate.clone();
+    let server = NameServer::start(move |query| match &*query.name {
+        "slow.test." => Action::Hold(gate_in_script.clone(), Box::new(Action::ServFail)),
         _ => addresses(&["192.0.2.1"]),
     });
     let (resolver, _thread) = start(settings(&[&server]));
@@ -275,12 +276,12 @@ fn a_name_in_flight_is_asked_once_and_holds_up_no_other() {
     for lookup in lookups {
         assert!(show(block_on(lookup)).ends_with("answered Server Failure"));
     }
-    let slow: Vec<_> = server.asked().into_iter().filter(|asked| asked.contains("slow")).collect();
+    let slow: Vec<_> = server.queries().into_iter().filter(|query| query.contains("slow")).collect();
     assert_eq!(slow, ["A slow.test.", "AAAA slow.test."]);
 }
 
 #[test]
-fn localhost_and_the_hosts_file_ask_nobody() {
+fn localhost_and_the_hosts_file_send_no_query() {
     let directory = tempfile::tempdir().unwrap();
     let hosts = directory.path().join("hosts");
     std::fs::write(&hosts, "10.0.0.5 db\n10.0.0.6 localhost\n").unwrap();
@@ -289,10 +290,10 @@ fn localhost_and_the_hosts_file_ask_nobody() {
     assert_eq!(look_up(&resolver, "localhost"), "3600 ::1 127.0.0.1");
     assert_eq!(look_up(&resolver, "db.localhost"), "3600 ::1 127.0.0.1");
     assert_eq!(look_up(&resolver, "db"), "5 10.0.0.5");
-    assert_eq!(server.asked(), [""; 0]);
+    assert_eq!(server.queries(), [""; 0]);
     assert_eq!(look_up(&resolver, "notlocalhost"), "300 192.0.2.1");
     assert_eq!(
-        server.asked(),
+        server.queries(),
         ["A notlocalhost.", "AAAA notlocalhost."],
         "absolute, without a search domain"
     );
@@ -300,13 +301,13 @@ fn localhost_and_the_hosts_file_ask_nobody() {
 }
 
 /// A backend whose lookups do as their names say.
-struct Odd {
+struct FakeBackend {
     concurrency_max: usize,
     gate: tokio::sync::watch::Receiver<bool>,
     started: Arc<AtomicU32>,
 }
 
-impl Backend for Odd {
+impl Backend for FakeBackend {
     fn concurrency_max(&self) -> usize {
         self.concurrency_max
     }
@@ -321,25 +322,26 @@ impl Backend for Odd {
             if name.starts_with("hang") {
                 let _ = gate.wait_for(|open| *open).await;
             }
-            let answer = Answer::of(&[], &[Ipv4Addr::new(192, 0, 2, 1).into()], AGES).unwrap();
-            Completed { reply: Reply::found(answer), rest: None }
+            let answer =
+                Answer::from_families(&[], &[Ipv4Addr::new(192, 0, 2, 1).into()], UNREACHED).unwrap();
+            Completed { reply: Reply::found(answer), background: None }
         }
     }
 }
 
 /// A resolver with the odd backend, its gate, and the count of lookups.
-fn odd() -> (Resolver, DnsThread, tokio::sync::watch::Sender<bool>, Arc<AtomicU32>) {
-    odd_with(NAMES_IN_FLIGHT_MAX, AGES)
+fn fake() -> (Resolver, DnsThread, tokio::sync::watch::Sender<bool>, Arc<AtomicU32>) {
+    fake_with(NAMES_IN_FLIGHT_MAX, UNREACHED)
 }
 
 /// The same, with so many lookups at a time, and with a deadline for those that have not started.
-fn odd_with(
+fn fake_with(
     concurrency_max: usize,
     deadline: Duration,
 ) -> (Resolver, DnsThread, tokio::sync::watch::Sender<bool>, Arc<AtomicU32>) {
     let (open, gate) = tokio::sync::watch::channel(false);
     let started = Arc::new(AtomicU32::new(0));
-    let backend = Odd { concurrency_max, gate, started: Arc::clone(&started) };
+    let backend = FakeBackend { concurrency_max, gate, started: Arc::clone(&started) };
     let (resolver, thread) = in_flight::start(backend, deadline).unwrap();
     (resolver, thread, open, started)
 }
@@ -347,24 +349,24 @@ fn odd_with(
 type Lookup<'a> = Pin<Box<dyn Future<Output = Result<Answer, ResolveError>> + 'a>>;
 
 /// Sends a lookup on its way.
-fn ask<'a>(resolver: &'a Resolver, name: &'a str) -> Lookup<'a> {
-    ask_for(resolver, AccountId::PROCESS, name)
+fn start_lookup<'a>(resolver: &'a Resolver, name: &'a str) -> Lookup<'a> {
+    start_lookup_for(resolver, AccountId::PROCESS, name)
 }
 
 /// The same for a user.
-fn ask_for<'a>(resolver: &'a Resolver, user: AccountId, name: &'a str) -> Lookup<'a> {
-    let mut lookup: Lookup<'a> = Box::pin(async move { resolver.ask(user, name).await.result });
+fn start_lookup_for<'a>(resolver: &'a Resolver, user: AccountId, name: &'a str) -> Lookup<'a> {
+    let mut lookup: Lookup<'a> = Box::pin(async move { resolver.request(user, name).await.result });
     assert!(lookup.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
     lookup
 }
 
 fn look_up_for(resolver: &Resolver, user: AccountId, name: &str) -> String {
-    show(block_on(resolver.ask(user, name)).result)
+    show(block_on(resolver.request(user, name)).result)
 }
 
 #[test]
 fn a_panic_ends_one_lookup() {
-    let (resolver, _thread, _open, _) = odd();
+    let (resolver, _thread, _open, _) = fake();
     assert_eq!(look_up(&resolver, "panic.test"), "DNS failed: the lookup panicked");
     assert_eq!(look_up(&resolver, "db.test"), "600 192.0.2.1");
     assert_eq!(look_up(&resolver, "panic.test"), "DNS failed: the lookup panicked");
@@ -372,12 +374,13 @@ fn a_panic_ends_one_lookup() {
 
 #[test]
 fn names_and_waiters_are_bounded() {
-    let (resolver, _thread, open, started) = odd();
+    let (resolver, _thread, open, started) = fake();
     let names: Vec<_> = (0..NAMES_IN_FLIGHT_MAX).map(|n| format!("hang{n}.test")).collect();
-    let mut lookups: Vec<_> = names.iter().map(|name| ask_for(&resolver, AccountId::next(), name)).collect();
+    let mut lookups: Vec<_> =
+        names.iter().map(|name| start_lookup_for(&resolver, AccountId::next(), name)).collect();
     assert_eq!(look_up(&resolver, "db.test"), OVERLOADED, "one name too many");
     while lookups.len() < WAITERS_MAX {
-        lookups.push(ask_for(&resolver, AccountId::next(), "hang0.test"));
+        lookups.push(start_lookup_for(&resolver, AccountId::next(), "hang0.test"));
         // The channel is shorter than what the desk holds: let it take what was sent.
         if lookups.len() % 1_000 == 0 {
             look_up(&resolver, "db.test");
@@ -394,22 +397,22 @@ fn names_and_waiters_are_bounded() {
 
 /// 52 slow names a second filled the desk, and everybody was told 503. Now one user has half of it.
 #[test]
-fn a_user_has_a_share_of_names_and_of_waiters() {
-    let (resolver, _thread, open, started) = odd();
+fn user_has_a_share_of_names_and_waiters() {
+    let (resolver, _thread, open, started) = fake();
     let [ann, ben] = [(); 2].map(|()| AccountId::next());
     let names: Vec<_> = (0..NAMES_IN_FLIGHT_MAX / 2).map(|n| format!("hang{n}.test")).collect();
-    let mut lookups: Vec<_> = names.iter().map(|name| ask_for(&resolver, ann, name)).collect();
+    let mut lookups: Vec<_> = names.iter().map(|name| start_lookup_for(&resolver, ann, name)).collect();
     assert_eq!(look_up_for(&resolver, ann, "db.test"), OVER_SHARE, "one name too many");
     assert_eq!(look_up_for(&resolver, ben, "db.test"), "600 192.0.2.1");
     while lookups.len() < WAITERS_MAX / 2 {
-        lookups.push(ask_for(&resolver, ann, "hang0.test"));
+        lookups.push(start_lookup_for(&resolver, ann, "hang0.test"));
         // The channel is shorter than what the desk holds: let it take what was sent.
         if lookups.len() % 1_000 == 0 {
             look_up_for(&resolver, ben, "db.test");
         }
     }
     assert_eq!(look_up_for(&resolver, ann, "hang0.test"), OVER_SHARE, "one waiter too many");
-    lookups.push(ask_for(&resolver, ben, "hang0.test"));
+    lookups.push(start_lookup_for(&resolver, ben, "hang0.test"));
     let asked_by_others = started.load(Ordering::Relaxed) - NAMES_IN_FLIGHT_MAX as u32 / 2;
     open.send(true).unwrap();
     for lookup in lookups {
@@ -421,15 +424,15 @@ fn a_user_has_a_share_of_names_and_of_waiters() {
 
 /// Four names whose `getaddrinfo` hangs stopped the system's resolver for all.
 #[test]
-fn lookups_that_hang_hold_the_share_of_their_user() {
-    let (resolver, _thread, open, started) = odd_with(4, AGES);
+fn hung_lookups_hold_only_their_users_share() {
+    let (resolver, _thread, open, started) = fake_with(4, UNREACHED);
     let [ann, ben] = [(); 2].map(|()| AccountId::next());
     let names: Vec<_> = (0..8).map(|n| format!("hang{n}.test")).collect();
-    let mut lookups: Vec<_> = names.iter().map(|name| ask_for(&resolver, ann, name)).collect();
+    let mut lookups: Vec<_> = names.iter().map(|name| start_lookup_for(&resolver, ann, name)).collect();
     assert_eq!(look_up_for(&resolver, ben, "db.test"), "600 192.0.2.1");
     assert_eq!(started.load(Ordering::Relaxed), 2 + 1, "two of the eight, and the one of the other user");
     // A name that waits behind the first user's own starts at once for somebody else.
-    lookups.push(ask_for(&resolver, ben, "hang7.test"));
+    lookups.push(start_lookup_for(&resolver, ben, "hang7.test"));
     assert_eq!(look_up_for(&resolver, AccountId::next(), "db.test"), "600 192.0.2.1");
     assert_eq!(started.load(Ordering::Relaxed), 3 + 2);
     open.send(true).unwrap();
@@ -440,11 +443,11 @@ fn lookups_that_hang_hold_the_share_of_their_user() {
 }
 
 #[test]
-fn a_name_whose_lookup_never_starts_ends_at_its_deadline() {
-    let (resolver, _thread, _open, _) = odd_with(2, Duration::from_millis(20));
+fn unstarted_lookup_ends_at_its_deadline() {
+    let (resolver, _thread, _open, _) = fake_with(2, Duration::from_millis(20));
     let [ann, ben] = [(); 2].map(|()| AccountId::next());
-    let _runs = ask_for(&resolver, ann, "hang0.test");
-    let mut waits = ask_for(&resolver, ann, "hang1.test");
+    let _runs = start_lookup_for(&resolver, ann, "hang0.test");
+    let mut waits = start_lookup_for(&resolver, ann, "hang1.test");
     // The desk looks at deadlines when something happens.
     let mut is_over = || {
         assert_eq!(look_up_for(&resolver, ben, "db.test"), "600 192.0.2.1");
@@ -459,8 +462,8 @@ fn a_name_whose_lookup_never_starts_ends_at_its_deadline() {
 
 #[test]
 fn lookups_end_with_the_thread() {
-    let (resolver, thread, _open, _) = odd();
-    let lookup = ask(&resolver, "hang.test");
+    let (resolver, thread, _open, _) = fake();
+    let lookup = start_lookup(&resolver, "hang.test");
     drop(thread);
     assert_eq!(show(block_on(lookup)), ENDED);
     assert_eq!(look_up(&resolver, "db.test"), ENDED);
@@ -469,48 +472,48 @@ fn lookups_end_with_the_thread() {
 
 #[test]
 fn the_thread_ends_with_the_last_handle() {
-    let (resolver, mut owner, _open, _) = odd();
+    let (resolver, mut owner, _open, _) = fake();
     drop(resolver);
     owner.thread.take().unwrap().join().unwrap();
 }
 
 /// What the system's lookup gives for `found`.
 #[track_caller]
-fn check_system(found: fn() -> io::Result<Vec<IpAddr>>, expected: &str) {
+fn check_getaddrinfo(found: fn() -> io::Result<Vec<IpAddr>>, expected: &str) {
     let system = System::with(&settings(&[]), jobs::start(1).unwrap(), move |_| found());
     let (resolver, _thread) = in_flight::start(system, Duration::from_secs(5)).unwrap();
     assert_eq!(look_up(&resolver, "db.test"), expected);
 }
 
 #[test]
-fn what_getaddrinfo_says() {
-    check_system(
+fn getaddrinfo_results_map_to_replies() {
+    check_getaddrinfo(
         || Ok(vec![[192, 0, 2, 1].into(), "2001:db8::1".parse().unwrap(), [192, 0, 2, 1].into()]),
         "30 2001:db8::1 192.0.2.1",
     );
-    check_system(|| Ok(vec![]), NOT_FOUND);
+    check_getaddrinfo(|| Ok(vec![]), NOT_FOUND);
     fn fail(text: &str) -> io::Result<Vec<IpAddr>> {
         Err(io::Error::other(format!("failed to lookup address information: {text}")))
     }
-    check_system(|| fail("Name or service not known"), NOT_FOUND);
-    check_system(|| fail("Name does not resolve"), NOT_FOUND);
-    check_system(
+    check_getaddrinfo(|| fail("Name or service not known"), NOT_FOUND);
+    check_getaddrinfo(|| fail("Name does not resolve"), NOT_FOUND);
+    check_getaddrinfo(
         || fail("Temporary failure in name resolution"),
         "DNS failed: failed to lookup address information: Temporary failure in name resolution",
     );
-    check_system(|| std::panic::panic_any("planted"), "DNS failed: the lookup panicked");
+    check_getaddrinfo(|| std::panic::panic_any("planted"), "DNS failed: the lookup panicked");
 }
 
 #[test]
-fn a_call_that_hangs_holds_one_thread_of_the_pool() {
+fn hung_call_holds_one_pool_thread() {
     let gate = Gate::default();
-    let (held, calls) = (gate.clone(), Arc::new(AtomicU32::new(0)));
+    let (gate_in_script, calls) = (gate.clone(), Arc::new(AtomicU32::new(0)));
     let counted = Arc::clone(&calls);
     let settings = ResolveSettings { deadline: Duration::from_millis(20), ..settings(&[]) };
     let system = System::with(&settings, jobs::start(1).unwrap(), move |name| {
         counted.fetch_add(1, Ordering::Relaxed);
         if name == "hang.test" {
-            held.pass();
+            gate_in_script.wait();
         }
         Ok(vec![[192, 0, 2, 1].into()])
     });
@@ -530,21 +533,21 @@ fn a_call_that_hangs_holds_one_thread_of_the_pool() {
 
 /// The same on the pool itself, whose threads are what hangs: as many as one user may have, and more wait.
 #[test]
-fn calls_that_hang_leave_threads_for_other_users() {
+fn hung_calls_leave_threads_for_other_users() {
     let (gate, calls) = (Gate::default(), Arc::new(AtomicU32::new(0)));
-    let (held, counted) = (gate.clone(), Arc::clone(&calls));
+    let (gate_in_script, counted) = (gate.clone(), Arc::clone(&calls));
     let system = System::with(&settings(&[]), jobs::start(1).unwrap(), move |name| {
         counted.fetch_add(1, Ordering::Relaxed);
         if name.starts_with("hang") {
-            held.pass();
+            gate_in_script.wait();
         }
         Ok(vec![[192, 0, 2, 1].into()])
     });
-    let (resolver, _thread) = in_flight::start(system, AGES).unwrap();
+    let (resolver, _thread) = in_flight::start(system, UNREACHED).unwrap();
     let [ann, ben] = [(); 2].map(|()| AccountId::next());
-    let share = jobs::NAMES_CONCURRENCY_MAX / 2;
+    let share = jobs::DNS_LOOKUPS_MAX / 2;
     let names: Vec<_> = (0..2 * share).map(|n| format!("hang{n}.test")).collect();
-    let lookups: Vec<_> = names.iter().map(|name| ask_for(&resolver, ann, name)).collect();
+    let lookups: Vec<_> = names.iter().map(|name| start_lookup_for(&resolver, ann, name)).collect();
     for number in 0..2 * share as u32 {
         assert_eq!(look_up_for(&resolver, ben, &format!("n{number}.test")), "30 192.0.2.1");
     }
@@ -556,16 +559,16 @@ fn calls_that_hang_leave_threads_for_other_users() {
 }
 
 #[test]
-fn the_front_repeats_replies_for_as_long_as_they_hold() {
-    let (resolver, _thread, _open, started) = odd();
+fn cache_repeats_replies_until_they_expire() {
+    let (resolver, _thread, _open, started) = fake();
     let cache = ResolveCache::new(resolver);
     let second = |n: u64| Nanos(n * 1_000_000_000);
-    let known = |name, now| cache.known(name, now).map_or("unknown".into(), show);
-    let answer = Answer::of(&[], &[[192, 0, 2, 1].into()], Duration::from_secs(60)).unwrap();
-    cache.learn("db.test", &Reply::found(answer), second(100));
-    cache.learn("none.test", &Reply::not_found(Duration::from_secs(10)), second(100));
-    cache.learn("slow.test", &Reply::failed(ResolveError::Timeout), second(100));
-    cache.learn("busy.test", &Reply::overloaded(), second(100));
+    let known = |name, now| cache.cached(name, now).map_or("unknown".into(), show);
+    let answer = Answer::from_families(&[], &[[192, 0, 2, 1].into()], Duration::from_secs(60)).unwrap();
+    cache.insert("db.test", &Reply::found(answer), second(100));
+    cache.insert("none.test", &Reply::not_found(Duration::from_secs(10)), second(100));
+    cache.insert("slow.test", &Reply::failed(ResolveError::Timeout), second(100));
+    cache.insert("busy.test", &Reply::overloaded(), second(100));
     assert_eq!(known("db.test", second(100)), "60 192.0.2.1");
     assert_eq!(known("db.test", second(159)), "1 192.0.2.1");
     assert_eq!(known("db.test", second(160)), "unknown");

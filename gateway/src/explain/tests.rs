@@ -81,14 +81,14 @@ fn configuration() -> impl Strategy<Value = Config> {
 fn answer() -> impl Strategy<Value = Result<Answer, ResolveError>> {
     let found = vec(select(ADDRESSES), 1..5).prop_map(|texts| {
         let found: Vec<IpAddr> = texts.iter().map(|text| text.parse().unwrap()).collect();
-        Ok(Answer::of_any(&found).unwrap())
+        Ok(Answer::from_addresses(&found).unwrap())
     });
     let error = select(&[ResolveError::NotFound, ResolveError::Timeout][..]).prop_map(Err);
     prop_oneof![8 => found, 1 => error]
 }
 
 /// Code, rule and addresses to dial, step by step as `admission` does it; and whether the name was looked up.
-fn account(
+fn expected_outcome(
     policy: &Policy,
     user: UserIndex,
     target: &Target,
@@ -137,7 +137,7 @@ proptest! {
     })]
 
     #[test]
-    fn an_explanation_is_what_admission_does(
+    fn explanation_matches_admission(
         config in configuration(),
         questions in vec((any::<bool>(), select(NAMES), select(ADDRESSES), answer()), 1..10),
         port in select(&[80_u16, 443, 3128, 9128][..]),
@@ -154,7 +154,7 @@ proptest! {
                 Ok(answer.clone())
             })
             .unwrap();
-            let (code, rule, dials, is_asked) = account(&config.policy, user, &target, &answer);
+            let (code, rule, dials, is_asked) = expected_outcome(&config.policy, user, &target, &answer);
             let outcome = &explanation.outcome;
             prop_assert_eq!(outcome.code, &code, "{} {:?}", text, answer);
             prop_assert_eq!(&outcome.rule, &rule, "{} {:?}", text, answer);

@@ -35,8 +35,8 @@ use policy::UserIndex;
 use proto::credentials::Credentials;
 use sys::clock::monotonic;
 
-use super::credential_cache::{Mac, Proof};
-use super::shared::{AuthShared, Check, Verdict};
+use super::credential_cache::{CacheLookup, CredentialMac};
+use super::shared::{AuthShared, Check, CheckOutcome};
 use crate::identity::users::{Credential, PasswordHash, TokenHash};
 use crate::snapshot::Snapshot;
 
@@ -64,23 +64,19 @@ pub enum AuthError {
 pub struct Authenticator {
     shared: Arc<AuthShared>,
     /// Passwords being checked for a task of this thread, with the other tasks that wait for the result.
-    flights: RefCell<HashMap<Mac, Vec<oneshot::Sender<bool>>>>,
+    pending_checks: RefCell<HashMap<CredentialMac, Vec<oneshot::Sender<bool>>>>,
 }
 
 impl Authenticator {
     /// An authenticator that knows of no check that is on its way.
     pub fn new(shared: Arc<AuthShared>) -> Authenticator {
-        Authenticator { shared, flights: RefCell::default() }
+        Authenticator { shared, pending_checks: RefCell::default() }
     }
 
     /// The user to whom the address belongs; a disabled user's addresses are nobody's, also where a network
     /// of another user is around them.
-    #[expect(
-        clippy::wrong_self_convention,
-        reason = "it makes no authenticator: the user is from that source"
-    )]
-    pub fn from_source(&self, snapshot: &Snapshot, source: IpAddr) -> Option<UserIndex> {
-        let user = snapshot.roster.user_at(source)?;
+    pub fn user_of_source(&self, snapshot: &Snapshot, source: IpAddr) -> Option<UserIndex> {
+        let user = snapshot.identity_index.user_at(source)?;
         (!snapshot.config.users[user.as_usize()].disabled).then_some(user)
     }
 
@@ -111,7 +107,7 @@ impl Authenticator {
         match user {
             Some(user) if user.disabled && (right || right_token) => Err(AuthError::Disabled),
             Some(user) if right => {
-                self.shared.throttle().succeeded(source, monotonic());
+                self.shared.throttle().record_success(source, monotonic());
                 Ok(user.index)
             }
             _ => Err(AuthError::Wrong),
@@ -127,41 +123,41 @@ impl Authenticator {
         source: IpAddr,
         hash: Option<&PasswordHash>,
         is_disabled: bool,
-        owes_token: bool,
+        needs_token_decoy: bool,
     ) -> Result<bool, AuthError> {
         let now = monotonic();
         let failures_per_minute = snapshot.config.auth.failures_per_minute;
-        let decoys = snapshot.roster.decoys();
-        let Some(hashed) = hash.or(decoys.first()) else {
-            take_time_of_token(owes_token, credentials);
+        let decoys = snapshot.identity_index.decoys();
+        let Some(reference_hash) = hash.or(decoys.first()) else {
+            hash_decoy_token(needs_token_decoy, credentials);
             // Nobody has a password, so there is no time to be told apart from.
             let throttle = self.shared.throttle();
-            throttle.check(source, &credentials.user, failures_per_minute, now).map_err(throttled)?;
-            throttle.failed(source, &credentials.user, failures_per_minute, now);
+            throttle.check(source, &credentials.user, failures_per_minute, now).map_err(throttled_for)?;
+            throttle.record_failure(source, &credentials.user, failures_per_minute, now);
             return Ok(false);
         };
-        let key = self.shared.mac(&credentials.user, hashed, credentials.secret.expose());
+        let key = self.shared.mac(&credentials.user, reference_hash, credentials.secret.expose());
         // Only credentials that were right are in the table; it is asked for the others too, for the time.
-        let proof = match snapshot.remembered.proof(&key, now) {
-            _ if is_disabled => Proof::Nothing,
-            proof => proof,
+        let lookup = match snapshot.credential_cache.lookup(&key, now) {
+            _ if is_disabled => CacheLookup::Miss,
+            lookup => lookup,
         };
-        if proof == Proof::Recent {
+        if lookup == CacheLookup::Fresh {
             return Ok(true);
         }
-        take_time_of_token(owes_token, credentials);
+        hash_decoy_token(needs_token_decoy, credentials);
         // Boxed, because every handshake has room for this future, and few get here.
         let check = Box::new(Check {
             key,
             hash: hash.cloned(),
             decoys: Arc::clone(decoys),
-            is_known: proof == Proof::Old,
+            is_stale_hit: lookup == CacheLookup::Stale,
             is_disabled,
             user: credentials.user.as_str().into(),
             secret: credentials.secret.expose().to_vec().into(),
             source,
             failures_per_minute,
-            remembered: Arc::clone(&snapshot.remembered),
+            cache: Arc::clone(&snapshot.credential_cache),
         });
         self.check_once(check).await
     }
@@ -169,32 +165,32 @@ impl Authenticator {
     /// The result of `check`, for which the hashing thread is asked once however many tasks wait for it: they
     /// all guess the same, which is one guess, and one failure.
     async fn check_once(&self, check: Box<Check>) -> Result<bool, AuthError> {
-        self.shared.ask_throttle(&check).map_err(throttled)?;
-        while let Some(result) = self.join_flight(&check.key) {
+        self.shared.check_throttle(&check).map_err(throttled_for)?;
+        while let Some(result) = self.join_pending_check(&check.key) {
             if let Ok(right) = result.await {
                 return Ok(right);
             }
             // The client that we waited behind went away, or its source was throttled. One of those who
             // waited takes its place; what it had queued is remembered if it was right.
-            self.shared.ask_throttle(&check).map_err(throttled)?;
+            self.shared.check_throttle(&check).map_err(throttled_for)?;
         }
         let key = check.key;
         let result = self.shared.submit(check);
-        let flight = PendingCheck { authenticator: self, key };
-        self.flights.borrow_mut().insert(key, Vec::new());
+        let pending = PendingCheck { authenticator: self, key };
+        self.pending_checks.borrow_mut().insert(key, Vec::new());
         // A check that found no room, or lost it to another, has no result; nor has one that panicked: that
         // is no proof, and no reason to say that it was wrong.
         match result.await.map_err(|_| AuthError::Overloaded)? {
-            Verdict::Right => Ok(flight.land(true)),
-            Verdict::Wrong => Ok(flight.land(false)),
-            Verdict::Throttled(wait) => Err(throttled(wait)),
+            CheckOutcome::Right => Ok(pending.complete(true)),
+            CheckOutcome::Wrong => Ok(pending.complete(false)),
+            CheckOutcome::Throttled(wait) => Err(throttled_for(wait)),
         }
     }
 
     /// The result of a check that is on its way for another task.
-    fn join_flight(&self, key: &Mac) -> Option<oneshot::Receiver<bool>> {
-        let mut flights = self.flights.borrow_mut();
-        let waiters = flights.get_mut(key)?;
+    fn join_pending_check(&self, key: &CredentialMac) -> Option<oneshot::Receiver<bool>> {
+        let mut pending = self.pending_checks.borrow_mut();
+        let waiters = pending.get_mut(key)?;
         let (sender, receiver) = oneshot::channel();
         waiters.push(sender);
         Some(receiver)
@@ -204,12 +200,12 @@ impl Authenticator {
 /// A check on its way. Dropped without landing, when its client goes away, it frees those who wait.
 struct PendingCheck<'a> {
     authenticator: &'a Authenticator,
-    key: Mac,
+    key: CredentialMac,
 }
 
 impl PendingCheck<'_> {
-    fn land(self, right: bool) -> bool {
-        let waiters = self.authenticator.flights.borrow_mut().remove(&self.key);
+    fn complete(self, right: bool) -> bool {
+        let waiters = self.authenticator.pending_checks.borrow_mut().remove(&self.key);
         waiters.into_iter().flatten().for_each(|waiter| waiter.send(right));
         right
     }
@@ -217,18 +213,18 @@ impl PendingCheck<'_> {
 
 impl Drop for PendingCheck<'_> {
     fn drop(&mut self) {
-        self.authenticator.flights.borrow_mut().remove(&self.key);
+        self.authenticator.pending_checks.borrow_mut().remove(&self.key);
     }
 }
 
 /// Hashes the secret as a token where none was hashed.
-fn take_time_of_token(is_owed: bool, credentials: &Credentials) {
-    if is_owed {
+fn hash_decoy_token(is_needed: bool, credentials: &Credentials) {
+    if is_needed {
         std::hint::black_box(TokenHash::decoy().verify(credentials.secret.expose()));
     }
 }
 
-fn throttled(wait: Duration) -> AuthError {
+fn throttled_for(wait: Duration) -> AuthError {
     // Rounded up: who comes back when told so is looked at.
     let seconds = wait.as_millis().div_ceil(1000).max(1);
     AuthError::Throttled { retry_after_s: u32::try_from(seconds).unwrap_or(u32::MAX) }

@@ -34,36 +34,36 @@ use std::sync::{Mutex, PoisonError, TryLockError};
 use sys::stack::Stack;
 
 /// Every so many turns it is that of the oldest.
-const OLDEST_EVERY: u64 = 4;
+const OLDEST_INTERVAL: u64 = 4;
 
 /// What is known of a client whose credentials are to be checked; the best first.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) enum Rank {
     /// The credentials were right in the last day.
-    Proven,
+    KnownCredentials,
     /// Others from its source were.
-    Standing,
+    TrustedSource,
     /// Nothing.
-    Stranger,
+    UnknownSource,
     /// No credentials from its source were right, and some were wrong.
-    Failing,
+    FailingSource,
 }
 
 impl Rank {
-    const COUNT: usize = Rank::Failing as usize + 1;
+    const COUNT: usize = Rank::FailingSource as usize + 1;
 
     /// How many may wait of `length_max` before one of this rank is refused; at least one.
-    fn room(self, length_max: usize) -> usize {
+    fn capacity(self, length_max: usize) -> usize {
         match self {
-            Rank::Proven => length_max,
-            Rank::Standing => (length_max * 7).div_ceil(8),
-            Rank::Stranger | Rank::Failing => (length_max * 3).div_ceil(4),
+            Rank::KnownCredentials => length_max,
+            Rank::TrustedSource => (length_max * 7).div_ceil(8),
+            Rank::UnknownSource | Rank::FailingSource => (length_max * 3).div_ceil(4),
         }
     }
 }
 
 /// A check as it comes.
-pub(super) struct Arrival<T> {
+pub(super) struct NewCheck<T> {
     pub(super) rank: Rank,
     /// What counts as one client.
     pub(super) source: IpAddr,
@@ -71,147 +71,146 @@ pub(super) struct Arrival<T> {
 }
 
 /// See the file's header.
-pub(super) struct Queue<T> {
+pub(super) struct CheckQueue<T> {
     /// Where what has come waits to be sorted: for as long as a thread that sorts holds the lock.
-    arrivals: Stack<Arrival<T>>,
+    unsorted: Stack<NewCheck<T>>,
     /// How many wait there, or are about to.
-    unsorted: AtomicUsize,
+    unsorted_count: AtomicUsize,
     length_max: usize,
-    sorted: Mutex<Sorted<T>>,
+    ranked: Mutex<RankedChecks<T>>,
 }
 
-impl<T> Queue<T> {
+impl<T> CheckQueue<T> {
     /// An empty queue of at most `length_max` checks, and as many that are not sorted yet.
-    pub(super) fn new(length_max: usize) -> Queue<T> {
-        Queue {
-            arrivals: Stack::new(),
-            unsorted: AtomicUsize::new(0),
+    pub(super) fn new(length_max: usize) -> CheckQueue<T> {
+        CheckQueue {
+            unsorted: Stack::new(),
+            unsorted_count: AtomicUsize::new(0),
             length_max,
-            sorted: Mutex::new(Sorted::new(length_max)),
+            ranked: Mutex::new(RankedChecks::new(length_max)),
         }
     }
 
     /// Has a check wait; it, or another, is dropped where there is no room.
-    pub(super) fn put(&self, arrival: Arrival<T>) {
-        if self.claim() || self.sort_now() && self.claim() {
-            self.arrivals.push(arrival);
-            self.sort_now();
+    pub(super) fn put(&self, check: NewCheck<T>) {
+        if self.reserve() || self.try_rank() && self.reserve() {
+            self.unsorted.push(check);
+            self.try_rank();
         }
     }
 
     /// Counts a check that is about to arrive, if there is room for it.
-    fn claim(&self) -> bool {
-        let longer = |unsorted: usize| (unsorted < self.length_max).then_some(unsorted + 1);
+    fn reserve(&self) -> bool {
+        let longer = |count: usize| (count < self.length_max).then_some(count + 1);
         // Counted before it is there, so that the bound holds however many threads put at once. Relaxed: the
         // count guards nothing but itself.
-        self.unsorted.fetch_update(Ordering::Relaxed, Ordering::Relaxed, longer).is_ok()
+        self.unsorted_count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, longer).is_ok()
     }
 
     /// Sorts what has come, unless another thread holds the lock: what that one does not find any more is
     /// sorted by the next that puts or takes.
-    fn sort_now(&self) -> bool {
-        let refused = match self.sorted.try_lock() {
-            Ok(mut sorted) => self.sort(&mut sorted),
+    fn try_rank(&self) -> bool {
+        let rejected = match self.ranked.try_lock() {
+            Ok(mut ranked) => self.rank_unsorted(&mut ranked),
             // A panic under the lock is impossible but for memory that is used up, which ends the process.
-            Err(TryLockError::Poisoned(poisoned)) => self.sort(&mut poisoned.into_inner()),
+            Err(TryLockError::Poisoned(poisoned)) => self.rank_unsorted(&mut poisoned.into_inner()),
             Err(TryLockError::WouldBlock) => return false,
         };
         // Without the lock, because it wakes the tasks that asked.
-        drop(refused);
+        drop(rejected);
         true
     }
 
     /// Takes the check whose turn it is. For the pool's threads alone: it waits for the lock.
     pub(super) fn take(&self) -> Option<T> {
-        let mut sorted = self.sorted.lock().unwrap_or_else(PoisonError::into_inner);
-        let refused = self.sort(&mut sorted);
-        let check = sorted.take();
-        drop(sorted);
-        drop(refused);
+        let mut ranked = self.ranked.lock().unwrap_or_else(PoisonError::into_inner);
+        let rejected = self.rank_unsorted(&mut ranked);
+        let check = ranked.take();
+        drop(ranked);
+        drop(rejected);
         check
     }
 
     /// Sorts what has come; gives back what is refused.
-    fn sort(&self, sorted: &mut Sorted<T>) -> Vec<T> {
-        let arrivals = self.arrivals.take();
-        let arrivals = arrivals.inspect(|_| _ = self.unsorted.fetch_sub(1, Ordering::Relaxed));
-        arrivals.filter_map(|arrival| sorted.put(arrival)).collect()
+    fn rank_unsorted(&self, ranked: &mut RankedChecks<T>) -> Vec<T> {
+        let unsorted = self.unsorted.take();
+        let unsorted = unsorted.inspect(|_| _ = self.unsorted_count.fetch_sub(1, Ordering::Relaxed));
+        unsorted.filter_map(|check| ranked.put(check)).collect()
     }
 }
 
 /// Checks in the order of their arrival. Looked through from end to end, since it is short beside a hash.
-struct Sorted<T> {
+struct RankedChecks<T> {
     length_max: usize,
-    waiting: Vec<Waiting<T>>,
+    checks: Vec<RankedCheck<T>>,
     /// The round that is served, by rank.
     rounds: [u64; Rank::COUNT],
-    turns: u64,
+    takes: u64,
 }
 
 /// Where a check may wait.
-enum Room {
+enum Placement {
     /// Behind those that wait.
-    Free,
+    Append,
     /// In place of the one at this position.
-    Of(usize),
+    Replace(usize),
     /// Nowhere.
-    None,
+    Reject,
 }
 
-struct Waiting<T> {
+struct RankedCheck<T> {
     rank: Rank,
     source: IpAddr,
     round: u64,
     check: T,
 }
 
-impl<T> Sorted<T> {
-    fn new(length_max: usize) -> Sorted<T> {
-        Sorted { length_max, waiting: Vec::new(), rounds: [0; Rank::COUNT], turns: 0 }
+impl<T> RankedChecks<T> {
+    fn new(length_max: usize) -> RankedChecks<T> {
+        RankedChecks { length_max, checks: Vec::new(), rounds: [0; Rank::COUNT], takes: 0 }
     }
 
     /// Puts a check in; gives back the one that is refused for it, which may be itself.
-    fn put(&mut self, Arrival { rank, source, check }: Arrival<T>) -> Option<T> {
-        let loser = match self.room(rank, source) {
-            Room::Free => None,
-            Room::Of(at) => Some(self.waiting.remove(at).check),
-            Room::None => return Some(check),
+    fn put(&mut self, NewCheck { rank, source, check }: NewCheck<T>) -> Option<T> {
+        let evicted = match self.placement(rank, source) {
+            Placement::Append => None,
+            Placement::Replace(at) => Some(self.checks.remove(at).check),
+            Placement::Reject => return Some(check),
         };
-        let of_source =
-            self.waiting.iter().filter(|waiting| (waiting.rank, waiting.source) == (rank, source));
-        let next = of_source.map(|waiting| waiting.round + 1).max().unwrap_or(0);
+        let of_source = self.checks.iter().filter(|queued| (queued.rank, queued.source) == (rank, source));
+        let next = of_source.map(|queued| queued.round + 1).max().unwrap_or(0);
         let round = next.max(self.rounds[rank as usize]);
-        self.waiting.push(Waiting { rank, source, round, check });
-        loser
+        self.checks.push(RankedCheck { rank, source, round, check });
+        evicted
     }
 
     /// The room for a check.
-    fn room(&self, rank: Rank, source: IpAddr) -> Room {
-        let room = rank.room(self.length_max);
-        let held = self.waiting.iter().filter(|waiting| waiting.source == source).count();
+    fn placement(&self, rank: Rank, source: IpAddr) -> Placement {
+        let capacity = rank.capacity(self.length_max);
+        let held = self.checks.iter().filter(|queued| queued.source == source).count();
         // What is of a worse rank gives way, so it takes no room.
-        let taken = self.waiting.iter().filter(|waiting| waiting.rank <= rank).count();
-        let free = room.saturating_sub(taken);
-        let has_share = held < free || rank == Rank::Proven && free > 0;
-        let loser = match (has_share, self.worst()) {
-            (true, _) if self.waiting.len() < room => return Room::Free,
-            (true, Some(worst)) => self.youngest_of_largest(worst, 1),
-            (false, _) if free == 0 => self.youngest_of_largest(rank, held + 2),
+        let taken = self.checks.iter().filter(|queued| queued.rank <= rank).count();
+        let free = capacity.saturating_sub(taken);
+        let has_share = held < free || rank == Rank::KnownCredentials && free > 0;
+        let evicted = match (has_share, self.worst_rank()) {
+            (true, _) if self.checks.len() < capacity => return Placement::Append,
+            (true, Some(worst)) => self.newest_of_largest_source(worst, 1),
+            (false, _) if free == 0 => self.newest_of_largest_source(rank, held + 2),
             _ => None,
         };
-        loser.map_or(Room::None, Room::Of)
+        evicted.map_or(Placement::Reject, Placement::Replace)
     }
 
     /// The worst rank that waits.
-    fn worst(&self) -> Option<Rank> {
-        self.waiting.iter().map(|waiting| waiting.rank).max()
+    fn worst_rank(&self) -> Option<Rank> {
+        self.checks.iter().map(|queued| queued.rank).max()
     }
 
     /// The position of the youngest check of the source that has most in `rank`, if that is `held_min`.
-    fn youngest_of_largest(&self, rank: Rank, held_min: usize) -> Option<usize> {
+    fn newest_of_largest_source(&self, rank: Rank, held_min: usize) -> Option<usize> {
         let mut sources: HashMap<IpAddr, (usize, usize)> = HashMap::new();
-        for (at, waiting) in self.waiting.iter().enumerate().filter(|(_, waiting)| waiting.rank == rank) {
-            let (held, youngest) = sources.entry(waiting.source).or_default();
+        for (at, queued) in self.checks.iter().enumerate().filter(|(_, queued)| queued.rank == rank) {
+            let (held, youngest) = sources.entry(queued.source).or_default();
             (*held, *youngest) = (*held + 1, at);
         }
         let largest = sources.into_values().max();
@@ -219,14 +218,14 @@ impl<T> Sorted<T> {
     }
 
     fn take(&mut self) -> Option<T> {
-        self.turns += 1;
-        let rank = match self.turns.is_multiple_of(OLDEST_EVERY) {
-            true => self.waiting.first()?.rank,
-            false => self.waiting.iter().map(|waiting| waiting.rank).min()?,
+        self.takes += 1;
+        let rank = match self.takes.is_multiple_of(OLDEST_INTERVAL) {
+            true => self.checks.first()?.rank,
+            false => self.checks.iter().map(|queued| queued.rank).min()?,
         };
-        let of_rank = self.waiting.iter().enumerate().filter(|(_, waiting)| waiting.rank == rank);
-        let (at, _) = of_rank.min_by_key(|(at, waiting)| (waiting.round, *at))?;
-        let Waiting { round, check, .. } = self.waiting.remove(at);
+        let of_rank = self.checks.iter().enumerate().filter(|(_, queued)| queued.rank == rank);
+        let (at, _) = of_rank.min_by_key(|(at, queued)| (queued.round, *at))?;
+        let RankedCheck { round, check, .. } = self.checks.remove(at);
         self.rounds[rank as usize] = round;
         Some(check)
     }
@@ -236,17 +235,17 @@ impl<T> Sorted<T> {
 mod tests {
     use super::*;
 
-    use Rank::{Failing, Proven, Standing, Stranger};
+    use Rank::{FailingSource, KnownCredentials, TrustedSource, UnknownSource};
 
     fn source(number: u8) -> IpAddr {
         [192, 0, 2, number].into()
     }
 
     /// A queue of names, with the names that were refused.
-    struct Named {
-        queue: Queue<Name>,
-        refused: std::sync::mpsc::Receiver<String>,
-        refuse: std::sync::mpsc::Sender<String>,
+    struct NamedQueue {
+        queue: CheckQueue<Name>,
+        rejected: std::sync::mpsc::Receiver<String>,
+        reject: std::sync::mpsc::Sender<String>,
     }
 
     /// Tells when it is dropped.
@@ -258,17 +257,17 @@ mod tests {
         }
     }
 
-    impl Named {
-        fn new(length_max: usize) -> Named {
-            let (refuse, refused) = std::sync::mpsc::channel();
-            Named { queue: Queue::new(length_max), refused, refuse }
+    impl NamedQueue {
+        fn new(length_max: usize) -> NamedQueue {
+            let (reject, rejected) = std::sync::mpsc::channel();
+            NamedQueue { queue: CheckQueue::new(length_max), rejected, reject }
         }
 
         /// Puts a check of the source in; the names that are refused for it.
         fn put(&self, rank: Rank, from: u8, name: &str) -> Vec<String> {
-            let check = Name(name.to_owned(), self.refuse.clone());
-            self.queue.put(Arrival { rank, source: source(from), check });
-            self.refused.try_iter().collect()
+            let check = Name(name.to_owned(), self.reject.clone());
+            self.queue.put(NewCheck { rank, source: source(from), check });
+            self.rejected.try_iter().collect()
         }
 
         /// How many of a source fit in.
@@ -278,7 +277,7 @@ mod tests {
 
         fn take(&self) -> Option<String> {
             let taken = self.queue.take().map(|name| name.0.clone());
-            let _ = self.refused.try_iter().count();
+            let _ = self.rejected.try_iter().count();
             taken
         }
 
@@ -288,76 +287,78 @@ mod tests {
     }
 
     #[test]
-    fn room_is_kept_for_what_is_known() {
-        let queue = Named::new(64);
+    fn capacity_is_reserved_for_better_ranks() {
+        let queue = NamedQueue::new(64);
         // A source each.
         let fill =
             |rank, first: u8| (first..).take_while(|from| queue.put(rank, *from, "") == [""; 0]).count();
-        let ranks = [(Failing, 0), (Standing, 64), (Proven, 128)];
+        let ranks = [(FailingSource, 0), (TrustedSource, 64), (KnownCredentials, 128)];
         assert_eq!(ranks.map(|(rank, first)| fill(rank, first)), [48, 8, 8]);
     }
 
     #[test]
-    fn room_that_nothing_else_needs_is_for_all() {
-        assert_eq!(Named::new(64).fill(Proven, 1), 64);
+    fn unreserved_capacity_is_open_to_every_rank() {
+        assert_eq!(NamedQueue::new(64).fill(KnownCredentials, 1), 64);
         for length_max in 1..8 {
-            for rank in [Failing, Stranger, Standing, Proven] {
-                assert!(Named::new(length_max).fill(rank, 1) > 0, "{length_max} {rank:?}");
+            for rank in [FailingSource, UnknownSource, TrustedSource, KnownCredentials] {
+                assert!(NamedQueue::new(length_max).fill(rank, 1) > 0, "{length_max} {rank:?}");
             }
         }
     }
 
     #[test]
-    fn a_source_has_no_more_than_are_free() {
-        let queue = Named::new(16);
-        assert_eq!([1, 2, 3, 4].map(|from| queue.fill(Stranger, from)), [6, 3, 2, 1]);
-        assert_eq!(Named::new(16).fill(Standing, 1), 7);
+    fn source_holds_at_most_the_free_count() {
+        let queue = NamedQueue::new(16);
+        assert_eq!([1, 2, 3, 4].map(|from| queue.fill(UnknownSource, from)), [6, 3, 2, 1]);
+        assert_eq!(NamedQueue::new(16).fill(TrustedSource, 1), 7);
     }
 
     #[test]
-    fn at_a_full_room_the_youngest_of_the_largest_source_goes() {
-        let queue = Named::new(4);
+    fn full_queue_evicts_newest_of_largest_source() {
+        let queue = NamedQueue::new(4);
         for (from, name) in [(1, "a0"), (1, "a1"), (2, "b0")] {
-            assert_eq!(queue.put(Stranger, from, name), [""; 0]);
+            assert_eq!(queue.put(UnknownSource, from, name), [""; 0]);
         }
-        assert_eq!(queue.put(Stranger, 2, "b1"), ["b1"], "it would only change places");
-        assert_eq!(queue.put(Stranger, 3, "c0"), ["a1"]);
-        assert_eq!(queue.put(Stranger, 4, "d0"), ["d0"], "all have one");
-        assert_eq!(queue.put(Failing, 5, "e0"), ["e0"]);
+        assert_eq!(queue.put(UnknownSource, 2, "b1"), ["b1"], "it would only change places");
+        assert_eq!(queue.put(UnknownSource, 3, "c0"), ["a1"]);
+        assert_eq!(queue.put(UnknownSource, 4, "d0"), ["d0"], "all have one");
+        assert_eq!(queue.put(FailingSource, 5, "e0"), ["e0"]);
         assert_eq!(queue.take_all(), "a0 b0 c0 ");
     }
 
     #[test]
-    fn what_failed_gives_way_to_what_did_not() {
-        let queue = Named::new(4);
+    fn failing_sources_are_evicted_first() {
+        let queue = NamedQueue::new(4);
         for (from, name) in [(1, "a0"), (1, "a1"), (2, "b0")] {
-            assert_eq!(queue.put(Failing, from, name), [""; 0]);
+            assert_eq!(queue.put(FailingSource, from, name), [""; 0]);
         }
-        assert_eq!(queue.put(Stranger, 3, "c0"), ["a1"]);
-        assert_eq!(queue.put(Stranger, 4, "d0"), ["b0"]);
-        assert_eq!(queue.put(Standing, 5, "s0"), [""; 0]);
-        assert_eq!(queue.put(Standing, 6, "s1"), ["a0"]);
-        assert_eq!(queue.put(Standing, 6, "s2"), ["d0"]);
-        assert_eq!(queue.put(Standing, 6, "s3"), ["s3"], "it has as many as are free");
+        assert_eq!(queue.put(UnknownSource, 3, "c0"), ["a1"]);
+        assert_eq!(queue.put(UnknownSource, 4, "d0"), ["b0"]);
+        assert_eq!(queue.put(TrustedSource, 5, "s0"), [""; 0]);
+        assert_eq!(queue.put(TrustedSource, 6, "s1"), ["a0"]);
+        assert_eq!(queue.put(TrustedSource, 6, "s2"), ["d0"]);
+        assert_eq!(queue.put(TrustedSource, 6, "s3"), ["s3"], "it has as many as are free");
         assert_eq!(queue.take_all(), "s0 s1 s2 c0 ");
     }
 
     #[test]
-    fn sources_take_turns() {
-        let queue = Named::new(64);
+    fn sources_are_served_round_robin() {
+        let queue = NamedQueue::new(64);
         for (from, name) in [(1, "a0"), (1, "a1"), (1, "a2"), (2, "b0"), (2, "b1")] {
-            queue.put(Failing, from, name);
+            queue.put(FailingSource, from, name);
         }
         assert_eq!(queue.take().as_deref(), Some("a0"));
-        queue.put(Failing, 3, "c0");
+        queue.put(FailingSource, 3, "c0");
         assert_eq!(queue.take_all(), "b0 c0 a1 b1 a2 ");
     }
 
     #[test]
-    fn three_turns_are_the_best_ranks_and_the_fourth_is_the_oldests() {
-        let queue = Named::new(64);
+    fn every_fourth_take_serves_the_oldest_check() {
+        let queue = NamedQueue::new(64);
         for n in 0..3 {
-            for (rank, from, name) in [(Stranger, 1, 's'), (Standing, 2, 'n'), (Proven, 3, 'p')] {
+            for (rank, from, name) in
+                [(UnknownSource, 1, 's'), (TrustedSource, 2, 'n'), (KnownCredentials, 3, 'p')]
+            {
                 queue.put(rank, from, &format!("{name}{n}"));
             }
         }
@@ -365,37 +366,38 @@ mod tests {
     }
 
     #[test]
-    fn the_last_rank_has_its_turns_whatever_comes() {
-        let queue = Named::new(64);
-        queue.put(Failing, 1, "failing");
+    fn last_rank_is_served_under_load() {
+        let queue = NamedQueue::new(64);
+        queue.put(FailingSource, 1, "failing");
         let mut turns = 0;
         loop {
-            (0..2).for_each(|_| _ = queue.put(Proven, 2, "proven"));
+            (0..2).for_each(|_| _ = queue.put(KnownCredentials, 2, "proven"));
             turns += 1;
             if queue.take().as_deref() == Some("failing") {
                 break;
             }
         }
-        assert_eq!(turns, OLDEST_EVERY);
+        assert_eq!(turns, OLDEST_INTERVAL);
     }
 
     #[test]
-    fn what_cannot_be_sorted_yet_is_bounded() {
-        let queue = Named::new(4);
-        let sorting = queue.queue.sorted.lock().unwrap();
-        assert_eq!(queue.fill(Proven, 1), 4);
+    fn unsorted_checks_are_bounded() {
+        let queue = NamedQueue::new(4);
+        let sorting = queue.queue.ranked.lock().unwrap();
+        assert_eq!(queue.fill(KnownCredentials, 1), 4);
         drop(sorting);
-        assert_eq!(queue.put(Proven, 2, "last"), [""], "the youngest of the four goes");
+        assert_eq!(queue.put(KnownCredentials, 2, "last"), [""], "the youngest of the four goes");
         assert_eq!(queue.take_all(), " last   ");
     }
 
     #[test]
-    fn threads_lose_nothing() {
-        let queue = Queue::new(1000);
+    fn concurrent_puts_lose_no_check() {
+        let queue = CheckQueue::new(1000);
         std::thread::scope(|scope| {
             for n in 0..4 {
                 let queue = &queue;
-                let put = move |m| queue.put(Arrival { rank: Proven, source: source(n), check: (n, m) });
+                let put =
+                    move |m| queue.put(NewCheck { rank: KnownCredentials, source: source(n), check: (n, m) });
                 scope.spawn(move || (0..100).for_each(put));
             }
             let mut taken = Vec::new();

@@ -19,18 +19,18 @@ use crate::config::settings::Auth;
 
 /// A keyed hash over a user's name, their stored hash and a secret. The key is random per process and leaves
 /// it never, so it says nothing about the secret.
-pub(super) type Mac = [u8; 32];
+pub(super) type CredentialMac = [u8; 32];
 
 /// Places per bucket, the unit in which an entry finds its place.
 const WAYS: usize = 4;
 
 /// How long credentials are known once they are not let in without a check any more: over a night.
-const KNOWN: Duration = Duration::from_secs(24 * 60 * 60);
+const STALE_SPAN: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// See the file's header.
 pub(crate) struct CredentialCache {
     /// `buckets x WAYS` places, the number of buckets a power of two; none if nothing is to be remembered.
-    places: Box<[CacheSlot]>,
+    slots: Box<[CacheSlot]>,
     entries_max: u32,
     ttl: Duration,
 }
@@ -39,74 +39,74 @@ pub(crate) struct CredentialCache {
 struct CacheSlot {
     tag: [AtomicU64; 2],
     /// When they were right, in nanoseconds of the monotonic clock; 0 where there is no entry.
-    proven: AtomicU64,
+    verified_at: AtomicU64,
 }
 
 /// What is known of some credentials.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Proof {
+pub(super) enum CacheLookup {
     /// They were right a moment ago, which suffices.
-    Recent,
+    Fresh,
     /// They were right, and are to be checked again.
-    Old,
+    Stale,
     /// Nothing.
-    Nothing,
+    Miss,
 }
 
 impl CredentialCache {
     /// An empty table, as large as the settings say.
     pub(crate) fn new(settings: &Auth) -> CredentialCache {
         let entries_max = settings.cache_entries;
-        let places = match entries_max as usize {
+        let slots = match entries_max as usize {
             0 => 0,
             entries => entries.div_ceil(WAYS).next_power_of_two() * WAYS,
         };
-        let places = std::iter::repeat_with(CacheSlot::default).take(places).collect();
-        CredentialCache { places, entries_max, ttl: settings.cache_ttl }
+        let slots = std::iter::repeat_with(CacheSlot::default).take(slots).collect();
+        CredentialCache { slots, entries_max, ttl: settings.cache_ttl }
     }
 
     /// Whether it is what these settings ask for.
-    pub(crate) fn fits(&self, settings: &Auth) -> bool {
+    pub(crate) fn matches(&self, settings: &Auth) -> bool {
         (self.entries_max, self.ttl) == (settings.cache_entries, settings.cache_ttl)
     }
 
     /// What is known of the credentials with this key.
-    pub(super) fn proof(&self, key: &Mac, now: Nanos) -> Proof {
-        let (tag, bucket) = self.place_of(key);
-        let found = bucket.iter().find_map(|place| {
+    pub(super) fn lookup(&self, key: &CredentialMac, now: Nanos) -> CacheLookup {
+        let (tag, bucket) = self.bucket_of(key);
+        let age = bucket.iter().find_map(|slot| {
             // Acquire pairs with the Release of `insert`: with its moment the tag of an entry is seen.
-            let proven = place.proven.load(Ordering::Acquire);
-            (proven != 0 && place.tag() == tag).then(|| now.since(Nanos(proven)))
+            let verified_at = slot.verified_at.load(Ordering::Acquire);
+            (verified_at != 0 && slot.tag() == tag).then(|| now.since(Nanos(verified_at)))
         });
-        match found {
-            Some(age) if age < self.ttl => Proof::Recent,
-            Some(age) if age < self.ttl + KNOWN => Proof::Old,
-            _ => Proof::Nothing,
+        match age {
+            Some(age) if age < self.ttl => CacheLookup::Fresh,
+            Some(age) if age < self.ttl + STALE_SPAN => CacheLookup::Stale,
+            _ => CacheLookup::Miss,
         }
     }
 
     /// Notes that the credentials with this key were right. It takes the place of the same key, else the one
     /// in its bucket that was right the longest time ago. One thread at a time.
-    pub(super) fn insert(&self, key: &Mac, now: Nanos) {
-        let (tag, bucket) = self.place_of(key);
-        let place = bucket.iter().min_by_key(|place| match place.proven.load(Ordering::Relaxed) {
-            proven if proven != 0 && place.tag() == tag => 0,
-            proven => proven.saturating_add(1),
+    pub(super) fn insert(&self, key: &CredentialMac, now: Nanos) {
+        let (tag, bucket) = self.bucket_of(key);
+        let slot = bucket.iter().min_by_key(|slot| match slot.verified_at.load(Ordering::Relaxed) {
+            verified_at if verified_at != 0 && slot.tag() == tag => 0,
+            verified_at => verified_at.saturating_add(1),
         });
-        let Some(place) = place else { return };
-        place.tag.iter().zip(tag).for_each(|(word, tag)| word.store(tag, Ordering::Relaxed));
-        place.proven.store(now.0.max(1), Ordering::Release);
+        let Some(slot) = slot else { return };
+        slot.tag.iter().zip(tag).for_each(|(word, tag)| word.store(tag, Ordering::Relaxed));
+        slot.verified_at.store(now.0.max(1), Ordering::Release);
     }
 
     /// The tag of a key, and the bucket that it belongs into.
-    fn place_of(&self, key: &Mac) -> ([u64; 2], &[CacheSlot]) {
+    fn bucket_of(&self, key: &CredentialMac) -> ([u64; 2], &[CacheSlot]) {
         let [first, second, third, _] = words(key);
-        let buckets = self.places.len() / WAYS;
+        let buckets = self.slots.len() / WAYS;
         if buckets == 0 {
             return ([first, second], &[]);
         }
         let start = (third as usize & (buckets - 1)) * WAYS;
-        ([first, second], &self.places[start..start + WAYS])
+        ([first, second], &self.slots[start..start + WAYS])
     }
 }
 
@@ -124,7 +124,7 @@ impl fmt::Debug for CredentialCache {
 }
 
 /// A key as words.
-fn words(key: &Mac) -> [u64; 4] {
+fn words(key: &CredentialMac) -> [u64; 4] {
     let (words, _) = key.as_chunks();
     [0, 1, 2, 3].map(|word| u64::from_le_bytes(words[word]))
 }
@@ -136,12 +136,12 @@ mod tests {
     const START: Nanos = Nanos(1_000_000_000_000);
     const TTL: Duration = Duration::from_secs(600);
 
-    fn table(cache_entries: u32) -> CredentialCache {
+    fn cache_with(cache_entries: u32) -> CredentialCache {
         CredentialCache::new(&Auth { cache_entries, cache_ttl: TTL, ..Auth::default() })
     }
 
     /// A key as random as a hash.
-    fn key(number: u64) -> Mac {
+    fn key(number: u64) -> CredentialMac {
         let mut key = [0; 32];
         for (at, word) in key.chunks_exact_mut(8).enumerate() {
             let word_of = (number * 4 + at as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
@@ -151,72 +151,73 @@ mod tests {
     }
 
     #[test]
-    fn what_was_right_is_recent_then_old_then_forgotten() {
-        let table = table(16);
-        assert_eq!(table.proof(&key(1), START), Proof::Nothing);
-        table.insert(&key(1), START);
-        for (later, proof) in [
-            (Duration::ZERO, Proof::Recent),
-            (TTL - Duration::from_nanos(1), Proof::Recent),
-            (TTL, Proof::Old),
-            (TTL + KNOWN - Duration::from_nanos(1), Proof::Old),
-            (TTL + KNOWN, Proof::Nothing),
+    fn entry_is_fresh_then_stale_then_gone() {
+        let cache = cache_with(16);
+        assert_eq!(cache.lookup(&key(1), START), CacheLookup::Miss);
+        cache.insert(&key(1), START);
+        for (later, expected) in [
+            (Duration::ZERO, CacheLookup::Fresh),
+            (TTL - Duration::from_nanos(1), CacheLookup::Fresh),
+            (TTL, CacheLookup::Stale),
+            (TTL + STALE_SPAN - Duration::from_nanos(1), CacheLookup::Stale),
+            (TTL + STALE_SPAN, CacheLookup::Miss),
         ] {
-            assert_eq!(table.proof(&key(1), START + later), proof, "after {later:?}");
+            assert_eq!(cache.lookup(&key(1), START + later), expected, "after {later:?}");
         }
-        table.insert(&key(1), START + KNOWN);
-        assert_eq!(table.proof(&key(1), START + KNOWN), Proof::Recent, "right again");
-        assert_eq!(table.proof(&key(2), START), Proof::Nothing);
+        cache.insert(&key(1), START + STALE_SPAN);
+        assert_eq!(cache.lookup(&key(1), START + STALE_SPAN), CacheLookup::Fresh, "right again");
+        assert_eq!(cache.lookup(&key(2), START), CacheLookup::Miss);
     }
 
     #[test]
-    fn every_bit_of_a_tag_counts() {
-        let table = table(4);
-        table.insert(&key(1), START);
+    fn every_tag_bit_is_compared() {
+        let cache = cache_with(4);
+        cache.insert(&key(1), START);
         for bit in 0..128 {
             let mut other = key(1);
             other[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(table.proof(&other, START), Proof::Nothing, "bit {bit}");
+            assert_eq!(cache.lookup(&other, START), CacheLookup::Miss, "bit {bit}");
         }
     }
 
     #[test]
-    fn a_full_bucket_gives_up_the_oldest() {
-        let table = table(4);
+    fn full_bucket_evicts_the_oldest() {
+        let cache = cache_with(4);
         for number in 0..4 {
-            table.insert(&key(number), START + Duration::from_secs(number));
+            cache.insert(&key(number), START + Duration::from_secs(number));
         }
-        table.insert(&key(0), START + Duration::from_secs(4));
-        table.insert(&key(4), START + Duration::from_secs(5));
-        let held: Vec<u64> =
-            (0..5).filter(|&number| table.proof(&key(number), START) == Proof::Recent).collect();
-        assert_eq!(held, [0, 2, 3, 4]);
+        cache.insert(&key(0), START + Duration::from_secs(4));
+        cache.insert(&key(4), START + Duration::from_secs(5));
+        let cached: Vec<u64> =
+            (0..5).filter(|&number| cache.lookup(&key(number), START) == CacheLookup::Fresh).collect();
+        assert_eq!(cached, [0, 2, 3, 4]);
     }
 
     #[test]
-    fn it_never_grows_and_may_be_nothing() {
-        let table_of_some = table(100);
-        assert_eq!(table_of_some.places.len(), 128);
-        (0..10_000).for_each(|number| table_of_some.insert(&key(number), START));
-        let held = (0..10_000).filter(|&number| table_of_some.proof(&key(number), START) == Proof::Recent);
-        assert_eq!(held.count(), 128, "every place is used");
-        let nothing = table(0);
-        nothing.insert(&key(1), START);
-        assert_eq!(nothing.proof(&key(1), START), Proof::Nothing);
+    fn size_is_fixed_and_may_be_zero() {
+        let cache_of_some = cache_with(100);
+        assert_eq!(cache_of_some.slots.len(), 128);
+        (0..10_000).for_each(|number| cache_of_some.insert(&key(number), START));
+        let cached =
+            (0..10_000).filter(|&number| cache_of_some.lookup(&key(number), START) == CacheLookup::Fresh);
+        assert_eq!(cached.count(), 128, "every place is used");
+        let empty = cache_with(0);
+        empty.insert(&key(1), START);
+        assert_eq!(empty.lookup(&key(1), START), CacheLookup::Miss);
     }
 
     #[test]
-    fn threads_that_read_meanwhile_see_what_was_right_and_nothing_else() {
-        let table = table(4);
+    fn concurrent_readers_see_only_inserted_keys() {
+        let cache = cache_with(4);
         std::thread::scope(|scope| {
             let reader = scope.spawn(|| {
                 // The writer is about its work until the last key is there.
-                while table.proof(&key(9_999), START) == Proof::Nothing {
-                    assert_eq!(table.proof(&key(10_001), START), Proof::Nothing);
+                while cache.lookup(&key(9_999), START) == CacheLookup::Miss {
+                    assert_eq!(cache.lookup(&key(10_001), START), CacheLookup::Miss);
                     std::hint::spin_loop();
                 }
             });
-            (0..10_000).for_each(|number| table.insert(&key(number), START));
+            (0..10_000).for_each(|number| cache.insert(&key(number), START));
             reader.join().unwrap();
         });
     }

@@ -30,7 +30,7 @@ struct Source {
     last: IpAddr,
     user: UserIndex,
     /// The position of the smallest network around this one.
-    around: Option<usize>,
+    enclosing: Option<usize>,
 }
 
 impl IdentityIndex {
@@ -42,17 +42,17 @@ impl IdentityIndex {
                 first: network.network(),
                 last: network.broadcast(),
                 user,
-                around: None,
+                enclosing: None,
             })
             .collect();
         sources.sort_by_key(|source| (source.first, Reverse(source.last)));
         // Networks are nested or apart, so the one around the next is the one before it, or around that.
         for next in 1..sources.len() {
-            let mut around = Some(next - 1);
-            while let Some(outer) = around.filter(|&outer| sources[outer].last < sources[next].first) {
-                around = sources[outer].around;
+            let mut enclosing = Some(next - 1);
+            while let Some(outer) = enclosing.filter(|&outer| sources[outer].last < sources[next].first) {
+                enclosing = sources[outer].enclosing;
             }
-            sources[next].around = around;
+            sources[next].enclosing = enclosing;
         }
         let passwords = users.iter().filter_map(|user| match &user.credential {
             Some(Credential::Password(hash)) => Some(hash),
@@ -69,7 +69,7 @@ impl IdentityIndex {
         let mut source = self.sources.get(after.checked_sub(1)?)?;
         // As many steps as networks can nest: one for each length of a prefix.
         while source.last < address {
-            source = &self.sources[source.around?];
+            source = &self.sources[source.enclosing?];
         }
         Some(source.user)
     }

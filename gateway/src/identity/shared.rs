@@ -19,10 +19,10 @@ use engine::pool::Pool;
 use sys::clock::monotonic;
 use zeroize::Zeroizing;
 
-use super::check_queue::{Arrival, Queue, Rank};
-use super::credential_cache::{CredentialCache, Mac, Proof};
+use super::check_queue::{CheckQueue, NewCheck, Rank};
+use super::credential_cache::{CacheLookup, CredentialCache, CredentialMac};
 use crate::config::settings::Auth;
-use crate::identity::throttle::{Throttle, client, network};
+use crate::identity::throttle::{Throttle, network, site_or_address};
 use crate::identity::users::{HashMemory, PasswordHash};
 use crate::jobs::HASHING;
 
@@ -30,11 +30,11 @@ use crate::jobs::HASHING;
 pub struct AuthShared {
     key: Zeroizing<[u8; 32]>,
     pool: Pool,
-    queue: Queue<Waiting>,
+    queue: CheckQueue<QueuedCheck>,
     /// Jobs of the pool that have not come to take a check yet, each of which takes one.
-    jobs: AtomicUsize,
+    pending_jobs: AtomicUsize,
     /// As many jobs as checks may wait.
-    jobs_max: usize,
+    pending_jobs_max: usize,
     throttle: Arc<Throttle>,
     /// Locked by the thread that makes a check: one at a time, of which the budgets make use.
     memory: Mutex<HashMemory>,
@@ -42,13 +42,13 @@ pub struct AuthShared {
 
 /// A password to check.
 pub(super) struct Check {
-    pub(super) key: Mac,
+    pub(super) key: CredentialMac,
     /// The user's; none if there is no such user, or none who has a password.
     pub(super) hash: Option<PasswordHash>,
     /// A hash of each cost, among them that of `hash`.
     pub(super) decoys: Arc<[PasswordHash]>,
     /// The credentials were right in the last day: no guess, so the throttle is not asked.
-    pub(super) is_known: bool,
+    pub(super) is_stale_hit: bool,
     /// The user may not log in: it is no proof if it is right, and counts as a failure.
     pub(super) is_disabled: bool,
     /// The name as the client gave it.
@@ -57,14 +57,14 @@ pub(super) struct Check {
     pub(super) source: IpAddr,
     pub(super) failures_per_minute: u32,
     /// Where it is remembered if it is right.
-    pub(super) remembered: Arc<CredentialCache>,
+    pub(super) cache: Arc<CredentialCache>,
 }
 
 impl Check {
     /// What is hashed, in this order: one hash of each cost, the user's own in place of the decoy of its
     /// cost. So the costs are the same for every name. To pad the time of the answer instead would not do:
     /// how long the thread was busy is seen by the next in its queue.
-    fn work(&self) -> impl Iterator<Item = (&PasswordHash, bool)> {
+    fn hashes(&self) -> impl Iterator<Item = (&PasswordHash, bool)> {
         self.decoys.iter().map(|decoy| match &self.hash {
             Some(own) if own.cost() == decoy.cost() => (own, true),
             _ => (decoy, false),
@@ -73,14 +73,14 @@ impl Check {
 }
 
 /// A check that waits for its turn.
-struct Waiting {
+struct QueuedCheck {
     check: Box<Check>,
-    reply: oneshot::Sender<Verdict>,
+    reply: oneshot::Sender<CheckOutcome>,
 }
 
 /// How a check ended.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Verdict {
+pub(super) enum CheckOutcome {
     Right,
     Wrong,
     /// It was not made: others that came before it used a budget up. It may be made after so long.
@@ -98,9 +98,9 @@ impl AuthShared {
         Ok(AuthShared {
             key,
             pool,
-            queue: Queue::new(settings.hash_queue as usize),
-            jobs: AtomicUsize::new(0),
-            jobs_max: settings.hash_queue as usize,
+            queue: CheckQueue::new(settings.hash_queue as usize),
+            pending_jobs: AtomicUsize::new(0),
+            pending_jobs_max: settings.hash_queue as usize,
             throttle: Arc::new(Throttle::new()),
             memory: Mutex::default(),
         })
@@ -110,7 +110,7 @@ impl AuthShared {
         &self.throttle
     }
 
-    pub(super) fn mac(&self, user: &str, hash: &PasswordHash, secret: &[u8]) -> Mac {
+    pub(super) fn mac(&self, user: &str, hash: &PasswordHash, secret: &[u8]) -> CredentialMac {
         let mut mac = Blake2sMac256::new_from_slice(&*self.key).expect("BLAKE2s takes keys of 32 bytes");
         let hash = hash.to_text();
         // With the lengths before them no two triples are the same bytes.
@@ -125,81 +125,81 @@ impl AuthShared {
     ///
     /// # Errors
     /// How long it must wait.
-    pub(super) fn ask_throttle(&self, check: &Check) -> Result<(), Duration> {
-        if check.is_known {
+    pub(super) fn check_throttle(&self, check: &Check) -> Result<(), Duration> {
+        if check.is_stale_hit {
             return Ok(());
         }
         self.throttle.check(check.source, &check.user, check.failures_per_minute, monotonic())
     }
 
     /// Queues `check`. Where there is no room for it, now or once others have come, there is no result.
-    pub(super) fn submit(self: &Arc<Self>, check: Box<Check>) -> oneshot::Receiver<Verdict> {
+    pub(super) fn submit(self: &Arc<Self>, check: Box<Check>) -> oneshot::Receiver<CheckOutcome> {
         let rank = self.rank_of(&check);
         let source = match rank {
-            Rank::Proven | Rank::Standing => network(check.source),
-            Rank::Stranger | Rank::Failing => client(check.source),
+            Rank::KnownCredentials | Rank::TrustedSource => network(check.source),
+            Rank::UnknownSource | Rank::FailingSource => site_or_address(check.source),
         };
         let (reply, result) = oneshot::channel();
-        self.queue.put(Arrival { rank, source, check: Waiting { check, reply } });
-        self.summon();
+        self.queue.put(NewCheck { rank, source, check: QueuedCheck { check, reply } });
+        self.submit_job();
         result
     }
 
     fn rank_of(&self, check: &Check) -> Rank {
         let now = monotonic();
-        match check.is_known {
-            true => Rank::Proven,
-            false if self.throttle.is_in_standing(check.source, now) => Rank::Standing,
-            false if self.throttle.has_failed(check.source, now) => Rank::Failing,
-            false => Rank::Stranger,
+        match check.is_stale_hit {
+            true => Rank::KnownCredentials,
+            false if self.throttle.is_trusted(check.source, now) => Rank::TrustedSource,
+            false if self.throttle.has_failed(check.source, now) => Rank::FailingSource,
+            false => Rank::UnknownSource,
         }
     }
 
     /// Has the pool take another check, whichever is next then. A check that lost its place leaves its job
     /// behind, so there may be more jobs than checks, and no more are needed than checks may wait.
-    fn summon(self: &Arc<Self>) {
-        let another = |jobs: usize| (jobs < self.jobs_max).then_some(jobs + 1);
+    fn submit_job(self: &Arc<Self>) {
+        let another = |jobs: usize| (jobs < self.pending_jobs_max).then_some(jobs + 1);
         // Relaxed: a job that is counted here takes the lock of the queue after it is counted off.
-        if self.jobs.fetch_update(Ordering::Relaxed, Ordering::Relaxed, another).is_err() {
+        if self.pending_jobs.fetch_update(Ordering::Relaxed, Ordering::Relaxed, another).is_err() {
             return;
         }
         let shared = Arc::clone(self);
-        if self.pool.run_then(HASHING, move || shared.perform_next(), |_| ()).is_err() {
+        if self.pool.run_then(HASHING, move || shared.run_next(), |_| ()).is_err() {
             // The pool has room for all of them until the process ends.
-            self.jobs.fetch_sub(1, Ordering::Relaxed);
+            self.pending_jobs.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
     /// On a thread of the pool.
-    fn perform_next(&self) {
-        self.jobs.fetch_sub(1, Ordering::Relaxed);
-        if let Some(Waiting { check, reply }) = self.queue.take() {
-            reply.send(self.perform(&check));
+    fn run_next(&self) {
+        self.pending_jobs.fetch_sub(1, Ordering::Relaxed);
+        if let Some(QueuedCheck { check, reply }) = self.queue.take() {
+            reply.send(self.run(&check));
         }
     }
 
-    fn perform(&self, check: &Check) -> Verdict {
+    fn run(&self, check: &Check) -> CheckOutcome {
         let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
         // What came before it may have shown it right, for a client of another thread, or used up a budget.
-        let proof = check.remembered.proof(&check.key, monotonic());
-        if proof == Proof::Recent && !check.is_disabled {
-            return Verdict::Right;
+        let lookup = check.cache.lookup(&check.key, monotonic());
+        if lookup == CacheLookup::Fresh && !check.is_disabled {
+            return CheckOutcome::Right;
         }
-        if let Err(wait) = self.ask_throttle(check) {
-            return Verdict::Throttled(wait);
+        if let Err(wait) = self.check_throttle(check) {
+            return CheckOutcome::Throttled(wait);
         }
         let mut is_right = false;
-        for (hash, is_own) in check.work() {
+        for (hash, is_own) in check.hashes() {
             // Always made: that is what a decoy is for.
             is_right |= hash.verify_in(&mut memory, &check.secret) & is_own;
         }
         let now = monotonic();
         if is_right && !check.is_disabled {
-            check.remembered.insert(&check.key, now);
-            return Verdict::Right;
+            check.cache.insert(&check.key, now);
+            return CheckOutcome::Right;
         }
-        self.throttle.failed(check.source, &check.user, check.failures_per_minute, now);
-        if is_right { Verdict::Right } else { Verdict::Wrong }
+        self.throttle.record_failure(check.source, &check.user, check.failures_per_minute, now);
+        if is_right { CheckOutcome::Right } else { CheckOutcome::Wrong }
     }
 }
 
@@ -207,19 +207,19 @@ impl AuthShared {
 mod tests {
     use super::*;
 
-    fn check(key: Mac, hash: &PasswordHash, secret: &str, is_own: bool) -> Check {
+    fn check(key: CredentialMac, hash: &PasswordHash, secret: &str, is_own: bool) -> Check {
         let secret = Zeroizing::new(secret.as_bytes().to_vec());
         Check {
             key,
             hash: is_own.then(|| hash.clone()),
             decoys: [hash.clone()].into(),
-            is_known: false,
+            is_stale_hit: false,
             is_disabled: false,
             user: "ann".into(),
             secret,
             source: [192, 0, 2, 1].into(),
             failures_per_minute: 1,
-            remembered: Arc::new(CredentialCache::new(&Auth::default())),
+            cache: Arc::new(CredentialCache::new(&Auth::default())),
         }
     }
 
@@ -228,39 +228,39 @@ mod tests {
     }
 
     #[test]
-    fn a_check_that_another_thread_asked_for_is_not_hashed_again() {
+    fn cached_check_is_not_hashed_again() {
         let (shared, hash) = (shared(), PasswordHash::make("open sesame").unwrap());
         let mut check = check([1; 32], &hash, "open sesame", true);
-        assert_eq!(shared.perform(&check), Verdict::Right);
+        assert_eq!(shared.run(&check), CheckOutcome::Right);
         // Hashed again, this secret would be wrong: the key is remembered.
         check.secret = b"wrong".to_vec().into();
-        assert_eq!(shared.perform(&check), Verdict::Right);
+        assert_eq!(shared.run(&check), CheckOutcome::Right);
         check.key = [2; 32];
-        assert_eq!(shared.perform(&check), Verdict::Wrong);
+        assert_eq!(shared.run(&check), CheckOutcome::Wrong);
     }
 
     #[test]
-    fn a_budget_that_is_used_up_meanwhile_ends_a_check_unless_its_credentials_are_known() {
+    fn exhausted_budget_spares_known_credentials() {
         let (shared, hash) = (shared(), PasswordHash::make("open sesame").unwrap());
-        assert_eq!(shared.perform(&check([1; 32], &hash, "wrong", true)), Verdict::Wrong);
+        assert_eq!(shared.run(&check([1; 32], &hash, "wrong", true)), CheckOutcome::Wrong);
         let mut late = check([2; 32], &hash, "open sesame", true);
-        assert!(matches!(shared.perform(&late), Verdict::Throttled(_)));
-        late.is_known = true;
-        assert_eq!(shared.perform(&late), Verdict::Right);
+        assert!(matches!(shared.run(&late), CheckOutcome::Throttled(_)));
+        late.is_stale_hit = true;
+        assert_eq!(shared.run(&late), CheckOutcome::Right);
     }
 
     #[test]
-    fn a_decoy_is_never_right() {
+    fn decoy_is_never_right() {
         let (shared, hash) = (shared(), PasswordHash::make("open sesame").unwrap());
         let decoy = check([1; 32], &hash, "open sesame", false);
-        assert_eq!(shared.perform(&decoy), Verdict::Wrong);
-        assert!(matches!(shared.perform(&decoy), Verdict::Throttled(_)), "and counts");
+        assert_eq!(shared.run(&decoy), CheckOutcome::Wrong);
+        assert!(matches!(shared.run(&decoy), CheckOutcome::Throttled(_)), "and counts");
     }
 
     /// Hashes of other costs than the user's own were not made, so an answer's time told users apart, and
     /// that there is one at all.
     #[test]
-    fn every_check_makes_a_hash_of_each_cost() {
+    fn check_hashes_once_at_each_cost() {
         let hash_at = |memory_kib| {
             let salt_and_hash = "c29tZXNhbHRzb21lc2FsdA$RdescudvJCsgt3ub+b27ltmRu8nyhAs7XVvNS0fKwVo";
             format!("$argon2id$v=19$m={memory_kib},t=1,p=1${salt_and_hash}").parse::<PasswordHash>().unwrap()
@@ -269,14 +269,15 @@ mod tests {
         for own in [None, Some(8), Some(16), Some(32)] {
             let hash = own.map(hash_at);
             let check = Check { hash, decoys: Arc::clone(&decoys), ..check([1; 32], &decoys[0], "x", false) };
-            let (costs, owned): (Vec<_>, Vec<_>) = check.work().map(|(hash, own)| (hash.cost(), own)).unzip();
+            let (costs, owned): (Vec<_>, Vec<_>) =
+                check.hashes().map(|(hash, own)| (hash.cost(), own)).unzip();
             assert_eq!(costs, decoys.iter().map(PasswordHash::cost).collect::<Vec<_>>());
             assert_eq!(owned, [8, 16, 32].map(|memory_kib| own == Some(memory_kib)));
         }
     }
 
     #[test]
-    fn keys_differ_wherever_anything_does() {
+    fn macs_differ_in_every_input() {
         let (shared, other) = (shared(), shared());
         let hashes = ["open sesame", "open sesame"].map(|password| PasswordHash::make(password).unwrap());
         let mut keys = vec![

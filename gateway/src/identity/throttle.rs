@@ -35,7 +35,7 @@ use std::time::Duration;
 use sys::clock::Nanos;
 
 /// Places in each of the two rows of a table: a table of words has 512 KiB.
-const ROW_PLACES: usize = 1 << 15;
+const ROW_SLOTS: usize = 1 << 15;
 /// The time in which a budget is that of the settings.
 const PERIOD_NANOS: u64 = Duration::from_secs(60).as_nanos() as u64;
 /// However many failures come at the same moment, all are forgiven after this long.
@@ -45,14 +45,14 @@ const SOURCE_FACTOR: u32 = 10;
 /// What an IPv6 site may fail, by the same: several of its networks at their limits.
 const SITE_FACTOR: u32 = 4 * SOURCE_FACTOR;
 /// How long a source is in good standing after a success.
-const STANDING: Duration = Duration::from_secs(24 * 60 * 60);
+const TRUST_SPAN: Duration = Duration::from_secs(24 * 60 * 60);
 /// How long a source that failed gives way to those that have not: as many addresses as hashes are made in it
 /// keep out those that come for the first time.
-const FAILING: Duration = Duration::from_secs(60 * 60);
+const FAILING_SPAN: Duration = Duration::from_secs(60 * 60);
 /// Standing that has less than this left to go is renewed: a write in an hour, and not one for each request.
-const STANDING_RENEWED: Duration = Duration::from_secs(23 * 60 * 60);
+const TRUST_RENEWED_BELOW: Duration = Duration::from_secs(23 * 60 * 60);
 
-const _: () = assert!(ROW_PLACES.is_power_of_two() && ROW_PLACES <= 1 << 32);
+const _: () = assert!(ROW_SLOTS.is_power_of_two() && ROW_SLOTS <= 1 << 32);
 
 /// See the file's header.
 pub struct Throttle {
@@ -63,9 +63,9 @@ pub struct Throttle {
     sources: Rows<AtomicU64>,
     sites: Rows<AtomicU64>,
     /// Until when a source is in good standing, by the same clock.
-    standing: Rows<AtomicU64>,
+    trusted_until: Rows<AtomicU64>,
     /// Until when a source or site is known to have failed, by the same clock.
-    failing: Rows<AtomicU64>,
+    failing_until: Rows<AtomicU64>,
 }
 
 impl Throttle {
@@ -76,8 +76,8 @@ impl Throttle {
             pairs: Rows::new(),
             sources: Rows::new(),
             sites: Rows::new(),
-            standing: Rows::new(),
-            failing: Rows::new(),
+            trusted_until: Rows::new(),
+            failing_until: Rows::new(),
         }
     }
 
@@ -93,25 +93,25 @@ impl Throttle {
         failures_per_minute: u32,
         now: Nanos,
     ) -> Result<(), Duration> {
-        let wait = |(places, failures_per_minute): (Places<'_, AtomicU64>, u32)| {
-            let ahead = lower(places).saturating_sub(now.0);
+        let wait = |(slots, failures_per_minute): (Slots<'_, AtomicU64>, u32)| {
+            let ahead = smaller(slots).saturating_sub(now.0);
             ahead.saturating_sub(PERIOD_NANOS - span_nanos(failures_per_minute))
         };
-        let [pair, of_source, of_site] =
+        let [pair_wait, source_wait, site_wait] =
             self.budgets(source, user, failures_per_minute).map(|budget| budget.map_or(0, wait));
-        let of_site = if of_site > 0 && self.is_in_standing(source, now) { 0 } else { of_site };
-        match pair.max(of_source).max(of_site) {
+        let site_wait = if site_wait > 0 && self.is_trusted(source, now) { 0 } else { site_wait };
+        match pair_wait.max(source_wait).max(site_wait) {
             0 => Ok(()),
             wait => Err(Duration::from_nanos(wait)),
         }
     }
 
     /// Counts a failure.
-    pub fn failed(&self, source: IpAddr, user: &str, failures_per_minute: u32, now: Nanos) {
-        for place in self.failing.of(self.hash(client(source))) {
-            place.fetch_max((now + FAILING).0, Ordering::Relaxed);
+    pub fn record_failure(&self, source: IpAddr, user: &str, failures_per_minute: u32, now: Nanos) {
+        for slot in self.failing_until.slots(self.hash(site_or_address(source))) {
+            slot.fetch_max((now + FAILING_SPAN).0, Ordering::Relaxed);
         }
-        for (places, failures_per_minute) in
+        for (slots, failures_per_minute) in
             self.budgets(source, user, failures_per_minute).into_iter().flatten()
         {
             let span = span_nanos(failures_per_minute);
@@ -119,33 +119,33 @@ impl Throttle {
                 let later = forgiven.max(now.0).saturating_add(span);
                 Some(later.min(now.0.saturating_add(FORGIVEN_NANOS_MAX)))
             };
-            for place in places {
+            for slot in slots {
                 // It always stores, and on a word that another thread changed it tries again: no failure is
                 // lost.
-                let _ = place.fetch_update(Ordering::Relaxed, Ordering::Relaxed, later);
+                let _ = slot.fetch_update(Ordering::Relaxed, Ordering::Relaxed, later);
             }
         }
     }
 
     /// Notes that credentials from `source` were right.
-    pub fn succeeded(&self, source: IpAddr, now: Nanos) {
-        let places = self.standing.of(self.hash(network(source)));
-        if lower(places) < (now + STANDING_RENEWED).0 {
-            for place in places {
-                place.fetch_max((now + STANDING).0, Ordering::Relaxed);
+    pub fn record_success(&self, source: IpAddr, now: Nanos) {
+        let slots = self.trusted_until.slots(self.hash(network(source)));
+        if smaller(slots) < (now + TRUST_RENEWED_BELOW).0 {
+            for slot in slots {
+                slot.fetch_max((now + TRUST_SPAN).0, Ordering::Relaxed);
             }
         }
     }
 
     /// Whether credentials from `source` were right in the last [`STANDING`].
-    pub fn is_in_standing(&self, source: IpAddr, now: Nanos) -> bool {
-        now.0 < lower(self.standing.of(self.hash(network(source))))
+    pub fn is_trusted(&self, source: IpAddr, now: Nanos) -> bool {
+        now.0 < smaller(self.trusted_until.slots(self.hash(network(source))))
     }
 
     /// Whether credentials from `source`, or from anywhere in its IPv6 site, were wrong in the last
     /// [`FAILING`].
     pub fn has_failed(&self, source: IpAddr, now: Nanos) -> bool {
-        now.0 < lower(self.failing.of(self.hash(client(source))))
+        now.0 < smaller(self.failing_until.slots(self.hash(site_or_address(source))))
     }
 
     /// The budgets that a failure counts against, each with its failures in a minute.
@@ -154,13 +154,13 @@ impl Throttle {
         source: IpAddr,
         user: &str,
         failures_per_minute: u32,
-    ) -> [Option<(Places<'_, AtomicU64>, u32)>; 3] {
+    ) -> [Option<(Slots<'_, AtomicU64>, u32)>; 3] {
         let network = network(source);
         let times = |factor| failures_per_minute.saturating_mul(factor);
         [
-            Some((self.pairs.of(self.hash((network, user))), failures_per_minute)),
-            Some((self.sources.of(self.hash(network)), times(SOURCE_FACTOR))),
-            site(source).map(|site| (self.sites.of(self.hash(site)), times(SITE_FACTOR))),
+            Some((self.pairs.slots(self.hash((network, user))), failures_per_minute)),
+            Some((self.sources.slots(self.hash(network)), times(SOURCE_FACTOR))),
+            site(source).map(|site| (self.sites.slots(self.hash(site)), times(SITE_FACTOR))),
         ]
     }
 
@@ -179,24 +179,24 @@ impl Default for Throttle {
 struct Rows<T>([Box<[T]>; 2]);
 
 /// The places of one key, one in each row.
-type Places<'a, T> = [&'a T; 2];
+type Slots<'a, T> = [&'a T; 2];
 
 impl<T: Default> Rows<T> {
     fn new() -> Rows<T> {
-        let row = || std::iter::repeat_with(T::default).take(ROW_PLACES).collect();
+        let row = || std::iter::repeat_with(T::default).take(ROW_SLOTS).collect();
         Rows([row(), row()])
     }
 
-    fn of(&self, hash: u64) -> Places<'_, T> {
+    fn slots(&self, hash: u64) -> Slots<'_, T> {
         let Rows([first, second]) = self;
-        [&first[hash as usize % ROW_PLACES], &second[(hash >> 32) as usize % ROW_PLACES]]
+        [&first[hash as usize % ROW_SLOTS], &second[(hash >> 32) as usize % ROW_SLOTS]]
     }
 }
 
 /// What counts for a key: what collides with it can only have added to one of its places.
-fn lower(places: Places<'_, AtomicU64>) -> u64 {
+fn smaller(slots: Slots<'_, AtomicU64>) -> u64 {
     // Relaxed, here and elsewhere: a word carries all of its own state, and no other memory hangs on it.
-    let [first, second] = places.map(|place| place.load(Ordering::Relaxed));
+    let [first, second] = slots.map(|slot| slot.load(Ordering::Relaxed));
     first.min(second)
 }
 
@@ -217,7 +217,7 @@ fn site(source: IpAddr) -> Option<Ipv6Addr> {
 }
 
 /// What counts as one client of which nothing good is known: the address of IPv4, the whole site of IPv6.
-pub(crate) fn client(source: IpAddr) -> IpAddr {
+pub(crate) fn site_or_address(source: IpAddr) -> IpAddr {
     site(source).map_or_else(|| network(source), IpAddr::V6)
 }
 
@@ -240,7 +240,7 @@ mod tests {
     }
 
     fn fail(throttle: &Throttle, text: &str, times: u32, now: Nanos) {
-        (0..times).for_each(|_| throttle.failed(source(text), "ann", PER_MINUTE, now));
+        (0..times).for_each(|_| throttle.record_failure(source(text), "ann", PER_MINUTE, now));
     }
 
     fn check(throttle: &Throttle, text: &str, now: Nanos) -> Result<(), Duration> {
@@ -249,11 +249,12 @@ mod tests {
 
     /// Fails so often from one address, each time for another user.
     fn fail_for_many(throttle: &Throttle, text: &str, times: u32, now: Nanos) {
-        (0..times).for_each(|n| throttle.failed(source(text), &format!("{text} {n}"), PER_MINUTE, now));
+        (0..times)
+            .for_each(|n| throttle.record_failure(source(text), &format!("{text} {n}"), PER_MINUTE, now));
     }
 
     #[test]
-    fn a_minutes_failures_are_borne_at_once_then_one_try_per_span() {
+    fn burst_of_a_minute_then_one_try_per_span() {
         let throttle = Throttle::new();
         for _ in 0..PER_MINUTE {
             assert_eq!(check(&throttle, "192.0.2.1", START), Ok(()));
@@ -267,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn all_is_forgiven_in_the_end() {
+    fn failures_are_forgiven_after_a_minute() {
         let throttle = Throttle::new();
         fail(&throttle, "192.0.2.1", PER_MINUTE, START);
         fail(&throttle, "192.0.2.1", PER_MINUTE - 1, START + MINUTE);
@@ -275,20 +276,20 @@ mod tests {
     }
 
     #[test]
-    fn the_wait_is_bounded_however_many_fail_together() {
+    fn wait_is_bounded_after_many_failures() {
         let throttle = Throttle::new();
         fail(&throttle, "192.0.2.1", 10_000, START);
         assert_eq!(check(&throttle, "192.0.2.1", START), Err(MINUTE + SPAN));
     }
 
     #[test]
-    fn the_bounds_of_the_setting_work() {
+    fn smallest_and_largest_setting_work() {
         let throttle = Throttle::new();
         for per_minute in [1u32, 100_000] {
             let client = IpAddr::from(per_minute.to_be_bytes());
             for _ in 0..per_minute {
                 assert_eq!(throttle.check(client, "ann", per_minute, START), Ok(()));
-                throttle.failed(client, "ann", per_minute, START);
+                throttle.record_failure(client, "ann", per_minute, START);
             }
             let span = MINUTE / per_minute;
             assert_eq!(throttle.check(client, "ann", per_minute, START), Err(span));
@@ -305,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_is_an_ipv4_address_or_an_ipv6_64() {
+    fn source_is_an_ipv4_address_or_an_ipv6_64() {
         check_shared("192.0.2.1", "192.0.2.1", true);
         check_shared("192.0.2.1", "192.0.2.2", false);
         check_shared("192.0.2.1", "::ffff:192.0.2.1", true);
@@ -315,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_for_one_user_leave_others_at_the_same_source() {
+    fn user_budget_spares_others_at_the_source() {
         let throttle = Throttle::new();
         fail(&throttle, "192.0.2.1", PER_MINUTE, START);
         let other = |text| throttle.check(source(text), "bob", PER_MINUTE, START);
@@ -324,46 +325,46 @@ mod tests {
     }
 
     #[test]
-    fn a_source_has_a_budget_for_all_its_users() {
+    fn source_budget_covers_all_its_users() {
         let throttle = Throttle::new();
         let all = PER_MINUTE * SOURCE_FACTOR;
         fail_for_many(&throttle, "192.0.2.1", all - 1, START);
         assert_eq!(check(&throttle, "192.0.2.1", START), Ok(()));
         fail_for_many(&throttle, "192.0.2.1", 1, START);
         assert_eq!(check(&throttle, "192.0.2.1", START), Err(MINUTE / all));
-        throttle.succeeded(source("192.0.2.1"), START);
+        throttle.record_success(source("192.0.2.1"), START);
         assert_eq!(check(&throttle, "192.0.2.1", START), Err(MINUTE / all), "a success buys no guesses");
         assert_eq!(check(&throttle, "192.0.2.2", START), Ok(()));
     }
 
     #[test]
-    fn a_site_has_a_budget_that_sources_in_good_standing_do_not_need() {
+    fn site_budget_spares_trusted_sources() {
         let throttle = Throttle::new();
         for network in 0..PER_MINUTE * SITE_FACTOR {
             fail(&throttle, &format!("2001:db8:1:{network:x}::1"), 1, START);
         }
         let (stranger, known) = ("2001:db8:1:f000::1", "2001:db8:1:f001::1");
-        throttle.succeeded(source(known), START);
+        throttle.record_success(source(known), START);
         assert!(check(&throttle, stranger, START).is_err() && check(&throttle, known, START).is_ok());
         assert_eq!(check(&throttle, "2001:db8:2::1", START), Ok(()), "another site");
-        assert!(check(&throttle, known, START + STANDING).is_ok(), "it is all forgiven by then");
+        assert!(check(&throttle, known, START + TRUST_SPAN).is_ok(), "it is all forgiven by then");
     }
 
     #[test]
-    fn a_source_is_in_good_standing_for_a_day() {
+    fn source_is_trusted_for_a_day() {
         let throttle = Throttle::new();
         let ann = source("192.0.2.1");
-        assert!(!throttle.is_in_standing(ann, START));
-        throttle.succeeded(ann, START);
-        let last = Nanos((START + STANDING).0 - 1);
-        assert!(throttle.is_in_standing(ann, last) && !throttle.is_in_standing(ann, START + STANDING));
-        assert!(!throttle.is_in_standing(source("192.0.2.2"), START));
-        throttle.succeeded(ann, last);
-        assert!(throttle.is_in_standing(ann, START + STANDING), "renewed");
+        assert!(!throttle.is_trusted(ann, START));
+        throttle.record_success(ann, START);
+        let last = Nanos((START + TRUST_SPAN).0 - 1);
+        assert!(throttle.is_trusted(ann, last) && !throttle.is_trusted(ann, START + TRUST_SPAN));
+        assert!(!throttle.is_trusted(source("192.0.2.2"), START));
+        throttle.record_success(ann, last);
+        assert!(throttle.is_trusted(ann, START + TRUST_SPAN), "renewed");
     }
 
     #[test]
-    fn offenders_hardly_ever_hit_bystanders() {
+    fn collisions_rarely_throttle_other_sources() {
         let throttle = Throttle::new();
         (0..100).for_each(|n| fail(&throttle, &format!("198.51.100.{n}"), 2 * PER_MINUTE, START));
         let bystanders = (0..10_000u32).map(|n| IpAddr::from((0x0a00_0000 + n).to_be_bytes()));
@@ -374,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_lose_no_failure() {
+    fn concurrent_failures_are_all_counted() {
         let throttle = Throttle::new();
         std::thread::scope(|scope| {
             for _ in 0..PER_MINUTE {
@@ -385,12 +386,12 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_failed_is_known_for_an_hour() {
+    fn failing_client_is_known_for_an_hour() {
         let throttle = Throttle::new();
         fail(&throttle, "192.0.2.1", 1, START);
-        let last = Nanos((START + FAILING).0 - 1);
+        let last = Nanos((START + FAILING_SPAN).0 - 1);
         let has_failed = |text, now| throttle.has_failed(source(text), now);
-        assert!(has_failed("192.0.2.1", last) && !has_failed("192.0.2.1", START + FAILING));
+        assert!(has_failed("192.0.2.1", last) && !has_failed("192.0.2.1", START + FAILING_SPAN));
         assert!(!has_failed("192.0.2.2", START));
         fail(&throttle, "2001:db8::1", 1, START);
         assert!(has_failed("2001:db8:0:1::1", START) && !has_failed("2001:db8:1::1", START));

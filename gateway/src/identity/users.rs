@@ -6,9 +6,9 @@ mod name;
 
 pub use credential::{
     Argon2Cost, Credential, CredentialError, HashMemory, PASSWORD_BYTES_MAX, PASSWORD_BYTES_MIN,
-    PasswordHash, TokenHash, generate_password, generate_token, random,
+    PasswordHash, TokenHash, generate_password, generate_token, random_word,
 };
-pub(crate) use file::put;
+pub(crate) use file::write;
 pub use file::{
     Edit, USERS_DIRECTORY, UserFile, UsersLock, create, edited, lock, path_of, quoted, remove, replace,
 };

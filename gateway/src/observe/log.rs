@@ -42,7 +42,7 @@ pub(crate) use details::PATH_BYTES_MAX;
 pub use line::{Level, Value};
 pub(crate) use line_limiter::{LineLimiter, Subject, SuppressedLines};
 
-use details::Packed;
+use details::PackedDetails;
 use line::LineWriter;
 use writer::{LogThread, Output};
 
@@ -52,7 +52,7 @@ const RING_EVENTS: usize = 512;
 /// Bounds a slot of the ring.
 const SLOT_BYTES_MAX: usize = 1024;
 /// Lines of the control side that wait for the log thread.
-const SAID_LINES_MAX: usize = 256;
+const MESSAGES_MAX: usize = 256;
 /// How long [`Log::close`] waits for a destination that takes nothing: a reader of our standard error who
 /// stopped reading must not keep the process from ending.
 const CLOSE_SPAN_MAX: Duration = Duration::from_secs(5);
@@ -89,7 +89,7 @@ pub enum EventKind {
     /// The flow ended.
     Close,
     /// So many lines were left out: of the record's user, else of its client's network, else of several.
-    LeftOut(u64),
+    Suppressed(u64),
 }
 
 impl EventKind {
@@ -97,7 +97,7 @@ impl EventKind {
         match self {
             EventKind::Decision => "decision",
             EventKind::Close => "close",
-            EventKind::LeftOut(_) => "left_out",
+            EventKind::Suppressed(_) => "left_out",
         }
     }
 }
@@ -168,7 +168,7 @@ impl Event {
         let is_known = !self.is_claimed && !self.record.flow().user.is_empty();
         match self.kind {
             _ if is_known => 0,
-            EventKind::LeftOut(count) => count,
+            EventKind::Suppressed(count) => count,
             EventKind::Decision | EventKind::Close => 1,
         }
     }
@@ -195,13 +195,13 @@ impl Event {
 #[derive(Clone, Copy)]
 struct Slot {
     event: Event,
-    details: Packed,
+    details: PackedDetails,
 }
 
 impl Slot {
     /// What a ring begins with.
     fn blank() -> Slot {
-        Slot { event: Event::blank(), details: Packed::blank() }
+        Slot { event: Event::blank(), details: PackedDetails::blank() }
     }
 }
 
@@ -217,7 +217,7 @@ pub struct RequestOutcome {
 /// The control side's handle; see the file's header. Dropping it closes the log.
 pub struct Log {
     shared: Arc<Shared>,
-    said: Sender<Box<[u8]>>,
+    messages: Sender<Box<[u8]>>,
     stats: Arc<Stats>,
     /// Disconnected once the log thread has ended. Taken by the first [`Log::close`].
     ended: Mutex<Option<Receiver<()>>>,
@@ -232,17 +232,17 @@ impl Log {
     pub fn start(target: &LogTarget, stats: &Arc<Stats>) -> io::Result<(Log, Vec<LogSender>)> {
         let output = Output::open(target)?;
         let shared = Arc::new(Shared::default());
-        let (said, lines) = bounded(SAID_LINES_MAX);
+        let (messages, lines) = bounded(MESSAGES_MAX);
         let (alive, ended) = bounded(0);
-        let (inlets, rings) = stats.workers.iter().map(|worker| inlet(&shared, worker)).unzip();
+        let (senders, rings) = stats.workers.iter().map(|worker| log_sender(&shared, worker)).unzip();
         let mut log_thread = LogThread::new(Arc::clone(&shared), rings, lines, output, Arc::clone(stats));
         let handle = thread::Builder::new().name("log".into()).spawn(move || {
             log_thread.run();
             drop(alive);
         })?;
         shared.thread.set(handle.thread().clone()).expect("only this function sets it");
-        let log = Log { shared, said, stats: Arc::clone(stats), ended: Mutex::new(Some(ended)) };
-        Ok((log, inlets))
+        let log = Log { shared, messages, stats: Arc::clone(stats), ended: Mutex::new(Some(ended)) };
+        Ok((log, senders))
     }
 
     /// Puts a message of the control side into the log. Texts and values may be anybody's; the fields'
@@ -250,7 +250,7 @@ impl Log {
     pub fn say(&self, level: Level, text: &str, fields: &[(&'static str, Value<'_>)]) {
         let mut line = Vec::new();
         LineWriter::default().message(&mut line, clock::wall(), level, text, fields);
-        if self.said.try_send(line.into()).is_err() {
+        if self.messages.try_send(line.into()).is_err() {
             self.stats.log_messages_dropped.fetch_add(1, Ordering::Relaxed);
         }
         self.shared.wake();
@@ -293,39 +293,39 @@ pub struct LogSender {
 impl LogSender {
     /// Hands `event` to the log thread, or drops and counts it if [`RING_EVENTS`] of this thread wait.
     pub fn push(&mut self, event: &Event, details: &Details<'_>) {
-        if !self.offer(event, details) {
+        if !self.try_push(event, details) {
             self.stats.log_dropped.add(1);
         }
     }
 
     /// Hands over how many lines were left out, if there is room.
-    pub(crate) fn offer_left_out(&mut self, left_out: &SuppressedLines<'_>) -> bool {
-        let (network, user) = match left_out.whose {
+    pub(crate) fn offer_left_out(&mut self, suppressed: &SuppressedLines<'_>) -> bool {
+        let (network, user) = match suppressed.subject {
             Some(Subject::Source(network)) => (network, ""),
             Some(Subject::User(name)) => (NO_ADDRESS, name),
             None => (NO_ADDRESS, ""),
         };
         let event = Event {
-            kind: EventKind::LeftOut(left_out.lines),
+            kind: EventKind::Suppressed(suppressed.lines),
             at: clock::wall(),
             record: Record::new(&Flow { user, client: SocketAddr::new(network, 0), ..NO_FLOW }),
-            reason: left_out.reason,
+            reason: suppressed.reason,
             ..Event::blank()
         };
-        self.offer(&event, &Details::default())
+        self.try_push(&event, &Details::default())
     }
 
     /// Hands `event` to the log thread, if there is room.
-    fn offer(&mut self, event: &Event, details: &Details<'_>) -> bool {
+    fn try_push(&mut self, event: &Event, details: &Details<'_>) -> bool {
         let write = |slot: &mut Slot| {
             slot.event.assign(event);
             slot.details.assign(details);
         };
-        let has_room = self.ring.push_over(write).is_ok();
+        let has_space = self.ring.push_over(write).is_ok();
         if self.shared.parked.must_wake() {
             self.shared.wake();
         }
-        has_room
+        has_space
     }
 }
 
@@ -348,7 +348,7 @@ impl Shared {
     }
 }
 
-fn inlet(shared: &Arc<Shared>, stats: &Arc<WorkerStats>) -> (LogSender, Consumer<Slot>) {
+fn log_sender(shared: &Arc<Shared>, stats: &Arc<WorkerStats>) -> (LogSender, Consumer<Slot>) {
     let (ring, consumer) = ring::ring(RING_EVENTS, Slot::blank());
     (LogSender { shared: Arc::clone(shared), ring, stats: Arc::clone(stats) }, consumer)
 }

@@ -56,10 +56,10 @@ impl PressureLevel {
 
 /// How many permits a pool should have that has `now` of at most `full`: one less while the reactors are
 /// delayed, one more after each [`QUIET_SAMPLES`] quiet samples.
-pub fn permits_wanted(now: usize, full: usize, strain: &PressureLevel) -> usize {
-    let is_strained = strain.is_throttled || strain.delay_share > DELAY_SHARE_MAX;
-    let is_rested = strain.quiet_samples > 0 && strain.quiet_samples.is_multiple_of(QUIET_SAMPLES);
-    match (is_strained, is_rested) {
+pub fn permits_wanted(now: usize, full: usize, level: &PressureLevel) -> usize {
+    let is_pressed = level.is_throttled || level.delay_share > DELAY_SHARE_MAX;
+    let is_quiet_again = level.quiet_samples > 0 && level.quiet_samples.is_multiple_of(QUIET_SAMPLES);
+    match (is_pressed, is_quiet_again) {
         (true, _) => now.saturating_sub(1).max(PERMITS_MIN).min(full),
         (false, true) => (now + 1).min(full),
         (false, false) => now,
@@ -82,13 +82,13 @@ impl PressureThread {
         // Nothing is ever sent: the wait between two samples ends by time, or by the sender's end.
         let (stop, stopped) = sync_channel::<()>(0);
         let watch = move || {
-            let mut strain = PressureLevel::default();
+            let mut level = PressureLevel::default();
             loop {
                 let pressure = sampler.sample(clock::monotonic());
-                strain = strain.next(&pressure);
+                level = level.next(&pressure);
                 stats.pressure.set(pressure);
                 let (pool, now) = (&stats.pool, stats.pool.stats().permits);
-                let wanted = permits_wanted(now, pool.permits_max(), &strain);
+                let wanted = permits_wanted(now, pool.permits_max(), &level);
                 if wanted != now {
                     pool.set_permits(wanted);
                 }
@@ -120,10 +120,10 @@ mod tests {
     use sys::thread::{RunTime, thread_id};
 
     #[test]
-    fn permits_follow_the_strain_within_their_bounds() {
+    fn permits_follow_the_pressure_within_bounds() {
         let check = |now, full, (delay_share, is_throttled, quiet_samples), expected| {
-            let strain = PressureLevel { delay_share, is_throttled, quiet_samples };
-            assert_eq!(permits_wanted(now, full, &strain), expected, "{now} of {full}, {strain:?}");
+            let level = PressureLevel { delay_share, is_throttled, quiet_samples };
+            assert_eq!(permits_wanted(now, full, &level), expected, "{now} of {full}, {level:?}");
         };
         check(4, 8, (0.11, false, 0), 3);
         check(4, 8, (0.0, true, 0), 3);
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_add_up_to_quiet_and_one_that_is_not_ends_it() {
+    fn quiet_samples_add_up_until_a_loud_one() {
         let sample = |delay_ms: u64, throttled_periods| {
             let delay = Duration::from_millis(delay_ms);
             let run = |delay| RunTime { on_cpu: Duration::ZERO, delay };
@@ -153,10 +153,10 @@ mod tests {
                 ..Pressure::default()
             }
         };
-        let mut strain = PressureLevel::default();
+        let mut level = PressureLevel::default();
         let mut check = |delay_ms, throttled_periods, expected: PressureLevel| {
-            strain = strain.next(&sample(delay_ms, throttled_periods));
-            assert_eq!(strain, expected);
+            level = level.next(&sample(delay_ms, throttled_periods));
+            assert_eq!(level, expected);
         };
         check(0, 0, PressureLevel { delay_share: 0.0, is_throttled: false, quiet_samples: 1 });
         check(10, 0, PressureLevel { delay_share: 0.01, is_throttled: false, quiet_samples: 2 });
@@ -167,14 +167,14 @@ mod tests {
     }
 
     #[test]
-    fn a_sample_is_there_at_once_and_the_thread_ends_with_its_owner() {
+    fn first_sample_is_immediate_and_drop_ends_thread() {
         let stats = Stats::new("", WallNanos(0), 1, crate::jobs::start(1).unwrap());
-        let watched = PressureThread::start(Arc::clone(&stats), &[thread_id()]).unwrap();
+        let pressure_thread = PressureThread::start(Arc::clone(&stats), &[thread_id()]).unwrap();
         while stats.pressure.read().threads.is_empty() {
             thread::yield_now();
         }
         assert!(stats.pressure.read().threads[0].is_some());
-        drop(watched);
+        drop(pressure_thread);
         assert_eq!(Arc::strong_count(&stats), 1, "the thread has let go");
     }
 }

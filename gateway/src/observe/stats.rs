@@ -454,7 +454,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flow_is_active_from_opened_to_closed_and_counted_by_kind() {
+    fn flow_is_active_between_opened_and_closed() {
         let stats = WorkerStats::default();
         let (protocol, reason) = (Protocol::Forward, CloseReason::Fault);
         stats.opened(protocol);
@@ -469,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn less_is_read_at_a_time_while_slow_receivers_keep_many_buffers() {
+    fn reads_shrink_while_pending_buffers_are_many() {
         let stats = WorkerStats::default();
         assert_eq!(stats.read_bytes_max(), SCRATCH_BYTES);
         stats.pending_bytes.set(PENDING_BYTES_MAX);
@@ -477,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn each_reason_has_its_own_counter_and_its_own_name() {
+    fn each_denial_kind_has_its_own_counter_and_name() {
         let stats = WorkerStats::default();
         for (index, why) in DenialKind::ALL.iter().enumerate() {
             (0..=index).for_each(|_| stats.denied(*why));
@@ -492,7 +492,7 @@ mod tests {
     }
 
     #[test]
-    fn a_span_falls_into_the_first_bucket_whose_bound_it_does_not_exceed() {
+    fn duration_falls_into_the_first_fitting_bucket() {
         let cases = [
             (Duration::ZERO, 0),
             (Duration::from_micros(1_000), 0),
@@ -515,7 +515,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_reload_is_told_until_one_takes_effect() {
+    fn failed_reload_is_reported_until_success() {
         let reloads = Reloads::default();
         assert!(reloads.last_succeeded());
         reloads.succeeded(WallNanos(5));

@@ -10,11 +10,11 @@ use hickory_resolver::proto::rr::rdata::{CNAME, SOA};
 use hickory_resolver::proto::rr::{Name, RData, Record, RecordType};
 
 /// What the server does with a query.
-pub(super) enum Act {
+pub(super) enum Action {
     /// Addresses of the asked family, all with one TTL in seconds.
     Addresses(u32, Vec<IpAddr>),
     /// An alias: where it points, its TTL, and what is there.
-    Alias(&'static str, u32, Box<Act>),
+    Alias(&'static str, u32, Box<Action>),
     /// The name exists, but not so; its zone says for how many seconds.
     NoData(u32),
     NxDomain(u32),
@@ -22,15 +22,15 @@ pub(super) enum Act {
     /// Come back by TCP.
     Truncated,
     /// A forged answer with a wrong id and this address comes first.
-    Forged(IpAddr, Box<Act>),
+    ForgedFirst(IpAddr, Box<Action>),
     Silence,
     /// Once the gate is open.
-    Hold(Gate, Box<Act>),
+    Hold(Gate, Box<Action>),
 }
 
 /// Addresses with a TTL of 300 seconds.
-pub(super) fn addresses(list: &[&str]) -> Act {
-    Act::Addresses(300, list.iter().map(|text| text.parse().unwrap()).collect())
+pub(super) fn addresses(list: &[&str]) -> Action {
+    Action::Addresses(300, list.iter().map(|text| text.parse().unwrap()).collect())
 }
 
 /// What some queries wait for.
@@ -43,13 +43,13 @@ impl Gate {
         self.0.1.notify_all();
     }
 
-    pub(super) fn pass(&self) {
+    pub(super) fn wait(&self) {
         drop(self.0.1.wait_while(self.0.0.lock().unwrap(), |open| !*open).unwrap());
     }
 }
 
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(super) struct Asked {
+pub(super) struct Query {
     /// Repeats of a query have its id.
     id: u16,
     pub(super) name: String,
@@ -57,18 +57,18 @@ pub(super) struct Asked {
     pub(super) tcp: bool,
 }
 
-type Script = dyn Fn(&Asked) -> Act + Send + Sync;
+type Script = dyn Fn(&Query) -> Action + Send + Sync;
 
 #[derive(Clone)]
 pub(super) struct NameServer {
     pub(super) address: SocketAddr,
-    asked: Arc<Mutex<Vec<Asked>>>,
+    received: Arc<Mutex<Vec<Query>>>,
     script: Arc<Script>,
 }
 
 impl NameServer {
     /// Answers by `script`; its threads live as long as the test process.
-    pub(super) fn start(script: impl Fn(&Asked) -> Act + Send + Sync + 'static) -> NameServer {
+    pub(super) fn start(script: impl Fn(&Query) -> Action + Send + Sync + 'static) -> NameServer {
         let (udp, tcp) = loop {
             let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
             // The same port may be taken for TCP.
@@ -77,7 +77,7 @@ impl NameServer {
             }
         };
         let address = udp.local_addr().unwrap();
-        let server = NameServer { address, asked: Arc::default(), script: Arc::new(script) };
+        let server = NameServer { address, received: Arc::default(), script: Arc::new(script) };
         let (by_udp, by_tcp) = (server.clone(), server.clone());
         thread::spawn(move || by_udp.serve_udp(&udp));
         thread::spawn(move || tcp.incoming().for_each(|stream| by_tcp.serve_tcp(stream.unwrap())));
@@ -85,13 +85,13 @@ impl NameServer {
     }
 
     /// The queries so far, without repeats, as `A db.test tcp`, sorted.
-    pub(super) fn asked(&self) -> Vec<String> {
-        let mut asked = self.asked.lock().unwrap().clone();
-        asked.sort_by_key(|asked| (asked.id, asked.tcp));
-        asked.dedup();
+    pub(super) fn queries(&self) -> Vec<String> {
+        let mut queries = self.received.lock().unwrap().clone();
+        queries.sort_by_key(|query| (query.id, query.tcp));
+        queries.dedup();
         let text =
-            |asked: &Asked| format!("{} {}{}", asked.family, asked.name, if asked.tcp { " tcp" } else { "" });
-        let mut texts: Vec<_> = asked.iter().map(text).collect();
+            |query: &Query| format!("{} {}{}", query.family, query.name, if query.tcp { " tcp" } else { "" });
+        let mut texts: Vec<_> = queries.iter().map(text).collect();
         texts.sort();
         texts
     }
@@ -122,54 +122,54 @@ impl NameServer {
 
     /// On a thread of its own, since some queries are held.
     fn answer(&self, query: &[u8], tcp: bool, mut send: impl FnMut(&[u8]) + Send + 'static) {
-        let query = Message::from_vec(query).unwrap();
-        let question = query.queries[0].clone();
-        let asked = Asked {
-            id: query.metadata.id,
+        let message = Message::from_vec(query).unwrap();
+        let question = message.queries[0].clone();
+        let query = Query {
+            id: message.metadata.id,
             name: question.name().to_string(),
             family: question.query_type(),
             tcp,
         };
-        self.asked.lock().unwrap().push(asked.clone());
-        let act = (self.script)(&asked);
+        self.received.lock().unwrap().push(query.clone());
+        let action = (self.script)(&query);
         thread::spawn(move || {
-            let mut answer = Message::response(query.metadata.id, OpCode::Query);
+            let mut answer = Message::response(query.id, OpCode::Query);
             answer.metadata.recursion_available = true;
             answer.add_query(question.clone());
-            perform(act, question.name().clone(), answer, &mut send);
+            perform(action, question.name().clone(), answer, &mut send);
         });
     }
 }
 
-fn perform(act: Act, owner: Name, mut answer: Message, send: &mut impl FnMut(&[u8])) {
-    match act {
-        Act::Silence => return,
-        Act::Hold(gate, act) => {
-            gate.pass();
-            return perform(*act, owner, answer, send);
+fn perform(action: Action, owner: Name, mut answer: Message, send: &mut impl FnMut(&[u8])) {
+    match action {
+        Action::Silence => return,
+        Action::Hold(gate, action) => {
+            gate.wait();
+            return perform(*action, owner, answer, send);
         }
-        Act::Alias(target, ttl, act) => {
+        Action::Alias(target, ttl, action) => {
             let target = Name::from_ascii(target).unwrap();
             answer.add_answer(Record::from_rdata(owner, ttl, RData::CNAME(CNAME(target.clone()))));
-            return perform(*act, target, answer, send);
+            return perform(*action, target, answer, send);
         }
-        Act::Forged(address, act) => {
+        Action::ForgedFirst(address, action) => {
             let mut forged = answer.clone();
             forged.metadata.id ^= 1;
-            perform(Act::Addresses(300, vec![address]), owner.clone(), forged, send);
-            return perform(*act, owner, answer, send);
+            perform(Action::Addresses(300, vec![address]), owner.clone(), forged, send);
+            return perform(*action, owner, answer, send);
         }
-        Act::Addresses(ttl, addresses) => {
+        Action::Addresses(ttl, addresses) => {
             let record = |address: IpAddr| Record::from_rdata(owner.clone(), ttl, RData::from(address));
             answer.add_answers(addresses.into_iter().map(record));
         }
-        Act::NoData(ttl) => drop(answer.add_authority(authority(ttl))),
-        Act::NxDomain(ttl) => {
+        Action::NoData(ttl) => drop(answer.add_authority(authority(ttl))),
+        Action::NxDomain(ttl) => {
             answer.metadata.response_code = ResponseCode::NXDomain;
             answer.add_authority(authority(ttl));
         }
-        Act::ServFail => answer.metadata.response_code = ResponseCode::ServFail,
-        Act::Truncated => answer.metadata.truncation = true,
+        Action::ServFail => answer.metadata.response_code = ResponseCode::ServFail,
+        Action::Truncated => answer.metadata.truncation = true,
     }
     send(&answer.to_vec().unwrap());
 }

@@ -41,7 +41,7 @@ fn config(text: &str) -> Config {
 }
 
 /// An authenticator with its hashing thread.
-struct House {
+struct Fixture {
     snapshot: Snapshot,
     pool: Pool,
     authenticator: Authenticator,
@@ -49,15 +49,15 @@ struct House {
 
 type Verify<'a> = Pin<Box<dyn Future<Output = Result<UserIndex, AuthError>> + 'a>>;
 
-impl House {
-    fn new(text: &str) -> House {
+impl Fixture {
+    fn new(text: &str) -> Fixture {
         let snapshot = Snapshot::first(config(text), Budget::new(Vec::new()));
         let settings = &snapshot.config.auth;
         let queue_max = settings.hash_queue as usize;
         let pool = crate::jobs::start(queue_max).unwrap();
         let shared = Arc::new(AuthShared::new(pool.clone(), settings).unwrap());
         let authenticator = Authenticator::new(shared);
-        House { snapshot, pool, authenticator }
+        Fixture { snapshot, pool, authenticator }
     }
 
     fn reload(&mut self, text: &str) {
@@ -65,21 +65,21 @@ impl House {
     }
 
     /// The hashing thread stops until something is sent.
-    fn stop_hashing(&self) -> mpsc::Sender<()> {
-        let (go, gate) = mpsc::channel::<()>();
+    fn pause_hashing(&self) -> mpsc::Sender<()> {
+        let (resume, resumed) = mpsc::channel::<()>();
         let (stopped, is_stopped) = mpsc::channel();
         let job = self.pool.run(crate::jobs::HASHING, move || {
             stopped.send(()).unwrap();
             // Ends as well when the test is over.
-            let _ = gate.recv();
+            let _ = resumed.recv();
         });
         assert!(job.is_ok());
         is_stopped.recv().unwrap();
-        go
+        resume
     }
 
     /// A client whose check is not done yet.
-    fn begin<'a>(&'a self, user: &str, secret: &str, source: &str) -> Verify<'a> {
+    fn start_verify<'a>(&'a self, user: &str, secret: &str, source: &str) -> Verify<'a> {
         let mut verify = self.verify(user, secret, source);
         assert!(verify.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
         verify
@@ -105,7 +105,7 @@ impl House {
     }
 
     /// Checks that the hashing thread has done so far.
-    fn done(&self) -> u64 {
+    fn finished_checks(&self) -> u64 {
         // What came before this job is counted when it runs.
         let (count, counted) = mpsc::channel();
         let pool = self.pool.clone();
@@ -119,8 +119,8 @@ impl House {
 }
 
 #[test]
-fn who_gets_in() {
-    let house = House::new(
+fn verify_accepts_only_right_credentials() {
+    let fixture = Fixture::new(
         &[
             user("ann", &password("open sesame")),
             user("bob", &(password("correct horse") + "disabled = true\n")),
@@ -130,94 +130,95 @@ fn who_gets_in() {
         ]
         .concat(),
     );
-    house.check("ann", "open sesame", "ann");
-    house.check("ann", "open sesam", "Wrong");
-    house.check("ann", "open sesamee", "Wrong");
-    house.check("ann", "correct horse", "Wrong");
-    house.check("ANN", "open sesame", "Wrong");
-    house.check("bob", "correct horse", "Disabled");
-    house.check("bob", "open sesame", "Wrong");
-    house.check("ci", TOKEN, "ci");
-    house.check("ci", &TOKEN[1..], "Wrong");
-    house.check("old", TOKEN, "Disabled");
-    house.check("ann", TOKEN, "Wrong");
-    house.check("door", TOKEN, "Wrong");
-    house.check("eve", "open sesame", "Wrong");
-    house.check("eve", "open sesame", "Wrong");
-    house.check("ann", &"a".repeat(255), "Wrong");
+    fixture.check("ann", "open sesame", "ann");
+    fixture.check("ann", "open sesam", "Wrong");
+    fixture.check("ann", "open sesamee", "Wrong");
+    fixture.check("ann", "correct horse", "Wrong");
+    fixture.check("ANN", "open sesame", "Wrong");
+    fixture.check("bob", "correct horse", "Disabled");
+    fixture.check("bob", "open sesame", "Wrong");
+    fixture.check("ci", TOKEN, "ci");
+    fixture.check("ci", &TOKEN[1..], "Wrong");
+    fixture.check("old", TOKEN, "Disabled");
+    fixture.check("ann", TOKEN, "Wrong");
+    fixture.check("door", TOKEN, "Wrong");
+    fixture.check("eve", "open sesame", "Wrong");
+    fixture.check("eve", "open sesame", "Wrong");
+    fixture.check("ann", &"a".repeat(255), "Wrong");
 }
 
 #[test]
-fn what_was_right_is_remembered_until_other_settings_or_a_new_password() {
+fn cache_holds_until_settings_or_password_change() {
     let ann = user("ann", &password("open sesame"));
-    let mut house = House::new(&ann);
-    let done = house.done();
-    (0..10).for_each(|_| house.check("ann", "open sesame", "ann"));
-    assert_eq!(house.done(), done + 2, "one check, and the counting one");
-    house.reload(&(ann.clone() + &user("bob", &token())));
-    (0..10).for_each(|_| house.check("ann", "open sesame", "ann"));
-    assert_eq!(house.done(), done + 3, "a reload forgets nothing");
-    house.reload(&("[auth]\ncache_ttl = \"1h\"\n".to_owned() + &ann));
-    (0..10).for_each(|_| house.check("ann", "open sesame", "ann"));
-    assert_eq!(house.done(), done + 5);
-    house.reload(&user("ann", &password("correct horse")));
-    house.check("ann", "open sesame", "Wrong");
-    house.check("ann", "correct horse", "ann");
-    house.reload(&user("ann", &(password("correct horse") + "disabled = true\n")));
-    house.check("ann", "correct horse", "Disabled");
-    house.reload(&user("ann", &token()));
-    house.check("ann", "correct horse", "Wrong");
+    let mut fixture = Fixture::new(&ann);
+    let finished_checks = fixture.finished_checks();
+    (0..10).for_each(|_| fixture.check("ann", "open sesame", "ann"));
+    assert_eq!(fixture.finished_checks(), finished_checks + 2, "one check, and the counting one");
+    fixture.reload(&(ann.clone() + &user("bob", &token())));
+    (0..10).for_each(|_| fixture.check("ann", "open sesame", "ann"));
+    assert_eq!(fixture.finished_checks(), finished_checks + 3, "a reload forgets nothing");
+    fixture.reload(&("[auth]\ncache_ttl = \"1h\"\n".to_owned() + &ann));
+    (0..10).for_each(|_| fixture.check("ann", "open sesame", "ann"));
+    assert_eq!(fixture.finished_checks(), finished_checks + 5);
+    fixture.reload(&user("ann", &password("correct horse")));
+    fixture.check("ann", "open sesame", "Wrong");
+    fixture.check("ann", "correct horse", "ann");
+    fixture.reload(&user("ann", &(password("correct horse") + "disabled = true\n")));
+    fixture.check("ann", "correct horse", "Disabled");
+    fixture.reload(&user("ann", &token()));
+    fixture.check("ann", "correct horse", "Wrong");
 }
 
 #[test]
-fn nothing_is_remembered_where_the_settings_say_so() {
-    let house =
-        House::new(&("[auth]\ncache_entries = 0\n".to_owned() + &user("ann", &password("open sesame"))));
-    (0..10).for_each(|_| house.check("ann", "open sesame", "ann"));
-    assert_eq!(house.done(), 10);
+fn cache_entries_zero_disables_the_cache() {
+    let fixture =
+        Fixture::new(&("[auth]\ncache_entries = 0\n".to_owned() + &user("ann", &password("open sesame"))));
+    (0..10).for_each(|_| fixture.check("ann", "open sesame", "ann"));
+    assert_eq!(fixture.finished_checks(), 10);
 }
 
 #[test]
-fn every_wrong_answer_costs_a_check() {
-    let house = House::new(&[user("ann", &password("open sesame")), user("ci", &token())].concat());
+fn every_wrong_secret_costs_one_check() {
+    let fixture = Fixture::new(&[user("ann", &password("open sesame")), user("ci", &token())].concat());
     for (checks, name) in (1..).zip(["ann", "ci", "eve"]) {
-        house.check(name, "wrong", "Wrong");
-        assert_eq!(house.done() + 1, 2 * checks, "{name}");
+        fixture.check(name, "wrong", "Wrong");
+        assert_eq!(fixture.finished_checks() + 1, 2 * checks, "{name}");
     }
     // Where nobody has a password there is nothing to tell apart.
-    let house = House::new(&user("ci", &token()));
-    house.check("ci", "wrong", "Wrong");
-    house.check("eve", "wrong", "Wrong");
-    assert_eq!(house.done(), 0);
+    let fixture = Fixture::new(&user("ci", &token()));
+    fixture.check("ci", "wrong", "Wrong");
+    fixture.check("eve", "wrong", "Wrong");
+    assert_eq!(fixture.finished_checks(), 0);
 }
 
 #[test]
-fn clients_with_the_same_credentials_share_a_check() {
-    let house = House::new(&user("ann", &password("open sesame")));
+fn equal_credentials_share_one_check() {
+    let fixture = Fixture::new(&user("ann", &password("open sesame")));
     for secret in ["open sesame", "wrong"] {
-        let go = house.stop_hashing();
-        let clients: Vec<_> = (0..10).map(|n| house.begin("ann", secret, &format!("192.0.2.{n}"))).collect();
-        assert_eq!(house.pool.stats().queued(), 1);
-        go.send(()).unwrap();
+        let resume = fixture.pause_hashing();
+        let clients: Vec<_> =
+            (0..10).map(|n| fixture.start_verify("ann", secret, &format!("192.0.2.{n}"))).collect();
+        assert_eq!(fixture.pool.stats().queued(), 1);
+        resume.send(()).unwrap();
         let expected = if secret == "wrong" { "Wrong" } else { "ann" };
         for client in clients {
-            assert_eq!(house.show(block_on(client)), expected);
+            assert_eq!(fixture.show(block_on(client)), expected);
         }
     }
 }
 
 #[test]
-fn clients_outlive_the_one_they_waited_behind() {
-    let house = House::new(&user("ann", &password("open sesame")));
-    let go = house.stop_hashing();
-    let first = house.begin("ann", "open sesame", CLIENT);
-    let others = [(); 3].map(|()| house.begin("ann", "open sesame", CLIENT));
+fn shared_check_survives_its_first_client() {
+    let fixture = Fixture::new(&user("ann", &password("open sesame")));
+    let resume = fixture.pause_hashing();
+    let first = fixture.start_verify("ann", "open sesame", CLIENT);
+    let others = [(); 3].map(|()| fixture.start_verify("ann", "open sesame", CLIENT));
     drop(first);
-    go.send(()).unwrap();
+    resume.send(()).unwrap();
     for other in others {
-        assert_eq!(house.show(block_on(other)), "ann");
+        assert_eq!(fixture.show(block_on(other)), "ann");
     }
-    assert!(house.authenticator.flights.borrow().is_empty());
+    assert!(fixture.authenticator.pending_checks.borrow().is_empty());
 }
 
 /// Whether the outcome is that it was throttled, for a while that makes sense.
@@ -228,134 +229,138 @@ fn check_throttled(outcome: Result<UserIndex, AuthError>) {
 }
 
 #[test]
-fn a_failure_counts_even_if_its_client_left() {
+fn failure_counts_after_its_client_left() {
     let text = "[auth]\nfailures_per_minute = 2\n".to_owned() + &user("ann", &password("open sesame"));
-    let house = House::new(&text);
-    let go = house.stop_hashing();
-    drop(house.begin("ann", "wrong", CLIENT));
-    drop(house.begin("ann", "also wrong", CLIENT));
-    go.send(()).unwrap();
-    house.done();
-    check_throttled(block_on(house.verify("ann", "open sesame", CLIENT)));
-    assert_eq!(house.show(block_on(house.verify("ann", "open sesame", "192.0.2.3"))), "ann");
+    let fixture = Fixture::new(&text);
+    let resume = fixture.pause_hashing();
+    drop(fixture.start_verify("ann", "wrong", CLIENT));
+    drop(fixture.start_verify("ann", "also wrong", CLIENT));
+    resume.send(()).unwrap();
+    fixture.finished_checks();
+    check_throttled(block_on(fixture.verify("ann", "open sesame", CLIENT)));
+    assert_eq!(fixture.show(block_on(fixture.verify("ann", "open sesame", "192.0.2.3"))), "ann");
 }
 
 /// Right credentials of a disabled user were told by their time, since no hash was made of a token or of what
 /// was remembered, and by their number, since none counted as a failure.
 #[test]
-fn right_credentials_of_a_disabled_user_cost_what_wrong_ones_do() {
-    let few = "[auth]\nfailures_per_minute = 1\n".to_owned();
+fn disabled_user_costs_as_much_as_a_wrong_secret() {
+    let limit = "[auth]\nfailures_per_minute = 1\n".to_owned();
     let secrets = [("ann", password("open sesame")), ("ci", token())];
     let users = |rest: &str| {
         let tables = secrets.iter().map(|(name, secret)| user(name, &format!("{secret}{rest}")));
-        few.clone() + &tables.collect::<String>()
+        limit.clone() + &tables.collect::<String>()
     };
-    let mut house = House::new(&users(""));
-    house.check("ann", "open sesame", "ann");
-    house.reload(&users("disabled = true\n"));
+    let mut fixture = Fixture::new(&users(""));
+    fixture.check("ann", "open sesame", "ann");
+    fixture.reload(&users("disabled = true\n"));
     for (name, secret) in [("ann", "open sesame"), ("ci", TOKEN)] {
-        let before = house.done();
-        house.check(name, secret, "Disabled");
-        assert_eq!(house.done(), before + 2, "a hash, and what counts them: {name}");
-        check_throttled(block_on(house.verify(name, secret, CLIENT)));
+        let before = fixture.finished_checks();
+        fixture.check(name, secret, "Disabled");
+        assert_eq!(fixture.finished_checks(), before + 2, "a hash, and what counts them: {name}");
+        check_throttled(block_on(fixture.verify(name, secret, CLIENT)));
     }
-    house.reload(&users(""));
-    house.check("ann", "open sesame", "ann");
+    fixture.reload(&users(""));
+    fixture.check("ann", "open sesame", "ann");
 }
 
 /// 25 wrong passwords of one user kept all who shared their address from logging in, with whatever
 /// credentials. A budget is now one user's at one source; and what was right before passes whatever came
 /// from its source.
 #[test]
-fn wrong_passwords_keep_out_who_sent_them_and_no_other() {
+fn wrong_passwords_throttle_only_their_sender() {
     let users = [user("ann", &password("open sesame")), user("bob", &password("correct horse"))].concat();
-    let house = House::new(&("[auth]\nfailures_per_minute = 1\n".to_owned() + &users));
-    house.check("ann", "open sesame", "ann");
-    house.check("ann", "wrong", "Wrong");
-    (0..24).for_each(|n| check_throttled(block_on(house.verify("ann", &format!("wrong {n}"), CLIENT))));
-    house.check("bob", "correct horse", "bob");
-    house.check("ann", "open sesame", "ann");
+    let fixture = Fixture::new(&("[auth]\nfailures_per_minute = 1\n".to_owned() + &users));
+    fixture.check("ann", "open sesame", "ann");
+    fixture.check("ann", "wrong", "Wrong");
+    (0..24).for_each(|n| check_throttled(block_on(fixture.verify("ann", &format!("wrong {n}"), CLIENT))));
+    fixture.check("bob", "correct horse", "bob");
+    fixture.check("ann", "open sesame", "ann");
     // Of names that do not exist there are any number: the source's own budget ends that, for new ones.
-    (0..9).for_each(|n| house.check(&format!("eve{n}"), "wrong", "Wrong"));
-    check_throttled(block_on(house.verify("eve", "wrong", CLIENT)));
-    house.check("ann", "open sesame", "ann");
-    house.check("bob", "correct horse", "bob");
+    (0..9).for_each(|n| fixture.check(&format!("eve{n}"), "wrong", "Wrong"));
+    check_throttled(block_on(fixture.verify("eve", "wrong", CLIENT)));
+    fixture.check("ann", "open sesame", "ann");
+    fixture.check("bob", "correct horse", "bob");
 }
 
 /// 32 wrong passwords at once were all looked at, because none had failed when the last one came.
 #[test]
-fn wrong_passwords_that_come_at_once_do_not_exceed_the_budget() {
+fn concurrent_wrong_passwords_stay_within_budget() {
     let text = "[auth]\nfailures_per_minute = 2\n".to_owned() + &user("ann", &password("open sesame"));
-    let house = House::new(&text);
-    let go = house.stop_hashing();
+    let fixture = Fixture::new(&text);
+    let resume = fixture.pause_hashing();
     // As many as a source may have in the queue.
-    let clients: Vec<_> = (0..24).map(|n| house.begin("ann", &format!("wrong {n}"), CLIENT)).collect();
-    go.send(()).unwrap();
+    let clients: Vec<_> =
+        (0..24).map(|n| fixture.start_verify("ann", &format!("wrong {n}"), CLIENT)).collect();
+    resume.send(()).unwrap();
     let outcomes: Vec<_> = clients.into_iter().map(block_on).collect();
     assert_eq!(outcomes[..2], [Err(AuthError::Wrong); 2]);
     outcomes[2..].iter().for_each(|outcome| check_throttled(*outcome));
 }
 
 #[test]
-fn a_client_behind_one_whose_source_was_throttled_takes_its_place() {
+fn waiter_retries_after_a_throttled_first_client() {
     let text = "[auth]\nfailures_per_minute = 1\n".to_owned() + &user("ann", &password("open sesame"));
-    let house = House::new(&text);
-    let go = house.stop_hashing();
-    let wrong = house.begin("ann", "wrong", CLIENT);
-    let first = house.begin("ann", "open sesame", CLIENT);
-    let [same, other] = [CLIENT, "192.0.2.2"].map(|source| house.begin("ann", "open sesame", source));
-    go.send(()).unwrap();
+    let fixture = Fixture::new(&text);
+    let resume = fixture.pause_hashing();
+    let wrong = fixture.start_verify("ann", "wrong", CLIENT);
+    let first = fixture.start_verify("ann", "open sesame", CLIENT);
+    let [same, other] =
+        [CLIENT, "192.0.2.2"].map(|source| fixture.start_verify("ann", "open sesame", source));
+    resume.send(()).unwrap();
     assert_eq!(block_on(wrong), Err(AuthError::Wrong));
     check_throttled(block_on(first));
     check_throttled(block_on(same));
-    assert_eq!(house.show(block_on(other)), "ann");
-    house.check("ann", "open sesame", "ann");
+    assert_eq!(fixture.show(block_on(other)), "ann");
+    fixture.check("ann", "open sesame", "ann");
 }
 
 #[test]
-fn a_token_gets_in_from_a_throttled_source() {
+fn token_is_accepted_from_a_throttled_source() {
     let text = "[auth]\nfailures_per_minute = 1\n".to_owned() + &user("ci", &token());
-    let house = House::new(&text);
-    house.check("ci", "wrong", "Wrong");
-    assert!(matches!(block_on(house.verify("ci", "wrong", CLIENT)), Err(AuthError::Throttled { .. })));
-    house.check("ci", TOKEN, "ci");
+    let fixture = Fixture::new(&text);
+    fixture.check("ci", "wrong", "Wrong");
+    assert!(matches!(block_on(fixture.verify("ci", "wrong", CLIENT)), Err(AuthError::Throttled { .. })));
+    fixture.check("ci", TOKEN, "ci");
 }
 
 #[test]
-fn a_full_queue_is_overload_and_the_largest_source_makes_room() {
+fn full_queue_overloads_or_evicts_largest_source() {
     let text = "[auth]\nhash_queue = 8\n".to_owned() + &user("ann", &password("open sesame"));
-    let house = House::new(&text);
-    let go = house.stop_hashing();
-    let mut clients: Vec<_> = ["a", "b", "c"].map(|secret| house.begin("ann", secret, CLIENT)).into();
-    assert_eq!(block_on(house.verify("ann", "d", CLIENT)), Err(AuthError::Overloaded));
-    clients.extend([2, 3, 4].map(|n| house.begin("ann", &format!("e{n}"), &format!("192.0.2.{n}"))));
-    let right = house.begin("ann", "open sesame", "192.0.2.5");
+    let fixture = Fixture::new(&text);
+    let resume = fixture.pause_hashing();
+    let mut clients: Vec<_> =
+        ["a", "b", "c"].map(|secret| fixture.start_verify("ann", secret, CLIENT)).into();
+    assert_eq!(block_on(fixture.verify("ann", "d", CLIENT)), Err(AuthError::Overloaded));
+    clients.extend([2, 3, 4].map(|n| fixture.start_verify("ann", &format!("e{n}"), &format!("192.0.2.{n}"))));
+    let right = fixture.start_verify("ann", "open sesame", "192.0.2.5");
     assert_eq!(block_on(clients.remove(2)), Err(AuthError::Overloaded));
-    clients.push(house.begin("ann", "g", "192.0.2.6"));
+    clients.push(fixture.start_verify("ann", "g", "192.0.2.6"));
     assert_eq!(block_on(clients.remove(1)), Err(AuthError::Overloaded));
-    assert_eq!(block_on(house.verify("ann", "f", "192.0.2.7")), Err(AuthError::Overloaded), "all have one");
-    go.send(()).unwrap();
+    assert_eq!(block_on(fixture.verify("ann", "f", "192.0.2.7")), Err(AuthError::Overloaded), "all have one");
+    resume.send(()).unwrap();
     for client in clients {
         assert_eq!(block_on(client), Err(AuthError::Wrong));
     }
-    assert_eq!(house.show(block_on(right)), "ann");
-    house.done();
-    house.check("ann", "open sesame", "ann");
+    assert_eq!(fixture.show(block_on(right)), "ann");
+    fixture.finished_checks();
+    fixture.check("ann", "open sesame", "ann");
 }
 
 /// Wrong passwords from any number of addresses filled the queue, for good: nobody could log in.
 #[test]
-fn strangers_leave_room_for_sources_in_good_standing() {
+fn unknown_sources_leave_capacity_for_trusted_ones() {
     let users = [user("ann", &password("open sesame")), user("bob", &password("correct horse"))].concat();
-    let house = House::new(&("[auth]\nhash_queue = 8\n".to_owned() + &users));
-    house.check("ann", "open sesame", "ann");
-    let go = house.stop_hashing();
-    let attackers: Vec<_> =
-        (0..6).map(|n| house.begin("ann", &format!("wrong {n}"), &format!("198.51.100.{n}"))).collect();
-    assert_eq!(block_on(house.verify("ann", "wrong", "198.51.100.6")), Err(AuthError::Overloaded));
-    let bob = house.begin("bob", "correct horse", CLIENT);
-    go.send(()).unwrap();
-    assert_eq!(house.show(block_on(bob)), "bob");
+    let fixture = Fixture::new(&("[auth]\nhash_queue = 8\n".to_owned() + &users));
+    fixture.check("ann", "open sesame", "ann");
+    let resume = fixture.pause_hashing();
+    let attackers: Vec<_> = (0..6)
+        .map(|n| fixture.start_verify("ann", &format!("wrong {n}"), &format!("198.51.100.{n}")))
+        .collect();
+    assert_eq!(block_on(fixture.verify("ann", "wrong", "198.51.100.6")), Err(AuthError::Overloaded));
+    let bob = fixture.start_verify("bob", "correct horse", CLIENT);
+    resume.send(()).unwrap();
+    assert_eq!(fixture.show(block_on(bob)), "bob");
     for attacker in attackers {
         assert_eq!(block_on(attacker), Err(AuthError::Wrong));
     }
@@ -363,15 +368,15 @@ fn strangers_leave_room_for_sources_in_good_standing() {
 
 /// The user to whom an address belongs.
 #[track_caller]
-fn check_source(house: &House, source: &str, expected: &str) {
-    let user = house.authenticator.from_source(&house.snapshot, source.parse().unwrap());
-    let name = user.map_or("", |user| &house.snapshot.config.users[user.as_usize()].name);
+fn check_source(fixture: &Fixture, source: &str, expected: &str) {
+    let user = fixture.authenticator.user_of_source(&fixture.snapshot, source.parse().unwrap());
+    let name = user.map_or("", |user| &fixture.snapshot.config.users[user.as_usize()].name);
     assert_eq!(name, expected, "{source}");
 }
 
 #[test]
-fn source_addresses() {
-    let house = House::new(
+fn source_networks_identify_users() {
+    let fixture = Fixture::new(
         &[
             user("b", "from = [\"10.1.0.0/16\", \"10.1.7.0/24\", \"10.1.255.255/32\", \"192.0.2.7/32\"]\n"),
             user("a", "from = [\"10.2.0.0/16\", \"2001:db8::/32\"]\n"),
@@ -403,16 +408,16 @@ fn source_addresses() {
         ("2001:db9::", ""),
         ("2001:db9::1", ""),
     ] {
-        check_source(&house, source, expected);
+        check_source(&fixture, source, expected);
     }
-    check_source(&House::new(&user("x", "from = [\"0.0.0.0/0\"]\n")), "203.0.113.9", "x");
-    check_source(&House::new(&user("x", "from = [\"0.0.0.0/0\"]\n")), "2001:db8::1", "");
-    check_source(&House::new(&user("x", &token())), "203.0.113.9", "");
+    check_source(&Fixture::new(&user("x", "from = [\"0.0.0.0/0\"]\n")), "203.0.113.9", "x");
+    check_source(&Fixture::new(&user("x", "from = [\"0.0.0.0/0\"]\n")), "2001:db8::1", "");
+    check_source(&Fixture::new(&user("x", &token())), "203.0.113.9", "");
 }
 
 #[test]
-fn the_smallest_network_around_an_address_decides() {
-    let house = House::new(
+fn smallest_enclosing_network_decides() {
+    let fixture = Fixture::new(
         &[
             user("all", "from = [\"0.0.0.0/0\", \"::/0\", \"10.1.2.0/24\"]\n"),
             user("site", "from = [\"10.0.0.0/8\", \"2001:db8::/32\"]\n"),
@@ -442,6 +447,6 @@ fn the_smallest_network_around_an_address_decides() {
         ("2001:db9::", "all"),
         ("::", "all"),
     ] {
-        check_source(&house, source, expected);
+        check_source(&fixture, source, expected);
     }
 }

@@ -277,7 +277,7 @@ pub enum CredentialError {
 /// # Errors
 /// The system gives no randomness.
 pub fn generate_password() -> Result<Zeroizing<String>, CredentialError> {
-    random(GENERATED_PASSWORD_CHARS).map_err(|_| CredentialError::Randomness)
+    random_word(GENERATED_PASSWORD_CHARS).map_err(|_| CredentialError::Randomness)
 }
 
 /// A new token for a program: `tgt_` and 130 random bits.
@@ -285,7 +285,7 @@ pub fn generate_password() -> Result<Zeroizing<String>, CredentialError> {
 /// # Errors
 /// The system gives no randomness.
 pub fn generate_token() -> Result<Zeroizing<String>, CredentialError> {
-    let secret = random(TOKEN_CHARS).map_err(|_| CredentialError::Randomness)?;
+    let secret = random_word(TOKEN_CHARS).map_err(|_| CredentialError::Randomness)?;
     Ok(Zeroizing::new(format!("{TOKEN_PREFIX}{}", secret.as_str())))
 }
 
@@ -293,7 +293,7 @@ pub fn generate_token() -> Result<Zeroizing<String>, CredentialError> {
 ///
 /// # Errors
 /// The system gives no randomness.
-pub fn random(chars: usize) -> io::Result<Zeroizing<String>> {
+pub fn random_word(chars: usize) -> io::Result<Zeroizing<String>> {
     let mut bytes = Zeroizing::new(vec![0; chars]);
     getrandom::fill(&mut bytes).map_err(|error| io::Error::other(error.to_string()))?;
     let character = |&byte: &u8| char::from(ALPHABET[usize::from(byte) % ALPHABET.len()]);
@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_printed() {
+    fn debug_output_has_no_secret() {
         let credentials = [
             Credential::Password(PasswordHash::make("correct horse").unwrap()),
             Credential::Token(TokenHash::make("tgt_x").unwrap()),

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use toml::de::DeTable;
 
-use super::credential::{Credential, random};
+use super::credential::{Credential, random_word};
 use super::name::UserName;
 
 /// The directory of user files: beside the configuration, else in the data directory.
@@ -93,7 +93,7 @@ pub fn lock(users_directory: &Path) -> io::Result<UsersLock> {
 pub fn create(users_directory: &Path, name: &UserName, text: &str) -> io::Result<PathBuf> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(users_directory)?;
     let path = path_of(users_directory, name);
-    write_whole(&path, text, |temporary| {
+    write_atomically(&path, text, |temporary| {
         // Unlike a rename, a link never takes the place of a file that somebody else just made.
         fs::hard_link(temporary, &path)?;
         fs::remove_file(temporary)
@@ -109,7 +109,7 @@ pub fn create(users_directory: &Path, name: &UserName, text: &str) -> io::Result
 pub fn replace(path: &Path, before: &str, text: &str) -> io::Result<()> {
     // A link stays one: what it leads to may be another gateway's file, too.
     let path = fs::canonicalize(path)?;
-    write_whole(&path, text, |temporary| {
+    write_atomically(&path, text, |temporary| {
         if fs::read_to_string(&path)? != before {
             let changed = "it was changed meanwhile, and stays as it is: try again";
             return Err(io::Error::new(io::ErrorKind::ResourceBusy, changed));
@@ -119,8 +119,8 @@ pub fn replace(path: &Path, before: &str, text: &str) -> io::Result<()> {
 }
 
 /// Writes a file, whatever was in its place.
-pub(crate) fn put(path: &Path, text: &str) -> io::Result<()> {
-    write_whole(path, text, |temporary| fs::rename(temporary, path))
+pub(crate) fn write(path: &Path, text: &str) -> io::Result<()> {
+    write_atomically(path, text, |temporary| fs::rename(temporary, path))
 }
 
 /// Takes a user's file away.
@@ -192,11 +192,15 @@ fn remove_entry(text: &mut String, span: std::ops::Range<usize>) {
 
 /// Writes beside `path`, syncs, hands the temporary file to `publish`, and syncs the directory: after a power
 /// cut there is the old file or the new one.
-fn write_whole(path: &Path, text: &str, publish: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
+fn write_atomically(
+    path: &Path,
+    text: &str,
+    publish: impl FnOnce(&Path) -> io::Result<()>,
+) -> io::Result<()> {
     let directory = path.parent().unwrap_or(Path::new("."));
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     // The name does not end with `.toml`, so that a load passes over a leftover.
-    let temporary = directory.join(format!(".{name}.{}", random(8)?.as_str()));
+    let temporary = directory.join(format!(".{name}.{}", random_word(8)?.as_str()));
     let written = write_temporary(&temporary, directory, text).and_then(|()| publish(&temporary));
     if written.is_err() {
         // The first error is the one to report; the leftover is harmless.

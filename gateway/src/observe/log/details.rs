@@ -26,7 +26,7 @@ pub struct Details<'a> {
 
 /// Details as a slot of the ring holds them: first the addresses, then the text, then the path.
 #[derive(Clone, Copy)]
-pub(super) struct Packed {
+pub(super) struct PackedDetails {
     /// tried + text + path <= DETAIL_BYTES_MAX, each the bytes that it takes.
     tried: u16,
     text: u16,
@@ -34,10 +34,10 @@ pub(super) struct Packed {
     bytes: [u8; DETAIL_BYTES_MAX],
 }
 
-impl Packed {
+impl PackedDetails {
     /// No details.
-    pub(super) fn blank() -> Packed {
-        Packed { tried: 0, text: 0, path: 0, bytes: [0; DETAIL_BYTES_MAX] }
+    pub(super) fn blank() -> PackedDetails {
+        PackedDetails { tried: 0, text: 0, path: 0, bytes: [0; DETAIL_BYTES_MAX] }
     }
 
     /// Becomes `details`, as far as there is room.
@@ -54,11 +54,11 @@ impl Packed {
 
     /// The addresses that were tried.
     pub(super) fn tried(&self) -> impl Iterator<Item = IpAddr> {
-        let mut rest = &self.bytes[..usize::from(self.tried)];
+        let mut remaining = &self.bytes[..usize::from(self.tried)];
         std::iter::from_fn(move || {
-            let (&octets, behind) = rest.split_first()?;
-            let (octets, behind) = behind.split_at(usize::from(octets));
-            rest = behind;
+            let (&octets, tail) = remaining.split_first()?;
+            let (octets, tail) = tail.split_at(usize::from(octets));
+            remaining = tail;
             match <[u8; 4]>::try_from(octets) {
                 Ok(octets) => Some(octets.into()),
                 Err(_) => <[u8; 16]>::try_from(octets).ok().map(IpAddr::from),
@@ -97,10 +97,10 @@ impl Packed {
 
     fn put(&mut self, at: usize, parts: &[&[u8]]) -> usize {
         let length = parts.iter().map(|part| part.len()).sum();
-        let Some(room) = self.bytes[at..].get_mut(..length) else { return 0 };
+        let Some(space) = self.bytes[at..].get_mut(..length) else { return 0 };
         let mut start = 0;
         for part in parts {
-            room[start..start + part.len()].copy_from_slice(part);
+            space[start..start + part.len()].copy_from_slice(part);
             start += part.len();
         }
         length
@@ -118,13 +118,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_fits_comes_back_and_the_rest_is_cut(
+        fn packing_keeps_what_fits_and_cuts_the_rest(
             tried in prop::collection::vec(any::<IpAddr>(), 0..=crate::limits::ADDRESSES_MAX),
             text in ".{0,200}",
             path in ".{0,400}",
             earlier in ".{0,320}",
         ) {
-            let mut packed = Packed::blank();
+            let mut packed = PackedDetails::blank();
             packed.assign(&Details { text: &earlier, ..Details::default() });
             packed.assign(&Details { tried: &tried, text: &text, path: &path });
             prop_assert_eq!(packed.tried().collect::<Vec<_>>(), tried);

@@ -13,35 +13,35 @@ use sys::disk::{self, DiskSpace};
 /// What is kept free of a large disk: four times what a journal takes that the database keeps up with.
 const RESERVE_BYTES_MAX: u64 = 1 << 30;
 /// How often the disk is looked at while there are lines.
-const LOOK_PAUSE: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// See the file's header.
 #[derive(Default)]
 pub(super) struct DiskReserve {
-    looks_at: Nanos,
+    next_check: Nanos,
     /// Whether the disk has come to the reserve.
-    pub(super) is_touched: bool,
+    pub(super) is_reached: bool,
     /// Lines that were withheld and not told of yet.
     pub(super) withheld: u64,
 }
 
 impl DiskReserve {
     /// Looks at the disk of `file`, if it is time to; says whether the reserve is touched now and was not.
-    pub(super) fn look(&mut self, file: &File, now: Nanos) -> bool {
-        if now < self.looks_at {
+    pub(super) fn check(&mut self, file: &File, now: Nanos) -> bool {
+        if now < self.next_check {
             return false;
         }
-        self.looks_at = now + LOOK_PAUSE;
-        let was_touched = self.is_touched;
+        self.next_check = now + CHECK_INTERVAL;
+        let was_reached = self.is_reached;
         // What cannot be asked is not known to be full.
-        self.is_touched = disk::space(file).is_ok_and(touches);
-        self.is_touched && !was_touched
+        self.is_reached = disk::space(file).is_ok_and(is_below_reserve);
+        self.is_reached && !was_reached
     }
 }
 
 /// Whether no more is free than the reserve. A device and a pipe have no size.
-fn touches(room: DiskSpace) -> bool {
-    room.bytes > 0 && room.free_bytes < (room.bytes / 10).min(RESERVE_BYTES_MAX)
+fn is_below_reserve(space: DiskSpace) -> bool {
+    space.bytes > 0 && space.free_bytes < (space.bytes / 10).min(RESERVE_BYTES_MAX)
 }
 
 #[cfg(test)]
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tenth_of_a_small_disk_is_kept_and_a_gibibyte_of_a_large_one() {
+    fn reserve_is_a_tenth_and_at_most_a_gibibyte() {
         const GIB: u64 = 1 << 30;
         for (bytes, free_bytes, expected) in [
             (0, 0, false),
@@ -58,21 +58,25 @@ mod tests {
             (1000 * GIB, GIB, false),
             (1000 * GIB, GIB - 1, true),
         ] {
-            assert_eq!(touches(DiskSpace { bytes, free_bytes }), expected, "{free_bytes} of {bytes}");
+            assert_eq!(
+                is_below_reserve(DiskSpace { bytes, free_bytes }),
+                expected,
+                "{free_bytes} of {bytes}"
+            );
         }
     }
 
     #[test]
-    fn a_real_disk_is_looked_at_once_a_second() {
+    fn disk_is_checked_once_a_second() {
         let file = tempfile::tempfile().unwrap();
-        let room = disk::space(&file).unwrap();
-        assert!(room.bytes > 0 && room.free_bytes <= room.bytes, "{room:?}");
-        let mut reserve = DiskReserve { is_touched: true, ..DiskReserve::default() };
+        let space = disk::space(&file).unwrap();
+        assert!(space.bytes > 0 && space.free_bytes <= space.bytes, "{space:?}");
+        let mut reserve = DiskReserve { is_reached: true, ..DiskReserve::default() };
         let now = Nanos(5_000_000_000);
-        reserve.look(&file, now);
-        assert_eq!(reserve.is_touched, touches(room));
-        reserve.is_touched = true;
-        assert!(!reserve.look(&file, now), "not again at once");
-        assert!(reserve.is_touched);
+        reserve.check(&file, now);
+        assert_eq!(reserve.is_reached, is_below_reserve(space));
+        reserve.is_reached = true;
+        assert!(!reserve.check(&file, now), "not again at once");
+        assert!(reserve.is_reached);
     }
 }

@@ -11,7 +11,7 @@ use ledger::record::Flow;
 use sys::clock::WallNanos;
 
 use super::{Event, EventKind, Slot};
-use crate::text::Text as _;
+use crate::text::PutText as _;
 
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
@@ -84,18 +84,18 @@ impl LineWriter {
     /// Appends the line of a flow's event. What the event does not know is left out.
     pub(super) fn event(&mut self, out: &mut Vec<u8>, Slot { event, details }: &Slot) {
         let flow = event.record.flow();
-        if let EventKind::LeftOut(count) = event.kind {
-            return self.left_out(out, event, &flow, count);
+        if let EventKind::Suppressed(count) = event.kind {
+            return self.suppressed(out, event, &flow, count);
         }
-        let mut line = Object::open(out);
+        let mut line = JsonObject::open(out);
         line.id(name!("id"), flow.id);
         line.time(name!("ts"), self.time(event.at));
-        line.word(name!("event"), event.kind.as_str());
+        line.plain_text(name!("event"), event.kind.as_str());
         let user = if event.is_claimed { name!("attempted_user") } else { name!("user") };
         line.text_unless_empty(user, flow.user);
         line.socket_address(name!("listener"), event.listener);
         if let Some(protocol) = event.protocol {
-            line.word(name!("protocol"), protocol.as_str());
+            line.plain_text(name!("protocol"), protocol.as_str());
         }
         line.socket_address(name!("client_addr"), flow.client);
         line.text_unless_empty(name!("requested_host"), flow.host);
@@ -107,8 +107,8 @@ impl LineWriter {
         }
         line.addresses_unless_empty(name!("tried"), details.tried());
         line.text_unless_empty(name!("rule"), flow.rule);
-        line.word(name!("decision"), event.decision.as_str());
-        line.word(name!("reason"), event.reason);
+        line.plain_text(name!("decision"), event.decision.as_str());
+        line.plain_text(name!("reason"), event.reason);
         line.text_unless_empty(name!("text"), details.text());
         if let Some(dns_us) = event.dns_us {
             line.milliseconds(name!("dns_ms"), dns_us.into());
@@ -117,19 +117,19 @@ impl LineWriter {
             line.milliseconds(name!("connect_ms"), connect_us.into());
         }
         if let Some(answered) = event.answered {
-            line.word(name!("method"), answered.method);
+            line.plain_text(name!("method"), answered.method);
             if let Some(status) = answered.status {
                 line.number(name!("status"), status.into());
             }
         }
         line.text_unless_empty(name!("path"), details.path());
         if event.kind == EventKind::Close {
-            closing(&mut line, &flow);
+            close_fields(&mut line, &flow);
         }
         line.close();
     }
 
-    fn left_out(&mut self, out: &mut Vec<u8>, event: &Event, flow: &Flow<'_>, count: u64) {
+    fn suppressed(&mut self, out: &mut Vec<u8>, event: &Event, flow: &Flow<'_>, count: u64) {
         let mut line = self.open(out, event.at, event.kind.as_str());
         line.text_unless_empty(name!("user"), flow.user);
         let network = flow.client.ip();
@@ -144,7 +144,7 @@ impl LineWriter {
     /// Appends the line that says how many lines about clients that are not known were withheld.
     pub(super) fn withheld(&mut self, out: &mut Vec<u8>, now: WallNanos, count: u64) {
         let mut line = self.open(out, now, "left_out");
-        line.word(name!("reason"), "disk_nearly_full");
+        line.plain_text(name!("reason"), "disk_nearly_full");
         line.number(name!("count"), count);
         line.close();
     }
@@ -166,7 +166,7 @@ impl LineWriter {
         fields: &[(&'static str, Value<'_>)],
     ) {
         let mut line = self.open(out, now, "message");
-        line.word(name!("level"), level.as_str());
+        line.plain_text(name!("level"), level.as_str());
         line.text(name!("text"), text);
         for (name, value) in fields {
             let name = &format!(",\"{name}\":");
@@ -180,10 +180,10 @@ impl LineWriter {
     }
 
     /// Opens a line that has no flow: with its time and what it tells of.
-    fn open<'a>(&mut self, out: &'a mut Vec<u8>, at: WallNanos, event: &str) -> Object<'a> {
-        let mut line = Object::open(out);
+    fn open<'a>(&mut self, out: &'a mut Vec<u8>, at: WallNanos, event: &str) -> JsonObject<'a> {
+        let mut line = JsonObject::open(out);
         line.time(name!("ts"), self.time(at));
-        line.word(name!("event"), event);
+        line.plain_text(name!("event"), event);
         line
     }
 
@@ -201,10 +201,10 @@ impl LineWriter {
 }
 
 /// What is known only at the end.
-fn closing(line: &mut Object<'_>, flow: &Flow<'_>) {
+fn close_fields(line: &mut JsonObject<'_>, flow: &Flow<'_>) {
     // A wall clock that was set back in between makes this 0.
     line.milliseconds(name!("duration_ms"), flow.closed.0.saturating_sub(flow.opened.0) / 1_000);
-    line.word(name!("close_reason"), flow.reason.as_str());
+    line.plain_text(name!("close_reason"), flow.reason.as_str());
     line.number(name!("client_rx"), flow.legs.client_rx);
     line.number(name!("upstream_tx"), flow.legs.upstream_tx);
     line.number(name!("upstream_rx"), flow.legs.upstream_rx);
@@ -218,16 +218,16 @@ struct Time<'a> {
 
 /// A JSON object that is being written. Each field's name is given with all that stands around it, see
 /// [`name!`]: names are ours, and need no escape.
-struct Object<'a> {
+struct JsonObject<'a> {
     out: &'a mut Vec<u8>,
     /// Where it begins.
     start: usize,
 }
 
-impl<'a> Object<'a> {
-    fn open(out: &'a mut Vec<u8>) -> Object<'a> {
+impl<'a> JsonObject<'a> {
+    fn open(out: &'a mut Vec<u8>) -> JsonObject<'a> {
         let start = out.len();
-        Object { out, start }
+        JsonObject { out, start }
     }
 
     fn text(&mut self, name: &str, text: &str) {
@@ -241,7 +241,7 @@ impl<'a> Object<'a> {
     }
 
     /// A text of ours that needs no escape.
-    fn word(&mut self, name: &str, word: &str) {
+    fn plain_text(&mut self, name: &str, word: &str) {
         self.quoted(name, |out| out.put(word.as_bytes()));
     }
 

@@ -22,9 +22,9 @@ use crate::identity::throttle::network;
 /// are configured.
 const BUCKETS_MAX: usize = 1024;
 /// How often a full table may be searched for buckets that are not needed.
-const SWEEP_PAUSE: Duration = Duration::from_secs(1);
+const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 /// Sources that are told each by itself at a time; the others' lines are counted together.
-const TOLD_MAX: usize = 16;
+const REPORTED_SOURCES_MAX: usize = 16;
 /// Lines at once of one source for one reason.
 const SOURCE_BURST: u32 = 20;
 /// After how long it may have another.
@@ -55,7 +55,7 @@ pub(crate) enum Subject<'a> {
 #[derive(Debug, PartialEq)]
 pub(crate) struct SuppressedLines<'a> {
     /// Whose lines; `None` for those of several sources.
-    pub(crate) whose: Option<Subject<'a>>,
+    pub(crate) subject: Option<Subject<'a>>,
     /// Their reason; empty for several.
     pub(crate) reason: &'static str,
     /// How many.
@@ -68,7 +68,7 @@ pub(crate) struct LineLimiter {
     sources: HashMap<(IpAddr, &'static str), Bucket>,
     /// By reason, then by name, so that a look for a name allocates nothing.
     users: HashMap<&'static str, HashMap<Box<str>, Bucket>>,
-    sweeps_at: Nanos,
+    next_sweep: Nanos,
     /// Of all sources that have no bucket of their own.
     others: Bucket,
     /// Of all sources together; it leaves nothing out by itself.
@@ -80,7 +80,7 @@ pub(crate) struct LineLimiter {
 #[derive(Default)]
 struct Bucket {
     rate: Rate,
-    left_out: u64,
+    suppressed: u64,
 }
 
 /// When a bucket is full again. It holds its burst until then, less a line for each span that is left.
@@ -106,7 +106,7 @@ impl LineLimiter {
         LineLimiter {
             sources: HashMap::new(),
             users: HashMap::new(),
-            sweeps_at: Nanos(0),
+            next_sweep: Nanos(0),
             others: Bucket::default(),
             all: Rate::default(),
             all_burst: (ALL_BURST / threads).max(SOURCE_BURST),
@@ -129,23 +129,23 @@ impl LineLimiter {
                 (bucket, has_one && all.take(now, burst, span))
             }
         };
-        bucket.left_out += u64::from(!is_admitted);
+        bucket.suppressed += u64::from(!is_admitted);
         self.all = all;
         is_admitted
     }
 
     fn user(&mut self, name: &str, reason: &'static str) -> &mut Bucket {
-        let of_reason = self.users.entry(reason).or_default();
-        if !of_reason.contains_key(name) {
-            of_reason.insert(name.into(), Bucket::default());
+        let buckets = self.users.entry(reason).or_default();
+        if !buckets.contains_key(name) {
+            buckets.insert(name.into(), Bucket::default());
         }
-        of_reason.get_mut(name).expect("it was made if it was missing")
+        buckets.get_mut(name).expect("it was made if it was missing")
     }
 
     fn source(&mut self, network: IpAddr, reason: &'static str, now: Nanos) -> &mut Bucket {
         let key = (network, reason);
         if self.sources.len() >= BUCKETS_MAX && !self.sources.contains_key(&key) {
-            if now >= self.sweeps_at {
+            if now >= self.next_sweep {
                 self.sweep(now);
             }
             if self.sources.len() >= BUCKETS_MAX {
@@ -157,38 +157,38 @@ impl LineLimiter {
 
     /// Forgets the buckets that are as good as new ones.
     fn sweep(&mut self, now: Nanos) {
-        self.sweeps_at = now + SWEEP_PAUSE;
-        let is_needed = |bucket: &mut Bucket| bucket.left_out > 0 || bucket.rate.0 > now;
+        self.next_sweep = now + SWEEP_INTERVAL;
+        let is_needed = |bucket: &mut Bucket| bucket.suppressed > 0 || bucket.rate.0 > now;
         self.sources.retain(|_, bucket| is_needed(bucket));
-        self.users.values_mut().for_each(|of_reason| of_reason.retain(|_, bucket| is_needed(bucket)));
+        self.users.values_mut().for_each(|buckets| buckets.retain(|_, bucket| is_needed(bucket)));
     }
 
     /// Tells `tell` what was left out since it was last told; what it answers `false` to stays
     /// counted. Returns how many lines stay so.
-    pub(crate) fn tell(&mut self, now: Nanos, mut tell: impl FnMut(&SuppressedLines<'_>) -> bool) -> u64 {
-        let users = self.users.iter_mut().flat_map(|(reason, of_reason)| {
-            of_reason.iter_mut().map(move |(name, it)| (Subject::User(name), *reason, it))
+    pub(crate) fn tell(&mut self, now: Nanos, mut report: impl FnMut(&SuppressedLines<'_>) -> bool) -> u64 {
+        let users = self.users.iter_mut().flat_map(|(reason, buckets)| {
+            buckets.iter_mut().map(move |(name, it)| (Subject::User(name), *reason, it))
         });
         let sources = self.sources.iter_mut().map(|((it, reason), of)| (Subject::Source(*it), *reason, of));
-        let mut left_out: Vec<_> = users.collect();
-        let mut of_sources: Vec<_> = sources.filter(|(.., bucket)| bucket.left_out > 0).collect();
-        of_sources.sort_unstable_by_key(|(.., bucket)| std::cmp::Reverse(bucket.left_out));
-        for (.., bucket) in of_sources.iter_mut().skip(TOLD_MAX) {
-            self.others.left_out += std::mem::take(&mut bucket.left_out);
+        let mut buckets: Vec<_> = users.collect();
+        let mut source_buckets: Vec<_> = sources.filter(|(.., bucket)| bucket.suppressed > 0).collect();
+        source_buckets.sort_unstable_by_key(|(.., bucket)| std::cmp::Reverse(bucket.suppressed));
+        for (.., bucket) in source_buckets.iter_mut().skip(REPORTED_SOURCES_MAX) {
+            self.others.suppressed += std::mem::take(&mut bucket.suppressed);
         }
-        left_out.extend(of_sources);
-        let mut untold = 0;
-        for (whose, reason, bucket) in left_out.into_iter().filter(|(.., bucket)| bucket.left_out > 0) {
-            let told = SuppressedLines { whose: Some(whose), reason, lines: bucket.left_out };
-            bucket.left_out = if tell(&told) { 0 } else { bucket.left_out };
-            untold += bucket.left_out;
+        buckets.extend(source_buckets);
+        let mut unreported = 0;
+        for (subject, reason, bucket) in buckets.into_iter().filter(|(.., bucket)| bucket.suppressed > 0) {
+            let reported = SuppressedLines { subject: Some(subject), reason, lines: bucket.suppressed };
+            bucket.suppressed = if report(&reported) { 0 } else { bucket.suppressed };
+            unreported += bucket.suppressed;
         }
-        let others = SuppressedLines { whose: None, reason: "", lines: self.others.left_out };
-        if others.lines > 0 && tell(&others) {
-            self.others.left_out = 0;
+        let others = SuppressedLines { subject: None, reason: "", lines: self.others.suppressed };
+        if others.lines > 0 && report(&others) {
+            self.others.suppressed = 0;
         }
         self.sweep(now);
-        untold + self.others.left_out
+        unreported + self.others.suppressed
     }
 }
 
@@ -206,59 +206,59 @@ mod tests {
     }
 
     /// How many of `count` lines are admitted at `now`.
-    fn admitted(samples: &mut LineLimiter, of: Subject<'_>, count: u32, now: Nanos) -> u32 {
-        (0..count).map(|_| u32::from(samples.admits(of, MISSING, now))).sum()
+    fn admitted(limiter: &mut LineLimiter, of: Subject<'_>, count: u32, now: Nanos) -> u32 {
+        (0..count).map(|_| u32::from(limiter.admits(of, MISSING, now))).sum()
     }
 
-    fn told(samples: &mut LineLimiter, now: Nanos) -> Vec<(Option<String>, u64)> {
-        let mut told = Vec::new();
-        let untold = samples.tell(now, |left_out| {
-            told.push((left_out.whose.map(|whose| format!("{whose:?}")), left_out.lines));
+    fn reported(limiter: &mut LineLimiter, now: Nanos) -> Vec<(Option<String>, u64)> {
+        let mut reported = Vec::new();
+        let unreported = limiter.tell(now, |left_out| {
+            reported.push((left_out.subject.map(|subject| format!("{subject:?}")), left_out.lines));
             true
         });
-        assert_eq!(untold, 0);
-        told
+        assert_eq!(unreported, 0);
+        reported
     }
 
     #[test]
-    fn a_source_has_its_burst_then_one_a_second_and_what_is_left_out_is_told_once() {
-        let mut samples = LineLimiter::new(1);
-        assert_eq!(admitted(&mut samples, source(1), 1000, START), SOURCE_BURST);
-        assert_eq!(admitted(&mut samples, source(2), 1, START), 1, "another one is as free as before");
-        assert_eq!(admitted(&mut samples, source(1), 10, START + SECOND), 1);
-        assert!(samples.admits(source(1), "credentials_wrong", START), "another reason is another bucket");
+    fn source_has_a_burst_then_one_line_a_second() {
+        let mut limiter = LineLimiter::new(1);
+        assert_eq!(admitted(&mut limiter, source(1), 1000, START), SOURCE_BURST);
+        assert_eq!(admitted(&mut limiter, source(2), 1, START), 1, "another one is as free as before");
+        assert_eq!(admitted(&mut limiter, source(1), 10, START + SECOND), 1);
+        assert!(limiter.admits(source(1), "credentials_wrong", START), "another reason is another bucket");
         let left_out = u64::from(1000 - SOURCE_BURST + 9);
-        assert_eq!(told(&mut samples, START + SECOND), [(Some("Source(10.0.0.1)".into()), left_out)]);
-        assert_eq!(told(&mut samples, START + SECOND), []);
-        assert_eq!(admitted(&mut samples, source(1), 1000, START + 60 * SECOND), SOURCE_BURST);
+        assert_eq!(reported(&mut limiter, START + SECOND), [(Some("Source(10.0.0.1)".into()), left_out)]);
+        assert_eq!(reported(&mut limiter, START + SECOND), []);
+        assert_eq!(admitted(&mut limiter, source(1), 1000, START + 60 * SECOND), SOURCE_BURST);
     }
 
     #[test]
     fn addresses_of_one_64_are_one_source() {
-        let mut samples = LineLimiter::new(1);
+        let mut limiter = LineLimiter::new(1);
         let sum: u32 = (0..100)
             .map(|host| {
                 let address = IpAddr::from((0x2001_0db8_u128 << 96 | host).to_be_bytes());
-                admitted(&mut samples, Subject::Source(address), 1, START)
+                admitted(&mut limiter, Subject::Source(address), 1, START)
             })
             .sum();
         assert_eq!(sum, SOURCE_BURST);
     }
 
     #[test]
-    fn all_sources_together_have_a_bound_and_users_are_not_under_it() {
-        let (mut samples, threads) = (LineLimiter::new(4), 4);
-        let sum: u32 = (0..10_000).map(|number| admitted(&mut samples, source(number), 3, START)).sum();
+    fn sources_share_a_bound_that_spares_users() {
+        let (mut limiter, threads) = (LineLimiter::new(4), 4);
+        let sum: u32 = (0..10_000).map(|number| admitted(&mut limiter, source(number), 3, START)).sum();
         assert_eq!(sum, ALL_BURST / threads);
-        assert!(samples.sources.len() <= BUCKETS_MAX, "the table is bounded");
-        assert_eq!(admitted(&mut samples, Subject::User("ann"), 1, START), 1);
+        assert!(limiter.sources.len() <= BUCKETS_MAX, "the table is bounded");
+        assert_eq!(admitted(&mut limiter, Subject::User("ann"), 1, START), 1);
         // From ever new sources: as much as the whole process may write, and no more.
         let mut lines = 0;
         for second in 1..=1000 {
             let now = START + second * SECOND;
-            lines += (0..50).map(|it| admitted(&mut samples, source(second * 50 + it), 1, now)).sum::<u32>();
+            lines += (0..50).map(|it| admitted(&mut limiter, source(second * 50 + it), 1, now)).sum::<u32>();
             if second % 10 == 0 {
-                told(&mut samples, now);
+                reported(&mut limiter, now);
             }
         }
         let most = 1000 * SECOND.as_millis() as u32 / ALL_SPAN.as_millis() as u32 / threads;
@@ -266,28 +266,28 @@ mod tests {
     }
 
     #[test]
-    fn every_line_that_was_left_out_is_counted_however_many_sources_there_are() {
-        let mut samples = LineLimiter::new(1);
+    fn every_suppressed_line_is_counted() {
+        let mut limiter = LineLimiter::new(1);
         let mut sum = 0;
         for round in 0..3 {
             let now = START + round * 10 * SECOND;
             for number in 0..5000 {
-                sum += u64::from(admitted(&mut samples, source(number), 1 + number % 40, now));
+                sum += u64::from(admitted(&mut limiter, source(number), 1 + number % 40, now));
             }
-            let told = told(&mut samples, now);
-            assert!(told.len() <= TOLD_MAX + 1);
-            sum += told.iter().map(|(_, lines)| lines).sum::<u64>();
+            let reported = reported(&mut limiter, now);
+            assert!(reported.len() <= REPORTED_SOURCES_MAX + 1);
+            sum += reported.iter().map(|(_, lines)| lines).sum::<u64>();
         }
         assert_eq!(sum, 3 * (0..5000).map(|number| 1 + number % 40).sum::<u64>());
     }
 
     #[test]
-    fn what_could_not_be_told_is_told_the_next_time() {
-        let mut samples = LineLimiter::new(1);
-        admitted(&mut samples, source(1), SOURCE_BURST + 5, START);
-        admitted(&mut samples, Subject::User("ann"), USER_BURST + 7, START);
-        assert_eq!(samples.tell(START, |_| false), 12);
+    fn unreported_counts_are_reported_next_time() {
+        let mut limiter = LineLimiter::new(1);
+        admitted(&mut limiter, source(1), SOURCE_BURST + 5, START);
+        admitted(&mut limiter, Subject::User("ann"), USER_BURST + 7, START);
+        assert_eq!(limiter.tell(START, |_| false), 12);
         let expected = [(Some("User(\"ann\")".into()), 7), (Some("Source(10.0.0.1)".into()), 5)];
-        assert_eq!(told(&mut samples, START), expected);
+        assert_eq!(reported(&mut limiter, START), expected);
     }
 }

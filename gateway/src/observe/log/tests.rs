@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use serde_json::{Value as Json, json};
 use sys::clock::Nanos;
 
-use super::writer::Flushed;
+use super::writer::FlushOutcome;
 use super::*;
 
 /// 2026-11-21T13:40:00.123Z
@@ -56,7 +56,7 @@ const FLOW: Flow<'_> = Flow {
 };
 
 /// The decision line's event of a flow with this text.
-fn told(user: &str, host: &str, rule: &str) -> Event {
+fn event_with_texts(user: &str, host: &str, rule: &str) -> Event {
     Event { record: Record::new(&Flow { user, host, rule, ..FLOW }), ..event(EventKind::Decision) }
 }
 
@@ -65,7 +65,7 @@ fn line_of(event: &Event) -> String {
 }
 
 fn line_with(event: &Event, details: &Details<'_>) -> String {
-    let (mut out, mut packed) = (Vec::new(), Packed::blank());
+    let (mut out, mut packed) = (Vec::new(), PackedDetails::blank());
     packed.assign(details);
     LineWriter::default().event(&mut out, &Slot { event: *event, details: packed });
     String::from_utf8(out).expect("lines are ASCII")
@@ -78,7 +78,7 @@ fn check(event: &Event, expected: &str) {
 }
 
 #[test]
-fn a_decision_says_who_may_go_where_and_why() {
+fn decision_line_has_user_target_and_reason() {
     check(
         &event(EventKind::Decision),
         r#"{"id":"0000000000000000000000000000001f","ts":"2026-11-21T13:40:00.123Z","event":"decision",
@@ -90,7 +90,7 @@ fn a_decision_says_who_may_go_where_and_why() {
 }
 
 #[test]
-fn a_close_adds_how_long_how_much_and_how_it_ended() {
+fn close_line_adds_duration_bytes_and_reason() {
     check(
         &event(EventKind::Close),
         r#"{"id":"0000000000000000000000000000001f","ts":"2026-11-21T13:40:00.123Z","event":"close",
@@ -103,7 +103,7 @@ fn a_close_adds_how_long_how_much_and_how_it_ended() {
 }
 
 #[test]
-fn what_is_not_known_is_left_out() {
+fn unknown_fields_are_omitted() {
     let early = Event {
         record: Record::new(&Flow { user: "", host: "", rule: "", port: 0, address: None, ..FLOW }),
         protocol: None,
@@ -123,7 +123,7 @@ fn what_is_not_known_is_left_out() {
 }
 
 #[test]
-fn a_claim_is_told_apart_from_a_user_and_a_failure_from_a_denial() {
+fn claimed_user_and_failure_have_own_words() {
     let claim = Event {
         is_claimed: true,
         decision: Decision::Deny,
@@ -153,7 +153,7 @@ fn a_claim_is_told_apart_from_a_user_and_a_failure_from_a_denial() {
 }
 
 #[test]
-fn a_clock_that_was_set_back_makes_no_negative_duration() {
+fn clock_set_back_gives_zero_duration() {
     let record = Record::new(&Flow { opened: WallNanos(AT.0 + 1), ..FLOW });
     assert!(line_of(&Event { record, ..event(EventKind::Close) }).contains(r#""duration_ms":0.000,"#));
 }
@@ -194,7 +194,7 @@ fn hostile_names_stay_inside_their_string() {
         ("</script><!--", "</script><!--"),
     ];
     for (text, escaped) in cases {
-        let line = line_of(&told(text, text, text));
+        let line = line_of(&event_with_texts(text, text, text));
         for name in ["user", "requested_host", "rule"] {
             assert!(line.contains(&format!("\"{name}\":\"{escaped}\",")), "{name} in {line}");
         }
@@ -203,12 +203,12 @@ fn hostile_names_stay_inside_their_string() {
 
 proptest! {
     #[test]
-    fn every_text_comes_back_from_its_line(
+    fn every_text_round_trips_through_its_line(
         user in text(64),
         host in text(253),
         rule in text(RULE_BYTES_MAX),
     ) {
-        let line = line_of(&told(&user, &host, &rule));
+        let line = line_of(&event_with_texts(&user, &host, &rule));
         let body = line.strip_suffix('\n').expect("a line ends");
         prop_assert!(body.bytes().all(|byte| matches!(byte, b' '..=b'~')), "{body:?}");
         let parsed: Json = serde_json::from_str(body).expect("a line is JSON");
@@ -230,8 +230,8 @@ fn text(bytes_max: usize) -> impl Strategy<Value = String> {
 /// A log into `directory/log`, and what it counts.
 fn start(directory: &Path, workers: usize) -> (Log, Vec<LogSender>, Arc<Stats>) {
     let stats = Stats::new("0.0.0", AT, workers, crate::jobs::start(1).unwrap());
-    let (log, inlets) = Log::start(&LogTarget::File(directory.join("log")), &stats).unwrap();
-    (log, inlets, stats)
+    let (log, senders) = Log::start(&LogTarget::File(directory.join("log")), &stats).unwrap();
+    (log, senders, stats)
 }
 
 fn numbered(flow: usize) -> Event {
@@ -263,11 +263,11 @@ fn wait_until(what: &str, is_so: impl Fn() -> bool) {
 }
 
 #[test]
-fn closing_writes_all_that_was_pushed_in_each_threads_order() {
+fn close_writes_all_events_in_thread_order() {
     let directory = tempfile::tempdir().unwrap();
-    let (log, mut inlets, stats) = start(directory.path(), 2);
+    let (log, mut senders, stats) = start(directory.path(), 2);
     for flow in 0..RING_EVENTS {
-        inlets[flow % 2].push(&numbered(flow), &NOTHING_MORE);
+        senders[flow % 2].push(&numbered(flow), &NOTHING_MORE);
     }
     log.close();
     let (flows, others) = read(&directory.path().join("log"));
@@ -280,12 +280,12 @@ fn closing_writes_all_that_was_pushed_in_each_threads_order() {
 #[test]
 fn a_sleeping_log_thread_is_woken() {
     let directory = tempfile::tempdir().unwrap();
-    let (_log, mut inlets, _) = start(directory.path(), 1);
+    let (_log, mut senders, _) = start(directory.path(), 1);
     let path = directory.path().join("log");
     for flow in 0..3 {
         // Long enough for a nap to bring nothing; were it too short, the test would only prove less.
-        thread::sleep(5 * writer::NAP);
-        inlets[0].push(&numbered(flow), &NOTHING_MORE);
+        thread::sleep(5 * writer::BATCH_DELAY);
+        senders[0].push(&numbered(flow), &NOTHING_MORE);
         wait_until("a line", || read_lines(&path) == flow + 1);
     }
 }
@@ -295,7 +295,7 @@ fn read_lines(path: &Path) -> usize {
 }
 
 #[test]
-fn messages_are_lines_too() {
+fn messages_become_lines() {
     let directory = tempfile::tempdir().unwrap();
     let (log, _, _) = start(directory.path(), 1);
     let fields = [("users", 3.into()), ("file", "a\nb".into()), ("kept", true.into())];
@@ -315,20 +315,20 @@ fn messages_are_lines_too() {
 const AT_TEXT: &str = "2026-11-21T13:40:00.123Z";
 
 /// A log thread that does only what the test tells it to.
-struct Still {
+struct ManualLog {
     thread: LogThread,
-    inlets: Vec<LogSender>,
-    said: Sender<Box<[u8]>>,
+    senders: Vec<LogSender>,
+    messages: Sender<Box<[u8]>>,
     stats: Arc<Stats>,
 }
 
-impl Still {
+impl ManualLog {
     /// Writes all that waits.
     fn drain(&mut self) {
         loop {
             self.thread.collect();
             let is_last = self.thread.pending.is_empty();
-            assert_eq!(self.thread.flush(), Flushed::All);
+            assert_eq!(self.thread.flush(), FlushOutcome::All);
             if is_last {
                 break;
             }
@@ -336,25 +336,25 @@ impl Still {
     }
 }
 
-fn still(output: Output) -> Still {
+fn manual_log(output: Output) -> ManualLog {
     let stats = Stats::new("0.0.0", AT, 1, crate::jobs::start(1).unwrap());
     let shared = Arc::new(Shared::default());
-    let (inlets, rings) = stats.workers.iter().map(|worker| inlet(&shared, worker)).unzip();
-    let (said, lines) = bounded(SAID_LINES_MAX);
+    let (senders, rings) = stats.workers.iter().map(|worker| log_sender(&shared, worker)).unzip();
+    let (messages, lines) = bounded(MESSAGES_MAX);
     let thread = LogThread::new(shared, rings, lines, output, Arc::clone(&stats));
-    Still { thread, inlets, said, stats }
+    ManualLog { thread, senders, messages, stats }
 }
 
 #[test]
-fn events_beyond_the_ring_are_dropped_counted_and_told_once() {
+fn events_beyond_the_ring_are_counted_once() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("log");
-    let mut still = still(Output::open(&LogTarget::File(path.clone())).unwrap());
+    let mut log = manual_log(Output::open(&LogTarget::File(path.clone())).unwrap());
     for flow in 0..RING_EVENTS + 3 {
-        still.inlets[0].push(&numbered(flow), &NOTHING_MORE);
+        log.senders[0].push(&numbered(flow), &NOTHING_MORE);
     }
-    assert_eq!(still.stats.workers[0].log_dropped.value(), 3);
-    still.drain();
+    assert_eq!(log.stats.workers[0].log_dropped.value(), 3);
+    log.drain();
     let (flows, others) = read(&path);
     assert_eq!(flows, (0..RING_EVENTS).collect::<Vec<_>>());
     assert_eq!(
@@ -362,31 +362,31 @@ fn events_beyond_the_ring_are_dropped_counted_and_told_once() {
         (1, &json!("log_dropped"), &json!(3))
     );
     // The second line of this kind counts from the first one on, whoever lost the lines.
-    still.stats.workers[0].log_dropped.add(2);
-    still.stats.log_messages_dropped.fetch_add(1, Ordering::Relaxed);
-    still.drain();
+    log.stats.workers[0].log_dropped.add(2);
+    log.stats.log_messages_dropped.fetch_add(1, Ordering::Relaxed);
+    log.drain();
     let (_, others) = read(&path);
     assert_eq!((others.len(), &others[1]["count"]), (2, &json!(3)));
 }
 
 #[test]
-fn on_a_disk_that_is_nearly_full_lines_about_unknown_clients_are_withheld_and_counted() {
+fn nearly_full_disk_withholds_unknown_client_lines() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("log");
-    let mut still = still(Output::open(&LogTarget::File(path.clone())).unwrap());
+    let mut log = manual_log(Output::open(&LogTarget::File(path.clone())).unwrap());
     // As a disk makes it that came to the reserve at the last look, which was just now.
-    still.thread.reserve.look(&still.thread.output.file, Nanos(u64::MAX / 2));
-    still.thread.reserve.is_touched = true;
-    let unknown = Event { decision: Decision::Deny, ..told("", "a", "") };
-    let claimed = Event { is_claimed: true, ..told("root", "a", "") };
-    let left_out = Event { kind: EventKind::LeftOut(5), ..unknown };
+    log.thread.reserve.check(&log.thread.output.file, Nanos(u64::MAX / 2));
+    log.thread.reserve.is_reached = true;
+    let unknown = Event { decision: Decision::Deny, ..event_with_texts("", "a", "") };
+    let claimed = Event { is_claimed: true, ..event_with_texts("root", "a", "") };
+    let left_out = Event { kind: EventKind::Suppressed(5), ..unknown };
     for event in [unknown, claimed, left_out, numbered(7)] {
-        still.inlets[0].push(&event, &NOTHING_MORE);
+        log.senders[0].push(&event, &NOTHING_MORE);
     }
-    still.drain();
+    log.drain();
     assert_eq!(read(&path), (vec![7], vec![]), "only what is known");
-    still.thread.reserve.is_touched = false;
-    still.drain();
+    log.thread.reserve.is_reached = false;
+    log.drain();
     let (flows, others) = read(&path);
     assert_eq!((flows, others.len(), &others[0]["count"]), (vec![7], 1, &json!(7)));
     assert_eq!(others[0]["reason"], "disk_nearly_full");
@@ -395,35 +395,35 @@ fn on_a_disk_that_is_nearly_full_lines_about_unknown_clients_are_withheld_and_co
 #[test]
 fn messages_beyond_their_queue_are_counted() {
     let directory = tempfile::tempdir().unwrap();
-    let still = still(Output::open(&LogTarget::File(directory.path().join("log"))).unwrap());
-    let Still { thread, said, stats, .. } = still;
-    let log = Log { shared: Arc::default(), said, stats: Arc::clone(&stats), ended: Mutex::new(None) };
-    (0..SAID_LINES_MAX + 2).for_each(|_| log.say(Level::Info, "again", &[]));
-    assert_eq!((stats.log_dropped(), thread.said.len()), (2, SAID_LINES_MAX));
+    let log = manual_log(Output::open(&LogTarget::File(directory.path().join("log"))).unwrap());
+    let ManualLog { thread, messages, stats, .. } = log;
+    let log = Log { shared: Arc::default(), messages, stats: Arc::clone(&stats), ended: Mutex::new(None) };
+    (0..MESSAGES_MAX + 2).for_each(|_| log.say(Level::Info, "again", &[]));
+    assert_eq!((stats.log_dropped(), thread.messages.len()), (2, MESSAGES_MAX));
 }
 
 #[test]
-fn a_destination_that_takes_a_part_gets_the_rest_later() {
+fn partial_write_is_continued_later() {
     let (mut reader, pipe) = io::pipe().unwrap();
     let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&pipe));
     // Opened anew, so that only this end does not block.
     const O_NONBLOCK: i32 = 0o4000;
     let file = fs::OpenOptions::new().write(true).custom_flags(O_NONBLOCK).open(path).unwrap();
-    let mut still = still(Output { file, path: None });
+    let mut log = manual_log(Output { file, path: None });
     drop(pipe);
     for flow in 0..RING_EVENTS {
-        still.inlets[0].push(&numbered(flow), &NOTHING_MORE);
+        log.senders[0].push(&numbered(flow), &NOTHING_MORE);
     }
-    still.thread.collect();
-    assert_eq!(still.thread.flush(), Flushed::Blocked, "a pipe holds less than a batch");
+    log.thread.collect();
+    assert_eq!(log.thread.flush(), FlushOutcome::Blocked, "a pipe holds less than a batch");
     let copy = thread::spawn(move || {
         let mut text = String::new();
         reader.read_to_string(&mut text).unwrap();
         text
     });
     // The end of the log waits for the reader, and closes the pipe behind the last line.
-    still.thread.finish();
-    drop(still);
+    log.thread.finish();
+    drop(log);
     let text = copy.join().unwrap();
     let ids = text.lines().map(|line| serde_json::from_str::<Json>(line).unwrap()["id"].take());
     let expected = (0..RING_EVENTS).map(|flow| Json::from(format!("{flow:032x}")));
@@ -431,100 +431,100 @@ fn a_destination_that_takes_a_part_gets_the_rest_later() {
 }
 
 #[test]
-fn a_full_disk_stops_nobody_and_nothing_is_lost_while_there_is_room_to_wait() {
+fn full_disk_loses_nothing_while_buffers_hold() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("log");
     symlink("/dev/full", &path).unwrap();
-    let (log, mut inlets, stats) = start(directory.path(), 1);
-    inlets[0].push(&numbered(0), &NOTHING_MORE);
+    let (log, mut senders, stats) = start(directory.path(), 1);
+    senders[0].push(&numbered(0), &NOTHING_MORE);
     wait_until("a failed write", || stats.log_write_errors.load(Ordering::Relaxed) > 0);
-    inlets[0].push(&numbered(1), &NOTHING_MORE);
+    senders[0].push(&numbered(1), &NOTHING_MORE);
     fs::remove_file(&path).unwrap();
     log.reopen();
     wait_until("the line that waited", || read_lines(&path) > 0);
-    inlets[0].push(&numbered(2), &NOTHING_MORE);
+    senders[0].push(&numbered(2), &NOTHING_MORE);
     log.close();
     assert_eq!(read(&path), (vec![0, 1, 2], Vec::new()));
 }
 
 #[test]
-fn a_disk_that_stays_full_keeps_a_bounded_rest_and_lets_the_log_close() {
+fn disk_that_stays_full_lets_the_log_close() {
     let directory = tempfile::tempdir().unwrap();
     symlink("/dev/full", directory.path().join("log")).unwrap();
-    let (log, mut inlets, stats) = start(directory.path(), 1);
+    let (log, mut senders, stats) = start(directory.path(), 1);
     // More than batch and ring together hold: who pushes never waits, and something has to go.
-    (0..4 * RING_EVENTS).for_each(|flow| inlets[0].push(&numbered(flow), &NOTHING_MORE));
+    (0..4 * RING_EVENTS).for_each(|flow| senders[0].push(&numbered(flow), &NOTHING_MORE));
     assert!(stats.log_dropped() > 0);
     log.close();
 }
 
 #[test]
-fn a_rotated_file_keeps_its_lines_and_a_new_one_takes_over() {
+fn rotation_continues_in_a_new_file() {
     let directory = tempfile::tempdir().unwrap();
-    let (log, mut inlets, _) = start(directory.path(), 1);
+    let (log, mut senders, _) = start(directory.path(), 1);
     let (path, rotated) = (directory.path().join("log"), directory.path().join("log.1"));
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o137, 0, "no more than 0640");
-    inlets[0].push(&numbered(1), &NOTHING_MORE);
+    senders[0].push(&numbered(1), &NOTHING_MORE);
     wait_until("the first line", || read_lines(&path) == 1);
     fs::rename(&path, &rotated).unwrap();
-    inlets[0].push(&numbered(2), &NOTHING_MORE);
+    senders[0].push(&numbered(2), &NOTHING_MORE);
     wait_until("a line in the renamed file", || read_lines(&rotated) == 2);
     log.reopen();
     wait_until("a new file", || path.exists());
-    inlets[0].push(&numbered(3), &NOTHING_MORE);
+    senders[0].push(&numbered(3), &NOTHING_MORE);
     log.close();
     assert_eq!((read(&rotated), read(&path)), ((vec![1, 2], vec![]), (vec![3], vec![])));
 }
 
 #[test]
-fn a_file_that_cannot_be_opened_anew_leaves_the_old_one_in_use() {
+fn failed_reopen_keeps_the_old_file() {
     let directory = tempfile::tempdir().unwrap();
     let folder = directory.path().join("folder");
     fs::create_dir(&folder).unwrap();
-    let (log, mut inlets, stats) = start(&folder, 1);
+    let (log, mut senders, stats) = start(&folder, 1);
     let moved = directory.path().join("moved");
     fs::rename(&folder, &moved).unwrap();
     log.reopen();
     wait_until("a complaint", || read_lines(&moved.join("log")) == 1);
     assert_eq!(stats.log_write_errors.load(Ordering::Relaxed), 1);
-    inlets[0].push(&numbered(1), &NOTHING_MORE);
+    senders[0].push(&numbered(1), &NOTHING_MORE);
     log.close();
     let (flows, others) = read(&moved.join("log"));
     assert_eq!((flows, &others[0]["level"]), (vec![1], &json!("warning")));
 }
 
 #[test]
-fn a_line_that_was_cut_goes_whole_into_the_next_file() {
+fn cut_line_goes_whole_into_the_next_file() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("log");
-    let mut still = still(Output::open(&LogTarget::File(path.clone())).unwrap());
-    (0..3).for_each(|flow| still.inlets[0].push(&numbered(flow), &NOTHING_MORE));
-    still.thread.collect();
+    let mut log = manual_log(Output::open(&LogTarget::File(path.clone())).unwrap());
+    (0..3).for_each(|flow| log.senders[0].push(&numbered(flow), &NOTHING_MORE));
+    log.thread.collect();
     // As a disk does it that fills up in the middle of the second line.
-    still.thread.written = line_of(&numbered(0)).len() + 40;
+    log.thread.written = line_of(&numbered(0)).len() + 40;
     fs::rename(&path, directory.path().join("log.1")).unwrap();
-    still.thread.open_again().unwrap();
-    assert_eq!(still.thread.flush(), Flushed::All);
+    log.thread.reopen_file().unwrap();
+    assert_eq!(log.thread.flush(), FlushOutcome::All);
     assert_eq!(read(&path).0, [1, 2]);
 }
 
 #[test]
-fn a_file_that_is_still_the_same_is_continued_where_it_was_cut() {
+fn unchanged_file_is_continued_at_the_cut() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("log");
-    let mut still = still(Output::open(&LogTarget::File(path.clone())).unwrap());
-    (0..3).for_each(|flow| still.inlets[0].push(&numbered(flow), &NOTHING_MORE));
-    still.thread.collect();
+    let mut log = manual_log(Output::open(&LogTarget::File(path.clone())).unwrap());
+    (0..3).for_each(|flow| log.senders[0].push(&numbered(flow), &NOTHING_MORE));
+    log.thread.collect();
     let cut = line_of(&numbered(0)).len() + 40;
-    fs::write(&path, &still.thread.pending[..cut]).unwrap();
-    still.thread.written = cut;
-    still.thread.open_again().unwrap();
-    assert_eq!(still.thread.flush(), Flushed::All);
+    fs::write(&path, &log.thread.pending[..cut]).unwrap();
+    log.thread.written = cut;
+    log.thread.reopen_file().unwrap();
+    assert_eq!(log.thread.flush(), FlushOutcome::All);
     assert_eq!(read(&path).0, [0, 1, 2]);
 }
 
 #[test]
-fn a_log_that_cannot_be_opened_at_all_is_an_error_with_its_path() {
+fn unopenable_log_is_an_error_with_its_path() {
     let stats = Stats::new("0.0.0", AT, 1, crate::jobs::start(1).unwrap());
     let error = Log::start(&LogTarget::File("/nowhere/log".into()), &stats).err().unwrap();
     assert!(error.to_string().starts_with("/nowhere/log: "), "{error}");

@@ -26,15 +26,15 @@ use crate::config::settings::LogTarget;
 use crate::observe::stats::Stats;
 
 /// How long the log thread lets events gather while there is traffic. A line is at most that late.
-pub(super) const NAP: Duration = Duration::from_millis(10);
+pub(super) const BATCH_DELAY: Duration = Duration::from_millis(10);
 /// After how long a destination that failed is tried again.
 const RETRY_SPAN: Duration = Duration::from_secs(1);
 /// Text gathered for one write: some 600 lines. A batch that is full is not followed by a nap.
 const BATCH_BYTES_MAX: usize = 256 * 1024;
 /// Events taken from one ring before the next ring has its turn.
-const TURN_EVENTS_MAX: usize = 64;
+const PASS_EVENTS_MAX: usize = 64;
 /// At the end, how many naps a destination may take that takes nothing for the moment.
-const LAST_NAPS_MAX: usize = 250;
+const FINAL_DELAYS_MAX: usize = 250;
 /// A new log file may be read by its group and by nobody else: it tells who went where.
 const FILE_MODE: u32 = 0o640;
 
@@ -43,7 +43,7 @@ pub(super) struct LogThread {
     shared: Arc<Shared>,
     /// One for each reactor thread.
     rings: Vec<Consumer<Slot>>,
-    pub(super) said: Receiver<Box<[u8]>>,
+    pub(super) messages: Receiver<Box<[u8]>>,
     pub(super) output: Output,
     stats: Arc<Stats>,
     lines: LineWriter,
@@ -52,14 +52,14 @@ pub(super) struct LogThread {
     pub(super) written: usize,
     pub(super) reserve: DiskReserve,
     /// Dropped lines that a line has told of. <= the count of dropped lines
-    dropped_told: u64,
+    dropped_reported: u64,
     /// The last write failed, and standard error was told so.
     failing: bool,
 }
 
 /// How a flush ended.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Flushed {
+pub(super) enum FlushOutcome {
     /// Nothing is left.
     All,
     /// The destination takes nothing more for the moment (a pipe that does not block).
@@ -72,21 +72,21 @@ impl LogThread {
     pub(super) fn new(
         shared: Arc<Shared>,
         rings: Vec<Consumer<Slot>>,
-        said: Receiver<Box<[u8]>>,
+        messages: Receiver<Box<[u8]>>,
         output: Output,
         stats: Arc<Stats>,
     ) -> LogThread {
         LogThread {
             shared,
             rings,
-            said,
+            messages,
             output,
             stats,
             lines: LineWriter::default(),
             pending: Vec::new(),
             written: 0,
             reserve: DiskReserve::default(),
-            dropped_told: 0,
+            dropped_reported: 0,
             failing: false,
         }
     }
@@ -99,12 +99,12 @@ impl LogThread {
                 self.reopen();
             }
             self.collect();
-            let gathered = self.pending.len();
+            let batch_bytes = self.pending.len();
             match self.flush() {
-                Flushed::All if gathered == 0 => self.sleep(),
-                Flushed::All if gathered >= BATCH_BYTES_MAX => {}
-                Flushed::All | Flushed::Blocked => thread::park_timeout(NAP),
-                Flushed::Failed => self.rest_and_reopen(),
+                FlushOutcome::All if batch_bytes == 0 => self.sleep(),
+                FlushOutcome::All if batch_bytes >= BATCH_BYTES_MAX => {}
+                FlushOutcome::All | FlushOutcome::Blocked => thread::park_timeout(BATCH_DELAY),
+                FlushOutcome::Failed => self.pause_and_reopen(),
             }
         }
         self.finish();
@@ -112,20 +112,20 @@ impl LogThread {
 
     /// Makes lines of what waits, until the batch is full.
     pub(super) fn collect(&mut self) {
-        self.look_at_disk();
-        let LogThread { rings, said, lines, pending, reserve, .. } = self;
+        self.check_disk();
+        let LogThread { rings, messages, lines, pending, reserve, .. } = self;
         while pending.len() < BATCH_BYTES_MAX {
             let mut count = 0;
             for ring in &mut *rings {
-                count += ring.drain(TURN_EVENTS_MAX, |slot| {
-                    let withheld = if reserve.is_touched { slot.event.anonymous_lines() } else { 0 };
+                count += ring.drain(PASS_EVENTS_MAX, |slot| {
+                    let withheld = if reserve.is_reached { slot.event.anonymous_lines() } else { 0 };
                     reserve.withheld += withheld;
                     if withheld == 0 {
                         lines.event(pending, slot);
                     }
                 });
             }
-            if let Ok(line) = said.try_recv() {
+            if let Ok(line) = messages.try_recv() {
                 pending.extend_from_slice(&line);
                 count += 1;
             }
@@ -134,44 +134,44 @@ impl LogThread {
             }
         }
         if pending.len() < BATCH_BYTES_MAX {
-            self.tell_dropped();
+            self.report_dropped();
         }
     }
 
     /// Withholds lines about clients that are not known while the log's disk is nearly full.
-    fn look_at_disk(&mut self) {
-        if self.output.path.is_some() && self.reserve.look(&self.output.file, clock::monotonic()) {
+    fn check_disk(&mut self) {
+        if self.output.path.is_some() && self.reserve.check(&self.output.file, clock::monotonic()) {
             let text = "the log's disk is nearly full: lines about clients that are not known are left out";
             self.lines.message(&mut self.pending, clock::wall(), Level::Warning, text, &[]);
         }
-        if !self.reserve.is_touched {
-            self.tell_withheld();
+        if !self.reserve.is_reached {
+            self.report_withheld();
         }
     }
 
-    fn tell_withheld(&mut self) {
+    fn report_withheld(&mut self) {
         let withheld = std::mem::take(&mut self.reserve.withheld);
         if withheld > 0 {
             self.lines.withheld(&mut self.pending, clock::wall(), withheld);
         }
     }
 
-    fn tell_dropped(&mut self) {
+    fn report_dropped(&mut self) {
         let dropped = self.stats.log_dropped();
-        if dropped > self.dropped_told {
-            self.lines.dropped(&mut self.pending, clock::wall(), dropped - self.dropped_told);
-            self.dropped_told = dropped;
+        if dropped > self.dropped_reported {
+            self.lines.dropped(&mut self.pending, clock::wall(), dropped - self.dropped_reported);
+            self.dropped_reported = dropped;
         }
     }
 
     /// Writes what is pending, as far as the destination takes it.
-    pub(super) fn flush(&mut self) -> Flushed {
+    pub(super) fn flush(&mut self) -> FlushOutcome {
         while self.written < self.pending.len() {
             match self.output.file.write(&self.pending[self.written..]) {
                 Ok(0) => return self.failed(&ErrorKind::WriteZero.into()),
                 Ok(count) => self.written += count,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Flushed::Blocked,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return FlushOutcome::Blocked,
                 Err(error) => return self.failed(&error),
             }
         }
@@ -180,18 +180,18 @@ impl LogThread {
         }
         self.pending.clear();
         self.written = 0;
-        Flushed::All
+        FlushOutcome::All
     }
 
-    fn failed(&mut self, error: &io::Error) -> Flushed {
+    fn failed(&mut self, error: &io::Error) -> FlushOutcome {
         self.stats.log_write_errors.fetch_add(1, Ordering::Relaxed);
         if !self.failing {
             self.failing = true;
-            self.output.complain(format_args!(
+            self.output.report_to_stderr(format_args!(
                 "cannot be written: {error}; once too many lines wait, some are lost"
             ));
         }
-        Flushed::Failed
+        FlushOutcome::Failed
     }
 
     /// Sleeps until somebody wakes us, unless something waits already.
@@ -205,24 +205,26 @@ impl LogThread {
 
     fn is_idle(&self) -> bool {
         // Relaxed: whoever sets a flag wakes us afterwards, and a wake-up before the park ends the park.
-        let asked = self.shared.closing.load(Ordering::Relaxed) || self.shared.reopen.load(Ordering::Relaxed);
-        !asked
-            && self.said.is_empty()
+        let is_requested =
+            self.shared.closing.load(Ordering::Relaxed) || self.shared.reopen.load(Ordering::Relaxed);
+        !is_requested
+            && self.messages.is_empty()
             && self.rings.iter().all(Consumer::is_empty)
-            && self.stats.log_dropped() == self.dropped_told
+            && self.stats.log_dropped() == self.dropped_reported
     }
 
     /// A file may have come back under its name: the disk was mounted anew, or somebody made room.
-    fn rest_and_reopen(&mut self) {
+    fn pause_and_reopen(&mut self) {
         thread::park_timeout(RETRY_SPAN);
         // An error is no news: that the destination fails was said, and the next write counts it.
-        let _ = self.open_again();
+        let _ = self.reopen_file();
     }
 
     fn reopen(&mut self) {
-        if let Err(error) = self.open_again() {
+        if let Err(error) = self.reopen_file() {
             self.stats.log_write_errors.fetch_add(1, Ordering::Relaxed);
-            self.output.complain(format_args!("cannot be opened anew: {error}; the old one stays in use"));
+            self.output
+                .report_to_stderr(format_args!("cannot be opened anew: {error}; the old one stays in use"));
             let error = error.to_string();
             let fields = [("error", Value::Text(&error))];
             let text = "the log file cannot be opened anew";
@@ -230,7 +232,7 @@ impl LogThread {
         }
     }
 
-    pub(super) fn open_again(&mut self) -> io::Result<()> {
+    pub(super) fn reopen_file(&mut self) -> io::Result<()> {
         if self.output.reopen()? {
             // The line of which the old file has the beginning goes whole into the new one.
             let line_start = self.pending[..self.written].iter().rposition(|byte| *byte == b'\n');
@@ -249,24 +251,24 @@ impl LogThread {
             rings[index].drain(waiting, |slot| lines.event(pending, slot));
             lost += self.flush_or_give_up();
         }
-        for line in self.said.try_iter().take(self.said.len()) {
+        for line in self.messages.try_iter().take(self.messages.len()) {
             self.pending.extend_from_slice(&line);
         }
-        self.tell_withheld();
-        self.tell_dropped();
+        self.report_withheld();
+        self.report_dropped();
         lost += self.flush_or_give_up();
         if lost > 0 {
-            self.output.complain(format_args!("did not take the last {lost} lines"));
+            self.output.report_to_stderr(format_args!("did not take the last {lost} lines"));
         }
     }
 
     /// Returns how many lines were given up.
     fn flush_or_give_up(&mut self) -> usize {
-        for _ in 0..LAST_NAPS_MAX {
+        for _ in 0..FINAL_DELAYS_MAX {
             match self.flush() {
-                Flushed::All => return 0,
-                Flushed::Blocked => thread::park_timeout(NAP),
-                Flushed::Failed => break,
+                FlushOutcome::All => return 0,
+                FlushOutcome::Blocked => thread::park_timeout(BATCH_DELAY),
+                FlushOutcome::Failed => break,
             }
         }
         let lost = self.pending[self.written..].iter().filter(|byte| **byte == b'\n').count();
@@ -311,7 +313,7 @@ impl Output {
     }
 
     /// Says on standard error what the log itself cannot say.
-    fn complain(&self, what: fmt::Arguments<'_>) {
+    fn report_to_stderr(&self, what: fmt::Arguments<'_>) {
         let Some(path) = &self.path else { return };
         // If nobody hears that either, the counters remain.
         let _ = writeln!(io::stderr(), "tollgate: the log {}: {what}", path.display());

@@ -26,7 +26,7 @@ const DNS_PORT: u16 = 53;
 pub(super) struct WatchedFile {
     path: PathBuf,
     /// As of the last look; `None` before the first one.
-    seen: Option<Stamp>,
+    last_stamp: Option<Stamp>,
 }
 
 /// What changes when a file does: device, inode, length, modification time; `None` for no file.
@@ -35,15 +35,15 @@ type Stamp = Option<(u64, u64, u64, i64, i64)>;
 impl WatchedFile {
     /// A file not looked at yet.
     pub(super) fn new(path: PathBuf) -> WatchedFile {
-        WatchedFile { path, seen: None }
+        WatchedFile { path, last_stamp: None }
     }
 
     /// The file's text if it has changed since the last look, as it always has at the first.
-    pub(super) fn change(&mut self) -> Option<String> {
+    pub(super) fn read_if_changed(&mut self) -> Option<String> {
         let stamp = fs::metadata(&self.path)
             .map(|data| (data.dev(), data.ino(), data.len(), data.mtime(), data.mtime_nsec()))
             .ok();
-        if self.seen.replace(stamp) == Some(stamp) {
+        if self.last_stamp.replace(stamp) == Some(stamp) {
             return None;
         }
         let bytes = fs::read(&self.path).unwrap_or_default();
@@ -65,7 +65,7 @@ pub(super) fn hosts_answer(hosts: &Hosts, name: &Name) -> Option<Answer> {
         let lookup = hosts.lookup_static_host(&Query::query(name.clone(), family));
         lookup.iter().flat_map(|lookup| lookup.answers()).filter_map(|record| record.data.ip_addr()).collect()
     };
-    Answer::of(&addresses(RecordType::AAAA), &addresses(RecordType::A), HOSTS_TTL)
+    Answer::from_families(&addresses(RecordType::AAAA), &addresses(RecordType::A), HOSTS_TTL)
 }
 
 /// The servers of a resolv.conf; where it names none, the one on this machine (resolv.conf(5)). Link-local
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_of_resolv_conf() {
+    fn resolv_conf_servers_are_parsed() {
         check_servers("", "127.0.0.1:53");
         check_servers("# none\nsearch corp\n", "127.0.0.1:53");
         check_servers(
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_the_hosts_file() {
+    fn hosts_file_names_are_found() {
         check_hosts("", "db", "");
         check_hosts("10.0.0.5 db db.corp # the database\n", "db", "10.0.0.5");
         check_hosts("10.0.0.5 db db.corp\n", "db.corp", "10.0.0.5");
@@ -135,16 +135,16 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("hosts");
         let mut file = WatchedFile::new(path.clone());
-        assert_eq!(file.change().as_deref(), Some(""), "a missing file counts as empty");
-        assert_eq!(file.change(), None);
+        assert_eq!(file.read_if_changed().as_deref(), Some(""), "a missing file counts as empty");
+        assert_eq!(file.read_if_changed(), None);
         fs::write(&path, b"10.0.0.5 \xff db").unwrap();
-        assert_eq!(file.change().as_deref(), Some("10.0.0.5 \u{fffd} db"));
-        assert_eq!(file.change(), None);
+        assert_eq!(file.read_if_changed().as_deref(), Some("10.0.0.5 \u{fffd} db"));
+        assert_eq!(file.read_if_changed(), None);
         // Replaced by a file of the same length, as editors do.
         fs::write(directory.path().join("new"), b"10.0.0.6 \xff db").unwrap();
         fs::rename(directory.path().join("new"), &path).unwrap();
-        assert_eq!(file.change().as_deref(), Some("10.0.0.6 \u{fffd} db"));
+        assert_eq!(file.read_if_changed().as_deref(), Some("10.0.0.6 \u{fffd} db"));
         fs::remove_file(&path).unwrap();
-        assert_eq!(file.change().as_deref(), Some(""));
+        assert_eq!(file.read_if_changed().as_deref(), Some(""));
     }
 }
